@@ -1,0 +1,70 @@
+//! The seam to Ethernet devices: bursts of frames in and out, and what the device can do for us.
+//!
+//! Only a shard's stack is generic over the device. Protocols fill a [`TxBatch`] with header bytes and extents and
+//! never name a device; devices wrap one another (`Fault<Pcap<Loopback>>`).
+
+mod batch;
+
+pub use batch::{Frame, HEADER_CAPACITY, TxBatch};
+
+use crate::time::Instant;
+
+/// What a device offers. Fixed after it was opened.
+#[derive(Clone, Debug)]
+pub struct Capabilities {
+    /// A short name for people: `virtio`, `vhost`, `memif`, `loopback`...
+    pub kind: &'static str,
+    /// Largest IP packet in bytes (the Ethernet header is not counted).
+    pub mtu: u16,
+    /// Frames worth handing over at once.
+    pub burst: u16,
+    /// The device fills in the IPv4 header checksum of frames that it sends.
+    pub tx_ipv4_checksum: bool,
+}
+
+/// Frame counters, since the device was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DeviceCounters {
+    /// Frames handed to the stack.
+    pub rx_frames: u64,
+    /// Bytes of those frames, Ethernet header included.
+    pub rx_bytes: u64,
+    /// Frames accepted from the stack.
+    pub tx_frames: u64,
+    /// Bytes of those frames, Ethernet header included.
+    pub tx_bytes: u64,
+    /// Frames the device itself dropped, in either direction.
+    pub dropped: u64,
+}
+
+/// One queue pair of an Ethernet port.
+pub trait Device {
+    /// What the device offers.
+    fn capabilities(&self) -> &Capabilities;
+
+    /// The port's own MAC address.
+    fn mac(&self) -> [u8; 6];
+
+    /// Whether frames can pass at present (an embedded link is down until its peer is there).
+    fn link_up(&mut self) -> bool;
+
+    /// Takes frames from the front of `batch` (and removes them), as many as there is room for, and returns how
+    /// many. Payload extents are read before this returns, or are held until [`Device::holds_extents`] is false.
+    fn transmit(&mut self, now: Instant, batch: &mut TxBatch) -> usize;
+
+    /// Hands up to `budget` received frames to `sink`, each borrowed for the call, and returns how many.
+    fn receive(&mut self, now: Instant, budget: usize, sink: &mut impl FnMut(&[u8])) -> usize;
+
+    /// When the device itself needs the next call although nothing arrives (simulated delay).
+    fn next_deadline(&self) -> Option<Instant> {
+        None
+    }
+
+    /// Whether transmitted extents may still be read by the device.
+    fn holds_extents(&self) -> bool {
+        false
+    }
+
+    /// Counters since the device was opened.
+    fn counters(&self) -> DeviceCounters;
+}

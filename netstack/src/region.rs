@@ -1,0 +1,99 @@
+//! Memory that frames are sent from: a [`Region`] is registered once, an [`Extent`] is a range of it.
+//!
+//! Protocols emit header bytes plus an extent; the device reads the payload when it transmits, as a NIC does.
+#![allow(unsafe_code)]
+
+use core::ptr::NonNull;
+
+/// Identifies a region to devices that need a registration (DMA mapping, memory key).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct RegionId(pub u32);
+
+/// A registered range of memory.
+#[derive(Clone, Copy, Debug)]
+pub struct Region {
+    id: RegionId,
+    base: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: a Region is an address and a length; the contract of `from_raw_parts` makes reads through it valid from
+// any thread.
+unsafe impl Send for Region {}
+
+impl Region {
+    /// Registers `len` bytes at `base`.
+    ///
+    /// # Safety
+    /// The memory stays readable until every extent made from the region has been released, and the bytes of an
+    /// extent are not written between its post and its release.
+    pub unsafe fn from_raw_parts(id: RegionId, base: NonNull<u8>, len: usize) -> Self {
+        Self { id, base, len }
+    }
+
+    /// The region's identity.
+    pub fn id(&self) -> RegionId {
+        self.id
+    }
+
+    /// Length in bytes.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether the region holds no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// `len` bytes from `offset`; `None` if they do not lie inside the region.
+    pub fn extent(&self, offset: usize, len: u32) -> Option<Extent> {
+        let end = offset.checked_add(len as usize)?;
+        if end > self.len {
+            return None;
+        }
+        // SAFETY: offset <= self.len, so the pointer stays within (or one past) the region.
+        let base = unsafe { self.base.add(offset) };
+        Some(Extent { region: self.id, base, len })
+    }
+}
+
+/// A range of a region, immutable from its post until its release.
+#[derive(Clone, Copy, Debug)]
+pub struct Extent {
+    region: RegionId,
+    base: NonNull<u8>,
+    len: u32,
+}
+
+// SAFETY: as for Region.
+unsafe impl Send for Extent {}
+
+impl Extent {
+    /// The region the extent lies in.
+    pub fn region(&self) -> RegionId {
+        self.region
+    }
+
+    /// Length in bytes.
+    pub fn len(&self) -> usize {
+        self.len as usize
+    }
+
+    /// Whether the extent holds no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The bytes.
+    pub fn as_bytes(&self) -> &[u8] {
+        // SAFETY: the extent lies inside its region (checked when it was made), whose creator promised that the
+        // bytes stay readable and unwritten until the extent is released.
+        unsafe { core::slice::from_raw_parts(self.base.as_ptr(), self.len as usize) }
+    }
+
+    /// The address, for a device that chains the memory instead of copying it.
+    pub fn as_ptr(&self) -> *const u8 {
+        self.base.as_ptr()
+    }
+}
