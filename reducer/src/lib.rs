@@ -1,1 +1,4 @@
 //! Placeholder.
+
+pub mod dtype;
+pub mod kernel;

@@ -1,0 +1,178 @@
+//! Reductions on the host: many tensors in, one out, element by element, the same bits on every machine.
+//!
+//! The promise that matters is not speed but that **every rank computes the same bits**, whatever its CPU: a
+//! gradient that differs in its last bit between replicas lets them drift apart unseen. Hence
+//!
+//! - floats round to nearest even, subnormals are kept (whatever the calling thread has told the CPU about
+//!   flushing them), and nothing is contracted into a fused multiply-add;
+//! - f16 and bf16 are folded in f32 and rounded once per fold, not once per source;
+//! - every NaN that leaves a kernel is the type's one canonical NaN (positive, quiet, no payload);
+//! - minimum and maximum are those of IEEE 754-2019: a NaN wins, and -0 is less than +0;
+//! - integers wrap.
+//!
+//! The arithmetic is written once (`number`), and so are the loops (`fold`). Each instruction set compiles them
+//! under its own `#[target_feature]` and puts the functions into a `table`; [`Kernels`] chooses a table when the
+//! program runs, and a function once per call.
+#![allow(unsafe_code)]
+
+mod fold;
+mod number;
+mod portable;
+mod table;
+
+use self::fold::Fold;
+use self::table::Table;
+use crate::dtype::{DType, ReduceOp};
+
+/// The instructions that kernels may use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Level {
+    /// What every CPU of this architecture has.
+    Portable,
+    /// AVX2 and F16C: 256-bit vectors.
+    Avx2,
+    /// AVX-512 F, BW, DQ and VL: 512-bit vectors.
+    Avx512,
+}
+
+impl Level {
+    /// Every level, the least first.
+    pub const ALL: &'static [Self] = &[Self::Portable, Self::Avx2, Self::Avx512];
+
+    /// Whether this CPU, and the system that runs on it, can use the level.
+    pub fn is_available(self) -> bool {
+        match self {
+            Self::Portable => true,
+            Self::Avx2 | Self::Avx512 => false,
+        }
+    }
+}
+
+/// The kernels of one instruction set. Cheap to copy; choose once, with [`detect`](Self::detect).
+#[derive(Clone, Copy)]
+pub struct Kernels {
+    level: Level,
+    table: &'static Table,
+}
+
+impl std::fmt::Debug for Kernels {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Kernels").field("level", &self.level).finish_non_exhaustive()
+    }
+}
+
+impl Kernels {
+    /// The widest vectors that this CPU has.
+    pub fn detect() -> Self {
+        let portable = Self { level: Level::Portable, table: &portable::TABLE };
+        Level::ALL.iter().rev().find_map(|&level| Self::with_level(level)).unwrap_or(portable)
+    }
+
+    /// The kernels of this level, or `None` where the CPU lacks its instructions. All levels give the same bits.
+    pub fn with_level(level: Level) -> Option<Self> {
+        let table = match level {
+            Level::Portable => &portable::TABLE,
+            Level::Avx2 | Level::Avx512 => return None,
+        };
+        level.is_available().then_some(Self { level, table })
+    }
+
+    /// The instructions in use.
+    pub fn level(&self) -> Level {
+        self.level
+    }
+
+    /// `dst[i] = dst[i] op src[i]`. The slices hold elements of `dtype` at any alignment; of two lengths the
+    /// shorter counts, and bytes after the last whole element are left as they are.
+    pub fn accumulate(&self, dtype: DType, op: ReduceOp, dst: &mut [u8], src: &[u8]) {
+        debug_assert_eq!(dst.len(), src.len(), "a tensor is reduced with one of the same length");
+        let bytes = dst.len().min(src.len());
+        let dst = dst.as_mut_ptr();
+        // SAFETY: both are valid for `bytes`, disjoint from the source by the rules of `&mut`.
+        unsafe { self.fold_raw(dtype, op, dst, &[dst, src.as_ptr()], bytes) }
+    }
+
+    /// `dst = sources[0] op sources[1] op ...`, folded in that order, `bytes` long (a multiple of the element's
+    /// size; bytes after the last whole element are left as they are). No sources: nothing is written.
+    ///
+    /// # Safety
+    ///
+    /// `dst` is valid for writes and each source for reads of `bytes`, at any alignment. `dst` may be exactly one
+    /// of the sources, but overlaps none otherwise. Nobody else writes any of them, or reads `dst`, meanwhile.
+    pub unsafe fn fold_raw(
+        &self,
+        dtype: DType,
+        op: ReduceOp,
+        dst: *mut u8,
+        sources: &[*const u8],
+        bytes: usize,
+    ) {
+        // SAFETY: the caller's promise is the same.
+        unsafe { self.fold_into(dtype, op, dst, std::ptr::null_mut(), sources, bytes) }
+    }
+
+    /// As [`fold_raw`](Self::fold_raw), writing the result to two places in one pass: a rank's own tensor and
+    /// the node's result in shared memory.
+    ///
+    /// # Safety
+    ///
+    /// As [`fold_raw`](Self::fold_raw), for each of `dst` and `dst2`, which may be the same but do not overlap
+    /// otherwise.
+    pub unsafe fn fold_raw2(
+        &self,
+        dtype: DType,
+        op: ReduceOp,
+        dst: *mut u8,
+        dst2: *mut u8,
+        sources: &[*const u8],
+        bytes: usize,
+    ) {
+        // SAFETY: the caller's promise is the same.
+        unsafe { self.fold_into(dtype, op, dst, dst2, sources, bytes) }
+    }
+
+    /// # Safety
+    ///
+    /// As [`fold_raw2`](Self::fold_raw2), unless `dst2` is null.
+    unsafe fn fold_into(
+        &self,
+        dtype: DType,
+        op: ReduceOp,
+        dst: *mut u8,
+        dst2: *mut u8,
+        sources: &[*const u8],
+        bytes: usize,
+    ) {
+        if sources.is_empty() {
+            return;
+        }
+        let job = Fold { dst, dst2, sources, count: bytes / dtype.size() };
+        let fold = self.table.fold(dtype, op);
+        // SAFETY: the memory is the caller's promise; `with_level` has found the CPU to have the instructions.
+        unsafe { fold(&job) }
+    }
+
+    /// Makes an average of a sum: divides each element by `n`. Floats are divided and rounded once; integers
+    /// truncate toward zero. An `n` of 0 is taken for 1.
+    ///
+    /// [`ReduceOp::Avg`] folds as [`ReduceOp::Sum`]; whoever holds the complete sum calls this, once. The
+    /// quotient is correctly rounded for `n` up to 4096 in f16, 2^15 in bf16 and 2^24 in f32, and for every
+    /// `n` in f64.
+    pub fn finish_avg(&self, dtype: DType, dst: &mut [u8], n: u32) {
+        let divide = self.table.divide(dtype);
+        // SAFETY: the slice is valid for that many elements, `n` is at least 1, and `with_level` has found the
+        // CPU to have the instructions.
+        unsafe { divide(dst.as_mut_ptr(), dst.len() / dtype.size(), n.max(1)) }
+    }
+
+    /// Copies `bytes` from `src` to `dst`.
+    ///
+    /// # Safety
+    ///
+    /// `src` is valid for reads and `dst` for writes of `bytes`, at any alignment; they do not overlap. Nobody
+    /// else writes either, or reads `dst`, meanwhile.
+    pub unsafe fn copy_raw(&self, dst: *mut u8, src: *const u8, bytes: usize) {
+        // SAFETY: the caller's promise is the same.
+        unsafe { dst.copy_from_nonoverlapping(src, bytes) }
+    }
+}

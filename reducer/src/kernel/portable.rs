@@ -1,0 +1,17 @@
+//! The kernels in whatever instructions the compiler may use on every machine of this architecture.
+
+use super::fold::{self, Fold};
+use super::number::{Element, Op};
+use super::table::{Row, Table, table};
+
+unsafe fn fold<E: Element, O: Op>(job: &Fold<'_>) {
+    // SAFETY: the caller's promise is the same.
+    unsafe { fold::fold::<E, O>(job) }
+}
+
+unsafe fn divide<E: Element>(dst: *mut u8, count: usize, n: u32) {
+    // SAFETY: the caller's promise is the same.
+    unsafe { fold::divide::<E>(dst, count, n) }
+}
+
+pub(super) static TABLE: Table = table!(fold, divide);
