@@ -30,12 +30,22 @@ pub(super) struct Fold<'a> {
 /// the other destination) and overlaps none otherwise. Nobody else writes any of it meanwhile.
 #[inline(always)]
 pub(super) unsafe fn fold<E: Element, O: Op>(job: &Fold<'_>) {
+    // SAFETY: the caller's promise is the same.
+    unsafe { fold_from::<E, O>(job, 0) }
+}
+
+/// The part of [`fold`] from element `done` on.
+///
+/// # Safety
+///
+/// As [`fold`]; `done <= count`.
+#[inline(always)]
+pub(super) unsafe fn fold_from<E: Element, O: Op>(job: &Fold<'_>, mut done: usize) {
     let Fold { dst, dst2, sources, count } = *job;
-    let mut done = 0;
     while done < count {
         // Without a tile in between and without a second destination there is nothing to interrupt for.
         let whole = sources.len() <= 2 && dst2.is_null();
-        let n = if whole { count } else { TILE.min(count - done) };
+        let n = if whole { count - done } else { TILE.min(count - done) };
         // SAFETY: `done + n <= count`, so all pointers stay within what the caller vouches for.
         unsafe {
             let out = dst.cast::<E>().add(done);

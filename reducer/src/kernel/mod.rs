@@ -15,11 +15,17 @@
 //! program runs, and a function once per call.
 #![allow(unsafe_code)]
 
+mod float_env;
 mod fold;
 mod number;
 mod portable;
 mod table;
+#[cfg(test)]
+mod tests;
+#[cfg(target_arch = "x86_64")]
+mod x86;
 
+use self::float_env::FloatEnv;
 use self::fold::Fold;
 use self::table::Table;
 use crate::dtype::{DType, ReduceOp};
@@ -41,9 +47,24 @@ impl Level {
 
     /// Whether this CPU, and the system that runs on it, can use the level.
     pub fn is_available(self) -> bool {
+        self.table().is_some()
+    }
+
+    /// The functions of this level, if the CPU can execute them.
+    fn table(self) -> Option<&'static Table> {
         match self {
-            Self::Portable => true,
-            Self::Avx2 | Self::Avx512 => false,
+            Self::Portable => Some(&portable::TABLE),
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx2 => (is_x86_feature_detected!("avx2") && is_x86_feature_detected!("f16c"))
+                .then_some(&x86::avx2::TABLE),
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512 => (is_x86_feature_detected!("avx512f")
+                && is_x86_feature_detected!("avx512bw")
+                && is_x86_feature_detected!("avx512dq")
+                && is_x86_feature_detected!("avx512vl"))
+            .then_some(&x86::avx512::TABLE),
+            #[cfg(not(target_arch = "x86_64"))]
+            Self::Avx2 | Self::Avx512 => None,
         }
     }
 }
@@ -70,11 +91,7 @@ impl Kernels {
 
     /// The kernels of this level, or `None` where the CPU lacks its instructions. All levels give the same bits.
     pub fn with_level(level: Level) -> Option<Self> {
-        let table = match level {
-            Level::Portable => &portable::TABLE,
-            Level::Avx2 | Level::Avx512 => return None,
-        };
-        level.is_available().then_some(Self { level, table })
+        level.table().map(|table| Self { level, table })
     }
 
     /// The instructions in use.
@@ -146,9 +163,10 @@ impl Kernels {
         if sources.is_empty() {
             return;
         }
+        let _ieee = FloatEnv::ieee();
         let job = Fold { dst, dst2, sources, count: bytes / dtype.size() };
         let fold = self.table.fold(dtype, op);
-        // SAFETY: the memory is the caller's promise; `with_level` has found the CPU to have the instructions.
+        // SAFETY: the memory is the caller's promise; `Level::table` has found the CPU to have the instructions.
         unsafe { fold(&job) }
     }
 
@@ -156,12 +174,13 @@ impl Kernels {
     /// truncate toward zero. An `n` of 0 is taken for 1.
     ///
     /// [`ReduceOp::Avg`] folds as [`ReduceOp::Sum`]; whoever holds the complete sum calls this, once. The
-    /// quotient is correctly rounded for `n` up to 4096 in f16, 2^15 in bf16 and 2^24 in f32, and for every
-    /// `n` in f64.
+    /// quotient is correctly rounded for `n` up to 2^12 in f16, 2^15 in bf16, 2^24 in f32, and for every `n` in
+    /// f64 and the integers.
     pub fn finish_avg(&self, dtype: DType, dst: &mut [u8], n: u32) {
+        let _ieee = FloatEnv::ieee();
         let divide = self.table.divide(dtype);
-        // SAFETY: the slice is valid for that many elements, `n` is at least 1, and `with_level` has found the
-        // CPU to have the instructions.
+        // SAFETY: the slice is valid for that many elements, `n` is at least 1, and `Level::table` has found
+        // the CPU to have the instructions.
         unsafe { divide(dst.as_mut_ptr(), dst.len() / dtype.size(), n.max(1)) }
     }
 

@@ -153,15 +153,15 @@ macro_rules! elements {
     )+};
 }
 
-// A quotient of 16-bit floats is rounded twice, which shows only if the first rounding lands on a tie of the
-// second. x/n is at least 1/(n * 2^12) (f16; 2^9 for bf16) away from any such tie, relative to itself, and f32
-// errs by 2^-24 at most, so f32 would do up to n = 2^12; f64 does for every n.
+// A 16-bit quotient is rounded twice, first to f32, which shows only if the first rounding lands on a tie of the
+// second. x/n is at least 1/(n * 2^12) (f16; 2^9 for bf16) away from such a tie, relative to itself, and f32 errs
+// by 2^-24 at most: no tie is met for n up to 2^12 (f16; 2^15 for bf16).
 //
 // Integers of up to 32 bits divide exactly in floating point: unless x/n is an integer, it is at least 1/x away
 // from the next, relative to itself, which is far more than the rounding error.
 elements! {
-    F16 [2] f32: |b| f16_to_f32(u16::from_ne_bytes(b)), |w| f32_to_f16(w).to_ne_bytes(), divide_narrow;
-    Bf16 [2] f32: |b| f32::from_bits(u32::from(u16::from_ne_bytes(b)) << 16), |w| f32_to_bf16(w).to_ne_bytes(), divide_narrow;
+    F16 [2] f32: |b| f16_to_f32(u16::from_ne_bytes(b)), |w| f32_to_f16(w).to_ne_bytes(), |x: f32, n: u32| x / n as f32;
+    Bf16 [2] f32: |b| bf16_to_f32(u16::from_ne_bytes(b)), |w| f32_to_bf16(w).to_ne_bytes(), |x: f32, n: u32| x / n as f32;
     F32 [4] f32: f32::from_ne_bytes, canonical_f32, |x: f32, n: u32| x / n as f32;
     F64 [8] f64: f64::from_ne_bytes, canonical_f64, |x: f64, n: u32| x / f64::from(n);
     I8 [1] i8: i8::from_ne_bytes, i8::to_ne_bytes, |x: i8, n: u32| (f32::from(x) / n as f32) as i8;
@@ -184,12 +184,6 @@ fn canonical_f32(x: f32) -> [u8; 4] {
 fn canonical_f64(x: f64) -> [u8; 8] {
     let bits = if x.is_nan() { NAN_F64 } else { x.to_bits() };
     bits.to_ne_bytes()
-}
-
-/// Divides a widened 16-bit float so that narrowing the quotient rounds it correctly.
-#[inline(always)]
-fn divide_narrow(x: f32, n: u32) -> f32 {
-    x / n as f32
 }
 
 /// Exact: every binary16 is a binary32.
@@ -221,6 +215,12 @@ pub(super) fn f32_to_f16(x: f32) -> u16 {
     let result = if magnitude >= OVERFLOW { special } else { finite };
     let sign = if magnitude > 0x7f80_0000 { 0 } else { bits >> 16 & 0x8000 };
     (result | sign) as u16
+}
+
+/// Exact: a bfloat16 is the upper half of a binary32.
+#[inline(always)]
+pub(super) fn bf16_to_f32(bf16: u16) -> f32 {
+    f32::from_bits(u32::from(bf16) << 16)
 }
 
 /// Rounds to nearest even; subnormals are kept.
