@@ -1,0 +1,61 @@
+//! The command line: what a person types, and the exit status that a script reads.
+//!
+//! Every subcommand is a module with an `Args` that clap fills and a `main(&Args) -> Status`. Exit statuses are
+//! the shell's: 0 all went well, 1 the work failed, 2 the command line was wrong, 127 no such command, 128 + n ended
+//! by signal n.
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+mod run;
+
+/// The exit status of a subcommand, as the shell reads it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Status(pub(crate) u8);
+
+impl Status {
+    /// All went well.
+    pub(crate) const OK: Status = Status(0);
+    /// The work failed; standard error says why.
+    pub(crate) const FAILED: Status = Status(1);
+    /// The command line asks for something that cannot be; standard error says what can.
+    pub(crate) const USAGE: Status = Status(2);
+}
+
+#[derive(Debug, Parser)]
+#[command(
+    name = "shouter",
+    version,
+    about = "Keeps the replicas of a training job in step",
+    after_help = "Examples:\n  \
+        shouter run -n 4 --hosts 2 -- ./trainer --epochs 10\n  \
+        shouter help run\n\n\
+        SHOUTER_LOG sets what is logged to standard error (default: warn), for example SHOUTER_LOG=shouter=debug."
+)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Start a job of several ranks on this machine, as one host or as several emulated ones
+    Run(run::Args),
+}
+
+/// Parses the command line, runs the subcommand, and returns its exit status.
+pub(crate) fn main() -> ExitCode {
+    log_to_stderr();
+    let cli = Cli::parse();
+    let status = match &cli.command {
+        Command::Run(args) => run::main(args),
+    };
+    ExitCode::from(status.0)
+}
+
+/// Sends log lines to standard error, filtered by `SHOUTER_LOG`.
+fn log_to_stderr() {
+    let filter = tracing_subscriber::EnvFilter::try_from_env("SHOUTER_LOG").unwrap_or_else(|_| "warn".into());
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+}

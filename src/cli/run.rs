@@ -1,0 +1,319 @@
+//! `shouter run`: a job of several ranks on this machine.
+//!
+//! The launcher makes a directory for the job, a key that only the job knows, and one process per rank. With `--hosts` it
+//! makes several hosts out of this one: ranks of one emulated host meet in shared memory as they would anywhere, and the
+//! hosts are joined by DPDK links over UNIX sockets, so every byte between them takes the network path.
+
+use std::io::{self, IsTerminal};
+use std::net::{Ipv4Addr, TcpListener};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use rand::rngs::OsRng;
+use rand::{Rng, TryRngCore};
+
+use super::Status;
+use job::Job;
+use output::{Event, Style};
+use plan::{Link, MAX_HOSTS, Place};
+use workdir::WorkDir;
+
+mod job;
+mod output;
+mod plan;
+mod sys;
+mod workdir;
+
+/// A UNIX socket's path holds 108 bytes with its closing zero.
+const LONGEST_SOCKET_PATH: usize = 107;
+
+/// Start a job of several ranks on this machine.
+#[derive(Debug, clap::Args)]
+#[command(
+    long_about = "Starts RANKS copies of COMMAND on this machine, tells each its rank, and passes their output on line by \
+        line with the rank in front. Signals go to every rank. When one rank dies, the launcher says which and how, \
+        gives the others time to report their own errors, and ends them.\n\n\
+        With --hosts H the ranks are spread in blocks over H emulated hosts: ranks of one host meet in shared memory, \
+        hosts are joined by DPDK links over UNIX sockets. It needs no root, no hugepages and no NIC.",
+    after_help = "Examples:\n  \
+        shouter run -n 4 -- ./trainer                        four ranks on one host, in shared memory\n  \
+        shouter run -n 4 --hosts 2 -- ./trainer --epochs 3   two hosts of two ranks, joined by a DPDK link\n  \
+        shouter run -n 2 --hosts 2 --loss 1% --corrupt 0.1% -- ./trainer\n                                                       \
+        the same with faults injected on the wire\n  \
+        shouter run -n 2 --json -- ./trainer | jq .          one JSON object a line\n\n\
+        Every rank is given SHOUTER_RANK, SHOUTER_SIZE, SHOUTER_LOCAL_RANK, SHOUTER_LOCAL_SIZE, SHOUTER_NODE, SHOUTER_ADDR,\n\
+        SHOUTER_PORT, SHOUTER_JOB and SHOUTER_KEY_FILE, and, where they apply, SHOUTER_CORES, SHOUTER_PORTS, SHOUTER_LOSS,\n\
+        SHOUTER_CORRUPT and SHOUTER_FAULT_SEED.\n\n\
+        Exit status: 0 when every rank exits with 0; else that of the rank that failed first, 128 + n when signal n\n\
+        killed it; 2 a wrong command line; 126 COMMAND cannot be executed; 127 COMMAND does not exist."
+)]
+pub(crate) struct Args {
+    /// How many ranks
+    #[arg(short = 'n', long, value_name = "RANKS", value_parser = clap::value_parser!(u32).range(1..=4096))]
+    ranks: u32,
+    /// How many emulated hosts; ranks fill them in blocks
+    #[arg(long, value_name = "H", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_HOSTS)))]
+    hosts: u32,
+    /// Lose this share of the frames between hosts, for example 1%
+    #[arg(long, value_name = "PERCENT", value_parser = percent)]
+    loss: Option<String>,
+    /// Flip a bit in this share of the frames between hosts, for example 0.1%
+    #[arg(long, value_name = "PERCENT", value_parser = percent)]
+    corrupt: Option<String>,
+    /// The seed of the faults: the same one loses the same frames
+    #[arg(long, value_name = "SEED")]
+    seed: Option<u64>,
+    /// The drivers that join two hosts
+    #[arg(long, value_enum, default_value_t = Link::Virtio)]
+    link: Link,
+    /// The MTU of the links between hosts, in bytes
+    #[arg(long, default_value_t = 9000, value_parser = clap::value_parser!(u16).range(576..=9000))]
+    mtu: u16,
+    /// The cores to pin ranks to, one each, such as 0,2-5; or `none` (default: those this process may use, when they are enough)
+    #[arg(long, value_name = "LIST", value_parser = core_list)]
+    cores: Option<Cores>,
+    /// How long the others may go on after a rank has failed, in seconds
+    #[arg(long, value_name = "SECONDS", default_value = "15", value_parser = seconds)]
+    grace: Duration,
+    /// Print one JSON object a line on standard output
+    #[arg(long)]
+    json: bool,
+    /// What every rank runs
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    command: Vec<std::ffi::OsString>,
+}
+
+/// The cores that `--cores` names.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Cores {
+    None,
+    List(Vec<usize>),
+}
+
+/// Runs the job and returns its exit status.
+pub(crate) fn main(args: &Args) -> Status {
+    let style = Style {
+        json: args.json,
+        colour: [io::stdout().is_terminal(), io::stderr().is_terminal()]
+            .map(|tty| tty && std::env::var_os("NO_COLOR").is_none()),
+    };
+    let status = launch(args, style).unwrap_or_else(|error| {
+        style.note(&error.text);
+        error.status
+    });
+    style.event(&Event::Finished { status: status.0 });
+    status
+}
+
+/// Why a job did not start.
+struct LaunchError {
+    status: Status,
+    text: String,
+}
+
+impl LaunchError {
+    fn usage(text: impl Into<String>) -> Self {
+        Self { status: Status::USAGE, text: text.into() }
+    }
+
+    fn system(what: &str, error: &io::Error) -> Self {
+        Self { status: Status::FAILED, text: format!("{what}: {error}") }
+    }
+}
+
+fn launch(args: &Args, style: Style) -> Result<Status, LaunchError> {
+    if args.hosts > args.ranks {
+        return Err(LaunchError::usage(format!(
+            "{} ranks cannot fill {} hosts: use --hosts {} or fewer, or more ranks",
+            args.ranks, args.hosts, args.ranks
+        )));
+    }
+    if args.hosts == 1 && (args.loss.is_some() || args.corrupt.is_some()) {
+        return Err(LaunchError::usage(
+            "--loss and --corrupt act on the links between hosts, and there is one host: add --hosts 2",
+        ));
+    }
+    let cores = cores_of_ranks(args)?;
+    let mut parent = workdir::parent();
+    // Sixteen hexadecimal digits, as every job's directory has.
+    let sample = parent.join("shouter-run-0123456789abcdef");
+    if plan::longest_socket_path(&sample, args.hosts) > LONGEST_SOCKET_PATH {
+        parent = "/tmp".into();
+    }
+    let dir = WorkDir::create(&parent).map_err(|error| {
+        let what = format!("cannot make the job's directory in {}", parent.display());
+        LaunchError::system(&what, &error)
+    })?;
+    let mut random = [0u8; 48];
+    OsRng
+        .try_fill_bytes(&mut random)
+        .map_err(|error| LaunchError::system("no randomness", &io::Error::other(error)))?;
+    let job_name = format!("run-{}", workdir::hex(&random[32..40]));
+    let key_file = dir
+        .write_private("key", &workdir::hex(&random[..32]))
+        .map_err(|error| LaunchError::system("cannot write the key file", &error))?;
+    let port = free_port().map_err(|error| LaunchError::system("no free TCP port on 127.0.0.1", &error))?;
+
+    let mut job =
+        Job::new(style, args.grace).map_err(|error| LaunchError::system("cannot receive signals", &error))?;
+    for place in plan::places(args.ranks, args.hosts) {
+        let mut command = Command::new(&args.command[0]);
+        command.args(&args.command[1..]);
+        describe(&mut command, args, &place, dir.path(), port);
+        command.env("SHOUTER_JOB", &job_name).env("SHOUTER_KEY_FILE", &key_file);
+        if let Some(cores) = &cores {
+            command.env("SHOUTER_CORES", cores[place.rank as usize].to_string());
+        }
+        if let Err(error) = job.start(place.rank, place.host, command) {
+            job.kill();
+            return Err(cannot_start(&args.command[0], &error));
+        }
+    }
+    job.wait().map_err(|error| LaunchError::system("lost track of the ranks", &error))
+}
+
+/// Tells a rank where it is.
+fn describe(command: &mut Command, args: &Args, place: &Place, dir: &Path, port: u16) {
+    // What another launcher, or an outer run of this one, said does not hold in here.
+    for name in ["SHOUTER_KEY", "SHOUTER_CORES", "SHOUTER_PORTS", "SHOUTER_LOSS", "SHOUTER_CORRUPT"] {
+        command.env_remove(name);
+    }
+    command
+        .env("SHOUTER_RANK", place.rank.to_string())
+        .env("SHOUTER_SIZE", args.ranks.to_string())
+        .env("SHOUTER_LOCAL_RANK", place.local_rank.to_string())
+        .env("SHOUTER_LOCAL_SIZE", place.local_size.to_string())
+        .env("SHOUTER_NODE", place.host.to_string())
+        .env("SHOUTER_ADDR", Ipv4Addr::LOCALHOST.to_string())
+        .env("SHOUTER_PORT", port.to_string());
+    for (name, rate) in [("SHOUTER_LOSS", &args.loss), ("SHOUTER_CORRUPT", &args.corrupt)] {
+        if let Some(rate) = rate {
+            command.env(name, rate);
+        }
+    }
+    if let Some(seed) = args.seed {
+        command.env("SHOUTER_FAULT_SEED", seed.to_string());
+    }
+    if place.local_rank == 0 && args.hosts > 1 {
+        let ports = plan::ports(dir, args.link, args.hosts, place.host, args.mtu);
+        command.env("SHOUTER_PORTS", serde_json::to_string(&ports).unwrap_or_default());
+    }
+    // Rank 0 may be fed through a pipe or a file; a terminal stays with the launcher.
+    if place.rank != 0 || io::stdin().is_terminal() {
+        command.stdin(Stdio::null());
+    }
+}
+
+fn cores_of_ranks(args: &Args) -> Result<Option<Vec<usize>>, LaunchError> {
+    let mut usable: Vec<usize> =
+        core_affinity::get_core_ids().unwrap_or_default().into_iter().map(|core| core.id).collect();
+    usable.sort_unstable();
+    match &args.cores {
+        None => Ok(plan::cores_of_ranks(args.ranks, &usable)),
+        Some(Cores::None) => Ok(None),
+        Some(Cores::List(named)) => {
+            if let Some(core) = named.iter().find(|core| !usable.contains(core)) {
+                return Err(LaunchError::usage(format!(
+                    "--cores: this process may not use core {core}; it may use {usable:?}"
+                )));
+            }
+            plan::cores_of_ranks(args.ranks, named).map(Some).ok_or_else(|| {
+                LaunchError::usage(format!(
+                    "--cores names {} cores for {} ranks: name one for each, or use --cores none",
+                    named.len(),
+                    args.ranks
+                ))
+            })
+        }
+    }
+}
+
+fn cannot_start(program: &std::ffi::OsStr, error: &io::Error) -> LaunchError {
+    let program = program.display();
+    match error.kind() {
+        io::ErrorKind::NotFound => LaunchError {
+            status: Status(127),
+            text: format!("{program}: no such command; give its path (./{program}) or put it on PATH"),
+        },
+        io::ErrorKind::PermissionDenied => {
+            LaunchError { status: Status(126), text: format!("{program}: not executable: {error}") }
+        }
+        _ => LaunchError::system(&format!("cannot start {program}"), error),
+    }
+}
+
+/// A TCP port of 127.0.0.1 that nobody listens on, below the range that the kernel hands out to clients, so that none of
+/// them takes it before rank 0 does.
+fn free_port() -> io::Result<u16> {
+    let mut rng = rand::rngs::OsRng.unwrap_err();
+    for _ in 0..64 {
+        let port = rng.random_range(20_000..32_000);
+        if TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok() {
+            return Ok(port);
+        }
+    }
+    TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr().map(|address| address.port())
+}
+
+/// A share such as `1%`, kept as text for the rank's own configuration to read.
+fn percent(text: &str) -> Result<String, String> {
+    let number = text.strip_suffix('%').and_then(|digits| digits.trim().parse::<f64>().ok());
+    match number {
+        Some(number) if (0.0..100.0).contains(&number) => Ok(text.to_owned()),
+        _ => Err("a percentage from 0% to below 100%, such as 1% or 0.1%".into()),
+    }
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse::<f64>().ok().filter(|s| (0.0..=86_400.0).contains(s));
+    seconds.map(Duration::from_secs_f64).ok_or_else(|| "a number of seconds from 0 to 86400".into())
+}
+
+fn core_list(text: &str) -> Result<Cores, String> {
+    if text == "none" {
+        return Ok(Cores::None);
+    }
+    let mut cores = Vec::new();
+    for part in text.split(',') {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        match (first.trim().parse::<usize>(), last.trim().parse::<usize>()) {
+            (Ok(first), Ok(last)) if first <= last && last < 4096 => cores.extend(first..=last),
+            _ => return Err(format!("`{part}` is no core: give a list such as 0,2-5, or none")),
+        }
+    }
+    let mut seen = std::collections::BTreeSet::new();
+    match cores.iter().find(|core| !seen.insert(**core)) {
+        Some(twice) => Err(format!("core {twice} is named twice")),
+        None => Ok(Cores::List(cores)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_of_cores_are_read() {
+        assert_eq!(core_list("0,2-4"), Ok(Cores::List(vec![0, 2, 3, 4])));
+        assert_eq!(core_list("none"), Ok(Cores::None));
+        for wrong in ["", "a", "3-1", "0,0", "1-", "0-99999999999"] {
+            assert!(core_list(wrong).is_err(), "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn percentages_need_their_sign() {
+        assert_eq!(percent("1%"), Ok("1%".into()));
+        assert_eq!(percent("0.1%"), Ok("0.1%".into()));
+        for wrong in ["1", "100%", "-1%", "x%", "%", "NaN%", "inf%"] {
+            assert!(percent(wrong).is_err(), "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn a_free_port_can_be_bound() {
+        let port = free_port().unwrap();
+        assert!(TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok());
+    }
+}

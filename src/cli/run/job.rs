@@ -1,0 +1,219 @@
+//! A running job: its processes, what happens when one dies, and how it is brought to an end.
+//!
+//! A job is over when every rank has ended. When one fails, or a signal asks for the end, the others get a grace period to
+//! report their own errors, then SIGTERM, and five seconds later SIGKILL. A rank is a process group: what it started
+//! goes when it goes.
+
+use std::io;
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::{Duration, Instant};
+
+use super::super::Status;
+use super::output::{self, Event, Stream, Style};
+use super::sys::{self, Signals};
+
+/// Between SIGTERM and SIGKILL.
+const TERM_TO_KILL: Duration = Duration::from_secs(5);
+/// How long the last lines of a job may take to arrive after its last process ended.
+const LAST_LINES: Duration = Duration::from_secs(2);
+
+/// How far the end has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    Running,
+    /// The others may still report; SIGTERM follows.
+    Grace(Instant),
+    /// SIGTERM was sent; SIGKILL follows.
+    Terminating(Instant),
+    Killed,
+}
+
+struct Process {
+    rank: u32,
+    pid: u32,
+    child: Child,
+    ended: bool,
+}
+
+/// The processes of a job and how they are to end.
+pub(super) struct Job {
+    signals: Signals,
+    style: Style,
+    grace: Duration,
+    phase: Phase,
+    processes: Vec<Process>,
+    /// The exit status of the rank that failed first.
+    failure: Option<Status>,
+    copying: (Sender<()>, Receiver<()>),
+    copies: usize,
+}
+
+impl Job {
+    /// An empty job. From here on SIGINT, SIGTERM, SIGHUP and SIGCHLD are the job's.
+    pub(super) fn new(style: Style, grace: Duration) -> io::Result<Self> {
+        Ok(Self {
+            signals: Signals::new()?,
+            style,
+            grace,
+            phase: Phase::Running,
+            processes: Vec::new(),
+            failure: None,
+            copying: channel(),
+            copies: 0,
+        })
+    }
+
+    /// Starts one rank.
+    pub(super) fn start(&mut self, rank: u32, host: u32, mut command: Command) -> io::Result<()> {
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        sys::tie_to_parent(&mut command);
+        let mut child = command.spawn()?;
+        let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
+        let pid = child.id();
+        self.processes.push(Process { rank, pid, child, ended: false });
+        self.style.event(&Event::Started { rank, pid, host });
+        if let Some(stdout) = stdout {
+            output::forward(rank, Stream::Stdout, self.style, stdout, self.copying.0.clone())?;
+            self.copies += 1;
+        }
+        if let Some(stderr) = stderr {
+            output::forward(rank, Stream::Stderr, self.style, stderr, self.copying.0.clone())?;
+            self.copies += 1;
+        }
+        Ok(())
+    }
+
+    /// Waits until every rank has ended and returns the job's exit status: 0, or that of the rank that failed first.
+    pub(super) fn wait(mut self) -> io::Result<Status> {
+        while self.processes.iter().any(|process| !process.ended) {
+            match self.signals.wait(self.time_to_next_phase())? {
+                None | Some(libc::SIGCHLD) => {}
+                Some(signal) => self.asked_to_end(signal),
+            }
+            self.reap()?;
+            self.advance();
+        }
+        self.drain();
+        Ok(self.failure.unwrap_or(Status::OK))
+    }
+
+    /// Kills what runs; for a job that could not be started whole.
+    pub(super) fn kill(&mut self) {
+        self.signal_all(libc::SIGKILL);
+        for process in &mut self.processes {
+            let _ = process.child.wait();
+            process.ended = true;
+        }
+        self.drain();
+    }
+
+    fn time_to_next_phase(&self) -> Option<Duration> {
+        match self.phase {
+            Phase::Running | Phase::Killed => None,
+            Phase::Grace(until) | Phase::Terminating(until) => {
+                Some(until.saturating_duration_since(Instant::now()))
+            }
+        }
+    }
+
+    /// A signal from outside goes to every rank; the second one ends the job at once.
+    fn asked_to_end(&mut self, signal: i32) {
+        let name = sys::signal_name(signal);
+        if self.phase == Phase::Running {
+            self.style.note(&format!("{name}: passed on to every rank"));
+            self.signal_all(signal);
+            self.phase = Phase::Grace(Instant::now() + self.grace);
+        } else {
+            self.style.note(&format!("{name} again: killing what is left"));
+            self.signal_all(libc::SIGKILL);
+            self.phase = Phase::Killed;
+        }
+    }
+
+    fn signal_all(&self, signal: i32) {
+        for process in self.processes.iter().filter(|process| !process.ended) {
+            sys::signal_group(process.pid, signal);
+        }
+    }
+
+    /// Collects the ranks that have ended.
+    fn reap(&mut self) -> io::Result<()> {
+        let mut ended = Vec::new();
+        for process in self.processes.iter_mut().filter(|process| !process.ended) {
+            if sys::has_ended(process.pid)? {
+                // Not yet reaped, so the group's id is still ours: end what the rank left running.
+                sys::signal_group(process.pid, libc::SIGKILL);
+                ended.push((process.rank, process.pid, process.child.wait()?));
+                process.ended = true;
+            }
+        }
+        // Several may have ended between two looks. One that a signal killed is the likelier cause of the others.
+        ended.sort_by_key(|(_, _, status)| status.signal().is_none());
+        let left = self.processes.iter().filter(|process| !process.ended).count();
+        for (rank, pid, status) in ended {
+            self.style.event(&Event::Ended { rank, pid, code: status.code(), signal: status.signal() });
+            if !status.success() {
+                self.failed(rank, pid, status, left);
+            }
+        }
+        Ok(())
+    }
+
+    fn failed(&mut self, rank: u32, pid: u32, status: ExitStatus, left: usize) {
+        let how = match status.signal() {
+            Some(signal) => format!("was killed by signal {signal} ({})", sys::signal_name(signal)),
+            None => format!("exited with status {}", status.code().unwrap_or(1)),
+        };
+        let mut text = format!("rank {rank} (pid {pid}) {how}");
+        if self.phase == Phase::Running {
+            if left > 0 {
+                text += &format!(
+                    "; the other {left} have {} s to report before they are ended",
+                    self.grace.as_secs_f64()
+                );
+            }
+            self.phase = Phase::Grace(Instant::now() + self.grace);
+        }
+        self.style.note(&text);
+        self.failure.get_or_insert(exit_status(status));
+    }
+
+    fn advance(&mut self) {
+        let now = Instant::now();
+        match self.phase {
+            Phase::Grace(until) if now >= until => {
+                self.signal_all(libc::SIGTERM);
+                self.phase = Phase::Terminating(now + TERM_TO_KILL);
+            }
+            Phase::Terminating(until) if now >= until => {
+                self.signal_all(libc::SIGKILL);
+                self.phase = Phase::Killed;
+            }
+            _ => {}
+        }
+    }
+
+    /// Waits for the last lines. A process that left its rank's group may hold the pipe open for ever, hence a limit.
+    fn drain(&mut self) {
+        let until = Instant::now() + LAST_LINES;
+        while self.copies > 0 {
+            let left = until.saturating_duration_since(Instant::now());
+            if self.copying.1.recv_timeout(left).is_err() {
+                return;
+            }
+            self.copies -= 1;
+        }
+    }
+}
+
+/// A process's end as a shell reports it.
+fn exit_status(status: ExitStatus) -> Status {
+    let number = match (status.code(), status.signal()) {
+        (Some(code), _) => code,
+        (None, Some(signal)) => 128 + signal,
+        (None, None) => 1,
+    };
+    u8::try_from(number).map_or(Status::FAILED, Status)
+}

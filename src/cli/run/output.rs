@@ -1,0 +1,134 @@
+//! The ranks' output, line by line, each line with its rank in front.
+
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::sync::mpsc::Sender;
+use std::thread::JoinHandle;
+
+use serde::Serialize;
+
+/// The longest piece of output that is held back while its line is unfinished, in bytes.
+const LONGEST_LINE: u64 = 64 * 1024;
+
+/// Which of a rank's two outputs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Stream {
+    Stdout,
+    Stderr,
+}
+
+/// How lines are shown.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Style {
+    /// One JSON object a line, everything on standard output.
+    pub(super) json: bool,
+    /// Colour the rank on standard output and on standard error.
+    pub(super) colour: [bool; 2],
+}
+
+/// A line of the launcher's own, as JSON.
+#[derive(Debug, Serialize)]
+#[serde(tag = "event", rename_all = "lowercase")]
+pub(super) enum Event<'a> {
+    /// A rank printed a line.
+    Output { rank: u32, stream: Stream, line: &'a str },
+    /// A rank's process is there.
+    Started { rank: u32, pid: u32, host: u32 },
+    /// A rank ended; exactly one of `code` and `signal` is set.
+    Ended { rank: u32, pid: u32, code: Option<i32>, signal: Option<i32> },
+    /// Something the launcher did, for a person.
+    Note { text: &'a str },
+    /// The job is over.
+    Finished { status: u8 },
+}
+
+impl Style {
+    /// Prints an event as a JSON line, when JSON was asked for.
+    pub(super) fn event(&self, event: &Event<'_>) {
+        if self.json
+            && let Ok(text) = serde_json::to_string(event)
+        {
+            let _ = writeln!(io::stdout().lock(), "{text}");
+        }
+    }
+
+    /// Tells a person on standard error, and a program on standard output.
+    pub(super) fn note(&self, text: &str) {
+        eprintln!("shouter run: {text}");
+        self.event(&Event::Note { text });
+    }
+
+    /// Formats one line of a rank's output, newline included.
+    fn format(&self, rank: u32, stream: Stream, line: &[u8]) -> Vec<u8> {
+        let line = line.strip_suffix(b"\n").unwrap_or(line);
+        if self.json {
+            let line = String::from_utf8_lossy(line);
+            let mut text =
+                serde_json::to_vec(&Event::Output { rank, stream, line: &line }).unwrap_or_default();
+            text.push(b'\n');
+            return text;
+        }
+        let mut text = match self.colour[usize::from(stream == Stream::Stderr)] {
+            // Six colours that can be read on black and on white, by rank.
+            true => format!("\x1b[3{}m[{rank}]\x1b[0m ", 1 + rank % 6).into_bytes(),
+            false => format!("[{rank}] ").into_bytes(),
+        };
+        text.extend_from_slice(line);
+        text.push(b'\n');
+        text
+    }
+}
+
+/// Copies one output of one rank until its last writer has closed it, then says so on `done`. A reader of ours that went
+/// away does not end the copying: the rank would block on a full pipe.
+pub(super) fn forward(
+    rank: u32,
+    stream: Stream,
+    style: Style,
+    from: impl Read + Send + 'static,
+    done: Sender<()>,
+) -> io::Result<JoinHandle<()>> {
+    let copy = move || {
+        let mut from = BufReader::new(from);
+        let mut line = Vec::new();
+        loop {
+            line.clear();
+            match from.by_ref().take(LONGEST_LINE).read_until(b'\n', &mut line) {
+                Ok(0) => break,
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(_) => break,
+            }
+            let text = style.format(rank, stream, &line);
+            // One write under the lock, so that lines of several ranks never mix.
+            let _ = match stream {
+                Stream::Stderr if !style.json => io::stderr().lock().write_all(&text),
+                _ => {
+                    let mut out = io::stdout().lock();
+                    out.write_all(&text).and_then(|()| out.flush())
+                }
+            };
+        }
+        let _ = done.send(());
+    };
+    std::thread::Builder::new().name(format!("output-{rank}")).spawn(copy)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_names_its_rank() {
+        let plain = Style { json: false, colour: [false, true] };
+        assert_eq!(plain.format(3, Stream::Stdout, b"hello\n"), b"[3] hello\n");
+        assert_eq!(plain.format(3, Stream::Stdout, b"no newline"), b"[3] no newline\n");
+        assert_eq!(plain.format(12, Stream::Stderr, b"x\n"), b"\x1b[31m[12]\x1b[0m x\n");
+        let json = Style { json: true, colour: [false, false] };
+        let line = json.format(1, Stream::Stderr, b"say \"hi\" \xff\n");
+        let value: serde_json::Value = serde_json::from_slice(&line).unwrap();
+        assert_eq!(value["rank"], 1);
+        assert_eq!(value["stream"], "stderr");
+        assert_eq!(value["line"], "say \"hi\" \u{fffd}");
+    }
+}

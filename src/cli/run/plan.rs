@@ -1,0 +1,153 @@
+//! What each rank of a local job is told: its host, its links, its cores.
+//!
+//! Everything here is a pure function of the command line and of the machine's core list, so that a test can look at a
+//! job of 32 hosts without starting one.
+//!
+//! Ranks fill hosts in blocks: with 5 ranks on 2 hosts, ranks 0, 1, 2 are host 0 and ranks 3, 4 are host 1. Every
+//! pair of hosts has a link of its own. The host with the lower number serves it (vhost, or memif's server side) and
+//! the other one is its client; both ends carry their host's one address and name the other as the peer that this
+//! port leads to, so a route is never guessed.
+
+use std::net::Ipv4Addr;
+use std::path::Path;
+
+use clap::ValueEnum;
+use serde::Serialize;
+
+/// The largest number of emulated hosts: a host of a full mesh needs a DPDK port to each of the others, and a process
+/// has 32 (`RTE_MAX_ETHPORTS`).
+pub(super) const MAX_HOSTS: u32 = 32;
+
+/// The driver pair that joins two emulated hosts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum Link {
+    /// vhost-user on one side, virtio-user on the other
+    Virtio,
+    /// memif on both
+    Memif,
+}
+
+/// One port of an emulated host, as the `ports` key of the configuration spells it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(super) struct Port {
+    pub(super) device: String,
+    pub(super) address: String,
+    pub(super) peers: Vec<String>,
+    pub(super) mtu: u16,
+}
+
+/// Where a rank lives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Place {
+    pub(super) rank: u32,
+    pub(super) host: u32,
+    pub(super) local_rank: u32,
+    pub(super) local_size: u32,
+}
+
+/// Spreads `ranks` over `hosts` in blocks; the first `ranks % hosts` hosts get one more. `hosts` is at least 1.
+pub(super) fn places(ranks: u32, hosts: u32) -> Vec<Place> {
+    let (share, extra) = (ranks / hosts, ranks % hosts);
+    let mut places = Vec::new();
+    for host in 0..hosts {
+        let local_size = share + u32::from(host < extra);
+        for local_rank in 0..local_size {
+            places.push(Place { rank: places.len() as u32, host, local_rank, local_size });
+        }
+    }
+    places
+}
+
+/// The address of an emulated host: 10.77.0.1 upwards.
+fn address(host: u32) -> Ipv4Addr {
+    Ipv4Addr::from(u32::from(Ipv4Addr::new(10, 77, 0, 1)) + host)
+}
+
+/// The ports of one host of a full mesh, in the order of the hosts they lead to.
+pub(super) fn ports(dir: &Path, link: Link, hosts: u32, host: u32, mtu: u16) -> Vec<Port> {
+    let toward = |peer: u32| {
+        let socket = dir.join(socket_name(host.min(peer), host.max(peer)));
+        let serves = host < peer;
+        let kind = match (link, serves) {
+            (Link::Virtio, true) => "vhost",
+            (Link::Virtio, false) => "virtio",
+            (Link::Memif, true) => "memif-server",
+            (Link::Memif, false) => "memif-client",
+        };
+        Port {
+            device: format!("{kind}:{}", socket.display()),
+            address: format!("{}/24", address(host)),
+            peers: vec![address(peer).to_string()],
+            mtu,
+        }
+    };
+    (0..hosts).filter(|&peer| peer != host).map(toward).collect()
+}
+
+/// The file name of the socket that joins two hosts.
+fn socket_name(low: u32, high: u32) -> String {
+    format!("{low}-{high}.sock")
+}
+
+/// The longest socket path that a job of `hosts` hosts makes under `dir`, in bytes.
+pub(super) fn longest_socket_path(dir: &Path, hosts: u32) -> usize {
+    let last = hosts.saturating_sub(1);
+    dir.join(socket_name(last.saturating_sub(1), last)).as_os_str().len()
+}
+
+/// One core for each rank, in order over `cores`, or none at all when there are more ranks than cores: two pinned
+/// pollers on one core would starve each other.
+pub(super) fn cores_of_ranks(ranks: u32, cores: &[usize]) -> Option<Vec<usize>> {
+    (ranks as usize <= cores.len()).then(|| cores[..ranks as usize].to_vec())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranks_fill_hosts_in_blocks() {
+        let places = places(5, 2);
+        let hosts: Vec<u32> = places.iter().map(|p| p.host).collect();
+        assert_eq!(hosts, [0, 0, 0, 1, 1]);
+        let locals: Vec<(u32, u32)> = places.iter().map(|p| (p.local_rank, p.local_size)).collect();
+        assert_eq!(locals, [(0, 3), (1, 3), (2, 3), (0, 2), (1, 2)]);
+        assert!(places.iter().enumerate().all(|(i, p)| p.rank == i as u32));
+    }
+
+    #[test]
+    fn every_pair_of_hosts_has_one_link_with_two_ends() {
+        let dir = Path::new("/tmp/job");
+        for hosts in [1, 2, 3, 32] {
+            let mut ends = std::collections::BTreeMap::<String, Vec<String>>::new();
+            for host in 0..hosts {
+                let ports = ports(dir, Link::Virtio, hosts, host, 9000);
+                assert_eq!(ports.len() as u32, hosts - 1);
+                for port in ports {
+                    let (kind, path) = port.device.split_once(':').unwrap();
+                    ends.entry(path.to_owned()).or_default().push(kind.to_owned());
+                    assert_eq!(port.peers.len(), 1);
+                    assert!(port.address.ends_with("/24"));
+                    assert!(!port.address.starts_with(&format!("{}/", port.peers[0])));
+                }
+            }
+            assert_eq!(ends.len() as u32, hosts * (hosts - 1) / 2);
+            assert!(ends.values().all(|kinds| kinds == &["vhost", "virtio"]), "{ends:?}");
+        }
+    }
+
+    #[test]
+    fn memif_names_its_two_sides() {
+        let dir = Path::new("/tmp/job");
+        assert_eq!(ports(dir, Link::Memif, 2, 0, 1500)[0].device, "memif-server:/tmp/job/0-1.sock");
+        assert_eq!(ports(dir, Link::Memif, 2, 1, 1500)[0].device, "memif-client:/tmp/job/0-1.sock");
+        assert_eq!(ports(dir, Link::Memif, 2, 1, 1500)[0].address, "10.77.0.2/24");
+    }
+
+    #[test]
+    fn more_ranks_than_cores_are_not_pinned() {
+        assert_eq!(cores_of_ranks(2, &[4, 6]), Some(vec![4, 6]));
+        assert_eq!(cores_of_ranks(1, &[4, 6]), Some(vec![4]));
+        assert_eq!(cores_of_ranks(3, &[4, 6]), None);
+    }
+}

@@ -1,0 +1,152 @@
+//! The system calls of the launcher that the standard library does not offer.
+#![allow(unsafe_code)]
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+use std::time::Duration;
+
+/// Signals that arrive as data on a descriptor.
+pub(super) struct Signals(OwnedFd);
+
+impl Signals {
+    /// Blocks SIGINT, SIGTERM, SIGHUP and SIGCHLD in this thread and in all threads started after, and receives them here.
+    pub(super) fn new() -> io::Result<Self> {
+        // SAFETY: `set` is initialised by sigemptyset before it is read, and all pointers live through the calls.
+        unsafe {
+            let mut set = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
+            libc::sigemptyset(set.as_mut_ptr());
+            for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGCHLD] {
+                libc::sigaddset(set.as_mut_ptr(), signal);
+            }
+            let error = libc::pthread_sigmask(libc::SIG_BLOCK, set.as_ptr(), std::ptr::null_mut());
+            if error != 0 {
+                return Err(io::Error::from_raw_os_error(error));
+            }
+            let fd = libc::signalfd(-1, set.as_ptr(), libc::SFD_CLOEXEC | libc::SFD_NONBLOCK);
+            if fd < 0 {
+                return Err(io::Error::last_os_error());
+            }
+            Ok(Self(OwnedFd::from_raw_fd(fd)))
+        }
+    }
+
+    /// Waits for the next signal, for at most `timeout` (for ever with `None`). `None`: the time passed.
+    pub(super) fn wait(&self, timeout: Option<Duration>) -> io::Result<Option<i32>> {
+        if let Some(signal) = self.read()? {
+            return Ok(Some(signal));
+        }
+        let millis = timeout.map_or(-1, |t| t.as_millis().saturating_add(1).try_into().unwrap_or(i32::MAX));
+        let mut poll = libc::pollfd { fd: self.0.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        // SAFETY: `poll` is one valid pollfd that lives through the call.
+        if unsafe { libc::poll(&mut poll, 1, millis) } < 0 {
+            let error = io::Error::last_os_error();
+            return if error.kind() == io::ErrorKind::Interrupted { Ok(None) } else { Err(error) };
+        }
+        self.read()
+    }
+
+    fn read(&self) -> io::Result<Option<i32>> {
+        let mut info = std::mem::MaybeUninit::<libc::signalfd_siginfo>::uninit();
+        let size = size_of::<libc::signalfd_siginfo>();
+        // SAFETY: the buffer is `size` bytes long and writable; signalfd writes whole records only.
+        let read = unsafe { libc::read(self.0.as_raw_fd(), info.as_mut_ptr().cast(), size) };
+        if read == size as isize {
+            // SAFETY: a whole record was written.
+            return Ok(Some(unsafe { info.assume_init() }.ssi_signo as i32));
+        }
+        let error = io::Error::last_os_error();
+        match error.kind() {
+            io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => Ok(None),
+            _ => Err(error),
+        }
+    }
+}
+
+/// Makes the child die with this process and start with no signal blocked, in a process group of its own.
+///
+/// The kernel ties the death signal to the *thread* that forks, so spawn from one that lives as long as the process.
+pub(super) fn tie_to_parent(command: &mut Command) {
+    let parent = std::process::id() as libc::pid_t;
+    let setup = move || {
+        // SAFETY: prctl, getppid, sigemptyset and sigprocmask are async-signal-safe and `set` is initialised before use.
+        unsafe {
+            if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) != 0 {
+                return Err(io::Error::last_os_error());
+            }
+            if libc::getppid() != parent {
+                // The launcher died before the line above took effect.
+                return Err(io::Error::from_raw_os_error(libc::ECHILD));
+            }
+            let mut set = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
+            libc::sigemptyset(set.as_mut_ptr());
+            libc::sigprocmask(libc::SIG_SETMASK, set.as_ptr(), std::ptr::null_mut());
+        }
+        Ok(())
+    };
+    command.process_group(0);
+    // SAFETY: the closure runs between fork and exec; it allocates nothing, takes no lock and only makes
+    // async-signal-safe calls.
+    unsafe { command.pre_exec(setup) };
+}
+
+/// Whether the child has ended, without reaping it: its pid and its group's id stay taken until it is.
+pub(super) fn has_ended(pid: u32) -> io::Result<bool> {
+    let mut info = std::mem::MaybeUninit::<libc::siginfo_t>::zeroed();
+    let flags = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
+    // SAFETY: `info` is a writable siginfo_t; zeroed, so that si_pid is 0 when no child changed state.
+    unsafe {
+        if libc::waitid(libc::P_PID, pid, info.as_mut_ptr(), flags) != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(info.assume_init().si_pid() != 0)
+    }
+}
+
+/// Sends a signal to a process group. A group that is gone is not an error.
+pub(super) fn signal_group(leader: u32, signal: i32) {
+    if let Ok(pid) = libc::pid_t::try_from(leader)
+        && pid > 1
+    {
+        // SAFETY: kill touches no memory of ours; a negative pid names the group that the child leads.
+        unsafe { libc::kill(-pid, signal) };
+    }
+}
+
+/// Takes an exclusive advisory lock that lasts as long as the file is open; `false` when another process has it.
+pub(super) fn try_lock(file: &File) -> bool {
+    // SAFETY: flock takes a descriptor, which `file` keeps open through the call.
+    unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) == 0 }
+}
+
+/// The effective user.
+pub(super) fn user() -> u32 {
+    // SAFETY: geteuid always succeeds and touches no memory.
+    unsafe { libc::geteuid() }
+}
+
+/// The signal's usual name.
+pub(super) fn signal_name(signal: i32) -> &'static str {
+    match signal {
+        libc::SIGHUP => "SIGHUP",
+        libc::SIGINT => "SIGINT",
+        libc::SIGQUIT => "SIGQUIT",
+        libc::SIGILL => "SIGILL",
+        libc::SIGTRAP => "SIGTRAP",
+        libc::SIGABRT => "SIGABRT",
+        libc::SIGBUS => "SIGBUS",
+        libc::SIGFPE => "SIGFPE",
+        libc::SIGKILL => "SIGKILL",
+        libc::SIGUSR1 => "SIGUSR1",
+        libc::SIGSEGV => "SIGSEGV",
+        libc::SIGUSR2 => "SIGUSR2",
+        libc::SIGPIPE => "SIGPIPE",
+        libc::SIGALRM => "SIGALRM",
+        libc::SIGTERM => "SIGTERM",
+        libc::SIGXCPU => "SIGXCPU",
+        libc::SIGSYS => "SIGSYS",
+        _ => "a signal",
+    }
+}

@@ -1,0 +1,271 @@
+//! `shouter run`, end to end: real processes, seen from outside.
+
+use std::io::{BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+/// A directory of a test's own, in which the launcher makes its job directories; removed at the end.
+struct Home(PathBuf);
+
+impl Home {
+    fn new(test: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("shouter-test-{test}-{}", std::process::id()));
+        std::fs::create_dir(&path).unwrap();
+        Self(path)
+    }
+
+    fn launcher(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_shouter"));
+        command.arg("run").args(args).env("XDG_RUNTIME_DIR", &self.0).stdin(Stdio::null());
+        for name in ["SHOUTER_KEY", "SHOUTER_CONFIG", "SHOUTER_PORTS", "SHOUTER_CORES"] {
+            command.env_remove(name);
+        }
+        command
+    }
+
+    fn run(&self, args: &[&str]) -> Output {
+        self.launcher(args).output().unwrap()
+    }
+
+    fn entries(&self) -> usize {
+        std::fs::read_dir(&self.0).unwrap().count()
+    }
+}
+
+impl Drop for Home {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn lines(bytes: &[u8]) -> Vec<String> {
+    let mut lines: Vec<String> = String::from_utf8_lossy(bytes).lines().map(str::to_owned).collect();
+    lines.sort();
+    lines
+}
+
+/// Whether a process runs: it is there and no zombie.
+fn runs(pid: u32) -> bool {
+    let stat = std::fs::read_to_string(Path::new("/proc").join(pid.to_string()).join("stat"));
+    stat.is_ok_and(|stat| !stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('Z')))
+}
+
+fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let until = Instant::now() + Duration::from_secs(20);
+    while !holds() {
+        assert!(Instant::now() < until, "not within 20 s: {what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+fn start(mut command: Command) -> (Child, BufReader<std::process::ChildStdout>) {
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let out = BufReader::new(child.stdout.take().unwrap());
+    (child, out)
+}
+
+/// Reads `count` lines of the form `[rank] pid`.
+fn pids(out: &mut impl BufRead, count: usize) -> Vec<u32> {
+    let mut pids = Vec::new();
+    for _ in 0..count {
+        let mut line = String::new();
+        out.read_line(&mut line).unwrap();
+        pids.push(line.split_whitespace().nth(1).unwrap_or_else(|| panic!("{line:?}")).parse().unwrap());
+    }
+    pids
+}
+
+fn signal(pid: u32, name: &str) {
+    let status = Command::new("sh").args(["-c", &format!("kill -{name} {pid}")]).status().unwrap();
+    assert!(status.success());
+}
+
+#[test]
+fn every_rank_learns_its_place() {
+    let home = Home::new("place");
+    let show = "echo $SHOUTER_RANK/$SHOUTER_SIZE $SHOUTER_LOCAL_RANK/$SHOUTER_LOCAL_SIZE host $SHOUTER_NODE $SHOUTER_ADDR";
+    let output = home.run(&["-n", "3", "--hosts", "2", "--", "sh", "-c", show]);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    assert_eq!(
+        lines(&output.stdout),
+        ["[0] 0/3 0/2 host 0 127.0.0.1", "[1] 1/3 1/2 host 0 127.0.0.1", "[2] 2/3 0/1 host 1 127.0.0.1"]
+    );
+    assert_eq!(home.entries(), 0, "the job's directory is still there");
+}
+
+#[test]
+fn the_key_is_in_a_private_file_and_not_in_the_environment() {
+    let home = Home::new("key");
+    let show = "stat -c %a $SHOUTER_KEY_FILE $(dirname $SHOUTER_KEY_FILE); wc -c <$SHOUTER_KEY_FILE; echo key:$SHOUTER_KEY";
+    let output = home
+        .launcher(&["-n", "1", "--", "sh", "-c", show])
+        .env("SHOUTER_KEY", "of an outer job")
+        .output()
+        .unwrap();
+    assert_eq!(lines(&output.stdout), ["[0] 600", "[0] 64", "[0] 700", "[0] key:"]);
+}
+
+#[test]
+fn the_first_rank_of_each_host_gets_the_links_and_the_faults() {
+    let home = Home::new("links");
+    let args = ["-n", "4", "--hosts", "2", "--loss", "1%", "--corrupt", "0.1%", "--mtu", "1500", "--"];
+    let show = ["sh", "-c", "echo \"$SHOUTER_LOSS $SHOUTER_CORRUPT ${SHOUTER_PORTS:-none}\""];
+    let output = home.run(&[&args[..], &show[..]].concat());
+    let lines = lines(&output.stdout);
+    assert_eq!(lines.len(), 4, "{output:?}");
+    assert!(lines.iter().all(|line| line[4..].starts_with("1% 0.1% ")), "{lines:?}");
+    for (rank, kind, own, peer) in
+        [(0, "vhost", "10.77.0.1/24", "10.77.0.2"), (2, "virtio", "10.77.0.2/24", "10.77.0.1")]
+    {
+        let ports: serde_json::Value = serde_json::from_str(&lines[rank][12..]).unwrap();
+        let port = &ports[0];
+        assert!(port["device"].as_str().unwrap().starts_with(&format!("{kind}:/")), "{port}");
+        assert!(port["device"].as_str().unwrap().ends_with("/0-1.sock"), "{port}");
+        assert_eq!(
+            (&port["address"], &port["peers"][0], &port["mtu"]),
+            (&own.into(), &peer.into(), &1500.into())
+        );
+    }
+    assert!(lines[1].ends_with(" none") && lines[3].ends_with(" none"), "{lines:?}");
+}
+
+#[test]
+fn the_first_failure_is_named_and_the_rest_is_ended() {
+    let home = Home::new("failure");
+    let work = "if [ $SHOUTER_RANK = 1 ]; then exit 7; fi; exec sleep 600";
+    let begun = Instant::now();
+    let output = home.run(&["-n", "3", "--grace", "0.3", "--", "sh", "-c", work]);
+    assert_eq!(output.status.code(), Some(7));
+    assert!(begun.elapsed() < Duration::from_secs(60));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("rank 1 (pid ") && said.contains("exited with status 7"), "{said}");
+    assert_eq!(home.entries(), 0);
+}
+
+#[test]
+fn the_others_have_time_to_report() {
+    let home = Home::new("grace");
+    let work = "if [ $SHOUTER_RANK = 0 ]; then kill -KILL $$; fi; sleep 0.3; echo rank 0 is missing; exit 5";
+    let output = home.run(&["-n", "2", "--grace", "20", "--", "sh", "-c", work]);
+    assert_eq!(output.status.code(), Some(128 + 9), "the first failure decides");
+    assert_eq!(lines(&output.stdout), ["[1] rank 0 is missing"]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("was killed by signal 9 (SIGKILL)"), "{said}");
+}
+
+#[test]
+fn a_rank_that_ignores_sigterm_is_killed() {
+    let home = Home::new("stubborn");
+    let work = "if [ $SHOUTER_RANK = 0 ]; then exit 3; fi; trap '' TERM; while :; do sleep 1; done";
+    let output = home.run(&["-n", "2", "--grace", "0", "--", "sh", "-c", work]);
+    assert_eq!(output.status.code(), Some(3));
+}
+
+#[test]
+fn signals_reach_every_rank() {
+    let home = Home::new("signals");
+    for (name, number) in [("INT", 2), ("TERM", 15), ("HUP", 1)] {
+        let work = format!("trap 'echo got {name}; exit 9' {name}; echo $$; while :; do sleep 0.05; done");
+        let (mut child, mut out) = start(home.launcher(&["-n", "2", "--", "sh", "-c", &work]));
+        pids(&mut out, 2);
+        signal(child.id(), name);
+        let mut rest = String::new();
+        out.read_to_string(&mut rest).unwrap();
+        let got = [format!("[0] got {name}"), format!("[1] got {name}")];
+        assert_eq!(lines(rest.as_bytes()), got, "signal {number}");
+        assert_eq!(child.wait().unwrap().code(), Some(9));
+    }
+    assert_eq!(home.entries(), 0);
+}
+
+#[test]
+fn ranks_die_with_a_launcher_that_is_killed_and_the_next_one_cleans_up() {
+    let home = Home::new("orphans");
+    let (mut child, mut out) =
+        start(home.launcher(&["-n", "2", "--", "sh", "-c", "echo $$; exec sleep 600"]));
+    let pids = pids(&mut out, 2);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    for pid in pids {
+        eventually("a rank outlives its launcher", || !runs(pid));
+    }
+    assert_eq!(home.entries(), 1, "nobody could remove it");
+    assert!(home.run(&["-n", "1", "--", "true"]).status.success());
+    assert_eq!(home.entries(), 0, "the next launcher removes what the dead one left");
+}
+
+#[test]
+fn what_a_rank_started_goes_with_it() {
+    let home = Home::new("grandchildren");
+    let output = home.run(&["-n", "1", "--", "sh", "-c", "sleep 600 & echo $!"]);
+    assert_eq!(output.status.code(), Some(0));
+    let pid = pids(&mut &output.stdout[..], 1)[0];
+    eventually("the rank's child outlives it", || !runs(pid));
+}
+
+#[test]
+fn json_prints_one_object_a_line() {
+    let home = Home::new("json");
+    let output =
+        home.run(&["-n", "2", "--json", "--grace", "0", "--", "sh", "-c", "echo out; echo err >&2; exit 4"]);
+    assert_eq!(output.status.code(), Some(4));
+    let events: Vec<serde_json::Value> = output
+        .stdout
+        .split(|&b| b == b'\n')
+        .filter(|l| !l.is_empty())
+        .map(|l| serde_json::from_slice(l).unwrap())
+        .collect();
+    let count = |event: &str| events.iter().filter(|e| e["event"] == event).count();
+    assert_eq!(
+        (count("started"), count("output"), count("ended"), count("finished")),
+        (2, 4, 2, 1),
+        "{events:?}"
+    );
+    assert_eq!(events.last().unwrap()["status"], 4);
+    assert!(events.iter().any(|e| e["stream"] == "stderr" && e["line"] == "err"));
+}
+
+#[test]
+fn a_wrong_command_line_is_status_2_and_says_what_would_do() {
+    let home = Home::new("usage");
+    let wrong: [(&[&str], &str); 10] = [
+        (&["-n", "2"], "COMMAND"),
+        (&["--", "true"], "--ranks"),
+        (&["-n", "0", "--", "true"], "1..=4096"),
+        (&["-n", "x", "--", "true"], "invalid digit"),
+        (&["-n", "2", "--hosts", "3", "--", "true"], "2 ranks cannot fill 3 hosts"),
+        (&["-n", "2", "--loss", "1%", "--", "true"], "add --hosts 2"),
+        (&["-n", "2", "--hosts", "2", "--loss", "1", "--", "true"], "such as 1%"),
+        (&["-n", "2", "--hosts", "2", "--link", "wet-string", "--", "true"], "virtio"),
+        (&["-n", "1", "--cores", "4000", "--", "true"], "may not use core 4000"),
+        (&["-n", "2", "--mtu", "12", "--", "true"], "576..=9000"),
+    ];
+    for (args, says) in wrong {
+        let output = home.run(args);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {said}");
+        assert!(said.contains(says), "{args:?}: {said}");
+    }
+}
+
+#[test]
+fn a_command_that_is_not_there_is_127_and_one_that_cannot_run_is_126() {
+    let home = Home::new("missing");
+    let output = home.run(&["-n", "2", "--", "no-such-trainer"]);
+    assert_eq!(output.status.code(), Some(127));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("no such command"));
+    let output = home.run(&["-n", "2", "--", "/etc/passwd"]);
+    assert_eq!(output.status.code(), Some(126));
+    assert_eq!(home.entries(), 0);
+}
+
+#[test]
+fn help_shows_examples() {
+    let home = Home::new("help");
+    for args in [&["--help"][..], &["-h"]] {
+        let output = home.run(args);
+        assert_eq!(output.status.code(), Some(0));
+        assert!(String::from_utf8_lossy(&output.stdout).contains("shouter run -n 4 --hosts 2"));
+    }
+}
