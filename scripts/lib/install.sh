@@ -1,0 +1,68 @@
+# Sourced by scripts/demo and scripts/test: installs what a Debian 12 host lacks, and says so before it does.
+# Honours SHOUTER_NO_INSTALL=1: then it only says what is missing, and fails.
+
+say() { printf '==> %s\n' "$*" >&2; }
+
+fail() {
+    printf 'error: %s\n' "$*" >&2
+    exit 1
+}
+
+# as_root COMMAND...: runs it as root, through sudo where this user is not root.
+as_root() {
+    if [ "$(id -u)" = 0 ]; then
+        "$@"
+    elif command -v sudo >/dev/null; then
+        sudo "$@"
+    else
+        fail "this needs root and there is no sudo; as root, run: $*"
+    fi
+}
+
+# What building needs: a C compiler, clang's library for bindgen, DPDK with the libraries its drivers link.
+PACKAGES_BUILD=(build-essential pkg-config clang libclang-dev libdpdk-dev libnuma-dev libfdt-dev libbsd-dev libpcap-dev ca-certificates curl)
+# What the demo's report needs.
+PACKAGES_REPORT=(python3 python3-matplotlib)
+# The peers we measure against, and what the network tests drive the kernel with.
+PACKAGES_PEERS=(openmpi-bin libopenmpi-dev mpich libmpich-dev python3-torch iproute2 nftables)
+
+# install_packages WHY PACKAGE...: installs those that are missing.
+install_packages() {
+    local why=$1 package missing=()
+    shift
+    for package in "$@"; do
+        if [ "$(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null)" != installed ]; then
+            missing+=("$package")
+        fi
+    done
+    [ ${#missing[@]} -gt 0 ] || return 0
+    if [ "${SHOUTER_NO_INSTALL:-}" = 1 ]; then
+        fail "$why: missing packages; as root, run: apt-get install --no-install-recommends ${missing[*]}"
+    fi
+    command -v apt-get >/dev/null || fail "$why: no apt-get here; install what corresponds to Debian's ${missing[*]}"
+    say "$why: installing ${missing[*]}"
+    as_root env DEBIAN_FRONTEND=noninteractive apt-get update -qq
+    as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" >&2
+}
+
+# need_rust: the toolchain there is, if it is new enough; otherwise rustup, the way https://rustup.rs documents.
+need_rust() {
+    local wanted have=none
+    wanted=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
+    if ! command -v cargo >/dev/null && [ -x "${CARGO_HOME:-$HOME/.cargo}/bin/cargo" ]; then
+        PATH="${CARGO_HOME:-$HOME/.cargo}/bin:$PATH"
+    fi
+    if command -v rustc >/dev/null; then
+        have=$(rustc --version | cut -d ' ' -f 2)
+        if [ "$(printf '%s\n' "$wanted" "$have" | sort -V | head -n 1)" = "$wanted" ]; then
+            return 0
+        fi
+    fi
+    if [ "${SHOUTER_NO_INSTALL:-}" = 1 ]; then
+        fail "Rust $wanted or newer is needed (found: $have); see https://rustup.rs"
+    fi
+    say "Rust $wanted or newer is needed (found: $have): installing it with rustup into ${CARGO_HOME:-$HOME/.cargo}"
+    curl --proto '=https' --tlsv1.2 -sSf https://sh.rustup.rs |
+        sh -s -- -y --profile minimal --component clippy --component rustfmt --no-modify-path >&2
+    PATH="${CARGO_HOME:-$HOME/.cargo}/bin:$PATH"
+}
