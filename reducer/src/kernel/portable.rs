@@ -2,7 +2,7 @@
 
 use super::fold::{self, Fold};
 use super::number::{Element, Op};
-use super::table::{Row, Table, table};
+use super::table::{Table, table};
 
 unsafe fn fold<E: Element, O: Op>(job: &Fold<'_>) {
     // SAFETY: the caller's promise is the same.

@@ -40,7 +40,7 @@ impl Table {
 macro_rules! row {
     ($fold:ident, $divide:ident, $element:ident) => {{
         use $crate::kernel::number::{Max, Min, Prod, Sum, $element as E};
-        Row {
+        $crate::kernel::table::Row {
             sum: $fold::<E, Sum>,
             min: $fold::<E, Min>,
             max: $fold::<E, Max>,
@@ -51,16 +51,17 @@ macro_rules! row {
 }
 pub(super) use row;
 
-/// A [`Table`] of the generic functions `$fold` and `$divide`; another row for f16 may be given.
+/// A [`Table`] of the generic functions `$fold` and `$divide`; for the 16-bit floats others may be given.
 macro_rules! table {
     ($fold:ident, $divide:ident) => {
-        table!($fold, $divide, $crate::kernel::table::row!($fold, $divide, F16))
+        table!($fold, $divide, $fold, $divide)
     };
-    ($fold:ident, $divide:ident, $f16:expr) => {
-        table!(@rows $f16, $fold, $divide, Bf16 F32 F64 I8 I16 I32 I64 U8 U16 U32 U64)
+    ($fold:ident, $divide:ident, $fold16:ident, $divide16:ident) => {
+        table!(@rows $fold16, $divide16, F16 Bf16; $fold, $divide, F32 F64 I8 I16 I32 I64 U8 U16 U32 U64)
     };
-    (@rows $f16:expr, $fold:ident, $divide:ident, $($element:ident)+) => {
-        Table([$f16, $($crate::kernel::table::row!($fold, $divide, $element)),+])
-    };
+    (@rows $fold16:ident, $divide16:ident, $a:ident $b:ident; $fold:ident, $divide:ident, $($element:ident)+) => {{
+        use $crate::kernel::table::row;
+        Table([row!($fold16, $divide16, $a), row!($fold16, $divide16, $b), $(row!($fold, $divide, $element)),+])
+    }};
 }
 pub(super) use table;

@@ -1,91 +1,104 @@
 //! The kernels in the vectors of x86.
 //!
 //! The compiler makes vectors of the loops in [`fold`](super::fold) by itself, given leave to use the
-//! instructions; [`kernels_with`] gives it. It does not find the CPU's conversions of f16, though, so f16 has
-//! its own loop here over vectors of f32 that are loaded from and stored to f16.
+//! instructions; [`kernels_with`] gives it. The 16-bit floats, though, have loops of their own here, over vectors
+//! of f32 that are loaded from and stored to them: the compiler does not find the CPU's conversions of f16, and
+//! takes bf16 apart in a dearer way.
 
 use super::fold::{self, Fold};
-use super::number::{F16, Number, Op};
+use super::number::{Element, Number, Op};
 
 pub(super) mod avx2;
 pub(super) mod avx512;
 
-/// A vector of f32 that lies in memory as f16. Its arithmetic is that of [`number`](super::number), to the bit.
-trait HalfVector: Number {
-    /// f16 elements in a vector.
-    const LANES: usize;
+/// Two vectors of f32 that lie in memory as consecutive elements of 16 bits, in an order that suits the type.
+#[derive(Clone, Copy)]
+struct Pair<V>(V, V);
+
+/// A vector of f32 whose arithmetic is that of [`number`](super::number), to the bit, and whose pairs can be kept
+/// as `E`.
+trait Narrow<E: Element>: Number {
+    /// Elements of `E` in a pair of vectors.
+    const PAIR: usize;
 
     /// # Safety
     ///
-    /// `at` is valid for reads of `LANES` elements, at any alignment; the CPU has the instructions.
-    unsafe fn load(at: *const F16) -> Self;
+    /// `at` is valid for reads of `PAIR` elements, at any alignment; the CPU has the instructions.
+    unsafe fn load(at: *const E) -> Pair<Self>;
     /// Rounds to nearest even; NaN becomes the canonical one.
     ///
     /// # Safety
     ///
-    /// `at` is valid for writes of `LANES` elements, at any alignment; the CPU has the instructions.
-    unsafe fn store(self, at: *mut F16);
-    /// Every lane divided by `n`.
+    /// `at` is valid for writes of `PAIR` elements, at any alignment; the CPU has the instructions.
+    unsafe fn store(pair: Pair<Self>, at: *mut E);
+}
+
+/// Division, lane by lane.
+trait Divide {
     fn divide(self, n: u32) -> Self;
 }
 
-/// Vectors in flight, so that additions do not wait for one another.
-const UNROLL: usize = 4;
+/// Pairs in flight, so that operations do not wait for one another.
+const UNROLL: usize = 2;
 
-/// As [`fold::fold`], for f16. Accumulators stay in registers over all sources.
+/// As [`fold::fold`]. Accumulators stay in registers over all sources.
 ///
 /// # Safety
 ///
 /// As [`fold::fold`]; the CPU has the instructions of `V`.
 #[inline(always)]
-unsafe fn fold<V: HalfVector, O: Op>(job: &Fold<'_>) {
+unsafe fn fold<V: Narrow<E>, E: Element, O: Op>(job: &Fold<'_>) {
     let Fold { dst, dst2, sources, count } = *job;
     let [first, rest @ ..] = sources else { return };
-    let block = UNROLL * V::LANES;
+    let block = UNROLL * V::PAIR;
     let mut done = 0;
     while count - done >= block {
         // SAFETY: `done + block <= count`, so all pointers stay within what the caller vouches for. The block is
         // read from every source before it is written, so a destination may be a source.
         unsafe {
-            let load = |source: *const u8, i: usize| V::load(source.cast::<F16>().add(done + i * V::LANES));
-            let mut accumulators: [V; UNROLL] = std::array::from_fn(|i| load(*first, i));
+            let load = |source: *const u8, i: usize| V::load(source.cast::<E>().add(done + i * V::PAIR));
+            let mut accumulators: [Pair<V>; UNROLL] = std::array::from_fn(|i| load(*first, i));
             for source in rest {
-                accumulators = std::array::from_fn(|i| O::apply(accumulators[i], load(*source, i)));
+                for (i, Pair(a, b)) in accumulators.iter_mut().enumerate() {
+                    let next = load(*source, i);
+                    (*a, *b) = (O::apply(*a, next.0), O::apply(*b, next.1));
+                }
             }
-            for (i, accumulator) in accumulators.iter().enumerate() {
-                accumulator.store(dst.cast::<F16>().add(done + i * V::LANES));
-            }
-            if !dst2.is_null() {
-                for (i, accumulator) in accumulators.iter().enumerate() {
-                    accumulator.store(dst2.cast::<F16>().add(done + i * V::LANES));
+            for (i, accumulator) in accumulators.into_iter().enumerate() {
+                V::store(accumulator, dst.cast::<E>().add(done + i * V::PAIR));
+                if !dst2.is_null() {
+                    V::store(accumulator, dst2.cast::<E>().add(done + i * V::PAIR));
                 }
             }
         }
         done += block;
     }
     // SAFETY: the caller's promise is the same; `done <= count`.
-    unsafe { fold::fold_from::<F16, O>(job, done) }
+    unsafe { fold::fold_from::<E, O>(job, done) }
 }
 
-/// As [`fold::divide`], for f16.
+/// As [`fold::divide`].
 ///
 /// # Safety
 ///
 /// As [`fold::divide`]; the CPU has the instructions of `V`.
 #[inline(always)]
-unsafe fn divide<V: HalfVector>(dst: *mut u8, count: usize, n: u32) {
-    let dst = dst.cast::<F16>();
-    let whole = count - count % V::LANES;
-    for done in (0..whole).step_by(V::LANES) {
-        // SAFETY: `done + LANES <= count`.
-        unsafe { V::load(dst.add(done)).divide(n).store(dst.add(done)) }
+unsafe fn divide<V: Narrow<E> + Divide, E: Element>(dst: *mut u8, count: usize, n: u32) {
+    let dst = dst.cast::<E>();
+    let whole = count - count % V::PAIR;
+    for done in (0..whole).step_by(V::PAIR) {
+        // SAFETY: `done + PAIR <= count`.
+        unsafe {
+            let Pair(a, b) = V::load(dst.add(done));
+            V::store(Pair(a.divide(n), b.divide(n)), dst.add(done));
+        }
     }
     // SAFETY: the caller's promise is the same; `whole <= count`.
-    unsafe { fold::divide::<F16>(dst.add(whole).cast(), count - whole, n) }
+    unsafe { fold::divide::<E>(dst.add(whole).cast(), count - whole, n) }
 }
 
-/// Compiles the kernels with `$features` into a `TABLE`, with f16 in vectors of `$register`, whose arithmetic
-/// `$method` is `$result`.
+/// Compiles the kernels with `$features` into a `TABLE`, and makes a `Vector` of `$register`, in which the 16-bit
+/// floats are reduced: its `$method` is `$result`.
 macro_rules! kernels_with {
     ($features:literal, $register:ty { $($method:ident($a:ident, $b:ident) = $result:expr;)+ }) => {
         #[target_feature(enable = $features)]
@@ -101,30 +114,26 @@ macro_rules! kernels_with {
         }
 
         #[target_feature(enable = $features)]
-        unsafe fn fold_half<O: Op>(job: &Fold<'_>) {
+        unsafe fn fold_narrow<E: Element, O: Op>(job: &Fold<'_>)
+        where
+            Vector: Narrow<E>,
+        {
             // SAFETY: the caller's promise is the same; the instructions are those of this function.
-            unsafe { super::fold::<Vector, O>(job) }
+            unsafe { super::fold::<Vector, E, O>(job) }
         }
 
         #[target_feature(enable = $features)]
-        unsafe fn divide_half(dst: *mut u8, count: usize, n: u32) {
+        unsafe fn divide_narrow<E: Element>(dst: *mut u8, count: usize, n: u32)
+        where
+            Vector: Narrow<E>,
+        {
             // SAFETY: the caller's promise is the same; the instructions are those of this function.
-            unsafe { super::divide::<Vector>(dst, count, n) }
+            unsafe { super::divide::<Vector, E>(dst, count, n) }
         }
 
-        pub(in crate::kernel) static TABLE: Table = table!(
-            fold,
-            divide,
-            Row {
-                sum: fold_half::<Sum>,
-                min: fold_half::<Min>,
-                max: fold_half::<Max>,
-                prod: fold_half::<Prod>,
-                divide: divide_half,
-            }
-        );
+        pub(in crate::kernel) static TABLE: Table = table!(fold, divide, fold_narrow, divide_narrow);
 
-        /// A register of f32. Made only by [`load`](HalfVector::load), whose caller knows the CPU to have the
+        /// A register of f32. Made only by [`load`](Narrow::load), whose caller knows the CPU to have the
         /// instructions.
         #[derive(Clone, Copy)]
         struct Vector($register);
