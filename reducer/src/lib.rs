@@ -1,4 +1,27 @@
-//! Placeholder.
+//! Shouter's reducer: tensors in, messages out. It knows no socket and no NIC, and has neither threads nor a clock.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | [`table`] | the tensors that will be reduced, agreed on beforehand |
+//! | [`plan`] | what else all ranks agree on, and which algorithm serves which size |
+//! | [`grid`] | ranks, nodes, leaf groups, roots |
+//! | [`schedule`] | collectives as data: one rank's steps and their order |
+//! |  `check` | proves that the schedules of all ranks fit together |
+//! | [`executor`] | runs schedules, fragment by fragment |
+//! | [`header`] | what a message says about itself |
+//! | [`transport`] | the seams to the network and to the node's shared memory |
+//! | [`memory`] | regions: memory that collectives read and write |
+//! | [`dtype`], [`kernel`] | element types, and reductions over them |
+#![deny(unsafe_code)]
 
 pub mod dtype;
+pub mod executor;
+pub mod grid;
+pub mod header;
 pub mod kernel;
+pub mod memory;
+pub mod plan;
+pub mod schedule;
+pub mod table;
+pub mod time;
+pub mod transport;

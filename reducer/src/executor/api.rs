@@ -1,0 +1,347 @@
+//! What an executor is asked, and what it answers.
+
+use crate::dtype::DType;
+use crate::grid::{Grid, Rank};
+use crate::header::{Collective, Identity, Shape};
+use crate::kernel::Kernels;
+use crate::memory::Region;
+use crate::schedule::{Schedule, ScheduleError};
+use crate::time::Instant;
+use core::fmt;
+use std::sync::Arc;
+use thiserror::Error;
+
+/// What an executor is made of. One executor serves one group in one epoch.
+#[derive(Clone, Copy, Debug)]
+pub struct ExecutorConfig {
+    /// This rank.
+    pub rank: Rank,
+    /// The group's ranks; the same on all of them.
+    pub grid: Grid,
+    /// The communicator.
+    pub group: u32,
+    /// Its membership version; messages of another one are refused.
+    pub epoch: u32,
+    /// The reductions to use.
+    pub kernels: Kernels,
+    /// The plan's eager_bytes: operations up to this size wait for no credit.
+    pub eager_bytes: usize,
+    /// Room for early messages, per peer, in bytes.
+    pub eager_pool_bytes: usize,
+    /// Room for the slots of all operations, in bytes.
+    pub slot_pool_bytes: usize,
+    /// Operations at once; rounded up to a power of two.
+    pub max_operations: usize,
+    /// Bytes to copy and reduce in one poll before it returns (at least one step is done).
+    pub poll_bytes: usize,
+}
+
+impl ExecutorConfig {
+    /// Usual sizes for a rank of a grid.
+    pub fn new(rank: Rank, grid: Grid, kernels: Kernels) -> Self {
+        Self {
+            rank,
+            grid,
+            group: 0,
+            epoch: 0,
+            kernels,
+            eager_bytes: 16 << 10,
+            eager_pool_bytes: 256 << 10,
+            slot_pool_bytes: 64 << 20,
+            max_operations: 256,
+            poll_bytes: 1 << 20,
+        }
+    }
+}
+
+/// Names an operation of an executor: its seq.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct OpId(pub u64);
+
+/// One collective to run.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// The tensor; must be the same on all ranks.
+    pub identity: Identity,
+    /// Collective, element type, reduction, count; must be the same on all ranks.
+    pub shape: Shape,
+    /// The tensor's memory, reduced in place; `count * dtype.size()` bytes.
+    pub data: Region,
+    /// This rank's steps, from [`Plan::schedule`](crate::plan::Plan::schedule).
+    pub schedule: Arc<Schedule>,
+    /// Lower is more urgent: the tensor's index in the table.
+    pub priority: u32,
+    /// When to give up; [`Instant::NEVER`] to wait for ever.
+    pub deadline: Instant,
+    /// The tensor's name, for messages.
+    pub name: Arc<str>,
+    /// The trainer's step, for messages and traces.
+    pub step: u64,
+}
+
+/// Why an operation was not started. Its seq is not used up.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum StartError {
+    /// Too many operations, or too many slots in use.
+    #[error("{what} are all in use; poll until an operation completes, then start again")]
+    Busy {
+        /// What there is none left of.
+        what: &'static str,
+    },
+    /// The schedule needs more slots than the executor has in all.
+    #[error(
+        "the schedule needs {needed} bytes of slots and the executor has {budget}; raise slot_pool_bytes"
+    )]
+    SlotBudget {
+        /// Bytes needed.
+        needed: usize,
+        /// Bytes there are.
+        budget: usize,
+    },
+    /// The region is not as long as the tensor.
+    #[error(
+        "tensor \"{name}\" of {count} x {dtype} does not fit {bytes} bytes of memory; check count and dtype"
+    )]
+    Length {
+        /// The tensor's name.
+        name: Arc<str>,
+        /// Elements.
+        count: u64,
+        /// The elements' type.
+        dtype: DType,
+        /// Bytes of the region.
+        bytes: usize,
+    },
+    /// The schedule was made for another shape, rank or grid.
+    #[error("the schedule of tensor \"{name}\" was built for another {what}; build it for this one")]
+    Schedule {
+        /// The tensor's name.
+        name: Arc<str>,
+        /// What differs.
+        what: &'static str,
+    },
+    /// The schedule uses memory shared within the node, and none fitting was attached.
+    #[error("the schedule uses {lanes} shared lanes of {bytes} bytes; attach a node memory that has them")]
+    NoNodeMemory {
+        /// Lanes.
+        lanes: u32,
+        /// Bytes of each.
+        bytes: usize,
+    },
+    /// The group is over.
+    #[error("the group has ended: {0}")]
+    Aborted(Arc<AbortCause>),
+}
+
+impl From<ScheduleError> for StartError {
+    fn from(error: ScheduleError) -> Self {
+        let what = match error {
+            ScheduleError::Grid(_) => "grid",
+            ScheduleError::TooLarge { .. } | ScheduleError::Params { .. } => "plan",
+        };
+        Self::Schedule { name: Arc::from(""), what }
+    }
+}
+
+/// Why a group ended.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("{culprit}: {why}")]
+pub struct AbortCause {
+    /// The rank that every survivor names.
+    pub culprit: Rank,
+    /// What happened to it.
+    pub why: Why,
+}
+
+/// What happened to the culprit of an abort.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum Why {
+    /// No sign of life, or its connection is gone.
+    #[error("the process is dead or unreachable; look at its log and host, then start the job again")]
+    Failed,
+    /// It asked for the end.
+    #[error("it aborted the group; look at its log for the reason")]
+    Aborted,
+    /// An operation missed its deadline while waiting for it.
+    #[error(
+        "it did not take part in an operation before the deadline; check that it runs the same operations"
+    )]
+    Late,
+    /// It runs other operations than this rank.
+    #[error("it runs another operation; run the same operations in the same order on every rank")]
+    Diverged,
+    /// It sent what no schedule of this plan sends.
+    #[error("it sent a message that fits no schedule; run the same version and plan on all ranks")]
+    Protocol,
+}
+
+/// Which operation an error is about.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Subject {
+    /// The operation's number.
+    pub seq: u64,
+    /// The collective.
+    pub collective: Collective,
+    /// The tensor.
+    pub identity: Identity,
+    /// The tensor's name.
+    pub name: Arc<str>,
+    /// The trainer's step.
+    pub step: u64,
+}
+
+impl fmt::Display for Subject {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { seq, collective, identity, name, step } = self;
+        write!(f, "{collective} of \"{name}\" ({identity}; step {step}, seq {seq})")
+    }
+}
+
+/// One rank's view of an operation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct View {
+    /// The tensor.
+    pub identity: Identity,
+    /// The shape.
+    pub shape: Shape,
+}
+
+impl fmt::Display for View {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({})", self.shape, self.identity)
+    }
+}
+
+/// Why an operation failed.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum OpError {
+    /// Another rank runs another operation at this place in the order.
+    #[error(
+        "{subject}: {rank} runs {found} where this rank runs {expected}; run the same operations in the same order \
+         on every rank"
+    )]
+    Mismatch {
+        /// The operation here.
+        subject: Box<Subject>,
+        /// The rank that differs.
+        rank: Rank,
+        /// This rank's view.
+        expected: Box<View>,
+        /// The other rank's view.
+        found: Box<View>,
+    },
+    /// The deadline passed.
+    #[error(
+        "{subject} missed its deadline, waiting for {}; check that they are alive and run the same operations, or \
+         allow more time",
+        Ranks(missing)
+    )]
+    Deadline {
+        /// The operation.
+        subject: Box<Subject>,
+        /// The ranks that it waits for.
+        missing: Vec<Rank>,
+    },
+    /// The group ended while the operation ran.
+    #[error("{subject} was given up: {cause}")]
+    Aborted {
+        /// The operation.
+        subject: Box<Subject>,
+        /// Who and why.
+        cause: Arc<AbortCause>,
+    },
+}
+
+struct Ranks<'a>(&'a [Rank]);
+
+impl fmt::Display for Ranks<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0.is_empty() {
+            return f.write_str("its own sends to be acknowledged");
+        }
+        for (i, rank) in self.0.iter().enumerate() {
+            if i > 0 {
+                f.write_str(", ")?;
+            }
+            write!(f, "{rank}")?;
+        }
+        Ok(())
+    }
+}
+
+/// An operation that has ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Completed {
+    /// Which.
+    pub op: OpId,
+    /// How. On success the result is in place and no transport refers to the tensor's memory.
+    pub result: Result<(), OpError>,
+    /// Fragments of the tensor itself that a transport may still refer to: 0 on success. After an error, fence the
+    /// transports (and tell [`fenced`](super::Executor::fenced)) before the memory is given back.
+    pub outstanding: u32,
+}
+
+/// What became of a message that was handed in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Disposition {
+    /// It was used, copied, or is a duplicate: acknowledge it.
+    Consumed,
+    /// It was not used.
+    Refused(Refusal),
+}
+
+/// Why a message was refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+pub enum Refusal {
+    /// No room for it yet: acknowledge the refusal, so that it is sent again later.
+    #[error(
+        "the operation has not started here and there is no room to keep the message; send it again later"
+    )]
+    NotReady,
+    /// Another group's: hand it to that group's executor.
+    #[error("the message belongs to another group; hand it to that group's executor")]
+    OtherGroup,
+    /// A message of an earlier or later membership: drop it.
+    #[error("the message belongs to another epoch of the group; drop it")]
+    OtherEpoch,
+    /// The sender's view of the operation differs: the group ends.
+    #[error("the sender runs another operation; the group ends")]
+    Mismatch,
+    /// It fits no step of the schedule: drop it, and count it.
+    #[error("the message fits no step of the operation's schedule; drop it")]
+    Malformed,
+    /// The group is over: drop it.
+    #[error("the group has ended; drop the message")]
+    Aborted,
+}
+
+impl Refusal {
+    /// Whether the sender should try again.
+    pub fn is_retryable(self) -> bool {
+        self == Self::NotReady
+    }
+}
+
+/// What a poll did.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// Whether any step, post or completion happened: if not, there is nothing to do until an event or a flag.
+    pub worked: bool,
+}
+
+/// What an executor has counted.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Fragments reduced or placed straight from the receive buffer.
+    pub fragments: u64,
+    /// Fragments that had been consumed before.
+    pub duplicates: u64,
+    /// Early messages that were kept.
+    pub parked: u64,
+    /// Early messages that found no room.
+    pub not_ready: u64,
+    /// Messages that fit no step.
+    pub malformed: u64,
+    /// Fragments posted.
+    pub posted: u64,
+}

@@ -1,0 +1,300 @@
+//! The header of every message between ranks: which operation, which message of it, which bytes.
+//!
+//! 56 bytes, little endian, in front of the payload of each datagram:
+//!
+//! ```text
+//!   0  1 version   'S' in the high bits, the version in the low four
+//!   1  1 kind      data, credit, abort, mismatch
+//!   2  1 element   dtype in the high half, reduction in the low
+//!   3  1 operation collective; the top bit tells an ad-hoc operation from a registered tensor's
+//!   4  4 source    the sender's rank
+//!   8  4 group     the communicator
+//!  12  4 epoch     its membership version
+//!  16  8 seq       the group's operation number
+//!  24  8 tensor    generation and tensor, or the ad-hoc hash
+//!  32  4 instance  uses of the tensor so far
+//!  36  4 round     the message between these two ranks within the operation
+//!  40  4 index     which fragment of the message
+//!  44  2 granule   bytes of every fragment but the last, in units of 64
+//!  46  6 count     elements of the whole operation
+//!  52  4 length    payload bytes; rounds granted, for credit
+//! ```
+//!
+//! The offset of a fragment is index times granule (2^48 bytes and more can be addressed). That way a fragment says
+//! by itself where its neighbours begin, and the receiver can keep a bit per fragment whatever arrives first.
+
+use crate::dtype::{DType, DTypeError, ReduceOp, ReduceOpError};
+use crate::grid::Rank;
+use core::fmt;
+use thiserror::Error;
+
+/// Bytes of a header on the wire.
+pub const HEADER_BYTES: usize = 56;
+
+/// Fragment sizes are multiples of this many bytes.
+pub const GRANULE_UNIT: usize = 64;
+
+/// The largest fragment that a header can describe.
+pub const MAX_GRANULE: usize = GRANULE_UNIT * u16::MAX as usize;
+
+/// The most elements that an operation can have.
+pub const MAX_COUNT: u64 = (1 << 48) - 1;
+
+const VERSION: u8 = 0x51;
+const ADHOC: u8 = 0x80;
+
+/// What a message is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Kind {
+    /// A fragment of a message.
+    Data = 1,
+    /// The receiver is ready for `len` messages from `round` on.
+    Credit = 2,
+    /// The group ends; `round` is the culprit's rank.
+    Abort = 3,
+    /// The sender's view of operation `seq`, which differs from what it was sent.
+    Mismatch = 4,
+}
+
+/// Which operation of which group. The trainer's step number is an annotation and not part of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct MatchKey {
+    /// The communicator.
+    pub group: u32,
+    /// The group's membership version.
+    pub epoch: u32,
+    /// The group's operation number, from 0.
+    pub seq: u64,
+}
+
+/// Which tensor an operation works on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Identity {
+    /// A tensor of the table.
+    Registered {
+        /// Generation of the table.
+        generation: u32,
+        /// Index within the generation.
+        tensor: u32,
+        /// How often the tensor has been reduced before.
+        instance: u32,
+    },
+    /// An operation outside the table: a hash of (operation, dtype, count, op, root).
+    AdHoc(u64),
+}
+
+impl Identity {
+    /// The identity of an operation outside the table (FNV-1a over the shape and the root).
+    pub fn ad_hoc(shape: &Shape, root: Rank) -> Self {
+        let mut hash = 0xcbf2_9ce4_8422_2325u64;
+        let mut mix = |value: u64| {
+            for byte in value.to_le_bytes() {
+                hash = (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
+            }
+        };
+        mix(shape.collective as u64);
+        mix(u64::from(u8::from(shape.dtype)));
+        mix(u64::from(u8::from(shape.op)));
+        mix(shape.count);
+        mix(u64::from(root.0));
+        Self::AdHoc(hash)
+    }
+}
+
+impl fmt::Display for Identity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Registered { generation, tensor, instance } => {
+                write!(f, "tensor {tensor} of generation {generation}, use {instance}")
+            }
+            Self::AdHoc(hash) => write!(f, "ad-hoc operation {hash:016x}"),
+        }
+    }
+}
+
+/// Which collective an operation is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Collective {
+    /// Every rank ends with the reduction over all.
+    AllReduce = 1,
+    /// Every rank ends with the root's elements.
+    Broadcast = 2,
+    /// Nobody goes on before everybody has come.
+    Barrier = 3,
+}
+
+impl fmt::Display for Collective {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::AllReduce => "all-reduce",
+            Self::Broadcast => "broadcast",
+            Self::Barrier => "barrier",
+        })
+    }
+}
+
+/// What all ranks must agree on before they exchange a byte.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Shape {
+    /// The collective.
+    pub collective: Collective,
+    /// The elements' type.
+    pub dtype: DType,
+    /// The reduction (`Sum` where there is none).
+    pub op: ReduceOp,
+    /// Elements.
+    pub count: u64,
+}
+
+impl fmt::Display for Shape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.collective {
+            Collective::AllReduce => write!(f, "all-reduce {} of {} x {}", self.op, self.count, self.dtype),
+            other => write!(f, "{other} of {} x {}", self.count, self.dtype),
+        }
+    }
+}
+
+/// Everything that a message says about itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// What the message is for.
+    pub kind: Kind,
+    /// The sender.
+    pub src: Rank,
+    /// The operation.
+    pub key: MatchKey,
+    /// The tensor.
+    pub identity: Identity,
+    /// The operation's shape, as the sender sees it.
+    pub shape: Shape,
+    /// The message between these two ranks within the operation; see [`Kind`] for control messages.
+    pub round: u32,
+    /// Byte offset of the fragment within the message; a multiple of `granule`.
+    pub offset: u64,
+    /// Bytes of every fragment of this message but the last: a multiple of [`GRANULE_UNIT`] up to [`MAX_GRANULE`]; 0 for
+    /// control messages.
+    pub granule: u32,
+    /// Payload bytes; see [`Kind`] for control messages.
+    pub len: u32,
+}
+
+/// Why bytes are no header.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum HeaderError {
+    /// Fewer bytes than a header has.
+    #[error("{0} bytes are too few for a message header of {HEADER_BYTES}; drop the datagram")]
+    Short(usize),
+    /// Another protocol, or another version of this one.
+    #[error("version byte {0:#04x} instead of {VERSION:#04x}; run the same version on all ranks")]
+    Version(u8),
+    /// A kind of message that this version does not know.
+    #[error("{0} is no kind of message; run the same version on all ranks")]
+    Kind(u8),
+    /// A collective that this version does not know.
+    #[error("{0} is no collective; run the same version on all ranks")]
+    Collective(u8),
+    /// An element type that this version does not know.
+    #[error(transparent)]
+    DType(#[from] DTypeError),
+    /// A reduction that this version does not know.
+    #[error(transparent)]
+    Op(#[from] ReduceOpError),
+    /// A fragment that is larger than its granule, or one without a granule.
+    #[error("a fragment of {len} bytes with a granule of {granule}; drop the datagram")]
+    Granule {
+        /// Payload bytes.
+        len: u32,
+        /// Bytes of a full fragment.
+        granule: u32,
+    },
+}
+
+impl Header {
+    /// Writes the header. An offset that is no multiple of the granule is rounded down, a granule to whole units; the
+    /// executor makes neither.
+    #[inline]
+    pub fn encode(&self, out: &mut [u8; HEADER_BYTES]) {
+        let (a, b, ad_hoc) = match self.identity {
+            Identity::Registered { generation, tensor, instance } => {
+                (u64::from(generation) | u64::from(tensor) << 32, instance, 0)
+            }
+            Identity::AdHoc(hash) => (hash, 0, ADHOC),
+        };
+        let index = if self.granule == 0 { 0 } else { self.offset / u64::from(self.granule) };
+        let granule = self.granule / GRANULE_UNIT as u32;
+        out[0] = VERSION;
+        out[1] = self.kind as u8;
+        out[2] = u8::from(self.shape.dtype) << 4 | u8::from(self.shape.op);
+        out[3] = self.shape.collective as u8 | ad_hoc;
+        out[4..8].copy_from_slice(&self.src.0.to_le_bytes());
+        out[8..12].copy_from_slice(&self.key.group.to_le_bytes());
+        out[12..16].copy_from_slice(&self.key.epoch.to_le_bytes());
+        out[16..24].copy_from_slice(&self.key.seq.to_le_bytes());
+        out[24..32].copy_from_slice(&a.to_le_bytes());
+        out[32..36].copy_from_slice(&b.to_le_bytes());
+        out[36..40].copy_from_slice(&self.round.to_le_bytes());
+        out[40..44].copy_from_slice(&(index as u32).to_le_bytes());
+        let tail = u64::from(granule as u16) | (self.shape.count & MAX_COUNT) << 16;
+        out[44..52].copy_from_slice(&tail.to_le_bytes());
+        out[52..56].copy_from_slice(&self.len.to_le_bytes());
+    }
+
+    /// Reads a header from the start of a datagram's payload.
+    #[inline]
+    pub fn parse(bytes: &[u8]) -> Result<Self, HeaderError> {
+        let Some(bytes) = bytes.first_chunk::<HEADER_BYTES>() else {
+            return Err(HeaderError::Short(bytes.len()));
+        };
+        let u32_at = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+        let u64_at = |at: usize| u64::from(u32_at(at)) | u64::from(u32_at(at + 4)) << 32;
+        if bytes[0] != VERSION {
+            return Err(HeaderError::Version(bytes[0]));
+        }
+        let kind = match bytes[1] {
+            1 => Kind::Data,
+            2 => Kind::Credit,
+            3 => Kind::Abort,
+            4 => Kind::Mismatch,
+            other => return Err(HeaderError::Kind(other)),
+        };
+        let collective = match bytes[3] & !ADHOC {
+            1 => Collective::AllReduce,
+            2 => Collective::Broadcast,
+            3 => Collective::Barrier,
+            other => return Err(HeaderError::Collective(other)),
+        };
+        let identity = if bytes[3] & ADHOC != 0 {
+            Identity::AdHoc(u64_at(24))
+        } else {
+            Identity::Registered { generation: u32_at(24), tensor: u32_at(28), instance: u32_at(32) }
+        };
+        let shape = Shape {
+            collective,
+            dtype: DType::try_from(bytes[2] >> 4)?,
+            op: ReduceOp::try_from(bytes[2] & 0x0f)?,
+            count: u64_at(44) >> 16,
+        };
+        let granule = u32::from(u16::from_le_bytes([bytes[44], bytes[45]])) * GRANULE_UNIT as u32;
+        let len = u32_at(52);
+        if kind == Kind::Data && (granule == 0 || len > granule) {
+            return Err(HeaderError::Granule { len, granule });
+        }
+        Ok(Self {
+            kind,
+            src: Rank(u32_at(4)),
+            key: MatchKey { group: u32_at(8), epoch: u32_at(12), seq: u64_at(16) },
+            identity,
+            shape,
+            round: u32_at(36),
+            offset: u64::from(u32_at(40)) * u64::from(granule),
+            granule,
+            len,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;

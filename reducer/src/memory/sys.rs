@@ -1,0 +1,334 @@
+//! The pointer work behind regions. Every function checks its ranges; what it cannot check is the promise that
+//! [`Region::from_raw_parts`] asks for.
+#![allow(unsafe_code)]
+
+use core::ptr::NonNull;
+use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+
+use super::Kind;
+use crate::dtype::{DType, ReduceOp};
+use crate::kernel::Kernels;
+
+/// A registered range of memory: an address, a length, and what it is.
+#[derive(Clone, Copy, Debug)]
+pub struct Region {
+    base: NonNull<u8>,
+    len: usize,
+    kind: Kind,
+    generation: u32,
+}
+
+// SAFETY: a Region is an address and a length; the promise of `from_raw_parts` holds for every thread.
+unsafe impl Send for Region {}
+// SAFETY: as for Send; a shared Region gives no access that an owned one does not.
+unsafe impl Sync for Region {}
+
+impl Region {
+    /// Registers `len` bytes at `base`. `generation` tells apart registrations of the same address.
+    ///
+    /// # Safety
+    /// The memory is readable and writable until no operation names the region any more (each has been reported
+    /// complete, with nothing outstanding, or its transport has been fenced), and until then whatever else reads or
+    /// writes it (the trainer, other processes) keeps to the order of the operations' schedules. Memory of kind
+    /// `Host`, `Shared` and `Pinned` can be accessed by the CPU.
+    pub unsafe fn from_raw_parts(kind: Kind, base: NonNull<u8>, len: usize, generation: u32) -> Self {
+        Self { base, len, kind, generation }
+    }
+
+    /// A region without bytes.
+    pub const fn empty() -> Self {
+        Self { base: NonNull::dangling(), len: 0, kind: Kind::Host, generation: 0 }
+    }
+
+    /// Length in bytes.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether the region holds no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// What kind of memory it is.
+    pub fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    /// Tells apart registrations of the same address.
+    pub fn generation(&self) -> u32 {
+        self.generation
+    }
+
+    /// The first byte's address.
+    pub fn as_ptr(&self) -> *mut u8 {
+        self.base.as_ptr()
+    }
+
+    /// `len` bytes from `offset`; `None` if they do not lie inside the region.
+    pub fn span(&self, offset: usize, len: usize) -> Option<Span> {
+        self.at(offset, len)?;
+        Some(Span { region: *self, offset, len })
+    }
+
+    /// The region of `len` bytes from `offset`; `None` if they do not lie inside this one.
+    pub fn sub(&self, offset: usize, len: usize) -> Option<Region> {
+        let base = NonNull::new(self.at(offset, len)?)?;
+        Some(Region { base, len, ..*self })
+    }
+
+    /// The address of a range that lies inside the region and that the CPU can access.
+    #[inline]
+    fn at(&self, offset: usize, len: usize) -> Option<*mut u8> {
+        if offset.checked_add(len)? > self.len {
+            return None;
+        }
+        // SAFETY: offset <= self.len, so the pointer stays inside (or one past) the region.
+        Some(unsafe { self.base.as_ptr().add(offset) })
+    }
+
+    #[inline]
+    fn host_at(&self, offset: usize, len: usize) -> Option<*mut u8> {
+        if self.kind == Kind::Device {
+            return None;
+        }
+        self.at(offset, len)
+    }
+}
+
+/// A range of a region, checked when it was made. A range that was handed to a transport stays unwritten until the
+/// transport has released its token.
+#[derive(Clone, Copy, Debug)]
+pub struct Span {
+    region: Region,
+    offset: usize,
+    len: usize,
+}
+
+impl Span {
+    /// No bytes.
+    pub const fn empty() -> Self {
+        Self { region: Region::empty(), offset: 0, len: 0 }
+    }
+
+    /// The region that the range lies in.
+    pub fn region(&self) -> &Region {
+        &self.region
+    }
+
+    /// Bytes from the region's start.
+    pub fn offset(&self) -> usize {
+        self.offset
+    }
+
+    /// Length in bytes.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether the range holds no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The address, for a device that chains the memory instead of copying it.
+    pub fn as_ptr(&self) -> *const u8 {
+        // SAFETY: the range was checked to lie inside the region.
+        unsafe { self.region.base.as_ptr().add(self.offset) }
+    }
+
+    /// The bytes; `None` for memory that the CPU cannot access.
+    pub fn as_bytes(&self) -> Option<&[u8]> {
+        let at = self.region.host_at(self.offset, self.len)?;
+        // SAFETY: `at` is valid for reads of `len` bytes, and nobody writes a range that is being sent: both are the
+        // promise of `Region::from_raw_parts` together with the schedule's order.
+        Some(unsafe { core::slice::from_raw_parts(at, self.len) })
+    }
+}
+
+/// A place in memory that a step works on.
+pub(crate) type Spot = (Region, usize);
+
+/// Copies `len` bytes; `None` if a range does not lie inside its region. The ranges may touch, but not overlap.
+#[inline]
+pub(crate) fn copy(into: Spot, from: Spot, len: usize) -> Option<()> {
+    let (dst, src) = (into.0.host_at(into.1, len)?, from.0.host_at(from.1, len)?);
+    // SAFETY: both ranges were checked; their memory is valid by the promise of `Region::from_raw_parts`. `copy`
+    // allows overlap, so no further promise is needed.
+    unsafe { core::ptr::copy(src, dst, len) };
+    Some(())
+}
+
+/// Copies borrowed bytes into a region; `None` if they do not fit.
+#[inline]
+pub(crate) fn write(into: Spot, bytes: &[u8]) -> Option<()> {
+    let dst = into.0.host_at(into.1, bytes.len())?;
+    // SAFETY: as for `copy`.
+    unsafe { core::ptr::copy(bytes.as_ptr(), dst, bytes.len()) };
+    Some(())
+}
+
+/// `dst = dst op bytes`, element by element; `None` if the bytes do not fit.
+#[inline]
+pub(crate) fn accumulate(
+    kernels: Kernels,
+    dtype: DType,
+    op: ReduceOp,
+    into: Spot,
+    bytes: &[u8],
+) -> Option<()> {
+    let dst = into.0.host_at(into.1, bytes.len())?;
+    // SAFETY: the range is valid for reads and writes, and while a step of the schedule works on it no other access
+    // touches it: the promise of `Region::from_raw_parts`. `bytes` is a receive buffer outside every region.
+    let dst = unsafe { core::slice::from_raw_parts_mut(dst, bytes.len()) };
+    kernels.accumulate(dtype, op, dst, bytes);
+    Some(())
+}
+
+/// Folds `len` bytes of each source in order. `scratch` is room for the addresses, so that nothing is allocated.
+#[inline]
+pub(crate) fn fold(
+    kernels: Kernels,
+    (dtype, op): (DType, ReduceOp),
+    into: Spot,
+    sources: impl Iterator<Item = Spot>,
+    len: usize,
+    scratch: &mut Addresses,
+) -> Option<()> {
+    let dst = into.0.host_at(into.1, len)?;
+    scratch.0.clear();
+    for (region, offset) in sources {
+        scratch.0.push(region.host_at(offset, len)?.cast_const());
+    }
+    if !scratch.0.is_empty() {
+        // SAFETY: every range was checked. The schedule lets nobody write them while the step runs, and a source
+        // either is the destination itself or does not overlap it (proved by `check`).
+        unsafe { kernels.fold_raw(dtype, op, dst, &scratch.0, len) };
+    }
+    Some(())
+}
+
+/// Divides `len` bytes of sums by `n`.
+#[inline]
+pub(crate) fn finish_avg(kernels: Kernels, dtype: DType, at: Spot, len: usize, n: u32) -> Option<()> {
+    let dst = at.0.host_at(at.1, len)?;
+    // SAFETY: as for `accumulate`.
+    let dst = unsafe { core::slice::from_raw_parts_mut(dst, len) };
+    kernels.finish_avg(dtype, dst, n);
+    Some(())
+}
+
+/// Room for the addresses of a fold's sources.
+#[derive(Debug, Default)]
+pub(crate) struct Addresses(Vec<*const u8>);
+
+// SAFETY: the addresses are only looked at inside `fold`, which fills the vector first.
+unsafe impl Send for Addresses {}
+
+/// Zeroed memory of this process, aligned to a page.
+#[derive(Debug)]
+pub struct Owned {
+    base: NonNull<u8>,
+    layout: Layout,
+    len: usize,
+}
+
+// SAFETY: the allocation belongs to the value, as a Box's would.
+unsafe impl Send for Owned {}
+// SAFETY: `&Owned` gives only the address, through an unsafe function.
+unsafe impl Sync for Owned {}
+
+impl Owned {
+    /// `len` zeroed bytes; `None` if `len` is beyond what one allocation can hold.
+    pub fn new(len: usize) -> Option<Self> {
+        let layout = Layout::from_size_align(len.max(1), 4096).ok()?;
+        // SAFETY: the layout's size is not zero.
+        let base = unsafe { alloc_zeroed(layout) };
+        let Some(base) = NonNull::new(base) else { handle_alloc_error(layout) };
+        Some(Self { base, layout, len })
+    }
+
+    /// The memory as a region.
+    ///
+    /// # Safety
+    /// As for [`Region::from_raw_parts`]; in particular the value outlives every operation that names the region.
+    pub unsafe fn region(&self) -> Region {
+        // SAFETY: passed on to the caller.
+        unsafe { Region::from_raw_parts(Kind::Host, self.base, self.len, 0) }
+    }
+}
+
+impl Drop for Owned {
+    fn drop(&mut self) {
+        // SAFETY: allocated in `new` with this layout.
+        unsafe { dealloc(self.base.as_ptr(), self.layout) };
+    }
+}
+
+/// A piece of the pool; goes back with [`Pool::put`].
+#[derive(Debug)]
+pub(crate) struct Pooled {
+    region: Region,
+    offset: usize,
+}
+
+impl Pooled {
+    pub(crate) fn region(&self) -> Region {
+        self.region
+    }
+}
+
+/// Memory for slots: pieces of one allocation, first fit, neighbours merged when they come back.
+#[derive(Debug)]
+pub(crate) struct Pool {
+    memory: Owned,
+    /// Free ranges (offset, length), by offset.
+    free: Vec<(usize, usize)>,
+}
+
+impl Pool {
+    /// Pieces start on a cache line.
+    const ALIGN: usize = 64;
+
+    pub(crate) fn new(bytes: usize) -> Option<Self> {
+        let bytes = bytes.checked_next_multiple_of(Self::ALIGN)?;
+        Some(Self { memory: Owned::new(bytes)?, free: vec![(0, bytes)] })
+    }
+
+    /// Bytes in all.
+    pub(crate) fn capacity(&self) -> usize {
+        self.memory.len
+    }
+
+    pub(crate) fn take(&mut self, bytes: usize) -> Option<Pooled> {
+        let bytes = bytes.checked_next_multiple_of(Self::ALIGN)?;
+        let at = self.free.iter().position(|&(_, len)| len >= bytes)?;
+        let (offset, len) = self.free[at];
+        if len == bytes {
+            self.free.remove(at);
+        } else {
+            self.free[at] = (offset + bytes, len - bytes);
+        }
+        // SAFETY: the pool outlives its pieces' operations (the executor owns it and says when it may be dropped),
+        // and pieces do not overlap.
+        let region = unsafe { self.memory.region() }.sub(offset, bytes)?;
+        Some(Pooled { region, offset })
+    }
+
+    pub(crate) fn put(&mut self, piece: Pooled) {
+        let (start, len) = (piece.offset, piece.region.len());
+        if len == 0 {
+            return;
+        }
+        let at = self.free.partition_point(|&(offset, _)| offset < start);
+        self.free.insert(at, (start, len));
+        if at + 1 < self.free.len() && start + len == self.free[at + 1].0 {
+            self.free[at].1 += self.free[at + 1].1;
+            self.free.remove(at + 1);
+        }
+        if at > 0 && self.free[at - 1].0 + self.free[at - 1].1 == start {
+            self.free[at - 1].1 += self.free[at].1;
+            self.free.remove(at);
+        }
+    }
+}

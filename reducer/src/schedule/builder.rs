@@ -1,0 +1,291 @@
+//! What every algorithm needs: chunks and slices, steps and edges, slots that are used again.
+
+use super::{Action, Buffer, NONE, Params, Place, Problem, Rounds, Schedule, ScheduleError, Step, StepId};
+use crate::dtype::ReduceOp;
+use crate::grid::Rank;
+use crate::header::Collective;
+
+/// Boundaries of chunks and slices are multiples of this many elements.
+const UNIT: u64 = 64;
+
+/// A range of elements.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Slice {
+    pub(super) start: u64,
+    pub(super) end: u64,
+}
+
+impl Slice {
+    pub(super) fn is_empty(self) -> bool {
+        self.start == self.end
+    }
+
+    /// Part `index` of `parts` nearly equal ones, cut at multiples of [`UNIT`] elements from the start.
+    pub(super) fn part(self, index: u32, parts: u32) -> Slice {
+        let units = (self.end - self.start).div_ceil(UNIT);
+        let cut = |i: u32| {
+            let unit = u128::from(units) * u128::from(i) / u128::from(parts);
+            (self.start + unit as u64 * UNIT).min(self.end)
+        };
+        Slice { start: cut(index), end: cut(index + 1) }
+    }
+
+    /// An upper bound for the elements of any of `parts` parts, for slices that are no longer than this one.
+    pub(super) fn largest_part(self, parts: u32) -> u64 {
+        (self.end - self.start).div_ceil(UNIT).div_ceil(u64::from(parts)) * UNIT
+    }
+}
+
+/// A chunk of the tensor.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Chunk {
+    pub(super) index: u32,
+    pub(super) slice: Slice,
+}
+
+/// Where an up-grid algorithm works: the tensor itself, or the node's result area of the chunk.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Area {
+    pub(super) buffer: Buffer,
+    /// The element that lies at the buffer's start.
+    pub(super) base: u64,
+}
+
+/// What an up-grid algorithm leaves behind.
+#[derive(Debug, Default)]
+pub(super) struct Outcome {
+    /// The area holds the result after these.
+    pub(super) result: Vec<StepId>,
+    /// Sends that read the area.
+    pub(super) sends: Vec<StepId>,
+}
+
+#[derive(Debug)]
+struct SlotUse {
+    offset: usize,
+    bytes: usize,
+    /// The slot may be written again after these.
+    last: Vec<StepId>,
+}
+
+/// A schedule in the making.
+#[derive(Debug)]
+pub(super) struct Builder {
+    pub(super) problem: Problem,
+    pub(super) params: Params,
+    steps: Vec<Step>,
+    places: Vec<Place>,
+    edges: Vec<(u32, u32)>,
+    slots: Vec<Vec<SlotUse>>,
+    slot_bytes: usize,
+    lane_chunks: u32,
+    chunk_elems: u64,
+}
+
+impl Builder {
+    pub(super) fn new(problem: Problem, params: Params) -> Result<Self, ScheduleError> {
+        let bytes = if problem.grid.per_node() > 1 { params.lane_bytes } else { params.chunk_bytes };
+        let chunk_elems = ((bytes / problem.elem()) as u64 / UNIT * UNIT).max(UNIT);
+        if problem.shape.count.div_ceil(chunk_elems) > 1 << 24 {
+            return Err(ScheduleError::TooLarge { what: "the chunks", count: problem.shape.count });
+        }
+        let slots = (0..params.depth).map(|_| Vec::new()).collect();
+        Ok(Self {
+            problem,
+            params,
+            steps: Vec::new(),
+            places: Vec::new(),
+            edges: Vec::new(),
+            slots,
+            slot_bytes: 0,
+            lane_chunks: 0,
+            chunk_elems,
+        })
+    }
+
+    /// The tensor's chunks. A barrier has one, without elements.
+    pub(super) fn chunks(&self) -> impl Iterator<Item = Chunk> + use<> {
+        let (count, size) = (self.problem.shape.count, self.chunk_elems);
+        let empty = self.problem.shape.collective == Collective::Barrier && count == 0;
+        let chunks = self.chunk_count();
+        (0..chunks).map(move |index| {
+            let start = u64::from(index) * size;
+            let slice = if empty {
+                Slice { start: 0, end: 0 }
+            } else {
+                Slice { start, end: count.min(start + size) }
+            };
+            Chunk { index, slice }
+        })
+    }
+
+    /// Number of chunks.
+    pub(super) fn chunk_count(&self) -> u32 {
+        let chunks = self.problem.shape.count.div_ceil(self.chunk_elems) as u32;
+        if self.problem.shape.collective == Collective::Barrier { chunks.max(1) } else { chunks }
+    }
+
+    /// Elements to reserve for slots: those of a full chunk.
+    pub(super) fn full_chunk(&self) -> Slice {
+        Slice { start: 0, end: self.chunk_elems.min(self.problem.shape.count) }
+    }
+
+    /// Notes that every chunk uses a lane.
+    pub(super) fn use_lanes(&mut self) {
+        self.lane_chunks = self.chunk_count();
+    }
+
+    pub(super) fn bytes(&self, slice: Slice) -> usize {
+        (slice.end - slice.start) as usize * self.problem.elem()
+    }
+
+    pub(super) fn data(&self, slice: Slice) -> Place {
+        Place { buffer: Buffer::Data, offset: slice.start as usize * self.problem.elem() }
+    }
+
+    pub(super) fn at(&self, area: Area, slice: Slice) -> Place {
+        Place { buffer: area.buffer, offset: (slice.start - area.base) as usize * self.problem.elem() }
+    }
+
+    /// Adds a step that runs after others.
+    pub(super) fn step(&mut self, chunk: Chunk, action: Action, after: &[StepId]) -> StepId {
+        let id = self.steps.len() as u32;
+        self.steps.push(Step { action, chunk: chunk.index });
+        self.edges.extend(after.iter().map(|before| (before.0, id)));
+        StepId(id)
+    }
+
+    /// Adds a copy, or nothing for no bytes; returns what to wait for.
+    pub(super) fn copy(
+        &mut self,
+        chunk: Chunk,
+        from: Place,
+        into: Place,
+        len: usize,
+        after: &[StepId],
+    ) -> Vec<StepId> {
+        if len == 0 {
+            return after.to_vec();
+        }
+        vec![self.step(chunk, Action::Copy { from, into, len }, after)]
+    }
+
+    /// Adds a fold, or nothing for no bytes.
+    pub(super) fn fold(
+        &mut self,
+        chunk: Chunk,
+        into: Place,
+        sources: &[Place],
+        len: usize,
+        after: &[StepId],
+    ) -> Vec<StepId> {
+        if len == 0 {
+            return after.to_vec();
+        }
+        let first = self.places.len() as u32;
+        self.places.extend_from_slice(sources);
+        vec![self.step(chunk, Action::Fold { into, len, first, sources: sources.len() as u32 }, after)]
+    }
+
+    /// Divides sums for an average; nothing for other reductions.
+    pub(super) fn finish_sum(
+        &mut self,
+        chunk: Chunk,
+        at: Place,
+        len: usize,
+        after: Vec<StepId>,
+    ) -> Vec<StepId> {
+        let averages =
+            self.problem.shape.op == ReduceOp::Avg && self.problem.shape.collective == Collective::AllReduce;
+        if len == 0 || !averages {
+            return after;
+        }
+        vec![self.step(chunk, Action::Finish { at, len }, &after)]
+    }
+
+    /// Slot `number` of the chunk, with room for `elems` elements, and the steps after which it may be written.
+    pub(super) fn slot(&mut self, chunk: Chunk, number: usize, elems: u64) -> (Place, Vec<StepId>) {
+        let bytes = (elems as usize * self.problem.elem()).next_multiple_of(UNIT as usize);
+        let set = &mut self.slots[(chunk.index % self.params.depth) as usize];
+        while set.len() <= number {
+            set.push(SlotUse { offset: self.slot_bytes, bytes, last: Vec::new() });
+            self.slot_bytes += bytes;
+        }
+        let slot = &set[number];
+        debug_assert!(slot.bytes >= bytes, "a slot is as large on its first use as on any other");
+        (Place { buffer: Buffer::Slot, offset: slot.offset }, slot.last.clone())
+    }
+
+    /// Notes what must have happened before the slot is written again.
+    pub(super) fn slot_used(&mut self, chunk: Chunk, number: usize, last: &[StepId]) {
+        let set = &mut self.slots[(chunk.index % self.params.depth) as usize];
+        set[number].last = last.to_vec();
+    }
+
+    /// Lays out edges and message tables.
+    pub(super) fn finish(self) -> Result<Schedule, ScheduleError> {
+        let count = self.problem.shape.count;
+        let too_large = |what| ScheduleError::TooLarge { what, count };
+        let n = u32::try_from(self.steps.len()).map_err(|_| too_large("the steps"))?;
+        let total = u32::try_from(self.edges.len()).map_err(|_| too_large("the edges"))?;
+        let mut edge_start = vec![0u32; n as usize + 1];
+        let mut indegree = vec![0u32; n as usize];
+        for &(from, to) in &self.edges {
+            edge_start[from as usize + 1] += 1;
+            indegree[to as usize] += 1;
+        }
+        for i in 0..n as usize {
+            edge_start[i + 1] += edge_start[i];
+        }
+        let mut next = edge_start.clone();
+        let mut edges = vec![0u32; total as usize];
+        for &(from, to) in &self.edges {
+            edges[next[from as usize] as usize] = to;
+            next[from as usize] += 1;
+        }
+        let message = |step: &Step| match step.action {
+            Action::Send { to, round, .. } => Some((true, to, round)),
+            Action::Receive { from, round, .. } | Action::ReceiveReduce { from, round, .. } => {
+                Some((false, from, round))
+            }
+            _ => None,
+        };
+        let table = |sends: bool| -> Result<(Vec<Rounds>, Vec<u32>), ScheduleError> {
+            let mut nodes = vec![Rounds::default(); self.problem.grid.nodes() as usize];
+            let of = |rank: Rank| self.problem.grid.node_of(rank) as usize;
+            for (_, peer, round) in self.steps.iter().filter_map(message).filter(|m| m.0 == sends) {
+                let rounds = &mut nodes[of(peer)];
+                rounds.len = rounds.len.max(round + 1);
+            }
+            let mut first = 0u32;
+            for rounds in &mut nodes {
+                rounds.first = first;
+                first = first.checked_add(rounds.len).ok_or(too_large("the messages"))?;
+            }
+            let mut steps = vec![NONE; first as usize];
+            for (id, step) in self.steps.iter().enumerate() {
+                if let Some((_, peer, round)) = message(step).filter(|m| m.0 == sends) {
+                    steps[(nodes[of(peer)].first + round) as usize] = id as u32;
+                }
+            }
+            Ok((nodes, steps))
+        };
+        let (incoming, receives) = table(false)?;
+        let (outgoing, sends) = table(true)?;
+        Ok(Schedule {
+            problem: self.problem,
+            params: self.params,
+            steps: self.steps,
+            places: self.places,
+            edges,
+            edge_start,
+            indegree,
+            slot_bytes: self.slot_bytes,
+            lane_chunks: self.lane_chunks,
+            incoming,
+            receives,
+            outgoing,
+            sends,
+        })
+    }
+}

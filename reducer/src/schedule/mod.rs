@@ -1,0 +1,431 @@
+//! A collective is data: a [`Schedule`] lists one rank's steps and the order between them.
+//!
+//! An algorithm is a pure function of (grid, shape, rank, plan); it runs nothing. The same schedule is executed by
+//! the [`executor`](crate::executor), proved by [`check`](crate::check), and can be printed and counted. So an
+//! algorithm is one file here, with nothing about fragments, credit or acknowledgements in it.
+//!
+//! A tensor is cut into *chunks* so that the parts of a large operation overlap. Within a chunk, steps depend on one
+//! another by edges. What an edge waits for follows from the step that it leaves ([`EdgeKind`]): an ordinary step
+//! must be done; a *send* must be acknowledged, since an edge that leaves a send guards memory that is about to be
+//! written; a wait for a lane must have seen that its last use was consumed by all.
+//!
+//! ```text
+//!      sub grid (memory of the node)          up grid (leaders)               sub grid
+//!   Data --copy--> Stage --fold--> Node --send, receive-reduce, receive--> Node --copy--> Data
+//!   Data ------------------------------- one rank a node: directly --------------------> Data
+//! ```
+
+mod broadcast;
+mod builder;
+mod direct;
+mod hierarchical;
+mod ring;
+mod sub;
+
+use crate::grid::{Grid, GridError, Rank};
+use crate::header::{Collective, Shape};
+use crate::transport::Flag;
+use thiserror::Error;
+
+/// How an all-reduce is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Algorithm {
+    /// One round: everyone sends everything to everyone, and each folds in rank order. For small tensors.
+    Direct,
+    /// Reduce-scatter and allgather around a ring of all nodes.
+    Ring,
+    /// Reduce-scatter within the node, within the leaf group, across leaf groups, and back.
+    Hierarchical,
+}
+
+impl Algorithm {
+    /// Every algorithm.
+    pub const ALL: [Self; 3] = [Self::Direct, Self::Ring, Self::Hierarchical];
+
+    pub(crate) fn code(self) -> u8 {
+        match self {
+            Self::Direct => 1,
+            Self::Ring => 2,
+            Self::Hierarchical => 3,
+        }
+    }
+
+    pub(crate) fn from_code(code: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|a| a.code() == code)
+    }
+
+    /// The name for people.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Direct => "direct",
+            Self::Ring => "ring",
+            Self::Hierarchical => "hierarchical",
+        }
+    }
+}
+
+/// What a schedule is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Problem {
+    /// Who is where.
+    pub grid: Grid,
+    /// The rank that the schedule is for.
+    pub rank: Rank,
+    /// The operation.
+    pub shape: Shape,
+    /// The broadcasting rank; rank 0 for other collectives.
+    pub root: Rank,
+}
+
+impl Problem {
+    /// Puts the parts together; a root is kept for broadcasts only.
+    pub fn new(grid: Grid, rank: Rank, shape: &Shape, root: Rank) -> Self {
+        let root = if shape.collective == Collective::Broadcast { root } else { Rank(0) };
+        Self { grid, rank, shape: *shape, root }
+    }
+
+    /// Bytes of the whole tensor (saturating).
+    pub fn bytes(&self) -> u64 {
+        self.shape.count.saturating_mul(self.elem() as u64)
+    }
+
+    /// Bytes of an element.
+    pub fn elem(&self) -> usize {
+        self.shape.dtype.size()
+    }
+
+    /// This rank's node.
+    pub fn node(&self) -> u32 {
+        self.grid.node_of(self.rank)
+    }
+
+    /// This rank's number within its node.
+    pub fn local(&self) -> u32 {
+        self.grid.local_of(self.rank)
+    }
+}
+
+/// The plan's numbers that schedules depend on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Params {
+    /// Bytes of a chunk where a node has one rank.
+    pub chunk_bytes: usize,
+    /// Lanes of the node's memory.
+    pub lanes: u32,
+    /// Bytes of a lane's areas, and so of a chunk where a node has several ranks.
+    pub lane_bytes: usize,
+    /// Chunks that may hold slots at the same time.
+    pub depth: u32,
+}
+
+/// Why there is no schedule.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum ScheduleError {
+    /// The rank or the root is not of the grid, or the grid cannot be.
+    #[error(transparent)]
+    Grid(#[from] GridError),
+    /// More memory than can be addressed, or more steps than a schedule can have.
+    #[error("{what} of a tensor of {count} elements are too many; split the tensor or use larger chunks")]
+    TooLarge {
+        /// What is too many.
+        what: &'static str,
+        /// The tensor's elements.
+        count: u64,
+    },
+    /// A number of the plan, or a rank, that cannot be.
+    #[error("{what} cannot be used: {remedy}")]
+    Params {
+        /// Which.
+        what: &'static str,
+        /// What would do.
+        remedy: &'static str,
+    },
+}
+
+/// Index of a step within its schedule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct StepId(pub u32);
+
+/// A piece of memory that steps work on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Buffer {
+    /// The caller's tensor.
+    Data,
+    /// Private room of the operation, [`Schedule::slot_bytes`] long.
+    Slot,
+    /// The staging area of a local rank, in the chunk's lane.
+    Stage(u32),
+    /// The node's result area, in the chunk's lane.
+    Node,
+}
+
+/// Where in a buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Place {
+    /// The buffer.
+    pub buffer: Buffer,
+    /// Bytes from its start.
+    pub offset: usize,
+}
+
+/// What a step does. Lengths are in bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Sends a message to another leader.
+    Send {
+        /// The receiver.
+        to: Rank,
+        /// Tells apart the messages from this rank to that one.
+        round: u32,
+        /// The bytes; unwritten until the message is acknowledged.
+        from: Place,
+        /// Bytes.
+        len: usize,
+    },
+    /// Receives a message.
+    Receive {
+        /// The sender.
+        from: Rank,
+        /// As for the send.
+        round: u32,
+        /// Where it goes.
+        into: Place,
+        /// Bytes.
+        len: usize,
+    },
+    /// Receives a message and reduces it into place, fragment by fragment.
+    ReceiveReduce {
+        /// The sender.
+        from: Rank,
+        /// As for the send.
+        round: u32,
+        /// Where it is reduced into.
+        into: Place,
+        /// Bytes.
+        len: usize,
+    },
+    /// Reduces sources in their order. One of them may be the destination itself.
+    Fold {
+        /// Where the result goes.
+        into: Place,
+        /// Bytes.
+        len: usize,
+        /// The first source, as an index for [`Schedule::sources_of`].
+        first: u32,
+        /// Number of sources.
+        sources: u32,
+    },
+    /// Copies.
+    Copy {
+        /// From here.
+        from: Place,
+        /// To here.
+        into: Place,
+        /// Bytes.
+        len: usize,
+    },
+    /// Divides by the number of ranks (average only).
+    Finish {
+        /// The sums.
+        at: Place,
+        /// Bytes.
+        len: usize,
+    },
+    /// Sets this rank's flag in the chunk's lane.
+    Signal {
+        /// Which.
+        flag: Flag,
+    },
+    /// Waits for one local rank's flag.
+    Wait {
+        /// Whose.
+        local: u32,
+        /// Which.
+        flag: Flag,
+    },
+    /// Waits for the flag of every other local rank.
+    WaitAll {
+        /// Which.
+        flag: Flag,
+    },
+    /// Waits until all local ranks have consumed the previous use of the chunk's lane.
+    WaitFree,
+}
+
+/// What an edge that leaves a step waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum EdgeKind {
+    /// The step is done.
+    Data,
+    /// The message was sent and nothing refers to its bytes any more: they may be written.
+    Reusable,
+    /// Every local rank has consumed what was there: the lane may be written.
+    Consumed,
+}
+
+/// One step.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Step {
+    /// What it does.
+    pub action: Action,
+    /// The chunk that it belongs to, which picks its lane.
+    pub chunk: u32,
+}
+
+impl Step {
+    /// What the edges that leave this step wait for.
+    pub fn edge_kind(&self) -> EdgeKind {
+        match self.action {
+            Action::Send { .. } => EdgeKind::Reusable,
+            Action::WaitFree => EdgeKind::Consumed,
+            _ => EdgeKind::Data,
+        }
+    }
+}
+
+/// No step, in the tables of messages.
+pub(crate) const NONE: u32 = u32::MAX;
+
+/// The messages to or from one node: a range of the flat table.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Rounds {
+    pub(crate) first: u32,
+    pub(crate) len: u32,
+}
+
+/// The steps of one rank for operations of one shape. Shared by all of them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Schedule {
+    pub(crate) problem: Problem,
+    pub(crate) params: Params,
+    pub(crate) steps: Vec<Step>,
+    /// Sources of all folds.
+    pub(crate) places: Vec<Place>,
+    /// Successors of step i: `edges[edge_start[i]..edge_start[i + 1]]`.
+    pub(crate) edges: Vec<u32>,
+    pub(crate) edge_start: Vec<u32>,
+    pub(crate) indegree: Vec<u32>,
+    pub(crate) slot_bytes: usize,
+    pub(crate) lane_chunks: u32,
+    /// By node: where its rounds lie in `receives`, which maps them to steps.
+    pub(crate) incoming: Vec<Rounds>,
+    pub(crate) receives: Vec<u32>,
+    /// The same for sends.
+    pub(crate) outgoing: Vec<Rounds>,
+    pub(crate) sends: Vec<u32>,
+}
+
+impl Schedule {
+    /// What the schedule is for.
+    pub fn problem(&self) -> &Problem {
+        &self.problem
+    }
+
+    /// The plan's numbers it was built with.
+    pub fn params(&self) -> &Params {
+        &self.params
+    }
+
+    /// The steps, chunk by chunk.
+    pub fn steps(&self) -> &[Step] {
+        &self.steps
+    }
+
+    /// The steps that wait for this one.
+    pub fn successors(&self, step: StepId) -> &[u32] {
+        let at = step.0 as usize;
+        &self.edges[self.edge_start[at] as usize..self.edge_start[at + 1] as usize]
+    }
+
+    /// How many edges lead to this step.
+    pub fn indegree(&self, step: StepId) -> u32 {
+        self.indegree[step.0 as usize]
+    }
+
+    /// The sources of a fold.
+    pub fn sources_of(&self, first: u32, sources: u32) -> &[Place] {
+        &self.places[first as usize..(first + sources) as usize]
+    }
+
+    /// Private memory that one run needs, in bytes.
+    pub fn slot_bytes(&self) -> usize {
+        self.slot_bytes
+    }
+
+    /// Chunks that use a lane of the node's memory; the same on all ranks of a node.
+    pub fn lane_chunks(&self) -> u32 {
+        self.lane_chunks
+    }
+
+    /// The step that receives this message.
+    #[inline]
+    pub fn receive(&self, from: Rank, round: u32) -> Option<StepId> {
+        Self::look_up(&self.problem.grid, &self.incoming, &self.receives, from, round)
+    }
+
+    /// The step that sends this message.
+    #[inline]
+    pub fn send(&self, to: Rank, round: u32) -> Option<StepId> {
+        Self::look_up(&self.problem.grid, &self.outgoing, &self.sends, to, round)
+    }
+
+    #[inline]
+    fn look_up(grid: &Grid, nodes: &[Rounds], table: &[u32], peer: Rank, round: u32) -> Option<StepId> {
+        if !grid.is_leader(peer) {
+            return None;
+        }
+        let rounds = nodes.get(grid.node_of(peer) as usize)?;
+        if round >= rounds.len {
+            return None;
+        }
+        let step = *table.get((rounds.first + round) as usize)?;
+        (step != NONE).then_some(StepId(step))
+    }
+
+    /// The ranks that this one receives from.
+    pub fn sources(&self) -> impl Iterator<Item = Rank> + '_ {
+        let grid = self.problem.grid;
+        self.incoming
+            .iter()
+            .enumerate()
+            .filter(|(_, r)| r.len > 0)
+            .map(move |(n, _)| grid.leader_of(n as u32))
+    }
+
+    /// Bytes that this rank sends to other nodes.
+    pub fn sent_bytes(&self) -> u64 {
+        let len = |step: &Step| if let Action::Send { len, .. } = step.action { len as u64 } else { 0 };
+        self.steps.iter().map(len).sum()
+    }
+}
+
+/// Builds a rank's schedule. The algorithm is that of all-reduce; broadcasts are trees and barriers direct.
+pub fn build(algorithm: Algorithm, problem: &Problem, params: &Params) -> Result<Schedule, ScheduleError> {
+    let Problem { grid, rank, shape, root } = *problem;
+    let wrong = |what, remedy| Err(ScheduleError::Params { what, remedy });
+    if !grid.contains(rank) || !grid.contains(root) {
+        return wrong("a rank outside the grid", "number ranks from 0");
+    }
+    if params.chunk_bytes == 0 || params.chunk_bytes > 1 << 31 {
+        return wrong("chunk_bytes", "use 1 to 2^31");
+    }
+    if params.depth == 0 {
+        return wrong("depth", "use 1 or more");
+    }
+    if grid.per_node() > 1 && (params.lanes == 0 || params.lane_bytes < 512 || params.lane_bytes > 1 << 31) {
+        return wrong("the node's memory", "give it at least one lane of 512 bytes");
+    }
+    if problem.bytes() > isize::MAX as u64 {
+        return Err(ScheduleError::TooLarge { what: "the bytes", count: shape.count });
+    }
+    let mut builder = builder::Builder::new(*problem, *params)?;
+    // Whatever is reduced over one rank is there already.
+    if grid.ranks() > 1 {
+        match shape.collective {
+            Collective::AllReduce => sub::all_reduce(&mut builder, algorithm),
+            Collective::Barrier => sub::all_reduce(&mut builder, Algorithm::Direct),
+            Collective::Broadcast => broadcast::broadcast(&mut builder),
+        }
+    }
+    builder.finish()
+}

@@ -1,0 +1,66 @@
+//! Ring: reduce-scatter and allgather around all nodes, each chunk a ring of its own.
+//!
+//! A chunk has one piece per node. In H - 1 rounds each piece travels once around, every node reducing its own part
+//! into it; in H - 1 more rounds the finished pieces travel around. Each node sends 2(H - 1)/H of the chunk, and
+//! every round has one contribution per element, so fragments are reduced as they arrive. (Patarasuk and Yuan,
+//! "Bandwidth optimal all-reduce algorithms for clusters of workstations", 2009.)
+
+use super::builder::{Area, Builder, Chunk, Outcome, Slice};
+use super::{Action, StepId};
+
+/// One chunk over the up grid; the area holds this node's contribution after `ready`.
+pub(super) fn up(b: &mut Builder, chunk: Chunk, area: Area, ready: &[StepId]) -> Outcome {
+    let (grid, me, nodes) = (b.problem.grid, b.problem.node(), b.problem.grid.nodes());
+    let (next, prev) = (grid.leader_of((me + 1) % nodes), grid.leader_of((me + nodes - 1) % nodes));
+    let piece = |back: u32| -> Slice { chunk.slice.part((me + nodes - back % nodes) % nodes, nodes) };
+    let hops = nodes - 1;
+    let round = |phase: u32, hop: u32| (phase * b.chunk_count() + chunk.index) * hops + hop;
+    let (scatter, gather) = (round(0, 0), round(1, 0));
+    let mut outcome = Outcome::default();
+
+    // Reduce-scatter: hop s sends the piece s places back and receives the one before it.
+    let mut have: Vec<StepId> = ready.to_vec();
+    let mut sent: Vec<Vec<StepId>> = Vec::new();
+    for hop in 0..hops {
+        sent.push(send(b, chunk, area, piece(hop), (next, scatter + hop), &have).into_iter().collect());
+        let slice = piece(hop + 1);
+        have = ready.to_vec();
+        if !slice.is_empty() {
+            let (into, len) = (b.at(area, slice), b.bytes(slice));
+            let action = Action::ReceiveReduce { from: prev, round: scatter + hop, into, len };
+            have = vec![b.step(chunk, action, ready)];
+        }
+    }
+    let own = piece(hops);
+    let (at, len) = (b.at(area, own), b.bytes(own));
+    let mut have = b.finish_sum(chunk, at, len, have);
+    outcome.result.extend(&have);
+
+    // Allgather: hop s passes on what came last and receives the piece that was sent in hop s above.
+    for hop in 0..hops {
+        outcome.sends.extend(send(b, chunk, area, piece(hops + hop), (next, gather + hop), &have));
+        let slice = piece(hop);
+        have = sent[hop as usize].clone();
+        if !slice.is_empty() {
+            let (into, len) = (b.at(area, slice), b.bytes(slice));
+            have = vec![b.step(chunk, Action::Receive { from: prev, round: gather + hop, into, len }, &have)];
+            outcome.result.extend(&have);
+        }
+    }
+    outcome
+}
+
+fn send(
+    b: &mut Builder,
+    chunk: Chunk,
+    area: Area,
+    slice: Slice,
+    (to, round): (crate::grid::Rank, u32),
+    after: &[StepId],
+) -> Option<StepId> {
+    if slice.is_empty() {
+        return None;
+    }
+    let (from, len) = (b.at(area, slice), b.bytes(slice));
+    Some(b.step(chunk, Action::Send { to, round, from, len }, after))
+}

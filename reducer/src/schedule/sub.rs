@@ -1,0 +1,169 @@
+//! The sub grid: ranks of a node meet in shared memory, and its leader carries the result to the other nodes.
+//!
+//! *Sliced* (large tensors): each local rank owns a slice of the chunk. It stages what the others own, folds its own
+//! slice from their staging areas and its tensor into the node's result, so every core reduces. *Direct* (small
+//! tensors) saves a round of flags: everyone stages all it has, and whoever needs the result folds all of it. On a
+//! single node that is everybody; else the leader. With one rank a node there is nothing to stage: the up grid works
+//! on the tensor itself.
+
+use super::builder::{Area, Builder, Chunk, Outcome, Slice};
+use super::{Action, Algorithm, Buffer, Place, StepId, direct, hierarchical, ring};
+use crate::transport::Flag;
+
+/// The whole all-reduce, chunk by chunk.
+pub(super) fn all_reduce(b: &mut Builder, algorithm: Algorithm) {
+    if b.problem.grid.per_node() == 1 {
+        for chunk in b.chunks() {
+            up(b, algorithm, chunk, Area { buffer: Buffer::Data, base: 0 }, &[]);
+        }
+        return;
+    }
+    b.use_lanes();
+    let one_node = b.problem.grid.nodes() == 1;
+    let mut consumed: Vec<StepId> = Vec::new();
+    for chunk in b.chunks() {
+        let free = wait_free(b, chunk, &consumed);
+        consumed.push(match (algorithm, one_node) {
+            (Algorithm::Direct, true) => direct_one_node(b, chunk, free),
+            (Algorithm::Direct, false) => direct_nodes(b, chunk, free),
+            (_, true) => sliced_one_node(b, chunk, free),
+            (_, false) => sliced_nodes(b, algorithm, chunk, free),
+        });
+    }
+}
+
+/// Waits for the chunk's lane. `consumed` has this rank's last step of each earlier chunk.
+pub(super) fn wait_free(b: &mut Builder, chunk: Chunk, consumed: &[StepId]) -> StepId {
+    let before = (chunk.index as usize).checked_sub(b.params.lanes as usize);
+    let after: Vec<_> = before.and_then(|c| consumed.get(c).copied()).into_iter().collect();
+    b.step(chunk, Action::WaitFree, &after)
+}
+
+fn up(b: &mut Builder, algorithm: Algorithm, chunk: Chunk, area: Area, ready: &[StepId]) -> Outcome {
+    match algorithm {
+        Algorithm::Direct => direct::up(b, chunk, area, ready),
+        Algorithm::Ring => ring::up(b, chunk, area, ready),
+        Algorithm::Hierarchical => hierarchical::up(b, chunk, area, ready),
+    }
+}
+
+fn signal(b: &mut Builder, chunk: Chunk, flag: Flag, after: &[StepId]) -> StepId {
+    b.step(chunk, Action::Signal { flag }, after)
+}
+
+pub(super) fn node_area(chunk: Chunk) -> Area {
+    Area { buffer: Buffer::Node, base: chunk.slice.start }
+}
+
+/// Where a slice lies in a local rank's staging area.
+fn staged(b: &Builder, chunk: Chunk, local: u32, slice: Slice) -> Place {
+    b.at(Area { buffer: Buffer::Stage(local), base: chunk.slice.start }, slice)
+}
+
+/// All local contributions to a slice, in rank order: this rank's from its tensor, the others' as staged.
+fn contributions(b: &Builder, chunk: Chunk, slice: Slice) -> Vec<Place> {
+    let me = b.problem.local();
+    (0..b.problem.grid.per_node())
+        .map(|local| if local == me { b.data(slice) } else { staged(b, chunk, local, slice) })
+        .collect()
+}
+
+fn stage(b: &mut Builder, chunk: Chunk, slice: Slice, after: &[StepId]) -> Vec<StepId> {
+    let (from, into) = (b.data(slice), staged(b, chunk, b.problem.local(), slice));
+    let len = b.bytes(slice);
+    b.copy(chunk, from, into, len, after)
+}
+
+/// Everyone stages all and folds all.
+fn direct_one_node(b: &mut Builder, chunk: Chunk, free: StepId) -> StepId {
+    let copied = stage(b, chunk, chunk.slice, &[free]);
+    let told = signal(b, chunk, Flag::Staged, &copied);
+    let all = b.step(chunk, Action::WaitAll { flag: Flag::Staged }, &[told]);
+    let (at, len) = (b.data(chunk.slice), b.bytes(chunk.slice));
+    let sources = contributions(b, chunk, chunk.slice);
+    let folded = b.fold(chunk, at, &sources, len, &[all]);
+    let consumed = signal(b, chunk, Flag::Consumed, &folded);
+    b.finish_sum(chunk, at, len, folded);
+    consumed
+}
+
+/// Everyone but the leader stages all; the leader folds.
+fn direct_nodes(b: &mut Builder, chunk: Chunk, free: StepId) -> StepId {
+    if b.problem.local() != 0 {
+        let copied = stage(b, chunk, chunk.slice, &[free]);
+        let told = signal(b, chunk, Flag::Staged, &copied);
+        return take_result(b, chunk, &[told]);
+    }
+    let all = b.step(chunk, Action::WaitAll { flag: Flag::Staged }, &[free]);
+    let (area, len) = (node_area(chunk), b.bytes(chunk.slice));
+    let sources = contributions(b, chunk, chunk.slice);
+    let into = b.at(area, chunk.slice);
+    let folded = b.fold(chunk, into, &sources, len, &[all]);
+    let outcome = up(b, Algorithm::Direct, chunk, area, &folded);
+    give_result(b, chunk, outcome)
+}
+
+/// Stages what the others own and folds this rank's slice into the node's result, which is signalled.
+fn fold_slice(b: &mut Builder, chunk: Chunk, free: StepId, last: bool) -> Vec<StepId> {
+    let slice = chunk.slice.part(b.problem.local(), b.problem.grid.per_node());
+    let mut copied = stage(b, chunk, Slice { start: chunk.slice.start, end: slice.start }, &[free]);
+    copied.extend(stage(b, chunk, Slice { start: slice.end, end: chunk.slice.end }, &[free]));
+    let told = signal(b, chunk, Flag::Staged, &copied);
+    let mut ready = vec![told];
+    if !slice.is_empty() {
+        ready = vec![b.step(chunk, Action::WaitAll { flag: Flag::Staged }, &[told])];
+    }
+    let (into, len) = (b.at(node_area(chunk), slice), b.bytes(slice));
+    let sources = contributions(b, chunk, slice);
+    let mut folded = b.fold(chunk, into, &sources, len, &ready);
+    if last {
+        folded = b.finish_sum(chunk, into, len, folded);
+    }
+    vec![signal(b, chunk, Flag::Reduced, &folded)]
+}
+
+/// Sliced, and the node's result is the result: everyone copies it, each slice as soon as it is there.
+fn sliced_one_node(b: &mut Builder, chunk: Chunk, free: StepId) -> StepId {
+    let (me, locals) = (b.problem.local(), b.problem.grid.per_node());
+    let reduced = fold_slice(b, chunk, free, true);
+    let mut copied = Vec::new();
+    // Own slice first, while it is hot; then in turn, so that not all ranks read the same slice at once.
+    for local in (0..locals).map(|i| (me + i) % locals) {
+        let slice = chunk.slice.part(local, locals);
+        let mut after = reduced.clone();
+        if local != me {
+            after = vec![b.step(chunk, Action::Wait { local, flag: Flag::Reduced }, &after)];
+        }
+        let (from, into, len) = (b.at(node_area(chunk), slice), b.data(slice), b.bytes(slice));
+        copied.extend(b.copy(chunk, from, into, len, &after));
+    }
+    signal(b, chunk, Flag::Consumed, &copied)
+}
+
+/// Sliced, with the leader carrying the node's result over the up grid.
+fn sliced_nodes(b: &mut Builder, algorithm: Algorithm, chunk: Chunk, free: StepId) -> StepId {
+    let reduced = fold_slice(b, chunk, free, false);
+    if b.problem.local() != 0 {
+        return take_result(b, chunk, &reduced);
+    }
+    let all = b.step(chunk, Action::WaitAll { flag: Flag::Reduced }, &reduced);
+    let outcome = up(b, algorithm, chunk, node_area(chunk), &[all]);
+    give_result(b, chunk, outcome)
+}
+
+/// The leader announces the result, and takes it itself.
+pub(super) fn give_result(b: &mut Builder, chunk: Chunk, outcome: Outcome) -> StepId {
+    signal(b, chunk, Flag::Final, &outcome.result);
+    let (from, into, len) = (b.at(node_area(chunk), chunk.slice), b.data(chunk.slice), b.bytes(chunk.slice));
+    let mut last = b.copy(chunk, from, into, len, &outcome.result);
+    last.extend(outcome.sends);
+    signal(b, chunk, Flag::Consumed, &last)
+}
+
+/// Another rank waits for the leader's result and takes it.
+pub(super) fn take_result(b: &mut Builder, chunk: Chunk, after: &[StepId]) -> StepId {
+    let there = b.step(chunk, Action::Wait { local: 0, flag: Flag::Final }, after);
+    let (from, into, len) = (b.at(node_area(chunk), chunk.slice), b.data(chunk.slice), b.bytes(chunk.slice));
+    let copied = b.copy(chunk, from, into, len, &[there]);
+    signal(b, chunk, Flag::Consumed, &copied)
+}

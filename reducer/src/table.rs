@@ -1,0 +1,225 @@
+//! The tensor table: what will be reduced, in which order, known to every rank beforehand.
+//!
+//! It replaces a coordinator. Tensors come in append-only *generations* (a framework that regroups its buckets starts
+//! a new one); a tensor's index within its generation is also its priority, 0 first. Ranks exchange the digest of a
+//! generation when it begins; where digests differ they exchange the specifications themselves, and [`compare`] names
+//! the first tensor on which two ranks disagree.
+//!
+//! [`compare`]: TensorTable::compare
+
+use crate::dtype::{DType, ReduceOp};
+use crate::grid::Rank;
+use crate::header::MAX_COUNT;
+use core::fmt;
+use sha2::{Digest, Sha256};
+use thiserror::Error;
+
+/// The longest tensor name, in bytes of UTF-8.
+pub const MAX_NAME: usize = 1024;
+
+/// The most tensors in one generation.
+pub const MAX_TENSORS: usize = 1 << 20;
+
+/// What a rank knows about a tensor before it is ever pushed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TensorSpec {
+    /// The name, for people and messages.
+    pub name: String,
+    /// The elements' type.
+    pub dtype: DType,
+    /// Elements.
+    pub count: u64,
+    /// The reduction.
+    pub op: ReduceOp,
+}
+
+impl fmt::Display for TensorSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "\"{}\" ({} x {}, {})", self.name, self.count, self.dtype, self.op)
+    }
+}
+
+/// Why specifications cannot become a generation.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum TableError {
+    /// Two tensors of one generation share a name.
+    #[error(
+        "tensors {first} and {second} are both named \"{name}\"; give each tensor of a generation its own name"
+    )]
+    Duplicate {
+        /// The name.
+        name: String,
+        /// Index of the first.
+        first: usize,
+        /// Index of the second.
+        second: usize,
+    },
+    /// A name or a count beyond what a message can carry.
+    #[error(
+        "tensor {index}: a name has at most {MAX_NAME} bytes and a tensor at most 2^48 - 1 elements; split it"
+    )]
+    TooLarge {
+        /// Index of the tensor.
+        index: usize,
+    },
+    /// More tensors than a generation can hold.
+    #[error("{0} tensors are more than a generation's {MAX_TENSORS}; fuse small tensors")]
+    TooMany(usize),
+    /// Bytes that are no generation.
+    #[error("the tensor table of a peer cannot be read ({0}); run the same version on all ranks")]
+    Malformed(&'static str),
+    /// A generation that this rank does not have.
+    #[error("generation {0} of the tensor table does not exist here; register its tensors first")]
+    NoGeneration(u32),
+}
+
+/// Two ranks disagree on a tensor.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error(
+    "tensor {tensor}: {rank} has {}, this rank has {}; register the same tensors in the same order on every rank",
+    view(.found), view(.expected)
+)]
+pub struct Mismatch {
+    /// The name of the tensor, as this rank knows it (as the peer does, where this rank has none).
+    pub tensor: String,
+    /// Index within the generation.
+    pub index: usize,
+    /// The rank that disagrees.
+    pub rank: Rank,
+    /// This rank's view; `None` if its table is shorter.
+    pub expected: Option<TensorSpec>,
+    /// The other rank's view; `None` if its table is shorter.
+    pub found: Option<TensorSpec>,
+}
+
+fn view(spec: &Option<TensorSpec>) -> String {
+    spec.as_ref().map_or_else(|| "no such tensor".to_owned(), ToString::to_string)
+}
+
+#[derive(Clone, Debug)]
+struct Generation {
+    specs: Vec<TensorSpec>,
+    digest: [u8; 32],
+}
+
+/// All generations of one rank.
+#[derive(Clone, Debug, Default)]
+pub struct TensorTable {
+    generations: Vec<Generation>,
+}
+
+impl TensorTable {
+    /// A table without generations.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Appends a generation and returns its number. The order of `specs` is the priority, most urgent first.
+    pub fn append(&mut self, specs: Vec<TensorSpec>) -> Result<u32, TableError> {
+        if specs.len() > MAX_TENSORS {
+            return Err(TableError::TooMany(specs.len()));
+        }
+        let mut names = std::collections::HashMap::with_capacity(specs.len());
+        for (index, spec) in specs.iter().enumerate() {
+            if spec.name.len() > MAX_NAME || spec.count > MAX_COUNT {
+                return Err(TableError::TooLarge { index });
+            }
+            if let Some(first) = names.insert(spec.name.as_str(), index) {
+                return Err(TableError::Duplicate { name: spec.name.clone(), first, second: index });
+            }
+        }
+        let number = u32::try_from(self.generations.len()).map_err(|_| TableError::TooMany(specs.len()))?;
+        let digest = Sha256::digest(encode(&specs)).into();
+        self.generations.push(Generation { specs, digest });
+        Ok(number)
+    }
+
+    /// Generations so far.
+    pub fn generations(&self) -> u32 {
+        self.generations.len() as u32
+    }
+
+    /// The tensors of a generation, by priority.
+    pub fn specs(&self, generation: u32) -> Result<&[TensorSpec], TableError> {
+        Ok(&self.generation(generation)?.specs)
+    }
+
+    /// One tensor.
+    pub fn get(&self, generation: u32, tensor: u32) -> Option<&TensorSpec> {
+        self.generations.get(generation as usize)?.specs.get(tensor as usize)
+    }
+
+    /// SHA-256 of a generation's encoding: equal exactly if the ranks agree on it.
+    pub fn digest(&self, generation: u32) -> Result<[u8; 32], TableError> {
+        Ok(self.generation(generation)?.digest)
+    }
+
+    /// A generation as bytes, for the peers.
+    pub fn to_bytes(&self, generation: u32) -> Result<Vec<u8>, TableError> {
+        Ok(encode(&self.generation(generation)?.specs))
+    }
+
+    /// Compares a generation with `rank`'s view of it; the error names the first tensor that differs.
+    pub fn compare(&self, generation: u32, rank: Rank, theirs: &[TensorSpec]) -> Result<(), Box<Mismatch>> {
+        let ours = self.generations.get(generation as usize).map_or(&[][..], |g| &g.specs);
+        let Some(index) = (0..ours.len().max(theirs.len())).find(|&i| ours.get(i) != theirs.get(i)) else {
+            return Ok(());
+        };
+        let (expected, found) = (ours.get(index).cloned(), theirs.get(index).cloned());
+        let tensor = expected.as_ref().or(found.as_ref()).map_or_else(String::new, |spec| spec.name.clone());
+        Err(Box::new(Mismatch { tensor, index, rank, expected, found }))
+    }
+
+    fn generation(&self, generation: u32) -> Result<&Generation, TableError> {
+        self.generations.get(generation as usize).ok_or(TableError::NoGeneration(generation))
+    }
+}
+
+/// Four bytes of length, then for each tensor: dtype, op, count (8), length of the name (2), name.
+fn encode(specs: &[TensorSpec]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(4 + specs.iter().map(|s| 12 + s.name.len()).sum::<usize>());
+    out.extend((specs.len() as u32).to_le_bytes());
+    for spec in specs {
+        out.extend([u8::from(spec.dtype), u8::from(spec.op)]);
+        out.extend(spec.count.to_le_bytes());
+        out.extend((spec.name.len() as u16).to_le_bytes());
+        out.extend(spec.name.as_bytes());
+    }
+    out
+}
+
+/// Reads what [`TensorTable::to_bytes`] of a peer wrote. Never panics, and allocates no more than the input is long.
+pub fn from_bytes(bytes: &[u8]) -> Result<Vec<TensorSpec>, TableError> {
+    let mut rest = bytes;
+    let count = u32::from_le_bytes(take(&mut rest)?) as usize;
+    if count > MAX_TENSORS || count > rest.len() / 12 {
+        return Err(TableError::Malformed("it promises more tensors than it has bytes for"));
+    }
+    let mut specs = Vec::with_capacity(count);
+    for _ in 0..count {
+        let [dtype, op] = take(&mut rest)?;
+        let dtype =
+            DType::try_from(dtype).map_err(|_| TableError::Malformed("an element type is unknown"))?;
+        let op = ReduceOp::try_from(op).map_err(|_| TableError::Malformed("a reduction is unknown"))?;
+        let count = u64::from_le_bytes(take(&mut rest)?);
+        let len = usize::from(u16::from_le_bytes(take(&mut rest)?));
+        if count > MAX_COUNT || len > MAX_NAME {
+            return Err(TableError::Malformed("a count or a name is too long"));
+        }
+        let (name, tail) =
+            rest.split_at_checked(len).ok_or(TableError::Malformed("it ends within a name"))?;
+        rest = tail;
+        let name = core::str::from_utf8(name).map_err(|_| TableError::Malformed("a name is not UTF-8"))?;
+        specs.push(TensorSpec { name: name.to_owned(), dtype, count, op });
+    }
+    if rest.is_empty() { Ok(specs) } else { Err(TableError::Malformed("bytes follow the last tensor")) }
+}
+
+fn take<const N: usize>(rest: &mut &[u8]) -> Result<[u8; N], TableError> {
+    let (head, tail) = rest.split_first_chunk::<N>().ok_or(TableError::Malformed("it ends too early"))?;
+    *rest = tail;
+    Ok(*head)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,94 @@
+//! The two seams through which an executor meets the world: a [`Transport`] to the leaders of other nodes (the up
+//! grid) and a [`NodeMemory`] shared with the ranks of its own node (the sub grid).
+//!
+//! Both are polled and never block. What a transport has to tell comes back through the executor's `on_...` methods:
+//! a fragment while its bytes are still in the receive buffer, a token once nothing refers to its range any more.
+
+use crate::grid::Rank;
+use crate::header::Header;
+use crate::memory::{Region, Span};
+use thiserror::Error;
+
+/// Names one posted fragment until the transport releases it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Token(pub u64);
+
+impl Token {
+    /// The token of control messages, which carry no payload. Releasing it is allowed and means nothing.
+    pub const CONTROL: Self = Self(u64::MAX);
+}
+
+/// The payload of a fragment: a range of registered memory, unwritten from the post until the release. Empty for
+/// control messages and for messages without bytes.
+pub type PayloadRange = Span;
+
+/// Why a fragment was not posted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+pub enum SendError {
+    /// No room now; the executor offers the fragment again at its next poll.
+    #[error("the send queue is full; poll again")]
+    Full,
+    /// The peer is gone; the transport reports it through `on_peer_failed` as well.
+    #[error("the peer has failed; abort the group")]
+    PeerFailed,
+}
+
+/// All up-grid peers of this rank. Datagrams are delivered at least once, in any order.
+pub trait Transport {
+    /// Payload bytes per datagram to this peer: a multiple of 64, at least 64. It may change between calls; a
+    /// message keeps the value that it started with.
+    fn max_fragment(&self, to: Rank) -> usize;
+
+    /// Posts one datagram: the encoded header, then the payload. After `Ok` the range must stay as it is until the
+    /// executor's `on_released(token)`; after an error nothing of it is kept.
+    fn send(
+        &mut self,
+        to: Rank,
+        header: &Header,
+        payload: PayloadRange,
+        token: Token,
+    ) -> Result<(), SendError>;
+}
+
+/// How far a rank has come with a lane's present use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Flag {
+    /// What the others need of this rank's contribution lies in its staging area.
+    Staged = 0,
+    /// This rank's slice of the node's result is folded.
+    Reduced = 1,
+    /// The result area holds what is to be copied out.
+    Final = 2,
+    /// This rank reads nothing of the lane any more.
+    Consumed = 3,
+}
+
+impl Flag {
+    /// Every flag, in the order of their numbers.
+    pub const ALL: [Self; 4] = [Self::Staged, Self::Reduced, Self::Final, Self::Consumed];
+}
+
+/// Memory shared by the ranks of one node, cut into lanes. A lane is one staging area per local rank and one result
+/// area, and four flags per local rank. A chunk of an operation uses one lane; the flags hold the number of the use,
+/// which only grows, so nothing is ever reset.
+pub trait NodeMemory {
+    /// Lanes; the same on all ranks.
+    fn lanes(&self) -> u32;
+
+    /// Bytes of each area; a multiple of 64.
+    fn lane_bytes(&self) -> usize;
+
+    /// The staging area of a local rank. The answer never changes.
+    fn stage(&self, local: u32, lane: u32) -> Region;
+
+    /// The node's result area. The answer never changes.
+    fn result(&self, lane: u32) -> Region;
+
+    /// Sets this rank's flag with release ordering: whoever observes the value sees every write before it. Flags
+    /// start at zero.
+    fn signal(&self, lane: u32, flag: Flag, value: u64);
+
+    /// Reads a local rank's flag with acquire ordering.
+    fn observe(&self, local: u32, lane: u32, flag: Flag) -> u64;
+}
