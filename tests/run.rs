@@ -207,8 +207,7 @@ fn what_a_rank_started_goes_with_it() {
 #[test]
 fn json_prints_one_object_a_line() {
     let home = Home::new("json");
-    let output =
-        home.run(&["-n", "2", "--json", "--grace", "0", "--", "sh", "-c", "echo out; echo err >&2; exit 4"]);
+    let output = home.run(&["-n", "2", "--json", "--", "sh", "-c", "echo out; echo err >&2; exit 4"]);
     assert_eq!(output.status.code(), Some(4));
     let events: Vec<serde_json::Value> = output
         .stdout

@@ -1,7 +1,6 @@
 //! The system calls of the launcher that the standard library does not offer.
 #![allow(unsafe_code)]
 
-use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
@@ -113,12 +112,6 @@ pub(super) fn signal_group(leader: u32, signal: i32) {
         // SAFETY: kill touches no memory of ours; a negative pid names the group that the child leads.
         unsafe { libc::kill(-pid, signal) };
     }
-}
-
-/// Takes an exclusive advisory lock that lasts as long as the file is open; `false` when another process has it.
-pub(super) fn try_lock(file: &File) -> bool {
-    // SAFETY: flock takes a descriptor, which `file` keeps open through the call.
-    unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) == 0 }
 }
 
 /// The effective user.

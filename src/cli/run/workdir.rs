@@ -33,7 +33,7 @@ impl WorkDir {
         // From here on a failure must take the directory with it.
         let lock = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path.join("lock"));
         match lock {
-            Ok(lock) if sys::try_lock(&lock) => Ok(Self { path, _lock: lock }),
+            Ok(lock) if lock.try_lock().is_ok() => Ok(Self { path, _lock: lock }),
             Ok(_) => {
                 let _ = fs::remove_dir_all(&path);
                 Err(io::Error::other("the new directory's lock is taken"))
@@ -85,7 +85,7 @@ fn remove_leftovers(parent: &Path) {
         }
         // A directory without a lock file belongs to a launcher that is about to make it; leave that alone.
         let Ok(lock) = File::open(entry.path().join("lock")) else { continue };
-        if sys::try_lock(&lock) {
+        if lock.try_lock().is_ok() {
             let _ = fs::remove_dir_all(entry.path());
         }
     }

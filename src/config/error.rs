@@ -1,0 +1,115 @@
+//! What is wrong with a configuration, and where.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use thiserror::Error;
+
+use crate::group::key::KeyError;
+
+/// Where a value came from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Source {
+    /// A line of the configuration file.
+    File {
+        /// The file.
+        path: PathBuf,
+        /// The line, counted from 1.
+        line: usize,
+    },
+    /// An environment variable.
+    Environment(String),
+    /// The program's own call.
+    Call,
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::File { path, line } => write!(f, "{}:{line}", path.display()),
+            Self::Environment(name) => write!(f, "environment variable {name}"),
+            Self::Call => f.write_str("the program's call"),
+        }
+    }
+}
+
+/// Why a configuration cannot be used. Nothing was started.
+#[derive(Debug, Clone, Error, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ConfigError {
+    /// The file named by `SHOUTER_CONFIG` cannot be read.
+    #[error("cannot read the configuration file {path} (named by SHOUTER_CONFIG): {why}")]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// The system's reason.
+        why: String,
+    },
+    /// The text is not TOML (nor, in an environment variable, JSON).
+    #[error("{source_of}: not valid TOML: {why}")]
+    Syntax {
+        /// Where.
+        source_of: Source,
+        /// What the parser met.
+        why: String,
+    },
+    /// There is no such key.
+    #[error("{source_of}: there is no key `{key}`{}; the keys are {allowed}", suggestion(.nearest))]
+    UnknownKey {
+        /// The key as found.
+        key: String,
+        /// Where.
+        source_of: Source,
+        /// A key that is spelt almost like it.
+        nearest: Option<String>,
+        /// All keys.
+        allowed: String,
+    },
+    /// A key's value cannot be used.
+    #[error("{source_of}: `{key}` cannot be {found}; it is {allowed}")]
+    Value {
+        /// The key.
+        key: String,
+        /// Where.
+        source_of: Source,
+        /// The value as found.
+        found: String,
+        /// What would do.
+        allowed: String,
+    },
+    /// A key that is needed is nowhere.
+    #[error("`{key}` is missing: {remedy}")]
+    Missing {
+        /// The key.
+        key: String,
+        /// How to give it.
+        remedy: String,
+    },
+    /// Two values cannot both hold.
+    #[error("{what}: {remedy}")]
+    Conflict {
+        /// The values, and where each came from.
+        what: String,
+        /// How to resolve it.
+        remedy: String,
+    },
+    /// The key of the job cannot be used.
+    #[error("{source_of}: {error}")]
+    Key {
+        /// Where.
+        source_of: Source,
+        /// What is wrong with it.
+        error: KeyError,
+    },
+}
+
+fn suggestion(nearest: &Option<String>) -> String {
+    nearest.as_ref().map(|key| format!(" (did you mean `{key}`?)")).unwrap_or_default()
+}
+
+impl From<ConfigError> for crate::error::Error {
+    fn from(error: ConfigError) -> Self {
+        Self::Config(error.to_string())
+    }
+}

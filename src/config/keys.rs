@@ -1,0 +1,170 @@
+//! The keys of the configuration: one row each.
+
+/// A key: its name, and what its value may be.
+#[derive(Debug, Clone, Copy)]
+pub struct KeySpec {
+    /// The name in the file; `SHOUTER_` and its upper case in the environment.
+    pub name: &'static str,
+    /// What its value is, to finish the sentence "it is ...".
+    pub allowed: &'static str,
+    /// The value when it is given nowhere, or what happens then.
+    pub default: &'static str,
+    /// What it does.
+    pub about: &'static str,
+}
+
+const fn key(
+    name: &'static str,
+    allowed: &'static str,
+    default: &'static str,
+    about: &'static str,
+) -> KeySpec {
+    KeySpec { name, allowed, default, about }
+}
+
+/// A duration, as the messages describe it.
+pub(super) const DURATION: &str =
+    "a time such as \"10s\", \"500ms\", \"30min\" or \"2h\", or a number of seconds, above zero";
+/// A share, as the messages describe it.
+pub(super) const PERCENT: &str = "a percentage from \"0%\" to below \"100%\", such as \"0.1%\"";
+
+/// Every key, in the order in which a reader wants to meet them.
+pub const KEYS: &[KeySpec] = &[
+    key("rank", "a rank, from 0 to size - 1", "torchrun's RANK", "this process's number in the job"),
+    key(
+        "size",
+        "a number of ranks, from 1 to 65536",
+        "torchrun's WORLD_SIZE",
+        "the number of ranks in the job",
+    ),
+    key(
+        "local_rank",
+        "a rank on this host, from 0 to local_size - 1",
+        "torchrun's LOCAL_RANK, else rank modulo local_size",
+        "this process's number on its host",
+    ),
+    key(
+        "local_size",
+        "a number of ranks, from 1 to size",
+        "torchrun's LOCAL_WORLD_SIZE",
+        "the number of ranks on this host",
+    ),
+    key(
+        "node",
+        "a host's number, counted from 0",
+        "derived: ranks fill hosts in blocks",
+        "this host's number in the job",
+    ),
+    key(
+        "addr",
+        "an IP address or a host name",
+        "torchrun's MASTER_ADDR, else 127.0.0.1 when all ranks are on one host",
+        "where rank 0 listens during set-up",
+    ),
+    key(
+        "port",
+        "a TCP port, from 1 to 65535",
+        "torchrun's MASTER_PORT + 1",
+        "the port on which rank 0 listens during set-up",
+    ),
+    key(
+        "key",
+        "the job's secret: any text, best `openssl rand -hex 32`",
+        "none; needed by a job of several ranks",
+        "what proves that a process belongs to the job",
+    ),
+    key(
+        "key_file",
+        "the path of a file that holds the key",
+        "none",
+        "the same, from a file that only the user can read",
+    ),
+    key(
+        "job",
+        "a name of 1 to 64 letters, digits and `-_.:`",
+        "torchrun's TORCHELASTIC_RUN_ID, else default",
+        "the job's name; ranks of another job are refused",
+    ),
+    key(
+        "channel_num",
+        "a number of lanes, from 1 to 64",
+        "10",
+        "lanes within one channel: RUD paths, TCP connections, queue pairs",
+    ),
+    key("transport", "one of auto, shm, rud", "auto", "what carries the bytes between ranks"),
+    key(
+        "mode",
+        "one of caller, dedicated",
+        "caller",
+        "who drives the network: the thread that waits, or one of its own",
+    ),
+    key(
+        "cores",
+        "a list of core numbers such as \"0,2-5\"",
+        "none: threads are not pinned",
+        "the cores that this rank's threads may be pinned to",
+    ),
+    key("heartbeat_timeout", DURATION, "10s", "a process that is silent for this long is taken for dead"),
+    key("deadline", DURATION, "30min", "how long one operation may take, late peers included"),
+    key("rendezvous_deadline", DURATION, "60s", "how long to wait for all ranks at the start"),
+    key(
+        "ports",
+        "a list of tables such as [{device = \"vhost:/run/a.sock\", address = \"10.77.0.1/24\", peers = [\"10.77.0.2\"], mtu = 9000}]",
+        "none",
+        "the Ethernet ports of this host's first rank",
+    ),
+    key(
+        "mtu",
+        "a number of bytes, from 576 to 9000",
+        "what the port's driver reports",
+        "the MTU of ports that name none",
+    ),
+    key(
+        "dpdk_memory_mb",
+        "a number of MiB, from 64 to 1048576",
+        "512",
+        "memory for DPDK when it runs without hugepages, in MiB",
+    ),
+    key(
+        "hugepages",
+        "one of auto, on, off",
+        "auto",
+        "whether DPDK uses hugepages; auto takes them when there are enough",
+    ),
+    key("loss", PERCENT, "0%", "a fault: the share of received frames that is dropped"),
+    key("corrupt", PERCENT, "0%", "a fault: the share of received frames in which a bit is flipped"),
+    key("fault_seed", "a whole number from 0", "1", "the seed of the faults"),
+    key("timeline", "the path of the file to write", "none", "where to write a timeline that Perfetto opens"),
+];
+
+/// What a key's value may be.
+pub(super) fn allowed(name: &str) -> &'static str {
+    KEYS.iter().find(|key| key.name == name).map_or("", |key| key.allowed)
+}
+
+/// All names, for a message.
+pub(super) fn names() -> String {
+    KEYS.iter().map(|key| key.name).collect::<Vec<_>>().join(", ")
+}
+
+/// The key that is spelt almost like `name`.
+pub(super) fn nearest(name: &str) -> Option<String> {
+    let distance = |key: &KeySpec| edit_distance(key.name, name);
+    let best = KEYS.iter().min_by_key(|key| distance(key))?;
+    (distance(best) <= 2.max(name.len() / 4)).then(|| best.name.to_owned())
+}
+
+/// The number of insertions, deletions and replacements that turn one word into the other (Levenshtein).
+fn edit_distance(a: &str, b: &str) -> usize {
+    let b: Vec<char> = b.chars().take(64).collect();
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, x) in a.chars().enumerate() {
+        let mut diagonal = std::mem::replace(&mut row[0], i + 1);
+        for (j, y) in b.iter().enumerate() {
+            let replaced = diagonal + usize::from(x != *y);
+            diagonal = row[j + 1];
+            row[j + 1] = replaced.min(diagonal + 1).min(row[j] + 1);
+        }
+    }
+    row[b.len()]
+}

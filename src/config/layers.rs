@@ -1,0 +1,221 @@
+//! Values and where they came from, laid over each other: the file, then the environment, then the program's call.
+//!
+//! A layer knows keys and raw values; what a value must look like is decided when it is taken (`value.rs`). Each value
+//! keeps its source, down to the elements of a list, so that a message can name the line or the variable.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use toml::de::{DeTable, DeValue};
+
+use super::error::{ConfigError, Source};
+use super::keys::{self, KEYS};
+
+/// Variables that begin with `SHOUTER_` and are no keys: the file itself, the log filter, and prefixes that examples,
+/// tests and benches keep for themselves.
+const OTHER_VARIABLES: [&str; 2] = ["SHOUTER_CONFIG", "SHOUTER_LOG"];
+const OTHER_PREFIXES: [&str; 3] = ["SHOUTER_DEMO_", "SHOUTER_TEST_", "SHOUTER_BENCH_"];
+
+/// The largest configuration file that is read, in bytes.
+const LARGEST_FILE: u64 = 1 << 20;
+
+/// A value as it was written.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Raw {
+    Text(String),
+    Integer(i64),
+    Float(f64),
+    Bool(bool),
+    List(Vec<Located>),
+    Table(Vec<(String, Located)>),
+    /// A value of a kind that no key takes, such as a date.
+    Other(String),
+}
+
+/// A value and its source.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Located {
+    pub(super) raw: Raw,
+    pub(super) source: Source,
+}
+
+impl Located {
+    /// The value as a message shows it.
+    pub(super) fn shown(&self) -> String {
+        match &self.raw {
+            Raw::Text(text) => format!("{:?}", text.chars().take(80).collect::<String>()),
+            Raw::Integer(number) => number.to_string(),
+            Raw::Float(number) => number.to_string(),
+            Raw::Bool(truth) => truth.to_string(),
+            Raw::List(_) => "a list".into(),
+            Raw::Table(_) => "a table".into(),
+            Raw::Other(text) => text.clone(),
+        }
+    }
+}
+
+/// A snapshot of environment variables.
+#[derive(Debug, Clone, Default)]
+pub struct Environment(BTreeMap<String, String>);
+
+impl Environment {
+    /// The variables of this process that are text.
+    pub fn of_process() -> Self {
+        let text = |(name, value): (std::ffi::OsString, std::ffi::OsString)| {
+            Some((name.into_string().ok()?, value.into_string().ok()?))
+        };
+        Self(std::env::vars_os().filter_map(text).collect())
+    }
+
+    /// A variable; one that is set but empty counts as not set.
+    pub(super) fn get(&self, name: &str) -> Option<&str> {
+        self.0.get(name).map(String::as_str).filter(|value| !value.is_empty())
+    }
+}
+
+impl<N: Into<String>, V: Into<String>> FromIterator<(N, V)> for Environment {
+    fn from_iter<I: IntoIterator<Item = (N, V)>>(pairs: I) -> Self {
+        Self(pairs.into_iter().map(|(name, value)| (name.into(), value.into())).collect())
+    }
+}
+
+/// The values that hold, by key.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Layers(BTreeMap<&'static str, Located>);
+
+impl Layers {
+    /// Reads the file that `SHOUTER_CONFIG` names, if it is set, and lays the environment over it.
+    pub(super) fn read(environment: &Environment) -> Result<Self, ConfigError> {
+        let mut layers = Self::default();
+        if let Some(path) = environment.get("SHOUTER_CONFIG") {
+            layers.add_file(Path::new(path))?;
+        }
+        layers.add_environment(environment)?;
+        Ok(layers)
+    }
+
+    /// Lays one value over what is there.
+    pub(super) fn set(&mut self, key: &str, raw: Raw, source: Source) -> Result<(), ConfigError> {
+        match KEYS.iter().find(|spec| spec.name == key) {
+            Some(spec) => {
+                self.0.insert(spec.name, Located { raw, source });
+                Ok(())
+            }
+            None => Err(ConfigError::UnknownKey {
+                key: key.to_owned(),
+                source_of: source,
+                nearest: keys::nearest(key),
+                allowed: keys::names(),
+            }),
+        }
+    }
+
+    pub(super) fn get(&self, key: &str) -> Option<&Located> {
+        self.0.get(key)
+    }
+
+    fn add_file(&mut self, path: &Path) -> Result<(), ConfigError> {
+        let unreadable = |why: String| ConfigError::Unreadable { path: path.to_owned(), why };
+        let size = std::fs::metadata(path).map_err(|error| unreadable(error.to_string()))?.len();
+        if size > LARGEST_FILE {
+            return Err(unreadable(format!(
+                "it has {size} bytes, and a configuration has at most {LARGEST_FILE}"
+            )));
+        }
+        let text = std::fs::read_to_string(path).map_err(|error| unreadable(error.to_string()))?;
+        for (key, value) in parse_file(path, &text)? {
+            self.set(&key, value.raw, value.source)?;
+        }
+        Ok(())
+    }
+
+    fn add_environment(&mut self, environment: &Environment) -> Result<(), ConfigError> {
+        for (name, value) in &environment.0 {
+            let Some(key) = name.strip_prefix("SHOUTER_") else { continue };
+            let is_other = OTHER_VARIABLES.contains(&name.as_str())
+                || OTHER_PREFIXES.iter().any(|prefix| name.starts_with(prefix));
+            if is_other || value.is_empty() {
+                continue;
+            }
+            let source = Source::Environment(name.clone());
+            let key = key.to_lowercase();
+            let raw = parse_text(&key, value, &source);
+            self.set(&key, raw, source)?;
+        }
+        Ok(())
+    }
+}
+
+/// The keys whose value can be a list.
+const LISTS: [&str; 2] = ["ports", "cores"];
+
+/// A value that came as text: where the key takes one, a list in TOML's inline form or in JSON; else the text itself.
+pub(super) fn parse_text(key: &str, text: &str, source: &Source) -> Raw {
+    let trimmed = text.trim();
+    if LISTS.contains(&key) && trimmed.starts_with(['[', '{']) {
+        if let Ok(value) = DeValue::parse(trimmed) {
+            return from_toml(value.get_ref(), &|_| source.clone());
+        }
+        if let Ok(value) = serde_json::from_str(trimmed) {
+            return from_json(value, source);
+        }
+    }
+    Raw::Text(trimmed.to_owned())
+}
+
+/// The keys and values of a TOML file, each with its line.
+fn parse_file(path: &Path, text: &str) -> Result<Vec<(String, Located)>, ConfigError> {
+    let at = |offset: usize| {
+        let before = text.as_bytes().get(..offset).unwrap_or(text.as_bytes());
+        Source::File { path: PathBuf::from(path), line: 1 + before.iter().filter(|&&b| b == b'\n').count() }
+    };
+    let table = DeTable::parse(text).map_err(|error| ConfigError::Syntax {
+        source_of: at(error.span().map_or(0, |span| span.start)),
+        why: error.message().to_owned(),
+    })?;
+    let entry = |(key, value): (&toml::Spanned<_>, &toml::Spanned<DeValue<'_>>)| {
+        let key: &std::borrow::Cow<'_, str> = key.get_ref();
+        let raw = from_toml(value.get_ref(), &at);
+        (key.to_string(), Located { raw, source: at(value.span().start) })
+    };
+    Ok(table.get_ref().iter().map(entry).collect())
+}
+
+fn from_toml(value: &DeValue<'_>, at: &dyn Fn(usize) -> Source) -> Raw {
+    let located = |value: &toml::Spanned<DeValue<'_>>| Located {
+        raw: from_toml(value.get_ref(), at),
+        source: at(value.span().start),
+    };
+    match value {
+        DeValue::String(text) => Raw::Text(text.to_string()),
+        DeValue::Integer(number) => i64::from_str_radix(number.as_str(), number.radix())
+            .map_or_else(|_| Raw::Other(number.as_str().to_owned()), Raw::Integer),
+        DeValue::Float(number) => {
+            number.as_str().parse().map_or_else(|_| Raw::Other(number.as_str().to_owned()), Raw::Float)
+        }
+        DeValue::Boolean(truth) => Raw::Bool(*truth),
+        DeValue::Datetime(time) => Raw::Other(time.to_string()),
+        DeValue::Array(items) => Raw::List(items.iter().map(located).collect()),
+        DeValue::Table(table) => {
+            Raw::Table(table.iter().map(|(key, value)| (key.get_ref().to_string(), located(value))).collect())
+        }
+    }
+}
+
+fn from_json(value: serde_json::Value, source: &Source) -> Raw {
+    let located = |value| Located { raw: from_json(value, source), source: source.clone() };
+    match value {
+        serde_json::Value::Null => Raw::Other("null".into()),
+        serde_json::Value::Bool(truth) => Raw::Bool(truth),
+        serde_json::Value::Number(number) => match (number.as_i64(), number.as_f64()) {
+            (Some(integer), _) => Raw::Integer(integer),
+            (None, Some(float)) => Raw::Float(float),
+            (None, None) => Raw::Other(number.to_string()),
+        },
+        serde_json::Value::String(text) => Raw::Text(text),
+        serde_json::Value::Array(items) => Raw::List(items.into_iter().map(located).collect()),
+        serde_json::Value::Object(table) => {
+            Raw::Table(table.into_iter().map(|(key, value)| (key, located(value))).collect())
+        }
+    }
+}

@@ -1,0 +1,314 @@
+//! Configuration: defaults, then a file, then the environment, then the program's own call.
+//!
+//! The file is TOML and named by `SHOUTER_CONFIG`; every key can be overridden as `SHOUTER_<KEY>`. Ranks come from our own
+//! variables or from torchrun's. The rows of [`keys::KEYS`] say what each key is.
+//!
+//! ```toml
+//! # shouter.toml
+//! transport = "rud"
+//! channel_num = 10
+//! heartbeat_timeout = "10s"
+//! ports = [{ device = "0000:3b:00.0", address = "192.168.7.11/24", gateway = "192.168.7.1" }]
+//! ```
+//!
+//! A value that cannot be used is an error that names the key, the line or the variable, the value and what would do.
+//! Nothing is guessed from a misspelt key.
+
+use std::net::{IpAddr, Ipv4Addr, TcpListener};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::group::key::Key;
+
+pub use error::{ConfigError, Source};
+pub use layers::Environment;
+
+mod error;
+pub mod keys;
+mod layers;
+mod lists;
+mod place;
+mod value;
+
+use layers::Layers;
+
+/// What carries the bytes between ranks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum TransportChoice {
+    /// Shared memory within a host, RUD between hosts.
+    Auto,
+    /// Shared memory; all ranks must be on one host.
+    Shm,
+    /// RUD between all hosts.
+    Rud,
+}
+
+/// Who drives the network.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Mode {
+    /// The thread that waits for an operation.
+    Caller,
+    /// A pinned thread of its own.
+    Dedicated,
+}
+
+/// Whether DPDK uses hugepages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Hugepages {
+    /// When there are enough of them.
+    Auto,
+    /// Always; it is an error when there are none.
+    On,
+    /// Never.
+    Off,
+}
+
+/// An IPv4 address and the length of its network's prefix.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Address {
+    /// The port's own address.
+    pub ip: Ipv4Addr,
+    /// The number of bits that its network shares, 0 to 32.
+    pub prefix_len: u8,
+}
+
+impl Address {
+    /// Reads `10.77.0.1/24`.
+    pub fn parse(text: &str) -> Option<Self> {
+        let (ip, prefix_len) = text.split_once('/')?;
+        let (ip, prefix_len) = (ip.parse::<Ipv4Addr>().ok()?, prefix_len.parse::<u8>().ok()?);
+        let usable = prefix_len <= 32 && !ip.is_unspecified() && !ip.is_multicast() && !ip.is_broadcast();
+        usable.then_some(Self { ip, prefix_len })
+    }
+}
+
+/// An Ethernet port of this host.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PortConfig {
+    /// The driver and its argument, such as `vhost:/run/a.sock`, or a PCI address.
+    pub device: String,
+    /// The port's address.
+    pub address: Address,
+    /// The router to hosts outside the address's network.
+    pub gateway: Option<Ipv4Addr>,
+    /// The hosts that this port leads to; with none given, every host of its network.
+    pub peers: Vec<Ipv4Addr>,
+    /// The port's MTU in bytes; `None`: the key `mtu`, else what the driver reports.
+    pub mtu: Option<u16>,
+}
+
+/// Faults to inject on receipt, as fractions of frames from 0 to below 1.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Faults {
+    /// Frames that are dropped.
+    pub loss: f64,
+    /// Frames in which a bit is flipped.
+    pub corrupt: f64,
+    /// The seed: the same one hits the same frames.
+    pub seed: u64,
+}
+
+impl Faults {
+    /// Whether any fault is asked for.
+    pub fn any(&self) -> bool {
+        self.loss > 0.0 || self.corrupt > 0.0
+    }
+}
+
+/// Where the ranks meet.
+#[derive(Debug, Clone)]
+pub struct Meeting {
+    /// The host of rank 0: an address or a name.
+    pub host: String,
+    /// The TCP port on which rank 0 listens.
+    pub port: u16,
+    /// This rank's own port, already open, where explicit lists name one. It is held so that no other rank of this
+    /// host takes the same entry; rank 0 listens on it.
+    pub listener: Option<Arc<TcpListener>>,
+}
+
+/// Everything that one rank is told.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Config {
+    /// This process's number in the job, below `size`.
+    pub rank: u32,
+    /// The number of ranks.
+    pub size: u32,
+    /// This process's number on its host, below `local_size`.
+    pub local_rank: u32,
+    /// The number of ranks on this host.
+    pub local_size: u32,
+    /// This host's number, where it was given. The roster's is the one that counts.
+    pub node: Option<u32>,
+    /// Where the ranks meet.
+    pub meeting: Meeting,
+    /// The job's key; a job of one rank needs none.
+    pub key: Option<Key>,
+    /// The job's name.
+    pub job: String,
+    /// Lanes within one channel.
+    pub channel_num: u32,
+    /// What carries the bytes.
+    pub transport: TransportChoice,
+    /// Who drives the network.
+    pub mode: Mode,
+    /// The cores that this rank's threads may be pinned to; empty: no pinning.
+    pub cores: Vec<usize>,
+    /// A process that is silent for this long is taken for dead.
+    pub heartbeat_timeout: Duration,
+    /// How long one operation may take.
+    pub deadline: Duration,
+    /// How long to wait for all ranks at the start.
+    pub rendezvous_deadline: Duration,
+    /// The ports of this host; only its first rank has any.
+    pub ports: Vec<PortConfig>,
+    /// The MTU of ports that name none, in bytes.
+    pub mtu: Option<u16>,
+    /// Memory for DPDK without hugepages, in MiB.
+    pub dpdk_memory_mb: u32,
+    /// Whether DPDK uses hugepages.
+    pub hugepages: Hugepages,
+    /// Faults to inject.
+    pub faults: Faults,
+    /// Where to write a timeline.
+    pub timeline: Option<PathBuf>,
+}
+
+impl Config {
+    /// The configuration of this process: from `SHOUTER_CONFIG`'s file, our own variables, and torchrun's.
+    pub fn from_env() -> Result<Self, ConfigError> {
+        Builder::from_process()?.build()
+    }
+
+    /// The configuration by explicit lists: one address per rank, and one port per rank (or one for all). The own rank is
+    /// the one that `SHOUTER_RANK` or `RANK` gives, else the first entry whose address is this host's and whose port
+    /// is free; the port is then held. Rank 0's entry is where the ranks meet. Everything else comes from the file and
+    /// the environment, as in [`Config::from_env`].
+    pub fn from_lists(iplist: &[IpAddr], ports: &[u16], channel_num: u32) -> Result<Self, ConfigError> {
+        Builder::from_process()?.lists(iplist, ports).set("channel_num", &channel_num.to_string())?.build()
+    }
+}
+
+/// A configuration in the making.
+#[derive(Debug, Clone)]
+pub struct Builder {
+    environment: Environment,
+    layers: Layers,
+    lists: Option<(Vec<IpAddr>, Vec<u16>)>,
+}
+
+impl Builder {
+    /// Begins with this process's environment and the file that it names.
+    pub fn from_process() -> Result<Self, ConfigError> {
+        Self::from_environment(Environment::of_process())
+    }
+
+    /// Begins with the given variables and the file that they name.
+    pub fn from_environment(environment: Environment) -> Result<Self, ConfigError> {
+        let layers = Layers::read(&environment)?;
+        Ok(Self { environment, layers, lists: None })
+    }
+
+    /// Sets a key, over the file and the environment. The value is written as in an environment variable.
+    pub fn set(mut self, key: &str, value: &str) -> Result<Self, ConfigError> {
+        self.layers.set(key, layers::parse_text(key, value, &Source::Call), Source::Call)?;
+        Ok(self)
+    }
+
+    /// Gives the ranks by explicit lists; see [`Config::from_lists`].
+    #[must_use]
+    pub fn lists(mut self, iplist: &[IpAddr], ports: &[u16]) -> Self {
+        self.lists = Some((iplist.to_vec(), ports.to_vec()));
+        self
+    }
+
+    /// Checks everything and returns the configuration.
+    pub fn build(self) -> Result<Config, ConfigError> {
+        let Self { environment, layers, lists } = &self;
+        let place = match lists {
+            Some((iplist, ports)) => lists::place(layers, environment, iplist, ports)?,
+            None => place::place(layers, environment)?,
+        };
+        let key = job_key(layers, place.size)?;
+        let transports =
+            [("auto", TransportChoice::Auto), ("shm", TransportChoice::Shm), ("rud", TransportChoice::Rud)];
+        let modes = [("caller", Mode::Caller), ("dedicated", Mode::Dedicated)];
+        let hugepages = [("auto", Hugepages::Auto), ("on", Hugepages::On), ("off", Hugepages::Off)];
+        let number = |key, range, default| {
+            value::integer(layers, key, range).map(|number| number.map_or(default, |n| n as u32))
+        };
+        let time =
+            |key, default| value::duration(layers, key).map(|d| d.unwrap_or(Duration::from_secs(default)));
+        Ok(Config {
+            rank: place.rank,
+            size: place.size,
+            local_rank: place.local_rank,
+            local_size: place.local_size,
+            node: place.node,
+            meeting: place.meeting,
+            key,
+            job: job_name(layers, environment)?,
+            channel_num: number("channel_num", 1..=64, 10)?,
+            transport: value::word(layers, "transport", &transports)?.unwrap_or(TransportChoice::Auto),
+            mode: value::word(layers, "mode", &modes)?.unwrap_or(Mode::Caller),
+            cores: value::cores(layers, "cores")?.unwrap_or_default(),
+            heartbeat_timeout: time("heartbeat_timeout", 10)?,
+            deadline: time("deadline", 30 * 60)?,
+            rendezvous_deadline: time("rendezvous_deadline", 60)?,
+            ports: value::ports(layers)?,
+            mtu: value::integer(layers, "mtu", 576..=9000)?.map(|mtu| mtu as u16),
+            dpdk_memory_mb: number("dpdk_memory_mb", 64..=1 << 20, 512)?,
+            hugepages: value::word(layers, "hugepages", &hugepages)?.unwrap_or(Hugepages::Auto),
+            faults: Faults {
+                loss: value::percent(layers, "loss")?.unwrap_or(0.0),
+                corrupt: value::percent(layers, "corrupt")?.unwrap_or(0.0),
+                seed: value::integer(layers, "fault_seed", 0..=u64::MAX)?.unwrap_or(1),
+            },
+            timeline: value::path(layers, "timeline")?,
+        })
+    }
+}
+
+/// The job's key, from the key itself or from its file.
+fn job_key(layers: &Layers, size: u32) -> Result<Option<Key>, ConfigError> {
+    let text = value::text(layers, "key", |_| true)?;
+    let file = value::path(layers, "key_file")?;
+    let source = |key| layers.get(key).map_or(Source::Call, |value| value.source.clone());
+    match (text, file) {
+        (Some(_), Some(_)) => Err(ConfigError::Conflict {
+            what: format!("both `key` ({}) and `key_file` ({}) are given", source("key"), source("key_file")),
+            remedy: "give one of them".into(),
+        }),
+        (Some(text), None) => Key::from_text(&text)
+            .map(Some)
+            .map_err(|error| ConfigError::Key { source_of: source("key"), error }),
+        (None, Some(path)) => Key::from_file(&path)
+            .map(Some)
+            .map_err(|error| ConfigError::Key { source_of: source("key_file"), error }),
+        (None, None) if size == 1 => Ok(None),
+        (None, None) => Err(ConfigError::Missing {
+            key: "key".into(),
+            remedy: "the ranks of a job prove to each other that they belong to it: set SHOUTER_KEY to the same text on \
+                     every rank (`openssl rand -hex 32` makes one), or SHOUTER_KEY_FILE to a file that holds it; \
+                     `shouter run` does it by itself"
+                .into(),
+        }),
+    }
+}
+
+fn job_name(layers: &Layers, environment: &Environment) -> Result<String, ConfigError> {
+    let valid = |name: &str| {
+        (1..=64).contains(&name.len())
+            && name.chars().all(|c| c.is_ascii_alphanumeric() || "-_.:".contains(c))
+    };
+    let given = value::text(layers, "job", valid)?;
+    let of_torchrun = || environment.get("TORCHELASTIC_RUN_ID").filter(|id| valid(id)).map(str::to_owned);
+    Ok(given.or_else(of_torchrun).unwrap_or_else(|| "default".into()))
+}
+
+#[cfg(test)]
+mod tests;

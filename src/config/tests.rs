@@ -1,0 +1,308 @@
+use super::*;
+
+const KEY: &str = "0123456789012345678901234567890123456789";
+
+fn build(pairs: &[(&str, &str)]) -> Result<Config, ConfigError> {
+    Builder::from_environment(pairs.iter().copied().collect())?.build()
+}
+
+fn two_ranks<'a>(more: &[(&'a str, &'a str)]) -> Result<Config, ConfigError> {
+    let mut pairs = vec![
+        ("SHOUTER_RANK", "1"),
+        ("SHOUTER_SIZE", "2"),
+        ("SHOUTER_LOCAL_SIZE", "2"),
+        ("SHOUTER_KEY", KEY),
+        ("SHOUTER_PORT", "7000"),
+    ];
+    pairs.retain(|(name, _)| !more.iter().any(|(other, _)| other == name));
+    pairs.extend(more);
+    build(&pairs)
+}
+
+fn says(result: Result<Config, ConfigError>, parts: &[&str]) {
+    let text = result.expect_err("a configuration that cannot be used").to_string();
+    for part in parts {
+        assert!(text.contains(part), "{part:?} is not in: {text}");
+    }
+}
+
+fn with_file<T>(name: &str, text: &str, body: impl FnOnce(&str) -> T) -> T {
+    let path = std::env::temp_dir().join(format!("shouter-config-{name}-{}.toml", std::process::id()));
+    std::fs::write(&path, text).unwrap();
+    let result = body(path.to_str().unwrap());
+    std::fs::remove_file(&path).unwrap();
+    result
+}
+
+#[test]
+fn what_is_given_nowhere_has_a_default() {
+    let config = two_ranks(&[]).unwrap();
+    assert_eq!((config.rank, config.size, config.local_rank, config.local_size), (1, 2, 1, 2));
+    assert_eq!((config.meeting.host.as_str(), config.meeting.port), ("127.0.0.1", 7000));
+    assert_eq!(
+        (config.channel_num, config.transport, config.mode),
+        (10, TransportChoice::Auto, Mode::Caller)
+    );
+    assert_eq!(config.heartbeat_timeout, Duration::from_secs(10));
+    assert_eq!(config.deadline, Duration::from_secs(1800));
+    assert_eq!(config.rendezvous_deadline, Duration::from_secs(60));
+    assert_eq!((config.job.as_str(), config.faults.any()), ("default", false));
+    assert_eq!((config.dpdk_memory_mb, config.hugepages, config.mtu), (512, Hugepages::Auto, None));
+}
+
+#[test]
+fn torchrun_is_understood_and_its_port_is_left_alone() {
+    let torchrun = [
+        ("RANK", "5"),
+        ("WORLD_SIZE", "8"),
+        ("LOCAL_RANK", "1"),
+        ("LOCAL_WORLD_SIZE", "4"),
+        ("MASTER_ADDR", "head-node"),
+        ("MASTER_PORT", "29500"),
+        ("SHOUTER_KEY", KEY),
+    ];
+    let config = build(&torchrun).unwrap();
+    assert_eq!((config.rank, config.size, config.local_rank, config.local_size), (5, 8, 1, 4));
+    assert_eq!((config.meeting.host.as_str(), config.meeting.port), ("head-node", 29501));
+
+    let ours = [("SHOUTER_RANK", "6"), ("SHOUTER_LOCAL_RANK", "2"), ("SHOUTER_PORT", "7000")];
+    let config = build(&[&torchrun[..], &ours[..]].concat()).unwrap();
+    assert_eq!((config.rank, config.local_rank, config.meeting.port), (6, 2, 7000));
+}
+
+#[test]
+fn a_single_rank_needs_neither_key_nor_meeting() {
+    let config = build(&[("SHOUTER_RANK", "0"), ("SHOUTER_SIZE", "1")]).unwrap();
+    assert_eq!((config.local_rank, config.local_size), (0, 1));
+    assert!(config.key.is_none());
+}
+
+#[test]
+fn the_environment_is_laid_over_the_file_and_the_call_over_both() {
+    let text =
+        "channel_num = 3\ntransport = \"rud\"\nmode = \"dedicated\"\nhugepages = false\ncores = [0, 2]\n";
+    with_file("layers", text, |path| {
+        let config = two_ranks(&[("SHOUTER_CONFIG", path), ("SHOUTER_CHANNEL_NUM", "4")]).unwrap();
+        assert_eq!(
+            (config.channel_num, config.transport, config.mode),
+            (4, TransportChoice::Rud, Mode::Dedicated)
+        );
+        assert_eq!((config.hugepages, config.cores), (Hugepages::Off, vec![0, 2]));
+        let pairs =
+            [("SHOUTER_CONFIG", path), ("SHOUTER_CHANNEL_NUM", "4"), ("RANK", "0"), ("WORLD_SIZE", "1")];
+        let builder = Builder::from_environment(pairs.into_iter().collect()).unwrap();
+        assert_eq!(builder.set("channel_num", "5").unwrap().build().unwrap().channel_num, 5);
+    });
+}
+
+#[test]
+fn ports_are_read_from_toml_and_from_json() {
+    let toml = r#"[{device = "vhost:/a.sock", address = "10.77.0.1/24", peers = ["10.77.0.2"], mtu = 9000}]"#;
+    let json = r#"[{"device":"vhost:/a.sock","address":"10.77.0.1/24","peers":["10.77.0.2"],"mtu":9000}]"#;
+    let expected = PortConfig {
+        device: "vhost:/a.sock".into(),
+        address: Address { ip: Ipv4Addr::new(10, 77, 0, 1), prefix_len: 24 },
+        gateway: None,
+        peers: vec![Ipv4Addr::new(10, 77, 0, 2)],
+        mtu: Some(9000),
+    };
+    for text in [toml, json] {
+        assert_eq!(two_ranks(&[("SHOUTER_PORTS", text)]).unwrap().ports, [expected.clone()]);
+    }
+    with_file(
+        "ports",
+        "[[ports]]\ndevice = \"0000:3b:00.0\"\naddress = \"10.0.0.1/8\"\ngateway = \"10.9.9.9\"\n",
+        |path| {
+            let config = two_ranks(&[("SHOUTER_CONFIG", path)]).unwrap();
+            assert_eq!((config.ports.len(), config.ports[0].gateway), (1, Some(Ipv4Addr::new(10, 9, 9, 9))));
+        },
+    );
+}
+
+#[test]
+fn times_shares_and_cores_are_read() {
+    let values = [
+        ("SHOUTER_HEARTBEAT_TIMEOUT", "500ms"),
+        ("SHOUTER_DEADLINE", "2h"),
+        ("SHOUTER_RENDEZVOUS_DEADLINE", "1.5"),
+        ("SHOUTER_LOSS", "1%"),
+        ("SHOUTER_CORRUPT", "0.1 %"),
+        ("SHOUTER_CORES", "0,4-6"),
+    ];
+    let config = two_ranks(&values).unwrap();
+    assert_eq!(config.heartbeat_timeout, Duration::from_millis(500));
+    assert_eq!(config.deadline, Duration::from_secs(7200));
+    assert_eq!(config.rendezvous_deadline, Duration::from_millis(1500));
+    assert!((config.faults.loss - 0.01).abs() < 1e-12 && (config.faults.corrupt - 0.001).abs() < 1e-12);
+    assert_eq!(config.cores, [0, 4, 5, 6]);
+}
+
+#[test]
+fn a_wrong_value_is_named_with_its_place_and_what_would_do() {
+    let cases: [(&str, &str, &str); 20] = [
+        ("SHOUTER_RANK", "one", "a rank, from 0"),
+        ("SHOUTER_RANK", "-1", "a rank, from 0"),
+        ("SHOUTER_SIZE", "0", "from 1 to 65536"),
+        ("SHOUTER_SIZE", "99999999999999999999", "from 1 to 65536"),
+        ("SHOUTER_PORT", "70000", "from 1 to 65535"),
+        ("SHOUTER_CHANNEL_NUM", "0", "from 1 to 64"),
+        ("SHOUTER_TRANSPORT", "carrier-pigeon", "auto, shm, rud"),
+        ("SHOUTER_MODE", "fast", "caller, dedicated"),
+        ("SHOUTER_HEARTBEAT_TIMEOUT", "soon", "\"10s\""),
+        ("SHOUTER_HEARTBEAT_TIMEOUT", "0", "above zero"),
+        ("SHOUTER_DEADLINE", "10 parsecs", "\"30min\""),
+        ("SHOUTER_DEADLINE", "1e300", "\"30min\""),
+        ("SHOUTER_LOSS", "1", "\"0.1%\""),
+        ("SHOUTER_LOSS", "100%", "below \"100%\""),
+        ("SHOUTER_CORES", "0,0", "\"0,2-5\""),
+        ("SHOUTER_HUGEPAGES", "maybe", "auto, on, off"),
+        ("SHOUTER_MTU", "12", "from 576 to 9000"),
+        ("SHOUTER_DPDK_MEMORY_MB", "1", "from 64"),
+        ("SHOUTER_JOB", "a b", "letters, digits"),
+        ("SHOUTER_PORTS", "vhost", "a list of tables"),
+    ];
+    for (name, value, allowed) in cases {
+        says(two_ranks(&[(name, value)]), &[&format!("environment variable {name}"), value, allowed]);
+    }
+}
+
+#[test]
+fn a_wrong_port_is_named_down_to_its_field() {
+    let cases = [
+        (r#"[{address="10.0.0.1/8"}]"#, "`ports[0].device` is missing"),
+        (r#"[{device="a"}]"#, "`ports[0].address` is missing"),
+        (r#"[{device="a", address="10.0.0.1"}]"#, "`ports[0].address` cannot be \"10.0.0.1\""),
+        (r#"[{device="a", address="10.0.0.1/8"}, {device="b", address="10.0.0.1/33"}]"#, "ports[1].address"),
+        (r#"[{device="a", address="10.0.0.1/8", mtu=1}]"#, "ports[0].mtu"),
+        (r#"[{device="a", address="10.0.0.1/8", peers="10.0.0.2"}]"#, "ports[0].peers"),
+        (r#"[{device="a", address="10.0.0.1/8", colour="red"}]"#, "ports[0].colour"),
+        (r#"[7]"#, "`ports[0]` cannot be 7"),
+        (r#"{}"#, "`ports` cannot be a table"),
+    ];
+    for (text, message) in cases {
+        says(two_ranks(&[("SHOUTER_PORTS", text)]), &[message]);
+    }
+}
+
+#[test]
+fn a_file_is_blamed_with_its_line() {
+    let cases = [
+        ("\n\nchannel_num = \"ten\"\n", ":3: `channel_num` cannot be \"ten\""),
+        ("transport = 4\n", ":1: `transport` cannot be 4"),
+        ("# a\nchanel_num = 10\n", ":2: there is no key `chanel_num` (did you mean `channel_num`?)"),
+        ("rank = 1\nrank = 2\n", ":2: not valid TOML"),
+        ("size = [[[\n", "not valid TOML"),
+        ("deadline = 1979-05-27\n", ":1: `deadline` cannot be 1979-05-27"),
+        ("ports = [\n  { device = \"a\", address = \"x\" },\n]\n", ":2: `ports[0].address`"),
+    ];
+    for (text, message) in cases {
+        with_file("blame", text, |path| says(two_ranks(&[("SHOUTER_CONFIG", path)]), &[path, message]));
+    }
+    says(
+        two_ranks(&[("SHOUTER_CONFIG", "/no/such.toml")]),
+        &["/no/such.toml", "SHOUTER_CONFIG", "No such file"],
+    );
+}
+
+#[test]
+fn an_unknown_variable_is_an_error_and_a_foreign_one_is_not() {
+    says(two_ranks(&[("SHOUTER_TRANSPROT", "rud")]), &["SHOUTER_TRANSPROT", "did you mean `transport`?"]);
+    says(two_ranks(&[("SHOUTER_XYZZY", "1")]), &["no key `xyzzy`; the keys are rank, size"]);
+    assert!(two_ranks(&[("SHOUTER_LOG", "debug"), ("SHOUTER_DEMO_EPOCHS", "3"), ("SHOUT", "x")]).is_ok());
+    assert!(two_ranks(&[("SHOUTER_TRANSPORT", "")]).is_ok(), "empty counts as not set");
+}
+
+#[test]
+fn what_is_missing_is_named_with_the_remedy() {
+    says(build(&[]), &["`size` is missing", "SHOUTER_SIZE", "WORLD_SIZE", "shouter run"]);
+    says(build(&[("SHOUTER_SIZE", "2")]), &["`rank` is missing", "SHOUTER_RANK"]);
+    says(build(&[("SHOUTER_SIZE", "2"), ("RANK", "0")]), &["`local_size` is missing", "LOCAL_WORLD_SIZE"]);
+    says(
+        two_ranks(&[("SHOUTER_KEY", "")]),
+        &["`key` is missing", "SHOUTER_KEY_FILE", "openssl rand -hex 32"],
+    );
+    says(two_ranks(&[("SHOUTER_PORT", "")]), &["`port` is missing", "SHOUTER_PORT"]);
+    says(
+        two_ranks(&[("SHOUTER_LOCAL_SIZE", "1"), ("SHOUTER_LOCAL_RANK", "0")]),
+        &["`addr` is missing", "SHOUTER_ADDR"],
+    );
+    says(two_ranks(&[("SHOUTER_KEY_FILE", "/k")]), &["both `key`", "SHOUTER_KEY_FILE", "give one of them"]);
+    says(
+        two_ranks(&[("SHOUTER_KEY", ""), ("SHOUTER_KEY_FILE", "/no/key")]),
+        &["SHOUTER_KEY_FILE", "/no/key"],
+    );
+}
+
+#[test]
+fn ranks_that_cannot_be_are_refused() {
+    says(two_ranks(&[("SHOUTER_RANK", "2")]), &["rank 2 (environment variable SHOUTER_RANK)", "size 2"]);
+    says(two_ranks(&[("SHOUTER_LOCAL_SIZE", "3")]), &["local_size 3", "more ranks than the job"]);
+    says(two_ranks(&[("SHOUTER_LOCAL_RANK", "5")]), &["local_rank 5", "local_size 2"]);
+    says(two_ranks(&[("SHOUTER_LOCAL_RANK", "0")]), &["in blocks"]);
+}
+
+#[test]
+fn a_wrong_secret_is_not_repeated() {
+    with_file("secret", "key = 123456789\n", |path| {
+        let text = two_ranks(&[("SHOUTER_KEY", ""), ("SHOUTER_CONFIG", path)]).unwrap_err().to_string();
+        assert!(text.contains(":1: `key` cannot be") && !text.contains("123456789"), "{text}");
+    });
+}
+
+fn ips(list: &[&str]) -> Vec<IpAddr> {
+    list.iter().map(|ip| ip.parse().unwrap()).collect()
+}
+
+fn by_lists(pairs: &[(&str, &str)], iplist: &[&str], ports: &[u16]) -> Result<Config, ConfigError> {
+    let pairs = pairs.iter().copied().chain([("SHOUTER_KEY", KEY)]);
+    Builder::from_environment(pairs.collect())?.lists(&ips(iplist), ports).build()
+}
+
+#[test]
+fn lists_give_rank_host_and_meeting() {
+    let iplist = ["10.0.0.1", "10.0.0.1", "10.0.0.2"];
+    let config = by_lists(&[("SHOUTER_RANK", "1")], &iplist, &[7000, 7001, 7000]).unwrap();
+    assert_eq!((config.rank, config.size, config.local_rank, config.local_size), (1, 3, 1, 2));
+    assert_eq!((config.meeting.host.as_str(), config.meeting.port, config.node), ("10.0.0.1", 7000, Some(0)));
+    let config = by_lists(&[("RANK", "2")], &iplist, &[7000, 7001, 7000]).unwrap();
+    assert_eq!((config.local_rank, config.local_size, config.node), (0, 1, Some(1)));
+}
+
+#[test]
+fn processes_that_were_not_told_claim_one_entry_each() {
+    let free: Vec<TcpListener> = (0..2).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
+    let ports: Vec<u16> = free.iter().map(|listener| listener.local_addr().unwrap().port()).collect();
+    drop(free);
+    let list = ["127.0.0.1", "127.0.0.1"];
+    let first = by_lists(&[], &list, &ports).unwrap();
+    let second = by_lists(&[], &list, &ports).unwrap();
+    assert_eq!((first.rank, second.rank), (0, 1));
+    assert_eq!(first.meeting.listener.as_ref().unwrap().local_addr().unwrap().port(), ports[0]);
+    says(by_lists(&[], &list, &ports), &["every entry of this host is taken", "SHOUTER_RANK"]);
+    // TEST-NET-1 (RFC 5737) is nobody's.
+    says(by_lists(&[], &["192.0.2.1"], &[7000]), &["none of the addresses of iplist is this host's"]);
+}
+
+#[test]
+fn lists_that_cannot_be_are_refused() {
+    let told = [("SHOUTER_RANK", "0")];
+    says(by_lists(&told, &[], &[]), &["`iplist` cannot be of 0 addresses"]);
+    says(by_lists(&told, &["10.0.0.1"; 3], &[1, 2]), &["2 ports beside 3 addresses"]);
+    says(by_lists(&told, &["10.0.0.1"; 2], &[7000]), &["ranks 0 and 1 both have 10.0.0.1:7000"]);
+    says(by_lists(&told, &["10.0.0.1", "10.0.0.2", "10.0.0.1"], &[1, 1, 2]), &["rank 2", "in blocks"]);
+    says(by_lists(&told, &["10.0.0.1"], &[0]), &["`ports` cannot be 0"]);
+    says(by_lists(&[("SHOUTER_RANK", "3")], &["10.0.0.1"], &[1]), &["rank 3", "SHOUTER_RANK"]);
+    says(by_lists(&[("RANK", "0"), ("WORLD_SIZE", "4")], &["10.0.0.1"], &[1]), &["WORLD_SIZE says 4"]);
+}
+
+#[test]
+fn every_key_can_be_set_and_is_described() {
+    for spec in keys::KEYS {
+        assert!(
+            !spec.allowed.is_empty() && !spec.default.is_empty() && !spec.about.is_empty(),
+            "{}",
+            spec.name
+        );
+        assert_eq!(keys::nearest(spec.name).as_deref(), Some(spec.name));
+    }
+}

@@ -1,0 +1,13 @@
+//! The ranks of a job as a group: who belongs to it, how they find each other, and what they agree on before step 0.
+//!
+//! ```text
+//!   rank 1 ──┐
+//!   rank 2 ──┼── rank 0: one TCP connection each, over the management network
+//!   rank 3 ──┘
+//! ```
+//!
+//! The star serves set-up alone; no gradient crosses it. It is authenticated and not encrypted: whoever can read the
+//! wire sees addresses and the names of tensors, but can neither take part nor change a byte unseen, and the
+//! session's secret is derived at both ends and never sent.
+
+pub mod key;
