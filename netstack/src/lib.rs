@@ -6,5 +6,11 @@
 #![deny(unsafe_code)]
 
 pub mod device;
+pub mod ip;
 pub mod region;
+pub mod rud;
+mod scratch;
 pub mod time;
+pub mod udp;
+pub mod wheel;
+pub mod wire;

@@ -68,7 +68,8 @@ pub struct TxBatch {
 impl TxBatch {
     /// A batch with room for `capacity` frames.
     pub fn with_capacity(capacity: usize) -> Self {
-        Self { frames: Vec::with_capacity(capacity), head: 0, capacity }
+        // Twice the room, so that frames move to the front at most once per `capacity` frames.
+        Self { frames: Vec::with_capacity(2 * capacity), head: 0, capacity }
     }
 
     /// Frames that wait.
@@ -95,7 +96,7 @@ impl TxBatch {
         if self.room() == 0 {
             return false;
         }
-        if self.frames.len() == self.capacity {
+        if self.frames.len() == 2 * self.capacity {
             self.frames.drain(..self.head);
             self.head = 0;
         }

@@ -4,8 +4,19 @@
 //! never name a device; devices wrap one another (`Fault<Pcap<Loopback>>`).
 
 mod batch;
+mod fault;
+mod loopback;
+mod pcap;
+
+#[cfg(feature = "dpdk")]
+pub mod dpdk;
+#[cfg(test)]
+mod tests;
 
 pub use batch::{Frame, HEADER_CAPACITY, TxBatch};
+pub use fault::{Fault, FaultConfig, FaultConfigError, FaultCounters};
+pub use loopback::Loopback;
+pub use pcap::Pcap;
 
 use crate::time::Instant;
 

@@ -1,0 +1,161 @@
+//! Two devices in memory, back to back: what one transmits the other receives.
+
+use core::fmt;
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+use super::{Capabilities, Device, DeviceCounters, TxBatch};
+use crate::time::Instant;
+use crate::wire::{ethernet, vlan};
+
+/// Bytes in front of the IP packet in the longest frame.
+const LINK_HEADER: usize = ethernet::HEADER_LEN + vlan::TAG_LEN;
+
+/// Frames in flight in one direction; buffers go round between `waiting` and `spare`.
+struct Ring {
+    waiting: VecDeque<Vec<u8>>,
+    spare: Vec<Vec<u8>>,
+    /// Whether the device at the other end still exists.
+    open: bool,
+}
+
+impl Ring {
+    fn new(capacity: usize, frame_len: usize) -> Rc<RefCell<Self>> {
+        Rc::new(RefCell::new(Self {
+            waiting: VecDeque::with_capacity(capacity),
+            spare: (0..capacity).map(|_| Vec::with_capacity(frame_len)).collect(),
+            open: true,
+        }))
+    }
+}
+
+/// One end of a pair of in-memory devices.
+///
+/// Frames are copied at transmit, so extents are never held. A full ring takes no more frames (back pressure, not
+/// loss). Frames longer than the MTU allows are dropped and counted, as a switch would.
+///
+/// ```
+/// use shouter_netstack::device::{Device, Frame, Loopback, TxBatch};
+/// use shouter_netstack::time::Instant;
+///
+/// let (mut a, mut b) = Loopback::pair(1500, 16);
+/// let mut batch = TxBatch::with_capacity(8);
+/// batch.push(Frame::new(&[&b.mac(), &a.mac(), &[0x88, 0xb5], b"hello"], None).unwrap());
+/// assert_eq!(a.transmit(Instant::ZERO, &mut batch), 1);
+/// let mut seen = Vec::new();
+/// b.receive(Instant::ZERO, 32, &mut |frame| seen.push(frame[14..].to_vec()));
+/// assert_eq!(seen, [b"hello"]);
+/// ```
+pub struct Loopback {
+    capabilities: Capabilities,
+    mac: [u8; 6],
+    outgoing: Rc<RefCell<Ring>>,
+    incoming: Rc<RefCell<Ring>>,
+    counters: DeviceCounters,
+}
+
+impl Loopback {
+    /// Two connected devices with the given MTU and room for `capacity` frames in each direction. Their addresses
+    /// are 02:00:00:00:00:01 and 02:00:00:00:00:02.
+    pub fn pair(mtu: u16, capacity: usize) -> (Self, Self) {
+        let frame_len = usize::from(mtu) + LINK_HEADER;
+        let (there, back) = (Ring::new(capacity, frame_len), Ring::new(capacity, frame_len));
+        let end = |last, outgoing: &Rc<RefCell<Ring>>, incoming: &Rc<RefCell<Ring>>| Self {
+            capabilities: Capabilities {
+                kind: "loopback",
+                mtu,
+                burst: capacity.clamp(1, 64) as u16,
+                tx_ipv4_checksum: false,
+            },
+            mac: [2, 0, 0, 0, 0, last],
+            outgoing: Rc::clone(outgoing),
+            incoming: Rc::clone(incoming),
+            counters: DeviceCounters::default(),
+        };
+        (end(1, &there, &back), end(2, &back, &there))
+    }
+
+    /// The same device under another address.
+    #[must_use]
+    pub fn with_mac(mut self, mac: [u8; 6]) -> Self {
+        self.mac = mac;
+        self
+    }
+}
+
+impl fmt::Debug for Loopback {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Loopback")
+            .field("capabilities", &self.capabilities)
+            .field("mac", &self.mac)
+            .field("counters", &self.counters)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Drop for Loopback {
+    fn drop(&mut self) {
+        self.outgoing.borrow_mut().open = false;
+        self.incoming.borrow_mut().open = false;
+    }
+}
+
+impl Device for Loopback {
+    fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
+    }
+
+    fn mac(&self) -> [u8; 6] {
+        self.mac
+    }
+
+    fn link_up(&mut self) -> bool {
+        self.outgoing.borrow().open
+    }
+
+    fn transmit(&mut self, _now: Instant, batch: &mut TxBatch) -> usize {
+        let longest = usize::from(self.capabilities.mtu) + LINK_HEADER;
+        let mut ring = self.outgoing.borrow_mut();
+        let mut taken = 0;
+        for frame in batch.frames() {
+            if frame.len() > longest {
+                self.counters.dropped += 1;
+                taken += 1;
+                continue;
+            }
+            let Some(mut buffer) = ring.spare.pop() else {
+                break;
+            };
+            buffer.clear();
+            buffer.extend_from_slice(frame.header());
+            if let Some(extent) = frame.extent() {
+                buffer.extend_from_slice(extent.as_bytes());
+            }
+            self.counters.tx_frames += 1;
+            self.counters.tx_bytes += buffer.len() as u64;
+            ring.waiting.push_back(buffer);
+            taken += 1;
+        }
+        batch.consume(taken);
+        taken
+    }
+
+    fn receive(&mut self, _now: Instant, budget: usize, sink: &mut impl FnMut(&[u8])) -> usize {
+        for count in 0..budget {
+            // The ring is not borrowed while the sink runs, so the sink may use the other end.
+            let Some(buffer) = self.incoming.borrow_mut().waiting.pop_front() else {
+                return count;
+            };
+            self.counters.rx_frames += 1;
+            self.counters.rx_bytes += buffer.len() as u64;
+            sink(&buffer);
+            self.incoming.borrow_mut().spare.push(buffer);
+        }
+        budget
+    }
+
+    fn counters(&self) -> DeviceCounters {
+        self.counters
+    }
+}

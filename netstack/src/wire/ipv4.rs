@@ -1,0 +1,215 @@
+//! IPv4 headers (RFC 791). Options are skipped on receive and never sent; fragments are recognised, not reassembled.
+
+use core::net::Ipv4Addr;
+use core::num::NonZeroU8;
+
+use super::{Malformed, checksum};
+
+/// Bytes of a header without options: all that this stack sends.
+pub const HEADER_LEN: usize = 20;
+
+/// Largest payload of a packet without options.
+pub const MAX_PAYLOAD: usize = u16::MAX as usize - HEADER_LEN;
+
+/// What an IPv4 packet carries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Protocol {
+    /// ICMP (1).
+    Icmp,
+    /// TCP (6).
+    Tcp,
+    /// UDP (17).
+    Udp,
+    /// Any other number.
+    Other(u8),
+}
+
+impl From<u8> for Protocol {
+    #[inline]
+    fn from(value: u8) -> Self {
+        match value {
+            1 => Self::Icmp,
+            6 => Self::Tcp,
+            17 => Self::Udp,
+            other => Self::Other(other),
+        }
+    }
+}
+
+impl From<Protocol> for u8 {
+    #[inline]
+    fn from(value: Protocol) -> Self {
+        match value {
+            Protocol::Icmp => 1,
+            Protocol::Tcp => 6,
+            Protocol::Udp => 17,
+            Protocol::Other(other) => other,
+        }
+    }
+}
+
+/// A view of an IPv4 packet whose version and lengths have been checked; its checksum has not.
+#[derive(Clone, Copy, Debug)]
+pub struct Packet<'a> {
+    header: &'a [u8; HEADER_LEN],
+    options: &'a [u8],
+    payload: &'a [u8],
+}
+
+impl<'a> Packet<'a> {
+    /// A view of `bytes`, trimmed to the packet's own length (Ethernet pads short frames).
+    ///
+    /// # Errors
+    /// [`Malformed::Truncated`] if bytes are missing, [`Malformed::Unsupported`] if it is not version 4, and
+    /// [`Malformed::Length`] if the header is shorter than 20 bytes or longer than the packet.
+    #[inline]
+    pub fn new(bytes: &'a [u8]) -> Result<Self, Malformed> {
+        let (header, rest) = bytes.split_first_chunk::<HEADER_LEN>().ok_or(Malformed::Truncated)?;
+        //= RFC 1122 section 3.2.1.1: a datagram whose version is not 4 is silently discarded.
+        if header[0] >> 4 != 4 {
+            return Err(Malformed::Unsupported);
+        }
+        let header_len = usize::from(header[0] & 0x0f) * 4;
+        let total_len = usize::from(u16::from_be_bytes([header[2], header[3]]));
+        let (Some(options_len), Some(rest_len)) =
+            (header_len.checked_sub(HEADER_LEN), total_len.checked_sub(HEADER_LEN))
+        else {
+            return Err(Malformed::Length);
+        };
+        let rest = rest.get(..rest_len).ok_or(Malformed::Truncated)?;
+        let (options, payload) = rest.split_at_checked(options_len).ok_or(Malformed::Length)?;
+        Ok(Self { header, options, payload })
+    }
+
+    /// Whether the header's checksum is right.
+    #[inline]
+    pub fn checksum_ok(&self) -> bool {
+        //= RFC 1122 section 3.2.1.2: the header checksum of every received datagram is verified.
+        let sum = checksum::Sum::new().add(self.header);
+        if self.options.is_empty() { sum.is_valid() } else { sum.add(self.options).is_valid() }
+    }
+
+    /// Where the packet comes from.
+    #[inline]
+    pub fn source(&self) -> Ipv4Addr {
+        Ipv4Addr::new(self.header[12], self.header[13], self.header[14], self.header[15])
+    }
+
+    /// Where it goes.
+    #[inline]
+    pub fn destination(&self) -> Ipv4Addr {
+        Ipv4Addr::new(self.header[16], self.header[17], self.header[18], self.header[19])
+    }
+
+    /// What it carries.
+    #[inline]
+    pub fn protocol(&self) -> Protocol {
+        self.header[9].into()
+    }
+
+    /// Hops it may still take.
+    #[inline]
+    pub fn ttl(&self) -> u8 {
+        self.header[8]
+    }
+
+    /// Differentiated services code point and ECN bits.
+    #[inline]
+    pub fn traffic_class(&self) -> u8 {
+        self.header[1]
+    }
+
+    /// Whether it is a piece of a larger datagram.
+    #[inline]
+    pub fn is_fragment(&self) -> bool {
+        // More Fragments, or an offset that is not zero.
+        u16::from_be_bytes([self.header[6], self.header[7]]) & 0x3fff != 0
+    }
+
+    /// The options, padded to a multiple of four bytes.
+    pub fn options(&self) -> &'a [u8] {
+        self.options
+    }
+
+    /// What the packet carries.
+    #[inline]
+    pub fn payload(&self) -> &'a [u8] {
+        self.payload
+    }
+}
+
+/// An IPv4 header without options as a value: a whole packet that must not be fragmented.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Repr {
+    /// Where the packet comes from.
+    pub source: Ipv4Addr,
+    /// Where it goes.
+    pub destination: Ipv4Addr,
+    /// What it carries.
+    pub protocol: Protocol,
+    /// Hops it may take.
+    pub ttl: NonZeroU8,
+    /// Differentiated services code point and ECN bits.
+    pub traffic_class: u8,
+    payload_len: u16,
+}
+
+impl Repr {
+    /// A header for `payload_len` bytes, with 64 hops and traffic class 0. `None` above [`MAX_PAYLOAD`].
+    pub fn new(
+        source: Ipv4Addr,
+        destination: Ipv4Addr,
+        protocol: Protocol,
+        payload_len: usize,
+    ) -> Option<Self> {
+        if payload_len > MAX_PAYLOAD {
+            return None;
+        }
+        //= RFC 1122 section 3.2.1.7: a default TTL large enough for the Internet; 64 is the assigned number.
+        let ttl = NonZeroU8::new(64)?;
+        Some(Self { source, destination, protocol, ttl, traffic_class: 0, payload_len: payload_len as u16 })
+    }
+
+    /// Bytes behind the header.
+    pub fn payload_len(&self) -> usize {
+        usize::from(self.payload_len)
+    }
+
+    /// The header of `packet`, its checksum verified.
+    ///
+    /// # Errors
+    /// [`Malformed::Checksum`]; [`Malformed::Fragment`]; [`Malformed::Unsupported`] if its TTL is zero.
+    pub fn parse(packet: &Packet<'_>) -> Result<Self, Malformed> {
+        if !packet.checksum_ok() {
+            return Err(Malformed::Checksum);
+        }
+        if packet.is_fragment() {
+            return Err(Malformed::Fragment);
+        }
+        Ok(Self {
+            source: packet.source(),
+            destination: packet.destination(),
+            protocol: packet.protocol(),
+            ttl: NonZeroU8::new(packet.ttl()).ok_or(Malformed::Unsupported)?,
+            traffic_class: packet.traffic_class(),
+            payload_len: u16::try_from(packet.payload().len()).map_err(|_| Malformed::Length)?,
+        })
+    }
+
+    /// The header as bytes, checksum included.
+    pub fn emit(&self) -> [u8; HEADER_LEN] {
+        let mut out = [0; HEADER_LEN];
+        out[0] = 0x45;
+        out[1] = self.traffic_class;
+        out[2..4].copy_from_slice(&(self.payload_len + HEADER_LEN as u16).to_be_bytes());
+        //= RFC 6864 section 4.1: an atomic datagram (DF set, not a fragment) may carry any ID; it is zero here.
+        out[6] = 0x40;
+        out[8] = self.ttl.get();
+        out[9] = self.protocol.into();
+        out[12..16].copy_from_slice(&self.source.octets());
+        out[16..].copy_from_slice(&self.destination.octets());
+        let sum = checksum::checksum(&out);
+        out[10..12].copy_from_slice(&sum.to_be_bytes());
+        out
+    }
+}

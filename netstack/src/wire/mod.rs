@@ -1,0 +1,49 @@
+//! Headers: checked views over bytes, and representations that can only hold what is valid.
+//!
+//! Each protocol comes at two levels. The *view* (`ethernet::Frame`, `ipv4::Packet`...) borrows bytes, checks once
+//! that the header is all there, and then reads fields without further checks. The *representation* (`Repr`) is a
+//! plain value that holds only what the protocol allows; it parses from a view, and emits as a byte array of fixed
+//! size, which cannot fail. Nothing allocates and no input can make a parser panic.
+//!
+//! ```text
+//!   | Ethernet 14 | VLAN 4? | ARP 28                           |
+//!   | Ethernet 14 | VLAN 4? | IPv4 20 | ICMP 8 | data          |
+//!   | Ethernet 14 | VLAN 4? | IPv4 20 | UDP 8  | RUD | message |
+//! ```
+#![forbid(unsafe_code)]
+
+pub mod arp;
+pub mod checksum;
+pub mod ethernet;
+pub mod icmpv4;
+pub mod ipv4;
+pub mod rud;
+pub mod udp;
+pub mod vlan;
+
+#[cfg(test)]
+mod tests;
+
+/// Why bytes are not the header they were taken for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Malformed {
+    /// Fewer bytes than the header, or than its length field promises.
+    #[error(
+        "truncated: fewer bytes than the header or its length field asks for; the sender or the link cut it"
+    )]
+    Truncated,
+    /// A length field that cannot be right.
+    #[error("a length field contradicts the header it stands in; drop it, the sender is broken")]
+    Length,
+    /// Another version, hardware type or operation than this stack speaks.
+    #[error("a version, type or code that this stack does not speak; drop it")]
+    Unsupported,
+    /// The checksum does not match the bytes.
+    #[error(
+        "the checksum does not match the bytes: they changed on the way; drop it, the sender will resend"
+    )]
+    Checksum,
+    /// An IPv4 fragment. Fragments are not reassembled.
+    #[error("an IPv4 fragment, which this stack does not reassemble; lower the sender's MTU to the path's")]
+    Fragment,
+}
