@@ -1,0 +1,139 @@
+//! What a shard's tasks may reach while they run: the queue, the timers, the links to other shards.
+//!
+//! A [`Context`] lives in its reactor and is moved into a thread-local for the length of a turn, so the free
+//! functions (`spawn`, `sleep`, `submit_to`) find it, and a caller-driven shard can be turned by another thread next
+//! time. Everything in it is `Send`; the move costs a pointer swap.
+//!
+//! The rule that keeps the `RefCell` quiet: inside [`with`] no foreign code runs. Wakers are cloned, woken and dropped
+//! outside, for the last reference to a task's waker may schedule the task, which comes back here.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::task::Waker;
+
+use async_task::Runnable;
+
+use super::Instant;
+use super::mesh::{Calls, Links};
+use super::shared::Shared;
+use super::timer::Timers;
+
+thread_local! {
+    static CURRENT: RefCell<Option<Box<Context>>> = const { RefCell::new(None) };
+}
+
+/// One shard's state, as seen by its tasks.
+pub(super) struct Context {
+    /// Identity, and the part that other threads may touch.
+    pub(super) shared: Arc<Shared>,
+    /// Whether the shard stays on one thread, so that its tasks need not be `Send`.
+    pub(super) local: bool,
+    /// Time of this turn.
+    pub(super) now: Instant,
+    /// Tasks to run, first in first out.
+    pub(super) ready: VecDeque<Runnable>,
+    pub(super) timers: Timers,
+    pub(super) calls: Calls,
+    pub(super) links: Links,
+    pub(super) tasks: Tasks,
+}
+
+impl Context {
+    pub(super) fn new(shared: Arc<Shared>, links: Links, local: bool) -> Self {
+        Self {
+            shared,
+            local,
+            now: Instant::ZERO,
+            ready: VecDeque::with_capacity(64),
+            timers: Timers::default(),
+            calls: Calls::default(),
+            links,
+            tasks: Tasks::default(),
+        }
+    }
+}
+
+/// Runs `f` on the shard that this thread is turning; `None` if it is turning none.
+#[inline]
+pub(super) fn with<R>(f: impl FnOnce(&mut Context) -> R) -> Option<R> {
+    CURRENT.try_with(|current| current.borrow_mut().as_deref_mut().map(f)).ok().flatten()
+}
+
+/// As [`with`], but only if the shard is the one with this `uid`.
+#[inline]
+pub(super) fn with_uid<R>(uid: u64, f: impl FnOnce(&mut Context) -> R) -> Option<R> {
+    with(|context| (context.shared.uid == uid).then(|| f(context))).flatten()
+}
+
+/// A visit: `home`'s context is the thread's current one until this is dropped, also by a panic.
+pub(super) struct Entered<'a> {
+    home: &'a mut Option<Box<Context>>,
+    previous: Option<Box<Context>>,
+    installed: bool,
+}
+
+/// Makes the context in `home` the current one. Visits nest: a task of one shard may drive another.
+#[inline]
+pub(super) fn enter(home: &mut Option<Box<Context>>) -> Entered<'_> {
+    let mut slot = home.take();
+    let installed = CURRENT.try_with(|current| std::mem::swap(&mut *current.borrow_mut(), &mut slot)).is_ok();
+    if installed {
+        Entered { home, previous: slot, installed }
+    } else {
+        // This thread is being torn down: run without the free functions.
+        *home = slot;
+        Entered { home, previous: None, installed }
+    }
+}
+
+impl Drop for Entered<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        if self.installed {
+            let previous = self.previous.take();
+            *self.home = CURRENT.try_with(|current| current.replace(previous)).ok().flatten();
+        }
+    }
+}
+
+/// A waker for every task that has not finished, so that a shard that stops can drop all its futures.
+#[derive(Default)]
+pub(super) struct Tasks {
+    wakers: Vec<Option<Waker>>,
+    free: Vec<usize>,
+    live: usize,
+}
+
+impl Tasks {
+    /// A place for a task about to be made.
+    pub(super) fn reserve(&mut self) -> usize {
+        self.live += 1;
+        self.free.pop().unwrap_or_else(|| {
+            self.wakers.push(None);
+            self.wakers.len() - 1
+        })
+    }
+
+    /// Fills the place.
+    pub(super) fn fill(&mut self, key: usize, waker: Waker) {
+        self.wakers[key] = Some(waker);
+    }
+
+    /// Frees the place; the waker is returned to be dropped outside of [`with`].
+    pub(super) fn release(&mut self, key: usize) -> Option<Waker> {
+        self.live -= 1;
+        self.free.push(key);
+        self.wakers[key].take()
+    }
+
+    /// Tasks whose futures exist.
+    pub(super) fn live(&self) -> usize {
+        self.live
+    }
+
+    /// All wakers; the places stay taken until the futures are dropped.
+    pub(super) fn take_wakers(&mut self) -> Vec<Waker> {
+        self.wakers.iter_mut().filter_map(Option::take).collect()
+    }
+}

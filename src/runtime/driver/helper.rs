@@ -1,0 +1,126 @@
+//! The thread that answers the network while nobody drives.
+//!
+//! A trainer that computes for 200 ms between two all-reduces would otherwise leave its peers' frames
+//! unacknowledged for that long. The helper sleeps most of the time; it looks more often while there is traffic, and
+//! leaves the seat after one turn when a caller wants it.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use crossbeam::sync::Parker;
+
+use super::{DriveError, DriverOptions, Inner};
+use crate::runtime::{Activity, Clock, Poller, panic_message};
+
+/// Idle looks at the network before the helper slows down: 16 of half a millisecond.
+const LOOKS_BEFORE_SLOW: u32 = 16;
+/// Turns in one sitting; then the seat is offered, and taken again.
+const TURNS_PER_SITTING: u32 = 256;
+/// Shortest sleep, so that a deadline in the past cannot make the helper spin.
+const SHORTEST_SLEEP: Duration = Duration::from_micros(50);
+
+/// The running helper.
+pub(super) struct Helper {
+    thread: JoinHandle<()>,
+}
+
+impl Helper {
+    /// Starts the thread; it ends when the shard is asked to stop.
+    pub(super) fn start<P: Poller + Send + 'static>(
+        inner: Arc<Inner<P>>,
+        options: &DriverOptions,
+    ) -> Result<Self, DriveError> {
+        let parker = Parker::new();
+        inner.shared.set_helper(parker.unparker().clone());
+        let (active, slow) = (options.active_period, options.idle_period);
+        let thread = std::thread::Builder::new()
+            .name(options.name.clone())
+            .spawn(move || run(&inner, &parker, active, slow))
+            .map_err(|error| DriveError::NoHelper(error.to_string()))?;
+        Ok(Self { thread })
+    }
+
+    /// Waits for its end.
+    pub(super) fn join(self) {
+        // It catches the engine's panics, so there is no panic of its own to report.
+        let _ = self.thread.join();
+    }
+}
+
+fn run<P: Poller + Send + 'static>(inner: &Inner<P>, parker: &Parker, active: Duration, slow: Duration) {
+    let mut quiet_looks = 0;
+    let mut drives = 0;
+    while !inner.shared.is_stopping() {
+        let seen = inner.drives.load(Ordering::Relaxed);
+        let mut activity = Activity::from_busy(seen != drives);
+        drives = seen;
+        let mut deadline = None;
+        match inner.contending.load(Ordering::SeqCst) == 0 {
+            true => match sit(inner) {
+                Look::Done(done, next) => {
+                    activity = activity.or(done);
+                    deadline = next;
+                    drives = drives.wrapping_add(1); // Our own sitting counted itself.
+                }
+                Look::Taken => activity = Activity::Busy,
+                Look::Dead => return,
+            },
+            false => activity = Activity::Busy,
+        }
+        quiet_looks = if activity.is_busy() { 0 } else { quiet_looks + 1 };
+        let period = if quiet_looks < LOOKS_BEFORE_SLOW { active } else { slow };
+        let until =
+            deadline.map_or(period, |at| at.saturating_since(Clock.now()).clamp(SHORTEST_SLEEP, period));
+        inner.shared.helper_sleeps();
+        if !inner.shared.has_attention() && !inner.shared.is_stopping() {
+            parker.park_timeout(until);
+        }
+        inner.shared.helper_woke();
+    }
+}
+
+/// What came of an attempt to take the seat.
+enum Look {
+    /// Turned at least once; and when the engine wants its next turn.
+    Done(Activity, Option<crate::runtime::Instant>),
+    /// A caller drives.
+    Taken,
+    /// The engine panicked: there is nothing left to do.
+    Dead,
+}
+
+/// Takes the seat if it is free and turns while there is something to do and no caller wants it.
+fn sit<P: Poller + Send + 'static>(inner: &Inner<P>) -> Look {
+    let Some(mut seat) = inner.try_seat() else { return Look::Taken };
+    inner.helper_seated.store(true, Ordering::Relaxed);
+    let mut look = Look::Dead;
+    if seat.dead.is_none() {
+        let reactor = &mut seat.reactor;
+        let turned = catch_unwind(AssertUnwindSafe(|| {
+            let mut any = Activity::Idle;
+            for _ in 0..TURNS_PER_SITTING {
+                let activity = inner.turn(reactor, Clock.now());
+                any = any.or(activity);
+                fence(Ordering::SeqCst);
+                if !activity.is_busy() || inner.contending.load(Ordering::Relaxed) != 0 {
+                    break;
+                }
+            }
+            Look::Done(any, reactor.next_deadline())
+        }));
+        match turned {
+            Ok(done) => look = done,
+            Err(payload) => {
+                let message = panic_message(&*payload);
+                tracing::error!(%message, "the network engine panicked while the helper drove it");
+                seat.dead = Some(message);
+            }
+        }
+    }
+    inner.helper_seated.store(false, Ordering::Relaxed);
+    inner.leave(seat);
+    look
+}

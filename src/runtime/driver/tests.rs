@@ -1,0 +1,266 @@
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
+use std::time::Duration;
+
+use super::*;
+use crate::runtime::{completion, sleep, spawn, yield_now};
+
+/// A made-up peer: every request is answered a few turns later, out of order of who waits.
+#[derive(Default)]
+struct Engine {
+    turns: u64,
+    requests: VecDeque<(u64, u64)>,
+    answers: Vec<u64>,
+}
+
+impl Engine {
+    fn request(&mut self, id: u64) {
+        self.requests.push_back((id, self.turns + 3 + id % 5));
+    }
+
+    fn answer(&mut self, id: u64) -> Option<u64> {
+        let at = self.answers.iter().position(|answer| *answer == id)?;
+        Some(self.answers.swap_remove(at))
+    }
+}
+
+impl Poller for Engine {
+    fn poll(&mut self, _now: Instant) -> Activity {
+        self.turns += 1;
+        let (before, turns) = (self.answers.len(), self.turns);
+        let answers = &mut self.answers;
+        self.requests.retain(|(id, due)| {
+            let wait = *due > turns;
+            if !wait {
+                answers.push(*id);
+            }
+            wait
+        });
+        Activity::from_busy(self.answers.len() != before)
+    }
+}
+
+fn options() -> DriverOptions {
+    DriverOptions { idle: IdlePolicy::detect(4), ..DriverOptions::default() }
+}
+
+fn in_30_s() -> Option<Instant> {
+    Some(Clock.now() + Duration::from_secs(30))
+}
+
+#[test]
+fn one_thread_drives_its_own_requests() {
+    let driver = Driver::new(Engine::default(), options()).unwrap();
+    for id in 0..1_000 {
+        driver.with(move |engine| engine.request(id)).unwrap();
+        assert_eq!(driver.drive_until(move |engine| engine.answer(id), in_30_s()), Ok(id));
+    }
+}
+
+#[test]
+fn four_threads_block_at_once_and_all_are_served() {
+    for policy in [IdlePolicy::EXCLUSIVE, IdlePolicy::SHARED, IdlePolicy::FRUGAL] {
+        let driver = Driver::new(Engine::default(), DriverOptions { idle: policy, ..options() }).unwrap();
+        std::thread::scope(|scope| {
+            for thread in 0..4_u64 {
+                let driver = &driver;
+                scope.spawn(move || {
+                    for n in 0..2_000 {
+                        let id = n * 4 + thread;
+                        driver.with(move |engine| engine.request(id)).unwrap();
+                        let answer = driver.drive_until(move |engine| engine.answer(id), in_30_s());
+                        assert_eq!(answer, Ok(id), "{policy:?}");
+                    }
+                });
+            }
+        });
+        assert_eq!(driver.with(|engine| engine.requests.len() + engine.answers.len()), Ok(0));
+        assert!(driver.inner().waiters.is_empty());
+    }
+}
+
+#[test]
+fn a_deadline_frees_the_driver_and_those_who_wait() {
+    let driver = Driver::new(Engine::default(), options()).unwrap();
+    std::thread::scope(|scope| {
+        for millis in [5, 10, 20] {
+            let driver = &driver;
+            scope.spawn(move || {
+                let begin = Clock.now();
+                let deadline = begin + Duration::from_millis(millis);
+                let never = driver.drive_until(|engine| engine.answer(u64::MAX), Some(deadline));
+                assert!(matches!(never, Err(DriveError::Timeout { .. })), "{never:?}");
+                assert!(Clock.now() >= deadline);
+            });
+        }
+    });
+    assert!(driver.inner().waiters.is_empty(), "who timed out left the list");
+}
+
+#[test]
+fn who_waits_takes_over_when_the_driver_leaves() {
+    // The goals are reached by turning alone, one long after the other, so each driver but the last leaves others behind.
+    let driver = Driver::new(Engine::default(), options()).unwrap();
+    std::thread::scope(|scope| {
+        for goal in [50, 500, 5_000, 10_000] {
+            let driver = &driver;
+            scope.spawn(move || {
+                driver.with(move |engine| engine.requests.push_back((goal, engine.turns + goal))).unwrap();
+                assert_eq!(driver.drive_until(move |engine| engine.answer(goal), in_30_s()), Ok(goal));
+            });
+        }
+    });
+}
+
+/// Panics in its third turn.
+struct Faulty(u32);
+
+impl Poller for Faulty {
+    fn poll(&mut self, _now: Instant) -> Activity {
+        self.0 += 1;
+        assert!(self.0 < 3, "the third turn is unlucky");
+        Activity::Busy
+    }
+}
+
+#[test]
+fn a_panicking_engine_is_an_error_for_everybody_and_ever_after() {
+    let driver = Driver::new(Faulty(0), options()).unwrap();
+    let is_panic = |result: Result<(), DriveError>| match result {
+        Err(DriveError::Panicked { message }) => assert!(message.contains("unlucky"), "{message}"),
+        other => panic!("expected the engine's panic, got {other:?}"),
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| is_panic(driver.drive_until(|_| None, in_30_s())));
+        }
+    });
+    is_panic(driver.drive_until(|_| Some(()), None));
+    is_panic(driver.with(|_| ()));
+}
+
+#[test]
+fn driving_from_inside_is_refused() {
+    let driver = Arc::new(Driver::new(Engine::default(), options()).unwrap());
+    let inside = driver.clone();
+    let nested = driver.with(move |_| inside.with(|_| ())).unwrap();
+    assert_eq!(nested, Err(DriveError::Reentered));
+}
+
+/// Answers knocks from another thread, as a stack answers frames.
+struct Door {
+    knocks: Arc<AtomicU64>,
+    answered: Arc<AtomicU64>,
+    seen: u64,
+}
+
+impl Poller for Door {
+    fn poll(&mut self, _now: Instant) -> Activity {
+        let knocks = self.knocks.load(Ordering::Acquire);
+        let news = knocks != self.seen;
+        self.seen = knocks;
+        self.answered.store(knocks, Ordering::Release);
+        Activity::from_busy(news)
+    }
+}
+
+#[test]
+fn the_helper_answers_while_nobody_drives() {
+    let (knocks, answered) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+    let door = Door { knocks: knocks.clone(), answered: answered.clone(), seen: 0 };
+    let driver = Driver::new(door, options()).unwrap();
+    for knock in 1..=50 {
+        knocks.store(knock, Ordering::Release);
+        let late = Clock.now() + Duration::from_secs(10);
+        while answered.load(Ordering::Acquire) != knock {
+            assert!(Clock.now() < late, "knock {knock} was not answered");
+            std::thread::yield_now();
+        }
+    }
+    drop(driver);
+}
+
+#[test]
+fn submissions_from_outside_wake_the_helper() {
+    let slow = DriverOptions {
+        active_period: Duration::from_secs(60),
+        idle_period: Duration::from_secs(60),
+        ..options()
+    };
+    let driver = Driver::new((), slow).unwrap();
+    for n in 0..200 {
+        assert_eq!(driver.remote().submit(move || n).wait(IdlePolicy::FRUGAL, in_30_s()), Ok(n));
+    }
+    let begin = Clock.now();
+    drop(driver);
+    assert!(Clock.now().saturating_since(begin) < Duration::from_secs(30), "the helper slept on");
+}
+
+#[test]
+fn tasks_on_a_driver_run_whoever_drives() {
+    let driver = Driver::new((), options()).unwrap();
+    let (give, take) = completion();
+    driver
+        .with(|()| {
+            spawn(async move {
+                for _ in 0..20 {
+                    sleep(Duration::from_micros(100)).await;
+                    yield_now().await;
+                }
+                give.complete(7);
+            })
+            .detach();
+        })
+        .unwrap();
+    // First a caller drives for a while, then only the helper.
+    let _ = driver.drive_until(|()| None::<()>, Some(Clock.now() + Duration::from_millis(1)));
+    assert_eq!(take.wait(IdlePolicy::FRUGAL, in_30_s()), Ok(7));
+    let local = driver.remote().run(|| async {}).wait(IdlePolicy::FRUGAL, in_30_s());
+    assert_eq!(local, Err(crate::runtime::CompletionError::NotLocal));
+}
+
+#[test]
+fn dropping_a_driver_drops_the_futures_of_its_tasks() {
+    struct Flag(Arc<AtomicBool>);
+    impl Drop for Flag {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::Release);
+        }
+    }
+    let dropped = Arc::new(AtomicBool::new(false));
+    let driver = Driver::new((), options()).unwrap();
+    let flag = Flag(dropped.clone());
+    driver
+        .with(move |()| {
+            spawn(async move {
+                let _flag = flag;
+                std::future::pending::<()>().await;
+            })
+            .detach();
+        })
+        .unwrap();
+    drop(driver);
+    assert!(dropped.load(Ordering::Acquire));
+}
+
+#[test]
+fn a_caller_is_not_kept_out_by_a_helper_with_endless_work() {
+    /// Always busy.
+    struct Mill(Arc<AtomicU32>);
+    impl Poller for Mill {
+        fn poll(&mut self, _now: Instant) -> Activity {
+            self.0.fetch_add(1, Ordering::Relaxed);
+            Activity::Busy
+        }
+    }
+    let turns = Arc::new(AtomicU32::new(0));
+    let driver = Driver::new(Mill(turns.clone()), options()).unwrap();
+    for n in 0..500 {
+        assert_eq!(driver.with(move |_| n), Ok(n));
+    }
+    let late = Clock.now() + Duration::from_secs(10);
+    while turns.load(Ordering::Relaxed) == 0 {
+        assert!(Clock.now() < late, "the helper never turned");
+        std::thread::yield_now();
+    }
+}

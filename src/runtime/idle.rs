@@ -1,0 +1,184 @@
+//! What to do when a turn brought nothing: spin, then yield, then park.
+//!
+//! With a core to itself a waiting loop spins, for a message is worth most when it is seen within 100 ns. With
+//! more ranks than cores whoever spins keeps the one it waits for from running, so it must hand over the core after a
+//! handful of tries. [`IdlePolicy`] holds the numbers, [`Backoff`] the place in the sequence.
+
+use std::time::Duration;
+
+use super::{Activity, Clock, CoreAllowance, Instant};
+
+/// How long a waiting loop spins and yields before it parks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IdlePolicy {
+    /// Idle turns that only execute a PAUSE.
+    pub spins: u32,
+    /// Idle turns after those that each give up the core once (`sched_yield`).
+    pub yields: u32,
+    /// Length of the first park after those; each further one doubles.
+    pub first_park: Duration,
+    /// Longest park. Work that no one announces (a frame in a NIC queue, a word in shared memory) waits at
+    /// most this long, plus the kernel's timer slack (50 us by default).
+    pub longest_park: Duration,
+}
+
+impl IdlePolicy {
+    /// For a thread with a core to itself: about two milliseconds of spinning before it becomes polite.
+    pub const EXCLUSIVE: Self = Self {
+        spins: 20_000,
+        yields: 2_000,
+        first_park: Duration::from_micros(20),
+        longest_park: Duration::from_micros(200),
+    };
+
+    /// For threads that share cores: yields almost at once.
+    pub const SHARED: Self = Self {
+        spins: 8,
+        yields: 1_000,
+        first_park: Duration::from_micros(20),
+        longest_park: Duration::from_micros(500),
+    };
+
+    /// For threads that must leave the CPU to others (quota below one CPU, or a background helper).
+    pub const FRUGAL: Self = Self {
+        spins: 8,
+        yields: 8,
+        first_park: Duration::from_micros(50),
+        longest_park: Duration::from_millis(1),
+    };
+
+    /// For `local_ranks` processes that wait at the same time on the same `cores` whole cores
+    /// ([`CoreAllowance::whole_cores`]).
+    ///
+    /// Ranks that a launcher has bound to disjoint cores do not share: pass 1 for `local_ranks` then.
+    pub const fn for_ranks(local_ranks: usize, cores: usize) -> Self {
+        if cores == 0 {
+            Self::FRUGAL
+        } else if local_ranks > cores {
+            Self::SHARED
+        } else {
+            Self::EXCLUSIVE
+        }
+    }
+
+    /// [`IdlePolicy::for_ranks`] with the cores that this process was found to have.
+    pub fn detect(local_ranks: usize) -> Self {
+        Self::for_ranks(local_ranks, CoreAllowance::detect().whole_cores())
+    }
+}
+
+/// What to do next, as [`Backoff::step`] decides it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Go on at once.
+    Go,
+    /// Execute a PAUSE.
+    Spin,
+    /// Give up the core once.
+    Yield,
+    /// Sleep, at most this long.
+    Park(Duration),
+}
+
+/// The place of one waiting loop in the sequence spin, yield, park.
+///
+/// ```
+/// use shouter::runtime::{Activity, Backoff, IdlePolicy};
+/// use std::sync::atomic::{AtomicBool, Ordering};
+///
+/// let ready = AtomicBool::new(false);
+/// std::thread::scope(|scope| {
+///     scope.spawn(|| ready.store(true, Ordering::Release));
+///     let mut idle = Backoff::new(IdlePolicy::for_ranks(2, 1));
+///     while !ready.load(Ordering::Acquire) {
+///         idle.wait(Activity::Idle, None);
+///     }
+/// });
+/// ```
+#[derive(Clone, Debug)]
+pub struct Backoff {
+    policy: IdlePolicy,
+    idle_turns: u32,
+    next_park: Duration,
+}
+
+impl Backoff {
+    /// At the start of the sequence.
+    pub fn new(policy: IdlePolicy) -> Self {
+        Self { policy, idle_turns: 0, next_park: policy.first_park }
+    }
+
+    /// Back to the start of the sequence.
+    #[inline]
+    pub fn reset(&mut self) {
+        self.idle_turns = 0;
+        self.next_park = self.policy.first_park;
+    }
+
+    /// Takes note of a turn and says what to do before the next. No clock, no system call.
+    #[inline]
+    pub fn step(&mut self, activity: Activity) -> Step {
+        if activity.is_busy() {
+            self.reset();
+            return Step::Go;
+        }
+        if self.idle_turns < self.policy.spins {
+            self.idle_turns += 1;
+            Step::Spin
+        } else {
+            self.impatient()
+        }
+    }
+
+    #[cold]
+    fn impatient(&mut self) -> Step {
+        if self.idle_turns - self.policy.spins < self.policy.yields {
+            self.idle_turns += 1;
+            return Step::Yield;
+        }
+        let park = self.next_park;
+        self.next_park = self.next_park.saturating_mul(2).min(self.policy.longest_park);
+        Step::Park(park)
+    }
+
+    /// Waits as the policy wants after a turn with this `activity`; parks no longer than until `next_deadline`.
+    ///
+    /// Parking is `std::thread::park_timeout`, so whoever knows of news may unpark the thread. Returns whether it
+    /// parked (then time has passed, and a remembered clock is stale).
+    #[inline]
+    pub fn wait(&mut self, activity: Activity, next_deadline: Option<Instant>) -> bool {
+        self.wait_with(activity, || next_deadline, std::thread::park_timeout)
+    }
+
+    /// As [`Backoff::wait`], with the deadline asked for only when it is needed, and a park of the caller's own.
+    #[inline]
+    pub fn wait_with(
+        &mut self,
+        activity: Activity,
+        next_deadline: impl FnOnce() -> Option<Instant>,
+        park: impl FnOnce(Duration),
+    ) -> bool {
+        match self.step(activity) {
+            Step::Go => false,
+            Step::Spin => {
+                std::hint::spin_loop();
+                false
+            }
+            Step::Yield => {
+                std::thread::yield_now();
+                false
+            }
+            Step::Park(longest) => {
+                let left =
+                    next_deadline().map_or(longest, |at| at.saturating_since(Clock.now()).min(longest));
+                if !left.is_zero() {
+                    park(left);
+                }
+                true
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,60 @@
+use super::*;
+
+const POLICY: IdlePolicy = IdlePolicy {
+    spins: 3,
+    yields: 2,
+    first_park: Duration::from_micros(10),
+    longest_park: Duration::from_micros(35),
+};
+
+#[test]
+fn spins_then_yields_then_parks_ever_longer_up_to_the_bound() {
+    let mut idle = Backoff::new(POLICY);
+    let steps: Vec<Step> = (0..9).map(|_| idle.step(Activity::Idle)).collect();
+    let park = |us| Step::Park(Duration::from_micros(us));
+    let expected = [
+        Step::Spin,
+        Step::Spin,
+        Step::Spin,
+        Step::Yield,
+        Step::Yield,
+        park(10),
+        park(20),
+        park(35),
+        park(35),
+    ];
+    assert_eq!(steps, expected);
+}
+
+#[test]
+fn work_starts_the_sequence_again() {
+    let mut idle = Backoff::new(POLICY);
+    for _ in 0..20 {
+        idle.step(Activity::Idle);
+    }
+    assert_eq!(idle.step(Activity::Busy), Step::Go);
+    assert_eq!(idle.step(Activity::Idle), Step::Spin);
+    for _ in 0..4 {
+        idle.step(Activity::Idle);
+    }
+    assert_eq!(idle.step(Activity::Idle), Step::Park(Duration::from_micros(10)));
+}
+
+#[test]
+fn a_passed_deadline_is_not_slept_through() {
+    let mut idle = Backoff::new(IdlePolicy { spins: 0, yields: 0, ..POLICY });
+    let parked = idle.wait_with(Activity::Idle, || Some(Instant::ZERO), |_| panic!("slept past a deadline"));
+    assert!(parked);
+    let mut slept = None;
+    idle.wait_with(Activity::Idle, || Some(Clock.now() + Duration::from_secs(9)), |d| slept = Some(d));
+    assert_eq!(slept, Some(Duration::from_micros(20)));
+}
+
+#[test]
+fn more_ranks_than_cores_yield_after_a_few_spins() {
+    assert!(IdlePolicy::for_ranks(8, 2).spins <= 16);
+    assert!(IdlePolicy::for_ranks(2, 2).spins >= 10_000);
+    assert_eq!(IdlePolicy::for_ranks(1, 0), IdlePolicy::FRUGAL);
+    let here = IdlePolicy::detect(usize::MAX);
+    assert!(here.spins <= 16, "nobody has that many cores: {here:?}");
+}

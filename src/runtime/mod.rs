@@ -1,0 +1,162 @@
+//! A poll-mode runtime, one shard per core, in the spirit of Seastar.
+//!
+//! A *shard* owns everything it touches: a NIC queue pair, the protocols above it, its timers and its tasks. No
+//! other thread ever locks or reads them. What a shard does all day is *turn*:
+//!
+//! ```text
+//!            +--------------------------- turn(now) ---------------------------+
+//!            |                                                                 |
+//!   NIC ---> | poller.poll -> wakes and jobs    -> rings from  -> due -> ready | ---> NIC
+//!            |                from other threads   other shards   timers tasks |
+//!            +-----------------------------------------------------------------+
+//!                     nothing happened? PAUSE, later sched_yield, later park
+//! ```
+//!
+//! There is no epoll below it and no lock inside it. Shards speak to each other by [`submit_to`], over one
+//! single-producer ring for each ordered pair.
+//!
+//! # Who turns the shard
+//!
+//! * **Dedicated** ([`Shard`]): a thread of its own, pinned to a core. Tasks may hold `Rc` and `RefCell`
+//!   ([`spawn_local`]).
+//! * **Caller-driven** ([`Driver`]): the thread that blocks for a result turns the shard itself, so no message
+//!   crosses a core on its way to the one who waits. Between blocking calls a mostly sleeping helper thread answers the
+//!   network. Since the shard then changes threads, its tasks must be `Send` ([`spawn`]).
+//!
+//! # Waiting
+//!
+//! Every loop that waits goes through one [`Backoff`]: it spins, then yields, then parks with a bound. How long it
+//! does each is the [`IdlePolicy`], chosen from what this process may use: cgroup quota, affinity mask, and how many
+//! ranks share the cores.
+//!
+//! # Forks
+//!
+//! Threads do not survive `fork`. A [`Driver`] or [`Shard`] that finds itself in a forked child refuses to work
+//! ([`DriveError::Forked`]) and, when dropped there, leaks what it holds rather than touch the parent's devices.
+//!
+//! # Example
+//!
+//! ```
+//! use shouter::runtime::{LocalReactor, sleep, spawn_local, yield_now};
+//! use std::{cell::Cell, rc::Rc, time::Duration};
+//!
+//! let mut shard = LocalReactor::new(());
+//! let total = shard.block_on(async {
+//!     let total = Rc::new(Cell::new(0));
+//!     let tasks: Vec<_> = (1..=3)
+//!         .map(|n| {
+//!             let total = total.clone();
+//!             spawn_local(async move {
+//!                 sleep(Duration::from_micros(10 * n)).await;
+//!                 yield_now().await;
+//!                 total.set(total.get() + n);
+//!             })
+//!         })
+//!         .collect();
+//!     for task in tasks {
+//!         task.await;
+//!     }
+//!     total.get()
+//! });
+//! assert_eq!(total, 6);
+//! ```
+
+mod clock;
+mod context;
+mod cores;
+mod driver;
+mod event;
+mod idle;
+mod mesh;
+mod reactor;
+mod shard;
+mod shared;
+#[allow(unsafe_code)]
+mod sys;
+mod task;
+mod timer;
+
+#[cfg(test)]
+mod tests;
+
+pub use clock::{Clock, TurnClock};
+pub use cores::{CoreAllowance, CpuQuota};
+pub use driver::{DriveError, Driver, DriverOptions};
+pub use event::{Completer, Completion, CompletionError, Event, completion};
+pub use idle::{Backoff, IdlePolicy, Step};
+pub use mesh::{Endpoint, Submit, SubmitError, mesh, submit_to};
+pub use reactor::{LocalReactor, Reactor};
+pub use shard::{Shard, ShardError, ShardOptions};
+pub use shared::Remote;
+pub use shouter_netstack::time::Instant;
+pub use task::{Task, current_shard, spawn, spawn_local, yield_now};
+pub use timer::{Elapsed, Sleep, sleep, sleep_until, timeout};
+
+/// Which shard of a [`mesh`]: 0 up to the number of shards.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ShardId(pub usize);
+
+impl core::fmt::Display for ShardId {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "shard {}", self.0)
+    }
+}
+
+/// Whether something was done; what decides between turning again at once and waiting.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Activity {
+    /// Something was received, sent or changed: turn again at once.
+    Busy,
+    /// Nothing happened.
+    Idle,
+}
+
+impl Activity {
+    /// [`Activity::Busy`] if `busy`.
+    #[inline]
+    pub const fn from_busy(busy: bool) -> Self {
+        if busy { Self::Busy } else { Self::Idle }
+    }
+
+    /// Whether something happened.
+    #[inline]
+    pub const fn is_busy(self) -> bool {
+        matches!(self, Self::Busy)
+    }
+
+    /// Busy if either is.
+    #[inline]
+    #[must_use]
+    pub const fn or(self, other: Self) -> Self {
+        Self::from_busy(self.is_busy() || other.is_busy())
+    }
+}
+
+/// What a shard drives on every turn: a stack on a NIC queue, an executor, or nothing (`()`).
+pub trait Poller {
+    /// Does a bounded amount of work without blocking. Must report [`Activity::Busy`] whenever it changed
+    /// anything that a caller may be waiting for.
+    fn poll(&mut self, now: Instant) -> Activity;
+
+    /// When it needs the next call although nothing may arrive. A parked shard wakes by then.
+    fn next_deadline(&self) -> Option<Instant> {
+        None
+    }
+}
+
+impl Poller for () {
+    fn poll(&mut self, _now: Instant) -> Activity {
+        Activity::Idle
+    }
+}
+
+/// What a panic said, for an error message.
+fn panic_message(payload: &(dyn core::any::Any + Send)) -> String {
+    if let Some(text) = payload.downcast_ref::<&'static str>() {
+        (*text).to_owned()
+    } else if let Some(text) = payload.downcast_ref::<String>() {
+        text.clone()
+    } else {
+        "a panic without a message".to_owned()
+    }
+}

@@ -1,0 +1,38 @@
+//! The two things the runtime needs from libc: the monotonic clock as a number, and word of a fork.
+
+use std::sync::Once;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+/// CLOCK_MONOTONIC in nanoseconds. Unlike `std::time::Instant` it is a number, and the same number in every
+/// process of one host, which is what lines up the ranks' timelines.
+#[inline]
+pub(super) fn monotonic_nanos() -> u64 {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `now` is a valid, writable timespec for the length of the call. CLOCK_MONOTONIC exists on every
+    // Linux, so the call cannot fail; were it to, `now` would stay zero.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut now) };
+    (now.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(now.tv_nsec as u64)
+}
+
+static FORKS: AtomicU32 = AtomicU32::new(0);
+
+extern "C" fn in_child() {
+    FORKS.fetch_add(1, Relaxed);
+}
+
+/// How many forks lie between the process that first asked and this one. Equal values mean the same process.
+#[inline]
+pub(super) fn fork_generation() -> u32 {
+    FORKS.load(Relaxed)
+}
+
+/// Starts counting forks (once; later calls do nothing).
+pub(super) fn count_forks() {
+    static REGISTER: Once = Once::new();
+    REGISTER.call_once(|| {
+        // SAFETY: `in_child` only increments an atomic, which is async-signal-safe and therefore allowed in the
+        // child of a multi-threaded process; it is a static function and never unloaded before the process ends.
+        // A failure (ENOMEM) leaves forks uncounted: the check is a safety net, not something relied upon.
+        unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
+    });
+}
