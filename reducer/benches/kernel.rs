@@ -179,7 +179,7 @@ fn ratios(kernels: Kernels) {
     println!("{level:?}: medians over alternating pairs; GB/s of memory traffic, reads and writes");
     let largest = 64 * MIB;
     let [mut a, mut b, c] = [0; 3].map(|_| Tensor::new(DType::F32, largest));
-    for bytes in (0..8).map(|i| 4 * KIB << (2 * i)) {
+    for bytes in (0..8).map(|i| (4 * KIB) << (2 * i)) {
         let (dst, src) = (a.start, b.start);
         compare(
             "f32 sum, a += b; stream a ^= b",
@@ -190,7 +190,7 @@ fn ratios(kernels: Kernels) {
             || unsafe { stream(level, black_box(dst), dst, src, bytes) },
         );
     }
-    for bytes in (0..8).map(|i| 4 * KIB << (2 * i)) {
+    for bytes in (0..8).map(|i| (4 * KIB) << (2 * i)) {
         compare(
             "f32 sum, c = a + b; stream c = a ^ b",
             bytes,
@@ -246,7 +246,7 @@ fn ratios(kernels: Kernels) {
             );
         }
     }
-    for bytes in (0..8).map(|i| 4 * KIB << (2 * i)) {
+    for bytes in (0..8).map(|i| (4 * KIB) << (2 * i)) {
         let (dst, src) = (c.start, a.start);
         compare(
             "copy; plain memcpy",

@@ -30,22 +30,12 @@ pub(super) struct Fold<'a> {
 /// the other destination) and overlaps none otherwise. Nobody else writes any of it meanwhile.
 #[inline(always)]
 pub(super) unsafe fn fold<E: Element, O: Op>(job: &Fold<'_>) {
-    // SAFETY: the caller's promise is the same.
-    unsafe { fold_from::<E, O>(job, 0) }
-}
-
-/// The part of [`fold`] from element `done` on.
-///
-/// # Safety
-///
-/// As [`fold`]; `done <= count`.
-#[inline(always)]
-pub(super) unsafe fn fold_from<E: Element, O: Op>(job: &Fold<'_>, mut done: usize) {
     let Fold { dst, dst2, sources, count } = *job;
+    // Two sources for one destination need no tile.
+    let step = if sources.len() == 2 && dst2.is_null() { count } else { TILE };
+    let mut done = 0;
     while done < count {
-        // Without a tile in between and without a second destination there is nothing to interrupt for.
-        let whole = sources.len() <= 2 && dst2.is_null();
-        let n = if whole { count - done } else { TILE.min(count - done) };
+        let n = step.min(count - done);
         // SAFETY: `done + n <= count`, so all pointers stay within what the caller vouches for.
         unsafe {
             let out = dst.cast::<E>().add(done);
@@ -62,41 +52,35 @@ pub(super) unsafe fn fold_from<E: Element, O: Op>(job: &Fold<'_>, mut done: usiz
 ///
 /// # Safety
 ///
-/// As [`fold`]; `n <= TILE` if there are more than two sources.
+/// As [`fold`]; `n <= TILE` unless there are two sources.
 #[inline(always)]
 unsafe fn tile<E: Element, O: Op>(out: *mut E, sources: &[*const u8], start: usize, n: usize) {
-    // SAFETY: in bounds by the caller's promise; the tile holds `n` accumulators, all written by the first pass.
-    unsafe {
-        let at = |source: *const u8| source.cast::<E>().add(start);
-        match *sources {
-            [] => {}
-            [only] => map::<E>(out, at(only), n),
-            [a, b] => zip::<E, E, E, O>(out, at(a), at(b), n),
-            [a, b, ref middle @ .., last] => {
-                let mut tile = [const { MaybeUninit::<Accumulator<E::Wide>>::uninit() }; TILE];
-                let tile = tile.as_mut_ptr().cast::<Accumulator<E::Wide>>();
-                zip::<_, E, E, O>(tile, at(a), at(b), n);
+    let at = |source: *const u8| source.cast::<E>().wrapping_add(start);
+    match *sources {
+        [] => {}
+        [only] => {
+            // SAFETY: in bounds by the caller's promise, and the same or disjoint; elements have alignment 1.
+            unsafe {
+                out.copy_from(at(only), n);
+                for x in from_raw_parts_mut(out, n) {
+                    *x = E::narrow(x.widen());
+                }
+            }
+        }
+        // SAFETY: in bounds by the caller's promise.
+        [a, b] => unsafe { zip::<E, E, E, O>(out, at(a), at(b), n) },
+        [a, b, ref middle @ .., last] => {
+            let mut tile = [const { MaybeUninit::<Accumulator<E::Wide>>::uninit() }; TILE];
+            let tile = tile.as_mut_ptr().cast::<Accumulator<E::Wide>>();
+            // SAFETY: in bounds by the caller's promise; the tile overlaps nothing, and its first `n` accumulators
+            // are written before they are read.
+            unsafe {
+                apart::<_, E, E, O>(tile, at(a), at(b), n);
                 for &source in middle {
-                    accumulate::<_, E, O>(tile, at(source), n);
+                    onto::<_, E, O>(tile, at(source), n);
                 }
                 zip::<E, _, E, O>(out, tile, at(last), n);
             }
-        }
-    }
-}
-
-/// `out[i] = a[i]`, made canonical.
-///
-/// # Safety
-///
-/// Both are valid for `n` elements and equal or disjoint.
-#[inline(always)]
-unsafe fn map<E: Element>(out: *mut E, a: *const E, n: usize) {
-    // SAFETY: the caller vouches for the memory; the elements have alignment 1.
-    unsafe {
-        out.copy_from(a, n);
-        for x in from_raw_parts_mut(out, n) {
-            *x = E::narrow(x.widen());
         }
     }
 }
@@ -114,21 +98,42 @@ where
     B: Element<Wide = Out::Wide>,
     O: Op,
 {
-    // SAFETY: the caller vouches for the memory, and each case hands out only references that do not alias a
-    // mutable one. Elements have alignment 1; accumulators lie in an aligned tile.
+    let (is_a, is_b) = (std::ptr::addr_eq(out, a), std::ptr::addr_eq(out, b));
+    // SAFETY: as the caller promises; the cases are told apart by where `out` lies. That the operations commute, to
+    // the bit, allows the third.
     unsafe {
-        if std::ptr::addr_eq(out, a) {
-            accumulate::<Out, B, O>(out, b, n);
-        } else if std::ptr::addr_eq(out, b) {
-            // Every operation is commutative, to the bit.
-            accumulate::<Out, A, O>(out, a, n);
-        } else {
-            let out = from_raw_parts_mut(out.cast::<MaybeUninit<Out>>(), n);
-            let (a, b) = (from_raw_parts(a, n), from_raw_parts(b, n));
-            for ((out, a), b) in out.iter_mut().zip(a).zip(b) {
-                out.write(Out::narrow(O::apply(a.widen(), b.widen())));
+        match (is_a, is_b) {
+            (false, false) => apart::<Out, A, B, O>(out, a, b, n),
+            (true, false) => onto::<Out, B, O>(out, b, n),
+            (false, true) => onto::<Out, A, O>(out, a, n),
+            (true, true) => {
+                for x in from_raw_parts_mut(out, n) {
+                    *x = Out::narrow(O::apply(x.widen(), x.widen()));
+                }
             }
         }
+    }
+}
+
+/// `out[i] = a[i] op b[i]`.
+///
+/// # Safety
+///
+/// All are valid for `n` elements, and `out` overlaps neither `a` nor `b`.
+#[inline(always)]
+unsafe fn apart<Out, A, B, O>(out: *mut Out, a: *const A, b: *const B, n: usize)
+where
+    Out: Element,
+    A: Element<Wide = Out::Wide>,
+    B: Element<Wide = Out::Wide>,
+    O: Op,
+{
+    // SAFETY: the caller vouches for the memory. Elements have alignment 1; accumulators lie in an aligned tile.
+    let (out, a, b) = unsafe {
+        (from_raw_parts_mut(out.cast::<MaybeUninit<Out>>(), n), from_raw_parts(a, n), from_raw_parts(b, n))
+    };
+    for ((out, a), b) in out.iter_mut().zip(a).zip(b) {
+        out.write(Out::narrow(O::apply(a.widen(), b.widen())));
     }
 }
 
@@ -136,26 +141,18 @@ where
 ///
 /// # Safety
 ///
-/// Both are valid for `n` elements, and disjoint or the same.
+/// Both are valid for `n` elements, and disjoint.
 #[inline(always)]
-unsafe fn accumulate<Out, B, O>(out: *mut Out, b: *const B, n: usize)
+unsafe fn onto<Out, B, O>(out: *mut Out, b: *const B, n: usize)
 where
     Out: Element,
     B: Element<Wide = Out::Wide>,
     O: Op,
 {
-    // SAFETY: the caller vouches for the memory; the two slices are disjoint, or there is only one.
-    unsafe {
-        if std::ptr::addr_eq(out, b) {
-            for x in from_raw_parts_mut(out, n) {
-                *x = Out::narrow(O::apply(x.widen(), x.widen()));
-            }
-            return;
-        }
-        let (out, b) = (from_raw_parts_mut(out, n), from_raw_parts(b, n));
-        for (out, b) in out.iter_mut().zip(b) {
-            *out = Out::narrow(O::apply(out.widen(), b.widen()));
-        }
+    // SAFETY: as in `apart`.
+    let (out, b) = unsafe { (from_raw_parts_mut(out, n), from_raw_parts(b, n)) };
+    for (out, b) in out.iter_mut().zip(b) {
+        *out = Out::narrow(O::apply(out.widen(), b.widen()));
     }
 }
 

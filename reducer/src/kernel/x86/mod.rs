@@ -5,7 +5,9 @@
 //! of f32 that are loaded from and stored to them: the compiler does not find the CPU's conversions of f16, and
 //! takes bf16 apart in a dearer way.
 
-use super::fold::{self, Fold};
+use std::mem::MaybeUninit;
+
+use super::fold::Fold;
 use super::number::{Element, Number, Op};
 
 pub(super) mod avx2;
@@ -50,31 +52,56 @@ const UNROLL: usize = 2;
 unsafe fn fold<V: Narrow<E>, E: Element, O: Op>(job: &Fold<'_>) {
     let Fold { dst, dst2, sources, count } = *job;
     let [first, rest @ ..] = sources else { return };
-    let block = UNROLL * V::PAIR;
     let mut done = 0;
-    while count - done >= block {
-        // SAFETY: `done + block <= count`, so all pointers stay within what the caller vouches for. The block is
-        // read from every source before it is written, so a destination may be a source.
-        unsafe {
-            let load = |source: *const u8, i: usize| V::load(source.cast::<E>().add(done + i * V::PAIR));
-            let mut accumulators: [Pair<V>; UNROLL] = std::array::from_fn(|i| load(*first, i));
-            for source in rest {
-                for (i, Pair(a, b)) in accumulators.iter_mut().enumerate() {
-                    let next = load(*source, i);
-                    (*a, *b) = (O::apply(*a, next.0), O::apply(*b, next.1));
-                }
-            }
-            for (i, accumulator) in accumulators.into_iter().enumerate() {
-                V::store(accumulator, dst.cast::<E>().add(done + i * V::PAIR));
+    // SAFETY: a block, and then a pair, is read or written only within `count`, which the caller vouches for. It is
+    // read from every source before it is written, so a destination may be a source.
+    unsafe {
+        while count - done >= UNROLL * V::PAIR {
+            let result = folded::<V, E, O, UNROLL>(
+                |source: *const u8, i| V::load(source.cast::<E>().add(done + i * V::PAIR)),
+                *first,
+                rest,
+            );
+            for (i, pair) in result.into_iter().enumerate() {
+                let at = done + i * V::PAIR;
+                V::store(pair, dst.cast::<E>().add(at));
                 if !dst2.is_null() {
-                    V::store(accumulator, dst2.cast::<E>().add(done + i * V::PAIR));
+                    V::store(pair, dst2.cast::<E>().add(at));
                 }
             }
+            done += UNROLL * V::PAIR;
         }
-        done += block;
+        while done < count {
+            let n = V::PAIR.min(count - done);
+            let [result] = folded::<V, E, O, 1>(
+                |source: *const u8, _| load_part::<V, E>(source.cast::<E>().add(done), n),
+                *first,
+                rest,
+            );
+            store_part(result, dst.cast::<E>().add(done), n);
+            if !dst2.is_null() {
+                store_part(result, dst2.cast::<E>().add(done), n);
+            }
+            done += n;
+        }
     }
-    // SAFETY: the caller's promise is the same; `done <= count`.
-    unsafe { fold::fold_from::<E, O>(job, done) }
+}
+
+/// `N` pairs of each source, which `load` gives, folded.
+#[inline(always)]
+fn folded<V: Narrow<E>, E: Element, O: Op, const N: usize>(
+    load: impl Fn(*const u8, usize) -> Pair<V>,
+    first: *const u8,
+    rest: &[*const u8],
+) -> [Pair<V>; N] {
+    let mut pairs: [Pair<V>; N] = std::array::from_fn(|i| load(first, i));
+    for &source in rest {
+        for (i, Pair(a, b)) in pairs.iter_mut().enumerate() {
+            let next = load(source, i);
+            (*a, *b) = (O::apply(*a, next.0), O::apply(*b, next.1));
+        }
+    }
+    pairs
 }
 
 /// As [`fold::divide`].
@@ -86,15 +113,49 @@ unsafe fn fold<V: Narrow<E>, E: Element, O: Op>(job: &Fold<'_>) {
 unsafe fn divide<V: Narrow<E> + Divide, E: Element>(dst: *mut u8, count: usize, n: u32) {
     let dst = dst.cast::<E>();
     let whole = count - count % V::PAIR;
-    for done in (0..whole).step_by(V::PAIR) {
-        // SAFETY: `done + PAIR <= count`.
-        unsafe {
-            let Pair(a, b) = V::load(dst.add(done));
-            V::store(Pair(a.divide(n), b.divide(n)), dst.add(done));
+    let quotient = |Pair(a, b): Pair<V>| Pair(a.divide(n), b.divide(n));
+    // SAFETY: a pair is read and written only within `count`, which the caller vouches for.
+    unsafe {
+        for done in (0..whole).step_by(V::PAIR) {
+            V::store(quotient(V::load(dst.add(done))), dst.add(done));
         }
+        let rest = load_part::<V, E>(dst.add(whole), count - whole);
+        store_part(quotient(rest), dst.add(whole), count - whole);
     }
-    // SAFETY: the caller's promise is the same; `whole <= count`.
-    unsafe { fold::divide::<E>(dst.add(whole).cast(), count - whole, n) }
+}
+
+/// Room for a pair in the largest vectors.
+type Spill = [MaybeUninit<u8>; 64];
+
+/// A pair of `n` elements and zeros.
+///
+/// # Safety
+///
+/// `at` is valid for reads of `n` elements, at most a pair; the CPU has the instructions of `V`.
+#[inline(always)]
+unsafe fn load_part<V: Narrow<E>, E: Element>(at: *const E, n: usize) -> Pair<V> {
+    const { assert!(V::PAIR * size_of::<E>() <= size_of::<Spill>()) }
+    let mut spill: Spill = [MaybeUninit::new(0); 64];
+    // SAFETY: a pair fits the spill, which is initialised.
+    unsafe {
+        at.copy_to_nonoverlapping(spill.as_mut_ptr().cast(), n);
+        V::load(spill.as_ptr().cast())
+    }
+}
+
+/// The first `n` elements of a pair.
+///
+/// # Safety
+///
+/// `at` is valid for writes of `n` elements, at most a pair; the CPU has the instructions of `V`.
+#[inline(always)]
+unsafe fn store_part<V: Narrow<E>, E: Element>(pair: Pair<V>, at: *mut E, n: usize) {
+    let mut spill: Spill = [MaybeUninit::uninit(); 64];
+    // SAFETY: a pair fits the spill, as `load_part` asserts, and is written before it is read.
+    unsafe {
+        V::store(pair, spill.as_mut_ptr().cast());
+        at.copy_from_nonoverlapping(spill.as_ptr().cast(), n);
+    }
 }
 
 /// Compiles the kernels with `$features` into a `TABLE`, and makes a `Vector` of `$register`, in which the 16-bit
