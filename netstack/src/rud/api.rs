@@ -1,0 +1,361 @@
+//! What the upper layer and the stack see of RUD: names, errors, and the two traits that they implement.
+
+use core::net::IpAddr;
+use core::time::Duration;
+
+use crate::region::Extent;
+use crate::wire::rud::{HEADER_LEN, MAX_BODY, MAX_WINDOW};
+
+/// Largest message header of an upper layer, in bytes.
+pub const MAX_MESSAGE_HEADER: usize = MAX_BODY;
+
+/// Largest payload of one datagram in bytes, whatever the MTU: the UDP payload has to stay below 64 KiB.
+pub const MAX_PAYLOAD: usize = 65_507 - HEADER_LEN - MAX_BODY;
+
+/// Payload bytes that fit one datagram behind a message header of `message_header` bytes, when IP packets may have
+/// `mtu` bytes on the way between addresses of `ip`'s family. Zero if nothing fits.
+pub const fn payload_room(mtu: usize, ip: &IpAddr, message_header: usize) -> usize {
+    let ip_header = match ip {
+        IpAddr::V4(_) => 20,
+        IpAddr::V6(_) => 40,
+    };
+    let room = mtu.saturating_sub(ip_header + 8 + HEADER_LEN + message_header);
+    if room > MAX_PAYLOAD { MAX_PAYLOAD } else { room }
+}
+
+/// Limits and times of an endpoint. The default suits links within a data centre.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Sessions that may be open at once, at most 65,535.
+    pub max_sessions: usize,
+    /// Messages a session may have queued and unacknowledged, and so datagrams on the wire; at most 4,032.
+    pub window_packets: u32,
+    /// Payload bytes a session may have unacknowledged on the wire.
+    pub window_bytes: usize,
+    /// The congestion window never falls below this many datagrams.
+    pub min_window: u32,
+    /// A round's share of lost datagrams, in percent, up to which the window is not reduced: loss that is not
+    /// congestion (spec.md section 7).
+    pub loss_tolerance: u32,
+    /// Bounds of the retransmission time-out.
+    pub min_rto: Duration,
+    /// The back-off of the retransmission time-out ends here.
+    pub max_rto: Duration,
+    /// A tail-loss probe waits at least this long.
+    pub min_probe: Duration,
+    /// Stands for the round-trip time until one has been measured.
+    pub initial_rtt: Duration,
+    /// A datagram may be overtaken by at least this much before it counts as lost.
+    pub min_reordering: Duration,
+    /// A pure acknowledgement is sent after this many datagrams...
+    pub ack_every: u32,
+    /// ...or this long after the first one that is not acknowledged yet.
+    pub ack_delay: Duration,
+    /// A refused datagram is sent again after this long; it doubles with every refusal of the same message.
+    pub refusal_backoff: Duration,
+    /// The back-off after refusals ends here.
+    pub max_refusal_backoff: Duration,
+    /// An idle session tells its peer this often that it lives.
+    pub heartbeat: Duration,
+    /// A peer that is silent for this long is dead.
+    pub dead_after: Duration,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            max_sessions: 1024,
+            window_packets: 960,
+            window_bytes: 4 << 20,
+            min_window: 32,
+            loss_tolerance: 12,
+            min_rto: Duration::from_millis(2),
+            max_rto: Duration::from_millis(500),
+            min_probe: Duration::from_micros(200),
+            initial_rtt: Duration::from_micros(500),
+            min_reordering: Duration::from_micros(10),
+            ack_every: 32,
+            ack_delay: Duration::from_micros(20),
+            refusal_backoff: Duration::from_micros(50),
+            max_refusal_backoff: Duration::from_millis(5),
+            heartbeat: Duration::from_secs(1),
+            dead_after: Duration::from_secs(10),
+        }
+    }
+}
+
+impl Config {
+    /// The configuration with every value brought into its range.
+    pub(super) fn clamped(mut self) -> Self {
+        self.max_sessions = self.max_sessions.clamp(1, 65_535);
+        self.window_packets = self.window_packets.clamp(1, MAX_WINDOW);
+        self.min_window = self.min_window.clamp(1, self.window_packets);
+        self.window_bytes = self.window_bytes.max(1);
+        self.loss_tolerance = self.loss_tolerance.min(100);
+        self.ack_every = self.ack_every.max(1);
+        self.max_rto = self.max_rto.max(self.min_rto);
+        self.max_refusal_backoff = self.max_refusal_backoff.max(self.refusal_backoff);
+        self
+    }
+}
+
+/// A session of one [`Endpoint`](super::Endpoint): a slot and the slot's generation, so that a stale id finds nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SessionId(pub(super) u32);
+
+impl SessionId {
+    pub(super) fn new(index: u16, generation: u16) -> Self {
+        Self(u32::from(generation) << 16 | u32::from(index))
+    }
+
+    pub(super) fn index(self) -> usize {
+        (self.0 & 0xffff) as usize
+    }
+}
+
+/// What both ends of a session agreed on over the authenticated rendezvous (spec.md section 3).
+#[derive(Clone, Debug)]
+pub struct SessionParams {
+    /// The tag of datagrams that we receive: a secret random number, different for every session, not zero.
+    pub local_tag: u64,
+    /// The tag of datagrams that we send; the peer's `local_tag`.
+    pub remote_tag: u64,
+    /// The peer's address.
+    pub remote_ip: IpAddr,
+    /// Our address.
+    pub local_ip: IpAddr,
+    /// The peer's UDP port.
+    pub remote_port: u16,
+    /// The UDP source port of path 0; path i uses `local_port + i`.
+    pub local_port: u16,
+    /// Paths to spray over, at least 1.
+    pub paths: u16,
+    /// Largest payload of a datagram in bytes (see [`payload_room`]).
+    pub max_payload: usize,
+}
+
+/// The user's name for a message, handed back when its memory is free again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Token(pub u64);
+
+/// Where a received UDP datagram came from and went to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DatagramMeta {
+    /// IP source address.
+    pub src_ip: IpAddr,
+    /// IP destination address.
+    pub dst_ip: IpAddr,
+    /// UDP source port.
+    pub src_port: u16,
+    /// UDP destination port.
+    pub dst_port: u16,
+}
+
+/// Where a datagram is to be sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Destination {
+    /// IP source address.
+    pub local_ip: IpAddr,
+    /// IP destination address.
+    pub remote_ip: IpAddr,
+    /// UDP source port: it names the path.
+    pub src_port: u16,
+    /// UDP destination port.
+    pub dst_port: u16,
+}
+
+/// What the upper layer did with a datagram.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Disposition {
+    /// It used or copied the bytes: the datagram will not be delivered again.
+    Consumed,
+    /// It cannot use the bytes now: the sender sends them again later.
+    Refused(Why),
+}
+
+/// Why a datagram was refused. Counted here; the peer only learns that it was refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Why {
+    /// The operation it belongs to has not been posted here yet.
+    NotReady,
+    /// There is no memory to keep it in.
+    NoMemory,
+}
+
+/// Why a session ended by itself. It sends and delivers nothing any more and waits for `close`; tokens that are not
+/// released yet stay unreleased, so the caller knows which memory a peer may still be sent from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Failure {
+    /// Nothing valid came from the peer, not even a heartbeat.
+    #[error("the peer sent nothing for {silent:?}; see whether its process and the path to it are alive")]
+    PeerSilent {
+        /// Time since the last valid datagram.
+        silent: Duration,
+    },
+    /// The peer lives, and yet none of our datagrams reaches it.
+    #[error(
+        "the peer is alive but acknowledged nothing for {stalled:?}; see whether the path carries datagrams of \
+         {bytes} bytes (MTU)"
+    )]
+    NoProgress {
+        /// Time since the last acknowledgement of anything new.
+        stalled: Duration,
+        /// RUD header, message header and payload of the oldest unacknowledged datagram.
+        bytes: usize,
+    },
+}
+
+/// Why a session cannot be opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// The endpoint is full.
+    #[error("{limit} RUD sessions are open already; close one or raise max_sessions")]
+    TooMany {
+        /// The endpoint's limit.
+        limit: usize,
+    },
+    /// Two sessions with the same local tag could not be told apart.
+    #[error("the local tag belongs to another open session; agree on a fresh random tag")]
+    TagInUse,
+    /// Zero is no random number.
+    #[error("a session tag is zero; agree on a random one")]
+    ZeroTag,
+    /// One address is IPv4, the other IPv6.
+    #[error("local address {local} and remote address {remote} are of different families")]
+    MixedFamilies {
+        /// Our address.
+        local: IpAddr,
+        /// The peer's address.
+        remote: IpAddr,
+    },
+    /// The ports of the paths do not lie within 1 to 65,535.
+    #[error("{paths} paths from source port {port} do not fit the UDP ports; use at least one, from a lower port")]
+    Ports {
+        /// The first source port.
+        port: u16,
+        /// How many paths.
+        paths: u16,
+    },
+    /// A datagram cannot be that long.
+    #[error("a payload of {asked} bytes exceeds the {limit} of a datagram; send smaller fragments")]
+    PayloadTooLong {
+        /// The asked for limit in bytes.
+        asked: usize,
+        /// The largest possible in bytes.
+        limit: usize,
+    },
+}
+
+/// Why a message was not queued.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum SendError {
+    /// The window is full: try again after acknowledgements have come in.
+    #[error("the session's window is full; try again after the next poll")]
+    Full,
+    /// The id is of a session that was closed.
+    #[error("the session is closed")]
+    Closed,
+    /// The session has failed; the sink was told why.
+    #[error("the session has failed; close it")]
+    Failed,
+    /// The message header is too long.
+    #[error("a message header of {len} bytes exceeds 64")]
+    HeaderTooLong {
+        /// Its length in bytes.
+        len: usize,
+    },
+    /// The payload is too long for the session.
+    #[error("a payload of {len} bytes exceeds the session's {limit}; send smaller fragments")]
+    PayloadTooLong {
+        /// Its length in bytes.
+        len: usize,
+        /// The session's limit in bytes.
+        limit: usize,
+    },
+}
+
+/// What happened on a session since it was opened. Counts are of datagrams.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Data sent for the first time.
+    pub sent: u64,
+    /// Data sent again under the same PSN.
+    pub resent: u64,
+    /// Payload bytes sent for the first time.
+    pub sent_bytes: u64,
+    /// Data acknowledged as consumed.
+    pub acked: u64,
+    /// Data declared lost.
+    pub lost: u64,
+    /// Data declared lost that had arrived after all.
+    pub spurious: u64,
+    /// Tail-loss probes.
+    pub probes: u64,
+    /// Retransmission time-outs.
+    pub timeouts: u64,
+    /// Our data refused by the peer.
+    pub refused_by_peer: u64,
+    /// Data consumed by the sink.
+    pub received: u64,
+    /// Payload bytes consumed by the sink.
+    pub received_bytes: u64,
+    /// Data that had been received before.
+    pub duplicates: u64,
+    /// Data refused by the sink.
+    pub refused: u64,
+    /// Of those, refused because the operation was not posted.
+    pub refused_not_ready: u64,
+    /// Data whose PSN lies outside the window.
+    pub out_of_window: u64,
+    /// Datagrams whose CRC was wrong.
+    pub crc_dropped: u64,
+    /// Pure acknowledgements sent, heartbeats included.
+    pub acks_sent: u64,
+    /// Pure acknowledgements received.
+    pub acks_received: u64,
+    /// Heartbeats sent.
+    pub heartbeats: u64,
+    /// The smoothed round-trip time; zero before the first measurement.
+    pub srtt: Duration,
+    /// The congestion window in datagrams.
+    pub window: u32,
+}
+
+/// What happened to datagrams of an endpoint that belong to no session, and totals.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EndpointCounters {
+    /// The header was not one of RUD.
+    pub malformed: u64,
+    /// The tag is that of no open session.
+    pub unknown_session: u64,
+    /// The addresses are not the session's.
+    pub wrong_address: u64,
+    /// The CRC was wrong, over all sessions.
+    pub crc_dropped: u64,
+}
+
+/// Receives what the endpoint has to say. Called from within the endpoint: keep it short.
+pub trait Sink {
+    /// A new datagram, checked, in whatever order it came. The bytes are borrowed for the call.
+    fn deliver(&mut self, session: SessionId, header: &[u8], payload: &[u8]) -> Disposition;
+
+    /// Every PSN over the message is acknowledged: RUD does not read its extent any more.
+    fn released(&mut self, session: SessionId, token: Token);
+
+    /// The session ended by itself. Called once.
+    fn failed(&mut self, session: SessionId, why: Failure);
+}
+
+/// Takes datagrams that are to be sent; the stack adds UDP and IP.
+pub trait Emit {
+    /// How many datagrams `emit` would take now.
+    fn room(&self) -> usize;
+
+    /// Sends the bytes of `header` (RUD header and body) followed by the payload. False if it was not taken; then
+    /// it will be offered again.
+    fn emit(&mut self, to: &Destination, header: &[u8], payload: Option<Extent>) -> bool;
+}

@@ -1,0 +1,269 @@
+//! The sessions of one shard: finds a datagram's session, gives sessions turns to send, and keeps the next deadline.
+
+use std::collections::VecDeque;
+
+use super::api::{
+    Config, Counters, DatagramMeta, Emit, EndpointCounters, MAX_MESSAGE_HEADER, MAX_PAYLOAD, OpenError, SendError,
+    SessionId, SessionParams, Sink, Token,
+};
+use super::output::Turn;
+use super::recovery::NEVER;
+use super::session::{Accepted, Session};
+use super::table::TagTable;
+use crate::region::Extent;
+use crate::time::Instant;
+use crate::wire::rud::Header;
+
+/// Data datagrams that a session may send before the next session's turn.
+const QUANTUM: u32 = 64;
+
+#[derive(Debug, Default)]
+struct Entry {
+    generation: u16,
+    /// Whether the index is in `ready`.
+    ready: bool,
+    session: Option<Box<Session>>,
+}
+
+/// All RUD sessions of one shard.
+///
+/// The caller drives it: [`on_datagram`](Self::on_datagram) for what arrives, [`on_timeout`](Self::on_timeout) once
+/// [`next_deadline`](Self::next_deadline) has come, then [`transmit`](Self::transmit). It reads received datagrams
+/// before it looks at timers, so that its own pauses are not taken for the peer's.
+#[derive(Debug)]
+pub struct Endpoint {
+    config: Config,
+    entries: Vec<Entry>,
+    free: Vec<u16>,
+    tags: TagTable,
+    /// Sessions with something to send, in turn. Each is in it at most once.
+    ready: VecDeque<u16>,
+    /// No session's deadline is earlier.
+    earliest: u64,
+    counters: EndpointCounters,
+}
+
+impl Endpoint {
+    /// An endpoint without sessions. Values of `config` that are out of range are brought into it.
+    pub fn new(config: Config) -> Self {
+        let config = config.clamped();
+        Self {
+            entries: Vec::new(),
+            free: Vec::new(),
+            tags: TagTable::new(config.max_sessions),
+            ready: VecDeque::with_capacity(config.max_sessions),
+            earliest: NEVER,
+            counters: EndpointCounters::default(),
+            config,
+        }
+    }
+
+    /// Opens a session. Both ends open it on their own; there is no handshake.
+    pub fn open(&mut self, now: Instant, params: SessionParams) -> Result<SessionId, OpenError> {
+        if params.local_tag == 0 || params.remote_tag == 0 {
+            return Err(OpenError::ZeroTag);
+        }
+        if params.local_ip.is_ipv4() != params.remote_ip.is_ipv4() {
+            return Err(OpenError::MixedFamilies { local: params.local_ip, remote: params.remote_ip });
+        }
+        let last_port = params.paths.checked_sub(1).and_then(|more| params.local_port.checked_add(more));
+        if params.local_port == 0 || params.remote_port == 0 || last_port.is_none() {
+            return Err(OpenError::Ports { port: params.local_port, paths: params.paths });
+        }
+        if params.max_payload > MAX_PAYLOAD {
+            return Err(OpenError::PayloadTooLong { asked: params.max_payload, limit: MAX_PAYLOAD });
+        }
+        if self.tags.get(params.local_tag).is_some() {
+            return Err(OpenError::TagInUse);
+        }
+        let index = match self.free.pop() {
+            Some(index) => index,
+            None if self.entries.len() < self.config.max_sessions => {
+                self.entries.push(Entry::default());
+                (self.entries.len() - 1) as u16
+            }
+            None => return Err(OpenError::TooMany { limit: self.config.max_sessions }),
+        };
+        let now = now.as_nanos();
+        let entry = &mut self.entries[index as usize];
+        let id = SessionId::new(index, entry.generation);
+        let session = Session::new(now, id, &self.config, &params);
+        self.earliest = self.earliest.min(session.deadline());
+        entry.session = Some(Box::new(session));
+        self.tags.insert(params.local_tag, index);
+        // The first heartbeat: it tells the peer that we are here.
+        Self::make_ready(&mut self.ready, entry, index);
+        Ok(id)
+    }
+
+    /// Forgets a session at once, with what is unsent and unacknowledged; its tokens are not released. To leave the
+    /// peer satisfied, call [`flush_acks`](Self::flush_acks) and [`transmit`](Self::transmit) before.
+    pub fn close(&mut self, id: SessionId) {
+        if let Some(session) = self.session(id) {
+            let tag = session.local_tag;
+            self.tags.remove(tag);
+            let entry = &mut self.entries[id.index()];
+            entry.session = None;
+            entry.generation = entry.generation.wrapping_add(1);
+            self.free.push(id.index() as u16);
+        }
+    }
+
+    /// Queues one datagram: `header` (at most 64 bytes) is copied, `payload` is read when the datagram is sent, and
+    /// sent again, until the sink is told that `token` is released.
+    #[inline]
+    pub fn send(
+        &mut self, id: SessionId, header: &[u8], payload: Option<Extent>, token: Token,
+    ) -> Result<(), SendError> {
+        let entry = self.entries.get_mut(id.index()).ok_or(SendError::Closed)?;
+        let session = entry.session.as_deref_mut().filter(|s| s.id == id).ok_or(SendError::Closed)?;
+        if header.len() > MAX_MESSAGE_HEADER {
+            return Err(SendError::HeaderTooLong { len: header.len() });
+        }
+        let len = payload.map_or(0, |extent| extent.len());
+        if len > session.max_payload {
+            return Err(SendError::PayloadTooLong { len, limit: session.max_payload });
+        }
+        if session.failed {
+            return Err(SendError::Failed);
+        }
+        if !session.sender.push(header, payload, token) {
+            return Err(SendError::Full);
+        }
+        Self::make_ready(&mut self.ready, entry, id.index() as u16);
+        Ok(())
+    }
+
+    /// Datagrams that [`send`](Self::send) would take now; zero for a session that was closed or has failed.
+    #[inline]
+    pub fn capacity(&self, id: SessionId) -> usize {
+        self.session(id).filter(|s| !s.failed).map_or(0, |s| s.sender.capacity() as usize)
+    }
+
+    /// Whether nothing is queued or unacknowledged; true for a session that was closed.
+    pub fn is_idle(&self, id: SessionId) -> bool {
+        self.session(id).is_none_or(|s| s.sender.is_empty())
+    }
+
+    /// Takes in one received UDP payload.
+    #[inline]
+    pub fn on_datagram(&mut self, now: Instant, meta: &DatagramMeta, udp_payload: &[u8], sink: &mut impl Sink) {
+        let now = now.as_nanos();
+        let Ok(header) = Header::parse(udp_payload) else {
+            self.counters.malformed += 1;
+            return;
+        };
+        let Some(index) = self.tags.get(header.tag) else {
+            self.counters.unknown_session += 1;
+            return;
+        };
+        let entry = &mut self.entries[index as usize];
+        let Some(session) = entry.session.as_deref_mut() else { return };
+        match session.on_datagram(now, meta, &header, udp_payload, sink) {
+            Accepted::Yes => {}
+            Accepted::WrongAddress => self.counters.wrong_address += 1,
+            Accepted::Damaged => self.counters.crc_dropped += 1,
+        }
+        self.earliest = self.earliest.min(session.near_deadline());
+        if !entry.ready && session.wants_transmit(now) {
+            Self::make_ready(&mut self.ready, entry, index);
+        }
+    }
+
+    /// Sends what is due (resends, data, acknowledgements, heartbeats) while `emit` has room.
+    #[inline]
+    pub fn transmit(&mut self, now: Instant, emit: &mut impl Emit) {
+        let now = now.as_nanos();
+        while let Some(&index) = self.ready.front() {
+            let entry = &mut self.entries[index as usize];
+            let turn = match entry.session.as_deref_mut() {
+                Some(session) => {
+                    let turn = session.transmit(now, QUANTUM, emit);
+                    self.earliest = self.earliest.min(session.deadline());
+                    turn
+                }
+                None => Turn::Done,
+            };
+            match turn {
+                Turn::Done => {
+                    entry.ready = false;
+                    self.ready.pop_front();
+                }
+                Turn::More => self.ready.rotate_left(1),
+                Turn::Blocked => {
+                    // The next session begins when there is room again.
+                    self.ready.rotate_left(1);
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Fires timers that are due: losses, probes, time-outs, acknowledgements, heartbeats, refused messages whose
+    /// back-off is over, dead peers. Call [`transmit`](Self::transmit) afterwards.
+    pub fn on_timeout(&mut self, now: Instant, sink: &mut impl Sink) {
+        let now = now.as_nanos();
+        if now < self.earliest {
+            return;
+        }
+        self.earliest = NEVER;
+        for (index, entry) in self.entries.iter_mut().enumerate() {
+            let Some(session) = entry.session.as_deref_mut() else { continue };
+            session.on_timeout(now, sink);
+            if session.wants_transmit(now) {
+                Self::make_ready(&mut self.ready, entry, index as u16);
+            }
+            if let Some(session) = entry.session.as_deref() {
+                self.earliest = self.earliest.min(session.deadline());
+            }
+        }
+    }
+
+    /// When [`on_timeout`](Self::on_timeout) has to be called at the latest. It may find nothing to do then, because
+    /// deadlines that moved back are not tracked one by one. `None` without sessions.
+    #[inline]
+    pub fn next_deadline(&self) -> Option<Instant> {
+        (self.earliest != NEVER).then_some(Instant::from_nanos(self.earliest))
+    }
+
+    /// Whether [`transmit`](Self::transmit) has something to send.
+    #[inline]
+    pub fn wants_transmit(&self) -> bool {
+        !self.ready.is_empty()
+    }
+
+    /// Makes all acknowledgements that are held back due now: for a caller that is about to stop polling.
+    pub fn flush_acks(&mut self) {
+        for (index, entry) in self.entries.iter_mut().enumerate() {
+            if let Some(session) = entry.session.as_deref_mut()
+                && (session.unacked != 0 || session.receiver.owes())
+            {
+                session.ack_due = true;
+                Self::make_ready(&mut self.ready, entry, index as u16);
+            }
+        }
+    }
+
+    /// What happened on a session; all zero for a session that was closed.
+    pub fn counters(&self, id: SessionId) -> Counters {
+        self.session(id).map_or_else(Counters::default, Session::counters)
+    }
+
+    /// What happened to datagrams of no session, and totals.
+    pub fn endpoint_counters(&self) -> EndpointCounters {
+        self.counters
+    }
+
+    #[inline]
+    fn session(&self, id: SessionId) -> Option<&Session> {
+        self.entries.get(id.index())?.session.as_deref().filter(|session| session.id == id)
+    }
+
+    #[inline]
+    fn make_ready(ready: &mut VecDeque<u16>, entry: &mut Entry, index: u16) {
+        if !entry.ready {
+            entry.ready = true;
+            ready.push_back(index);
+        }
+    }
+}

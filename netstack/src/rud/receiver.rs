@@ -1,0 +1,257 @@
+//! The receiving half of a session: which PSNs have arrived, and what is to be acknowledged.
+//!
+//! ```text
+//!        floor                                   highest
+//!          |                                        |
+//!  ........|1 1 0 1 1 1|1 1 r 1 1 1|1 0 1 1 ........|
+//!          '--- word --'--- word --'                      64 words of 64 PSNs, a ring
+//! ```
+//!
+//! Below `floor` everything is settled. Above it, a PSN is consumed (1), refused (r) or missing (0). A refused PSN
+//! holds the floor until the sender's base passes it, for only then is it certain that the sender knows of the
+//! refusal; so the refusal can be reported again as often as its report is lost.
+
+use crate::wire::rud::{Block, MAX_BLOCKS, MAX_WINDOW, Psn, WORDS};
+
+#[cfg(test)]
+mod tests;
+
+/// How a datagram's PSN compares with what has arrived.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Arrival {
+    /// Seen for the first time.
+    New,
+    /// Consumed or refused before.
+    Duplicate,
+    /// Further ahead than a sender may be.
+    OutOfWindow,
+}
+
+/// The bitmap of received PSNs. A PSN's word is `psn / 64` modulo 64, which stays right when PSNs wrap.
+#[derive(Debug)]
+pub(super) struct Receiver {
+    floor: Psn,
+    /// One past the highest PSN that has arrived; at least `floor`.
+    highest: Psn,
+    received: [u64; WORDS as usize],
+    refused: [u64; WORDS as usize],
+    /// Words above the floor with arrivals that were not reported.
+    fresh: u64,
+    /// Words that were reported once; reported again where there is room, for acknowledgements get lost.
+    again: u64,
+    /// Words with refusals that were not reported.
+    refusals: u64,
+}
+
+fn word(psn: Psn) -> u32 {
+    psn.0 / 64 % WORDS
+}
+
+fn bit(psn: Psn) -> u64 {
+    1 << (psn.0 % 64)
+}
+
+impl Receiver {
+    /// Nothing has arrived; the first PSN will be `first`.
+    pub(super) fn new(first: Psn) -> Self {
+        Self {
+            floor: first,
+            highest: first,
+            received: [0; WORDS as usize],
+            refused: [0; WORDS as usize],
+            fresh: 0,
+            again: 0,
+            refusals: 0,
+        }
+    }
+
+    /// Every PSN before this one is settled.
+    pub(super) fn floor(&self) -> Psn {
+        self.floor
+    }
+
+    /// Whether there is something to report besides the floor.
+    #[inline]
+    pub(super) fn owes(&self) -> bool {
+        self.fresh | self.refusals != 0
+    }
+
+    /// How `psn` compares with what has arrived.
+    #[inline]
+    pub(super) fn classify(&self, psn: Psn) -> Arrival {
+        let ahead = psn.since(self.floor);
+        if ahead < MAX_WINDOW {
+            let index = word(psn) as usize;
+            if (self.received[index] | self.refused[index]) & bit(psn) == 0 {
+                Arrival::New
+            } else {
+                Arrival::Duplicate
+            }
+        } else if psn.is_before(self.floor) {
+            Arrival::Duplicate
+        } else {
+            Arrival::OutOfWindow
+        }
+    }
+
+    /// The sink consumed `psn`, which was [`Arrival::New`].
+    #[inline]
+    pub(super) fn consumed(&mut self, psn: Psn) {
+        self.received[word(psn) as usize] |= bit(psn);
+        self.raise_highest(psn);
+        if psn == self.floor {
+            self.advance();
+        } else {
+            self.fresh |= 1 << word(psn);
+        }
+    }
+
+    /// The sink refused `psn`, which was [`Arrival::New`].
+    pub(super) fn refused(&mut self, psn: Psn) {
+        //= rud/spec.md section 5.3
+        // A refused PSN is never delivered, whatever copies of it are still on the way.
+        self.refused[word(psn) as usize] |= bit(psn);
+        self.refusals |= 1 << word(psn);
+        self.raise_highest(psn);
+    }
+
+    /// `psn` arrived again: our acknowledgement of it was lost or late.
+    pub(super) fn duplicate(&mut self, psn: Psn) {
+        //= rud/spec.md section 5.5
+        // A duplicate makes its own word unreported again; the others are repeated where there is room. To report
+        // all of them at once would answer every lost acknowledgement with a volley, and the volley's losses with
+        // another.
+        self.again |= self.occupied();
+        if psn.since(self.floor) < MAX_WINDOW {
+            self.fresh |= 1 << word(psn);
+            if self.refused[word(psn) as usize] & bit(psn) != 0 {
+                self.refusals |= 1 << word(psn);
+            }
+        }
+    }
+
+    /// A report was made and then not sent: everything above the floor counts as unreported.
+    pub(super) fn unreported(&mut self) {
+        self.fresh |= self.occupied();
+        for (index, refused) in self.refused.iter().enumerate() {
+            if *refused != 0 {
+                self.refusals |= 1 << index;
+            }
+        }
+    }
+
+    /// The words from the floor's to the last one with arrivals.
+    fn occupied(&self) -> u64 {
+        if self.highest == self.floor {
+            return 0;
+        }
+        let words = self.highest.since(self.floor.word_start()).div_ceil(64);
+        let mask = if words >= WORDS { u64::MAX } else { (1 << words) - 1 };
+        mask.rotate_left(word(self.floor))
+    }
+
+    /// The sender has settled everything before `base`. False, and nothing done, if that is beyond any window.
+    #[inline]
+    pub(super) fn base(&mut self, base: Psn) -> bool {
+        let ahead = base.since(self.floor);
+        if ahead == 0 || base.is_before(self.floor) {
+            return true;
+        }
+        if ahead > MAX_WINDOW {
+            return false;
+        }
+        //= rud/spec.md section 5.4
+        // The floor follows the sender's base.
+        while self.floor.word_start() != base.word_start() {
+            self.clear(word(self.floor));
+            self.floor = self.floor.word_start().plus(64);
+        }
+        self.floor = base;
+        if self.highest.is_before(base) {
+            self.highest = base;
+        }
+        self.advance();
+        true
+    }
+
+    /// What a data datagram reports: the word to name (counted from the floor's) and its consumed PSNs.
+    #[inline]
+    pub(super) fn piggyback(&mut self) -> (u16, u64) {
+        let candidates = if self.fresh != 0 { self.fresh } else { self.again };
+        if candidates == 0 {
+            return (0, self.received[word(self.floor) as usize]);
+        }
+        let (offset, index) = self.lowest(candidates);
+        self.reported(index);
+        (offset as u16, self.received[index as usize])
+    }
+
+    /// What a pure acknowledgement reports: the word in its header, and up to [`MAX_BLOCKS`] blocks.
+    pub(super) fn report(&mut self, blocks: &mut [Block; MAX_BLOCKS]) -> ((u16, u64), usize) {
+        let mut count = 0;
+        // Refusals fit only into blocks, so they go first.
+        while self.refusals != 0 && count < MAX_BLOCKS {
+            let (offset, index) = self.lowest(self.refusals);
+            self.refusals &= !(1 << index);
+            self.reported(index);
+            blocks[count] = self.block(offset, index);
+            count += 1;
+        }
+        let sack = self.piggyback();
+        while self.fresh | self.again != 0 && count < MAX_BLOCKS {
+            let (offset, index) = self.lowest(if self.fresh != 0 { self.fresh } else { self.again });
+            self.reported(index);
+            blocks[count] = self.block(offset, index);
+            count += 1;
+        }
+        (sack, count)
+    }
+
+    fn block(&self, offset: u32, index: u32) -> Block {
+        let index = index as usize;
+        Block { word: offset as u16, received: self.received[index], refused: self.refused[index] }
+    }
+
+    /// The first word of the set at or after the floor's: its distance from the floor's, and its index.
+    fn lowest(&self, set: u64) -> (u32, u32) {
+        let floor = word(self.floor);
+        let offset = set.rotate_right(floor).trailing_zeros();
+        (offset, (floor + offset) % WORDS)
+    }
+
+    fn reported(&mut self, index: u32) {
+        let mask = 1 << index;
+        self.again = if self.fresh & mask != 0 { self.again | mask } else { self.again & !mask };
+        self.fresh &= !mask;
+    }
+
+    fn raise_highest(&mut self, psn: Psn) {
+        if !psn.is_before(self.highest) {
+            self.highest = psn.plus(1);
+        }
+    }
+
+    /// Moves the floor over consumed PSNs, and empties the words that it leaves for their next use.
+    #[inline]
+    fn advance(&mut self) {
+        loop {
+            let at = self.floor.0 % 64;
+            let run = (self.received[word(self.floor) as usize] >> at).trailing_ones();
+            if at + run < 64 {
+                self.floor = self.floor.plus(run);
+                return;
+            }
+            self.clear(word(self.floor));
+            self.floor = self.floor.plus(run);
+        }
+    }
+
+    fn clear(&mut self, index: u32) {
+        self.received[index as usize] = 0;
+        self.refused[index as usize] = 0;
+        let keep = !(1 << index);
+        self.fresh &= keep;
+        self.again &= keep;
+        self.refusals &= keep;
+    }
+}

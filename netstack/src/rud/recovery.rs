@@ -1,0 +1,174 @@
+//! When is a datagram lost: round-trip time (RFC 6298), time-based detection after RFC 8985, and the tail's timers.
+
+use super::Times;
+use super::sender::Acked;
+
+#[cfg(test)]
+mod tests;
+
+/// No timer.
+pub(super) const NEVER: u64 = u64::MAX;
+
+/// Largest widening of the reordering window, in quarters of the smallest round-trip time.
+const MAX_REORDER_STEPS: u32 = 16;
+
+/// Acknowledged datagrams after which a widened reordering window narrows by one step.
+const REORDER_PERSISTS: u32 = 4096;
+
+/// What was measured of the path, and what follows for the datagrams that are out. Times are nanoseconds.
+#[derive(Debug)]
+pub(super) struct Recovery {
+    srtt: u64,
+    rttvar: u64,
+    min_rtt: u64,
+    /// The most recent transmission known to have arrived: its serial number, its round-trip time.
+    newest_serial: u32,
+    newest_rtt: u64,
+    reorder_steps: u32,
+    reorder_calm: u32,
+    backoff: u32,
+    probed: bool,
+    /// Last time that something new was acknowledged, or that the wire stopped being empty.
+    progress_at: u64,
+    /// Base of the tail timers: the last transmission or progress.
+    tail_at: u64,
+    /// When the oldest datagram out counts as lost by time; `NEVER` if nothing sent later has arrived.
+    pub(super) lost_at: u64,
+}
+
+impl Recovery {
+    pub(super) fn new(now: u64) -> Self {
+        Self {
+            srtt: 0,
+            rttvar: 0,
+            min_rtt: NEVER,
+            newest_serial: 0,
+            newest_rtt: 0,
+            reorder_steps: 1,
+            reorder_calm: 0,
+            backoff: 0,
+            probed: false,
+            progress_at: now,
+            tail_at: now,
+            lost_at: NEVER,
+        }
+    }
+
+    /// The smoothed round-trip time; zero before the first measurement.
+    pub(super) fn srtt(&self) -> u64 {
+        self.srtt
+    }
+
+    /// The smallest round-trip time seen; `NEVER` before the first measurement.
+    pub(super) fn min_rtt(&self) -> u64 {
+        self.min_rtt
+    }
+
+    /// Time of the last progress.
+    pub(super) fn progress_at(&self) -> u64 {
+        self.progress_at
+    }
+
+    /// How often the time-out has backed off since the last progress.
+    pub(super) fn backoff(&self) -> u32 {
+        self.backoff
+    }
+
+    /// Data was sent; `first` if nothing was on the wire before.
+    #[inline]
+    pub(super) fn on_sent(&mut self, now: u64, first: bool) {
+        self.tail_at = now;
+        if first {
+            self.progress_at = now;
+        }
+    }
+
+    /// Takes in what an acknowledgement said.
+    #[inline]
+    pub(super) fn on_acked(&mut self, now: u64, acked: &Acked) {
+        self.progress_at = now;
+        self.tail_at = now;
+        self.backoff = 0;
+        self.probed = false;
+        //= rud/spec.md section 6.3
+        // Only a datagram that was sent once gives a round-trip time (Karn's rule).
+        if acked.clean_sent_at != NEVER {
+            self.sample(now.saturating_sub(acked.clean_sent_at).max(1));
+        }
+        if acked.newest && (acked.newest_serial.wrapping_sub(self.newest_serial) as i32) > 0 {
+            self.newest_serial = acked.newest_serial;
+            self.newest_rtt = now.saturating_sub(acked.newest_sent_at);
+        }
+        if acked.spurious != 0 {
+            //= rud/spec.md section 6.3
+            // A loss that was none widens the reordering window.
+            self.reorder_steps = (self.reorder_steps + 1).min(MAX_REORDER_STEPS);
+            self.reorder_calm = 0;
+        } else if self.reorder_steps > 1 {
+            self.reorder_calm += acked.count;
+            if self.reorder_calm >= REORDER_PERSISTS {
+                self.reorder_steps -= 1;
+                self.reorder_calm = 0;
+            }
+        }
+    }
+
+    fn sample(&mut self, rtt: u64) {
+        self.min_rtt = self.min_rtt.min(rtt);
+        if self.srtt == 0 {
+            self.srtt = rtt;
+            self.rttvar = rtt / 2;
+        } else {
+            self.rttvar = (3 * self.rttvar + self.srtt.abs_diff(rtt)) / 4;
+            self.srtt = ((7 * self.srtt + rtt) / 8).max(1);
+        }
+    }
+
+    /// When a datagram sent at `sent_at` as transmission `serial` counts as lost; `NEVER` while nothing that was
+    /// sent after it is known to have arrived.
+    #[inline]
+    pub(super) fn lost_at(&self, sent_at: u64, serial: u32, times: &Times) -> u64 {
+        if (self.newest_serial.wrapping_sub(serial) as i32) <= 0 {
+            return NEVER;
+        }
+        sent_at + self.newest_rtt + self.reordering(times)
+    }
+
+    fn reordering(&self, times: &Times) -> u64 {
+        let quarter = if self.min_rtt == NEVER { 0 } else { self.min_rtt / 4 };
+        (quarter * u64::from(self.reorder_steps)).min(self.srtt).max(times.min_reordering)
+    }
+
+    /// When the tail of what is out is probed or timed out.
+    #[inline]
+    pub(super) fn tail_deadline(&self, times: &Times) -> u64 {
+        self.tail_at + if self.probed { self.rto(times) } else { self.probe_timeout(times) }
+    }
+
+    fn probe_timeout(&self, times: &Times) -> u64 {
+        //= rud/spec.md section 6.4
+        // Two round-trip times and the peer's acknowledgement delay.
+        let srtt = if self.srtt == 0 { times.initial_rtt } else { self.srtt };
+        (2 * srtt + times.ack_delay).max(times.min_probe)
+    }
+
+    fn rto(&self, times: &Times) -> u64 {
+        //= RFC 6298 section 2
+        // srtt + 4 rttvar, backed off by doubling (section 5.5 there).
+        let rto = if self.srtt == 0 { 3 * times.initial_rtt } else { self.srtt + 4 * self.rttvar };
+        let rto = rto.saturating_add(times.ack_delay).max(times.min_rto);
+        rto.saturating_mul(1 << self.backoff.min(20)).min(times.max_rto)
+    }
+
+    /// The tail's timer fired: true if it is the time-out, false if only a probe is due.
+    pub(super) fn on_tail_timer(&mut self, now: u64) -> bool {
+        self.tail_at = now;
+        if self.probed {
+            self.backoff += 1;
+            true
+        } else {
+            self.probed = true;
+            false
+        }
+    }
+}

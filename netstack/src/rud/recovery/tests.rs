@@ -1,0 +1,63 @@
+use super::*;
+use crate::rud::Config;
+
+fn times() -> Times {
+    Times::from(&Config::default())
+}
+
+fn acked(sent_at: u64, serial: u32) -> Acked {
+    Acked {
+        count: 1,
+        clean_sent_at: sent_at,
+        newest: true,
+        newest_sent_at: sent_at,
+        newest_serial: serial,
+        ..Acked::NOTHING
+    }
+}
+
+#[test]
+fn the_first_sample_sets_srtt_and_rttvar_and_later_ones_smooth() {
+    let mut recovery = Recovery::new(0);
+    recovery.on_acked(8_000, &acked(0, 1));
+    assert_eq!((recovery.srtt, recovery.rttvar), (8_000, 4_000));
+    recovery.on_acked(16_000 + 1_000, &acked(1_000, 2));
+    assert_eq!((recovery.srtt, recovery.rttvar), (9_000, 5_000));
+    assert_eq!(recovery.min_rtt(), 8_000);
+}
+
+#[test]
+fn a_datagram_counts_as_lost_only_after_one_sent_later_has_arrived() {
+    let times = times();
+    let mut recovery = Recovery::new(0);
+    assert_eq!(recovery.lost_at(0, 1, &times), NEVER);
+    recovery.on_acked(100_000, &acked(0, 5));
+    // Sent in the same instant, but before: the serial number decides. A quarter of 100 us is the window.
+    assert_eq!(recovery.lost_at(0, 4, &times), 125_000);
+    assert_eq!(recovery.lost_at(0, 6, &times), NEVER);
+    // A spurious loss widens the window by another quarter.
+    recovery.on_acked(200_000, &Acked { spurious: 1, ..acked(100_000, 7) });
+    assert_eq!(recovery.lost_at(0, 4, &times), 150_000);
+    // Which narrows again after a while without any.
+    recovery.on_acked(300_000, &Acked { count: REORDER_PERSISTS, ..acked(200_000, 8) });
+    assert_eq!(recovery.lost_at(0, 4, &times), 125_000);
+}
+
+#[test]
+fn a_probe_comes_first_then_time_outs_that_back_off_until_progress() {
+    let times = times();
+    let mut recovery = Recovery::new(0);
+    recovery.on_sent(0, true);
+    assert_eq!(recovery.tail_deadline(&times), 2 * times.initial_rtt + times.ack_delay);
+    assert!(!recovery.on_tail_timer(1_000_000));
+    let first = recovery.tail_deadline(&times) - 1_000_000;
+    assert_eq!(first, times.min_rto.max(3 * times.initial_rtt + times.ack_delay));
+    assert!(recovery.on_tail_timer(4_000_000));
+    assert_eq!(recovery.tail_deadline(&times) - 4_000_000, 2 * first);
+    for _ in 0..100 {
+        assert!(recovery.on_tail_timer(5_000_000));
+    }
+    assert_eq!(recovery.tail_deadline(&times) - 5_000_000, times.max_rto);
+    recovery.on_acked(6_000_000, &acked(0, 1));
+    assert!(!recovery.on_tail_timer(6_500_000));
+}

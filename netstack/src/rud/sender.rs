@@ -1,0 +1,543 @@
+//! The sending half of a session: messages by PSN, what is out, what is lost, what was refused.
+//!
+//! ```text
+//!            una                            next
+//!             |                               |
+//!   ring   . .|S . S S L S . S S . . S L S S S|         PSN -> slot; S sent, L lost, '.' settled
+//!
+//!   slots  queued -> first transmission -> sent <-> lost      each state a list through the slots
+//!             ^                             |
+//!             '------- back-off <------- refused              acknowledged: back to the free ones
+//! ```
+//!
+//! A message occupies a slot from `push` to its acknowledgement; it gets its PSN when it is first sent. The list of
+//! sent slots is in order of transmission, so that neither detection of losses nor acknowledgement looks at a
+//! datagram that it does not change. Free slots are a stack: those in use stay few and in cache.
+
+use std::collections::VecDeque;
+
+use super::api::Token;
+use super::recovery::NEVER;
+use crate::region::Extent;
+use crate::wire::rud::{MAX_BODY, MAX_WINDOW, Psn, WORDS};
+
+const NIL: u16 = u16::MAX;
+
+const RING: usize = 64 * WORDS as usize;
+
+/// Where a slot stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    Free,
+    Queued,
+    Sent,
+    Lost,
+    Refused,
+}
+
+/// What every acknowledgement touches.
+#[derive(Clone, Copy, Debug)]
+struct Slot {
+    sent_at: u64,
+    token: Token,
+    serial: u32,
+    psn: Psn,
+    prev: u16,
+    next: u16,
+    bytes: u16,
+    tries: u8,
+    place: Place,
+}
+
+/// What only a transmission touches.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Message {
+    /// The upper layer's header; `header_len` bytes count.
+    pub(super) header: [u8; MAX_BODY],
+    /// Bytes of `header` in use.
+    pub(super) header_len: u8,
+    /// How often the peer has refused it.
+    refusals: u8,
+    /// The payload.
+    pub(super) extent: Option<Extent>,
+    /// CRC of the payload, once it was computed.
+    pub(super) payload_crc: Option<u32>,
+}
+
+/// A refused message, and when it is queued again.
+#[derive(Debug)]
+struct Retry {
+    slot: u16,
+    due: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct List {
+    head: u16,
+    tail: u16,
+    len: u32,
+}
+
+const EMPTY: List = List { head: NIL, tail: NIL, len: 0 };
+
+/// What to send next.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Pick {
+    /// The message's slot.
+    pub(super) slot: u16,
+    /// The PSN to send it under.
+    pub(super) psn: Psn,
+    /// Whether it was sent under that PSN before.
+    pub(super) again: bool,
+}
+
+/// What one received datagram acknowledged.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Acked {
+    /// Datagrams acknowledged as consumed.
+    pub(super) count: u32,
+    /// Datagrams refused.
+    pub(super) refused: u32,
+    /// Datagrams that had been held for lost and were not.
+    pub(super) spurious: u32,
+    /// When the most recently sent one was sent, of those sent only once; `NEVER` if there is none.
+    pub(super) clean_sent_at: u64,
+    /// Whether the two below hold.
+    pub(super) newest: bool,
+    /// When the most recently sent one was sent.
+    pub(super) newest_sent_at: u64,
+    /// Its serial number.
+    pub(super) newest_serial: u32,
+}
+
+impl Acked {
+    /// Nothing yet.
+    pub(super) const NOTHING: Self = Self {
+        count: 0,
+        refused: 0,
+        spurious: 0,
+        clean_sent_at: NEVER,
+        newest: false,
+        newest_sent_at: 0,
+        newest_serial: 0,
+    };
+}
+
+/// What `Sender` needs to judge an acknowledgement.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct AckContext {
+    /// Now.
+    pub(super) now: u64,
+    /// Smallest round-trip time seen.
+    pub(super) min_rtt: u64,
+    /// First back-off after a refusal.
+    pub(super) refusal_backoff: u64,
+    /// Largest back-off after refusals.
+    pub(super) max_refusal_backoff: u64,
+}
+
+/// The sending half.
+#[derive(Debug)]
+pub(super) struct Sender {
+    slots: Box<[Slot]>,
+    messages: Box<[Message]>,
+    /// The slot of each PSN between `una` and `next` that is not settled.
+    ring: Box<[u16; RING]>,
+    /// One bit a PSN: settled.
+    settled: [u64; WORDS as usize],
+    una: Psn,
+    next: Psn,
+    free: List,
+    queued: List,
+    sent: List,
+    lost: List,
+    retries: VecDeque<Retry>,
+    flight_bytes: usize,
+    serial: u32,
+}
+
+impl Sender {
+    /// An empty sender whose first PSN is `first`, for up to `capacity` messages (at most `MAX_WINDOW`).
+    pub(super) fn new(first: Psn, capacity: u32) -> Self {
+        let slot = Slot {
+            sent_at: 0,
+            token: Token(0),
+            serial: 0,
+            psn: first,
+            prev: NIL,
+            next: NIL,
+            bytes: 0,
+            tries: 0,
+            place: Place::Free,
+        };
+        let message =
+            Message { header: [0; MAX_BODY], header_len: 0, refusals: 0, extent: None, payload_crc: None };
+        let mut slots = vec![slot; capacity as usize].into_boxed_slice();
+        let mut free = EMPTY;
+        for at in 0..slots.len() {
+            append(&mut slots, &mut free, at);
+        }
+        Self {
+            slots,
+            messages: vec![message; capacity as usize].into_boxed_slice(),
+            ring: Box::new([NIL; RING]),
+            settled: [0; WORDS as usize],
+            una: first,
+            next: first,
+            free,
+            queued: EMPTY,
+            sent: EMPTY,
+            lost: EMPTY,
+            retries: VecDeque::new(),
+            flight_bytes: 0,
+            serial: 1,
+        }
+    }
+
+    /// Lowest PSN that is not settled.
+    #[inline]
+    pub(super) fn base(&self) -> Psn {
+        self.una
+    }
+
+    /// Next PSN that will be sent for the first time.
+    #[inline]
+    pub(super) fn next(&self) -> Psn {
+        self.next
+    }
+
+    /// Messages that `push` would take.
+    #[inline]
+    pub(super) fn capacity(&self) -> u32 {
+        self.free.len
+    }
+
+    /// Whether no message is queued or unacknowledged.
+    pub(super) fn is_empty(&self) -> bool {
+        self.free.len as usize == self.slots.len()
+    }
+
+    /// Whether everything that was sent is settled.
+    #[inline]
+    pub(super) fn is_quiet(&self) -> bool {
+        self.next == self.una
+    }
+
+    /// Datagrams on the wire.
+    #[inline]
+    pub(super) fn flight(&self) -> u32 {
+        self.sent.len
+    }
+
+    /// Payload bytes on the wire.
+    #[inline]
+    pub(super) fn flight_bytes(&self) -> usize {
+        self.flight_bytes
+    }
+
+    /// Whether `pick` would find something.
+    #[inline]
+    pub(super) fn has_work(&self) -> bool {
+        self.lost.len != 0 || self.queued.len != 0 && self.next.since(self.una) < MAX_WINDOW
+    }
+
+    /// When the next refused message is queued again; `NEVER` if there is none.
+    #[inline]
+    pub(super) fn retry_at(&self) -> u64 {
+        self.retries.front().map_or(NEVER, |retry| retry.due)
+    }
+
+    /// When and as which transmission the oldest datagram on the wire was sent.
+    #[inline]
+    pub(super) fn oldest(&self) -> Option<(u64, u32)> {
+        self.slots.get(self.sent.head as usize).map(|slot| (slot.sent_at, slot.serial))
+    }
+
+    /// Header and payload bytes of the oldest datagram on the wire.
+    pub(super) fn oldest_bytes(&self) -> usize {
+        let at = self.sent.head as usize;
+        self.slots.get(at).map_or(0, |slot| slot.bytes as usize + self.messages[at].header_len as usize)
+    }
+
+    /// Queues a message; `header` has at most 64 bytes, the payload at most 65,535. False if no slot is free.
+    #[inline]
+    pub(super) fn push(&mut self, header: &[u8], extent: Option<Extent>, token: Token) -> bool {
+        let at = self.free.head as usize;
+        if self.free.len == 0 {
+            return false;
+        }
+        unlink(&mut self.slots, &mut self.free, at);
+        let slot = &mut self.slots[at];
+        slot.token = token;
+        slot.bytes = extent.map_or(0, |extent| extent.len() as u16);
+        slot.tries = 0;
+        slot.place = Place::Queued;
+        append(&mut self.slots, &mut self.queued, at);
+        let message = &mut self.messages[at];
+        message.header[..header.len()].copy_from_slice(header);
+        message.header_len = header.len() as u8;
+        message.refusals = 0;
+        message.extent = extent;
+        message.payload_crc = None;
+        true
+    }
+
+    /// Queues refused messages whose back-off is over.
+    #[inline]
+    pub(super) fn requeue(&mut self, now: u64) {
+        while self.retry_at() <= now {
+            let Some(retry) = self.retries.pop_front() else { return };
+            let at = retry.slot as usize;
+            self.slots[at].tries = 0;
+            self.slots[at].place = Place::Queued;
+            append(&mut self.slots, &mut self.queued, at);
+        }
+    }
+
+    /// What to send next: the oldest lost datagram with its PSN, otherwise the oldest queued one, which gets the
+    /// next PSN if that is not too far ahead.
+    #[inline]
+    pub(super) fn pick(&self) -> Option<Pick> {
+        if let Some(slot) = self.slots.get(self.lost.head as usize) {
+            return Some(Pick { slot: self.lost.head, psn: slot.psn, again: true });
+        }
+        //= rud/spec.md section 6.1
+        // A PSN is never further than the window from the lowest unsettled one.
+        (self.queued.len != 0 && self.next.since(self.una) < MAX_WINDOW)
+            .then_some(Pick { slot: self.queued.head, psn: self.next, again: false })
+    }
+
+    /// Whether nothing can follow the picked datagram until something is acknowledged.
+    #[inline]
+    pub(super) fn is_last(&self) -> bool {
+        self.queued.len + self.lost.len <= 1 && self.free.len == 0
+            || self.next.since(self.una) + 1 >= MAX_WINDOW
+    }
+
+    /// The message in `slot`.
+    #[inline]
+    pub(super) fn message(&mut self, slot: u16) -> &mut Message {
+        &mut self.messages[slot as usize]
+    }
+
+    /// What was picked was sent.
+    #[inline]
+    pub(super) fn on_sent(&mut self, now: u64, pick: Pick) {
+        let at = pick.slot as usize;
+        if pick.again {
+            unlink(&mut self.slots, &mut self.lost, at);
+        } else {
+            unlink(&mut self.slots, &mut self.queued, at);
+            let index = ring_index(pick.psn);
+            self.ring[index] = pick.slot;
+            // The first PSN of a word takes over the word of 4,096 PSNs ago, which is settled.
+            let keep = if index.is_multiple_of(64) { 0 } else { !(1 << (index % 64)) };
+            self.settled[index / 64] &= keep;
+            self.next = pick.psn.plus(1);
+        }
+        let slot = &mut self.slots[at];
+        slot.psn = pick.psn;
+        slot.sent_at = now;
+        slot.serial = self.serial;
+        slot.tries = slot.tries.saturating_add(1);
+        slot.place = Place::Sent;
+        self.serial = self.serial.wrapping_add(1);
+        self.flight_bytes += slot.bytes as usize;
+        append(&mut self.slots, &mut self.sent, at);
+    }
+
+    /// Moves the oldest datagram on the wire to the lost ones.
+    pub(super) fn lose_oldest(&mut self) {
+        if self.sent.len != 0 {
+            let at = self.sent.head as usize;
+            self.take_from_wire(at);
+            append(&mut self.slots, &mut self.lost, at);
+        }
+    }
+
+    /// Moves the most recently sent datagram to the front of the lost ones, to be sent again as a probe.
+    pub(super) fn probe(&mut self) {
+        if self.sent.len != 0 {
+            let at = self.sent.tail as usize;
+            self.take_from_wire(at);
+            prepend(&mut self.slots, &mut self.lost, at);
+        }
+    }
+
+    fn take_from_wire(&mut self, at: usize) {
+        unlink(&mut self.slots, &mut self.sent, at);
+        self.flight_bytes -= self.slots[at].bytes as usize;
+        self.slots[at].place = Place::Lost;
+    }
+
+    /// Every PSN before `cumulative` has been consumed.
+    #[inline]
+    pub(super) fn on_cumulative(
+        &mut self, context: &AckContext, cumulative: Psn, acked: &mut Acked, release: &mut impl FnMut(Token),
+    ) {
+        //= rud/spec.md section 6.2
+        // An acknowledgement of what was never sent is ignored.
+        if cumulative.since(self.una) > self.next.since(self.una) {
+            return;
+        }
+        while self.una != cumulative {
+            let index = ring_index(self.una);
+            // Settled PSNs between are skipped; each is looked at once in its life.
+            if self.settled[index / 64] >> (index % 64) & 1 == 0 {
+                self.settle(context, index, acked, release);
+            }
+            self.una = self.una.plus(1);
+        }
+        self.skip_settled();
+    }
+
+    /// The word that starts at `start`: which of its PSNs have been consumed, which refused.
+    #[inline]
+    pub(super) fn on_word(
+        &mut self, context: &AckContext, start: Psn, received: u64, refused: u64, acked: &mut Acked,
+        release: &mut impl FnMut(Token),
+    ) {
+        let known = self.settled[ring_index(start) / 64];
+        if (received | refused) & !known == 0 {
+            return;
+        }
+        let mut news = received & !known;
+        while news != 0 {
+            let psn = start.plus(news.trailing_zeros());
+            news &= news - 1;
+            if self.is_out(psn) {
+                self.settle(context, ring_index(psn), acked, release);
+            }
+        }
+        let mut news = refused & !received & !known;
+        while news != 0 {
+            let psn = start.plus(news.trailing_zeros());
+            news &= news - 1;
+            if self.is_out(psn) {
+                self.refuse(context, ring_index(psn), acked);
+            }
+        }
+        self.skip_settled();
+    }
+
+    /// Whether `psn` lies between the lowest unsettled PSN and the next one.
+    #[inline]
+    fn is_out(&self, psn: Psn) -> bool {
+        psn.since(self.una) < self.next.since(self.una)
+    }
+
+    /// The unsettled PSN at `index` of the ring was consumed.
+    #[inline]
+    fn settle(
+        &mut self, context: &AckContext, index: usize, acked: &mut Acked, release: &mut impl FnMut(Token),
+    ) {
+        let at = self.take_off(context, index, acked);
+        acked.count += 1;
+        self.slots[at].place = Place::Free;
+        prepend(&mut self.slots, &mut self.free, at);
+        release(self.slots[at].token);
+    }
+
+    /// The unsettled PSN at `index` of the ring was refused.
+    fn refuse(&mut self, context: &AckContext, index: usize, acked: &mut Acked) {
+        //= rud/spec.md section 6.6
+        // The PSN is settled; the message waits, and then takes a new one.
+        let at = self.take_off(context, index, acked);
+        acked.refused += 1;
+        self.slots[at].place = Place::Refused;
+        let refusals = &mut self.messages[at].refusals;
+        let backoff = (context.refusal_backoff << (*refusals).min(16)).min(context.max_refusal_backoff);
+        *refusals = refusals.saturating_add(1);
+        // Kept in order of time: a message does not overtake one that was refused before it.
+        let due = (context.now + backoff).max(self.retries.back().map_or(0, |last| last.due));
+        self.retries.push_back(Retry { slot: at as u16, due });
+    }
+
+    /// Settles the PSN at `index` of the ring, takes its slot out of its list, and notes what the acknowledgement
+    /// says of time. Returns the slot.
+    #[inline]
+    fn take_off(&mut self, context: &AckContext, index: usize, acked: &mut Acked) -> usize {
+        self.settled[index / 64] |= 1 << (index % 64);
+        let at = self.ring[index] as usize;
+        let slot = self.slots[at];
+        let lost = slot.place == Place::Lost;
+        if lost {
+            unlink(&mut self.slots, &mut self.lost, at);
+        } else {
+            unlink(&mut self.slots, &mut self.sent, at);
+            self.flight_bytes -= slot.bytes as usize;
+        }
+        //= rud/spec.md section 6.3
+        // An acknowledgement sooner than half the smallest round-trip time after a resend is that of an earlier
+        // transmission.
+        if lost || slot.tries > 1 && context.now.saturating_sub(slot.sent_at) < context.min_rtt / 2 {
+            acked.spurious += 1;
+            return at;
+        }
+        if slot.tries == 1 && (acked.clean_sent_at == NEVER || slot.sent_at > acked.clean_sent_at) {
+            acked.clean_sent_at = slot.sent_at;
+        }
+        if !acked.newest || (slot.serial.wrapping_sub(acked.newest_serial) as i32) > 0 {
+            acked.newest = true;
+            acked.newest_sent_at = slot.sent_at;
+            acked.newest_serial = slot.serial;
+        }
+        at
+    }
+
+    /// Moves `una` over settled PSNs.
+    #[inline]
+    fn skip_settled(&mut self) {
+        while self.una != self.next {
+            let index = ring_index(self.una);
+            let run = (self.settled[index / 64] >> (index % 64)).trailing_ones();
+            if run == 0 {
+                return;
+            }
+            self.una = self.una.plus(run.min(self.next.since(self.una)));
+        }
+    }
+}
+
+#[inline]
+fn ring_index(psn: Psn) -> usize {
+    psn.0 as usize % RING
+}
+
+#[inline]
+fn append(slots: &mut [Slot], list: &mut List, at: usize) {
+    slots[at].prev = list.tail;
+    slots[at].next = NIL;
+    match slots.get_mut(list.tail as usize) {
+        Some(last) => last.next = at as u16,
+        None => list.head = at as u16,
+    }
+    list.tail = at as u16;
+    list.len += 1;
+}
+
+#[inline]
+fn prepend(slots: &mut [Slot], list: &mut List, at: usize) {
+    slots[at].prev = NIL;
+    slots[at].next = list.head;
+    match slots.get_mut(list.head as usize) {
+        Some(first) => first.prev = at as u16,
+        None => list.tail = at as u16,
+    }
+    list.head = at as u16;
+    list.len += 1;
+}
+
+#[inline]
+fn unlink(slots: &mut [Slot], list: &mut List, at: usize) {
+    let Slot { prev, next, .. } = slots[at];
+    match slots.get_mut(prev as usize) {
+        Some(before) => before.next = next,
+        None => list.head = next,
+    }
+    match slots.get_mut(next as usize) {
+        Some(after) => after.prev = prev,
+        None => list.tail = prev,
+    }
+    list.len -= 1;
+}

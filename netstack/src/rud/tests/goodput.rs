@@ -1,0 +1,50 @@
+//! What share of the link remains under loss: a table in virtual time, committed as `goodput.txt`, so that a change
+//! shows in the diff. `BLESS=1 cargo test -p shouter-netstack --lib goodput` writes it anew.
+
+use std::fmt::Write as _;
+
+use super::link::{Faults, World};
+use crate::rud::Config;
+
+/// Payload bits per second that one end receives over `window` of virtual time, after as long a start.
+fn goodput(loss: f64, rtt_us: u64) -> f64 {
+    let faults = Faults { loss, delay: rtt_us * 500, byte_time_ps: 80, ..Faults::default() };
+    let mut world = World::new(7, &Config::default(), faults);
+    // Numbers of this form have full payloads.
+    let mut numbers = (0u64..).map(|i| i * 5 + 2);
+    let span = 40 * rtt_us * 1000;
+    let mut run = |world: &mut World, until: u64| {
+        while world.now < until {
+            let waiting = world.ends[0].to_send.len();
+            world.ends[0].to_send.extend(numbers.by_ref().take(256usize.saturating_sub(waiting)));
+            world.step();
+        }
+    };
+    run(&mut world, span);
+    let (start, before) = (world.now, world.ends[1].app.bytes);
+    run(&mut world, 2 * span);
+    eprintln!("{loss} {rtt_us} {:?}", world.ends[0].endpoint.counters(world.ends[0].id));
+    assert_eq!(world.ends[1].app.corrupt, 0);
+    (world.ends[1].app.bytes - before) as f64 * 8.0 / (world.now - start) as f64
+}
+
+#[test]
+fn the_goodput_table_is_as_committed() {
+    let mut table = String::from(
+        "Gbit/s of payload over a 100 Gbit/s link, 1400-byte payloads, one direction, window of 960 datagrams\n\
+         loss     rtt 10 us   rtt 50 us  rtt 200 us\n",
+    );
+    for loss in [0.0, 0.001, 0.01, 0.05, 0.1, 0.2] {
+        write!(table, "{:>5.1}%", loss * 100.0).unwrap();
+        for rtt_us in [10, 50, 200] {
+            write!(table, "{:>12.1}", goodput(loss, rtt_us)).unwrap();
+        }
+        table.push('\n');
+    }
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/src/rud/tests/goodput.txt");
+    if std::env::var_os("BLESS").is_some() {
+        std::fs::write(path, &table).unwrap();
+    }
+    let committed = std::fs::read_to_string(path).unwrap();
+    assert_eq!(table, committed, "goodput changed: if it is meant, write the table anew with BLESS=1");
+}

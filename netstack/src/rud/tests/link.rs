@@ -1,0 +1,320 @@
+//! Two endpoints, two application ends, and a link between them that loses, reorders, duplicates and flips bits:
+//! in virtual time, from one seed.
+
+#![allow(unsafe_code)]
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap, HashMap, VecDeque};
+use std::ptr::NonNull;
+
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+
+use crate::region::{Extent, Region, RegionId};
+use crate::rud::*;
+use crate::time::Instant;
+
+/// What the link does to a datagram, in parts of one; times in nanoseconds.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Faults {
+    pub(super) loss: f64,
+    pub(super) reorder: f64,
+    pub(super) duplicate: f64,
+    pub(super) corrupt: f64,
+    /// One way.
+    pub(super) delay: u64,
+    /// Added at most to a reordered datagram.
+    pub(super) jitter: u64,
+    /// Time a byte takes on the wire, in picoseconds; zero for no limit.
+    pub(super) byte_time_ps: u64,
+}
+
+/// The application: it checks what it gets, and can refuse.
+#[derive(Debug, Default)]
+pub(super) struct App {
+    /// Message number -> how often it was consumed.
+    pub(super) consumed: HashMap<u64, u32>,
+    pub(super) bytes: u64,
+    pub(super) released: BTreeMap<u64, u32>,
+    pub(super) failures: Vec<Failure>,
+    pub(super) corrupt: u32,
+    pub(super) refusals: u32,
+    pub(super) refuse: f64,
+    pub(super) rng: Option<SmallRng>,
+    /// Message numbers in the order of arrival.
+    pub(super) order: Vec<u64>,
+}
+
+impl Sink for App {
+    fn deliver(&mut self, _: SessionId, header: &[u8], payload: &[u8]) -> Disposition {
+        let Some((number, rest)) = header.split_first_chunk::<8>() else {
+            self.corrupt += 1;
+            return Disposition::Consumed;
+        };
+        let number = u64::from_be_bytes(*number);
+        if self.rng.as_mut().is_some_and(|rng| rng.random_bool(self.refuse)) {
+            self.refusals += 1;
+            return Disposition::Refused(Why::NotReady);
+        }
+        let intact = rest == expected_header(number).split_at(8).1
+            && payload.iter().enumerate().all(|(i, byte)| *byte == pattern(number, i))
+            && payload.len() == payload_len(number);
+        self.corrupt += u32::from(!intact);
+        self.bytes += payload.len() as u64;
+        *self.consumed.entry(number).or_default() += 1;
+        self.order.push(number);
+        Disposition::Consumed
+    }
+
+    fn released(&mut self, _: SessionId, token: Token) {
+        *self.released.entry(token.0).or_default() += 1;
+    }
+
+    fn failed(&mut self, _: SessionId, why: Failure) {
+        self.failures.push(why);
+    }
+}
+
+/// Message numbers name their content, so that both ends can check it.
+pub(super) fn expected_header(number: u64) -> Vec<u8> {
+    let len = 8 + (number % 57) as usize;
+    let mut header = vec![number as u8; len];
+    header[..8].copy_from_slice(&number.to_be_bytes());
+    header
+}
+
+fn payload_len(number: u64) -> usize {
+    match number % 5 {
+        0 => 0,
+        1 => (number * 7919 % 1400) as usize,
+        _ => 1400,
+    }
+}
+
+fn pattern(number: u64, at: usize) -> u8 {
+    (number as usize).wrapping_mul(31).wrapping_add(at).wrapping_mul(0x9d).wrapping_shr(3) as u8
+}
+
+/// Memory that messages are sent from, never freed: tests are short, and extents point into it.
+pub(super) fn extent_of(number: u64) -> Option<Extent> {
+    let bytes: Vec<u8> = (0..payload_len(number)).map(|i| pattern(number, i)).collect();
+    extent_from(bytes)
+}
+
+/// An extent over bytes that are never freed.
+pub(super) fn extent_from(bytes: Vec<u8>) -> Option<Extent> {
+    if bytes.is_empty() {
+        return None;
+    }
+    let leaked: &'static mut [u8] = Box::leak(bytes.into_boxed_slice());
+    let len = leaked.len();
+    let base = NonNull::new(leaked.as_mut_ptr())?;
+    // SAFETY: the memory was leaked, so it stays readable, and nothing writes to it any more.
+    let region = unsafe { Region::from_raw_parts(RegionId(0), base, len) };
+    region.extent(0, len as u32)
+}
+
+/// One end.
+#[derive(Debug)]
+pub(super) struct End {
+    pub(super) endpoint: Endpoint,
+    pub(super) id: SessionId,
+    pub(super) app: App,
+    pub(super) to_send: VecDeque<u64>,
+    /// Whether the end runs at all.
+    pub(super) alive: bool,
+    wire_free_at: u64,
+}
+
+/// A datagram's bytes with their addresses.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct InFlight {
+    pub(super) at: u64,
+    serial: u64,
+    pub(super) to: usize,
+    pub(super) src_port: u16,
+    pub(super) bytes: Vec<u8>,
+}
+
+/// Collects what an endpoint emits.
+#[derive(Debug, Default)]
+pub(super) struct Collect {
+    pub(super) out: Vec<(Destination, Vec<u8>)>,
+    pub(super) room: usize,
+}
+
+impl Emit for Collect {
+    fn room(&self) -> usize {
+        self.room - self.out.len()
+    }
+    fn emit(&mut self, to: &Destination, header: &[u8], payload: Option<Extent>) -> bool {
+        if self.room() == 0 {
+            return false;
+        }
+        let mut bytes = header.to_vec();
+        bytes.extend_from_slice(payload.as_ref().map_or(&[], |extent| extent.as_bytes()));
+        self.out.push((*to, bytes));
+        true
+    }
+}
+
+pub(super) const IPS: [core::net::IpAddr; 2] = [
+    core::net::IpAddr::V4(core::net::Ipv4Addr::new(10, 0, 0, 1)),
+    core::net::IpAddr::V4(core::net::Ipv4Addr::new(10, 0, 0, 2)),
+];
+pub(super) const PORTS: [u16; 2] = [40_000, 50_000];
+
+/// The parameters of end `end`; its peer's fit.
+pub(super) fn params(end: usize, tags: [u64; 2]) -> SessionParams {
+    SessionParams {
+        local_tag: tags[end],
+        remote_tag: tags[1 - end],
+        remote_ip: IPS[1 - end],
+        local_ip: IPS[end],
+        remote_port: PORTS[1 - end],
+        local_port: PORTS[end],
+        paths: 4,
+        max_payload: 1400,
+    }
+}
+
+/// Where the datagrams that end `to` receives come from and go to.
+pub(super) fn meta(to: usize, src_port: u16) -> DatagramMeta {
+    DatagramMeta { src_ip: IPS[1 - to], dst_ip: IPS[to], src_port, dst_port: PORTS[to] }
+}
+
+pub(super) struct World {
+    pub(super) ends: [End; 2],
+    pub(super) now: u64,
+    pub(super) faults: Faults,
+    pub(super) rng: SmallRng,
+    pub(super) wire: BinaryHeap<Reverse<InFlight>>,
+    pub(super) flipped: u64,
+    pub(super) carried: u64,
+    serial: u64,
+}
+
+impl World {
+    pub(super) fn new(seed: u64, config: &Config, faults: Faults) -> Self {
+        // Upper halves near the end of their range: the PSNs wrap early.
+        let tags = [0xffff_ffc0_0000_0001, 0xffff_ff01_0000_0002];
+        Self::with_tags(seed, config, faults, tags)
+    }
+
+    pub(super) fn with_tags(seed: u64, config: &Config, faults: Faults, tags: [u64; 2]) -> Self {
+        let end = |index: usize| {
+            let mut endpoint = Endpoint::new(config.clone());
+            let id = endpoint.open(Instant::ZERO, params(index, tags)).unwrap();
+            let app = App { rng: Some(SmallRng::seed_from_u64(seed ^ index as u64)), ..App::default() };
+            End { endpoint, id, app, to_send: VecDeque::new(), alive: true, wire_free_at: 0 }
+        };
+        Self {
+            ends: [end(0), end(1)],
+            now: 0,
+            faults,
+            rng: SmallRng::seed_from_u64(seed),
+            wire: BinaryHeap::new(),
+            flipped: 0,
+            carried: 0,
+            serial: 0,
+        }
+    }
+
+    fn carry(&mut self, from: usize, src_port: u16, mut bytes: Vec<u8>) {
+        let faults = self.faults;
+        self.carried += 1;
+        let end = &mut self.ends[from];
+        end.wire_free_at =
+            end.wire_free_at.max(self.now) + (bytes.len() as u64 + 66) * faults.byte_time_ps / 1000;
+        let mut at = end.wire_free_at + faults.delay;
+        if self.rng.random_bool(faults.loss) {
+            return;
+        }
+        if self.rng.random_bool(faults.reorder) {
+            at += self.rng.random_range(0..=faults.jitter);
+        }
+        if self.rng.random_bool(faults.duplicate) {
+            let later = at + self.rng.random_range(0..=faults.jitter);
+            self.put(InFlight { at: later, serial: 0, to: 1 - from, src_port, bytes: bytes.clone() });
+        }
+        if self.rng.random_bool(faults.corrupt) {
+            for _ in 0..self.rng.random_range(1..=3) {
+                let bit = self.rng.random_range(0..bytes.len() * 8);
+                bytes[bit / 8] ^= 1 << (bit % 8);
+            }
+            self.flipped += 1;
+        }
+        self.put(InFlight { at, serial: 0, to: 1 - from, src_port, bytes });
+    }
+
+    pub(super) fn put(&mut self, mut datagram: InFlight) {
+        self.serial += 1;
+        datagram.serial = self.serial;
+        self.wire.push(Reverse(datagram));
+    }
+
+    /// One poll of each end, as a shard would do it, then time jumps to the next event. False if there is none.
+    pub(super) fn step(&mut self) -> bool {
+        while let Some(Reverse(next)) = self.wire.peek()
+            && next.at <= self.now
+        {
+            let Some(Reverse(datagram)) = self.wire.pop() else { break };
+            let end = &mut self.ends[datagram.to];
+            if end.alive {
+                let now = Instant::from_nanos(self.now);
+                let meta = meta(datagram.to, datagram.src_port);
+                end.endpoint.on_datagram(now, &meta, &datagram.bytes, &mut end.app);
+            }
+        }
+        let mut next = self.wire.peek().map_or(u64::MAX, |Reverse(datagram)| datagram.at);
+        for index in 0..2 {
+            let end = &mut self.ends[index];
+            if !end.alive {
+                continue;
+            }
+            let now = Instant::from_nanos(self.now);
+            end.endpoint.on_timeout(now, &mut end.app);
+            while let Some(number) = end.to_send.front().copied() {
+                let header = expected_header(number);
+                if end.endpoint.capacity(end.id) == 0 {
+                    break;
+                }
+                end.endpoint.send(end.id, &header, extent_of(number), Token(number)).unwrap();
+                end.to_send.pop_front();
+            }
+            let mut collect = Collect { out: Vec::new(), room: 64 };
+            end.endpoint.transmit(now, &mut collect);
+            for (to, bytes) in collect.out {
+                self.carry(index, to.src_port, bytes);
+            }
+            let end = &mut self.ends[index];
+            if end.endpoint.wants_transmit() {
+                next = next.min(self.now + 1000);
+            }
+            if let Some(deadline) = end.endpoint.next_deadline() {
+                next = next.min(deadline.as_nanos());
+            }
+        }
+        if let Some(Reverse(datagram)) = self.wire.peek() {
+            next = next.min(datagram.at);
+        }
+        if next == u64::MAX {
+            return false;
+        }
+        self.now = next.max(self.now + 1);
+        true
+    }
+
+    /// Steps until both ends have sent everything and got every token back; panics at `deadline`.
+    pub(super) fn run_to_completion(&mut self, deadline: u64, what: &str) {
+        while self.ends.iter().any(|end| !end.to_send.is_empty() || !end.endpoint.is_idle(end.id)) {
+            self.step();
+            assert!(
+                self.now < deadline,
+                "{what}: not done at {} ns: {:?}",
+                self.now,
+                self.ends.each_ref().map(|end| end.endpoint.counters(end.id))
+            );
+        }
+    }
+}

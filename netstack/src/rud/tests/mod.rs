@@ -1,0 +1,411 @@
+mod goodput;
+mod link;
+
+use std::time::Duration;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::time::Instant;
+use link::{App, Collect, Faults, World, expected_header, extent_from, extent_of, meta, params};
+
+const MS: u64 = 1_000_000;
+const TAGS: [u64; 2] = [0x0000_0001_dead_beef, 0x0000_0001_feed_f00d];
+
+fn faulty() -> Faults {
+    Faults {
+        loss: 0.05,
+        reorder: 0.1,
+        duplicate: 0.02,
+        corrupt: 0.02,
+        delay: 10_000,
+        jitter: 50_000,
+        byte_time_ps: 80,
+    }
+}
+
+/// Every message of both ends was consumed once, intact, and its token released once.
+fn assert_exact(world: &World, messages: u64, what: &str) {
+    for end in &world.ends {
+        assert_eq!(end.app.corrupt, 0, "{what}: a corrupted byte was delivered");
+        assert!(end.app.failures.is_empty(), "{what}: {:?}", end.app.failures);
+        assert_eq!(end.app.consumed.len() as u64, messages, "{what}");
+        assert!(end.app.consumed.values().all(|times| *times == 1), "{what}: delivered twice");
+        assert_eq!(end.app.released.len() as u64, messages, "{what}");
+        assert!(end.app.released.values().all(|times| *times == 1), "{what}: released twice");
+    }
+}
+
+/// Replay one: `SEED=17 cargo test -p shouter-netstack --lib a_thousand_seeds`.
+#[test]
+fn a_thousand_seeds_of_loss_reordering_duplicates_and_bit_flips() {
+    let only: Option<u64> = std::env::var("SEED").ok().and_then(|seed| seed.parse().ok());
+    let (mut flipped, mut dropped, mut resent, mut duplicates) = (0, 0, 0, 0);
+    for seed in only.map_or(0..1000, |seed| seed..seed + 1) {
+        let what = format!("seed {seed}");
+        let mut world = World::new(seed, &Config::default(), faulty());
+        for end in &mut world.ends {
+            end.app.refuse = if seed % 4 == 0 { 0.05 } else { 0.0 };
+            end.to_send.extend(0..150);
+        }
+        world.run_to_completion(2_000 * MS, &what);
+        assert_exact(&world, 150, &what);
+        flipped += world.flipped;
+        for end in &world.ends {
+            let counters = end.endpoint.counters(end.id);
+            let others = end.endpoint.endpoint_counters();
+            dropped += counters.crc_dropped + others.malformed + others.unknown_session;
+            resent += counters.resent;
+            duplicates += counters.duplicates;
+        }
+    }
+    if only.is_none() {
+        // The faults were really there; a flipped datagram that is still on the way at the end is not counted.
+        assert!(flipped > 5_000 && dropped <= flipped && dropped > flipped * 9 / 10, "{dropped} of {flipped}");
+        assert!(resent > 10_000, "{resent}");
+        assert!(duplicates > 5_000, "{duplicates}");
+    }
+}
+
+#[test]
+fn a_refused_message_is_sent_again_until_it_is_consumed() {
+    for seed in 0..50 {
+        let what = format!("seed {seed}");
+        let mut world = World::new(seed, &Config::default(), Faults { loss: 0.02, delay: 5_000, ..Faults::default() });
+        for end in &mut world.ends {
+            end.app.refuse = 0.5;
+            end.to_send.extend(0..1500);
+        }
+        world.run_to_completion(10_000 * MS, &what);
+        assert_exact(&world, 1500, &what);
+        for (end, peer) in [(0, 1), (1, 0)] {
+            let (end, peer) = (&world.ends[end], &world.ends[peer]);
+            let refused = end.endpoint.counters(end.id).refused_by_peer;
+            assert_eq!(refused, u64::from(peer.app.refusals), "{what}");
+            assert!(refused > 1000, "{what}: {refused}");
+        }
+    }
+}
+
+#[test]
+fn messages_overtake_a_lost_one() {
+    let mut world = World::new(3, &Config::default(), Faults { loss: 0.1, delay: 50_000, ..Faults::default() });
+    world.ends[0].to_send.extend(0..500);
+    world.run_to_completion(1_000 * MS, "seed 3");
+    let order = &world.ends[1].app.order;
+    assert_eq!(order.len(), 500);
+    assert!(!order.is_sorted(), "nothing was overtaken");
+    // A loss delays its own message alone: most of the others come in order.
+    assert!(order.windows(2).filter(|pair| pair[0] < pair[1]).count() > 400);
+}
+
+#[test]
+fn a_dead_peer_is_found_and_an_idle_one_is_not() {
+    let config = Config { dead_after: Duration::from_secs(2), heartbeat: Duration::from_millis(250), ..Config::default() };
+    let mut world = World::new(1, &config, Faults { loss: 0.05, delay: 10_000, ..Faults::default() });
+    while world.now < 60_000 * MS {
+        world.step();
+    }
+    assert!(world.ends.iter().all(|end| end.app.failures.is_empty()), "an idle peer was declared dead");
+    world.ends[1].alive = false;
+    let died = world.now;
+    world.ends[0].to_send.extend(0..10);
+    while world.ends[0].app.failures.is_empty() {
+        world.step();
+        assert!(world.now < died + 3_000 * MS, "not found");
+    }
+    assert!(world.now >= died + 1_700 * MS, "found after {} ms", (world.now - died) / MS);
+    let end = &mut world.ends[0];
+    assert!(matches!(end.app.failures[..], [Failure::PeerSilent { silent }] if silent >= Duration::from_secs(2)));
+    assert_eq!(end.endpoint.send(end.id, &[], None, Token(0)), Err(SendError::Failed));
+    assert_eq!(end.endpoint.capacity(end.id), 0);
+    assert!(end.app.released.is_empty(), "nothing of the dead peer's was acknowledged");
+    // Once is enough.
+    for _ in 0..100 {
+        world.step();
+    }
+    assert_eq!(world.ends[0].app.failures.len(), 1);
+}
+
+#[test]
+fn our_own_pause_is_not_taken_for_the_peers_death() {
+    let config = Config { dead_after: Duration::from_secs(2), heartbeat: Duration::from_millis(250), ..Config::default() };
+    let mut world = World::new(1, &config, Faults { delay: 10_000, ..Faults::default() });
+    while world.now < 1_000 * MS {
+        world.step();
+    }
+    // End 0 stops (SIGSTOP), end 1's heartbeats are lost in its full queue, then it goes on, timers first.
+    let now = Instant::from_nanos(world.now + 60_000 * MS);
+    let end = &mut world.ends[0];
+    end.endpoint.on_timeout(now, &mut end.app);
+    assert!(end.app.failures.is_empty());
+}
+
+#[test]
+fn a_path_that_carries_only_small_datagrams_is_found() {
+    let config = Config { dead_after: Duration::from_secs(2), heartbeat: Duration::from_millis(250), ..Config::default() };
+    let mut world = World::new(1, &config, Faults { delay: 10_000, ..Faults::default() });
+    world.ends[0].to_send.extend([2, 3, 4]);
+    while world.ends[0].app.failures.is_empty() {
+        world.step();
+        let small: Vec<_> = world.wire.drain().filter(|datagram| datagram.0.bytes.len() < 1000).collect();
+        world.wire.extend(small);
+        assert!(world.now < 10_000 * MS);
+    }
+    assert!(
+        matches!(world.ends[0].app.failures[..], [Failure::NoProgress { bytes, .. }] if bytes > 1400),
+        "{:?}",
+        world.ends[0].app.failures
+    );
+}
+
+#[test]
+fn a_full_window_refuses_until_acknowledgements_come() {
+    let config = Config { window_packets: 100, ..Config::default() };
+    let mut world = World::with_tags(1, &config, Faults { delay: 10_000, ..Faults::default() }, TAGS);
+    let end = &mut world.ends[0];
+    assert_eq!(end.endpoint.capacity(end.id), 100);
+    for number in 0..100 {
+        end.endpoint.send(end.id, &expected_header(number), extent_of(number), Token(number)).unwrap();
+    }
+    assert_eq!(end.endpoint.capacity(end.id), 0);
+    assert_eq!(end.endpoint.send(end.id, &[], None, Token(0)), Err(SendError::Full));
+    assert_eq!(end.endpoint.send(end.id, &[0; 65], None, Token(0)), Err(SendError::HeaderTooLong { len: 65 }));
+    let long = extent_from(vec![0; 1401]);
+    assert_eq!(
+        end.endpoint.send(end.id, &[], long, Token(0)),
+        Err(SendError::PayloadTooLong { len: 1401, limit: 1400 })
+    );
+    world.run_to_completion(MS, "full window");
+    assert_eq!(world.ends[0].endpoint.capacity(world.ends[0].id), 100);
+}
+
+/// The application of a sink test: what happened, in order.
+#[derive(Debug, Default)]
+struct Journal(Vec<String>);
+
+impl Sink for Journal {
+    fn deliver(&mut self, _: SessionId, header: &[u8], payload: &[u8]) -> Disposition {
+        self.0.push(format!("deliver {header:?} {}", payload.len()));
+        Disposition::Consumed
+    }
+    fn released(&mut self, _: SessionId, token: Token) {
+        self.0.push(format!("released {}", token.0));
+    }
+    fn failed(&mut self, _: SessionId, why: Failure) {
+        self.0.push(format!("failed {why}"));
+    }
+}
+
+fn pair() -> [(Endpoint, SessionId); 2] {
+    [0, 1].map(|end| {
+        let mut endpoint = Endpoint::new(Config::default());
+        let id = endpoint.open(Instant::ZERO, params(end, TAGS)).unwrap();
+        // The first heartbeat.
+        let mut collect = Collect { out: Vec::new(), room: 10 };
+        endpoint.transmit(Instant::ZERO, &mut collect);
+        assert_eq!(collect.out.len(), 1);
+        (endpoint, id)
+    })
+}
+
+fn transmit(endpoint: &mut Endpoint, now: u64) -> Vec<(Destination, Vec<u8>)> {
+    let mut collect = Collect { out: Vec::new(), room: 100 };
+    endpoint.transmit(Instant::from_nanos(now), &mut collect);
+    collect.out
+}
+
+//= rud/spec.md section 5.1
+#[test]
+fn a_piggybacked_acknowledgement_takes_effect_before_the_delivery() {
+    let [(mut a, a_id), (mut b, b_id)] = pair();
+    let (mut at_a, mut at_b) = (Journal::default(), Journal::default());
+    a.send(a_id, &[1], None, Token(11)).unwrap();
+    for (to, bytes) in transmit(&mut a, 100) {
+        b.on_datagram(Instant::from_nanos(200), &meta(1, to.src_port), &bytes, &mut at_b);
+    }
+    b.send(b_id, &[2], extent_from(vec![7; 5]), Token(12)).unwrap();
+    let reply = transmit(&mut b, 200);
+    assert_eq!(reply.len(), 1, "the reply carries the acknowledgement");
+    a.on_datagram(Instant::from_nanos(300), &meta(0, reply[0].0.src_port), &reply[0].1, &mut at_a);
+    assert_eq!(at_a.0, ["released 11", "deliver [2] 5"]);
+    assert_eq!(a.counters(a_id).srtt, Duration::from_nanos(200));
+}
+
+#[test]
+fn acknowledgements_wait_for_company_and_can_be_flushed() {
+    let config = Config::default();
+    let [(mut a, a_id), (mut b, _)] = pair();
+    let mut journal = Journal::default();
+    let mut exchange = |count: u64, a: &mut Endpoint, b: &mut Endpoint| {
+        for number in 0..count {
+            a.send(a_id, &[], None, Token(number)).unwrap();
+        }
+        for (to, bytes) in transmit(a, 0) {
+            b.on_datagram(Instant::ZERO, &meta(1, to.src_port), &bytes, &mut journal);
+        }
+    };
+    exchange(3, &mut a, &mut b);
+    assert!(transmit(&mut b, 0).is_empty(), "an acknowledgement too early");
+    assert_eq!(b.next_deadline(), Some(Instant::ZERO + config.ack_delay));
+    b.flush_acks();
+    assert_eq!(transmit(&mut b, 0).len(), 1);
+    exchange(u64::from(config.ack_every), &mut a, &mut b);
+    assert_eq!(transmit(&mut b, 0).len(), 1, "one for the whole burst");
+    exchange(1, &mut a, &mut b);
+    let due = Instant::ZERO + config.ack_delay;
+    b.on_timeout(due, &mut journal);
+    assert_eq!(transmit(&mut b, due.as_nanos()).len(), 1);
+    b.flush_acks();
+    assert!(transmit(&mut b, 0).is_empty(), "nothing left to acknowledge");
+}
+
+#[test]
+fn datagrams_take_turns_over_the_paths() {
+    let [(mut a, a_id), _] = pair();
+    for number in 0..8 {
+        a.send(a_id, &[], None, Token(number)).unwrap();
+    }
+    let ports: Vec<u16> = transmit(&mut a, 0).iter().map(|(to, _)| to.src_port - link::PORTS[0]).collect();
+    assert_eq!(ports, [1, 2, 3, 0, 1, 2, 3, 0]);
+}
+
+#[test]
+fn a_sender_without_room_keeps_what_it_has() {
+    let [(mut a, a_id), (mut b, _)] = pair();
+    let mut app = App::default();
+    for number in 0..40 {
+        a.send(a_id, &expected_header(number), extent_of(number), Token(number)).unwrap();
+    }
+    for room in [0, 1, 0, 7, 100] {
+        let mut collect = Collect { out: Vec::new(), room };
+        a.transmit(Instant::ZERO, &mut collect);
+        for (to, bytes) in collect.out {
+            b.on_datagram(Instant::ZERO, &meta(1, to.src_port), &bytes, &mut app);
+        }
+    }
+    assert!(!a.wants_transmit());
+    assert_eq!((app.consumed.len(), app.corrupt), (40, 0));
+}
+
+#[test]
+fn forged_and_misdirected_datagrams_have_no_effect() {
+    let [(mut a, a_id), (mut b, b_id)] = pair();
+    let mut journal = Journal::default();
+    a.send(a_id, &[1, 2, 3], extent_from(vec![9; 100]), Token(1)).unwrap();
+    let (to, bytes) = transmit(&mut a, 0).remove(0);
+    let now = Instant::ZERO;
+    let right = meta(1, to.src_port);
+    // Any single flipped bit, wherever it is.
+    for bit in 0..bytes.len() * 8 {
+        let mut flipped = bytes.clone();
+        flipped[bit / 8] ^= 1 << (bit % 8);
+        b.on_datagram(now, &right, &flipped, &mut journal);
+    }
+    // Right bytes with a wrong address or port, or cut short.
+    b.on_datagram(now, &DatagramMeta { src_port: right.src_port + 1, ..right }, &bytes, &mut journal);
+    b.on_datagram(now, &DatagramMeta { dst_port: right.dst_port + 1, ..right }, &bytes, &mut journal);
+    b.on_datagram(now, &DatagramMeta { src_ip: right.dst_ip, ..right }, &bytes, &mut journal);
+    for len in 0..bytes.len() {
+        b.on_datagram(now, &right, &bytes[..len], &mut journal);
+    }
+    assert!(journal.0.is_empty(), "{:?}", journal.0);
+    let counters = b.endpoint_counters();
+    assert_eq!(counters.unknown_session, 64);
+    assert_eq!(counters.wrong_address, 1);
+    assert_eq!(counters.crc_dropped, b.counters(b_id).crc_dropped);
+    assert_eq!(
+        counters.malformed + counters.unknown_session + counters.crc_dropped + counters.wrong_address,
+        (bytes.len() * 8 + 3 + bytes.len()) as u64
+    );
+    // Of a session that was closed.
+    b.close(b_id);
+    b.on_datagram(now, &right, &bytes, &mut journal);
+    assert_eq!(b.endpoint_counters().unknown_session, 65);
+    assert!(journal.0.is_empty());
+}
+
+#[test]
+fn sessions_are_opened_up_to_the_limit_and_ids_do_not_come_back_to_life() {
+    let mut endpoint = Endpoint::new(Config { max_sessions: 2, ..Config::default() });
+    let open = |endpoint: &mut Endpoint, tag| endpoint.open(Instant::ZERO, params(0, [tag, 5]));
+    let first = open(&mut endpoint, 1).unwrap();
+    assert_eq!(open(&mut endpoint, 1), Err(OpenError::TagInUse));
+    open(&mut endpoint, 2).unwrap();
+    assert_eq!(open(&mut endpoint, 3), Err(OpenError::TooMany { limit: 2 }));
+    endpoint.close(first);
+    endpoint.close(first);
+    let third = open(&mut endpoint, 3).unwrap();
+    assert_ne!(first, third);
+    assert_eq!(endpoint.send(first, &[], None, Token(0)), Err(SendError::Closed));
+    assert_eq!((endpoint.capacity(first), endpoint.counters(first)), (0, Counters::default()));
+    assert!(endpoint.send(third, &[], None, Token(0)).is_ok());
+
+    let wrong = |params| Endpoint::new(Config::default()).open(Instant::ZERO, params).unwrap_err();
+    let right = params(0, TAGS);
+    assert_eq!(wrong(SessionParams { local_tag: 0, ..right.clone() }), OpenError::ZeroTag);
+    assert_eq!(wrong(SessionParams { paths: 0, ..right.clone() }), OpenError::Ports { port: 40_000, paths: 0 });
+    assert_eq!(wrong(SessionParams { paths: 30_000, ..right.clone() }), OpenError::Ports { port: 40_000, paths: 30_000 });
+    let asked = MAX_PAYLOAD + 1;
+    assert_eq!(
+        wrong(SessionParams { max_payload: asked, ..right.clone() }),
+        OpenError::PayloadTooLong { asked, limit: MAX_PAYLOAD }
+    );
+    let v6 = core::net::IpAddr::from([0u16; 8]);
+    assert_eq!(
+        wrong(SessionParams { remote_ip: v6, ..right.clone() }),
+        OpenError::MixedFamilies { local: right.local_ip, remote: v6 }
+    );
+}
+
+#[test]
+fn payload_room_adds_up() {
+    let v4 = core::net::IpAddr::from([10, 0, 0, 1]);
+    assert_eq!(payload_room(1500, &v4, 64), 1500 - 20 - 8 - 36 - 64);
+    assert_eq!(payload_room(9000, &core::net::IpAddr::from([0u16; 8]), 0), 9000 - 40 - 8 - 36);
+    assert_eq!(payload_room(60, &v4, 64), 0);
+    assert_eq!(payload_room(1 << 20, &v4, 0), MAX_PAYLOAD);
+}
+
+proptest! {
+    /// Bytes of every length, with a right tag and even a right CRC, but any header: no panic, and the session
+    /// still works afterwards or has only been told of a base that a real peer could have.
+    #[test]
+    fn garbage_does_not_panic(
+        garbage in proptest::collection::vec((proptest::collection::vec(any::<u8>(), 0..160), any::<bool>()), 1..40),
+    ) {
+        let [(mut a, a_id), (mut b, _)] = pair();
+        let mut journal = Journal::default();
+        for number in 0..5 {
+            a.send(a_id, &[number as u8], None, Token(number)).unwrap();
+            b.send(SessionId(0), &[number as u8], None, Token(number)).unwrap();
+        }
+        transmit(&mut b, 0);
+        for (mut bytes, dressed) in garbage {
+            if dressed && bytes.len() >= 36 {
+                // As evil a peer as can be: it knows the tag and computes the CRC.
+                bytes[4] = 0x10 | bytes[4] & 1;
+                let body = if bytes[4] == 0x11 { (bytes.len() - 36).min(54) / 18 * 18 } else { (bytes.len() - 36).min(64) };
+                if bytes[4] == 0x11 { bytes.truncate(36 + body); }
+                bytes[5] = body as u8 | bytes[5] & 0x80;
+                let payload_len = (bytes.len() - 36 - body) as u16;
+                bytes[6..8].copy_from_slice(&payload_len.to_be_bytes());
+                bytes[8..16].copy_from_slice(&TAGS[1].to_be_bytes());
+                bytes[16..18].copy_from_slice(&[0, 0]);
+                bytes[20..22].copy_from_slice(&[0, 0]);
+                bytes[32] &= 0x0f;
+                bytes[34] = 0;
+                bytes[35] &= 63;
+                let mut scratch = [0; crc::SCRATCH];
+                let front = 36 + body;
+                scratch[..front].copy_from_slice(&bytes[..front]);
+                let addresses = crc::addresses(link::IPS[0], link::IPS[1]);
+                crc::seal(&mut scratch, front, addresses, 40_000, link::PORTS[1], crc::payload(&bytes[front..]));
+                bytes[..4].copy_from_slice(&scratch[..4]);
+            }
+            b.on_datagram(Instant::from_nanos(10), &meta(1, 40_000), &bytes, &mut journal);
+            b.on_timeout(Instant::from_nanos(10), &mut journal);
+            transmit(&mut b, 10);
+        }
+    }
+}

@@ -1,0 +1,243 @@
+//! The RUD header (`rud/spec.md` section 4): parsed into and emitted from [`Header`], without allocation.
+//!
+//! ```text
+//!  0      4  5  6    8            16    20    24            32    34    36
+//!  | crc  |k |b | len|    tag      | psn | cum |    sack     | lag |word | body (<= 64) | payload ...
+//! ```
+//!
+//! All integers are in network order. The CRC is not checked here: it covers addresses that only the endpoint knows.
+#![forbid(unsafe_code)]
+
+use core::fmt;
+
+#[cfg(test)]
+mod tests;
+
+/// Bytes of the fixed header.
+pub const HEADER_LEN: usize = 36;
+
+/// Largest body behind the fixed header, in bytes: an upper layer's message header, or acknowledgement blocks.
+pub const MAX_BODY: usize = 64;
+
+/// Bytes of one acknowledgement block.
+pub const BLOCK_LEN: usize = 18;
+
+/// Most acknowledgement blocks in one datagram.
+pub const MAX_BLOCKS: usize = MAX_BODY / BLOCK_LEN;
+
+/// PSNs from the lowest unsettled one that may be in use at once.
+pub const MAX_WINDOW: u32 = 64 * (WORDS - 1);
+
+/// 64-PSN words in a receiver's bitmap.
+pub const WORDS: u32 = 64;
+
+const VERSION: u8 = 1;
+const ACK_REQUEST: u8 = 0x80;
+
+/// A packet sequence number. The order is that of RFC 1982: it wraps.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Hash)]
+pub struct Psn(pub u32);
+
+impl Psn {
+    /// The PSN `count` later.
+    #[inline]
+    pub const fn plus(self, count: u32) -> Self {
+        Self(self.0.wrapping_add(count))
+    }
+
+    /// The PSN `count` earlier.
+    #[inline]
+    pub const fn minus(self, count: u32) -> Self {
+        Self(self.0.wrapping_sub(count))
+    }
+
+    /// How far `self` lies behind `earlier`, modulo 2^32.
+    #[inline]
+    pub const fn since(self, earlier: Self) -> u32 {
+        self.0.wrapping_sub(earlier.0)
+    }
+
+    /// Whether `self` comes before `other`.
+    #[inline]
+    pub const fn is_before(self, other: Self) -> bool {
+        (self.0.wrapping_sub(other.0) as i32) < 0
+    }
+
+    /// The first PSN of the 64-PSN word that `self` lies in.
+    #[inline]
+    pub const fn word_start(self) -> Self {
+        Self(self.0 & !63)
+    }
+}
+
+impl fmt::Debug for Psn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "psn {}", self.0)
+    }
+}
+
+/// What a datagram carries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A message: the body is the upper layer's header, the payload follows.
+    Data,
+    /// An acknowledgement or a heartbeat: the body is acknowledgement blocks, there is no payload.
+    Ack,
+}
+
+/// Why bytes are not a RUD datagram.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Malformed {
+    /// Shorter than the fixed header.
+    #[error("a RUD datagram has at least 36 bytes")]
+    Short,
+    /// Another version, or no RUD at all.
+    #[error("not version 1 of RUD; run the same version on every host")]
+    Version,
+    /// A kind of datagram that version 1 does not know.
+    #[error("unknown kind of RUD datagram")]
+    Kind,
+    /// The lengths in the header do not add up to the datagram's.
+    #[error("the lengths in the RUD header do not add up to the datagram's length")]
+    Length,
+    /// A field is out of its range.
+    #[error("a field of the RUD header is out of its range")]
+    Range,
+}
+
+/// The fixed header, without the CRC.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// What the datagram carries.
+    pub kind: Kind,
+    /// The sender asks for an acknowledgement without delay.
+    pub ack_request: bool,
+    /// Bytes of body behind the fixed header, at most [`MAX_BODY`].
+    pub body_len: u8,
+    /// Bytes of payload behind the body.
+    pub payload_len: u16,
+    /// The receiver's session tag.
+    pub tag: u64,
+    /// This datagram's PSN; in an acknowledgement, the next PSN that will be sent first.
+    pub psn: Psn,
+    /// Distance from the sender's lowest unsettled PSN up to `psn`, at most [`MAX_WINDOW`].
+    pub base_lag: u16,
+    /// Every PSN before this one has arrived.
+    pub cumulative: Psn,
+    /// Which 64-PSN word `sack` describes, counted from the word that `cumulative` lies in; below [`WORDS`].
+    pub sack_word: u16,
+    /// Bit i is set if PSN i of the described word has been consumed.
+    pub sack: u64,
+}
+
+impl Header {
+    /// Parses the header of `datagram`, which is the whole UDP payload: the lengths have to add up.
+    #[inline]
+    pub fn parse(datagram: &[u8]) -> Result<Self, Malformed> {
+        let fixed = datagram.first_chunk::<HEADER_LEN>().ok_or(Malformed::Short)?;
+        if fixed[4] >> 4 != VERSION {
+            return Err(Malformed::Version);
+        }
+        let kind = match fixed[4] & 0x0f {
+            0 => Kind::Data,
+            1 => Kind::Ack,
+            _ => return Err(Malformed::Kind),
+        };
+        let header = Self {
+            kind,
+            ack_request: fixed[5] & ACK_REQUEST != 0,
+            body_len: fixed[5] & !ACK_REQUEST,
+            payload_len: u16_at(fixed, 6),
+            tag: u64_at(fixed, 8),
+            psn: Psn(u32_at(fixed, 16)),
+            cumulative: Psn(u32_at(fixed, 20)),
+            sack: u64_at(fixed, 24),
+            base_lag: u16_at(fixed, 32),
+            sack_word: u16_at(fixed, 34),
+        };
+        if header.body_len as usize > MAX_BODY
+            || u32::from(header.base_lag) > MAX_WINDOW
+            || u32::from(header.sack_word) >= WORDS
+        {
+            return Err(Malformed::Range);
+        }
+        if HEADER_LEN + header.body_len as usize + header.payload_len as usize != datagram.len() {
+            return Err(Malformed::Length);
+        }
+        if kind == Kind::Ack && (header.payload_len != 0 || header.body_len as usize % BLOCK_LEN != 0) {
+            return Err(Malformed::Length);
+        }
+        Ok(header)
+    }
+
+    /// Writes the header; the CRC field is left as it is.
+    #[inline]
+    pub fn emit(&self, out: &mut [u8; HEADER_LEN]) {
+        out[4] = VERSION << 4
+            | match self.kind {
+                Kind::Data => 0,
+                Kind::Ack => 1,
+            };
+        out[5] = self.body_len | if self.ack_request { ACK_REQUEST } else { 0 };
+        out[6..8].copy_from_slice(&self.payload_len.to_be_bytes());
+        out[8..16].copy_from_slice(&self.tag.to_be_bytes());
+        out[16..20].copy_from_slice(&self.psn.0.to_be_bytes());
+        out[20..24].copy_from_slice(&self.cumulative.0.to_be_bytes());
+        out[24..32].copy_from_slice(&self.sack.to_be_bytes());
+        out[32..34].copy_from_slice(&self.base_lag.to_be_bytes());
+        out[34..36].copy_from_slice(&self.sack_word.to_be_bytes());
+    }
+
+    /// Where the payload starts in the datagram.
+    #[inline]
+    pub fn payload_offset(&self) -> usize {
+        HEADER_LEN + self.body_len as usize
+    }
+}
+
+/// What became of the 64 PSNs of one word.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Block {
+    /// Which word, counted from the one that the cumulative acknowledgement lies in.
+    pub word: u16,
+    /// Bit i: PSN i of the word was consumed.
+    pub received: u64,
+    /// Bit i: PSN i of the word was refused, and has to be sent again under another PSN.
+    pub refused: u64,
+}
+
+impl Block {
+    /// The blocks in the body of an acknowledgement. A block whose word is out of range ends them.
+    #[inline]
+    pub fn parse_all(body: &[u8]) -> impl Iterator<Item = Self> + '_ {
+        let (chunks, _) = body.as_chunks::<BLOCK_LEN>();
+        chunks
+            .iter()
+            .map(|bytes| Self { word: u16_at(bytes, 0), received: u64_at(bytes, 2), refused: u64_at(bytes, 10) })
+            .take_while(|block| u32::from(block.word) < WORDS)
+    }
+
+    /// Writes the block.
+    #[inline]
+    pub fn emit(&self, out: &mut [u8; BLOCK_LEN]) {
+        out[0..2].copy_from_slice(&self.word.to_be_bytes());
+        out[2..10].copy_from_slice(&self.received.to_be_bytes());
+        out[10..18].copy_from_slice(&self.refused.to_be_bytes());
+    }
+}
+
+#[inline]
+fn u16_at<const N: usize>(bytes: &[u8; N], at: usize) -> u16 {
+    u16::from_be_bytes([bytes[at], bytes[at + 1]])
+}
+
+#[inline]
+fn u32_at<const N: usize>(bytes: &[u8; N], at: usize) -> u32 {
+    u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+}
+
+#[inline]
+fn u64_at<const N: usize>(bytes: &[u8; N], at: usize) -> u64 {
+    u64::from(u32_at(bytes, at)) << 32 | u64::from(u32_at(bytes, at + 4))
+}

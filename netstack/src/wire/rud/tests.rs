@@ -1,0 +1,89 @@
+use super::*;
+use proptest::prelude::*;
+
+prop_compose! {
+    fn any_header()(
+        ack in any::<bool>(), ack_request in any::<bool>(), body in 0..=MAX_BODY as u8, payload_len in 0..=9000u16,
+        tag in any::<u64>(), psn in any::<u32>(), base_lag in 0..=MAX_WINDOW as u16, cumulative in any::<u32>(),
+        sack_word in 0..WORDS as u16, sack in any::<u64>(),
+    ) -> Header {
+        let (kind, body_len, payload_len) = if ack {
+            (Kind::Ack, body / BLOCK_LEN as u8 * BLOCK_LEN as u8, 0)
+        } else {
+            (Kind::Data, body, payload_len)
+        };
+        Header {
+            kind, ack_request, body_len, payload_len, tag, psn: Psn(psn), base_lag,
+            cumulative: Psn(cumulative), sack_word, sack,
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn what_is_emitted_is_parsed_again(header in any_header()) {
+        let mut datagram = vec![0; header.payload_offset() + header.payload_len as usize];
+        header.emit(datagram.first_chunk_mut().unwrap());
+        prop_assert_eq!(Header::parse(&datagram), Ok(header));
+        datagram.push(0);
+        prop_assert_eq!(Header::parse(&datagram), Err(Malformed::Length));
+        datagram.truncate(HEADER_LEN - 1);
+        prop_assert_eq!(Header::parse(&datagram), Err(Malformed::Short));
+    }
+
+    #[test]
+    fn any_bytes_are_parsed_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+        if let Ok(header) = Header::parse(&bytes) {
+            prop_assert!(header.payload_offset() <= bytes.len());
+            let mut again = bytes.clone();
+            header.emit(again.first_chunk_mut().unwrap());
+            prop_assert_eq!(again, bytes);
+        }
+    }
+
+    #[test]
+    fn blocks_come_back(words in proptest::collection::vec((0..WORDS as u16, any::<u64>(), any::<u64>()), 0..=MAX_BLOCKS)) {
+        let blocks: Vec<Block> =
+            words.into_iter().map(|(word, received, refused)| Block { word, received, refused }).collect();
+        let mut body = vec![0; blocks.len() * BLOCK_LEN];
+        for (block, out) in blocks.iter().zip(body.as_chunks_mut::<BLOCK_LEN>().0) {
+            block.emit(out);
+        }
+        prop_assert_eq!(Block::parse_all(&body).collect::<Vec<_>>(), blocks);
+    }
+}
+
+#[test]
+fn a_psn_wraps() {
+    assert!(Psn(u32::MAX).is_before(Psn(3)));
+    assert!(!Psn(3).is_before(Psn(u32::MAX)));
+    assert_eq!(Psn(3).since(Psn(u32::MAX)), 4);
+    assert_eq!(Psn(u32::MAX).plus(4), Psn(3));
+    assert_eq!(Psn(u32::MAX).word_start(), Psn(u32::MAX - 63));
+}
+
+#[test]
+fn fields_out_of_range_are_refused() {
+    let header = Header {
+        kind: Kind::Data,
+        ack_request: false,
+        body_len: 0,
+        payload_len: 0,
+        tag: 7,
+        psn: Psn(1),
+        base_lag: 0,
+        cumulative: Psn(1),
+        sack_word: 0,
+        sack: 0,
+    };
+    let mut bytes = [0; HEADER_LEN];
+    Header { sack_word: WORDS as u16, ..header }.emit(&mut bytes);
+    assert_eq!(Header::parse(&bytes), Err(Malformed::Range));
+    Header { base_lag: MAX_WINDOW as u16 + 1, ..header }.emit(&mut bytes);
+    assert_eq!(Header::parse(&bytes), Err(Malformed::Range));
+    header.emit(&mut bytes);
+    bytes[4] = 0x20;
+    assert_eq!(Header::parse(&bytes), Err(Malformed::Version));
+    bytes[4] = 0x12;
+    assert_eq!(Header::parse(&bytes), Err(Malformed::Kind));
+}
