@@ -5,7 +5,7 @@ use crate::grid::{Grid, Rank};
 use crate::header::{Collective, Identity, Shape};
 use crate::kernel::Kernels;
 use crate::memory::Region;
-use crate::schedule::{Schedule, ScheduleError};
+use crate::schedule::Schedule;
 use crate::time::Instant;
 use core::fmt;
 use std::sync::Arc;
@@ -52,6 +52,35 @@ impl ExecutorConfig {
             poll_bytes: 1 << 20,
         }
     }
+}
+
+/// Why an executor cannot be made as configured.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum ExecutorError {
+    /// Too many operations at once.
+    #[error("{0} operations at once are too many; set max_operations to 1048576 or less")]
+    Operations(usize),
+    /// The rank is not of the grid.
+    #[error("{rank} does not exist in a group of {ranks} ranks; number ranks from 0")]
+    Rank {
+        /// The rank.
+        rank: Rank,
+        /// Ranks of the group.
+        ranks: u32,
+    },
+    /// The slots' memory cannot be allocated.
+    #[error("{0} bytes of slots cannot be allocated; lower slot_pool_bytes")]
+    SlotPool(usize),
+    /// The node's memory is smaller than it says.
+    #[error(
+        "the node's memory does not have {lanes} lanes of {bytes} bytes; create it with the plan's numbers"
+    )]
+    Lanes {
+        /// Lanes.
+        lanes: u32,
+        /// Bytes of each area.
+        bytes: usize,
+    },
 }
 
 /// Names an operation of an executor: its seq.
@@ -131,16 +160,6 @@ pub enum StartError {
     /// The group is over.
     #[error("the group has ended: {0}")]
     Aborted(Arc<AbortCause>),
-}
-
-impl From<ScheduleError> for StartError {
-    fn from(error: ScheduleError) -> Self {
-        let what = match error {
-            ScheduleError::Grid(_) => "grid",
-            ScheduleError::TooLarge { .. } | ScheduleError::Params { .. } => "plan",
-        };
-        Self::Schedule { name: Arc::from(""), what }
-    }
 }
 
 /// Why a group ended.

@@ -1,8 +1,372 @@
-//! Runs schedules.
+//! Runs schedules: many operations at once, fragment by fragment, without a thread, a clock or a socket.
+//!
+//! An operation is a set of counters over its [`Schedule`](crate::schedule::Schedule): each step has the number of edges it still waits
+//! for. Whatever finishes a step (the step itself, the last fragment of a message, an acknowledgement) counts down its
+//! successors, and those at zero become *ready*. [`poll`](Executor::poll) runs ready steps, the lowest first, so that
+//! a chunk runs to its end before the next one begins where it can; operations go by priority.
+//!
+//! ```text
+//!   start ---> ring of operations, indexed by seq <--- on_fragment, on_released
+//!                 |  ready steps, by priority               |
+//!   poll -------> copy, fold, send, signal, look at flags   reduce or place straight from the receive buffer
+//!                 |
+//!   take_completed: ready (all steps done) and free (no transport refers to the tensor)
+//! ```
+//!
+//! **Credit.** A message of an operation larger than `eager_bytes` is sent only when its receiver has asked for it,
+//! which it does as soon as the receiving step is ready. Messages of smaller operations go out at once; one that is
+//! early is kept in a bounded pool, per peer, and refused when that is full.
+//!
+//! **Exactly once.** Every message keeps a bit per fragment; a fragment that comes again is acknowledged and ignored,
+//! whatever the transport remembers. A message for an operation that has ended can only be such a repetition.
 
 mod api;
+mod op;
+mod park;
+mod receive;
+mod run;
 
 pub use self::api::{
-    AbortCause, Completed, Counters, Disposition, ExecutorConfig, OpError, OpId, Progress, Refusal, Request,
-    StartError, Subject, View, Why,
+    AbortCause, Completed, Counters, Disposition, ExecutorConfig, ExecutorError, OpError, OpId, Progress,
+    Refusal, Request, StartError, Subject, View, Why,
 };
+
+use self::op::{Op, State};
+use self::park::Parking;
+use crate::grid::Rank;
+use crate::header::{GRANULE_UNIT, Header, Kind, MAX_COUNT, MatchKey};
+use crate::memory::{Addresses, Pool, Region};
+use crate::schedule::{Action, Buffer, Place};
+use crate::time::Instant;
+use crate::transport::{NodeMemory, Token};
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// The node's shared memory, as regions.
+#[derive(Debug)]
+struct Lanes {
+    count: u32,
+    bytes: usize,
+    /// By local rank, then lane.
+    stage: Vec<Region>,
+    result: Vec<Region>,
+}
+
+/// Messages without payload that wait to be posted.
+#[derive(Debug, Default)]
+struct Control(VecDeque<(Rank, Header)>);
+
+impl Control {
+    /// How far back to look for a credit message that can be extended.
+    const MERGE: usize = 16;
+
+    /// Asks `to` for one more message; joins neighbours into one credit message.
+    fn grant(&mut self, to: Rank, template: &Header, round: u32) {
+        for (rank, header) in self.0.iter_mut().rev().take(Self::MERGE) {
+            let same = *rank == to && header.kind == Kind::Credit && header.key == template.key;
+            if same && header.round.checked_add(header.len) == Some(round) {
+                header.len += 1;
+                return;
+            }
+        }
+        let header = Header { kind: Kind::Credit, round, offset: 0, granule: 0, len: 1, ..*template };
+        self.0.push_back((to, header));
+    }
+}
+
+/// Runs the operations of one group in one epoch. Drop it only when its transports refer to nothing any more: it
+/// owns the slots that they send from.
+#[derive(Debug)]
+pub struct Executor {
+    config: ExecutorConfig,
+    /// Operation `seq` lives at `seq & mask`.
+    ops: Vec<Op>,
+    mask: u64,
+    next_seq: u64,
+    /// Lane uses so far, the same on all ranks of the node.
+    lane_base: u64,
+    /// Running operations as (priority, seq), the most urgent first.
+    order: Vec<(u32, u64)>,
+    lanes: Option<Lanes>,
+    pool: Pool,
+    parking: Parking,
+    control: Control,
+    completed: VecDeque<Completed>,
+    aborted: Option<Arc<AbortCause>>,
+    scratch: Addresses,
+    /// By node: the last poll in which its send queue was full.
+    blocked: Vec<u64>,
+    polls: u64,
+    /// No running operation's deadline is earlier.
+    earliest: Instant,
+    counters: Counters,
+}
+
+impl Executor {
+    /// An executor without operations. Allocates all that it needs in steady state, apart from what depends on the
+    /// schedules.
+    pub fn new(config: ExecutorConfig) -> Result<Self, ExecutorError> {
+        let operations = config.max_operations.checked_next_power_of_two().filter(|&n| n <= 1 << 20);
+        let operations = operations.ok_or(ExecutorError::Operations(config.max_operations))?.max(1);
+        if !config.grid.contains(config.rank) {
+            return Err(ExecutorError::Rank { rank: config.rank, ranks: config.grid.ranks() });
+        }
+        let pool =
+            Pool::new(config.slot_pool_bytes).ok_or(ExecutorError::SlotPool(config.slot_pool_bytes))?;
+        Ok(Self {
+            config,
+            ops: (0..operations).map(|_| Op::vacant()).collect(),
+            mask: operations as u64 - 1,
+            next_seq: 0,
+            lane_base: 0,
+            order: Vec::with_capacity(operations),
+            lanes: None,
+            pool,
+            parking: Parking::new(config.grid.nodes() as usize, config.eager_pool_bytes),
+            control: Control::default(),
+            completed: VecDeque::with_capacity(operations),
+            aborted: None,
+            scratch: Addresses::default(),
+            blocked: vec![0; config.grid.nodes() as usize],
+            polls: 0,
+            earliest: Instant::NEVER,
+            counters: Counters::default(),
+        })
+    }
+
+    /// Makes the memory shared by the ranks of this node known, once and before the first operation that uses it.
+    pub fn attach_node<N: NodeMemory>(&mut self, node: &N) -> Result<(), ExecutorError> {
+        let (count, bytes, locals) = (node.lanes(), node.lane_bytes(), self.config.grid.per_node());
+        let stage: Vec<_> =
+            (0..locals).flat_map(|local| (0..count).map(move |lane| node.stage(local, lane))).collect();
+        let result: Vec<_> = (0..count).map(|lane| node.result(lane)).collect();
+        if count == 0 || stage.iter().chain(&result).any(|region| region.len() < bytes) {
+            return Err(ExecutorError::Lanes { lanes: count, bytes });
+        }
+        self.lanes = Some(Lanes { count, bytes, stage, result });
+        Ok(())
+    }
+
+    /// Starts an operation. All ranks of the group start the same operations in the same order; that order is their
+    /// seq. The memory belongs to the executor until the operation is reported complete.
+    pub fn start(&mut self, _now: Instant, request: Request) -> Result<OpId, StartError> {
+        self.admit(&request)?;
+        let seq = self.next_seq;
+        let slots = match request.schedule.slot_bytes() {
+            0 => None,
+            bytes => Some(self.pool.take(bytes).ok_or(StartError::Busy { what: "slots" })?),
+        };
+        self.next_seq += 1;
+        let at = (seq & self.mask) as usize;
+        let bytes = request.schedule.problem().bytes();
+        let key = MatchKey { group: self.config.group, epoch: self.config.epoch, seq };
+        let template = Header {
+            kind: Kind::Data,
+            src: self.config.rank,
+            key,
+            identity: request.identity,
+            shape: request.shape,
+            round: 0,
+            offset: 0,
+            granule: 0,
+            len: 0,
+        };
+        let lane_base = self.lane_base;
+        self.lane_base += u64::from(request.schedule.lane_chunks());
+        self.earliest = self.earliest.min(request.deadline);
+        let entry = (request.priority, seq);
+        let place = self.order.partition_point(|&other| other < entry);
+        self.order.insert(place, entry);
+        let credit = bytes > self.config.eager_bytes as u64;
+        self.ops[at].start(request, template, slots, lane_base, credit, &mut self.control);
+        self.replay(at);
+        self.finish_if_done(at);
+        Ok(OpId(seq))
+    }
+
+    fn admit(&self, request: &Request) -> Result<(), StartError> {
+        if let Some(cause) = &self.aborted {
+            return Err(StartError::Aborted(Arc::clone(cause)));
+        }
+        let (shape, schedule) = (&request.shape, &request.schedule);
+        let problem = schedule.problem();
+        let differs = |what| Err(StartError::Schedule { name: Arc::clone(&request.name), what });
+        if problem.shape != *shape {
+            return differs("shape");
+        }
+        if problem.rank != self.config.rank || problem.grid.ranks() != self.config.grid.ranks() {
+            return differs("rank or group");
+        }
+        if problem.grid.per_node() != self.config.grid.per_node() {
+            return differs("grid");
+        }
+        let needed = shape.count.checked_mul(shape.dtype.size() as u64);
+        if shape.count > MAX_COUNT || needed != Some(request.data.len() as u64) {
+            return Err(StartError::Length {
+                name: Arc::clone(&request.name),
+                count: shape.count,
+                dtype: shape.dtype,
+                bytes: request.data.len(),
+            });
+        }
+        if request.data.kind() == crate::memory::Kind::Device {
+            return differs("kind of memory");
+        }
+        if schedule.lane_chunks() > 0 {
+            let (lanes, bytes) = (schedule.params().lanes, schedule.params().lane_bytes);
+            if self.lanes.as_ref().is_none_or(|have| have.count != lanes || have.bytes < bytes) {
+                return Err(StartError::NoNodeMemory { lanes, bytes });
+            }
+        }
+        if schedule.slot_bytes() > self.pool.capacity() {
+            return Err(StartError::SlotBudget {
+                needed: schedule.slot_bytes(),
+                budget: self.pool.capacity(),
+            });
+        }
+        if self.ops[(self.next_seq & self.mask) as usize].state != State::Vacant {
+            return Err(StartError::Busy { what: "operations" });
+        }
+        Ok(())
+    }
+
+    /// Nothing refers to a posted fragment any more.
+    pub fn on_released(&mut self, token: Token) {
+        let (seq, step) = ((token.0 >> 32) as u32, token.0 as u32);
+        let at = (u64::from(seq) & self.mask) as usize;
+        let op = &mut self.ops[at];
+        if token == Token::CONTROL || op.state == State::Vacant || op.template.key.seq as u32 != seq {
+            return;
+        }
+        op.released(step, &mut self.control);
+        self.finish_if_done(at);
+        self.vacate_if_free(at);
+    }
+
+    /// A peer is gone: all operations fail and name it.
+    pub fn on_peer_failed(&mut self, rank: Rank) {
+        self.abort(rank, Why::Failed);
+    }
+
+    /// Ends the group here: all operations fail, and no other can start. The first cause stays. Telling the other
+    /// ranks is the caller's part.
+    pub fn abort(&mut self, culprit: Rank, why: Why) {
+        let cause = Arc::clone(self.aborted.get_or_insert_with(|| Arc::new(AbortCause { culprit, why })));
+        while let Some(&(_, seq)) = self.order.first() {
+            let at = (seq & self.mask) as usize;
+            let subject = self.ops[at].subject();
+            self.fail(at, OpError::Aborted { subject, cause: Arc::clone(&cause) });
+        }
+    }
+
+    /// Why the group has ended, if it has.
+    pub fn aborted(&self) -> Option<&Arc<AbortCause>> {
+        self.aborted.as_ref()
+    }
+
+    /// After an error: the transports refer to nothing of this executor any more, and will not.
+    pub fn fenced(&mut self) {
+        for at in 0..self.ops.len() {
+            if self.ops[at].state == State::Lingering {
+                self.ops[at].unreleased = 0;
+                self.vacate_if_free(at);
+            }
+        }
+    }
+
+    /// The next operation that has ended, in the order in which they ended.
+    pub fn take_completed(&mut self) -> Option<Completed> {
+        self.completed.pop_front()
+    }
+
+    /// When [`poll`](Self::poll) must be called at the latest; `None` if no operation has a deadline. It may be
+    /// earlier than needed.
+    pub fn next_deadline(&self) -> Option<Instant> {
+        (self.earliest < Instant::NEVER).then_some(self.earliest)
+    }
+
+    /// Operations that have not ended.
+    pub fn running(&self) -> usize {
+        self.order.len()
+    }
+
+    /// What was counted since the start.
+    pub fn counters(&self) -> Counters {
+        self.counters
+    }
+
+    fn finish_if_done(&mut self, at: usize) {
+        let op = &mut self.ops[at];
+        if op.state != State::Running || op.left > 0 {
+            return;
+        }
+        op.state = State::Lingering;
+        let entry = (op.priority, op.template.key.seq);
+        self.end(at, entry, Ok(()));
+    }
+
+    fn fail(&mut self, at: usize, error: OpError) {
+        let op = &mut self.ops[at];
+        if op.state != State::Running {
+            return;
+        }
+        op.state = State::Lingering;
+        let entry = (op.priority, op.template.key.seq);
+        self.end(at, entry, Err(error));
+    }
+
+    fn end(&mut self, at: usize, entry: (u32, u64), result: Result<(), OpError>) {
+        if let Ok(place) = self.order.binary_search(&entry) {
+            self.order.remove(place);
+        }
+        if self.order.is_empty() {
+            self.earliest = Instant::NEVER;
+        }
+        if !self.ops[at].parked.is_empty() {
+            self.drop_parked(at, entry.1);
+        }
+        let outstanding = self.ops[at].data_unreleased;
+        self.completed.push_back(Completed { op: OpId(entry.1), result, outstanding });
+        self.vacate_if_free(at);
+    }
+
+    fn vacate_if_free(&mut self, at: usize) {
+        let op = &mut self.ops[at];
+        if op.state == State::Lingering && op.unreleased == 0 {
+            if let Some(slots) = op.vacate() {
+                self.pool.put(slots);
+            }
+        }
+    }
+}
+
+/// The fragments of messages to a peer: a multiple of the unit that a header can carry.
+fn granule(max_fragment: usize) -> u32 {
+    let granule = max_fragment.clamp(GRANULE_UNIT, crate::header::MAX_GRANULE);
+    (granule / GRANULE_UNIT * GRANULE_UNIT) as u32
+}
+
+/// Where a place of an operation lies in memory.
+#[inline]
+fn spot(lanes: Option<&Lanes>, op: &Op, place: Place, chunk: u32) -> Option<(Region, usize)> {
+    let region = match place.buffer {
+        Buffer::Data => op.data,
+        Buffer::Slot => op.slots,
+        Buffer::Stage(local) => {
+            let lanes = lanes?;
+            let lane = (op.lane_base + u64::from(chunk)) % u64::from(lanes.count);
+            *lanes.stage.get(local as usize * lanes.count as usize + lane as usize)?
+        }
+        Buffer::Node => {
+            let lanes = lanes?;
+            let lane = (op.lane_base + u64::from(chunk)) % u64::from(lanes.count);
+            *lanes.result.get(lane as usize)?
+        }
+    };
+    Some((region, place.offset))
+}
+
+/// The source of a sending step.
+fn sent_from(action: &Action) -> Option<Buffer> {
+    if let Action::Send { from, .. } = action { Some(from.buffer) } else { None }
+}

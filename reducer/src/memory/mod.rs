@@ -8,8 +8,8 @@
 
 mod sys;
 
+pub(crate) use self::sys::{Addresses, Pool, Pooled, accumulate, copy, finish_avg, fold, write};
 pub use self::sys::{Owned, Region, Span};
-pub(crate) use self::sys::{Pool, Pooled, accumulate, copy, finish_avg, fold, write};
 
 /// What kind of memory a region is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

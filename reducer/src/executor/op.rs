@@ -1,0 +1,315 @@
+//! One operation: its counters, and what is ready.
+
+use super::api::{Request, Subject};
+use super::park::Parked;
+use super::{Control, sent_from};
+use crate::dtype::ReduceOp;
+use crate::grid::Rank;
+use crate::header::{Collective, Header, Identity, Kind, MatchKey, Shape};
+use crate::memory::{Pooled, Region};
+use crate::schedule::{Action, Buffer, EdgeKind, Schedule};
+use crate::time::Instant;
+use std::sync::Arc;
+
+/// Where an operation is in its life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum State {
+    /// No operation.
+    Vacant,
+    /// Its steps run.
+    Running,
+    /// It was reported; a transport may still refer to its slots.
+    Lingering,
+}
+
+/// One step's counters.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct StepState {
+    /// Edges (and a credit) that it still waits for.
+    pub(super) pending: u32,
+    /// Bytes sent or received.
+    pub(super) progress: u32,
+    /// Bytes of a fragment; 0 before the first.
+    pub(super) granule: u32,
+    /// A send's fragments that are not released; a receive's first word in `bits`.
+    pub(super) aux: u32,
+    /// A send's credit has come.
+    pub(super) credited: bool,
+    /// A send is posted, or any other step done.
+    pub(super) done: bool,
+}
+
+/// Steps that can run, as a bit per step.
+#[derive(Debug, Default)]
+pub(super) struct ReadySet {
+    pub(super) words: Vec<u64>,
+    /// All bits lie in `words[first..=last]`.
+    pub(super) first: usize,
+    pub(super) last: usize,
+}
+
+impl ReadySet {
+    fn reset(&mut self, steps: usize) {
+        self.words.clear();
+        self.words.resize(steps.div_ceil(64), 0);
+        (self.first, self.last) = (usize::MAX, 0);
+    }
+
+    #[inline]
+    fn insert(&mut self, step: u32) {
+        let word = step as usize / 64;
+        self.words[word] |= 1 << (step % 64);
+        self.first = self.first.min(word);
+        self.last = self.last.max(word);
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Op {
+    pub(super) state: State,
+    /// What every message of the operation has in common.
+    pub(super) template: Header,
+    pub(super) schedule: Option<Arc<Schedule>>,
+    pub(super) data: Region,
+    pub(super) slots: Region,
+    pooled: Option<Pooled>,
+    pub(super) priority: u32,
+    pub(super) deadline: Instant,
+    name: Option<Arc<str>>,
+    annotation: u64,
+    /// The reduction that folds use (an average is a sum until it is finished).
+    pub(super) fold: ReduceOp,
+    pub(super) lane_base: u64,
+    /// Messages wait for credit.
+    pub(super) credit: bool,
+    pub(super) steps: Vec<StepState>,
+    pub(super) ready: ReadySet,
+    /// A bit per fragment of the messages that have several.
+    pub(super) bits: Vec<u64>,
+    /// Steps to do before the operation is complete.
+    pub(super) left: u32,
+    /// Fragments that are not released, and those of them that lie in the tensor.
+    pub(super) unreleased: u32,
+    pub(super) data_unreleased: u32,
+    /// Early messages, for this operation or a later one at the same place of the ring.
+    pub(super) parked: Vec<Parked>,
+    /// A receiving step became ready that may have parked messages.
+    pub(super) replay: bool,
+}
+
+impl Op {
+    pub(super) fn vacant() -> Self {
+        let shape = Shape {
+            collective: Collective::Barrier,
+            dtype: crate::dtype::DType::U8,
+            op: ReduceOp::Sum,
+            count: 0,
+        };
+        let template = Header {
+            kind: Kind::Data,
+            src: Rank(0),
+            key: MatchKey { group: 0, epoch: 0, seq: u64::MAX },
+            identity: Identity::AdHoc(0),
+            shape,
+            round: 0,
+            offset: 0,
+            granule: 0,
+            len: 0,
+        };
+        Self {
+            state: State::Vacant,
+            template,
+            schedule: None,
+            data: Region::empty(),
+            slots: Region::empty(),
+            pooled: None,
+            priority: 0,
+            deadline: Instant::NEVER,
+            name: None,
+            annotation: 0,
+            fold: ReduceOp::Sum,
+            lane_base: 0,
+            credit: false,
+            steps: Vec::new(),
+            ready: ReadySet::default(),
+            bits: Vec::new(),
+            left: 0,
+            unreleased: 0,
+            data_unreleased: 0,
+            parked: Vec::new(),
+            replay: false,
+        }
+    }
+
+    /// Sets all counters to the schedule's, and asks for the messages that can be received at once.
+    pub(super) fn start(
+        &mut self,
+        request: Request,
+        template: Header,
+        slots: Option<Pooled>,
+        lane_base: u64,
+        credit: bool,
+        control: &mut Control,
+    ) {
+        let Request { identity: _, shape, data, schedule, priority, deadline, name, step } = request;
+        self.state = State::Running;
+        self.template = template;
+        self.data = data;
+        self.slots = slots.as_ref().map_or(Region::empty(), Pooled::region);
+        self.pooled = slots;
+        (self.priority, self.deadline) = (priority, deadline);
+        (self.name, self.annotation) = (Some(name), step);
+        self.fold = if shape.op == ReduceOp::Avg { ReduceOp::Sum } else { shape.op };
+        (self.lane_base, self.credit) = (lane_base, credit);
+        (self.unreleased, self.data_unreleased, self.replay) = (0, 0, false);
+        self.left = schedule.steps.len() as u32;
+        self.bits.clear();
+        self.ready.reset(schedule.steps.len());
+        self.steps.clear();
+        self.steps
+            .extend(schedule.indegree.iter().map(|&pending| StepState { pending, ..StepState::default() }));
+        for (index, step) in schedule.steps.iter().enumerate() {
+            let state = &mut self.steps[index];
+            if credit && matches!(step.action, Action::Send { .. }) {
+                state.pending += 1;
+            }
+            if state.pending == 0 {
+                make_ready(&step.action, index as u32, &mut self.ready, &self.template, credit, control);
+            }
+        }
+        self.schedule = Some(schedule);
+    }
+
+    /// Counts down the steps that wait for this one. An ordinary step is done then; a send was acknowledged.
+    #[inline]
+    fn complete(&mut self, schedule: &Schedule, step: u32, control: &mut Control) {
+        let Self { steps, ready, template, credit, replay, .. } = self;
+        for &next in schedule.successors(crate::schedule::StepId(step)) {
+            let state = &mut steps[next as usize];
+            state.pending = state.pending.saturating_sub(1);
+            if state.pending == 0 {
+                *replay |= make_ready(
+                    &schedule.steps[next as usize].action,
+                    next,
+                    ready,
+                    template,
+                    *credit,
+                    control,
+                );
+            }
+        }
+    }
+
+    /// A step other than a send is done.
+    #[inline]
+    pub(super) fn done_with(&mut self, schedule: &Schedule, step: u32, control: &mut Control) {
+        self.steps[step as usize].done = true;
+        self.left -= 1;
+        self.complete(schedule, step, control);
+    }
+
+    /// As [`done_with`](Self::done_with), for callers that do not hold the schedule.
+    #[inline]
+    pub(super) fn done(&mut self, step: u32, control: &mut Control) {
+        if let Some(schedule) = self.schedule.take() {
+            self.done_with(&schedule, step, control);
+            self.schedule = Some(schedule);
+        }
+    }
+
+    /// A send's credit has come.
+    pub(super) fn credited(&mut self, step: u32) {
+        let state = &mut self.steps[step as usize];
+        if !self.credit || state.credited {
+            return;
+        }
+        state.credited = true;
+        state.pending = state.pending.saturating_sub(1);
+        if state.pending == 0 {
+            self.ready.insert(step);
+        }
+    }
+
+    /// A send is posted to its end. From a slot, nobody waits for more.
+    pub(super) fn posted(&mut self, step: u32, from: Buffer) {
+        self.steps[step as usize].done = true;
+        if from == Buffer::Slot {
+            self.left -= 1;
+        }
+    }
+
+    /// One fragment of a send is released.
+    pub(super) fn released(&mut self, step: u32, control: &mut Control) {
+        let Some(schedule) = self.schedule.take() else { return };
+        self.released_with(&schedule, step, control);
+        self.schedule = Some(schedule);
+    }
+
+    fn released_with(&mut self, schedule: &Schedule, step: u32, control: &mut Control) {
+        let (Some(state), Some(from)) = (
+            self.steps.get_mut(step as usize),
+            schedule.steps.get(step as usize).and_then(|step| sent_from(&step.action)),
+        ) else {
+            return;
+        };
+        if state.aux == 0 {
+            return;
+        }
+        state.aux -= 1;
+        self.unreleased = self.unreleased.saturating_sub(1);
+        if from == Buffer::Data {
+            self.data_unreleased = self.data_unreleased.saturating_sub(1);
+        }
+        if state.done && state.aux == 0 && self.state == State::Running {
+            debug_assert_eq!(schedule.steps[step as usize].edge_kind(), EdgeKind::Reusable);
+            if from != Buffer::Slot {
+                self.left -= 1;
+            }
+            self.complete(schedule, step, control);
+        }
+    }
+
+    /// Forgets the operation; returns its slots.
+    pub(super) fn vacate(&mut self) -> Option<Pooled> {
+        self.state = State::Vacant;
+        self.schedule = None;
+        self.name = None;
+        (self.data, self.slots) = (Region::empty(), Region::empty());
+        self.pooled.take()
+    }
+
+    /// Which operation this is, for errors.
+    pub(super) fn subject(&self) -> Box<Subject> {
+        Box::new(Subject {
+            seq: self.template.key.seq,
+            collective: self.template.shape.collective,
+            identity: self.template.identity,
+            name: self.name.clone().unwrap_or_else(|| Arc::from("")),
+            step: self.annotation,
+        })
+    }
+}
+
+/// A step can run. For a receive this means that messages are welcome; returns whether it is one.
+#[inline]
+fn make_ready(
+    action: &Action,
+    step: u32,
+    ready: &mut ReadySet,
+    template: &Header,
+    credit: bool,
+    control: &mut Control,
+) -> bool {
+    match *action {
+        Action::Receive { from, round, .. } | Action::ReceiveReduce { from, round, .. } => {
+            if credit {
+                control.grant(from, template, round);
+            }
+            true
+        }
+        _ => {
+            ready.insert(step);
+            false
+        }
+    }
+}

@@ -1,0 +1,270 @@
+//! The receiving side: a message finds its operation and step, and its bytes their place.
+
+use super::api::{Disposition, OpError, Refusal, View, Why};
+use super::op::{Op, State};
+use super::{Executor, Lanes, spot};
+use crate::grid::Rank;
+use crate::header::{Header, Kind};
+use crate::memory;
+use crate::schedule::{Action, StepId};
+use crate::time::Instant;
+
+/// What became of a message that an operation looked at.
+enum Outcome {
+    Consumed,
+    Duplicate,
+    /// The step is not ready; with credit, the sender had none.
+    Early,
+    Differs,
+    Malformed,
+}
+
+impl Executor {
+    /// Takes a message of any kind. The payload is only borrowed: it is reduced, placed or copied before the call
+    /// returns.
+    pub fn on_fragment(&mut self, _now: Instant, header: &Header, payload: &[u8]) -> Disposition {
+        if header.key.group != self.config.group {
+            return Disposition::Refused(Refusal::OtherGroup);
+        }
+        if header.key.epoch != self.config.epoch {
+            return Disposition::Refused(Refusal::OtherEpoch);
+        }
+        if self.aborted.is_some() {
+            return Disposition::Refused(Refusal::Aborted);
+        }
+        let grid = self.config.grid;
+        if !grid.contains(header.src) || header.src == self.config.rank {
+            return self.malformed();
+        }
+        if header.kind == Kind::Abort {
+            let culprit = Rank(header.round);
+            if !grid.contains(culprit) {
+                return self.malformed();
+            }
+            self.abort(culprit, Why::Aborted);
+            return Disposition::Consumed;
+        }
+        if !grid.is_leader(header.src) {
+            return self.malformed();
+        }
+        let (seq, at) = (header.key.seq, (header.key.seq & self.mask) as usize);
+        if seq >= self.next_seq {
+            // Further ahead than any rank can be: nobody starts so many operations while one of them is running.
+            if seq - self.next_seq > self.mask {
+                return self.not_ready();
+            }
+            return self.park(at, header, payload);
+        }
+        if self.ops[at].state != State::Running || self.ops[at].template.key.seq != seq {
+            if header.kind == Kind::Mismatch {
+                self.abort(header.src, Why::Diverged);
+            } else {
+                self.counters.duplicates += 1;
+            }
+            return Disposition::Consumed;
+        }
+        let disposition = match self.deliver(at, header, payload) {
+            Outcome::Consumed => Disposition::Consumed,
+            Outcome::Duplicate => {
+                self.counters.duplicates += 1;
+                Disposition::Consumed
+            }
+            Outcome::Early if self.ops[at].credit => self.not_ready(),
+            Outcome::Early => self.park(at, header, payload),
+            Outcome::Differs => {
+                self.differs(at, header);
+                Disposition::Refused(Refusal::Mismatch)
+            }
+            Outcome::Malformed => self.malformed(),
+        };
+        self.finish_if_done(at);
+        disposition
+    }
+
+    fn malformed(&mut self) -> Disposition {
+        self.counters.malformed += 1;
+        Disposition::Refused(Refusal::Malformed)
+    }
+
+    fn not_ready(&mut self) -> Disposition {
+        self.counters.not_ready += 1;
+        Disposition::Refused(Refusal::NotReady)
+    }
+
+    fn park(&mut self, at: usize, header: &Header, payload: &[u8]) -> Disposition {
+        if header.kind == Kind::Data && payload.len() != header.len as usize {
+            return self.malformed();
+        }
+        let node = self.config.grid.node_of(header.src);
+        match self.parking.park(node, header, payload) {
+            Some(parked) => {
+                self.ops[at].parked.push(parked);
+                self.counters.parked += 1;
+                Disposition::Consumed
+            }
+            None => self.not_ready(),
+        }
+    }
+
+    /// An operation has ended: what is parked for it can only be repetitions.
+    pub(super) fn drop_parked(&mut self, at: usize, seq: u64) {
+        while let Some(index) = self.ops[at].parked.iter().position(|parked| parked.header.key.seq == seq) {
+            let parked = self.ops[at].parked.swap_remove(index);
+            self.parking.release(self.config.grid.node_of(parked.header.src), parked);
+        }
+    }
+
+    /// Looks again at the messages that an operation's start, or a step, may have made welcome.
+    pub(super) fn replay(&mut self, at: usize) {
+        self.ops[at].replay = false;
+        let mut index = 0;
+        while index < self.ops[at].parked.len() {
+            let seq = self.ops[at].template.key.seq;
+            if self.ops[at].parked[index].header.key.seq != seq || self.ops[at].state != State::Running {
+                index += 1;
+                continue;
+            }
+            let parked = self.ops[at].parked.swap_remove(index);
+            let outcome = self.deliver(at, &parked.header, &parked.payload);
+            match outcome {
+                Outcome::Consumed => {}
+                Outcome::Duplicate => self.counters.duplicates += 1,
+                Outcome::Early => {
+                    let entries = &mut self.ops[at].parked;
+                    entries.push(parked);
+                    let last = entries.len() - 1;
+                    entries.swap(index, last);
+                    index += 1;
+                    continue;
+                }
+                Outcome::Differs => self.differs(at, &parked.header),
+                Outcome::Malformed => self.counters.malformed += 1,
+            }
+            let node = self.config.grid.node_of(parked.header.src);
+            self.parking.release(node, parked);
+        }
+    }
+
+    fn deliver(&mut self, at: usize, header: &Header, payload: &[u8]) -> Outcome {
+        let op = &mut self.ops[at];
+        if header.identity != op.template.identity || header.shape != op.template.shape {
+            return Outcome::Differs;
+        }
+        match header.kind {
+            Kind::Data => {
+                let outcome = data(op, self.lanes.as_ref(), self.config.kernels, header, payload);
+                if let (Outcome::Consumed, step) = outcome {
+                    self.counters.fragments += 1;
+                    if let Some(step) = step {
+                        op.done(step, &mut self.control);
+                    }
+                }
+                outcome.0
+            }
+            Kind::Credit => credit(op, header),
+            // The same view, and yet a complaint: the sender is confused.
+            Kind::Mismatch | Kind::Abort => Outcome::Malformed,
+        }
+    }
+
+    /// The sender runs another operation: the group cannot go on. Tells it so, unless that is what it told us.
+    fn differs(&mut self, at: usize, header: &Header) {
+        let op = &self.ops[at];
+        let (ours, rank) = (op.template, header.src);
+        if header.kind != Kind::Mismatch {
+            let notice = Header { kind: Kind::Mismatch, round: 0, offset: 0, granule: 0, len: 0, ..ours };
+            self.control.0.push_front((rank, notice));
+        }
+        let error = OpError::Mismatch {
+            subject: op.subject(),
+            rank,
+            expected: Box::new(View { identity: ours.identity, shape: ours.shape }),
+            found: Box::new(View { identity: header.identity, shape: header.shape }),
+        };
+        self.fail(at, error);
+        self.abort(rank, Why::Diverged);
+    }
+}
+
+/// Marks the messages that the receiver asks for.
+fn credit(op: &mut Op, header: &Header) -> Outcome {
+    let Some(schedule) = op.schedule.clone() else { return Outcome::Duplicate };
+    let mut round = header.round;
+    for _ in 0..header.len {
+        let Some(StepId(step)) = schedule.send(header.src, round) else { return Outcome::Malformed };
+        op.credited(step);
+        round += 1;
+    }
+    Outcome::Consumed
+}
+
+/// Reduces or places one fragment; with `Consumed`, the step that it was the last one of.
+#[inline]
+fn data(
+    op: &mut Op,
+    lanes: Option<&Lanes>,
+    kernels: crate::kernel::Kernels,
+    header: &Header,
+    payload: &[u8],
+) -> (Outcome, Option<u32>) {
+    let Some(schedule) = &op.schedule else { return (Outcome::Duplicate, None) };
+    let Some(StepId(step)) = schedule.receive(header.src, header.round) else {
+        return (Outcome::Malformed, None);
+    };
+    let plan = &schedule.steps[step as usize];
+    let (into, total, reduce) = match plan.action {
+        Action::Receive { into, len, .. } => (into, len, false),
+        Action::ReceiveReduce { into, len, .. } => (into, len, true),
+        _ => return (Outcome::Malformed, None),
+    };
+    // A fragment lies inside its message, and is full unless it is the last.
+    let rest = (total as u64).checked_sub(header.offset);
+    let expected = rest.map(|rest| rest.min(u64::from(header.granule)));
+    let fits = expected == Some(u64::from(header.len)) && payload.len() == header.len as usize;
+    if !fits || (header.len == 0 && total > 0) {
+        return (Outcome::Malformed, None);
+    }
+    let state = op.steps[step as usize];
+    if state.done {
+        return (Outcome::Duplicate, None);
+    }
+    if state.pending > 0 {
+        return (Outcome::Early, None);
+    }
+    let Some((region, base)) = spot(lanes, op, into, plan.chunk) else { return (Outcome::Malformed, None) };
+    let state = &mut op.steps[step as usize];
+    if state.granule == 0 {
+        state.granule = header.granule;
+        if (header.granule as usize) < total {
+            state.aux = op.bits.len() as u32;
+            let fragments = total.div_ceil(header.granule as usize);
+            op.bits.resize(op.bits.len() + fragments.div_ceil(64), 0);
+        }
+    } else if state.granule != header.granule {
+        return (Outcome::Malformed, None);
+    }
+    let mut bit = None;
+    if (state.granule as usize) < total {
+        let index = (header.offset / u64::from(header.granule)) as usize;
+        let word = &mut op.bits[state.aux as usize + index / 64];
+        if *word & 1 << (index % 64) != 0 {
+            return (Outcome::Duplicate, None);
+        }
+        bit = Some((word, index % 64));
+    }
+    let place = (region, base + header.offset as usize);
+    let used = if reduce {
+        memory::accumulate(kernels, op.template.shape.dtype, op.fold, place, payload)
+    } else {
+        memory::write(place, payload)
+    };
+    if used.is_none() {
+        return (Outcome::Malformed, None);
+    }
+    if let Some((word, bit)) = bit {
+        *word |= 1 << bit;
+    }
+    state.progress += header.len;
+    let last = state.progress as usize == total;
+    (Outcome::Consumed, last.then_some(step))
+}

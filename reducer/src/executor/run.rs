@@ -1,0 +1,371 @@
+//! The polled side: runs ready steps, posts fragments, looks at flags and at the deadline.
+
+use super::api::{OpError, Progress, Why};
+use super::op::{Op, State};
+use super::{Control, Counters, Executor, Lanes, granule, spot};
+use crate::grid::{Grid, Rank};
+use crate::header::Header;
+use crate::kernel::Kernels;
+use crate::memory::{self, Addresses, Span};
+use crate::schedule::{Action, Buffer, Place, Schedule};
+use crate::time::Instant;
+use crate::transport::{Flag, NodeMemory, SendError, Token, Transport};
+
+/// What a step did.
+enum Ran {
+    /// It is done.
+    Done,
+    /// It needs no more polls; an acknowledgement finishes it.
+    Posted,
+    /// It could go on only in part.
+    Partly,
+    /// It cannot go on now.
+    NotYet,
+    /// Its memory is not what the schedule was built for.
+    Broken,
+}
+
+/// What running steps needs besides the operation.
+struct Context<'a, T, N> {
+    transport: &'a mut T,
+    node: Option<&'a N>,
+    lanes: Option<&'a Lanes>,
+    kernels: Kernels,
+    grid: Grid,
+    rank: Rank,
+    scratch: &'a mut Addresses,
+    control: &'a mut Control,
+    counters: &'a mut Counters,
+    blocked: &'a mut [u64],
+    polls: u64,
+    /// Bytes that may still be moved.
+    budget: usize,
+    failed: Option<(Rank, Why)>,
+}
+
+impl Executor {
+    /// Runs what can be run: at most about `poll_bytes` of copying and reducing, and all posts that find room.
+    pub fn poll<T: Transport, N: NodeMemory>(
+        &mut self,
+        now: Instant,
+        transport: &mut T,
+        node: Option<&N>,
+    ) -> Progress {
+        let mut worked = self.flush_control(transport);
+        if now >= self.earliest {
+            worked |= self.check_deadlines(now, node);
+        }
+        self.polls += 1;
+        let mut budget = self.config.poll_bytes.max(1);
+        let mut index = 0;
+        while let Some(&(priority, seq)) = self.order.get(index) {
+            let at = (seq & self.mask) as usize;
+            if self.ops[at].replay && !self.ops[at].parked.is_empty() {
+                self.replay(at);
+            }
+            let mut context = Context {
+                transport: &mut *transport,
+                node,
+                lanes: self.lanes.as_ref(),
+                kernels: self.config.kernels,
+                grid: self.config.grid,
+                rank: self.config.rank,
+                scratch: &mut self.scratch,
+                control: &mut self.control,
+                counters: &mut self.counters,
+                blocked: &mut self.blocked,
+                polls: self.polls,
+                budget,
+                failed: None,
+            };
+            worked |= context.run(&mut self.ops[at]);
+            budget = context.budget;
+            if let Some((culprit, why)) = context.failed {
+                self.abort(culprit, why);
+                break;
+            }
+            self.finish_if_done(at);
+            if budget == 0 {
+                break;
+            }
+            // The operation may have left the order.
+            if self.order.get(index) == Some(&(priority, seq)) {
+                index += 1;
+            }
+        }
+        worked |= self.flush_control(transport);
+        Progress { worked }
+    }
+
+    fn flush_control<T: Transport>(&mut self, transport: &mut T) -> bool {
+        let mut worked = false;
+        while let Some((to, header)) = self.control.0.front() {
+            let to = *to;
+            match transport.send(to, header, Span::empty(), Token::CONTROL) {
+                Ok(()) => {}
+                Err(SendError::Full) => break,
+                Err(SendError::PeerFailed) => {
+                    self.control.0.pop_front();
+                    self.abort(to, Why::Failed);
+                    continue;
+                }
+            }
+            self.control.0.pop_front();
+            worked = true;
+        }
+        worked
+    }
+
+    /// Fails the operations whose time has come, and finds the next deadline.
+    fn check_deadlines<N: NodeMemory>(&mut self, now: Instant, node: Option<&N>) -> bool {
+        let late = self.order.iter().map(|&(_, seq)| (seq & self.mask) as usize);
+        let Some(at) = late.into_iter().find(|&at| self.ops[at].deadline <= now) else {
+            let deadlines = self.order.iter().map(|&(_, seq)| self.ops[(seq & self.mask) as usize].deadline);
+            self.earliest = deadlines.min().unwrap_or(Instant::NEVER);
+            return false;
+        };
+        let op = &self.ops[at];
+        let missing = missing(op, self.config.grid, self.config.rank, node);
+        let culprit = missing.first().copied().unwrap_or(self.config.rank);
+        let subject = op.subject();
+        self.fail(at, OpError::Deadline { subject, missing });
+        self.abort(culprit, Why::Late);
+        true
+    }
+}
+
+/// The ranks that an operation waits for.
+fn missing<N: NodeMemory>(op: &Op, grid: Grid, rank: Rank, node: Option<&N>) -> Vec<Rank> {
+    let Some(schedule) = &op.schedule else { return Vec::new() };
+    let mut ranks = std::collections::BTreeSet::new();
+    for (step, state) in schedule.steps.iter().zip(&op.steps) {
+        let mut lacks = |local: u32, flag: Flag, last: bool| {
+            let Some(node) = node.filter(|_| schedule.params.lanes > 0) else { return };
+            let (lane, used) = lane(op, schedule, step.chunk);
+            if node.observe(local, lane, flag) < if last { used - 1 } else { used } {
+                ranks.insert(grid.rank_at(grid.node_of(rank), local));
+            }
+        };
+        match step.action {
+            Action::Wait { local, flag } if state.pending == 0 && !state.done => lacks(local, flag, false),
+            Action::WaitAll { flag } if state.pending == 0 && !state.done => {
+                (0..grid.per_node())
+                    .filter(|&l| l != grid.local_of(rank))
+                    .for_each(|l| lacks(l, flag, false));
+            }
+            Action::WaitFree if state.pending == 0 && !state.done => {
+                (0..grid.per_node()).for_each(|l| lacks(l, Flag::Consumed, true));
+            }
+            Action::Receive { from, .. } | Action::ReceiveReduce { from, .. } => {
+                if state.pending == 0 && !state.done {
+                    ranks.insert(from);
+                }
+            }
+            Action::Send { to, .. } => {
+                let waits = op.credit && !state.credited && state.pending == 1;
+                if waits || state.aux > 0 {
+                    ranks.insert(to);
+                }
+            }
+            _ => {}
+        }
+    }
+    ranks.into_iter().collect()
+}
+
+/// The lane of a chunk and the number of its use, from 1.
+#[inline]
+fn lane(op: &Op, schedule: &Schedule, chunk: u32) -> (u32, u64) {
+    let (use_, lanes) = (op.lane_base + u64::from(chunk), u64::from(schedule.params.lanes));
+    ((use_ % lanes) as u32, use_ / lanes + 1)
+}
+
+impl<T: Transport, N: NodeMemory> Context<'_, T, N> {
+    /// Runs an operation until nothing is ready, nothing ready can go on, or the budget is used up.
+    fn run(&mut self, op: &mut Op) -> bool {
+        if op.state != State::Running || op.ready.first == usize::MAX {
+            return false;
+        }
+        let Some(schedule) = op.schedule.take() else { return false };
+        let mut worked = false;
+        loop {
+            // The range of words is found anew: steps that become ready widen it again.
+            let (first, mut last) = (op.ready.first, op.ready.last);
+            (op.ready.first, op.ready.last) = (usize::MAX, 0);
+            let mut progressed = false;
+            let mut word = first;
+            while word <= last && word < op.ready.words.len() {
+                let mut tried = 0u64;
+                while self.budget > 0 && self.failed.is_none() {
+                    let bits = op.ready.words[word] & !tried;
+                    if bits == 0 {
+                        break;
+                    }
+                    let bit = bits.trailing_zeros();
+                    tried |= 1 << bit;
+                    progressed |= self.advance(op, &schedule, word as u32 * 64 + bit);
+                }
+                if op.ready.words[word] != 0 {
+                    op.ready.first = op.ready.first.min(word);
+                    op.ready.last = op.ready.last.max(word);
+                }
+                last = last.max(op.ready.last);
+                word += 1;
+            }
+            worked |= progressed;
+            if !progressed || self.budget == 0 || self.failed.is_some() || op.ready.first == usize::MAX {
+                break;
+            }
+        }
+        op.schedule = Some(schedule);
+        worked
+    }
+
+    /// Runs one ready step; returns whether anything happened.
+    #[inline]
+    fn advance(&mut self, op: &mut Op, schedule: &std::sync::Arc<Schedule>, step: u32) -> bool {
+        let ran = self.step(op, schedule, step);
+        match ran {
+            Ran::NotYet => return false,
+            Ran::Partly => return true,
+            Ran::Broken => {
+                self.failed.get_or_insert((self.rank, Why::Protocol));
+                return true;
+            }
+            Ran::Done | Ran::Posted => {}
+        }
+        op.ready.words[step as usize / 64] &= !(1 << (step % 64));
+        if matches!(ran, Ran::Done) {
+            op.done_with(schedule, step, self.control);
+        }
+        true
+    }
+
+    #[inline]
+    fn step(&mut self, op: &mut Op, schedule: &Schedule, step: u32) -> Ran {
+        let plan = &schedule.steps[step as usize];
+        let chunk = plan.chunk;
+        let done = |used: Option<()>| if used.is_some() { Ran::Done } else { Ran::Broken };
+        match plan.action {
+            Action::Send { to, round, from, len } => self.send(op, step, chunk, (to, round), from, len),
+            Action::Copy { from, into, len } => {
+                self.budget = self.budget.saturating_sub(len);
+                let (Some(from), Some(into)) = (self.spot(op, from, chunk), self.spot(op, into, chunk))
+                else {
+                    return Ran::Broken;
+                };
+                done(memory::copy(into, from, len))
+            }
+            Action::Fold { into, len, first, sources } => {
+                self.budget = self.budget.saturating_sub(len);
+                let Some(into) = self.spot(op, into, chunk) else { return Ran::Broken };
+                let sources = schedule.sources_of(first, sources);
+                let lanes = self.lanes;
+                let spots = sources.iter().map_while(|&place| spot(lanes, op, place, chunk));
+                let kind = (op.template.shape.dtype, op.fold);
+                done(memory::fold(self.kernels, kind, into, spots, len, self.scratch))
+            }
+            Action::Finish { at, len } => {
+                self.budget = self.budget.saturating_sub(len);
+                let Some(at) = self.spot(op, at, chunk) else { return Ran::Broken };
+                done(memory::finish_avg(self.kernels, op.template.shape.dtype, at, len, self.grid.ranks()))
+            }
+            Action::Signal { flag } => {
+                let Some(node) = self.node else { return Ran::NotYet };
+                let (lane, used) = lane(op, schedule, chunk);
+                node.signal(lane, flag, used);
+                Ran::Done
+            }
+            Action::Wait { local, flag } => {
+                let Some(node) = self.node else { return Ran::NotYet };
+                let (lane, used) = lane(op, schedule, chunk);
+                if node.observe(local, lane, flag) >= used { Ran::Done } else { Ran::NotYet }
+            }
+            Action::WaitAll { flag } => self.all(lane(op, schedule, chunk), flag, true),
+            Action::WaitFree => {
+                let (lane, used) = lane(op, schedule, chunk);
+                self.all((lane, used - 1), Flag::Consumed, false)
+            }
+            // Receives are driven by fragments and never in the ready set.
+            Action::Receive { .. } | Action::ReceiveReduce { .. } => Ran::NotYet,
+        }
+    }
+
+    /// Whether all local ranks (but this one, if so asked) have come so far.
+    #[inline]
+    fn all(&self, (lane, used): (u32, u64), flag: Flag, others: bool) -> Ran {
+        let Some(node) = self.node else { return Ran::NotYet };
+        let me = self.grid.local_of(self.rank);
+        let come = |local: u32| (others && local == me) || node.observe(local, lane, flag) >= used;
+        if (0..self.grid.per_node()).all(come) { Ran::Done } else { Ran::NotYet }
+    }
+
+    fn spot(&self, op: &Op, place: Place, chunk: u32) -> Option<(memory::Region, usize)> {
+        spot(self.lanes, op, place, chunk)
+    }
+
+    /// Posts fragments until the message is out or the queue is full.
+    fn send(
+        &mut self,
+        op: &mut Op,
+        step: u32,
+        chunk: u32,
+        (to, round): (Rank, u32),
+        from: Place,
+        len: usize,
+    ) -> Ran {
+        let node = self.grid.node_of(to) as usize;
+        if self.blocked[node] == self.polls {
+            return Ran::NotYet;
+        }
+        let Some((region, base)) = self.spot(op, from, chunk) else { return Ran::Broken };
+        let mut state = op.steps[step as usize];
+        if state.granule == 0 {
+            state.granule = granule(self.transport.max_fragment(to));
+        }
+        let token = Token((op.template.key.seq & 0xffff_ffff) << 32 | u64::from(step));
+        let before = state.aux;
+        let mut ran = Ran::Posted;
+        loop {
+            let offset = state.progress as usize;
+            let bytes = (len - offset).min(state.granule as usize);
+            let Some(payload) = region.span(base + offset, bytes) else { return Ran::Broken };
+            let header = Header {
+                round,
+                offset: offset as u64,
+                granule: state.granule,
+                len: bytes as u32,
+                ..op.template
+            };
+            match self.transport.send(to, &header, payload, token) {
+                Ok(()) => {}
+                Err(SendError::Full) => {
+                    self.blocked[node] = self.polls;
+                    ran = if state.aux > before { Ran::Partly } else { Ran::NotYet };
+                    break;
+                }
+                Err(SendError::PeerFailed) => {
+                    self.failed = Some((to, Why::Failed));
+                    ran = Ran::NotYet;
+                    break;
+                }
+            }
+            state.progress += bytes as u32;
+            state.aux += 1;
+            if state.progress as usize == len {
+                break;
+            }
+        }
+        let posted = state.aux - before;
+        self.counters.posted += u64::from(posted);
+        op.unreleased += posted;
+        if from.buffer == Buffer::Data {
+            op.data_unreleased += posted;
+        }
+        op.steps[step as usize] = state;
+        if matches!(ran, Ran::Posted) {
+            op.posted(step, from.buffer);
+        }
+        ran
+    }
+}
