@@ -4,3 +4,5 @@
 pub mod config;
 pub mod error;
 pub mod group;
+pub mod observe;
+pub mod runtime;
