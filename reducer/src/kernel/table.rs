@@ -51,17 +51,17 @@ macro_rules! row {
 }
 pub(super) use row;
 
-/// A [`Table`] of the generic functions `$fold` and `$divide`; for the 16-bit floats others may be given.
+/// A [`Table`] of the generic functions `$fold` and `$divide`; for the types that are reduced in f32 others may be given.
 macro_rules! table {
     ($fold:ident, $divide:ident) => {
         table!($fold, $divide, $fold, $divide)
     };
-    ($fold:ident, $divide:ident, $fold16:ident, $divide16:ident) => {
-        table!(@rows $fold16, $divide16, F16 Bf16; $fold, $divide, F32 F64 I8 I16 I32 I64 U8 U16 U32 U64)
+    ($fold:ident, $divide:ident, $fold32:ident, $divide32:ident) => {
+        table!(@rows $fold32, $divide32, F16 Bf16 F32; $fold, $divide, F64 I8 I16 I32 I64 U8 U16 U32 U64)
     };
-    (@rows $fold16:ident, $divide16:ident, $a:ident $b:ident; $fold:ident, $divide:ident, $($element:ident)+) => {{
+    (@rows $fold32:ident, $divide32:ident, $a:ident $b:ident $c:ident; $fold:ident, $divide:ident, $($element:ident)+) => {{
         use $crate::kernel::table::row;
-        Table([row!($fold16, $divide16, $a), row!($fold16, $divide16, $b), $(row!($fold, $divide, $element)),+])
+        Table([row!($fold32, $divide32, $a), row!($fold32, $divide32, $b), row!($fold32, $divide32, $c), $(row!($fold, $divide, $element)),+])
     }};
 }
 pub(super) use table;

@@ -408,6 +408,48 @@ fn a_fold_of_halves_is_rounded_once() {
     }
 }
 
+/// Against f64: half of the result's last place, and what `k - 1` roundings in f32 may add.
+#[test]
+fn narrow_folds_err_by_one_rounding_to_the_type() {
+    let mut rng = SmallRng::seed_from_u64(53);
+    for kernels in levels() {
+        for (dtype, digits, least_exponent) in [(DType::F16, 11, -14), (DType::Bf16, 8, -126)] {
+            for k in 2..=8 {
+                let columns: Vec<Vec<u64>> = (0..k)
+                    .map(|_| {
+                        let narrow =
+                            |x: f32| if dtype == DType::F16 { narrow_f16(x) } else { narrow_bf16(x) };
+                        (0..333).map(|_| narrow(rng.random_range(-1.0..1.0f32).powi(3))).collect()
+                    })
+                    .collect();
+                let mut laid: Vec<Laid> = columns.iter().map(|c| Laid::new(dtype, c, 2)).collect();
+                let pointers: Vec<*const u8> = laid.iter_mut().map(|l| l.ptr().cast_const()).collect();
+                let mut out = Laid::new(dtype, &[0; 333], 6);
+                // SAFETY: `k` columns and a destination of 333 elements, all apart.
+                unsafe { kernels.fold_raw(dtype, ReduceOp::Sum, out.ptr(), &pointers, 666) }
+                for (i, result) in out.elements(dtype).into_iter().enumerate() {
+                    let value = |bits: u64| match dtype {
+                        DType::F16 => f16::from_bits(bits as u16).to_f64_const(),
+                        _ => bf16::from_bits(bits as u16).to_f64(),
+                    };
+                    let exact: f64 = columns.iter().map(|c| value(c[i])).sum();
+                    let magnitude: f64 = columns.iter().map(|c| value(c[i]).abs()).sum();
+                    let exponent = (exact.abs().log2().floor() as i32).max(least_exponent);
+                    let half_a_place = 2f64.powi(exponent - digits);
+                    let in_f32 = (k - 1) as f64 * magnitude * 2f64.powi(-24);
+                    let error = (value(result) - exact).abs();
+                    assert!(
+                        error <= half_a_place + in_f32,
+                        "{:?} {dtype}, {k} sources, element {i}: {exact} gave {}, off by {error:e}",
+                        kernels.level(),
+                        value(result),
+                    );
+                }
+            }
+        }
+    }
+}
+
 #[test]
 fn averages_are_correctly_rounded_and_integers_truncate() {
     let mut rng = SmallRng::seed_from_u64(32);
@@ -502,19 +544,17 @@ fn the_trainers_flush_to_zero_does_not_reach_the_kernels() {
 
 #[test]
 fn copies_of_every_size_arrive_whole() {
-    let mut rng = SmallRng::seed_from_u64(2);
-    for kernels in levels() {
-        for len in [0, 1, 63, 64, 65, 4096, 5 << 20, (9 << 20) + 17] {
-            let elements: Vec<u64> = (0..len).map(|i: u64| i.wrapping_mul(0x9e37) >> 8 & 0xff).collect();
-            let mut from = Laid::new(DType::U8, &elements, rng.random_range(0..64));
-            let mut to = Laid::new(DType::U8, &vec![0; elements.len()], rng.random_range(0..64));
-            // SAFETY: two separate allocations of `len` bytes each.
-            unsafe { kernels.copy_raw(to.ptr(), from.ptr(), elements.len()) }
-            assert!(
-                to.elements(DType::U8) == elements,
-                "{:?}: a copy of {len} bytes differs",
-                kernels.level()
-            );
-        }
+    let kernels = Kernels::detect();
+    // From 32 MiB on, past the caches.
+    for (len, shift) in
+        [(0, 0), (1, 5), (63, 1), (64, 0), (65, 63), (4097, 7), (32 << 20, 0), ((33 << 20) + 17, 13)]
+    {
+        let from: Vec<u8> = (0..len + 64).map(|i: usize| (i.wrapping_mul(0x9e37_79b9) >> 13) as u8).collect();
+        let mut to = vec![0xa5; len + 192];
+        let start = to.as_ptr().align_offset(64) + shift;
+        // SAFETY: two separate allocations that hold `len` bytes from there.
+        unsafe { kernels.copy_raw(to[start..].as_mut_ptr(), from[shift / 2..].as_ptr(), len) }
+        assert!(to[start..start + len] == from[shift / 2..][..len], "a copy of {len} bytes differs");
+        assert!(to[..start].iter().chain(&to[start + len..]).all(|&b| b == 0xa5), "{len} bytes wrote beyond");
     }
 }

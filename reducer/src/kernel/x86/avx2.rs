@@ -2,9 +2,9 @@
 
 use std::arch::x86_64::*;
 
-use super::{Divide, Narrow, Pair, kernels_with};
+use super::{Divide, Pair, Stored, kernels_with};
 use crate::kernel::fold::{self, Fold};
-use crate::kernel::number::{Bf16, Element, F16, NAN_F32, Number, Op};
+use crate::kernel::number::{Bf16, Element, F16, F32, NAN_F32, Number, Op};
 use crate::kernel::table::{Table, table};
 
 kernels_with! {
@@ -47,7 +47,27 @@ fn round_to_bf16(x: __m256) -> __m256i {
 }
 
 /// The first eight elements, and the next eight.
-impl Narrow<F16> for Vector {
+impl Stored<F32> for Vector {
+    const PAIR: usize = 16;
+
+    #[inline(always)]
+    unsafe fn load(at: *const F32) -> Pair<Self> {
+        // SAFETY: 64 bytes, by the caller's promise.
+        unsafe { Pair(Self(_mm256_loadu_ps(at.cast())), Self(_mm256_loadu_ps(at.add(8).cast()))) }
+    }
+
+    #[inline(always)]
+    unsafe fn store(Pair(a, b): Pair<Self>, at: *mut F32) {
+        // SAFETY: 64 bytes, by the caller's promise.
+        unsafe {
+            _mm256_storeu_ps(at.cast(), canonical(a.0, a.0));
+            _mm256_storeu_ps(at.add(8).cast(), canonical(b.0, b.0));
+        }
+    }
+}
+
+/// The first eight elements, and the next eight.
+impl Stored<F16> for Vector {
     const PAIR: usize = 16;
 
     #[inline(always)]
@@ -74,7 +94,7 @@ impl Narrow<F16> for Vector {
 }
 
 /// The elements at even places, and those at odd places.
-impl Narrow<Bf16> for Vector {
+impl Stored<Bf16> for Vector {
     const PAIR: usize = 16;
 
     #[inline(always)]

@@ -4,9 +4,9 @@
 
 use std::arch::x86_64::*;
 
-use super::{Divide, Narrow, Pair, kernels_with};
+use super::{Divide, Pair, Stored, kernels_with};
 use crate::kernel::fold::{self, Fold};
-use crate::kernel::number::{Bf16, Element, F16, NAN_F32, Number, Op};
+use crate::kernel::number::{Bf16, Element, F16, F32, NAN_F32, Number, Op};
 use crate::kernel::table::{Table, table};
 
 kernels_with! {
@@ -51,7 +51,27 @@ fn round_to_bf16(x: __m512) -> __m512i {
 }
 
 /// The first sixteen elements, and the next sixteen.
-impl Narrow<F16> for Vector {
+impl Stored<F32> for Vector {
+    const PAIR: usize = 32;
+
+    #[inline(always)]
+    unsafe fn load(at: *const F32) -> Pair<Self> {
+        // SAFETY: 128 bytes, by the caller's promise.
+        unsafe { Pair(Self(_mm512_loadu_ps(at.cast())), Self(_mm512_loadu_ps(at.add(16).cast()))) }
+    }
+
+    #[inline(always)]
+    unsafe fn store(Pair(a, b): Pair<Self>, at: *mut F32) {
+        // SAFETY: 128 bytes, by the caller's promise.
+        unsafe {
+            _mm512_storeu_ps(at.cast(), canonical(a.0, a.0));
+            _mm512_storeu_ps(at.add(16).cast(), canonical(b.0, b.0));
+        }
+    }
+}
+
+/// The first sixteen elements, and the next sixteen.
+impl Stored<F16> for Vector {
     const PAIR: usize = 32;
 
     #[inline(always)]
@@ -78,7 +98,7 @@ impl Narrow<F16> for Vector {
 }
 
 /// The elements at even places, and those at odd places.
-impl Narrow<Bf16> for Vector {
+impl Stored<Bf16> for Vector {
     const PAIR: usize = 32;
 
     #[inline(always)]

@@ -1,9 +1,9 @@
 //! The kernels in the vectors of x86.
 //!
 //! The compiler makes vectors of the loops in [`fold`](super::fold) by itself, given leave to use the
-//! instructions; [`kernels_with`] gives it. The 16-bit floats, though, have loops of their own here, over vectors
-//! of f32 that are loaded from and stored to them: the compiler does not find the CPU's conversions of f16, and
-//! takes bf16 apart in a dearer way.
+//! instructions; [`kernels_with`] gives it. What is reduced in f32 (f16, bf16, and f32 itself) has loops of its own
+//! here, over vectors that are loaded from and stored to it: the compiler does not find the CPU's conversions of
+//! f16, takes bf16 apart in a dearer way, and the accumulators stay in registers however many sources there are.
 
 use std::mem::MaybeUninit;
 
@@ -13,13 +13,13 @@ use super::number::{Element, Number, Op};
 pub(super) mod avx2;
 pub(super) mod avx512;
 
-/// Two vectors of f32 that lie in memory as consecutive elements of 16 bits, in an order that suits the type.
+/// Two vectors of f32 that lie in memory as consecutive elements of some type, in an order that suits the type.
 #[derive(Clone, Copy)]
 struct Pair<V>(V, V);
 
-/// A vector of f32 whose arithmetic is that of [`number`](super::number), to the bit, and whose pairs can be kept
+/// A vector of f32 whose arithmetic is that of [`number`](super::number), to the bit, and whose pairs lie in memory
 /// as `E`.
-trait Narrow<E: Element>: Number {
+trait Stored<E: Element>: Number {
     /// Elements of `E` in a pair of vectors.
     const PAIR: usize;
 
@@ -49,7 +49,7 @@ const UNROLL: usize = 2;
 ///
 /// As [`fold::fold`]; the CPU has the instructions of `V`.
 #[inline(always)]
-unsafe fn fold<V: Narrow<E>, E: Element, O: Op>(job: &Fold<'_>) {
+unsafe fn fold<V: Stored<E>, E: Element, O: Op>(job: &Fold<'_>) {
     let Fold { dst, dst2, sources, count } = *job;
     let [first, rest @ ..] = sources else { return };
     let mut done = 0;
@@ -89,7 +89,7 @@ unsafe fn fold<V: Narrow<E>, E: Element, O: Op>(job: &Fold<'_>) {
 
 /// `N` pairs of each source, which `load` gives, folded.
 #[inline(always)]
-fn folded<V: Narrow<E>, E: Element, O: Op, const N: usize>(
+fn folded<V: Stored<E>, E: Element, O: Op, const N: usize>(
     load: impl Fn(*const u8, usize) -> Pair<V>,
     first: *const u8,
     rest: &[*const u8],
@@ -110,7 +110,7 @@ fn folded<V: Narrow<E>, E: Element, O: Op, const N: usize>(
 ///
 /// As [`fold::divide`]; the CPU has the instructions of `V`.
 #[inline(always)]
-unsafe fn divide<V: Narrow<E> + Divide, E: Element>(dst: *mut u8, count: usize, n: u32) {
+unsafe fn divide<V: Stored<E> + Divide, E: Element>(dst: *mut u8, count: usize, n: u32) {
     let dst = dst.cast::<E>();
     let whole = count - count % V::PAIR;
     let quotient = |Pair(a, b): Pair<V>| Pair(a.divide(n), b.divide(n));
@@ -125,7 +125,7 @@ unsafe fn divide<V: Narrow<E> + Divide, E: Element>(dst: *mut u8, count: usize, 
 }
 
 /// Room for a pair in the largest vectors.
-type Spill = [MaybeUninit<u8>; 64];
+type Spill = [MaybeUninit<u8>; 128];
 
 /// A pair of `n` elements and zeros.
 ///
@@ -133,9 +133,9 @@ type Spill = [MaybeUninit<u8>; 64];
 ///
 /// `at` is valid for reads of `n` elements, at most a pair; the CPU has the instructions of `V`.
 #[inline(always)]
-unsafe fn load_part<V: Narrow<E>, E: Element>(at: *const E, n: usize) -> Pair<V> {
+unsafe fn load_part<V: Stored<E>, E: Element>(at: *const E, n: usize) -> Pair<V> {
     const { assert!(V::PAIR * size_of::<E>() <= size_of::<Spill>()) }
-    let mut spill: Spill = [MaybeUninit::new(0); 64];
+    let mut spill: Spill = [MaybeUninit::new(0); 128];
     // SAFETY: a pair fits the spill, which is initialised.
     unsafe {
         at.copy_to_nonoverlapping(spill.as_mut_ptr().cast(), n);
@@ -149,8 +149,8 @@ unsafe fn load_part<V: Narrow<E>, E: Element>(at: *const E, n: usize) -> Pair<V>
 ///
 /// `at` is valid for writes of `n` elements, at most a pair; the CPU has the instructions of `V`.
 #[inline(always)]
-unsafe fn store_part<V: Narrow<E>, E: Element>(pair: Pair<V>, at: *mut E, n: usize) {
-    let mut spill: Spill = [MaybeUninit::uninit(); 64];
+unsafe fn store_part<V: Stored<E>, E: Element>(pair: Pair<V>, at: *mut E, n: usize) {
+    let mut spill: Spill = [MaybeUninit::uninit(); 128];
     // SAFETY: a pair fits the spill, as `load_part` asserts, and is written before it is read.
     unsafe {
         V::store(pair, spill.as_mut_ptr().cast());
@@ -158,8 +158,8 @@ unsafe fn store_part<V: Narrow<E>, E: Element>(pair: Pair<V>, at: *mut E, n: usi
     }
 }
 
-/// Compiles the kernels with `$features` into a `TABLE`, and makes a `Vector` of `$register`, in which the 16-bit
-/// floats are reduced: its `$method` is `$result`.
+/// Compiles the kernels with `$features` into a `TABLE`, and makes a `Vector` of `$register`, in which what is
+/// reduced in f32 is reduced: its `$method` is `$result`.
 macro_rules! kernels_with {
     ($features:literal, $register:ty { $($method:ident($a:ident, $b:ident) = $result:expr;)+ }) => {
         #[target_feature(enable = $features)]
@@ -175,26 +175,26 @@ macro_rules! kernels_with {
         }
 
         #[target_feature(enable = $features)]
-        unsafe fn fold_narrow<E: Element, O: Op>(job: &Fold<'_>)
+        unsafe fn fold_f32<E: Element, O: Op>(job: &Fold<'_>)
         where
-            Vector: Narrow<E>,
+            Vector: Stored<E>,
         {
             // SAFETY: the caller's promise is the same; the instructions are those of this function.
             unsafe { super::fold::<Vector, E, O>(job) }
         }
 
         #[target_feature(enable = $features)]
-        unsafe fn divide_narrow<E: Element>(dst: *mut u8, count: usize, n: u32)
+        unsafe fn divide_f32<E: Element>(dst: *mut u8, count: usize, n: u32)
         where
-            Vector: Narrow<E>,
+            Vector: Stored<E>,
         {
             // SAFETY: the caller's promise is the same; the instructions are those of this function.
             unsafe { super::divide::<Vector, E>(dst, count, n) }
         }
 
-        pub(in crate::kernel) static TABLE: Table = table!(fold, divide, fold_narrow, divide_narrow);
+        pub(in crate::kernel) static TABLE: Table = table!(fold, divide, fold_f32, divide_f32);
 
-        /// A register of f32. Made only by [`load`](Narrow::load), whose caller knows the CPU to have the
+        /// A register of f32. Made only by [`load`](Stored::load), whose caller knows the CPU to have the
         /// instructions.
         #[derive(Clone, Copy)]
         struct Vector($register);
