@@ -232,7 +232,9 @@ pub enum OpenError {
         remote: IpAddr,
     },
     /// The ports of the paths do not lie within 1 to 65,535.
-    #[error("{paths} paths from source port {port} do not fit the UDP ports; use at least one, from a lower port")]
+    #[error(
+        "{paths} paths from source port {port} do not fit the UDP ports; use at least one, from a lower port"
+    )]
     Ports {
         /// The first source port.
         port: u16,

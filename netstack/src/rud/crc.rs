@@ -34,7 +34,12 @@ fn seed(addresses: u32, src_port: u16, dst_port: u16) -> u32 {
 /// Sets the CRC of the header and body in `scratch[..len]`.
 #[inline]
 pub(super) fn seal(
-    scratch: &mut [u8; SCRATCH], len: usize, addresses: u32, src_port: u16, dst_port: u16, payload_crc: u32,
+    scratch: &mut [u8; SCRATCH],
+    len: usize,
+    addresses: u32,
+    src_port: u16,
+    dst_port: u16,
+    payload_crc: u32,
 ) {
     //= rud/spec.md section 4.4
     // The seed stands in the CRC field, the payload's CRC behind the body.

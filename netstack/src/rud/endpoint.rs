@@ -3,8 +3,8 @@
 use std::collections::VecDeque;
 
 use super::api::{
-    Config, Counters, DatagramMeta, Emit, EndpointCounters, MAX_MESSAGE_HEADER, MAX_PAYLOAD, OpenError, SendError,
-    SessionId, SessionParams, Sink, Token,
+    Config, Counters, DatagramMeta, Emit, EndpointCounters, MAX_MESSAGE_HEADER, MAX_PAYLOAD, OpenError,
+    SendError, SessionId, SessionParams, Sink, Token,
 };
 use super::output::Turn;
 use super::recovery::NEVER;
@@ -113,7 +113,11 @@ impl Endpoint {
     /// sent again, until the sink is told that `token` is released.
     #[inline]
     pub fn send(
-        &mut self, id: SessionId, header: &[u8], payload: Option<Extent>, token: Token,
+        &mut self,
+        id: SessionId,
+        header: &[u8],
+        payload: Option<Extent>,
+        token: Token,
     ) -> Result<(), SendError> {
         let entry = self.entries.get_mut(id.index()).ok_or(SendError::Closed)?;
         let session = entry.session.as_deref_mut().filter(|s| s.id == id).ok_or(SendError::Closed)?;
@@ -140,6 +144,17 @@ impl Endpoint {
         self.session(id).filter(|s| !s.failed).map_or(0, |s| s.sender.capacity() as usize)
     }
 
+    /// Lets go of all memory that messages of the session refer to. The session goes on, and so do the headers of what
+    /// was not acknowledged yet, without payload: the upper layer must know them for given up. Tokens are released
+    /// as ever.
+    pub fn fence(&mut self, id: SessionId) {
+        if let Some(session) = self.entries.get_mut(id.index()).and_then(|entry| entry.session.as_deref_mut())
+            && session.id == id
+        {
+            session.sender.forget_payloads();
+        }
+    }
+
     /// Whether nothing is queued or unacknowledged; true for a session that was closed.
     pub fn is_idle(&self, id: SessionId) -> bool {
         self.session(id).is_none_or(|s| s.sender.is_empty())
@@ -147,7 +162,13 @@ impl Endpoint {
 
     /// Takes in one received UDP payload.
     #[inline]
-    pub fn on_datagram(&mut self, now: Instant, meta: &DatagramMeta, udp_payload: &[u8], sink: &mut impl Sink) {
+    pub fn on_datagram(
+        &mut self,
+        now: Instant,
+        meta: &DatagramMeta,
+        udp_payload: &[u8],
+        sink: &mut impl Sink,
+    ) {
         let now = now.as_nanos();
         let Ok(header) = Header::parse(udp_payload) else {
             self.counters.malformed += 1;

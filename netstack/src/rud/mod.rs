@@ -32,8 +32,9 @@ mod tests;
 mod window;
 
 pub use api::{
-    Config, Counters, DatagramMeta, Destination, Disposition, Emit, EndpointCounters, Failure, MAX_MESSAGE_HEADER,
-    MAX_PAYLOAD, OpenError, SendError, SessionId, SessionParams, Sink, Token, Why, payload_room,
+    Config, Counters, DatagramMeta, Destination, Disposition, Emit, EndpointCounters, Failure,
+    MAX_MESSAGE_HEADER, MAX_PAYLOAD, OpenError, SendError, SessionId, SessionParams, Sink, Token, Why,
+    payload_room,
 };
 pub use endpoint::Endpoint;
 

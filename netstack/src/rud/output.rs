@@ -68,8 +68,7 @@ impl Session {
         let Pick { slot, psn, again } = pick;
         //= rud/spec.md section 6.1
         // An acknowledgement is asked for when nothing more may follow until one comes, and with every resend.
-        let ack_request =
-            again || self.sender.flight() + 1 >= self.window.limit() || self.sender.is_last();
+        let ack_request = again || self.sender.flight() + 1 >= self.window.limit() || self.sender.is_last();
         let base_lag = psn.since(self.sender.base()) as u16;
         let (sack_word, sack) = self.receiver.piggyback();
         let message = self.sender.message(slot);
@@ -143,7 +142,11 @@ impl Session {
     /// Sends the header, with the body that lies behind it in `scratch`, on the next path.
     #[inline]
     fn seal_and_emit(
-        &mut self, header: &Header, payload_crc: u32, extent: Option<crate::region::Extent>, emit: &mut impl Emit,
+        &mut self,
+        header: &Header,
+        payload_crc: u32,
+        extent: Option<crate::region::Extent>,
+        emit: &mut impl Emit,
     ) -> bool {
         let len = HEADER_LEN + header.body_len as usize;
         if let Some(fixed) = self.scratch.first_chunk_mut::<HEADER_LEN>() {

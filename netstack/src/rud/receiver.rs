@@ -177,13 +177,10 @@ impl Receiver {
     /// What a data datagram reports: the word to name (counted from the floor's) and its consumed PSNs.
     #[inline]
     pub(super) fn piggyback(&mut self) -> (u16, u64) {
-        let candidates = if self.fresh != 0 { self.fresh } else { self.again };
-        if candidates == 0 {
-            return (0, self.received[word(self.floor) as usize]);
+        match self.next_word() {
+            Some((offset, index)) => (offset as u16, self.received[index as usize]),
+            None => (0, self.received[word(self.floor) as usize]),
         }
-        let (offset, index) = self.lowest(candidates);
-        self.reported(index);
-        (offset as u16, self.received[index as usize])
     }
 
     /// What a pure acknowledgement reports: the word in its header, and up to [`MAX_BLOCKS`] blocks.
@@ -198,13 +195,30 @@ impl Receiver {
             count += 1;
         }
         let sack = self.piggyback();
-        while self.fresh | self.again != 0 && count < MAX_BLOCKS {
-            let (offset, index) = self.lowest(if self.fresh != 0 { self.fresh } else { self.again });
-            self.reported(index);
+        while count < MAX_BLOCKS
+            && let Some((offset, index)) = self.next_word()
+        {
             blocks[count] = self.block(offset, index);
             count += 1;
         }
         (sack, count)
+    }
+
+    /// Takes the word to report next: the oldest unreported one, otherwise the youngest of those to be repeated,
+    /// whose report may be the one that the sender misses.
+    #[inline]
+    fn next_word(&mut self) -> Option<(u32, u32)> {
+        let (offset, index) = if self.fresh != 0 {
+            self.lowest(self.fresh)
+        } else if self.again != 0 {
+            let floor = word(self.floor);
+            let offset = 63 - self.again.rotate_right(floor).leading_zeros();
+            (offset, (floor + offset) % WORDS)
+        } else {
+            return None;
+        };
+        self.reported(index);
+        Some((offset, index))
     }
 
     fn block(&self, offset: u32, index: u32) -> Block {

@@ -64,6 +64,11 @@ impl Recovery {
         self.min_rtt
     }
 
+    /// What a round trip takes at least as things are: queues make it longer than the smallest ever seen.
+    pub(super) fn round_trip(&self) -> u64 {
+        self.srtt.saturating_sub(2 * self.rttvar)
+    }
+
     /// Time of the last progress.
     pub(super) fn progress_at(&self) -> u64 {
         self.progress_at

@@ -130,6 +130,8 @@ pub(super) struct AckContext {
     pub(super) now: u64,
     /// Smallest round-trip time seen.
     pub(super) min_rtt: u64,
+    /// What a round trip takes at least as things are.
+    pub(super) round_trip: u64,
     /// First back-off after a refusal.
     pub(super) refusal_backoff: u64,
     /// Largest back-off after refusals.
@@ -303,8 +305,11 @@ impl Sender {
         }
         //= rud/spec.md section 6.1
         // A PSN is never further than the window from the lowest unsettled one.
-        (self.queued.len != 0 && self.next.since(self.una) < MAX_WINDOW)
-            .then_some(Pick { slot: self.queued.head, psn: self.next, again: false })
+        (self.queued.len != 0 && self.next.since(self.una) < MAX_WINDOW).then_some(Pick {
+            slot: self.queued.head,
+            psn: self.next,
+            again: false,
+        })
     }
 
     /// Whether nothing can follow the picked datagram until something is acknowledged.
@@ -364,6 +369,16 @@ impl Sender {
         }
     }
 
+    /// Lets go of all payload: what is sent from now on, or sent again, is the header alone.
+    pub(super) fn forget_payloads(&mut self) {
+        for (slot, message) in self.slots.iter_mut().zip(&mut self.messages) {
+            slot.bytes = 0;
+            message.extent = None;
+            message.payload_crc = None;
+        }
+        self.flight_bytes = 0;
+    }
+
     fn take_from_wire(&mut self, at: usize) {
         unlink(&mut self.slots, &mut self.sent, at);
         self.flight_bytes -= self.slots[at].bytes as usize;
@@ -373,7 +388,11 @@ impl Sender {
     /// Every PSN before `cumulative` has been consumed.
     #[inline]
     pub(super) fn on_cumulative(
-        &mut self, context: &AckContext, cumulative: Psn, acked: &mut Acked, release: &mut impl FnMut(Token),
+        &mut self,
+        context: &AckContext,
+        cumulative: Psn,
+        acked: &mut Acked,
+        release: &mut impl FnMut(Token),
     ) {
         //= rud/spec.md section 6.2
         // An acknowledgement of what was never sent is ignored.
@@ -394,7 +413,12 @@ impl Sender {
     /// The word that starts at `start`: which of its PSNs have been consumed, which refused.
     #[inline]
     pub(super) fn on_word(
-        &mut self, context: &AckContext, start: Psn, received: u64, refused: u64, acked: &mut Acked,
+        &mut self,
+        context: &AckContext,
+        start: Psn,
+        received: u64,
+        refused: u64,
+        acked: &mut Acked,
         release: &mut impl FnMut(Token),
     ) {
         let known = self.settled[ring_index(start) / 64];
@@ -429,7 +453,11 @@ impl Sender {
     /// The unsettled PSN at `index` of the ring was consumed.
     #[inline]
     fn settle(
-        &mut self, context: &AckContext, index: usize, acked: &mut Acked, release: &mut impl FnMut(Token),
+        &mut self,
+        context: &AckContext,
+        index: usize,
+        acked: &mut Acked,
+        release: &mut impl FnMut(Token),
     ) {
         let at = self.take_off(context, index, acked);
         acked.count += 1;
@@ -468,11 +496,14 @@ impl Sender {
             self.flight_bytes -= slot.bytes as usize;
         }
         //= rud/spec.md section 6.3
-        // An acknowledgement sooner than half the smallest round-trip time after a resend is that of an earlier
-        // transmission.
-        if lost || slot.tries > 1 && context.now.saturating_sub(slot.sent_at) < context.min_rtt / 2 {
-            acked.spurious += 1;
-            return at;
+        // An acknowledgement sooner after a resend than a round trip takes may be that of an earlier transmission;
+        // sooner than half the smallest round trip, it must be.
+        if lost || slot.tries > 1 {
+            let elapsed = context.now.saturating_sub(slot.sent_at);
+            if lost || elapsed < context.round_trip {
+                acked.spurious += u32::from(lost || elapsed < context.min_rtt / 2);
+                return at;
+            }
         }
         if slot.tries == 1 && (acked.clean_sent_at == NEVER || slot.sent_at > acked.clean_sent_at) {
             acked.clean_sent_at = slot.sent_at;

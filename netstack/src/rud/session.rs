@@ -2,7 +2,8 @@
 
 use super::Times;
 use super::api::{
-    Config, Counters, DatagramMeta, Destination, Disposition, Failure, SessionId, SessionParams, Sink, Token, Why,
+    Config, Counters, DatagramMeta, Destination, Disposition, Failure, SessionId, SessionParams, Sink, Token,
+    Why,
 };
 use super::crc;
 use super::receiver::{Arrival, Receiver};
@@ -118,7 +119,12 @@ impl Session {
     /// A datagram with the session's tag.
     #[inline]
     pub(super) fn on_datagram(
-        &mut self, now: u64, meta: &DatagramMeta, header: &Header, datagram: &[u8], sink: &mut impl Sink,
+        &mut self,
+        now: u64,
+        meta: &DatagramMeta,
+        header: &Header,
+        datagram: &[u8],
+        sink: &mut impl Sink,
     ) -> Accepted {
         //= rud/spec.md section 5.1
         // Addresses, then the CRC, before anything is believed.
@@ -190,6 +196,7 @@ impl Session {
         let context = AckContext {
             now,
             min_rtt: self.recovery.min_rtt(),
+            round_trip: self.recovery.round_trip(),
             refusal_backoff: self.times.refusal_backoff,
             max_refusal_backoff: self.times.max_refusal_backoff,
         };

@@ -165,7 +165,9 @@ impl Header {
         if HEADER_LEN + header.body_len as usize + header.payload_len as usize != datagram.len() {
             return Err(Malformed::Length);
         }
-        if kind == Kind::Ack && (header.payload_len != 0 || header.body_len as usize % BLOCK_LEN != 0) {
+        if kind == Kind::Ack
+            && (header.payload_len != 0 || !usize::from(header.body_len).is_multiple_of(BLOCK_LEN))
+        {
             return Err(Malformed::Length);
         }
         Ok(header)
@@ -214,7 +216,11 @@ impl Block {
         let (chunks, _) = body.as_chunks::<BLOCK_LEN>();
         chunks
             .iter()
-            .map(|bytes| Self { word: u16_at(bytes, 0), received: u64_at(bytes, 2), refused: u64_at(bytes, 10) })
+            .map(|bytes| Self {
+                word: u16_at(bytes, 0),
+                received: u64_at(bytes, 2),
+                refused: u64_at(bytes, 10),
+            })
             .take_while(|block| u32::from(block.word) < WORDS)
     }
 

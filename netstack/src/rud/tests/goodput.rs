@@ -23,7 +23,6 @@ fn goodput(loss: f64, rtt_us: u64) -> f64 {
     run(&mut world, span);
     let (start, before) = (world.now, world.ends[1].app.bytes);
     run(&mut world, 2 * span);
-    eprintln!("{loss} {rtt_us} {:?}", world.ends[0].endpoint.counters(world.ends[0].id));
     assert_eq!(world.ends[1].app.corrupt, 0);
     (world.ends[1].app.bytes - before) as f64 * 8.0 / (world.now - start) as f64
 }

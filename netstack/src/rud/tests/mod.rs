@@ -61,7 +61,10 @@ fn a_thousand_seeds_of_loss_reordering_duplicates_and_bit_flips() {
     }
     if only.is_none() {
         // The faults were really there; a flipped datagram that is still on the way at the end is not counted.
-        assert!(flipped > 5_000 && dropped <= flipped && dropped > flipped * 9 / 10, "{dropped} of {flipped}");
+        assert!(
+            flipped > 5_000 && dropped <= flipped && dropped > flipped * 9 / 10,
+            "{dropped} of {flipped}"
+        );
         assert!(resent > 10_000, "{resent}");
         assert!(duplicates > 5_000, "{duplicates}");
     }
@@ -71,7 +74,8 @@ fn a_thousand_seeds_of_loss_reordering_duplicates_and_bit_flips() {
 fn a_refused_message_is_sent_again_until_it_is_consumed() {
     for seed in 0..50 {
         let what = format!("seed {seed}");
-        let mut world = World::new(seed, &Config::default(), Faults { loss: 0.02, delay: 5_000, ..Faults::default() });
+        let mut world =
+            World::new(seed, &Config::default(), Faults { loss: 0.02, delay: 5_000, ..Faults::default() });
         for end in &mut world.ends {
             end.app.refuse = 0.5;
             end.to_send.extend(0..1500);
@@ -89,7 +93,8 @@ fn a_refused_message_is_sent_again_until_it_is_consumed() {
 
 #[test]
 fn messages_overtake_a_lost_one() {
-    let mut world = World::new(3, &Config::default(), Faults { loss: 0.1, delay: 50_000, ..Faults::default() });
+    let mut world =
+        World::new(3, &Config::default(), Faults { loss: 0.1, delay: 50_000, ..Faults::default() });
     world.ends[0].to_send.extend(0..500);
     world.run_to_completion(1_000 * MS, "seed 3");
     let order = &world.ends[1].app.order;
@@ -101,7 +106,11 @@ fn messages_overtake_a_lost_one() {
 
 #[test]
 fn a_dead_peer_is_found_and_an_idle_one_is_not() {
-    let config = Config { dead_after: Duration::from_secs(2), heartbeat: Duration::from_millis(250), ..Config::default() };
+    let config = Config {
+        dead_after: Duration::from_secs(2),
+        heartbeat: Duration::from_millis(250),
+        ..Config::default()
+    };
     let mut world = World::new(1, &config, Faults { loss: 0.05, delay: 10_000, ..Faults::default() });
     while world.now < 60_000 * MS {
         world.step();
@@ -116,7 +125,9 @@ fn a_dead_peer_is_found_and_an_idle_one_is_not() {
     }
     assert!(world.now >= died + 1_700 * MS, "found after {} ms", (world.now - died) / MS);
     let end = &mut world.ends[0];
-    assert!(matches!(end.app.failures[..], [Failure::PeerSilent { silent }] if silent >= Duration::from_secs(2)));
+    assert!(
+        matches!(end.app.failures[..], [Failure::PeerSilent { silent }] if silent >= Duration::from_secs(2))
+    );
     assert_eq!(end.endpoint.send(end.id, &[], None, Token(0)), Err(SendError::Failed));
     assert_eq!(end.endpoint.capacity(end.id), 0);
     assert!(end.app.released.is_empty(), "nothing of the dead peer's was acknowledged");
@@ -129,7 +140,11 @@ fn a_dead_peer_is_found_and_an_idle_one_is_not() {
 
 #[test]
 fn our_own_pause_is_not_taken_for_the_peers_death() {
-    let config = Config { dead_after: Duration::from_secs(2), heartbeat: Duration::from_millis(250), ..Config::default() };
+    let config = Config {
+        dead_after: Duration::from_secs(2),
+        heartbeat: Duration::from_millis(250),
+        ..Config::default()
+    };
     let mut world = World::new(1, &config, Faults { delay: 10_000, ..Faults::default() });
     while world.now < 1_000 * MS {
         world.step();
@@ -143,7 +158,11 @@ fn our_own_pause_is_not_taken_for_the_peers_death() {
 
 #[test]
 fn a_path_that_carries_only_small_datagrams_is_found() {
-    let config = Config { dead_after: Duration::from_secs(2), heartbeat: Duration::from_millis(250), ..Config::default() };
+    let config = Config {
+        dead_after: Duration::from_secs(2),
+        heartbeat: Duration::from_millis(250),
+        ..Config::default()
+    };
     let mut world = World::new(1, &config, Faults { delay: 10_000, ..Faults::default() });
     world.ends[0].to_send.extend([2, 3, 4]);
     while world.ends[0].app.failures.is_empty() {
@@ -170,7 +189,10 @@ fn a_full_window_refuses_until_acknowledgements_come() {
     }
     assert_eq!(end.endpoint.capacity(end.id), 0);
     assert_eq!(end.endpoint.send(end.id, &[], None, Token(0)), Err(SendError::Full));
-    assert_eq!(end.endpoint.send(end.id, &[0; 65], None, Token(0)), Err(SendError::HeaderTooLong { len: 65 }));
+    assert_eq!(
+        end.endpoint.send(end.id, &[0; 65], None, Token(0)),
+        Err(SendError::HeaderTooLong { len: 65 })
+    );
     let long = extent_from(vec![0; 1401]);
     assert_eq!(
         end.endpoint.send(end.id, &[], long, Token(0)),
@@ -344,8 +366,14 @@ fn sessions_are_opened_up_to_the_limit_and_ids_do_not_come_back_to_life() {
     let wrong = |params| Endpoint::new(Config::default()).open(Instant::ZERO, params).unwrap_err();
     let right = params(0, TAGS);
     assert_eq!(wrong(SessionParams { local_tag: 0, ..right.clone() }), OpenError::ZeroTag);
-    assert_eq!(wrong(SessionParams { paths: 0, ..right.clone() }), OpenError::Ports { port: 40_000, paths: 0 });
-    assert_eq!(wrong(SessionParams { paths: 30_000, ..right.clone() }), OpenError::Ports { port: 40_000, paths: 30_000 });
+    assert_eq!(
+        wrong(SessionParams { paths: 0, ..right.clone() }),
+        OpenError::Ports { port: 40_000, paths: 0 }
+    );
+    assert_eq!(
+        wrong(SessionParams { paths: 30_000, ..right.clone() }),
+        OpenError::Ports { port: 40_000, paths: 30_000 }
+    );
     let asked = MAX_PAYLOAD + 1;
     assert_eq!(
         wrong(SessionParams { max_payload: asked, ..right.clone() }),
