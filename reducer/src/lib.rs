@@ -14,6 +14,7 @@
 //! | [`dtype`], [`kernel`] | element types, and reductions over them |
 #![deny(unsafe_code)]
 
+pub mod check;
 pub mod dtype;
 pub mod executor;
 pub mod grid;

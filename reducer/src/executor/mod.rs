@@ -332,10 +332,11 @@ impl Executor {
 
     fn vacate_if_free(&mut self, at: usize) {
         let op = &mut self.ops[at];
-        if op.state == State::Lingering && op.unreleased == 0 {
-            if let Some(slots) = op.vacate() {
-                self.pool.put(slots);
-            }
+        if op.state == State::Lingering
+            && op.unreleased == 0
+            && let Some(slots) = op.vacate()
+        {
+            self.pool.put(slots);
         }
     }
 }

@@ -156,10 +156,10 @@ fn missing<N: NodeMemory>(op: &Op, grid: Grid, rank: Rank, node: Option<&N>) -> 
             Action::WaitFree if state.pending == 0 && !state.done => {
                 (0..grid.per_node()).for_each(|l| lacks(l, Flag::Consumed, true));
             }
-            Action::Receive { from, .. } | Action::ReceiveReduce { from, .. } => {
-                if state.pending == 0 && !state.done {
-                    ranks.insert(from);
-                }
+            Action::Receive { from, .. } | Action::ReceiveReduce { from, .. }
+                if state.pending == 0 && !state.done =>
+            {
+                ranks.insert(from);
             }
             Action::Send { to, .. } => {
                 let waits = op.credit && !state.credited && state.pending == 1;

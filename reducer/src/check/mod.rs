@@ -1,0 +1,209 @@
+//! Proves a collective: the schedules of all ranks together, for every order in which things can happen.
+//!
+//! Nothing is run. Every step becomes two points in time, its start and its end; edges within a rank, messages, flags
+//! and lane reuse order them. Then
+//!
+//! 1. every send meets exactly one receive of the same length, and the other way round; every wait meets a signal;
+//! 2. the order has no cycle, even if every send waits for its receiver to be ready and every acknowledgement for the
+//!    message to be used up: no deadlock, however late anything comes;
+//! 3. any two accesses to the same bytes, one of them a write, are ordered; here an acknowledgement is allowed to come
+//!    as early as it can (a message may be kept by its receiver): no race;
+//! 4. executed with symbols in place of numbers, every element ends on every rank as the same expression, in which
+//!    each rank's contribution occurs exactly once (for a broadcast, the root's and no other): right, and the same
+//!    bits everywhere;
+//! 5. slots stay within the schedule's own size, and that within the budget.
+
+mod graph;
+mod races;
+mod values;
+
+use crate::grid::Rank;
+use crate::header::Collective;
+use crate::schedule::{Action, Schedule, StepId};
+use crate::transport::Flag;
+use graph::Graph;
+use thiserror::Error;
+
+/// A step of a rank, for reports.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("{rank} step {step} ({action:?})")]
+pub struct At {
+    /// The rank.
+    pub rank: Rank,
+    /// Index of the step in the rank's schedule.
+    pub step: u32,
+    /// What it does.
+    pub action: Action,
+}
+
+/// What is wrong with a collective. A schedule with a flaw must not run; it is a mistake in the algorithm.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum Flaw {
+    /// There is not one schedule per rank, or they are for different problems.
+    #[error("the schedules do not belong together ({0}); build one per rank, with the same plan")]
+    Set(&'static str),
+    /// More steps than the proof has memory for.
+    #[error("{0} steps in all are too many to prove; check the same algorithm with fewer chunks or ranks")]
+    TooLarge(usize),
+    /// A message that nobody sends or receives, or that differs in length.
+    #[error("{at}: {what}")]
+    Message {
+        /// Where.
+        at: Box<At>,
+        /// What is wrong.
+        what: &'static str,
+    },
+    /// A wait for a flag that is never set, or a flag that is set twice.
+    #[error("{at}: {what}")]
+    Flag {
+        /// Where.
+        at: Box<At>,
+        /// What is wrong.
+        what: &'static str,
+    },
+    /// A rank never says that it has consumed a lane, so that whoever uses the lane next waits for ever.
+    #[error("{rank} never says that it has consumed the lane of chunk {chunk}")]
+    NotConsumed {
+        /// The rank.
+        rank: Rank,
+        /// The chunk.
+        chunk: u32,
+    },
+    /// Steps that wait for one another.
+    #[error("deadlock: {}", cycle.iter().map(ToString::to_string).collect::<Vec<_>>().join(" waits for "))]
+    Deadlock {
+        /// The cycle.
+        cycle: Vec<At>,
+    },
+    /// Two accesses that nothing orders.
+    #[error("race: {first} and {second} touch the same bytes, one of them writes, and nothing orders them")]
+    Race {
+        /// One.
+        first: Box<At>,
+        /// The other.
+        second: Box<At>,
+    },
+    /// A step that reads bytes nobody wrote, or combines what does not belong together.
+    #[error("{at}: {what}")]
+    Value {
+        /// Where.
+        at: Box<At>,
+        /// What is wrong.
+        what: &'static str,
+    },
+    /// A wrong result.
+    #[error("{rank} ends with byte {byte} as {found}; expected {expected}")]
+    Result {
+        /// The rank.
+        rank: Rank,
+        /// Offset in its tensor.
+        byte: usize,
+        /// The expression it ends with.
+        found: String,
+        /// What was expected.
+        expected: &'static str,
+    },
+    /// A rank leaves a barrier without having heard of another.
+    #[error("{rank} may leave the barrier before {other} has come")]
+    Barrier {
+        /// The rank that leaves.
+        rank: Rank,
+        /// The other.
+        other: Rank,
+    },
+    /// An access outside its buffer, or slots beyond the budget.
+    #[error("{at}: {what}")]
+    Bounds {
+        /// Where.
+        at: Box<At>,
+        /// What is wrong.
+        what: &'static str,
+    },
+    /// More slots than allowed.
+    #[error("{rank} needs {needed} bytes of slots, and {budget} are allowed")]
+    Slots {
+        /// The rank.
+        rank: Rank,
+        /// Bytes needed.
+        needed: usize,
+        /// Bytes allowed.
+        budget: usize,
+    },
+}
+
+/// What a proof has seen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Proof {
+    /// Steps of all ranks.
+    pub steps: usize,
+    /// Messages between nodes.
+    pub messages: usize,
+    /// The most bytes that one rank sends to other nodes.
+    pub largest_share: u64,
+}
+
+/// Proves the schedules of all ranks, in rank order, with at most `slot_budget` bytes of slots each.
+pub fn check(schedules: &[Schedule], slot_budget: usize) -> Result<Proof, Flaw> {
+    let first = schedules.first().ok_or(Flaw::Set("there are none"))?;
+    let grid = first.problem().grid;
+    if schedules.len() != grid.ranks() as usize {
+        return Err(Flaw::Set("there is not one for each rank"));
+    }
+    for (rank, schedule) in schedules.iter().enumerate() {
+        let problem = schedule.problem();
+        if problem.rank.0 as usize != rank || problem.grid != grid {
+            return Err(Flaw::Set("a rank or its grid differs"));
+        }
+        let same = problem.shape == first.problem().shape && problem.root == first.problem().root;
+        if !same || schedule.params() != first.params() || schedule.lane_chunks() != first.lane_chunks() {
+            return Err(Flaw::Set("the shape, the plan or the number of lanes used differs"));
+        }
+        if schedule.slot_bytes() > slot_budget {
+            let (rank, needed) = (problem.rank, schedule.slot_bytes());
+            return Err(Flaw::Slots { rank, needed, budget: slot_budget });
+        }
+    }
+    let graph = Graph::new(schedules)?;
+    let order = graph.sort(schedules)?;
+    let reach = graph.reach(&order);
+    races::check(schedules, &graph, &reach)?;
+    graph.check_flags(schedules, &reach)?;
+    match first.problem().shape.collective {
+        Collective::Barrier => graph.check_barrier(schedules, &reach)?,
+        Collective::AllReduce | Collective::Broadcast => values::check(schedules, &graph, &order)?,
+    }
+    Ok(Proof {
+        steps: schedules.iter().map(|schedule| schedule.steps().len()).sum(),
+        messages: graph.messages.len(),
+        largest_share: schedules.iter().map(Schedule::sent_bytes).max().unwrap_or(0),
+    })
+}
+
+fn at(schedules: &[Schedule], rank: usize, step: usize) -> At {
+    At { rank: Rank(rank as u32), step: step as u32, action: schedules[rank].steps()[step].action.clone() }
+}
+
+fn boxed(schedules: &[Schedule], rank: usize, step: usize) -> Box<At> {
+    Box::new(at(schedules, rank, step))
+}
+
+/// All steps of all ranks.
+fn steps(schedules: &[Schedule]) -> impl Iterator<Item = (usize, usize, &crate::schedule::Step)> {
+    schedules.iter().enumerate().flat_map(|(rank, schedule)| {
+        schedule.steps().iter().enumerate().map(move |(i, step)| (rank, i, step))
+    })
+}
+
+fn successors(schedule: &Schedule, step: usize) -> &[u32] {
+    schedule.successors(StepId(step as u32))
+}
+
+/// The chunk whose use of the lane came before this one's.
+fn previous_use(schedule: &Schedule, chunk: u32) -> Option<u32> {
+    chunk.checked_sub(schedule.params().lanes)
+}
+
+const CONSUMED: Flag = Flag::Consumed;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,144 @@
+//! No two accesses to the same bytes without an order, if one of them writes.
+
+use super::graph::{Graph, Reach};
+use super::{Flaw, boxed, steps};
+use crate::grid::Rank;
+use crate::schedule::{Action, Buffer, Place, Schedule};
+use std::collections::BTreeMap;
+
+/// One piece of memory of the whole group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) enum Memory {
+    /// A rank's tensor.
+    Data(usize),
+    /// A rank's slots.
+    Slot(usize),
+    /// (node, local rank, lane).
+    Stage(u32, u32, u32),
+    /// (node, lane).
+    Node(u32, u32),
+}
+
+/// Which memory a place of a rank's step lies in.
+pub(super) fn memory(schedule: &Schedule, rank: usize, place: Place, chunk: u32) -> Memory {
+    let node = schedule.problem().grid.node_of(Rank(rank as u32));
+    let lane = || chunk % schedule.params().lanes.max(1);
+    match place.buffer {
+        Buffer::Data => Memory::Data(rank),
+        Buffer::Slot => Memory::Slot(rank),
+        Buffer::Stage(local) => Memory::Stage(node, local, lane()),
+        Buffer::Node => Memory::Node(node, lane()),
+    }
+}
+
+/// The places that a step touches: (place, length, whether it writes).
+fn accesses(schedule: &Schedule, action: &Action) -> Vec<(Place, usize, bool)> {
+    match *action {
+        Action::Send { from, len, .. } => vec![(from, len, false)],
+        Action::Receive { into, len, .. } | Action::ReceiveReduce { into, len, .. } => {
+            vec![(into, len, true)]
+        }
+        Action::Copy { from, into, len } => vec![(from, len, false), (into, len, true)],
+        Action::Finish { at, len } => vec![(at, len, true)],
+        Action::Fold { into, len, first, sources } => {
+            let reads = schedule.sources_of(first, sources).iter().map(|&place| (place, len, false));
+            reads.chain([(into, len, true)]).collect()
+        }
+        Action::Signal { .. } | Action::Wait { .. } | Action::WaitAll { .. } | Action::WaitFree => Vec::new(),
+    }
+}
+
+struct Access {
+    start: usize,
+    end: usize,
+    write: bool,
+    rank: usize,
+    step: usize,
+}
+
+pub(super) fn check(schedules: &[Schedule], graph: &Graph, reach: &Reach) -> Result<(), Flaw> {
+    let mut memories: BTreeMap<Memory, Vec<Access>> = BTreeMap::new();
+    for (rank, step, plan) in steps(schedules) {
+        let schedule = &schedules[rank];
+        let limit = |buffer| match buffer {
+            Buffer::Data => schedule.problem().bytes() as usize,
+            Buffer::Slot => schedule.slot_bytes(),
+            Buffer::Stage(_) | Buffer::Node => schedule.params().lane_bytes,
+        };
+        let touched = accesses(schedule, &plan.action);
+        for &(place, len, write) in &touched {
+            let Some(end) = place.offset.checked_add(len).filter(|&end| end <= limit(place.buffer)) else {
+                return Err(Flaw::Bounds {
+                    at: boxed(schedules, rank, step),
+                    what: "reaches beyond its buffer",
+                });
+            };
+            if len > 0 {
+                let access = Access { start: place.offset, end, write, rank, step };
+                let memory = memory(schedule, rank, place, plan.chunk);
+                if matches!(memory, Memory::Stage(..) | Memory::Node(..)) {
+                    within_use(schedules, graph, reach, (rank, step, plan.chunk))?;
+                }
+                memories.entry(memory).or_default().push(access);
+            }
+        }
+        // A fold may have its destination as a source, but must not overlap one.
+        if let [sources @ .., (into, len, true)] = touched.as_slice() {
+            let bad = |&&(place, _, _): &&(Place, usize, bool)| {
+                place.buffer == into.buffer
+                    && place.offset != into.offset
+                    && place.offset < into.offset + len
+                    && into.offset < place.offset + len
+            };
+            if sources.iter().any(|source| bad(&source)) {
+                let what = "its destination overlaps a source";
+                return Err(Flaw::Bounds { at: boxed(schedules, rank, step), what });
+            }
+        }
+    }
+    for accesses in memories.values_mut() {
+        accesses.sort_by_key(|access| access.start);
+        for (i, a) in accesses.iter().enumerate() {
+            for b in accesses[i + 1..].iter().take_while(|b| b.start < a.end) {
+                if !(a.write || b.write) || (a.rank, a.step) == (b.rank, b.step) {
+                    continue;
+                }
+                let (from_a, to_a) = (graph.start(a.rank, a.step), graph.end(a.rank, a.step));
+                let (from_b, to_b) = (graph.start(b.rank, b.step), graph.end(b.rank, b.step));
+                if !reach.before(to_a, from_b) && !reach.before(to_b, from_a) {
+                    return Err(Flaw::Race {
+                        first: boxed(schedules, a.rank, a.step),
+                        second: boxed(schedules, b.rank, b.step),
+                    });
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A lane serves other chunks and other operations too. Every access must come after a wait for the lane, and before
+/// a local rank says that it is consumed.
+fn within_use(
+    schedules: &[Schedule],
+    graph: &Graph,
+    reach: &Reach,
+    (rank, step, chunk): (usize, usize, u32),
+) -> Result<(), Flaw> {
+    let grid = schedules[rank].problem().grid;
+    let node = grid.node_of(Rank(rank as u32));
+    let locals = || (0..grid.per_node()).map(|local| grid.rank_at(node, local).0 as usize);
+    let (start, end) = (graph.start(rank, step), graph.end(rank, step));
+    let flaw = |what| Err(Flaw::Flag { at: boxed(schedules, rank, step), what });
+    if !locals().any(|local| {
+        graph.wait_free(local, chunk).is_some_and(|wait| reach.before(graph.end(local, wait), start))
+    }) {
+        return flaw("may touch the lane while its previous use goes on");
+    }
+    if !locals().any(|local| {
+        graph.consumed(local, chunk).is_some_and(|signal| reach.before(end, graph.start(local, signal)))
+    }) {
+        return flaw("may touch the lane after all ranks have said that it is consumed");
+    }
+    Ok(())
+}

@@ -1,0 +1,253 @@
+use super::*;
+use crate::dtype::{DType, ReduceOp};
+use crate::grid::Grid;
+use crate::header::Shape;
+use crate::schedule::{Algorithm, Buffer, Params, Place, Problem, build};
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+
+const BUDGET: usize = 1 << 20;
+
+/// Small chunks and few lanes, so that small counts meet every kind of reuse.
+const PARAMS: Params = Params { chunk_bytes: 1024, lanes: 2, lane_bytes: 1024, depth: 2 };
+
+fn collective(
+    collective: Collective,
+    algorithm: Algorithm,
+    grid: Grid,
+    count: u64,
+    op: ReduceOp,
+) -> Vec<Schedule> {
+    let shape = Shape { collective, dtype: DType::F32, op, count };
+    let root = Rank(grid.ranks() / 2);
+    (0..grid.ranks())
+        .map(|rank| build(algorithm, &Problem::new(grid, Rank(rank), &shape, root), &PARAMS).unwrap())
+        .collect()
+}
+
+fn grids() -> impl Iterator<Item = Grid> {
+    (1..=17u32).flat_map(|ranks| {
+        (1..=ranks).filter(move |per| ranks % per == 0).flat_map(move |per_node| {
+            let nodes = ranks / per_node;
+            let mut leaves = vec![1, 2, 3, 4, nodes];
+            leaves.retain(|&leaf| leaf <= nodes);
+            leaves.sort_unstable();
+            leaves.dedup();
+            leaves.into_iter().map(move |leaf| Grid::new(ranks, per_node, leaf).unwrap())
+        })
+    })
+}
+
+const COUNTS: [u64; 12] = [0, 1, 2, 3, 63, 64, 65, 200, 257, 511, 700, 1000];
+
+#[test]
+fn every_all_reduce_is_right_for_1_to_17_ranks() {
+    for grid in grids() {
+        for algorithm in Algorithm::ALL {
+            // Leaf groups matter to one algorithm only.
+            if algorithm != Algorithm::Hierarchical && grid.leaf_size() > 1 {
+                continue;
+            }
+            for count in COUNTS {
+                // The direct algorithm's messages are many: fewer chunks say as much.
+                let op = if count % 2 == 0 { ReduceOp::Sum } else { ReduceOp::Avg };
+                let schedules = collective(Collective::AllReduce, algorithm, grid, count, op);
+                if let Err(flaw) = check(&schedules, BUDGET) {
+                    panic!("{algorithm:?} on {grid:?}, {count} elements, {op}: {flaw}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn every_broadcast_and_barrier_is_right_for_1_to_17_ranks() {
+    for grid in grids().filter(|grid| grid.leaf_size() == 1) {
+        for count in [0, 1, 65, 700, 1000] {
+            let schedules = collective(Collective::Broadcast, Algorithm::Direct, grid, count, ReduceOp::Sum);
+            check(&schedules, BUDGET).unwrap_or_else(|flaw| panic!("broadcast on {grid:?}, {count}: {flaw}"));
+        }
+        let schedules = collective(Collective::Barrier, Algorithm::Direct, grid, 0, ReduceOp::Sum);
+        check(&schedules, BUDGET).unwrap_or_else(|flaw| panic!("barrier on {grid:?}: {flaw}"));
+    }
+}
+
+#[test]
+fn no_node_sends_more_than_its_share() {
+    for (ranks, per_node, leaf) in [(4, 2, 2), (8, 1, 4), (16, 2, 4), (8, 1, 2), (6, 1, 6), (2, 1, 1)] {
+        let grid = Grid::new(ranks, per_node, leaf).unwrap();
+        // A multiple of 64 for every slice of every chunk.
+        let count = 256 * u64::from(grid.nodes()) * 64;
+        let params = Params { chunk_bytes: 1 << 20, lanes: 2, lane_bytes: 1 << 20, depth: 2 };
+        let shape = Shape { collective: Collective::AllReduce, dtype: DType::F32, op: ReduceOp::Sum, count };
+        for algorithm in [Algorithm::Ring, Algorithm::Hierarchical] {
+            let schedules: Vec<_> = (0..ranks)
+                .map(|rank| {
+                    build(algorithm, &Problem::new(grid, Rank(rank), &shape, Rank(0)), &params).unwrap()
+                })
+                .collect();
+            let proof = check(&schedules, 1 << 30).unwrap();
+            let nodes = u64::from(grid.nodes());
+            assert_eq!(proof.largest_share, count * 4 * 2 * (nodes - 1) / nodes, "{algorithm:?} on {grid:?}");
+        }
+    }
+}
+
+/// Removes one edge.
+fn drop_edge(schedule: &mut Schedule, edge: usize) {
+    let to = schedule.edges.remove(edge);
+    schedule.indegree[to as usize] -= 1;
+    for start in &mut schedule.edge_start {
+        if *start as usize > edge {
+            *start -= 1;
+        }
+    }
+}
+
+/// Every edge of some collectives is needed: without it, the proof fails. (Edges that only repeat what follows from
+/// others are told apart: they lead from a step to one that is reachable otherwise.)
+#[test]
+fn a_missing_edge_is_found() {
+    let mut found = 0;
+    for (ranks, per_node, leaf) in [(2, 1, 2), (3, 1, 3), (4, 1, 2), (2, 2, 1), (4, 2, 2)] {
+        let grid = Grid::new(ranks, per_node, leaf).unwrap();
+        for algorithm in Algorithm::ALL {
+            let whole = collective(Collective::AllReduce, algorithm, grid, 1000, ReduceOp::Avg);
+            let (mut missed, mut total) = (Vec::new(), 0);
+            for rank in 0..whole.len() {
+                for edge in 0..whole[rank].edges.len() {
+                    let mut broken = whole.clone();
+                    drop_edge(&mut broken[rank], edge);
+                    total += 1;
+                    match check(&broken, BUDGET) {
+                        Err(_) => found += 1,
+                        Ok(_) => missed.push((rank, edge)),
+                    }
+                }
+            }
+            // Order that another path gives as well (through a peer's flags, say) may be dropped; most may not.
+            assert!(
+                missed.len() * 2 < total,
+                "{algorithm:?} on {grid:?}: {} of {total} not needed",
+                missed.len()
+            );
+        }
+    }
+    assert!(found > 500, "only {found}");
+}
+
+#[test]
+fn a_dropped_acknowledgement_edge_is_a_race() {
+    let grid = Grid::new(2, 1, 2).unwrap();
+    let mut schedules = collective(Collective::AllReduce, Algorithm::Hierarchical, grid, 128, ReduceOp::Sum);
+    // The send that leads anywhere: its bytes are overwritten by what comes back.
+    let send = |(i, step): (usize, &crate::schedule::Step)| {
+        matches!(step.action, Action::Send { .. }) && !successors(&schedules[0], i).is_empty()
+    };
+    let send = schedules[0].steps.iter().enumerate().position(send).unwrap();
+    let edge = schedules[0].edge_start[send] as usize;
+    drop_edge(&mut schedules[0], edge);
+    let flaw = check(&schedules, BUDGET).unwrap_err();
+    assert!(matches!(flaw, Flaw::Race { .. }), "{flaw}");
+}
+
+#[test]
+fn mutated_schedules_are_refused() {
+    let mut kinds = std::collections::BTreeMap::<&str, usize>::new();
+    let mut refused = 0;
+    for seed in 0..2000u64 {
+        let mut rng = SmallRng::seed_from_u64(seed);
+        let shapes = [(2, 1, 2), (3, 1, 3), (4, 1, 2), (4, 2, 2), (3, 3, 1), (6, 2, 2)];
+        let (ranks, per_node, leaf) = shapes[rng.random_range(0..shapes.len())];
+        let grid = Grid::new(ranks, per_node, leaf).unwrap();
+        let algorithm = Algorithm::ALL[rng.random_range(0..3)];
+        let mut schedules =
+            collective(Collective::AllReduce, algorithm, grid, rng.random_range(1..900), ReduceOp::Avg);
+        let rank = rng.random_range(0..schedules.len());
+        let schedule = &mut schedules[rank];
+        let at = rng.random_range(0..schedule.steps.len());
+        let places = schedule.places.len();
+        let what = match &mut schedule.steps[at].action {
+            Action::Send { round, .. }
+            | Action::Receive { round, .. }
+            | Action::ReceiveReduce { round, .. }
+                if rng.random() =>
+            {
+                *round += 1;
+                "round"
+            }
+            Action::Receive { from, round, into, len } => {
+                let (from, round, into, len) = (*from, *round, *into, *len);
+                schedule.steps[at].action = Action::ReceiveReduce { from, round, into, len };
+                "reduced instead of placed"
+            }
+            Action::ReceiveReduce { from, round, into, len } => {
+                let (from, round, into, len) = (*from, *round, *into, *len);
+                schedule.steps[at].action = Action::Receive { from, round, into, len };
+                "placed instead of reduced"
+            }
+            Action::Send { len, .. } => {
+                *len += 64;
+                "length"
+            }
+            Action::Fold { sources, .. } => {
+                *sources -= 1;
+                "a contribution skipped"
+            }
+            Action::Copy { into, .. } => {
+                into.offset += 4;
+                "a copy misplaced"
+            }
+            Action::Finish { at, .. } => {
+                *at = Place { buffer: Buffer::Data, offset: at.offset + 4 };
+                "a division misplaced"
+            }
+            Action::Signal { flag } => {
+                *flag = if *flag == Flag::Consumed { Flag::Staged } else { Flag::Consumed };
+                "another flag"
+            }
+            Action::Wait { flag, .. } | Action::WaitAll { flag } => {
+                *flag = if *flag == Flag::Final { Flag::Staged } else { Flag::Final };
+                "another flag waited for"
+            }
+            Action::WaitFree => continue,
+        };
+        assert_eq!(places, schedule.places.len());
+        assert!(
+            check(&schedules, BUDGET).is_err(),
+            "seed {seed}: {what} at {rank}/{at} of {algorithm:?} {grid:?}"
+        );
+        *kinds.entry(what).or_default() += 1;
+        refused += 1;
+    }
+    assert!(refused > 1000 && kinds.len() == 9, "{kinds:?}");
+}
+
+#[test]
+fn waiting_in_a_circle_is_a_deadlock() {
+    let grid = Grid::new(2, 1, 1).unwrap();
+    let mut schedules = collective(Collective::AllReduce, Algorithm::Direct, grid, 1, ReduceOp::Sum);
+    // Each rank sends only after it has received: nobody begins.
+    for schedule in &mut schedules {
+        let position = |wanted: fn(&Action) -> bool| {
+            schedule.steps.iter().position(|step| wanted(&step.action)).unwrap() as u32
+        };
+        let send = position(|action| matches!(action, Action::Send { .. }));
+        let receive = position(|action| matches!(action, Action::Receive { .. }));
+        let end = schedule.edge_start[receive as usize + 1] as usize;
+        schedule.edges.insert(end, send);
+        schedule.edge_start[receive as usize + 1..].iter_mut().for_each(|start| *start += 1);
+        schedule.indegree[send as usize] += 1;
+    }
+    let flaw = check(&schedules, BUDGET).unwrap_err();
+    assert!(matches!(&flaw, Flaw::Deadlock { cycle } if cycle.len() >= 4), "{flaw}");
+}
+
+#[test]
+fn slots_beyond_the_budget_are_refused() {
+    let grid = Grid::new(3, 1, 3).unwrap();
+    let schedules = collective(Collective::AllReduce, Algorithm::Direct, grid, 64, ReduceOp::Sum);
+    assert_eq!(schedules[0].slot_bytes(), 3 * 256);
+    assert!(matches!(check(&schedules, 767), Err(Flaw::Slots { needed: 768, .. })));
+    assert!(check(&schedules[..2], 768).is_err());
+}
