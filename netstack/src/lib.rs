@@ -3,6 +3,111 @@
 //! Everything here is *sans-IO*: time, randomness and frames are arguments; a protocol returns what to send and
 //! when to wake. There are no threads, no clock and no globals, so the same code runs on a NIC queue, in the
 //! simulator under virtual time, and under a fuzzer.
+//!
+//! ```text
+//!      messages          datagrams        pings
+//!         |                  |              |
+//!   +-----v------+     +-----v-----+        |
+//!   |    rud     |     |    udp    |        |        reliable, unordered     sockets
+//!   +-----+------+     +-----+-----+        |
+//!         |  header bytes and extents       |
+//!   +-----v------------------v--------------v---+
+//!   | stack: demultiplexing, header templates,  |    ip: routes, neighbours (ARP)
+//!   |        one TxBatch per port, timers       |    wire: header formats; wheel: timers
+//!   +---------------------+---------------------+
+//!                         |  bursts of frames
+//!   +---------------------v---------------------+
+//!   | device: dpdk | loopback | sim::SimDevice  |    wrapped, if wished, in Fault and Pcap
+//!   +-------------------------------------------+
+//! ```
+//!
+//! - Payload is never copied on its way down: protocols emit header bytes plus an [`Extent`](region::Extent) of
+//!   registered memory, and the device reads it when it transmits.
+//! - Payload is borrowed on its way up: a [`rud::Sink`] sees the bytes in the receive buffer, checked, and uses or
+//!   copies them before it returns.
+//! - [`Stack::poll`](stack::Stack::poll) is one turn of the loop; who calls it, and when, is the caller's business:
+//!   a pinned thread on a NIC queue, or [`sim::Sim`] with virtual time.
+//!
+//! # Example
+//!
+//! Two stacks on one wire, which exchange a RUD message:
+//!
+//! ```
+//! use core::time::Duration;
+//! use shouter_netstack::device::Loopback;
+//! use shouter_netstack::region::{Region, RegionId};
+//! use shouter_netstack::rud::{Disposition, Failure, SessionId, SessionParams, Sink, Token};
+//! use shouter_netstack::stack::{PortConfig, Stack, StackConfig};
+//! use shouter_netstack::time::Instant;
+//!
+//! /// What the upper layer does with what arrives.
+//! #[derive(Default)]
+//! struct Inbox {
+//!     messages: Vec<Vec<u8>>,
+//!     released: Vec<Token>,
+//! }
+//!
+//! impl Sink for Inbox {
+//!     fn deliver(&mut self, _: SessionId, _header: &[u8], payload: &[u8]) -> Disposition {
+//!         self.messages.push(payload.to_vec());
+//!         Disposition::Consumed
+//!     }
+//!     fn released(&mut self, _: SessionId, token: Token) {
+//!         self.released.push(token);
+//!     }
+//!     fn failed(&mut self, _: SessionId, why: Failure) {
+//!         eprintln!("session failed: {why}");
+//!     }
+//! }
+//!
+//! // Two devices back to back, a stack on each.
+//! let (left, right) = Loopback::pair(1500, 64);
+//! let (left_ip, right_ip) = ([10, 0, 0, 1].into(), [10, 0, 0, 2].into());
+//! let mut alice = Stack::new(StackConfig::new(4791, 1));
+//! let mut bob = Stack::new(StackConfig::new(4791, 2));
+//! alice.add_port(left, PortConfig::new(left_ip, 24, 1500))?;
+//! bob.add_port(right, PortConfig::new(right_ip, 24, 1500))?;
+//!
+//! // What a rendezvous would have agreed on: a tag for each direction, addresses, ports.
+//! let now = Instant::ZERO;
+//! let to_bob = SessionParams {
+//!     local_tag: 0x1111,
+//!     remote_tag: 0x2222,
+//!     local_ip: left_ip.into(),
+//!     remote_ip: right_ip.into(),
+//!     local_port: 50_000,
+//!     remote_port: bob.rud_port(),
+//!     paths: 1,
+//!     max_payload: alice.max_rud_payload(right_ip, 8)?,
+//! };
+//! let to_alice = SessionParams {
+//!     local_tag: 0x2222,
+//!     remote_tag: 0x1111,
+//!     local_ip: right_ip.into(),
+//!     remote_ip: left_ip.into(),
+//!     ..to_bob.clone()
+//! };
+//! let session = alice.rud_mut().open(now, to_bob)?;
+//! bob.rud_mut().open(now, to_alice)?;
+//!
+//! // The message is sent from where it is, and stays as it is until its token is released.
+//! let region = Region::from_static(RegionId(1), b"a gradient, say");
+//! alice.rud_mut().send(session, b"offset 0", region.extent(0, 15), Token(7))?;
+//!
+//! let (mut at_alice, mut at_bob) = (Inbox::default(), Inbox::default());
+//! for micros in 0..1000 {
+//!     let now = now + Duration::from_micros(micros);
+//!     alice.poll(now, &mut at_alice);
+//!     bob.poll(now, &mut at_bob);
+//! }
+//! assert_eq!(at_bob.messages, [b"a gradient, say"]);
+//! assert_eq!(at_alice.released, [Token(7)]);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # What is not supported
+//!
+//! **IPv6, TCP, fragmentation and reassembly, IP options, multicast and broadcast, ICMP other than echo, DHCP.**
 #![deny(unsafe_code)]
 
 pub mod device;
@@ -10,6 +115,8 @@ pub mod ip;
 pub mod region;
 pub mod rud;
 mod scratch;
+pub mod sim;
+pub mod stack;
 pub mod time;
 pub mod udp;
 pub mod wheel;

@@ -31,6 +31,11 @@ impl Region {
         Self { id, base, len }
     }
 
+    /// Registers memory that lives for ever and is never written: constants, and buffers leaked on purpose.
+    pub fn from_static(id: RegionId, bytes: &'static [u8]) -> Self {
+        Self { id, base: NonNull::from(bytes).cast(), len: bytes.len() }
+    }
+
     /// The region's identity.
     pub fn id(&self) -> RegionId {
         self.id

@@ -14,6 +14,7 @@ use core::fmt;
 use core::net::Ipv4Addr;
 use core::str::FromStr;
 
+pub(crate) use config::Checked;
 pub use config::{ConfigError, PortConfig};
 pub use route::{NextHop, Route, RouteTable};
 

@@ -11,6 +11,10 @@
 //!
 //! The cache sends nothing itself: [`Cache::poll`] says whom to ask. Packets for an address that is being asked for
 //! wait here, copied, in a bounded queue.
+//!
+//! ARP has no checksum, so a single packet is not taken at its word: a new answer is asked for once more after one
+//! interval, and one that contradicts what is known only makes the cache ask everybody. A damaged packet thus does
+//! harm for a second or two and not for a lifetime.
 
 use core::net::Ipv4Addr;
 use core::time::Duration;
@@ -66,6 +70,8 @@ pub enum Observation {
     Learned,
     /// Known already; its lifetime starts again.
     Confirmed,
+    /// Known as another station's; all stations will be asked.
+    Doubted,
     /// Not of interest.
     Ignored,
     /// It contradicts a configured neighbour, which stays.
@@ -85,7 +91,7 @@ pub struct Request {
 enum State {
     Static(Mac),
     Incomplete { asked: u8, next: Instant },
-    Reachable { mac: Mac, until: Instant },
+    Reachable { mac: Mac, since: Instant, until: Instant },
     Probing { mac: Mac, asked: u8, next: Instant },
     Unreachable { until: Instant },
 }
@@ -196,28 +202,40 @@ impl Cache {
         self.pending.remove(index).map(|(_, packet)| packet)
     }
 
-    /// Notes that `mac` says it has `address`. Only if `create`, an unknown sender is remembered.
-    pub fn observe(&mut self, now: Instant, address: Ipv4Addr, mac: Mac, create: bool) -> Observation {
-        let reachable = State::Reachable { mac, until: now + self.config.lifetime };
-        match self.entries.get(&address) {
-            Some(&State::Static(known)) if known == mac => Observation::Confirmed,
+    /// Notes that `mac` says it has `address`, in a packet that was `for_us` (its target) or not. An unknown sender
+    /// is remembered only in the first case.
+    pub fn observe(&mut self, now: Instant, address: Ipv4Addr, mac: Mac, for_us: bool) -> Observation {
+        let Config { request_interval, lifetime, requests, .. } = self.config;
+        // To be asked for again soon, until a second packet says the same.
+        let learned = State::Reachable { mac, since: now, until: now + request_interval };
+        match self.entries.get(&address).copied() {
+            Some(State::Static(known)) if known == mac => Observation::Confirmed,
             Some(State::Static(_)) => Observation::Conflict,
-            //= RFC 826, Packet Reception: a pair that is known is updated with the sender's hardware address.
-            Some(&(State::Reachable { mac: known, .. } | State::Probing { mac: known, .. })) => {
-                if known != mac {
-                    self.generation = self.generation.wrapping_add(1);
-                }
-                self.set(address, reachable);
+            Some(State::Reachable { mac: known, .. } | State::Probing { mac: known, .. }) if known == mac => {
+                self.set(address, State::Reachable { mac, since: now, until: now + lifetime });
                 Observation::Confirmed
             }
+            Some(State::Reachable { mac: known, since, .. }) => {
+                // At most one question per interval, however many packets contradict one another.
+                let next = now.max(since + request_interval);
+                self.set(address, State::Probing { mac: known, asked: requests / 2, next });
+                Observation::Doubted
+            }
+            //= RFC 826, Packet Reception: a pair that is known is updated with the sender's hardware address.
+            Some(State::Probing { asked, .. }) if for_us && asked > requests / 2 => {
+                self.generation = self.generation.wrapping_add(1);
+                self.set(address, learned);
+                Observation::Confirmed
+            }
+            Some(State::Probing { .. }) => Observation::Doubted,
             Some(State::Incomplete { .. } | State::Unreachable { .. }) => {
-                self.set(address, reachable);
+                self.set(address, learned);
                 Observation::Learned
             }
             //= RFC 826, Packet Reception: if we are the target, a new sender is added, for it will be answered.
-            None if create && self.learned < self.config.capacity => {
+            None if for_us && self.learned < self.config.capacity => {
                 self.learned += 1;
-                self.set(address, reachable);
+                self.set(address, learned);
                 Observation::Learned
             }
             None => Observation::Ignored,

@@ -189,23 +189,26 @@ fn an_answer_releases_what_waits_in_order() {
 fn a_station_is_probed_and_forgotten_when_it_falls_silent() {
     let mut cache = Cache::new(Config::default(), &[]);
     let to = ip("10.0.0.9");
+    let (alone, all) = (Request { address: to, station: Some(MAC) }, Request { address: to, station: None });
     assert_eq!(cache.observe(secs(0), to, MAC, true), Observation::Learned);
-    assert_eq!(asked(&mut cache, secs(59)), []);
-    assert_eq!(asked(&mut cache, secs(60)), [Request { address: to, station: Some(MAC) }]);
-    assert_eq!(cache.resolve(secs(60), to), Resolution::Station(MAC), "still used while it is probed");
-    assert_eq!(cache.observe(secs(60), to, MAC, false), Observation::Confirmed);
+    assert_eq!(asked(&mut cache, secs(1)), [alone], "one packet is not enough");
+    assert_eq!(cache.resolve(secs(1), to), Resolution::Station(MAC), "but used meanwhile");
+    assert_eq!(cache.observe(secs(2), to, MAC, true), Observation::Confirmed);
+    assert_eq!(asked(&mut cache, secs(61)), []);
+    assert_eq!(asked(&mut cache, secs(62)), [alone]);
+    assert_eq!(cache.observe(secs(62), to, MAC, false), Observation::Confirmed);
     let generation = cache.generation();
-    assert_eq!(asked(&mut cache, secs(120)).len(), 1);
-    assert_eq!(asked(&mut cache, secs(121)), [Request { address: to, station: Some(MAC) }]);
-    assert_eq!(asked(&mut cache, secs(122)), [Request { address: to, station: None }]);
-    assert_eq!(asked(&mut cache, secs(123)), [Request { address: to, station: None }]);
-    assert_eq!(asked(&mut cache, secs(124)), []);
+    assert_eq!(asked(&mut cache, secs(122)), [alone]);
+    assert_eq!(asked(&mut cache, secs(123)), [alone]);
+    assert_eq!(asked(&mut cache, secs(124)), [all]);
+    assert_eq!(asked(&mut cache, secs(125)), [all]);
+    assert_eq!(asked(&mut cache, secs(126)), []);
     assert_ne!(cache.generation(), generation, "kept answers are void");
-    assert_eq!(cache.resolve(secs(124), to), Resolution::Pending);
+    assert_eq!(cache.resolve(secs(126), to), Resolution::Pending);
 }
 
 #[test]
-fn a_static_neighbour_stays_and_a_moved_one_is_followed() {
+fn a_static_neighbour_stays_and_a_moved_one_is_followed_after_a_question() {
     let (fixed, moved) = (ip("10.0.0.2"), ip("10.0.0.3"));
     let mut cache = Cache::new(Config::default(), &[(fixed, MAC)]);
     let other = Mac([2, 0, 0, 0, 0, 10]);
@@ -213,10 +216,47 @@ fn a_static_neighbour_stays_and_a_moved_one_is_followed() {
     assert_eq!(cache.resolve(secs(1000), fixed), Resolution::Station(MAC));
     assert_eq!(cache.observe(secs(0), moved, MAC, false), Observation::Ignored);
     cache.observe(secs(0), moved, MAC, true);
+    cache.observe(secs(0), moved, MAC, true);
     let generation = cache.generation();
-    assert_eq!(cache.observe(secs(1), moved, other, false), Observation::Confirmed);
+    // A contradiction: nothing changes, everybody is asked, once.
+    for _ in 0..3 {
+        assert_eq!(cache.observe(secs(5), moved, other, true), Observation::Doubted);
+    }
+    assert_eq!(asked(&mut cache, secs(5)), [Request { address: moved, station: None }]);
+    assert_eq!(asked(&mut cache, secs(5)), []);
+    assert_eq!(cache.resolve(secs(5), moved), Resolution::Station(MAC));
+    assert_eq!(cache.observe(secs(5), moved, other, false), Observation::Doubted, "no answer to us");
+    assert_eq!(cache.generation(), generation);
+    // It answers from its new interface.
+    assert_eq!(cache.observe(secs(5), moved, other, true), Observation::Confirmed);
     assert_ne!(cache.generation(), generation);
-    assert_eq!(cache.resolve(secs(1), moved), Resolution::Station(other));
+    assert_eq!(cache.resolve(secs(5), moved), Resolution::Station(other));
+}
+
+#[test]
+fn a_damaged_answer_does_not_last() {
+    let mut cache = Cache::new(Config::default(), &[]);
+    let to = ip("10.0.0.9");
+    let wrong = Mac([2, 0, 0, 0, 0, 0x49]);
+    cache.resolve(secs(0), to);
+    cache.poll(secs(0), |_| {});
+    cache.observe(secs(0), to, wrong, true);
+    for second in 1..10 {
+        for request in asked(&mut cache, secs(second)) {
+            // Whoever has the wrong address has another IP address, and does not answer.
+            if request.station != Some(wrong) {
+                cache.observe(secs(second), to, MAC, true);
+            }
+        }
+    }
+    assert_eq!(cache.resolve(secs(10), to), Resolution::Station(MAC));
+    assert_eq!(cache.observe(secs(10), to, wrong, true), Observation::Doubted);
+    for second in 10..13 {
+        for _ in asked(&mut cache, secs(second)) {
+            cache.observe(secs(second), to, MAC, true);
+        }
+        assert_eq!(cache.resolve(secs(second), to), Resolution::Station(MAC), "never given up");
+    }
 }
 
 #[test]

@@ -1,0 +1,145 @@
+//! A network in one thread, in virtual time, from one seed: hosts, links, a switch, and what goes wrong on them.
+//!
+//! ```text
+//!   node 0 -- SimDevice --uplink--\            /--downlink-- SimDevice -- node 1
+//!                                  >-- switch <
+//!   node 2 -- SimDevice --uplink--/            \--downlink-- SimDevice -- node 3
+//! ```
+//!
+//! Every link has a bandwidth, a delay, a queue and a loss rate. The same seed gives the same run, to the bit, so a
+//! failure that a test names by its seed can be looked at as often as one likes. The nodes are the caller's: a
+//! [`Node`] is whatever polls a stack and says when it wants to be polled next, so sinks, reducers and traffic
+//! generators live in it.
+//!
+//! ```
+//! use core::time::Duration;
+//! use shouter_netstack::sim::{LinkConfig, Node, Sim};
+//! use shouter_netstack::stack::{PortConfig, Stack, StackConfig};
+//! use shouter_netstack::time::Instant;
+//! # use shouter_netstack::rud::{Disposition, Failure, SessionId, Sink, Token};
+//! # struct Nothing;
+//! # impl Sink for Nothing {
+//! #     fn deliver(&mut self, _: SessionId, _: &[u8], _: &[u8]) -> Disposition { Disposition::Consumed }
+//! #     fn released(&mut self, _: SessionId, _: Token) {}
+//! #     fn failed(&mut self, _: SessionId, _: Failure) {}
+//! # }
+//!
+//! struct Host(Stack<shouter_netstack::sim::SimDevice>);
+//! impl Node for Host {
+//!     fn poll(&mut self, now: Instant) -> Option<Instant> {
+//!         self.0.poll(now, &mut Nothing);
+//!         self.0.next_deadline()
+//!     }
+//! }
+//!
+//! let mut sim = Sim::new(7);
+//! let mut hosts = Vec::new();
+//! for host in 1..=2u8 {
+//!     let device = sim.network().attach(1500, LinkConfig::default());
+//!     let mut stack = Stack::new(StackConfig::new(4791, 7));
+//!     stack.add_port(device, PortConfig::new([10, 0, 0, host].into(), 24, 1500))?;
+//!     hosts.push(Host(stack));
+//! }
+//! hosts[0].0.ping(sim.now(), [10, 0, 0, 2].into(), 1, 1, b"hello").unwrap();
+//! let limit = Instant::ZERO + Duration::from_secs(1);
+//! let mut reply = None;
+//! assert!(sim.run_until(&mut hosts, limit, |hosts| {
+//!     reply = hosts[0].0.next_echo_reply();
+//!     reply.is_some()
+//! }));
+//! assert_eq!(reply.unwrap().len, 5);
+//! # Ok::<(), shouter_netstack::stack::ConfigError>(())
+//! ```
+
+mod network;
+
+#[cfg(test)]
+mod tests;
+
+use core::time::Duration;
+
+pub use network::{LinkConfig, LinkCounters, Network, SimDevice};
+
+use crate::time::Instant;
+
+/// Something that runs on a simulated host.
+pub trait Node {
+    /// One turn at `now`. Returns when the next one is due at the latest, if nothing arrives before.
+    fn poll(&mut self, now: Instant) -> Option<Instant>;
+}
+
+impl<N: Node + ?Sized> Node for &mut N {
+    fn poll(&mut self, now: Instant) -> Option<Instant> {
+        (**self).poll(now)
+    }
+}
+
+impl<N: Node + ?Sized> Node for Box<N> {
+    fn poll(&mut self, now: Instant) -> Option<Instant> {
+        (**self).poll(now)
+    }
+}
+
+/// Virtual time and the network in it.
+#[derive(Debug)]
+pub struct Sim {
+    network: Network,
+    now: Instant,
+    turn: Duration,
+}
+
+impl Sim {
+    /// A simulation that begins at [`Instant::ZERO`]. Everything random in the network comes from `seed`.
+    pub fn new(seed: u64) -> Self {
+        Self { network: Network::new(seed), now: Instant::ZERO, turn: Duration::from_micros(1) }
+    }
+
+    /// The same with another length of a turn: the least time between two polls of a node, 1 us unless set. It is
+    /// what a poll loop's turn takes on a real host, and longer turns simulate faster.
+    #[must_use]
+    pub fn with_turn(mut self, turn: Duration) -> Self {
+        self.turn = turn.max(Duration::from_nanos(1));
+        self
+    }
+
+    /// The network, to attach hosts to.
+    pub fn network(&self) -> &Network {
+        &self.network
+    }
+
+    /// The virtual time.
+    pub fn now(&self) -> Instant {
+        self.now
+    }
+
+    /// Polls all nodes, and moves time to whatever happens next, until `done` says so. False if `limit` came first,
+    /// or if nothing would ever happen again.
+    pub fn run_until<N: Node>(
+        &mut self,
+        nodes: &mut [N],
+        limit: Instant,
+        mut done: impl FnMut(&mut [N]) -> bool,
+    ) -> bool {
+        loop {
+            let mut wake: Option<Instant> = None;
+            for node in nodes.iter_mut() {
+                if let Some(deadline) = node.poll(self.now) {
+                    wake = Some(wake.map_or(deadline, |wake| wake.min(deadline)));
+                }
+            }
+            if done(nodes) {
+                return true;
+            }
+            let event = self.network.next_event(self.now);
+            let Some(next) = [wake, event].into_iter().flatten().min() else {
+                return false;
+            };
+            let next = next.max(self.now + self.turn);
+            if next > limit {
+                self.now = self.now.max(limit);
+                return false;
+            }
+            self.now = next;
+        }
+    }
+}

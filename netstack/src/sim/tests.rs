@@ -1,0 +1,94 @@
+use core::time::Duration;
+
+use super::{LinkConfig, Network, Node, Sim};
+use crate::device::{Device, Frame, TxBatch};
+use crate::time::Instant;
+
+const LINK: LinkConfig = LinkConfig {
+    bits_per_second: 1_000_000_000,
+    delay: Duration::from_micros(5),
+    queue_frames: 8,
+    loss: 0.0,
+};
+
+fn batch(to: [u8; 6], frames: usize) -> TxBatch {
+    let mut batch = TxBatch::with_capacity(frames);
+    for number in 0..frames {
+        batch.push(Frame::new(&[&to, &[0; 8], &[number as u8; 87]], None).unwrap());
+    }
+    batch
+}
+
+fn drain(device: &mut impl Device, now: Instant) -> Vec<u8> {
+    let mut out = Vec::new();
+    while device.receive(now, 64, &mut |frame| out.push(frame[14])) > 0 {}
+    out
+}
+
+#[test]
+fn a_frame_takes_the_time_of_two_lines_and_two_delays() {
+    let network = Network::new(0);
+    let (mut a, mut b) = (network.attach(1500, LINK), network.attach(1500, LINK));
+    assert_eq!(a.transmit(Instant::ZERO, &mut batch(b.mac(), 1)), 1);
+    // 101 bytes of frame and 24 of overhead at one bit a nanosecond: 1 us.
+    let at = Instant::from_nanos(2 * 1_000 + 2 * 5_000);
+    assert_eq!(network.next_event(Instant::ZERO), Some(Instant::from_nanos(6_000)), "at the switch");
+    assert_eq!(drain(&mut b, Instant::from_nanos(at.as_nanos() - 1)), []);
+    assert_eq!(network.next_event(Instant::ZERO), Some(at));
+    assert_eq!(drain(&mut b, at), [0]);
+    assert_eq!(network.next_event(at), None);
+}
+
+#[test]
+fn a_full_line_pushes_back_at_the_host_and_drops_at_the_switch() {
+    let network = Network::new(0);
+    let mut b = network.attach(1500, LINK);
+    let mut senders: Vec<_> = (0..3).map(|_| network.attach(1500, LINK)).collect();
+    for sender in &mut senders {
+        let mut frames = batch(b.mac(), 12);
+        assert_eq!(sender.transmit(Instant::ZERO, &mut frames), 8, "the queue holds eight");
+        assert_eq!(network.next_event(Instant::ZERO), Some(Instant::from_nanos(1_000)), "when there is room");
+        assert_eq!(sender.transmit(Instant::from_nanos(1_000), &mut frames), 1);
+    }
+    let got = drain(&mut b, Instant::from_nanos(1_000_000));
+    let counters = network.counters(0);
+    assert_eq!(got.len() as u64 + counters.queue_drops, 27);
+    assert!(counters.queue_drops > 0, "three senders at full rate into one line");
+    assert_eq!(counters.deepest_queue, 8);
+}
+
+#[test]
+fn broadcast_reaches_all_others_and_a_cut_link_nobody() {
+    let network = Network::new(0);
+    let mut hosts: Vec<_> = (0..4).map(|_| network.attach(1500, LINK)).collect();
+    network.set_cut(2, true);
+    hosts[0].transmit(Instant::ZERO, &mut batch([0xff; 6], 1));
+    let late = Instant::from_nanos(1_000_000);
+    let got: Vec<_> = hosts.iter_mut().map(|host| drain(host, late).len()).collect();
+    assert_eq!(got, [0, 1, 0, 1]);
+    assert_eq!(network.counters(2).cut_drops, 1);
+}
+
+/// Is polled every 10 us, and stops asking after 1 ms.
+struct Clock(Vec<Instant>);
+
+impl Node for Clock {
+    fn poll(&mut self, now: Instant) -> Option<Instant> {
+        self.0.push(now);
+        let next = now + Duration::from_micros(10);
+        (next <= Instant::from_nanos(1_000_000)).then_some(next)
+    }
+}
+
+#[test]
+fn time_moves_from_deadline_to_deadline() {
+    let mut sim = Sim::new(0);
+    let mut nodes = [Clock(Vec::new())];
+    let limit = Instant::from_nanos(500_000);
+    assert!(sim.run_until(&mut nodes, limit, |nodes| nodes[0].0.len() == 3));
+    assert_eq!(sim.now(), Instant::from_nanos(20_000));
+    assert!(!sim.run_until(&mut nodes, limit, |_| false));
+    assert_eq!(sim.now(), limit, "the limit came first");
+    assert!(!sim.run_until(&mut nodes, Instant::from_nanos(u64::MAX), |_| false));
+    assert_eq!(sim.now(), Instant::from_nanos(1_000_000), "nothing would ever happen again");
+}

@@ -1,0 +1,85 @@
+//! Why frames were dropped: one counter a reason.
+
+/// Declares the counters once, as fields and as named values.
+macro_rules! counters {
+    ($($(#[$doc:meta])* $name:ident,)*) => {
+        /// What the protocols of a stack have seen, in frames. Every frame that is dropped is counted once, under
+        /// the reason.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        pub struct Counters {
+            $($(#[$doc])* pub $name: u64,)*
+        }
+
+        impl Counters {
+            /// The counters by name, for people and for exporters.
+            pub fn named(&self) -> impl Iterator<Item = (&'static str, u64)> {
+                [$((stringify!($name), self.$name),)*].into_iter()
+            }
+        }
+    };
+}
+
+counters! {
+    /// RUD datagrams handed to the endpoint.
+    rx_rud,
+    /// UDP datagrams queued at a socket.
+    rx_udp,
+    /// ARP packets understood.
+    rx_arp,
+    /// Echo requests answered.
+    rx_echo_requests,
+    /// Echo replies received.
+    rx_echo_replies,
+    /// Dropped: no whole Ethernet header or VLAN tag.
+    rx_ethernet_truncated,
+    /// Dropped: for another station.
+    rx_other_station,
+    /// Dropped: of another virtual LAN, or not tagged where it should be.
+    rx_other_vlan,
+    /// Dropped: neither IPv4 nor ARP.
+    rx_unknown_ethertype,
+    /// Dropped: not an ARP packet for IPv4 over Ethernet.
+    rx_arp_malformed,
+    /// Dropped: a station claims our address, or that of a configured neighbour.
+    rx_arp_conflict,
+    /// Dropped: an IPv4 header that cannot be.
+    rx_ipv4_malformed,
+    /// Dropped: the IPv4 header checksum is wrong.
+    rx_ipv4_checksum,
+    /// Dropped: a fragment; they are not reassembled.
+    rx_ipv4_fragment,
+    /// Dropped: for another address.
+    rx_ipv4_other_host,
+    /// Dropped: from an address that no host can have.
+    rx_ipv4_bad_source,
+    /// Dropped: neither ICMP nor UDP.
+    rx_ipv4_unknown_protocol,
+    /// Dropped: not an echo request or reply, or too short.
+    rx_icmp_unsupported,
+    /// Dropped: the ICMP checksum is wrong.
+    rx_icmp_checksum,
+    /// Dropped: nobody takes the echo replies.
+    rx_echo_queue_full,
+    /// Dropped: a UDP header that cannot be.
+    rx_udp_malformed,
+    /// Dropped: the UDP checksum is wrong.
+    rx_udp_checksum,
+    /// Dropped: no socket is bound to the port.
+    rx_udp_no_socket,
+    /// Dropped: the socket's queue is full.
+    rx_udp_queue_full,
+    /// RUD datagrams handed to a device's batch.
+    tx_rud,
+    /// Packets held back until their neighbour's address is known.
+    tx_held,
+    /// Dropped: no route to the destination, or not a unicast IPv4 address.
+    tx_no_route,
+    /// Dropped: the next hop does not answer ARP.
+    tx_unreachable,
+    /// Dropped: longer than the port's MTU, or with headers that are too long.
+    tx_too_long,
+    /// Dropped: an answer of the stack's own found no room in the batch.
+    tx_full,
+    /// Dropped: held back, and the queue overflowed.
+    tx_held_overflow,
+}

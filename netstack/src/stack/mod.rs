@@ -1,0 +1,449 @@
+//! One shard's stack: ports, the protocols above them, and the poll loop's turn.
+//!
+//! ```text
+//!            RUD endpoint          UDP sockets      echo
+//!                 |  \                 |             |
+//!   transmit:     |   `-- receive <----+-------------+
+//!   template + patch          demultiplexing
+//!                 |                 ^
+//!   ARP --> TxBatch per port        |   burst per port
+//!                 |                 |
+//!              device (loopback, fault, pcap, dpdk, simulated)
+//! ```
+//!
+//! [`Stack::poll`] is one turn: a burst is received from each port and handed to the protocols, timers fire, and
+//! what is to be sent goes to the devices until they take no more. Frames that a device does not take stay in the
+//! port's batch; back pressure is not loss.
+
+mod counters;
+mod destination;
+mod port;
+mod receive;
+
+#[cfg(test)]
+mod tests;
+
+use core::net::{Ipv4Addr, SocketAddrV4};
+use std::collections::VecDeque;
+
+pub use crate::ip::{ConfigError, PortConfig};
+pub use counters::Counters;
+
+use crate::device::{Device, DeviceCounters};
+use crate::ip::neighbour;
+use crate::rud;
+use crate::time::Instant;
+use crate::udp::{Payload, Sockets, UdpHandle};
+use crate::wire::ethernet::Mac;
+use crate::wire::icmpv4::{Echo, EchoKind};
+use crate::wire::udp as udp_wire;
+use destination::{Destinations, Emitter, IP_UDP, Miss};
+use port::{Interface, Port, QueueError, Sizes};
+use receive::{EchoError, Receiver};
+
+/// Turns of filling and flushing the batches within one poll.
+const TX_ROUNDS: usize = 4;
+
+/// What a stack is made with.
+#[derive(Clone, Debug)]
+pub struct StackConfig {
+    /// The RUD endpoint.
+    pub rud: rud::Config,
+    /// The UDP port that RUD datagrams arrive at.
+    pub rud_port: u16,
+    /// Where choices that need not be the same everywhere begin.
+    pub seed: u64,
+    /// The neighbour caches.
+    pub neighbours: neighbour::Config,
+    /// Frames of data that may wait for each port's device.
+    pub tx_frames: usize,
+    /// Frames received from each port in one turn.
+    pub rx_budget: usize,
+    /// Packets of the stack's own (copied datagrams, long echo replies) that may be on their way, per port.
+    pub scratch_slots: u16,
+}
+
+impl StackConfig {
+    /// Defaults, with RUD at UDP port `rud_port`.
+    pub fn new(rud_port: u16, seed: u64) -> Self {
+        Self {
+            rud: rud::Config::default(),
+            rud_port,
+            seed,
+            neighbours: neighbour::Config::default(),
+            tx_frames: 256,
+            rx_budget: 64,
+            scratch_slots: 64,
+        }
+    }
+}
+
+/// Names a port of a stack.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct PortId(usize);
+
+impl PortId {
+    /// Its number, from 0 in the order of [`Stack::add_port`].
+    pub fn index(self) -> usize {
+        self.0
+    }
+}
+
+/// What one turn did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// Frames received.
+    pub frames_in: usize,
+    /// Frames that devices took.
+    pub frames_out: usize,
+}
+
+impl Progress {
+    /// Whether nothing moved.
+    pub fn is_idle(self) -> bool {
+        self.frames_in == 0 && self.frames_out == 0
+    }
+}
+
+/// Why something could not be sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum SendError {
+    /// No port has a route.
+    #[error("no port has a route to {remote}; add a route or a gateway to a port's configuration")]
+    NoRoute {
+        /// The destination.
+        remote: Ipv4Addr,
+    },
+    /// Groups and broadcasts are not supported.
+    #[error("{remote} does not name one host; only unicast destinations are supported")]
+    NotUnicast {
+        /// The destination.
+        remote: Ipv4Addr,
+    },
+    /// No port has the source address.
+    #[error("no port has the source address {local}; bind to a port's address, or to 0.0.0.0")]
+    NotOurs {
+        /// The source address.
+        local: Ipv4Addr,
+    },
+    /// The next hop does not answer.
+    #[error("{remote} is unreachable: {next_hop} does not answer ARP; see that it is up and on this link")]
+    Unreachable {
+        /// The destination.
+        remote: Ipv4Addr,
+        /// Who was asked for.
+        next_hop: Ipv4Addr,
+    },
+    /// The datagram does not fit a frame.
+    #[error(
+        "a datagram of {len} bytes exceeds the {limit} that fit a frame; send smaller ones, or raise the MTU"
+    )]
+    TooLong {
+        /// Bytes given, the caller's header included.
+        len: usize,
+        /// Bytes that fit.
+        limit: usize,
+    },
+    /// The header does not fit in front of an extent.
+    #[error("a header of {len} bytes is too long to go in front of an extent; send it as bytes")]
+    HeaderTooLong {
+        /// Bytes given.
+        len: usize,
+    },
+    /// Nothing fits behind the headers.
+    #[error("no payload fits behind the headers within an MTU of {mtu}; raise the MTU")]
+    MtuTooSmall {
+        /// The port's MTU.
+        mtu: u16,
+    },
+    /// No room at present.
+    #[error("the port's transmit queue is full; poll and try again")]
+    Full,
+    /// The socket is closed, or the destination port is zero.
+    #[error("no open UDP socket, or destination port 0; bind a socket and name a port")]
+    BadSocket,
+}
+
+/// An answer to [`Stack::ping`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EchoReply {
+    /// Who answered.
+    pub from: Ipv4Addr,
+    /// As given to the request.
+    pub identifier: u16,
+    /// As given to the request.
+    pub sequence: u16,
+    /// Bytes of data that came back.
+    pub len: usize,
+    /// When the stack took it from the device.
+    pub at: Instant,
+}
+
+/// Ports with one kind of device, and the protocols above them.
+#[derive(Debug)]
+pub struct Stack<D> {
+    ports: Vec<Port<D>>,
+    destinations: Destinations,
+    rud: rud::Endpoint,
+    sockets: Sockets,
+    echo_replies: VecDeque<EchoReply>,
+    counters: Counters,
+    config: StackConfig,
+}
+
+impl<D: Device> Stack<D> {
+    /// A stack without ports.
+    pub fn new(config: StackConfig) -> Self {
+        Self {
+            ports: Vec::new(),
+            destinations: Destinations::new(),
+            rud: rud::Endpoint::new(config.rud.clone()),
+            sockets: Sockets::new(config.rud_port, config.seed),
+            echo_replies: VecDeque::with_capacity(receive::ECHO_REPLIES),
+            counters: Counters::default(),
+            config,
+        }
+    }
+
+    /// Adds a port.
+    ///
+    /// # Errors
+    /// [`ConfigError`] says what in `config` cannot be, and what to change.
+    pub fn add_port(&mut self, device: D, config: PortConfig) -> Result<PortId, ConfigError> {
+        let capabilities = device.capabilities();
+        let checked = config.check(capabilities.kind, capabilities.mtu)?;
+        if self.ports.iter().any(|port| port.iface.address == checked.address) {
+            return Err(ConfigError::AddressInUse { address: checked.address });
+        }
+        let sizes = Sizes { tx_frames: self.config.tx_frames, scratch_slots: self.config.scratch_slots };
+        let mac = Mac(device.mac());
+        let iface = Interface::new(checked, mac, self.config.neighbours.clone(), &sizes);
+        self.ports.push(Port { device, iface });
+        self.destinations.clear();
+        Ok(PortId(self.ports.len() - 1))
+    }
+
+    /// One turn: receive a burst from each port, run the protocols and their timers, transmit what devices take.
+    #[inline]
+    pub fn poll(&mut self, now: Instant, sink: &mut impl rud::Sink) -> Progress {
+        let mut progress = Progress::default();
+        for Port { device, iface } in &mut self.ports {
+            let mut receiver = Receiver {
+                now,
+                iface,
+                rud: &mut self.rud,
+                rud_port: self.config.rud_port,
+                sockets: &mut self.sockets,
+                echo_replies: &mut self.echo_replies,
+                counters: &mut self.counters,
+                sink,
+            };
+            progress.frames_in +=
+                device.receive(now, self.config.rx_budget, &mut |frame| receiver.on_frame(frame));
+        }
+        if self.rud.next_deadline().is_some_and(|deadline| deadline <= now) {
+            self.rud.on_timeout(now, sink);
+        }
+        progress.frames_out = self.transmit(now);
+        progress
+    }
+
+    /// Sends what the protocols have to send, without receiving: for a caller that has just posted messages and
+    /// wants them on the wire before its next turn. Returns how many frames devices took.
+    #[inline]
+    pub fn transmit(&mut self, now: Instant) -> usize {
+        let mut frames_out = 0;
+        for _ in 0..TX_ROUNDS {
+            if self.rud.wants_transmit() {
+                let mut emitter = Emitter {
+                    now,
+                    ports: &mut self.ports,
+                    destinations: &mut self.destinations,
+                    counters: &mut self.counters,
+                };
+                self.rud.transmit(now, &mut emitter);
+            }
+            let mut taken = 0;
+            for port in &mut self.ports {
+                // Whoever was asked for above is asked in the same turn.
+                port.tend(now, &mut self.counters);
+                taken += port.flush(now);
+            }
+            frames_out += taken;
+            if taken == 0 || !self.rud.wants_transmit() {
+                break;
+            }
+        }
+        frames_out
+    }
+
+    /// When [`Stack::poll`] has to be called although nothing arrives. Frames that wait for a device have no deadline
+    /// of their own: while [`Stack::is_backlogged`], poll again soon.
+    pub fn next_deadline(&self) -> Option<Instant> {
+        self.ports.iter().map(Port::next_deadline).fold(self.rud.next_deadline(), port::earliest)
+    }
+
+    /// Whether frames that were sent may still refer to their extents. Memory goes back to its owner when RUD has
+    /// released it *and* this is false: an acknowledged datagram's resend may still wait for a device.
+    pub fn holds_extents(&self) -> bool {
+        self.ports.iter().any(Port::holds_extents)
+    }
+
+    /// Whether frames wait for a device that takes no more at present.
+    pub fn is_backlogged(&self) -> bool {
+        self.ports.iter().any(|port| port.iface.is_backlogged())
+    }
+
+    /// The RUD endpoint.
+    pub fn rud(&self) -> &rud::Endpoint {
+        &self.rud
+    }
+
+    /// The RUD endpoint, to open sessions and send messages.
+    pub fn rud_mut(&mut self) -> &mut rud::Endpoint {
+        &mut self.rud
+    }
+
+    /// The UDP sockets.
+    pub fn udp(&self) -> &Sockets {
+        &self.sockets
+    }
+
+    /// The UDP sockets, to bind and to receive.
+    pub fn udp_mut(&mut self) -> &mut Sockets {
+        &mut self.sockets
+    }
+
+    /// Queues a UDP datagram of `header` and `payload`. It goes out with the next turn, or when its neighbour's
+    /// address is known. An extent must stay as it is until [`Stack::holds_extents`] is false.
+    ///
+    /// # Errors
+    /// [`SendError`]; after [`SendError::Full`] it can be tried again later.
+    pub fn udp_send_to(
+        &mut self,
+        now: Instant,
+        socket: UdpHandle,
+        to: SocketAddrV4,
+        header: &[u8],
+        payload: Payload<'_>,
+    ) -> Result<(), SendError> {
+        let (local, with_checksum) = self.sockets.sender(socket).ok_or(SendError::BadSocket)?;
+        let len = header.len() + payload.len();
+        let source_port = local.port();
+        if to.port() == 0 {
+            return Err(SendError::BadSocket);
+        }
+        let (port_index, source, template) =
+            match self.destinations.find(now, &mut self.ports, *local.ip(), *to.ip()) {
+                Ok(template) => (template.port, template.source, Ok(template)),
+                Err(Miss::Pending { port, next_hop, source }) => (port, source, Err(next_hop)),
+                Err(Miss::Error(error)) => return Err(error),
+            };
+        let Some(Port { iface, .. }) = self.ports.get_mut(port_index) else {
+            return Err(SendError::NotOurs { local: *local.ip() });
+        };
+        let limit = usize::from(iface.mtu).saturating_sub(IP_UDP);
+        if len > limit {
+            return Err(SendError::TooLong { len, limit });
+        }
+        let stamped = match template {
+            Ok(template) => Some(template.stamp(source_port, to.port(), len)),
+            Err(_) => destination::udp_packet_headers(source, *to.ip(), source_port, to.port(), len),
+        };
+        if template.is_ok() && iface.room() == 0 {
+            return Err(SendError::Full);
+        }
+        let mut headers = stamped.ok_or(SendError::TooLong { len, limit })?;
+        if with_checksum && let Some(udp) = udp_wire::Repr::new(source_port, to.port(), len) {
+            let udp = udp.emit_with_checksum(source, *to.ip(), &[header, payload.as_bytes()]);
+            headers[IP_UDP - udp_wire::HEADER_LEN..].copy_from_slice(&udp);
+        }
+        let queued = match (template, payload) {
+            (Ok(template), Payload::Bytes(bytes)) => {
+                iface.queue_bytes(&template.link, [&headers, header, bytes])
+            }
+            (Ok(template), Payload::Extent(extent)) => {
+                iface.queue_extent(&template.link, [&headers, header], extent)
+            }
+            (Err(next_hop), payload) => {
+                iface.hold(next_hop, [&headers, header, payload.as_bytes()], &mut self.counters);
+                Ok(())
+            }
+        };
+        queued.map_err(|error| match error {
+            QueueError::Full => SendError::Full,
+            QueueError::TooLong => SendError::HeaderTooLong { len: header.len() },
+        })
+    }
+
+    /// Sends an ICMP echo request; the answer will be [`Stack::next_echo_reply`]'s.
+    ///
+    /// # Errors
+    /// [`SendError`]; after [`SendError::Full`] it can be tried again later.
+    pub fn ping(
+        &mut self,
+        now: Instant,
+        remote: Ipv4Addr,
+        identifier: u16,
+        sequence: u16,
+        data: &[u8],
+    ) -> Result<(), SendError> {
+        let (index, next_hop) = destination::route(&self.ports, Ipv4Addr::UNSPECIFIED, remote)?;
+        let Some(Port { iface, .. }) = self.ports.get_mut(index) else {
+            return Err(SendError::NoRoute { remote });
+        };
+        let limit = usize::from(iface.mtu).saturating_sub(IP_UDP);
+        let echo = Echo { kind: EchoKind::Request, identifier, sequence, data };
+        receive::send_echo(now, iface, remote, &echo, &mut self.counters).map_err(|error| match error {
+            EchoError::NoRoute => SendError::NoRoute { remote },
+            EchoError::Unreachable => SendError::Unreachable { remote, next_hop },
+            EchoError::TooLong => SendError::TooLong { len: data.len(), limit },
+            EchoError::Full => SendError::Full,
+        })
+    }
+
+    /// Takes the oldest answer to a [`Stack::ping`].
+    pub fn next_echo_reply(&mut self) -> Option<EchoReply> {
+        self.echo_replies.pop_front()
+    }
+
+    /// Largest payload of a RUD datagram to `remote` behind a message header of `message_header` bytes.
+    ///
+    /// # Errors
+    /// [`SendError::NoRoute`] or [`SendError::NotUnicast`], or [`SendError::MtuTooSmall`] if nothing fits.
+    pub fn max_rud_payload(&self, remote: Ipv4Addr, message_header: usize) -> Result<usize, SendError> {
+        let (index, _) = destination::route(&self.ports, Ipv4Addr::UNSPECIFIED, remote)?;
+        let mtu = self.ports.get(index).map_or(0, |port| port.iface.mtu);
+        match rud::payload_room(usize::from(mtu), &remote.into(), message_header) {
+            0 => Err(SendError::MtuTooSmall { mtu }),
+            room => Ok(room),
+        }
+    }
+
+    /// The UDP port that RUD datagrams arrive at.
+    pub fn rud_port(&self) -> u16 {
+        self.config.rud_port
+    }
+
+    /// What the protocols have seen, and why they dropped frames.
+    pub fn counters(&self) -> Counters {
+        let held: u64 = self.ports.iter().map(|port| port.iface.neighbours.dropped().queue_full).sum();
+        Counters { tx_held_overflow: held, ..self.counters }
+    }
+
+    /// What a port's device has counted; all zero for a port of another stack.
+    pub fn device_counters(&self, port: PortId) -> DeviceCounters {
+        self.ports.get(port.0).map_or_else(DeviceCounters::default, |port| port.device.counters())
+    }
+
+    /// A port's device.
+    pub fn device(&self, port: PortId) -> Option<&D> {
+        self.ports.get(port.0).map(|port| &port.device)
+    }
+
+    /// The ports' addresses, in the order that the ports were added.
+    pub fn addresses(&self) -> impl Iterator<Item = (PortId, Ipv4Addr)> {
+        self.ports.iter().enumerate().map(|(index, port)| (PortId(index), port.iface.address))
+    }
+}

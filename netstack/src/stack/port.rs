@@ -1,0 +1,311 @@
+//! One port: a device, its addresses and neighbours, and the batch of frames that wait for it.
+
+use core::net::Ipv4Addr;
+use core::time::Duration;
+use std::collections::VecDeque;
+
+use super::counters::Counters;
+use crate::device::{Device, Frame, HEADER_CAPACITY, TxBatch};
+use crate::ip::RouteTable;
+use crate::ip::neighbour::{self, Cache};
+use crate::region::Extent;
+use crate::scratch::{Scratch, Slot};
+use crate::time::Instant;
+use crate::wire::ethernet::{EtherType, Mac};
+use crate::wire::vlan::VlanId;
+use crate::wire::{arp, ethernet, vlan};
+
+/// How often a link that is down is looked at.
+const LINK_CHECK: Duration = Duration::from_millis(10);
+
+/// Room in the batch that only ARP and echo may use, so that a saturated port still answers its neighbours: a host
+/// that does not is forgotten by them.
+const RESERVED: usize = 16;
+
+/// A port of the stack.
+#[derive(Debug)]
+pub(super) struct Port<D> {
+    // Dropped before the interface, whose scratch memory it may refer to.
+    pub(super) device: D,
+    pub(super) iface: Interface,
+}
+
+/// What a port is apart from its device.
+#[derive(Debug)]
+pub(super) struct Interface {
+    pub(super) address: Ipv4Addr,
+    pub(super) mac: Mac,
+    pub(super) mtu: u16,
+    pub(super) vlan: Option<VlanId>,
+    pub(super) routes: RouteTable,
+    pub(super) neighbours: Cache,
+    tx: TxBatch,
+    /// Frames that were ever put into `tx`, and that the device ever took.
+    queued: u64,
+    sent: u64,
+    scratch: Scratch,
+    /// Slots of frames on their way, with the number of their frame.
+    in_flight: VecDeque<(u64, Slot)>,
+    link: Link,
+}
+
+/// Whether we know that frames can pass.
+#[derive(Clone, Copy, Debug)]
+enum Link {
+    Down { next_check: Instant },
+    Up,
+}
+
+/// An Ethernet header, with a tag where the port has one.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct LinkHeader {
+    bytes: [u8; ethernet::HEADER_LEN + vlan::TAG_LEN],
+    len: u8,
+}
+
+impl LinkHeader {
+    #[inline]
+    pub(super) fn as_bytes(&self) -> &[u8] {
+        // `len` is one of two constants, both within the array.
+        self.bytes.get(..usize::from(self.len)).unwrap_or(&self.bytes)
+    }
+}
+
+/// Why a frame was not queued.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum QueueError {
+    /// No room in the batch or in the scratch memory: later.
+    Full,
+    /// The headers do not fit a frame, or the packet does not fit a slot.
+    TooLong,
+}
+
+/// The sizes of a port's queues.
+#[derive(Clone, Debug)]
+pub(super) struct Sizes {
+    pub(super) tx_frames: usize,
+    pub(super) scratch_slots: u16,
+}
+
+impl Interface {
+    pub(super) fn new(
+        checked: crate::ip::Checked,
+        mac: Mac,
+        neighbours: neighbour::Config,
+        sizes: &Sizes,
+    ) -> Self {
+        Self {
+            address: checked.address,
+            mac,
+            mtu: checked.mtu,
+            vlan: checked.vlan,
+            routes: checked.routes,
+            neighbours: Cache::new(neighbours, &checked.neighbours),
+            tx: TxBatch::with_capacity(sizes.tx_frames.max(1) + RESERVED),
+            queued: 0,
+            sent: 0,
+            scratch: Scratch::new(sizes.scratch_slots, usize::from(checked.mtu)),
+            in_flight: VecDeque::with_capacity(usize::from(sizes.scratch_slots)),
+            link: Link::Down { next_check: Instant::ZERO },
+        }
+    }
+
+    /// Frames of data that still fit the batch.
+    #[inline]
+    pub(super) fn room(&self) -> usize {
+        self.tx.room().saturating_sub(RESERVED)
+    }
+
+    /// Whether frames wait for the device.
+    pub(super) fn is_backlogged(&self) -> bool {
+        !self.tx.is_empty()
+    }
+
+    /// The header in front of packets to `destination`.
+    pub(super) fn link_header(&self, destination: Mac, ethertype: EtherType) -> LinkHeader {
+        let outer = if self.vlan.is_some() { EtherType::Vlan } else { ethertype };
+        let mut bytes = [0; ethernet::HEADER_LEN + vlan::TAG_LEN];
+        let header = ethernet::Repr { destination, source: self.mac, ethertype: outer }.emit();
+        bytes[..ethernet::HEADER_LEN].copy_from_slice(&header);
+        let mut len = ethernet::HEADER_LEN;
+        if let Some(id) = self.vlan {
+            bytes[len..].copy_from_slice(&vlan::Repr { id, ethertype }.emit());
+            len += vlan::TAG_LEN;
+        }
+        LinkHeader { bytes, len: len as u8 }
+    }
+
+    /// Puts a finished frame into the batch; false if there is no room.
+    #[inline]
+    pub(super) fn push(&mut self, frame: Frame) -> bool {
+        let pushed = self.tx.push(frame);
+        self.queued += u64::from(pushed);
+        pushed
+    }
+
+    /// Puts a frame of `link` and the `parts` into the batch, in scratch memory if it is longer than a header.
+    pub(super) fn queue_bytes(&mut self, link: &LinkHeader, parts: [&[u8]; 3]) -> Result<(), QueueError> {
+        let len: usize = parts.iter().map(|part| part.len()).sum();
+        if len > usize::from(self.mtu) {
+            return Err(QueueError::TooLong);
+        }
+        if link.as_bytes().len() + len <= HEADER_CAPACITY {
+            let [a, b, c] = parts;
+            let frame = Frame::new(&[link.as_bytes(), a, b, c], None).ok_or(QueueError::TooLong)?;
+            return if self.push(frame) { Ok(()) } else { Err(QueueError::Full) };
+        }
+        if self.tx.room() == 0 {
+            return Err(QueueError::Full);
+        }
+        let (slot, extent) = self.scratch.store(&parts).ok_or(QueueError::Full)?;
+        match Frame::new(&[link.as_bytes()], Some(extent)) {
+            Some(frame) => {
+                self.in_flight.push_back((self.queued, slot));
+                self.push(frame);
+                Ok(())
+            }
+            None => {
+                self.scratch.release(slot);
+                Err(QueueError::TooLong)
+            }
+        }
+    }
+
+    /// Puts a frame of `link`, two headers and an extent into the batch.
+    pub(super) fn queue_extent(
+        &mut self,
+        link: &LinkHeader,
+        headers: [&[u8]; 2],
+        extent: Extent,
+    ) -> Result<(), QueueError> {
+        let [a, b] = headers;
+        if a.len() + b.len() + extent.len() > usize::from(self.mtu) {
+            return Err(QueueError::TooLong);
+        }
+        let frame = Frame::new(&[link.as_bytes(), a, b], Some(extent)).ok_or(QueueError::TooLong)?;
+        if self.push(frame) { Ok(()) } else { Err(QueueError::Full) }
+    }
+
+    /// Sends an ARP packet, or drops it if there is no room: whoever asked will ask again.
+    pub(super) fn send_arp(&mut self, destination: Mac, packet: &arp::Repr, counters: &mut Counters) {
+        let link = self.link_header(destination, EtherType::Arp);
+        if self.queue_bytes(&link, [&packet.emit(), &[], &[]]).is_err() {
+            counters.tx_full += 1;
+        }
+    }
+
+    /// Sends the packets that waited for `address`, now that it is known to be `mac`'s.
+    pub(super) fn send_held(&mut self, address: Ipv4Addr, mac: Mac, counters: &mut Counters) {
+        let link = self.link_header(mac, EtherType::Ipv4);
+        while let Some(packet) = self.neighbours.release(address) {
+            if self.queue_bytes(&link, [&packet, &[], &[]]).is_err() {
+                counters.tx_full += 1;
+            }
+        }
+    }
+
+    /// Keeps a packet until the neighbour `address` is known.
+    pub(super) fn hold(&mut self, address: Ipv4Addr, parts: [&[u8]; 3], counters: &mut Counters) {
+        if parts.iter().map(|part| part.len()).sum::<usize>() > usize::from(self.mtu) {
+            counters.tx_too_long += 1;
+            return;
+        }
+        counters.tx_held += 1;
+        self.neighbours.hold(address, parts.concat());
+    }
+
+    /// When [`Port::tend`] has work.
+    #[inline]
+    fn next_deadline(&self) -> Option<Instant> {
+        match self.link {
+            Link::Down { next_check } => Some(next_check),
+            Link::Up => self.neighbours.next_deadline(),
+        }
+    }
+}
+
+impl<D: Device> Port<D> {
+    /// When this port needs the next turn although nothing arrives.
+    pub(super) fn next_deadline(&self) -> Option<Instant> {
+        earliest(self.iface.next_deadline(), self.device.next_deadline())
+    }
+
+    /// Looks after the link and the neighbours.
+    #[inline]
+    pub(super) fn tend(&mut self, now: Instant, counters: &mut Counters) {
+        if self.iface.next_deadline().is_some_and(|deadline| deadline <= now) {
+            self.tend_now(now, counters);
+        }
+    }
+
+    #[cold]
+    fn tend_now(&mut self, now: Instant, counters: &mut Counters) {
+        let iface = &mut self.iface;
+        let (mac, address) = (iface.mac, iface.address);
+        let request = |target_ip| arp::Repr {
+            operation: arp::Operation::Request,
+            sender: mac,
+            sender_ip: address,
+            target: Mac::default(),
+            target_ip,
+        };
+        if let Link::Down { next_check } = iface.link {
+            if next_check > now {
+                return;
+            }
+            if !self.device.link_up() {
+                iface.link = Link::Down { next_check: now + LINK_CHECK };
+                return;
+            }
+            iface.link = Link::Up;
+            //= RFC 5227 section 2.3: an announcement, so that whoever asked before we were there knows us now.
+            iface.send_arp(Mac::BROADCAST, &request(address), counters);
+        }
+        let mut asked = Vec::new();
+        let before = iface.neighbours.dropped();
+        iface.neighbours.poll(now, |request| asked.push(request));
+        let after = iface.neighbours.dropped();
+        counters.tx_unreachable += after.unreachable - before.unreachable;
+        for question in asked {
+            let destination = question.station.unwrap_or(Mac::BROADCAST);
+            iface.send_arp(destination, &request(question.address), counters);
+        }
+    }
+
+    /// Hands the batch to the device, as much as it takes, and returns how many frames that was.
+    #[inline]
+    pub(super) fn flush(&mut self, now: Instant) -> usize {
+        let taken = if self.iface.tx.is_empty() { 0 } else { self.device.transmit(now, &mut self.iface.tx) };
+        self.iface.sent += taken as u64;
+        if !self.iface.in_flight.is_empty() {
+            self.reclaim();
+        }
+        taken
+    }
+
+    /// Frees scratch memory that neither the batch nor the device refers to.
+    #[cold]
+    fn reclaim(&mut self) {
+        if self.device.holds_extents() {
+            return;
+        }
+        let iface = &mut self.iface;
+        while let Some((_, slot)) = iface.in_flight.pop_front_if(|(number, _)| *number < iface.sent) {
+            iface.scratch.release(slot);
+        }
+    }
+
+    /// Whether a frame on its way may still refer to a sender's memory.
+    pub(super) fn holds_extents(&self) -> bool {
+        self.iface.tx.frames().iter().any(|frame| frame.extent().is_some()) || self.device.holds_extents()
+    }
+}
+
+/// The earlier of two deadlines.
+#[inline]
+pub(super) fn earliest(a: Option<Instant>, b: Option<Instant>) -> Option<Instant> {
+    match (a, b) {
+        (Some(a), Some(b)) => Some(a.min(b)),
+        (a, b) => a.or(b),
+    }
+}
