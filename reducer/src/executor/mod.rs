@@ -371,3 +371,6 @@ fn spot(lanes: Option<&Lanes>, op: &Op, place: Place, chunk: u32) -> Option<(Reg
 fn sent_from(action: &Action) -> Option<Buffer> {
     if let Action::Send { from, .. } = action { Some(from.buffer) } else { None }
 }
+
+#[cfg(test)]
+mod tests;

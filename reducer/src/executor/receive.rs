@@ -189,11 +189,9 @@ impl Executor {
 /// Marks the messages that the receiver asks for.
 fn credit(op: &mut Op, header: &Header) -> Outcome {
     let Some(schedule) = op.schedule.clone() else { return Outcome::Duplicate };
-    let mut round = header.round;
-    for _ in 0..header.len {
+    for round in header.round..header.round.saturating_add(header.len) {
         let Some(StepId(step)) = schedule.send(header.src, round) else { return Outcome::Malformed };
         op.credited(step);
-        round += 1;
     }
     Outcome::Consumed
 }

@@ -11,7 +11,7 @@ use super::{Action, StepId};
 pub(super) fn up(b: &mut Builder, chunk: Chunk, area: Area, ready: &[StepId]) -> Outcome {
     let (grid, me) = (b.problem.grid, b.problem.node());
     let (len, at) = (b.bytes(chunk.slice), b.at(area, chunk.slice));
-    let elems = b.full_chunk().largest_part(1);
+    let elems = b.full_chunk().end;
     let round = chunk.index;
 
     let (own, free) = b.slot(chunk, 0, elems);

@@ -1,0 +1,215 @@
+//! What a collective costs besides its bytes: building schedules, a small operation between two ranks, and the
+//! executor's share of a fragment. Messages pass through memory within one thread.
+//!
+//! `cargo bench -p shouter-reducer --bench schedule`
+#![allow(unsafe_code, missing_docs)]
+
+use criterion::{BatchSize, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use shouter_reducer::dtype::{DType, ReduceOp};
+use shouter_reducer::executor::{Executor, ExecutorConfig, Request};
+use shouter_reducer::grid::{Grid, Rank};
+use shouter_reducer::header::{Collective, Header, Identity, Shape};
+use shouter_reducer::kernel::Kernels;
+use shouter_reducer::memory::{Kind, Owned, Region, Span};
+use shouter_reducer::plan::Plan;
+use shouter_reducer::schedule::Algorithm;
+use shouter_reducer::time::Instant;
+use shouter_reducer::transport::{Flag, NodeMemory, SendError, Token, Transport};
+use std::hint::black_box;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+fn shape(count: u64) -> Shape {
+    Shape { collective: Collective::AllReduce, dtype: DType::F32, op: ReduceOp::Sum, count }
+}
+
+fn build(c: &mut Criterion) {
+    let mut group = c.benchmark_group("schedule_build");
+    for (name, ranks, per_node, bytes) in [
+        ("2x1 4B", 2, 1, 4u64),
+        ("2x2 4B", 4, 2, 4),
+        ("2x1 64MiB", 2, 1, 64 << 20),
+        ("64x8 64MiB", 512, 8, 64 << 20),
+    ] {
+        let (grid, plan) = (Grid::new(ranks, per_node, 8).unwrap(), Plan::default());
+        group.bench_function(name, |b| {
+            b.iter(|| plan.schedule(&grid, Rank(0), black_box(&shape(bytes / 4)), Rank(0)).unwrap());
+        });
+    }
+    group.finish();
+}
+
+/// No memory shared within a node.
+struct NoNode;
+
+impl NodeMemory for NoNode {
+    fn lanes(&self) -> u32 {
+        0
+    }
+    fn lane_bytes(&self) -> usize {
+        0
+    }
+    fn stage(&self, _local: u32, _lane: u32) -> Region {
+        Region::empty()
+    }
+    fn result(&self, _lane: u32) -> Region {
+        Region::empty()
+    }
+    fn signal(&self, _lane: u32, _flag: Flag, _value: u64) {}
+    fn observe(&self, _local: u32, _lane: u32, _flag: Flag) -> u64 {
+        u64::MAX
+    }
+}
+
+/// What one rank has posted.
+#[derive(Default)]
+struct Wire(Vec<(Header, Span, Token)>);
+
+impl Transport for Wire {
+    fn max_fragment(&self, _to: Rank) -> usize {
+        8832
+    }
+    fn send(&mut self, _to: Rank, header: &Header, payload: Span, token: Token) -> Result<(), SendError> {
+        self.0.push((*header, payload, token));
+        Ok(())
+    }
+}
+
+struct Pair {
+    executors: [Executor; 2],
+    wires: [Wire; 2],
+    requests: [Request; 2],
+    _memory: [Owned; 2],
+}
+
+impl Pair {
+    fn new(bytes: usize, algorithm: Algorithm) -> Self {
+        let grid = Grid::new(2, 1, 2).unwrap();
+        let plan = Plan { forced: Some(algorithm), ..Plan::default() };
+        let shape = shape(bytes as u64 / 4);
+        let memory = [0, 1].map(|_| Owned::new(bytes).unwrap());
+        let request = |rank: u32| Request {
+            identity: Identity::ad_hoc(&shape, Rank(0)),
+            shape,
+            // SAFETY: the memory lives as long as the executors that use it.
+            data: unsafe { memory[rank as usize].region() },
+            schedule: Arc::new(plan.schedule(&grid, Rank(rank), &shape, Rank(0)).unwrap()),
+            priority: 0,
+            deadline: Instant::from_nanos(u64::MAX - 1),
+            name: Arc::from("bench"),
+            step: 0,
+        };
+        let requests = [request(0), request(1)];
+        let executors = [0, 1].map(|rank| {
+            let config = ExecutorConfig {
+                poll_bytes: usize::MAX,
+                ..ExecutorConfig::new(Rank(rank), grid, Kernels::detect())
+            };
+            Executor::new(config).unwrap()
+        });
+        Self { executors, wires: [Wire::default(), Wire::default()], requests, _memory: memory }
+    }
+
+    /// One all-reduce, from start to completion on both ranks.
+    fn run(&mut self) {
+        let now = Instant::ZERO;
+        for rank in 0..2 {
+            self.executors[rank].start(now, self.requests[rank].clone()).unwrap();
+        }
+        let mut completed = 0;
+        while completed < 2 {
+            for rank in 0..2 {
+                self.executors[rank].poll(now, &mut self.wires[rank], None::<&NoNode>);
+                for (header, payload, token) in self.wires[rank].0.drain(..) {
+                    self.executors[1 - rank].on_fragment(now, &header, payload.as_bytes().unwrap());
+                    self.executors[rank].on_released(token);
+                }
+                while let Some(done) = self.executors[rank].take_completed() {
+                    done.result.unwrap();
+                    completed += 1;
+                }
+            }
+        }
+    }
+}
+
+fn small(c: &mut Criterion) {
+    let mut group = c.benchmark_group("executor_small_two_ranks");
+    for bytes in [4usize, 256, 4096] {
+        group.bench_with_input(BenchmarkId::from_parameter(bytes), &bytes, |b, &bytes| {
+            let mut pair = Pair::new(bytes, Algorithm::Direct);
+            b.iter(|| pair.run());
+        });
+    }
+    group.finish();
+}
+
+fn large(c: &mut Criterion) {
+    let mut group = c.benchmark_group("executor_large_two_ranks");
+    group.sample_size(20);
+    for bytes in [64usize << 10, 1 << 20] {
+        group.throughput(Throughput::Bytes(bytes as u64));
+        group.bench_with_input(BenchmarkId::from_parameter(bytes), &bytes, |b, &bytes| {
+            let mut pair = Pair::new(bytes, Algorithm::Hierarchical);
+            b.iter(|| pair.run());
+        });
+    }
+    group.finish();
+}
+
+/// Receiving alone: fragments of 64 bytes, where the kernel's share is small.
+fn fragments(c: &mut Criterion) {
+    let mut group = c.benchmark_group("executor_fragment");
+    let (bytes, fragment) = (32usize << 10, 64u32);
+    let count = bytes / 2 / fragment as usize;
+    group.throughput(Throughput::Elements(count as u64));
+    let payload = [0u8; 64];
+    group.bench_function("64B receive-reduce", |b| {
+        let prepare = || {
+            let mut pair = Pair::new(bytes, Algorithm::Hierarchical);
+            pair.executors[0].start(Instant::ZERO, pair.requests[0].clone()).unwrap();
+            let request = &pair.requests[0];
+            let template = Header {
+                kind: shouter_reducer::header::Kind::Data,
+                src: Rank(1),
+                key: shouter_reducer::header::MatchKey::default(),
+                identity: request.identity,
+                shape: request.shape,
+                round: 0,
+                offset: 0,
+                granule: fragment,
+                len: fragment,
+            };
+            (pair, template)
+        };
+        b.iter_batched_ref(
+            prepare,
+            |(pair, header)| {
+                for index in 0..count {
+                    header.offset = (index * fragment as usize) as u64;
+                    black_box(pair.executors[0].on_fragment(Instant::ZERO, header, &payload));
+                }
+            },
+            BatchSize::LargeInput,
+        );
+    });
+    group.bench_function("64B kernel alone", |b| {
+        let mut memory = vec![0u64; bytes / 8];
+        let base = NonNull::new(memory.as_mut_ptr().cast::<u8>()).unwrap();
+        // SAFETY: the vector is not touched otherwise while the region is used.
+        let region = unsafe { Region::from_raw_parts(Kind::Host, base, bytes, 0) };
+        let kernels = Kernels::detect();
+        b.iter(|| {
+            for index in 0..count {
+                let at = region.sub(index * fragment as usize, fragment as usize).unwrap();
+                // SAFETY: as above; the slice is the only reference.
+                let dst = unsafe { std::slice::from_raw_parts_mut(at.as_ptr(), at.len()) };
+                kernels.accumulate(DType::F32, ReduceOp::Sum, black_box(dst), &payload);
+            }
+        });
+    });
+    group.finish();
+}
+
+criterion_group!(benches, build, small, large, fragments);
+criterion_main!(benches);

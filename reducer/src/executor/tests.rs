@@ -1,0 +1,418 @@
+mod harness;
+
+use super::*;
+use crate::dtype::{DType, ReduceOp};
+use crate::grid::Grid;
+use crate::header::{Identity, Shape};
+use crate::schedule::Algorithm;
+use harness::{Buffer, Faults, Group, shape};
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+
+const BAD: Faults = Faults { duplicate: 10, full: 20, refuse: 10, in_order: false };
+
+fn values(rng: &mut SmallRng, dtype: DType, count: u64) -> Vec<u8> {
+    let one = |rng: &mut SmallRng| match dtype {
+        DType::I64 => rng.random_range(-1000i64..1000).to_le_bytes().to_vec(),
+        DType::F32 => rng.random_range(-8.0f32..8.0).to_le_bytes().to_vec(),
+        DType::Bf16 => half::bf16::from_f32(rng.random_range(-8.0f32..8.0)).to_le_bytes().to_vec(),
+        other => panic!("no values for {other}"),
+    };
+    (0..count).flat_map(|_| one(rng)).collect()
+}
+
+fn as_numbers(bytes: &[u8], dtype: DType) -> Vec<f64> {
+    let number = |b: &[u8]| match dtype {
+        DType::I64 => i64::from_le_bytes(b.try_into().unwrap()) as f64,
+        DType::F32 => f32::from_le_bytes(b.try_into().unwrap()).into(),
+        DType::Bf16 => half::bf16::from_le_bytes(b.try_into().unwrap()).to_f64(),
+        other => panic!("no numbers for {other}"),
+    };
+    bytes.chunks(dtype.size()).map(number).collect()
+}
+
+fn check_sum(inputs: &[Vec<u8>], results: &[Vec<u8>], dtype: DType, op: ReduceOp, what: &str) {
+    for result in results {
+        assert!(*result == results[0], "{what}: ranks end with different bits");
+    }
+    let inputs: Vec<_> = inputs.iter().map(|bytes| as_numbers(bytes, dtype)).collect();
+    let tolerance = match dtype {
+        DType::I64 => 0.0,
+        DType::F32 => 1e-4,
+        _ => 0.6,
+    };
+    for (i, found) in as_numbers(&results[0], dtype).into_iter().enumerate() {
+        let column = inputs.iter().map(|input| input[i]);
+        let expected = match op {
+            ReduceOp::Max => column.fold(f64::NEG_INFINITY, f64::max),
+            ReduceOp::Avg if dtype == DType::I64 => (column.sum::<f64>() / inputs.len() as f64).trunc(),
+            ReduceOp::Avg => column.sum::<f64>() / inputs.len() as f64,
+            _ => column.sum(),
+        };
+        assert!((found - expected).abs() <= tolerance, "{what}: element {i} is {found}, not {expected}");
+    }
+}
+
+/// One seed: a random grid, a few operations of random size, type and algorithm, all at once.
+fn run_seed(seed: u64) {
+    let mut rng = SmallRng::seed_from_u64(seed);
+    let (nodes, per_node) = (rng.random_range(1..=3), rng.random_range(1..=3));
+    let grid = Grid::new(nodes * per_node, per_node, rng.random_range(1..=3)).unwrap();
+    let faults = if rng.random() { BAD } else { Faults { in_order: rng.random(), ..Faults::default() } };
+    let mut group = Group::new(seed, grid, faults, |_| {});
+    group.net.fragment = 64 * rng.random_range(1..=5);
+    let (mut work, mut checks) = (vec![VecDeque::new(); grid.ranks() as usize], Vec::new());
+    for op_index in 0..rng.random_range(1..=4u32) {
+        let dtype = [DType::F32, DType::I64, DType::Bf16][rng.random_range(0..3)];
+        let op = [ReduceOp::Sum, ReduceOp::Avg, ReduceOp::Max][rng.random_range(0..3)];
+        let algorithm = Algorithm::ALL[rng.random_range(0..3)];
+        let count = [0, 1, 3, 64, 65, 150, 257, 700][rng.random_range(0..8)];
+        let priority = rng.random_range(0..3);
+        let inputs: Vec<_> = (0..grid.ranks()).map(|_| values(&mut rng, dtype, count)).collect();
+        let buffers: Vec<_> = inputs.iter().map(|input| Buffer::new(input)).collect();
+        for rank in 0..grid.ranks() {
+            let shape = shape(dtype, op, count);
+            let mut request = group.request(Rank(rank), algorithm, shape, &buffers[rank as usize]);
+            request.priority = priority;
+            request.identity = Identity::Registered { generation: 0, tensor: op_index, instance: 0 };
+            work[rank as usize].push_back(request);
+        }
+        checks.push((
+            inputs,
+            buffers,
+            dtype,
+            op,
+            format!("seed {seed}: {algorithm:?} of {count} {dtype} on {grid:?}"),
+        ));
+    }
+    let what = format!("seed {seed} on {grid:?}");
+    group.run(work, &what);
+    for completed in group.completed.iter().flatten() {
+        assert_eq!((&completed.result, completed.outstanding), (&Ok(()), 0), "{what}");
+    }
+    for (inputs, buffers, dtype, op, what) in &checks {
+        let results: Vec<_> = buffers.iter().map(Buffer::bytes).collect();
+        check_sum(inputs, &results, *dtype, *op, what);
+    }
+    // What is still on the way belongs to nobody any more, and changes nothing.
+    let before: Vec<_> = checks.iter().flat_map(|check| &check.1).map(Buffer::bytes).collect();
+    group.drain();
+    let after: Vec<_> = checks.iter().flat_map(|check| &check.1).map(Buffer::bytes).collect();
+    assert!(before == after, "{what}: a result changed after its completion");
+    for executor in &group.executors {
+        assert_eq!(executor.counters().malformed, 0, "{what}");
+        assert!(executor.ops.iter().all(|op| op.state == State::Vacant && op.parked.is_empty()), "{what}");
+    }
+    assert!(group.refused.iter().all(|&refusal| refusal == Refusal::NotReady), "{what}");
+}
+
+/// Replay one with `SHOUTER_SEED=n cargo test -p shouter-reducer a_thousand_seeds`.
+#[test]
+fn a_thousand_seeds_give_exact_results_and_the_same_bits() {
+    match std::env::var("SHOUTER_SEED").ok().and_then(|seed| seed.parse().ok()) {
+        Some(seed) => run_seed(seed),
+        None => (0..1000).for_each(run_seed),
+    }
+}
+
+fn two(change: impl Fn(&mut ExecutorConfig)) -> Group {
+    Group::new(1, Grid::new(2, 1, 2).unwrap(), Faults { in_order: true, ..Faults::default() }, change)
+}
+
+fn sum(count: u64) -> Shape {
+    shape(DType::I64, ReduceOp::Sum, count)
+}
+
+fn filled(count: u64, value: i64) -> Buffer {
+    Buffer::new(&value.to_le_bytes().repeat(count as usize))
+}
+
+fn settle(group: &mut Group) {
+    group.drain();
+}
+
+#[test]
+fn a_small_message_that_is_early_is_kept() {
+    let mut group = two(|_| {});
+    let (a, b) = (filled(3, 1), filled(3, 2));
+    let request = group.request(Rank(0), Algorithm::Direct, sum(3), &a);
+    group.executors[0].start(group.now, request).unwrap();
+    settle(&mut group);
+    assert_eq!(group.executors[1].counters().parked, 1);
+    let request = group.request(Rank(1), Algorithm::Direct, sum(3), &b);
+    group.executors[1].start(group.now, request).unwrap();
+    settle(&mut group);
+    assert_eq!((group.completed[0].len(), group.completed[1].len()), (1, 1));
+    assert_eq!((a.bytes(), b.bytes()), (filled(3, 3).bytes(), filled(3, 3).bytes()));
+}
+
+#[test]
+fn early_messages_beyond_the_pool_are_refused_and_sent_again() {
+    let mut group = two(|config| config.eager_pool_bytes = 2 * (64 + 24));
+    let (a, b): (Vec<_>, Vec<_>) = (0..4).map(|i| (filled(3, i), filled(3, 10))).unzip();
+    for buffer in &a {
+        let request = group.request(Rank(0), Algorithm::Direct, sum(3), buffer);
+        group.executors[0].start(group.now, request).unwrap();
+    }
+    for _ in 0..50 {
+        group.poll(0);
+        group.network();
+    }
+    assert_eq!(group.executors[1].counters().parked, 2);
+    assert!(group.executors[1].counters().not_ready >= 2);
+    for buffer in &b {
+        let request = group.request(Rank(1), Algorithm::Direct, sum(3), buffer);
+        group.executors[1].start(group.now, request).unwrap();
+    }
+    settle(&mut group);
+    for (i, buffer) in b.iter().enumerate() {
+        assert_eq!(buffer.bytes(), filled(3, 10 + i as i64).bytes());
+    }
+}
+
+#[test]
+fn a_large_message_waits_for_credit_and_starves_nobody() {
+    let mut group = two(|_| {});
+    let large = (filled(1000, 1), filled(1000, 2));
+    let small = (filled(4, 5), filled(4, 6));
+    // Rank 0 is early with the large tensor; rank 1 has not pushed it.
+    let request = group.request(Rank(0), Algorithm::Hierarchical, sum(1000), &large.0);
+    group.executors[0].start(group.now, request).unwrap();
+    settle(&mut group);
+    assert_eq!(group.executors[0].counters().posted, 0, "nothing is sent without credit");
+    let request = group.request(Rank(1), Algorithm::Hierarchical, sum(1000), &large.1);
+    group.executors[1].start(group.now, request).unwrap();
+    for (rank, buffer) in [(0, &small.0), (1, &small.1)] {
+        let mut request = group.request(Rank(rank), Algorithm::Direct, sum(4), buffer);
+        request.priority = 0;
+        group.executors[rank as usize].start(group.now, request).unwrap();
+    }
+    settle(&mut group);
+    assert_eq!(large.1.bytes(), filled(1000, 3).bytes());
+    assert_eq!(small.0.bytes(), filled(4, 11).bytes());
+    assert_eq!(group.executors[1].counters().not_ready, 0);
+}
+
+#[test]
+fn the_more_urgent_operation_goes_first() {
+    let mut group = two(|config| config.poll_bytes = 1 << 20);
+    let buffers: Vec<_> = (0..4).map(|_| filled(500, 1)).collect();
+    for rank in 0..2 {
+        for (i, priority) in [(0, 9), (1, 1)] {
+            let buffer = &buffers[rank as usize * 2 + i];
+            let mut request = group.request(Rank(rank), Algorithm::Ring, sum(500), buffer);
+            request.priority = priority;
+            group.executors[rank as usize].start(group.now, request).unwrap();
+        }
+    }
+    // Credit for both reaches rank 0 before it polls: then it posts the urgent one's bytes first.
+    group.poll(1);
+    while group.network() {}
+    group.poll(0);
+    let seqs: Vec<_> = group
+        .net
+        .packets
+        .iter()
+        .map(|packet| Header::parse(&packet.header).unwrap())
+        .filter(|header| header.kind == Kind::Data)
+        .map(|header| header.key.seq)
+        .collect();
+    assert!(seqs.len() > 4 && seqs.is_sorted_by(|a, b| a >= b) && seqs.contains(&0), "{seqs:?}");
+    settle(&mut group);
+    assert_eq!(group.completed[0].len(), 2);
+}
+
+#[test]
+fn a_rank_that_diverges_is_named_on_both_sides() {
+    let mut group = two(|_| {});
+    let (a, b) = (filled(3, 1), Buffer::new(&[0; 12]));
+    let request = group.request(Rank(0), Algorithm::Direct, sum(3), &a);
+    group.executors[0].start(group.now, request).unwrap();
+    let mut request = group.request(Rank(1), Algorithm::Direct, shape(DType::F32, ReduceOp::Max, 3), &b);
+    request.name = Arc::from("w1");
+    group.executors[1].start(group.now, request).unwrap();
+    settle(&mut group);
+    for rank in 0..2 {
+        let completed = &group.completed[rank][0];
+        let Err(error @ OpError::Mismatch { rank: other, .. }) = &completed.result else {
+            panic!("{completed:?}");
+        };
+        assert_eq!(*other, Rank(1 - rank as u32));
+        let text = error.to_string();
+        assert!(
+            text.contains("all-reduce sum of 3 x i64") && text.contains("all-reduce max of 3 x f32"),
+            "{text}"
+        );
+    }
+    let text = group.completed[1][0].result.as_ref().unwrap_err().to_string();
+    assert!(text.contains("\"w1\"") && text.contains("rank 0"), "{text}");
+    let request = group.request(Rank(0), Algorithm::Direct, sum(3), &a);
+    let error = group.executors[0].start(group.now, request).unwrap_err();
+    assert!(matches!(&error, StartError::Aborted(cause) if cause.culprit == Rank(1)), "{error}");
+}
+
+#[test]
+fn another_order_of_the_same_tensors_is_a_mismatch() {
+    let mut group = two(|_| {});
+    let buffers: Vec<_> = (0..4).map(|_| filled(3, 1)).collect();
+    for rank in 0..2u32 {
+        for i in 0..2u32 {
+            let buffer = &buffers[(rank * 2 + i) as usize];
+            let mut request = group.request(Rank(rank), Algorithm::Direct, sum(3), buffer);
+            let tensor = if rank == 0 { i } else { 1 - i };
+            request.identity = Identity::Registered { generation: 2, tensor, instance: 5 };
+            group.executors[rank as usize].start(group.now, request).unwrap();
+        }
+    }
+    settle(&mut group);
+    let errors: Vec<_> = group.completed[0].iter().map(|c| c.result.clone().unwrap_err()).collect();
+    assert!(matches!(&errors[0], OpError::Mismatch { rank: Rank(1), .. }), "{}", errors[0]);
+    assert!(errors[0].to_string().contains("tensor 1 of generation 2, use 5"), "{}", errors[0]);
+    assert!(matches!(&errors[1], OpError::Aborted { cause, .. } if cause.why == Why::Diverged));
+}
+
+#[test]
+fn a_dead_peer_fails_everything_and_is_named() {
+    let mut group = two(|_| {});
+    let buffers: Vec<_> = (0..2).map(|_| filled(500, 1)).collect();
+    for buffer in &buffers {
+        let request = group.request(Rank(0), Algorithm::Ring, sum(500), buffer);
+        group.executors[0].start(group.now, request).unwrap();
+    }
+    group.net.dead = Some(Rank(1));
+    group.poll(0);
+    assert_eq!(group.completed[0].len(), 2);
+    for completed in &group.completed[0] {
+        let error = completed.result.as_ref().unwrap_err();
+        assert!(matches!(error, OpError::Aborted { cause, .. } if cause.culprit == Rank(1)), "{error}");
+        assert!(error.to_string().contains("\"t\"") && error.to_string().contains("step 7"), "{error}");
+    }
+    assert_eq!(group.executors[0].aborted().map(|cause| cause.why.clone()), Some(Why::Failed));
+    group.executors[0].abort(Rank(0), Why::Aborted);
+    assert_eq!(
+        group.executors[0].aborted().map(|cause| cause.culprit),
+        Some(Rank(1)),
+        "the first cause stays"
+    );
+}
+
+#[test]
+fn buffers_are_fenced_after_a_failure() {
+    let mut group = two(|_| {});
+    let (a, b) = (filled(500, 1), filled(500, 2));
+    for (rank, buffer) in [(0, &a), (1, &b)] {
+        let request = group.request(Rank(rank), Algorithm::Hierarchical, sum(500), buffer);
+        group.executors[rank as usize].start(group.now, request).unwrap();
+    }
+    group.poll(1);
+    while group.network() {}
+    group.poll(0);
+    group.executors[0].on_peer_failed(Rank(1));
+    group.poll(0);
+    let completed = group.completed[0][0].clone();
+    assert!(completed.result.is_err() && completed.outstanding > 0, "{completed:?}");
+    assert_eq!(group.executors[0].ops[0].state, State::Lingering);
+    group.executors[0].fenced();
+    assert_eq!(group.executors[0].ops[0].state, State::Vacant);
+}
+
+#[test]
+fn a_deadline_names_who_is_missing() {
+    let mut group = Group::new(1, Grid::new(4, 2, 2).unwrap(), Faults::default(), |_| {});
+    let buffers: Vec<_> = (0..4).map(|_| filled(10, 1)).collect();
+    for rank in [0, 1, 3] {
+        let mut request =
+            group.request(Rank(rank), Algorithm::Hierarchical, sum(10), &buffers[rank as usize]);
+        request.deadline = Instant::from_nanos(1000 + u64::from(rank));
+        group.executors[rank as usize].start(group.now, request).unwrap();
+    }
+    settle(&mut group);
+    assert_eq!(group.executors[0].next_deadline(), Some(Instant::from_nanos(1000)));
+    group.now = Instant::from_nanos(1003);
+    for rank in 0..4 {
+        group.poll(rank);
+    }
+    let missing = |rank: usize| match &group.completed[rank][0].result {
+        Err(OpError::Deadline { missing, .. }) => missing.clone(),
+        other => panic!("rank {rank}: {other:?}"),
+    };
+    assert_eq!((missing(0), missing(1), missing(3)), (vec![Rank(2)], vec![Rank(0)], vec![Rank(2)]));
+    let text = group.completed[0][0].result.as_ref().unwrap_err().to_string();
+    assert!(text.contains("all-reduce of \"t\"") && text.contains("waiting for rank 2"), "{text}");
+    assert_eq!(group.executors[0].next_deadline(), None);
+}
+
+#[test]
+fn messages_that_fit_nothing_are_refused_without_effect() {
+    let mut group = two(|_| {});
+    let (a, b) = (filled(100, 1), filled(100, 2));
+    for (rank, buffer) in [(0, &a), (1, &b)] {
+        let request = group.request(Rank(rank), Algorithm::Hierarchical, sum(100), buffer);
+        group.executors[rank as usize].start(group.now, request).unwrap();
+    }
+    let good = Header {
+        kind: Kind::Data,
+        src: Rank(1),
+        key: MatchKey { group: 0, epoch: 0, seq: 0 },
+        identity: Identity::ad_hoc(&sum(100), Rank(0)),
+        shape: sum(100),
+        round: 0,
+        offset: 0,
+        granule: 64,
+        len: 64,
+    };
+    let now = group.now;
+    let mut refused =
+        |header: Header, bytes: usize| match group.executors[0].on_fragment(now, &header, &vec![0; bytes]) {
+            Disposition::Consumed => None,
+            Disposition::Refused(why) => Some(why),
+        };
+    let malformed = Some(Refusal::Malformed);
+    assert_eq!(
+        refused(Header { key: MatchKey { group: 1, ..good.key }, ..good }, 64),
+        Some(Refusal::OtherGroup)
+    );
+    assert_eq!(
+        refused(Header { key: MatchKey { epoch: 1, ..good.key }, ..good }, 64),
+        Some(Refusal::OtherEpoch)
+    );
+    assert_eq!(refused(Header { src: Rank(0), ..good }, 64), malformed);
+    assert_eq!(refused(Header { src: Rank(9), ..good }, 64), malformed);
+    assert_eq!(refused(Header { round: 9, ..good }, 64), malformed);
+    assert_eq!(refused(Header { round: u32::MAX, ..good }, 64), malformed);
+    assert_eq!(refused(Header { offset: 1 << 40, ..good }, 64), malformed);
+    assert_eq!(refused(Header { len: 32, ..good }, 32), malformed);
+    assert_eq!(refused(good, 63), malformed);
+    assert_eq!(refused(Header { kind: Kind::Credit, round: 0, len: u32::MAX, ..good }, 0), malformed);
+    assert_eq!(refused(Header { kind: Kind::Abort, round: 77, ..good }, 0), malformed);
+    let far = MatchKey { seq: u64::MAX, ..good.key };
+    assert_eq!(refused(Header { key: far, ..good }, 64), Some(Refusal::NotReady));
+    let before = a.bytes();
+    assert!(before == filled(100, 1).bytes());
+    assert!(refused(good, 64).is_none(), "and the right one is taken");
+    assert!(a.bytes() == before, "zeros were added");
+    assert_eq!(refused(Header { granule: 128, len: 128, ..good }, 128), malformed);
+}
+
+#[test]
+fn requests_that_do_not_fit_are_refused() {
+    let mut group = two(|config| config.slot_pool_bytes = 1024);
+    let (buffer, now) = (filled(3, 1), group.now);
+    let good = group.request(Rank(0), Algorithm::Direct, sum(3), &buffer);
+    let mut start = |request: Request| group.executors[0].start(now, request).unwrap_err();
+    assert!(matches!(
+        start(Request { data: filled(4, 1).region, ..good.clone() }),
+        StartError::Length { .. }
+    ));
+    assert!(matches!(start(Request { shape: sum(2), ..good.clone() }), StartError::Schedule { .. }));
+    let other = group.request(Rank(1), Algorithm::Direct, sum(3), &buffer);
+    assert!(matches!(group.executors[0].start(now, other).unwrap_err(), StartError::Schedule { .. }));
+    let large = filled(200, 1);
+    let request = group.request(Rank(0), Algorithm::Direct, sum(200), &large);
+    let error = group.executors[0].start(now, request).unwrap_err();
+    assert!(matches!(error, StartError::SlotBudget { budget: 1024, .. }), "{error}");
+    for _ in 0..8 {
+        group.executors[0].start(now, good.clone()).unwrap();
+    }
+    assert!(matches!(group.executors[0].start(now, good).unwrap_err(), StartError::Busy { .. }));
+}

@@ -1,0 +1,313 @@
+//! A group of executors in one thread, joined by a network that reorders, repeats, delays and refuses, from one seed.
+//!
+//! Payloads are read when they are delivered, as a NIC would, and compared with what they were when they were posted:
+//! a schedule that writes a range before its release fails here.
+#![allow(unsafe_code)]
+
+use super::super::*;
+use crate::grid::Grid;
+use crate::header::{Collective, HEADER_BYTES, Identity, Shape};
+use crate::kernel::Kernels;
+use crate::memory::{Owned, Span};
+use crate::schedule::{Algorithm, Params, Problem, build};
+use crate::transport::{Flag, SendError, Transport};
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Memory with a region, and its bytes for the test to look at while nothing runs.
+pub(super) struct Buffer {
+    owned: Owned,
+    pub(super) region: Region,
+}
+
+impl Buffer {
+    pub(super) fn new(bytes: &[u8]) -> Self {
+        let owned = Owned::new(bytes.len()).unwrap();
+        // SAFETY: the harness keeps all buffers until its executors are gone.
+        let region = unsafe { owned.region() };
+        let buffer = Self { owned, region };
+        memory::write((region, 0), bytes).unwrap();
+        buffer
+    }
+
+    pub(super) fn bytes(&self) -> Vec<u8> {
+        let _ = &self.owned;
+        self.region.span(0, self.region.len()).unwrap().as_bytes().unwrap().to_vec()
+    }
+}
+
+use crate::memory;
+
+/// The memory of one node.
+pub(super) struct Node {
+    lanes: u32,
+    bytes: usize,
+    areas: Vec<Buffer>,
+    flags: Vec<AtomicU64>,
+    locals: u32,
+}
+
+impl Node {
+    fn new(locals: u32, lanes: u32, bytes: usize) -> Self {
+        let areas = (0..(locals + 1) * lanes).map(|_| Buffer::new(&vec![0xee; bytes])).collect();
+        let flags = (0..locals * lanes * 4).map(|_| AtomicU64::new(0)).collect();
+        Self { lanes, bytes, areas, flags, locals }
+    }
+
+    fn flag(&self, local: u32, lane: u32, flag: Flag) -> &AtomicU64 {
+        &self.flags[((local * self.lanes + lane) * 4) as usize + flag as usize]
+    }
+}
+
+/// One rank's view of its node's memory.
+pub(super) struct View<'a>(pub(super) &'a Node, pub(super) u32);
+
+impl NodeMemory for View<'_> {
+    fn lanes(&self) -> u32 {
+        self.0.lanes
+    }
+    fn lane_bytes(&self) -> usize {
+        self.0.bytes
+    }
+    fn stage(&self, local: u32, lane: u32) -> Region {
+        self.0.areas[(local * self.0.lanes + lane) as usize].region
+    }
+    fn result(&self, lane: u32) -> Region {
+        self.0.areas[(self.0.locals * self.0.lanes + lane) as usize].region
+    }
+    fn signal(&self, lane: u32, flag: Flag, value: u64) {
+        let before = self.0.flag(self.1, lane, flag).swap(value, Ordering::Release);
+        assert!(before < value, "flags only grow");
+    }
+    fn observe(&self, local: u32, lane: u32, flag: Flag) -> u64 {
+        self.0.flag(local, lane, flag).load(Ordering::Acquire)
+    }
+}
+
+pub(super) struct Packet {
+    pub(super) from: Rank,
+    pub(super) to: Rank,
+    pub(super) header: [u8; HEADER_BYTES],
+    payload: Span,
+    posted: Vec<u8>,
+    token: Token,
+    /// A copy that the network made: nothing refers to the sender's memory.
+    copy: bool,
+    delivered: bool,
+}
+
+/// How bad the network is, in percent.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Faults {
+    pub(super) duplicate: u32,
+    pub(super) full: u32,
+    pub(super) refuse: u32,
+    pub(super) in_order: bool,
+}
+
+pub(super) struct Net {
+    pub(super) packets: Vec<Packet>,
+    pub(super) faults: Faults,
+    pub(super) fragment: usize,
+    pub(super) dead: Option<Rank>,
+    rng: SmallRng,
+}
+
+pub(super) struct Port<'a>(pub(super) &'a mut Net, pub(super) Rank);
+
+impl Transport for Port<'_> {
+    fn max_fragment(&self, _to: Rank) -> usize {
+        self.0.fragment
+    }
+    fn send(&mut self, to: Rank, header: &Header, payload: Span, token: Token) -> Result<(), SendError> {
+        if self.0.dead == Some(to) {
+            return Err(SendError::PeerFailed);
+        }
+        if self.0.rng.random_range(0..100) < self.0.faults.full {
+            return Err(SendError::Full);
+        }
+        let mut bytes = [0; HEADER_BYTES];
+        header.encode(&mut bytes);
+        let posted = payload.as_bytes().unwrap().to_vec();
+        self.0.packets.push(Packet {
+            from: self.1,
+            to,
+            header: bytes,
+            payload,
+            posted,
+            token,
+            copy: false,
+            delivered: false,
+        });
+        Ok(())
+    }
+}
+
+/// All ranks of a group.
+pub(super) struct Group {
+    pub(super) executors: Vec<Executor>,
+    pub(super) nodes: Vec<Node>,
+    pub(super) net: Net,
+    pub(super) grid: Grid,
+    pub(super) params: Params,
+    pub(super) rng: SmallRng,
+    pub(super) completed: Vec<Vec<Completed>>,
+    pub(super) now: Instant,
+    pub(super) refused: Vec<Refusal>,
+}
+
+pub(super) const PARAMS: Params = Params { chunk_bytes: 1024, lanes: 2, lane_bytes: 1024, depth: 2 };
+
+impl Group {
+    pub(super) fn new(seed: u64, grid: Grid, faults: Faults, change: impl Fn(&mut ExecutorConfig)) -> Self {
+        let nodes: Vec<_> =
+            (0..grid.nodes()).map(|_| Node::new(grid.per_node(), PARAMS.lanes, PARAMS.lane_bytes)).collect();
+        let executors = (0..grid.ranks())
+            .map(|rank| {
+                let mut config = ExecutorConfig {
+                    eager_bytes: 600,
+                    eager_pool_bytes: 4096,
+                    slot_pool_bytes: 1 << 20,
+                    max_operations: 8,
+                    poll_bytes: 2048,
+                    ..ExecutorConfig::new(Rank(rank), grid, Kernels::detect())
+                };
+                change(&mut config);
+                let mut executor = Executor::new(config).unwrap();
+                let node = &nodes[grid.node_of(Rank(rank)) as usize];
+                executor.attach_node(&View(node, grid.local_of(Rank(rank)))).unwrap();
+                executor
+            })
+            .collect();
+        let rng = SmallRng::seed_from_u64(seed ^ 0x5eed);
+        let net = Net { packets: Vec::new(), faults, fragment: 128, dead: None, rng };
+        Self {
+            executors,
+            nodes,
+            net,
+            grid,
+            params: PARAMS,
+            rng: SmallRng::seed_from_u64(seed),
+            completed: (0..grid.ranks()).map(|_| Vec::new()).collect(),
+            now: Instant::from_nanos(1),
+            refused: Vec::new(),
+        }
+    }
+
+    pub(super) fn request(&self, rank: Rank, algorithm: Algorithm, shape: Shape, data: &Buffer) -> Request {
+        let problem = Problem::new(self.grid, rank, &shape, Rank(0));
+        Request {
+            identity: Identity::ad_hoc(&shape, Rank(0)),
+            shape,
+            data: data.region,
+            schedule: Arc::new(build(algorithm, &problem, &self.params).unwrap()),
+            priority: 0,
+            deadline: Instant::NEVER,
+            name: Arc::from("t"),
+            step: 7,
+        }
+    }
+
+    pub(super) fn poll(&mut self, rank: usize) -> bool {
+        let id = Rank(rank as u32);
+        let node = &self.nodes[self.grid.node_of(id) as usize];
+        let view = View(node, self.grid.local_of(id));
+        let progress = self.executors[rank].poll(self.now, &mut Port(&mut self.net, id), Some(&view));
+        while let Some(completed) = self.executors[rank].take_completed() {
+            self.completed[rank].push(completed);
+        }
+        progress.worked
+    }
+
+    /// Delivers or acknowledges one packet.
+    pub(super) fn network(&mut self) -> bool {
+        if self.net.packets.is_empty() {
+            return false;
+        }
+        let faults = self.net.faults;
+        let pick = if faults.in_order { 0 } else { self.rng.random_range(0..self.net.packets.len()) };
+        let packet = &mut self.net.packets[pick];
+        if !packet.copy {
+            let now = packet.payload.as_bytes().unwrap();
+            assert!(now == packet.posted, "bytes changed between post and release");
+        }
+        if packet.delivered {
+            let packet = self.net.packets.remove(pick);
+            if !packet.copy {
+                self.executors[packet.from.0 as usize].on_released(packet.token);
+            }
+            return true;
+        }
+        let header = Header::parse(&packet.header).unwrap();
+        if self.rng.random_range(0..100) < faults.refuse {
+            return true;
+        }
+        match self.executors[packet.to.0 as usize].on_fragment(self.now, &header, &packet.posted) {
+            Disposition::Consumed => {}
+            Disposition::Refused(refusal) => {
+                self.refused.push(refusal);
+                if refusal.is_retryable() {
+                    let packet = self.net.packets.remove(pick);
+                    self.net.packets.push(packet);
+                    return true;
+                }
+            }
+        }
+        self.net.packets[pick].delivered = true;
+        if self.rng.random_range(0..100) < faults.duplicate {
+            let packet = &self.net.packets[pick];
+            self.net.packets.push(Packet {
+                posted: packet.posted.clone(),
+                copy: true,
+                delivered: false,
+                ..*packet
+            });
+        }
+        true
+    }
+
+    /// Starts `work` (by rank, in order) at random moments, and runs until all of it has ended.
+    pub(super) fn run(&mut self, mut work: Vec<VecDeque<Request>>, what: &str) {
+        let wanted: Vec<_> =
+            work.iter().zip(&self.completed).map(|(work, done)| work.len() + done.len()).collect();
+        let ranks = self.executors.len();
+        let mut idle = 0;
+        while (0..ranks).any(|rank| self.completed[rank].len() < wanted[rank]) {
+            let rank = self.rng.random_range(0..ranks);
+            let worked = match self.rng.random_range(0..8) {
+                0 => match work[rank].front() {
+                    None => false,
+                    Some(request) => match self.executors[rank].start(self.now, request.clone()) {
+                        Ok(_) => {
+                            work[rank].pop_front();
+                            true
+                        }
+                        Err(StartError::Busy { .. } | StartError::Aborted(_)) => false,
+                        Err(error) => panic!("{what}: {error}"),
+                    },
+                },
+                1..4 => self.poll(rank),
+                _ => self.network(),
+            };
+            idle = if worked { 0 } else { idle + 1 };
+            assert!(idle < 20_000, "{what}: nothing happens any more");
+        }
+    }
+
+    /// Lets the network come to rest.
+    pub(super) fn drain(&mut self) {
+        for _ in 0..1_000_000 {
+            let network = self.network();
+            let polls = (0..self.executors.len()).any(|rank| self.poll(rank));
+            if !network && !polls {
+                return;
+            }
+        }
+        panic!("the network never comes to rest");
+    }
+}
+
+pub(super) fn shape(dtype: crate::dtype::DType, op: crate::dtype::ReduceOp, count: u64) -> Shape {
+    Shape { collective: Collective::AllReduce, dtype, op, count }
+}
