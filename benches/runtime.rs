@@ -1,0 +1,172 @@
+//! What a turn, a task, a timer and the driver's lock cost.
+//!
+//! `cargo bench --bench runtime`
+
+use std::cell::Cell;
+use std::future::poll_fn;
+use std::hint::black_box;
+use std::rc::Rc;
+use std::task::{Poll, Waker};
+use std::time::Duration;
+
+use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
+use shouter::observe::{Event, FlightRecorder, Lane, Latency, Operation, Timeline};
+use shouter::runtime::{
+    Activity, Backoff, Clock, Driver, DriverOptions, Event as Flag, IdlePolicy, Instant, LocalReactor,
+    Poller, sleep, spawn_local, yield_now,
+};
+
+const NOW: Instant = Instant::ZERO;
+
+fn clock(c: &mut Criterion) {
+    c.bench_function("clock/now", |b| b.iter(|| Clock.now()));
+}
+
+fn turn(c: &mut Criterion) {
+    let mut reactor = LocalReactor::new(());
+    c.bench_function("turn/idle", |b| b.iter(|| reactor.turn(black_box(NOW))));
+}
+
+fn tasks(c: &mut Criterion) {
+    // 1000 tasks that are all ready in every turn: the cost of a wake and a poll.
+    let mut reactor = LocalReactor::new(());
+    reactor.visit(|()| {
+        for _ in 0..1_000 {
+            spawn_local(async {
+                loop {
+                    yield_now().await;
+                }
+            })
+            .detach();
+        }
+    });
+    let mut group = c.benchmark_group("task");
+    group.throughput(criterion::Throughput::Elements(1_000));
+    group.bench_function("wake-and-poll/1000", |b| b.iter(|| reactor.turn(NOW)));
+    group.finish();
+
+    let mut reactor = LocalReactor::new(());
+    c.bench_function("task/spawn-poll-finish", |b| {
+        b.iter(|| {
+            reactor.visit(|()| spawn_local(async { black_box(1) }).detach());
+            reactor.turn(NOW)
+        });
+    });
+
+    // A task that is woken by a poller or another task, as a stream is by its stack.
+    let mut reactor = LocalReactor::new(());
+    let waker: Rc<Cell<Option<Waker>>> = Rc::default();
+    let place = waker.clone();
+    reactor.visit(|()| {
+        spawn_local(poll_fn(move |cx| -> Poll<()> {
+            place.set(Some(cx.waker().clone()));
+            Poll::Pending
+        }))
+        .detach();
+    });
+    reactor.turn(NOW);
+    c.bench_function("task/wake-from-poller", |b| {
+        b.iter(|| {
+            reactor.visit(|()| waker.take().map(Waker::wake));
+            reactor.turn(NOW)
+        });
+    });
+}
+
+fn timers(c: &mut Criterion) {
+    let mut reactor = LocalReactor::new(());
+    reactor.visit(|()| {
+        for n in 0..1_000 {
+            spawn_local(sleep(Duration::from_secs(3600 + n))).detach();
+        }
+    });
+    reactor.turn(NOW);
+    // Set and cancelled among a thousand others, as the timeout of an operation is.
+    reactor.visit(|()| {
+        spawn_local(async {
+            loop {
+                let mut limit = std::pin::pin!(sleep(Duration::from_secs(1800)));
+                poll_fn(|cx| {
+                    let _ = std::future::Future::poll(limit.as_mut(), cx);
+                    Poll::Ready(())
+                })
+                .await;
+                yield_now().await;
+            }
+        })
+        .detach();
+    });
+    c.bench_function("timer/set-and-cancel-among-1000", |b| b.iter(|| reactor.turn(NOW)));
+}
+
+/// Does nothing, busily.
+struct Engine(u64);
+
+impl Poller for Engine {
+    fn poll(&mut self, _now: Instant) -> Activity {
+        self.0 += 1;
+        Activity::Busy
+    }
+}
+
+fn driver(c: &mut Criterion) {
+    let quiet = DriverOptions { active_period: Duration::from_secs(1), ..DriverOptions::default() };
+    let driver = Driver::new(Engine(0), quiet).expect("a helper starts");
+    c.bench_function("driver/goal-already-reached", |b| {
+        b.iter(|| driver.drive_until(|engine| Some(engine.0), None));
+    });
+    c.bench_function("driver/goal-reached-in-one-turn", |b| {
+        b.iter(|| {
+            let mut asked = false;
+            driver.drive_until(move |engine| std::mem::replace(&mut asked, true).then_some(engine.0), None)
+        });
+    });
+    let lock = std::sync::Mutex::new(0_u64);
+    c.bench_function("driver/a-bare-mutex", |b| {
+        b.iter(|| {
+            if let Ok(mut value) = lock.try_lock() {
+                *value += 1;
+            }
+        });
+    });
+}
+
+fn waiting(c: &mut Criterion) {
+    let mut idle = Backoff::new(IdlePolicy { spins: u32::MAX, ..IdlePolicy::EXCLUSIVE });
+    c.bench_function("backoff/spin-step", |b| b.iter(|| idle.step(black_box(Activity::Idle))));
+    c.bench_function("backoff/pause", |b| b.iter(std::hint::spin_loop));
+    c.bench_function("backoff/sched-yield", |b| b.iter(std::thread::yield_now));
+    c.bench_function("event/set-and-wait", |b| {
+        b.iter_batched_ref(
+            Flag::new,
+            |event| {
+                event.set();
+                event.wait(IdlePolicy::EXCLUSIVE, None)
+            },
+            BatchSize::SmallInput,
+        );
+    });
+}
+
+fn observe(c: &mut Criterion) {
+    let event = Event { name: "allreduce", duration_ns: 5, bytes: 4096, ..Event::default() };
+    let mut lane = Lane::new("shard", 1 << 12);
+    c.bench_function("observe/lane-on", |b| b.iter(|| lane.record(black_box(event))));
+    let mut off = Lane::new("shard", 0);
+    c.bench_function("observe/lane-off", |b| b.iter(|| off.record(black_box(event))));
+    let timeline = Timeline::new(0, "host", 1 << 12);
+    c.bench_function("observe/timeline", |b| {
+        b.iter(|| timeline.record("allreduce", black_box(NOW), black_box(NOW), 1, 4096));
+    });
+    let mut latency = Latency::new();
+    c.bench_function("observe/latency", |b| {
+        b.iter(|| latency.record(black_box(Duration::from_nanos(2_345))))
+    });
+    let mut flight = FlightRecorder::new(256);
+    let operation =
+        Operation { what: "allreduce", group: 0, epoch: 0, seq: 0, tensor: None, step: 0, bytes: 4 };
+    c.bench_function("observe/flight-post", |b| b.iter(|| flight.post(NOW, black_box(operation))));
+}
+
+criterion_group!(benches, clock, turn, tasks, timers, driver, waiting, observe);
+criterion_main!(benches);
