@@ -118,8 +118,8 @@ def main():
             process.start()
         # Whoever ends badly takes the rest along, so that no rank waits for a peer that is gone.
         status = 0
-        while any(p.is_alive() for p in ranks):
-            multiprocessing.connection.wait([p.sentinel for p in ranks if p.is_alive()])
+        while alive := [p.sentinel for p in ranks if p.is_alive()]:
+            multiprocessing.connection.wait(alive)
             if any(p.exitcode for p in ranks if p.exitcode is not None):
                 for process in ranks:
                     process.terminate()

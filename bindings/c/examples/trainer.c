@@ -378,7 +378,7 @@ static void usage(FILE *to) {
           "  --simulate-ranks N  train alone, but add the gradients of N shares as N ranks would\n"
           "  --json FILE         one JSON object a line: steps, epochs and a summary ('-': standard output)\n"
           "  --dump-params FILE  the parameters as little-endian float32\n"
-          "  --timeline FILE     what the network did, for ui.perfetto.dev\n"
+          "  --timeline FILE     what this rank did, for ui.perfetto.dev; needs SHOUTER_TIMELINE to be set\n"
           "In file names %r is replaced by the rank.\n\n"
           "examples:\n"
           "  trainer --single --data digits.csv\n"
