@@ -192,9 +192,9 @@ fn run(seed: u64) -> Totals {
             Host { stack, sink, unsent: Vec::new(), tokens: 0 }
         })
         .collect();
-    for from in 0..count {
+    for (from, host) in hosts.iter_mut().enumerate() {
         for to in (0..count).filter(|&to| to != from) {
-            let max_payload = hosts[from].stack.max_rud_payload(address(to), 16).unwrap();
+            let max_payload = host.stack.max_rud_payload(address(to), 16).unwrap();
             let params = SessionParams {
                 local_tag: tag(to, from),
                 remote_tag: tag(from, to),
@@ -205,7 +205,7 @@ fn run(seed: u64) -> Totals {
                 paths: 1 + (seed % 4) as u16,
                 max_payload,
             };
-            let session = hosts[from].stack.rud_mut().open(Instant::ZERO, params).unwrap();
+            let session = host.stack.rud_mut().open(Instant::ZERO, params).unwrap();
             for number in 0..per_pair {
                 let len =
                     if rng.random() { rng.random_range(0..=max_payload) } else { rng.random_range(0..64) };
@@ -216,7 +216,7 @@ fn run(seed: u64) -> Totals {
                     offset: rng.random_range(0..=SOURCE.len() - len) as u32,
                     len: len as u32,
                 };
-                hosts[from].unsent.push((session, message));
+                host.unsent.push((session, message));
             }
         }
     }

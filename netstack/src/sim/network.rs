@@ -77,7 +77,9 @@ struct Line {
 impl Line {
     /// Forgets frames that have left.
     fn advance(&mut self, now: Instant) {
-        while self.leaving.pop_front_if(|at| *at <= now).is_some() {}
+        while self.leaving.front().is_some_and(|at| *at <= now) {
+            self.leaving.pop_front();
+        }
     }
 
     /// Puts a frame on the line; returns when it has left.
@@ -322,7 +324,11 @@ impl Device for SimDevice {
         for count in 0..budget {
             let mut fabric = self.fabric.borrow_mut();
             fabric.advance(now);
-            let Some((_, frame)) = fabric.hosts[self.index].inbox.pop_front_if(|(at, _)| *at <= now) else {
+            let inbox = &mut fabric.hosts[self.index].inbox;
+            if inbox.front().is_none_or(|(at, _)| *at > now) {
+                return count;
+            }
+            let Some((_, frame)) = inbox.pop_front() else {
                 return count;
             };
             // Not borrowed while the sink runs.

@@ -437,6 +437,11 @@ impl<D: Device> Stack<D> {
         self.ports.get(port.0).map_or_else(DeviceCounters::default, |port| port.device.counters())
     }
 
+    /// A port's device, to be driven past the stack: a bench of the bare link does.
+    pub fn device_mut(&mut self, port: PortId) -> Option<&mut D> {
+        self.ports.get_mut(port.0).map(|port| &mut port.device)
+    }
+
     /// A port's device.
     pub fn device(&self, port: PortId) -> Option<&D> {
         self.ports.get(port.0).map(|port| &port.device)

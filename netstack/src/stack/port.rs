@@ -290,8 +290,10 @@ impl<D: Device> Port<D> {
             return;
         }
         let iface = &mut self.iface;
-        while let Some((_, slot)) = iface.in_flight.pop_front_if(|(number, _)| *number < iface.sent) {
-            iface.scratch.release(slot);
+        while iface.in_flight.front().is_some_and(|(number, _)| *number < iface.sent) {
+            if let Some((_, slot)) = iface.in_flight.pop_front() {
+                iface.scratch.release(slot);
+            }
         }
     }
 

@@ -23,7 +23,7 @@ impl Sum {
     /// The sum continued over `bytes`.
     #[inline]
     #[must_use]
-    pub fn add(self, bytes: &[u8]) -> Self {
+    pub fn over(self, bytes: &[u8]) -> Self {
         let piece = sum_words(bytes);
         //= RFC 1071 section 2 (B): a piece at an odd offset contributes its sum with the two bytes swapped.
         let piece = if self.odd { u64::from(fold(piece).swap_bytes()) } else { piece };
@@ -54,7 +54,7 @@ impl Sum {
 /// The checksum over one piece of bytes.
 #[inline]
 pub fn checksum(bytes: &[u8]) -> u16 {
-    Sum::new().add(bytes).finish()
+    Sum::new().over(bytes).finish()
 }
 
 /// The checksum after one 16-bit word under it changed from `old` to `new`.
@@ -75,7 +75,7 @@ pub fn pseudo_header(source: [u8; 4], destination: [u8; 4], protocol: u8, len: u
     bytes[4..8].copy_from_slice(&destination);
     bytes[9] = protocol;
     bytes[10..].copy_from_slice(&len.to_be_bytes());
-    Sum::new().add(&bytes)
+    Sum::new().over(&bytes)
 }
 
 #[inline]

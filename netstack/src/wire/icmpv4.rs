@@ -34,7 +34,7 @@ impl<'a> Echo<'a> {
     /// [`Malformed::Truncated`] below 8 bytes, [`Malformed::Checksum`], [`Malformed::Unsupported`] for other types.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, Malformed> {
         let (header, data) = bytes.split_first_chunk::<HEADER_LEN>().ok_or(Malformed::Truncated)?;
-        if !checksum::Sum::new().add(bytes).is_valid() {
+        if !checksum::Sum::new().over(bytes).is_valid() {
             return Err(Malformed::Checksum);
         }
         let kind = match (header[0], header[1]) {
@@ -59,7 +59,7 @@ impl<'a> Echo<'a> {
         };
         out[4..6].copy_from_slice(&self.identifier.to_be_bytes());
         out[6..].copy_from_slice(&self.sequence.to_be_bytes());
-        let sum = checksum::Sum::new().add(&out).add(self.data).finish();
+        let sum = checksum::Sum::new().over(&out).over(self.data).finish();
         out[2..4].copy_from_slice(&sum.to_be_bytes());
         out
     }

@@ -85,8 +85,8 @@ impl<'a> Packet<'a> {
     #[inline]
     pub fn checksum_ok(&self) -> bool {
         //= RFC 1122 section 3.2.1.2: the header checksum of every received datagram is verified.
-        let sum = checksum::Sum::new().add(self.header);
-        if self.options.is_empty() { sum.is_valid() } else { sum.add(self.options).is_valid() }
+        let sum = checksum::Sum::new().over(self.header);
+        if self.options.is_empty() { sum.is_valid() } else { sum.over(self.options).is_valid() }
     }
 
     /// Where the packet comes from.

@@ -152,7 +152,7 @@ proptest! {
         bytes in proptest::collection::vec(any::<u8>(), 0..300), a in 0usize..300, b in 0usize..300,
     ) {
         let (a, b) = (a.min(b).min(bytes.len()), a.max(b).min(bytes.len()));
-        let sum = checksum::Sum::new().add(&bytes[..a]).add(&bytes[a..b]).add(&bytes[b..]);
+        let sum = checksum::Sum::new().over(&bytes[..a]).over(&bytes[a..b]).over(&bytes[b..]);
         prop_assert_eq!(sum.finish(), reference_checksum(&bytes));
     }
 

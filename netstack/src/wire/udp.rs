@@ -59,8 +59,8 @@ impl<'a> Datagram<'a> {
         }
         let len = (self.payload.len() + HEADER_LEN) as u16;
         checksum::pseudo_header(source.octets(), destination.octets(), 17, len)
-            .add(self.header)
-            .add(self.payload)
+            .over(self.header)
+            .over(self.payload)
             .is_valid()
     }
 
@@ -122,9 +122,9 @@ impl Repr {
     ) -> [u8; HEADER_LEN] {
         let mut out = self.emit();
         let len = self.payload_len + HEADER_LEN as u16;
-        let mut sum = checksum::pseudo_header(source.octets(), destination.octets(), 17, len).add(&out);
+        let mut sum = checksum::pseudo_header(source.octets(), destination.octets(), 17, len).over(&out);
         for piece in payload {
-            sum = sum.add(piece);
+            sum = sum.over(piece);
         }
         //= RFC 768: a computed checksum of zero is transmitted as all ones.
         let sum = match sum.finish() {
