@@ -107,7 +107,7 @@ fn ports_are_read_from_toml_and_from_json() {
         mtu: Some(9000),
     };
     for text in [toml, json] {
-        assert_eq!(two_ranks(&[("SHOUTER_PORTS", text)]).unwrap().ports, [expected.clone()]);
+        assert_eq!(two_ranks(&[("SHOUTER_PORTS", text)]).unwrap().ports, std::slice::from_ref(&expected));
     }
     with_file(
         "ports",

@@ -10,4 +10,17 @@
 //! wire sees addresses and the names of tensors, but can neither take part nor change a byte unseen, and the
 //! session's secret is derived at both ends and never sent.
 
+mod codec;
+mod conn;
+pub mod error;
+mod frame;
+mod guest;
+mod handshake;
+pub mod hello;
+mod host;
 pub mod key;
+pub mod link;
+pub mod rendezvous;
+pub mod roster;
+mod strangers;
+mod sys;

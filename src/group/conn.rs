@@ -1,0 +1,136 @@
+//! A TCP connection that never blocks: what has come, and what has yet to go.
+
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd};
+
+use super::frame::{FrameError, Framer, HEADER_LEN, Kind};
+
+/// How much is read from a connection before the others have their turn, in bytes.
+const READ_AT_ONCE: usize = 256 * 1024;
+
+/// A connection with its two buffers.
+pub(super) struct Conn {
+    stream: TcpStream,
+    peer: SocketAddr,
+    /// What has come and is not yet taken.
+    pub(super) inbox: Vec<u8>,
+    outbox: Vec<u8>,
+    written: usize,
+}
+
+/// Whether the peer may still send.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum End {
+    Open,
+    Closed,
+}
+
+impl Conn {
+    pub(super) fn new(stream: TcpStream, peer: SocketAddr) -> io::Result<Self> {
+        stream.set_nonblocking(true)?;
+        stream.set_nodelay(true)?;
+        Ok(Self { stream, peer, inbox: Vec::new(), outbox: Vec::new(), written: 0 })
+    }
+
+    pub(super) fn peer(&self) -> SocketAddr {
+        self.peer
+    }
+
+    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
+    }
+
+    pub(super) fn has_output(&self) -> bool {
+        self.written < self.outbox.len()
+    }
+
+    /// Reads what is there, as long as the inbox holds less than `limit` bytes. The buffer grows with what comes, not with
+    /// what the peer announces.
+    pub(super) fn read(&mut self, limit: usize) -> io::Result<End> {
+        let mut chunk = [0u8; 16 * 1024];
+        let mut budget = READ_AT_ONCE;
+        while self.inbox.len() < limit && budget > 0 {
+            let room = (limit - self.inbox.len()).min(chunk.len()).min(budget);
+            match self.stream.read(&mut chunk[..room]) {
+                Ok(0) => return Ok(End::Closed),
+                Ok(read) => {
+                    self.inbox.extend_from_slice(&chunk[..read]);
+                    budget -= read;
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(End::Open)
+    }
+
+    /// Reads what is there and throws it away.
+    pub(super) fn discard(&mut self) -> io::Result<End> {
+        self.inbox.clear();
+        let end = self.read(READ_AT_ONCE);
+        self.inbox.clear();
+        end
+    }
+
+    /// Puts bytes behind what has yet to go.
+    pub(super) fn queue(&mut self, bytes: &[u8]) {
+        if !self.has_output() {
+            self.outbox.clear();
+            self.written = 0;
+        }
+        self.outbox.extend_from_slice(bytes);
+    }
+
+    /// Writes what the connection takes.
+    pub(super) fn flush(&mut self) -> io::Result<()> {
+        while self.has_output() {
+            match self.stream.write(&self.outbox[self.written..]) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(written) => self.written += written,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        if !self.has_output() {
+            self.outbox = Vec::new();
+            self.written = 0;
+        }
+        Ok(())
+    }
+}
+
+/// A connection whose two ends have proved themselves.
+pub(super) struct Trusted {
+    pub(super) conn: Conn,
+    framer: Framer,
+}
+
+impl Trusted {
+    pub(super) fn new(conn: Conn, framer: Framer) -> Self {
+        Self { conn, framer }
+    }
+
+    /// The connection and its framer, apart.
+    pub(super) fn into_parts(self) -> (Conn, Framer) {
+        (self.conn, self.framer)
+    }
+
+    /// Puts a message behind what has yet to go.
+    pub(super) fn queue(&mut self, kind: Kind, payload: &[u8]) {
+        let bytes = self.framer.seal(kind, payload);
+        self.conn.queue(&bytes);
+    }
+
+    /// The next message with a payload of at most `limit` bytes, if one is whole.
+    pub(super) fn next(&mut self, limit: usize) -> Result<Option<(Kind, Vec<u8>)>, FrameError> {
+        self.framer.open(&mut self.conn.inbox, limit)
+    }
+
+    /// Reads what one message of `limit` bytes may need.
+    pub(super) fn read(&mut self, limit: usize) -> io::Result<End> {
+        self.conn.read(HEADER_LEN + limit)
+    }
+}

@@ -1,0 +1,332 @@
+//! Why a group did not come together, or fell apart during set-up.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use super::key::KeyError;
+
+/// How many missing ranks a message names.
+const NAMED: usize = 16;
+
+/// Ranks that did not arrive. A large set names its first few and its number.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Missing {
+    /// The first of them, in order.
+    pub ranks: Vec<u32>,
+    /// How many there are in all.
+    pub total: u32,
+}
+
+impl Missing {
+    /// From all of the missing ranks, in order.
+    pub fn of(ranks: impl Iterator<Item = u32>) -> Self {
+        let mut missing = Self { ranks: Vec::new(), total: 0 };
+        for rank in ranks {
+            if missing.ranks.len() < NAMED {
+                missing.ranks.push(rank);
+            }
+            missing.total += 1;
+        }
+        missing
+    }
+}
+
+impl fmt::Display for Missing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.total == 1 { "rank " } else { "ranks " })?;
+        for (index, rank) in self.ranks.iter().enumerate() {
+            write!(f, "{}{rank}", if index == 0 { "" } else { ", " })?;
+        }
+        if self.total as usize > self.ranks.len() {
+            write!(f, " and others ({} in all)", self.total)?;
+        }
+        Ok(())
+    }
+}
+
+/// What rank 0 found wrong with a rank that holds the job's key. It travels to whom it concerns.
+#[derive(Debug, Clone, PartialEq, Error, Serialize, Deserialize)]
+#[non_exhaustive]
+pub enum Refusal {
+    /// The rank belongs to another job; this one goes on.
+    #[error(
+        "the rendezvous belongs to job `{job}`, not to this rank's job: two jobs use one address and port; give each \
+         its own SHOUTER_PORT, or the ranks of one job the same SHOUTER_JOB"
+    )]
+    AnotherJob {
+        /// The job that the rendezvous serves.
+        job: String,
+    },
+    /// Another version of the rendezvous protocol.
+    #[error(
+        "the process at {address} speaks version {theirs} of the rendezvous and rank 0 speaks {ours}; install the same \
+         release of shouter on every host"
+    )]
+    Version {
+        /// The rank's address, as rank 0 sees it.
+        address: SocketAddr,
+        /// Its version.
+        theirs: u32,
+        /// Rank 0's version.
+        ours: u32,
+    },
+    /// Two processes say that they are the same rank; the first stays.
+    #[error(
+        "rank {rank} is here already, from {first}, and {second} says that it is rank {rank} too; give each process its \
+         own SHOUTER_RANK (or RANK), and end what an earlier start left behind"
+    )]
+    DuplicateRank {
+        /// The rank.
+        rank: u32,
+        /// Who came first.
+        first: String,
+        /// Who came second.
+        second: SocketAddr,
+    },
+    /// Ranks disagree on the size of the job.
+    #[error(
+        "rank {rank} says that the job has {theirs} ranks, rank 0 says {ours}; give every rank the same SHOUTER_SIZE (or \
+         WORLD_SIZE)"
+    )]
+    Size {
+        /// Who disagrees.
+        rank: u32,
+        /// Its size.
+        theirs: u32,
+        /// Rank 0's size.
+        ours: u32,
+    },
+    /// Ranks disagree on the plan: schedules, slices, channels.
+    #[error(
+        "rank {rank} has plan {theirs} and rank 0 has plan {ours}; give every rank the same configuration, above all \
+         SHOUTER_CHANNEL_NUM and SHOUTER_TRANSPORT"
+    )]
+    Plan {
+        /// Who disagrees.
+        rank: u32,
+        /// The beginning of its plan's digest.
+        theirs: String,
+        /// The beginning of rank 0's.
+        ours: String,
+    },
+    /// The ranks do not fill hosts in blocks.
+    #[error(
+        "rank {rank} cannot be where it says: {what}; ranks fill hosts in blocks, as `shouter run` and torchrun number them"
+    )]
+    Place {
+        /// Who.
+        rank: u32,
+        /// What does not fit.
+        what: String,
+    },
+    /// Ranks did not arrive in time.
+    #[error(
+        "{missing} did not arrive within {seconds} s: check that they were started, that they reach {meeting}, and that \
+         they have the same key, job and SHOUTER_PORT{refused}"
+    )]
+    Missing {
+        /// Who.
+        missing: Missing,
+        /// How long they were waited for.
+        seconds: f64,
+        /// Where rank 0 waited for them.
+        meeting: String,
+        /// What was refused in the meantime, for a reader.
+        refused: String,
+    },
+    /// What all ranks say about themselves is too large to be passed on.
+    #[error(
+        "the ranks' hellos have {len} bytes together, and at most {limit} are passed on; register fewer tensors before joining"
+    )]
+    TooLarge {
+        /// The sum, in bytes.
+        len: usize,
+        /// The limit, in bytes.
+        limit: usize,
+    },
+}
+
+impl Refusal {
+    /// Whether the job cannot go on without what was refused.
+    pub(super) fn ends_the_job(&self) -> bool {
+        !matches!(self, Self::AnotherJob { .. } | Self::DuplicateRank { .. })
+    }
+}
+
+/// Why [`join`](super::rendezvous::join) failed.
+#[derive(Debug, Clone, Error, PartialEq)]
+#[non_exhaustive]
+pub enum JoinError {
+    /// This rank's own words cannot be sent.
+    #[error(
+        "this rank's hello has {len} bytes, and at most {limit} are allowed; register fewer tensors before joining"
+    )]
+    HelloTooLarge {
+        /// Its length, in bytes.
+        len: usize,
+        /// The limit, in bytes.
+        limit: usize,
+    },
+    /// The configuration names no such place.
+    #[error("rank {rank} of {size} cannot be; ranks count from 0 to size - 1")]
+    NoSuchRank {
+        /// This rank.
+        rank: u32,
+        /// The size of the job.
+        size: u32,
+    },
+    /// Rank 0 cannot listen.
+    #[error(
+        "rank 0 cannot listen on {host} port {port}: {why}; choose a free port with SHOUTER_PORT, the same on every rank \
+         (with torchrun it is MASTER_PORT + 1)"
+    )]
+    CannotListen {
+        /// The host, as configured.
+        host: String,
+        /// The port.
+        port: u16,
+        /// The system's reason.
+        why: String,
+    },
+    /// Rank 0 cannot be reached.
+    #[error(
+        "rank {rank} did not reach rank 0 at {host} port {port} within {seconds} s: {why}; check that rank 0 was started, that \
+         SHOUTER_ADDR (or MASTER_ADDR) is its address and SHOUTER_PORT (or MASTER_PORT + 1) its port, and that no \
+         firewall stands between"
+    )]
+    Unreachable {
+        /// This rank.
+        rank: u32,
+        /// The host, as configured.
+        host: String,
+        /// The port.
+        port: u16,
+        /// How long it was tried.
+        seconds: f64,
+        /// The reason of the last attempt.
+        why: String,
+    },
+    /// Something else answers at rank 0's address.
+    #[error(
+        "{address} answers, but not as rank 0 of a shouter job: another program owns that port; choose a free one with \
+         SHOUTER_PORT, the same on every rank"
+    )]
+    NotShouter {
+        /// Where.
+        address: SocketAddr,
+    },
+    /// The two ends have different keys.
+    #[error(
+        "rank {rank} and the rendezvous at {address} have different keys; set SHOUTER_KEY (or SHOUTER_KEY_FILE) to the same key \
+         on every rank, and check that no other job uses that port"
+    )]
+    WrongKey {
+        /// This rank.
+        rank: u32,
+        /// Where.
+        address: SocketAddr,
+    },
+    /// Rank 0 says why the job, or this rank, cannot go on.
+    #[error("{0}")]
+    Refused(Refusal),
+    /// The system has no randomness.
+    #[error(transparent)]
+    Randomness(KeyError),
+    /// The system refused something that it should not.
+    #[error("the rendezvous failed: {what}: {why}")]
+    System {
+        /// What was tried.
+        what: &'static str,
+        /// The system's reason.
+        why: String,
+    },
+}
+
+impl From<JoinError> for crate::error::Error {
+    fn from(error: JoinError) -> Self {
+        Self::Join(error.to_string())
+    }
+}
+
+/// Why an exchange over the [`ControlLink`](super::link::ControlLink) failed. The link is of no use after it; every call
+/// returns the first error again.
+#[derive(Debug, Clone, Error, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub enum ExchangeError {
+    /// Ranks did not arrive in time.
+    #[error(
+        "{missing} did not come to the exchange of {tag} within {waited:?}: check that every rank registers the same tensors \
+         and makes the same calls in the same order, and look at the missing ranks' logs"
+    )]
+    Missing {
+        /// What was exchanged.
+        tag: String,
+        /// Who.
+        missing: Missing,
+        /// How long they were waited for.
+        waited: Duration,
+    },
+    /// A rank's connection closed.
+    #[error("rank {rank} left during the exchange of {tag} ({why}); look at its log, and restart the job")]
+    Left {
+        /// What was exchanged.
+        tag: String,
+        /// Who.
+        rank: u32,
+        /// How its absence showed.
+        why: String,
+    },
+    /// Ranks exchange different things.
+    #[error(
+        "rank {rank} exchanges {found} where rank 0 exchanges {expected}: let every rank make the same calls in the same \
+         order"
+    )]
+    Mismatch {
+        /// Who differs.
+        rank: u32,
+        /// What rank 0 exchanges.
+        expected: String,
+        /// What the rank exchanges.
+        found: String,
+    },
+    /// More than an exchange carries.
+    #[error(
+        "the exchange of {tag} has {len} bytes, and at most {limit} are carried; register fewer tensors at once"
+    )]
+    TooLarge {
+        /// What was exchanged.
+        tag: String,
+        /// Its length, in bytes.
+        len: usize,
+        /// The limit, in bytes.
+        limit: usize,
+    },
+    /// A message that is not authentic or has no meaning.
+    #[error(
+        "rank {rank} sent something without meaning during the exchange of {tag}; check that all hosts run the same release"
+    )]
+    Malformed {
+        /// What was exchanged.
+        tag: String,
+        /// Who.
+        rank: u32,
+    },
+    /// The system refused something that it should not.
+    #[error("the exchange of {tag} failed: {why}")]
+    System {
+        /// What was exchanged.
+        tag: String,
+        /// The system's reason.
+        why: String,
+    },
+}
+
+impl From<ExchangeError> for crate::error::Error {
+    fn from(error: ExchangeError) -> Self {
+        Self::Join(error.to_string())
+    }
+}

@@ -1,0 +1,226 @@
+//! The side of every rank but 0: find rank 0, prove oneself, say hello, wait for the roster.
+//!
+//! Whatever looks temporary (nobody listens yet, the connection breaks, no answer) is tried again until the deadline; what
+//! cannot get better by itself (another key, another job, another program on the port) is returned at once.
+
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
+use std::time::{Duration, Instant};
+
+use super::codec::{Malformed, Reader};
+use super::conn::{Conn, End, Trusted};
+use super::error::{JoinError, Missing, Refusal};
+use super::frame::{Framer, Kind, MAX_PAYLOAD};
+use super::handshake::{Connector, OPENING_LEN, Stranger, VERDICT_LEN, VERSION};
+use super::hello::Hello;
+use super::host::SILENCE;
+use super::key::random;
+use super::rendezvous::RendezvousConfig;
+use super::roster::Roster;
+use super::sys;
+
+/// How long one attempt to connect and to prove oneself may take.
+const ATTEMPT: Duration = Duration::from_secs(5);
+/// Pauses between attempts grow from this...
+const FIRST_PAUSE: Duration = Duration::from_millis(10);
+/// ...to this.
+const LONGEST_PAUSE: Duration = Duration::from_millis(500);
+
+/// Why an attempt came to nothing.
+enum Setback {
+    /// It may work the next time.
+    Retry(String),
+    /// It will not.
+    Give(JoinError),
+}
+
+/// Joins, and returns the roster and the connection to rank 0.
+pub(super) fn join(config: &RendezvousConfig, hello: &Hello) -> Result<(Roster, Trusted), JoinError> {
+    let until = Instant::now() + config.deadline;
+    let mut pause = FIRST_PAUSE;
+    let mut waiting_for = None;
+    loop {
+        let why = match attempt(config, hello, until, &mut waiting_for) {
+            Ok(joined) => return Ok(joined),
+            Err(Setback::Give(error)) => return Err(error),
+            Err(Setback::Retry(why)) => why,
+        };
+        tracing::debug!(%why, "rank 0 cannot be reached yet");
+        // The pause ends before the deadline or is the end: an attempt without time would only blur the reason.
+        let left = until.saturating_duration_since(Instant::now());
+        if left <= pause {
+            std::thread::sleep(left);
+            return Err(too_late(config, hello.rank, why, waiting_for));
+        }
+        std::thread::sleep(pause);
+        pause = (pause * 2).min(LONGEST_PAUSE);
+    }
+}
+
+fn too_late(config: &RendezvousConfig, rank: u32, why: String, waiting_for: Option<Missing>) -> JoinError {
+    let RendezvousConfig { host, port, deadline, .. } = config;
+    let seconds = deadline.as_secs_f64();
+    match waiting_for {
+        Some(missing) => JoinError::Refused(Refusal::Missing {
+            missing,
+            seconds,
+            meeting: format!("{host} port {port}"),
+            refused: String::new(),
+        }),
+        None => JoinError::Unreachable { rank, host: host.clone(), port: *port, seconds, why },
+    }
+}
+
+fn attempt(
+    config: &RendezvousConfig,
+    hello: &Hello,
+    until: Instant,
+    waiting_for: &mut Option<Missing>,
+) -> Result<(Roster, Trusted), Setback> {
+    let (stream, address) = connect(config, until).map_err(Setback::Retry)?;
+    let framer = prove(config, hello.rank, &stream, address, until)?;
+    let retry = |error: io::Error| Setback::Retry(error.to_string());
+    let mut host = Trusted::new(Conn::new(stream, address).map_err(retry)?, framer);
+    host.queue(Kind::Hello, &hello.encode());
+    *waiting_for = None;
+    let mut heard = Instant::now();
+    loop {
+        let flushed = host.conn.flush();
+        let end = host.read(MAX_PAYLOAD).map_err(retry)?;
+        let meaningless = || Setback::Retry("rank 0 sent something without meaning".into());
+        while let Some((kind, payload)) = host.next(MAX_PAYLOAD).map_err(|_| meaningless())? {
+            match kind {
+                Kind::Waiting => {
+                    *waiting_for = Some(decode_missing(&payload).map_err(|_| meaningless())?);
+                    heard = Instant::now();
+                }
+                Kind::Roster => {
+                    let roster =
+                        Roster::decode(&payload, &config.job, &config.key).map_err(|_| meaningless())?;
+                    if roster.members.len() != hello.size as usize {
+                        return Err(meaningless());
+                    }
+                    return Ok((roster, host));
+                }
+                Kind::Refused => {
+                    let refusal = serde_json::from_slice(&payload).map_err(|_| meaningless())?;
+                    return Err(Setback::Give(JoinError::Refused(refusal)));
+                }
+                Kind::Hello | Kind::Part | Kind::Parts | Kind::Failed => return Err(meaningless()),
+            }
+        }
+        // Only now: a reason that rank 0 gave before it closed has been read.
+        flushed.map_err(retry)?;
+        if end == End::Closed {
+            *waiting_for = None;
+            return Err(Setback::Retry("rank 0 closed the connection before all ranks were there".into()));
+        }
+        let until = until.max(heard + SILENCE);
+        if Instant::now() >= until {
+            return Err(Setback::Retry("it was reached, and not all ranks came".into()));
+        }
+        sys::wait(&[(host.conn.fd(), host.conn.has_output())], until).map_err(retry)?;
+    }
+}
+
+/// Connects to the first address of the host that answers.
+fn connect(config: &RendezvousConfig, until: Instant) -> Result<(TcpStream, SocketAddr), String> {
+    let addresses = (config.host.as_str(), config.port)
+        .to_socket_addrs()
+        .map_err(|error| format!("the name `{}` cannot be resolved: {error}", config.host))?;
+    let mut why = format!("the name `{}` has no address", config.host);
+    for address in addresses {
+        let left = until.saturating_duration_since(Instant::now()).min(ATTEMPT);
+        if left.is_zero() {
+            break;
+        }
+        match TcpStream::connect_timeout(&address, left) {
+            // On loopback, a port that nobody listens on can be connected to itself (RFC 9293 section 3.5: simultaneous
+            // open), when the kernel happens to choose it as the source.
+            Ok(stream) if stream.local_addr().ok() == Some(address) => {
+                why = "nobody listens there yet".into()
+            }
+            Ok(stream) => return Ok((stream, address)),
+            Err(error) => why = format!("{address}: {error}"),
+        }
+    }
+    Err(why)
+}
+
+/// The handshake, with the time of one attempt.
+fn prove(
+    config: &RendezvousConfig,
+    rank: u32,
+    stream: &TcpStream,
+    address: SocketAddr,
+    until: Instant,
+) -> Result<Framer, Setback> {
+    let until = until.min(Instant::now() + ATTEMPT);
+    let retry = |error: io::Error| match error.kind() {
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
+            Setback::Retry(format!("{address} was reached and did not answer"))
+        }
+        _ => Setback::Retry(format!("{address} closed the connection ({error})")),
+    };
+    let strange = |stranger| match stranger {
+        Stranger::OtherProtocol => Setback::Give(JoinError::NotShouter { address }),
+        Stranger::WrongKey => Setback::Give(JoinError::WrongKey { rank, address }),
+    };
+    let nonce = random().map_err(|error| Setback::Give(JoinError::Randomness(error)))?;
+    let mut connector = Connector::new(VERSION, nonce);
+    let mut stream = Timed { stream, until };
+    stream.write_all(connector.opening()).map_err(retry)?;
+    let mut opening = [0; OPENING_LEN];
+    // A foreign server shows itself in its first bytes and may send no more.
+    stream.read_exact(&mut opening[..8]).map_err(retry)?;
+    if !Connector::plausible(&opening[..8]) {
+        return Err(strange(Stranger::OtherProtocol));
+    }
+    stream.read_exact(&mut opening[8..]).map_err(retry)?;
+    let proof = connector.prove(&config.key, &config.job, &opening).map_err(strange)?;
+    stream.write_all(&proof).map_err(retry)?;
+    let mut verdict = [0; VERDICT_LEN];
+    stream.read_exact(&mut verdict).map_err(retry)?;
+    connector.conclude(&config.key, &verdict).map_err(strange)
+}
+
+/// A stream on which every call ends at one time.
+struct Timed<'a> {
+    stream: &'a TcpStream,
+    until: Instant,
+}
+
+impl Timed<'_> {
+    fn left(&self) -> io::Result<Option<Duration>> {
+        let left = self.until.saturating_duration_since(Instant::now());
+        if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(Some(left)) }
+    }
+}
+
+impl Read for Timed<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.stream.set_read_timeout(self.left()?)?;
+        self.stream.read(buffer)
+    }
+}
+
+impl Write for Timed<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.stream.set_write_timeout(self.left()?)?;
+        self.stream.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// The inverse of rank 0's `encode_missing`.
+pub(super) fn decode_missing(bytes: &[u8]) -> Result<Missing, Malformed> {
+    let mut reader = Reader::new(bytes);
+    let total = reader.u32()?;
+    let count = reader.count(4)?;
+    let ranks = (0..count).map(|_| reader.u32()).collect::<Result<_, _>>()?;
+    reader.end()?;
+    Ok(Missing { ranks, total })
+}

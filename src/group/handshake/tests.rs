@@ -1,0 +1,90 @@
+use super::*;
+use crate::group::frame::Kind;
+
+fn key(byte: u8) -> Key {
+    Key::from_secret([byte; 32])
+}
+
+struct Ends {
+    listener: Listener,
+    connector: Connector,
+}
+
+fn ends() -> Ends {
+    Ends { listener: Listener::new(VERSION, [1; 32]), connector: Connector::new(VERSION, [2; 32]) }
+}
+
+/// Runs a handshake and returns what each end concludes.
+fn shake(
+    listener_key: &Key,
+    connector_key: &Key,
+    jobs: [&str; 2],
+) -> (Option<Guest>, Result<Framer, Stranger>) {
+    let Ends { mut listener, mut connector } = ends();
+    let Ok(Answer::Send(theirs)) = listener.step(listener_key, jobs[0], connector.opening()) else {
+        panic!("an opening is answered")
+    };
+    let proof = connector.prove(connector_key, jobs[1], &theirs).unwrap();
+    match listener.step(listener_key, jobs[0], &proof).unwrap() {
+        Answer::Welcome(verdict, guest) => (Some(guest), connector.conclude(connector_key, &verdict)),
+        Answer::Refuse(verdict) => (None, connector.conclude(connector_key, &verdict)),
+        Answer::Send(_) => panic!("the second step decides"),
+    }
+}
+
+#[test]
+fn two_holders_of_the_key_can_talk() {
+    let (guest, framer) = shake(&key(1), &key(1), ["a", "a"]);
+    let (mut guest, mut framer) = (guest.unwrap(), framer.unwrap());
+    assert!(guest.same_job && guest.version == VERSION);
+    let mut wire = framer.seal(Kind::Hello, b"up");
+    assert_eq!(guest.framer.open(&mut wire, 100), Ok(Some((Kind::Hello, b"up".to_vec()))));
+    let mut wire = guest.framer.seal(Kind::Roster, b"down");
+    assert_eq!(framer.open(&mut wire, 100), Ok(Some((Kind::Roster, b"down".to_vec()))));
+}
+
+#[test]
+fn another_key_is_refused_on_both_ends() {
+    let (guest, framer) = shake(&key(1), &key(2), ["a", "a"]);
+    assert!(guest.is_none());
+    assert_eq!(framer.err(), Some(Stranger::WrongKey));
+}
+
+#[test]
+fn another_job_with_the_same_key_is_told_apart() {
+    let (guest, _) = shake(&key(1), &key(1), ["a", "b"]);
+    assert!(!guest.unwrap().same_job);
+}
+
+#[test]
+fn a_false_listener_cannot_prove_itself() {
+    let Ends { connector: mut honest, .. } = ends();
+    let theirs = opening(LISTENER_MAGIC, VERSION, &[9; 32]);
+    let proof = honest.prove(&key(1), "a", &theirs).unwrap();
+    // It returns the connector's own proof, having no other.
+    let mut verdict = [ACCEPTED; VERDICT_LEN];
+    verdict[1..].copy_from_slice(&proof[TAG_LEN..]);
+    assert_eq!(honest.conclude(&key(1), &verdict).err(), Some(Stranger::WrongKey));
+}
+
+#[test]
+fn a_recorded_proof_is_of_no_use_for_another_nonce() {
+    let Ends { mut listener, mut connector } = ends();
+    let Ok(Answer::Send(theirs)) = listener.step(&key(1), "a", connector.opening()) else { panic!() };
+    let proof = connector.prove(&key(1), "a", &theirs).unwrap();
+    let mut later = Listener::new(VERSION, [3; 32]);
+    let Ok(Answer::Send(_)) = later.step(&key(1), "a", connector.opening()) else { panic!() };
+    assert!(matches!(later.step(&key(1), "a", &proof), Ok(Answer::Refuse(_))));
+}
+
+#[test]
+fn a_foreign_protocol_is_seen_at_its_first_byte() {
+    let Ends { mut listener, mut connector } = ends();
+    assert!(!listener.plausible(b"G"));
+    assert!(listener.plausible(b"") && listener.plausible(b"SHOU"));
+    assert!(!listener.plausible(b"SHOUTER\x02"), "another listener");
+    let http = [b"GET / HTTP/1.1\r\n".to_vec(), vec![b' '; 64]].concat();
+    assert_eq!(listener.step(&key(1), "a", &http[..OPENING_LEN]).err(), Some(Stranger::OtherProtocol));
+    let foreign: Opening = http[..OPENING_LEN].try_into().unwrap();
+    assert_eq!(connector.prove(&key(1), "a", &foreign).err(), Some(Stranger::OtherProtocol));
+}

@@ -1,0 +1,484 @@
+//! Rank 0's side of the rendezvous: the door, and who waits behind it.
+//!
+//! One thread serves every connection without blocking on any. A connection is *pending* until its proof holds and its hello
+//! is taken; it then is the *member* of its rank. Pending connections are few and short-lived: at most [`slots`] of them,
+//! each for at most five seconds, the oldest turned away when one too many comes. So a scan, a flood or a peer that
+//! sends a byte a second costs a slot for a moment and never the join. A flood that is faster than an honest
+//! handshake can delay an honest rank, which tries again until its deadline.
+
+use std::net::{IpAddr, SocketAddr, TcpListener, ToSocketAddrs};
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+use std::{io, mem};
+
+use super::codec::Writer;
+use super::conn::{Conn, End, Trusted};
+use super::error::{JoinError, Missing, Refusal};
+use super::frame::{FrameError, Kind, MAX_PAYLOAD};
+use super::handshake::{Answer, Listener as Handshake, Stranger, VERSION};
+use super::hello::{Hello, MAX_HELLO};
+use super::key::random;
+use super::rendezvous::RendezvousConfig;
+use super::roster::Roster;
+use super::strangers::Strangers;
+use super::sys;
+
+/// How long a connection may take to prove itself and to say its hello.
+const HANDSHAKE: Duration = Duration::from_secs(5);
+/// How often those who wait are told who is missing.
+const PROGRESS: Duration = Duration::from_millis(500);
+/// How long a last message may take to leave.
+const FAREWELL: Duration = Duration::from_secs(2);
+/// A rank whose time is up stays for as long as it hears from rank 0 this often: rank 0's time will be up too, and its
+/// verdict is the same for all.
+pub(super) const SILENCE: Duration = Duration::from_secs(2);
+
+/// How many connections may be pending at once in a job of `size` ranks.
+fn slots(size: u32) -> usize {
+    64.max(2 * size as usize)
+}
+
+/// A connection at the door.
+struct Pending {
+    conn: Conn,
+    stage: Stage,
+    until: Instant,
+}
+
+enum Stage {
+    /// It has yet to prove that it holds the key.
+    Strange(Handshake),
+    /// It holds the key; its hello is awaited.
+    Proved(Box<super::frame::Framer>),
+    /// It was told why not. What it still sends is thrown away until it closes: to close first would reset the
+    /// connection, and the reset could overtake the reason.
+    Leaving,
+}
+
+/// What becomes of a pending connection.
+enum Outcome {
+    Stay(Pending),
+    Drop,
+    Strange(&'static str),
+    Arrived(Trusted, Hello),
+    Refused(Trusted, Refusal),
+}
+
+/// The door of one join.
+struct Host<'a> {
+    config: &'a RendezvousConfig,
+    ours: Hello,
+    listener: TcpListener,
+    pending: Vec<Pending>,
+    members: Vec<Option<(Trusted, Hello)>>,
+    strangers: Strangers,
+    /// Said in the error when the time runs out: a rank that came twice leaves another one missing.
+    duplicate: Option<Refusal>,
+    slots: usize,
+}
+
+/// Waits for every other rank and returns the roster and their connections by rank (rank 0's own place is empty).
+pub(super) fn join(
+    config: &RendezvousConfig,
+    ours: Hello,
+) -> Result<(Roster, Vec<Option<Trusted>>), JoinError> {
+    let listener = listen(config)?;
+    let slots = slots(ours.size);
+    let members = (0..ours.size).map(|_| None).collect();
+    let mut host = Host {
+        config,
+        ours,
+        listener,
+        pending: Vec::new(),
+        members,
+        strangers: Strangers::default(),
+        duplicate: None,
+        slots,
+    };
+    match host.gather() {
+        Ok(()) => host.finish(),
+        Err(Failure::Refused(refusal)) => Err(host.fail(refusal)),
+        Err(Failure::System(what, error)) => Err(JoinError::System { what, why: error.to_string() }),
+    }
+}
+
+enum Failure {
+    Refused(Refusal),
+    System(&'static str, io::Error),
+}
+
+impl Host<'_> {
+    /// Serves the door until every rank is there.
+    fn gather(&mut self) -> Result<(), Failure> {
+        let begun = Instant::now();
+        let until = begun + self.config.deadline;
+        let mut next_progress = begun + PROGRESS;
+        while self.missing().total > 0 {
+            let now = Instant::now();
+            if now >= until {
+                return Err(Failure::Refused(self.too_late()));
+            }
+            if now >= next_progress {
+                self.tell_progress();
+                next_progress = now + PROGRESS;
+            }
+            let first_pending = self.pending.iter().map(|pending| pending.until).min();
+            let wake = until.min(next_progress).min(first_pending.unwrap_or(until));
+            let mut fds = vec![(self.listener.as_fd(), false)];
+            fds.extend(self.pending.iter().map(|pending| (pending.conn.fd(), pending.conn.has_output())));
+            fds.extend(self.members.iter().flatten().map(|(m, _)| (m.conn.fd(), m.conn.has_output())));
+            let ready = sys::wait(&fds, wake).map_err(|error| Failure::System("waiting for ranks", error))?;
+            let (door, rest) = ready.split_at(1);
+            let (at_door, inside) = rest.split_at(self.pending.len());
+            self.serve_members(inside);
+            self.serve_pending(at_door)?;
+            if door[0] {
+                self.accept()?;
+            }
+        }
+        Ok(())
+    }
+
+    fn missing(&self) -> Missing {
+        Missing::of((1..self.ours.size).filter(|rank| self.members[*rank as usize].is_none()))
+    }
+
+    fn too_late(&self) -> Refusal {
+        let mut refused = self.strangers.summary();
+        if let Some(duplicate) = &self.duplicate {
+            refused += &format!("; and {duplicate}");
+        }
+        Refusal::Missing {
+            missing: self.missing(),
+            seconds: self.config.deadline.as_secs_f64(),
+            meeting: format!("{} port {}", self.config.host, self.config.port),
+            refused,
+        }
+    }
+
+    /// Takes every connection that waits.
+    fn accept(&mut self) -> Result<(), Failure> {
+        loop {
+            let (stream, peer) = match self.listener.accept() {
+                Ok(accepted) => accepted,
+                Err(error) => match error.kind() {
+                    io::ErrorKind::WouldBlock => return Ok(()),
+                    // The peer gave up, or the signal of somebody's timer came.
+                    io::ErrorKind::ConnectionAborted
+                    | io::ErrorKind::ConnectionReset
+                    | io::ErrorKind::Interrupted => continue,
+                    // Out of descriptors or memory: make room at the door, which is where it went.
+                    _ if !self.pending.is_empty() => {
+                        self.turn_away_oldest();
+                        continue;
+                    }
+                    _ => return Err(Failure::System("accepting a connection", error)),
+                },
+            };
+            let Ok(conn) = Conn::new(stream, peer) else { continue };
+            if self.pending.len() >= self.slots {
+                self.turn_away_oldest();
+            }
+            let nonce =
+                random().map_err(|error| Failure::System("drawing a nonce", io::Error::other(error)))?;
+            let stage = Stage::Strange(Handshake::new(VERSION, nonce));
+            self.pending.push(Pending { conn, stage, until: Instant::now() + HANDSHAKE });
+        }
+    }
+
+    fn turn_away_oldest(&mut self) {
+        let oldest = self.pending.iter().enumerate().min_by_key(|(_, pending)| pending.until).map(|(i, _)| i);
+        if let Some(index) = oldest {
+            let pending = self.pending.swap_remove(index);
+            self.strangers.refuse(pending.conn.peer(), "too many connections wait at once");
+        }
+    }
+
+    /// Moves pending connections on: those that are ready, and those whose time is over.
+    fn serve_pending(&mut self, ready: &[bool]) -> Result<(), Failure> {
+        let now = Instant::now();
+        for (pending, ready) in mem::take(&mut self.pending).into_iter().zip(ready) {
+            if !ready {
+                match pending.stage {
+                    _ if now < pending.until => self.pending.push(pending),
+                    // It was told, or would not listen.
+                    Stage::Leaving => {}
+                    _ => self.strangers.refuse(pending.conn.peer(), "it did not prove itself in time"),
+                }
+                continue;
+            }
+            let peer = pending.conn.peer();
+            match self.step(pending) {
+                Outcome::Stay(pending) => self.pending.push(pending),
+                Outcome::Drop => {}
+                Outcome::Strange(why) => self.strangers.refuse(peer, why),
+                Outcome::Arrived(trusted, hello) => self.arrive(trusted, hello)?,
+                Outcome::Refused(trusted, refusal) => self.refuse(trusted, refusal)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Moves one pending connection on as far as its bytes go.
+    fn step(&self, mut pending: Pending) -> Outcome {
+        loop {
+            if pending.conn.flush().is_err() {
+                return Outcome::Drop;
+            }
+            match pending.stage {
+                Stage::Leaving => {
+                    let end = pending.conn.discard();
+                    return if matches!(end, Ok(End::Open)) { Outcome::Stay(pending) } else { Outcome::Drop };
+                }
+                Stage::Strange(mut handshake) => {
+                    let wanted = handshake.wanted();
+                    let Ok(end) = pending.conn.read(wanted) else {
+                        return Outcome::Strange("it broke off before proving itself");
+                    };
+                    if !handshake.plausible(&pending.conn.inbox) {
+                        return Outcome::Strange("it speaks another protocol");
+                    }
+                    if pending.conn.inbox.len() < wanted {
+                        if end == End::Closed {
+                            return Outcome::Strange("it broke off before proving itself");
+                        }
+                        pending.stage = Stage::Strange(handshake);
+                        return Outcome::Stay(pending);
+                    }
+                    let bytes = mem::take(&mut pending.conn.inbox);
+                    match handshake.step(&self.config.key, &self.config.job, &bytes) {
+                        Ok(Answer::Send(opening)) => {
+                            pending.conn.queue(&opening);
+                            pending.stage = Stage::Strange(handshake);
+                        }
+                        Ok(Answer::Refuse(verdict)) => {
+                            pending.conn.queue(&verdict);
+                            // One attempt: what does not fit into the socket's buffer is lost on a stranger.
+                            let _ = pending.conn.flush();
+                            return Outcome::Strange("it has another key");
+                        }
+                        Ok(Answer::Welcome(verdict, guest)) => {
+                            pending.conn.queue(&verdict);
+                            let address = pending.conn.peer();
+                            if !guest.same_job {
+                                let refusal = Refusal::AnotherJob { job: self.config.job.clone() };
+                                return Outcome::Refused(Trusted::new(pending.conn, guest.framer), refusal);
+                            }
+                            if guest.version != VERSION {
+                                let refusal =
+                                    Refusal::Version { address, theirs: guest.version, ours: VERSION };
+                                return Outcome::Refused(Trusted::new(pending.conn, guest.framer), refusal);
+                            }
+                            pending.stage = Stage::Proved(Box::new(guest.framer));
+                        }
+                        Err(Stranger::OtherProtocol | Stranger::WrongKey) => {
+                            return Outcome::Strange("it speaks another protocol");
+                        }
+                    }
+                }
+                Stage::Proved(framer) => {
+                    let mut trusted = Trusted::new(pending.conn, *framer);
+                    let Ok(end) = trusted.read(MAX_HELLO) else { return Outcome::Drop };
+                    return match trusted.next(MAX_HELLO) {
+                        Ok(Some((Kind::Hello, payload))) => match Hello::decode(&payload) {
+                            Ok(hello) => Outcome::Arrived(trusted, hello),
+                            Err(_) => Outcome::Strange("its hello has no meaning"),
+                        },
+                        Ok(Some(_)) | Err(FrameError::UnknownKind) => {
+                            Outcome::Strange("it does not say hello")
+                        }
+                        Err(FrameError::TooLong) => Outcome::Strange("its hello is too long"),
+                        Err(FrameError::Forged) => Outcome::Strange("its hello is not authentic"),
+                        Ok(None) if end == End::Closed => Outcome::Drop,
+                        Ok(None) => {
+                            let (conn, framer) = trusted.into_parts();
+                            Outcome::Stay(Pending {
+                                conn,
+                                stage: Stage::Proved(Box::new(framer)),
+                                until: pending.until,
+                            })
+                        }
+                    };
+                }
+            }
+        }
+    }
+
+    /// A rank has said its hello.
+    fn arrive(&mut self, trusted: Trusted, hello: Hello) -> Result<(), Failure> {
+        match self.check(&hello, trusted.conn.peer()) {
+            Err(refusal) => self.refuse(trusted, refusal),
+            Ok(()) => {
+                tracing::debug!(rank = hello.rank, address = %trusted.conn.peer(), "arrived");
+                let place = hello.rank as usize;
+                self.members[place] = Some((trusted, hello));
+                Ok(())
+            }
+        }
+    }
+
+    fn check(&self, hello: &Hello, address: SocketAddr) -> Result<(), Refusal> {
+        let Hello { rank, size, plan_digest, .. } = hello;
+        let (rank, ours) = (*rank, &self.ours);
+        if *size != ours.size || rank >= ours.size {
+            return Err(Refusal::Size { rank, theirs: *size, ours: ours.size });
+        }
+        let first = match &self.members[rank as usize] {
+            _ if rank == 0 => Some("this process".to_owned()),
+            other => other.as_ref().map(|(member, _)| member.conn.peer().to_string()),
+        };
+        if let Some(first) = first {
+            return Err(Refusal::DuplicateRank { rank, first, second: address });
+        }
+        if *plan_digest != ours.plan_digest {
+            let short = |digest: &[u8; 32]| digest[..4].iter().map(|byte| format!("{byte:02x}")).collect();
+            return Err(Refusal::Plan { rank, theirs: short(plan_digest), ours: short(&ours.plan_digest) });
+        }
+        Ok(())
+    }
+
+    /// Tells a rank why not, and ends the job where it cannot go on without it.
+    fn refuse(&mut self, mut trusted: Trusted, refusal: Refusal) -> Result<(), Failure> {
+        tracing::warn!(address = %trusted.conn.peer(), %refusal, "refused a rank");
+        tell(&mut trusted, &refusal);
+        let (conn, _) = trusted.into_parts();
+        self.pending.push(Pending { conn, stage: Stage::Leaving, until: Instant::now() + FAREWELL });
+        if refusal.ends_the_job() {
+            return Err(Failure::Refused(refusal));
+        }
+        if matches!(refusal, Refusal::DuplicateRank { .. }) {
+            self.duplicate = Some(refusal);
+        }
+        Ok(())
+    }
+
+    /// A member says nothing while it waits; when it has something to read, it is its end.
+    fn serve_members(&mut self, ready: &[bool]) {
+        let members = self.members.iter_mut().filter(|member| member.is_some());
+        for (member, _) in members.zip(ready).filter(|(_, ready)| **ready) {
+            let Some((trusted, hello)) = member else { continue };
+            let flushed = trusted.conn.flush();
+            let end = trusted.conn.read(1);
+            if flushed.is_err() || !matches!(end, Ok(End::Open)) || !trusted.conn.inbox.is_empty() {
+                tracing::warn!(
+                    rank = hello.rank,
+                    "a rank left before the others came; waiting for it to come back"
+                );
+                *member = None;
+            }
+        }
+    }
+
+    fn tell_progress(&mut self) {
+        let missing = self.missing();
+        let payload = encode_missing(&missing);
+        for (trusted, _) in self.members.iter_mut().flatten() {
+            // A member that does not read is not told again and again.
+            if !trusted.conn.has_output() {
+                trusted.queue(Kind::Waiting, &payload);
+            }
+        }
+    }
+
+    /// Everybody is there: puts the roster together and hands it out.
+    fn finish(mut self) -> Result<(Roster, Vec<Option<Trusted>>), JoinError> {
+        let nonce = random().map_err(JoinError::Randomness)?;
+        let hellos: Vec<Hello> = std::iter::once(self.ours.clone())
+            .chain(self.members.iter().flatten().map(|(_, hello)| hello.clone()))
+            .collect();
+        let roster = match Roster::assemble(&hellos, &self.config.job, &self.config.key, &nonce) {
+            Ok(roster) => roster,
+            Err(refusal) => return Err(self.fail(refusal)),
+        };
+        let payload = roster.encode(&nonce);
+        if payload.len() > MAX_PAYLOAD {
+            return Err(self.fail(Refusal::TooLarge { len: payload.len(), limit: MAX_PAYLOAD }));
+        }
+        for (trusted, _) in self.members.iter_mut().flatten() {
+            trusted.queue(Kind::Roster, &payload);
+        }
+        // A member whose connection breaks here is found by the first exchange, which names it.
+        self.flush(Instant::now() + self.config.deadline.min(HANDSHAKE));
+        if self.strangers.summary() != "" {
+            tracing::info!("the ranks are complete{}", self.strangers.summary());
+        }
+        let members = self.members.into_iter().map(|member| member.map(|(trusted, _)| trusted)).collect();
+        Ok((roster, members))
+    }
+
+    /// Tells every member that the job cannot go on.
+    fn fail(&mut self, refusal: Refusal) -> JoinError {
+        for (trusted, _) in self.members.iter_mut().flatten() {
+            tell(trusted, &refusal);
+        }
+        self.flush(Instant::now() + FAREWELL);
+        JoinError::Refused(refusal)
+    }
+
+    /// Writes what has yet to go, to members and to those who leave.
+    fn flush(&mut self, until: Instant) {
+        let leaving = |pending: &&mut Pending| matches!(pending.stage, Stage::Leaving);
+        let members = self.members.iter_mut().flatten().map(|(trusted, _)| &mut trusted.conn);
+        let leaving = self.pending.iter_mut().filter(leaving).map(|pending| &mut pending.conn);
+        let mut conns: Vec<&mut Conn> = members.chain(leaving).collect();
+        loop {
+            conns.retain_mut(|conn| conn.flush().is_ok() && conn.has_output());
+            if conns.is_empty() || Instant::now() >= until {
+                return;
+            }
+            let fds: Vec<_> = conns.iter().map(|conn| (conn.fd(), true)).collect();
+            if sys::wait(&fds, until).is_err() {
+                return;
+            }
+        }
+    }
+}
+
+fn tell(trusted: &mut Trusted, refusal: &Refusal) {
+    // Encoding our own plain data cannot fail; an empty reason would be refused by the other side as meaningless.
+    trusted.queue(Kind::Refused, &serde_json::to_vec(refusal).unwrap_or_default());
+}
+
+/// Who is missing, as those who wait are told.
+pub(super) fn encode_missing(missing: &Missing) -> Vec<u8> {
+    let mut writer = Writer::default();
+    writer.u32(missing.total).u32(missing.ranks.len() as u32);
+    for rank in &missing.ranks {
+        writer.u32(*rank);
+    }
+    writer.into_bytes()
+}
+
+/// Opens rank 0's port: on its address when that is given and this host's, else on all of the family's.
+fn listen(config: &RendezvousConfig) -> Result<TcpListener, JoinError> {
+    let failed = |why: String| JoinError::CannotListen { host: config.host.clone(), port: config.port, why };
+    let open = || -> io::Result<TcpListener> {
+        if let Some(listener) = &config.listener {
+            return listener.try_clone();
+        }
+        if let Ok(ip) = config.host.parse::<IpAddr>() {
+            match TcpListener::bind((ip, config.port)) {
+                // An address that stands for this host without being one of its own: behind a NAT, or a service.
+                Err(error) if error.kind() == io::ErrorKind::AddrNotAvailable => {
+                    tracing::info!(address = %ip, "not an address of this host; listening on all of them");
+                    return TcpListener::bind((all_of_family(ip), config.port));
+                }
+                result => return result,
+            }
+        }
+        // A host's own name often means 127.0.1.1 to itself and something else to the others.
+        let mut resolved = (config.host.as_str(), config.port).to_socket_addrs()?;
+        let first = resolved.next().map(|address| address.ip());
+        TcpListener::bind((all_of_family(first.unwrap_or(IpAddr::from([0, 0, 0, 0]))), config.port))
+    };
+    let listener = open().map_err(|error| failed(error.to_string()))?;
+    listener.set_nonblocking(true).map_err(|error| failed(error.to_string()))?;
+    Ok(listener)
+}
+
+fn all_of_family(ip: IpAddr) -> IpAddr {
+    match ip {
+        IpAddr::V4(_) => IpAddr::from([0; 4]),
+        IpAddr::V6(_) => IpAddr::from([0u16; 8]),
+    }
+}

@@ -1,0 +1,173 @@
+use std::net::{Ipv4Addr, TcpListener};
+use std::sync::Arc;
+use std::thread;
+
+use super::*;
+use crate::group::key::Key;
+use crate::group::rendezvous::{Hello, RendezvousConfig, join};
+
+const SOON: Duration = Duration::from_secs(20);
+
+/// The links of a job, by rank.
+fn links(size: u32) -> Vec<ControlLink> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let config = RendezvousConfig {
+        host: "127.0.0.1".into(),
+        port: listener.local_addr().unwrap().port(),
+        listener: Some(Arc::new(listener)),
+        key: Key::from_secret([7; 32]),
+        job: "test".into(),
+        deadline: SOON,
+    };
+    let ranks: Vec<_> = (0..size)
+        .map(|rank| {
+            let config = config.clone();
+            thread::spawn(move || join(&config, Hello::new(rank, size, rank, size)).unwrap().1)
+        })
+        .collect();
+    ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+}
+
+/// Runs `body` on every rank at once, and returns the results and the links.
+fn on_all<T: Send>(
+    links: Vec<ControlLink>,
+    body: impl Fn(u32, &mut ControlLink) -> T + Sync,
+) -> (Vec<T>, Vec<ControlLink>) {
+    thread::scope(|scope| {
+        let body = &body;
+        let threads: Vec<_> = (0..)
+            .zip(links)
+            .map(|(rank, mut link)| {
+                scope.spawn(move || {
+                    let result = body(rank, &mut link);
+                    (result, link)
+                })
+            })
+            .collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).unzip()
+    })
+}
+
+#[test]
+fn everybody_gets_the_bytes_of_all() {
+    let (results, _) = on_all(links(4), |rank, link| {
+        let mut rounds = Vec::new();
+        for round in 0..20 {
+            let ours = vec![rank as u8; (rank as usize * 1000 + round) % 3001];
+            rounds.push(link.all_gather(&format!("round {round}"), &ours, SOON).unwrap());
+        }
+        link.barrier("end", SOON).unwrap();
+        rounds
+    });
+    assert!(results.iter().all(|rounds| *rounds == results[0]));
+    for (round, parts) in results[0].iter().enumerate() {
+        for (rank, part) in parts.iter().enumerate() {
+            assert_eq!(*part, vec![rank as u8; (rank * 1000 + round) % 3001]);
+        }
+    }
+}
+
+#[test]
+fn large_parts_do_not_block_each_other() {
+    let large = 3 << 20;
+    let (results, _) = on_all(links(3), |rank, link| {
+        let parts = link.all_gather("large", &vec![rank as u8; large], SOON).unwrap();
+        parts
+            .iter()
+            .enumerate()
+            .all(|(rank, part)| part.len() == large && part.iter().all(|b| *b == rank as u8))
+    });
+    assert_eq!(results, [true; 3]);
+}
+
+#[test]
+fn those_who_do_not_come_are_named_on_every_rank() {
+    let (results, _) = on_all(links(4), |rank, link| {
+        if rank >= 2 {
+            // They stay in the job and are elsewhere.
+            thread::sleep(Duration::from_millis(1500));
+            return None;
+        }
+        Some(link.all_gather("the table", b"x", Duration::from_millis(700)).unwrap_err())
+    });
+    for error in results.into_iter().flatten() {
+        let text = error.to_string();
+        assert!(text.contains("ranks 2, 3 did not come to the exchange of the table within 700ms"), "{text}");
+    }
+}
+
+#[test]
+fn rank_0_is_named_when_it_is_the_one_that_does_not_come() {
+    let (results, _) = on_all(links(3), |rank, link| {
+        if rank == 0 {
+            thread::sleep(Duration::from_millis(1500));
+            return None;
+        }
+        Some(link.all_gather("the plan", b"x", Duration::from_millis(300)).unwrap_err())
+    });
+    for error in results.into_iter().flatten() {
+        assert!(error.to_string().starts_with("rank 0 did not come to the exchange of the plan"), "{error}");
+    }
+}
+
+#[test]
+fn a_rank_that_is_gone_is_named_on_every_rank_and_the_link_stays_closed() {
+    let mut links = links(4);
+    drop(links.pop());
+    let (results, links) =
+        on_all(links, |_, link| link.all_gather("the table", b"x", SOON).expect_err("rank 3 is gone"));
+    for error in &results {
+        assert!(matches!(error, ExchangeError::Left { rank: 3, .. }), "{error}");
+    }
+    let (again, _) = on_all(links, |_, link| link.barrier("again", SOON).unwrap_err());
+    assert_eq!(again, results);
+}
+
+#[test]
+fn a_rank_that_makes_another_call_is_named_with_both_views() {
+    let (results, _) = on_all(links(3), |rank, link| {
+        let tag = if rank == 2 { "tensor table 1" } else { "plan" };
+        link.all_gather(tag, b"x", SOON).unwrap_err()
+    });
+    for error in results {
+        let text = error.to_string();
+        let expected =
+            "rank 2 exchanges tensor table 1 (exchange 0) where rank 0 exchanges plan (exchange 0)";
+        assert!(text.starts_with(expected), "{text}");
+    }
+}
+
+#[test]
+fn a_part_that_is_too_large_is_refused_before_it_is_sent() {
+    let mut link = ControlLink::alone();
+    let error = link.all_gather("x", &vec![0; MAX_PART + 1], SOON).unwrap_err();
+    assert!(matches!(error, ExchangeError::TooLarge { limit: MAX_PART, .. }), "{error}");
+    assert!(link.all_gather("x", &[], SOON).is_ok(), "nothing was sent, so nothing is broken");
+}
+
+#[test]
+fn a_tag_is_cut_between_characters() {
+    let long = "ä".repeat(200);
+    assert_eq!(shortened(&long).len(), 256);
+    assert_eq!(shortened(&format!("x{long}")).len(), 255);
+}
+
+#[test]
+fn damaged_parts_have_no_meaning_and_do_not_panic() {
+    let begun = Instant::now();
+    let round = Round { number: 3, tag: "tag", begun, until: begun };
+    let part = encode_part(&round, b"bytes");
+    assert_eq!(decode_part(&part), Ok((3, "tag", &b"bytes"[..])));
+    let parts = encode_parts(&round, &[b"a".to_vec(), b"".to_vec()]);
+    assert_eq!(decode_parts(&parts), Ok((3, "tag", vec![&b"a"[..], b""])));
+    for cut in 0..part.len() {
+        assert_eq!(decode_part(&part[..cut]), Err(Malformed));
+    }
+    for cut in 0..parts.len() {
+        assert_eq!(decode_parts(&parts[..cut]), Err(Malformed));
+    }
+    // A count of four thousand million parts reserves nothing.
+    let mut liar = Writer::default();
+    liar.u64(3).bytes(b"tag").u32(u32::MAX);
+    assert_eq!(decode_parts(&liar.into_bytes()), Err(Malformed));
+}

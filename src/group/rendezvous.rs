@@ -1,0 +1,107 @@
+//! How the ranks of a job find each other: everybody goes to rank 0, which is the only one whose address all know.
+//!
+//! [`join`] returns the same [`Roster`] on every rank, and a [`ControlLink`] for what else must be agreed on before step 0.
+//! It takes no part in the data path, and no rank waits for rank 0 after set-up.
+
+use std::fmt;
+use std::net::TcpListener;
+use std::sync::Arc;
+use std::time::Duration;
+
+pub use super::error::{ExchangeError, JoinError, Missing, Refusal};
+pub use super::hello::{Hello, MAX_HELLO};
+use super::key::{Key, random};
+pub use super::link::ControlLink;
+pub use super::roster::{Member, Roster};
+use super::{guest, host};
+use crate::config::Config;
+
+/// Where and how the ranks meet; the same on every rank, but for the listener.
+#[derive(Clone)]
+pub struct RendezvousConfig {
+    /// Rank 0's host: an address or a name.
+    pub host: String,
+    /// The TCP port on which rank 0 listens.
+    pub port: u16,
+    /// Rank 0's port, where it is open already.
+    pub listener: Option<Arc<TcpListener>>,
+    /// The job's key.
+    pub key: Key,
+    /// The job's name.
+    pub job: String,
+    /// How long to wait for all ranks.
+    pub deadline: Duration,
+}
+
+impl fmt::Debug for RendezvousConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { host, port, listener: _, key: _, job, deadline } = self;
+        f.debug_struct("RendezvousConfig")
+            .field("host", host)
+            .field("port", port)
+            .field("job", job)
+            .field("deadline", deadline)
+            .finish_non_exhaustive()
+    }
+}
+
+impl RendezvousConfig {
+    /// From a rank's configuration. A job of one rank, which needs no key, gets one of its own.
+    ///
+    /// # Errors
+    /// If a key must be made and the system has no randomness.
+    pub fn of(config: &Config) -> Result<Self, JoinError> {
+        let key = match &config.key {
+            Some(key) => key.clone(),
+            None => Key::generate().map_err(JoinError::Randomness)?,
+        };
+        Ok(Self {
+            host: config.meeting.host.clone(),
+            port: config.meeting.port,
+            listener: config.meeting.listener.clone(),
+            key,
+            job: config.job.clone(),
+            deadline: config.rendezvous_deadline,
+        })
+    }
+}
+
+impl Hello {
+    /// A rank's hello from its configuration, with nothing from its channels yet.
+    pub fn of(config: &Config) -> Self {
+        let mut hello = Self::new(config.rank, config.size, config.local_rank, config.local_size);
+        hello.node = config.node;
+        hello
+    }
+}
+
+/// Brings the ranks of the job together. Blocks until all are there, or until the deadline.
+///
+/// # Errors
+/// Every error says who is at fault and what to do. Where rank 0 finds something that the job cannot go on with, every rank
+/// that has arrived gets the same error.
+pub fn join(config: &RendezvousConfig, hello: Hello) -> Result<(Roster, ControlLink), JoinError> {
+    let Hello { rank, size, .. } = hello;
+    if rank >= size {
+        return Err(JoinError::NoSuchRank { rank, size });
+    }
+    let len = hello.encode().len();
+    if len > MAX_HELLO {
+        return Err(JoinError::HelloTooLarge { len, limit: MAX_HELLO });
+    }
+    if size == 1 {
+        let nonce = random().map_err(JoinError::Randomness)?;
+        let roster =
+            Roster::assemble(&[hello], &config.job, &config.key, &nonce).map_err(JoinError::Refused)?;
+        return Ok((roster, ControlLink::alone()));
+    }
+    if rank == 0 {
+        let (roster, members) = host::join(config, hello)?;
+        return Ok((roster, ControlLink::leader(members)));
+    }
+    let (roster, host) = guest::join(config, &hello)?;
+    Ok((roster, ControlLink::member(rank, size, host)))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,411 @@
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, Shutdown, TcpStream};
+use std::thread::{self, JoinHandle};
+use std::time::Instant;
+
+use super::*;
+use crate::group::conn::{Conn, End, Trusted};
+use crate::group::frame::Kind;
+use crate::group::guest::decode_missing;
+use crate::group::handshake::{Connector, OPENING_LEN, VERDICT_LEN, VERSION};
+use crate::group::sys;
+
+type Joined = Result<(Roster, ControlLink), JoinError>;
+
+/// A job of `size` ranks on one host, on an open port of loopback.
+#[derive(Clone)]
+struct Job {
+    size: u32,
+    config: RendezvousConfig,
+}
+
+impl Job {
+    fn new(size: u32) -> Self {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let config = RendezvousConfig {
+            host: "127.0.0.1".into(),
+            port,
+            listener: Some(Arc::new(listener)),
+            key: Key::from_secret([7; 32]),
+            job: "test".into(),
+            deadline: Duration::from_secs(30),
+        };
+        Self { size, config }
+    }
+
+    fn within(mut self, deadline: Duration) -> Self {
+        self.config.deadline = deadline;
+        self
+    }
+
+    fn hello(&self, rank: u32) -> Hello {
+        let mut hello = Hello::new(rank, self.size, rank, self.size);
+        hello.blob = format!("blob of {rank}").into_bytes();
+        hello
+    }
+
+    fn join(&self, rank: u32) -> JoinHandle<Joined> {
+        self.join_as(self.hello(rank), |_| {})
+    }
+
+    fn join_as(&self, hello: Hello, change: impl FnOnce(&mut RendezvousConfig)) -> JoinHandle<Joined> {
+        let mut config = self.config.clone();
+        change(&mut config);
+        thread::spawn(move || join(&config, hello))
+    }
+
+    fn connect(&self) -> TcpStream {
+        let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, self.config.port)).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        stream
+    }
+}
+
+fn roster(joined: JoinHandle<Joined>) -> Roster {
+    joined.join().unwrap().expect("joins").0
+}
+
+fn refusal(joined: JoinHandle<Joined>) -> Refusal {
+    match joined.join().unwrap() {
+        Err(JoinError::Refused(refusal)) => refusal,
+        other => panic!("not refused: {other:?}"),
+    }
+}
+
+/// Reads until the other side closes, and returns how much came.
+fn until_closed(mut stream: TcpStream) -> usize {
+    let mut bytes = Vec::new();
+    match stream.read_to_end(&mut bytes) {
+        Ok(_) => {}
+        Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset, "{error}"),
+    }
+    bytes.len()
+}
+
+#[test]
+fn every_rank_gets_the_same_roster() {
+    let job = Job::new(5);
+    let ranks: Vec<_> = (0..5).map(|rank| job.join(rank)).collect();
+    let rosters: Vec<Roster> = ranks.into_iter().map(roster).collect();
+    assert!(rosters.iter().all(|other| *other == rosters[0]));
+    assert_eq!((rosters[0].epoch, rosters[0].job.as_str(), rosters[0].nodes()), (1, "test", 1));
+    for (rank, member) in rosters[0].members.iter().enumerate() {
+        assert_eq!((member.rank, member.local_rank), (rank as u32, rank as u32));
+        assert_eq!(member.blob, format!("blob of {rank}").into_bytes());
+    }
+}
+
+#[test]
+fn the_secret_is_new_at_each_start() {
+    let secrets: Vec<_> = (0..2)
+        .map(|_| {
+            let job = Job::new(2);
+            let (zero, one) = (job.join(0), job.join(1));
+            let (zero, one) = (roster(zero), roster(one));
+            assert_eq!(zero.session_secret, one.session_secret);
+            zero.session_secret
+        })
+        .collect();
+    assert_ne!(secrets[0], secrets[1]);
+}
+
+#[test]
+fn a_rank_alone_meets_nobody() {
+    let mut job = Job::new(1);
+    job.config.listener = None;
+    let (roster, mut link) = join(&job.config, job.hello(0)).unwrap();
+    assert_eq!((roster.members.len(), roster.nodes()), (1, 1));
+    assert_eq!(link.all_gather("x", b"y", Duration::from_secs(1)).unwrap(), [b"y"]);
+}
+
+#[test]
+fn ranks_may_come_before_rank_0_listens() {
+    let mut job = Job::new(3);
+    job.config.listener = None;
+    let early: Vec<_> = (1..3).map(|rank| job.join(rank)).collect();
+    let zero = job.join(0);
+    let zero = roster(zero);
+    assert!(early.into_iter().all(|rank| roster(rank) == zero));
+}
+
+#[test]
+fn strangers_are_refused_and_the_job_goes_on() {
+    let job = Job::new(2);
+    let zero = job.join(0);
+
+    // A port scan: connections that close at once.
+    for _ in 0..50 {
+        drop(job.connect());
+    }
+    // Another protocol.
+    let mut http = job.connect();
+    http.write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+    assert_eq!(until_closed(http), 0);
+    // A megabyte of bytes from a generator.
+    let mut noise = job.connect();
+    let bytes: Vec<u8> = (0u32..1 << 18).flat_map(|i| i.wrapping_mul(2_654_435_761).to_be_bytes()).collect();
+    assert_eq!(bytes.len(), 1 << 20);
+    // The other side closes in the middle of it.
+    let _ = noise.write_all(&bytes);
+    assert_eq!(until_closed(noise), 0);
+    // The right first bytes, then noise where a proof should be.
+    let mut liar = job.connect();
+    liar.write_all(b"SHOUTER\x01").unwrap();
+    liar.write_all(&bytes[..36 + 64]).unwrap();
+    assert!(until_closed(liar) > 0, "it is told no more than an opening and a refusal");
+    // Another key.
+    let wrong_key = job.join_as(job.hello(1), |config| config.key = Key::from_secret([8; 32]));
+    let error = wrong_key.join().unwrap().err().unwrap();
+    assert!(matches!(error, JoinError::WrongKey { rank: 1, .. }), "{error}");
+    assert!(error.to_string().contains("SHOUTER_KEY"), "{error}");
+    // Another job with the same key.
+    let other_job = job.join_as(job.hello(1), |config| config.job = "other".into());
+    let told = refusal(other_job);
+    assert_eq!(told, Refusal::AnotherJob { job: "test".into() });
+    assert!(told.to_string().contains("SHOUTER_JOB"));
+
+    let one = job.join(1);
+    assert_eq!(roster(zero), roster(one));
+}
+
+#[test]
+fn silent_strangers_do_not_delay_the_join() {
+    let job = Job::new(3);
+    let zero = job.join(0);
+    // More than the door has slots, some silent, some with half an opening.
+    let silent: Vec<TcpStream> = (0..100)
+        .map(|i| {
+            let mut stream = job.connect();
+            if i % 2 == 0 {
+                stream.write_all(b"SHOUT").unwrap();
+            }
+            stream
+        })
+        .collect();
+    let begun = Instant::now();
+    let (one, two) = (job.join(1), job.join(2));
+    let zero = roster(zero);
+    assert_eq!(zero, roster(one));
+    assert_eq!(zero, roster(two));
+    assert!(begun.elapsed() < Duration::from_secs(4), "the strangers' five seconds were waited for");
+    drop(silent);
+}
+
+#[test]
+fn ranks_that_do_not_come_are_named_on_every_rank() {
+    let job = Job::new(4).within(Duration::from_millis(1500));
+    let (zero, one) = (job.join(0), job.join(1));
+    for refusal in [refusal(zero), refusal(one)] {
+        let Refusal::Missing { missing, .. } = &refusal else { panic!("{refusal}") };
+        assert_eq!(*missing, Missing { ranks: vec![2, 3], total: 2 });
+        let text = refusal.to_string();
+        assert!(
+            text.contains("ranks 2, 3 did not arrive within 1.5 s: check that they were started"),
+            "{text}"
+        );
+        assert!(text.contains(&format!("127.0.0.1 port {}", job.config.port)), "{text}");
+    }
+}
+
+#[test]
+fn an_error_for_missing_ranks_tells_who_was_refused() {
+    let job = Job::new(2).within(Duration::from_secs(1));
+    let zero = job.join(0);
+    let wrong_key = job.join_as(job.hello(1), |config| config.key = Key::from_secret([8; 32]));
+    assert!(wrong_key.join().unwrap().is_err());
+    let text = refusal(zero).to_string();
+    assert!(text.contains("connections refused meanwhile: 1, the last from 127.0.0.1"), "{text}");
+    assert!(text.contains("it has another key"), "{text}");
+}
+
+#[test]
+fn an_unreachable_rank_0_is_named_with_its_address() {
+    let mut job = Job::new(2).within(Duration::from_millis(300));
+    job.config.listener = None;
+    let error = join(&job.config, job.hello(1)).unwrap_err();
+    let text = error.to_string();
+    assert!(matches!(error, JoinError::Unreachable { rank: 1, .. }), "{text}");
+    for part in ["127.0.0.1", &job.config.port.to_string(), "refused", "SHOUTER_ADDR", "firewall"] {
+        assert!(text.contains(part), "{part} is not in: {text}");
+    }
+}
+
+#[test]
+fn a_name_that_does_not_resolve_is_named() {
+    let mut job = Job::new(2).within(Duration::from_millis(300));
+    job.config.host = "no such host".into();
+    let text = join(&job.config, job.hello(1)).unwrap_err().to_string();
+    assert!(text.contains("`no such host` cannot be resolved"), "{text}");
+}
+
+#[test]
+fn another_program_on_the_port_is_told_apart() {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let mut job = Job::new(2);
+    job.config.port = listener.local_addr().unwrap().port();
+    let server = thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        stream.write_all(b"220 mail.example ESMTP\r\n").unwrap();
+        stream.shutdown(Shutdown::Write).unwrap();
+        until_closed(stream)
+    });
+    let error = join(&job.config, job.hello(1)).unwrap_err();
+    assert!(matches!(error, JoinError::NotShouter { .. }), "{error}");
+    server.join().unwrap();
+}
+
+#[test]
+fn a_taken_port_is_named_on_rank_0() {
+    let mut job = Job::new(2);
+    let _taken = job.config.listener.take();
+    let error = join(&job.config, job.hello(0)).unwrap_err();
+    assert!(matches!(error, JoinError::CannotListen { .. }), "{error}");
+    assert!(error.to_string().contains("SHOUTER_PORT"), "{error}");
+}
+
+#[test]
+fn a_rank_that_comes_twice_is_told_and_the_first_one_stays() {
+    let job = Job::new(3);
+    let zero = job.join(0);
+    let (done, results) = std::sync::mpsc::channel();
+    for _ in 0..2 {
+        let (done, rank) = (done.clone(), job.join(1));
+        thread::spawn(move || done.send(rank.join().unwrap()).is_ok());
+    }
+    // Rank 2 is not there, so only the refused one can be done.
+    let refused = results.recv().unwrap().unwrap_err();
+    assert!(matches!(refused, JoinError::Refused(Refusal::DuplicateRank { rank: 1, .. })), "{refused}");
+    assert!(refused.to_string().contains("SHOUTER_RANK"), "{refused}");
+    let two = roster(job.join(2));
+    let (one, _) = results.recv().unwrap().unwrap();
+    assert_eq!([roster(zero), one], [two.clone(), two]);
+}
+
+/// Rank 0 and rank 1 agree, and rank 2 comes with something else: all three are told the same.
+fn all_are_told(change: impl FnOnce(&mut Hello)) -> Refusal {
+    let job = Job::new(3);
+    let (zero, one) = (job.join(0), job.join(1));
+    let mut hello = job.hello(2);
+    change(&mut hello);
+    let two = job.join_as(hello, |_| {});
+    let two = refusal(two);
+    assert_eq!([refusal(zero), refusal(one)], [two.clone(), two.clone()]);
+    two
+}
+
+#[test]
+fn a_rank_that_disagrees_ends_the_job_for_all_with_its_name() {
+    // Rank 1 may arrive after the one that disagrees; then it finds nobody, and its own deadline is not what this test
+    // is about. So the disagreement is one that shows only when all are there, but for those below.
+    let told = all_are_told(|hello| hello.local_size = 1);
+    assert!(matches!(told, Refusal::Place { rank: 2, .. }), "{told}");
+
+    for (change, expected) in [
+        (
+            (|hello: &mut Hello| hello.size = 4) as fn(&mut Hello),
+            "rank 1 says that the job has 4 ranks, rank 0 says 2",
+        ),
+        (|hello| hello.plan_digest = [0xab; 32], "rank 1 has plan abababab and rank 0 has plan 00000000"),
+    ] {
+        let job = Job::new(2);
+        let zero = job.join(0);
+        let mut hello = job.hello(1);
+        change(&mut hello);
+        let one = job.join_as(hello, |_| {});
+        let (zero, one) = (refusal(zero), refusal(one));
+        assert_eq!(zero, one);
+        assert!(zero.to_string().contains(expected), "{zero}");
+    }
+}
+
+/// A rank by hand: proves itself as a given version and returns the connection.
+fn by_hand(job: &Job, version: u32) -> Trusted {
+    let mut stream = job.connect();
+    let mut connector = Connector::new(version, [3; 32]);
+    stream.write_all(connector.opening()).unwrap();
+    let mut opening = [0; OPENING_LEN];
+    stream.read_exact(&mut opening).unwrap();
+    stream.write_all(&connector.prove(&job.config.key, "test", &opening).unwrap()).unwrap();
+    let mut verdict = [0; VERDICT_LEN];
+    stream.read_exact(&mut verdict).unwrap();
+    let framer = connector.conclude(&job.config.key, &verdict).unwrap();
+    let peer = stream.peer_addr().unwrap();
+    Trusted::new(Conn::new(stream, peer).unwrap(), framer)
+}
+
+/// The next message on a connection by hand.
+fn next(trusted: &mut Trusted) -> (Kind, Vec<u8>) {
+    let until = Instant::now() + Duration::from_secs(20);
+    let mut end = End::Open;
+    loop {
+        if let Some(message) = trusted.next(10_000).unwrap() {
+            return message;
+        }
+        assert_eq!(end, End::Open, "closed without a message");
+        assert!(Instant::now() < until, "no message came");
+        sys::wait(&[(trusted.conn.fd(), false)], until).unwrap();
+        end = trusted.read(10_000).unwrap();
+    }
+}
+
+#[test]
+fn another_version_that_holds_the_key_ends_the_job_for_all() {
+    let job = Job::new(2);
+    let zero = job.join(0);
+    let (kind, payload) = next(&mut by_hand(&job, VERSION + 1));
+    assert_eq!(kind, Kind::Refused);
+    let told: Refusal = serde_json::from_slice(&payload).unwrap();
+    assert!(matches!(told, Refusal::Version { theirs: 2, ours: 1, .. }), "{told}");
+    assert_eq!(refusal(zero), told);
+}
+
+#[test]
+fn a_rank_that_dies_before_the_others_come_may_come_back() {
+    let job = Job::new(3);
+    let zero = job.join(0);
+    let mut first = by_hand(&job, VERSION);
+    first.queue(Kind::Hello, &job.hello(1).encode());
+    first.conn.flush().unwrap();
+    // It waits long enough to know that it was taken in.
+    let (kind, payload) = next(&mut first);
+    assert_eq!((kind, decode_missing(&payload).unwrap().ranks), (Kind::Waiting, vec![2]));
+    drop(first);
+    let one = job.join(1);
+    // Rank 2 may come only when rank 1 is known to be another: it would complete the job with the dead one.
+    let two = job.join(2);
+    assert_eq!(roster(zero), roster(one));
+    roster(two);
+}
+
+#[test]
+fn a_member_without_sense_is_refused_and_the_job_goes_on() {
+    let job = Job::new(2);
+    let zero = job.join(0);
+    for (kind, payload) in
+        [(Kind::Hello, &b"short"[..]), (Kind::Part, b""), (Kind::Hello, &[0; MAX_HELLO + 1])]
+    {
+        let mut odd = by_hand(&job, VERSION);
+        odd.queue(kind, payload);
+        let _ = odd.conn.flush();
+        let until = Instant::now() + Duration::from_secs(20);
+        while matches!(odd.read(10_000), Ok(End::Open)) {
+            assert!(Instant::now() < until, "it is still held");
+            sys::wait(&[(odd.conn.fd(), odd.conn.has_output())], until).unwrap();
+            let _ = odd.conn.flush();
+        }
+    }
+    let one = job.join(1);
+    assert_eq!(roster(zero), roster(one));
+}
+
+#[test]
+fn a_hello_that_is_too_large_is_not_sent() {
+    let job = Job::new(2);
+    let mut hello = job.hello(1);
+    hello.table = vec![0; MAX_HELLO];
+    let error = join(&job.config, hello).unwrap_err();
+    assert!(matches!(error, JoinError::HelloTooLarge { limit: MAX_HELLO, .. }), "{error}");
+    let error = join(&job.config, Hello::new(2, 2, 0, 1)).unwrap_err();
+    assert_eq!(error, JoinError::NoSuchRank { rank: 2, size: 2 });
+}

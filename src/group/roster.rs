@@ -1,0 +1,168 @@
+//! Who is in the group: the same list on every rank.
+
+use super::codec::{Malformed, Reader, Writer};
+use super::error::Refusal;
+use super::hello::Hello;
+use super::key::{Key, TAG_LEN};
+
+/// One rank of the group.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Member {
+    /// Its number in the group; its index in the roster.
+    pub rank: u32,
+    /// Its number on its node.
+    pub local_rank: u32,
+    /// The number of ranks on its node.
+    pub local_size: u32,
+    /// Its node's number, counted from 0 in the order of ranks.
+    pub node: u32,
+    /// Its tensor table, as its hello had it.
+    pub table: Vec<u8>,
+    /// What its channels told, as its hello had it.
+    pub blob: Vec<u8>,
+}
+
+/// The group's members, and the secret that only they share.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Roster {
+    /// The members in the order of their ranks.
+    pub members: Vec<Member>,
+    /// The version of the membership, counted from 1.
+    pub epoch: u64,
+    /// The job's name.
+    pub job: String,
+    /// A secret of this start of the job: HMAC of the key over randomness that rank 0 chose. It never crosses the wire.
+    pub session_secret: [u8; TAG_LEN],
+}
+
+impl std::fmt::Debug for Roster {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { members, epoch, job, session_secret: _ } = self;
+        f.debug_struct("Roster")
+            .field("job", job)
+            .field("epoch", epoch)
+            .field("members", members)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The bytes of a member on the wire without its table and blob.
+const MEMBER_LEN: usize = 20;
+
+impl Roster {
+    /// The number of nodes.
+    pub fn nodes(&self) -> u32 {
+        self.members.last().map_or(0, |member| member.node + 1)
+    }
+
+    /// The ranks of a node, in order.
+    pub fn ranks_of(&self, node: u32) -> impl Iterator<Item = u32> + '_ {
+        self.members.iter().filter(move |member| member.node == node).map(|member| member.rank)
+    }
+
+    /// Puts the hellos, given in the order of ranks, in their places: ranks fill nodes in blocks.
+    pub(super) fn assemble(
+        hellos: &[Hello],
+        job: &str,
+        key: &Key,
+        nonce: &[u8; TAG_LEN],
+    ) -> Result<Self, Refusal> {
+        let wrong = |rank: usize, what: String| Err(Refusal::Place { rank: rank as u32, what });
+        let mut members = Vec::with_capacity(hellos.len());
+        let (mut base, mut node) = (0, 0);
+        while base < hellos.len() {
+            let first = &hellos[base];
+            let local_size = first.local_size as usize;
+            if first.local_rank != 0 {
+                let what = format!("it begins a host and has local rank {}", first.local_rank);
+                return wrong(base, what);
+            }
+            let Some(block) = base.checked_add(local_size).and_then(|end| hellos.get(base..end)) else {
+                return wrong(
+                    base,
+                    format!("{local_size} ranks on its host go beyond the job's {}", hellos.len()),
+                );
+            };
+            if block.is_empty() {
+                return wrong(base, "its host has no ranks".into());
+            }
+            for (local, hello) in block.iter().enumerate() {
+                let rank = base + local;
+                let place = (hello.local_rank as usize, hello.local_size as usize);
+                if place != (local, local_size) {
+                    return wrong(
+                        rank,
+                        format!(
+                            "it says that it is local rank {} of {}, and beside rank {base}, which has {local_size} ranks on \
+                             its host, it would be local rank {local}",
+                            place.0, place.1
+                        ),
+                    );
+                }
+                if hello.machine() != first.machine() {
+                    return wrong(
+                        rank,
+                        format!(
+                            "it shares a host with rank {base} and runs on another machine (or network namespace)"
+                        ),
+                    );
+                }
+                if let Some(given) = hello.node.filter(|given| *given != node) {
+                    return wrong(
+                        rank,
+                        format!("it says that its host is number {given}, and by rank it is {node}"),
+                    );
+                }
+                members.push(Member {
+                    rank: rank as u32,
+                    local_rank: local as u32,
+                    local_size: first.local_size,
+                    node,
+                    table: hello.table.clone(),
+                    blob: hello.blob.clone(),
+                });
+            }
+            base += local_size;
+            node += 1;
+        }
+        Ok(Self { members, epoch: 1, job: job.to_owned(), session_secret: secret(job, key, nonce) })
+    }
+
+    /// The roster as it crosses the wire: with the nonce, without the secret.
+    pub(super) fn encode(&self, nonce: &[u8; TAG_LEN]) -> Vec<u8> {
+        let mut writer = Writer::default();
+        writer.u64(self.epoch).array(nonce).u32(self.members.len() as u32);
+        for member in &self.members {
+            writer.u32(member.local_rank).u32(member.local_size).u32(member.node);
+            writer.bytes(&member.table).bytes(&member.blob);
+        }
+        writer.into_bytes()
+    }
+
+    pub(super) fn decode(bytes: &[u8], job: &str, key: &Key) -> Result<Self, Malformed> {
+        let mut reader = Reader::new(bytes);
+        let epoch = reader.u64()?;
+        let nonce = reader.array()?;
+        let count = reader.count(MEMBER_LEN)?;
+        let mut members = Vec::with_capacity(count);
+        for rank in 0..count {
+            members.push(Member {
+                rank: rank as u32,
+                local_rank: reader.u32()?,
+                local_size: reader.u32()?,
+                node: reader.u32()?,
+                table: reader.bytes()?.to_vec(),
+                blob: reader.bytes()?.to_vec(),
+            });
+        }
+        reader.end()?;
+        Ok(Self { members, epoch, job: job.to_owned(), session_secret: secret(job, key, &nonce) })
+    }
+}
+
+fn secret(job: &str, key: &Key, nonce: &[u8; TAG_LEN]) -> [u8; TAG_LEN] {
+    key.tag("shouter session v1", &[job.as_bytes(), nonce])
+}
+
+#[cfg(test)]
+mod tests;

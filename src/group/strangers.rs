@@ -1,0 +1,63 @@
+//! Who was turned away at the door, said once each.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, SocketAddr};
+
+/// How many different strangers are logged and remembered; beyond it they are only counted.
+const REMEMBERED: usize = 64;
+
+/// Connections that were refused during a join.
+#[derive(Debug, Default)]
+pub(super) struct Strangers {
+    seen: HashMap<(IpAddr, &'static str), u32>,
+    total: u64,
+    last: Option<(SocketAddr, &'static str)>,
+}
+
+impl Strangers {
+    /// Counts a refusal, and logs the first one of an address for a reason.
+    pub(super) fn refuse(&mut self, address: SocketAddr, why: &'static str) {
+        self.total += 1;
+        self.last = Some((address, why));
+        let key = (address.ip(), why);
+        if let Some(count) = self.seen.get_mut(&key) {
+            *count += 1;
+        } else if self.seen.len() < REMEMBERED {
+            self.seen.insert(key, 1);
+            tracing::warn!(%address, why, "refused a connection to the rendezvous; the job goes on");
+        }
+    }
+
+    /// What was refused, as the end of a message; empty when nothing was.
+    pub(super) fn summary(&self) -> String {
+        match self.last {
+            None => String::new(),
+            Some((address, why)) => {
+                format!(" (connections refused meanwhile: {}, the last from {address}: {why})", self.total)
+            }
+        }
+    }
+
+    #[cfg(test)]
+    pub(super) fn counts(&self) -> (usize, u64) {
+        (self.seen.len(), self.total)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_flood_is_counted_and_not_remembered() {
+        let mut strangers = Strangers::default();
+        assert_eq!(strangers.summary(), "");
+        for i in 0..1000u16 {
+            let address = SocketAddr::from(([10, 0, (i >> 8) as u8, i as u8], 1));
+            strangers.refuse(address, "it has another key");
+            strangers.refuse(address, "it has another key");
+        }
+        assert_eq!(strangers.counts(), (REMEMBERED, 2000));
+        assert!(strangers.summary().contains("2000, the last from 10.0.3.231:1: it has another key"));
+    }
+}
