@@ -1,0 +1,40 @@
+//! Ethernet ports through DPDK: NICs without the kernel, and links between processes that behave like NICs.
+//!
+//! Three steps. [`Eal::init`] starts DPDK, once per process. [`Port::try_open`] creates a port from a
+//! [`DeviceSpec`] such as `vhost:/run/link.sock`, and takes it down when it is dropped. [`Port::into_devices`]
+//! gives one [`DpdkDevice`] per queue pair, the [`Device`](crate::device::Device) that a shard's stack drives.
+//!
+//! ```no_run
+//! use shouter_netstack::device::dpdk::{Eal, EalConfig, Port, PortConfig};
+//!
+//! let eal = Eal::init(&EalConfig::default())?;
+//! let config = PortConfig::new("virtio:/tmp/link.sock".parse()?);
+//! let port = Port::try_open(eal, &config)?; // PortError::NotYet until the other side serves the socket
+//! let _registered = eal.register_thread()?; // the thread that drives the queue has a cache of buffers of its own
+//! let mut device = port.into_devices().remove(0);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! The embedded link is vhost-user on one side and virtio-user on the other, joined by a UNIX socket: no root, no
+//! hugepages, no kernel in the data path. Either side survives the death of the other.
+//!
+//! # Copies
+//!
+//! A frame that is sent is copied into a DPDK buffer: `virtio_user` shares DPDK's own heap with its peer and nothing
+//! else. Drivers that copy at transmit time themselves (vhost, memif, af_packet) can read any address, so there the
+//! payload may be chained behind the header as an external buffer instead; see [`Payload`].
+//!
+//! All unsafe code is in `sys`.
+
+mod eal;
+mod port;
+mod queue;
+mod spec;
+mod sys;
+#[cfg(test)]
+mod tests;
+
+pub use eal::{Description, Eal, EalConfig, EalError, ThreadGuard};
+pub use port::{Payload, Port, PortConfig, PortError};
+pub use queue::DpdkDevice;
+pub use spec::{DeviceSpec, SpecError};

@@ -1,0 +1,434 @@
+//! A port: attached to the EAL, set up, started; and everything undone in reverse when it is dropped.
+
+use std::io;
+use std::os::unix::fs::FileTypeExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::{fs, mem};
+
+use super::sys::{self, Errno, Setup, StartedPort};
+use super::{DeviceSpec, DpdkDevice, Eal};
+
+/// Ethernet header and two VLAN tags: what a frame has besides its IP packet.
+const LINK_HEADER: u16 = 14 + 2 * 4;
+
+/// Largest IP packet on an embedded link.
+const EMBEDDED_MTU_MAX: u16 = 9000;
+
+/// Buffers that each thread may keep at hand.
+const CACHE: u32 = 128;
+
+/// Threads that may drive a port's queues during its life, whose caches the pool is sized for.
+const THREADS_PER_QUEUE: u32 = 4;
+
+/// "Protocol wrong type for socket", errno(3).
+const EPROTOTYPE: i32 = 91;
+
+/// How payload gets from its region into the device.
+///
+/// Over a vhost to virtio link, payload cold (walking through 64 MiB), one core each side, chaining moved 1.2 times
+/// as many frames as copying at 1500 bytes and 1.5 times as many at 9000, since the driver then does the only copy;
+/// the example `link_rate` measures it. Below a few hundred bytes a second buffer costs more than the copy.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Payload {
+    /// Chained where the driver can read any address (vhost, memif, af_packet), else copied.
+    #[default]
+    Auto,
+    /// Copied behind the header.
+    Copy,
+}
+
+/// How a port is opened.
+#[derive(Clone, Debug)]
+pub struct PortConfig {
+    /// What it is made of.
+    pub device: DeviceSpec,
+    /// Largest IP packet in bytes.
+    pub mtu: u16,
+    /// Queue pairs. Both ends of an embedded link must have as many.
+    pub queues: u16,
+    /// Descriptors of each ring: a power of two, adjusted to the driver's limits.
+    pub ring_size: u16,
+    /// MAC address; the driver's own if `None`.
+    pub mac: Option<[u8; 6]>,
+    /// How payload is handed over.
+    pub payload: Payload,
+}
+
+impl PortConfig {
+    /// The defaults for `device`: MTU 9000 on embedded links and 1500 on others, one queue pair.
+    pub fn new(device: DeviceSpec) -> Self {
+        let mtu = if device.is_point_to_point() { EMBEDDED_MTU_MAX } else { 1500 };
+        Self { device, mtu, queues: 1, ring_size: 256, mac: None, payload: Payload::Auto }
+    }
+}
+
+/// Why a port could not be opened.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PortError {
+    /// The other side does not serve the socket yet. Try again until your deadline.
+    #[error("{device}: nobody serves the socket yet ({source}); start the other side, or check the path")]
+    NotYet {
+        /// The device.
+        device: DeviceSpec,
+        /// What connecting said.
+        source: io::Error,
+    },
+    /// Another process serves this socket.
+    #[error("{device}: another process listens on this socket; end it, or choose another path")]
+    SocketInUse {
+        /// The device.
+        device: DeviceSpec,
+    },
+    /// The socket's path cannot be used.
+    #[error("{device}: {what}: {source}; choose a path in a directory that exists and that you may write to")]
+    Socket {
+        /// The device.
+        device: DeviceSpec,
+        /// What was tried.
+        what: &'static str,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// A value that this device cannot take.
+    #[error("{device}: {what} is {asked}, and this device takes {least} to {most}")]
+    Limit {
+        /// The device.
+        device: DeviceSpec,
+        /// The field.
+        what: &'static str,
+        /// Its value.
+        asked: u16,
+        /// The least it may be.
+        least: u16,
+        /// The most it may be.
+        most: u16,
+    },
+    /// The device could not be attached.
+    #[error("{device}: {error}; {remedy}. DPDK's log ends: {log}", remedy = device.remedy())]
+    Attach {
+        /// The device.
+        device: DeviceSpec,
+        /// DPDK's error.
+        error: Errno,
+        /// The last lines of its log.
+        log: String,
+    },
+    /// There is too little memory for the port's buffers.
+    #[error(
+        "{device}: {buffers} buffers of {room} bytes do not fit into DPDK's memory ({error}); raise \
+         EalConfig::memory_mb (now {memory_mb}), or take a smaller ring or MTU"
+    )]
+    Memory {
+        /// The device.
+        device: DeviceSpec,
+        /// Buffers wanted.
+        buffers: u32,
+        /// Bytes of each.
+        room: u16,
+        /// Memory that DPDK was started with, in MiB.
+        memory_mb: u32,
+        /// DPDK's error.
+        error: Errno,
+    },
+    /// The driver refused a step of the set-up.
+    #[error("{device}: {step}: {error}; {remedy}. DPDK's log ends: {log}", remedy = device.remedy())]
+    SetUp {
+        /// The device.
+        device: DeviceSpec,
+        /// The step.
+        step: &'static str,
+        /// DPDK's error.
+        error: Errno,
+        /// The last lines of its log.
+        log: String,
+    },
+}
+
+/// DPDK's control path is not thread-safe: one port is opened or closed at a time.
+static CONTROL: Mutex<()> = Mutex::new(());
+
+fn control() -> MutexGuard<'static, ()> {
+    CONTROL.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Numbers devices and pools: DPDK refuses a name twice.
+static NEXT: AtomicU32 = AtomicU32::new(0);
+
+/// A port that runs.
+#[derive(Debug)]
+pub struct Port {
+    shared: Arc<Shared>,
+}
+
+/// What the queues of a port share; the last one takes the port down.
+#[derive(Debug)]
+pub(super) struct Shared {
+    eal: &'static Eal,
+    /// None only while it is being dropped.
+    started: Option<Arc<StartedPort>>,
+    pub(super) config: PortConfig,
+    pub(super) mac: [u8; 6],
+    pub(super) tx_ipv4_checksum: bool,
+    pub(super) chains: bool,
+}
+
+impl Port {
+    /// Opens a port, or says at once that the other side is not there yet ([`PortError::NotYet`]).
+    ///
+    /// A socket that a dead process has left is removed. Connecting to a socket whose server accepts and then says
+    /// nothing (a stopped process) blocks: vhost-user has no time-out.
+    pub fn try_open(eal: &'static Eal, config: &PortConfig) -> Result<Self, PortError> {
+        let device = &config.device;
+        let _control = control();
+        let mark = sys::log_position();
+        check_limit(device, "queues", config.queues, 1, 64)?;
+        check_limit(device, "ring_size", config.ring_size, 32, 32768)?;
+        check_limit(device, "mtu", config.mtu, 68, u16::MAX - LINK_HEADER - 1024)?;
+        if let Some(path) = device.served_socket() {
+            remove_stale_socket(device, path)?;
+        }
+        if let Some(path) = device.awaited_socket() {
+            fs::metadata(path).map_err(|e| not_yet(device, e))?;
+        }
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let (bus, name, arguments) = device_arguments(config, number);
+        let attach = |error| PortError::Attach { device: device.clone(), error, log: sys::log_since(mark) };
+        let attached = sys::Attached::new(bus, &name, &arguments).map_err(|error| {
+            // Only now: a server takes each connection for a client, and is slow with one that hangs up.
+            match device.awaited_socket().map(is_served) {
+                Some(Err(source)) => not_yet(device, source),
+                _ => attach(error),
+            }
+        })?;
+        let info = attached.info().map_err(attach)?;
+        check_limit(device, "queues", config.queues, 1, info.max_queues())?;
+        // memif's largest frame is its `bsize`, whatever it says about its MTU, which it refuses to be told.
+        let is_memif = matches!(device, DeviceSpec::MemifServer(_) | DeviceSpec::MemifClient(_));
+        let fixed_mtu = is_memif || matches!(device, DeviceSpec::Ring | DeviceSpec::Null);
+        if !fixed_mtu {
+            check_limit(device, "mtu", config.mtu, 68, info.max_mtu())?;
+        }
+        let chains = config.payload == Payload::Auto && device.reads_any_address();
+        let is_pci = matches!(device, DeviceSpec::Pci(_));
+        let checksum = if is_pci { info.tx_ipv4_checksum() } else { None };
+        let mut tx_offloads = checksum.unwrap_or(0);
+        if chains {
+            tx_offloads |= info.tx_multi_segment().unwrap_or(0);
+        } else {
+            tx_offloads |= info.tx_fast_free().unwrap_or(0);
+        }
+        let setup = Setup {
+            mtu: (!fixed_mtu).then_some(config.mtu),
+            queues: config.queues,
+            ring_size: config.ring_size,
+            // Sent buffers come back early, so that a few that are warm in the cache serve for all.
+            tx_free_threshold: matches!(device, DeviceSpec::Virtio(_))
+                .then(|| config.ring_size.saturating_sub(64)),
+            rx_offloads: if is_pci { info.rx_scatter().unwrap_or(0) } else { 0 },
+            tx_offloads,
+            mac: config.mac,
+            mac_in_software: device.is_point_to_point(),
+        };
+        let (buffers, room) = pool_size(config);
+        let pool = sys::Pool::new(&format!("shouter{number}"), buffers, CACHE, room).map_err(|error| {
+            PortError::Memory {
+                device: device.clone(),
+                buffers,
+                room,
+                memory_mb: eal.config().memory_mb,
+                error,
+            }
+        })?;
+        let started = attached.start(pool, &setup).map_err(|(step, error)| PortError::SetUp {
+            device: device.clone(),
+            step,
+            error,
+            log: sys::log_since(mark),
+        })?;
+        if let DeviceSpec::Vhost(path) = device {
+            serve_at_once(path);
+        }
+        let mac = config.mac.unwrap_or_else(|| started.mac());
+        let started = Some(Arc::new(started));
+        let config = config.clone();
+        let tx_ipv4_checksum = checksum.is_some();
+        Ok(Self { shared: Arc::new(Shared { eal, started, config, mac, tx_ipv4_checksum, chains }) })
+    }
+
+    /// What it was opened with.
+    pub fn config(&self) -> &PortConfig {
+        &self.shared.config
+    }
+
+    /// The port's MAC address.
+    pub fn mac(&self) -> [u8; 6] {
+        self.shared.mac
+    }
+
+    /// One device per queue pair. The port is taken down when the last of them is dropped.
+    pub fn into_devices(self) -> Vec<DpdkDevice> {
+        (0..self.shared.config.queues).filter_map(|index| DpdkDevice::new(&self.shared, index)).collect()
+    }
+}
+
+impl Shared {
+    pub(super) fn queue(&self, index: u16) -> Option<sys::Queue> {
+        sys::Queue::new(self.started.as_ref()?, index, self.tx_ipv4_checksum)
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        // The queues have gone before (each holds a reference to self), so this is the last reference.
+        let Some(mut started) = self.started.take().and_then(Arc::into_inner) else { return };
+        if !self.eal.is_ours() {
+            // A forked child: port, socket and pool are the parent's.
+            started.abandon();
+            return;
+        }
+        let _control = control();
+        mem::drop(started);
+        if let Some(path) = self.config.device.served_socket() {
+            // The driver removes it as a rule; what is absent need not be removed.
+            let _ = fs::remove_file(path);
+        }
+    }
+}
+
+/// What an absent or a silent socket means to a client.
+fn not_yet(device: &DeviceSpec, source: io::Error) -> PortError {
+    let device = device.clone();
+    match source.kind() {
+        io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => PortError::NotYet { device, source },
+        _ => PortError::Socket { device, what: "connecting", source },
+    }
+}
+
+fn check_limit(
+    device: &DeviceSpec,
+    what: &'static str,
+    asked: u16,
+    least: u16,
+    most: u16,
+) -> Result<(), PortError> {
+    if (least..=most).contains(&asked) {
+        return Ok(());
+    }
+    Err(PortError::Limit { device: device.clone(), what, asked, least, most })
+}
+
+/// Whether a process has the socket open: connects, and hangs up.
+fn is_served(path: &Path) -> io::Result<()> {
+    match UnixStream::connect(path) {
+        // memif's are of type SOCK_SEQPACKET: the kernel says so only of a socket that somebody holds (unix(7)).
+        Err(e) if e.raw_os_error() == Some(EPROTOTYPE) => Ok(()),
+        other => other.map(drop),
+    }
+}
+
+/// Lets the vhost socket at `path` take connections now rather than within a second. No harm is done if it fails.
+fn serve_at_once(path: &Path) {
+    let wake = format!("{}.wake", path.display());
+    let _ = fs::remove_file(&wake);
+    if let Ok(_listener) = UnixListener::bind(&wake) {
+        sys::wake_vhost(&wake);
+        let _ = fs::remove_file(&wake);
+    }
+}
+
+/// Makes way for a socket at `path`: removes one that nobody listens on, and nothing else.
+fn remove_stale_socket(device: &DeviceSpec, path: &Path) -> Result<(), PortError> {
+    let error = |what, source| PortError::Socket { device: device.clone(), what, source };
+    match fs::symlink_metadata(path) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => {
+            let parent =
+                path.parent().filter(|p| !p.as_os_str().is_empty()).map_or(PathBuf::from("."), Into::into);
+            fs::metadata(parent).map_err(|e| error("its directory", e))?;
+            Ok(())
+        }
+        Err(e) => Err(error("looking at it", e)),
+        Ok(metadata) if !metadata.file_type().is_socket() => {
+            Err(error("the path is taken", io::Error::from(io::ErrorKind::AlreadyExists)))
+        }
+        Ok(_) => match is_served(path) {
+            Ok(()) => Err(PortError::SocketInUse { device: device.clone() }),
+            Err(e) if e.kind() == io::ErrorKind::ConnectionRefused => {
+                fs::remove_file(path).map_err(|e| error("removing a left-over socket", e))
+            }
+            Err(e) => Err(error("finding out whether it is in use", e)),
+        },
+    }
+}
+
+/// Bytes of frame that a buffer holds. A frame fits into one buffer, so that it is contiguous.
+fn frame_room(config: &PortConfig) -> u16 {
+    let frame = config.mtu + LINK_HEADER;
+    match config.device {
+        // The driver counts its own header of 12 bytes as part of the frame, although it goes into the headroom.
+        DeviceSpec::Virtio(_) => (frame + 12).next_multiple_of(64),
+        // NICs take buffers in steps of 1 KiB; their frames carry a check sequence.
+        DeviceSpec::Pci(_) => (frame + 4).next_multiple_of(1024),
+        _ => frame.next_multiple_of(64),
+    }
+}
+
+/// Buffers in the pool, and the room of each.
+fn pool_size(config: &PortConfig) -> (u32, u16) {
+    let queues = u32::from(config.queues);
+    let ring = u32::from(config.ring_size);
+    let rings = if config.device.keeps_buffers() { 2 * ring } else { 0 };
+    // Received, staged for sending (two each when chained), and in threads' caches (which hold half as many again).
+    let in_hand = 4 * sys::BURST as u32 + THREADS_PER_QUEUE * CACHE * 3 / 2;
+    (queues * (rings + in_hand), frame_room(config))
+}
+
+/// Bus, device name and device arguments for `rte_eal_hotplug_add`.
+fn device_arguments(config: &PortConfig, number: u32) -> (&'static str, String, String) {
+    let queues = config.queues;
+    let ring = config.ring_size.next_power_of_two();
+    let mac = |mac: [u8; 6]| {
+        let [a, b, c, d, e, f] = mac;
+        format!("{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x}")
+    };
+    let with_mac = config.mac.map_or(String::new(), |m| format!(",mac={}", mac(m)));
+    let memif = |role: &str, path: &Path| {
+        let log2_ring = ring.trailing_zeros().min(14);
+        let bsize = frame_room(config).next_multiple_of(256);
+        format!(
+            "role={role},id=0,socket={},socket-abstract=no,bsize={bsize},rsize={log2_ring}{with_mac}",
+            path.display()
+        )
+    };
+    let (name, arguments) = match &config.device {
+        DeviceSpec::Vhost(path) => ("net_vhost", format!("iface={},queues={queues}", path.display())),
+        DeviceSpec::Virtio(path) => (
+            "net_virtio_user",
+            format!(
+                "path={},queues={queues},queue_size={ring},mrg_rxbuf=0,in_order=1{with_mac}",
+                path.display()
+            ),
+        ),
+        DeviceSpec::MemifServer(path) => ("net_memif", memif("server", path)),
+        DeviceSpec::MemifClient(path) => ("net_memif", memif("client", path)),
+        DeviceSpec::AfPacket(interface) => {
+            let frame = (u32::from(frame_room(config)) + 128).next_power_of_two().max(2048);
+            let block = frame.max(4096) * 4;
+            (
+                "net_af_packet",
+                format!("iface={interface},qpairs={queues},blocksz={block},framesz={frame},framecnt=512"),
+            )
+        }
+        DeviceSpec::AfXdp(interface) => {
+            ("net_af_xdp", format!("iface={interface},start_queue=0,queue_count={queues}"))
+        }
+        DeviceSpec::Tap(interface) => ("net_tap", format!("iface={interface}{with_mac}")),
+        DeviceSpec::Ring => ("net_ring", String::new()),
+        DeviceSpec::Null => ("net_null", "size=64".into()),
+        DeviceSpec::Pci(address) => return ("pci", address.clone(), String::new()),
+    };
+    ("vdev", format!("{name}{number}"), arguments)
+}

@@ -1,0 +1,261 @@
+//! Ports: attached, set up, started, taken down.
+
+use core::ffi::c_int;
+use core::mem::MaybeUninit;
+use core::sync::atomic::{AtomicU64, Ordering};
+use std::ffi::CString;
+
+use super::{Errno, Pool};
+
+/// A device that was attached to its bus, and has a port number. Detached when dropped.
+#[derive(Debug)]
+pub(in super::super) struct Attached {
+    bus: CString,
+    name: CString,
+    port: u16,
+}
+
+impl Attached {
+    /// Attaches device `name` to `bus`, or finds it where the bus attached it at start.
+    pub(in super::super) fn new(bus: &str, name: &str, arguments: &str) -> Result<Self, Errno> {
+        let text = |t: &str| CString::new(t).map_err(|_| Errno(22));
+        let (bus, name, arguments) = (text(bus)?, text(name)?, text(arguments)?);
+        let find = || {
+            let mut port = 0_u16;
+            // SAFETY: a terminated string, and room for the answer.
+            let result = unsafe { dpdk_sys::rte_eth_dev_get_port_by_name(name.as_ptr(), &mut port) };
+            (result == 0).then_some(port)
+        };
+        let port = match find() {
+            Some(port) => port,
+            None => {
+                // SAFETY: three terminated strings, copied by the callee.
+                let result =
+                    unsafe { dpdk_sys::rte_eal_hotplug_add(bus.as_ptr(), name.as_ptr(), arguments.as_ptr()) };
+                Errno::check(result)?;
+                find().ok_or(Errno::NO_DEVICE)?
+            }
+        };
+        Ok(Self { bus, name, port })
+    }
+
+    /// What the port can do.
+    pub(in super::super) fn info(&self) -> Result<Info, Errno> {
+        let mut info = MaybeUninit::<dpdk_sys::rte_eth_dev_info>::zeroed();
+        // SAFETY: the port exists; the callee clears and fills the structure.
+        Errno::check(unsafe { dpdk_sys::rte_eth_dev_info_get(self.port, info.as_mut_ptr()) })?;
+        // SAFETY: filled above; all-zero was valid before.
+        let raw = unsafe { info.assume_init() };
+        Ok(Info { raw })
+    }
+
+    /// Configures queues and starts the port.
+    pub(in super::super) fn start(
+        self,
+        pool: Pool,
+        setup: &Setup,
+    ) -> Result<StartedPort, (&'static str, Errno)> {
+        let at = |step| move |e| (step, e);
+        // Dropped in reverse if a step fails: the port gives its buffers back before the pool goes.
+        let (pool, attached) = (pool, self);
+        // SAFETY: all-zero is DPDK's default configuration.
+        let mut conf: dpdk_sys::rte_eth_conf = unsafe { MaybeUninit::zeroed().assume_init() };
+        conf.rxmode.mtu = setup.mtu.map_or(0, u32::from);
+        conf.rxmode.offloads = setup.rx_offloads;
+        conf.txmode.offloads = setup.tx_offloads;
+        let port = attached.port;
+        // SAFETY: the port exists and is not started; `conf` is copied by the callee.
+        let result = unsafe { dpdk_sys::rte_eth_dev_configure(port, setup.queues, setup.queues, &conf) };
+        Errno::check(result).map_err(at("configuring it"))?;
+
+        let (mut receive, mut transmit) = (setup.ring_size, setup.ring_size);
+        // SAFETY: the port is configured; the two numbers are written in place.
+        let result = unsafe { dpdk_sys::rte_eth_dev_adjust_nb_rx_tx_desc(port, &mut receive, &mut transmit) };
+        Errno::check(result).map_err(at("choosing ring sizes"))?;
+        let info = attached.info().map_err(at("asking what it can do"))?;
+        let mut transmit_conf = info.raw.default_txconf;
+        transmit_conf.offloads = setup.tx_offloads;
+        if let Some(threshold) = setup.tx_free_threshold {
+            transmit_conf.tx_free_thresh = threshold.min(transmit.saturating_sub(4));
+        }
+        let mut receive_conf = info.raw.default_rxconf;
+        receive_conf.offloads = setup.rx_offloads;
+        // SAFETY: the port exists.
+        let socket = unsafe { dpdk_sys::rte_eth_dev_socket_id(port) } as u32;
+        for queue in 0..setup.queues {
+            // SAFETY: the queue lies within those configured; the pool outlives the port, since StartedPort owns it.
+            let result = unsafe {
+                dpdk_sys::rte_eth_rx_queue_setup(port, queue, receive, socket, &receive_conf, pool.as_ptr())
+            };
+            Errno::check(result).map_err(at("setting up a receive queue"))?;
+            // SAFETY: as above.
+            let result =
+                unsafe { dpdk_sys::rte_eth_tx_queue_setup(port, queue, transmit, socket, &transmit_conf) };
+            Errno::check(result).map_err(at("setting up a transmit queue"))?;
+        }
+        if let Some(mac) = setup.mac {
+            let mut address = dpdk_sys::rte_ether_addr { addr_bytes: mac };
+            // SAFETY: the port exists; the address is copied.
+            let result = unsafe { dpdk_sys::rte_eth_dev_default_mac_addr_set(port, &mut address) };
+            match Errno::check(result) {
+                Err(Errno::NOT_SUPPORTED) if setup.mac_in_software => {}
+                other => other.map_err(at("setting its MAC address"))?,
+            }
+        }
+        // SAFETY: the port is configured and its queues are set up.
+        Errno::check(unsafe { dpdk_sys::rte_eth_dev_start(port) }).map_err(at("starting it"))?;
+        Ok(StartedPort { attached: Some(attached), pool, queues: setup.queues, taken: AtomicU64::new(0) })
+    }
+
+    fn detach(&self) {
+        // SAFETY: the device was attached under these names; detaching closes its port.
+        let _: c_int = unsafe { dpdk_sys::rte_eal_hotplug_remove(self.bus.as_ptr(), self.name.as_ptr()) };
+    }
+}
+
+impl Drop for Attached {
+    fn drop(&mut self) {
+        self.detach();
+    }
+}
+
+/// How a port is to be set up.
+#[derive(Clone, Debug)]
+pub(in super::super) struct Setup {
+    /// Largest IP packet; `None` where the driver refuses to be told.
+    pub(in super::super) mtu: Option<u16>,
+    /// Queue pairs.
+    pub(in super::super) queues: u16,
+    /// Descriptors of a ring, adjusted to the driver's limits.
+    pub(in super::super) ring_size: u16,
+    /// Free transmit descriptors below which the driver reclaims sent buffers; its default if `None`.
+    pub(in super::super) tx_free_threshold: Option<u16>,
+    /// `RTE_ETH_RX_OFFLOAD_*`.
+    pub(in super::super) rx_offloads: u64,
+    /// `RTE_ETH_TX_OFFLOAD_*`.
+    pub(in super::super) tx_offloads: u64,
+    /// The MAC address to take.
+    pub(in super::super) mac: Option<[u8; 6]>,
+    /// A driver that cannot set its MAC address is no error.
+    pub(in super::super) mac_in_software: bool,
+}
+
+/// What a port can do.
+pub(in super::super) struct Info {
+    raw: dpdk_sys::rte_eth_dev_info,
+}
+
+impl Info {
+    /// Largest IP packet that it takes.
+    pub(in super::super) fn max_mtu(&self) -> u16 {
+        let by_length = self.raw.max_rx_pktlen.saturating_sub(dpdk_sys::RTE_ETHER_HDR_LEN);
+        u32::from(self.raw.max_mtu).min(by_length).min(u32::from(u16::MAX)) as u16
+    }
+
+    /// Queue pairs that it can have.
+    pub(in super::super) fn max_queues(&self) -> u16 {
+        self.raw.max_rx_queues.min(self.raw.max_tx_queues)
+    }
+
+    /// It fills in IPv4 header checksums.
+    pub(in super::super) fn tx_ipv4_checksum(&self) -> Option<u64> {
+        self.tx_offload(u64::from(dpdk_sys::RTE_ETH_TX_OFFLOAD_IPV4_CKSUM))
+    }
+
+    /// It sends frames of several segments.
+    pub(in super::super) fn tx_multi_segment(&self) -> Option<u64> {
+        self.tx_offload(u64::from(dpdk_sys::RTE_ETH_TX_OFFLOAD_MULTI_SEGS))
+    }
+
+    /// It frees sent buffers in bulk, if all come from one pool and nobody else refers to them.
+    pub(in super::super) fn tx_fast_free(&self) -> Option<u64> {
+        self.tx_offload(u64::from(dpdk_sys::RTE_ETH_TX_OFFLOAD_MBUF_FAST_FREE))
+    }
+
+    fn tx_offload(&self, bit: u64) -> Option<u64> {
+        (self.raw.tx_offload_capa & bit != 0).then_some(bit)
+    }
+
+    /// It spreads a frame over several buffers if it must.
+    pub(in super::super) fn rx_scatter(&self) -> Option<u64> {
+        let bit = u64::from(dpdk_sys::RTE_ETH_RX_OFFLOAD_SCATTER);
+        (self.raw.rx_offload_capa & bit != 0).then_some(bit)
+    }
+}
+
+/// A port that runs. Stopped, closed and detached when dropped; its pool goes last.
+#[derive(Debug)]
+pub(in super::super) struct StartedPort {
+    /// None once the port was abandoned to the process that owns it.
+    attached: Option<Attached>,
+    pool: Pool,
+    queues: u16,
+    /// A bit per queue that was handed out.
+    taken: AtomicU64,
+}
+
+impl StartedPort {
+    pub(super) fn number(&self) -> u16 {
+        self.attached.as_ref().map_or(u16::MAX, |a| a.port)
+    }
+
+    pub(super) fn pool(&self) -> &Pool {
+        &self.pool
+    }
+
+    /// Whether queue `index` exists and is handed out for the first time.
+    pub(super) fn take_queue(&self, index: u16) -> bool {
+        let Some(bit) = 1_u64.checked_shl(u32::from(index)) else { return false };
+        index < self.queues && self.taken.fetch_or(bit, Ordering::Relaxed) & bit == 0
+    }
+
+    /// The MAC address that the driver has.
+    pub(in super::super) fn mac(&self) -> [u8; 6] {
+        let mut address = dpdk_sys::rte_ether_addr::default();
+        // SAFETY: the port exists; room for the answer.
+        unsafe { dpdk_sys::rte_eth_macaddr_get(self.number(), &mut address) };
+        address.addr_bytes
+    }
+
+    /// Whether the link is up.
+    pub(in super::super) fn link_up(&self) -> bool {
+        // SAFETY: all-zero is a link that is down.
+        let mut link: dpdk_sys::rte_eth_link = unsafe { MaybeUninit::zeroed().assume_init() };
+        // SAFETY: the port exists; room for the answer.
+        let result = unsafe { dpdk_sys::rte_eth_link_get_nowait(self.number(), &mut link) };
+        result == 0 && link.link_status() != 0
+    }
+
+    /// Frames that the port itself lost on their way in.
+    pub(in super::super) fn missed(&self) -> u64 {
+        // SAFETY: all-zero is valid.
+        let mut stats: dpdk_sys::rte_eth_stats = unsafe { MaybeUninit::zeroed().assume_init() };
+        // SAFETY: the port exists; room for the answer.
+        let result = unsafe { dpdk_sys::rte_eth_stats_get(self.number(), &mut stats) };
+        if result == 0 {
+            stats.imissed.saturating_add(stats.ierrors).saturating_add(stats.rx_nombuf)
+        } else {
+            0
+        }
+    }
+
+    /// Forgets the port without touching it: in a forked child it is the parent's.
+    pub(in super::super) fn abandon(&mut self) {
+        if let Some(attached) = self.attached.take() {
+            core::mem::forget(attached);
+        }
+        self.pool.abandon();
+    }
+}
+
+impl Drop for StartedPort {
+    fn drop(&mut self) {
+        if let Some(attached) = self.attached.take() {
+            // SAFETY: the port is started, and no queue refers to it any more (each holds a reference to self).
+            unsafe {
+                dpdk_sys::rte_eth_dev_stop(attached.port);
+                dpdk_sys::rte_eth_dev_close(attached.port);
+            }
+        }
+    }
+}

@@ -1,0 +1,416 @@
+//! The hot path: frames into mbufs and out of them, a burst at a time.
+
+use core::ffi::{c_uint, c_void};
+use core::ptr;
+use std::ffi::CString;
+use std::sync::Arc;
+
+use dpdk_sys::{rte_mbuf, rte_mbuf_ext_shared_info, rte_mempool};
+
+use super::{Errno, StartedPort};
+use crate::device::Frame;
+
+/// Frames handed to a driver at a time.
+pub(in super::super) const BURST: usize = 32;
+
+/// A pool of buffers of one size. Freed when dropped.
+#[derive(Debug)]
+pub(in super::super) struct Pool {
+    /// Null once abandoned.
+    pool: *mut rte_mempool,
+    /// Bytes of frame that a buffer holds.
+    room: u16,
+}
+
+// SAFETY: DPDK's pools are used from many threads.
+unsafe impl Send for Pool {}
+// SAFETY: as above.
+unsafe impl Sync for Pool {}
+
+impl Pool {
+    /// A pool of `count` buffers that hold `room` bytes each; a registered thread keeps up to `cache` of them.
+    pub(in super::super) fn new(name: &str, count: u32, cache: u32, room: u16) -> Result<Self, Errno> {
+        let name = CString::new(name).map_err(|_| Errno(22))?;
+        let data = u32::from(room) + dpdk_sys::RTE_PKTMBUF_HEADROOM;
+        let data = u16::try_from(data).map_err(|_| Errno(22))?;
+        // SAFETY: a terminated name, copied; -1 is SOCKET_ID_ANY.
+        let pool = unsafe {
+            dpdk_sys::rte_pktmbuf_pool_create(name.as_ptr(), count as c_uint, cache as c_uint, 0, data, -1)
+        };
+        if pool.is_null() { Err(Errno::last()) } else { Ok(Self { pool, room }) }
+    }
+
+    pub(super) fn as_ptr(&self) -> *mut rte_mempool {
+        self.pool
+    }
+
+    pub(super) fn abandon(&mut self) {
+        self.pool = ptr::null_mut();
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        // SAFETY: made by rte_pktmbuf_pool_create and freed once; a null pointer is allowed.
+        unsafe { dpdk_sys::rte_mempool_free(self.pool) }
+    }
+}
+
+/// One queue pair of a started port.
+#[derive(Debug)]
+pub(in super::super) struct Queue {
+    port: Arc<StartedPort>,
+    number: u16,
+    index: u16,
+    /// Sets the flags for the IPv4 header checksum.
+    ipv4_checksum: bool,
+    /// Frames that were copied and that the ring had no room for: sent first next time.
+    /// Twice a burst long, since chained frames take two buffers each.
+    staged: [*mut rte_mbuf; 2 * BURST],
+    staged_from: usize,
+    staged_to: usize,
+    /// What chained payload shares; its count is 1 between bursts.
+    shared: Box<rte_mbuf_ext_shared_info>,
+    /// Where a frame of several segments is put together.
+    scratch: Box<[u8]>,
+    /// Frames longer than a buffer, or than the scratch.
+    pub(in super::super) oversized: u64,
+}
+
+// SAFETY: the pointers are to buffers that the queue owns, and to nothing of the thread.
+unsafe impl Send for Queue {}
+
+impl Queue {
+    /// Queue pair `index`; `None` if there is none such, or it was handed out before.
+    pub(in super::super) fn new(port: &Arc<StartedPort>, index: u16, ipv4_checksum: bool) -> Option<Self> {
+        if !port.take_queue(index) {
+            return None;
+        }
+        let shared = Box::new(rte_mbuf_ext_shared_info {
+            free_cb: Some(payload_read),
+            fcb_opaque: ptr::null_mut(),
+            refcnt: 1,
+        });
+        Some(Self {
+            port: port.clone(),
+            number: port.number(),
+            index,
+            ipv4_checksum,
+            staged: [ptr::null_mut(); 2 * BURST],
+            staged_from: 0,
+            staged_to: 0,
+            shared,
+            scratch: vec![0; usize::from(u16::MAX)].into_boxed_slice(),
+            oversized: 0,
+        })
+    }
+
+    pub(in super::super) fn port(&self) -> &StartedPort {
+        &self.port
+    }
+
+    /// Whether copied frames wait for room in the ring.
+    #[inline]
+    pub(in super::super) fn has_staged(&self) -> bool {
+        self.staged_from != self.staged_to
+    }
+
+    /// Sends what waits; true when nothing is left.
+    #[inline]
+    pub(in super::super) fn flush(&mut self) -> bool {
+        if self.has_staged() {
+            let waiting = &mut self.staged[self.staged_from..self.staged_to];
+            // SAFETY: `waiting` are buffers that we own; those that the driver takes are its own from now on.
+            let sent = unsafe {
+                dpdk_sys::rte_eth_tx_burst(
+                    self.number,
+                    self.index,
+                    waiting.as_mut_ptr(),
+                    waiting.len() as u16,
+                )
+            };
+            self.staged_from += usize::from(sent);
+            if self.staged_from == self.staged_to {
+                (self.staged_from, self.staged_to) = (0, 0);
+            }
+        }
+        !self.has_staged()
+    }
+
+    /// Copies up to [`BURST`] frames and sends them; returns how many were taken. Those for which the ring had no
+    /// room are kept, and no more are taken until they went.
+    #[inline]
+    pub(in super::super) fn send_copied(&mut self, frames: &[Frame]) -> usize {
+        if !self.flush() {
+            return 0;
+        }
+        let count = frames.len().min(BURST);
+        if !self.allocate(count) {
+            return 0;
+        }
+        let room = usize::from(self.port.pool().room);
+        let mut filled = 0;
+        for frame in &frames[..count] {
+            let length = frame.len();
+            if length > room || length == 0 {
+                self.oversized += 1;
+                continue;
+            }
+            let mbuf = self.staged[filled];
+            filled += 1;
+            let header = frame.header();
+            // SAFETY: `mbuf` is ours, fresh from the pool: it has `room` bytes from its headroom on, and `length`,
+            // which is at most `room`, is the sum of the two parts.
+            unsafe {
+                let data = data_of(mbuf);
+                ptr::copy_nonoverlapping(header.as_ptr(), data, header.len());
+                if let Some(extent) = frame.extent() {
+                    ptr::copy_nonoverlapping(extent.as_ptr(), data.add(header.len()), extent.len());
+                }
+                (*mbuf).data_len = length as u16;
+                (*mbuf).pkt_len = length as u32;
+                if self.ipv4_checksum {
+                    ask_for_ipv4_checksum(mbuf, header);
+                }
+            }
+        }
+        self.free(filled, count);
+        (self.staged_from, self.staged_to) = (0, filled);
+        self.flush();
+        count
+    }
+
+    /// Sends up to [`BURST`] frames, payloads of `chain_from` bytes or more chained behind the header and not
+    /// copied; returns how many were taken. Only for drivers that have read the payload when `rte_eth_tx_burst`
+    /// returns.
+    #[inline]
+    pub(in super::super) fn send_chained(&mut self, frames: &[Frame], chain_from: usize) -> usize {
+        let count = frames.len().min(BURST);
+        let chained = |frame: &Frame| frame.extent().filter(|e| e.len() >= chain_from);
+        let tails = frames[..count].iter().filter(|f| chained(f).is_some()).count();
+        // The staging array serves as scratch: headers in front, payloads behind them. Nothing stays in it.
+        if !self.allocate(count + tails) {
+            return 0;
+        }
+        let room = usize::from(self.port.pool().room);
+        let shared: *mut rte_mbuf_ext_shared_info = &mut *self.shared;
+        // SAFETY: nobody else refers to it between bursts.
+        unsafe { (*shared).fcb_opaque = shared.cast() };
+        let (mut filled, mut spare) = (0, count);
+        for frame in &frames[..count] {
+            let (length, header) = (frame.len(), frame.header());
+            if length > room || length == 0 {
+                self.oversized += 1;
+                continue;
+            }
+            let mbuf = self.staged[filled];
+            filled += 1;
+            // SAFETY: both buffers are ours, fresh from the pool. The header fits (it is part of `length`). The
+            // extent stays readable until the frame is released, and the driver has let go of it before
+            // `rte_eth_tx_burst` returns or when the buffers are freed below.
+            unsafe {
+                ptr::copy_nonoverlapping(header.as_ptr(), data_of(mbuf), header.len());
+                (*mbuf).data_len = header.len() as u16;
+                (*mbuf).pkt_len = length as u32;
+                if self.ipv4_checksum {
+                    ask_for_ipv4_checksum(mbuf, header);
+                }
+                if let Some(extent) = chained(frame) {
+                    let tail = self.staged[spare];
+                    spare += 1;
+                    let bytes = extent.len() as u16;
+                    let address = extent.as_ptr().cast_mut().cast::<c_void>();
+                    // The processor reads it, by its virtual address: there is no bus address.
+                    dpdk_sys::rte_pktmbuf_attach_extbuf(tail, address, u64::MAX, bytes, shared);
+                    (*tail).data_len = bytes;
+                    (*mbuf).next = tail;
+                    (*mbuf).nb_segs = 2;
+                } else if let Some(extent) = frame.extent() {
+                    let data = data_of(mbuf).add(header.len());
+                    ptr::copy_nonoverlapping(extent.as_ptr(), data, extent.len());
+                    (*mbuf).data_len = length as u16;
+                }
+            }
+        }
+        // SAFETY: the first `filled` are frames that we own; those that the driver takes are its own from now on.
+        let sent = unsafe {
+            dpdk_sys::rte_eth_tx_burst(self.number, self.index, self.staged.as_mut_ptr(), filled as u16)
+        };
+        let sent = usize::from(sent);
+        self.free(sent, filled); // with what is chained to them
+        self.free(filled, count);
+        self.free(spare, count + tails);
+        // Frames that were skipped count as taken; with a full ring the rest stays with the caller.
+        if sent == filled { count } else { taken(&frames[..count], sent, room) }
+    }
+
+    /// Receives up to `budget` frames and hands each to `sink`; returns frames and bytes.
+    #[inline]
+    pub(in super::super) fn receive(
+        &mut self,
+        budget: usize,
+        sink: &mut impl FnMut(&[u8]),
+    ) -> (usize, usize) {
+        let mut burst = Received { mbufs: [ptr::null_mut(); BURST], count: 0 };
+        let want = budget.min(BURST) as u16;
+        // SAFETY: room for `want` pointers; the buffers that come back are ours.
+        let count =
+            unsafe { dpdk_sys::rte_eth_rx_burst(self.number, self.index, burst.mbufs.as_mut_ptr(), want) };
+        burst.count = usize::from(count);
+        let mut bytes = 0;
+        for index in 0..burst.count {
+            if index + 1 < burst.count {
+                // SAFETY: a received buffer; prefetching is no access.
+                unsafe { prefetch(data_of(burst.mbufs[index + 1])) };
+            }
+            let mbuf = burst.mbufs[index];
+            // SAFETY: a received buffer that is ours until `burst` is dropped; its `data_len` bytes are filled.
+            unsafe {
+                bytes += (*mbuf).pkt_len as usize;
+                if (*mbuf).nb_segs == 1 {
+                    sink(core::slice::from_raw_parts(data_of(mbuf), usize::from((*mbuf).data_len)));
+                } else if let Some(length) = linearise(mbuf, &mut self.scratch) {
+                    sink(&self.scratch[..length]);
+                } else {
+                    self.oversized += 1;
+                }
+            }
+        }
+        (burst.count, bytes)
+    }
+
+    /// Puts `count` fresh buffers at the front of the staging array.
+    #[inline]
+    fn allocate(&mut self, count: usize) -> bool {
+        debug_assert!(count <= self.staged.len() && !self.has_staged());
+        // SAFETY: the pool lives as long as the port; room for `count` pointers.
+        let result = unsafe {
+            dpdk_sys::rte_pktmbuf_alloc_bulk(
+                self.port.pool().as_ptr(),
+                self.staged.as_mut_ptr(),
+                count as c_uint,
+            )
+        };
+        result == 0
+    }
+
+    /// Gives staged buffers back to their pool.
+    #[inline]
+    fn free(&mut self, from: usize, to: usize) {
+        if from < to {
+            let unused = &mut self.staged[from..to];
+            // SAFETY: buffers that we own, and forget.
+            unsafe { dpdk_sys::rte_pktmbuf_free_bulk(unused.as_mut_ptr(), unused.len() as c_uint) };
+        }
+    }
+}
+
+impl Drop for Queue {
+    fn drop(&mut self) {
+        self.free(self.staged_from, self.staged_to);
+    }
+}
+
+/// How many frames from the front were taken, when the driver took `sent` of those that fit.
+#[cold]
+fn taken(frames: &[Frame], sent: usize, room: usize) -> usize {
+    let mut left = sent;
+    for (index, frame) in frames.iter().enumerate() {
+        if frame.len() > room || frame.is_empty() {
+            continue;
+        }
+        if left == 0 {
+            return index;
+        }
+        left -= 1;
+    }
+    frames.len()
+}
+
+/// A burst that was received; freed when dropped, also when the sink panics.
+struct Received {
+    mbufs: [*mut rte_mbuf; BURST],
+    count: usize,
+}
+
+impl Drop for Received {
+    #[inline]
+    fn drop(&mut self) {
+        if self.count > 0 {
+            // SAFETY: buffers that we own.
+            unsafe { dpdk_sys::rte_pktmbuf_free_bulk(self.mbufs.as_mut_ptr(), self.count as c_uint) };
+        }
+    }
+}
+
+/// Called when the last chained payload of a queue is freed: makes the count 1 again, which is the state in which
+/// DPDK need not count atomically. All of a queue's chained payload is freed on the thread that drives it.
+///
+/// # Safety
+/// `shared` is the queue's `rte_mbuf_ext_shared_info`.
+unsafe extern "C" fn payload_read(_address: *mut c_void, shared: *mut c_void) {
+    // SAFETY: by contract.
+    unsafe { (*shared.cast::<rte_mbuf_ext_shared_info>()).refcnt = 1 };
+}
+
+/// The first byte of a buffer's frame.
+///
+/// # Safety
+/// `mbuf` is a live buffer.
+#[inline]
+unsafe fn data_of(mbuf: *mut rte_mbuf) -> *mut u8 {
+    // SAFETY: by contract; `data_off` lies within the buffer.
+    unsafe { (*mbuf).buf_addr.cast::<u8>().add(usize::from((*mbuf).data_off)) }
+}
+
+/// Copies the segments of a frame into `scratch`; its length, or `None` if it does not fit.
+///
+/// # Safety
+/// `mbuf` is the head of a received frame.
+#[cold]
+unsafe fn linearise(mut mbuf: *mut rte_mbuf, scratch: &mut [u8]) -> Option<usize> {
+    let mut length = 0;
+    while !mbuf.is_null() {
+        // SAFETY: by contract, each segment has `data_len` bytes.
+        let part = unsafe { core::slice::from_raw_parts(data_of(mbuf), usize::from((*mbuf).data_len)) };
+        scratch.get_mut(length..length + part.len())?.copy_from_slice(part);
+        length += part.len();
+        // SAFETY: by contract.
+        mbuf = unsafe { (*mbuf).next };
+    }
+    Some(length)
+}
+
+/// Asks the port to fill in the header checksum if the frame is IPv4, bare or behind one VLAN tag.
+///
+/// # Safety
+/// `mbuf` is a live buffer that we own.
+#[inline]
+unsafe fn ask_for_ipv4_checksum(mbuf: *mut rte_mbuf, header: &[u8]) {
+    let ethertype = |at: usize| header.get(at..at + 2);
+    let network = match ethertype(12) {
+        Some([0x08, 0x00]) => 14,
+        Some([0x81, 0x00]) if ethertype(16) == Some(&[0x08, 0x00]) => 18,
+        _ => return,
+    };
+    let Some(words) = header.get(network).map(|b| u64::from(b & 0x0f)) else { return };
+    // SAFETY: by contract. `tx_offload` holds l2_len in 7 bits, then l3_len in 9.
+    unsafe {
+        (*mbuf).ol_flags |= dpdk_sys::RTE_MBUF_F_TX_IPV4 | dpdk_sys::RTE_MBUF_F_TX_IP_CKSUM;
+        (*mbuf).__bindgen_anon_3.tx_offload = network as u64 | (words * 4) << 7;
+    }
+}
+
+/// Asks for the first two cache lines at `address`.
+#[inline]
+fn prefetch(address: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: prefetching is no access; any address is allowed.
+    unsafe {
+        use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T0>(address.cast());
+        _mm_prefetch::<_MM_HINT_T0>(address.wrapping_add(64).cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = address;
+}

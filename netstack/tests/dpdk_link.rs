@@ -1,0 +1,393 @@
+//! Both ends of embedded links in one process, and a peer process that is killed.
+#![cfg(feature = "dpdk")]
+#![allow(unsafe_code, missing_docs)]
+
+use core::ptr::NonNull;
+use std::io::{BufRead, BufReader};
+use std::os::unix::net::UnixListener;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use shouter_netstack::device::dpdk::{DpdkDevice, Eal, EalConfig, Payload, Port, PortConfig, PortError};
+use shouter_netstack::device::{Device, Frame, TxBatch};
+use shouter_netstack::region::{Region, RegionId};
+use shouter_netstack::time::Instant;
+
+/// The devices do not look at the clock: any instant will do.
+const NOW: Instant = Instant::ZERO;
+
+/// A test that waits for another thread or process looks this often, and then fails. Each look yields or sleeps.
+const LOOKS: u32 = 20_000;
+
+/// Names the part that a child process plays, and where.
+const CHILD: &str = "SHOUTER_TEST_DPDK_PEER";
+
+/// Ports share the process: one test at a time, so that counts of ports and buffers mean something.
+fn alone() -> MutexGuard<'static, ()> {
+    static ONE: Mutex<()> = Mutex::new(());
+    ONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn eal() -> &'static Eal {
+    Eal::init(&EalConfig::default()).expect("DPDK starts without root and without hugepages")
+}
+
+fn socket(name: &str) -> PathBuf {
+    let path = std::env::temp_dir().join(format!("shouter-{name}-{}.sock", std::process::id()));
+    let _ = std::fs::remove_file(&path);
+    path
+}
+
+fn config(spec: &str, mtu: u16) -> PortConfig {
+    PortConfig { mtu, ..PortConfig::new(spec.parse().unwrap()) }
+}
+
+fn open(config: &PortConfig) -> DpdkDevice {
+    let port = Port::try_open(eal(), config).unwrap_or_else(|e| panic!("{e}"));
+    port.into_devices().remove(0)
+}
+
+/// Looks until `done` says so; true if it did.
+fn wait_for(mut done: impl FnMut() -> bool) -> bool {
+    for look in 0..LOOKS {
+        if done() {
+            return true;
+        }
+        if look < 1000 { std::thread::yield_now() } else { std::thread::sleep(Duration::from_millis(1)) }
+    }
+    false
+}
+
+/// Payload memory whose byte at `i` depends on `i` alone.
+struct Memory {
+    bytes: Vec<u8>,
+}
+
+impl Memory {
+    fn new(len: usize) -> Self {
+        let byte = |i: usize| (i as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes()[0];
+        Self { bytes: (0..len).map(byte).collect() }
+    }
+
+    fn region(&self) -> Region {
+        let base = NonNull::from(self.bytes.as_slice()).cast();
+        // SAFETY: each test keeps the memory, unwritten, longer than the devices that read it.
+        unsafe { Region::from_raw_parts(RegionId(1), base, self.bytes.len()) }
+    }
+}
+
+/// Ethernet header, then the frame's number.
+fn header(number: u32) -> [u8; 18] {
+    let mut header = [0x02; 18];
+    header[12..14].copy_from_slice(&[0x88, 0xb5]); // IEEE 802 local experimental
+    header[14..].copy_from_slice(&number.to_be_bytes());
+    header
+}
+
+/// Sends frames of all sizes from 64 to 14 + `mtu` from `from` to `to`; each arrives once, in order, intact.
+fn pass(from: &mut DpdkDevice, to: &mut DpdkDevice, memory: &Memory, mtu: usize) {
+    let region = memory.region();
+    let lengths: Vec<usize> =
+        (64..=14 + mtu).step_by(61).chain([14 + mtu, 64, 14 + mtu - 1, 100, 575, 576]).collect();
+    let offset = |i: usize| (i * 4099) % (memory.bytes.len() - mtu);
+    let mut batch = TxBatch::with_capacity(64);
+    let (mut sent, mut received) = (0, 0);
+    let arrived = wait_for(|| {
+        while sent < lengths.len() && batch.room() > 0 {
+            let extent = region.extent(offset(sent), (lengths[sent] - 18) as u32).unwrap();
+            assert!(batch.push(Frame::new(&[&header(sent as u32)], Some(extent)).unwrap()));
+            sent += 1;
+        }
+        from.transmit(NOW, &mut batch);
+        to.receive(NOW, 64, &mut |bytes| {
+            assert_eq!(bytes.len(), lengths[received], "frame {received}");
+            assert_eq!(bytes[..18], header(received as u32), "frame {received}");
+            let at = offset(received);
+            assert!(bytes[18..] == memory.bytes[at..at + bytes.len() - 18], "payload of frame {received}");
+            received += 1;
+        });
+        received == lengths.len()
+    });
+    assert!(arrived, "{received} of {} frames arrived", lengths.len());
+}
+
+/// A pair of ends, both driven here, both ways, with the payload copied and chained.
+fn both_ways(server: &str, client: &str, mtu: u16) {
+    let _alone = alone();
+    let _registered = eal().register_thread().unwrap();
+    let memory = Memory::new(1 << 20);
+    let path = socket(server);
+    let (server, client) = (format!("{server}:{}", path.display()), format!("{client}:{}", path.display()));
+    let early = Port::try_open(eal(), &config(&client, mtu)).unwrap_err();
+    assert!(matches!(early, PortError::NotYet { .. }), "{early}");
+    for payload in [Payload::Auto, Payload::Copy] {
+        let mut a = open(&PortConfig { payload, ..config(&server, mtu) });
+        let mut b = open(&PortConfig { payload, mac: Some([2, 0, 0, 0, 0, 7]), ..config(&client, mtu) });
+        assert_eq!(b.mac(), [2, 0, 0, 0, 0, 7]);
+        assert_eq!(b.capabilities().mtu, mtu);
+        assert!(wait_for(|| a.link_up() && b.link_up()), "the link comes up");
+        for _ in 0..3 {
+            pass(&mut a, &mut b, &memory, usize::from(mtu));
+            pass(&mut b, &mut a, &memory, usize::from(mtu));
+        }
+        let (sent, received) = (a.counters(), b.counters());
+        assert_eq!((sent.tx_frames, sent.tx_bytes), (received.rx_frames, received.rx_bytes));
+        assert_eq!((sent.dropped, received.dropped), (0, 0));
+        drop(b);
+        drop(a);
+        assert!(!path.exists(), "the socket is removed with the port");
+    }
+}
+
+#[test]
+fn vhost_and_virtio_carry_jumbo_frames_both_ways() {
+    both_ways("vhost", "virtio", 9000);
+}
+
+#[test]
+fn vhost_and_virtio_carry_standard_frames_both_ways() {
+    both_ways("vhost", "virtio", 1500);
+}
+
+#[test]
+fn memif_carries_jumbo_frames_both_ways() {
+    both_ways("memif-server", "memif-client", 9000);
+}
+
+#[test]
+fn a_full_ring_takes_no_more_and_loses_nothing() {
+    let _alone = alone();
+    let path = socket("full");
+    let mut vhost = open(&config(&format!("vhost:{}", path.display()), 1500));
+    let mut virtio = open(&config(&format!("virtio:{}", path.display()), 1500));
+    assert!(wait_for(|| vhost.link_up() && virtio.link_up()));
+    for direction in 0..2 {
+        let (from, to) = if direction == 0 { (&mut virtio, &mut vhost) } else { (&mut vhost, &mut virtio) };
+        let mut batch = TxBatch::with_capacity(64);
+        let (mut made, mut idle) = (0_u32, 0);
+        // Until the device has taken nothing a few times over.
+        while idle < 3 {
+            while batch.room() > 0 {
+                assert!(batch.push(Frame::new(&[&header(made), &[0; 46]], None).unwrap()));
+                made += 1;
+            }
+            if from.transmit(NOW, &mut batch) == 0 {
+                idle += 1
+            } else {
+                idle = 0
+            }
+            assert!(made < 100_000, "a ring without reader fills up");
+        }
+        let accepted = made - batch.frames().len() as u32;
+        let mut next = 0_u32;
+        assert!(wait_for(|| {
+            to.receive(NOW, 64, &mut |bytes| {
+                assert_eq!(bytes[14..18], next.to_be_bytes());
+                next += 1;
+            });
+            // What was accepted and did not fit goes out later, without new frames.
+            from.receive(NOW, 1, &mut |_| ());
+            next == accepted
+        }));
+        assert_eq!(from.counters().tx_frames, u64::from(accepted));
+        assert!(wait_for(|| from.transmit(NOW, &mut batch) > 0 && batch.is_empty()), "and it goes on");
+        assert!(wait_for(|| {
+            to.receive(NOW, 64, &mut |_| next += 1);
+            next == made
+        }));
+    }
+}
+
+#[test]
+fn frames_that_are_too_long_are_dropped_and_counted() {
+    let _alone = alone();
+    let memory = Memory::new(1 << 16);
+    let mut ring = open(&config("ring", 1500));
+    let mut batch = TxBatch::with_capacity(4);
+    for len in [100, 9000, 200] {
+        let extent = memory.region().extent(0, len).unwrap();
+        assert!(batch.push(Frame::new(&[&header(0)], Some(extent)).unwrap()));
+    }
+    assert_eq!(ring.transmit(NOW, &mut batch), 3);
+    let mut lengths = Vec::new();
+    ring.receive(NOW, 8, &mut |bytes| lengths.push(bytes.len()));
+    assert_eq!(lengths, [118, 218]);
+    assert_eq!(ring.counters().dropped, 1);
+}
+
+#[test]
+fn a_stale_socket_is_removed_and_a_live_one_is_not() {
+    let _alone = alone();
+    let path = socket("stale");
+    let spec = format!("vhost:{}", path.display());
+    drop(UnixListener::bind(&path).unwrap()); // the file stays
+    assert!(path.exists());
+    drop(open(&config(&spec, 1500)));
+
+    let listener = UnixListener::bind(&path).unwrap();
+    let error = Port::try_open(eal(), &config(&spec, 1500)).unwrap_err();
+    assert!(matches!(error, PortError::SocketInUse { .. }), "{error}");
+    assert!(path.exists());
+    drop(listener);
+    std::fs::remove_file(&path).unwrap();
+
+    std::fs::write(&path, b"somebody's notes").unwrap();
+    let error = Port::try_open(eal(), &config(&spec, 1500)).unwrap_err();
+    assert!(matches!(error, PortError::Socket { .. }), "{error}");
+    assert_eq!(std::fs::read(&path).unwrap(), b"somebody's notes");
+    std::fs::remove_file(&path).unwrap();
+}
+
+#[test]
+fn what_cannot_be_opened_says_what_to_do() {
+    let _alone = alone();
+    for (spec, expected) in [
+        ("vhost:/no/such/directory/a.sock", "directory that exists"),
+        ("virtio:/no/such/directory/a.sock", "start the other side"),
+        ("af_packet:no-such-if", "CAP_NET_RAW"),
+        ("pci:0000:ff:1f.7", "vfio-pci"),
+    ] {
+        let message = Port::try_open(eal(), &config(spec, 1500)).unwrap_err().to_string();
+        assert!(message.contains(expected) && message.contains(spec), "{message}");
+    }
+    let jumbo = PortConfig { queues: 65, ..config("null", 1500) };
+    let message = Port::try_open(eal(), &jumbo).unwrap_err().to_string();
+    assert!(message.contains("queues is 65"), "{message}");
+    let large = PortConfig { ring_size: 32768, ..config("ring", 9000) };
+    let message = Port::try_open(eal(), &large).unwrap_err().to_string();
+    assert!(message.contains("raise EalConfig::memory_mb (now 256)"), "{message}");
+    let error = Eal::init(&EalConfig { memory_mb: 64, ..EalConfig::default() }).unwrap_err().to_string();
+    assert!(error.contains("runs already"), "{error}");
+}
+
+#[test]
+fn starting_dpdk_does_not_pin_the_caller() {
+    let allowed = || {
+        let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
+        status.lines().find(|l| l.starts_with("Cpus_allowed_list:")).unwrap().to_owned()
+    };
+    let before = allowed();
+    eal();
+    assert_eq!(allowed(), before);
+    assert_eq!(std::thread::spawn(allowed).join().unwrap(), before);
+}
+
+#[test]
+fn threads_register_and_unregister_more_often_than_there_are_places() {
+    let eal = eal();
+    for _ in 0..300 {
+        std::thread::spawn(move || {
+            let _outer = eal.register_thread().unwrap();
+            let _inner = eal.register_thread().unwrap();
+        })
+        .join()
+        .unwrap();
+    }
+}
+
+#[test]
+fn ports_come_and_go() {
+    let _alone = alone();
+    let path = socket("again");
+    let memory = Memory::new(1 << 18);
+    for _ in 0..20 {
+        let mut vhost = open(&config(&format!("vhost:{}", path.display()), 9000));
+        let mut virtio = open(&config(&format!("virtio:{}", path.display()), 9000));
+        assert!(wait_for(|| vhost.link_up() && virtio.link_up()));
+        pass(&mut virtio, &mut vhost, &memory, 9000);
+        // In either order.
+        drop(vhost);
+        drop(virtio);
+    }
+}
+
+/// The part of a child process, when this binary was started as one: an end of a link that sends until it is killed.
+#[test]
+fn peer_process() {
+    let Ok(spec) = std::env::var(CHILD) else { return };
+    let mut device = open(&config(&spec, 9000));
+    println!("\nopen");
+    let memory = Memory::new(1 << 16);
+    let extent = memory.region().extent(0, 8000).unwrap();
+    let mut batch = TxBatch::with_capacity(32);
+    // Ends with the parent, at the latest: the parent kills it, or its own death closes our standard input.
+    std::thread::spawn(|| {
+        let _ = std::io::stdin().read_line(&mut String::new());
+        std::process::exit(0);
+    });
+    loop {
+        while batch.push(Frame::new(&[&header(7)], Some(extent)).unwrap()) {}
+        if device.transmit(NOW, &mut batch) + device.receive(NOW, 32, &mut |_| ()) == 0 {
+            std::thread::yield_now();
+        }
+    }
+}
+
+/// Starts a peer for `spec` and waits until its end is open.
+fn peer(spec: &str) -> std::process::Child {
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "peer_process", "--nocapture", "--test-threads=1"])
+        .env(CHILD, spec)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
+    assert!(lines.any(|line| line == "open"), "the peer opens its end");
+    child
+}
+
+/// Kills the peer while frames flow both ways, several times over; this end lives on.
+fn survives_its_peer(own: &str, others: &str) {
+    let _alone = alone();
+    let path = socket(&format!("kill-{own}"));
+    let (own, others) = (format!("{own}:{}", path.display()), format!("{others}:{}", path.display()));
+    let we_serve = own.starts_with("vhost");
+    let memory = Memory::new(1 << 16);
+    let extent = memory.region().extent(0, 8000).unwrap();
+    let mut serving = we_serve.then(|| open(&config(&own, 9000)));
+    for round in 0..4 {
+        let mut child = peer(&others);
+        // A server keeps its port for the next client; a client opens another.
+        let mut device = serving.take().unwrap_or_else(|| open(&config(&own, 9000)));
+        let mut batch = TxBatch::with_capacity(32);
+        let before = device.counters();
+        let mut drive = |device: &mut DpdkDevice| {
+            while batch.push(Frame::new(&[&header(round)], Some(extent)).unwrap()) {}
+            device.transmit(NOW, &mut batch);
+            device.receive(NOW, 64, &mut |bytes| assert_eq!(bytes.len(), 8018));
+        };
+        assert!(wait_for(|| {
+            drive(&mut device);
+            let now = device.counters();
+            now.rx_frames > before.rx_frames + 500 && now.tx_frames > before.tx_frames + 500
+        }));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(
+            wait_for(|| {
+                drive(&mut device);
+                !device.link_up()
+            }),
+            "the link goes down"
+        );
+        for _ in 0..1000 {
+            drive(&mut device);
+        }
+        if we_serve {
+            serving = Some(device);
+        }
+    }
+}
+
+#[test]
+fn vhost_survives_the_death_of_virtio() {
+    survives_its_peer("vhost", "virtio");
+}
+
+#[test]
+fn virtio_survives_the_death_of_vhost() {
+    survives_its_peer("virtio", "vhost");
+}
