@@ -306,6 +306,10 @@ impl Host<'_> {
 
     /// A rank has said its hello.
     fn arrive(&mut self, trusted: Trusted, hello: Hello) -> Result<(), Failure> {
+        // Its predecessor may have died without our having looked.
+        if let Some(predecessor) = self.members.get_mut(hello.rank as usize) {
+            forget_if_gone(predecessor);
+        }
         match self.check(&hello, trusted.conn.peer()) {
             Err(refusal) => self.refuse(trusted, refusal),
             Ok(()) => {
@@ -356,16 +360,7 @@ impl Host<'_> {
     fn serve_members(&mut self, ready: &[bool]) {
         let members = self.members.iter_mut().filter(|member| member.is_some());
         for (member, _) in members.zip(ready).filter(|(_, ready)| **ready) {
-            let Some((trusted, hello)) = member else { continue };
-            let flushed = trusted.conn.flush();
-            let end = trusted.conn.read(1);
-            if flushed.is_err() || !matches!(end, Ok(End::Open)) || !trusted.conn.inbox.is_empty() {
-                tracing::warn!(
-                    rank = hello.rank,
-                    "a rank left before the others came; waiting for it to come back"
-                );
-                *member = None;
-            }
+            forget_if_gone(member);
         }
     }
 
@@ -431,6 +426,17 @@ impl Host<'_> {
                 return;
             }
         }
+    }
+}
+
+/// Takes a member off its place when its connection is at its end.
+fn forget_if_gone(member: &mut Option<(Trusted, Hello)>) {
+    let Some((trusted, hello)) = member else { return };
+    let flushed = trusted.conn.flush();
+    let end = trusted.conn.read(1);
+    if flushed.is_err() || !matches!(end, Ok(End::Open)) || !trusted.conn.inbox.is_empty() {
+        tracing::warn!(rank = hello.rank, "a rank left before the others came; waiting for it to come back");
+        *member = None;
     }
 }
 

@@ -296,8 +296,7 @@ fn all_are_told(change: impl FnOnce(&mut Hello)) -> Refusal {
 
 #[test]
 fn a_rank_that_disagrees_ends_the_job_for_all_with_its_name() {
-    // Rank 1 may arrive after the one that disagrees; then it finds nobody, and its own deadline is not what this test
-    // is about. So the disagreement is one that shows only when all are there, but for those below.
+    // A place shows to be wrong when all are there; the others show at once, so there two ranks are enough.
     let told = all_are_told(|hello| hello.local_size = 1);
     assert!(matches!(told, Refusal::Place { rank: 2, .. }), "{told}");
 
@@ -372,7 +371,6 @@ fn a_rank_that_dies_before_the_others_come_may_come_back() {
     assert_eq!((kind, decode_missing(&payload).unwrap().ranks), (Kind::Waiting, vec![2]));
     drop(first);
     let one = job.join(1);
-    // Rank 2 may come only when rank 1 is known to be another: it would complete the job with the dead one.
     let two = job.join(2);
     assert_eq!(roster(zero), roster(one));
     roster(two);

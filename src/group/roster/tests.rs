@@ -72,3 +72,28 @@ fn a_hello_survives_the_wire_and_a_damaged_one_does_not() {
     let longer = [&bytes[..], &[0]].concat();
     assert_eq!(Hello::decode(&longer), Err(Malformed));
 }
+
+#[test]
+fn damaged_bytes_from_ten_thousand_seeds_do_not_panic() {
+    use rand::rngs::SmallRng;
+    use rand::{Rng, SeedableRng};
+
+    let key = Key::from_secret([1; 32]);
+    let whole = assemble(&[hello(0, 0, 1), hello(1, 0, 1)]).unwrap().encode(&[2; 32]);
+    for seed in 0..10_000 {
+        let mut rng = SmallRng::seed_from_u64(seed);
+        let mut bytes = if seed % 2 == 0 { whole.clone() } else { hello(3, 1, 2).encode() };
+        for _ in 0..rng.random_range(1..8) {
+            let at = rng.random_range(0..bytes.len());
+            bytes[at] = rng.random();
+        }
+        bytes.truncate(rng.random_range(0..=bytes.len()));
+        // Whatever is still understood must say the same when it is said again.
+        if let Ok(hello) = Hello::decode(&bytes) {
+            assert_eq!(hello.encode(), bytes, "seed {seed}");
+        }
+        if let Ok(roster) = Roster::decode(&bytes, "job", &key) {
+            assert_eq!(Roster::decode(&bytes, "job", &key), Ok(roster), "seed {seed}");
+        }
+    }
+}
