@@ -4,19 +4,18 @@
 //! `cargo bench -p shouter-reducer --bench schedule`
 #![allow(unsafe_code, missing_docs)]
 
-use criterion::{BatchSize, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use shouter_reducer::dtype::{DType, ReduceOp};
 use shouter_reducer::executor::{Executor, ExecutorConfig, Request};
 use shouter_reducer::grid::{Grid, Rank};
 use shouter_reducer::header::{Collective, Header, Identity, Shape};
 use shouter_reducer::kernel::Kernels;
-use shouter_reducer::memory::{Kind, Owned, Region, Span};
+use shouter_reducer::memory::{Owned, Region, Span};
 use shouter_reducer::plan::Plan;
 use shouter_reducer::schedule::Algorithm;
 use shouter_reducer::time::Instant;
 use shouter_reducer::transport::{Flag, NodeMemory, SendError, Token, Transport};
 use std::hint::black_box;
-use std::ptr::NonNull;
 use std::sync::Arc;
 
 fn shape(count: u64) -> Shape {
@@ -62,15 +61,17 @@ impl NodeMemory for NoNode {
 }
 
 /// What one rank has posted.
-#[derive(Default)]
-struct Wire(Vec<(Header, Span, Token)>);
+struct Wire {
+    posted: Vec<(Header, Span, Token)>,
+    fragment: usize,
+}
 
 impl Transport for Wire {
     fn max_fragment(&self, _to: Rank) -> usize {
-        8832
+        self.fragment
     }
     fn send(&mut self, _to: Rank, header: &Header, payload: Span, token: Token) -> Result<(), SendError> {
-        self.0.push((*header, payload, token));
+        self.posted.push((*header, payload, token));
         Ok(())
     }
 }
@@ -107,7 +108,8 @@ impl Pair {
             };
             Executor::new(config).unwrap()
         });
-        Self { executors, wires: [Wire::default(), Wire::default()], requests, _memory: memory }
+        let wires = [0, 1].map(|_| Wire { posted: Vec::new(), fragment: 8832 });
+        Self { executors, wires, requests, _memory: memory }
     }
 
     /// One all-reduce, from start to completion on both ranks.
@@ -120,7 +122,7 @@ impl Pair {
         while completed < 2 {
             for rank in 0..2 {
                 self.executors[rank].poll(now, &mut self.wires[rank], None::<&NoNode>);
-                for (header, payload, token) in self.wires[rank].0.drain(..) {
+                for (header, payload, token) in self.wires[rank].posted.drain(..) {
                     self.executors[1 - rank].on_fragment(now, &header, payload.as_bytes().unwrap());
                     self.executors[rank].on_released(token);
                 }
@@ -157,57 +159,21 @@ fn large(c: &mut Criterion) {
     group.finish();
 }
 
-/// Receiving alone: fragments of 64 bytes, where the kernel's share is small.
+/// The same 32 KiB in few and in many fragments: the difference, divided by the fragments more, is what a fragment
+/// costs from its post to its release, the kernel's call included.
 fn fragments(c: &mut Criterion) {
-    let mut group = c.benchmark_group("executor_fragment");
-    let (bytes, fragment) = (32usize << 10, 64u32);
-    let count = bytes / 2 / fragment as usize;
-    group.throughput(Throughput::Elements(count as u64));
-    let payload = [0u8; 64];
-    group.bench_function("64B receive-reduce", |b| {
-        let prepare = || {
+    let mut group = c.benchmark_group("executor_32KiB_in_fragments_of");
+    let bytes = 32usize << 10;
+    for fragment in [64usize, 512, 8832] {
+        // Either rank sends half of the tensor twice.
+        let count = 4 * (bytes / 2).div_ceil(fragment) as u64;
+        group.throughput(Throughput::Elements(count));
+        group.bench_with_input(BenchmarkId::from_parameter(fragment), &fragment, |b, &fragment| {
             let mut pair = Pair::new(bytes, Algorithm::Hierarchical);
-            pair.executors[0].start(Instant::ZERO, pair.requests[0].clone()).unwrap();
-            let request = &pair.requests[0];
-            let template = Header {
-                kind: shouter_reducer::header::Kind::Data,
-                src: Rank(1),
-                key: shouter_reducer::header::MatchKey::default(),
-                identity: request.identity,
-                shape: request.shape,
-                round: 0,
-                offset: 0,
-                granule: fragment,
-                len: fragment,
-            };
-            (pair, template)
-        };
-        b.iter_batched_ref(
-            prepare,
-            |(pair, header)| {
-                for index in 0..count {
-                    header.offset = (index * fragment as usize) as u64;
-                    black_box(pair.executors[0].on_fragment(Instant::ZERO, header, &payload));
-                }
-            },
-            BatchSize::LargeInput,
-        );
-    });
-    group.bench_function("64B kernel alone", |b| {
-        let mut memory = vec![0u64; bytes / 8];
-        let base = NonNull::new(memory.as_mut_ptr().cast::<u8>()).unwrap();
-        // SAFETY: the vector is not touched otherwise while the region is used.
-        let region = unsafe { Region::from_raw_parts(Kind::Host, base, bytes, 0) };
-        let kernels = Kernels::detect();
-        b.iter(|| {
-            for index in 0..count {
-                let at = region.sub(index * fragment as usize, fragment as usize).unwrap();
-                // SAFETY: as above; the slice is the only reference.
-                let dst = unsafe { std::slice::from_raw_parts_mut(at.as_ptr(), at.len()) };
-                kernels.accumulate(DType::F32, ReduceOp::Sum, black_box(dst), &payload);
-            }
+            pair.wires.iter_mut().for_each(|wire| wire.fragment = fragment);
+            b.iter(|| pair.run());
         });
-    });
+    }
     group.finish();
 }
 

@@ -42,7 +42,7 @@ pub struct Plan {
     pub channel_num: u32,
     /// Up to this size of the whole tensor, operations go out without waiting for credit.
     pub eager_bytes: u64,
-    /// Up to this size, everyone sends everything to everyone.
+    /// Up to this much for each rank to send or fold, everyone sends everything to everyone.
     pub direct_bytes: u64,
     /// A chunk on the up grid where a node has one rank.
     pub chunk_bytes: u64,
@@ -155,11 +155,13 @@ impl Plan {
         Sha256::digest(self.to_bytes()).into()
     }
 
-    /// The algorithm for a tensor of `bytes` bytes.
-    pub fn algorithm(&self, bytes: u64) -> Algorithm {
+    /// The algorithm for a tensor of `bytes` bytes. The traffic of the direct one grows with the nodes, and its folds
+    /// with the ranks of a node, so the size up to which it serves shrinks with either.
+    pub fn algorithm(&self, grid: &Grid, bytes: u64) -> Algorithm {
+        let peers = (grid.nodes() - 1).max(grid.per_node() - 1).max(1);
         match self.forced {
             Some(algorithm) => algorithm,
-            None if bytes <= self.direct_bytes => Algorithm::Direct,
+            None if bytes.saturating_mul(peers.into()) <= self.direct_bytes => Algorithm::Direct,
             None => Algorithm::Hierarchical,
         }
     }
@@ -185,7 +187,7 @@ impl Plan {
     ) -> Result<Schedule, ScheduleError> {
         let grid = grid.with_leaf_size(self.leaf_size)?;
         let problem = Problem::new(grid, rank, shape, root);
-        schedule::build(self.algorithm(problem.bytes()), &problem, &self.params())
+        schedule::build(self.algorithm(&grid, problem.bytes()), &problem, &self.params())
     }
 }
 

@@ -62,6 +62,7 @@ impl Executor {
             let at = (seq & self.mask) as usize;
             if self.ops[at].replay && !self.ops[at].parked.is_empty() {
                 self.replay(at);
+                worked = true;
             }
             let mut context = Context {
                 transport: &mut *transport,
@@ -261,7 +262,7 @@ impl<T: Transport, N: NodeMemory> Context<'_, T, N> {
                 let Some(into) = self.spot(op, into, chunk) else { return Ran::Broken };
                 let sources = schedule.sources_of(first, sources);
                 let lanes = self.lanes;
-                let spots = sources.iter().map_while(|&place| spot(lanes, op, place, chunk));
+                let spots = sources.iter().map(|&place| spot(lanes, op, place, chunk));
                 let kind = (op.template.shape.dtype, op.fold);
                 done(memory::fold(self.kernels, kind, into, spots, len, self.scratch))
             }

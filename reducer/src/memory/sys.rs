@@ -185,26 +185,29 @@ pub(crate) fn accumulate(
     Some(())
 }
 
-/// Folds `len` bytes of each source in order. `scratch` is room for the addresses, so that nothing is allocated.
+/// Folds `len` bytes of each source in order; `None` if there is none, or one does not lie inside its region. `scratch`
+/// is room for the addresses, so that nothing is allocated.
 #[inline]
 pub(crate) fn fold(
     kernels: Kernels,
     (dtype, op): (DType, ReduceOp),
     into: Spot,
-    sources: impl Iterator<Item = Spot>,
+    sources: impl Iterator<Item = Option<Spot>>,
     len: usize,
     scratch: &mut Addresses,
 ) -> Option<()> {
     let dst = into.0.host_at(into.1, len)?;
     scratch.0.clear();
-    for (region, offset) in sources {
+    for source in sources {
+        let (region, offset) = source?;
         scratch.0.push(region.host_at(offset, len)?.cast_const());
     }
-    if !scratch.0.is_empty() {
-        // SAFETY: every range was checked. The schedule lets nobody write them while the step runs, and a source
-        // either is the destination itself or does not overlap it (proved by `check`).
-        unsafe { kernels.fold_raw(dtype, op, dst, &scratch.0, len) };
+    if scratch.0.is_empty() {
+        return None;
     }
+    // SAFETY: every range was checked. The schedule lets nobody write them while the step runs, and a source either is
+    // the destination itself or does not overlap it (proved by `check`).
+    unsafe { kernels.fold_raw(dtype, op, dst, &scratch.0, len) };
     Some(())
 }
 

@@ -31,9 +31,13 @@ fn unusable_numbers_are_refused() {
 #[test]
 fn the_size_picks_the_algorithm() {
     let plan = Plan::default();
-    assert_eq!(plan.algorithm(4), Algorithm::Direct);
-    assert_eq!(plan.algorithm(plan.direct_bytes + 1), Algorithm::Hierarchical);
-    let grid = Grid::new(4, 1, 1).unwrap();
+    let (pair, grid) = (Grid::new(2, 1, 1).unwrap(), Grid::new(4, 1, 1).unwrap());
+    assert_eq!(plan.algorithm(&pair, 4), Algorithm::Direct);
+    assert_eq!(plan.algorithm(&pair, plan.direct_bytes), Algorithm::Direct);
+    assert_eq!(plan.algorithm(&pair, plan.direct_bytes + 1), Algorithm::Hierarchical);
+    assert_eq!(plan.algorithm(&grid, plan.direct_bytes), Algorithm::Hierarchical);
+    let forced = Plan { forced: Some(Algorithm::Ring), ..plan };
+    assert_eq!(forced.algorithm(&pair, 4), Algorithm::Ring);
     let shape = Shape { collective: Collective::AllReduce, dtype: DType::F32, op: ReduceOp::Sum, count: 4 };
     let schedule = plan.schedule(&grid, Rank(1), &shape, Rank(0)).unwrap();
     assert_eq!(schedule.sources().count(), 3);
