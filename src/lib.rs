@@ -1,8 +1,29 @@
 //! Shouter keeps the replicas of a training job in step: the shard-per-core runtime, channels, groups.
+//!
+//! A trainer calls [`init`], registers its gradients with [`Group::register`], pushes each when it is ready
+//! ([`Group::push`]) and waits before it uses the sum ([`Group::wait`]); [`Group::all_reduce`] does it in one call.
+//!
+//! ```text
+//!   communicator   the group as a trainer sees it
+//!   engine         executor, channels and liveness of one rank, turned by the runtime
+//!   channel        shm within a host, rud between hosts, ports
+//!   group          rendezvous: keys, hellos, the roster
+//!   runtime        shards, tasks, timers, who drives
+//!   observe        counters, timeline, flight recorder
+//!   config         file, environment, lists
+//! ```
 #![deny(unsafe_code)]
 
+pub mod channel;
+mod communicator;
 pub mod config;
-pub mod error;
+pub mod engine;
+mod error;
 pub mod group;
 pub mod observe;
 pub mod runtime;
+
+pub use communicator::{Element, Group, Pending, Stats, TensorId, TensorSpec, init};
+pub use config::Config;
+pub use error::Error;
+pub use shouter_reducer::dtype::{DType, ReduceOp};

@@ -8,6 +8,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+mod bench;
 mod run;
 
 /// The exit status of a subcommand, as the shell reads it.
@@ -42,6 +43,8 @@ struct Cli {
 enum Command {
     /// Start a job of several ranks on this machine, as one host or as several emulated ones
     Run(run::Args),
+    /// Measure this machine, and the peers in the same call
+    Bench(bench::BenchArgs),
 }
 
 /// Parses the command line, runs the subcommand, and returns its exit status.
@@ -50,6 +53,7 @@ pub(crate) fn main() -> ExitCode {
     let cli = Cli::parse();
     let status = match &cli.command {
         Command::Run(args) => run::main(args),
+        Command::Bench(args) => bench::main(args),
     };
     ExitCode::from(status.0)
 }

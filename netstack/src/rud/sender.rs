@@ -14,40 +14,17 @@
 //! sent slots is in order of transmission, so that neither detection of losses nor acknowledgement looks at a
 //! datagram that it does not change. Free slots are a stack: those in use stay few and in cache.
 
+mod slots;
+
 use std::collections::VecDeque;
 
 use super::api::Token;
 use super::recovery::NEVER;
 use crate::region::Extent;
 use crate::wire::rud::{MAX_BODY, MAX_WINDOW, Psn, WORDS};
-
-const NIL: u16 = u16::MAX;
+use slots::{EMPTY, List, NIL, Place, Slot, append, prepend, unlink};
 
 const RING: usize = 64 * WORDS as usize;
-
-/// Where a slot stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
-    Free,
-    Queued,
-    Sent,
-    Lost,
-    Refused,
-}
-
-/// What every acknowledgement touches.
-#[derive(Clone, Copy, Debug)]
-struct Slot {
-    sent_at: u64,
-    token: Token,
-    serial: u32,
-    psn: Psn,
-    prev: u16,
-    next: u16,
-    bytes: u16,
-    tries: u8,
-    place: Place,
-}
 
 /// What only a transmission touches.
 #[derive(Clone, Copy, Debug)]
@@ -70,15 +47,6 @@ struct Retry {
     slot: u16,
     due: u64,
 }
-
-#[derive(Clone, Copy, Debug)]
-struct List {
-    head: u16,
-    tail: u16,
-    len: u32,
-}
-
-const EMPTY: List = List { head: NIL, tail: NIL, len: 0 };
 
 /// What to send next.
 #[derive(Clone, Copy, Debug)]
@@ -533,42 +501,4 @@ impl Sender {
 #[inline]
 fn ring_index(psn: Psn) -> usize {
     psn.0 as usize % RING
-}
-
-#[inline]
-fn append(slots: &mut [Slot], list: &mut List, at: usize) {
-    slots[at].prev = list.tail;
-    slots[at].next = NIL;
-    match slots.get_mut(list.tail as usize) {
-        Some(last) => last.next = at as u16,
-        None => list.head = at as u16,
-    }
-    list.tail = at as u16;
-    list.len += 1;
-}
-
-#[inline]
-fn prepend(slots: &mut [Slot], list: &mut List, at: usize) {
-    slots[at].prev = NIL;
-    slots[at].next = list.head;
-    match slots.get_mut(list.head as usize) {
-        Some(first) => first.prev = at as u16,
-        None => list.tail = at as u16,
-    }
-    list.head = at as u16;
-    list.len += 1;
-}
-
-#[inline]
-fn unlink(slots: &mut [Slot], list: &mut List, at: usize) {
-    let Slot { prev, next, .. } = slots[at];
-    match slots.get_mut(prev as usize) {
-        Some(before) => before.next = next,
-        None => list.head = next,
-    }
-    match slots.get_mut(next as usize) {
-        Some(after) => after.prev = prev,
-        None => list.tail = prev,
-    }
-    list.len -= 1;
 }

@@ -1,0 +1,158 @@
+//! This host's ports, as the configuration names them: opened, addressed, and put under one stack.
+
+use std::net::Ipv4Addr;
+use std::time::Duration;
+
+use shouter_netstack::device::{Device, Fault, FaultConfig};
+use shouter_netstack::ip::{Prefix, Route};
+use shouter_netstack::rud;
+use shouter_netstack::stack::{PortConfig as StackPort, Stack, StackConfig};
+
+use crate::config::{Config, PortConfig};
+use crate::error::Error;
+use crate::runtime::Clock;
+
+/// The UDP port at which every leader receives RUD.
+pub(crate) const RUD_PORT: u16 = 4_790;
+
+/// The MTU of a data network for which none is configured: what embedded links carry.
+pub(crate) const DEFAULT_MTU: u16 = 9_000;
+
+/// A port with its faults (none, unless they were asked for).
+#[cfg(feature = "dpdk")]
+pub type PortDevice = Fault<shouter_netstack::device::dpdk::DpdkDevice>;
+/// A port of a build without DPDK; there is none to open.
+#[cfg(not(feature = "dpdk"))]
+pub type PortDevice = Fault<shouter_netstack::device::Loopback>;
+
+/// Ports under a stack.
+pub struct Ports {
+    /// The stack over all of them.
+    pub stack: Stack<PortDevice>,
+    /// The kind of the first port.
+    pub kind: &'static str,
+}
+
+/// Opens every port of the configuration and waits until its other side is there.
+///
+/// # Errors
+/// [`Error::Config`] or [`Error::Device`], with the remedy.
+pub fn open(config: &Config, rud: rud::Config) -> Result<Ports, Error> {
+    let mut stack_config =
+        StackConfig::new(RUD_PORT, Clock.now().as_nanos() ^ u64::from(std::process::id()) << 40);
+    stack_config.rud = rud;
+    let mut stack = Stack::new(stack_config);
+    let mut kind = "none";
+    let until = Clock.now() + config.rendezvous_deadline;
+    for (index, port) in config.ports.iter().enumerate() {
+        let faults = FaultConfig {
+            seed: config.faults.seed.wrapping_add(u64::from(config.rank) << 32 | index as u64),
+            loss: config.faults.loss,
+            corrupt: config.faults.corrupt,
+            ..FaultConfig::default()
+        };
+        let device = device::open(config, port, until)?;
+        kind = device.capabilities().kind;
+        let mtu = mtu_of(config, port);
+        let device = Fault::new(device, faults).map_err(|why| Error::Config(why.to_string()))?;
+        stack
+            .add_port(device, addressing(port, mtu))
+            .map_err(|why| Error::Config(format!("port {}: {why}", port.device)))?;
+    }
+    Ok(Ports { stack, kind })
+}
+
+/// The MTU of a port in bytes.
+pub fn mtu_of(config: &Config, port: &PortConfig) -> u16 {
+    port.mtu.or(config.mtu).unwrap_or(DEFAULT_MTU)
+}
+
+/// A port's addresses as the stack wants them: hosts that are named have a route of their own.
+fn addressing(port: &PortConfig, mtu: u16) -> StackPort {
+    let mut stack_port = StackPort::new(port.address.ip, port.address.prefix_len, mtu);
+    stack_port.gateway = port.gateway;
+    stack_port.routes = port.peers.iter().filter_map(|peer| host_route(*peer)).collect();
+    stack_port
+}
+
+fn host_route(peer: Ipv4Addr) -> Option<Route> {
+    Some(Route { prefix: Prefix::new(peer, 32)?, gateway: None })
+}
+
+#[cfg(feature = "dpdk")]
+mod device {
+    use std::sync::Mutex;
+
+    use shouter_netstack::device::dpdk::{
+        DeviceSpec, DpdkDevice, Eal, EalConfig, Port, PortConfig, PortError,
+    };
+    use shouter_netstack::time::Instant;
+
+    use super::{Config, Duration, Error, mtu_of};
+    use crate::config::Hugepages;
+    use crate::runtime::Clock;
+
+    /// Between two tries to reach the other side of a link.
+    const PAUSE: Duration = Duration::from_millis(2);
+
+    /// Opens one port, waiting for its other side.
+    pub(super) fn open(
+        config: &Config,
+        port: &crate::config::PortConfig,
+        until: Instant,
+    ) -> Result<DpdkDevice, Error> {
+        let spec: DeviceSpec =
+            port.device.parse().map_err(|why| Error::Config(format!("port {}: {why}", port.device)))?;
+        let eal = eal(config)?;
+        let mut port_config = PortConfig::new(spec);
+        port_config.mtu = mtu_of(config, port);
+        port_config.ring_size = 1024;
+        loop {
+            match Port::try_open(eal, &port_config) {
+                Ok(port) => {
+                    let device = port.into_devices().into_iter().next();
+                    return device.ok_or_else(|| Error::Internal("a port without queues".into()));
+                }
+                Err(PortError::NotYet { .. }) if Clock.now() < until => std::thread::sleep(PAUSE),
+                Err(why) => return Err(Error::Device(why.to_string())),
+            }
+        }
+    }
+
+    /// DPDK, started once in the process's life.
+    fn eal(config: &Config) -> Result<&'static Eal, Error> {
+        static STARTED: Mutex<Option<&'static Eal>> = Mutex::new(None);
+        let mut started = STARTED.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if let Some(eal) = *started {
+            return Ok(eal);
+        }
+        let pci = config.ports.iter().filter_map(|port| match port.device.parse() {
+            Ok(DeviceSpec::Pci(address)) => Some(address.to_string()),
+            _ => None,
+        });
+        let eal_config = EalConfig {
+            memory_mb: config.dpdk_memory_mb,
+            hugepages: config.hugepages == Hugepages::On,
+            pci: pci.collect(),
+            ..EalConfig::default()
+        };
+        let eal = Eal::init(&eal_config).map_err(|why| Error::Device(why.to_string()))?;
+        Ok(started.insert(eal))
+    }
+}
+
+#[cfg(not(feature = "dpdk"))]
+mod device {
+    use shouter_netstack::device::Loopback;
+    use shouter_netstack::time::Instant;
+
+    use super::{Config, Error};
+
+    /// There is nothing to open.
+    pub(super) fn open(_: &Config, port: &crate::config::PortConfig, _: Instant) -> Result<Loopback, Error> {
+        Err(Error::Device(format!(
+            "port {}: this build has no DPDK; build with the feature 'dpdk'",
+            port.device
+        )))
+    }
+}

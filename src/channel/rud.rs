@@ -1,0 +1,328 @@
+//! The channel between leaders of nodes: RUD sessions over this rank's ports, as the reducer's [`Transport`].
+//!
+//! A fragment goes out as one datagram, message header and payload, and is handed to the executor straight from the
+//! receive buffer. Session tags are derived from the group's secret, so no handshake crosses the data network.
+
+use std::net::Ipv4Addr;
+use std::time::Duration;
+
+use hmac::{Hmac, KeyInit, Mac};
+use sha2::Sha256;
+use shouter_netstack::device::{Device, DeviceCounters};
+use shouter_netstack::rud::{self, SessionId, SessionParams};
+use shouter_netstack::stack::Stack;
+use shouter_netstack::time::Instant;
+use shouter_reducer::executor::{Disposition, Executor};
+use shouter_reducer::grid::Rank;
+use shouter_reducer::header::{HEADER_BYTES, Header};
+use shouter_reducer::transport::{PayloadRange, SendError, Token, Transport};
+
+use super::sys::extent_of;
+use crate::engine::executor_time;
+
+/// UDP source ports of a session's paths start here.
+const FIRST_SOURCE_PORT: u16 = 50_000;
+
+/// A leader elsewhere.
+#[derive(Clone, Copy, Debug)]
+pub struct PeerAddress {
+    /// Its rank.
+    pub rank: Rank,
+    /// Its address on the data network.
+    pub ip: Ipv4Addr,
+    /// Our address on the way to it.
+    pub local_ip: Ipv4Addr,
+}
+
+/// A peer that cannot be reached any more.
+#[derive(Clone, Debug)]
+pub struct PeerLoss {
+    /// The leader that is gone.
+    pub rank: Rank,
+    /// How it showed.
+    pub why: rud::Failure,
+}
+
+struct Peer {
+    rank: Rank,
+    session: SessionId,
+    max_fragment: usize,
+}
+
+/// Sessions to all other leaders over one stack.
+pub struct RudChannel<D: Device> {
+    stack: Stack<D>,
+    peers: Vec<Peer>,
+    /// Index into `peers` by rank; `u32::MAX` for ranks without a session.
+    by_rank: Vec<u32>,
+    lost: Vec<PeerLoss>,
+    strays: u64,
+    /// Tokens held back: the datagrams were acknowledged, but a resend of one may still wait for its device.
+    held: Vec<Token>,
+    /// Whether the frames that wait for a device may contain resends.
+    resends_wait: bool,
+    /// Resends so far, as last counted.
+    resent: u64,
+}
+
+/// Why the channel cannot be opened.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// A session was refused.
+    #[error("a RUD session to {rank}: {why}")]
+    Session {
+        /// The peer.
+        rank: Rank,
+        /// Why.
+        why: rud::OpenError,
+    },
+    /// The MTU leaves no room for a payload.
+    #[error(
+        "a RUD session to {rank}: an MTU of {mtu} has no room for headers and 64 bytes of payload; raise it"
+    )]
+    Mtu {
+        /// The peer.
+        rank: Rank,
+        /// The MTU in bytes.
+        mtu: usize,
+    },
+}
+
+impl<D: Device> RudChannel<D> {
+    /// Opens a session to every peer. `secret` is the group's; `paths` the lanes of each session; `port` the UDP port
+    /// that every leader listens on; `mtu` the largest IP packet of the data network, the same on all ranks.
+    pub fn open(
+        mut stack: Stack<D>,
+        rank: Rank,
+        peers: &[PeerAddress],
+        secret: &[u8; 32],
+        (paths, port, mtu): (u16, u16, u16),
+        now: Instant,
+    ) -> Result<Self, OpenError> {
+        let ranks = peers.iter().map(|p| p.rank.0).max().unwrap_or(0).max(rank.0) as usize + 1;
+        let mut by_rank = vec![u32::MAX; ranks];
+        let mut sessions = Vec::with_capacity(peers.len());
+        for peer in peers {
+            let room = rud::payload_room(mtu.into(), &peer.ip.into(), HEADER_BYTES);
+            let max_fragment = room / 64 * 64;
+            if max_fragment == 0 {
+                return Err(OpenError::Mtu { rank: peer.rank, mtu: mtu.into() });
+            }
+            let params = SessionParams {
+                local_tag: tag(secret, peer.rank, rank),
+                remote_tag: tag(secret, rank, peer.rank),
+                remote_ip: peer.ip.into(),
+                local_ip: peer.local_ip.into(),
+                remote_port: port,
+                local_port: FIRST_SOURCE_PORT,
+                paths,
+                max_payload: max_fragment,
+            };
+            let session = stack
+                .rud_mut()
+                .open(now, params)
+                .map_err(|why| OpenError::Session { rank: peer.rank, why })?;
+            by_rank[peer.rank.0 as usize] = sessions.len() as u32;
+            sessions.push(Peer { rank: peer.rank, session, max_fragment });
+        }
+        Ok(Self {
+            stack,
+            peers: sessions,
+            by_rank,
+            lost: vec![],
+            strays: 0,
+            held: vec![],
+            resends_wait: false,
+            resent: 0,
+        })
+    }
+
+    /// One turn: receives, hands fragments to the executor, transmits. True if anything happened.
+    #[inline]
+    pub fn poll(&mut self, now: Instant, executor: &mut Executor) -> bool {
+        let hold = self.resends_wait.then_some(&mut self.held);
+        let (peers, lost, strays) = (&self.peers, &mut self.lost, &mut self.strays);
+        let progress = self.stack.poll(now, &mut Inbox { executor, peers, now, lost, strays, hold });
+        if self.stack.is_backlogged() || self.resends_wait {
+            self.watch_resends(executor);
+        }
+        progress.frames_in != 0 || progress.frames_out != 0
+    }
+
+    /// An acknowledged datagram may still wait for its device as a resend; its memory is free once the device has taken
+    /// everything that waited. A datagram that was sent once has left the device when it is acknowledged.
+    #[cold]
+    fn watch_resends(&mut self, executor: &mut Executor) {
+        let resent = self.resent();
+        if self.stack.is_backlogged() {
+            self.resends_wait |= resent != self.resent;
+        } else {
+            self.resends_wait = false;
+            for token in self.held.drain(..) {
+                executor.on_released(token);
+            }
+        }
+        self.resent = resent;
+    }
+
+    /// When the stack needs the next turn although nothing may arrive.
+    pub fn next_deadline(&self) -> Option<Instant> {
+        self.stack.next_deadline()
+    }
+
+    /// A peer that was lost since the last call.
+    pub fn take_lost(&mut self) -> Option<PeerLoss> {
+        self.lost.pop()
+    }
+
+    /// Makes acknowledgements that are still held back due now; the next [`poll`](Self::poll) sends them.
+    pub fn flush_acks(&mut self) {
+        self.stack.rud_mut().flush_acks();
+    }
+
+    /// Posts a control message to every peer that is still there.
+    pub fn broadcast(&mut self, header: &Header) {
+        for index in 0..self.peers.len() {
+            let rank = self.peers[index].rank;
+            if let Err(error) = self.send(rank, header, PayloadRange::empty(), Token::CONTROL) {
+                tracing::warn!(%rank, %error, "a control message was not sent");
+            }
+        }
+    }
+
+    /// Gives up everything that waits for an acknowledgement: afterwards no session refers to any memory. Sessions
+    /// stay open for control messages.
+    pub fn fence(&mut self) {
+        for peer in &self.peers {
+            self.stack.rud_mut().fence(peer.session);
+        }
+    }
+
+    /// Whether everything that was sent has been acknowledged.
+    pub fn is_drained(&self) -> bool {
+        self.peers.iter().all(|peer| self.stack.rud().is_idle(peer.session))
+    }
+
+    /// Datagrams sent again, over all sessions.
+    pub fn resent(&self) -> u64 {
+        self.peers.iter().map(|peer| self.stack.rud().counters(peer.session).resent).sum()
+    }
+
+    /// Datagrams dropped because their CRC was wrong.
+    pub fn crc_dropped(&self) -> u64 {
+        self.stack.rud().endpoint_counters().crc_dropped
+    }
+
+    /// The sum of the counters of all ports.
+    pub fn device_counters(&self) -> DeviceCounters {
+        let mut sum = DeviceCounters::default();
+        for (port, _) in self.stack.addresses() {
+            let DeviceCounters { rx_frames, rx_bytes, tx_frames, tx_bytes, dropped } =
+                self.stack.device_counters(port);
+            sum.rx_frames += rx_frames;
+            sum.rx_bytes += rx_bytes;
+            sum.tx_frames += tx_frames;
+            sum.tx_bytes += tx_bytes;
+            sum.dropped += dropped;
+        }
+        sum
+    }
+
+    /// The stack below.
+    pub fn stack_mut(&mut self) -> &mut Stack<D> {
+        &mut self.stack
+    }
+
+    fn peer(&self, rank: Rank) -> Option<&Peer> {
+        self.peers.get(*self.by_rank.get(rank.0 as usize)? as usize)
+    }
+}
+
+impl<D: Device> Transport for RudChannel<D> {
+    #[inline]
+    fn max_fragment(&self, to: Rank) -> usize {
+        self.peer(to).map_or(64, |peer| peer.max_fragment)
+    }
+
+    #[inline]
+    fn send(
+        &mut self,
+        to: Rank,
+        header: &Header,
+        payload: PayloadRange,
+        token: Token,
+    ) -> Result<(), SendError> {
+        let session = self.peer(to).ok_or(SendError::PeerFailed)?.session;
+        let mut bytes = [0; HEADER_BYTES];
+        header.encode(&mut bytes);
+        match self.stack.rud_mut().send(session, &bytes, extent_of(&payload), rud::Token(token.0)) {
+            Ok(()) => Ok(()),
+            Err(rud::SendError::Full) => Err(SendError::Full),
+            Err(_) => Err(SendError::PeerFailed),
+        }
+    }
+}
+
+/// Where checked datagrams go: the executor, while the bytes are in the receive buffer.
+struct Inbox<'a> {
+    executor: &'a mut Executor,
+    peers: &'a [Peer],
+    now: Instant,
+    lost: &'a mut Vec<PeerLoss>,
+    strays: &'a mut u64,
+    hold: Option<&'a mut Vec<Token>>,
+}
+
+impl rud::Sink for Inbox<'_> {
+    #[inline]
+    fn deliver(&mut self, session: SessionId, header: &[u8], payload: &[u8]) -> rud::Disposition {
+        let sender = self.peers.iter().find(|peer| peer.session == session).map(|peer| peer.rank);
+        match Header::parse(header) {
+            Ok(header) if Some(header.src) == sender => {
+                match self.executor.on_fragment(executor_time(self.now), &header, payload) {
+                    Disposition::Refused(why) if why.is_retryable() => {
+                        rud::Disposition::Refused(rud::Why::NotReady)
+                    }
+                    Disposition::Consumed | Disposition::Refused(_) => rud::Disposition::Consumed,
+                }
+            }
+            // Authenticated, but not of this protocol: a fault of the peer. It is counted and forgotten.
+            Ok(_) | Err(_) => {
+                *self.strays += 1;
+                rud::Disposition::Consumed
+            }
+        }
+    }
+
+    #[inline]
+    fn released(&mut self, _: SessionId, token: rud::Token) {
+        match &mut self.hold {
+            None => self.executor.on_released(Token(token.0)),
+            Some(held) => held.push(Token(token.0)),
+        }
+    }
+
+    fn failed(&mut self, session: SessionId, why: rud::Failure) {
+        if let Some(peer) = self.peers.iter().find(|peer| peer.session == session) {
+            self.lost.push(PeerLoss { rank: peer.rank, why });
+        }
+    }
+}
+
+/// The tag of datagrams from one rank to another: 64 bits of HMAC-SHA256 over both ranks under the group's secret.
+fn tag(secret: &[u8; 32], from: Rank, to: Rank) -> u64 {
+    // HMAC takes keys of any length, so this cannot fail.
+    let Ok(mut mac) = Hmac::<Sha256>::new_from_slice(secret) else { return 1 };
+    mac.update(b"shouter rud session tag");
+    mac.update(&from.0.to_le_bytes());
+    mac.update(&to.0.to_le_bytes());
+    let digest = mac.finalize().into_bytes();
+    digest.first_chunk::<8>().map_or(1, |bytes| u64::from_le_bytes(*bytes)).max(1)
+}
+
+/// The RUD configuration for a group whose dead are found after `dead_after`.
+pub fn rud_config(dead_after: Duration) -> rud::Config {
+    let heartbeat = (dead_after / 8).clamp(Duration::from_millis(1), Duration::from_secs(1));
+    rud::Config { dead_after, heartbeat, ..rud::Config::default() }
+}

@@ -1,0 +1,114 @@
+//! Where things lie in the segment; pure arithmetic, the same in every process.
+
+/// Bytes of a cache line; two are fetched together on many machines, hence flags stand 128 apart.
+const LINE: usize = 64;
+/// Distance between words that different ranks write.
+const APART: usize = 128;
+const PAGE: usize = 4096;
+/// Bytes before a cell's payload: its sequence line.
+const CELL_HEADER: usize = LINE;
+/// Payload bytes of a small-message cell.
+pub const CELL_PAYLOAD: usize = 4096;
+const CELL: usize = CELL_HEADER + CELL_PAYLOAD;
+/// Announcements that a rank keeps.
+pub(super) const ANNOUNCEMENTS: usize = 64;
+/// Words of an announcement.
+const ANNOUNCEMENT: usize = 4 * 8;
+/// Flags of a lane, per rank.
+const FLAGS: usize = 4;
+/// Cells of a rank: operation n uses cell n mod 2.
+const CELLS: usize = 2;
+
+/// What the size of a segment depends on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shape {
+    /// Ranks of the node.
+    pub ranks: u32,
+    /// Lanes.
+    pub lanes: u32,
+    /// Bytes of each area of a lane, a multiple of 64.
+    pub lane_bytes: usize,
+}
+
+/// Offsets, in bytes from the segment's start.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Layout {
+    shape: Shape,
+    rank_bytes: usize,
+    flags: usize,
+    area: usize,
+    lanes: usize,
+    total: usize,
+}
+
+pub(super) const MAGIC_AT: usize = 0;
+pub(super) const RANKS_AT: usize = 8;
+pub(super) const LANES_AT: usize = 16;
+pub(super) const LANE_BYTES_AT: usize = 24;
+pub(super) const ABORT_AT: usize = APART;
+
+impl Layout {
+    /// The layout of a shape; `None` if it exceeds the address space.
+    pub(super) fn new(shape: Shape) -> Option<Self> {
+        let (ranks, lanes) = (shape.ranks as usize, shape.lanes as usize);
+        let flags = APART + ANNOUNCEMENTS * ANNOUNCEMENT + CELLS * CELL;
+        let rank_bytes =
+            flags.checked_add(lanes.checked_mul(FLAGS * APART)?)?.checked_next_multiple_of(PAGE)?;
+        let area = shape.lane_bytes.checked_next_multiple_of(PAGE)?;
+        let first = PAGE.checked_add(rank_bytes.checked_mul(ranks)?)?.checked_next_multiple_of(2 << 20)?;
+        let lane = area.checked_mul(ranks.checked_add(1)?)?;
+        let total = first.checked_add(lane.checked_mul(lanes)?)?;
+        isize::try_from(total).ok()?;
+        Some(Self { shape, rank_bytes, flags, area, lanes: first, total })
+    }
+
+    pub(super) fn shape(&self) -> Shape {
+        self.shape
+    }
+
+    /// Bytes of the whole segment.
+    pub(super) fn total(&self) -> usize {
+        self.total
+    }
+
+    fn rank(&self, local: u32) -> Option<usize> {
+        (local < self.shape.ranks).then(|| PAGE + self.rank_bytes * local as usize)
+    }
+
+    /// Heartbeat; the process id follows.
+    pub(super) fn life(&self, local: u32) -> Option<usize> {
+        self.rank(local)
+    }
+
+    /// Announcement number `n`.
+    pub(super) fn announcement(&self, local: u32, n: u64) -> Option<usize> {
+        Some(self.rank(local)? + APART + n as usize % ANNOUNCEMENTS * ANNOUNCEMENT)
+    }
+
+    /// The cell for operation `n`: its sequence line; the payload follows.
+    pub(super) fn cell(&self, local: u32, n: u64) -> Option<usize> {
+        Some(self.rank(local)? + APART + ANNOUNCEMENTS * ANNOUNCEMENT + n as usize % CELLS * CELL)
+    }
+
+    /// The payload of a cell.
+    pub(super) fn cell_payload(&self, local: u32, n: u64) -> Option<usize> {
+        Some(self.cell(local, n)? + CELL_HEADER)
+    }
+
+    /// A flag of a lane.
+    pub(super) fn flag(&self, local: u32, lane: u32, flag: u8) -> Option<usize> {
+        if lane >= self.shape.lanes || flag as usize >= FLAGS {
+            return None;
+        }
+        Some(self.rank(local)? + self.flags + (lane as usize * FLAGS + flag as usize) * APART)
+    }
+
+    /// A rank's staging area in a lane; the node's result is behind the last rank's.
+    pub(super) fn area(&self, local: u32, lane: u32) -> Option<usize> {
+        let ranks = self.shape.ranks;
+        if lane >= self.shape.lanes || local > ranks {
+            return None;
+        }
+        Some(self.lanes + (lane as usize * (ranks as usize + 1) + local as usize) * self.area)
+    }
+}

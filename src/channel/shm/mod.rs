@@ -1,0 +1,24 @@
+//! The channel between the ranks of one node: one memfd that all of them map.
+//!
+//! ```text
+//!  page 0    identity: magic, ranks, lanes, lane bytes; the word that ends the group
+//!  per rank  a line of life: heartbeat, process id
+//!            announcements: what the rank has started, so that those who wait can see who differs
+//!            two cells for small messages
+//!            four flags for each lane, a cache line each
+//!  per lane  a staging area for each rank, and the node's result
+//! ```
+//!
+//! Nothing of it has a name in the file system: the descriptor is [passed](pass) over a UNIX socket, and the memory goes
+//! with the last process, however that ends.
+
+mod layout;
+pub mod pass;
+mod segment;
+mod sys;
+
+pub use layout::{CELL_PAYLOAD, Shape};
+pub use segment::{Abort, Announcement, Cell, NodeSegment, SegmentError};
+
+#[cfg(test)]
+mod tests;

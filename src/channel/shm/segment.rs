@@ -1,0 +1,299 @@
+//! The node segment: typed access to what the ranks of a node share.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use shouter_reducer::memory::Region;
+use shouter_reducer::transport::{Flag, NodeMemory};
+
+use super::layout::{ABORT_AT, CELL_PAYLOAD, LANE_BYTES_AT, LANES_AT, Layout, MAGIC_AT, RANKS_AT, Shape};
+use super::sys::{self, Mapping};
+
+/// "shouter" and the layout's version.
+const MAGIC: u64 = u64::from_le_bytes(*b"shouter\x01");
+
+/// Why a segment cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SegmentError {
+    /// The shape is beyond what can be mapped.
+    #[error("{ranks} ranks with {lanes} lanes of {lane_bytes} bytes do not fit in memory; use smaller lanes")]
+    TooLarge {
+        /// Ranks of the node.
+        ranks: u32,
+        /// Lanes.
+        lanes: u32,
+        /// Bytes of a lane's areas.
+        lane_bytes: usize,
+    },
+    /// The operating system refused.
+    #[error(
+        "shared memory of {bytes} bytes: {why}; look at the memory limit of the container (memfd counts)"
+    )]
+    System {
+        /// Bytes asked for.
+        bytes: usize,
+        /// What it said.
+        why: io::Error,
+    },
+    /// Another version or shape.
+    #[error("the host's shared memory is of another version or plan; run the same on all ranks of the host")]
+    Foreign,
+}
+
+/// Who ended the group, and a number that says why.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Abort {
+    /// The culprit's rank.
+    pub culprit: u32,
+    /// A reason of the engine's.
+    pub reason: u8,
+}
+
+/// What a rank says it has started: its operation number, a packed shape, and an identity.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Announcement {
+    /// Number of the rank's operation, from 1.
+    pub number: u64,
+    /// The operation's shape, packed by the one who compares.
+    pub shape: u64,
+    /// The tensor's identity, packed likewise.
+    pub identity: u64,
+}
+
+/// A small-message cell of one rank, for one operation.
+#[derive(Clone, Copy, Debug)]
+pub struct Cell<'a> {
+    segment: &'a NodeSegment,
+    local: u32,
+    number: u64,
+}
+
+/// The memory that the ranks of one node share.
+#[derive(Debug)]
+pub struct NodeSegment {
+    mapping: Mapping,
+    layout: Layout,
+    local: u32,
+    /// A watch on each process, opened when its id is first needed.
+    watches: Vec<OnceLock<Option<OwnedFd>>>,
+}
+
+impl std::fmt::Debug for Mapping {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Mapping").finish_non_exhaustive()
+    }
+}
+
+impl NodeSegment {
+    /// Makes the segment; local rank 0 does.
+    ///
+    /// # Errors
+    /// If the memory cannot be had.
+    pub fn create(shape: Shape) -> Result<Self, SegmentError> {
+        let layout = layout(shape)?;
+        let mapping = Mapping::create(layout.total()).map_err(|why| system(&layout, why))?;
+        let this = Self::new(mapping, layout, 0);
+        this.word(Some(RANKS_AT)).store(shape.ranks.into(), Ordering::Relaxed);
+        this.word(Some(LANES_AT)).store(shape.lanes.into(), Ordering::Relaxed);
+        this.word(Some(LANE_BYTES_AT)).store(shape.lane_bytes as u64, Ordering::Relaxed);
+        this.word(Some(MAGIC_AT)).store(MAGIC, Ordering::Release);
+        this.arrive();
+        Ok(this)
+    }
+
+    /// Maps the segment that local rank 0 has passed, as local rank `local`.
+    ///
+    /// # Errors
+    /// If it is of another shape or version, or cannot be mapped.
+    pub fn attach(fd: OwnedFd, shape: Shape, local: u32) -> Result<Self, SegmentError> {
+        let layout = layout(shape)?;
+        let mapping = Mapping::attach(fd, layout.total()).map_err(|why| system(&layout, why))?;
+        let this = Self::new(mapping, layout, local);
+        let found = [MAGIC_AT, RANKS_AT, LANES_AT, LANE_BYTES_AT]
+            .map(|at| this.word(Some(at)).load(Ordering::Acquire));
+        if found != [MAGIC, shape.ranks.into(), shape.lanes.into(), shape.lane_bytes as u64]
+            || local >= shape.ranks
+        {
+            return Err(SegmentError::Foreign);
+        }
+        this.arrive();
+        Ok(this)
+    }
+
+    fn new(mapping: Mapping, layout: Layout, local: u32) -> Self {
+        let watches = (0..layout.shape().ranks).map(|_| OnceLock::new()).collect();
+        Self { mapping, layout, local, watches }
+    }
+
+    /// The descriptor, to be passed on.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.mapping.fd()
+    }
+
+    /// This process's number on the node.
+    pub fn local(&self) -> u32 {
+        self.local
+    }
+
+    /// Ranks of the node.
+    pub fn ranks(&self) -> u32 {
+        self.layout.shape().ranks
+    }
+
+    /// A word of the segment. Offsets come from the layout, which keeps them inside; a rank or lane that does not exist
+    /// is answered with a word that nobody looks at.
+    #[inline]
+    fn word(&self, offset: Option<usize>) -> &AtomicU64 {
+        static NOWHERE: AtomicU64 = AtomicU64::new(0);
+        offset.and_then(|at| self.mapping.word(at)).unwrap_or(&NOWHERE)
+    }
+
+    /// Writes this process's id.
+    fn arrive(&self) {
+        let at = self.layout.life(self.local).map(|at| at + 8);
+        self.word(at).store(std::process::id().into(), Ordering::Release);
+        self.beat(self.local);
+    }
+
+    /// One more heartbeat of a local rank: this one's.
+    pub fn beat(&self, local: u32) {
+        self.word(self.layout.life(local)).fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Heartbeats of a local rank so far.
+    pub fn heartbeat(&self, local: u32) -> u64 {
+        self.word(self.layout.life(local)).load(Ordering::Relaxed)
+    }
+
+    /// Whether the process of a local rank has ended for certain. False where the kernel does not tell.
+    pub fn is_gone(&self, local: u32) -> bool {
+        let Some(watch) = self.watches.get(local as usize) else { return false };
+        let pid = self.word(self.layout.life(local).map(|at| at + 8)).load(Ordering::Acquire);
+        if pid == 0 {
+            return false;
+        }
+        let watch = watch.get_or_init(|| sys::pidfd(pid));
+        watch.as_ref().is_some_and(|fd| sys::has_ended(fd.as_fd()))
+    }
+
+    /// Says that the group has ended; the first to say so is believed.
+    pub fn set_abort(&self, culprit: u32, reason: u8) {
+        let word = 1 << 63 | u64::from(reason) << 32 | u64::from(culprit);
+        // A failure means that another rank was first, whose word stands.
+        let _ = self.word(Some(ABORT_AT)).compare_exchange(0, word, Ordering::AcqRel, Ordering::Acquire);
+    }
+
+    /// Who ended the group, if it has ended.
+    #[inline]
+    pub fn abort(&self) -> Option<Abort> {
+        match self.word(Some(ABORT_AT)).load(Ordering::Acquire) {
+            0 => None,
+            word => Some(Abort { culprit: word as u32, reason: (word >> 32) as u8 }),
+        }
+    }
+
+    /// Says what this rank starts, for those who wait and wonder.
+    #[inline]
+    pub fn announce(&self, announcement: Announcement) {
+        let Some(at) = self.layout.announcement(self.local, announcement.number) else { return };
+        self.word(Some(at)).store(0, Ordering::Relaxed);
+        self.word(Some(at + 8)).store(announcement.shape, Ordering::Release);
+        self.word(Some(at + 16)).store(announcement.identity, Ordering::Release);
+        self.word(Some(at)).store(announcement.number, Ordering::Release);
+    }
+
+    /// What a local rank has announced as its operation `number`; `None` before it has, or when it was overwritten.
+    pub fn announcement(&self, local: u32, number: u64) -> Option<Announcement> {
+        let at = self.layout.announcement(local, number)?;
+        let read = |offset: usize, order| self.word(Some(at + offset)).load(order);
+        if read(0, Ordering::Acquire) != number {
+            return None;
+        }
+        let (shape, identity) = (read(8, Ordering::Acquire), read(16, Ordering::Acquire));
+        (read(0, Ordering::Acquire) == number).then_some(Announcement { number, shape, identity })
+    }
+
+    /// The cell of a local rank for small operation `number`, from 1.
+    #[inline]
+    pub fn cell(&self, local: u32, number: u64) -> Cell<'_> {
+        Cell { segment: self, local, number }
+    }
+}
+
+fn layout(shape: Shape) -> Result<Layout, SegmentError> {
+    let Shape { ranks, lanes, lane_bytes } = shape;
+    Layout::new(shape).ok_or(SegmentError::TooLarge { ranks, lanes, lane_bytes })
+}
+
+fn system(layout: &Layout, why: io::Error) -> SegmentError {
+    SegmentError::System { bytes: layout.total(), why }
+}
+
+/// Bytes of payload that travel in the cell's first line, beside its sequence word.
+const INLINE: usize = 40;
+
+impl<'a> Cell<'a> {
+    /// Publishes `bytes` (at most [`CELL_PAYLOAD`]) with a tag; false if they are too many. Only for this rank's own
+    /// cell, and only after every rank has finished operation `number - 2`, which follows from having finished
+    /// `number - 1`: nobody publishes that before it has read the one before.
+    #[inline]
+    pub fn publish(&self, tag: u64, bytes: &[u8]) -> bool {
+        let layout = &self.segment.layout;
+        let Some(at) = layout.cell(self.local, self.number) else { return false };
+        let payload =
+            if bytes.len() <= INLINE { Some(at + 16) } else { layout.cell_payload(self.local, self.number) };
+        let stored =
+            bytes.len() <= CELL_PAYLOAD && payload.is_some_and(|at| self.segment.mapping.store(at, bytes));
+        if stored {
+            self.segment.word(Some(at + 8)).store(tag, Ordering::Relaxed);
+            self.segment.word(Some(at)).store(self.number, Ordering::Release);
+        }
+        stored
+    }
+
+    /// The tag and `len` bytes, once the rank has published them.
+    #[inline]
+    pub fn read(&self, len: usize) -> Option<(u64, &'a [u8])> {
+        let layout = &self.segment.layout;
+        let at = layout.cell(self.local, self.number)?;
+        if self.segment.word(Some(at)).load(Ordering::Acquire) != self.number {
+            return None;
+        }
+        let tag = self.segment.word(Some(at + 8)).load(Ordering::Relaxed);
+        let payload = if len <= INLINE { at + 16 } else { layout.cell_payload(self.local, self.number)? };
+        Some((tag, self.segment.mapping.published(payload, len.min(CELL_PAYLOAD))?))
+    }
+}
+
+impl NodeMemory for NodeSegment {
+    fn lanes(&self) -> u32 {
+        self.layout.shape().lanes
+    }
+
+    fn lane_bytes(&self) -> usize {
+        self.layout.shape().lane_bytes
+    }
+
+    fn stage(&self, local: u32, lane: u32) -> Region {
+        let area = self.layout.area(local, lane).filter(|_| local < self.ranks());
+        area.and_then(|at| self.mapping.region(at, self.lane_bytes())).unwrap_or(Region::empty())
+    }
+
+    fn result(&self, lane: u32) -> Region {
+        let area = self.layout.area(self.ranks(), lane);
+        area.and_then(|at| self.mapping.region(at, self.lane_bytes())).unwrap_or(Region::empty())
+    }
+
+    #[inline]
+    fn signal(&self, lane: u32, flag: Flag, value: u64) {
+        self.word(self.layout.flag(self.local, lane, flag as u8)).store(value, Ordering::Release);
+    }
+
+    #[inline]
+    fn observe(&self, local: u32, lane: u32, flag: Flag) -> u64 {
+        self.word(self.layout.flag(local, lane, flag as u8)).load(Ordering::Acquire)
+    }
+}

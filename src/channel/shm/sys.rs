@@ -1,0 +1,256 @@
+//! The mapping of the segment and the system calls around it.
+#![allow(unsafe_code)]
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::ptr::NonNull;
+use std::sync::atomic::AtomicU64;
+
+use shouter_reducer::memory::{Kind, Region};
+
+/// A shared mapping of a whole memfd.
+pub(super) struct Mapping {
+    base: NonNull<u8>,
+    len: usize,
+    fd: OwnedFd,
+}
+
+// SAFETY: the mapping is shared memory that is only reached through atomics and through regions, whose users keep to
+// the order of their schedules; nothing of it belongs to a thread.
+unsafe impl Send for Mapping {}
+// SAFETY: as for Send.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// A new memfd of `len` zeroed bytes whose size can never change.
+    pub(super) fn create(len: usize) -> io::Result<Self> {
+        let size = libc::off_t::try_from(len).map_err(io::Error::other)?;
+        // SAFETY: the name is a C string; the flags are documented ones.
+        let fd = unsafe {
+            libc::memfd_create(c"shouter-node".as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING)
+        };
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: memfd_create has just returned it, and nobody else has it.
+        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+        // SAFETY: plain calls on an owned descriptor.
+        let sized = unsafe {
+            libc::ftruncate(fd.as_raw_fd(), size) == 0
+                && libc::fcntl(fd.as_raw_fd(), libc::F_ADD_SEALS, libc::F_SEAL_SHRINK | libc::F_SEAL_GROW)
+                    == 0
+        };
+        if !sized {
+            return Err(io::Error::last_os_error());
+        }
+        Self::map(fd, len)
+    }
+
+    /// Maps a descriptor that another process passed; its size must be `len` and sealed, so that no access can fault.
+    pub(super) fn attach(fd: OwnedFd, len: usize) -> io::Result<Self> {
+        // SAFETY: stat is plain data, for which zeroes are valid.
+        let mut stat: libc::stat = unsafe { std::mem::zeroed() };
+        // SAFETY: the descriptor is owned and `stat` is valid for the write.
+        if unsafe { libc::fstat(fd.as_raw_fd(), &raw mut stat) } != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: a plain call on an owned descriptor.
+        let seals = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GET_SEALS) };
+        if usize::try_from(stat.st_size) != Ok(len) || seals & libc::F_SEAL_SHRINK == 0 {
+            return Err(io::Error::other(format!(
+                "the segment has {} bytes (seals {seals:#x}) where {len} are due; run the same version and plan on \
+                 all ranks of the host",
+                stat.st_size
+            )));
+        }
+        Self::map(fd, len)
+    }
+
+    fn map(fd: OwnedFd, len: usize) -> io::Result<Self> {
+        // SAFETY: a new shared mapping at an address of the kernel's choice; it aliases nothing of this process.
+        let base = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                len,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_SHARED,
+                fd.as_raw_fd(),
+                0,
+            )
+        };
+        let base = match NonNull::new(base.cast::<u8>()) {
+            Some(base) if base.as_ptr().cast() != libc::MAP_FAILED => base,
+            _ => return Err(io::Error::last_os_error()),
+        };
+        let this = Self { base, len, fd };
+        // SAFETY: both calls are about the mapping just made, which they neither move nor shrink. Huge pages are a wish.
+        let kept_from_children = unsafe {
+            libc::madvise(base.as_ptr().cast(), len, libc::MADV_HUGEPAGE);
+            libc::madvise(base.as_ptr().cast(), len, libc::MADV_DONTFORK)
+        };
+        if kept_from_children != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(this)
+    }
+
+    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    /// The word at `offset`; `None` unless it is aligned and lies inside.
+    #[inline]
+    pub(super) fn word(&self, offset: usize) -> Option<&AtomicU64> {
+        if !offset.is_multiple_of(8) || offset.checked_add(8)? > self.len {
+            return None;
+        }
+        // SAFETY: inside the mapping, aligned, initialised (zeroed), and only ever accessed as an atomic.
+        Some(unsafe { &*self.base.as_ptr().add(offset).cast::<AtomicU64>() })
+    }
+
+    /// `len` bytes at `offset` as the reducer's memory.
+    #[inline]
+    pub(super) fn region(&self, offset: usize, len: usize) -> Option<Region> {
+        if offset.checked_add(len)? > self.len {
+            return None;
+        }
+        // SAFETY: inside the mapping, which lives as long as the engine that uses the region (it owns both); the other
+        // processes keep to the order of the schedules, which the flags carry.
+        unsafe {
+            Some(Region::from_raw_parts(Kind::Shared, NonNull::new(self.base.as_ptr().add(offset))?, len, 0))
+        }
+    }
+
+    /// Copies `bytes` to `offset`; false if they do not fit. The caller owns that range until it publishes it.
+    #[inline]
+    pub(super) fn store(&self, offset: usize, bytes: &[u8]) -> bool {
+        if offset.checked_add(bytes.len()).is_none_or(|end| end > self.len) {
+            return false;
+        }
+        // SAFETY: inside the mapping; no other process reads the range before its sequence word is published.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.base.as_ptr().add(offset), bytes.len()) };
+        true
+    }
+
+    /// The bytes at `offset`, which nobody writes for now: the caller has seen them published and they are not
+    /// written again before it says that it has read them.
+    #[inline]
+    pub(super) fn published(&self, offset: usize, len: usize) -> Option<&[u8]> {
+        if offset.checked_add(len)? > self.len {
+            return None;
+        }
+        // SAFETY: inside the mapping; unwritten for now, as the caller knows from the sequence word.
+        Some(unsafe { std::slice::from_raw_parts(self.base.as_ptr().add(offset), len) })
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: the mapping was made by `map` and nothing refers to it any more.
+        unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };
+    }
+}
+
+/// A descriptor that becomes readable when the process ends; `None` where it is gone already or cannot be watched.
+pub(super) fn pidfd(pid: u64) -> Option<OwnedFd> {
+    let pid = libc::pid_t::try_from(pid).ok().filter(|pid| *pid > 0)?;
+    // SAFETY: pidfd_open takes a process id and flags and returns a new descriptor or an error.
+    let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
+    let fd = i32::try_from(fd).ok().filter(|fd| *fd >= 0)?;
+    // SAFETY: just opened, and nobody else has it.
+    Some(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Whether the process behind a pidfd has ended.
+pub(super) fn has_ended(pidfd: BorrowedFd<'_>) -> bool {
+    let mut poll = libc::pollfd { fd: pidfd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    // SAFETY: one valid pollfd, no waiting.
+    unsafe { libc::poll(&raw mut poll, 1, 0) == 1 && poll.revents & libc::POLLIN != 0 }
+}
+
+/// Fails unless the process at the other end belongs to the same user.
+pub(super) fn same_user(stream: &UnixStream) -> io::Result<()> {
+    let mut peer = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
+    let mut len = size_of::<libc::ucred>() as libc::socklen_t;
+    // SAFETY: `peer` and `len` are valid for the write, and `len` is the size of `peer`.
+    let asked = unsafe {
+        libc::getsockopt(
+            stream.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERCRED,
+            (&raw mut peer).cast(),
+            &raw mut len,
+        )
+    };
+    if asked != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: geteuid cannot fail.
+    let ours = unsafe { libc::geteuid() };
+    if peer.uid == ours {
+        Ok(())
+    } else {
+        Err(io::Error::other(format!("the other process is of user {}, this one of {ours}", peer.uid)))
+    }
+}
+
+/// Room for one descriptor in a control message, aligned as `cmsghdr` must be.
+#[repr(C, align(8))]
+struct Control([u8; 32]);
+
+/// Calls `f` with a message of one byte and a control buffer.
+fn with_message<R>(byte: &mut u8, control: &mut Control, f: impl FnOnce(&mut libc::msghdr) -> R) -> R {
+    let mut piece = libc::iovec { iov_base: std::ptr::from_mut(byte).cast(), iov_len: 1 };
+    // SAFETY: msghdr is plain data, for which zeroes are valid.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    message.msg_iov = &raw mut piece;
+    message.msg_iovlen = 1;
+    message.msg_control = control.0.as_mut_ptr().cast();
+    // SAFETY: CMSG_SPACE only computes.
+    message.msg_controllen = unsafe { libc::CMSG_SPACE(size_of::<i32>() as u32) } as usize;
+    f(&mut message)
+}
+
+/// Sends a descriptor along with one byte.
+pub(super) fn send_descriptor(stream: &UnixStream, fd: BorrowedFd<'_>) -> io::Result<()> {
+    let (mut byte, mut control) = (1u8, Control([0; 32]));
+    with_message(&mut byte, &mut control, |message| {
+        // SAFETY: the control buffer has room for one header and one descriptor (CMSG_SPACE of it is set), so the first
+        // header exists and its data is valid for the write.
+        let sent = unsafe {
+            let header = libc::CMSG_FIRSTHDR(message);
+            (*header).cmsg_level = libc::SOL_SOCKET;
+            (*header).cmsg_type = libc::SCM_RIGHTS;
+            (*header).cmsg_len = libc::CMSG_LEN(size_of::<i32>() as u32) as usize;
+            libc::CMSG_DATA(header).cast::<i32>().write_unaligned(fd.as_raw_fd());
+            libc::sendmsg(stream.as_raw_fd(), message, libc::MSG_NOSIGNAL)
+        };
+        if sent == 1 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    })
+}
+
+/// Receives a descriptor that came along with one byte.
+pub(super) fn receive_descriptor(stream: &UnixStream) -> io::Result<OwnedFd> {
+    let (mut byte, mut control) = (0u8, Control([0; 32]));
+    with_message(&mut byte, &mut control, |message| {
+        // SAFETY: all pointers in the message are valid for the call.
+        let received = unsafe { libc::recvmsg(stream.as_raw_fd(), message, libc::MSG_CMSG_CLOEXEC) };
+        if received < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: the kernel has filled the control buffer up to msg_controllen; the header is checked before its data is
+        // read, and the descriptor in it is new and nobody else's.
+        unsafe {
+            let header = libc::CMSG_FIRSTHDR(message);
+            if received == 1
+                && !header.is_null()
+                && (*header).cmsg_type == libc::SCM_RIGHTS
+                && (*header).cmsg_len >= libc::CMSG_LEN(size_of::<i32>() as u32) as usize
+            {
+                return Ok(OwnedFd::from_raw_fd(libc::CMSG_DATA(header).cast::<i32>().read_unaligned()));
+            }
+        }
+        Err(io::Error::other("the other rank closed the connection without passing its memory"))
+    })
+}

@@ -1,0 +1,110 @@
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use shouter_reducer::transport::{Flag, NodeMemory};
+
+use super::*;
+
+const SHAPE: Shape = Shape { ranks: 3, lanes: 2, lane_bytes: 8192 };
+
+/// One segment per rank, all over the same memory, as in three processes.
+fn node() -> Vec<NodeSegment> {
+    static NODES: AtomicU32 = AtomicU32::new(0);
+    let number = u64::from(std::process::id()) << 32 | u64::from(NODES.fetch_add(1, Ordering::Relaxed));
+    let secret = std::array::from_fn(|i| number.to_le_bytes()[i % 8]);
+    let ranks: Vec<_> = (0..SHAPE.ranks)
+        .map(|local| {
+            std::thread::spawn(move || pass::meet(&secret, 0, local, SHAPE, Duration::from_secs(20)).unwrap())
+        })
+        .collect();
+    ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+}
+
+#[test]
+fn flags_are_seen_by_all_and_belong_to_one() {
+    let ranks = node();
+    ranks[1].signal(1, Flag::Reduced, 7);
+    for rank in &ranks {
+        assert_eq!(rank.observe(1, 1, Flag::Reduced), 7);
+        for (local, lane, flag) in [(0, 1, Flag::Reduced), (1, 0, Flag::Reduced), (1, 1, Flag::Staged)] {
+            assert_eq!(rank.observe(local, lane, flag), 0);
+        }
+    }
+}
+
+#[test]
+fn areas_are_disjoint_and_shared() {
+    let ranks = node();
+    let mut areas = vec![];
+    for lane in 0..SHAPE.lanes {
+        areas.extend((0..SHAPE.ranks).map(|local| ranks[0].stage(local, lane)));
+        areas.push(ranks[0].result(lane));
+    }
+    let mut ranges: Vec<_> = areas.iter().map(|a| (a.as_ptr() as usize, a.len())).collect();
+    ranges.sort_unstable();
+    assert!(ranges.iter().all(|r| r.1 == SHAPE.lane_bytes));
+    assert!(ranges.windows(2).all(|w| w[0].0 + w[0].1 <= w[1].0));
+    assert!(ranks[0].stage(SHAPE.ranks, 0).is_empty() && ranks[0].result(SHAPE.lanes).is_empty());
+}
+
+#[test]
+fn cells_hold_what_was_published_for_one_operation() {
+    let ranks = node();
+    for (number, bytes) in
+        [(1u64, vec![1u8; 4]), (2, vec![2; 40]), (3, vec![3; 41]), (4, vec![4; CELL_PAYLOAD])]
+    {
+        assert!(ranks[0].cell(2, number).read(bytes.len()).is_none());
+        assert!(ranks[2].cell(2, number).publish(number * 10, &bytes));
+        for rank in &ranks {
+            assert_eq!(rank.cell(2, number).read(bytes.len()), Some((number * 10, &bytes[..])));
+        }
+    }
+    assert!(!ranks[1].cell(1, 1).publish(0, &[0; CELL_PAYLOAD + 1]));
+}
+
+#[test]
+fn the_first_abort_stands() {
+    let ranks = node();
+    assert_eq!(ranks[0].abort(), None);
+    ranks[1].set_abort(5, 1);
+    ranks[2].set_abort(6, 2);
+    assert!(ranks.iter().all(|rank| rank.abort() == Some(Abort { culprit: 5, reason: 1 })));
+}
+
+#[test]
+fn announcements_are_found_by_number_until_they_are_overwritten() {
+    let ranks = node();
+    for number in 1..=100 {
+        ranks[0].announce(Announcement { number, shape: number * 2, identity: number * 3 });
+    }
+    assert_eq!(ranks[1].announcement(0, 100), Some(Announcement { number: 100, shape: 200, identity: 300 }));
+    assert_eq!(ranks[1].announcement(0, 30), None);
+    assert_eq!(ranks[1].announcement(0, 101), None);
+    assert_eq!(ranks[1].announcement(1, 1), None);
+}
+
+#[test]
+fn a_living_process_is_not_gone_and_beats() {
+    let ranks = node();
+    let before = ranks[0].heartbeat(1);
+    ranks[1].beat(1);
+    assert_eq!(ranks[0].heartbeat(1), before + 1);
+    assert!(!ranks[0].is_gone(1));
+}
+
+#[test]
+fn a_rank_that_does_not_come_is_missed() {
+    let error = pass::meet(&[9; 32], 77, 0, SHAPE, Duration::from_millis(30)).unwrap_err();
+    assert!(matches!(error, pass::PassError::Missing { missing: 2, .. }), "{error}");
+    let error = pass::meet(&[9; 32], 78, 1, SHAPE, Duration::from_millis(30)).unwrap_err();
+    assert!(matches!(error, pass::PassError::Missing { .. }), "{error}");
+}
+
+#[test]
+fn another_shape_is_refused() {
+    let segment = NodeSegment::create(SHAPE).unwrap();
+    let fd = segment.fd().try_clone_to_owned().unwrap();
+    let other = Shape { lane_bytes: 4 << 20, ..SHAPE };
+    assert!(NodeSegment::attach(fd, other, 1).is_err());
+    assert!(NodeSegment::create(Shape { lane_bytes: usize::MAX / 2, ..SHAPE }).is_err());
+}

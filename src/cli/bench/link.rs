@@ -1,0 +1,207 @@
+//! `shouter bench stream` and `pingpong`: what one link carries bare, with UDP and with RUD, between two processes
+//! with a core each.
+//!
+//! All protocols go through the same port and read the same 64 MiB, colder than any cache, and take turns: every pass
+//! runs each of them once, and the median over the passes counts. So `raw` is the ceiling of the very link, memory
+//! and minute that the others are measured with.
+
+mod pingpong;
+mod stream;
+mod wire;
+
+use std::process::{Command, Stdio};
+use std::str::FromStr;
+
+use clap::Args;
+
+use super::peers::Peer;
+use super::report::{Line, Report};
+use super::sizes::Sizes;
+use super::{BenchError, kernel, ranks_output};
+
+/// What goes over the link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Protocol {
+    Raw,
+    Udp,
+    Rud,
+}
+
+impl Protocol {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Raw => "raw",
+            Self::Udp => "udp",
+            Self::Rud => "rud",
+        }
+    }
+}
+
+impl FromStr for Protocol {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "raw" => Ok(Self::Raw),
+            "udp" => Ok(Self::Udp),
+            "rud" => Ok(Self::Rud),
+            other => Err(format!("unknown protocol '{other}'; there are raw, udp and rud")),
+        }
+    }
+}
+
+/// What both benches of a link are told.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct LinkArgs {
+    /// What goes over the link: raw, udp, rud; several separated by commas run in turn
+    #[arg(long, value_delimiter = ',', default_value = "raw,rud")]
+    protocol: Vec<Protocol>,
+    /// The drivers that join the two processes: virtio (vhost-user and virtio-user) or memif
+    #[arg(long, default_value = "virtio", value_parser = ["virtio", "memif"])]
+    device: String,
+    /// The link's MTU in bytes
+    #[arg(long, default_value_t = 1500, value_parser = clap::value_parser!(u16).range(576..=9000))]
+    mtu: u16,
+    /// Seconds of each pass
+    #[arg(long, default_value_t = 1.0, value_parser = super::seconds)]
+    seconds: f64,
+    /// Passes that the medians are taken over
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=101))]
+    passes: u32,
+    /// Peers to run in the same call: kernel
+    #[arg(long, value_delimiter = ',', value_name = "PEERS")]
+    against: Vec<Peer>,
+    /// Print one JSON object a line
+    #[arg(long)]
+    json: bool,
+}
+
+/// How many bytes a second one core sends, and another receives.
+#[derive(Args, Clone, Debug)]
+#[command(after_help = "Examples:\n  \
+    shouter bench stream --protocol raw,rud --mtu 1500 --seconds 3\n  \
+    shouter bench stream --protocol raw,udp,rud --mtu 9000 --duplex --json\n  \
+    shouter bench stream --protocol raw,rud --device memif --against kernel")]
+pub(crate) struct StreamArgs {
+    #[command(flatten)]
+    link: LinkArgs,
+    /// Both sides send at the same time; the figures are per direction
+    #[arg(long)]
+    duplex: bool,
+}
+
+/// How long a message takes there and back.
+#[derive(Args, Clone, Debug)]
+#[command(after_help = "Examples:\n  \
+    shouter bench pingpong --protocol raw,rud --bytes 64\n  \
+    shouter bench pingpong --protocol raw,udp,rud --bytes 4..1024 --against kernel --json")]
+pub(crate) struct PingpongArgs {
+    #[command(flatten)]
+    link: LinkArgs,
+    /// Bytes of the message: a size, a range in powers of four (4..1024), or a list
+    #[arg(long, default_value = "64")]
+    bytes: Sizes,
+}
+
+/// The arguments of one of the two processes; started by the bench itself under the launcher.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct WorkerArgs {
+    #[arg(long, value_delimiter = ',')]
+    protocol: Vec<Protocol>,
+    #[arg(long)]
+    seconds: f64,
+    #[arg(long)]
+    passes: u32,
+    #[arg(long)]
+    duplex: bool,
+    /// Present for a ping-pong.
+    #[arg(long)]
+    bytes: Option<Sizes>,
+}
+
+/// Runs `shouter bench stream`.
+pub(crate) fn stream(args: &StreamArgs) -> Result<(), BenchError> {
+    let mut report = Report::new(args.link.json);
+    let extra = if args.duplex { vec!["--duplex".to_owned()] } else { vec![] };
+    for line in run(&args.link, &extra)? {
+        report.push(line)?;
+    }
+    let kernel = kernel::Job {
+        kind: kernel::Kind::Stream,
+        ranks: 2,
+        sizes: &[1 << 20],
+        seconds: args.link.seconds,
+        duplex: args.duplex,
+        mtu: args.link.mtu.into(),
+    };
+    against(&args.link, &kernel, &mut report)?;
+    Ok(report.finish()?)
+}
+
+/// Runs `shouter bench pingpong`.
+pub(crate) fn pingpong(args: &PingpongArgs) -> Result<(), BenchError> {
+    let largest = u64::from(args.link.mtu) - u64::from(wire::HEADROOM);
+    if let Some(size) = args.bytes.0.iter().find(|size| **size > largest) {
+        return Err(BenchError::Usage(format!(
+            "a message of {size} bytes does not fit a datagram at MTU {}; use {largest} at most, or raise --mtu",
+            args.link.mtu
+        )));
+    }
+    let mut report = Report::new(args.link.json);
+    let sizes: Vec<String> = args.bytes.0.iter().map(ToString::to_string).collect();
+    for line in run(&args.link, &["--bytes".to_owned(), sizes.join(",")])? {
+        report.push(line)?;
+    }
+    let kernel = kernel::Job {
+        kind: kernel::Kind::Pingpong,
+        ranks: 2,
+        sizes: &args.bytes.0,
+        seconds: args.link.seconds,
+        duplex: false,
+        mtu: args.link.mtu.into(),
+    };
+    against(&args.link, &kernel, &mut report)?;
+    Ok(report.finish()?)
+}
+
+fn against(args: &LinkArgs, job: &kernel::Job<'_>, report: &mut Report) -> Result<(), BenchError> {
+    for peer in &args.against {
+        match peer {
+            Peer::Kernel => {
+                for line in kernel::run(job)? {
+                    report.push(line)?;
+                }
+            }
+            other => eprintln!("{other:?} has no {:?} to measure; it is left out", job.kind),
+        }
+    }
+    Ok(())
+}
+
+/// Starts the two processes and gathers the lines of rank 0.
+fn run(args: &LinkArgs, extra: &[String]) -> Result<Vec<Line>, BenchError> {
+    let exe = std::env::current_exe()?;
+    let protocols: Vec<&str> = args.protocol.iter().map(|p| p.name()).collect();
+    let mut command = Command::new(&exe);
+    command.args(["run", "-n", "2", "--hosts", "2", "--json", "--link", &args.device]);
+    command.args(["--mtu", &args.mtu.to_string(), "--"]).arg(&exe).args(["bench", "link-worker"]);
+    command.args(["--protocol", &protocols.join(","), "--seconds", &args.seconds.to_string()]);
+    command.args(["--passes", &args.passes.to_string()]).args(extra);
+    let mut lines = ranks_output(command.stdin(Stdio::null()))?;
+    for line in &mut lines {
+        line.device = Some(args.device.clone());
+        line.mtu = Some(args.mtu.into());
+    }
+    Ok(lines)
+}
+
+/// The body of one of the two processes.
+pub(crate) fn worker(args: &WorkerArgs) -> Result<(), BenchError> {
+    let mut wire = wire::Wire::open()?;
+    match &args.bytes {
+        None => stream::measure(&mut wire, args),
+        Some(sizes) => {
+            sizes.0.iter().try_for_each(|&bytes| pingpong::measure(&mut wire, args, bytes as usize))
+        }
+    }
+}

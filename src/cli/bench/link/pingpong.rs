@@ -1,0 +1,164 @@
+//! A message goes there and back, one at a time.
+
+use std::time::Duration;
+
+use shouter::runtime::Clock;
+use shouter_netstack::rud::{self, SessionId};
+use shouter_netstack::udp::Payload;
+
+use super::super::report::{Line, median, percentiles_us, round4};
+use super::wire::Wire;
+use super::{BenchError, Protocol, WorkerArgs};
+
+/// Round trips of a pass, at most.
+const MOST: usize = 200_000;
+
+/// Notes that a message came.
+#[derive(Default)]
+struct Arrived(bool);
+
+impl rud::Sink for Arrived {
+    #[inline]
+    fn deliver(&mut self, _: SessionId, _: &[u8], _: &[u8]) -> rud::Disposition {
+        self.0 = true;
+        rud::Disposition::Consumed
+    }
+    fn released(&mut self, _: SessionId, _: rud::Token) {}
+    fn failed(&mut self, _: SessionId, why: rud::Failure) {
+        eprintln!("the link failed: {why}");
+    }
+}
+
+/// Runs all passes of one size and prints a line per protocol on rank 0.
+pub(super) fn measure(wire: &mut Wire, args: &WorkerArgs, bytes: usize) -> Result<(), BenchError> {
+    let mut figures: Vec<(Vec<f64>, Vec<f64>, u64)> = vec![(vec![], vec![], 0); args.protocol.len()];
+    for number in 0..=args.passes {
+        for (figures, protocol) in figures.iter_mut().zip(&args.protocol) {
+            let seconds = if number == 0 { args.seconds.min(0.1) } else { args.seconds };
+            let mut nanos = one(wire, *protocol, seconds, bytes)?;
+            if number > 0 {
+                figures.2 += nanos.len() as u64;
+                let (p50, p99) = percentiles_us(&mut nanos);
+                figures.0.push(p50);
+                figures.1.push(p99);
+            }
+        }
+    }
+    if wire.rank != 0 {
+        return Ok(());
+    }
+    for (protocol, (p50, p99, iterations)) in args.protocol.iter().zip(&mut figures) {
+        let line = Line {
+            bench: "pingpong".into(),
+            who: "shouter".into(),
+            protocol: Some(protocol.name().into()),
+            bytes: Some(bytes as u64),
+            iterations: Some(*iterations),
+            p50_us: Some(round4(median(p50))),
+            p99_us: Some(round4(median(p99))),
+            passes: Some(args.passes),
+            ..Line::default()
+        };
+        println!("{}", serde_json::to_string(&line).map_err(std::io::Error::other)?);
+    }
+    Ok(())
+}
+
+/// One pass: the round-trip times in nanoseconds, on rank 0. Both ends agree on the number beforehand.
+fn one(wire: &mut Wire, protocol: Protocol, seconds: f64, bytes: usize) -> Result<Vec<u64>, BenchError> {
+    wire.barrier("pass")?;
+    let few = trips(wire, protocol, bytes, 100)?;
+    let each = few.iter().sum::<u64>() as f64 / few.len().max(1) as f64;
+    let wanted = ((seconds * 1e9 / each.max(1.0)) as u64).clamp(10, MOST as u64);
+    let [first, _] = wire.exchange(&[wanted])?;
+    let count = first.first().copied().unwrap_or(10) as usize;
+    let nanos = trips(wire, protocol, bytes, count)?;
+    wire.settle();
+    Ok(nanos)
+}
+
+/// `count` round trips; the times are those of rank 0.
+fn trips(wire: &mut Wire, protocol: Protocol, bytes: usize, count: usize) -> Result<Vec<u64>, BenchError> {
+    let mut nanos = Vec::with_capacity(count);
+    for _ in 0..count {
+        let begin = Clock.now();
+        if wire.rank == 0 {
+            send(wire, protocol, bytes)?;
+            receive(wire, protocol)?;
+        } else {
+            receive(wire, protocol)?;
+            send(wire, protocol, bytes)?;
+        }
+        nanos.push((Clock.now() - begin).as_nanos() as u64);
+    }
+    Ok(nanos)
+}
+
+fn send(wire: &mut Wire, protocol: Protocol, bytes: usize) -> Result<(), BenchError> {
+    let now = Clock.now();
+    match protocol {
+        Protocol::Raw => {
+            let frame = wire.raw_frame(bytes.max(46));
+            if let Some(frame) = frame {
+                wire.batch.push(frame);
+            }
+            while !wire.batch.is_empty() {
+                wire.raw_transmit(now);
+            }
+        }
+        Protocol::Udp => {
+            let extent = wire.payload(bytes);
+            let payload = extent.map_or(Payload::Bytes(&[]), Payload::Extent);
+            let sent = wire.stack.udp_send_to(now, wire.socket, wire.peer, &[], payload);
+            sent.map_err(|why| BenchError::Failed(why.to_string()))?;
+            wire.stack.transmit(now);
+        }
+        Protocol::Rud => {
+            let payload = wire.payload(bytes);
+            let sent = wire.stack.rud_mut().send(wire.session, &[], payload, rud::Token(0));
+            sent.map_err(|why| BenchError::Failed(why.to_string()))?;
+            wire.stack.transmit(now);
+        }
+    }
+    Ok(())
+}
+
+/// Polls until the message is there; a message that is lost (bare frames and UDP may be) ends the bench.
+fn receive(wire: &mut Wire, protocol: Protocol) -> Result<(), BenchError> {
+    const PATIENCE: Duration = Duration::from_secs(10);
+    let mut buffer = [0u8; 64];
+    let mut now = Clock.now();
+    let end = now + PATIENCE;
+    let mut turns = 0u32;
+    loop {
+        let arrived = match protocol {
+            Protocol::Raw => {
+                let mut arrived = false;
+                wire.raw_receive(now, &mut |_| arrived = true);
+                arrived
+            }
+            Protocol::Udp => {
+                wire.stack.poll(now, &mut Arrived::default());
+                wire.stack.udp_mut().recv(wire.socket, &mut buffer).is_some()
+            }
+            Protocol::Rud => {
+                let mut sink = Arrived::default();
+                wire.stack.poll(now, &mut sink);
+                sink.0
+            }
+        };
+        if arrived {
+            return Ok(());
+        }
+        turns = turns.wrapping_add(1);
+        if turns.is_multiple_of(8) {
+            now = Clock.now();
+            if now > end {
+                return Err(BenchError::Failed(format!(
+                    "a {} message did not arrive within {PATIENCE:?}",
+                    protocol.name()
+                )));
+            }
+        }
+    }
+}

@@ -1,0 +1,176 @@
+//! One core sends as fast as it can, another receives; or both do both.
+
+use std::time::Duration;
+
+use shouter::runtime::{Clock, Instant};
+use shouter_netstack::rud::{self, SessionId};
+use shouter_netstack::udp::Payload;
+
+use super::super::report::{Line, median, round4};
+use super::wire::Wire;
+use super::{BenchError, Protocol, WorkerArgs};
+
+/// What one pass of one protocol brought.
+#[derive(Clone, Copy, Default)]
+struct Pass {
+    bytes: u64,
+    frames: u64,
+    resent: u64,
+}
+
+/// Counts what RUD delivers.
+#[derive(Default)]
+struct Count {
+    bytes: u64,
+    frames: u64,
+}
+
+impl rud::Sink for Count {
+    #[inline]
+    fn deliver(&mut self, _: SessionId, _: &[u8], payload: &[u8]) -> rud::Disposition {
+        self.bytes += payload.len() as u64;
+        self.frames += 1;
+        rud::Disposition::Consumed
+    }
+    fn released(&mut self, _: SessionId, _: rud::Token) {}
+    fn failed(&mut self, _: SessionId, why: rud::Failure) {
+        eprintln!("the link failed: {why}");
+    }
+}
+
+/// Runs all passes and prints a line per protocol on rank 0.
+pub(super) fn measure(wire: &mut Wire, args: &WorkerArgs) -> Result<(), BenchError> {
+    let mut passes: Vec<Vec<Pass>> = vec![vec![]; args.protocol.len()];
+    for number in 0..=args.passes {
+        for (index, protocol) in args.protocol.iter().enumerate() {
+            // Pass 0 warms up.
+            let seconds = if number == 0 { args.seconds.min(0.2) } else { args.seconds };
+            let pass = one(wire, *protocol, seconds, args.duplex)?;
+            if number > 0 {
+                passes[index].push(pass);
+            }
+        }
+    }
+    if wire.rank != 0 {
+        return Ok(());
+    }
+    for (protocol, passes) in args.protocol.iter().zip(&passes) {
+        let middle =
+            |figure: &dyn Fn(&Pass) -> f64| median(&mut passes.iter().map(figure).collect::<Vec<_>>());
+        let line = Line {
+            bench: "stream".into(),
+            who: "shouter".into(),
+            protocol: Some(protocol.name().into()),
+            duplex: args.duplex.then_some(true),
+            bytes: Some(payload_bytes(wire, *protocol) as u64),
+            goodput_gbits: Some(round4(middle(&|p| p.bytes as f64 * 8.0 / args.seconds / 1e9))),
+            frames_per_second: Some(middle(&|p| p.frames as f64 / args.seconds).round()),
+            resent: Some(passes.iter().map(|p| p.resent).sum()),
+            passes: Some(passes.len() as u32),
+            ..Line::default()
+        };
+        println!("{}", serde_json::to_string(&line).map_err(std::io::Error::other)?);
+    }
+    Ok(())
+}
+
+/// Payload of a full frame.
+fn payload_bytes(wire: &Wire, protocol: Protocol) -> usize {
+    match protocol {
+        Protocol::Raw => wire.mtu.into(),
+        Protocol::Udp => usize::from(wire.mtu) - 28,
+        Protocol::Rud => rud::payload_room(wire.mtu.into(), &(*wire.peer.ip()).into(), 0),
+    }
+}
+
+/// One pass: what was received per direction within the time.
+fn one(wire: &mut Wire, protocol: Protocol, seconds: f64, duplex: bool) -> Result<Pass, BenchError> {
+    wire.barrier("pass")?;
+    let resent = wire.stack.rud().counters(wire.session).resent;
+    let begin = Clock.now();
+    let end = begin + Duration::from_secs_f64(seconds);
+    let sends = wire.rank == 0 || duplex;
+    let (bytes, frames) = match protocol {
+        Protocol::Raw => raw(wire, end, sends),
+        Protocol::Udp => udp(wire, end, sends),
+        Protocol::Rud => rud(wire, end, sends),
+    };
+    wire.settle();
+    let resent = wire.stack.rud().counters(wire.session).resent - resent;
+    let [first, second] = wire.exchange(&[bytes, frames, resent])?;
+    let sum = |index: usize| first.get(index).unwrap_or(&0) + second.get(index).unwrap_or(&0);
+    let directions = if duplex { 2 } else { 1 };
+    Ok(Pass { bytes: sum(0) / directions, frames: sum(1) / directions, resent: sum(2) })
+}
+
+fn raw(wire: &mut Wire, end: Instant, sends: bool) -> (u64, u64) {
+    let len = payload_bytes(wire, Protocol::Raw);
+    let (mut bytes, mut frames) = (0u64, 0u64);
+    loop {
+        let now = Clock.now();
+        if now >= end {
+            return (bytes, frames);
+        }
+        for _ in 0..4 {
+            if sends {
+                while wire.batch.room() > 32 {
+                    let Some(frame) = wire.raw_frame(len) else { break };
+                    wire.batch.push(frame);
+                }
+                wire.raw_transmit(now);
+            }
+            wire.raw_receive(now, &mut |payload| {
+                bytes += payload.len() as u64;
+                frames += 1;
+            });
+        }
+    }
+}
+
+fn udp(wire: &mut Wire, end: Instant, sends: bool) -> (u64, u64) {
+    let len = payload_bytes(wire, Protocol::Udp);
+    let (mut bytes, mut frames) = (0u64, 0u64);
+    let mut buffer = vec![0u8; len];
+    let mut sink = Count::default();
+    loop {
+        let now = Clock.now();
+        if now >= end {
+            return (bytes, frames);
+        }
+        if sends {
+            for _ in 0..32 {
+                let Some(extent) = wire.payload(len) else { break };
+                let sent = wire.stack.udp_send_to(now, wire.socket, wire.peer, &[], Payload::Extent(extent));
+                if sent.is_err() {
+                    break;
+                }
+            }
+        }
+        wire.stack.poll(now, &mut sink);
+        while let Some(received) = wire.stack.udp_mut().recv(wire.socket, &mut buffer) {
+            bytes += received.len as u64;
+            frames += 1;
+        }
+    }
+}
+
+fn rud(wire: &mut Wire, end: Instant, sends: bool) -> (u64, u64) {
+    let len = payload_bytes(wire, Protocol::Rud);
+    let mut sink = Count::default();
+    loop {
+        let now = Clock.now();
+        if now >= end {
+            return (sink.bytes, sink.frames);
+        }
+        if sends {
+            let room = wire.stack.rud().capacity(wire.session).min(64);
+            for _ in 0..room {
+                let payload = wire.payload(len);
+                if wire.stack.rud_mut().send(wire.session, &[], payload, rud::Token(0)).is_err() {
+                    break;
+                }
+            }
+        }
+        wire.stack.poll(now, &mut sink);
+    }
+}

@@ -1,0 +1,198 @@
+//! One end of the link: a port under a stack, a RUD session and a UDP socket to the other end, and cold memory.
+
+use std::net::{IpAddr, SocketAddrV4};
+use std::time::Duration;
+
+use shouter::channel::port::{self, PortDevice};
+use shouter::config::Config;
+use shouter::group::rendezvous::{self, ControlLink, Hello, RendezvousConfig};
+use shouter::runtime::{Clock, Instant};
+use shouter_netstack::device::{Device, Frame, TxBatch};
+use shouter_netstack::region::{Extent, Region, RegionId};
+use shouter_netstack::rud::{self, SessionId, SessionParams};
+use shouter_netstack::stack::{PortId, Stack};
+use shouter_netstack::udp::{SocketConfig, UdpHandle};
+
+use super::BenchError;
+
+/// Bytes of headers between an IP packet's first byte and a message's, at most.
+pub(super) const HEADROOM: u16 = 128;
+/// Cold memory: more than private caches hold.
+const COLD: usize = 64 << 20;
+/// Local experimental EtherType 1 (IEEE 802).
+const ETHERTYPE: [u8; 2] = [0x88, 0xb5];
+const UDP_PORT: u16 = 7_000;
+const RUD_PORT: u16 = 4_790;
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// One end.
+pub(super) struct Wire {
+    pub(super) rank: u32,
+    pub(super) mtu: u16,
+    pub(super) stack: Stack<PortDevice>,
+    pub(super) port: PortId,
+    pub(super) session: SessionId,
+    pub(super) socket: UdpHandle,
+    pub(super) peer: SocketAddrV4,
+    control: ControlLink,
+    cold: Region,
+    walked: usize,
+    raw_header: [u8; 14],
+    pub(super) batch: TxBatch,
+}
+
+impl Wire {
+    /// Opens the port that the launcher has given this process, and meets the other end.
+    pub(super) fn open() -> Result<Self, BenchError> {
+        let config = Config::from_env().map_err(|why| BenchError::Usage(why.to_string()))?;
+        if let Some(core) = config.cores.first()
+            && !core_affinity::set_for_current(core_affinity::CoreId { id: *core })
+        {
+            eprintln!("rank {} could not be pinned to core {core}", config.rank);
+        }
+        let failed = |why: &dyn std::fmt::Display| BenchError::Failed(why.to_string());
+        let meeting = RendezvousConfig::of(&config).map_err(|why| failed(&why))?;
+        let (roster, control) = rendezvous::join(&meeting, Hello::of(&config)).map_err(|why| failed(&why))?;
+        let first = config.ports.first().ok_or_else(|| failed(&"the launcher gave no port"))?;
+        let peer = *first.peers.first().ok_or_else(|| failed(&"the launcher gave no peer"))?;
+        let local = first.address.ip;
+        let mtu = port::mtu_of(&config, first);
+        let rud_config = rud::Config { dead_after: Duration::from_secs(600), ..rud::Config::default() };
+        let mut stack = port::open(&config, rud_config).map_err(|why| failed(&why))?.stack;
+        let port = stack.addresses().next().ok_or_else(|| failed(&"no port was opened"))?.0;
+        let secret = &roster.session_secret;
+        let params = SessionParams {
+            local_tag: tag(secret, config.rank),
+            remote_tag: tag(secret, 1 - config.rank.min(1)),
+            remote_ip: IpAddr::V4(peer),
+            local_ip: IpAddr::V4(local),
+            remote_port: RUD_PORT,
+            local_port: 50_000,
+            paths: 1,
+            max_payload: rud::payload_room(mtu.into(), &IpAddr::V4(peer), 0),
+        };
+        let session = stack.rud_mut().open(Clock.now(), params).map_err(|why| failed(&why))?;
+        let sockets =
+            SocketConfig { queue_datagrams: 1024, queue_bytes: 16 << 20, ..SocketConfig::default() };
+        let socket =
+            stack.udp_mut().bind(SocketAddrV4::new(local, UDP_PORT), sockets).map_err(|why| failed(&why))?;
+        let mac = stack.device(port).map_or([0; 6], Device::mac);
+        let mut raw_header = [0xff; 14];
+        raw_header[6..12].copy_from_slice(&mac);
+        raw_header[12..].copy_from_slice(&ETHERTYPE);
+        let bytes: Vec<u8> =
+            (0..COLD).map(|i| (i as u32).wrapping_mul(2_654_435_761).to_le_bytes()[3]).collect();
+        let mut wire = Self {
+            rank: config.rank,
+            mtu,
+            stack,
+            port,
+            session,
+            socket,
+            peer: SocketAddrV4::new(peer, UDP_PORT),
+            control,
+            cold: Region::from_static(RegionId(0), bytes.leak()),
+            walked: 0,
+            raw_header,
+            batch: TxBatch::with_capacity(64),
+        };
+        wire.settle();
+        Ok(wire)
+    }
+
+    /// The next piece of cold memory.
+    #[inline]
+    pub(super) fn payload(&mut self, len: usize) -> Option<Extent> {
+        if self.walked + len > COLD {
+            self.walked = 0;
+        }
+        let extent = self.cold.extent(self.walked, len as u32);
+        self.walked += len.next_multiple_of(64);
+        extent
+    }
+
+    /// A bare frame with the next `len` bytes of cold memory.
+    #[inline]
+    pub(super) fn raw_frame(&mut self, len: usize) -> Option<Frame> {
+        let payload = self.payload(len);
+        Frame::new(&[&self.raw_header], payload)
+    }
+
+    /// Both ends arrive here.
+    pub(super) fn barrier(&mut self, what: &str) -> Result<(), BenchError> {
+        self.control.barrier(what, PATIENCE).map_err(|why| BenchError::Failed(why.to_string()))
+    }
+
+    /// Exchanges a few numbers: those of rank 0, then those of rank 1.
+    pub(super) fn exchange(&mut self, numbers: &[u64]) -> Result<[Vec<u64>; 2], BenchError> {
+        let bytes: Vec<u8> = numbers.iter().flat_map(|n| n.to_le_bytes()).collect();
+        let all = self.control.all_gather("figures", &bytes, PATIENCE);
+        let all = all.map_err(|why| BenchError::Failed(why.to_string()))?;
+        let of = |rank: usize| {
+            let bytes = all.get(rank).map(Vec::as_slice).unwrap_or_default();
+            bytes
+                .chunks_exact(8)
+                .filter_map(|c| c.first_chunk::<8>())
+                .map(|c| u64::from_le_bytes(*c))
+                .collect()
+        };
+        Ok([of(0), of(1)])
+    }
+
+    /// Polls until what is on its way has arrived and the link has been quiet for a while.
+    pub(super) fn settle(&mut self) {
+        const QUIET: Duration = Duration::from_millis(30);
+        let mut quiet_since = Clock.now();
+        let end = quiet_since + Duration::from_secs(2);
+        let mut buffer = [0u8; 16];
+        loop {
+            let now = Clock.now();
+            let progress = self.stack.poll(now, &mut Ignore);
+            while self.stack.udp_mut().recv(self.socket, &mut buffer).is_some() {}
+            if !progress.is_idle() || !self.stack.rud().is_idle(self.session) {
+                quiet_since = now;
+            }
+            if now - quiet_since > QUIET || now > end {
+                return;
+            }
+        }
+    }
+
+    /// Polls the device past the stack, for bare frames.
+    #[inline]
+    pub(super) fn raw_receive(&mut self, now: Instant, sink: &mut impl FnMut(&[u8])) -> usize {
+        match self.stack.device_mut(self.port) {
+            Some(device) => device.receive(now, 64, &mut |frame: &[u8]| {
+                if frame.get(12..14) == Some(&ETHERTYPE) {
+                    sink(&frame[14..]);
+                }
+            }),
+            None => 0,
+        }
+    }
+
+    /// Hands the batch of bare frames to the device.
+    #[inline]
+    pub(super) fn raw_transmit(&mut self, now: Instant) -> usize {
+        self.stack.device_mut(self.port).map_or(0, |device| device.transmit(now, &mut self.batch))
+    }
+}
+
+/// A tag of the session, from the group's secret: the first bytes, with the receiver's rank in them.
+fn tag(secret: &[u8; 32], to: u32) -> u64 {
+    let start = if to == 0 { 0 } else { 8 };
+    secret[start..].first_chunk::<8>().map_or(1, |bytes| u64::from_le_bytes(*bytes)).max(1)
+}
+
+/// Drops what comes.
+pub(super) struct Ignore;
+
+impl rud::Sink for Ignore {
+    fn deliver(&mut self, _: SessionId, _: &[u8], _: &[u8]) -> rud::Disposition {
+        rud::Disposition::Consumed
+    }
+    fn released(&mut self, _: SessionId, _: rud::Token) {}
+    fn failed(&mut self, _: SessionId, why: rud::Failure) {
+        eprintln!("the link failed: {why}");
+    }
+}

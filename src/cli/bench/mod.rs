@@ -1,0 +1,108 @@
+//! `shouter bench`: figures of our own and of the peers, in one call, on the same cores.
+
+use std::io;
+use std::process::Command;
+
+use clap::{Args, Subcommand};
+
+use super::Status;
+use report::Line;
+
+mod allreduce;
+mod kernel;
+mod link;
+mod peers;
+mod report;
+mod sizes;
+
+/// What to measure.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  \
+    shouter bench allreduce --hosts 2 --ranks 2 --bytes 4..64Mi --against openmpi,gloo,kernel\n  \
+    shouter bench allreduce --hosts 1 --ranks 2 --bytes 64Ki --against openmpi\n  \
+    shouter bench stream --protocol raw,udp,rud --mtu 1500 --seconds 3 --json\n  \
+    shouter bench pingpong --protocol raw,rud --bytes 64 --json\n\n\
+    Times on shared machines are not stable; the ratios within one call are what counts.\n\n\
+    Exit status: 0 done (peers that are absent are said to be on standard error), 1 a measurement failed, 2 a wrong \
+    command line.")]
+pub(crate) struct BenchArgs {
+    #[command(subcommand)]
+    bench: Bench,
+}
+
+#[derive(Debug, Subcommand)]
+enum Bench {
+    /// All-reduce of float32 sums: latency and bandwidth by size
+    Allreduce(allreduce::AllreduceArgs),
+    /// How many bytes a second one link carries
+    Stream(link::StreamArgs),
+    /// How long a message takes there and back
+    Pingpong(link::PingpongArgs),
+    #[command(hide = true)]
+    AllreduceWorker(allreduce::WorkerArgs),
+    #[command(hide = true)]
+    LinkWorker(link::WorkerArgs),
+    #[command(hide = true)]
+    KernelPeer(kernel::PeerArgs),
+}
+
+/// Why there are no figures.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum BenchError {
+    /// The command line asks for something that cannot be.
+    #[error("{0}")]
+    Usage(String),
+    /// A measurement failed.
+    #[error("{0}")]
+    Failed(String),
+    /// The library.
+    #[error(transparent)]
+    Library(#[from] shouter::Error),
+    /// A system call.
+    #[error(transparent)]
+    System(#[from] io::Error),
+}
+
+/// Runs the bench and returns the exit status.
+pub(crate) fn main(args: &BenchArgs) -> Status {
+    let outcome = match &args.bench {
+        Bench::Allreduce(args) => allreduce::main(args),
+        Bench::Stream(args) => link::stream(args),
+        Bench::Pingpong(args) => link::pingpong(args),
+        Bench::AllreduceWorker(args) => allreduce::worker(args),
+        Bench::LinkWorker(args) => link::worker(args),
+        Bench::KernelPeer(args) => kernel::peer(args).map_err(BenchError::from),
+    };
+    match outcome {
+        Ok(()) => Status::OK,
+        Err(error) => {
+            eprintln!("shouter bench: {error}");
+            if matches!(error, BenchError::Usage(_)) { Status::USAGE } else { Status::FAILED }
+        }
+    }
+}
+
+/// Runs the launcher with `--json` and gathers the lines that ranks print as JSON; what else they say goes to standard
+/// error.
+fn ranks_output(command: &mut Command) -> Result<Vec<Line>, BenchError> {
+    let output = command.stderr(std::process::Stdio::inherit()).output()?;
+    let mut lines = vec![];
+    for text in String::from_utf8_lossy(&output.stdout).lines() {
+        let event: serde_json::Value = serde_json::from_str(text).map_err(io::Error::other)?;
+        let Some(line) = event.get("line").and_then(|line| line.as_str()) else { continue };
+        match serde_json::from_str(line) {
+            Ok(line) => lines.push(line),
+            Err(_) => eprintln!("[{}] {line}", event.get("rank").unwrap_or(&serde_json::Value::Null)),
+        }
+    }
+    if output.status.success() {
+        return Ok(lines);
+    }
+    Err(BenchError::Failed(format!("the ranks ended with {}", output.status)))
+}
+
+/// A positive number of seconds.
+fn seconds(text: &str) -> Result<f64, String> {
+    let number = text.parse::<f64>().ok().filter(|s| (0.001..=3600.0).contains(s));
+    number.ok_or_else(|| "a number of seconds from 0.001 to 3600".into())
+}

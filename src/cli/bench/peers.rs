@@ -1,0 +1,167 @@
+//! The peers that people use today, run in the same call on the same cores: Open MPI, MPICH, and Gloo under PyTorch.
+//!
+//! Their programs are small and travel inside this binary; they are compiled or interpreted on the spot. A peer that
+//! is not installed is said to be absent on standard error, with the package that brings it.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::str::FromStr;
+
+use super::report::Line;
+
+const MPI_PROGRAM: &str = include_str!("../../../benches/peers/mpi_allreduce.c");
+const GLOO_PROGRAM: &str = include_str!("../../../benches/peers/gloo_allreduce.py");
+
+/// A peer as named after `--against`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Peer {
+    OpenMpi,
+    Mpich,
+    Gloo,
+    Kernel,
+}
+
+impl FromStr for Peer {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "openmpi" => Ok(Self::OpenMpi),
+            "mpich" => Ok(Self::Mpich),
+            "gloo" => Ok(Self::Gloo),
+            "kernel" => Ok(Self::Kernel),
+            other => Err(format!("unknown peer '{other}'; there are openmpi, mpich, gloo and kernel")),
+        }
+    }
+}
+
+/// An all-reduce for a peer to run.
+pub(crate) struct Job<'a> {
+    pub(crate) ranks: u32,
+    pub(crate) hosts: u32,
+    pub(crate) sizes: &'a [u64],
+    pub(crate) seconds: f64,
+}
+
+/// A folder for the peers' programs that goes when it is dropped.
+struct Workshop(PathBuf);
+
+impl Workshop {
+    fn open() -> io::Result<Self> {
+        let path = std::env::temp_dir().join(format!("shouter-peers-{}", std::process::id()));
+        fs::create_dir_all(&path)?;
+        Ok(Self(path))
+    }
+}
+
+impl Drop for Workshop {
+    fn drop(&mut self) {
+        if let Err(error) = fs::remove_dir_all(&self.0) {
+            tracing::debug!(%error, path = %self.0.display(), "the peers' programs were not removed");
+        }
+    }
+}
+
+/// Runs the all-reduce with `peer`; the kernel is not of this kind (see [`super::kernel`]).
+pub(crate) fn allreduce(peer: Peer, job: &Job<'_>) -> io::Result<Vec<Line>> {
+    let workshop = Workshop::open()?;
+    match peer {
+        Peer::OpenMpi => {
+            let Some(program) = compile(&workshop.0, "mpicc.openmpi", "openmpi-bin and libopenmpi-dev")
+            else {
+                return Ok(vec![]);
+            };
+            let mut lines = vec![];
+            for (who, network) in [
+                ("openmpi-shm", &["--mca", "btl", "self,vader"][..]),
+                ("openmpi-tcp", &["--mca", "btl", "self,tcp", "--mca", "btl_tcp_if_include", "lo"][..]),
+            ] {
+                let mut command = Command::new("mpirun.openmpi");
+                command.env("OMPI_ALLOW_RUN_AS_ROOT", "1").env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
+                command.args(["--oversubscribe", "--bind-to", "none", "--mca", "pml", "ob1"]).args(network);
+                lines.extend(run(&mut command, Some(&program), who, job)?);
+            }
+            Ok(lines)
+        }
+        Peer::Mpich => {
+            let Some(program) = compile(&workshop.0, "mpicc.mpich", "mpich and libmpich-dev") else {
+                return Ok(vec![]);
+            };
+            run(&mut Command::new("mpirun.mpich"), Some(&program), "mpich", job)
+        }
+        Peer::Gloo => {
+            let python = "/usr/bin/python3";
+            let has_torch = Command::new(python)
+                .args(["-c", "import torch.distributed as d; assert d.is_gloo_available()"])
+                .stdout(Stdio::null())
+                .stderr(Stdio::null())
+                .status();
+            if !has_torch.is_ok_and(|status| status.success()) {
+                absent("gloo", "Debian's package python3-torch");
+                return Ok(vec![]);
+            }
+            let program = workshop.0.join("gloo_allreduce.py");
+            fs::write(&program, GLOO_PROGRAM)?;
+            let mut command = Command::new(python);
+            command.arg(&program);
+            run(&mut command, None, "gloo", job)
+        }
+        Peer::Kernel => Ok(vec![]),
+    }
+}
+
+fn absent(who: &str, remedy: &str) {
+    eprintln!("{who} is absent: install {remedy} to measure against it");
+}
+
+/// Compiles the MPI program with the wrapper of one MPI; `None` (said on standard error) if there is none.
+fn compile(folder: &Path, wrapper: &str, packages: &str) -> Option<PathBuf> {
+    let source = folder.join("mpi_allreduce.c");
+    let program = folder.join(wrapper.replace("mpicc", "mpi_allreduce"));
+    let compiled = fs::write(&source, MPI_PROGRAM).and_then(|()| {
+        Command::new(wrapper).args(["-std=gnu99", "-O2"]).arg(&source).arg("-o").arg(&program).status()
+    });
+    match compiled {
+        Ok(status) if status.success() => Some(program),
+        Ok(status) => {
+            absent(wrapper, &format!("{packages} ({wrapper} ended with {status})"));
+            None
+        }
+        Err(_) => {
+            absent(wrapper.trim_start_matches("mpicc."), &format!("Debian's packages {packages}"));
+            None
+        }
+    }
+}
+
+/// Runs the launcher (with `program` for MPI) and reads its lines.
+fn run(command: &mut Command, program: Option<&Path>, who: &str, job: &Job<'_>) -> io::Result<Vec<Line>> {
+    let sizes: Vec<String> = job.sizes.iter().map(ToString::to_string).collect();
+    let ranks = job.ranks.to_string();
+    match program {
+        Some(program) => command.args(["-n", &ranks]).arg(program).args(["--who", who]),
+        None => command.args(["--ranks", &ranks]),
+    };
+    command.args(["--bytes", &sizes.join(","), "--seconds", &job.seconds.to_string()]);
+    command.args(["--hosts", &job.hosts.to_string()]);
+    let name = command.get_program().to_os_string();
+    let output = command.stdin(Stdio::null()).stderr(Stdio::inherit()).output();
+    let output =
+        output.map_err(|e| io::Error::new(e.kind(), format!("'{}' does not run: {e}", show(&name))))?;
+    if !output.status.success() {
+        eprintln!("{who} failed: '{}' ended with {}; its figures are left out", show(&name), output.status);
+        return Ok(vec![]);
+    }
+    String::from_utf8_lossy(&output.stdout)
+        .lines()
+        .filter(|line| line.starts_with('{'))
+        .map(|line| serde_json::from_str(line).map_err(io::Error::other))
+        .collect()
+}
+
+fn show(name: &OsStr) -> String {
+    name.to_string_lossy().into_owned()
+}

@@ -1,0 +1,205 @@
+//! What a benchmark reports: one [`Line`] per measured series, printed as JSON for machines or as a table with
+//! ratios to every peer for people.
+
+use std::io::{self, Write};
+
+use serde::{Deserialize, Serialize};
+
+/// One measured series: the median over its passes. Fields that do not apply are left out of the JSON.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Line {
+    /// `allreduce`, `stream` or `pingpong`.
+    pub(crate) bench: String,
+    /// `shouter`, or the peer's name.
+    pub(crate) who: String,
+    /// `raw`, `udp` or `rud`; only on lines of our own.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) protocol: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) ranks: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) hosts: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) transport: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) device: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) mtu: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) duplex: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) bytes: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) iterations: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) p50_us: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) p99_us: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) algbw_gbytes: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) busbw_gbytes: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) goodput_gbits: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) frames_per_second: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) resent: Option<u64>,
+    /// Passes that the medians were taken over.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) passes: Option<u32>,
+}
+
+impl Line {
+    /// The figures of an all-reduce of `bytes` over `ranks`, from the latencies of its iterations in nanoseconds.
+    ///
+    /// `algbw` is bytes over the median time, `busbw` is that times 2(n-1)/n: the convention of nccl-tests.
+    pub(crate) fn allreduce(who: &str, ranks: u32, hosts: u32, bytes: u64, nanos: &mut [u64]) -> Self {
+        let (p50, p99) = percentiles_us(nanos);
+        let mut line = Self {
+            bench: "allreduce".into(),
+            who: who.into(),
+            ranks: Some(ranks),
+            hosts: Some(hosts),
+            bytes: Some(bytes),
+            iterations: Some(nanos.len() as u64),
+            p50_us: Some(p50),
+            p99_us: Some(p99),
+            ..Self::default()
+        };
+        line.derive_bandwidth();
+        line
+    }
+
+    /// Fills in `algbw` and `busbw` from bytes, ranks and the median time.
+    pub(crate) fn derive_bandwidth(&mut self) {
+        if let (Some(bytes), Some(p50), Some(ranks)) = (self.bytes, self.p50_us, self.ranks)
+            && p50 > 0.0
+            && ranks > 0
+        {
+            let algbw = bytes as f64 / (p50 * 1e3);
+            self.algbw_gbytes = Some(round4(algbw));
+            self.busbw_gbytes = Some(round4(algbw * 2.0 * f64::from(ranks - 1) / f64::from(ranks)));
+        }
+    }
+
+    /// What tells this series from the others of the same size: who, and over what.
+    fn series(&self) -> String {
+        match (&self.protocol, &self.transport) {
+            (Some(protocol), _) => format!("{} {protocol}", self.who),
+            (None, Some(transport)) if self.who == "shouter" => format!("{} {transport}", self.who),
+            _ => self.who.clone(),
+        }
+    }
+
+    /// The figure that people compare, and whether less of it is better.
+    fn headline(&self) -> Option<(f64, bool)> {
+        self.goodput_gbits.map(|g| (g, false)).or(self.p50_us.map(|t| (t, true)))
+    }
+}
+
+/// Median and 99th percentile in microseconds of latencies in nanoseconds (sorted in place).
+pub(crate) fn percentiles_us(nanos: &mut [u64]) -> (f64, f64) {
+    nanos.sort_unstable();
+    let at = |q: f64| {
+        let index = ((nanos.len().saturating_sub(1)) as f64 * q).round() as usize;
+        nanos.get(index).map_or(0.0, |n| round4(*n as f64 / 1e3))
+    };
+    (at(0.50), at(0.99))
+}
+
+/// The median of a few figures (the mean of the middle two for an even count); zero for none.
+pub(crate) fn median(values: &mut [f64]) -> f64 {
+    values.sort_unstable_by(f64::total_cmp);
+    let n = values.len();
+    match n {
+        0 => 0.0,
+        _ if n % 2 == 1 => values[n / 2],
+        _ => (values[n / 2 - 1] + values[n / 2]) / 2.0,
+    }
+}
+
+/// Rounded to four decimals, so that the JSON stays readable.
+pub(crate) fn round4(value: f64) -> f64 {
+    (value * 1e4).round() / 1e4
+}
+
+/// Where lines go: at once as JSON, or gathered into a table that is printed at the end.
+pub(crate) struct Report {
+    json: bool,
+    lines: Vec<Line>,
+}
+
+impl Report {
+    pub(crate) fn new(json: bool) -> Self {
+        Self { json, lines: Vec::new() }
+    }
+
+    /// Adds a line; with `--json` it is printed now.
+    pub(crate) fn push(&mut self, line: Line) -> io::Result<()> {
+        if self.json {
+            let mut out = io::stdout().lock();
+            serde_json::to_writer(&mut out, &line)?;
+            out.write_all(b"\n")?;
+            out.flush()?;
+        } else {
+            eprint!(".");
+        }
+        self.lines.push(line);
+        Ok(())
+    }
+
+    /// Prints the table for people, unless the lines went out as JSON.
+    pub(crate) fn finish(self) -> io::Result<()> {
+        if self.json {
+            return Ok(());
+        }
+        eprintln!();
+        io::stdout().lock().write_all(table(&self.lines).as_bytes())
+    }
+}
+
+/// A row per size, a column per series, and behind each peer our advantage over it.
+fn table(lines: &[Line]) -> String {
+    let Some(first) = lines.first() else { return "no result\n".into() };
+    let mut series: Vec<String> = Vec::new();
+    let mut sizes: Vec<Option<u64>> = Vec::new();
+    for line in lines {
+        if !series.contains(&line.series()) {
+            series.push(line.series());
+        }
+        if !sizes.contains(&line.bytes) {
+            sizes.push(line.bytes);
+        }
+    }
+    sizes.sort_unstable();
+    let unit = if first.goodput_gbits.is_some() { "Gb/s" } else { "us p50" };
+    let mut out = format!("{} ({unit}; x: how many times better the first column is)\n", first.bench);
+    out += &format!("{:>12}", "bytes");
+    for name in &series {
+        out += &format!("{name:>26}");
+    }
+    out.push('\n');
+    for size in sizes {
+        out += &format!("{:>12}", size.map_or("-".into(), |s| s.to_string()));
+        let cell = |name: &str| lines.iter().find(|l| l.bytes == size && l.series() == name);
+        let base = series.first().and_then(|s| cell(s)).and_then(Line::headline);
+        for (column, name) in series.iter().enumerate() {
+            let text = match (cell(name).and_then(Line::headline), base) {
+                (None, _) => "-".into(),
+                (Some((value, _)), _) if column == 0 => format!("{value:.2}"),
+                (Some((value, less)), Some((base, _))) if base > 0.0 && value > 0.0 => {
+                    let ratio = if less { value / base } else { base / value };
+                    format!("{value:.2} ({ratio:.2}x)")
+                }
+                (Some((value, _)), _) => format!("{value:.2}"),
+            };
+            out += &format!("{text:>26}");
+        }
+        out.push('\n');
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,39 @@
+use super::*;
+
+#[test]
+fn percentiles_come_from_the_sorted_latencies() {
+    let mut nanos: Vec<u64> = (1..=100).rev().map(|n| n * 1000).collect();
+    assert_eq!(percentiles_us(&mut nanos), (51.0, 99.0));
+    assert_eq!(percentiles_us(&mut []), (0.0, 0.0));
+}
+
+#[test]
+fn bus_bandwidth_follows_the_convention() {
+    let line = Line::allreduce("shouter", 4, 2, 1_000_000, &mut [100_000; 3]);
+    assert_eq!(line.algbw_gbytes, Some(10.0));
+    assert_eq!(line.busbw_gbytes, Some(15.0));
+}
+
+#[test]
+fn medians_of_even_and_odd_counts() {
+    assert_eq!(median(&mut [3.0, 1.0, 2.0]), 2.0);
+    assert_eq!(median(&mut [4.0, 1.0, 2.0, 3.0]), 2.5);
+    assert_eq!(median(&mut []), 0.0);
+}
+
+#[test]
+fn peers_carry_no_protocol_and_bytes_are_an_integer() {
+    let line = Line { bench: "stream".into(), who: "kernel".into(), bytes: Some(64), ..Line::default() };
+    assert_eq!(
+        serde_json::to_string(&line).expect("serialises"),
+        r#"{"bench":"stream","who":"kernel","bytes":64}"#
+    );
+}
+
+#[test]
+fn the_table_shows_ratios_to_the_first_column() {
+    let ours = Line::allreduce("shouter", 2, 2, 4, &mut [2000]);
+    let theirs = Line::allreduce("openmpi-tcp", 2, 2, 4, &mut [9000]);
+    let table = table(&[ours, theirs]);
+    assert!(table.contains("9.00 (4.50x)"), "{table}");
+}

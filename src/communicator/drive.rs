@@ -1,0 +1,177 @@
+//! Who turns the engine: the thread that blocks (with the runtime's helper between calls), or a pinned thread.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use shouter_reducer::executor::{OpError, OpId, Request, StartError};
+
+use crate::channel::port::PortDevice;
+use crate::engine::Engine;
+use crate::error::Error;
+use crate::runtime::{Clock, DriveError, Driver, DriverOptions, Instant, Poller};
+
+/// The engine of a rank over whatever ports it has.
+pub(super) type RankEngine = Engine<PortDevice>;
+
+/// How long a leaving rank answers peers that have not yet heard that it is done.
+const LINGER: Duration = Duration::from_millis(200);
+
+/// An engine and those who turn it.
+pub(super) struct Drive {
+    /// Ends before the driver does.
+    _pinned: Option<Pinned>,
+    driver: Arc<Driver<RankEngine>>,
+}
+
+/// The thread of dedicated mode: it drives until told to stop; callers hand it their goals.
+struct Pinned {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Drive {
+    /// Puts the engine into its shard; with `dedicated`, on a thread of its own, pinned to that core if there is one.
+    pub(super) fn new(
+        engine: RankEngine,
+        options: DriverOptions,
+        dedicated: Option<Option<usize>>,
+    ) -> Result<Self, Error> {
+        let driver = Arc::new(Driver::new(engine, options).map_err(drive_error)?);
+        let pinned = match dedicated {
+            Some(core) => Some(Pinned::spawn(driver.clone(), core)?),
+            None => None,
+        };
+        Ok(Self { _pinned: pinned, driver })
+    }
+
+    /// Runs an operation to its end.
+    #[inline]
+    pub(super) fn run(&self, request: Request) -> Result<Result<Result<(), OpError>, StartError>, Error> {
+        let mut started = None;
+        let goal = move |engine: &mut RankEngine| {
+            let op = match started {
+                Some(op) => op,
+                None => match engine.start(Clock.now(), request.clone()) {
+                    Ok(op) => *started.insert(op),
+                    Err(StartError::Busy { .. }) => return None,
+                    Err(error) => return Some(Err(error)),
+                },
+            };
+            engine.take_finished(op).map(|completed| Ok(completed.result))
+        };
+        self.driver.drive_until(goal, None).map_err(drive_error)
+    }
+
+    /// Starts an operation and takes its first turn, so that it is on its way when this returns.
+    pub(super) fn start(&self, request: Request) -> Result<Result<OpId, StartError>, Error> {
+        let goal = move |engine: &mut RankEngine| {
+            let now = Clock.now();
+            match engine.start(now, request.clone()) {
+                Ok(op) => {
+                    engine.poll(now);
+                    Some(Ok(op))
+                }
+                Err(StartError::Busy { .. }) => None,
+                Err(error) => Some(Err(error)),
+            }
+        };
+        self.driver.drive_until(goal, None).map_err(drive_error)
+    }
+
+    /// Waits for the end of an operation.
+    pub(super) fn wait(&self, op: OpId, until: Option<Instant>) -> Result<Result<(), OpError>, Error> {
+        let goal = move |engine: &mut RankEngine| {
+            if !engine.knows(op) {
+                return Some(None);
+            }
+            engine.take_finished(op).map(|completed| Some(completed.result))
+        };
+        let result = self.driver.drive_until(goal, until).map_err(drive_error)?;
+        result.ok_or_else(|| {
+            Error::Argument(format!("operation {} is unknown or has been waited for already", op.0))
+        })
+    }
+
+    /// One look at the engine, and a turn.
+    pub(super) fn with<R: Send + 'static>(
+        &self,
+        look: impl FnOnce(&mut RankEngine) -> R + Send + 'static,
+    ) -> Result<R, Error> {
+        self.driver.with(look).map_err(drive_error)
+    }
+
+    /// Takes one turn.
+    pub(super) fn turn(&self) -> Result<(), Error> {
+        self.with(|engine| {
+            engine.poll(Clock.now());
+        })
+    }
+
+    /// Answers peers for a moment longer: until all that was sent is acknowledged and it has been quiet.
+    pub(super) fn depart(&self) {
+        let until = Clock.now() + LINGER;
+        let goal = |engine: &mut RankEngine| {
+            engine.expect_departures();
+            engine.is_quiet(Clock.now()).then_some(())
+        };
+        if let Err(error) = self.driver.drive_until(goal, Some(until)) {
+            tracing::debug!(%error, "left before the peers had confirmed everything");
+        }
+    }
+}
+
+impl Pinned {
+    fn spawn(driver: Arc<Driver<RankEngine>>, core: Option<usize>) -> Result<Self, Error> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopping = stop.clone();
+        let body = move || {
+            if let Some(id) = core
+                && !core_affinity::set_for_current(core_affinity::CoreId { id })
+            {
+                tracing::warn!(
+                    core = id,
+                    "the shard could not be pinned; it runs where the scheduler puts it"
+                );
+            }
+            while !stopping.load(Ordering::Acquire) {
+                let flag = stopping.clone();
+                let goal = move |_: &mut RankEngine| flag.load(Ordering::Acquire).then_some(());
+                match driver.drive_until(goal, Some(Clock.now() + Duration::from_millis(100))) {
+                    Ok(()) | Err(DriveError::Timeout { .. }) => {}
+                    Err(error) => {
+                        tracing::error!(%error, "the shard's thread has ended");
+                        return;
+                    }
+                }
+            }
+        };
+        let thread = std::thread::Builder::new().name("shouter-shard".into()).spawn(body);
+        let thread = thread.map_err(|why| Error::Device(format!("no thread for the shard: {why}")))?;
+        Ok(Self { stop, thread: Some(thread) })
+    }
+}
+
+impl Drop for Pinned {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Release);
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            tracing::error!("the shard's thread panicked");
+        }
+    }
+}
+
+fn drive_error(error: DriveError) -> Error {
+    match error {
+        DriveError::Timeout { waited } => Error::Deadline(format!(
+            "the operation has not completed within {waited:?}; it is still under way: wait again, or look at the other \
+             ranks"
+        )),
+        DriveError::Forked => Error::Closed(error.to_string()),
+        DriveError::NoHelper(_) => Error::Device(error.to_string()),
+        other => Error::Internal(other.to_string()),
+    }
+}

@@ -1,0 +1,88 @@
+//! Buffers of typed elements, seen as the bytes that the reducer works on.
+#![allow(unsafe_code)]
+
+use std::ptr::NonNull;
+
+use shouter_reducer::dtype::DType;
+use shouter_reducer::memory::{Kind, Region};
+
+use crate::error::Error;
+
+mod sealed {
+    pub trait Sealed {}
+}
+
+/// A Rust type that is an element of a tensor.
+pub trait Element: Copy + sealed::Sealed {
+    /// Its type on the wire.
+    const DTYPE: DType;
+}
+
+macro_rules! elements {
+    ($($rust:ty => $dtype:ident),* $(,)?) => { $(
+        impl sealed::Sealed for $rust {}
+        impl Element for $rust {
+            const DTYPE: DType = DType::$dtype;
+        }
+    )* };
+}
+
+elements! {
+    f32 => F32, f64 => F64, i8 => I8, i16 => I16, i32 => I32, i64 => I64, u8 => U8, u16 => U16, u32 => U32, u64 => U64,
+}
+
+/// A trainer's buffer: bytes that are this call's alone, for as long as the call or the operation lasts.
+#[derive(Clone, Copy)]
+pub(super) struct Buffer {
+    base: NonNull<u8>,
+    len: usize,
+}
+
+impl Buffer {
+    /// No bytes.
+    pub(super) fn empty() -> Self {
+        Self { base: NonNull::dangling(), len: 0 }
+    }
+
+    /// `count` elements at `data`.
+    ///
+    /// # Safety
+    /// `data` is valid for reads and writes of them, and nobody else touches them while the buffer is in use.
+    pub(super) unsafe fn from_raw(data: *mut u8, count: usize, dtype: DType) -> Result<Self, Error> {
+        let len = count.checked_mul(dtype.size()).filter(|len| isize::try_from(*len).is_ok());
+        let len = len.ok_or_else(|| {
+            Error::Argument(format!("{count} elements of {} bytes do not fit in memory", dtype.size()))
+        })?;
+        match NonNull::new(data) {
+            Some(base) => Ok(Self { base, len }),
+            None if len == 0 => Ok(Self::empty()),
+            None => Err(Error::Argument("the buffer's address is NULL".into())),
+        }
+    }
+
+    /// Length in bytes.
+    pub(super) fn len(self) -> usize {
+        self.len
+    }
+
+    /// The bytes as the reducer's memory.
+    pub(super) fn region(self) -> Region {
+        // SAFETY: the promise of `from_raw` (or the mutable borrow in `with_bytes`) covers the operation, after which
+        // the region is not used.
+        unsafe { Region::from_raw_parts(Kind::Host, self.base, self.len, 0) }
+    }
+
+    /// The bytes.
+    pub(super) fn as_mut_slice<'a>(self) -> &'a mut [u8] {
+        // SAFETY: as for `region`; the callers in this module's parent hold one slice at a time, within the call.
+        unsafe { std::slice::from_raw_parts_mut(self.base.as_ptr(), self.len) }
+    }
+}
+
+/// Lends the elements' bytes to `f`, which is done with them when it returns.
+#[inline]
+pub(super) fn with_bytes<T: Element, R>(data: &mut [T], f: impl FnOnce(Buffer) -> R) -> R {
+    let len = size_of_val(data);
+    let base = NonNull::from(data).cast();
+    f(Buffer { base, len })
+}

@@ -1,0 +1,341 @@
+//! The group as a trainer sees it: join, register tensors, push, wait.
+//!
+//! A [`Group`] is one rank's membership. Blocking calls drive the rank's [engine](crate::engine) themselves; between
+//! them a helper thread answers the network. In dedicated mode a pinned thread drives all the time. Every method may
+//! be called from several threads, but the order of operations must be the same on all ranks.
+
+mod drive;
+mod element;
+mod init;
+mod small;
+mod stats;
+mod table;
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use shouter_reducer::dtype::{DType, ReduceOp};
+use shouter_reducer::executor::{OpError, OpId, Request, StartError};
+use shouter_reducer::grid::{Grid, Rank};
+use shouter_reducer::header::{Collective, Identity, Shape};
+
+use crate::engine::executor_time;
+use crate::error::Error;
+use crate::observe::{Event, Timeline};
+use crate::runtime::{Clock, Instant};
+use drive::Drive;
+pub use element::Element;
+pub use init::init;
+use small::Cells;
+pub use stats::Stats;
+use stats::{Pushed, Tally};
+use table::Tables;
+pub use table::{TensorId, TensorSpec};
+
+/// An operation under way, from [`Group::push`] to [`Group::wait`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use = "the buffer is the group's until the operation has been waited for"]
+pub struct Pending {
+    op: OpId,
+}
+
+impl Pending {
+    /// The handle as a number, for C.
+    pub fn into_raw(self) -> u64 {
+        self.op.0
+    }
+
+    /// The handle that [`into_raw`](Self::into_raw) gave.
+    pub fn from_raw(raw: u64) -> Self {
+        Self { op: OpId(raw) }
+    }
+}
+
+/// One rank's membership in a group, and all that serves it: threads, links, shared memory.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use shouter::ReduceOp;
+/// use shouter::config::{Builder, Environment};
+///
+/// // A group of one needs no launcher; a trainer calls `Config::from_env()` instead.
+/// let config = Builder::from_environment(Environment::default())?.set("size", "1")?.set("rank", "0")?.build()?;
+/// let group = shouter::init(config)?;
+/// let mut gradient = [1.0f32, 2.0, 3.0];
+/// group.all_reduce(&mut gradient, ReduceOp::Avg)?;
+/// assert_eq!(gradient, [1.0, 2.0, 3.0]);
+/// # Ok(())
+/// # }
+/// ```
+pub struct Group {
+    rank: Rank,
+    grid: Grid,
+    drive: Drive,
+    cells: Option<Cells>,
+    tables: Tables,
+    deadline: Duration,
+    step: AtomicU64,
+    tally: Tally,
+    timeline: Option<Timeline>,
+    ad_hoc: Arc<str>,
+    device: Option<&'static str>,
+}
+
+impl Group {
+    /// This process's number in the group, from 0.
+    pub fn rank(&self) -> u32 {
+        self.rank.0
+    }
+
+    /// Ranks in the group.
+    pub fn size(&self) -> u32 {
+        self.grid.ranks()
+    }
+
+    /// This process's number among the ranks of its host, from 0.
+    pub fn local_rank(&self) -> u32 {
+        self.grid.local_of(self.rank)
+    }
+
+    /// Ranks on each host.
+    pub fn local_size(&self) -> u32 {
+        self.grid.per_node()
+    }
+
+    /// This host's number in the group, from 0.
+    pub fn node(&self) -> u32 {
+        self.grid.node_of(self.rank)
+    }
+
+    /// Hosts in the group.
+    pub fn nodes(&self) -> u32 {
+        self.grid.nodes()
+    }
+
+    /// Which channels the group's data takes: `local`, `shm`, `rud` or `shm+rud`.
+    pub fn transport(&self) -> &'static str {
+        match (self.local_size() > 1, self.nodes() > 1) {
+            (false, false) => "local",
+            (true, false) => "shm",
+            (false, true) => "rud",
+            (true, true) => "shm+rud",
+        }
+    }
+
+    /// The kind of this host's ports (`virtio`, `memif`...), on the rank that owns them.
+    pub fn device(&self) -> Option<&'static str> {
+        self.device
+    }
+
+    /// Annotates what follows with the trainer's step number, for errors and traces.
+    pub fn set_step(&self, step: u64) {
+        self.step.store(step, Ordering::Relaxed);
+    }
+
+    /// Reduces `data` with that of all ranks, in place; returns when the result is there.
+    ///
+    /// Every rank calls it in the same order with the same length, type and operation. After an error the content of
+    /// `data` is undefined.
+    ///
+    /// # Errors
+    /// [`Error::Mismatch`], [`Error::PeerFailed`] or [`Error::Deadline`] name the operation and the ranks.
+    #[inline]
+    pub fn all_reduce<T: Element>(&self, data: &mut [T], op: ReduceOp) -> Result<(), Error> {
+        element::with_bytes(data, |data| self.all_reduce_bytes(data, T::DTYPE, op))
+    }
+
+    /// As [`all_reduce`](Self::all_reduce), for `count` elements at `data`.
+    ///
+    /// # Errors
+    /// As [`all_reduce`](Self::all_reduce).
+    ///
+    /// # Safety
+    /// `data` is valid for reads and writes of `count` elements, which nobody else touches during the call.
+    #[allow(unsafe_code)]
+    pub unsafe fn all_reduce_raw(
+        &self,
+        data: *mut u8,
+        count: usize,
+        dtype: DType,
+        op: ReduceOp,
+    ) -> Result<(), Error> {
+        // SAFETY: the caller's promise.
+        let data = unsafe { element::Buffer::from_raw(data, count, dtype) }?;
+        self.all_reduce_bytes(data, dtype, op)
+    }
+
+    fn all_reduce_bytes(&self, data: element::Buffer, dtype: DType, op: ReduceOp) -> Result<(), Error> {
+        let count = data.len() / dtype.size();
+        let shape = Shape { collective: Collective::AllReduce, dtype, op, count: count as u64 };
+        let begin = Clock.now();
+        match &self.cells {
+            Some(cells) if data.len() <= small::CELL_BYTES => {
+                let step = self.step.load(Ordering::Relaxed);
+                cells.all_reduce(self, begin, &shape, data, step)?;
+            }
+            _ => self.run(begin, shape, data)?,
+        }
+        self.finished(begin, None, data.len());
+        Ok(())
+    }
+
+    /// Waits until every rank has called it.
+    ///
+    /// # Errors
+    /// As [`all_reduce`](Self::all_reduce).
+    pub fn barrier(&self) -> Result<(), Error> {
+        let begin = Clock.now();
+        let shape = Shape { collective: Collective::Barrier, dtype: DType::U8, op: ReduceOp::Sum, count: 0 };
+        let nothing = element::Buffer::empty();
+        match &self.cells {
+            Some(cells) => cells.all_reduce(self, begin, &shape, nothing, self.step.load(Ordering::Relaxed)),
+            None => self.run(begin, shape, nothing),
+        }
+    }
+
+    /// Agrees with all ranks on the tensors that each step reduces, and gives each a number.
+    ///
+    /// Every rank calls it with the same tensors in the same order. The order is the priority: tensors that are needed
+    /// first come first. Registering again (a framework has changed its buckets) is a new generation of the table.
+    ///
+    /// # Errors
+    /// [`Error::Mismatch`] names the tensor and both views, on every rank, if one differs.
+    pub fn register(&self, tensors: &[TensorSpec]) -> Result<Vec<TensorId>, Error> {
+        let ids = self.tables.register(self.rank, tensors, self.deadline)?;
+        if let Some(timeline) = &self.timeline {
+            for (id, tensor) in (0u32..).zip(tensors) {
+                timeline.name_tensor(id, tensor.name.as_str());
+            }
+        }
+        Ok(ids)
+    }
+
+    /// Starts to reduce a registered tensor at `data`, in place; returns at once.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] for an unknown tensor; [`Error::Closed`] after the group has failed.
+    ///
+    /// # Safety
+    /// `data` is valid for reads and writes of the tensor's elements, which nobody else touches until
+    /// [`wait`](Self::wait) has returned for the handle, or the group has been dropped.
+    #[allow(unsafe_code)]
+    pub unsafe fn push(&self, tensor: TensorId, data: *mut u8) -> Result<Pending, Error> {
+        let begin = Clock.now();
+        let entry = self.tables.entry(tensor)?;
+        // SAFETY: the caller's promise.
+        let data = unsafe { element::Buffer::from_raw(data, entry.shape.count as usize, entry.shape.dtype) }?;
+        let request = Request {
+            identity: entry.next_use(),
+            shape: entry.shape,
+            data: data.region(),
+            schedule: entry.schedule.clone(),
+            priority: entry.tensor,
+            deadline: executor_time(begin + self.deadline),
+            name: entry.name.clone(),
+            step: self.step.load(Ordering::Relaxed),
+        };
+        let op = self.drive.start(request)?.map_err(start_error)?;
+        self.tally.pushed(op, Pushed { begin, bytes: data.len(), tensor: entry.tensor });
+        Ok(Pending { op })
+    }
+
+    /// Waits until a pushed tensor holds its result and is the caller's again. Once for each push.
+    ///
+    /// # Errors
+    /// [`Error::Deadline`] when `timeout` passes first: the operation is still under way and may be waited for again. The
+    /// operation's own deadline and the other errors end it.
+    pub fn wait(&self, pending: Pending, timeout: Option<Duration>) -> Result<(), Error> {
+        let until = timeout.map(|timeout| Clock.now() + timeout);
+        self.drive.wait(pending.op, until)?.map_err(op_error)?;
+        if let Some(Pushed { begin, bytes, tensor }) = self.tally.take_pushed(pending.op) {
+            self.finished(begin, Some(tensor), bytes);
+        }
+        Ok(())
+    }
+
+    /// Runs one operation outside the table to its end.
+    fn run(&self, begin: Instant, shape: Shape, data: element::Buffer) -> Result<(), Error> {
+        let schedule = self.tables.schedule(&shape)?;
+        let request = Request {
+            identity: Identity::ad_hoc(&shape, Rank(0)),
+            shape,
+            data: data.region(),
+            schedule,
+            priority: 0,
+            deadline: executor_time(begin + self.deadline),
+            name: self.ad_hoc.clone(),
+            step: self.step.load(Ordering::Relaxed),
+        };
+        self.drive.run(request)?.map_err(start_error)?.map_err(op_error)
+    }
+
+    #[inline]
+    fn finished(&self, begin: Instant, tensor: Option<u32>, bytes: usize) {
+        let end = Clock.now();
+        self.tally.finished(begin, end, bytes);
+        if let Some(timeline) = &self.timeline {
+            timeline.record_event(Event {
+                name: "all-reduce",
+                start: begin,
+                duration_ns: end.as_nanos().saturating_sub(begin.as_nanos()),
+                tensor,
+                step: self.step.load(Ordering::Relaxed),
+                bytes: bytes as u64,
+                ..Event::default()
+            });
+        }
+    }
+
+    /// What this rank has done so far.
+    pub fn stats(&self) -> Stats {
+        self.tally.snapshot(&self.drive)
+    }
+
+    /// Writes what this rank did as a trace that Perfetto opens.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] if the file cannot be written, or nothing was recorded (set `timeline`).
+    pub fn write_timeline(&self, path: &Path) -> Result<(), Error> {
+        let timeline = self.timeline.as_ref().ok_or_else(|| {
+            Error::Argument("no timeline was recorded; set SHOUTER_TIMELINE to a path".into())
+        })?;
+        timeline
+            .write(path)
+            .map_err(|why| Error::Argument(format!("the timeline '{}': {why}", path.display())))
+    }
+
+    /// Leaves the group together with all other ranks: nobody's last message is lost.
+    ///
+    /// # Errors
+    /// As [`barrier`](Self::barrier). Dropping the group leaves it without waiting for the others.
+    pub fn finalize(self) -> Result<(), Error> {
+        self.barrier()?;
+        self.drive.depart();
+        Ok(())
+    }
+}
+
+impl std::fmt::Debug for Group {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Group").field("rank", &self.rank).field("grid", &self.grid).finish_non_exhaustive()
+    }
+}
+
+fn start_error(error: StartError) -> Error {
+    match error {
+        StartError::Aborted(cause) => Error::Closed(cause.to_string()),
+        StartError::Length { .. } => Error::Argument(error.to_string()),
+        StartError::Busy { .. } | StartError::SlotBudget { .. } => Error::Argument(error.to_string()),
+        StartError::Schedule { .. } | StartError::NoNodeMemory { .. } => Error::Internal(error.to_string()),
+    }
+}
+
+fn op_error(error: OpError) -> Error {
+    match &error {
+        OpError::Mismatch { .. } => Error::Mismatch(error.to_string()),
+        OpError::Deadline { .. } => Error::Deadline(error.to_string()),
+        OpError::Aborted { .. } => Error::PeerFailed(error.to_string()),
+    }
+}

@@ -1,0 +1,97 @@
+//! What a rank has done, counted.
+
+use std::collections::HashMap;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use serde::Serialize;
+use shouter_reducer::executor::OpId;
+
+use super::drive::Drive;
+use crate::runtime::Instant;
+
+/// What a rank has done since it joined.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Stats {
+    /// Collectives completed.
+    pub ops: u64,
+    /// Bytes of this rank's tensors that were reduced.
+    pub bytes_reduced: u64,
+    /// Nanoseconds from push to completion, summed over the operations.
+    pub time_in_allreduce_ns: u64,
+    /// Frames sent by this host's ports; zero on ranks that own none, as are the following.
+    pub frames_sent: u64,
+    /// Frames received.
+    pub frames_received: u64,
+    /// Bytes sent, Ethernet headers included.
+    pub bytes_sent: u64,
+    /// Bytes received, Ethernet headers included.
+    pub bytes_received: u64,
+    /// Datagrams sent again.
+    pub resent: u64,
+    /// Datagrams dropped because their CRC was wrong.
+    pub crc_dropped: u64,
+}
+
+/// An operation pushed and not yet waited for.
+#[derive(Clone, Copy)]
+pub(super) struct Pushed {
+    pub(super) begin: Instant,
+    pub(super) bytes: usize,
+    pub(super) tensor: u32,
+}
+
+/// The running counts, and the operations pushed and not yet waited for.
+#[derive(Default)]
+pub(super) struct Tally {
+    ops: AtomicU64,
+    bytes: AtomicU64,
+    nanos: AtomicU64,
+    pushed: Mutex<HashMap<OpId, Pushed>>,
+}
+
+impl Tally {
+    #[inline]
+    pub(super) fn finished(&self, begin: Instant, end: Instant, bytes: usize) {
+        self.ops.fetch_add(1, Ordering::Relaxed);
+        self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+        self.nanos.fetch_add((end - begin).as_nanos() as u64, Ordering::Relaxed);
+    }
+
+    pub(super) fn pushed(&self, op: OpId, what: Pushed) {
+        lock(&self.pushed).insert(op, what);
+    }
+
+    pub(super) fn take_pushed(&self, op: OpId) -> Option<Pushed> {
+        lock(&self.pushed).remove(&op)
+    }
+
+    pub(super) fn snapshot(&self, drive: &Drive) -> Stats {
+        let mut stats = Stats {
+            ops: self.ops.load(Ordering::Relaxed),
+            bytes_reduced: self.bytes.load(Ordering::Relaxed),
+            time_in_allreduce_ns: self.nanos.load(Ordering::Relaxed),
+            ..Stats::default()
+        };
+        let network =
+            drive.with(|engine| engine.up().map(|up| (up.device_counters(), up.resent(), up.crc_dropped())));
+        match network {
+            Ok(Some((device, resent, crc_dropped))) => {
+                stats.frames_sent = device.tx_frames;
+                stats.frames_received = device.rx_frames;
+                stats.bytes_sent = device.tx_bytes;
+                stats.bytes_received = device.rx_bytes;
+                stats.resent = resent;
+                stats.crc_dropped = crc_dropped;
+            }
+            Ok(None) => {}
+            Err(error) => tracing::warn!(%error, "the network's counters could not be read"),
+        }
+        stats
+    }
+}
+
+/// A lock whose content stays valid whatever panics.
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}

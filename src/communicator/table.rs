@@ -1,0 +1,141 @@
+//! Registered tensors and cached schedules.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use shouter_reducer::grid::{Grid, Rank};
+use shouter_reducer::header::{Collective, Identity, Shape};
+use shouter_reducer::plan::Plan;
+use shouter_reducer::schedule::Schedule;
+pub use shouter_reducer::table::TensorSpec;
+use shouter_reducer::table::{self, TensorTable};
+
+use super::stats::lock;
+use crate::error::Error;
+use crate::group::rendezvous::ControlLink;
+
+/// A registered tensor: an index over all generations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct TensorId(pub u32);
+
+/// What is needed to push a tensor.
+pub(super) struct Entry {
+    generation: u32,
+    pub(super) tensor: u32,
+    uses: AtomicU32,
+    pub(super) shape: Shape,
+    pub(super) schedule: Arc<Schedule>,
+    pub(super) name: Arc<str>,
+}
+
+impl Entry {
+    /// The identity of the tensor's next operation.
+    pub(super) fn next_use(&self) -> Identity {
+        let instance = self.uses.fetch_add(1, Ordering::Relaxed);
+        Identity::Registered { generation: self.generation, tensor: self.tensor, instance }
+    }
+}
+
+#[derive(Default)]
+struct Registered {
+    table: TensorTable,
+    entries: Vec<Arc<Entry>>,
+}
+
+/// The tables of a rank.
+pub(super) struct Tables {
+    rank: Rank,
+    grid: Grid,
+    plan: Plan,
+    control: Option<Mutex<ControlLink>>,
+    registered: Mutex<Registered>,
+    schedules: Mutex<HashMap<Shape, Arc<Schedule>>>,
+}
+
+impl Tables {
+    /// Empty tables; `control` reaches the other ranks, where there are any.
+    pub(super) fn new(rank: Rank, grid: Grid, plan: Plan, control: Option<ControlLink>) -> Self {
+        Self {
+            rank,
+            grid,
+            plan,
+            control: control.map(Mutex::new),
+            registered: Mutex::default(),
+            schedules: Mutex::default(),
+        }
+    }
+
+    /// This rank's schedule for an operation, built once.
+    pub(super) fn schedule(&self, shape: &Shape) -> Result<Arc<Schedule>, Error> {
+        let mut schedules = lock(&self.schedules);
+        if let Some(schedule) = schedules.get(shape) {
+            return Ok(schedule.clone());
+        }
+        let built = self.plan.schedule(&self.grid, self.rank, shape, Rank(0));
+        let built = Arc::new(built.map_err(|why| Error::Argument(why.to_string()))?);
+        schedules.insert(*shape, built.clone());
+        Ok(built)
+    }
+
+    /// What is known of a tensor.
+    pub(super) fn entry(&self, tensor: TensorId) -> Result<Arc<Entry>, Error> {
+        let registered = lock(&self.registered);
+        registered.entries.get(tensor.0 as usize).cloned().ok_or_else(|| {
+            Error::Argument(format!(
+                "tensor {} is not registered; there are {}; register it first",
+                tensor.0,
+                registered.entries.len()
+            ))
+        })
+    }
+
+    /// Appends a generation that all ranks agree on.
+    pub(super) fn register(
+        &self,
+        rank: Rank,
+        specs: &[TensorSpec],
+        deadline: Duration,
+    ) -> Result<Vec<TensorId>, Error> {
+        let argument = |why: table::TableError| Error::Argument(why.to_string());
+        let mut registered = lock(&self.registered);
+        let mut grown = registered.table.clone();
+        let generation = grown.append(specs.to_vec()).map_err(argument)?;
+        if let Some(control) = &self.control {
+            let ours = grown.to_bytes(generation).map_err(argument)?;
+            let tag = format!("table {generation}");
+            let all = lock(control).all_gather(&tag, &ours, deadline).map_err(|why| {
+                Error::Join(format!("agreeing on generation {generation} of the table: {why}"))
+            })?;
+            for (other, bytes) in (0u32..).zip(&all).filter(|(other, _)| *other != rank.0) {
+                let theirs = table::from_bytes(bytes)
+                    .map_err(|why| Error::Mismatch(format!("the table of rank {other}: {why}")))?;
+                grown
+                    .compare(generation, Rank(other), &theirs)
+                    .map_err(|why| Error::Mismatch(why.to_string()))?;
+            }
+        }
+        let mut entries = Vec::with_capacity(specs.len());
+        for (tensor, spec) in (0u32..).zip(specs) {
+            let shape = Shape {
+                collective: Collective::AllReduce,
+                dtype: spec.dtype,
+                op: spec.op,
+                count: spec.count,
+            };
+            entries.push(Arc::new(Entry {
+                generation,
+                tensor,
+                uses: AtomicU32::new(0),
+                shape,
+                schedule: self.schedule(&shape)?,
+                name: Arc::from(spec.name.as_str()),
+            }));
+        }
+        let first = registered.entries.len() as u32;
+        registered.table = grown;
+        registered.entries.extend(entries);
+        Ok((first..registered.entries.len() as u32).map(TensorId).collect())
+    }
+}

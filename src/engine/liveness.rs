@@ -1,0 +1,110 @@
+//! Who of this node is alive: heartbeats in shared memory, the word that ends the group, and evidence of death.
+//!
+//! A heartbeat means that the process lives, not that it polls for its own operations: between blocking calls the
+//! runtime's helper thread beats. So a rank that computes for an hour is alive, and one that was stopped or killed is
+//! found within `dead_after`.
+
+use std::time::Duration;
+
+use shouter_netstack::time::Instant;
+use shouter_reducer::executor::{AbortCause, Why};
+use shouter_reducer::grid::Rank;
+
+use crate::channel::shm::NodeSegment;
+
+/// The shortest time between two looks: they cost a cache line per rank.
+const SHORTEST: Duration = Duration::from_millis(1);
+
+pub(super) struct Liveness {
+    first: Rank,
+    local: u32,
+    dead_after: Duration,
+    every: Duration,
+    next: Instant,
+    /// The last heartbeat seen of each local rank, and when it changed.
+    seen: Vec<(u64, Instant)>,
+    departing: bool,
+}
+
+impl Liveness {
+    pub(super) fn new(first: Rank, local: u32, per_node: u32, dead_after: Duration, now: Instant) -> Self {
+        let every = (dead_after / 100).clamp(SHORTEST, Duration::from_millis(50));
+        Self {
+            first,
+            local,
+            dead_after,
+            every,
+            next: now,
+            seen: vec![(0, now); per_node as usize],
+            departing: false,
+        }
+    }
+
+    pub(super) fn expect_departures(&mut self) {
+        self.departing = true;
+    }
+
+    pub(super) fn departures_expected(&self) -> bool {
+        self.departing
+    }
+
+    pub(super) fn next_check(&self) -> Instant {
+        self.next
+    }
+
+    /// Beats, and looks for the dead. Cheap until the next look is due.
+    #[inline]
+    pub(super) fn check(&mut self, now: Instant, node: &NodeSegment) -> Option<(Rank, Why)> {
+        if now < self.next { None } else { self.look(now, node) }
+    }
+
+    #[cold]
+    fn look(&mut self, now: Instant, node: &NodeSegment) -> Option<(Rank, Why)> {
+        // After a pause of our own (this process was stopped, say) the others get their full time again.
+        let paused = now.saturating_since(self.next) > self.dead_after / 2;
+        self.next = now + self.every;
+        node.beat(self.local);
+        if let Some(abort) = node.abort() {
+            return Some((Rank(abort.culprit), why_from(abort.reason)));
+        }
+        if self.departing {
+            return None;
+        }
+        for (local, seen) in (0u32..).zip(&mut self.seen) {
+            let beats = node.heartbeat(local);
+            if beats != seen.0 || paused {
+                *seen = (beats, now);
+            } else if local != self.local
+                && (now.saturating_since(seen.1) > self.dead_after || node.is_gone(local))
+            {
+                return Some((Rank(self.first.0 + local), Why::Failed));
+            }
+        }
+        None
+    }
+}
+
+/// Writes why the group ended where every rank of the node looks; the first to write wins.
+pub(super) fn publish(node: &NodeSegment, cause: &AbortCause) {
+    node.set_abort(cause.culprit.0, reason_of(&cause.why));
+}
+
+fn reason_of(why: &Why) -> u8 {
+    match why {
+        Why::Failed => 1,
+        Why::Aborted => 2,
+        Why::Late => 3,
+        Why::Diverged => 4,
+        Why::Protocol => 5,
+    }
+}
+
+fn why_from(reason: u8) -> Why {
+    match reason {
+        1 => Why::Failed,
+        3 => Why::Late,
+        4 => Why::Diverged,
+        5 => Why::Protocol,
+        _ => Why::Aborted,
+    }
+}

@@ -1,0 +1,237 @@
+//! The engine of one rank: executor, up-grid channel, node memory and liveness, turned by whoever drives the shard.
+//!
+//! ```text
+//!   Group --start--> executor --posts--> channel::rud --frames--> device
+//!                        ^  \--flags, views--> node segment (shared memory)
+//!                        '--fragments, releases-- channel::rud
+//! ```
+//!
+//! It neither blocks nor reads a clock; the runtime calls [`Engine::poll`] with the time.
+
+mod liveness;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use shouter_netstack::device::Device;
+use shouter_netstack::time::Instant;
+use shouter_reducer::executor::{AbortCause, Completed, Executor, OpId, Request, StartError, Why};
+use shouter_reducer::grid::Rank;
+use shouter_reducer::header::{Header, Identity, Kind, MatchKey, Shape};
+
+use crate::channel::rud::RudChannel;
+use crate::channel::shm::NodeSegment;
+use crate::runtime::{Activity, Poller};
+use liveness::Liveness;
+
+/// A peer whose last acknowledgement was lost asks again within this time.
+const QUIET: Duration = Duration::from_millis(10);
+
+/// The executor's notion of the same moment.
+#[inline]
+pub(crate) fn executor_time(now: Instant) -> shouter_reducer::time::Instant {
+    shouter_reducer::time::Instant::from_nanos(now.as_nanos())
+}
+
+/// What an engine is made of.
+pub struct Parts<D: Device> {
+    /// Runs the schedules.
+    pub executor: Executor,
+    /// This rank.
+    pub rank: Rank,
+    /// Ranks on this node.
+    pub per_node: u32,
+    /// Sessions to the other leaders, where this rank is one and there are others.
+    pub up: Option<RudChannel<D>>,
+    /// The memory shared with this node's ranks, where there are several.
+    pub node: Option<Arc<NodeSegment>>,
+    /// A process of this node that shows no sign of life for so long is dead.
+    pub dead_after: Duration,
+}
+
+/// Everything that one rank drives.
+pub struct Engine<D: Device> {
+    executor: Executor,
+    rank: Rank,
+    up: Option<RudChannel<D>>,
+    node: Option<Arc<NodeSegment>>,
+    liveness: Liveness,
+    /// Operations started whose outcome has not been taken.
+    open: Vec<OpId>,
+    finished: Vec<Completed>,
+    running: usize,
+    flooded: bool,
+    /// When something last happened.
+    last_busy: Instant,
+}
+
+impl<D: Device> Engine<D> {
+    /// An engine of these parts, which have been joined to their peers.
+    pub fn new(parts: Parts<D>, now: Instant) -> Self {
+        let Parts { executor, rank, per_node, up, node, dead_after } = parts;
+        let local = rank.0 % per_node.max(1);
+        let first = Rank(rank.0 - local);
+        Self {
+            executor,
+            rank,
+            up,
+            node,
+            liveness: Liveness::new(first, local, per_node, dead_after, now),
+            open: Vec::with_capacity(64),
+            finished: Vec::with_capacity(64),
+            running: 0,
+            flooded: false,
+            last_busy: now,
+        }
+    }
+
+    /// Starts an operation. Its order among this rank's operations is its identity on all ranks.
+    pub fn start(&mut self, now: Instant, request: Request) -> Result<OpId, StartError> {
+        let op = self.executor.start(executor_time(now), request)?;
+        self.running += 1;
+        self.open.push(op);
+        Ok(op)
+    }
+
+    /// Takes the outcome of an operation, once it has ended.
+    #[inline]
+    pub fn take_finished(&mut self, op: OpId) -> Option<Completed> {
+        let at = self.finished.iter().position(|completed| completed.op == op)?;
+        self.open.retain(|open| *open != op);
+        Some(self.finished.swap_remove(at))
+    }
+
+    /// Whether the operation was started and its outcome has not been taken.
+    pub fn knows(&self, op: OpId) -> bool {
+        self.open.contains(&op)
+    }
+
+    /// Whether everything that was sent is acknowledged and nothing has happened for a while.
+    pub fn is_quiet(&self, now: Instant) -> bool {
+        self.up.as_ref().is_none_or(|up| up.is_drained() && now - self.last_busy > QUIET)
+    }
+
+    /// Operations that have been started and have not ended.
+    pub fn running(&self) -> usize {
+        self.running
+    }
+
+    /// Why the group ended, if it did.
+    pub fn aborted(&self) -> Option<&AbortCause> {
+        self.executor.aborted().map(|cause| &**cause)
+    }
+
+    /// Ends the group, naming `culprit`: every operation of every rank fails with it.
+    pub fn abort(&mut self, culprit: Rank, why: Why) {
+        self.executor.abort(culprit, why);
+    }
+
+    /// The memory shared within the node.
+    pub fn node(&self) -> Option<&NodeSegment> {
+        self.node.as_deref()
+    }
+
+    /// The channel to other nodes.
+    pub fn up(&self) -> Option<&RudChannel<D>> {
+        self.up.as_ref()
+    }
+
+    /// The channel to other nodes.
+    pub fn up_mut(&mut self) -> Option<&mut RudChannel<D>> {
+        self.up.as_mut()
+    }
+
+    /// The executor's counters.
+    pub fn executor(&self) -> &Executor {
+        &self.executor
+    }
+
+    /// From now on a peer that disappears is no error: it has said that it leaves.
+    pub fn expect_departures(&mut self) {
+        self.liveness.expect_departures();
+    }
+
+    /// Tells everybody once why the group ended, and lets go of all memory.
+    #[cold]
+    fn flood_abort(&mut self) {
+        let Some(cause) = self.executor.aborted().cloned() else { return };
+        self.flooded = true;
+        tracing::error!(rank = self.rank.0, culprit = cause.culprit.0, why = %cause.why, "the group has ended");
+        if let Some(node) = &self.node {
+            liveness::publish(node, &cause);
+        }
+        if let Some(up) = &mut self.up {
+            up.fence();
+            up.broadcast(&abort_header(self.rank, &cause));
+        }
+        self.executor.fenced();
+    }
+}
+
+/// The message that ends the group: its `round` is the culprit.
+fn abort_header(src: Rank, cause: &AbortCause) -> Header {
+    use shouter_reducer::dtype::{DType, ReduceOp};
+    use shouter_reducer::header::Collective;
+    Header {
+        kind: Kind::Abort,
+        src,
+        key: MatchKey::default(),
+        identity: Identity::AdHoc(0),
+        shape: Shape { collective: Collective::Barrier, dtype: DType::U8, op: ReduceOp::Sum, count: 0 },
+        round: cause.culprit.0,
+        offset: 0,
+        granule: 0,
+        len: 0,
+    }
+}
+
+impl<D: Device> Poller for Engine<D> {
+    #[inline]
+    fn poll(&mut self, now: Instant) -> Activity {
+        let mut busy = false;
+        let time = executor_time(now);
+        if self.running != 0 {
+            busy |= match &mut self.up {
+                Some(up) => self.executor.poll(time, up, self.node.as_deref()).worked,
+                None => {
+                    self.executor.poll(time, &mut crate::channel::Unconnected, self.node.as_deref()).worked
+                }
+            };
+        }
+        if let Some(up) = &mut self.up {
+            busy |= up.poll(now, &mut self.executor);
+            while let Some(loss) = up.take_lost() {
+                if self.liveness.departures_expected() {
+                    continue;
+                }
+                tracing::error!(rank = loss.rank.0, why = %loss.why, "a leader is lost");
+                self.executor.on_peer_failed(loss.rank);
+            }
+        }
+        while let Some(completed) = self.executor.take_completed() {
+            self.running -= 1;
+            self.finished.push(completed);
+            busy = true;
+        }
+        if let Some(node) = &self.node
+            && let Some((culprit, why)) = self.liveness.check(now, node)
+        {
+            self.executor.abort(culprit, why);
+        }
+        if !self.flooded && self.executor.aborted().is_some() {
+            self.flood_abort();
+            busy = true;
+        }
+        if busy {
+            self.last_busy = now;
+        }
+        Activity::from_busy(busy)
+    }
+
+    fn next_deadline(&self) -> Option<Instant> {
+        let executor = self.executor.next_deadline().map(|deadline| Instant::from_nanos(deadline.as_nanos()));
+        let up = self.up.as_ref().and_then(RudChannel::next_deadline);
+        let node = self.node.as_ref().map(|_| self.liveness.next_check());
+        [executor, up, node].into_iter().flatten().min()
+    }
+}
