@@ -63,12 +63,20 @@ impl Session {
         Turn::Done
     }
 
+    /// Whether the next datagram should ask for an acknowledgement because nothing may follow it.
+    #[inline]
+    fn closes_window(&self) -> bool {
+        //= rud/spec.md section 6.1
+        // With a full window every datagram closes it: one request in a quarter of the window is enough.
+        let limit = self.window.limit();
+        self.since_request + 1 >= (limit / 4).min(self.times.ack_every)
+            && (self.sender.flight() + 1 >= limit || self.sender.is_last())
+    }
+
     #[inline]
     fn send_data(&mut self, now: u64, pick: Pick, emit: &mut impl Emit) -> bool {
         let Pick { slot, psn, again } = pick;
-        //= rud/spec.md section 6.1
-        // An acknowledgement is asked for when nothing more may follow until one comes, and with every resend.
-        let ack_request = again || self.sender.flight() + 1 >= self.window.limit() || self.sender.is_last();
+        let ack_request = again || self.closes_window();
         let base_lag = psn.since(self.sender.base()) as u16;
         let (sack_word, sack) = self.receiver.piggyback();
         let message = self.sender.message(slot);
@@ -95,6 +103,7 @@ impl Session {
             return false;
         }
         self.acknowledged(now);
+        self.since_request = if ack_request { 0 } else { self.since_request + 1 };
         self.recovery.on_sent(now, self.sender.is_quiet());
         self.probe = false;
         self.sender.on_sent(now, pick);

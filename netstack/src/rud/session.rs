@@ -52,6 +52,8 @@ pub(super) struct Session {
     /// When one will be due.
     pub(super) ack_at: u64,
     pub(super) heartbeat_due: bool,
+    /// Data sent since an acknowledgement was asked for.
+    pub(super) since_request: u32,
     /// A probe may exceed the window by one.
     pub(super) probe: bool,
     pub(super) last_sent: u64,
@@ -97,6 +99,7 @@ impl Session {
             ack_due: false,
             ack_at: NEVER,
             heartbeat_due: true,
+            since_request: 0,
             probe: false,
             last_sent: now,
             last_heard: now,

@@ -12,8 +12,8 @@ const ROUND: u32 = 64;
 /// The congestion window, in datagrams.
 ///
 /// A Reno window halves on every loss, so that at 5% random loss it stays at some five datagrams whatever the link
-/// could carry. Here the share of losses in a round decides: up to `loss_tolerance` percent the window does not
-/// shrink; above, it halves, once a round.
+/// could carry. Here the share of losses in a round decides: up to `loss_tolerance` percent, and what chance adds to
+/// it, the window does not shrink; above, it halves, once a round.
 #[derive(Debug)]
 pub(super) struct Window {
     limit: u32,
@@ -70,10 +70,11 @@ impl Window {
 
     fn end_round(&mut self, now: u64, srtt: u64) {
         //= rud/spec.md section 7
-        // Halved, once a round, when the share of losses exceeds the tolerance; otherwise it grows by a quarter of
-        // what was acknowledged.
+        // Halved, once a round, when the share of losses exceeds the tolerance by more than chance (two standard
+        // deviations of a count are twice its square root); otherwise it grows by a quarter of what was acknowledged.
         let total = u64::from(self.acked) + u64::from(self.lost);
-        if u64::from(self.lost) * 100 > total * u64::from(self.tolerance) {
+        let certain = u64::from(self.lost.saturating_sub(2 * self.lost.isqrt()));
+        if certain * 100 > total * u64::from(self.tolerance) {
             self.limit = (self.limit / 2).max(self.min);
         } else {
             self.limit = (self.limit + self.acked / 4 + 1).min(self.max);

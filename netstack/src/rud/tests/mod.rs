@@ -293,6 +293,65 @@ fn datagrams_take_turns_over_the_paths() {
 }
 
 #[test]
+fn sessions_share_the_room() {
+    let mut endpoint = Endpoint::new(Config::default());
+    let ids = [1u64, 2, 3].map(|tag| endpoint.open(Instant::ZERO, params(0, [tag, tag << 8])).unwrap());
+    transmit(&mut endpoint, 0);
+    for number in 0..300 {
+        for id in ids {
+            endpoint.send(id, &[], None, Token(number)).unwrap();
+        }
+    }
+    for _ in 0..30 {
+        let mut collect = Collect { out: Vec::new(), room: 10 };
+        endpoint.transmit(Instant::ZERO, &mut collect);
+    }
+    assert_eq!(ids.map(|id| endpoint.counters(id).sent), [100; 3]);
+}
+
+#[test]
+fn ipv6_and_one_path() {
+    let ips = [1u16, 2].map(|last| core::net::IpAddr::from([0xfd00, 0, 0, 0, 0, 0, 0, last]));
+    let mut ends = [0usize, 1].map(|end| {
+        let mut endpoint = Endpoint::new(Config::default());
+        let params =
+            SessionParams { local_ip: ips[end], remote_ip: ips[1 - end], paths: 1, ..params(end, TAGS) };
+        let id = endpoint.open(Instant::ZERO, params).unwrap();
+        transmit(&mut endpoint, 0);
+        (endpoint, id)
+    });
+    let mut journal = Journal::default();
+    let id = ends[0].1;
+    ends[0].0.send(id, &[5; 64], extent_from(vec![1; 1400]), Token(1)).unwrap();
+    let (to, bytes) = transmit(&mut ends[0].0, 0).remove(0);
+    assert_eq!((to.local_ip, to.remote_ip), (ips[0], ips[1]));
+    let meta = DatagramMeta {
+        src_ip: to.local_ip,
+        dst_ip: to.remote_ip,
+        src_port: to.src_port,
+        dst_port: to.dst_port,
+    };
+    ends[1].0.on_datagram(Instant::ZERO, &meta, &bytes, &mut journal);
+    assert_eq!(journal.0, [format!("deliver {:?} 1400", [5u8; 64])]);
+    // Header, body and payload fill exactly what `payload_room` promises.
+    assert_eq!(payload_room(40 + 8 + bytes.len(), &ips[0], 64), 1400);
+}
+
+/// A burst that fills the window asks for acknowledgements, a message in passing does not.
+#[test]
+fn a_window_that_closes_asks_for_an_acknowledgement() {
+    let [(mut a, a_id), _] = pair();
+    let asks = |bytes: &[u8]| bytes[5] & 0x80 != 0;
+    a.send(a_id, &[], None, Token(0)).unwrap();
+    assert!(!asks(&transmit(&mut a, 0)[0].1));
+    let mut asked = 0;
+    while a.send(a_id, &[], None, Token(0)).is_ok() {
+        asked += transmit(&mut a, 0).iter().filter(|(_, bytes)| asks(bytes)).count();
+    }
+    assert_eq!(asked, 1);
+}
+
+#[test]
 fn a_sender_without_room_keeps_what_it_has() {
     let [(mut a, a_id), (mut b, _)] = pair();
     let mut app = App::default();
