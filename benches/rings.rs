@@ -17,24 +17,24 @@ use shouter::runtime::{
 /// A push and a pop on one thread: the cost of the ring itself.
 fn one_thread(c: &mut Criterion) {
     let mut group = c.benchmark_group("push-and-pop");
-    let (mut producer, mut consumer) = RingBuffer::<[u64; 3]>::new(64);
+    let (mut producer, mut consumer) = RingBuffer::<u64>::new(64);
     group.bench_function("rtrb", |b| {
         b.iter(|| {
-            let _ = producer.push(black_box([1, 2, 3]));
+            let _ = producer.push(black_box(1));
             black_box(consumer.pop())
         });
     });
-    let array = ArrayQueue::<[u64; 3]>::new(64);
+    let array = ArrayQueue::<u64>::new(64);
     group.bench_function("crossbeam-array", |b| {
         b.iter(|| {
-            let _ = array.push(black_box([1, 2, 3]));
+            let _ = array.push(black_box(1));
             black_box(array.pop())
         });
     });
-    let segments = SegQueue::<[u64; 3]>::new();
+    let segments = SegQueue::<u64>::new();
     group.bench_function("crossbeam-segments", |b| {
         b.iter(|| {
-            segments.push(black_box([1, 2, 3]));
+            segments.push(black_box(1));
             black_box(segments.pop())
         });
     });

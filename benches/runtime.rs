@@ -28,21 +28,23 @@ fn turn(c: &mut Criterion) {
 }
 
 fn tasks(c: &mut Criterion) {
-    // 1000 tasks that are all ready in every turn: the cost of a wake and a poll.
-    let mut reactor = LocalReactor::new(());
-    reactor.visit(|()| {
-        for _ in 0..1_000 {
-            spawn_local(async {
-                loop {
-                    yield_now().await;
-                }
-            })
-            .detach();
-        }
-    });
-    let mut group = c.benchmark_group("task");
-    group.throughput(criterion::Throughput::Elements(1_000));
-    group.bench_function("wake-and-poll/1000", |b| b.iter(|| reactor.turn(NOW)));
+    // Tasks that are all ready in every turn: the cost of a wake and a poll.
+    let mut group = c.benchmark_group("task/wake-and-poll");
+    for ready in [1, 16, 1_000] {
+        let mut reactor = LocalReactor::new(());
+        reactor.visit(|()| {
+            for _ in 0..ready {
+                spawn_local(async {
+                    loop {
+                        yield_now().await;
+                    }
+                })
+                .detach();
+            }
+        });
+        group.throughput(criterion::Throughput::Elements(ready));
+        group.bench_function(ready.to_string(), |b| b.iter(|| reactor.turn(NOW)));
+    }
     group.finish();
 
     let mut reactor = LocalReactor::new(());

@@ -25,6 +25,8 @@ thread_local! {
 
 /// One shard's state, as seen by its tasks.
 pub(super) struct Context {
+    /// [`Shared::uid`], at hand.
+    pub(super) uid: u64,
     /// Identity, and the part that other threads may touch.
     pub(super) shared: Arc<Shared>,
     /// Whether the shard stays on one thread, so that its tasks need not be `Send`.
@@ -42,6 +44,7 @@ pub(super) struct Context {
 impl Context {
     pub(super) fn new(shared: Arc<Shared>, links: Links, local: bool) -> Self {
         Self {
+            uid: shared.uid,
             shared,
             local,
             now: Instant::ZERO,
@@ -63,7 +66,7 @@ pub(super) fn with<R>(f: impl FnOnce(&mut Context) -> R) -> Option<R> {
 /// As [`with`], but only if the shard is the one with this `uid`.
 #[inline]
 pub(super) fn with_uid<R>(uid: u64, f: impl FnOnce(&mut Context) -> R) -> Option<R> {
-    with(|context| (context.shared.uid == uid).then(|| f(context))).flatten()
+    with(|context| (context.uid == uid).then(|| f(context))).flatten()
 }
 
 /// A visit: `home`'s context is the thread's current one until this is dropped, also by a panic.

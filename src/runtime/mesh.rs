@@ -402,7 +402,7 @@ where
         None => Err(SubmitError::NoSuchShard(to)),
         Some(peer) if peer.is_stopped() => Err(SubmitError::Stopped(to)),
         Some(_) if to == context.shared.id => Ok(None),
-        Some(_) => Ok(Some((context.shared.uid, context.calls.begin(to)))),
+        Some(_) => Ok(Some((context.uid, context.calls.begin(to)))),
     });
     match place {
         None => known(Err(SubmitError::NotOnShard)),

@@ -66,7 +66,11 @@ impl Shared {
     #[inline]
     pub(super) fn schedule(&self, runnable: Runnable) {
         let mut slot = Some(runnable);
-        context::with_uid(self.uid, |context| context.ready.extend(slot.take()));
+        context::with_uid(self.uid, |context| {
+            if let Some(runnable) = slot.take() {
+                context.ready.push_back(runnable);
+            }
+        });
         if let Some(runnable) = slot {
             self.woken.push(runnable);
             self.raise();

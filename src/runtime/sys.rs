@@ -36,3 +36,23 @@ pub(super) fn count_forks() {
         unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
     });
 }
+
+/// Runs `child` in a forked child and returns the status with which it exits: `child`'s result, or 101 if it panics.
+#[cfg(test)]
+pub(super) fn in_forked_child(child: impl FnOnce() -> u8) -> i32 {
+    let run = std::panic::AssertUnwindSafe(child);
+    // SAFETY: the child runs only `child` and leaves by `_exit`, so no destructor or exit handler of the parent runs
+    // twice. Other threads are gone there; the tests that use this touch no lock that one of them could hold.
+    let pid = unsafe { libc::fork() };
+    assert!(pid >= 0, "fork failed: {}", std::io::Error::last_os_error());
+    if pid == 0 {
+        let status = std::panic::catch_unwind(run).unwrap_or(101);
+        // SAFETY: `_exit` has no precondition.
+        unsafe { libc::_exit(i32::from(status)) }
+    }
+    let mut status = 0;
+    // SAFETY: `pid` is a child of this process that nobody else waits for, and `status` is writable.
+    let waited = unsafe { libc::waitpid(pid, &mut status, 0) };
+    assert_eq!(waited, pid);
+    if libc::WIFEXITED(status) { libc::WEXITSTATUS(status) } else { -1 }
+}

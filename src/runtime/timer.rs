@@ -93,22 +93,20 @@ impl Future for Sleep {
             };
             if context.now >= at {
                 let old = match *state {
-                    State::Set { uid, key } if uid == context.shared.uid => {
-                        context.timers.pending.remove(&key)
-                    }
+                    State::Set { uid, key } if uid == context.uid => context.timers.pending.remove(&key),
                     _ => None,
                 };
                 *state = State::At(at);
                 return (true, (Some(waker), old));
             }
             if let State::Set { uid, key } = *state
-                && uid == context.shared.uid
+                && uid == context.uid
                 && let Some(set) = context.timers.pending.get_mut(&key)
             {
                 return (false, (Some(std::mem::replace(set, waker)), None));
             }
             let key = context.timers.insert(at, waker);
-            *state = State::Set { uid: context.shared.uid, key };
+            *state = State::Set { uid: context.uid, key };
             (false, (None, None))
         })
         .unwrap_or_else(|| panic!("a sleep was polled outside of a shard: await it in a task"));

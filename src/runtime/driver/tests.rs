@@ -264,3 +264,15 @@ fn a_caller_is_not_kept_out_by_a_helper_with_endless_work() {
         std::thread::yield_now();
     }
 }
+
+#[test]
+fn a_forked_child_is_refused_and_may_drop_the_driver() {
+    let mut driver = Some(Driver::new(Engine::default(), options()).unwrap());
+    let status = sys::in_forked_child(|| {
+        let refused = driver.as_ref().unwrap().with(|_| ()) == Err(DriveError::Forked);
+        driver = None;
+        u8::from(refused)
+    });
+    assert_eq!(status, 1, "refused, and dropped without waiting for a thread that is not there");
+    assert_eq!(driver.unwrap().with(|_| 7), Ok(7), "the parent works on");
+}

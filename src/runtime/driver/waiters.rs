@@ -1,6 +1,6 @@
 //! The threads that found the seat taken, and what they wait for.
 
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::Thread;
 use std::time::Duration;
@@ -137,7 +137,6 @@ impl<P> Waiters<P> {
         self.count.store(entries.len(), Ordering::Relaxed);
         self.fresh.store(true, Ordering::Relaxed);
         drop(entries);
-        fence(Ordering::SeqCst);
         Ticket { bell, result }
     }
 
