@@ -6,14 +6,15 @@ use std::cell::Cell;
 use std::future::poll_fn;
 use std::hint::black_box;
 use std::rc::Rc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
 use shouter::observe::{Event, FlightRecorder, Lane, Latency, Operation, Timeline};
 use shouter::runtime::{
-    Activity, Backoff, Clock, Driver, DriverOptions, Event as Flag, IdlePolicy, Instant, LocalReactor,
-    Poller, sleep, spawn_local, yield_now,
+    Activity, Backoff, Clock, CoreAllowance, Driver, DriverOptions, Event as Flag, IdlePolicy, Instant,
+    LocalReactor, Poller, sleep, spawn_local, yield_now,
 };
 
 const NOW: Instant = Instant::ZERO;
@@ -150,6 +151,49 @@ fn waiting(c: &mut Criterion) {
     });
 }
 
+/// Passes a token around `threads` threads, each waiting by `policy`: what a hop costs when they outnumber the cores.
+fn hops(threads: usize, policy: IdlePolicy, rounds: u64) -> Duration {
+    let token = AtomicU64::new(0);
+    let last = rounds * threads as u64;
+    let begin = std::time::Instant::now();
+    std::thread::scope(|scope| {
+        for me in 0..threads as u64 {
+            let token = &token;
+            scope.spawn(move || {
+                let mut idle = Backoff::new(policy);
+                loop {
+                    let seen = token.load(Ordering::Acquire);
+                    if seen >= last {
+                        break;
+                    }
+                    let mine = seen % threads as u64 == me;
+                    if mine {
+                        token.store(seen + 1, Ordering::Release);
+                    }
+                    idle.wait(Activity::from_busy(mine), None);
+                }
+            });
+        }
+    });
+    begin.elapsed()
+}
+
+fn oversubscribed(c: &mut Criterion) {
+    let cores = CoreAllowance::detect().whole_cores();
+    let mut group = c.benchmark_group("token-per-hop");
+    group.sample_size(10);
+    for threads in [2, 4, 8] {
+        group.bench_function(format!("{threads}-threads-on-{cores}-cores"), |b| {
+            b.iter_custom(|iterations| {
+                let rounds = iterations.div_ceil(threads as u64);
+                let took = hops(threads, IdlePolicy::for_ranks(threads, cores), rounds);
+                took.mul_f64(iterations as f64 / (rounds * threads as u64) as f64)
+            });
+        });
+    }
+    group.finish();
+}
+
 fn observe(c: &mut Criterion) {
     let event = Event { name: "allreduce", duration_ns: 5, bytes: 4096, ..Event::default() };
     let mut lane = Lane::new("shard", 1 << 12);
@@ -170,5 +214,5 @@ fn observe(c: &mut Criterion) {
     c.bench_function("observe/flight-post", |b| b.iter(|| flight.post(NOW, black_box(operation))));
 }
 
-criterion_group!(benches, clock, turn, tasks, timers, driver, waiting, observe);
+criterion_group!(benches, clock, turn, tasks, timers, driver, waiting, oversubscribed, observe);
 criterion_main!(benches);

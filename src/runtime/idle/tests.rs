@@ -53,7 +53,7 @@ fn a_passed_deadline_is_not_slept_through() {
 #[test]
 fn more_ranks_than_cores_yield_after_a_few_spins() {
     assert!(IdlePolicy::for_ranks(8, 2).spins <= 16);
-    assert!(IdlePolicy::for_ranks(2, 2).spins >= 10_000);
+    assert!(IdlePolicy::for_ranks(2, 2).spins >= 500);
     assert_eq!(IdlePolicy::for_ranks(1, 0), IdlePolicy::FRUGAL);
     let here = IdlePolicy::detect(usize::MAX);
     assert!(here.spins <= 16, "nobody has that many cores: {here:?}");
