@@ -148,7 +148,6 @@ struct Totals {
     reordered: u64,
     dropped_checks: u64,
     crc_dropped: u64,
-    duplicates: u64,
     end: Duration,
 }
 
