@@ -191,6 +191,7 @@ impl Kernels {
     ///
     /// `src` is valid for reads and `dst` for writes of `bytes`, at any alignment; they do not overlap. Nobody
     /// else writes either, or reads `dst`, meanwhile.
+    #[inline]
     pub unsafe fn copy_raw(&self, dst: *mut u8, src: *const u8, bytes: usize) {
         // SAFETY: the caller's promise is the same.
         unsafe { copy::copy(dst, src, bytes) }

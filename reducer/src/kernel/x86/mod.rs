@@ -59,36 +59,17 @@ const AHEAD: usize = 1024;
 unsafe fn fold<V: Stored<E>, E: Element, O: Op>(job: &Fold<'_>) {
     let Fold { dst, dst2, sources, count } = *job;
     let [first, rest @ ..] = sources else { return };
-    let far = count * size_of::<E>() >= FAR;
-    let mut done = 0;
-    // SAFETY: a block, and then a pair, is read or written only within `count`, which the caller vouches for. It is
-    // read from every source before it is written, so a destination may be a source.
+    // SAFETY: the caller's promise is the same. A pair is read or written only within `count`.
     unsafe {
-        while count - done >= UNROLL * V::PAIR {
-            let result = folded::<V, E, O, UNROLL>(
-                |source: *const u8, i| {
-                    let at = source.cast::<E>().add(done + i * V::PAIR);
-                    if far {
-                        prefetch::<V, E>(at);
-                    }
-                    V::load(at)
-                },
-                *first,
-                rest,
-            );
-            for (i, pair) in result.into_iter().enumerate() {
-                let at = done + i * V::PAIR;
-                V::store(pair, dst.cast::<E>().add(at));
-                if !dst2.is_null() {
-                    V::store(pair, dst2.cast::<E>().add(at));
-                }
-            }
-            done += UNROLL * V::PAIR;
-        }
+        let mut done = if count * size_of::<E>() < FAR {
+            blocks::<V, E, O, false>(job, *first, rest)
+        } else {
+            blocks::<V, E, O, true>(job, *first, rest)
+        };
         while done < count {
             let n = V::PAIR.min(count - done);
             let [result] = folded::<V, E, O, 1>(
-                |source: *const u8, _| load_part::<V, E>(source.cast::<E>().add(done), n),
+                |source, _| load_part::<V, E>(source.cast::<E>().add(done), n),
                 *first,
                 rest,
             );
@@ -99,6 +80,44 @@ unsafe fn fold<V: Stored<E>, E: Element, O: Op>(job: &Fold<'_>) {
             done += n;
         }
     }
+}
+
+/// The part of [`fold`] that fills whole blocks of pairs; the number of elements that it did. With `FETCH`, the
+/// sources are fetched ahead.
+///
+/// # Safety
+///
+/// As [`fold`].
+#[inline(always)]
+unsafe fn blocks<V: Stored<E>, E: Element, O: Op, const FETCH: bool>(
+    job: &Fold<'_>,
+    first: *const u8,
+    rest: &[*const u8],
+) -> usize {
+    let mut done = 0;
+    while job.count - done >= UNROLL * V::PAIR {
+        // SAFETY: a block is read or written only within `count`, which the caller vouches for. It is read from
+        // every source before it is written, so a destination may be a source.
+        unsafe {
+            let load = |source: *const u8, i| {
+                let at = source.cast::<E>().add(done + i * V::PAIR);
+                if FETCH {
+                    prefetch::<V, E>(at);
+                }
+                V::load(at)
+            };
+            let result = folded::<V, E, O, UNROLL>(load, first, rest);
+            for (i, pair) in result.into_iter().enumerate() {
+                let at = done + i * V::PAIR;
+                V::store(pair, job.dst.cast::<E>().add(at));
+                if !job.dst2.is_null() {
+                    V::store(pair, job.dst2.cast::<E>().add(at));
+                }
+            }
+        }
+        done += UNROLL * V::PAIR;
+    }
+    done
 }
 
 /// Fetches the memory of a pair that will be loaded soon. Nothing is wrong with an address beyond a tensor's end.
