@@ -157,9 +157,13 @@ fn the_others_have_time_to_report() {
 #[test]
 fn a_rank_that_ignores_sigterm_is_killed() {
     let home = Home::new("stubborn");
-    let work = "if [ $SHOUTER_RANK = 0 ]; then exit 3; fi; trap '' TERM; while :; do sleep 1; done";
+    let work = "ready=$(dirname $SHOUTER_KEY_FILE)/ready
+        if [ $SHOUTER_RANK = 0 ]; then while [ ! -e $ready ]; do sleep 0.01; done; exit 3; fi
+        trap '' TERM; touch $ready; while :; do sleep 1; done";
     let output = home.run(&["-n", "2", "--grace", "0", "--", "sh", "-c", work]);
-    assert_eq!(output.status.code(), Some(3));
+    assert_eq!(output.status.code(), Some(3), "the first failure decides");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("rank 1 (pid ") && said.contains("was killed by signal 9 (SIGKILL)"), "{said}");
 }
 
 #[test]
