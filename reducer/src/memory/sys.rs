@@ -228,11 +228,18 @@ pub(crate) struct Addresses(Vec<*const u8>);
 // SAFETY: the addresses are only looked at inside `fold`, which fills the vector first.
 unsafe impl Send for Addresses {}
 
-/// Zeroed memory of this process, aligned to a page.
+/// What memory is aligned to, in bytes.
+const PAGE: usize = 4096;
+
+/// Zeroed memory of this process, aligned to a page. Pages that are never touched cost nothing: the allocator is asked
+/// for no more than its own alignment, for then large zeroed pieces come untouched from the operating system.
 #[derive(Debug)]
 pub struct Owned {
-    base: NonNull<u8>,
+    /// What the allocator gave.
+    allocation: NonNull<u8>,
     layout: Layout,
+    /// The first page boundary in it.
+    base: NonNull<u8>,
     len: usize,
 }
 
@@ -244,11 +251,13 @@ unsafe impl Sync for Owned {}
 impl Owned {
     /// `len` zeroed bytes; `None` if `len` is beyond what one allocation can hold.
     pub fn new(len: usize) -> Option<Self> {
-        let layout = Layout::from_size_align(len.max(1), 4096).ok()?;
+        let layout = Layout::from_size_align(len.checked_add(PAGE)?, 8).ok()?;
         // SAFETY: the layout's size is not zero.
-        let base = unsafe { alloc_zeroed(layout) };
-        let Some(base) = NonNull::new(base) else { handle_alloc_error(layout) };
-        Some(Self { base, layout, len })
+        let allocation = unsafe { alloc_zeroed(layout) };
+        let Some(allocation) = NonNull::new(allocation) else { handle_alloc_error(layout) };
+        // SAFETY: less than a page further on, and there is a page more than `len`.
+        let base = unsafe { allocation.add(allocation.align_offset(PAGE)) };
+        Some(Self { allocation, layout, base, len })
     }
 
     /// The memory as a region.
@@ -264,7 +273,7 @@ impl Owned {
 impl Drop for Owned {
     fn drop(&mut self) {
         // SAFETY: allocated in `new` with this layout.
-        unsafe { dealloc(self.base.as_ptr(), self.layout) };
+        unsafe { dealloc(self.allocation.as_ptr(), self.layout) };
     }
 }
 
