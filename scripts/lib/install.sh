@@ -1,5 +1,5 @@
 # Sourced by scripts/demo and scripts/test: installs what a Debian 12 host lacks, and says so before it does.
-# Honours SHOUTER_NO_INSTALL=1: then it only says what is missing, and fails.
+# Honours NO_INSTALL=1: then it only says what is missing, and fails.
 
 say() { printf '==> %s\n' "$*" >&2; }
 
@@ -36,7 +36,7 @@ install_packages() {
         fi
     done
     [ ${#missing[@]} -gt 0 ] || return 0
-    if [ "${SHOUTER_NO_INSTALL:-}" = 1 ]; then
+    if [ "${NO_INSTALL:-}" = 1 ]; then
         fail "$why: missing packages; as root, run: apt-get install --no-install-recommends ${missing[*]}"
     fi
     command -v apt-get >/dev/null || fail "$why: no apt-get here; install what corresponds to Debian's ${missing[*]}"
@@ -58,7 +58,7 @@ need_rust() {
             return 0
         fi
     fi
-    if [ "${SHOUTER_NO_INSTALL:-}" = 1 ]; then
+    if [ "${NO_INSTALL:-}" = 1 ]; then
         fail "Rust $wanted or newer is needed (found: $have); see https://rustup.rs"
     fi
     say "Rust $wanted or newer is needed (found: $have): installing it with rustup into ${CARGO_HOME:-$HOME/.cargo}"

@@ -1,0 +1,261 @@
+/* shouter.h: Shouter for C and C++.
+ *
+ * Made from bindings/c/src by cbindgen; do not edit it. To make it anew: WRITE_SHOUTER_HEADER=1 cargo test -p shouter-c
+ *
+ * Each function returns SHOUTER_OK or another SHOUTER_ERROR_ number, and shouter_last_error() then says who, what and what
+ * to do next. A shouter_t may be used from several threads; pointers must be valid for what each function says.
+ */
+
+#ifndef SHOUTER_H
+#define SHOUTER_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+// The call did what it promises.
+#define SHOUTER_OK 0
+
+// The configuration cannot be used; nothing was started.
+#define SHOUTER_ERROR_CONFIG 1
+
+// The group did not come together.
+#define SHOUTER_ERROR_JOIN 2
+
+// A port, a link or memory could not be opened.
+#define SHOUTER_ERROR_DEVICE 3
+
+// An argument cannot be used: a null pointer, an unknown number; nothing was started.
+#define SHOUTER_ERROR_ARGUMENT 4
+
+// Ranks disagree about a tensor or an operation.
+#define SHOUTER_ERROR_MISMATCH 5
+
+// A rank is gone; the content of the buffers under way is undefined.
+#define SHOUTER_ERROR_PEER_FAILED 6
+
+// The deadline passed.
+#define SHOUTER_ERROR_DEADLINE 7
+
+// The group was closed, or failed before.
+#define SHOUTER_ERROR_CLOSED 8
+
+// A fault of this library; please report it.
+#define SHOUTER_ERROR_INTERNAL 9
+
+// IEEE 754 binary16; sums are accumulated in float32.
+#define SHOUTER_F16 0
+
+// bfloat16, the upper half of a float32; sums are accumulated in float32.
+#define SHOUTER_BF16 1
+
+// IEEE 754 binary32.
+#define SHOUTER_F32 2
+
+// IEEE 754 binary64.
+#define SHOUTER_F64 3
+
+// Signed, 8 bits.
+#define SHOUTER_I8 4
+
+// Signed, 16 bits.
+#define SHOUTER_I16 5
+
+// Signed, 32 bits.
+#define SHOUTER_I32 6
+
+// Signed, 64 bits.
+#define SHOUTER_I64 7
+
+// Unsigned, 8 bits.
+#define SHOUTER_U8 8
+
+// Unsigned, 16 bits.
+#define SHOUTER_U16 9
+
+// Unsigned, 32 bits.
+#define SHOUTER_U32 10
+
+// Unsigned, 64 bits.
+#define SHOUTER_U64 11
+
+// The sum; integers wrap.
+#define SHOUTER_SUM 0
+
+// The least.
+#define SHOUTER_MIN 1
+
+// The greatest.
+#define SHOUTER_MAX 2
+
+// The product; integers wrap.
+#define SHOUTER_PROD 3
+
+// The mean: the sum divided by the number of ranks.
+#define SHOUTER_AVG 4
+
+// A timeout in milliseconds that stands for the group's own deadline: 30 minutes, unless SHOUTER_DEADLINE says otherwise.
+#define SHOUTER_DEFAULT_TIMEOUT -1
+
+// A rank's membership in a group, and all that serves it: threads, links, memory.
+typedef struct shouter_t shouter_t;
+
+// What a call returns: SHOUTER_OK, or one of the SHOUTER_ERROR_ numbers. shouter_last_error says more.
+typedef int32_t shouter_status_t;
+
+// The type of a tensor's elements: one of SHOUTER_F16 to SHOUTER_U64.
+typedef int32_t shouter_dtype_t;
+
+// How the ranks' elements become one: one of SHOUTER_SUM to SHOUTER_AVG.
+typedef int32_t shouter_op_t;
+
+// A tensor that every rank will reduce in each step: an entry of the tensor table.
+typedef struct shouter_tensor_t {
+  // For people and for agreement: every rank registers the same names in the same order. UTF-8, copied.
+  const char *name;
+  // Elements, the same on every rank.
+  size_t count;
+  // SHOUTER_F32 and its like, the same on every rank.
+  shouter_dtype_t dtype;
+  // SHOUTER_SUM and its like, the same on every rank.
+  shouter_op_t op;
+} shouter_tensor_t;
+
+// An operation under way, from shouter_push to shouter_wait. The value has no meaning of its own.
+typedef uint64_t shouter_pending_t;
+
+// What this process has done since shouter_init.
+typedef struct shouter_stats_t {
+  // Collectives completed.
+  uint64_t operations;
+  // Bytes of this rank's tensors that were reduced.
+  uint64_t bytes_reduced;
+  // Nanoseconds from push to completion, summed over the operations; operations that overlap each count.
+  uint64_t time_in_allreduce_ns;
+  // Frames that left this host's port; counted by the rank that owns it (a host's first), as are all that follow.
+  uint64_t frames_sent;
+  // Frames that came in at this host's port.
+  uint64_t frames_received;
+  // Bytes that left this host's port, Ethernet headers included.
+  uint64_t bytes_sent;
+  // Bytes that came in at this host's port, Ethernet headers included.
+  uint64_t bytes_received;
+  // Datagrams sent again because their acknowledgement did not come.
+  uint64_t resent;
+  // Datagrams dropped because their checksum was wrong; their senders sent them again.
+  uint64_t crc_dropped;
+} shouter_stats_t;
+
+#ifdef __cplusplus
+extern "C" {
+#endif // __cplusplus
+
+// Reduces `count` elements at `data` with those of all ranks, in place, and returns when the result is there.
+//
+// For what is not worth an entry in the tensor table: every rank calls it in the same order with the same count, type and
+// operation. `data` must be aligned to its elements; nobody else may touch it during the call. Waits for the group's own
+// deadline at most. After an error the content of `data` is undefined.
+shouter_status_t shouter_allreduce(const struct shouter_t *shouter,
+                                   void *data,
+                                   size_t count,
+                                   shouter_dtype_t dtype,
+                                   shouter_op_t op);
+
+// Agrees with all ranks on the `n` tensors that each step reduces, and writes a number for each to `ids`.
+//
+// Every rank calls it with the same names, counts, types and operations in the same order; a rank that differs is named in
+// the error that every rank gets. The order is the priority: give the tensors that are needed first, first (forward order).
+// Registering again, for instance when a framework has changed its buckets, is a new generation: earlier numbers end.
+shouter_status_t shouter_register(const struct shouter_t *shouter,
+                                  const struct shouter_tensor_t *tensors,
+                                  size_t n,
+                                  uint32_t *ids);
+
+// Starts to reduce a registered tensor, whose elements lie at `data`, in place; writes to `*out` what to wait for.
+//
+// Returns at once. From now until shouter_wait has returned, `data` must stay where it is and nobody may touch it. Ranks may
+// push the tensors of a step in different orders.
+shouter_status_t shouter_push(const struct shouter_t *shouter,
+                              uint32_t tensor,
+                              void *data,
+                              shouter_pending_t *out);
+
+// Waits until a pushed tensor holds its result and is the caller's again. Once for each push.
+//
+// `timeout_ms` is SHOUTER_DEFAULT_TIMEOUT, or a time in milliseconds. After SHOUTER_ERROR_DEADLINE the operation is still under
+// way and may be waited for again.
+shouter_status_t shouter_wait(const struct shouter_t *shouter,
+                              shouter_pending_t pending,
+                              int64_t timeout_ms);
+
+// Waits until every rank has called it.
+shouter_status_t shouter_barrier(const struct shouter_t *shouter);
+
+// Tells which step of the training the next operations belong to: for error messages and traces.
+shouter_status_t shouter_set_step(const struct shouter_t *shouter, uint64_t step);
+
+// Why the calling thread's last failed call failed: who, what, and what to do next. An empty string if none has failed.
+// The text is valid until the next call of this library on the same thread.
+const char *shouter_last_error(void);
+
+// The name of a status, such as "deadline"; "unknown" for a number that is none. The text is static.
+const char *shouter_error_name(shouter_status_t status);
+
+// Joins the group that the environment and a file describe, and waits until all its ranks are there.
+//
+// The environment is that of `shouter run` (SHOUTER_RANK, SHOUTER_SIZE...) or of torchrun (RANK, WORLD_SIZE, LOCAL_RANK,
+// MASTER_ADDR, MASTER_PORT); each key of the configuration can also be given as SHOUTER_<KEY>. `config_file` is the path of
+// a TOML file, or NULL for the one that SHOUTER_CONFIG names, if any. On success `*out` is the new group.
+shouter_status_t shouter_init(const char *config_file,
+                              struct shouter_t **out);
+
+// Joins a group given as lists: rank i of `n` is at `addresses[i]`, an IP address, and `ports[i]`, a TCP port.
+//
+// Which of them this process is, SHOUTER_RANK or RANK says; else it is the first entry whose address is this host's and whose
+// port is free. The ranks meet at rank 0's entry. `channel_num` is the number of lanes within the channel to each peer; 10 is a
+// good choice. The rest comes from the environment, as in shouter_init. On success `*out` is the new group.
+shouter_status_t shouter_init_list(const char *const *addresses,
+                                   const uint16_t *ports,
+                                   size_t n,
+                                   uint32_t channel_num,
+                                   struct shouter_t **out);
+
+// Leaves the group together with all other ranks, and frees everything of it. NULL is allowed and does nothing.
+//
+// Must be the last call on `shouter`, which ends also when this returns an error (a rank that is gone cannot leave in order).
+// Buffers pushed and not waited for may be used again after it.
+shouter_status_t shouter_finalize(struct shouter_t *shouter);
+
+// This process's number in the group, from 0; 0 if `shouter` is NULL.
+uint32_t shouter_rank(const struct shouter_t *shouter);
+
+// How many ranks the group has; 0 if `shouter` is NULL.
+uint32_t shouter_size(const struct shouter_t *shouter);
+
+// This process's number among the ranks of its host, from 0; 0 if `shouter` is NULL.
+uint32_t shouter_local_rank(const struct shouter_t *shouter);
+
+// How many ranks this host has; 0 if `shouter` is NULL.
+uint32_t shouter_local_size(const struct shouter_t *shouter);
+
+// This host's number in the group, from 0; 0 if `shouter` is NULL.
+uint32_t shouter_node(const struct shouter_t *shouter);
+
+// How many hosts the group has; 0 if `shouter` is NULL.
+uint32_t shouter_nodes(const struct shouter_t *shouter);
+
+// Copies what this process has done so far to `*out`.
+shouter_status_t shouter_stats(const struct shouter_t *shouter, struct shouter_stats_t *out);
+
+// Writes what this rank did as a trace to the file `path`; https://ui.perfetto.dev opens it. Needs SHOUTER_TIMELINE to be set,
+// from shouter_init on: nothing is recorded otherwise.
+shouter_status_t shouter_timeline(const struct shouter_t *shouter,
+                                  const char *path);
+
+// This library's version, such as "0.1.0". The text is static.
+const char *shouter_version(void);
+
+#ifdef __cplusplus
+}  // extern "C"
+#endif  // __cplusplus
+
+#endif  /* SHOUTER_H */

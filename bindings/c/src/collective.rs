@@ -1,0 +1,162 @@
+//! What a trainer does with a group: register its gradients, push each when it is ready, wait before using it.
+//!
+//! What C promises about buffers is said at each function; about a `shouter_t *`, in [`handle`](crate::handle).
+#![allow(
+    unsafe_code,
+    reason = "pointers from C; each is checked for NULL, and its validity is the caller's promise"
+)]
+#![allow(
+    clippy::missing_safety_doc,
+    reason = "the documentation is written for C; the promise is in the module's"
+)]
+
+use std::ffi::c_void;
+use std::time::Duration;
+
+use shouter::{Error, TensorId, TensorSpec};
+
+use crate::error::{Status, guard, null};
+use crate::handle::{Shouter, group, text};
+use crate::types::{self, Dtype, Op, Pending, Tensor};
+
+/// Longer waits are this long: a sum of a time and a duration must not overflow.
+const LONGEST_WAIT: Duration = Duration::from_secs(366 * 24 * 3600);
+
+/// Reduces `count` elements at `data` with those of all ranks, in place, and returns when the result is there.
+///
+/// For what is not worth an entry in the tensor table: every rank calls it in the same order with the same count, type and
+/// operation. `data` must be aligned to its elements; nobody else may touch it during the call. Waits for the group's own
+/// deadline at most. After an error the content of `data` is undefined.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shouter_allreduce(
+    shouter: *const Shouter,
+    data: *mut c_void,
+    count: usize,
+    dtype: Dtype,
+    op: Op,
+) -> Status {
+    guard(|| {
+        // SAFETY: NULL or live, as the module demands of its callers.
+        let group = unsafe { group(shouter) }?;
+        let (dtype, op) = (types::dtype(dtype)?, types::op(op)?);
+        let data = buffer(data, count, dtype.size())?;
+        // SAFETY: checked for NULL, alignment and length; the caller promises `count` elements that are his alone to touch.
+        unsafe { group.all_reduce_raw(data, count, dtype, op) }
+    })
+}
+
+/// Agrees with all ranks on the `n` tensors that each step reduces, and writes a number for each to `ids`.
+///
+/// Every rank calls it with the same names, counts, types and operations in the same order; a rank that differs is named in
+/// the error that every rank gets. The order is the priority: give the tensors that are needed first, first (forward order).
+/// Registering again, for instance when a framework has changed its buckets, is a new generation: earlier numbers end.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shouter_register(
+    shouter: *const Shouter,
+    tensors: *const Tensor,
+    n: usize,
+    ids: *mut u32,
+) -> Status {
+    guard(|| {
+        // SAFETY: NULL or live, as the module demands of its callers.
+        let group = unsafe { group(shouter) }?;
+        if n == 0 || tensors.is_null() || ids.is_null() {
+            return Err(Error::Argument("tensors or ids is NULL, or n is 0".into()));
+        }
+        // SAFETY: not NULL; the caller promises n entries.
+        let tensors = unsafe { std::slice::from_raw_parts(tensors, n) };
+        let mut specs = Vec::with_capacity(n);
+        for (i, tensor) in tensors.iter().enumerate() {
+            specs.push(TensorSpec {
+                // SAFETY: the caller promises that each name is a string.
+                name: unsafe { text(tensor.name, &format!("tensors[{i}].name")) }?.to_owned(),
+                dtype: types::dtype(tensor.dtype)?,
+                count: tensor.count as u64,
+                op: types::op(tensor.op)?,
+            });
+        }
+        let agreed = group.register(&specs)?;
+        for (i, id) in agreed.iter().take(n).enumerate() {
+            // SAFETY: i < n, and the caller promises room for n numbers.
+            unsafe { ids.add(i).write(id.0) };
+        }
+        Ok(())
+    })
+}
+
+/// Starts to reduce a registered tensor, whose elements lie at `data`, in place; writes to `*out` what to wait for.
+///
+/// Returns at once. From now until shouter_wait has returned, `data` must stay where it is and nobody may touch it. Ranks may
+/// push the tensors of a step in different orders.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shouter_push(
+    shouter: *const Shouter,
+    tensor: u32,
+    data: *mut c_void,
+    out: *mut Pending,
+) -> Status {
+    guard(|| {
+        // SAFETY: NULL or live, as the module demands of its callers.
+        let group = unsafe { group(shouter) }?;
+        if data.is_null() || out.is_null() {
+            return Err(null("data or out"));
+        }
+        // SAFETY: not NULL; the caller promises the registered number of elements, his alone to touch until the wait.
+        let pending = unsafe { group.push(TensorId(tensor), data.cast()) }?;
+        // SAFETY: not NULL; the caller promises room for a shouter_pending_t.
+        unsafe { out.write(pending.into_raw()) };
+        Ok(())
+    })
+}
+
+/// Waits until a pushed tensor holds its result and is the caller's again. Once for each push.
+///
+/// `timeout_ms` is SHOUTER_DEFAULT_TIMEOUT, or a time in milliseconds. After SHOUTER_ERROR_DEADLINE the operation is still under
+/// way and may be waited for again.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shouter_wait(shouter: *const Shouter, pending: Pending, timeout_ms: i64) -> Status {
+    guard(|| {
+        // SAFETY: NULL or live, as the module demands of its callers.
+        let group = unsafe { group(shouter) }?;
+        let timeout = match timeout_ms {
+            types::SHOUTER_DEFAULT_TIMEOUT => None,
+            0.. => Some(Duration::from_millis(timeout_ms.unsigned_abs()).min(LONGEST_WAIT)),
+            _ => {
+                let why = format!("timeout_ms is {timeout_ms}; use SHOUTER_DEFAULT_TIMEOUT, or 0 or more");
+                return Err(Error::Argument(why));
+            }
+        };
+        group.wait(shouter::Pending::from_raw(pending), timeout)
+    })
+}
+
+/// Waits until every rank has called it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shouter_barrier(shouter: *const Shouter) -> Status {
+    // SAFETY: NULL or live, as the module demands of its callers.
+    guard(|| unsafe { group(shouter) }?.barrier())
+}
+
+/// Tells which step of the training the next operations belong to: for error messages and traces.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shouter_set_step(shouter: *const Shouter, step: u64) -> Status {
+    guard(|| {
+        // SAFETY: NULL or live, as the module demands of its callers.
+        unsafe { group(shouter) }?.set_step(step);
+        Ok(())
+    })
+}
+
+/// Checks what can be checked of a buffer from C: NULL (allowed when empty), alignment, a length that fits memory.
+fn buffer(data: *mut c_void, count: usize, size: usize) -> Result<*mut u8, Error> {
+    if data.is_null() && count > 0 {
+        return Err(null("data"));
+    }
+    if !data.addr().is_multiple_of(size) {
+        return Err(Error::Argument(format!("data is not aligned to its elements' {size} bytes")));
+    }
+    if count.checked_mul(size).is_none_or(|bytes| isize::try_from(bytes).is_err()) {
+        return Err(Error::Argument(format!("{count} elements of {size} bytes do not fit in memory")));
+    }
+    Ok(data.cast())
+}

@@ -1,0 +1,219 @@
+//! The life of a group in C: made by `shouter_init`, asked for its shape, ended by `shouter_finalize`.
+//!
+//! What C promises about a `shouter_t *`: it is NULL or came from `shouter_init` and has not been finalised. What it may
+//! do: use it from several threads at once, except for `shouter_finalize`, which must be the last call.
+#![allow(
+    unsafe_code,
+    reason = "pointers from C; each is checked for NULL, and its validity is the caller's promise"
+)]
+#![allow(
+    clippy::missing_safety_doc,
+    reason = "the documentation is written for C; the promise is in the module's"
+)]
+
+use std::ffi::{CStr, c_char};
+use std::net::IpAddr;
+
+use shouter::config::Builder;
+use shouter::{Config, Error, Group};
+
+use crate::error::{Status, guard, guard_value, null};
+use crate::types::Stats;
+
+/// A rank's membership in a group, and all that serves it: threads, links, memory.
+pub struct Shouter {
+    pub(crate) group: Group,
+}
+
+/// The group behind a pointer from C.
+///
+/// # Safety
+/// `shouter` is NULL or a live `Shouter` from `shouter_init` that no other thread finalises during `'a`.
+pub(crate) unsafe fn group<'a>(shouter: *const Shouter) -> Result<&'a Group, Error> {
+    // SAFETY: the caller's promise.
+    unsafe { shouter.as_ref() }.map(|s| &s.group).ok_or_else(|| null("the shouter_t"))
+}
+
+/// A string from C.
+///
+/// # Safety
+/// `text` is NULL or a string that ends in a zero byte and does not change during `'a`.
+pub(crate) unsafe fn text<'a>(text: *const c_char, what: &str) -> Result<&'a str, Error> {
+    if text.is_null() {
+        return Err(null(what));
+    }
+    // SAFETY: not NULL, and the caller promises the terminating zero.
+    let text = unsafe { CStr::from_ptr(text) };
+    text.to_str().map_err(|e| Error::Argument(format!("{what} is not UTF-8 ({e})")))
+}
+
+/// Puts a new group where C wants its pointer.
+///
+/// # Safety
+/// `out` is valid for a write.
+unsafe fn hand_out(group: Group, out: *mut *mut Shouter) {
+    // SAFETY: the caller's promise.
+    unsafe { out.write(Box::into_raw(Box::new(Shouter { group }))) };
+}
+
+/// The configuration of this process, with `path` in the place of the file that SHOUTER_CONFIG names.
+fn from_file(path: &str) -> Result<Config, Error> {
+    let variables = std::env::vars_os()
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
+    let named = [("SHOUTER_CONFIG".to_owned(), path.to_owned())];
+    Ok(Builder::from_environment(variables.chain(named).collect())?.build()?)
+}
+
+/// Joins the group that the environment and a file describe, and waits until all its ranks are there.
+///
+/// The environment is that of `shouter run` (SHOUTER_RANK, SHOUTER_SIZE...) or of torchrun (RANK, WORLD_SIZE, LOCAL_RANK,
+/// MASTER_ADDR, MASTER_PORT); each key of the configuration can also be given as SHOUTER_<KEY>. `config_file` is the path of
+/// a TOML file, or NULL for the one that SHOUTER_CONFIG names, if any. On success `*out` is the new group.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shouter_init(config_file: *const c_char, out: *mut *mut Shouter) -> Status {
+    guard(|| {
+        if out.is_null() {
+            return Err(null("out"));
+        }
+        let config = if config_file.is_null() {
+            Config::from_env()?
+        } else {
+            // SAFETY: not NULL; the caller promises a string.
+            from_file(unsafe { text(config_file, "config_file") }?)?
+        };
+        let group = shouter::init(config)?;
+        // SAFETY: not NULL; the caller promises room for a pointer.
+        unsafe { hand_out(group, out) };
+        Ok(())
+    })
+}
+
+/// Joins a group given as lists: rank i of `n` is at `addresses[i]`, an IP address, and `ports[i]`, a TCP port.
+///
+/// Which of them this process is, SHOUTER_RANK or RANK says; else it is the first entry whose address is this host's and whose
+/// port is free. The ranks meet at rank 0's entry. `channel_num` is the number of lanes within the channel to each peer; 10 is a
+/// good choice. The rest comes from the environment, as in shouter_init. On success `*out` is the new group.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shouter_init_list(
+    addresses: *const *const c_char,
+    ports: *const u16,
+    n: usize,
+    channel_num: u32,
+    out: *mut *mut Shouter,
+) -> Status {
+    guard(|| {
+        if addresses.is_null() || ports.is_null() || out.is_null() {
+            return Err(null("addresses, ports or out"));
+        }
+        if n == 0 {
+            return Err(Error::Argument("n is 0; a group has at least one rank".into()));
+        }
+        // SAFETY: not NULL; the caller promises n entries in each list.
+        let (addresses, ports) =
+            unsafe { (std::slice::from_raw_parts(addresses, n), std::slice::from_raw_parts(ports, n)) };
+        let mut names = Vec::with_capacity(n);
+        for (i, &address) in addresses.iter().enumerate() {
+            // SAFETY: the caller promises that each entry is a string.
+            let address = unsafe { text(address, &format!("addresses[{i}]")) }?;
+            names.push(address.parse::<IpAddr>().map_err(|_| {
+                Error::Argument(format!(
+                    "addresses[{i}] is \"{address}\"; use an IP address such as \"192.0.2.1\""
+                ))
+            })?);
+        }
+        let group = shouter::init(Config::from_lists(&names, ports, channel_num)?)?;
+        // SAFETY: not NULL; the caller promises room for a pointer.
+        unsafe { hand_out(group, out) };
+        Ok(())
+    })
+}
+
+/// Leaves the group together with all other ranks, and frees everything of it. NULL is allowed and does nothing.
+///
+/// Must be the last call on `shouter`, which ends also when this returns an error (a rank that is gone cannot leave in order).
+/// Buffers pushed and not waited for may be used again after it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shouter_finalize(shouter: *mut Shouter) -> Status {
+    guard(|| {
+        if shouter.is_null() {
+            return Ok(());
+        }
+        // SAFETY: not NULL; it came from Box::into_raw in hand_out, and the caller makes this the last use.
+        let shouter = unsafe { Box::from_raw(shouter) };
+        shouter.group.finalize()
+    })
+}
+
+/// This process's number in the group, from 0; 0 if `shouter` is NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shouter_rank(shouter: *const Shouter) -> u32 {
+    // SAFETY: NULL or live, as the module demands of its callers.
+    guard_value(0, || unsafe { group(shouter) }.map_or(0, Group::rank))
+}
+
+/// How many ranks the group has; 0 if `shouter` is NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shouter_size(shouter: *const Shouter) -> u32 {
+    // SAFETY: NULL or live, as the module demands of its callers.
+    guard_value(0, || unsafe { group(shouter) }.map_or(0, Group::size))
+}
+
+/// This process's number among the ranks of its host, from 0; 0 if `shouter` is NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shouter_local_rank(shouter: *const Shouter) -> u32 {
+    // SAFETY: NULL or live, as the module demands of its callers.
+    guard_value(0, || unsafe { group(shouter) }.map_or(0, Group::local_rank))
+}
+
+/// How many ranks this host has; 0 if `shouter` is NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shouter_local_size(shouter: *const Shouter) -> u32 {
+    // SAFETY: NULL or live, as the module demands of its callers.
+    guard_value(0, || unsafe { group(shouter) }.map_or(0, Group::local_size))
+}
+
+/// This host's number in the group, from 0; 0 if `shouter` is NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shouter_node(shouter: *const Shouter) -> u32 {
+    // SAFETY: NULL or live, as the module demands of its callers.
+    guard_value(0, || unsafe { group(shouter) }.map_or(0, Group::node))
+}
+
+/// How many hosts the group has; 0 if `shouter` is NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shouter_nodes(shouter: *const Shouter) -> u32 {
+    // SAFETY: NULL or live, as the module demands of its callers.
+    guard_value(0, || unsafe { group(shouter) }.map_or(0, Group::nodes))
+}
+
+/// Copies what this process has done so far to `*out`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shouter_stats(shouter: *const Shouter, out: *mut Stats) -> Status {
+    guard(|| {
+        if out.is_null() {
+            return Err(null("out"));
+        }
+        // SAFETY: NULL or live, as the module demands of its callers.
+        let stats = unsafe { group(shouter) }?.stats();
+        // SAFETY: not NULL; the caller promises room for a shouter_stats_t.
+        unsafe { out.write(stats.into()) };
+        Ok(())
+    })
+}
+
+/// Writes what this rank did as a trace to the file `path`; https://ui.perfetto.dev opens it. Needs SHOUTER_TIMELINE to be set,
+/// from shouter_init on: nothing is recorded otherwise.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shouter_timeline(shouter: *const Shouter, path: *const c_char) -> Status {
+    guard(|| {
+        // SAFETY: NULL or live, as the module demands of its callers; the caller promises a string.
+        let (group, path) = unsafe { (group(shouter)?, text(path, "path")?) };
+        group.write_timeline(path.as_ref())
+    })
+}
+
+/// This library's version, such as "0.1.0". The text is static.
+#[unsafe(no_mangle)]
+pub extern "C" fn shouter_version() -> *const c_char {
+    concat!(env!("CARGO_PKG_VERSION"), "\0").as_ptr().cast()
+}

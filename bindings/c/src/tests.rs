@@ -1,0 +1,266 @@
+use std::ffi::{CStr, CString};
+use std::path::{Path, PathBuf};
+use std::ptr;
+
+use shouter::{DType, Error, ReduceOp};
+
+use crate::collective::*;
+use crate::error::*;
+use crate::handle::*;
+use crate::types::{self, *};
+
+fn last() -> String {
+    // SAFETY: shouter_last_error returns a string that lives until the next call on this thread.
+    unsafe { CStr::from_ptr(shouter_last_error()) }.to_str().unwrap().to_owned()
+}
+
+/// The committed header is what cbindgen makes of this source. WRITE_SHOUTER_HEADER=1 writes it.
+#[test]
+fn header_is_fresh() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let config = cbindgen::Config::from_root_or_default(root);
+    let bindings = cbindgen::Builder::new().with_crate(root).with_config(config).generate().unwrap();
+    let mut made = Vec::new();
+    bindings.write(&mut made);
+    let path = root.join("include/shouter.h");
+    if std::env::var_os("WRITE_SHOUTER_HEADER").is_some() {
+        std::fs::write(&path, &made).unwrap();
+    }
+    let committed = std::fs::read_to_string(&path).unwrap_or_default();
+    assert!(
+        committed.as_bytes() == made,
+        "{} is stale: run WRITE_SHOUTER_HEADER=1 cargo test -p shouter-c",
+        path.display()
+    );
+}
+
+/// The numbers of the header are the protocol's.
+#[test]
+fn numbers_are_those_of_the_protocol() {
+    let dtypes = [
+        SHOUTER_F16,
+        SHOUTER_BF16,
+        SHOUTER_F32,
+        SHOUTER_F64,
+        SHOUTER_I8,
+        SHOUTER_I16,
+        SHOUTER_I32,
+        SHOUTER_I64,
+        SHOUTER_U8,
+        SHOUTER_U16,
+        SHOUTER_U32,
+        SHOUTER_U64,
+    ];
+    let named: Vec<_> = dtypes.iter().map(|&n| types::dtype(n).unwrap()).collect();
+    assert_eq!(named, DType::ALL);
+    let ops = [SHOUTER_SUM, SHOUTER_MIN, SHOUTER_MAX, SHOUTER_PROD, SHOUTER_AVG];
+    let named: Vec<_> = ops.iter().map(|&n| types::op(n).unwrap()).collect();
+    assert_eq!(named, ReduceOp::ALL);
+    for unknown in [-1, 12, 256, i32::MAX, i32::MIN] {
+        assert_eq!(types::dtype(unknown).unwrap_err().code(), SHOUTER_ERROR_ARGUMENT);
+        assert_eq!(types::op(unknown).unwrap_err().code(), SHOUTER_ERROR_ARGUMENT);
+    }
+}
+
+/// The statuses of the header are the errors' codes, and each has a name.
+#[test]
+fn statuses_are_the_errors_codes() {
+    let text = String::new;
+    let errors = [
+        (Error::Config(text()), SHOUTER_ERROR_CONFIG),
+        (Error::Join(text()), SHOUTER_ERROR_JOIN),
+        (Error::Device(text()), SHOUTER_ERROR_DEVICE),
+        (Error::Argument(text()), SHOUTER_ERROR_ARGUMENT),
+        (Error::Mismatch(text()), SHOUTER_ERROR_MISMATCH),
+        (Error::PeerFailed(text()), SHOUTER_ERROR_PEER_FAILED),
+        (Error::Deadline(text()), SHOUTER_ERROR_DEADLINE),
+        (Error::Closed(text()), SHOUTER_ERROR_CLOSED),
+        (Error::Internal(text()), SHOUTER_ERROR_INTERNAL),
+    ];
+    let mut names = std::collections::BTreeSet::from([c"ok", c"unknown"]);
+    for (error, status) in errors {
+        assert_eq!(error.code(), status, "{error:?}");
+        // SAFETY: shouter_error_name returns a static string.
+        assert!(names.insert(unsafe { CStr::from_ptr(shouter_error_name(status)) }), "{error:?}");
+    }
+    for unknown in [-1, 10, i32::MAX] {
+        // SAFETY: as above.
+        assert_eq!(unsafe { CStr::from_ptr(shouter_error_name(unknown)) }, c"unknown");
+    }
+}
+
+#[test]
+fn a_panic_becomes_an_internal_error() {
+    let status = guard(|| panic!("on purpose, number {}", 7));
+    assert_eq!(status, SHOUTER_ERROR_INTERNAL);
+    assert!(last().contains("on purpose, number 7"), "{}", last());
+    assert_eq!(guard_value(5, || panic!("on purpose")), 5);
+}
+
+/// A message with a zero byte in it is kept without it, and each thread has its own.
+#[test]
+fn the_last_error_is_the_threads_own() {
+    assert_eq!(guard(|| Err(Error::Argument("before\0after".into()))), SHOUTER_ERROR_ARGUMENT);
+    assert!(last().ends_with("beforeafter"), "{}", last());
+    std::thread::spawn(|| assert_eq!(last(), "")).join().unwrap();
+    assert_eq!(guard(|| Ok(())), SHOUTER_OK);
+    assert!(last().ends_with("beforeafter"), "a success keeps the last error");
+}
+
+/// Every function takes NULL for every pointer and says so; none crashes.
+#[test]
+fn null_is_refused_everywhere() {
+    let none = ptr::null_mut::<Shouter>();
+    let mut pending = 0;
+    // SAFETY: NULL is allowed everywhere; the other pointers are valid.
+    unsafe {
+        let refused = [
+            shouter_init(ptr::null(), ptr::null_mut()),
+            shouter_init_list(ptr::null(), ptr::null(), 1, 1, ptr::null_mut()),
+            shouter_allreduce(none, ptr::null_mut(), 1, SHOUTER_F32, SHOUTER_SUM),
+            shouter_register(none, ptr::null(), 1, ptr::null_mut()),
+            shouter_push(none, 0, ptr::null_mut(), &mut pending),
+            shouter_wait(none, 0, SHOUTER_DEFAULT_TIMEOUT),
+            shouter_barrier(none),
+            shouter_set_step(none, 0),
+            shouter_stats(none, &mut Stats::default()),
+            shouter_timeline(none, c"x".as_ptr()),
+        ];
+        for (i, status) in refused.into_iter().enumerate() {
+            assert_eq!(status, SHOUTER_ERROR_ARGUMENT, "call {i}");
+        }
+        assert!(last().contains("NULL"), "{}", last());
+        assert_eq!(shouter_finalize(none), SHOUTER_OK);
+        let shape = [
+            shouter_rank(none),
+            shouter_size(none),
+            shouter_local_rank(none),
+            shouter_local_size(none),
+            shouter_node(none),
+            shouter_nodes(none),
+        ];
+        assert_eq!(shape, [0; 6]);
+    }
+}
+
+/// A group of one, from a configuration file in a folder of its own.
+fn solo(name: &str) -> (*mut Shouter, PathBuf) {
+    let folder = std::env::temp_dir().join(format!("shouter-c-{name}-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let file = folder.join("shouter.toml");
+    let timeline = folder.join("timeline.json");
+    std::fs::write(&file, format!("rank = 0\nsize = 1\ntimeline = {:?}\n", timeline.to_str().unwrap()))
+        .unwrap();
+    let path = CString::new(file.to_str().unwrap()).unwrap();
+    let mut shouter = ptr::null_mut();
+    // SAFETY: a string, and room for a pointer.
+    assert_eq!(unsafe { shouter_init(path.as_ptr(), &mut shouter) }, SHOUTER_OK, "{}", last());
+    assert!(!shouter.is_null());
+    (shouter, folder)
+}
+
+/// Everything a trainer calls, on a group of one.
+#[test]
+fn a_group_of_one_trains() {
+    let (shouter, folder) = solo("trains");
+    let mut data = [1.5f32, -2.0, 4.0];
+    let table = [
+        Tensor { name: c"first".as_ptr(), count: 3, dtype: SHOUTER_F32, op: SHOUTER_SUM },
+        Tensor { name: c"second".as_ptr(), count: 3, dtype: SHOUTER_F32, op: SHOUTER_AVG },
+    ];
+    let mut ids = [u32::MAX; 2];
+    let mut pending = [0; 2];
+    let mut stats = Stats::default();
+    // SAFETY: a live group; every buffer has the registered length and is left alone until the wait.
+    unsafe {
+        assert_eq!((shouter_rank(shouter), shouter_size(shouter), shouter_nodes(shouter)), (0, 1, 1));
+        assert_eq!(shouter_set_step(shouter, 7), SHOUTER_OK);
+        assert_eq!(
+            shouter_allreduce(shouter, data.as_mut_ptr().cast(), 3, SHOUTER_F32, SHOUTER_SUM),
+            SHOUTER_OK
+        );
+        assert_eq!(shouter_register(shouter, table.as_ptr(), 2, ids.as_mut_ptr()), SHOUTER_OK, "{}", last());
+        assert_ne!(ids[0], ids[1]);
+        let mut other = data;
+        assert_eq!(shouter_push(shouter, ids[1], other.as_mut_ptr().cast(), &mut pending[1]), SHOUTER_OK);
+        assert_eq!(shouter_push(shouter, ids[0], data.as_mut_ptr().cast(), &mut pending[0]), SHOUTER_OK);
+        assert_eq!(shouter_wait(shouter, pending[0], SHOUTER_DEFAULT_TIMEOUT), SHOUTER_OK, "{}", last());
+        assert_eq!(shouter_wait(shouter, pending[1], i64::MAX), SHOUTER_OK, "{}", last());
+        assert_eq!((data, other), ([1.5, -2.0, 4.0], [1.5, -2.0, 4.0]));
+        assert_eq!(shouter_barrier(shouter), SHOUTER_OK);
+        assert_eq!(shouter_stats(shouter, &mut stats), SHOUTER_OK);
+        assert_eq!((stats.operations, stats.bytes_reduced), (3, 36));
+        let trace = folder.join("trace.json");
+        let path = CString::new(trace.to_str().unwrap()).unwrap();
+        assert_eq!(shouter_timeline(shouter, path.as_ptr()), SHOUTER_OK, "{}", last());
+        assert!(std::fs::read_to_string(trace).unwrap().contains("traceEvents"));
+        assert_eq!(shouter_finalize(shouter), SHOUTER_OK);
+    }
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+/// What a caller can get wrong on a live group is an error with a message, and the group lives on.
+#[test]
+fn wrong_arguments_are_refused() {
+    let (shouter, folder) = solo("refuses");
+    let mut data = [0f64; 2];
+    let at = data.as_mut_ptr().cast::<std::ffi::c_void>();
+    let bad_name = [0xffu8, 0];
+    let tensor = |name, dtype, op| Tensor { name, count: 1, dtype, op };
+    let mut ids = [0];
+    let mut pending = 0;
+    // SAFETY: a live group; the pointers are valid or refused before use.
+    unsafe {
+        let mut register = |tensor: Tensor| shouter_register(shouter, &tensor, 1, ids.as_mut_ptr());
+        let refused = [
+            ("NULL", shouter_allreduce(shouter, ptr::null_mut(), 1, SHOUTER_F64, SHOUTER_SUM)),
+            ("aligned", shouter_allreduce(shouter, at.byte_add(1), 1, SHOUTER_F64, SHOUTER_SUM)),
+            ("fit", shouter_allreduce(shouter, at, usize::MAX, SHOUTER_F64, SHOUTER_SUM)),
+            ("element type", shouter_allreduce(shouter, at, 2, 99, SHOUTER_SUM)),
+            ("reduction", shouter_allreduce(shouter, at, 2, SHOUTER_F64, 99)),
+            ("NULL", register(tensor(ptr::null(), SHOUTER_F64, SHOUTER_SUM))),
+            ("UTF-8", register(tensor(bad_name.as_ptr().cast(), SHOUTER_F64, SHOUTER_SUM))),
+            ("element type", register(tensor(c"x".as_ptr(), -1, SHOUTER_SUM))),
+            ("n is 0", shouter_register(shouter, ptr::null(), 0, ids.as_mut_ptr())),
+            ("tensor", shouter_push(shouter, 12345, at, &mut pending)),
+            ("timeout_ms", shouter_wait(shouter, 0, -2)),
+            ("/", shouter_timeline(shouter, c"/nonexistent/folder/x".as_ptr())),
+        ];
+        // Each message was overwritten by the next; the statuses are what is left.
+        for (what, status) in refused {
+            assert_eq!(status, SHOUTER_ERROR_ARGUMENT, "{what}");
+        }
+        assert_eq!(
+            shouter_allreduce(shouter, at.byte_add(1), 1, SHOUTER_F64, SHOUTER_SUM),
+            SHOUTER_ERROR_ARGUMENT
+        );
+        assert!(last().contains("aligned"), "{}", last());
+        assert_ne!(shouter_wait(shouter, u64::MAX, 0), SHOUTER_OK, "a handle that was never given");
+        assert_eq!(shouter_allreduce(shouter, at, 2, SHOUTER_F64, SHOUTER_SUM), SHOUTER_OK, "{}", last());
+        assert_eq!(shouter_finalize(shouter), SHOUTER_OK);
+    }
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+/// A configuration that cannot be used is refused with its file named, and no group is handed out.
+#[test]
+fn a_bad_configuration_is_refused() {
+    let mut shouter = ptr::null_mut();
+    let lists = |address: &CStr, out: *mut *mut Shouter| {
+        // SAFETY: one string, one port, room for a pointer.
+        unsafe { shouter_init_list(&address.as_ptr(), &4000, 1, 10, out) }
+    };
+    // SAFETY: a string, and room for a pointer.
+    let status = unsafe { shouter_init(c"/nonexistent/shouter.toml".as_ptr(), &mut shouter) };
+    assert_eq!(status, SHOUTER_ERROR_CONFIG);
+    assert!(last().contains("/nonexistent/shouter.toml"), "{}", last());
+    assert_eq!(lists(c"not an address", &mut shouter), SHOUTER_ERROR_ARGUMENT);
+    assert!(last().contains("not an address"), "{}", last());
+    assert!(shouter.is_null());
+}
+
+#[test]
+fn the_version_is_the_packages() {
+    // SAFETY: shouter_version returns a static string.
+    assert_eq!(unsafe { CStr::from_ptr(shouter_version()) }.to_str().unwrap(), env!("CARGO_PKG_VERSION"));
+}

@@ -1,0 +1,128 @@
+//! The types that cross the boundary, and the numbers that stand for Rust's enums.
+//!
+//! Enums are passed as integers: a C caller may pass any number, and a Rust enum of an unknown value would be undefined
+//! behaviour before the first check could run.
+
+use std::ffi::c_char;
+
+use shouter::{DType, ReduceOp};
+
+/// The type of a tensor's elements: one of SHOUTER_F16 to SHOUTER_U64.
+pub type Dtype = i32;
+
+/// IEEE 754 binary16; sums are accumulated in float32.
+pub const SHOUTER_F16: i32 = 0;
+/// bfloat16, the upper half of a float32; sums are accumulated in float32.
+pub const SHOUTER_BF16: i32 = 1;
+/// IEEE 754 binary32.
+pub const SHOUTER_F32: i32 = 2;
+/// IEEE 754 binary64.
+pub const SHOUTER_F64: i32 = 3;
+/// Signed, 8 bits.
+pub const SHOUTER_I8: i32 = 4;
+/// Signed, 16 bits.
+pub const SHOUTER_I16: i32 = 5;
+/// Signed, 32 bits.
+pub const SHOUTER_I32: i32 = 6;
+/// Signed, 64 bits.
+pub const SHOUTER_I64: i32 = 7;
+/// Unsigned, 8 bits.
+pub const SHOUTER_U8: i32 = 8;
+/// Unsigned, 16 bits.
+pub const SHOUTER_U16: i32 = 9;
+/// Unsigned, 32 bits.
+pub const SHOUTER_U32: i32 = 10;
+/// Unsigned, 64 bits.
+pub const SHOUTER_U64: i32 = 11;
+
+/// How the ranks' elements become one: one of SHOUTER_SUM to SHOUTER_AVG.
+pub type Op = i32;
+
+/// The sum; integers wrap.
+pub const SHOUTER_SUM: i32 = 0;
+/// The least.
+pub const SHOUTER_MIN: i32 = 1;
+/// The greatest.
+pub const SHOUTER_MAX: i32 = 2;
+/// The product; integers wrap.
+pub const SHOUTER_PROD: i32 = 3;
+/// The mean: the sum divided by the number of ranks.
+pub const SHOUTER_AVG: i32 = 4;
+
+/// A timeout in milliseconds that stands for the group's own deadline: 30 minutes, unless SHOUTER_DEADLINE says otherwise.
+pub const SHOUTER_DEFAULT_TIMEOUT: i64 = -1;
+
+/// An operation under way, from shouter_push to shouter_wait. The value has no meaning of its own.
+pub type Pending = u64;
+
+/// A tensor that every rank will reduce in each step: an entry of the tensor table.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Tensor {
+    /// For people and for agreement: every rank registers the same names in the same order. UTF-8, copied.
+    pub name: *const c_char,
+    /// Elements, the same on every rank.
+    pub count: usize,
+    /// SHOUTER_F32 and its like, the same on every rank.
+    pub dtype: Dtype,
+    /// SHOUTER_SUM and its like, the same on every rank.
+    pub op: Op,
+}
+
+/// What this process has done since shouter_init.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Collectives completed.
+    pub operations: u64,
+    /// Bytes of this rank's tensors that were reduced.
+    pub bytes_reduced: u64,
+    /// Nanoseconds from push to completion, summed over the operations; operations that overlap each count.
+    pub time_in_allreduce_ns: u64,
+    /// Frames that left this host's port; counted by the rank that owns it (a host's first), as are all that follow.
+    pub frames_sent: u64,
+    /// Frames that came in at this host's port.
+    pub frames_received: u64,
+    /// Bytes that left this host's port, Ethernet headers included.
+    pub bytes_sent: u64,
+    /// Bytes that came in at this host's port, Ethernet headers included.
+    pub bytes_received: u64,
+    /// Datagrams sent again because their acknowledgement did not come.
+    pub resent: u64,
+    /// Datagrams dropped because their checksum was wrong; their senders sent them again.
+    pub crc_dropped: u64,
+}
+
+/// The element type that a number from C stands for.
+pub(crate) fn dtype(number: Dtype) -> Result<DType, shouter::Error> {
+    let known = u8::try_from(number).ok().and_then(|n| DType::try_from(n).ok());
+    known.ok_or_else(|| {
+        shouter::Error::Argument(format!(
+            "{number} is no element type; use SHOUTER_F32 or another of shouter.h"
+        ))
+    })
+}
+
+/// The reduction that a number from C stands for.
+pub(crate) fn op(number: Op) -> Result<ReduceOp, shouter::Error> {
+    let known = u8::try_from(number).ok().and_then(|n| ReduceOp::try_from(n).ok());
+    known.ok_or_else(|| {
+        shouter::Error::Argument(format!("{number} is no reduction; use SHOUTER_SUM or another of shouter.h"))
+    })
+}
+
+impl From<shouter::Stats> for Stats {
+    fn from(stats: shouter::Stats) -> Self {
+        Self {
+            operations: stats.ops,
+            bytes_reduced: stats.bytes_reduced,
+            time_in_allreduce_ns: stats.time_in_allreduce_ns,
+            frames_sent: stats.frames_sent,
+            frames_received: stats.frames_received,
+            bytes_sent: stats.bytes_sent,
+            bytes_received: stats.bytes_received,
+            resent: stats.resent,
+            crc_dropped: stats.crc_dropped,
+        }
+    }
+}
