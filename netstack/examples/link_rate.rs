@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! cargo run --release -p shouter-netstack --example link_rate -- [--server vhost] [--client virtio] [--seconds 1]
-//!     [--rounds 5] [--memory-mb 256] [--ring 256] [--payload auto|copy] [--hot] [--hugepages]
+//!     [--rounds 5] [--memory-mb 256] [--ring 0] [--mtu 9000] [--payload auto|copy] [--hot] [--hugepages]
 //! ```
 //!
 //! The payload comes from a region of 64 MiB that is walked through (cold), or from one place (`--hot`). The receiver
@@ -14,6 +14,8 @@ use core::ptr::NonNull;
 use std::collections::HashMap;
 use std::io::Read;
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant as Clock};
 
 use shouter_netstack::device::dpdk::{DpdkDevice, Eal, EalConfig, Payload, Port, PortConfig, PortError};
@@ -45,6 +47,34 @@ fn options() -> HashMap<String, String> {
     options
 }
 
+/// Median time in nanoseconds for a cache line to change hands between two cores and back: what no link can beat.
+fn line_there_and_back() -> f64 {
+    let (there, back) = (Arc::new(Line::default()), Arc::new(Line::default()));
+    let echo = {
+        let (there, back) = (there.clone(), back.clone());
+        std::thread::spawn(move || {
+            for trip in 1..=TRIPS {
+                while there.0.load(Ordering::Acquire) != trip {}
+                back.0.store(trip, Ordering::Release);
+            }
+        })
+    };
+    let times = (1..=TRIPS).map(|trip| {
+        let before = Clock::now();
+        there.0.store(trip, Ordering::Release);
+        while back.0.load(Ordering::Acquire) != trip {}
+        before.elapsed().as_nanos() as f64
+    });
+    let median = median(times.collect());
+    let _ = echo.join();
+    median
+}
+
+/// A word that has a cache line (and the one that is fetched with it) to itself.
+#[derive(Default)]
+#[repr(align(128))]
+struct Line(AtomicUsize);
+
 fn main() -> Result<(), Failure> {
     let options = options();
     if options.contains_key("role") {
@@ -56,7 +86,8 @@ fn main() -> Result<(), Failure> {
         "{:<10} {:>6} {:>10} {:>10} {:>16} {:>10}",
         "direction", "MTU", "Mframes/s", "Gb/s", "quiet Mframes/s", "Gb/s"
     );
-    for mtu in [1500, 9000] {
+    let mtus = options.get("mtu").map_or(Ok(vec![1500, 9000]), |v| v.parse().map(|mtu| vec![mtu]))?;
+    for mtu in mtus {
         for (label, modes) in [("to server", ["receive", "send"]), ("to client", ["send", "receive"])] {
             let rates = repeat(rounds, &options, mtu, modes)?;
             line(label, mtu, &rates, 0);
@@ -65,6 +96,7 @@ fn main() -> Result<(), Failure> {
         line("duplex in", mtu, &rates, 0);
         line("duplex out", mtu, &rates, 2);
     }
+    println!("cache line there and back: p50 {:.2} us", line_there_and_back() / 1e3);
     for bytes in [64, 1500] {
         let rates = repeat(rounds, &options, bytes, ["echo", "ping"])?;
         let p50 = median(rates.iter().filter_map(|r| r.first().copied()).collect());
@@ -151,7 +183,7 @@ fn part(options: &HashMap<String, String>) -> Result<(), Failure> {
     let size = number("size", 1500)?;
     let mut config = PortConfig::new(text("spec").parse()?);
     config.mtu = size.max(1500) as u16;
-    config.ring_size = number("ring", 256)? as u16;
+    config.ring_size = number("ring", 0)? as u16;
     config.payload = if text("payload") == "copy" { Payload::Copy } else { Payload::Auto };
     let started = Clock::now();
     let port = loop {

@@ -1,10 +1,13 @@
 /* See shim.h. */
 #define _GNU_SOURCE
+#include <errno.h>
 #include <pthread.h>
+#include <semaphore.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include <rte_alarm.h>
 #include <rte_vhost.h>
 
 #include "shim.h"
@@ -110,5 +113,36 @@ int shouter_dpdk_vhost_wake(const char *path)
 	if (status == 0)
 		status = rte_vhost_driver_start(path);
 	rte_vhost_driver_unregister(path);
+	return status;
+}
+
+struct closing {
+	uint16_t port;
+	sem_t done;
+};
+
+static void close_now(void *argument)
+{
+	struct closing *closing = argument;
+
+	rte_eth_dev_stop(closing->port);
+	rte_eth_dev_close(closing->port);
+	sem_post(&closing->done);
+}
+
+int shouter_dpdk_close_on_interrupt_thread(uint16_t port)
+{
+	struct closing closing = { .port = port };
+	int status = sem_init(&closing.done, 0, 0);
+
+	if (status != 0)
+		return -errno;
+	/* Alarms are served by the interrupt thread. */
+	status = rte_eal_alarm_set(1, close_now, &closing);
+	if (status == 0) {
+		while (sem_wait(&closing.done) != 0 && errno == EINTR)
+			;
+	}
+	sem_destroy(&closing.done);
 	return status;
 }

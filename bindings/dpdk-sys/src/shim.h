@@ -42,4 +42,8 @@ size_t shouter_dpdk_log_types(char *out, size_t capacity);
  * to serve does not (DPDK 22.11, lib/vhost/socket.c and fd_man.c), so that its first client waits. 0, or negative. */
 int shouter_dpdk_vhost_wake(const char *path);
 
+/* Stops and closes a port on DPDK's interrupt thread, and waits for it. For drivers (memif) whose interrupt handler
+ * frees what closing frees as well, when the peer hangs up at that moment. 0, or negative. */
+int shouter_dpdk_close_on_interrupt_thread(uint16_t port);
+
 #endif

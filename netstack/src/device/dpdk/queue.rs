@@ -7,9 +7,9 @@ use super::sys::{BURST, Queue};
 use crate::device::{Capabilities, Device, DeviceCounters, TxBatch};
 use crate::time::Instant;
 
-/// Payload of this many bytes and more is chained where the driver allows it; shorter payload is copied, since a
-/// second buffer costs more than the copy.
-const CHAIN_FROM: usize = 512;
+/// Payload of this many bytes and more is chained where the driver allows it, shorter payload is copied: about where
+/// the two cost the same (see [`Payload`](super::Payload)).
+const CHAIN_FROM: usize = 2560;
 
 /// One queue pair of a [`Port`](super::Port), driven by one thread at a time.
 ///
@@ -88,10 +88,10 @@ impl Device for DpdkDevice {
         let mut total = 0;
         while total < budget {
             let want = (budget - total).min(BURST);
-            let (frames, bytes) = self.queue.receive(want, sink);
+            let (frames, bytes, more) = self.queue.receive(want, sink);
             total += frames;
             self.counters.rx_bytes += bytes as u64;
-            if frames < want {
+            if !more {
                 break;
             }
         }

@@ -104,7 +104,13 @@ impl Attached {
         }
         // SAFETY: the port is configured and its queues are set up.
         Errno::check(unsafe { dpdk_sys::rte_eth_dev_start(port) }).map_err(at("starting it"))?;
-        Ok(StartedPort { attached: Some(attached), pool, queues: setup.queues, taken: AtomicU64::new(0) })
+        Ok(StartedPort {
+            attached: Some(attached),
+            pool,
+            queues: setup.queues,
+            taken: AtomicU64::new(0),
+            close_on_interrupt_thread: setup.close_on_interrupt_thread,
+        })
     }
 
     fn detach(&self) {
@@ -136,6 +142,8 @@ pub(in super::super) struct Setup {
     pub(in super::super) tx_offloads: u64,
     /// The MAC address to take.
     pub(in super::super) mac: Option<[u8; 6]>,
+    /// The driver's interrupt handler takes the port apart by itself when the peer hangs up.
+    pub(in super::super) close_on_interrupt_thread: bool,
     /// A driver that cannot set its MAC address is no error.
     pub(in super::super) mac_in_software: bool,
 }
@@ -192,6 +200,7 @@ pub(in super::super) struct StartedPort {
     queues: u16,
     /// A bit per queue that was handed out.
     taken: AtomicU64,
+    close_on_interrupt_thread: bool,
 }
 
 impl StartedPort {
@@ -253,6 +262,11 @@ impl Drop for StartedPort {
         if let Some(attached) = self.attached.take() {
             // SAFETY: the port is started, and no queue refers to it any more (each holds a reference to self).
             unsafe {
+                if self.close_on_interrupt_thread
+                    && dpdk_sys::shouter_dpdk_close_on_interrupt_thread(attached.port) == 0
+                {
+                    return;
+                }
                 dpdk_sys::rte_eth_dev_stop(attached.port);
                 dpdk_sys::rte_eth_dev_close(attached.port);
             }

@@ -69,6 +69,8 @@ pub(in super::super) struct Queue {
     staged: [*mut rte_mbuf; 2 * BURST],
     staged_from: usize,
     staged_to: usize,
+    /// Frames that wait to be handed over.
+    received: Received,
     /// What chained payload shares; its count is 1 between bursts.
     shared: Box<rte_mbuf_ext_shared_info>,
     /// Where a frame of several segments is put together.
@@ -99,6 +101,7 @@ impl Queue {
             staged: [ptr::null_mut(); 2 * BURST],
             staged_from: 0,
             staged_to: 0,
+            received: Received::NONE,
             shared,
             scratch: vec![0; usize::from(u16::MAX)].into_boxed_slice(),
             oversized: 0,
@@ -244,27 +247,33 @@ impl Queue {
         if sent == filled { count } else { taken(&frames[..count], sent, room) }
     }
 
-    /// Receives up to `budget` frames and hands each to `sink`; returns frames and bytes.
+    /// Hands up to `budget` received frames to `sink`; returns frames, bytes, and whether there may be more.
+    ///
+    /// The driver is always asked for a full burst (vectorised ones give nothing to less than 4 or 8); what exceeds
+    /// the budget waits for the next call.
     #[inline]
     pub(in super::super) fn receive(
         &mut self,
         budget: usize,
         sink: &mut impl FnMut(&[u8]),
-    ) -> (usize, usize) {
-        let mut burst = Received { mbufs: [ptr::null_mut(); BURST], count: 0 };
-        let want = budget.min(BURST) as u16;
-        // SAFETY: room for `want` pointers; the buffers that come back are ours.
-        let count =
-            unsafe { dpdk_sys::rte_eth_rx_burst(self.number, self.index, burst.mbufs.as_mut_ptr(), want) };
-        burst.count = usize::from(count);
+    ) -> (usize, usize, bool) {
+        let received = &mut self.received;
+        if received.from == received.to {
+            // SAFETY: room for as many pointers; the buffers that come back are ours.
+            let count = unsafe {
+                dpdk_sys::rte_eth_rx_burst(self.number, self.index, received.mbufs.as_mut_ptr(), BURST as u16)
+            };
+            (received.from, received.to) = (0, usize::from(count));
+        }
+        let full = received.to == BURST;
+        let handed = received.take(budget);
         let mut bytes = 0;
-        for index in 0..burst.count {
-            if index + 1 < burst.count {
-                // SAFETY: a received buffer; prefetching is no access.
-                unsafe { prefetch(data_of(burst.mbufs[index + 1])) };
+        for (index, &mbuf) in handed.mbufs.iter().enumerate() {
+            if let Some(&next) = handed.mbufs.get(index + 1) {
+                // SAFETY: a received buffer.
+                prefetch(unsafe { data_of(next) });
             }
-            let mbuf = burst.mbufs[index];
-            // SAFETY: a received buffer that is ours until `burst` is dropped; its `data_len` bytes are filled.
+            // SAFETY: a received buffer that is ours until `handed` is dropped; its `data_len` bytes are filled.
             unsafe {
                 bytes += (*mbuf).pkt_len as usize;
                 if (*mbuf).nb_segs == 1 {
@@ -276,7 +285,7 @@ impl Queue {
                 }
             }
         }
-        (burst.count, bytes)
+        (handed.mbufs.len(), bytes, full)
     }
 
     /// Puts `count` fresh buffers at the front of the staging array.
@@ -327,18 +336,44 @@ fn taken(frames: &[Frame], sent: usize, room: usize) -> usize {
     frames.len()
 }
 
-/// A burst that was received; freed when dropped, also when the sink panics.
+/// Frames that were received and are not handed over yet; freed when dropped.
+#[derive(Debug)]
 struct Received {
     mbufs: [*mut rte_mbuf; BURST],
-    count: usize,
+    from: usize,
+    to: usize,
+}
+
+impl Received {
+    const NONE: Self = Self { mbufs: [ptr::null_mut(); BURST], from: 0, to: 0 };
+
+    /// The first `count` of them (all, if there are fewer), for good.
+    #[inline]
+    fn take(&mut self, count: usize) -> Handed<'_> {
+        let end = self.to.min(self.from.saturating_add(count));
+        let mbufs = &mut self.mbufs[self.from..end];
+        self.from = end;
+        Handed { mbufs }
+    }
 }
 
 impl Drop for Received {
+    fn drop(&mut self) {
+        drop(self.take(BURST));
+    }
+}
+
+/// Frames that are being handed over; freed when dropped, also when the sink panics.
+struct Handed<'a> {
+    mbufs: &'a mut [*mut rte_mbuf],
+}
+
+impl Drop for Handed<'_> {
     #[inline]
     fn drop(&mut self) {
-        if self.count > 0 {
-            // SAFETY: buffers that we own.
-            unsafe { dpdk_sys::rte_pktmbuf_free_bulk(self.mbufs.as_mut_ptr(), self.count as c_uint) };
+        if !self.mbufs.is_empty() {
+            // SAFETY: received buffers that we own, and forget.
+            unsafe { dpdk_sys::rte_pktmbuf_free_bulk(self.mbufs.as_mut_ptr(), self.mbufs.len() as c_uint) };
         }
     }
 }
