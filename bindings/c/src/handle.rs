@@ -18,6 +18,7 @@ use shouter::config::Builder;
 use shouter::{Config, Error, Group};
 
 use crate::error::{Status, guard, guard_value, null};
+use crate::sigpipe::SigpipeBlocked;
 use crate::types::Stats;
 
 /// A rank's membership in a group, and all that serves it: threads, links, memory.
@@ -81,6 +82,7 @@ pub unsafe extern "C" fn shouter_init(config_file: *const c_char, out: *mut *mut
             // SAFETY: not NULL; the caller promises a string.
             from_file(unsafe { text(config_file, "config_file") }?)?
         };
+        let _quiet = SigpipeBlocked::new();
         let group = shouter::init(config)?;
         // SAFETY: not NULL; the caller promises room for a pointer.
         unsafe { hand_out(group, out) };
@@ -121,7 +123,9 @@ pub unsafe extern "C" fn shouter_init_list(
                 ))
             })?);
         }
-        let group = shouter::init(Config::from_lists(&names, ports, channel_num)?)?;
+        let config = Config::from_lists(&names, ports, channel_num)?;
+        let _quiet = SigpipeBlocked::new();
+        let group = shouter::init(config)?;
         // SAFETY: not NULL; the caller promises room for a pointer.
         unsafe { hand_out(group, out) };
         Ok(())
@@ -138,6 +142,7 @@ pub unsafe extern "C" fn shouter_finalize(shouter: *mut Shouter) -> Status {
         if shouter.is_null() {
             return Ok(());
         }
+        let _quiet = SigpipeBlocked::new();
         // SAFETY: not NULL; it came from Box::into_raw in hand_out, and the caller makes this the last use.
         let shouter = unsafe { Box::from_raw(shouter) };
         shouter.group.finalize()

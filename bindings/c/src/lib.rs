@@ -13,6 +13,7 @@
 pub mod collective;
 pub mod error;
 pub mod handle;
+mod sigpipe;
 pub mod types;
 
 #[cfg(test)]

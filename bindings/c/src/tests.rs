@@ -7,6 +7,7 @@ use shouter::{DType, Error, ReduceOp};
 use crate::collective::*;
 use crate::error::*;
 use crate::handle::*;
+use crate::sigpipe::SigpipeBlocked;
 use crate::types::{self, *};
 
 fn last() -> String {
@@ -257,6 +258,31 @@ fn a_bad_configuration_is_refused() {
     assert_eq!(lists(c"not an address", &mut shouter), SHOUTER_ERROR_ARGUMENT);
     assert!(last().contains("not an address"), "{}", last());
     assert!(shouter.is_null());
+}
+
+/// A write to a socket whose other end is gone, with C's handling of SIGPIPE: the process lives on, the mask is as before,
+/// and the signal does not come later either.
+#[test]
+fn a_closed_peer_does_not_end_the_process() {
+    let mut ends = [0; 2];
+    // SAFETY: plain system calls on descriptors of this test; the handler is put back. The default action, should the guard
+    // fail, ends this test's process, which the runner reports.
+    unsafe {
+        let handler = libc::signal(libc::SIGPIPE, libc::SIG_DFL);
+        assert_eq!(libc::socketpair(libc::AF_UNIX, libc::SOCK_STREAM, 0, ends.as_mut_ptr()), 0);
+        libc::close(ends[1]);
+        let mask = |set: *mut libc::sigset_t| libc::pthread_sigmask(libc::SIG_BLOCK, ptr::null(), set);
+        let mut after = std::mem::zeroed();
+        {
+            let _quiet = SigpipeBlocked::new();
+            assert_eq!(libc::write(ends[0], b"x".as_ptr().cast(), 1), -1);
+            assert_eq!(std::io::Error::last_os_error().kind(), std::io::ErrorKind::BrokenPipe);
+        }
+        mask(&mut after);
+        assert_eq!(libc::sigismember(&after, libc::SIGPIPE), 0);
+        libc::close(ends[0]);
+        libc::signal(libc::SIGPIPE, handler);
+    }
 }
 
 #[test]
