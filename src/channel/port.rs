@@ -1,7 +1,6 @@
 //! This host's ports, as the configuration names them: opened, addressed, and put under one stack.
 
 use std::net::Ipv4Addr;
-use std::time::Duration;
 
 use shouter_netstack::device::{Device, Fault, FaultConfig};
 use shouter_netstack::ip::{Prefix, Route};
@@ -82,13 +81,14 @@ fn host_route(peer: Ipv4Addr) -> Option<Route> {
 #[cfg(feature = "dpdk")]
 mod device {
     use std::sync::Mutex;
+    use std::time::Duration;
 
     use shouter_netstack::device::dpdk::{
         DeviceSpec, DpdkDevice, Eal, EalConfig, Port, PortConfig, PortError,
     };
     use shouter_netstack::time::Instant;
 
-    use super::{Config, Duration, Error, mtu_of};
+    use super::{Config, Error, mtu_of};
     use crate::config::Hugepages;
     use crate::runtime::Clock;
 

@@ -1,9 +1,8 @@
 //! Two devices in memory, back to back: what one transmits the other receives.
 
 use core::fmt;
-use std::cell::RefCell;
 use std::collections::VecDeque;
-use std::rc::Rc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::{Capabilities, Device, DeviceCounters, TxBatch};
 use crate::time::Instant;
@@ -21,8 +20,8 @@ struct Ring {
 }
 
 impl Ring {
-    fn new(capacity: usize, frame_len: usize) -> Rc<RefCell<Self>> {
-        Rc::new(RefCell::new(Self {
+    fn new(capacity: usize, frame_len: usize) -> Arc<Mutex<Self>> {
+        Arc::new(Mutex::new(Self {
             waiting: VecDeque::with_capacity(capacity),
             spare: (0..capacity).map(|_| Vec::with_capacity(frame_len)).collect(),
             open: true,
@@ -30,7 +29,12 @@ impl Ring {
     }
 }
 
-/// One end of a pair of in-memory devices.
+/// Locks a ring; its content stays valid whatever panics.
+fn lock(ring: &Mutex<Ring>) -> MutexGuard<'_, Ring> {
+    ring.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// One end of a pair of in-memory devices. The ends may be driven by different threads.
 ///
 /// Frames are copied at transmit, so extents are never held. A full ring takes no more frames (back pressure, not
 /// loss). Frames longer than the MTU allows are dropped and counted, as a switch would.
@@ -50,8 +54,8 @@ impl Ring {
 pub struct Loopback {
     capabilities: Capabilities,
     mac: [u8; 6],
-    outgoing: Rc<RefCell<Ring>>,
-    incoming: Rc<RefCell<Ring>>,
+    outgoing: Arc<Mutex<Ring>>,
+    incoming: Arc<Mutex<Ring>>,
     counters: DeviceCounters,
 }
 
@@ -61,7 +65,7 @@ impl Loopback {
     pub fn pair(mtu: u16, capacity: usize) -> (Self, Self) {
         let frame_len = usize::from(mtu) + LINK_HEADER;
         let (there, back) = (Ring::new(capacity, frame_len), Ring::new(capacity, frame_len));
-        let end = |last, outgoing: &Rc<RefCell<Ring>>, incoming: &Rc<RefCell<Ring>>| Self {
+        let end = |last, outgoing: &Arc<Mutex<Ring>>, incoming: &Arc<Mutex<Ring>>| Self {
             capabilities: Capabilities {
                 kind: "loopback",
                 mtu,
@@ -69,8 +73,8 @@ impl Loopback {
                 tx_ipv4_checksum: false,
             },
             mac: [2, 0, 0, 0, 0, last],
-            outgoing: Rc::clone(outgoing),
-            incoming: Rc::clone(incoming),
+            outgoing: Arc::clone(outgoing),
+            incoming: Arc::clone(incoming),
             counters: DeviceCounters::default(),
         };
         (end(1, &there, &back), end(2, &back, &there))
@@ -96,8 +100,8 @@ impl fmt::Debug for Loopback {
 
 impl Drop for Loopback {
     fn drop(&mut self) {
-        self.outgoing.borrow_mut().open = false;
-        self.incoming.borrow_mut().open = false;
+        lock(&self.outgoing).open = false;
+        lock(&self.incoming).open = false;
     }
 }
 
@@ -111,12 +115,12 @@ impl Device for Loopback {
     }
 
     fn link_up(&mut self) -> bool {
-        self.outgoing.borrow().open
+        lock(&self.outgoing).open
     }
 
     fn transmit(&mut self, _now: Instant, batch: &mut TxBatch) -> usize {
         let longest = usize::from(self.capabilities.mtu) + LINK_HEADER;
-        let mut ring = self.outgoing.borrow_mut();
+        let mut ring = lock(&self.outgoing);
         let mut taken = 0;
         for frame in batch.frames() {
             if frame.len() > longest {
@@ -143,14 +147,15 @@ impl Device for Loopback {
 
     fn receive(&mut self, _now: Instant, budget: usize, sink: &mut impl FnMut(&[u8])) -> usize {
         for count in 0..budget {
-            // The ring is not borrowed while the sink runs, so the sink may use the other end.
-            let Some(buffer) = self.incoming.borrow_mut().waiting.pop_front() else {
+            // The ring is not locked while the sink runs, so the sink may use the other end.
+            let waiting = lock(&self.incoming).waiting.pop_front();
+            let Some(buffer) = waiting else {
                 return count;
             };
             self.counters.rx_frames += 1;
             self.counters.rx_bytes += buffer.len() as u64;
             sink(&buffer);
-            self.incoming.borrow_mut().spare.push(buffer);
+            lock(&self.incoming).spare.push(buffer);
         }
         budget
     }
