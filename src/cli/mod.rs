@@ -9,6 +9,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 mod bench;
+mod info;
 mod run;
 
 /// The exit status of a subcommand, as the shell reads it.
@@ -41,6 +42,8 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Show what is built in, what this host has, and what to do about what is missing
+    Info(info::Args),
     /// Start a job of several ranks on this machine, as one host or as several emulated ones
     Run(run::Args),
     /// Measure this machine, and the peers in the same call
@@ -52,6 +55,7 @@ pub(crate) fn main() -> ExitCode {
     log_to_stderr();
     let cli = Cli::parse();
     let status = match &cli.command {
+        Command::Info(args) => info::main(args),
         Command::Run(args) => run::main(args),
         Command::Bench(args) => bench::main(args),
     };

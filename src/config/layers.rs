@@ -52,6 +52,20 @@ impl Located {
             Raw::Other(text) => text.clone(),
         }
     }
+
+    /// The value as it could be written in TOML, down to the elements of a list.
+    pub(super) fn written(&self) -> String {
+        match &self.raw {
+            Raw::List(items) => {
+                format!("[{}]", items.iter().map(Self::written).collect::<Vec<_>>().join(", "))
+            }
+            Raw::Table(pairs) => {
+                let pairs = pairs.iter().map(|(key, value)| format!("{key} = {}", value.written()));
+                format!("{{ {} }}", pairs.collect::<Vec<_>>().join(", "))
+            }
+            _ => self.shown(),
+        }
+    }
 }
 
 /// A snapshot of environment variables.

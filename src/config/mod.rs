@@ -58,7 +58,7 @@ pub enum Mode {
 /// Whether DPDK uses hugepages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Hugepages {
-    /// When there are enough of them.
+    /// The library chooses; at present it does without them.
     Auto,
     /// Always; it is an error when there are none.
     On,
@@ -96,7 +96,7 @@ pub struct PortConfig {
     pub gateway: Option<Ipv4Addr>,
     /// The hosts that this port leads to; with none given, every host of its network.
     pub peers: Vec<Ipv4Addr>,
-    /// The port's MTU in bytes; `None`: the key `mtu`, else what the driver reports.
+    /// The port's MTU in bytes; `None`: the key `mtu`, else 9000.
     pub mtu: Option<u16>,
 }
 
@@ -217,6 +217,13 @@ impl Builder {
     pub fn set(mut self, key: &str, value: &str) -> Result<Self, ConfigError> {
         self.layers.set(key, layers::parse_text(key, value, &Source::Call), Source::Call)?;
         Ok(self)
+    }
+
+    /// A key's value as it was given, and where; `None` where its default holds. The job's key is not shown.
+    pub fn in_force(&self, key: &str) -> Option<(String, &Source)> {
+        let value = self.layers.get(key)?;
+        let shown = if key == "key" { "hidden".into() } else { value.written() };
+        Some((shown, &value.source))
     }
 
     /// Gives the ranks by explicit lists; see [`Config::from_lists`].

@@ -1,0 +1,144 @@
+//! `shouter info`: what is built in, what this host has, what is configured, and what to do about what is missing.
+//!
+//! It looks and changes nothing: no device is opened, DPDK is not started, no library is loaded.
+
+use std::fmt::Write as _;
+use std::io::{self, Write};
+use std::path::Path;
+
+use serde::Serialize;
+
+use super::Status;
+
+mod built;
+mod host;
+mod settings;
+#[cfg(test)]
+mod tests;
+
+/// Show what is built in and what this host has.
+#[derive(Debug, clap::Args)]
+#[command(
+    long_about = "Shows what is built in, what this host has, which configuration is in force and where each value comes \
+        from. Whatever is not there comes with what to do about it. It opens no device and needs no root.",
+    after_help = "Examples:\n  \
+        shouter info\n  \
+        shouter info --json | jq -r 'select(.state != \"ok\") | .item + \": \" + .remedy'\n  \
+        SHOUTER_CONFIG=shouter.toml shouter info      check a configuration file\n\n\
+        With --json each line is {\"item\", \"state\", \"detail\", \"remedy\"}; the state is `ok`, `missing`, `not built in` or\n\
+        `wrong`, and `remedy` is null where it is `ok`.\n\n\
+        Exit status: 0, also when things are missing."
+)]
+pub(crate) struct Args {
+    /// Print one JSON object a line
+    #[arg(long)]
+    json: bool,
+}
+
+/// How it stands with an item.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub(crate) enum State {
+    /// It is there.
+    #[serde(rename = "ok")]
+    Ok,
+    /// This host lacks it; the remedy says who needs it.
+    #[serde(rename = "missing")]
+    Missing,
+    /// This program cannot use it, whatever the host has.
+    #[serde(rename = "not built in")]
+    NotBuiltIn,
+    /// It is there and cannot be used as it is.
+    #[serde(rename = "wrong")]
+    Wrong,
+}
+
+impl State {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::Missing => "missing",
+            Self::NotBuiltIn => "not built in",
+            Self::Wrong => "wrong",
+        }
+    }
+}
+
+/// One thing that was looked at.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct Item {
+    item: String,
+    state: State,
+    detail: String,
+    remedy: Option<String>,
+}
+
+impl Item {
+    fn ok(item: impl Into<String>, detail: impl Into<String>) -> Self {
+        Self { item: item.into(), state: State::Ok, detail: detail.into(), remedy: None }
+    }
+
+    /// An item that is not all right, and what to do about it.
+    fn not_ok(
+        state: State,
+        item: impl Into<String>,
+        detail: impl Into<String>,
+        remedy: impl Into<String>,
+    ) -> Self {
+        Self { item: item.into(), state, detail: detail.into(), remedy: Some(remedy.into()) }
+    }
+}
+
+/// Prints everything.
+pub(crate) fn main(args: &Args) -> Status {
+    let sections = [
+        ("Built in", built::items()),
+        ("This host", host::items(Path::new("/"))),
+        ("Configuration", settings::items()),
+    ];
+    let text = if args.json { lines(&sections) } else { table(&sections) };
+    match text.and_then(|text| io::stdout().lock().write_all(text.as_bytes())) {
+        // A reader that has seen enough, such as `head`, is no failure.
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            eprintln!("shouter info: {error}");
+            Status::FAILED
+        }
+        _ => Status::OK,
+    }
+}
+
+type Section = (&'static str, Vec<Item>);
+
+/// One JSON object a line.
+fn lines(sections: &[Section]) -> io::Result<String> {
+    let mut text = String::new();
+    for item in sections.iter().flat_map(|(_, items)| items) {
+        text += &serde_json::to_string(item)?;
+        text.push('\n');
+    }
+    Ok(text)
+}
+
+/// For people: a block per section; remedies stand below what they are for.
+fn table(sections: &[Section]) -> io::Result<String> {
+    let items = || sections.iter().flat_map(|(_, items)| items);
+    let width = items().map(|item| item.item.chars().count()).max().unwrap_or(0);
+    let state = items().map(|item| item.state.name().len()).max().unwrap_or(0);
+    let mut text = String::new();
+    for (title, items) in sections {
+        if !text.is_empty() {
+            text.push('\n');
+        }
+        text += title;
+        text.push('\n');
+        for item in items {
+            let Item { item: name, detail, remedy, .. } = item;
+            let line = format!("  {:state$}  {name:width$}  {detail}", item.state.name());
+            writeln!(text, "{}", line.trim_end()).map_err(io::Error::other)?;
+            if let Some(remedy) = remedy {
+                let indent = 2 + state + 2 + width + 2;
+                writeln!(text, "{:indent$}-> {remedy}", "").map_err(io::Error::other)?;
+            }
+        }
+    }
+    Ok(text)
+}

@@ -1,0 +1,83 @@
+//! What this program can do, wherever it runs.
+
+use shouter_reducer::kernel::{Kernels, Level};
+
+use super::{Item, State};
+
+/// Everything that is built in, or is not.
+pub(super) fn items() -> Vec<Item> {
+    let mut items = vec![Item::ok("shouter", format!("{} for {}", env!("CARGO_PKG_VERSION"), target()))];
+    items.extend(dpdk());
+    items.push(Item::not_ok(
+        State::NotBuiltIn,
+        "verbs",
+        "RDMA (RoCEv2, InfiniBand) is not built in yet",
+        "use a port through DPDK (pci:ADDRESS) or an embedded link",
+    ));
+    items.push(Item::not_ok(
+        State::NotBuiltIn,
+        "cuda",
+        "reducing in GPU memory is not built in yet",
+        "copy gradients to host memory before they are pushed, and back after the wait",
+    ));
+    items.push(kernels(Kernels::detect().level()));
+    items
+}
+
+fn target() -> String {
+    format!("{}-{}", std::env::consts::ARCH, std::env::consts::OS)
+}
+
+#[cfg(feature = "dpdk")]
+fn dpdk() -> Vec<Item> {
+    use shouter_netstack::device::dpdk::Eal;
+
+    let description = Eal::describe();
+    let has = |names: &[&str]| names.iter().all(|name| description.drivers.contains(name));
+    let links: Vec<&str> = [("vhost with virtio", has(&["vhost", "virtio"])), ("memif", has(&["memif"]))]
+        .into_iter()
+        .filter_map(|(link, there)| there.then_some(link))
+        .collect();
+    vec![
+        Item::ok("dpdk", format!("{}, linked statically", description.version)),
+        Item::ok("dpdk drivers", description.drivers.join(" ")),
+        if links.is_empty() {
+            Item::not_ok(
+                State::NotBuiltIn,
+                "embedded links",
+                "neither vhost with virtio nor memif is linked",
+                "add the drivers to bindings/dpdk-sys/libraries.txt and build again",
+            )
+        } else {
+            Item::ok(
+                "embedded links",
+                format!("{}; over UNIX sockets, without root or hugepages", links.join(", ")),
+            )
+        },
+    ]
+}
+
+#[cfg(not(feature = "dpdk"))]
+fn dpdk() -> Vec<Item> {
+    vec![Item::not_ok(
+        State::NotBuiltIn,
+        "dpdk",
+        "this build has no DPDK: its ranks can meet on one host only",
+        "install libdpdk-dev and build with the feature `dpdk`, which is on by default",
+    )]
+}
+
+/// The instructions that reductions use on this CPU.
+fn kernels(level: Level) -> Item {
+    match level {
+        Level::Avx512 => Item::ok("reduction kernels", "AVX-512 (F, BW, DQ, VL)"),
+        Level::Avx2 => Item::ok("reduction kernels", "AVX2 with F16C"),
+        Level::Portable if cfg!(target_arch = "x86_64") => Item::not_ok(
+            State::Missing,
+            "reduction kernels",
+            "portable; this CPU offers neither AVX-512 nor AVX2 with F16C",
+            "nothing has to be done; in a virtual machine, pass the host's CPU through",
+        ),
+        Level::Portable => Item::ok("reduction kernels", "portable, as the compiler vectorises them"),
+    }
+}

@@ -1,0 +1,283 @@
+//! What this host has, as files tell it.
+//!
+//! Every path is looked up below a root, so that tests can bring a host of their own.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use shouter::runtime::CoreAllowance;
+
+use super::{Item, State};
+
+/// Class 0x02 of PCI: network controllers; 0x0200 is Ethernet (PCI Code and ID Assignment, section 1.3).
+const PCI_ETHERNET: &str = "0x0200";
+
+/// Locked memory that a NIC's process needs at least, in bytes: DPDK's own by default.
+const MEMLOCK_FOR_NICS: u64 = 512 << 20;
+
+/// Everything that was looked at on the host below `root`.
+pub(super) fn items(root: &Path) -> Vec<Item> {
+    let mut items = vec![cores(&CoreAllowance::detect())];
+    items.extend(hugepages(root));
+    items.push(memlock(root));
+    items.extend(nics(root));
+    items.push(vfio(root));
+    items.push(rdma(root));
+    items.push(cuda(root));
+    items
+}
+
+/// What may be kept busy.
+pub(super) fn cores(allowance: &CoreAllowance) -> Item {
+    let CoreAllowance { cores, quota } = allowance;
+    let limit = match quota {
+        Some(quota) => format!("cgroup quota of {} CPUs", quota.millicores as f64 / 1e3),
+        None => "no cgroup quota".into(),
+    };
+    let detail = format!("{} in the affinity mask ({}); {limit}", cores.len(), ranges(cores));
+    if allowance.whole_cores() == 0 {
+        return Item::not_ok(
+            State::Missing,
+            "cores",
+            detail,
+            "not one whole CPU: raise the quota (cpu.max), or ranks wait for each other's turn",
+        );
+    }
+    Item::ok("cores", detail)
+}
+
+/// Ascending numbers as the kernel lists them: `0-3,8`.
+fn ranges(numbers: &[usize]) -> String {
+    let runs = numbers.chunk_by(|a, b| a + 1 == *b);
+    let run = |run: &[usize]| match run {
+        [first, .., last] => format!("{first}-{last}"),
+        _ => run.iter().map(usize::to_string).collect(),
+    };
+    runs.map(run).collect::<Vec<_>>().join(",")
+}
+
+/// One item per size of page.
+fn hugepages(root: &Path) -> Vec<Item> {
+    const WHO: &str = "NICs and embedded links work without them, with more TLB misses";
+    let mut items = vec![];
+    for path in entries(&root.join("sys/kernel/mm/hugepages")) {
+        let Some(kib) = name_of(&path)
+            .strip_prefix("hugepages-")
+            .and_then(|rest| rest.strip_suffix("kB"))
+            .and_then(|size| size.parse::<u64>().ok())
+        else {
+            continue;
+        };
+        let pages = |file: &str| number(&path.join(file)).unwrap_or(0);
+        let (total, free) = (pages("nr_hugepages"), pages("free_hugepages"));
+        // DPDK is told to use pages of 2 MiB; others are shown where there are any.
+        if kib != 2048 && total == 0 {
+            continue;
+        }
+        let item = format!("hugepages of {}", binary(kib << 10));
+        let detail = format!("{free} free of {total}");
+        items.push(match free {
+            0 if kib == 2048 => Item::not_ok(
+                State::Missing,
+                item,
+                detail,
+                format!(
+                    "{WHO}; to use them, as root: `sysctl vm.nr_hugepages=256`, and set SHOUTER_HUGEPAGES=on"
+                ),
+            ),
+            _ => Item::ok(item, detail),
+        });
+    }
+    if items.is_empty() {
+        items.push(Item::not_ok(
+            State::Missing,
+            "hugepages",
+            "this kernel offers none, or /sys is not mounted",
+            format!("{WHO}; nothing has to be done"),
+        ));
+    }
+    items
+}
+
+/// How much memory the process may lock.
+fn memlock(root: &Path) -> Item {
+    let limits = fs::read_to_string(root.join("proc/self/limits")).unwrap_or_default();
+    let soft = limits
+        .lines()
+        .find_map(|line| line.strip_prefix("Max locked memory"))
+        .and_then(|rest| rest.split_ascii_whitespace().next());
+    match soft {
+        Some("unlimited") => Item::ok("locked memory", "unlimited"),
+        Some(text) => match text.parse::<u64>() {
+            Ok(bytes) if bytes >= MEMLOCK_FOR_NICS => Item::ok("locked memory", binary(bytes)),
+            Ok(bytes) => Item::not_ok(
+                State::Missing,
+                "locked memory",
+                format!("at most {}", binary(bytes)),
+                "only NICs need more: `ulimit -l unlimited`, LimitMEMLOCK=infinity in a systemd unit, or \
+                 `--ulimit memlock=-1` for a container",
+            ),
+            Err(_) => Item::ok("locked memory", text),
+        },
+        None => Item::not_ok(
+            State::Missing,
+            "locked memory",
+            "the limit is not known: /proc is not mounted",
+            "mount /proc; only NICs need locked memory",
+        ),
+    }
+}
+
+/// One item per Ethernet controller on the PCI bus.
+fn nics(root: &Path) -> Vec<Item> {
+    let mut items = vec![];
+    for path in entries(&root.join("sys/bus/pci/devices")) {
+        if !line(&path.join("class")).starts_with(PCI_ETHERNET) {
+            continue;
+        }
+        let address = name_of(&path);
+        let id = |file: &str| line(&path.join(file)).trim_start_matches("0x").to_owned();
+        let driver = fs::read_link(path.join("driver")).map(|link| name_of(&link));
+        let interfaces = interfaces(&path);
+        let mut detail = format!("{}:{}", id("vendor"), id("device"));
+        match &driver {
+            Ok(driver) => detail += &format!(", driver {driver}"),
+            Err(_) => detail += ", no driver",
+        }
+        if !interfaces.is_empty() {
+            detail += &format!(", interface {}", interfaces.join(" "));
+        }
+        let item = format!("nic {address}");
+        items.push(match driver.as_deref() {
+            Ok("vfio-pci") => Item::ok(item, format!("{detail}; name it as device = \"pci:{address}\"")),
+            _ => Item::not_ok(
+                State::Missing,
+                item,
+                format!("{detail}; the kernel has it"),
+                format!(
+                    "to give it to shouter, as root: `dpdk-devbind.py --bind=vfio-pci {address}`; it is then gone for the \
+                     kernel, so never the one that you are logged in over"
+                ),
+            ),
+        });
+    }
+    if items.is_empty() {
+        items.push(Item::not_ok(
+            State::Missing,
+            "nics",
+            "no Ethernet controller on the PCI bus",
+            "on one machine none is needed: `shouter run --hosts` joins emulated hosts; between machines use a NIC, or an \
+             interface of the kernel as device = \"af_packet:INTERFACE\"",
+        ));
+    }
+    items
+}
+
+/// The kernel's interfaces on a PCI device; those of virtio sit one level lower.
+fn interfaces(device: &Path) -> Vec<String> {
+    let mut found: Vec<String> = entries(&device.join("net")).iter().map(|path| name_of(path)).collect();
+    for below in entries(device).iter().filter(|path| name_of(path).starts_with("virtio")) {
+        found.extend(entries(&below.join("net")).iter().map(|path| name_of(path)));
+    }
+    found
+}
+
+/// Whether a process can be given a PCI device.
+fn vfio(root: &Path) -> Item {
+    let groups = entries(&root.join("sys/kernel/iommu_groups")).len();
+    let module = root.join("dev/vfio/vfio").exists();
+    match (module, groups) {
+        (true, 1..) => Item::ok("vfio", format!("/dev/vfio/vfio, {groups} IOMMU groups")),
+        (true, 0) => Item::not_ok(
+            State::Missing,
+            "vfio",
+            "/dev/vfio/vfio, but no IOMMU group",
+            "only NICs need it: switch the IOMMU on in the firmware and boot with intel_iommu=on or amd_iommu=on",
+        ),
+        (false, _) => Item::not_ok(
+            State::Missing,
+            "vfio",
+            format!("no /dev/vfio/vfio; {groups} IOMMU groups"),
+            "only NICs need it; as root: `modprobe vfio-pci`, and pass /dev/vfio into a container",
+        ),
+    }
+}
+
+/// RDMA devices: seen, not used.
+fn rdma(root: &Path) -> Item {
+    let devices: Vec<String> =
+        entries(&root.join("sys/class/infiniband")).iter().map(|path| name_of(path)).collect();
+    if devices.is_empty() {
+        return Item::not_ok(
+            State::Missing,
+            "rdma devices",
+            "none",
+            "nothing has to be done: verbs are not built in yet, so none would be used",
+        );
+    }
+    Item::ok("rdma devices", format!("{} (not used: verbs are not built in yet)", devices.join(" ")))
+}
+
+/// CUDA's driver library: looked for, not loaded.
+fn cuda(root: &Path) -> Item {
+    let found =
+        library_directories(root).into_iter().map(|dir| dir.join("libcuda.so.1")).find(|path| path.exists());
+    match found {
+        Some(path) => {
+            let path = path.strip_prefix(root).unwrap_or(&path);
+            Item::ok("cuda driver", format!("/{} (not used: CUDA is not built in yet)", path.display()))
+        }
+        None => Item::not_ok(
+            State::Missing,
+            "cuda driver",
+            "no libcuda.so.1 where the dynamic linker looks",
+            "nothing has to be done: CUDA is not built in yet, so it would not be used",
+        ),
+    }
+}
+
+/// Where the dynamic linker looks: ld.so.conf and what it includes, then the usual places.
+fn library_directories(root: &Path) -> Vec<PathBuf> {
+    let mut files = vec![root.join("etc/ld.so.conf")];
+    files.extend(entries(&root.join("etc/ld.so.conf.d")));
+    let mut dirs = vec![];
+    for file in files {
+        let text = fs::read_to_string(file).unwrap_or_default();
+        let named = text.lines().map(str::trim).filter_map(|line| line.strip_prefix('/'));
+        dirs.extend(named.map(|dir| root.join(dir)));
+    }
+    let multiarch = format!("{}-linux-gnu", std::env::consts::ARCH);
+    for dir in ["usr/lib", "usr/lib64", "usr/local/lib", "usr/lib/wsl/lib", "lib", "lib64"] {
+        dirs.push(root.join(dir).join(&multiarch));
+        dirs.push(root.join(dir));
+    }
+    dirs
+}
+
+/// What is in a directory, by name; nothing if it is not there.
+fn entries(dir: &Path) -> Vec<PathBuf> {
+    let mut paths: Vec<PathBuf> =
+        fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path()).collect();
+    paths.sort();
+    paths
+}
+
+fn name_of(path: &Path) -> String {
+    path.file_name().unwrap_or_default().to_string_lossy().into_owned()
+}
+
+/// A file's only line; empty if it cannot be read.
+fn line(path: &Path) -> String {
+    fs::read_to_string(path).map(|text| text.trim().to_owned()).unwrap_or_default()
+}
+
+fn number(path: &Path) -> Option<u64> {
+    line(path).parse().ok()
+}
+
+/// Bytes in the largest binary unit that divides them.
+fn binary(bytes: u64) -> String {
+    let units = [(30, "GiB"), (20, "MiB"), (10, "KiB")];
+    let fits = units.iter().find(|(shift, _)| bytes >> shift != 0 && bytes.trailing_zeros() >= *shift);
+    fits.map_or_else(|| format!("{bytes} bytes"), |(shift, unit)| format!("{} {unit}", bytes >> shift))
+}

@@ -1,0 +1,47 @@
+//! The configuration in force: every key, its value, and where that comes from.
+
+use shouter::config::keys::KEYS;
+use shouter::config::{Builder, ConfigError};
+
+use super::{Item, State};
+
+/// Whether the configuration can be used, and all its keys.
+pub(super) fn items() -> Vec<Item> {
+    let builder = match Builder::from_process() {
+        Ok(builder) => builder,
+        Err(error) => return vec![wrong(&error)],
+    };
+    let mut items = vec![match usable(builder.clone()) {
+        Ok(text) => Item::ok("configuration", text),
+        Err(error) => wrong(&error),
+    }];
+    for key in KEYS {
+        let detail = match builder.in_force(key.name) {
+            Some((value, source)) => format!("{value} ({source})"),
+            None => format!("default: {}", key.default),
+        };
+        items.push(Item::ok(format!("key {}", key.name), detail));
+    }
+    items
+}
+
+/// Tries the configuration. Outside a job nobody says which rank this is; the rest is then tried as a job of one.
+fn usable(builder: Builder) -> Result<String, ConfigError> {
+    match builder.clone().build() {
+        Ok(config) => Ok(format!("that of rank {} of {} in job {}", config.rank, config.size, config.job)),
+        Err(ConfigError::Missing { key, .. }) if key == "size" || key == "rank" => {
+            builder.set("size", "1")?.set("rank", "0")?.build()?;
+            Ok("no job is described here; `shouter run` and torchrun describe one to each rank".into())
+        }
+        Err(error) => Err(error),
+    }
+}
+
+fn wrong(error: &ConfigError) -> Item {
+    Item::not_ok(
+        State::Wrong,
+        "configuration",
+        error.to_string(),
+        "correct it where the message says; README.md lists the keys and what each may be",
+    )
+}

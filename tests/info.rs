@@ -1,0 +1,102 @@
+//! `shouter info`, end to end: what a person and a program get to see.
+
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+fn info(arguments: &[&str], variables: &[(&str, &str)]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_shouter"));
+    command.arg("info").args(arguments);
+    for (name, _) in std::env::vars_os() {
+        let name = name.to_string_lossy().into_owned();
+        if name.starts_with("SHOUTER_")
+            || ["RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"].contains(&&*name)
+        {
+            command.env_remove(name);
+        }
+    }
+    let output = command.envs(variables.iter().copied()).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    output
+}
+
+/// The items, each a JSON object on a line of its own.
+fn items(variables: &[(&str, &str)]) -> Vec<Value> {
+    let output = info(&["--json"], variables);
+    let text = String::from_utf8(output.stdout).unwrap();
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+fn named<'a>(items: &'a [Value], name: &str) -> &'a Value {
+    items.iter().find(|item| item["item"] == name).unwrap_or_else(|| panic!("no item {name}: {items:?}"))
+}
+
+#[test]
+fn every_item_is_complete_and_whatever_is_missing_has_a_remedy() {
+    let items = items(&[]);
+    for item in &items {
+        let object = item.as_object().unwrap();
+        assert_eq!(object.keys().collect::<Vec<_>>(), ["detail", "item", "remedy", "state"], "{item}");
+        match item["state"].as_str().unwrap() {
+            "ok" => assert!(item["remedy"].is_null(), "{item}"),
+            "missing" | "not built in" | "wrong" => {
+                assert!(item["remedy"].as_str().is_some_and(|remedy| !remedy.is_empty()), "{item}");
+            }
+            other => panic!("a state {other}"),
+        }
+    }
+    for name in
+        ["shouter", "dpdk", "cores", "locked memory", "vfio", "rdma devices", "cuda driver", "key rank"]
+    {
+        named(&items, name);
+    }
+    for name in ["verbs", "cuda"] {
+        assert_eq!(named(&items, name)["state"], "not built in");
+    }
+}
+
+#[cfg(feature = "dpdk")]
+#[test]
+fn dpdk_and_its_links_are_built_in() {
+    let items = items(&[]);
+    assert!(named(&items, "dpdk")["detail"].as_str().unwrap().starts_with("DPDK 2"));
+    let drivers = named(&items, "dpdk drivers")["detail"].as_str().unwrap().to_owned();
+    for driver in ["vhost", "virtio", "memif", "af_packet"] {
+        assert!(drivers.split(' ').any(|name| name == driver), "{driver} in {drivers}");
+    }
+    assert_eq!(named(&items, "embedded links")["state"], "ok");
+}
+
+#[test]
+fn values_come_with_their_source_and_the_key_stays_secret() {
+    let secret = "4cb1e2a08d7f4cb1e2a08d7f4cb1e2a08d7f";
+    let items = items(&[("SHOUTER_CHANNEL_NUM", "4"), ("SHOUTER_KEY", secret), ("SHOUTER_CORES", "[0, 1]")]);
+    assert_eq!(
+        named(&items, "key channel_num")["detail"],
+        "\"4\" (environment variable SHOUTER_CHANNEL_NUM)"
+    );
+    assert_eq!(named(&items, "key cores")["detail"], "[0, 1] (environment variable SHOUTER_CORES)");
+    assert_eq!(named(&items, "key key")["detail"], "hidden (environment variable SHOUTER_KEY)");
+    assert_eq!(named(&items, "key mode")["detail"], "default: caller");
+    assert!(items.iter().all(|item| !item.to_string().contains(secret)));
+    let text = info(&[], &[("SHOUTER_KEY", secret)]).stdout;
+    assert!(!String::from_utf8_lossy(&text).contains(secret));
+}
+
+#[test]
+fn a_configuration_that_cannot_be_used_is_named_and_the_rest_still_shown() {
+    let items = items(&[("SHOUTER_CHANNEL_NUM", "many")]);
+    let configuration = named(&items, "configuration");
+    assert_eq!(configuration["state"], "wrong");
+    assert!(configuration["detail"].as_str().unwrap().contains("SHOUTER_CHANNEL_NUM"), "{configuration}");
+    named(&items, "cores");
+}
+
+#[test]
+fn people_get_a_table_with_remedies() {
+    let text = String::from_utf8(info(&[], &[]).stdout).unwrap();
+    for title in ["Built in", "This host", "Configuration"] {
+        assert!(text.lines().any(|line| line == title), "{text}");
+    }
+    assert!(text.contains("-> "), "verbs at least have a remedy: {text}");
+}
