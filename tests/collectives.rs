@@ -1,0 +1,268 @@
+//! Collectives between real processes: every type and reduction on every topology, against a reference.
+
+#![allow(unsafe_code)]
+
+mod ranks;
+
+use std::sync::Barrier;
+
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+use ranks::{end, job, parameter, scenario, tell};
+use sha2::{Digest, Sha256};
+use shouter::{Config, DType, Error, Group, ReduceOp, TensorSpec};
+
+const TOPOLOGIES: [(u32, u32); 3] = [(3, 1), (4, 2), (2, 2)];
+const COUNTS: [usize; 4] = [1, 7, 1000, 100_003];
+
+/// Not a test of its own: what a rank runs.
+#[test]
+fn rank_body() {
+    let Some(scenario) = scenario() else { return };
+    let play = match scenario.as_str() {
+        "matrix" => matrix,
+        "push" => push_out_of_order,
+        "threads" => threads,
+        "bits" => random_bits,
+        other => panic!("no scenario {other}"),
+    };
+    let config = Config::from_env().map_err(|error| Error::Config(error.to_string()));
+    end(config.and_then(shouter::init).and_then(|group| {
+        play(&group)?;
+        group.finalize()
+    }))
+}
+
+/// Small whole numbers whose reduction over the ranks is exact in every type.
+fn value(op: ReduceOp, dtype: DType, ranks: u32, rank: u32, index: usize) -> i64 {
+    let (mix, unsigned) = (index * 7 + rank as usize * 13, dtype.name().starts_with('u'));
+    match op {
+        ReduceOp::Prod => 1 + (mix % 3) as i64,
+        ReduceOp::Avg => i64::from(ranks) * (mix % 4) as i64,
+        _ => (mix % 19) as i64 - if unsigned { 0 } else { 9 },
+    }
+}
+
+fn reduced(op: ReduceOp, dtype: DType, ranks: u32, index: usize) -> i64 {
+    let values = (0..ranks).map(|rank| value(op, dtype, ranks, rank, index));
+    match op {
+        ReduceOp::Sum => values.sum(),
+        ReduceOp::Min => values.min().unwrap(),
+        ReduceOp::Max => values.max().unwrap(),
+        ReduceOp::Prod => values.product(),
+        ReduceOp::Avg => values.sum::<i64>() / i64::from(ranks),
+    }
+}
+
+/// A small whole number as an element.
+fn element(dtype: DType, value: i64) -> Vec<u8> {
+    let bits = (value as f32).to_bits();
+    match dtype {
+        DType::F16 if value == 0 => vec![0; 2],
+        // Normal numbers: the exponent's bias is 15 instead of 127, and 10 bits of the fraction are kept.
+        DType::F16 => {
+            let half = (bits >> 16 & 0x8000) | ((bits & 0x7fff_ffff) - (112 << 23)) >> 13;
+            (half as u16).to_le_bytes().to_vec()
+        }
+        DType::Bf16 => ((bits >> 16) as u16).to_le_bytes().to_vec(),
+        DType::F32 => (value as f32).to_le_bytes().to_vec(),
+        DType::F64 => (value as f64).to_le_bytes().to_vec(),
+        // Whole numbers are in two's complement: the low bytes are the element.
+        integer => value.to_le_bytes()[..integer.size()].to_vec(),
+    }
+}
+
+fn fill(dtype: DType, count: usize, value: impl Fn(usize) -> i64) -> Vec<u8> {
+    (0..count).flat_map(|index| element(dtype, value(index))).collect()
+}
+
+/// All-reduces `data`, which holds whole elements of `dtype`.
+fn reduce(group: &Group, data: &mut [u8], dtype: DType, op: ReduceOp) -> Result<(), Error> {
+    // SAFETY: the elements are those of a slice that this call alone uses.
+    unsafe { group.all_reduce_raw(data.as_mut_ptr(), data.len() / dtype.size(), dtype, op) }
+}
+
+/// Every type and every reduction at every count; `DTYPES` and `COUNT` narrow it down.
+fn matrix(group: &Group) -> Result<(), Error> {
+    let narrow = parameter("DTYPES");
+    let (ranks, rank) = (group.size(), group.rank());
+    for &dtype in
+        DType::ALL.iter().filter(|dtype| narrow.as_ref().is_none_or(|list| list.contains(dtype.name())))
+    {
+        for &op in ReduceOp::ALL {
+            for count in COUNTS {
+                let mut data = fill(dtype, count, |index| value(op, dtype, ranks, rank, index));
+                reduce(group, &mut data, dtype, op)?;
+                let expected = fill(dtype, count, |index| reduced(op, dtype, ranks, index));
+                assert!(data == expected, "{op} of {count} x {dtype}");
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Twenty tensors a step, pushed in order, waited for in another.
+fn push_out_of_order(group: &Group) -> Result<(), Error> {
+    const TENSORS: usize = 20;
+    let count = |tensor: usize| [1, 40, 1500, 30_000, 200_001][tensor % 5] + tensor;
+    let specs: Vec<_> = (0..TENSORS)
+        .map(|tensor| TensorSpec {
+            name: format!("layer.{tensor}"),
+            dtype: DType::F32,
+            count: count(tensor) as u64,
+            op: ReduceOp::Sum,
+        })
+        .collect();
+    let ids = group.register(&specs)?;
+    let ranks = group.size() as f32;
+    for step in 0..5 {
+        group.set_step(step);
+        let value = |rank: u32, tensor: usize| (rank as usize + tensor) as f32 + step as f32;
+        let mut tensors: Vec<Vec<f32>> =
+            (0..TENSORS).map(|tensor| vec![value(group.rank(), tensor); count(tensor)]).collect();
+        let mut pending = vec![];
+        for (id, tensor) in ids.iter().zip(&mut tensors) {
+            // SAFETY: the tensor is touched again only after `wait` has returned for it.
+            pending.push(Some(unsafe { group.push(*id, tensor.as_mut_ptr().cast()) }?));
+        }
+        for index in (0..TENSORS).map(|index| (index * 7 + 3) % TENSORS) {
+            group.wait(pending[index].take().unwrap(), None)?;
+            let expected = (0..group.size()).map(|rank| value(rank, index)).sum::<f32>();
+            assert!(
+                tensors[index].iter().all(|&x| x == expected),
+                "tensor {index} of step {step}, {ranks} ranks"
+            );
+        }
+    }
+    Ok(())
+}
+
+/// Several threads wait at once for tensors that one of them has pushed, and take turns with calls of their own.
+fn threads(group: &Group) -> Result<(), Error> {
+    const THREADS: usize = 4;
+    let spec = |thread| TensorSpec {
+        name: format!("thread.{thread}"),
+        dtype: DType::I64,
+        count: 10_000 + thread as u64,
+        op: ReduceOp::Sum,
+    };
+    let ids = group.register(&(0..THREADS).map(spec).collect::<Vec<_>>())?;
+    let expected: i64 = (1..=i64::from(group.size())).sum();
+    let gate = Barrier::new(THREADS);
+    let body = |thread: usize| -> Result<(), Error> {
+        let mut data = vec![0i64; 10_000 + thread];
+        for _ in 0..10 {
+            data.fill(i64::from(group.rank()) + 1);
+            let mut pending = None;
+            // The order of operations is the same on all ranks; that of the waits is anybody's.
+            for turn in 0..THREADS {
+                if turn == thread {
+                    // SAFETY: the data is touched again only after `wait` has returned.
+                    pending = Some(unsafe { group.push(ids[thread], data.as_mut_ptr().cast()) });
+                }
+                gate.wait();
+            }
+            group.wait(pending.unwrap()?, None)?;
+            assert!(data.iter().all(|&x| x == expected));
+            gate.wait();
+            for turn in 0..THREADS {
+                let mut one = [i64::from(group.rank()) + 1];
+                let result = if turn == thread { group.all_reduce(&mut one, ReduceOp::Sum) } else { Ok(()) };
+                gate.wait();
+                result?;
+                assert!(turn != thread || one == [expected]);
+            }
+        }
+        Ok(())
+    };
+    std::thread::scope(|scope| {
+        let body = &body;
+        let threads: Vec<_> = (0..THREADS).map(|thread| scope.spawn(move || body(thread))).collect();
+        threads.into_iter().try_for_each(|thread| thread.join().unwrap())
+    })
+}
+
+/// Random finite floating-point numbers: tells the hash of every result.
+fn random_bits(group: &Group) -> Result<(), Error> {
+    let mut rng = SmallRng::seed_from_u64(7 + u64::from(group.rank()));
+    let mut hash = Sha256::new();
+    for dtype in [DType::F32, DType::Bf16, DType::F16] {
+        for count in COUNTS {
+            for op in [ReduceOp::Sum, ReduceOp::Avg, ReduceOp::Prod, ReduceOp::Max] {
+                let mut data = Vec::new();
+                for _ in 0..count {
+                    let bits: u32 = rng.random();
+                    match dtype {
+                        // Exponents in the middle of the range, so that sums are finite and rounding is everywhere.
+                        DType::F32 => data.extend((bits & 0x87ff_ffff | 0x3c00_0000).to_le_bytes()),
+                        DType::Bf16 => data.extend((bits as u16 & 0x83ff | 0x3c00).to_le_bytes()),
+                        _ => data.extend((bits as u16 & 0x8fff | 0x3000).to_le_bytes()),
+                    }
+                }
+                reduce(group, &mut data, dtype, op)?;
+                hash.update(&data);
+            }
+        }
+    }
+    let text: String = hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
+    tell(format_args!("hash {text}"));
+    Ok(())
+}
+
+#[test]
+fn every_type_and_reduction_is_exact_on_every_topology() {
+    for (ranks, hosts) in TOPOLOGIES {
+        job(ranks, hosts, "matrix").run().assert_success();
+    }
+}
+
+#[test]
+fn twenty_tensors_are_waited_for_out_of_order() {
+    for (ranks, hosts) in TOPOLOGIES {
+        job(ranks, hosts, "push").run().assert_success();
+    }
+}
+
+#[test]
+fn several_threads_share_a_group() {
+    for (ranks, hosts) in TOPOLOGIES {
+        job(ranks, hosts, "threads").run().assert_success();
+    }
+}
+
+#[test]
+fn a_dedicated_thread_drives_as_well() {
+    for (ranks, hosts) in TOPOLOGIES {
+        for play in ["push", "threads"] {
+            job(ranks, hosts, play).env("SHOUTER_MODE", "dedicated").run().assert_success();
+        }
+    }
+}
+
+#[test]
+fn eight_ranks_on_two_hosts_make_progress() {
+    job(8, 2, "push").run().assert_success();
+    job(8, 2, "matrix").env("SHOUTER_TEST_DTYPES", "bf16 i8").run().assert_success();
+}
+
+#[test]
+fn loss_and_bit_flips_do_not_show() {
+    for (ranks, hosts) in [(2, 2), (4, 2)] {
+        let faults = ["--loss", "5%", "--corrupt", "1%", "--seed", "11"];
+        job(ranks, hosts, "push").args(&faults).run().assert_success();
+        job(ranks, hosts, "matrix")
+            .env("SHOUTER_TEST_DTYPES", "f16 i32")
+            .args(&faults)
+            .run()
+            .assert_success();
+    }
+}
+
+#[test]
+fn all_ranks_end_with_the_same_bits() {
+    for (ranks, hosts) in TOPOLOGIES {
+        let state = job(ranks, hosts, "bits").run();
+        state.assert_success();
+        assert!(state.all_told(&state.ranks[0].told[0]), "{state}");
+    }
+}

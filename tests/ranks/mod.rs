@@ -1,0 +1,282 @@
+//! Jobs of real ranks: `shouter run` starts the test's own executable again, once for each rank.
+//!
+//! A rank runs the test called `rank_body`, which does nothing unless [`scenario`] says what to play. What a rank wants
+//! the test to know it says with [`tell`]; how it ended is its exit status ([`end`]). A job that is dropped is
+//! killed: the launcher by its own process id, its ranks by those that it has announced.
+
+// Each test file uses a part.
+#![allow(dead_code)]
+
+use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+/// What stands before a line that is meant for the test; libtest writes lines of its own.
+const MARK: &str = "@@ ";
+/// The exit status of a rank that ended with error `n` is this much more.
+pub(crate) const ERROR: i32 = 40;
+/// How long any job may take on a busy machine before it counts as hanging.
+pub(crate) const LIMIT: Duration = Duration::from_secs(60);
+
+/// What this process plays; `None` where it is no rank but the test itself.
+pub(crate) fn scenario() -> Option<String> {
+    std::env::var("SHOUTER_TEST_SCENARIO").ok()
+}
+
+/// A parameter of the scenario.
+pub(crate) fn parameter(name: &str) -> Option<String> {
+    std::env::var(format!("SHOUTER_TEST_{name}")).ok()
+}
+
+/// Says something to the test.
+pub(crate) fn tell(text: impl std::fmt::Display) {
+    println!("{MARK}{text}");
+}
+
+/// Ends a rank: with 0, or with its error told and in its exit status.
+pub(crate) fn end(result: Result<(), shouter::Error>) -> ! {
+    match result {
+        Ok(()) => std::process::exit(0),
+        Err(error) => {
+            tell(format_args!("error {error}"));
+            std::process::exit(ERROR + error.code())
+        }
+    }
+}
+
+/// A job to be started.
+pub(crate) struct Plan {
+    command: Command,
+    home: PathBuf,
+    ranks: u32,
+    after: Vec<String>,
+}
+
+/// A job of `ranks` ranks on `hosts` hosts that plays `scenario`.
+pub(crate) fn job(ranks: u32, hosts: u32, scenario: &str) -> Plan {
+    static NUMBER: AtomicU32 = AtomicU32::new(0);
+    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+    let home = std::env::temp_dir().join(format!("shouter-ranks-{}-{number}", std::process::id()));
+    std::fs::create_dir(&home).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_shouter"));
+    for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("SHOUTER_")) {
+        command.env_remove(name);
+    }
+    command.args(["run", "--json", "--grace", "40", "-n", &ranks.to_string(), "--hosts", &hosts.to_string()]);
+    command.env("SHOUTER_TEST_SCENARIO", scenario).env("SHOUTER_HEARTBEAT_TIMEOUT", "2s");
+    command.env("XDG_RUNTIME_DIR", &home).stdin(Stdio::null());
+    Plan { command, home, ranks, after: vec![] }
+}
+
+impl Plan {
+    /// A variable of every rank.
+    pub(crate) fn env(mut self, name: &str, value: impl ToString) -> Self {
+        self.command.env(name, value.to_string());
+        self
+    }
+
+    /// More arguments for the launcher.
+    pub(crate) fn args(mut self, args: &[&str]) -> Self {
+        self.after.extend(args.iter().map(|arg| arg.to_string()));
+        self
+    }
+
+    /// Starts it.
+    pub(crate) fn start(mut self) -> Job {
+        self.command.args(&self.after).arg("--").arg(std::env::current_exe().unwrap());
+        self.command.args(["--exact", "rank_body", "--nocapture", "--test-threads=1"]);
+        let mut launcher = self.command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        let shared = Arc::new((Mutex::new(State::new(self.ranks)), Condvar::new()));
+        let (out, seen) = (launcher.stdout.take().unwrap(), shared.clone());
+        let reader = std::thread::spawn(move || {
+            for line in BufReader::new(out).lines().map_while(Result::ok) {
+                seen.0.lock().unwrap().note(&line);
+                seen.1.notify_all();
+            }
+            seen.0.lock().unwrap().closed = true;
+            seen.1.notify_all();
+        });
+        Job { launcher, shared, reader: Some(reader), home: self.home, begun: Instant::now() }
+    }
+
+    /// Runs it to its end.
+    pub(crate) fn run(self) -> State {
+        self.start().finish()
+    }
+}
+
+/// What is known of one rank.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct RankState {
+    /// Its process.
+    pub(crate) pid: Option<u32>,
+    /// What it told.
+    pub(crate) told: Vec<String>,
+    /// How it ended: exit status, or signal.
+    pub(crate) code: Option<i32>,
+    pub(crate) signal: Option<i32>,
+    /// Since the job's start.
+    pub(crate) ended: Option<Duration>,
+}
+
+impl RankState {
+    /// The error that it ended with.
+    pub(crate) fn error(&self) -> &str {
+        self.told.iter().find_map(|line| line.strip_prefix("error ")).unwrap_or("")
+    }
+
+    fn over(&self) -> bool {
+        self.code.is_some() || self.signal.is_some()
+    }
+}
+
+/// What is known of a job.
+#[derive(Clone, Debug)]
+pub(crate) struct State {
+    pub(crate) ranks: Vec<RankState>,
+    /// The launcher's exit status.
+    pub(crate) status: Option<i32>,
+    /// All that the ranks printed, for people.
+    transcript: Vec<String>,
+    begun: Instant,
+    closed: bool,
+}
+
+impl State {
+    fn new(ranks: u32) -> Self {
+        let ranks = vec![RankState::default(); ranks as usize];
+        Self { ranks, status: None, transcript: vec![], begun: Instant::now(), closed: false }
+    }
+
+    fn note(&mut self, line: &str) {
+        let Ok(event) = serde_json::from_str::<Value>(line) else { return };
+        let number = |key: &str| event[key].as_i64().map(|number| number as i32);
+        let Some(rank) = event["rank"].as_u64().and_then(|rank| self.ranks.get_mut(rank as usize)) else {
+            return;
+        };
+        match event["event"].as_str() {
+            Some("started") => rank.pid = number("pid").map(|pid| pid as u32),
+            Some("output") => {
+                let line = event["line"].as_str().unwrap_or("");
+                if let Some((_, told)) = line.split_once(MARK) {
+                    rank.told.push(told.to_owned());
+                }
+                self.transcript.push(format!("{:?} [{}] {line}", self.begun.elapsed(), event["rank"]));
+            }
+            Some("ended") => {
+                (rank.code, rank.signal) = (number("code"), number("signal"));
+                rank.ended = Some(self.begun.elapsed());
+                self.transcript.push(format!("{:?} {line}", self.begun.elapsed()));
+            }
+            _ => {}
+        }
+    }
+
+    /// Whether every rank has told a line that begins so.
+    pub(crate) fn all_told(&self, start: &str) -> bool {
+        self.ranks.iter().all(|rank| rank.told.iter().any(|line| line.starts_with(start)))
+    }
+
+    /// Whether every rank but `except` has ended.
+    pub(crate) fn all_over_but(&self, except: u32) -> bool {
+        (0u32..).zip(&self.ranks).all(|(rank, state)| rank == except || state.over())
+    }
+
+    /// Every rank and the launcher ended with 0.
+    pub(crate) fn assert_success(&self) {
+        assert!(self.ranks.iter().all(|rank| rank.code == Some(0)) && self.status == Some(0), "{self}");
+    }
+}
+
+impl std::fmt::Display for State {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        writeln!(f, "the launcher's status: {:?}", self.status)?;
+        self.transcript.iter().try_for_each(|line| writeln!(f, "{line}"))
+    }
+}
+
+/// A job under way.
+pub(crate) struct Job {
+    launcher: Child,
+    shared: Arc<(Mutex<State>, Condvar)>,
+    reader: Option<std::thread::JoinHandle<()>>,
+    home: PathBuf,
+    begun: Instant,
+}
+
+impl Job {
+    /// Waits until something holds of the job, and gives what is known then.
+    pub(crate) fn until(&self, what: &str, limit: Duration, holds: impl Fn(&State) -> bool) -> State {
+        let until = Instant::now() + limit;
+        let mut state = self.shared.0.lock().unwrap();
+        while !holds(&state) {
+            let left = until.saturating_duration_since(Instant::now());
+            assert!(!left.is_zero() && !state.closed, "not so (within {limit:?}): {what}\n{state}");
+            state = self.shared.1.wait_timeout(state, left).unwrap().0;
+        }
+        state.clone()
+    }
+
+    /// Time since the start.
+    pub(crate) fn elapsed(&self) -> Duration {
+        self.begun.elapsed()
+    }
+
+    /// Sends a signal to a rank.
+    pub(crate) fn signal(&self, rank: u32, name: &str) {
+        let pid = self.shared.0.lock().unwrap().ranks[rank as usize].pid.unwrap();
+        assert!(kill(pid, name), "rank {rank} is gone");
+    }
+
+    /// Waits for the end, and checks that nothing is left behind: no process, no file.
+    pub(crate) fn finish(mut self) -> State {
+        let until = Instant::now() + LIMIT;
+        let status = loop {
+            match self.launcher.try_wait().unwrap() {
+                Some(status) => break status,
+                None => {
+                    let hanging = Instant::now() > until;
+                    assert!(!hanging, "the job hangs\n{}", self.shared.0.lock().unwrap());
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+            }
+        };
+        self.reader.take().unwrap().join().unwrap();
+        let mut state = self.shared.0.lock().unwrap().clone();
+        state.status = status.code();
+        for rank in &state.ranks {
+            let left = rank.pid.is_some_and(|pid| PathBuf::from(format!("/proc/{pid}")).exists());
+            assert!(!left, "process {:?} is left behind\n{state}", rank.pid);
+        }
+        let left: Vec<_> =
+            std::fs::read_dir(&self.home).unwrap().flatten().map(|entry| entry.path()).collect();
+        assert!(left.is_empty(), "left behind: {left:?}\n{state}");
+        state
+    }
+}
+
+impl Drop for Job {
+    fn drop(&mut self) {
+        // Ranks that the launcher has reported as ended may have lent their number to somebody else: leave those alone.
+        if let (Ok(None), Ok(state)) = (self.launcher.try_wait(), self.shared.0.lock()) {
+            for pid in state.ranks.iter().filter(|rank| !rank.over()).filter_map(|rank| rank.pid) {
+                kill(pid, "KILL");
+            }
+        }
+        let _ = self.launcher.kill();
+        let _ = self.launcher.wait();
+        let _ = std::fs::remove_dir_all(&self.home);
+    }
+}
+
+fn kill(pid: u32, name: &str) -> bool {
+    Command::new("sh")
+        .args(["-c", &format!("kill -{name} {pid}")])
+        .status()
+        .is_ok_and(|status| status.success())
+}
