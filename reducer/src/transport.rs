@@ -48,6 +48,10 @@ pub trait Transport {
         payload: PayloadRange,
         token: Token,
     ) -> Result<(), SendError>;
+
+    /// The release of what was posted last to this peer is waited for: the transport should ask for its acknowledgement
+    /// at once. A wish; the default does nothing.
+    fn hurry(&mut self, _to: Rank) {}
 }
 
 /// How far a rank has come with a lane's present use.

@@ -106,7 +106,6 @@ mod device {
         let eal = eal(config)?;
         let mut port_config = PortConfig::new(spec);
         port_config.mtu = mtu_of(config, port);
-        port_config.ring_size = 1024;
         loop {
             match Port::try_open(eal, &port_config) {
                 Ok(port) => {

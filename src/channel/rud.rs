@@ -138,16 +138,24 @@ impl<D: Device> RudChannel<D> {
         })
     }
 
-    /// One turn: receives, hands fragments to the executor, transmits. True if anything happened.
+    /// Receives and hands fragments to the executor; what it makes of them goes out with the same turn's
+    /// [`transmit`](Self::transmit), with the acknowledgements on board. True if anything came.
     #[inline]
-    pub fn poll(&mut self, now: Instant, executor: &mut Executor) -> bool {
+    pub fn receive(&mut self, now: Instant, executor: &mut Executor) -> bool {
         let hold = self.resends_wait.then_some(&mut self.held);
         let (peers, lost, strays) = (&self.peers, &mut self.lost, &mut self.strays);
-        let progress = self.stack.poll(now, &mut Inbox { executor, peers, now, lost, strays, hold });
+        let frames = self.stack.receive(now, &mut Inbox { executor, peers, now, lost, strays, hold });
+        frames != 0
+    }
+
+    /// Sends what the executor has posted and what the protocols owe. True if anything was sent.
+    #[inline]
+    pub fn transmit(&mut self, now: Instant, executor: &mut Executor) -> bool {
+        let frames = self.stack.transmit(now);
         if self.stack.is_backlogged() || self.resends_wait {
             self.watch_resends(executor);
         }
-        progress.frames_in != 0 || progress.frames_out != 0
+        frames != 0
     }
 
     /// An acknowledged datagram may still wait for its device as a resend; its memory is free once the device has taken
@@ -176,7 +184,7 @@ impl<D: Device> RudChannel<D> {
         self.lost.pop()
     }
 
-    /// Makes acknowledgements that are still held back due now; the next [`poll`](Self::poll) sends them.
+    /// Makes acknowledgements that are still held back due now; the next [`transmit`](Self::transmit) sends them.
     pub fn flush_acks(&mut self) {
         self.stack.rud_mut().flush_acks();
     }
@@ -260,6 +268,13 @@ impl<D: Device> Transport for RudChannel<D> {
             Ok(()) => Ok(()),
             Err(rud::SendError::Full) => Err(SendError::Full),
             Err(_) => Err(SendError::PeerFailed),
+        }
+    }
+
+    #[inline]
+    fn hurry(&mut self, to: Rank) {
+        if let Some(session) = self.peer(to).map(|peer| peer.session) {
+            self.stack.rud_mut().hurry(session);
         }
     }
 }

@@ -190,6 +190,16 @@ impl<D: Device> Poller for Engine<D> {
     fn poll(&mut self, now: Instant) -> Activity {
         let mut busy = false;
         let time = executor_time(now);
+        if let Some(up) = &mut self.up {
+            busy |= up.receive(now, &mut self.executor);
+            while let Some(loss) = up.take_lost() {
+                if self.liveness.departures_expected() {
+                    continue;
+                }
+                tracing::error!(rank = loss.rank.0, why = %loss.why, "a leader is lost");
+                self.executor.on_peer_failed(loss.rank);
+            }
+        }
         if self.running != 0 {
             busy |= match &mut self.up {
                 Some(up) => self.executor.poll(time, up, self.node.as_deref()).worked,
@@ -199,14 +209,7 @@ impl<D: Device> Poller for Engine<D> {
             };
         }
         if let Some(up) = &mut self.up {
-            busy |= up.poll(now, &mut self.executor);
-            while let Some(loss) = up.take_lost() {
-                if self.liveness.departures_expected() {
-                    continue;
-                }
-                tracing::error!(rank = loss.rank.0, why = %loss.why, "a leader is lost");
-                self.executor.on_peer_failed(loss.rank);
-            }
+            busy |= up.transmit(now, &mut self.executor);
         }
         while let Some(completed) = self.executor.take_completed() {
             self.running -= 1;

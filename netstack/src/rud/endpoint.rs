@@ -138,6 +138,17 @@ impl Endpoint {
         Ok(())
     }
 
+    /// The message queued last is one whose release is waited for: its acknowledgement is asked for at once instead of
+    /// with the next batch.
+    #[inline]
+    pub fn hurry(&mut self, id: SessionId) {
+        if let Some(session) = self.entries.get_mut(id.index()).and_then(|entry| entry.session.as_deref_mut())
+            && session.id == id
+        {
+            session.sender.hurry();
+        }
+    }
+
     /// Datagrams that [`send`](Self::send) would take now; zero for a session that was closed or has failed.
     #[inline]
     pub fn capacity(&self, id: SessionId) -> usize {

@@ -76,7 +76,7 @@ impl Session {
     #[inline]
     fn send_data(&mut self, now: u64, pick: Pick, emit: &mut impl Emit) -> bool {
         let Pick { slot, psn, again } = pick;
-        let ack_request = again || self.closes_window();
+        let ack_request = again || self.sender.message(slot).hurry || self.closes_window();
         let base_lag = psn.since(self.sender.base()) as u16;
         let (sack_word, sack) = self.receiver.piggyback();
         let message = self.sender.message(slot);

@@ -37,6 +37,8 @@ pub(super) struct Message {
     refusals: u8,
     /// The payload.
     pub(super) extent: Option<Extent>,
+    /// Its sender waits for the acknowledgement.
+    pub(super) hurry: bool,
     /// CRC of the payload, once it was computed.
     pub(super) payload_crc: Option<u32>,
 }
@@ -140,8 +142,14 @@ impl Sender {
             tries: 0,
             place: Place::Free,
         };
-        let message =
-            Message { header: [0; MAX_BODY], header_len: 0, refusals: 0, extent: None, payload_crc: None };
+        let message = Message {
+            header: [0; MAX_BODY],
+            header_len: 0,
+            refusals: 0,
+            hurry: false,
+            extent: None,
+            payload_crc: None,
+        };
         let mut slots = vec![slot; capacity as usize].into_boxed_slice();
         let mut free = EMPTY;
         for at in 0..slots.len() {
@@ -247,9 +255,18 @@ impl Sender {
         message.header[..header.len()].copy_from_slice(header);
         message.header_len = header.len() as u8;
         message.refusals = 0;
+        message.hurry = false;
         message.extent = extent;
         message.payload_crc = None;
         true
+    }
+
+    /// The message queued last asks for its acknowledgement at once, if it has not been sent yet.
+    #[inline]
+    pub(super) fn hurry(&mut self) {
+        if let Some(message) = self.messages.get_mut(self.queued.tail as usize) {
+            message.hurry = true;
+        }
     }
 
     /// Queues refused messages whose back-off is over.

@@ -227,7 +227,14 @@ impl<D: Device> Stack<D> {
     /// One turn: receive a burst from each port, run the protocols and their timers, transmit what devices take.
     #[inline]
     pub fn poll(&mut self, now: Instant, sink: &mut impl rud::Sink) -> Progress {
-        let mut progress = Progress::default();
+        Progress { frames_in: self.receive(now, sink), frames_out: self.transmit(now) }
+    }
+
+    /// The first half of a turn: receives, runs the protocols and their timers, sends nothing yet. For a caller whose
+    /// answers shall leave in the same turn. Returns how many frames came.
+    #[inline]
+    pub fn receive(&mut self, now: Instant, sink: &mut impl rud::Sink) -> usize {
+        let mut frames_in = 0;
         for Port { device, iface } in &mut self.ports {
             let mut receiver = Receiver {
                 now,
@@ -239,14 +246,12 @@ impl<D: Device> Stack<D> {
                 counters: &mut self.counters,
                 sink,
             };
-            progress.frames_in +=
-                device.receive(now, self.config.rx_budget, &mut |frame| receiver.on_frame(frame));
+            frames_in += device.receive(now, self.config.rx_budget, &mut |frame| receiver.on_frame(frame));
         }
         if self.rud.next_deadline().is_some_and(|deadline| deadline <= now) {
             self.rud.on_timeout(now, sink);
         }
-        progress.frames_out = self.transmit(now);
-        progress
+        frames_in
     }
 
     /// Sends what the protocols have to send, without receiving: for a caller that has just posted messages and

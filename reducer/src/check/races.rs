@@ -40,9 +40,9 @@ fn accesses(schedule: &Schedule, action: &Action) -> Vec<(Place, usize, bool)> {
         }
         Action::Copy { from, into, len } => vec![(from, len, false), (into, len, true)],
         Action::Finish { at, len } => vec![(at, len, true)],
-        Action::Fold { into, len, first, sources } => {
+        Action::Fold { into, also, len, first, sources } => {
             let reads = schedule.sources_of(first, sources).iter().map(|&place| (place, len, false));
-            reads.chain([(into, len, true)]).collect()
+            reads.chain([into].into_iter().chain(also).map(|place| (place, len, true))).collect()
         }
         Action::Signal { .. } | Action::Wait { .. } | Action::WaitAll { .. } | Action::WaitFree => Vec::new(),
     }

@@ -182,11 +182,14 @@ pub(super) fn check(schedules: &[Schedule], graph: &Graph, order: &[usize]) -> R
                 let sum = combine(&mut exprs, &parts, Expr::Fold).ok_or_else(misplaced)?;
                 state.write(mem(into), into.offset, len, sum);
             }
-            Action::Fold { into, len, first, sources } => {
+            Action::Fold { into, also, len, first, sources } => {
                 let read = |&place: &Place| state.read(mem(place), place.offset, len).ok_or_else(unwritten);
                 let parts =
                     schedule.sources_of(first, sources).iter().map(read).collect::<Result<Vec<_>, _>>()?;
                 let sum = combine(&mut exprs, &parts, Expr::Fold).ok_or_else(misplaced)?;
+                if let Some(also) = also {
+                    state.write(mem(also), also.offset, len, sum.clone());
+                }
                 state.write(mem(into), into.offset, len, sum);
             }
             Action::Copy { from, into, len } => {

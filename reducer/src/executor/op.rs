@@ -175,6 +175,10 @@ impl Op {
             }
             if state.pending == 0 {
                 make_ready(&step.action, index as u32, &mut self.ready, &self.template, credit, control);
+            } else if credit && schedule.behind_sends[index] {
+                // What overwrites a range that was sent from cannot come before the peers have used what was sent, and
+                // then its release is as good as here: granting now saves a message's time.
+                grant(&step.action, &self.template, control);
             }
         }
         self.schedule = Some(schedule);
@@ -188,14 +192,9 @@ impl Op {
             let state = &mut steps[next as usize];
             state.pending = state.pending.saturating_sub(1);
             if state.pending == 0 {
-                *replay |= make_ready(
-                    &schedule.steps[next as usize].action,
-                    next,
-                    ready,
-                    template,
-                    *credit,
-                    control,
-                );
+                let credit = *credit && !schedule.behind_sends[next as usize];
+                *replay |=
+                    make_ready(&schedule.steps[next as usize].action, next, ready, template, credit, control);
             }
         }
     }
@@ -290,6 +289,14 @@ impl Op {
     }
 }
 
+/// Asks for the message of a receiving step.
+#[inline]
+fn grant(action: &Action, template: &Header, control: &mut Control) {
+    if let Action::Receive { from, round, .. } | Action::ReceiveReduce { from, round, .. } = *action {
+        control.grant(from, template, round);
+    }
+}
+
 /// A step can run. For a receive this means that messages are welcome; returns whether it is one.
 #[inline]
 fn make_ready(
@@ -301,9 +308,9 @@ fn make_ready(
     control: &mut Control,
 ) -> bool {
     match *action {
-        Action::Receive { from, round, .. } | Action::ReceiveReduce { from, round, .. } => {
+        Action::Receive { .. } | Action::ReceiveReduce { .. } => {
             if credit {
-                control.grant(from, template, round);
+                grant(action, template, control);
             }
             true
         }

@@ -13,7 +13,7 @@ use crate::time::Instant;
 enum Outcome {
     Consumed,
     Duplicate,
-    /// The step is not ready; with credit, the sender had none.
+    /// The step is not ready.
     Early,
     Differs,
     Malformed,
@@ -69,7 +69,6 @@ impl Executor {
                 self.counters.duplicates += 1;
                 Disposition::Consumed
             }
-            Outcome::Early if self.ops[at].credit => self.not_ready(),
             Outcome::Early => self.park(at, header, payload),
             Outcome::Differs => {
                 self.differs(at, header);

@@ -257,14 +257,19 @@ impl<T: Transport, N: NodeMemory> Context<'_, T, N> {
                 };
                 done(memory::copy(into, from, len))
             }
-            Action::Fold { into, len, first, sources } => {
+            Action::Fold { into, also, len, first, sources } => {
                 self.budget = self.budget.saturating_sub(len);
-                let Some(into) = self.spot(op, into, chunk) else { return Ran::Broken };
+                let also = also.map(|also| self.spot(op, also, chunk));
+                let (Some(into), Some(also)) =
+                    (self.spot(op, into, chunk), also.map_or(Some(None), |a| a.map(Some)))
+                else {
+                    return Ran::Broken;
+                };
                 let sources = schedule.sources_of(first, sources);
                 let lanes = self.lanes;
                 let spots = sources.iter().map(|&place| spot(lanes, op, place, chunk));
                 let kind = (op.template.shape.dtype, op.fold);
-                done(memory::fold(self.kernels, kind, into, spots, len, self.scratch))
+                done(memory::fold(self.kernels, kind, (into, also), spots, len, self.scratch))
             }
             Action::Finish { at, len } => {
                 self.budget = self.budget.saturating_sub(len);
@@ -365,6 +370,9 @@ impl<T: Transport, N: NodeMemory> Context<'_, T, N> {
         }
         op.steps[step as usize] = state;
         if matches!(ran, Ran::Posted) {
+            if from.buffer != Buffer::Slot {
+                self.transport.hurry(to);
+            }
             op.posted(step, from.buffer);
         }
         ran

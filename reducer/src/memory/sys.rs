@@ -185,13 +185,13 @@ pub(crate) fn accumulate(
     Some(())
 }
 
-/// Folds `len` bytes of each source in order; `None` if there is none, or one does not lie inside its region. `scratch`
+/// Folds `len` bytes of each source in order, to one place or two; `None` if there is none, or one does not lie inside its region. `scratch`
 /// is room for the addresses, so that nothing is allocated.
 #[inline]
 pub(crate) fn fold(
     kernels: Kernels,
     (dtype, op): (DType, ReduceOp),
-    into: Spot,
+    (into, also): (Spot, Option<Spot>),
     sources: impl Iterator<Item = Option<Spot>>,
     len: usize,
     scratch: &mut Addresses,
@@ -205,9 +205,18 @@ pub(crate) fn fold(
     if scratch.0.is_empty() {
         return None;
     }
+    let also = match also {
+        Some((region, offset)) => Some(region.host_at(offset, len)?),
+        None => None,
+    };
     // SAFETY: every range was checked. The schedule lets nobody write them while the step runs, and a source either is
-    // the destination itself or does not overlap it (proved by `check`).
-    unsafe { kernels.fold_raw(dtype, op, dst, &scratch.0, len) };
+    // a destination itself or does not overlap it (proved by `check`).
+    unsafe {
+        match also {
+            None => kernels.fold_raw(dtype, op, dst, &scratch.0, len),
+            Some(also) => kernels.fold_raw2(dtype, op, dst, also, &scratch.0, len),
+        }
+    };
     Some(())
 }
 

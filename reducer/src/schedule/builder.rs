@@ -179,12 +179,24 @@ impl Builder {
         len: usize,
         after: &[StepId],
     ) -> Vec<StepId> {
+        self.fold_both(chunk, (into, None), sources, len, after)
+    }
+
+    /// As [`fold`](Self::fold), to two places in one pass.
+    pub(super) fn fold_both(
+        &mut self,
+        chunk: Chunk,
+        (into, also): (Place, Option<Place>),
+        sources: &[Place],
+        len: usize,
+        after: &[StepId],
+    ) -> Vec<StepId> {
         if len == 0 {
             return after.to_vec();
         }
         let first = self.places.len() as u32;
         self.places.extend_from_slice(sources);
-        vec![self.step(chunk, Action::Fold { into, len, first, sources: sources.len() as u32 }, after)]
+        vec![self.step(chunk, Action::Fold { into, also, len, first, sources: sources.len() as u32 }, after)]
     }
 
     /// Divides sums for an average; nothing for other reductions.
@@ -230,9 +242,14 @@ impl Builder {
         let total = u32::try_from(self.edges.len()).map_err(|_| too_large("the edges"))?;
         let mut edge_start = vec![0u32; n as usize + 1];
         let mut indegree = vec![0u32; n as usize];
+        let mut behind_sends = vec![true; n as usize];
         for &(from, to) in &self.edges {
+            behind_sends[to as usize] &= matches!(self.steps[from as usize].action, Action::Send { .. });
             edge_start[from as usize + 1] += 1;
             indegree[to as usize] += 1;
+        }
+        for (i, behind) in behind_sends.iter_mut().enumerate() {
+            *behind &= indegree[i] > 0;
         }
         for i in 0..n as usize {
             edge_start[i + 1] += edge_start[i];
@@ -280,6 +297,7 @@ impl Builder {
             edges,
             edge_start,
             indegree,
+            behind_sends,
             slot_bytes: self.slot_bytes,
             lane_chunks: self.lane_chunks,
             incoming,

@@ -208,6 +208,8 @@ pub enum Action {
     Fold {
         /// Where the result goes.
         into: Place,
+        /// Where else it goes: the own tensor and the node's result are written in one pass.
+        also: Option<Place>,
         /// Bytes.
         len: usize,
         /// The first source, as an index for [`Schedule::sources_of`].
@@ -305,6 +307,8 @@ pub struct Schedule {
     pub(crate) edges: Vec<u32>,
     pub(crate) edge_start: Vec<u32>,
     pub(crate) indegree: Vec<u32>,
+    /// Receiving steps that wait for nothing but this rank's own sends from the range that they overwrite.
+    pub(crate) behind_sends: Vec<bool>,
     pub(crate) slot_bytes: usize,
     pub(crate) lane_chunks: u32,
     /// By node: where its rounds lie in `receives`, which maps them to steps.

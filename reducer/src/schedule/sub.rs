@@ -8,6 +8,7 @@
 
 use super::builder::{Area, Builder, Chunk, Outcome, Slice};
 use super::{Action, Algorithm, Buffer, Place, StepId, direct, hierarchical, ring};
+use crate::dtype::ReduceOp;
 use crate::transport::Flag;
 
 /// The whole all-reduce, chunk by chunk.
@@ -103,8 +104,10 @@ fn direct_nodes(b: &mut Builder, chunk: Chunk, free: StepId) -> StepId {
     give_result(b, chunk, outcome)
 }
 
-/// Stages what the others own and folds this rank's slice into the node's result, which is signalled.
-fn fold_slice(b: &mut Builder, chunk: Chunk, free: StepId, last: bool) -> Vec<StepId> {
+/// Stages what the others own and folds this rank's slice into the node's result, which is signalled. Where that is the
+/// final result (`last`), the same pass puts it into the tensor, unless an average must be finished first; tells
+/// whether it did.
+fn fold_slice(b: &mut Builder, chunk: Chunk, free: StepId, last: bool) -> (Vec<StepId>, bool) {
     let slice = chunk.slice.part(b.problem.local(), b.problem.grid.per_node());
     let mut copied = stage(b, chunk, Slice { start: chunk.slice.start, end: slice.start }, &[free]);
     copied.extend(stage(b, chunk, Slice { start: slice.end, end: chunk.slice.end }, &[free]));
@@ -115,20 +118,22 @@ fn fold_slice(b: &mut Builder, chunk: Chunk, free: StepId, last: bool) -> Vec<St
     }
     let (into, len) = (b.at(node_area(chunk), slice), b.bytes(slice));
     let sources = contributions(b, chunk, slice);
-    let mut folded = b.fold(chunk, into, &sources, len, &ready);
+    let placed = last && b.problem.shape.op != ReduceOp::Avg;
+    let also = placed.then(|| b.data(slice));
+    let mut folded = b.fold_both(chunk, (into, also), &sources, len, &ready);
     if last {
         folded = b.finish_sum(chunk, into, len, folded);
     }
-    vec![signal(b, chunk, Flag::Reduced, &folded)]
+    (vec![signal(b, chunk, Flag::Reduced, &folded)], placed)
 }
 
 /// Sliced, and the node's result is the result: everyone copies it, each slice as soon as it is there.
 fn sliced_one_node(b: &mut Builder, chunk: Chunk, free: StepId) -> StepId {
     let (me, locals) = (b.problem.local(), b.problem.grid.per_node());
-    let reduced = fold_slice(b, chunk, free, true);
-    let mut copied = Vec::new();
+    let (reduced, placed) = fold_slice(b, chunk, free, true);
+    let mut copied = reduced.clone();
     // Own slice first, while it is hot; then in turn, so that not all ranks read the same slice at once.
-    for local in (0..locals).map(|i| (me + i) % locals) {
+    for local in (u32::from(placed)..locals).map(|i| (me + i) % locals) {
         let slice = chunk.slice.part(local, locals);
         let mut after = reduced.clone();
         if local != me {
@@ -142,7 +147,7 @@ fn sliced_one_node(b: &mut Builder, chunk: Chunk, free: StepId) -> StepId {
 
 /// Sliced, with the leader carrying the node's result over the up grid.
 fn sliced_nodes(b: &mut Builder, algorithm: Algorithm, chunk: Chunk, free: StepId) -> StepId {
-    let reduced = fold_slice(b, chunk, free, false);
+    let (reduced, _) = fold_slice(b, chunk, free, false);
     if b.problem.local() != 0 {
         return take_result(b, chunk, &reduced);
     }

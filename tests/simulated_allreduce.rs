@@ -1,0 +1,252 @@
+//! All-reduce from the engine down to the frames, in virtual time, over links that lose, reorder, duplicate and damage
+//! frames: for a thousand seeds every result is exact and the same bits on every rank.
+//!
+//! A failure names its seed; `SHOUTER_SEED=<seed> cargo test -p shouter --test simulated_allreduce` replays that one.
+
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+use shouter::channel::rud::{PeerAddress, RudChannel, rud_config};
+use shouter::engine::{Engine, Parts};
+use shouter::runtime::Poller;
+use shouter::{DType, ReduceOp};
+use shouter_netstack::device::{Fault, FaultConfig};
+use shouter_netstack::sim::{LinkConfig, Node, Sim, SimDevice};
+use shouter_netstack::stack::{PortConfig, Stack, StackConfig};
+use shouter_netstack::time::Instant;
+use shouter_reducer::executor::{Executor, ExecutorConfig, OpId, Request, Why};
+use shouter_reducer::grid::{Grid, Rank};
+use shouter_reducer::header::{Collective, Identity, Shape};
+use shouter_reducer::kernel::Kernels;
+use shouter_reducer::memory::Owned;
+use shouter_reducer::plan::Plan;
+use shouter_reducer::schedule::Algorithm;
+
+const PORT: u16 = 4_790;
+const MTU: u16 = 1_500;
+
+type SimEngine = Engine<Fault<SimDevice>>;
+
+/// One rank, and the tensors that it reduces.
+struct Host {
+    // Before the memory that it refers to.
+    engine: SimEngine,
+    tensors: Vec<(OpId, Owned, usize)>,
+}
+
+impl Node for Host {
+    fn poll(&mut self, now: Instant) -> Option<Instant> {
+        if self.engine.poll(now).is_busy() { Some(now) } else { self.engine.next_deadline() }
+    }
+}
+
+fn address(rank: u32) -> Ipv4Addr {
+    Ipv4Addr::new(10, 0, 0, rank as u8 + 1)
+}
+
+/// What goes wrong on the links of a run.
+fn faults(seed: u64) -> FaultConfig {
+    FaultConfig {
+        seed,
+        loss: 0.05,
+        corrupt: 0.02,
+        duplicate: 0.03,
+        reorder: 0.1,
+        reorder_delay: Duration::from_micros(50),
+        ..FaultConfig::default()
+    }
+}
+
+fn engine(
+    sim: &Sim,
+    grid: Grid,
+    rank: u32,
+    plan: &Plan,
+    faults: FaultConfig,
+    dead_after: Duration,
+) -> SimEngine {
+    let device = Fault::new(sim.network().attach(MTU, LinkConfig::default()), faults).unwrap();
+    let mut config = StackConfig::new(PORT, u64::from(rank));
+    config.neighbours.request_interval = Duration::from_millis(1);
+    config.neighbours.requests = 20;
+    config.rud = rud_config(dead_after);
+    let mut stack = Stack::new(config);
+    stack.add_port(device, PortConfig::new(address(rank), 24, MTU)).unwrap();
+    let peers: Vec<_> = (0..grid.ranks())
+        .filter(|peer| *peer != rank)
+        .map(|peer| PeerAddress { rank: Rank(peer), ip: address(peer), local_ip: address(rank) })
+        .collect();
+    let up = RudChannel::open(stack, Rank(rank), &peers, &[7; 32], (2, PORT, MTU), Instant::ZERO).unwrap();
+    let mut config = ExecutorConfig::new(Rank(rank), grid, Kernels::detect());
+    config.eager_bytes = plan.eager_bytes as usize;
+    let executor = Executor::new(config).unwrap();
+    Engine::new(
+        Parts { executor, rank: Rank(rank), per_node: 1, up: Some(up), node: None, dead_after },
+        Instant::ZERO,
+    )
+}
+
+fn request(plan: &Plan, grid: Grid, rank: u32, count: u64, data: &Owned, deadline: Duration) -> Request {
+    let shape = Shape { collective: Collective::AllReduce, dtype: DType::I32, op: ReduceOp::Sum, count };
+    Request {
+        identity: Identity::ad_hoc(&shape, Rank(0)),
+        shape,
+        // SAFETY: the memory lives in the host behind its engine, which is dropped first.
+        data: unsafe { data.region() },
+        schedule: Arc::new(plan.schedule(&grid, Rank(rank), &shape, Rank(0)).unwrap()),
+        priority: 0,
+        deadline: shouter_reducer::time::Instant::ZERO + deadline,
+        name: Arc::from("gradient"),
+        step: 0,
+    }
+}
+
+fn value(rank: u32, tensor: usize, index: usize) -> i32 {
+    (rank as i32 + 1) * (index as i32 % 1009) + tensor as i32
+}
+
+/// The tensor's elements, read back.
+fn elements(memory: &Owned, count: usize) -> Vec<i32> {
+    // SAFETY: the operation has completed, so nobody else touches the memory.
+    let bytes = unsafe { std::slice::from_raw_parts(memory.region().as_ptr(), count * 4) };
+    bytes.chunks_exact(4).map(|c| i32::from_le_bytes(c.try_into().unwrap())).collect()
+}
+
+/// Runs one seed; returns the datagrams sent again and those dropped for their CRC.
+fn run(seed: u64) -> (u64, u64) {
+    let mut rng = SmallRng::seed_from_u64(seed);
+    let ranks = rng.random_range(2..=5u32);
+    let plan = Plan {
+        forced: [None, Some(Algorithm::Ring), Some(Algorithm::Direct), Some(Algorithm::Hierarchical)]
+            [rng.random_range(0..4)],
+        leaf_size: rng.random_range(1..=4),
+        chunk_bytes: 4096,
+        direct_bytes: 2048,
+        eager_bytes: 4096,
+        ..Plan::default()
+    };
+    let grid = Grid::new(ranks, 1, plan.leaf_size).unwrap();
+    let counts: Vec<usize> = (0..rng.random_range(1..=3)).map(|_| rng.random_range(1..6000)).collect();
+    let mut sim = Sim::new(seed);
+    let mut hosts: Vec<Host> = (0..ranks)
+        .map(|rank| {
+            let engine = engine(&sim, grid, rank, &plan, faults(rng.random()), Duration::from_secs(5));
+            let mut host = Host { engine, tensors: vec![] };
+            for (tensor, &count) in counts.iter().enumerate() {
+                let memory = Owned::new(count * 4).unwrap();
+                for index in 0..count {
+                    let bytes = value(rank, tensor, index).to_le_bytes();
+                    // SAFETY: inside the allocation, which nobody else refers to yet.
+                    unsafe { memory.region().as_ptr().add(index * 4).cast::<[u8; 4]>().write(bytes) };
+                }
+                let request = request(&plan, grid, rank, count as u64, &memory, Duration::from_secs(30));
+                let op = host.engine.start(Instant::ZERO, request).unwrap();
+                host.tensors.push((op, memory, count));
+            }
+            host
+        })
+        .collect();
+    let mut ended = vec![0; hosts.len()];
+    let limit = Instant::ZERO + Duration::from_secs(20);
+    let done = sim.run_until(&mut hosts, limit, |hosts| {
+        for (host, ended) in hosts.iter_mut().zip(&mut ended) {
+            while let Some(completed) =
+                host.tensors.get(*ended).and_then(|tensor| host.engine.take_finished(tensor.0))
+            {
+                assert_eq!(completed.result, Ok(()), "seed {seed}");
+                *ended += 1;
+            }
+        }
+        ended.iter().all(|ended| *ended == counts.len())
+    });
+    assert!(done, "seed {seed}: after {:?} the ranks have ended {ended:?} of {}", sim.now(), counts.len());
+    let mut totals = (0, 0);
+    for (rank, host) in hosts.iter().enumerate() {
+        for (tensor, (_, memory, count)) in host.tensors.iter().enumerate() {
+            for (index, element) in elements(memory, *count).into_iter().enumerate() {
+                let due: i32 = (0..ranks).map(|rank| value(rank, tensor, index)).sum();
+                assert_eq!(element, due, "seed {seed}: rank {rank}, tensor {tensor}, element {index}");
+            }
+        }
+        let up = host.engine.up().unwrap();
+        totals.0 += up.resent();
+        totals.1 += up.crc_dropped();
+    }
+    totals
+}
+
+#[test]
+fn every_all_reduce_is_exact_for_a_thousand_seeds() {
+    if let Ok(seed) = std::env::var("SHOUTER_SEED") {
+        run(seed.parse().expect("SHOUTER_SEED is a number"));
+        return;
+    }
+    let (mut resent, mut dropped) = (0, 0);
+    for seed in 0..1_000 {
+        let totals = run(seed);
+        resent += totals.0;
+        dropped += totals.1;
+    }
+    assert!(
+        resent > 1_000 && dropped > 1_000,
+        "the faults did not take place: {resent} resent, {dropped} dropped"
+    );
+}
+
+#[test]
+fn a_cut_host_is_named_by_every_survivor() {
+    for seed in 0..20 {
+        let plan = Plan { chunk_bytes: 4096, ..Plan::default() };
+        let grid = Grid::new(3, 1, plan.leaf_size).unwrap();
+        let mut sim = Sim::new(seed);
+        let mut hosts: Vec<Host> = (0..3)
+            .map(|rank| {
+                let dead_after = Duration::from_millis(200);
+                let mut engine = engine(&sim, grid, rank, &plan, FaultConfig::default(), dead_after);
+                let memory = Owned::new(4 << 20).unwrap();
+                let request = request(&plan, grid, rank, 1 << 20, &memory, Duration::from_secs(30));
+                let op = engine.start(Instant::ZERO, request).unwrap();
+                Host { engine, tensors: vec![(op, memory, 1 << 20)] }
+            })
+            .collect();
+        let cut_at = Instant::ZERO + Duration::from_micros(50 + seed * 7);
+        assert!(!sim.run_until(&mut hosts, cut_at, |_| false));
+        sim.network().set_cut(2, true);
+        let mut results = vec![None; 2];
+        let limit = Instant::ZERO + Duration::from_secs(2);
+        let ended = sim.run_until(&mut hosts, limit, |hosts| {
+            for (result, host) in results.iter_mut().zip(hosts) {
+                if result.is_none() {
+                    *result = host.engine.take_finished(host.tensors[0].0).map(|completed| completed.result);
+                }
+            }
+            results.iter().all(Option::is_some)
+        });
+        assert!(ended, "seed {seed}: the survivors' operations have not ended: {results:?}");
+        for host in &hosts[..2] {
+            let cause = host.engine.aborted().expect("the group has ended");
+            assert_eq!((cause.culprit, &cause.why), (Rank(2), &Why::Failed), "seed {seed}");
+        }
+        for result in results {
+            let text = result.flatten_error();
+            assert!(text.contains("gradient") && text.contains("rank 2"), "seed {seed}: {text}");
+        }
+    }
+}
+
+/// The message of an operation's error.
+trait FlattenError {
+    fn flatten_error(self) -> String;
+}
+
+impl<E: std::fmt::Display> FlattenError for Option<Result<(), E>> {
+    fn flatten_error(self) -> String {
+        match self {
+            Some(Err(error)) => error.to_string(),
+            _ => "no error".into(),
+        }
+    }
+}
