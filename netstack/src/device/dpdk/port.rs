@@ -5,8 +5,9 @@ use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::{fs, mem};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::time::Duration;
+use std::{fs, mem, thread};
 
 use super::sys::{self, Errno, Setup, StartedPort};
 use super::{DeviceSpec, DpdkDevice, Eal};
@@ -306,12 +307,34 @@ impl Drop for Shared {
             return;
         }
         let _control = control();
-        mem::drop(started);
+        match self.config.device.awaited_socket() {
+            Some(path) => close_client(started, path),
+            None => mem::drop(started),
+        }
         if let Some(path) = self.config.device.served_socket() {
             // The driver removes it as a rule; what is absent need not be removed.
             let _ = fs::remove_file(path);
         }
     }
+}
+
+/// How long the other side of an embedded link may take to answer a farewell.
+const FAREWELL: Duration = Duration::from_millis(500);
+
+/// Closes the client of an embedded link. vhost-user asks the server where its rings stand and waits for the answer; a
+/// server that was stopped gives none, so after a while the conversation is ended from here.
+fn close_client(started: StartedPort, path: &Path) {
+    thread::scope(|scope| {
+        let (closed, wait) = mpsc::channel::<()>();
+        let closing = thread::Builder::new().name("port-close".into()).spawn_scoped(scope, move || {
+            mem::drop(started);
+            mem::drop(closed);
+        });
+        // Without a thread the closure was dropped, and the port with it.
+        if closing.is_ok() && wait.recv_timeout(FAREWELL) == Err(mpsc::RecvTimeoutError::Timeout) {
+            sys::hang_up(path);
+        }
+    });
 }
 
 /// What an absent or a silent socket means to a client.

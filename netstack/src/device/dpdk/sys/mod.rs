@@ -7,6 +7,7 @@
 #![allow(unsafe_code)]
 
 mod ethdev;
+mod hang_up;
 mod mbuf;
 
 use core::ffi::{CStr, c_char, c_int};
@@ -14,6 +15,7 @@ use core::fmt;
 use std::ffi::CString;
 
 pub(super) use ethdev::{Attached, Setup, StartedPort};
+pub(super) use hang_up::hang_up;
 pub(super) use mbuf::{BURST, Pool, Queue};
 
 pub(super) use dpdk_sys::DRIVERS;
