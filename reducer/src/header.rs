@@ -51,7 +51,7 @@ pub enum Kind {
     Data = 1,
     /// The receiver is ready for `len` messages from `round` on.
     Credit = 2,
-    /// The group ends; `round` is the culprit's rank.
+    /// The group ends; `round` is the culprit's rank, `len` the cause.
     Abort = 3,
     /// The sender's view of operation `seq`, which differs from what it was sent.
     Mismatch = 4,

@@ -77,6 +77,11 @@ impl Flag {
 /// area, and four flags per local rank. A chunk of an operation uses one lane; the flags hold the number of the use,
 /// which only grows, so nothing is ever reset.
 pub trait NodeMemory {
+    /// Whether a rank of the node has started operation `seq`; `None` where that is not known.
+    fn has_started(&self, _local: u32, _seq: u64) -> Option<bool> {
+        None
+    }
+
     /// Lanes; the same on all ranks.
     fn lanes(&self) -> u32;
 

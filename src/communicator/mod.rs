@@ -236,7 +236,7 @@ impl Group {
             name: entry.name.clone(),
             step: self.step.load(Ordering::Relaxed),
         };
-        let op = self.drive.start(request)?.map_err(start_error)?;
+        let op = self.drive.start(request)?.map_err(|why| start_error(why, &entry.name))?;
         self.tally.pushed(op, Pushed { begin, bytes: data.len(), tensor: entry.tensor });
         Ok(Pending { op })
     }
@@ -268,7 +268,7 @@ impl Group {
             name: self.ad_hoc.clone(),
             step: self.step.load(Ordering::Relaxed),
         };
-        self.drive.run(request)?.map_err(start_error)?.map_err(op_error)
+        self.drive.run(request)?.map_err(|why| start_error(why, &self.ad_hoc))?.map_err(op_error)
     }
 
     #[inline]
@@ -323,9 +323,11 @@ impl std::fmt::Debug for Group {
     }
 }
 
-fn start_error(error: StartError) -> Error {
+fn start_error(error: StartError, name: &str) -> Error {
     match error {
-        StartError::Aborted(cause) => Error::Closed(cause.to_string()),
+        StartError::Aborted(cause) => {
+            Error::Closed(format!("all-reduce of \"{name}\" was not started: {cause}"))
+        }
         StartError::Length { .. } => Error::Argument(error.to_string()),
         StartError::Busy { .. } | StartError::SlotBudget { .. } => Error::Argument(error.to_string()),
         StartError::Schedule { .. } | StartError::NoNodeMemory { .. } => Error::Internal(error.to_string()),

@@ -6,8 +6,10 @@
 //! word: the latency is that of one line going from core to core.
 
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use shouter_reducer::dtype::ReduceOp;
+use shouter_reducer::executor::Why;
 use shouter_reducer::header::{Collective, Shape};
 use shouter_reducer::kernel::Kernels;
 
@@ -15,6 +17,7 @@ use super::Group;
 use super::element::Buffer;
 use super::stats::lock;
 use crate::channel::shm::{CELL_PAYLOAD, Cell, NodeSegment};
+use crate::engine::divergence::instead_of_small;
 use crate::error::Error;
 use crate::runtime::{Activity, Backoff, Clock, IdlePolicy, Instant};
 
@@ -23,6 +26,9 @@ pub(super) const CELL_BYTES: usize = CELL_PAYLOAD;
 
 /// Turns of waiting between two looks at everything else: the engine, the end of the group, the deadline.
 const LOOK_EVERY: u32 = 256;
+
+/// Who waits for longer looks at what the other runs instead.
+const SLOW: Duration = Duration::from_millis(50);
 
 /// The cells of a node whose ranks are the whole group.
 pub(super) struct Cells {
@@ -115,17 +121,31 @@ impl Cells {
         step: u64,
     ) -> Result<(), Error> {
         group.drive.turn()?;
-        if let Some(abort) = self.segment.abort() {
+        let waited = Clock.now() - begin;
+        let aborted = self.segment.abort();
+        let name = &group.ad_hoc;
+        if waited > SLOW || aborted.is_some() {
+            let (segment, number) = (self.segment.clone(), self.segment.small_started(self.segment.local()));
+            let found = group
+                .drive
+                .with(move |engine| instead_of_small(&segment, local, number, engine.started()))?;
+            if let Some(found) = found {
+                return Err(Error::Mismatch(format!(
+                    "{shape} at step {step}: rank {local} runs {found}; run the same operations in the same order on \
+                     every rank"
+                )));
+            }
+        }
+        if let Some(abort) = aborted {
             return Err(Error::PeerFailed(format!(
-                "{shape} at step {step} was given up: rank {} is dead, unreachable or has failed; look at its log, then \
-                 start the job again",
-                abort.culprit
+                "{shape} of \"{name}\" at step {step} was given up: rank {}: {}",
+                abort.culprit,
+                Why::from_code(abort.reason.into())
             )));
         }
-        let waited = Clock.now() - begin;
         if waited > group.deadline {
             return Err(Error::Deadline(format!(
-                "{shape} at step {step} waits for rank {local} since {waited:?}; check that it runs the same operations, \
+                "{shape} of \"{name}\" at step {step} waits for rank {local} since {waited:?}; check that it runs the same operations, \
                  or give operations more time (SHOUTER_DEADLINE)"
             )));
         }

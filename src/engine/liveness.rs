@@ -65,7 +65,7 @@ impl Liveness {
         self.next = now + self.every;
         node.beat(self.local);
         if let Some(abort) = node.abort() {
-            return Some((Rank(abort.culprit), why_from(abort.reason)));
+            return Some((Rank(abort.culprit), Why::from_code(abort.reason.into())));
         }
         if self.departing {
             return None;
@@ -77,7 +77,7 @@ impl Liveness {
             } else if local != self.local
                 && (now.saturating_since(seen.1) > self.dead_after || node.is_gone(local))
             {
-                return Some((Rank(self.first.0 + local), Why::Failed));
+                return Some(agree(node, Rank(self.first.0 + local), Why::Failed));
             }
         }
         None
@@ -86,25 +86,12 @@ impl Liveness {
 
 /// Writes why the group ended where every rank of the node looks; the first to write wins.
 pub(super) fn publish(node: &NodeSegment, cause: &AbortCause) {
-    node.set_abort(cause.culprit.0, reason_of(&cause.why));
+    node.set_abort(cause.culprit.0, cause.why.code() as u8);
 }
 
-fn reason_of(why: &Why) -> u8 {
-    match why {
-        Why::Failed => 1,
-        Why::Aborted => 2,
-        Why::Late => 3,
-        Why::Diverged => 4,
-        Why::Protocol => 5,
-    }
-}
-
-fn why_from(reason: u8) -> Why {
-    match reason {
-        1 => Why::Failed,
-        3 => Why::Late,
-        4 => Why::Diverged,
-        5 => Why::Protocol,
-        _ => Why::Aborted,
-    }
+/// Says who is to blame, and returns whom the node blames: a rank that found another culprit first may have left
+/// for that reason, and be found missing itself.
+pub(super) fn agree(node: &NodeSegment, culprit: Rank, why: Why) -> (Rank, Why) {
+    node.set_abort(culprit.0, why.code() as u8);
+    node.abort().map_or((culprit, why), |abort| (Rank(abort.culprit), Why::from_code(abort.reason.into())))
 }

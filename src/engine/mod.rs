@@ -8,6 +8,7 @@
 //!
 //! It neither blocks nor reads a clock; the runtime calls [`Engine::poll`] with the time.
 
+pub(crate) mod divergence;
 mod liveness;
 
 use std::sync::Arc;
@@ -15,17 +16,24 @@ use std::time::Duration;
 
 use shouter_netstack::device::Device;
 use shouter_netstack::time::Instant;
-use shouter_reducer::executor::{AbortCause, Completed, Executor, OpId, Request, StartError, Why};
+use shouter_reducer::executor::{AbortCause, Completed, Executor, OpError, OpId, Request, StartError, Why};
 use shouter_reducer::grid::Rank;
 use shouter_reducer::header::{Header, Identity, Kind, MatchKey, Shape};
 
 use crate::channel::rud::RudChannel;
 use crate::channel::shm::NodeSegment;
 use crate::runtime::{Activity, Poller};
+use divergence::Open;
 use liveness::Liveness;
 
 /// A peer whose last acknowledgement was lost asks again within this time.
 const QUIET: Duration = Duration::from_millis(10);
+
+/// Between two looks at what the node's other ranks run, while an operation is under way.
+const COMPARE_EVERY: Duration = Duration::from_millis(50);
+
+/// How long the word that ends the group may take to be acknowledged before the trainer hears of it; it may leave then.
+const FLOOD: Duration = Duration::from_millis(200);
 
 /// The executor's notion of the same moment.
 #[inline]
@@ -57,10 +65,15 @@ pub struct Engine<D: Device> {
     node: Option<Arc<NodeSegment>>,
     liveness: Liveness,
     /// Operations started whose outcome has not been taken.
-    open: Vec<OpId>,
+    open: Vec<Open>,
     finished: Vec<Completed>,
+    started: u64,
     running: usize,
     flooded: bool,
+    /// Outcomes are held back until the other hosts know that the group has ended, or until then.
+    settling: Option<Instant>,
+    first: Rank,
+    next_compare: Instant,
     /// When something last happened.
     last_busy: Instant,
 }
@@ -79,31 +92,47 @@ impl<D: Device> Engine<D> {
             liveness: Liveness::new(first, local, per_node, dead_after, now),
             open: Vec::with_capacity(64),
             finished: Vec::with_capacity(64),
+            started: 0,
             running: 0,
             flooded: false,
+            settling: None,
+            first,
+            next_compare: now,
             last_busy: now,
         }
     }
 
     /// Starts an operation. Its order among this rank's operations is its identity on all ranks.
     pub fn start(&mut self, now: Instant, request: Request) -> Result<OpId, StartError> {
+        let mut open = Open::new(&request);
         let op = self.executor.start(executor_time(now), request)?;
+        open.op = op;
+        if let Some(node) = &self.node {
+            if self.running == 0 {
+                self.next_compare = now + COMPARE_EVERY;
+            }
+            open.announce(node);
+        }
+        self.started += 1;
         self.running += 1;
-        self.open.push(op);
+        self.open.push(open);
         Ok(op)
     }
 
     /// Takes the outcome of an operation, once it has ended.
     #[inline]
     pub fn take_finished(&mut self, op: OpId) -> Option<Completed> {
+        if self.settling.is_some() {
+            return None;
+        }
         let at = self.finished.iter().position(|completed| completed.op == op)?;
-        self.open.retain(|open| *open != op);
+        self.open.retain(|open| open.op != op);
         Some(self.finished.swap_remove(at))
     }
 
     /// Whether the operation was started and its outcome has not been taken.
     pub fn knows(&self, op: OpId) -> bool {
-        self.open.contains(&op)
+        self.open.iter().any(|open| open.op == op)
     }
 
     /// Whether everything that was sent is acknowledged and nothing has happened for a while.
@@ -151,9 +180,39 @@ impl<D: Device> Engine<D> {
         self.liveness.expect_departures();
     }
 
+    /// Operations started so far.
+    pub(crate) fn started(&self) -> u64 {
+        self.started
+    }
+
+    /// The outcome of an operation, held against what the node's other ranks ran: a result that was made of different
+    /// operations is none, and who was given up because of another rank's operation wants to see it.
+    #[inline]
+    fn compared(&mut self, mut completed: Completed) -> Completed {
+        if let Some(node) = &self.node
+            && matches!(completed.result, Ok(()) | Err(OpError::Aborted { .. }))
+            && let Some(open) = self.open.iter().find(|open| open.op == completed.op)
+            && let Some((rank, error)) = open.mismatch(node, self.first)
+        {
+            completed.result = Err(error);
+            self.executor.abort(rank, Why::Diverged);
+        }
+        completed
+    }
+
+    /// Whether somebody on this node runs something else than this rank waits for.
+    #[cold]
+    fn compare(&mut self, now: Instant) {
+        self.next_compare = now + COMPARE_EVERY;
+        let Some(node) = &self.node else { return };
+        if let Some((rank, _)) = self.open.iter().find_map(|open| open.mismatch(node, self.first)) {
+            self.executor.abort(rank, Why::Diverged);
+        }
+    }
+
     /// Tells everybody once why the group ended, and lets go of all memory.
     #[cold]
-    fn flood_abort(&mut self) {
+    fn flood_abort(&mut self, now: Instant) {
         let Some(cause) = self.executor.aborted().cloned() else { return };
         self.flooded = true;
         tracing::error!(rank = self.rank.0, culprit = cause.culprit.0, why = %cause.why, "the group has ended");
@@ -163,12 +222,13 @@ impl<D: Device> Engine<D> {
         if let Some(up) = &mut self.up {
             up.fence();
             up.broadcast(&abort_header(self.rank, &cause));
+            self.settling = Some(now + FLOOD);
         }
         self.executor.fenced();
     }
 }
 
-/// The message that ends the group: its `round` is the culprit.
+/// The message that ends the group: its `round` is the culprit, its `len` says why.
 fn abort_header(src: Rank, cause: &AbortCause) -> Header {
     use shouter_reducer::dtype::{DType, ReduceOp};
     use shouter_reducer::header::Collective;
@@ -181,7 +241,7 @@ fn abort_header(src: Rank, cause: &AbortCause) -> Header {
         round: cause.culprit.0,
         offset: 0,
         granule: 0,
-        len: 0,
+        len: cause.why.code(),
     }
 }
 
@@ -197,7 +257,12 @@ impl<D: Device> Poller for Engine<D> {
                     continue;
                 }
                 tracing::error!(rank = loss.rank.0, why = %loss.why, "a leader is lost");
-                self.executor.on_peer_failed(loss.rank);
+                let cause = (loss.rank, Why::Failed);
+                let (culprit, why) = match &self.node {
+                    Some(node) => liveness::agree(node, cause.0, cause.1),
+                    None => cause,
+                };
+                self.executor.abort(culprit, why);
             }
         }
         if self.running != 0 {
@@ -213,6 +278,7 @@ impl<D: Device> Poller for Engine<D> {
         }
         while let Some(completed) = self.executor.take_completed() {
             self.running -= 1;
+            let completed = self.compared(completed);
             self.finished.push(completed);
             busy = true;
         }
@@ -221,8 +287,17 @@ impl<D: Device> Poller for Engine<D> {
         {
             self.executor.abort(culprit, why);
         }
+        if self.running != 0 && now >= self.next_compare {
+            self.compare(now);
+        }
         if !self.flooded && self.executor.aborted().is_some() {
-            self.flood_abort();
+            self.flood_abort(now);
+            busy = true;
+        }
+        if self.settling.is_some_and(|until| now >= until)
+            || self.settling.is_some() && self.up.as_ref().is_none_or(RudChannel::is_drained)
+        {
+            self.settling = None;
             busy = true;
         }
         if busy {
@@ -235,6 +310,6 @@ impl<D: Device> Poller for Engine<D> {
         let executor = self.executor.next_deadline().map(|deadline| Instant::from_nanos(deadline.as_nanos()));
         let up = self.up.as_ref().and_then(RudChannel::next_deadline);
         let node = self.node.as_ref().map(|_| self.liveness.next_check());
-        [executor, up, node].into_iter().flatten().min()
+        [executor, up, node, self.settling].into_iter().flatten().min()
     }
 }

@@ -95,10 +95,10 @@ impl Plan {
         let (out, seen) = (launcher.stdout.take().unwrap(), shared.clone());
         let reader = std::thread::spawn(move || {
             for line in BufReader::new(out).lines().map_while(Result::ok) {
-                seen.0.lock().unwrap().note(&line);
+                state_of(&seen).note(&line);
                 seen.1.notify_all();
             }
-            seen.0.lock().unwrap().closed = true;
+            state_of(&seen).closed = true;
             seen.1.notify_all();
         });
         Job { launcher, shared, reader: Some(reader), home: self.home, begun: Instant::now() }
@@ -213,7 +213,7 @@ impl Job {
     /// Waits until something holds of the job, and gives what is known then.
     pub(crate) fn until(&self, what: &str, limit: Duration, holds: impl Fn(&State) -> bool) -> State {
         let until = Instant::now() + limit;
-        let mut state = self.shared.0.lock().unwrap();
+        let mut state = state_of(&self.shared);
         while !holds(&state) {
             let left = until.saturating_duration_since(Instant::now());
             assert!(!left.is_zero() && !state.closed, "not so (within {limit:?}): {what}\n{state}");
@@ -229,7 +229,7 @@ impl Job {
 
     /// Sends a signal to a rank.
     pub(crate) fn signal(&self, rank: u32, name: &str) {
-        let pid = self.shared.0.lock().unwrap().ranks[rank as usize].pid.unwrap();
+        let pid = state_of(&self.shared).ranks[rank as usize].pid.unwrap();
         assert!(kill(pid, name), "rank {rank} is gone");
     }
 
@@ -241,13 +241,13 @@ impl Job {
                 Some(status) => break status,
                 None => {
                     let hanging = Instant::now() > until;
-                    assert!(!hanging, "the job hangs\n{}", self.shared.0.lock().unwrap());
+                    assert!(!hanging, "the job hangs\n{}", state_of(&self.shared));
                     std::thread::sleep(Duration::from_millis(5));
                 }
             }
         };
         self.reader.take().unwrap().join().unwrap();
-        let mut state = self.shared.0.lock().unwrap().clone();
+        let mut state = state_of(&self.shared).clone();
         state.status = status.code();
         for rank in &state.ranks {
             let left = rank.pid.is_some_and(|pid| PathBuf::from(format!("/proc/{pid}")).exists());
@@ -263,7 +263,8 @@ impl Job {
 impl Drop for Job {
     fn drop(&mut self) {
         // Ranks that the launcher has reported as ended may have lent their number to somebody else: leave those alone.
-        if let (Ok(None), Ok(state)) = (self.launcher.try_wait(), self.shared.0.lock()) {
+        if let Ok(None) = self.launcher.try_wait() {
+            let state = state_of(&self.shared);
             for pid in state.ranks.iter().filter(|rank| !rank.over()).filter_map(|rank| rank.pid) {
                 kill(pid, "KILL");
             }
@@ -272,6 +273,11 @@ impl Drop for Job {
         let _ = self.launcher.wait();
         let _ = std::fs::remove_dir_all(&self.home);
     }
+}
+
+/// What is known, also after a failed assertion.
+fn state_of(shared: &(Mutex<State>, Condvar)) -> std::sync::MutexGuard<'_, State> {
+    shared.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
 fn kill(pid: u32, name: &str) -> bool {

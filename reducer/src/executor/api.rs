@@ -194,6 +194,30 @@ pub enum Why {
     Protocol,
 }
 
+impl Why {
+    /// The cause as a number on the wire; 0 stands for none.
+    pub fn code(&self) -> u32 {
+        match self {
+            Self::Failed => 1,
+            Self::Aborted => 2,
+            Self::Late => 3,
+            Self::Diverged => 4,
+            Self::Protocol => 5,
+        }
+    }
+
+    /// The cause of this number; one that is unknown was meant to end the group all the same.
+    pub fn from_code(code: u32) -> Self {
+        match code {
+            1 => Self::Failed,
+            3 => Self::Late,
+            4 => Self::Diverged,
+            5 => Self::Protocol,
+            _ => Self::Aborted,
+        }
+    }
+}
+
 /// Which operation an error is about.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Subject {

@@ -75,6 +75,8 @@ pub(super) struct Op {
     pooled: Option<Pooled>,
     pub(super) priority: u32,
     pub(super) deadline: Instant,
+    /// The deadline has passed, but who is late is for others to say: it was put off once.
+    pub(super) put_off: bool,
     name: Option<Arc<str>>,
     annotation: u64,
     /// The reduction that folds use (an average is a sum until it is finished).
@@ -125,6 +127,7 @@ impl Op {
             pooled: None,
             priority: 0,
             deadline: Instant::NEVER,
+            put_off: false,
             name: None,
             annotation: 0,
             fold: ReduceOp::Sum,
@@ -157,7 +160,7 @@ impl Op {
         self.data = data;
         self.slots = slots.as_ref().map_or(Region::empty(), Pooled::region);
         self.pooled = slots;
-        (self.priority, self.deadline) = (priority, deadline);
+        (self.priority, self.deadline, self.put_off) = (priority, deadline, false);
         (self.name, self.annotation) = (Some(name), step);
         self.fold = if shape.op == ReduceOp::Avg { ReduceOp::Sum } else { shape.op };
         (self.lane_base, self.credit) = (lane_base, credit);

@@ -41,7 +41,7 @@ impl Executor {
             if !grid.contains(culprit) {
                 return self.malformed();
             }
-            self.abort(culprit, Why::Aborted);
+            self.abort(culprit, Why::from_code(header.len));
             return Disposition::Consumed;
         }
         if !grid.is_leader(header.src) {

@@ -11,6 +11,9 @@ use crate::schedule::{Action, Buffer, Place, Schedule};
 use crate::time::Instant;
 use crate::transport::{Flag, NodeMemory, SendError, Token, Transport};
 
+/// How long an operation that missed its deadline waits for word of the rank that is to blame.
+const HEARSAY: core::time::Duration = core::time::Duration::from_millis(500);
+
 /// What a step did.
 enum Ran {
     /// It is done.
@@ -125,8 +128,24 @@ impl Executor {
             self.earliest = deadlines.min().unwrap_or(Instant::NEVER);
             return false;
         };
-        let op = &self.ops[at];
-        let missing = missing(op, self.config.grid, self.config.rank, node);
+        let op = &mut self.ops[at];
+        let (grid, rank) = (self.config.grid, self.config.rank);
+        let missing = missing(op, grid, rank, node);
+        // Who waits here for a rank that itself waits for another would blame the wrong one. A rank of this node that has
+        // not started the operation is the one; where there is none, those nearer to it are given time to say so.
+        let started = |other: &Rank| {
+            let node = node.filter(|_| grid.node_of(*other) == grid.node_of(rank))?;
+            node.has_started(grid.local_of(*other), op.template.key.seq)
+        };
+        let absent: Vec<Rank> =
+            missing.iter().copied().filter(|other| started(other) == Some(false)).collect();
+        if absent.is_empty() && node.is_some() && !op.put_off {
+            op.put_off = true;
+            op.deadline = now + HEARSAY;
+            self.earliest = now;
+            return true;
+        }
+        let missing = if absent.is_empty() { missing } else { absent };
         let culprit = missing.first().copied().unwrap_or(self.config.rank);
         let subject = op.subject();
         self.fail(at, OpError::Deadline { subject, missing });

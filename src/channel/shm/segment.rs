@@ -14,6 +14,9 @@ use super::sys::{self, Mapping};
 /// "shouter" and the layout's version.
 const MAGIC: u64 = u64::from_le_bytes(*b"shouter\x01");
 
+/// In the number of an announcement that is being written.
+const UNFINISHED: u64 = 1 << 63;
+
 /// Why a segment cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -61,6 +64,8 @@ pub struct Announcement {
     pub shape: u64,
     /// The tensor's identity, packed likewise.
     pub identity: u64,
+    /// Small operations that the rank had started before: its numbers and those of the cells are two sequences.
+    pub small_before: u64,
 }
 
 /// A small-message cell of one rank, for one operation.
@@ -199,10 +204,17 @@ impl NodeSegment {
     #[inline]
     pub fn announce(&self, announcement: Announcement) {
         let Some(at) = self.layout.announcement(self.local, announcement.number) else { return };
-        self.word(Some(at)).store(0, Ordering::Relaxed);
+        self.word(Some(at)).store(announcement.number | UNFINISHED, Ordering::Relaxed);
         self.word(Some(at + 8)).store(announcement.shape, Ordering::Release);
         self.word(Some(at + 16)).store(announcement.identity, Ordering::Release);
+        self.word(Some(at + 24)).store(announcement.small_before, Ordering::Release);
         self.word(Some(at)).store(announcement.number, Ordering::Release);
+    }
+
+    /// Whether a local rank has announced its operation `number`, or one long after it.
+    pub fn has_announced(&self, local: u32, number: u64) -> bool {
+        let word = self.word(self.layout.announcement(local, number)).load(Ordering::Acquire);
+        word & !UNFINISHED >= number
     }
 
     /// What a local rank has announced as its operation `number`; `None` before it has, or when it was overwritten.
@@ -212,8 +224,15 @@ impl NodeSegment {
         if read(0, Ordering::Acquire) != number {
             return None;
         }
-        let (shape, identity) = (read(8, Ordering::Acquire), read(16, Ordering::Acquire));
-        (read(0, Ordering::Acquire) == number).then_some(Announcement { number, shape, identity })
+        let [shape, identity, small_before] = [8, 16, 24].map(|at| read(at, Ordering::Acquire));
+        let same = read(0, Ordering::Acquire) == number;
+        same.then_some(Announcement { number, shape, identity, small_before })
+    }
+
+    /// Small operations that a local rank has started: the later number of its two cells.
+    pub fn small_started(&self, local: u32) -> u64 {
+        let number = |parity| self.word(self.layout.cell(local, parity)).load(Ordering::Acquire);
+        number(0).max(number(1))
     }
 
     /// The cell of a local rank for small operation `number`, from 1.
@@ -254,6 +273,15 @@ impl<'a> Cell<'a> {
         stored
     }
 
+    /// The tag alone, while the rank has published this operation and not the one after the next.
+    pub fn tag(&self) -> Option<u64> {
+        let at = self.segment.layout.cell(self.local, self.number)?;
+        let number = || self.segment.word(Some(at)).load(Ordering::Acquire);
+        let before = number();
+        let tag = self.segment.word(Some(at + 8)).load(Ordering::Acquire);
+        (before == self.number && number() == before).then_some(tag)
+    }
+
     /// The tag and `len` bytes, once the rank has published them.
     #[inline]
     pub fn read(&self, len: usize) -> Option<(u64, &'a [u8])> {
@@ -269,6 +297,10 @@ impl<'a> Cell<'a> {
 }
 
 impl NodeMemory for NodeSegment {
+    fn has_started(&self, local: u32, seq: u64) -> Option<bool> {
+        Some(self.has_announced(local, seq + 1))
+    }
+
     fn lanes(&self) -> u32 {
         self.layout.shape().lanes
     }

@@ -75,9 +75,17 @@ fn the_first_abort_stands() {
 fn announcements_are_found_by_number_until_they_are_overwritten() {
     let ranks = node();
     for number in 1..=100 {
-        ranks[0].announce(Announcement { number, shape: number * 2, identity: number * 3 });
+        ranks[0].announce(Announcement {
+            number,
+            shape: number * 2,
+            identity: number * 3,
+            small_before: number * 4,
+        });
     }
-    assert_eq!(ranks[1].announcement(0, 100), Some(Announcement { number: 100, shape: 200, identity: 300 }));
+    assert_eq!(
+        ranks[1].announcement(0, 100),
+        Some(Announcement { number: 100, shape: 200, identity: 300, small_before: 400 })
+    );
     assert_eq!(ranks[1].announcement(0, 30), None);
     assert_eq!(ranks[1].announcement(0, 101), None);
     assert_eq!(ranks[1].announcement(1, 1), None);

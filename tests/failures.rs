@@ -1,0 +1,369 @@
+//! What goes wrong between real processes: killed, stopped and late ranks, ranks that disagree, wrong keys, left-overs.
+//!
+//! The rule: every call of every survivor returns, names the operation, the tensor and the same rank, and no process
+//! hangs or aborts.
+
+#![allow(unsafe_code)]
+
+mod ranks;
+
+use std::os::unix::net::UnixListener;
+use std::time::{Duration, Instant};
+
+use ranks::{ERROR, Job, RankState, State, end, job, parameter, scenario, tell};
+use shouter::config::Builder;
+use shouter::{Config, DType, Error, Group, ReduceOp, TensorSpec};
+
+/// Found within the heartbeat's two seconds, with time to spare for a busy machine.
+const FOUND: Duration = Duration::from_secs(15);
+
+const MISMATCH: i32 = ERROR + 5;
+const PEER_FAILED: i32 = ERROR + 6;
+const DEADLINE: i32 = ERROR + 7;
+const CLOSED: i32 = ERROR + 8;
+
+/// Not a test of its own: what a rank runs.
+#[test]
+fn rank_body() {
+    let Some(scenario) = scenario() else { return };
+    let play = match scenario.as_str() {
+        "steps" => steps,
+        "late" => late,
+        "absent" => absent,
+        "register" => register,
+        "diverge" => diverge,
+        "once" => once,
+        other => panic!("no scenario {other}"),
+    };
+    end(join().and_then(|group| play(&group).and_then(|()| group.finalize())))
+}
+
+/// Joins as the launcher says, apart from what the scenario makes of it.
+fn join() -> Result<Group, Error> {
+    let config = |why: shouter::config::ConfigError| Error::Config(why.to_string());
+    let mut builder = Builder::from_process().map_err(config)?;
+    if let Some(path) = parameter("KEY_FILE").filter(|_| odd_one()) {
+        builder = builder.set("key_file", &path).map_err(config)?;
+    }
+    let built: Config = builder.build().map_err(config)?;
+    if parameter("STALE").is_some() {
+        for path in built.ports.iter().filter_map(|port| port.device.strip_prefix("vhost:")) {
+            // A process that has died leaves its socket behind; dropping the listener does the same.
+            drop(UnixListener::bind(path).unwrap());
+            tell(format_args!("stale {path}"));
+        }
+    }
+    shouter::init(built)
+}
+
+/// Whether this is the rank that the scenario is about.
+fn odd_one() -> bool {
+    parameter("RANK").is_some() && parameter("RANK") == std::env::var("SHOUTER_RANK").ok()
+}
+
+fn spec(name: &str, dtype: DType, count: u64, op: ReduceOp) -> TensorSpec {
+    TensorSpec { name: name.into(), dtype, count, op }
+}
+
+/// Steps with tensors of 4 B to 4 MiB until somebody fails; tells when a few are done.
+fn steps(group: &Group) -> Result<(), Error> {
+    let counts = [1, 1000, 30_000, 1 << 20];
+    let specs = counts.map(|count| spec(&format!("layer.{count}"), DType::F32, count, ReduceOp::Sum));
+    let ids = group.register(&specs)?;
+    let mut tensors = counts.map(|count| vec![1f32; count as usize]);
+    let until = Instant::now() + Duration::from_secs(45);
+    let mut small = [1f32; 1];
+    let mut middle = vec![1f32; 5000];
+    for step in 0.. {
+        if step == 3 {
+            tell("steps");
+        }
+        assert!(Instant::now() < until, "nobody has failed");
+        group.set_step(step);
+        tensors.iter_mut().for_each(|tensor| tensor.fill(1.0));
+        let mut pending = vec![];
+        for (id, tensor) in ids.iter().zip(&mut tensors) {
+            // SAFETY: the tensor is touched again only after `wait` has returned; after an error the process ends.
+            pending.push(unsafe { group.push(*id, tensor.as_mut_ptr().cast()) }?);
+        }
+        pending.into_iter().rev().try_for_each(|pending| group.wait(pending, None))?;
+        group.all_reduce(&mut small, ReduceOp::Max)?;
+        group.all_reduce(&mut middle, ReduceOp::Max)?;
+    }
+    Ok(())
+}
+
+/// One rank computes for longer than the heartbeat's timeout, between operations and between push and wait.
+fn late(group: &Group) -> Result<(), Error> {
+    let id = group.register(&[spec("late", DType::F32, 100_000, ReduceOp::Sum)])?[0];
+    let size = group.size() as f32;
+    let mut tensor = vec![1f32; 100_000];
+    group.all_reduce(&mut tensor, ReduceOp::Sum)?;
+    if odd_one() {
+        std::thread::sleep(Duration::from_secs(4));
+    }
+    group.all_reduce(&mut [1f32], ReduceOp::Sum)?;
+    // SAFETY: the tensor is touched again only after `wait` has returned.
+    let pending = unsafe { group.push(id, tensor.as_mut_ptr().cast()) }?;
+    if odd_one() {
+        std::thread::sleep(Duration::from_secs(3));
+    }
+    group.wait(pending, None)?;
+    assert!(tensor.iter().all(|&x| x == size * size));
+    Ok(())
+}
+
+/// One rank never calls the operation that the others run.
+fn absent(group: &Group) -> Result<(), Error> {
+    let count: usize = parameter("COUNT").unwrap().parse().unwrap();
+    let mut tensor = vec![1f32; count];
+    group.all_reduce(&mut tensor, ReduceOp::Sum)?;
+    if odd_one() {
+        std::thread::sleep(Duration::from_secs(5));
+        return Ok(());
+    }
+    group.all_reduce(&mut tensor, ReduceOp::Sum)
+}
+
+/// One table after another on which one rank disagrees; at the end one on which all agree.
+fn register(group: &Group) -> Result<(), Error> {
+    let agreed = || {
+        vec![spec("embedding", DType::F32, 4096, ReduceOp::Sum), spec("head", DType::Bf16, 77, ReduceOp::Avg)]
+    };
+    let change: [fn(&mut Vec<TensorSpec>); 6] = [
+        |specs| specs[1].dtype = DType::F16,
+        |specs| specs[1].count = 78,
+        |specs| specs[1].name = "tail".into(),
+        |specs| specs.swap(0, 1),
+        |specs| specs.truncate(1),
+        |specs| specs[1].op = ReduceOp::Max,
+    ];
+    for change in change {
+        let mut specs = agreed();
+        if odd_one() {
+            change(&mut specs);
+        }
+        match group.register(&specs) {
+            Err(Error::Mismatch(text)) => tell(format_args!("mismatch {text}")),
+            other => panic!("{other:?}"),
+        }
+    }
+    let ids = group.register(&agreed())?;
+    let mut tensor = vec![1f32; 4096];
+    // SAFETY: the tensor is touched again only after `wait` has returned.
+    let pending = unsafe { group.push(ids[0], tensor.as_mut_ptr().cast()) }?;
+    group.wait(pending, None)?;
+    assert!(tensor.iter().all(|&x| x == group.size() as f32));
+    Ok(())
+}
+
+/// One rank runs another operation than the others.
+fn diverge(group: &Group) -> Result<(), Error> {
+    let ids = group.register(&[
+        spec("left", DType::F32, 50_000, ReduceOp::Sum),
+        spec("right", DType::F32, 50_000, ReduceOp::Sum),
+    ])?;
+    group.all_reduce(&mut [1u8], ReduceOp::Sum)?;
+    group.all_reduce(&mut vec![1f32; 10_000], ReduceOp::Sum)?;
+    let which = parameter(if odd_one() { "THEIRS" } else { "OURS" }).unwrap();
+    let floats = |count: usize| group.all_reduce(&mut vec![1f32; count], ReduceOp::Sum);
+    match which.as_str() {
+        "barrier" => group.barrier()?,
+        "max" => group.all_reduce(&mut vec![1f32; 50_000], ReduceOp::Max)?,
+        "whole" => group.all_reduce(&mut vec![1i32; 50_000], ReduceOp::Sum)?,
+        "left" | "right" => {
+            let mut tensor = vec![1f32; 50_000];
+            // SAFETY: the tensor is touched again only after `wait` has returned.
+            let pending =
+                unsafe { group.push(ids[usize::from(which == "right")], tensor.as_mut_ptr().cast()) }?;
+            group.wait(pending, None)?;
+        }
+        count => floats(count.parse().unwrap())?,
+    }
+    Ok(())
+}
+
+/// One operation.
+fn once(group: &Group) -> Result<(), Error> {
+    let mut one = [1f32];
+    group.all_reduce(&mut one, ReduceOp::Sum)?;
+    assert_eq!(one, [group.size() as f32]);
+    Ok(())
+}
+
+/// Whether a text names a rank, and no other.
+fn names_only(text: &str, rank: u32) -> bool {
+    let named = text.match_indices("rank ").map(|(at, word)| {
+        let digits = text[at + word.len()..].chars().take_while(char::is_ascii_digit);
+        digits.collect::<String>()
+    });
+    let named: Vec<_> = named.filter(|digits| !digits.is_empty()).collect();
+    !named.is_empty() && named.iter().all(|name| *name == rank.to_string())
+}
+
+/// A survivor's error names the operation, the tensor and the rank that is gone.
+fn assert_survivor(survivor: &RankState, victim: u32, state: &State) {
+    assert!(matches!(survivor.code, Some(PEER_FAILED | CLOSED)), "{survivor:?}\n{state}");
+    let error = survivor.error();
+    assert!(names_only(error, victim), "rank {victim} is the one to be named: {error}\n{state}");
+    let tensor = error.contains("\"layer.") || error.contains("\"ad hoc\"");
+    assert!(error.contains("all-reduce") && tensor, "no operation or no tensor is named: {error}\n{state}");
+}
+
+/// Starts the steps and waits until every rank is in the midst of them.
+fn in_mid_step(ranks: u32, hosts: u32, pause: u64) -> Job {
+    let job = job(ranks, hosts, "steps").start();
+    job.until("steps are made", ranks::LIMIT, |state| state.all_told("steps"));
+    // The moment within the step.
+    std::thread::sleep(Duration::from_millis(pause));
+    job
+}
+
+#[test]
+fn survivors_of_a_killed_rank_name_it() {
+    let cases = [(3, 1, 0), (3, 1, 2), (2, 2, 0), (2, 2, 1), (4, 2, 0), (4, 2, 1), (4, 2, 2), (4, 2, 3)];
+    for (index, (ranks, hosts, victim)) in (0..).zip(cases) {
+        let job = in_mid_step(ranks, hosts, index * 7);
+        job.signal(victim, "KILL");
+        let killed = job.elapsed();
+        let state = job.finish();
+        assert_eq!(state.ranks[victim as usize].signal, Some(9), "{state}");
+        for (_, survivor) in (0u32..).zip(&state.ranks).filter(|(rank, _)| *rank != victim) {
+            assert_survivor(survivor, victim, &state);
+            assert!(survivor.ended.unwrap() < killed + FOUND, "{state}");
+        }
+    }
+}
+
+#[test]
+fn a_stopped_rank_is_found_by_its_heartbeat_and_fenced() {
+    for (ranks, hosts, victim) in [(3, 1, 1), (2, 2, 1), (2, 2, 0), (4, 2, 0), (4, 2, 3)] {
+        let job = in_mid_step(ranks, hosts, 5);
+        job.signal(victim, "STOP");
+        let state = job.until("the survivors have ended", FOUND, |state| state.all_over_but(victim));
+        for (_, survivor) in (0u32..).zip(&state.ranks).filter(|(rank, _)| *rank != victim) {
+            assert_survivor(survivor, victim, &state);
+        }
+        job.signal(victim, "CONT");
+        job.until("the zombie has ended", FOUND, |state| state.all_over_but(ranks));
+        let state = job.finish();
+        assert!(matches!(state.ranks[victim as usize].code, Some(PEER_FAILED | CLOSED)), "{state}");
+    }
+}
+
+#[test]
+fn a_late_rank_is_not_taken_for_dead() {
+    for (ranks, hosts, rank) in [(3, 1, 1), (4, 2, 2), (4, 2, 3)] {
+        job(ranks, hosts, "late").env("SHOUTER_TEST_RANK", rank).run().assert_success();
+    }
+}
+
+#[test]
+fn an_operation_that_a_rank_never_calls_ends_at_its_deadline() {
+    for (ranks, hosts, rank, count) in [
+        (3, 1, 1, 1),
+        (3, 1, 0, 50_000),
+        (2, 2, 1, 1),
+        (2, 2, 0, 50_000),
+        (4, 2, 2, 50_000),
+        (4, 2, 3, 50_000),
+    ] {
+        let job = job(ranks, hosts, "absent").env("SHOUTER_DEADLINE", "1s");
+        let state = job.env("SHOUTER_TEST_RANK", rank).env("SHOUTER_TEST_COUNT", count).run();
+        for (_, survivor) in (0u32..).zip(&state.ranks).filter(|(other, _)| *other != rank) {
+            assert!(matches!(survivor.code, Some(DEADLINE | PEER_FAILED)), "{state}");
+            assert!(names_only(survivor.error(), rank) && survivor.error().contains("all-reduce"), "{state}");
+        }
+        assert!(state.ranks.iter().any(|rank| rank.code == Some(DEADLINE)), "{state}");
+    }
+}
+
+#[test]
+fn tables_that_differ_are_refused_on_every_rank() {
+    let views: [&[&str]; 6] = [
+        &["tensor head", "77 x bf16", "77 x f16"],
+        &["tensor head", "77 x bf16", "78 x bf16"],
+        &["\"head\"", "\"tail\""],
+        &["tensor embedding", "\"embedding\"", "\"head\""],
+        &["tensor head", "77 x bf16", "no such tensor"],
+        &["tensor head", "avg", "max"],
+    ];
+    for (ranks, hosts, rank) in [(3, 1, 1), (4, 2, 3), (2, 2, 0)] {
+        let state = job(ranks, hosts, "register").env("SHOUTER_TEST_RANK", rank).run();
+        state.assert_success();
+        for told in state.ranks.iter().map(|rank| &rank.told) {
+            assert_eq!(told.len(), views.len(), "{state}");
+            for (line, views) in told.iter().zip(views) {
+                // The odd rank's own view of the swapped tables begins with the other tensor.
+                let all = views
+                    .iter()
+                    .all(|view| line.contains(view) || *view == "tensor embedding" || *view == "tensor head");
+                assert!(all && line.contains("tensor "), "{line} lacks one of {views:?}\n{state}");
+            }
+        }
+    }
+}
+
+/// Runs a job in which `rank` plays `theirs` where the others play `ours`; all must fail, soon.
+fn diverging(ranks: u32, hosts: u32, rank: u32, ours: &str, theirs: &str) -> State {
+    let job = job(ranks, hosts, "diverge").env("SHOUTER_TEST_RANK", rank);
+    let job = job.env("SHOUTER_TEST_OURS", ours).env("SHOUTER_TEST_THEIRS", theirs).start();
+    job.until("every rank has ended", FOUND, |state| state.all_over_but(ranks));
+    job.finish()
+}
+
+#[test]
+fn different_operations_are_errors_that_show_both_views() {
+    let sums = "sum of 50000 x f32";
+    let cases = [
+        // Cells, lanes of as many and of more chunks, another type and reduction of the same length, another tensor.
+        ("1", "2", "1 x f32", "2 x f32"),
+        ("50000", "50001", sums, "50001 x f32"),
+        ("50000", "300000", sums, "300000 x f32"),
+        ("50000", "max", sums, "max of 50000"),
+        ("50000", "whole", sums, "50000 x i32"),
+        ("50000", "10", sums, "10 x f32"),
+        ("10", "50000", "10 x f32", "50000 x f32"),
+        ("50000", "barrier", sums, "barrier"),
+        ("left", "right", "tensor 0", "tensor 1"),
+        ("left", "50000", "tensor 0", "ad-hoc"),
+    ];
+    for (ours, theirs, one, other) in cases {
+        for (ranks, hosts, rank) in [(3, 1, 1), (2, 2, 1), (4, 2, 3)] {
+            let state = diverging(ranks, hosts, rank, ours, theirs);
+            let per_host = ranks / hosts;
+            for (number, found) in (0u32..).zip(&state.ranks) {
+                let error = found.error();
+                // Those who meet the odd rank itself have seen both views.
+                let met = hosts == ranks || number / per_host == rank / per_host;
+                let codes = if met { &[MISMATCH][..] } else { &[MISMATCH, PEER_FAILED, CLOSED][..] };
+                assert!(codes.contains(&found.code.unwrap_or(0)), "{ours}, {theirs}: rank {number}\n{state}");
+                let both = error.contains(one) && error.contains(other);
+                assert!(both || !met, "rank {number}: {error} shows not both {one} and {other}\n{state}");
+                assert!(error.contains("rank "), "{state}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_rank_with_another_key_is_left_out() {
+    let path = std::env::temp_dir().join(format!("shouter-other-key-{}", std::process::id()));
+    std::fs::write(&path, "an entirely different key of good length").unwrap();
+    let job = job(3, 1, "once").env("SHOUTER_TEST_KEY_FILE", path.display()).env("SHOUTER_TEST_RANK", 2);
+    let state = job.env("SHOUTER_RENDEZVOUS_DEADLINE", "3s").run();
+    std::fs::remove_file(&path).unwrap();
+    for rank in &state.ranks {
+        assert_eq!(rank.code, Some(ERROR + 2), "{state}");
+    }
+    assert!(state.ranks[..2].iter().all(|rank| names_only(rank.error(), 2)), "{state}");
+    assert!(state.ranks[2].error().contains("key"), "{state}");
+}
+
+#[test]
+fn a_socket_of_a_dead_process_is_no_obstacle() {
+    let state = job(2, 2, "once").env("SHOUTER_TEST_STALE", 1).run();
+    state.assert_success();
+    let stale = state.ranks.iter().flat_map(|rank| &rank.told).any(|line| line.starts_with("stale "));
+    assert!(stale, "no link has a vhost side, so nothing was tested\n{state}");
+}
