@@ -1,7 +1,7 @@
 //! All-reduce from the engine down to the frames, in virtual time, over links that lose, reorder, duplicate and damage
 //! frames: for a thousand seeds every result is exact and the same bits on every rank.
 //!
-//! A failure names its seed; `SHOUTER_SEED=<seed> cargo test -p shouter --test simulated_allreduce` replays that one.
+//! A failure names its seed; `SHOUTER_TEST_SEED=<seed> cargo test -p shouter --test simulated_allreduce` replays that one.
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;
@@ -180,8 +180,8 @@ fn run(seed: u64) -> (u64, u64) {
 
 #[test]
 fn every_all_reduce_is_exact_for_a_thousand_seeds() {
-    if let Ok(seed) = std::env::var("SHOUTER_SEED") {
-        run(seed.parse().expect("SHOUTER_SEED is a number"));
+    if let Ok(seed) = std::env::var("SHOUTER_TEST_SEED") {
+        run(seed.parse().expect("SHOUTER_TEST_SEED is a number"));
         return;
     }
     let (mut resent, mut dropped) = (0, 0);

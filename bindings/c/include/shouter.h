@@ -164,7 +164,7 @@ shouter_status_t shouter_allreduce(const struct shouter_t *shouter,
 //
 // Every rank calls it with the same names, counts, types and operations in the same order; a rank that differs is named in
 // the error that every rank gets. The order is the priority: give the tensors that are needed first, first (forward order).
-// Registering again, for instance when a framework has changed its buckets, is a new generation: earlier numbers end.
+// Registering again, for instance when a framework has changed its buckets, is a new generation: it has numbers of its own.
 shouter_status_t shouter_register(const struct shouter_t *shouter,
                                   const struct shouter_tensor_t *tensors,
                                   size_t n,
@@ -172,8 +172,8 @@ shouter_status_t shouter_register(const struct shouter_t *shouter,
 
 // Starts to reduce a registered tensor, whose elements lie at `data`, in place; writes to `*out` what to wait for.
 //
-// Returns at once. From now until shouter_wait has returned, `data` must stay where it is and nobody may touch it. Ranks may
-// push the tensors of a step in different orders.
+// Returns at once. From now until shouter_wait has returned, `data` must stay where it is and nobody may touch it. Every
+// rank pushes the tensors of a step in the same order; one that differs is named in the error.
 shouter_status_t shouter_push(const struct shouter_t *shouter,
                               uint32_t tensor,
                               void *data,

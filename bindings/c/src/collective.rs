@@ -49,7 +49,7 @@ pub unsafe extern "C" fn shouter_allreduce(
 ///
 /// Every rank calls it with the same names, counts, types and operations in the same order; a rank that differs is named in
 /// the error that every rank gets. The order is the priority: give the tensors that are needed first, first (forward order).
-/// Registering again, for instance when a framework has changed its buckets, is a new generation: earlier numbers end.
+/// Registering again, for instance when a framework has changed its buckets, is a new generation: it has numbers of its own.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn shouter_register(
     shouter: *const Shouter,
@@ -86,8 +86,8 @@ pub unsafe extern "C" fn shouter_register(
 
 /// Starts to reduce a registered tensor, whose elements lie at `data`, in place; writes to `*out` what to wait for.
 ///
-/// Returns at once. From now until shouter_wait has returned, `data` must stay where it is and nobody may touch it. Ranks may
-/// push the tensors of a step in different orders.
+/// Returns at once. From now until shouter_wait has returned, `data` must stay where it is and nobody may touch it. Every
+/// rank pushes the tensors of a step in the same order; one that differs is named in the error.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn shouter_push(
     shouter: *const Shouter,

@@ -271,7 +271,7 @@ impl Queue {
         for (index, &mbuf) in handed.mbufs.iter().enumerate() {
             if let Some(&next) = handed.mbufs.get(index + 1) {
                 // SAFETY: a received buffer.
-                prefetch(unsafe { data_of(next) });
+                prefetch(unsafe { data_of(next) }, unsafe { usize::from((*next).data_len) });
             }
             // SAFETY: a received buffer that is ours until `handed` is dropped; its `data_len` bytes are filled.
             unsafe {
@@ -436,15 +436,16 @@ unsafe fn ask_for_ipv4_checksum(mbuf: *mut rte_mbuf, header: &[u8]) {
     }
 }
 
-/// Asks for the first two cache lines at `address`.
+/// Asks for the cache lines of a frame: they come from the core that wrote them while the one before is worked on.
 #[inline]
-fn prefetch(address: *const u8) {
+fn prefetch(address: *const u8, len: usize) {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: prefetching is no access; any address is allowed.
     unsafe {
         use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        _mm_prefetch::<_MM_HINT_T0>(address.cast());
-        _mm_prefetch::<_MM_HINT_T0>(address.wrapping_add(64).cast());
+        for line in (0..len).step_by(64) {
+            _mm_prefetch::<_MM_HINT_T0>(address.wrapping_add(line).cast());
+        }
     }
     #[cfg(not(target_arch = "x86_64"))]
     let _ = address;
