@@ -5,8 +5,8 @@
 //!
 //! Ranks fill hosts in blocks: with 5 ranks on 2 hosts, ranks 0, 1, 2 are host 0 and ranks 3, 4 are host 1. Every
 //! pair of hosts has a link of its own. The host with the lower number serves it (vhost, or memif's server side) and
-//! the other one is its client; both ends carry their host's one address and name the other as the peer that this
-//! port leads to, so a route is never guessed.
+//! the other one is its client. Every link is a network of its own (a /30: two stations), so that an address says which
+//! port it belongs to; both ends name the other as the peer that this port leads to, so a route is never guessed.
 
 use std::net::Ipv4Addr;
 use std::path::Path;
@@ -58,9 +58,16 @@ pub(super) fn places(ranks: u32, hosts: u32) -> Vec<Place> {
     places
 }
 
-/// The address of an emulated host: 10.77.0.1 upwards.
-fn address(host: u32) -> Ipv4Addr {
-    Ipv4Addr::from(u32::from(Ipv4Addr::new(10, 77, 0, 1)) + host)
+/// Leading bits that the two stations of a link share.
+const LINK_PREFIX: u32 = 30;
+
+/// The address of host `of` on its link to host `to`: the links take 10.77.0.0/30, 10.77.0.4/30 and so on, in the order
+/// 0-1, 0-2, 1-2, 0-3 ..., and the host with the lower number is the first station of its network.
+fn address(of: u32, to: u32) -> Ipv4Addr {
+    let (low, high) = (of.min(to), of.max(to));
+    let link = high * high.saturating_sub(1) / 2 + low;
+    let station = if of < to { 1 } else { 2 };
+    Ipv4Addr::from(u32::from(Ipv4Addr::new(10, 77, 0, 0)) + (link << (32 - LINK_PREFIX)) + station)
 }
 
 /// The ports of one host of a full mesh, in the order of the hosts they lead to.
@@ -76,8 +83,8 @@ pub(super) fn ports(dir: &Path, link: Link, hosts: u32, host: u32, mtu: u16) -> 
         };
         Port {
             device: format!("{kind}:{}", socket.display()),
-            address: format!("{}/24", address(host)),
-            peers: vec![address(peer).to_string()],
+            address: format!("{}/{LINK_PREFIX}", address(host, peer)),
+            peers: vec![address(peer, host).to_string()],
             mtu,
         }
     };

@@ -22,8 +22,6 @@ fn every_pair_of_hosts_has_one_link_with_two_ends() {
                 let (kind, path) = port.device.split_once(':').unwrap();
                 ends.entry(path.to_owned()).or_default().push(kind.to_owned());
                 assert_eq!(port.peers.len(), 1);
-                assert!(port.address.ends_with("/24"));
-                assert!(!port.address.starts_with(&format!("{}/", port.peers[0])));
             }
         }
         assert_eq!(ends.len() as u32, hosts * (hosts - 1) / 2);
@@ -32,11 +30,30 @@ fn every_pair_of_hosts_has_one_link_with_two_ends() {
 }
 
 #[test]
+fn an_address_belongs_to_one_port_of_one_link() {
+    let dir = Path::new("/tmp/job");
+    for hosts in [2, 3, 4, MAX_HOSTS] {
+        let mut leads_to = std::collections::BTreeMap::<Ipv4Addr, Ipv4Addr>::new();
+        for port in (0..hosts).flat_map(|host| ports(dir, Link::Virtio, hosts, host, 9000)) {
+            let (own, bits) = port.address.split_once('/').unwrap();
+            let (own, peer): (Ipv4Addr, Ipv4Addr) = (own.parse().unwrap(), port.peers[0].parse().unwrap());
+            assert_eq!(bits, "30");
+            // Both ends lie in one network, and neither is its first address or its last.
+            assert_eq!(own.to_bits() & !3, peer.to_bits() & !3);
+            assert!(matches!(own.to_bits() & 3, 1 | 2), "{own}");
+            assert_eq!(leads_to.insert(own, peer), None, "{own} is given twice");
+        }
+        assert_eq!(leads_to.len() as u32, hosts * (hosts - 1));
+        assert!(leads_to.iter().all(|(own, peer)| own != peer && leads_to.get(peer) == Some(own)));
+    }
+}
+
+#[test]
 fn memif_names_its_two_sides() {
     let dir = Path::new("/tmp/job");
     assert_eq!(ports(dir, Link::Memif, 2, 0, 1500)[0].device, "memif-server:/tmp/job/0-1.sock");
     assert_eq!(ports(dir, Link::Memif, 2, 1, 1500)[0].device, "memif-client:/tmp/job/0-1.sock");
-    assert_eq!(ports(dir, Link::Memif, 2, 1, 1500)[0].address, "10.77.0.2/24");
+    assert_eq!(ports(dir, Link::Memif, 2, 1, 1500)[0].address, "10.77.0.2/30");
 }
 
 #[test]
