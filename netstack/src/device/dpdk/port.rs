@@ -213,6 +213,10 @@ impl Port {
         let (bus, name, arguments) = device_arguments(config, number);
         let attach = |error| PortError::Attach { device: device.clone(), error, log: sys::log_since(mark) };
         let attached = sys::Attached::new(bus, &name, &arguments).map_err(|error| {
+            // A server is refusing between its bind and its listen, and may listen by the time we look again.
+            if device.awaited_socket().is_some() && sys::log_since(mark).contains("Connection refused") {
+                return not_yet(device, io::ErrorKind::ConnectionRefused.into());
+            }
             // Only now: a server takes each connection for a client, and is slow with one that hangs up.
             match device.awaited_socket().map(is_served) {
                 Some(Err(source)) => not_yet(device, source),
