@@ -144,6 +144,8 @@ impl Cells {
             )));
         }
         if waited > group.deadline {
+            // Else the others would blame this rank, which leaves.
+            self.segment.set_abort(local, Why::Late.code() as u8);
             return Err(Error::Deadline(format!(
                 "{shape} of \"{name}\" at step {step} waits for rank {local} since {waited:?}; check that it runs the same operations, \
                  or give operations more time (SHOUTER_DEADLINE)"
