@@ -43,7 +43,7 @@ const LONGEST_SOCKET_PATH: usize = 107;
         the same with faults injected on the wire\n  \
         shouter run -n 2 --json -- ./trainer | jq .          one JSON object a line\n\n\
         Every rank is given SHOUTER_RANK, SHOUTER_SIZE, SHOUTER_LOCAL_RANK, SHOUTER_LOCAL_SIZE, SHOUTER_NODE, SHOUTER_ADDR,\n\
-        SHOUTER_PORT, SHOUTER_JOB and SHOUTER_KEY_FILE, and, where they apply, SHOUTER_CORES, SHOUTER_PORTS, SHOUTER_LOSS,\n\
+        SHOUTER_PORT, SHOUTER_JOB and SHOUTER_KEY_FILE, and, where they apply, SHOUTER_CORES or SHOUTER_IDLE, SHOUTER_PORTS, SHOUTER_LOSS,\n\
         SHOUTER_CORRUPT and SHOUTER_FAULT_SEED.\n\n\
         Exit status: 0 when every rank exits with 0; else that of the rank that failed first, 128 + n when signal n\n\
         killed it; 2 a wrong command line; 126 COMMAND cannot be executed; 127 COMMAND does not exist."
@@ -155,6 +155,8 @@ fn launch(args: &Args, style: Style) -> Result<Status, LaunchError> {
         .map_err(|error| LaunchError::system("cannot write the key file", &error))?;
     let port = free_port().map_err(|error| LaunchError::system("no free TCP port on 127.0.0.1", &error))?;
 
+    // Ranks of other emulated hosts, which a rank does not know of, share its cores as well.
+    let crowded = std::thread::available_parallelism().is_ok_and(|cores| args.ranks as usize > cores.get());
     let mut job =
         Job::new(style, args.grace).map_err(|error| LaunchError::system("cannot receive signals", &error))?;
     for place in plan::places(args.ranks, args.hosts) {
@@ -164,6 +166,8 @@ fn launch(args: &Args, style: Style) -> Result<Status, LaunchError> {
         command.env("SHOUTER_JOB", &job_name).env("SHOUTER_KEY_FILE", &key_file);
         if let Some(cores) = &cores {
             command.env("SHOUTER_CORES", cores[place.rank as usize].to_string());
+        } else if crowded && std::env::var_os("SHOUTER_IDLE").is_none() {
+            command.env("SHOUTER_IDLE", "yield");
         }
         if let Err(error) = job.start(place.rank, place.host, command) {
             job.kill();

@@ -18,7 +18,7 @@ use super::table::Tables;
 use crate::channel::port;
 use crate::channel::rud::{PeerAddress, RudChannel, rud_config};
 use crate::channel::shm::{NodeSegment, Shape, pass};
-use crate::config::{Config, Mode, TransportChoice};
+use crate::config::{Config, Idle, Mode, TransportChoice};
 use crate::engine::{Engine, Parts};
 use crate::error::Error;
 use crate::group::rendezvous::{self, ControlLink, Hello, RendezvousConfig, Roster};
@@ -123,10 +123,11 @@ fn check_transport(config: &Config, grid: &Grid) -> Result<(), Error> {
 
 /// Spins where every rank of the host has a core of its own, yields where not.
 fn idle_policy(config: &Config) -> IdlePolicy {
-    if config.cores.is_empty() {
-        IdlePolicy::detect(config.local_size as usize)
-    } else {
-        IdlePolicy::for_ranks(1, CoreAllowance::detect().whole_cores())
+    match config.idle {
+        Some(Idle::Spin) => IdlePolicy::EXCLUSIVE,
+        Some(Idle::Yield) => IdlePolicy::SHARED,
+        None if config.cores.is_empty() => IdlePolicy::detect(config.local_size as usize),
+        None => IdlePolicy::for_ranks(1, CoreAllowance::detect().whole_cores()),
     }
 }
 

@@ -99,6 +99,13 @@ pub const KEYS: &[KeySpec] = &[
         "who drives the network: the thread that waits, or one of its own",
     ),
     key(
+        "idle",
+        "one of auto, spin, yield",
+        "auto",
+        "how to wait: with a core to itself a rank spins, where ranks share cores it yields; auto compares the ranks of \
+         the host with its cores",
+    ),
+    key(
         "cores",
         "a list of core numbers such as \"0,2-5\"",
         "none: threads are not pinned",

@@ -55,6 +55,15 @@ pub enum Mode {
     Dedicated,
 }
 
+/// How a rank waits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Idle {
+    /// It spins: it has a core to itself.
+    Spin,
+    /// It gives up the core: ranks share it.
+    Yield,
+}
+
 /// Whether DPDK uses hugepages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Hugepages {
@@ -156,6 +165,8 @@ pub struct Config {
     pub transport: TransportChoice,
     /// Who drives the network.
     pub mode: Mode,
+    /// How to wait; `None`: as ranks and cores of the host suggest.
+    pub idle: Option<Idle>,
     /// The cores that this rank's threads may be pinned to; empty: no pinning.
     pub cores: Vec<usize>,
     /// A process that is silent for this long is taken for dead.
@@ -243,6 +254,7 @@ impl Builder {
         let key = job_key(layers, place.size)?;
         let transports =
             [("auto", TransportChoice::Auto), ("shm", TransportChoice::Shm), ("rud", TransportChoice::Rud)];
+        let idles = [("auto", None), ("spin", Some(Idle::Spin)), ("yield", Some(Idle::Yield))];
         let modes = [("caller", Mode::Caller), ("dedicated", Mode::Dedicated)];
         let hugepages = [("auto", Hugepages::Auto), ("on", Hugepages::On), ("off", Hugepages::Off)];
         let number = |key, range, default| {
@@ -261,6 +273,7 @@ impl Builder {
             job: job_name(layers, environment)?,
             channel_num: number("channel_num", 1..=64, 10)?,
             transport: value::word(layers, "transport", &transports)?.unwrap_or(TransportChoice::Auto),
+            idle: value::word(layers, "idle", &idles)?.unwrap_or(None),
             mode: value::word(layers, "mode", &modes)?.unwrap_or(Mode::Caller),
             cores: value::cores(layers, "cores")?.unwrap_or_default(),
             heartbeat_timeout: time("heartbeat_timeout", 10)?,
