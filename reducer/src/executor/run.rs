@@ -139,7 +139,9 @@ impl Executor {
         };
         let absent: Vec<Rank> =
             missing.iter().copied().filter(|other| started(other) == Some(false)).collect();
-        if absent.is_empty() && node.is_some() && !op.put_off {
+        let known =
+            node.is_some_and(|node| node.has_started(grid.local_of(rank), op.template.key.seq).is_some());
+        if absent.is_empty() && known && !op.put_off {
             op.put_off = true;
             op.deadline = now + HEARSAY;
             self.earliest = now;
