@@ -69,8 +69,10 @@ impl Default for Config {
             window_bytes: 4 << 20,
             min_window: 32,
             loss_tolerance: 12,
-            min_rto: Duration::from_millis(2),
-            max_rto: Duration::from_millis(500),
+            // Longer than a peer without a core of its own waits for one, and than a thread that only looks now and
+            // then takes to look.
+            min_rto: Duration::from_millis(6),
+            max_rto: Duration::from_millis(50),
             min_probe: Duration::from_micros(200),
             initial_rtt: Duration::from_micros(500),
             min_reordering: Duration::from_micros(10),

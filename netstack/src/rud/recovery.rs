@@ -15,6 +15,9 @@ const MAX_REORDER_STEPS: u32 = 16;
 /// Acknowledged datagrams after which a widened reordering window narrows by one step.
 const REORDER_PERSISTS: u32 = 4096;
 
+/// A probe's patience doubles at most this often.
+const MAX_PROBE_BACKOFF: u32 = 3;
+
 /// What was measured of the path, and what follows for the datagrams that are out. Times are nanoseconds.
 #[derive(Debug)]
 pub(super) struct Recovery {
@@ -26,7 +29,10 @@ pub(super) struct Recovery {
     newest_rtt: u64,
     reorder_steps: u32,
     reorder_calm: u32,
+    /// Time-outs since the last datagram that was acknowledged and had been sent only once.
     backoff: u32,
+    /// Probes since then.
+    probe_backoff: u32,
     probed: bool,
     /// Last time that something new was acknowledged, or that the wire stopped being empty.
     progress_at: u64,
@@ -47,6 +53,7 @@ impl Recovery {
             reorder_steps: 1,
             reorder_calm: 0,
             backoff: 0,
+            probe_backoff: 0,
             probed: false,
             progress_at: now,
             tail_at: now,
@@ -74,7 +81,7 @@ impl Recovery {
         self.progress_at
     }
 
-    /// How often the time-out has backed off since the last progress.
+    /// How often the time-out has backed off since the path was last measured.
     pub(super) fn backoff(&self) -> u32 {
         self.backoff
     }
@@ -93,11 +100,14 @@ impl Recovery {
     pub(super) fn on_acked(&mut self, now: u64, acked: &Acked) {
         self.progress_at = now;
         self.tail_at = now;
-        self.backoff = 0;
         self.probed = false;
         //= rud/spec.md section 6.3
         // Only a datagram that was sent once gives a round-trip time (Karn's rule).
+        // The timers stay backed off until there is one (its second half): a peer that answers late, because it has
+        // no core just now, would otherwise be resent everything each time, and never be measured.
         if acked.clean_sent_at != NEVER {
+            self.backoff = 0;
+            self.probe_backoff = 0;
             self.sample(now.saturating_sub(acked.clean_sent_at).max(1));
         }
         if acked.newest && (acked.newest_serial.wrapping_sub(self.newest_serial) as i32) > 0 {
@@ -152,9 +162,10 @@ impl Recovery {
 
     fn probe_timeout(&self, times: &Times) -> u64 {
         //= rud/spec.md section 6.4
-        // Two round-trip times and the peer's acknowledgement delay.
+        // Two round-trip times, more where they vary, and the peer's acknowledgement delay.
         let srtt = if self.srtt == 0 { times.initial_rtt } else { self.srtt };
-        (2 * srtt + times.ack_delay).max(times.min_probe)
+        let patience = (srtt + srtt.max(4 * self.rttvar) + times.ack_delay).max(times.min_probe);
+        patience << self.probe_backoff.min(MAX_PROBE_BACKOFF)
     }
 
     fn rto(&self, times: &Times) -> u64 {
@@ -173,6 +184,7 @@ impl Recovery {
             true
         } else {
             self.probed = true;
+            self.probe_backoff += 1;
             false
         }
     }

@@ -61,3 +61,35 @@ fn a_probe_comes_first_then_time_outs_that_back_off_until_progress() {
     recovery.on_acked(6_000_000, &acked(0, 1));
     assert!(!recovery.on_tail_timer(6_500_000));
 }
+
+#[test]
+fn only_a_measurement_ends_the_back_off() {
+    let times = times();
+    let mut recovery = Recovery::new(0);
+    recovery.on_acked(10_000, &acked(0, 1));
+    let patience = recovery.tail_deadline(&times) - 10_000;
+    // Each datagram is answered only after it was probed, and then timed out: none was sent only once.
+    let ambiguous = |serial| Acked { clean_sent_at: NEVER, ..acked(0, serial) };
+    let mut now = 10_000;
+    let mut probe_waits = vec![];
+    let mut timeout_waits = vec![];
+    for round in 0..6 {
+        recovery.on_sent(now, true);
+        let probe_at = recovery.tail_deadline(&times);
+        assert!(!recovery.on_tail_timer(probe_at));
+        let timeout_at = recovery.tail_deadline(&times);
+        assert!(recovery.on_tail_timer(timeout_at));
+        probe_waits.push(probe_at - now);
+        timeout_waits.push(timeout_at - probe_at);
+        now = timeout_at + 1;
+        recovery.on_acked(now, &ambiguous(2 + round));
+    }
+    assert_eq!(probe_waits, [1, 2, 4, 8, 8, 8].map(|times| times * patience));
+    let longest = times.max_rto;
+    let doubled: Vec<u64> = (0..6).map(|round| (times.min_rto << round).min(longest)).collect();
+    assert_eq!(timeout_waits, doubled);
+    // One that was sent once is measured, and the timers are the path's again.
+    recovery.on_acked(now + 10_000, &acked(now, 20));
+    assert_eq!(recovery.tail_deadline(&times), now + 10_000 + patience);
+    assert_eq!(recovery.backoff(), 0);
+}
