@@ -63,6 +63,8 @@ pub struct RudChannel<D: Device> {
     resends_wait: bool,
     /// Resends so far, as last counted.
     resent: u64,
+    /// Control messages that have found no room yet.
+    untold: Vec<(Rank, Header)>,
 }
 
 /// Why the channel cannot be opened.
@@ -135,6 +137,7 @@ impl<D: Device> RudChannel<D> {
             held: vec![],
             resends_wait: false,
             resent: 0,
+            untold: vec![],
         })
     }
 
@@ -151,6 +154,9 @@ impl<D: Device> RudChannel<D> {
     /// Sends what the executor has posted and what the protocols owe. True if anything was sent.
     #[inline]
     pub fn transmit(&mut self, now: Instant, executor: &mut Executor) -> bool {
+        if !self.untold.is_empty() {
+            self.tell();
+        }
         let frames = self.stack.transmit(now);
         if self.stack.is_backlogged() || self.resends_wait {
             self.watch_resends(executor);
@@ -189,27 +195,42 @@ impl<D: Device> RudChannel<D> {
         self.stack.rud_mut().flush_acks();
     }
 
-    /// Posts a control message to every peer that is still there.
+    /// Posts a control message to every peer that is still there, as soon as there is room.
     pub fn broadcast(&mut self, header: &Header) {
-        for index in 0..self.peers.len() {
-            let rank = self.peers[index].rank;
-            if let Err(error) = self.send(rank, header, PayloadRange::empty(), Token::CONTROL) {
-                tracing::warn!(%rank, %error, "a control message was not sent");
-            }
-        }
+        let peers = self.peers.iter().map(|peer| peer.rank);
+        self.untold.extend(peers.map(|rank| (rank, *header)));
+        self.tell();
     }
 
-    /// Gives up everything that waits for an acknowledgement: afterwards no session refers to any memory. Sessions
+    /// Posts what has found no room yet.
+    #[cold]
+    fn tell(&mut self) {
+        let mut untold = std::mem::take(&mut self.untold);
+        untold.retain(|(rank, header)| {
+            match self.send(*rank, header, PayloadRange::empty(), Token::CONTROL) {
+                Ok(()) => false,
+                Err(SendError::Full) => true,
+                Err(SendError::PeerFailed) => {
+                    tracing::debug!(%rank, "a control message was not sent: the peer is gone");
+                    false
+                }
+            }
+        });
+        self.untold = untold;
+    }
+
+    /// Gives up everything that waits for an acknowledgement or for a device: afterwards nothing refers to any memory. Sessions
     /// stay open for control messages.
     pub fn fence(&mut self) {
         for peer in &self.peers {
             self.stack.rud_mut().fence(peer.session);
         }
+        self.stack.drop_waiting();
     }
 
     /// Whether everything that was sent has been acknowledged.
     pub fn is_drained(&self) -> bool {
-        self.peers.iter().all(|peer| self.stack.rud().is_idle(peer.session))
+        self.untold.is_empty() && self.peers.iter().all(|peer| self.stack.rud().is_idle(peer.session))
     }
 
     /// Datagrams sent again, over all sessions.

@@ -113,7 +113,7 @@ impl Drive {
     pub(super) fn depart(&self) {
         let until = Clock.now() + LINGER;
         let goal = |engine: &mut RankEngine| {
-            engine.expect_departures();
+            engine.depart();
             engine.is_quiet(Clock.now()).then_some(())
         };
         if let Err(error) = self.driver.drive_until(goal, Some(until)) {

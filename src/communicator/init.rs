@@ -17,7 +17,7 @@ use super::stats::Tally;
 use super::table::Tables;
 use crate::channel::port;
 use crate::channel::rud::{PeerAddress, RudChannel, rud_config};
-use crate::channel::shm::{NodeSegment, Shape, pass};
+use crate::channel::shm::{ANNOUNCEMENTS, NodeSegment, Shape, pass};
 use crate::config::{Config, Idle, Mode, TransportChoice};
 use crate::engine::{Engine, Parts};
 use crate::error::Error;
@@ -27,6 +27,9 @@ use crate::runtime::{Clock, CoreAllowance, DriverOptions, IdlePolicy};
 
 /// Operations that a timeline keeps: the last ones.
 const TIMELINE_EVENTS: usize = 1 << 16;
+
+/// Operations that a rank may have under way; the node segment keeps as many announcements, twice.
+const MAX_OPERATIONS: usize = ANNOUNCEMENTS / 2;
 
 /// What a rank tells the others about its ports: opaque to the rendezvous.
 #[derive(Serialize, Deserialize)]
@@ -55,16 +58,28 @@ pub fn init(config: Config) -> Result<Group, Error> {
         Some((roster, _)) if grid.per_node() > 1 => Some(Arc::new(meet(&config, &grid, &plan, roster)?)),
         _ => None,
     };
-    let (up, device) = match &joined {
-        Some((roster, _)) if grid.nodes() > 1 && grid.is_leader(rank) => {
-            let (up, device) = connect(&config, &grid, roster)?;
-            (Some(up), Some(device))
+    let ports = match &joined {
+        Some((roster, _)) if grid.nodes() > 1 && grid.is_leader(rank) => Some(reach(&config, &grid, roster)?),
+        _ => None,
+    };
+    let (roster, mut control) = joined.unzip();
+    if let Some(control) = &mut control {
+        // Opening ports takes its time. From here on everybody shows signs of life, and expects them.
+        control
+            .all_gather("ports are open", &[], config.rendezvous_deadline)
+            .map_err(|why| Error::Join(why.to_string()))?;
+    }
+    let (up, device) = match (ports, &roster) {
+        (Some(reached), Some(roster)) => {
+            let kind = reached.ports.kind;
+            (Some(connect(&config, reached, roster)?), Some(kind))
         }
         _ => (None, None),
     };
     let kernels = Kernels::detect();
     let mut executor_config = ExecutorConfig::new(rank, grid, kernels);
     executor_config.eager_bytes = plan.eager_bytes as usize;
+    executor_config.max_operations = MAX_OPERATIONS;
     let internal = |why: &dyn std::fmt::Display| Error::Internal(why.to_string());
     let mut executor = Executor::new(executor_config).map_err(|why| internal(&why))?;
     if let Some(node) = &node {
@@ -81,7 +96,6 @@ pub fn init(config: Config) -> Result<Group, Error> {
     let options = DriverOptions { idle, ..DriverOptions::default() };
     let dedicated = (config.mode == Mode::Dedicated).then(|| config.cores.first().copied());
     let drive = Drive::new(engine, options, dedicated)?;
-    let mut control = joined.map(|(_, control)| control);
     if let Some(control) = &mut control {
         // Nobody goes on before everybody is connected.
         control
@@ -152,12 +166,16 @@ fn meet(config: &Config, grid: &Grid, plan: &Plan, roster: &Roster) -> Result<No
         .map_err(|why| Error::Join(why.to_string()))
 }
 
-/// Opens this host's ports and a session to the leader of every other.
-fn connect(
-    config: &Config,
-    grid: &Grid,
-    roster: &Roster,
-) -> Result<(RudChannel<port::PortDevice>, &'static str), Error> {
+/// This host's ports, and where the other leaders are.
+struct Reached {
+    ports: port::Ports,
+    peers: Vec<PeerAddress>,
+    /// The data network's MTU in bytes: the least of all leaders'.
+    mtu: u16,
+}
+
+/// Finds the way to the leader of every other host and opens this host's ports.
+fn reach(config: &Config, grid: &Grid, roster: &Roster) -> Result<Reached, Error> {
     if config.ports.is_empty() {
         return Err(Error::Config(format!(
             "the job has {} hosts and this one has no port; name its ports in the configuration (ports = [{{ device = \
@@ -192,11 +210,20 @@ fn connect(
         peers.push(PeerAddress { rank, ip, local_ip });
     }
     let ports = port::open(config, rud_config(config.heartbeat_timeout))?;
+    Ok(Reached { ports, peers, mtu })
+}
+
+/// Opens a session to the leader of every other host.
+fn connect(
+    config: &Config,
+    reached: Reached,
+    roster: &Roster,
+) -> Result<RudChannel<port::PortDevice>, Error> {
+    let Reached { ports, peers, mtu } = reached;
     let paths = config.channel_num.min(u32::from(u16::MAX)) as u16;
     let wire = (paths, port::RUD_PORT, mtu);
-    let up = RudChannel::open(ports.stack, own, &peers, &roster.session_secret, wire, Clock.now())
-        .map_err(|why| Error::Join(why.to_string()))?;
-    Ok((up, ports.kind))
+    RudChannel::open(ports.stack, Rank(config.rank), &peers, &roster.session_secret, wire, Clock.now())
+        .map_err(|why| Error::Join(why.to_string()))
 }
 
 /// Our address and theirs on a link that leads from here to there: one that a port names, else one in its network.

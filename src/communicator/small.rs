@@ -10,16 +10,16 @@ use std::time::Duration;
 
 use shouter_reducer::dtype::ReduceOp;
 use shouter_reducer::executor::Why;
-use shouter_reducer::header::{Collective, Shape};
+use shouter_reducer::header::Shape;
 use shouter_reducer::kernel::Kernels;
 
 use super::Group;
 use super::element::Buffer;
 use super::stats::lock;
 use crate::channel::shm::{CELL_PAYLOAD, Cell, NodeSegment};
-use crate::engine::divergence::instead_of_small;
+use crate::engine::divergence::{instead_of_small, pack, unpack};
 use crate::error::Error;
-use crate::runtime::{Activity, Backoff, Clock, IdlePolicy, Instant};
+use crate::runtime::{Activity, Backoff, Clock, DriveError, IdlePolicy, Instant, fork_generation};
 
 /// Operations up to this many bytes are small.
 pub(super) const CELL_BYTES: usize = CELL_PAYLOAD;
@@ -35,13 +35,14 @@ pub(super) struct Cells {
     segment: Arc<NodeSegment>,
     kernels: Kernels,
     idle: IdlePolicy,
+    forks: u32,
     /// Small operations so far.
     number: Mutex<u64>,
 }
 
 impl Cells {
     pub(super) fn new(segment: Arc<NodeSegment>, kernels: Kernels, idle: IdlePolicy) -> Self {
-        Self { segment, kernels, idle, number: Mutex::new(0) }
+        Self { segment, kernels, idle, forks: fork_generation(), number: Mutex::new(0) }
     }
 
     /// Reduces `data` over all ranks of the node.
@@ -53,9 +54,29 @@ impl Cells {
         data: Buffer,
         step: u64,
     ) -> Result<(), Error> {
+        if fork_generation() != self.forks {
+            // The shared memory is not mapped in a forked child.
+            return Err(Error::Closed(DriveError::Forked.to_string()));
+        }
         let mut number = lock(&self.number);
+        let tag = pack(shape);
+        if let Some(abort) = self.segment.abort() {
+            // Cells are safe to write again only as long as everybody has read those before.
+            for local in 0..self.segment.ranks() {
+                if let Some(theirs) =
+                    self.segment.cell(local, *number + 1).tag().filter(|theirs| *theirs != tag)
+                {
+                    return Err(differs(shape, step, local, theirs));
+                }
+            }
+            return Err(Error::Closed(format!(
+                "{shape} of \"{}\" was not started: rank {}: {}",
+                group.ad_hoc,
+                abort.culprit,
+                Why::from_code(abort.reason.into())
+            )));
+        }
         *number += 1;
-        let tag = tag_of(shape);
         let mine = self.segment.local();
         let data = data.as_mut_slice();
         if !self.segment.cell(mine, *number).publish(tag, data) {
@@ -94,19 +115,20 @@ impl Cells {
         let mut turns = 0u32;
         loop {
             if let Some((tag, bytes)) = cell.read(len) {
-                if tag != tag_of(shape) {
-                    return Err(Error::Mismatch(format!(
-                        "{shape} at step {step}: rank {local} runs {}; run the same operations in the same order on every \
-                         rank",
-                        describe(tag)
-                    )));
+                if tag != pack(shape) {
+                    self.segment.set_abort(local, Why::Diverged.code() as u8);
+                    return Err(differs(shape, step, local, tag));
                 }
                 return Ok(bytes);
             }
             turns = turns.wrapping_add(1);
             let parked = idle.wait(Activity::Idle, None);
-            if parked || turns.is_multiple_of(LOOK_EVERY) {
-                self.look_around(group, local, begin, shape, step)?;
+            if (parked || turns.is_multiple_of(LOOK_EVERY))
+                && let Err(error) = self.look_around(group, local, begin, shape, step)
+                // What was published in the meantime counts, though its rank may have left since.
+                && cell.read(len).is_none()
+            {
+                return Err(error);
             }
         }
     }
@@ -155,23 +177,11 @@ impl Cells {
     }
 }
 
-/// A shape in one word, to be compared and described.
-fn tag_of(shape: &Shape) -> u64 {
-    shape.count << 16
-        | (shape.collective as u64) << 8
-        | u64::from(u8::from(shape.dtype)) << 4
-        | u64::from(u8::from(shape.op))
-}
-
-/// The shape that a tag stands for, in words.
-fn describe(tag: u64) -> String {
-    use shouter_reducer::dtype::DType;
-    let dtype = DType::try_from((tag >> 4 & 0xf) as u8).map_or("unknown", DType::name);
-    let op = ReduceOp::try_from((tag & 0xf) as u8).map_or("unknown", ReduceOp::name);
-    let count = tag >> 16;
-    if (tag >> 8 & 0xff) == Collective::Barrier as u64 {
-        "a barrier".into()
-    } else {
-        format!("an all-reduce {op} of {count} x {dtype}")
-    }
+/// Another rank runs something else in the same place.
+#[cold]
+fn differs(shape: &Shape, step: u64, local: u32, tag: u64) -> Error {
+    let theirs = unpack(tag, 0).map_or_else(|| "something unknown".into(), |view| view.shape.to_string());
+    Error::Mismatch(format!(
+        "{shape} at step {step}: rank {local} runs {theirs}; run the same operations in the same order on every rank"
+    ))
 }

@@ -131,7 +131,12 @@ pub const KEYS: &[KeySpec] = &[
     key("loss", PERCENT, "0%", "a fault: the share of received frames that is dropped"),
     key("corrupt", PERCENT, "0%", "a fault: the share of received frames in which a bit is flipped"),
     key("fault_seed", "a whole number from 0", "1", "the seed of the faults"),
-    key("timeline", "the path of the file to write", "none", "where to write a timeline that Perfetto opens"),
+    key(
+        "timeline",
+        "the path of the file that is meant",
+        "none",
+        "record a timeline that Perfetto opens; the trainer writes it (shouter_timeline, Group::write_timeline)",
+    ),
 ];
 
 /// What a key's value may be.

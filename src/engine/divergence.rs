@@ -85,7 +85,7 @@ pub(crate) fn instead_of_small(node: &NodeSegment, local: u32, number: u64, larg
 }
 
 /// A shape in one word, as the tags of small operations have it.
-fn pack(shape: &Shape) -> u64 {
+pub(crate) fn pack(shape: &Shape) -> u64 {
     shape.count << 16
         | (shape.collective as u64) << 8
         | u64::from(u8::from(shape.dtype)) << 4
@@ -105,7 +105,8 @@ fn pack_identity(identity: &Identity) -> u64 {
     }
 }
 
-fn unpack(shape: u64, identity: u64) -> Option<View> {
+/// The shape and tensor that two words stand for.
+pub(crate) fn unpack(shape: u64, identity: u64) -> Option<View> {
     let collective = [Collective::AllReduce, Collective::Broadcast, Collective::Barrier]
         .into_iter()
         .find(|collective| *collective as u64 == shape >> 8 & 0xff)?;

@@ -75,6 +75,7 @@ impl Liveness {
             if beats != seen.0 || paused {
                 *seen = (beats, now);
             } else if local != self.local
+                && !node.has_left(local)
                 && (now.saturating_since(seen.1) > self.dead_after || node.is_gone(local))
             {
                 return Some(agree(node, Rank(self.first.0 + local), Why::Failed));

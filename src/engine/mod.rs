@@ -175,9 +175,14 @@ impl<D: Device> Engine<D> {
         &self.executor
     }
 
-    /// From now on a peer that disappears is no error: it has said that it leaves.
-    pub fn expect_departures(&mut self) {
-        self.liveness.expect_departures();
+    /// This rank leaves in good order, and so do the others: from now on a peer that disappears is no error.
+    pub fn depart(&mut self) {
+        if !self.liveness.departures_expected() {
+            self.liveness.expect_departures();
+            if let Some(node) = &self.node {
+                node.leave();
+            }
+        }
     }
 
     /// Operations started so far.

@@ -22,7 +22,7 @@ extern "C" fn in_child() {
 
 /// How many forks lie between the process that first asked and this one. Equal values mean the same process.
 #[inline]
-pub(super) fn fork_generation() -> u32 {
+pub(crate) fn fork_generation() -> u32 {
     FORKS.load(Relaxed)
 }
 

@@ -107,7 +107,7 @@ impl TxBatch {
     /// Removes `count` frames from the front (all, if fewer wait).
     #[inline]
     pub fn consume(&mut self, count: usize) {
-        self.head = (self.head + count).min(self.frames.len());
+        self.head = self.head.saturating_add(count).min(self.frames.len());
         if self.head == self.frames.len() {
             self.frames.clear();
             self.head = 0;

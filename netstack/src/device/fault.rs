@@ -335,6 +335,11 @@ impl<D: Device> Device for Fault<D> {
         }
     }
 
+    fn drop_waiting(&mut self) {
+        self.staging.consume(usize::MAX);
+        self.inner.drop_waiting();
+    }
+
     fn holds_extents(&self) -> bool {
         !self.staging.is_empty() || self.inner.holds_extents()
     }

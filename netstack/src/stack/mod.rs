@@ -295,6 +295,13 @@ impl<D: Device> Stack<D> {
         self.ports.iter().any(Port::holds_extents)
     }
 
+    /// Drops all frames that wait, as if they were lost on the way: afterwards none refers to memory of the stack's users.
+    pub fn drop_waiting(&mut self) {
+        for port in &mut self.ports {
+            port.drop_waiting();
+        }
+    }
+
     /// Whether frames wait for a device that takes no more at present.
     pub fn is_backlogged(&self) -> bool {
         self.ports.iter().any(|port| port.iface.is_backlogged())

@@ -283,6 +283,15 @@ impl<D: Device> Port<D> {
         taken
     }
 
+    /// Drops all frames that wait.
+    pub(super) fn drop_waiting(&mut self) {
+        let waiting = self.iface.tx.frames().len();
+        self.iface.tx.consume(waiting);
+        self.iface.sent += waiting as u64;
+        self.device.drop_waiting();
+        self.reclaim();
+    }
+
     /// Frees scratch memory that neither the batch nor the device refers to.
     #[cold]
     fn reclaim(&mut self) {

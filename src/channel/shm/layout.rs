@@ -10,8 +10,9 @@ const CELL_HEADER: usize = LINE;
 /// Payload bytes of a small-message cell.
 pub const CELL_PAYLOAD: usize = 4096;
 const CELL: usize = CELL_HEADER + CELL_PAYLOAD;
-/// Announcements that a rank keeps.
-pub(super) const ANNOUNCEMENTS: usize = 64;
+/// Announcements that a rank keeps: twice as many as operations can be under way, so that none is overwritten which
+/// another rank has yet to compare.
+pub(crate) const ANNOUNCEMENTS: usize = 512;
 /// Words of an announcement.
 const ANNOUNCEMENT: usize = 4 * 8;
 /// Flags of a lane, per rank.

@@ -17,6 +17,7 @@ pub mod pass;
 mod segment;
 mod sys;
 
+pub(crate) use layout::ANNOUNCEMENTS;
 pub use layout::{CELL_PAYLOAD, Shape};
 pub use segment::{Abort, Announcement, Cell, NodeSegment, SegmentError};
 

@@ -17,6 +17,9 @@ const MAGIC: u64 = u64::from_le_bytes(*b"shouter\x01");
 /// In the number of an announcement that is being written.
 const UNFINISHED: u64 = 1 << 63;
 
+/// A heartbeat count that only a rank that has left shows (and beats on from, if its helper is late).
+const LEFT: u64 = 1 << 63;
+
 /// Why a segment cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -166,6 +169,17 @@ impl NodeSegment {
     /// One more heartbeat of a local rank: this one's.
     pub fn beat(&self, local: u32) {
         self.word(self.layout.life(local)).fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Says that this rank leaves in good order: nobody is to take it for dead.
+    pub fn leave(&self) {
+        self.word(self.layout.life(self.local)).store(LEFT, Ordering::Release);
+        self.word(self.layout.life(self.local).map(|at| at + 8)).store(0, Ordering::Release);
+    }
+
+    /// Whether a local rank has left in good order.
+    pub fn has_left(&self, local: u32) -> bool {
+        self.heartbeat(local) >= LEFT
     }
 
     /// Heartbeats of a local rank so far.

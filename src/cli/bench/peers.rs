@@ -6,9 +6,13 @@
 use std::ffi::OsStr;
 use std::fs;
 use std::io;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::str::FromStr;
+
+use rand::TryRngCore;
+use rand::rngs::OsRng;
 
 use super::report::Line;
 
@@ -51,8 +55,11 @@ struct Workshop(PathBuf);
 
 impl Workshop {
     fn open() -> io::Result<Self> {
-        let path = std::env::temp_dir().join(format!("shouter-peers-{}", std::process::id()));
-        fs::create_dir_all(&path)?;
+        // A name that nobody can have prepared, for this user alone.
+        let mut random = [0u8; 8];
+        OsRng.try_fill_bytes(&mut random).map_err(io::Error::other)?;
+        let path = std::env::temp_dir().join(format!("shouter-peers-{:016x}", u64::from_le_bytes(random)));
+        fs::DirBuilder::new().mode(0o700).create(&path)?;
         Ok(Self(path))
     }
 }
