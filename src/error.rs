@@ -23,9 +23,12 @@ pub enum Error {
     /// same rank.
     #[error("{0}")]
     PeerFailed(String),
-    /// A deadline passed; the message names what is missing.
+    /// An operation's own deadline passed, which ends it; the message names what is missing.
     #[error("deadline: {0}")]
     Deadline(String),
+    /// The caller's own time-out passed: the operation is still under way, the buffer still the group's; wait again.
+    #[error("time-out: {0}")]
+    Timeout(String),
     /// The group was closed, or failed before; `0` says how.
     #[error("the group is closed: {0}")]
     Closed(String),
@@ -35,7 +38,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// A stable number for C and for exit codes: 1 to 9.
+    /// A stable number for C and for exit codes: 1 to 10.
     pub fn code(&self) -> i32 {
         match self {
             Self::Config(_) => 1,
@@ -47,6 +50,7 @@ impl Error {
             Self::Deadline(_) => 7,
             Self::Closed(_) => 8,
             Self::Internal(_) => 9,
+            Self::Timeout(_) => 10,
         }
     }
 }

@@ -85,12 +85,20 @@ fn signal(pid: u32, name: &str) {
 fn every_rank_learns_its_place() {
     let home = Home::new("place");
     let show = "echo $SHOUTER_RANK/$SHOUTER_SIZE $SHOUTER_LOCAL_RANK/$SHOUTER_LOCAL_SIZE host $SHOUTER_NODE $SHOUTER_ADDR";
-    let output = home.run(&["-n", "3", "--hosts", "2", "--", "sh", "-c", show]);
+    let output = home.run(&["-n", "4", "--hosts", "2", "--", "sh", "-c", show]);
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     assert_eq!(
         lines(&output.stdout),
-        ["[0] 0/3 0/2 host 0 127.0.0.1", "[1] 1/3 1/2 host 0 127.0.0.1", "[2] 2/3 0/1 host 1 127.0.0.1"]
+        [
+            "[0] 0/4 0/2 host 0 127.0.0.1",
+            "[1] 1/4 1/2 host 0 127.0.0.1",
+            "[2] 2/4 0/2 host 1 127.0.0.1",
+            "[3] 3/4 1/2 host 1 127.0.0.1"
+        ]
     );
+    let uneven = home.run(&["-n", "3", "--hosts", "2", "--", "true"]);
+    assert_eq!(uneven.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&uneven.stderr).contains("evenly"), "{uneven:?}");
     assert_eq!(home.entries(), 0, "the job's directory is still there");
 }
 

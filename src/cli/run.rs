@@ -129,6 +129,12 @@ fn launch(args: &Args, style: Style) -> Result<Status, LaunchError> {
             args.ranks, args.hosts, args.ranks
         )));
     }
+    if !args.ranks.is_multiple_of(args.hosts) {
+        return Err(LaunchError::usage(format!(
+            "{} ranks do not fill {} hosts evenly: every host has the same number of ranks",
+            args.ranks, args.hosts
+        )));
+    }
     if args.hosts == 1 && (args.loss.is_some() || args.corrupt.is_some()) {
         return Err(LaunchError::usage(
             "--loss and --corrupt act on the links between hosts, and there is one host: add --hosts 2",

@@ -10,7 +10,7 @@ use shouter_reducer::executor::{OpError, OpId, Request, StartError};
 use crate::channel::port::PortDevice;
 use crate::engine::Engine;
 use crate::error::Error;
-use crate::runtime::{Clock, DriveError, Driver, DriverOptions, Instant, Poller};
+use crate::runtime::{Clock, DriveError, Driver, DriverOptions, Instant, Poller, fork_generation};
 
 /// The engine of a rank over whatever ports it has.
 pub(super) type RankEngine = Engine<PortDevice>;
@@ -27,6 +27,7 @@ pub(super) struct Drive {
 
 /// The thread of dedicated mode: it drives until told to stop; callers hand it their goals.
 struct Pinned {
+    forks: u32,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
@@ -149,12 +150,17 @@ impl Pinned {
         };
         let thread = std::thread::Builder::new().name("shouter-shard".into()).spawn(body);
         let thread = thread.map_err(|why| Error::Device(format!("no thread for the shard: {why}")))?;
-        Ok(Self { stop, thread: Some(thread) })
+        Ok(Self { forks: fork_generation(), stop, thread: Some(thread) })
     }
 }
 
 impl Drop for Pinned {
     fn drop(&mut self) {
+        if fork_generation() != self.forks {
+            // The thread is the parent's.
+            std::mem::forget(self.thread.take());
+            return;
+        }
         self.stop.store(true, Ordering::Release);
         if let Some(thread) = self.thread.take()
             && thread.join().is_err()
@@ -166,7 +172,7 @@ impl Drop for Pinned {
 
 fn drive_error(error: DriveError) -> Error {
     match error {
-        DriveError::Timeout { waited } => Error::Deadline(format!(
+        DriveError::Timeout { waited } => Error::Timeout(format!(
             "the operation has not completed within {waited:?}; it is still under way: wait again, or look at the other \
              ranks"
         )),

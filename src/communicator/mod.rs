@@ -244,8 +244,8 @@ impl Group {
     /// Waits until a pushed tensor holds its result and is the caller's again. Once for each push.
     ///
     /// # Errors
-    /// [`Error::Deadline`] when `timeout` passes first: the operation is still under way and may be waited for again. The
-    /// operation's own deadline and the other errors end it.
+    /// [`Error::Timeout`] when `timeout` passes first: the operation is still under way and may be waited for again. Every
+    /// other error, [`Error::Deadline`] among them, ends it and gives the buffer back.
     pub fn wait(&self, pending: Pending, timeout: Option<Duration>) -> Result<(), Error> {
         let until = timeout.map(|timeout| Clock.now() + timeout);
         self.drive.wait(pending.op, until)?.map_err(op_error)?;

@@ -33,7 +33,7 @@
 // A rank is gone; the content of the buffers under way is undefined.
 #define SHOUTER_ERROR_PEER_FAILED 6
 
-// The deadline passed.
+// The operation's own deadline passed, which ends it.
 #define SHOUTER_ERROR_DEADLINE 7
 
 // The group was closed, or failed before.
@@ -41,6 +41,9 @@
 
 // A fault of this library; please report it.
 #define SHOUTER_ERROR_INTERNAL 9
+
+// The time-out given to shouter_wait passed: the operation is still under way, and its buffer not the caller's yet.
+#define SHOUTER_ERROR_TIMEOUT 10
 
 // IEEE 754 binary16; sums are accumulated in float32.
 #define SHOUTER_F16 0
@@ -181,8 +184,8 @@ shouter_status_t shouter_push(const struct shouter_t *shouter,
 
 // Waits until a pushed tensor holds its result and is the caller's again. Once for each push.
 //
-// `timeout_ms` is SHOUTER_DEFAULT_TIMEOUT, or a time in milliseconds. After SHOUTER_ERROR_DEADLINE the operation is still under
-// way and may be waited for again.
+// `timeout_ms` is SHOUTER_DEFAULT_TIMEOUT, or a time in milliseconds. After SHOUTER_ERROR_TIMEOUT the operation is still under
+// way and may be waited for again; every other status ends it, and the buffer is the caller's again.
 shouter_status_t shouter_wait(const struct shouter_t *shouter,
                               shouter_pending_t pending,
                               int64_t timeout_ms);

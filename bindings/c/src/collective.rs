@@ -111,8 +111,8 @@ pub unsafe extern "C" fn shouter_push(
 
 /// Waits until a pushed tensor holds its result and is the caller's again. Once for each push.
 ///
-/// `timeout_ms` is SHOUTER_DEFAULT_TIMEOUT, or a time in milliseconds. After SHOUTER_ERROR_DEADLINE the operation is still under
-/// way and may be waited for again.
+/// `timeout_ms` is SHOUTER_DEFAULT_TIMEOUT, or a time in milliseconds. After SHOUTER_ERROR_TIMEOUT the operation is still under
+/// way and may be waited for again; every other status ends it, and the buffer is the caller's again.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn shouter_wait(shouter: *const Shouter, pending: Pending, timeout_ms: i64) -> Status {
     guard(|| {

@@ -24,12 +24,14 @@ pub const SHOUTER_ERROR_ARGUMENT: i32 = 4;
 pub const SHOUTER_ERROR_MISMATCH: i32 = 5;
 /// A rank is gone; the content of the buffers under way is undefined.
 pub const SHOUTER_ERROR_PEER_FAILED: i32 = 6;
-/// The deadline passed.
+/// The operation's own deadline passed, which ends it.
 pub const SHOUTER_ERROR_DEADLINE: i32 = 7;
 /// The group was closed, or failed before.
 pub const SHOUTER_ERROR_CLOSED: i32 = 8;
 /// A fault of this library; please report it.
 pub const SHOUTER_ERROR_INTERNAL: i32 = 9;
+/// The time-out given to shouter_wait passed: the operation is still under way, and its buffer not the caller's yet.
+pub const SHOUTER_ERROR_TIMEOUT: i32 = 10;
 
 thread_local! {
     static LAST: RefCell<Option<CString>> = const { RefCell::new(None) };
@@ -93,6 +95,7 @@ pub extern "C" fn shouter_error_name(status: Status) -> *const c_char {
         SHOUTER_ERROR_DEADLINE => c"deadline",
         SHOUTER_ERROR_CLOSED => c"closed",
         SHOUTER_ERROR_INTERNAL => c"internal",
+        SHOUTER_ERROR_TIMEOUT => c"timeout",
         _ => c"unknown",
     };
     name.as_ptr()

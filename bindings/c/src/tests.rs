@@ -77,6 +77,7 @@ fn statuses_are_the_errors_codes() {
         (Error::Deadline(text()), SHOUTER_ERROR_DEADLINE),
         (Error::Closed(text()), SHOUTER_ERROR_CLOSED),
         (Error::Internal(text()), SHOUTER_ERROR_INTERNAL),
+        (Error::Timeout(text()), SHOUTER_ERROR_TIMEOUT),
     ];
     let mut names = std::collections::BTreeSet::from([c"ok", c"unknown"]);
     for (error, status) in errors {
@@ -84,7 +85,7 @@ fn statuses_are_the_errors_codes() {
         // SAFETY: shouter_error_name returns a static string.
         assert!(names.insert(unsafe { CStr::from_ptr(shouter_error_name(status)) }), "{error:?}");
     }
-    for unknown in [-1, 10, i32::MAX] {
+    for unknown in [-1, 11, i32::MAX] {
         // SAFETY: as above.
         assert_eq!(unsafe { CStr::from_ptr(shouter_error_name(unknown)) }, c"unknown");
     }
