@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -162,6 +163,8 @@ impl NodeSegment {
     /// Writes this process's id.
     fn arrive(&self) {
         let at = self.layout.life(self.local).map(|at| at + 8);
+        let namespace = self.layout.life(self.local).map(|at| at + 16);
+        self.word(namespace).store(pid_namespace(), Ordering::Release);
         self.word(at).store(std::process::id().into(), Ordering::Release);
         self.beat(self.local);
     }
@@ -191,7 +194,12 @@ impl NodeSegment {
     pub fn is_gone(&self, local: u32) -> bool {
         let Some(watch) = self.watches.get(local as usize) else { return false };
         let pid = self.word(self.layout.life(local).map(|at| at + 8)).load(Ordering::Acquire);
-        if pid == 0 {
+        let namespace = self.word(self.layout.life(local).map(|at| at + 16)).load(Ordering::Acquire);
+        // Elsewhere the number belongs to another process, or to none.
+        if pid == 0
+            || namespace == 0
+            || namespace != self.word(self.layout.life(self.local).map(|at| at + 16)).load(Ordering::Relaxed)
+        {
             return false;
         }
         let watch = watch.get_or_init(|| sys::pidfd(pid));
@@ -254,6 +262,11 @@ impl NodeSegment {
     pub fn cell(&self, local: u32, number: u64) -> Cell<'_> {
         Cell { segment: self, local, number }
     }
+}
+
+/// What tells the namespace of this process's id from others; 0 where the kernel does not say.
+fn pid_namespace() -> u64 {
+    std::fs::metadata("/proc/self/ns/pid").map_or(0, |metadata| metadata.ino())
 }
 
 fn layout(shape: Shape) -> Result<Layout, SegmentError> {

@@ -245,6 +245,7 @@ pub(super) fn receive_descriptor(stream: &UnixStream) -> io::Result<OwnedFd> {
             let header = libc::CMSG_FIRSTHDR(message);
             if received == 1
                 && !header.is_null()
+                && (*header).cmsg_level == libc::SOL_SOCKET
                 && (*header).cmsg_type == libc::SCM_RIGHTS
                 && (*header).cmsg_len >= libc::CMSG_LEN(size_of::<i32>() as u32) as usize
             {

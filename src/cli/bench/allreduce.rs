@@ -10,7 +10,7 @@ use shouter::{Config, Group, ReduceOp};
 use super::peers::{self, Peer};
 use super::report::{Line, Report};
 use super::sizes::Sizes;
-use super::{BenchError, kernel, ranks_output};
+use super::{BenchError, kernel, patience, ranks_output};
 
 /// Iterations that warm caches, windows and plans up; not measured.
 const WARM_UP: usize = 8;
@@ -82,7 +82,7 @@ pub(crate) fn main(args: &AllreduceArgs) -> Result<(), BenchError> {
     command.args(["bench", "allreduce-worker", "--bytes", &sizes.join(",")]);
     command.args(["--seconds", &args.seconds.to_string()]).stdin(Stdio::null());
     command.env("SHOUTER_TRANSPORT", &args.transport);
-    for mut line in ranks_output(&mut command)? {
+    for mut line in ranks_output(&mut command, patience(args.bytes.0.len(), args.seconds))? {
         line.device = (args.hosts > 1).then(|| args.device.clone());
         line.mtu = (args.hosts > 1).then_some(args.mtu.into());
         report.push(line)?;

@@ -17,7 +17,7 @@ use clap::Args;
 use super::peers::Peer;
 use super::report::{Line, Report};
 use super::sizes::Sizes;
-use super::{BenchError, kernel, ranks_output};
+use super::{BenchError, kernel, patience, ranks_output};
 
 /// What goes over the link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -187,7 +187,8 @@ fn run(args: &LinkArgs, extra: &[String]) -> Result<Vec<Line>, BenchError> {
     command.args(["--mtu", &args.mtu.to_string(), "--"]).arg(&exe).args(["bench", "link-worker"]);
     command.args(["--protocol", &protocols.join(","), "--seconds", &args.seconds.to_string()]);
     command.args(["--passes", &args.passes.to_string()]).args(extra);
-    let mut lines = ranks_output(command.stdin(Stdio::null()))?;
+    let series = args.protocol.len() * (args.passes as usize + 1) * 16;
+    let mut lines = ranks_output(command.stdin(Stdio::null()), patience(series, args.seconds))?;
     for line in &mut lines {
         line.device = Some(args.device.clone());
         line.mtu = Some(args.mtu.into());

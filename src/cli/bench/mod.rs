@@ -1,7 +1,8 @@
 //! `shouter bench`: figures of our own and of the peers, in one call, on the same cores.
 
-use std::io;
-use std::process::Command;
+use std::io::{self, Read};
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
 use clap::{Args, Subcommand};
 
@@ -84,8 +85,8 @@ pub(crate) fn main(args: &BenchArgs) -> Status {
 
 /// Runs the launcher with `--json` and gathers the lines that ranks print as JSON; what else they say goes to standard
 /// error.
-fn ranks_output(command: &mut Command) -> Result<Vec<Line>, BenchError> {
-    let output = command.stderr(std::process::Stdio::inherit()).output()?;
+fn ranks_output(command: &mut Command, limit: Duration) -> Result<Vec<Line>, BenchError> {
+    let output = output_within(command.stderr(Stdio::inherit()), limit)?;
     let mut lines = vec![];
     for text in String::from_utf8_lossy(&output.stdout).lines() {
         let event: serde_json::Value = serde_json::from_str(text).map_err(io::Error::other)?;
@@ -101,8 +102,47 @@ fn ranks_output(command: &mut Command) -> Result<Vec<Line>, BenchError> {
     Err(BenchError::Failed(format!("the ranks ended with {}", output.status)))
 }
 
+/// Runs a command to its end and returns what it printed; one that takes longer than `limit` is ended.
+fn output_within(command: &mut Command, limit: Duration) -> io::Result<Output> {
+    let until = Instant::now() + limit;
+    let mut child = command.stdout(Stdio::piped()).spawn()?;
+    let pipe = child.stdout.take();
+    let reader = std::thread::spawn(move || {
+        let mut printed = Vec::new();
+        pipe.map_or(Ok(0), |mut pipe| pipe.read_to_end(&mut printed)).map(|_| printed)
+    });
+    let status = loop {
+        match child.try_wait()? {
+            Some(status) => break status,
+            None if Instant::now() > until => {
+                child.kill()?;
+                child.wait()?;
+                let name = command.get_program().display();
+                return Err(io::Error::new(
+                    io::ErrorKind::TimedOut,
+                    format!(
+                        "'{name}' did not end within {} s and was ended; try fewer sizes",
+                        limit.as_secs()
+                    ),
+                ));
+            }
+            None => std::thread::sleep(Duration::from_millis(10)),
+        }
+    };
+    let stdout = reader.join().map_err(|_| io::Error::other("reading a process's output failed"))??;
+    Ok(Output { status, stdout, stderr: vec![] })
+}
+
+/// A generous limit for measuring so many series for about `seconds` each.
+fn patience(series: usize, seconds: f64) -> Duration {
+    Duration::from_secs_f64(120.0 + 30.0 * seconds * series as f64)
+}
+
 /// A positive number of seconds.
 fn seconds(text: &str) -> Result<f64, String> {
     let number = text.parse::<f64>().ok().filter(|s| (0.001..=3600.0).contains(s));
     number.ok_or_else(|| "a number of seconds from 0.001 to 3600".into())
 }
+
+#[cfg(test)]
+mod tests;

@@ -15,6 +15,7 @@ use rand::TryRngCore;
 use rand::rngs::OsRng;
 
 use super::report::Line;
+use super::{output_within, patience};
 
 const MPI_PROGRAM: &str = include_str!("../../../benches/peers/mpi_allreduce.c");
 const GLOO_PROGRAM: &str = include_str!("../../../benches/peers/gloo_allreduce.py");
@@ -155,7 +156,8 @@ fn run(command: &mut Command, program: Option<&Path>, who: &str, job: &Job<'_>) 
     command.args(["--bytes", &sizes.join(","), "--seconds", &job.seconds.to_string()]);
     command.args(["--hosts", &job.hosts.to_string()]);
     let name = command.get_program().to_os_string();
-    let output = command.stdin(Stdio::null()).stderr(Stdio::inherit()).output();
+    let limit = patience(job.sizes.len(), job.seconds);
+    let output = output_within(command.stdin(Stdio::null()).stderr(Stdio::inherit()), limit);
     let output =
         output.map_err(|e| io::Error::new(e.kind(), format!("'{}' does not run: {e}", show(&name))))?;
     if !output.status.success() {

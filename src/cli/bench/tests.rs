@@ -1,0 +1,20 @@
+use super::*;
+
+#[test]
+fn what_takes_too_long_is_ended_and_what_does_not_is_read() {
+    let begin = Instant::now();
+    let error = output_within(Command::new("sleep").arg("60"), Duration::from_millis(50)).unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+    assert!(begin.elapsed() < Duration::from_secs(30));
+    let output = output_within(Command::new("echo").arg("a line"), Duration::from_secs(60)).unwrap();
+    assert!(output.status.success());
+    assert_eq!(output.stdout, b"a line\n");
+}
+
+#[test]
+fn seconds_are_positive_and_bounded() {
+    assert_eq!(seconds("0.5"), Ok(0.5));
+    for wrong in ["0", "-1", "nan", "1e9", "x"] {
+        assert!(seconds(wrong).is_err(), "{wrong}");
+    }
+}
