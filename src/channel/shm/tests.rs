@@ -74,21 +74,28 @@ fn the_first_abort_stands() {
 #[test]
 fn announcements_are_found_by_number_until_they_are_overwritten() {
     let ranks = node();
-    for number in 1..=100 {
-        ranks[0].announce(Announcement {
-            number,
-            shape: number * 2,
-            identity: number * 3,
-            small_before: number * 4,
-        });
+    let of =
+        |number| Announcement { number, shape: number * 2, identity: number * 3, small_before: number * 4 };
+    let last = ANNOUNCEMENTS as u64 + 40;
+    for number in 1..=last {
+        ranks[0].announce(of(number));
     }
-    assert_eq!(
-        ranks[1].announcement(0, 100),
-        Some(Announcement { number: 100, shape: 200, identity: 300, small_before: 400 })
-    );
-    assert_eq!(ranks[1].announcement(0, 30), None);
-    assert_eq!(ranks[1].announcement(0, 101), None);
+    for number in [41, 42, last - 1, last] {
+        assert_eq!(ranks[1].announcement(0, number), Some(of(number)));
+    }
+    for number in [1, 40, last + 1] {
+        assert_eq!(ranks[1].announcement(0, number), None);
+    }
     assert_eq!(ranks[1].announcement(1, 1), None);
+}
+
+#[test]
+fn a_rank_that_has_left_is_not_taken_for_dead() {
+    let ranks = node();
+    assert!(!ranks[0].has_left(1));
+    ranks[1].leave();
+    ranks[1].beat(1);
+    assert!(ranks[0].has_left(1) && !ranks[0].is_gone(1) && !ranks[0].has_left(2));
 }
 
 #[test]
