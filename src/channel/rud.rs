@@ -190,11 +190,6 @@ impl<D: Device> RudChannel<D> {
         self.lost.pop()
     }
 
-    /// Makes acknowledgements that are still held back due now; the next [`transmit`](Self::transmit) sends them.
-    pub fn flush_acks(&mut self) {
-        self.stack.rud_mut().flush_acks();
-    }
-
     /// Posts a control message to every peer that is still there, as soon as there is room.
     pub fn broadcast(&mut self, header: &Header) {
         let peers = self.peers.iter().map(|peer| peer.rank);
@@ -258,11 +253,6 @@ impl<D: Device> RudChannel<D> {
         sum
     }
 
-    /// The stack below.
-    pub fn stack_mut(&mut self) -> &mut Stack<D> {
-        &mut self.stack
-    }
-
     fn peer(&self, rank: Rank) -> Option<&Peer> {
         self.peers.get(*self.by_rank.get(rank.0 as usize)? as usize)
     }
@@ -324,7 +314,16 @@ impl rud::Sink for Inbox<'_> {
                 }
             }
             // Authenticated, but not of this protocol: a fault of the peer. It is counted and forgotten.
-            Ok(_) | Err(_) => {
+            stray => {
+                if *self.strays == 0 {
+                    let why =
+                        stray.err().map_or_else(|| "it names another sender".into(), |why| why.to_string());
+                    tracing::warn!(
+                        ?sender,
+                        why,
+                        "a checked datagram that is no message of this group; more are only counted"
+                    );
+                }
                 *self.strays += 1;
                 rud::Disposition::Consumed
             }

@@ -140,39 +140,14 @@ impl<D: Device> Engine<D> {
         self.up.as_ref().is_none_or(|up| up.is_drained() && now - self.last_busy > QUIET)
     }
 
-    /// Operations that have been started and have not ended.
-    pub fn running(&self) -> usize {
-        self.running
-    }
-
     /// Why the group ended, if it did.
     pub fn aborted(&self) -> Option<&AbortCause> {
         self.executor.aborted().map(|cause| &**cause)
     }
 
-    /// Ends the group, naming `culprit`: every operation of every rank fails with it.
-    pub fn abort(&mut self, culprit: Rank, why: Why) {
-        self.executor.abort(culprit, why);
-    }
-
-    /// The memory shared within the node.
-    pub fn node(&self) -> Option<&NodeSegment> {
-        self.node.as_deref()
-    }
-
     /// The channel to other nodes.
     pub fn up(&self) -> Option<&RudChannel<D>> {
         self.up.as_ref()
-    }
-
-    /// The channel to other nodes.
-    pub fn up_mut(&mut self) -> Option<&mut RudChannel<D>> {
-        self.up.as_mut()
-    }
-
-    /// The executor's counters.
-    pub fn executor(&self) -> &Executor {
-        &self.executor
     }
 
     /// This rank leaves in good order, and so do the others: from now on a peer that disappears is no error.
