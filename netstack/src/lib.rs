@@ -110,6 +110,7 @@
 //! **IPv6, TCP, fragmentation and reassembly, IP options, multicast and broadcast, ICMP other than echo, DHCP.**
 #![deny(unsafe_code)]
 
+pub mod cc;
 pub mod device;
 pub mod ip;
 pub mod region;
@@ -117,6 +118,7 @@ pub mod rud;
 mod scratch;
 pub mod sim;
 pub mod stack;
+pub mod tcp;
 pub mod time;
 pub mod udp;
 pub mod wheel;

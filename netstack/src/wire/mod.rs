@@ -18,6 +18,7 @@ pub mod ethernet;
 pub mod icmpv4;
 pub mod ipv4;
 pub mod rud;
+pub mod tcp;
 pub mod udp;
 pub mod vlan;
 

@@ -1,0 +1,141 @@
+//! Congestion control behind one trait, a file each: how much may be in flight, and how fast it may leave.
+//!
+//! A controller sees acknowledgements and congestion events and answers with a window and, if it paces, a rate. It
+//! sends nothing and detects no loss: that is the sender's. Bytes are payload bytes; time is an argument.
+
+use core::fmt::Debug;
+use core::time::Duration;
+
+use crate::time::Instant;
+
+/// Which controller a connection has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Algorithm {
+    /// NewReno (RFC 5681, RFC 6582).
+    NewReno,
+    /// CUBIC (RFC 9438).
+    #[default]
+    Cubic,
+    /// Data Center TCP (RFC 8257); needs ECN on the whole way.
+    Dctcp,
+    /// BBR: a model of the path's rate and round-trip time (draft-ietf-ccwg-bbr).
+    Bbr,
+}
+
+/// What an acknowledgement that acknowledged or selectively acknowledged something new says.
+#[derive(Clone, Copy, Debug)]
+pub struct AckSample {
+    /// When it arrived.
+    pub now: Instant,
+    /// Bytes newly acknowledged cumulatively.
+    pub acked: u64,
+    /// Bytes newly delivered: acknowledged cumulatively or selectively for the first time.
+    pub delivered: u64,
+    /// Bytes in flight before this acknowledgement.
+    pub prior_in_flight: u64,
+    /// Bytes in flight after it.
+    pub in_flight: u64,
+    /// Round-trip time measured by it, never from a retransmission.
+    pub rtt: Option<Duration>,
+    /// The smoothed round-trip time.
+    pub srtt: Option<Duration>,
+    /// The least round-trip time seen in the connection's life.
+    pub min_rtt: Option<Duration>,
+    /// The delivery rate over the segment that was delivered last (draft-cheng-iccrg-delivery-rate-estimation).
+    pub rate: Option<RateSample>,
+    /// Bytes in this acknowledgement's `delivered` that the peer reported as marked (ECN echo).
+    pub marked: u64,
+    /// Bytes newly found lost by this acknowledgement.
+    pub lost: u64,
+    /// Whether a loss recovery is going on: the window is then the recovery's business, not the controller's, unless
+    /// it [`controls recovery`](Controller::controls_recovery) itself.
+    pub in_recovery: bool,
+    /// Whether a whole window was in use lately; if not, it must not grow (RFC 9293 by way of RFC 7661).
+    pub window_limited: bool,
+}
+
+/// How fast the path delivered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RateSample {
+    /// Bytes delivered between the sending and the acknowledgement of a segment.
+    pub delivered: u64,
+    /// The time that took: the longer of the sending's and the acknowledging's.
+    pub interval: Duration,
+    /// The connection's count of delivered bytes when that segment was sent: marks rounds.
+    pub prior_delivered: u64,
+    /// The connection's count of delivered bytes now.
+    pub total_delivered: u64,
+    /// Whether the sender had nothing to send meanwhile, so that the rate is a lower bound.
+    pub app_limited: bool,
+    /// Bytes in flight when that segment was sent.
+    pub in_flight_at_send: u64,
+    /// Bytes lost since that segment was sent.
+    pub lost_since_send: u64,
+}
+
+/// What congestion shows by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Congestion {
+    /// Loss was detected (once per recovery).
+    Loss,
+    /// The peer echoed a mark (once per round trip).
+    Ecn,
+    /// The retransmission time-out fired.
+    Timeout,
+}
+
+/// What is shared by all controllers when they are made.
+#[derive(Clone, Copy, Debug)]
+pub struct Parameters {
+    /// Payload bytes per segment.
+    pub mss: u32,
+    /// The initial window in segments (RFC 6928).
+    pub initial_window: u32,
+}
+
+/// A congestion controller. All windows are in bytes.
+pub trait Controller: Debug + Send {
+    /// How many bytes may be in flight, outside of loss recovery.
+    fn window(&self) -> u64;
+
+    /// The slow-start threshold; [`u64::MAX`] as long as there is none.
+    fn slow_start_threshold(&self) -> u64;
+
+    /// Bytes per second to pace by, if the controller asks for pacing.
+    fn pacing_rate(&self) -> Option<u64> {
+        None
+    }
+
+    /// The largest burst worth handing over at once when pacing, in bytes; `None`: the sender's choice.
+    fn send_quantum(&self) -> Option<u64> {
+        None
+    }
+
+    /// Whether the controller sets the window during loss recovery too (BBR). If not, proportional rate reduction
+    /// (RFC 6937) does, towards the threshold that [`Controller::on_congestion`] left.
+    fn controls_recovery(&self) -> bool {
+        false
+    }
+
+    /// The payload per segment changed: a path MTU was found.
+    fn set_mss(&mut self, mss: u32);
+
+    /// `bytes` leave now, with `in_flight` bytes out before them.
+    fn on_sent(&mut self, now: Instant, bytes: u64, in_flight: u64, app_limited: bool);
+
+    /// Something new was acknowledged.
+    fn on_ack(&mut self, sample: &AckSample);
+
+    /// Congestion, with so many bytes in flight: reduces threshold and window.
+    fn on_congestion(&mut self, now: Instant, kind: Congestion, in_flight: u64);
+
+    /// A loss recovery ended: everything out when it began is acknowledged.
+    fn on_recovery_end(&mut self, now: Instant);
+
+    /// The last congestion event was none (F-RTO, D-SACK, Eifel): what it took is given back.
+    fn undo(&mut self, now: Instant);
+
+    /// The connection was idle for longer than a retransmission time-out (RFC 5681 section 4.1).
+    fn on_idle_restart(&mut self, now: Instant, idle: Duration, rto: Duration);
+}
