@@ -3,8 +3,18 @@
 //! A controller sees acknowledgements and congestion events and answers with a window and, if it paces, a rate. It
 //! sends nothing and detects no loss: that is the sender's. Bytes are payload bytes; time is an argument.
 
+mod cubic;
+mod dctcp;
+mod episode;
+mod hystart;
+mod newreno;
+
 use core::fmt::Debug;
 use core::time::Duration;
+
+pub use cubic::Cubic;
+pub use dctcp::Dctcp;
+pub use newreno::NewReno;
 
 use crate::time::Instant;
 
@@ -21,6 +31,19 @@ pub enum Algorithm {
     Dctcp,
     /// BBR: a model of the path's rate and round-trip time (draft-ietf-ccwg-bbr).
     Bbr,
+}
+
+impl Algorithm {
+    /// A controller of this kind at the beginning of a connection.
+    pub fn build(self, parameters: &Parameters) -> Box<dyn Controller> {
+        match self {
+            Self::NewReno => Box::new(NewReno::new(parameters)),
+            Self::Cubic => Box::new(Cubic::new(parameters)),
+            Self::Dctcp => Box::new(Dctcp::new(parameters)),
+            // Until there is more.
+            Self::Bbr => Box::new(Cubic::new(parameters)),
+        }
+    }
 }
 
 /// What an acknowledgement that acknowledged or selectively acknowledged something new says.
@@ -48,8 +71,9 @@ pub struct AckSample {
     pub marked: u64,
     /// Bytes newly found lost by this acknowledgement.
     pub lost: u64,
-    /// Whether a loss recovery is going on: the window is then the recovery's business, not the controller's, unless
-    /// it [`controls recovery`](Controller::controls_recovery) itself.
+    /// Whether a fast recovery is going on: the window is then the recovery's business, not the controller's, unless
+    /// it [`controls recovery`](Controller::controls_recovery) itself. After a time-out it is false: slow start grows
+    /// the window while the losses are repaired.
     pub in_recovery: bool,
     /// Whether a whole window was in use lately; if not, it must not grow (RFC 9293 by way of RFC 7661).
     pub window_limited: bool,
@@ -92,6 +116,25 @@ pub struct Parameters {
     pub mss: u32,
     /// The initial window in segments (RFC 6928).
     pub initial_window: u32,
+}
+
+impl Parameters {
+    /// The initial window in bytes: at least one segment.
+    fn initial_window_bytes(&self) -> u64 {
+        u64::from(self.mss.max(1)) * u64::from(self.initial_window.max(1))
+    }
+}
+
+/// Window and threshold after an idle time. The window is halved for each time-out that went by, down to the initial
+/// window, and the threshold remembers most of it, so that slow start brings it back within a few round trips.
+//= RFC 5681 section 4.1: a window that was not used lately does not leave as one burst
+fn after_idle(window: u64, threshold: u64, initial: u64, idle: Duration, rto: Duration) -> (u64, u64) {
+    let times = idle.as_nanos() / rto.as_nanos().max(1);
+    if times == 0 || window <= initial {
+        return (window, threshold);
+    }
+    let halved = window >> u32::try_from(times).unwrap_or(u32::MAX).min(63);
+    (halved.max(initial), threshold.max(window - window / 4))
 }
 
 /// A congestion controller. All windows are in bytes.

@@ -1,0 +1,38 @@
+//! Which congestion events are news: one reduction for one window of data.
+
+use super::Congestion;
+
+/// Where a connection is between a congestion event and its end.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Episode {
+    /// A loss was reported and the recovery from it has not ended.
+    in_recovery: bool,
+    /// A time-out was reported and nothing has been delivered since.
+    timed_out: bool,
+}
+
+impl Episode {
+    /// Takes an event in; returns whether it is the first of its window, so that the threshold comes down.
+    pub(super) fn begin(&mut self, kind: Congestion) -> bool {
+        let first = !self.in_recovery && !self.timed_out;
+        match kind {
+            Congestion::Loss => self.in_recovery = true,
+            Congestion::Ecn => {}
+            //= RFC 5681 section 3.1
+            // A segment that times out again leaves the threshold as it is; and a time-out ends a fast recovery
+            // (RFC 6582 section 3.2, step 4), whose reduction was for the same window of data.
+            Congestion::Timeout => *self = Self { in_recovery: false, timed_out: true },
+        }
+        first
+    }
+
+    /// Something was delivered.
+    pub(super) fn progress(&mut self) {
+        self.timed_out = false;
+    }
+
+    /// The recovery is over, or was for nothing.
+    pub(super) fn end(&mut self) {
+        *self = Self::default();
+    }
+}
