@@ -114,6 +114,7 @@ pub mod cc;
 pub mod device;
 pub mod ip;
 pub mod region;
+pub mod rss;
 pub mod rud;
 mod scratch;
 pub mod sim;

@@ -1,0 +1,136 @@
+//! Which shard a flow belongs to: receive-side scaling as NICs compute it.
+//!
+//! A NIC with several receive queues hashes each packet's addresses and ports with the Toeplitz function under a
+//! 40-byte key, looks the hash's low bits up in an indirection table, and so finds the queue. Who knows key and table
+//! can tell beforehand where the reply to a packet will land, and choose a source port for which that is the asking
+//! shard; and a device without such hardware can be steered by the same function in software.
+
+use core::net::{IpAddr, SocketAddr};
+
+#[cfg(test)]
+mod tests;
+
+/// Bytes of a key: enough for the addresses and ports of IPv6.
+pub const KEY_LEN: usize = 40;
+
+/// The key of Microsoft's specification, which NICs have by default.
+pub const MICROSOFT_KEY: [u8; KEY_LEN] = [
+    0x6d, 0x5a, 0x56, 0xda, 0x25, 0x5b, 0x0e, 0xc2, 0x41, 0x67, 0x25, 0x3d, 0x43, 0xa3, 0x8f, 0xb0, 0xd0, 0xca, 0x2b,
+    0xcb, 0xae, 0x7b, 0x30, 0xb4, 0x77, 0xcb, 0x2d, 0xa3, 0x80, 0x30, 0xf2, 0x0c, 0x6a, 0x42, 0xb7, 0x3b, 0xbe, 0xac,
+    0x01, 0xfa,
+];
+
+/// A key of which every 16 bits are the same: both directions of a flow have one hash (Woo and Park, "Scalable TCP
+/// Session Monitoring with Symmetric Receive-side Scaling", 2012).
+pub const SYMMETRIC_KEY: [u8; KEY_LEN] = {
+    let mut key = [0x6d; KEY_LEN];
+    let mut at = 1;
+    while at < KEY_LEN {
+        key[at] = 0x5a;
+        at += 2;
+    }
+    key
+};
+
+/// Bytes of input: two IPv6 addresses and two ports.
+const INPUT_LEN: usize = 36;
+
+/// The Toeplitz hash under one key, a table look-up per byte of input.
+#[derive(Clone)]
+pub struct Toeplitz {
+    key: [u8; KEY_LEN],
+    tables: Box<[[u32; 256]; INPUT_LEN]>,
+}
+
+impl core::fmt::Debug for Toeplitz {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "Toeplitz({:02x?})", self.key)
+    }
+}
+
+impl Toeplitz {
+    /// The hash under `key`.
+    pub fn new(key: &[u8; KEY_LEN]) -> Self {
+        let mut tables = Box::new([[0; 256]; INPUT_LEN]);
+        for (position, table) in tables.iter_mut().enumerate() {
+            // The 40 bits of the key over which this byte's bits slide.
+            let window = key[position..].iter().chain([&0; 5]).take(5).fold(0u64, |w, b| w << 8 | u64::from(*b));
+            for (value, entry) in table.iter_mut().enumerate() {
+                *entry = (0..8)
+                    .filter(|bit| value & (0x80 >> bit) != 0)
+                    .fold(0, |hash, bit| hash ^ (window >> (8 - bit)) as u32);
+            }
+        }
+        Self { key: *key, tables }
+    }
+
+    /// The key.
+    pub fn key(&self) -> &[u8; KEY_LEN] {
+        &self.key
+    }
+
+    /// The hash of a packet from `source` to `destination`, ports included; zero if one is IPv4 and the other IPv6.
+    pub fn hash(&self, source: SocketAddr, destination: SocketAddr) -> u32 {
+        let ports = u32::from(source.port()) << 16 | u32::from(destination.port());
+        match (source.ip(), destination.ip()) {
+            (IpAddr::V4(from), IpAddr::V4(to)) => {
+                let words = u64::from(from.to_bits()) << 32 | u64::from(to.to_bits());
+                self.over([words.to_be_bytes().as_slice(), &ports.to_be_bytes()])
+            }
+            (IpAddr::V6(from), IpAddr::V6(to)) => {
+                let mut addresses = [0; 32];
+                addresses[..16].copy_from_slice(&from.octets());
+                addresses[16..].copy_from_slice(&to.octets());
+                self.over([addresses.as_slice(), &ports.to_be_bytes()])
+            }
+            _ => 0,
+        }
+    }
+
+    fn over(&self, parts: [&[u8]; 2]) -> u32 {
+        parts
+            .into_iter()
+            .flatten()
+            .zip(self.tables.iter())
+            .fold(0, |hash, (byte, table)| hash ^ table[usize::from(*byte)])
+    }
+}
+
+/// The hash and the table behind it: from a packet to a queue, and so to a shard.
+#[derive(Clone, Debug)]
+pub struct Rss {
+    toeplitz: Toeplitz,
+    /// A power of two of entries.
+    table: Vec<u16>,
+}
+
+impl Rss {
+    /// `queues` queues (at least one) dealt out evenly over 128 entries, as drivers do.
+    pub fn new(key: &[u8; KEY_LEN], queues: u16) -> Self {
+        let table = (0..128).map(|entry| entry % queues.max(1)).collect();
+        Self { toeplitz: Toeplitz::new(key), table }
+    }
+
+    /// The key.
+    pub fn key(&self) -> &[u8; KEY_LEN] {
+        self.toeplitz.key()
+    }
+
+    /// The indirection table, as a device wants it.
+    pub fn table(&self) -> &[u16] {
+        &self.table
+    }
+
+    /// The queue at which a packet from `source` to `destination` arrives.
+    #[inline]
+    pub fn queue(&self, source: SocketAddr, destination: SocketAddr) -> u16 {
+        let entry = self.toeplitz.hash(source, destination) as usize & (self.table.len() - 1);
+        self.table.get(entry).copied().unwrap_or(0)
+    }
+
+    /// Whether what `remote` answers to `local` arrives at `queue`.
+    #[inline]
+    pub fn replies_to(&self, queue: u16, local: SocketAddr, remote: SocketAddr) -> bool {
+        self.queue(remote, local) == queue
+    }
+}

@@ -1,0 +1,45 @@
+use super::*;
+
+/// The verification suite of Microsoft's "RSS hashing" specification: source, destination, hash.
+const VECTORS: [(&str, &str, u32); 8] = [
+    ("66.9.149.187:2794", "161.142.100.80:1766", 0x51cc_c178),
+    ("199.92.111.2:14230", "65.69.140.83:4739", 0xc626_b0ea),
+    ("24.19.198.95:12898", "12.22.207.184:38024", 0x5c2b_394a),
+    ("38.27.205.30:48228", "209.142.163.6:2217", 0xafc7_327f),
+    ("153.39.163.191:44251", "202.188.127.2:1303", 0x10e8_28a2),
+    ("[3ffe:2501:200:1fff::7]:2794", "[3ffe:2501:200:3::1]:1766", 0x4020_7d3d),
+    ("[3ffe:501:8::260:97ff:fe40:efab]:14230", "[ff02::1]:4739", 0xdde5_1bbf),
+    ("[3ffe:1900:4545:3:200:f8ff:fe21:67cf]:44251", "[fe80::200:f8ff:fe21:67cf]:38024", 0x02d1_feef),
+];
+
+#[test]
+fn the_published_vectors() {
+    let toeplitz = Toeplitz::new(&MICROSOFT_KEY);
+    for (source, destination, hash) in VECTORS {
+        let found = toeplitz.hash(source.parse().unwrap(), destination.parse().unwrap());
+        assert_eq!(found, hash, "{source} to {destination}: {found:#x}");
+    }
+}
+
+#[test]
+fn both_directions_have_one_hash_under_the_symmetric_key() {
+    let toeplitz = Toeplitz::new(&SYMMETRIC_KEY);
+    for (a, b, _) in VECTORS {
+        let (a, b) = (a.parse().unwrap(), b.parse().unwrap());
+        assert_eq!(toeplitz.hash(a, b), toeplitz.hash(b, a));
+    }
+}
+
+#[test]
+fn flows_spread_over_all_queues_and_a_port_is_found_for_each() {
+    let rss = Rss::new(&MICROSOFT_KEY, 4);
+    let remote: SocketAddr = "10.0.0.2:80".parse().unwrap();
+    let mut per_queue = [0; 4];
+    for port in 49_152..=65_535u16 {
+        let local = SocketAddr::new("10.0.0.1".parse().unwrap(), port);
+        let queue = rss.queue(remote, local);
+        assert!(rss.replies_to(queue, local, remote));
+        per_queue[usize::from(queue)] += 1;
+    }
+    assert!(per_queue.iter().all(|count| *count > 3000), "{per_queue:?}");
+}
