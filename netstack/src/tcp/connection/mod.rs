@@ -74,8 +74,9 @@ pub(crate) enum Disposition {
     /// The protocol is over: take it out of the table. The slot stays until the user has closed too
     /// (`Connection::released`), for what is still to be read and for its error.
     Remove,
-    /// As `Remove`, and the pair of addresses stays in TIME-WAIT.
-    TimeWait(TimeWaitRecord),
+    /// As `Remove`, and the pair of addresses stays in TIME-WAIT. The header is the acknowledgement of the peer's
+    /// FIN: send it now.
+    TimeWait(TimeWaitRecord, Option<Header>),
 }
 
 /// What TIME-WAIT needs to know (RFC 9293 section 3.10.7.4, RFC 1337, RFC 6191).
