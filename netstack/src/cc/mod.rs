@@ -3,6 +3,7 @@
 //! A controller sees acknowledgements and congestion events and answers with a window and, if it paces, a rate. It
 //! sends nothing and detects no loss: that is the sender's. Bytes are payload bytes; time is an argument.
 
+mod bbr;
 mod cubic;
 mod dctcp;
 mod episode;
@@ -12,6 +13,7 @@ mod newreno;
 use core::fmt::Debug;
 use core::time::Duration;
 
+pub use bbr::Bbr;
 pub use cubic::Cubic;
 pub use dctcp::Dctcp;
 pub use newreno::NewReno;
@@ -40,8 +42,7 @@ impl Algorithm {
             Self::NewReno => Box::new(NewReno::new(parameters)),
             Self::Cubic => Box::new(Cubic::new(parameters)),
             Self::Dctcp => Box::new(Dctcp::new(parameters)),
-            // Until there is more.
-            Self::Bbr => Box::new(Cubic::new(parameters)),
+            Self::Bbr => Box::new(Bbr::new(parameters)),
         }
     }
 }
