@@ -75,6 +75,20 @@ pub struct Extent {
 unsafe impl Send for Extent {}
 
 impl Extent {
+    /// No bytes, of no region.
+    pub(crate) const EMPTY: Self = Self { region: RegionId(u32::MAX), base: NonNull::dangling(), len: 0 };
+
+    /// `len` of the extent's bytes from `offset`; `None` if they do not lie inside it.
+    #[inline]
+    pub fn slice(&self, offset: usize, len: usize) -> Option<Self> {
+        if offset.checked_add(len)? > self.len() {
+            return None;
+        }
+        // SAFETY: offset <= self.len, so the pointer stays within (or one past) the extent.
+        let base = unsafe { self.base.add(offset) };
+        Some(Self { region: self.region, base, len: u32::try_from(len).ok()? })
+    }
+
     /// The region the extent lies in.
     pub fn region(&self) -> RegionId {
         self.region

@@ -189,6 +189,8 @@ pub struct Stack<D> {
     sockets: Sockets,
     echo_replies: VecDeque<EchoReply>,
     counters: Counters,
+    /// Where frames that come in pieces are put together.
+    linear: Vec<u8>,
     config: StackConfig,
 }
 
@@ -202,6 +204,7 @@ impl<D: Device> Stack<D> {
             sockets: Sockets::new(config.rud_port, config.seed),
             echo_replies: VecDeque::with_capacity(receive::ECHO_REPLIES),
             counters: Counters::default(),
+            linear: Vec::new(),
             config,
         }
     }
@@ -244,6 +247,7 @@ impl<D: Device> Stack<D> {
                 sockets: &mut self.sockets,
                 echo_replies: &mut self.echo_replies,
                 counters: &mut self.counters,
+                linear: &mut self.linear,
                 sink,
             };
             frames_in += device.receive(now, self.config.rx_budget, &mut |frame| receiver.on_frame(frame));

@@ -308,7 +308,7 @@ impl<D: Device> Port<D> {
 
     /// Whether a frame on its way may still refer to a sender's memory.
     pub(super) fn holds_extents(&self) -> bool {
-        self.iface.tx.frames().iter().any(|frame| frame.extent().is_some()) || self.device.holds_extents()
+        self.iface.tx.frames().iter().any(|frame| !frame.extents().is_empty()) || self.device.holds_extents()
     }
 }
 

@@ -6,6 +6,7 @@ use std::collections::VecDeque;
 use super::EchoReply;
 use super::counters::Counters;
 use super::port::Interface;
+use crate::device::{RxChecksum, RxFrame};
 use crate::ip::is_unicast;
 use crate::ip::neighbour::{Observation, Resolution};
 use crate::rud;
@@ -29,13 +30,33 @@ pub(super) struct Receiver<'a, S> {
     pub(super) sockets: &'a mut Sockets,
     pub(super) echo_replies: &'a mut VecDeque<EchoReply>,
     pub(super) counters: &'a mut Counters,
+    /// Where frames in several pieces are put together, unless they are TCP's.
+    pub(super) linear: &'a mut Vec<u8>,
     pub(super) sink: &'a mut S,
 }
 
 impl<S: rud::Sink> Receiver<'_, S> {
     /// Takes in one frame.
     #[inline]
-    pub(super) fn on_frame(&mut self, bytes: &[u8]) {
+    pub(super) fn on_frame(&mut self, frame: RxFrame<'_>) {
+        match frame.contiguous() {
+            Some(bytes) => self.on_bytes(bytes, frame.checksum),
+            None => self.on_pieces(frame),
+        }
+    }
+
+    /// Puts a frame together first.
+    #[cold]
+    fn on_pieces(&mut self, frame: RxFrame<'_>) {
+        let mut bytes = core::mem::take(self.linear);
+        bytes.clear();
+        frame.pieces().for_each(|piece| bytes.extend_from_slice(piece));
+        self.on_bytes(&bytes, frame.checksum);
+        *self.linear = bytes;
+    }
+
+    #[inline]
+    fn on_bytes(&mut self, bytes: &[u8], checksum: RxChecksum) {
         let Ok(frame) = ethernet::Frame::new(bytes) else {
             self.counters.rx_ethernet_truncated += 1;
             return;
@@ -49,7 +70,7 @@ impl<S: rud::Sink> Receiver<'_, S> {
         }
         let ours = frame.destination() == self.iface.mac;
         match ethertype {
-            EtherType::Ipv4 if ours => self.on_ipv4(payload),
+            EtherType::Ipv4 if ours => self.on_ipv4(payload, checksum),
             EtherType::Arp if ours || frame.destination().is_broadcast() => {
                 self.on_arp(frame.source(), payload)
             }
@@ -78,7 +99,7 @@ impl<S: rud::Sink> Receiver<'_, S> {
     }
 
     #[inline]
-    fn on_ipv4(&mut self, bytes: &[u8]) {
+    fn on_ipv4(&mut self, bytes: &[u8], checksum: RxChecksum) {
         let Ok(packet) = ipv4::Packet::new(bytes) else {
             self.counters.rx_ipv4_malformed += 1;
             return;
@@ -101,20 +122,21 @@ impl<S: rud::Sink> Receiver<'_, S> {
             return;
         }
         match packet.protocol() {
-            Protocol::Udp => self.on_udp(&packet),
+            Protocol::Udp => self.on_udp(&packet, checksum),
             Protocol::Icmp => self.on_icmp(&packet),
             _ => self.counters.rx_ipv4_unknown_protocol += 1,
         }
     }
 
     #[inline]
-    fn on_udp(&mut self, packet: &ipv4::Packet<'_>) {
+    fn on_udp(&mut self, packet: &ipv4::Packet<'_>, checksum: RxChecksum) {
         let Ok(datagram) = udp::Datagram::new(packet.payload()) else {
             self.counters.rx_udp_malformed += 1;
             return;
         };
         let (source, destination) = (packet.source(), packet.destination());
-        if datagram.has_checksum() && !datagram.checksum_ok(source, destination) {
+        let verified = checksum == RxChecksum::Verified || !datagram.has_checksum();
+        if !verified && !datagram.checksum_ok(source, destination) {
             self.counters.rx_udp_checksum += 1;
             return;
         }

@@ -249,7 +249,7 @@ fn a_full_device_is_back_pressure() {
         wire.receive(at_micros(turn), 1, &mut |frame| {
             // Data frames carry one byte of body before the 100 of payload; heartbeats and ARP are shorter.
             if frame.len() > 142 {
-                numbers.push(frame[frame.len() - 101]);
+                numbers.push(frame.head()[frame.len() - 101]);
             }
         });
     }
@@ -257,7 +257,7 @@ fn a_full_device_is_back_pressure() {
         stack.poll(at_micros(20), &mut sink);
         wire.receive(at_micros(20), 64, &mut |frame| {
             if frame.len() > 142 {
-                numbers.push(frame[frame.len() - 101]);
+                numbers.push(frame.head()[frame.len() - 101]);
             }
         });
     }
