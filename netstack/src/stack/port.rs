@@ -1,6 +1,6 @@
 //! One port: a device, its addresses and neighbours, and the batch of frames that wait for it.
 
-use core::net::Ipv4Addr;
+use core::net::{IpAddr, Ipv4Addr};
 use core::time::Duration;
 use std::collections::VecDeque;
 
@@ -195,8 +195,8 @@ impl Interface {
     }
 
     /// Sends the packets that waited for `address`, now that it is known to be `mac`'s.
-    pub(super) fn send_held(&mut self, address: Ipv4Addr, mac: Mac, counters: &mut Counters) {
-        let link = self.link_header(mac, EtherType::Ipv4);
+    pub(super) fn send_held(&mut self, address: IpAddr, mac: Mac, counters: &mut Counters) {
+        let link = self.link_header(mac, super::destination::ethertype_of(address));
         while let Some(packet) = self.neighbours.release(address) {
             if self.queue_bytes(&link, [&packet, &[], &[]]).is_err() {
                 counters.tx_full += 1;
@@ -205,7 +205,7 @@ impl Interface {
     }
 
     /// Keeps a packet until the neighbour `address` is known.
-    pub(super) fn hold(&mut self, address: Ipv4Addr, parts: [&[u8]; 3], counters: &mut Counters) {
+    pub(super) fn hold(&mut self, address: IpAddr, parts: [&[u8]; 3], counters: &mut Counters) {
         if parts.iter().map(|part| part.len()).sum::<usize>() > usize::from(self.mtu) {
             counters.tx_too_long += 1;
             return;
@@ -268,7 +268,9 @@ impl<D: Device> Port<D> {
         counters.tx_unreachable += after.unreachable - before.unreachable;
         for question in asked {
             let destination = question.station.unwrap_or(Mac::BROADCAST);
-            iface.send_arp(destination, &request(question.address), counters);
+            if let IpAddr::V4(address) = question.address {
+                iface.send_arp(destination, &request(address), counters);
+            }
         }
     }
 
