@@ -62,6 +62,16 @@ pub struct Frame {
 }
 
 impl Frame {
+    /// No bytes.
+    const EMPTY: Self = Self {
+        header: [0; HEADER_CAPACITY],
+        header_len: 0,
+        extent_count: 0,
+        offload: Offload::NONE,
+        payload_len: 0,
+        extents: [Extent::EMPTY; MAX_EXTENTS],
+    };
+
     /// A frame of the concatenated `headers` and the payload, which goes out as it is. `None` if the headers exceed
     /// [`HEADER_CAPACITY`].
     #[inline]
@@ -71,31 +81,50 @@ impl Frame {
 
     /// A frame of the concatenated `headers` and `extents`. `None` if the headers exceed [`HEADER_CAPACITY`], if there
     /// are more than [`MAX_EXTENTS`] extents, or if the offload's headers are not in place: IP at `l3_offset`, all of
-    /// the TCP or UDP header from `l4_offset` on.
+    /// the TCP or UDP header from `l4_offset` on, and no payload behind them where the frame is to be split.
     #[inline]
     pub fn with_extents(headers: &[&[u8]], extents: &[Extent], offload: Offload) -> Option<Self> {
-        let mut frame = Self {
-            header: [0; HEADER_CAPACITY],
-            header_len: 0,
-            extent_count: extents.len() as u8,
-            offload,
-            payload_len: 0,
-            extents: [Extent::EMPTY; MAX_EXTENTS],
-        };
+        let mut frame = Self::EMPTY;
+        frame.fill(headers, extents, offload).then_some(frame)
+    }
+
+    /// Makes this the frame that [`Frame::with_extents`] would give; false if it would give none. What was in it goes.
+    #[inline]
+    fn fill(&mut self, headers: &[&[u8]], extents: &[Extent], offload: Offload) -> bool {
         let mut len = 0;
         for part in headers {
-            frame.header.get_mut(len..len + part.len())?.copy_from_slice(part);
+            let Some(place) = self.header.get_mut(len..len + part.len()) else {
+                return false;
+            };
+            place.copy_from_slice(part);
             len += part.len();
         }
-        frame.header_len = len as u8;
-        for (place, extent) in frame.extents.get_mut(..extents.len())?.iter_mut().zip(extents) {
-            frame.payload_len = frame.payload_len.checked_add(u32::try_from(extent.len()).ok()?)?;
+        self.header_len = len as u8;
+        self.offload = offload;
+        match extents {
+            [] => (self.extent_count, self.payload_len) = (0, 0),
+            [extent] => {
+                self.extents[0] = *extent;
+                (self.extent_count, self.payload_len) = (1, extent.len() as u32);
+            }
+            extents if !self.fill_extents(extents) => return false,
+            _ => {}
+        }
+        offload.is_none() || self.offload_fits()
+    }
+
+    /// Takes over several extents; false if they are too many or too long.
+    fn fill_extents(&mut self, extents: &[Extent]) -> bool {
+        let mut total = 0_usize;
+        let Some(places) = self.extents.get_mut(..extents.len()) else {
+            return false;
+        };
+        for (place, extent) in places.iter_mut().zip(extents) {
+            total = total.saturating_add(extent.len());
             *place = *extent;
         }
-        if !offload.is_none() && !frame.offload_fits() {
-            return None;
-        }
-        Some(frame)
+        self.extent_count = extents.len() as u8;
+        u32::try_from(total).map(|total| self.payload_len = total).is_ok()
     }
 
     /// Whether the headers that the offload speaks of lie in the header bytes.
@@ -116,8 +145,13 @@ impl Frame {
             Transport::Udp => 8,
             Transport::None => 0,
         };
-        let splittable = transport == Transport::Tcp || self.offload.segment_size == 0;
-        splittable && l4 >= l3 + ip_len && l4.saturating_add(transport_len) <= header.len()
+        let end = l4.saturating_add(transport_len);
+        let end_fits = match self.offload.segment_size {
+            0 => end <= header.len(),
+            // All payload lies in extents.
+            _ => end == header.len() && transport == Transport::Tcp,
+        };
+        end_fits && l4 >= l3 + ip_len
     }
 
     /// The header bytes, from the Ethernet header on.
@@ -172,57 +206,86 @@ impl Frame {
 /// Frames on their way to a device, in order. Capacity is fixed when it is made; nothing allocates afterwards.
 #[derive(Debug)]
 pub struct TxBatch {
-    frames: Vec<Frame>,
+    /// Twice the room, so that frames move to the front at most once per `capacity` frames. What lies outside of
+    /// `head..tail` is left over, to be overwritten in place.
+    frames: Box<[Frame]>,
     head: usize,
+    tail: usize,
     capacity: usize,
 }
 
 impl TxBatch {
     /// A batch with room for `capacity` frames.
     pub fn with_capacity(capacity: usize) -> Self {
-        // Twice the room, so that frames move to the front at most once per `capacity` frames.
-        Self { frames: Vec::with_capacity(2 * capacity), head: 0, capacity }
+        let frames = vec![Frame::EMPTY; capacity.saturating_mul(2)].into_boxed_slice();
+        Self { frames, head: 0, tail: 0, capacity }
     }
 
     /// Frames that wait.
     #[inline]
     pub fn frames(&self) -> &[Frame] {
-        &self.frames[self.head..]
+        self.frames.get(self.head..self.tail).unwrap_or_default()
     }
 
     /// How many more frames fit.
     #[inline]
     pub fn room(&self) -> usize {
-        self.capacity - (self.frames.len() - self.head)
+        self.capacity - (self.tail - self.head)
+    }
+
+    /// How many frames fit when none waits.
+    pub fn capacity(&self) -> usize {
+        self.capacity
     }
 
     /// Whether no frame waits.
     #[inline]
     pub fn is_empty(&self) -> bool {
-        self.frames.len() == self.head
+        self.tail == self.head
+    }
+
+    /// The place for the next frame; `None` when the batch is full.
+    #[inline]
+    fn place(&mut self) -> Option<&mut Frame> {
+        if self.room() == 0 {
+            return None;
+        }
+        if self.tail == self.frames.len() {
+            self.frames.copy_within(self.head..self.tail, 0);
+            (self.head, self.tail) = (0, self.tail - self.head);
+        }
+        self.frames.get_mut(self.tail)
     }
 
     /// Adds a frame; false (and nothing added) when the batch is full.
     #[inline]
     pub fn push(&mut self, frame: Frame) -> bool {
-        if self.room() == 0 {
+        let Some(place) = self.place() else {
             return false;
-        }
-        if self.frames.len() == 2 * self.capacity {
-            self.frames.drain(..self.head);
-            self.head = 0;
-        }
-        self.frames.push(frame);
+        };
+        *place = frame;
+        self.tail += 1;
         true
+    }
+
+    /// Adds the frame that [`Frame::with_extents`] would make, built in its place; false when the batch is full. `None` if it
+    /// would make none.
+    #[inline]
+    pub fn push_parts(&mut self, headers: &[&[u8]], extents: &[Extent], offload: Offload) -> Option<bool> {
+        let Some(place) = self.place() else {
+            return Some(false);
+        };
+        let filled = place.fill(headers, extents, offload);
+        self.tail += usize::from(filled);
+        filled.then_some(true)
     }
 
     /// Removes `count` frames from the front (all, if fewer wait).
     #[inline]
     pub fn consume(&mut self, count: usize) {
-        self.head = self.head.saturating_add(count).min(self.frames.len());
-        if self.head == self.frames.len() {
-            self.frames.clear();
-            self.head = 0;
+        self.head = self.head.saturating_add(count).min(self.tail);
+        if self.head == self.tail {
+            (self.head, self.tail) = (0, 0);
         }
     }
 }

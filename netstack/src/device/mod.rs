@@ -8,6 +8,8 @@ mod fault;
 mod loopback;
 mod pcap;
 mod received;
+#[allow(dead_code, reason = "used by stack::offload")]
+pub(crate) mod segment;
 
 #[cfg(feature = "dpdk")]
 pub mod dpdk;

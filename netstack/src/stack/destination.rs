@@ -9,7 +9,7 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use super::SendError;
 use super::counters::Counters;
 use super::port::{LinkHeader, Port};
-use crate::device::{Device, Frame};
+use crate::device::Device;
 use crate::ip::is_unicast_ip;
 use crate::ip::neighbour::Resolution;
 use crate::region::Extent;
@@ -409,18 +409,18 @@ impl<D: Device> rud::Emit for Emitter<'_, D> {
             return false;
         }
         let link = template.link.as_bytes();
-        let frame = match remote {
+        let pushed = match remote {
             IpAddr::V4(_) => {
-                Frame::new(&[link, &template.stamp_v4(to.src_port, to.dst_port, len), header], payload)
+                iface.push_parts(&[link, &template.stamp_v4(to.src_port, to.dst_port, len), header], payload)
             }
             IpAddr::V6(_) => {
-                Frame::new(&[link, &template.stamp_v6(to.src_port, to.dst_port, len), header], payload)
+                iface.push_parts(&[link, &template.stamp_v6(to.src_port, to.dst_port, len), header], payload)
             }
         };
-        match frame {
-            Some(frame) => {
-                self.counters.tx_rud += 1;
-                iface.push(frame)
+        match pushed {
+            Some(pushed) => {
+                self.counters.tx_rud += u64::from(pushed);
+                pushed
             }
             None => {
                 self.counters.tx_too_long += 1;

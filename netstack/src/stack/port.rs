@@ -5,7 +5,7 @@ use core::time::Duration;
 use std::collections::VecDeque;
 
 use super::counters::Counters;
-use crate::device::{Device, Frame, HEADER_CAPACITY, TxBatch};
+use crate::device::{Device, Frame, HEADER_CAPACITY, Offload, TxBatch};
 use crate::ip::RouteTable;
 use crate::ip::neighbour::{self, Cache};
 use crate::region::Extent;
@@ -116,6 +116,11 @@ impl Interface {
         self.tx.room().saturating_sub(RESERVED)
     }
 
+    /// Frames of data that fit the batch when nothing waits.
+    pub(super) fn capacity(&self) -> usize {
+        self.tx.capacity().saturating_sub(RESERVED)
+    }
+
     /// Whether frames wait for the device.
     pub(super) fn is_backlogged(&self) -> bool {
         !self.tx.is_empty()
@@ -141,6 +146,14 @@ impl Interface {
         let pushed = self.tx.push(frame);
         self.queued += u64::from(pushed);
         pushed
+    }
+
+    /// The same with a frame of the concatenated `headers` and the payload, built in place. `None` if they are too long.
+    #[inline]
+    pub(super) fn push_parts(&mut self, headers: &[&[u8]], payload: Option<Extent>) -> Option<bool> {
+        let pushed = self.tx.push_parts(headers, payload.as_slice(), Offload::NONE)?;
+        self.queued += u64::from(pushed);
+        Some(pushed)
     }
 
     /// Puts a frame of `link` and the `parts` into the batch, in scratch memory if it is longer than a header.
