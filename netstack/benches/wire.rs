@@ -8,7 +8,7 @@ use core::hint::black_box;
 use core::net::Ipv4Addr;
 
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
-use shouter_netstack::device::{Device, Frame, Loopback, TxBatch};
+use shouter_netstack::device::{Device, Frame, Loopback, RxFrame, TxBatch};
 use shouter_netstack::region::{Region, RegionId};
 use shouter_netstack::rud::{Disposition, Failure, SessionId, SessionParams, Sink, Token};
 use shouter_netstack::stack::{PortConfig, Stack, StackConfig};
@@ -109,10 +109,10 @@ impl Device for Null {
         batch.consume(frames);
         frames
     }
-    fn receive(&mut self, _: Instant, budget: usize, sink: &mut impl FnMut(&[u8])) -> usize {
+    fn receive(&mut self, _: Instant, budget: usize, sink: &mut impl FnMut(RxFrame<'_>)) -> usize {
         let count = self.give.min(budget);
         for _ in 0..count {
-            sink(&self.frame);
+            sink(RxFrame::new(&self.frame));
         }
         self.give -= count;
         count

@@ -252,7 +252,7 @@ fn stream(
             device.transmit(Instant::ZERO, &mut batch);
         }
         if receives {
-            received += device.receive(Instant::ZERO, 64, &mut |bytes| sum += u64::from(bytes[20]));
+            received += device.receive(Instant::ZERO, 64, &mut |frame| sum += u64::from(frame.head()[20]));
         }
         let now = Clock::now();
         if now > end {

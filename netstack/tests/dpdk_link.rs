@@ -101,7 +101,8 @@ fn pass(from: &mut DpdkDevice, to: &mut DpdkDevice, memory: &Memory, mtu: usize)
             sent += 1;
         }
         from.transmit(NOW, &mut batch);
-        to.receive(NOW, 64, &mut |bytes| {
+        to.receive(NOW, 64, &mut |frame| {
+            let bytes = frame.contiguous().unwrap();
             assert_eq!(bytes.len(), lengths[received], "frame {received}");
             assert_eq!(bytes[..18], header(received as u32), "frame {received}");
             let at = offset(received);
@@ -183,8 +184,8 @@ fn a_full_ring_takes_no_more_and_loses_nothing() {
         let accepted = made - batch.frames().len() as u32;
         let mut next = 0_u32;
         assert!(wait_for(|| {
-            to.receive(NOW, 64, &mut |bytes| {
-                assert_eq!(bytes[14..18], next.to_be_bytes());
+            to.receive(NOW, 64, &mut |frame| {
+                assert_eq!(frame.head()[14..18], next.to_be_bytes());
                 next += 1;
             });
             // What was accepted and did not fit goes out later, without new frames.
@@ -212,7 +213,7 @@ fn frames_that_are_too_long_are_dropped_and_counted() {
     }
     assert_eq!(ring.transmit(NOW, &mut batch), 3);
     let mut lengths = Vec::new();
-    ring.receive(NOW, 8, &mut |bytes| lengths.push(bytes.len()));
+    ring.receive(NOW, 8, &mut |frame| lengths.push(frame.len()));
     assert_eq!(lengths, [118, 218]);
     assert_eq!(ring.counters().dropped, 1);
 }
@@ -357,7 +358,7 @@ fn survives_its_peer(own: &str, others: &str) {
         let mut drive = |device: &mut DpdkDevice| {
             while batch.push(Frame::new(&[&header(round)], Some(extent)).unwrap()) {}
             device.transmit(NOW, &mut batch);
-            device.receive(NOW, 64, &mut |bytes| assert_eq!(bytes.len(), 8018));
+            device.receive(NOW, 64, &mut |frame| assert_eq!(frame.len(), 8018));
         };
         assert!(wait_for(|| {
             drive(&mut device);

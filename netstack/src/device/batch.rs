@@ -1,30 +1,157 @@
-//! The transmit batch: frames as header bytes plus at most one extent of payload.
+//! The transmit batch: frames as header bytes plus a few extents of payload, and what the device is to do to them.
 
 use crate::region::Extent;
 
 /// Room for headers in a [`Frame`]: Ethernet, VLAN, IPv6, UDP, RUD and a message header fit.
 pub const HEADER_CAPACITY: usize = 168;
 
-/// One frame to send: header bytes, then the bytes of the extent.
+/// How many extents a [`Frame`] may have.
+pub const MAX_EXTENTS: usize = 4;
+
+/// The protocol whose checksum is left to whoever resolves an [`Offload`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Transport {
+    /// The frame is complete: it goes out as it is.
+    #[default]
+    None,
+    /// A TCP segment.
+    Tcp,
+    /// A UDP datagram.
+    Udp,
+}
+
+/// What a frame leaves to the device, or to the port in software where the device cannot.
+///
+/// With a `transport` its checksum field is zero in the header; whoever resolves the offload makes the pseudo header
+/// from the IP header in the frame and fills the field in. With a `segment_size` the frame is a super-segment of TCP: an
+/// IP packet of up to 65,535 bytes that leaves as segments of that much payload each, as NICs do it (TSO).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Offload {
+    /// Whose checksum is to be filled in.
+    pub transport: Transport,
+    /// Bytes from the start of the frame to the IP header.
+    pub l3_offset: u8,
+    /// Bytes from the start of the frame to the TCP or UDP header. All of both headers lie in [`Frame::header`].
+    pub l4_offset: u8,
+    /// TCP payload of each segment in bytes; 0: the frame is not to be split.
+    pub segment_size: u16,
+}
+
+impl Offload {
+    /// Nothing is left to the device.
+    pub const NONE: Self = Self { transport: Transport::None, l3_offset: 0, l4_offset: 0, segment_size: 0 };
+
+    /// Whether the frame goes out as it is.
+    #[inline]
+    pub fn is_none(&self) -> bool {
+        self.transport == Transport::None
+    }
+}
+
+/// One frame to send: header bytes, then the bytes of the extents.
 #[derive(Clone, Copy, Debug)]
 pub struct Frame {
     header: [u8; HEADER_CAPACITY],
     header_len: u8,
-    extent: Option<Extent>,
+    extent_count: u8,
+    offload: Offload,
+    /// Bytes of the extents together.
+    payload_len: u32,
+    /// The first `extent_count` count, the others are [`Extent::EMPTY`].
+    extents: [Extent; MAX_EXTENTS],
 }
 
 impl Frame {
-    /// A frame of the concatenated `headers` and the payload. `None` if the headers exceed [`HEADER_CAPACITY`].
+    /// No bytes.
+    const EMPTY: Self = Self {
+        header: [0; HEADER_CAPACITY],
+        header_len: 0,
+        extent_count: 0,
+        offload: Offload::NONE,
+        payload_len: 0,
+        extents: [Extent::EMPTY; MAX_EXTENTS],
+    };
+
+    /// A frame of the concatenated `headers` and the payload, which goes out as it is. `None` if the headers exceed
+    /// [`HEADER_CAPACITY`].
     #[inline]
     pub fn new(headers: &[&[u8]], extent: Option<Extent>) -> Option<Self> {
-        let mut frame = Self { header: [0; HEADER_CAPACITY], header_len: 0, extent };
+        Self::with_extents(headers, extent.as_slice(), Offload::NONE)
+    }
+
+    /// A frame of the concatenated `headers` and `extents`. `None` if the headers exceed [`HEADER_CAPACITY`], if there
+    /// are more than [`MAX_EXTENTS`] extents, or if the offload's headers are not in place: IP at `l3_offset`, all of
+    /// the TCP or UDP header from `l4_offset` on, and no payload behind them where the frame is to be split.
+    #[inline]
+    pub fn with_extents(headers: &[&[u8]], extents: &[Extent], offload: Offload) -> Option<Self> {
+        let mut frame = Self::EMPTY;
+        frame.fill(headers, extents, offload).then_some(frame)
+    }
+
+    /// Makes this the frame that [`Frame::with_extents`] would give; false if it would give none. What was in it goes.
+    #[inline]
+    fn fill(&mut self, headers: &[&[u8]], extents: &[Extent], offload: Offload) -> bool {
         let mut len = 0;
         for part in headers {
-            frame.header.get_mut(len..len + part.len())?.copy_from_slice(part);
+            let Some(place) = self.header.get_mut(len..len + part.len()) else {
+                return false;
+            };
+            place.copy_from_slice(part);
             len += part.len();
         }
-        frame.header_len = len as u8;
-        Some(frame)
+        self.header_len = len as u8;
+        self.offload = offload;
+        match extents {
+            [] => (self.extent_count, self.payload_len) = (0, 0),
+            [extent] => {
+                self.extents[0] = *extent;
+                (self.extent_count, self.payload_len) = (1, extent.len() as u32);
+            }
+            extents if !self.fill_extents(extents) => return false,
+            _ => {}
+        }
+        offload.is_none() || self.offload_fits()
+    }
+
+    /// Takes over several extents; false if they are too many or too long.
+    fn fill_extents(&mut self, extents: &[Extent]) -> bool {
+        let mut total = 0_usize;
+        let Some(places) = self.extents.get_mut(..extents.len()) else {
+            return false;
+        };
+        for (place, extent) in places.iter_mut().zip(extents) {
+            total = total.saturating_add(extent.len());
+            *place = *extent;
+        }
+        self.extent_count = extents.len() as u8;
+        u32::try_from(total).map(|total| self.payload_len = total).is_ok()
+    }
+
+    /// Whether the headers that the offload speaks of lie in the header bytes.
+    fn offload_fits(&self) -> bool {
+        let Offload { transport, l3_offset, l4_offset, .. } = self.offload;
+        let (l3, l4) = (usize::from(l3_offset), usize::from(l4_offset));
+        let header = self.header();
+        let ip_len = match header.get(l3).map(|byte| byte >> 4) {
+            Some(4) => 20,
+            Some(6) => 40,
+            _ => return false,
+        };
+        let transport_len = match transport {
+            //= RFC 9293 section 3.1: the data offset counts 32-bit words, five at least.
+            Transport::Tcp => {
+                header.get(l4 + 12).map_or(usize::MAX, |byte| usize::from(byte >> 4).max(5) * 4)
+            }
+            Transport::Udp => 8,
+            Transport::None => 0,
+        };
+        let end = l4.saturating_add(transport_len);
+        let end_fits = match self.offload.segment_size {
+            0 => end <= header.len(),
+            // All payload lies in extents.
+            _ => end == header.len() && transport == Transport::Tcp,
+        };
+        end_fits && l4 >= l3 + ip_len
     }
 
     /// The header bytes, from the Ethernet header on.
@@ -39,78 +166,126 @@ impl Frame {
         &mut self.header[..self.header_len as usize]
     }
 
-    /// The payload behind the header.
+    /// The payload behind the header, at most [`MAX_EXTENTS`] pieces.
     #[inline]
-    pub fn extent(&self) -> Option<Extent> {
-        self.extent
+    pub fn extents(&self) -> &[Extent] {
+        self.extents.get(..usize::from(self.extent_count)).unwrap_or(&self.extents)
+    }
+
+    /// What is left to the device.
+    #[inline]
+    pub fn offload(&self) -> Offload {
+        self.offload
+    }
+
+    /// The same bytes, complete: whoever filled in the checksums says so.
+    #[inline]
+    #[must_use]
+    pub fn resolved(mut self) -> Self {
+        self.offload = Offload::NONE;
+        self
     }
 
     /// Frame length in bytes, without the frame check sequence.
     #[inline]
     pub fn len(&self) -> usize {
-        self.header_len as usize + self.extent.map_or(0, |e| e.len())
+        self.header_len as usize + self.payload_len as usize
     }
 
     /// Whether the frame has no bytes at all.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
+
+    /// The bytes: the header, then each extent.
+    pub fn pieces(&self) -> impl Iterator<Item = &[u8]> {
+        core::iter::once(self.header()).chain(self.extents().iter().map(Extent::as_bytes))
+    }
 }
 
 /// Frames on their way to a device, in order. Capacity is fixed when it is made; nothing allocates afterwards.
 #[derive(Debug)]
 pub struct TxBatch {
-    frames: Vec<Frame>,
+    /// Twice the room, so that frames move to the front at most once per `capacity` frames. What lies outside of
+    /// `head..tail` is left over, to be overwritten in place.
+    frames: Box<[Frame]>,
     head: usize,
+    tail: usize,
     capacity: usize,
 }
 
 impl TxBatch {
     /// A batch with room for `capacity` frames.
     pub fn with_capacity(capacity: usize) -> Self {
-        // Twice the room, so that frames move to the front at most once per `capacity` frames.
-        Self { frames: Vec::with_capacity(2 * capacity), head: 0, capacity }
+        let frames = vec![Frame::EMPTY; capacity.saturating_mul(2)].into_boxed_slice();
+        Self { frames, head: 0, tail: 0, capacity }
     }
 
     /// Frames that wait.
     #[inline]
     pub fn frames(&self) -> &[Frame] {
-        &self.frames[self.head..]
+        self.frames.get(self.head..self.tail).unwrap_or_default()
     }
 
     /// How many more frames fit.
     #[inline]
     pub fn room(&self) -> usize {
-        self.capacity - (self.frames.len() - self.head)
+        self.capacity - (self.tail - self.head)
+    }
+
+    /// How many frames fit when none waits.
+    pub fn capacity(&self) -> usize {
+        self.capacity
     }
 
     /// Whether no frame waits.
     #[inline]
     pub fn is_empty(&self) -> bool {
-        self.frames.len() == self.head
+        self.tail == self.head
+    }
+
+    /// The place for the next frame; `None` when the batch is full.
+    #[inline]
+    fn place(&mut self) -> Option<&mut Frame> {
+        if self.room() == 0 {
+            return None;
+        }
+        if self.tail == self.frames.len() {
+            self.frames.copy_within(self.head..self.tail, 0);
+            (self.head, self.tail) = (0, self.tail - self.head);
+        }
+        self.frames.get_mut(self.tail)
     }
 
     /// Adds a frame; false (and nothing added) when the batch is full.
     #[inline]
     pub fn push(&mut self, frame: Frame) -> bool {
-        if self.room() == 0 {
+        let Some(place) = self.place() else {
             return false;
-        }
-        if self.frames.len() == 2 * self.capacity {
-            self.frames.drain(..self.head);
-            self.head = 0;
-        }
-        self.frames.push(frame);
+        };
+        *place = frame;
+        self.tail += 1;
         true
+    }
+
+    /// Adds the frame that [`Frame::with_extents`] would make, built in its place; false when the batch is full. `None` if it
+    /// would make none.
+    #[inline]
+    pub fn push_parts(&mut self, headers: &[&[u8]], extents: &[Extent], offload: Offload) -> Option<bool> {
+        let Some(place) = self.place() else {
+            return Some(false);
+        };
+        let filled = place.fill(headers, extents, offload);
+        self.tail += usize::from(filled);
+        filled.then_some(true)
     }
 
     /// Removes `count` frames from the front (all, if fewer wait).
     #[inline]
     pub fn consume(&mut self, count: usize) {
-        self.head = self.head.saturating_add(count).min(self.frames.len());
-        if self.head == self.frames.len() {
-            self.frames.clear();
-            self.head = 0;
+        self.head = self.head.saturating_add(count).min(self.tail);
+        if self.head == self.tail {
+            (self.head, self.tail) = (0, 0);
         }
     }
 }

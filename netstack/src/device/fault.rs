@@ -8,6 +8,9 @@
 //!
 //! Faults act on the transmit path, in the caller's time. Frames that pass unharmed are not copied; a frame that is
 //! altered or held back is copied first, as a device may not touch the sender's memory or keep it past its release.
+//!
+//! Unless it is harmless the device offers no offloads, whatever the inner one has: faults are to hit frames as they are on
+//! a wire, with their checksums filled in.
 
 use core::time::Duration;
 use std::cmp::Reverse;
@@ -16,7 +19,7 @@ use std::collections::BinaryHeap;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
-use super::{Capabilities, Device, DeviceCounters, Frame, TxBatch};
+use super::{Capabilities, Device, DeviceCounters, Frame, MAX_EXTENTS, RxFrame, TxBatch};
 use crate::scratch::{Scratch, Slot};
 use crate::time::Instant;
 
@@ -151,6 +154,7 @@ impl Ord for Held {
 pub struct Fault<D> {
     // Dropped before `scratch`, whose memory it may refer to.
     inner: D,
+    capabilities: Capabilities,
     config: FaultConfig,
     harmless: bool,
     rng: SmallRng,
@@ -174,7 +178,21 @@ impl<D: Device> Fault<D> {
         let harmless = config.is_harmless();
         let slot_len = usize::from(inner.capabilities().mtu) + 64;
         let slots = if harmless { 0 } else { config.held_frames };
+        let offered = inner.capabilities();
+        let capabilities = if harmless {
+            offered.clone()
+        } else {
+            Capabilities {
+                tx_ipv4_checksum: offered.tx_ipv4_checksum,
+                max_extents: offered.max_extents,
+                // What is received is the inner device's own.
+                rx_checksum: offered.rx_checksum,
+                lro: offered.lro,
+                ..Capabilities::plain(offered.kind, offered.mtu, offered.burst)
+            }
+        };
         Ok(Self {
+            capabilities,
             rng: SmallRng::seed_from_u64(config.seed),
             staging: TxBatch::with_capacity(usize::from(slots.max(64))),
             held: BinaryHeap::with_capacity(usize::from(slots)),
@@ -222,11 +240,15 @@ impl<D: Device> Fault<D> {
 
     /// A copy of `frame` that may be kept and altered. The caller has made sure that a slot is free.
     fn copy(&mut self, frame: &Frame) -> Option<(Frame, Option<Slot>)> {
-        let Some(extent) = frame.extent() else {
+        if frame.extents().is_empty() {
             return Some((*frame, None));
-        };
-        let (slot, extent) = self.scratch.store(&[extent.as_bytes()])?;
-        Some((Frame::new(&[frame.header()], Some(extent))?, Some(slot)))
+        }
+        let mut parts: [&[u8]; MAX_EXTENTS] = [&[]; MAX_EXTENTS];
+        for (part, extent) in parts.iter_mut().zip(frame.extents()) {
+            *part = extent.as_bytes();
+        }
+        let (slot, extent) = self.scratch.store(&parts)?;
+        Some((Frame::with_extents(&[frame.header()], &[extent], frame.offload())?, Some(slot)))
     }
 
     fn flip_bits(&mut self, frame: &mut Frame, slot: Option<&Slot>) {
@@ -287,7 +309,7 @@ impl<D: Device> Fault<D> {
 
 impl<D: Device> Device for Fault<D> {
     fn capabilities(&self) -> &Capabilities {
-        self.inner.capabilities()
+        &self.capabilities
     }
 
     fn mac(&self) -> [u8; 6] {
@@ -320,7 +342,7 @@ impl<D: Device> Device for Fault<D> {
         taken
     }
 
-    fn receive(&mut self, now: Instant, budget: usize, sink: &mut impl FnMut(&[u8])) -> usize {
+    fn receive(&mut self, now: Instant, budget: usize, sink: &mut impl FnMut(RxFrame<'_>)) -> usize {
         if !self.harmless {
             self.advance(now);
         }

@@ -4,7 +4,7 @@ use core::fmt;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::{Capabilities, Device, DeviceCounters, TxBatch};
+use super::{Capabilities, Device, DeviceCounters, Offload, RxChecksum, RxFrame, TxBatch};
 use crate::time::Instant;
 use crate::wire::{ethernet, vlan};
 
@@ -13,7 +13,7 @@ const LINK_HEADER: usize = ethernet::HEADER_LEN + vlan::TAG_LEN;
 
 /// Frames in flight in one direction; buffers go round between `waiting` and `spare`.
 struct Ring {
-    waiting: VecDeque<Vec<u8>>,
+    waiting: VecDeque<(Vec<u8>, Offload)>,
     spare: Vec<Vec<u8>>,
     /// Whether the device at the other end still exists.
     open: bool,
@@ -37,7 +37,9 @@ fn lock(ring: &Mutex<Ring>) -> MutexGuard<'_, Ring> {
 /// One end of a pair of in-memory devices. The ends may be driven by different threads.
 ///
 /// Frames are copied at transmit, so extents are never held. A full ring takes no more frames (back pressure, not
-/// loss). Frames longer than the MTU allows are dropped and counted, as a switch would.
+/// loss). Frames longer than the MTU allows are dropped and counted, as a switch would. With
+/// [`Loopback::pair_with_offloads`] the ends trust each other as the ends of a vhost link do: super-segments pass whole,
+/// checksums are left out, and the receiver is told so.
 ///
 /// ```
 /// use shouter_netstack::device::{Device, Frame, Loopback, TxBatch};
@@ -48,7 +50,7 @@ fn lock(ring: &Mutex<Ring>) -> MutexGuard<'_, Ring> {
 /// batch.push(Frame::new(&[&b.mac(), &a.mac(), &[0x88, 0xb5], b"hello"], None).unwrap());
 /// assert_eq!(a.transmit(Instant::ZERO, &mut batch), 1);
 /// let mut seen = Vec::new();
-/// b.receive(Instant::ZERO, 32, &mut |frame| seen.push(frame[14..].to_vec()));
+/// b.receive(Instant::ZERO, 32, &mut |frame| seen.push(frame.head()[14..].to_vec()));
 /// assert_eq!(seen, [b"hello"]);
 /// ```
 pub struct Loopback {
@@ -63,15 +65,27 @@ impl Loopback {
     /// Two connected devices with the given MTU and room for `capacity` frames in each direction. Their addresses
     /// are 02:00:00:00:00:01 and 02:00:00:00:00:02.
     pub fn pair(mtu: u16, capacity: usize) -> (Self, Self) {
-        let frame_len = usize::from(mtu) + LINK_HEADER;
+        Self::connect(Capabilities::plain("loopback", mtu, capacity.clamp(1, 64) as u16), capacity)
+    }
+
+    /// The same with all offloads: checksums are not filled in, and super-segments of any length pass in one frame.
+    pub fn pair_with_offloads(mtu: u16, capacity: usize) -> (Self, Self) {
+        let capabilities = Capabilities {
+            tx_tcp_checksum: true,
+            tx_udp_checksum: true,
+            tso_max: u32::from(u16::MAX),
+            rx_checksum: true,
+            lro: true,
+            ..Capabilities::plain("loopback", mtu, capacity.clamp(1, 64) as u16)
+        };
+        Self::connect(capabilities, capacity)
+    }
+
+    fn connect(capabilities: Capabilities, capacity: usize) -> (Self, Self) {
+        let frame_len = usize::from(capabilities.mtu) + LINK_HEADER;
         let (there, back) = (Ring::new(capacity, frame_len), Ring::new(capacity, frame_len));
         let end = |last, outgoing: &Arc<Mutex<Ring>>, incoming: &Arc<Mutex<Ring>>| Self {
-            capabilities: Capabilities {
-                kind: "loopback",
-                mtu,
-                burst: capacity.clamp(1, 64) as u16,
-                tx_ipv4_checksum: false,
-            },
+            capabilities: capabilities.clone(),
             mac: [2, 0, 0, 0, 0, last],
             outgoing: Arc::clone(outgoing),
             incoming: Arc::clone(incoming),
@@ -119,11 +133,15 @@ impl Device for Loopback {
     }
 
     fn transmit(&mut self, _now: Instant, batch: &mut TxBatch) -> usize {
-        let longest = usize::from(self.capabilities.mtu) + LINK_HEADER;
+        let capabilities = &self.capabilities;
+        let longest = usize::from(capabilities.mtu) + LINK_HEADER;
         let mut ring = lock(&self.outgoing);
         let mut taken = 0;
         for frame in batch.frames() {
-            if frame.len() > longest {
+            let offload = frame.offload();
+            let ip_len = frame.len().saturating_sub(usize::from(offload.l3_offset));
+            let fits = frame.len() <= longest || offload.segment_size > 0;
+            if !fits || !capabilities.can(offload, ip_len) {
                 self.counters.dropped += 1;
                 taken += 1;
                 continue;
@@ -132,29 +150,27 @@ impl Device for Loopback {
                 break;
             };
             buffer.clear();
-            buffer.extend_from_slice(frame.header());
-            if let Some(extent) = frame.extent() {
-                buffer.extend_from_slice(extent.as_bytes());
-            }
+            frame.pieces().for_each(|piece| buffer.extend_from_slice(piece));
             self.counters.tx_frames += 1;
             self.counters.tx_bytes += buffer.len() as u64;
-            ring.waiting.push_back(buffer);
+            ring.waiting.push_back((buffer, offload));
             taken += 1;
         }
         batch.consume(taken);
         taken
     }
 
-    fn receive(&mut self, _now: Instant, budget: usize, sink: &mut impl FnMut(&[u8])) -> usize {
+    fn receive(&mut self, _now: Instant, budget: usize, sink: &mut impl FnMut(RxFrame<'_>)) -> usize {
         for count in 0..budget {
             // The ring is not locked while the sink runs, so the sink may use the other end.
             let waiting = lock(&self.incoming).waiting.pop_front();
-            let Some(buffer) = waiting else {
+            let Some((buffer, offload)) = waiting else {
                 return count;
             };
             self.counters.rx_frames += 1;
             self.counters.rx_bytes += buffer.len() as u64;
-            sink(&buffer);
+            let checksum = if offload.is_none() { RxChecksum::Unknown } else { RxChecksum::Verified };
+            sink(RxFrame::new(&buffer).described(checksum, offload.segment_size));
             lock(&self.incoming).spare.push(buffer);
         }
         budget

@@ -7,16 +7,20 @@ mod batch;
 mod fault;
 mod loopback;
 mod pcap;
+mod received;
+#[allow(dead_code, reason = "used by stack::offload")]
+pub(crate) mod segment;
 
 #[cfg(feature = "dpdk")]
 pub mod dpdk;
 #[cfg(test)]
 mod tests;
 
-pub use batch::{Frame, HEADER_CAPACITY, TxBatch};
+pub use batch::{Frame, HEADER_CAPACITY, MAX_EXTENTS, Offload, Transport, TxBatch};
 pub use fault::{Fault, FaultConfig, FaultConfigError, FaultCounters};
 pub use loopback::Loopback;
 pub use pcap::Pcap;
+pub use received::{HEAD_MIN, RxChecksum, RxFrame};
 
 use crate::time::Instant;
 
@@ -31,6 +35,47 @@ pub struct Capabilities {
     pub burst: u16,
     /// The device fills in the IPv4 header checksum of frames that it sends.
     pub tx_ipv4_checksum: bool,
+    /// It fills in the TCP checksum of frames whose [`Offload`] asks for it.
+    pub tx_tcp_checksum: bool,
+    /// It fills in the UDP checksum of frames whose [`Offload`] asks for it.
+    pub tx_udp_checksum: bool,
+    /// The longest super-segment that it splits (or passes whole), as an IP packet in bytes; 0: none.
+    pub tso_max: u32,
+    /// How many extents a frame may have, 1 to [`MAX_EXTENTS`].
+    pub max_extents: usize,
+    /// It checks transport checksums of what it receives: frames may say [`RxChecksum::Verified`].
+    pub rx_checksum: bool,
+    /// It may hand over frames longer than the MTU: segments that were merged, or super-segments passed whole.
+    pub lro: bool,
+}
+
+impl Capabilities {
+    /// A device that sends and receives frames as they are.
+    pub const fn plain(kind: &'static str, mtu: u16, burst: u16) -> Self {
+        Self {
+            kind,
+            mtu,
+            burst,
+            tx_ipv4_checksum: false,
+            tx_tcp_checksum: false,
+            tx_udp_checksum: false,
+            tso_max: 0,
+            max_extents: MAX_EXTENTS,
+            rx_checksum: false,
+            lro: false,
+        }
+    }
+
+    /// Whether the device does what a frame of `ip_len` bytes (Ethernet header not counted) leaves to it.
+    #[inline]
+    pub fn can(&self, offload: Offload, ip_len: usize) -> bool {
+        let checksum = match offload.transport {
+            Transport::None => true,
+            Transport::Tcp => self.tx_tcp_checksum,
+            Transport::Udp => self.tx_udp_checksum,
+        };
+        checksum && (offload.segment_size == 0 || ip_len <= self.tso_max as usize)
+    }
 }
 
 /// Frame counters, since the device was opened.
@@ -61,10 +106,11 @@ pub trait Device {
 
     /// Takes frames from the front of `batch` (and removes them), as many as there is room for, and returns how
     /// many. Payload extents are read before this returns, or are held until [`Device::holds_extents`] is false.
+    /// A frame leaves to the device only what its [`Capabilities`] offer; one that asks for more is dropped and counted.
     fn transmit(&mut self, now: Instant, batch: &mut TxBatch) -> usize;
 
     /// Hands up to `budget` received frames to `sink`, each borrowed for the call, and returns how many.
-    fn receive(&mut self, now: Instant, budget: usize, sink: &mut impl FnMut(&[u8])) -> usize;
+    fn receive(&mut self, now: Instant, budget: usize, sink: &mut impl FnMut(RxFrame<'_>)) -> usize;
 
     /// When the device itself needs the next call although nothing arrives (simulated delay).
     fn next_deadline(&self) -> Option<Instant> {

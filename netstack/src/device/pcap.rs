@@ -2,12 +2,15 @@
 //!
 //! The format is the classic libpcap file with nanosecond time stamps (draft-ietf-opsawg-pcap); Wireshark and
 //! tcpdump open it. The writer is the caller's: a file, a pipe, a vector.
+//!
+//! Frames are recorded as they pass: with a device that has offloads a super-segment is one record, and a checksum that is
+//! left to the device is zero in it.
 
 use core::fmt;
 use core::time::Duration;
 use std::io;
 
-use super::{Capabilities, Device, DeviceCounters, Frame, TxBatch};
+use super::{Capabilities, Device, DeviceCounters, Frame, RxFrame, TxBatch};
 use crate::time::Instant;
 
 #[cfg(test)]
@@ -72,26 +75,25 @@ impl<D: Device, W: io::Write> Pcap<D, W> {
 }
 
 /// Writes one record; after the first failure it does nothing.
-fn record(
+fn record<'a>(
     writer: &mut impl io::Write,
     error: &mut Option<io::Error>,
     recorded: &mut u64,
     time: Duration,
-    parts: [&[u8]; 2],
+    len: usize,
+    mut pieces: impl Iterator<Item = &'a [u8]>,
 ) {
     if error.is_some() {
         return;
     }
-    let len = (parts[0].len() + parts[1].len()) as u32;
+    let len = len as u32;
     let mut header = [0; 16];
     header[..4].copy_from_slice(&(time.as_secs() as u32).to_le_bytes());
     header[4..8].copy_from_slice(&time.subsec_nanos().to_le_bytes());
     header[8..12].copy_from_slice(&len.to_le_bytes());
     header[12..].copy_from_slice(&len.to_le_bytes());
-    let written = writer
-        .write_all(&header)
-        .and_then(|()| writer.write_all(parts[0]))
-        .and_then(|()| writer.write_all(parts[1]));
+    let written =
+        writer.write_all(&header).and_then(|()| pieces.try_for_each(|piece| writer.write_all(piece)));
     match written {
         Ok(()) => *recorded += 1,
         Err(failure) => *error = Some(failure),
@@ -128,19 +130,17 @@ impl<D: Device, W: io::Write> Device for Pcap<D, W> {
         let taken = self.inner.transmit(now, batch);
         let time = Duration::from_nanos(now.as_nanos()).saturating_add(self.epoch);
         for frame in self.offered.iter().take(taken) {
-            let extent = frame.extent();
-            let payload = extent.as_ref().map_or(&[][..], |extent| extent.as_bytes());
-            record(&mut self.writer, &mut self.error, &mut self.recorded, time, [frame.header(), payload]);
+            record(&mut self.writer, &mut self.error, &mut self.recorded, time, frame.len(), frame.pieces());
         }
         self.offered.clear();
         taken
     }
 
-    fn receive(&mut self, now: Instant, budget: usize, sink: &mut impl FnMut(&[u8])) -> usize {
+    fn receive(&mut self, now: Instant, budget: usize, sink: &mut impl FnMut(RxFrame<'_>)) -> usize {
         let Self { inner, writer, epoch, error, recorded, .. } = self;
         let time = Duration::from_nanos(now.as_nanos()).saturating_add(*epoch);
         inner.receive(now, budget, &mut |frame| {
-            record(writer, error, recorded, time, [frame, &[]]);
+            record(writer, error, recorded, time, frame.len(), frame.pieces());
             sink(frame);
         })
     }

@@ -43,9 +43,9 @@ fn a_full_loopback_is_back_pressure_and_an_oversized_frame_is_loss() {
     assert_eq!((a.counters().dropped, a.counters().tx_frames), (1, 2));
     assert_eq!(batch.frames().len(), 1, "the frame that does not fit stays");
     let mut seen = Vec::new();
-    assert_eq!(b.receive(Instant::ZERO, 1, &mut |frame| seen.push(frame[0])), 1);
+    assert_eq!(b.receive(Instant::ZERO, 1, &mut |frame| seen.push(frame.head()[0])), 1);
     assert_eq!(a.transmit(Instant::ZERO, &mut batch), 1);
-    assert_eq!(b.receive(Instant::ZERO, 8, &mut |frame| seen.push(frame[0])), 2);
+    assert_eq!(b.receive(Instant::ZERO, 8, &mut |frame| seen.push(frame.head()[0])), 2);
     assert_eq!(seen, [0, 1, 2]);
     assert!(a.link_up());
     drop(b);

@@ -1,6 +1,6 @@
 //! One port's addresses and routes, and what can be wrong with them.
 
-use core::net::Ipv4Addr;
+use core::net::{IpAddr, Ipv4Addr};
 
 use super::{Prefix, Route, RouteTable, is_unicast};
 use crate::wire::ethernet::Mac;
@@ -146,7 +146,7 @@ pub(crate) struct Checked {
     pub(crate) mtu: u16,
     pub(crate) vlan: Option<VlanId>,
     pub(crate) routes: RouteTable,
-    pub(crate) neighbours: Vec<(Ipv4Addr, Mac)>,
+    pub(crate) neighbours: Vec<(IpAddr, Mac)>,
 }
 
 impl PortConfig {
@@ -177,7 +177,7 @@ impl PortConfig {
             }
         }
 
-        let mut known: Vec<(Ipv4Addr, Mac)> = Vec::with_capacity(neighbours.len());
+        let mut known: Vec<(IpAddr, Mac)> = Vec::with_capacity(neighbours.len());
         for &(neighbour, mac) in neighbours {
             let mac = Mac(mac);
             if neighbour == address || !on_link.iter().any(|p| p.is_host(neighbour)) {
@@ -189,7 +189,7 @@ impl PortConfig {
             if known.iter().any(|&(other, _)| other == neighbour) {
                 return Err(ConfigError::NeighbourTwice { address, neighbour });
             }
-            known.push((neighbour, mac));
+            known.push((neighbour.into(), mac));
         }
         Ok(Checked { address, mtu, vlan, routes: RouteTable::new(table), neighbours: known })
     }

@@ -4,6 +4,7 @@
 //! only the stations' addresses may also be learned ([`neighbour`], by ARP).
 
 mod config;
+mod icmp;
 pub mod neighbour;
 mod route;
 
@@ -11,11 +12,12 @@ mod route;
 mod tests;
 
 use core::fmt;
-use core::net::Ipv4Addr;
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use core::str::FromStr;
 
 pub(crate) use config::Checked;
 pub use config::{ConfigError, PortConfig};
+pub use icmp::{IcmpError, IcmpErrorKind};
 pub use route::{NextHop, Route, RouteTable};
 
 /// A range of addresses that share their leading bits, such as 10.1.0.0/16 (RFC 4632).
@@ -108,4 +110,20 @@ pub const fn is_unicast(address: Ipv4Addr) -> bool {
     //= RFC 1122 section 3.2.1.3: 0/8 names this host or network, 224/4 groups, 240/4 is reserved, all ones all hosts.
     let first = address.octets()[0];
     first != 0 && first < 224
+}
+
+/// Whether one host may be addressed by `address`.
+#[inline]
+pub const fn is_unicast_v6(address: Ipv6Addr) -> bool {
+    //= RFC 4291 section 2.4: all but the unspecified address and groups are unicast.
+    !address.is_unspecified() && !address.is_multicast()
+}
+
+/// Whether one host may be addressed by `address`, of either version.
+#[inline]
+pub const fn is_unicast_ip(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(address) => is_unicast(address),
+        IpAddr::V6(address) => is_unicast_v6(address),
+    }
 }

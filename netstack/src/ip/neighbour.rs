@@ -16,7 +16,7 @@
 //! interval, and one that contradicts what is known only makes the cache ask everybody. A damaged packet thus does
 //! harm for a second or two and not for a lifetime.
 
-use core::net::Ipv4Addr;
+use core::net::IpAddr;
 use core::time::Duration;
 use std::collections::{BTreeMap, VecDeque};
 
@@ -82,7 +82,7 @@ pub enum Observation {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
     /// The address in question.
-    pub address: Ipv4Addr,
+    pub address: IpAddr,
     /// The station to ask alone, if it answered before; all stations otherwise.
     pub station: Option<Mac>,
 }
@@ -120,8 +120,8 @@ pub struct Dropped {
 pub struct Cache {
     config: Config,
     // Ordered, so that a simulation replays exactly.
-    entries: BTreeMap<Ipv4Addr, State>,
-    pending: VecDeque<(Ipv4Addr, Vec<u8>)>,
+    entries: BTreeMap<IpAddr, State>,
+    pending: VecDeque<(IpAddr, Vec<u8>)>,
     learned: usize,
     generation: u32,
     deadline: Option<Instant>,
@@ -130,7 +130,7 @@ pub struct Cache {
 
 impl Cache {
     /// A cache that knows the `fixed` neighbours for ever.
-    pub fn new(config: Config, fixed: &[(Ipv4Addr, Mac)]) -> Self {
+    pub fn new(config: Config, fixed: &[(IpAddr, Mac)]) -> Self {
         Self {
             entries: fixed.iter().map(|&(address, mac)| (address, State::Static(mac))).collect(),
             pending: VecDeque::with_capacity(config.pending),
@@ -160,7 +160,8 @@ impl Cache {
     }
 
     /// What is known about `address`; if nothing is, asking begins with the next [`Cache::poll`].
-    pub fn resolve(&mut self, now: Instant, address: Ipv4Addr) -> Resolution {
+    pub fn resolve(&mut self, now: Instant, address: impl Into<IpAddr>) -> Resolution {
+        let address = address.into();
         match self.entries.get(&address) {
             Some(&(State::Static(mac) | State::Reachable { mac, .. } | State::Probing { mac, .. })) => {
                 Resolution::Station(mac)
@@ -183,7 +184,8 @@ impl Cache {
     }
 
     /// Keeps a copy of a packet until `address` is known.
-    pub fn hold(&mut self, address: Ipv4Addr, packet: Vec<u8>) {
+    pub fn hold(&mut self, address: impl Into<IpAddr>, packet: Vec<u8>) {
+        let address = address.into();
         if self.pending.len() >= self.config.pending {
             //= RFC 1122 section 2.3.2.2: at least the latest packet for an unresolved address is kept.
             let oldest = self.pending.iter().position(|(waiting, _)| *waiting == address);
@@ -197,14 +199,22 @@ impl Cache {
     }
 
     /// Takes the oldest packet that waits for `address`.
-    pub fn release(&mut self, address: Ipv4Addr) -> Option<Vec<u8>> {
+    pub fn release(&mut self, address: impl Into<IpAddr>) -> Option<Vec<u8>> {
+        let address = address.into();
         let index = self.pending.iter().position(|(waiting, _)| *waiting == address)?;
         self.pending.remove(index).map(|(_, packet)| packet)
     }
 
     /// Notes that `mac` says it has `address`, in a packet that was `for_us` (its target) or not. An unknown sender
     /// is remembered only in the first case.
-    pub fn observe(&mut self, now: Instant, address: Ipv4Addr, mac: Mac, for_us: bool) -> Observation {
+    pub fn observe(
+        &mut self,
+        now: Instant,
+        address: impl Into<IpAddr>,
+        mac: Mac,
+        for_us: bool,
+    ) -> Observation {
+        let address = address.into();
         let Config { request_interval, lifetime, requests, .. } = self.config;
         // To be asked for again soon, until a second packet says the same.
         let learned = State::Reachable { mac, since: now, until: now + request_interval };
@@ -294,7 +304,7 @@ impl Cache {
         self.deadline = self.entries.values().filter_map(State::due).min();
     }
 
-    fn set(&mut self, address: Ipv4Addr, state: State) {
+    fn set(&mut self, address: IpAddr, state: State) {
         // May leave an earlier deadline behind: one poll too many, which sets it right.
         if let Some(due) = state.due() {
             self.deadline = Some(self.deadline.map_or(due, |deadline| deadline.min(due)));

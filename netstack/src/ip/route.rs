@@ -1,6 +1,6 @@
 //! Routes of one port: the longest prefix wins.
 
-use core::net::Ipv4Addr;
+use core::net::{IpAddr, Ipv4Addr};
 
 use super::Prefix;
 
@@ -17,7 +17,7 @@ pub struct Route {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NextHop {
     /// The station to hand the packet to: the destination itself, or a gateway.
-    pub address: Ipv4Addr,
+    pub address: IpAddr,
     /// Bits of the prefix that matched, to compare ports by.
     pub prefix_len: u8,
 }
@@ -40,7 +40,10 @@ impl RouteTable {
     pub fn next_hop(&self, destination: Ipv4Addr) -> Option<NextHop> {
         //= RFC 1122 section 3.3.1.1: on the connected network directly, else to a gateway; the most specific wins.
         let route = self.routes.iter().find(|route| route.prefix.contains(destination))?;
-        Some(NextHop { address: route.gateway.unwrap_or(destination), prefix_len: route.prefix.bits() })
+        Some(NextHop {
+            address: route.gateway.unwrap_or(destination).into(),
+            prefix_len: route.prefix.bits(),
+        })
     }
 
     /// The routes, longest prefix first.

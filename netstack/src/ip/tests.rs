@@ -45,10 +45,10 @@ fn the_longest_prefix_wins() {
         Route { prefix: prefix("10.5.6.0/24"), gateway: Some(ip("10.0.0.4")) },
     ]);
     let via = |to: &str| table.next_hop(ip(to)).map(|hop| hop.address);
-    assert_eq!(via("10.0.0.77"), Some(ip("10.0.0.77")));
-    assert_eq!(via("10.5.1.1"), Some(ip("10.0.0.2")));
-    assert_eq!(via("10.5.6.1"), Some(ip("10.0.0.3")));
-    assert_eq!(via("8.8.8.8"), Some(ip("10.0.0.1")));
+    assert_eq!(via("10.0.0.77"), Some(ip("10.0.0.77").into()));
+    assert_eq!(via("10.5.1.1"), Some(ip("10.0.0.2").into()));
+    assert_eq!(via("10.5.6.1"), Some(ip("10.0.0.3").into()));
+    assert_eq!(via("8.8.8.8"), Some(ip("10.0.0.1").into()));
     assert_eq!(RouteTable::default().next_hop(ip("8.8.8.8")), None);
 }
 
@@ -152,7 +152,7 @@ fn an_address_is_asked_for_once_a_second_and_then_given_up() {
         let now = Instant::ZERO + Duration::from_millis(100 * tenth);
         if cache.next_deadline().is_some_and(|deadline| deadline <= now) {
             for request in asked(&mut cache, now) {
-                assert_eq!(request, Request { address: to, station: None });
+                assert_eq!(request, Request { address: to.into(), station: None });
                 times.push(tenth / 10);
             }
         }
@@ -189,7 +189,8 @@ fn an_answer_releases_what_waits_in_order() {
 fn a_station_is_probed_and_forgotten_when_it_falls_silent() {
     let mut cache = Cache::new(Config::default(), &[]);
     let to = ip("10.0.0.9");
-    let (alone, all) = (Request { address: to, station: Some(MAC) }, Request { address: to, station: None });
+    let (alone, all) =
+        (Request { address: to.into(), station: Some(MAC) }, Request { address: to.into(), station: None });
     assert_eq!(cache.observe(secs(0), to, MAC, true), Observation::Learned);
     assert_eq!(asked(&mut cache, secs(1)), [alone], "one packet is not enough");
     assert_eq!(cache.resolve(secs(1), to), Resolution::Station(MAC), "but used meanwhile");
@@ -210,7 +211,7 @@ fn a_station_is_probed_and_forgotten_when_it_falls_silent() {
 #[test]
 fn a_static_neighbour_stays_and_a_moved_one_is_followed_after_a_question() {
     let (fixed, moved) = (ip("10.0.0.2"), ip("10.0.0.3"));
-    let mut cache = Cache::new(Config::default(), &[(fixed, MAC)]);
+    let mut cache = Cache::new(Config::default(), &[(fixed.into(), MAC)]);
     let other = Mac([2, 0, 0, 0, 0, 10]);
     assert_eq!(cache.observe(secs(0), fixed, other, true), Observation::Conflict);
     assert_eq!(cache.resolve(secs(1000), fixed), Resolution::Station(MAC));
@@ -222,7 +223,7 @@ fn a_static_neighbour_stays_and_a_moved_one_is_followed_after_a_question() {
     for _ in 0..3 {
         assert_eq!(cache.observe(secs(5), moved, other, true), Observation::Doubted);
     }
-    assert_eq!(asked(&mut cache, secs(5)), [Request { address: moved, station: None }]);
+    assert_eq!(asked(&mut cache, secs(5)), [Request { address: moved.into(), station: None }]);
     assert_eq!(asked(&mut cache, secs(5)), []);
     assert_eq!(cache.resolve(secs(5), moved), Resolution::Station(MAC));
     assert_eq!(cache.observe(secs(5), moved, other, false), Observation::Doubted, "no answer to us");

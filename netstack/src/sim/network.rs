@@ -9,7 +9,7 @@ use std::rc::Rc;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
-use crate::device::{Capabilities, Device, DeviceCounters, TxBatch};
+use crate::device::{Capabilities, Device, DeviceCounters, RxFrame, TxBatch};
 use crate::time::Instant;
 use crate::wire::ethernet::{self, Mac};
 use crate::wire::vlan;
@@ -231,7 +231,7 @@ impl Network {
             fabric: Rc::clone(&self.fabric),
             index,
             mac,
-            capabilities: Capabilities { kind: "simulated", mtu, burst: 64, tx_ipv4_checksum: false },
+            capabilities: Capabilities::plain("simulated", mtu, 64),
             counters: DeviceCounters::default(),
         }
     }
@@ -306,21 +306,21 @@ impl Device for SimDevice {
                 break;
             }
             taken += 1;
-            if frame.len() > longest {
+            if frame.len() > longest || !frame.offload().is_none() {
                 self.counters.dropped += 1;
                 continue;
             }
-            let extent = frame.extent();
-            let payload = extent.as_ref().map_or(&[][..], |extent| extent.as_bytes());
             self.counters.tx_frames += 1;
             self.counters.tx_bytes += frame.len() as u64;
-            fabric.send(now, self.index, [frame.header(), payload].concat().into());
+            let mut bytes = Vec::with_capacity(frame.len());
+            frame.pieces().for_each(|piece| bytes.extend_from_slice(piece));
+            fabric.send(now, self.index, bytes.into());
         }
         batch.consume(taken);
         taken
     }
 
-    fn receive(&mut self, now: Instant, budget: usize, sink: &mut impl FnMut(&[u8])) -> usize {
+    fn receive(&mut self, now: Instant, budget: usize, sink: &mut impl FnMut(RxFrame<'_>)) -> usize {
         for count in 0..budget {
             let mut fabric = self.fabric.borrow_mut();
             fabric.advance(now);
@@ -335,7 +335,7 @@ impl Device for SimDevice {
             drop(fabric);
             self.counters.rx_frames += 1;
             self.counters.rx_bytes += frame.len() as u64;
-            sink(&frame);
+            sink(RxFrame::new(&frame));
         }
         budget
     }

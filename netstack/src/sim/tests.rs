@@ -21,7 +21,7 @@ fn batch(to: [u8; 6], frames: usize) -> TxBatch {
 
 fn drain(device: &mut impl Device, now: Instant) -> Vec<u8> {
     let mut out = Vec::new();
-    while device.receive(now, 64, &mut |frame| out.push(frame[14])) > 0 {}
+    while device.receive(now, 64, &mut |frame| out.push(frame.head()[14])) > 0 {}
     out
 }
 

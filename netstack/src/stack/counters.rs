@@ -52,10 +52,14 @@ counters! {
     rx_ipv4_other_host,
     /// Dropped: from an address that no host can have.
     rx_ipv4_bad_source,
-    /// Dropped: neither ICMP nor UDP.
+    /// Dropped: neither ICMP, TCP nor UDP.
     rx_ipv4_unknown_protocol,
+    /// Dropped: a TCP segment, and nobody speaks TCP.
+    rx_tcp_no_endpoint,
     /// Dropped: not an echo request or reply, or too short.
     rx_icmp_unsupported,
+    /// Dropped: an ICMP error about a packet that is not ours, or that nobody wants to hear of.
+    rx_icmp_ignored,
     /// Dropped: the ICMP checksum is wrong.
     rx_icmp_checksum,
     /// Dropped: nobody takes the echo replies.
@@ -72,9 +76,9 @@ counters! {
     tx_rud,
     /// Packets held back until their neighbour's address is known.
     tx_held,
-    /// Dropped: no route to the destination, or not a unicast IPv4 address.
+    /// Dropped: no route to the destination, or not a unicast address.
     tx_no_route,
-    /// Dropped: the next hop does not answer ARP.
+    /// Dropped: the next hop does not answer.
     tx_unreachable,
     /// Dropped: longer than the port's MTU, or with headers that are too long.
     tx_too_long,

@@ -1,63 +1,169 @@
-//! From a destination to the headers in front of its datagrams, worked out once and then copied.
+//! From a destination to the headers in front of its packets, worked out once and then copied.
 //!
-//! A datagram's Ethernet, IPv4 and UDP headers differ from the previous one's to the same host in the ports, two
-//! length fields and one checksum. So they are kept as a template: per datagram, they are copied and patched.
+//! A packet's Ethernet and IP headers differ from the previous one's to the same host in a few fields. So they are
+//! kept as a template: per packet, they are copied and patched. Any transport may use it ([`Template::ip_header`]);
+//! UDP's own header is part of it, for RUD's sake ([`Template::udp_headers`]).
 
-use core::net::Ipv4Addr;
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::SendError;
 use super::counters::Counters;
 use super::port::{LinkHeader, Port};
-use crate::device::{Device, Frame};
-use crate::ip::is_unicast;
+use crate::device::Device;
+use crate::ip::is_unicast_ip;
 use crate::ip::neighbour::Resolution;
 use crate::region::Extent;
 use crate::rud;
 use crate::time::Instant;
 use crate::wire::ethernet::EtherType;
-use crate::wire::ipv4::{self, Protocol};
-use crate::wire::udp;
+use crate::wire::ip::{Ecn, IpHeader, Protocol};
+use crate::wire::{ipv4, ipv6, udp};
 
 /// Bytes of IPv4 and UDP headers.
-pub(super) const IP_UDP: usize = ipv4::HEADER_LEN + udp::HEADER_LEN;
+const IPV4_UDP: usize = ipv4::HEADER_LEN + udp::HEADER_LEN;
+
+/// Bytes of IPv6 and UDP headers.
+const IPV6_UDP: usize = ipv6::HEADER_LEN + udp::HEADER_LEN;
+
+/// Bytes of IP and UDP headers in front of datagrams to `remote`.
+#[inline]
+pub(super) const fn ip_udp_len(remote: &IpAddr) -> usize {
+    match remote {
+        IpAddr::V4(_) => IPV4_UDP,
+        IpAddr::V6(_) => IPV6_UDP,
+    }
+}
 
 /// Templates kept, a power of two. Two hosts that share a slot evict each other, which costs time and nothing else.
 const SLOTS: usize = 512;
 
-/// The headers in front of datagrams from one of our addresses to a host.
+/// The headers in front of packets from one of our addresses to a host.
 #[derive(Clone, Debug)]
 pub(super) struct Template {
-    local: Ipv4Addr,
-    remote: Ipv4Addr,
-    pub(super) source: Ipv4Addr,
+    local: IpAddr,
+    remote: IpAddr,
+    /// Our address that the packets come from.
+    pub(super) source: IpAddr,
+    /// The port that they leave by.
     pub(super) port: usize,
     /// The neighbour cache's generation when this was made.
     generation: u32,
+    /// Largest IP packet on the path.
     pub(super) mtu: u16,
+    /// Largest IP packet that the port itself can send.
+    pub(super) port_mtu: u16,
+    /// The header in front of the IP header.
     pub(super) link: LinkHeader,
-    ip_udp: [u8; IP_UDP],
+    /// IP and UDP headers with lengths, ports and checksums zero; an IPv4 one leaves the last 20 bytes unused.
+    ip_udp: [u8; IPV6_UDP],
     /// Sum over the IPv4 header with length and checksum zero.
     ip_sum: u32,
 }
 
-impl Template {
-    /// IPv4 and UDP headers of a datagram with `len` bytes behind them, without a UDP checksum. `len` has been
-    /// checked against the MTU.
+/// IP and UDP headers, ready to be sent.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct UdpHeaders {
+    bytes: [u8; IPV6_UDP],
+    len: u8,
+}
+
+impl UdpHeaders {
     #[inline]
-    pub(super) fn stamp(&self, source_port: u16, destination_port: u16, len: usize) -> [u8; IP_UDP] {
-        let mut out = self.ip_udp;
-        let total = (len + IP_UDP) as u16;
+    pub(super) fn as_bytes(&self) -> &[u8] {
+        // `len` is one of two constants, both within the array.
+        self.bytes.get(..usize::from(self.len)).unwrap_or(&self.bytes)
+    }
+
+    /// Puts another UDP header in the place of the one that is there.
+    pub(super) fn set_udp(&mut self, header: [u8; udp::HEADER_LEN]) {
+        let end = usize::from(self.len);
+        if let Some(old) = self.bytes.get_mut(end.saturating_sub(udp::HEADER_LEN)..end) {
+            old.copy_from_slice(&header);
+        }
+    }
+}
+
+impl Template {
+    /// The IP header of a packet with `payload_len` bytes behind it, which has been checked against the MTU. IPv4 has
+    /// Don't Fragment set and its checksum filled in.
+    #[allow(dead_code, reason = "the seam for further transports")]
+    pub(super) fn ip_header(&self, protocol: Protocol, payload_len: usize, ecn: Ecn) -> IpHeader {
+        let protocol = u8::from(protocol);
+        match self.remote {
+            IpAddr::V4(_) => {
+                let mut out = [0; ipv4::HEADER_LEN];
+                out.copy_from_slice(&self.ip_udp[..ipv4::HEADER_LEN]);
+                let total = (payload_len + ipv4::HEADER_LEN) as u16;
+                // The template's sum has UDP's number in it, and no ECN bits.
+                let sum = self.ip_sum - u32::from(u8::from(Protocol::Udp))
+                    + u32::from(protocol)
+                    + u32::from(ecn.bits())
+                    + u32::from(total);
+                out[1] |= ecn.bits();
+                out[2..4].copy_from_slice(&total.to_be_bytes());
+                out[9] = protocol;
+                out[10..12].copy_from_slice(&(!fold(sum)).to_be_bytes());
+                IpHeader::from_v4(&out)
+            }
+            IpAddr::V6(_) => {
+                let mut out = [0; ipv6::HEADER_LEN];
+                out.copy_from_slice(&self.ip_udp[..ipv6::HEADER_LEN]);
+                out[1] |= ecn.bits() << 4;
+                out[4..6].copy_from_slice(&(payload_len as u16).to_be_bytes());
+                out[6] = protocol;
+                IpHeader::from_v6(out)
+            }
+        }
+    }
+
+    /// IP and UDP headers of a datagram with `len` bytes behind them, without a UDP checksum. `len` has been checked
+    /// against the MTU.
+    #[inline]
+    pub(super) fn udp_headers(&self, source_port: u16, destination_port: u16, len: usize) -> UdpHeaders {
+        match self.remote {
+            IpAddr::V4(_) => {
+                let mut bytes = [0; IPV6_UDP];
+                bytes[..IPV4_UDP].copy_from_slice(&self.stamp_v4(source_port, destination_port, len));
+                UdpHeaders { bytes, len: IPV4_UDP as u8 }
+            }
+            IpAddr::V6(_) => {
+                UdpHeaders { bytes: self.stamp_v6(source_port, destination_port, len), len: IPV6_UDP as u8 }
+            }
+        }
+    }
+
+    #[inline]
+    fn stamp_v4(&self, source_port: u16, destination_port: u16, len: usize) -> [u8; IPV4_UDP] {
+        let mut out = [0; IPV4_UDP];
+        out.copy_from_slice(&self.ip_udp[..IPV4_UDP]);
+        let total = (len + IPV4_UDP) as u16;
         //= RFC 1071 section 2: the sum of the parts that never change is added to that of those that do.
-        let sum = self.ip_sum + u32::from(total);
-        let sum = (sum & 0xffff) + (sum >> 16);
-        let sum = (sum & 0xffff) + (sum >> 16);
+        let sum = fold(self.ip_sum + u32::from(total));
         out[2..4].copy_from_slice(&total.to_be_bytes());
-        out[10..12].copy_from_slice(&(!(sum as u16)).to_be_bytes());
+        out[10..12].copy_from_slice(&(!sum).to_be_bytes());
         out[20..22].copy_from_slice(&source_port.to_be_bytes());
         out[22..24].copy_from_slice(&destination_port.to_be_bytes());
         out[24..26].copy_from_slice(&(total - ipv4::HEADER_LEN as u16).to_be_bytes());
         out
     }
+
+    #[inline]
+    fn stamp_v6(&self, source_port: u16, destination_port: u16, len: usize) -> [u8; IPV6_UDP] {
+        let mut out = self.ip_udp;
+        let udp_len = ((len + udp::HEADER_LEN) as u16).to_be_bytes();
+        out[4..6].copy_from_slice(&udp_len);
+        out[40..42].copy_from_slice(&source_port.to_be_bytes());
+        out[42..44].copy_from_slice(&destination_port.to_be_bytes());
+        out[44..46].copy_from_slice(&udp_len);
+        out
+    }
+}
+
+/// Folds a sum of a few 16-bit words.
+#[inline]
+const fn fold(sum: u32) -> u16 {
+    let sum = (sum & 0xffff) + (sum >> 16);
+    ((sum & 0xffff) + (sum >> 16)) as u16
 }
 
 /// Why there is no template for a destination.
@@ -66,7 +172,7 @@ pub(super) enum Miss {
     /// It will never do, or not soon.
     Error(SendError),
     /// The neighbour is being asked for; packets may wait for it at the port.
-    Pending { port: usize, next_hop: Ipv4Addr, source: Ipv4Addr },
+    Pending { port: usize, next_hop: IpAddr, source: IpAddr },
 }
 
 /// The templates in use.
@@ -80,16 +186,16 @@ impl Destinations {
         Self { slots: vec![None; SLOTS] }
     }
 
-    /// The template for datagrams from `local` (unspecified: whichever port has the best route) to `remote`.
+    /// The template for packets from `local` (unspecified: whichever port has the best route) to `remote`.
     #[inline]
     pub(super) fn find<D: Device>(
         &mut self,
         now: Instant,
         ports: &mut [Port<D>],
-        local: Ipv4Addr,
-        remote: Ipv4Addr,
+        local: IpAddr,
+        remote: IpAddr,
     ) -> Result<&Template, Miss> {
-        let hash = (remote.to_bits() ^ local.to_bits().rotate_left(16)).wrapping_mul(0x9e37_79b1);
+        let hash = (bits(remote) ^ bits(local).rotate_left(16)).wrapping_mul(0x9e37_79b1);
         let slot = &mut self.slots[hash as usize >> 23 & (SLOTS - 1)];
         let fresh = slot.as_ref().is_some_and(|t| {
             t.remote == remote
@@ -108,31 +214,60 @@ impl Destinations {
     }
 }
 
+/// An address as bits to hash; of IPv6, the parts in which hosts of one network differ weigh most.
+#[inline]
+fn bits(address: IpAddr) -> u32 {
+    match address {
+        IpAddr::V4(address) => address.to_bits(),
+        IpAddr::V6(address) => {
+            let bits = address.to_bits();
+            let bits = (bits ^ (bits >> 64)) as u64;
+            (bits ^ (bits >> 32)) as u32
+        }
+    }
+}
+
+/// The unspecified address of the version of `remote`: any of ours.
+pub(super) const fn any_for(remote: IpAddr) -> IpAddr {
+    match remote {
+        IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+        IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+    }
+}
+
+/// A way to a destination.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Way {
+    /// The port to send from.
+    pub(super) port: usize,
+    /// The port's address to send from.
+    pub(super) source: IpAddr,
+    /// The station to hand the packet to.
+    pub(super) next_hop: IpAddr,
+}
+
 /// The port to send from, and the next hop there.
-pub(super) fn route<D>(
-    ports: &[Port<D>],
-    local: Ipv4Addr,
-    remote: Ipv4Addr,
-) -> Result<(usize, Ipv4Addr), SendError> {
-    if !is_unicast(remote) {
+pub(super) fn route<D>(ports: &[Port<D>], local: IpAddr, remote: IpAddr) -> Result<Way, SendError> {
+    if !is_unicast_ip(remote) {
         return Err(SendError::NotUnicast { remote });
     }
-    let mut best: Option<(u8, usize, Ipv4Addr)> = None;
+    let mut best: Option<(u8, Way)> = None;
     let mut has_address = local.is_unspecified();
     for (index, port) in ports.iter().enumerate() {
         //= RFC 1122 section 3.3.4.2: strong model, a datagram leaves through the interface of its source address.
-        if !local.is_unspecified() && port.iface.address != local {
+        if !local.is_unspecified() && !port.iface.has_address(local) {
             continue;
         }
         has_address = true;
-        if let Some(hop) = port.iface.routes.next_hop(remote)
-            && best.is_none_or(|(len, ..)| hop.prefix_len > len)
+        if let Some((hop, own)) = port.iface.next_hop(remote)
+            && best.is_none_or(|(len, _)| hop.prefix_len > len)
         {
-            best = Some((hop.prefix_len, index, hop.address));
+            let source = if local.is_unspecified() { own } else { local };
+            best = Some((hop.prefix_len, Way { port: index, source, next_hop: hop.address }));
         }
     }
     match best {
-        Some((_, index, next_hop)) => Ok((index, next_hop)),
+        Some((_, way)) => Ok(way),
         None if has_address => Err(SendError::NoRoute { remote }),
         None => Err(SendError::NotOurs { local }),
     }
@@ -142,39 +277,49 @@ pub(super) fn route<D>(
 fn resolve<D: Device>(
     now: Instant,
     ports: &mut [Port<D>],
-    local: Ipv4Addr,
-    remote: Ipv4Addr,
+    local: IpAddr,
+    remote: IpAddr,
 ) -> Result<Template, Miss> {
-    let (index, next_hop) = route(ports, local, remote).map_err(Miss::Error)?;
-    let Some(Port { iface, .. }) = ports.get_mut(index) else {
-        return Err(Miss::Error(SendError::NoRoute { remote }));
+    let Way { port, source, next_hop } = route(ports, local, remote).map_err(Miss::Error)?;
+    let no_route = Miss::Error(SendError::NoRoute { remote });
+    let Some(Port { iface, .. }) = ports.get_mut(port) else {
+        return Err(no_route);
     };
-    let source = iface.address;
     let mac = match iface.neighbours.resolve(now, next_hop) {
         Resolution::Station(mac) => mac,
-        Resolution::Pending => return Err(Miss::Pending { port: index, next_hop, source }),
+        Resolution::Pending => return Err(Miss::Pending { port, next_hop, source }),
         Resolution::Unreachable => return Err(Miss::Error(SendError::Unreachable { remote, next_hop })),
     };
-    let Some(header) = ipv4::Repr::new(source, remote, Protocol::Udp, 0) else {
-        return Err(Miss::Error(SendError::NoRoute { remote }));
-    };
-    let mut ip_udp = [0; IP_UDP];
-    ip_udp[..ipv4::HEADER_LEN].copy_from_slice(&header.emit());
-    ip_udp[2..4].fill(0);
-    ip_udp[10..12].fill(0);
-    let (words, _) = ip_udp.as_chunks::<2>();
-    let ip_sum = words.iter().take(ipv4::HEADER_LEN / 2).map(|w| u32::from(u16::from_be_bytes(*w))).sum();
+    let header = IpHeader::new(source, remote, Protocol::Udp, 0, Ecn::NotEct).ok_or(no_route)?;
+    let mut ip_udp = [0; IPV6_UDP];
+    ip_udp[..header.len()].copy_from_slice(header.as_bytes());
+    let (ethertype, mut ip_sum) = (ethertype_of(remote), 0);
+    if remote.is_ipv4() {
+        ip_udp[2..4].fill(0);
+        ip_udp[10..12].fill(0);
+        let (words, _) = ip_udp.as_chunks::<2>();
+        ip_sum = words.iter().take(ipv4::HEADER_LEN / 2).map(|w| u32::from(u16::from_be_bytes(*w))).sum();
+    }
     Ok(Template {
         local,
         remote,
         source,
-        port: index,
+        port,
         generation: iface.neighbours.generation(),
         mtu: iface.mtu,
-        link: iface.link_header(mac, EtherType::Ipv4),
+        port_mtu: iface.mtu,
+        link: iface.link_header(mac, ethertype),
         ip_udp,
         ip_sum,
     })
+}
+
+/// What an Ethernet header says in front of packets to `address`.
+pub(super) const fn ethertype_of(address: IpAddr) -> EtherType {
+    match address {
+        IpAddr::V4(_) => EtherType::Ipv4,
+        IpAddr::V6(_) => EtherType::Ipv6,
+    }
 }
 
 /// Gives RUD's datagrams their headers and puts them into the ports' batches.
@@ -190,7 +335,7 @@ impl<D: Device> Emitter<'_, D> {
     /// What happens to a datagram without a template: it waits for its neighbour, or is dropped. RUD takes a drop
     /// for a loss, and sends again.
     #[cold]
-    fn miss(&mut self, miss: Miss, to: (Ipv4Addr, u16, u16), header: &[u8], payload: Option<Extent>) {
+    fn miss(&mut self, miss: Miss, to: (IpAddr, u16, u16), header: &[u8], payload: Option<Extent>) {
         let (remote, source_port, destination_port) = to;
         let (port, next_hop, source) = match miss {
             Miss::Pending { port, next_hop, source } => (port, next_hop, source),
@@ -208,26 +353,27 @@ impl<D: Device> Emitter<'_, D> {
         let headers = udp_packet_headers(source, remote, source_port, destination_port, len);
         match (headers, self.ports.get_mut(port)) {
             (Some(headers), Some(port)) => {
-                port.iface.hold(next_hop, [&headers, header, payload], self.counters)
+                port.iface.hold(next_hop, [headers.as_bytes(), header, payload], self.counters)
             }
             _ => self.counters.tx_too_long += 1,
         }
     }
 }
 
-/// IPv4 and UDP headers without a template and without a UDP checksum.
+/// IP and UDP headers without a template and without a UDP checksum.
 pub(super) fn udp_packet_headers(
-    source: Ipv4Addr,
-    remote: Ipv4Addr,
+    source: IpAddr,
+    remote: IpAddr,
     source_port: u16,
     destination_port: u16,
     len: usize,
-) -> Option<[u8; IP_UDP]> {
+) -> Option<UdpHeaders> {
     let udp = udp::Repr::new(source_port, destination_port, len)?;
-    let ip = ipv4::Repr::new(source, remote, Protocol::Udp, len + udp::HEADER_LEN)?;
-    let mut out = [0; IP_UDP];
-    out[..ipv4::HEADER_LEN].copy_from_slice(&ip.emit());
-    out[ipv4::HEADER_LEN..].copy_from_slice(&udp.emit());
+    let ip = IpHeader::new(source, remote, Protocol::Udp, len + udp::HEADER_LEN, Ecn::NotEct)?;
+    let end = ip.len() + udp::HEADER_LEN;
+    let mut out = UdpHeaders { bytes: [0; IPV6_UDP], len: end as u8 };
+    out.bytes[..ip.len()].copy_from_slice(ip.as_bytes());
+    out.bytes[ip.len()..end].copy_from_slice(&udp.emit());
     Some(out)
 }
 
@@ -242,11 +388,8 @@ impl<D: Device> rud::Emit for Emitter<'_, D> {
     #[inline]
     fn emit(&mut self, to: &rud::Destination, header: &[u8], payload: Option<Extent>) -> bool {
         //= RFC 768: a UDP checksum of zero says that there is none; over IPv4 that is allowed.
-        let (core::net::IpAddr::V4(local), core::net::IpAddr::V4(remote)) = (to.local_ip, to.remote_ip)
-        else {
-            self.counters.tx_no_route += 1;
-            return true;
-        };
+        //= RFC 6936 section 4: over IPv6 too, between hosts that agree on it, with a check of their own over addresses.
+        let (local, remote) = (to.local_ip, to.remote_ip);
         let template = match self.destinations.find(self.now, self.ports, local, remote) {
             Ok(template) => template,
             Err(miss) => {
@@ -255,7 +398,7 @@ impl<D: Device> rud::Emit for Emitter<'_, D> {
             }
         };
         let len = header.len() + payload.map_or(0, |extent| extent.len());
-        if len + IP_UDP > usize::from(template.mtu) {
+        if len + ip_udp_len(&remote) > usize::from(template.port_mtu) {
             self.counters.tx_too_long += 1;
             return true;
         }
@@ -265,11 +408,19 @@ impl<D: Device> rud::Emit for Emitter<'_, D> {
         if iface.room() == 0 {
             return false;
         }
-        let ip_udp = template.stamp(to.src_port, to.dst_port, len);
-        match Frame::new(&[template.link.as_bytes(), &ip_udp, header], payload) {
-            Some(frame) => {
-                self.counters.tx_rud += 1;
-                iface.push(frame)
+        let link = template.link.as_bytes();
+        let pushed = match remote {
+            IpAddr::V4(_) => {
+                iface.push_parts(&[link, &template.stamp_v4(to.src_port, to.dst_port, len), header], payload)
+            }
+            IpAddr::V6(_) => {
+                iface.push_parts(&[link, &template.stamp_v6(to.src_port, to.dst_port, len), header], payload)
+            }
+        };
+        match pushed {
+            Some(pushed) => {
+                self.counters.tx_rud += u64::from(pushed);
+                pushed
             }
             None => {
                 self.counters.tx_too_long += 1;

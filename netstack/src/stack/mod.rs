@@ -15,15 +15,20 @@
 //! what is to be sent goes to the devices until they take no more. Frames that a device does not take stay in the
 //! port's batch; back pressure is not loss.
 
+mod addresses;
 mod counters;
 mod destination;
+mod icmp;
+#[allow(dead_code, reason = "the way out for TCP")]
+mod offload;
 mod port;
 mod receive;
+mod tcp;
 
 #[cfg(test)]
 mod tests;
 
-use core::net::{Ipv4Addr, SocketAddrV4};
+use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::collections::VecDeque;
 
 pub use crate::ip::{ConfigError, PortConfig};
@@ -37,9 +42,10 @@ use crate::udp::{Payload, Sockets, UdpHandle};
 use crate::wire::ethernet::Mac;
 use crate::wire::icmpv4::{Echo, EchoKind};
 use crate::wire::udp as udp_wire;
-use destination::{Destinations, Emitter, IP_UDP, Miss};
+use destination::{Destinations, Emitter, Miss, Way, any_for, ip_udp_len};
+use icmp::EchoError;
 use port::{Interface, Port, QueueError, Sizes};
-use receive::{EchoError, Receiver};
+use receive::Receiver;
 
 /// Turns of filling and flushing the batches within one poll.
 const TX_ROUNDS: usize = 4;
@@ -113,27 +119,27 @@ pub enum SendError {
     #[error("no port has a route to {remote}; add a route or a gateway to a port's configuration")]
     NoRoute {
         /// The destination.
-        remote: Ipv4Addr,
+        remote: IpAddr,
     },
     /// Groups and broadcasts are not supported.
     #[error("{remote} does not name one host; only unicast destinations are supported")]
     NotUnicast {
         /// The destination.
-        remote: Ipv4Addr,
+        remote: IpAddr,
     },
     /// No port has the source address.
-    #[error("no port has the source address {local}; bind to a port's address, or to 0.0.0.0")]
+    #[error("no port has the source address {local}; bind to a port's address, or to 0.0.0.0 or ::")]
     NotOurs {
         /// The source address.
-        local: Ipv4Addr,
+        local: IpAddr,
     },
     /// The next hop does not answer.
-    #[error("{remote} is unreachable: {next_hop} does not answer ARP; see that it is up and on this link")]
+    #[error("{remote} is unreachable: {next_hop} does not answer; see that it is up and on this link")]
     Unreachable {
         /// The destination.
-        remote: Ipv4Addr,
+        remote: IpAddr,
         /// Who was asked for.
-        next_hop: Ipv4Addr,
+        next_hop: IpAddr,
     },
     /// The datagram does not fit a frame.
     #[error(
@@ -169,7 +175,7 @@ pub enum SendError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EchoReply {
     /// Who answered.
-    pub from: Ipv4Addr,
+    pub from: IpAddr,
     /// As given to the request.
     pub identifier: u16,
     /// As given to the request.
@@ -189,6 +195,8 @@ pub struct Stack<D> {
     sockets: Sockets,
     echo_replies: VecDeque<EchoReply>,
     counters: Counters,
+    /// Where frames that come in pieces are put together.
+    linear: Vec<u8>,
     config: StackConfig,
 }
 
@@ -200,8 +208,9 @@ impl<D: Device> Stack<D> {
             destinations: Destinations::new(),
             rud: rud::Endpoint::new(config.rud.clone()),
             sockets: Sockets::new(config.rud_port, config.seed),
-            echo_replies: VecDeque::with_capacity(receive::ECHO_REPLIES),
+            echo_replies: VecDeque::with_capacity(icmp::ECHO_REPLIES),
             counters: Counters::default(),
+            linear: Vec::new(),
             config,
         }
     }
@@ -244,6 +253,7 @@ impl<D: Device> Stack<D> {
                 sockets: &mut self.sockets,
                 echo_replies: &mut self.echo_replies,
                 counters: &mut self.counters,
+                linear: &mut self.linear,
                 sink,
             };
             frames_in += device.receive(now, self.config.rx_budget, &mut |frame| receiver.on_frame(frame));
@@ -336,50 +346,54 @@ impl<D: Device> Stack<D> {
         &mut self,
         now: Instant,
         socket: UdpHandle,
-        to: SocketAddrV4,
+        to: impl Into<SocketAddr>,
         header: &[u8],
         payload: Payload<'_>,
     ) -> Result<(), SendError> {
+        let to = to.into();
         let (local, with_checksum) = self.sockets.sender(socket).ok_or(SendError::BadSocket)?;
         let len = header.len() + payload.len();
         let source_port = local.port();
         if to.port() == 0 {
             return Err(SendError::BadSocket);
         }
-        let (port_index, source, template) =
-            match self.destinations.find(now, &mut self.ports, *local.ip(), *to.ip()) {
-                Ok(template) => (template.port, template.source, Ok(template)),
-                Err(Miss::Pending { port, next_hop, source }) => (port, source, Err(next_hop)),
-                Err(Miss::Error(error)) => return Err(error),
-            };
-        let Some(Port { iface, .. }) = self.ports.get_mut(port_index) else {
-            return Err(SendError::NotOurs { local: *local.ip() });
+        let (index, source, found) = match self.destinations.find(now, &mut self.ports, local.ip(), to.ip()) {
+            Ok(template) => (template.port, template.source, Ok(template)),
+            Err(Miss::Pending { port, next_hop, source }) => (port, source, Err(next_hop)),
+            Err(Miss::Error(error)) => return Err(error),
         };
-        let limit = usize::from(iface.mtu).saturating_sub(IP_UDP);
+        let Some(Port { iface, .. }) = self.ports.get_mut(index) else {
+            return Err(SendError::NotOurs { local: local.ip() });
+        };
+        let mtu = found.as_ref().map_or(iface.mtu, |template| template.mtu);
+        let limit = usize::from(mtu).saturating_sub(ip_udp_len(&to.ip()));
         if len > limit {
             return Err(SendError::TooLong { len, limit });
         }
-        let stamped = match template {
-            Ok(template) => Some(template.stamp(source_port, to.port(), len)),
-            Err(_) => destination::udp_packet_headers(source, *to.ip(), source_port, to.port(), len),
-        };
-        if template.is_ok() && iface.room() == 0 {
+        if found.is_ok() && iface.room() == 0 {
             return Err(SendError::Full);
         }
-        let mut headers = stamped.ok_or(SendError::TooLong { len, limit })?;
-        if with_checksum && let Some(udp) = udp_wire::Repr::new(source_port, to.port(), len) {
-            let udp = udp.emit_with_checksum(source, *to.ip(), &[header, payload.as_bytes()]);
-            headers[IP_UDP - udp_wire::HEADER_LEN..].copy_from_slice(&udp);
+        let headers = match found {
+            Ok(template) => Some(template.udp_headers(source_port, to.port(), len)),
+            Err(_) => destination::udp_packet_headers(source, to.ip(), source_port, to.port(), len),
+        };
+        let mut headers = headers.ok_or(SendError::TooLong { len, limit })?;
+        //= RFC 8200 section 8.1: over IPv6 a UDP datagram always carries a checksum.
+        if (with_checksum || to.is_ipv6())
+            && let Some(udp) = udp_wire::Repr::new(source_port, to.port(), len)
+        {
+            headers.set_udp(udp.emit_with_checksum(source, to.ip(), &[header, payload.as_bytes()]));
         }
-        let queued = match (template, payload) {
+        let headers = headers.as_bytes();
+        let queued = match (found, payload) {
             (Ok(template), Payload::Bytes(bytes)) => {
-                iface.queue_bytes(&template.link, [&headers, header, bytes])
+                iface.queue_bytes(&template.link, [headers, header, bytes])
             }
             (Ok(template), Payload::Extent(extent)) => {
-                iface.queue_extent(&template.link, [&headers, header], extent)
+                iface.queue_extent(&template.link, [headers, header], extent)
             }
             (Err(next_hop), payload) => {
-                iface.hold(next_hop, [&headers, header, payload.as_bytes()], &mut self.counters);
+                iface.hold(next_hop, [headers, header, payload.as_bytes()], &mut self.counters);
                 Ok(())
             }
         };
@@ -396,18 +410,20 @@ impl<D: Device> Stack<D> {
     pub fn ping(
         &mut self,
         now: Instant,
-        remote: Ipv4Addr,
+        remote: impl Into<IpAddr>,
         identifier: u16,
         sequence: u16,
         data: &[u8],
     ) -> Result<(), SendError> {
-        let (index, next_hop) = destination::route(&self.ports, Ipv4Addr::UNSPECIFIED, remote)?;
-        let Some(Port { iface, .. }) = self.ports.get_mut(index) else {
+        let remote = remote.into();
+        let Way { port, source, next_hop } = destination::route(&self.ports, any_for(remote), remote)?;
+        let Some(Port { iface, .. }) = self.ports.get_mut(port) else {
             return Err(SendError::NoRoute { remote });
         };
-        let limit = usize::from(iface.mtu).saturating_sub(IP_UDP);
+        let limit = usize::from(iface.mtu).saturating_sub(ip_udp_len(&remote));
         let echo = Echo { kind: EchoKind::Request, identifier, sequence, data };
-        receive::send_echo(now, iface, remote, &echo, &mut self.counters).map_err(|error| match error {
+        let sent = icmp::send_echo(now, iface, source, remote, &echo, &mut self.counters);
+        sent.map_err(|error| match error {
             EchoError::NoRoute => SendError::NoRoute { remote },
             EchoError::Unreachable => SendError::Unreachable { remote, next_hop },
             EchoError::TooLong => SendError::TooLong { len: data.len(), limit },
@@ -424,10 +440,15 @@ impl<D: Device> Stack<D> {
     ///
     /// # Errors
     /// [`SendError::NoRoute`] or [`SendError::NotUnicast`], or [`SendError::MtuTooSmall`] if nothing fits.
-    pub fn max_rud_payload(&self, remote: Ipv4Addr, message_header: usize) -> Result<usize, SendError> {
-        let (index, _) = destination::route(&self.ports, Ipv4Addr::UNSPECIFIED, remote)?;
-        let mtu = self.ports.get(index).map_or(0, |port| port.iface.mtu);
-        match rud::payload_room(usize::from(mtu), &remote.into(), message_header) {
+    pub fn max_rud_payload(
+        &self,
+        remote: impl Into<IpAddr>,
+        message_header: usize,
+    ) -> Result<usize, SendError> {
+        let remote = remote.into();
+        let way = destination::route(&self.ports, any_for(remote), remote)?;
+        let mtu = self.ports.get(way.port).map_or(0, |port| port.iface.mtu);
+        match rud::payload_room(usize::from(mtu), &remote, message_header) {
             0 => Err(SendError::MtuTooSmall { mtu }),
             room => Ok(room),
         }

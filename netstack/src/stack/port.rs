@@ -1,11 +1,11 @@
 //! One port: a device, its addresses and neighbours, and the batch of frames that wait for it.
 
-use core::net::Ipv4Addr;
+use core::net::{IpAddr, Ipv4Addr};
 use core::time::Duration;
 use std::collections::VecDeque;
 
 use super::counters::Counters;
-use crate::device::{Device, Frame, HEADER_CAPACITY, TxBatch};
+use crate::device::{Device, Frame, HEADER_CAPACITY, Offload, TxBatch};
 use crate::ip::RouteTable;
 use crate::ip::neighbour::{self, Cache};
 use crate::region::Extent;
@@ -116,6 +116,11 @@ impl Interface {
         self.tx.room().saturating_sub(RESERVED)
     }
 
+    /// Frames of data that fit the batch when nothing waits.
+    pub(super) fn capacity(&self) -> usize {
+        self.tx.capacity().saturating_sub(RESERVED)
+    }
+
     /// Whether frames wait for the device.
     pub(super) fn is_backlogged(&self) -> bool {
         !self.tx.is_empty()
@@ -141,6 +146,14 @@ impl Interface {
         let pushed = self.tx.push(frame);
         self.queued += u64::from(pushed);
         pushed
+    }
+
+    /// The same with a frame of the concatenated `headers` and the payload, built in place. `None` if they are too long.
+    #[inline]
+    pub(super) fn push_parts(&mut self, headers: &[&[u8]], payload: Option<Extent>) -> Option<bool> {
+        let pushed = self.tx.push_parts(headers, payload.as_slice(), Offload::NONE)?;
+        self.queued += u64::from(pushed);
+        Some(pushed)
     }
 
     /// Puts a frame of `link` and the `parts` into the batch, in scratch memory if it is longer than a header.
@@ -195,8 +208,8 @@ impl Interface {
     }
 
     /// Sends the packets that waited for `address`, now that it is known to be `mac`'s.
-    pub(super) fn send_held(&mut self, address: Ipv4Addr, mac: Mac, counters: &mut Counters) {
-        let link = self.link_header(mac, EtherType::Ipv4);
+    pub(super) fn send_held(&mut self, address: IpAddr, mac: Mac, counters: &mut Counters) {
+        let link = self.link_header(mac, super::destination::ethertype_of(address));
         while let Some(packet) = self.neighbours.release(address) {
             if self.queue_bytes(&link, [&packet, &[], &[]]).is_err() {
                 counters.tx_full += 1;
@@ -205,7 +218,7 @@ impl Interface {
     }
 
     /// Keeps a packet until the neighbour `address` is known.
-    pub(super) fn hold(&mut self, address: Ipv4Addr, parts: [&[u8]; 3], counters: &mut Counters) {
+    pub(super) fn hold(&mut self, address: IpAddr, parts: [&[u8]; 3], counters: &mut Counters) {
         if parts.iter().map(|part| part.len()).sum::<usize>() > usize::from(self.mtu) {
             counters.tx_too_long += 1;
             return;
@@ -268,7 +281,9 @@ impl<D: Device> Port<D> {
         counters.tx_unreachable += after.unreachable - before.unreachable;
         for question in asked {
             let destination = question.station.unwrap_or(Mac::BROADCAST);
-            iface.send_arp(destination, &request(question.address), counters);
+            if let IpAddr::V4(address) = question.address {
+                iface.send_arp(destination, &request(address), counters);
+            }
         }
     }
 
@@ -308,7 +323,7 @@ impl<D: Device> Port<D> {
 
     /// Whether a frame on its way may still refer to a sender's memory.
     pub(super) fn holds_extents(&self) -> bool {
-        self.iface.tx.frames().iter().any(|frame| frame.extent().is_some()) || self.device.holds_extents()
+        self.iface.tx.frames().iter().any(|frame| !frame.extents().is_empty()) || self.device.holds_extents()
     }
 }
 

@@ -1,23 +1,38 @@
 //! From a frame to the protocol that it is for: Ethernet, then ARP or IPv4, then ICMP, UDP or RUD.
 
-use core::net::{IpAddr, Ipv4Addr, SocketAddrV4};
+use core::net::{IpAddr, SocketAddr};
 use std::collections::VecDeque;
 
 use super::EchoReply;
 use super::counters::Counters;
 use super::port::Interface;
+use crate::device::{RxChecksum, RxFrame};
 use crate::ip::is_unicast;
-use crate::ip::neighbour::{Observation, Resolution};
+use crate::ip::neighbour::Observation;
 use crate::rud;
 use crate::time::Instant;
 use crate::udp::{Delivery, Sockets};
 use crate::wire::ethernet::{EtherType, Mac};
-use crate::wire::icmpv4::{Echo, EchoKind};
-use crate::wire::ipv4::{self, Protocol};
-use crate::wire::{Malformed, arp, ethernet, udp, vlan};
+use crate::wire::ip::{Ecn, Protocol};
+use crate::wire::{arp, ethernet, ipv4, udp, vlan};
 
-/// Echo replies that wait to be looked at.
-pub(super) const ECHO_REPLIES: usize = 64;
+/// A packet for a transport: whole, for an address of this port, with its IP header checked.
+#[derive(Clone, Copy, Debug)]
+#[allow(dead_code, reason = "ECN, pieces and segments are TCP's")]
+pub(super) struct Inbound<'a> {
+    pub(super) source: IpAddr,
+    pub(super) destination: IpAddr,
+    pub(super) protocol: Protocol,
+    pub(super) ecn: Ecn,
+    /// What the packet carries; if there is a `rest`, its beginning, with the whole transport header.
+    pub(super) payload: &'a [u8],
+    /// Further pieces of what it carries; TCP only.
+    pub(super) rest: &'a [&'a [u8]],
+    /// What the device says about the transport checksum.
+    pub(super) checksum: RxChecksum,
+    /// Payload bytes of each segment that was merged; 0 for a packet as it was on the wire.
+    pub(super) segment_size: u16,
+}
 
 /// What a port's frames are handed to.
 #[derive(Debug)]
@@ -29,29 +44,56 @@ pub(super) struct Receiver<'a, S> {
     pub(super) sockets: &'a mut Sockets,
     pub(super) echo_replies: &'a mut VecDeque<EchoReply>,
     pub(super) counters: &'a mut Counters,
+    /// Where frames in several pieces are put together, unless they are TCP's.
+    pub(super) linear: &'a mut Vec<u8>,
     pub(super) sink: &'a mut S,
 }
 
 impl<S: rud::Sink> Receiver<'_, S> {
     /// Takes in one frame.
     #[inline]
-    pub(super) fn on_frame(&mut self, bytes: &[u8]) {
-        let Ok(frame) = ethernet::Frame::new(bytes) else {
+    pub(super) fn on_frame(&mut self, frame: RxFrame<'_>) {
+        match frame.contiguous() {
+            Some(bytes) => self.on_bytes(bytes, &frame),
+            None => self.on_pieces(&frame),
+        }
+    }
+
+    /// TCP takes a frame in pieces; for everybody else it is put together first.
+    #[cold]
+    fn on_pieces(&mut self, frame: &RxFrame<'_>) {
+        if is_tcp(frame.head()) {
+            self.on_bytes(frame.head(), frame);
+            return;
+        }
+        let mut bytes = core::mem::take(self.linear);
+        bytes.clear();
+        frame.pieces().for_each(|piece| bytes.extend_from_slice(piece));
+        let mut whole = RxFrame::new(&bytes);
+        whole.checksum = frame.checksum;
+        self.on_bytes(&bytes, &whole);
+        *self.linear = bytes;
+    }
+
+    /// `bytes` are the first piece of `frame`, and all of it unless it is TCP's.
+    #[inline]
+    fn on_bytes(&mut self, bytes: &[u8], frame: &RxFrame<'_>) {
+        let Ok(header) = ethernet::Frame::new(bytes) else {
             self.counters.rx_ethernet_truncated += 1;
             return;
         };
-        let (mut ethertype, mut payload) = (frame.ethertype(), frame.payload());
+        let (mut ethertype, mut payload) = (header.ethertype(), header.payload());
         if ethertype == EtherType::Vlan || self.iface.vlan.is_some() {
             match self.untag(ethertype, payload) {
                 Some(inner) => (ethertype, payload) = inner,
                 None => return,
             }
         }
-        let ours = frame.destination() == self.iface.mac;
+        let ours = header.destination() == self.iface.mac;
         match ethertype {
-            EtherType::Ipv4 if ours => self.on_ipv4(payload),
-            EtherType::Arp if ours || frame.destination().is_broadcast() => {
-                self.on_arp(frame.source(), payload)
+            EtherType::Ipv4 if ours => self.on_ipv4(payload, frame),
+            EtherType::Arp if ours || header.destination().is_broadcast() => {
+                self.on_arp(header.source(), payload)
             }
             //= RFC 1122 section 3.3.6: IPv4 for one host that came as a link-layer broadcast is discarded.
             EtherType::Ipv4 | EtherType::Arp => self.counters.rx_other_station += 1,
@@ -78,8 +120,8 @@ impl<S: rud::Sink> Receiver<'_, S> {
     }
 
     #[inline]
-    fn on_ipv4(&mut self, bytes: &[u8]) {
-        let Ok(packet) = ipv4::Packet::new(bytes) else {
+    fn on_ipv4(&mut self, bytes: &[u8], frame: &RxFrame<'_>) {
+        let Ok(packet) = ipv4::Packet::with_rest(bytes, frame.len() - frame.head().len()) else {
             self.counters.rx_ipv4_malformed += 1;
             return;
         };
@@ -100,28 +142,45 @@ impl<S: rud::Sink> Receiver<'_, S> {
             self.counters.rx_ipv4_bad_source += 1;
             return;
         }
-        match packet.protocol() {
-            Protocol::Udp => self.on_udp(&packet),
-            Protocol::Icmp => self.on_icmp(&packet),
+        self.on_packet(&Inbound {
+            source: IpAddr::V4(packet.source()),
+            destination: IpAddr::V4(packet.destination()),
+            protocol: packet.protocol(),
+            ecn: Ecn::of(packet.traffic_class()),
+            payload: packet.payload(),
+            rest: frame.rest(),
+            checksum: frame.checksum,
+            segment_size: frame.segment_size,
+        });
+    }
+
+    /// Takes in what a packet carries.
+    #[inline]
+    fn on_packet(&mut self, packet: &Inbound<'_>) {
+        match packet.protocol {
+            Protocol::Udp => self.on_udp(packet),
+            Protocol::Tcp => self.on_tcp(packet),
+            Protocol::Icmp => self.on_icmp(packet),
             _ => self.counters.rx_ipv4_unknown_protocol += 1,
         }
     }
 
     #[inline]
-    fn on_udp(&mut self, packet: &ipv4::Packet<'_>) {
-        let Ok(datagram) = udp::Datagram::new(packet.payload()) else {
+    fn on_udp(&mut self, packet: &Inbound<'_>) {
+        let Ok(datagram) = udp::Datagram::new(packet.payload) else {
             self.counters.rx_udp_malformed += 1;
             return;
         };
-        let (source, destination) = (packet.source(), packet.destination());
-        if datagram.has_checksum() && !datagram.checksum_ok(source, destination) {
+        let (source, destination) = (packet.source, packet.destination);
+        let verified = packet.checksum == RxChecksum::Verified || !datagram.has_checksum();
+        if !verified && !datagram.checksum_ok(source, destination) {
             self.counters.rx_udp_checksum += 1;
             return;
         }
         if datagram.destination_port() == self.rud_port {
             let meta = rud::DatagramMeta {
-                src_ip: IpAddr::V4(source),
-                dst_ip: IpAddr::V4(destination),
+                src_ip: source,
+                dst_ip: destination,
                 src_port: datagram.source_port(),
                 dst_port: datagram.destination_port(),
             };
@@ -129,58 +188,12 @@ impl<S: rud::Sink> Receiver<'_, S> {
             self.rud.on_datagram(self.now, &meta, datagram.payload(), self.sink);
             return;
         }
-        let from = SocketAddrV4::new(source, datagram.source_port());
-        let to = SocketAddrV4::new(destination, datagram.destination_port());
+        let from = SocketAddr::new(source, datagram.source_port());
+        let to = SocketAddr::new(destination, datagram.destination_port());
         match self.sockets.deliver(self.now, from, to, datagram.payload()) {
             Delivery::Queued => self.counters.rx_udp += 1,
             Delivery::NoSocket => self.counters.rx_udp_no_socket += 1,
             Delivery::QueueFull => self.counters.rx_udp_queue_full += 1,
-        }
-    }
-
-    #[cold]
-    fn on_icmp(&mut self, packet: &ipv4::Packet<'_>) {
-        let echo = match Echo::parse(packet.payload()) {
-            Ok(echo) => echo,
-            Err(Malformed::Checksum) => {
-                self.counters.rx_icmp_checksum += 1;
-                return;
-            }
-            Err(_) => {
-                self.counters.rx_icmp_unsupported += 1;
-                return;
-            }
-        };
-        match echo.kind {
-            EchoKind::Request => {
-                self.counters.rx_echo_requests += 1;
-                //= RFC 1122 section 3.2.2.6: an echo server; source and destination change places, data is kept.
-                self.send_echo(packet.source(), &Echo { kind: EchoKind::Reply, ..echo });
-            }
-            EchoKind::Reply if self.echo_replies.len() >= ECHO_REPLIES => {
-                self.counters.rx_echo_queue_full += 1
-            }
-            EchoKind::Reply => {
-                self.counters.rx_echo_replies += 1;
-                self.echo_replies.push_back(EchoReply {
-                    from: packet.source(),
-                    identifier: echo.identifier,
-                    sequence: echo.sequence,
-                    len: echo.data.len(),
-                    at: self.now,
-                });
-            }
-        }
-    }
-
-    fn send_echo(&mut self, to: Ipv4Addr, echo: &Echo<'_>) {
-        if let Err(why) = send_echo(self.now, self.iface, to, echo, self.counters) {
-            match why {
-                EchoError::NoRoute => self.counters.tx_no_route += 1,
-                EchoError::Unreachable => self.counters.tx_unreachable += 1,
-                EchoError::TooLong => self.counters.tx_too_long += 1,
-                EchoError::Full => self.counters.tx_full += 1,
-            }
         }
     }
 
@@ -212,7 +225,7 @@ impl<S: rud::Sink> Receiver<'_, S> {
             let for_us = for_us && on_link;
             match self.iface.neighbours.observe(self.now, packet.sender_ip, packet.sender, for_us) {
                 Observation::Learned => {
-                    self.iface.send_held(packet.sender_ip, packet.sender, self.counters);
+                    self.iface.send_held(packet.sender_ip.into(), packet.sender, self.counters);
                 }
                 Observation::Conflict => self.counters.rx_arp_conflict += 1,
                 Observation::Confirmed | Observation::Doubted | Observation::Ignored => {}
@@ -232,39 +245,22 @@ impl<S: rud::Sink> Receiver<'_, S> {
     }
 }
 
-/// Why an echo message was not sent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum EchoError {
-    NoRoute,
-    Unreachable,
-    TooLong,
-    Full,
-}
-
-/// Sends an echo message from a port's own address.
-pub(super) fn send_echo(
-    now: Instant,
-    iface: &mut Interface,
-    to: Ipv4Addr,
-    echo: &Echo<'_>,
-    counters: &mut Counters,
-) -> Result<(), EchoError> {
-    let len = crate::wire::icmpv4::HEADER_LEN + echo.data.len();
-    let header = ipv4::Repr::new(iface.address, to, Protocol::Icmp, len).ok_or(EchoError::TooLong)?;
-    let next_hop = iface.routes.next_hop(to).ok_or(EchoError::NoRoute)?.address;
-    let (ip, icmp) = (header.emit(), echo.emit());
-    let parts: [&[u8]; 3] = [&ip, &icmp, echo.data];
-    let mac: Mac = match iface.neighbours.resolve(now, next_hop) {
-        Resolution::Station(mac) => mac,
-        Resolution::Pending => {
-            iface.hold(next_hop, parts, counters);
-            return Ok(());
-        }
-        Resolution::Unreachable => return Err(EchoError::Unreachable),
+/// Whether a frame that begins with `head` may be handed on in pieces: a whole TCP segment, untagged or tagged.
+fn is_tcp(head: &[u8]) -> bool {
+    let Ok(header) = ethernet::Frame::new(head) else {
+        return false;
     };
-    let link = iface.link_header(mac, EtherType::Ipv4);
-    iface.queue_bytes(&link, parts).map_err(|error| match error {
-        super::port::QueueError::Full => EchoError::Full,
-        super::port::QueueError::TooLong => EchoError::TooLong,
-    })
+    let (mut ethertype, mut payload) = (header.ethertype(), header.payload());
+    if ethertype == EtherType::Vlan
+        && let Ok(tag) = vlan::Tag::new(payload)
+    {
+        (ethertype, payload) = (tag.ethertype(), tag.payload());
+    }
+    match (ethertype, payload) {
+        (EtherType::Ipv4, [_, _, _, _, _, _, flags, offset, _, protocol, ..]) => {
+            *protocol == 6 && flags & 0x3f == 0 && *offset == 0
+        }
+        (EtherType::Ipv6, [_, _, _, _, _, _, next_header, ..]) => *next_header == 6,
+        _ => false,
+    }
 }

@@ -2,7 +2,7 @@
 //!
 //! Sending needs a route and a neighbour, so it is the stack's: `Stack::udp_send_to`.
 
-use core::net::{Ipv4Addr, SocketAddrV4};
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::collections::{BTreeMap, VecDeque};
 
 use crate::region::Extent;
@@ -59,9 +59,9 @@ pub struct Received {
     /// The datagram's length in bytes; more than the buffer's if it was cut.
     pub len: usize,
     /// Who sent it.
-    pub from: SocketAddrV4,
+    pub from: SocketAddr,
     /// The address of ours that it was sent to.
-    pub local: Ipv4Addr,
+    pub local: IpAddr,
     /// When the stack took it from the device.
     pub at: Instant,
 }
@@ -74,13 +74,13 @@ pub enum BindError {
     #[error("UDP {address}: the port is in use; close the other socket, or bind port 0 to get a free one")]
     InUse {
         /// What was asked for.
-        address: SocketAddrV4,
+        address: SocketAddr,
     },
     /// No port is free.
     #[error("UDP: no ephemeral port is free on {address}; close sockets that are no longer needed")]
     NoFreePort {
         /// The address asked for.
-        address: Ipv4Addr,
+        address: IpAddr,
     },
 }
 
@@ -104,7 +104,7 @@ impl Default for SocketConfig {
 
 #[derive(Debug)]
 struct Socket {
-    local: SocketAddrV4,
+    local: SocketAddr,
     config: SocketConfig,
     waiting: VecDeque<Received>,
     bytes: VecDeque<u8>,
@@ -115,7 +115,7 @@ struct Socket {
 #[derive(Debug)]
 pub struct Sockets {
     slots: Vec<(u32, Option<Socket>)>,
-    bound: BTreeMap<(u16, Ipv4Addr), u32>,
+    bound: BTreeMap<(u16, IpAddr), u32>,
     /// Taken by the stack itself.
     reserved_port: u16,
     next_ephemeral: u16,
@@ -134,14 +134,19 @@ impl Sockets {
         }
     }
 
-    /// Opens a socket on `local`; the unspecified address stands for all of ours, port 0 for any free one.
+    /// Opens a socket on `local`; the unspecified address stands for all of ours of its version, port 0 for any free one.
     ///
     /// # Errors
     /// [`BindError`] if the port is taken.
-    pub fn bind(&mut self, mut local: SocketAddrV4, config: SocketConfig) -> Result<UdpHandle, BindError> {
+    pub fn bind(
+        &mut self,
+        local: impl Into<SocketAddr>,
+        config: SocketConfig,
+    ) -> Result<UdpHandle, BindError> {
+        let mut local = plain(local.into());
         if local.port() == 0 {
-            local.set_port(self.ephemeral(*local.ip())?);
-        } else if self.is_taken(local.port(), *local.ip()) {
+            local.set_port(self.ephemeral(local.ip())?);
+        } else if self.is_taken(local.port(), local.ip()) {
             return Err(BindError::InUse { address: local });
         }
         let socket = Socket {
@@ -159,7 +164,7 @@ impl Sockets {
             }
         };
         self.slots[index].1 = Some(socket);
-        self.bound.insert((local.port(), *local.ip()), index as u32);
+        self.bound.insert((local.port(), local.ip()), index as u32);
         Ok(UdpHandle { index: index as u32, generation: self.slots[index].0 })
     }
 
@@ -170,12 +175,12 @@ impl Sockets {
             && let Some(socket) = slot.take()
         {
             *generation = generation.wrapping_add(1);
-            self.bound.remove(&(socket.local.port(), *socket.local.ip()));
+            self.bound.remove(&(socket.local.port(), socket.local.ip()));
         }
     }
 
     /// The address that a socket is bound to; `None` if it is closed.
-    pub fn local(&self, handle: UdpHandle) -> Option<SocketAddrV4> {
+    pub fn local(&self, handle: UdpHandle) -> Option<SocketAddr> {
         self.socket(handle).map(|socket| socket.local)
     }
 
@@ -203,7 +208,7 @@ impl Sockets {
     }
 
     /// Whether datagrams sent from the socket carry a checksum, and its port.
-    pub(crate) fn sender(&self, handle: UdpHandle) -> Option<(SocketAddrV4, bool)> {
+    pub(crate) fn sender(&self, handle: UdpHandle) -> Option<(SocketAddr, bool)> {
         self.socket(handle).map(|socket| (socket.local, socket.config.checksum))
     }
 
@@ -211,12 +216,12 @@ impl Sockets {
     pub(crate) fn deliver(
         &mut self,
         at: Instant,
-        from: SocketAddrV4,
-        local: SocketAddrV4,
+        from: SocketAddr,
+        local: SocketAddr,
         payload: &[u8],
     ) -> Delivery {
-        let key = (local.port(), *local.ip());
-        let any = (local.port(), Ipv4Addr::UNSPECIFIED);
+        let key = (local.port(), local.ip());
+        let any = (local.port(), any_like(local.ip()));
         let Some(&index) = self.bound.get(&key).or_else(|| self.bound.get(&any)) else {
             return Delivery::NoSocket;
         };
@@ -230,7 +235,7 @@ impl Sockets {
             return Delivery::QueueFull;
         }
         socket.bytes.extend(payload);
-        socket.waiting.push_back(Received { len: payload.len(), from, local: *local.ip(), at });
+        socket.waiting.push_back(Received { len: payload.len(), from, local: local.ip(), at });
         Delivery::Queued
     }
 
@@ -244,21 +249,17 @@ impl Sockets {
         socket.as_mut().filter(|_| *generation == handle.generation)
     }
 
-    fn is_taken(&self, port: u16, address: Ipv4Addr) -> bool {
+    fn is_taken(&self, port: u16, address: IpAddr) -> bool {
         // A wildcard clashes with every address on its port, and the other way round.
         let bound = |address| self.bound.contains_key(&(port, address));
         port == self.reserved_port
             || bound(address)
-            || bound(Ipv4Addr::UNSPECIFIED)
+            || bound(any_like(address))
             || (address.is_unspecified()
-                && self
-                    .bound
-                    .range((port, Ipv4Addr::UNSPECIFIED)..=(port, Ipv4Addr::BROADCAST))
-                    .next()
-                    .is_some())
+                && self.bound.range((port, address)..=(port, last_like(address))).next().is_some())
     }
 
-    fn ephemeral(&mut self, address: Ipv4Addr) -> Result<u16, BindError> {
+    fn ephemeral(&mut self, address: IpAddr) -> Result<u16, BindError> {
         for _ in EPHEMERAL {
             let port = self.next_ephemeral;
             self.next_ephemeral = if port == *EPHEMERAL.end() { *EPHEMERAL.start() } else { port + 1 };
@@ -268,6 +269,27 @@ impl Sockets {
         }
         Err(BindError::NoFreePort { address })
     }
+}
+
+/// The unspecified address of the same version: it stands for all of ours of that version.
+const fn any_like(address: IpAddr) -> IpAddr {
+    match address {
+        IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+        IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+    }
+}
+
+/// The greatest address of the same version.
+const fn last_like(address: IpAddr) -> IpAddr {
+    match address {
+        IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::BROADCAST),
+        IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::from_bits(u128::MAX)),
+    }
+}
+
+/// Address and port alone: neither flow label nor scope tells sockets apart.
+fn plain(address: SocketAddr) -> SocketAddr {
+    SocketAddr::new(address.ip(), address.port())
 }
 
 /// What became of a received datagram.

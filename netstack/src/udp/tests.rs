@@ -1,16 +1,17 @@
-use core::net::{Ipv4Addr, SocketAddrV4};
+use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use super::{BindError, Delivery, SocketConfig, Sockets};
 use crate::time::Instant;
 
-const HOST: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
-const PEER: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 2), 4000);
+const HOST: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1));
+const ANY: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+const PEER: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2)), 4000);
 
-fn at(ip: Ipv4Addr, port: u16) -> SocketAddrV4 {
-    SocketAddrV4::new(ip, port)
+fn at(ip: IpAddr, port: u16) -> SocketAddr {
+    SocketAddr::new(ip, port)
 }
 
-fn deliver(sockets: &mut Sockets, to: SocketAddrV4, payload: &[u8]) -> Delivery {
+fn deliver(sockets: &mut Sockets, to: SocketAddr, payload: &[u8]) -> Delivery {
     sockets.deliver(Instant::ZERO, PEER, to, payload)
 }
 
@@ -21,10 +22,10 @@ fn a_port_belongs_to_one_socket() {
     let one = sockets.bind(at(HOST, 5000), config).unwrap();
     let in_use = |address| Err(BindError::InUse { address });
     assert_eq!(sockets.bind(at(HOST, 5000), config), in_use(at(HOST, 5000)));
-    let any = at(Ipv4Addr::UNSPECIFIED, 5000);
+    let any = at(ANY, 5000);
     assert_eq!(sockets.bind(any, config), in_use(any));
     assert_eq!(sockets.bind(at(HOST, 7000), config), in_use(at(HOST, 7000)), "the stack's own port");
-    sockets.bind(at(Ipv4Addr::new(10, 0, 0, 9), 5000), config).unwrap();
+    sockets.bind(at(Ipv4Addr::new(10, 0, 0, 9).into(), 5000), config).unwrap();
     sockets.close(one);
     assert_eq!(sockets.local(one), None);
     let again = sockets.bind(at(HOST, 5000), config).unwrap();
@@ -49,7 +50,7 @@ fn all_ephemeral_ports_can_be_had_and_then_no_more() {
 fn datagrams_wait_in_order_and_within_bounds() {
     let mut sockets = Sockets::new(0, 0);
     let config = SocketConfig { queue_datagrams: 3, queue_bytes: 10, checksum: true };
-    let socket = sockets.bind(at(Ipv4Addr::UNSPECIFIED, 5000), config).unwrap();
+    let socket = sockets.bind(at(ANY, 5000), config).unwrap();
     assert_eq!(deliver(&mut sockets, at(HOST, 5001), b"x"), Delivery::NoSocket);
     assert_eq!(deliver(&mut sockets, at(HOST, 5000), b"12345"), Delivery::Queued);
     assert_eq!(deliver(&mut sockets, at(HOST, 5000), b"123456"), Delivery::QueueFull);

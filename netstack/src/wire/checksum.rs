@@ -4,6 +4,8 @@
 //! the two bytes are put in network order once, at the end. Words of 32 bits are added into 64-bit lanes, where the
 //! carries pile up harmlessly until they are folded.
 
+use core::net::IpAddr;
+
 /// A checksum in the making. Pieces may have any length, odd ones too.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Sum {
@@ -76,6 +78,29 @@ pub fn pseudo_header(source: [u8; 4], destination: [u8; 4], protocol: u8, len: u
     bytes[9] = protocol;
     bytes[10..].copy_from_slice(&len.to_be_bytes());
     Sum::new().over(&bytes)
+}
+
+/// The pseudo header for addresses of either version, `len` bytes of transport header and payload following. Addresses
+/// of different versions give a sum that fits no packet.
+#[inline]
+pub fn pseudo_header_ip(source: IpAddr, destination: IpAddr, protocol: u8, len: u32) -> Sum {
+    match (source, destination) {
+        (IpAddr::V4(source), IpAddr::V4(destination)) => {
+            pseudo_header(source.octets(), destination.octets(), protocol, len as u16)
+        }
+        //= RFC 8200 section 8.1: addresses, the length in 32 bits, three zero bytes, the next header.
+        (source, destination) => {
+            let sum = Sum::new().over(&octets(source)).over(&octets(destination)).over(&len.to_be_bytes());
+            sum.add_u16(u16::from(protocol))
+        }
+    }
+}
+
+fn octets(address: IpAddr) -> [u8; 16] {
+    match address {
+        IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
+        IpAddr::V6(address) => address.octets(),
+    }
 }
 
 #[inline]

@@ -51,6 +51,8 @@ pub enum EtherType {
     Ipv4,
     /// ARP (0x0806).
     Arp,
+    /// IPv6 (0x86dd).
+    Ipv6,
     /// An 802.1Q tag follows (0x8100).
     Vlan,
     /// Any other number.
@@ -63,6 +65,7 @@ impl From<u16> for EtherType {
         match value {
             0x0800 => Self::Ipv4,
             0x0806 => Self::Arp,
+            0x86dd => Self::Ipv6,
             0x8100 => Self::Vlan,
             other => Self::Other(other),
         }
@@ -75,6 +78,7 @@ impl From<EtherType> for u16 {
         match value {
             EtherType::Ipv4 => 0x0800,
             EtherType::Arp => 0x0806,
+            EtherType::Ipv6 => 0x86dd,
             EtherType::Vlan => 0x8100,
             EtherType::Other(other) => other,
         }

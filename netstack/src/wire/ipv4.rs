@@ -3,6 +3,7 @@
 use core::net::Ipv4Addr;
 use core::num::NonZeroU8;
 
+pub use super::ip::Protocol;
 use super::{Malformed, checksum};
 
 /// Bytes of a header without options: all that this stack sends.
@@ -10,43 +11,6 @@ pub const HEADER_LEN: usize = 20;
 
 /// Largest payload of a packet without options.
 pub const MAX_PAYLOAD: usize = u16::MAX as usize - HEADER_LEN;
-
-/// What an IPv4 packet carries.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Protocol {
-    /// ICMP (1).
-    Icmp,
-    /// TCP (6).
-    Tcp,
-    /// UDP (17).
-    Udp,
-    /// Any other number.
-    Other(u8),
-}
-
-impl From<u8> for Protocol {
-    #[inline]
-    fn from(value: u8) -> Self {
-        match value {
-            1 => Self::Icmp,
-            6 => Self::Tcp,
-            17 => Self::Udp,
-            other => Self::Other(other),
-        }
-    }
-}
-
-impl From<Protocol> for u8 {
-    #[inline]
-    fn from(value: Protocol) -> Self {
-        match value {
-            Protocol::Icmp => 1,
-            Protocol::Tcp => 6,
-            Protocol::Udp => 17,
-            Protocol::Other(other) => other,
-        }
-    }
-}
 
 /// A view of an IPv4 packet whose version and lengths have been checked; its checksum has not.
 #[derive(Clone, Copy, Debug)]
@@ -64,6 +28,16 @@ impl<'a> Packet<'a> {
     /// [`Malformed::Length`] if the header is shorter than 20 bytes or longer than the packet.
     #[inline]
     pub fn new(bytes: &'a [u8]) -> Result<Self, Malformed> {
+        Self::with_rest(bytes, 0)
+    }
+
+    /// A view of a packet of which `bytes` are only the beginning, with `rest_len` more elsewhere: its header is checked
+    /// as by [`Packet::new`], and [`Packet::payload`] is that part of the payload that is here.
+    ///
+    /// # Errors
+    /// As [`Packet::new`]; [`Malformed::Length`] too if there is a rest and it does not end where the packet does.
+    #[inline]
+    pub fn with_rest(bytes: &'a [u8], rest_len: usize) -> Result<Self, Malformed> {
         let (header, rest) = bytes.split_first_chunk::<HEADER_LEN>().ok_or(Malformed::Truncated)?;
         //= RFC 1122 section 3.2.1.1: a datagram whose version is not 4 is silently discarded.
         if header[0] >> 4 != 4 {
@@ -71,12 +45,16 @@ impl<'a> Packet<'a> {
         }
         let header_len = usize::from(header[0] & 0x0f) * 4;
         let total_len = usize::from(u16::from_be_bytes([header[2], header[3]]));
-        let (Some(options_len), Some(rest_len)) =
+        let (Some(options_len), Some(behind)) =
             (header_len.checked_sub(HEADER_LEN), total_len.checked_sub(HEADER_LEN))
         else {
             return Err(Malformed::Length);
         };
-        let rest = rest.get(..rest_len).ok_or(Malformed::Truncated)?;
+        let rest = match rest_len {
+            0 => rest.get(..behind).ok_or(Malformed::Truncated)?,
+            _ if rest.len().checked_add(rest_len) == Some(behind) => rest,
+            _ => return Err(Malformed::Length),
+        };
         let (options, payload) = rest.split_at_checked(options_len).ok_or(Malformed::Length)?;
         Ok(Self { header, options, payload })
     }

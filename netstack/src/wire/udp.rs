@@ -1,6 +1,6 @@
 //! UDP headers (RFC 768).
 
-use core::net::Ipv4Addr;
+use core::net::IpAddr;
 
 use super::{Malformed, checksum, ipv4};
 
@@ -52,13 +52,13 @@ impl<'a> Datagram<'a> {
 
     /// Whether the checksum is right, or was not computed.
     #[inline]
-    pub fn checksum_ok(&self, source: Ipv4Addr, destination: Ipv4Addr) -> bool {
+    pub fn checksum_ok(&self, source: impl Into<IpAddr>, destination: impl Into<IpAddr>) -> bool {
         //= RFC 1122 section 4.1.3.4: a non-zero checksum that does not match means that the datagram is discarded.
         if !self.has_checksum() {
             return true;
         }
-        let len = (self.payload.len() + HEADER_LEN) as u16;
-        checksum::pseudo_header(source.octets(), destination.octets(), 17, len)
+        let len = (self.payload.len() + HEADER_LEN) as u32;
+        checksum::pseudo_header_ip(source.into(), destination.into(), 17, len)
             .over(self.header)
             .over(self.payload)
             .is_valid()
@@ -116,13 +116,13 @@ impl Repr {
     /// The header as bytes, with the checksum over the pseudo header, itself and the pieces of the payload.
     pub fn emit_with_checksum(
         &self,
-        source: Ipv4Addr,
-        destination: Ipv4Addr,
+        source: impl Into<IpAddr>,
+        destination: impl Into<IpAddr>,
         payload: &[&[u8]],
     ) -> [u8; HEADER_LEN] {
         let mut out = self.emit();
-        let len = self.payload_len + HEADER_LEN as u16;
-        let mut sum = checksum::pseudo_header(source.octets(), destination.octets(), 17, len).over(&out);
+        let len = u32::from(self.payload_len) + HEADER_LEN as u32;
+        let mut sum = checksum::pseudo_header_ip(source.into(), destination.into(), 17, len).over(&out);
         for piece in payload {
             sum = sum.over(piece);
         }

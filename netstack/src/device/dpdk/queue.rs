@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::port::Shared;
 use super::sys::{BURST, Queue};
-use crate::device::{Capabilities, Device, DeviceCounters, TxBatch};
+use crate::device::{Capabilities, Device, DeviceCounters, RxFrame, TxBatch};
 use crate::time::Instant;
 
 /// Payload of this many bytes and more is chained where the driver allows it, shorter payload is copied: about where
@@ -26,10 +26,8 @@ pub struct DpdkDevice {
 impl DpdkDevice {
     pub(super) fn new(shared: &Arc<Shared>, index: u16) -> Option<Self> {
         let capabilities = Capabilities {
-            kind: shared.config.device.kind(),
-            mtu: shared.config.mtu,
-            burst: BURST as u16,
             tx_ipv4_checksum: shared.tx_ipv4_checksum,
+            ..Capabilities::plain(shared.config.device.kind(), shared.config.mtu, BURST as u16)
         };
         let queue = shared.queue(index)?;
         Some(Self { queue, shared: shared.clone(), capabilities, counters: DeviceCounters::default() })
@@ -82,7 +80,7 @@ impl Device for DpdkDevice {
     }
 
     #[inline]
-    fn receive(&mut self, _now: Instant, budget: usize, sink: &mut impl FnMut(&[u8])) -> usize {
+    fn receive(&mut self, _now: Instant, budget: usize, sink: &mut impl FnMut(RxFrame<'_>)) -> usize {
         // What was taken and found no room goes out even if the stack has nothing more to send.
         self.queue.flush();
         let mut total = 0;

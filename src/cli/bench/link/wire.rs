@@ -7,7 +7,7 @@ use shouter::channel::port::{self, PortDevice};
 use shouter::config::Config;
 use shouter::group::rendezvous::{self, ControlLink, Hello, RendezvousConfig};
 use shouter::runtime::{Clock, Instant};
-use shouter_netstack::device::{Device, Frame, TxBatch};
+use shouter_netstack::device::{Device, Frame, RxFrame, TxBatch};
 use shouter_netstack::region::{Extent, Region, RegionId};
 use shouter_netstack::rud::{self, SessionId, SessionParams};
 use shouter_netstack::stack::{PortId, Stack};
@@ -162,7 +162,8 @@ impl Wire {
     #[inline]
     pub(super) fn raw_receive(&mut self, now: Instant, sink: &mut impl FnMut(&[u8])) -> usize {
         match self.stack.device_mut(self.port) {
-            Some(device) => device.receive(now, 64, &mut |frame: &[u8]| {
+            Some(device) => device.receive(now, 64, &mut |frame: RxFrame<'_>| {
+                let frame = frame.head();
                 if frame.get(12..14) == Some(&ETHERTYPE) {
                     sink(&frame[14..]);
                 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use dpdk_sys::{rte_mbuf, rte_mbuf_ext_shared_info, rte_mempool};
 
 use super::{Errno, StartedPort};
-use crate::device::Frame;
+use crate::device::{Frame, RxFrame};
 
 /// Frames handed to a driver at a time.
 pub(in super::super) const BURST: usize = 32;
@@ -163,12 +163,14 @@ impl Queue {
             filled += 1;
             let header = frame.header();
             // SAFETY: `mbuf` is ours, fresh from the pool: it has `room` bytes from its headroom on, and `length`,
-            // which is at most `room`, is the sum of the two parts.
+            // which is at most `room`, is the sum of the parts.
             unsafe {
                 let data = data_of(mbuf);
                 ptr::copy_nonoverlapping(header.as_ptr(), data, header.len());
-                if let Some(extent) = frame.extent() {
-                    ptr::copy_nonoverlapping(extent.as_ptr(), data.add(header.len()), extent.len());
+                let mut at = header.len();
+                for extent in frame.extents() {
+                    ptr::copy_nonoverlapping(extent.as_ptr(), data.add(at), extent.len());
+                    at += extent.len();
                 }
                 (*mbuf).data_len = length as u16;
                 (*mbuf).pkt_len = length as u32;
@@ -189,7 +191,10 @@ impl Queue {
     #[inline]
     pub(in super::super) fn send_chained(&mut self, frames: &[Frame], chain_from: usize) -> usize {
         let count = frames.len().min(BURST);
-        let chained = |frame: &Frame| frame.extent().filter(|e| e.len() >= chain_from);
+        let chained = |frame: &Frame| match frame.extents() {
+            [extent] if extent.len() >= chain_from => Some(*extent),
+            _ => None,
+        };
         let tails = frames[..count].iter().filter(|f| chained(f).is_some()).count();
         // The staging array serves as scratch: headers in front, payloads behind them. Nothing stays in it.
         if !self.allocate(count + tails) {
@@ -228,9 +233,12 @@ impl Queue {
                     (*tail).data_len = bytes;
                     (*mbuf).next = tail;
                     (*mbuf).nb_segs = 2;
-                } else if let Some(extent) = frame.extent() {
-                    let data = data_of(mbuf).add(header.len());
-                    ptr::copy_nonoverlapping(extent.as_ptr(), data, extent.len());
+                } else {
+                    let mut at = header.len();
+                    for extent in frame.extents() {
+                        ptr::copy_nonoverlapping(extent.as_ptr(), data_of(mbuf).add(at), extent.len());
+                        at += extent.len();
+                    }
                     (*mbuf).data_len = length as u16;
                 }
             }
@@ -255,7 +263,7 @@ impl Queue {
     pub(in super::super) fn receive(
         &mut self,
         budget: usize,
-        sink: &mut impl FnMut(&[u8]),
+        sink: &mut impl FnMut(RxFrame<'_>),
     ) -> (usize, usize, bool) {
         let received = &mut self.received;
         if received.from == received.to {
@@ -277,9 +285,10 @@ impl Queue {
             unsafe {
                 bytes += (*mbuf).pkt_len as usize;
                 if (*mbuf).nb_segs == 1 {
-                    sink(core::slice::from_raw_parts(data_of(mbuf), usize::from((*mbuf).data_len)));
+                    let length = usize::from((*mbuf).data_len);
+                    sink(RxFrame::new(core::slice::from_raw_parts(data_of(mbuf), length)));
                 } else if let Some(length) = linearise(mbuf, &mut self.scratch) {
-                    sink(&self.scratch[..length]);
+                    sink(RxFrame::new(&self.scratch[..length]));
                 } else {
                     self.oversized += 1;
                 }

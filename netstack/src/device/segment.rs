@@ -1,0 +1,173 @@
+//! Offloads in software: a super-segment of TCP cut into the segments that a device would have made of it, and transport
+//! checksums.
+//!
+//! The headers of a cut are copies of the super-segment's with what must differ: IP's length and checksum, IPv4's
+//! identification, TCP's sequence number and flags. Payload is not copied; a segment refers to parts of the extents.
+
+use core::net::IpAddr;
+
+use super::{Frame, MAX_EXTENTS, Offload, Transport};
+use crate::region::Extent;
+use crate::wire::checksum::{self, Sum};
+use crate::wire::tcp::Flags;
+
+#[cfg(test)]
+mod tests;
+
+/// Where TCP's header has its checksum.
+const TCP_CHECKSUM: usize = 16;
+/// Where UDP's header has its checksum.
+const UDP_CHECKSUM: usize = 6;
+/// Where TCP's header has its flags.
+const TCP_FLAGS: usize = 13;
+
+/// Protocol numbers of IP.
+const TCP: u8 = 6;
+const UDP: u8 = 17;
+
+/// Into how many frames a frame is cut: 1 unless it asks to be split and has more payload than a segment holds.
+#[inline]
+pub(crate) fn segment_count(frame: &Frame) -> usize {
+    match frame.offload().segment_size {
+        0 => 1,
+        size => payload_len(frame).div_ceil(usize::from(size)).max(1),
+    }
+}
+
+/// Bytes in the extents: all of a super-segment's payload.
+fn payload_len(frame: &Frame) -> usize {
+    frame.len() - frame.header().len()
+}
+
+/// Cuts a super-segment into segments in order, each with its checksum still to be filled in. A frame that does not ask to
+/// be split is its only segment.
+pub(crate) fn segments(frame: &Frame) -> impl Iterator<Item = Frame> + '_ {
+    let size = match frame.offload().segment_size {
+        0 => payload_len(frame),
+        size => usize::from(size),
+    };
+    let last = segment_count(frame) - 1;
+    (0..=last).filter_map(move |index| cut(frame, index, size, index == last))
+}
+
+/// Segment number `index`, of `size` bytes of payload unless it is the last.
+fn cut(frame: &Frame, index: usize, size: usize, last: bool) -> Option<Frame> {
+    let offload = frame.offload();
+    if offload.segment_size == 0 {
+        return Some(*frame);
+    }
+    let offset = index * size;
+    let len = size.min(payload_len(frame).checked_sub(offset)?);
+    let (extents, count) = slice(frame.extents(), offset, len)?;
+    let whole = Offload { segment_size: 0, ..offload };
+    let mut segment = Frame::with_extents(&[frame.header()], extents.get(..count)?, whole)?;
+    let (l3, l4) = (usize::from(offload.l3_offset), usize::from(offload.l4_offset));
+    let ip_len = segment.len() - l3;
+    let header = segment.header_mut();
+    fix_ip(header.get_mut(l3..l4)?, ip_len, index)?;
+    let tcp = header.get_mut(l4..)?;
+    let sequence = tcp.get_mut(4..)?.first_chunk_mut::<4>()?;
+    *sequence = u32::from_be_bytes(*sequence).wrapping_add(offset as u32).to_be_bytes();
+    let flags = tcp.get_mut(TCP_FLAGS)?;
+    if !last {
+        *flags &= !(Flags::FIN.0 | Flags::PSH.0);
+    }
+    if index > 0 {
+        //= RFC 3168 section 6.1.2: one reduction of the window is told once, with the first new data.
+        *flags &= !Flags::CWR.0;
+    }
+    Some(segment)
+}
+
+/// Sets the length, and for IPv4 identification and checksum, of the IP header `header` (extension headers included) of
+/// segment number `index`.
+fn fix_ip(header: &mut [u8], ip_len: usize, index: usize) -> Option<()> {
+    let ip_len = u16::try_from(ip_len).ok()?;
+    if header.first()? >> 4 == 6 {
+        //= RFC 8200 section 3: the payload's length counts what follows the fixed header, extension headers too.
+        header.get_mut(4..6)?.copy_from_slice(&ip_len.checked_sub(40)?.to_be_bytes());
+        return Some(());
+    }
+    header.get_mut(2..4)?.copy_from_slice(&ip_len.to_be_bytes());
+    //= RFC 6864 section 4.1: with Don't Fragment any identification will do; without it numbers in a row differ.
+    let id = header.get_mut(4..6)?.first_chunk_mut::<2>()?;
+    *id = u16::from_be_bytes(*id).wrapping_add(index as u16).to_be_bytes();
+    header.get_mut(10..12)?.fill(0);
+    let sum = checksum::checksum(header);
+    header.get_mut(10..12)?.copy_from_slice(&sum.to_be_bytes());
+    Some(())
+}
+
+/// `len` bytes from `offset` of the extents one after the other.
+fn slice(extents: &[Extent], mut offset: usize, mut len: usize) -> Option<([Extent; MAX_EXTENTS], usize)> {
+    let mut out = [Extent::EMPTY; MAX_EXTENTS];
+    let mut count = 0;
+    for extent in extents {
+        if offset >= extent.len() {
+            offset -= extent.len();
+            continue;
+        }
+        if len == 0 {
+            break;
+        }
+        let part = extent.slice(offset, len.min(extent.len() - offset))?;
+        (offset, len) = (0, len - part.len());
+        *out.get_mut(count)? = part;
+        count += 1;
+    }
+    (len == 0).then_some((out, count))
+}
+
+/// Fills in the transport checksum that the frame leaves out; afterwards it leaves nothing to the device. A super-segment
+/// is cut before.
+pub(crate) fn fill_checksum(frame: Frame) -> Option<Frame> {
+    let offload = frame.offload();
+    let (place, zero) = match offload.transport {
+        Transport::None => return Some(frame),
+        Transport::Tcp => (TCP_CHECKSUM, 0),
+        //= RFC 768: a sum that comes out as zero is sent as all ones, as zero says that there is none.
+        Transport::Udp => (UDP_CHECKSUM, 0xffff),
+    };
+    let l4 = usize::from(offload.l4_offset);
+    let mut sum = pseudo_header(&frame, frame.len().checked_sub(l4)?)?.over(frame.header().get(l4..)?);
+    for extent in frame.extents() {
+        sum = sum.over(extent.as_bytes());
+    }
+    let sum = match sum.finish() {
+        0 => zero,
+        sum => sum,
+    };
+    let mut frame = frame.resolved();
+    frame.header_mut().get_mut(l4 + place..)?.first_chunk_mut::<2>()?.copy_from_slice(&sum.to_be_bytes());
+    Some(frame)
+}
+
+/// The sum over the pseudo header of a frame that leaves out its checksum, with `len` bytes from the transport header on.
+/// `None` if the frame is not what its offload says.
+pub(crate) fn pseudo_header(frame: &Frame, len: usize) -> Option<Sum> {
+    let offload = frame.offload();
+    let ip = frame.header().get(usize::from(offload.l3_offset)..)?;
+    let (source, destination): (IpAddr, IpAddr) = match ip.first()? >> 4 {
+        4 => ((*ip.get(12..)?.first_chunk::<4>()?).into(), (*ip.get(16..)?.first_chunk::<4>()?).into()),
+        6 => ((*ip.get(8..)?.first_chunk::<16>()?).into(), (*ip.get(24..)?.first_chunk::<16>()?).into()),
+        _ => return None,
+    };
+    let protocol = match offload.transport {
+        Transport::None => return None,
+        Transport::Tcp => TCP,
+        Transport::Udp => UDP,
+    };
+    //= RFC 9293 section 3.1, RFC 8200 section 8.1: addresses, protocol and length stand before header and payload.
+    let sum = match (source, destination) {
+        (IpAddr::V4(source), IpAddr::V4(destination)) => {
+            checksum::pseudo_header(source.octets(), destination.octets(), protocol, u16::try_from(len).ok()?)
+        }
+        (IpAddr::V6(source), IpAddr::V6(destination)) => Sum::new()
+            .over(&source.octets())
+            .over(&destination.octets())
+            .over(&u32::try_from(len).ok()?.to_be_bytes())
+            .add_u16(u16::from(protocol)),
+        _ => return None,
+    };
+    Some(sum)
+}

@@ -1,0 +1,79 @@
+//! Frames that leave work to the device, and what becomes of them on a port whose device cannot do it.
+
+use super::port::Port;
+use crate::device::{Capabilities, Device, Frame, segment};
+
+#[cfg(test)]
+mod tests;
+
+/// What of a frame's offload is left to a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Plan {
+    /// All of it.
+    AsIs,
+    /// Checksums; splitting is done here.
+    Checksums,
+    /// Nothing.
+    Nothing,
+}
+
+impl Plan {
+    #[inline]
+    fn of(frame: &Frame, capabilities: &Capabilities) -> Self {
+        let offload = frame.offload();
+        if offload.is_none() {
+            return Self::AsIs;
+        }
+        let ip_len = frame.len() - usize::from(offload.l3_offset).min(frame.len());
+        let whole = crate::device::Offload { segment_size: 0, ..offload };
+        if capabilities.can(offload, ip_len) {
+            Self::AsIs
+        } else if capabilities.can(whole, ip_len) {
+            Self::Checksums
+        } else {
+            Self::Nothing
+        }
+    }
+}
+
+impl<D: Device> Port<D> {
+    /// Whether [`Port::push_offloaded`] would take the frame.
+    #[inline]
+    pub(super) fn room_for(&self, frame: &Frame) -> bool {
+        let frames = match Plan::of(frame, self.device.capabilities()) {
+            Plan::AsIs => 1,
+            Plan::Checksums | Plan::Nothing => segment::segment_count(frame),
+        };
+        frames <= self.iface.room()
+    }
+
+    /// The longest super-segment, as an IP packet in bytes, that this port takes when nothing else waits for it, if its
+    /// segments are IP packets of `segment_ip_len` bytes. What the device does not split may fill half of the batch, so that
+    /// others find room too.
+    pub(super) fn super_segment_max(&self, segment_ip_len: usize) -> usize {
+        let longest = match self.device.capabilities().tso_max as usize {
+            0 => (self.iface.capacity() / 2).max(1).saturating_mul(segment_ip_len),
+            longest => longest,
+        };
+        longest.min(usize::from(u16::MAX))
+    }
+
+    /// Puts a frame into the batch, as it is if the device does what its offload asks for; else with its checksum filled in,
+    /// or cut into its segments. All of them or none: false if there is no room.
+    #[inline]
+    pub(super) fn push_offloaded(&mut self, frame: Frame) -> bool {
+        let plan = Plan::of(&frame, self.device.capabilities());
+        if plan == Plan::AsIs {
+            return self.iface.room() > 0 && self.iface.push(frame);
+        }
+        if !self.room_for(&frame) {
+            return false;
+        }
+        for segment in segment::segments(&frame) {
+            let segment = if plan == Plan::Nothing { segment::fill_checksum(segment) } else { Some(segment) };
+            // Whatever cannot be made into a frame was not one that could be sent: lost, as on a wire.
+            segment.map(|segment| self.iface.push(segment));
+        }
+        true
+    }
+}

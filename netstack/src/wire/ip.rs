@@ -1,0 +1,140 @@
+//! What IPv4 and IPv6 have in common: protocol numbers, ECN, and a header of either version as bytes.
+
+use core::net::IpAddr;
+
+use super::{ipv4, ipv6};
+
+/// What an IP packet carries (the IANA registry "Protocol Numbers", shared by both versions).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Protocol {
+    /// ICMP for IPv4 (1).
+    Icmp,
+    /// TCP (6).
+    Tcp,
+    /// UDP (17).
+    Udp,
+    /// ICMP for IPv6 (58).
+    Icmpv6,
+    /// Any other number.
+    Other(u8),
+}
+
+impl From<u8> for Protocol {
+    #[inline]
+    fn from(value: u8) -> Self {
+        match value {
+            1 => Self::Icmp,
+            6 => Self::Tcp,
+            17 => Self::Udp,
+            58 => Self::Icmpv6,
+            other => Self::Other(other),
+        }
+    }
+}
+
+impl From<Protocol> for u8 {
+    #[inline]
+    fn from(value: Protocol) -> Self {
+        match value {
+            Protocol::Icmp => 1,
+            Protocol::Tcp => 6,
+            Protocol::Udp => 17,
+            Protocol::Icmpv6 => 58,
+            Protocol::Other(other) => other,
+        }
+    }
+}
+
+/// Explicit congestion notification: the two low bits of the traffic class (RFC 3168 section 5).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Ecn {
+    /// The transport does not take part.
+    #[default]
+    NotEct = 0,
+    /// ECN-capable, codepoint ECT(1).
+    Ect1 = 1,
+    /// ECN-capable, codepoint ECT(0).
+    Ect0 = 2,
+    /// A router met congestion.
+    Ce = 3,
+}
+
+impl Ecn {
+    /// The codepoint within a traffic class byte.
+    #[inline]
+    pub const fn of(traffic_class: u8) -> Self {
+        match traffic_class & 3 {
+            0 => Self::NotEct,
+            1 => Self::Ect1,
+            2 => Self::Ect0,
+            _ => Self::Ce,
+        }
+    }
+
+    /// The codepoint as a number from 0 to 3.
+    #[inline]
+    pub const fn bits(self) -> u8 {
+        self as u8
+    }
+}
+
+/// An IPv4 header (20 bytes) or IPv6 header (40 bytes), complete, without options or extension headers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IpHeader {
+    bytes: [u8; ipv6::HEADER_LEN],
+    len: u8,
+}
+
+impl IpHeader {
+    /// A header for `payload_len` bytes with 64 hops; IPv4 has Don't Fragment set and its checksum filled in. `None`
+    /// if the addresses are not of one version, or the packet would be too long.
+    pub fn new(
+        source: IpAddr,
+        destination: IpAddr,
+        protocol: Protocol,
+        payload_len: usize,
+        ecn: Ecn,
+    ) -> Option<Self> {
+        match (source, destination) {
+            (IpAddr::V4(source), IpAddr::V4(destination)) => {
+                let mut repr = ipv4::Repr::new(source, destination, protocol, payload_len)?;
+                repr.traffic_class = ecn.bits();
+                Some(Self::from_v4(&repr.emit()))
+            }
+            (IpAddr::V6(source), IpAddr::V6(destination)) => {
+                let mut repr = ipv6::Repr::new(source, destination, protocol, payload_len)?;
+                repr.traffic_class = ecn.bits();
+                Some(Self { bytes: repr.emit(), len: ipv6::HEADER_LEN as u8 })
+            }
+            _ => None,
+        }
+    }
+
+    /// An IPv4 header that is ready.
+    #[inline]
+    pub(crate) fn from_v4(header: &[u8; ipv4::HEADER_LEN]) -> Self {
+        let mut bytes = [0; ipv6::HEADER_LEN];
+        bytes[..ipv4::HEADER_LEN].copy_from_slice(header);
+        Self { bytes, len: ipv4::HEADER_LEN as u8 }
+    }
+
+    /// An IPv6 header that is ready.
+    #[inline]
+    pub(crate) fn from_v6(bytes: [u8; ipv6::HEADER_LEN]) -> Self {
+        Self { bytes, len: ipv6::HEADER_LEN as u8 }
+    }
+
+    /// The header as it goes on the wire.
+    #[inline]
+    pub fn as_bytes(&self) -> &[u8] {
+        // `len` is one of two constants, both within the array.
+        self.bytes.get(..usize::from(self.len)).unwrap_or(&self.bytes)
+    }
+
+    /// Bytes of the header: 20 or 40.
+    #[inline]
+    #[allow(clippy::len_without_is_empty, reason = "a header is never empty")]
+    pub fn len(&self) -> usize {
+        usize::from(self.len)
+    }
+}
