@@ -8,6 +8,7 @@ mod fault;
 mod loopback;
 mod pcap;
 mod received;
+mod steer;
 #[allow(dead_code, reason = "used by stack::offload")]
 pub(crate) mod segment;
 
@@ -21,6 +22,7 @@ pub use fault::{Fault, FaultConfig, FaultConfigError, FaultCounters};
 pub use loopback::Loopback;
 pub use pcap::Pcap;
 pub use received::{HEAD_MIN, RxChecksum, RxFrame};
+pub use steer::{Steered, steer};
 
 use crate::time::Instant;
 

@@ -1,0 +1,426 @@
+//! One queue for many shards: a device without receive-side scaling, steered in software.
+//!
+//! ```text
+//!                   +--> shard 0's stack (the owner turns the device)
+//!   device --hash--<---ring--> shard 1's stack        frames are copied once each way;
+//!                   +--ring--> shard 2's stack        their buffers go round
+//! ```
+//!
+//! The owner looks at each received frame, computes the hash that a NIC would ([`crate::rss`]), and keeps the frame or passes it on. What the others
+//! transmit comes to the owner by ring and leaves with its own next burst. Answers of ARP and neighbour discovery go to
+//! everybody, so that each shard's stack knows the neighbours; questions are the owner's.
+
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use rtrb::{Consumer, Producer, RingBuffer};
+
+use super::{Capabilities, Device, DeviceCounters, Frame, HEADER_CAPACITY, RxChecksum, RxFrame, TxBatch};
+use crate::rss::Rss;
+use crate::scratch::{Scratch, Slot};
+use crate::time::Instant;
+use crate::wire::{ethernet, vlan};
+
+#[cfg(test)]
+mod tests;
+
+/// A frame on its way between shards, with what the device knew about it.
+struct Passed {
+    bytes: Vec<u8>,
+    checksum: RxChecksum,
+    segment_size: u16,
+}
+
+/// One direction between two shards: frames there, their buffers back.
+struct Outlet {
+    frames: Producer<Passed>,
+    spare: Consumer<Vec<u8>>,
+}
+
+struct Inlet {
+    frames: Consumer<Passed>,
+    spare: Producer<Vec<u8>>,
+}
+
+/// A ring of `depth` frames.
+fn ring(depth: usize) -> (Outlet, Inlet) {
+    let (frames, to) = RingBuffer::new(depth);
+    let (mut back, spare) = RingBuffer::new(depth);
+    for _ in 0..depth {
+        // As many places as pushes.
+        let _ = back.push(Vec::new());
+    }
+    (Outlet { frames, spare }, Inlet { frames: to, spare: back })
+}
+
+impl Outlet {
+    fn room(&self) -> bool {
+        !self.frames.is_full()
+    }
+
+    /// Copies a frame into the ring; false if it is full.
+    fn pass<'a>(
+        &mut self,
+        pieces: impl Iterator<Item = &'a [u8]>,
+        (checksum, segment_size): (RxChecksum, u16),
+    ) -> bool {
+        let Ok(mut bytes) = self.spare.pop() else {
+            return false;
+        };
+        bytes.clear();
+        pieces.for_each(|piece| bytes.extend_from_slice(piece));
+        // There is room: buffers in use are never more than places.
+        self.frames.push(Passed { bytes, checksum, segment_size }).is_ok()
+    }
+}
+
+impl Inlet {
+    /// Hands the oldest frame to `take`; false if there is none.
+    fn take(&mut self, take: impl FnOnce(&Passed)) -> bool {
+        let Ok(passed) = self.frames.pop() else {
+            return false;
+        };
+        take(&passed);
+        // The buffer came from this ring, so there is a place for it; if the other end is gone, it is freed.
+        let _ = self.spare.push(passed.bytes);
+        true
+    }
+}
+
+/// A shard's share of a steered device.
+#[derive(Debug)]
+pub struct Steered<D>(Share<D>);
+
+#[derive(Debug)]
+enum Share<D> {
+    Owner(Box<Owner<D>>),
+    Guest(Guest),
+}
+
+/// The shard that turns the device.
+struct Owner<D> {
+    device: D,
+    capabilities: Capabilities,
+    rss: Rss,
+    /// To each other shard, from 1.
+    outlets: Vec<Outlet>,
+    inlets: Vec<Inlet>,
+    /// What the other shards transmit.
+    batch: TxBatch,
+    scratch: Scratch,
+    in_flight: Vec<Slot>,
+    counters: DeviceCounters,
+}
+
+/// A shard that is served by the owner.
+struct Guest {
+    capabilities: Capabilities,
+    mac: [u8; 6],
+    outlet: Outlet,
+    inlet: Inlet,
+    counters: DeviceCounters,
+}
+
+impl<D> core::fmt::Debug for Owner<D> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Owner").field("shards", &(self.outlets.len() + 1)).finish_non_exhaustive()
+    }
+}
+
+impl core::fmt::Debug for Guest {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Guest").field("counters", &self.counters).finish_non_exhaustive()
+    }
+}
+
+/// Frames that a shard may hand to the owner before it takes them, and the other way round.
+const DEPTH: usize = 512;
+
+/// Cuts a device into `shards` shares (at least one); the first is the owner's. `rss` says where a flow belongs, and
+/// must spread over as many queues.
+pub fn steer<D: Device>(device: D, rss: Rss, shards: u16) -> Vec<Steered<D>> {
+    let plain = {
+        let Capabilities { kind, mtu, burst, .. } = *device.capabilities();
+        Capabilities::plain(kind, mtu, burst)
+    };
+    let mac = device.mac();
+    let (mut outlets, mut inlets, mut guests) = (vec![], vec![], vec![]);
+    for _ in 1..shards.max(1) {
+        let ((to_guest, at_guest), (to_owner, at_owner)) = (ring(DEPTH), ring(DEPTH));
+        outlets.push(to_guest);
+        inlets.push(at_owner);
+        let counters = DeviceCounters::default();
+        let guest = Guest { capabilities: plain.clone(), mac, outlet: to_owner, inlet: at_guest, counters };
+        guests.push(Steered(Share::Guest(guest)));
+    }
+    let longest = usize::from(plain.mtu) + ethernet::HEADER_LEN + vlan::TAG_LEN;
+    let owner = Owner {
+        capabilities: device.capabilities().clone(),
+        device,
+        rss,
+        scratch: Scratch::new(if guests.is_empty() { 0 } else { 256 }, longest),
+        outlets,
+        inlets,
+        batch: TxBatch::with_capacity(256),
+        in_flight: Vec::with_capacity(256),
+        counters: DeviceCounters::default(),
+    };
+    let mut shares = vec![Steered(Share::Owner(Box::new(owner)))];
+    shares.append(&mut guests);
+    shares
+}
+
+/// Whom a frame is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Addressee {
+    /// The owner.
+    Owner,
+    /// Every shard.
+    All,
+    /// The shard to which this flow belongs.
+    Flow { source: SocketAddr, destination: SocketAddr },
+}
+
+const TCP: u8 = 6;
+const UDP: u8 = 17;
+const ICMPV4: u8 = 1;
+const ICMPV6: u8 = 58;
+
+/// Looks at a frame's headers. Whatever is odd is the owner's, whose stack counts it.
+fn addressee(frame: &[u8]) -> Addressee {
+    let packet = |at: usize| frame.get(at..).unwrap_or_default();
+    let (mut ethertype, mut body) = (frame.get(12..14), packet(14));
+    if ethertype == Some(&[0x81, 0x00]) {
+        (ethertype, body) = (frame.get(16..18), packet(18));
+    }
+    let found = match ethertype {
+        Some([0x08, 0x06]) => arp(body),
+        Some([0x08, 0x00]) | Some([0x86, 0xdd]) => ip(body),
+        _ => None,
+    };
+    found.unwrap_or(Addressee::Owner)
+}
+
+fn arp(body: &[u8]) -> Option<Addressee> {
+    // An answer, or an announcement, whose sender and target are the same (RFC 5227 section 3).
+    let operation = body.get(6..8)?;
+    let announced = body.get(14..18)? == body.get(24..28)?;
+    (operation == [0, 2] || announced).then_some(Addressee::All)
+}
+
+fn ip(packet: &[u8]) -> Option<Addressee> {
+    let (protocol, source, destination, body) = split(packet)?;
+    match protocol {
+        TCP | UDP => {
+            let (from, to) = ports(body)?;
+            Some(Addressee::Flow {
+                source: SocketAddr::new(source, from),
+                destination: SocketAddr::new(destination, to),
+            })
+        }
+        // An error goes where the flow that it quotes belongs: there its addresses change places.
+        ICMPV4 if matches!(body.first()?, 3 | 11 | 12) => quoted(body.get(8..)?),
+        ICMPV6 if *body.first()? < 128 => quoted(body.get(8..)?),
+        // A neighbour advertisement.
+        ICMPV6 if *body.first()? == 136 => Some(Addressee::All),
+        _ => None,
+    }
+}
+
+fn quoted(packet: &[u8]) -> Option<Addressee> {
+    let (protocol, source, destination, body) = split(packet)?;
+    let (from, to) = ports(body).filter(|_| matches!(protocol, TCP | UDP))?;
+    Some(Addressee::Flow {
+        source: SocketAddr::new(destination, to),
+        destination: SocketAddr::new(source, from),
+    })
+}
+
+/// Protocol, addresses and payload of a packet that is no fragment.
+fn split(packet: &[u8]) -> Option<(u8, IpAddr, IpAddr, &[u8])> {
+    let first = *packet.first()?;
+    match first >> 4 {
+        4 => {
+            let fixed = packet.first_chunk::<20>()?;
+            let fragment = u16::from_be_bytes([fixed[6], fixed[7]]) & 0x3fff != 0;
+            let address =
+                |at: usize| Ipv4Addr::new(fixed[at], fixed[at + 1], fixed[at + 2], fixed[at + 3]).into();
+            let body = packet.get(usize::from(first & 0xf) * 4..)?;
+            (!fragment).then_some((fixed[9], address(12), address(16), body))
+        }
+        6 => {
+            let fixed = packet.first_chunk::<40>()?;
+            let address = |bytes: &[u8]| Some(Ipv6Addr::from(*bytes.first_chunk::<16>()?).into());
+            Some((fixed[6], address(&fixed[8..24])?, address(&fixed[24..40])?, &packet[40..]))
+        }
+        _ => None,
+    }
+}
+
+fn ports(body: &[u8]) -> Option<(u16, u16)> {
+    let [a, b, c, d] = *body.first_chunk::<4>()?;
+    Some((u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d])))
+}
+
+impl<D: Device> Owner<D> {
+    fn receive(&mut self, now: Instant, budget: usize, sink: &mut impl FnMut(RxFrame<'_>)) -> usize {
+        let Self { device, rss, outlets, counters, .. } = self;
+        device.receive(now, budget, &mut |frame: RxFrame<'_>| {
+            counters.rx_frames += 1;
+            counters.rx_bytes += frame.len() as u64;
+            let about = (frame.checksum, frame.segment_size);
+            let mut pass = |outlet: &mut Outlet| {
+                if !outlet.pass(frame.pieces(), about) {
+                    counters.dropped += 1;
+                }
+            };
+            match addressee(frame.head()) {
+                Addressee::Owner => sink(frame),
+                Addressee::All => {
+                    outlets.iter_mut().for_each(&mut pass);
+                    sink(frame);
+                }
+                Addressee::Flow { source, destination } => {
+                    let shard = usize::from(rss.queue(source, destination));
+                    match shard.checked_sub(1).and_then(|guest| outlets.get_mut(guest)) {
+                        Some(outlet) => pass(outlet),
+                        None => sink(frame),
+                    }
+                }
+            }
+        })
+    }
+
+    /// Hands on what the other shards send, as much as there is room for. Returns how many frames the device took.
+    fn forward(&mut self, now: Instant) -> usize {
+        if !self.in_flight.is_empty() && self.batch.is_empty() && !self.device.holds_extents() {
+            self.in_flight.drain(..).for_each(|slot| self.scratch.release(slot));
+        }
+        let Self { inlets, batch, scratch, in_flight, counters, .. } = self;
+        for inlet in inlets {
+            while batch.room() > 0 && scratch.available() > 0 {
+                let taken = inlet.take(|passed| {
+                    let bytes = passed.bytes.as_slice();
+                    let frame = if bytes.len() <= HEADER_CAPACITY {
+                        Frame::new(&[bytes], None)
+                    } else {
+                        let (header, payload) = bytes.split_at(ethernet::HEADER_LEN);
+                        scratch.store(&[payload]).and_then(|(slot, extent)| {
+                            in_flight.push(slot);
+                            Frame::new(&[header], Some(extent))
+                        })
+                    };
+                    if !frame.is_some_and(|frame| batch.push(frame)) {
+                        counters.dropped += 1;
+                    }
+                });
+                if !taken {
+                    break;
+                }
+            }
+        }
+        if self.batch.is_empty() { 0 } else { self.device.transmit(now, &mut self.batch) }
+    }
+}
+
+impl<D: Device> Device for Steered<D> {
+    fn capabilities(&self) -> &Capabilities {
+        match &self.0 {
+            Share::Owner(owner) => &owner.capabilities,
+            Share::Guest(guest) => &guest.capabilities,
+        }
+    }
+
+    fn mac(&self) -> [u8; 6] {
+        match &self.0 {
+            Share::Owner(owner) => owner.device.mac(),
+            Share::Guest(guest) => guest.mac,
+        }
+    }
+
+    /// A guest's link is up as long as the owner is there.
+    fn link_up(&mut self) -> bool {
+        match &mut self.0 {
+            Share::Owner(owner) => owner.device.link_up(),
+            Share::Guest(guest) => !guest.outlet.frames.is_abandoned(),
+        }
+    }
+
+    fn transmit(&mut self, now: Instant, batch: &mut TxBatch) -> usize {
+        match &mut self.0 {
+            Share::Owner(owner) => {
+                owner.forward(now);
+                let taken = owner.device.transmit(now, batch);
+                owner.counters.tx_frames += taken as u64;
+                taken
+            }
+            Share::Guest(guest) => {
+                let mut taken = 0;
+                for frame in batch.frames() {
+                    if !guest.outlet.room() || !guest.outlet.pass(frame.pieces(), (RxChecksum::Unknown, 0)) {
+                        break;
+                    }
+                    guest.counters.tx_frames += 1;
+                    guest.counters.tx_bytes += frame.len() as u64;
+                    taken += 1;
+                }
+                batch.consume(taken);
+                taken
+            }
+        }
+    }
+
+    fn receive(&mut self, now: Instant, budget: usize, sink: &mut impl FnMut(RxFrame<'_>)) -> usize {
+        match &mut self.0 {
+            Share::Owner(owner) => {
+                // Frames handed on count as work, so that the owner does not go to sleep on them.
+                let forwarded = owner.forward(now);
+                owner.receive(now, budget, sink) + forwarded
+            }
+            Share::Guest(guest) => {
+                let Guest { inlet, counters, .. } = guest;
+                let mut count = 0;
+                while count < budget
+                    && inlet.take(|passed| {
+                        counters.rx_frames += 1;
+                        counters.rx_bytes += passed.bytes.len() as u64;
+                        sink(RxFrame::new(&passed.bytes).described(passed.checksum, passed.segment_size));
+                    })
+                {
+                    count += 1;
+                }
+                count
+            }
+        }
+    }
+
+    fn next_deadline(&self) -> Option<Instant> {
+        match &self.0 {
+            Share::Owner(owner) => owner.device.next_deadline(),
+            Share::Guest(_) => None,
+        }
+    }
+
+    fn holds_extents(&self) -> bool {
+        match &self.0 {
+            Share::Owner(owner) => owner.device.holds_extents(),
+            Share::Guest(_) => false,
+        }
+    }
+
+    fn drop_waiting(&mut self) {
+        if let Share::Owner(owner) = &mut self.0 {
+            owner.batch.consume(owner.batch.frames().len());
+            owner.device.drop_waiting();
+        }
+    }
+
+    fn counters(&self) -> DeviceCounters {
+        match &self.0 {
+            Share::Owner(owner) => {
+                let device = owner.device.counters();
+                DeviceCounters { dropped: device.dropped + owner.counters.dropped, ..device }
+            }
+            Share::Guest(guest) => guest.counters,
+        }
+    }
+}
