@@ -1,0 +1,121 @@
+//! When to acknowledge: at once, with the second full segment, or after a delay that follows the peer's rhythm.
+
+use core::time::Duration;
+
+use crate::time::Instant;
+
+/// Segments at the beginning, and after a disturbance, that are acknowledged without delay: the peer's window is small
+/// and grows by acknowledgements.
+const QUICK: u8 = 16;
+
+/// Duplicate acknowledgements owed at most.
+const MAX_DUPLICATES: u8 = 16;
+
+/// Decides when an acknowledgement leaves. Decisions are taken for each segment; what is due leaves at the end of a
+/// burst, so that a burst in order costs few acknowledgements.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct AckPolicy {
+    deadline: Option<Instant>,
+    last_arrival: Instant,
+    /// Smoothed time between arrivals of data.
+    gap: Duration,
+    /// Bytes taken since the last acknowledgement.
+    bytes: u32,
+    /// The largest payload seen: what the peer calls a full segment.
+    full: u16,
+    quick: u8,
+    /// Acknowledgements owed to segments out of order, one each.
+    duplicates: u8,
+    due: bool,
+}
+
+impl AckPolicy {
+    pub(super) fn new(now: Instant) -> Self {
+        Self {
+            deadline: None,
+            last_arrival: now,
+            gap: Duration::MAX,
+            bytes: 0,
+            full: 0,
+            quick: QUICK,
+            duplicates: 0,
+            due: false,
+        }
+    }
+
+    //= RFC 9293 section 3.8.6.3, MUST-58 (an acknowledgement is delayed less than 0.5 s) and MUST-59 (at least every
+    //= second full segment is acknowledged).
+    /// `bytes` new bytes in order.
+    #[inline]
+    pub(super) fn on_data(&mut self, now: Instant, bytes: u32, mss: u16, max_delay: Duration) {
+        let gap = now.saturating_since(self.last_arrival);
+        self.last_arrival = now;
+        // Half of the old, half of the new: two segments after a pause tell enough.
+        self.gap = self.gap.min(max_delay) / 2 + gap.min(max_delay) / 2;
+        self.full = self.full.max(bytes.min(u32::from(mss)) as u16);
+        self.bytes = self.bytes.saturating_add(bytes);
+        if self.quick > 0 {
+            self.quick -= 1;
+            self.due = true;
+        } else if self.bytes >= 2 * u32::from(self.full) && self.bytes > u32::from(mss) / 2 {
+            self.due = true;
+        } else if self.deadline.is_none() {
+            // If a second segment were to come, it would be here within twice the usual gap; a reader that answers
+            // needs a moment too.
+            let delay = (self.gap * 2).clamp(max_delay / 8, max_delay).min(Duration::from_millis(499));
+            self.deadline = Some(now + delay);
+        }
+    }
+
+    /// Something that the peer should hear of at once.
+    #[inline]
+    pub(super) fn now(&mut self) {
+        self.due = true;
+    }
+
+    //= RFC 5681 section 4.2: a segment out of order, and one that fills a hole, are acknowledged at once.
+    /// A segment out of order: without SACK the peer counts these acknowledgements.
+    pub(super) fn out_of_order(&mut self) {
+        self.due = true;
+        self.duplicates = self.duplicates.saturating_add(1).min(MAX_DUPLICATES);
+        self.quick = self.quick.max(QUICK / 2);
+    }
+
+    /// Whether an acknowledgement is to leave.
+    #[inline]
+    pub(super) fn is_due(&self) -> bool {
+        self.due
+    }
+
+    /// When one that waits becomes due.
+    #[inline]
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        self.deadline
+    }
+
+    /// The delay is over.
+    pub(super) fn on_timer(&mut self, now: Instant) {
+        if self.deadline.is_some_and(|deadline| deadline <= now) {
+            self.deadline = None;
+            self.due = true;
+        }
+    }
+
+    /// Duplicates owed beyond the one acknowledgement that tells all.
+    pub(super) fn take_duplicates(&mut self) -> u8 {
+        core::mem::take(&mut self.duplicates).saturating_sub(1)
+    }
+
+    /// An acknowledgement left, alone or with data. With data soon after an arrival, the reader answers: there is no
+    /// need to acknowledge ahead of its answers.
+    #[inline]
+    pub(super) fn on_sent(&mut self, with_data: bool) {
+        if with_data && self.bytes > 0 && self.bytes < u32::from(self.full).saturating_mul(2) {
+            self.quick = 0;
+        }
+        self.bytes = 0;
+        self.deadline = None;
+        self.duplicates = 0;
+        self.due = false;
+    }
+}

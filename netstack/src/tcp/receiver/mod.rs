@@ -1,0 +1,546 @@
+//! The receiving half of a connection: what is expected next, the window, reassembly, and what an acknowledgement
+//! says and when it leaves.
+
+mod ack;
+mod assembly;
+mod paws;
+mod pool;
+mod run;
+mod window;
+
+use core::time::Duration;
+
+use self::ack::AckPolicy;
+use self::assembly::Assembly;
+use self::paws::Paws;
+pub use self::pool::Chunk;
+pub(crate) use self::pool::Pool;
+use self::run::{Cut, Run};
+use self::window::Window;
+use super::{Options, Payload};
+use crate::time::Instant;
+use crate::wire::tcp::{SackBlocks, SeqNumber, SeqRange};
+
+/// Changes of the ECN mark that wait for their acknowledgement at most.
+const MAX_TURNS: usize = 32;
+
+/// What became of a segment's bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Taken {
+    /// Bytes that can be read now and could not before.
+    pub(crate) readable: u32,
+    /// The FIN has been reached: there will be no more.
+    pub(crate) fin: bool,
+}
+
+/// How marks of congestion go back to the peer.
+#[derive(Debug, Default)]
+enum Echo {
+    /// ECN is not in use.
+    #[default]
+    Off,
+    //= RFC 3168 section 6.1.3: ECE on every acknowledgement from a marked packet until CWR.
+    Classic {
+        echo: bool,
+    },
+    //= RFC 8257 section 3.2: acknowledgements tell marked from unmarked bytes; when the mark changes, what came before
+    //= is acknowledged by itself.
+    Exact(Box<Exact>),
+}
+
+#[derive(Debug, Default)]
+struct Exact {
+    marked: bool,
+    /// Acknowledgements to send first: up to where, and with which mark.
+    turns: Vec<(SeqNumber, bool)>,
+}
+
+/// What an acknowledgement says.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Acknowledgement {
+    /// The next number expected.
+    pub(crate) ack: SeqNumber,
+    /// The window field, scaled.
+    pub(crate) window: u16,
+    /// The timestamp to echo, if timestamps are used.
+    pub(crate) echo: Option<u32>,
+    /// ECE.
+    pub(crate) ece: bool,
+}
+
+/// The receiving half.
+#[derive(Debug)]
+pub(crate) struct Receiver {
+    /// RCV.NXT.
+    next: SeqNumber,
+    /// The last number that was acknowledged.
+    last_ack: SeqNumber,
+    /// The peer's FIN, as soon as it is known.
+    fin: Option<SeqNumber>,
+    /// Whether it was reached.
+    finished: bool,
+    sack: bool,
+    /// The largest payload that the peer was told it may send.
+    mss: u16,
+    queue: Run,
+    assembly: Option<Box<Assembly>>,
+    duplicate: Option<SeqRange>,
+    window: Window,
+    paws: Option<Paws>,
+    policy: AckPolicy,
+    echo: Echo,
+    max_delay: Duration,
+    received: u64,
+}
+
+impl Receiver {
+    /// Nothing received yet.
+    pub(crate) fn new(now: Instant, options: &Options) -> Self {
+        Self {
+            next: SeqNumber(0),
+            last_ack: SeqNumber(0),
+            fin: None,
+            finished: false,
+            sack: false,
+            mss: 536,
+            queue: Run::default(),
+            assembly: None,
+            duplicate: None,
+            window: Window::new(now, options.receive_buffer),
+            paws: None,
+            policy: AckPolicy::new(now),
+            echo: Echo::Off,
+            max_delay: options.max_ack_delay,
+            received: 0,
+        }
+    }
+
+    /// The window shift to announce in a SYN.
+    pub(crate) fn wanted_shift(options: &Options) -> u8 {
+        Window::wanted_shift(options.receive_buffer)
+    }
+
+    /// The window field of a SYN (RFC 7323 section 2.2: not scaled).
+    pub(crate) fn syn_window(&self) -> u16 {
+        self.window.initial_field()
+    }
+
+    /// The peer's SYN arrived: `irs` is its number, `mss` what it may send in a segment, `timestamp` its value.
+    pub(crate) fn open(&mut self, now: Instant, irs: SeqNumber, mss: u16, timestamp: Option<u32>) {
+        self.next = irs + 1;
+        self.last_ack = irs;
+        self.mss = mss.max(1);
+        self.window.open(self.next);
+        self.paws = timestamp.map(|value| Paws::new(now, value));
+    }
+
+    /// What the handshake settled: this side's window shift (0 without scaling), SACK, and ECN, with exact echoes or
+    /// without.
+    pub(crate) fn establish(&mut self, shift: u8, sack: bool, ecn: bool, exact: bool) {
+        self.window.set_shift(shift);
+        self.sack = sack;
+        self.echo = match (ecn, exact) {
+            (false, _) => Echo::Off,
+            (true, false) => Echo::Classic { echo: false },
+            (true, true) => Echo::Exact(Box::default()),
+        };
+    }
+
+    /// Options changed.
+    pub(crate) fn set_options(&mut self, options: &Options) {
+        self.max_delay = options.max_ack_delay;
+        self.window.set_ceiling(options.receive_buffer);
+    }
+
+    /// RCV.NXT.
+    #[inline]
+    pub(crate) fn next(&self) -> SeqNumber {
+        self.next
+    }
+
+    /// RCV.WND, in bytes: what the peer was told last.
+    #[inline]
+    pub(crate) fn window(&self) -> u32 {
+        self.window.edge().distance(self.next)
+    }
+
+    /// Bytes that can be read.
+    pub(crate) fn readable(&self) -> usize {
+        self.queue.len() as usize
+    }
+
+    /// Whether the peer's FIN was reached.
+    #[inline]
+    pub(crate) fn finished(&self) -> bool {
+        self.finished
+    }
+
+    /// Bytes received in order.
+    pub(crate) fn received(&self) -> u64 {
+        self.received
+    }
+
+    /// The buffer at present, in bytes.
+    pub(crate) fn capacity(&self) -> u32 {
+        self.window.capacity()
+    }
+
+    /// TS.Recent.
+    pub(crate) fn ts_recent(&self) -> Option<u32> {
+        self.paws.map(|paws| paws.recent)
+    }
+
+    /// Whether timestamps are used, and this one is of long ago.
+    #[inline]
+    pub(crate) fn is_old(&self, now: Instant, value: u32) -> bool {
+        self.paws.is_some_and(|paws| paws.is_old(now, value))
+    }
+
+    /// An acceptable segment with this timestamp begins at `seq`.
+    #[inline]
+    pub(crate) fn on_timestamp(&mut self, now: Instant, value: u32, seq: SeqNumber) {
+        let last_ack = self.last_ack;
+        if let Some(paws) = &mut self.paws {
+            paws.update(now, value, seq, last_ack);
+        }
+    }
+
+    //= RFC 9293 section 3.10.7.4, table 6: the four cases of an acceptable segment.
+    /// Whether a segment of `len` numbers (SYN and FIN count) from `seq` has anything in the window.
+    #[inline]
+    pub(crate) fn is_acceptable(&self, seq: SeqNumber, len: u32) -> bool {
+        let (next, edge) = (self.next, self.window.edge());
+        let inside = |number: SeqNumber| !number.is_before(next) && number.is_before(edge);
+        match (len, next == edge) {
+            (0, true) => seq == next,
+            (0, false) => inside(seq),
+            (_, true) => false,
+            // The segment overlaps the window: also one that is larger than the window and begins before it.
+            (len, false) => seq.is_before(edge) && (seq + len).is_after(next),
+        }
+    }
+
+    //= RFC 5961 section 3.2: only the very next number of a reset is believed.
+    /// Whether `seq` is in the window, for a reset.
+    #[inline]
+    pub(crate) fn is_in_window(&self, seq: SeqNumber) -> bool {
+        seq == self.next || (!seq.is_before(self.next) && seq.is_before(self.window.edge()))
+    }
+
+    /// Bytes from `start` up to `end` came again: the peer lost acknowledgements or is too hasty, and hears of it at
+    /// once, with a D-SACK block (RFC 2883).
+    pub(crate) fn on_repeated(&mut self, start: SeqNumber, end: SeqNumber) {
+        if self.sack && start.is_before(end) && !end.is_after(self.next) {
+            self.duplicate = Some(SeqRange { start, end });
+        }
+        self.policy.now();
+    }
+
+    /// The mark of a segment with payload, and its CWR.
+    #[inline]
+    pub(crate) fn on_mark(&mut self, marked: bool, cwr: bool) {
+        match &mut self.echo {
+            Echo::Off => {}
+            Echo::Classic { echo } => *echo = marked || (*echo && !cwr),
+            Echo::Exact(exact) => {
+                if exact.marked != marked {
+                    // Only if there is something that has not been acknowledged.
+                    if self.next != self.last_ack {
+                        if exact.turns.len() < MAX_TURNS {
+                            exact.turns.push((self.next, exact.marked));
+                        }
+                        self.policy.now();
+                    }
+                    exact.marked = marked;
+                }
+            }
+        }
+    }
+
+    /// Takes the payload of an acceptable segment that begins at `seq`, and its FIN.
+    #[inline]
+    pub(crate) fn on_data(
+        &mut self,
+        now: Instant,
+        seq: SeqNumber,
+        payload: Payload<'_>,
+        fin: bool,
+        pool: &mut Pool,
+    ) -> Taken {
+        // A segment is shorter than 2^31 bytes: so are IP packets, whatever coalesces them.
+        let len = payload.len().min(i32::MAX as usize) as u32;
+        let end = seq + len;
+        if self.finished {
+            self.policy.now();
+            return Taken::default();
+        }
+        //= RFC 9293 section 3.10.7.4: what lies outside of the window is cut off.
+        let edge = self.window.edge();
+        let stop = end.min(edge).min(self.fin.unwrap_or(end));
+        // The FIN takes no room, and is taken if all before it is.
+        if fin && self.fin.is_none() && stop == end && !self.lies_behind(end) {
+            self.fin = Some(end);
+        }
+        let before = self.next;
+        if !seq.is_after(before) {
+            self.in_order(now, seq, stop, payload, pool);
+            if seq.is_before(before) && len > 0 {
+                self.on_repeated(seq, end.min(before));
+            }
+        } else {
+            self.out_of_order(seq, stop, payload, pool);
+        }
+        let readable = self.next.distance(before);
+        self.received = self.received.saturating_add(u64::from(readable));
+        let mut taken = Taken { readable, fin: false };
+        if self.fin == Some(self.next) {
+            self.next += 1;
+            self.finished = true;
+            self.policy.now();
+            self.forget_assembly(pool);
+            taken.fin = true;
+        }
+        taken
+    }
+
+    /// Whether something was received beyond `number`: a FIN there contradicts what the peer sent before.
+    fn lies_behind(&self, number: SeqNumber) -> bool {
+        number.is_before(self.next)
+            || self.assembly.as_ref().and_then(|a| a.end()).is_some_and(|end| end.is_after(number))
+    }
+
+    #[inline]
+    fn in_order(
+        &mut self,
+        now: Instant,
+        seq: SeqNumber,
+        stop: SeqNumber,
+        payload: Payload<'_>,
+        pool: &mut Pool,
+    ) {
+        let first = self.next;
+        if self.assembly.is_none() {
+            let new = stop.distance(first);
+            if new > 0 {
+                self.append(seq, stop, payload, pool);
+                let took = self.next.distance(first);
+                self.policy.on_data(now, took, self.mss, self.max_delay);
+            }
+            return;
+        }
+        while self.next.is_before(stop) {
+            let hole = self.assembly.as_ref().and_then(|a| a.start()).unwrap_or(stop).min(stop);
+            let at = self.next;
+            self.append(seq, hole, payload, pool);
+            self.join_assembly(pool);
+            if self.next == at {
+                break;
+            }
+        }
+        if self.next != first {
+            // A hole was filled, in part or in whole.
+            self.policy.on_data(now, self.next.distance(first), self.mss, self.max_delay);
+            self.policy.now();
+        }
+    }
+
+    /// Appends the bytes from the next one expected up to `stop` of the segment that begins at `seq`.
+    #[inline]
+    fn append(&mut self, seq: SeqNumber, stop: SeqNumber, payload: Payload<'_>, pool: &mut Pool) {
+        let from = self.next.distance(seq) as usize;
+        let len = stop.distance(self.next);
+        if len == 0 {
+            return;
+        }
+        let cut = Cut::new(payload, from, from + len as usize);
+        // What comes next is always taken while nothing waits, so that no connection stands still for the others.
+        let mut took = self.queue.append(&cut, pool, self.queue.len() == 0);
+        if took < len && self.assembly.is_some() {
+            // What may be sent again makes room for what comes first (RFC 2018 section 8 allows it).
+            self.forget_assembly(pool);
+            let rest = Cut::new(payload, from + took as usize, from + len as usize);
+            took += self.queue.append(&rest, pool, false);
+        }
+        self.next += took;
+    }
+
+    /// Moves what has become next in order out of the assembly.
+    fn join_assembly(&mut self, pool: &mut Pool) {
+        let Some(assembly) = &mut self.assembly else { return };
+        while let Some(run) = assembly.take(self.next) {
+            self.next += run.len();
+            self.queue.join(run, pool);
+        }
+        if assembly.is_empty() {
+            self.assembly = None;
+        }
+    }
+
+    fn out_of_order(&mut self, seq: SeqNumber, stop: SeqNumber, payload: Payload<'_>, pool: &mut Pool) {
+        self.policy.out_of_order();
+        if !seq.is_before(stop) {
+            return;
+        }
+        let assembly = self.assembly.get_or_insert_default();
+        if self.sack
+            && let Some(overlap) = assembly.overlap(SeqRange { start: seq, end: stop })
+        {
+            self.duplicate = Some(overlap);
+        }
+        assembly.insert(seq, stop, payload, 0, pool);
+        if assembly.is_empty() {
+            self.assembly = None;
+        }
+    }
+
+    fn forget_assembly(&mut self, pool: &mut Pool) {
+        if let Some(mut assembly) = self.assembly.take() {
+            assembly.clear(pool);
+        }
+    }
+
+    /// An acknowledgement should leave at the end of this burst.
+    pub(crate) fn acknowledge_now(&mut self) {
+        self.policy.now();
+    }
+
+    /// Whether an acknowledgement is due.
+    #[inline]
+    pub(crate) fn is_ack_due(&self) -> bool {
+        self.policy.is_due()
+    }
+
+    /// When a delayed acknowledgement becomes due.
+    #[inline]
+    pub(crate) fn ack_deadline(&self) -> Option<Instant> {
+        self.policy.deadline()
+    }
+
+    /// Makes a delayed acknowledgement due if its time has come.
+    pub(crate) fn on_timer(&mut self, now: Instant) {
+        self.policy.on_timer(now);
+    }
+
+    /// Whether an acknowledgement would carry SACK blocks.
+    #[inline]
+    pub(crate) fn has_blocks(&self) -> bool {
+        self.sack && (self.assembly.is_some() || self.duplicate.is_some())
+    }
+
+    //= RFC 2883 section 4: a duplicate comes first, once, and if it lies within a block that block comes second.
+    /// The SACK blocks of a pure acknowledgement, `most` at most.
+    pub(crate) fn blocks(&self, most: usize) -> SackBlocks {
+        let mut blocks = SackBlocks::NONE;
+        if !self.sack {
+            return blocks;
+        }
+        if let Some(duplicate) = self.duplicate {
+            blocks.push(duplicate);
+        }
+        if let Some(assembly) = &self.assembly {
+            if let Some(around) = self.duplicate.and_then(|duplicate| assembly.around(duplicate.start))
+                && !blocks.as_slice().contains(&around)
+            {
+                blocks.push(around);
+            }
+            assembly.blocks(&mut blocks);
+        }
+        blocks.truncate(most);
+        blocks
+    }
+
+    /// What an acknowledgement says now; moves the window.
+    #[inline]
+    pub(crate) fn acknowledgement(&mut self, pool: &Pool) -> Acknowledgement {
+        let ece = match &self.echo {
+            Echo::Off => false,
+            Echo::Classic { echo } => *echo,
+            Echo::Exact(exact) => exact.marked,
+        };
+        Acknowledgement { ack: self.next, window: self.window_field(pool), echo: self.ts_recent(), ece }
+    }
+
+    fn window_field(&mut self, pool: &Pool) -> u16 {
+        // The FIN's own number needs no window.
+        self.window.announce(self.next, self.queue.len(), self.mss, pool.is_tight() && self.queue.len() > 0)
+    }
+
+    /// An acknowledgement that has to go before the others, because the ECN mark changed behind it.
+    pub(crate) fn earlier(&mut self, pool: &Pool) -> Option<Acknowledgement> {
+        let Echo::Exact(exact) = &self.echo else { return None };
+        let &(ack, ece) = exact.turns.first()?;
+        let whole = self.acknowledgement(pool);
+        Some(Acknowledgement { ack, ece, ..whole })
+    }
+
+    /// The earlier acknowledgement left.
+    pub(crate) fn on_earlier_sent(&mut self) {
+        if let Echo::Exact(exact) = &mut self.echo
+            && !exact.turns.is_empty()
+        {
+            self.last_ack = exact.turns.remove(0).0;
+        }
+    }
+
+    /// Acknowledgements owed beyond one, each to its segment out of order; zero with SACK, which tells all at once.
+    pub(crate) fn take_duplicates(&mut self) -> u8 {
+        let owed = self.policy.take_duplicates();
+        if self.sack { 0 } else { owed }
+    }
+
+    /// An acknowledgement left: alone, with SACK blocks, or with data.
+    #[inline]
+    pub(crate) fn on_ack_sent(&mut self, with_data: bool) {
+        self.policy.on_sent(with_data);
+        self.last_ack = self.next;
+        if !with_data {
+            self.duplicate = None;
+        }
+    }
+
+    /// Copies received bytes out; returns how many.
+    pub(crate) fn read(
+        &mut self,
+        now: Instant,
+        buffer: &mut [u8],
+        round_trip: Option<Duration>,
+        pool: &mut Pool,
+    ) -> usize {
+        let count = self.queue.read(buffer, pool);
+        self.on_read(now, count, round_trip);
+        count
+    }
+
+    /// Hands received bytes out.
+    pub(crate) fn read_chunk(
+        &mut self,
+        now: Instant,
+        round_trip: Option<Duration>,
+        pool: &mut Pool,
+    ) -> Option<Chunk> {
+        let chunk = self.queue.read_chunk(pool)?;
+        self.on_read(now, chunk.len(), round_trip);
+        Some(chunk)
+    }
+
+    fn on_read(&mut self, now: Instant, count: usize, round_trip: Option<Duration>) {
+        if count == 0 || self.finished {
+            return;
+        }
+        self.window.on_read(now, count as u32, self.mss, round_trip);
+        if self.window.wants_update(self.next, self.queue.len(), self.mss) {
+            self.policy.now();
+        }
+    }
+
+    /// Forgets all data, at the end of the connection's life.
+    pub(crate) fn clear(&mut self, pool: &mut Pool) {
+        self.queue.clear(pool);
+        self.forget_assembly(pool);
+    }
+
+    /// Forgets what is out of order: it can no longer be completed.
+    pub(crate) fn abandon(&mut self, pool: &mut Pool) {
+        self.forget_assembly(pool);
+    }
+}
