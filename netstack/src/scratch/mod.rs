@@ -6,6 +6,8 @@
 
 mod sys;
 
+pub(crate) use sys::Memory as Bytes;
+
 use crate::region::{Extent, RegionId};
 
 /// The region identity of scratch memory. No device has it registered, so devices that map memory copy it.

@@ -7,7 +7,7 @@ use crate::region::{Extent, Region, RegionId};
 
 /// Heap memory reached only through its address, so that extents and writes to other slots may coexist.
 #[derive(Debug)]
-pub(super) struct Memory {
+pub(crate) struct Memory {
     base: NonNull<[u8]>,
 }
 
@@ -16,12 +16,12 @@ unsafe impl Send for Memory {}
 
 impl Memory {
     /// `len` zero bytes.
-    pub(super) fn new(len: usize) -> Self {
+    pub(crate) fn new(len: usize) -> Self {
         Self { base: NonNull::from(Box::leak(vec![0; len].into_boxed_slice())) }
     }
 
     /// Copies `bytes` to `at`. The slot written to has no live extent (see `Scratch`). Out of range does nothing.
-    pub(super) fn write(&mut self, at: usize, bytes: &[u8]) {
+    pub(crate) fn write(&mut self, at: usize, bytes: &[u8]) {
         if at.checked_add(bytes.len()).is_none_or(|end| end > self.base.len()) {
             return;
         }
@@ -37,7 +37,7 @@ impl Memory {
     }
 
     /// Inverts the bits of `mask` at `at`, before the extent over it is handed to a device.
-    pub(super) fn flip(&mut self, at: usize, mask: u8) {
+    pub(crate) fn flip(&mut self, at: usize, mask: u8) {
         if at < self.base.len() {
             // SAFETY: `at` lies inside the allocation, and no reference over the slot is live.
             unsafe { *self.base.cast::<u8>().as_ptr().add(at) ^= mask };
@@ -45,7 +45,7 @@ impl Memory {
     }
 
     /// The bytes from `at` on as an extent.
-    pub(super) fn extent(&self, id: RegionId, at: usize, len: usize) -> Option<Extent> {
+    pub(crate) fn extent(&self, id: RegionId, at: usize, len: usize) -> Option<Extent> {
         // SAFETY: the bytes live until `self` is dropped, and a slot is not written while an extent over it is
         // posted: the owner keeps both promises (stated at `Scratch`).
         let region = unsafe { Region::from_raw_parts(id, self.base.cast(), self.base.len()) };

@@ -1,0 +1,188 @@
+//! Where written bytes wait until they are acknowledged: blocks that all connections of an endpoint share.
+//!
+//! A connection that has nothing to send holds nothing. Written bytes go behind each other into the current block,
+//! whichever connection they are of, so that many small writes of many connections share one block, and the long
+//! writes of one connection are contiguous. A block is used again when all of it has been acknowledged and no frame
+//! refers to it any more ([`Memory::frames_gone`]).
+
+use crate::region::Extent;
+use crate::scratch::{Bytes, SCRATCH_REGION};
+
+#[cfg(test)]
+mod tests;
+
+/// Bytes of a block: a super-segment of the greatest length fits.
+const BLOCK: usize = 64 << 10;
+
+/// What a small write reserves, so that the next ones of the same connection follow on the same extent.
+const RESERVE: usize = 256;
+
+/// Free blocks that are kept for the next burst.
+const SPARE: usize = 64;
+
+/// A run of bytes of one connection in one block. Give it back with [`Memory::release`].
+#[derive(Debug)]
+pub(crate) struct Run {
+    block: u32,
+    start: u32,
+    len: u32,
+    capacity: u32,
+}
+
+#[derive(Debug)]
+struct Block {
+    /// `None`: given back to the system.
+    bytes: Option<Bytes>,
+    /// Bytes handed out from the front.
+    used: usize,
+    /// Runs over it.
+    runs: u32,
+}
+
+/// The blocks.
+#[derive(Debug)]
+pub(crate) struct Memory {
+    blocks: Vec<Block>,
+    /// The block that is being filled.
+    current: Option<u32>,
+    /// Blocks without bytes.
+    vacant: Vec<u32>,
+    /// Blocks to fill next.
+    free: Vec<u32>,
+    /// Blocks all of whose runs were released, which a frame may still refer to.
+    resting: Vec<u32>,
+    /// How many blocks may exist.
+    limit: usize,
+    /// How many do.
+    held: usize,
+}
+
+impl Memory {
+    /// At most `limit` bytes, in whole blocks (at least one).
+    pub(crate) fn new(limit: usize) -> Self {
+        Self {
+            blocks: Vec::new(),
+            current: None,
+            vacant: Vec::new(),
+            free: Vec::new(),
+            resting: Vec::new(),
+            limit: (limit / BLOCK).max(1),
+            held: 0,
+        }
+    }
+
+    /// Bytes of the blocks that exist.
+    pub(crate) fn held(&self) -> usize {
+        self.held * BLOCK
+    }
+
+    /// Copies the beginning of `bytes`: behind the bytes of `last` if there is room, else into a new run. Returns the
+    /// new run, if there is one, and how many bytes were taken; zero if the limit is reached.
+    pub(crate) fn append(&mut self, last: Option<&mut Run>, bytes: &[u8]) -> (Option<Run>, usize) {
+        if let Some(run) = last {
+            let behind = (run.start + run.capacity) as usize;
+            let mut room = (run.capacity - run.len) as usize;
+            // Whoever wrote last in the current block may go on there.
+            if self.current == Some(run.block)
+                && let Some(block) = self.blocks.get_mut(run.block as usize)
+                && block.used == behind
+            {
+                let more = bytes.len().saturating_sub(room).min(BLOCK - behind.min(BLOCK));
+                block.used += more;
+                run.capacity += more as u32;
+                room += more;
+            }
+            let taken = self.fill(run, bytes, room);
+            if taken > 0 {
+                return (None, taken);
+            }
+        }
+        let Some(index) = self.block() else { return (None, 0) };
+        let Some(block) = self.blocks.get_mut(index as usize) else { return (None, 0) };
+        let capacity = bytes.len().max(RESERVE).min(BLOCK - block.used.min(BLOCK));
+        let mut run = Run { block: index, start: block.used as u32, len: 0, capacity: capacity as u32 };
+        block.used += capacity;
+        block.runs += 1;
+        let taken = self.fill(&mut run, bytes, capacity);
+        (Some(run), taken)
+    }
+
+    fn fill(&mut self, run: &mut Run, bytes: &[u8], room: usize) -> usize {
+        let part = bytes.get(..room).unwrap_or(bytes);
+        let memory = self.blocks.get_mut(run.block as usize).and_then(|block| block.bytes.as_mut());
+        let Some(memory) = memory else { return 0 };
+        // Nobody refers to these bytes yet: extents end where the run's bytes end.
+        memory.write((run.start + run.len) as usize, part);
+        run.len += part.len() as u32;
+        part.len()
+    }
+
+    /// The current block, with room.
+    fn block(&mut self) -> Option<u32> {
+        if let Some(index) = self.current {
+            match self.blocks.get(index as usize) {
+                Some(block) if block.used < BLOCK => return Some(index),
+                Some(block) if block.runs == 0 => self.resting.push(index),
+                _ => {}
+            }
+            self.current = None;
+        }
+        let index = match self.free.pop() {
+            Some(index) => index,
+            None if self.held >= self.limit => return None,
+            None => {
+                let block = Block { bytes: Some(Bytes::new(BLOCK)), used: 0, runs: 0 };
+                self.held += 1;
+                match self.vacant.pop() {
+                    Some(index) => {
+                        *self.blocks.get_mut(index as usize)? = block;
+                        index
+                    }
+                    None => {
+                        self.blocks.push(block);
+                        u32::try_from(self.blocks.len() - 1).ok()?
+                    }
+                }
+            }
+        };
+        self.current = Some(index);
+        Some(index)
+    }
+
+    /// All bytes of a run, as they are now.
+    pub(crate) fn extent(&self, run: &Run) -> Extent {
+        let memory = self.blocks.get(run.block as usize).and_then(|block| block.bytes.as_ref());
+        memory
+            .and_then(|memory| memory.extent(SCRATCH_REGION, run.start as usize, run.len as usize))
+            .unwrap_or(Extent::EMPTY)
+    }
+
+    /// The bytes of a run are acknowledged, or will never be sent.
+    pub(crate) fn release(&mut self, run: Run) {
+        let Some(block) = self.blocks.get_mut(run.block as usize) else { return };
+        block.runs -= 1;
+        if block.runs == 0 && self.current != Some(run.block) {
+            self.resting.push(run.block);
+        }
+    }
+
+    /// No frame that was emitted so far is in a batch or a device: released blocks may be filled again.
+    pub(crate) fn frames_gone(&mut self) {
+        if let Some(block) = self.current.and_then(|index| self.blocks.get_mut(index as usize))
+            && block.runs == 0
+        {
+            block.used = 0;
+        }
+        for index in self.resting.drain(..) {
+            let Some(block) = self.blocks.get_mut(index as usize) else { continue };
+            block.used = 0;
+            if self.free.len() < SPARE {
+                self.free.push(index);
+            } else {
+                block.bytes = None;
+                self.vacant.push(index);
+                self.held -= 1;
+            }
+        }
+    }
+}

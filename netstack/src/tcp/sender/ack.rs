@@ -1,0 +1,363 @@
+//! Acknowledgements.
+
+use super::rack::Rack;
+use super::rate::Rate;
+use super::scoreboard::Record;
+use super::{AckIn, AckOut, Phase, Sender, Token};
+use crate::cc::{AckSample, Congestion};
+use crate::tcp::memory::Memory;
+use crate::time::Instant;
+use crate::wire::tcp::{SeqNumber, SeqRange};
+
+/// What an acknowledgement tells.
+#[derive(Debug)]
+pub(super) struct News {
+    /// SND.UNA before it.
+    pub(super) una: SeqNumber,
+    /// Sequence numbers acknowledged cumulatively.
+    pub(super) acked: u32,
+    /// Sequence numbers acknowledged in whatever way for the first time.
+    pub(super) delivered: u32,
+    /// Something that was sent once and before the last time-out was delivered.
+    pub(super) original: bool,
+    pub(super) echo: Option<u32>,
+    /// When the oldest and the newest of what was delivered and sent once was sent.
+    oldest: Option<Instant>,
+    newest: Option<Instant>,
+    /// What was sent last of what was delivered.
+    latest: Option<Record>,
+    /// A probe of this size got through.
+    path_mtu: Option<u16>,
+}
+
+impl News {
+    fn note(&mut self, record: &Record, point: Option<SeqNumber>) {
+        self.delivered += record.len();
+        if record.sends == 1 {
+            let sent = record.sent_at;
+            self.oldest = Some(self.oldest.map_or(sent, |oldest| oldest.min(sent)));
+            self.newest = Some(self.newest.map_or(sent, |newest| newest.max(sent)));
+            self.original |= point.is_some_and(|point| !record.end.is_after(point));
+            if record.path_mtu {
+                self.path_mtu = u16::try_from(record.len()).ok();
+            }
+        }
+        if self.latest.is_none_or(|latest| latest.sent_before(record.sent_at, record.end)) {
+            self.latest = Some(*record);
+        }
+    }
+}
+
+/// Works a delivered record in.
+struct Delivery<'a> {
+    now: Instant,
+    news: &'a mut News,
+    rack: &'a mut Rack,
+    rate: &'a mut Rate,
+    fack: SeqNumber,
+    min: Option<core::time::Duration>,
+    point: Option<SeqNumber>,
+}
+
+impl Delivery<'_> {
+    fn on(&mut self, record: &Record) {
+        self.news.note(record, self.point);
+        self.rack.on_delivered(self.now, record, self.fack, self.min);
+        self.rate.on_delivered(self.now, record.len());
+    }
+}
+
+impl Sender {
+    /// Works an acknowledgement in. `released` gets the tokens of extents all of whose bytes are acknowledged.
+    pub(crate) fn on_ack(
+        &mut self,
+        now: Instant,
+        ack: &AckIn,
+        memory: &mut Memory,
+        released: &mut Vec<Token>,
+    ) -> AckOut {
+        if self.controller.is_none() || ack.ack.is_before(self.una) || ack.ack.is_after(self.max_sent()) {
+            return AckOut::default();
+        }
+        self.last_heard = now;
+        let probing = self.timers.persisting();
+        let same_window = !self.update_window(ack);
+        let prior_in_flight = self.in_flight();
+        if ack.ack.is_after(self.nxt) {
+            // The byte, or the FIN, of a window probe was taken.
+            self.fin_sent |= self.unsent() == 0;
+            self.nxt = ack.ack;
+            self.probed = false;
+        }
+        let mut news = News {
+            una: self.una,
+            acked: ack.ack.distance(self.una),
+            delivered: 0,
+            original: false,
+            echo: ack.echo,
+            oldest: None,
+            newest: None,
+            latest: None,
+            path_mtu: None,
+        };
+        let duplicate = self.deliver(now, ack, &mut news, memory, released);
+        let fin_acked = news.acked > 0 && self.fin_sent && self.una == self.nxt;
+
+        self.measure(now, ack, &news);
+        if let Some(size) = news.path_mtu {
+            self.path_mtu_proved(now, size);
+        }
+        let mut doubled = 0;
+        if let Some(block) = duplicate {
+            doubled = block.end.distance(block.start).div_ceil(u32::from(self.mss));
+            self.rack.on_duplicate(self.una, self.nxt);
+        }
+        self.rack.on_progress(self.una);
+        let pure = news.acked == 0 && !ack.has_data && same_window && ack.sack.is_empty();
+        self.settle_tail_probe(now, &news, duplicate, pure);
+        if !self.sack && pure && !self.board.is_empty() {
+            self.on_duplicate_ack(&mut news);
+        }
+
+        self.repair(now, &news);
+        if doubled > 0 {
+            self.on_duplicate_report(now, doubled);
+        }
+        self.expire_undo();
+        let lost = self.find_losses(now, prior_in_flight, &news);
+        self.on_ecn_echo(now, ack);
+        self.tell_controller(now, ack, &mut news, prior_in_flight, lost);
+
+        self.timers_on_ack(now, news.acked > 0, news.delivered > 0);
+        if news.acked > 0 {
+            self.waiting_since = now;
+        }
+        let answered = probing || self.timers.persisting();
+        if answered {
+            self.timers.probe_answered(now);
+            if self.window_opened() {
+                self.timers.stop_persisting();
+            }
+        }
+        AckOut {
+            acked: news.acked,
+            fin_acked,
+            became_writable: self.unblock(),
+            progress: news.acked > 0 || answered,
+        }
+    }
+
+    /// Takes the window over, if the segment is not older than the one that said so last. Returns whether it changed.
+    fn update_window(&mut self, ack: &AckIn) -> bool {
+        //= RFC 9293 section 3.10.7.4: SND.WL1 and SND.WL2 keep old segments from setting the window
+        if self.wl1.is_after(ack.seq) || (self.wl1 == ack.seq && self.wl2.is_after(ack.ack)) {
+            return false;
+        }
+        self.wl1 = ack.seq;
+        self.wl2 = ack.ack;
+        let changed = self.window != ack.window;
+        self.window = ack.window;
+        self.max_window = self.max_window.max(ack.window);
+        changed
+    }
+
+    /// Scoreboard and queue. Returns the block that reports a duplicate, if there is one.
+    fn deliver(
+        &mut self,
+        now: Instant,
+        ack: &AckIn,
+        news: &mut News,
+        memory: &mut Memory,
+        released: &mut Vec<Token>,
+    ) -> Option<SeqRange> {
+        let point = match self.phase {
+            Phase::Loss { point, .. } => Some(point),
+            _ => None,
+        };
+        let (fack, min) = (self.rack.fack(), self.rtt.min());
+        let position = self.position(ack.ack);
+        let mut delivery =
+            Delivery { now, news, rack: &mut self.rack, rate: &mut self.rate, fack, min, point };
+        if ack.ack != self.una {
+            self.board.acknowledge(ack.ack, |record| delivery.on(record));
+            self.queue.acknowledge(position, memory, released);
+            self.una = ack.ack;
+            // So that none of these is ever 2^31 behind.
+            self.small_end = self.small_end.max(self.una);
+            self.limited_end = self.limited_end.max(self.una - 1);
+            self.ecn_point = self.ecn_point.max(self.una - 1);
+        }
+        if !self.sack {
+            return None;
+        }
+        let duplicate = duplicate(ack, self.una - self.max_window.max(1 << 16));
+        for block in ack.sack.as_slice() {
+            //= RFC 2018 section 5: blocks beyond what is out mean nothing; those below SND.UNA are duplicates.
+            let valid = block.start.is_before(block.end)
+                && !block.start.is_before(self.una)
+                && !block.end.is_after(self.nxt);
+            if valid && Some(*block) != duplicate {
+                self.board.sack(*block, |record| delivery.on(record));
+            }
+        }
+        duplicate
+    }
+
+    /// Round-trip time.
+    fn measure(&mut self, now: Instant, ack: &AckIn, news: &News) {
+        if let Some(newest) = news.newest {
+            self.rtt.observe(now.saturating_since(newest));
+        }
+        //= RFC 6298 section 3: not from what was sent again (Karn's algorithm), unless a timestamp tells which it was.
+        if let Some(oldest) = news.oldest {
+            self.rtt.sample(now.saturating_since(oldest), self.una, self.nxt);
+        } else if let Some(rtt) = ack.rtt.filter(|_| news.acked > 0) {
+            self.rtt.coarse_sample(rtt, self.una, self.nxt);
+        }
+    }
+
+    /// What became of the tail-loss probe.
+    fn settle_tail_probe(&mut self, now: Instant, news: &News, duplicate: Option<SeqRange>, pure: bool) {
+        let Some(probe) = self.timers.tail_probe else { return };
+        if self.una.is_before(probe.end) {
+            return;
+        }
+        //= RFC 8985 section 7.4.2: new data acknowledged, or a duplicate of the probe reported: no loss; acknowledged
+        //= beyond the probe without a duplicate: the probe repaired one.
+        let repaired = probe.resend
+            && duplicate.is_none_or(|block| block.end != probe.end)
+            && self.una.is_after(probe.end);
+        let settled =
+            !probe.resend || duplicate.is_some_and(|block| block.end == probe.end) || repaired || pure;
+        if settled || self.board.is_empty() && news.acked == 0 {
+            self.timers.tail_probe = None;
+        }
+        if repaired && matches!(self.phase, Phase::Open) {
+            let in_flight = u64::from(self.in_flight());
+            if let Some(controller) = &mut self.controller {
+                controller.on_congestion(now, Congestion::Loss, in_flight);
+                controller.on_recovery_end(now);
+            }
+            self.window_reduced();
+        }
+    }
+
+    /// A duplicate acknowledgement on a connection without SACK: a segment has left the network.
+    fn on_duplicate_ack(&mut self, news: &mut News) {
+        let limit = self.board.in_flight().saturating_sub(u32::from(self.mss));
+        let before = self.duplicates;
+        self.duplicates = (self.duplicates + u32::from(self.mss)).min(limit.max(before));
+        news.delivered += self.duplicates - before;
+    }
+
+    /// Losses that the acknowledgement shows. Returns how many bytes.
+    fn find_losses(&mut self, now: Instant, prior_in_flight: u32, news: &News) -> u32 {
+        let mss = u32::from(self.mss);
+        let mut lost = 0;
+        if self.sack {
+            if news.delivered > 0 {
+                lost = self.detect_losses(now, prior_in_flight, news.delivered);
+            }
+        } else if matches!(self.phase, Phase::Open) {
+            if news.acked > 0 {
+                self.duplicates = 0;
+            }
+            //= RFC 5681 section 3.2: three duplicate acknowledgements; RFC 6582 section 3.2, step 2: not for what a
+            //= recovery that is over has sent again.
+            let enough = self.duplicates >= 3 * mss.min(u32::MAX / 3);
+            let covered =
+                self.undo.and_then(|undo| undo.until()).is_none_or(|until| !self.una.is_before(until));
+            if enough && covered && news.delivered > 0 {
+                lost = self.board.lose_front(mss);
+                self.rate.on_lost(lost);
+            }
+        }
+        if matches!(self.phase, Phase::Open) && self.board.lost() > 0 && self.pending_losses() {
+            self.begin_recovery(now, prior_in_flight, news.delivered);
+        }
+        lost
+    }
+
+    //= RFC 3168 section 6.1.2: ECN echo is a sign of congestion, at most once per window of data.
+    fn on_ecn_echo(&mut self, now: Instant, ack: &AckIn) {
+        if !self.ecn || !ack.ece || !matches!(self.phase, Phase::Open) || self.una.is_before(self.ecn_point) {
+            return;
+        }
+        let in_flight = u64::from(self.in_flight());
+        if let Some(controller) = &mut self.controller {
+            controller.on_congestion(now, Congestion::Ecn, in_flight);
+        }
+        self.window_reduced();
+    }
+
+    fn tell_controller(
+        &mut self,
+        now: Instant,
+        ack: &AckIn,
+        news: &mut News,
+        prior_in_flight: u32,
+        lost: u32,
+    ) {
+        if news.delivered == 0 && news.acked == 0 && lost == 0 {
+            return;
+        }
+        let in_flight = u64::from(self.in_flight());
+        let (threshold, mss) = (self.threshold(), u64::from(self.mss));
+        if let Phase::Recovery { prr, .. } = &mut self.phase {
+            //= RFC 9937 section 6.2: safe means progress without further losses
+            let safe = news.acked > 0 && lost == 0;
+            prr.on_ack(u64::from(news.delivered), in_flight, threshold, mss, safe);
+        }
+        let rate = news.latest.and_then(|latest| self.rate.sample(&latest, self.rtt.min()));
+        let sample = AckSample {
+            now,
+            acked: u64::from(news.acked),
+            delivered: u64::from(news.delivered),
+            prior_in_flight: u64::from(prior_in_flight),
+            in_flight,
+            rtt: news.newest.map(|newest| now.saturating_since(newest)),
+            srtt: self.rtt.srtt(),
+            min_rtt: self.rtt.min(),
+            rate,
+            marked: if self.ecn && ack.ece { u64::from(news.delivered) } else { 0 },
+            lost: u64::from(lost),
+            in_recovery: matches!(self.phase, Phase::Recovery { .. }),
+            window_limited: self.limited_end.is_after(news.una),
+        };
+        if let Some(controller) = &mut self.controller {
+            controller.on_ack(&sample);
+        }
+    }
+
+    /// Whether what was held back by the peer's window can go, or nothing is held back.
+    fn window_opened(&self) -> bool {
+        let unsent = self.unsent();
+        let waiting = unsent > 0 || (self.fin_queued && !self.fin_sent);
+        let usable = u64::from(self.usable());
+        !waiting
+            || (usable > 0
+                && (usable >= unsent.min(u64::from(self.mss)) || usable >= u64::from(self.max_window / 2)))
+    }
+
+    /// Whether a writer that was turned away finds enough room now to be worth its while.
+    fn unblock(&mut self) -> bool {
+        let roomy = self.room() >= self.options.send_buffer.div_ceil(4) || self.queue.len() == 0;
+        let unblocked = self.blocked && roomy;
+        self.blocked &= !unblocked;
+        unblocked
+    }
+}
+
+/// The first block, if it reports a segment that arrived twice; `oldest` is the lowest number that can be meant.
+fn duplicate(ack: &AckIn, oldest: SeqNumber) -> Option<SeqRange> {
+    let (first, rest) = ack.sack.as_slice().split_first()?;
+    if !first.start.is_before(first.end) || first.start.is_before(oldest) {
+        return None;
+    }
+    //= RFC 2883 section 4: a first block below the acknowledgement, or within the second block.
+    let below = !first.end.is_after(ack.ack);
+    let within = rest
+        .first()
+        .is_some_and(|second| !first.start.is_before(second.start) && !first.end.is_after(second.end));
+    (below || within).then_some(*first)
+}

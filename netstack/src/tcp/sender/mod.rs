@@ -1,0 +1,489 @@
+//! The sending half of a connection: what was written, what is out, when it is lost, how much may leave.
+//!
+//! The connection asks [`Sender::next`] for what to send, sends it, and says so with [`Sender::on_sent`]; it hands in
+//! acknowledgements and the time, and learns what became of them. Sequence numbers of the SYN are the connection's
+//! business: a sender begins one after it.
+//!
+//! | file | what |
+//! |---|---|
+//! | `queue` | the bytes, as extents |
+//! | `scoreboard` | what is out, a record per transmitted range |
+//! | `ack` | acknowledgements |
+//! | `recovery` | fast recovery, time-outs, and taking them back when they were spurious |
+//! | `rack`, `prr`, `rtt`, `rate` | what the RFCs compute, without side effects |
+//! | `transmit` | what leaves next |
+//! | `timers` | retransmission, tail-loss probe, reordering, window probe, pacing |
+//! | `path_mtu` | probing for the path MTU with data (RFC 4821) |
+
+use core::time::Duration;
+use std::sync::Arc;
+
+use super::memory::Memory;
+use super::{Info, Options, Path, Token};
+use crate::cc::{Controller, Parameters};
+use crate::region::Extent;
+use crate::time::Instant;
+use crate::wire::tcp::{SackBlocks, SeqNumber};
+
+mod ack;
+mod path_mtu;
+mod prr;
+mod queue;
+mod rack;
+mod rate;
+mod recovery;
+mod rtt;
+mod scoreboard;
+mod timers;
+mod transmit;
+
+#[cfg(test)]
+mod tests;
+
+use path_mtu::PathMtu;
+use queue::Queue;
+use rack::Rack;
+use rate::Rate;
+use recovery::{Phase, Undo};
+use rtt::Rtt;
+use scoreboard::Scoreboard;
+use timers::Timers;
+
+/// What the handshake agreed on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Terms {
+    /// Payload bytes per segment, at most: the peer's MSS and the path's, less the options of every segment.
+    pub(crate) mss: u16,
+    /// Bytes of IP header, TCP header and the options of every segment.
+    pub(crate) overhead: u16,
+    pub(crate) timestamps: bool,
+    pub(crate) sack: bool,
+    pub(crate) ecn: bool,
+}
+
+/// An acknowledgement. The segment was acceptable.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct AckIn {
+    pub(crate) ack: SeqNumber,
+    /// The segment's sequence number.
+    pub(crate) seq: SeqNumber,
+    /// The window in bytes, scaled.
+    pub(crate) window: u32,
+    pub(crate) sack: SackBlocks,
+    /// The round-trip time by the timestamp echo.
+    pub(crate) rtt: Option<Duration>,
+    /// The timestamp echo.
+    pub(crate) echo: Option<u32>,
+    /// ECN echo.
+    pub(crate) ece: bool,
+    /// The segment has payload, SYN or FIN, so it is no duplicate acknowledgement.
+    pub(crate) has_data: bool,
+}
+
+/// What an acknowledgement did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct AckOut {
+    /// Sequence numbers newly acknowledged, the FIN's included.
+    pub(crate) acked: u32,
+    /// The FIN was among them.
+    pub(crate) fin_acked: bool,
+    /// There is room again after a write that was refused in part.
+    pub(crate) became_writable: bool,
+    /// Something new was acknowledged, or a window probe was answered.
+    pub(crate) progress: bool,
+}
+
+/// What has to be done when time has passed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub(crate) enum TimerOut {
+    /// Nothing.
+    None,
+    /// [`Sender::next`] may have something.
+    Transmit,
+    /// The retransmissions are used up.
+    GiveUp,
+}
+
+/// Why something is sent that would not be sent otherwise.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Probe {
+    /// It is an ordinary segment.
+    None,
+    /// To see whether a closed window has opened.
+    Window,
+    /// The tail might be lost.
+    Tail,
+    /// Larger than what is known to get through.
+    PathMtu,
+}
+
+/// What to send.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Outgoing {
+    pub(crate) seq: SeqNumber,
+    /// Payload bytes; more than `segment_size` makes a super-segment.
+    pub(crate) len: u32,
+    pub(crate) segment_size: u16,
+    pub(crate) fin: bool,
+    pub(crate) psh: bool,
+    pub(crate) cwr: bool,
+    /// Mark the packet ECN-capable.
+    pub(crate) ect: bool,
+    pub(crate) resend: bool,
+    pub(crate) probe: Probe,
+}
+
+impl Outgoing {
+    /// Sequence numbers that it takes.
+    fn span(&self) -> u32 {
+        self.len + u32::from(self.fin)
+    }
+
+    /// Segments that it makes.
+    fn segments(&self) -> u32 {
+        self.len.div_ceil(u32::from(self.segment_size).max(1)).max(1)
+    }
+}
+
+/// Counts for [`Info`].
+#[derive(Debug, Default)]
+struct Counts {
+    retransmitted: u32,
+    timeouts: u32,
+    spurious: u32,
+    probes: u32,
+}
+
+/// The sending half.
+#[derive(Debug)]
+pub(crate) struct Sender {
+    options: Arc<Options>,
+    /// `None` until the handshake is over.
+    controller: Option<Box<dyn Controller>>,
+    queue: Queue,
+    board: Scoreboard,
+    una: SeqNumber,
+    nxt: SeqNumber,
+    /// The peer's window, and the greatest it ever was.
+    window: u32,
+    max_window: u32,
+    /// The segment that said so: its sequence number and acknowledgement (SND.WL1 and SND.WL2).
+    wl1: SeqNumber,
+    wl2: SeqNumber,
+    /// Payload per segment at present.
+    mss: u16,
+    /// And at most, by the handshake.
+    mss_limit: u16,
+    overhead: u16,
+    timestamps: bool,
+    sack: bool,
+    ecn: bool,
+    /// The FIN is to follow the queue; it was sent.
+    fin_queued: bool,
+    fin_sent: bool,
+    /// One number beyond SND.NXT was sent as a window probe.
+    probed: bool,
+    /// A write was refused in part.
+    blocked: bool,
+    /// The next new segment says CWR.
+    cwr: bool,
+    /// ECN echo does not count before this is acknowledged.
+    ecn_point: SeqNumber,
+    /// End of the last segment that was less than full (for Nagle's algorithm).
+    small_end: SeqNumber,
+    /// The window was in full use when this was the next to send.
+    limited_end: SeqNumber,
+    /// Segments that have left the network by duplicate acknowledgements, in bytes: without SACK only.
+    duplicates: u32,
+    last_sent: Instant,
+    last_heard: Instant,
+    /// Since when the oldest number is out unacknowledged.
+    waiting_since: Instant,
+    pace_at: Instant,
+    rtt: Rtt,
+    rack: Rack,
+    rate: Rate,
+    timers: Timers,
+    phase: Phase,
+    undo: Option<Undo>,
+    path_mtu: Option<Box<PathMtu>>,
+    counts: Counts,
+}
+
+impl Sender {
+    /// A sender whose first byte is numbered one after `iss`. What is written waits for [`Sender::establish`].
+    pub(crate) fn new(iss: SeqNumber, options: Arc<Options>) -> Self {
+        let first = iss + 1;
+        Self {
+            options,
+            controller: None,
+            queue: Queue::default(),
+            board: Scoreboard::default(),
+            una: first,
+            nxt: first,
+            window: 0,
+            max_window: 0,
+            wl1: SeqNumber(0),
+            wl2: first,
+            mss: 536,
+            mss_limit: 536,
+            overhead: 40,
+            timestamps: false,
+            sack: false,
+            ecn: false,
+            fin_queued: false,
+            fin_sent: false,
+            probed: false,
+            blocked: false,
+            cwr: false,
+            ecn_point: first,
+            small_end: first,
+            limited_end: iss,
+            duplicates: 0,
+            last_sent: Instant::ZERO,
+            last_heard: Instant::ZERO,
+            waiting_since: Instant::ZERO,
+            pace_at: Instant::ZERO,
+            rtt: Rtt::new(),
+            rack: Rack::new(iss),
+            rate: Rate::default(),
+            timers: Timers::default(),
+            phase: Phase::Open,
+            undo: None,
+            path_mtu: None,
+            counts: Counts::default(),
+        }
+    }
+
+    /// Other options from now on. The congestion control stays what it is.
+    pub(crate) fn set_options(&mut self, options: Arc<Options>) {
+        self.options = options;
+    }
+
+    /// The handshake is over. `window` is the peer's, `seq` the number of the segment that said so, `rtt` what the
+    /// handshake took if that is unambiguous, `syn_resent` whether the SYN or SYN-ACK had to be sent again.
+    pub(crate) fn establish(
+        &mut self,
+        now: Instant,
+        terms: &Terms,
+        window: u32,
+        seq: SeqNumber,
+        rtt: Option<Duration>,
+        syn_resent: bool,
+    ) {
+        //= RFC 5681 section 3.1: after a lost SYN the initial window is one segment.
+        let initial_window = if syn_resent { 1 } else { self.options.initial_window };
+        let controller =
+            self.options.congestion.build(&Parameters { mss: u32::from(terms.mss.max(1)), initial_window });
+        self.begin(now, terms, window, seq, controller);
+        if syn_resent {
+            self.rtt.be_cautious();
+        }
+        if let Some(rtt) = rtt {
+            self.rtt.sample(rtt, self.una, self.nxt);
+        }
+    }
+
+    fn begin(
+        &mut self,
+        now: Instant,
+        terms: &Terms,
+        window: u32,
+        seq: SeqNumber,
+        controller: Box<dyn Controller>,
+    ) {
+        self.controller = Some(controller);
+        self.mss = terms.mss.max(1);
+        self.mss_limit = self.mss;
+        self.overhead = terms.overhead;
+        self.timestamps = terms.timestamps;
+        self.sack = terms.sack;
+        self.ecn = terms.ecn;
+        self.window = window;
+        self.max_window = window;
+        self.wl1 = seq;
+        self.last_sent = now;
+        self.last_heard = now;
+        self.pace_at = now;
+    }
+
+    /// Copies the beginning of `bytes` into the queue and returns how many were taken. If that is not all,
+    /// [`AckOut::became_writable`] will follow.
+    pub(crate) fn write(&mut self, memory: &mut Memory, bytes: &[u8]) -> usize {
+        if self.fin_queued {
+            return 0;
+        }
+        let taken = self.queue.write(memory, bytes, self.room());
+        self.blocked |= taken < bytes.len();
+        taken
+    }
+
+    /// Queues an extent; false if there is no room: [`AckOut::became_writable`] will follow. One larger than the send
+    /// buffer is taken when the queue is empty. An extent of no bytes must not be given.
+    pub(crate) fn write_extent(&mut self, extent: Extent, token: Token) -> bool {
+        if self.fin_queued || (extent.len() > self.room() && self.queue.len() > 0) {
+            self.blocked = true;
+            return false;
+        }
+        self.queue.push(extent, token);
+        true
+    }
+
+    /// The FIN follows what was written.
+    pub(crate) fn finish(&mut self) {
+        self.fin_queued = true;
+    }
+
+    /// Forgets everything that was written: to be called at the end of every connection.
+    pub(crate) fn abort(&mut self, memory: &mut Memory, released: &mut Vec<Token>) {
+        self.queue.clear(memory, released);
+        self.board.clear();
+        self.timers = Timers::default();
+        self.nxt = self.una;
+        self.controller = None;
+        self.fin_queued = false;
+        self.blocked = false;
+    }
+
+    /// Gives back memory that an idle connection does not need.
+    pub(crate) fn trim(&mut self) {
+        self.queue.trim();
+        self.board.trim();
+        if self.board.is_empty() {
+            self.undo = None;
+        }
+    }
+
+    /// The oldest unacknowledged number (SND.UNA).
+    #[inline]
+    pub(crate) fn una(&self) -> SeqNumber {
+        self.una
+    }
+
+    /// The next number to send (SND.NXT).
+    #[inline]
+    pub(crate) fn nxt(&self) -> SeqNumber {
+        self.nxt
+    }
+
+    /// Acknowledgements are acceptable up to here: SND.NXT, or one more while a window probe is out.
+    #[inline]
+    pub(crate) fn max_sent(&self) -> SeqNumber {
+        self.nxt + u32::from(self.probed)
+    }
+
+    /// The number that a segment without data carries: SND.NXT, but not beyond the peer's window, where it would not
+    /// be acceptable if the peer has shrunk it.
+    pub(crate) fn control_seq(&self) -> SeqNumber {
+        self.nxt.min(self.una + self.window)
+    }
+
+    /// The greatest window that the peer ever offered (MAX.SND.WND of RFC 5961).
+    #[inline]
+    pub(crate) fn max_window(&self) -> u32 {
+        self.max_window
+    }
+
+    /// Bytes that can be written.
+    #[inline]
+    pub(crate) fn room(&self) -> usize {
+        self.options.send_buffer.saturating_sub(self.queued())
+    }
+
+    /// Bytes that were written and are not acknowledged.
+    #[inline]
+    pub(crate) fn queued(&self) -> usize {
+        usize::try_from(self.queue.len()).unwrap_or(usize::MAX)
+    }
+
+    /// Whether nothing is queued, unacknowledged or to be finished.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.queue.len() == 0 && self.board.is_empty() && self.fin_queued == self.fin_sent
+    }
+
+    /// Whether the FIN was sent.
+    #[inline]
+    pub(crate) fn fin_sent(&self) -> bool {
+        self.fin_sent
+    }
+
+    /// Payload bytes per segment.
+    #[inline]
+    pub(crate) fn mss(&self) -> u16 {
+        self.mss
+    }
+
+    /// Sequence numbers believed to be on their way.
+    #[inline]
+    pub(crate) fn in_flight(&self) -> u32 {
+        self.board.in_flight().saturating_sub(self.duplicates)
+    }
+
+    /// Since when the peer owes an acknowledgement of something that was sent (for the user timeout); `None` if it
+    /// owes none.
+    pub(crate) fn stalled_since(&self) -> Option<Instant> {
+        if self.board.is_empty() {
+            // Window probes are owed an answer too.
+            return self.timers.probing_since();
+        }
+        Some(self.waiting_since)
+    }
+
+    /// The smoothed round-trip time.
+    pub(crate) fn srtt(&self) -> Option<Duration> {
+        self.rtt.srtt()
+    }
+
+    /// The congestion window in bytes.
+    fn congestion_window(&self) -> u64 {
+        let Some(controller) = &self.controller else { return 0 };
+        match &self.phase {
+            Phase::Recovery { prr, .. } if !controller.controls_recovery() => prr.window(),
+            _ => controller.window(),
+        }
+    }
+
+    /// Stream position of a sequence number from SND.UNA on.
+    #[inline]
+    fn position(&self, seq: SeqNumber) -> u64 {
+        self.queue.head() + u64::from(seq.distance(self.una))
+    }
+
+    /// Bytes that were written and not yet sent.
+    #[inline]
+    fn unsent(&self) -> u64 {
+        if self.fin_sent { 0 } else { self.queue.tail().saturating_sub(self.position(self.nxt)) }
+    }
+
+    /// Sequence numbers from SND.NXT that the peer's window admits.
+    #[inline]
+    fn usable(&self) -> u32 {
+        (self.una + self.window).distance(self.nxt)
+    }
+
+    /// Fills in what the sending half knows.
+    pub(crate) fn fill(&self, info: &mut Info) {
+        info.unacknowledged = self.queued();
+        info.in_flight = self.in_flight() as usize;
+        info.writable = if self.fin_queued { 0 } else { self.room() };
+        info.srtt = self.rtt.srtt();
+        info.rttvar = self.rtt.rttvar();
+        info.min_rtt = self.rtt.min();
+        info.rto = self.rtt.rto(&self.options);
+        info.congestion_window = self.congestion_window();
+        info.slow_start_threshold =
+            self.controller.as_ref().map_or(u64::MAX, |controller| controller.slow_start_threshold());
+        info.mss = self.mss;
+        info.peer_window = self.window;
+        info.timestamps = self.timestamps;
+        info.sack = self.sack;
+        info.ecn = self.ecn;
+        info.retransmitted = u64::from(self.counts.retransmitted);
+        info.timeouts = u64::from(self.counts.timeouts);
+        info.spurious = u64::from(self.counts.spurious);
+        info.probes = u64::from(self.counts.probes);
+        info.reordering_window = self.rack.window(self.rtt.srtt(), self.rtt.min(), false);
+        info.bytes_acked = self.queue.head();
+    }
+}

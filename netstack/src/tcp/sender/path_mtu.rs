@@ -1,0 +1,197 @@
+//! The path's MTU: by what ICMP says (RFC 1191, RFC 8201), believed with the care of RFC 5927, and by probing with
+//! data (RFC 4821), down when nothing gets through and up again afterwards.
+
+use core::time::Duration;
+
+use super::{Outgoing, Path, Phase, Probe, Sender};
+use crate::time::Instant;
+use crate::wire::tcp::SeqNumber;
+
+/// Payload that every path carries: less is not believed.
+const LEAST: u16 = 256;
+
+/// Where to go when full segments do not get through, as IP packets: what IPv6 guarantees, what IPv4 hosts take.
+const STEPS: [u16; 3] = [1280, 576, LEAST + 60];
+
+/// Time-outs in a row that mean a black hole.
+const BLACK_HOLE: u8 = 2;
+
+/// The search ends when it is this exact, in bytes.
+const EXACT: u16 = 8;
+
+//= RFC 4821 section 7.7 by way of RFC 8201 section 4: ten minutes until a larger size is tried again.
+const RAISE: Duration = Duration::from_secs(600);
+
+/// A path that carries less than the handshake hoped for. A connection on any other path has none of this.
+#[derive(Debug)]
+pub(super) struct PathMtu {
+    /// Payload per segment: known to get through, and not known not to.
+    low: u16,
+    high: u16,
+    /// The first probe tries the greatest size at once: perhaps it was an outage.
+    bold: bool,
+    /// A probe is out.
+    out: bool,
+    /// The next one may leave.
+    due: bool,
+    next_at: Instant,
+}
+
+impl PathMtu {
+    fn candidate(&self) -> Option<u16> {
+        if self.high.saturating_sub(self.low) < EXACT {
+            return None;
+        }
+        Some(if self.bold { self.high } else { self.low + (self.high - self.low).div_ceil(2) })
+    }
+}
+
+impl Sender {
+    fn set_mss(&mut self, mss: u16) {
+        self.mss = mss.max(1);
+        if let Some(controller) = &mut self.controller {
+            controller.set_mss(u32::from(self.mss));
+        }
+    }
+
+    /// Payload per segment on a path of that MTU.
+    fn payload(&self, mtu: u16) -> u16 {
+        mtu.saturating_sub(self.overhead).max(LEAST).min(self.mss_limit)
+    }
+
+    /// The route's MTU may have changed; and the search may go on.
+    pub(super) fn obey_path(&mut self, now: Instant, path: &Path) {
+        let most = self.payload(path.mtu);
+        match &mut self.path_mtu {
+            None if most != self.mss => self.set_mss(most),
+            None => {}
+            Some(search) => {
+                if search.next_at <= now && !search.due {
+                    search.due = true;
+                    // The search was over: the path may carry more by now.
+                    if search.candidate().is_none() {
+                        search.high = most.max(search.low);
+                    }
+                }
+                search.high = search.high.min(most);
+                if self.mss > most {
+                    search.low = search.low.min(most);
+                    self.set_mss(most);
+                }
+            }
+        }
+    }
+
+    /// A segment larger than usual, if the search wants one and there is enough behind it to notice its loss.
+    pub(super) fn path_mtu_probe(&self, admitted: u32, open: u64) -> Option<Outgoing> {
+        let search = self.path_mtu.as_ref()?;
+        if !search.due
+            || search.out
+            || !self.options.mtu_probing
+            || !self.sack
+            || !matches!(self.phase, Phase::Open)
+        {
+            return None;
+        }
+        let size = search.candidate()?;
+        //= RFC 4821 section 7.4: enough data and window to recover by fast retransmission
+        let needed = u32::from(size) + 4 * u32::from(self.mss);
+        if admitted < needed || open < u64::from(needed) || self.board.lost() > 0 {
+            return None;
+        }
+        let len = self.queue.span(self.position(self.nxt), u32::from(size), 1);
+        if len < u32::from(size) {
+            return None;
+        }
+        Some(Outgoing {
+            segment_size: size,
+            probe: Probe::PathMtu,
+            ..self.new_data(u32::from(size), Probe::PathMtu)
+        })
+    }
+
+    pub(super) fn path_mtu_sent(&mut self) {
+        if let Some(search) = &mut self.path_mtu {
+            search.out = true;
+        }
+    }
+
+    /// A probe got through.
+    pub(super) fn path_mtu_proved(&mut self, now: Instant, size: u16) {
+        let Some(search) = &mut self.path_mtu else { return };
+        search.out = false;
+        search.bold = false;
+        search.low = search.low.max(size);
+        search.high = search.high.max(size);
+        if search.candidate().is_none() {
+            search.due = false;
+            search.next_at = now + RAISE;
+        }
+        if size >= self.mss_limit {
+            self.path_mtu = None;
+        }
+        if size > self.mss {
+            self.set_mss(size);
+        }
+    }
+
+    /// A probe was lost.
+    pub(super) fn path_mtu_lost(&mut self, now: Instant) {
+        let Some(search) = &mut self.path_mtu else { return };
+        if !search.out {
+            return;
+        }
+        let tried = search.candidate().unwrap_or(search.high);
+        search.out = false;
+        search.bold = false;
+        search.high = tried.saturating_sub(1).max(search.low);
+        if search.candidate().is_none() {
+            search.due = false;
+            search.next_at = now + RAISE;
+        }
+    }
+
+    /// A time-out: is it the size?
+    pub(super) fn black_hole(&mut self, now: Instant) {
+        if let Some(search) = &mut self.path_mtu {
+            search.out = false;
+        }
+        //= RFC 4821 section 7.7: several time-outs in a row of full segments make the sender go down
+        let full = self.board.front().is_some_and(|front| front.len() >= u32::from(self.mss));
+        if !self.options.mtu_probing || !full || self.timers.retries < BLACK_HOLE {
+            return;
+        }
+        let Some(less) = STEPS.iter().map(|mtu| self.payload(*mtu)).find(|size| *size < self.mss) else {
+            return;
+        };
+        let high = self.path_mtu.as_ref().map_or(self.mss, |search| search.high);
+        self.path_mtu =
+            Some(Box::new(PathMtu { low: less, high, bold: true, out: false, due: false, next_at: now }));
+        self.set_mss(less);
+    }
+
+    /// ICMP says that packets of more than `mtu` bytes do not get through; `quoted` is the sequence number in the
+    /// packet that it complains about. Returns whether that was believed.
+    pub(crate) fn on_packet_too_big(&mut self, now: Instant, mtu: u16, quoted: SeqNumber) -> bool {
+        //= RFC 5927 section 4.1 and 7.2: only about a number that is out, and only if it is news.
+        let plausible = !quoted.is_before(self.una) && quoted.is_before(self.nxt);
+        let size = self.payload(mtu);
+        if !plausible || self.controller.is_none() || size >= self.mss {
+            return false;
+        }
+        self.path_mtu = Some(Box::new(PathMtu {
+            low: size,
+            high: size,
+            bold: false,
+            out: false,
+            due: false,
+            next_at: now + RAISE,
+        }));
+        self.set_mss(size);
+        // What was too big is lost, but not by congestion.
+        let lost =
+            self.board.lose(|record| Some(record.segment_size > size && record.len() > u32::from(size)));
+        self.rate.on_lost(lost);
+        true
+    }
+}

@@ -1,0 +1,152 @@
+//! What was written and is not yet acknowledged: runs of the endpoint's [`Memory`] and extents of the caller's.
+//!
+//! Bytes are named by their position in the stream, which does not wrap around.
+
+use std::collections::VecDeque;
+
+use crate::region::Extent;
+use crate::tcp::Token;
+use crate::tcp::memory::{Memory, Run};
+
+#[cfg(test)]
+mod tests;
+
+#[derive(Debug)]
+enum Holder {
+    /// Copied bytes.
+    Run(Run),
+    /// The caller's.
+    Token(Token),
+}
+
+#[derive(Debug)]
+struct Piece {
+    /// Stream position of the first byte.
+    start: u64,
+    extent: Extent,
+    holder: Holder,
+}
+
+impl Piece {
+    fn end(&self) -> u64 {
+        self.start + self.extent.len() as u64
+    }
+}
+
+/// The bytes from the first that is not acknowledged to the last that was written.
+#[derive(Debug, Default)]
+pub(super) struct Queue {
+    pieces: VecDeque<Piece>,
+    head: u64,
+    tail: u64,
+}
+
+impl Queue {
+    /// Stream position of the first byte that is not acknowledged.
+    #[inline]
+    pub(super) fn head(&self) -> u64 {
+        self.head
+    }
+
+    /// Stream position after the last byte.
+    #[inline]
+    pub(super) fn tail(&self) -> u64 {
+        self.tail
+    }
+
+    /// Bytes in the queue.
+    #[inline]
+    pub(super) fn len(&self) -> u64 {
+        self.tail - self.head
+    }
+
+    /// Copies the beginning of `bytes`, `room` at most. Returns how many were taken.
+    pub(super) fn write(&mut self, memory: &mut Memory, bytes: &[u8], room: usize) -> usize {
+        let mut rest = bytes.get(..room).unwrap_or(bytes);
+        let wanted = rest.len();
+        while !rest.is_empty() {
+            let last = match self.pieces.back_mut() {
+                Some(Piece { holder: Holder::Run(run), .. }) => Some(run),
+                _ => None,
+            };
+            let (run, taken) = memory.append(last, rest);
+            if taken == 0 {
+                break;
+            }
+            match run {
+                Some(run) => self.pieces.push_back(Piece {
+                    start: self.tail,
+                    extent: memory.extent(&run),
+                    holder: Holder::Run(run),
+                }),
+                None => {
+                    if let Some(Piece { extent, holder: Holder::Run(run), .. }) = self.pieces.back_mut() {
+                        *extent = memory.extent(run);
+                    }
+                }
+            }
+            self.tail += taken as u64;
+            rest = rest.get(taken..).unwrap_or_default();
+        }
+        wanted - rest.len()
+    }
+
+    /// Appends an extent as it is.
+    pub(super) fn push(&mut self, extent: Extent, token: Token) {
+        self.pieces.push_back(Piece { start: self.tail, extent, holder: Holder::Token(token) });
+        self.tail += extent.len() as u64;
+    }
+
+    /// Everything before `position` is acknowledged.
+    pub(super) fn acknowledge(&mut self, position: u64, memory: &mut Memory, released: &mut Vec<Token>) {
+        self.head = position.clamp(self.head, self.tail);
+        while self.pieces.front().is_some_and(|piece| piece.end() <= self.head) {
+            match self.pieces.pop_front().map(|piece| piece.holder) {
+                Some(Holder::Run(run)) => memory.release(run),
+                Some(Holder::Token(token)) => released.push(token),
+                None => {}
+            }
+        }
+    }
+
+    /// The pieces from the one that `position` lies in.
+    fn from(&self, position: u64) -> impl Iterator<Item = &Piece> {
+        let first = self.pieces.partition_point(|piece| piece.end() <= position);
+        self.pieces.range(first..)
+    }
+
+    /// How many bytes from `position`, `len` at most, lie in `extents` pieces.
+    pub(super) fn span(&self, position: u64, len: u32, extents: usize) -> u32 {
+        let end = self.from(position).take(extents.max(1)).last().map_or(position, Piece::end);
+        u32::try_from(end.saturating_sub(position)).unwrap_or(u32::MAX).min(len)
+    }
+
+    /// Appends the extents of `len` bytes from `position`.
+    pub(super) fn extents(&self, position: u64, len: u32, into: &mut Vec<Extent>) {
+        let (mut at, end) = (position, position + u64::from(len));
+        for piece in self.from(position) {
+            if at >= end {
+                break;
+            }
+            let offset = at.saturating_sub(piece.start);
+            let part = (piece.end().min(end)).saturating_sub(at);
+            if let Some(extent) = piece.extent.slice(offset as usize, part as usize) {
+                into.push(extent);
+            }
+            at += part;
+        }
+    }
+
+    /// Gives everything back.
+    pub(super) fn clear(&mut self, memory: &mut Memory, released: &mut Vec<Token>) {
+        self.acknowledge(self.tail, memory, released);
+        self.trim();
+    }
+
+    /// Gives back what an empty queue does not need.
+    pub(super) fn trim(&mut self) {
+        if self.pieces.is_empty() {
+            self.pieces = VecDeque::new();
+        }
+    }
+}

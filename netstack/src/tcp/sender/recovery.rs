@@ -1,0 +1,259 @@
+//! Repairing losses: fast recovery (RFC 6675 by way of RFC 8985, RFC 6582 without SACK), time-outs (RFC 5681), and
+//! taking back what was done for nothing (F-RTO, RFC 5682; Eifel, RFC 3522; duplicate SACK, RFC 3708).
+
+use super::Sender;
+use super::ack::News;
+use super::prr::Prr;
+use crate::cc::Congestion;
+use crate::time::Instant;
+use crate::wire::tcp::SeqNumber;
+
+/// What the sender is repairing.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Phase {
+    /// Nothing.
+    Open,
+    /// Fast recovery until `point` is acknowledged.
+    Recovery { point: SeqNumber, prr: Prr },
+    /// After a retransmission time-out, until `point` is acknowledged. `frto`: it may have been spurious; `new`: new
+    /// data is sent to find out.
+    Loss { point: SeqNumber, frto: bool, new: bool },
+}
+
+/// What it takes to see that a recovery was for nothing.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Undo {
+    /// The first number sent again, and the timestamp it had.
+    first: Option<(SeqNumber, Option<u32>)>,
+    /// Segments sent again that were not reported as duplicates.
+    resent: u32,
+    /// The recovery is over; after this number nothing can be taken back.
+    until: Option<SeqNumber>,
+}
+
+impl Undo {
+    /// What the recovery that is over had to repair ended here.
+    pub(super) fn until(&self) -> Option<SeqNumber> {
+        self.until
+    }
+}
+
+impl Sender {
+    /// Segments from SND.UNA or above were sent again.
+    pub(super) fn note_resent(&mut self, seq: SeqNumber, segments: u32, timestamp: u32) {
+        let timestamps = self.timestamps;
+        if let Some(undo) = &mut self.undo {
+            undo.first.get_or_insert((seq, timestamps.then_some(timestamp)));
+            undo.resent += segments;
+        }
+    }
+
+    /// Looks for losses by time, and begins a recovery if there are any. Returns how many bytes were lost.
+    pub(super) fn detect_losses(&mut self, now: Instant, prior_in_flight: u32, delivered: u32) -> u32 {
+        if !self.sack {
+            return 0;
+        }
+        let recovering = !matches!(self.phase, Phase::Open);
+        let (srtt, min) = (self.rtt.srtt(), self.rtt.min());
+        let found = self.rack.detect(now, &mut self.board, srtt, min, recovering);
+        self.timers.reorder = found.again;
+        if found.path_mtu > 0 {
+            self.path_mtu_lost(now);
+        }
+        //= RFC 4821 section 7.5: the loss of a probe alone is no sign of congestion
+        let lost = found.lost - found.path_mtu;
+        self.rate.on_lost(lost);
+        if lost > 0 && !recovering {
+            self.begin_recovery(now, prior_in_flight, delivered);
+        }
+        lost
+    }
+
+    /// Losses were found that no recovery is repairing yet.
+    pub(super) fn begin_recovery(&mut self, now: Instant, prior_in_flight: u32, delivered: u32) {
+        let flight =
+            self.nxt.distance(self.una).saturating_sub(self.board.sacked()).saturating_add(delivered);
+        if let Some(controller) = &mut self.controller {
+            controller.on_congestion(now, Congestion::Loss, u64::from(prior_in_flight));
+        }
+        self.window_reduced();
+        self.undo = Some(Undo::default());
+        let mut prr = Prr::new(u64::from(flight));
+        prr.on_ack(0, u64::from(self.in_flight()), self.threshold(), u64::from(self.mss), false);
+        self.phase = Phase::Recovery { point: self.nxt, prr };
+    }
+
+    /// Whether losses wait that are not those of a path MTU probe or of an ICMP error.
+    pub(super) fn pending_losses(&self) -> bool {
+        self.path_mtu.is_none() || self.board.sacked() > 0
+    }
+
+    /// Losses were found without an acknowledgement: they do not open the window.
+    pub(super) fn limit_recovery(&mut self) {
+        let (in_flight, threshold) = (u64::from(self.in_flight()), self.threshold());
+        let mss = u64::from(self.mss);
+        if let Phase::Recovery { prr, .. } = &mut self.phase {
+            prr.on_ack(0, in_flight, threshold, mss, false);
+        }
+    }
+
+    /// The threshold towards which the window is reduced.
+    pub(super) fn threshold(&self) -> u64 {
+        self.controller.as_ref().map_or(0, |controller| controller.slow_start_threshold())
+    }
+
+    /// The window was reduced, for whatever reason.
+    pub(super) fn window_reduced(&mut self) {
+        //= RFC 3168 section 6.1.2: at most once per window of data, and the first new segment says CWR
+        self.ecn_point = self.nxt;
+        self.cwr = self.ecn;
+    }
+
+    /// The retransmission timer ran out.
+    pub(super) fn begin_loss(&mut self, now: Instant) {
+        let in_flight = self.in_flight();
+        //= RFC 2018 section 8: after a time-out selective acknowledgements are not relied on if the peer shows that it
+        //= has thrown data away: the oldest segment cannot be selectively acknowledged.
+        let reneged = self.board.front().is_some_and(|front| front.sacked);
+        if reneged {
+            self.board.renege();
+        }
+        let all = reneged || !self.sack;
+        let (rack, una) = (&self.rack, self.una);
+        let (srtt, min) = (self.rtt.srtt(), self.rtt.min());
+        let lost = self
+            .board
+            .lose(|record| Some(all || record.start == una || rack.overdue(now, record, srtt, min)));
+        self.rate.on_lost(lost);
+        let open = matches!(self.phase, Phase::Open);
+        let again = self.timers.retries > 0;
+        if !matches!(self.phase, Phase::Loss { .. }) || !again {
+            //= RFC 5681 section 3.1, equation 4: the threshold falls once, not with each time-out of the same data.
+            if let Some(controller) = &mut self.controller {
+                controller.on_congestion(now, Congestion::Timeout, u64::from(in_flight));
+            }
+            self.undo = Some(Undo::default());
+        }
+        self.window_reduced();
+        self.duplicates = 0;
+        self.pace_at = now;
+        self.counts.timeouts = self.counts.timeouts.wrapping_add(1);
+        self.phase = Phase::Loss { point: self.nxt, frto: (open || again) && !reneged, new: false };
+        self.black_hole(now);
+    }
+
+    /// What an acknowledgement means for the repair that is going on.
+    pub(super) fn repair(&mut self, now: Instant, news: &News) {
+        if self.was_delayed(news) {
+            self.take_back(now);
+            return;
+        }
+        match self.phase {
+            Phase::Open => {}
+            Phase::Recovery { point, .. } => {
+                if !self.una.is_before(point) {
+                    self.end_repair(now);
+                } else if !self.sack && news.acked > 0 {
+                    //= RFC 6582 section 3.2, step 3: a partial acknowledgement shows the next hole
+                    self.duplicates =
+                        self.duplicates.saturating_sub(news.acked.saturating_sub(u32::from(self.mss)));
+                    let lost = self.board.lose_front(u32::from(self.mss));
+                    self.rate.on_lost(lost);
+                }
+            }
+            Phase::Loss { point, frto, .. } => {
+                //= RFC 5682 section 3.1, step 3: what was sent once, before the time-out, arrived after all
+                if frto && news.original {
+                    self.take_back(now);
+                    return;
+                }
+                if !self.una.is_before(point) {
+                    self.end_repair(now);
+                    return;
+                }
+                if !frto {
+                    return;
+                }
+                let sent_new = self.nxt.is_after(point);
+                let next = if sent_new {
+                    //= RFC 5682 section 3.1, step 3a: nothing but duplicates follows: the loss was real.
+                    (news.acked > 0, false)
+                } else if news.acked > 0 {
+                    //= RFC 5682 section 3.1, step 2b: up to two new segments instead of retransmissions, if there are
+                    let new = self.unsent() > 0
+                        && u64::from(self.usable()) >= self.unsent().min(u64::from(self.mss));
+                    (new, new)
+                } else {
+                    (true, false)
+                };
+                self.phase = Phase::Loss { point, frto: next.0, new: next.1 };
+            }
+        }
+    }
+
+    /// Everything out when the repair began is acknowledged.
+    fn end_repair(&mut self, now: Instant) {
+        if let Some(controller) = &mut self.controller {
+            controller.on_recovery_end(now);
+        }
+        self.rack.on_recovery_end();
+        self.phase = Phase::Open;
+        self.duplicates = 0;
+        self.timers.tail_probe = None;
+        let until = self.nxt;
+        if let Some(undo) = &mut self.undo {
+            undo.until = Some(until);
+        }
+    }
+
+    /// Eifel: the acknowledgement of what was first sent again echoes a timestamp from before that.
+    fn was_delayed(&self, news: &News) -> bool {
+        let Some(Undo { first: Some((first, Some(stamp))), until: None, .. }) = self.undo else {
+            return false;
+        };
+        //= RFC 3522 section 3.2, step 5: older than the retransmission means that the original arrived.
+        news.acked > 0
+            && !first.is_before(news.una)
+            && self.una.is_after(first)
+            && news.echo.is_some_and(|echo| (echo.wrapping_sub(stamp) as i32) < 0)
+    }
+
+    /// `segments` were reported as duplicates.
+    pub(super) fn on_duplicate_report(&mut self, now: Instant, segments: u32) {
+        let Some(undo) = &mut self.undo else { return };
+        if undo.resent == 0 {
+            return;
+        }
+        //= RFC 3708 section 3: if all that was sent again arrived twice, none of it was lost.
+        undo.resent = undo.resent.saturating_sub(segments);
+        if undo.resent == 0 {
+            self.take_back(now);
+        }
+    }
+
+    /// The repair was for nothing.
+    fn take_back(&mut self, now: Instant) {
+        if let Some(controller) = &mut self.controller {
+            controller.undo(now);
+        }
+        if matches!(self.phase, Phase::Recovery { .. }) {
+            self.rack.on_reordering();
+        }
+        self.board.unlose();
+        self.phase = Phase::Open;
+        self.undo = None;
+        self.duplicates = 0;
+        self.timers.retries = 0;
+        self.timers.reorder = None;
+        self.cwr = false;
+        self.counts.spurious = self.counts.spurious.wrapping_add(1);
+    }
+
+    /// Forgets what could be taken back when it is too late for that.
+    pub(super) fn expire_undo(&mut self) {
+        let una = self.una;
+        if self.undo.is_some_and(|undo| undo.until.is_some_and(|until| una.is_after(until))) {
+            self.undo = None;
+        }
+    }
+}

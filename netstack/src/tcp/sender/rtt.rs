@@ -1,0 +1,147 @@
+//! Round-trip time and retransmission time-out (RFC 6298).
+//!
+//! The variation is the greatest of the last round trip, and shrinks slowly: many samples per round trip would
+//! otherwise forget within a part of one (RFC 7323 appendix G). The lower bound of the time-out counts from the
+//! smoothed round-trip time on, as it is there for the peer's delay of acknowledgements, which comes on top.
+
+use core::time::Duration;
+
+use crate::tcp::Options;
+use crate::wire::tcp::SeqNumber;
+
+#[cfg(test)]
+mod tests;
+
+/// No measurement.
+const NONE: u64 = u64::MAX;
+
+/// Timestamps tick in milliseconds: below this they are too coarse to measure by.
+const COARSE: Duration = Duration::from_millis(4);
+
+/// What was measured, in nanoseconds.
+#[derive(Debug)]
+pub(super) struct Rtt {
+    srtt: u64,
+    /// Mean deviation, its greatest of this round trip, and what the time-out uses.
+    deviation: u64,
+    greatest: u64,
+    rttvar: u64,
+    min: u64,
+    /// The round trip ends when this is acknowledged.
+    round_end: SeqNumber,
+    /// The time-out doubled so often.
+    backoff: u8,
+    /// The SYN was sent again and nothing was measured since.
+    cautious: bool,
+}
+
+impl Rtt {
+    pub(super) fn new() -> Self {
+        Self {
+            srtt: NONE,
+            deviation: 0,
+            greatest: 0,
+            rttvar: 0,
+            min: NONE,
+            round_end: SeqNumber(0),
+            backoff: 0,
+            cautious: false,
+        }
+    }
+
+    fn known(nanos: u64) -> Option<Duration> {
+        (nanos != NONE).then_some(Duration::from_nanos(nanos))
+    }
+
+    pub(super) fn srtt(&self) -> Option<Duration> {
+        Self::known(self.srtt)
+    }
+
+    pub(super) fn rttvar(&self) -> Duration {
+        Duration::from_nanos(self.rttvar)
+    }
+
+    pub(super) fn min(&self) -> Option<Duration> {
+        Self::known(self.min)
+    }
+
+    /// Nothing was measured yet, and the SYN had to be sent again.
+    pub(super) fn be_cautious(&mut self) {
+        self.cautious = true;
+    }
+
+    /// A measurement of the path alone, without the peer's delay.
+    pub(super) fn observe(&mut self, rtt: Duration) {
+        self.min = self.min.min(nanos(rtt));
+    }
+
+    /// A measurement; `una` and `nxt` as they are after the acknowledgement.
+    pub(super) fn sample(&mut self, rtt: Duration, una: SeqNumber, nxt: SeqNumber) {
+        let rtt = nanos(rtt);
+        self.min = self.min.min(rtt);
+        self.backoff = 0;
+        self.cautious = false;
+        if self.srtt == NONE {
+            //= RFC 6298 section 2.2: the first measurement R gives SRTT = R and RTTVAR = R/2.
+            self.srtt = rtt;
+            self.deviation = rtt / 2;
+            self.rttvar = self.deviation;
+            self.greatest = self.deviation;
+            self.round_end = nxt;
+            return;
+        }
+        //= RFC 6298 section 2.3: alpha is 1/8 and beta 1/4, the variation first.
+        let off = rtt.abs_diff(self.srtt);
+        if off >= self.deviation {
+            // A fall of the round-trip time is no reason to wait longer: it counts an eighth.
+            let step = (off - self.deviation) / 4;
+            self.deviation += if rtt < self.srtt { step / 8 } else { step };
+        } else {
+            self.deviation -= (self.deviation - off) / 4;
+        }
+        self.srtt = if rtt < self.srtt { self.srtt - off / 8 } else { self.srtt + off / 8 };
+        self.greatest = self.greatest.max(self.deviation);
+        self.rttvar = self.rttvar.max(self.greatest);
+        if una.is_after(self.round_end) {
+            self.rttvar -= (self.rttvar - self.greatest) / 4;
+            self.greatest = self.deviation;
+            self.round_end = nxt;
+        }
+    }
+
+    /// A measurement by a clock of milliseconds.
+    pub(super) fn coarse_sample(&mut self, rtt: Duration, una: SeqNumber, nxt: SeqNumber) {
+        if rtt >= COARSE {
+            self.sample(rtt, una, nxt);
+        } else {
+            // It says no more than that the path is alive and which transmission was answered.
+            self.backoff = 0;
+        }
+    }
+
+    /// The time-out without back-off.
+    fn base(&self, options: &Options) -> Duration {
+        if self.srtt == NONE {
+            //= RFC 6298 section 5.7: a SYN whose timer ran out makes it 3 s when data begins
+            return if self.cautious { options.initial_rto * 3 } else { options.initial_rto };
+        }
+        let spread = Duration::from_nanos(self.rttvar.saturating_mul(4));
+        Duration::from_nanos(self.srtt).saturating_add(spread.max(options.min_rto))
+    }
+
+    /// The retransmission time-out.
+    pub(super) fn rto(&self, options: &Options) -> Duration {
+        //= RFC 6298 section 5.5: the time-out doubles each time, up to a maximum.
+        let factor = 1u32.checked_shl(u32::from(self.backoff)).unwrap_or(u32::MAX);
+        self.base(options).min(options.max_rto).saturating_mul(factor).min(options.max_rto)
+    }
+
+    pub(super) fn back_off(&mut self) {
+        self.backoff = self.backoff.saturating_add(1).min(24);
+    }
+}
+
+fn nanos(time: Duration) -> u64 {
+    // Nothing takes 0: a coarse clock says so.
+    u64::try_from(time.as_nanos()).unwrap_or(NONE - 1).clamp(1, NONE / 8)
+}

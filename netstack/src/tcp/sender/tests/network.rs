@@ -1,0 +1,339 @@
+//! A sender, a way that loses, delays and reorders, and a peer that reassembles, with delayed and selective
+//! acknowledgements. Everything follows from a seed.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+
+use super::super::*;
+use crate::cc::Algorithm;
+use crate::wire::tcp::{SackBlocks, SeqRange};
+
+const MSS: u16 = 1448;
+const ISS: SeqNumber = SeqNumber(u32::MAX - 5_000);
+
+/// The way and the peer.
+#[derive(Clone, Debug)]
+struct World {
+    seed: u64,
+    bytes: usize,
+    one_way: Duration,
+    /// Probability of losing a segment, and an acknowledgement.
+    loss: f64,
+    ack_loss: f64,
+    /// Probability of a segment being late, and by how much.
+    late: f64,
+    lateness: Duration,
+    /// Bytes per second of the bottleneck, and what its queue holds in bytes.
+    rate: u64,
+    buffer: u64,
+    ack_delay: Duration,
+    sack: bool,
+    window: u32,
+    /// Super-segments up to so many bytes.
+    max_payload: u32,
+    /// Transmissions to lose, by their number.
+    lose: BTreeSet<u64>,
+    /// Packets longer than this payload get lost.
+    hole: u32,
+    options: Options,
+}
+
+impl Default for World {
+    fn default() -> Self {
+        Self {
+            seed: 0,
+            bytes: 1 << 20,
+            one_way: Duration::from_millis(5),
+            loss: 0.0,
+            ack_loss: 0.0,
+            late: 0.0,
+            lateness: Duration::ZERO,
+            rate: 125_000_000,
+            buffer: 1 << 20,
+            ack_delay: Duration::from_millis(40),
+            sack: true,
+            window: 4 << 20,
+            max_payload: 1448,
+            lose: BTreeSet::new(),
+            hole: u32::MAX,
+            options: Options { congestion: Algorithm::NewReno, ..Options::internet() },
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Outcome {
+    /// When the last byte arrived, and when all was acknowledged.
+    arrived: Duration,
+    finished: Duration,
+    info: Counts,
+    transmissions: u64,
+    duplicates: u64,
+    mss: u16,
+    probes: u32,
+}
+
+enum Happening {
+    Segment { start: u64, bytes: Vec<u8>, fin: bool },
+    Ack { ack: u64, window: u32, blocks: Vec<(u64, u64)> },
+    DelayedAck(u64),
+}
+
+/// Reassembles.
+#[derive(Default)]
+struct Peer {
+    next: u64,
+    data: Vec<u8>,
+    /// start -> end, and which was touched last.
+    ahead: BTreeMap<u64, u64>,
+    recent: Vec<u64>,
+    fin_at: Option<u64>,
+    unacked: u32,
+    delayed: u64,
+    pending: bool,
+}
+
+impl Peer {
+    /// Takes a segment; returns whether to acknowledge at once and a duplicate block.
+    fn take(&mut self, start: u64, bytes: &[u8], fin: bool) -> (bool, Option<(u64, u64)>, bool) {
+        let end = start + bytes.len() as u64 + u64::from(fin);
+        if fin {
+            self.fin_at = Some(end - 1);
+        }
+        let need = end as usize;
+        if self.data.len() < need {
+            self.data.resize(need, 0);
+        }
+        self.data[start as usize..start as usize + bytes.len()].copy_from_slice(bytes);
+        if end <= self.next {
+            return (true, Some((start, end)), true);
+        }
+        if start > self.next {
+            if let Some((&s, &e)) = self.ahead.range(..=start).next_back()
+                && e >= end
+            {
+                let _ = s;
+                return (true, Some((start, end)), true);
+            }
+            let (mut from, mut to) = (start, end);
+            let touching: Vec<u64> =
+                self.ahead.iter().filter(|(s, e)| **s <= to && **e >= from).map(|(s, _)| *s).collect();
+            for s in touching {
+                let e = self.ahead.remove(&s).unwrap();
+                from = from.min(s);
+                to = to.max(e);
+                self.recent.retain(|r| *r != s);
+            }
+            self.ahead.insert(from, to);
+            self.recent.insert(0, from);
+            return (true, None, false);
+        }
+        let gap = !self.ahead.is_empty();
+        self.next = end;
+        while let Some((&s, &e)) = self.ahead.first_key_value() {
+            if s > self.next {
+                break;
+            }
+            self.next = self.next.max(e);
+            self.ahead.remove(&s);
+            self.recent.retain(|r| *r != s);
+        }
+        self.unacked += 1;
+        (gap || self.unacked >= 2 || fin, None, false)
+    }
+
+    fn blocks(&self, duplicate: Option<(u64, u64)>) -> Vec<(u64, u64)> {
+        let mut blocks: Vec<_> = duplicate.into_iter().collect();
+        blocks.extend(self.recent.iter().take(3).map(|s| (*s, self.ahead[s])));
+        blocks
+    }
+}
+
+fn content(at: u64) -> u8 {
+    (at.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8
+}
+
+fn seq(position: u64) -> SeqNumber {
+    ISS + 1 + position as u32
+}
+
+/// Transfers everything and closes; panics if it takes more than ten minutes of virtual time.
+fn run(world: &World) -> Outcome {
+    run_with(world, Arc::new(world.options.clone()))
+}
+
+fn run_with(world: &World, options: Arc<Options>) -> Outcome {
+    let mut rng = SmallRng::seed_from_u64(world.seed);
+    let mut memory = Memory::new(usize::MAX);
+    let mut released = Vec::new();
+    let mut sender = Sender::new(ISS, options);
+    let mut now = Instant::from_nanos(1_000_000_000);
+    let start = now;
+    let terms = Terms { mss: MSS, overhead: 52, timestamps: false, sack: world.sack, ecn: false };
+    sender.establish(now, &terms, world.window, SeqNumber(7), Some(world.one_way * 2), false);
+    let path = Path { mtu: 1500, max_payload: world.max_payload, max_extents: 16 };
+    let mut peer = Peer::default();
+    let mut events: BTreeMap<(Instant, u64), Happening> = BTreeMap::new();
+    let mut order = 0u64;
+    let mut link_free = now;
+    let mut written = 0usize;
+    let (mut transmissions, mut duplicates) = (0u64, 0u64);
+    let mut arrived = Duration::ZERO;
+    let mut extents = Vec::new();
+    loop {
+        while written < world.bytes {
+            let part: Vec<u8> =
+                (written..(written + 10_000).min(world.bytes)).map(|at| content(at as u64)).collect();
+            let taken = sender.write(&mut memory, &part);
+            written += taken;
+            if taken < part.len() {
+                break;
+            }
+        }
+        if written == world.bytes {
+            sender.finish();
+        }
+        while let Some(out) = sender.next(now, &path) {
+            assert!(out.len + u32::from(out.fin) > 0, "seed {}: {out:?}", world.seed);
+            extents.clear();
+            sender.extents(&out, &mut extents);
+            let all: Vec<u8> = extents.iter().flat_map(|extent| extent.as_bytes().to_vec()).collect();
+            assert_eq!(all.len(), out.len as usize, "seed {}: {out:?}", world.seed);
+            sender.on_sent(now, &out, 0);
+            sender.board.check();
+            let first = u64::from(out.seq.distance(seq(0)));
+            let base = if out.probe == Probe::Window { peer.next } else { first };
+            let mut at = 0;
+            loop {
+                let end = (at + out.segment_size as usize).min(all.len());
+                let last = end == all.len();
+                transmissions += 1;
+                // The bottleneck.
+                let size = (end - at) as u64 + 60;
+                link_free = link_free.max(now);
+                let backlog = (link_free - now).as_nanos() as u64 * (world.rate / 1000) / 1_000_000;
+                let dropped = backlog > world.buffer
+                    || rng.random_bool(world.loss)
+                    || world.lose.contains(&transmissions)
+                    || (end - at) as u32 > world.hole;
+                if !dropped {
+                    link_free += Duration::from_nanos(size * 1_000_000_000 / world.rate);
+                    let mut at_peer = link_free + world.one_way;
+                    if rng.random_bool(world.late) {
+                        at_peer += world.lateness.mul_f64(rng.random_range(0.0..1.0));
+                    }
+                    order += 1;
+                    let segment = Happening::Segment {
+                        start: base + at as u64,
+                        bytes: all[at..end].to_vec(),
+                        fin: out.fin && last,
+                    };
+                    events.insert((at_peer, order), segment);
+                }
+                at = end;
+                if last {
+                    break;
+                }
+            }
+        }
+        if sender.is_empty() && sender.fin_sent() {
+            break;
+        }
+        let next = [sender.next_deadline(), events.keys().next().map(|(at, _)| *at)]
+            .into_iter()
+            .flatten()
+            .min()
+            .unwrap_or_else(|| panic!("seed {}: stuck: {sender:?}", world.seed));
+        now = now.max(next);
+        assert!(now - start < Duration::from_secs(600), "seed {}: too slow: {sender:?}", world.seed);
+        assert_ne!(sender.on_timer(now), TimerOut::GiveUp, "seed {}", world.seed);
+        while let Some(entry) = events.first_entry() {
+            if entry.key().0 > now {
+                break;
+            }
+            let mut send_ack = None;
+            match entry.remove() {
+                Happening::Segment { start: at, bytes, fin } => {
+                    let (at_once, duplicate, was_duplicate) = peer.take(at, &bytes, fin);
+                    duplicates += u64::from(was_duplicate);
+                    if peer.fin_at.is_some_and(|fin| peer.next > fin) && arrived.is_zero() {
+                        arrived = now - start;
+                    }
+                    if at_once {
+                        send_ack = Some(duplicate);
+                    } else if !peer.pending {
+                        peer.pending = true;
+                        peer.delayed += 1;
+                        order += 1;
+                        events.insert((now + world.ack_delay, order), Happening::DelayedAck(peer.delayed));
+                    }
+                }
+                Happening::DelayedAck(number) => {
+                    if peer.pending && number == peer.delayed {
+                        send_ack = Some(None);
+                    }
+                }
+                Happening::Ack { ack, window, blocks } => {
+                    let mut sack = SackBlocks::NONE;
+                    if world.sack {
+                        for (s, e) in blocks {
+                            sack.push(SeqRange { start: seq(s), end: seq(e) });
+                        }
+                    }
+                    let ack = AckIn {
+                        ack: seq(ack),
+                        seq: SeqNumber(7),
+                        window,
+                        sack,
+                        rtt: None,
+                        echo: None,
+                        ece: false,
+                        has_data: false,
+                    };
+                    sender.on_ack(now, &ack, &mut memory, &mut released);
+                    sender.board.check();
+                    memory.frames_gone();
+                }
+            }
+            if let Some(duplicate) = send_ack {
+                peer.pending = false;
+                peer.unacked = 0;
+                if !rng.random_bool(world.ack_loss) {
+                    order += 1;
+                    let ack = Happening::Ack {
+                        ack: peer.next,
+                        window: world.window,
+                        blocks: peer.blocks(duplicate),
+                    };
+                    events.insert((now + world.one_way, order), ack);
+                }
+            }
+        }
+    }
+    assert_eq!(peer.next, world.bytes as u64 + 1, "seed {}", world.seed);
+    for (at, byte) in peer.data[..world.bytes].iter().enumerate() {
+        assert_eq!(*byte, content(at as u64), "seed {}: byte {at}", world.seed);
+    }
+    assert_eq!(sender.queued(), 0);
+    assert_eq!(sender.in_flight(), 0);
+    let probes = sender.counts.probes;
+    Outcome {
+        arrived,
+        finished: now - start,
+        mss: sender.mss(),
+        info: sender.counts,
+        transmissions,
+        duplicates,
+        probes,
+    }
+}
+
+#[test]
+fn a_clean_way_needs_no_resend() {
+    let outcome = run(&World::default());
+    assert_eq!((outcome.info.retransmitted, outcome.info.timeouts), (0, 0), "{outcome:?}");
+    // Slow start from ten segments: 1 MiB needs 7 round trips at most.
+    assert!(outcome.arrived < Duration::from_millis(90), "{outcome:?}");
+}

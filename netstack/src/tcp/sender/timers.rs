@@ -1,0 +1,202 @@
+//! When to look again: retransmission (RFC 6298), tail-loss probe and reordering (RFC 8985), window probe
+//! (RFC 9293 section 3.8.6.1), pacing.
+
+use core::time::Duration;
+
+use super::{Phase, Sender, TimerOut};
+use crate::time::Instant;
+
+/// Retransmissions, or unanswered window probes, after which the connection is given up...
+const ATTEMPTS: u8 = 15;
+
+//= RFC 9293 section 3.8.3, MUST-20 to SHLD-11: ...if that took at least 100 s (R2).
+const PATIENCE: Duration = Duration::from_secs(100);
+
+/// A tail-loss probe that was sent.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct TailProbe {
+    /// SND.NXT after it.
+    pub(super) end: crate::wire::tcp::SeqNumber,
+    /// It was a retransmission.
+    pub(super) resend: bool,
+}
+
+/// The deadlines, and what has come of those that have passed.
+#[derive(Debug, Default)]
+pub(super) struct Timers {
+    retransmit: Option<Instant>,
+    tail: Option<Instant>,
+    pub(super) reorder: Option<Instant>,
+    persist: Option<Instant>,
+    /// Time-outs without progress.
+    pub(super) retries: u8,
+    /// Window probes without progress.
+    probes: u8,
+    probing_since: Option<Instant>,
+    /// A tail-loss probe is to be sent.
+    pub(super) tail_due: bool,
+    /// A window probe is to be sent.
+    pub(super) persist_due: bool,
+    pub(super) tail_probe: Option<TailProbe>,
+}
+
+impl Timers {
+    pub(super) fn probing_since(&self) -> Option<Instant> {
+        self.probing_since
+    }
+
+    pub(super) fn persisting(&self) -> bool {
+        self.persist.is_some() || self.persist_due
+    }
+
+    /// The window is open, or there is nothing to send.
+    pub(super) fn stop_persisting(&mut self) {
+        self.persist = None;
+        self.persist_due = false;
+        self.probes = 0;
+        self.probing_since = None;
+    }
+
+    /// A window probe was answered: the peer lives.
+    pub(super) fn probe_answered(&mut self, now: Instant) {
+        if self.probing_since.is_some() {
+            self.probing_since = Some(now);
+        }
+    }
+}
+
+impl Sender {
+    /// The earliest time at which [`Sender::on_timer`] or [`Sender::next`] has something to do.
+    pub(crate) fn next_deadline(&self) -> Option<Instant> {
+        let Timers { retransmit, tail, reorder, persist, .. } = self.timers;
+        let paced = if self.waits_for_pace() { Some(self.pace_at) } else { None };
+        [retransmit, tail, reorder, persist, paced].into_iter().flatten().min()
+    }
+
+    /// Time has passed. Does no harm if nothing is due.
+    pub(crate) fn on_timer(&mut self, now: Instant) -> TimerOut {
+        let due = |timer: Option<Instant>| timer.is_some_and(|at| at <= now);
+        if due(self.timers.reorder) {
+            self.timers.reorder = None;
+            let in_flight = self.in_flight();
+            if self.detect_losses(now, in_flight, 0) > 0 {
+                self.limit_recovery();
+            }
+        }
+        if due(self.timers.tail) {
+            self.timers.tail = None;
+            self.timers.tail_due = true;
+            // What follows the probe is the retransmission time-out.
+            self.timers.retransmit = Some(now + self.rtt.rto(&self.options));
+        }
+        if due(self.timers.retransmit) && !self.on_timeout(now) {
+            return TimerOut::GiveUp;
+        }
+        if due(self.timers.persist) {
+            self.timers.persist = None;
+            self.timers.persist_due = true;
+            let since = *self.timers.probing_since.get_or_insert(now);
+            //= RFC 9293 section 3.8.6.1, MUST-37: a window may stay closed as long as the peer acknowledges
+            if self.timers.probes >= ATTEMPTS && now.saturating_since(since) >= PATIENCE {
+                return TimerOut::GiveUp;
+            }
+        }
+        if self.wants_transmit(now) { TimerOut::Transmit } else { TimerOut::None }
+    }
+
+    /// The retransmission timer ran out; false: once too often.
+    fn on_timeout(&mut self, now: Instant) -> bool {
+        if self.board.is_empty() {
+            self.timers.retransmit = None;
+            return true;
+        }
+        let since =
+            if self.window == 0 { self.last_heard.max(self.waiting_since) } else { self.waiting_since };
+        if self.timers.retries >= ATTEMPTS && now.saturating_since(since) >= PATIENCE {
+            return false;
+        }
+        self.begin_loss(now);
+        self.timers.retries = self.timers.retries.saturating_add(1);
+        self.timers.tail = None;
+        self.timers.tail_due = false;
+        self.timers.tail_probe = None;
+        self.timers.reorder = None;
+        //= RFC 6298 section 5.5 and 5.6: back off, start again.
+        self.rtt.back_off();
+        self.timers.retransmit = Some(now + self.rtt.rto(&self.options));
+        true
+    }
+
+    /// Something was sent.
+    pub(super) fn timers_on_sent(&mut self, now: Instant) {
+        //= RFC 6298 section 5.1: the timer runs while anything is out.
+        if self.timers.retransmit.is_none() {
+            self.timers.retransmit = Some(now + self.rtt.rto(&self.options));
+        }
+        self.schedule_tail_probe(now);
+    }
+
+    /// An acknowledgement was worked in; `progress`: SND.UNA moved on.
+    pub(super) fn timers_on_ack(&mut self, now: Instant, progress: bool, delivered: bool) {
+        if self.board.is_empty() {
+            //= RFC 6298 section 5.2: all is acknowledged, the timer stops.
+            self.timers.retransmit = None;
+            self.timers.tail = None;
+            self.timers.tail_due = false;
+            self.timers.reorder = None;
+            self.timers.retries = 0;
+            return;
+        }
+        if progress {
+            self.timers.retries = 0;
+            //= RFC 6298 section 5.3: it starts again with each acknowledgement of something new.
+            self.timers.retransmit = Some(now + self.rtt.rto(&self.options));
+        }
+        if progress || delivered {
+            self.schedule_tail_probe(now);
+        }
+    }
+
+    /// Starts the probe timer if a loss of the tail would otherwise be found by a time-out only.
+    fn schedule_tail_probe(&mut self, now: Instant) {
+        self.timers.tail = None;
+        //= RFC 8985 section 7.2: with SACK, outside of recovery, nothing selectively acknowledged, no probe out
+        if !self.sack
+            || !matches!(self.phase, Phase::Open)
+            || self.board.sacked() != 0
+            || self.board.lost() != 0
+            || self.board.is_empty()
+            || self.timers.tail_probe.is_some()
+        {
+            return;
+        }
+        //= RFC 8985 section 7.2: two round trips, and the peer's delay if a single segment is out, but not after the
+        //= retransmission time-out.
+        let mut patience = match self.rtt.srtt() {
+            Some(srtt) => srtt * 2,
+            None => self.options.initial_rto,
+        };
+        if self.board.at_most(1) {
+            patience += self.options.max_ack_delay;
+        }
+        let at = now + patience;
+        self.timers.tail = Some(self.timers.retransmit.map_or(at, |retransmit| at.min(retransmit)));
+    }
+
+    /// The window is closed with nothing out: without a probe its opening could be missed.
+    pub(super) fn start_persisting(&mut self, now: Instant) {
+        //= RFC 9293 section 3.8.6.1, SHLD-29 and SHLD-30: the first probe after a retransmission time-out, then at
+        //= exponentially growing intervals.
+        let factor = 1u32.checked_shl(u32::from(self.timers.probes)).unwrap_or(u32::MAX);
+        let wait = self.rtt.rto(&self.options).saturating_mul(factor).min(self.options.max_rto);
+        self.timers.persist = Some(now + wait);
+    }
+
+    /// A window probe left.
+    pub(super) fn window_probe_sent(&mut self, now: Instant) {
+        self.timers.persist_due = false;
+        self.timers.probes = self.timers.probes.saturating_add(1);
+        self.counts.probes = self.counts.probes.wrapping_add(1);
+        self.start_persisting(now);
+    }
+}

@@ -1,0 +1,407 @@
+//! What leaves next: retransmissions, new data, the FIN, probes.
+
+use super::timers::TailProbe;
+use super::{Outgoing, Path, Phase, Probe, Sender};
+use crate::region::Extent;
+use crate::time::Instant;
+use crate::wire::tcp::SeqNumber;
+
+/// A way on which nothing needs to be cut.
+const ANY: Path = Path { mtu: u16::MAX, max_payload: u32::MAX, max_extents: usize::MAX };
+
+/// Why nothing leaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Wait {
+    /// There is nothing to send.
+    Nothing,
+    /// For the congestion window.
+    Congestion,
+    /// For the peer's window.
+    Window,
+    /// For the time of the next burst.
+    Pace,
+    /// For an acknowledgement of a small segment.
+    Nagle,
+}
+
+type Plan = Result<Outgoing, Wait>;
+
+impl Sender {
+    /// Whether [`Sender::next`] has something to send, or to decide.
+    #[inline]
+    pub(crate) fn wants_transmit(&self, now: Instant) -> bool {
+        match self.plan(Some(now), &ANY) {
+            Ok(_) => true,
+            Err(Wait::Window) => self.should_persist(),
+            Err(_) => false,
+        }
+    }
+
+    /// Whether something could leave if it were not for the pace.
+    pub(super) fn waits_for_pace(&self) -> bool {
+        self.paces() && matches!(self.plan(None, &ANY), Ok(Outgoing { probe: Probe::None, .. }))
+    }
+
+    fn should_persist(&self) -> bool {
+        self.board.is_empty() && !self.timers.persisting()
+    }
+
+    /// What to send now. To be asked again after [`Sender::on_sent`].
+    pub(crate) fn next(&mut self, now: Instant, path: &Path) -> Option<Outgoing> {
+        if self.controller.is_none() {
+            return None;
+        }
+        self.obey_path(now, path);
+        self.restart_after_idle(now);
+        match self.plan(Some(now), path) {
+            Ok(out) => Some(out),
+            Err(wait) => {
+                match wait {
+                    Wait::Window if self.should_persist() => self.start_persisting(now),
+                    Wait::Congestion => self.limited_end = self.nxt,
+                    Wait::Nothing => self.note_app_limited(),
+                    _ => {}
+                }
+                None
+            }
+        }
+    }
+
+    fn note_app_limited(&mut self) {
+        let in_flight = self.in_flight();
+        if u64::from(in_flight) < self.congestion_window() && self.board.lost() == 0 {
+            self.rate.set_app_limited(in_flight);
+        }
+    }
+
+    /// The extents of what is to be sent, appended in order.
+    pub(crate) fn extents(&self, out: &Outgoing, into: &mut Vec<Extent>) {
+        self.queue.extents(self.position(out.seq), out.len, into);
+    }
+
+    /// `now` is `None` to ask what would leave without pacing.
+    fn plan(&self, now: Option<Instant>, path: &Path) -> Plan {
+        if self.controller.is_none() {
+            return Err(Wait::Nothing);
+        }
+        if self.timers.persist_due
+            && let Some(out) = self.window_probe()
+        {
+            return Ok(out);
+        }
+        if self.timers.tail_due
+            && let Some(out) = self.tail_probe(path)
+        {
+            return Ok(out);
+        }
+        if let Some(now) = now
+            && now < self.pace_at
+        {
+            return Err(Wait::Pace);
+        }
+        let cautious = matches!(self.phase, Phase::Loss { frto: true, new: true, .. });
+        if !cautious && let Some(plan) = self.resend(path) {
+            return plan;
+        }
+        self.fresh(path)
+    }
+
+    /// One byte, or the FIN, beyond a closed window; or what SWS avoidance held back.
+    fn window_probe(&self) -> Option<Outgoing> {
+        let unsent = self.unsent();
+        if !self.board.is_empty() || (unsent == 0 && (self.fin_sent || !self.fin_queued)) {
+            return None;
+        }
+        let usable = u64::from(self.usable());
+        if usable > 0 && unsent > 0 {
+            //= RFC 9293 section 3.8.6.2.1, the fourth condition: after a time-out what fits is sent.
+            let len = unsent.min(usable).min(u64::from(self.mss)) as u32;
+            return Some(self.new_data(len, Probe::None));
+        }
+        //= RFC 9293 section 3.8.6.1, MUST-36: a closed window is probed by a byte of new data
+        let len = unsent.min(1) as u32;
+        Some(Outgoing { ect: false, cwr: false, psh: len != 0, ..self.new_data(len, Probe::Window) })
+    }
+
+    /// New data if there is any, else the last segment again.
+    fn tail_probe(&self, path: &Path) -> Option<Outgoing> {
+        //= RFC 8985 section 7.3: new data if the peer's window allows, else the segment with the highest number; the
+        //= congestion window does not matter.
+        let unsent = self.unsent();
+        let mss = u32::from(self.mss);
+        let len = unsent.min(u64::from(self.usable())).min(u64::from(mss)) as u32;
+        if len > 0 && (u64::from(len) == unsent || len == mss) {
+            let len = self.queue.span(self.position(self.nxt), len, path.max_extents);
+            return Some(self.new_data(len, Probe::Tail));
+        }
+        let last = self.board.back()?;
+        let data = last.len() - u32::from(last.fin);
+        let len = data.min(match data % mss {
+            0 => mss,
+            rest if last.segment_size == self.mss => rest,
+            _ => mss,
+        });
+        let seq = last.end - (len + u32::from(last.fin));
+        let len = self.queue.span(self.position(seq), len, path.max_extents);
+        Some(Outgoing { probe: Probe::Tail, ..self.again(seq, len, last.fin) })
+    }
+
+    fn again(&self, seq: SeqNumber, len: u32, fin: bool) -> Outgoing {
+        Outgoing {
+            seq,
+            len,
+            segment_size: self.mss,
+            fin,
+            psh: self.position(seq) + u64::from(len) == self.queue.tail(),
+            cwr: false,
+            //= RFC 3168 section 6.1.5: retransmissions are not marked ECN-capable.
+            ect: false,
+            resend: true,
+            probe: Probe::None,
+        }
+    }
+
+    pub(super) fn new_data(&self, len: u32, probe: Probe) -> Outgoing {
+        let all = u64::from(len) == self.unsent();
+        Outgoing {
+            seq: self.nxt,
+            len,
+            segment_size: self.mss,
+            fin: all && self.fin_queued && (self.usable() > len || probe == Probe::Window),
+            //= RFC 9293 section 3.9.1.2: PSH when the queue is empty behind it.
+            psh: all && len > 0,
+            cwr: self.cwr && len > 0,
+            ect: self.ecn && len > 0,
+            resend: false,
+            probe,
+        }
+    }
+
+    /// The first of what is lost; `None` if nothing is.
+    fn resend(&self, path: &Path) -> Option<Plan> {
+        let lost = self.board.next_lost()?;
+        let mss = u32::from(self.mss);
+        let mut len = lost.len() - u32::from(lost.fin);
+        let in_flight = u64::from(self.in_flight());
+        let open = self.congestion_window().saturating_sub(in_flight);
+        if in_flight > 0 && open < u64::from(len.min(mss)) {
+            return Some(Err(Wait::Congestion));
+        }
+        // A window that shrank behind it: only the oldest segment goes, as a probe.
+        let right = self.una + self.window;
+        let admitted = right.distance(lost.start);
+        if admitted < len.min(mss) && lost.start != self.una {
+            return Some(Err(Wait::Window));
+        }
+        let limit = self.burst(path).min(u32::try_from(open).unwrap_or(u32::MAX)).min(admitted).max(mss);
+        let mut fin = lost.fin;
+        if len > limit {
+            len = whole(limit, mss);
+            fin = false;
+        }
+        let span = self.queue.span(self.position(lost.start), len, path.max_extents);
+        if span < len {
+            len = whole(span, mss);
+            fin = false;
+        }
+        Some(Ok(self.again(lost.start, len, fin)))
+    }
+
+    /// Data that was never sent, or the FIN.
+    fn fresh(&self, path: &Path) -> Plan {
+        let unsent = self.unsent();
+        let usable = self.usable();
+        if unsent == 0 {
+            if !self.fin_queued || self.fin_sent {
+                return Err(Wait::Nothing);
+            }
+            return if usable == 0 { Err(Wait::Window) } else { Ok(self.new_data(0, Probe::None)) };
+        }
+        let mss = u32::from(self.mss);
+        let in_flight = u64::from(self.in_flight());
+        let mut open = self.congestion_window().saturating_sub(in_flight);
+        if in_flight == 0 {
+            open = open.max(u64::from(mss));
+        }
+        let admitted = unsent.min(u64::from(usable)) as u32;
+        let all = u64::from(admitted) == unsent;
+        //= RFC 9293 section 3.7.4, MUST-17: Nagle's algorithm can be switched off per connection; as long as a small
+        //= segment is out, no other follows.
+        let hold = self.options.nagle && !self.fin_queued && self.small_end.is_after(self.una);
+        if admitted < mss {
+            //= RFC 9293 section 3.8.6.2.1, MUST-38: a full segment, or all that is there, or half the greatest window
+            if !all && (admitted == 0 || admitted < self.max_window / 2) {
+                return Err(Wait::Window);
+            }
+            if hold {
+                return Err(Wait::Nagle);
+            }
+            if open < u64::from(admitted) {
+                return Err(Wait::Congestion);
+            }
+            let len = self.queue.span(self.position(self.nxt), admitted, path.max_extents);
+            return Ok(self.new_data(len, Probe::None));
+        }
+        if open < u64::from(mss) {
+            return Err(Wait::Congestion);
+        }
+        if let Some(out) = self.path_mtu_probe(admitted, open) {
+            return Ok(out);
+        }
+        let mut len = admitted.min(u32::try_from(open).unwrap_or(u32::MAX)).min(self.burst(path));
+        if u64::from(len) != unsent || hold {
+            len = whole(len, mss);
+        }
+        let span = self.queue.span(self.position(self.nxt), len, path.max_extents);
+        if span < len {
+            len = whole(span, mss);
+        }
+        Ok(self.new_data(len, Probe::None))
+    }
+
+    /// The most that leaves at once, in bytes: at least a segment, and whole ones.
+    fn burst(&self, path: &Path) -> u32 {
+        let mss = u32::from(self.mss);
+        let mut burst = u64::from(path.max_payload);
+        let window = self.congestion_window().min(u64::from(self.max_window));
+        // About half a window keeps the acknowledgements coming.
+        burst = burst.min(window / 2);
+        let quantum = self.controller.as_ref().and_then(|controller| controller.send_quantum());
+        match (quantum, self.pacing_rate()) {
+            (Some(quantum), _) => burst = burst.min(quantum),
+            // About a millisecond's worth.
+            (None, Some(rate)) => burst = burst.min((rate / 1000).max(u64::from(2 * mss))),
+            (None, None) => {}
+        }
+        whole(u32::try_from(burst).unwrap_or(u32::MAX), mss).max(mss)
+    }
+
+    fn paces(&self) -> bool {
+        self.options.pacing
+            || self.controller.as_ref().is_some_and(|controller| controller.pacing_rate().is_some())
+    }
+
+    /// Bytes per second, if the connection paces.
+    fn pacing_rate(&self) -> Option<u64> {
+        let controller = self.controller.as_ref()?;
+        if let Some(rate) = controller.pacing_rate() {
+            return Some(rate.max(1));
+        }
+        if !self.options.pacing {
+            return None;
+        }
+        // A little above the rate at which the window turns over; twice that in slow start, where it doubles.
+        let srtt = self.rtt.srtt()?.as_nanos().max(1);
+        let window = u128::from(controller.window());
+        let starting = controller.window() < controller.slow_start_threshold() / 2;
+        let rate = window * 1_000_000_000 / srtt * if starting { 8 } else { 5 } / 4;
+        Some(u64::try_from(rate).unwrap_or(u64::MAX).max(1))
+    }
+
+    //= RFC 5681 section 4.1: after an idle retransmission time-out there is no clock of acknowledgements.
+    fn restart_after_idle(&mut self, now: Instant) {
+        if !self.board.is_empty() || self.unsent() == 0 {
+            return;
+        }
+        let idle = now.saturating_since(self.last_sent);
+        let rto = self.rtt.rto(&self.options);
+        if idle > rto {
+            if let Some(controller) = &mut self.controller {
+                controller.on_idle_restart(now, idle, rto);
+            }
+            self.last_sent = now;
+        }
+    }
+
+    /// What [`Sender::next`] returned has left. `timestamp` is the value of the timestamps option on it, if any.
+    pub(crate) fn on_sent(&mut self, now: Instant, out: &Outgoing, timestamp: u32) {
+        if out.probe == Probe::Window {
+            self.probed = true;
+            self.window_probe_sent(now);
+            return;
+        }
+        let span = out.span();
+        if span == 0 {
+            return;
+        }
+        if self.board.is_empty() {
+            self.waiting_since = now;
+            self.timers.stop_persisting();
+        }
+        let in_flight = self.in_flight();
+        let stamp = self.rate.on_sent(now, in_flight, in_flight.saturating_add(span));
+        let app_limited = self.rate.is_app_limited();
+        let end = out.seq + span;
+        if out.resend {
+            self.board.resent(out.seq..end, |record| {
+                record.sent_at = now;
+                record.stamp = stamp;
+                record.segment_size = out.segment_size;
+                record.path_mtu = false;
+            });
+            self.counts.retransmitted = self.counts.retransmitted.wrapping_add(out.segments());
+            if out.probe != Probe::Tail {
+                self.note_resent(out.seq, out.segments(), timestamp);
+            }
+        } else {
+            self.board.push(super::scoreboard::Record {
+                start: out.seq,
+                end,
+                sent_at: now,
+                stamp,
+                segment_size: out.segment_size,
+                sends: 1,
+                sacked: false,
+                lost: false,
+                fin: out.fin,
+                path_mtu: out.probe == Probe::PathMtu,
+            });
+            self.nxt = end;
+            // The byte of a window probe is sent again as a part of this.
+            self.probed = false;
+            self.fin_sent |= out.fin;
+            self.cwr &= !out.cwr;
+            if out.len % u32::from(out.segment_size).max(1) != 0 {
+                self.small_end = end;
+            }
+        }
+        if let Phase::Recovery { prr, .. } = &mut self.phase {
+            prr.on_sent(u64::from(span));
+        }
+        if let Some(controller) = &mut self.controller {
+            controller.on_sent(now, u64::from(span), u64::from(in_flight), app_limited);
+        }
+        match out.probe {
+            Probe::Tail => {
+                self.timers.tail_due = false;
+                self.timers.tail_probe = Some(TailProbe { end: self.nxt, resend: out.resend });
+                self.counts.probes = self.counts.probes.wrapping_add(1);
+            }
+            Probe::PathMtu => self.path_mtu_sent(),
+            _ => {}
+        }
+        if u64::from(self.in_flight()) + u64::from(self.mss) > self.congestion_window() {
+            self.limited_end = self.nxt;
+        }
+        self.pace(now, span);
+        self.last_sent = now;
+        self.timers_on_sent(now);
+    }
+
+    /// The next burst may leave when this one has had its time.
+    fn pace(&mut self, now: Instant, bytes: u32) {
+        let Some(rate) = self.pacing_rate() else { return };
+        let nanos = u128::from(bytes) * 1_000_000_000 / u128::from(rate);
+        let time = core::time::Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX));
+        // A late turn of the loop is made up for, by half a millisecond at most.
+        let grace = core::time::Duration::from_micros(500).min(time);
+        let from =
+            Instant::from_nanos(now.as_nanos().saturating_sub(grace.as_nanos() as u64)).max(self.pace_at);
+        self.pace_at = from + time;
+    }
+}
+
+/// `len` cut to whole segments if it is more than one.
+fn whole(len: u32, mss: u32) -> u32 {
+    if len > mss { len - len % mss } else { len }
+}
