@@ -1,6 +1,7 @@
 //! TCP (RFC 9293) as state machines: segments, bytes and time in; segments, events and deadlines out.
 
 mod api;
+mod connection;
 mod memory;
 mod receiver;
 mod sender;

@@ -1,21 +1,36 @@
 //! One connection: RFC 9293's state machine around a [`Sender`] and a [`Receiver`].
 //!
-//! SIGNATURES FIRST (bodies follow): what the endpoint may call.
+//! The endpoint calls it with segments, time and the user's wishes; a [`Disposition`] tells the endpoint what to do,
+//! and [`Connection::transmit`] sends what is due at the end of a burst.
 
-use alloc::sync::Arc; // std::sync::Arc
+mod calls;
+mod close;
+mod icmp;
+mod idle;
+mod input;
+mod limit;
+mod open;
+mod output;
+
 use core::net::SocketAddr;
 use core::time::Duration;
 use std::collections::VecDeque;
+use std::sync::Arc;
 
+pub(crate) use self::icmp::IcmpKind;
+use self::idle::Idle;
+pub(crate) use self::limit::RateLimit;
+use self::open::Handshake;
 use super::memory::Memory;
-use super::receiver::{Chunk, Pool};
+use super::receiver::{Pool, Receiver};
 use super::sender::Sender;
-use super::{ConnectionId, Emit, Error, Event, Failure, Info, Options, Segment, StateName, Token};
+use super::{ConnectionId, Event, Failure, Info, Options, StateName, Token};
 use crate::region::Extent;
 use crate::time::Instant;
 use crate::wire::tcp::{Header, SeqNumber};
 
 /// What a connection shares with the others of its endpoint, lent for a call.
+#[derive(Debug)]
 pub(crate) struct Context<'a> {
     /// The connection's own name, for events.
     pub(crate) id: ConnectionId,
@@ -23,39 +38,52 @@ pub(crate) struct Context<'a> {
     pub(crate) events: &'a mut VecDeque<Event>,
     /// Memory of what was written.
     pub(crate) memory: &'a mut Memory,
-    /// Memory of what was received, and its limit (receiver::Pool::new(max_receive_memory)).
+    /// Memory of what was received, and its limit.
     pub(crate) pool: &'a mut Pool,
     /// Challenge acknowledgements per second (RFC 5961 section 7).
     pub(crate) challenge: &'a mut RateLimit,
-    /// Scratch for tokens (empty between calls; the connection turns them into events).
+    /// Scratch: tokens on their way to becoming events.
     pub(crate) released: &'a mut Vec<Token>,
+    /// Scratch: the extents of a segment.
+    pub(crate) extents: &'a mut Vec<Extent>,
 }
 
-/// So many per second, over all connections: `RateLimit::new(per_second)`, `take(now) -> bool`.
-pub(crate) struct RateLimit {}
+impl Context<'_> {
+    /// Tokens become events.
+    fn tell_released(&mut self) {
+        for token in self.released.drain(..) {
+            self.events.push_back(Event::Released(self.id, token));
+        }
+    }
+}
 
 /// The two ends of a connection to be, and what the endpoint chose for it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Open {
+    /// This side's address and port.
     pub(crate) local: SocketAddr,
+    /// The peer's.
     pub(crate) remote: SocketAddr,
     /// The initial sequence number (RFC 6528).
     pub(crate) iss: SeqNumber,
-    /// Added to the millisecond clock in timestamps (RFC 7323 section 5.4: not guessable).
+    /// Added to the millisecond clock in timestamps (RFC 7323 section 5.4: not to be guessed).
     pub(crate) timestamp_offset: u32,
-    /// Largest IP packet of the path.
+    /// Largest IP packet of the path, in bytes.
     pub(crate) mtu: u16,
 }
 
-/// What a SYN cookie kept of the peer's SYN. Timestamps and ECN by the ACK itself.
+/// What a SYN cookie kept of the peer's SYN.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CookieTerms {
     /// The peer's MSS option, rounded down.
     pub(crate) mss: u16,
     /// The peer's shift; `None`: no scaling in either direction.
     pub(crate) window_scale: Option<u8>,
+    /// Selective acknowledgement was offered by both.
     pub(crate) sack: bool,
+    /// ECN was asked for and granted.
     pub(crate) ecn: bool,
+    /// Timestamps were offered by both.
     pub(crate) timestamps: bool,
 }
 
@@ -67,12 +95,12 @@ pub(crate) enum Disposition {
     Keep,
     /// A passively opened connection has completed its handshake: it can be accepted.
     Opened,
-    /// Send this header (no payload, no ECT) and keep the connection.
+    /// Send this header (no payload, not ECN-capable) and keep the connection.
     Answer(Header),
-    /// Send this reset; the connection is over (as `Remove`).
+    /// Send this reset; the connection is over, as for `Remove`.
     Reset(Header),
     /// The protocol is over: take it out of the table. The slot stays until the user has closed too
-    /// (`Connection::released`), for what is still to be read and for its error.
+    /// ([`Connection::released`]), for what is still to be read and for its error.
     Remove,
     /// As `Remove`, and the pair of addresses stays in TIME-WAIT. The header is the acknowledgement of the peer's
     /// FIN: send it now.
@@ -82,18 +110,21 @@ pub(crate) enum Disposition {
 /// What TIME-WAIT needs to know (RFC 9293 section 3.10.7.4, RFC 1337, RFC 6191).
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TimeWaitRecord {
+    /// This side's address and port.
     pub(crate) local: SocketAddr,
+    /// The peer's.
     pub(crate) remote: SocketAddr,
-    /// Our next sequence number (one after the FIN).
+    /// Our next sequence number, one after the FIN.
     pub(crate) snd_nxt: SeqNumber,
-    /// The peer's next (one after its FIN).
+    /// The peer's next, one after its FIN.
     pub(crate) rcv_nxt: SeqNumber,
     /// The window field of our last acknowledgement.
     pub(crate) window: u16,
     /// The peer's latest timestamp, if timestamps are used.
     pub(crate) ts_recent: Option<u32>,
+    /// As in [`Open`].
     pub(crate) timestamp_offset: u32,
-    /// How long (Options::time_wait).
+    /// How long.
     pub(crate) duration: Duration,
 }
 
@@ -108,59 +139,189 @@ pub(crate) enum Turn {
     Blocked,
 }
 
-pub(crate) struct Connection {}
-
-impl Connection {
-    /// Active open: SYN-SENT. `transmit` sends the SYN.
-    pub(crate) fn connect(now: Instant, open: &Open, options: Arc<Options>) -> Self;
-    /// Passive open by this SYN: SYN-RECEIVED. `transmit` sends the SYN-ACK. What else the SYN carries (data, FIN)
-    /// is not taken and comes again.
-    pub(crate) fn accept(now: Instant, open: &Open, options: Arc<Options>, syn: &Segment<'_>) -> Self;
-    /// Passive open by an ACK whose cookie was right: SYN-RECEIVED with the SYN-ACK sent. Give the ACK to
-    /// `on_segment` next, which returns `Opened`.
-    pub(crate) fn from_cookie(now: Instant, open: &Open, options: Arc<Options>, terms: &CookieTerms, ack: &Segment<'_>) -> Self;
-
-    pub(crate) fn on_segment(&mut self, now: Instant, segment: &Segment<'_>, cx: &mut Context<'_>) -> Disposition;
-    pub(crate) fn on_timer(&mut self, now: Instant, cx: &mut Context<'_>) -> Disposition;
-    pub(crate) fn next_deadline(&self) -> Option<Instant>;
-    pub(crate) fn wants_transmit(&self, now: Instant) -> bool;
-    /// Sends up to `quantum` segments (of payload; pure ACKs count one).
-    pub(crate) fn transmit(&mut self, now: Instant, quantum: u32, emit: &mut impl Emit, cx: &mut Context<'_>) -> Turn;
-    /// An ICMP error about a segment of ours (RFC 5927: only if `quoted` is in flight). `Disposition::Remove` if it
-    /// ends a connection attempt.
-    pub(crate) fn on_icmp(&mut self, now: Instant, kind: IcmpKind, quoted: SeqNumber, cx: &mut Context<'_>) -> Disposition;
-
-    pub(crate) fn write(&mut self, now: Instant, bytes: &[u8], cx: &mut Context<'_>) -> Result<usize, Error>;
-    pub(crate) fn write_extent(&mut self, now: Instant, extent: Extent, token: Token, cx: &mut Context<'_>) -> Result<(), Error>;
-    /// 0: the end of the data.
-    pub(crate) fn read(&mut self, now: Instant, buffer: &mut [u8], cx: &mut Context<'_>) -> Result<usize, Error>;
-    /// None: the end of the data.
-    pub(crate) fn read_chunk(&mut self, now: Instant, cx: &mut Context<'_>) -> Result<Option<Chunk>, Error>;
-    /// FIN after what was written; reading goes on.
-    pub(crate) fn shutdown(&mut self, now: Instant, cx: &mut Context<'_>) -> Result<(), Error>;
-    /// The user lets go: FIN after what was written, or a reset if data is unread. `released` is true from now on; no
-    /// events follow except `Released` tokens.
-    pub(crate) fn close(&mut self, now: Instant, cx: &mut Context<'_>) -> Disposition;
-    pub(crate) fn abort(&mut self, now: Instant, cx: &mut Context<'_>) -> Disposition;
-    /// The user has closed or aborted.
-    pub(crate) fn released(&self) -> bool;
-    /// The protocol is over (Remove, Reset or TimeWait was returned).
-    pub(crate) fn is_over(&self) -> bool;
-    pub(crate) fn set_options(&mut self, now: Instant, options: Arc<Options>);
-    pub(crate) fn options(&self) -> &Arc<Options>;
-    pub(crate) fn info(&self) -> Info;
-    pub(crate) fn state(&self) -> StateName;
-    pub(crate) fn local(&self) -> SocketAddr;
-    pub(crate) fn remote(&self) -> SocketAddr;
+/// The states of RFC 9293 section 3.3.2, each with what only it knows.
+#[derive(Debug)]
+enum State {
+    SynSent(Box<Handshake>),
+    SynReceived(Box<Handshake>),
+    Established,
+    FinWait1,
+    /// `until`: when a connection that its user has closed goes, whether the peer finishes or not.
+    FinWait2 {
+        until: Option<Instant>,
+    },
+    CloseWait,
+    Closing,
+    LastAck,
+    /// The protocol is over; what was received may still be read.
+    Over(End),
 }
 
-/// What an ICMP error says.
+/// How a connection ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum IcmpKind {
-    /// Host or network unreachable, time exceeded: soft (RFC 9293 section 3.9.2.2).
-    Unreachable,
-    /// Protocol or port unreachable: hard before the connection is established (RFC 5461).
+enum End {
+    /// Both sides' FIN are acknowledged, and this side waits in TIME-WAIT (elsewhere).
+    TimeWait,
+    /// Both sides' FIN are acknowledged.
+    Closed,
     Refused,
-    /// Packet too big: the next hop's MTU.
-    TooBig(u16),
+    Reset,
+    TimedOut(Duration),
+    Unreachable,
+    Aborted,
+}
+
+/// What was settled by the handshake.
+#[derive(Clone, Copy, Debug, Default)]
+struct Terms {
+    /// The peer's window shift; zero without scaling.
+    peer_shift: u8,
+    /// This side's.
+    own_shift: u8,
+    scaling: bool,
+    timestamps: bool,
+    sack: bool,
+    ecn: bool,
+}
+
+/// A connection.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    local: SocketAddr,
+    remote: SocketAddr,
+    options: Arc<Options>,
+    sender: Sender,
+    receiver: Receiver,
+    state: State,
+    idle: Idle,
+    iss: SeqNumber,
+    irs: SeqNumber,
+    timestamp_offset: u32,
+    mtu: u16,
+    terms: Terms,
+    /// The user has closed or aborted.
+    released: bool,
+    /// The user has shut sending.
+    shut: bool,
+    /// What arrives is to be told by an event.
+    tell_readable: bool,
+    /// A packet found no way, or an ICMP error said so: what a later time-out is then put down to.
+    unreachable: bool,
+}
+
+/// The value of a connection's timestamp clock: milliseconds, from an offset of its own.
+///
+//= RFC 7323 section 5.4: between 1 ms and 1 s a tick.
+pub(crate) fn timestamp(now: Instant, offset: u32) -> u32 {
+    ((now.as_nanos() / 1_000_000) as u32).wrapping_add(offset)
+}
+
+impl Connection {
+    /// This side's address and port.
+    pub(crate) fn local(&self) -> SocketAddr {
+        self.local
+    }
+
+    /// The peer's.
+    pub(crate) fn remote(&self) -> SocketAddr {
+        self.remote
+    }
+
+    /// See [`Open::timestamp_offset`].
+    pub(crate) fn timestamp_offset(&self) -> u32 {
+        self.timestamp_offset
+    }
+
+    /// The options.
+    pub(crate) fn options(&self) -> &Arc<Options> {
+        &self.options
+    }
+
+    /// Changes the options; what was settled by the handshake stays as it is.
+    pub(crate) fn set_options(&mut self, options: Arc<Options>) {
+        self.receiver.set_options(&options);
+        self.sender.set_options(Arc::clone(&options));
+        self.options = options;
+    }
+
+    /// Whether the user has closed or aborted it.
+    pub(crate) fn released(&self) -> bool {
+        self.released
+    }
+
+    /// Whether the protocol is over: `Remove`, `Reset` or `TimeWait` was returned.
+    pub(crate) fn is_over(&self) -> bool {
+        matches!(self.state, State::Over(_))
+    }
+
+    /// Whether the handshake is complete.
+    fn is_synchronised(&self) -> bool {
+        !matches!(self.state, State::SynSent(_) | State::SynReceived(_) | State::Over(_))
+    }
+
+    /// The state.
+    pub(crate) fn state(&self) -> StateName {
+        match &self.state {
+            State::SynSent(_) => StateName::SynSent,
+            State::SynReceived(_) => StateName::SynReceived,
+            State::Established => StateName::Established,
+            State::FinWait1 => StateName::FinWait1,
+            State::FinWait2 { .. } => StateName::FinWait2,
+            State::CloseWait => StateName::CloseWait,
+            State::Closing => StateName::Closing,
+            State::LastAck => StateName::LastAck,
+            State::Over(End::TimeWait) => StateName::TimeWait,
+            State::Over(_) => StateName::Closed,
+        }
+    }
+
+    /// Why it failed, if it did.
+    pub(crate) fn failure(&self) -> Option<Failure> {
+        let State::Over(end) = &self.state else { return None };
+        let remote = self.remote;
+        match *end {
+            End::TimeWait | End::Closed => None,
+            End::Refused => Some(Failure::Refused { remote }),
+            End::Reset => Some(Failure::Reset { remote }),
+            End::TimedOut(after) => Some(Failure::TimedOut { remote, after }),
+            End::Unreachable => Some(Failure::Unreachable { remote }),
+            End::Aborted => Some(Failure::Aborted { remote }),
+        }
+    }
+
+    /// What it looks like at present.
+    pub(crate) fn info(&self) -> Info {
+        let terms = &self.terms;
+        let mut info = Info {
+            state: self.state(),
+            local: self.local,
+            remote: self.remote,
+            unacknowledged: 0,
+            in_flight: 0,
+            writable: 0,
+            readable: self.receiver.readable(),
+            srtt: None,
+            rttvar: Duration::ZERO,
+            min_rtt: None,
+            rto: Duration::ZERO,
+            congestion_window: 0,
+            slow_start_threshold: 0,
+            mss: 0,
+            peer_window: 0,
+            own_window: self.receiver.window(),
+            window_shifts: terms.scaling.then_some((terms.own_shift, terms.peer_shift)),
+            timestamps: terms.timestamps,
+            sack: terms.sack,
+            ecn: terms.ecn,
+            retransmitted: 0,
+            timeouts: 0,
+            spurious: 0,
+            probes: 0,
+            reordering_window: Duration::ZERO,
+            bytes_acked: 0,
+            bytes_received: self.receiver.received(),
+        };
+        self.sender.fill(&mut info);
+        info
+    }
 }

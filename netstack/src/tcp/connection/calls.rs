@@ -1,0 +1,101 @@
+//! The user's calls: write and read (RFC 9293 sections 3.10.2 and 3.10.3).
+
+use core::time::Duration;
+
+use super::{Connection, Context, End, State};
+use crate::region::Extent;
+use crate::tcp::receiver::Chunk;
+use crate::tcp::{Error, Token};
+use crate::time::Instant;
+
+impl Connection {
+    fn check_writable(&self) -> Result<(), Error> {
+        if let Some(failure) = self.failure() {
+            return Err(failure.into());
+        }
+        if self.shut || self.is_over() { Err(Error::Shut) } else { Ok(()) }
+    }
+
+    /// Takes bytes to send; returns how many.
+    ///
+    /// # Errors
+    /// [`Error::WouldBlock`] if there is no room: `Event::Writable` follows. [`Error::Shut`] after a shutdown, and the
+    /// connection's failure.
+    pub(crate) fn write(&mut self, bytes: &[u8], cx: &mut Context<'_>) -> Result<usize, Error> {
+        self.check_writable()?;
+        if bytes.is_empty() {
+            return Ok(0);
+        }
+        match self.sender.write(cx.memory, bytes) {
+            0 => Err(Error::WouldBlock),
+            taken => Ok(taken),
+        }
+    }
+
+    /// Takes an extent to send without a copy; `Event::Released` gives the token back.
+    ///
+    /// # Errors
+    /// As for [`Connection::write`].
+    pub(crate) fn write_extent(
+        &mut self,
+        extent: Extent,
+        token: Token,
+        cx: &mut Context<'_>,
+    ) -> Result<(), Error> {
+        self.check_writable()?;
+        if extent.is_empty() {
+            cx.released.push(token);
+            cx.tell_released();
+            return Ok(());
+        }
+        if self.sender.write_extent(extent, token) { Ok(()) } else { Err(Error::WouldBlock) }
+    }
+
+    /// Whether the end of the data was reached; else why there is none.
+    fn at_end(&mut self) -> Result<(), Error> {
+        if let Some(failure) = self.failure() {
+            return Err(failure.into());
+        }
+        if self.receiver.finished() || matches!(self.state, State::Over(End::Closed | End::TimeWait)) {
+            return Ok(());
+        }
+        Err(Error::WouldBlock)
+    }
+
+    /// The round trip that the receive buffer is tuned by.
+    fn known_round_trip(&self) -> Option<Duration> {
+        self.sender.srtt()
+    }
+
+    /// Copies received bytes out; returns how many, zero at the end of the data (or for an empty buffer).
+    ///
+    /// # Errors
+    /// [`Error::WouldBlock`] if there is nothing: `Event::Readable` follows. The connection's failure.
+    pub(crate) fn read(
+        &mut self,
+        now: Instant,
+        buffer: &mut [u8],
+        cx: &mut Context<'_>,
+    ) -> Result<usize, Error> {
+        self.tell_readable = true;
+        let round_trip = self.known_round_trip();
+        match self.receiver.read(now, buffer, round_trip, cx.pool) {
+            0 if self.receiver.readable() > 0 => Ok(0),
+            0 => self.at_end().map(|()| 0),
+            count => Ok(count),
+        }
+    }
+
+    /// Hands received bytes out without a copy; `None` at the end of the data.
+    ///
+    /// # Errors
+    /// As for [`Connection::read`].
+    pub(crate) fn read_chunk(&mut self, now: Instant, cx: &mut Context<'_>) -> Result<Option<Chunk>, Error> {
+        self.tell_readable = true;
+        let round_trip = self.known_round_trip();
+        match self.receiver.read_chunk(now, round_trip, cx.pool) {
+            Some(chunk) => Ok(Some(chunk)),
+            None => self.at_end().map(|()| None),
+        }
+    }
+}

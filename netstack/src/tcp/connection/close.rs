@@ -1,0 +1,111 @@
+//! How connections end (RFC 9293 sections 3.6, 3.10.4 and 3.10.5).
+
+use super::{Connection, Context, Disposition, End, State, TimeWaitRecord};
+use crate::tcp::{Error, Event};
+use crate::time::Instant;
+
+impl Connection {
+    //= RFC 9293 section 3.10.4: what CLOSE means in each state; section 3.6: reading goes on after it.
+    /// FIN after what was written; reading goes on.
+    ///
+    /// # Errors
+    /// The connection's failure.
+    pub(crate) fn shutdown(&mut self) -> Result<(), Error> {
+        if let Some(failure) = self.failure() {
+            return Err(failure.into());
+        }
+        if !self.shut && !self.is_over() {
+            self.shut = true;
+            self.sender.finish();
+            match self.state {
+                State::Established => self.state = State::FinWait1,
+                State::CloseWait => self.state = State::LastAck,
+                // SYN-SENT and SYN-RECEIVED go to FIN-WAIT-1 by way of `establish`.
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// The user lets go: FIN after what was written; a reset if something is unread (RFC 2525 section 2.17).
+    pub(crate) fn close(&mut self, now: Instant, cx: &mut Context<'_>) -> Disposition {
+        self.released = true;
+        match &mut self.state {
+            State::Over(_) => {
+                self.receiver.clear(cx.pool);
+                return Disposition::Remove;
+            }
+            State::SynSent(_) => return self.end(End::Closed, cx),
+            State::FinWait2 { until } => *until = Some(now + self.options.fin_wait_2),
+            _ => {}
+        }
+        if self.receiver.readable() > 0 {
+            let reset = self.reset();
+            return match self.end(End::Aborted, cx) {
+                Disposition::Remove => Disposition::Reset(reset),
+                other => other,
+            };
+        }
+        self.receiver.abandon(cx.pool);
+        // It cannot fail: the connection is not over.
+        let _ = self.shutdown();
+        Disposition::Keep
+    }
+
+    //= RFC 9293 section 3.10.5: ABORT sends a reset where the peer may still expect data.
+    /// The user gives the connection up.
+    pub(crate) fn abort(&mut self, cx: &mut Context<'_>) -> Disposition {
+        self.released = true;
+        let reset = match self.state {
+            State::Over(_) => {
+                self.receiver.clear(cx.pool);
+                return Disposition::Remove;
+            }
+            State::SynSent(_) | State::Closing | State::LastAck => None,
+            _ => Some(self.reset()),
+        };
+        let removal = self.end(End::Aborted, cx);
+        reset.map_or(removal, Disposition::Reset)
+    }
+
+    //= RFC 9293 section 3.10.7.4, eighth; section 3.6.1, MUST-13: TIME-WAIT lasts twice the maximum segment lifetime.
+    /// Both FIN are acknowledged, and the peer may not know it.
+    pub(super) fn enter_time_wait(&mut self, now: Instant, cx: &mut Context<'_>) -> Disposition {
+        let header = self.pure_ack(now, cx);
+        let record = TimeWaitRecord {
+            local: self.local,
+            remote: self.remote,
+            snd_nxt: self.sender.nxt(),
+            rcv_nxt: self.receiver.next(),
+            window: header.window,
+            ts_recent: self.receiver.ts_recent(),
+            timestamp_offset: self.timestamp_offset,
+            duration: self.options.time_wait,
+        };
+        // Entered by an acknowledgement of this side's FIN, there may be nothing to acknowledge.
+        let answer = self.receiver.is_ack_due().then_some(header);
+        let _ = self.end(End::TimeWait, cx);
+        Disposition::TimeWait(record, answer)
+    }
+
+    /// The protocol is over: gives the memory back and tells the user.
+    pub(super) fn end(&mut self, end: End, cx: &mut Context<'_>) -> Disposition {
+        self.state = State::Over(end);
+        self.idle.send = false;
+        self.sender.abort(cx.memory, cx.released);
+        cx.tell_released();
+        let failure = self.failure();
+        if self.released || failure.is_some() {
+            self.receiver.clear(cx.pool);
+        } else {
+            self.receiver.abandon(cx.pool);
+        }
+        if !self.released {
+            cx.events.push_back(match failure {
+                Some(failure) => Event::Failed(cx.id, failure),
+                None => Event::Closed(cx.id),
+            });
+        }
+        Disposition::Remove
+    }
+}

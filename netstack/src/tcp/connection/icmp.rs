@@ -1,0 +1,58 @@
+//! ICMP errors about segments of a connection (RFC 9293 section 3.9.2.2, RFC 5461, RFC 5927).
+
+use super::{Connection, Context, Disposition, End, State};
+use crate::time::Instant;
+use crate::wire::tcp::SeqNumber;
+
+/// What an ICMP error says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum IcmpKind {
+    /// Host or network unreachable, time exceeded: it may pass.
+    Unreachable,
+    /// Protocol or port unreachable.
+    Refused,
+    /// A packet was too big: the next hop's MTU in bytes.
+    TooBig(u16),
+}
+
+impl Connection {
+    /// An ICMP error quotes a segment of ours that begins at `quoted`.
+    pub(crate) fn on_icmp(
+        &mut self,
+        now: Instant,
+        kind: IcmpKind,
+        quoted: SeqNumber,
+        cx: &mut Context<'_>,
+    ) -> Disposition {
+        //= RFC 5927 section 4.1: only an error about something on its way is believed.
+        let attempt = match &self.state {
+            State::Over(_) => return Disposition::Keep,
+            State::SynSent(_) | State::SynReceived(_) => {
+                if quoted != self.iss {
+                    return Disposition::Keep;
+                }
+                true
+            }
+            _ => {
+                let (una, end) = (self.sender.una(), self.sender.max_sent());
+                if quoted.is_before(una) || !quoted.is_before(end) {
+                    return Disposition::Keep;
+                }
+                false
+            }
+        };
+        match kind {
+            //= RFC 9293 section 3.9.2.2, MUST-56: a soft error does not end the connection.
+            IcmpKind::Unreachable => self.unreachable = true,
+            //= RFC 5461 section 4.1, RFC 5927 section 5.2: a hard error ends an attempt, and is soft afterwards.
+            IcmpKind::Refused if attempt => return self.end(End::Refused, cx),
+            IcmpKind::Refused => self.unreachable = true,
+            IcmpKind::TooBig(mtu) => {
+                if !attempt {
+                    self.sender.on_packet_too_big(now, mtu, quoted);
+                }
+            }
+        }
+        Disposition::Keep
+    }
+}

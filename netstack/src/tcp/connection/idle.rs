@@ -1,0 +1,136 @@
+//! Silence: keep-alive (RFC 9293 section 3.8.4), the user timeout (RFC 5482), and all of a connection's timers.
+
+use core::time::Duration;
+
+use super::{Connection, Context, Disposition, End, State};
+use crate::tcp::sender::TimerOut;
+use crate::time::Instant;
+
+//= RFC 5482 section 3.1: a peer's wish is kept within limits: not so short that an ordinary black-out ends the
+//= connection, not so long that dead connections gather.
+const PEER_TIMEOUT: core::ops::RangeInclusive<u64> = 100..=3600;
+
+/// What is known about the peer's silence.
+#[derive(Debug)]
+pub(super) struct Idle {
+    last_heard: Instant,
+    probed: Instant,
+    /// Probes without an answer.
+    probes: u8,
+    /// A probe is to leave.
+    pub(super) send: bool,
+    /// The peer's user timeout option in seconds, within limits; zero: none.
+    peer_timeout: u16,
+}
+
+impl Idle {
+    pub(super) fn new(now: Instant) -> Self {
+        Self { last_heard: now, probed: now, probes: 0, send: false, peer_timeout: 0 }
+    }
+
+    /// A segment of the peer was believed.
+    #[inline]
+    pub(super) fn on_heard(&mut self, now: Instant) {
+        self.last_heard = now;
+        self.probes = 0;
+        self.send = false;
+    }
+
+    /// The peer says how long it keeps data.
+    pub(super) fn on_user_timeout_option(&mut self, seconds: u32) {
+        self.peer_timeout = u64::from(seconds).clamp(*PEER_TIMEOUT.start(), *PEER_TIMEOUT.end()) as u16;
+    }
+
+    /// A probe left.
+    pub(super) fn on_probe_sent(&mut self, now: Instant) {
+        self.probed = now;
+        self.probes = self.probes.saturating_add(1);
+        self.send = false;
+    }
+}
+
+impl Connection {
+    /// When the connection wants to be woken.
+    pub(crate) fn next_deadline(&self) -> Option<Instant> {
+        match &self.state {
+            State::SynSent(handshake) | State::SynReceived(handshake) => return handshake.deadline,
+            State::Over(_) => return None,
+            _ => {}
+        }
+        let until = if let State::FinWait2 { until } = self.state { until } else { None };
+        [
+            self.sender.next_deadline(),
+            self.receiver.ack_deadline(),
+            self.user_timeout_deadline(),
+            self.keep_alive_deadline(),
+            until,
+        ]
+        .into_iter()
+        .flatten()
+        .min()
+    }
+
+    //= RFC 5482 section 3.1: the user's own choice goes before the peer's wish.
+    fn user_timeout(&self) -> Option<Duration> {
+        let theirs = self.idle.peer_timeout;
+        self.options.user_timeout.or((theirs > 0).then(|| Duration::from_secs(u64::from(theirs))))
+    }
+
+    fn user_timeout_deadline(&self) -> Option<Instant> {
+        Some(self.sender.stalled_since()? + self.user_timeout()?)
+    }
+
+    //= RFC 9293 section 3.8.4, MUST-24 to MUST-29: only if asked for, only when nothing is on its way, and silence is
+    //= not taken for death before several probes.
+    fn keep_alive_deadline(&self) -> Option<Instant> {
+        let keep_alive = self.options.keep_alive?;
+        if self.idle.send || !self.sender.is_empty() {
+            return None;
+        }
+        Some(match self.idle.probes {
+            0 => self.idle.last_heard + keep_alive.idle,
+            _ => self.idle.probed + keep_alive.interval,
+        })
+    }
+
+    /// The deadline has come: does what is due.
+    pub(crate) fn on_timer(&mut self, now: Instant, cx: &mut Context<'_>) -> Disposition {
+        match &self.state {
+            State::SynSent(_) | State::SynReceived(_) => return self.on_handshake_timer(now, cx),
+            State::Over(_) => return Disposition::Keep,
+            //= RFC 9293 section 3.6, as stacks do: a closed connection does not wait for ever for the peer's FIN.
+            State::FinWait2 { until: Some(until) } if *until <= now => return self.end(End::Closed, cx),
+            _ => {}
+        }
+        let due = |deadline: Option<Instant>| deadline.is_some_and(|deadline| deadline <= now);
+        self.receiver.on_timer(now);
+        //= RFC 9293 section 3.10.8: the user timeout ends the connection in any state.
+        if due(self.user_timeout_deadline()) {
+            return self.time_out(now, cx);
+        }
+        //= RFC 9293 section 3.8.3, MUST-20: retransmissions end the connection after a while.
+        if let TimerOut::GiveUp = self.sender.on_timer(now) {
+            return self.time_out(now, cx);
+        }
+        if due(self.keep_alive_deadline()) {
+            let probes = self.options.keep_alive.map_or(0, |keep_alive| keep_alive.probes);
+            if self.idle.probes >= probes {
+                let reset = self.reset();
+                let after = now.saturating_since(self.idle.last_heard);
+                return match self.end(End::TimedOut(after), cx) {
+                    Disposition::Remove => Disposition::Reset(reset),
+                    other => other,
+                };
+            }
+            self.idle.send = true;
+        }
+        Disposition::Keep
+    }
+
+    fn time_out(&mut self, now: Instant, cx: &mut Context<'_>) -> Disposition {
+        let since = self.sender.stalled_since().unwrap_or(self.idle.last_heard);
+        let after = now.saturating_since(since);
+        let end = if self.unreachable { End::Unreachable } else { End::TimedOut(after) };
+        self.end(end, cx)
+    }
+}

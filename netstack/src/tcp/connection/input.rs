@@ -1,0 +1,258 @@
+//! A segment arrives in a synchronised state (RFC 9293 section 3.10.7.4).
+
+use super::{Connection, Context, Disposition, End, State};
+use crate::tcp::sender::AckIn;
+use crate::tcp::{Event, Segment};
+use crate::time::Instant;
+use crate::wire::tcp::{Flags, Header, SeqNumber};
+
+impl Connection {
+    /// Takes a segment.
+    pub(crate) fn on_segment(
+        &mut self,
+        now: Instant,
+        segment: &Segment<'_>,
+        cx: &mut Context<'_>,
+    ) -> Disposition {
+        match &mut self.state {
+            State::SynSent(_) => return self.on_syn_sent(now, segment, cx),
+            State::Over(_) => return Disposition::Keep,
+            State::SynReceived(handshake)
+                if segment.header.seq == self.irs
+                    && segment.header.flags.contains(Flags::SYN)
+                    && !segment.header.flags.intersects(Flags::RST) =>
+            {
+                if !segment.header.flags.contains(Flags::ACK) {
+                    // The peer's SYN again: it has not seen the SYN-ACK.
+                    handshake.send = true;
+                    return Disposition::Keep;
+                }
+                //= RFC 9293 section 3.5, figure 8: in a simultaneous open the SYN comes again with an acknowledgement.
+                let mut without = *segment;
+                without.header.seq += 1;
+                without.header.flags = without.header.flags.without(Flags::SYN);
+                return self.on_synchronised(now, &without, cx);
+            }
+            _ => {}
+        }
+        self.on_synchronised(now, segment, cx)
+    }
+
+    fn on_synchronised(&mut self, now: Instant, segment: &Segment<'_>, cx: &mut Context<'_>) -> Disposition {
+        let header = &segment.header;
+        let flags = header.flags;
+        let (syn, fin, rst) =
+            (flags.contains(Flags::SYN), flags.contains(Flags::FIN), flags.contains(Flags::RST));
+        let payload_len = segment.payload.len().min(i32::MAX as usize - 2) as u32;
+        let len = payload_len + u32::from(syn) + u32::from(fin);
+        let next = self.receiver.next();
+
+        if self.terms.timestamps && !rst {
+            match header.options.timestamps {
+                //= RFC 7323 section 3.2: once timestamps are agreed upon, a segment without is dropped in silence.
+                None => return Disposition::Keep,
+                //= RFC 7323 section 5.3, R1: an old timestamp is answered by an acknowledgement.
+                Some(stamps) if self.receiver.is_old(now, stamps.value) => {
+                    self.on_unacceptable(now, header.seq, payload_len, fin, cx);
+                    return Disposition::Keep;
+                }
+                Some(_) => {}
+            }
+        }
+        //= RFC 9293 section 3.10.7.4, first: is anything of it in the window?
+        if !self.receiver.is_acceptable(header.seq, len) {
+            //= RFC 9293 section 3.10.7.4, MUST-66: acknowledgements, and urgency, are heeded with a window of zero.
+            let shut = self.receiver.window() == 0 && header.seq == next && !rst && !syn;
+            if shut && flags.contains(Flags::ACK) && self.is_synchronised() {
+                self.idle.on_heard(now);
+                self.receiver.acknowledge_now();
+                return self.on_ack(now, segment, cx).unwrap_or(Disposition::Keep);
+            }
+            if !rst {
+                self.on_unacceptable(now, header.seq, payload_len, fin, cx);
+            }
+            return Disposition::Keep;
+        }
+        //= RFC 9293 section 3.10.7.4, second (RFC 5961 section 3.2): a reset with the very next number ends the
+        //= connection; one elsewhere in the window is challenged.
+        if rst {
+            if header.seq == next {
+                return self.on_reset(cx);
+            }
+            if self.receiver.is_in_window(header.seq) {
+                self.challenge(now, cx);
+            }
+            return Disposition::Keep;
+        }
+        //= RFC 9293 section 3.10.7.4, fourth: a SYN sends a passive SYN-RECEIVED back to LISTEN; elsewhere (RFC 5961
+        //= section 4.2) it is challenged: a peer that has lost its state answers with a reset.
+        if syn {
+            if self.is_passive_handshake() {
+                return self.end(End::Reset, cx);
+            }
+            self.challenge(now, cx);
+            return Disposition::Keep;
+        }
+        //= RFC 9293 section 3.10.7.4, fifth: without ACK it is dropped.
+        if !flags.contains(Flags::ACK) {
+            return Disposition::Keep;
+        }
+        let mut opened = None;
+        if let State::SynReceived(_) = self.state {
+            if header.ack != self.iss + 1 {
+                return Disposition::Answer(self.reset_for_ack(header));
+            }
+            opened = Some(self.establish(now, header, cx));
+        }
+        self.idle.on_heard(now);
+        if let Some(stamps) = header.options.timestamps {
+            self.receiver.on_timestamp(now, stamps.value, header.seq);
+        }
+        if let Some(disposition) = self.on_ack(now, segment, cx) {
+            return disposition;
+        }
+        //= RFC 9293 section 3.10.7.4, sixth: urgent data is data like any other here: in line, and not told apart. What
+        //= applications get of the urgent pointer differs so much between stacks that RFC 6093 advises against its use.
+        if payload_len > 0 || fin {
+            let disposition = self.on_text(now, header.seq, segment, fin, cx);
+            if !matches!(disposition, Disposition::Keep) {
+                return disposition;
+            }
+        }
+        opened.unwrap_or(Disposition::Keep)
+    }
+
+    /// A segment outside of the window is answered by an acknowledgement, which a keep-alive asks for and which
+    /// repairs a lost one.
+    fn on_unacceptable(
+        &mut self,
+        now: Instant,
+        seq: SeqNumber,
+        payload_len: u32,
+        fin: bool,
+        cx: &mut Context<'_>,
+    ) {
+        if payload_len > 0 || fin {
+            self.receiver.on_repeated(seq, (seq + payload_len).min(self.receiver.next()));
+        } else {
+            // Two ends that disagree must not answer each other for ever.
+            self.challenge(now, cx);
+        }
+        if let State::SynReceived(handshake) = &mut self.state {
+            // The peer does not know this side's SYN if it repeats its own.
+            handshake.send |= handshake.deadline.is_none();
+        }
+    }
+
+    //= RFC 5961 section 7: the answers to what nothing proves are limited.
+    /// An acknowledgement, unless there were too many of these lately.
+    fn challenge(&mut self, now: Instant, cx: &mut Context<'_>) {
+        if cx.challenge.take(now) {
+            self.receiver.acknowledge_now();
+        }
+    }
+
+    //= RFC 9293 section 3.10.7.4, second: what a reset means in each state.
+    fn on_reset(&mut self, cx: &mut Context<'_>) -> Disposition {
+        let end = match self.state {
+            State::SynReceived(_) => End::Refused,
+            State::Closing | State::LastAck => End::Closed,
+            _ => End::Reset,
+        };
+        self.end(end, cx)
+    }
+
+    /// The acknowledgement of a segment. `Some`: the segment needs no further look.
+    #[inline]
+    fn on_ack(&mut self, now: Instant, segment: &Segment<'_>, cx: &mut Context<'_>) -> Option<Disposition> {
+        let Header { ack, seq, flags, window, ref options, .. } = segment.header;
+        let una = self.sender.una();
+        //= RFC 9293 section 3.10.7.4, fifth: an acknowledgement of what was never sent is answered and dropped.
+        //= RFC 5961 section 5.2: so is one from further back than the peer's largest window.
+        if ack.is_after(self.sender.max_sent()) || ack.is_before(una - self.sender.max_window()) {
+            self.challenge(now, cx);
+            return Some(Disposition::Keep);
+        }
+        let has_data = flags.intersects(Flags::FIN.with(Flags::SYN)) || !segment.payload.is_empty();
+        let input = AckIn {
+            ack,
+            seq,
+            window: u32::from(window) << self.terms.peer_shift,
+            sack: options.sack,
+            rtt: self.round_trip(now, &segment.header),
+            echo: options.timestamps.filter(|_| self.terms.timestamps).map(|stamps| stamps.echo),
+            ece: self.terms.ecn && flags.contains(Flags::ECE),
+            has_data,
+        };
+        let out = self.sender.on_ack(now, &input, cx.memory, cx.released);
+        if !cx.released.is_empty() {
+            cx.tell_released();
+        }
+        if out.progress {
+            self.unreachable = false;
+        }
+        if out.became_writable && !self.released && !self.shut {
+            cx.events.push_back(Event::Writable(cx.id));
+        }
+        if out.fin_acked {
+            //= RFC 9293 section 3.10.7.4, fifth: what the acknowledgement of this side's FIN means in each state.
+            match self.state {
+                State::FinWait1 => {
+                    let until = self.released.then(|| now + self.options.fin_wait_2);
+                    self.state = State::FinWait2 { until };
+                }
+                State::Closing => return Some(self.enter_time_wait(now, cx)),
+                State::LastAck => return Some(self.end(End::Closed, cx)),
+                _ => {}
+            }
+        }
+        None
+    }
+
+    //= RFC 9293 section 3.10.7.4, seventh and eighth: text and FIN.
+    /// The payload and FIN of a segment whose first byte is `seq`.
+    #[inline]
+    pub(super) fn on_text(
+        &mut self,
+        now: Instant,
+        seq: SeqNumber,
+        segment: &Segment<'_>,
+        fin: bool,
+        cx: &mut Context<'_>,
+    ) -> Disposition {
+        if !matches!(self.state, State::Established | State::FinWait1 | State::FinWait2 { .. }) {
+            // The peer has finished before: this can only be a repetition.
+            self.receiver.acknowledge_now();
+            return Disposition::Keep;
+        }
+        let len = segment.payload.len();
+        if len > 0 {
+            //= RFC 9293 section 3.6.1, RFC 2525 section 2.17: data that nobody will read is answered by a reset.
+            if self.released && (seq + len.min(i32::MAX as usize) as u32).is_after(self.receiver.next()) {
+                let reset = self.reset();
+                return match self.end(End::Reset, cx) {
+                    Disposition::Remove => Disposition::Reset(reset),
+                    other => other,
+                };
+            }
+            if self.terms.ecn {
+                let cwr = segment.header.flags.contains(Flags::CWR);
+                self.receiver.on_mark(segment.congestion_experienced, cwr);
+            }
+        }
+        let taken = self.receiver.on_data(now, seq, segment.payload, fin, cx.pool);
+        if (taken.readable > 0 || taken.fin) && self.tell_readable && !self.released {
+            self.tell_readable = false;
+            cx.events.push_back(Event::Readable(cx.id));
+        }
+        if taken.fin {
+            match self.state {
+                State::Established => self.state = State::CloseWait,
+                State::FinWait1 => self.state = State::Closing,
+                State::FinWait2 { .. } => return self.enter_time_wait(now, cx),
+                _ => {}
+            }
+        }
+        Disposition::Keep
+    }
+}

@@ -1,0 +1,240 @@
+//! What leaves: headers, segments in turn, acknowledgements at the end.
+
+use super::{Connection, Context, State, Turn, timestamp};
+use crate::region::Extent;
+use crate::tcp::receiver::Acknowledgement;
+use crate::tcp::{Destination, Emit, Emitted, Path};
+use crate::time::Instant;
+use crate::wire::tcp::{self, Flags, Header, SackBlocks, SeqNumber, Timestamps};
+
+/// What is assumed of a path that there is none of at present: segments are then lost, and timers go on.
+const NO_EXTENTS: usize = 8;
+
+impl Connection {
+    fn destination(&self, ect: bool) -> Destination {
+        Destination { local: self.local, remote: self.remote, ect }
+    }
+
+    /// A header with what is the same in all segments.
+    #[inline]
+    fn header(&self, now: Instant, seq: SeqNumber, flags: Flags, say: &Acknowledgement) -> Header {
+        let flags = flags.with(Flags::ACK);
+        Header {
+            source_port: self.local.port(),
+            destination_port: self.remote.port(),
+            seq,
+            ack: say.ack,
+            flags: if say.ece { flags.with(Flags::ECE) } else { flags },
+            window: say.window,
+            urgent: 0,
+            options: tcp::Options {
+                timestamps: say
+                    .echo
+                    .map(|echo| Timestamps { value: timestamp(now, self.timestamp_offset), echo }),
+                ..tcp::Options::default()
+            },
+        }
+    }
+
+    //= RFC 9293 section 3.5.2, group 1: the reset for a segment with an acknowledgement takes its number from it.
+    /// The reset that answers a segment whose acknowledgement is wrong.
+    pub(super) fn reset_for_ack(&self, header: &Header) -> Header {
+        Header {
+            source_port: self.local.port(),
+            destination_port: self.remote.port(),
+            seq: header.ack,
+            flags: Flags::RST,
+            ..Header::default()
+        }
+    }
+
+    /// The reset by which this side ends the connection.
+    pub(super) fn reset(&self) -> Header {
+        Header {
+            source_port: self.local.port(),
+            destination_port: self.remote.port(),
+            seq: self.sender.nxt(),
+            ack: self.receiver.next(),
+            flags: Flags::RST.with(Flags::ACK),
+            ..Header::default()
+        }
+    }
+
+    /// A pure acknowledgement as of now.
+    pub(super) fn pure_ack(&mut self, now: Instant, cx: &mut Context<'_>) -> Header {
+        let say = self.receiver.acknowledgement(cx.pool);
+        let mut header = self.header(now, self.sender.control_seq(), Flags::ACK, &say);
+        header.options.sack = self.blocks();
+        header
+    }
+
+    fn blocks(&self) -> SackBlocks {
+        //= RFC 2018 section 3: three blocks beside timestamps, four without.
+        if self.receiver.has_blocks() {
+            self.receiver.blocks(if self.terms.timestamps { 3 } else { 4 })
+        } else {
+            SackBlocks::NONE
+        }
+    }
+
+    /// Whether something is to be sent now.
+    pub(crate) fn wants_transmit(&self, now: Instant) -> bool {
+        match &self.state {
+            State::SynSent(handshake) => handshake.send,
+            State::SynReceived(handshake) => handshake.send || self.receiver.is_ack_due(),
+            State::Over(_) => false,
+            _ => self.receiver.is_ack_due() || self.idle.send || self.sender.wants_transmit(now),
+        }
+    }
+
+    /// Sends what is due: resends and new data, `quantum` segments of them at most, and the acknowledgements of the
+    /// burst.
+    pub(crate) fn transmit(
+        &mut self,
+        now: Instant,
+        quantum: u32,
+        emit: &mut impl Emit,
+        cx: &mut Context<'_>,
+    ) -> Turn {
+        if self.is_over() {
+            return Turn::Done;
+        }
+        if let Some(turn) = self.transmit_syn(now, emit) {
+            return turn;
+        }
+        if let State::SynReceived(_) = self.state {
+            return if self.transmit_ack(now, emit, cx) { Turn::Done } else { Turn::Blocked };
+        }
+        // What was acknowledged under another ECN mark goes first (DCTCP).
+        while let Some(say) = self.receiver.earlier(cx.pool) {
+            let header = self.header(now, self.sender.control_seq(), Flags::ACK, &say);
+            if !self.emit(emit, &header, &[], 0, false) {
+                return Turn::Blocked;
+            }
+            self.receiver.on_earlier_sent();
+        }
+        // SACK blocks travel alone: a full segment has no room for them.
+        if self.receiver.is_ack_due() && self.receiver.has_blocks() && !self.transmit_ack(now, emit, cx) {
+            return Turn::Blocked;
+        }
+        let turn = self.transmit_data(now, quantum, emit, cx);
+        if turn == Turn::Blocked {
+            return turn;
+        }
+        //= RFC 9293 section 3.8.4: a keep-alive repeats the number before the next, so that it must be answered.
+        if self.idle.send {
+            let say = self.receiver.acknowledgement(cx.pool);
+            let header = self.header(now, self.sender.nxt() - 1, Flags::ACK, &say);
+            if !self.emit(emit, &header, &[], 0, false) {
+                return Turn::Blocked;
+            }
+            self.idle.on_probe_sent(now);
+            self.receiver.on_ack_sent(false);
+        }
+        if self.receiver.is_ack_due() && !self.transmit_ack(now, emit, cx) {
+            return Turn::Blocked;
+        }
+        turn
+    }
+
+    /// Sends the SYN or SYN-ACK if it is due. `Some`: nothing else can be sent.
+    fn transmit_syn(&mut self, now: Instant, emit: &mut impl Emit) -> Option<Turn> {
+        let (State::SynSent(handshake) | State::SynReceived(handshake)) = &self.state else { return None };
+        if handshake.send {
+            let header = self.syn(now)?;
+            if !self.emit(emit, &header, &[], 0, false) {
+                return Some(Turn::Blocked);
+            }
+        }
+        match &mut self.state {
+            State::SynSent(handshake) => {
+                if handshake.send {
+                    handshake.on_sent(now);
+                }
+                Some(Turn::Done)
+            }
+            State::SynReceived(handshake) if handshake.send => {
+                handshake.on_sent(now);
+                self.receiver.on_ack_sent(false);
+                Some(Turn::Done)
+            }
+            _ => None,
+        }
+    }
+
+    fn transmit_data(
+        &mut self,
+        now: Instant,
+        quantum: u32,
+        emit: &mut impl Emit,
+        cx: &mut Context<'_>,
+    ) -> Turn {
+        if !self.sender.wants_transmit(now) {
+            return Turn::Done;
+        }
+        let path = emit.path(self.local.ip(), self.remote.ip()).unwrap_or(Path {
+            mtu: self.mtu,
+            max_payload: u32::from(self.sender.mss()),
+            max_extents: NO_EXTENTS,
+        });
+        let mut left = quantum;
+        while left > 0 {
+            let Some(out) = self.sender.next(now, &path) else { return Turn::Done };
+            cx.extents.clear();
+            self.sender.extents(&out, cx.extents);
+            let say = self.receiver.acknowledgement(cx.pool);
+            let mut flags = Flags::ACK;
+            for (set, flag) in [(out.fin, Flags::FIN), (out.psh, Flags::PSH), (out.cwr, Flags::CWR)] {
+                if set {
+                    flags = flags.with(flag);
+                }
+            }
+            let header = self.header(now, out.seq, flags, &say);
+            if !self.emit(emit, &header, cx.extents, out.segment_size, out.ect) {
+                return Turn::Blocked;
+            }
+            self.sender.on_sent(now, &out, header.options.timestamps.map_or(0, |stamps| stamps.value));
+            self.receiver.on_ack_sent(true);
+            left = left.saturating_sub(out.len.div_ceil(u32::from(out.segment_size.max(1))).max(1));
+        }
+        if self.sender.wants_transmit(now) { Turn::More } else { Turn::Done }
+    }
+
+    /// Sends an acknowledgement; false if there is no room.
+    fn transmit_ack(&mut self, now: Instant, emit: &mut impl Emit, cx: &mut Context<'_>) -> bool {
+        if !self.receiver.is_ack_due() {
+            return true;
+        }
+        let header = self.pure_ack(now, cx);
+        if !self.emit(emit, &header, &[], 0, false) {
+            return false;
+        }
+        //= RFC 5681 section 3.2: without SACK the sender counts duplicates, so none of a burst may be left out.
+        for _ in 0..self.receiver.take_duplicates() {
+            if !self.emit(emit, &header, &[], 0, false) {
+                break;
+            }
+        }
+        self.receiver.on_ack_sent(false);
+        true
+    }
+
+    /// Hands a segment over; false if there is no room at present.
+    fn emit(
+        &mut self,
+        emit: &mut impl Emit,
+        header: &Header,
+        payload: &[Extent],
+        segment_size: u16,
+        ect: bool,
+    ) -> bool {
+        match emit.emit(&self.destination(ect), header.emit().as_bytes(), payload, segment_size) {
+            Emitted::Sent => true,
+            Emitted::NoRoom => false,
+            Emitted::NoRoute => {
+                self.unreachable = true;
+                true
+            }
+        }
+    }
+}
