@@ -24,7 +24,7 @@ fn prefixes() {
     assert!(p.contains(ip("10.1.255.1")) && !p.contains(ip("10.2.0.0")));
     assert!(!p.is_host(p.network()) && !p.is_host(p.last()) && p.is_host(ip("10.1.0.1")));
     assert!(prefix("10.0.0.0/31").is_host(ip("10.0.0.0")));
-    assert!(Prefix::ALL.contains(Ipv4Addr::BROADCAST));
+    assert!(Prefix::<Ipv4Addr>::ALL.contains(Ipv4Addr::BROADCAST));
     for text in ["10.0.0.0", "10.0.0.0/33", "10.0.0/8", "/8", "10.0.0.0/-1", "10.0.0.0/"] {
         let error = text.parse::<Prefix>().unwrap_err();
         assert_eq!(error.text, text);
@@ -81,10 +81,10 @@ fn each_mistake_in_a_configuration_has_its_error() {
         change(&mut config);
         config.check("loopback", 9000).map(|_| ())
     };
-    let address = ip("10.0.0.1");
+    let address = ip("10.0.0.1").into();
     assert_eq!(check(&|_| {}), Ok(()));
     for len in [0, 33] {
-        assert_eq!(check(&|c| c.prefix_len = len), Err(ConfigError::PrefixLength { address, len }));
+        assert_eq!(check(&|c| c.prefix_len = len), Err(ConfigError::PrefixLength { address, len, max: 32 }));
     }
     for bad in ["10.0.0.0", "10.0.0.255", "224.0.0.1", "127.0.0.1", "0.0.0.0"] {
         let error = check(&|c| c.address = ip(bad)).unwrap_err();
@@ -99,7 +99,7 @@ fn each_mistake_in_a_configuration_has_its_error() {
     let neighbour = ip("10.0.9.2");
     assert_eq!(
         check(&|c| c.neighbours[0].0 = neighbour),
-        Err(ConfigError::NeighbourOffLink { address, neighbour })
+        Err(ConfigError::NeighbourOffLink { address, neighbour: neighbour.into() })
     );
     // An on-link route makes it a neighbour.
     let on_link = Route { prefix: prefix("10.0.9.0/24"), gateway: None };
@@ -113,11 +113,11 @@ fn each_mistake_in_a_configuration_has_its_error() {
     let neighbour = ip("10.0.0.2");
     assert_eq!(
         check(&|c| c.neighbours[0].1 = [0xff; 6]),
-        Err(ConfigError::NeighbourMac { address, neighbour, mac: Mac::BROADCAST })
+        Err(ConfigError::NeighbourMac { address, neighbour: neighbour.into(), mac: Mac::BROADCAST })
     );
     assert_eq!(
         check(&|c| c.neighbours.push((neighbour, [2, 0, 0, 0, 0, 3]))),
-        Err(ConfigError::NeighbourTwice { address, neighbour })
+        Err(ConfigError::NeighbourTwice { address, neighbour: neighbour.into() })
     );
     for mtu in [67, 9001] {
         let error = check(&|c| c.mtu = mtu).unwrap_err();
