@@ -96,3 +96,6 @@ pub fn plateau_below(len: u16) -> u16 {
     //= RFC 1191 section 5: the greatest plateau that is less than the length of the packet that was returned.
     PLATEAUS.into_iter().find(|&plateau| plateau < len).unwrap_or(68)
 }
+
+#[cfg(test)]
+mod tests;

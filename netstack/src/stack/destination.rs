@@ -282,6 +282,9 @@ pub(super) fn route<D>(ports: &[Port<D>], local: IpAddr, remote: IpAddr) -> Resu
     if !is_unicast_ip(remote) {
         return Err(SendError::NotUnicast { remote });
     }
+    if local.is_ipv4() != remote.is_ipv4() {
+        return Err(SendError::NotOurs { local });
+    }
     let mut best: Option<(u8, Way)> = None;
     let mut has_address = local.is_unspecified();
     for (index, port) in ports.iter().enumerate() {

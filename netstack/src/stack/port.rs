@@ -17,8 +17,8 @@ use crate::wire::{ethernet, vlan};
 /// How often a link that is down is looked at.
 const LINK_CHECK: Duration = Duration::from_millis(10);
 
-/// Room in the batch that only neighbour discovery and ICMP may use, so that a saturated port still answers its neighbours: a host
-/// that does not is forgotten by them.
+/// Room in the batch that only neighbour discovery and ICMP may use, so that a saturated port still answers its
+/// neighbours: a host that does not is forgotten by them.
 const RESERVED: usize = 16;
 
 /// A port of the stack.

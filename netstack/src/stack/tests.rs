@@ -13,6 +13,9 @@ use crate::wire::ethernet::{EtherType, Mac};
 use crate::wire::ipv4::Protocol;
 use crate::wire::{arp, checksum, ethernet, icmpv4, ipv4, udp, vlan};
 
+mod icmp;
+mod ipv6;
+
 const A: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 const B: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
 const MAC_A: Mac = Mac([2, 0, 0, 0, 0, 1]);
