@@ -23,7 +23,7 @@ pub mod group;
 pub mod observe;
 pub mod runtime;
 
-pub use communicator::{Element, Group, Pending, Stats, TensorId, TensorSpec, init};
+pub use communicator::{Element, Group, Pending, Stats, Tensor, TensorId, TensorSpec, init};
 pub use config::Config;
 pub use error::Error;
 pub use shouter_reducer::dtype::{DType, ReduceOp};

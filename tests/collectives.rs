@@ -82,17 +82,33 @@ fn reduce(group: &Group, data: &mut [u8], dtype: DType, op: ReduceOp) -> Result<
     unsafe { group.all_reduce_raw(data.as_mut_ptr(), data.len() / dtype.size(), dtype, op) }
 }
 
-/// Every type and every reduction at every count; `DTYPES` and `COUNT` narrow it down.
+/// Every type and every reduction at every count; `DTYPES` and `COUNT` narrow it down. `SHARED` is the number of ranks whose
+/// tensors lie in memory that the host's ranks share.
 fn matrix(group: &Group) -> Result<(), Error> {
     let narrow = parameter("DTYPES");
     let (ranks, rank) = (group.size(), group.rank());
+    let shared = parameter("SHARED").is_some_and(|number| rank < number.parse().unwrap());
+    let mut memory = if shared { Some(group.alloc::<u8>(COUNTS[3] * 8 + 1)?) } else { None };
     for &dtype in
         DType::ALL.iter().filter(|dtype| narrow.as_ref().is_none_or(|list| list.contains(dtype.name())))
     {
         for &op in ReduceOp::ALL {
             for count in COUNTS {
                 let mut data = fill(dtype, count, |index| value(op, dtype, ranks, rank, index));
-                reduce(group, &mut data, dtype, op)?;
+                if let Some(memory) = &mut memory {
+                    // Tensors begin anywhere, and their neighbours stay as they are.
+                    let (tensor, rest) = memory[count % 2..].split_at_mut(data.len());
+                    tensor.copy_from_slice(&data);
+                    rest.fill(0xa5);
+                    reduce(group, tensor, dtype, op)?;
+                    data.copy_from_slice(tensor);
+                    assert!(
+                        rest.iter().all(|byte| *byte == 0xa5),
+                        "{op} of {count} x {dtype} wrote behind its tensor"
+                    );
+                } else {
+                    reduce(group, &mut data, dtype, op)?;
+                }
                 let expected = fill(dtype, count, |index| reduced(op, dtype, ranks, index));
                 assert!(data == expected, "{op} of {count} x {dtype}");
             }
@@ -213,6 +229,13 @@ fn random_bits(group: &Group) -> Result<(), Error> {
 fn every_type_and_reduction_is_exact_on_every_topology() {
     for (ranks, hosts) in TOPOLOGIES {
         job(ranks, hosts, "matrix").run().assert_success();
+    }
+}
+
+#[test]
+fn tensors_in_shared_memory_are_exact_whoever_else_has_them() {
+    for (ranks, hosts, shared) in [(3, 1, 3), (3, 1, 2), (2, 1, 2), (4, 2, 4), (1, 1, 1)] {
+        job(ranks, hosts, "matrix").env("SHOUTER_TEST_SHARED", &shared.to_string()).run().assert_success();
     }
 }
 

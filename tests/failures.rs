@@ -70,7 +70,19 @@ fn steps(group: &Group) -> Result<(), Error> {
     let counts = [1, 1000, 30_000, 1 << 20];
     let specs = counts.map(|count| spec(&format!("layer.{count}"), DType::F32, count, ReduceOp::Sum));
     let ids = group.register(&specs)?;
-    let mut tensors = counts.map(|count| vec![1f32; count as usize]);
+    // Some tensors are shared by all ranks of the host, some by a few of them, some by none.
+    let mut private = counts.map(|count| vec![1f32; count as usize]);
+    let mut shared = vec![];
+    for (index, count) in counts.into_iter().enumerate() {
+        shared.push(if index != 2 || group.rank() == 0 {
+            Some(group.alloc::<f32>(count as usize)?)
+        } else {
+            None
+        });
+    }
+    let tensors = private.iter_mut().zip(&mut shared);
+    let mut tensors: Vec<&mut [f32]> =
+        tensors.map(|(private, shared)| shared.as_deref_mut().unwrap_or(private)).collect();
     let until = Instant::now() + Duration::from_secs(45);
     let mut small = [1f32; 1];
     let mut middle = vec![1f32; 5000];

@@ -3,7 +3,10 @@
 //! ```text
 //! cargo run --release -p shouter-netstack --example link_rate -- [--server vhost] [--client virtio] [--seconds 1]
 //!     [--rounds 5] [--memory-mb 256] [--ring 0] [--mtu 9000] [--payload auto|copy] [--hot] [--hugepages]
+//!     [--offload] [--super]
 //! ```
+//!
+//! `--offload` opens the ports with offloads, `--super` moreover sends super-segments of TCP, IP packets of 65,535 bytes.
 //!
 //! The payload comes from a region of 64 MiB that is walked through (cold), or from one place (`--hot`). The receiver
 //! reads a byte of every frame. Each figure is the median of the rounds: of the whole time, and of the 95th percentile
@@ -19,9 +22,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant as Clock};
 
 use shouter_netstack::device::dpdk::{DpdkDevice, Eal, EalConfig, Payload, Port, PortConfig, PortError};
-use shouter_netstack::device::{Device, Frame, TxBatch};
+use shouter_netstack::device::{Device, Frame, Offload, Transport, TxBatch};
 use shouter_netstack::region::{Region, RegionId};
 use shouter_netstack::time::Instant;
+use shouter_netstack::wire::ip::{Ecn, IpHeader, Protocol};
 
 type Failure = Box<dyn std::error::Error>;
 
@@ -30,6 +34,9 @@ const COLD: usize = 64 << 20;
 
 /// Round trips per measurement.
 const TRIPS: usize = 200_000;
+
+/// The longest IP packet: what `--super` sends.
+const SUPER: usize = 65_535;
 
 /// The rate is looked at in windows of this length.
 const WINDOW: Duration = Duration::from_millis(5);
@@ -86,7 +93,8 @@ fn main() -> Result<(), Failure> {
         "{:<10} {:>6} {:>10} {:>10} {:>16} {:>10}",
         "direction", "MTU", "Mframes/s", "Gb/s", "quiet Mframes/s", "Gb/s"
     );
-    let mtus = options.get("mtu").map_or(Ok(vec![1500, 9000]), |v| v.parse().map(|mtu| vec![mtu]))?;
+    let all = if options.contains_key("super") { vec![SUPER] } else { vec![1500, 9000] };
+    let mtus = options.get("mtu").map_or(Ok(all), |v| v.parse().map(|mtu| vec![mtu]))?;
     for mtu in mtus {
         for (label, modes) in [("to server", ["receive", "send"]), ("to client", ["send", "receive"])] {
             let rates = repeat(rounds, &options, mtu, modes)?;
@@ -182,7 +190,8 @@ fn part(options: &HashMap<String, String>) -> Result<(), Failure> {
     let _registered = eal.register_thread()?;
     let size = number("size", 1500)?;
     let mut config = PortConfig::new(text("spec").parse()?);
-    config.mtu = size.max(1500) as u16;
+    config.mtu = if size == SUPER { 1500 } else { size.max(1500) as u16 };
+    config.offload = ["offload", "super"].iter().any(|name| options.contains_key(*name));
     config.ring_size = number("ring", 0)? as u16;
     config.payload = if text("payload") == "copy" { Payload::Copy } else { Payload::Auto };
     let started = Clock::now();
@@ -224,7 +233,7 @@ fn stream(
     hot: bool,
 ) -> Result<(), Failure> {
     let (sends, receives) = (role != "receive", role != "send");
-    let header = header();
+    let (header, offload) = if mtu == SUPER { super_header() } else { (header(), Offload::NONE) };
     let payload = mtu + 14 - header.len();
     let mut batch = TxBatch::with_capacity(64);
     let (mut offset, mut received, mut sum) = (0, 0_usize, 0_u64);
@@ -241,7 +250,7 @@ fn stream(
         if sends {
             while batch.room() > 0 {
                 let extent = region.extent(offset, payload as u32).ok_or("payload outside the region")?;
-                batch.push(Frame::new(&[&header], Some(extent)).ok_or("header too long")?);
+                batch.push(Frame::with_extents(&[&header], &[extent], offload).ok_or("header too long")?);
                 if !hot {
                     offset += payload.next_multiple_of(64);
                     if offset + payload > region.len() {
@@ -332,8 +341,19 @@ fn trips(
 }
 
 /// As long as the headers of a protocol: Ethernet, IPv4, UDP and some.
-fn header() -> [u8; 50] {
-    let mut header = [0x02; 50];
+fn header() -> Vec<u8> {
+    let mut header = vec![0x02; 50];
     header[12..14].copy_from_slice(&[0x88, 0xb5]); // IEEE 802 local experimental
     header
+}
+
+/// The headers of a super-segment, and what is to be done with it.
+fn super_header() -> (Vec<u8>, Offload) {
+    let mut header = vec![0x02; 12];
+    header.extend([0x08, 0x00]);
+    let payload = SUPER - 20;
+    let ip = IpHeader::new([10, 0, 0, 1].into(), [10, 0, 0, 2].into(), Protocol::Tcp, payload, Ecn::NotEct);
+    header.extend_from_slice(ip.as_ref().map_or(&[], |ip| ip.as_bytes()));
+    header.extend([0x10, 0, 0x20, 0, 0, 0, 0, 1, 0, 0, 0, 2, 0x50, 0x18, 1, 0, 0, 0, 0, 0]);
+    (header, Offload { transport: Transport::Tcp, l3_offset: 14, l4_offset: 34, segment_size: 1460 })
 }

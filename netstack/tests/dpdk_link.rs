@@ -11,9 +11,11 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use shouter_netstack::device::dpdk::{DpdkDevice, Eal, EalConfig, Payload, Port, PortConfig, PortError};
-use shouter_netstack::device::{Device, Frame, TxBatch};
-use shouter_netstack::region::{Region, RegionId};
+use shouter_netstack::device::{Device, Frame, HEAD_MIN, Offload, RxChecksum, Transport, TxBatch};
+use shouter_netstack::region::{Extent, Region, RegionId};
 use shouter_netstack::time::Instant;
+use shouter_netstack::wire::checksum;
+use shouter_netstack::wire::ip::{Ecn, IpHeader, Protocol};
 
 /// The devices do not look at the clock: any instant will do.
 const NOW: Instant = Instant::ZERO;
@@ -216,6 +218,157 @@ fn frames_that_are_too_long_are_dropped_and_counted() {
     ring.receive(NOW, 8, &mut |frame| lengths.push(frame.len()));
     assert_eq!(lengths, [118, 218]);
     assert_eq!(ring.counters().dropped, 1);
+}
+
+/// Ethernet, IPv4 and TCP headers of a frame with `len` bytes of payload, the TCP checksum left out.
+fn tcp_headers(len: usize) -> Vec<u8> {
+    let mut header = vec![2; 12];
+    header.extend([0x08, 0x00]);
+    let (from, to) = ([10, 0, 0, 1].into(), [10, 0, 0, 2].into());
+    let ip = IpHeader::new(from, to, Protocol::Tcp, 20 + len, Ecn::NotEct).unwrap();
+    header.extend_from_slice(ip.as_bytes());
+    header.extend([0x10, 0, 0x20, 0, 0, 0, 0, 1, 0, 0, 0, 2, 0x50, 0x18, 1, 0, 0, 0, 0, 0]);
+    header
+}
+
+/// A frame of TCP that leaves its checksum to the device, and to be split into segments of `segment_size` unless that is 0.
+fn tcp_frame(extents: &[Extent], segment_size: u16) -> Frame {
+    let len: usize = extents.iter().map(Extent::len).sum();
+    let offload = Offload { transport: Transport::Tcp, l3_offset: 14, l4_offset: 34, segment_size };
+    Frame::with_extents(&[&tcp_headers(len)], extents, offload).unwrap()
+}
+
+/// Sends one frame and returns it as it arrives: its bytes, the number of further pieces, what the device says.
+fn send_one(from: &mut DpdkDevice, to: &mut DpdkDevice, frame: Frame) -> (Vec<u8>, usize, RxChecksum, u16) {
+    let mut batch = TxBatch::with_capacity(1);
+    assert!(batch.push(frame));
+    let mut arrived = None;
+    assert!(
+        wait_for(|| {
+            from.transmit(NOW, &mut batch);
+            from.receive(NOW, 1, &mut |_| ());
+            to.receive(NOW, 64, &mut |frame| {
+                assert!(arrived.is_none(), "more than one frame arrives");
+                let pieces = frame.rest().len();
+                assert!(pieces == 0 || frame.head().len() >= HEAD_MIN);
+                arrived = Some((frame.to_vec(), pieces, frame.checksum, frame.segment_size));
+            });
+            arrived.is_some()
+        }),
+        "nothing arrives"
+    );
+    arrived.unwrap()
+}
+
+/// Both ends of a link, with offloads where asked for.
+fn offloading(name: &str, at_vhost: bool, at_virtio: bool, mtu: u16) -> (DpdkDevice, DpdkDevice) {
+    let path = socket(name);
+    let spec = |kind: &str| format!("{kind}:{}", path.display());
+    let mut vhost = open(&PortConfig { offload: at_vhost, ..config(&spec("vhost"), mtu) });
+    let mut virtio = open(&PortConfig { offload: at_virtio, ..config(&spec("virtio"), mtu) });
+    assert!(wait_for(|| vhost.link_up() && virtio.link_up()), "the link comes up");
+    (vhost, virtio)
+}
+
+/// The sum over pseudo header and segment of an arrived frame: valid if the checksum in it is.
+fn checksum_ok(frame: &[u8]) -> bool {
+    let pseudo = checksum::pseudo_header([10, 0, 0, 1], [10, 0, 0, 2], 6, (frame.len() - 34) as u16);
+    pseudo.over(&frame[34..]).is_valid()
+}
+
+#[test]
+fn super_segments_pass_whole_both_ways() {
+    let _alone = alone();
+    let memory = Memory::new(1 << 17);
+    let region = memory.region();
+    for mtu in [1500, 9000] {
+        let (mut vhost, mut virtio) = offloading("whole", true, true, mtu);
+        for direction in 0..2 {
+            let (from, to) =
+                if direction == 0 { (&mut virtio, &mut vhost) } else { (&mut vhost, &mut virtio) };
+            let offered = from.capabilities().clone();
+            assert!(offered.tx_tcp_checksum && offered.tx_udp_checksum, "{offered:?}");
+            assert_eq!(offered.tso_max, 65_535, "{offered:?}");
+            let receiver = to.capabilities();
+            assert!(receiver.rx_checksum && receiver.lro, "{receiver:?}");
+            let cuts: [&[u32]; 4] = [&[60_000], &[1, 30_001, 29_997, 1], &[65_495], &[4000, 50_000]];
+            for (round, lens) in cuts.into_iter().cycle().take(400).enumerate() {
+                let mut at = round * 17;
+                let extents: Vec<Extent> = lens
+                    .iter()
+                    .map(|&len| {
+                        at += len as usize + 3;
+                        region.extent(at - len as usize, len).unwrap()
+                    })
+                    .collect();
+                let frame = tcp_frame(&extents, 1448);
+                let (mut bytes, pieces, checksum, segment_size) = send_one(from, to, frame);
+                assert_eq!((checksum, segment_size), (RxChecksum::Verified, 1448), "round {round}");
+                assert!(pieces > 0, "put together, not handed over in pieces");
+                bytes[50..52].fill(0);
+                assert!(bytes == frame.pieces().collect::<Vec<_>>().concat(), "round {round} of {direction}");
+            }
+            // One segment whose checksum is left out, and frames that leave nothing out.
+            let small = tcp_frame(&[region.extent(5, 1000).unwrap()], 0);
+            let (bytes, pieces, checksum, segment_size) = send_one(from, to, small);
+            assert_eq!((pieces, checksum, segment_size), (0, RxChecksum::Verified, 0));
+            assert_eq!(bytes[54..], memory.bytes[5..1005]);
+            pass(from, to, &memory, usize::from(mtu));
+            assert_eq!((from.counters().dropped, to.counters().dropped), (0, 0));
+        }
+    }
+}
+
+#[test]
+fn a_peer_without_offloads_gets_finished_frames() {
+    let _alone = alone();
+    let memory = Memory::new(1 << 17);
+    let region = memory.region();
+    for at_vhost in [true, false] {
+        let (mut vhost, mut virtio) = offloading("one-sided", at_vhost, !at_vhost, 1500);
+        let (from, to) = if at_vhost { (&mut vhost, &mut virtio) } else { (&mut virtio, &mut vhost) };
+        assert_eq!(from.capabilities().tso_max, 0, "nothing is split that the other end would not take");
+        let offered = from.capabilities().tx_tcp_checksum;
+        assert!(offered, "the driver fills it in");
+        let (bytes, _, checksum, _) = send_one(from, to, tcp_frame(&[region.extent(0, 1001).unwrap()], 0));
+        assert!(checksum_ok(&bytes), "{checksum:?}");
+        pass(from, to, &memory, 1500);
+        pass(to, from, &memory, 1500);
+    }
+}
+
+#[test]
+fn a_stream_of_super_segments_loses_nothing() {
+    let _alone = alone();
+    let memory = Memory::new(1 << 17);
+    let (mut vhost, mut virtio) = offloading("stream", true, true, 1500);
+    for direction in 0..2 {
+        let (from, to) = if direction == 0 { (&mut virtio, &mut vhost) } else { (&mut vhost, &mut virtio) };
+        let mut batch = TxBatch::with_capacity(64);
+        let (mut made, mut seen) = (0_usize, 0_usize);
+        const FRAMES: usize = 3000;
+        let len = |number: usize| 1 + (number * 7919) % 65_000;
+        assert!(
+            wait_for(|| {
+                while made < FRAMES && batch.room() > 0 {
+                    let extent = memory.region().extent(made, len(made) as u32).unwrap();
+                    assert!(batch.push(tcp_frame(&[extent], 1448)));
+                    made += 1;
+                }
+                from.transmit(NOW, &mut batch);
+                from.receive(NOW, 1, &mut |_| ());
+                to.receive(NOW, 64, &mut |frame| {
+                    assert_eq!(frame.len(), 54 + len(seen), "frame {seen}");
+                    let bytes = frame.to_vec();
+                    assert!(bytes[54..] == memory.bytes[seen..seen + len(seen)], "frame {seen}");
+                    seen += 1;
+                });
+                seen == FRAMES
+            }),
+            "{seen} of {made} frames arrive"
+        );
+        assert_eq!((from.counters().dropped, to.counters().dropped), (0, 0));
+    }
 }
 
 #[test]

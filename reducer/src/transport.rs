@@ -73,6 +73,17 @@ impl Flag {
     pub const ALL: [Self; 4] = [Self::Staged, Self::Reduced, Self::Final, Self::Consumed];
 }
 
+/// Where a local rank's tensor of an operation lies, as far as this rank knows.
+#[derive(Clone, Copy, Debug)]
+pub enum TensorView {
+    /// It has not said, or runs another operation.
+    Unknown,
+    /// In memory of its own.
+    Private,
+    /// In memory that the node shares: here, as long as the tensor is.
+    Shared(Region),
+}
+
 /// Memory shared by the ranks of one node, cut into lanes. A lane is one staging area per local rank and one result
 /// area, and four flags per local rank. A chunk of an operation uses one lane; the flags hold the number of the use,
 /// which only grows, so nothing is ever reset.
@@ -80,6 +91,13 @@ pub trait NodeMemory {
     /// Whether a rank of the node has started operation `seq`; `None` where that is not known.
     fn has_started(&self, _local: u32, _seq: u64) -> Option<bool> {
         None
+    }
+
+    /// Where a local rank's tensor of `len` bytes for operation `seq` lies. Once known, the answer never changes, and it is
+    /// the same on all ranks. [`TensorView::Shared`] means also that the rank has handed the tensor over, and that what it
+    /// wrote there can be seen.
+    fn tensor(&self, _local: u32, _seq: u64, _len: usize) -> TensorView {
+        TensorView::Private
     }
 
     /// Lanes; the same on all ranks.

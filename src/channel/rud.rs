@@ -241,7 +241,7 @@ impl<D: Device> RudChannel<D> {
     /// The sum of the counters of all ports.
     pub fn device_counters(&self) -> DeviceCounters {
         let mut sum = DeviceCounters::default();
-        for (port, _) in self.stack.addresses() {
+        for port in self.stack.ports() {
             let DeviceCounters { rx_frames, rx_bytes, tx_frames, tx_bytes, dropped } =
                 self.stack.device_counters(port);
             sum.rx_frames += rx_frames;

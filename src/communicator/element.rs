@@ -65,11 +65,16 @@ impl Buffer {
         self.len
     }
 
+    /// The address.
+    pub(super) fn as_ptr(self) -> *const u8 {
+        self.base.as_ptr()
+    }
+
     /// The bytes as the reducer's memory.
-    pub(super) fn region(self) -> Region {
+    pub(super) fn region(self, kind: Kind) -> Region {
         // SAFETY: the promise of `from_raw` (or the mutable borrow in `with_bytes`) covers the operation, after which
         // the region is not used.
-        unsafe { Region::from_raw_parts(Kind::Host, self.base, self.len, 0) }
+        unsafe { Region::from_raw_parts(kind, self.base, self.len, 0) }
     }
 
     /// The bytes.

@@ -31,6 +31,9 @@ const TIMELINE_EVENTS: usize = 1 << 16;
 /// Operations that a rank may have under way; the node segment keeps as many announcements, twice.
 const MAX_OPERATIONS: usize = ANNOUNCEMENTS / 2;
 
+/// The most that a rank's shared tensors may take: addresses, of which only what is used becomes memory.
+const ARENA_BYTES: usize = 64 << 30;
+
 /// What a rank tells the others about its ports: opaque to the rendezvous.
 #[derive(Serialize, Deserialize)]
 struct Reachable {
@@ -90,7 +93,7 @@ pub fn init(config: Config) -> Result<Group, Error> {
         (Some(node), 1) => Some(Cells::new(node.clone(), kernels, idle)),
         _ => None,
     };
-    let dead_after = config.heartbeat_timeout;
+    let (dead_after, shared) = (config.heartbeat_timeout, node.clone());
     let engine =
         Engine::new(Parts { executor, rank, per_node: grid.per_node(), up, node, dead_after }, Clock.now());
     let options = DriverOptions { idle, ..DriverOptions::default() };
@@ -107,6 +110,7 @@ pub fn init(config: Config) -> Result<Group, Error> {
         grid,
         drive,
         cells,
+        node: shared,
         tables: Tables::new(rank, grid, plan, control),
         deadline: config.deadline,
         step: AtomicU64::new(0),
@@ -159,7 +163,12 @@ fn join(config: &Config, plan: &Plan) -> Result<(Roster, ControlLink), Error> {
 
 /// Maps the memory of this node.
 fn meet(config: &Config, grid: &Grid, plan: &Plan, roster: &Roster) -> Result<NodeSegment, Error> {
-    let shape = Shape { ranks: grid.per_node(), lanes: plan.lanes, lane_bytes: plan.lane_bytes as usize };
+    let shape = Shape {
+        ranks: grid.per_node(),
+        lanes: plan.lanes,
+        lane_bytes: plan.lane_bytes as usize,
+        arena_bytes: ARENA_BYTES,
+    };
     let rank = Rank(config.rank);
     let (node, local) = (grid.node_of(rank), grid.local_of(rank));
     pass::meet(&roster.session_secret, node, local, shape, config.rendezvous_deadline)

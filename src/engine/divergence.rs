@@ -11,6 +11,7 @@ use shouter_reducer::dtype::{DType, ReduceOp};
 use shouter_reducer::executor::{OpError, OpId, Request, Subject, View};
 use shouter_reducer::grid::Rank;
 use shouter_reducer::header::{Collective, Identity, Shape};
+use shouter_reducer::memory::Kind;
 
 use crate::channel::shm::{Announcement, NodeSegment};
 
@@ -20,12 +21,18 @@ pub(super) struct Open {
     view: View,
     name: Arc<str>,
     step: u64,
+    /// Where in the rank's arena the tensor lies, and its bytes, if it does.
+    pub(super) shared: Option<(usize, usize)>,
 }
 
 impl Open {
-    pub(super) fn new(request: &Request) -> Self {
+    pub(super) fn new(request: &Request, node: Option<&NodeSegment>) -> Self {
         let view = View { identity: request.identity, shape: request.shape };
-        Self { op: OpId(0), view, name: request.name.clone(), step: request.step }
+        let len = request.data.len();
+        let shared = node
+            .filter(|_| request.data.kind() == Kind::Shared)
+            .and_then(|node| Some((node.locate(request.data.as_ptr(), len)?, len)));
+        Self { op: OpId(0), view, name: request.name.clone(), step: request.step, shared }
     }
 
     /// Tells the other ranks of the node.
@@ -35,6 +42,7 @@ impl Open {
             number: self.op.0 + 1,
             shape: pack(&self.view.shape),
             identity: pack_identity(&self.view.identity),
+            tensor: self.shared.map_or(0, |(offset, _)| offset as u64 + 1),
             small_before: node.small_started(node.local()),
         });
     }

@@ -104,7 +104,7 @@ impl<D: Device> Engine<D> {
 
     /// Starts an operation. Its order among this rank's operations is its identity on all ranks.
     pub fn start(&mut self, now: Instant, request: Request) -> Result<OpId, StartError> {
-        let mut open = Open::new(&request);
+        let mut open = Open::new(&request, self.node.as_deref());
         let op = self.executor.start(executor_time(now), request)?;
         open.op = op;
         if let Some(node) = &self.node {
@@ -190,11 +190,20 @@ impl<D: Device> Engine<D> {
         }
     }
 
+    /// Takes the tensors of operations under way back from the other ranks of the node, who may still write to them.
+    fn fence_tensors(&self) {
+        let Some(node) = &self.node else { return };
+        for (offset, len) in self.open.iter().filter_map(|open| open.shared) {
+            node.fence(offset, len);
+        }
+    }
+
     /// Tells everybody once why the group ended, and lets go of all memory.
     #[cold]
     fn flood_abort(&mut self, now: Instant) {
         let Some(cause) = self.executor.aborted().cloned() else { return };
         self.flooded = true;
+        self.fence_tensors();
         tracing::error!(rank = self.rank.0, culprit = cause.culprit.0, why = %cause.why, "the group has ended");
         if let Some(node) = &self.node {
             liveness::publish(node, &cause);
@@ -205,6 +214,14 @@ impl<D: Device> Engine<D> {
             self.settling = Some(now + FLOOD);
         }
         self.executor.fenced();
+    }
+}
+
+impl<D: Device> Drop for Engine<D> {
+    fn drop(&mut self) {
+        if self.running != 0 {
+            self.fence_tensors();
+        }
     }
 }
 

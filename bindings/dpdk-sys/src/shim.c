@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include <rte_alarm.h>
+#include <rte_eth_vhost.h>
 #include <rte_vhost.h>
 
 #include "shim.h"
@@ -114,6 +115,13 @@ int shouter_dpdk_vhost_wake(const char *path)
 		status = rte_vhost_driver_start(path);
 	rte_vhost_driver_unregister(path);
 	return status;
+}
+
+int shouter_dpdk_vhost_features(uint16_t port, uint64_t *features)
+{
+	int id = rte_eth_vhost_get_vid_from_port_id(port);
+
+	return id < 0 ? id : rte_vhost_get_negotiated_features(id, features);
 }
 
 struct closing {

@@ -42,6 +42,9 @@ size_t shouter_dpdk_log_types(char *out, size_t capacity);
  * to serve does not (DPDK 22.11, lib/vhost/socket.c and fd_man.c), so that its first client waits. 0, or negative. */
 int shouter_dpdk_vhost_wake(const char *path);
 
+/* The virtio features that the client of a vhost port has agreed on. 0, or negative if there is no client. */
+int shouter_dpdk_vhost_features(uint16_t port, uint64_t *features);
+
 /* Stops and closes a port on DPDK's interrupt thread, and waits for it. For drivers (memif) whose interrupt handler
  * frees what closing frees as well, when the peer hangs up at that moment. 0, or negative. */
 int shouter_dpdk_close_on_interrupt_thread(uint16_t port);

@@ -139,9 +139,14 @@ impl Device for Loopback {
         let mut taken = 0;
         for frame in batch.frames() {
             let offload = frame.offload();
-            let ip_len = frame.len().saturating_sub(usize::from(offload.l3_offset));
-            let fits = frame.len() <= longest || offload.segment_size > 0;
-            if !fits || !capabilities.can(offload, ip_len) {
+            let fits = if offload.is_none() {
+                frame.len() <= longest
+            } else {
+                let ip_len = frame.len().saturating_sub(usize::from(offload.l3_offset));
+                let splits = offload.segment_size > 0;
+                (splits || frame.len() <= longest) && capabilities.can(offload, ip_len)
+            };
+            if !fits {
                 self.counters.dropped += 1;
                 taken += 1;
                 continue;
@@ -150,7 +155,10 @@ impl Device for Loopback {
                 break;
             };
             buffer.clear();
-            frame.pieces().for_each(|piece| buffer.extend_from_slice(piece));
+            buffer.extend_from_slice(frame.header());
+            for extent in frame.extents() {
+                buffer.extend_from_slice(extent.as_bytes());
+            }
             self.counters.tx_frames += 1;
             self.counters.tx_bytes += buffer.len() as u64;
             ring.waiting.push_back((buffer, offload));

@@ -153,6 +153,10 @@ impl<D: Device, W: io::Write> Device for Pcap<D, W> {
         self.inner.holds_extents()
     }
 
+    fn drop_waiting(&mut self) {
+        self.inner.drop_waiting();
+    }
+
     fn counters(&self) -> DeviceCounters {
         self.inner.counters()
     }

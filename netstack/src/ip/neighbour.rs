@@ -1,4 +1,5 @@
-//! The neighbour cache: which station has which address, learned by ARP (RFC 826) or configured.
+//! The neighbour cache: which station has which address, learned by ARP (RFC 826) and neighbour
+//! discovery (RFC 4861 section 7) or configured.
 //!
 //! ```text
 //!             resolve()                 answer
@@ -181,6 +182,11 @@ impl Cache {
                 Resolution::Pending
             }
         }
+    }
+
+    /// Whether `address` is known, or being asked for.
+    pub fn knows(&self, address: impl Into<IpAddr>) -> bool {
+        self.entries.contains_key(&address.into())
     }
 
     /// Keeps a copy of a packet until `address` is known.

@@ -2,15 +2,15 @@
 
 use core::net::{IpAddr, Ipv4Addr};
 
-use super::Prefix;
+use super::{Address, Prefix};
 
 /// Packets for `prefix` go to `gateway`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Route {
+pub struct Route<A = Ipv4Addr> {
     /// The destinations.
-    pub prefix: Prefix,
+    pub prefix: Prefix<A>,
     /// The router that forwards to them; `None` if they are on the port's own link.
-    pub gateway: Option<Ipv4Addr>,
+    pub gateway: Option<A>,
 }
 
 /// The answer for one destination.
@@ -22,32 +22,41 @@ pub struct NextHop {
     pub prefix_len: u8,
 }
 
-/// The routes of one port, longest prefix first.
-#[derive(Clone, Debug, Default)]
-pub struct RouteTable {
-    routes: Vec<Route>,
+/// The routes of one port and IP version, longest prefix first.
+#[derive(Clone, Debug)]
+pub struct RouteTable<A = Ipv4Addr> {
+    routes: Vec<Route<A>>,
 }
 
-impl RouteTable {
+impl<A> Default for RouteTable<A> {
+    fn default() -> Self {
+        Self { routes: Vec::new() }
+    }
+}
+
+impl<A: Address> RouteTable<A> {
     /// A table of `routes`; of two with the same prefix the first one counts.
-    pub fn new(mut routes: Vec<Route>) -> Self {
+    pub fn new(mut routes: Vec<Route<A>>) -> Self {
         // A stable sort: equal lengths keep their order.
         routes.sort_by_key(|route| core::cmp::Reverse(route.prefix.bits()));
         Self { routes }
     }
 
     /// Where packets for `destination` go next; `None` without a route.
-    pub fn next_hop(&self, destination: Ipv4Addr) -> Option<NextHop> {
+    pub fn next_hop(&self, destination: A) -> Option<NextHop> {
         //= RFC 1122 section 3.3.1.1: on the connected network directly, else to a gateway; the most specific wins.
         let route = self.routes.iter().find(|route| route.prefix.contains(destination))?;
-        Some(NextHop {
-            address: route.gateway.unwrap_or(destination).into(),
-            prefix_len: route.prefix.bits(),
-        })
+        let address = route.gateway.unwrap_or(destination).into();
+        Some(NextHop { address, prefix_len: route.prefix.bits() })
+    }
+
+    /// Whether `address` is reached without a router.
+    pub fn is_on_link(&self, address: A) -> bool {
+        self.next_hop(address).is_some_and(|hop| hop.address == address.into())
     }
 
     /// The routes, longest prefix first.
-    pub fn routes(&self) -> &[Route] {
+    pub fn routes(&self) -> &[Route<A>] {
         &self.routes
     }
 }

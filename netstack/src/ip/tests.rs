@@ -1,10 +1,10 @@
-use core::net::Ipv4Addr;
+use core::net::{Ipv4Addr, Ipv6Addr};
 use core::time::Duration;
 
 use proptest::prelude::*;
 
 use super::neighbour::{Cache, Config, Observation, Request, Resolution};
-use super::{ConfigError, PortConfig, Prefix, Route, RouteTable, is_unicast};
+use super::{ConfigError, Ipv6Config, PortConfig, Prefix, Route, RouteTable, is_unicast};
 use crate::time::Instant;
 use crate::wire::ethernet::Mac;
 
@@ -24,7 +24,7 @@ fn prefixes() {
     assert!(p.contains(ip("10.1.255.1")) && !p.contains(ip("10.2.0.0")));
     assert!(!p.is_host(p.network()) && !p.is_host(p.last()) && p.is_host(ip("10.1.0.1")));
     assert!(prefix("10.0.0.0/31").is_host(ip("10.0.0.0")));
-    assert!(Prefix::ALL.contains(Ipv4Addr::BROADCAST));
+    assert!(Prefix::<Ipv4Addr>::ALL.contains(Ipv4Addr::BROADCAST));
     for text in ["10.0.0.0", "10.0.0.0/33", "10.0.0/8", "/8", "10.0.0.0/-1", "10.0.0.0/"] {
         let error = text.parse::<Prefix>().unwrap_err();
         assert_eq!(error.text, text);
@@ -33,6 +33,64 @@ fn prefixes() {
     for text in ["0.0.0.0", "0.1.2.3", "224.0.0.1", "255.255.255.255", "240.0.0.1"] {
         assert!(!is_unicast(ip(text)), "{text}");
     }
+}
+
+fn ip6(text: &str) -> Ipv6Addr {
+    text.parse().unwrap()
+}
+
+#[test]
+fn prefixes_of_ipv6() {
+    let p: Prefix<Ipv6Addr> = "fd00:1:2:3::9/64".parse().unwrap();
+    assert_eq!(p.to_string(), "fd00:1:2:3::/64");
+    assert_eq!(p.last(), ip6("fd00:1:2:3:ffff:ffff:ffff:ffff"));
+    assert!(p.contains(ip6("fd00:1:2:3:4::")) && !p.contains(ip6("fd00:1:2:4::")));
+    assert!(!p.is_host(p.network()), "the routers' anycast address");
+    assert!(p.is_host(p.last()) && p.is_host(ip6("fd00:1:2:3::1")));
+    let pair: Prefix<Ipv6Addr> = "fd00::/127".parse().unwrap();
+    assert!(pair.is_host(ip6("fd00::")) && pair.is_host(ip6("fd00::1")) && !pair.is_host(ip6("fd00::2")));
+    assert!(Prefix::<Ipv6Addr>::ALL.contains(ip6("ff02::1")));
+    for text in ["fd00::", "fd00::/129", "10.0.0.0/8", "/8"] {
+        assert!(text.parse::<Prefix<Ipv6Addr>>().is_err(), "{text}");
+    }
+}
+
+#[test]
+fn each_mistake_in_ipv6_has_its_error_too() {
+    let good = Ipv6Config {
+        gateway: Some(ip6("fe80::1")),
+        neighbours: vec![(ip6("fd00::2"), [2, 0, 0, 0, 0, 2])],
+        ..Ipv6Config::new(ip6("fd00::1"), 64)
+    };
+    let check = |change: &dyn Fn(&mut PortConfig, &mut Ipv6Config)| {
+        let mut config = PortConfig::new(ip("10.0.0.1"), 24, 1500);
+        let mut six = good.clone();
+        change(&mut config, &mut six);
+        config.ipv6 = Some(six);
+        config.check("loopback", 9000).map(|_| ())
+    };
+    let address = ip6("fd00::1").into();
+    assert_eq!(check(&|_, _| {}), Ok(()));
+    assert_eq!(check(&|four, _| (four.address, four.prefix_len) = (Ipv4Addr::UNSPECIFIED, 0)), Ok(()));
+    assert_eq!(check(&|_, six| (six.address, six.neighbours) = (Ipv6Addr::UNSPECIFIED, vec![])), Ok(()));
+    let error = ConfigError::PrefixLength { address, len: 129, max: 128 };
+    assert_eq!(check(&|_, six| six.prefix_len = 129), Err(error));
+    for bad in ["ff02::1", "::1", "fd00::", "::ffff:10.0.0.1"] {
+        let error = check(&|_, six| six.address = ip6(bad)).unwrap_err();
+        assert!(matches!(error, ConfigError::Address { .. }), "{bad}: {error}");
+    }
+    for bad in ["fd01::1", "ff02::2", "fd00::1"] {
+        let error = check(&|_, six| six.gateway = Some(ip6(bad))).unwrap_err();
+        assert!(matches!(error, ConfigError::Gateway { .. }), "{bad}: {error}");
+    }
+    let error = check(&|_, six| six.neighbours[0].0 = ip6("fd01::1")).unwrap_err();
+    assert!(matches!(error, ConfigError::NeighbourOffLink { .. }), "{error}");
+    let error = check(&|four, _| four.mtu = 1279).unwrap_err();
+    assert!(matches!(error, ConfigError::Mtu { min: 1280, .. }), "{error}");
+    let error = PortConfig::new(Ipv4Addr::UNSPECIFIED, 24, 1500).check("loopback", 9000).unwrap_err();
+    assert!(matches!(error, ConfigError::Address { .. }), "no address at all: {error}");
+    let only = PortConfig::ipv6_only(good, 1500);
+    assert_eq!(only.check("loopback", 9000).map(|checked| checked.ipv4.is_none()), Ok(true));
 }
 
 #[test]
@@ -81,10 +139,10 @@ fn each_mistake_in_a_configuration_has_its_error() {
         change(&mut config);
         config.check("loopback", 9000).map(|_| ())
     };
-    let address = ip("10.0.0.1");
+    let address = ip("10.0.0.1").into();
     assert_eq!(check(&|_| {}), Ok(()));
     for len in [0, 33] {
-        assert_eq!(check(&|c| c.prefix_len = len), Err(ConfigError::PrefixLength { address, len }));
+        assert_eq!(check(&|c| c.prefix_len = len), Err(ConfigError::PrefixLength { address, len, max: 32 }));
     }
     for bad in ["10.0.0.0", "10.0.0.255", "224.0.0.1", "127.0.0.1", "0.0.0.0"] {
         let error = check(&|c| c.address = ip(bad)).unwrap_err();
@@ -99,7 +157,7 @@ fn each_mistake_in_a_configuration_has_its_error() {
     let neighbour = ip("10.0.9.2");
     assert_eq!(
         check(&|c| c.neighbours[0].0 = neighbour),
-        Err(ConfigError::NeighbourOffLink { address, neighbour })
+        Err(ConfigError::NeighbourOffLink { address, neighbour: neighbour.into() })
     );
     // An on-link route makes it a neighbour.
     let on_link = Route { prefix: prefix("10.0.9.0/24"), gateway: None };
@@ -113,11 +171,11 @@ fn each_mistake_in_a_configuration_has_its_error() {
     let neighbour = ip("10.0.0.2");
     assert_eq!(
         check(&|c| c.neighbours[0].1 = [0xff; 6]),
-        Err(ConfigError::NeighbourMac { address, neighbour, mac: Mac::BROADCAST })
+        Err(ConfigError::NeighbourMac { address, neighbour: neighbour.into(), mac: Mac::BROADCAST })
     );
     assert_eq!(
         check(&|c| c.neighbours.push((neighbour, [2, 0, 0, 0, 0, 3]))),
-        Err(ConfigError::NeighbourTwice { address, neighbour })
+        Err(ConfigError::NeighbourTwice { address, neighbour: neighbour.into() })
     );
     for mtu in [67, 9001] {
         let error = check(&|c| c.mtu = mtu).unwrap_err();

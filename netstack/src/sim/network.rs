@@ -9,7 +9,7 @@ use std::rc::Rc;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
-use crate::device::{Capabilities, Device, DeviceCounters, RxFrame, TxBatch};
+use crate::device::{Capabilities, Device, DeviceCounters, RxFrame, TxBatch, segment};
 use crate::time::Instant;
 use crate::wire::ethernet::{self, Mac};
 use crate::wire::vlan;
@@ -275,6 +275,15 @@ pub struct SimDevice {
 }
 
 impl SimDevice {
+    /// The same with a NIC that fills in transport checksums and splits super-segments, as they leave the host.
+    #[must_use]
+    pub fn with_offloads(mut self) -> Self {
+        self.capabilities.tx_tcp_checksum = true;
+        self.capabilities.tx_udp_checksum = true;
+        self.capabilities.tso_max = u32::from(u16::MAX);
+        self
+    }
+
     /// The host's number in the network, from 0.
     pub fn host(&self) -> usize {
         self.index
@@ -306,15 +315,23 @@ impl Device for SimDevice {
                 break;
             }
             taken += 1;
-            if frame.len() > longest || !frame.offload().is_none() {
+            let ip_len = frame.len().saturating_sub(ethernet::HEADER_LEN);
+            if !self.capabilities.can(frame.offload(), ip_len) {
                 self.counters.dropped += 1;
                 continue;
             }
-            self.counters.tx_frames += 1;
-            self.counters.tx_bytes += frame.len() as u64;
-            let mut bytes = Vec::with_capacity(frame.len());
-            frame.pieces().for_each(|piece| bytes.extend_from_slice(piece));
-            fabric.send(now, self.index, bytes.into());
+            for sent in segment::segments(frame) {
+                match segment::fill_checksum(sent).filter(|sent| sent.len() <= longest) {
+                    Some(sent) => {
+                        let mut bytes = Vec::with_capacity(sent.len());
+                        sent.pieces().for_each(|piece| bytes.extend_from_slice(piece));
+                        self.counters.tx_frames += 1;
+                        self.counters.tx_bytes += bytes.len() as u64;
+                        fabric.send(now, self.index, bytes.into());
+                    }
+                    None => self.counters.dropped += 1,
+                }
+            }
         }
         batch.consume(taken);
         taken

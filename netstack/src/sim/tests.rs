@@ -1,8 +1,11 @@
 use core::time::Duration;
 
 use super::{LinkConfig, Network, Node, Sim};
-use crate::device::{Device, Frame, TxBatch};
+use crate::device::{Device, Frame, Offload, Transport, TxBatch};
+use crate::region::{Region, RegionId};
 use crate::time::Instant;
+use crate::wire::checksum;
+use crate::wire::ip::{Ecn, IpHeader, Protocol};
 
 const LINK: LinkConfig = LinkConfig {
     bits_per_second: 1_000_000_000,
@@ -91,4 +94,38 @@ fn time_moves_from_deadline_to_deadline() {
     assert_eq!(sim.now(), limit, "the limit came first");
     assert!(!sim.run_until(&mut nodes, Instant::from_nanos(u64::MAX), |_| false));
     assert_eq!(sim.now(), Instant::from_nanos(1_000_000), "nothing would ever happen again");
+}
+
+#[test]
+fn a_nic_with_offloads_splits_before_the_line() {
+    let network = Network::new(0);
+    let link = LinkConfig { queue_frames: 64, ..LINK };
+    let (a, mut b) = (network.attach(1500, link), network.attach(1500, link));
+    let payload: &'static [u8] = (0..4000).map(|i| (i * 7 + i / 256) as u8).collect::<Vec<_>>().leak();
+    let extent = Region::from_static(RegionId(1), payload).extent(0, 4000).unwrap();
+    let ip =
+        IpHeader::new([10, 0, 0, 1].into(), [10, 0, 0, 2].into(), Protocol::Tcp, 4020, Ecn::NotEct).unwrap();
+    let tcp = [1, 2, 3, 4, 0, 0, 0, 9, 0, 0, 0, 8, 0x50, 0x18, 1, 0, 0, 0, 0, 0];
+    let offload = Offload { transport: Transport::Tcp, l3_offset: 14, l4_offset: 34, segment_size: 1460 };
+    let link_header = [&b.mac()[..], &a.mac(), &[8, 0]].concat();
+    let frame = Frame::with_extents(&[&link_header, ip.as_bytes(), &tcp], &[extent], offload).unwrap();
+    let send = |device: &mut super::SimDevice| {
+        let mut batch = TxBatch::with_capacity(1);
+        assert!(batch.push(frame));
+        assert_eq!(device.transmit(Instant::ZERO, &mut batch), 1);
+        device.counters()
+    };
+    let mut without = network.attach(1500, link);
+    let counters = send(&mut without);
+    assert_eq!((counters.tx_frames, counters.dropped), (0, 1), "nobody had offered it");
+    assert_eq!(send(&mut a.with_offloads()).tx_frames, 3);
+    let mut arrived = Vec::new();
+    let later = Instant::ZERO + Duration::from_millis(1);
+    b.receive(later, 64, &mut |frame| {
+        let tcp = &frame.head()[34..];
+        let pseudo = checksum::pseudo_header([10, 0, 0, 1], [10, 0, 0, 2], 6, tcp.len() as u16);
+        assert!(pseudo.over(tcp).is_valid());
+        arrived.extend_from_slice(&tcp[20..]);
+    });
+    assert!(arrived == payload);
 }

@@ -36,7 +36,7 @@ counters! {
     rx_other_station,
     /// Dropped: of another virtual LAN, or not tagged where it should be.
     rx_other_vlan,
-    /// Dropped: neither IPv4 nor ARP.
+    /// Dropped: neither IP nor ARP.
     rx_unknown_ethertype,
     /// Dropped: not an ARP packet for IPv4 over Ethernet.
     rx_arp_malformed,
@@ -46,18 +46,46 @@ counters! {
     rx_ipv4_malformed,
     /// Dropped: the IPv4 header checksum is wrong.
     rx_ipv4_checksum,
-    /// Dropped: a fragment; they are not reassembled.
-    rx_ipv4_fragment,
     /// Dropped: for another address.
     rx_ipv4_other_host,
     /// Dropped: from an address that no host can have.
     rx_ipv4_bad_source,
+    /// Dropped: an IPv6 header that cannot be, or an extension header that is cut off.
+    rx_ipv6_malformed,
+    /// Dropped: an extension header asks for it, or has something in it that is not known.
+    rx_ipv6_extension,
+    /// Dropped: for another address, or for a group that we do not listen to.
+    rx_ipv6_other_host,
+    /// Dropped: from an address that no host can have.
+    rx_ipv6_bad_source,
+    /// Dropped: TCP or UDP for a group, or from nowhere.
+    rx_ipv6_group,
+    /// Fragments kept until their datagram is whole.
+    rx_fragments,
+    /// Datagrams put together from fragments: each counts again under what it carries.
+    rx_reassembled,
+    /// Dropped: a fragment that overlaps another one, or belongs to one that did.
+    rx_fragment_overlap,
+    /// Dropped: a fragment with a length or an offset that cannot be.
+    rx_fragment_malformed,
+    /// Datagrams dropped because not all of their fragments came in time.
+    rx_fragment_timeout,
+    /// Datagrams dropped, incomplete, because newer fragments needed the room.
+    rx_fragment_evicted,
     /// Dropped: neither ICMP, TCP nor UDP.
-    rx_ipv4_unknown_protocol,
+    rx_unknown_protocol,
+    /// Neighbour solicitations and advertisements understood.
+    rx_neighbour,
+    /// Dropped: a neighbour message that crossed a router.
+    rx_neighbour_forged,
+    /// Neighbour messages of a station that claims our address, or that of a configured neighbour.
+    rx_neighbour_conflict,
     /// Dropped: a TCP segment, and nobody speaks TCP.
     rx_tcp_no_endpoint,
-    /// Dropped: not an echo request or reply, or too short.
+    /// Dropped: an ICMP message of a kind that is not read, or that cannot be.
     rx_icmp_unsupported,
+    /// ICMP errors handed to the protocol whose packet they are about.
+    rx_icmp_errors,
     /// Dropped: an ICMP error about a packet that is not ours, or that nobody wants to hear of.
     rx_icmp_ignored,
     /// Dropped: the ICMP checksum is wrong.
@@ -74,6 +102,10 @@ counters! {
     rx_udp_queue_full,
     /// RUD datagrams handed to a device's batch.
     tx_rud,
+    /// ICMP errors sent.
+    tx_icmp_errors,
+    /// Not sent: ICMP errors above the rate.
+    tx_icmp_limited,
     /// Packets held back until their neighbour's address is known.
     tx_held,
     /// Dropped: no route to the destination, or not a unicast address.

@@ -12,6 +12,7 @@ use super::port::{LinkHeader, Port};
 use crate::device::Device;
 use crate::ip::is_unicast_ip;
 use crate::ip::neighbour::Resolution;
+use crate::ip::path_mtu::PathMtus;
 use crate::region::Extent;
 use crate::rud;
 use crate::time::Instant;
@@ -179,11 +180,12 @@ pub(super) enum Miss {
 #[derive(Debug)]
 pub(super) struct Destinations {
     slots: Vec<Option<Template>>,
+    path_mtus: PathMtus,
 }
 
 impl Destinations {
     pub(super) fn new() -> Self {
-        Self { slots: vec![None; SLOTS] }
+        Self { slots: vec![None; SLOTS], path_mtus: PathMtus::new() }
     }
 
     /// The template for packets from `local` (unspecified: whichever port has the best route) to `remote`.
@@ -203,7 +205,7 @@ impl Destinations {
                 && ports.get(t.port).is_some_and(|port| port.iface.neighbours.generation() == t.generation)
         });
         if !fresh {
-            *slot = Some(resolve(now, ports, local, remote)?);
+            *slot = Some(resolve(now, ports, &self.path_mtus, local, remote)?);
         }
         slot.as_ref().ok_or(Miss::Error(SendError::NoRoute { remote }))
     }
@@ -211,6 +213,35 @@ impl Destinations {
     /// Forgets everything: a port was added, so routes may have changed.
     pub(super) fn clear(&mut self) {
         self.slots.fill(None);
+    }
+
+    /// Notes that packets to `remote` longer than `mtu` do not get through, where `current` ones were tried. The caller
+    /// has checked that this comes from somebody on the path.
+    pub(super) fn reduce_path_mtu(&mut self, now: Instant, remote: IpAddr, mtu: u16, current: u16) -> bool {
+        let news = self.path_mtus.reduce(now, remote, mtu, current);
+        if news {
+            self.clear();
+        }
+        news
+    }
+
+    /// The largest packet to `remote`, if the path is known to be narrower than the port.
+    pub(super) fn path_mtu(&self, remote: IpAddr) -> Option<u16> {
+        self.path_mtus.get(remote)
+    }
+
+    /// When to call [`Destinations::poll`] next.
+    #[inline]
+    pub(super) fn next_deadline(&self) -> Option<Instant> {
+        self.path_mtus.next_deadline()
+    }
+
+    /// Forgets path MTUs that are too old.
+    #[cold]
+    pub(super) fn poll(&mut self, now: Instant) {
+        if self.path_mtus.poll(now) {
+            self.clear();
+        }
     }
 }
 
@@ -251,15 +282,18 @@ pub(super) fn route<D>(ports: &[Port<D>], local: IpAddr, remote: IpAddr) -> Resu
     if !is_unicast_ip(remote) {
         return Err(SendError::NotUnicast { remote });
     }
+    if local.is_ipv4() != remote.is_ipv4() {
+        return Err(SendError::NotOurs { local });
+    }
     let mut best: Option<(u8, Way)> = None;
     let mut has_address = local.is_unspecified();
     for (index, port) in ports.iter().enumerate() {
         //= RFC 1122 section 3.3.4.2: strong model, a datagram leaves through the interface of its source address.
-        if !local.is_unspecified() && !port.iface.has_address(local) {
+        if !local.is_unspecified() && !port.iface.addresses.has(local) {
             continue;
         }
         has_address = true;
-        if let Some((hop, own)) = port.iface.next_hop(remote)
+        if let Some((hop, own)) = port.iface.addresses.next_hop(remote)
             && best.is_none_or(|(len, _)| hop.prefix_len > len)
         {
             let source = if local.is_unspecified() { own } else { local };
@@ -277,6 +311,7 @@ pub(super) fn route<D>(ports: &[Port<D>], local: IpAddr, remote: IpAddr) -> Resu
 fn resolve<D: Device>(
     now: Instant,
     ports: &mut [Port<D>],
+    path_mtus: &PathMtus,
     local: IpAddr,
     remote: IpAddr,
 ) -> Result<Template, Miss> {
@@ -306,7 +341,7 @@ fn resolve<D: Device>(
         source,
         port,
         generation: iface.neighbours.generation(),
-        mtu: iface.mtu,
+        mtu: path_mtus.get(remote).map_or(iface.mtu, |path| path.min(iface.mtu)),
         port_mtu: iface.mtu,
         link: iface.link_header(mac, ethertype),
         ip_udp,
@@ -409,14 +444,13 @@ impl<D: Device> rud::Emit for Emitter<'_, D> {
             return false;
         }
         let link = template.link.as_bytes();
-        let pushed = match remote {
-            IpAddr::V4(_) => {
-                iface.push_parts(&[link, &template.stamp_v4(to.src_port, to.dst_port, len), header], payload)
-            }
-            IpAddr::V6(_) => {
-                iface.push_parts(&[link, &template.stamp_v6(to.src_port, to.dst_port, len), header], payload)
-            }
-        };
+        let pushed =
+            match remote {
+                IpAddr::V4(_) => iface
+                    .push_parts(&[link, &template.stamp_v4(to.src_port, to.dst_port, len), header], payload),
+                IpAddr::V6(_) => iface
+                    .push_parts(&[link, &template.stamp_v6(to.src_port, to.dst_port, len), header], payload),
+            };
         match pushed {
             Some(pushed) => {
                 self.counters.tx_rud += u64::from(pushed);

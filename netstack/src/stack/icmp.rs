@@ -1,51 +1,93 @@
-//! ICMP: echo, and what routers and hosts say about packets of ours.
+//! ICMP and ICMPv6: echo, errors about packets of ours, and errors about packets of others.
 
 use core::net::IpAddr;
 
 use super::EchoReply;
 use super::counters::Counters;
 use super::destination::ethertype_of;
+use super::limit::TokenBucket;
 use super::port::{Interface, QueueError};
 use super::receive::{Inbound, Receiver};
-use crate::ip::IcmpError;
 use crate::ip::neighbour::Resolution;
+use crate::ip::path_mtu::plateau_below;
+use crate::ip::{IcmpError, is_unicast_ip};
 use crate::rud;
 use crate::time::Instant;
-use crate::wire::Malformed;
-use crate::wire::icmpv4::{Echo, EchoKind};
+use crate::wire::icmp::{Echo, EchoKind, ErrorKind};
 use crate::wire::ip::{Ecn, IpHeader, Protocol};
+use crate::wire::{Malformed, icmpv4, icmpv6, ipv4, ipv6};
 
 /// Echo replies that wait to be looked at.
 pub(super) const ECHO_REPLIES: usize = 64;
 
+/// Bytes of a header, in both versions.
+const HEADER_LEN: usize = icmpv6::HEADER_LEN;
+
+//= RFC 1812 section 4.3.2.3: as much of the packet as fits an error of 576 bytes.
+pub(super) const MAX_QUOTE_IPV4: usize = 576 - ipv4::HEADER_LEN - HEADER_LEN;
+
+//= RFC 4443 section 2.4 (c): as much of the packet as fits the least MTU of IPv6.
+pub(super) const MAX_QUOTE_IPV6: usize = ipv6::MIN_MTU as usize - ipv6::HEADER_LEN - HEADER_LEN;
+
 impl<S: rud::Sink> Receiver<'_, S> {
-    /// Hands an error to the protocol whose packet it is about.
-    #[allow(dead_code, reason = "called by the parsers of both versions")]
-    pub(super) fn on_icmp_error(&mut self, error: &IcmpError<'_>) {
-        match error.protocol {
-            Protocol::Tcp => self.on_tcp_error(error),
-            _ => self.counters.rx_icmp_ignored += 1,
+    #[cold]
+    pub(super) fn on_icmp(&mut self, packet: &Inbound<'_>) {
+        match icmpv4::Message::parse(packet.payload) {
+            Ok(icmpv4::Message::Echo(echo)) => self.on_echo(packet, &echo),
+            Ok(icmpv4::Message::Error { kind, quoted }) => match about_ipv4(kind, quoted) {
+                Some(error) => self.on_icmp_error(&error),
+                None => self.counters.rx_icmp_ignored += 1,
+            },
+            Err(why) => self.on_bad_icmp(why),
         }
     }
 
     #[cold]
-    pub(super) fn on_icmp(&mut self, packet: &Inbound<'_>) {
-        let echo = match Echo::parse(packet.payload) {
-            Ok(echo) => echo,
-            Err(Malformed::Checksum) => {
-                self.counters.rx_icmp_checksum += 1;
-                return;
-            }
-            Err(_) => {
-                self.counters.rx_icmp_unsupported += 1;
-                return;
-            }
+    pub(super) fn on_icmpv6(&mut self, packet: &Inbound<'_>) {
+        let (IpAddr::V6(source), IpAddr::V6(destination)) = (packet.source, packet.destination) else {
+            self.counters.rx_icmp_unsupported += 1;
+            return;
         };
+        match icmpv6::Message::parse(source, destination, packet.payload) {
+            Ok(icmpv6::Message::Echo(echo)) => self.on_echo(packet, &echo),
+            Ok(icmpv6::Message::Error { kind, quoted }) => match about_ipv6(kind, quoted) {
+                Some(error) => self.on_icmp_error(&error),
+                None => self.counters.rx_icmp_ignored += 1,
+            },
+            Ok(icmpv6::Message::Solicitation(message)) => self.on_solicitation(packet, &message),
+            Ok(icmpv6::Message::Advertisement(message)) => self.on_advertisement(packet, &message),
+            Err(why) => self.on_bad_icmp(why),
+        }
+    }
+
+    fn on_bad_icmp(&mut self, why: Malformed) {
+        match why {
+            Malformed::Checksum => self.counters.rx_icmp_checksum += 1,
+            _ => self.counters.rx_icmp_unsupported += 1,
+        }
+    }
+
+    /// Hands an error to the protocol whose packet it is about.
+    fn on_icmp_error(&mut self, error: &IcmpError<'_>) {
+        if !self.iface.addresses.has(error.local) || !is_unicast_ip(error.remote) {
+            self.counters.rx_icmp_ignored += 1;
+            return;
+        }
+        match error.protocol {
+            Protocol::Tcp => self.on_tcp_error(error),
+            //= RFC 1122 section 4.1.3.3: errors are passed up to the application; RUD finds out by itself.
+            Protocol::Udp if self.sockets.on_error(error) => self.counters.rx_icmp_errors += 1,
+            _ => self.counters.rx_icmp_ignored += 1,
+        }
+    }
+
+    fn on_echo(&mut self, packet: &Inbound<'_>, echo: &Echo<'_>) {
         match echo.kind {
             EchoKind::Request => {
                 self.counters.rx_echo_requests += 1;
                 //= RFC 1122 section 3.2.2.6: an echo server; source and destination change places, data is kept.
-                self.send_echo(packet, &Echo { kind: EchoKind::Reply, ..echo });
+                //= RFC 4443 section 4.2: likewise.
+                self.answer_echo(packet, &Echo { kind: EchoKind::Reply, ..*echo });
             }
             EchoKind::Reply if self.echo_replies.len() >= ECHO_REPLIES => {
                 self.counters.rx_echo_queue_full += 1
@@ -63,26 +105,147 @@ impl<S: rud::Sink> Receiver<'_, S> {
         }
     }
 
-    fn send_echo(&mut self, request: &Inbound<'_>, echo: &Echo<'_>) {
-        let (from, to) = (request.destination, request.source);
-        if let Err(why) = send_echo(self.now, self.iface, from, to, echo, self.counters) {
-            match why {
-                EchoError::NoRoute => self.counters.tx_no_route += 1,
-                EchoError::Unreachable => self.counters.tx_unreachable += 1,
-                EchoError::TooLong => self.counters.tx_too_long += 1,
-                EchoError::Full => self.counters.tx_full += 1,
+    fn answer_echo(&mut self, request: &Inbound<'_>, echo: &Echo<'_>) {
+        let from = own_address(self.iface, request.destination, request.to_group, request.source);
+        let sent = match from {
+            Some(from) if is_unicast_ip(request.source) => {
+                send_echo(self.now, self.iface, from, request.source, echo, self.counters)
             }
+            _ => Err(SendIcmpError::NoRoute),
+        };
+        if let Err(why) = sent {
+            why.count(self.counters);
         }
+    }
+
+    /// Tells the sender of a packet that something is wrong with it, if it may be told.
+    #[cold]
+    pub(super) fn send_error(&mut self, about: &Inbound<'_>, kind: ErrorKind) {
+        let about = About {
+            source: about.source,
+            destination: about.destination,
+            to_group: about.to_group,
+            packet: about.packet,
+        };
+        send_error(self.now, self.iface, self.icmp_limit, &about, kind, self.counters);
     }
 }
 
-/// Why an echo message was not sent.
+/// A packet that an error is about.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct About<'a> {
+    pub(super) source: IpAddr,
+    pub(super) destination: IpAddr,
+    pub(super) to_group: bool,
+    /// How it began.
+    pub(super) packet: &'a [u8],
+}
+
+/// Sends an error, unless it would be about a packet that nobody may be told of, or there were many of late.
+pub(super) fn send_error(
+    now: Instant,
+    iface: &mut Interface,
+    limit: &mut TokenBucket,
+    about: &About<'_>,
+    kind: ErrorKind,
+    counters: &mut Counters,
+) {
+    let &About { source, destination, to_group, packet } = about;
+    //= RFC 4443 section 2.4 (e.3): about a packet for a group only if it has an option that must be known.
+    let option = icmpv6::parameter::OPTION;
+    let told_groups = matches!(kind, ErrorKind::ParameterProblem { code, .. } if code == option);
+    //= RFC 1122 section 3.2.2: not about a packet for many hosts, nor from an address that is not one host's.
+    //= RFC 4443 section 2.4 (e.6): likewise.
+    if (to_group && !(told_groups && source.is_ipv6())) || !is_unicast_ip(source) || source.is_loopback() {
+        return;
+    }
+    //= RFC 4443 section 2.4 (f): errors are limited in rate.
+    if !limit.take(now) {
+        counters.tx_icmp_limited += 1;
+        return;
+    }
+    let Some(from) = own_address(iface, destination, to_group, source) else {
+        counters.tx_no_route += 1;
+        return;
+    };
+    let max = if source.is_ipv4() { MAX_QUOTE_IPV4 } else { MAX_QUOTE_IPV6 };
+    let quoted = packet.get(..packet.len().min(max)).unwrap_or(packet);
+    let header = match (from, source) {
+        (IpAddr::V6(from), IpAddr::V6(to)) => icmpv6::emit_error(from, to, kind, quoted),
+        _ => icmpv4::Message::Error { kind, quoted }.emit(),
+    };
+    match send_message(now, iface, from, source, &header, quoted, counters) {
+        Ok(()) => counters.tx_icmp_errors += 1,
+        Err(why) => why.count(counters),
+    }
+}
+
+/// The address to answer from: the one that was written to, or for a group the one that suits the asker.
+fn own_address(iface: &Interface, destination: IpAddr, to_group: bool, asker: IpAddr) -> Option<IpAddr> {
+    if !to_group {
+        return Some(destination);
+    }
+    iface.addresses.next_hop(asker).map(|(_, own)| own)
+}
+
+/// What an ICMP error says, if it quotes enough of a packet.
+fn about_ipv4(kind: ErrorKind, quoted: &[u8]) -> Option<IcmpError<'_>> {
+    let packet = ipv4::Packet::quoted(quoted).ok()?;
+    let transport_prefix = packet.payload();
+    if packet.fragment_offset() != 0 || transport_prefix.len() < icmpv4::QUOTED_PAYLOAD {
+        return None;
+    }
+    let kind = match kind {
+        //= RFC 1191 section 5: an old router does not say; the next plateau below the packet's length is tried.
+        ErrorKind::PacketTooBig { mtu: 0 } => {
+            ErrorKind::PacketTooBig { mtu: plateau_below(packet.total_len()) }
+        }
+        kind => kind,
+    };
+    Some(IcmpError {
+        kind,
+        local: packet.source().into(),
+        remote: packet.destination().into(),
+        protocol: packet.protocol(),
+        transport_prefix,
+    })
+}
+
+/// What an ICMPv6 error says, if it quotes enough of a packet.
+fn about_ipv6(kind: ErrorKind, quoted: &[u8]) -> Option<IcmpError<'_>> {
+    let packet = ipv6::Packet::quoted(quoted).ok()?;
+    let chain = ipv6::walk(packet.next_header(), packet.payload(), ipv6::HEADER_LEN, false).ok()?;
+    let first = chain.fragment.is_none_or(|fragment| fragment.offset == 0);
+    if !first || chain.payload.len() < icmpv4::QUOTED_PAYLOAD {
+        return None;
+    }
+    Some(IcmpError {
+        kind,
+        local: packet.source().into(),
+        remote: packet.destination().into(),
+        protocol: chain.protocol.into(),
+        transport_prefix: chain.payload,
+    })
+}
+
+/// Why an ICMP message was not sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum EchoError {
+pub(super) enum SendIcmpError {
     NoRoute,
     Unreachable,
     TooLong,
     Full,
+}
+
+impl SendIcmpError {
+    fn count(self, counters: &mut Counters) {
+        match self {
+            Self::NoRoute => counters.tx_no_route += 1,
+            Self::Unreachable => counters.tx_unreachable += 1,
+            Self::TooLong => counters.tx_too_long += 1,
+            Self::Full => counters.tx_full += 1,
+        }
+    }
 }
 
 /// Sends an echo message from a port's own address `from`.
@@ -93,23 +256,39 @@ pub(super) fn send_echo(
     to: IpAddr,
     echo: &Echo<'_>,
     counters: &mut Counters,
-) -> Result<(), EchoError> {
-    let len = crate::wire::icmpv4::HEADER_LEN + echo.data.len();
-    let ip = IpHeader::new(from, to, Protocol::Icmp, len, Ecn::NotEct).ok_or(EchoError::TooLong)?;
-    let (hop, _) = iface.next_hop(to).ok_or(EchoError::NoRoute)?;
-    let icmp = echo.emit();
-    let parts: [&[u8]; 3] = [ip.as_bytes(), &icmp, echo.data];
+) -> Result<(), SendIcmpError> {
+    let header = match (from, to) {
+        (IpAddr::V6(from), IpAddr::V6(to)) => icmpv6::emit_echo(from, to, echo),
+        _ => icmpv4::Message::Echo(*echo).emit(),
+    };
+    send_message(now, iface, from, to, &header, echo.data, counters)
+}
+
+fn send_message(
+    now: Instant,
+    iface: &mut Interface,
+    from: IpAddr,
+    to: IpAddr,
+    header: &[u8; HEADER_LEN],
+    data: &[u8],
+    counters: &mut Counters,
+) -> Result<(), SendIcmpError> {
+    let protocol = if to.is_ipv4() { Protocol::Icmp } else { Protocol::Icmpv6 };
+    let len = HEADER_LEN + data.len();
+    let ip = IpHeader::new(from, to, protocol, len, Ecn::NotEct).ok_or(SendIcmpError::TooLong)?;
+    let (hop, _) = iface.addresses.next_hop(to).ok_or(SendIcmpError::NoRoute)?;
+    let parts: [&[u8]; 3] = [ip.as_bytes(), header, data];
     let mac = match iface.neighbours.resolve(now, hop.address) {
         Resolution::Station(mac) => mac,
         Resolution::Pending => {
             iface.hold(hop.address, parts, counters);
             return Ok(());
         }
-        Resolution::Unreachable => return Err(EchoError::Unreachable),
+        Resolution::Unreachable => return Err(SendIcmpError::Unreachable),
     };
     let link = iface.link_header(mac, ethertype_of(to));
     iface.queue_bytes(&link, parts).map_err(|error| match error {
-        QueueError::Full => EchoError::Full,
-        QueueError::TooLong => EchoError::TooLong,
+        QueueError::Full => SendIcmpError::Full,
+        QueueError::TooLong => SendIcmpError::TooLong,
     })
 }

@@ -16,9 +16,13 @@
 //! port's batch; back pressure is not loss.
 
 mod addresses;
+mod api;
 mod counters;
 mod destination;
 mod icmp;
+mod ipv4;
+mod ipv6;
+mod limit;
 #[allow(dead_code, reason = "the way out for TCP")]
 mod offload;
 mod port;
@@ -28,163 +32,32 @@ mod tcp;
 #[cfg(test)]
 mod tests;
 
-use core::net::{IpAddr, Ipv4Addr, SocketAddr};
+use core::net::{IpAddr, SocketAddr};
 use std::collections::VecDeque;
 
-pub use crate::ip::{ConfigError, PortConfig};
+pub use crate::ip::{ConfigError, Ipv6Config, PortConfig};
+pub use api::{EchoReply, PortId, Progress, SendError, StackConfig};
 pub use counters::Counters;
 
 use crate::device::{Device, DeviceCounters};
-use crate::ip::neighbour;
+use crate::ip::reassembly::Reassembly;
 use crate::rud;
 use crate::time::Instant;
 use crate::udp::{Payload, Sockets, UdpHandle};
 use crate::wire::ethernet::Mac;
-use crate::wire::icmpv4::{Echo, EchoKind};
+use crate::wire::icmp::{Echo, EchoKind, ErrorKind};
 use crate::wire::udp as udp_wire;
 use destination::{Destinations, Emitter, Miss, Way, any_for, ip_udp_len};
-use icmp::EchoError;
+use icmp::{About, SendIcmpError};
+use limit::TokenBucket;
 use port::{Interface, Port, QueueError, Sizes};
 use receive::Receiver;
 
 /// Turns of filling and flushing the batches within one poll.
 const TX_ROUNDS: usize = 4;
 
-/// What a stack is made with.
-#[derive(Clone, Debug)]
-pub struct StackConfig {
-    /// The RUD endpoint.
-    pub rud: rud::Config,
-    /// The UDP port that RUD datagrams arrive at.
-    pub rud_port: u16,
-    /// Where choices that need not be the same everywhere begin.
-    pub seed: u64,
-    /// The neighbour caches.
-    pub neighbours: neighbour::Config,
-    /// Frames of data that may wait for each port's device.
-    pub tx_frames: usize,
-    /// Frames received from each port in one turn.
-    pub rx_budget: usize,
-    /// Packets of the stack's own (copied datagrams, long echo replies) that may be on their way, per port.
-    pub scratch_slots: u16,
-}
-
-impl StackConfig {
-    /// Defaults, with RUD at UDP port `rud_port`.
-    pub fn new(rud_port: u16, seed: u64) -> Self {
-        Self {
-            rud: rud::Config::default(),
-            rud_port,
-            seed,
-            neighbours: neighbour::Config::default(),
-            tx_frames: 256,
-            rx_budget: 64,
-            scratch_slots: 64,
-        }
-    }
-}
-
-/// Names a port of a stack.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct PortId(usize);
-
-impl PortId {
-    /// Its number, from 0 in the order of [`Stack::add_port`].
-    pub fn index(self) -> usize {
-        self.0
-    }
-}
-
-/// What one turn did.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Progress {
-    /// Frames received.
-    pub frames_in: usize,
-    /// Frames that devices took.
-    pub frames_out: usize,
-}
-
-impl Progress {
-    /// Whether nothing moved.
-    pub fn is_idle(self) -> bool {
-        self.frames_in == 0 && self.frames_out == 0
-    }
-}
-
-/// Why something could not be sent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum SendError {
-    /// No port has a route.
-    #[error("no port has a route to {remote}; add a route or a gateway to a port's configuration")]
-    NoRoute {
-        /// The destination.
-        remote: IpAddr,
-    },
-    /// Groups and broadcasts are not supported.
-    #[error("{remote} does not name one host; only unicast destinations are supported")]
-    NotUnicast {
-        /// The destination.
-        remote: IpAddr,
-    },
-    /// No port has the source address.
-    #[error("no port has the source address {local}; bind to a port's address, or to 0.0.0.0 or ::")]
-    NotOurs {
-        /// The source address.
-        local: IpAddr,
-    },
-    /// The next hop does not answer.
-    #[error("{remote} is unreachable: {next_hop} does not answer; see that it is up and on this link")]
-    Unreachable {
-        /// The destination.
-        remote: IpAddr,
-        /// Who was asked for.
-        next_hop: IpAddr,
-    },
-    /// The datagram does not fit a frame.
-    #[error(
-        "a datagram of {len} bytes exceeds the {limit} that fit a frame; send smaller ones, or raise the MTU"
-    )]
-    TooLong {
-        /// Bytes given, the caller's header included.
-        len: usize,
-        /// Bytes that fit.
-        limit: usize,
-    },
-    /// The header does not fit in front of an extent.
-    #[error("a header of {len} bytes is too long to go in front of an extent; send it as bytes")]
-    HeaderTooLong {
-        /// Bytes given.
-        len: usize,
-    },
-    /// Nothing fits behind the headers.
-    #[error("no payload fits behind the headers within an MTU of {mtu}; raise the MTU")]
-    MtuTooSmall {
-        /// The port's MTU.
-        mtu: u16,
-    },
-    /// No room at present.
-    #[error("the port's transmit queue is full; poll and try again")]
-    Full,
-    /// The socket is closed, or the destination port is zero.
-    #[error("no open UDP socket, or destination port 0; bind a socket and name a port")]
-    BadSocket,
-}
-
-/// An answer to [`Stack::ping`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct EchoReply {
-    /// Who answered.
-    pub from: IpAddr,
-    /// As given to the request.
-    pub identifier: u16,
-    /// As given to the request.
-    pub sequence: u16,
-    /// Bytes of data that came back.
-    pub len: usize,
-    /// When the stack took it from the device.
-    pub at: Instant,
-}
+/// ICMP errors that may be sent at once.
+const ICMP_BURST: u32 = 20;
 
 /// Ports with one kind of device, and the protocols above them.
 #[derive(Debug)]
@@ -197,6 +70,8 @@ pub struct Stack<D> {
     counters: Counters,
     /// Where frames that come in pieces are put together.
     linear: Vec<u8>,
+    reassembly: Reassembly,
+    icmp_limit: TokenBucket,
     config: StackConfig,
 }
 
@@ -211,6 +86,8 @@ impl<D: Device> Stack<D> {
             echo_replies: VecDeque::with_capacity(icmp::ECHO_REPLIES),
             counters: Counters::default(),
             linear: Vec::new(),
+            reassembly: Reassembly::new(config.reassembly.clone()),
+            icmp_limit: TokenBucket::new(config.icmp_errors_per_second, ICMP_BURST),
             config,
         }
     }
@@ -222,12 +99,13 @@ impl<D: Device> Stack<D> {
     pub fn add_port(&mut self, device: D, config: PortConfig) -> Result<PortId, ConfigError> {
         let capabilities = device.capabilities();
         let checked = config.check(capabilities.kind, capabilities.mtu)?;
-        if self.ports.iter().any(|port| port.iface.address == checked.address) {
-            return Err(ConfigError::AddressInUse { address: checked.address });
-        }
         let sizes = Sizes { tx_frames: self.config.tx_frames, scratch_slots: self.config.scratch_slots };
         let mac = Mac(device.mac());
         let iface = Interface::new(checked, mac, self.config.neighbours.clone(), &sizes);
+        let taken = |address: &IpAddr| self.ports.iter().any(|port| port.iface.addresses.has(*address));
+        if let Some(address) = iface.addresses.all().find(taken) {
+            return Err(ConfigError::AddressInUse { address });
+        }
         self.ports.push(Port { device, iface });
         self.destinations.clear();
         Ok(PortId(self.ports.len() - 1))
@@ -244,10 +122,14 @@ impl<D: Device> Stack<D> {
     #[inline]
     pub fn receive(&mut self, now: Instant, sink: &mut impl rud::Sink) -> usize {
         let mut frames_in = 0;
-        for Port { device, iface } in &mut self.ports {
+        for (port, Port { device, iface }) in self.ports.iter_mut().enumerate() {
             let mut receiver = Receiver {
                 now,
                 iface,
+                port,
+                station: Mac::default(),
+                reassembly: &mut self.reassembly,
+                icmp_limit: &mut self.icmp_limit,
                 rud: &mut self.rud,
                 rud_port: self.config.rud_port,
                 sockets: &mut self.sockets,
@@ -261,7 +143,36 @@ impl<D: Device> Stack<D> {
         if self.rud.next_deadline().is_some_and(|deadline| deadline <= now) {
             self.rud.on_timeout(now, sink);
         }
+        if self.ip_deadline().is_some_and(|deadline| deadline <= now) {
+            self.tend_ip(now);
+        }
         frames_in
+    }
+
+    #[inline]
+    fn ip_deadline(&self) -> Option<Instant> {
+        port::earliest(self.reassembly.next_deadline(), self.destinations.next_deadline())
+    }
+
+    /// Gives up datagrams whose fragments did not come, and path MTUs that are too old.
+    #[cold]
+    fn tend_ip(&mut self, now: Instant) {
+        self.destinations.poll(now);
+        while let Some(expired) = self.reassembly.poll(now) {
+            self.counters.rx_fragment_timeout += 1;
+            //= RFC 8200 section 4.5: the sender is told if the first fragment came; RFC 1122 section 3.3.2 likewise.
+            let (Some(packet), Some(port)) = (expired.packet, self.ports.get_mut(expired.key.port)) else {
+                continue;
+            };
+            let about = About {
+                source: expired.key.source,
+                destination: expired.key.destination,
+                to_group: expired.key.destination.is_multicast(),
+                packet: &packet,
+            };
+            let kind = ErrorKind::TimeExceeded { code: 1 };
+            icmp::send_error(now, &mut port.iface, &mut self.icmp_limit, &about, kind, &mut self.counters);
+        }
     }
 
     /// Sends what the protocols have to send, without receiving: for a caller that has just posted messages and
@@ -296,7 +207,8 @@ impl<D: Device> Stack<D> {
     /// When [`Stack::poll`] has to be called although nothing arrives. Frames that wait for a device have no deadline
     /// of their own: while [`Stack::is_backlogged`], poll again soon.
     pub fn next_deadline(&self) -> Option<Instant> {
-        self.ports.iter().map(Port::next_deadline).fold(self.rud.next_deadline(), port::earliest)
+        let own = port::earliest(self.rud.next_deadline(), self.ip_deadline());
+        self.ports.iter().map(Port::next_deadline).fold(own, port::earliest)
     }
 
     /// Whether frames that were sent may still refer to their extents. Memory goes back to its owner when RUD has
@@ -424,10 +336,10 @@ impl<D: Device> Stack<D> {
         let echo = Echo { kind: EchoKind::Request, identifier, sequence, data };
         let sent = icmp::send_echo(now, iface, source, remote, &echo, &mut self.counters);
         sent.map_err(|error| match error {
-            EchoError::NoRoute => SendError::NoRoute { remote },
-            EchoError::Unreachable => SendError::Unreachable { remote, next_hop },
-            EchoError::TooLong => SendError::TooLong { len: data.len(), limit },
-            EchoError::Full => SendError::Full,
+            SendIcmpError::NoRoute => SendError::NoRoute { remote },
+            SendIcmpError::Unreachable => SendError::Unreachable { remote, next_hop },
+            SendIcmpError::TooLong => SendError::TooLong { len: data.len(), limit },
+            SendIcmpError::Full => SendError::Full,
         })
     }
 
@@ -462,7 +374,7 @@ impl<D: Device> Stack<D> {
     /// What the protocols have seen, and why they dropped frames.
     pub fn counters(&self) -> Counters {
         let held: u64 = self.ports.iter().map(|port| port.iface.neighbours.dropped().queue_full).sum();
-        Counters { tx_held_overflow: held, ..self.counters }
+        Counters { tx_held_overflow: held, rx_fragment_evicted: self.reassembly.evicted(), ..self.counters }
     }
 
     /// What a port's device has counted; all zero for a port of another stack.
@@ -480,8 +392,37 @@ impl<D: Device> Stack<D> {
         self.ports.get(port.0).map(|port| &port.device)
     }
 
-    /// The ports' addresses, in the order that the ports were added.
-    pub fn addresses(&self) -> impl Iterator<Item = (PortId, Ipv4Addr)> {
-        self.ports.iter().enumerate().map(|(index, port)| (PortId(index), port.iface.address))
+    /// The ports' addresses, in the order that the ports were added; of each port IPv4 first and link-local ones last.
+    pub fn addresses(&self) -> impl Iterator<Item = (PortId, IpAddr)> {
+        let all = |(index, port): (usize, &Port<D>)| {
+            port.iface.addresses.all().map(move |address| (PortId(index), address))
+        };
+        self.ports.iter().enumerate().flat_map(all)
+    }
+
+    /// The ports, in the order that they were added.
+    pub fn ports(&self) -> impl Iterator<Item = PortId> + use<D> {
+        (0..self.ports.len()).map(PortId)
+    }
+
+    /// The largest IP packet in bytes that can be sent to `remote`: the port's MTU, or less if the path is known to be
+    /// narrower.
+    ///
+    /// # Errors
+    /// [`SendError::NoRoute`] or [`SendError::NotUnicast`].
+    pub fn path_mtu(&self, remote: impl Into<IpAddr>) -> Result<u16, SendError> {
+        let remote = remote.into();
+        let way = destination::route(&self.ports, any_for(remote), remote)?;
+        let mtu = self.ports.get(way.port).map_or(0, |port| port.iface.mtu);
+        Ok(self.destinations.path_mtu(remote).map_or(mtu, |path| path.min(mtu)))
+    }
+
+    /// Notes that packets to `remote` longer than `mtu` bytes do not get through. Anybody can claim so in an ICMP
+    /// message: the caller has to make sure that the message is about a packet that was sent. True if that is news.
+    /// Forgotten after ten minutes. RUD's datagrams keep the size that their session was opened with.
+    pub fn path_mtu_reduce(&mut self, now: Instant, remote: impl Into<IpAddr>, mtu: u16) -> bool {
+        let remote = remote.into();
+        let current = self.path_mtu(remote).unwrap_or(0);
+        self.destinations.reduce_path_mtu(now, remote, mtu, current)
     }
 }

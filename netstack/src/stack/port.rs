@@ -1,25 +1,24 @@
 //! One port: a device, its addresses and neighbours, and the batch of frames that wait for it.
 
-use core::net::{IpAddr, Ipv4Addr};
 use core::time::Duration;
 use std::collections::VecDeque;
 
+use super::addresses::Addresses;
 use super::counters::Counters;
 use crate::device::{Device, Frame, HEADER_CAPACITY, Offload, TxBatch};
-use crate::ip::RouteTable;
 use crate::ip::neighbour::{self, Cache};
 use crate::region::Extent;
 use crate::scratch::{Scratch, Slot};
 use crate::time::Instant;
 use crate::wire::ethernet::{EtherType, Mac};
 use crate::wire::vlan::VlanId;
-use crate::wire::{arp, ethernet, vlan};
+use crate::wire::{ethernet, vlan};
 
 /// How often a link that is down is looked at.
 const LINK_CHECK: Duration = Duration::from_millis(10);
 
-/// Room in the batch that only ARP and echo may use, so that a saturated port still answers its neighbours: a host
-/// that does not is forgotten by them.
+/// Room in the batch that only neighbour discovery and ICMP may use, so that a saturated port still answers its
+/// neighbours: a host that does not is forgotten by them.
 const RESERVED: usize = 16;
 
 /// A port of the stack.
@@ -33,11 +32,10 @@ pub(super) struct Port<D> {
 /// What a port is apart from its device.
 #[derive(Debug)]
 pub(super) struct Interface {
-    pub(super) address: Ipv4Addr,
+    pub(super) addresses: Addresses,
     pub(super) mac: Mac,
     pub(super) mtu: u16,
     pub(super) vlan: Option<VlanId>,
-    pub(super) routes: RouteTable,
     pub(super) neighbours: Cache,
     tx: TxBatch,
     /// Frames that were ever put into `tx`, and that the device ever took.
@@ -95,11 +93,10 @@ impl Interface {
         sizes: &Sizes,
     ) -> Self {
         Self {
-            address: checked.address,
+            addresses: Addresses::new(checked.ipv4, checked.ipv6, mac),
             mac,
             mtu: checked.mtu,
             vlan: checked.vlan,
-            routes: checked.routes,
             neighbours: Cache::new(neighbours, &checked.neighbours),
             tx: TxBatch::with_capacity(sizes.tx_frames.max(1) + RESERVED),
             queued: 0,
@@ -199,34 +196,6 @@ impl Interface {
         if self.push(frame) { Ok(()) } else { Err(QueueError::Full) }
     }
 
-    /// Sends an ARP packet, or drops it if there is no room: whoever asked will ask again.
-    pub(super) fn send_arp(&mut self, destination: Mac, packet: &arp::Repr, counters: &mut Counters) {
-        let link = self.link_header(destination, EtherType::Arp);
-        if self.queue_bytes(&link, [&packet.emit(), &[], &[]]).is_err() {
-            counters.tx_full += 1;
-        }
-    }
-
-    /// Sends the packets that waited for `address`, now that it is known to be `mac`'s.
-    pub(super) fn send_held(&mut self, address: IpAddr, mac: Mac, counters: &mut Counters) {
-        let link = self.link_header(mac, super::destination::ethertype_of(address));
-        while let Some(packet) = self.neighbours.release(address) {
-            if self.queue_bytes(&link, [&packet, &[], &[]]).is_err() {
-                counters.tx_full += 1;
-            }
-        }
-    }
-
-    /// Keeps a packet until the neighbour `address` is known.
-    pub(super) fn hold(&mut self, address: IpAddr, parts: [&[u8]; 3], counters: &mut Counters) {
-        if parts.iter().map(|part| part.len()).sum::<usize>() > usize::from(self.mtu) {
-            counters.tx_too_long += 1;
-            return;
-        }
-        counters.tx_held += 1;
-        self.neighbours.hold(address, parts.concat());
-    }
-
     /// When [`Port::tend`] has work.
     #[inline]
     fn next_deadline(&self) -> Option<Instant> {
@@ -254,14 +223,6 @@ impl<D: Device> Port<D> {
     #[cold]
     fn tend_now(&mut self, now: Instant, counters: &mut Counters) {
         let iface = &mut self.iface;
-        let (mac, address) = (iface.mac, iface.address);
-        let request = |target_ip| arp::Repr {
-            operation: arp::Operation::Request,
-            sender: mac,
-            sender_ip: address,
-            target: Mac::default(),
-            target_ip,
-        };
         if let Link::Down { next_check } = iface.link {
             if next_check > now {
                 return;
@@ -271,20 +232,9 @@ impl<D: Device> Port<D> {
                 return;
             }
             iface.link = Link::Up;
-            //= RFC 5227 section 2.3: an announcement, so that whoever asked before we were there knows us now.
-            iface.send_arp(Mac::BROADCAST, &request(address), counters);
+            iface.announce(counters);
         }
-        let mut asked = Vec::new();
-        let before = iface.neighbours.dropped();
-        iface.neighbours.poll(now, |request| asked.push(request));
-        let after = iface.neighbours.dropped();
-        counters.tx_unreachable += after.unreachable - before.unreachable;
-        for question in asked {
-            let destination = question.station.unwrap_or(Mac::BROADCAST);
-            if let IpAddr::V4(address) = question.address {
-                iface.send_arp(destination, &request(address), counters);
-            }
-        }
+        iface.tend_neighbours(now, counters);
     }
 
     /// Hands the batch to the device, as much as it takes, and returns how many frames that was.

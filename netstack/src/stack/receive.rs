@@ -1,20 +1,21 @@
-//! From a frame to the protocol that it is for: Ethernet, then ARP or IPv4, then ICMP, UDP or RUD.
+//! From a frame to the protocol that it is for: Ethernet, then ARP or IP of either version, then ICMP, TCP, UDP or RUD.
 
 use core::net::{IpAddr, SocketAddr};
 use std::collections::VecDeque;
 
 use super::EchoReply;
 use super::counters::Counters;
+use super::limit::TokenBucket;
 use super::port::Interface;
 use crate::device::{RxChecksum, RxFrame};
-use crate::ip::is_unicast;
-use crate::ip::neighbour::Observation;
+use crate::ip::reassembly::Reassembly;
 use crate::rud;
 use crate::time::Instant;
 use crate::udp::{Delivery, Sockets};
 use crate::wire::ethernet::{EtherType, Mac};
+use crate::wire::icmp::ErrorKind;
 use crate::wire::ip::{Ecn, Protocol};
-use crate::wire::{arp, ethernet, ipv4, udp, vlan};
+use crate::wire::{ethernet, icmpv4, icmpv6, udp, vlan};
 
 /// A packet for a transport: whole, for an address of this port, with its IP header checked.
 #[derive(Clone, Copy, Debug)]
@@ -23,7 +24,13 @@ pub(super) struct Inbound<'a> {
     pub(super) source: IpAddr,
     pub(super) destination: IpAddr,
     pub(super) protocol: Protocol,
+    /// Where the packet says so, in bytes from its beginning.
+    pub(super) protocol_at: usize,
     pub(super) ecn: Ecn,
+    /// Hops that it could still have taken.
+    pub(super) ttl: u8,
+    /// It is for a group of hosts, not for us alone.
+    pub(super) to_group: bool,
     /// What the packet carries; if there is a `rest`, its beginning, with the whole transport header.
     pub(super) payload: &'a [u8],
     /// Further pieces of what it carries; TCP only.
@@ -32,6 +39,8 @@ pub(super) struct Inbound<'a> {
     pub(super) checksum: RxChecksum,
     /// Payload bytes of each segment that was merged; 0 for a packet as it was on the wire.
     pub(super) segment_size: u16,
+    /// The packet from its IP header on, to be quoted in an error; of a datagram from fragments the first one's beginning.
+    pub(super) packet: &'a [u8],
 }
 
 /// What a port's frames are handed to.
@@ -39,6 +48,12 @@ pub(super) struct Inbound<'a> {
 pub(super) struct Receiver<'a, S> {
     pub(super) now: Instant,
     pub(super) iface: &'a mut Interface,
+    /// The port's number.
+    pub(super) port: usize,
+    /// The station that sent the frame, of IPv6 packets.
+    pub(super) station: Mac,
+    pub(super) reassembly: &'a mut Reassembly,
+    pub(super) icmp_limit: &'a mut TokenBucket,
     pub(super) rud: &'a mut rud::Endpoint,
     pub(super) rud_port: u16,
     pub(super) sockets: &'a mut Sockets,
@@ -95,8 +110,11 @@ impl<S: rud::Sink> Receiver<'_, S> {
             EtherType::Arp if ours || header.destination().is_broadcast() => {
                 self.on_arp(header.source(), payload)
             }
+            EtherType::Ipv6 if ours || is_ipv6_group(header.destination()) => {
+                self.on_ipv6(header.source(), !ours, payload, frame);
+            }
             //= RFC 1122 section 3.3.6: IPv4 for one host that came as a link-layer broadcast is discarded.
-            EtherType::Ipv4 | EtherType::Arp => self.counters.rx_other_station += 1,
+            EtherType::Ipv4 | EtherType::Ipv6 | EtherType::Arp => self.counters.rx_other_station += 1,
             _ => self.counters.rx_unknown_ethertype += 1,
         }
     }
@@ -119,50 +137,35 @@ impl<S: rud::Sink> Receiver<'_, S> {
         Some((tag.ethertype(), tag.payload()))
     }
 
-    #[inline]
-    fn on_ipv4(&mut self, bytes: &[u8], frame: &RxFrame<'_>) {
-        let Ok(packet) = ipv4::Packet::with_rest(bytes, frame.len() - frame.head().len()) else {
-            self.counters.rx_ipv4_malformed += 1;
-            return;
-        };
-        if !packet.checksum_ok() {
-            self.counters.rx_ipv4_checksum += 1;
-            return;
-        }
-        if packet.is_fragment() {
-            self.counters.rx_ipv4_fragment += 1;
-            return;
-        }
-        //= RFC 1122 section 3.2.1.3: a datagram that is not for this host, or from no host, is silently discarded.
-        if packet.destination() != self.iface.address {
-            self.counters.rx_ipv4_other_host += 1;
-            return;
-        }
-        if !is_unicast(packet.source()) {
-            self.counters.rx_ipv4_bad_source += 1;
-            return;
-        }
-        self.on_packet(&Inbound {
-            source: IpAddr::V4(packet.source()),
-            destination: IpAddr::V4(packet.destination()),
-            protocol: packet.protocol(),
-            ecn: Ecn::of(packet.traffic_class()),
-            payload: packet.payload(),
-            rest: frame.rest(),
-            checksum: frame.checksum,
-            segment_size: frame.segment_size,
-        });
-    }
-
     /// Takes in what a packet carries.
     #[inline]
-    fn on_packet(&mut self, packet: &Inbound<'_>) {
+    pub(super) fn on_packet(&mut self, packet: &Inbound<'_>) {
         match packet.protocol {
+            // Only neighbour discovery and echo are for groups.
+            Protocol::Udp | Protocol::Tcp if packet.to_group || packet.source.is_unspecified() => {
+                self.counters.rx_ipv6_group += 1;
+            }
             Protocol::Udp => self.on_udp(packet),
             Protocol::Tcp => self.on_tcp(packet),
-            Protocol::Icmp => self.on_icmp(packet),
-            _ => self.counters.rx_ipv4_unknown_protocol += 1,
+            Protocol::Icmp if packet.source.is_ipv4() => self.on_icmp(packet),
+            Protocol::Icmpv6 if packet.source.is_ipv6() => self.on_icmpv6(packet),
+            _ => self.on_unknown(packet),
         }
+    }
+
+    #[cold]
+    fn on_unknown(&mut self, packet: &Inbound<'_>) {
+        self.counters.rx_unknown_protocol += 1;
+        let kind = match packet.source {
+            //= RFC 1122 section 3.2.2.1: protocol unreachable, where nobody speaks it.
+            IpAddr::V4(_) => ErrorKind::Unreachable { code: icmpv4::unreachable::PROTOCOL },
+            //= RFC 8200 section 4: a next header that is not known is a parameter problem that points to it.
+            IpAddr::V6(_) => ErrorKind::ParameterProblem {
+                code: icmpv6::parameter::NEXT_HEADER,
+                pointer: packet.protocol_at as u32,
+            },
+        };
+        self.send_error(packet, kind);
     }
 
     #[inline]
@@ -172,8 +175,13 @@ impl<S: rud::Sink> Receiver<'_, S> {
             return;
         };
         let (source, destination) = (packet.source, packet.destination);
-        let verified = packet.checksum == RxChecksum::Verified || !datagram.has_checksum();
-        if !verified && !datagram.checksum_ok(source, destination) {
+        //= RFC 8200 section 8.1: over IPv6 a datagram without a checksum is discarded; RUD's have their own (RFC 6936).
+        let may_lack_checksum = source.is_ipv4() || datagram.destination_port() == self.rud_port;
+        let acceptable = match datagram.has_checksum() {
+            true => packet.checksum == RxChecksum::Verified || datagram.checksum_ok(source, destination),
+            false => packet.checksum == RxChecksum::Verified || may_lack_checksum,
+        };
+        if !acceptable {
             self.counters.rx_udp_checksum += 1;
             return;
         }
@@ -192,55 +200,16 @@ impl<S: rud::Sink> Receiver<'_, S> {
         let to = SocketAddr::new(destination, datagram.destination_port());
         match self.sockets.deliver(self.now, from, to, datagram.payload()) {
             Delivery::Queued => self.counters.rx_udp += 1,
-            Delivery::NoSocket => self.counters.rx_udp_no_socket += 1,
+            Delivery::NoSocket => {
+                self.counters.rx_udp_no_socket += 1;
+                //= RFC 1122 section 4.1.3.1: port unreachable, where no socket is bound.
+                let code = match source {
+                    IpAddr::V4(_) => icmpv4::unreachable::PORT,
+                    IpAddr::V6(_) => icmpv6::unreachable::PORT,
+                };
+                self.send_error(packet, ErrorKind::Unreachable { code });
+            }
             Delivery::QueueFull => self.counters.rx_udp_queue_full += 1,
-        }
-    }
-
-    #[cold]
-    fn on_arp(&mut self, station: Mac, bytes: &[u8]) {
-        // ARP has no checksum. A sender that is not the station that sent the frame is damaged, or forged.
-        let packet = match arp::Repr::parse(bytes) {
-            Ok(packet) if packet.sender == station => packet,
-            _ => {
-                self.counters.rx_arp_malformed += 1;
-                return;
-            }
-        };
-        self.counters.rx_arp += 1;
-        let address = self.iface.address;
-        if packet.sender_ip == address {
-            //= RFC 5227 section 2.4: an ARP packet with our address and another sender's is a conflict; we keep ours.
-            self.counters.rx_arp_conflict += u64::from(packet.sender != self.iface.mac);
-            return;
-        }
-        let for_us = packet.target_ip == address;
-        //= RFC 5227 section 1.1: a probe has no sender address; there is nothing to learn from it.
-        if is_unicast(packet.sender_ip) {
-            let on_link = self
-                .iface
-                .routes
-                .next_hop(packet.sender_ip)
-                .is_some_and(|hop| hop.address == packet.sender_ip);
-            let for_us = for_us && on_link;
-            match self.iface.neighbours.observe(self.now, packet.sender_ip, packet.sender, for_us) {
-                Observation::Learned => {
-                    self.iface.send_held(packet.sender_ip.into(), packet.sender, self.counters);
-                }
-                Observation::Conflict => self.counters.rx_arp_conflict += 1,
-                Observation::Confirmed | Observation::Doubted | Observation::Ignored => {}
-            }
-        }
-        if for_us && packet.operation == arp::Operation::Request {
-            //= RFC 826, Packet Reception: addresses are swapped and the answer goes to the station that asked.
-            let reply = arp::Repr {
-                operation: arp::Operation::Reply,
-                sender: self.iface.mac,
-                sender_ip: address,
-                target: packet.sender,
-                target_ip: packet.sender_ip,
-            };
-            self.iface.send_arp(packet.sender, &reply, self.counters);
         }
     }
 }
@@ -263,4 +232,9 @@ fn is_tcp(head: &[u8]) -> bool {
         (EtherType::Ipv6, [_, _, _, _, _, _, next_header, ..]) => *next_header == 6,
         _ => false,
     }
+}
+
+/// Whether frames to `station` go to a group of IPv6 hosts (RFC 2464 section 7).
+const fn is_ipv6_group(station: Mac) -> bool {
+    matches!(station.0, [0x33, 0x33, ..])
 }

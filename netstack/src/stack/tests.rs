@@ -13,6 +13,9 @@ use crate::wire::ethernet::{EtherType, Mac};
 use crate::wire::ipv4::Protocol;
 use crate::wire::{arp, checksum, ethernet, icmpv4, ipv4, udp, vlan};
 
+mod icmp;
+mod ipv6;
+
 const A: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 const B: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
 const MAC_A: Mac = Mac([2, 0, 0, 0, 0, 1]);
@@ -489,12 +492,12 @@ fn each_drop_is_counted_under_its_reason() {
             frame[22] ^= 1;
             frame
         }),
-        ("rx_ipv4_fragment", patched(&|f| f[20] = 0x20)),
-        ("rx_ipv4_fragment", patched(&|f| f[21] = 1)),
+        ("rx_fragment_malformed", patched(&|f| f[20] = 0x20)),
+        ("rx_fragments", patched(&|f| f[21] = 1)),
         ("rx_ipv4_other_host", patched(&|f| f[33] = 9)),
         ("rx_ipv4_bad_source", patched(&|f| f[26] = 224)),
         ("rx_tcp_no_endpoint", patched(&|f| f[23] = 6)),
-        ("rx_ipv4_unknown_protocol", patched(&|f| f[23] = 132)),
+        ("rx_unknown_protocol", patched(&|f| f[23] = 132)),
         ("rx_udp_malformed", patched(&|f| f[39] = 7)),
         ("rx_udp_malformed", patched(&|f| f[38] = 7)),
         ("rx_udp_checksum", {
@@ -505,7 +508,7 @@ fn each_drop_is_counted_under_its_reason() {
         ("rx_udp_no_socket", udp_frame(b"payload", 5001)),
         ("rx_rud", udp_frame(b"not a RUD datagram", RUD_PORT)),
         ("rx_icmp_checksum", icmp(&[8, 0, 1, 1, 0, 0, 0, 0])),
-        ("rx_icmp_unsupported", icmp(&unreachable)),
+        ("rx_icmp_ignored", icmp(&unreachable)),
         ("rx_icmp_unsupported", icmp(&[8, 0, 0])),
     ];
     let value = |stack: &Stack<Loopback>, name: &str| {
@@ -536,12 +539,12 @@ fn ports_are_told_apart_by_route_and_by_source() {
     let mut stack = stack_of(device_a, PortConfig { gateway: Some(B), ..config(A) });
     assert_eq!(
         stack.add_port(Loopback::pair(1500, 1).0, config(A)),
-        Err(ConfigError::AddressInUse { address: A })
+        Err(ConfigError::AddressInUse { address: A.into() })
     );
     stack.add_port(device_b, PortConfig::new(second, 24, 9000)).unwrap();
     assert_eq!(
         stack.addresses().map(|(port, ip)| (port.index(), ip)).collect::<Vec<_>>(),
-        [(0, A), (1, second)]
+        [(0, A.into()), (1, second.into())]
     );
     let near_b = Ipv4Addr::new(10, 1, 0, 9);
     assert!(stack.max_rud_payload(near_b, 0).unwrap() > 8000);
@@ -593,7 +596,7 @@ proptest! {
             3 => arp_frame(request(B, A)),
             _ => {
                 let ip = ipv4::Repr::new(B, A, Protocol::Icmp, 8 + noise.len()).unwrap();
-                [&ethernet(MAC_A, EtherType::Ipv4)[..], &ip.emit(), &echo.emit(), &noise].concat()
+                [&ethernet(MAC_A, EtherType::Ipv4)[..], &ip.emit(), &icmpv4::Message::Echo(echo).emit(), &noise].concat()
             }
         };
         for (at, value) in changes {

@@ -5,6 +5,7 @@
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::collections::{BTreeMap, VecDeque};
 
+use crate::ip::{IcmpError, IcmpErrorKind};
 use crate::region::Extent;
 use crate::time::Instant;
 
@@ -102,6 +103,18 @@ impl Default for SocketConfig {
     }
 }
 
+/// What an ICMP error said about a datagram that was sent from a socket. Nobody vouches for it: whoever knows a host's
+/// addresses and ports can send one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SocketError {
+    /// What happened.
+    pub kind: IcmpErrorKind,
+    /// To whom the datagram was sent.
+    pub remote: SocketAddr,
+    /// From which address of ours.
+    pub local: IpAddr,
+}
+
 #[derive(Debug)]
 struct Socket {
     local: SocketAddr,
@@ -109,6 +122,7 @@ struct Socket {
     waiting: VecDeque<Received>,
     bytes: VecDeque<u8>,
     overflow: u64,
+    error: Option<SocketError>,
 }
 
 /// All sockets of a stack.
@@ -155,6 +169,7 @@ impl Sockets {
             waiting: VecDeque::with_capacity(config.queue_datagrams),
             bytes: VecDeque::with_capacity(config.queue_bytes),
             overflow: 0,
+            error: None,
         };
         let index = match self.slots.iter().position(|(_, slot)| slot.is_none()) {
             Some(index) => index,
@@ -205,6 +220,28 @@ impl Sockets {
     /// How many datagrams a socket lost because its queue was full.
     pub fn overflow(&self, handle: UdpHandle) -> u64 {
         self.socket(handle).map_or(0, |socket| socket.overflow)
+    }
+
+    /// Takes what the latest ICMP error said about a datagram from the socket.
+    pub fn take_error(&mut self, handle: UdpHandle) -> Option<SocketError> {
+        self.socket_mut(handle)?.error.take()
+    }
+
+    /// Notes an ICMP error at the socket that sent the datagram; false if there is none.
+    pub(crate) fn on_error(&mut self, error: &IcmpError<'_>) -> bool {
+        let [a, b, c, d, ..] = *error.transport_prefix else {
+            return false;
+        };
+        let key = (u16::from_be_bytes([a, b]), error.local);
+        let any = (key.0, any_like(error.local));
+        let index = self.bound.get(&key).or_else(|| self.bound.get(&any));
+        let slot = index.and_then(|&index| self.slots.get_mut(index as usize));
+        let Some((_, Some(socket))) = slot else {
+            return false;
+        };
+        let remote = SocketAddr::new(error.remote, u16::from_be_bytes([c, d]));
+        socket.error = Some(SocketError { kind: error.kind, remote, local: error.local });
+        true
     }
 
     /// Whether datagrams sent from the socket carry a checksum, and its port.

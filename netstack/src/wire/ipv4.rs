@@ -1,4 +1,4 @@
-//! IPv4 headers (RFC 791). Options are skipped on receive and never sent; fragments are recognised, not reassembled.
+//! IPv4 headers (RFC 791). Options are skipped on receive and never sent; whole packets only are sent.
 
 use core::net::Ipv4Addr;
 use core::num::NonZeroU8;
@@ -57,6 +57,46 @@ impl<'a> Packet<'a> {
         };
         let (options, payload) = rest.split_at_checked(options_len).ok_or(Malformed::Length)?;
         Ok(Self { header, options, payload })
+    }
+
+    /// A view of how a packet began, as an ICMP error quotes it: the payload is as much as is there, and a length that
+    /// promises more does no harm.
+    ///
+    /// # Errors
+    /// [`Malformed::Truncated`] without a whole header, [`Malformed::Unsupported`] if it is not version 4.
+    pub fn quoted(bytes: &'a [u8]) -> Result<Self, Malformed> {
+        let (header, rest) = bytes.split_first_chunk::<HEADER_LEN>().ok_or(Malformed::Truncated)?;
+        if header[0] >> 4 != 4 {
+            return Err(Malformed::Unsupported);
+        }
+        let header_len = usize::from(header[0] & 0x0f) * 4;
+        let options_len = header_len.checked_sub(HEADER_LEN).ok_or(Malformed::Length)?;
+        let (options, payload) = rest.split_at_checked(options_len).ok_or(Malformed::Truncated)?;
+        Ok(Self { header, options, payload })
+    }
+
+    /// Bytes of the whole packet, as its header says.
+    #[inline]
+    pub fn total_len(&self) -> u16 {
+        u16::from_be_bytes([self.header[2], self.header[3]])
+    }
+
+    /// The same for all pieces of one datagram.
+    #[inline]
+    pub fn identification(&self) -> u16 {
+        u16::from_be_bytes([self.header[4], self.header[5]])
+    }
+
+    /// Where a piece belongs in its datagram, in bytes; a multiple of eight.
+    #[inline]
+    pub fn fragment_offset(&self) -> u16 {
+        (u16::from_be_bytes([self.header[6], self.header[7]]) & 0x1fff) << 3
+    }
+
+    /// Whether a piece is not the last one of its datagram.
+    #[inline]
+    pub fn more_fragments(&self) -> bool {
+        self.header[6] & 0x20 != 0
     }
 
     /// Whether the header's checksum is right.

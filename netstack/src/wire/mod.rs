@@ -9,13 +9,16 @@
 //!   | Ethernet 14 | VLAN 4? | ARP 28                           |
 //!   | Ethernet 14 | VLAN 4? | IPv4 20 | ICMP 8 | data          |
 //!   | Ethernet 14 | VLAN 4? | IPv4 20 | UDP 8  | RUD | message |
+//!   | Ethernet 14 | VLAN 4? | IPv6 40 | extension headers? | ICMPv6 8, UDP 8, TCP 20 | ... |
 //! ```
 #![forbid(unsafe_code)]
 
 pub mod arp;
 pub mod checksum;
 pub mod ethernet;
+pub mod icmp;
 pub mod icmpv4;
+pub mod icmpv6;
 pub mod ip;
 pub mod ipv4;
 pub mod ipv6;

@@ -181,7 +181,7 @@ proptest! {
             prop_assert!(packet.payload().len() + packet.options().len() + 20 <= bytes.len());
             let _ = ipv4::Repr::parse(&packet);
         }
-        let _ = icmpv4::Echo::parse(&bytes);
+        let _ = icmpv4::Message::parse(&bytes);
         if let Ok(datagram) = udp::Datagram::new(&bytes) {
             prop_assert!(datagram.payload().len() + 8 <= bytes.len());
             let _ = datagram.checksum_ok(Ipv4Addr::UNSPECIFIED, Ipv4Addr::BROADCAST);
@@ -220,11 +220,23 @@ proptest! {
         let echo = icmpv4::Echo {
             kind: icmpv4::EchoKind::Reply, identifier: ports.0, sequence: ports.1, data: &data,
         };
+        let echo = icmpv4::Message::Echo(echo);
         let mut bytes = [&echo.emit()[..], &data].concat();
-        prop_assert_eq!(icmpv4::Echo::parse(&bytes), Ok(echo));
+        prop_assert_eq!(icmpv4::Message::parse(&bytes), Ok(echo));
         let at = flip % bytes.len();
         bytes[at] ^= 0x10;
-        prop_assert_eq!(icmpv4::Echo::parse(&bytes), Err(Malformed::Checksum));
+        prop_assert_eq!(icmpv4::Message::parse(&bytes), Err(Malformed::Checksum));
+
+        for kind in [
+            icmpv4::ErrorKind::Unreachable { code: 3 },
+            icmpv4::ErrorKind::PacketTooBig { mtu: kind },
+            icmpv4::ErrorKind::TimeExceeded { code: 1 },
+            icmpv4::ErrorKind::ParameterProblem { code: 0, pointer: u32::from(kind >> 8) },
+        ] {
+            let error = icmpv4::Message::Error { kind, quoted: &data };
+            let bytes = [&error.emit()[..], &data].concat();
+            prop_assert_eq!(icmpv4::Message::parse(&bytes), Ok(error));
+        }
 
         let repr = udp::Repr::new(ports.0, ports.1.max(1), data.len()).unwrap();
         let cut = data.len() / 3;

@@ -25,6 +25,7 @@ pub(super) fn memory(schedule: &Schedule, rank: usize, place: Place, chunk: u32)
     let lane = || chunk % schedule.params().lanes.max(1);
     match place.buffer {
         Buffer::Data => Memory::Data(rank),
+        Buffer::Peer(local) => Memory::Data(schedule.problem().grid.rank_at(node, local).0 as usize),
         Buffer::Slot => Memory::Slot(rank),
         Buffer::Stage(local) => Memory::Stage(node, local, lane()),
         Buffer::Node => Memory::Node(node, lane()),
@@ -61,7 +62,7 @@ pub(super) fn check(schedules: &[Schedule], graph: &Graph, reach: &Reach) -> Res
     for (rank, step, plan) in steps(schedules) {
         let schedule = &schedules[rank];
         let limit = |buffer| match buffer {
-            Buffer::Data => schedule.problem().bytes() as usize,
+            Buffer::Data | Buffer::Peer(_) => schedule.problem().bytes() as usize,
             Buffer::Slot => schedule.slot_bytes(),
             Buffer::Stage(_) | Buffer::Node => schedule.params().lane_bytes,
         };

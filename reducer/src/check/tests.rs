@@ -61,6 +61,26 @@ fn every_all_reduce_is_right_for_1_to_17_ranks() {
 }
 
 #[test]
+fn every_all_reduce_in_place_is_right_for_2_to_17_ranks() {
+    for ranks in 2..=17u32 {
+        let grid = Grid::new(ranks, ranks, 1).unwrap();
+        // The last count makes several pieces.
+        for (count, op) in
+            COUNTS.into_iter().chain([200_000]).zip([ReduceOp::Sum, ReduceOp::Avg].into_iter().cycle())
+        {
+            let staged = collective(Collective::AllReduce, Algorithm::Hierarchical, grid, count.max(1), op);
+            let in_place: Vec<_> =
+                staged.iter().map(|schedule| (**schedule.in_place().unwrap()).clone()).collect();
+            check(&in_place, 0)
+                .unwrap_or_else(|flaw| panic!("in place on {grid:?}, {count} elements, {op}: {flaw}"));
+        }
+    }
+    let staged =
+        collective(Collective::AllReduce, Algorithm::Ring, Grid::new(4, 2, 1).unwrap(), 100, ReduceOp::Sum);
+    assert!(staged.iter().all(|schedule| schedule.in_place().is_none()));
+}
+
+#[test]
 fn every_broadcast_and_barrier_is_right_for_1_to_17_ranks() {
     for grid in grids().filter(|grid| grid.leaf_size() == 1) {
         for count in [0, 1, 65, 700, 1000] {

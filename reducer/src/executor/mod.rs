@@ -21,6 +21,7 @@
 //! whatever the transport remembers. A message for an operation that has ended can only be such a repetition.
 
 mod api;
+mod decide;
 mod op;
 mod park;
 mod receive;
@@ -85,6 +86,8 @@ pub struct Executor {
     next_seq: u64,
     /// Lane uses so far, the same on all ranks of the node.
     lane_base: u64,
+    /// Operations whose steps are not chosen yet, in their order.
+    undecided: VecDeque<u64>,
     /// Running operations as (priority, seq), the most urgent first.
     order: Vec<(u32, u64)>,
     lanes: Option<Lanes>,
@@ -119,6 +122,7 @@ impl Executor {
             mask: operations as u64 - 1,
             next_seq: 0,
             lane_base: 0,
+            undecided: VecDeque::new(),
             order: Vec::with_capacity(operations),
             lanes: None,
             pool,
@@ -171,16 +175,14 @@ impl Executor {
             granule: 0,
             len: 0,
         };
-        let lane_base = self.lane_base;
-        self.lane_base += u64::from(request.schedule.lane_chunks());
         self.earliest = self.earliest.min(request.deadline);
         let entry = (request.priority, seq);
         let place = self.order.partition_point(|&other| other < entry);
         self.order.insert(place, entry);
         let credit = bytes > self.config.eager_bytes as u64;
-        self.ops[at].start(request, template, slots, lane_base, credit, &mut self.control);
-        self.replay(at);
-        self.finish_if_done(at);
+        self.ops[at].start(request, template, slots, credit);
+        self.undecided.push_back(seq);
+        self.decide_private();
         Ok(OpId(seq))
     }
 
@@ -353,6 +355,7 @@ fn spot(lanes: Option<&Lanes>, op: &Op, place: Place, chunk: u32) -> Option<(Reg
     let region = match place.buffer {
         Buffer::Data => op.data,
         Buffer::Slot => op.slots,
+        Buffer::Peer(local) => *op.peers.get(local as usize)?,
         Buffer::Stage(local) => {
             let lanes = lanes?;
             let lane = (op.lane_base + u64::from(chunk)) % u64::from(lanes.count);

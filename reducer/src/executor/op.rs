@@ -72,6 +72,8 @@ pub(super) struct Op {
     pub(super) schedule: Option<Arc<Schedule>>,
     pub(super) data: Region,
     pub(super) slots: Region,
+    /// The tensors of all local ranks, where the operation works in place.
+    pub(super) peers: Vec<Region>,
     pooled: Option<Pooled>,
     pub(super) priority: u32,
     pub(super) deadline: Instant,
@@ -82,6 +84,8 @@ pub(super) struct Op {
     /// The reduction that folds use (an average is a sum until it is finished).
     pub(super) fold: ReduceOp,
     pub(super) lane_base: u64,
+    /// Its steps are not chosen yet: `schedule` is what it would run with tensors that are not shared.
+    pub(super) undecided: bool,
     /// Messages wait for credit.
     pub(super) credit: bool,
     pub(super) steps: Vec<StepState>,
@@ -124,6 +128,7 @@ impl Op {
             schedule: None,
             data: Region::empty(),
             slots: Region::empty(),
+            peers: Vec::new(),
             pooled: None,
             priority: 0,
             deadline: Instant::NEVER,
@@ -132,6 +137,7 @@ impl Op {
             annotation: 0,
             fold: ReduceOp::Sum,
             lane_base: 0,
+            undecided: false,
             credit: false,
             steps: Vec::new(),
             ready: ReadySet::default(),
@@ -144,16 +150,8 @@ impl Op {
         }
     }
 
-    /// Sets all counters to the schedule's, and asks for the messages that can be received at once.
-    pub(super) fn start(
-        &mut self,
-        request: Request,
-        template: Header,
-        slots: Option<Pooled>,
-        lane_base: u64,
-        credit: bool,
-        control: &mut Control,
-    ) {
+    /// Takes the request; [`choose`](Self::choose) follows.
+    pub(super) fn start(&mut self, request: Request, template: Header, slots: Option<Pooled>, credit: bool) {
         let Request { identity: _, shape, data, schedule, priority, deadline, name, step } = request;
         self.state = State::Running;
         self.template = template;
@@ -163,10 +161,25 @@ impl Op {
         (self.priority, self.deadline, self.put_off) = (priority, deadline, false);
         (self.name, self.annotation) = (Some(name), step);
         self.fold = if shape.op == ReduceOp::Avg { ReduceOp::Sum } else { shape.op };
-        (self.lane_base, self.credit) = (lane_base, credit);
+        self.credit = credit;
         (self.unreleased, self.data_unreleased, self.replay) = (0, 0, false);
-        self.left = schedule.steps.len() as u32;
+        // Until the steps are chosen there is one thing to do.
+        self.left = 1;
+        self.undecided = true;
         self.bits.clear();
+        self.peers.clear();
+        self.steps.clear();
+        self.ready.reset(0);
+        self.schedule = Some(schedule);
+    }
+
+    /// Sets all counters to the schedule's, and asks for the messages that can be received at once. The lanes that the
+    /// steps use are numbered from `lane_base`.
+    pub(super) fn choose(&mut self, schedule: Arc<Schedule>, lane_base: u64, control: &mut Control) {
+        self.undecided = false;
+        self.lane_base = lane_base;
+        let credit = self.credit;
+        self.left = schedule.steps.len() as u32;
         self.ready.reset(schedule.steps.len());
         self.steps.clear();
         self.steps
@@ -277,6 +290,7 @@ impl Op {
         self.schedule = None;
         self.name = None;
         (self.data, self.slots) = (Region::empty(), Region::empty());
+        self.peers.clear();
         self.pooled.take()
     }
 

@@ -9,7 +9,7 @@ use crate::kernel::Kernels;
 use crate::memory::{self, Addresses, Span};
 use crate::schedule::{Action, Buffer, Place, Schedule};
 use crate::time::Instant;
-use crate::transport::{Flag, NodeMemory, SendError, Token, Transport};
+use crate::transport::{Flag, NodeMemory, SendError, TensorView, Token, Transport};
 
 /// How long an operation that missed its deadline waits for word of the rank that is to blame.
 const HEARSAY: core::time::Duration = core::time::Duration::from_millis(500);
@@ -57,6 +57,9 @@ impl Executor {
         let mut worked = self.flush_control(transport);
         if now >= self.earliest {
             worked |= self.check_deadlines(now, node);
+        }
+        if !self.undecided.is_empty() {
+            worked |= self.decide(node);
         }
         self.polls += 1;
         let mut budget = self.config.poll_bytes.max(1);
@@ -159,6 +162,17 @@ impl Executor {
 /// The ranks that an operation waits for.
 fn missing<N: NodeMemory>(op: &Op, grid: Grid, rank: Rank, node: Option<&N>) -> Vec<Rank> {
     let Some(schedule) = &op.schedule else { return Vec::new() };
+    if op.undecided {
+        let silent = |local: &u32| {
+            node.is_some_and(|node| {
+                matches!(node.tensor(*local, op.template.key.seq, op.data.len()), TensorView::Unknown)
+            })
+        };
+        return (0..grid.per_node())
+            .filter(silent)
+            .map(|local| grid.rank_at(grid.node_of(rank), local))
+            .collect();
+    }
     let mut ranks = std::collections::BTreeSet::new();
     for (step, state) in schedule.steps.iter().zip(&op.steps) {
         let mut lacks = |local: u32, flag: Flag, last: bool| {

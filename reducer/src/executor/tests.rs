@@ -68,12 +68,17 @@ fn run_seed(seed: u64) {
         let algorithm = Algorithm::ALL[rng.random_range(0..3)];
         let count = [0, 1, 3, 64, 65, 150, 257, 700][rng.random_range(0..8)];
         let priority = rng.random_range(0..3);
+        let shared = [0, 8, 10, 10][rng.random_range(0..4)];
         let inputs: Vec<_> = (0..grid.ranks()).map(|_| values(&mut rng, dtype, count)).collect();
         let buffers: Vec<_> = inputs.iter().map(|input| Buffer::new(input)).collect();
         for rank in 0..grid.ranks() {
             let shape = shape(dtype, op, count);
             let mut request = group.request(Rank(rank), algorithm, shape, &buffers[rank as usize]);
             request.priority = priority;
+            // Shared on all ranks, on some, or on none.
+            if rng.random_range(0..10) < shared {
+                request.data = buffers[rank as usize].shared();
+            }
             request.identity = Identity::Registered { generation: 0, tensor: op_index, instance: 0 };
             work[rank as usize].push_back(request);
         }
@@ -340,6 +345,60 @@ fn a_deadline_names_who_is_missing() {
     let text = group.completed[0][0].result.as_ref().unwrap_err().to_string();
     assert!(text.contains("all-reduce of \"t\"") && text.contains("waiting for rank 2"), "{text}");
     assert_eq!(group.executors[0].next_deadline(), None);
+}
+
+/// Three ranks of one node, and an operation for which the tensors of `shared` ranks are shared.
+fn on_one_node(shared: std::ops::Range<u32>) -> (Group, Vec<Buffer>, Vec<Request>) {
+    let group = Group::new(1, Grid::new(3, 3, 1).unwrap(), Faults::default(), |_| {});
+    let buffers: Vec<_> = (0..3).map(|rank| filled(1000, rank + 1)).collect();
+    let requests = (0..3).map(|rank| {
+        let buffer = &buffers[rank as usize];
+        let request = group.request(Rank(rank), Algorithm::Hierarchical, sum(1000), buffer);
+        let data = if shared.contains(&rank) { buffer.shared() } else { buffer.region };
+        Request { data, deadline: Instant::from_nanos(1000), ..request }
+    });
+    let requests = requests.collect();
+    (group, buffers, requests)
+}
+
+#[test]
+fn shared_tensors_are_reduced_in_place_and_mixed_ones_are_staged() {
+    let mut results = Vec::new();
+    // In place, one lane is used, for its flags; else one for each chunk of 128 elements.
+    for (shared, lanes) in [(0..3, 1), (0..2, 8), (0..0, 8)] {
+        let (mut group, buffers, requests) = on_one_node(shared.clone());
+        for (rank, request) in requests.into_iter().enumerate() {
+            group.start(rank, request).unwrap();
+        }
+        settle(&mut group);
+        for rank in 0..3 {
+            assert_eq!(group.completed[rank][0].result, Ok(()), "{shared:?}");
+            assert_eq!(group.executors[rank].lane_base, lanes, "{shared:?}");
+            results.push(buffers[rank].bytes());
+        }
+    }
+    assert!(results.iter().all(|result| *result == results[0]), "the path shows in the bits");
+}
+
+#[test]
+fn who_does_not_come_to_shared_tensors_is_named() {
+    let (mut group, buffers, requests) = on_one_node(0..3);
+    let before = buffers[2].bytes();
+    for (rank, request) in requests.into_iter().enumerate().take(2) {
+        group.start(rank, request).unwrap();
+    }
+    settle(&mut group);
+    group.now = Instant::from_nanos(1001);
+    for rank in 0..2 {
+        group.poll(rank);
+        let result = &group.completed[rank][0].result;
+        assert!(
+            matches!(result, Err(OpError::Deadline { missing, .. }) if *missing == [Rank(2)]),
+            "{result:?}"
+        );
+    }
+    assert!(buffers[2].bytes() == before);
+    settle(&mut group);
 }
 
 #[test]

@@ -269,6 +269,11 @@ impl Owned {
         Some(Self { allocation, layout, base, len })
     }
 
+    /// The first byte's address.
+    pub fn as_ptr(&self) -> NonNull<u8> {
+        self.base
+    }
+
     /// The memory as a region.
     ///
     /// # Safety

@@ -135,6 +135,11 @@ impl Builder {
         self.lane_chunks = self.chunk_count();
     }
 
+    /// Notes that the whole operation uses one lane once, for its flags alone.
+    pub(super) fn use_one_lane(&mut self) {
+        self.lane_chunks = 1;
+    }
+
     pub(super) fn bytes(&self, slice: Slice) -> usize {
         (slice.end - slice.start) as usize * self.problem.elem()
     }
@@ -304,6 +309,7 @@ impl Builder {
             receives,
             outgoing,
             sends,
+            in_place: None,
         })
     }
 }

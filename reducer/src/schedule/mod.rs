@@ -21,10 +21,12 @@ mod direct;
 mod hierarchical;
 mod ring;
 mod sub;
+mod views;
 
 use crate::grid::{Grid, GridError, Rank};
 use crate::header::{Collective, Shape};
 use crate::transport::Flag;
+use std::sync::Arc;
 use thiserror::Error;
 
 /// How an all-reduce is done.
@@ -157,6 +159,8 @@ pub enum Buffer {
     Stage(u32),
     /// The node's result area, in the chunk's lane.
     Node,
+    /// The tensor of another local rank, where that lies in memory which the node shares.
+    Peer(u32),
 }
 
 /// Where in a buffer.
@@ -317,6 +321,8 @@ pub struct Schedule {
     /// The same for sends.
     pub(crate) outgoing: Vec<Rounds>,
     pub(crate) sends: Vec<u32>,
+    /// What to run instead where every local rank's tensor lies in memory that the node shares.
+    pub(crate) in_place: Option<Arc<Schedule>>,
 }
 
 impl Schedule {
@@ -328,6 +334,11 @@ impl Schedule {
     /// The plan's numbers it was built with.
     pub fn params(&self) -> &Params {
         &self.params
+    }
+
+    /// The steps of the same operation for tensors that all lie in memory which the node shares, if there is such a way.
+    pub fn in_place(&self) -> Option<&Arc<Schedule>> {
+        self.in_place.as_ref()
     }
 
     /// The steps, chunk by chunk.
@@ -423,6 +434,11 @@ pub fn build(algorithm: Algorithm, problem: &Problem, params: &Params) -> Result
         return Err(ScheduleError::TooLarge { what: "the bytes", count: shape.count });
     }
     let mut builder = builder::Builder::new(*problem, *params)?;
+    let one_node = grid.nodes() == 1 && grid.per_node() > 1 && shape.count > 0;
+    let in_place = match shape.collective {
+        Collective::AllReduce if one_node => Some(Arc::new(views::all_reduce(*problem, *params)?)),
+        _ => None,
+    };
     // Whatever is reduced over one rank is there already.
     if grid.ranks() > 1 {
         match shape.collective {
@@ -431,5 +447,5 @@ pub fn build(algorithm: Algorithm, problem: &Problem, params: &Params) -> Result
             Collective::Broadcast => broadcast::broadcast(&mut builder),
         }
     }
-    builder.finish()
+    Ok(Schedule { in_place, ..builder.finish()? })
 }

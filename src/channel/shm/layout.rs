@@ -4,7 +4,9 @@
 const LINE: usize = 64;
 /// Distance between words that different ranks write.
 const APART: usize = 128;
-const PAGE: usize = 4096;
+pub(super) const PAGE: usize = 4096;
+/// A huge page: large pieces begin on one.
+pub(super) const HUGE: usize = 2 << 20;
 /// Bytes before a cell's payload: its sequence line.
 const CELL_HEADER: usize = LINE;
 /// Payload bytes of a small-message cell.
@@ -13,8 +15,8 @@ const CELL: usize = CELL_HEADER + CELL_PAYLOAD;
 /// Announcements that a rank keeps: twice as many as operations can be under way, so that none is overwritten which
 /// another rank has yet to compare.
 pub(crate) const ANNOUNCEMENTS: usize = 512;
-/// Words of an announcement.
-const ANNOUNCEMENT: usize = 4 * 8;
+/// Bytes of an announcement: a line, of which five words are used.
+const ANNOUNCEMENT: usize = LINE;
 /// Flags of a lane, per rank.
 const FLAGS: usize = 4;
 /// Cells of a rank: operation n uses cell n mod 2.
@@ -29,6 +31,8 @@ pub struct Shape {
     pub lanes: u32,
     /// Bytes of each area of a lane, a multiple of 64.
     pub lane_bytes: usize,
+    /// Most bytes of each rank's tensors in shared memory. Pages that are not used cost nothing.
+    pub arena_bytes: usize,
 }
 
 /// Offsets, in bytes from the segment's start.
@@ -39,6 +43,8 @@ pub(super) struct Layout {
     flags: usize,
     area: usize,
     lanes: usize,
+    arena: usize,
+    arenas: usize,
     total: usize,
 }
 
@@ -56,11 +62,13 @@ impl Layout {
         let rank_bytes =
             flags.checked_add(lanes.checked_mul(FLAGS * APART)?)?.checked_next_multiple_of(PAGE)?;
         let area = shape.lane_bytes.checked_next_multiple_of(PAGE)?;
-        let first = PAGE.checked_add(rank_bytes.checked_mul(ranks)?)?.checked_next_multiple_of(2 << 20)?;
+        let first = PAGE.checked_add(rank_bytes.checked_mul(ranks)?)?.checked_next_multiple_of(HUGE)?;
         let lane = area.checked_mul(ranks.checked_add(1)?)?;
-        let total = first.checked_add(lane.checked_mul(lanes)?)?;
+        let arena = shape.arena_bytes.checked_next_multiple_of(HUGE)?;
+        let arenas = first.checked_add(lane.checked_mul(lanes)?)?.checked_next_multiple_of(HUGE)?;
+        let total = arenas.checked_add(arena.checked_mul(ranks)?)?;
         isize::try_from(total).ok()?;
-        Some(Self { shape, rank_bytes, flags, area, lanes: first, total })
+        Some(Self { shape, rank_bytes, flags, area, lanes: first, arena, arenas, total })
     }
 
     pub(super) fn shape(&self) -> Shape {
@@ -102,6 +110,16 @@ impl Layout {
             return None;
         }
         Some(self.rank(local)? + self.flags + (lane as usize * FLAGS + flag as usize) * APART)
+    }
+
+    /// Bytes of each rank's arena.
+    pub(super) fn arena_bytes(&self) -> usize {
+        self.arena
+    }
+
+    /// A rank's arena: the memory of its shared tensors.
+    pub(super) fn arena(&self, local: u32) -> Option<usize> {
+        (local < self.shape.ranks).then(|| self.arenas + self.arena * local as usize)
     }
 
     /// A rank's staging area in a lane; the node's result is behind the last rank's.

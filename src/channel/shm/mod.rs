@@ -7,16 +7,19 @@
 //!            two cells for small messages
 //!            four flags for each lane, a cache line each
 //!  per lane  a staging area for each rank, and the node's result
+//!  per rank  its shared tensors: the arena, mostly untouched
 //! ```
 //!
 //! Nothing of it has a name in the file system: the descriptor is [passed](pass) over a UNIX socket, and the memory goes
 //! with the last process, however that ends.
 
+mod arena;
 mod layout;
 pub mod pass;
 mod segment;
 mod sys;
 
+pub use arena::SharedMemory;
 pub(crate) use layout::ANNOUNCEMENTS;
 pub use layout::{CELL_PAYLOAD, Shape};
 pub use segment::{Abort, Announcement, Cell, NodeSegment, SegmentError};

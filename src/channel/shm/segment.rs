@@ -3,17 +3,19 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, OnceLock};
 
 use shouter_reducer::memory::Region;
-use shouter_reducer::transport::{Flag, NodeMemory};
+use shouter_reducer::transport::{Flag, NodeMemory, TensorView};
 
+use super::arena::Arena;
 use super::layout::{ABORT_AT, CELL_PAYLOAD, LANE_BYTES_AT, LANES_AT, Layout, MAGIC_AT, RANKS_AT, Shape};
 use super::sys::{self, Mapping};
 
 /// "shouter" and the layout's version.
-const MAGIC: u64 = u64::from_le_bytes(*b"shouter\x01");
+const MAGIC: u64 = u64::from_le_bytes(*b"shouter\x02");
 
 /// In the number of an announcement that is being written.
 const UNFINISHED: u64 = 1 << 63;
@@ -68,6 +70,8 @@ pub struct Announcement {
     pub shape: u64,
     /// The tensor's identity, packed likewise.
     pub identity: u64,
+    /// Where in the rank's arena the tensor lies, plus one; 0 where it lies elsewhere.
+    pub tensor: u64,
     /// Small operations that the rank had started before: its numbers and those of the cells are two sequences.
     pub small_before: u64,
 }
@@ -86,6 +90,9 @@ pub struct NodeSegment {
     mapping: Mapping,
     layout: Layout,
     local: u32,
+    /// What of this rank's arena is handed out.
+    pub(super) arena: Mutex<Arena>,
+    fenced: AtomicBool,
     /// A watch on each process, opened when its id is first needed.
     watches: Vec<OnceLock<Option<OwnedFd>>>,
 }
@@ -134,7 +141,8 @@ impl NodeSegment {
 
     fn new(mapping: Mapping, layout: Layout, local: u32) -> Self {
         let watches = (0..layout.shape().ranks).map(|_| OnceLock::new()).collect();
-        Self { mapping, layout, local, watches }
+        let (arena, fenced) = (Mutex::default(), AtomicBool::new(false));
+        Self { mapping, layout, local, arena, fenced, watches }
     }
 
     /// The descriptor, to be passed on.
@@ -230,6 +238,7 @@ impl NodeSegment {
         self.word(Some(at + 8)).store(announcement.shape, Ordering::Release);
         self.word(Some(at + 16)).store(announcement.identity, Ordering::Release);
         self.word(Some(at + 24)).store(announcement.small_before, Ordering::Release);
+        self.word(Some(at + 32)).store(announcement.tensor, Ordering::Release);
         self.word(Some(at)).store(announcement.number, Ordering::Release);
     }
 
@@ -246,9 +255,58 @@ impl NodeSegment {
         if read(0, Ordering::Acquire) != number {
             return None;
         }
-        let [shape, identity, small_before] = [8, 16, 24].map(|at| read(at, Ordering::Acquire));
+        let [shape, identity, small_before, tensor] = [8, 16, 24, 32].map(|at| read(at, Ordering::Acquire));
         let same = read(0, Ordering::Acquire) == number;
-        same.then_some(Announcement { number, shape, identity, small_before })
+        same.then_some(Announcement { number, shape, identity, tensor, small_before })
+    }
+
+    /// Bytes of each rank's arena.
+    pub(super) fn arena_bytes(&self) -> usize {
+        self.layout.arena_bytes()
+    }
+
+    /// The address of `len` bytes of this rank's arena.
+    pub(super) fn arena_at(&self, offset: usize, len: usize) -> Option<NonNull<u8>> {
+        self.arena_region(self.local, offset, len).and_then(|region| NonNull::new(region.as_ptr()))
+    }
+
+    fn arena_region(&self, local: u32, offset: usize, len: usize) -> Option<Region> {
+        offset.checked_add(len).filter(|end| *end <= self.layout.arena_bytes())?;
+        self.mapping.region(self.layout.arena(local)?.checked_add(offset)?, len)
+    }
+
+    /// Where in this rank's arena `len` bytes at `address` lie; `None` if they do not, or are no longer shared.
+    pub fn locate(&self, address: *const u8, len: usize) -> Option<usize> {
+        let arena = self.arena_at(0, self.layout.arena_bytes())?;
+        let offset = address.addr().checked_sub(arena.addr().get())?;
+        let inside = offset.checked_add(len)? <= self.layout.arena_bytes();
+        (inside && !self.is_fenced()).then_some(offset)
+    }
+
+    /// Gives the pages of a piece of this rank's arena back; they read as zero again.
+    pub(super) fn empty(&self, offset: usize, len: usize) {
+        if !self.is_fenced()
+            && let Some(at) = self.layout.arena(self.local)
+            && let Err(error) = self.mapping.empty(at + offset, len)
+        {
+            tracing::warn!(%error, "shared memory was not given back");
+        }
+    }
+
+    /// Takes a piece of this rank's arena away from the other ranks, contents included: whatever they write there from now
+    /// on does not arrive here. After this no tensor of this rank is shared any more.
+    pub fn fence(&self, offset: usize, len: usize) {
+        self.fenced.store(true, Ordering::Release);
+        if let Some(at) = self.layout.arena(self.local)
+            && let Err(error) = self.mapping.make_private(at.saturating_add(offset), len)
+        {
+            tracing::error!(%error, "a tensor could not be taken back from the other ranks of the host");
+        }
+    }
+
+    /// Whether the group has ended, and tensors are no longer shared.
+    pub fn is_fenced(&self) -> bool {
+        self.fenced.load(Ordering::Acquire)
     }
 
     /// Small operations that a local rank has started: the later number of its two cells.
@@ -270,7 +328,7 @@ fn pid_namespace() -> u64 {
 }
 
 fn layout(shape: Shape) -> Result<Layout, SegmentError> {
-    let Shape { ranks, lanes, lane_bytes } = shape;
+    let Shape { ranks, lanes, lane_bytes, .. } = shape;
     Layout::new(shape).ok_or(SegmentError::TooLarge { ranks, lanes, lane_bytes })
 }
 
@@ -326,6 +384,19 @@ impl<'a> Cell<'a> {
 impl NodeMemory for NodeSegment {
     fn has_started(&self, local: u32, seq: u64) -> Option<bool> {
         Some(self.has_announced(local, seq + 1))
+    }
+
+    #[inline]
+    fn tensor(&self, local: u32, seq: u64, len: usize) -> TensorView {
+        let (ours, theirs) = (self.announcement(self.local, seq + 1), self.announcement(local, seq + 1));
+        let (Some(ours), Some(theirs)) = (ours, theirs) else { return TensorView::Unknown };
+        if (ours.shape, ours.identity) != (theirs.shape, theirs.identity) {
+            // Whoever compares the announcements ends the group.
+            return TensorView::Unknown;
+        }
+        let offset = theirs.tensor.checked_sub(1).and_then(|offset| usize::try_from(offset).ok());
+        let region = offset.and_then(|offset| self.arena_region(local, offset, len));
+        region.map_or(TensorView::Private, TensorView::Shared)
     }
 
     fn lanes(&self) -> u32 {

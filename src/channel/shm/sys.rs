@@ -5,9 +5,11 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::ptr::NonNull;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use shouter_reducer::memory::{Kind, Region};
+
+use super::layout::PAGE;
 
 /// A shared mapping of a whole memfd.
 pub(super) struct Mapping {
@@ -95,6 +97,63 @@ impl Mapping {
         Ok(this)
     }
 
+    /// Frees the pages of a range; it reads as zero afterwards, in every process.
+    pub(super) fn empty(&self, offset: usize, len: usize) -> io::Result<()> {
+        let base = self.pages(offset, len)?;
+        // SAFETY: inside the mapping, on page boundaries. The range was handed out and has come back: nobody reads it.
+        if unsafe { libc::madvise(base.cast(), len, libc::MADV_REMOVE) } != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(())
+    }
+
+    /// Takes the pages of a range, rounded out to whole ones, out of the shared memory: this process keeps what they hold,
+    /// and what others write from now on stays theirs. This process's threads may go on reading and writing meanwhile.
+    pub(super) fn make_private(&self, offset: usize, len: usize) -> io::Result<()> {
+        let start = offset / PAGE * PAGE;
+        let end = offset.checked_add(len).and_then(|end| end.checked_next_multiple_of(PAGE));
+        let len = end.and_then(|end| end.checked_sub(start)).ok_or_else(outside)?;
+        if len == 0 {
+            return Ok(());
+        }
+        let base = self.pages(start, len)?;
+        let at = libc::off_t::try_from(start).map_err(io::Error::other)?;
+        // SAFETY: replaces pages of this mapping by a private view of the same bytes of the same file, in one step for all
+        // threads. The mapping stays as long as before.
+        let view = unsafe {
+            libc::mmap(
+                base.cast(),
+                len,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_FIXED,
+                self.fd.as_raw_fd(),
+                at,
+            )
+        };
+        if view == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        // A private page is the file's until it is written to. Exchanging a word for itself writes, and loses no other
+        // thread's write; where it fails, another thread has written. (Adding zero would be compiled to a load.)
+        for page in (0..len).step_by(PAGE) {
+            // SAFETY: inside the mapping and aligned; other threads' accesses meet a word that does not change.
+            let word = unsafe { &*base.add(page).cast::<AtomicU64>() };
+            let value = word.load(Ordering::Relaxed);
+            let _ = word.compare_exchange(value, value, Ordering::Relaxed, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    /// The address of whole pages inside the mapping.
+    fn pages(&self, offset: usize, len: usize) -> io::Result<*mut u8> {
+        let inside = offset.checked_add(len).is_some_and(|end| end <= self.len);
+        if !inside || !offset.is_multiple_of(PAGE) || !len.is_multiple_of(PAGE) {
+            return Err(outside());
+        }
+        // SAFETY: inside the mapping.
+        Ok(unsafe { self.base.as_ptr().add(offset) })
+    }
+
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
@@ -143,6 +202,10 @@ impl Mapping {
         // SAFETY: inside the mapping; unwritten for now, as the caller knows from the sequence word.
         Some(unsafe { std::slice::from_raw_parts(self.base.as_ptr().add(offset), len) })
     }
+}
+
+fn outside() -> io::Error {
+    io::Error::other("the range is not of the segment")
 }
 
 impl Drop for Mapping {

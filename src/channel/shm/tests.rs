@@ -1,11 +1,15 @@
+#![allow(unsafe_code)]
+
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use shouter_reducer::transport::{Flag, NodeMemory};
+use shouter_reducer::memory::Region;
+use shouter_reducer::transport::{Flag, NodeMemory, TensorView};
 
 use super::*;
 
-const SHAPE: Shape = Shape { ranks: 3, lanes: 2, lane_bytes: 8192 };
+const SHAPE: Shape = Shape { ranks: 3, lanes: 2, lane_bytes: 8192, arena_bytes: 64 << 20 };
 
 /// One segment per rank, all over the same memory, as in three processes.
 fn node() -> Vec<NodeSegment> {
@@ -18,6 +22,24 @@ fn node() -> Vec<NodeSegment> {
         })
         .collect();
     ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+}
+
+fn put(piece: &SharedMemory, at: usize, value: u8) {
+    assert!(at < piece.len());
+    // SAFETY: inside the piece, which nobody else touches now.
+    unsafe { piece.as_ptr().add(at).write_volatile(value) }
+}
+
+fn get(piece: &SharedMemory, at: usize) -> u8 {
+    assert!(at < piece.len());
+    // SAFETY: as for `put`.
+    unsafe { piece.as_ptr().add(at).read_volatile() }
+}
+
+fn write(region: Region, at: usize, value: u8) {
+    let at = region.sub(at, 1).unwrap().as_ptr();
+    // SAFETY: inside the region, which nobody else touches now.
+    unsafe { at.write_volatile(value) }
 }
 
 #[test]
@@ -74,8 +96,13 @@ fn the_first_abort_stands() {
 #[test]
 fn announcements_are_found_by_number_until_they_are_overwritten() {
     let ranks = node();
-    let of =
-        |number| Announcement { number, shape: number * 2, identity: number * 3, small_before: number * 4 };
+    let of = |number| Announcement {
+        number,
+        shape: number * 2,
+        identity: number * 3,
+        tensor: number * 5,
+        small_before: number * 4,
+    };
     let last = ANNOUNCEMENTS as u64 + 40;
     for number in 1..=last {
         ranks[0].announce(of(number));
@@ -122,4 +149,68 @@ fn another_shape_is_refused() {
     let other = Shape { lane_bytes: 4 << 20, ..SHAPE };
     assert!(NodeSegment::attach(fd, other, 1).is_err());
     assert!(NodeSegment::create(Shape { lane_bytes: usize::MAX / 2, ..SHAPE }).is_err());
+}
+
+#[test]
+fn shared_tensors_are_seen_by_all_and_go_back_zeroed() {
+    let ranks: Vec<_> = node().into_iter().map(Arc::new).collect();
+    let (first, second) =
+        (SharedMemory::new(&ranks[1], 5000).unwrap(), SharedMemory::new(&ranks[1], 9).unwrap());
+    let [at, other] =
+        [&first, &second].map(|piece| ranks[1].locate(piece.as_ptr().as_ptr(), piece.len()).unwrap());
+    assert!(other >= at + 5000 && at.is_multiple_of(4096) && other.is_multiple_of(4096));
+    assert_eq!(ranks[0].locate(first.as_ptr().as_ptr(), 1), None);
+    assert_eq!(ranks[1].locate(first.as_ptr().as_ptr(), SHAPE.arena_bytes + 1), None);
+    put(&first, 4999, 7);
+    let announcement = |number, offset: usize, shape| Announcement {
+        number,
+        shape,
+        identity: 3,
+        tensor: offset as u64 + 1,
+        small_before: 0,
+    };
+    ranks[1].announce(announcement(1, at, 1));
+    assert!(matches!(ranks[2].tensor(1, 0, 5000), TensorView::Unknown), "this rank has not started it");
+    ranks[2].announce(Announcement { tensor: 0, ..announcement(1, 0, 1) });
+    let TensorView::Shared(theirs) = ranks[2].tensor(1, 0, 5000) else { panic!("it is shared") };
+    assert_eq!(theirs.span(4999, 1).unwrap().as_bytes().unwrap(), [7]);
+    assert!(matches!(ranks[1].tensor(2, 0, 5000), TensorView::Private));
+    assert!(matches!(ranks[1].tensor(0, 0, 5000), TensorView::Unknown));
+    // What reaches beyond the arena is nobody's tensor, and another operation's tensor is not this one's.
+    assert!(matches!(ranks[2].tensor(1, 0, SHAPE.arena_bytes + 1), TensorView::Private));
+    ranks[0].announce(announcement(1, at, 2));
+    assert!(matches!(ranks[2].tensor(0, 0, 5000), TensorView::Unknown));
+    drop(first);
+    let again = SharedMemory::new(&ranks[1], 5000).unwrap();
+    assert_eq!(get(&again, 4999), 0);
+    assert!(SharedMemory::new(&ranks[1], SHAPE.arena_bytes).is_none());
+    let large = SharedMemory::new(&ranks[0], 3 << 20).unwrap();
+    assert_eq!(ranks[0].locate(large.as_ptr().as_ptr(), 3 << 20), Some(0));
+}
+
+#[test]
+fn a_fenced_tensor_keeps_its_bytes_and_takes_no_others() {
+    let ranks: Vec<_> = node().into_iter().map(Arc::new).collect();
+    let tensor = SharedMemory::new(&ranks[1], 3 * 4096).unwrap();
+    let at = ranks[1].locate(tensor.as_ptr().as_ptr(), tensor.len()).unwrap();
+    let announcement =
+        Announcement { number: 1, shape: 1, identity: 3, tensor: at as u64 + 1, small_before: 0 };
+    ranks[1].announce(announcement);
+    ranks[0].announce(Announcement { tensor: 0, ..announcement });
+    let TensorView::Shared(theirs) = ranks[0].tensor(1, 0, tensor.len()) else { panic!("it is shared") };
+    for page in 0..3 {
+        write(theirs, page * 4096 + 5, 40 + page as u8);
+    }
+    ranks[1].fence(at + 4096, 4097);
+    for page in 0..3 {
+        write(theirs, page * 4096 + 5, 99);
+    }
+    assert_eq!([0, 1, 2].map(|page| get(&tensor, page * 4096 + 5)), [99, 41, 42]);
+    put(&tensor, 4096 + 5, 1);
+    assert_eq!(
+        (get(&tensor, 4096 + 5), theirs.span(4096 + 5, 1).unwrap().as_bytes().unwrap()),
+        (1, &[99][..])
+    );
+    assert!(SharedMemory::new(&ranks[1], 1).is_none() && SharedMemory::new(&ranks[0], 1).is_some());
+    assert_eq!(ranks[1].locate(tensor.as_ptr().as_ptr(), 1), None);
 }

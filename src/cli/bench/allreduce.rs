@@ -43,6 +43,9 @@ pub(crate) struct AllreduceArgs {
     /// Sizes in bytes: 4..64Mi runs in powers of four; lists are separated by commas
     #[arg(long, default_value = "4..64Mi")]
     bytes: Sizes,
+    /// Where our tensors lie: in memory that the ranks of a host share (shouter_alloc), or in the process's own
+    #[arg(long, default_value = "shared", value_parser = ["shared", "private"])]
+    memory: String,
     /// The drivers that join two hosts: virtio (vhost-user and virtio-user) or memif
     #[arg(long, default_value = "virtio", value_parser = ["virtio", "memif"])]
     device: String,
@@ -80,7 +83,7 @@ pub(crate) fn main(args: &AllreduceArgs) -> Result<(), BenchError> {
     command.args(["run", "--json", "-n", &args.ranks.to_string(), "--hosts", &args.hosts.to_string()]);
     command.args(["--link", &args.device, "--mtu", &args.mtu.to_string(), "--"]).arg(&exe);
     command.args(["bench", "allreduce-worker", "--bytes", &sizes.join(",")]);
-    command.args(["--seconds", &args.seconds.to_string()]).stdin(Stdio::null());
+    command.args(["--seconds", &args.seconds.to_string(), "--memory", &args.memory]).stdin(Stdio::null());
     command.env("SHOUTER_TRANSPORT", &args.transport);
     for mut line in ranks_output(&mut command, patience(args.bytes.0.len(), args.seconds))? {
         line.device = (args.hosts > 1).then(|| args.device.clone());
@@ -121,6 +124,8 @@ pub(crate) struct WorkerArgs {
     bytes: Sizes,
     #[arg(long)]
     seconds: f64,
+    #[arg(long, default_value = "shared")]
+    memory: String,
 }
 
 /// The body of one rank: measures every size and prints the lines on rank 0.
@@ -136,7 +141,7 @@ pub(crate) fn worker(args: &WorkerArgs) -> Result<(), BenchError> {
     }
     let group = shouter::init(config)?;
     for &bytes in &args.bytes.0 {
-        let line = measure(&group, bytes, args.seconds)?;
+        let line = measure(&group, bytes, args)?;
         if group.rank() == 0 {
             println!("{}", serde_json::to_string(&line).map_err(io::Error::other)?);
         }
@@ -155,17 +160,21 @@ fn expected(ranks: u32, round: usize, index: usize) -> f32 {
     (0..ranks).map(|rank| input(rank, round, index)).sum()
 }
 
-fn measure(group: &Group, bytes: u64, seconds: f64) -> Result<Line, BenchError> {
+fn measure(group: &Group, bytes: u64, args: &WorkerArgs) -> Result<Line, BenchError> {
     let count = (bytes / 4).max(1) as usize;
     let (rank, ranks) = (group.rank(), group.size());
-    let mut data = vec![0.0f32; count];
+    let (mut shared, mut private) = match args.memory.as_str() {
+        "private" => (None, vec![0.0f32; count]),
+        _ => (Some(group.alloc::<f32>(count)?), vec![]),
+    };
+    let data: &mut [f32] = shared.as_deref_mut().unwrap_or(&mut private);
     let mut once = |round: usize, nanos: &mut Vec<u64>| -> Result<(), BenchError> {
         for (index, value) in data.iter_mut().enumerate() {
             *value = input(rank, round, index);
         }
         group.barrier()?;
         let started = Instant::now();
-        group.all_reduce(&mut data, ReduceOp::Sum)?;
+        group.all_reduce(data, ReduceOp::Sum)?;
         nanos.push(started.elapsed().as_nanos() as u64);
         for (index, value) in data.iter().enumerate() {
             let due = expected(ranks, round, index);
@@ -183,7 +192,7 @@ fn measure(group: &Group, bytes: u64, seconds: f64) -> Result<Line, BenchError> 
         once(round, &mut warm)?;
     }
     let each = started.elapsed().as_secs_f64() / WARM_UP as f64;
-    let mut wanted = [((seconds / each.max(1e-7)) as u64).clamp(FEWEST as u64, MOST as u64)];
+    let mut wanted = [((args.seconds / each.max(1e-7)) as u64).clamp(FEWEST as u64, MOST as u64)];
     group.all_reduce(&mut wanted, ReduceOp::Min)?;
     let mut nanos = Vec::with_capacity(wanted[0] as usize);
     for round in 0..wanted[0] as usize {

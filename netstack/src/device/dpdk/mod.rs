@@ -35,6 +35,6 @@ mod sys;
 mod tests;
 
 pub use eal::{Description, Eal, EalConfig, EalError, ThreadGuard};
-pub use port::{Payload, Port, PortConfig, PortError};
+pub use port::{Offloads, Payload, Port, PortConfig, PortError};
 pub use queue::DpdkDevice;
 pub use spec::{DeviceSpec, SpecError};

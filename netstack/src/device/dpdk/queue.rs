@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::DeviceSpec;
 use super::port::Shared;
 use super::sys::{BURST, Queue};
 use crate::device::{Capabilities, Device, DeviceCounters, RxFrame, TxBatch};
@@ -11,6 +12,9 @@ use crate::time::Instant;
 /// the two cost the same (see [`Payload`](super::Payload)).
 const CHAIN_FROM: usize = 2560;
 
+/// The longest super-segment, as an IP packet: its length is a number of 16 bits.
+const SUPER_SEGMENT: u32 = u16::MAX as u32;
+
 /// One queue pair of a [`Port`](super::Port), driven by one thread at a time.
 ///
 /// Nothing here waits: `transmit` takes what the ring has room for, `receive` what is there.
@@ -19,18 +23,50 @@ pub struct DpdkDevice {
     // Dropped before the port that it belongs to.
     queue: Queue,
     shared: Arc<Shared>,
+    /// Whether super-segments pass depends on the client of this (vhost) port.
+    asks_client: bool,
     capabilities: Capabilities,
     counters: DeviceCounters,
+    /// Frames that asked for more than the port offers.
+    refused: u64,
 }
 
 impl DpdkDevice {
     pub(super) fn new(shared: &Arc<Shared>, index: u16) -> Option<Self> {
+        let offloads = shared.offloads.unwrap_or_default();
+        let asks_client = offloads.split && matches!(shared.config.device, DeviceSpec::Vhost(_));
         let capabilities = Capabilities {
             tx_ipv4_checksum: shared.tx_ipv4_checksum,
+            tx_tcp_checksum: offloads.tcp_checksum,
+            tx_udp_checksum: offloads.udp_checksum,
+            // vhost's client is not there yet.
+            tso_max: if offloads.split && !asks_client { SUPER_SEGMENT } else { 0 },
+            rx_checksum: offloads.rx_checksum,
+            lro: offloads.merge,
             ..Capabilities::plain(shared.config.device.kind(), shared.config.mtu, BURST as u16)
         };
         let queue = shared.queue(index)?;
-        Some(Self { queue, shared: shared.clone(), capabilities, counters: DeviceCounters::default() })
+        let counters = DeviceCounters::default();
+        Some(Self { queue, shared: shared.clone(), asks_client, capabilities, counters, refused: 0 })
+    }
+
+    /// Learns from the client whether it takes super-segments.
+    fn ask_client(&mut self) {
+        let takes = self.queue.port().client_takes_super_segments();
+        self.capabilities.tso_max = if takes { SUPER_SEGMENT } else { 0 };
+    }
+
+    /// Whether the first frame is a super-segment that waits in vain: another client came, which takes none.
+    #[cold]
+    fn is_stuck(&mut self, batch: &TxBatch) -> bool {
+        if batch.frames().first().is_none_or(|frame| frame.offload().segment_size == 0) {
+            return false;
+        }
+        let up = self.queue.port().link_up();
+        if up {
+            self.ask_client();
+        }
+        up && self.capabilities.tso_max == 0
     }
 
     /// Whether payload is chained behind headers rather than copied.
@@ -50,7 +86,11 @@ impl Device for DpdkDevice {
 
     /// May make a system call: ask now and then, not per burst.
     fn link_up(&mut self) -> bool {
-        self.queue.port().link_up()
+        let up = self.queue.port().link_up();
+        if self.asks_client && up {
+            self.ask_client();
+        }
+        up
     }
 
     #[inline]
@@ -62,12 +102,18 @@ impl Device for DpdkDevice {
                 self.queue.flush();
                 break;
             }
-            let taken = if self.shared.chains {
-                self.queue.send_chained(frames, CHAIN_FROM)
-            } else {
-                self.queue.send_copied(frames)
+            let taken = match (self.shared.offloads.is_some(), self.shared.chains) {
+                (false, true) => self.queue.send_chained(frames, CHAIN_FROM),
+                (false, false) => self.queue.send_copied(frames),
+                (true, true) => self.queue.send_offloaded_chained(frames, CHAIN_FROM),
+                (true, false) => self.queue.send_offloaded_copied(frames),
             };
             if taken == 0 {
+                if self.asks_client && self.is_stuck(batch) {
+                    batch.consume(1);
+                    self.refused += 1;
+                    continue;
+                }
                 break;
             }
             let bytes: usize = frames[..taken].iter().map(|f| f.len()).sum();
@@ -100,7 +146,7 @@ impl Device for DpdkDevice {
     /// Asks the driver for what it lost: not for the hot path. Losses of a port of several queues are counted with
     /// each of them.
     fn counters(&self) -> DeviceCounters {
-        let dropped = self.queue.oversized + self.queue.port().missed();
+        let dropped = self.queue.oversized + self.queue.damaged + self.refused + self.queue.port().missed();
         DeviceCounters { dropped, ..self.counters }
     }
 }

@@ -1,7 +1,7 @@
 use core::time::Duration;
 
 use super::{Fault, FaultConfig, FaultConfigError};
-use crate::device::{Device, Frame, Loopback, TxBatch};
+use crate::device::{Device, Frame, Loopback, Offload, TxBatch};
 use crate::scratch::Scratch;
 use crate::time::Instant;
 
@@ -75,6 +75,34 @@ fn corrupted_frames_differ_and_the_source_does_not() {
     }
     // Two flips of the same bit cancel; that is rare.
     assert!(device.fault_counters().corrupted - broken < 10);
+}
+
+#[test]
+fn frames_of_several_extents_are_altered_in_copies_too() {
+    let (a, mut b) = Loopback::pair_with_offloads(1500, 64);
+    let config = FaultConfig { seed: 5, corrupt: 1.0, ..FaultConfig::default() };
+    let mut a = Fault::new(a, config).unwrap();
+    let offered = a.capabilities();
+    assert!(!offered.tx_tcp_checksum && !offered.tx_udp_checksum && offered.tso_max == 0);
+    let mut payload = Scratch::new(1, 200);
+    let (_slot, extent) = payload.store(&[&[0x5a; 200]]).unwrap();
+    let extents = [extent.slice(0, 3).unwrap(), extent.slice(3, 100).unwrap(), extent.slice(0, 1).unwrap()];
+    let mut batch = TxBatch::with_capacity(1);
+    let (mut frames, mut different) = (0, 0);
+    for _ in 0..64 {
+        batch.push(Frame::with_extents(&[&[0; 20]], &extents, Offload::NONE).unwrap());
+        a.transmit(Instant::ZERO, &mut batch);
+        b.receive(Instant::ZERO, 1, &mut |frame| {
+            let clean = [&[0; 20][..], &[0x5a; 104]].concat();
+            assert_eq!(frame.len(), clean.len());
+            frames += 1;
+            different += u64::from(frame.head() != clean);
+        });
+    }
+    assert_eq!(frames, 64);
+    // Two flips of the same bit cancel; that is rare.
+    assert!(different > 60, "{different} of 64");
+    assert_eq!(extent.as_bytes(), [0x5a; 200], "the sender's memory is as it was");
 }
 
 #[test]

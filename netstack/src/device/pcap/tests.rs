@@ -2,7 +2,7 @@ use core::time::Duration;
 use std::io;
 
 use super::Pcap;
-use crate::device::{Device, Frame, Loopback, TxBatch};
+use crate::device::{Device, Frame, Loopback, Offload, TxBatch};
 use crate::scratch::Scratch;
 use crate::time::Instant;
 
@@ -30,7 +30,8 @@ fn records_both_directions_with_nanoseconds() {
     let (_slot, extent) = scratch.store(&[b"payload"]).unwrap();
     let mut batch = TxBatch::with_capacity(4);
     for _ in 0..3 {
-        batch.push(Frame::new(&[b"header of a frame "], Some(extent)).unwrap());
+        let parts = [extent.slice(0, 3).unwrap(), extent.slice(3, 4).unwrap()];
+        batch.push(Frame::with_extents(&[b"header of a frame "], &parts, Offload::NONE).unwrap());
     }
     let now = Instant::from_nanos(1_000_000_007);
     assert_eq!(a.transmit(now, &mut batch), 2, "the ring holds two");

@@ -10,9 +10,10 @@ use crate::header::{Collective, HEADER_BYTES, Identity, Shape};
 use crate::kernel::Kernels;
 use crate::memory::{Owned, Span};
 use crate::schedule::{Algorithm, Params, Problem, build};
-use crate::transport::{Flag, SendError, Transport};
+use crate::transport::{Flag, SendError, TensorView, Transport};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
+use std::cell::RefCell;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Memory with a region, and its bytes for the test to look at while nothing runs.
@@ -31,6 +32,13 @@ impl Buffer {
         buffer
     }
 
+    /// The same memory as a tensor that the node's ranks share.
+    pub(super) fn shared(&self) -> Region {
+        let base = core::ptr::NonNull::new(self.region.as_ptr()).unwrap();
+        // SAFETY: as in `new`; all executors are in this process.
+        unsafe { Region::from_raw_parts(memory::Kind::Shared, base, self.region.len(), 0) }
+    }
+
     pub(super) fn bytes(&self) -> Vec<u8> {
         let _ = &self.owned;
         self.region.span(0, self.region.len()).unwrap().as_bytes().unwrap().to_vec()
@@ -46,13 +54,16 @@ pub(super) struct Node {
     areas: Vec<Buffer>,
     flags: Vec<AtomicU64>,
     locals: u32,
+    /// Where tensors lie, by local rank: one for each operation that it has started.
+    tensors: RefCell<Vec<Vec<Option<Region>>>>,
 }
 
 impl Node {
     fn new(locals: u32, lanes: u32, bytes: usize) -> Self {
         let areas = (0..(locals + 1) * lanes).map(|_| Buffer::new(&vec![0xee; bytes])).collect();
         let flags = (0..locals * lanes * 4).map(|_| AtomicU64::new(0)).collect();
-        Self { lanes, bytes, areas, flags, locals }
+        let tensors = RefCell::new(vec![Vec::new(); locals as usize]);
+        Self { lanes, bytes, areas, flags, locals, tensors }
     }
 
     fn flag(&self, local: u32, lane: u32, flag: Flag) -> &AtomicU64 {
@@ -64,6 +75,13 @@ impl Node {
 pub(super) struct View<'a>(pub(super) &'a Node, pub(super) u32);
 
 impl NodeMemory for View<'_> {
+    fn tensor(&self, local: u32, seq: u64, len: usize) -> TensorView {
+        match self.0.tensors.borrow()[local as usize].get(seq as usize) {
+            None => TensorView::Unknown,
+            Some(None) => TensorView::Private,
+            Some(Some(region)) => TensorView::Shared(region.sub(0, len).unwrap()),
+        }
+    }
     fn lanes(&self) -> u32 {
         self.0.lanes
     }
@@ -209,6 +227,16 @@ impl Group {
         }
     }
 
+    /// Starts an operation, and says where its tensor lies.
+    pub(super) fn start(&mut self, rank: usize, request: Request) -> Result<OpId, StartError> {
+        let id = Rank(rank as u32);
+        let region = (request.data.kind() == memory::Kind::Shared).then_some(request.data);
+        let op = self.executors[rank].start(self.now, request)?;
+        let node = &self.nodes[self.grid.node_of(id) as usize];
+        node.tensors.borrow_mut()[self.grid.local_of(id) as usize].push(region);
+        Ok(op)
+    }
+
     pub(super) fn poll(&mut self, rank: usize) -> bool {
         let id = Rank(rank as u32);
         let node = &self.nodes[self.grid.node_of(id) as usize];
@@ -278,7 +306,7 @@ impl Group {
             let worked = match self.rng.random_range(0..8) {
                 0 => match work[rank].front() {
                     None => false,
-                    Some(request) => match self.executors[rank].start(self.now, request.clone()) {
+                    Some(request) => match self.start(rank, request.clone()) {
                         Ok(_) => {
                             work[rank].pop_front();
                             true

@@ -62,6 +62,7 @@ impl Attached {
         let mut conf: dpdk_sys::rte_eth_conf = unsafe { MaybeUninit::zeroed().assume_init() };
         conf.rxmode.mtu = setup.mtu.map_or(0, u32::from);
         conf.rxmode.offloads = setup.rx_offloads;
+        conf.rxmode.max_lro_pkt_size = setup.max_lro;
         conf.txmode.offloads = setup.tx_offloads;
         let port = attached.port;
         // SAFETY: the port exists and is not started; `conf` is copied by the callee.
@@ -138,6 +139,8 @@ pub(in super::super) struct Setup {
     pub(in super::super) tx_free_threshold: Option<u16>,
     /// `RTE_ETH_RX_OFFLOAD_*`.
     pub(in super::super) rx_offloads: u64,
+    /// Largest frame that the driver may merge segments into; 0 where it merges none, or has no limit of its own.
+    pub(in super::super) max_lro: u32,
     /// `RTE_ETH_TX_OFFLOAD_*`.
     pub(in super::super) tx_offloads: u64,
     /// The MAC address to take.
@@ -146,6 +149,48 @@ pub(in super::super) struct Setup {
     pub(in super::super) close_on_interrupt_thread: bool,
     /// A driver that cannot set its MAC address is no error.
     pub(in super::super) mac_in_software: bool,
+}
+
+/// A set of `RTE_ETH_TX_OFFLOAD_*`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(in super::super) struct TxOffloads(pub(in super::super) u64);
+
+/// A set of `RTE_ETH_RX_OFFLOAD_*`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(in super::super) struct RxOffloads(pub(in super::super) u64);
+
+impl TxOffloads {
+    pub(in super::super) const TCP_CHECKSUM: Self = Self(dpdk_sys::RTE_ETH_TX_OFFLOAD_TCP_CKSUM as u64);
+    pub(in super::super) const UDP_CHECKSUM: Self = Self(dpdk_sys::RTE_ETH_TX_OFFLOAD_UDP_CKSUM as u64);
+    pub(in super::super) const TCP_SPLIT: Self = Self(dpdk_sys::RTE_ETH_TX_OFFLOAD_TCP_TSO as u64);
+    pub(in super::super) const MULTI_SEGMENT: Self = Self(dpdk_sys::RTE_ETH_TX_OFFLOAD_MULTI_SEGS as u64);
+
+    /// Whether all of `other` are in the set.
+    pub(in super::super) const fn has(self, other: Self) -> bool {
+        self.0 & other.0 == other.0
+    }
+
+    /// Both sets together.
+    pub(in super::super) const fn and(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+}
+
+impl RxOffloads {
+    pub(in super::super) const CHECKSUMS: Self =
+        Self((dpdk_sys::RTE_ETH_RX_OFFLOAD_TCP_CKSUM | dpdk_sys::RTE_ETH_RX_OFFLOAD_UDP_CKSUM) as u64);
+    pub(in super::super) const MERGE: Self = Self(dpdk_sys::RTE_ETH_RX_OFFLOAD_TCP_LRO as u64);
+    pub(in super::super) const SCATTER: Self = Self(dpdk_sys::RTE_ETH_RX_OFFLOAD_SCATTER as u64);
+
+    /// Whether all of `other` are in the set.
+    pub(in super::super) const fn has(self, other: Self) -> bool {
+        self.0 & other.0 == other.0
+    }
+
+    /// Both sets together.
+    pub(in super::super) const fn and(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
 }
 
 /// What a port can do.
@@ -178,6 +223,21 @@ impl Info {
     /// It frees sent buffers in bulk, if all come from one pool and nobody else refers to them.
     pub(in super::super) fn tx_fast_free(&self) -> Option<u64> {
         self.tx_offload(u64::from(dpdk_sys::RTE_ETH_TX_OFFLOAD_MBUF_FAST_FREE))
+    }
+
+    /// Those of the transmit offloads `wanted` that it has.
+    pub(in super::super) fn tx_offloads(&self, wanted: TxOffloads) -> TxOffloads {
+        TxOffloads(self.raw.tx_offload_capa & wanted.0)
+    }
+
+    /// Those of the receive offloads `wanted` that it has.
+    pub(in super::super) fn rx_offloads(&self, wanted: RxOffloads) -> RxOffloads {
+        RxOffloads(self.raw.rx_offload_capa & wanted.0)
+    }
+
+    /// Largest frame that it merges segments into.
+    pub(in super::super) fn max_lro(&self) -> u32 {
+        self.raw.max_lro_pkt_size
     }
 
     fn tx_offload(&self, bit: u64) -> Option<u64> {
@@ -233,6 +293,16 @@ impl StartedPort {
         // SAFETY: the port exists; room for the answer.
         let result = unsafe { dpdk_sys::rte_eth_link_get_nowait(self.number(), &mut link) };
         result == 0 && link.link_status() != 0
+    }
+
+    /// Whether the client of a vhost port takes super-segments: `VIRTIO_NET_F_GUEST_TSO4` and `_TSO6` of the virtio
+    /// specification (section 5.1.3), and `VIRTIO_NET_F_MRG_RXBUF`, without which they would not fit its buffers.
+    pub(in super::super) fn client_takes_super_segments(&self) -> bool {
+        const WANTED: u64 = 1 << 7 | 1 << 8 | 1 << 15;
+        let mut features = 0_u64;
+        // SAFETY: the port exists and is a vhost port's, as others have no client; room for the answer.
+        let result = unsafe { dpdk_sys::shouter_dpdk_vhost_features(self.number(), &mut features) };
+        result == 0 && features & WANTED == WANTED
     }
 
     /// Frames that the port itself lost on their way in.

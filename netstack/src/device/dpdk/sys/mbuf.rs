@@ -1,12 +1,14 @@
 //! The hot path: frames into mbufs and out of them, a burst at a time.
 
 use core::ffi::{c_uint, c_void};
+use core::mem::MaybeUninit;
 use core::ptr;
 use std::ffi::CString;
 use std::sync::Arc;
 
 use dpdk_sys::{rte_mbuf, rte_mbuf_ext_shared_info, rte_mempool};
 
+use super::offload::{PIECES, Unfit, describe};
 use super::{Errno, StartedPort};
 use crate::device::{Frame, RxFrame};
 
@@ -19,7 +21,7 @@ pub(in super::super) struct Pool {
     /// Null once abandoned.
     pool: *mut rte_mempool,
     /// Bytes of frame that a buffer holds.
-    room: u16,
+    pub(super) room: u16,
 }
 
 // SAFETY: DPDK's pools are used from many threads.
@@ -56,27 +58,47 @@ impl Drop for Pool {
     }
 }
 
+/// The longest frame that is received: an IP packet of the greatest length, behind Ethernet and VLAN headers.
+const LONGEST_FRAME: usize = u16::MAX as usize + 22;
+
+/// What a queue does besides moving frames.
+#[derive(Clone, Copy, Debug)]
+pub(in super::super) struct Duties {
+    /// Ask for the IPv4 header checksum.
+    pub(in super::super) ipv4_checksum: bool,
+    /// Frames may leave work to the port, and come in pieces with what the port knows about them.
+    pub(in super::super) offloads: bool,
+    /// Show offloaded frames to the driver before they are sent.
+    pub(in super::super) prepares: bool,
+}
+
 /// One queue pair of a started port.
 #[derive(Debug)]
 pub(in super::super) struct Queue {
     port: Arc<StartedPort>,
-    number: u16,
-    index: u16,
+    pub(super) number: u16,
+    pub(super) index: u16,
     /// Sets the flags for the IPv4 header checksum.
-    ipv4_checksum: bool,
+    pub(super) ipv4_checksum: bool,
+    /// Frames may leave work to the port, and come in pieces with what the port knows about them.
+    offloads: bool,
+    /// The driver wants to see offloaded frames before they are sent (`rte_eth_tx_prepare`).
+    pub(super) prepares: bool,
     /// Frames that were copied and that the ring had no room for: sent first next time.
     /// Twice a burst long, since chained frames take two buffers each.
-    staged: [*mut rte_mbuf; 2 * BURST],
-    staged_from: usize,
-    staged_to: usize,
+    pub(super) staged: [*mut rte_mbuf; 2 * BURST],
+    pub(super) staged_from: usize,
+    pub(super) staged_to: usize,
     /// Frames that wait to be handed over.
     received: Received,
     /// What chained payload shares; its count is 1 between bursts.
-    shared: Box<rte_mbuf_ext_shared_info>,
+    pub(super) shared: Box<rte_mbuf_ext_shared_info>,
     /// Where a frame of several segments is put together.
     scratch: Box<[u8]>,
     /// Frames longer than a buffer, or than the scratch.
     pub(in super::super) oversized: u64,
+    /// Frames that came with a transport checksum that the port found wrong.
+    pub(in super::super) damaged: u64,
 }
 
 // SAFETY: the pointers are to buffers that the queue owns, and to nothing of the thread.
@@ -84,7 +106,8 @@ unsafe impl Send for Queue {}
 
 impl Queue {
     /// Queue pair `index`; `None` if there is none such, or it was handed out before.
-    pub(in super::super) fn new(port: &Arc<StartedPort>, index: u16, ipv4_checksum: bool) -> Option<Self> {
+    pub(in super::super) fn new(port: &Arc<StartedPort>, index: u16, duties: Duties) -> Option<Self> {
+        let Duties { ipv4_checksum, offloads, prepares } = duties;
         if !port.take_queue(index) {
             return None;
         }
@@ -98,13 +121,16 @@ impl Queue {
             number: port.number(),
             index,
             ipv4_checksum,
+            offloads,
+            prepares,
             staged: [ptr::null_mut(); 2 * BURST],
             staged_from: 0,
             staged_to: 0,
             received: Received::NONE,
             shared,
-            scratch: vec![0; usize::from(u16::MAX)].into_boxed_slice(),
+            scratch: vec![0; LONGEST_FRAME].into_boxed_slice(),
             oversized: 0,
+            damaged: 0,
         })
     }
 
@@ -282,17 +308,30 @@ impl Queue {
                 prefetch(unsafe { data_of(next) }, unsafe { usize::from((*next).data_len) });
             }
             // SAFETY: a received buffer that is ours until `handed` is dropped; its `data_len` bytes are filled.
-            unsafe {
-                bytes += (*mbuf).pkt_len as usize;
-                if (*mbuf).nb_segs == 1 {
-                    let length = usize::from((*mbuf).data_len);
-                    sink(RxFrame::new(core::slice::from_raw_parts(data_of(mbuf), length)));
-                } else if let Some(length) = linearise(mbuf, &mut self.scratch) {
-                    sink(RxFrame::new(&self.scratch[..length]));
-                } else {
-                    self.oversized += 1;
+            let (buffers, head) = unsafe {
+                let length = usize::from((*mbuf).data_len);
+                ((*mbuf).nb_segs, core::slice::from_raw_parts(data_of(mbuf), length))
+            };
+            let mut pieces = [const { MaybeUninit::uninit() }; PIECES];
+            let frame = if buffers == 1 && !self.offloads {
+                RxFrame::new(head)
+            } else {
+                // SAFETY: a received frame that is ours until `handed` is dropped.
+                match unsafe { describe(mbuf, &mut self.scratch, &mut pieces) } {
+                    Ok(frame) => frame,
+                    Err(Unfit::TooLong) => {
+                        self.oversized += 1;
+                        continue;
+                    }
+                    Err(Unfit::Damaged) => {
+                        self.damaged += 1;
+                        continue;
+                    }
                 }
-            }
+            };
+            // SAFETY: a received buffer.
+            bytes += unsafe { (*mbuf).pkt_len as usize };
+            sink(frame);
         }
         (handed.mbufs.len(), bytes, full)
     }
@@ -314,7 +353,7 @@ impl Queue {
 
     /// Gives staged buffers back to their pool.
     #[inline]
-    fn free(&mut self, from: usize, to: usize) {
+    pub(super) fn free(&mut self, from: usize, to: usize) {
         if from < to {
             let unused = &mut self.staged[from..to];
             // SAFETY: buffers that we own, and forget.
@@ -402,7 +441,7 @@ unsafe extern "C" fn payload_read(_address: *mut c_void, shared: *mut c_void) {
 /// # Safety
 /// `mbuf` is a live buffer.
 #[inline]
-unsafe fn data_of(mbuf: *mut rte_mbuf) -> *mut u8 {
+pub(super) unsafe fn data_of(mbuf: *mut rte_mbuf) -> *mut u8 {
     // SAFETY: by contract; `data_off` lies within the buffer.
     unsafe { (*mbuf).buf_addr.cast::<u8>().add(usize::from((*mbuf).data_off)) }
 }
@@ -412,7 +451,7 @@ unsafe fn data_of(mbuf: *mut rte_mbuf) -> *mut u8 {
 /// # Safety
 /// `mbuf` is the head of a received frame.
 #[cold]
-unsafe fn linearise(mut mbuf: *mut rte_mbuf, scratch: &mut [u8]) -> Option<usize> {
+pub(super) unsafe fn linearise(mut mbuf: *mut rte_mbuf, scratch: &mut [u8]) -> Option<usize> {
     let mut length = 0;
     while !mbuf.is_null() {
         // SAFETY: by contract, each segment has `data_len` bytes.

@@ -9,14 +9,15 @@
 mod ethdev;
 mod hang_up;
 mod mbuf;
+mod offload;
 
 use core::ffi::{CStr, c_char, c_int};
 use core::fmt;
 use std::ffi::CString;
 
-pub(super) use ethdev::{Attached, Setup, StartedPort};
+pub(super) use ethdev::{Attached, Info, RxOffloads, Setup, StartedPort, TxOffloads};
 pub(super) use hang_up::hang_up;
-pub(super) use mbuf::{BURST, Pool, Queue};
+pub(super) use mbuf::{BURST, Duties, Pool, Queue};
 
 pub(super) use dpdk_sys::DRIVERS;
 

@@ -1,0 +1,152 @@
+//! What a stack's callers see beside the stack itself: its configuration, names, results and errors.
+
+use core::net::IpAddr;
+
+use crate::ip::neighbour;
+use crate::ip::reassembly;
+use crate::rud;
+use crate::time::Instant;
+
+/// What a stack is made with.
+#[derive(Clone, Debug)]
+pub struct StackConfig {
+    /// The RUD endpoint.
+    pub rud: rud::Config,
+    /// The UDP port that RUD datagrams arrive at.
+    pub rud_port: u16,
+    /// Where choices that need not be the same everywhere begin.
+    pub seed: u64,
+    /// The neighbour caches.
+    pub neighbours: neighbour::Config,
+    /// What may wait of datagrams that come in fragments, and how long.
+    pub reassembly: reassembly::Config,
+    /// ICMP errors sent per second at most; none if 0.
+    pub icmp_errors_per_second: u32,
+    /// Frames of data that may wait for each port's device.
+    pub tx_frames: usize,
+    /// Frames received from each port in one turn.
+    pub rx_budget: usize,
+    /// Packets of the stack's own (copied datagrams, long echo replies) that may be on their way, per port.
+    pub scratch_slots: u16,
+}
+
+impl StackConfig {
+    /// Defaults, with RUD at UDP port `rud_port`.
+    pub fn new(rud_port: u16, seed: u64) -> Self {
+        Self {
+            rud: rud::Config::default(),
+            rud_port,
+            seed,
+            neighbours: neighbour::Config::default(),
+            reassembly: reassembly::Config::default(),
+            icmp_errors_per_second: 100,
+            tx_frames: 256,
+            rx_budget: 64,
+            scratch_slots: 64,
+        }
+    }
+}
+
+/// Names a port of a stack.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct PortId(pub(super) usize);
+
+impl PortId {
+    /// Its number, from 0 in the order of [`Stack::add_port`].
+    pub fn index(self) -> usize {
+        self.0
+    }
+}
+
+/// What one turn did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// Frames received.
+    pub frames_in: usize,
+    /// Frames that devices took.
+    pub frames_out: usize,
+}
+
+impl Progress {
+    /// Whether nothing moved.
+    pub fn is_idle(self) -> bool {
+        self.frames_in == 0 && self.frames_out == 0
+    }
+}
+
+/// Why something could not be sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum SendError {
+    /// No port has a route.
+    #[error("no port has a route to {remote}; add a route or a gateway to a port's configuration")]
+    NoRoute {
+        /// The destination.
+        remote: IpAddr,
+    },
+    /// Groups and broadcasts are not supported.
+    #[error("{remote} does not name one host; only unicast destinations are supported")]
+    NotUnicast {
+        /// The destination.
+        remote: IpAddr,
+    },
+    /// No port has the source address.
+    #[error(
+        "no port can send from {local} to there; bind to a port's address, or to 0.0.0.0 for IPv4 and :: for IPv6"
+    )]
+    NotOurs {
+        /// The source address.
+        local: IpAddr,
+    },
+    /// The next hop does not answer.
+    #[error("{remote} is unreachable: {next_hop} does not answer; see that it is up and on this link")]
+    Unreachable {
+        /// The destination.
+        remote: IpAddr,
+        /// Who was asked for.
+        next_hop: IpAddr,
+    },
+    /// The datagram does not fit a frame.
+    #[error(
+        "a datagram of {len} bytes exceeds the {limit} that fit a frame; send smaller ones, or raise the MTU"
+    )]
+    TooLong {
+        /// Bytes given, the caller's header included.
+        len: usize,
+        /// Bytes that fit.
+        limit: usize,
+    },
+    /// The header does not fit in front of an extent.
+    #[error("a header of {len} bytes is too long to go in front of an extent; send it as bytes")]
+    HeaderTooLong {
+        /// Bytes given.
+        len: usize,
+    },
+    /// Nothing fits behind the headers.
+    #[error("no payload fits behind the headers within an MTU of {mtu}; raise the MTU")]
+    MtuTooSmall {
+        /// The port's MTU.
+        mtu: u16,
+    },
+    /// No room at present.
+    #[error("the port's transmit queue is full; poll and try again")]
+    Full,
+    /// The socket is closed, or the destination port is zero.
+    #[error("no open UDP socket, or destination port 0; bind a socket and name a port")]
+    BadSocket,
+}
+
+/// An answer to [`Stack::ping`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EchoReply {
+    /// Who answered.
+    pub from: IpAddr,
+    /// As given to the request.
+    pub identifier: u16,
+    /// As given to the request.
+    pub sequence: u16,
+    /// Bytes of data that came back.
+    pub len: usize,
+    /// When the stack took it from the device.
+    pub at: Instant,
+}

@@ -1,0 +1,90 @@
+//! Memory for tensors, shared with the other ranks of the host where there are any.
+#![allow(unsafe_code)]
+
+use std::marker::PhantomData;
+use std::ops::{Deref, DerefMut};
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use shouter_reducer::memory::Owned;
+
+use super::element::Element;
+use crate::channel::shm::{NodeSegment, SharedMemory};
+use crate::error::Error;
+
+/// Elements in memory that suits the group, from [`Group::alloc`](super::Group::alloc): a slice that is its owner's. It
+/// may outlive the group.
+pub struct Tensor<T: Element> {
+    base: NonNull<T>,
+    count: usize,
+    shared: bool,
+    /// What the elements lie in.
+    _memory: Memory,
+    _elements: PhantomData<T>,
+}
+
+enum Memory {
+    Shared { _piece: SharedMemory },
+    Own { _piece: Owned },
+}
+
+// SAFETY: the memory belongs to the value, as a Box's would; elements are plain numbers.
+unsafe impl<T: Element + Send> Send for Tensor<T> {}
+// SAFETY: as for Send; `&Tensor` gives `&[T]` only.
+unsafe impl<T: Element + Sync> Sync for Tensor<T> {}
+
+impl<T: Element> Tensor<T> {
+    pub(super) fn new(node: Option<&Arc<NodeSegment>>, count: usize) -> Result<Self, Error> {
+        let none = || Error::Argument(format!("there is no memory for {count} elements of {}", T::DTYPE));
+        let len = count.checked_mul(size_of::<T>()).filter(|len| isize::try_from(*len).is_ok());
+        let len = len.ok_or_else(none)?;
+        let (base, memory) = match node {
+            Some(node) => {
+                let piece = SharedMemory::new(node, len);
+                if piece.is_none() && node.is_fenced() {
+                    return Err(Error::Closed("the group has ended; it has no memory to share".into()));
+                }
+                let piece = piece.ok_or_else(none)?;
+                (piece.as_ptr(), Memory::Shared { _piece: piece })
+            }
+            None => {
+                let piece = Owned::new(len).ok_or_else(none)?;
+                (piece.as_ptr(), Memory::Own { _piece: piece })
+            }
+        };
+        let shared = matches!(memory, Memory::Shared { .. });
+        Ok(Self { base: base.cast(), count, shared, _memory: memory, _elements: PhantomData })
+    }
+
+    /// Whether the other ranks of the host see the memory.
+    pub fn is_shared(&self) -> bool {
+        self.shared
+    }
+}
+
+impl<T: Element> Deref for Tensor<T> {
+    type Target = [T];
+
+    fn deref(&self) -> &[T] {
+        // SAFETY: `count` elements, aligned to a page and zeroed at first, of a type for which zeroes are valid. Other
+        // ranks write there only during an operation, for which the owner has lent the memory (`&mut`, or the promise
+        // made at `push`); after one that failed it is fenced.
+        unsafe { std::slice::from_raw_parts(self.base.as_ptr(), self.count) }
+    }
+}
+
+impl<T: Element> DerefMut for Tensor<T> {
+    fn deref_mut(&mut self) -> &mut [T] {
+        // SAFETY: as for `deref`, and `&mut self` is the only reference.
+        unsafe { std::slice::from_raw_parts_mut(self.base.as_ptr(), self.count) }
+    }
+}
+
+impl<T: Element> std::fmt::Debug for Tensor<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Tensor")
+            .field("count", &self.count)
+            .field("shared", &self.shared)
+            .finish_non_exhaustive()
+    }
+}
