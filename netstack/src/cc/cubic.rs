@@ -151,6 +151,7 @@ impl Controller for Cubic {
 
     fn set_mss(&mut self, mss: u32) {
         self.mss = f64::from(mss.max(1));
+        self.initial_window = self.initial_window.max(u64::from(mss));
         self.window = self.window.max(self.mss);
     }
 

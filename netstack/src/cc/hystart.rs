@@ -56,6 +56,9 @@ impl HyStart {
     /// To be called with every acknowledgement as long as there is no threshold.
     //= RFC 9406 section 4.2
     pub(super) fn on_ack(&mut self, sample: &AckSample) -> Advice {
+        if self.delivered == 0 {
+            self.round_end = sample.prior_in_flight;
+        }
         self.delivered = self.delivered.saturating_add(sample.delivered);
         if let Some(rtt) = sample.rtt {
             self.current_min = self.current_min.min(nanos(rtt));

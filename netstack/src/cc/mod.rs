@@ -9,6 +9,8 @@ mod dctcp;
 mod episode;
 mod hystart;
 mod newreno;
+#[cfg(test)]
+mod tests;
 
 use core::fmt::Debug;
 use core::time::Duration;

@@ -109,6 +109,7 @@ impl Controller for NewReno {
 
     fn set_mss(&mut self, mss: u32) {
         self.mss = u64::from(mss.max(1));
+        self.initial_window = self.initial_window.max(self.mss);
         self.window = self.window.max(self.mss);
     }
 

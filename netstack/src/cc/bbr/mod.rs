@@ -150,7 +150,8 @@ impl Bbr {
     fn begin_pacing(&mut self, rtt: Duration) {
         let nanos = rtt.as_nanos().max(1);
         let rate = u128::from(self.initial_window) * 1_000_000_000 / nanos;
-        self.pacing_rate = percent(u64::try_from(rate).unwrap_or(NONE >> 8), State::Startup.pacing_gain());
+        let rate = percent(u64::try_from(rate).unwrap_or(NONE >> 8), State::Startup.pacing_gain());
+        self.pacing_rate = rate.max(1);
     }
 
     /// What the model allows in flight at a gain, with room for bursts.
