@@ -254,12 +254,11 @@ impl Bbr {
         }
         match self.state {
             State::Down | State::Cruise if self.is_time_to_probe(sample.now) => self.refill(),
-            State::Down => {
+            State::Down
                 if sample.in_flight <= self.model.inflight_with_headroom()
-                    && sample.in_flight <= self.inflight(self.model.max_bw(), 100)
-                {
-                    self.state = State::Cruise;
-                }
+                    && sample.in_flight <= self.inflight(self.model.max_bw(), 100) =>
+            {
+                self.state = State::Cruise;
             }
             State::Refill if self.model.round_start => {
                 // From here on, losses are of the probing.
@@ -514,7 +513,7 @@ impl Controller for Bbr {
     }
 
     fn undo(&mut self, now: Instant) {
-        let bounds = core::mem::replace(&mut self.prior_bounds, [0; 3]);
+        let bounds = core::mem::take(&mut self.prior_bounds);
         self.model.restore(bounds);
         self.model.look_for_full_bw(0);
         self.on_recovery_end(now);
