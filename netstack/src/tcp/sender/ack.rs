@@ -268,6 +268,9 @@ impl Sender {
             let covered =
                 self.undo.and_then(|undo| undo.until()).is_none_or(|until| !self.una.is_before(until));
             if enough && covered && news.delivered > 0 {
+                if self.board.front().is_some_and(|front| front.path_mtu) {
+                    self.path_mtu_lost(now);
+                }
                 lost = self.board.lose_front(mss);
                 self.rate.on_lost(lost);
             }

@@ -3,7 +3,7 @@
 
 use core::time::Duration;
 
-use super::{Outgoing, Path, Phase, Probe, Sender};
+use super::{Path, Phase, Sender};
 use crate::time::Instant;
 use crate::wire::tcp::SeqNumber;
 
@@ -82,32 +82,20 @@ impl Sender {
         }
     }
 
-    /// A segment larger than usual, if the search wants one and there is enough behind it to notice its loss.
-    pub(super) fn path_mtu_probe(&self, admitted: u32, open: u64) -> Option<Outgoing> {
+    /// The size of the segment that the search wants to send next, if there is enough data behind it and the window
+    /// is large enough that its loss is noticed soon.
+    pub(super) fn path_mtu_candidate(&self, admitted: u32) -> Option<u16> {
         let search = self.path_mtu.as_ref()?;
-        if !search.due
-            || search.out
-            || !self.options.mtu_probing
-            || !self.sack
-            || !matches!(self.phase, Phase::Open)
-        {
+        if !search.due || search.out || !self.options.mtu_probing || !matches!(self.phase, Phase::Open) {
             return None;
         }
         let size = search.candidate()?;
         //= RFC 4821 section 7.4: enough data and window to recover by fast retransmission
         let needed = u32::from(size) + 4 * u32::from(self.mss);
-        if admitted < needed || open < u64::from(needed) || self.board.lost() > 0 {
-            return None;
-        }
-        let len = self.queue.span(self.position(self.nxt), u32::from(size), 1);
-        if len < u32::from(size) {
-            return None;
-        }
-        Some(Outgoing {
-            segment_size: size,
-            probe: Probe::PathMtu,
-            ..self.new_data(u32::from(size), Probe::PathMtu)
-        })
+        let enough = admitted >= needed && self.congestion_window() >= u64::from(needed) && self.board.lost() == 0;
+        // It is one packet: in one piece, so that every device can send it.
+        let whole = || self.queue.span(self.position(self.nxt), u32::from(size), 1) >= u32::from(size);
+        (enough && whole()).then_some(size)
     }
 
     pub(super) fn path_mtu_sent(&mut self) {
@@ -153,9 +141,7 @@ impl Sender {
 
     /// A time-out: is it the size?
     pub(super) fn black_hole(&mut self, now: Instant) {
-        if let Some(search) = &mut self.path_mtu {
-            search.out = false;
-        }
+        self.path_mtu_lost(now);
         //= RFC 4821 section 7.7: several time-outs in a row of full segments make the sender go down
         let full = self.board.front().is_some_and(|front| front.len() >= u32::from(self.mss));
         if !self.options.mtu_probing || !full || self.timers.retries < BLACK_HOLE {

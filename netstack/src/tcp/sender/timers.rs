@@ -172,14 +172,14 @@ impl Sender {
         }
         //= RFC 8985 section 7.2: two round trips, and the peer's delay if a single segment is out, but not after the
         //= retransmission time-out.
-        let mut patience = match self.rtt.srtt() {
-            Some(srtt) => srtt * 2,
-            None => self.options.initial_rto,
-        };
+        let trip = self.rtt.srtt().unwrap_or(self.options.initial_rto / 2);
+        let mut patience = trip * 2;
         if self.board.at_most(1) {
             patience += self.options.max_ack_delay;
         }
-        let at = now + patience;
+        // They count from the last transmission, as it is that one whose acknowledgement is missed; an acknowledgement
+        // of something older puts the probe off by no more than what the queue on the way may have grown by.
+        let at = (self.last_sent + patience).max(now + trip / 2);
         self.timers.tail = Some(self.timers.retransmit.map_or(at, |retransmit| at.min(retransmit)));
     }
 

@@ -245,8 +245,13 @@ impl Sender {
         if open < u64::from(mss) {
             return Err(Wait::Congestion);
         }
-        if let Some(out) = self.path_mtu_probe(admitted, open) {
-            return Ok(out);
+        if let Some(size) = self.path_mtu_candidate(admitted) {
+            // The window is let run empty until the probe fits.
+            return if open < u64::from(size) {
+                Err(Wait::Congestion)
+            } else {
+                Ok(Outgoing { segment_size: size, ..self.new_data(u32::from(size), Probe::PathMtu) })
+            };
         }
         let mut len = admitted.min(u32::try_from(open).unwrap_or(u32::MAX)).min(self.burst(path));
         if u64::from(len) != unsent || hold {

@@ -202,6 +202,7 @@ fn run_with(world: &World, options: Arc<Options>) -> Outcome {
             let all: Vec<u8> = extents.iter().flat_map(|extent| extent.as_bytes().to_vec()).collect();
             assert_eq!(all.len(), out.len as usize, "seed {}: {out:?}", world.seed);
             sender.on_sent(now, &out, 0);
+            if world.bytes == 200_001 { eprintln!("{:?} tx {first} +{} {:?} resend {} in flight {} cw {} srtt {:?} dl {:?} search {:?}", now - start, out.len, out.probe, out.resend, sender.in_flight(), sender.congestion_window(), sender.srtt(), sender.timers, sender.path_mtu, first = out.seq.distance(seq(0))); }
             sender.board.check();
             let first = u64::from(out.seq.distance(seq(0)));
             let base = if out.probe == Probe::Window { peer.next } else { first };
@@ -293,6 +294,7 @@ fn run_with(world: &World, options: Arc<Options>) -> Outcome {
                         has_data: false,
                     };
                     sender.on_ack(now, &ack, &mut memory, &mut released);
+            if world.bytes == 200_001 { eprintln!("{:?} ack {} {:?}", now - start, ack.ack.distance(seq(0)), ack.sack); }
                     sender.board.check();
                     memory.frames_gone();
                 }
@@ -336,4 +338,137 @@ fn a_clean_way_needs_no_resend() {
     assert_eq!((outcome.info.retransmitted, outcome.info.timeouts), (0, 0), "{outcome:?}");
     // Slow start from ten segments: 1 MiB needs 7 round trips at most.
     assert!(outcome.arrived < Duration::from_millis(90), "{outcome:?}");
+}
+
+#[test]
+fn losses_are_repaired_without_time_outs() {
+    let mut timeouts = 0;
+    for seed in 0..20 {
+        let outcome = run(&World { seed, loss: 0.01, ..World::default() });
+        timeouts += outcome.info.timeouts;
+    }
+    // Only a lost retransmission at the very end can need one.
+    assert!(timeouts <= 2, "{timeouts} time-outs");
+}
+
+#[test]
+fn heavy_loss_both_ways_delivers_everything() {
+    for seed in 0..20 {
+        let world = World { seed, bytes: 300_000, loss: 0.2, ack_loss: 0.2, ..World::default() };
+        run(&world);
+        run(&World { sack: false, loss: 0.1, ack_loss: 0.1, ..world.clone() });
+        run(&World { max_payload: 65_160, ..world });
+    }
+}
+
+#[test]
+fn one_lost_segment_anywhere_is_repaired_by_one_resend() {
+    let clean = run(&World { bytes: 200_000, ..World::default() });
+    for number in 1..=clean.transmissions {
+        let world = World { bytes: 200_000, lose: [number].into(), ..World::default() };
+        let outcome = run(&world);
+        assert_eq!(outcome.info.timeouts, 0, "transmission {number}: {outcome:?}");
+        assert_eq!(outcome.transmissions, clean.transmissions + 1, "transmission {number}: {outcome:?}");
+    }
+}
+
+#[test]
+fn a_lost_tail_is_repaired_within_two_round_trips_the_delay_and_a_millisecond() {
+    let clean = run(&World { bytes: 200_000, ..World::default() });
+    let tail = World { bytes: 200_000, lose: [clean.transmissions].into(), ..World::default() };
+    let outcome = run(&tail);
+    assert_eq!(outcome.info.timeouts, 0, "{outcome:?}");
+    let late = outcome.arrived - clean.arrived;
+    let bound = tail.one_way * 4 + tail.ack_delay + Duration::from_millis(1);
+    assert!(late <= bound, "{late:?} above {bound:?}: {outcome:?}");
+}
+
+#[test]
+fn reordering_makes_no_time_outs_and_soon_no_resends() {
+    for seed in 0..10 {
+        let world = World {
+            seed,
+            bytes: 8 << 20,
+            late: 0.05,
+            lateness: Duration::from_millis(5),
+            ..World::default()
+        };
+        let outcome = run(&world);
+        assert_eq!(outcome.info.timeouts, 0, "seed {seed}: {outcome:?}");
+        assert!(
+            outcome.duplicates * 100 <= outcome.transmissions,
+            "seed {seed}: more than 1% for nothing: {outcome:?}"
+        );
+    }
+}
+
+#[test]
+fn without_sack_losses_are_repaired_by_duplicate_acknowledgements() {
+    let clean = run(&World { bytes: 200_000, sack: false, ..World::default() });
+    // From the tenth to the tenth but last there are three duplicates.
+    for number in 10..clean.transmissions - 10 {
+        let world = World { bytes: 200_000, sack: false, lose: [number].into(), ..World::default() };
+        let outcome = run(&world);
+        assert_eq!(outcome.info.timeouts, 0, "transmission {number}: {outcome:?}");
+        assert!(outcome.transmissions <= clean.transmissions + 1, "transmission {number}: {outcome:?}");
+    }
+}
+
+#[test]
+fn a_black_hole_is_found_and_the_size_found_again() {
+    // Full segments vanish; 1000 bytes get through.
+    let world = World { bytes: 2 << 20, hole: 1000, ..World::default() };
+    let outcome = run(&world);
+    assert!((900..=1000).contains(&outcome.mss), "{outcome:?}");
+    assert!(outcome.finished < Duration::from_secs(20), "{outcome:?}");
+}
+
+#[test]
+fn an_outage_does_not_leave_small_segments_behind() {
+    let world = World { bytes: 4 << 20, lose: (200..400).collect(), ..World::default() };
+    let outcome = run(&world);
+    assert_eq!(outcome.mss, MSS, "{outcome:?}");
+}
+
+#[test]
+fn paced_segments_arrive_as_well() {
+    for seed in 0..5 {
+        let options = Options { pacing: true, ..World::default().options };
+        let outcome = run(&World { seed, loss: 0.01, options, ..World::default() });
+        assert!(outcome.finished < Duration::from_secs(5), "seed {seed}: {outcome:?}");
+    }
+}
+
+#[test]
+fn every_controller_copes_with_every_ill() {
+    for algorithm in [Algorithm::NewReno, Algorithm::Cubic, Algorithm::Dctcp, Algorithm::Bbr] {
+        for seed in 0..8 {
+            let options = Options { congestion: algorithm, ..Options::internet() };
+            run(&World {
+                seed,
+                bytes: 500_000,
+                loss: 0.03,
+                ack_loss: 0.05,
+                late: 0.02,
+                lateness: Duration::from_millis(20),
+                rate: 2_000_000,
+                buffer: 30_000,
+                max_payload: if seed % 2 == 0 { 1448 } else { 65_000 },
+                window: if seed % 3 == 0 { 20_000 } else { 1 << 20 },
+                options,
+                ..World::default()
+            });
+        }
+    }
+}
+
+#[test]
+fn zz_debug() {
+    let clean = run(&World { bytes: 200_000, ..World::default() });
+    let tail = World { bytes: 200_001, lose: [clean.transmissions].into(), ..World::default() };
+
+    run(&tail);
+    eprintln!("======");
+    let world = World { bytes: 200_001, hole: 1000, ..World::default() };
+    run(&world);
 }
