@@ -7,7 +7,7 @@
 
 use core::time::Duration;
 
-use super::episode::Episode;
+use super::episode::{Episode, Onset};
 use super::hystart::{Advice, HyStart};
 use super::{AckSample, Congestion, Controller, Parameters, after_idle};
 use crate::time::Instant;
@@ -183,7 +183,8 @@ impl Controller for Cubic {
     }
 
     fn on_congestion(&mut self, _: Instant, kind: Congestion, _: u64) {
-        if self.episode.begin(kind) {
+        let onset = self.episode.begin(kind);
+        if onset != Onset::Same {
             // A mark is the network's word: it is never taken back.
             self.saved = (kind != Congestion::Ecn).then(|| {
                 Box::new(Saved {
@@ -194,6 +195,8 @@ impl Controller for Cubic {
                     epoch: self.epoch,
                 })
             });
+        }
+        if onset == Onset::First {
             //= RFC 9438 section 4.7: a flow that met congestion below its old plateau makes room
             let fast_convergence = self.window < self.w_max;
             self.w_max = if fast_convergence { self.window * (1.0 + BETA) / 2.0 } else { self.window };

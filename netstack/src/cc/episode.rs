@@ -2,6 +2,17 @@
 
 use super::Congestion;
 
+/// What an event means for the threshold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Onset {
+    /// The first of its window: the threshold comes down.
+    First,
+    /// A time-out in the midst of a recovery, whose reduction was for the same window of data.
+    Deeper,
+    /// More of what has been answered.
+    Same,
+}
+
 /// Where a connection is between a congestion event and its end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Episode {
@@ -12,18 +23,22 @@ pub(super) struct Episode {
 }
 
 impl Episode {
-    /// Takes an event in; returns whether it is the first of its window, so that the threshold comes down.
-    pub(super) fn begin(&mut self, kind: Congestion) -> bool {
-        let first = !self.in_recovery && !self.timed_out;
+    /// Takes an event in.
+    pub(super) fn begin(&mut self, kind: Congestion) -> Onset {
+        let before = *self;
         match kind {
             Congestion::Loss => self.in_recovery = true,
             Congestion::Ecn => {}
             //= RFC 5681 section 3.1
             // A segment that times out again leaves the threshold as it is; and a time-out ends a fast recovery
-            // (RFC 6582 section 3.2, step 4), whose reduction was for the same window of data.
+            // (RFC 6582 section 3.2, step 4).
             Congestion::Timeout => *self = Self { in_recovery: false, timed_out: true },
         }
-        first
+        match before {
+            Self { in_recovery: false, timed_out: false } => Onset::First,
+            Self { in_recovery: true, .. } if kind == Congestion::Timeout => Onset::Deeper,
+            Self { .. } => Onset::Same,
+        }
     }
 
     /// Something was delivered.

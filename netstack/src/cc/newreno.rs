@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-use super::episode::Episode;
+use super::episode::{Episode, Onset};
 use super::hystart::{Advice, HyStart};
 use super::{AckSample, Congestion, Controller, Parameters, after_idle};
 use crate::time::Instant;
@@ -51,7 +51,7 @@ impl NewReno {
     /// Answers marks with the window that `reduced` makes of the present one, unless this window of data was
     /// answered for already.
     pub(super) fn on_marks(&mut self, reduced: impl FnOnce(u64) -> u64) {
-        if self.episode.begin(Congestion::Ecn) {
+        if self.episode.begin(Congestion::Ecn) == Onset::First {
             // A mark is the network's word: it is never taken back.
             self.saved = None;
             self.reduce_to(reduced(self.window));
@@ -136,8 +136,11 @@ impl Controller for NewReno {
         if kind == Congestion::Ecn {
             return self.on_marks(|window| window / 2);
         }
-        if self.episode.begin(kind) {
+        let onset = self.episode.begin(kind);
+        if onset != Onset::Same {
             self.saved = Some((self.window, self.threshold));
+        }
+        if onset == Onset::First {
             // The window stands for the bytes in flight: it grows only while it is used up.
             self.reduce_to(self.window / 2);
         }

@@ -177,6 +177,21 @@ fn an_undo_gives_back_what_a_loss_or_a_time_out_took_but_not_what_a_mark_did() {
 }
 
 #[test]
+fn a_time_out_within_a_recovery_reduces_no_further_and_its_undo_gives_back_only_itself() {
+    for (algorithm, packets) in [(Algorithm::NewReno, 5), (Algorithm::Cubic, 7), (Algorithm::Dctcp, 5)] {
+        let mut controller = algorithm.build(&parameters());
+        controller.on_congestion(at(0), Congestion::Loss, 10 * MSS);
+        controller.on_congestion(at(200), Congestion::Timeout, 5 * MSS);
+        assert_eq!(controller.window(), MSS, "{algorithm:?}");
+        assert_eq!(controller.slow_start_threshold(), packets * MSS, "{algorithm:?}");
+        controller.on_congestion(at(600), Congestion::Timeout, MSS);
+        controller.undo(at(601));
+        assert_eq!(controller.window(), packets * MSS, "{algorithm:?}");
+        assert_eq!(controller.slow_start_threshold(), packets * MSS, "{algorithm:?}");
+    }
+}
+
+#[test]
 fn cubics_undo_gives_the_curve_back_too() {
     let grow = |disturbed: bool| {
         let mut cubic = Cubic::new(&Parameters { mss: MSS as u32, initial_window: 1000 });
