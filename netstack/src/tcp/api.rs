@@ -151,6 +151,8 @@ pub struct Config {
     pub max_half_open: usize,
     /// Bytes of received data that all connections together may hold out of order or unread.
     pub max_receive_memory: usize,
+    /// Bytes that all connections together may hold of what was written and is not acknowledged.
+    pub max_send_memory: usize,
     /// Challenge acknowledgements and other answers to unproven segments, per second (RFC 5961 section 7).
     pub challenge_acks_per_second: u32,
     /// Resets sent to segments without a connection, per second.
@@ -169,6 +171,7 @@ impl Config {
             max_time_wait: 1 << 18,
             max_half_open: 1024,
             max_receive_memory: 1 << 30,
+            max_send_memory: 1 << 30,
             challenge_acks_per_second: 1000,
             resets_per_second: 1000,
             key,
@@ -267,6 +270,18 @@ pub enum ConnectError {
         local: SocketAddr,
         /// The remote address.
         remote: SocketAddr,
+    },
+    /// There is no way to the remote address.
+    #[error("no port has a route to {remote}; add a route or a gateway to a port's configuration")]
+    NoRoute {
+        /// The remote address.
+        remote: SocketAddr,
+    },
+    /// The local address is nobody's here.
+    #[error("no port has the address {local}; connect from a port's address, or from 0.0.0.0 or ::")]
+    NotOurs {
+        /// The local address.
+        local: SocketAddr,
     },
     /// All ports towards that address are in use.
     #[error("no local port towards {remote} is free; close connections, or use a further local address")]

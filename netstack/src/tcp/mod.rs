@@ -2,6 +2,7 @@
 
 mod api;
 mod connection;
+mod endpoint;
 mod memory;
 mod receiver;
 mod sender;
@@ -10,4 +11,6 @@ pub use api::{
     Config, ConnectError, ConnectionId, Destination, Emit, Emitted, Error, Event, Failure, Info, KeepAlive,
     ListenError, ListenerId, Options, Path, Payload, Segment, SegmentMeta, StateName, Token,
 };
+pub use connection::IcmpKind;
+pub use endpoint::{Counters, Endpoint, IcmpError};
 pub use receiver::Chunk;

@@ -6,7 +6,7 @@ use crate::wire::tcp::SeqNumber;
 
 /// What an ICMP error says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum IcmpKind {
+pub enum IcmpKind {
     /// Host or network unreachable, time exceeded: it may pass.
     Unreachable,
     /// Protocol or port unreachable.

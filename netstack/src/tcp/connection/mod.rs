@@ -17,7 +17,7 @@ use core::time::Duration;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-pub(crate) use self::icmp::IcmpKind;
+pub use self::icmp::IcmpKind;
 use self::idle::Idle;
 pub(crate) use self::limit::RateLimit;
 use self::open::Handshake;

@@ -2,14 +2,551 @@
 //! send, and keeps their timers.
 //!
 //! ```text
-//!   segment -> table -> connection          (slab of boxes, one wheel timer each)
-//!                    -> TIME-WAIT record    (small, aged by the same wheel)
-//!                    -> listener: SYN queue, cookies, accept queue
-//!                    -> nobody: a reset
-//!   answers of no connection, then ready connections in turn -> Emit
+//!   segment --> table --> connection         a slab of boxes, one timer each
+//!                    \--> TIME-WAIT record   64 bytes, aged by the same wheel
+//!           --> listener: half-open connections, SYN cookies, accept queue
+//!           --> nobody: a reset
+//!
+//!   answers of no connection, then connections in turn --> Emit
 //! ```
 //!
-//! What this module expects of [`Connection`](super::connection::Connection) is in `connection/mod.rs`; what a
-//! connection finds here is [`Terms`](cookie::Terms) out of a SYN cookie and [`TimeWait`](time_wait::Record) to leave
-//! behind.
+//! An [`Endpoint`] needs no stack: tests and fuzzers give it segments and time, and take its segments through [`Emit`].
 
+mod cookie;
+mod counters;
+mod demux;
+mod listen;
+mod ports;
+mod run;
+mod secret;
+mod table;
+mod time_wait;
+mod timers;
+
+#[cfg(test)]
+mod tests;
+
+use core::fmt;
+use core::net::{IpAddr, SocketAddr};
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+pub use counters::Counters;
+pub use demux::IcmpError;
+
+use super::api::{
+    Config, ConnectError, ConnectionId, Error, Event, Info, ListenError, ListenerId, Options, StateName,
+    Token,
+};
+use super::connection::{Connection, Context, Open, RateLimit};
+use super::memory::Memory;
+use super::receiver::{Chunk, Pool};
+use crate::region::Extent;
+use crate::time::Instant;
+use crate::wire::tcp::{Header, SeqNumber};
+use listen::Listeners;
+use ports::Ports;
+use secret::Secret;
+use table::Table;
+use time_wait::Records;
+use timers::{Armed, Timer, Timers};
+
+#[cfg(doc)]
+use super::api::Emit;
+
+/// In the table, values with this bit are records in TIME-WAIT, others connections.
+const TIME_WAIT: u32 = 1 << 31;
+
+/// Largest IP packet until somebody says otherwise: Ethernet's.
+const DEFAULT_MTU: u16 = 1500;
+
+/// Who looks after a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    /// The user.
+    User,
+    /// A listener; the handshake is going on.
+    HalfOpen(u32),
+    /// A listener's accept queue.
+    Queued,
+}
+
+/// One connection's place in the slab.
+struct Slot {
+    generation: u32,
+    place: Place,
+    /// Whether the index is in `ready`.
+    ready: bool,
+    armed: Armed,
+    connection: Option<Box<Connection>>,
+}
+
+/// What connections share.
+struct Shared {
+    memory: Memory,
+    pool: Pool,
+    challenge: RateLimit,
+    events: VecDeque<Event>,
+    /// Events of connections that the user does not know yet end here.
+    muted: VecDeque<Event>,
+    released: Vec<Token>,
+    extents: Vec<Extent>,
+}
+
+impl Shared {
+    #[inline]
+    fn context(&mut self, id: ConnectionId, muted: bool) -> Context<'_> {
+        self.muted.clear();
+        Context {
+            id,
+            events: if muted { &mut self.muted } else { &mut self.events },
+            memory: &mut self.memory,
+            pool: &mut self.pool,
+            challenge: &mut self.challenge,
+            released: &mut self.released,
+            extents: &mut self.extents,
+        }
+    }
+}
+
+/// An answer that belongs to no connection.
+#[derive(Clone, Copy, Debug)]
+struct Reply {
+    local: SocketAddr,
+    remote: SocketAddr,
+    header: Header,
+}
+
+/// All TCP connections of one shard.
+///
+/// The caller drives it: [`on_segment`](Self::on_segment) for what arrives, [`on_timeout`](Self::on_timeout) once
+/// [`next_deadline`](Self::next_deadline) has come, then [`transmit`](Self::transmit) while
+/// [`wants_transmit`](Self::wants_transmit). Calls on connections never block: they take or give what there is, and
+/// [`next_event`](Self::next_event) says when there is more.
+pub struct Endpoint {
+    config: Config,
+    options: Arc<Options>,
+    secret: Secret,
+    mtu: u16,
+    slots: Vec<Slot>,
+    free: Vec<u32>,
+    table: Table,
+    listeners: Listeners,
+    records: Records,
+    ports: Ports,
+    timers: Timers,
+    /// Scratch of `on_timeout`.
+    fired: Vec<Timer>,
+    /// Connections with something to send, in turn. Each is in it at most once.
+    ready: VecDeque<u32>,
+    replies: VecDeque<Reply>,
+    resets: RateLimit,
+    shared: Shared,
+    counters: Counters,
+}
+
+impl fmt::Debug for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Endpoint")
+            .field("connections", &self.connections())
+            .field("time_wait", &self.records.len())
+            .field("counters", &self.counters)
+            .finish_non_exhaustive()
+    }
+}
+
+/// An address without scope and flow label, IPv4 as IPv4: what packets say.
+fn plain(address: SocketAddr) -> SocketAddr {
+    SocketAddr::new(address.ip().to_canonical(), address.port())
+}
+
+/// Whether a host can have the address.
+fn is_host(ip: IpAddr) -> bool {
+    let broadcast = matches!(ip, IpAddr::V4(v4) if v4.is_broadcast());
+    !ip.is_unspecified() && !ip.is_multicast() && !broadcast
+}
+
+impl Endpoint {
+    /// An endpoint without connections.
+    pub fn new(config: Config) -> Self {
+        let secret = Secret::new(&config.key);
+        Self {
+            options: Arc::new(config.options.clone()),
+            mtu: DEFAULT_MTU,
+            slots: Vec::new(),
+            free: Vec::new(),
+            table: Table::new(),
+            listeners: Listeners::default(),
+            records: Records::new(),
+            ports: Ports::new(&secret),
+            timers: Timers::new(),
+            fired: Vec::new(),
+            ready: VecDeque::new(),
+            replies: VecDeque::new(),
+            resets: RateLimit::new(config.resets_per_second).with_seed(secret.seed(1)),
+            shared: Shared {
+                memory: Memory::new(config.max_send_memory),
+                pool: Pool::new(config.max_receive_memory),
+                challenge: RateLimit::new(config.challenge_acks_per_second).with_seed(secret.seed(2)),
+                events: VecDeque::new(),
+                muted: VecDeque::new(),
+                released: Vec::new(),
+                extents: Vec::new(),
+            },
+            counters: Counters::default(),
+            secret,
+            config,
+        }
+    }
+
+    /// The largest IP packet of new connections, until their path says less. The stack says what its ports have.
+    pub fn set_mtu(&mut self, mtu: u16) {
+        self.mtu = mtu;
+    }
+
+    /// Waits for connections to `local`: `[::]` stands for all addresses of both families, `0.0.0.0` for all of IPv4,
+    /// port 0 for any port. `backlog` connections may wait to be accepted. `options` are those of its connections.
+    ///
+    /// # Errors
+    /// [`ListenError`] if the address is taken.
+    pub fn listen(
+        &mut self,
+        local: SocketAddr,
+        backlog: usize,
+        options: Option<Options>,
+    ) -> Result<ListenerId, ListenError> {
+        let options = options.map_or_else(|| self.options.clone(), Arc::new);
+        self.listeners.open(plain(local), backlog, options)
+    }
+
+    /// Where a listener waits; `None` if it was closed.
+    pub fn listener_address(&self, id: ListenerId) -> Option<SocketAddr> {
+        self.listeners.get(id).map(|listener| listener.local)
+    }
+
+    /// Closes a listener; connections that were not accepted are reset.
+    pub fn close_listener(&mut self, now: Instant, id: ListenerId) {
+        let mut orphans = Vec::new();
+        if let Some(listener) = self.listeners.get_mut(id) {
+            orphans.extend(core::iter::from_fn(|| listener.pop()).map(|id| id.index));
+        }
+        let Some(index) = self.listeners.close(id) else { return };
+        let half_open =
+            self.slots.iter().enumerate().filter(|(_, slot)| slot.place == Place::HalfOpen(index));
+        orphans.extend(half_open.map(|(index, _)| index as u32));
+        for index in orphans {
+            if let Some(end) = self.call(index, |connection, cx| connection.abort(cx)) {
+                self.dispose(now, index, end);
+            }
+        }
+    }
+
+    /// The connection that has waited longest to be accepted, and its peer. Data that came with it is announced by an
+    /// event, as ever.
+    pub fn accept(&mut self, id: ListenerId) -> Option<(ConnectionId, SocketAddr)> {
+        loop {
+            let connection = self.listeners.get_mut(id)?.pop()?;
+            let Some(slot) = self.slots.get_mut(connection.index as usize) else { continue };
+            let Some(found) = slot.connection.as_deref() else { continue };
+            if slot.generation != connection.generation || slot.place != Place::Queued {
+                continue;
+            }
+            let (readable, over, remote) = (found.info().readable, found.is_over(), found.remote());
+            let state = found.state();
+            slot.place = Place::User;
+            let id = connection;
+            if over && readable == 0 && state == StateName::Closed {
+                // It was reset while it waited: nobody needs to know.
+                self.release(id.index);
+                continue;
+            }
+            let ended = !matches!(state, StateName::Established | StateName::SynReceived);
+            if readable > 0 || ended {
+                self.shared.events.push_back(Event::Readable(id));
+            }
+            return Some((id, remote));
+        }
+    }
+
+    /// Opens a connection from `local`, one of this host's addresses, to `remote`; with port 0 a free port is chosen
+    /// (RFC 6056). [`Event::Connected`] or [`Event::Failed`] says how it went.
+    ///
+    /// # Errors
+    /// [`ConnectError`] says what cannot be.
+    pub fn connect(
+        &mut self,
+        now: Instant,
+        local: SocketAddr,
+        remote: SocketAddr,
+        options: Option<Options>,
+    ) -> Result<ConnectionId, ConnectError> {
+        self.connect_from(now, local, remote, options, &mut |_| true)
+    }
+
+    /// The same, from a port that `accept_port` accepts: one, for example, for which the answers' hash leads to this
+    /// shard.
+    ///
+    /// # Errors
+    /// [`ConnectError`] says what cannot be.
+    pub fn connect_from(
+        &mut self,
+        now: Instant,
+        local: SocketAddr,
+        remote: SocketAddr,
+        options: Option<Options>,
+        accept_port: &mut dyn FnMut(u16) -> bool,
+    ) -> Result<ConnectionId, ConnectError> {
+        let (mut local, remote) = (plain(local), plain(remote));
+        //= RFC 9293 section 3.9.2.3, MUST-46: a connection to a group or to all hosts is refused.
+        if remote.port() == 0 || !is_host(remote.ip()) {
+            return Err(ConnectError::BadRemote { remote });
+        }
+        if local.is_ipv4() != remote.is_ipv4() || !is_host(local.ip()) {
+            return Err(ConnectError::InUse { local, remote });
+        }
+        if self.connections() >= self.config.max_connections {
+            return Err(ConnectError::TooMany { limit: self.config.max_connections });
+        }
+        if local.port() == 0 {
+            let (mut ports, secret) = (core::mem::replace(&mut self.ports, Ports::none()), &self.secret);
+            let chosen = ports.choose(secret, local, remote, |port| {
+                let local = SocketAddr::new(local.ip(), port);
+                accept_port(port) && !self.listeners.has_port(port) && self.is_free(now, &local, &remote)
+            });
+            self.ports = ports;
+            local.set_port(chosen.ok_or(ConnectError::NoFreePort { remote })?);
+        } else if local == remote || !self.is_free(now, &local, &remote) {
+            return Err(ConnectError::InUse { local, remote });
+        }
+        let after = self.leave_time_wait(&local, &remote);
+        let open = self.open(now, local, remote, after);
+        let options = options.map_or_else(|| self.options.clone(), Arc::new);
+        let connection = Connection::connect(now, &open, options);
+        self.counters.active_opens += 1;
+        Ok(self.add(now, local, remote, connection, Place::User))
+    }
+
+    /// Takes as many of the bytes as find room to be sent, and returns how many.
+    ///
+    /// # Errors
+    /// [`Error::WouldBlock`] if there is no room; [`Event::Writable`] follows. Else [`Error`] says why not.
+    pub fn write(&mut self, now: Instant, id: ConnectionId, bytes: &[u8]) -> Result<usize, Error> {
+        self.use_of(now, id, |connection, cx| connection.write(bytes, cx))
+    }
+
+    /// Queues bytes that stay where they are until [`Event::Released`] gives `token` back.
+    ///
+    /// # Errors
+    /// [`Error::WouldBlock`] if there is no room; [`Event::Writable`] follows. Else [`Error`] says why not.
+    pub fn write_extent(
+        &mut self,
+        now: Instant,
+        id: ConnectionId,
+        extent: Extent,
+        token: Token,
+    ) -> Result<(), Error> {
+        self.use_of(now, id, |connection, cx| connection.write_extent(extent, token, cx))
+    }
+
+    /// Copies received bytes into `buffer` and returns how many; 0 is the end of the data.
+    ///
+    /// # Errors
+    /// [`Error::WouldBlock`] if there are none; [`Event::Readable`] follows. Else [`Error`] says why not.
+    pub fn read(&mut self, now: Instant, id: ConnectionId, buffer: &mut [u8]) -> Result<usize, Error> {
+        self.use_of(now, id, |connection, cx| connection.read(now, buffer, cx))
+    }
+
+    /// Hands out received bytes without copying them; `None` is the end of the data.
+    ///
+    /// # Errors
+    /// As [`Endpoint::read`].
+    pub fn read_chunk(&mut self, now: Instant, id: ConnectionId) -> Result<Option<Chunk>, Error> {
+        self.use_of(now, id, |connection, cx| connection.read_chunk(now, cx))
+    }
+
+    /// No more will be written: a FIN follows what was. Reading goes on.
+    ///
+    /// # Errors
+    /// [`Error`] says why not.
+    pub fn shutdown(&mut self, now: Instant, id: ConnectionId) -> Result<(), Error> {
+        self.use_of(now, id, |connection, _| connection.shutdown())
+    }
+
+    /// Lets go of a connection. What was written is still sent, then a FIN; if received data is unread, a reset says so
+    /// to the peer (RFC 9293 section 3.6, by way of RFC 2525 section 2.17). The id is unknown afterwards, and only
+    /// [`Event::Released`] may follow.
+    pub fn close(&mut self, now: Instant, id: ConnectionId) {
+        self.let_go(now, id, false);
+    }
+
+    /// Lets go of a connection at once, with a reset.
+    pub fn abort(&mut self, now: Instant, id: ConnectionId) {
+        self.let_go(now, id, true);
+    }
+
+    fn let_go(&mut self, now: Instant, id: ConnectionId, abort: bool) {
+        if self.user(id).is_none() {
+            return;
+        }
+        let end = self.call(
+            id.index,
+            |connection, cx| {
+                if abort { connection.abort(cx) } else { connection.close(now, cx) }
+            },
+        );
+        if let Some(end) = end {
+            self.dispose(now, id.index, end);
+        }
+        let over = |slot: &Slot| slot.connection.as_deref().is_some_and(Connection::is_over);
+        if self
+            .slots
+            .get(id.index as usize)
+            .is_some_and(|slot| slot.generation == id.generation && over(slot))
+        {
+            self.release(id.index);
+        }
+    }
+
+    /// What a connection looks like; `None` if it was closed.
+    pub fn info(&self, id: ConnectionId) -> Option<Info> {
+        self.user(id).map(Connection::info)
+    }
+
+    /// The state of a connection; `None` if it was closed by this side.
+    pub fn state(&self, id: ConnectionId) -> Option<StateName> {
+        self.user(id).map(Connection::state)
+    }
+
+    /// The options of a connection; `None` if it was closed.
+    pub fn options(&self, id: ConnectionId) -> Option<&Options> {
+        self.user(id).map(|connection| &**connection.options())
+    }
+
+    /// Changes options of a connection: Nagle's algorithm, keep-alive, time-outs, buffers, congestion control. What was
+    /// agreed in the handshake stays.
+    ///
+    /// # Errors
+    /// [`Error::Unknown`] if it was closed.
+    pub fn modify(
+        &mut self,
+        now: Instant,
+        id: ConnectionId,
+        change: impl FnOnce(&mut Options),
+    ) -> Result<(), Error> {
+        let mut options = self.options(id).ok_or(Error::Unknown)?.clone();
+        change(&mut options);
+        self.use_of(now, id, |connection, _| {
+            connection.set_options(Arc::new(options));
+            Ok(())
+        })
+    }
+
+    /// What has changed since, oldest first.
+    pub fn next_event(&mut self) -> Option<Event> {
+        self.shared.events.pop_front()
+    }
+
+    /// What all connections have seen.
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// The configuration.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// Connections that there are, those half open or over but not closed included.
+    pub fn connections(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
+    /// Connections in TIME-WAIT.
+    pub fn in_time_wait(&self) -> usize {
+        self.records.len()
+    }
+
+    /// The user's connection of that name.
+    #[inline]
+    fn user(&self, id: ConnectionId) -> Option<&Connection> {
+        let slot = self.slots.get(id.index as usize)?;
+        let found = slot.generation == id.generation && slot.place == Place::User;
+        slot.connection.as_deref().filter(|connection| found && !connection.released())
+    }
+
+    /// Calls a connection with what it shares with the others.
+    #[inline]
+    fn call<R>(&mut self, index: u32, run: impl FnOnce(&mut Connection, &mut Context<'_>) -> R) -> Option<R> {
+        let slot = self.slots.get_mut(index as usize)?;
+        let connection = slot.connection.as_deref_mut()?;
+        let id = ConnectionId { index, generation: slot.generation };
+        let mut cx = self.shared.context(id, slot.place != Place::User);
+        Some(run(connection, &mut cx))
+    }
+
+    /// A call of the user.
+    #[inline]
+    fn use_of<R>(
+        &mut self,
+        now: Instant,
+        id: ConnectionId,
+        run: impl FnOnce(&mut Connection, &mut Context<'_>) -> Result<R, Error>,
+    ) -> Result<R, Error> {
+        if self.user(id).is_none() {
+            return Err(Error::Unknown);
+        }
+        let result = self.call(id.index, run).unwrap_or(Err(Error::Unknown));
+        self.settle(now, id.index);
+        result
+    }
+
+    /// What a new connection begins with. Its sequence numbers follow those of its predecessor, if there is one.
+    fn open(&self, now: Instant, local: SocketAddr, remote: SocketAddr, after: Option<SeqNumber>) -> Open {
+        let mut iss = self.secret.sequence(now, &local, &remote);
+        if let Some(after) = after
+            && !iss.is_after(after + u32::from(u16::MAX))
+        {
+            //= RFC 9293 section 3.6.1, MAY-2: the new sequence numbers are larger than the largest of before.
+            iss = after + (u32::from(u16::MAX) + 2);
+        }
+        let timestamp_offset = self.secret.timestamp_offset(&local, &remote);
+        Open { local, remote, iss, timestamp_offset, mtu: self.mtu }
+    }
+
+    /// Gives a connection a slot, a place in the table, a timer and a turn.
+    fn add(
+        &mut self,
+        now: Instant,
+        local: SocketAddr,
+        remote: SocketAddr,
+        connection: Connection,
+        place: Place,
+    ) -> ConnectionId {
+        let index = self.free.pop().unwrap_or(self.slots.len() as u32);
+        let connection = Some(Box::new(connection));
+        let generation = match self.slots.get_mut(index as usize) {
+            Some(slot) => {
+                *slot = Slot { generation: slot.generation, place, ready: false, armed: None, connection };
+                slot.generation
+            }
+            None => {
+                self.slots.push(Slot { generation: 0, place, ready: false, armed: None, connection });
+                0
+            }
+        };
+        self.table.insert(self.secret.hash(&local, &remote), index);
+        self.settle(now, index);
+        ConnectionId { index, generation }
+    }
+
+    /// Frees a slot. The connection is in no table any more.
+    fn release(&mut self, index: u32) {
+        let Some(slot) = self.slots.get_mut(index as usize) else { return };
+        if slot.connection.take().is_some() {
+            self.timers.disarm(&mut slot.armed);
+            slot.generation = slot.generation.wrapping_add(1);
+            self.free.push(index);
+            self.counters.ended += 1;
+        }
+    }
+}

@@ -1,0 +1,431 @@
+//! From a segment to whoever it is for: a connection, a record in TIME-WAIT, a listener, or nobody.
+
+use core::net::SocketAddr;
+
+use super::super::api::{Event, Payload, Segment, SegmentMeta};
+use super::super::connection::{Connection, Disposition, IcmpKind, TimeWaitRecord, timestamp};
+use super::super::receiver::Receiver;
+use super::time_wait::Verdict;
+use super::{Endpoint, Place, Reply, TIME_WAIT, cookie};
+use crate::time::Instant;
+use crate::wire::tcp::{Flags, Header, SeqNumber, Timestamps};
+
+/// Answers that may wait to be sent.
+const MAX_REPLIES: usize = 1024;
+
+/// An ICMP error about a segment of ours, which it quotes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IcmpError {
+    /// The source of the quoted segment: our address and port.
+    pub local: SocketAddr,
+    /// Its destination.
+    pub remote: SocketAddr,
+    /// Its sequence number.
+    pub seq: SeqNumber,
+    /// What the error says.
+    pub kind: IcmpKind,
+}
+
+/// What the table knows about a pair of addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Found {
+    Connection(u32),
+    TimeWait(u32),
+    Nothing,
+}
+
+impl Endpoint {
+    #[inline]
+    fn find(&self, local: &SocketAddr, remote: &SocketAddr) -> Found {
+        let value = self.table.find(self.secret.hash(local, remote), |value| {
+            if value & TIME_WAIT != 0 {
+                return self.records.get(value & !TIME_WAIT).is_some_and(|record| record.is(local, remote));
+            }
+            let connection = self.slots.get(value as usize).and_then(|slot| slot.connection.as_deref());
+            connection.is_some_and(|found| found.remote() == *remote && found.local() == *local)
+        });
+        match value {
+            Some(value) if value & TIME_WAIT != 0 => Found::TimeWait(value & !TIME_WAIT),
+            Some(value) => Found::Connection(value),
+            None => Found::Nothing,
+        }
+    }
+
+    /// Whether a connection of the pair may be opened by this side.
+    pub(super) fn is_free(&self, now: Instant, local: &SocketAddr, remote: &SocketAddr) -> bool {
+        match self.find(local, remote) {
+            Found::Nothing => true,
+            Found::Connection(_) => false,
+            Found::TimeWait(index) => self.records.get(index).is_some_and(|record| record.reusable(now)),
+        }
+    }
+
+    /// Takes the pair out of TIME-WAIT, if it is there, and says what the old connection's sequence numbers ended at.
+    pub(super) fn leave_time_wait(&mut self, local: &SocketAddr, remote: &SocketAddr) -> Option<SeqNumber> {
+        let Found::TimeWait(index) = self.find(local, remote) else { return None };
+        let record = self.records.remove(index)?;
+        self.table.remove(self.secret.hash(local, remote), index | TIME_WAIT);
+        self.counters.time_wait_reused += 1;
+        Some(record.snd_nxt())
+    }
+
+    /// Takes in one segment: `header` is the TCP header with its options and nothing else, the checksum has been
+    /// verified.
+    #[inline]
+    pub fn on_segment(&mut self, now: Instant, meta: &SegmentMeta, header: &[u8], payload: Payload<'_>) {
+        self.counters.received += 1;
+        let header = match Header::parse(header) {
+            Ok((parsed, len)) if len == header.len() => parsed,
+            _ => {
+                self.counters.malformed += 1;
+                return;
+            }
+        };
+        let local = SocketAddr::new(meta.destination, header.destination_port);
+        let remote = SocketAddr::new(meta.source, header.source_port);
+        let segment = Segment { header, payload, congestion_experienced: meta.congestion_experienced };
+        match self.find(&local, &remote) {
+            Found::Connection(index) => self.on_connection(now, index, &segment),
+            Found::TimeWait(index) => self.on_time_wait(now, index, local, remote, &segment),
+            Found::Nothing => self.on_stranger(now, local, remote, &segment, None),
+        }
+    }
+
+    #[inline]
+    fn on_connection(&mut self, now: Instant, index: u32, segment: &Segment<'_>) {
+        if let Some(slot) = self.slots.get(index as usize)
+            && let Place::HalfOpen(listener) = slot.place
+            && segment.header.flags.contains(Flags::ACK)
+            && !segment.header.flags.intersects(Flags::RST)
+            && self.listeners.at(listener).is_some_and(|(_, listener)| listener.is_full())
+        {
+            // The handshake ends when there is room: the peer sends again, and so does the connection.
+            self.counters.accept_queue_full += 1;
+            return;
+        }
+        if let Some(end) = self.call(index, |connection, cx| connection.on_segment(now, segment, cx)) {
+            self.dispose(now, index, end);
+        }
+    }
+
+    #[cold]
+    fn on_time_wait(
+        &mut self,
+        now: Instant,
+        index: u32,
+        local: SocketAddr,
+        remote: SocketAddr,
+        segment: &Segment<'_>,
+    ) {
+        let Some(record) = self.records.get(index).copied() else { return };
+        let answer = Reply { local, remote, header: record.acknowledgement(timestamp(now, 0)) };
+        match record.judge(&segment.header, segment.payload.len()) {
+            Verdict::Drop => {}
+            Verdict::Acknowledge => self.challenge(now, answer),
+            Verdict::Restart => {
+                self.records.restart(now, index);
+                self.reply(answer);
+            }
+            Verdict::Reopen(after) => match self.listeners.find(&local) {
+                Some(_) => {
+                    self.leave_time_wait(&local, &remote);
+                    self.on_stranger(now, local, remote, segment, Some(after));
+                }
+                None => self.challenge(now, answer),
+            },
+        }
+    }
+
+    /// A segment of no connection: for a listener, or for nobody. Sequence numbers of a new connection come after
+    /// `after`.
+    #[cold]
+    fn on_stranger(
+        &mut self,
+        now: Instant,
+        local: SocketAddr,
+        remote: SocketAddr,
+        segment: &Segment<'_>,
+        after: Option<SeqNumber>,
+    ) {
+        let flags = segment.header.flags;
+        // Nobody sends from port 0, nor to itself (over a device).
+        if remote.port() == 0 || local == remote {
+            self.counters.no_connection += 1;
+            return;
+        }
+        let Some(listener) = self.listeners.find(&local) else {
+            self.counters.no_connection += 1;
+            self.refuse(now, local, remote, segment);
+            return;
+        };
+        //= RFC 9293 section 3.10.7.2: in LISTEN a reset is ignored, an acknowledgement is reset, a SYN is looked at, and
+        // anything else dropped.
+        if flags.intersects(Flags::RST) {
+            self.counters.no_connection += 1;
+        } else if flags.intersects(Flags::ACK) {
+            if !flags.intersects(Flags::SYN) && self.on_cookie(now, listener, local, remote, segment) {
+                return;
+            }
+            self.counters.no_connection += 1;
+            self.refuse(now, local, remote, segment);
+        } else if flags.intersects(Flags::SYN) && !flags.intersects(Flags::FIN) {
+            self.on_syn(now, listener, local, remote, segment, after);
+        } else {
+            // A SYN with FIN is nobody's handshake.
+            self.counters.no_connection += 1;
+        }
+    }
+
+    fn on_syn(
+        &mut self,
+        now: Instant,
+        index: u32,
+        local: SocketAddr,
+        remote: SocketAddr,
+        segment: &Segment<'_>,
+        after: Option<SeqNumber>,
+    ) {
+        let connections = self.connections();
+        let Some((_, listener)) = self.listeners.at(index) else { return };
+        if listener.is_full() {
+            self.counters.accept_queue_full += 1;
+            return;
+        }
+        if connections >= self.config.max_connections {
+            self.counters.too_many += 1;
+            return;
+        }
+        let options = listener.options.clone();
+        //= RFC 4987 section 3.6: when the queue of half-open connections is full, cookies take its place.
+        if listener.half_open >= self.config.max_half_open {
+            let lifetime = core::time::Duration::from_secs(cookie::LIFETIME_SECONDS);
+            listener.cookies_until = Some(now + lifetime);
+            self.send_cookie(now, local, remote, &segment.header, &options);
+            return;
+        }
+        listener.half_open += 1;
+        self.counters.syn_received += 1;
+        let open = self.open(now, local, remote, after);
+        let connection = Connection::accept(now, &open, options, segment);
+        self.add(now, local, remote, connection, Place::HalfOpen(index));
+    }
+
+    fn send_cookie(
+        &mut self,
+        now: Instant,
+        local: SocketAddr,
+        remote: SocketAddr,
+        syn: &Header,
+        options: &super::Options,
+    ) {
+        //= RFC 9293 section 3.7.1, MUST-15: without the option, 536 (the same is safe over IPv6).
+        let mss = syn.options.mss.unwrap_or(536);
+        let mut header = Header {
+            source_port: local.port(),
+            destination_port: remote.port(),
+            seq: cookie::make(&self.secret, now, &local, &remote, syn.seq, mss),
+            ack: syn.seq + 1,
+            flags: Flags::SYN.with(Flags::ACK),
+            //= RFC 7323 section 2.2: the window of a SYN is not scaled.
+            window: u16::try_from(options.receive_buffer).unwrap_or(u16::MAX),
+            ..Header::default()
+        };
+        // What the path carries is filled in when it leaves.
+        header.options.mss = Some(options.max_segment.unwrap_or(u16::MAX));
+        if let Some(stamps) = syn.options.timestamps.filter(|_| options.timestamps) {
+            let ecn = options.ecn && cookie::asks_for_ecn(syn);
+            if ecn {
+                header.flags = header.flags.with(Flags::ECE);
+            }
+            let clock = timestamp(now, self.secret.timestamp_offset(&local, &remote));
+            let value = cookie::timestamp(clock, syn, options.sack, ecn, options.window_scaling);
+            header.options.timestamps = Some(Timestamps { value, echo: stamps.value });
+            header.options.sack_permitted = options.sack && syn.options.sack_permitted;
+            if options.window_scaling && syn.options.window_scale.is_some() {
+                header.options.window_scale = Some(Receiver::wanted_shift(options));
+            }
+        }
+        self.counters.cookies_sent += 1;
+        self.reply(Reply { local, remote, header });
+    }
+
+    /// An acknowledgement of a cookie makes a connection. True if the segment has been dealt with.
+    fn on_cookie(
+        &mut self,
+        now: Instant,
+        index: u32,
+        local: SocketAddr,
+        remote: SocketAddr,
+        segment: &Segment<'_>,
+    ) -> bool {
+        let connections = self.connections();
+        let Some((_, listener)) = self.listeners.at(index) else { return false };
+        if !listener.expects_cookies(now) {
+            return false;
+        }
+        let Some(terms) = cookie::open(&self.secret, now, &local, &remote, &segment.header) else {
+            self.counters.cookies_refused += 1;
+            return false;
+        };
+        if listener.is_full() {
+            self.counters.accept_queue_full += 1;
+            return true;
+        }
+        if connections >= self.config.max_connections {
+            self.counters.too_many += 1;
+            return true;
+        }
+        listener.half_open += 1;
+        let options = listener.options.clone();
+        let mut open = self.open(now, local, remote, None);
+        open.iss = segment.header.ack - 1;
+        let connection = Connection::from_cookie(now, &open, options, &terms, segment);
+        self.counters.cookies_accepted += 1;
+        let id = self.add(now, local, remote, connection, Place::HalfOpen(index));
+        self.on_connection(now, id.index, segment);
+        true
+    }
+
+    /// Answers a segment that nobody wants.
+    fn refuse(&mut self, now: Instant, local: SocketAddr, remote: SocketAddr, segment: &Segment<'_>) {
+        let Header { flags, seq, ack, .. } = segment.header;
+        //= RFC 9293 section 3.10.7.1: a reset is never answered; an acknowledged number is used, or else all of the
+        // segment is acknowledged.
+        if flags.intersects(Flags::RST) {
+            return;
+        }
+        if !self.resets.take(now) {
+            self.counters.answers_suppressed += 1;
+            return;
+        }
+        let mut header =
+            Header { source_port: local.port(), destination_port: remote.port(), ..Header::default() };
+        if flags.intersects(Flags::ACK) {
+            header.seq = ack;
+            header.flags = Flags::RST;
+        } else {
+            let len = u32::try_from(segment.payload.len()).unwrap_or(u32::MAX);
+            let phantom = u32::from(flags.intersects(Flags::SYN)) + u32::from(flags.intersects(Flags::FIN));
+            header.ack = seq + len + phantom;
+            header.flags = Flags::RST.with(Flags::ACK);
+        }
+        self.reply(Reply { local, remote, header });
+    }
+
+    /// An acknowledgement that anybody could provoke.
+    fn challenge(&mut self, now: Instant, reply: Reply) {
+        //= RFC 5961 section 7: so many per second.
+        if self.shared.challenge.take(now) {
+            self.reply(reply);
+        } else {
+            self.counters.answers_suppressed += 1;
+        }
+    }
+
+    /// Queues an answer; above the limit it is lost, like any packet.
+    pub(super) fn reply(&mut self, reply: Reply) {
+        if self.replies.len() >= MAX_REPLIES {
+            self.counters.answers_suppressed += 1;
+            return;
+        }
+        self.counters.resets_sent += u64::from(reply.header.flags.contains(Flags::RST));
+        self.replies.push_back(reply);
+    }
+
+    /// Takes in an ICMP error about a segment of ours. Whether it is believed is the connection's to say: it is if it
+    /// quotes a number that is in flight (RFC 5927 section 4.1).
+    pub fn on_icmp_error(&mut self, now: Instant, error: &IcmpError) {
+        let (local, remote) = (super::plain(error.local), super::plain(error.remote));
+        if let Found::Connection(index) = self.find(&local, &remote)
+            && let Some(end) =
+                self.call(index, |connection, cx| connection.on_icmp(now, error.kind, error.seq, cx))
+        {
+            self.dispose(now, index, end);
+        }
+    }
+
+    /// Does what a connection's answer to a call asks for.
+    #[inline]
+    pub(super) fn dispose(&mut self, now: Instant, index: u32, end: Disposition) {
+        match end {
+            Disposition::Keep => {}
+            Disposition::Opened => self.opened(index),
+            Disposition::Answer(header) => self.reply_from(index, header),
+            Disposition::Reset(header) => {
+                self.reply_from(index, header);
+                self.detach(index);
+            }
+            Disposition::Remove => self.detach(index),
+            Disposition::TimeWait(record, last) => {
+                if let Some(header) = last {
+                    self.reply_from(index, header);
+                }
+                self.detach(index);
+                self.enter_time_wait(now, &record);
+            }
+        }
+        self.settle(now, index);
+    }
+
+    fn reply_from(&mut self, index: u32, header: Header) {
+        let connection = self.slots.get(index as usize).and_then(|slot| slot.connection.as_deref());
+        if let Some(connection) = connection {
+            self.reply(Reply { local: connection.local(), remote: connection.remote(), header });
+        }
+    }
+
+    /// A listener's connection has completed its handshake.
+    fn opened(&mut self, index: u32) {
+        let Some(slot) = self.slots.get_mut(index as usize) else { return };
+        let id = super::ConnectionId { index, generation: slot.generation };
+        if let Place::HalfOpen(listener) = slot.place
+            && let Some((listener_id, listener)) = self.listeners.at(listener)
+        {
+            slot.place = Place::Queued;
+            listener.half_open = listener.half_open.saturating_sub(1);
+            listener.push(id);
+            self.counters.passive_opens += 1;
+            self.shared.events.push_back(Event::Acceptable(listener_id));
+        }
+    }
+
+    /// The protocol is over: segments no longer find the connection. Its slot stays until its user has let go.
+    fn detach(&mut self, index: u32) {
+        let Some(slot) = self.slots.get_mut(index as usize) else { return };
+        let Some(connection) = slot.connection.as_deref() else { return };
+        let hash = self.secret.hash(&connection.local(), &connection.remote());
+        self.table.remove(hash, index);
+        let released = connection.released();
+        match slot.place {
+            Place::HalfOpen(listener) => {
+                if let Some((_, listener)) = self.listeners.at(listener) {
+                    listener.half_open = listener.half_open.saturating_sub(1);
+                }
+                self.release(index);
+            }
+            Place::User | Place::Queued if released => self.release(index),
+            Place::User | Place::Queued => self.timers.disarm(&mut slot.armed),
+        }
+    }
+
+    fn enter_time_wait(&mut self, now: Instant, record: &TimeWaitRecord) {
+        self.counters.time_wait += 1;
+        while self.records.len() >= self.config.max_time_wait.max(1) {
+            let Some(oldest) = self.records.oldest() else { break };
+            self.counters.time_wait_overflow += 1;
+            self.forget(oldest);
+        }
+        let (index, generation) = self.records.insert(now, record);
+        self.table.insert(self.secret.hash(&record.local, &record.remote), index | TIME_WAIT);
+        let deadline = now + self.records.lasts(index);
+        self.timers.time_wait(deadline, index, generation);
+    }
+
+    /// TIME-WAIT is over.
+    pub(super) fn forget(&mut self, index: u32) {
+        if let Some(record) = self.records.remove(index) {
+            let hash = self.secret.hash(&record.local(), &record.remote());
+            self.table.remove(hash, index | TIME_WAIT);
+        }
+    }
+}

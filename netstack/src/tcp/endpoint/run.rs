@@ -1,0 +1,132 @@
+//! Turns and timers.
+
+use super::super::api::{Destination, Emit, Emitted};
+use super::super::connection::Turn;
+use super::timers::Timer;
+use super::{Endpoint, Reply};
+use crate::time::Instant;
+use crate::wire::tcp::Flags;
+
+/// Segments that a connection may send before the next one's turn.
+const QUANTUM: u32 = 64;
+
+/// Bytes of IP and TCP headers without options, which a maximum segment size leaves out (RFC 6691).
+const fn headers(ipv4: bool) -> u16 {
+    if ipv4 { 40 } else { 60 }
+}
+
+impl Endpoint {
+    /// Gives a connection a turn, and its timer, if it wants them.
+    #[inline]
+    pub(super) fn settle(&mut self, now: Instant, index: u32) {
+        let Some(slot) = self.slots.get_mut(index as usize) else { return };
+        let Some(connection) = slot.connection.as_deref() else { return };
+        if connection.is_over() {
+            return;
+        }
+        if !slot.ready && connection.wants_transmit(now) {
+            slot.ready = true;
+            self.ready.push_back(index);
+        }
+        self.timers.arm(&mut slot.armed, index, connection.next_deadline());
+    }
+
+    /// Fires the timers that are due. Call [`transmit`](Self::transmit) afterwards.
+    pub fn on_timeout(&mut self, now: Instant) {
+        let mut fired = core::mem::take(&mut self.fired);
+        self.timers.expire(now, &mut fired);
+        for timer in fired.drain(..) {
+            match timer {
+                Timer::Connection(index) => {
+                    let Some(slot) = self.slots.get_mut(index as usize) else { continue };
+                    slot.armed = None;
+                    let due = slot.connection.as_deref().and_then(|connection| connection.next_deadline());
+                    if due.is_some_and(|due| due <= now)
+                        && let Some(end) = self.call(index, |connection, cx| connection.on_timer(now, cx))
+                    {
+                        self.dispose(now, index, end);
+                    } else {
+                        self.settle(now, index);
+                    }
+                }
+                Timer::TimeWait(index, generation) => match self.records.expired(now, index, generation) {
+                    Some(None) => self.forget(index),
+                    Some(Some(left)) => self.timers.time_wait(now + left, index, generation),
+                    None => {}
+                },
+            }
+        }
+        self.fired = fired;
+    }
+
+    /// When [`on_timeout`](Self::on_timeout) has to be called. It may find nothing to do then, because deadlines that
+    /// moved back are looked at when they come.
+    #[inline]
+    pub fn next_deadline(&self) -> Option<Instant> {
+        self.timers.next_deadline()
+    }
+
+    /// Whether [`transmit`](Self::transmit) has something to send.
+    #[inline]
+    pub fn wants_transmit(&self) -> bool {
+        !self.ready.is_empty() || !self.replies.is_empty()
+    }
+
+    /// Sends what is due while `emit` has room: answers first, then connections in turn.
+    #[inline]
+    pub fn transmit(&mut self, now: Instant, emit: &mut impl Emit) {
+        while let Some(reply) = self.replies.front().copied() {
+            if !self.send_reply(&reply, emit) {
+                return;
+            }
+            self.replies.pop_front();
+        }
+        while let Some(index) = self.ready.pop_front() {
+            let turn = self.call(index, |connection, cx| {
+                if connection.is_over() { Turn::Done } else { connection.transmit(now, QUANTUM, emit, cx) }
+            });
+            match turn.unwrap_or(Turn::Done) {
+                Turn::Done => {
+                    if let Some(slot) = self.slots.get_mut(index as usize) {
+                        slot.ready = false;
+                        if let Some(connection) = slot.connection.as_deref() {
+                            let deadline =
+                                if connection.is_over() { None } else { connection.next_deadline() };
+                            self.timers.arm(&mut slot.armed, index, deadline);
+                        }
+                    }
+                }
+                Turn::More => self.ready.push_back(index),
+                Turn::Blocked => {
+                    // The next connection begins when there is room again.
+                    self.ready.push_back(index);
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Sends an answer; false if there is no room.
+    fn send_reply(&mut self, reply: &Reply, emit: &mut impl Emit) -> bool {
+        let mut header = reply.header;
+        if header.flags.contains(Flags::SYN) {
+            //= RFC 9293 section 3.7.1, MUST-67: what can be received, less the fixed headers.
+            let path = emit.path(reply.local.ip(), reply.remote.ip());
+            let mtu = path.map_or(self.mtu, |path| path.mtu);
+            let fits = mtu.saturating_sub(headers(reply.local.is_ipv4()));
+            header.options.mss = header.options.mss.map(|mss| mss.min(fits));
+        }
+        let to = Destination { local: reply.local, remote: reply.remote, ect: false };
+        match emit.emit(&to, header.emit().as_bytes(), &[], 0) {
+            Emitted::NoRoom => return false,
+            Emitted::NoRoute => self.counters.no_route += 1,
+            Emitted::Sent => {}
+        }
+        true
+    }
+
+    /// No frame of ours waits any more, in a batch or in a device: memory of what was acknowledged can be used again.
+    pub fn frames_gone(&mut self) {
+        self.shared.memory.frames_gone();
+    }
+}

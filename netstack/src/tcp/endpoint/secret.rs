@@ -1,0 +1,106 @@
+//! What must not be guessed from outside: initial sequence numbers, timestamp offsets, ports, cookies, hash values.
+//! All come from one key through SipHash, a keyed function made for short inputs.
+
+use core::net::{IpAddr, SocketAddr};
+
+use siphasher::sip::{SipHasher13, SipHasher24};
+
+use crate::time::Instant;
+use crate::wire::tcp::SeqNumber;
+
+/// What a value is for, so that none tells anything about another.
+#[derive(Clone, Copy, Debug)]
+#[repr(u8)]
+pub(super) enum Purpose {
+    Sequence = 1,
+    Timestamp = 2,
+    PortOffset = 3,
+    PortCounter = 4,
+    Cookie = 5,
+    CookieMask = 6,
+    Seed = 7,
+}
+
+/// The endpoint's key, ready for use.
+pub(super) struct Secret {
+    /// For the hash table: quick, and only collisions are at stake.
+    quick: SipHasher13,
+    strong: SipHasher24,
+}
+
+/// An address's 16 bytes, IPv4 as mapped (RFC 4291 section 2.5.5.2).
+#[inline]
+pub(super) fn octets(ip: IpAddr) -> [u8; 16] {
+    match ip {
+        IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
+        IpAddr::V6(v6) => v6.octets(),
+    }
+}
+
+impl Secret {
+    pub(super) fn new(key: &[u8; 32]) -> Self {
+        let (words, _) = key.as_chunks::<8>();
+        let word = |at: usize| words.get(at).map_or(0, |bytes| u64::from_le_bytes(*bytes));
+        Self {
+            quick: SipHasher13::new_with_keys(word(0), word(1)),
+            strong: SipHasher24::new_with_keys(word(2), word(3)),
+        }
+    }
+
+    /// The hash of a pair of addresses, for the table.
+    #[inline]
+    pub(super) fn hash(&self, local: &SocketAddr, remote: &SocketAddr) -> u64 {
+        match (local.ip(), remote.ip()) {
+            (IpAddr::V4(a), IpAddr::V4(b)) => {
+                let mut bytes = [0; 12];
+                bytes[..4].copy_from_slice(&a.octets());
+                bytes[4..8].copy_from_slice(&b.octets());
+                bytes[8..10].copy_from_slice(&local.port().to_be_bytes());
+                bytes[10..].copy_from_slice(&remote.port().to_be_bytes());
+                self.quick.hash(&bytes)
+            }
+            _ => {
+                let mut bytes = [0; 36];
+                bytes[..16].copy_from_slice(&octets(local.ip()));
+                bytes[16..32].copy_from_slice(&octets(remote.ip()));
+                bytes[32..34].copy_from_slice(&local.port().to_be_bytes());
+                bytes[34..].copy_from_slice(&remote.port().to_be_bytes());
+                self.quick.hash(&bytes)
+            }
+        }
+    }
+
+    /// A value that only the key's holder can work out, from a pair of addresses and what else it depends on.
+    pub(super) fn value(&self, purpose: Purpose, local: &SocketAddr, remote: &SocketAddr, more: u64) -> u64 {
+        let mut bytes = [0; 45];
+        bytes[0] = purpose as u8;
+        bytes[1..17].copy_from_slice(&octets(local.ip()));
+        bytes[17..33].copy_from_slice(&octets(remote.ip()));
+        bytes[33..35].copy_from_slice(&local.port().to_be_bytes());
+        bytes[35..37].copy_from_slice(&remote.port().to_be_bytes());
+        bytes[37..].copy_from_slice(&more.to_be_bytes());
+        self.strong.hash(&bytes)
+    }
+
+    /// Where something begins that nobody should foresee.
+    pub(super) fn seed(&self, number: u64) -> u64 {
+        let any = SocketAddr::from(([0, 0, 0, 0], 0));
+        self.value(Purpose::Seed, &any, &any, number)
+    }
+
+    /// The initial sequence number of a connection opened now.
+    pub(super) fn sequence(&self, now: Instant, local: &SocketAddr, remote: &SocketAddr) -> SeqNumber {
+        //= RFC 9293 section 3.4.1, MUST-8: a clock that ticks every 4 us
+        //= RFC 6528 section 3: ISN = M + F(addresses and ports, secret key)
+        let clock = now.as_nanos() / 4000;
+        SeqNumber((clock as u32).wrapping_add(self.value(Purpose::Sequence, local, remote, 0) as u32))
+    }
+
+    /// What is added to the clock in the timestamps between two addresses. It is the same for all connections of a
+    /// pair of addresses and ports, so that timestamps go on rising from one to the next.
+    pub(super) fn timestamp_offset(&self, local: &SocketAddr, remote: &SocketAddr) -> u32 {
+        //= RFC 7323 section 5.4: a random offset per connection hides the clock; RFC 6191 asks that a new connection's
+        // timestamps be later than those of its predecessor in TIME-WAIT.
+        self.value(Purpose::Timestamp, local, remote, 0) as u32
+    }
+}

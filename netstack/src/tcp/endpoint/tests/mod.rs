@@ -1,0 +1,3 @@
+mod flood;
+mod life;
+mod pair;

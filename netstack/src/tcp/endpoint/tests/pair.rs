@@ -1,0 +1,286 @@
+//! Two endpoints back to back, with a wire between them that has a delay and loses what a test wants lost.
+
+use core::net::{IpAddr, SocketAddr};
+use core::time::Duration;
+use std::collections::VecDeque;
+
+use super::super::Endpoint;
+use crate::region::Extent;
+use crate::tcp::{
+    Config, ConnectionId, Destination, Emit, Emitted, Error, Event, ListenerId, Options, Path, Payload,
+    SegmentMeta,
+};
+use crate::time::Instant;
+use crate::wire::tcp::{Flags, Header, SeqNumber};
+
+/// What is on its way.
+pub(super) struct Packet {
+    pub(super) at: Instant,
+    pub(super) meta: SegmentMeta,
+    pub(super) header: Vec<u8>,
+    pub(super) payload: Vec<u8>,
+}
+
+impl Packet {
+    pub(super) fn parsed(&self) -> Header {
+        Header::parse(&self.header).expect("endpoints send what they understand").0
+    }
+}
+
+/// One direction.
+pub(super) struct Wire {
+    pub(super) mtu: u16,
+    pub(super) max_payload: u32,
+    pub(super) delay: Duration,
+    /// Whether a packet is lost.
+    pub(super) loses: Box<dyn FnMut(&Header, usize) -> bool>,
+    pub(super) queue: VecDeque<Packet>,
+    /// Every packet that was sent, lost ones included: header and length.
+    pub(super) sent: Vec<(Header, usize)>,
+    now: Instant,
+}
+
+impl Wire {
+    fn new() -> Self {
+        Self {
+            mtu: 1500,
+            max_payload: 1448,
+            delay: Duration::from_micros(50),
+            loses: Box::new(|_, _| false),
+            queue: VecDeque::new(),
+            sent: Vec::new(),
+            now: Instant::ZERO,
+        }
+    }
+}
+
+impl Emit for Wire {
+    fn path(&mut self, _: IpAddr, _: IpAddr) -> Option<Path> {
+        Some(Path { mtu: self.mtu, max_payload: self.max_payload, max_extents: 4 })
+    }
+
+    fn source(&mut self, _: IpAddr) -> Option<IpAddr> {
+        None
+    }
+
+    fn emit(&mut self, to: &Destination, header: &[u8], payload: &[Extent], segment_size: u16) -> Emitted {
+        let bytes: Vec<u8> = payload.iter().flat_map(|extent| extent.as_bytes()).copied().collect();
+        let (first, len) = Header::parse(header).unwrap();
+        assert_eq!(len, header.len());
+        assert!(payload.len() <= 4 && bytes.len() <= self.max_payload.max(u32::from(self.mtu)) as usize);
+        let size =
+            if bytes.len() > usize::from(segment_size) { usize::from(segment_size) } else { bytes.len() };
+        let mut parts: Vec<&[u8]> = bytes.chunks(size.max(1)).collect();
+        if parts.is_empty() {
+            parts.push(&[]);
+        }
+        let (mut seq, last) = (first.seq, parts.len() - 1);
+        for (index, part) in parts.iter().enumerate() {
+            let mut each = first;
+            each.seq = seq;
+            seq += part.len() as u32;
+            if index < last {
+                each.flags = each.flags.without(Flags::FIN).without(Flags::PSH);
+            }
+            if index > 0 {
+                each.flags = each.flags.without(Flags::CWR);
+            }
+            let ip = if to.local.is_ipv4() { 20 } else { 40 };
+            assert!(ip + header.len() + part.len() <= usize::from(self.mtu), "{each:?} is too long");
+            self.sent.push((each, part.len()));
+            if (self.loses)(&each, part.len()) {
+                continue;
+            }
+            let meta = SegmentMeta {
+                source: to.local.ip(),
+                destination: to.remote.ip(),
+                congestion_experienced: false,
+            };
+            let mut bytes = header.to_vec();
+            bytes[4..8].copy_from_slice(&each.seq.0.to_be_bytes());
+            bytes[13] = each.flags.0;
+            self.queue.push_back(Packet {
+                at: self.now + self.delay,
+                meta,
+                header: bytes,
+                payload: part.to_vec(),
+            });
+        }
+        Emitted::Sent
+    }
+}
+
+fn turn(
+    now: Instant,
+    endpoint: &mut Endpoint,
+    incoming: &mut Wire,
+    outgoing: &mut Wire,
+    events: &mut Vec<Event>,
+) {
+    while incoming.queue.front().is_some_and(|packet| packet.at <= now) {
+        let Some(packet) = incoming.queue.pop_front() else { break };
+        endpoint.on_segment(now, &packet.meta, &packet.header, Payload::new(&packet.payload));
+    }
+    if endpoint.next_deadline().is_some_and(|deadline| deadline <= now) {
+        endpoint.on_timeout(now);
+    }
+    outgoing.now = now;
+    endpoint.transmit(now, outgoing);
+    endpoint.frames_gone();
+    events.extend(core::iter::from_fn(|| endpoint.next_event()));
+}
+
+/// Two endpoints: `a` at 10.0.0.1 and 2001:db8::1, `b` at 10.0.0.2 and 2001:db8::2.
+pub(super) struct Pair {
+    pub(super) a: Endpoint,
+    pub(super) b: Endpoint,
+    /// From `a` to `b`.
+    pub(super) there: Wire,
+    pub(super) back: Wire,
+    pub(super) now: Instant,
+    pub(super) events_a: Vec<Event>,
+    pub(super) events_b: Vec<Event>,
+}
+
+pub(super) fn address(text: &str) -> SocketAddr {
+    text.parse().unwrap()
+}
+
+impl Pair {
+    pub(super) fn new() -> Self {
+        Self::with(|_| {})
+    }
+
+    pub(super) fn with(change: impl Fn(&mut Config)) -> Self {
+        let endpoint = |key| {
+            let mut config = Config::new([key; 32]);
+            change(&mut config);
+            Endpoint::new(config)
+        };
+        Self {
+            a: endpoint(1),
+            b: endpoint(2),
+            there: Wire::new(),
+            back: Wire::new(),
+            now: Instant::ZERO + Duration::from_secs(1000),
+            events_a: Vec::new(),
+            events_b: Vec::new(),
+        }
+    }
+
+    /// One turn at the present time.
+    pub(super) fn turn(&mut self) {
+        let Self { a, b, there, back, now, events_a, events_b } = self;
+        turn(*now, a, back, there, events_a);
+        turn(*now, b, there, back, events_b);
+    }
+
+    /// Moves time until `done`, or for `limit`; false if it never was, or nothing is left to happen.
+    pub(super) fn run(&mut self, limit: Duration, mut done: impl FnMut(&mut Self) -> bool) -> bool {
+        let end = self.now + limit;
+        loop {
+            self.turn();
+            if done(self) {
+                return true;
+            }
+            if self.a.wants_transmit() || self.b.wants_transmit() {
+                self.now += Duration::from_nanos(1000);
+                continue;
+            }
+            let first = |wire: &Wire| wire.queue.front().map(|packet| packet.at);
+            let next =
+                [self.a.next_deadline(), self.b.next_deadline(), first(&self.there), first(&self.back)];
+            let Some(next) = next.into_iter().flatten().min() else { return false };
+            let next = next.max(self.now + Duration::from_nanos(1000));
+            if next > end {
+                self.now = end;
+                return false;
+            }
+            self.now = next;
+        }
+    }
+
+    /// Lets time pass.
+    pub(super) fn pass(&mut self, time: Duration) {
+        let end = self.now + time;
+        self.run(time, |_| false);
+        self.now = end;
+        self.turn();
+    }
+
+    /// A listener at `b` and a connection to it from `a`.
+    pub(super) fn open(&mut self, options: Option<Options>) -> (ConnectionId, ConnectionId, ListenerId) {
+        let listener = self.b.listen(address("0.0.0.0:80"), 16, options.clone()).unwrap();
+        let (a, b) = self.connect(listener, options);
+        (a, b, listener)
+    }
+
+    pub(super) fn connect(
+        &mut self,
+        listener: ListenerId,
+        options: Option<Options>,
+    ) -> (ConnectionId, ConnectionId) {
+        let to =
+            SocketAddr::new(address("10.0.0.2:0").ip(), self.b.listener_address(listener).unwrap().port());
+        let a = self.a.connect(self.now, address("10.0.0.1:0"), to, options).unwrap();
+        let mut accepted = None;
+        assert!(self.run(Duration::from_secs(10), |pair| {
+            accepted = pair.b.accept(listener);
+            accepted.is_some()
+        }));
+        let (b, from) = accepted.unwrap();
+        assert_eq!(from, self.a.info(a).unwrap().local);
+        assert!(self.events_a.contains(&Event::Connected(a)));
+        (a, b)
+    }
+
+    /// Sends `bytes` from `a` to `b`, and returns what arrived.
+    pub(super) fn transfer(
+        &mut self,
+        from: ConnectionId,
+        to: ConnectionId,
+        bytes: &[u8],
+        limit: Duration,
+    ) -> Vec<u8> {
+        let (mut written, mut got) = (0, Vec::new());
+        let mut buffer = vec![0; 100_000];
+        self.run(limit, |pair| {
+            while written < bytes.len() {
+                match pair.a.write(pair.now, from, &bytes[written..]) {
+                    Ok(count) => written += count,
+                    Err(Error::WouldBlock) => break,
+                    Err(error) => panic!("{error}"),
+                }
+            }
+            loop {
+                match pair.b.read(pair.now, to, &mut buffer) {
+                    Ok(0) => panic!("an end too early"),
+                    Ok(count) => got.extend_from_slice(&buffer[..count]),
+                    Err(Error::WouldBlock) => break,
+                    Err(error) => panic!("{error}"),
+                }
+            }
+            got.len() >= bytes.len()
+        });
+        got
+    }
+
+    /// Gives `b` a segment that a stranger made up.
+    pub(super) fn forge(&mut self, from: SocketAddr, to: SocketAddr, header: Header) {
+        let header = Header { source_port: from.port(), destination_port: to.port(), ..header };
+        let meta = SegmentMeta { source: from.ip(), destination: to.ip(), congestion_experienced: false };
+        self.b.on_segment(self.now, &meta, header.emit().as_bytes(), Payload::default());
+    }
+
+    /// What `b` has to say to that.
+    pub(super) fn answers(&mut self) -> Vec<Header> {
+        let mut wire = Wire::new();
+        wire.now = self.now;
+        self.b.transmit(self.now, &mut wire);
+        wire.sent.into_iter().map(|(header, _)| header).collect()
+    }
+}
+
+pub(super) fn syn(seq: u32) -> Header {
+    Header { seq: SeqNumber(seq), flags: Flags::SYN, window: 65535, ..Header::default() }
+}
