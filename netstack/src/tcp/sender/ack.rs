@@ -18,6 +18,8 @@ pub(super) struct News {
     pub(super) acked: u32,
     /// Sequence numbers acknowledged in whatever way for the first time.
     pub(super) delivered: u32,
+    /// Something that was sent more than once was delivered.
+    resent: bool,
     /// Something that was sent once and before the last time-out was delivered.
     pub(super) original: bool,
     pub(super) echo: Option<u32>,
@@ -33,6 +35,7 @@ pub(super) struct News {
 impl News {
     fn note(&mut self, record: &Record, point: Option<SeqNumber>) {
         self.delivered += record.len();
+        self.resent |= record.sends > 1;
         if record.sends == 1 {
             let sent = record.sent_at;
             self.oldest = Some(self.oldest.map_or(sent, |oldest| oldest.min(sent)));
@@ -93,6 +96,7 @@ impl Sender {
             una: self.una,
             acked: ack.ack.distance(self.una),
             delivered: 0,
+            resent: false,
             original: false,
             echo: ack.echo,
             oldest: None,
@@ -205,14 +209,15 @@ impl Sender {
 
     /// Round-trip time.
     fn measure(&mut self, now: Instant, ack: &AckIn, news: &News) {
-        if let Some(newest) = news.newest {
-            self.rtt.observe(now.saturating_since(newest));
-        }
         //= RFC 6298 section 3: not from what was sent again (Karn's algorithm), unless a timestamp tells which it was.
-        if let Some(oldest) = news.oldest {
+        // What arrived behind a hole has waited at the peer until that was filled.
+        if let (Some(oldest), Some(newest), false) = (news.oldest, news.newest, news.resent) {
+            self.rtt.observe(now.saturating_since(newest));
             self.rtt.sample(now.saturating_since(oldest), self.una, self.nxt);
         } else if let Some(rtt) = ack.rtt.filter(|_| news.acked > 0) {
             self.rtt.coarse_sample(rtt, self.una, self.nxt);
+        } else if news.acked > 0 {
+            self.rtt.calm();
         }
     }
 
@@ -318,7 +323,7 @@ impl Sender {
             delivered: u64::from(news.delivered),
             prior_in_flight: u64::from(prior_in_flight),
             in_flight,
-            rtt: news.newest.map(|newest| now.saturating_since(newest)),
+            rtt: news.newest.filter(|_| !news.resent).map(|newest| now.saturating_since(newest)),
             srtt: self.rtt.srtt(),
             min_rtt: self.rtt.min(),
             rate,

@@ -163,7 +163,8 @@ impl Sender {
             }
             Phase::Loss { point, frto, .. } => {
                 //= RFC 5682 section 3.1, step 3: what was sent once, before the time-out, arrived after all
-                if frto && news.original {
+                // (without SACK it may have waited behind the hole: only a second acknowledgement tells)
+                if frto && news.original && (self.sack || self.nxt.is_after(point)) {
                     self.take_back(now);
                     return;
                 }

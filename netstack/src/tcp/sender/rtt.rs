@@ -12,6 +12,9 @@ use crate::wire::tcp::SeqNumber;
 #[cfg(test)]
 mod tests;
 
+/// Doublings that remain when retransmissions are acknowledged.
+const KEPT_BACKOFF: u8 = 3;
+
 /// No measurement.
 const NONE: u64 = u64::MAX;
 
@@ -134,6 +137,13 @@ impl Rtt {
         //= RFC 6298 section 5.5: the time-out doubles each time, up to a maximum.
         let factor = 1u32.checked_shl(u32::from(self.backoff)).unwrap_or(u32::MAX);
         self.base(options).min(options.max_rto).saturating_mul(factor).min(options.max_rto)
+    }
+
+    /// Something was acknowledged that had been sent again: the path is alive, but was not measured.
+    pub(super) fn calm(&mut self) {
+        //= RFC 6298 section 5 (Karn's algorithm): the back-off stays until there is a measurement
+        // Not all of it: after many time-outs a path that works again would be waited for minutes after each loss.
+        self.backoff = self.backoff.min(KEPT_BACKOFF);
     }
 
     pub(super) fn back_off(&mut self) {
