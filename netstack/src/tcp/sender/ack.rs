@@ -288,7 +288,7 @@ impl Sender {
 
     //= RFC 3168 section 6.1.2: ECN echo is a sign of congestion, at most once per window of data.
     fn on_ecn_echo(&mut self, now: Instant, ack: &AckIn) {
-        if !self.ecn || !ack.ece || !matches!(self.phase, Phase::Open) || self.una.is_before(self.ecn_point) {
+        if !self.ecn || !ack.ece || !matches!(self.phase, Phase::Open) || !self.una.is_after(self.ecn_point) {
             return;
         }
         let in_flight = u64::from(self.in_flight());

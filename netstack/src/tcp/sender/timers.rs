@@ -97,11 +97,18 @@ impl Sender {
             self.timers.persist_due = true;
             let since = *self.timers.probing_since.get_or_insert(now);
             //= RFC 9293 section 3.8.6.1, MUST-37: a window may stay closed as long as the peer acknowledges
-            if self.timers.probes >= ATTEMPTS && now.saturating_since(since) >= PATIENCE {
+            let patient = now.saturating_since(since) < PATIENCE || self.is_answered();
+            if self.timers.probes >= ATTEMPTS && !patient {
                 return TimerOut::GiveUp;
             }
         }
         if self.wants_transmit(now) { TimerOut::Transmit } else { TimerOut::None }
+    }
+
+    /// Whether the peer has been heard since something was sent last: the intervals between probes grow longer than
+    /// anybody's patience with silence.
+    fn is_answered(&self) -> bool {
+        self.last_heard >= self.last_sent
     }
 
     /// The retransmission timer ran out; false: once too often.
@@ -112,7 +119,9 @@ impl Sender {
         }
         let since =
             if self.window == 0 { self.last_heard.max(self.waiting_since) } else { self.waiting_since };
-        if self.timers.retries >= ATTEMPTS && now.saturating_since(since) >= PATIENCE {
+        //= RFC 9293 section 3.8.6, SHLD-17: nor does data that the peer keeps out by a window that it has shut.
+        let patient = now.saturating_since(since) < PATIENCE || (self.window == 0 && self.is_answered());
+        if self.timers.retries >= ATTEMPTS && !patient {
             return false;
         }
         self.begin_loss(now);
