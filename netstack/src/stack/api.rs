@@ -2,9 +2,13 @@
 
 use core::net::IpAddr;
 
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+
 use crate::ip::neighbour;
 use crate::ip::reassembly;
 use crate::rud;
+use crate::tcp;
 use crate::time::Instant;
 
 /// What a stack is made with.
@@ -14,6 +18,9 @@ pub struct StackConfig {
     pub rud: rud::Config,
     /// The UDP port that RUD datagrams arrive at.
     pub rud_port: u16,
+    /// The TCP endpoint. [`StackConfig::new`] makes its key from `seed`; a stack that strangers can reach should have one
+    /// from the system's random source.
+    pub tcp: tcp::Config,
     /// Where choices that need not be the same everywhere begin.
     pub seed: u64,
     /// The neighbour caches.
@@ -36,6 +43,7 @@ impl StackConfig {
         Self {
             rud: rud::Config::default(),
             rud_port,
+            tcp: tcp::Config::new(key(seed)),
             seed,
             neighbours: neighbour::Config::default(),
             reassembly: reassembly::Config::default(),
@@ -45,6 +53,13 @@ impl StackConfig {
             scratch_slots: 64,
         }
     }
+}
+
+/// A key that is as good as its seed.
+fn key(seed: u64) -> [u8; 32] {
+    let mut key = [0; 32];
+    SmallRng::seed_from_u64(seed).fill(&mut key);
+    key
 }
 
 /// Names a port of a stack.

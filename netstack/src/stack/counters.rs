@@ -80,8 +80,12 @@ counters! {
     rx_neighbour_forged,
     /// Neighbour messages of a station that claims our address, or that of a configured neighbour.
     rx_neighbour_conflict,
-    /// Dropped: a TCP segment, and nobody speaks TCP.
-    rx_tcp_no_endpoint,
+    /// TCP segments handed to the endpoint.
+    rx_tcp,
+    /// Dropped: a TCP header that cannot be.
+    rx_tcp_malformed,
+    /// Dropped: the TCP checksum is wrong.
+    rx_tcp_checksum,
     /// Dropped: an ICMP message of a kind that is not read, or that cannot be.
     rx_icmp_unsupported,
     /// ICMP errors handed to the protocol whose packet they are about.
@@ -106,6 +110,8 @@ counters! {
     tx_icmp_errors,
     /// Not sent: ICMP errors above the rate.
     tx_icmp_limited,
+    /// TCP segments, or super-segments, handed to a device's batch.
+    tx_tcp,
     /// Packets held back until their neighbour's address is known.
     tx_held,
     /// Dropped: no route to the destination, or not a unicast address.

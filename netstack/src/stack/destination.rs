@@ -87,7 +87,6 @@ impl UdpHeaders {
 impl Template {
     /// The IP header of a packet with `payload_len` bytes behind it, which has been checked against the MTU. IPv4 has
     /// Don't Fragment set and its checksum filled in.
-    #[allow(dead_code, reason = "the seam for further transports")]
     pub(super) fn ip_header(&self, protocol: Protocol, payload_len: usize, ecn: Ecn) -> IpHeader {
         let protocol = u8::from(protocol);
         match self.remote {

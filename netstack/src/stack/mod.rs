@@ -23,7 +23,6 @@ mod icmp;
 mod ipv4;
 mod ipv6;
 mod limit;
-#[allow(dead_code, reason = "the way out for TCP")]
 mod offload;
 mod port;
 mod receive;
@@ -42,6 +41,7 @@ pub use counters::Counters;
 use crate::device::{Device, DeviceCounters};
 use crate::ip::reassembly::Reassembly;
 use crate::rud;
+use crate::tcp as tcp_protocol;
 use crate::time::Instant;
 use crate::udp::{Payload, Sockets, UdpHandle};
 use crate::wire::ethernet::Mac;
@@ -65,6 +65,7 @@ pub struct Stack<D> {
     ports: Vec<Port<D>>,
     destinations: Destinations,
     rud: rud::Endpoint,
+    tcp: tcp_protocol::Endpoint,
     sockets: Sockets,
     echo_replies: VecDeque<EchoReply>,
     counters: Counters,
@@ -82,6 +83,7 @@ impl<D: Device> Stack<D> {
             ports: Vec::new(),
             destinations: Destinations::new(),
             rud: rud::Endpoint::new(config.rud.clone()),
+            tcp: tcp_protocol::Endpoint::new(config.tcp.clone()),
             sockets: Sockets::new(config.rud_port, config.seed),
             echo_replies: VecDeque::with_capacity(icmp::ECHO_REPLIES),
             counters: Counters::default(),
@@ -106,6 +108,7 @@ impl<D: Device> Stack<D> {
         if let Some(address) = iface.addresses.all().find(taken) {
             return Err(ConfigError::AddressInUse { address });
         }
+        iface.addresses.all().for_each(|address| self.tcp.set_mtu(address, iface.mtu));
         self.ports.push(Port { device, iface });
         self.destinations.clear();
         Ok(PortId(self.ports.len() - 1))
@@ -132,6 +135,7 @@ impl<D: Device> Stack<D> {
                 icmp_limit: &mut self.icmp_limit,
                 rud: &mut self.rud,
                 rud_port: self.config.rud_port,
+                tcp: &mut self.tcp,
                 sockets: &mut self.sockets,
                 echo_replies: &mut self.echo_replies,
                 counters: &mut self.counters,
@@ -145,6 +149,9 @@ impl<D: Device> Stack<D> {
         }
         if self.ip_deadline().is_some_and(|deadline| deadline <= now) {
             self.tend_ip(now);
+        }
+        if self.tcp.next_deadline().is_some_and(|deadline| deadline <= now) {
+            self.tcp.on_timeout(now);
         }
         frames_in
     }
@@ -181,7 +188,7 @@ impl<D: Device> Stack<D> {
     pub fn transmit(&mut self, now: Instant) -> usize {
         let mut frames_out = 0;
         for _ in 0..TX_ROUNDS {
-            if self.rud.wants_transmit() {
+            if self.rud.wants_transmit() || self.tcp.wants_transmit() {
                 let mut emitter = Emitter {
                     now,
                     ports: &mut self.ports,
@@ -189,6 +196,7 @@ impl<D: Device> Stack<D> {
                     counters: &mut self.counters,
                 };
                 self.rud.transmit(now, &mut emitter);
+                self.tcp.transmit(now, &mut emitter);
             }
             let mut taken = 0;
             for port in &mut self.ports {
@@ -197,17 +205,19 @@ impl<D: Device> Stack<D> {
                 taken += port.flush(now);
             }
             frames_out += taken;
-            if taken == 0 || !self.rud.wants_transmit() {
+            if taken == 0 || !(self.rud.wants_transmit() || self.tcp.wants_transmit()) {
                 break;
             }
         }
+        self.tcp_frames_gone();
         frames_out
     }
 
     /// When [`Stack::poll`] has to be called although nothing arrives. Frames that wait for a device have no deadline
     /// of their own: while [`Stack::is_backlogged`], poll again soon.
     pub fn next_deadline(&self) -> Option<Instant> {
-        let own = port::earliest(self.rud.next_deadline(), self.ip_deadline());
+        let protocols = port::earliest(self.rud.next_deadline(), self.tcp.next_deadline());
+        let own = port::earliest(protocols, self.ip_deadline());
         self.ports.iter().map(Port::next_deadline).fold(own, port::earliest)
     }
 

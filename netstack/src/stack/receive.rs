@@ -10,6 +10,7 @@ use super::port::Interface;
 use crate::device::{RxChecksum, RxFrame};
 use crate::ip::reassembly::Reassembly;
 use crate::rud;
+use crate::tcp;
 use crate::time::Instant;
 use crate::udp::{Delivery, Sockets};
 use crate::wire::ethernet::{EtherType, Mac};
@@ -19,7 +20,7 @@ use crate::wire::{ethernet, icmpv4, icmpv6, udp, vlan};
 
 /// A packet for a transport: whole, for an address of this port, with its IP header checked.
 #[derive(Clone, Copy, Debug)]
-#[allow(dead_code, reason = "ECN, pieces and segments are TCP's")]
+#[allow(dead_code, reason = "the size of merged segments is for estimators to come")]
 pub(super) struct Inbound<'a> {
     pub(super) source: IpAddr,
     pub(super) destination: IpAddr,
@@ -56,6 +57,7 @@ pub(super) struct Receiver<'a, S> {
     pub(super) icmp_limit: &'a mut TokenBucket,
     pub(super) rud: &'a mut rud::Endpoint,
     pub(super) rud_port: u16,
+    pub(super) tcp: &'a mut tcp::Endpoint,
     pub(super) sockets: &'a mut Sockets,
     pub(super) echo_replies: &'a mut VecDeque<EchoReply>,
     pub(super) counters: &'a mut Counters,

@@ -1,18 +1,270 @@
-//! Where TCP meets IP.
+//! Where TCP meets IP: segments in, ICMP errors in, segments out.
 
+use core::net::{IpAddr, SocketAddr};
+
+use super::destination::{Emitter, Miss, any_for, route};
+use super::port::Port;
 use super::receive::{Inbound, Receiver};
-use crate::ip::IcmpError;
+use super::{SendError, Stack};
+use crate::device::{Device, Frame, Offload, RxChecksum, Transport};
+use crate::ip::{IcmpError, IcmpErrorKind};
+use crate::region::Extent;
 use crate::rud;
+use crate::tcp::{
+    ConnectError, ConnectionId, Destination, Emit, Emitted, Endpoint, IcmpKind, Options, Path, Payload,
+    SegmentMeta,
+};
+use crate::time::Instant;
+use crate::wire::checksum::pseudo_header_ip;
+use crate::wire::ip::{Ecn, IpHeader, Protocol};
+use crate::wire::tcp::{HEADER_LEN, MAX_HEADER_LEN, SeqNumber};
+use crate::wire::{ipv4, ipv6};
+
+#[cfg(test)]
+mod tests;
+
+/// TCP's protocol number.
+const TCP: u8 = 6;
+
+/// Bytes of an IP header in front of packets to `remote`.
+const fn ip_len(remote: &IpAddr) -> usize {
+    match remote {
+        IpAddr::V4(_) => ipv4::HEADER_LEN,
+        IpAddr::V6(_) => ipv6::HEADER_LEN,
+    }
+}
+
+/// The TCP header at the front of a packet's payload, and what follows it; `None` if it is cut off.
+#[inline]
+fn split(payload: &[u8]) -> Option<(&[u8], &[u8])> {
+    //= RFC 9293 section 3.1: the data offset counts 32-bit words.
+    let len = usize::from(payload.get(12)? >> 4) * 4;
+    payload.split_at_checked(len.max(HEADER_LEN))
+}
+
+/// Whether the checksum over pseudo header, header and payload holds.
+#[inline]
+fn checksum_ok(packet: &Inbound<'_>) -> bool {
+    //= RFC 9293 section 3.1, MUST-3: the checksum of every segment is verified.
+    let len = packet.payload.len() + packet.rest.iter().map(|piece| piece.len()).sum::<usize>();
+    let len = u32::try_from(len).unwrap_or(u32::MAX);
+    let sum = pseudo_header_ip(packet.source, packet.destination, TCP, len);
+    packet.rest.iter().fold(sum.over(packet.payload), |sum, piece| sum.over(piece)).is_valid()
+}
 
 impl<S: rud::Sink> Receiver<'_, S> {
     /// Takes in a segment, whose checksum has not been looked at unless `packet.checksum` says so.
-    pub(super) fn on_tcp(&mut self, _packet: &Inbound<'_>) {
-        self.counters.rx_tcp_no_endpoint += 1;
+    #[inline]
+    pub(super) fn on_tcp(&mut self, packet: &Inbound<'_>) {
+        let Some((header, payload)) = split(packet.payload) else {
+            self.counters.rx_tcp_malformed += 1;
+            return;
+        };
+        if packet.checksum == RxChecksum::Unknown && !checksum_ok(packet) {
+            self.counters.rx_tcp_checksum += 1;
+            return;
+        }
+        self.counters.rx_tcp += 1;
+        let meta = SegmentMeta {
+            source: packet.source,
+            destination: packet.destination,
+            congestion_experienced: packet.ecn == Ecn::Ce,
+        };
+        self.tcp.on_segment(self.now, &meta, header, Payload { head: payload, rest: packet.rest });
     }
 
     /// Hears that a segment of ours did not get through. Anybody can send such a message: what it says about sequence
     /// numbers has to be checked before it is believed.
-    pub(super) fn on_tcp_error(&mut self, _error: &IcmpError<'_>) {
-        self.counters.rx_icmp_ignored += 1;
+    pub(super) fn on_tcp_error(&mut self, error: &IcmpError<'_>) {
+        let Some(([a, b, c, d, seq @ ..], _)) = error.transport_prefix.split_first_chunk::<8>() else {
+            self.counters.rx_icmp_ignored += 1;
+            return;
+        };
+        let refused = match error.remote {
+            //= RFC 1122 section 4.2.3.9: protocol and port unreachable are hard errors, the others soft.
+            IpAddr::V4(_) => [2, 3].as_slice(),
+            //= RFC 4443 section 3.1: code 4 is the port.
+            IpAddr::V6(_) => &[4],
+        };
+        let kind = match error.kind {
+            IcmpErrorKind::PacketTooBig { mtu } => IcmpKind::TooBig(mtu),
+            IcmpErrorKind::Unreachable { code } if refused.contains(&code) => IcmpKind::Refused,
+            _ => IcmpKind::Unreachable,
+        };
+        let error = crate::tcp::IcmpError {
+            local: SocketAddr::new(error.local, u16::from_be_bytes([*a, *b])),
+            remote: SocketAddr::new(error.remote, u16::from_be_bytes([*c, *d])),
+            seq: SeqNumber(u32::from_be_bytes(*seq)),
+            kind,
+        };
+        self.tcp.on_icmp_error(self.now, &error);
+    }
+}
+
+impl<D: Device> Emitter<'_, D> {
+    /// A segment whose neighbour is not known waits for it, if it is one packet; else it is lost, and sent again.
+    #[cold]
+    fn hold_segment(&mut self, miss: Miss, to: &Destination, header: &[u8], payload: &[Extent]) -> Emitted {
+        let (port, next_hop) = match miss {
+            Miss::Pending { port, next_hop, .. } => (port, next_hop),
+            Miss::Error(SendError::Unreachable { .. }) => {
+                self.counters.tx_unreachable += 1;
+                return Emitted::Sent;
+            }
+            Miss::Error(_) => {
+                self.counters.tx_no_route += 1;
+                return Emitted::NoRoute;
+            }
+        };
+        let (local, remote) = (to.local.ip(), to.remote.ip());
+        let bytes: Vec<u8> = payload.iter().flat_map(|extent| extent.as_bytes()).copied().collect();
+        let len = header.len() + bytes.len();
+        let ecn = if to.ect { Ecn::Ect0 } else { Ecn::NotEct };
+        let ip = IpHeader::new(local, remote, Protocol::Tcp, len, ecn);
+        let (Some(ip), Some(port)) = (ip, self.ports.get_mut(port)) else {
+            self.counters.tx_too_long += 1;
+            return Emitted::Sent;
+        };
+        let mut header = header.to_vec();
+        let sum = pseudo_header_ip(local, remote, TCP, len as u32);
+        let checksum = sum.over(&header).over(&bytes).finish().to_be_bytes();
+        if let Some(field) = header.get_mut(16..18) {
+            field.copy_from_slice(&checksum);
+        }
+        port.iface.hold(next_hop, [ip.as_bytes(), &header, &bytes], self.counters);
+        Emitted::Sent
+    }
+}
+
+impl<D: Device> Emit for Emitter<'_, D> {
+    fn path(&mut self, local: IpAddr, remote: IpAddr) -> Option<Path> {
+        let (index, mtu) = match self.destinations.find(self.now, self.ports, local, remote) {
+            Ok(template) => (template.port, template.mtu),
+            Err(Miss::Pending { port, .. }) => (port, self.ports.get(port)?.iface.mtu),
+            Err(Miss::Error(SendError::Unreachable { .. })) => {
+                let way = route(self.ports, local, remote).ok()?;
+                (way.port, self.ports.get(way.port)?.iface.mtu)
+            }
+            Err(Miss::Error(_)) => return None,
+        };
+        let port = self.ports.get(index)?;
+        let longest = port.super_segment_max(usize::from(mtu));
+        let ip_len = ip_len(&remote);
+        let one = usize::from(mtu).saturating_sub(ip_len + HEADER_LEN);
+        let max_payload = longest.saturating_sub(ip_len + MAX_HEADER_LEN).max(one) as u32;
+        Some(Path { mtu, max_payload, max_extents: port.device.capabilities().max_extents })
+    }
+
+    fn source(&mut self, remote: IpAddr) -> Option<IpAddr> {
+        route(self.ports, any_for(remote), remote).ok().map(|way| way.source)
+    }
+
+    #[inline]
+    fn emit(&mut self, to: &Destination, header: &[u8], payload: &[Extent], segment_size: u16) -> Emitted {
+        let (local, remote) = (to.local.ip(), to.remote.ip());
+        let template = match self.destinations.find(self.now, self.ports, local, remote) {
+            Ok(template) => template,
+            Err(miss) => return self.hold_segment(miss, to, header, payload),
+        };
+        let payload_len = payload.iter().map(Extent::len).sum::<usize>();
+        let split = segment_size > 0 && payload_len > usize::from(segment_size);
+        let packet_len = if split { usize::from(segment_size) } else { payload_len } + header.len();
+        let len = header.len() + payload_len;
+        if packet_len + ip_len(&remote) > usize::from(template.port_mtu) || len > usize::from(u16::MAX) {
+            self.counters.tx_too_long += 1;
+            return Emitted::Sent;
+        }
+        let Some(port) = self.ports.get_mut(template.port) else {
+            return Emitted::NoRoute;
+        };
+        let ecn = if to.ect { Ecn::Ect0 } else { Ecn::NotEct };
+        let ip = template.ip_header(Protocol::Tcp, len, ecn);
+        let link = template.link.as_bytes();
+        let offload = Offload {
+            transport: Transport::Tcp,
+            l3_offset: link.len() as u8,
+            l4_offset: (link.len() + ip.len()) as u8,
+            segment_size: if split { segment_size } else { 0 },
+        };
+        match Frame::with_extents(&[link, ip.as_bytes(), header], payload, offload) {
+            Some(frame) if port.push_offloaded(frame) => {
+                self.counters.tx_tcp += 1;
+                Emitted::Sent
+            }
+            Some(_) => Emitted::NoRoom,
+            None => {
+                self.counters.tx_too_long += 1;
+                Emitted::Sent
+            }
+        }
+    }
+}
+
+impl<D: Device> Stack<D> {
+    /// The TCP endpoint.
+    pub fn tcp(&self) -> &Endpoint {
+        &self.tcp
+    }
+
+    /// The TCP endpoint, to listen, and to use connections.
+    pub fn tcp_mut(&mut self) -> &mut Endpoint {
+        &mut self.tcp
+    }
+
+    /// Opens a TCP connection to `remote`, from `local` or from whichever address of ours and port suit.
+    ///
+    /// # Errors
+    /// [`ConnectError`] says what cannot be.
+    pub fn tcp_connect(
+        &mut self,
+        now: Instant,
+        local: Option<SocketAddr>,
+        remote: SocketAddr,
+        options: Option<Options>,
+    ) -> Result<ConnectionId, ConnectError> {
+        let local = self.tcp_source(local, remote)?;
+        self.tcp.connect(now, local, remote, options)
+    }
+
+    /// The same, from a port that `accept_port` accepts; it is told the local address too. With several shards that is
+    /// how answers come to the one that asked.
+    ///
+    /// # Errors
+    /// [`ConnectError`] says what cannot be.
+    pub fn tcp_connect_from(
+        &mut self,
+        now: Instant,
+        local: Option<SocketAddr>,
+        remote: SocketAddr,
+        options: Option<Options>,
+        mut accept_port: impl FnMut(IpAddr, u16) -> bool,
+    ) -> Result<ConnectionId, ConnectError> {
+        let local = self.tcp_source(local, remote)?;
+        self.tcp.connect_from(now, local, remote, options, &mut |port| accept_port(local.ip(), port))
+    }
+
+    /// Where a connection to `remote` leaves from.
+    fn tcp_source(&self, local: Option<SocketAddr>, remote: SocketAddr) -> Result<SocketAddr, ConnectError> {
+        let remote_ip = remote.ip().to_canonical();
+        let asked = local.unwrap_or(SocketAddr::new(any_for(remote_ip), 0));
+        let ip = match asked.ip().to_canonical() {
+            // [::] stands for both families.
+            ip if ip.is_unspecified() && (ip.is_ipv6() || remote_ip.is_ipv4()) => any_for(remote_ip),
+            ip => ip,
+        };
+        match route(&self.ports, ip, remote_ip) {
+            Ok(way) => Ok(SocketAddr::new(way.source, asked.port())),
+            Err(SendError::NotUnicast { .. }) => Err(ConnectError::BadRemote { remote }),
+            Err(SendError::NotOurs { .. }) => Err(ConnectError::NotOurs { local: asked }),
+            Err(_) => Err(ConnectError::NoRoute { remote }),
+        }
+    }
+
+    /// Tells TCP when memory that frames referred to is free again.
+    #[inline]
+    pub(super) fn tcp_frames_gone(&mut self) {
+        if !self.ports.iter().any(Port::holds_extents) {
+            self.tcp.frames_gone();
+        }
     }
 }

@@ -496,7 +496,7 @@ fn each_drop_is_counted_under_its_reason() {
         ("rx_fragments", patched(&|f| f[21] = 1)),
         ("rx_ipv4_other_host", patched(&|f| f[33] = 9)),
         ("rx_ipv4_bad_source", patched(&|f| f[26] = 224)),
-        ("rx_tcp_no_endpoint", patched(&|f| f[23] = 6)),
+        ("rx_tcp_malformed", patched(&|f| f[23] = 6)),
         ("rx_unknown_protocol", patched(&|f| f[23] = 132)),
         ("rx_udp_malformed", patched(&|f| f[39] = 7)),
         ("rx_udp_malformed", patched(&|f| f[38] = 7)),

@@ -424,7 +424,7 @@ fn each_drop_of_ipv6_is_counted_under_its_reason() {
         ("rx_fragment_malformed", send(44, &[&[17, 0, 0xff, 0xf8, 0, 0, 0, 3][..], &BYTES[..9]].concat())),
         ("rx_unknown_protocol", send(132, b"sctp")),
         ("rx_unknown_protocol", send(1, b"ICMP for IPv4")),
-        ("rx_tcp_no_endpoint", send(6, b"tcp")),
+        ("rx_tcp_malformed", send(6, b"tcp")),
         ("rx_udp_checksum", send(17, &bad_checksum)),
         ("rx_udp_checksum", no_checksum(5000)),
         ("rx_rud", no_checksum(RUD_PORT)),

@@ -21,6 +21,7 @@ pub use self::icmp::IcmpKind;
 use self::idle::Idle;
 pub(crate) use self::limit::RateLimit;
 use self::open::Handshake;
+pub(crate) use self::open::cookie_syn_ack;
 use super::memory::Memory;
 use super::receiver::{Pool, Receiver};
 use super::sender::Sender;

@@ -2,13 +2,14 @@
 
 use core::net::SocketAddr;
 
-use super::super::api::{Event, Payload, Segment, SegmentMeta};
-use super::super::connection::{Connection, Disposition, IcmpKind, TimeWaitRecord, timestamp};
-use super::super::receiver::Receiver;
+use super::super::api::{Event, Options, Payload, Segment, SegmentMeta};
+use super::super::connection::{
+    Connection, Disposition, IcmpKind, TimeWaitRecord, cookie_syn_ack, timestamp,
+};
 use super::time_wait::Verdict;
-use super::{Endpoint, Place, Reply, TIME_WAIT, cookie};
+use super::{Endpoint, Place, Reply, TIME_WAIT, cookie, is_host};
 use crate::time::Instant;
-use crate::wire::tcp::{Flags, Header, SeqNumber, Timestamps};
+use crate::wire::tcp::{Flags, Header, SeqNumber};
 
 /// Answers that may wait to be sent.
 const MAX_REPLIES: usize = 1024;
@@ -149,7 +150,9 @@ impl Endpoint {
     ) {
         let flags = segment.header.flags;
         // Nobody sends from port 0, nor to itself (over a device).
-        if remote.port() == 0 || local == remote {
+        //= RFC 9293 section 3.9.2.3, MUST-57, MUST-63: what comes from or goes to no single host is dropped in silence.
+        // IP does it too, and knows the broadcast addresses of its subnets.
+        if remote.port() == 0 || local == remote || !is_host(remote.ip()) || !is_host(local.ip()) {
             self.counters.no_connection += 1;
             return;
         }
@@ -216,35 +219,16 @@ impl Endpoint {
         local: SocketAddr,
         remote: SocketAddr,
         syn: &Header,
-        options: &super::Options,
+        options: &Options,
     ) {
-        //= RFC 9293 section 3.7.1, MUST-15: without the option, 536 (the same is safe over IPv6).
+        //= RFC 9293 section 3.7.1, MUST-15: without the option, 536 (which is safe over IPv6 too).
         let mss = syn.options.mss.unwrap_or(536);
-        let mut header = Header {
-            source_port: local.port(),
-            destination_port: remote.port(),
-            seq: cookie::make(&self.secret, now, &local, &remote, syn.seq, mss),
-            ack: syn.seq + 1,
-            flags: Flags::SYN.with(Flags::ACK),
-            //= RFC 7323 section 2.2: the window of a SYN is not scaled.
-            window: u16::try_from(options.receive_buffer).unwrap_or(u16::MAX),
-            ..Header::default()
-        };
-        // What the path carries is filled in when it leaves.
-        header.options.mss = Some(options.max_segment.unwrap_or(u16::MAX));
-        if let Some(stamps) = syn.options.timestamps.filter(|_| options.timestamps) {
-            let ecn = options.ecn && cookie::asks_for_ecn(syn);
-            if ecn {
-                header.flags = header.flags.with(Flags::ECE);
-            }
-            let clock = timestamp(now, self.secret.timestamp_offset(&local, &remote));
-            let value = cookie::timestamp(clock, syn, options.sack, ecn, options.window_scaling);
-            header.options.timestamps = Some(Timestamps { value, echo: stamps.value });
-            header.options.sack_permitted = options.sack && syn.options.sack_permitted;
-            if options.window_scaling && syn.options.window_scale.is_some() {
-                header.options.window_scale = Some(Receiver::wanted_shift(options));
-            }
-        }
+        let mut open = self.open(now, local, remote, None);
+        open.iss = cookie::make(&self.secret, now, &local, &remote, syn.seq, mss);
+        let ecn = options.ecn && cookie::asks_for_ecn(syn);
+        let clock = timestamp(now, open.timestamp_offset);
+        let value = cookie::timestamp(clock, syn, options.sack, ecn, options.window_scaling);
+        let header = cookie_syn_ack(&open, options, syn, value);
         self.counters.cookies_sent += 1;
         self.reply(Reply { local, remote, header });
     }

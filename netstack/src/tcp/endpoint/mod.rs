@@ -28,7 +28,7 @@ mod tests;
 
 use core::fmt;
 use core::net::{IpAddr, SocketAddr};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 pub use counters::Counters;
@@ -127,7 +127,8 @@ pub struct Endpoint {
     config: Config,
     options: Arc<Options>,
     secret: Secret,
-    mtu: u16,
+    /// What packets from our addresses may be as long as.
+    mtus: BTreeMap<IpAddr, u16>,
     slots: Vec<Slot>,
     free: Vec<u32>,
     table: Table,
@@ -172,7 +173,7 @@ impl Endpoint {
         let secret = Secret::new(&config.key);
         Self {
             options: Arc::new(config.options.clone()),
-            mtu: DEFAULT_MTU,
+            mtus: BTreeMap::new(),
             slots: Vec::new(),
             free: Vec::new(),
             table: Table::new(),
@@ -199,9 +200,10 @@ impl Endpoint {
         }
     }
 
-    /// The largest IP packet of new connections, until their path says less. The stack says what its ports have.
-    pub fn set_mtu(&mut self, mtu: u16) {
-        self.mtu = mtu;
+    /// The largest IP packet on the link of an address of ours, in bytes; 1500 for addresses that nothing was said
+    /// about. New connections tell their peers.
+    pub fn set_mtu(&mut self, local: IpAddr, mtu: u16) {
+        self.mtus.insert(local, mtu);
     }
 
     /// Waits for connections to `local`: `[::]` stands for all addresses of both families, `0.0.0.0` for all of IPv4,
@@ -417,6 +419,18 @@ impl Endpoint {
         self.user(id).map(Connection::state)
     }
 
+    /// Whether the handshake of a connection is over.
+    ///
+    /// # Errors
+    /// [`Error::Failed`] if it failed, [`Error::Unknown`] if the connection was closed.
+    pub fn connected(&self, id: ConnectionId) -> Result<bool, Error> {
+        let connection = self.user(id).ok_or(Error::Unknown)?;
+        match connection.failure() {
+            Some(failure) => Err(failure.into()),
+            None => Ok(!matches!(connection.state(), StateName::SynSent | StateName::SynReceived)),
+        }
+    }
+
     /// The options of a connection; `None` if it was closed.
     pub fn options(&self, id: ConnectionId) -> Option<&Options> {
         self.user(id).map(|connection| &**connection.options())
@@ -510,7 +524,8 @@ impl Endpoint {
             iss = after + (u32::from(u16::MAX) + 2);
         }
         let timestamp_offset = self.secret.timestamp_offset(&local, &remote);
-        Open { local, remote, iss, timestamp_offset, mtu: self.mtu }
+        let mtu = self.mtus.get(&local.ip()).copied().unwrap_or(DEFAULT_MTU);
+        Open { local, remote, iss, timestamp_offset, mtu }
     }
 
     /// Gives a connection a slot, a place in the table, a timer and a turn.

@@ -5,15 +5,9 @@ use super::super::connection::Turn;
 use super::timers::Timer;
 use super::{Endpoint, Reply};
 use crate::time::Instant;
-use crate::wire::tcp::Flags;
 
 /// Segments that a connection may send before the next one's turn.
 const QUANTUM: u32 = 64;
-
-/// Bytes of IP and TCP headers without options, which a maximum segment size leaves out (RFC 6691).
-const fn headers(ipv4: bool) -> u16 {
-    if ipv4 { 40 } else { 60 }
-}
 
 impl Endpoint {
     /// Gives a connection a turn, and its timer, if it wants them.
@@ -108,16 +102,8 @@ impl Endpoint {
 
     /// Sends an answer; false if there is no room.
     fn send_reply(&mut self, reply: &Reply, emit: &mut impl Emit) -> bool {
-        let mut header = reply.header;
-        if header.flags.contains(Flags::SYN) {
-            //= RFC 9293 section 3.7.1, MUST-67: what can be received, less the fixed headers.
-            let path = emit.path(reply.local.ip(), reply.remote.ip());
-            let mtu = path.map_or(self.mtu, |path| path.mtu);
-            let fits = mtu.saturating_sub(headers(reply.local.is_ipv4()));
-            header.options.mss = header.options.mss.map(|mss| mss.min(fits));
-        }
         let to = Destination { local: reply.local, remote: reply.remote, ect: false };
-        match emit.emit(&to, header.emit().as_bytes(), &[], 0) {
+        match emit.emit(&to, reply.header.emit().as_bytes(), &[], 0) {
             Emitted::NoRoom => return false,
             Emitted::NoRoute => self.counters.no_route += 1,
             Emitted::Sent => {}

@@ -29,6 +29,7 @@ impl Table {
     }
 
     /// How many values there are.
+    #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         self.len
     }
