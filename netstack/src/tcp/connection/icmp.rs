@@ -4,6 +4,9 @@ use super::{Connection, Context, Disposition, End, State};
 use crate::time::Instant;
 use crate::wire::tcp::SeqNumber;
 
+/// The largest packet that every IPv6 path carries (RFC 8200 section 5).
+const LEAST_IPV6: u16 = 1280;
+
 /// What an ICMP error says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IcmpKind {
@@ -48,6 +51,8 @@ impl Connection {
             IcmpKind::Refused if attempt => return self.end(End::Refused, cx),
             IcmpKind::Refused => self.unreachable = true,
             IcmpKind::TooBig(mtu) => {
+                //= RFC 8201 section 4: every IPv6 path carries 1280 bytes.
+                let mtu = if self.local.is_ipv6() { mtu.max(LEAST_IPV6) } else { mtu };
                 if !attempt {
                     self.sender.on_packet_too_big(now, mtu, quoted);
                 }

@@ -11,6 +11,8 @@ mod input;
 mod limit;
 mod open;
 mod output;
+#[cfg(test)]
+mod tests;
 
 use core::net::SocketAddr;
 use core::time::Duration;

@@ -76,7 +76,7 @@ impl Assembly {
         pool: &mut Pool,
     ) -> bool {
         let mut at = start;
-        let mut index = self.runs.partition_point(|piece| piece.end().is_before(start));
+        let index = self.runs.partition_point(|piece| piece.end().is_before(start));
         while at.is_before(end) {
             // Here `index` is the first run that ends at `at` or behind it.
             if self.runs.get(index).is_none_or(|piece| piece.start.is_after(at)) {

@@ -35,14 +35,14 @@ impl Pool {
         self.used > self.limit - self.limit / 8
     }
 
-    /// An empty block for at least `want` bytes if a class has them, else of the largest class. `None` above the
-    /// limit, unless `force`.
+    /// An empty block for at least `want` bytes if a class has them, else of the largest class; near the limit, the
+    /// largest that is below it. `None` if there is none, unless `force`.
     pub(super) fn take(&mut self, want: usize, force: bool) -> Option<Vec<u8>> {
-        let class = CLASSES.iter().position(|&size| size >= want).unwrap_or(CLASSES.len() - 1);
+        let wanted = CLASSES.iter().position(|&size| size >= want).unwrap_or(CLASSES.len() - 1);
+        let left = self.limit.saturating_sub(self.used);
+        let fitting = CLASSES.iter().take(wanted + 1).rposition(|&size| size <= left);
+        let class = fitting.or(force.then_some(wanted))?;
         let size = CLASSES.get(class).copied()?;
-        if !force && self.used.saturating_add(size) > self.limit {
-            return None;
-        }
         let block = self.free.get_mut(class).and_then(Vec::pop).unwrap_or_else(|| Vec::with_capacity(size));
         self.used = self.used.saturating_add(block.capacity());
         Some(block)

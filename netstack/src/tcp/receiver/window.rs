@@ -8,7 +8,7 @@ use crate::wire::tcp::SeqNumber;
 /// Where buffers start; they grow as the reader keeps up.
 const INITIAL: u32 = 64 << 10;
 
-/// The receive window. Its right edge never moves left (RFC 9293 section 3.8.6, SHLD-14).
+/// The receive window. Its right edge never moves left (RFC 9293 section 3.8.6, SHLD-14), but for rounding.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Window {
     /// The number after the last that the peer may send.
@@ -87,17 +87,22 @@ impl Window {
     #[inline]
     pub(super) fn announce(&mut self, next: SeqNumber, unread: u32, mss: u16, hold: bool) -> u16 {
         let edge = if hold { self.edge } else { self.candidate(next, unread, mss) };
-        let wanted = edge.distance(next);
         let most = u32::from(u16::MAX) << self.shift;
-        let unit = (1_u32 << self.shift) - 1;
-        // Rounded up if rounding down would take back what was promised.
-        let mut field = wanted.min(most) >> self.shift;
+        let unit = 1_u32 << self.shift;
+        let mut field = edge.distance(next).min(most) >> self.shift;
+        // Rounding down would take back what was promised; rounding up promises more, which adds up with every
+        // acknowledgement, and is done only as far as there is room.
+        //= RFC 7323 section 2.4: so the edge may seem to move left by less than a unit; what it included stays
+        //= acceptable.
         if (next + (field << self.shift)).is_before(self.edge) {
-            field = (self.edge.distance(next).min(most).saturating_add(unit)) >> self.shift;
+            let up = self.edge.distance(next).div_ceil(unit).min(u32::from(u16::MAX));
+            let room = next + self.capacity.saturating_sub(unread) + unit;
+            if !(next + (up << self.shift)).is_after(room) {
+                field = up;
+            }
         }
-        let field = u16::try_from(field).unwrap_or(u16::MAX);
-        self.edge = self.edge.max(next + (u32::from(field) << self.shift));
-        field
+        self.edge = self.edge.max(next + (field << self.shift));
+        u16::try_from(field).unwrap_or(u16::MAX)
     }
 
     /// Whether the reader made so much room that the peer should hear of it unasked: it moves the edge, and at least
