@@ -36,7 +36,7 @@ impl Connection {
                 return Disposition::Remove;
             }
             State::SynSent(_) => return self.end(End::Closed, cx),
-            State::FinWait2 { until } => *until = Some(now + self.options.fin_wait_2),
+            State::FinWait2 { until } => *until = now + self.options.fin_wait_2,
             _ => {}
         }
         if self.receiver.readable() > 0 {
@@ -73,8 +73,8 @@ impl Connection {
     pub(super) fn enter_time_wait(&mut self, now: Instant, cx: &mut Context<'_>) -> Disposition {
         let header = self.pure_ack(now, cx);
         let record = TimeWaitRecord {
-            local: self.local,
-            remote: self.remote,
+            local: self.local(),
+            remote: self.remote(),
             snd_nxt: self.sender.nxt(),
             rcv_nxt: self.receiver.next(),
             window: header.window,

@@ -52,7 +52,7 @@ impl Connection {
             IcmpKind::Refused => self.unreachable = true,
             IcmpKind::TooBig(mtu) => {
                 //= RFC 8201 section 4: every IPv6 path carries 1280 bytes.
-                let mtu = if self.local.is_ipv6() { mtu.max(LEAST_IPV6) } else { mtu };
+                let mtu = if self.local_ip.is_ipv6() { mtu.max(LEAST_IPV6) } else { mtu };
                 if !attempt {
                     self.sender.on_packet_too_big(now, mtu, quoted);
                 }

@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-use super::{Connection, Context, Disposition, End, State};
+use super::{Connection, Context, Disposition, End, NEVER, State};
 use crate::tcp::sender::TimerOut;
 use crate::time::Instant;
 
@@ -57,13 +57,13 @@ impl Connection {
             State::Over(_) => return None,
             _ => {}
         }
-        let until = if let State::FinWait2 { until } = self.state { until } else { None };
+        let until = if let State::FinWait2 { until } = self.state { until } else { NEVER };
         [
             self.sender.next_deadline(),
             self.receiver.ack_deadline(),
             self.user_timeout_deadline(),
             self.keep_alive_deadline(),
-            until,
+            (until != NEVER).then_some(until),
         ]
         .into_iter()
         .flatten()
@@ -99,7 +99,7 @@ impl Connection {
             State::SynSent(_) | State::SynReceived(_) => return self.on_handshake_timer(now, cx),
             State::Over(_) => return Disposition::Keep,
             //= RFC 9293 section 3.6, as stacks do: a closed connection does not wait for ever for the peer's FIN.
-            State::FinWait2 { until: Some(until) } if *until <= now => return self.end(End::Closed, cx),
+            State::FinWait2 { until } if *until <= now => return self.end(End::Closed, cx),
             _ => {}
         }
         let due = |deadline: Option<Instant>| deadline.is_some_and(|deadline| deadline <= now);
@@ -117,7 +117,7 @@ impl Connection {
             if self.idle.probes >= probes {
                 let reset = self.reset();
                 let after = now.saturating_since(self.idle.last_heard);
-                return match self.end(End::TimedOut(after), cx) {
+                return match self.end(End::timed_out(after), cx) {
                     Disposition::Remove => Disposition::Reset(reset),
                     other => other,
                 };
@@ -130,7 +130,7 @@ impl Connection {
     fn time_out(&mut self, now: Instant, cx: &mut Context<'_>) -> Disposition {
         let since = self.sender.stalled_since().unwrap_or(self.idle.last_heard);
         let after = now.saturating_since(since);
-        let end = if self.unreachable { End::Unreachable } else { End::TimedOut(after) };
+        let end = if self.unreachable { End::Unreachable } else { End::timed_out(after) };
         self.end(end, cx)
     }
 }

@@ -1,6 +1,6 @@
 //! A segment arrives in a synchronised state (RFC 9293 section 3.10.7.4).
 
-use super::{Connection, Context, Disposition, End, State};
+use super::{Connection, Context, Disposition, End, NEVER, State};
 use crate::tcp::sender::AckIn;
 use crate::tcp::{Event, Segment};
 use crate::time::Instant;
@@ -198,7 +198,7 @@ impl Connection {
             //= RFC 9293 section 3.10.7.4, fifth: what the acknowledgement of this side's FIN means in each state.
             match self.state {
                 State::FinWait1 => {
-                    let until = self.released.then(|| now + self.options.fin_wait_2);
+                    let until = if self.released { now + self.options.fin_wait_2 } else { NEVER };
                     self.state = State::FinWait2 { until };
                 }
                 State::Closing => return Some(self.enter_time_wait(now, cx)),

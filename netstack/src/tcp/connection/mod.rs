@@ -14,7 +14,7 @@ mod output;
 #[cfg(test)]
 mod tests;
 
-use core::net::SocketAddr;
+use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -149,9 +149,9 @@ enum State {
     SynReceived(Box<Handshake>),
     Established,
     FinWait1,
-    /// `until`: when a connection that its user has closed goes, whether the peer finishes or not.
+    /// `until`: when a connection that its user has closed goes, whether the peer finishes or not; else [`NEVER`].
     FinWait2 {
-        until: Option<Instant>,
+        until: Instant,
     },
     CloseWait,
     Closing,
@@ -159,6 +159,9 @@ enum State {
     /// The protocol is over; what was received may still be read.
     Over(End),
 }
+
+/// No deadline.
+const NEVER: Instant = Instant::from_nanos(u64::MAX);
 
 /// How a connection ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -169,7 +172,8 @@ enum End {
     Closed,
     Refused,
     Reset,
-    TimedOut(Duration),
+    /// After so many milliseconds.
+    TimedOut(u32),
     Unreachable,
     Aborted,
 }
@@ -190,8 +194,10 @@ struct Terms {
 /// A connection.
 #[derive(Debug)]
 pub(crate) struct Connection {
-    local: SocketAddr,
-    remote: SocketAddr,
+    local_ip: IpAddr,
+    remote_ip: IpAddr,
+    local_port: u16,
+    remote_port: u16,
     options: Arc<Options>,
     sender: Sender,
     receiver: Receiver,
@@ -219,15 +225,21 @@ pub(crate) fn timestamp(now: Instant, offset: u32) -> u32 {
     ((now.as_nanos() / 1_000_000) as u32).wrapping_add(offset)
 }
 
+impl End {
+    fn timed_out(after: Duration) -> Self {
+        Self::TimedOut(u32::try_from(after.as_millis()).unwrap_or(u32::MAX))
+    }
+}
+
 impl Connection {
     /// This side's address and port.
     pub(crate) fn local(&self) -> SocketAddr {
-        self.local
+        SocketAddr::new(self.local_ip, self.local_port)
     }
 
     /// The peer's.
     pub(crate) fn remote(&self) -> SocketAddr {
-        self.remote
+        SocketAddr::new(self.remote_ip, self.remote_port)
     }
 
     /// See [`Open::timestamp_offset`].
@@ -281,12 +293,15 @@ impl Connection {
     /// Why it failed, if it did.
     pub(crate) fn failure(&self) -> Option<Failure> {
         let State::Over(end) = &self.state else { return None };
-        let remote = self.remote;
+        let remote = self.remote();
         match *end {
             End::TimeWait | End::Closed => None,
             End::Refused => Some(Failure::Refused { remote }),
             End::Reset => Some(Failure::Reset { remote }),
-            End::TimedOut(after) => Some(Failure::TimedOut { remote, after }),
+            End::TimedOut(millis) => {
+                let after = Duration::from_millis(u64::from(millis));
+                Some(Failure::TimedOut { remote, after })
+            }
             End::Unreachable => Some(Failure::Unreachable { remote }),
             End::Aborted => Some(Failure::Aborted { remote }),
         }
@@ -297,8 +312,8 @@ impl Connection {
         let terms = &self.terms;
         let mut info = Info {
             state: self.state(),
-            local: self.local,
-            remote: self.remote,
+            local: self.local(),
+            remote: self.remote(),
             unacknowledged: 0,
             in_flight: 0,
             writable: 0,

@@ -112,8 +112,10 @@ pub(crate) fn cookie_syn_ack(open: &Open, options: &Options, syn: &Header, value
 impl Connection {
     fn new(now: Instant, open: &Open, options: Arc<Options>, state: State) -> Self {
         Self {
-            local: open.local,
-            remote: open.remote,
+            local_ip: open.local.ip(),
+            remote_ip: open.remote.ip(),
+            local_port: open.local.port(),
+            remote_port: open.remote.port(),
             sender: Sender::new(open.iss, Arc::clone(&options)),
             receiver: Receiver::new(now, &options),
             options,
@@ -188,7 +190,7 @@ impl Connection {
             sack: own.sack && peer.sack_permitted,
             ecn: own.ecn && ecn,
         };
-        let mss = own_mss(self.mtu, self.local.is_ipv6(), own);
+        let mss = own_mss(self.mtu, self.local_ip.is_ipv6(), own);
         let value = peer.timestamps.filter(|_| self.terms.timestamps).map(|theirs| theirs.value);
         self.receiver.open(now, syn.seq, mss, value);
         let Terms { own_shift, sack, ecn, .. } = self.terms;
@@ -205,7 +207,7 @@ impl Connection {
         let (State::SynSent(handshake) | State::SynReceived(handshake)) = before else {
             return Disposition::Keep;
         };
-        let v6 = self.local.is_ipv6();
+        let v6 = self.local_ip.is_ipv6();
         let option_len = if self.terms.timestamps { TIMESTAMPS_LEN } else { 0 };
         //= RFC 9293 section 3.7.1, MUST-15: without an MSS option, 536 bytes (IPv4) or 1220 (IPv6).
         let theirs = handshake.peer.mss.unwrap_or(if v6 { 1220 } else { 536 });
@@ -316,15 +318,15 @@ impl Connection {
         //= RFC 9293 section 3.2, RFC 7323 sections 2.2 and 3.2, RFC 2018 section 2: a SYN-ACK answers offers only.
         let offer = |wanted: bool, theirs: bool| if received { theirs } else { wanted };
         Some(Header {
-            source_port: self.local.port(),
-            destination_port: self.remote.port(),
+            source_port: self.local_port,
+            destination_port: self.remote_port,
             seq: self.iss,
             ack: if received { self.receiver.next() } else { SeqNumber(0) },
             flags,
             window: self.receiver.syn_window(),
             urgent: 0,
             options: tcp::Options {
-                mss: Some(own_mss(self.mtu, self.local.is_ipv6(), own)),
+                mss: Some(own_mss(self.mtu, self.local_ip.is_ipv6(), own)),
                 window_scale: offer(own.window_scaling, self.terms.scaling)
                     .then(|| Receiver::wanted_shift(own)),
                 sack_permitted: offer(own.sack, self.terms.sack),
@@ -351,7 +353,7 @@ impl Connection {
         //= RFC 9293 section 3.8.3, MUST-23: an attempt lasts a while, and may be given up.
         if handshake.sent > self.options.syn_retries {
             let after = now.saturating_since(handshake.first_sent.unwrap_or(now));
-            let end = if self.unreachable { End::Unreachable } else { End::TimedOut(after) };
+            let end = if self.unreachable { End::Unreachable } else { End::timed_out(after) };
             return self.end(end, cx);
         }
         handshake.rto = (handshake.rto * 2).min(self.options.max_rto);

@@ -12,7 +12,7 @@ const NO_EXTENTS: usize = 8;
 
 impl Connection {
     fn destination(&self, ect: bool) -> Destination {
-        Destination { local: self.local, remote: self.remote, ect }
+        Destination { local: self.local(), remote: self.remote(), ect }
     }
 
     /// A header with what is the same in all segments.
@@ -20,8 +20,8 @@ impl Connection {
     fn header(&self, now: Instant, seq: SeqNumber, flags: Flags, say: &Acknowledgement) -> Header {
         let flags = flags.with(Flags::ACK);
         Header {
-            source_port: self.local.port(),
-            destination_port: self.remote.port(),
+            source_port: self.local_port,
+            destination_port: self.remote_port,
             seq,
             ack: say.ack,
             flags: if say.ece { flags.with(Flags::ECE) } else { flags },
@@ -40,8 +40,8 @@ impl Connection {
     /// The reset that answers a segment whose acknowledgement is wrong.
     pub(super) fn reset_for_ack(&self, header: &Header) -> Header {
         Header {
-            source_port: self.local.port(),
-            destination_port: self.remote.port(),
+            source_port: self.local_port,
+            destination_port: self.remote_port,
             seq: header.ack,
             flags: Flags::RST,
             ..Header::default()
@@ -51,8 +51,8 @@ impl Connection {
     /// The reset by which this side ends the connection.
     pub(super) fn reset(&self) -> Header {
         Header {
-            source_port: self.local.port(),
-            destination_port: self.remote.port(),
+            source_port: self.local_port,
+            destination_port: self.remote_port,
             seq: self.sender.nxt(),
             ack: self.receiver.next(),
             flags: Flags::RST.with(Flags::ACK),
@@ -172,7 +172,7 @@ impl Connection {
         if !self.sender.wants_transmit(now) {
             return Turn::Done;
         }
-        let path = emit.path(self.local.ip(), self.remote.ip()).unwrap_or(Path {
+        let path = emit.path(self.local_ip, self.remote_ip).unwrap_or(Path {
             mtu: self.mtu,
             max_payload: u32::from(self.sender.mss()),
             max_extents: NO_EXTENTS,

@@ -8,6 +8,9 @@ use crate::time::Instant;
 /// and grows by acknowledgements.
 const QUICK: u8 = 16;
 
+/// No deadline.
+const NEVER: Instant = Instant::from_nanos(u64::MAX);
+
 /// Duplicate acknowledgements owed at most.
 const MAX_DUPLICATES: u8 = 16;
 
@@ -15,10 +18,13 @@ const MAX_DUPLICATES: u8 = 16;
 /// burst, so that a burst in order costs few acknowledgements.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct AckPolicy {
-    deadline: Option<Instant>,
+    /// [`NEVER`]: nothing waits.
+    deadline: Instant,
     last_arrival: Instant,
-    /// Smoothed time between arrivals of data.
-    gap: Duration,
+    /// Smoothed time between arrivals of data, in microseconds.
+    gap: u32,
+    /// The longest delay, in microseconds.
+    max_delay: u32,
     /// Bytes taken since the last acknowledgement.
     bytes: u32,
     /// The largest payload seen: what the peer calls a full segment.
@@ -30,11 +36,12 @@ pub(super) struct AckPolicy {
 }
 
 impl AckPolicy {
-    pub(super) fn new(now: Instant) -> Self {
+    pub(super) fn new(now: Instant, max_delay: Duration) -> Self {
         Self {
-            deadline: None,
+            deadline: NEVER,
             last_arrival: now,
-            gap: Duration::MAX,
+            gap: u32::MAX,
+            max_delay: bounded(max_delay),
             bytes: 0,
             full: 0,
             quick: QUICK,
@@ -47,11 +54,11 @@ impl AckPolicy {
     //= second full segment is acknowledged).
     /// `bytes` new bytes in order.
     #[inline]
-    pub(super) fn on_data(&mut self, now: Instant, bytes: u32, mss: u16, max_delay: Duration) {
+    pub(super) fn on_data(&mut self, now: Instant, bytes: u32, mss: u16) {
         let gap = now.saturating_since(self.last_arrival);
         self.last_arrival = now;
         // Half of the old, half of the new: two segments after a pause tell enough.
-        self.gap = self.gap.min(max_delay) / 2 + gap.min(max_delay) / 2;
+        self.gap = self.gap.min(self.max_delay) / 2 + micros(gap).min(self.max_delay) / 2;
         self.full = self.full.max(bytes.min(u32::from(mss)) as u16);
         self.bytes = self.bytes.saturating_add(bytes);
         if self.quick > 0 {
@@ -59,12 +66,18 @@ impl AckPolicy {
             self.due = true;
         } else if self.bytes >= 2 * u32::from(self.full) && self.bytes > u32::from(mss) / 2 {
             self.due = true;
-        } else if self.deadline.is_none() {
+        } else if self.deadline == NEVER {
             // If a second segment were to come, it would be here within twice the usual gap; a reader that answers
             // needs a moment too.
-            let delay = (self.gap * 2).clamp(max_delay / 8, max_delay).min(Duration::from_millis(499));
-            self.deadline = Some(now + delay);
+            let delay = self.gap.saturating_mul(2).clamp(self.max_delay / 8, self.max_delay);
+            let delay = Duration::from_micros(u64::from(delay));
+            self.deadline = now + delay;
         }
+    }
+
+    /// Options changed.
+    pub(super) fn set_max_delay(&mut self, max_delay: Duration) {
+        self.max_delay = bounded(max_delay);
     }
 
     /// Something that the peer should hear of at once.
@@ -90,13 +103,13 @@ impl AckPolicy {
     /// When one that waits becomes due.
     #[inline]
     pub(super) fn deadline(&self) -> Option<Instant> {
-        self.deadline
+        (self.deadline != NEVER).then_some(self.deadline)
     }
 
     /// The delay is over.
     pub(super) fn on_timer(&mut self, now: Instant) {
-        if self.deadline.is_some_and(|deadline| deadline <= now) {
-            self.deadline = None;
+        if self.deadline <= now {
+            self.deadline = NEVER;
             self.due = true;
         }
     }
@@ -114,8 +127,16 @@ impl AckPolicy {
             self.quick = 0;
         }
         self.bytes = 0;
-        self.deadline = None;
+        self.deadline = NEVER;
         self.duplicates = 0;
         self.due = false;
     }
+}
+
+fn micros(time: Duration) -> u32 {
+    u32::try_from(time.as_micros()).unwrap_or(u32::MAX)
+}
+
+fn bounded(max_delay: Duration) -> u32 {
+    micros(max_delay).min(499_000)
 }

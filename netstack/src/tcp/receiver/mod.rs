@@ -89,7 +89,6 @@ pub(crate) struct Receiver {
     paws: Option<Paws>,
     policy: AckPolicy,
     echo: Echo,
-    max_delay: Duration,
     received: u64,
 }
 
@@ -108,9 +107,8 @@ impl Receiver {
             duplicate: None,
             window: Window::new(now, options.receive_buffer),
             paws: None,
-            policy: AckPolicy::new(now),
+            policy: AckPolicy::new(now, options.max_ack_delay),
             echo: Echo::Off,
-            max_delay: options.max_ack_delay,
             received: 0,
         }
     }
@@ -148,7 +146,7 @@ impl Receiver {
 
     /// Options changed.
     pub(crate) fn set_options(&mut self, options: &Options) {
-        self.max_delay = options.max_ack_delay;
+        self.policy.set_max_delay(options.max_ack_delay);
         self.window.set_ceiling(options.receive_buffer);
     }
 
@@ -324,7 +322,7 @@ impl Receiver {
             if new > 0 {
                 self.append(seq, stop, payload, pool);
                 let took = self.next.distance(first);
-                self.policy.on_data(now, took, self.mss, self.max_delay);
+                self.policy.on_data(now, took, self.mss);
             }
             return;
         }
@@ -339,7 +337,7 @@ impl Receiver {
         }
         if self.next != first {
             // A hole was filled, in part or in whole.
-            self.policy.on_data(now, self.next.distance(first), self.mss, self.max_delay);
+            self.policy.on_data(now, self.next.distance(first), self.mss);
             self.policy.now();
         }
     }

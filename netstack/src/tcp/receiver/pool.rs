@@ -70,7 +70,8 @@ impl Pool {
 #[derive(Debug, Default)]
 pub(super) struct Block {
     bytes: Vec<u8>,
-    start: usize,
+    /// Blocks are shorter than 2^32 bytes.
+    start: u32,
 }
 
 impl Block {
@@ -82,7 +83,7 @@ impl Block {
     /// The unread bytes.
     #[inline]
     pub(super) fn unread(&self) -> &[u8] {
-        self.bytes.get(self.start..).unwrap_or_default()
+        self.bytes.get(self.start as usize..).unwrap_or_default()
     }
 
     /// Bytes that can be appended.
@@ -102,13 +103,13 @@ impl Block {
     /// Forgets the first `count` unread bytes.
     #[inline]
     pub(super) fn consume(&mut self, count: usize) {
-        self.start = self.start.saturating_add(count).min(self.bytes.len());
+        self.start = (self.start as usize).saturating_add(count).min(self.bytes.len()) as u32;
     }
 
     /// Whether all was read.
     #[inline]
     pub(super) fn is_drained(&self) -> bool {
-        self.start >= self.bytes.len()
+        self.start as usize >= self.bytes.len()
     }
 
     /// Whether there is memory behind it at all.
@@ -133,7 +134,7 @@ impl Block {
             return Chunk::from(bytes);
         }
         pool.leave(&self.bytes);
-        let (start, end) = (self.start, self.bytes.len());
+        let (start, end) = (self.start as usize, self.bytes.len());
         Chunk { bytes: Arc::new(self.bytes), start, end }
     }
 }

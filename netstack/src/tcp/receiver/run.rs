@@ -40,7 +40,9 @@ impl<'a> Cut<'a> {
 /// Bytes in order: full blocks, and one that is being filled.
 #[derive(Debug, Default)]
 pub(super) struct Run {
-    full: VecDeque<Block>,
+    /// Before the tail; there are none most of the time.
+    #[allow(clippy::box_collection)]
+    full: Option<Box<VecDeque<Block>>>,
     tail: Block,
     len: u32,
 }
@@ -85,7 +87,7 @@ impl Run {
         if before.is_drained() {
             before.free(pool);
         } else {
-            self.full.push_back(before);
+            self.full.get_or_insert_default().push_back(before);
         }
     }
 
@@ -93,7 +95,7 @@ impl Run {
     /// small runs do not end as many blocks with little in each.
     pub(super) fn join(&mut self, next: Self, pool: &mut Pool) {
         let Self { full, tail, len } = next;
-        for block in full.into_iter().chain([tail]) {
+        for block in full.into_iter().flat_map(|full| *full).chain([tail]) {
             if block.unread().len() <= self.tail.room() {
                 self.tail.append(block.unread());
                 block.free(pool);
@@ -108,7 +110,7 @@ impl Run {
     pub(super) fn read(&mut self, mut buffer: &mut [u8], pool: &mut Pool) -> usize {
         let mut total = 0;
         while !buffer.is_empty() && self.len > 0 {
-            let block = self.full.front_mut().unwrap_or(&mut self.tail);
+            let block = self.full.as_mut().and_then(|full| full.front_mut()).unwrap_or(&mut self.tail);
             let unread = block.unread();
             let count = unread.len().min(buffer.len());
             let (Some(from), Some((into, rest))) = (unread.get(..count), buffer.split_at_mut_checked(count))
@@ -139,10 +141,11 @@ impl Run {
     }
 
     fn take_first(&mut self) -> Block {
-        let block = self.full.pop_front().unwrap_or_else(|| core::mem::take(&mut self.tail));
-        if self.full.is_empty() {
+        let Some(full) = &mut self.full else { return core::mem::take(&mut self.tail) };
+        let block = full.pop_front().unwrap_or_default();
+        if full.is_empty() {
             // What is idle holds no memory.
-            self.full = VecDeque::new();
+            self.full = None;
         }
         block
     }
@@ -153,7 +156,7 @@ impl Run {
 
     /// Forgets everything.
     pub(super) fn clear(&mut self, pool: &mut Pool) {
-        for block in core::mem::take(&mut self.full) {
+        for block in self.full.take().into_iter().flat_map(|full| *full) {
             block.free(pool);
         }
         core::mem::take(&mut self.tail).free(pool);

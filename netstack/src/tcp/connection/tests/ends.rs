@@ -124,6 +124,8 @@ fn fin_wait_2_ends_once_the_user_has_closed() {
     rig.shutdown();
     rig.sent_one();
     assert!(matches!(rig.data(0, 1, &[]), Disposition::Keep));
+    // The sender gives its memory back after a while.
+    assert!(rig.wait().0 <= Duration::from_secs(1));
     assert_eq!(rig.connection.next_deadline(), None, "a half-closed connection may stay so");
     assert!(matches!(rig.close(), Disposition::Keep));
     let (time, disposition) = rig.wait();
