@@ -1,0 +1,230 @@
+//! Single losses at chosen places, reordering, and what a recovery may cost.
+
+use core::time::Duration;
+use std::cell::Cell;
+use std::rc::Rc;
+
+use shouter_netstack::tcp::Options;
+
+use super::goodput::{ALL, options};
+use super::network::{Link, Rule};
+use super::world::{World, ms};
+
+const MS: Duration = Duration::from_millis(1);
+
+/// Loses the first transmission of every segment with payload that holds a byte from `from` on, counted from the
+/// first byte that passes.
+fn lose_once(from: u32, upto: u32) -> Rule {
+    let mut first = None;
+    let mut seen = std::collections::HashSet::new();
+    Box::new(move |_, packet| {
+        if packet.payload.is_empty() {
+            return true;
+        }
+        let start = packet.seq().wrapping_sub(*first.get_or_insert(packet.seq()));
+        let hit = start < upto && start + packet.payload.len() as u32 > from;
+        !(hit && seen.insert(start))
+    })
+}
+
+/// A message of `len` bytes, of which the last `tail` segments are lost once. Returns how long after its sending it
+/// was there, the round-trip time as it was measured (before, or with the delayed acknowledgements of the message itself),
+/// and how many time-outs there were.
+fn with_tail_loss(options: &Options, rtt: Duration, len: u64, tail: u32) -> (Duration, Duration, u64) {
+    let link = Link::new(1_000_000_000, rtt / 2);
+    let mut world = World::new(31, options, [link.clone(), link]);
+    // A first message, so that a round-trip time is known and windows are open.
+    let index = world.connect(200_000, None);
+    assert!(world.run_until(ms(5_000), |world| world.received(0) == 200_000));
+    world.run_to(world.now + 3 * rtt);
+    let info = world.hosts[0].info(index);
+    let (mss, measured) = (u32::from(info.mss), info.srtt.unwrap());
+    assert!(measured < rtt + options.max_ack_delay / 4, "{info:?}");
+    world.ways[0].rule = Some(lose_once(len as u32 - tail * mss, len as u32));
+    let sent_at = world.now;
+    world.hosts[0].apps[index].to_write = len;
+    assert!(world.run_until(sent_at + Duration::from_secs(10), |world| world.received(0) == 200_000 + len));
+    let took = world.now - sent_at;
+    // The rest of the exchange, so that counters are final.
+    world.run_to(world.now + 3 * rtt);
+    let info = world.hosts[0].info(index);
+    (took, measured.max(info.srtt.unwrap()), info.timeouts)
+}
+
+#[test]
+fn a_tail_loss_is_repaired_within_two_round_trips_and_the_delay_of_acknowledgements_and_a_millisecond() {
+    for algorithm in ALL {
+        for rtt in [MS, 10 * MS, 50 * MS] {
+            for (len, tail) in [(1448 * 10, 1), (1448 * 10, 3), (1448 * 2, 1), (1448, 1), (1448 * 10, 9)] {
+                let options = options(algorithm);
+                let (took, measured, timeouts) = with_tail_loss(&options, rtt, len, tail);
+                // Half a round trip is the message's own; then the repair, by the round-trip time as it was measured.
+                let line = Duration::from_micros(300);
+                let limit = rtt / 2 + line + 2 * measured + options.max_ack_delay + MS;
+                // The probe repairs the last segment itself; the others follow by one, two, four a round trip (RFC
+                // 9937: no more than was delivered, and one with each safe acknowledgement).
+                let rounds = u32::BITS - (tail - 1).leading_zeros();
+                let limit = limit + rounds * (measured + line);
+                let what = format!("{algorithm:?}, rtt {rtt:?}, {len} bytes, {tail} lost");
+                assert!(took <= limit, "{what}: took {took:?}, limit {limit:?}");
+                assert_eq!(timeouts, 0, "{what}");
+            }
+        }
+    }
+}
+
+#[test]
+fn five_percent_reordering_causes_no_spurious_time_out_and_few_spurious_resends() {
+    for algorithm in ALL {
+        for seed in 40..43 {
+            let rtt = 10 * MS;
+            let link = Link::new(100_000_000, rtt / 2);
+            // Held up by up to a quarter of the round trip: some 20 packets overtake.
+            let disorderly = Link { reorder: 0.05, reorder_by: rtt / 4, ..link.clone() };
+            let mut world = World::new(seed, &options(algorithm), [disorderly, link]);
+            world.ways[0].link.queue = 100_000;
+            let index = world.connect(u64::MAX >> 8, None);
+            world.run_to(ms(3_000));
+            let early = world.hosts[0].info(index);
+            let sent_early = world.ways[0].tally.sent;
+            world.run_to(ms(8_000));
+            let late = world.hosts[0].info(index);
+            let what = format!("{algorithm:?}, seed {seed}: {late:?}");
+            assert_eq!(late.timeouts, 0, "{what}");
+            assert!(world.ways[0].tally.reordered > 1000, "{what}");
+            // Nothing is lost on this way, so every resend is spurious.
+            let resent = late.retransmitted - early.retransmitted;
+            let sent = world.ways[0].tally.sent - sent_early;
+            assert!((resent as f64) < 0.001 * sent as f64, "{resent} of {sent}; {what}");
+        }
+    }
+}
+
+#[test]
+fn a_loss_in_the_middle_is_repaired_in_a_round_trip_and_not_by_a_time_out() {
+    for algorithm in ALL {
+        let rtt = 20 * MS;
+        let link = Link::new(1_000_000_000, rtt / 2);
+        let mut world = World::new(51, &options(algorithm), [link.clone(), link]);
+        // The 30th and the 31st segment.
+        world.ways[0].rule = Some(lose_once(1448 * 30, 1448 * 32));
+        let index = world.connect(1448 * 200, None);
+        world.hosts[0].apps[index].shut = true;
+        assert!(
+            world.run_until(ms(2_000), |world| world.hosts[1].apps.first().is_some_and(|a| a.read_to_end))
+        );
+        let info = world.hosts[0].info(index);
+        assert_eq!((info.timeouts, info.spurious), (0, 0), "{algorithm:?}: {info:?}");
+        assert_eq!(info.retransmitted, 2, "{algorithm:?}: {info:?}");
+        // A round for the handshake, three of slow start, one for the repair, and five at half of 40 segments or more.
+        assert!(world.now <= ms(20 * 11), "{algorithm:?}: {:?}", world.now);
+    }
+}
+
+#[test]
+fn every_byte_arrives_whatever_happens() {
+    // Replay one: SEED=17 cargo test -p shouter-netstack --test tcp_sim every_byte
+    let only: Option<u64> = std::env::var("SEED").ok().and_then(|seed| seed.parse().ok());
+    let seeds = std::env::var("SEEDS").ok().and_then(|count| count.parse().ok()).unwrap_or(100);
+    for seed in only.map_or(0..seeds, |seed| seed..seed + 1) {
+        let link = Link {
+            loss: [0.0, 0.01, 0.1, 0.3][seed as usize % 4],
+            duplicate: 0.02,
+            reorder: 0.1,
+            reorder_by: 3 * MS,
+            queue: [20, 200][seed as usize / 4 % 2],
+            super_segment: [1460, 10_000, 65_000][seed as usize % 3],
+            ..Link::new(50_000_000, [100 * MS / 1000, 5 * MS][seed as usize / 8 % 2])
+        };
+        let base = if seed % 2 == 0 { Options::group() } else { Options::internet() };
+        let options = Options {
+            congestion: ALL[seed as usize % 4],
+            sack: seed % 5 != 0,
+            timestamps: seed % 7 != 0,
+            nagle: seed % 3 == 0,
+            pacing: seed % 11 == 0,
+            ecn: seed % 13 == 0,
+            ..base
+        };
+        let mut world = World::new(seed, &options, [link.clone(), link]);
+        world.hosts[1].answer = 100_000;
+        let index = world.connect(200_000, None);
+        let done = |world: &World| world.received(0) == 200_000 && world.hosts[0].apps[index].read == 100_000;
+        let mut finished = world.run_until(ms(600_000), done);
+        for host in &mut world.hosts {
+            for app in &mut host.apps {
+                app.shut = true;
+            }
+        }
+        finished &= world.run_until(ms(900_000), |world| {
+            world.hosts.iter().all(|host| host.apps.iter().all(|app| app.read_to_end))
+        });
+        let apps = [&world.hosts[0].apps, &world.hosts[1].apps];
+        assert!(finished, "seed {seed}: at {:?}: {options:?} {apps:?}", world.now);
+        assert!(
+            apps.iter().all(|apps| apps.iter().all(|app| app.failure.is_none())),
+            "seed {seed}: {apps:?}"
+        );
+    }
+}
+
+#[test]
+fn marks_instead_of_losses() {
+    let mut link = Link::new(100_000_000, MS);
+    link.mark_above = 20;
+    let back = Link::new(100_000_000, MS);
+    for algorithm in ALL {
+        let options = Options { ecn: true, ..options(algorithm) };
+        let mut world = World::new(61, &options, [link.clone(), back.clone()]);
+        world.connect(u64::MAX >> 8, None);
+        world.run_to(ms(500));
+        let before = (world.received(0), world.ways[0].tally);
+        world.run_to(ms(3_500));
+        let tally = world.ways[0].tally;
+        let rate = (world.received(0) - before.0) as f64 * 8.0 / 3e6;
+        assert!(tally.marked > before.1.marked, "{algorithm:?}: {tally:?}");
+        assert_eq!(tally.overflowed, before.1.overflowed, "{algorithm:?}");
+        assert!(rate > 80.0, "{algorithm:?}: {rate} Mbit/s");
+        assert_eq!(world.hosts[0].info(0).timeouts, 0);
+        assert!(world.hosts[0].info(0).ecn);
+    }
+}
+
+#[test]
+fn two_messages_a_second_apart_need_no_time_out() {
+    let polled = Rc::new(Cell::new(0u64));
+    let link = Link::new(1_000_000_000, 5 * MS);
+    for algorithm in ALL {
+        let mut world = World::new(71, &options(algorithm), [link.clone(), link.clone()]);
+        let counter = Rc::clone(&polled);
+        world.ways[0].rule = Some(Box::new(move |_, _| {
+            counter.set(counter.get() + 1);
+            true
+        }));
+        let index = world.connect(100_000, None);
+        for round in 1..=5u64 {
+            assert!(world.run_until(ms(1000 * round), |world| world.received(0) == 100_000 * round));
+            world.run_to(ms(1000 * round));
+            world.hosts[0].apps[index].to_write = 100_000;
+        }
+        let info = world.hosts[0].info(index);
+        assert_eq!((info.timeouts, info.retransmitted), (0, 0), "{algorithm:?}: {info:?}");
+    }
+    // Data, handshakes and few acknowledgements: no storm.
+    assert!((4 * 5 * 70..4 * 5 * 100).contains(&polled.get()), "{}", polled.get());
+}
+
+#[test]
+fn a_congestion_window_that_the_peers_window_limits_does_not_grow() {
+    for algorithm in [ALL[0], ALL[1], ALL[2]] {
+        let link = Link::new(1_000_000_000, 5 * MS);
+        let options = Options { receive_buffer: 100_000, ..options(algorithm) };
+        let mut world = World::new(81, &options, [link.clone(), link]);
+        world.connect(u64::MAX >> 8, None);
+        world.run_to(ms(3_000));
+        let info = world.hosts[0].info(0);
+        assert!(info.peer_window <= 100_000, "{algorithm:?}: {info:?}");
+        // What was acknowledged while the window was still in use may have doubled it once more.
+        assert!(info.congestion_window <= 200_000 + 1460 * 2, "{algorithm:?}: {info:?}");
+    }
+}
