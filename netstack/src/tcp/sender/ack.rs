@@ -1,5 +1,7 @@
 //! Acknowledgements.
 
+use core::time::Duration;
+
 use super::rack::Rack;
 use super::rate::Rate;
 use super::scoreboard::Record;
@@ -8,6 +10,9 @@ use crate::cc::{AckSample, Congestion};
 use crate::tcp::memory::Memory;
 use crate::time::Instant;
 use crate::wire::tcp::{SeqNumber, SeqRange};
+
+/// Two ticks of the timestamp clock.
+const TICKS: Duration = Duration::from_millis(2);
 
 /// What an acknowledgement tells.
 #[derive(Debug)]
@@ -51,6 +56,16 @@ impl News {
     }
 }
 
+impl News {
+    /// Whether a round-trip time by timestamps is that of the last transmission of what was delivered. If it is longer,
+    /// the timestamp is an earlier transmission's, and what was answered may be either: the acknowledgement of the first
+    /// may be lost, and this one the peer's answer to the second (RFC 7323 section 4.1 has it measure from the first, and
+    /// each lost acknowledgement would add a time-out to the round-trip time).
+    fn is_from_latest(&self, now: Instant, rtt: Duration) -> bool {
+        !self.resent || self.latest.is_some_and(|latest| rtt <= now.saturating_since(latest.sent_at) + TICKS)
+    }
+}
+
 /// Works a delivered record in.
 struct Delivery<'a> {
     now: Instant,
@@ -58,7 +73,7 @@ struct Delivery<'a> {
     rack: &'a mut Rack,
     rate: &'a mut Rate,
     fack: SeqNumber,
-    min: Option<core::time::Duration>,
+    min: Option<Duration>,
     point: Option<SeqNumber>,
 }
 
@@ -160,6 +175,9 @@ impl Sender {
         self.wl1 = ack.seq;
         self.wl2 = ack.ack;
         let changed = self.window != ack.window;
+        if self.window == 0 && changed {
+            self.on_window_reopened(self.last_heard);
+        }
         self.window = ack.window;
         self.max_window = self.max_window.max(ack.window);
         changed
@@ -214,7 +232,7 @@ impl Sender {
         if let (Some(oldest), Some(newest), false) = (news.oldest, news.newest, news.resent) {
             self.rtt.observe(now.saturating_since(newest));
             self.rtt.sample(now.saturating_since(oldest), self.una, self.nxt);
-        } else if let Some(rtt) = ack.rtt.filter(|_| news.acked > 0) {
+        } else if let Some(rtt) = ack.rtt.filter(|rtt| news.acked > 0 && news.is_from_latest(now, *rtt)) {
             self.rtt.coarse_sample(rtt, self.una, self.nxt);
         } else if news.acked > 0 {
             self.rtt.calm();
@@ -309,12 +327,12 @@ impl Sender {
         if news.delivered == 0 && news.acked == 0 && lost == 0 {
             return;
         }
-        let in_flight = u64::from(self.in_flight());
-        let (threshold, mss) = (self.threshold(), u64::from(self.mss));
+        let in_flight = self.in_flight();
+        let (threshold, mss) = (self.threshold(), u32::from(self.mss));
         if let Phase::Recovery { prr, .. } = &mut self.phase {
             //= RFC 9937 section 6.2: safe means progress without further losses
             let safe = news.acked > 0 && lost == 0;
-            prr.on_ack(u64::from(news.delivered), in_flight, threshold, mss, safe);
+            prr.on_ack(news.delivered, in_flight, threshold, mss, safe);
         }
         let rate = news.latest.and_then(|latest| self.rate.sample(&latest, self.rtt.min()));
         let sample = AckSample {
@@ -322,7 +340,7 @@ impl Sender {
             acked: u64::from(news.acked),
             delivered: u64::from(news.delivered),
             prior_in_flight: u64::from(prior_in_flight),
-            in_flight,
+            in_flight: u64::from(in_flight),
             rtt: news.newest.filter(|_| !news.resent).map(|newest| now.saturating_since(newest)),
             srtt: self.rtt.srtt(),
             min_rtt: self.rtt.min(),

@@ -92,7 +92,8 @@ impl Sender {
         let size = search.candidate()?;
         //= RFC 4821 section 7.4: enough data and window to recover by fast retransmission
         let needed = u32::from(size) + 4 * u32::from(self.mss);
-        let enough = admitted >= needed && self.congestion_window() >= u64::from(needed) && self.board.lost() == 0;
+        let enough =
+            admitted >= needed && self.congestion_window() >= u64::from(needed) && self.board.lost() == 0;
         // It is one packet: in one piece, so that every device can send it.
         let whole = || self.queue.span(self.position(self.nxt), u32::from(size), 1) >= u32::from(size);
         (enough && whole()).then_some(size)

@@ -7,42 +7,42 @@ mod tests;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Prr {
     /// In flight when the recovery began.
-    flight: u64,
-    delivered: u64,
-    out: u64,
-    window: u64,
+    flight: u32,
+    delivered: u32,
+    out: u32,
+    window: u32,
 }
 
 impl Prr {
     /// A recovery begins with `flight` bytes out, what this acknowledgement delivered included.
-    pub(super) fn new(flight: u64) -> Self {
+    pub(super) fn new(flight: u32) -> Self {
         Self { flight: flight.max(1), delivered: 0, out: 0, window: 0 }
     }
 
     /// How much may be in flight.
     pub(super) fn window(&self) -> u64 {
-        self.window
+        u64::from(self.window)
     }
 
-    pub(super) fn on_sent(&mut self, bytes: u64) {
-        self.out += bytes;
+    pub(super) fn on_sent(&mut self, bytes: u32) {
+        self.out = self.out.saturating_add(bytes);
     }
 
     /// An acknowledgement delivered `delivered` bytes and left `in_flight` in flight; `safe`: it moved on and showed
     /// no further loss.
-    pub(super) fn on_ack(&mut self, delivered: u64, in_flight: u64, threshold: u64, mss: u64, safe: bool) {
-        self.delivered += delivered;
+    pub(super) fn on_ack(&mut self, delivered: u32, in_flight: u32, threshold: u64, mss: u32, safe: bool) {
+        self.delivered = self.delivered.saturating_add(delivered);
+        let threshold = u32::try_from(threshold).unwrap_or(u32::MAX);
         let mut send = if in_flight > threshold {
             //= RFC 9937 section 6.2: sending is to delivery as the threshold is to what was in flight.
-            let share =
-                (u128::from(self.delivered) * u128::from(threshold)).div_ceil(u128::from(self.flight));
-            u64::try_from(share).unwrap_or(u64::MAX).saturating_sub(self.out)
+            let share = (u64::from(self.delivered) * u64::from(threshold)).div_ceil(u64::from(self.flight));
+            u32::try_from(share).unwrap_or(u32::MAX).saturating_sub(self.out)
         } else {
             //= RFC 9937 section 6.2: below the threshold one byte for each delivered, and as long as it is safe one
             //= segment more.
             let mut limit = self.delivered.saturating_sub(self.out).max(delivered);
             if safe {
-                limit += mss;
+                limit = limit.saturating_add(mss);
             }
             limit.min(threshold - in_flight)
         };
@@ -50,6 +50,6 @@ impl Prr {
             //= RFC 9937 section 6.2: the first retransmission leaves at once.
             send = send.max(mss);
         }
-        self.window = in_flight + send;
+        self.window = in_flight.saturating_add(send);
     }
 }

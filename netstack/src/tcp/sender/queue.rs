@@ -143,6 +143,11 @@ impl Queue {
         self.trim();
     }
 
+    #[cfg(test)]
+    pub(super) fn capacity(&self) -> usize {
+        self.pieces.capacity()
+    }
+
     /// Gives back what an empty queue does not need.
     pub(super) fn trim(&mut self) {
         if self.pieces.is_empty() {

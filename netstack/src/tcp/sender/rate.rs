@@ -6,16 +6,20 @@ use super::scoreboard::Record;
 use crate::cc::RateSample;
 use crate::time::Instant;
 
-/// What is noted of a range when it is sent.
+/// What is noted of a range when it is sent. Of counts it has the low bits, of times how long before the sending they
+/// were, in units of 16 ns (68 s at most): what is out is never more than 2^31 bytes.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Stamp {
-    delivered: u64,
-    delivered_at: Instant,
-    first_sent_at: Instant,
+    delivered: u32,
+    since_delivery: u32,
+    since_first: u32,
     in_flight: u32,
-    /// The low bits of the count of lost bytes.
     lost: u32,
     app_limited: bool,
+}
+
+fn since(now: Instant, then: Instant) -> u32 {
+    u32::try_from(now.saturating_since(then).as_nanos() >> 4).unwrap_or(u32::MAX)
 }
 
 /// The connection's counts.
@@ -37,9 +41,9 @@ impl Rate {
             self.delivered_at = now;
         }
         Stamp {
-            delivered: self.delivered,
-            delivered_at: self.delivered_at,
-            first_sent_at: self.first_sent_at,
+            delivered: self.delivered as u32,
+            since_delivery: since(now, self.delivered_at),
+            since_first: since(now, self.first_sent_at),
             in_flight: with,
             lost: self.lost as u32,
             app_limited: self.app_limited != 0,
@@ -72,17 +76,19 @@ impl Rate {
     pub(super) fn sample(&mut self, newest: &Record, min_rtt: Option<Duration>) -> Option<RateSample> {
         let stamp = &newest.stamp;
         self.first_sent_at = newest.sent_at;
-        let sending = newest.sent_at.saturating_since(stamp.first_sent_at);
-        let acknowledging = self.delivered_at.saturating_since(stamp.delivered_at);
+        let delivered = u64::from((self.delivered as u32).wrapping_sub(stamp.delivered));
+        let sending = Duration::from_nanos(u64::from(stamp.since_first) << 4);
+        let waiting = Duration::from_nanos(u64::from(stamp.since_delivery) << 4);
+        let acknowledging = self.delivered_at.saturating_since(newest.sent_at) + waiting;
         let interval = sending.max(acknowledging);
         // Less than a round trip cannot be: acknowledgements of what was sent again mislead.
         if interval.is_zero() || min_rtt.is_some_and(|least| interval < least) {
             return None;
         }
         Some(RateSample {
-            delivered: self.delivered.saturating_sub(stamp.delivered),
+            delivered,
             interval,
-            prior_delivered: stamp.delivered,
+            prior_delivered: self.delivered.saturating_sub(delivered),
             total_delivered: self.delivered,
             app_limited: stamp.app_limited,
             in_flight_at_send: u64::from(stamp.in_flight),

@@ -4,6 +4,7 @@
 use super::Sender;
 use super::ack::News;
 use super::prr::Prr;
+use super::timers::NEVER;
 use crate::cc::Congestion;
 use crate::time::Instant;
 use crate::wire::tcp::SeqNumber;
@@ -56,7 +57,7 @@ impl Sender {
         let recovering = !matches!(self.phase, Phase::Open);
         let (srtt, min) = (self.rtt.srtt(), self.rtt.min());
         let found = self.rack.detect(now, &mut self.board, srtt, min, recovering);
-        self.timers.reorder = found.again;
+        self.timers.reorder = found.again.unwrap_or(NEVER);
         if found.path_mtu > 0 {
             self.path_mtu_lost(now);
         }
@@ -78,8 +79,8 @@ impl Sender {
         }
         self.window_reduced();
         self.undo = Some(Undo::default());
-        let mut prr = Prr::new(u64::from(flight));
-        prr.on_ack(0, u64::from(self.in_flight()), self.threshold(), u64::from(self.mss), false);
+        let mut prr = Prr::new(flight);
+        prr.on_ack(0, self.in_flight(), self.threshold(), u32::from(self.mss), false);
         self.phase = Phase::Recovery { point: self.nxt, prr };
     }
 
@@ -90,8 +91,8 @@ impl Sender {
 
     /// Losses were found without an acknowledgement: they do not open the window.
     pub(super) fn limit_recovery(&mut self) {
-        let (in_flight, threshold) = (u64::from(self.in_flight()), self.threshold());
-        let mss = u64::from(self.mss);
+        let (in_flight, threshold) = (self.in_flight(), self.threshold());
+        let mss = u32::from(self.mss);
         if let Phase::Recovery { prr, .. } = &mut self.phase {
             prr.on_ack(0, in_flight, threshold, mss, false);
         }
@@ -245,7 +246,7 @@ impl Sender {
         self.undo = None;
         self.duplicates = 0;
         self.timers.retries = 0;
-        self.timers.reorder = None;
+        self.timers.reorder = NEVER;
         self.cwr = false;
         self.counts.spurious = self.counts.spurious.wrapping_add(1);
     }

@@ -251,10 +251,6 @@ impl Scoreboard {
         self.seen.forget(ack);
         if self.records.is_empty() {
             self.seen = Seen::default();
-            // A long list is not kept for an idle connection.
-            if self.records.capacity() > 64 {
-                self.records = VecDeque::new();
-            }
         }
     }
 
@@ -370,11 +366,6 @@ impl Scoreboard {
         });
     }
 
-    /// The record that `seq` lies in.
-    pub(super) fn at(&self, seq: SeqNumber) -> Option<&Record> {
-        self.records.get(self.find(seq)).filter(|record| !seq.is_before(record.start))
-    }
-
     pub(super) fn clear(&mut self) {
         *self = Self::default();
     }
@@ -384,6 +375,11 @@ impl Scoreboard {
         if self.records.is_empty() {
             self.records = VecDeque::new();
         }
+    }
+
+    #[cfg(test)]
+    pub(super) fn capacity(&self) -> usize {
+        self.records.capacity()
     }
 
     #[cfg(test)]

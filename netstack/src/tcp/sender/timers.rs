@@ -21,18 +21,25 @@ pub(super) struct TailProbe {
     pub(super) resend: bool,
 }
 
+/// A connection with nothing to send gives memory back after so long.
+const REST: Duration = Duration::from_secs(1);
+
+/// When a timer that does not run expires.
+pub(super) const NEVER: Instant = Instant::from_nanos(u64::MAX);
+
 /// The deadlines, and what has come of those that have passed.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Timers {
-    retransmit: Option<Instant>,
-    tail: Option<Instant>,
-    pub(super) reorder: Option<Instant>,
-    persist: Option<Instant>,
+    retransmit: Instant,
+    /// The tail-loss probe; when nothing is out, when to give memory back.
+    tail: Instant,
+    pub(super) reorder: Instant,
+    persist: Instant,
     /// Time-outs without progress.
     pub(super) retries: u8,
     /// Window probes without progress.
     probes: u8,
-    probing_since: Option<Instant>,
+    probing_since: Instant,
     /// A tail-loss probe is to be sent.
     pub(super) tail_due: bool,
     /// A window probe is to be sent.
@@ -40,27 +47,45 @@ pub(super) struct Timers {
     pub(super) tail_probe: Option<TailProbe>,
 }
 
+impl Default for Timers {
+    fn default() -> Self {
+        Self {
+            retransmit: NEVER,
+            tail: NEVER,
+            reorder: NEVER,
+            persist: NEVER,
+            retries: 0,
+            probes: 0,
+            probing_since: NEVER,
+            tail_due: false,
+            persist_due: false,
+            tail_probe: None,
+        }
+    }
+}
+
 impl Timers {
+    /// Since when window probes are not answered.
     pub(super) fn probing_since(&self) -> Option<Instant> {
-        self.probing_since
+        (self.probing_since != NEVER).then_some(self.probing_since)
     }
 
     pub(super) fn persisting(&self) -> bool {
-        self.persist.is_some() || self.persist_due
+        self.persist != NEVER || self.persist_due
     }
 
     /// The window is open, or there is nothing to send.
     pub(super) fn stop_persisting(&mut self) {
-        self.persist = None;
+        self.persist = NEVER;
         self.persist_due = false;
         self.probes = 0;
-        self.probing_since = None;
+        self.probing_since = NEVER;
     }
 
     /// A window probe was answered: the peer lives.
     pub(super) fn probe_answered(&mut self, now: Instant) {
-        if self.probing_since.is_some() {
-            self.probing_since = Some(now);
+        if self.probing_since != NEVER {
+            self.probing_since = now;
         }
     }
 }
@@ -69,33 +94,40 @@ impl Sender {
     /// The earliest time at which [`Sender::on_timer`] or [`Sender::next`] has something to do.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
         let Timers { retransmit, tail, reorder, persist, .. } = self.timers;
-        let paced = if self.waits_for_pace() { Some(self.pace_at) } else { None };
-        [retransmit, tail, reorder, persist, paced].into_iter().flatten().min()
+        let paced = if self.waits_for_pace() { self.pace_at } else { NEVER };
+        let first = retransmit.min(tail).min(reorder).min(persist).min(paced);
+        (first != NEVER).then_some(first)
     }
 
     /// Time has passed. Does no harm if nothing is due.
     pub(crate) fn on_timer(&mut self, now: Instant) -> TimerOut {
-        let due = |timer: Option<Instant>| timer.is_some_and(|at| at <= now);
-        if due(self.timers.reorder) {
-            self.timers.reorder = None;
+        if self.timers.reorder <= now {
+            self.timers.reorder = NEVER;
             let in_flight = self.in_flight();
             if self.detect_losses(now, in_flight, 0) > 0 {
                 self.limit_recovery();
             }
         }
-        if due(self.timers.tail) {
-            self.timers.tail = None;
-            self.timers.tail_due = true;
-            // What follows the probe is the retransmission time-out.
-            self.timers.retransmit = Some(now + self.rtt.rto(&self.options));
+        if self.timers.tail <= now {
+            self.timers.tail = NEVER;
+            if self.board.is_empty() {
+                self.trim();
+            } else {
+                self.timers.tail_due = true;
+                // What follows the probe is the retransmission time-out.
+                self.timers.retransmit = now + self.rtt.rto(&self.options);
+            }
         }
-        if due(self.timers.retransmit) && !self.on_timeout(now) {
+        if self.timers.retransmit <= now && !self.on_timeout(now) {
             return TimerOut::GiveUp;
         }
-        if due(self.timers.persist) {
-            self.timers.persist = None;
+        if self.timers.persist <= now {
+            self.timers.persist = NEVER;
             self.timers.persist_due = true;
-            let since = *self.timers.probing_since.get_or_insert(now);
+            if self.timers.probing_since == NEVER {
+                self.timers.probing_since = now;
+            }
+            let since = self.timers.probing_since;
             //= RFC 9293 section 3.8.6.1, MUST-37: a window may stay closed as long as the peer acknowledges
             let patient = now.saturating_since(since) < PATIENCE || self.is_answered();
             if self.timers.probes >= ATTEMPTS && !patient {
@@ -103,6 +135,17 @@ impl Sender {
             }
         }
         if self.wants_transmit(now) { TimerOut::Transmit } else { TimerOut::None }
+    }
+
+    /// The peer's window was shut and is open: what has waited did so for the peer's sake, so that patience and
+    /// time-outs begin anew.
+    pub(super) fn on_window_reopened(&mut self, now: Instant) {
+        self.waiting_since = now;
+        self.timers.retries = 0;
+        self.rtt.calm();
+        if self.timers.retransmit != NEVER {
+            self.timers.retransmit = now + self.rtt.rto(&self.options);
+        }
     }
 
     /// Whether the peer has been heard since something was sent last: the intervals between probes grow longer than
@@ -114,7 +157,7 @@ impl Sender {
     /// The retransmission timer ran out; false: once too often.
     fn on_timeout(&mut self, now: Instant) -> bool {
         if self.board.is_empty() {
-            self.timers.retransmit = None;
+            self.timers.retransmit = NEVER;
             return true;
         }
         let since =
@@ -126,40 +169,47 @@ impl Sender {
         }
         self.begin_loss(now);
         self.timers.retries = self.timers.retries.saturating_add(1);
-        self.timers.tail = None;
+        self.timers.tail = NEVER;
         self.timers.tail_due = false;
         self.timers.tail_probe = None;
-        self.timers.reorder = None;
+        self.timers.reorder = NEVER;
         //= RFC 6298 section 5.5 and 5.6: back off, start again.
         self.rtt.back_off();
-        self.timers.retransmit = Some(now + self.rtt.rto(&self.options));
+        self.timers.retransmit = now + self.rtt.rto(&self.options);
         true
     }
 
     /// Something was sent.
     pub(super) fn timers_on_sent(&mut self, now: Instant) {
         //= RFC 6298 section 5.1: the timer runs while anything is out.
-        if self.timers.retransmit.is_none() {
-            self.timers.retransmit = Some(now + self.rtt.rto(&self.options));
+        if self.timers.retransmit == NEVER {
+            self.timers.retransmit = now + self.rtt.rto(&self.options);
         }
         self.schedule_tail_probe(now);
+    }
+
+    /// The oldest segment was sent again: it gets its time.
+    pub(super) fn oldest_resent(&mut self, now: Instant) {
+        self.timers.retransmit = now + self.rtt.rto(&self.options);
     }
 
     /// An acknowledgement was worked in; `progress`: SND.UNA moved on.
     pub(super) fn timers_on_ack(&mut self, now: Instant, progress: bool, delivered: bool) {
         if self.board.is_empty() {
             //= RFC 6298 section 5.2: all is acknowledged, the timer stops.
-            self.timers.retransmit = None;
-            self.timers.tail = None;
+            self.timers.retransmit = NEVER;
             self.timers.tail_due = false;
-            self.timers.reorder = None;
+            self.timers.reorder = NEVER;
             self.timers.retries = 0;
+            if progress {
+                self.timers.tail = now + REST;
+            }
             return;
         }
         if progress {
             self.timers.retries = 0;
             //= RFC 6298 section 5.3: it starts again with each acknowledgement of something new.
-            self.timers.retransmit = Some(now + self.rtt.rto(&self.options));
+            self.timers.retransmit = now + self.rtt.rto(&self.options);
         }
         if progress || delivered {
             self.schedule_tail_probe(now);
@@ -168,7 +218,7 @@ impl Sender {
 
     /// Starts the probe timer if a loss of the tail would otherwise be found by a time-out only.
     fn schedule_tail_probe(&mut self, now: Instant) {
-        self.timers.tail = None;
+        self.timers.tail = NEVER;
         //= RFC 8985 section 7.2: with SACK, outside of recovery, nothing selectively acknowledged, no probe out
         if !self.sack
             || !matches!(self.phase, Phase::Open)
@@ -189,7 +239,7 @@ impl Sender {
         // They count from the last transmission, as it is that one whose acknowledgement is missed; an acknowledgement
         // of something older puts the probe off by no more than what the queue on the way may have grown by.
         let at = (self.last_sent + patience).max(now + trip / 2);
-        self.timers.tail = Some(self.timers.retransmit.map_or(at, |retransmit| at.min(retransmit)));
+        self.timers.tail = at.min(self.timers.retransmit);
     }
 
     /// The window is closed with nothing out: without a probe its opening could be missed.
@@ -198,7 +248,7 @@ impl Sender {
         //= exponentially growing intervals.
         let factor = 1u32.checked_shl(u32::from(self.timers.probes)).unwrap_or(u32::MAX);
         let wait = self.rtt.rto(&self.options).saturating_mul(factor).min(self.options.max_rto);
-        self.timers.persist = Some(now + wait);
+        self.timers.persist = now + wait;
     }
 
     /// A window probe left.

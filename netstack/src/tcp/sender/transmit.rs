@@ -322,6 +322,7 @@ impl Sender {
     pub(crate) fn on_sent(&mut self, now: Instant, out: &Outgoing, timestamp: u32) {
         if out.probe == Probe::Window {
             self.probed = true;
+            self.last_sent = now;
             self.window_probe_sent(now);
             return;
         }
@@ -345,6 +346,9 @@ impl Sender {
                 record.path_mtu = false;
             });
             self.counts.retransmitted = self.counts.retransmitted.wrapping_add(out.segments());
+            if out.seq == self.una {
+                self.oldest_resent(now);
+            }
             if out.probe != Probe::Tail {
                 self.note_resent(out.seq, out.segments(), timestamp);
             }
@@ -371,7 +375,7 @@ impl Sender {
             }
         }
         if let Phase::Recovery { prr, .. } = &mut self.phase {
-            prr.on_sent(u64::from(span));
+            prr.on_sent(span);
         }
         if let Some(controller) = &mut self.controller {
             controller.on_sent(now, u64::from(span), u64::from(in_flight), app_limited);

@@ -1,1 +1,83 @@
+use super::*;
 
+fn millis(rtt: &Rtt, options: &Options) -> f64 {
+    rtt.rto(options).as_secs_f64() * 1e3
+}
+
+#[test]
+fn the_first_measurement_gives_three_times_itself() {
+    let options = Options { min_rto: Duration::ZERO, ..Options::internet() };
+    let mut rtt = Rtt::new();
+    assert_eq!(rtt.rto(&options), Duration::from_secs(1));
+    rtt.sample(Duration::from_millis(100), SeqNumber(0), SeqNumber(10));
+    assert_eq!(rtt.rto(&options), Duration::from_millis(300));
+    assert_eq!(rtt.srtt(), Some(Duration::from_millis(100)));
+    assert_eq!(rtt.rttvar(), Duration::from_millis(50));
+}
+
+#[test]
+fn a_steady_path_comes_down_to_the_least() {
+    for (options, least) in [(Options::internet(), 200.0), (Options::group(), 1.0)] {
+        let mut rtt = Rtt::new();
+        for round in 0..200u32 {
+            rtt.sample(Duration::from_millis(20), SeqNumber(round * 10 + 1), SeqNumber(round * 10 + 10));
+        }
+        let rto = millis(&rtt, &options);
+        assert!((20.0 + least..20.1 + least).contains(&rto), "{rto}");
+    }
+}
+
+#[test]
+fn many_samples_a_round_trip_do_not_forget_its_variation() {
+    let options = Options { min_rto: Duration::ZERO, ..Options::internet() };
+    let mut rtt = Rtt::new();
+    for round in 0..50u32 {
+        // A hundred samples a round trip, one of them late.
+        for sample in 0..100 {
+            let late = if sample == 50 { 30 } else { 10 };
+            rtt.sample(
+                Duration::from_millis(late),
+                SeqNumber(round * 100 + sample),
+                SeqNumber(round * 100 + sample + 100),
+            );
+            if round > 2 {
+                assert!(millis(&rtt, &options) > 25.0, "round {round}, sample {sample}: {rtt:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn the_time_out_doubles_up_to_its_most_and_a_measurement_ends_that() {
+    let options = Options::internet();
+    let mut rtt = Rtt::new();
+    rtt.sample(Duration::from_millis(100), SeqNumber(0), SeqNumber(1));
+    let base = rtt.rto(&options);
+    for doubled in 1..40u32 {
+        rtt.back_off();
+        assert_eq!(rtt.rto(&options), (base * 2u32.pow(doubled.min(20))).min(options.max_rto));
+    }
+    rtt.calm();
+    assert_eq!(rtt.rto(&options), base * 8);
+    rtt.coarse_sample(Duration::from_millis(1), SeqNumber(2), SeqNumber(3));
+    assert_eq!((rtt.rto(&options), rtt.srtt()), (base, Some(Duration::from_millis(100))));
+}
+
+#[test]
+fn after_a_lost_syn_the_first_time_out_is_three_times_as_long() {
+    let mut rtt = Rtt::new();
+    rtt.be_cautious();
+    assert_eq!(rtt.rto(&Options::internet()), Duration::from_secs(3));
+    rtt.sample(Duration::from_millis(10), SeqNumber(0), SeqNumber(1));
+    assert!(rtt.rto(&Options::internet()) < Duration::from_secs(1));
+}
+
+#[test]
+fn no_measurement_overflows() {
+    let mut rtt = Rtt::new();
+    for nanos in [0, 1, u64::MAX, 0, u64::MAX / 2, 5] {
+        rtt.sample(Duration::from_nanos(nanos), SeqNumber(nanos as u32), SeqNumber(3));
+        rtt.observe(Duration::MAX);
+        assert!(rtt.rto(&Options::internet()) <= Duration::from_secs(120));
+    }
+}
