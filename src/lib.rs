@@ -8,6 +8,7 @@
 //!   engine         executor, channels and liveness of one rank, turned by the runtime
 //!   channel        shm within a host, rud between hosts, ports
 //!   group          rendezvous: keys, hellos, the roster
+//!   net            sockets for a shard's tasks
 //!   runtime        shards, tasks, timers, who drives
 //!   observe        counters, timeline, flight recorder
 //!   config         file, environment, lists
@@ -20,6 +21,7 @@ pub mod config;
 pub mod engine;
 mod error;
 pub mod group;
+pub mod net;
 pub mod observe;
 pub mod runtime;
 

@@ -106,6 +106,7 @@ mod device {
         let eal = eal(config)?;
         let mut port_config = PortConfig::new(spec);
         port_config.mtu = mtu_of(config, port);
+        port_config.offload = config.offload;
         loop {
             match Port::try_open(eal, &port_config) {
                 Ok(port) => {

@@ -128,6 +128,12 @@ pub const KEYS: &[KeySpec] = &[
         "memory for DPDK when it runs without hugepages, in MiB",
     ),
     key("hugepages", "one of auto, on, off", "auto", "whether DPDK uses hugepages; auto does without them"),
+    key(
+        "offload",
+        "one of on, off",
+        "off",
+        "whether ports fill in checksums and split long TCP segments; RUD is faster without",
+    ),
     key("loss", PERCENT, "0%", "a fault: the share of received frames that is dropped"),
     key("corrupt", PERCENT, "0%", "a fault: the share of received frames in which a bit is flipped"),
     key("fault_seed", "a whole number from 0", "1", "the seed of the faults"),

@@ -183,6 +183,8 @@ pub struct Config {
     pub dpdk_memory_mb: u32,
     /// Whether DPDK uses hugepages.
     pub hugepages: Hugepages,
+    /// Whether ports fill in checksums and split long segments.
+    pub offload: bool,
     /// Faults to inject.
     pub faults: Faults,
     /// Where to write a timeline.
@@ -283,6 +285,7 @@ impl Builder {
             mtu: value::integer(layers, "mtu", 576..=9000)?.map(|mtu| mtu as u16),
             dpdk_memory_mb: number("dpdk_memory_mb", 64..=1 << 20, 512)?,
             hugepages: value::word(layers, "hugepages", &hugepages)?.unwrap_or(Hugepages::Auto),
+            offload: value::word(layers, "offload", &[("on", true), ("off", false)])?.unwrap_or(false),
             faults: Faults {
                 loss: value::percent(layers, "loss")?.unwrap_or(0.0),
                 corrupt: value::percent(layers, "corrupt")?.unwrap_or(0.0),

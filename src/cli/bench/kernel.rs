@@ -1,6 +1,7 @@
 //! The kernel as a peer: plain TCP sockets, one pinned process per rank, over loopback or (as root) over a veth
 //! pair between two network namespaces. Sockets are non-blocking and polled, which is the kernel at its fastest.
 
+mod connections;
 mod namespaces;
 mod wire;
 
@@ -22,6 +23,7 @@ pub(crate) enum Kind {
     Allreduce,
     Stream,
     Pingpong,
+    Connections,
 }
 
 /// The arguments of one peer process; started by the bench itself.
@@ -90,6 +92,7 @@ fn launch(
         Kind::Allreduce => "allreduce",
         Kind::Stream => "stream",
         Kind::Pingpong => "pingpong",
+        Kind::Connections => "connections",
     };
     let mut children = vec![];
     for rank in (0..job.ranks as usize).rev() {
@@ -136,6 +139,7 @@ pub(crate) fn peer(args: &PeerArgs) -> io::Result<()> {
             Kind::Allreduce => allreduce(args, &mut ring, bytes)?,
             Kind::Pingpong => pingpong(args, &mut ring, bytes)?,
             Kind::Stream => stream(args, &mut ring, bytes)?,
+            Kind::Connections => connections::measure(args, &mut ring)?,
         };
         if args.rank == 0 {
             println!("{}", serde_json::to_string(&line).map_err(io::Error::other)?);

@@ -1,10 +1,11 @@
-//! `shouter bench stream` and `pingpong`: what one link carries bare, with UDP and with RUD, between two processes
-//! with a core each.
+//! `shouter bench stream`, `pingpong` and `connections`: what one link carries bare, with UDP, RUD and TCP, between two
+//! processes with a core each.
 //!
 //! All protocols go through the same port and read the same 64 MiB, colder than any cache, and take turns: every pass
 //! runs each of them once, and the median over the passes counts. So `raw` is the ceiling of the very link, memory
 //! and minute that the others are measured with.
 
+mod connections;
 mod pingpong;
 mod stream;
 mod wire;
@@ -12,7 +13,7 @@ mod wire;
 use std::process::{Command, Stdio};
 use std::str::FromStr;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 
 use super::peers::Peer;
 use super::report::{Line, Report};
@@ -25,6 +26,7 @@ pub(super) enum Protocol {
     Raw,
     Udp,
     Rud,
+    Tcp,
 }
 
 impl Protocol {
@@ -33,6 +35,7 @@ impl Protocol {
             Self::Raw => "raw",
             Self::Udp => "udp",
             Self::Rud => "rud",
+            Self::Tcp => "tcp",
         }
     }
 }
@@ -45,15 +48,23 @@ impl FromStr for Protocol {
             "raw" => Ok(Self::Raw),
             "udp" => Ok(Self::Udp),
             "rud" => Ok(Self::Rud),
-            other => Err(format!("unknown protocol '{other}'; there are raw, udp and rud")),
+            "tcp" => Ok(Self::Tcp),
+            other => Err(format!("unknown protocol '{other}'; there are raw, udp, rud and tcp")),
         }
     }
 }
 
-/// What both benches of a link are told.
+/// Whether the port's drivers fill in checksums and split long segments.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Offload {
+    On,
+    Off,
+}
+
+/// What the benches of a link are told.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct LinkArgs {
-    /// What goes over the link: raw, udp, rud; several separated by commas run in turn
+    /// What goes over the link: raw, udp, rud, tcp; several separated by commas run in turn
     #[arg(long, value_delimiter = ',', default_value = "raw,rud")]
     protocol: Vec<Protocol>,
     /// The drivers that join the two processes: virtio (vhost-user and virtio-user) or memif
@@ -62,6 +73,9 @@ pub(crate) struct LinkArgs {
     /// The link's MTU in bytes
     #[arg(long, default_value_t = 1500, value_parser = clap::value_parser!(u16).range(576..=9000))]
     mtu: u16,
+    /// Let the drivers fill in checksums and split long segments (default: on where tcp is measured, else off)
+    #[arg(long)]
+    offload: Option<Offload>,
     /// Seconds of each pass
     #[arg(long, default_value_t = 1.0, value_parser = super::seconds)]
     seconds: f64,
@@ -81,6 +95,7 @@ pub(crate) struct LinkArgs {
 #[command(after_help = "Examples:\n  \
     shouter bench stream --protocol raw,rud --mtu 1500 --seconds 3\n  \
     shouter bench stream --protocol raw,udp,rud --mtu 9000 --duplex --json\n  \
+    shouter bench stream --protocol raw,tcp --offload off --against kernel\n  \
     shouter bench stream --protocol raw,rud --device memif --against kernel")]
 pub(crate) struct StreamArgs {
     #[command(flatten)]
@@ -93,7 +108,7 @@ pub(crate) struct StreamArgs {
 /// How long a message takes there and back.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "Examples:\n  \
-    shouter bench pingpong --protocol raw,rud --bytes 64\n  \
+    shouter bench pingpong --protocol raw,rud,tcp --bytes 64\n  \
     shouter bench pingpong --protocol raw,udp,rud --bytes 4..1024 --against kernel --json")]
 pub(crate) struct PingpongArgs {
     #[command(flatten)]
@@ -101,6 +116,36 @@ pub(crate) struct PingpongArgs {
     /// Bytes of the message: a size, a range in powers of four (4..1024), or a list
     #[arg(long, default_value = "64")]
     bytes: Sizes,
+}
+
+/// How many short connections a second are opened and closed, and what idle ones cost.
+#[derive(Args, Clone, Debug)]
+#[command(after_help = "Examples:\n  \
+    shouter bench connections --against kernel\n  \
+    shouter bench connections --concurrent 256 --seconds 3 --json\n  \
+    shouter bench connections --idle 100000")]
+pub(crate) struct ConnectionsArgs {
+    /// The drivers that join the two processes: virtio (vhost-user and virtio-user) or memif
+    #[arg(long, default_value = "virtio", value_parser = ["virtio", "memif"])]
+    device: String,
+    /// Connections that are under way at a time
+    #[arg(long, default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..=4096))]
+    concurrent: u32,
+    /// Instead of short connections, open this many and leave them idle; tells the memory that each takes
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    idle: Option<u32>,
+    /// Seconds of each pass
+    #[arg(long, default_value_t = 1.0, value_parser = super::seconds)]
+    seconds: f64,
+    /// Passes that the medians are taken over
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=101))]
+    passes: u32,
+    /// Peers to run in the same call: kernel
+    #[arg(long, value_delimiter = ',', value_name = "PEERS")]
+    against: Vec<Peer>,
+    /// Print one JSON object a line
+    #[arg(long)]
+    json: bool,
 }
 
 /// The arguments of one of the two processes; started by the bench itself under the launcher.
@@ -117,6 +162,12 @@ pub(crate) struct WorkerArgs {
     /// Present for a ping-pong.
     #[arg(long)]
     bytes: Option<Sizes>,
+    /// Present for connections: so many at a time.
+    #[arg(long)]
+    concurrent: Option<u32>,
+    /// Present for idle connections: so many.
+    #[arg(long)]
+    idle: Option<u32>,
 }
 
 /// Runs `shouter bench stream`.
@@ -134,7 +185,41 @@ pub(crate) fn stream(args: &StreamArgs) -> Result<(), BenchError> {
         duplex: args.duplex,
         mtu: args.link.mtu.into(),
     };
-    against(&args.link, &kernel, &mut report)?;
+    against(&args.link.against, &kernel, &mut report)?;
+    Ok(report.finish()?)
+}
+
+/// Runs `shouter bench connections`.
+pub(crate) fn connections(args: &ConnectionsArgs) -> Result<(), BenchError> {
+    let mut report = Report::new(args.json);
+    let link = LinkArgs {
+        protocol: vec![Protocol::Tcp],
+        device: args.device.clone(),
+        mtu: 1500,
+        offload: Some(Offload::On),
+        seconds: args.seconds,
+        passes: args.passes,
+        against: args.against.clone(),
+        json: args.json,
+    };
+    let extra = match args.idle {
+        Some(idle) => ["--idle".to_owned(), idle.to_string()],
+        None => ["--concurrent".to_owned(), args.concurrent.to_string()],
+    };
+    for line in run(&link, &extra)? {
+        report.push(line)?;
+    }
+    if args.idle.is_none() {
+        let kernel = kernel::Job {
+            kind: kernel::Kind::Connections,
+            ranks: 2,
+            sizes: &[0],
+            seconds: args.seconds,
+            duplex: false,
+            mtu: link.mtu.into(),
+        };
+        against(&args.against, &kernel, &mut report)?;
+    }
     Ok(report.finish()?)
 }
 
@@ -160,12 +245,12 @@ pub(crate) fn pingpong(args: &PingpongArgs) -> Result<(), BenchError> {
         duplex: false,
         mtu: args.link.mtu.into(),
     };
-    against(&args.link, &kernel, &mut report)?;
+    against(&args.link.against, &kernel, &mut report)?;
     Ok(report.finish()?)
 }
 
-fn against(args: &LinkArgs, job: &kernel::Job<'_>, report: &mut Report) -> Result<(), BenchError> {
-    for peer in &args.against {
+fn against(peers: &[Peer], job: &kernel::Job<'_>, report: &mut Report) -> Result<(), BenchError> {
+    for peer in peers {
         match peer {
             Peer::Kernel => {
                 for line in kernel::run(job)? {
@@ -187,6 +272,9 @@ fn run(args: &LinkArgs, extra: &[String]) -> Result<Vec<Line>, BenchError> {
     command.args(["--mtu", &args.mtu.to_string(), "--"]).arg(&exe).args(["bench", "link-worker"]);
     command.args(["--protocol", &protocols.join(","), "--seconds", &args.seconds.to_string()]);
     command.args(["--passes", &args.passes.to_string()]).args(extra);
+    let tcp = args.protocol.contains(&Protocol::Tcp);
+    let offload = args.offload.unwrap_or(if tcp { Offload::On } else { Offload::Off });
+    command.env("SHOUTER_OFFLOAD", if offload == Offload::On { "on" } else { "off" });
     let series = args.protocol.len() * (args.passes as usize + 1) * 16;
     let mut lines = ranks_output(command.stdin(Stdio::null()), patience(series, args.seconds))?;
     for line in &mut lines {
@@ -199,10 +287,12 @@ fn run(args: &LinkArgs, extra: &[String]) -> Result<Vec<Line>, BenchError> {
 /// The body of one of the two processes.
 pub(crate) fn worker(args: &WorkerArgs) -> Result<(), BenchError> {
     let mut wire = wire::Wire::open()?;
-    match &args.bytes {
-        None => stream::measure(&mut wire, args),
-        Some(sizes) => {
+    match (&args.bytes, args.concurrent, args.idle) {
+        (Some(sizes), ..) => {
             sizes.0.iter().try_for_each(|&bytes| pingpong::measure(&mut wire, args, bytes as usize))
         }
+        (None, Some(concurrent), _) => connections::short(&mut wire, args, concurrent as usize),
+        (None, None, Some(idle)) => connections::idle(&mut wire, idle as usize),
+        (None, None, None) => stream::measure(&mut wire, args),
     }
 }

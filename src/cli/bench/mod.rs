@@ -22,7 +22,8 @@ mod sizes;
     shouter bench allreduce --hosts 2 --ranks 2 --bytes 4..64Mi --against openmpi,gloo,kernel\n  \
     shouter bench allreduce --hosts 1 --ranks 2 --bytes 64Ki --against openmpi\n  \
     shouter bench stream --protocol raw,udp,rud --mtu 1500 --seconds 3 --json\n  \
-    shouter bench pingpong --protocol raw,rud --bytes 64 --json\n\n\
+    shouter bench pingpong --protocol raw,rud,tcp --bytes 64 --json\n  \
+    shouter bench connections --against kernel\n\n\
     Times on shared machines are not stable; the ratios within one call are what counts.\n\n\
     Exit status: 0 done (peers that are absent are said to be on standard error), 1 a measurement failed, 2 a wrong \
     command line.")]
@@ -39,6 +40,8 @@ enum Bench {
     Stream(link::StreamArgs),
     /// How long a message takes there and back
     Pingpong(link::PingpongArgs),
+    /// How many TCP connections a second are opened and closed, or what idle ones cost
+    Connections(link::ConnectionsArgs),
     #[command(hide = true)]
     AllreduceWorker(allreduce::WorkerArgs),
     #[command(hide = true)]
@@ -70,6 +73,7 @@ pub(crate) fn main(args: &BenchArgs) -> Status {
         Bench::Allreduce(args) => allreduce::main(args),
         Bench::Stream(args) => link::stream(args),
         Bench::Pingpong(args) => link::pingpong(args),
+        Bench::Connections(args) => link::connections(args),
         Bench::AllreduceWorker(args) => allreduce::worker(args),
         Bench::LinkWorker(args) => link::worker(args),
         Bench::KernelPeer(args) => kernel::peer(args).map_err(BenchError::from),

@@ -8,11 +8,11 @@ use serde::{Deserialize, Serialize};
 /// One measured series: the median over its passes. Fields that do not apply are left out of the JSON.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Line {
-    /// `allreduce`, `stream` or `pingpong`.
+    /// `allreduce`, `stream`, `pingpong`, `connections` or `idle`.
     pub(crate) bench: String,
     /// `shouter`, or the peer's name.
     pub(crate) who: String,
-    /// `raw`, `udp` or `rud`; only on lines of our own.
+    /// `raw`, `udp`, `rud` or `tcp`; only on lines of our own.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) protocol: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -45,6 +45,13 @@ pub(crate) struct Line {
     pub(crate) frames_per_second: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) resent: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) connections_per_second: Option<f64>,
+    /// Established connections that the figure is of.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) connections: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) bytes_per_connection: Option<f64>,
     /// Passes that the medians were taken over.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) passes: Option<u32>,
@@ -94,7 +101,9 @@ impl Line {
 
     /// The figure that people compare, and whether less of it is better.
     fn headline(&self) -> Option<(f64, bool)> {
-        self.goodput_gbits.map(|g| (g, false)).or(self.p50_us.map(|t| (t, true)))
+        let more = self.goodput_gbits.or(self.connections_per_second).map(|figure| (figure, false));
+        let less = self.p50_us.or(self.bytes_per_connection).map(|figure| (figure, true));
+        more.or(less)
     }
 }
 
@@ -173,7 +182,12 @@ fn table(lines: &[Line]) -> String {
         }
     }
     sizes.sort_unstable();
-    let unit = if first.goodput_gbits.is_some() { "Gb/s" } else { "us p50" };
+    let unit = match first {
+        Line { goodput_gbits: Some(_), .. } => "Gb/s",
+        Line { connections_per_second: Some(_), .. } => "connections/s",
+        Line { bytes_per_connection: Some(_), .. } => "bytes each",
+        _ => "us p50",
+    };
     let mut out = format!("{} ({unit}; x: how many times better the first column is)\n", first.bench);
     out += &format!("{:>12}", "bytes");
     for name in &series {

@@ -13,6 +13,9 @@ use super::{BenchError, Protocol, WorkerArgs};
 /// Round trips of a pass, at most.
 const MOST: usize = 200_000;
 
+/// The longest message: what the largest MTU carries.
+const MOST_BYTES: usize = 9000;
+
 /// Notes that a message came.
 #[derive(Default)]
 struct Arrived(bool);
@@ -84,9 +87,9 @@ fn trips(wire: &mut Wire, protocol: Protocol, bytes: usize, count: usize) -> Res
         let begin = Clock.now();
         if wire.rank == 0 {
             send(wire, protocol, bytes)?;
-            receive(wire, protocol)?;
+            receive(wire, protocol, bytes)?;
         } else {
-            receive(wire, protocol)?;
+            receive(wire, protocol, bytes)?;
             send(wire, protocol, bytes)?;
         }
         nanos.push((Clock.now() - begin).as_nanos() as u64);
@@ -119,17 +122,25 @@ fn send(wire: &mut Wire, protocol: Protocol, bytes: usize) -> Result<(), BenchEr
             sent.map_err(|why| BenchError::Failed(why.to_string()))?;
             wire.stack.transmit(now);
         }
+        Protocol::Tcp => {
+            let connection = wire.connection()?;
+            let message = [7; MOST_BYTES];
+            let sent = wire.stack.tcp_mut().write(now, connection, &message[..bytes.min(MOST_BYTES)]);
+            sent.map_err(|why| BenchError::Failed(why.to_string()))?;
+            wire.stack.transmit(now);
+        }
     }
     Ok(())
 }
 
 /// Polls until the message is there; a message that is lost (bare frames and UDP may be) ends the bench.
-fn receive(wire: &mut Wire, protocol: Protocol) -> Result<(), BenchError> {
+fn receive(wire: &mut Wire, protocol: Protocol, bytes: usize) -> Result<(), BenchError> {
     const PATIENCE: Duration = Duration::from_secs(10);
     let mut buffer = [0u8; 64];
     let mut now = Clock.now();
     let end = now + PATIENCE;
     let mut turns = 0u32;
+    let mut missing = bytes as u64;
     loop {
         let arrived = match protocol {
             Protocol::Raw => {
@@ -145,6 +156,12 @@ fn receive(wire: &mut Wire, protocol: Protocol) -> Result<(), BenchError> {
                 let mut sink = Arrived::default();
                 wire.stack.poll(now, &mut sink);
                 sink.0
+            }
+            Protocol::Tcp => {
+                wire.stack.poll(now, &mut Arrived::default());
+                while wire.stack.tcp_mut().next_event().is_some() {}
+                missing = missing.saturating_sub(wire.drain(now)?);
+                missing == 0
             }
         };
         if arrived {

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use shouter::runtime::{Clock, Instant};
 use shouter_netstack::rud::{self, SessionId};
+use shouter_netstack::tcp;
 use shouter_netstack::udp::Payload;
 
 use super::super::report::{Line, median, round4};
@@ -80,23 +81,27 @@ fn payload_bytes(wire: &Wire, protocol: Protocol) -> usize {
         Protocol::Raw => wire.mtu.into(),
         Protocol::Udp => usize::from(wire.mtu) - 28,
         Protocol::Rud => rud::payload_room(wire.mtu.into(), &(*wire.peer.ip()).into(), 0),
+        // IPv4, TCP, timestamps.
+        Protocol::Tcp => usize::from(wire.mtu) - 52,
     }
 }
 
 /// One pass: what was received per direction within the time.
 fn one(wire: &mut Wire, protocol: Protocol, seconds: f64, duplex: bool) -> Result<Pass, BenchError> {
     wire.barrier("pass")?;
-    let resent = wire.stack.rud().counters(wire.session).resent;
+    let resent = wire.resent();
     let begin = Clock.now();
     let end = begin + Duration::from_secs_f64(seconds);
-    let sends = wire.rank == 0 || duplex;
+    // The side whose driver can split segments: the link's client, virtio-user.
+    let sends = wire.rank == 1 || duplex;
     let (bytes, frames) = match protocol {
         Protocol::Raw => raw(wire, end, sends),
         Protocol::Udp => udp(wire, end, sends),
         Protocol::Rud => rud(wire, end, sends),
+        Protocol::Tcp => tcp(wire, end, sends)?,
     };
     wire.settle();
-    let resent = wire.stack.rud().counters(wire.session).resent - resent;
+    let resent = wire.resent() - resent;
     let [first, second] = wire.exchange(&[bytes, frames, resent])?;
     let sum = |index: usize| first.get(index).unwrap_or(&0) + second.get(index).unwrap_or(&0);
     let directions = if duplex { 2 } else { 1 };
@@ -172,5 +177,33 @@ fn rud(wire: &mut Wire, end: Instant, sends: bool) -> (u64, u64) {
             }
         }
         wire.stack.poll(now, &mut sink);
+    }
+}
+
+/// Bytes of one write: several super-segments.
+const TCP_WRITE: usize = 256 << 10;
+
+fn tcp(wire: &mut Wire, end: Instant, sends: bool) -> Result<(u64, u64), BenchError> {
+    let connection = wire.connection()?;
+    let mut bytes = 0u64;
+    let before = wire.stack.device_counters(wire.port).rx_frames;
+    let mut sink = Count::default();
+    loop {
+        let now = Clock.now();
+        if now >= end {
+            return Ok((bytes, wire.stack.device_counters(wire.port).rx_frames - before));
+        }
+        if sends {
+            while let Some(extent) = wire.payload(TCP_WRITE) {
+                match wire.stack.tcp_mut().write_extent(now, connection, extent, tcp::Token(0)) {
+                    Ok(()) => {}
+                    Err(tcp::Error::WouldBlock) => break,
+                    Err(why) => return Err(BenchError::Failed(why.to_string())),
+                }
+            }
+        }
+        wire.stack.poll(now, &mut sink);
+        while wire.stack.tcp_mut().next_event().is_some() {}
+        bytes += wire.drain(now)?;
     }
 }

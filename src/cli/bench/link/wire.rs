@@ -1,6 +1,7 @@
-//! One end of the link: a port under a stack, a RUD session and a UDP socket to the other end, and cold memory.
+//! One end of the link: a port under a stack; a RUD session, a UDP socket and a TCP connection to the other end; and
+//! cold memory.
 
-use std::net::{IpAddr, SocketAddrV4};
+use std::net::{IpAddr, SocketAddr, SocketAddrV4};
 use std::time::Duration;
 
 use shouter::channel::port::{self, PortDevice};
@@ -11,6 +12,7 @@ use shouter_netstack::device::{Device, Frame, RxFrame, TxBatch};
 use shouter_netstack::region::{Extent, Region, RegionId};
 use shouter_netstack::rud::{self, SessionId, SessionParams};
 use shouter_netstack::stack::{PortId, Stack};
+use shouter_netstack::tcp::{self, ConnectionId};
 use shouter_netstack::udp::{SocketConfig, UdpHandle};
 
 use super::BenchError;
@@ -23,6 +25,7 @@ const COLD: usize = 64 << 20;
 const ETHERTYPE: [u8; 2] = [0x88, 0xb5];
 const UDP_PORT: u16 = 7_000;
 const RUD_PORT: u16 = 4_790;
+const TCP_PORT: u16 = 7_001;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// One end.
@@ -34,6 +37,8 @@ pub(super) struct Wire {
     pub(super) session: SessionId,
     pub(super) socket: UdpHandle,
     pub(super) peer: SocketAddrV4,
+    /// Made when it is first asked for.
+    connection: Option<ConnectionId>,
     control: ControlLink,
     cold: Region,
     walked: usize,
@@ -90,6 +95,7 @@ impl Wire {
             session,
             socket,
             peer: SocketAddrV4::new(peer, UDP_PORT),
+            connection: None,
             control,
             cold: Region::from_static(RegionId(0), bytes.leak()),
             walked: 0,
@@ -139,6 +145,73 @@ impl Wire {
         Ok([of(0), of(1)])
     }
 
+    /// The TCP connection between the two ends, which both ask for at the same time.
+    pub(super) fn connection(&mut self) -> Result<ConnectionId, BenchError> {
+        if let Some(connection) = self.connection {
+            return Ok(connection);
+        }
+        let failed = |why: &dyn std::fmt::Display| BenchError::Failed(why.to_string());
+        let options = tcp::Options { send_buffer: 8 << 20, receive_buffer: 8 << 20, ..tcp::Options::group() };
+        let peer = SocketAddr::from((*self.peer.ip(), TCP_PORT));
+        let connection = if self.rank == 0 {
+            let local = SocketAddr::from(([0, 0, 0, 0], TCP_PORT));
+            let listener =
+                self.stack.tcp_mut().listen(local, 16, Some(options)).map_err(|why| failed(&why))?;
+            self.barrier("TCP listens")?;
+            self.poll_until(|wire, _| Ok(wire.stack.tcp_mut().accept(listener).map(|(id, _)| id)))?
+        } else {
+            self.barrier("TCP listens")?;
+            let id = self.stack.tcp_connect(Clock.now(), None, peer, Some(options));
+            let id = id.map_err(|why| failed(&why))?;
+            self.poll_until(|wire, _| {
+                let connected = wire.stack.tcp_mut().connected(id);
+                connected.map(|connected| connected.then_some(id)).map_err(|why| failed(&why))
+            })?
+        };
+        self.connection = Some(connection);
+        Ok(connection)
+    }
+
+    /// Polls until `look` finds what it looks for.
+    pub(super) fn poll_until<T>(
+        &mut self,
+        mut look: impl FnMut(&mut Self, Instant) -> Result<Option<T>, BenchError>,
+    ) -> Result<T, BenchError> {
+        let end = Clock.now() + PATIENCE;
+        loop {
+            let now = Clock.now();
+            self.stack.poll(now, &mut Ignore);
+            if let Some(found) = look(self, now)? {
+                return Ok(found);
+            }
+            if now > end {
+                return Err(BenchError::Failed(format!("the other end did not answer within {PATIENCE:?}")));
+            }
+        }
+    }
+
+    /// Reads what the TCP connection has received, and returns how many bytes that were.
+    #[inline]
+    pub(super) fn drain(&mut self, now: Instant) -> Result<u64, BenchError> {
+        let Some(connection) = self.connection else { return Ok(0) };
+        let mut bytes = 0;
+        loop {
+            match self.stack.tcp_mut().read_chunk(now, connection) {
+                Ok(Some(chunk)) => bytes += chunk.len() as u64,
+                Ok(None) => return Err(BenchError::Failed("the other end closed the connection".into())),
+                Err(tcp::Error::WouldBlock) => return Ok(bytes),
+                Err(why) => return Err(BenchError::Failed(why.to_string())),
+            }
+        }
+    }
+
+    /// Datagrams and segments sent again so far.
+    pub(super) fn resent(&self) -> u64 {
+        let rud = self.stack.rud().counters(self.session).resent;
+        let tcp = self.connection.and_then(|connection| self.stack.tcp().info(connection));
+        rud + tcp.map_or(0, |info| info.retransmitted)
+    }
+
     /// Polls until what is on its way has arrived and the link has been quiet for a while.
     pub(super) fn settle(&mut self) {
         const QUIET: Duration = Duration::from_millis(30);
@@ -149,7 +222,11 @@ impl Wire {
             let now = Clock.now();
             let progress = self.stack.poll(now, &mut Ignore);
             while self.stack.udp_mut().recv(self.socket, &mut buffer).is_some() {}
-            if !progress.is_idle() || !self.stack.rud().is_idle(self.session) {
+            // A connection that fails here fails the next pass, which says so.
+            let drained = self.drain(now).unwrap_or(0);
+            let unsent = self.connection.and_then(|id| self.stack.tcp().info(id));
+            let tcp_idle = unsent.is_none_or(|info| info.unacknowledged == 0) && drained == 0;
+            if !progress.is_idle() || !self.stack.rud().is_idle(self.session) || !tcp_idle {
                 quiet_since = now;
             }
             if now - quiet_since > QUIET || now > end {

@@ -1,0 +1,65 @@
+//! An echo server (RFC 862) on Shouter's own TCP/IP stack: TCP and UDP.
+//!
+//! ```text
+//! cargo run --release --example echo -- --device af_packet:veth1 --address 10.0.0.2/24
+//! socat - TCP:10.0.0.2:7
+//! ```
+
+mod support;
+
+use clap::Parser;
+use futures_util::AsyncWriteExt;
+use shouter::net::{Net, TcpListener, TcpStream, UdpSocket};
+use shouter::runtime::spawn_local;
+
+/// Sends back whatever it gets, over TCP and UDP.
+#[derive(Parser, Debug)]
+#[command(after_help = "Examples:\n  \
+    echo --device af_packet:veth1 --address 10.0.0.2/24\n  \
+    echo --device tap:shouter0 --address 10.0.0.2/24 --address6 fd00::2/64 --port 7777")]
+struct EchoArgs {
+    #[command(flatten)]
+    port: support::PortArgs,
+    /// Where to listen
+    #[arg(long = "port", default_value_t = 7)]
+    listen: u16,
+}
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let args = EchoArgs::parse();
+    let listen = args.listen;
+    support::run(&args.port, move |shard, net| serve(shard, net, listen))
+}
+
+async fn serve(shard: u16, net: Net, port: u16) -> std::io::Result<()> {
+    let mut listener = TcpListener::bind(&net, ([0, 0, 0, 0], port).into())?;
+    let datagrams = UdpSocket::bind(&net, ([0, 0, 0, 0], port).into())?;
+    spawn_local(async move {
+        let mut buffer = vec![0; 65_536];
+        loop {
+            let received = datagrams.recv_from(&mut buffer).await?;
+            datagrams.send_to(&buffer[..received.len.min(buffer.len())], received.from).await?;
+        }
+        #[allow(unreachable_code)]
+        Ok::<(), std::io::Error>(())
+    })
+    .detach();
+    eprintln!("shard {shard} listens on port {port}");
+    loop {
+        let (stream, _) = listener.accept().await?;
+        spawn_local(async move {
+            if let Err(why) = echo(stream).await {
+                eprintln!("{why}");
+            }
+        })
+        .detach();
+    }
+}
+
+/// Chunks go back as they came, until the peer has finished.
+async fn echo(mut stream: TcpStream) -> std::io::Result<()> {
+    while let Some(chunk) = stream.read_chunk().await? {
+        stream.write_all(&chunk).await?;
+    }
+    stream.close().await
+}

@@ -1,0 +1,88 @@
+//! Short connections through the kernel: rank 1 opens and closes, rank 0 accepts and closes.
+
+use std::io::{self, Read};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::time::{Duration, Instant};
+
+use super::super::report::{Line, median};
+use super::PeerArgs;
+use super::wire::Ring;
+
+/// The server listens at so many ports, so that the client's do not run out while pairs are in TIME-WAIT.
+const PORTS: usize = 64;
+const PASSES: usize = 5;
+
+/// Opens and closes for `seconds` a pass; the rate is the client's.
+pub(super) fn measure(args: &PeerArgs, ring: &mut Ring) -> io::Result<Line> {
+    let own = args.addresses[args.rank].ip();
+    let mut rates = vec![];
+    if args.rank == 0 {
+        let listeners: Vec<TcpListener> =
+            (0..PORTS).map(|_| TcpListener::bind((own, 0))).collect::<io::Result<_>>()?;
+        for listener in &listeners {
+            listener.set_nonblocking(true)?;
+            ring.send(&listener.local_addr()?.port().to_le_bytes())?;
+        }
+        for _ in 0..PASSES {
+            serve(&listeners, Duration::from_secs_f64(args.seconds))?;
+            let mut rate = [0; 8];
+            ring.receive(&mut rate)?;
+            rates.push(f64::from_le_bytes(rate));
+        }
+    } else {
+        let server = args.addresses[0].ip();
+        let mut ports = vec![];
+        for _ in 0..PORTS {
+            let mut port = [0; 2];
+            ring.receive(&mut port)?;
+            ports.push(SocketAddr::new(server, u16::from_le_bytes(port)));
+        }
+        for _ in 0..PASSES {
+            let begin = Instant::now();
+            let mut count = 0u64;
+            while begin.elapsed().as_secs_f64() < args.seconds {
+                for _ in 0..16 {
+                    let mut stream = TcpStream::connect(ports[count as usize % PORTS])?;
+                    stream.shutdown(Shutdown::Write)?;
+                    stream.read_to_end(&mut vec![])?;
+                    count += 1;
+                }
+            }
+            ring.send(&(count as f64 / begin.elapsed().as_secs_f64()).to_le_bytes())?;
+        }
+    }
+    Ok(Line {
+        bench: "connections".into(),
+        who: args.who.clone(),
+        transport: Some("tcp".into()),
+        bytes: Some(0),
+        connections_per_second: Some(median(&mut rates).round()),
+        passes: Some(PASSES as u32),
+        ..Line::default()
+    })
+}
+
+/// Accepts and closes until nothing came for a while after the pass.
+fn serve(listeners: &[TcpListener], pass: Duration) -> io::Result<()> {
+    let begin = Instant::now();
+    let mut last = begin;
+    loop {
+        let mut idle = true;
+        for listener in listeners {
+            match listener.accept() {
+                Ok((stream, _)) => {
+                    idle = false;
+                    // The client has finished or is about to: closing now sends our FIN at once.
+                    drop(stream);
+                }
+                Err(why) if why.kind() == io::ErrorKind::WouldBlock => {}
+                Err(why) => return Err(why),
+            }
+        }
+        if !idle {
+            last = Instant::now();
+        } else if begin.elapsed() > pass && last.elapsed() > Duration::from_millis(100) {
+            return Ok(());
+        }
+    }
+}

@@ -1,0 +1,248 @@
+//! One shard's stack, shared between the poller that turns it and the sockets of the shard's tasks.
+
+use std::cell::{RefCell, RefMut};
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::task::Waker;
+
+use shouter_netstack::device::Device;
+use shouter_netstack::rud;
+use shouter_netstack::stack::Stack;
+use shouter_netstack::tcp::{ConnectionId, Endpoint, Event, ListenerId, Token};
+use shouter_netstack::udp::{Sockets, UdpHandle};
+
+use super::sys::SharedRegion;
+use crate::runtime::{Activity, Clock, Instant, Poller};
+
+/// What sockets need of a stack, whatever its device.
+pub(super) trait Host {
+    fn tcp(&mut self) -> &mut Endpoint;
+    fn udp(&mut self) -> &mut Sockets;
+    fn connect(
+        &mut self,
+        now: Instant,
+        local: Option<std::net::SocketAddr>,
+        remote: std::net::SocketAddr,
+        options: Option<shouter_netstack::tcp::Options>,
+    ) -> std::io::Result<ConnectionId>;
+    fn send_datagram(
+        &mut self,
+        now: Instant,
+        socket: UdpHandle,
+        to: std::net::SocketAddr,
+        bytes: &[u8],
+    ) -> Result<(), shouter_netstack::stack::SendError>;
+    fn holds_extents(&self) -> bool;
+}
+
+impl<D: Device> Host for Stack<D> {
+    fn tcp(&mut self) -> &mut Endpoint {
+        self.tcp_mut()
+    }
+
+    fn udp(&mut self) -> &mut Sockets {
+        self.udp_mut()
+    }
+
+    fn connect(
+        &mut self,
+        now: Instant,
+        local: Option<std::net::SocketAddr>,
+        remote: std::net::SocketAddr,
+        options: Option<shouter_netstack::tcp::Options>,
+    ) -> std::io::Result<ConnectionId> {
+        self.tcp_connect(now, local, remote, options).map_err(super::tcp::connect_error)
+    }
+
+    fn send_datagram(
+        &mut self,
+        now: Instant,
+        socket: UdpHandle,
+        to: std::net::SocketAddr,
+        bytes: &[u8],
+    ) -> Result<(), shouter_netstack::stack::SendError> {
+        self.udp_send_to(now, socket, to, &[], shouter_netstack::udp::Payload::Bytes(bytes))
+    }
+
+    fn holds_extents(&self) -> bool {
+        Stack::holds_extents(self)
+    }
+}
+
+/// Who waits for a connection.
+#[derive(Default)]
+pub(super) struct Waiters {
+    pub(super) reader: Option<Waker>,
+    pub(super) writer: Option<Waker>,
+}
+
+/// Memory that a connection sends from without a copy.
+struct Lent {
+    /// Held, not looked at.
+    _region: Rc<SharedRegion>,
+    released: bool,
+}
+
+/// The stack, and who waits for what.
+pub(super) struct Shared<H: ?Sized> {
+    pub(super) connections: HashMap<ConnectionId, Waiters>,
+    pub(super) listeners: HashMap<ListenerId, Waker>,
+    pub(super) datagrams: HashMap<UdpHandle, Waker>,
+    lent: HashMap<(ConnectionId, Token), Lent>,
+    next_token: u64,
+    pub(super) host: H,
+}
+
+impl<H: Host + ?Sized> Shared<H> {
+    /// Sends from shared memory; it is kept until nothing refers to it.
+    pub(super) fn lend(
+        &mut self,
+        now: Instant,
+        connection: ConnectionId,
+        region: &Rc<SharedRegion>,
+    ) -> Result<(), shouter_netstack::tcp::Error> {
+        let token = Token(self.next_token);
+        self.host.tcp().write_extent(now, connection, region.extent(), token)?;
+        self.next_token += 1;
+        self.lent.insert((connection, token), Lent { _region: region.clone(), released: false });
+        Ok(())
+    }
+
+    /// Distributes what the stack has to tell; wakers are called by the caller, outside of the borrow.
+    fn dispatch(&mut self, woken: &mut Vec<Waker>) {
+        while let Some(event) = self.host.tcp().next_event() {
+            match event {
+                Event::Acceptable(listener) => woken.extend(self.listeners.remove(&listener)),
+                Event::Readable(id) => {
+                    woken.extend(self.connections.get_mut(&id).and_then(|waiters| waiters.reader.take()));
+                }
+                Event::Connected(id) | Event::Writable(id) => {
+                    woken.extend(self.connections.get_mut(&id).and_then(|waiters| waiters.writer.take()));
+                }
+                Event::Failed(id, _) | Event::Closed(id) => {
+                    if let Some(Waiters { reader, writer }) = self.connections.get_mut(&id) {
+                        woken.extend(reader.take().into_iter().chain(writer.take()));
+                    }
+                }
+                Event::Released(id, token) => {
+                    if let Some(lent) = self.lent.get_mut(&(id, token)) {
+                        lent.released = true;
+                    }
+                }
+                _ => {}
+            }
+        }
+        if !self.lent.is_empty() && !self.host.holds_extents() {
+            self.lent.retain(|_, lent| !lent.released);
+        }
+        if !self.datagrams.is_empty() {
+            let host = &mut self.host;
+            woken.extend(self.datagrams.extract_if(|socket, _| host.udp().waiting(*socket) != 0).map(|(_, w)| w));
+        }
+    }
+}
+
+/// A shard's stack as its tasks hold it. Cloning it is cheap; it stays on its thread.
+#[derive(Clone)]
+pub struct Net(Rc<RefCell<Shared<dyn Host>>>);
+
+impl std::fmt::Debug for Net {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Net")
+    }
+}
+
+impl Net {
+    /// The stack and its waiters. Never held across an await or a waker's call.
+    pub(super) fn shared(&self) -> RefMut<'_, Shared<dyn Host>> {
+        self.0.borrow_mut()
+    }
+
+    /// The counters of the stack's TCP.
+    pub fn tcp_counters(&self) -> shouter_netstack::tcp::Counters {
+        self.shared().host.tcp().counters().clone()
+    }
+}
+
+/// The stack as a shard turns it.
+pub struct NetPoller<D: Device> {
+    shared: Rc<RefCell<Shared<Stack<D>>>>,
+    woken: Vec<Waker>,
+}
+
+impl<D: Device> std::fmt::Debug for NetPoller<D> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("NetPoller")
+    }
+}
+
+/// Cuts a stack in two: what a shard turns, and what its tasks use.
+pub fn net<D: Device + 'static>(stack: Stack<D>) -> (Net, NetPoller<D>) {
+    let shared = Rc::new(RefCell::new(Shared {
+        connections: HashMap::new(),
+        listeners: HashMap::new(),
+        datagrams: HashMap::new(),
+        lent: HashMap::new(),
+        next_token: 0,
+        host: stack,
+    }));
+    (Net(shared.clone()), NetPoller { shared, woken: Vec::new() })
+}
+
+impl<D: Device> NetPoller<D> {
+    /// Looks at the stack: counters, addresses, devices.
+    pub fn with_stack<R>(&mut self, look: impl FnOnce(&mut Stack<D>) -> R) -> R {
+        look(&mut self.shared.borrow_mut().host)
+    }
+}
+
+impl<D: Device> Poller for NetPoller<D> {
+    fn poll(&mut self, now: Instant) -> Activity {
+        let progress = {
+            let mut shared = self.shared.borrow_mut();
+            let progress = shared.host.poll(now, &mut NoSessions);
+            shared.dispatch(&mut self.woken);
+            progress
+        };
+        let busy = !progress.is_idle() || !self.woken.is_empty();
+        self.woken.drain(..).for_each(Waker::wake);
+        Activity::from_busy(busy)
+    }
+
+    fn next_deadline(&self) -> Option<Instant> {
+        let shared = self.shared.borrow();
+        // What a task wrote in the last part of a turn leaves with the next one.
+        let soon = shared.host.tcp().wants_transmit() || shared.host.is_backlogged();
+        if soon { Some(Instant::ZERO) } else { shared.host.next_deadline() }
+    }
+}
+
+/// Two stacks of one shard, or more by nesting: tests and gateways have them.
+impl<A: Device, B: Device> Poller for (NetPoller<A>, NetPoller<B>) {
+    fn poll(&mut self, now: Instant) -> Activity {
+        self.0.poll(now).or(self.1.poll(now))
+    }
+
+    fn next_deadline(&self) -> Option<Instant> {
+        match (self.0.next_deadline(), self.1.next_deadline()) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        }
+    }
+}
+
+/// The time of the shard's turn; of a call from outside of one, the clock's.
+pub(super) fn now() -> Instant {
+    Clock.now()
+}
+
+/// No RUD session is opened on this stack, so nothing can be delivered.
+struct NoSessions;
+
+impl rud::Sink for NoSessions {
+    fn deliver(&mut self, _: rud::SessionId, _: &[u8], _: &[u8]) -> rud::Disposition {
+        rud::Disposition::Refused(rud::Why::NotReady)
+    }
+    fn released(&mut self, _: rud::SessionId, _: rud::Token) {}
+    fn failed(&mut self, _: rud::SessionId, _: rud::Failure) {}
+}

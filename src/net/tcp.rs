@@ -1,0 +1,300 @@
+//! TCP sockets as local futures.
+
+use std::future::poll_fn;
+use std::io;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use futures_io::{AsyncRead, AsyncWrite};
+use shouter_netstack::tcp::{
+    Chunk, ConnectError, ConnectionId, Error, Failure, Info, ListenerId, Options,
+};
+
+use super::host::{Net, Waiters, now};
+use super::sys::SharedRegion;
+
+/// Waits for connections at an address. Dropping it refuses those that nobody accepted.
+#[derive(Debug)]
+pub struct TcpListener {
+    net: Net,
+    id: ListenerId,
+    local: SocketAddr,
+}
+
+impl TcpListener {
+    /// Listens at `local`; an unspecified address stands for all of this stack's, port 0 for any free port.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::AddrInUse`] if another listener has the address.
+    pub fn bind(net: &Net, local: SocketAddr) -> io::Result<Self> {
+        Self::bind_with(net, local, 1024, None)
+    }
+
+    /// As [`TcpListener::bind`], with room for `backlog` connections that nobody has accepted yet, and the options that
+    /// accepted connections get.
+    ///
+    /// # Errors
+    /// As [`TcpListener::bind`].
+    pub fn bind_with(
+        net: &Net,
+        local: SocketAddr,
+        backlog: usize,
+        options: Option<Options>,
+    ) -> io::Result<Self> {
+        let mut shared = net.shared();
+        let tcp = shared.host.tcp();
+        let id = tcp
+            .listen(local, backlog, options)
+            .map_err(|why| io::Error::new(io::ErrorKind::AddrInUse, why))?;
+        let local = tcp.listener_address(id).unwrap_or(local);
+        drop(shared);
+        Ok(Self { net: net.clone(), id, local })
+    }
+
+    /// Where it listens.
+    pub fn local_addr(&self) -> SocketAddr {
+        self.local
+    }
+
+    /// The next connection, and whose it is.
+    ///
+    /// # Errors
+    /// None at present; the type leaves room for them.
+    pub async fn accept(&mut self) -> io::Result<(TcpStream, SocketAddr)> {
+        poll_fn(|cx| self.poll_accept(cx)).await
+    }
+
+    /// [`TcpListener::accept`] for those who poll.
+    pub fn poll_accept(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<(TcpStream, SocketAddr)>> {
+        let mut shared = self.net.shared();
+        match shared.host.tcp().accept(self.id) {
+            Some((id, remote)) => {
+                shared.connections.insert(id, Waiters::default());
+                Poll::Ready(Ok((TcpStream { net: self.net.clone(), id }, remote)))
+            }
+            None => {
+                shared.listeners.insert(self.id, cx.waker().clone());
+                Poll::Pending
+            }
+        }
+    }
+}
+
+impl Drop for TcpListener {
+    fn drop(&mut self) {
+        let mut shared = self.net.shared();
+        shared.host.tcp().close_listener(now(), self.id);
+        let waker = shared.listeners.remove(&self.id);
+        drop(shared);
+        drop(waker);
+    }
+}
+
+/// A connection. Dropping it closes it: what was written is still delivered; if something was left unread, the peer
+/// gets a reset (RFC 9293 section 3.6.1).
+#[derive(Debug)]
+pub struct TcpStream {
+    net: Net,
+    id: ConnectionId,
+}
+
+impl TcpStream {
+    /// Connects to `remote`. Dropping the future gives the attempt up.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::ConnectionRefused`], [`io::ErrorKind::TimedOut`], [`io::ErrorKind::HostUnreachable`]..., with
+    /// what to do in the text.
+    pub async fn connect(net: &Net, remote: SocketAddr) -> io::Result<Self> {
+        Self::connect_with(net, None, remote, None).await
+    }
+
+    /// As [`TcpStream::connect`], from a local address of one's choice and with options.
+    ///
+    /// # Errors
+    /// As [`TcpStream::connect`], and if the local address is in use or not ours.
+    pub async fn connect_with(
+        net: &Net,
+        local: Option<SocketAddr>,
+        remote: SocketAddr,
+        options: Option<Options>,
+    ) -> io::Result<Self> {
+        let id = {
+            let mut shared = net.shared();
+            let id = shared.host.connect(now(), local, remote, options)?;
+            shared.connections.insert(id, Waiters::default());
+            id
+        };
+        let stream = Self { net: net.clone(), id };
+        poll_fn(|cx| {
+            let mut shared = stream.net.shared();
+            match shared.host.tcp().connected(stream.id) {
+                Ok(true) => Poll::Ready(Ok(())),
+                Ok(false) => {
+                    shared.connections.entry(stream.id).or_default().writer = Some(cx.waker().clone());
+                    Poll::Pending
+                }
+                Err(why) => Poll::Ready(Err(io_error(why))),
+            }
+        })
+        .await?;
+        Ok(stream)
+    }
+
+    /// What the connection looks like: addresses, round-trip time, window, retransmissions.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::NotConnected`] once it is gone.
+    pub fn info(&self) -> io::Result<Info> {
+        self.net.shared().host.tcp().info(self.id).ok_or_else(|| io_error(Error::Unknown))
+    }
+
+    /// The peer.
+    ///
+    /// # Errors
+    /// As [`TcpStream::info`].
+    pub fn peer_addr(&self) -> io::Result<SocketAddr> {
+        self.info().map(|info| info.remote)
+    }
+
+    /// This side.
+    ///
+    /// # Errors
+    /// As [`TcpStream::info`].
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.info().map(|info| info.local)
+    }
+
+    /// Changes options: Nagle, keep-alive, user timeout, buffer sizes. Those of the handshake are fixed.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::NotConnected`] once the connection is gone.
+    pub fn modify(&self, change: impl FnOnce(&mut Options)) -> io::Result<()> {
+        self.net.shared().host.tcp().modify(now(), self.id, change).map_err(io_error)
+    }
+
+    /// Received bytes as the stack holds them, without a further copy; `None` at the end of the data.
+    ///
+    /// # Errors
+    /// The connection's failure.
+    pub async fn read_chunk(&mut self) -> io::Result<Option<Chunk>> {
+        poll_fn(|cx| {
+            let mut shared = self.net.shared();
+            match shared.host.tcp().read_chunk(now(), self.id) {
+                Err(Error::WouldBlock) => {
+                    shared.connections.entry(self.id).or_default().reader = Some(cx.waker().clone());
+                    Poll::Pending
+                }
+                result => Poll::Ready(result.map_err(io_error)),
+            }
+        })
+        .await
+    }
+
+    /// Sends all of `bytes` from where they are, without a copy, behind what was written before. Ends when they are
+    /// handed to the connection; the memory is kept as long as it is needed.
+    ///
+    /// # Errors
+    /// The connection's failure, or [`io::ErrorKind::InvalidInput`] for 4 GiB and more.
+    pub async fn write_shared(&mut self, bytes: Arc<[u8]>) -> io::Result<()> {
+        let region = SharedRegion::new(bytes)
+            .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "4 GiB and more: send it in parts"))?;
+        poll_fn(|cx| {
+            let mut shared = self.net.shared();
+            match shared.lend(now(), self.id, &region) {
+                Ok(_) => Poll::Ready(Ok(())),
+                Err(Error::WouldBlock) => {
+                    shared.connections.entry(self.id).or_default().writer = Some(cx.waker().clone());
+                    Poll::Pending
+                }
+                Err(why) => Poll::Ready(Err(io_error(why))),
+            }
+        })
+        .await
+    }
+
+    /// Ends the connection at once with a reset.
+    pub fn abort(self) {
+        self.net.shared().host.tcp().abort(now(), self.id);
+    }
+}
+
+impl AsyncRead for TcpStream {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut [u8],
+    ) -> Poll<io::Result<usize>> {
+        let mut shared = self.net.shared();
+        match shared.host.tcp().read(now(), self.id, buffer) {
+            Err(Error::WouldBlock) => {
+                shared.connections.entry(self.id).or_default().reader = Some(cx.waker().clone());
+                Poll::Pending
+            }
+            result => Poll::Ready(result.map_err(io_error)),
+        }
+    }
+}
+
+impl AsyncWrite for TcpStream {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let mut shared = self.net.shared();
+        match shared.host.tcp().write(now(), self.id, bytes) {
+            Err(Error::WouldBlock) => {
+                shared.connections.entry(self.id).or_default().writer = Some(cx.waker().clone());
+                Poll::Pending
+            }
+            result => Poll::Ready(result.map_err(io_error)),
+        }
+    }
+
+    /// Written bytes leave with the shard's next turn; there is nothing to wait for.
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    /// Ends this side's data with a FIN; the other side's may still be read.
+    fn poll_close(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.net.shared().host.tcp().shutdown(now(), self.id) {
+            Ok(()) | Err(Error::Shut) => Poll::Ready(Ok(())),
+            Err(why) => Poll::Ready(Err(io_error(why))),
+        }
+    }
+}
+
+impl Drop for TcpStream {
+    fn drop(&mut self) {
+        let mut shared = self.net.shared();
+        shared.host.tcp().close(now(), self.id);
+        let waiters = shared.connections.remove(&self.id);
+        drop(shared);
+        // Dropped outside of the borrow: a waker's drop may drop another socket.
+        drop(waiters);
+    }
+}
+
+/// The kind that programs look at, with our text.
+fn io_error(why: Error) -> io::Error {
+    let kind = match why {
+        Error::WouldBlock => io::ErrorKind::WouldBlock,
+        Error::Shut => io::ErrorKind::BrokenPipe,
+        Error::Failed(Failure::Refused { .. }) => io::ErrorKind::ConnectionRefused,
+        Error::Failed(Failure::Reset { .. }) => io::ErrorKind::ConnectionReset,
+        Error::Failed(Failure::TimedOut { .. }) => io::ErrorKind::TimedOut,
+        Error::Failed(Failure::Unreachable { .. }) => io::ErrorKind::HostUnreachable,
+        Error::Failed(Failure::Aborted { .. }) => io::ErrorKind::ConnectionAborted,
+        _ => io::ErrorKind::NotConnected,
+    };
+    io::Error::new(kind, why)
+}
+
+pub(super) fn connect_error(why: ConnectError) -> io::Error {
+    let kind = match why {
+        ConnectError::BadRemote { .. } => io::ErrorKind::InvalidInput,
+        ConnectError::InUse { .. } => io::ErrorKind::AddrInUse,
+        ConnectError::NoFreePort { .. } => io::ErrorKind::AddrNotAvailable,
+        _ => io::ErrorKind::Other,
+    };
+    io::Error::new(kind, why)
+}

@@ -1,0 +1,90 @@
+//! UDP sockets as local futures.
+
+use std::future::poll_fn;
+use std::io;
+use std::net::SocketAddr;
+use std::task::Poll;
+
+use shouter_netstack::stack::SendError;
+use shouter_netstack::udp::{Received, SocketConfig, UdpHandle};
+
+use super::host::{Net, now};
+
+/// A bound socket. Dropping it closes it; what waits in it is lost.
+#[derive(Debug)]
+pub struct UdpSocket {
+    net: Net,
+    handle: UdpHandle,
+}
+
+impl UdpSocket {
+    /// Binds `local`; an unspecified address stands for all of this stack's, port 0 for any free port.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::AddrInUse`].
+    pub fn bind(net: &Net, local: SocketAddr) -> io::Result<Self> {
+        Self::bind_with(net, local, SocketConfig::default())
+    }
+
+    /// As [`UdpSocket::bind`], with bounds of the receive queue.
+    ///
+    /// # Errors
+    /// As [`UdpSocket::bind`].
+    pub fn bind_with(net: &Net, local: SocketAddr, config: SocketConfig) -> io::Result<Self> {
+        let handle = net.shared().host.udp().bind(local, config);
+        let handle = handle.map_err(|why| io::Error::new(io::ErrorKind::AddrInUse, why))?;
+        Ok(Self { net: net.clone(), handle })
+    }
+
+    /// Where it is bound.
+    ///
+    /// # Errors
+    /// None while it is open.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.net.shared().host.udp().local(self.handle).ok_or_else(|| io::ErrorKind::NotConnected.into())
+    }
+
+    /// Sends one datagram. It waits while the port's queue is full, until the shard's next turn.
+    ///
+    /// # Errors
+    /// No route, too long for a frame, or the next hop does not answer.
+    pub async fn send_to(&self, bytes: &[u8], to: SocketAddr) -> io::Result<usize> {
+        poll_fn(|cx| match self.net.shared().host.send_datagram(now(), self.handle, to, bytes) {
+            Ok(()) => Poll::Ready(Ok(bytes.len())),
+            Err(SendError::Full) => {
+                cx.waker().wake_by_ref();
+                Poll::Pending
+            }
+            Err(why) => Poll::Ready(Err(io::Error::other(why))),
+        })
+        .await
+    }
+
+    /// The next datagram, as much of it as `buffer` holds.
+    ///
+    /// # Errors
+    /// None while it is open.
+    pub async fn recv_from(&self, buffer: &mut [u8]) -> io::Result<Received> {
+        poll_fn(|cx| {
+            let mut shared = self.net.shared();
+            match shared.host.udp().recv(self.handle, buffer) {
+                Some(received) => Poll::Ready(Ok(received)),
+                None => {
+                    shared.datagrams.insert(self.handle, cx.waker().clone());
+                    Poll::Pending
+                }
+            }
+        })
+        .await
+    }
+}
+
+impl Drop for UdpSocket {
+    fn drop(&mut self) {
+        let mut shared = self.net.shared();
+        shared.host.udp().close(self.handle);
+        let waker = shared.datagrams.remove(&self.handle);
+        drop(shared);
+        drop(waker);
+    }
+}
