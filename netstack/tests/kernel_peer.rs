@@ -49,7 +49,7 @@ impl Host {
     /// Turns the stack until `look` finds something.
     fn until<R>(&mut self, what: &str, mut look: impl FnMut(&mut Stack<DpdkDevice>) -> Option<R>) -> R {
         for turn in 0..TURNS {
-            self.now = self.now + Duration::from_micros(200);
+            self.now += Duration::from_micros(200);
             self.stack.poll(self.now, &mut Nobody);
             if let Some(found) = look(&mut self.stack) {
                 return found;
