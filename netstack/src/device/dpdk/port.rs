@@ -101,7 +101,8 @@ impl PortConfig {
 
     /// Descriptors of each ring: a power of two.
     fn ring(&self) -> u16 {
-        let fitting = (RING_BYTES / u32::from(self.mtu.max(1))).clamp(64, 256);
+        let bytes = if self.offload { self.mtu.max(OFFLOAD_ROOM) } else { self.mtu.max(1) };
+        let fitting = (RING_BYTES / u32::from(bytes)).clamp(64, 256);
         match self.ring_size {
             0 => 1 << fitting.ilog2(),
             asked => asked.min(1 << 15).next_power_of_two(),
