@@ -230,8 +230,8 @@ shouter_status_t shouter_finalize(struct shouter_t *shouter);
 
 // Makes `bytes` of zeroed memory for tensors, aligned to a page; `*out` is its address.
 //
-// The other ranks of the host see it too: large tensors that lie in such memory on every rank are reduced in place, several
-// times faster than others. Results do not depend on it, and ranks need not agree on who uses it. Only what is touched takes
+// The other ranks of the host see it too: large tensors that lie in such memory on every rank are reduced in place where all
+// ranks are on one host, which is several times faster where its cores are far apart. Results do not depend on it, and ranks need not agree on who uses it. Only what is touched takes
 // memory. A forked child does not have it. It goes back with shouter_free, at the latest with shouter_finalize.
 shouter_status_t shouter_alloc(const struct shouter_t *shouter,
                                size_t bytes,

@@ -158,8 +158,8 @@ pub unsafe extern "C" fn shouter_finalize(shouter: *mut Shouter) -> Status {
 
 /// Makes `bytes` of zeroed memory for tensors, aligned to a page; `*out` is its address.
 ///
-/// The other ranks of the host see it too: large tensors that lie in such memory on every rank are reduced in place, several
-/// times faster than others. Results do not depend on it, and ranks need not agree on who uses it. Only what is touched takes
+/// The other ranks of the host see it too: large tensors that lie in such memory on every rank are reduced in place where all
+/// ranks are on one host, which is several times faster where its cores are far apart. Results do not depend on it, and ranks need not agree on who uses it. Only what is touched takes
 /// memory. A forked child does not have it. It goes back with shouter_free, at the latest with shouter_finalize.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn shouter_alloc(
