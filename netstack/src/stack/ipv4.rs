@@ -10,7 +10,7 @@ use crate::ip::neighbour::Observation;
 use crate::ip::reassembly::{Key, Outcome, Piece};
 use crate::rud;
 use crate::wire::ethernet::Mac;
-use crate::wire::ip::Ecn;
+use crate::wire::ip::{Ecn, Protocol};
 use crate::wire::{arp, ipv4};
 
 impl<S: rud::Sink> Receiver<'_, S> {
@@ -37,9 +37,15 @@ impl<S: rud::Sink> Receiver<'_, S> {
             self.on_ipv4_fragment(&packet, bytes);
             return;
         }
+        let (source, destination) = (IpAddr::V4(packet.source()), IpAddr::V4(packet.destination()));
+        if packet.protocol() == Protocol::Udp
+            && self.on_rud(source, destination, packet.payload(), frame.checksum)
+        {
+            return;
+        }
         self.on_packet(&Inbound {
-            source: IpAddr::V4(packet.source()),
-            destination: IpAddr::V4(packet.destination()),
+            source,
+            destination,
             protocol: packet.protocol(),
             protocol_at: PROTOCOL_AT,
             ecn: Ecn::of(packet.traffic_class()),

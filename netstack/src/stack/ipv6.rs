@@ -42,11 +42,20 @@ impl<S: rud::Sink> Receiver<'_, S> {
             self.counters.rx_ipv6_bad_source += 1;
             return;
         }
+        let protocol = Protocol::from(packet.next_header());
+        let (from, to) = (IpAddr::V6(source), IpAddr::V6(destination));
+        if protocol == Protocol::Udp
+            && !to_group
+            && !source.is_unspecified()
+            && self.on_rud(from, to, packet.payload(), frame.checksum)
+        {
+            return;
+        }
         self.station = station;
         let inbound = Inbound {
-            source: IpAddr::V6(source),
-            destination: IpAddr::V6(destination),
-            protocol: packet.next_header().into(),
+            source: from,
+            destination: to,
+            protocol,
             protocol_at: 6,
             ecn: Ecn::of(packet.traffic_class()),
             ttl: packet.hop_limit(),
@@ -57,7 +66,7 @@ impl<S: rud::Sink> Receiver<'_, S> {
             segment_size: frame.segment_size,
             packet: bytes,
         };
-        match inbound.protocol {
+        match protocol {
             Protocol::Udp | Protocol::Tcp | Protocol::Icmpv6 => self.on_packet(&inbound),
             _ => self.on_chain(&inbound, packet.next_header(), ipv6::HEADER_LEN),
         }
