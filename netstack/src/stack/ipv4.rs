@@ -3,7 +3,7 @@
 use core::net::IpAddr;
 
 use super::addresses::Ipv4;
-use super::receive::{Inbound, Receiver};
+use super::receive::{Inbound, Receiver, rest_len};
 use crate::device::RxFrame;
 use crate::ip::is_unicast;
 use crate::ip::neighbour::Observation;
@@ -16,7 +16,7 @@ use crate::wire::{arp, ipv4};
 impl<S: rud::Sink> Receiver<'_, S> {
     #[inline]
     pub(super) fn on_ipv4(&mut self, bytes: &[u8], frame: &RxFrame<'_>) {
-        let Ok(packet) = ipv4::Packet::with_rest(bytes, frame.len() - frame.head().len()) else {
+        let Ok(packet) = ipv4::Packet::with_rest(bytes, rest_len(frame)) else {
             self.counters.rx_ipv4_malformed += 1;
             return;
         };

@@ -3,7 +3,7 @@
 use core::net::{IpAddr, Ipv6Addr};
 
 use super::icmp::MAX_QUOTE_IPV6;
-use super::receive::{Inbound, Receiver};
+use super::receive::{Inbound, Receiver, rest_len};
 use crate::device::{RxChecksum, RxFrame};
 use crate::ip::neighbour::Observation;
 use crate::ip::reassembly::{Key, Outcome, Piece};
@@ -24,7 +24,7 @@ impl<S: rud::Sink> Receiver<'_, S> {
     /// Takes in a packet from a frame that was for this station alone, or for a group (`link_group`).
     #[inline]
     pub(super) fn on_ipv6(&mut self, station: Mac, link_group: bool, bytes: &[u8], frame: &RxFrame<'_>) {
-        let Ok(packet) = ipv6::Packet::with_rest(bytes, frame.len() - frame.head().len()) else {
+        let Ok(packet) = ipv6::Packet::with_rest(bytes, rest_len(frame)) else {
             self.counters.rx_ipv6_malformed += 1;
             return;
         };

@@ -169,7 +169,7 @@ impl<S: rud::Sink> Receiver<'_, S> {
     }
 
     /// Takes in a datagram if it is RUD's. First of all in both versions: it is the hot path.
-    #[inline]
+    #[inline(always)]
     pub(super) fn on_rud(
         &mut self,
         source: IpAddr,
@@ -260,4 +260,10 @@ fn is_tcp(head: &[u8]) -> bool {
 /// Whether frames to `station` go to a group of IPv6 hosts (RFC 2464 section 7).
 const fn is_ipv6_group(station: Mac) -> bool {
     matches!(station.0, [0x33, 0x33, ..])
+}
+
+/// Bytes of a frame beyond its first piece.
+#[inline]
+pub(super) fn rest_len(frame: &RxFrame<'_>) -> usize {
+    if frame.rest().is_empty() { 0 } else { frame.len() - frame.head().len() }
 }
