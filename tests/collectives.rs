@@ -235,7 +235,7 @@ fn every_type_and_reduction_is_exact_on_every_topology() {
 #[test]
 fn tensors_in_shared_memory_are_exact_whoever_else_has_them() {
     for (ranks, hosts, shared) in [(3, 1, 3), (3, 1, 2), (2, 1, 2), (4, 2, 4), (1, 1, 1)] {
-        job(ranks, hosts, "matrix").env("SHOUTER_TEST_SHARED", &shared.to_string()).run().assert_success();
+        job(ranks, hosts, "matrix").env("SHOUTER_TEST_SHARED", shared).run().assert_success();
     }
 }
 

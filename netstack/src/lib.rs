@@ -12,7 +12,7 @@
 //!   +-----+------+     +-----+-----+        |
 //!         |  header bytes and extents       |
 //!   +-----v------------------v--------------v---+
-//!   | stack: demultiplexing, header templates,  |    ip: routes, neighbours (ARP)
+//!   | stack: demultiplexing, header templates,  |    ip: routes, neighbours (ARP, ND)
 //!   |        one TxBatch per port, timers       |    wire: header formats; wheel: timers
 //!   +---------------------+---------------------+
 //!                         |  bursts of frames
@@ -107,7 +107,9 @@
 //!
 //! # What is not supported
 //!
-//! **IPv6, TCP, fragmentation and reassembly, IP options, multicast and broadcast, ICMP other than echo, DHCP.**
+//! **Cutting datagrams into fragments (they are put together), IP options, IPv6 autoconfiguration and detection of duplicate
+//! addresses, multicast but for neighbour discovery (no MLD), broadcast, ICMP redirects, DHCP.** A host on an Ethernet
+//! switch that snoops MLD needs that switch to flood neighbour solicitations.
 #![deny(unsafe_code)]
 
 pub mod cc;

@@ -262,8 +262,8 @@ impl Group {
     }
 
     /// Zeroed memory for `count` elements of tensors. On a host with several ranks they all see it, so that large tensors
-    /// that lie in it on every rank are reduced in place, several times faster than others; elsewhere it is ordinary
-    /// memory. Whether a rank uses it, and for which tensors, is its own affair: results are the same.
+    /// that lie in it on every rank are reduced in place (where all ranks are on that host), which is several times
+    /// faster where cores are far apart; elsewhere it is ordinary memory. Whether a rank uses it, and for which tensors, is its own affair: results are the same.
     ///
     /// A forked child does not have it.
     ///

@@ -228,6 +228,18 @@ shouter_status_t shouter_init_list(const char *const *addresses,
 // Buffers pushed and not waited for may be used again after it.
 shouter_status_t shouter_finalize(struct shouter_t *shouter);
 
+// Makes `bytes` of zeroed memory for tensors, aligned to a page; `*out` is its address.
+//
+// The other ranks of the host see it too: large tensors that lie in such memory on every rank are reduced in place where all
+// ranks are on one host, which is several times faster where its cores are far apart. Results do not depend on it, and ranks need not agree on who uses it. Only what is touched takes
+// memory. A forked child does not have it. It goes back with shouter_free, at the latest with shouter_finalize.
+shouter_status_t shouter_alloc(const struct shouter_t *shouter,
+                               size_t bytes,
+                               void **out);
+
+// Gives memory from shouter_alloc back; NULL is allowed and does nothing. No operation may be under way in it.
+shouter_status_t shouter_free(const struct shouter_t *shouter, void *memory);
+
 // This process's number in the group, from 0; 0 if `shouter` is NULL.
 uint32_t shouter_rank(const struct shouter_t *shouter);
 

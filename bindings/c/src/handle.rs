@@ -11,11 +11,13 @@
     reason = "the documentation is written for C; the promise is in the module's"
 )]
 
-use std::ffi::{CStr, c_char};
+use std::collections::HashMap;
+use std::ffi::{CStr, c_char, c_void};
 use std::net::IpAddr;
+use std::sync::{Mutex, PoisonError};
 
 use shouter::config::Builder;
-use shouter::{Config, Error, Group};
+use shouter::{Config, Error, Group, Tensor};
 
 use crate::error::{Status, guard, guard_value, null};
 use crate::sigpipe::SigpipeBlocked;
@@ -24,6 +26,8 @@ use crate::types::Stats;
 /// A rank's membership in a group, and all that serves it: threads, links, memory.
 pub struct Shouter {
     pub(crate) group: Group,
+    /// What shouter_alloc has given, by address.
+    pub(crate) memory: Mutex<HashMap<usize, Tensor<u8>>>,
 }
 
 /// The group behind a pointer from C.
@@ -54,7 +58,7 @@ pub(crate) unsafe fn text<'a>(text: *const c_char, what: &str) -> Result<&'a str
 /// `out` is valid for a write.
 unsafe fn hand_out(group: Group, out: *mut *mut Shouter) {
     // SAFETY: the caller's promise.
-    unsafe { out.write(Box::into_raw(Box::new(Shouter { group }))) };
+    unsafe { out.write(Box::into_raw(Box::new(Shouter { group, memory: Mutex::default() }))) };
 }
 
 /// The configuration of this process, with `path` in the place of the file that SHOUTER_CONFIG names.
@@ -145,7 +149,52 @@ pub unsafe extern "C" fn shouter_finalize(shouter: *mut Shouter) -> Status {
         let _quiet = SigpipeBlocked::new();
         // SAFETY: not NULL; it came from Box::into_raw in hand_out, and the caller makes this the last use.
         let shouter = unsafe { Box::from_raw(shouter) };
-        shouter.group.finalize()
+        let Shouter { group, memory } = *shouter;
+        let left = group.finalize();
+        drop(memory);
+        left
+    })
+}
+
+/// Makes `bytes` of zeroed memory for tensors, aligned to a page; `*out` is its address.
+///
+/// The other ranks of the host see it too: large tensors that lie in such memory on every rank are reduced in place where all
+/// ranks are on one host, which is several times faster where its cores are far apart. Results do not depend on it, and ranks need not agree on who uses it. Only what is touched takes
+/// memory. A forked child does not have it. It goes back with shouter_free, at the latest with shouter_finalize.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shouter_alloc(
+    shouter: *const Shouter,
+    bytes: usize,
+    out: *mut *mut c_void,
+) -> Status {
+    guard(|| {
+        if out.is_null() {
+            return Err(null("out"));
+        }
+        // SAFETY: NULL or live, as the module demands of its callers.
+        let shouter = unsafe { shouter.as_ref() }.ok_or_else(|| null("the shouter_t"))?;
+        let mut tensor = shouter.group.alloc::<u8>(bytes.max(1))?;
+        let address = tensor.as_mut_ptr();
+        shouter.memory.lock().unwrap_or_else(PoisonError::into_inner).insert(address.addr(), tensor);
+        // SAFETY: not NULL; the caller promises room for a pointer.
+        unsafe { out.write(address.cast()) };
+        Ok(())
+    })
+}
+
+/// Gives memory from shouter_alloc back; NULL is allowed and does nothing. No operation may be under way in it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shouter_free(shouter: *const Shouter, memory: *mut c_void) -> Status {
+    guard(|| {
+        if memory.is_null() {
+            return Ok(());
+        }
+        // SAFETY: NULL or live, as the module demands of its callers.
+        let shouter = unsafe { shouter.as_ref() }.ok_or_else(|| null("the shouter_t"))?;
+        let freed = shouter.memory.lock().unwrap_or_else(PoisonError::into_inner).remove(&memory.addr());
+        freed.map(drop).ok_or_else(|| {
+            Error::Argument("the address is not one that shouter_alloc gave, or it was freed already".into())
+        })
     })
 }
 

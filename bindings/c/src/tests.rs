@@ -113,7 +113,7 @@ fn the_last_error_is_the_threads_own() {
 #[test]
 fn null_is_refused_everywhere() {
     let none = ptr::null_mut::<Shouter>();
-    let mut pending = 0;
+    let (mut pending, mut memory) = (0, ptr::null_mut());
     // SAFETY: NULL is allowed everywhere; the other pointers are valid.
     unsafe {
         let refused = [
@@ -127,6 +127,8 @@ fn null_is_refused_everywhere() {
             shouter_set_step(none, 0),
             shouter_stats(none, &mut Stats::default()),
             shouter_timeline(none, c"x".as_ptr()),
+            shouter_alloc(none, 1, &mut memory),
+            shouter_free(none, (&raw mut pending).cast()),
         ];
         for (i, status) in refused.into_iter().enumerate() {
             assert_eq!(status, SHOUTER_ERROR_ARGUMENT, "call {i}");
@@ -192,6 +194,14 @@ fn a_group_of_one_trains() {
         assert_eq!(shouter_barrier(shouter), SHOUTER_OK);
         assert_eq!(shouter_stats(shouter, &mut stats), SHOUTER_OK);
         assert_eq!((stats.operations, stats.bytes_reduced), (3, 36));
+        let mut memory = ptr::null_mut();
+        assert_eq!(shouter_alloc(shouter, 4096, &mut memory), SHOUTER_OK, "{}", last());
+        assert_eq!(memory.cast::<f64>().add(511).read(), 0.0);
+        assert_eq!(shouter_allreduce(shouter, memory, 512, SHOUTER_F64, SHOUTER_SUM), SHOUTER_OK);
+        assert_eq!(shouter_free(shouter, memory), SHOUTER_OK);
+        assert_eq!(shouter_free(shouter, memory), SHOUTER_ERROR_ARGUMENT);
+        assert_eq!(shouter_free(shouter, ptr::null_mut()), SHOUTER_OK);
+        assert_eq!(shouter_alloc(shouter, usize::MAX, &mut memory), SHOUTER_ERROR_ARGUMENT);
         let trace = folder.join("trace.json");
         let path = CString::new(trace.to_str().unwrap()).unwrap();
         assert_eq!(shouter_timeline(shouter, path.as_ptr()), SHOUTER_OK, "{}", last());

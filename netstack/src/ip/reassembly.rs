@@ -177,7 +177,7 @@ impl Reassembly {
     pub fn insert(&mut self, now: Instant, key: Key, piece: &Piece<'_>) -> Outcome {
         let len = piece.payload.len();
         //= RFC 8200 section 4.5: the length of a fragment that is not the last is a multiple of eight.
-        if len == 0 || (piece.more && len % 8 != 0) {
+        if len == 0 || (piece.more && !len.is_multiple_of(8)) {
             return Outcome::BadLength;
         }
         let end = usize::from(piece.offset) + len;

@@ -73,7 +73,7 @@ const fn is_link_group(address: Ipv6Addr) -> bool {
 /// The link-local address of a station.
 fn link_local(Mac([a, b, c, d, e, f]): Mac) -> Ipv6Addr {
     //= RFC 4291 appendix A: ff:fe in the middle of the Ethernet address, and its universal/local bit inverted.
-    Ipv6Addr::from_octets([0xfe, 0x80, 0, 0, 0, 0, 0, 0, a ^ 2, b, c, 0xff, 0xfe, d, e, f])
+    Ipv6Addr::from([0xfe, 0x80, 0, 0, 0, 0, 0, 0, a ^ 2, b, c, 0xff, 0xfe, d, e, f])
 }
 
 impl Addresses {

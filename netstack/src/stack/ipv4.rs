@@ -3,20 +3,20 @@
 use core::net::IpAddr;
 
 use super::addresses::Ipv4;
-use super::receive::{Inbound, Receiver};
+use super::receive::{Inbound, Receiver, rest_len};
 use crate::device::RxFrame;
 use crate::ip::is_unicast;
 use crate::ip::neighbour::Observation;
 use crate::ip::reassembly::{Key, Outcome, Piece};
 use crate::rud;
 use crate::wire::ethernet::Mac;
-use crate::wire::ip::Ecn;
+use crate::wire::ip::{Ecn, Protocol};
 use crate::wire::{arp, ipv4};
 
 impl<S: rud::Sink> Receiver<'_, S> {
     #[inline]
     pub(super) fn on_ipv4(&mut self, bytes: &[u8], frame: &RxFrame<'_>) {
-        let Ok(packet) = ipv4::Packet::with_rest(bytes, frame.len() - frame.head().len()) else {
+        let Ok(packet) = ipv4::Packet::with_rest(bytes, rest_len(frame)) else {
             self.counters.rx_ipv4_malformed += 1;
             return;
         };
@@ -37,9 +37,15 @@ impl<S: rud::Sink> Receiver<'_, S> {
             self.on_ipv4_fragment(&packet, bytes);
             return;
         }
+        let (source, destination) = (IpAddr::V4(packet.source()), IpAddr::V4(packet.destination()));
+        if packet.protocol() == Protocol::Udp
+            && self.on_rud(source, destination, packet.payload(), frame.checksum)
+        {
+            return;
+        }
         self.on_packet(&Inbound {
-            source: IpAddr::V4(packet.source()),
-            destination: IpAddr::V4(packet.destination()),
+            source,
+            destination,
             protocol: packet.protocol(),
             protocol_at: PROTOCOL_AT,
             ecn: Ecn::of(packet.traffic_class()),

@@ -3,7 +3,7 @@
 use core::net::{IpAddr, Ipv6Addr};
 
 use super::icmp::MAX_QUOTE_IPV6;
-use super::receive::{Inbound, Receiver};
+use super::receive::{Inbound, Receiver, rest_len};
 use crate::device::{RxChecksum, RxFrame};
 use crate::ip::neighbour::Observation;
 use crate::ip::reassembly::{Key, Outcome, Piece};
@@ -24,7 +24,7 @@ impl<S: rud::Sink> Receiver<'_, S> {
     /// Takes in a packet from a frame that was for this station alone, or for a group (`link_group`).
     #[inline]
     pub(super) fn on_ipv6(&mut self, station: Mac, link_group: bool, bytes: &[u8], frame: &RxFrame<'_>) {
-        let Ok(packet) = ipv6::Packet::with_rest(bytes, frame.len() - frame.head().len()) else {
+        let Ok(packet) = ipv6::Packet::with_rest(bytes, rest_len(frame)) else {
             self.counters.rx_ipv6_malformed += 1;
             return;
         };
@@ -42,11 +42,20 @@ impl<S: rud::Sink> Receiver<'_, S> {
             self.counters.rx_ipv6_bad_source += 1;
             return;
         }
+        let protocol = Protocol::from(packet.next_header());
+        let (from, to) = (IpAddr::V6(source), IpAddr::V6(destination));
+        if protocol == Protocol::Udp
+            && !to_group
+            && !source.is_unspecified()
+            && self.on_rud(from, to, packet.payload(), frame.checksum)
+        {
+            return;
+        }
         self.station = station;
         let inbound = Inbound {
-            source: IpAddr::V6(source),
-            destination: IpAddr::V6(destination),
-            protocol: packet.next_header().into(),
+            source: from,
+            destination: to,
+            protocol,
             protocol_at: 6,
             ecn: Ecn::of(packet.traffic_class()),
             ttl: packet.hop_limit(),
@@ -57,7 +66,7 @@ impl<S: rud::Sink> Receiver<'_, S> {
             segment_size: frame.segment_size,
             packet: bytes,
         };
-        match inbound.protocol {
+        match protocol {
             Protocol::Udp | Protocol::Tcp | Protocol::Icmpv6 => self.on_packet(&inbound),
             _ => self.on_chain(&inbound, packet.next_header(), ipv6::HEADER_LEN),
         }

@@ -36,7 +36,7 @@ impl TokenBucket {
         } else {
             // Less than the burst, so it fits.
             self.tokens += come as u32;
-            self.since = self.since + interval * come as u32;
+            self.since += interval * come as u32;
         }
         let taken = self.tokens > 0;
         self.tokens = self.tokens.saturating_sub(1);

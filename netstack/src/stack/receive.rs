@@ -170,32 +170,55 @@ impl<S: rud::Sink> Receiver<'_, S> {
         self.send_error(packet, kind);
     }
 
-    #[inline]
+    /// Takes in a datagram if it is RUD's. First of all in both versions: it is the hot path.
+    #[inline(always)]
+    pub(super) fn on_rud(
+        &mut self,
+        source: IpAddr,
+        destination: IpAddr,
+        payload: &[u8],
+        checksum: RxChecksum,
+    ) -> bool {
+        let Ok(datagram) = udp::Datagram::new(payload) else {
+            return false;
+        };
+        if datagram.destination_port() != self.rud_port {
+            return false;
+        }
+        //= RFC 6936 section 4: RUD has a check of its own, so that its datagrams may lack the checksum in IPv6 too.
+        let unchecked = !datagram.has_checksum() || checksum == RxChecksum::Verified;
+        if !unchecked && !datagram.checksum_ok(source, destination) {
+            self.counters.rx_udp_checksum += 1;
+            return true;
+        }
+        let meta = rud::DatagramMeta {
+            src_ip: source,
+            dst_ip: destination,
+            src_port: datagram.source_port(),
+            dst_port: datagram.destination_port(),
+        };
+        self.counters.rx_rud += 1;
+        self.rud.on_datagram(self.now, &meta, datagram.payload(), self.sink);
+        true
+    }
+
     fn on_udp(&mut self, packet: &Inbound<'_>) {
+        let (source, destination) = (packet.source, packet.destination);
+        if self.on_rud(source, destination, packet.payload, packet.checksum) {
+            return;
+        }
         let Ok(datagram) = udp::Datagram::new(packet.payload) else {
             self.counters.rx_udp_malformed += 1;
             return;
         };
-        let (source, destination) = (packet.source, packet.destination);
-        //= RFC 8200 section 8.1: over IPv6 a datagram without a checksum is discarded; RUD's have their own (RFC 6936).
-        let may_lack_checksum = source.is_ipv4() || datagram.destination_port() == self.rud_port;
-        let acceptable = match datagram.has_checksum() {
-            true => packet.checksum == RxChecksum::Verified || datagram.checksum_ok(source, destination),
-            false => packet.checksum == RxChecksum::Verified || may_lack_checksum,
-        };
+        //= RFC 8200 section 8.1: over IPv6 a datagram without a checksum is discarded.
+        let acceptable = packet.checksum == RxChecksum::Verified
+            || match datagram.has_checksum() {
+                true => datagram.checksum_ok(source, destination),
+                false => source.is_ipv4(),
+            };
         if !acceptable {
             self.counters.rx_udp_checksum += 1;
-            return;
-        }
-        if datagram.destination_port() == self.rud_port {
-            let meta = rud::DatagramMeta {
-                src_ip: source,
-                dst_ip: destination,
-                src_port: datagram.source_port(),
-                dst_port: datagram.destination_port(),
-            };
-            self.counters.rx_rud += 1;
-            self.rud.on_datagram(self.now, &meta, datagram.payload(), self.sink);
             return;
         }
         let from = SocketAddr::new(source, datagram.source_port());
@@ -239,4 +262,10 @@ fn is_tcp(head: &[u8]) -> bool {
 /// Whether frames to `station` go to a group of IPv6 hosts (RFC 2464 section 7).
 const fn is_ipv6_group(station: Mac) -> bool {
     matches!(station.0, [0x33, 0x33, ..])
+}
+
+/// Bytes of a frame beyond its first piece.
+#[inline]
+pub(super) fn rest_len(frame: &RxFrame<'_>) -> usize {
+    if frame.rest().is_empty() { 0 } else { frame.len() - frame.head().len() }
 }

@@ -232,7 +232,7 @@ fn seal(
 /// The target of a solicitation or advertisement, and the Ethernet address in the option of the given kind.
 fn neighbour(data: &[u8], wanted: u8) -> Result<(Ipv6Addr, Option<Mac>), Malformed> {
     let (target, mut options) = data.split_first_chunk::<16>().ok_or(Malformed::Truncated)?;
-    let target = Ipv6Addr::from_octets(*target);
+    let target = Ipv6Addr::from(*target);
     if target.is_multicast() {
         return Err(Malformed::Unsupported);
     }

@@ -108,7 +108,7 @@ impl<'a> Packet<'a> {
 
 #[inline]
 fn address(header: &[u8; HEADER_LEN], at: usize) -> Ipv6Addr {
-    Ipv6Addr::from_octets(core::array::from_fn(|i| header[at + i]))
+    Ipv6Addr::from(core::array::from_fn(|i| header[at + i]))
 }
 
 /// A fixed header as a value, without extension headers.

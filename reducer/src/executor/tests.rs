@@ -371,10 +371,10 @@ fn shared_tensors_are_reduced_in_place_and_mixed_ones_are_staged() {
             group.start(rank, request).unwrap();
         }
         settle(&mut group);
-        for rank in 0..3 {
+        for (rank, buffer) in buffers.iter().enumerate() {
             assert_eq!(group.completed[rank][0].result, Ok(()), "{shared:?}");
             assert_eq!(group.executors[rank].lane_base, lanes, "{shared:?}");
-            results.push(buffers[rank].bytes());
+            results.push(buffer.bytes());
         }
     }
     assert!(results.iter().all(|result| *result == results[0]), "the path shows in the bits");

@@ -24,6 +24,15 @@
 //! else. Drivers that copy at transmit time themselves (vhost, memif, af_packet) can read any address, so there the
 //! payload may be chained behind the header as an external buffer instead; see [`Payload`].
 //!
+//! # Offloads
+//!
+//! A port that was opened with [`PortConfig::offload`] takes frames that leave their transport checksum out and
+//! super-segments of TCP, and hands over frames of up to 64 KiB, in pieces, that its peer or a NIC merged; [`Offloads`] has
+//! what each device can do. On an embedded link nothing is cut or summed at all: a super-segment crosses as one frame, and
+//! its receiver is told that the checksum was left out. Such a port gives up the vectorised receive path of virtio and uses
+//! larger buffers, so links that carry RUD alone are opened without. Offloads of NICs follow from what their drivers
+//! announce, and have been tried on none.
+//!
 //! All unsafe code is in `sys`.
 
 mod eal;

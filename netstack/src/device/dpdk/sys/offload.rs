@@ -14,6 +14,10 @@ use crate::device::{Frame, HEAD_MIN, Offload, RxChecksum, RxFrame, Transport, se
 /// Pieces behind the first that a received frame is handed over in; one of more buffers is put together first.
 pub(super) const PIECES: usize = 64;
 
+/// Bytes of frames after which a burst is handed over: what was copied is still in the cache when the peer reads it, and
+/// little was built in vain when the ring is full.
+const BURST_BYTES: usize = 128 << 10;
+
 /// Why a frame cannot be sent or handed over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Unfit {
@@ -77,8 +81,12 @@ impl Queue {
         let shared: *mut rte_mbuf_ext_shared_info = &mut *self.shared;
         // SAFETY: nobody else refers to it between bursts.
         unsafe { (*shared).fcb_opaque = shared.cast() };
-        let mut filled = 0;
+        let (mut filled, mut bytes) = (0, 0);
         for (index, frame) in frames.iter().take(BURST).enumerate() {
+            if bytes >= BURST_BYTES {
+                return (index, filled);
+            }
+            bytes += frame.len();
             match self.build_one(frame, chain_from) {
                 Ok(mbuf) => {
                     self.staged[filled] = mbuf;
