@@ -36,6 +36,7 @@
 //! All unsafe code is in `sys`.
 
 mod eal;
+mod offload;
 mod port;
 mod queue;
 mod spec;
@@ -44,6 +45,7 @@ mod sys;
 mod tests;
 
 pub use eal::{Description, Eal, EalConfig, EalError, ThreadGuard};
-pub use port::{Offloads, Payload, Port, PortConfig, PortError};
+pub use offload::Offloads;
+pub use port::{Payload, Port, PortConfig, PortError};
 pub use queue::DpdkDevice;
 pub use spec::{DeviceSpec, SpecError};

@@ -9,7 +9,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::Duration;
 use std::{fs, mem, thread};
 
-use super::sys::{self, Duties, Errno, RxOffloads, Setup, StartedPort, TxOffloads};
+use super::offload::{Offloads, negotiate};
+use super::sys::{self, Duties, Errno, Setup, StartedPort};
 use super::{DeviceSpec, DpdkDevice, Eal};
 
 /// Ethernet header and two VLAN tags: what a frame has besides its IP packet.
@@ -62,28 +63,6 @@ pub struct PortConfig {
     /// nanoseconds per frame, and a virtio port its vectorised receive path, so RUD's links go without. Both ends of an
     /// embedded link need it to get super-segments across; one alone works, with less. See [`Offloads`].
     pub offload: bool,
-}
-
-/// What a port does for its frames besides moving them, as negotiated with driver and peer.
-///
-/// | from, to | super-segments | checksums |
-/// |---|---|---|
-/// | virtio to vhost | whole, if vhost offers it | left out |
-/// | vhost to virtio | whole, if virtio takes it | left out |
-/// | NIC | split by it, if it can | filled in and checked by it |
-/// | memif, af_packet, af_xdp, tap, ring, null | cut in software | in software |
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Offloads {
-    /// Checksums of TCP are filled in.
-    pub tcp_checksum: bool,
-    /// Checksums of UDP are filled in.
-    pub udp_checksum: bool,
-    /// Super-segments are split, or passed whole. Of vhost it depends on the client.
-    pub split: bool,
-    /// Checksums of what arrives are checked.
-    pub rx_checksum: bool,
-    /// Frames longer than the MTU may arrive.
-    pub merge: bool,
 }
 
 /// Bytes of frame in a buffer of a port with offloads, at least: a super-segment takes a few buffers, not dozens.
@@ -393,27 +372,6 @@ fn close_client(started: StartedPort, path: &Path) {
             sys::hang_up(path);
         }
     });
-}
-
-/// What the port is to do for its frames, and what that is called; `None` if they pass as they are.
-fn negotiate(config: &PortConfig, info: &sys::Info) -> Option<(RxOffloads, TxOffloads, Offloads)> {
-    let is_vhost = matches!(config.device, DeviceSpec::Vhost(_));
-    let is_able = is_vhost || matches!(config.device, DeviceSpec::Virtio(_) | DeviceSpec::Pci(_));
-    if !config.offload || !is_able {
-        return None;
-    }
-    // vhost has neither bit: it passes on whatever its client takes.
-    let tx = TxOffloads::TCP_CHECKSUM.and(TxOffloads::UDP_CHECKSUM).and(TxOffloads::TCP_SPLIT);
-    let tx = info.tx_offloads(tx.and(TxOffloads::MULTI_SEGMENT));
-    let rx = info.rx_offloads(RxOffloads::CHECKSUMS.and(RxOffloads::MERGE).and(RxOffloads::SCATTER));
-    let offloads = Offloads {
-        tcp_checksum: tx.has(TxOffloads::TCP_CHECKSUM),
-        udp_checksum: tx.has(TxOffloads::UDP_CHECKSUM),
-        split: is_vhost || tx.has(TxOffloads::TCP_SPLIT.and(TxOffloads::MULTI_SEGMENT)),
-        rx_checksum: rx.has(RxOffloads::CHECKSUMS),
-        merge: is_vhost || rx.has(RxOffloads::MERGE),
-    };
-    Some((rx, tx, offloads))
 }
 
 /// What an absent or a silent socket means to a client.
