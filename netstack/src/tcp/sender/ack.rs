@@ -123,6 +123,9 @@ impl Sender {
         let fin_acked = news.acked > 0 && self.fin_sent && self.una == self.nxt;
 
         self.measure(now, ack, &news);
+        if ack.has_data && ack.echo.is_some() {
+            self.rtt.hear(ack.rtt);
+        }
         if let Some(size) = news.path_mtu {
             self.path_mtu_proved(now, size);
         }

@@ -435,6 +435,11 @@ impl Sender {
         self.rtt.srtt()
     }
 
+    /// The round-trip time, by whatever there is: the receive buffer is tuned by it.
+    pub(crate) fn round_trip(&self) -> Option<Duration> {
+        self.rtt.round_trip()
+    }
+
     /// The congestion window in bytes.
     fn congestion_window(&self) -> u64 {
         let Some(controller) = &self.controller else { return 0 };

@@ -247,7 +247,7 @@ impl Sender {
         }
         if let Some(size) = self.path_mtu_candidate(admitted) {
             // The window is let run empty until the probe fits.
-            return if open < u64::from(size) {
+            return if in_flight > 0 && open < u64::from(size) {
                 Err(Wait::Congestion)
             } else {
                 Ok(Outgoing { segment_size: size, ..self.new_data(u32::from(size), Probe::PathMtu) })

@@ -459,3 +459,19 @@ fn every_controller_copes_with_every_ill() {
         }
     }
 }
+
+#[test]
+fn heavy_loss_does_not_leave_small_segments_behind() {
+    for seed in 0..10 {
+        let world = World {
+            seed,
+            loss: 0.15,
+            ack_loss: 0.15,
+            one_way: Duration::from_micros(50),
+            ..World::default()
+        };
+        let outcome = run(&World { bytes: 2 << 20, ..world });
+        assert!(outcome.mss > 1400, "seed {seed}: {outcome:?}");
+        assert!(outcome.finished < Duration::from_secs(60), "seed {seed}: {outcome:?}");
+    }
+}
