@@ -6,6 +6,8 @@ mod assembly;
 mod paws;
 mod pool;
 mod run;
+#[cfg(test)]
+mod tests;
 mod window;
 
 use core::time::Duration;
@@ -179,6 +181,7 @@ impl Receiver {
     }
 
     /// The buffer at present, in bytes.
+    #[cfg(test)]
     pub(crate) fn capacity(&self) -> u32 {
         self.window.capacity()
     }

@@ -26,6 +26,7 @@ impl Pool {
     }
 
     /// Bytes of blocks in use; chunks that were handed out do not count.
+    #[cfg(test)]
     pub(crate) fn used(&self) -> usize {
         self.used
     }

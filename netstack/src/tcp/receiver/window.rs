@@ -59,6 +59,7 @@ impl Window {
         self.edge
     }
 
+    #[cfg(test)]
     pub(super) fn capacity(&self) -> u32 {
         self.capacity
     }
