@@ -403,7 +403,7 @@ impl Sender {
     }
 
     /// Whether the FIN was sent.
-    #[inline]
+    #[cfg(test)]
     pub(crate) fn fin_sent(&self) -> bool {
         self.fin_sent
     }

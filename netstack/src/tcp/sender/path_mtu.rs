@@ -156,7 +156,8 @@ impl Sender {
         self.path_mtu_lost(now);
         //= RFC 4821 section 7.7: several time-outs in a row of full segments make the sender go down
         let full = self.board.front().is_some_and(|front| front.len() >= u32::from(self.mss));
-        let often = self.timers.retries.checked_sub(BLACK_HOLE).is_some_and(|more| more % FURTHER == 0);
+        let often =
+            self.timers.retries.checked_sub(BLACK_HOLE).is_some_and(|more| more.is_multiple_of(FURTHER));
         if !self.options.mtu_probing || !full || !often {
             return;
         }

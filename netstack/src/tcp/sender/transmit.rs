@@ -48,9 +48,7 @@ impl Sender {
 
     /// What to send now. To be asked again after [`Sender::on_sent`].
     pub(crate) fn next(&mut self, now: Instant, path: &Path) -> Option<Outgoing> {
-        if self.controller.is_none() {
-            return None;
-        }
+        self.controller.as_ref()?;
         self.obey_path(now, path);
         self.restart_after_idle(now);
         match self.plan(Some(now), path) {
@@ -370,7 +368,7 @@ impl Sender {
             self.probed = false;
             self.fin_sent |= out.fin;
             self.cwr &= !out.cwr;
-            if out.len % u32::from(out.segment_size).max(1) != 0 {
+            if !out.len.is_multiple_of(u32::from(out.segment_size).max(1)) {
                 self.small_end = end;
             }
         }

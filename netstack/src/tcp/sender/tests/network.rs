@@ -72,7 +72,6 @@ struct Outcome {
     transmissions: u64,
     duplicates: u64,
     mss: u16,
-    probes: u32,
 }
 
 enum Happening {
@@ -318,7 +317,6 @@ fn run_with(world: &World, options: Arc<Options>) -> Outcome {
     }
     assert_eq!(sender.queued(), 0);
     assert_eq!(sender.in_flight(), 0);
-    let probes = sender.counts.probes;
     Outcome {
         arrived,
         finished: now - start,
@@ -326,7 +324,6 @@ fn run_with(world: &World, options: Arc<Options>) -> Outcome {
         info: sender.counts,
         transmissions,
         duplicates,
-        probes,
     }
 }
 
