@@ -105,13 +105,16 @@ impl Options {
         }
     }
 
-    /// For the hosts of a group, which all run this stack within one data centre: short time-outs.
+    /// For the hosts of a group, which all run this stack within one data centre: short time-outs, and buffers of what
+    /// 100 Gb/s carry in 80 us. Larger ones would only stand in queues, and fall out of the caches there.
     pub fn group() -> Self {
         Self {
             min_rto: Duration::from_millis(1),
             initial_rto: Duration::from_millis(10),
             max_ack_delay: Duration::from_micros(200),
             time_wait: Duration::from_secs(1),
+            send_buffer: 1 << 20,
+            receive_buffer: 1 << 20,
             ..Self::internet()
         }
     }
