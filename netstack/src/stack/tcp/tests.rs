@@ -343,7 +343,6 @@ fn streams_survive_loss() {
 }
 
 #[test]
-#[ignore = "half a minute: run by hand, and by scripts/test --long"]
 fn a_hundred_megabytes_survive_one_per_cent() {
     let goodput = stream(5, 100_000_000, 0.01, Duration::from_micros(500), true, &Options::group());
     assert!(goodput > 5_000_000, "{goodput} bytes/s");
