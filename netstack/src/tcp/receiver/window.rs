@@ -106,6 +106,11 @@ impl Window {
         u16::try_from(field).unwrap_or(u16::MAX)
     }
 
+    /// The window field that an acknowledgement of less than everything needs for the edge to stay where it is.
+    pub(super) fn field_from(&self, ack: SeqNumber) -> u16 {
+        u16::try_from(self.edge.distance(ack) >> self.shift).unwrap_or(u16::MAX)
+    }
+
     /// Whether the reader made so much room that the peer should hear of it unasked: it moves the edge, and at least
     /// doubles what is left of the window.
     pub(super) fn wants_update(&self, next: SeqNumber, unread: u32, mss: u16) -> bool {
