@@ -14,7 +14,7 @@ mod bodies;
 use bodies::TARGETS;
 
 /// Runs an input, and names it if it fails.
-fn check(name: &str, target: fn(&[u8]), what: &str, bytes: &[u8]) {
+fn check(name: &str, target: bodies::Target, what: &str, bytes: &[u8]) {
     if let Err(panic) = catch_unwind(AssertUnwindSafe(|| target(bytes))) {
         eprintln!("the fuzz target {name} fails on {what}, {} bytes: {}", bytes.len(), hex(bytes));
         resume_unwind(panic);

@@ -277,10 +277,10 @@ impl World {
             12 => self.raw(program),
             13 | 14 => {
                 let len = usize::from(program.half());
-                if let Some(id) = id {
-                    if let Ok(taken) = self.endpoint.write(now, id, &DATA[..len]) {
-                        assert!(taken <= len);
-                    }
+                if let Some(id) = id
+                    && let Ok(taken) = self.endpoint.write(now, id, &DATA[..len])
+                {
+                    assert!(taken <= len);
                 }
             }
             15 => {
