@@ -217,7 +217,9 @@ pub enum Failure {
         remote: SocketAddr,
     },
     /// The peer does not answer.
-    #[error("{remote} has not answered for {after:?}; see that it is up and that no filter drops its packets")]
+    #[error(
+        "{remote} has not answered for {after:?}; see that it is up and that no filter drops its packets"
+    )]
     TimedOut {
         /// The peer.
         remote: SocketAddr,
@@ -293,7 +295,9 @@ pub enum ConnectError {
         remote: SocketAddr,
     },
     /// The endpoint is full.
-    #[error("{limit} connections are open, the most that the configuration allows; close some or raise max_connections")]
+    #[error(
+        "{limit} connections are open, the most that the configuration allows; close some or raise max_connections"
+    )]
     TooMany {
         /// The limit.
         limit: usize,

@@ -216,11 +216,17 @@ impl Wire {
         }
     }
 
-    /// Reads what the TCP connection has received, and returns how many bytes that were.
+    /// Reads what the TCP connection has received, if anything, and returns how many bytes that were.
     #[inline]
     pub(super) fn drain(&mut self, now: Instant) -> Result<u64, BenchError> {
         let Some(connection) = self.connection else { return Ok(0) };
-        let mut bytes = 0;
+        let (mut bytes, mut news) = (0, false);
+        while let Some(event) = self.stack.tcp_mut().next_event() {
+            news |= matches!(event, tcp::Event::Readable(_) | tcp::Event::Failed(..));
+        }
+        if !news {
+            return Ok(0);
+        }
         loop {
             match self.stack.tcp_mut().read_chunk(now, connection) {
                 Ok(Some(chunk)) => bytes += chunk.len() as u64,
