@@ -430,11 +430,6 @@ impl Sender {
         Some(self.waiting_since)
     }
 
-    /// The smoothed round-trip time.
-    pub(crate) fn srtt(&self) -> Option<Duration> {
-        self.rtt.srtt()
-    }
-
     /// The round-trip time, by whatever there is: the receive buffer is tuned by it.
     pub(crate) fn round_trip(&self) -> Option<Duration> {
         self.rtt.round_trip()
