@@ -12,7 +12,8 @@ const LENT: RegionId = RegionId(u32::MAX - 1);
 /// Bytes that are kept, and never written, as long as this lives.
 #[derive(Debug)]
 pub(super) struct SharedRegion {
-    bytes: Arc<[u8]>,
+    /// Held, not looked at.
+    _bytes: Arc<[u8]>,
     extent: Extent,
 }
 
@@ -26,16 +27,11 @@ impl SharedRegion {
         // until the extent was released and no frame refers to it.
         let region = unsafe { Region::from_raw_parts(LENT, base, bytes.len()) };
         let extent = region.extent(0, len)?;
-        Some(Rc::new(Self { bytes, extent }))
+        Some(Rc::new(Self { _bytes: bytes, extent }))
     }
 
     /// All of them. Whoever takes the extent keeps the `SharedRegion` until nothing refers to it any more.
     pub(super) fn extent(&self) -> Extent {
         self.extent
-    }
-
-    /// Length in bytes.
-    pub(super) fn len(&self) -> usize {
-        self.bytes.len()
     }
 }
