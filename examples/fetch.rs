@@ -62,14 +62,11 @@ async fn fetch(net: Net, url: Uri, output: Option<PathBuf>) -> io::Result<()> {
     let remote = SocketAddr::new(address, url.port_u16().unwrap_or(80));
     let begin = Instant::now();
     let stream = TcpStream::connect(&net, remote).await?;
-    let (mut sender, connection) =
-        http1::handshake(adapter::Io(stream)).await.map_err(io::Error::other)?;
+    let (mut sender, connection) = http1::handshake(adapter::Io(stream)).await.map_err(io::Error::other)?;
     let driver = spawn_local(connection);
     let path = url.path_and_query().map_or("/", |path| path.as_str());
-    let request = Request::get(path)
-        .header("host", host)
-        .body(Empty::<Bytes>::new())
-        .map_err(io::Error::other)?;
+    let request =
+        Request::get(path).header("host", host).body(Empty::<Bytes>::new()).map_err(io::Error::other)?;
     let mut response = sender.send_request(request).await.map_err(io::Error::other)?;
     if !response.status().is_success() {
         return Err(io::Error::other(format!("{url}: {}", response.status())));

@@ -137,7 +137,9 @@ impl<H: Host + ?Sized> Shared<H> {
         }
         if !self.datagrams.is_empty() {
             let host = &mut self.host;
-            woken.extend(self.datagrams.extract_if(|socket, _| host.udp().waiting(*socket) != 0).map(|(_, w)| w));
+            woken.extend(
+                self.datagrams.extract_if(|socket, _| host.udp().waiting(*socket) != 0).map(|(_, w)| w),
+            );
         }
     }
 }

@@ -12,7 +12,7 @@ const LENT: RegionId = RegionId(u32::MAX - 1);
 /// Bytes that are kept, and never written, as long as this lives.
 #[derive(Debug)]
 pub(super) struct SharedRegion {
-    /// Held, not looked at.
+    /// Held, not looked at: the extent is.
     _bytes: Arc<[u8]>,
     extent: Extent,
 }

@@ -8,9 +8,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use futures_io::{AsyncRead, AsyncWrite};
-use shouter_netstack::tcp::{
-    Chunk, ConnectError, ConnectionId, Error, Failure, Info, ListenerId, Options,
-};
+use shouter_netstack::tcp::{Chunk, ConnectError, ConnectionId, Error, Failure, Info, ListenerId, Options};
 
 use super::host::{Net, Waiters, now};
 use super::sys::SharedRegion;
@@ -221,11 +219,7 @@ impl TcpStream {
 }
 
 impl AsyncRead for TcpStream {
-    fn poll_read(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buffer: &mut [u8],
-    ) -> Poll<io::Result<usize>> {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>> {
         let mut shared = self.net.shared();
         match shared.host.tcp().read(now(), self.id, buffer) {
             Err(Error::WouldBlock) => {

@@ -61,7 +61,8 @@ fn megabytes_come_back_as_they_went() {
             let listener = TcpListener::bind(&server, address(7))?;
             spawn_local(echo(listener)).detach();
             let stream = TcpStream::connect(&client, address(7)).await?;
-            let bytes: Vec<u8> = (0..3_000_000u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+            let bytes: Vec<u8> =
+                (0..3_000_000u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
             let (mut read, mut write) = stream.split();
             let sent = bytes.clone();
             let writer = spawn_local(async move {

@@ -277,10 +277,10 @@ impl World {
             12 => self.raw(program),
             13 | 14 => {
                 let len = usize::from(program.half());
-                if let Some(id) = id {
-                    if let Ok(taken) = self.endpoint.write(now, id, &DATA[..len]) {
-                        assert!(taken <= len);
-                    }
+                if let Some(id) = id
+                    && let Ok(taken) = self.endpoint.write(now, id, &DATA[..len])
+                {
+                    assert!(taken <= len);
                 }
             }
             15 => {
@@ -478,8 +478,25 @@ impl World {
     fn wait(&mut self, by: Duration) {
         let limit = self.now + by;
         for round in 0.. {
-            assert!(round < ROUNDS, "deadlines without end");
+            if round >= ROUNDS {
+                let infos: Vec<_> = self
+                    .network
+                    .flows
+                    .iter()
+                    .map(|flow| flow.id.and_then(|id| self.endpoint.info(id)))
+                    .collect();
+                panic!(
+                    "deadlines without end: it is {:?}, the next is {:?}, the way is {}, {infos:?}",
+                    self.now,
+                    self.endpoint.next_deadline(),
+                    self.network.way
+                );
+            }
             match self.endpoint.next_deadline() {
+                // What waits for room has a deadline of now, and stays ready.
+                Some(at) if at <= self.now && self.network.way == 1 && self.endpoint.wants_transmit() => {
+                    break;
+                }
                 Some(at) if at <= limit => {
                     self.now = self.now.max(at);
                     self.endpoint.on_timeout(self.now);

@@ -3,9 +3,12 @@
 pub(crate) mod connection;
 pub(crate) mod parsers;
 
-/// The targets: a name, which is also the corpus's folder, and what it does with an input.
+/// What a target does with an input.
+pub(crate) type Target = fn(&[u8]);
+
+/// The targets: a name, which is also the corpus's folder, and what it does.
 #[allow(dead_code)]
-pub(crate) const TARGETS: &[(&str, fn(&[u8]))] = &[
+pub(crate) const TARGETS: &[(&str, Target)] = &[
     ("ethernet", parsers::ethernet),
     ("arp", parsers::arp),
     ("ipv4", parsers::ipv4),

@@ -8,9 +8,9 @@ mod fault;
 mod loopback;
 mod pcap;
 mod received;
-mod steer;
 #[allow(dead_code, reason = "used by stack::offload")]
 pub(crate) mod segment;
+mod steer;
 
 #[cfg(feature = "dpdk")]
 pub mod dpdk;

@@ -97,7 +97,11 @@ impl<S: rud::Sink> Receiver<'_, S> {
             seq: SeqNumber(u32::from_be_bytes(*seq)),
             kind,
         };
-        self.tcp.on_icmp_error(self.now, &error);
+        if self.tcp.on_icmp_error(self.now, &error) {
+            self.counters.rx_icmp_errors += 1;
+        } else {
+            self.counters.rx_icmp_ignored += 1;
+        }
     }
 }
 

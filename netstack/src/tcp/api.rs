@@ -105,13 +105,16 @@ impl Options {
         }
     }
 
-    /// For the hosts of a group, which all run this stack within one data centre: short time-outs.
+    /// For the hosts of a group, which all run this stack within one data centre: short time-outs, and buffers of what
+    /// 100 Gb/s carry in 80 us. Larger ones would only stand in queues, and fall out of the caches there.
     pub fn group() -> Self {
         Self {
             min_rto: Duration::from_millis(1),
             initial_rto: Duration::from_millis(10),
             max_ack_delay: Duration::from_micros(200),
             time_wait: Duration::from_secs(1),
+            send_buffer: 1 << 20,
+            receive_buffer: 1 << 20,
             ..Self::internet()
         }
     }
@@ -214,7 +217,9 @@ pub enum Failure {
         remote: SocketAddr,
     },
     /// The peer does not answer.
-    #[error("{remote} has not answered for {after:?}; see that it is up and that no filter drops its packets")]
+    #[error(
+        "{remote} has not answered for {after:?}; see that it is up and that no filter drops its packets"
+    )]
     TimedOut {
         /// The peer.
         remote: SocketAddr,
@@ -290,7 +295,9 @@ pub enum ConnectError {
         remote: SocketAddr,
     },
     /// The endpoint is full.
-    #[error("{limit} connections are open, the most that the configuration allows; close some or raise max_connections")]
+    #[error(
+        "{limit} connections are open, the most that the configuration allows; close some or raise max_connections"
+    )]
     TooMany {
         /// The limit.
         limit: usize,

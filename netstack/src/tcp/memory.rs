@@ -72,6 +72,7 @@ impl Memory {
     }
 
     /// Bytes of the blocks that exist.
+    #[cfg(test)]
     pub(crate) fn held(&self) -> usize {
         self.held * BLOCK
     }

@@ -37,6 +37,11 @@ pub struct TimerKey {
     generation: u32,
 }
 
+impl TimerKey {
+    /// Names no timer.
+    pub const NONE: Self = Self { index: u32::MAX, generation: 0 };
+}
+
 #[derive(Debug)]
 struct Entry<T> {
     value: Option<T>,

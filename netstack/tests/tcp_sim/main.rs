@@ -6,5 +6,6 @@
 mod bounds;
 mod goodput;
 mod network;
+mod peer;
 mod recovery;
 mod world;

@@ -213,7 +213,7 @@ pub(crate) fn connections(args: &ConnectionsArgs) -> Result<(), BenchError> {
         let kernel = kernel::Job {
             kind: kernel::Kind::Connections,
             ranks: 2,
-            sizes: &[0],
+            sizes: &[1],
             seconds: args.seconds,
             duplex: false,
             mtu: link.mtu.into(),

@@ -473,7 +473,8 @@ fn pool_size(config: &PortConfig) -> (u32, u16) {
     let ring = u32::from(config.ring());
     // As many frames may wait in the transmit ring as it has descriptors, each of as many buffers as a super-segment
     // takes: if the pool ran dry, the driver would not be called any more to give back what was sent.
-    let frame = if config.leaves_work() { u32::from(u16::MAX).div_ceil(u32::from(OFFLOAD_ROOM)) + 1 } else { 1 };
+    let frame =
+        if config.leaves_work() { u32::from(u16::MAX).div_ceil(u32::from(OFFLOAD_ROOM)) + 1 } else { 1 };
     let rings = if config.device.keeps_buffers() { (1 + frame) * ring } else { 0 };
     // Received, staged for sending (two each when chained), and in threads' caches (which hold half as many again).
     let in_hand = 4 * sys::BURST as u32 + THREADS_PER_QUEUE * CACHE * 3 / 2;

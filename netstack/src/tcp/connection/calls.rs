@@ -64,7 +64,7 @@ impl Connection {
 
     /// The round trip that the receive buffer is tuned by.
     fn known_round_trip(&self) -> Option<Duration> {
-        self.sender.srtt()
+        self.sender.round_trip()
     }
 
     /// Copies received bytes out; returns how many, zero at the end of the data (or for an empty buffer).

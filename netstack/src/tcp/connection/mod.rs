@@ -242,11 +242,6 @@ impl Connection {
         SocketAddr::new(self.remote_ip, self.remote_port)
     }
 
-    /// See [`Open::timestamp_offset`].
-    pub(crate) fn timestamp_offset(&self) -> u32 {
-        self.timestamp_offset
-    }
-
     /// The options.
     pub(crate) fn options(&self) -> &Arc<Options> {
         &self.options

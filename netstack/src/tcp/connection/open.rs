@@ -33,12 +33,10 @@ pub(super) struct Handshake {
     passive: bool,
     /// What the peer's SYN offered.
     peer: tcp::Options,
-    /// The peer's SYN asked for ECN.
-    peer_ecn: bool,
 }
 
 impl Handshake {
-    fn new(options: &Options, passive: bool, peer: tcp::Options, peer_ecn: bool) -> Box<Self> {
+    fn new(options: &Options, passive: bool, peer: tcp::Options) -> Box<Self> {
         Box::new(Self {
             deadline: None,
             rto: options.initial_rto,
@@ -47,7 +45,6 @@ impl Handshake {
             send: true,
             passive,
             peer,
-            peer_ecn,
         })
     }
 
@@ -135,7 +132,7 @@ impl Connection {
 
     /// Active open: SYN-SENT. `transmit` sends the SYN.
     pub(crate) fn connect(now: Instant, open: &Open, options: Arc<Options>) -> Self {
-        let handshake = Handshake::new(&options, false, tcp::Options::default(), false);
+        let handshake = Handshake::new(&options, false, tcp::Options::default());
         Self::new(now, open, options, State::SynSent(handshake))
     }
 
@@ -143,7 +140,7 @@ impl Connection {
     /// and comes again.
     pub(crate) fn accept(now: Instant, open: &Open, options: Arc<Options>, syn: &Segment<'_>) -> Self {
         let header = &syn.header;
-        let handshake = Handshake::new(&options, true, header.options, asks_for_ecn(header.flags));
+        let handshake = Handshake::new(&options, true, header.options);
         let mut connection = Self::new(now, open, options, State::SynReceived(handshake));
         connection.on_peer_syn(now, header, asks_for_ecn(header.flags));
         connection
@@ -166,7 +163,7 @@ impl Connection {
             timestamps: header.options.timestamps.filter(|_| terms.timestamps),
             ..tcp::Options::default()
         };
-        let mut handshake = Handshake::new(&options, true, peer, terms.ecn);
+        let mut handshake = Handshake::new(&options, true, peer);
         handshake.send = false;
         handshake.sent = 1;
         handshake.deadline = Some(now + handshake.rto);
@@ -290,7 +287,7 @@ impl Connection {
         //= RFC 9293 section 3.10.7.3, fourth: both sides have opened at once.
         let ecn = asks_for_ecn(flags);
         let options = Arc::clone(&self.options);
-        let mut fresh = Handshake::new(&options, false, header.options, ecn);
+        let mut fresh = Handshake::new(&options, false, header.options);
         fresh.first_sent = handshake.first_sent;
         fresh.sent = handshake.sent;
         self.state = State::SynReceived(fresh);

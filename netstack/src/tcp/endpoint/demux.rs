@@ -317,15 +317,16 @@ impl Endpoint {
     }
 
     /// Takes in an ICMP error about a segment of ours. Whether it is believed is the connection's to say: it is if it
-    /// quotes a number that is in flight (RFC 5927 section 4.1).
-    pub fn on_icmp_error(&mut self, now: Instant, error: &IcmpError) {
+    /// quotes a number that is in flight (RFC 5927 section 4.1). False if there is no such connection.
+    pub fn on_icmp_error(&mut self, now: Instant, error: &IcmpError) -> bool {
         let (local, remote) = (super::plain(error.local), super::plain(error.remote));
-        if let Found::Connection(index) = self.find(&local, &remote)
-            && let Some(end) =
-                self.call(index, |connection, cx| connection.on_icmp(now, error.kind, error.seq, cx))
+        let Found::Connection(index) = self.find(&local, &remote) else { return false };
+        if let Some(end) =
+            self.call(index, |connection, cx| connection.on_icmp(now, error.kind, error.seq, cx))
         {
             self.dispose(now, index, end);
         }
+        true
     }
 
     /// Does what a connection's answer to a call asks for.

@@ -126,6 +126,8 @@ struct Reply {
 pub struct Endpoint {
     config: Config,
     options: Arc<Options>,
+    /// Those that were given last.
+    recent_options: Arc<Options>,
     secret: Secret,
     /// What packets from our addresses may be as long as.
     mtus: BTreeMap<IpAddr, u16>,
@@ -171,8 +173,10 @@ impl Endpoint {
     /// An endpoint without connections.
     pub fn new(config: Config) -> Self {
         let secret = Secret::new(&config.key);
+        let options = Arc::new(config.options.clone());
         Self {
-            options: Arc::new(config.options.clone()),
+            recent_options: Arc::clone(&options),
+            options,
             mtus: BTreeMap::new(),
             slots: Vec::new(),
             free: Vec::new(),
@@ -217,7 +221,7 @@ impl Endpoint {
         backlog: usize,
         options: Option<Options>,
     ) -> Result<ListenerId, ListenError> {
-        let options = options.map_or_else(|| self.options.clone(), Arc::new);
+        let options = self.shared_options(options);
         self.listeners.open(plain(local), backlog, options)
     }
 
@@ -322,7 +326,7 @@ impl Endpoint {
         }
         let after = self.leave_time_wait(&local, &remote);
         let open = self.open(now, local, remote, after);
-        let options = options.map_or_else(|| self.options.clone(), Arc::new);
+        let options = self.shared_options(options);
         let connection = Connection::connect(now, &open, options);
         self.counters.active_opens += 1;
         Ok(self.add(now, local, remote, connection, Place::User))
@@ -449,8 +453,9 @@ impl Endpoint {
     ) -> Result<(), Error> {
         let mut options = self.options(id).ok_or(Error::Unknown)?.clone();
         change(&mut options);
+        let options = self.shared_options(Some(options));
         self.use_of(now, id, |connection, _| {
-            connection.set_options(Arc::new(options));
+            connection.set_options(options);
             Ok(())
         })
     }
@@ -514,6 +519,19 @@ impl Endpoint {
         result
     }
 
+    /// Options in memory that connections with the same options share.
+    fn shared_options(&mut self, options: Option<Options>) -> Arc<Options> {
+        match options {
+            None => self.options.clone(),
+            Some(options) => {
+                if *self.recent_options != options {
+                    self.recent_options = Arc::new(options);
+                }
+                self.recent_options.clone()
+            }
+        }
+    }
+
     /// What a new connection begins with. Its sequence numbers follow those of its predecessor, if there is one.
     fn open(&self, now: Instant, local: SocketAddr, remote: SocketAddr, after: Option<SeqNumber>) -> Open {
         let mut iss = self.secret.sequence(now, &local, &remote);
@@ -539,13 +557,18 @@ impl Endpoint {
     ) -> ConnectionId {
         let index = self.free.pop().unwrap_or(self.slots.len() as u32);
         let connection = Some(Box::new(connection));
+        let fresh = |generation| Slot { generation, place, ready: false, armed: Armed::NOT, connection };
         let generation = match self.slots.get_mut(index as usize) {
             Some(slot) => {
-                *slot = Slot { generation: slot.generation, place, ready: false, armed: None, connection };
+                *slot = fresh(slot.generation);
                 slot.generation
             }
             None => {
-                self.slots.push(Slot { generation: 0, place, ready: false, armed: None, connection });
+                if self.slots.len() == self.slots.capacity() {
+                    // An eighth at a time: doubling would leave half of it unused.
+                    self.slots.reserve_exact(self.slots.len() / 8 + 16);
+                }
+                self.slots.push(fresh(0));
                 0
             }
         };

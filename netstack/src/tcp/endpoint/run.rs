@@ -2,7 +2,7 @@
 
 use super::super::api::{Destination, Emit, Emitted};
 use super::super::connection::Turn;
-use super::timers::Timer;
+use super::timers::{Armed, Timer};
 use super::{Endpoint, Reply};
 use crate::time::Instant;
 
@@ -33,7 +33,7 @@ impl Endpoint {
             match timer {
                 Timer::Connection(index) => {
                     let Some(slot) = self.slots.get_mut(index as usize) else { continue };
-                    slot.armed = None;
+                    slot.armed = Armed::NOT;
                     let due = slot.connection.as_deref().and_then(|connection| connection.next_deadline());
                     if due.is_some_and(|due| due <= now)
                         && let Some(end) = self.call(index, |connection, cx| connection.on_timer(now, cx))

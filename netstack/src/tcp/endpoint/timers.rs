@@ -13,8 +13,17 @@ pub(super) enum Timer {
     TimeWait(u32, u16),
 }
 
-/// The wheel entry of a connection, and when it fires.
-pub(super) type Armed = Option<(TimerKey, Instant)>;
+/// The wheel entry of a connection, if it has one, and when it fires.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Armed {
+    key: TimerKey,
+    at: Instant,
+}
+
+impl Armed {
+    /// No entry.
+    pub(super) const NOT: Self = Self { key: TimerKey::NONE, at: Instant::from_nanos(u64::MAX) };
+}
 
 /// All timers of an endpoint.
 #[derive(Debug)]
@@ -31,20 +40,17 @@ impl Timers {
     #[inline]
     pub(super) fn arm(&mut self, armed: &mut Armed, index: u32, deadline: Option<Instant>) {
         let Some(deadline) = deadline else { return };
-        if let Some((key, at)) = *armed {
-            if at <= deadline {
-                return;
-            }
-            self.wheel.cancel(key);
+        if armed.at <= deadline {
+            return;
         }
-        *armed = Some((self.wheel.insert(deadline, Timer::Connection(index)), deadline));
+        self.wheel.cancel(armed.key);
+        *armed = Armed { key: self.wheel.insert(deadline, Timer::Connection(index)), at: deadline };
     }
 
     /// Stops a connection's timer.
     pub(super) fn disarm(&mut self, armed: &mut Armed) {
-        if let Some((key, _)) = armed.take() {
-            self.wheel.cancel(key);
-        }
+        self.wheel.cancel(armed.key);
+        *armed = Armed::NOT;
     }
 
     /// Starts a record's timer.

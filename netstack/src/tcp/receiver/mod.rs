@@ -6,6 +6,8 @@ mod assembly;
 mod paws;
 mod pool;
 mod run;
+#[cfg(test)]
+mod tests;
 mod window;
 
 use core::time::Duration;
@@ -179,6 +181,7 @@ impl Receiver {
     }
 
     /// The buffer at present, in bytes.
+    #[cfg(test)]
     pub(crate) fn capacity(&self) -> u32 {
         self.window.capacity()
     }
@@ -468,7 +471,8 @@ impl Receiver {
         let Echo::Exact(exact) = &self.echo else { return None };
         let &(ack, ece) = exact.turns.first()?;
         let whole = self.acknowledgement(pool);
-        Some(Acknowledgement { ack, ece, ..whole })
+        // The right edge is the same for all; a window that was meant for the last would draw it back.
+        Some(Acknowledgement { ack, ece, window: self.window.field_from(ack), ..whole })
     }
 
     /// The earlier acknowledgement left.

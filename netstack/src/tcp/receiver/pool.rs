@@ -2,6 +2,7 @@
 
 use core::fmt;
 use core::ops::Deref;
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 /// Capacities of blocks in bytes. A small message takes little; a long run takes large blocks, none of which is more
@@ -17,15 +18,19 @@ pub(crate) struct Pool {
     limit: usize,
     used: usize,
     free: [Vec<Vec<u8>>; CLASSES.len()],
+    /// Blocks of the largest class that readers have, oldest first: when the reader has dropped its chunks, the block
+    /// comes back here. Without that, a fast reader would have the system map and clear fresh pages all the time.
+    lent: VecDeque<Arc<Vec<u8>>>,
 }
 
 impl Pool {
     /// At most `limit` bytes of blocks hold received data.
     pub(crate) fn new(limit: usize) -> Self {
-        Self { limit, used: 0, free: Default::default() }
+        Self { limit, used: 0, free: Default::default(), lent: VecDeque::new() }
     }
 
     /// Bytes of blocks in use; chunks that were handed out do not count.
+    #[cfg(test)]
     pub(crate) fn used(&self) -> usize {
         self.used
     }
@@ -43,7 +48,9 @@ impl Pool {
         let fitting = CLASSES.iter().take(wanted + 1).rposition(|&size| size <= left);
         let class = fitting.or(force.then_some(wanted))?;
         let size = CLASSES.get(class).copied()?;
-        let block = self.free.get_mut(class).and_then(Vec::pop).unwrap_or_else(|| Vec::with_capacity(size));
+        let kept = self.free.get_mut(class).and_then(Vec::pop);
+        let returned = || if class == CLASSES.len() - 1 { Self::returned(&mut self.lent) } else { None };
+        let block = kept.or_else(returned).unwrap_or_else(|| Vec::with_capacity(size));
         self.used = self.used.saturating_add(block.capacity());
         Some(block)
     }
@@ -61,8 +68,33 @@ impl Pool {
     }
 
     /// A block leaves with its bytes.
-    fn leave(&mut self, block: &Vec<u8>) {
+    fn leave(&mut self, block: Vec<u8>) -> Arc<Vec<u8>> {
         self.used = self.used.saturating_sub(block.capacity());
+        let largest = CLASSES.last() == Some(&block.capacity());
+        let block = Arc::new(block);
+        if largest {
+            if self.lent.len() >= KEPT {
+                self.lent.pop_front();
+            }
+            self.lent.push_back(Arc::clone(&block));
+        }
+        block
+    }
+
+    /// A block whose reader is done with it.
+    fn returned(lent: &mut VecDeque<Arc<Vec<u8>>>) -> Option<Vec<u8>> {
+        let oldest = lent.pop_front()?;
+        match Arc::try_unwrap(oldest) {
+            Ok(mut block) => {
+                block.clear();
+                Some(block)
+            }
+            // Somebody still reads it: perhaps for long, so the others get their turn first.
+            Err(block) => {
+                lent.push_back(block);
+                None
+            }
+        }
     }
 }
 
@@ -133,9 +165,8 @@ impl Block {
             self.free(pool);
             return Chunk::from(bytes);
         }
-        pool.leave(&self.bytes);
         let (start, end) = (self.start as usize, self.bytes.len());
-        Chunk { bytes: Arc::new(self.bytes), start, end }
+        Chunk { bytes: pool.leave(self.bytes), start, end }
     }
 }
 

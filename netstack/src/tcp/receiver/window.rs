@@ -59,6 +59,7 @@ impl Window {
         self.edge
     }
 
+    #[cfg(test)]
     pub(super) fn capacity(&self) -> u32 {
         self.capacity
     }
@@ -103,6 +104,11 @@ impl Window {
         }
         self.edge = self.edge.max(next + (field << self.shift));
         u16::try_from(field).unwrap_or(u16::MAX)
+    }
+
+    /// The window field that an acknowledgement of less than everything needs for the edge to stay where it is.
+    pub(super) fn field_from(&self, ack: SeqNumber) -> u16 {
+        u16::try_from(self.edge.distance(ack) >> self.shift).unwrap_or(u16::MAX)
     }
 
     /// Whether the reader made so much room that the peer should hear of it unasked: it moves the edge, and at least

@@ -123,6 +123,9 @@ impl Sender {
         let fin_acked = news.acked > 0 && self.fin_sent && self.una == self.nxt;
 
         self.measure(now, ack, &news);
+        if ack.has_data && ack.echo.is_some() {
+            self.rtt.hear(ack.rtt);
+        }
         if let Some(size) = news.path_mtu {
             self.path_mtu_proved(now, size);
         }
@@ -338,7 +341,9 @@ impl Sender {
         let sample = AckSample {
             now,
             acked: u64::from(news.acked),
-            delivered: u64::from(news.delivered),
+            //= RFC 5681 section 3.1, RFC 3042 section 2: a duplicate acknowledgement lets a segment go, but does not make
+            //= the window larger; without SACK its bytes are counted when they are acknowledged.
+            delivered: u64::from(if self.sack { news.delivered } else { news.acked }),
             prior_in_flight: u64::from(prior_in_flight),
             in_flight: u64::from(in_flight),
             rtt: news.newest.filter(|_| !news.resent).map(|newest| now.saturating_since(newest)),

@@ -403,7 +403,7 @@ impl Sender {
     }
 
     /// Whether the FIN was sent.
-    #[inline]
+    #[cfg(test)]
     pub(crate) fn fin_sent(&self) -> bool {
         self.fin_sent
     }
@@ -433,6 +433,11 @@ impl Sender {
     /// The smoothed round-trip time.
     pub(crate) fn srtt(&self) -> Option<Duration> {
         self.rtt.srtt()
+    }
+
+    /// The round-trip time, by whatever there is: the receive buffer is tuned by it.
+    pub(crate) fn round_trip(&self) -> Option<Duration> {
+        self.rtt.round_trip()
     }
 
     /// The congestion window in bytes.

@@ -13,8 +13,13 @@ const LEAST: u16 = 256;
 /// Where to go when full segments do not get through, as IP packets: what IPv6 guarantees, what IPv4 hosts take.
 const STEPS: [u16; 3] = [1280, 576, LEAST + 60];
 
-/// Time-outs in a row that mean a black hole.
-const BLACK_HOLE: u8 = 2;
+/// Time-outs in a row that mean a black hole, and how many more each further step down takes: on a path that loses
+/// much, a few follow each other by chance.
+const BLACK_HOLE: u8 = 3;
+const FURTHER: u8 = 2;
+
+/// How often a size is tried, so that chance does not rule it out.
+const TRIES: u8 = 3;
 
 /// The search ends when it is this exact, in bytes.
 const EXACT: u16 = 8;
@@ -30,6 +35,8 @@ pub(super) struct PathMtu {
     high: u16,
     /// The first probe tries the greatest size at once: perhaps it was an outage.
     bold: bool,
+    /// Probes of the present size that were lost.
+    tries: u8,
     /// A probe is out.
     out: bool,
     /// The next one may leave.
@@ -90,10 +97,8 @@ impl Sender {
             return None;
         }
         let size = search.candidate()?;
-        //= RFC 4821 section 7.4: enough data and window to recover by fast retransmission
-        let needed = u32::from(size) + 4 * u32::from(self.mss);
-        let enough =
-            admitted >= needed && self.congestion_window() >= u64::from(needed) && self.board.lost() == 0;
+        //= RFC 4821 section 7.4: enough data behind it to notice its loss
+        let enough = admitted >= u32::from(size) + u32::from(self.mss) && self.board.lost() == 0;
         // It is one packet: in one piece, so that every device can send it.
         let whole = || self.queue.span(self.position(self.nxt), u32::from(size), 1) >= u32::from(size);
         (enough && whole()).then_some(size)
@@ -110,6 +115,7 @@ impl Sender {
         let Some(search) = &mut self.path_mtu else { return };
         search.out = false;
         search.bold = false;
+        search.tries = 0;
         search.low = search.low.max(size);
         search.high = search.high.max(size);
         if search.candidate().is_none() {
@@ -132,6 +138,11 @@ impl Sender {
         }
         let tried = search.candidate().unwrap_or(search.high);
         search.out = false;
+        search.tries += 1;
+        if search.tries < TRIES {
+            return;
+        }
+        search.tries = 0;
         search.bold = false;
         search.high = tried.saturating_sub(1).max(search.low);
         if search.candidate().is_none() {
@@ -145,15 +156,24 @@ impl Sender {
         self.path_mtu_lost(now);
         //= RFC 4821 section 7.7: several time-outs in a row of full segments make the sender go down
         let full = self.board.front().is_some_and(|front| front.len() >= u32::from(self.mss));
-        if !self.options.mtu_probing || !full || self.timers.retries < BLACK_HOLE {
+        let often =
+            self.timers.retries.checked_sub(BLACK_HOLE).is_some_and(|more| more.is_multiple_of(FURTHER));
+        if !self.options.mtu_probing || !full || !often {
             return;
         }
         let Some(less) = STEPS.iter().map(|mtu| self.payload(*mtu)).find(|size| *size < self.mss) else {
             return;
         };
         let high = self.path_mtu.as_ref().map_or(self.mss, |search| search.high);
-        self.path_mtu =
-            Some(Box::new(PathMtu { low: less, high, bold: true, out: false, due: false, next_at: now }));
+        self.path_mtu = Some(Box::new(PathMtu {
+            low: less,
+            high,
+            bold: true,
+            tries: 0,
+            out: false,
+            due: false,
+            next_at: now,
+        }));
         self.set_mss(less);
     }
 
@@ -170,6 +190,7 @@ impl Sender {
             low: size,
             high: size,
             bold: false,
+            tries: 0,
             out: false,
             due: false,
             next_at: now + RAISE,

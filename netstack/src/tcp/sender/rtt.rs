@@ -36,6 +36,8 @@ pub(super) struct Rtt {
     backoff: u8,
     /// The SYN was sent again and nothing was measured since.
     cautious: bool,
+    /// What the echoes in the peer's data say, in milliseconds; 0 if nothing.
+    heard: u16,
 }
 
 impl Rtt {
@@ -49,6 +51,7 @@ impl Rtt {
             round_end: SeqNumber(0),
             backoff: 0,
             cautious: false,
+            heard: 0,
         }
     }
 
@@ -120,6 +123,21 @@ impl Rtt {
             // It says no more than that the path is alive and which transmission was answered.
             self.backoff = 0;
         }
+    }
+
+    /// The echo in a segment of data from the peer; `None`: less than a millisecond. A side that only receives has no
+    /// other measurement once the handshake is over.
+    pub(super) fn hear(&mut self, rtt: Option<Duration>) {
+        let millis = rtt.map_or(0, |rtt| u16::try_from(rtt.as_millis()).unwrap_or(u16::MAX));
+        // Data that waited for its application echoes what is old: what is longer counts an eighth.
+        let more = millis.saturating_sub(self.heard).div_ceil(8);
+        self.heard = if millis < self.heard { millis } else { self.heard + more };
+    }
+
+    /// How long the peer's answer to what this side announces takes.
+    pub(super) fn round_trip(&self) -> Option<Duration> {
+        let heard = (self.heard > 0).then(|| Duration::from_millis(u64::from(self.heard)));
+        self.srtt().max(heard)
     }
 
     /// The time-out without back-off.

@@ -48,9 +48,7 @@ impl Sender {
 
     /// What to send now. To be asked again after [`Sender::on_sent`].
     pub(crate) fn next(&mut self, now: Instant, path: &Path) -> Option<Outgoing> {
-        if self.controller.is_none() {
-            return None;
-        }
+        self.controller.as_ref()?;
         self.obey_path(now, path);
         self.restart_after_idle(now);
         match self.plan(Some(now), path) {
@@ -247,7 +245,7 @@ impl Sender {
         }
         if let Some(size) = self.path_mtu_candidate(admitted) {
             // The window is let run empty until the probe fits.
-            return if open < u64::from(size) {
+            return if in_flight > 0 && open < u64::from(size) {
                 Err(Wait::Congestion)
             } else {
                 Ok(Outgoing { segment_size: size, ..self.new_data(u32::from(size), Probe::PathMtu) })
@@ -370,7 +368,7 @@ impl Sender {
             self.probed = false;
             self.fin_sent |= out.fin;
             self.cwr &= !out.cwr;
-            if out.len % u32::from(out.segment_size).max(1) != 0 {
+            if !out.len.is_multiple_of(u32::from(out.segment_size).max(1)) {
                 self.small_end = end;
             }
         }

@@ -3,8 +3,8 @@ use proptest::prelude::*;
 use super::*;
 
 fn any_options() -> impl Strategy<Value = Options> {
-    let timestamps = any::<Option<(u32, u32)>>()
-        .prop_map(|pair| pair.map(|(value, echo)| Timestamps { value, echo }));
+    let timestamps =
+        any::<Option<(u32, u32)>>().prop_map(|pair| pair.map(|(value, echo)| Timestamps { value, echo }));
     let blocks = proptest::collection::vec(any::<(u32, u32)>(), 0..=3);
     (any::<Option<u16>>(), proptest::option::of(0u8..=14), any::<bool>(), timestamps, blocks).prop_map(
         |(mss, window_scale, sack_permitted, timestamps, blocks)| {

@@ -55,7 +55,6 @@ pub(super) fn measure(args: &PeerArgs, ring: &mut Ring) -> io::Result<Line> {
         bench: "connections".into(),
         who: args.who.clone(),
         transport: Some("tcp".into()),
-        bytes: Some(0),
         connections_per_second: Some(median(&mut rates).round()),
         passes: Some(PASSES as u32),
         ..Line::default()

@@ -47,7 +47,8 @@ pub(super) fn short(wire: &mut Wire, args: &WorkerArgs, concurrent: usize) -> Re
         wire.barrier("pass")?;
         let begin = Clock.now();
         let end = begin + Duration::from_secs_f64(if number == 0 { 0.2 } else { args.seconds });
-        let finished = if wire.rank == 0 { serve(wire, &listeners, end) } else { open(wire, concurrent, end)? };
+        let finished =
+            if wire.rank == 0 { serve(wire, &listeners, end) } else { open(wire, concurrent, end)? };
         let seconds = (Clock.now() - begin).as_secs_f64();
         wire.settle();
         let [_, client] = wire.exchange(&[finished, seconds.to_bits()])?;
@@ -60,7 +61,6 @@ pub(super) fn short(wire: &mut Wire, args: &WorkerArgs, concurrent: usize) -> Re
             bench: "connections".into(),
             who: "shouter".into(),
             protocol: Some("tcp".into()),
-            bytes: Some(0),
             connections_per_second: Some(median(&mut rates).round()),
             passes: Some(args.passes),
             ..Line::default()

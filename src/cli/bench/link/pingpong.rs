@@ -69,6 +69,9 @@ pub(super) fn measure(wire: &mut Wire, args: &WorkerArgs, bytes: usize) -> Resul
 
 /// One pass: the round-trip times in nanoseconds, on rank 0. Both ends agree on the number beforehand.
 fn one(wire: &mut Wire, protocol: Protocol, seconds: f64, bytes: usize) -> Result<Vec<u64>, BenchError> {
+    if protocol == Protocol::Tcp {
+        wire.connection()?;
+    }
     wire.barrier("pass")?;
     let few = trips(wire, protocol, bytes, 100)?;
     let each = few.iter().sum::<u64>() as f64 / few.len().max(1) as f64;

@@ -88,6 +88,9 @@ fn payload_bytes(wire: &Wire, protocol: Protocol) -> usize {
 
 /// One pass: what was received per direction within the time.
 fn one(wire: &mut Wire, protocol: Protocol, seconds: f64, duplex: bool) -> Result<Pass, BenchError> {
+    if protocol == Protocol::Tcp {
+        wire.connection()?;
+    }
     wire.barrier("pass")?;
     let resent = wire.resent();
     let begin = Clock.now();

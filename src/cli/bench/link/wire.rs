@@ -145,30 +145,40 @@ impl Wire {
         Ok([of(0), of(1)])
     }
 
-    /// The TCP connection between the two ends, which both ask for at the same time.
+    /// The TCP connection between the two ends, which both ask for at the same time. A first byte tells the client that
+    /// the server has it: until then either may have to send something again.
     pub(super) fn connection(&mut self) -> Result<ConnectionId, BenchError> {
         if let Some(connection) = self.connection {
             return Ok(connection);
         }
         let failed = |why: &dyn std::fmt::Display| BenchError::Failed(why.to_string());
-        let options = tcp::Options { send_buffer: 8 << 20, receive_buffer: 8 << 20, ..tcp::Options::group() };
+        let options = tcp::Options::group();
         let peer = SocketAddr::from((*self.peer.ip(), TCP_PORT));
         let connection = if self.rank == 0 {
             let local = SocketAddr::from(([0, 0, 0, 0], TCP_PORT));
             let listener =
                 self.stack.tcp_mut().listen(local, 16, Some(options)).map_err(|why| failed(&why))?;
             self.barrier("TCP listens")?;
-            self.poll_until(|wire, _| Ok(wire.stack.tcp_mut().accept(listener).map(|(id, _)| id)))?
+            let id =
+                self.poll_until(|wire, _| Ok(wire.stack.tcp_mut().accept(listener).map(|(id, _)| id)))?;
+            self.stack.tcp_mut().write(Clock.now(), id, b"!").map_err(|why| failed(&why))?;
+            self.poll_until(|wire, _| {
+                let unacknowledged = wire.stack.tcp().info(id).map_or(0, |info| info.unacknowledged);
+                Ok((unacknowledged == 0).then_some(id))
+            })?
         } else {
             self.barrier("TCP listens")?;
             let id = self.stack.tcp_connect(Clock.now(), None, peer, Some(options));
             let id = id.map_err(|why| failed(&why))?;
-            self.poll_until(|wire, _| {
-                let connected = wire.stack.tcp_mut().connected(id);
-                connected.map(|connected| connected.then_some(id)).map_err(|why| failed(&why))
+            self.poll_until(|wire, now| match wire.stack.tcp_mut().read(now, id, &mut [0]) {
+                Ok(_) => Ok(Some(id)),
+                Err(tcp::Error::WouldBlock) => Ok(None),
+                Err(why) => Err(failed(&why)),
             })?
         };
         self.connection = Some(connection);
+        // The byte's acknowledgement may have been delayed.
+        self.settle();
         Ok(connection)
     }
 

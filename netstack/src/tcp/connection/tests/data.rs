@@ -294,11 +294,15 @@ fn marks_are_echoed_until_the_peer_has_reduced() {
     let options = Options { ecn: true, ..Options::internet() };
     let granted = Flags::SYN.with(Flags::ACK).with(Flags::ECE);
     let mut rig = Rig::established_with(options, offers(), granted);
+    assert_eq!(rig.write(b"marked as able"), Ok(14));
+    assert!(rig.sent_one().ect, "data may be marked (RFC 3168 section 6.1.2)");
     let give = |rig: &mut Rig, seq, flags, marked| {
         let header = rig.header(seq, 0, Flags::ACK.with(flags));
         let segment = Segment { congestion_experienced: marked, ..segment(header, b"data") };
         assert!(matches!(rig.give_segment(&segment), Disposition::Keep));
-        rig.sent_one().header.flags.contains(Flags::ECE)
+        let sent = rig.sent_one();
+        assert!(!sent.ect, "acknowledgements are not");
+        sent.header.flags.contains(Flags::ECE)
     };
     assert!(!give(&mut rig, 0, Flags(0), false));
     assert!(give(&mut rig, 4, Flags(0), true));

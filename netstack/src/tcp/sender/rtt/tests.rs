@@ -81,3 +81,23 @@ fn no_measurement_overflows() {
         assert!(rtt.rto(&Options::internet()) <= Duration::from_secs(120));
     }
 }
+
+#[test]
+fn a_side_that_only_receives_goes_by_the_echoes_in_data() {
+    let millis = |millis| Some(Duration::from_millis(millis));
+    let mut rtt = Rtt::new();
+    assert_eq!(rtt.round_trip(), None);
+    rtt.sample(Duration::from_millis(10), SeqNumber(0), SeqNumber(1));
+    rtt.hear(millis(5));
+    assert_eq!(rtt.round_trip(), millis(10));
+    // Longer than the handshake's: up by an eighth of the way each, down at once.
+    for _ in 0..60 {
+        rtt.hear(millis(80));
+    }
+    assert_eq!(rtt.round_trip(), millis(80));
+    rtt.hear(Some(Duration::MAX));
+    rtt.hear(millis(20));
+    assert_eq!(rtt.round_trip(), millis(20));
+    rtt.hear(None);
+    assert_eq!(rtt.round_trip(), millis(10));
+}

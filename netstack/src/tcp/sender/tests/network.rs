@@ -72,7 +72,6 @@ struct Outcome {
     transmissions: u64,
     duplicates: u64,
     mss: u16,
-    probes: u32,
 }
 
 enum Happening {
@@ -318,7 +317,6 @@ fn run_with(world: &World, options: Arc<Options>) -> Outcome {
     }
     assert_eq!(sender.queued(), 0);
     assert_eq!(sender.in_flight(), 0);
-    let probes = sender.counts.probes;
     Outcome {
         arrived,
         finished: now - start,
@@ -326,7 +324,6 @@ fn run_with(world: &World, options: Arc<Options>) -> Outcome {
         info: sender.counts,
         transmissions,
         duplicates,
-        probes,
     }
 }
 
@@ -457,5 +454,21 @@ fn every_controller_copes_with_every_ill() {
                 ..World::default()
             });
         }
+    }
+}
+
+#[test]
+fn heavy_loss_does_not_leave_small_segments_behind() {
+    for seed in 0..10 {
+        let world = World {
+            seed,
+            loss: 0.15,
+            ack_loss: 0.15,
+            one_way: Duration::from_micros(50),
+            ..World::default()
+        };
+        let outcome = run(&World { bytes: 2 << 20, ..world });
+        assert!(outcome.mss > 1400, "seed {seed}: {outcome:?}");
+        assert!(outcome.finished < Duration::from_secs(60), "seed {seed}: {outcome:?}");
     }
 }

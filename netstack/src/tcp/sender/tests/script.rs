@@ -128,9 +128,9 @@ impl Script {
         ISS + 1 + at
     }
 
-    fn wait(&mut self, time: Duration) -> TimerOut {
+    fn wait(&mut self, time: Duration) {
         self.now += time;
-        self.sender.on_timer(self.now)
+        assert_ne!(self.sender.on_timer(self.now), TimerOut::GiveUp);
     }
 
     /// To the next deadline.

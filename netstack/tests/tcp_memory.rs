@@ -1,0 +1,144 @@
+//! What connections cost when nothing happens on them: memory by a counting allocator, time by counting nothing.
+
+use core::alloc::{GlobalAlloc, Layout};
+use core::net::{IpAddr, SocketAddr};
+use core::sync::atomic::{AtomicUsize, Ordering};
+use std::alloc::System;
+
+use shouter_netstack::region::Extent;
+use shouter_netstack::tcp::{
+    Config, ConnectionId, Destination, Emit, Emitted, Endpoint, Event, Path, Payload, SegmentMeta, StateName,
+};
+use shouter_netstack::time::Instant;
+
+/// The system's allocator, with the sum of what it has given out.
+struct Counting;
+
+static HELD: AtomicUsize = AtomicUsize::new(0);
+
+// SAFETY: all calls go to the system's allocator as they are.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        HELD.fetch_add(layout.size(), Ordering::Relaxed);
+        // SAFETY: the caller's promises are those that `System` asks for.
+        unsafe { System.alloc(layout) }
+    }
+    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
+        HELD.fetch_sub(layout.size(), Ordering::Relaxed);
+        // SAFETY: `memory` came from `System.alloc` with this layout.
+        unsafe { System.dealloc(memory, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// What one endpoint sent, for the other to take in.
+#[derive(Default)]
+struct Wire(Vec<(SegmentMeta, Vec<u8>, Vec<u8>)>);
+
+impl Emit for Wire {
+    fn path(&mut self, _: IpAddr, _: IpAddr) -> Option<Path> {
+        Some(Path { mtu: 1500, max_payload: 1460, max_extents: 4 })
+    }
+    fn source(&mut self, _: IpAddr) -> Option<IpAddr> {
+        None
+    }
+    fn emit(&mut self, to: &Destination, header: &[u8], payload: &[Extent], _: u16) -> Emitted {
+        let meta =
+            SegmentMeta { source: to.local.ip(), destination: to.remote.ip(), congestion_experienced: false };
+        let payload = payload.iter().flat_map(|extent| extent.as_bytes()).copied().collect();
+        self.0.push((meta, header.to_vec(), payload));
+        Emitted::Sent
+    }
+}
+
+fn exchange(now: Instant, from: &mut Endpoint, to: &mut Endpoint) -> usize {
+    let mut wire = Wire::default();
+    from.transmit(now, &mut wire);
+    from.frames_gone();
+    for (meta, header, payload) in &wire.0 {
+        to.on_segment(now, meta, header, Payload::new(payload));
+    }
+    wire.0.len()
+}
+
+/// Lets both talk until they are silent, from deadline to deadline.
+fn settle(now: &mut Instant, client: &mut Endpoint, server: &mut Endpoint) {
+    loop {
+        client.on_timeout(*now);
+        server.on_timeout(*now);
+        if exchange(*now, client, server) + exchange(*now, server, client) > 0 {
+            continue;
+        }
+        match [client.next_deadline(), server.next_deadline()].into_iter().flatten().min() {
+            Some(deadline) => *now = deadline.max(Instant::from_nanos(now.as_nanos() + 1000)),
+            None => return,
+        }
+    }
+}
+
+#[test]
+fn a_hundred_thousand_idle_connections_cost_a_kibibyte_each() {
+    const COUNT: usize = 100_000;
+    let mut now = Instant::from_nanos(1_000_000_000);
+    let mut client = Endpoint::new(Config::new([1; 32]));
+    let mut server = Endpoint::new(Config::new([2; 32]));
+    let listener = server.listen("10.0.0.2:80".parse().unwrap(), 1 << 16, None).unwrap();
+    let mut client_held = 0;
+    let before = HELD.load(Ordering::Relaxed);
+    let (mut ids, mut accepted): (Vec<ConnectionId>, Vec<ConnectionId>) = (Vec::new(), Vec::new());
+    for batch in 0..COUNT / 500 {
+        // Two addresses of the client: ports are not the limit.
+        let local: SocketAddr = format!("10.0.1.{}:0", batch % 4).parse().unwrap();
+        let remote = "10.0.0.2:80".parse().unwrap();
+        let mark = HELD.load(Ordering::Relaxed);
+        for _ in 0..500 {
+            ids.push(client.connect(now, local, remote, None).unwrap());
+        }
+        client_held += HELD.load(Ordering::Relaxed) - mark;
+        settle(&mut now, &mut client, &mut server);
+        while let Some((id, _)) = server.accept(listener) {
+            accepted.push(id);
+        }
+        while client.next_event().is_some() {}
+        while server.next_event().is_some() {}
+    }
+    assert_eq!((ids.len(), accepted.len()), (COUNT, COUNT));
+    assert!(ids.iter().all(|id| client.state(*id) == Some(StateName::Established)));
+    assert!(accepted.iter().all(|id| server.state(*id) == Some(StateName::Established)));
+    assert!(client_held > 0);
+    let names = (ids.capacity() + accepted.capacity()) * size_of::<ConnectionId>();
+    let each = (HELD.load(Ordering::Relaxed) - before - names) / (2 * COUNT);
+    println!("{each} bytes an idle connection");
+    assert!(each <= 1024, "{each} bytes an idle connection");
+
+    // A few words on each and the same again: buffers are given back when they are empty.
+    let mut buffer = [0; 100];
+    for (left, right) in ids.iter().zip(&accepted).take(10_000) {
+        client.write(now, *left, &buffer).unwrap();
+        settle(&mut now, &mut client, &mut server);
+        let got = server.read(now, *right, &mut buffer).unwrap();
+        assert_eq!(got, 100);
+    }
+    settle(&mut now, &mut client, &mut server);
+    while let Some(event) = server.next_event() {
+        assert!(matches!(event, Event::Readable(_)));
+    }
+    let again = (HELD.load(Ordering::Relaxed) - before - names) / (2 * COUNT);
+    println!("{again} bytes after some were used");
+    assert!(again <= 1024, "{again} bytes an idle connection after use");
+
+    // All gone: what stays is capacity, which the next ones use.
+    for id in ids.drain(..) {
+        client.abort(now, id);
+        if client.wants_transmit() {
+            exchange(now, &mut client, &mut server);
+        }
+    }
+    settle(&mut now, &mut client, &mut server);
+    for id in accepted.drain(..) {
+        server.close(now, id);
+    }
+    assert_eq!((client.connections(), server.connections()), (0, 0));
+}
