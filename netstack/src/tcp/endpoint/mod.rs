@@ -515,7 +515,10 @@ impl Endpoint {
             return Err(Error::Unknown);
         }
         let result = self.call(id.index, run).unwrap_or(Err(Error::Unknown));
-        self.settle(now, id.index);
+        // A call that could do nothing has changed nothing.
+        if !matches!(result, Err(Error::WouldBlock)) {
+            self.settle(now, id.index);
+        }
         result
     }
 

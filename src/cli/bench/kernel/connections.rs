@@ -11,6 +11,8 @@ use super::wire::Ring;
 /// The server listens at so many ports, so that the client's do not run out while pairs are in TIME-WAIT.
 const PORTS: usize = 64;
 const PASSES: usize = 5;
+/// Threads that open connections, so that the core is not idle while one waits for its handshake.
+const CLIENTS: usize = 32;
 
 /// Opens and closes for `seconds` a pass; the rate is the client's.
 pub(super) fn measure(args: &PeerArgs, ring: &mut Ring) -> io::Result<Line> {
@@ -38,17 +40,7 @@ pub(super) fn measure(args: &PeerArgs, ring: &mut Ring) -> io::Result<Line> {
             ports.push(SocketAddr::new(server, u16::from_le_bytes(port)));
         }
         for _ in 0..PASSES {
-            let begin = Instant::now();
-            let mut count = 0u64;
-            while begin.elapsed().as_secs_f64() < args.seconds {
-                for _ in 0..16 {
-                    let mut stream = TcpStream::connect(ports[count as usize % PORTS])?;
-                    stream.shutdown(Shutdown::Write)?;
-                    stream.read_to_end(&mut vec![])?;
-                    count += 1;
-                }
-            }
-            ring.send(&(count as f64 / begin.elapsed().as_secs_f64()).to_le_bytes())?;
+            ring.send(&open(&ports, Duration::from_secs_f64(args.seconds))?.to_le_bytes())?;
         }
     }
     Ok(Line {
@@ -59,6 +51,35 @@ pub(super) fn measure(args: &PeerArgs, ring: &mut Ring) -> io::Result<Line> {
         passes: Some(PASSES as u32),
         ..Line::default()
     })
+}
+
+/// Opens and closes from all threads, which share the rank's core; returns connections a second.
+fn open(ports: &[SocketAddr], pass: Duration) -> io::Result<f64> {
+    let begin = Instant::now();
+    let counts = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..CLIENTS)
+            .map(|first| {
+                scope.spawn(move || {
+                    let mut count = 0u64;
+                    for port in ports.iter().cycle().skip(first) {
+                        let mut stream = TcpStream::connect(port)?;
+                        stream.shutdown(Shutdown::Write)?;
+                        stream.read_to_end(&mut vec![])?;
+                        count += 1;
+                        if begin.elapsed() >= pass {
+                            break;
+                        }
+                    }
+                    io::Result::Ok(count)
+                })
+            })
+            .collect();
+        let ended = threads.into_iter().map(|thread| thread.join());
+        ended
+            .map(|count| count.map_err(|_| io::Error::other("a client thread panicked"))?)
+            .sum::<io::Result<u64>>()
+    })?;
+    Ok(counts as f64 / begin.elapsed().as_secs_f64())
 }
 
 /// Accepts and closes until nothing came for a while after the pass.

@@ -206,7 +206,6 @@ fn tcp(wire: &mut Wire, end: Instant, sends: bool) -> Result<(u64, u64), BenchEr
             }
         }
         wire.stack.poll(now, &mut sink);
-        while wire.stack.tcp_mut().next_event().is_some() {}
         bytes += wire.drain(now)?;
     }
 }

@@ -1,7 +1,7 @@
 //! One end of the link: a port under a stack; a RUD session, a UDP socket and a TCP connection to the other end; and
 //! cold memory.
 
-use std::net::{IpAddr, SocketAddr, SocketAddrV4};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::time::Duration;
 
 use shouter::channel::port::{self, PortDevice};
@@ -102,8 +102,24 @@ impl Wire {
             raw_header,
             batch: TxBatch::with_capacity(64),
         };
+        wire.greet(peer)?;
         wire.settle();
         Ok(wire)
+    }
+
+    /// Asks the other end for a sign of life until it comes. Both know each other's station then, which they could not
+    /// learn while bare frames go past the stack.
+    fn greet(&mut self, peer: Ipv4Addr) -> Result<(), BenchError> {
+        const AGAIN: Duration = Duration::from_millis(20);
+        let mut next = Clock.now();
+        self.poll_until(|wire, now| {
+            if now >= next {
+                next = now + AGAIN;
+                let sent = wire.stack.ping(now, peer, 1, 1, b"there?");
+                sent.map_err(|why| BenchError::Failed(why.to_string()))?;
+            }
+            Ok(wire.stack.next_echo_reply().map(drop))
+        })
     }
 
     /// The next piece of cold memory.
@@ -200,11 +216,17 @@ impl Wire {
         }
     }
 
-    /// Reads what the TCP connection has received, and returns how many bytes that were.
+    /// Reads what the TCP connection has received, if anything, and returns how many bytes that were.
     #[inline]
     pub(super) fn drain(&mut self, now: Instant) -> Result<u64, BenchError> {
         let Some(connection) = self.connection else { return Ok(0) };
-        let mut bytes = 0;
+        let (mut bytes, mut news) = (0, false);
+        while let Some(event) = self.stack.tcp_mut().next_event() {
+            news |= matches!(event, tcp::Event::Readable(_) | tcp::Event::Failed(..));
+        }
+        if !news {
+            return Ok(0);
+        }
         loop {
             match self.stack.tcp_mut().read_chunk(now, connection) {
                 Ok(Some(chunk)) => bytes += chunk.len() as u64,
