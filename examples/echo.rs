@@ -7,6 +7,8 @@
 
 mod support;
 
+use std::net::Ipv6Addr;
+
 use clap::Parser;
 use futures_util::AsyncWriteExt;
 use shouter::net::{Net, TcpListener, TcpStream, UdpSocket};
@@ -32,7 +34,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 }
 
 async fn serve(shard: u16, net: Net, port: u16) -> std::io::Result<()> {
-    let mut listener = TcpListener::bind(&net, ([0, 0, 0, 0], port).into())?;
+    let mut listener = TcpListener::bind(&net, (Ipv6Addr::UNSPECIFIED, port).into())?;
     let datagrams = UdpSocket::bind(&net, ([0, 0, 0, 0], port).into())?;
     spawn_local(async move {
         let mut buffer = vec![0; 65_536];

@@ -20,7 +20,7 @@ use hyper::client::conn::http1;
 use hyper::{Request, Uri};
 use sha2::{Digest, Sha256};
 use shouter::net::{Net, TcpStream};
-use shouter::runtime::{spawn_local, timeout};
+use shouter::runtime::{spawn_local, timeout, yield_now};
 
 /// Fetches a page and prints its SHA-256, length and rate.
 #[derive(Parser, Debug)]
@@ -63,12 +63,7 @@ async fn fetch(net: Net, url: Uri, output: Option<PathBuf>) -> io::Result<()> {
     let begin = Instant::now();
     let stream = TcpStream::connect(&net, remote).await?;
     let (mut sender, connection) = http1::handshake(adapter::Io(stream)).await.map_err(io::Error::other)?;
-    spawn_local(async move {
-        if let Err(why) = connection.await {
-            eprintln!("{why}");
-        }
-    })
-    .detach();
+    let driver = spawn_local(connection);
     let path = url.path_and_query().map_or("/", |path| path.as_str());
     let request =
         Request::get(path).header("host", host).body(Empty::<Bytes>::new()).map_err(io::Error::other)?;
@@ -88,6 +83,10 @@ async fn fetch(net: Net, url: Uri, output: Option<PathBuf>) -> io::Result<()> {
         }
     }
     let rate = bytes as f64 * 8.0 / begin.elapsed().as_secs_f64() / 1e9;
+    // Our end of the connection: hyper is asked for no more, drops the stream, and the next turn sends its FIN.
+    drop((response, sender));
+    driver.await.map_err(io::Error::other)?;
+    yield_now().await;
     let hex: String = digest.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
     println!("{hex}  {bytes} bytes  {rate:.2} Gb/s");
     Ok(())

@@ -10,11 +10,13 @@ mod support;
 
 use std::convert::Infallible;
 use std::io;
+use std::net::Ipv6Addr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use clap::Parser;
+use futures_util::AsyncWriteExt;
 use hyper::body::{Body, Bytes, Frame, Incoming, SizeHint};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -33,20 +35,23 @@ struct HttpArgs {
     /// Where to listen
     #[arg(long = "port", default_value_t = 80)]
     listen: u16,
+    /// Say of each connection, when it ends, what was sent and sent again
+    #[arg(long)]
+    report: bool,
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let args = HttpArgs::parse();
-    let listen = args.listen;
-    support::run(&args.port, move |shard, net| serve(shard, net, listen))
+    let (listen, report) = (args.listen, args.report);
+    support::run(&args.port, move |shard, net| serve(shard, net, listen, report))
 }
 
-async fn serve(shard: u16, net: Net, port: u16) -> io::Result<()> {
-    let mut listener = TcpListener::bind(&net, ([0, 0, 0, 0], port).into())?;
+async fn serve(shard: u16, net: Net, port: u16, report: bool) -> io::Result<()> {
+    let mut listener = TcpListener::bind(&net, (Ipv6Addr::UNSPECIFIED, port).into())?;
     let pattern = Bytes::from_owner(pattern());
     eprintln!("shard {shard} listens on port {port}");
     loop {
-        let (stream, _) = listener.accept().await?;
+        let (stream, from) = listener.accept().await?;
         let pattern = pattern.clone();
         spawn_local(async move {
             let service = service_fn(move |request| {
@@ -54,11 +59,21 @@ async fn serve(shard: u16, net: Net, port: u16) -> io::Result<()> {
                 async move { Ok::<_, Infallible>(response) }
             });
             let connection = http1::Builder::new().serve_connection(adapter::Io(stream), service);
-            if let Err(why) = connection.await {
-                // A client that goes away in the middle is its own business.
-                if !why.is_incomplete_message() {
-                    eprintln!("{why}");
+            match connection.without_shutdown().await {
+                Ok(parts) => {
+                    let mut stream = parts.io.0;
+                    let end = stream.close().await;
+                    if let (true, Ok(info)) = (report, stream.info()) {
+                        let (again, timeouts) = (info.retransmitted, info.timeouts);
+                        eprintln!("{from}: resent={again} timeouts={timeouts}");
+                    }
+                    if let Err(why) = end {
+                        eprintln!("{from}: {why}");
+                    }
                 }
+                // A client that goes away in the middle is its own business.
+                Err(why) if why.is_incomplete_message() => {}
+                Err(why) => eprintln!("{from}: {why}"),
             }
         })
         .detach();

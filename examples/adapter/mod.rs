@@ -8,7 +8,7 @@ use futures_util::{AsyncRead, AsyncWrite};
 use hyper::rt::{Read, ReadBufCursor, Write};
 
 /// Reads and writes for hyper through `futures_io`'s traits.
-pub struct Io<S>(pub S);
+pub(crate) struct Io<S>(pub(crate) S);
 
 impl<S: AsyncRead + Unpin> Read for Io<S> {
     fn poll_read(

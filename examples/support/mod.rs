@@ -20,9 +20,9 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 /// An address and the length of its prefix: `10.0.0.2/24`.
 #[derive(Clone, Copy, Debug)]
-pub struct Cidr<A> {
-    pub address: A,
-    pub prefix_len: u8,
+pub(crate) struct Cidr<A> {
+    pub(crate) address: A,
+    pub(crate) prefix_len: u8,
 }
 
 impl<A: FromStr> FromStr for Cidr<A> {
@@ -39,29 +39,29 @@ impl<A: FromStr> FromStr for Cidr<A> {
 
 /// The port and its addresses.
 #[derive(Args, Clone, Debug)]
-pub struct PortArgs {
+pub(crate) struct PortArgs {
     /// The port: af_packet:INTERFACE, af_xdp:INTERFACE, tap:NAME, virtio:SOCKET, vhost:SOCKET or pci:ADDRESS
     #[arg(long)]
-    pub device: DeviceSpec,
+    pub(crate) device: DeviceSpec,
     /// Our IPv4 address on it, with the prefix length: 10.0.0.2/24
     #[arg(long)]
-    pub address: Cidr<Ipv4Addr>,
+    pub(crate) address: Cidr<Ipv4Addr>,
     /// Our IPv6 address on it, with the prefix length: fd00::2/64
     #[arg(long)]
-    pub address6: Option<Cidr<Ipv6Addr>>,
+    pub(crate) address6: Option<Cidr<Ipv6Addr>>,
     /// The router for everything else
     #[arg(long)]
-    pub gateway: Option<IpAddr>,
+    pub(crate) gateway: Option<IpAddr>,
     /// Largest IP packet in bytes
     #[arg(long, default_value_t = 1500)]
-    pub mtu: u16,
+    pub(crate) mtu: u16,
     /// Shards, a thread each; a port with one queue is steered in software
     #[arg(long, default_value_t = 1)]
-    pub shards: u16,
+    pub(crate) shards: u16,
 }
 
 /// Opens the port and runs `each` on every shard; returns when all are done.
-pub fn run<F, R>(args: &PortArgs, each: F) -> Result<(), Box<dyn Error>>
+pub(crate) fn run<F, R>(args: &PortArgs, each: F) -> Result<(), Box<dyn Error>>
 where
     F: Fn(u16, Net) -> R + Clone + Send + 'static,
     R: Future<Output = io::Result<()>> + 'static,

@@ -25,6 +25,8 @@ PACKAGES_BUILD=(build-essential pkg-config clang libclang-dev libdpdk-dev libnum
 PACKAGES_REPORT=(python3 python3-matplotlib)
 # The peers we measure against, and what the network tests drive the kernel with.
 PACKAGES_PEERS=(openmpi-bin libopenmpi-dev mpich libmpich-dev python3-torch iproute2 nftables)
+# The kernel's programs that scripts/peers-net lets our TCP/IP meet.
+PACKAGES_PEERS_NET=(iproute2 iputils-ping nftables ethtool procps curl openssl nginx-light wrk socat python3-minimal)
 
 # install_packages WHY PACKAGE...: installs those that are missing.
 install_packages() {

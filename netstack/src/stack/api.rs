@@ -7,6 +7,7 @@ use rand::{Rng, SeedableRng};
 
 use crate::ip::neighbour;
 use crate::ip::reassembly;
+use crate::rss::Rss;
 use crate::rud;
 use crate::tcp;
 use crate::time::Instant;
@@ -21,6 +22,11 @@ pub struct StackConfig {
     /// The TCP endpoint. [`StackConfig::new`] makes its key from `seed`; a stack that strangers can reach should have one
     /// from the system's random source.
     pub tcp: tcp::Config,
+    /// How the device deals flows out to shards, and which of them this stack is: [`Stack::tcp_connect`] then takes source
+    /// ports whose answers arrive here. `None` if everything arrives here.
+    ///
+    /// [`Stack::tcp_connect`]: super::Stack::tcp_connect
+    pub rss: Option<(Rss, u16)>,
     /// Where choices that need not be the same everywhere begin.
     pub seed: u64,
     /// The neighbour caches.
@@ -44,6 +50,7 @@ impl StackConfig {
             rud: rud::Config::default(),
             rud_port,
             tcp: tcp::Config::new(key(seed)),
+            rss: None,
             seed,
             neighbours: neighbour::Config::default(),
             reassembly: reassembly::Config::default(),

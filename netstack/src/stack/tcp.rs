@@ -215,7 +215,8 @@ impl<D: Device> Stack<D> {
         &mut self.tcp
     }
 
-    /// Opens a TCP connection to `remote`, from `local` or from whichever address of ours and port suit.
+    /// Opens a TCP connection to `remote`, from `local` or from whichever address of ours and port suit; with
+    /// [`StackConfig::rss`](super::StackConfig::rss) from a port whose answers arrive at this stack.
     ///
     /// # Errors
     /// [`ConnectError`] says what cannot be.
@@ -227,7 +228,12 @@ impl<D: Device> Stack<D> {
         options: Option<Options>,
     ) -> Result<ConnectionId, ConnectError> {
         let local = self.tcp_source(local, remote)?;
-        self.tcp.connect(now, local, remote, options)
+        let Some((rss, queue)) = &self.config.rss else {
+            return self.tcp.connect(now, local, remote, options);
+        };
+        let (ip, peer) = (local.ip(), SocketAddr::new(remote.ip().to_canonical(), remote.port()));
+        let is_ours = &mut |port| rss.replies_to(*queue, SocketAddr::new(ip, port), peer);
+        self.tcp.connect_from(now, local, remote, options, is_ours)
     }
 
     /// The same, from a port that `accept_port` accepts; it is told the local address too. With several shards that is

@@ -28,8 +28,7 @@ pub struct Offloads {
 /// What the port is to do for its frames, and what that is called; `None` if they pass as they are.
 pub(super) fn negotiate(config: &PortConfig, info: &Info) -> Option<(RxOffloads, TxOffloads, Offloads)> {
     let is_vhost = matches!(config.device, DeviceSpec::Vhost(_));
-    let is_able = is_vhost || matches!(config.device, DeviceSpec::Virtio(_) | DeviceSpec::Pci(_));
-    if !config.offload || !is_able {
+    if !config.leaves_work() {
         return None;
     }
     // vhost has neither bit: it passes on whatever its client takes.

@@ -83,9 +83,15 @@ impl PortConfig {
         Self { device, mtu, queues: 1, ring_size: 0, mac: None, payload: Payload::Auto, offload: false }
     }
 
+    /// Whether checksums and splitting are left to the device. On those of the kernel, and on memif, nothing is.
+    pub(super) fn leaves_work(&self) -> bool {
+        self.offload
+            && matches!(self.device, DeviceSpec::Vhost(_) | DeviceSpec::Virtio(_) | DeviceSpec::Pci(_))
+    }
+
     /// Descriptors of each ring: a power of two.
     fn ring(&self) -> u16 {
-        let fitting = match self.offload {
+        let fitting = match self.leaves_work() {
             // Sent buffers come back at once, so that the length costs little; two ends that share a core need it.
             true => OFFLOAD_RING,
             false => (RING_BYTES / u32::from(self.mtu.max(1))).clamp(64, 256),
@@ -272,7 +278,7 @@ impl Port {
             ring_size: config.ring(),
             // Sent buffers come back early, so that a few that are warm in the cache serve for all.
             tx_free_threshold: matches!(device, DeviceSpec::Virtio(_))
-                .then(|| config.ring().saturating_sub(if config.offload { 8 } else { 64 })),
+                .then(|| config.ring().saturating_sub(if config.leaves_work() { 8 } else { 64 })),
             rx_offloads,
             max_lro: if offloads.is_some_and(|o| o.merge) { info.max_lro() } else { 0 },
             tx_offloads,
@@ -443,14 +449,22 @@ fn remove_stale_socket(device: &DeviceSpec, path: &Path) -> Result<(), PortError
 /// super-segment.
 fn frame_room(config: &PortConfig) -> u16 {
     let frame = config.mtu + LINK_HEADER;
-    let frame = if config.offload { frame.max(OFFLOAD_ROOM) } else { frame };
+    let frame = if config.leaves_work() { frame.max(OFFLOAD_ROOM) } else { frame };
     match config.device {
         // The driver counts its own header of 12 bytes as part of the frame, although it goes into the headroom.
         DeviceSpec::Virtio(_) => (frame + 12).next_multiple_of(64),
         // NICs take buffers in steps of 1 KiB; their frames carry a check sequence.
         DeviceSpec::Pci(_) => (frame + 4).next_multiple_of(1024),
+        // The driver wants a buffer for whatever a slot of its ring could hold.
+        DeviceSpec::AfPacket(_) => u16::try_from(packet_slot(config)).unwrap_or(u16::MAX / 64 * 64),
         _ => frame.next_multiple_of(64),
     }
+}
+
+/// Bytes of a slot in a packet socket's ring: a power of two, so that slots fill blocks of whole pages; with 128 bytes for
+/// what the kernel writes in front of the frame (packet_mmap).
+fn packet_slot(config: &PortConfig) -> u32 {
+    (u32::from(config.mtu) + u32::from(LINK_HEADER) + 128).next_power_of_two().max(2048)
 }
 
 /// Buffers in the pool, and the room of each.
@@ -459,7 +473,8 @@ fn pool_size(config: &PortConfig) -> (u32, u16) {
     let ring = u32::from(config.ring());
     // As many frames may wait in the transmit ring as it has descriptors, each of as many buffers as a super-segment
     // takes: if the pool ran dry, the driver would not be called any more to give back what was sent.
-    let frame = if config.offload { u32::from(u16::MAX).div_ceil(u32::from(OFFLOAD_ROOM)) + 1 } else { 1 };
+    let frame =
+        if config.leaves_work() { u32::from(u16::MAX).div_ceil(u32::from(OFFLOAD_ROOM)) + 1 } else { 1 };
     let rings = if config.device.keeps_buffers() { (1 + frame) * ring } else { 0 };
     // Received, staged for sending (two each when chained), and in threads' caches (which hold half as many again).
     let in_hand = 4 * sys::BURST as u32 + THREADS_PER_QUEUE * CACHE * 3 / 2;
@@ -500,7 +515,7 @@ fn device_arguments(config: &PortConfig, number: u32) -> (&'static str, String, 
         DeviceSpec::MemifServer(path) => ("net_memif", memif("server", path)),
         DeviceSpec::MemifClient(path) => ("net_memif", memif("client", path)),
         DeviceSpec::AfPacket(interface) => {
-            let frame = (u32::from(frame_room(config)) + 128).next_power_of_two().max(2048);
+            let frame = packet_slot(config);
             let block = frame.max(4096) * 4;
             (
                 "net_af_packet",

@@ -236,6 +236,24 @@ fn what_cannot_be_reached_is_said() {
 }
 
 #[test]
+fn a_shard_connects_from_ports_whose_answers_come_to_it() {
+    let rss = Rss::new(&SYMMETRIC_KEY, 4);
+    let remote = SocketAddr::from((ipv4(2), 80));
+    for queue in 0..4 {
+        let (device, _wire) = Loopback::pair(1500, 16);
+        let mut config = StackConfig::new(4791, 1);
+        config.rss = Some((rss.clone(), queue));
+        let mut stack = Stack::new(config);
+        stack.add_port(device, PortConfig::new([10, 0, 0, 1].into(), 24, 1500)).unwrap();
+        for _ in 0..8 {
+            let id = stack.tcp_connect(Instant::ZERO + SECOND, None, remote, None).unwrap();
+            let local = stack.tcp().info(id).unwrap().local;
+            assert_eq!(rss.queue(remote, local), queue, "{local}");
+        }
+    }
+}
+
+#[test]
 fn a_peer_that_is_not_there_is_unreachable_or_silent() {
     let (mut client, mut server) = pair(1500);
     let mut now = Instant::ZERO + SECOND;

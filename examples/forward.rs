@@ -1,0 +1,77 @@
+//! A forwarder on Shouter's own TCP/IP stack: each connection that comes in is joined to one that goes out.
+//!
+//! ```text
+//! cargo run --release --example forward -- --device af_packet:veth1 --address 10.0.0.2/24 10.0.0.1:443
+//! openssl s_client -connect 10.0.0.2:7
+//! ```
+
+mod support;
+
+use std::io;
+use std::net::{Ipv6Addr, SocketAddr};
+
+use clap::Parser;
+use futures_util::future::try_join;
+use futures_util::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use shouter::net::{Net, TcpListener, TcpStream};
+use shouter::runtime::spawn_local;
+
+/// Passes TCP connections on, TLS or whatever they carry.
+#[derive(Parser, Debug)]
+#[command(after_help = "Examples:\n  \
+    forward --device af_packet:veth1 --address 10.0.0.2/24 --port 443 10.0.0.1:443\n  \
+    forward --device tap:shouter0 --address 10.0.0.2/24 --address6 fd00::2/64 '[fd00::1]:80'")]
+struct ForwardArgs {
+    #[command(flatten)]
+    port: support::PortArgs,
+    /// Where to listen
+    #[arg(long = "port", default_value_t = 7)]
+    listen: u16,
+    /// Where to connect to
+    target: SocketAddr,
+}
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let args = ForwardArgs::parse();
+    let (listen, target) = (args.listen, args.target);
+    support::run(&args.port, move |shard, net| serve(shard, net, listen, target))
+}
+
+async fn serve(shard: u16, net: Net, port: u16, target: SocketAddr) -> io::Result<()> {
+    let mut listener = TcpListener::bind(&net, (Ipv6Addr::UNSPECIFIED, port).into())?;
+    eprintln!("shard {shard} listens on port {port}");
+    loop {
+        let (client, from) = listener.accept().await?;
+        let net = net.clone();
+        spawn_local(async move {
+            if let Err(why) = join(&net, client, target).await {
+                eprintln!("{from}: {why}");
+            }
+        })
+        .detach();
+    }
+}
+
+/// Joins a client to the target until both have finished.
+async fn join(net: &Net, client: TcpStream, target: SocketAddr) -> io::Result<()> {
+    let server = TcpStream::connect(net, target).await?;
+    let (from_client, to_client) = client.split();
+    let (from_server, to_server) = server.split();
+    try_join(pass(from_client, to_server), pass(from_server, to_client)).await?;
+    Ok(())
+}
+
+/// Passes bytes on until there are no more; the end is passed on too.
+async fn pass<R, W>(mut from: R, mut to: W) -> io::Result<()>
+where
+    R: AsyncRead + Unpin,
+    W: AsyncWrite + Unpin,
+{
+    let mut buffer = vec![0; 64 << 10];
+    loop {
+        match from.read(&mut buffer).await? {
+            0 => return to.close().await,
+            len => to.write_all(&buffer[..len]).await?,
+        }
+    }
+}
