@@ -153,12 +153,8 @@ impl TcpSocket {
             }
             error => error.into(),
         });
-        // What came before the failure can be read.
+        //= RFC 9293 section 3.10.7.4: with a reset the queues are flushed; what was not read is lost.
         let now = net.now;
-        let mut bytes = vec![0; 1 << 16];
-        while let Ok(count @ 1..) = net.tcp().read(now, id, &mut bytes) {
-            self.peeked.extend(bytes.iter().take(count));
-        }
         net.tcp().close(now, id);
         self.phase = Phase::Over { done };
         self.edge += 1;

@@ -12,6 +12,7 @@ mod table;
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::ptr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 
 use crate::errno::{Errno, Result};
 use crate::flags::Setup;
@@ -27,9 +28,16 @@ fn set_errno(number: c_int) {
 /// Runs a call on the host behind `userdata`. An error or a panic becomes -1 and errno.
 fn run<T: From<i8>>(userdata: *mut c_void, call: impl FnOnce(&Host) -> Result<T>) -> T {
     let outcome = catch_unwind(AssertUnwindSafe(|| {
-        // SAFETY: userdata is null, or the host that packetdrill_interface_init made and that free has not dropped yet.
-        let host = unsafe { userdata.cast::<Host>().as_ref() }.ok_or(Errno(libc::EFAULT))?;
-        call(host)
+        if userdata.is_null() {
+            return Err(Errno(libc::EFAULT));
+        }
+        // SAFETY: the host that packetdrill_interface_init made and that free has not let go of; the count goes up by one for
+        // the Arc that goes away at the end of the call, so that the host is there until then even if free is called meanwhile.
+        let host = unsafe {
+            Arc::increment_strong_count(userdata.cast::<Host>());
+            Arc::from_raw(userdata.cast::<Host>())
+        };
+        call(&host)
     }));
     match outcome.unwrap_or(Err(Errno(libc::EIO))) {
         Ok(value) => value,
@@ -63,7 +71,7 @@ pub unsafe extern "C" fn packetdrill_interface_init(
         Setup::parse(flags).and_then(Host::new)
     });
     let userdata = match made.unwrap_or_else(|_| Err("a panic".to_owned())) {
-        Ok(host) => Box::into_raw(Box::new(host)).cast(),
+        Ok(host) => Arc::into_raw(Arc::new(host)).cast_mut().cast(),
         Err(why) => {
             eprintln!("libshouter_packetdrill: {why}");
             ptr::null_mut()
@@ -73,7 +81,7 @@ pub unsafe extern "C" fn packetdrill_interface_init(
     unsafe { interface.write(table::filled(userdata)) };
 }
 
-/// Drops the stack. Calls that still wait end with EBADF first.
+/// Lets go of the stack. Calls that still wait end with EBADF first.
 ///
 /// # Safety
 /// `userdata` is as in the module's documentation; no call begins after this one.
@@ -83,8 +91,8 @@ unsafe extern "C" fn free(userdata: *mut c_void) {
     }
     // That it panics leaves nothing to be told.
     let _ = catch_unwind(AssertUnwindSafe(|| {
-        // SAFETY: made by Box::into_raw in packetdrill_interface_init, and not dropped before.
-        let host = unsafe { Box::from_raw(userdata.cast::<Host>()) };
+        // SAFETY: made by Arc::into_raw in packetdrill_interface_init, and not let go of before.
+        let host = unsafe { Arc::from_raw(userdata.cast::<Host>()) };
         host.close();
     }));
 }
