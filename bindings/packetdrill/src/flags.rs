@@ -118,3 +118,6 @@ impl Setup {
         Some(())
     }
 }
+
+#[cfg(test)]
+mod tests;

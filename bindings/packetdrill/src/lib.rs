@@ -27,8 +27,7 @@
 //! everybody else is behind one router.
 //!
 //! Not as on Linux: bytes that were not read when a reset comes are lost (RFC 9293 section 3.10.7.4), MSG_MORE makes no difference, MSG_OOB and MSG_FASTOPEN are refused, bytes that MSG_PEEK has seen no
-//! longer count against the window, TCP_INFO is zero where the stack keeps nothing, instances of epoll are not nested, pipes
-//! always report an edge once. What is not listed in `socket::option` is refused with ENOPROTOOPT.
+//! longer count against the window, TCP_INFO is zero where the stack keeps nothing, instances of epoll are not nested. What is not listed in `socket::option` is refused with ENOPROTOOPT.
 #![deny(unsafe_code)]
 
 mod epoll;

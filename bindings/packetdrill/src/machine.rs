@@ -380,8 +380,8 @@ impl Machine {
         match files.get(fd).map(|file| &file.kind) {
             Ok(Kind::Tcp(socket)) => (socket.readiness(net), socket.edge),
             Ok(Kind::Udp(socket)) => (socket.readiness(net), socket.edge),
-            Ok(Kind::PipeOut(id)) => (pipes.readiness(*id, true), 0),
-            Ok(Kind::PipeIn(id)) => (pipes.readiness(*id, false), 0),
+            Ok(Kind::PipeOut(id)) => pipes.readiness(*id, true),
+            Ok(Kind::PipeIn(id)) => pipes.readiness(*id, false),
             Ok(Kind::Epoll(_)) => (0, 0),
             Err(_) => (libc::POLLNVAL, 0),
         }

@@ -15,6 +15,8 @@ struct Pipe {
     bytes: VecDeque<u8>,
     has_reader: bool,
     has_writer: bool,
+    /// Counts what would wake who waits for it.
+    edge: u64,
 }
 
 /// All pipes.
@@ -27,13 +29,15 @@ pub(crate) struct Pipes {
 impl Pipes {
     pub(crate) fn open(&mut self) -> PipeId {
         self.next += 1;
-        self.pipes.insert(self.next, Pipe { bytes: VecDeque::new(), has_reader: true, has_writer: true });
+        self.pipes
+            .insert(self.next, Pipe { bytes: VecDeque::new(), has_reader: true, has_writer: true, edge: 0 });
         self.next
     }
 
     /// Closes one end.
     pub(crate) fn close(&mut self, id: PipeId, reader: bool) {
         if let Some(pipe) = self.pipes.get_mut(&id) {
+            pipe.edge += 1;
             if reader {
                 pipe.has_reader = false;
             } else {
@@ -57,6 +61,7 @@ impl Pipes {
         let pipe = self.pipes.get_mut(&id).ok_or(Errno(libc::EBADF))?;
         let count = room.min(bytes.len());
         pipe.bytes.extend(bytes.iter().take(count));
+        pipe.edge += u64::from(count > 0);
         Ok(if count == 0 && !bytes.is_empty() { None } else { Some(count) })
     }
 
@@ -73,12 +78,13 @@ impl Pipes {
     pub(crate) fn consume(&mut self, id: PipeId, count: usize) {
         if let Some(pipe) = self.pipes.get_mut(&id) {
             pipe.bytes.drain(..count.min(pipe.bytes.len()));
+            pipe.edge += 1;
         }
     }
 
-    /// `poll`'s bits for one end.
-    pub(crate) fn readiness(&self, id: PipeId, reader: bool) -> i16 {
-        let Some(pipe) = self.pipes.get(&id) else { return libc::POLLERR };
+    /// `poll`'s bits for one end, and a number that changes when who waits for it is to look again.
+    pub(crate) fn readiness(&self, id: PipeId, reader: bool) -> (i16, u64) {
+        let Some(pipe) = self.pipes.get(&id) else { return (libc::POLLERR, 0) };
         let mut bits = 0;
         if reader {
             if !pipe.bytes.is_empty() {
@@ -92,6 +98,6 @@ impl Pipes {
         } else if pipe.bytes.len() < CAPACITY {
             bits |= libc::POLLOUT | libc::POLLWRNORM;
         }
-        bits
+        (bits, pipe.edge)
     }
 }

@@ -749,7 +749,15 @@ static void splice_through_a_pipe(void) {
         s = expect(NULL);
     while (s.len == 0);
     CHECK(s.len == 7 && memcmp(s.data, "through", 7) == 0);
-    EQUAL(ifc.write(U, ends[1], "pipe", 4), 4);
+    int epoll = ifc.epoll_create(U, 1);
+    struct epoll_event e = {.events = EPOLLIN | EPOLLET}, got;
+    EQUAL(ifc.epoll_ctl(U, epoll, EPOLL_CTL_ADD, ends[0], &e), 0);
+    EQUAL(ifc.epoll_wait(U, epoll, &got, 1, 0), 0);
+    EQUAL(ifc.write(U, ends[1], "pi", 2), 2);
+    EQUAL(ifc.epoll_wait(U, epoll, &got, 1, 0), 1);
+    EQUAL(ifc.epoll_wait(U, epoll, &got, 1, 0), 0);
+    EQUAL(ifc.write(U, ends[1], "pe", 2), 2);
+    EQUAL(ifc.epoll_wait(U, epoll, &got, 1, 0), 1);
     EQUAL(ifc.read(U, ends[0], buffer, sizeof buffer), 4);
     EQUAL(ifc.close(U, ends[1]), 0);
     EQUAL(ifc.read(U, ends[0], buffer, sizeof buffer), 0);

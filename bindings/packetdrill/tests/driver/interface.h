@@ -8,6 +8,7 @@
 #include <sys/time.h>
 #include <sys/types.h>
 #include <sys/uio.h>
+#include <unistd.h>
 
 struct packetdrill_interface {
     void *userdata;
@@ -42,7 +43,7 @@ struct packetdrill_interface {
     int (*epoll_ctl)(void *, int, int, int, struct epoll_event *);
     int (*epoll_wait)(void *, int, struct epoll_event *, int, int);
     int (*pipe)(void *, int[2]);
-    ssize_t (*splice)(void *, int, loff_t *, int, loff_t *, size_t, unsigned int);
+    int (*splice)(void *, int, loff_t *, int, loff_t *, size_t, unsigned int);
 };
 
 typedef void (*packetdrill_interface_init_t)(const char *, struct packetdrill_interface *);
