@@ -94,7 +94,7 @@ impl Sender {
         memory: &mut Memory,
         released: &mut Vec<Token>,
     ) -> AckOut {
-        if self.controller.is_none() || ack.ack.is_before(self.una) || ack.ack.is_after(self.max_sent()) {
+        if self.is_closed() || ack.ack.is_before(self.una) || ack.ack.is_after(self.max_sent()) {
             return AckOut::default();
         }
         self.last_heard = now;

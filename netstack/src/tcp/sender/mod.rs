@@ -159,8 +159,10 @@ struct Counts {
 #[derive(Debug)]
 pub(crate) struct Sender {
     options: Arc<Options>,
-    /// `None` until the handshake is over.
+    /// Made when the handshake is over and there is something to send: a server has many connections that only wait.
     controller: Option<Box<dyn Controller>>,
+    /// The controller's initial window in segments; 0 until the handshake is over.
+    initial_window: u32,
     queue: Queue,
     board: Scoreboard,
     una: SeqNumber,
@@ -218,6 +220,7 @@ impl Sender {
         Self {
             options,
             controller: None,
+            initial_window: 0,
             queue: Queue::default(),
             board: Scoreboard::default(),
             una: first,
@@ -256,7 +259,7 @@ impl Sender {
         }
     }
 
-    /// Other options from now on. The congestion control stays what it is.
+    /// Other options from now on. The congestion control stays what it is once something was written.
     pub(crate) fn set_options(&mut self, options: Arc<Options>) {
         self.options = options;
     }
@@ -274,9 +277,7 @@ impl Sender {
     ) {
         //= RFC 5681 section 3.1: after a lost SYN the initial window is one segment.
         let initial_window = if syn_resent { 1 } else { self.options.initial_window };
-        let controller =
-            self.options.congestion.build(&Parameters { mss: u32::from(terms.mss.max(1)), initial_window });
-        self.begin(now, terms, window, seq, controller);
+        self.begin(now, terms, window, seq, initial_window);
         if syn_resent {
             self.rtt.be_cautious();
         }
@@ -291,9 +292,9 @@ impl Sender {
         terms: &Terms,
         window: u32,
         seq: SeqNumber,
-        controller: Box<dyn Controller>,
+        initial_window: u32,
     ) {
-        self.controller = Some(controller);
+        self.initial_window = initial_window.max(1);
         self.mss = terms.mss.max(1);
         self.mss_limit = self.mss;
         self.overhead = terms.overhead;
@@ -306,6 +307,23 @@ impl Sender {
         self.last_sent = now;
         self.last_heard = now;
         self.pace_at = now;
+        if self.queue.len() > 0 || self.fin_queued {
+            self.take_control();
+        }
+    }
+
+    /// Sees to it that there is a controller, now that there is something to send.
+    #[inline]
+    fn take_control(&mut self) {
+        if self.controller.is_none() && self.initial_window > 0 {
+            let parameters = Parameters { mss: u32::from(self.mss), initial_window: self.initial_window };
+            self.controller = Some(self.options.congestion.build(&parameters));
+        }
+    }
+
+    /// Whether the handshake is not over yet, or everything is.
+    fn is_closed(&self) -> bool {
+        self.initial_window == 0
     }
 
     /// Copies the beginning of `bytes` into the queue and returns how many were taken. If that is not all,
@@ -314,6 +332,7 @@ impl Sender {
         if self.fin_queued {
             return 0;
         }
+        self.take_control();
         let taken = self.queue.write(memory, bytes, self.room());
         self.blocked |= taken < bytes.len();
         taken
@@ -326,12 +345,14 @@ impl Sender {
             self.blocked = true;
             return false;
         }
+        self.take_control();
         self.queue.push(extent, token);
         true
     }
 
     /// The FIN follows what was written.
     pub(crate) fn finish(&mut self) {
+        self.take_control();
         self.fin_queued = true;
     }
 
@@ -342,6 +363,7 @@ impl Sender {
         self.timers = Timers::default();
         self.nxt = self.una;
         self.controller = None;
+        self.initial_window = 0;
         self.fin_queued = false;
         self.blocked = false;
     }
@@ -437,7 +459,10 @@ impl Sender {
 
     /// The congestion window in bytes.
     fn congestion_window(&self) -> u64 {
-        let Some(controller) = &self.controller else { return 0 };
+        let Some(controller) = &self.controller else {
+            // What the controller will begin with.
+            return u64::from(self.initial_window) * u64::from(self.mss);
+        };
         match &self.phase {
             Phase::Recovery { prr, .. } if !controller.controls_recovery() => prr.window(),
             _ => controller.window(),

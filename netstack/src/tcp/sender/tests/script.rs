@@ -109,7 +109,8 @@ impl Script {
             Fixed { window: congestion_window, threshold: u64::MAX, rate, told: Arc::clone(&told) };
         let now = Instant::from_nanos(5_000_000_000);
         let terms = Terms { mss: MSS as u16, overhead: 52, timestamps: true, sack: true, ecn: true };
-        sender.begin(now, &terms, 100_000, SeqNumber(1), Box::new(controller));
+        sender.begin(now, &terms, 100_000, SeqNumber(1), 10);
+        sender.controller = Some(Box::new(controller));
         sender.rtt.sample(RTT, sender.una, sender.nxt);
         Self {
             now,
