@@ -286,14 +286,7 @@ impl Sender {
         }
     }
 
-    fn begin(
-        &mut self,
-        now: Instant,
-        terms: &Terms,
-        window: u32,
-        seq: SeqNumber,
-        initial_window: u32,
-    ) {
+    fn begin(&mut self, now: Instant, terms: &Terms, window: u32, seq: SeqNumber, initial_window: u32) {
         self.initial_window = initial_window.max(1);
         self.mss = terms.mss.max(1);
         self.mss_limit = self.mss;
