@@ -289,3 +289,24 @@ fn all_ranks_end_with_the_same_bits() {
         assert!(state.all_told(&state.ranks[0].told[0]), "{state}");
     }
 }
+
+#[test]
+fn tcp_between_hosts_is_as_good() {
+    for (ranks, hosts) in [(2, 2), (4, 2), (3, 3)] {
+        let tcp = |play| job(ranks, hosts, play).env("SHOUTER_TRANSPORT", "tcp");
+        tcp("matrix").env("SHOUTER_TEST_DTYPES", "f32 i8").run().assert_success();
+        tcp("push").run().assert_success();
+    }
+    let state = job(2, 2, "bits").env("SHOUTER_TRANSPORT", "tcp").run();
+    state.assert_success();
+    assert!(state.all_told(&state.ranks[0].told[0]), "{state}");
+}
+
+#[test]
+fn loss_does_not_show_over_tcp() {
+    let faults = ["--loss", "1%", "--corrupt", "0.2%", "--seed", "12"];
+    for (ranks, hosts) in [(2, 2), (4, 2)] {
+        let job = job(ranks, hosts, "push").env("SHOUTER_TRANSPORT", "tcp");
+        job.args(&faults).run().assert_success();
+    }
+}

@@ -224,7 +224,11 @@ fn assert_survivor(survivor: &RankState, victim: u32, state: &State) {
 
 /// Starts the steps and waits until every rank is in the midst of them.
 fn in_mid_step(ranks: u32, hosts: u32, pause: u64) -> Job {
-    let job = job(ranks, hosts, "steps").start();
+    mid_step(job(ranks, hosts, "steps"), pause)
+}
+
+fn mid_step(plan: ranks::Plan, pause: u64) -> Job {
+    let job = plan.start();
     job.until("steps are made", ranks::LIMIT, |state| state.all_told("steps"));
     // The moment within the step.
     std::thread::sleep(Duration::from_millis(pause));
@@ -240,6 +244,21 @@ fn survivors_of_a_killed_rank_name_it() {
         let killed = job.elapsed();
         let state = job.finish();
         assert_eq!(state.ranks[victim as usize].signal, Some(9), "{state}");
+        for (_, survivor) in (0u32..).zip(&state.ranks).filter(|(rank, _)| *rank != victim) {
+            assert_survivor(survivor, victim, &state);
+            assert!(survivor.ended.unwrap() < killed + FOUND, "{state}");
+        }
+    }
+}
+
+#[test]
+fn survivors_of_a_killed_rank_name_it_over_tcp() {
+    let cases = [(2, 2, 0), (2, 2, 1), (4, 2, 1), (4, 2, 2), (3, 3, 0), (3, 3, 2)];
+    for (index, (ranks, hosts, victim)) in (0..).zip(cases) {
+        let job = mid_step(job(ranks, hosts, "steps").env("SHOUTER_TRANSPORT", "tcp"), index * 7);
+        job.signal(victim, "KILL");
+        let killed = job.elapsed();
+        let state = job.finish();
         for (_, survivor) in (0u32..).zip(&state.ranks).filter(|(rank, _)| *rank != victim) {
             assert_survivor(survivor, victim, &state);
             assert!(survivor.ended.unwrap() < killed + FOUND, "{state}");

@@ -43,7 +43,8 @@ pub enum TransportChoice {
     Shm,
     /// RUD between all hosts.
     Rud,
-    /// Shared memory within a host, TCP between hosts: for networks where RUD's datagrams do not get through.
+    /// Shared memory within a host, TCP between hosts: for networks where RUD's datagrams do not get through. Only TCP's checksum
+    /// guards the bytes, where RUD has a CRC.
     Tcp,
 }
 

@@ -110,6 +110,8 @@ pub struct TcpChannel<D: Device> {
     by_rank: Vec<u32>,
     places: HashMap<ConnectionId, Place>,
     strangers: VecDeque<Stranger>,
+    /// Connections that peers have yet to make.
+    awaited: usize,
     /// Connections that were turned away.
     refused: u64,
     lost: Vec<PeerLoss>,
@@ -174,7 +176,8 @@ impl<D: Device> TcpChannel<D> {
         let local = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), settings.port);
         let listener =
             stack.tcp_mut().listen(local, lanes * peers.len() + session::STRANGERS, Some(options))?;
-        let connect = |peer: &PeerAddress, index: usize| {
+        let awaited = peers.iter().filter(|peer| peer.rank > rank).count() * lanes;
+        let mut connect = |peer: &PeerAddress, index: usize| {
             if let Some(place) = by_rank.get_mut(peer.rank.0 as usize) {
                 *place = index as u32;
             }
@@ -194,7 +197,6 @@ impl<D: Device> TcpChannel<D> {
                 lost: false,
             }
         };
-        let mut connect = connect;
         let peers = peers.iter().zip(0..).map(|(peer, index)| connect(peer, index)).collect();
         Ok(Self {
             stack,
@@ -205,6 +207,7 @@ impl<D: Device> TcpChannel<D> {
             by_rank,
             places: HashMap::new(),
             strangers: VecDeque::new(),
+            awaited,
             refused: 0,
             lost: vec![],
             strays: 0,

@@ -13,7 +13,8 @@ use super::lane::State;
 use super::{CONTROL, TcpChannel, tcp_options};
 use crate::channel::up::{Loss, PeerLoss};
 
-/// Connections that have not shown yet that they belong to the group, at most: beyond that the oldest goes.
+/// Connections that have not shown yet that they belong to the group, at most, beside those that are expected: the oldest
+/// goes.
 pub(super) const STRANGERS: usize = 64;
 
 /// How long a connection may take to show it.
@@ -80,7 +81,8 @@ impl<D: Device> TcpChannel<D> {
     /// Takes connections in, and challenges them.
     fn admit(&mut self, now: Instant) {
         while let Some((id, _)) = self.stack.tcp_mut().accept(self.listener) {
-            if self.strangers.len() >= STRANGERS
+            // Those who are expected may all come at once.
+            if self.strangers.len() >= STRANGERS + self.awaited
                 && let Some(oldest) = self.strangers.pop_front()
             {
                 self.turn_away(now, oldest.id, "there are too many");
@@ -139,6 +141,7 @@ impl<D: Device> TcpChannel<D> {
             Some(lane) if matches!(lane.state, State::Down(_)) => {
                 lane.state = State::Up;
                 lane.id = Some(id);
+                self.awaited = self.awaited.saturating_sub(1);
                 lane.write(now, self.stack.tcp_mut(), &welcome);
                 self.places.insert(id, Place::Lane { peer: index, lane: at });
                 self.read(now, index, at, executor);

@@ -2,7 +2,7 @@
 
 mod shaped;
 
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -135,6 +135,106 @@ fn a_throttled_connection_slows_only_itself() {
     rates[4] = full / 10;
     let uneven = goodput(&rates);
     let rest = (full * (u64::from(CONNECTIONS) - 1)) as f64;
+    println!("{even:.0} bytes/s; one throttled: {uneven:.0} of {rest:.0}");
     assert!(even > 0.85 * full as f64 * f64::from(CONNECTIONS), "{even:.0} bytes/s over ten connections");
     assert!(uneven > 0.85 * rest, "{uneven:.0} bytes/s of {rest:.0}; {even:.0} with none throttled");
+}
+
+/// Somebody who is not of the group: opens connections, and says something wrong or nothing.
+struct Intruder<D: Device> {
+    stack: Stack<D>,
+    says: Vec<u8>,
+    more: usize,
+    open: Vec<ConnectionId>,
+    reset: usize,
+}
+
+impl<D: Device> Node for Intruder<D> {
+    fn poll(&mut self, now: Instant) -> Option<Instant> {
+        if self.more > 0 {
+            self.more -= 1;
+            let door = SocketAddr::from((address(0), PORT));
+            self.open.push(self.stack.tcp_connect(now, None, door, None).unwrap());
+        }
+        self.stack.poll(now, &mut NoRud);
+        while let Some(event) = self.stack.tcp_mut().next_event() {
+            match event {
+                tcp::Event::Readable(id) if !self.says.is_empty() => {
+                    let _ = self.stack.tcp_mut().write(now, id, &self.says);
+                }
+                tcp::Event::Failed(..) => self.reset += 1,
+                _ => {}
+            }
+        }
+        let soon = (self.more > 0).then_some(now + Duration::from_micros(20));
+        [soon, self.stack.next_deadline()].into_iter().flatten().min()
+    }
+}
+
+/// Whoever runs in the simulation.
+enum Anyone<D: Device> {
+    Member(Box<Host<D>>),
+    Intruder(Box<Intruder<D>>),
+}
+
+impl<D: Device> Node for Anyone<D> {
+    fn poll(&mut self, now: Instant) -> Option<Instant> {
+        match self {
+            Self::Member(host) => host.poll(now),
+            Self::Intruder(intruder) => intruder.poll(now),
+        }
+    }
+}
+
+impl<D: Device> Anyone<D> {
+    fn member(&mut self) -> &mut Host<D> {
+        match self {
+            Self::Member(host) => host,
+            Self::Intruder(_) => panic!("a member is asked for"),
+        }
+    }
+
+    fn intruder(&self) -> &Intruder<D> {
+        match self {
+            Self::Intruder(intruder) => intruder,
+            Self::Member(_) => panic!("an intruder is asked for"),
+        }
+    }
+}
+
+#[test]
+fn strangers_are_turned_away_and_hold_nothing() {
+    const BYTES: usize = 1 << 20;
+    const CALLS: usize = 300;
+    // Nothing, rubbish, a hello with a proof of another secret, one without end.
+    let claim = entrance::Claim { from: Rank(1), to: Rank(0), lane: 3, nonce: [1; 16] };
+    let forged = Secrets::new([8; 32], [0; 32]).hello(&[0; 16], &claim).to_vec();
+    for says in [vec![], vec![0; entrance::HELLO], forged, vec![9; 60_000]] {
+        let mut sim = Sim::new(3);
+        let device = |sim: &Sim| sim.network().attach(MTU, LinkConfig::default());
+        let mut nodes: Vec<_> =
+            (0..2).map(|rank| Anyone::Member(Box::new(host(rank, device(&sim), BYTES)))).collect();
+        let intruder = Intruder { stack: stack(9, device(&sim)), says, more: CALLS, open: vec![], reset: 0 };
+        nodes.push(Anyone::Intruder(Box::new(intruder)));
+        let ops = [0u32, 1].map(|rank| start(sim.now(), rank, nodes[rank as usize].member(), BYTES));
+        let mut left = 2;
+        let mut most = 0;
+        let done = sim.run_until(&mut nodes, Instant::ZERO + Duration::from_secs(20), |nodes| {
+            for (rank, op) in ops.iter().enumerate() {
+                if let Some(completed) = nodes[rank].member().engine.take_finished(*op) {
+                    assert_eq!(completed.result, Ok(()));
+                    left -= 1;
+                }
+            }
+            let Some(UpChannel::Tcp(up)) = nodes[0].member().engine.up() else { panic!("TCP is used") };
+            most = most.max(up.strangers.len());
+            assert!(up.places.len() <= usize::from(CONNECTIONS) + 1 + session::STRANGERS);
+            left <= 0 && nodes[2].intruder().reset == CALLS
+        });
+        let intruder = nodes[2].intruder();
+        assert!(done, "{left} operations are left, {} of {CALLS} reset", intruder.reset);
+        let Some(UpChannel::Tcp(up)) = nodes[0].member().engine.up() else { panic!("TCP is used") };
+        assert_eq!((up.refused(), up.strangers.len()), (CALLS as u64, 0), "at most {most} at once");
+        assert_eq!(up.places.len(), usize::from(CONNECTIONS) + 1);
+    }
 }
