@@ -252,7 +252,9 @@ impl Port {
         check_limit(device, "queues", config.queues, 1, info.max_queues())?;
         // memif's largest frame is its `bsize`, whatever it says about its MTU, which it refuses to be told.
         let is_memif = matches!(device, DeviceSpec::MemifServer(_) | DeviceSpec::MemifClient(_));
-        let fixed_mtu = is_memif || matches!(device, DeviceSpec::Ring | DeviceSpec::Null);
+        // A packet socket's is a slot of its ring, while the driver speaks of 1514 bytes and refuses more.
+        let fixed_mtu =
+            is_memif || matches!(device, DeviceSpec::AfPacket(_) | DeviceSpec::Ring | DeviceSpec::Null);
         if !fixed_mtu {
             check_limit(device, "mtu", config.mtu, 68, info.max_mtu())?;
         }
@@ -457,9 +459,14 @@ fn frame_room(config: &PortConfig) -> u16 {
         DeviceSpec::Pci(_) => (frame + 4).next_multiple_of(1024),
         // The driver wants a buffer for whatever a slot of its ring could hold.
         DeviceSpec::AfPacket(_) => u16::try_from(packet_slot(config)).unwrap_or(u16::MAX / 64 * 64),
+        // XDP takes no chunks of less than 2048 bytes (XDP_UMEM_MIN_CHUNK_SIZE).
+        DeviceSpec::AfXdp(_) => frame.next_multiple_of(64).max(2048),
         _ => frame.next_multiple_of(64),
     }
 }
+
+/// Bytes of each ring of a packet socket, about.
+const PACKET_RING: u32 = 4 << 20;
 
 /// Bytes of a slot in a packet socket's ring: a power of two, so that slots fill blocks of whole pages; with 128 bytes for
 /// what the kernel writes in front of the frame (packet_mmap).
@@ -517,9 +524,13 @@ fn device_arguments(config: &PortConfig, number: u32) -> (&'static str, String, 
         DeviceSpec::AfPacket(interface) => {
             let frame = packet_slot(config);
             let block = frame.max(4096) * 4;
+            // As much as a peer may have on its way to us, with a thread that is not always running.
+            let frames = (PACKET_RING / frame).clamp(512, 2048);
             (
                 "net_af_packet",
-                format!("iface={interface},qpairs={queues},blocksz={block},framesz={frame},framecnt=512"),
+                format!(
+                    "iface={interface},qpairs={queues},blocksz={block},framesz={frame},framecnt={frames}"
+                ),
             )
         }
         DeviceSpec::AfXdp(interface) => {
