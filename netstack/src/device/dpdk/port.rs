@@ -92,6 +92,8 @@ impl PortConfig {
     /// Descriptors of each ring: a power of two.
     fn ring(&self) -> u16 {
         let fitting = match self.leaves_work() {
+            // What arrives while the thread is not running has no other place.
+            _ if matches!(self.device, DeviceSpec::AfXdp(_)) => XDP_RING,
             // Sent buffers come back at once, so that the length costs little; two ends that share a core need it.
             true => OFFLOAD_RING,
             false => (RING_BYTES / u32::from(self.mtu.max(1))).clamp(64, 256),
@@ -465,6 +467,10 @@ fn frame_room(config: &PortConfig) -> u16 {
     }
 }
 
+/// Descriptors of each ring of an XDP socket, as the driver has them (ETH_AF_XDP_DFLT_NUM_DESCS) unless it is told
+/// otherwise; it keeps as many buffers ready for what may arrive, besides those of the rings.
+const XDP_RING: u32 = 2048;
+
 /// Bytes of each ring of a packet socket, about.
 const PACKET_RING: u32 = 4 << 20;
 
@@ -485,7 +491,8 @@ fn pool_size(config: &PortConfig) -> (u32, u16) {
     let rings = if config.device.keeps_buffers() { (1 + frame) * ring } else { 0 };
     // Received, staged for sending (two each when chained), and in threads' caches (which hold half as many again).
     let in_hand = 4 * sys::BURST as u32 + THREADS_PER_QUEUE * CACHE * 3 / 2;
-    (queues * (rings + in_hand), frame_room(config))
+    let driver = if matches!(config.device, DeviceSpec::AfXdp(_)) { XDP_RING } else { 0 };
+    (queues * (rings + driver + in_hand), frame_room(config))
 }
 
 /// Bus, device name and device arguments for `rte_eal_hotplug_add`.
