@@ -5,6 +5,7 @@ use core::time::Duration;
 
 use crate::device::{Device, Loopback};
 use crate::region::{Region, RegionId};
+use crate::rss::{Rss, SYMMETRIC_KEY};
 use crate::rud::{Disposition, Failure, SessionId, Sink, Token as RudToken};
 use crate::sim::{LinkConfig, Node, Sim, SimDevice};
 use crate::stack::{Ipv6Config, PortConfig, Stack, StackConfig};
