@@ -64,8 +64,15 @@ async fn serve(shard: u16, net: Net, port: u16, report: bool) -> io::Result<()> 
                     let mut stream = parts.io.0;
                     let end = stream.close().await;
                     if let (true, Ok(info)) = (report, stream.info()) {
-                        let (again, timeouts) = (info.retransmitted, info.timeouts);
-                        eprintln!("{from}: resent={again} timeouts={timeouts}");
+                        eprintln!(
+                            "{from}: resent={} timeouts={} spurious={} probes={} srtt={:?} min_rtt={:?}",
+                            info.retransmitted,
+                            info.timeouts,
+                            info.spurious,
+                            info.probes,
+                            info.srtt.unwrap_or_default(),
+                            info.min_rtt.unwrap_or_default(),
+                        );
                     }
                     if let Err(why) = end {
                         eprintln!("{from}: {why}");

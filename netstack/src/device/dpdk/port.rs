@@ -92,6 +92,8 @@ impl PortConfig {
     /// Descriptors of each ring: a power of two.
     fn ring(&self) -> u16 {
         let fitting = match self.leaves_work() {
+            // What arrives while the thread is not running has no other place.
+            _ if matches!(self.device, DeviceSpec::AfXdp(_)) => XDP_RING,
             // Sent buffers come back at once, so that the length costs little; two ends that share a core need it.
             true => OFFLOAD_RING,
             false => (RING_BYTES / u32::from(self.mtu.max(1))).clamp(64, 256),
@@ -252,7 +254,9 @@ impl Port {
         check_limit(device, "queues", config.queues, 1, info.max_queues())?;
         // memif's largest frame is its `bsize`, whatever it says about its MTU, which it refuses to be told.
         let is_memif = matches!(device, DeviceSpec::MemifServer(_) | DeviceSpec::MemifClient(_));
-        let fixed_mtu = is_memif || matches!(device, DeviceSpec::Ring | DeviceSpec::Null);
+        // A packet socket's is a slot of its ring, while the driver speaks of 1514 bytes and refuses more.
+        let fixed_mtu =
+            is_memif || matches!(device, DeviceSpec::AfPacket(_) | DeviceSpec::Ring | DeviceSpec::Null);
         if !fixed_mtu {
             check_limit(device, "mtu", config.mtu, 68, info.max_mtu())?;
         }
@@ -457,9 +461,18 @@ fn frame_room(config: &PortConfig) -> u16 {
         DeviceSpec::Pci(_) => (frame + 4).next_multiple_of(1024),
         // The driver wants a buffer for whatever a slot of its ring could hold.
         DeviceSpec::AfPacket(_) => u16::try_from(packet_slot(config)).unwrap_or(u16::MAX / 64 * 64),
+        // XDP takes no chunks of less than 2048 bytes (XDP_UMEM_MIN_CHUNK_SIZE).
+        DeviceSpec::AfXdp(_) => frame.next_multiple_of(64).max(2048),
         _ => frame.next_multiple_of(64),
     }
 }
+
+/// Descriptors of each ring of an XDP socket, as the driver has them (ETH_AF_XDP_DFLT_NUM_DESCS) unless it is told
+/// otherwise; it keeps as many buffers ready for what may arrive, besides those of the rings.
+const XDP_RING: u32 = 2048;
+
+/// Bytes of each ring of a packet socket, about.
+const PACKET_RING: u32 = 4 << 20;
 
 /// Bytes of a slot in a packet socket's ring: a power of two, so that slots fill blocks of whole pages; with 128 bytes for
 /// what the kernel writes in front of the frame (packet_mmap).
@@ -478,7 +491,8 @@ fn pool_size(config: &PortConfig) -> (u32, u16) {
     let rings = if config.device.keeps_buffers() { (1 + frame) * ring } else { 0 };
     // Received, staged for sending (two each when chained), and in threads' caches (which hold half as many again).
     let in_hand = 4 * sys::BURST as u32 + THREADS_PER_QUEUE * CACHE * 3 / 2;
-    (queues * (rings + in_hand), frame_room(config))
+    let driver = if matches!(config.device, DeviceSpec::AfXdp(_)) { XDP_RING } else { 0 };
+    (queues * (rings + driver + in_hand), frame_room(config))
 }
 
 /// Bus, device name and device arguments for `rte_eal_hotplug_add`.
@@ -517,9 +531,13 @@ fn device_arguments(config: &PortConfig, number: u32) -> (&'static str, String, 
         DeviceSpec::AfPacket(interface) => {
             let frame = packet_slot(config);
             let block = frame.max(4096) * 4;
+            // As much as a peer may have on its way to us, with a thread that is not always running.
+            let frames = (PACKET_RING / frame).clamp(512, 2048);
             (
                 "net_af_packet",
-                format!("iface={interface},qpairs={queues},blocksz={block},framesz={frame},framecnt=512"),
+                format!(
+                    "iface={interface},qpairs={queues},blocksz={block},framesz={frame},framecnt={frames}"
+                ),
             )
         }
         DeviceSpec::AfXdp(interface) => {
