@@ -1,7 +1,10 @@
 use super::*;
 
+/// Header and payload.
+type Frame = (Vec<u8>, Vec<u8>);
+
 /// Frames of these payload lengths, and what they should come out as.
-fn stream(lens: &[usize]) -> (Vec<u8>, Vec<(Vec<u8>, Vec<u8>)>) {
+fn stream(lens: &[usize]) -> (Vec<u8>, Vec<Frame>) {
     let (mut bytes, mut frames) = (vec![], vec![]);
     for (index, &len) in lens.iter().enumerate() {
         let head = vec![index as u8; HEADER_BYTES];
