@@ -300,6 +300,8 @@ impl Both {
 #[test]
 fn both_ways_through_bad_links_with_smoltcp() {
     // Replay one: SEED=17 cargo test -p shouter-netstack --test tcp_sim smoltcp
+    // No more seeds than these: smoltcp 0.12 stops its retransmission timer when it enters CLOSING, so what is lost
+    // behind its FIN then is lost for good (seed 254).
     let only: Option<u64> = std::env::var("SEED").ok().and_then(|seed| seed.parse().ok());
     for seed in only.map_or(0..200, |seed| seed..seed + 1) {
         let link = Link {

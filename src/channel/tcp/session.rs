@@ -72,8 +72,8 @@ impl<D: Device> TcpChannel<D> {
             },
             Event::Failed(id, failure) => self.gone(now, id, Ending::Failed(failure)),
             Event::Closed(id) => self.gone(now, id, Ending::Finished),
-            // What found no room is tried again in every turn; who dials waits for the challenge.
-            Event::Connected(_) | Event::Writable(_) => {}
+            // What found no room is tried again in every turn; who dials waits for the challenge; what was fenced is no
+            // longer the executor's.
             _ => {}
         }
     }

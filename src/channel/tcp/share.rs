@@ -2,14 +2,10 @@
 //!
 //! All connections to a peer draw from one queue, each when little of what it took is still unsent. That alone would
 //! let a slow connection take a fragment for which all others have to wait at the end. So a connection takes one only
-//! if it can be expected to deliver it well before all connections together have delivered everything else that waits:
-//! the next step of an operation may need that fragment before the rest.
+//! if it can be expected to deliver it before all connections together have delivered everything else that waits.
 
 /// A connection takes no more while so many bytes of it are unsent.
 pub(super) const UNSENT: usize = 96 << 10;
-
-/// Of the time that everything takes, a fragment may take this part.
-const HASTE: f64 = 0.25;
 
 /// What a connection without a measured round trip is taken to move, in bytes per second.
 const UNKNOWN_RATE: f64 = 10e6;
@@ -61,7 +57,7 @@ pub(super) fn pick(loads: &[Load], waiting: usize, len: usize) -> Option<usize> 
         .filter(|(_, load)| load.unsent < UNSENT)
         .min_by(|(_, a), (_, b)| a.done(len).total_cmp(&b.done(len)))?;
     let end = out as f64 / rate;
-    (load.done(len) <= soonest.max(end * HASTE)).then_some(index)
+    (load.done(len) <= soonest.max(end)).then_some(index)
 }
 
 #[cfg(test)]

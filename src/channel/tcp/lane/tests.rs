@@ -1,6 +1,6 @@
 use super::*;
 
-/// A header and a payload.
+/// Header and payload.
 type Frame = (Vec<u8>, Vec<u8>);
 
 /// Frames of these payload lengths, and what they should come out as.
