@@ -1,12 +1,16 @@
-//! Links to peers: [`shm`] between the ranks of one node, [`rud`] between the leaders of different nodes.
+//! Links to peers: [`shm`] between the ranks of one node, [`rud`] or [`tcp`] between the leaders of different nodes.
 
 pub mod port;
 pub mod rud;
 pub mod shm;
 mod sys;
+pub mod tcp;
+pub mod up;
 
+use shouter_netstack::device::{Device, DeviceCounters};
+use shouter_netstack::stack::Stack;
 use shouter_reducer::grid::Rank;
-use shouter_reducer::header::Header;
+use shouter_reducer::header::{Header, HeaderError};
 use shouter_reducer::transport::{PayloadRange, SendError, Token, Transport};
 
 /// The up grid of a rank that has none: one that is no leader, or whose node is the only one.
@@ -20,4 +24,29 @@ impl Transport for Unconnected {
     fn send(&mut self, _: Rank, _: &Header, _: PayloadRange, _: Token) -> Result<(), SendError> {
         Err(SendError::PeerFailed)
     }
+}
+
+/// The sum of the counters of all ports.
+fn device_counters<D: Device>(stack: &Stack<D>) -> DeviceCounters {
+    let mut sum = DeviceCounters::default();
+    for port in stack.ports() {
+        let DeviceCounters { rx_frames, rx_bytes, tx_frames, tx_bytes, dropped } =
+            stack.device_counters(port);
+        sum.rx_frames += rx_frames;
+        sum.rx_bytes += rx_bytes;
+        sum.tx_frames += tx_frames;
+        sum.tx_bytes += tx_bytes;
+        sum.dropped += dropped;
+    }
+    sum
+}
+
+/// Counts what a peer sent that is no message of this group, and says so once.
+#[cold]
+fn stray(strays: &mut u64, sender: Option<Rank>, why: Option<HeaderError>) {
+    if *strays == 0 {
+        let why = why.map_or_else(|| "it names another sender".into(), |why| why.to_string());
+        tracing::warn!(?sender, why, "a peer sent what is no message of this group; more are only counted");
+    }
+    *strays += 1;
 }

@@ -2,6 +2,8 @@
 
 use std::net::Ipv4Addr;
 
+use rand::TryRngCore;
+use rand::rngs::OsRng;
 use shouter_netstack::device::{Device, Fault, FaultConfig};
 use shouter_netstack::ip::{Prefix, Route};
 use shouter_netstack::rud;
@@ -13,6 +15,9 @@ use crate::runtime::Clock;
 
 /// The UDP port at which every leader receives RUD.
 pub(crate) const RUD_PORT: u16 = 4_790;
+
+/// The TCP port at which every leader accepts connections of the channel `tcp`.
+pub(crate) const TCP_PORT: u16 = 4_790;
 
 /// The MTU of a data network for which none is configured: what embedded links carry.
 pub(crate) const DEFAULT_MTU: u16 = 9_000;
@@ -40,6 +45,7 @@ pub fn open(config: &Config, rud: rud::Config) -> Result<Ports, Error> {
     let mut stack_config =
         StackConfig::new(RUD_PORT, Clock.now().as_nanos() ^ u64::from(std::process::id()) << 40);
     stack_config.rud = rud;
+    stack_config.tcp.key = randomness()?;
     let mut stack = Stack::new(stack_config);
     let mut kind = "none";
     let until = Clock.now() + config.rendezvous_deadline;
@@ -59,6 +65,14 @@ pub fn open(config: &Config, rud: rud::Config) -> Result<Ports, Error> {
             .map_err(|why| Error::Config(format!("port {}: {why}", port.device)))?;
     }
     Ok(Ports { stack, kind })
+}
+
+/// Bytes that nobody can foresee.
+pub(crate) fn randomness() -> Result<[u8; 32], Error> {
+    let mut bytes = [0; 32];
+    let filled = OsRng.try_fill_bytes(&mut bytes);
+    filled.map_err(|why| Error::Internal(format!("the system gave no randomness: {why}")))?;
+    Ok(bytes)
 }
 
 /// The MTU of a port in bytes.

@@ -3,7 +3,6 @@
 //! A fragment goes out as one datagram, message header and payload, and is handed to the executor straight from the
 //! receive buffer. Session tags are derived from the group's secret, so no handshake crosses the data network.
 
-use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use hmac::{Hmac, KeyInit, Mac};
@@ -18,30 +17,11 @@ use shouter_reducer::header::{HEADER_BYTES, Header};
 use shouter_reducer::transport::{PayloadRange, SendError, Token, Transport};
 
 use super::sys::extent_of;
+use super::up::{Loss, PeerAddress, PeerLoss};
 use crate::engine::executor_time;
 
 /// UDP source ports of a session's paths start here.
 const FIRST_SOURCE_PORT: u16 = 50_000;
-
-/// A leader elsewhere.
-#[derive(Clone, Copy, Debug)]
-pub struct PeerAddress {
-    /// Its rank.
-    pub rank: Rank,
-    /// Its address on the data network.
-    pub ip: Ipv4Addr,
-    /// Our address on the way to it.
-    pub local_ip: Ipv4Addr,
-}
-
-/// A peer that cannot be reached any more.
-#[derive(Clone, Debug)]
-pub struct PeerLoss {
-    /// The leader that is gone.
-    pub rank: Rank,
-    /// How it showed.
-    pub why: rud::Failure,
-}
 
 struct Peer {
     rank: Rank,
@@ -240,17 +220,7 @@ impl<D: Device> RudChannel<D> {
 
     /// The sum of the counters of all ports.
     pub fn device_counters(&self) -> DeviceCounters {
-        let mut sum = DeviceCounters::default();
-        for port in self.stack.ports() {
-            let DeviceCounters { rx_frames, rx_bytes, tx_frames, tx_bytes, dropped } =
-                self.stack.device_counters(port);
-            sum.rx_frames += rx_frames;
-            sum.rx_bytes += rx_bytes;
-            sum.tx_frames += tx_frames;
-            sum.tx_bytes += tx_bytes;
-            sum.dropped += dropped;
-        }
-        sum
+        super::device_counters(&self.stack)
     }
 
     fn peer(&self, rank: Rank) -> Option<&Peer> {
@@ -315,16 +285,7 @@ impl rud::Sink for Inbox<'_> {
             }
             // Authenticated, but not of this protocol: a fault of the peer. It is counted and forgotten.
             stray => {
-                if *self.strays == 0 {
-                    let why =
-                        stray.err().map_or_else(|| "it names another sender".into(), |why| why.to_string());
-                    tracing::warn!(
-                        ?sender,
-                        why,
-                        "a checked datagram that is no message of this group; more are only counted"
-                    );
-                }
-                *self.strays += 1;
+                super::stray(self.strays, sender, stray.err());
                 rud::Disposition::Consumed
             }
         }
@@ -340,7 +301,7 @@ impl rud::Sink for Inbox<'_> {
 
     fn failed(&mut self, session: SessionId, why: rud::Failure) {
         if let Some(peer) = self.peers.iter().find(|peer| peer.session == session) {
-            self.lost.push(PeerLoss { rank: peer.rank, why });
+            self.lost.push(PeerLoss { rank: peer.rank, why: Loss::Rud(why) });
         }
     }
 }

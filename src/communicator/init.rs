@@ -16,8 +16,10 @@ use super::small::Cells;
 use super::stats::Tally;
 use super::table::Tables;
 use crate::channel::port;
-use crate::channel::rud::{PeerAddress, RudChannel, rud_config};
+use crate::channel::rud::{RudChannel, rud_config};
 use crate::channel::shm::{ANNOUNCEMENTS, NodeSegment, Shape, pass};
+use crate::channel::tcp::{Settings, TcpChannel};
+use crate::channel::up::{PeerAddress, UpChannel};
 use crate::config::{Config, Idle, Mode, TransportChoice};
 use crate::engine::{Engine, Parts};
 use crate::error::Error;
@@ -41,6 +43,9 @@ struct Reachable {
     ports: Vec<(Ipv4Addr, Vec<Ipv4Addr>)>,
     /// The data network's MTU in bytes.
     mtu: u16,
+    /// It uses TCP on it.
+    #[serde(default)]
+    tcp: bool,
 }
 
 /// Joins the group that the configuration describes, and returns when all its ranks are there and connected.
@@ -121,6 +126,7 @@ pub fn init(config: Config) -> Result<Group, Error> {
             .map(|_| Timeline::new(rank.0, grid.node_of(rank).to_string(), TIMELINE_EVENTS)),
         ad_hoc: Arc::from("ad hoc"),
         device,
+        tcp: config.transport == TransportChoice::Tcp,
     })
 }
 
@@ -135,6 +141,9 @@ fn check_transport(config: &Config, grid: &Grid) -> Result<(), Error> {
             "transport = \"rud\" alone serves one rank on each host, and the job has {}; use transport = \"auto\"",
             grid.per_node()
         ))),
+        TransportChoice::Tcp if grid.nodes() == 1 && grid.per_node() > 1 => Err(Error::Config(
+            "transport = \"tcp\" goes between hosts, and the job has one; use transport = \"auto\"".into(),
+        )),
         _ => Ok(()),
     }
 }
@@ -155,6 +164,7 @@ fn join(config: &Config, plan: &Plan) -> Result<(Roster, ControlLink), Error> {
     let reachable = Reachable {
         ports: config.ports.iter().map(|port| (port.address.ip, port.peers.clone())).collect(),
         mtu: config.ports.iter().map(|port| port::mtu_of(config, port)).min().unwrap_or(port::DEFAULT_MTU),
+        tcp: config.transport == TransportChoice::Tcp,
     };
     hello.blob = serde_json::to_vec(&reachable).map_err(|why| Error::Internal(why.to_string()))?;
     let meeting = RendezvousConfig::of(config).map_err(|why| Error::Join(why.to_string()))?;
@@ -210,6 +220,12 @@ fn reach(config: &Config, grid: &Grid, roster: &Roster) -> Result<Reached, Error
         if rank == own {
             continue;
         }
+        if theirs.tcp != (config.transport == TransportChoice::Tcp) {
+            let (tcp, rud) = if theirs.tcp { (rank, own) } else { (own, rank) };
+            return Err(Error::Config(format!(
+                "{tcp} has transport = \"tcp\" and {rud} has not; give all ranks the same transport"
+            )));
+        }
         let (local_ip, ip) = route(config, &theirs).ok_or_else(|| {
             Error::Config(format!(
                 "no port of {own} leads to {rank}, whose addresses are {:?}; add it to a port's peers",
@@ -222,16 +238,22 @@ fn reach(config: &Config, grid: &Grid, roster: &Roster) -> Result<Reached, Error
     Ok(Reached { ports, peers, mtu })
 }
 
-/// Opens a session to the leader of every other host.
-fn connect(
-    config: &Config,
-    reached: Reached,
-    roster: &Roster,
-) -> Result<RudChannel<port::PortDevice>, Error> {
+/// Opens the channel to the leader of every other host.
+fn connect(config: &Config, reached: Reached, roster: &Roster) -> Result<UpChannel<port::PortDevice>, Error> {
     let Reached { ports, peers, mtu } = reached;
-    let paths = config.channel_num.min(u32::from(u16::MAX)) as u16;
-    let wire = (paths, port::RUD_PORT, mtu);
-    RudChannel::open(ports.stack, Rank(config.rank), &peers, &roster.session_secret, wire, Clock.now())
+    let (rank, secret) = (Rank(config.rank), roster.session_secret);
+    let connections = config.channel_num.min(u32::from(u16::MAX)) as u16;
+    if config.transport == TransportChoice::Tcp {
+        let salt = port::randomness()?;
+        let (port, dead_after) = (port::TCP_PORT, config.heartbeat_timeout);
+        let settings = Settings { secret, salt, connections, port, dead_after };
+        return TcpChannel::open(ports.stack, rank, &peers, settings, Clock.now())
+            .map(UpChannel::from)
+            .map_err(|why| Error::Join(why.to_string()));
+    }
+    let wire = (connections, port::RUD_PORT, mtu);
+    RudChannel::open(ports.stack, rank, &peers, &secret, wire, Clock.now())
+        .map(UpChannel::from)
         .map_err(|why| Error::Join(why.to_string()))
 }
 

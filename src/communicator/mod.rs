@@ -87,6 +87,8 @@ pub struct Group {
     timeline: Option<Timeline>,
     ad_hoc: Arc<str>,
     device: Option<&'static str>,
+    /// Between hosts goes TCP, not RUD.
+    tcp: bool,
 }
 
 impl Group {
@@ -120,13 +122,15 @@ impl Group {
         self.grid.nodes()
     }
 
-    /// Which channels the group's data takes: `local`, `shm`, `rud` or `shm+rud`.
+    /// Which channels the group's data takes: `local`, `shm`, `rud`, `tcp`, `shm+rud` or `shm+tcp`.
     pub fn transport(&self) -> &'static str {
-        match (self.local_size() > 1, self.nodes() > 1) {
-            (false, false) => "local",
-            (true, false) => "shm",
-            (false, true) => "rud",
-            (true, true) => "shm+rud",
+        match (self.local_size() > 1, self.nodes() > 1, self.tcp) {
+            (false, false, _) => "local",
+            (true, false, _) => "shm",
+            (false, true, false) => "rud",
+            (false, true, true) => "tcp",
+            (true, true, false) => "shm+rud",
+            (true, true, true) => "shm+tcp",
         }
     }
 

@@ -91,7 +91,7 @@ pub const KEYS: &[KeySpec] = &[
         "10",
         "lanes within one channel: RUD paths, TCP connections, queue pairs",
     ),
-    key("transport", "one of auto, shm, rud", "auto", "what carries the bytes between ranks"),
+    key("transport", "one of auto, shm, rud, tcp", "auto", "what carries the bytes between ranks"),
     key(
         "mode",
         "one of caller, dedicated",

@@ -43,6 +43,8 @@ pub enum TransportChoice {
     Shm,
     /// RUD between all hosts.
     Rud,
+    /// Shared memory within a host, TCP between hosts: for networks where RUD's datagrams do not get through.
+    Tcp,
 }
 
 /// Who drives the network.
@@ -254,8 +256,12 @@ impl Builder {
             None => place::place(layers, environment)?,
         };
         let key = job_key(layers, place.size)?;
-        let transports =
-            [("auto", TransportChoice::Auto), ("shm", TransportChoice::Shm), ("rud", TransportChoice::Rud)];
+        let transports = [
+            ("auto", TransportChoice::Auto),
+            ("shm", TransportChoice::Shm),
+            ("rud", TransportChoice::Rud),
+            ("tcp", TransportChoice::Tcp),
+        ];
         let idles = [("auto", None), ("spin", Some(Idle::Spin)), ("yield", Some(Idle::Yield))];
         let modes = [("caller", Mode::Caller), ("dedicated", Mode::Dedicated)];
         let hugepages = [("auto", Hugepages::Auto), ("on", Hugepages::On), ("off", Hugepages::Off)];

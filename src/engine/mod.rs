@@ -1,9 +1,9 @@
 //! The engine of one rank: executor, up-grid channel, node memory and liveness, turned by whoever drives the shard.
 //!
 //! ```text
-//!   Group --start--> executor --posts--> channel::rud --frames--> device
+//!   Group --start--> executor --posts--> channel::up ---frames--> device
 //!                        ^  \--flags, views--> node segment (shared memory)
-//!                        '--fragments, releases-- channel::rud
+//!                        '--fragments, releases-- channel::up
 //! ```
 //!
 //! It neither blocks nor reads a clock; the runtime calls [`Engine::poll`] with the time.
@@ -20,8 +20,8 @@ use shouter_reducer::executor::{AbortCause, Completed, Executor, OpError, OpId, 
 use shouter_reducer::grid::Rank;
 use shouter_reducer::header::{Header, Identity, Kind, MatchKey, Shape};
 
-use crate::channel::rud::RudChannel;
 use crate::channel::shm::NodeSegment;
+use crate::channel::up::UpChannel;
 use crate::runtime::{Activity, Poller};
 use divergence::Open;
 use liveness::Liveness;
@@ -49,8 +49,8 @@ pub struct Parts<D: Device> {
     pub rank: Rank,
     /// Ranks on this node.
     pub per_node: u32,
-    /// Sessions to the other leaders, where this rank is one and there are others.
-    pub up: Option<RudChannel<D>>,
+    /// The channel to the other leaders, where this rank is one and there are others.
+    pub up: Option<UpChannel<D>>,
     /// The memory shared with this node's ranks, where there are several.
     pub node: Option<Arc<NodeSegment>>,
     /// A process of this node that shows no sign of life for so long is dead.
@@ -61,7 +61,7 @@ pub struct Parts<D: Device> {
 pub struct Engine<D: Device> {
     executor: Executor,
     rank: Rank,
-    up: Option<RudChannel<D>>,
+    up: Option<UpChannel<D>>,
     node: Option<Arc<NodeSegment>>,
     liveness: Liveness,
     /// Operations started whose outcome has not been taken.
@@ -146,7 +146,7 @@ impl<D: Device> Engine<D> {
     }
 
     /// The channel to other nodes.
-    pub fn up(&self) -> Option<&RudChannel<D>> {
+    pub fn up(&self) -> Option<&UpChannel<D>> {
         self.up.as_ref()
     }
 
@@ -292,7 +292,7 @@ impl<D: Device> Poller for Engine<D> {
             busy = true;
         }
         if self.settling.is_some_and(|until| now >= until)
-            || self.settling.is_some() && self.up.as_ref().is_none_or(RudChannel::is_drained)
+            || self.settling.is_some() && self.up.as_ref().is_none_or(UpChannel::is_drained)
         {
             self.settling = None;
             busy = true;
@@ -305,7 +305,7 @@ impl<D: Device> Poller for Engine<D> {
 
     fn next_deadline(&self) -> Option<Instant> {
         let executor = self.executor.next_deadline().map(|deadline| Instant::from_nanos(deadline.as_nanos()));
-        let up = self.up.as_ref().and_then(RudChannel::next_deadline);
+        let up = self.up.as_ref().and_then(UpChannel::next_deadline);
         let node = self.node.as_ref().map(|_| self.liveness.next_check());
         [executor, up, node, self.settling].into_iter().flatten().min()
     }

@@ -162,7 +162,7 @@ impl Net {
 
     /// The counters of the stack's TCP.
     pub fn tcp_counters(&self) -> shouter_netstack::tcp::Counters {
-        self.shared().host.tcp().counters().clone()
+        *self.shared().host.tcp().counters()
     }
 }
 

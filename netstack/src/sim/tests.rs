@@ -36,7 +36,7 @@ fn a_frame_takes_the_time_of_two_lines_and_two_delays() {
     // 101 bytes of frame and 24 of overhead at one bit a nanosecond: 1 us.
     let at = Instant::from_nanos(2 * 1_000 + 2 * 5_000);
     assert_eq!(network.next_event(Instant::ZERO), Some(Instant::from_nanos(6_000)), "at the switch");
-    assert_eq!(drain(&mut b, Instant::from_nanos(at.as_nanos() - 1)), []);
+    assert!(drain(&mut b, Instant::from_nanos(at.as_nanos() - 1)).is_empty());
     assert_eq!(network.next_event(Instant::ZERO), Some(at));
     assert_eq!(drain(&mut b, at), [0]);
     assert_eq!(network.next_event(at), None);

@@ -357,6 +357,8 @@ pub struct Info {
     pub unacknowledged: usize,
     /// Of these, bytes that have been sent.
     pub in_flight: usize,
+    /// Of these, bytes that were never sent: the congestion window or the peer's holds them back.
+    pub unsent: usize,
     /// Bytes that can be written.
     pub writable: usize,
     /// Bytes that can be read.

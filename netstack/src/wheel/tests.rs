@@ -22,7 +22,7 @@ fn fires_neither_early_nor_a_tick_late() {
     for deadline in [1, TICK - 1, TICK, TICK + 1, 64 * TICK, 65 * TICK + 7, 1_000_000, 5_000_000_000] {
         let mut wheel = Wheel::new(at(0));
         wheel.insert(at(deadline), 7);
-        assert_eq!(fired(&mut wheel, deadline - 1), [], "deadline {deadline}");
+        assert!(fired(&mut wheel, deadline - 1).is_empty(), "deadline {deadline}");
         assert_eq!(fired(&mut wheel, deadline + TICK - 1), [7], "deadline {deadline}");
         assert!(wheel.is_empty());
     }
@@ -67,7 +67,7 @@ fn the_end_of_time_is_not_an_overflow() {
     let mut early = Wheel::new(at(0));
     early.insert(at(u64::MAX), 2);
     assert!(early.next_deadline().unwrap() > at(0));
-    assert_eq!(fired(&mut early, 1 << 60), []);
+    assert!(fired(&mut early, 1 << 60).is_empty());
     assert_eq!(early.len(), 1);
 }
 

@@ -28,7 +28,8 @@ const MOST: usize = 50_000;
         result is checked; the peers are measured the same way.",
     after_help = "Examples:\n  \
         shouter bench allreduce --hosts 2 --ranks 2 --bytes 4..64Mi --against openmpi,gloo\n  \
-        shouter bench allreduce --hosts 1 --ranks 2 --transport shm --bytes 4,64Ki,1Mi --against openmpi --json"
+        shouter bench allreduce --hosts 1 --ranks 2 --transport shm --bytes 4,64Ki,1Mi --against openmpi --json\n  \
+        shouter bench allreduce --hosts 2 --ranks 2 --transport tcp --bytes 64Mi"
 )]
 pub(crate) struct AllreduceArgs {
     /// How many ranks
@@ -37,8 +38,9 @@ pub(crate) struct AllreduceArgs {
     /// How many emulated hosts they fill
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=32))]
     hosts: u32,
-    /// The channel that must carry the data: auto, shm (one host) or rud (a host for each rank)
-    #[arg(long, default_value = "auto", value_parser = ["auto", "shm", "rud"])]
+    /// The channel that must carry the data: auto, shm (one host), rud (a host for each rank)
+    /// or tcp (several hosts)
+    #[arg(long, default_value = "auto", value_parser = ["auto", "shm", "rud", "tcp"])]
     transport: String,
     /// Sizes in bytes: 4..64Mi runs in powers of four; lists are separated by commas
     #[arg(long, default_value = "4..64Mi")]
@@ -68,11 +70,13 @@ pub(crate) fn main(args: &AllreduceArgs) -> Result<(), BenchError> {
     let fits = match args.transport.as_str() {
         "shm" => args.hosts == 1,
         "rud" => args.hosts == args.ranks,
+        "tcp" => args.hosts > 1,
         _ => true,
     };
     if !fits {
         return Err(BenchError::Usage(format!(
-            "--transport {} does not carry {} ranks on {} hosts: shm wants --hosts 1, rud as many hosts as ranks",
+            "--transport {} does not carry {} ranks on {} hosts: shm wants --hosts 1, rud as many hosts as ranks, \
+             tcp several hosts",
             args.transport, args.ranks, args.hosts
         )));
     }

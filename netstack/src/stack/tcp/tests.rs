@@ -292,7 +292,7 @@ fn stream(seed: u64, len: u64, loss: f64, delay: Duration, offloads: bool, optio
     let mut sim = Sim::new(seed).with_turn(Duration::from_micros(10));
     let link = LinkConfig { bits_per_second: 10_000_000_000, delay, queue_frames: 1000, loss };
     let attach = |sim: &Sim| {
-        let device = sim.network().attach(1500, link.clone());
+        let device = sim.network().attach(1500, link);
         if offloads { device.with_offloads() } else { device }
     };
     let client = Client { stack: stack(1, attach(&sim), 1500), events: Vec::new() };

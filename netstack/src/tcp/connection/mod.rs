@@ -311,6 +311,7 @@ impl Connection {
             remote: self.remote(),
             unacknowledged: 0,
             in_flight: 0,
+            unsent: 0,
             writable: 0,
             readable: self.receiver.readable(),
             srtt: None,

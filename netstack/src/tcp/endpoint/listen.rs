@@ -29,6 +29,11 @@ impl Listener {
         self.queue.len() >= self.backlog
     }
 
+    /// How many connections wait.
+    pub(super) fn waiting(&self) -> usize {
+        self.queue.len()
+    }
+
     /// A connection has completed its handshake.
     pub(super) fn push(&mut self, id: ConnectionId) {
         self.queue.push_back(id);

@@ -225,6 +225,11 @@ impl Endpoint {
         self.listeners.open(plain(local), backlog, options)
     }
 
+    /// How many connections wait to be accepted; some of them may have been reset meanwhile.
+    pub fn acceptable(&self, id: ListenerId) -> usize {
+        self.listeners.get(id).map_or(0, listen::Listener::waiting)
+    }
+
     /// Where a listener waits; `None` if it was closed.
     pub fn listener_address(&self, id: ListenerId) -> Option<SocketAddr> {
         self.listeners.get(id).map(|listener| listener.local)

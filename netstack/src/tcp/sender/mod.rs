@@ -430,11 +430,6 @@ impl Sender {
         Some(self.waiting_since)
     }
 
-    /// The smoothed round-trip time.
-    pub(crate) fn srtt(&self) -> Option<Duration> {
-        self.rtt.srtt()
-    }
-
     /// The round-trip time, by whatever there is: the receive buffer is tuned by it.
     pub(crate) fn round_trip(&self) -> Option<Duration> {
         self.rtt.round_trip()
@@ -471,6 +466,7 @@ impl Sender {
     pub(crate) fn fill(&self, info: &mut Info) {
         info.unacknowledged = self.queued();
         info.in_flight = self.in_flight() as usize;
+        info.unsent = self.queued().saturating_sub(self.nxt.0.wrapping_sub(self.una.0) as usize);
         info.writable = if self.fin_queued { 0 } else { self.room() };
         info.srtt = self.rtt.srtt();
         info.rttvar = self.rtt.rttvar();

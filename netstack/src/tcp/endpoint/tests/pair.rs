@@ -21,11 +21,8 @@ pub(super) struct Packet {
     pub(super) payload: Vec<u8>,
 }
 
-impl Packet {
-    pub(super) fn parsed(&self) -> Header {
-        Header::parse(&self.header).expect("endpoints send what they understand").0
-    }
-}
+/// Whether a packet is lost, by its header and payload length.
+type Loses = Box<dyn FnMut(&Header, usize) -> bool>;
 
 /// One direction.
 pub(super) struct Wire {
@@ -33,7 +30,7 @@ pub(super) struct Wire {
     pub(super) max_payload: u32,
     pub(super) delay: Duration,
     /// Whether a packet is lost.
-    pub(super) loses: Box<dyn FnMut(&Header, usize) -> bool>,
+    pub(super) loses: Loses,
     pub(super) queue: VecDeque<Packet>,
     /// Every packet that was sent, lost ones included: header and length.
     pub(super) sent: Vec<(Header, usize)>,

@@ -557,10 +557,10 @@ fn duplicates_widen_the_reordering_window_and_undo_the_reduction() {
     s.wait(RTT / 10);
     s.ack(10_000);
     assert_eq!(s.undone(), 0);
-    let before = s.sender.rack.window(s.sender.srtt(), s.sender.rtt.min(), false);
+    let before = s.sender.rack.window(s.sender.rtt.srtt(), s.sender.rtt.min(), false);
     s.sack(10_000, &[(0, 1000)]);
     assert_eq!(s.undone(), 1);
-    let after = s.sender.rack.window(s.sender.srtt(), s.sender.rtt.min(), false);
+    let after = s.sender.rack.window(s.sender.rtt.srtt(), s.sender.rtt.min(), false);
     assert_eq!(after, before * 2);
 }
 

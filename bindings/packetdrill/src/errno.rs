@@ -1,0 +1,72 @@
+//! Error numbers as Linux gives them.
+
+use shouter_netstack::stack::SendError;
+use shouter_netstack::tcp::{ConnectError, Error, Failure, ListenError};
+use shouter_netstack::udp::BindError;
+
+/// What a call leaves in `errno`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Errno(pub(crate) i32);
+
+/// What a call gives.
+pub(crate) type Result<T> = core::result::Result<T, Errno>;
+
+impl From<Failure> for Errno {
+    fn from(failure: Failure) -> Self {
+        Self(match failure {
+            Failure::Refused { .. } => libc::ECONNREFUSED,
+            Failure::Reset { .. } => libc::ECONNRESET,
+            Failure::TimedOut { .. } => libc::ETIMEDOUT,
+            Failure::Unreachable { .. } => libc::EHOSTUNREACH,
+            _ => libc::ECONNABORTED,
+        })
+    }
+}
+
+impl From<Error> for Errno {
+    fn from(error: Error) -> Self {
+        match error {
+            Error::WouldBlock => Self(libc::EAGAIN),
+            Error::Unknown => Self(libc::ENOTCONN),
+            Error::Shut => Self(libc::EPIPE),
+            Error::Failed(failure) => failure.into(),
+            _ => Self(libc::EIO),
+        }
+    }
+}
+
+impl From<ConnectError> for Errno {
+    fn from(error: ConnectError) -> Self {
+        Self(match error {
+            ConnectError::BadRemote { .. } | ConnectError::NoRoute { .. } => libc::ENETUNREACH,
+            ConnectError::TooMany { .. } => libc::ENOBUFS,
+            // Linux says this of a pair of addresses in use too.
+            _ => libc::EADDRNOTAVAIL,
+        })
+    }
+}
+
+impl From<ListenError> for Errno {
+    fn from(_: ListenError) -> Self {
+        Self(libc::EADDRINUSE)
+    }
+}
+
+impl From<BindError> for Errno {
+    fn from(_: BindError) -> Self {
+        Self(libc::EADDRINUSE)
+    }
+}
+
+impl From<SendError> for Errno {
+    fn from(error: SendError) -> Self {
+        Self(match error {
+            SendError::NoRoute { .. } | SendError::NotUnicast { .. } => libc::ENETUNREACH,
+            SendError::NotOurs { .. } => libc::EADDRNOTAVAIL,
+            SendError::Unreachable { .. } => libc::EHOSTUNREACH,
+            SendError::TooLong { .. } => libc::EMSGSIZE,
+            SendError::Full => libc::EAGAIN,
+            _ => libc::EINVAL,
+        })
+    }
+}

@@ -1,0 +1,238 @@
+//! One lock around everything, and a condition that blocking calls wait for.
+//!
+//! Virtual time moves only in the calls of whoever drives the script: `usleep`, `gettimeofday`, `netdev_receive`. Before it
+//! moves on, every thread that waits in a blocking call has looked at what has changed, so that a run does not depend on
+//! how the threads are scheduled.
+
+use core::time::Duration;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, ThreadId};
+
+use shouter_netstack::time::Instant;
+
+use crate::errno::{Errno, Result};
+use crate::flags::Setup;
+use crate::machine::Machine;
+use crate::wire::Sent;
+
+/// What `gettimeofday` says at the beginning, in microseconds: any time will do that is not near zero.
+const EPOCH: i64 = 1_700_000_000_000_000;
+
+/// How far the clock moves when it is read.
+const TICK: Duration = Duration::from_micros(1);
+
+/// Timers that may fire without a packet before the search for the next packet ends.
+const MAX_STEPS: usize = 1_000_000;
+
+/// What became of an attempt.
+pub(crate) enum Turn<T> {
+    /// It is done.
+    Done(T),
+    /// Something has to change first; at the given time it is tried again in any case.
+    Wait(Option<Instant>),
+}
+
+/// A thread in a blocking call.
+#[derive(Debug)]
+struct Waiter {
+    id: u64,
+    /// The change that it has looked at last.
+    seen: u64,
+    until: Option<Instant>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    machine: Machine,
+    /// Counts changes.
+    change: u64,
+    waiters: Vec<Waiter>,
+    next_waiter: u64,
+    /// Nobody may wait any more.
+    closing: bool,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Host {
+    shared: Mutex<Shared>,
+    /// Something changed.
+    changed: Condvar,
+    /// A waiter has looked, or left.
+    settled: Condvar,
+    /// The thread that made this, which drives the script.
+    driver: ThreadId,
+}
+
+impl Shared {
+    /// The next time at which something happens by itself.
+    fn next_deadline(&self) -> Option<Instant> {
+        let waiters = self.waiters.iter().filter_map(|waiter| waiter.until).min();
+        [self.machine.net.next_deadline(), waiters].into_iter().flatten().min()
+    }
+}
+
+impl Host {
+    pub(crate) fn new(setup: Setup) -> core::result::Result<Self, String> {
+        let shared = Shared {
+            machine: Machine::new(setup)?,
+            change: 0,
+            waiters: Vec::new(),
+            next_waiter: 0,
+            closing: false,
+        };
+        Ok(Self {
+            shared: Mutex::new(shared),
+            changed: Condvar::new(),
+            settled: Condvar::new(),
+            driver: thread::current().id(),
+        })
+    }
+
+    /// What a panic left behind is still a machine; the script has heard of it.
+    fn lock(&self) -> MutexGuard<'_, Shared> {
+        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Runs the stack and tells those who wait.
+    fn publish(&self, shared: &mut Shared, in_any_case: bool) {
+        shared.machine.run();
+        if shared.machine.net.take_moved() || in_any_case {
+            shared.change += 1;
+            self.changed.notify_all();
+        }
+    }
+
+    /// Waits until every waiter has looked at the latest change.
+    fn settle<'a>(&self, mut shared: MutexGuard<'a, Shared>) -> MutexGuard<'a, Shared> {
+        while !shared.closing && shared.waiters.iter().any(|waiter| waiter.seen != shared.change) {
+            shared = self.settled.wait(shared).unwrap_or_else(PoisonError::into_inner);
+        }
+        shared
+    }
+
+    /// Moves time to `to` or to what happens first before that.
+    fn step<'a>(&self, mut shared: MutexGuard<'a, Shared>, to: Instant) -> MutexGuard<'a, Shared> {
+        let now = shared.machine.net.now;
+        let waited_for = shared.waiters.iter().filter_map(|waiter| waiter.until).filter(|at| *at > now).min();
+        shared.machine.net.step(waited_for.map_or(to, |at| at.min(to)));
+        let now = shared.machine.net.now;
+        let is_due = shared.waiters.iter().any(|waiter| waiter.until.is_some_and(|until| until <= now));
+        self.publish(&mut shared, is_due);
+        self.settle(shared)
+    }
+
+    /// Tries until it is done. Whoever waits does so without the lock.
+    pub(crate) fn call<T>(&self, mut attempt: impl FnMut(&mut Machine) -> Result<Turn<T>>) -> Result<T> {
+        let mut shared = self.lock();
+        let mut me = None;
+        let outcome = loop {
+            if shared.closing {
+                break Err(Errno(libc::EBADF));
+            }
+            let until = match attempt(&mut shared.machine) {
+                Ok(Turn::Wait(until)) => until,
+                Ok(Turn::Done(value)) => break Ok(value),
+                Err(error) => break Err(error),
+            };
+            self.publish(&mut shared, false);
+            let now = shared.machine.net.now;
+            if until.is_some_and(|until| until <= now) {
+                continue;
+            }
+            if let Some(until) = until
+                && thread::current().id() == self.driver
+            {
+                // Nobody else would move the time on.
+                shared = self.settle(shared);
+                shared = self.step(shared, until);
+                continue;
+            }
+            shared = self.wait(shared, &mut me, until);
+        };
+        if let Some(id) = me {
+            shared.waiters.retain(|waiter| waiter.id != id);
+            self.settled.notify_all();
+        }
+        self.publish(&mut shared, true);
+        outcome
+    }
+
+    /// Waits for a change.
+    fn wait<'a>(
+        &self,
+        mut shared: MutexGuard<'a, Shared>,
+        me: &mut Option<u64>,
+        until: Option<Instant>,
+    ) -> MutexGuard<'a, Shared> {
+        let id = *me.get_or_insert_with(|| {
+            shared.next_waiter += 1;
+            shared.next_waiter
+        });
+        let seen = shared.change;
+        shared.waiters.retain(|waiter| waiter.id != id);
+        shared.waiters.push(Waiter { id, seen, until });
+        self.settled.notify_all();
+        while shared.change == seen && !shared.closing {
+            shared = self.changed.wait(shared).unwrap_or_else(PoisonError::into_inner);
+        }
+        shared
+    }
+
+    /// Gives the stack a packet.
+    pub(crate) fn inject(&self, packet: &[u8]) -> Result<()> {
+        let mut shared = self.lock();
+        let taken = shared.machine.net.inject(packet);
+        self.publish(&mut shared, true);
+        drop(self.settle(shared));
+        if taken { Ok(()) } else { Err(Errno(libc::EINVAL)) }
+    }
+
+    /// Takes the next packet that leaves, and when it left, moving time on as far as it takes; `None` if nothing would
+    /// ever leave.
+    pub(crate) fn next_packet(&self) -> Option<(Vec<u8>, i64)> {
+        let mut shared = self.settle(self.lock());
+        for _ in 0..MAX_STEPS {
+            if let Some(Sent { at, packet }) = shared.machine.net.take() {
+                return Some((packet, wall_clock(at)));
+            }
+            let next = shared.next_deadline()?;
+            let later = shared.machine.net.now + TICK;
+            shared = self.step(shared, next.max(later));
+        }
+        None
+    }
+
+    /// Lets time pass.
+    pub(crate) fn sleep(&self, time: Duration) {
+        let mut shared = self.settle(self.lock());
+        let end = shared.machine.net.now + time;
+        // Once more at the end, for what is due just then.
+        while shared.machine.net.now < end && !shared.closing {
+            shared = self.step(shared, end);
+        }
+        self.publish(&mut shared, false);
+    }
+
+    /// Microseconds of the clock, which moves on by that.
+    pub(crate) fn clock(&self) -> i64 {
+        self.sleep(TICK);
+        wall_clock(self.lock().machine.net.now)
+    }
+
+    /// Ends all waiting, and returns when nobody waits any more.
+    pub(crate) fn close(&self) {
+        let mut shared = self.lock();
+        shared.closing = true;
+        shared.change += 1;
+        self.changed.notify_all();
+        while !shared.waiters.is_empty() {
+            shared = self.settled.wait(shared).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+/// What the clock shows at a time.
+fn wall_clock(at: Instant) -> i64 {
+    EPOCH.saturating_add(i64::try_from(at.as_nanos() / 1000).unwrap_or(i64::MAX))
+}

@@ -1,0 +1,45 @@
+//! Shouter's stack behind packetdrill's shared-object interface, for tests alone.
+//!
+//! ```text
+//! packetdrill --so_filename=libshouter_packetdrill.so [--so_flags="--mtu=1500 --ecn=on"] script.pkt
+//! ```
+//!
+//! The library exports `packetdrill_interface_init(flags, interface)`, which makes a stack with a clock of its own and fills
+//! the interface with functions. The clock is virtual: it moves by what `usleep` asks for, by 1 µs whenever it is read, and
+//! to the next timers while `netdev_receive` looks for the next packet. A blocking call waits until another thread's calls
+//! have changed what it waits for. The thread that called `packetdrill_interface_init` drives the script: a wait of its own
+//! that ends at some time, as in `poll` with a timeout, moves the clock there.
+//!
+//! ```text
+//!   packetdrill's threads --> sys: the interface's functions, pointers, errno
+//!                              |
+//!                            host: one lock, one condition, virtual time
+//!                              |
+//!                            machine: the files, what each call means   -- socket, epoll, pipe
+//!                              |
+//!                            net: the stack   -- wire: IP packets in and out
+//! ```
+//!
+//! Flags are words `--name=value`: `local_ip` (once for each IP version), `mtu`, `congestion`, the switches `nagle`, `ecn`,
+//! `sack`, `timestamps`, `window_scaling`, `pacing`, `mtu_probing`, the numbers `initial_window`, `syn_retries`, `send_buffer`,
+//! `receive_buffer`, and in microseconds `min_rto_us`, `max_rto_us`, `initial_rto_us`, `max_ack_delay_us`, `time_wait_us`.
+//! `ip_version`, `remote_ip`, `gateway_ip` and `netmask_ip` are taken and change nothing: the stack speaks both versions, and
+//! everybody else is behind one router.
+//!
+//! Not as on Linux: bytes that were not read when a reset comes are lost (RFC 9293 section 3.10.7.4), MSG_MORE makes no difference, MSG_OOB and MSG_FASTOPEN are refused, bytes that MSG_PEEK has seen no
+//! longer count against the window, TCP_INFO is zero where the stack keeps nothing, instances of epoll are not nested. What is not listed in `socket::option` is refused with ENOPROTOOPT.
+#![deny(unsafe_code)]
+
+mod epoll;
+mod errno;
+mod files;
+mod flags;
+mod host;
+mod machine;
+mod net;
+mod pipe;
+mod socket;
+mod sys;
+mod wire;
+
+pub use sys::{PacketdrillInterface, packetdrill_interface_init};

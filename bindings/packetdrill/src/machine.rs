@@ -1,0 +1,524 @@
+//! The stack and the open files: what each call means, without any waiting.
+
+use core::net::SocketAddr;
+use core::time::Duration;
+
+use shouter_netstack::time::Instant;
+
+use crate::epoll::{Epoll, Told};
+use crate::errno::{Errno, Result};
+use crate::files::{File, Files, Kind};
+use crate::flags::Setup;
+use crate::host::Turn;
+use crate::net::Net;
+use crate::pipe::Pipes;
+use crate::socket::tcp::{Phase, TcpSocket};
+use crate::socket::udp::UdpSocket;
+use crate::socket::{Domain, check_local, overlap};
+
+/// SIOCINQ, which is FIONREAD, and what has been written and not acknowledged, or not sent (`linux/sockios.h`).
+const SIOCOUTQ: u64 = libc::TIOCOUTQ;
+const SIOCOUTQNSD: u64 = 0x894b;
+
+/// What came, and from whom, and how long it was.
+#[derive(Debug, Default)]
+pub(crate) struct Arrived {
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) from: Option<SocketAddr>,
+    pub(crate) full_len: usize,
+}
+
+/// Whether a call may wait, and since when it has: one for each call.
+#[derive(Debug, Default)]
+pub(crate) struct Patience {
+    until: Option<Option<Instant>>,
+}
+
+impl Patience {
+    /// Waits, unless it must not, or has for long enough.
+    fn turn<T>(&mut self, now: Instant, may_wait: bool, limit: Option<Instant>) -> Result<Turn<T>> {
+        let until = *self.until.get_or_insert(limit);
+        if !may_wait || until.is_some_and(|until| until <= now) {
+            return Err(Errno(libc::EAGAIN));
+        }
+        Ok(Turn::Wait(until))
+    }
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Machine {
+    pub(crate) net: Net,
+    files: Files,
+    pipes: Pipes,
+}
+
+impl Machine {
+    pub(crate) fn new(setup: Setup) -> core::result::Result<Self, String> {
+        Ok(Self { net: Net::new(setup)?, files: Files::default(), pipes: Pipes::default() })
+    }
+
+    /// Runs the stack at the present time, and the sockets see what has become of them.
+    pub(crate) fn run(&mut self) {
+        self.net.run();
+        for file in self.files.all_mut() {
+            match &mut file.kind {
+                Kind::Tcp(socket) => socket.look(&mut self.net),
+                Kind::Udp(socket) => socket.look(&mut self.net),
+                _ => {}
+            }
+        }
+    }
+
+    pub(crate) fn socket(&mut self, domain: i32, kind: i32, protocol: i32) -> Result<i32> {
+        let domain = match domain {
+            libc::AF_INET => Domain::V4,
+            libc::AF_INET6 => Domain::V6,
+            _ => return Err(Errno(libc::EAFNOSUPPORT)),
+        };
+        let nonblocking = kind & libc::SOCK_NONBLOCK != 0;
+        let kind = match (kind & !(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC), protocol) {
+            (libc::SOCK_STREAM, 0 | libc::IPPROTO_TCP) => {
+                Kind::Tcp(Box::new(TcpSocket::new(domain, self.net.setup.options.clone())))
+            }
+            (libc::SOCK_DGRAM, 0 | libc::IPPROTO_UDP) => Kind::Udp(Box::new(UdpSocket::new(domain))),
+            (libc::SOCK_STREAM | libc::SOCK_DGRAM, _) => return Err(Errno(libc::EPROTONOSUPPORT)),
+            _ => return Err(Errno(libc::ESOCKTNOSUPPORT)),
+        };
+        self.files.open(kind, nonblocking)
+    }
+
+    pub(crate) fn bind(&mut self, fd: i32, address: SocketAddr) -> Result<()> {
+        let others: Vec<(SocketAddr, bool)> = self
+            .files
+            .all()
+            .filter(|(other, _)| *other != fd)
+            .filter_map(|(_, file)| match &file.kind {
+                Kind::Tcp(socket) => {
+                    Some((socket.bound?, socket.reuse && !matches!(socket.phase, Phase::Listening(_))))
+                }
+                _ => None,
+            })
+            .collect();
+        match &mut self.files.get_mut(fd)?.kind {
+            Kind::Tcp(socket) => {
+                let local = check_local(&self.net, socket.domain, address)?;
+                if socket.bound.is_some() || socket.phase != Phase::Fresh {
+                    return Err(Errno(libc::EINVAL));
+                }
+                if others.iter().any(|(other, shares)| overlap(other, &local) && !(*shares && socket.reuse)) {
+                    return Err(Errno(libc::EADDRINUSE));
+                }
+                socket.bound = Some(local);
+                Ok(())
+            }
+            Kind::Udp(socket) if socket.handle.is_some() => Err(Errno(libc::EINVAL)),
+            Kind::Udp(socket) => {
+                let local = check_local(&self.net, socket.domain, address)?;
+                socket.bind(&mut self.net, local).map(drop)
+            }
+            _ => Err(Errno(libc::ENOTSOCK)),
+        }
+    }
+
+    pub(crate) fn listen(&mut self, fd: i32, backlog: i32) -> Result<()> {
+        self.files.tcp(fd)?.listen(&mut self.net, backlog)
+    }
+
+    pub(crate) fn accept(&mut self, fd: i32, patience: &mut Patience) -> Result<Turn<(i32, SocketAddr)>> {
+        let may_wait = !self.files.get(fd)?.nonblocking;
+        let socket = self.files.tcp(fd)?;
+        if let Some((child, remote)) = socket.accept(&mut self.net)? {
+            let fd = self.files.open(Kind::Tcp(Box::new(child)), false)?;
+            return Ok(Turn::Done((fd, remote)));
+        }
+        patience.turn(self.net.now, may_wait, socket.patience(&self.net, true))
+    }
+
+    /// Connects; to `None`, that is AF_UNSPEC, takes the connection away.
+    pub(crate) fn connect(
+        &mut self,
+        fd: i32,
+        to: Option<SocketAddr>,
+        begun: &mut bool,
+        patience: &mut Patience,
+    ) -> Result<Turn<()>> {
+        let file = self.files.get_mut(fd)?;
+        let socket = match (&mut file.kind, to) {
+            (Kind::Tcp(socket), Some(_)) => socket,
+            (Kind::Tcp(socket), None) => {
+                socket.disconnect(&mut self.net);
+                return Ok(Turn::Done(()));
+            }
+            (Kind::Udp(socket), to) => return socket.connect(&mut self.net, to).map(Turn::Done),
+            _ => return Err(Errno(libc::ENOTSOCK)),
+        };
+        let (was_connecting, may_wait) = (socket.is_connecting(), !file.nonblocking);
+        let Some(remote) = to else { return Err(Errno(libc::EINVAL)) };
+        if *begun && socket.phase == Phase::Fresh {
+            // Somebody took it away meanwhile.
+            return Err(Errno(libc::ECONNABORTED));
+        }
+        if socket.connect(&mut self.net, remote)?.is_some() {
+            return Ok(Turn::Done(()));
+        }
+        *begun = true;
+        let limit = socket.patience(&self.net, false);
+        patience
+            .turn(self.net.now, may_wait, limit)
+            .map_err(|_| Errno(if was_connecting && !may_wait { libc::EALREADY } else { libc::EINPROGRESS }))
+    }
+
+    /// Reads at most `limit` bytes.
+    pub(crate) fn read(
+        &mut self,
+        fd: i32,
+        limit: usize,
+        flags: i32,
+        so_far: &mut Arrived,
+        patience: &mut Patience,
+    ) -> Result<Turn<Arrived>> {
+        let known = libc::MSG_DONTWAIT
+            | libc::MSG_PEEK
+            | libc::MSG_WAITALL
+            | libc::MSG_TRUNC
+            | libc::MSG_NOSIGNAL
+            | libc::MSG_CMSG_CLOEXEC;
+        if flags & libc::MSG_ERRQUEUE != 0 {
+            return Err(Errno(libc::EAGAIN));
+        }
+        if flags & !known != 0 {
+            return Err(Errno(libc::EINVAL));
+        }
+        let peek = flags & libc::MSG_PEEK != 0;
+        let file = self.files.get_mut(fd)?;
+        let may_wait = !file.nonblocking && flags & libc::MSG_DONTWAIT == 0;
+        let limit_time = match &mut file.kind {
+            Kind::Tcp(socket) => {
+                let mut bytes = vec![0; limit.saturating_sub(so_far.bytes.len())];
+                let read = match socket.read(&mut self.net, &mut bytes, peek) {
+                    // What was read before goes first; the error stays for the next call.
+                    Err(error) if !so_far.bytes.is_empty() => {
+                        socket.error = Some(error);
+                        Some(0)
+                    }
+                    other => other?,
+                };
+                let all = flags & libc::MSG_WAITALL != 0 && !peek;
+                if let Some(count) = read {
+                    so_far.bytes.extend(bytes.iter().take(count));
+                    so_far.full_len = so_far.bytes.len();
+                    if count == 0 || !all || so_far.bytes.len() >= limit {
+                        return Ok(Turn::Done(core::mem::take(so_far)));
+                    }
+                }
+                socket.patience(&self.net, true)
+            }
+            Kind::Udp(socket) => {
+                if let Some((mut bytes, from)) = socket.receive(&mut self.net, peek)? {
+                    let full_len = bytes.len();
+                    bytes.truncate(limit);
+                    return Ok(Turn::Done(Arrived { bytes, from: Some(from), full_len }));
+                }
+                socket.timeout.map(|timeout| self.net.now + timeout)
+            }
+            Kind::PipeOut(id) => {
+                if let Some(bytes) = self.pipes.peek(*id, limit)? {
+                    self.pipes.consume(*id, bytes.len());
+                    return Ok(Turn::Done(Arrived { full_len: bytes.len(), bytes, from: None }));
+                }
+                None
+            }
+            Kind::PipeIn(_) => return Err(Errno(libc::EBADF)),
+            Kind::Epoll(_) => return Err(Errno(libc::EINVAL)),
+        };
+        match patience.turn(self.net.now, may_wait, limit_time) {
+            Err(_) if !so_far.bytes.is_empty() => Ok(Turn::Done(core::mem::take(so_far))),
+            other => other,
+        }
+    }
+
+    /// Writes all of `bytes`, of which `written` have been taken.
+    pub(crate) fn write(
+        &mut self,
+        fd: i32,
+        bytes: &[u8],
+        to: Option<SocketAddr>,
+        flags: i32,
+        written: &mut usize,
+        patience: &mut Patience,
+    ) -> Result<Turn<usize>> {
+        if flags & (libc::MSG_OOB | libc::MSG_FASTOPEN) != 0 {
+            return Err(Errno(libc::EOPNOTSUPP));
+        }
+        let rest = bytes.get(*written..).unwrap_or_default();
+        let file = self.files.get_mut(fd)?;
+        let may_wait = !file.nonblocking && flags & libc::MSG_DONTWAIT == 0;
+        let (taken, limit) = match &mut file.kind {
+            Kind::Tcp(socket) => (socket.write(&mut self.net, rest), socket.patience(&self.net, false)),
+            Kind::Udp(socket) => (socket.send(&mut self.net, bytes, to), None),
+            Kind::PipeIn(id) => (self.pipes.write(*id, rest), None),
+            Kind::PipeOut(_) => return Err(Errno(libc::EBADF)),
+            Kind::Epoll(_) => return Err(Errno(libc::EINVAL)),
+        };
+        match taken {
+            Ok(Some(count)) => {
+                *written += count;
+                if *written >= bytes.len() {
+                    return Ok(Turn::Done(*written));
+                }
+            }
+            Ok(None) => {}
+            Err(_) if *written > 0 => return Ok(Turn::Done(*written)),
+            Err(error) => return Err(error),
+        }
+        match patience.turn(self.net.now, may_wait, limit) {
+            Err(_) if *written > 0 => Ok(Turn::Done(*written)),
+            other => other,
+        }
+    }
+
+    /// Closes; a socket that lingers waits.
+    pub(crate) fn close(&mut self, fd: i32, patience: &mut Patience) -> Result<Turn<()>> {
+        let file = self.files.get_mut(fd)?;
+        if let Kind::Tcp(socket) = &mut file.kind
+            && !file.nonblocking
+            && socket.begin_close(&mut self.net)
+            && !socket.is_delivered(&self.net)
+        {
+            let limit = socket.linger.map(|time| self.net.now + time);
+            // When it has waited for long enough, it closes all the same.
+            if let Ok(turn) = patience.turn(self.net.now, true, limit) {
+                return Ok(turn);
+            }
+        }
+        let File { kind, .. } = self.files.take(fd)?;
+        match kind {
+            Kind::Tcp(socket) => socket.close(&mut self.net),
+            Kind::Udp(socket) => socket.close(&mut self.net),
+            Kind::PipeOut(id) => self.pipes.close(id, true),
+            Kind::PipeIn(id) => self.pipes.close(id, false),
+            Kind::Epoll(_) => {}
+        }
+        for file in self.files.all_mut() {
+            if let Kind::Epoll(epoll) = &mut file.kind {
+                epoll.forget(fd);
+            }
+        }
+        Ok(Turn::Done(()))
+    }
+
+    pub(crate) fn shutdown(&mut self, fd: i32, how: i32) -> Result<()> {
+        self.files.tcp(fd)?.shutdown(&mut self.net, how)
+    }
+
+    pub(crate) fn option(&mut self, fd: i32, level: i32, name: i32) -> Result<Vec<u8>> {
+        match &mut self.files.get_mut(fd)?.kind {
+            Kind::Tcp(socket) => socket.option(&self.net, level, name),
+            Kind::Udp(socket) => socket.option(level, name),
+            _ => Err(Errno(libc::ENOTSOCK)),
+        }
+    }
+
+    pub(crate) fn set_option(&mut self, fd: i32, level: i32, name: i32, value: &[u8]) -> Result<()> {
+        match &mut self.files.get_mut(fd)?.kind {
+            Kind::Tcp(socket) => socket.set_option(&mut self.net, level, name, value),
+            Kind::Udp(socket) => socket.set_option(level, name, value),
+            _ => Err(Errno(libc::ENOTSOCK)),
+        }
+    }
+
+    pub(crate) fn fcntl(&mut self, fd: i32, command: i32, argument: i32) -> Result<i32> {
+        let file = self.files.get_mut(fd)?;
+        match command {
+            libc::F_GETFL => {
+                let mode = match file.kind {
+                    Kind::PipeOut(_) => libc::O_RDONLY,
+                    Kind::PipeIn(_) => libc::O_WRONLY,
+                    _ => libc::O_RDWR,
+                };
+                Ok(mode | if file.nonblocking { libc::O_NONBLOCK } else { 0 })
+            }
+            libc::F_SETFL => {
+                file.nonblocking = argument & libc::O_NONBLOCK != 0;
+                Ok(0)
+            }
+            // There is no exec.
+            libc::F_GETFD | libc::F_SETFD => Ok(0),
+            _ => Err(Errno(libc::EINVAL)),
+        }
+    }
+
+    /// `ioctl` with an `int`: what it becomes, if it changes.
+    pub(crate) fn ioctl(&mut self, fd: i32, request: u64, argument: i32) -> Result<Option<i32>> {
+        let file = self.files.get_mut(fd)?;
+        if request == libc::FIONBIO {
+            file.nonblocking = argument != 0;
+            return Ok(None);
+        }
+        let count = match (&mut file.kind, request) {
+            (Kind::Tcp(socket), _) if matches!(socket.phase, Phase::Listening(_)) => {
+                return Err(Errno(libc::EINVAL));
+            }
+            (Kind::Tcp(socket), libc::FIONREAD) => socket.readable(&self.net),
+            (Kind::Tcp(socket), SIOCOUTQ) => socket.info(&self.net).map_or(0, |info| info.unacknowledged),
+            (Kind::Tcp(socket), SIOCOUTQNSD) => {
+                socket.info(&self.net).map_or(0, |info| info.unacknowledged.saturating_sub(info.in_flight))
+            }
+            (Kind::Udp(socket), libc::FIONREAD) => socket.readable(&mut self.net),
+            (Kind::Udp(_), SIOCOUTQ) => 0,
+            (Kind::PipeOut(id), libc::FIONREAD) => {
+                self.pipes.peek(*id, usize::MAX)?.map_or(0, |bytes| bytes.len())
+            }
+            _ => return Err(Errno(libc::ENOTTY)),
+        };
+        Ok(Some(i32::try_from(count).unwrap_or(i32::MAX)))
+    }
+
+    /// A file's `poll` bits, and a number that changes when who waits for the file is to look again.
+    fn look(files: &Files, pipes: &Pipes, net: &Net, fd: i32) -> (i16, u64) {
+        match files.get(fd).map(|file| &file.kind) {
+            Ok(Kind::Tcp(socket)) => (socket.readiness(net), socket.edge),
+            Ok(Kind::Udp(socket)) => (socket.readiness(net), socket.edge),
+            Ok(Kind::PipeOut(id)) => pipes.readiness(*id, true),
+            Ok(Kind::PipeIn(id)) => pipes.readiness(*id, false),
+            Ok(Kind::Epoll(_)) => (0, 0),
+            Err(_) => (libc::POLLNVAL, 0),
+        }
+    }
+
+    /// The bits of each of `asked`; waits while there are none.
+    pub(crate) fn poll(
+        &mut self,
+        asked: &[(i32, i16)],
+        timeout: Option<Duration>,
+        patience: &mut Patience,
+    ) -> Result<Turn<Vec<i16>>> {
+        let bits: Vec<i16> = asked
+            .iter()
+            .map(|&(fd, events)| match fd {
+                ..0 => 0,
+                _ => {
+                    let always = libc::POLLERR | libc::POLLHUP | libc::POLLNVAL;
+                    Self::look(&self.files, &self.pipes, &self.net, fd).0 & (events | always)
+                }
+            })
+            .collect();
+        if bits.iter().any(|bits| *bits != 0) {
+            return Ok(Turn::Done(bits));
+        }
+        let limit = timeout.map(|timeout| self.net.now + timeout);
+        Ok(patience.turn(self.net.now, true, limit).unwrap_or(Turn::Done(bits)))
+    }
+
+    pub(crate) fn epoll_create(&mut self) -> Result<i32> {
+        self.files.open(Kind::Epoll(Epoll::default()), false)
+    }
+
+    fn epoll(&mut self, fd: i32) -> Result<&mut Epoll> {
+        match &mut self.files.get_mut(fd)?.kind {
+            Kind::Epoll(epoll) => Ok(epoll),
+            _ => Err(Errno(libc::EINVAL)),
+        }
+    }
+
+    pub(crate) fn epoll_control(
+        &mut self,
+        epoll: i32,
+        operation: i32,
+        fd: i32,
+        event: Option<(u32, u64)>,
+    ) -> Result<()> {
+        // Instances of epoll are not nested here.
+        if matches!(self.files.get(fd)?.kind, Kind::Epoll(_)) {
+            return Err(Errno(libc::EINVAL));
+        }
+        self.epoll(epoll)?.control(operation, fd, event)
+    }
+
+    pub(crate) fn epoll_wait(
+        &mut self,
+        epoll: i32,
+        limit: usize,
+        timeout: Option<Duration>,
+        patience: &mut Patience,
+    ) -> Result<Turn<Vec<Told>>> {
+        let mut instance = core::mem::take(self.epoll(epoll)?);
+        let told = instance.collect(limit, |fd| Self::look(&self.files, &self.pipes, &self.net, fd));
+        *self.epoll(epoll)? = instance;
+        if !told.is_empty() {
+            return Ok(Turn::Done(told));
+        }
+        let end = timeout.map(|timeout| self.net.now + timeout);
+        Ok(patience.turn(self.net.now, true, end).unwrap_or(Turn::Done(told)))
+    }
+
+    /// The two ends of a pipe: to read from, to write to.
+    pub(crate) fn pipe(&mut self) -> Result<(i32, i32)> {
+        let id = self.pipes.open();
+        let reader = self.files.open(Kind::PipeOut(id), false)?;
+        let writer = self.files.open(Kind::PipeIn(id), false)?;
+        Ok((reader, writer))
+    }
+
+    /// Moves bytes between files of which one at least is a pipe.
+    pub(crate) fn splice(
+        &mut self,
+        from: i32,
+        to: i32,
+        limit: usize,
+        flags: u32,
+        patience: &mut Patience,
+    ) -> Result<Turn<usize>> {
+        let may_wait = flags & libc::SPLICE_F_NONBLOCK == 0;
+        let into_pipe = match self.files.get(to)?.kind {
+            Kind::PipeIn(id) => Some(id),
+            _ => None,
+        };
+        let source = self.files.get(from)?;
+        let waits = |file: &File| may_wait && !file.nonblocking;
+        let from_may_wait = waits(source);
+        let moved = match (&source.kind, into_pipe) {
+            (Kind::PipeOut(id), _) => {
+                let id = *id;
+                match self.pipes.peek(id, limit)? {
+                    None => None,
+                    Some(bytes) if bytes.is_empty() => return Ok(Turn::Done(0)),
+                    Some(bytes) => {
+                        let (mut written, mut no_patience) = (0, Patience::default());
+                        let flags = libc::MSG_DONTWAIT;
+                        match self.write(to, &bytes, None, flags, &mut written, &mut no_patience) {
+                            Ok(_) if written > 0 => {
+                                self.pipes.consume(id, written);
+                                Some(written)
+                            }
+                            Ok(_) | Err(Errno(libc::EAGAIN)) => None,
+                            Err(error) => return Err(error),
+                        }
+                    }
+                }
+            }
+            (Kind::Tcp(_), Some(id)) => {
+                let room = self.pipes.room(id)?.min(limit);
+                if room == 0 {
+                    None
+                } else {
+                    let (mut arrived, mut no_patience) = (Arrived::default(), Patience::default());
+                    match self.read(from, room, libc::MSG_DONTWAIT, &mut arrived, &mut no_patience) {
+                        Ok(Turn::Done(arrived)) => {
+                            self.pipes.write(id, &arrived.bytes)?;
+                            return Ok(Turn::Done(arrived.bytes.len()));
+                        }
+                        Ok(Turn::Wait(_)) | Err(Errno(libc::EAGAIN)) => None,
+                        Err(error) => return Err(error),
+                    }
+                }
+            }
+            _ => return Err(Errno(libc::EINVAL)),
+        };
+        match moved {
+            Some(count) => Ok(Turn::Done(count)),
+            None => patience.turn(self.net.now, from_may_wait, None),
+        }
+    }
+}

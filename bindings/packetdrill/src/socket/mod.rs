@@ -1,0 +1,70 @@
+//! Sockets: what Linux's calls mean to them.
+
+pub(crate) mod info;
+pub(crate) mod option;
+pub(crate) mod tcp;
+pub(crate) mod udp;
+
+use core::net::{IpAddr, Ipv6Addr, SocketAddr};
+
+use crate::errno::{Errno, Result};
+use crate::net::Net;
+
+/// An address family.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Domain {
+    V4,
+    V6,
+}
+
+impl Domain {
+    /// The address as the stack has it: what is IPv4 in IPv6's clothes is IPv4.
+    pub(crate) fn inward(self, address: SocketAddr) -> Result<SocketAddr> {
+        match (self, address) {
+            (Self::V4, SocketAddr::V4(_)) => Ok(address),
+            (Self::V4, SocketAddr::V6(_)) => Err(Errno(libc::EAFNOSUPPORT)),
+            (Self::V6, SocketAddr::V4(_)) => Err(Errno(libc::EINVAL)),
+            (Self::V6, SocketAddr::V6(_)) => Ok(SocketAddr::new(address.ip().to_canonical(), address.port())),
+        }
+    }
+
+    /// The address as the program has it.
+    pub(crate) fn outward(self, address: SocketAddr) -> SocketAddr {
+        match (self, address.ip()) {
+            (Self::V6, IpAddr::V4(ip)) => SocketAddr::new(ip.to_ipv6_mapped().into(), address.port()),
+            _ => address,
+        }
+    }
+
+    /// The wildcard.
+    pub(crate) const fn any(self) -> IpAddr {
+        match self {
+            Self::V4 => IpAddr::V4(core::net::Ipv4Addr::UNSPECIFIED),
+            Self::V6 => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+        }
+    }
+}
+
+/// A local address that a socket is to have.
+pub(crate) fn check_local(net: &Net, domain: Domain, address: SocketAddr) -> Result<SocketAddr> {
+    let local = domain.inward(address)?;
+    if net.is_ours(local.ip()) { Ok(local) } else { Err(Errno(libc::EADDRNOTAVAIL)) }
+}
+
+/// Whether two local addresses clash: the same port, and addresses of which one covers the other.
+pub(crate) fn overlap(one: &SocketAddr, other: &SocketAddr) -> bool {
+    let covers = |a: IpAddr, b: IpAddr| a == b || (a.is_unspecified() && (a.is_ipv6() || b.is_ipv4()));
+    one.port() != 0
+        && one.port() == other.port()
+        && (covers(one.ip(), other.ip()) || covers(other.ip(), one.ip()))
+}
+
+impl Domain {
+    /// The number of the family.
+    pub(crate) const fn number(self) -> i32 {
+        match self {
+            Self::V4 => libc::AF_INET,
+            Self::V6 => libc::AF_INET6,
+        }
+    }
+}

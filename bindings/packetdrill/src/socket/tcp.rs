@@ -1,0 +1,430 @@
+//! TCP sockets.
+
+use core::net::SocketAddr;
+use core::time::Duration;
+use std::collections::VecDeque;
+
+use shouter_netstack::tcp::{ConnectionId, Error, Failure, Info, KeepAlive, ListenerId, Options, StateName};
+use shouter_netstack::time::Instant;
+
+use super::Domain;
+use crate::errno::{Errno, Result};
+use crate::net::Net;
+
+/// What a socket is at present.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Phase {
+    /// Neither connected nor listening.
+    Fresh,
+    Listening(ListenerId),
+    Connection(ConnectionId),
+    /// The connection has failed. `done` says that the peer had finished before.
+    Over {
+        done: bool,
+    },
+}
+
+/// What of a connection makes a difference to those who wait for it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Glimpse {
+    state: Option<StateName>,
+    received: u64,
+    writable: bool,
+    acceptable: usize,
+}
+
+/// A TCP socket.
+#[derive(Debug)]
+pub(crate) struct TcpSocket {
+    pub(crate) domain: Domain,
+    pub(crate) phase: Phase,
+    pub(crate) bound: Option<SocketAddr>,
+    pub(crate) options: Options,
+    pub(crate) keep_alive: KeepAlive,
+    /// SO_LINGER's time if it is on.
+    pub(crate) linger: Option<Duration>,
+    pub(crate) reuse: bool,
+    pub(crate) v6_only: bool,
+    /// As SO_SNDBUF and SO_RCVBUF were set: what Linux reports is the double.
+    pub(crate) buffers: (Option<i32>, Option<i32>),
+    /// SO_RCVTIMEO and SO_SNDTIMEO.
+    pub(crate) timeouts: (Option<Duration>, Option<Duration>),
+    /// A connection was asked for, and nobody has been told how that went.
+    pub(crate) connecting: bool,
+    /// What SO_ERROR gives next.
+    pub(crate) error: Option<Errno>,
+    read_shut: bool,
+    write_shut: bool,
+    /// What MSG_PEEK has taken out of the stack.
+    peeked: VecDeque<u8>,
+    seen: Glimpse,
+    /// Counts what would wake who waits for this socket.
+    pub(crate) edge: u64,
+}
+
+impl TcpSocket {
+    pub(crate) fn new(domain: Domain, options: Options) -> Self {
+        Self {
+            domain,
+            phase: Phase::Fresh,
+            bound: None,
+            options,
+            keep_alive: KeepAlive::default(),
+            linger: None,
+            reuse: false,
+            v6_only: false,
+            buffers: (None, None),
+            timeouts: (None, None),
+            connecting: false,
+            error: None,
+            read_shut: false,
+            write_shut: false,
+            peeked: VecDeque::new(),
+            seen: Glimpse::default(),
+            edge: 0,
+        }
+    }
+
+    /// A socket for a connection that this listening one accepted.
+    fn child(&self, net: &mut Net, id: ConnectionId) -> Self {
+        let mut child = Self::new(self.domain, self.options.clone());
+        child.phase = Phase::Connection(id);
+        child.keep_alive = self.keep_alive;
+        child.linger = self.linger;
+        child.reuse = self.reuse;
+        child.buffers = self.buffers;
+        child.bound = net.stack.tcp().info(id).map(|info| info.local);
+        child.apply(net);
+        child.look(net);
+        child
+    }
+
+    pub(crate) fn info(&self, net: &Net) -> Option<Info> {
+        match self.phase {
+            Phase::Connection(id) => net.stack.tcp().info(id),
+            _ => None,
+        }
+    }
+
+    /// Makes the options those of the connection.
+    pub(crate) fn apply(&self, net: &mut Net) {
+        if let Phase::Connection(id) = self.phase {
+            let now = net.now;
+            // A connection that is gone has no options.
+            let _ = net.tcp().modify(now, id, |options| options.clone_from(&self.options));
+        }
+    }
+
+    /// Sees what has become of the connection.
+    pub(crate) fn look(&mut self, net: &mut Net) {
+        let glimpse = match self.phase {
+            Phase::Fresh | Phase::Over { .. } => return,
+            Phase::Listening(id) => {
+                Glimpse { acceptable: net.stack.tcp().acceptable(id), ..Glimpse::default() }
+            }
+            Phase::Connection(id) => match net.stack.tcp().connected(id) {
+                Ok(_) => net.stack.tcp().info(id).map_or_else(Glimpse::default, |info| Glimpse {
+                    state: Some(info.state),
+                    received: info.bytes_received,
+                    writable: info.writable > 0,
+                    acceptable: 0,
+                }),
+                Err(error) => return self.fail(net, id, error),
+            },
+        };
+        if glimpse != self.seen {
+            let fewer = glimpse.acceptable < self.seen.acceptable
+                || (self.seen.writable && Glimpse { writable: true, ..glimpse } == self.seen);
+            self.seen = glimpse;
+            // That there is less to do wakes nobody.
+            self.edge += u64::from(!fewer);
+        }
+    }
+
+    fn fail(&mut self, net: &mut Net, id: ConnectionId, error: Error) {
+        let done = matches!(
+            self.seen.state,
+            Some(StateName::CloseWait | StateName::LastAck | StateName::Closing | StateName::TimeWait)
+        );
+        self.error = Some(match error {
+            // As Linux has it: the peer had said that it would send no more.
+            Error::Failed(Failure::Reset { .. }) if self.seen.state == Some(StateName::CloseWait) => {
+                Errno(libc::EPIPE)
+            }
+            error => error.into(),
+        });
+        //= RFC 9293 section 3.10.7.4: with a reset the queues are flushed; what was not read is lost.
+        let now = net.now;
+        net.tcp().close(now, id);
+        self.phase = Phase::Over { done };
+        self.edge += 1;
+    }
+
+    fn take_error(&mut self) -> Result<()> {
+        self.error.take().map_or(Ok(()), Err)
+    }
+
+    pub(crate) fn listen(&mut self, net: &mut Net, backlog: i32) -> Result<()> {
+        match self.phase {
+            Phase::Listening(_) => return Ok(()),
+            Phase::Fresh | Phase::Over { .. } => {}
+            Phase::Connection(_) => return Err(Errno(libc::EINVAL)),
+        }
+        let mut local = self.bound.unwrap_or(SocketAddr::new(self.domain.any(), 0));
+        if self.v6_only && local.ip().is_unspecified() {
+            local.set_ip(net.setup.ipv6.into());
+        }
+        // Linux lets one more wait than the backlog says.
+        let backlog = usize::try_from(backlog).unwrap_or(4096).saturating_add(1);
+        let id = net.tcp().listen(local, backlog, Some(self.options.clone()))?;
+        self.bound = net.stack.tcp().listener_address(id);
+        self.phase = Phase::Listening(id);
+        self.seen = Glimpse::default();
+        Ok(())
+    }
+
+    /// `None`: nobody has connected.
+    pub(crate) fn accept(&mut self, net: &mut Net) -> Result<Option<(Self, SocketAddr)>> {
+        let Phase::Listening(id) = self.phase else { return Err(Errno(libc::EINVAL)) };
+        let accepted = net.tcp().accept(id);
+        self.seen.acceptable = net.stack.tcp().acceptable(id);
+        Ok(accepted.map(|(id, remote)| (self.child(net, id), self.domain.outward(remote))))
+    }
+
+    /// `None`: the handshake goes on.
+    pub(crate) fn connect(&mut self, net: &mut Net, remote: SocketAddr) -> Result<Option<()>> {
+        match self.phase {
+            Phase::Listening(_) => Err(Errno(libc::EISCONN)),
+            Phase::Connection(_) if !self.connecting => Err(Errno(libc::EISCONN)),
+            Phase::Connection(_) => Ok(self.connect_goes_on(net)),
+            Phase::Over { .. } if self.error.is_some() || self.connecting => {
+                self.connecting = false;
+                self.phase = Phase::Fresh;
+                Err(self.error.take().unwrap_or(Errno(libc::ECONNABORTED)))
+            }
+            Phase::Fresh | Phase::Over { .. } => {
+                let remote = self.domain.inward(remote)?;
+                let (now, options) = (net.now, self.options.clone());
+                let id = net.stack.tcp_connect(now, self.bound, remote, Some(options))?;
+                self.phase = Phase::Connection(id);
+                (self.connecting, self.read_shut, self.write_shut) = (true, false, false);
+                self.seen = Glimpse::default();
+                self.peeked.clear();
+                Ok(None)
+            }
+        }
+    }
+
+    /// Whether a connection attempt has been begun and not reported.
+    pub(crate) fn is_connecting(&self) -> bool {
+        self.connecting && matches!(self.phase, Phase::Connection(_))
+    }
+
+    fn connect_goes_on(&mut self, net: &Net) -> Option<()> {
+        let state = self.info(net)?.state;
+        if matches!(state, StateName::SynSent | StateName::SynReceived) {
+            return None;
+        }
+        self.connecting = false;
+        Some(())
+    }
+
+    /// Ends the connection at once, as `connect` to AF_UNSPEC does; the socket can be used again.
+    pub(crate) fn disconnect(&mut self, net: &mut Net) {
+        let now = net.now;
+        match self.phase {
+            Phase::Connection(id) => net.tcp().abort(now, id),
+            Phase::Listening(id) => net.tcp().close_listener(now, id),
+            Phase::Fresh | Phase::Over { .. } => {}
+        }
+        self.phase = Phase::Fresh;
+        self.connecting = false;
+        self.error = None;
+        self.peeked.clear();
+        self.edge += 1;
+    }
+
+    /// `None`: nothing has come.
+    pub(crate) fn read(&mut self, net: &mut Net, into: &mut [u8], peek: bool) -> Result<Option<usize>> {
+        if let Phase::Fresh | Phase::Listening(_) = self.phase {
+            return Err(Errno(libc::ENOTCONN));
+        }
+        if let (Phase::Connection(id), true) = (self.phase, self.peeked.is_empty() || peek) {
+            let now = net.now;
+            let wanted = into.len().saturating_sub(self.peeked.len());
+            let mut bytes = vec![0; if peek { wanted } else { 0 }];
+            let target = if peek { &mut bytes } else { &mut *into };
+            match net.tcp().read(now, id, target) {
+                Ok(count) if !peek => return Ok(Some(count)),
+                Ok(count) => self.peeked.extend(bytes.iter().take(count)),
+                Err(Error::WouldBlock) if self.peeked.is_empty() => {
+                    return Ok(if self.read_shut { Some(0) } else { None });
+                }
+                Err(Error::WouldBlock) => {}
+                Err(error) => self.fail(net, id, error),
+            }
+        }
+        if self.peeked.is_empty() {
+            return match self.phase {
+                Phase::Over { done: false } => self.take_error().map(|()| Some(0)),
+                _ => Ok(Some(0)),
+            };
+        }
+        let count = into.len().min(self.peeked.len());
+        for (to, from) in into.iter_mut().zip(&self.peeked) {
+            *to = *from;
+        }
+        if !peek {
+            self.peeked.drain(..count);
+        }
+        Ok(Some(count))
+    }
+
+    /// Takes what there is room for; `None` if there is none.
+    pub(crate) fn write(&mut self, net: &mut Net, bytes: &[u8]) -> Result<Option<usize>> {
+        if self.write_shut {
+            return Err(Errno(libc::EPIPE));
+        }
+        let Phase::Connection(id) = self.phase else {
+            self.take_error()?;
+            return Err(Errno(libc::EPIPE));
+        };
+        let state = self.info(net).map(|info| info.state);
+        if let Some(StateName::SynSent | StateName::SynReceived) = state {
+            return Ok(None);
+        }
+        let now = net.now;
+        match net.tcp().write(now, id, bytes) {
+            Ok(count) => Ok(Some(count)),
+            Err(Error::WouldBlock) => Ok(None),
+            Err(error @ Error::Failed(_)) => {
+                self.fail(net, id, error);
+                self.take_error()?;
+                Err(Errno(libc::EPIPE))
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    pub(crate) fn shutdown(&mut self, net: &mut Net, how: i32) -> Result<()> {
+        let (read, write) = match how {
+            libc::SHUT_RD => (true, false),
+            libc::SHUT_WR => (false, true),
+            libc::SHUT_RDWR => (true, true),
+            _ => return Err(Errno(libc::EINVAL)),
+        };
+        let id = match self.phase {
+            Phase::Connection(id) => id,
+            Phase::Listening(_) if read => {
+                self.disconnect(net);
+                return Ok(());
+            }
+            Phase::Listening(_) => return Ok(()),
+            Phase::Fresh | Phase::Over { .. } => return Err(Errno(libc::ENOTCONN)),
+        };
+        if self.info(net).is_some_and(|info| info.state == StateName::SynSent) {
+            self.disconnect(net);
+            return Ok(());
+        }
+        self.read_shut |= read;
+        if write && !self.write_shut {
+            self.write_shut = true;
+            let now = net.now;
+            match net.tcp().shutdown(now, id) {
+                Ok(()) | Err(Error::Shut) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        self.edge += 1;
+        Ok(())
+    }
+
+    /// Begins to close; whether it may take `linger`'s time until the peer has everything.
+    pub(crate) fn begin_close(&mut self, net: &mut Net) -> bool {
+        let Phase::Connection(id) = self.phase else { return false };
+        let unread = self.info(net).is_some_and(|info| info.readable > 0) || !self.peeked.is_empty();
+        match self.linger {
+            Some(time) if !time.is_zero() && !unread => {
+                let now = net.now;
+                // If it has failed or was shut, there is nothing to wait for.
+                let _ = net.tcp().shutdown(now, id);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Whether the peer has acknowledged everything, the FIN included.
+    pub(crate) fn is_delivered(&self, net: &Net) -> bool {
+        self.info(net).is_none_or(|info| {
+            matches!(info.state, StateName::FinWait2 | StateName::TimeWait | StateName::Closed)
+        })
+    }
+
+    /// Lets go of the connection.
+    pub(crate) fn close(self, net: &mut Net) {
+        let now = net.now;
+        match self.phase {
+            Phase::Listening(id) => net.tcp().close_listener(now, id),
+            //= RFC 9293 section 3.6.1: data that nobody will read is answered by a reset; so is SO_LINGER with time zero.
+            Phase::Connection(id)
+                if self.linger.is_some_and(|time| time.is_zero()) || !self.peeked.is_empty() =>
+            {
+                net.tcp().abort(now, id);
+            }
+            Phase::Connection(id) => net.tcp().close(now, id),
+            Phase::Fresh | Phase::Over { .. } => {}
+        }
+    }
+
+    /// Bytes that can be read at once.
+    pub(crate) fn readable(&self, net: &Net) -> usize {
+        self.peeked.len() + self.info(net).map_or(0, |info| info.readable)
+    }
+
+    /// `poll`'s bits, as Linux's TCP sets them.
+    pub(crate) fn readiness(&self, net: &Net) -> i16 {
+        let (readable, writable) = (libc::POLLIN | libc::POLLRDNORM, libc::POLLOUT | libc::POLLWRNORM);
+        let mut bits = if self.error.is_some() { libc::POLLERR } else { 0 };
+        match self.phase {
+            Phase::Fresh => bits |= libc::POLLOUT | libc::POLLWRNORM | libc::POLLHUP,
+            Phase::Listening(id) if net.stack.tcp().acceptable(id) > 0 => bits |= readable,
+            Phase::Listening(_) => {}
+            Phase::Over { .. } => bits |= readable | writable | libc::POLLHUP | libc::POLLRDHUP,
+            Phase::Connection(_) => {
+                let Some(info) = self.info(net) else { return bits };
+                let state = info.state;
+                if matches!(state, StateName::SynSent | StateName::SynReceived) {
+                    return bits;
+                }
+                let peer_done = matches!(
+                    state,
+                    StateName::CloseWait
+                        | StateName::LastAck
+                        | StateName::Closing
+                        | StateName::TimeWait
+                        | StateName::Closed
+                );
+                if peer_done || self.read_shut {
+                    bits |= readable | libc::POLLRDHUP;
+                    if self.write_shut {
+                        bits |= libc::POLLHUP;
+                    }
+                }
+                if self.readable(net) > 0 {
+                    bits |= readable;
+                }
+                if info.writable > 0 || self.write_shut {
+                    bits |= writable;
+                }
+            }
+        }
+        bits
+    }
+
+    /// When a call that waits gives up, if it begins now.
+    pub(crate) fn patience(&self, net: &Net, reading: bool) -> Option<Instant> {
+        let timeout = if reading { self.timeouts.0 } else { self.timeouts.1 };
+        timeout.map(|timeout| net.now + timeout)
+    }
+}

@@ -1,0 +1,462 @@
+//! The interface's functions: arguments in, results out. What they mean is `machine`'s.
+//!
+//! Each is unsafe for one reason: it trusts its pointers as the module above says.
+
+use core::ffi::{c_int, c_long, c_longlong, c_uint, c_ulong, c_void};
+use core::time::Duration;
+
+use libc::{
+    epoll_event, iovec, loff_t, msghdr, nfds_t, pollfd, size_t, sockaddr, socklen_t, ssize_t, timeval,
+    useconds_t,
+};
+
+use super::{address, memory, run};
+use crate::errno::{Errno, Result};
+use crate::host::{Host, Turn};
+use crate::machine::{Arrived, Patience};
+
+type User = *mut c_void;
+
+/// Descriptors in one `poll`.
+const MAX_POLLED: usize = 4096;
+
+fn signed(count: usize) -> Result<ssize_t> {
+    ssize_t::try_from(count).map_err(|_| Errno(libc::EINVAL))
+}
+
+fn unsigned(count: usize) -> Result<c_int> {
+    c_int::try_from(count).map_err(|_| Errno(libc::EINVAL))
+}
+
+/// The timeout of `poll`, in milliseconds; negative: none.
+fn timeout(millis: c_int) -> Option<Duration> {
+    u64::try_from(millis).ok().map(Duration::from_millis)
+}
+
+fn receive(host: &Host, fd: c_int, limit: usize, flags: c_int) -> Result<Arrived> {
+    let (mut arrived, mut patience) = (Arrived::default(), Patience::default());
+    host.call(|machine| machine.read(fd, limit, flags, &mut arrived, &mut patience))
+}
+
+/// What a receiving call returns.
+fn length(arrived: &Arrived, flags: c_int) -> Result<ssize_t> {
+    let whole = flags & libc::MSG_TRUNC != 0;
+    signed(if whole { arrived.full_len } else { arrived.bytes.len() })
+}
+
+fn transmit(
+    host: &Host,
+    fd: c_int,
+    bytes: &[u8],
+    to: Option<core::net::SocketAddr>,
+    flags: c_int,
+) -> Result<ssize_t> {
+    let (mut written, mut patience) = (0, Patience::default());
+    host.call(|machine| machine.write(fd, bytes, to, flags, &mut written, &mut patience)).and_then(signed)
+}
+
+pub(super) unsafe extern "C" fn socket(user: User, domain: c_int, kind: c_int, protocol: c_int) -> c_int {
+    run(user, |host| host.call(|machine| machine.socket(domain, kind, protocol).map(Turn::Done)))
+}
+
+pub(super) unsafe extern "C" fn bind(user: User, fd: c_int, to: *const sockaddr, len: socklen_t) -> c_int {
+    run(user, |host| {
+        // SAFETY: see the module.
+        let local = unsafe { address::read(to, len) }?.ok_or(Errno(libc::EAFNOSUPPORT))?;
+        host.call(|machine| machine.bind(fd, local).map(Turn::Done)).map(|()| 0)
+    })
+}
+
+pub(super) unsafe extern "C" fn listen(user: User, fd: c_int, backlog: c_int) -> c_int {
+    run(user, |host| host.call(|machine| machine.listen(fd, backlog).map(Turn::Done)).map(|()| 0))
+}
+
+pub(super) unsafe extern "C" fn accept(
+    user: User,
+    fd: c_int,
+    from: *mut sockaddr,
+    len: *mut socklen_t,
+) -> c_int {
+    run(user, |host| {
+        let mut patience = Patience::default();
+        let (fd, remote) = host.call(|machine| machine.accept(fd, &mut patience))?;
+        // SAFETY: see the module.
+        unsafe { address::write(remote, from, len) }?;
+        Ok(fd)
+    })
+}
+
+pub(super) unsafe extern "C" fn connect(user: User, fd: c_int, to: *const sockaddr, len: socklen_t) -> c_int {
+    run(user, |host| {
+        // SAFETY: see the module.
+        let remote = unsafe { address::read(to, len) }?;
+        let (mut begun, mut patience) = (false, Patience::default());
+        host.call(|machine| machine.connect(fd, remote, &mut begun, &mut patience)).map(|()| 0)
+    })
+}
+
+pub(super) unsafe extern "C" fn read(user: User, fd: c_int, into: *mut c_void, len: size_t) -> ssize_t {
+    // SAFETY: see the module.
+    unsafe { recv(user, fd, into, len, 0) }
+}
+
+pub(super) unsafe extern "C" fn readv(user: User, fd: c_int, into: *const iovec, count: c_int) -> ssize_t {
+    run(user, |host| {
+        // SAFETY: see the module.
+        let pieces = unsafe { memory::pieces(into, count) }?;
+        let arrived = receive(host, fd, memory::room(&pieces), 0)?;
+        // SAFETY: see the module.
+        unsafe { memory::scatter(&arrived.bytes, &pieces) }?;
+        length(&arrived, 0)
+    })
+}
+
+pub(super) unsafe extern "C" fn recv(
+    user: User,
+    fd: c_int,
+    into: *mut c_void,
+    len: size_t,
+    flags: c_int,
+) -> ssize_t {
+    // SAFETY: see the module.
+    unsafe { recvfrom(user, fd, into, len, flags, core::ptr::null_mut(), core::ptr::null_mut()) }
+}
+
+pub(super) unsafe extern "C" fn recvfrom(
+    user: User,
+    fd: c_int,
+    into: *mut c_void,
+    len: size_t,
+    flags: c_int,
+    from: *mut sockaddr,
+    from_len: *mut socklen_t,
+) -> ssize_t {
+    run(user, |host| {
+        let arrived = receive(host, fd, memory::limit(len), flags)?;
+        // SAFETY: see the module.
+        unsafe {
+            memory::copy_out(&arrived.bytes, into, len)?;
+            match arrived.from {
+                Some(remote) => address::write(remote, from, from_len)?,
+                // A stream names nobody.
+                None => memory::put(from_len, 0),
+            }
+        }
+        length(&arrived, flags)
+    })
+}
+
+pub(super) unsafe extern "C" fn recvmsg(
+    user: User,
+    fd: c_int,
+    message: *mut msghdr,
+    flags: c_int,
+) -> ssize_t {
+    run(user, |host| {
+        // SAFETY: see the module.
+        let mut header = unsafe { memory::get(message) }?;
+        let count = c_int::try_from(header.msg_iovlen).map_err(|_| Errno(libc::EMSGSIZE))?;
+        // SAFETY: see the module.
+        let pieces = unsafe { memory::pieces(header.msg_iov, count) }?;
+        let arrived = receive(host, fd, memory::room(&pieces), flags)?;
+        // SAFETY: see the module; the lengths that are written lie in the caller's structure or in our copy of it.
+        unsafe {
+            memory::scatter(&arrived.bytes, &pieces)?;
+            match arrived.from {
+                Some(remote) => {
+                    address::write(remote, header.msg_name.cast(), &raw mut header.msg_namelen)?;
+                }
+                None => header.msg_namelen = 0,
+            }
+            header.msg_controllen = 0;
+            header.msg_flags = if arrived.full_len > arrived.bytes.len() { libc::MSG_TRUNC } else { 0 };
+            memory::put(message, header);
+        }
+        length(&arrived, flags)
+    })
+}
+
+pub(super) unsafe extern "C" fn write(user: User, fd: c_int, from: *const c_void, len: size_t) -> ssize_t {
+    // SAFETY: see the module.
+    unsafe { send(user, fd, from, len, 0) }
+}
+
+pub(super) unsafe extern "C" fn writev(user: User, fd: c_int, from: *const iovec, count: c_int) -> ssize_t {
+    run(user, |host| {
+        // SAFETY: see the module.
+        let bytes = unsafe { memory::gather(&memory::pieces(from, count)?) }?;
+        transmit(host, fd, &bytes, None, 0)
+    })
+}
+
+pub(super) unsafe extern "C" fn send(
+    user: User,
+    fd: c_int,
+    from: *const c_void,
+    len: size_t,
+    flags: c_int,
+) -> ssize_t {
+    // SAFETY: see the module.
+    unsafe { sendto(user, fd, from, len, flags, core::ptr::null(), 0) }
+}
+
+pub(super) unsafe extern "C" fn sendto(
+    user: User,
+    fd: c_int,
+    from: *const c_void,
+    len: size_t,
+    flags: c_int,
+    to: *const sockaddr,
+    to_len: socklen_t,
+) -> ssize_t {
+    run(user, |host| {
+        // SAFETY: see the module.
+        let bytes = unsafe { memory::copy_in(from, len) }?;
+        // SAFETY: see the module.
+        let to = if to.is_null() { None } else { unsafe { address::read(to, to_len) }? };
+        transmit(host, fd, &bytes, to, flags)
+    })
+}
+
+pub(super) unsafe extern "C" fn sendmsg(
+    user: User,
+    fd: c_int,
+    message: *const msghdr,
+    flags: c_int,
+) -> ssize_t {
+    run(user, |host| {
+        // SAFETY: see the module.
+        let header = unsafe { memory::get(message) }?;
+        let count = c_int::try_from(header.msg_iovlen).map_err(|_| Errno(libc::EMSGSIZE))?;
+        // SAFETY: see the module.
+        let bytes = unsafe { memory::gather(&memory::pieces(header.msg_iov, count)?) }?;
+        let to = if header.msg_name.is_null() {
+            None
+        } else {
+            // SAFETY: see the module.
+            unsafe { address::read(header.msg_name.cast(), header.msg_namelen) }?
+        };
+        transmit(host, fd, &bytes, to, flags)
+    })
+}
+
+pub(super) unsafe extern "C" fn fcntl(user: User, fd: c_int, command: c_int, argument: c_long) -> c_int {
+    run(user, |host| {
+        // What is passed is an int: the upper half is not defined.
+        let argument = argument as c_int;
+        host.call(|machine| machine.fcntl(fd, command, argument).map(Turn::Done))
+    })
+}
+
+pub(super) unsafe extern "C" fn ioctl(
+    user: User,
+    fd: c_int,
+    request: c_ulong,
+    argument: *mut c_int,
+) -> c_int {
+    run(user, |host| {
+        let given = if request == libc::FIONBIO {
+            // SAFETY: see the module.
+            unsafe { memory::get(argument) }?
+        } else {
+            0
+        };
+        if let Some(value) = host.call(|machine| machine.ioctl(fd, request, given).map(Turn::Done))? {
+            if argument.is_null() {
+                return Err(Errno(libc::EFAULT));
+            }
+            // SAFETY: see the module.
+            unsafe { memory::put(argument, value) };
+        }
+        Ok(0)
+    })
+}
+
+pub(super) unsafe extern "C" fn close(user: User, fd: c_int) -> c_int {
+    run(user, |host| {
+        let mut patience = Patience::default();
+        host.call(|machine| machine.close(fd, &mut patience)).map(|()| 0)
+    })
+}
+
+pub(super) unsafe extern "C" fn shutdown(user: User, fd: c_int, how: c_int) -> c_int {
+    run(user, |host| host.call(|machine| machine.shutdown(fd, how).map(Turn::Done)).map(|()| 0))
+}
+
+pub(super) unsafe extern "C" fn getsockopt(
+    user: User,
+    fd: c_int,
+    level: c_int,
+    name: c_int,
+    value: *mut c_void,
+    len: *mut socklen_t,
+) -> c_int {
+    run(user, |host| {
+        // SAFETY: see the module.
+        let room = usize::try_from(unsafe { memory::get(len) }?).unwrap_or_default();
+        let bytes = host.call(|machine| machine.option(fd, level, name).map(Turn::Done))?;
+        let count = socklen_t::try_from(bytes.len().min(room)).unwrap_or_default();
+        // SAFETY: see the module.
+        unsafe {
+            memory::copy_out(&bytes, value, room)?;
+            memory::put(len, count);
+        }
+        Ok(0)
+    })
+}
+
+pub(super) unsafe extern "C" fn setsockopt(
+    user: User,
+    fd: c_int,
+    level: c_int,
+    name: c_int,
+    value: *const c_void,
+    len: socklen_t,
+) -> c_int {
+    run(user, |host| {
+        // SAFETY: see the module.
+        let bytes = unsafe { memory::copy_in(value, usize::try_from(len).unwrap_or_default()) }?;
+        host.call(|machine| machine.set_option(fd, level, name, &bytes).map(Turn::Done)).map(|()| 0)
+    })
+}
+
+pub(super) unsafe extern "C" fn poll(user: User, fds: *mut pollfd, count: nfds_t, millis: c_int) -> c_int {
+    run(user, |host| {
+        let count = usize::try_from(count).map_err(|_| Errno(libc::EINVAL))?;
+        // SAFETY: see the module.
+        let asked = unsafe { memory::all(fds.cast_const(), count, MAX_POLLED) }?;
+        let wanted: Vec<(i32, i16)> = asked.iter().map(|entry| (entry.fd, entry.events)).collect();
+        let mut patience = Patience::default();
+        let bits = host.call(|machine| machine.poll(&wanted, timeout(millis), &mut patience))?;
+        for (index, (entry, revents)) in asked.iter().zip(&bits).enumerate() {
+            // SAFETY: within the caller's array, whose elements were read above.
+            unsafe { memory::put(fds.add(index), pollfd { revents: *revents, ..*entry }) };
+        }
+        unsigned(bits.iter().filter(|bits| **bits != 0).count())
+    })
+}
+
+pub(super) unsafe extern "C" fn netdev_send(user: User, packet: *const c_void, len: size_t) -> c_int {
+    run(user, |host| {
+        // SAFETY: see the module.
+        let packet = unsafe { memory::copy_in(packet, len) }?;
+        host.inject(&packet).map(|()| 0)
+    })
+}
+
+pub(super) unsafe extern "C" fn netdev_receive(
+    user: User,
+    into: *mut c_void,
+    len: *mut size_t,
+    at: *mut c_longlong,
+) -> c_int {
+    run(user, |host| {
+        // SAFETY: see the module.
+        let room = unsafe { memory::get(len) }?;
+        let (packet, time) = host.next_packet().unwrap_or_else(|| (Vec::new(), host.clock()));
+        // SAFETY: see the module.
+        unsafe {
+            memory::copy_out(&packet, into, room)?;
+            memory::put(len, packet.len().min(room));
+            memory::put(at, time);
+        }
+        Ok(0)
+    })
+}
+
+pub(super) unsafe extern "C" fn usleep(user: User, micros: useconds_t) -> c_int {
+    run(user, |host| {
+        host.sleep(Duration::from_micros(u64::from(micros)));
+        Ok(0)
+    })
+}
+
+pub(super) unsafe extern "C" fn gettimeofday(user: User, time: *mut timeval, _zone: *mut c_void) -> c_int {
+    run(user, |host| {
+        let micros = host.clock();
+        let value = timeval { tv_sec: micros.div_euclid(1_000_000), tv_usec: micros.rem_euclid(1_000_000) };
+        // SAFETY: see the module.
+        unsafe { memory::put(time, value) };
+        Ok(0)
+    })
+}
+
+pub(super) unsafe extern "C" fn epoll_create(user: User, size: c_int) -> c_int {
+    run(user, |host| {
+        if size <= 0 {
+            return Err(Errno(libc::EINVAL));
+        }
+        host.call(|machine| machine.epoll_create().map(Turn::Done))
+    })
+}
+
+pub(super) unsafe extern "C" fn epoll_ctl(
+    user: User,
+    epoll: c_int,
+    operation: c_int,
+    fd: c_int,
+    event: *mut epoll_event,
+) -> c_int {
+    run(user, |host| {
+        // SAFETY: see the module.
+        let event = unsafe { memory::get(event.cast_const()) }.ok().map(|event| (event.events, event.u64));
+        host.call(|machine| machine.epoll_control(epoll, operation, fd, event).map(Turn::Done)).map(|()| 0)
+    })
+}
+
+pub(super) unsafe extern "C" fn epoll_wait(
+    user: User,
+    epoll: c_int,
+    events: *mut epoll_event,
+    limit: c_int,
+    millis: c_int,
+) -> c_int {
+    run(user, |host| {
+        let limit = usize::try_from(limit).ok().filter(|limit| *limit > 0).ok_or(Errno(libc::EINVAL))?;
+        if events.is_null() {
+            return Err(Errno(libc::EFAULT));
+        }
+        let mut patience = Patience::default();
+        let told = host.call(|machine| machine.epoll_wait(epoll, limit, timeout(millis), &mut patience))?;
+        for (index, told) in told.iter().enumerate() {
+            // SAFETY: `told` has at most as many as the caller has room for.
+            unsafe { memory::put(events.add(index), epoll_event { events: told.events, u64: told.data }) };
+        }
+        unsigned(told.len())
+    })
+}
+
+pub(super) unsafe extern "C" fn pipe(user: User, ends: *mut c_int) -> c_int {
+    run(user, |host| {
+        if ends.is_null() {
+            return Err(Errno(libc::EFAULT));
+        }
+        let (reader, writer) = host.call(|machine| machine.pipe().map(Turn::Done))?;
+        // SAFETY: the caller's array of two.
+        unsafe {
+            memory::put(ends, reader);
+            memory::put(ends.add(1), writer);
+        }
+        Ok(0)
+    })
+}
+
+pub(super) unsafe extern "C" fn splice(
+    user: User,
+    from: c_int,
+    from_offset: *mut loff_t,
+    to: c_int,
+    to_offset: *mut loff_t,
+    len: size_t,
+    flags: c_uint,
+) -> ssize_t {
+    run(user, |host| {
+        if !from_offset.is_null() || !to_offset.is_null() {
+            return Err(Errno(libc::ESPIPE));
+        }
+        let mut patience = Patience::default();
+        let moved =
+            host.call(|machine| machine.splice(from, to, memory::limit(len), flags, &mut patience))?;
+        signed(moved)
+    })
+}

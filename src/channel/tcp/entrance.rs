@@ -1,0 +1,142 @@
+//! How a connection begins: who opened it proves that it belongs to the group, and so does who accepted it.
+//!
+//! ```text
+//!   acceptor --> dialer   challenge   8 magic, 16 nonce
+//!   dialer --> acceptor   hello       8 magic, 4 source rank, 4 destination rank, 4 lane, 16 nonce, 32 proof
+//!   acceptor --> dialer   welcome     32 proof
+//! ```
+//!
+//! A proof is HMAC-SHA256 under the session's secret over both ranks, the lane and both nonces, so none can be used
+//! again. Numbers are little endian.
+
+use hmac::{Hmac, KeyInit, Mac};
+use sha2::Sha256;
+use shouter_reducer::grid::Rank;
+
+const MAGIC: [u8; 8] = *b"shoutch1";
+
+/// Bytes of a challenge, a hello and a welcome.
+pub(super) const CHALLENGE: usize = 24;
+pub(super) const HELLO: usize = 68;
+pub(super) const WELCOME: usize = 32;
+
+/// Bytes in front of a hello's proof.
+const CLAIM: usize = HELLO - WELCOME;
+
+pub(super) type Nonce = [u8; 16];
+
+/// What a connection is to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Claim {
+    /// Who opens it.
+    pub(super) from: Rank,
+    /// Who accepts it.
+    pub(super) to: Rank,
+    /// Which of the connections between them.
+    pub(super) lane: u32,
+    /// The opener's nonce.
+    pub(super) nonce: Nonce,
+}
+
+/// The group's secret, and where this rank's nonces come from.
+pub(super) struct Secrets {
+    secret: [u8; 32],
+    salt: [u8; 32],
+    nonces: u64,
+}
+
+/// Whose proof it is: one cannot stand for the other.
+#[derive(Clone, Copy)]
+enum Side {
+    Opener,
+    Acceptor,
+}
+
+impl Secrets {
+    /// `salt` is fresh from the system's random source.
+    pub(super) fn new(secret: [u8; 32], salt: [u8; 32]) -> Self {
+        Self { secret, salt, nonces: 0 }
+    }
+
+    /// A nonce that nobody can foresee.
+    pub(super) fn nonce(&mut self) -> Nonce {
+        self.nonces += 1;
+        let digest = digest(&self.salt, &[b"shouter nonce", &self.nonces.to_le_bytes()]);
+        digest.first_chunk().copied().unwrap_or_default()
+    }
+
+    /// The proof of one side.
+    fn prove(&self, side: Side, challenge: &Nonce, claim: &Claim) -> [u8; 32] {
+        let side: &[u8] = match side {
+            Side::Opener => b"shouter channel opener",
+            Side::Acceptor => b"shouter channel acceptor",
+        };
+        let Claim { from, to, lane, nonce } = claim;
+        let numbers = [from.0, to.0, *lane].map(u32::to_le_bytes);
+        digest(&self.secret, &[side, numbers.as_flattened(), challenge, nonce])
+    }
+
+    /// What the opener answers to a challenge.
+    pub(super) fn hello(&self, challenge: &Nonce, claim: &Claim) -> [u8; HELLO] {
+        let mut bytes = [0; HELLO];
+        let numbers = [claim.from.0, claim.to.0, claim.lane].map(u32::to_le_bytes);
+        let proof = self.prove(Side::Opener, challenge, claim);
+        let fields = MAGIC.iter().chain(numbers.as_flattened()).chain(&claim.nonce).chain(&proof);
+        bytes.iter_mut().zip(fields).for_each(|(byte, field)| *byte = *field);
+        bytes
+    }
+
+    /// What a hello claims, if its proof holds.
+    pub(super) fn check_hello(&self, challenge: &Nonce, bytes: &[u8; HELLO]) -> Option<Claim> {
+        let (claim, proof) = bytes.split_at_checked(CLAIM)?;
+        let (magic, claim) = claim.split_first_chunk::<8>()?;
+        let (from, claim) = claim.split_first_chunk::<4>()?;
+        let (to, claim) = claim.split_first_chunk::<4>()?;
+        let (lane, claim) = claim.split_first_chunk::<4>()?;
+        let claim = Claim {
+            from: Rank(u32::from_le_bytes(*from)),
+            to: Rank(u32::from_le_bytes(*to)),
+            lane: u32::from_le_bytes(*lane),
+            nonce: *claim.first_chunk()?,
+        };
+        (*magic == MAGIC && same(&self.prove(Side::Opener, challenge, &claim), proof)).then_some(claim)
+    }
+
+    /// What the acceptor answers to a hello that it believes.
+    pub(super) fn welcome(&self, challenge: &Nonce, claim: &Claim) -> [u8; WELCOME] {
+        self.prove(Side::Acceptor, challenge, claim)
+    }
+
+    /// Whether the acceptor belongs to the group.
+    pub(super) fn check_welcome(&self, challenge: &Nonce, claim: &Claim, bytes: &[u8]) -> bool {
+        same(&self.prove(Side::Acceptor, challenge, claim), bytes)
+    }
+}
+
+/// What an acceptor says first.
+pub(super) fn challenge(nonce: &Nonce) -> [u8; CHALLENGE] {
+    let mut bytes = [0; CHALLENGE];
+    bytes.iter_mut().zip(MAGIC.iter().chain(nonce)).for_each(|(byte, field)| *byte = *field);
+    bytes
+}
+
+/// The nonce of a challenge, if it is one.
+pub(super) fn check_challenge(bytes: &[u8]) -> Option<Nonce> {
+    let (magic, nonce) = bytes.split_first_chunk::<8>()?;
+    if *magic == MAGIC { nonce.first_chunk().copied() } else { None }
+}
+
+fn digest(key: &[u8; 32], parts: &[&[u8]]) -> [u8; 32] {
+    // HMAC takes keys of any length, so this cannot fail.
+    let Ok(mut mac) = Hmac::<Sha256>::new_from_slice(key) else { return [0; 32] };
+    parts.iter().for_each(|part| mac.update(part));
+    mac.finalize().into_bytes().into()
+}
+
+/// Equality in a time that does not depend on where the difference is.
+fn same(a: &[u8; 32], b: &[u8]) -> bool {
+    b.len() == a.len() && a.iter().zip(b).fold(0, |difference, (a, b)| difference | (a ^ b)) == 0
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,57 @@
+use super::*;
+
+fn claim() -> Claim {
+    Claim { from: Rank(7), to: Rank(3), lane: 9, nonce: [5; 16] }
+}
+
+#[test]
+fn both_sides_prove_themselves() {
+    let secrets = Secrets::new([1; 32], [2; 32]);
+    let nonce = [4; 16];
+    assert_eq!(check_challenge(&challenge(&nonce)), Some(nonce));
+    let hello = secrets.hello(&nonce, &claim());
+    assert_eq!(secrets.check_hello(&nonce, &hello), Some(claim()));
+    assert!(secrets.check_welcome(&nonce, &claim(), &secrets.welcome(&nonce, &claim())));
+}
+
+#[test]
+fn what_was_changed_anywhere_proves_nothing() {
+    let secrets = Secrets::new([1; 32], [2; 32]);
+    let nonce = [4; 16];
+    let hello = secrets.hello(&nonce, &claim());
+    for at in 0..HELLO * 8 {
+        let mut changed = hello;
+        changed[at / 8] ^= 1 << (at % 8);
+        assert_eq!(secrets.check_hello(&nonce, &changed), None, "bit {at}");
+    }
+    let welcome = secrets.welcome(&nonce, &claim());
+    for at in 0..WELCOME * 8 {
+        let mut changed = welcome;
+        changed[at / 8] ^= 1 << (at % 8);
+        assert!(!secrets.check_welcome(&nonce, &claim(), &changed), "bit {at}");
+    }
+    assert!(!secrets.check_welcome(&nonce, &claim(), &welcome[1..]), "too short");
+}
+
+#[test]
+fn neither_another_secret_nor_another_challenge_nor_the_other_sides_proof_will_do() {
+    let (secrets, other) = (Secrets::new([1; 32], [2; 32]), Secrets::new([3; 32], [2; 32]));
+    let nonce = [4; 16];
+    let hello = secrets.hello(&nonce, &claim());
+    assert_eq!(other.check_hello(&nonce, &hello), None);
+    assert_eq!(secrets.check_hello(&[6; 16], &hello), None, "a hello that was heard is of no use later");
+    assert!(!secrets.check_welcome(&nonce, &claim(), &hello[CLAIM..]), "a proof sent back");
+    assert!(!secrets.check_welcome(
+        &nonce,
+        &Claim { lane: 8, ..claim() },
+        &secrets.welcome(&nonce, &claim())
+    ));
+}
+
+#[test]
+fn nonces_differ() {
+    let mut secrets = Secrets::new([1; 32], [2; 32]);
+    let first = secrets.nonce();
+    assert_ne!(first, secrets.nonce());
+    assert_ne!(first, Secrets::new([1; 32], [3; 32]).nonce());
+}

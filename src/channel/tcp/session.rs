@@ -1,0 +1,339 @@
+//! Connections come and go: who dials, who is let in, who is lost.
+
+use std::time::Duration;
+
+use shouter_netstack::device::Device;
+use shouter_netstack::tcp::{ConnectionId, Endpoint, Error, Event, Failure};
+use shouter_netstack::time::Instant;
+use shouter_reducer::executor::Executor;
+use shouter_reducer::transport::Token;
+
+use super::entrance::{self, CHALLENGE, Claim, HELLO, Nonce, WELCOME};
+use super::lane::State;
+use super::{CONTROL, TcpChannel, tcp_options};
+use crate::channel::up::{Loss, PeerLoss};
+
+/// Connections that have not shown yet that they belong to the group, at most: beyond that the oldest goes.
+pub(super) const STRANGERS: usize = 64;
+
+/// How long a connection may take to show it.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// Between two tries to connect.
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// Peers have at least so long to be connected.
+pub(super) const SETUP: Duration = Duration::from_secs(10);
+
+/// A peer whose connections for data were reset has so long to say why.
+const DOUBT: Duration = Duration::from_millis(500);
+
+/// What a connection is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    /// Accepted, and not yet believed.
+    Stranger,
+    /// A peer's.
+    Lane { peer: usize, lane: usize },
+}
+
+/// A connection that was accepted and has not shown yet that it belongs to the group.
+pub(super) struct Stranger {
+    id: ConnectionId,
+    until: Instant,
+    challenge: Nonce,
+    said: Vec<u8>,
+}
+
+/// How a connection ended.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Ending {
+    /// The peer will send no more.
+    Finished,
+    /// What came makes no frames.
+    Garbled,
+    /// TCP gave it up.
+    Failed(Failure),
+}
+
+impl<D: Device> TcpChannel<D> {
+    pub(super) fn on_event(&mut self, now: Instant, event: Event, executor: &mut Executor) {
+        match event {
+            Event::Acceptable(_) => self.admit(now),
+            Event::Readable(id) => match self.places.get(&id) {
+                Some(Place::Stranger) => self.hear_stranger(now, id, executor),
+                Some(&Place::Lane { peer, lane }) => self.hear(now, peer, lane, executor),
+                None => {}
+            },
+            Event::Released(id, token) if self.places.contains_key(&id) => match self.resends_wait {
+                false => executor.on_released(Token(token.0)),
+                true => self.held.push(Token(token.0)),
+            },
+            Event::Failed(id, failure) => self.gone(now, id, Ending::Failed(failure)),
+            Event::Closed(id) => self.gone(now, id, Ending::Finished),
+            // What found no room is tried again in every turn; who dials waits for the challenge.
+            Event::Connected(_) | Event::Writable(_) => {}
+            _ => {}
+        }
+    }
+
+    /// Takes connections in, and challenges them.
+    fn admit(&mut self, now: Instant) {
+        while let Some((id, _)) = self.stack.tcp_mut().accept(self.listener) {
+            if self.strangers.len() >= STRANGERS
+                && let Some(oldest) = self.strangers.pop_front()
+            {
+                self.turn_away(now, oldest.id, "there are too many");
+            }
+            let challenge = self.secrets.nonce();
+            let until = now + PATIENCE;
+            // There is room for the first few bytes of a connection, or it is of no use.
+            match self.stack.tcp_mut().write(now, id, &entrance::challenge(&challenge)) {
+                Ok(CHALLENGE) => {
+                    self.places.insert(id, Place::Stranger);
+                    self.strangers.push_back(Stranger { id, until, challenge, said: vec![] });
+                    self.wake(until);
+                }
+                _ => self.turn_away(now, id, "it took no challenge"),
+            }
+        }
+    }
+
+    /// Resets a connection that is nobody's.
+    fn turn_away(&mut self, now: Instant, id: ConnectionId, why: &str) {
+        self.places.remove(&id);
+        if self.refused == 0 {
+            let remote = self.stack.tcp().info(id).map(|info| info.remote);
+            tracing::warn!(
+                ?remote,
+                why,
+                "a connection that is none of the group's was refused; more are only counted"
+            );
+        }
+        self.refused += 1;
+        self.stack.tcp_mut().abort(now, id);
+    }
+
+    /// Reads a stranger's hello; a peer's connection is used from then on.
+    fn hear_stranger(&mut self, now: Instant, id: ConnectionId, executor: &mut Executor) {
+        let Some(at) = self.strangers.iter().position(|stranger| stranger.id == id) else { return };
+        let Some(stranger) = self.strangers.get_mut(at) else { return };
+        let heard = gather(now, self.stack.tcp_mut(), id, &mut stranger.said, HELLO);
+        if matches!(heard, Ok(false)) {
+            return;
+        }
+        let Some(stranger) = self.strangers.remove(at) else { return };
+        if heard.is_err() {
+            return self.turn_away(now, id, "it ended before it said hello");
+        }
+        let hello = stranger.said.first_chunk::<HELLO>();
+        let claim = hello.and_then(|hello| self.secrets.check_hello(&stranger.challenge, hello));
+        let Some(claim) = claim.filter(|claim| claim.to == self.rank && claim.from > self.rank) else {
+            return self.turn_away(now, id, "its proof is wrong");
+        };
+        let index = self.by_rank.get(claim.from.0 as usize).copied().unwrap_or(u32::MAX) as usize;
+        let at = claim.lane as usize;
+        let welcome = self.secrets.welcome(&stranger.challenge, &claim);
+        let peer = self.peers.get_mut(index).filter(|peer| !peer.lost);
+        match peer.and_then(|peer| peer.lanes.get_mut(at)) {
+            Some(lane) if matches!(lane.state, State::Down(_)) => {
+                lane.state = State::Up;
+                lane.id = Some(id);
+                lane.write(now, self.stack.tcp_mut(), &welcome);
+                self.places.insert(id, Place::Lane { peer: index, lane: at });
+                self.read(now, index, at, executor);
+            }
+            _ => self.turn_away(now, id, "there was such a connection already"),
+        }
+    }
+
+    /// Reads a peer's connection: the rest of its handshake, then its frames.
+    fn hear(&mut self, now: Instant, index: usize, at: usize, executor: &mut Executor) {
+        let Some(peer) = self.peers.get_mut(index) else { return };
+        let (from, to) = (self.rank, peer.rank);
+        let Some(lane) = peer.lanes.get_mut(at) else { return };
+        let Some(id) = lane.id else { return };
+        let tcp = self.stack.tcp_mut();
+        let ended = loop {
+            let total = match lane.state {
+                State::Dialled => CHALLENGE,
+                State::Greeted(..) => WELCOME,
+                State::Up => return self.read(now, index, at, executor),
+                State::Down(_) | State::Over => return,
+            };
+            match gather(now, tcp, id, &mut lane.greeting, total) {
+                Ok(true) => {}
+                Ok(false) => return,
+                Err(ending) => break ending,
+            }
+            let said = std::mem::take(&mut lane.greeting);
+            if let State::Greeted(challenge, claim) = lane.state {
+                if !self.secrets.check_welcome(&challenge, &claim, &said) {
+                    break Ending::Garbled;
+                }
+                lane.state = State::Up;
+            } else {
+                let Some(challenge) = entrance::check_challenge(&said) else { break Ending::Garbled };
+                let claim = Claim { from, to, lane: at as u32, nonce: self.secrets.nonce() };
+                lane.write(now, tcp, &self.secrets.hello(&challenge, &claim));
+                lane.state = State::Greeted(challenge, claim);
+            }
+        };
+        self.lane_ended(now, index, at, ended);
+    }
+
+    /// A connection is over, by the endpoint's word.
+    fn gone(&mut self, now: Instant, id: ConnectionId, ending: Ending) {
+        match self.places.get(&id) {
+            Some(&Place::Lane { peer, lane }) => self.lane_ended(now, peer, lane, ending),
+            Some(Place::Stranger) => {
+                self.strangers.retain(|stranger| stranger.id != id);
+                self.turn_away(now, id, "it ended before it said hello");
+            }
+            // It was let go of before.
+            None => self.stack.tcp_mut().abort(now, id),
+        }
+    }
+
+    /// A peer's connection is over: it is dialled again if it never worked, else the peer may be lost.
+    pub(super) fn lane_ended(&mut self, now: Instant, index: usize, at: usize, ending: Ending) {
+        let Some(peer) = self.peers.get_mut(index) else { return };
+        let Some(lane) = peer.lanes.get_mut(at) else { return };
+        let begun = matches!(lane.state, State::Dialled | State::Greeted(..));
+        let again = State::Down(Some(now + PAUSE));
+        if let Some(id) = lane.end(if begun { again } else { State::Over }) {
+            self.places.remove(&id);
+            self.resent_before += self.stack.tcp().info(id).map_or(0, |info| info.retransmitted);
+            self.stack.tcp_mut().abort(now, id);
+        }
+        if begun {
+            return self.wake(now + PAUSE);
+        }
+        let remote = (peer.remote_ip, self.settings.port).into();
+        let why = match ending {
+            Ending::Finished => Loss::Tcp(Failure::Reset { remote }),
+            Ending::Failed(failure) => Loss::Tcp(failure),
+            Ending::Garbled => Loss::Garbled { remote },
+        };
+        match why {
+            Loss::Tcp(failure @ Failure::Reset { .. }) if at != CONTROL => {
+                if !self.fenced {
+                    peer.suspect.get_or_insert((now + DOUBT, failure));
+                    self.wake(now + DOUBT);
+                }
+            }
+            why => self.lose(now, index, why),
+        }
+    }
+
+    /// A peer cannot be reached any more.
+    fn lose(&mut self, now: Instant, index: usize, why: Loss) {
+        let Some(peer) = self.peers.get_mut(index).filter(|peer| !peer.lost) else { return };
+        peer.lost = true;
+        peer.suspect = None;
+        peer.queue.clear();
+        peer.queued = 0;
+        peer.control.clear();
+        self.lost.push(PeerLoss { rank: peer.rank, why });
+        for lane in &mut peer.lanes {
+            if let Some(id) = lane.end(State::Over) {
+                self.places.remove(&id);
+                self.resent_before += self.stack.tcp().info(id).map_or(0, |info| info.retransmitted);
+                self.stack.tcp_mut().abort(now, id);
+            }
+        }
+    }
+
+    /// Sees to it that `tend` is called at `at`.
+    fn wake(&mut self, at: Instant) {
+        self.tend_at = Some(self.tend_at.map_or(at, |other| other.min(at)));
+    }
+
+    /// Dials who is to be dialled, and ends what has taken too long.
+    pub(super) fn tend(&mut self, now: Instant) {
+        self.tend_at = None;
+        while let Some(stranger) = self.strangers.front() {
+            let (id, until) = (stranger.id, stranger.until);
+            if until > now {
+                self.wake(until);
+                break;
+            }
+            self.strangers.pop_front();
+            self.turn_away(now, id, "it has not said hello in time");
+        }
+        for index in 0..self.peers.len() {
+            self.tend_peer(now, index);
+        }
+    }
+
+    fn tend_peer(&mut self, now: Instant, index: usize) {
+        let Some(peer) = self.peers.get(index).filter(|peer| !peer.lost) else { return };
+        if let Some((at, failure)) = peer.suspect {
+            if at <= now {
+                return self.lose(now, index, Loss::Tcp(failure));
+            }
+            self.wake(at);
+        }
+        let Some(peer) = self.peers.get(index) else { return };
+        if peer.lanes.iter().all(|lane| matches!(lane.state, State::Up | State::Over)) {
+            return;
+        }
+        if now >= self.ready_until {
+            let remote = (peer.remote_ip, self.settings.port).into();
+            let waited = self.settings.dead_after.max(SETUP);
+            return self.lose(now, index, Loss::Unconnected { remote, waited });
+        }
+        self.wake(self.ready_until);
+        let mut wake = None;
+        if let Some(peer) = self.peers.get_mut(index) {
+            let local = (peer.local_ip, 0).into();
+            let remote = (peer.remote_ip, self.settings.port).into();
+            for (at, lane) in peer.lanes.iter_mut().enumerate() {
+                let State::Down(Some(due)) = lane.state else { continue };
+                if due > now {
+                    wake = wake.into_iter().chain([due]).min();
+                    continue;
+                }
+                let options = Some(tcp_options(self.settings.dead_after));
+                match self.stack.tcp_connect(now, Some(local), remote, options) {
+                    Ok(id) => {
+                        lane.id = Some(id);
+                        lane.state = State::Dialled;
+                        self.places.insert(id, Place::Lane { peer: index, lane: at });
+                    }
+                    Err(why) => {
+                        tracing::debug!(%remote, %why, "a connection will be tried again");
+                        lane.state = State::Down(Some(now + PAUSE));
+                        wake = wake.into_iter().chain([now + PAUSE]).min();
+                    }
+                }
+            }
+        }
+        if let Some(at) = wake {
+            self.wake(at);
+        }
+    }
+}
+
+/// Reads until `into` has `total` bytes, not more; false if they are not all there yet.
+fn gather(
+    now: Instant,
+    tcp: &mut Endpoint,
+    id: ConnectionId,
+    into: &mut Vec<u8>,
+    total: usize,
+) -> Result<bool, Ending> {
+    let mut buffer = [0; HELLO];
+    loop {
+        let missing = total.saturating_sub(into.len()).min(buffer.len());
+        let Some(buffer) = buffer.get_mut(..missing).filter(|buffer| !buffer.is_empty()) else {
+            return Ok(true);
+        };
+        match tcp.read(now, id, buffer) {
+            Ok(0) => return Err(Ending::Finished),
+            Ok(count) => into.extend_from_slice(buffer.get(..count).unwrap_or_default()),
+            Err(Error::Failed(failure)) => return Err(Ending::Failed(failure)),
+            Err(_) => return Ok(false),
+        }
+    }
+}

@@ -1,0 +1,140 @@
+//! Two leaders over simulated links whose connections can be throttled one by one, and strangers at the door.
+
+mod shaped;
+
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use shouter_netstack::device::Device;
+use shouter_netstack::sim::{LinkConfig, Node, Sim};
+use shouter_netstack::stack::{PortConfig, Stack, StackConfig};
+use shouter_netstack::time::Instant;
+use shouter_reducer::dtype::{DType, ReduceOp};
+use shouter_reducer::executor::{Executor, ExecutorConfig, OpId, Request};
+use shouter_reducer::grid::{Grid, Rank};
+use shouter_reducer::header::{Collective, Identity, Shape};
+use shouter_reducer::kernel::Kernels;
+use shouter_reducer::memory::Owned;
+use shouter_reducer::plan::Plan;
+
+use super::*;
+use crate::channel::up::UpChannel;
+use crate::engine::{Engine, Parts};
+use crate::runtime::Poller;
+use shaped::Shaped;
+
+const PORT: u16 = 4_790;
+const MTU: u16 = 9_000;
+const CONNECTIONS: u16 = 10;
+const DEAD_AFTER: Duration = Duration::from_secs(5);
+
+struct Host<D: Device> {
+    // Before the memory that it refers to.
+    engine: Engine<D>,
+    _memory: Owned,
+}
+
+impl<D: Device> Node for Host<D> {
+    fn poll(&mut self, now: Instant) -> Option<Instant> {
+        if self.engine.poll(now).is_busy() { Some(now) } else { self.engine.next_deadline() }
+    }
+}
+
+fn address(rank: u32) -> Ipv4Addr {
+    Ipv4Addr::new(10, 0, 0, rank as u8 + 1)
+}
+
+fn stack<D: Device>(rank: u32, device: D) -> Stack<D> {
+    let mut stack = Stack::new(StackConfig::new(PORT, u64::from(rank)));
+    stack.add_port(device, PortConfig::new(address(rank), 24, MTU)).unwrap();
+    stack
+}
+
+fn channel<D: Device>(rank: u32, peer: u32, device: D) -> TcpChannel<D> {
+    let peers = [PeerAddress { rank: Rank(peer), ip: address(peer), local_ip: address(rank) }];
+    let (secret, salt) = ([7; 32], [rank as u8; 32]);
+    let settings = Settings { secret, salt, connections: CONNECTIONS, port: PORT, dead_after: DEAD_AFTER };
+    TcpChannel::open(stack(rank, device), Rank(rank), &peers, settings, Instant::ZERO).unwrap()
+}
+
+fn executor(rank: u32, grid: Grid) -> Executor {
+    let mut config = ExecutorConfig::new(Rank(rank), grid, Kernels::detect());
+    config.eager_bytes = Plan::default().eager_bytes as usize;
+    Executor::new(config).unwrap()
+}
+
+fn host<D: Device>(rank: u32, device: D, bytes: usize) -> Host<D> {
+    let up = UpChannel::from(channel(rank, 1 - rank, device));
+    let executor = executor(rank, Grid::new(2, 1, Plan::default().leaf_size).unwrap());
+    let parts =
+        Parts { executor, rank: Rank(rank), per_node: 1, up: Some(up), node: None, dead_after: DEAD_AFTER };
+    Host { engine: Engine::new(parts, Instant::ZERO), _memory: Owned::new(bytes).unwrap() }
+}
+
+fn start<D: Device>(now: Instant, rank: u32, host: &mut Host<D>, bytes: usize) -> OpId {
+    let plan = Plan::default();
+    let grid = Grid::new(2, 1, plan.leaf_size).unwrap();
+    let count = bytes as u64 / 4;
+    let shape = Shape { collective: Collective::AllReduce, dtype: DType::I32, op: ReduceOp::Sum, count };
+    let request = Request {
+        identity: Identity::ad_hoc(&shape, Rank(0)),
+        shape,
+        data: region(&host._memory),
+        schedule: Arc::new(plan.schedule(&grid, Rank(rank), &shape, Rank(0)).unwrap()),
+        priority: 0,
+        deadline: crate::engine::executor_time(now + Duration::from_secs(60)),
+        name: Arc::from("gradient"),
+        step: 0,
+    };
+    host.engine.start(now, request).unwrap()
+}
+
+#[allow(unsafe_code)]
+fn region(memory: &Owned) -> shouter_reducer::memory::Region {
+    // SAFETY: the memory lives in the host behind its engine, which is dropped first.
+    unsafe { memory.region() }
+}
+
+/// How many bytes a second go each way, in an all-reduce after a first one that warms the connections up.
+fn goodput(rates: &[u64]) -> f64 {
+    const BYTES: usize = 96 << 20;
+    let mut sim = Sim::new(1).with_turn(Duration::from_micros(5));
+    let device = |sim: &Sim| {
+        let link =
+            LinkConfig { queue_frames: 4096, delay: Duration::from_micros(10), ..LinkConfig::default() };
+        Shaped::new(sim.network().attach(MTU, link), PORT, rates)
+    };
+    let mut hosts = [0, 1].map(|rank| host(rank, device(&sim), BYTES));
+    let mut took = Duration::ZERO;
+    for round in 0..2 {
+        let begin = sim.now();
+        let ops = [0, 1].map(|rank| start(begin, rank as u32, &mut hosts[rank], BYTES));
+        let mut left = 2;
+        let done = sim.run_until(&mut hosts, begin + Duration::from_secs(30), |hosts| {
+            for (host, op) in hosts.iter_mut().zip(ops) {
+                if let Some(completed) = host.engine.take_finished(op) {
+                    assert_eq!(completed.result, Ok(()));
+                    left -= 1;
+                }
+            }
+            left == 0
+        });
+        assert!(done, "round {round} has not ended");
+        took = sim.now() - begin;
+    }
+    BYTES as f64 / took.as_secs_f64()
+}
+
+#[test]
+fn a_throttled_connection_slows_only_itself() {
+    // The first is that for control messages.
+    let full = 100_000_000;
+    let mut rates = vec![full; usize::from(CONNECTIONS) + 1];
+    let even = goodput(&rates);
+    rates[4] = full / 10;
+    let uneven = goodput(&rates);
+    let rest = (full * (u64::from(CONNECTIONS) - 1)) as f64;
+    assert!(even > 0.85 * full as f64 * f64::from(CONNECTIONS), "{even:.0} bytes/s over ten connections");
+    assert!(uneven > 0.85 * rest, "{uneven:.0} bytes/s of {rest:.0}; {even:.0} with none throttled");
+}

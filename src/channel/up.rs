@@ -1,0 +1,177 @@
+//! The up grid: this leader's channel to the leaders of other nodes, whichever it is.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use shouter_netstack::device::{Device, DeviceCounters};
+use shouter_netstack::time::Instant;
+use shouter_netstack::{rud, tcp};
+use shouter_reducer::executor::Executor;
+use shouter_reducer::grid::Rank;
+use shouter_reducer::header::Header;
+use shouter_reducer::transport::{PayloadRange, SendError, Token, Transport};
+
+use super::rud::RudChannel;
+use super::tcp::TcpChannel;
+
+/// A leader elsewhere.
+#[derive(Clone, Copy, Debug)]
+pub struct PeerAddress {
+    /// Its rank.
+    pub rank: Rank,
+    /// Its address on the data network.
+    pub ip: Ipv4Addr,
+    /// Our address on the way to it.
+    pub local_ip: Ipv4Addr,
+}
+
+/// A peer that cannot be reached any more.
+#[derive(Clone, Debug)]
+pub struct PeerLoss {
+    /// The leader that is gone.
+    pub rank: Rank,
+    /// How it showed.
+    pub why: Loss,
+}
+
+/// How it shows that a peer is gone.
+#[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Loss {
+    /// Its RUD session has failed.
+    #[error(transparent)]
+    Rud(rud::Failure),
+    /// A TCP connection has failed.
+    #[error(transparent)]
+    Tcp(tcp::Failure),
+    /// There never was a connection.
+    #[error(
+        "TCP connections with {remote} were not made within {waited:?}; see that it runs with the same transport and that \
+         nothing on the way drops its packets"
+    )]
+    Unconnected {
+        /// Where it listens, or would.
+        remote: SocketAddr,
+        /// For how long it was tried.
+        waited: Duration,
+    },
+    /// What came on a connection makes no sense.
+    #[error("{remote} sent what makes no frames; run the same version on all ranks")]
+    Garbled {
+        /// Where it listens, or would.
+        remote: SocketAddr,
+    },
+}
+
+/// The channel to the leaders of other nodes.
+pub enum UpChannel<D: Device> {
+    /// Datagrams.
+    Rud(Box<RudChannel<D>>),
+    /// Connections.
+    Tcp(Box<TcpChannel<D>>),
+}
+
+impl<D: Device> From<RudChannel<D>> for UpChannel<D> {
+    fn from(channel: RudChannel<D>) -> Self {
+        Self::Rud(Box::new(channel))
+    }
+}
+
+impl<D: Device> From<TcpChannel<D>> for UpChannel<D> {
+    fn from(channel: TcpChannel<D>) -> Self {
+        Self::Tcp(Box::new(channel))
+    }
+}
+
+/// Calls the channel that there is.
+macro_rules! of {
+    ($channel:expr, $up:ident => $call:expr) => {
+        match $channel {
+            UpChannel::Rud($up) => $call,
+            UpChannel::Tcp($up) => $call,
+        }
+    };
+}
+
+impl<D: Device> UpChannel<D> {
+    /// Receives and hands fragments to the executor; what it makes of them goes out with the same turn's
+    /// [`transmit`](Self::transmit). True if anything came.
+    #[inline]
+    pub fn receive(&mut self, now: Instant, executor: &mut Executor) -> bool {
+        of!(self, up => up.receive(now, executor))
+    }
+
+    /// Sends what the executor has posted and what the protocols owe. True if anything was sent.
+    #[inline]
+    pub fn transmit(&mut self, now: Instant, executor: &mut Executor) -> bool {
+        of!(self, up => up.transmit(now, executor))
+    }
+
+    /// When the next turn is needed although nothing may arrive.
+    pub fn next_deadline(&self) -> Option<Instant> {
+        of!(self, up => up.next_deadline())
+    }
+
+    /// A peer that was lost since the last call.
+    #[inline]
+    pub fn take_lost(&mut self) -> Option<PeerLoss> {
+        of!(self, up => up.take_lost())
+    }
+
+    /// Posts a control message to every peer that is still there, as soon as there is room.
+    pub fn broadcast(&mut self, header: &Header) {
+        of!(self, up => up.broadcast(header));
+    }
+
+    /// Gives up everything that waits for an acknowledgement or for a device: afterwards nothing refers to any memory.
+    /// Control messages still get through.
+    pub fn fence(&mut self) {
+        of!(self, up => up.fence());
+    }
+
+    /// Whether everything that was sent has been acknowledged.
+    pub fn is_drained(&self) -> bool {
+        of!(self, up => up.is_drained())
+    }
+
+    /// Datagrams or segments sent again.
+    pub fn resent(&self) -> u64 {
+        of!(self, up => up.resent())
+    }
+
+    /// Datagrams or segments dropped because their CRC or checksum was wrong.
+    pub fn crc_dropped(&self) -> u64 {
+        match self {
+            Self::Rud(up) => up.crc_dropped(),
+            Self::Tcp(up) => up.checksum_dropped(),
+        }
+    }
+
+    /// The sum of the counters of all ports.
+    pub fn device_counters(&self) -> DeviceCounters {
+        of!(self, up => up.device_counters())
+    }
+}
+
+impl<D: Device> Transport for UpChannel<D> {
+    #[inline]
+    fn max_fragment(&self, to: Rank) -> usize {
+        of!(self, up => up.max_fragment(to))
+    }
+
+    #[inline]
+    fn send(
+        &mut self,
+        to: Rank,
+        header: &Header,
+        payload: PayloadRange,
+        token: Token,
+    ) -> Result<(), SendError> {
+        of!(self, up => up.send(to, header, payload, token))
+    }
+
+    #[inline]
+    fn hurry(&mut self, to: Rank) {
+        of!(self, up => up.hurry(to));
+    }
+}
