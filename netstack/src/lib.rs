@@ -5,12 +5,12 @@
 //! simulator under virtual time, and under a fuzzer.
 //!
 //! ```text
-//!      messages          datagrams        pings
-//!         |                  |              |
-//!   +-----v------+     +-----v-----+        |
-//!   |    rud     |     |    udp    |        |        reliable, unordered     sockets
-//!   +-----+------+     +-----+-----+        |
-//!         |  header bytes and extents       |
+//!      messages       datagrams       streams
+//!         |               |              |
+//!   +-----v------+  +-----v-----+  +-----v-----+
+//!   |    rud     |  |    udp    |  |    tcp    |  cc    reliable unordered; sockets; connections and their
+//!   +-----+------+  +-----+-----+  +-----+-----+        congestion control
+//!         |  header bytes and extents    |
 //!   +-----v------------------v--------------v---+
 //!   | stack: demultiplexing, header templates,  |    ip: routes, neighbours (ARP, ND)
 //!   |        one TxBatch per port, timers       |    wire: header formats; wheel: timers
