@@ -35,7 +35,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
 async fn serve(shard: u16, net: Net, port: u16) -> std::io::Result<()> {
     let mut listener = TcpListener::bind(&net, (Ipv6Addr::UNSPECIFIED, port).into())?;
-    let datagrams = UdpSocket::bind(&net, ([0, 0, 0, 0], port).into())?;
+    let mut datagrams = UdpSocket::bind(&net, ([0, 0, 0, 0], port).into())?;
     spawn_local(async move {
         let mut buffer = vec![0; 65_536];
         loop {

@@ -144,6 +144,9 @@ impl<H: Host + ?Sized> Shared<H> {
     }
 }
 
+/// The stack and its waiters while a call works on them.
+pub(super) type Guard<'a> = RefMut<'a, Shared<dyn Host>>;
+
 /// A shard's stack as its tasks hold it. Cloning it is cheap; it stays on its thread.
 #[derive(Clone)]
 pub struct Net(Rc<RefCell<Shared<dyn Host>>>);
@@ -156,7 +159,7 @@ impl std::fmt::Debug for Net {
 
 impl Net {
     /// The stack and its waiters. Never held across an await or a waker's call.
-    pub(super) fn shared(&self) -> RefMut<'_, Shared<dyn Host>> {
+    pub(super) fn shared(&self) -> Guard<'_> {
         self.0.borrow_mut()
     }
 

@@ -10,7 +10,7 @@ use std::task::{Context, Poll};
 use futures_io::{AsyncRead, AsyncWrite};
 use shouter_netstack::tcp::{Chunk, ConnectError, ConnectionId, Error, Failure, Info, ListenerId, Options};
 
-use super::host::{Net, Waiters, now};
+use super::host::{Guard, Net, Waiters, now};
 use super::sys::SharedRegion;
 
 /// Waits for connections at an address. Dropping it refuses those that nobody accepted.
@@ -73,7 +73,9 @@ impl TcpListener {
                 Poll::Ready(Ok((TcpStream { net: self.net.clone(), id }, remote)))
             }
             None => {
-                shared.listeners.insert(self.id, cx.waker().clone());
+                let replaced = shared.listeners.insert(self.id, cx.waker().clone());
+                drop(shared);
+                drop(replaced);
                 Poll::Pending
             }
         }
@@ -129,10 +131,7 @@ impl TcpStream {
             let mut shared = stream.net.shared();
             match shared.host.tcp().connected(stream.id) {
                 Ok(true) => Poll::Ready(Ok(())),
-                Ok(false) => {
-                    shared.connections.entry(stream.id).or_default().writer = Some(cx.waker().clone());
-                    Poll::Pending
-                }
+                Ok(false) => wait_writer(shared, stream.id, cx),
                 Err(why) => Poll::Ready(Err(io_error(why))),
             }
         })
@@ -180,10 +179,7 @@ impl TcpStream {
         poll_fn(|cx| {
             let mut shared = self.net.shared();
             match shared.host.tcp().read_chunk(now(), self.id) {
-                Err(Error::WouldBlock) => {
-                    shared.connections.entry(self.id).or_default().reader = Some(cx.waker().clone());
-                    Poll::Pending
-                }
+                Err(Error::WouldBlock) => wait_reader(shared, self.id, cx),
                 result => Poll::Ready(result.map_err(io_error)),
             }
         })
@@ -202,10 +198,7 @@ impl TcpStream {
             let mut shared = self.net.shared();
             match shared.lend(now(), self.id, &region) {
                 Ok(_) => Poll::Ready(Ok(())),
-                Err(Error::WouldBlock) => {
-                    shared.connections.entry(self.id).or_default().writer = Some(cx.waker().clone());
-                    Poll::Pending
-                }
+                Err(Error::WouldBlock) => wait_writer(shared, self.id, cx),
                 Err(why) => Poll::Ready(Err(io_error(why))),
             }
         })
@@ -222,10 +215,7 @@ impl AsyncRead for TcpStream {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>> {
         let mut shared = self.net.shared();
         match shared.host.tcp().read(now(), self.id, buffer) {
-            Err(Error::WouldBlock) => {
-                shared.connections.entry(self.id).or_default().reader = Some(cx.waker().clone());
-                Poll::Pending
-            }
+            Err(Error::WouldBlock) => wait_reader(shared, self.id, cx),
             result => Poll::Ready(result.map_err(io_error)),
         }
     }
@@ -235,10 +225,7 @@ impl AsyncWrite for TcpStream {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let mut shared = self.net.shared();
         match shared.host.tcp().write(now(), self.id, bytes) {
-            Err(Error::WouldBlock) => {
-                shared.connections.entry(self.id).or_default().writer = Some(cx.waker().clone());
-                Poll::Pending
-            }
+            Err(Error::WouldBlock) => wait_writer(shared, self.id, cx),
             result => Poll::Ready(result.map_err(io_error)),
         }
     }
@@ -266,6 +253,23 @@ impl Drop for TcpStream {
         // Dropped outside of the borrow: a waker's drop may drop another socket.
         drop(waiters);
     }
+}
+
+/// Waits for the reader's turn. The waker that this one replaces is dropped outside of the borrow: its drop may drop
+/// another socket.
+fn wait_reader<T>(mut shared: Guard<'_>, id: ConnectionId, cx: &Context<'_>) -> Poll<T> {
+    let replaced = shared.connections.entry(id).or_default().reader.replace(cx.waker().clone());
+    drop(shared);
+    drop(replaced);
+    Poll::Pending
+}
+
+/// The same for the writer's.
+fn wait_writer<T>(mut shared: Guard<'_>, id: ConnectionId, cx: &Context<'_>) -> Poll<T> {
+    let replaced = shared.connections.entry(id).or_default().writer.replace(cx.waker().clone());
+    drop(shared);
+    drop(replaced);
+    Poll::Pending
 }
 
 /// The kind that programs look at, with our text.

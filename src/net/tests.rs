@@ -211,7 +211,7 @@ fn a_listener_that_goes_refuses() {
 fn datagrams_there_and_back() {
     let (mut shard, client, server) = pair(1500, false);
     within(&mut shard, async move {
-        let at_server = UdpSocket::bind(&server, address(53))?;
+        let mut at_server = UdpSocket::bind(&server, address(53))?;
         let answered = Rc::new(Cell::new(0));
         let count = answered.clone();
         spawn_local(async move {
@@ -225,7 +225,7 @@ fn datagrams_there_and_back() {
             io::Result::Ok(())
         })
         .detach();
-        let socket = UdpSocket::bind(&client, SocketAddr::from(([0, 0, 0, 0], 0)))?;
+        let mut socket = UdpSocket::bind(&client, SocketAddr::from(([0, 0, 0, 0], 0)))?;
         let mut buffer = [0; 100];
         for number in 0..20u8 {
             socket.send_to(&[number; 9], address(53)).await?;

@@ -49,13 +49,16 @@ impl UdpSocket {
     /// # Errors
     /// No route, too long for a frame, or the next hop does not answer.
     pub async fn send_to(&self, bytes: &[u8], to: SocketAddr) -> io::Result<usize> {
-        poll_fn(|cx| match self.net.shared().host.send_datagram(now(), self.handle, to, bytes) {
-            Ok(()) => Poll::Ready(Ok(bytes.len())),
-            Err(SendError::Full) => {
-                cx.waker().wake_by_ref();
-                Poll::Pending
+        poll_fn(|cx| {
+            let sent = self.net.shared().host.send_datagram(now(), self.handle, to, bytes);
+            match sent {
+                Ok(()) => Poll::Ready(Ok(bytes.len())),
+                Err(SendError::Full) => {
+                    cx.waker().wake_by_ref();
+                    Poll::Pending
+                }
+                Err(why) => Poll::Ready(Err(io::Error::other(why))),
             }
-            Err(why) => Poll::Ready(Err(io::Error::other(why))),
         })
         .await
     }
@@ -64,13 +67,15 @@ impl UdpSocket {
     ///
     /// # Errors
     /// None while it is open.
-    pub async fn recv_from(&self, buffer: &mut [u8]) -> io::Result<Received> {
+    pub async fn recv_from(&mut self, buffer: &mut [u8]) -> io::Result<Received> {
         poll_fn(|cx| {
             let mut shared = self.net.shared();
             match shared.host.udp().recv(self.handle, buffer) {
                 Some(received) => Poll::Ready(Ok(received)),
                 None => {
-                    shared.datagrams.insert(self.handle, cx.waker().clone());
+                    let replaced = shared.datagrams.insert(self.handle, cx.waker().clone());
+                    drop(shared);
+                    drop(replaced);
                     Poll::Pending
                 }
             }

@@ -78,7 +78,12 @@ struct Network {
 
 impl Emit for Network {
     fn path(&mut self, _: IpAddr, _: IpAddr) -> Option<Path> {
-        (self.way != 2).then_some(Path { mtu: self.mtu, max_payload: self.max_payload, max_extents: 8 })
+        (self.way != 2).then_some(Path {
+            mtu: self.mtu,
+            max_payload: self.max_payload,
+            max_extents: 8,
+            max_segments: u32::MAX,
+        })
     }
 
     fn source(&mut self, remote: IpAddr) -> Option<IpAddr> {

@@ -58,6 +58,14 @@ impl<D: Device> Port<D> {
         longest.min(usize::from(u16::MAX))
     }
 
+    /// Into how many segments a super-segment may be cut: whatever the device splits itself, half of the batch else.
+    pub(super) fn segments_max(&self) -> u32 {
+        match self.device.capabilities().tso_max {
+            0 => u32::try_from(self.iface.capacity() / 2).unwrap_or(u32::MAX).max(1),
+            _ => u32::MAX,
+        }
+    }
+
     /// Puts a frame into the batch, as it is if the device does what its offload asks for; else with its checksum filled in,
     /// or cut into its segments. All of them or none: false if there is no room.
     #[inline]

@@ -156,7 +156,8 @@ impl<D: Device> Emit for Emitter<'_, D> {
         let ip_len = ip_len(&remote);
         let one = usize::from(mtu).saturating_sub(ip_len + HEADER_LEN);
         let max_payload = longest.saturating_sub(ip_len + MAX_HEADER_LEN).max(one) as u32;
-        Some(Path { mtu, max_payload, max_extents: port.device.capabilities().max_extents })
+        let max_extents = port.device.capabilities().max_extents;
+        Some(Path { mtu, max_payload, max_extents, max_segments: port.segments_max() })
     }
 
     fn source(&mut self, remote: IpAddr) -> Option<IpAddr> {

@@ -481,6 +481,8 @@ pub struct Path {
     pub max_payload: u32,
     /// Most extents of one [`Emit::emit`].
     pub max_extents: usize,
+    /// Most segments that one [`Emit::emit`] may be split into.
+    pub max_segments: u32,
 }
 
 /// What became of an emitted segment.

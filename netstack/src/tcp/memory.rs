@@ -71,6 +71,12 @@ impl Memory {
         }
     }
 
+    /// Whether nothing more can be written for want of blocks.
+    pub(crate) fn is_full(&self) -> bool {
+        let room = |index: u32| self.blocks.get(index as usize).is_some_and(|block| block.used < BLOCK);
+        self.held >= self.limit && self.free.is_empty() && !self.current.is_some_and(room)
+    }
+
     /// Bytes of the blocks that exist.
     #[cfg(test)]
     pub(crate) fn held(&self) -> usize {

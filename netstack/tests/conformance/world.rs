@@ -40,6 +40,7 @@ impl Emit for Recorder {
             mtu: self.mtu,
             max_payload: self.max_payload,
             max_extents: 16,
+            max_segments: u32::MAX,
         })
     }
 

@@ -200,7 +200,12 @@ pub(crate) struct Outlet<'a> {
 
 impl Emit for Outlet<'_> {
     fn path(&mut self, _: IpAddr, _: IpAddr) -> Option<Path> {
-        Some(Path { mtu: self.way.link.mtu, max_payload: self.way.link.super_segment, max_extents: 4 })
+        Some(Path {
+            mtu: self.way.link.mtu,
+            max_payload: self.way.link.super_segment,
+            max_extents: 4,
+            max_segments: u32::MAX,
+        })
     }
 
     fn source(&mut self, _: IpAddr) -> Option<IpAddr> {

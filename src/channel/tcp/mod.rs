@@ -436,6 +436,7 @@ impl<D: Device> TcpChannel<D> {
         let Some(lane) = lanes.get_mut(at) else { return };
         let Some(id) = lane.id.filter(|_| lane.state == State::Up) else { return };
         let strays = &mut self.strays;
+        let mut more = *aside_bytes <= ASIDE;
         let mut take = |head: &[u8], payload: &[u8]| match Header::parse(head) {
             Ok(header) if header.src == *rank => {
                 if is_early(executor.on_fragment(executor_time(now), &header, payload)) {
@@ -449,10 +450,11 @@ impl<D: Device> TcpChannel<D> {
                 true
             }
         };
-        let mut more = true;
         let failure = loop {
             if !more {
-                unread.push(at);
+                if !unread.contains(&at) {
+                    unread.push(at);
+                }
                 return;
             }
             match self.stack.tcp_mut().read_chunk(now, id) {

@@ -66,10 +66,14 @@ impl<D: Device> TcpChannel<D> {
                 Some(&Place::Lane { peer, lane }) => self.hear(now, peer, lane, executor),
                 None => {}
             },
-            Event::Released(id, token) if self.places.contains_key(&id) => match self.resends_wait {
-                false => executor.on_released(Token(token.0)),
-                true => self.held.push(Token(token.0)),
-            },
+            Event::Released(id, token) if self.places.contains_key(&id) => {
+                // A connection that ended gives back what was never acknowledged, and may still wait for a device.
+                self.resends_wait |= self.stack.holds_extents();
+                match self.resends_wait {
+                    false => executor.on_released(Token(token.0)),
+                    true => self.held.push(Token(token.0)),
+                }
+            }
             Event::Failed(id, failure) => self.gone(now, id, Ending::Failed(failure)),
             Event::Closed(id) => self.gone(now, id, Ending::Finished),
             // What found no room is tried again in every turn; who dials waits for the challenge; what was fenced is no

@@ -353,7 +353,7 @@ impl Connection {
             let end = if self.unreachable { End::Unreachable } else { End::timed_out(after) };
             return self.end(end, cx);
         }
-        handshake.rto = (handshake.rto * 2).min(self.options.max_rto);
+        handshake.rto = handshake.rto.saturating_mul(2).min(self.options.max_rto);
         handshake.send = true;
         Disposition::Keep
     }

@@ -176,6 +176,7 @@ impl Connection {
             mtu: self.mtu,
             max_payload: u32::from(self.sender.mss()),
             max_extents: NO_EXTENTS,
+            max_segments: u32::MAX,
         });
         let mut left = quantum;
         while left > 0 {

@@ -65,6 +65,7 @@ impl Endpoint {
     pub(super) fn leave_time_wait(&mut self, local: &SocketAddr, remote: &SocketAddr) -> Option<SeqNumber> {
         let Found::TimeWait(index) = self.find(local, remote) else { return None };
         let record = self.records.remove(index)?;
+        self.timers.time_wait_over(index);
         self.table.remove(self.secret.hash(local, remote), index | TIME_WAIT);
         self.counters.time_wait_reused += 1;
         Some(record.snd_nxt())
@@ -409,6 +410,7 @@ impl Endpoint {
     /// TIME-WAIT is over.
     pub(super) fn forget(&mut self, index: u32) {
         if let Some(record) = self.records.remove(index) {
+            self.timers.time_wait_over(index);
             let hash = self.secret.hash(&record.local(), &record.remote());
             self.table.remove(hash, index | TIME_WAIT);
         }

@@ -28,7 +28,7 @@ mod tests;
 
 use core::fmt;
 use core::net::{IpAddr, SocketAddr};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 pub use counters::Counters;
@@ -136,6 +136,8 @@ pub struct Endpoint {
     table: Table,
     listeners: Listeners,
     records: Records,
+    /// Connections that were refused memory, to be told when there is some.
+    starved: BTreeSet<ConnectionId>,
     ports: Ports,
     timers: Timers,
     /// Scratch of `on_timeout`.
@@ -183,6 +185,7 @@ impl Endpoint {
             table: Table::new(),
             listeners: Listeners::default(),
             records: Records::new(),
+            starved: BTreeSet::new(),
             ports: Ports::new(&secret),
             timers: Timers::new(),
             fired: Vec::new(),
@@ -342,7 +345,12 @@ impl Endpoint {
     /// # Errors
     /// [`Error::WouldBlock`] if there is no room; [`Event::Writable`] follows. Else [`Error`] says why not.
     pub fn write(&mut self, now: Instant, id: ConnectionId, bytes: &[u8]) -> Result<usize, Error> {
-        self.use_of(now, id, |connection, cx| connection.write(bytes, cx))
+        let result = self.use_of(now, id, |connection, cx| connection.write(bytes, cx));
+        if result == Err(Error::WouldBlock) && self.shared.memory.is_full() {
+            // Its own acknowledgements will not tell it when there is room: it may have nothing on its way.
+            self.starved.insert(id);
+        }
+        result
     }
 
     /// Queues bytes that stay where they are until [`Event::Released`] gives `token` back.
@@ -565,7 +573,9 @@ impl Endpoint {
     ) -> ConnectionId {
         let index = self.free.pop().unwrap_or(self.slots.len() as u32);
         let connection = Some(Box::new(connection));
-        let fresh = |generation| Slot { generation, place, ready: false, armed: Armed::NOT, connection };
+        // Its predecessor may have left the slot's number in the queue.
+        let ready = self.slots.get(index as usize).is_some_and(|slot| slot.ready);
+        let fresh = |generation| Slot { generation, place, ready, armed: Armed::NOT, connection };
         let generation = match self.slots.get_mut(index as usize) {
             Some(slot) => {
                 *slot = fresh(slot.generation);

@@ -1,6 +1,6 @@
 //! Turns and timers.
 
-use super::super::api::{Destination, Emit, Emitted};
+use super::super::api::{Destination, Emit, Emitted, Event};
 use super::super::connection::Turn;
 use super::timers::{Armed, Timer};
 use super::{Endpoint, Reply};
@@ -79,17 +79,15 @@ impl Endpoint {
             let turn = self.call(index, |connection, cx| {
                 if connection.is_over() { Turn::Done } else { connection.transmit(now, QUANTUM, emit, cx) }
             });
-            match turn.unwrap_or(Turn::Done) {
-                Turn::Done => {
-                    if let Some(slot) = self.slots.get_mut(index as usize) {
-                        slot.ready = false;
-                        if let Some(connection) = slot.connection.as_deref() {
-                            let deadline =
-                                if connection.is_over() { None } else { connection.next_deadline() };
-                            self.timers.arm(&mut slot.armed, index, deadline);
-                        }
-                    }
-                }
+            let turn = turn.unwrap_or(Turn::Done);
+            if let Some(slot) = self.slots.get_mut(index as usize) {
+                slot.ready = turn != Turn::Done;
+                let connection = slot.connection.as_deref().filter(|connection| !connection.is_over());
+                let deadline = connection.and_then(|connection| connection.next_deadline());
+                self.timers.arm(&mut slot.armed, index, deadline);
+            }
+            match turn {
+                Turn::Done => {}
                 Turn::More => self.ready.push_back(index),
                 Turn::Blocked => {
                     // The next connection begins when there is room again.
@@ -114,5 +112,9 @@ impl Endpoint {
     /// No frame of ours waits any more, in a batch or in a device: memory of what was acknowledged can be used again.
     pub fn frames_gone(&mut self) {
         self.shared.memory.frames_gone();
+        if !self.starved.is_empty() && !self.shared.memory.is_full() {
+            let starved = core::mem::take(&mut self.starved);
+            self.shared.events.extend(starved.into_iter().map(Event::Writable));
+        }
     }
 }

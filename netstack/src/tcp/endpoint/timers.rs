@@ -29,11 +29,13 @@ impl Armed {
 #[derive(Debug)]
 pub(super) struct Timers {
     wheel: Wheel<Timer>,
+    /// The entries of records, by their index.
+    records: Vec<TimerKey>,
 }
 
 impl Timers {
     pub(super) fn new() -> Self {
-        Self { wheel: Wheel::new(Instant::ZERO) }
+        Self { wheel: Wheel::new(Instant::ZERO), records: Vec::new() }
     }
 
     /// Makes sure that the connection's timer fires at `deadline` at the latest.
@@ -53,9 +55,29 @@ impl Timers {
         *armed = Armed::NOT;
     }
 
+    /// How many entries run.
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.wheel.len()
+    }
+
     /// Starts a record's timer.
     pub(super) fn time_wait(&mut self, deadline: Instant, index: u32, generation: u16) {
-        self.wheel.insert(deadline, Timer::TimeWait(index, generation));
+        let key = self.wheel.insert(deadline, Timer::TimeWait(index, generation));
+        let at = index as usize;
+        if self.records.len() <= at {
+            self.records.resize(at + 1, TimerKey::NONE);
+        }
+        if let Some(place) = self.records.get_mut(at) {
+            *place = key;
+        }
+    }
+
+    /// Stops a record's timer: the record goes before its time.
+    pub(super) fn time_wait_over(&mut self, index: u32) {
+        if let Some(key) = self.records.get_mut(index as usize) {
+            self.wheel.cancel(core::mem::replace(key, TimerKey::NONE));
+        }
     }
 
     /// Hands over what is due.

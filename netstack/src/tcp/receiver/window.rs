@@ -15,8 +15,10 @@ pub(super) struct Window {
     edge: SeqNumber,
     /// Bytes that may wait to be read at present.
     capacity: u32,
-    /// Bytes that may ever.
+    /// Bytes that may ever, as the shift allows.
     ceiling: u32,
+    /// The same as it was asked for.
+    wish: u32,
     /// Bytes that the reader took since `since`.
     copied: u32,
     since: Instant,
@@ -29,7 +31,15 @@ impl Window {
     pub(super) fn new(now: Instant, ceiling: usize) -> Self {
         // RFC 7323 section 2.3: windows are below 2^30.
         let ceiling = u32::try_from(ceiling).unwrap_or(u32::MAX).clamp(1, (1 << 30) - 1);
-        Self { edge: SeqNumber(0), capacity: ceiling.min(INITIAL), ceiling, copied: 0, since: now, shift: 0 }
+        Self {
+            edge: SeqNumber(0),
+            capacity: ceiling.min(INITIAL),
+            ceiling,
+            wish: ceiling,
+            copied: 0,
+            since: now,
+            shift: 0,
+        }
     }
 
     /// The shift to ask for: the least by which the largest window can be told.
@@ -40,7 +50,7 @@ impl Window {
     /// The handshake settled the shift, and with it the largest window.
     pub(super) fn set_shift(&mut self, shift: u8) {
         self.shift = shift.min(14);
-        self.ceiling = self.ceiling.min(u32::from(u16::MAX) << self.shift);
+        self.ceiling = self.wish.min(u32::from(u16::MAX) << self.shift);
         self.capacity = self.capacity.min(self.ceiling);
     }
 
@@ -65,7 +75,8 @@ impl Window {
     }
 
     pub(super) fn set_ceiling(&mut self, ceiling: usize) {
-        self.ceiling = Self::new(Instant::ZERO, ceiling).ceiling.min(u32::from(u16::MAX) << self.shift);
+        self.wish = Self::new(Instant::ZERO, ceiling).wish;
+        self.ceiling = self.wish.min(u32::from(u16::MAX) << self.shift);
         self.capacity = self.capacity.min(self.ceiling);
     }
 

@@ -403,7 +403,7 @@ impl Sender {
     /// Bytes that can be written.
     #[inline]
     pub(crate) fn room(&self) -> usize {
-        self.options.send_buffer.saturating_sub(self.queued())
+        self.options.send_buffer.max(1).saturating_sub(self.queued())
     }
 
     /// Bytes that were written and are not acknowledged.

@@ -7,7 +7,8 @@ use crate::time::Instant;
 use crate::wire::tcp::SeqNumber;
 
 /// A way on which nothing needs to be cut.
-const ANY: Path = Path { mtu: u16::MAX, max_payload: u32::MAX, max_extents: usize::MAX };
+const ANY: Path =
+    Path { mtu: u16::MAX, max_payload: u32::MAX, max_extents: usize::MAX, max_segments: u32::MAX };
 
 /// Why nothing leaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -118,7 +119,14 @@ impl Sender {
         }
         //= RFC 9293 section 3.8.6.1, MUST-36: a closed window is probed by a byte of new data
         let len = unsent.min(1) as u32;
-        Some(Outgoing { ect: false, cwr: false, psh: len != 0, ..self.new_data(len, Probe::Window) })
+        // Never both: one number beyond the window is all that an answer may acknowledge.
+        Some(Outgoing {
+            ect: false,
+            cwr: false,
+            psh: len != 0,
+            fin: len == 0,
+            ..self.new_data(len, Probe::Window)
+        })
     }
 
     /// New data if there is any, else the last segment again.
@@ -140,8 +148,8 @@ impl Sender {
             _ => mss,
         });
         let seq = last.end - (len + u32::from(last.fin));
-        let len = self.queue.span(self.position(seq), len, path.max_extents);
-        Some(Outgoing { probe: Probe::Tail, ..self.again(seq, len, last.fin) })
+        let span = self.queue.span(self.position(seq), len, path.max_extents);
+        Some(Outgoing { probe: Probe::Tail, ..self.again(seq, span, last.fin && span == len) })
     }
 
     fn again(&self, seq: SeqNumber, len: u32, fin: bool) -> Outgoing {
@@ -265,7 +273,7 @@ impl Sender {
     /// The most that leaves at once, in bytes: at least a segment, and whole ones.
     fn burst(&self, path: &Path) -> u32 {
         let mss = u32::from(self.mss);
-        let mut burst = u64::from(path.max_payload);
+        let mut burst = u64::from(path.max_payload).min(u64::from(path.max_segments) * u64::from(mss));
         let window = self.congestion_window().min(u64::from(self.max_window));
         // About half a window keeps the acknowledgements coming.
         burst = burst.min(window / 2);

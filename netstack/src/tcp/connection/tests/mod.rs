@@ -146,7 +146,7 @@ impl Rig {
             extents: Vec::new(),
             wire: Wire {
                 sent: VecDeque::new(),
-                path: Path { mtu: 1500, max_payload: 65535, max_extents: 16 },
+                path: Path { mtu: 1500, max_payload: 65535, max_extents: 16, max_segments: u32::MAX },
                 answer: Emitted::Sent,
             },
             now: start(),
@@ -252,7 +252,7 @@ impl Rig {
             &mut self.wire,
             Wire {
                 sent: VecDeque::new(),
-                path: Path { mtu: 0, max_payload: 0, max_extents: 0 },
+                path: Path { mtu: 0, max_payload: 0, max_extents: 0, max_segments: u32::MAX },
                 answer: Emitted::NoRoom,
             },
         );

@@ -20,6 +20,38 @@ fn noise(len: usize, seed: u64) -> Vec<u8> {
 }
 
 #[test]
+fn who_was_refused_memory_hears_when_there_is_some() {
+    // One block for everybody.
+    let mut pair = Pair::with(|config| config.max_send_memory = 1);
+    let (a, _, listener) = pair.open(None);
+    let (c, _) = pair.connect(listener, None);
+    let all = noise(1 << 20, 3);
+    let taken = pair.a.write(pair.now, a, &all).unwrap();
+    assert!(taken > 0 && taken < all.len());
+    assert_eq!(pair.a.write(pair.now, c, b"me too"), Err(Error::WouldBlock));
+    pair.events_a.clear();
+    pair.pass(SECOND);
+    // The other end reads, so that the first one's bytes go.
+    assert!(pair.events_a.contains(&Event::Writable(c)), "{:?}", pair.events_a);
+    assert_eq!(pair.a.write(pair.now, c, b"me too"), Ok(6));
+}
+
+#[test]
+fn records_that_go_before_their_time_take_their_timers_along() {
+    let mut pair = Pair::with(|config| config.max_time_wait = 4);
+    let (mut a, mut b, listener) = pair.open(None);
+    for _ in 0..50 {
+        pair.a.close(pair.now, a);
+        pair.pass(Duration::from_millis(50));
+        pair.b.close(pair.now, b);
+        pair.pass(Duration::from_millis(50));
+        (a, b) = pair.connect(listener, None);
+    }
+    assert_eq!(pair.a.in_time_wait(), 4);
+    assert!(pair.a.timers.len() <= 8, "{} timers", pair.a.timers.len());
+}
+
+#[test]
 fn a_connection_opens_echoes_and_closes() {
     let mut pair = Pair::new();
     let (a, b, listener) = pair.open(None);

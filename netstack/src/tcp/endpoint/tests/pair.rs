@@ -53,7 +53,7 @@ impl Wire {
 
 impl Emit for Wire {
     fn path(&mut self, _: IpAddr, _: IpAddr) -> Option<Path> {
-        Some(Path { mtu: self.mtu, max_payload: self.max_payload, max_extents: 4 })
+        Some(Path { mtu: self.mtu, max_payload: self.max_payload, max_extents: 4, max_segments: u32::MAX })
     }
 
     fn source(&mut self, _: IpAddr) -> Option<IpAddr> {

@@ -172,7 +172,7 @@ fn run_with(world: &World, options: Arc<Options>) -> Outcome {
     let start = now;
     let terms = Terms { mss: MSS, overhead: 52, timestamps: false, sack: world.sack, ecn: false };
     sender.establish(now, &terms, world.window, SeqNumber(7), Some(world.one_way * 2), false);
-    let path = Path { mtu: 1500, max_payload: world.max_payload, max_extents: 16 };
+    let path = Path { mtu: 1500, max_payload: world.max_payload, max_extents: 16, max_segments: u32::MAX };
     let mut peer = Peer::default();
     let mut events: BTreeMap<(Instant, u64), Happening> = BTreeMap::new();
     let mut order = 0u64;

@@ -119,7 +119,7 @@ impl Script {
             released: Vec::new(),
             told,
             window: 100_000,
-            path: Path { mtu: 1500, max_payload: MSS, max_extents: 16 },
+            path: Path { mtu: 1500, max_payload: MSS, max_extents: 16, max_segments: u32::MAX },
             clock: 0,
             peer_seq: SeqNumber(1),
         }
@@ -437,6 +437,34 @@ fn a_fin_before_a_closed_window_is_probed_with() {
     assert_eq!(s.flush(), [Left { fin: true, probe: Probe::Window, ..new(1000, 0) }]);
     assert!(s.ack(1001).fin_acked);
     assert!(s.sender.is_empty());
+}
+
+#[test]
+fn the_last_byte_before_a_closed_window_is_probed_with_alone() {
+    let mut s = Script::new();
+    s.write(1001);
+    s.window = 1000;
+    s.ack(0);
+    s.sender.finish();
+    assert_eq!(s.flush(), [new(0, 1000)]);
+    s.window = 0;
+    s.ack(1000);
+    assert_eq!(s.flush(), []);
+    let _ = s.wait_timer();
+    assert_eq!(s.flush(), [Left { probe: Probe::Window, ..new(1000, 1) }]);
+    assert_eq!(s.sender.max_sent(), Script::seq(1001));
+    s.window = 1000;
+    assert_eq!(s.ack(1001).acked, 1);
+    assert_eq!(s.flush(), [Left { fin: true, ..new(1001, 0) }]);
+    assert!(s.ack(1002).fin_acked);
+}
+
+#[test]
+fn tiny_segments_do_not_make_a_super_segment_of_more_than_the_port_takes() {
+    let mut s = Script::new();
+    s.path = Path { max_payload: 65_000, max_segments: 3, ..s.path };
+    s.write(10 * MSS);
+    assert_eq!(s.step().map(|out| out.len), Some(3 * MSS));
 }
 
 #[test]
