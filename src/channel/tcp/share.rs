@@ -5,7 +5,7 @@
 //! if it can be expected to deliver it before all connections together have delivered everything else that waits.
 
 /// A connection takes no more while so many bytes of it are unsent.
-pub(super) const UNSENT: usize = 96 << 10;
+pub(super) const UNSENT: usize = 48 << 10;
 
 /// What a connection without a measured round trip is taken to move, in bytes per second.
 const UNKNOWN_RATE: f64 = 10e6;
