@@ -858,7 +858,7 @@ fn peers_that_keep_their_window_shut_hold_no_more_than_the_limit() {
             probes += usize::from(peer.window == 0);
             assert!(payload.len() <= 1, "{} bytes into a window of {}", payload.len(), peer.window);
             if header.seq == peer.ack && payload.len() <= usize::from(peer.window) {
-                peer.ack = peer.ack + payload.len() as u32;
+                peer.ack += payload.len() as u32;
                 bytes += payload.len();
             }
             let peer = *peer;
@@ -925,7 +925,7 @@ fn peers_that_leave_holes_hold_no_more_than_the_limit() {
             read += chunk.len() as u64;
         }
         assert_eq!(read, sent, "all was read");
-        honest.seq = honest.seq + bytes.len() as u32;
+        honest.seq += bytes.len() as u32;
         lone.now += Duration::from_millis(1);
         lone.take();
     }
