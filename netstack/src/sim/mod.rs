@@ -40,7 +40,7 @@
 //!     stack.add_port(device, PortConfig::new([10, 0, 0, host].into(), 24, 1500))?;
 //!     hosts.push(Host(stack));
 //! }
-//! hosts[0].0.ping(sim.now(), [10, 0, 0, 2].into(), 1, 1, b"hello").unwrap();
+//! hosts[0].0.ping(sim.now(), [10, 0, 0, 2], 1, 1, b"hello").unwrap();
 //! let limit = Instant::ZERO + Duration::from_secs(1);
 //! let mut reply = None;
 //! assert!(sim.run_until(&mut hosts, limit, |hosts| {
