@@ -747,7 +747,7 @@ struct Wire(Vec<(SocketAddr, Header, Vec<u8>)>);
 
 impl Emit for Wire {
     fn path(&mut self, _: IpAddr, _: IpAddr) -> Option<Path> {
-        Some(Path { mtu: MTU, max_payload: 1460, max_extents: 4 })
+        Some(Path { mtu: MTU, max_payload: 1460, max_extents: 4, max_segments: u32::MAX })
     }
     fn source(&mut self, _: IpAddr) -> Option<IpAddr> {
         None
