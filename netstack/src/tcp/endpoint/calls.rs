@@ -1,0 +1,143 @@
+//! What a user does with a connection: write, read, end it, look at it, change it.
+
+use super::super::api::{ConnectionId, Error, Info, Options, StateName, Token};
+use super::super::connection::Connection;
+use super::super::receiver::Chunk;
+use super::{Endpoint, Slot};
+use crate::region::Extent;
+use crate::time::Instant;
+
+impl Endpoint {
+    /// Takes as many of the bytes as find room to be sent, and returns how many.
+    ///
+    /// # Errors
+    /// [`Error::WouldBlock`] if there is no room; [`Event::Writable`] follows. Else [`Error`] says why not.
+    pub fn write(&mut self, now: Instant, id: ConnectionId, bytes: &[u8]) -> Result<usize, Error> {
+        let result = self.use_of(now, id, |connection, cx| connection.write(bytes, cx));
+        if result == Err(Error::WouldBlock) && self.shared.memory.is_full() {
+            // Its own acknowledgements will not tell it when there is room: it may have nothing on its way.
+            self.starved.insert(id);
+        }
+        result
+    }
+
+    /// Queues bytes that stay where they are until [`Event::Released`] gives `token` back.
+    ///
+    /// # Errors
+    /// [`Error::WouldBlock`] if there is no room; [`Event::Writable`] follows. Else [`Error`] says why not.
+    pub fn write_extent(
+        &mut self,
+        now: Instant,
+        id: ConnectionId,
+        extent: Extent,
+        token: Token,
+    ) -> Result<(), Error> {
+        self.use_of(now, id, |connection, cx| connection.write_extent(extent, token, cx))
+    }
+
+    /// Copies received bytes into `buffer` and returns how many; 0 is the end of the data.
+    ///
+    /// # Errors
+    /// [`Error::WouldBlock`] if there are none; [`Event::Readable`] follows. Else [`Error`] says why not.
+    pub fn read(&mut self, now: Instant, id: ConnectionId, buffer: &mut [u8]) -> Result<usize, Error> {
+        self.use_of(now, id, |connection, cx| connection.read(now, buffer, cx))
+    }
+
+    /// Hands out received bytes without copying them; `None` is the end of the data.
+    ///
+    /// # Errors
+    /// As [`Endpoint::read`].
+    pub fn read_chunk(&mut self, now: Instant, id: ConnectionId) -> Result<Option<Chunk>, Error> {
+        self.use_of(now, id, |connection, cx| connection.read_chunk(now, cx))
+    }
+
+    /// No more will be written: a FIN follows what was. Reading goes on.
+    ///
+    /// # Errors
+    /// [`Error`] says why not.
+    pub fn shutdown(&mut self, now: Instant, id: ConnectionId) -> Result<(), Error> {
+        self.use_of(now, id, |connection, _| connection.shutdown())
+    }
+
+    /// Lets go of a connection. What was written is still sent, then a FIN; if received data is unread, a reset says so
+    /// to the peer (RFC 9293 section 3.6, by way of RFC 2525 section 2.17). The id is unknown afterwards, and only
+    /// [`Event::Released`] may follow.
+    pub fn close(&mut self, now: Instant, id: ConnectionId) {
+        self.let_go(now, id, false);
+    }
+
+    /// Lets go of a connection at once, with a reset.
+    pub fn abort(&mut self, now: Instant, id: ConnectionId) {
+        self.let_go(now, id, true);
+    }
+
+    fn let_go(&mut self, now: Instant, id: ConnectionId, abort: bool) {
+        if self.user(id).is_none() {
+            return;
+        }
+        let end = self.call(
+            id.index,
+            |connection, cx| {
+                if abort { connection.abort(cx) } else { connection.close(now, cx) }
+            },
+        );
+        if let Some(end) = end {
+            self.dispose(now, id.index, end);
+        }
+        let over = |slot: &Slot| slot.connection.as_deref().is_some_and(Connection::is_over);
+        if self
+            .slots
+            .get(id.index as usize)
+            .is_some_and(|slot| slot.generation == id.generation && over(slot))
+        {
+            self.release(id.index);
+        }
+    }
+
+    /// What a connection looks like; `None` if it was closed.
+    pub fn info(&self, id: ConnectionId) -> Option<Info> {
+        self.user(id).map(Connection::info)
+    }
+
+    /// The state of a connection; `None` if it was closed by this side.
+    pub fn state(&self, id: ConnectionId) -> Option<StateName> {
+        self.user(id).map(Connection::state)
+    }
+
+    /// Whether the handshake of a connection is over.
+    ///
+    /// # Errors
+    /// [`Error::Failed`] if it failed, [`Error::Unknown`] if the connection was closed.
+    pub fn connected(&self, id: ConnectionId) -> Result<bool, Error> {
+        let connection = self.user(id).ok_or(Error::Unknown)?;
+        match connection.failure() {
+            Some(failure) => Err(failure.into()),
+            None => Ok(!matches!(connection.state(), StateName::SynSent | StateName::SynReceived)),
+        }
+    }
+
+    /// The options of a connection; `None` if it was closed.
+    pub fn options(&self, id: ConnectionId) -> Option<&Options> {
+        self.user(id).map(|connection| &**connection.options())
+    }
+
+    /// Changes options of a connection: Nagle's algorithm, keep-alive, time-outs, buffers, congestion control. What was
+    /// agreed in the handshake stays.
+    ///
+    /// # Errors
+    /// [`Error::Unknown`] if it was closed.
+    pub fn modify(
+        &mut self,
+        now: Instant,
+        id: ConnectionId,
+        change: impl FnOnce(&mut Options),
+    ) -> Result<(), Error> {
+        let mut options = self.options(id).ok_or(Error::Unknown)?.clone();
+        change(&mut options);
+        let options = self.shared_options(Some(options));
+        self.use_of(now, id, |connection, _| {
+            connection.set_options(options);
+            Ok(())
+        })
+    }
+}
