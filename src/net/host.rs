@@ -205,7 +205,7 @@ impl<D: Device> Poller for NetPoller<D> {
     fn poll(&mut self, now: Instant) -> Activity {
         let progress = {
             let mut shared = self.shared.borrow_mut();
-            let progress = shared.host.poll(now, &mut NoSessions);
+            let progress = shared.host.poll(now, &mut rud::NoSink);
             shared.dispatch(&mut self.woken);
             progress
         };
@@ -239,15 +239,4 @@ impl<A: Device, B: Device> Poller for (NetPoller<A>, NetPoller<B>) {
 /// The time of the shard's turn; of a call from outside of one, the clock's.
 pub(super) fn now() -> Instant {
     Clock.now()
-}
-
-/// No RUD session is opened on this stack, so nothing can be delivered.
-struct NoSessions;
-
-impl rud::Sink for NoSessions {
-    fn deliver(&mut self, _: rud::SessionId, _: &[u8], _: &[u8]) -> rud::Disposition {
-        rud::Disposition::Refused(rud::Why::NotReady)
-    }
-    fn released(&mut self, _: rud::SessionId, _: rud::Token) {}
-    fn failed(&mut self, _: rud::SessionId, _: rud::Failure) {}
 }

@@ -8,7 +8,6 @@ mod fault;
 mod loopback;
 mod pcap;
 mod received;
-#[allow(dead_code, reason = "used by stack::offload")]
 pub(crate) mod segment;
 mod steer;
 

@@ -363,3 +363,15 @@ pub trait Emit {
     /// it will be offered again.
     fn emit(&mut self, to: &Destination, header: &[u8], payload: Option<Extent>) -> bool;
 }
+
+/// The sink of a stack on which no session is opened: nothing can come.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NoSink;
+
+impl Sink for NoSink {
+    fn deliver(&mut self, _: SessionId, _: &[u8], _: &[u8]) -> Disposition {
+        Disposition::Consumed
+    }
+    fn released(&mut self, _: SessionId, _: Token) {}
+    fn failed(&mut self, _: SessionId, _: Failure) {}
+}

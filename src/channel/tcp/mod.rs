@@ -229,7 +229,7 @@ impl<D: Device> TcpChannel<D> {
     /// [`transmit`](Self::transmit). True if anything came.
     pub fn receive(&mut self, now: Instant, executor: &mut Executor) -> bool {
         self.now = now;
-        let frames = self.stack.receive(now, &mut NoRud);
+        let frames = self.stack.receive(now, &mut rud::NoSink);
         self.take_up(now, executor);
         while let Some(event) = self.stack.tcp_mut().next_event() {
             self.on_event(now, event, executor);
@@ -526,19 +526,6 @@ impl<D: Device> Transport for TcpChannel<D> {
         peer.queue.push_back(post);
         Ok(())
     }
-}
-
-/// RUD is not spoken on this channel.
-struct NoRud;
-
-impl rud::Sink for NoRud {
-    fn deliver(&mut self, _: rud::SessionId, _: &[u8], _: &[u8]) -> rud::Disposition {
-        rud::Disposition::Consumed
-    }
-
-    fn released(&mut self, _: rud::SessionId, _: rud::Token) {}
-
-    fn failed(&mut self, _: rud::SessionId, _: rud::Failure) {}
 }
 
 #[cfg(test)]

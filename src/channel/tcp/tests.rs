@@ -156,7 +156,7 @@ impl<D: Device> Node for Intruder<D> {
             let door = SocketAddr::from((address(0), PORT));
             self.open.push(self.stack.tcp_connect(now, None, door, None).unwrap());
         }
-        self.stack.poll(now, &mut NoRud);
+        self.stack.poll(now, &mut rud::NoSink);
         while let Some(event) = self.stack.tcp_mut().next_event() {
             match event {
                 tcp::Event::Readable(id) if !self.says.is_empty() => {
