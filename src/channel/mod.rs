@@ -6,6 +6,7 @@ pub mod shm;
 mod sys;
 pub mod tcp;
 pub mod up;
+pub mod verbs;
 
 use shouter_netstack::device::{Device, DeviceCounters};
 use shouter_netstack::stack::Stack;

@@ -13,6 +13,7 @@ use shouter_reducer::transport::{PayloadRange, SendError, Token, Transport};
 
 use super::rud::RudChannel;
 use super::tcp::TcpChannel;
+use super::verbs;
 
 /// A leader elsewhere.
 #[derive(Clone, Copy, Debug)]
@@ -44,6 +45,9 @@ pub enum Loss {
     /// A TCP connection has failed.
     #[error(transparent)]
     Tcp(tcp::Failure),
+    /// No queue pair to it can be kept up.
+    #[error(transparent)]
+    Verbs(verbs::Fault),
     /// There never was a connection.
     #[error(
         "TCP connections with {remote} were not made within {waited:?}; see that it runs with the same transport and that \

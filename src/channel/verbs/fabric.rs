@@ -1,0 +1,133 @@
+//! What the channel needs of queue pairs: slots that the peer writes to, slots to write from, and words without slots.
+//! Over libibverbs it is [`rdma`](super::rdma); a test has one of its own.
+
+use std::net::Ipv6Addr;
+
+use serde::{Deserialize, Serialize};
+
+/// How a lane is reached: its queue pair and its slots.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Address {
+    /// Number of the queue pair.
+    pub(super) queue_pair: u32,
+    /// The first packet's sequence number, 24 bits.
+    pub(super) psn: u32,
+    /// The port's GID; an IPv4 address is mapped.
+    pub(super) gid: Ipv6Addr,
+    /// The port's LID, on InfiniBand proper.
+    pub(super) lid: u16,
+    /// The port's active MTU in bytes.
+    pub(super) mtu: u16,
+    /// Where the lane's first slot lies.
+    pub(super) slots: u64,
+    /// The key to them.
+    pub(super) rkey: u32,
+}
+
+/// The sizes that both ends of a lane must have the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Sizes {
+    /// Slots of a lane, each way.
+    pub(super) window: u32,
+    /// Bytes of a slot.
+    pub(super) slot_bytes: u32,
+}
+
+/// What happened to a lane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Event {
+    /// The peer wrote so many bytes to a slot.
+    Written { lane: usize, slot: u32, len: u32 },
+    /// The peer said a word.
+    Said { lane: usize, word: u32 },
+    /// The queue pair is of no use any more.
+    Broken { lane: usize, why: Fault },
+}
+
+/// What is wrong with a queue pair or its port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Fault {
+    /// The peer's NIC did not acknowledge.
+    #[error(
+        "its NIC does not answer (retries exceeded); look at cables, switches, MTU and firewalls (UDP port 4791) on the way, and \
+         whether its port is up"
+    )]
+    RetryExceeded,
+    /// The peer had no receive posted, for too long.
+    #[error(
+        "it posts no receives (receiver-not-ready retries exceeded); see that its process runs, with the same version"
+    )]
+    ReceiverNotReady,
+    /// The peer's NIC refused the access.
+    #[error(
+        "its NIC refuses access to its memory (remote access error); run the same version on all ranks, and look for a restart \
+         of its device"
+    )]
+    RemoteAccess,
+    /// The peer's NIC could not do what it was asked.
+    #[error("its NIC cannot do what it is asked (remote error); look at the kernel's log on its host")]
+    Remote,
+    /// Our own NIC could not do what it was asked.
+    #[error("this host's NIC cannot do what it is asked (local error); look at the kernel's log")]
+    Local,
+    /// Our port is down.
+    #[error("this host's RDMA port is down; look at the cable and at `rdma link`")]
+    PortDown,
+    /// Our device is gone or has failed.
+    #[error("this host's RDMA device is gone or has failed; look at the kernel's log and at `rdma link`")]
+    DeviceGone,
+    /// Our address has changed.
+    #[error("the address of this host's RDMA port has changed; keep addresses fixed while a job runs")]
+    AddressChanged,
+    /// The queue pair was closed while something was under way.
+    #[error("its queue pair was closed; look at its log")]
+    Flushed,
+    /// A queue pair cannot be made or connected.
+    #[error(
+        "a queue pair cannot be set up (error {0}); look at limits of the device (`ibv_devinfo -v`) and at memlock"
+    )]
+    Setup(i32),
+    /// The ends do not agree about the lanes.
+    #[error("it uses other settings (channel_num, crc, rdma_memory_mb); give all ranks the same")]
+    Settings,
+    /// What it sent makes no sense.
+    #[error("it sent what makes no sense; run the same version on all ranks")]
+    Protocol,
+}
+
+/// Queue pairs by lane, with slots for each. A lane has one queue pair at a time.
+pub(super) trait Fabric {
+    /// The sizes that all lanes have.
+    fn sizes(&self) -> Sizes;
+
+    /// Makes a new queue pair for a lane, ready to receive. A former one was closed.
+    fn open(&mut self, lane: usize) -> Result<Address, Fault>;
+
+    /// Connects the lane's queue pair to the peer's.
+    fn connect(&mut self, lane: usize, remote: &Address) -> Result<(), Fault>;
+
+    /// Ends the lane's queue pair: when this returns, it touches no memory and no event of it is to come.
+    fn close(&mut self, lane: usize);
+
+    /// A slot to write from; it may be filled while no fragment is out from it.
+    fn outgoing(&mut self, lane: usize, slot: u32) -> &mut [u8];
+
+    /// A slot that the peer has written to.
+    fn incoming(&self, lane: usize, slot: u32) -> &[u8];
+
+    /// Whether so many more writes and words can be queued for a lane.
+    fn has_room(&self, lane: usize, more: u32) -> bool;
+
+    /// Queues the write of a slot's first `len` bytes to the peer's slot of the same index.
+    fn write(&mut self, lane: usize, slot: u32, len: u32);
+
+    /// Queues a word to the peer.
+    fn say(&mut self, lane: usize, word: u32);
+
+    /// Posts what was queued; true if there was anything.
+    fn flush(&mut self) -> bool;
+
+    /// What happened since the last call, in each lane's order; a bounded number of events.
+    fn poll(&mut self, events: &mut Vec<Event>);
+}

@@ -1,0 +1,296 @@
+//! One queue pair's bookkeeping, without the queue pair: which fragments are out, which were taken, what is to be said
+//! to the peer, and what is sent again after the queue pair failed.
+//!
+//! Fragments are numbered from 0 for the life of the channel, not of the queue pair; number n goes to slot n modulo the
+//! window. A reliable connection delivers in order, so what the peer has taken is a count. A fragment that was taken but
+//! refused is remembered in a bitmap as long as its refusal may have been lost with a queue pair.
+
+use std::collections::VecDeque;
+
+use shouter_netstack::time::Instant;
+use shouter_reducer::transport::Token;
+
+use super::message::{WORD_BITS, Word, widen};
+
+/// The largest window: one bit a fragment remembers the refused ones.
+pub(super) const MAX_WINDOW: u32 = 64;
+
+/// A fragment on its way.
+#[derive(Clone, Copy, Debug, Default)]
+struct Flight {
+    /// Bytes in the slot.
+    len: u32,
+    /// What is released when the peer has taken it; nothing, if it was copied.
+    token: Option<Token>,
+    /// The peer has refused it, so it is another's business.
+    refused: bool,
+}
+
+/// What the other end has taken, as it says after a queue pair failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Taken {
+    /// Fragments taken.
+    pub(super) count: u64,
+    /// Bit i: fragment `count - 1 - i` was refused.
+    pub(super) refused: u64,
+}
+
+/// Why a fragment comes back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Why {
+    /// It was damaged on the way.
+    Damaged,
+    /// The peer had no room for it.
+    NotReady,
+}
+
+/// A fragment to be sent again under a new number; its bytes are still in its slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Returned {
+    /// Its slot.
+    pub(super) slot: u32,
+    /// Bytes in it.
+    pub(super) len: u32,
+    /// Why.
+    pub(super) why: Why,
+    /// What its release would have told.
+    pub(super) token: Option<Token>,
+}
+
+/// What the peer said fits nothing that it was sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("it acknowledges what it was not sent")]
+pub(super) struct Nonsense;
+
+/// The sending direction.
+#[derive(Debug)]
+pub(super) struct Sender {
+    window: u64,
+    next: u64,
+    acked: u64,
+    flights: Box<[Flight]>,
+}
+
+impl Sender {
+    pub(super) fn new(window: u32) -> Self {
+        let window = window.clamp(1, MAX_WINDOW);
+        Self {
+            window: window.into(),
+            next: 0,
+            acked: 0,
+            flights: vec![Flight::default(); window as usize].into(),
+        }
+    }
+
+    /// Fragments that the peer has not taken.
+    #[inline]
+    pub(super) fn in_flight(&self) -> u64 {
+        self.next - self.acked
+    }
+
+    /// Fragments that the peer has taken.
+    #[inline]
+    pub(super) fn acked(&self) -> u64 {
+        self.acked
+    }
+
+    /// The slot of the next fragment, if the window has room.
+    #[inline]
+    pub(super) fn slot(&self) -> Option<u32> {
+        (self.in_flight() < self.window).then_some((self.next % self.window) as u32)
+    }
+
+    /// The number of the next fragment.
+    #[inline]
+    pub(super) fn next(&self) -> u64 {
+        self.next
+    }
+
+    /// The next fragment goes out from its slot, with so many bytes there.
+    #[inline]
+    pub(super) fn sent(&mut self, len: u32, token: Option<Token>) {
+        let at = (self.next % self.window) as usize;
+        if let Some(flight) = self.flights.get_mut(at) {
+            *flight = Flight { len, token, refused: false };
+        }
+        self.next += 1;
+    }
+
+    /// The peer has taken all fragments up to `count` (its low bits).
+    #[inline]
+    pub(super) fn acknowledged(
+        &mut self,
+        low: u32,
+        bits: u32,
+        mut release: impl FnMut(Token),
+    ) -> Result<(), Nonsense> {
+        let count = widen(self.acked, low, bits);
+        if count > self.next {
+            // What was posted again on a new queue pair tells an old count, which looks like one far ahead.
+            let old = widen(self.acked.saturating_sub(1 << (bits - 1)), low, bits) < self.acked;
+            return if old { Ok(()) } else { Err(Nonsense) };
+        }
+        while self.acked < count {
+            let at = (self.acked % self.window) as usize;
+            if let Some(flight) = self.flights.get_mut(at)
+                && let Some(token) = flight.token.take()
+            {
+                release(token);
+            }
+            self.acked += 1;
+        }
+        Ok(())
+    }
+
+    /// The peer refused a fragment (the low bits of its number).
+    pub(super) fn refused(&mut self, low: u32, why: Why) -> Result<Returned, Nonsense> {
+        let number = widen(self.acked, low, WORD_BITS);
+        if number >= self.next {
+            return Err(Nonsense);
+        }
+        self.give_back(number, why).ok_or(Nonsense)
+    }
+
+    fn give_back(&mut self, number: u64, why: Why) -> Option<Returned> {
+        let slot = (number % self.window) as usize;
+        let flight = self.flights.get_mut(slot).filter(|flight| !flight.refused)?;
+        flight.refused = true;
+        Some(Returned { slot: slot as u32, len: flight.len, why, token: flight.token.take() })
+    }
+
+    /// After a queue pair failed: what the peer has taken is released, what it refused comes back.
+    pub(super) fn resume(
+        &mut self,
+        taken: Taken,
+        mut release: impl FnMut(Token),
+        mut returned: impl FnMut(Returned),
+    ) -> Result<(), Nonsense> {
+        if taken.count < self.acked || taken.count > self.next {
+            return Err(Nonsense);
+        }
+        for number in self.acked..taken.count {
+            let behind = taken.count - 1 - number;
+            if behind < 64 && taken.refused >> behind & 1 == 1 {
+                // It was perhaps told before.
+                if let Some(fragment) = self.give_back(number, Why::NotReady) {
+                    returned(fragment);
+                }
+            }
+        }
+        self.acknowledged(taken.count as u32, 32, &mut release)
+    }
+
+    /// What has to be posted again on a new queue pair: slots and lengths, in order.
+    pub(super) fn outstanding(&self) -> impl Iterator<Item = (u32, u32)> + '_ {
+        (self.acked..self.next).map(|number| {
+            let slot = (number % self.window) as usize;
+            (slot as u32, self.flights.get(slot).map_or(0, |flight| flight.len))
+        })
+    }
+
+    /// Forgets everything that is out; nothing is released.
+    pub(super) fn abandon(&mut self) {
+        self.acked = self.next;
+        self.flights.fill(Flight::default());
+    }
+}
+
+/// The receiving direction.
+#[derive(Debug)]
+pub(super) struct Receiver {
+    window: u64,
+    taken: Taken,
+    /// What the peer knows of `taken.count`.
+    told: u64,
+    /// Refusals to be said.
+    refusals: VecDeque<Word>,
+}
+
+impl Receiver {
+    pub(super) fn new(window: u32) -> Self {
+        Self {
+            window: window.clamp(1, MAX_WINDOW).into(),
+            taken: Taken { count: 0, refused: 0 },
+            told: 0,
+            refusals: VecDeque::new(),
+        }
+    }
+
+    /// Whether a write to this slot is the next one.
+    #[inline]
+    pub(super) fn expects(&self, slot: u32) -> bool {
+        self.taken.count % self.window == u64::from(slot)
+    }
+
+    /// Whether the next fragment has this number (its low 32 bits).
+    #[inline]
+    pub(super) fn is_next(&self, number: u32) -> bool {
+        self.taken.count as u32 == number
+    }
+
+    /// The next fragment was taken, or refused.
+    #[inline]
+    pub(super) fn took(&mut self, refused: Option<Why>) {
+        let number = self.taken.count as u32;
+        self.taken.count += 1;
+        self.taken.refused = self.taken.refused << 1 | u64::from(refused.is_some());
+        match refused {
+            None => {}
+            Some(Why::Damaged) => self.refusals.push_back(Word::Damaged(number)),
+            Some(Why::NotReady) => self.refusals.push_back(Word::NotReady(number)),
+        }
+    }
+
+    /// What the peer should be told of this direction on a new queue pair.
+    pub(super) fn taken(&self) -> Taken {
+        self.taken
+    }
+
+    /// The count for a fragment that goes out now, and that will say it: only where refusals have gone ahead.
+    #[inline]
+    pub(super) fn tell(&mut self) -> u64 {
+        if self.refusals.is_empty() {
+            self.told = self.taken.count;
+        }
+        self.told
+    }
+
+    /// A refusal to be said before any later count.
+    #[inline]
+    pub(super) fn refusal(&mut self) -> Option<Word> {
+        self.refusals.front().copied()
+    }
+
+    /// The refusal was said.
+    pub(super) fn refusal_said(&mut self) {
+        self.refusals.pop_front();
+    }
+
+    /// A count that the peer should be told without a fragment: at once if a quarter of the window waits for it, else
+    /// when nothing else is to do.
+    #[inline]
+    pub(super) fn due(&self, idle: bool) -> bool {
+        let untold = self.taken.count - self.told;
+        untold > 0 && (idle || untold * 4 >= self.window)
+    }
+
+    /// The queue pair is new: the peer has been told everything by [`taken`](Self::taken).
+    pub(super) fn resume(&mut self) {
+        self.told = self.taken.count;
+        self.refusals.clear();
+    }
+}
+
+/// When a refused fragment is tried again.
+#[derive(Debug)]
+pub(super) struct Retry {
+    /// Then.
+    pub(super) at: Instant,
+    /// Its payload and trailer.
+    pub(super) bytes: Box<[u8]>,
+    /// What its release tells.
+    pub(super) token: Option<Token>,
+}
+
+#[cfg(test)]
+mod tests;

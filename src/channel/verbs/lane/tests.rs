@@ -1,0 +1,86 @@
+use super::*;
+
+fn tokens(sender: &mut Sender, low: u64) -> Vec<u64> {
+    let mut released = vec![];
+    sender.acknowledged(low as u32, 32, |token| released.push(token.0)).unwrap();
+    released
+}
+
+#[test]
+fn the_window_bounds_what_is_out_and_acknowledgements_release_in_order() {
+    let mut sender = Sender::new(4);
+    for n in 0..4 {
+        assert_eq!(sender.slot(), Some(n as u32));
+        sender.sent(100, Some(Token(n)));
+    }
+    assert_eq!(sender.slot(), None);
+    assert_eq!(tokens(&mut sender, 3), [0, 1, 2]);
+    assert_eq!(sender.slot(), Some(0));
+    assert_eq!(tokens(&mut sender, 3), [] as [u64; 0]);
+    assert_eq!(tokens(&mut sender, 2), [] as [u64; 0], "an old count is no news");
+    assert_eq!(sender.acknowledged(9, 32, |_| ()), Err(Nonsense));
+    assert_eq!(sender.in_flight(), 1);
+}
+
+#[test]
+fn counts_go_round() {
+    let mut sender = Sender::new(2);
+    for n in 0..10u64 {
+        sender.sent(1, None);
+        sender.acknowledged((n + 1) as u32 & 7, 3, |_| ()).unwrap();
+    }
+    assert_eq!(sender.acked(), 10);
+}
+
+#[test]
+fn a_refused_fragment_comes_back_once() {
+    let mut sender = Sender::new(8);
+    (0..3).for_each(|n| sender.sent(10 + n, Some(Token(n.into()))));
+    let back = sender.refused(1, Why::NotReady).unwrap();
+    assert_eq!((back.slot, back.len, back.token), (1, 11, Some(Token(1))));
+    assert_eq!(sender.refused(1, Why::NotReady), Err(Nonsense));
+    assert_eq!(sender.refused(5, Why::Damaged), Err(Nonsense));
+    assert_eq!(tokens(&mut sender, 3), [0, 2], "what came back is not released");
+}
+
+#[test]
+fn after_a_failure_the_taken_are_released_the_refused_come_back_and_the_rest_is_posted_again() {
+    let mut sender = Sender::new(8);
+    (0..6).for_each(|n| sender.sent(n, Some(Token(n.into()))));
+    // The peer has taken 0 to 3; it refused 1, which was told before, and 2, whose refusal was lost.
+    sender.refused(1, Why::Damaged).unwrap();
+    let (mut released, mut back) = (vec![], vec![]);
+    let taken = Taken { count: 4, refused: 0b0110 };
+    sender.resume(taken, |token| released.push(token.0), |fragment| back.push(fragment.slot)).unwrap();
+    assert_eq!((released, back), (vec![0, 3], vec![2]));
+    assert_eq!(sender.outstanding().collect::<Vec<_>>(), [(4, 4), (5, 5)]);
+    let nonsense = Taken { count: 7, refused: 0 };
+    assert_eq!(sender.resume(nonsense, |_| (), |_| ()), Err(Nonsense));
+    let nonsense = Taken { count: 3, refused: 0 };
+    assert_eq!(sender.resume(nonsense, |_| (), |_| ()), Err(Nonsense));
+}
+
+#[test]
+fn no_count_overtakes_a_refusal() {
+    let mut receiver = Receiver::new(8);
+    receiver.took(None);
+    receiver.took(Some(Why::Damaged));
+    receiver.took(None);
+    assert_eq!(receiver.tell(), 0, "the refusal goes first");
+    assert_eq!(receiver.refusal(), Some(Word::Damaged(1)));
+    receiver.refusal_said();
+    assert!(receiver.due(false), "a quarter of the window and more waits");
+    assert_eq!(receiver.tell(), 3);
+    assert!(!receiver.due(true));
+    assert_eq!(receiver.taken(), Taken { count: 3, refused: 0b010 });
+}
+
+#[test]
+fn words_are_read_as_they_were_written() {
+    for word in [Word::Ack(5), Word::Damaged(1 << 29), Word::NotReady(0)] {
+        assert_eq!(Word::decode(word.encode()), Some(word));
+    }
+    assert_eq!(Word::decode(u32::MAX), None);
+    assert_eq!(widen(0x1_0000_0005, 2, 30), 0x1_4000_0002);
+    assert_eq!(widen(7, 7, 32), 7);
+}

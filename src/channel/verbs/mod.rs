@@ -1,0 +1,452 @@
+//! The channel between leaders of nodes over RDMA verbs: reliable connections, whose fragments are written straight to
+//! slots in the peer's memory.
+//!
+//! Every peer has some lanes, each a queue pair with slots of its own at both ends. A fragment goes out as one RDMA write
+//! with immediate; the immediate value is the slot's index. The receiver checks its CRC32C, hands it to the executor from
+//! the slot, and tells how many it has taken: with its own next fragment, or by a word when it has none. That is the credit, so
+//! no receive is ever missing. A fragment that is damaged or comes too early is told so, and sent again.
+//!
+//! | file | what |
+//! |---|---|
+//! | `fabric` | what is needed of queue pairs |
+//! | `rdma` | that, over libibverbs |
+//! | `message` | what a slot and an immediate value hold |
+//! | `lane` | which fragments are out, taken, refused |
+//! | `setup` | a lane comes up, fails, and comes up again |
+//!
+//! Set-up, liveness and the word that ends the group go by authenticated connections of kernel sockets, the channel
+//! `kernel`, on the network on which the ranks met: a group whose RDMA ports are gone can still say so.
+
+mod fabric;
+mod lane;
+mod message;
+mod setup;
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+pub use fabric::Fault;
+use fabric::{Event, Fabric};
+use lane::{Receiver, Retry, Sender, Why};
+use message::{TRAILER, WORD_BITS, Word};
+use setup::State;
+use shouter_netstack::time::Instant;
+use shouter_reducer::executor::{Disposition, Executor};
+use shouter_reducer::grid::Rank;
+use shouter_reducer::header::{GRANULE_UNIT, HEADER_BYTES, Header, Kind};
+use shouter_reducer::transport::{PayloadRange, SendError, Token, Transport};
+
+use super::up::{Loss, PeerLoss};
+use crate::engine::executor_time;
+
+/// How the control connections serve the lanes.
+pub(crate) trait Control {
+    /// Receives; the word that ends the group goes to the executor. True if anything came.
+    fn receive(&mut self, now: Instant, executor: &mut Executor) -> bool;
+    /// Sends what waits. True if anything was sent.
+    fn transmit(&mut self, now: Instant, executor: &mut Executor) -> bool;
+    /// When the next turn is needed although nothing may arrive.
+    fn next_deadline(&self) -> Option<Instant>;
+    /// A peer that was lost since the last call.
+    fn take_lost(&mut self) -> Option<PeerLoss>;
+    /// Posts a control message to a peer.
+    fn send_control(&mut self, to: Rank, header: &Header) -> Result<(), SendError>;
+    /// Posts a control message to every peer.
+    fn broadcast(&mut self, header: &Header);
+    /// Whether everything that was sent has been acknowledged.
+    fn is_drained(&self) -> bool;
+    /// Whether the connection to a peer is there.
+    fn is_connected(&self, rank: Rank) -> bool;
+    /// Sends the peer's channel some bytes, behind those before; false if they found no room.
+    fn send_side(&mut self, to: Rank, bytes: &[u8]) -> bool;
+    /// What a peer's channel sent.
+    fn take_side(&mut self) -> Option<(Rank, Vec<u8>)>;
+}
+
+/// One queue pair's place, whichever it has.
+struct Lane {
+    state: State,
+    /// Counts its queue pairs.
+    epoch: u32,
+    sender: Sender,
+    receiver: Receiver,
+    /// Since when it does not work, counted until it has worked again.
+    down_since: Option<Instant>,
+    /// Fragments that the peer had taken when the present queue pair came up.
+    taken_before: u64,
+    last_fault: Fault,
+    pause: Duration,
+    /// Whether it is among those that may have something to tell.
+    indebted: bool,
+}
+
+struct Peer {
+    rank: Rank,
+    /// Its control connection has been seen.
+    greeted: bool,
+    lost: bool,
+    /// Fragments that came back.
+    retries: VecDeque<Retry>,
+}
+
+/// What a channel needs to know beside its peers.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Settings {
+    /// Queue pairs between two leaders.
+    pub(super) lanes: u16,
+    /// Whether fragments have a CRC.
+    pub(super) crc: bool,
+    /// A peer that a lane cannot reach for so long is dead.
+    pub(super) dead_after: Duration,
+}
+
+/// Queue pairs to all other leaders.
+pub struct VerbsChannel<F: Fabric, C: Control> {
+    fabric: F,
+    control: C,
+    crc: bool,
+    /// Lanes of each peer.
+    lanes: usize,
+    /// The lanes of all peers, one peer's behind the other's.
+    all: Vec<Lane>,
+    peers: Vec<Peer>,
+    /// Index into `peers` by rank; `u32::MAX` for ranks without lanes.
+    by_rank: Vec<u32>,
+    max_fragment: usize,
+    patience: Duration,
+    ready_until: Instant,
+    tend_at: Option<Instant>,
+    events: Vec<Event>,
+    /// Lanes that may have something to tell.
+    debts: Vec<usize>,
+    /// Nothing came in the last turn.
+    idle: bool,
+    released: Vec<Token>,
+    /// What the control connections had no room for.
+    untold: VecDeque<(Rank, Vec<u8>)>,
+    lost: Vec<PeerLoss>,
+    strays: u64,
+    resent: u64,
+    damaged: u64,
+    fenced: bool,
+}
+
+impl<F: Fabric, C: Control> VerbsChannel<F, C> {
+    /// Lanes to these ranks; they come up in the turns that follow.
+    pub(super) fn new(fabric: F, control: C, peers: &[Rank], settings: Settings, now: Instant) -> Self {
+        let Settings { lanes, crc, dead_after } = settings;
+        let (lanes, sizes) = (usize::from(lanes.max(1)), fabric.sizes());
+        let ranks = peers.iter().map(|rank| rank.0 as usize + 1).max().unwrap_or(0);
+        let mut by_rank = vec![u32::MAX; ranks];
+        for (rank, index) in peers.iter().zip(0..) {
+            if let Some(place) = by_rank.get_mut(rank.0 as usize) {
+                *place = index;
+            }
+        }
+        let lane = |_| Lane {
+            state: State::Down(None),
+            epoch: 0,
+            sender: Sender::new(sizes.window),
+            receiver: Receiver::new(sizes.window),
+            down_since: None,
+            taken_before: 0,
+            last_fault: Fault::RetryExceeded,
+            pause: Duration::ZERO,
+            indebted: false,
+        };
+        let peer = |rank: &Rank| Peer { rank: *rank, greeted: false, lost: false, retries: VecDeque::new() };
+        let room = (sizes.slot_bytes as usize).saturating_sub(TRAILER) / GRANULE_UNIT * GRANULE_UNIT;
+        Self {
+            fabric,
+            control,
+            crc,
+            lanes,
+            all: (0..peers.len() * lanes).map(lane).collect(),
+            peers: peers.iter().map(peer).collect(),
+            by_rank,
+            max_fragment: room.max(GRANULE_UNIT),
+            patience: dead_after,
+            ready_until: now + dead_after.max(Duration::from_secs(10)),
+            tend_at: Some(now),
+            events: Vec::with_capacity(256),
+            debts: Vec::with_capacity(peers.len() * lanes),
+            idle: true,
+            released: Vec::with_capacity(256),
+            untold: VecDeque::new(),
+            lost: vec![],
+            strays: 0,
+            resent: 0,
+            damaged: 0,
+            fenced: false,
+        }
+    }
+
+    /// Receives and hands fragments to the executor. True if anything came.
+    pub(super) fn receive(&mut self, now: Instant, executor: &mut Executor) -> bool {
+        let mut came = self.control.receive(now, executor);
+        while let Some((rank, bytes)) = self.control.take_side() {
+            if let Some(index) = self.index(rank).filter(|_| !self.fenced) {
+                self.on_side(now, index, &bytes);
+            }
+        }
+        let mut events = std::mem::take(&mut self.events);
+        self.fabric.poll(&mut events);
+        self.idle = events.is_empty();
+        came |= !self.idle;
+        for event in events.drain(..) {
+            match event {
+                Event::Written { lane, slot, len } => self.written(now, lane, slot, len, executor),
+                Event::Said { lane, word } => self.said(now, lane, word),
+                Event::Broken { lane, why } => self.broken(now, lane, why),
+            }
+        }
+        self.events = events;
+        if self.tend_at.is_some_and(|at| at <= now) {
+            self.tend(now);
+        }
+        came
+    }
+
+    /// A fragment has come.
+    fn written(&mut self, now: Instant, at: usize, slot: u32, len: u32, executor: &mut Executor) {
+        let Some(lane) = self.all.get_mut(at) else { return };
+        if !matches!(lane.state, State::Connected | State::Up) {
+            return;
+        }
+        let rank = self.peers.get(at / self.lanes).map(|peer| peer.rank);
+        let bytes = self.fabric.incoming(at, slot).get(..len as usize);
+        if !lane.receiver.expects(slot) {
+            return self.broken(now, at, Fault::Protocol);
+        }
+        let refused = match bytes.and_then(|bytes| message::open(bytes, self.crc)) {
+            None => {
+                self.damaged += 1;
+                Some(Why::Damaged)
+            }
+            Some((payload, trailer)) => {
+                let released = &mut self.released;
+                let heard = lane.sender.acknowledged(trailer.ack, 32, |token| released.push(token));
+                if heard.is_err() || !lane.receiver.is_next(trailer.number) {
+                    return self.broken(now, at, Fault::Protocol);
+                }
+                match Header::parse(trailer.header) {
+                    Ok(header) if Some(header.src) == rank => {
+                        match executor.on_fragment(executor_time(now), &header, payload) {
+                            Disposition::Refused(why) if why.is_retryable() => Some(Why::NotReady),
+                            Disposition::Consumed | Disposition::Refused(_) => None,
+                        }
+                    }
+                    stray => {
+                        super::stray(&mut self.strays, rank, stray.err());
+                        None
+                    }
+                }
+            }
+        };
+        lane.receiver.took(refused);
+        if !lane.indebted {
+            lane.indebted = true;
+            self.debts.push(at);
+        }
+    }
+
+    /// A word has come.
+    fn said(&mut self, now: Instant, at: usize, word: u32) {
+        let Some(lane) = self.all.get_mut(at) else { return };
+        if !matches!(lane.state, State::Connected | State::Up) {
+            return;
+        }
+        let released = &mut self.released;
+        let heard = match Word::decode(word) {
+            Some(Word::Ack(count)) => {
+                lane.sender.acknowledged(count, WORD_BITS, |token| released.push(token)).map(|()| None)
+            }
+            Some(Word::Damaged(number)) => lane.sender.refused(number, Why::Damaged).map(Some),
+            Some(Word::NotReady(number)) => lane.sender.refused(number, Why::NotReady).map(Some),
+            None => Err(lane::Nonsense),
+        };
+        match heard {
+            Ok(None) => {}
+            Ok(Some(fragment)) => self.keep(now, at, fragment),
+            Err(_) => self.broken(now, at, Fault::Protocol),
+        }
+    }
+
+    /// Sends what the executor has posted, and tells peers what was taken. True if anything was sent.
+    pub(super) fn transmit(&mut self, now: Instant, executor: &mut Executor) -> bool {
+        let mut debts = std::mem::take(&mut self.debts);
+        debts.retain(|&at| {
+            let Some(lane) = self.all.get_mut(at) else { return false };
+            if lane.state == State::Up {
+                while let Some(word) = lane.receiver.refusal()
+                    && self.fabric.has_room(at, 1)
+                {
+                    self.fabric.say(at, word.encode());
+                    lane.receiver.refusal_said();
+                }
+                if lane.receiver.due(self.idle) && self.fabric.has_room(at, 1) {
+                    self.fabric.say(at, Word::Ack(lane.receiver.tell() as u32).encode());
+                }
+            }
+            lane.indebted = lane.state != State::Over && lane.receiver.due(true);
+            lane.indebted
+        });
+        self.debts = debts;
+        let mut sent = self.fabric.flush();
+        for token in self.released.drain(..) {
+            executor.on_released(token);
+        }
+        while let Some((rank, bytes)) = self.untold.front()
+            && self.control.send_side(*rank, bytes)
+        {
+            self.untold.pop_front();
+        }
+        sent |= self.control.transmit(now, executor);
+        sent
+    }
+
+    /// Sends what came back, if its time has come.
+    fn retry(&mut self, now: Instant, index: usize) {
+        loop {
+            let Some(peer) = self.peers.get_mut(index) else { return };
+            let Some(retry) = peer.retries.front() else { return };
+            if retry.at > now {
+                let at = retry.at;
+                return self.wake(at);
+            }
+            let Some(at) = self.pick(index) else {
+                return self.wake(now + Duration::from_micros(20));
+            };
+            let Some(peer) = self.peers.get_mut(index) else { return };
+            let Some(Retry { bytes, token, .. }) = peer.retries.pop_front() else { return };
+            let Some((payload, trailer)) = bytes.split_last_chunk::<TRAILER>() else { continue };
+            let Some(header) = trailer.first_chunk::<HEADER_BYTES>() else { continue };
+            self.resent += 1;
+            self.post(at, header, payload, token);
+        }
+    }
+
+    /// The lane of a peer that takes the next fragment: the one with the fewest out.
+    #[inline]
+    fn pick(&self, index: usize) -> Option<usize> {
+        let first = index * self.lanes;
+        let lanes = self.all.get(first..first + self.lanes)?.iter().zip(first..);
+        let usable = lanes.filter(|(lane, at)| {
+            lane.state == State::Up && lane.sender.slot().is_some() && self.fabric.has_room(*at, 1)
+        });
+        usable.min_by_key(|(lane, _)| lane.sender.in_flight()).map(|(_, at)| at)
+    }
+
+    /// Fills the next slot of a lane, which has one, and queues its write.
+    #[inline]
+    fn post(&mut self, at: usize, header: &[u8; HEADER_BYTES], payload: &[u8], token: Option<Token>) {
+        let Some(lane) = self.all.get_mut(at) else { return };
+        let Some(slot) = lane.sender.slot() else { return };
+        let len = payload.len() + TRAILER;
+        let Some(bytes) = self.fabric.outgoing(at, slot).get_mut(..len) else { return };
+        if let Some(place) = bytes.get_mut(..payload.len()) {
+            place.copy_from_slice(payload);
+        }
+        message::seal(bytes, header, lane.sender.next(), lane.receiver.tell(), self.crc);
+        lane.sender.sent(len as u32, token);
+        self.fabric.write(at, slot, len as u32);
+    }
+
+    /// When the next turn is needed although nothing may arrive.
+    pub(super) fn next_deadline(&self) -> Option<Instant> {
+        [self.control.next_deadline(), self.tend_at].into_iter().flatten().min()
+    }
+
+    /// A peer that was lost since the last call.
+    pub(super) fn take_lost(&mut self) -> Option<PeerLoss> {
+        if let Some(loss) = self.lost.pop() {
+            return Some(loss);
+        }
+        let loss = self.control.take_lost()?;
+        if let Some(index) = self.index(loss.rank) {
+            if let Some(peer) = self.peers.get_mut(index) {
+                peer.lost = true;
+            }
+            self.end_lanes(index);
+        }
+        Some(loss)
+    }
+
+    /// Posts a control message to every peer, by the control connections.
+    pub(super) fn broadcast(&mut self, header: &Header) {
+        self.control.broadcast(header);
+    }
+
+    /// Closes all queue pairs: afterwards nothing refers to any memory. Control messages still get through.
+    pub(super) fn fence(&mut self) {
+        self.fenced = true;
+        for index in 0..self.peers.len() {
+            self.end_lanes(index);
+            if let Some(peer) = self.peers.get_mut(index) {
+                peer.retries.clear();
+            }
+        }
+        self.released.clear();
+    }
+
+    /// Whether everything that was sent has been taken.
+    pub(super) fn is_drained(&self) -> bool {
+        let quiet = |peer: &Peer| peer.lost || peer.retries.is_empty();
+        self.control.is_drained()
+            && self.peers.iter().all(quiet)
+            && self.all.iter().all(|lane| lane.sender.in_flight() == 0)
+    }
+
+    /// Fragments sent again.
+    pub(super) fn resent(&self) -> u64 {
+        self.resent
+    }
+
+    /// Fragments that came damaged.
+    pub(super) fn damaged(&self) -> u64 {
+        self.damaged
+    }
+
+    fn index(&self, rank: Rank) -> Option<usize> {
+        let index = *self.by_rank.get(rank.0 as usize)? as usize;
+        (index < self.peers.len()).then_some(index)
+    }
+}
+
+impl<F: Fabric, C: Control> Transport for VerbsChannel<F, C> {
+    #[inline]
+    fn max_fragment(&self, _: Rank) -> usize {
+        self.max_fragment
+    }
+
+    #[inline]
+    fn send(
+        &mut self,
+        to: Rank,
+        header: &Header,
+        payload: PayloadRange,
+        token: Token,
+    ) -> Result<(), SendError> {
+        let index = self.index(to).ok_or(SendError::PeerFailed)?;
+        if self.peers.get(index).is_none_or(|peer| peer.lost) {
+            return Err(SendError::PeerFailed);
+        }
+        if matches!(header.kind, Kind::Mismatch | Kind::Abort) {
+            // The lanes are closed when the group ends, and these say why it does.
+            return self.control.send_control(to, header);
+        }
+        if self.fenced {
+            return Err(SendError::PeerFailed);
+        }
+        let at = self.pick(index).ok_or(SendError::Full)?;
+        let mut bytes = [0; HEADER_BYTES];
+        header.encode(&mut bytes);
+        self.post(at, &bytes, payload.as_bytes().unwrap_or_default(), None);
+        // Its bytes are in the slot.
+        self.released.push(token);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

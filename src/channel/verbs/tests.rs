@@ -1,0 +1,260 @@
+//! Two leaders over queue pairs that fail and damage at random: no contribution is lost or counted twice.
+
+mod hub;
+
+use std::cell::RefCell;
+use std::ptr::NonNull;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use shouter_reducer::dtype::{DType, ReduceOp};
+use shouter_reducer::executor::{ExecutorConfig, OpError, Request};
+use shouter_reducer::grid::Grid;
+use shouter_reducer::header::{Collective, Identity, Shape};
+use shouter_reducer::kernel::Kernels;
+use shouter_reducer::memory::{Kind as MemoryKind, Region};
+use shouter_reducer::plan::Plan;
+
+use super::fabric::Sizes;
+use super::*;
+use crate::channel::shm::NodeSegment;
+use hub::{End, Hub, Wire, hub};
+
+const LANES: u16 = 3;
+const SIZES: Sizes = Sizes { window: 8, slot_bytes: 1024 };
+const DEAD_AFTER: Duration = Duration::from_secs(5);
+
+struct Leader {
+    channel: VerbsChannel<End, Wire>,
+    executor: Executor,
+    data: Vec<Vec<i32>>,
+}
+
+struct Pair {
+    hub: Rc<RefCell<Hub>>,
+    leaders: [Leader; 2],
+    now: Instant,
+}
+
+fn pair(seed: u64, settings: [Settings; 2]) -> Pair {
+    let (hub, ends) = hub(seed, LANES.into(), SIZES);
+    let mut settings = settings.into_iter();
+    let mut rank = 0;
+    let leaders = ends.map(|end| {
+        let grid = Grid::new(2, 1, Plan::default().leaf_size).unwrap();
+        let mut config = ExecutorConfig::new(Rank(rank), grid, Kernels::detect());
+        config.eager_bytes = Plan::default().eager_bytes as usize;
+        // So little that early messages are refused.
+        config.eager_pool_bytes = 1024;
+        let wire = Wire::new(&hub, rank as usize);
+        let settings = settings.next().unwrap();
+        let channel = VerbsChannel::new(end, wire, &[Rank(1 - rank)], settings, Instant::ZERO);
+        rank += 1;
+        Leader { channel, executor: Executor::new(config).unwrap(), data: vec![] }
+    });
+    Pair { hub, leaders, now: Instant::ZERO }
+}
+
+fn alike(crc: bool) -> [Settings; 2] {
+    [Settings { lanes: LANES, crc, dead_after: DEAD_AFTER }; 2]
+}
+
+impl Leader {
+    #[allow(unsafe_code)]
+    fn start(&mut self, rank: u32, data: Vec<i32>) {
+        let plan = Plan::default();
+        let grid = Grid::new(2, 1, plan.leaf_size).unwrap();
+        let count = data.len() as u64;
+        let shape = Shape { collective: Collective::AllReduce, dtype: DType::I32, op: ReduceOp::Sum, count };
+        self.data.push(data);
+        let data = self.data.last_mut().unwrap();
+        let base = NonNull::new(data.as_mut_ptr().cast()).unwrap();
+        // SAFETY: a vector of the leader's, which stays where it is until the leader goes.
+        let data = unsafe { Region::from_raw_parts(MemoryKind::Host, base, data.len() * 4, 0) };
+        let request = Request {
+            identity: Identity::ad_hoc(&shape, Rank(0)),
+            shape,
+            data,
+            schedule: Arc::new(plan.schedule(&grid, Rank(rank), &shape, Rank(0)).unwrap()),
+            priority: 0,
+            deadline: executor_time(Instant::ZERO + Duration::from_secs(100)),
+            name: Arc::from("gradient"),
+            step: 0,
+        };
+        self.executor.start(executor_time(Instant::ZERO), request).unwrap();
+    }
+
+    fn turn(&mut self, now: Instant) -> Option<PeerLoss> {
+        self.channel.receive(now, &mut self.executor);
+        let lost = self.channel.take_lost();
+        self.executor.poll(executor_time(now), &mut self.channel, None::<&NodeSegment>);
+        self.channel.transmit(now, &mut self.executor);
+        lost
+    }
+}
+
+impl Pair {
+    fn turn(&mut self) -> Vec<PeerLoss> {
+        self.now += Duration::from_micros(5);
+        let now = self.now;
+        self.leaders.iter_mut().filter_map(|leader| leader.turn(now)).collect()
+    }
+
+    /// Turns until both have completed so many operations.
+    fn complete(&mut self, operations: usize) -> [Vec<Result<(), OpError>>; 2] {
+        let mut results = [vec![], vec![]];
+        for _ in 0..2_000_000 {
+            let lost = self.turn();
+            assert_eq!(lost.len(), 0, "{lost:?}");
+            for (leader, results) in self.leaders.iter_mut().zip(&mut results) {
+                while let Some(completed) = leader.executor.take_completed() {
+                    results.push(completed.result);
+                }
+            }
+            if results.iter().all(|results| results.len() == operations) {
+                return results;
+            }
+        }
+        panic!("{results:?} of {operations} operations after {:?}", self.now);
+    }
+}
+
+/// Some operations, small and large; rank 1 starts each a little later, so that much comes early.
+fn run(seed: u64, damage: f64, cuts: f64) -> Pair {
+    let mut pair = pair(seed, alike(true));
+    pair.hub.borrow_mut().damage = damage;
+    pair.hub.borrow_mut().cuts = cuts;
+    let counts = [1, 200, 3_000, 70_000, 2, 900, 4_000, 17];
+    let input = |rank: i32, op: usize| (0..counts[op] as i32).map(move |i| i * 3 + rank * 7 + op as i32);
+    for op in 0..counts.len() {
+        pair.leaders[0].start(0, input(0, op).collect());
+    }
+    for op in 0..counts.len() {
+        (0..40).for_each(|_| drop(pair.turn()));
+        pair.leaders[1].start(1, input(1, op).collect());
+    }
+    let results = pair.complete(counts.len());
+    for (rank, results) in results.iter().enumerate() {
+        assert!(results.iter().all(Result::is_ok), "seed {seed}, rank {rank}: {results:?}");
+    }
+    for op in 0..counts.len() {
+        let sums: Vec<i32> = input(0, op).zip(input(1, op)).map(|(a, b)| a + b).collect();
+        for (rank, leader) in pair.leaders.iter().enumerate() {
+            assert!(leader.data[op] == sums, "seed {seed}: rank {rank} has wrong sums in operation {op}");
+        }
+    }
+    pair
+}
+
+#[test]
+fn sums_are_right_and_everything_is_acknowledged_in_the_end() {
+    let mut pair = run(1, 0.0, 0.0);
+    (0..200).for_each(|_| drop(pair.turn()));
+    for leader in &pair.leaders {
+        assert!(leader.channel.is_drained());
+        assert_eq!(leader.channel.damaged(), 0);
+    }
+}
+
+#[test]
+fn sums_are_right_over_queue_pairs_that_damage_and_fail() {
+    let (mut cut, mut damaged) = (0, 0);
+    for seed in 0..60 {
+        let pair = run(seed, 0.01, 0.002);
+        let hub = pair.hub.borrow();
+        (cut, damaged) = (cut + hub.cut, damaged + hub.damaged);
+        let found: u64 = pair.leaders.iter().map(|leader| leader.channel.damaged()).sum();
+        assert!(found <= hub.damaged);
+    }
+    assert!(cut > 100 && damaged > 100, "{cut} queue pairs failed, {damaged} fragments were damaged");
+}
+
+#[test]
+fn a_peer_that_no_queue_pair_reaches_is_lost_with_the_reason() {
+    let mut pair = pair(3, alike(true));
+    for rank in 0..2 {
+        pair.leaders[rank].start(rank as u32, vec![1; 50_000]);
+    }
+    (0..50).for_each(|_| drop(pair.turn()));
+    pair.hub.borrow_mut().dark = true;
+    let begin = pair.now;
+    let lost = loop {
+        let lost = pair.turn();
+        if !lost.is_empty() {
+            break lost;
+        }
+        assert!(pair.now - begin < DEAD_AFTER * 2, "nobody was lost");
+    };
+    assert!(pair.now - begin >= DEAD_AFTER);
+    assert_eq!(lost[0].why, Loss::Verbs(Fault::RetryExceeded));
+}
+
+#[test]
+fn other_settings_are_refused() {
+    let mut settings = alike(true);
+    settings[1].crc = false;
+    let mut pair = pair(4, settings);
+    let lost = loop {
+        let lost = pair.turn();
+        if !lost.is_empty() {
+            break lost;
+        }
+        assert!(pair.now < Instant::ZERO + Duration::from_secs(1), "nobody noticed");
+    };
+    assert_eq!(lost[0].why, Loss::Verbs(Fault::Settings));
+}
+
+#[test]
+fn after_a_fence_only_control_messages_go_out() {
+    let mut pair = pair(5, alike(false));
+    for rank in 0..2 {
+        pair.leaders[rank].start(rank as u32, vec![1; 50_000]);
+    }
+    (0..50).for_each(|_| drop(pair.turn()));
+    pair.leaders[0].channel.fence();
+    assert!(pair.leaders[0].channel.is_drained());
+    let sent = |kind| {
+        let header = Header { kind, ..header() };
+        move |channel: &mut VerbsChannel<End, Wire>| {
+            channel.send(Rank(1), &header, PayloadRange::empty(), Token::CONTROL)
+        }
+    };
+    assert_eq!(sent(Kind::Credit)(&mut pair.leaders[0].channel), Err(SendError::PeerFailed));
+    assert_eq!(sent(Kind::Abort)(&mut pair.leaders[0].channel), Ok(()));
+    (0..5).for_each(|_| drop(pair.turn()));
+    assert!(pair.leaders[1].executor.aborted().is_some());
+}
+
+#[test]
+fn what_is_no_message_breaks_nothing() {
+    let mut pair = pair(6, alike(true));
+    for garbage in [&b"{"[..], b"null", b"{\"Ready\":{\"lane\":9,\"epoch\":0}}"] {
+        let mut other = self::pair(7, alike(true));
+        other.hub.borrow_mut().dark = true;
+        let channel = &mut other.leaders[0].channel;
+        channel.on_side(Instant::ZERO, 0, garbage);
+        let loss = channel.take_lost().expect("a peer that talks nonsense is lost");
+        assert!(matches!(loss.why, Loss::Verbs(Fault::Protocol | Fault::Settings)), "{loss:?}");
+    }
+    let leader = &mut pair.leaders[0];
+    leader.channel.written(Instant::ZERO, 0, 99, 1 << 30, &mut leader.executor);
+    leader.channel.said(Instant::ZERO, 99, u32::MAX);
+    assert_eq!(
+        leader.channel.send(Rank(7), &header(), PayloadRange::empty(), Token(1)),
+        Err(SendError::PeerFailed)
+    );
+}
+
+fn header() -> Header {
+    Header {
+        kind: Kind::Credit,
+        src: Rank(0),
+        key: Default::default(),
+        identity: Identity::AdHoc(0),
+        shape: Shape { collective: Collective::Barrier, dtype: DType::U8, op: ReduceOp::Sum, count: 0 },
+        round: 0,
+        offset: 0,
+        granule: 0,
+        len: 2,
+    }
+}

@@ -1,0 +1,300 @@
+//! Queue pairs between two ends in one process: in order within each, damaged and cut when a test says so.
+
+use std::cell::RefCell;
+use std::collections::{HashMap, VecDeque};
+use std::net::Ipv6Addr;
+use std::rc::Rc;
+
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+use shouter_netstack::time::Instant;
+use shouter_reducer::executor::Executor;
+use shouter_reducer::grid::Rank;
+use shouter_reducer::header::Header;
+use shouter_reducer::transport::SendError;
+
+use super::super::Control;
+use super::super::fabric::{Address, Event, Fabric, Fault, Sizes};
+use crate::channel::up::PeerLoss;
+use crate::engine::executor_time;
+
+struct Pair {
+    end: usize,
+    lane: usize,
+    peer: Option<u32>,
+    sound: bool,
+}
+
+/// What is on its way to an end.
+enum Moving {
+    Write { slot: u32, bytes: Vec<u8> },
+    Word(u32),
+}
+
+/// What both ends share.
+pub(super) struct Hub {
+    pairs: HashMap<u32, Pair>,
+    next: u32,
+    /// What is on its way to a queue pair.
+    moving: HashMap<u32, VecDeque<Moving>>,
+    incoming: [Vec<Vec<u8>>; 2],
+    side: [VecDeque<Vec<u8>>; 2],
+    control: [VecDeque<Header>; 2],
+    broken: [Vec<(usize, Fault)>; 2],
+    pub(super) rng: SmallRng,
+    /// The share of writes that arrive damaged.
+    pub(super) damage: f64,
+    /// The share of polls in which a queue pair fails.
+    pub(super) cuts: f64,
+    /// Nothing gets through.
+    pub(super) dark: bool,
+    pub(super) cut: u64,
+    pub(super) damaged: u64,
+}
+
+/// One end's queue pairs.
+pub(super) struct End {
+    hub: Rc<RefCell<Hub>>,
+    end: usize,
+    sizes: Sizes,
+    /// The queue pair of each lane.
+    current: Vec<Option<u32>>,
+    outgoing: Vec<Vec<u8>>,
+    incoming: Vec<Vec<u8>>,
+    queued: Vec<(usize, Moving)>,
+}
+
+pub(super) fn hub(seed: u64, lanes: usize, sizes: Sizes) -> (Rc<RefCell<Hub>>, [End; 2]) {
+    let slots = || vec![vec![0; (sizes.window * sizes.slot_bytes) as usize]; lanes];
+    let hub = Rc::new(RefCell::new(Hub {
+        pairs: HashMap::new(),
+        next: 100,
+        moving: HashMap::new(),
+        incoming: [slots(), slots()],
+        side: Default::default(),
+        control: Default::default(),
+        broken: Default::default(),
+        rng: SmallRng::seed_from_u64(seed),
+        damage: 0.0,
+        cuts: 0.0,
+        dark: false,
+        cut: 0,
+        damaged: 0,
+    }));
+    let end = |end| End {
+        hub: hub.clone(),
+        end,
+        sizes,
+        current: vec![None; lanes],
+        outgoing: slots(),
+        incoming: slots(),
+        queued: vec![],
+    };
+    let ends = [end(0), end(1)];
+    (hub, ends)
+}
+
+impl Hub {
+    /// A queue pair fails; what is on its way may be lost, and one or both ends see it.
+    fn fail(&mut self, number: u32, why: Fault) {
+        let Some(pair) = self.pairs.get_mut(&number).filter(|pair| pair.sound) else { return };
+        pair.sound = false;
+        self.cut += 1;
+        let (end, lane, peer) = (pair.end, pair.lane, pair.peer);
+        self.broken[end].push((lane, why));
+        // What came whole may still be seen; the rest is lost.
+        let keep = self.rng.random_range(0..4);
+        self.moving.entry(number).or_default().truncate(keep);
+        if let Some(peer) = peer {
+            let keep = self.rng.random_range(0..4);
+            self.moving.entry(peer).or_default().truncate(keep);
+        }
+    }
+}
+
+impl Fabric for End {
+    fn sizes(&self) -> Sizes {
+        self.sizes
+    }
+
+    fn open(&mut self, lane: usize) -> Result<Address, Fault> {
+        assert!(self.current[lane].is_none(), "the former one was closed");
+        let mut hub = self.hub.borrow_mut();
+        hub.next += 1;
+        let number = hub.next;
+        hub.pairs.insert(number, Pair { end: self.end, lane, peer: None, sound: true });
+        self.current[lane] = Some(number);
+        Ok(Address {
+            queue_pair: number,
+            psn: 0,
+            gid: Ipv6Addr::LOCALHOST,
+            lid: 0,
+            mtu: 4096,
+            slots: 0,
+            rkey: 0,
+        })
+    }
+
+    fn connect(&mut self, lane: usize, remote: &Address) -> Result<(), Fault> {
+        let number = self.current[lane].expect("opened");
+        let mut hub = self.hub.borrow_mut();
+        hub.pairs.get_mut(&number).expect("there").peer = Some(remote.queue_pair);
+        Ok(())
+    }
+
+    fn close(&mut self, lane: usize) {
+        let mut hub = self.hub.borrow_mut();
+        if let Some(number) = self.current[lane].take() {
+            hub.pairs.remove(&number);
+            hub.moving.remove(&number);
+        }
+        let end = self.end;
+        hub.broken[end].retain(|(other, _)| *other != lane);
+        self.queued.retain(|(other, _)| *other != lane);
+    }
+
+    fn outgoing(&mut self, lane: usize, slot: u32) -> &mut [u8] {
+        let bytes = self.sizes.slot_bytes as usize;
+        &mut self.outgoing[lane][slot as usize * bytes..][..bytes]
+    }
+
+    fn incoming(&self, lane: usize, slot: u32) -> &[u8] {
+        let bytes = self.sizes.slot_bytes as usize;
+        &self.incoming[lane][slot as usize * bytes..][..bytes]
+    }
+
+    fn has_room(&self, lane: usize, more: u32) -> bool {
+        let queued = self.queued.iter().filter(|(other, _)| *other == lane).count();
+        queued + more as usize <= 2 * self.sizes.window as usize
+    }
+
+    fn write(&mut self, lane: usize, slot: u32, len: u32) {
+        let bytes = self.outgoing(lane, slot)[..len as usize].to_vec();
+        self.queued.push((lane, Moving::Write { slot, bytes }));
+    }
+
+    fn say(&mut self, lane: usize, word: u32) {
+        self.queued.push((lane, Moving::Word(word)));
+    }
+
+    fn flush(&mut self) -> bool {
+        let any = !self.queued.is_empty();
+        let mut hub = self.hub.borrow_mut();
+        for (lane, moving) in self.queued.drain(..) {
+            let Some(number) = self.current[lane] else { continue };
+            let pair = &hub.pairs[&number];
+            let there = pair.peer.and_then(|peer| hub.pairs.get(&peer).map(|other| (peer, other)));
+            match there {
+                // Not yet connected at the other end: the NIC tries again.
+                Some((peer, other)) if pair.sound && other.sound && !hub.dark => {
+                    assert!(other.peer.is_none_or(|back| back == number), "they belong together");
+                    hub.moving.entry(peer).or_default().push_back(moving);
+                }
+                _ => hub.fail(number, Fault::RetryExceeded),
+            }
+        }
+        any
+    }
+
+    fn poll(&mut self, events: &mut Vec<Event>) {
+        let mut hub = self.hub.borrow_mut();
+        for lane in 0..self.current.len() {
+            let Some(number) = self.current[lane] else { continue };
+            if hub.pairs[&number].peer.is_some() && hub.cuts > 0.0 {
+                let cuts = hub.cuts;
+                if hub.rng.random_bool(cuts) {
+                    hub.fail(number, Fault::RetryExceeded);
+                }
+            }
+            if hub.pairs[&number].peer.is_none() {
+                continue;
+            }
+            let count = hub.rng.random_range(0..4);
+            for _ in 0..count {
+                let Some(moving) = hub.moving.get_mut(&number).and_then(VecDeque::pop_front) else { break };
+                events.push(match moving {
+                    Moving::Word(word) => Event::Said { lane, word },
+                    Moving::Write { slot, mut bytes } => {
+                        let damage = hub.damage;
+                        if hub.rng.random_bool(damage) {
+                            let at = hub.rng.random_range(0..bytes.len());
+                            bytes[at] ^= 1 << hub.rng.random_range(0..8);
+                            hub.damaged += 1;
+                        }
+                        let base = slot as usize * self.sizes.slot_bytes as usize;
+                        self.incoming[lane][base..base + bytes.len()].copy_from_slice(&bytes);
+                        Event::Written { lane, slot, len: bytes.len() as u32 }
+                    }
+                });
+            }
+        }
+        let end = self.end;
+        events.extend(hub.broken[end].drain(..).map(|(lane, why)| Event::Broken { lane, why }));
+    }
+}
+
+/// One end's control connection, which always works.
+pub(super) struct Wire {
+    hub: Rc<RefCell<Hub>>,
+    end: usize,
+}
+
+impl Wire {
+    pub(super) fn new(hub: &Rc<RefCell<Hub>>, end: usize) -> Self {
+        Self { hub: hub.clone(), end }
+    }
+}
+
+impl Control for Wire {
+    fn receive(&mut self, now: Instant, executor: &mut Executor) -> bool {
+        let headers = std::mem::take(&mut self.hub.borrow_mut().control[self.end]);
+        for header in &headers {
+            executor.on_fragment(executor_time(now), header, &[]);
+        }
+        !headers.is_empty()
+    }
+
+    fn transmit(&mut self, _: Instant, _: &mut Executor) -> bool {
+        false
+    }
+
+    fn next_deadline(&self) -> Option<Instant> {
+        None
+    }
+
+    fn take_lost(&mut self) -> Option<PeerLoss> {
+        None
+    }
+
+    fn send_control(&mut self, _: Rank, header: &Header) -> Result<(), SendError> {
+        self.hub.borrow_mut().control[1 - self.end].push_back(*header);
+        Ok(())
+    }
+
+    fn broadcast(&mut self, header: &Header) {
+        self.hub.borrow_mut().control[1 - self.end].push_back(*header);
+    }
+
+    fn is_drained(&self) -> bool {
+        true
+    }
+
+    fn is_connected(&self, _: Rank) -> bool {
+        true
+    }
+
+    fn send_side(&mut self, _: Rank, bytes: &[u8]) -> bool {
+        let mut hub = self.hub.borrow_mut();
+        // Now and then there is no room.
+        let room = hub.rng.random_bool(0.5);
+        if room {
+            hub.side[1 - self.end].push_back(bytes.to_vec());
+        }
+        room
+    }
+
+    fn take_side(&mut self) -> Option<(Rank, Vec<u8>)> {
+        let bytes = self.hub.borrow_mut().side[self.end].pop_front()?;
+        Some((Rank(1 - self.end as u32), bytes))
+    }
+}
