@@ -10,9 +10,13 @@ pub mod verbs;
 
 use shouter_netstack::device::{Device, DeviceCounters};
 use shouter_netstack::stack::Stack;
+use shouter_netstack::time::Instant;
+use shouter_reducer::executor::{Disposition, Executor};
 use shouter_reducer::grid::Rank;
 use shouter_reducer::header::{Header, HeaderError};
 use shouter_reducer::transport::{PayloadRange, SendError, Token, Transport};
+
+use crate::engine::executor_time;
 
 /// The up grid of a rank that has none: one that is no leader, or whose node is the only one.
 pub(crate) struct Unconnected;
@@ -24,6 +28,27 @@ impl Transport for Unconnected {
 
     fn send(&mut self, _: Rank, _: &Header, _: PayloadRange, _: Token) -> Result<(), SendError> {
         Err(SendError::PeerFailed)
+    }
+}
+
+/// Where a channel hands what it receives: the executor, or a bench's counter.
+pub trait Inbox {
+    /// A checked fragment; the payload is only borrowed.
+    fn fragment(&mut self, now: Instant, header: &Header, payload: &[u8]) -> Disposition;
+
+    /// Nothing refers to what was posted with this token any more.
+    fn released(&mut self, token: Token);
+}
+
+impl Inbox for Executor {
+    #[inline]
+    fn fragment(&mut self, now: Instant, header: &Header, payload: &[u8]) -> Disposition {
+        self.on_fragment(executor_time(now), header, payload)
+    }
+
+    #[inline]
+    fn released(&mut self, token: Token) {
+        self.on_released(token);
     }
 }
 

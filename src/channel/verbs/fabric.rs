@@ -7,41 +7,58 @@ use serde::{Deserialize, Serialize};
 
 /// How a lane is reached: its queue pair and its slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Address {
+pub struct Address {
     /// Number of the queue pair.
-    pub(super) queue_pair: u32,
+    pub queue_pair: u32,
     /// The first packet's sequence number, 24 bits.
-    pub(super) psn: u32,
+    pub psn: u32,
     /// The port's GID; an IPv4 address is mapped.
-    pub(super) gid: Ipv6Addr,
+    pub gid: Ipv6Addr,
     /// The port's LID, on InfiniBand proper.
-    pub(super) lid: u16,
+    pub lid: u16,
     /// The port's active MTU in bytes.
-    pub(super) mtu: u16,
+    pub mtu: u16,
     /// Where the lane's first slot lies.
-    pub(super) slots: u64,
+    pub slots: u64,
     /// The key to them.
-    pub(super) rkey: u32,
+    pub rkey: u32,
 }
 
 /// The sizes that both ends of a lane must have the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Sizes {
+pub struct Sizes {
     /// Slots of a lane, each way.
-    pub(super) window: u32,
+    pub window: u32,
     /// Bytes of a slot.
-    pub(super) slot_bytes: u32,
+    pub slot_bytes: u32,
 }
 
 /// What happened to a lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Event {
-    /// The peer wrote so many bytes to a slot.
-    Written { lane: usize, slot: u32, len: u32 },
+pub enum Event {
+    /// The peer wrote to a slot.
+    Written {
+        /// The lane.
+        lane: usize,
+        /// The slot's index.
+        slot: u32,
+        /// Bytes written.
+        len: u32,
+    },
     /// The peer said a word.
-    Said { lane: usize, word: u32 },
+    Said {
+        /// The lane.
+        lane: usize,
+        /// The word.
+        word: u32,
+    },
     /// The queue pair is of no use any more.
-    Broken { lane: usize, why: Fault },
+    Broken {
+        /// The lane.
+        lane: usize,
+        /// What happened.
+        why: Fault,
+    },
 }
 
 /// What is wrong with a queue pair or its port.
@@ -97,7 +114,7 @@ pub enum Fault {
 }
 
 /// Queue pairs by lane, with slots for each. A lane has one queue pair at a time.
-pub(super) trait Fabric {
+pub trait Fabric {
     /// The sizes that all lanes have.
     fn sizes(&self) -> Sizes;
 

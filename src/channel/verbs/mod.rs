@@ -25,26 +25,25 @@ mod setup;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-pub use fabric::Fault;
-use fabric::{Event, Fabric};
+pub use fabric::{Address, Event, Fabric, Fault, Sizes};
 use lane::{Receiver, Retry, Sender, Why};
 use message::{TRAILER, WORD_BITS, Word};
 use setup::State;
 use shouter_netstack::time::Instant;
-use shouter_reducer::executor::{Disposition, Executor};
+use shouter_reducer::executor::Disposition;
 use shouter_reducer::grid::Rank;
 use shouter_reducer::header::{GRANULE_UNIT, HEADER_BYTES, Header, Kind};
 use shouter_reducer::transport::{PayloadRange, SendError, Token, Transport};
 
-use super::up::{Loss, PeerLoss};
-use crate::engine::executor_time;
+use super::Inbox;
+use super::up::PeerLoss;
 
 /// How the control connections serve the lanes.
-pub(crate) trait Control {
+pub trait Control {
     /// Receives; the word that ends the group goes to the executor. True if anything came.
-    fn receive(&mut self, now: Instant, executor: &mut Executor) -> bool;
+    fn receive(&mut self, now: Instant, inbox: &mut impl Inbox) -> bool;
     /// Sends what waits. True if anything was sent.
-    fn transmit(&mut self, now: Instant, executor: &mut Executor) -> bool;
+    fn transmit(&mut self, now: Instant, inbox: &mut impl Inbox) -> bool;
     /// When the next turn is needed although nothing may arrive.
     fn next_deadline(&self) -> Option<Instant>;
     /// A peer that was lost since the last call.
@@ -91,13 +90,13 @@ struct Peer {
 
 /// What a channel needs to know beside its peers.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Settings {
+pub struct Settings {
     /// Queue pairs between two leaders.
-    pub(super) lanes: u16,
+    pub lanes: u16,
     /// Whether fragments have a CRC.
-    pub(super) crc: bool,
+    pub crc: bool,
     /// A peer that a lane cannot reach for so long is dead.
-    pub(super) dead_after: Duration,
+    pub dead_after: Duration,
 }
 
 /// Queue pairs to all other leaders.
@@ -133,7 +132,7 @@ pub struct VerbsChannel<F: Fabric, C: Control> {
 
 impl<F: Fabric, C: Control> VerbsChannel<F, C> {
     /// Lanes to these ranks; they come up in the turns that follow.
-    pub(super) fn new(fabric: F, control: C, peers: &[Rank], settings: Settings, now: Instant) -> Self {
+    pub fn new(fabric: F, control: C, peers: &[Rank], settings: Settings, now: Instant) -> Self {
         let Settings { lanes, crc, dead_after } = settings;
         let (lanes, sizes) = (usize::from(lanes.max(1)), fabric.sizes());
         let ranks = peers.iter().map(|rank| rank.0 as usize + 1).max().unwrap_or(0);
@@ -182,8 +181,8 @@ impl<F: Fabric, C: Control> VerbsChannel<F, C> {
     }
 
     /// Receives and hands fragments to the executor. True if anything came.
-    pub(super) fn receive(&mut self, now: Instant, executor: &mut Executor) -> bool {
-        let mut came = self.control.receive(now, executor);
+    pub fn receive(&mut self, now: Instant, inbox: &mut impl Inbox) -> bool {
+        let mut came = self.control.receive(now, inbox);
         while let Some((rank, bytes)) = self.control.take_side() {
             if let Some(index) = self.index(rank).filter(|_| !self.fenced) {
                 self.on_side(now, index, &bytes);
@@ -195,7 +194,7 @@ impl<F: Fabric, C: Control> VerbsChannel<F, C> {
         came |= !self.idle;
         for event in events.drain(..) {
             match event {
-                Event::Written { lane, slot, len } => self.written(now, lane, slot, len, executor),
+                Event::Written { lane, slot, len } => self.written(now, lane, slot, len, inbox),
                 Event::Said { lane, word } => self.said(now, lane, word),
                 Event::Broken { lane, why } => self.broken(now, lane, why),
             }
@@ -208,7 +207,7 @@ impl<F: Fabric, C: Control> VerbsChannel<F, C> {
     }
 
     /// A fragment has come.
-    fn written(&mut self, now: Instant, at: usize, slot: u32, len: u32, executor: &mut Executor) {
+    fn written(&mut self, now: Instant, at: usize, slot: u32, len: u32, inbox: &mut impl Inbox) {
         let Some(lane) = self.all.get_mut(at) else { return };
         if !matches!(lane.state, State::Connected | State::Up) {
             return;
@@ -230,12 +229,10 @@ impl<F: Fabric, C: Control> VerbsChannel<F, C> {
                     return self.broken(now, at, Fault::Protocol);
                 }
                 match Header::parse(trailer.header) {
-                    Ok(header) if Some(header.src) == rank => {
-                        match executor.on_fragment(executor_time(now), &header, payload) {
-                            Disposition::Refused(why) if why.is_retryable() => Some(Why::NotReady),
-                            Disposition::Consumed | Disposition::Refused(_) => None,
-                        }
-                    }
+                    Ok(header) if Some(header.src) == rank => match inbox.fragment(now, &header, payload) {
+                        Disposition::Refused(why) if why.is_retryable() => Some(Why::NotReady),
+                        Disposition::Consumed | Disposition::Refused(_) => None,
+                    },
                     stray => {
                         super::stray(&mut self.strays, rank, stray.err());
                         None
@@ -273,7 +270,7 @@ impl<F: Fabric, C: Control> VerbsChannel<F, C> {
     }
 
     /// Sends what the executor has posted, and tells peers what was taken. True if anything was sent.
-    pub(super) fn transmit(&mut self, now: Instant, executor: &mut Executor) -> bool {
+    pub fn transmit(&mut self, now: Instant, inbox: &mut impl Inbox) -> bool {
         let mut debts = std::mem::take(&mut self.debts);
         debts.retain(|&at| {
             let Some(lane) = self.all.get_mut(at) else { return false };
@@ -294,14 +291,14 @@ impl<F: Fabric, C: Control> VerbsChannel<F, C> {
         self.debts = debts;
         let mut sent = self.fabric.flush();
         for token in self.released.drain(..) {
-            executor.on_released(token);
+            inbox.released(token);
         }
         while let Some((rank, bytes)) = self.untold.front()
             && self.control.send_side(*rank, bytes)
         {
             self.untold.pop_front();
         }
-        sent |= self.control.transmit(now, executor);
+        sent |= self.control.transmit(now, inbox);
         sent
     }
 
@@ -353,12 +350,12 @@ impl<F: Fabric, C: Control> VerbsChannel<F, C> {
     }
 
     /// When the next turn is needed although nothing may arrive.
-    pub(super) fn next_deadline(&self) -> Option<Instant> {
+    pub fn next_deadline(&self) -> Option<Instant> {
         [self.control.next_deadline(), self.tend_at].into_iter().flatten().min()
     }
 
     /// A peer that was lost since the last call.
-    pub(super) fn take_lost(&mut self) -> Option<PeerLoss> {
+    pub fn take_lost(&mut self) -> Option<PeerLoss> {
         if let Some(loss) = self.lost.pop() {
             return Some(loss);
         }
@@ -373,12 +370,12 @@ impl<F: Fabric, C: Control> VerbsChannel<F, C> {
     }
 
     /// Posts a control message to every peer, by the control connections.
-    pub(super) fn broadcast(&mut self, header: &Header) {
+    pub fn broadcast(&mut self, header: &Header) {
         self.control.broadcast(header);
     }
 
     /// Closes all queue pairs: afterwards nothing refers to any memory. Control messages still get through.
-    pub(super) fn fence(&mut self) {
+    pub fn fence(&mut self) {
         self.fenced = true;
         for index in 0..self.peers.len() {
             self.end_lanes(index);
@@ -390,7 +387,7 @@ impl<F: Fabric, C: Control> VerbsChannel<F, C> {
     }
 
     /// Whether everything that was sent has been taken.
-    pub(super) fn is_drained(&self) -> bool {
+    pub fn is_drained(&self) -> bool {
         let quiet = |peer: &Peer| peer.lost || peer.retries.is_empty();
         self.control.is_drained()
             && self.peers.iter().all(quiet)
@@ -398,12 +395,12 @@ impl<F: Fabric, C: Control> VerbsChannel<F, C> {
     }
 
     /// Fragments sent again.
-    pub(super) fn resent(&self) -> u64 {
+    pub fn resent(&self) -> u64 {
         self.resent
     }
 
     /// Fragments that came damaged.
-    pub(super) fn damaged(&self) -> u64 {
+    pub fn damaged(&self) -> u64 {
         self.damaged
     }
 

@@ -8,7 +8,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use shouter_reducer::dtype::{DType, ReduceOp};
-use shouter_reducer::executor::{ExecutorConfig, OpError, Request};
+use shouter_reducer::executor::{Executor, ExecutorConfig, OpError, Request};
 use shouter_reducer::grid::Grid;
 use shouter_reducer::header::{Collective, Identity, Shape};
 use shouter_reducer::kernel::Kernels;
@@ -18,6 +18,8 @@ use shouter_reducer::plan::Plan;
 use super::fabric::Sizes;
 use super::*;
 use crate::channel::shm::NodeSegment;
+use crate::channel::up::Loss;
+use crate::engine::executor_time;
 use hub::{End, Hub, Wire, hub};
 
 const LANES: u16 = 3;

@@ -8,15 +8,14 @@ use std::rc::Rc;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use shouter_netstack::time::Instant;
-use shouter_reducer::executor::Executor;
 use shouter_reducer::grid::Rank;
 use shouter_reducer::header::Header;
 use shouter_reducer::transport::SendError;
 
 use super::super::Control;
 use super::super::fabric::{Address, Event, Fabric, Fault, Sizes};
+use crate::channel::Inbox;
 use crate::channel::up::PeerLoss;
-use crate::engine::executor_time;
 
 struct Pair {
     end: usize,
@@ -37,7 +36,6 @@ pub(super) struct Hub {
     next: u32,
     /// What is on its way to a queue pair.
     moving: HashMap<u32, VecDeque<Moving>>,
-    incoming: [Vec<Vec<u8>>; 2],
     side: [VecDeque<Vec<u8>>; 2],
     control: [VecDeque<Header>; 2],
     broken: [Vec<(usize, Fault)>; 2],
@@ -70,7 +68,6 @@ pub(super) fn hub(seed: u64, lanes: usize, sizes: Sizes) -> (Rc<RefCell<Hub>>, [
         pairs: HashMap::new(),
         next: 100,
         moving: HashMap::new(),
-        incoming: [slots(), slots()],
         side: Default::default(),
         control: Default::default(),
         broken: Default::default(),
@@ -246,15 +243,15 @@ impl Wire {
 }
 
 impl Control for Wire {
-    fn receive(&mut self, now: Instant, executor: &mut Executor) -> bool {
+    fn receive(&mut self, now: Instant, inbox: &mut impl Inbox) -> bool {
         let headers = std::mem::take(&mut self.hub.borrow_mut().control[self.end]);
         for header in &headers {
-            executor.on_fragment(executor_time(now), header, &[]);
+            inbox.fragment(now, header, &[]);
         }
         !headers.is_empty()
     }
 
-    fn transmit(&mut self, _: Instant, _: &mut Executor) -> bool {
+    fn transmit(&mut self, _: Instant, _: &mut impl Inbox) -> bool {
         false
     }
 
