@@ -1,0 +1,503 @@
+//! Queue pairs over libibverbs, with the slots of all lanes in two registered buffers.
+
+use std::collections::VecDeque;
+use std::net::Ipv6Addr;
+use std::time::Duration;
+
+use rand::Rng;
+use rand::rngs::SmallRng;
+use shouter_netstack::verbs::{
+    Access, AsyncEvent, Buffer, Completion, CompletionQueue, Connection, Context, Destination, Gid, Opcode,
+    Operation, QpConfig, QueuePair, Sges, Status, VerbsError, WorkRequest,
+};
+
+use super::fabric::{Address, Event, Fabric, Fault, Sizes};
+use crate::runtime::Clock;
+
+/// Completions taken from the queue at a time.
+const BURST: usize = 64;
+
+/// Between two looks at the device's events, in polls.
+const LOOK_EVERY: u32 = 4096;
+
+/// Data that a request carries along, at most.
+const INLINE: u32 = 256;
+
+/// An acknowledgement is waited for 4.096 us x 2^TIMEOUT = 34 ms, and a packet sent again so often: a queue pair fails after
+/// a quarter of a second or, as devices may wait up to four times as long, one second.
+const TIMEOUT: u8 = 13;
+const RETRIES: u8 = 6;
+
+/// How long a queue pair that was closed is given to flush its receives.
+const DRAIN: Duration = Duration::from_millis(50);
+
+/// The port through which all lanes go.
+#[derive(Clone, Debug)]
+pub struct Port {
+    /// Its number.
+    pub number: u8,
+    /// Its LID, on InfiniBand proper; 0 on Ethernet.
+    pub lid: u16,
+    /// Its active MTU in bytes.
+    pub mtu: u32,
+    /// Whether it is on Ethernet.
+    pub ethernet: bool,
+    /// The GID of each peer's lanes, by the peer's index.
+    pub gids: Vec<Gid>,
+}
+
+/// What is queued for a lane and not yet posted.
+#[derive(Clone, Copy)]
+enum Queued {
+    Write { slot: u32, len: u32 },
+    Word(u32),
+}
+
+/// One lane's queue pair.
+struct Pair {
+    pair: QueuePair,
+    psn: u32,
+    remote: Option<Address>,
+    /// Receives posted.
+    receives: u32,
+    /// Places of the send queue in use, as far as completions told, and those since the last one that will tell.
+    sends: u32,
+    untold: u32,
+    broken: bool,
+}
+
+/// Queue pairs and slots of all lanes of a rank.
+pub struct Rdma {
+    // In the order in which they may go.
+    pairs: Vec<Option<Pair>>,
+    queue: CompletionQueue,
+    outgoing: Buffer,
+    incoming: Buffer,
+    context: Context,
+    port: Port,
+    sizes: Sizes,
+    lanes_of_peer: usize,
+    /// Counts a lane's queue pairs, so that completions of former ones are told apart.
+    generations: Vec<u16>,
+    queued: Vec<(usize, Queued)>,
+    /// Completions that were met while another lane was closed.
+    early: VecDeque<Completion>,
+    /// Lanes that need receives.
+    hungry: Vec<usize>,
+    /// Lanes whose requests could not be posted.
+    refused: Vec<usize>,
+    rng: SmallRng,
+    polls: u32,
+    port_is_down: bool,
+    gone: bool,
+}
+
+/// The count of a receive's completion.
+const RECEIVE: u16 = u16::MAX;
+
+/// What a completion's number says: which lane, which of its queue pairs, and how many sends it completes.
+#[derive(Clone, Copy)]
+struct Ticket {
+    lane: usize,
+    generation: u16,
+    count: u16,
+}
+
+impl Ticket {
+    fn encode(self) -> u64 {
+        (self.lane as u64) << 32 | u64::from(self.generation) << 16 | u64::from(self.count)
+    }
+
+    fn decode(number: u64) -> Self {
+        Self { lane: (number >> 32) as usize, generation: (number >> 16) as u16, count: number as u16 }
+    }
+}
+
+impl Rdma {
+    /// Slots for `peers` times `lanes` lanes on an opened device.
+    ///
+    /// # Errors
+    /// [`VerbsError`] where the memory cannot be registered or the device has no such queues.
+    pub fn new(
+        context: Context,
+        port: Port,
+        (peers, lanes): (usize, usize),
+        sizes: Sizes,
+        rng: SmallRng,
+    ) -> Result<Self, VerbsError> {
+        let all = peers * lanes;
+        let info = context.info()?;
+        let bytes = all * sizes.window as usize * sizes.slot_bytes as usize;
+        let outgoing = context.register_owned(bytes, Access::LOCAL)?;
+        let incoming = context.register_owned(bytes, Access::LOCAL | Access::REMOTE_WRITE)?;
+        // Every receive completes, and every so many sends.
+        let depth = (all as u32).saturating_mul(receives(sizes) + sends(sizes)).clamp(1, info.max_cqe);
+        let queue = context.create_completion_queue(depth)?;
+        Ok(Self {
+            pairs: (0..all).map(|_| None).collect(),
+            queue,
+            outgoing,
+            incoming,
+            context,
+            port,
+            sizes,
+            lanes_of_peer: lanes.max(1),
+            generations: vec![0; all],
+            queued: Vec::with_capacity(256),
+            early: VecDeque::new(),
+            hungry: Vec::with_capacity(all),
+            refused: vec![],
+            rng,
+            polls: 0,
+            port_is_down: false,
+            gone: false,
+        })
+    }
+
+    fn offset(&self, lane: usize, slot: u32) -> usize {
+        (lane * self.sizes.window as usize + slot as usize) * self.sizes.slot_bytes as usize
+    }
+
+    fn gid(&self, lane: usize) -> Option<&Gid> {
+        self.port.gids.get(lane / self.lanes_of_peer)
+    }
+
+    /// Posts so many receives for a lane.
+    fn feed(&mut self, lane: usize, count: u32) -> bool {
+        let generation = self.generations.get(lane).copied().unwrap_or(0);
+        let Some(Some(pair)) = self.pairs.get_mut(lane) else { return true };
+        let number = Ticket { lane, generation, count: RECEIVE }.encode();
+        let numbers = [number; BURST];
+        let mut left = count as usize;
+        while left > 0 {
+            let some = left.min(numbers.len());
+            if pair.pair.post_recv(numbers.get(..some).unwrap_or_default()).is_err() {
+                return false;
+            }
+            pair.receives += some as u32;
+            left -= some;
+        }
+        true
+    }
+
+    /// What is to be made of a completion.
+    fn complete(&mut self, done: &Completion, events: &mut Vec<Event>) {
+        let Ticket { lane, generation, count } = Ticket::decode(done.wr_id);
+        if self.generations.get(lane) != Some(&generation) {
+            return;
+        }
+        let Some(Some(pair)) = self.pairs.get_mut(lane) else { return };
+        if !done.is_ok() {
+            if !pair.broken {
+                pair.broken = true;
+                let why = fault(done.status, self.port_is_down, self.gone);
+                events.push(Event::Broken { lane, why });
+            }
+            return;
+        }
+        match (done.opcode, done.imm) {
+            (Some(Opcode::RecvImm), Some(slot)) => {
+                events.push(Event::Written { lane, slot, len: done.byte_len });
+            }
+            (Some(Opcode::Recv), Some(word)) => events.push(Event::Said { lane, word }),
+            _ => {
+                pair.sends = pair.sends.saturating_sub(count.into());
+                return;
+            }
+        }
+        if pair.receives == receives(self.sizes) {
+            self.hungry.push(lane);
+        }
+        pair.receives = pair.receives.saturating_sub(1);
+    }
+
+    /// What the device has to say; rarely anything.
+    #[cold]
+    fn look(&mut self, events: &mut Vec<Event>) {
+        while let Some(event) = self.context.poll_event() {
+            tracing::warn!(?event, device = self.context.name(), "the RDMA device says");
+            match event {
+                AsyncEvent::PortError(number) if number == self.port.number => self.port_is_down = true,
+                AsyncEvent::PortActive(number) if number == self.port.number => self.port_is_down = false,
+                AsyncEvent::GidChange(number) if number == self.port.number && !self.has_gids() => {
+                    self.all_broken(Fault::AddressChanged, events);
+                }
+                AsyncEvent::DeviceFatal => {
+                    self.gone = true;
+                    self.all_broken(Fault::DeviceGone, events);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Whether the GIDs that lanes go from are still there.
+    fn has_gids(&self) -> bool {
+        let Ok(info) = self.context.info() else { return false };
+        let port = info.ports.iter().find(|port| port.number == self.port.number);
+        port.is_some_and(|port| self.port.gids.iter().all(|gid| port.gids.contains(gid)))
+    }
+
+    fn all_broken(&mut self, why: Fault, events: &mut Vec<Event>) {
+        for (lane, pair) in self.pairs.iter_mut().enumerate() {
+            if let Some(pair) = pair.as_mut().filter(|pair| !pair.broken) {
+                pair.broken = true;
+                events.push(Event::Broken { lane, why });
+            }
+        }
+    }
+}
+
+/// Receives posted for a lane: for the peer's fragments, and for as many words of either kind.
+fn receives(sizes: Sizes) -> u32 {
+    3 * sizes.window + 8
+}
+
+/// Places of a lane's send queue.
+fn sends(sizes: Sizes) -> u32 {
+    4 * sizes.window + 8
+}
+
+/// Why a request failed, for a person.
+fn fault(status: Status, port_is_down: bool, gone: bool) -> Fault {
+    match status {
+        _ if gone => Fault::DeviceGone,
+        Status::RetryExceeded if port_is_down => Fault::PortDown,
+        Status::RetryExceeded | Status::ResponseTimeout => Fault::RetryExceeded,
+        Status::RnrRetryExceeded => Fault::ReceiverNotReady,
+        Status::RemoteAccess => Fault::RemoteAccess,
+        Status::RemoteInvalidRequest | Status::RemoteOperation | Status::RemoteAborted => Fault::Remote,
+        Status::Flushed => Fault::Flushed,
+        _ => Fault::Local,
+    }
+}
+
+/// The system's number for what went wrong.
+fn setup(error: &VerbsError) -> Fault {
+    tracing::warn!(%error, "a queue pair cannot be set up");
+    match error {
+        VerbsError::Call { errno, .. } | VerbsError::Unreachable { errno, .. } => Fault::Setup(errno.0),
+        _ => Fault::Setup(0),
+    }
+}
+
+impl Fabric for Rdma {
+    fn sizes(&self) -> Sizes {
+        self.sizes
+    }
+
+    fn open(&mut self, lane: usize) -> Result<Address, Fault> {
+        if self.gone {
+            return Err(Fault::DeviceGone);
+        }
+        let gid = self.gid(lane).map_or([0; 16], |gid| gid.raw);
+        let config = QpConfig {
+            max_send: sends(self.sizes),
+            max_recv: receives(self.sizes),
+            max_inline_wanted: INLINE,
+        };
+        let pair = self.context.create_rc(&self.queue, config).map_err(|error| setup(&error))?;
+        let access = Access::LOCAL | Access::REMOTE_WRITE;
+        pair.init(self.port.number, access).map_err(|error| setup(&error))?;
+        let (number, psn) = (pair.number(), self.rng.random::<u32>() >> 8);
+        let new =
+            Pair { pair, psn, remote: None, receives: 0, sends: 0, untold: 0, broken: false };
+        if let (Some(place), Some(generation)) = (self.pairs.get_mut(lane), self.generations.get_mut(lane)) {
+            *place = Some(new);
+            *generation = generation.wrapping_add(1);
+        }
+        if !self.feed(lane, receives(self.sizes)) {
+            return Err(Fault::Local);
+        }
+        Ok(Address {
+            queue_pair: number,
+            psn,
+            gid: Ipv6Addr::from(gid),
+            lid: self.port.lid,
+            mtu: self.port.mtu as u16,
+            slots: self.incoming.region().address() + self.offset(lane, 0) as u64,
+            rkey: self.incoming.region().rkey(),
+        })
+    }
+
+    fn connect(&mut self, lane: usize, remote: &Address) -> Result<(), Fault> {
+        let destination = match self.gid(lane) {
+            Some(gid) if self.port.ethernet => Destination::roce(gid, remote.gid.octets()),
+            _ => Destination::InfiniBand { lid: remote.lid },
+        };
+        let Some(Some(pair)) = self.pairs.get_mut(lane) else { return Err(Fault::Local) };
+        let connection = Connection {
+            local_psn: pair.psn,
+            remote_psn: remote.psn,
+            path_mtu: self.port.mtu.min(remote.mtu.into()),
+            timeout: TIMEOUT,
+            retry_cnt: RETRIES,
+            rnr_retry: 6,
+            ..Connection::new(self.port.number, destination, remote.queue_pair)
+        };
+        pair.pair.connect(&connection).map_err(|error| setup(&error))?;
+        pair.remote = Some(*remote);
+        Ok(())
+    }
+
+    fn close(&mut self, lane: usize) {
+        self.queued.retain(|(other, _)| *other != lane);
+        let Some(pair) = self.pairs.get_mut(lane).and_then(Option::take) else { return };
+        let generation = self.generations.get(lane).copied().unwrap_or(0);
+        if let Err(error) = pair.pair.to_error() {
+            tracing::debug!(%error, "a queue pair does not take the way to the error state; it is destroyed all the same");
+        }
+        // All that was posted is flushed. Receives complete one by one, so their number tells when that is done. (What had
+        // arrived whole counts as not taken, and is sent again.)
+        let mut left = pair.receives;
+        let until = Clock.now() + DRAIN;
+        let mut done = [Completion::default(); BURST];
+        let mut others = VecDeque::new();
+        let mut sort = |done: &Completion| {
+            let ticket = Ticket::decode(done.wr_id);
+            if (ticket.lane, ticket.generation) != (lane, generation) {
+                others.push_back(*done);
+            } else if ticket.count == RECEIVE {
+                left = left.saturating_sub(1);
+            }
+            left
+        };
+        self.early.drain(..).for_each(|done| drop(sort(&done)));
+        let mut go_on = true;
+        while go_on && Clock.now() < until {
+            let Ok(count) = self.queue.poll(&mut done) else { break };
+            go_on = done.iter().take(count).fold(true, |_, done| sort(done) > 0);
+        }
+        self.early = others;
+        if left > 0 {
+            tracing::debug!(lane, left, "a queue pair was destroyed before all its receives were flushed");
+        }
+        self.hungry.retain(|other| *other != lane);
+        // Dropped here: the device touches nothing of it afterwards.
+    }
+
+    fn outgoing(&mut self, lane: usize, slot: u32) -> &mut [u8] {
+        let (offset, len) = (self.offset(lane, slot), self.sizes.slot_bytes as usize);
+        self.outgoing.bytes_mut(offset, len).unwrap_or_default()
+    }
+
+    fn incoming(&self, lane: usize, slot: u32) -> &[u8] {
+        let (offset, len) = (self.offset(lane, slot), self.sizes.slot_bytes as usize);
+        let slot = (slot < self.sizes.window).then(|| self.incoming.bytes(offset, len));
+        slot.flatten().unwrap_or_default()
+    }
+
+    #[inline]
+    fn has_room(&self, lane: usize, more: u32) -> bool {
+        let Some(Some(pair)) = self.pairs.get(lane) else { return false };
+        pair.sends + more <= sends(self.sizes)
+    }
+
+    #[inline]
+    fn write(&mut self, lane: usize, slot: u32, len: u32) {
+        self.queued.push((lane, Queued::Write { slot, len }));
+        if let Some(Some(pair)) = self.pairs.get_mut(lane) {
+            pair.sends += 1;
+        }
+    }
+
+    #[inline]
+    fn say(&mut self, lane: usize, word: u32) {
+        self.queued.push((lane, Queued::Word(word)));
+        if let Some(Some(pair)) = self.pairs.get_mut(lane) {
+            pair.sends += 1;
+        }
+    }
+
+    fn flush(&mut self) -> bool {
+        if self.queued.is_empty() {
+            return false;
+        }
+        let queued = std::mem::take(&mut self.queued);
+        let quarter = sends(self.sizes) / 4;
+        // One chain for each run of the same lane.
+        for run in queued.chunk_by(|(a, _), (b, _)| a == b) {
+            let Some(&(lane, _)) = run.first() else { continue };
+            let generation = self.generations.get(lane).copied().unwrap_or(0);
+            let Some(Some(pair)) = self.pairs.get_mut(lane) else { continue };
+            let Some(remote) = pair.remote else { continue };
+            for batch in run.chunks(shouter_netstack::verbs::BATCH) {
+                let mut requests = [WorkRequest::new(0, Operation::SendImm { imm: 0 }, Sges::NONE);
+                    shouter_netstack::verbs::BATCH];
+                for (request, (_, queued)) in requests.iter_mut().zip(batch) {
+                    *request = match *queued {
+                        Queued::Word(word) => {
+                            WorkRequest::new(0, Operation::SendImm { imm: word }, Sges::NONE)
+                        }
+                        Queued::Write { slot, len } => {
+                            let window = self.sizes.window as usize;
+                            let bytes = self.sizes.slot_bytes as usize;
+                            let local = (lane * window + slot as usize) * bytes;
+                            let sge = self.outgoing.sge(local, len as usize);
+                            let operation = Operation::WriteImm {
+                                remote: remote.slots + u64::from(slot) * bytes as u64,
+                                rkey: remote.rkey,
+                                imm: slot,
+                            };
+                            let request =
+                                WorkRequest::new(0, operation, sge.map_or(Sges::NONE, Sges::from));
+                            if len <= pair.pair.max_inline() { request.inline() } else { request }
+                        }
+                    };
+                    pair.untold += 1;
+                    if pair.untold >= quarter {
+                        let count = pair.untold as u16;
+                        request.wr_id = Ticket { lane, generation, count }.encode();
+                        pair.untold = 0;
+                    } else {
+                        request.wr_id = Ticket { lane, generation, count: 0 }.encode();
+                        request.signalled = false;
+                    }
+                }
+                let requests = requests.get(..batch.len()).unwrap_or_default();
+                if let Err(error) = pair.pair.post_send(requests) {
+                    tracing::debug!(%error, lane, "a queue pair takes no more");
+                    self.refused.push(lane);
+                    break;
+                }
+            }
+        }
+        self.queued = queued;
+        self.queued.clear();
+        true
+    }
+
+    fn poll(&mut self, events: &mut Vec<Event>) {
+        self.polls = self.polls.wrapping_add(1);
+        if self.polls.is_multiple_of(LOOK_EVERY) {
+            self.look(events);
+        }
+        while let Some(done) = self.early.pop_front() {
+            self.complete(&done, events);
+        }
+        let mut done = [Completion::default(); BURST];
+        match self.queue.poll(&mut done) {
+            Ok(count) => done.iter().take(count).for_each(|done| self.complete(done, events)),
+            Err(error) => {
+                tracing::error!(%error, "the completion queue is broken");
+                self.gone = true;
+                self.all_broken(Fault::DeviceGone, events);
+            }
+        }
+        while let Some(lane) = self.hungry.pop() {
+            let Some(Some(pair)) = self.pairs.get(lane) else { continue };
+            let missing = receives(self.sizes).saturating_sub(pair.receives);
+            if !self.feed(lane, missing) {
+                self.refused.push(lane);
+            }
+        }
+        while let Some(lane) = self.refused.pop() {
+            if let Some(Some(pair)) = self.pairs.get_mut(lane)
+                && !pair.broken
+            {
+                pair.broken = true;
+                events.push(Event::Broken { lane, why: Fault::Local });
+            }
+        }
+    }
+}
