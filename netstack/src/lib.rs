@@ -25,6 +25,7 @@
 //!   registered memory, and the device reads it when it transmits.
 //! - Payload is borrowed on its way up: a [`rud::Sink`] sees the bytes in the receive buffer, checked, and uses or
 //!   copies them before it returns.
+//! - Beside the stack stands `verbs` (feature `verbs`): RDMA queue pairs, where the adapter is the transport.
 //! - [`Stack::poll`](stack::Stack::poll) is one turn of the loop; who calls it, and when, is the caller's business:
 //!   a pinned thread on a NIC queue, or [`sim::Sim`] with virtual time.
 //!
@@ -124,5 +125,7 @@ pub mod stack;
 pub mod tcp;
 pub mod time;
 pub mod udp;
+#[cfg(feature = "verbs")]
+pub mod verbs;
 pub mod wheel;
 pub mod wire;

@@ -19,8 +19,8 @@ as_root() {
     fi
 }
 
-# What building needs: a C compiler, clang's library for bindgen, DPDK with the libraries its drivers link.
-PACKAGES_BUILD=(build-essential pkg-config clang libclang-dev libdpdk-dev libnuma-dev libfdt-dev libbsd-dev libpcap-dev ca-certificates curl)
+# What building needs: a C compiler, clang's library for bindgen, DPDK with the libraries its drivers link, libibverbs.
+PACKAGES_BUILD=(build-essential pkg-config clang libclang-dev libdpdk-dev libnuma-dev libfdt-dev libbsd-dev libpcap-dev libibverbs-dev librdmacm-dev ca-certificates curl)
 # What the demo's report needs.
 PACKAGES_REPORT=(python3 python3-matplotlib)
 # The peers we measure against, and what the network tests drive the kernel with.

@@ -1,0 +1,202 @@
+//! Registered memory.
+
+use core::ffi::{c_int, c_void};
+use core::ptr::NonNull;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::sync::Arc;
+
+use super::super::{Access, Context, MemoryRegion, VerbsError};
+use super::{Domain, Errno};
+
+/// Anonymous zeroed pages, reached only through their address. Unmapped when dropped.
+#[derive(Debug)]
+struct Pages {
+    base: NonNull<u8>,
+    len: usize,
+}
+
+impl Pages {
+    fn new(len: usize) -> Result<Self, Errno> {
+        // SAFETY: a new private mapping, at an address that the kernel picks.
+        let base = unsafe {
+            libc::mmap(
+                core::ptr::null_mut(),
+                len,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+                -1,
+                0,
+            )
+        };
+        if base == libc::MAP_FAILED {
+            return Err(Errno::last());
+        }
+        NonNull::new(base.cast()).map(|base| Self { base, len }).ok_or(Errno(libc::ENOMEM))
+    }
+
+    fn range(&self, offset: usize, len: usize) -> Option<NonNull<u8>> {
+        if offset.checked_add(len)? > self.len {
+            return None;
+        }
+        // SAFETY: offset <= self.len, so the pointer stays within (or one past) the mapping.
+        Some(unsafe { self.base.add(offset) })
+    }
+}
+
+impl Drop for Pages {
+    fn drop(&mut self) {
+        // SAFETY: mapped by `new`, unmapped once; no registration is left over them (see `Region`).
+        unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };
+    }
+}
+
+/// A registration, and the memory under it where that is its own.
+#[derive(Debug)]
+pub(in super::super) struct Region {
+    mr: NonNull<rdma_sys::ibv_mr>,
+    address: u64,
+    len: usize,
+    mapped: bool,
+    pages: Option<Pages>,
+    _domain: Arc<Domain>,
+}
+
+// SAFETY: an address, and a registration that libibverbs lets any thread use and take back. References to the bytes follow
+// Rust's rules through `&self` and `&mut self`.
+unsafe impl Send for Region {}
+// SAFETY: as above.
+unsafe impl Sync for Region {}
+
+impl Region {
+    /// `len` zero bytes, page-aligned.
+    pub(in super::super) fn owned(domain: &Arc<Domain>, len: usize, access: Access) -> Result<Self, Errno> {
+        let pages = Pages::new(len)?;
+        // SAFETY: the pages stay mapped until the registration is dropped.
+        let mut region = unsafe { Self::over(domain, pages.base, len, access) }?;
+        region.pages = Some(pages);
+        Ok(region)
+    }
+
+    /// # Safety
+    /// The bytes stay mapped until the region is dropped.
+    unsafe fn over(
+        domain: &Arc<Domain>,
+        base: NonNull<u8>,
+        len: usize,
+        access: Access,
+    ) -> Result<Self, Errno> {
+        let address = base.as_ptr().cast::<c_void>();
+        // SAFETY: an open domain; the kernel itself checks that the range is mapped.
+        let mr = unsafe { rdma_sys::ibv_reg_mr(domain.pd(), address, len, access.bits().cast_signed()) };
+        Self::of(mr, domain, address as u64, len, true)
+    }
+
+    /// `len` bytes of a dma-buf from `offset` on, which peers address from `iova` on.
+    pub(in super::super) fn dmabuf(
+        domain: &Arc<Domain>,
+        fd: BorrowedFd<'_>,
+        offset: u64,
+        len: usize,
+        iova: u64,
+        access: Access,
+    ) -> Result<Self, Errno> {
+        let access: c_int = access.bits().cast_signed();
+        // SAFETY: an open domain and an open descriptor; the kernel holds the dma-buf for as long as it is registered.
+        let mr =
+            unsafe { rdma_sys::ibv_reg_dmabuf_mr(domain.pd(), offset, len, iova, fd.as_raw_fd(), access) };
+        Self::of(mr, domain, iova, len, false)
+    }
+
+    fn of(
+        mr: *mut rdma_sys::ibv_mr,
+        domain: &Arc<Domain>,
+        address: u64,
+        len: usize,
+        mapped: bool,
+    ) -> Result<Self, Errno> {
+        let mr = NonNull::new(mr).ok_or_else(Errno::last)?;
+        Ok(Self { mr, address, len, mapped, pages: None, _domain: Arc::clone(domain) })
+    }
+
+    /// The first byte's address, as queue pairs and peers name it.
+    pub(in super::super) fn address(&self) -> u64 {
+        self.address
+    }
+
+    /// Length in bytes.
+    pub(in super::super) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether this process has the bytes at that address.
+    pub(in super::super) fn is_mapped(&self) -> bool {
+        self.mapped
+    }
+
+    /// The key for this side's scatter/gather elements.
+    pub(in super::super) fn lkey(&self) -> u32 {
+        // SAFETY: registered until `self` is dropped.
+        unsafe { (*self.mr.as_ptr()).lkey }
+    }
+
+    /// The key for peers.
+    pub(in super::super) fn rkey(&self) -> u32 {
+        // SAFETY: registered until `self` is dropped.
+        unsafe { (*self.mr.as_ptr()).rkey }
+    }
+
+    /// Bytes of the region's own memory; `None` outside of it.
+    pub(in super::super) fn bytes(&self, offset: usize, len: usize) -> Option<&[u8]> {
+        let base = self.pages.as_ref()?.range(offset, len)?;
+        // SAFETY: inside the mapping, initialised (the kernel zeroes it), borrowed with `self`, so nothing in this process
+        // writes to it. That no peer does is the contract of `Buffer`.
+        Some(unsafe { core::slice::from_raw_parts(base.as_ptr(), len) })
+    }
+
+    /// The same, for writing.
+    pub(in super::super) fn bytes_mut(&mut self, offset: usize, len: usize) -> Option<&mut [u8]> {
+        let base = self.pages.as_ref()?.range(offset, len)?;
+        // SAFETY: as in `bytes`, with `self` borrowed alone.
+        Some(unsafe { core::slice::from_raw_parts_mut(base.as_ptr(), len) })
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        // SAFETY: registered by `of`, taken back once.
+        if unsafe { rdma_sys::ibv_dereg_mr(self.mr.as_ptr()) } != 0 {
+            // The device may still write there, so the memory is given to it for ever.
+            core::mem::forget(self.pages.take());
+        }
+    }
+}
+
+impl Context {
+    /// Registers `len` bytes at `base`, memory of the caller.
+    ///
+    /// # Errors
+    /// As [`register_owned`](Self::register_owned), and [`VerbsError::Call`] with `EFAULT` where the range is not mapped, or
+    /// not writable though `access` asks for writes.
+    ///
+    /// # Safety
+    /// The memory stays mapped until the returned region is dropped; what `access` lets the device and peers do with it
+    /// happens behind the compiler's back, so nobody holds references to bytes that they write meanwhile.
+    pub unsafe fn register(
+        &self,
+        base: NonNull<u8>,
+        len: usize,
+        access: Access,
+    ) -> Result<MemoryRegion, VerbsError> {
+        // SAFETY: passed on to the caller.
+        let region = unsafe { Region::over(self.domain(), base, len, access) };
+        region.map(MemoryRegion::new).map_err(|errno| VerbsError::registration(self.name(), len, errno))
+    }
+}
+
+/// The limit of locked memory of this process (RLIMIT_MEMLOCK), in bytes; `None`: no limit.
+pub(in super::super) fn memory_lock_limit() -> Option<u64> {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: room for the answer.
+    let result = unsafe { libc::getrlimit(libc::RLIMIT_MEMLOCK, &mut limit) };
+    (result == 0 && limit.rlim_cur != libc::RLIM_INFINITY).then_some(limit.rlim_cur)
+}
