@@ -20,6 +20,8 @@
 mod fabric;
 mod lane;
 mod message;
+#[cfg(feature = "verbs")]
+mod rdma;
 mod setup;
 
 use std::collections::VecDeque;
@@ -28,6 +30,8 @@ use std::time::Duration;
 pub use fabric::{Address, Event, Fabric, Fault, Sizes};
 use lane::{Receiver, Retry, Sender, Why};
 use message::{TRAILER, WORD_BITS, Word};
+#[cfg(feature = "verbs")]
+pub use rdma::{Port, Rdma};
 use setup::State;
 use shouter_netstack::time::Instant;
 use shouter_reducer::executor::Disposition;

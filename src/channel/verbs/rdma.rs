@@ -128,8 +128,8 @@ impl Rdma {
         let all = peers * lanes;
         let info = context.info()?;
         let bytes = all * sizes.window as usize * sizes.slot_bytes as usize;
-        let outgoing = context.register_owned(bytes, Access::LOCAL)?;
-        let incoming = context.register_owned(bytes, Access::LOCAL | Access::REMOTE_WRITE)?;
+        let outgoing = context.register_owned(bytes, Access::LOCAL_READ)?;
+        let incoming = context.register_owned(bytes, Access::REMOTE_WRITE)?;
         // Every receive completes, and every so many sends.
         let depth = (all as u32).saturating_mul(receives(sizes) + sends(sizes)).clamp(1, info.max_cqe);
         let queue = context.create_completion_queue(depth)?;
@@ -297,11 +297,10 @@ impl Fabric for Rdma {
             max_inline_wanted: INLINE,
         };
         let pair = self.context.create_rc(&self.queue, config).map_err(|error| setup(&error))?;
-        let access = Access::LOCAL | Access::REMOTE_WRITE;
+        let access = Access::REMOTE_WRITE;
         pair.init(self.port.number, access).map_err(|error| setup(&error))?;
         let (number, psn) = (pair.number(), self.rng.random::<u32>() >> 8);
-        let new =
-            Pair { pair, psn, remote: None, receives: 0, sends: 0, untold: 0, broken: false };
+        let new = Pair { pair, psn, remote: None, receives: 0, sends: 0, untold: 0, broken: false };
         if let (Some(place), Some(generation)) = (self.pairs.get_mut(lane), self.generations.get_mut(lane)) {
             *place = Some(new);
             *generation = generation.wrapping_add(1);
@@ -362,8 +361,7 @@ impl Fabric for Rdma {
             }
             left
         };
-        self.early.drain(..).for_each(|done| drop(sort(&done)));
-        let mut go_on = true;
+        let mut go_on = self.early.drain(..).fold(true, |_, done| sort(&done) > 0);
         while go_on && Clock.now() < until {
             let Ok(count) = self.queue.poll(&mut done) else { break };
             go_on = done.iter().take(count).fold(true, |_, done| sort(done) > 0);
@@ -439,8 +437,7 @@ impl Fabric for Rdma {
                                 rkey: remote.rkey,
                                 imm: slot,
                             };
-                            let request =
-                                WorkRequest::new(0, operation, sge.map_or(Sges::NONE, Sges::from));
+                            let request = WorkRequest::new(0, operation, sge.map_or(Sges::NONE, Sges::from));
                             if len <= pair.pair.max_inline() { request.inline() } else { request }
                         }
                     };

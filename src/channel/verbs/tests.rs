@@ -1,6 +1,8 @@
 //! Two leaders over queue pairs that fail and damage at random: no contribution is lost or counted twice.
 
 mod hub;
+#[cfg(feature = "verbs")]
+mod rxe;
 
 use std::cell::RefCell;
 use std::ptr::NonNull;
@@ -26,20 +28,26 @@ const LANES: u16 = 3;
 const SIZES: Sizes = Sizes { window: 8, slot_bytes: 1024 };
 const DEAD_AFTER: Duration = Duration::from_secs(5);
 
-struct Leader {
-    channel: VerbsChannel<End, Wire>,
+struct Leader<F: Fabric> {
+    channel: VerbsChannel<F, Wire>,
     executor: Executor,
     data: Vec<Vec<i32>>,
 }
 
-struct Pair {
+struct Pair<F: Fabric> {
     hub: Rc<RefCell<Hub>>,
-    leaders: [Leader; 2],
+    leaders: [Leader<F>; 2],
     now: Instant,
+    /// Operations that have ended, where a test counts them.
+    finished: usize,
 }
 
-fn pair(seed: u64, settings: [Settings; 2]) -> Pair {
+fn pair(seed: u64, settings: [Settings; 2]) -> Pair<End> {
     let (hub, ends) = hub(seed, LANES.into(), SIZES);
+    leaders(hub, ends, settings)
+}
+
+fn leaders<F: Fabric>(hub: Rc<RefCell<Hub>>, ends: [F; 2], settings: [Settings; 2]) -> Pair<F> {
     let mut settings = settings.into_iter();
     let mut rank = 0;
     let leaders = ends.map(|end| {
@@ -54,14 +62,14 @@ fn pair(seed: u64, settings: [Settings; 2]) -> Pair {
         rank += 1;
         Leader { channel, executor: Executor::new(config).unwrap(), data: vec![] }
     });
-    Pair { hub, leaders, now: Instant::ZERO }
+    Pair { hub, leaders, now: Instant::ZERO, finished: 0 }
 }
 
 fn alike(crc: bool) -> [Settings; 2] {
     [Settings { lanes: LANES, crc, dead_after: DEAD_AFTER }; 2]
 }
 
-impl Leader {
+impl<F: Fabric> Leader<F> {
     #[allow(unsafe_code)]
     fn start(&mut self, rank: u32, data: Vec<i32>) {
         let plan = Plan::default();
@@ -95,7 +103,7 @@ impl Leader {
     }
 }
 
-impl Pair {
+impl<F: Fabric> Pair<F> {
     fn turn(&mut self) -> Vec<PeerLoss> {
         self.now += Duration::from_micros(5);
         let now = self.now;
@@ -122,10 +130,16 @@ impl Pair {
 }
 
 /// Some operations, small and large; rank 1 starts each a little later, so that much comes early.
-fn run(seed: u64, damage: f64, cuts: f64) -> Pair {
+fn run(seed: u64, damage: f64, cuts: f64) -> Pair<End> {
     let mut pair = pair(seed, alike(true));
     pair.hub.borrow_mut().damage = damage;
     pair.hub.borrow_mut().cuts = cuts;
+    reduce(&mut pair, seed);
+    pair
+}
+
+/// See [`run`].
+fn reduce<F: Fabric>(pair: &mut Pair<F>, seed: u64) {
     let counts = [1, 200, 3_000, 70_000, 2, 900, 4_000, 17];
     let input = |rank: i32, op: usize| (0..counts[op] as i32).map(move |i| i * 3 + rank * 7 + op as i32);
     for op in 0..counts.len() {
@@ -145,7 +159,6 @@ fn run(seed: u64, damage: f64, cuts: f64) -> Pair {
             assert!(leader.data[op] == sums, "seed {seed}: rank {rank} has wrong sums in operation {op}");
         }
     }
-    pair
 }
 
 #[test]

@@ -1,0 +1,94 @@
+//! The same over real queue pairs, where the host has two RDMA devices with a route between them: scripts/vm-lab makes
+//! such a host.
+
+use rand::SeedableRng;
+use rand::rngs::SmallRng;
+use shouter_netstack::verbs::{Context, DeviceInfo, Gid, devices, route};
+
+use super::super::rdma::{Port, Rdma};
+use super::*;
+use crate::runtime::Clock;
+
+/// As in the real channel, but with few and small slots, so that they go round often.
+const SMALL: Sizes = Sizes { window: 8, slot_bytes: 4096 };
+
+fn two_devices() -> Option<[(DeviceInfo, Gid); 2]> {
+    let found = devices().unwrap_or_default();
+    for a in &found {
+        for b in found.iter().filter(|b| b.name != a.name) {
+            let (Some(pa), Some(pb)) = (a.ports.first(), b.ports.first()) else { continue };
+            let raw = |gids: &[Gid]| gids.iter().map(|gid| gid.raw).collect::<Vec<_>>();
+            let there = route(&pa.gids, &raw(&pb.gids)).ok().flatten();
+            let back = route(&pb.gids, &raw(&pa.gids)).ok().flatten();
+            if let (Some((ga, _)), Some((gb, _))) = (there, back) {
+                return Some([(a.clone(), ga), (b.clone(), gb)]);
+            }
+        }
+    }
+    None
+}
+
+fn real() -> Option<Pair<Rdma>> {
+    let Some(found) = two_devices() else {
+        println!("skipped: no two RDMA devices with a route between them");
+        return None;
+    };
+    let ends = found.map(|(device, gid)| {
+        let port = &device.ports[0];
+        let port = Port {
+            number: port.number,
+            lid: port.lid,
+            mtu: port.active_mtu,
+            ethernet: true,
+            gids: vec![gid],
+        };
+        let context = Context::open(&device.name).unwrap();
+        Rdma::new(context, port, (1, LANES.into()), SMALL, SmallRng::seed_from_u64(7)).unwrap()
+    });
+    let (hub, _) = hub(1, LANES.into(), SMALL);
+    let mut pair = leaders(hub, ends, alike(true));
+    pair.now = Clock.now();
+    Some(pair)
+}
+
+#[test]
+fn sums_are_right_over_real_queue_pairs() {
+    let Some(mut pair) = real() else { return };
+    reduce(&mut pair, 0);
+    for leader in &pair.leaders {
+        assert_eq!(leader.channel.damaged(), 0);
+    }
+}
+
+#[test]
+fn queue_pairs_that_fail_under_way_are_set_up_again() {
+    let Some(mut pair) = real() else { return };
+    const COUNT: i32 = 400_000;
+    for rank in 0..2 {
+        pair.leaders[rank].start(rank as u32, (0..COUNT).map(|i| i + rank as i32).collect());
+    }
+    let mut cut = 0;
+    for turn in 0..2_000_000 {
+        assert_eq!(pair.turn().len(), 0);
+        if turn % 20 == 19 && cut < 12 {
+            // As if the device had given it up.
+            let lane = cut % usize::from(LANES);
+            pair.leaders[cut % 2].channel.broken(pair.now, lane, Fault::RetryExceeded);
+            cut += 1;
+        }
+        let done = pair.leaders.each_mut().map(|leader| leader.executor.take_completed());
+        for done in done.into_iter().flatten() {
+            assert_eq!(done.result, Ok(()));
+            pair.finished += 1;
+        }
+        if pair.finished == 2 {
+            break;
+        }
+    }
+    assert_eq!((pair.finished, cut), (2, 12));
+    let sums: Vec<i32> = (0..COUNT).map(|i| 2 * i + 1).collect();
+    for leader in &pair.leaders {
+        assert!(leader.data[0] == sums);
+        assert!(leader.channel.resent() > 0);
+    }
+}
