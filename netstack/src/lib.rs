@@ -113,6 +113,7 @@
 #![deny(unsafe_code)]
 
 pub mod cc;
+pub mod crc;
 pub mod device;
 pub mod ip;
 pub mod region;

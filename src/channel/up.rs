@@ -12,7 +12,7 @@ use shouter_reducer::header::Header;
 use shouter_reducer::transport::{PayloadRange, SendError, Token, Transport};
 
 use super::rud::RudChannel;
-use super::tcp::TcpChannel;
+use super::stream::{KernelChannel, TcpChannel};
 
 /// A leader elsewhere.
 #[derive(Clone, Copy, Debug)]
@@ -21,6 +21,8 @@ pub struct PeerAddress {
     pub rank: Rank,
     /// Its address on the data network.
     pub ip: Ipv4Addr,
+    /// The TCP port at which it accepts connections, where the channel makes some.
+    pub port: u16,
     /// Our address on the way to it.
     pub local_ip: Ipv4Addr,
 }
@@ -61,14 +63,42 @@ pub enum Loss {
         /// Where it listens, or would.
         remote: SocketAddr,
     },
+    /// A frame came damaged through TCP, which cannot bring it again.
+    #[error(
+        "{remote} sent a frame whose CRC32C is wrong, and a byte stream cannot bring it again: a network card, its driver or          memory on the way damages data. Take that host or path out of the job, or use transport = \"rud\", which sends again"
+    )]
+    Corrupted {
+        /// Where it listens, or would.
+        remote: SocketAddr,
+    },
+    /// One side's frames carry a CRC and the other's do not.
+    #[error("{rank} has `crc` otherwise than this rank, where it is {ours}; give all ranks the same `crc`")]
+    CrcDiffers {
+        /// The peer.
+        rank: Rank,
+        /// What this rank has: on or off.
+        ours: &'static str,
+    },
+    /// Its host answers and its process gives no sign of life.
+    #[error(
+        "{remote} has given no sign of life for {after:?}, though its connection is open; see whether its process was stopped"
+    )]
+    Silent {
+        /// Where it listens.
+        remote: SocketAddr,
+        /// Since when.
+        after: Duration,
+    },
 }
 
 /// The channel to the leaders of other nodes.
 pub enum UpChannel<D: Device> {
     /// Datagrams.
     Rud(Box<RudChannel<D>>),
-    /// Connections.
+    /// Connections of our own TCP.
     Tcp(Box<TcpChannel<D>>),
+    /// Connections of the kernel's.
+    Kernel(Box<KernelChannel>),
 }
 
 impl<D: Device> From<RudChannel<D>> for UpChannel<D> {
@@ -83,12 +113,19 @@ impl<D: Device> From<TcpChannel<D>> for UpChannel<D> {
     }
 }
 
+impl<D: Device> From<KernelChannel> for UpChannel<D> {
+    fn from(channel: KernelChannel) -> Self {
+        Self::Kernel(Box::new(channel))
+    }
+}
+
 /// Calls the channel that there is.
 macro_rules! of {
     ($channel:expr, $up:ident => $call:expr) => {
         match $channel {
             UpChannel::Rud($up) => $call,
             UpChannel::Tcp($up) => $call,
+            UpChannel::Kernel($up) => $call,
         }
     };
 }
@@ -129,6 +166,15 @@ impl<D: Device> UpChannel<D> {
         of!(self, up => up.fence());
     }
 
+    /// Tells the peers that this rank leaves in good order, where they would take the end of its connections for a failure.
+    pub fn depart(&mut self) {
+        match self {
+            Self::Rud(_) => {}
+            Self::Tcp(up) => up.depart(),
+            Self::Kernel(up) => up.depart(),
+        }
+    }
+
     /// Whether everything that was sent has been acknowledged.
     pub fn is_drained(&self) -> bool {
         of!(self, up => up.is_drained())
@@ -144,6 +190,7 @@ impl<D: Device> UpChannel<D> {
         match self {
             Self::Rud(up) => up.crc_dropped(),
             Self::Tcp(up) => up.checksum_dropped(),
+            Self::Kernel(up) => up.checksum_dropped(),
         }
     }
 
