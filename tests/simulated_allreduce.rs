@@ -10,7 +10,7 @@ use std::time::Duration;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use shouter::channel::rud::{RudChannel, rud_config};
-use shouter::channel::tcp::{Settings, TcpChannel};
+use shouter::channel::stream::{Settings, StackStreams, TcpChannel};
 use shouter::channel::up::{PeerAddress, UpChannel};
 use shouter::engine::{Engine, Parts};
 use shouter::runtime::Poller;
@@ -87,15 +87,16 @@ fn engine(
     stack.add_port(device, PortConfig::new(address(rank), 24, MTU)).unwrap();
     let peers: Vec<_> = (0..grid.ranks())
         .filter(|peer| *peer != rank)
-        .map(|peer| PeerAddress { rank: Rank(peer), ip: address(peer), local_ip: address(rank) })
+        .map(|peer| PeerAddress { rank: Rank(peer), ip: address(peer), port: PORT, local_ip: address(rank) })
         .collect();
     let (rank, secret, now) = (Rank(rank), [7; 32], Instant::ZERO);
     let up: UpChannel<_> = match over {
         Over::Rud => RudChannel::open(stack, rank, &peers, &secret, (2, PORT, MTU), now).unwrap().into(),
         Over::Tcp => {
             let salt = [rank.0 as u8; 32];
-            let settings = Settings { secret, salt, connections: 2, port: PORT, dead_after };
-            TcpChannel::open(stack, rank, &peers, settings, now).unwrap().into()
+            let settings = Settings { secret, salt, connections: 2, dead_after, crc: true };
+            let streams = StackStreams::new(stack, PORT, dead_after);
+            TcpChannel::open(streams, rank, &peers, settings, now).unwrap().into()
         }
     };
     let mut config = ExecutorConfig::new(rank, grid, Kernels::detect());

@@ -114,6 +114,7 @@
 #![deny(unsafe_code)]
 
 pub mod cc;
+pub mod crc;
 pub mod device;
 pub mod ip;
 pub mod region;

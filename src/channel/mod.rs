@@ -1,10 +1,10 @@
-//! Links to peers: [`shm`] between the ranks of one node, [`rud`] or [`tcp`] between the leaders of different nodes.
+//! Links to peers: [`shm`] between the ranks of one node, [`rud`] or [`stream`] between the leaders of different nodes.
 
 pub mod port;
 pub mod rud;
 pub mod shm;
+pub mod stream;
 mod sys;
-pub mod tcp;
 pub mod up;
 pub mod verbs;
 

@@ -11,14 +11,14 @@ use shouter_netstack::device::{Device, DeviceCounters};
 use shouter_netstack::rud::{self, SessionId, SessionParams};
 use shouter_netstack::stack::Stack;
 use shouter_netstack::time::Instant;
-use shouter_reducer::executor::{Disposition, Executor};
+use shouter_reducer::executor::Disposition;
 use shouter_reducer::grid::Rank;
 use shouter_reducer::header::{HEADER_BYTES, Header};
 use shouter_reducer::transport::{PayloadRange, SendError, Token, Transport};
 
+use super::Inbox;
 use super::sys::extent_of;
 use super::up::{Loss, PeerAddress, PeerLoss};
-use crate::engine::executor_time;
 
 /// UDP source ports of a session's paths start here.
 const FIRST_SOURCE_PORT: u16 = 50_000;
@@ -124,22 +124,22 @@ impl<D: Device> RudChannel<D> {
     /// Receives and hands fragments to the executor; what it makes of them goes out with the same turn's
     /// [`transmit`](Self::transmit), with the acknowledgements on board. True if anything came.
     #[inline]
-    pub fn receive(&mut self, now: Instant, executor: &mut Executor) -> bool {
+    pub fn receive(&mut self, now: Instant, inbox: &mut impl Inbox) -> bool {
         let hold = self.resends_wait.then_some(&mut self.held);
         let (peers, lost, strays) = (&self.peers, &mut self.lost, &mut self.strays);
-        let frames = self.stack.receive(now, &mut Inbox { executor, peers, now, lost, strays, hold });
+        let frames = self.stack.receive(now, &mut Sink { inbox, peers, now, lost, strays, hold });
         frames != 0
     }
 
     /// Sends what the executor has posted and what the protocols owe. True if anything was sent.
     #[inline]
-    pub fn transmit(&mut self, now: Instant, executor: &mut Executor) -> bool {
+    pub fn transmit(&mut self, now: Instant, inbox: &mut impl Inbox) -> bool {
         if !self.untold.is_empty() {
             self.tell();
         }
         let frames = self.stack.transmit(now);
         if self.stack.is_backlogged() || self.resends_wait {
-            self.watch_resends(executor);
+            self.watch_resends(inbox);
         }
         frames != 0
     }
@@ -147,14 +147,14 @@ impl<D: Device> RudChannel<D> {
     /// An acknowledged datagram may still wait for its device as a resend; its memory is free once the device has taken
     /// everything that waited. A datagram that was sent once has left the device when it is acknowledged.
     #[cold]
-    fn watch_resends(&mut self, executor: &mut Executor) {
+    fn watch_resends(&mut self, inbox: &mut impl Inbox) {
         let resent = self.resent();
         if self.stack.is_backlogged() {
             self.resends_wait |= resent != self.resent;
         } else {
             self.resends_wait = false;
             for token in self.held.drain(..) {
-                executor.on_released(token);
+                inbox.released(token);
             }
         }
         self.resent = resent;
@@ -261,8 +261,8 @@ impl<D: Device> Transport for RudChannel<D> {
 }
 
 /// Where checked datagrams go: the executor, while the bytes are in the receive buffer.
-struct Inbox<'a> {
-    executor: &'a mut Executor,
+struct Sink<'a, I> {
+    inbox: &'a mut I,
     peers: &'a [Peer],
     now: Instant,
     lost: &'a mut Vec<PeerLoss>,
@@ -270,13 +270,13 @@ struct Inbox<'a> {
     hold: Option<&'a mut Vec<Token>>,
 }
 
-impl rud::Sink for Inbox<'_> {
+impl<I: Inbox> rud::Sink for Sink<'_, I> {
     #[inline]
     fn deliver(&mut self, session: SessionId, header: &[u8], payload: &[u8]) -> rud::Disposition {
         let sender = self.peers.iter().find(|peer| peer.session == session).map(|peer| peer.rank);
         match Header::parse(header) {
             Ok(header) if Some(header.src) == sender => {
-                match self.executor.on_fragment(executor_time(self.now), &header, payload) {
+                match self.inbox.fragment(self.now, &header, payload) {
                     Disposition::Refused(why) if why.is_retryable() => {
                         rud::Disposition::Refused(rud::Why::NotReady)
                     }
@@ -294,7 +294,7 @@ impl rud::Sink for Inbox<'_> {
     #[inline]
     fn released(&mut self, _: SessionId, token: rud::Token) {
         match &mut self.hold {
-            None => self.executor.on_released(Token(token.0)),
+            None => self.inbox.released(Token(token.0)),
             Some(held) => held.push(Token(token.0)),
         }
     }

@@ -6,13 +6,13 @@ use std::time::Duration;
 use shouter_netstack::device::{Device, DeviceCounters};
 use shouter_netstack::time::Instant;
 use shouter_netstack::{rud, tcp};
-use shouter_reducer::executor::Executor;
 use shouter_reducer::grid::Rank;
 use shouter_reducer::header::Header;
 use shouter_reducer::transport::{PayloadRange, SendError, Token, Transport};
 
+use super::Inbox;
 use super::rud::RudChannel;
-use super::tcp::TcpChannel;
+use super::stream::{KernelChannel, TcpChannel};
 use super::verbs;
 
 /// A leader elsewhere.
@@ -22,6 +22,8 @@ pub struct PeerAddress {
     pub rank: Rank,
     /// Its address on the data network.
     pub ip: Ipv4Addr,
+    /// The TCP port at which it accepts connections, where the channel makes some.
+    pub port: u16,
     /// Our address on the way to it.
     pub local_ip: Ipv4Addr,
 }
@@ -65,14 +67,45 @@ pub enum Loss {
         /// Where it listens, or would.
         remote: SocketAddr,
     },
+    /// A frame came damaged through TCP, which cannot bring it again.
+    #[error(
+        "{remote} sent a frame whose CRC32C is wrong, and a byte stream cannot bring it again: a network card, its driver or          memory on the way damages data. Take that host or path out of the job, or use transport = \"rud\", which sends again"
+    )]
+    Corrupted {
+        /// Where it listens, or would.
+        remote: SocketAddr,
+    },
+    /// One side's frames carry a CRC and the other's do not.
+    #[error("{rank} has `crc` otherwise than this rank, where it is {ours}; give all ranks the same `crc`")]
+    CrcDiffers {
+        /// The peer.
+        rank: Rank,
+        /// What this rank has: on or off.
+        ours: &'static str,
+    },
+    /// Its host answers and its process gives no sign of life.
+    #[error(
+        "{remote} has given no sign of life for {after:?}, though its connection is open; see whether its process was stopped"
+    )]
+    Silent {
+        /// Where it listens.
+        remote: SocketAddr,
+        /// Since when.
+        after: Duration,
+    },
 }
 
 /// The channel to the leaders of other nodes.
 pub enum UpChannel<D: Device> {
     /// Datagrams.
     Rud(Box<RudChannel<D>>),
-    /// Connections.
+    /// Connections of our own TCP.
     Tcp(Box<TcpChannel<D>>),
+    /// Connections of the kernel's.
+    Kernel(Box<KernelChannel>),
+    /// Queue pairs, with the kernel's connections beside them.
+    #[cfg(feature = "verbs")]
+    Verbs(Box<verbs::OverRdma>),
 }
 
 impl<D: Device> From<RudChannel<D>> for UpChannel<D> {
@@ -87,12 +120,28 @@ impl<D: Device> From<TcpChannel<D>> for UpChannel<D> {
     }
 }
 
+impl<D: Device> From<KernelChannel> for UpChannel<D> {
+    fn from(channel: KernelChannel) -> Self {
+        Self::Kernel(Box::new(channel))
+    }
+}
+
+#[cfg(feature = "verbs")]
+impl<D: Device> From<verbs::OverRdma> for UpChannel<D> {
+    fn from(channel: verbs::OverRdma) -> Self {
+        Self::Verbs(Box::new(channel))
+    }
+}
+
 /// Calls the channel that there is.
 macro_rules! of {
     ($channel:expr, $up:ident => $call:expr) => {
         match $channel {
             UpChannel::Rud($up) => $call,
             UpChannel::Tcp($up) => $call,
+            UpChannel::Kernel($up) => $call,
+            #[cfg(feature = "verbs")]
+            UpChannel::Verbs($up) => $call,
         }
     };
 }
@@ -101,14 +150,14 @@ impl<D: Device> UpChannel<D> {
     /// Receives and hands fragments to the executor; what it makes of them goes out with the same turn's
     /// [`transmit`](Self::transmit). True if anything came.
     #[inline]
-    pub fn receive(&mut self, now: Instant, executor: &mut Executor) -> bool {
-        of!(self, up => up.receive(now, executor))
+    pub fn receive(&mut self, now: Instant, inbox: &mut impl Inbox) -> bool {
+        of!(self, up => up.receive(now, inbox))
     }
 
     /// Sends what the executor has posted and what the protocols owe. True if anything was sent.
     #[inline]
-    pub fn transmit(&mut self, now: Instant, executor: &mut Executor) -> bool {
-        of!(self, up => up.transmit(now, executor))
+    pub fn transmit(&mut self, now: Instant, inbox: &mut impl Inbox) -> bool {
+        of!(self, up => up.transmit(now, inbox))
     }
 
     /// When the next turn is needed although nothing may arrive.
@@ -133,6 +182,17 @@ impl<D: Device> UpChannel<D> {
         of!(self, up => up.fence());
     }
 
+    /// Tells the peers that this rank leaves in good order, where they would take the end of its connections for a failure.
+    pub fn depart(&mut self) {
+        match self {
+            Self::Rud(_) => {}
+            Self::Tcp(up) => up.depart(),
+            Self::Kernel(up) => up.depart(),
+            #[cfg(feature = "verbs")]
+            Self::Verbs(up) => up.depart(),
+        }
+    }
+
     /// Whether everything that was sent has been acknowledged.
     pub fn is_drained(&self) -> bool {
         of!(self, up => up.is_drained())
@@ -148,6 +208,9 @@ impl<D: Device> UpChannel<D> {
         match self {
             Self::Rud(up) => up.crc_dropped(),
             Self::Tcp(up) => up.checksum_dropped(),
+            #[cfg(feature = "verbs")]
+            Self::Verbs(up) => up.damaged(),
+            Self::Kernel(up) => up.checksum_dropped(),
         }
     }
 

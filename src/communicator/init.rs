@@ -18,7 +18,7 @@ use super::table::Tables;
 use crate::channel::port;
 use crate::channel::rud::{RudChannel, rud_config};
 use crate::channel::shm::{ANNOUNCEMENTS, NodeSegment, Shape, pass};
-use crate::channel::tcp::{Settings, TcpChannel};
+use crate::channel::stream::{Settings, StackStreams, TcpChannel};
 use crate::channel::up::{PeerAddress, UpChannel};
 use crate::config::{Config, Idle, Mode, TransportChoice};
 use crate::engine::{Engine, Parts};
@@ -232,7 +232,7 @@ fn reach(config: &Config, grid: &Grid, roster: &Roster) -> Result<Reached, Error
                 theirs.ports.iter().map(|port| port.0).collect::<Vec<_>>()
             ))
         })?;
-        peers.push(PeerAddress { rank, ip, local_ip });
+        peers.push(PeerAddress { rank, ip, port: port::TCP_PORT, local_ip });
     }
     let ports = port::open(config, rud_config(config.heartbeat_timeout))?;
     Ok(Reached { ports, peers, mtu })
@@ -245,9 +245,10 @@ fn connect(config: &Config, reached: Reached, roster: &Roster) -> Result<UpChann
     let connections = config.channel_num.min(u32::from(u16::MAX)) as u16;
     if config.transport == TransportChoice::Tcp {
         let salt = port::randomness()?;
-        let (port, dead_after) = (port::TCP_PORT, config.heartbeat_timeout);
-        let settings = Settings { secret, salt, connections, port, dead_after };
-        return TcpChannel::open(ports.stack, rank, &peers, settings, Clock.now())
+        let dead_after = config.heartbeat_timeout;
+        let settings = Settings { secret, salt, connections, dead_after, crc: config.crc };
+        let streams = StackStreams::new(ports.stack, port::TCP_PORT, dead_after);
+        return TcpChannel::open(streams, rank, &peers, settings, Clock.now())
             .map(UpChannel::from)
             .map_err(|why| Error::Join(why.to_string()));
     }

@@ -134,6 +134,13 @@ pub const KEYS: &[KeySpec] = &[
         "off",
         "whether ports fill in checksums and split long TCP segments; RUD is faster without",
     ),
+    key(
+        "crc",
+        "one of on, off",
+        "on",
+        "whether frames on byte streams (transport tcp) carry a CRC32C of their own, as RUD's always do; the same on all \
+         ranks",
+    ),
     key("loss", PERCENT, "0%", "a fault: the share of received frames that is dropped"),
     key("corrupt", PERCENT, "0%", "a fault: the share of received frames in which a bit is flipped"),
     key("fault_seed", "a whole number from 0", "1", "the seed of the faults"),

@@ -43,8 +43,7 @@ pub enum TransportChoice {
     Shm,
     /// RUD between all hosts.
     Rud,
-    /// Shared memory within a host, TCP between hosts: for networks where RUD's datagrams do not get through. Only TCP's checksum
-    /// guards the bytes, where RUD has a CRC.
+    /// Shared memory within a host, TCP between hosts: for networks where RUD's datagrams do not get through.
     Tcp,
 }
 
@@ -188,6 +187,8 @@ pub struct Config {
     pub hugepages: Hugepages,
     /// Whether ports fill in checksums and split long segments.
     pub offload: bool,
+    /// Whether the frames of byte streams carry a CRC32C.
+    pub crc: bool,
     /// Faults to inject.
     pub faults: Faults,
     /// Where to write a timeline.
@@ -293,6 +294,7 @@ impl Builder {
             dpdk_memory_mb: number("dpdk_memory_mb", 64..=1 << 20, 512)?,
             hugepages: value::word(layers, "hugepages", &hugepages)?.unwrap_or(Hugepages::Auto),
             offload: value::word(layers, "offload", &[("on", true), ("off", false)])?.unwrap_or(false),
+            crc: value::word(layers, "crc", &[("on", true), ("off", false)])?.unwrap_or(true),
             faults: Faults {
                 loss: value::percent(layers, "loss")?.unwrap_or(0.0),
                 corrupt: value::percent(layers, "corrupt")?.unwrap_or(0.0),

@@ -157,6 +157,9 @@ impl<D: Device> Engine<D> {
             if let Some(node) = &self.node {
                 node.leave();
             }
+            if let Some(up) = &mut self.up {
+                up.depart();
+            }
         }
     }
 

@@ -2,16 +2,11 @@
 
 use core::net::IpAddr;
 
+use crate::crc::crc32c;
 use crate::wire::rud::{HEADER_LEN, MAX_BODY};
 
 /// Room for the fixed header, the body, and the payload's CRC behind them while the CRC is computed.
 pub(super) const SCRATCH: usize = HEADER_LEN + MAX_BODY + 4;
-
-/// CRC of a payload; zero for an empty one.
-#[inline]
-pub(super) fn payload(bytes: &[u8]) -> u32 {
-    if bytes.is_empty() { 0 } else { crc_fast::crc32_iscsi(bytes) }
-}
 
 /// What stands for the addresses: constant over a session's direction.
 pub(super) fn addresses(src: IpAddr, dst: IpAddr) -> u32 {
@@ -22,7 +17,7 @@ pub(super) fn addresses(src: IpAddr, dst: IpAddr) -> u32 {
     let mut bytes = [0; 32];
     bytes[..16].copy_from_slice(&octets(src));
     bytes[16..].copy_from_slice(&octets(dst));
-    crc_fast::crc32_iscsi(&bytes)
+    crc32c(&bytes)
 }
 
 /// The value that stands in the CRC field while the CRC is computed.
@@ -45,7 +40,7 @@ pub(super) fn seal(
     // The seed stands in the CRC field, the payload's CRC behind the body.
     scratch[..4].copy_from_slice(&seed(addresses, src_port, dst_port).to_be_bytes());
     scratch[len..len + 4].copy_from_slice(&payload_crc.to_be_bytes());
-    let crc = crc_fast::crc32_iscsi(&scratch[..len + 4]);
+    let crc = crc32c(&scratch[..len + 4]);
     scratch[..4].copy_from_slice(&crc.to_be_bytes());
 }
 
@@ -58,6 +53,6 @@ pub(super) fn verify(datagram: &[u8], offset: usize, addresses: u32, src_port: u
         None => scratch[..datagram.len()].copy_from_slice(datagram),
     }
     let stated = [scratch[0], scratch[1], scratch[2], scratch[3]];
-    seal(&mut scratch, offset, addresses, src_port, dst_port, payload(&datagram[offset..]));
+    seal(&mut scratch, offset, addresses, src_port, dst_port, crc32c(&datagram[offset..]));
     scratch[..4] == stated
 }

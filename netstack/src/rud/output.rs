@@ -5,6 +5,7 @@ use super::crc;
 use super::recovery::NEVER;
 use super::sender::Pick;
 use super::session::Session;
+use crate::crc::crc32c;
 use crate::wire::rud::{BLOCK_LEN, Block, HEADER_LEN, Header, Kind, MAX_BLOCKS, MAX_BODY};
 
 /// How a session's turn ended.
@@ -82,7 +83,7 @@ impl Session {
         let message = self.sender.message(slot);
         let extent = message.extent;
         let payload_crc =
-            *message.payload_crc.get_or_insert_with(|| extent.map_or(0, |e| crc::payload(e.as_bytes())));
+            *message.payload_crc.get_or_insert_with(|| extent.map_or(0, |e| crc32c(e.as_bytes())));
         let payload_len = extent.map_or(0, |e| e.len());
         let header_len = message.header_len;
         // The whole array: a copy of constant length is quicker, and the surplus is not sent.

@@ -13,10 +13,15 @@
 //! | `message` | what a slot and an immediate value hold |
 //! | `lane` | which fragments are out, taken, refused |
 //! | `setup` | a lane comes up, fails, and comes up again |
+//! | `control` | the connections beside the lanes |
+//! | `choice` | which device and port lead to a peer |
 //!
 //! Set-up, liveness and the word that ends the group go by authenticated connections of kernel sockets, the channel
 //! `kernel`, on the network on which the ranks met: a group whose RDMA ports are gone can still say so.
 
+#[cfg(feature = "verbs")]
+mod choice;
+mod control;
 mod fabric;
 mod lane;
 mod message;
@@ -27,12 +32,16 @@ mod setup;
 use std::collections::VecDeque;
 use std::time::Duration;
 
+#[cfg(feature = "verbs")]
+pub use choice::{Found, Reachable, survey};
+pub use control::Control;
 pub use fabric::{Address, Event, Fabric, Fault, Sizes};
 use lane::{Receiver, Retry, Sender, Why};
 use message::{TRAILER, WORD_BITS, Word};
 #[cfg(feature = "verbs")]
 pub use rdma::{Port, Rdma};
 use setup::State;
+use shouter_netstack::device::DeviceCounters;
 use shouter_netstack::time::Instant;
 use shouter_reducer::executor::Disposition;
 use shouter_reducer::grid::Rank;
@@ -41,30 +50,6 @@ use shouter_reducer::transport::{PayloadRange, SendError, Token, Transport};
 
 use super::Inbox;
 use super::up::PeerLoss;
-
-/// How the control connections serve the lanes.
-pub trait Control {
-    /// Receives; the word that ends the group goes to the executor. True if anything came.
-    fn receive(&mut self, now: Instant, inbox: &mut impl Inbox) -> bool;
-    /// Sends what waits. True if anything was sent.
-    fn transmit(&mut self, now: Instant, inbox: &mut impl Inbox) -> bool;
-    /// When the next turn is needed although nothing may arrive.
-    fn next_deadline(&self) -> Option<Instant>;
-    /// A peer that was lost since the last call.
-    fn take_lost(&mut self) -> Option<PeerLoss>;
-    /// Posts a control message to a peer.
-    fn send_control(&mut self, to: Rank, header: &Header) -> Result<(), SendError>;
-    /// Posts a control message to every peer.
-    fn broadcast(&mut self, header: &Header);
-    /// Whether everything that was sent has been acknowledged.
-    fn is_drained(&self) -> bool;
-    /// Whether the connection to a peer is there.
-    fn is_connected(&self, rank: Rank) -> bool;
-    /// Sends the peer's channel some bytes, behind those before; false if they found no room.
-    fn send_side(&mut self, to: Rank, bytes: &[u8]) -> bool;
-    /// What a peer's channel sent.
-    fn take_side(&mut self) -> Option<(Rank, Vec<u8>)>;
-}
 
 /// One queue pair's place, whichever it has.
 struct Lane {
@@ -91,6 +76,10 @@ struct Peer {
     /// Fragments that came back.
     retries: VecDeque<Retry>,
 }
+
+/// The channel as it runs.
+#[cfg(feature = "verbs")]
+pub type OverRdma = VerbsChannel<Rdma, super::stream::KernelChannel>;
 
 /// What a channel needs to know beside its peers.
 #[derive(Clone, Copy, Debug)]
@@ -388,6 +377,16 @@ impl<F: Fabric, C: Control> VerbsChannel<F, C> {
             }
         }
         self.released.clear();
+    }
+
+    /// Tells the peers that this rank leaves in good order.
+    pub fn depart(&mut self) {
+        self.control.depart();
+    }
+
+    /// Nothing: no frame of this channel passes through a device of ours.
+    pub fn device_counters(&self) -> DeviceCounters {
+        DeviceCounters::default()
     }
 
     /// Whether everything that was sent has been taken.

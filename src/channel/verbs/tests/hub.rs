@@ -294,4 +294,6 @@ impl Control for Wire {
         let bytes = self.hub.borrow_mut().side[self.end].pop_front()?;
         Some((Rank(1 - self.end as u32), bytes))
     }
+
+    fn depart(&mut self) {}
 }

@@ -2,15 +2,16 @@
 
 use std::time::Duration;
 
-use shouter_netstack::device::Device;
-use shouter_netstack::tcp::{ConnectionId, Endpoint, Error, Event, Failure};
+use shouter_netstack::tcp::{Error, Failure};
 use shouter_netstack::time::Instant;
-use shouter_reducer::executor::Executor;
+use shouter_reducer::grid::Rank;
 use shouter_reducer::transport::Token;
 
-use super::entrance::{self, CHALLENGE, Claim, HELLO, Nonce, WELCOME};
+use super::entrance::{self, Answer, CHALLENGE, Claim, HELLO, Nonce, WELCOME};
 use super::lane::State;
-use super::{CONTROL, TcpChannel, tcp_options};
+use super::streams::{Event, Streams};
+use super::{CONTROL, StreamChannel};
+use crate::channel::Inbox;
 use crate::channel::up::{Loss, PeerLoss};
 
 /// Connections that have not shown yet that they belong to the group, at most, beside those that are expected: the oldest
@@ -39,8 +40,8 @@ pub(super) enum Place {
 }
 
 /// A connection that was accepted and has not shown yet that it belongs to the group.
-pub(super) struct Stranger {
-    id: ConnectionId,
+pub(super) struct Stranger<Id> {
+    id: Id,
     until: Instant,
     challenge: Nonce,
     said: Vec<u8>,
@@ -53,38 +54,41 @@ pub(super) enum Ending {
     Finished,
     /// What came makes no frames.
     Garbled,
+    /// A frame's CRC is wrong.
+    Corrupted,
+    /// The peer belongs to the group, and has the CRC otherwise.
+    CrcDiffers,
     /// TCP gave it up.
     Failed(Failure),
 }
 
-impl<D: Device> TcpChannel<D> {
-    pub(super) fn on_event(&mut self, now: Instant, event: Event, executor: &mut Executor) {
+impl<S: Streams> StreamChannel<S> {
+    pub(super) fn on_event(&mut self, now: Instant, event: Event<S::Id>, inbox: &mut impl Inbox) {
         match event {
-            Event::Acceptable(_) => self.admit(now),
+            Event::Acceptable => self.admit(now),
             Event::Readable(id) => match self.places.get(&id) {
-                Some(Place::Stranger) => self.hear_stranger(now, id, executor),
-                Some(&Place::Lane { peer, lane }) => self.hear(now, peer, lane, executor),
+                Some(Place::Stranger) => self.hear_stranger(now, id, inbox),
+                Some(&Place::Lane { peer, lane }) => self.hear(now, peer, lane, inbox),
                 None => {}
             },
             Event::Released(id, token) if self.places.contains_key(&id) => {
                 // A connection that ended gives back what was never acknowledged, and may still wait for a device.
-                self.resends_wait |= self.stack.holds_extents();
+                self.resends_wait |= self.streams.holds_extents();
                 match self.resends_wait {
-                    false => executor.on_released(Token(token.0)),
+                    false => inbox.released(Token(token.0)),
                     true => self.held.push(Token(token.0)),
                 }
             }
             Event::Failed(id, failure) => self.gone(now, id, Ending::Failed(failure)),
             Event::Closed(id) => self.gone(now, id, Ending::Finished),
-            // What found no room is tried again in every turn; who dials waits for the challenge; what was fenced is no
-            // longer the executor's.
-            _ => {}
+            // What was fenced is no longer the executor's.
+            Event::Released(..) => {}
         }
     }
 
     /// Takes connections in, and challenges them.
     fn admit(&mut self, now: Instant) {
-        while let Some((id, _)) = self.stack.tcp_mut().accept(self.listener) {
+        while let Some(id) = self.streams.accept(now) {
             // Those who are expected may all come at once.
             if self.strangers.len() >= STRANGERS + self.awaited
                 && let Some(oldest) = self.strangers.pop_front()
@@ -94,7 +98,7 @@ impl<D: Device> TcpChannel<D> {
             let challenge = self.secrets.nonce();
             let until = now + PATIENCE;
             // There is room for the first few bytes of a connection, or it is of no use.
-            match self.stack.tcp_mut().write(now, id, &entrance::challenge(&challenge)) {
+            match self.streams.write(now, id, &entrance::challenge(&challenge)) {
                 Ok(CHALLENGE) => {
                     self.places.insert(id, Place::Stranger);
                     self.strangers.push_back(Stranger { id, until, challenge, said: vec![] });
@@ -106,10 +110,10 @@ impl<D: Device> TcpChannel<D> {
     }
 
     /// Resets a connection that is nobody's.
-    fn turn_away(&mut self, now: Instant, id: ConnectionId, why: &str) {
+    fn turn_away(&mut self, now: Instant, id: S::Id, why: &str) {
         self.places.remove(&id);
         if self.refused == 0 {
-            let remote = self.stack.tcp().info(id).map(|info| info.remote);
+            let remote = self.streams.info(id).map(|info| info.remote);
             tracing::warn!(
                 ?remote,
                 why,
@@ -117,18 +121,18 @@ impl<D: Device> TcpChannel<D> {
             );
         }
         self.refused += 1;
-        self.stack.tcp_mut().abort(now, id);
+        self.streams.abort(now, id);
     }
 
     /// Reads a stranger's hello; a peer's connection is used from then on.
-    fn hear_stranger(&mut self, now: Instant, id: ConnectionId, executor: &mut Executor) {
+    fn hear_stranger(&mut self, now: Instant, id: S::Id, inbox: &mut impl Inbox) {
         let Some(at) = self.strangers.iter().position(|stranger| stranger.id == id) else { return };
         let Some(stranger) = self.strangers.get_mut(at) else { return };
-        let heard = gather(now, self.stack.tcp_mut(), id, &mut stranger.said, HELLO);
+        let heard = gather(now, &mut self.streams, id, &mut stranger.said, HELLO);
         if matches!(heard, Ok(false)) {
             return;
         }
-        let Some(stranger) = self.strangers.remove(at) else { return };
+        let Some(mut stranger) = self.strangers.remove(at) else { return };
         if heard.is_err() {
             return self.turn_away(now, id, "it ended before it said hello");
         }
@@ -137,52 +141,62 @@ impl<D: Device> TcpChannel<D> {
         let Some(claim) = claim.filter(|claim| claim.to == self.rank && claim.from > self.rank) else {
             return self.turn_away(now, id, "its proof is wrong");
         };
-        let index = self.by_rank.get(claim.from.0 as usize).copied().unwrap_or(u32::MAX) as usize;
+        let index = self.index(claim.from);
         let at = claim.lane as usize;
-        let welcome = self.secrets.welcome(&stranger.challenge, &claim);
+        if claim.crc != self.settings.crc {
+            let answer = self.secrets.answer(Answer::CrcDiffers, &stranger.challenge, &claim);
+            let _ = self.streams.write(now, id, &answer);
+            // A reset would take the answer along: it goes like one who says nothing.
+            stranger.challenge = self.secrets.nonce();
+            stranger.said.clear();
+            self.strangers.push_back(stranger);
+            return self.lose(now, index, crc_differs(claim.from, self.settings.crc));
+        }
+        let welcome = self.secrets.answer(Answer::Welcome, &stranger.challenge, &claim);
         let peer = self.peers.get_mut(index).filter(|peer| !peer.lost);
         match peer.and_then(|peer| peer.lanes.get_mut(at)) {
             Some(lane) if matches!(lane.state, State::Down(_)) => {
                 lane.state = State::Up;
                 lane.id = Some(id);
                 self.awaited = self.awaited.saturating_sub(1);
-                lane.write(now, self.stack.tcp_mut(), &welcome);
+                lane.write(now, &mut self.streams, &welcome);
                 self.places.insert(id, Place::Lane { peer: index, lane: at });
-                self.read(now, index, at, executor);
+                self.read(now, index, at, inbox);
             }
             _ => self.turn_away(now, id, "there was such a connection already"),
         }
     }
 
     /// Reads a peer's connection: the rest of its handshake, then its frames.
-    fn hear(&mut self, now: Instant, index: usize, at: usize, executor: &mut Executor) {
+    fn hear(&mut self, now: Instant, index: usize, at: usize, inbox: &mut impl Inbox) {
         let Some(peer) = self.peers.get_mut(index) else { return };
-        let (from, to) = (self.rank, peer.rank);
+        let (from, to, crc) = (self.rank, peer.rank, self.settings.crc);
         let Some(lane) = peer.lanes.get_mut(at) else { return };
         let Some(id) = lane.id else { return };
-        let tcp = self.stack.tcp_mut();
+        let streams = &mut self.streams;
         let ended = loop {
             let total = match lane.state {
                 State::Dialled => CHALLENGE,
                 State::Greeted(..) => WELCOME,
-                State::Up => return self.read(now, index, at, executor),
+                State::Up => return self.read(now, index, at, inbox),
                 State::Down(_) | State::Over => return,
             };
-            match gather(now, tcp, id, &mut lane.greeting, total) {
+            match gather(now, streams, id, &mut lane.greeting, total) {
                 Ok(true) => {}
                 Ok(false) => return,
                 Err(ending) => break ending,
             }
             let said = std::mem::take(&mut lane.greeting);
             if let State::Greeted(challenge, claim) = lane.state {
-                if !self.secrets.check_welcome(&challenge, &claim, &said) {
-                    break Ending::Garbled;
+                match self.secrets.check_answer(&challenge, &claim, &said) {
+                    Some(Answer::Welcome) => lane.state = State::Up,
+                    Some(Answer::CrcDiffers) => break Ending::CrcDiffers,
+                    None => break Ending::Garbled,
                 }
-                lane.state = State::Up;
             } else {
                 let Some(challenge) = entrance::check_challenge(&said) else { break Ending::Garbled };
-                let claim = Claim { from, to, lane: at as u32, nonce: self.secrets.nonce() };
-                lane.write(now, tcp, &self.secrets.hello(&challenge, &claim));
+                let claim = Claim { from, to, lane: at as u32, crc, nonce: self.secrets.nonce() };
+                lane.write(now, streams, &self.secrets.hello(&challenge, &claim));
                 lane.state = State::Greeted(challenge, claim);
             }
         };
@@ -190,7 +204,7 @@ impl<D: Device> TcpChannel<D> {
     }
 
     /// A connection is over, by the endpoint's word.
-    fn gone(&mut self, now: Instant, id: ConnectionId, ending: Ending) {
+    fn gone(&mut self, now: Instant, id: S::Id, ending: Ending) {
         match self.places.get(&id) {
             Some(&Place::Lane { peer, lane }) => self.lane_ended(now, peer, lane, ending),
             Some(Place::Stranger) => {
@@ -198,7 +212,7 @@ impl<D: Device> TcpChannel<D> {
                 self.turn_away(now, id, "it ended before it said hello");
             }
             // It was let go of before.
-            None => self.stack.tcp_mut().abort(now, id),
+            None => self.streams.abort(now, id),
         }
     }
 
@@ -210,19 +224,27 @@ impl<D: Device> TcpChannel<D> {
         let again = State::Down(Some(now + PAUSE));
         if let Some(id) = lane.end(if begun { again } else { State::Over }) {
             self.places.remove(&id);
-            self.resent_before += self.stack.tcp().info(id).map_or(0, |info| info.retransmitted);
-            self.stack.tcp_mut().abort(now, id);
+            self.resent_before += self.streams.info(id).map_or(0, |info| info.retransmitted);
+            self.streams.abort(now, id);
         }
-        if begun {
+        let (rank, remote) = (peer.rank, peer.remote);
+        if begun && !matches!(ending, Ending::CrcDiffers) {
             return self.wake(now + PAUSE);
         }
-        let remote = (peer.remote_ip, self.settings.port).into();
         let why = match ending {
             Ending::Finished => Loss::Tcp(Failure::Reset { remote }),
             Ending::Failed(failure) => Loss::Tcp(failure),
             Ending::Garbled => Loss::Garbled { remote },
+            Ending::Corrupted => Loss::Corrupted { remote },
+            Ending::CrcDiffers => crc_differs(rank, self.settings.crc),
         };
         match why {
+            // Who leaves in good order has said so; who stays and needs it still will miss it.
+            Loss::Tcp(failure) if peer.leaving => {
+                let until = now + self.settings.dead_after;
+                peer.suspect.get_or_insert((until, failure));
+                self.wake(until);
+            }
             Loss::Tcp(failure @ Failure::Reset { .. }) if at != CONTROL => {
                 if !self.fenced {
                     peer.suspect.get_or_insert((now + DOUBT, failure));
@@ -234,19 +256,20 @@ impl<D: Device> TcpChannel<D> {
     }
 
     /// A peer cannot be reached any more.
-    fn lose(&mut self, now: Instant, index: usize, why: Loss) {
+    pub(super) fn lose(&mut self, now: Instant, index: usize, why: Loss) {
         let Some(peer) = self.peers.get_mut(index).filter(|peer| !peer.lost) else { return };
         peer.lost = true;
         peer.suspect = None;
         peer.queue.clear();
         peer.queued = 0;
         peer.control.clear();
+        peer.sides_out.clear();
         self.lost.push(PeerLoss { rank: peer.rank, why });
         for lane in &mut peer.lanes {
             if let Some(id) = lane.end(State::Over) {
                 self.places.remove(&id);
-                self.resent_before += self.stack.tcp().info(id).map_or(0, |info| info.retransmitted);
-                self.stack.tcp_mut().abort(now, id);
+                self.resent_before += self.streams.info(id).map_or(0, |info| info.retransmitted);
+                self.streams.abort(now, id);
             }
         }
     }
@@ -286,23 +309,21 @@ impl<D: Device> TcpChannel<D> {
             return;
         }
         if now >= self.ready_until {
-            let remote = (peer.remote_ip, self.settings.port).into();
+            let remote = peer.remote;
             let waited = self.settings.dead_after.max(SETUP);
             return self.lose(now, index, Loss::Unconnected { remote, waited });
         }
         self.wake(self.ready_until);
         let mut wake = None;
         if let Some(peer) = self.peers.get_mut(index) {
-            let local = (peer.local_ip, 0).into();
-            let remote = (peer.remote_ip, self.settings.port).into();
+            let (local, remote) = (peer.local_ip.into(), peer.remote);
             for (at, lane) in peer.lanes.iter_mut().enumerate() {
                 let State::Down(Some(due)) = lane.state else { continue };
                 if due > now {
                     wake = wake.into_iter().chain([due]).min();
                     continue;
                 }
-                let options = Some(tcp_options(self.settings.dead_after));
-                match self.stack.tcp_connect(now, Some(local), remote, options) {
+                match self.streams.connect(now, local, remote) {
                     Ok(id) => {
                         lane.id = Some(id);
                         lane.state = State::Dialled;
@@ -322,11 +343,16 @@ impl<D: Device> TcpChannel<D> {
     }
 }
 
+/// The peer's frames carry a CRC and ours none, or the other way round.
+fn crc_differs(rank: Rank, ours: bool) -> Loss {
+    Loss::CrcDiffers { rank, ours: if ours { "on" } else { "off" } }
+}
+
 /// Reads until `into` has `total` bytes, not more; false if they are not all there yet.
-fn gather(
+fn gather<S: Streams>(
     now: Instant,
-    tcp: &mut Endpoint,
-    id: ConnectionId,
+    streams: &mut S,
+    id: S::Id,
     into: &mut Vec<u8>,
     total: usize,
 ) -> Result<bool, Ending> {
@@ -336,7 +362,7 @@ fn gather(
         let Some(buffer) = buffer.get_mut(..missing).filter(|buffer| !buffer.is_empty()) else {
             return Ok(true);
         };
-        match tcp.read(now, id, buffer) {
+        match streams.read(now, id, buffer) {
             Ok(0) => return Err(Ending::Finished),
             Ok(count) => into.extend_from_slice(buffer.get(..count).unwrap_or_default()),
             Err(Error::Failed(failure)) => return Err(Ending::Failed(failure)),

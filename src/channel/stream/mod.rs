@@ -1,47 +1,68 @@
-//! The channel between leaders of nodes over TCP, for networks where RUD's datagrams do not get through.
+//! The channel between leaders of nodes over byte streams: our own TCP, for networks where RUD's datagrams do not get
+//! through, or the kernel's sockets, for hosts that have nothing else.
 //!
 //! Two leaders share some connections for data and one for control messages. Posted fragments wait in one queue for
 //! each peer; every connection takes the next one when it has little left to send, so a slow connection slows only
-//! itself ([`share`]). A fragment is written as header and extent, without a copy, and its memory is free when its
-//! bytes are acknowledged. What arrives is handed to the executor straight from the received chunk.
+//! itself ([`share`]). A fragment is written as header and extent, without a copy where the provider can, and its memory is
+//! free when the provider says so. What arrives is handed to the executor straight from the received chunk.
 //!
 //! | file | what |
 //! |---|---|
+//! | `streams` | what the channel needs of a provider of byte streams |
+//! | `stack`, `kernel` | the providers: our own TCP, the kernel's |
 //! | `entrance` | how both ends of a new connection prove that they belong to the group |
 //! | `lane` | one connection: framing |
 //! | `share` | which connection takes the next fragment |
 //! | `session` | opening, accepting and losing connections |
+//! | `inbox` | what is done with received frames |
+//! | `side` | messages that are not the executor's, and signs of life |
 //!
-//! When the group ends, fragments that were begun cannot be taken out of a stream: [`TcpChannel::fence`] resets the
+//! When the group ends, fragments that were begun cannot be taken out of a stream: [`StreamChannel::fence`] resets the
 //! connections for data, and the word that ends the group goes by the one for control, which never refers to memory
 //! of the trainer. A reset of a connection for data is therefore no sign of death by itself.
+//!
+//! With no connections for data the channel carries control and side messages only: the control path of a channel that
+//! moves data by other means.
 
 mod entrance;
+mod inbox;
+mod kernel;
 mod lane;
 mod session;
 mod share;
+mod side;
+mod stack;
+mod streams;
 
 use std::collections::{HashMap, VecDeque};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-use shouter_netstack::device::{Device, DeviceCounters};
-use shouter_netstack::rud;
-use shouter_netstack::stack::Stack;
-use shouter_netstack::tcp::{self, ConnectionId, KeepAlive, ListenError, ListenerId};
+use shouter_netstack::device::DeviceCounters;
+use shouter_netstack::tcp;
 use shouter_netstack::time::Instant;
-use shouter_reducer::executor::{Disposition, Executor};
 use shouter_reducer::grid::Rank;
-use shouter_reducer::header::{HEADER_BYTES, Header, Kind};
+use shouter_reducer::header::{Header, Kind};
 use shouter_reducer::transport::{PayloadRange, SendError, Token, Transport};
 
+use super::Inbox;
 use super::sys::extent_of;
 use super::up::{PeerAddress, PeerLoss};
-use crate::engine::executor_time;
 use entrance::Secrets;
 use lane::{HEAD, Lane, MAX_FRAGMENT, Post, State};
 use session::{Place, Stranger};
 use share::Load;
+
+pub use kernel::KernelStreams;
+pub use lane::MAX_SIDE;
+pub use stack::{StackStreams, tcp_options};
+pub use streams::{ConnectError, Event, Info, ListenError, Streams};
+
+/// The channel over our own TCP.
+pub type TcpChannel<D> = StreamChannel<StackStreams<D>>;
+
+/// The channel over the kernel's sockets.
+pub type KernelChannel = StreamChannel<KernelStreams>;
 
 /// The connection of a peer that carries control messages; those for data follow.
 const CONTROL: usize = 0;
@@ -66,12 +87,12 @@ pub struct Settings {
     pub secret: [u8; 32],
     /// Fresh bytes from the system's random source.
     pub salt: [u8; 32],
-    /// Connections for data between two leaders.
+    /// Connections for data between two leaders; none for a channel that carries control and side messages only.
     pub connections: u16,
-    /// The port that every leader listens on.
-    pub port: u16,
     /// A peer that does not answer for so long is dead.
     pub dead_after: Duration,
+    /// Whether frames carry a CRC32C; the same on all ranks.
+    pub crc: bool,
 }
 
 /// A fragment that the executor could not take yet.
@@ -80,11 +101,11 @@ struct Aside {
     payload: Box<[u8]>,
 }
 
-struct Peer {
+struct Peer<Id> {
     rank: Rank,
     local_ip: Ipv4Addr,
-    remote_ip: Ipv4Addr,
-    lanes: Vec<Lane>,
+    remote: SocketAddr,
+    lanes: Vec<Lane<Id>>,
     /// Fragments that no connection has taken yet, and their bytes.
     queue: VecDeque<Post>,
     queued: usize,
@@ -93,23 +114,29 @@ struct Peer {
     aside_bytes: usize,
     /// Connections that were not read to their end.
     unread: Vec<usize>,
+    /// Frames of side messages to send, and side messages that have come.
+    sides_out: VecDeque<Vec<u8>>,
+    sides_in: VecDeque<Vec<u8>>,
+    /// When something last came.
+    heard: Instant,
+    /// It has said that it leaves in good order.
+    leaving: bool,
     /// A connection for data was reset then: either the peer's group has ended, and it says so, or it is gone.
     suspect: Option<(Instant, tcp::Failure)>,
     lost: bool,
 }
 
-/// Connections to all other leaders over one stack.
-pub struct TcpChannel<D: Device> {
-    stack: Stack<D>,
+/// Connections to all other leaders.
+pub struct StreamChannel<S: Streams> {
+    streams: S,
     rank: Rank,
     secrets: Secrets,
     settings: Settings,
-    listener: ListenerId,
-    peers: Vec<Peer>,
+    peers: Vec<Peer<S::Id>>,
     /// Index into `peers` by rank; `u32::MAX` for ranks without connections.
     by_rank: Vec<u32>,
-    places: HashMap<ConnectionId, Place>,
-    strangers: VecDeque<Stranger>,
+    places: HashMap<S::Id, Place>,
+    strangers: VecDeque<Stranger<S::Id>>,
     /// Connections that peers have yet to make.
     awaited: usize,
     /// Connections that were turned away.
@@ -120,6 +147,8 @@ pub struct TcpChannel<D: Device> {
     ready_until: Instant,
     /// When `tend` has something to do.
     tend_at: Option<Instant>,
+    /// When the next sign of life is due, where the provider gives none.
+    sign_at: Option<Instant>,
     fenced: bool,
     /// Tokens of what was copied.
     copied: Vec<Token>,
@@ -134,48 +163,23 @@ pub struct TcpChannel<D: Device> {
     now: Instant,
 }
 
-/// Why the channel cannot be opened.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum OpenError {
-    /// The port is taken.
-    #[error(transparent)]
-    Listen(#[from] ListenError),
-}
-
-/// The TCP options of a group whose dead are found after `dead_after`.
-pub fn tcp_options(dead_after: Duration) -> tcp::Options {
-    let interval = (dead_after / 8).clamp(Duration::from_millis(1), Duration::from_secs(1));
-    let idle = dead_after.saturating_sub(interval * 4).max(interval);
-    tcp::Options {
-        // Else a pause on the way would be longer than the time after which the peer counts as dead.
-        max_rto: (dead_after / 8).max(Duration::from_millis(20)),
-        keep_alive: Some(KeepAlive { idle, interval, probes: 4 }),
-        user_timeout: Some(dead_after),
-        ..tcp::Options::group()
-    }
-}
-
-impl<D: Device> TcpChannel<D> {
+impl<S: Streams> StreamChannel<S> {
     /// Listens, and begins to connect to every peer of a lower rank; those of a higher rank connect to this one. All of
     /// them count as lost if that takes too long.
     ///
     /// # Errors
-    /// [`OpenError`] if the port is taken.
+    /// [`ListenError`], such as a port that is taken.
     pub fn open(
-        mut stack: Stack<D>,
+        mut streams: S,
         rank: Rank,
         peers: &[PeerAddress],
         settings: Settings,
         now: Instant,
-    ) -> Result<Self, OpenError> {
-        let lanes = usize::from(settings.connections.max(1)) + 1;
+    ) -> Result<Self, ListenError> {
+        let lanes = usize::from(settings.connections) + 1;
         let ranks = peers.iter().map(|p| p.rank.0).max().unwrap_or(0).max(rank.0) as usize + 1;
         let mut by_rank = vec![u32::MAX; ranks];
-        let options = tcp_options(settings.dead_after);
-        let local = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), settings.port);
-        let listener =
-            stack.tcp_mut().listen(local, lanes * peers.len() + session::STRANGERS, Some(options))?;
+        streams.listen(lanes * peers.len() + session::STRANGERS)?;
         let awaited = peers.iter().filter(|peer| peer.rank > rank).count() * lanes;
         let mut connect = |peer: &PeerAddress, index: usize| {
             if let Some(place) = by_rank.get_mut(peer.rank.0 as usize) {
@@ -185,7 +189,7 @@ impl<D: Device> TcpChannel<D> {
             Peer {
                 rank: peer.rank,
                 local_ip: peer.local_ip,
-                remote_ip: peer.ip,
+                remote: SocketAddr::from((peer.ip, peer.port)),
                 lanes: (0..lanes).map(|_| Lane::new(down)).collect(),
                 queue: VecDeque::new(),
                 queued: 0,
@@ -193,16 +197,19 @@ impl<D: Device> TcpChannel<D> {
                 aside: VecDeque::new(),
                 aside_bytes: 0,
                 unread: vec![],
+                sides_out: VecDeque::new(),
+                sides_in: VecDeque::new(),
+                heard: now,
+                leaving: false,
                 suspect: None,
                 lost: false,
             }
         };
         let peers = peers.iter().zip(0..).map(|(peer, index)| connect(peer, index)).collect();
         Ok(Self {
-            stack,
+            streams,
             rank,
             secrets: Secrets::new(settings.secret, settings.salt),
-            listener,
             peers,
             by_rank,
             places: HashMap::new(),
@@ -214,6 +221,7 @@ impl<D: Device> TcpChannel<D> {
             ready_until: now + settings.dead_after.max(session::SETUP),
             settings,
             tend_at: Some(now),
+            sign_at: (!S::PROVES_LIFE).then_some(now),
             fenced: false,
             copied: vec![],
             held: vec![],
@@ -227,53 +235,62 @@ impl<D: Device> TcpChannel<D> {
 
     /// Receives and hands fragments to the executor; what it makes of them goes out with the same turn's
     /// [`transmit`](Self::transmit). True if anything came.
-    pub fn receive(&mut self, now: Instant, executor: &mut Executor) -> bool {
+    pub fn receive(&mut self, now: Instant, inbox: &mut impl Inbox) -> bool {
         self.now = now;
-        let frames = self.stack.receive(now, &mut rud::NoSink);
-        self.take_up(now, executor);
-        while let Some(event) = self.stack.tcp_mut().next_event() {
-            self.on_event(now, event, executor);
+        let any = self.streams.receive(now);
+        self.take_up(now, inbox);
+        while let Some(event) = self.streams.next_event() {
+            self.on_event(now, event, inbox);
         }
         if self.tend_at.is_some_and(|at| at <= now) {
             self.tend(now);
         }
-        frames != 0
+        if self.sign_at.is_some_and(|at| at <= now) {
+            self.look_after(now);
+        }
+        any
     }
 
     /// Sends what the executor has posted and what the protocol owes. True if anything was sent.
-    pub fn transmit(&mut self, now: Instant, executor: &mut Executor) -> bool {
+    pub fn transmit(&mut self, now: Instant, inbox: &mut impl Inbox) -> bool {
         self.now = now;
-        let mut frames = 0;
+        let mut any = false;
         for _ in 0..ROUNDS {
             let more = self.share(now);
-            frames += self.stack.transmit(now);
+            any |= self.streams.transmit(now);
             if !more {
                 break;
             }
         }
         for token in self.copied.drain(..) {
-            executor.on_released(token);
+            inbox.released(token);
         }
-        if self.resends_wait || self.stack.is_backlogged() {
-            self.watch_resends(executor);
+        if self.resends_wait || self.streams.is_backlogged() {
+            self.watch_resends(inbox);
         }
-        frames != 0
+        any
     }
 
     /// Gives what waits to the connections; true if any took something.
     fn share(&mut self, now: Instant) -> bool {
         let mut any = false;
-        let tcp = self.stack.tcp_mut();
+        let streams = &mut self.streams;
         for peer in &mut self.peers {
-            let Peer { lanes, queue, queued, control, .. } = peer;
+            let Peer { lanes, queue, queued, control, sides_out, .. } = peer;
             for lane in lanes.iter_mut().filter(|lane| lane.is_stuck()) {
-                any |= lane.flush(now, tcp);
+                any |= lane.flush(now, streams);
             }
             if let Some(lane) = lanes.get_mut(CONTROL).filter(|lane| lane.state == State::Up) {
                 while !lane.is_stuck()
                     && let Some(head) = control.pop_front()
                 {
-                    lane.write(now, tcp, &head);
+                    lane.write(now, streams, &head);
+                    any = true;
+                }
+                while !lane.is_stuck()
+                    && let Some(frame) = sides_out.pop_front()
+                {
+                    lane.write(now, streams, &frame);
                     any = true;
                 }
             }
@@ -282,13 +299,13 @@ impl<D: Device> TcpChannel<D> {
             }
             self.loads.clear();
             self.loads.extend(lanes.iter().enumerate().map(|(index, lane)| {
-                let info = lane.id.and_then(|id| tcp.info(id));
                 let open = index != CONTROL && lane.state == State::Up && !lane.is_stuck();
+                let info = lane.id.and_then(|id| streams.info(id));
                 info.map_or(Load { open: false, unacknowledged: 0, unsent: 0, rate: 1.0 }, |info| Load {
                     open: open && info.writable >= HEAD + MAX_FRAGMENT,
                     unacknowledged: info.unacknowledged,
                     unsent: info.unsent,
-                    rate: Load::rate(info.congestion_window, info.srtt),
+                    rate: info.rate,
                 })
             }));
             while let Some(post) = queue.front() {
@@ -297,7 +314,7 @@ impl<D: Device> TcpChannel<D> {
                 let (Some(lane), Some(load)) = (lanes.get_mut(index), self.loads.get_mut(index)) else {
                     break;
                 };
-                self.copied.extend(lane.post(now, tcp, post));
+                self.copied.extend(lane.post(now, streams, post));
                 load.add(len);
                 load.open &= !lane.is_stuck();
                 *queued -= len;
@@ -311,21 +328,21 @@ impl<D: Device> TcpChannel<D> {
     /// As for RUD: what was acknowledged may still wait for its device as a resend; its memory is free once the device has
     /// taken everything that waited.
     #[cold]
-    fn watch_resends(&mut self, executor: &mut Executor) {
+    fn watch_resends(&mut self, inbox: &mut impl Inbox) {
         let resent = self.resent();
         self.resends_wait |= resent != self.resent;
-        if !self.stack.holds_extents() {
+        if !self.streams.holds_extents() {
             self.resends_wait = false;
             for token in self.held.drain(..) {
-                executor.on_released(token);
+                inbox.released(token);
             }
         }
         self.resent = resent;
     }
 
-    /// When the stack needs the next turn although nothing may arrive.
+    /// When the channel needs the next turn although nothing may arrive.
     pub fn next_deadline(&self) -> Option<Instant> {
-        [self.stack.next_deadline(), self.tend_at].into_iter().flatten().min()
+        [self.streams.next_deadline(), self.tend_at, self.sign_at].into_iter().flatten().min()
     }
 
     /// A peer that was lost since the last call.
@@ -335,7 +352,7 @@ impl<D: Device> TcpChannel<D> {
 
     /// Posts a control message to every peer that is still there.
     pub fn broadcast(&mut self, header: &Header) {
-        let head = frame_head(header, 0);
+        let head = lane::message_head(header, &[], self.settings.crc);
         for peer in self.peers.iter_mut().filter(|peer| !peer.lost) {
             peer.control.push_back(head);
         }
@@ -351,14 +368,14 @@ impl<D: Device> TcpChannel<D> {
             peer.queued = 0;
             for lane in peer.lanes.iter_mut().skip(CONTROL + 1) {
                 if let Some(id) = lane.end(State::Over) {
-                    let info = self.stack.tcp().info(id);
+                    let info = self.streams.info(id);
                     self.resent_before += info.map_or(0, |info| info.retransmitted);
                     self.places.remove(&id);
-                    self.stack.tcp_mut().abort(self.now, id);
+                    self.streams.abort(self.now, id);
                 }
             }
         }
-        self.stack.drop_waiting();
+        self.streams.drop_waiting();
         self.copied.clear();
         self.held.clear();
         self.resends_wait = false;
@@ -366,25 +383,28 @@ impl<D: Device> TcpChannel<D> {
 
     /// Whether everything that was sent has been acknowledged.
     pub fn is_drained(&self) -> bool {
-        let acknowledged = |lane: &Lane| {
-            let info = lane.id.and_then(|id| self.stack.tcp().info(id));
+        let acknowledged = |lane: &Lane<S::Id>| {
+            let info = lane.id.and_then(|id| self.streams.info(id));
             !lane.is_stuck() && info.is_none_or(|info| info.unacknowledged == 0)
         };
         self.peers.iter().filter(|peer| !peer.lost).all(|peer| {
-            peer.queue.is_empty() && peer.control.is_empty() && peer.lanes.iter().all(acknowledged)
+            peer.queue.is_empty()
+                && peer.control.is_empty()
+                && peer.sides_out.is_empty()
+                && peer.lanes.iter().all(acknowledged)
         })
     }
 
     /// Segments sent again, over all connections.
     pub fn resent(&self) -> u64 {
         let ids = self.peers.iter().flat_map(|peer| &peer.lanes).filter_map(|lane| lane.id);
-        let infos = ids.filter_map(|id| self.stack.tcp().info(id));
+        let infos = ids.filter_map(|id| self.streams.info(id));
         self.resent_before + infos.map(|info| info.retransmitted).sum::<u64>()
     }
 
     /// Segments dropped because their checksum was wrong.
     pub fn checksum_dropped(&self) -> u64 {
-        self.stack.counters().rx_tcp_checksum
+        self.streams.checksum_dropped()
     }
 
     /// Connections of strangers that were turned away.
@@ -395,99 +415,31 @@ impl<D: Device> TcpChannel<D> {
     /// Bytes of fragments acknowledged by a peer, by connection.
     pub fn acknowledged(&self, rank: Rank) -> Vec<u64> {
         let lanes = self.peer(rank).map(|peer| peer.lanes.iter().skip(CONTROL + 1)).into_iter().flatten();
-        let info = |lane: &Lane| lane.id.and_then(|id| self.stack.tcp().info(id));
-        lanes.map(|lane| info(lane).map_or(0, |info| info.bytes_acked)).collect()
+        let info = |lane: &Lane<S::Id>| lane.id.and_then(|id| self.streams.info(id));
+        lanes.map(|lane| info(lane).map_or(0, |info| info.acknowledged)).collect()
+    }
+
+    /// Whether the connection for control messages with a peer is in use.
+    pub fn is_connected(&self, rank: Rank) -> bool {
+        let control = self.peer(rank).and_then(|peer| peer.lanes.get(CONTROL));
+        control.is_some_and(|lane| lane.state == State::Up)
     }
 
     /// The sum of the counters of all ports.
     pub fn device_counters(&self) -> DeviceCounters {
-        super::device_counters(&self.stack)
+        self.streams.device_counters()
     }
 
-    fn peer(&self, rank: Rank) -> Option<&Peer> {
-        self.peers.get(*self.by_rank.get(rank.0 as usize)? as usize)
+    fn index(&self, rank: Rank) -> usize {
+        self.by_rank.get(rank.0 as usize).copied().unwrap_or(u32::MAX) as usize
     }
 
-    /// Hands on what came too early and what was left unread for it.
-    fn take_up(&mut self, now: Instant, executor: &mut Executor) {
-        for index in 0..self.peers.len() {
-            let Some(peer) = self.peers.get_mut(index) else { return };
-            if peer.aside.is_empty() && peer.unread.is_empty() {
-                continue;
-            }
-            for _ in 0..peer.aside.len() {
-                let Some(aside) = peer.aside.pop_front() else { break };
-                if is_early(executor.on_fragment(executor_time(now), &aside.header, &aside.payload)) {
-                    peer.aside.push_back(aside);
-                } else {
-                    peer.aside_bytes = peer.aside_bytes.saturating_sub(aside.payload.len() + HEAD);
-                }
-            }
-            for lane in std::mem::take(&mut peer.unread) {
-                self.read(now, index, lane, executor);
-            }
-        }
-    }
-
-    /// Reads a connection to its end.
-    fn read(&mut self, now: Instant, index: usize, at: usize, executor: &mut Executor) {
-        let Some(peer) = self.peers.get_mut(index) else { return };
-        let Peer { rank, lanes, aside, aside_bytes, unread, .. } = peer;
-        let Some(lane) = lanes.get_mut(at) else { return };
-        let Some(id) = lane.id.filter(|_| lane.state == State::Up) else { return };
-        let strays = &mut self.strays;
-        let mut more = *aside_bytes <= ASIDE;
-        let mut take = |head: &[u8], payload: &[u8]| match Header::parse(head) {
-            Ok(header) if header.src == *rank => {
-                if is_early(executor.on_fragment(executor_time(now), &header, payload)) {
-                    *aside_bytes += payload.len() + HEAD;
-                    aside.push_back(Aside { header, payload: payload.into() });
-                }
-                *aside_bytes <= ASIDE
-            }
-            stray => {
-                super::stray(strays, Some(*rank), stray.err());
-                true
-            }
-        };
-        let failure = loop {
-            if !more {
-                if !unread.contains(&at) {
-                    unread.push(at);
-                }
-                return;
-            }
-            match self.stack.tcp_mut().read_chunk(now, id) {
-                Ok(Some(chunk)) => {
-                    if lane.frames.feed(&chunk, |head, payload| more = take(head, payload)).is_err() {
-                        break session::Ending::Garbled;
-                    }
-                }
-                Ok(None) => break session::Ending::Finished,
-                // A failure comes as an event.
-                Err(_) => return,
-            }
-        };
-        self.lane_ended(now, index, at, failure);
+    fn peer(&self, rank: Rank) -> Option<&Peer<S::Id>> {
+        self.peers.get(self.index(rank))
     }
 }
 
-/// Whether a message has to be offered again.
-fn is_early(disposition: Disposition) -> bool {
-    matches!(disposition, Disposition::Refused(why) if why.is_retryable())
-}
-
-/// The length and the header in front of a payload.
-fn frame_head(header: &Header, payload: usize) -> [u8; HEAD] {
-    let mut bytes = [0; HEADER_BYTES];
-    header.encode(&mut bytes);
-    let mut head = [0; HEAD];
-    let fields = (payload as u32).to_le_bytes().into_iter().chain(bytes);
-    head.iter_mut().zip(fields).for_each(|(byte, field)| *byte = field);
-    head
-}
-
-impl<D: Device> Transport for TcpChannel<D> {
+impl<S: Streams> Transport for StreamChannel<S> {
     #[inline]
     fn max_fragment(&self, _: Rank) -> usize {
         MAX_FRAGMENT
@@ -501,10 +453,11 @@ impl<D: Device> Transport for TcpChannel<D> {
         payload: PayloadRange,
         token: Token,
     ) -> Result<(), SendError> {
-        let index = self.by_rank.get(to.0 as usize).copied().unwrap_or(u32::MAX) as usize;
+        let index = self.index(to);
         let peer = self.peers.get_mut(index).filter(|peer| !peer.lost).ok_or(SendError::PeerFailed)?;
         let payload = extent_of(&payload);
-        let head = frame_head(header, payload.as_ref().map_or(0, |payload| payload.len()));
+        let bytes = payload.as_ref().map_or(&[][..], |payload| payload.as_bytes());
+        let head = lane::message_head(header, bytes, self.settings.crc);
         if header.kind != Kind::Data && payload.is_none() {
             if peer.control.len() >= CONTROL_QUEUE {
                 return Err(SendError::Full);
@@ -515,7 +468,7 @@ impl<D: Device> Transport for TcpChannel<D> {
             }
             return Ok(());
         }
-        if self.fenced {
+        if self.fenced || self.settings.connections == 0 {
             return Err(SendError::PeerFailed);
         }
         if peer.queue.len() >= QUEUE {

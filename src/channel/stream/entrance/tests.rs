@@ -1,7 +1,7 @@
 use super::*;
 
 fn claim() -> Claim {
-    Claim { from: Rank(7), to: Rank(3), lane: 9, nonce: [5; 16] }
+    Claim { from: Rank(7), to: Rank(3), lane: 9, crc: true, nonce: [5; 16] }
 }
 
 #[test]
@@ -11,7 +11,10 @@ fn both_sides_prove_themselves() {
     assert_eq!(check_challenge(&challenge(&nonce)), Some(nonce));
     let hello = secrets.hello(&nonce, &claim());
     assert_eq!(secrets.check_hello(&nonce, &hello), Some(claim()));
-    assert!(secrets.check_welcome(&nonce, &claim(), &secrets.welcome(&nonce, &claim())));
+    for answer in [Answer::Welcome, Answer::CrcDiffers] {
+        let bytes = secrets.answer(answer, &nonce, &claim());
+        assert_eq!(secrets.check_answer(&nonce, &claim(), &bytes), Some(answer));
+    }
 }
 
 #[test]
@@ -24,13 +27,13 @@ fn what_was_changed_anywhere_proves_nothing() {
         changed[at / 8] ^= 1 << (at % 8);
         assert_eq!(secrets.check_hello(&nonce, &changed), None, "bit {at}");
     }
-    let welcome = secrets.welcome(&nonce, &claim());
+    let welcome = secrets.answer(Answer::Welcome, &nonce, &claim());
     for at in 0..WELCOME * 8 {
         let mut changed = welcome;
         changed[at / 8] ^= 1 << (at % 8);
-        assert!(!secrets.check_welcome(&nonce, &claim(), &changed), "bit {at}");
+        assert_eq!(secrets.check_answer(&nonce, &claim(), &changed), None, "bit {at}");
     }
-    assert!(!secrets.check_welcome(&nonce, &claim(), &welcome[1..]), "too short");
+    assert_eq!(secrets.check_answer(&nonce, &claim(), &welcome[1..]), None, "too short");
 }
 
 #[test]
@@ -40,12 +43,11 @@ fn neither_another_secret_nor_another_challenge_nor_the_other_sides_proof_will_d
     let hello = secrets.hello(&nonce, &claim());
     assert_eq!(other.check_hello(&nonce, &hello), None);
     assert_eq!(secrets.check_hello(&[6; 16], &hello), None, "a hello that was heard is of no use later");
-    assert!(!secrets.check_welcome(&nonce, &claim(), &hello[CLAIM..]), "a proof sent back");
-    assert!(!secrets.check_welcome(
-        &nonce,
-        &Claim { lane: 8, ..claim() },
-        &secrets.welcome(&nonce, &claim())
-    ));
+    assert_eq!(secrets.check_answer(&nonce, &claim(), &hello[CLAIM..]), None, "a proof sent back");
+    let welcome = secrets.answer(Answer::Welcome, &nonce, &claim());
+    for other in [Claim { lane: 8, ..claim() }, Claim { crc: false, ..claim() }] {
+        assert_eq!(secrets.check_answer(&nonce, &other, &welcome), None, "{other:?}");
+    }
 }
 
 #[test]

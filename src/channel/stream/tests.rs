@@ -1,14 +1,18 @@
-//! Two leaders over simulated links whose connections can be throttled one by one, and strangers at the door.
+//! Two leaders over simulated links whose connections can be throttled one by one, and strangers at the door; then over
+//! the kernel's sockets ([`sockets`]).
 
 mod shaped;
+mod sockets;
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
 use shouter_netstack::device::Device;
+use shouter_netstack::rud;
 use shouter_netstack::sim::{LinkConfig, Node, Sim};
 use shouter_netstack::stack::{PortConfig, Stack, StackConfig};
+use shouter_netstack::tcp::{self, ConnectionId};
 use shouter_netstack::time::Instant;
 use shouter_reducer::dtype::{DType, ReduceOp};
 use shouter_reducer::executor::{Executor, ExecutorConfig, OpId, Request};
@@ -52,10 +56,11 @@ fn stack<D: Device>(rank: u32, device: D) -> Stack<D> {
 }
 
 fn channel<D: Device>(rank: u32, peer: u32, device: D) -> TcpChannel<D> {
-    let peers = [PeerAddress { rank: Rank(peer), ip: address(peer), local_ip: address(rank) }];
+    let peers = [PeerAddress { rank: Rank(peer), ip: address(peer), port: PORT, local_ip: address(rank) }];
     let (secret, salt) = ([7; 32], [rank as u8; 32]);
-    let settings = Settings { secret, salt, connections: CONNECTIONS, port: PORT, dead_after: DEAD_AFTER };
-    TcpChannel::open(stack(rank, device), Rank(rank), &peers, settings, Instant::ZERO).unwrap()
+    let settings = Settings { secret, salt, connections: CONNECTIONS, dead_after: DEAD_AFTER, crc: true };
+    let streams = StackStreams::new(stack(rank, device), PORT, DEAD_AFTER);
+    TcpChannel::open(streams, Rank(rank), &peers, settings, Instant::ZERO).unwrap()
 }
 
 fn executor(rank: u32, grid: Grid) -> Executor {
@@ -94,6 +99,17 @@ fn start<D: Device>(now: Instant, rank: u32, host: &mut Host<D>, bytes: usize) -
 fn region(memory: &Owned) -> shouter_reducer::memory::Region {
     // SAFETY: the memory lives in the host behind its engine, which is dropped first.
     unsafe { memory.region() }
+}
+
+/// Writes to memory that no operation uses yet.
+#[allow(unsafe_code)]
+fn fill(memory: &Owned, bytes: &[u8]) {
+    // SAFETY: the region lies within the memory, which nobody else reads or writes at present.
+    unsafe {
+        let region = memory.region();
+        assert!(bytes.len() <= region.len());
+        region.as_ptr().copy_from_nonoverlapping(bytes.as_ptr(), bytes.len());
+    }
 }
 
 /// How many bytes a second go each way, in an all-reduce after a first one that warms the connections up.
@@ -207,7 +223,7 @@ fn strangers_are_turned_away_and_hold_nothing() {
     const BYTES: usize = 1 << 20;
     const CALLS: usize = 300;
     // Nothing, rubbish, a hello with a proof of another secret, one without end.
-    let claim = entrance::Claim { from: Rank(1), to: Rank(0), lane: 3, nonce: [1; 16] };
+    let claim = entrance::Claim { from: Rank(1), to: Rank(0), lane: 3, crc: true, nonce: [1; 16] };
     let forged = Secrets::new([8; 32], [0; 32]).hello(&[0; 16], &claim).to_vec();
     for says in [vec![], vec![0; entrance::HELLO], forged, vec![9; 60_000]] {
         let mut sim = Sim::new(3);

@@ -2,22 +2,23 @@
 //!
 //! ```text
 //!   acceptor --> dialer   challenge   8 magic, 16 nonce
-//!   dialer --> acceptor   hello       8 magic, 4 source rank, 4 destination rank, 4 lane, 16 nonce, 32 proof
+//!   dialer --> acceptor   hello       8 magic, 4 source rank, 4 destination rank, 4 lane, 4 flags, 16 nonce, 32 proof
 //!   acceptor --> dialer   welcome     32 proof
 //! ```
 //!
-//! A proof is HMAC-SHA256 under the session's secret over both ranks, the lane and both nonces, so none can be used
-//! again. Numbers are little endian.
+//! A proof is HMAC-SHA256 under the session's secret over both ranks, the lane, the flags and both nonces, so none can be
+//! used again. Flag 1 says that frames carry a CRC. An acceptor that has it otherwise says so with a proof of another
+//! kind in place of the welcome. Numbers are little endian.
 
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 use shouter_reducer::grid::Rank;
 
-const MAGIC: [u8; 8] = *b"shoutch1";
+const MAGIC: [u8; 8] = *b"shoutch2";
 
 /// Bytes of a challenge, a hello and a welcome.
 pub(super) const CHALLENGE: usize = 24;
-pub(super) const HELLO: usize = 68;
+pub(super) const HELLO: usize = 72;
 pub(super) const WELCOME: usize = 32;
 
 /// Bytes in front of a hello's proof.
@@ -34,6 +35,8 @@ pub(super) struct Claim {
     pub(super) to: Rank,
     /// Which of the connections between them.
     pub(super) lane: u32,
+    /// Whether frames carry a CRC.
+    pub(super) crc: bool,
     /// The opener's nonce.
     pub(super) nonce: Nonce,
 }
@@ -50,6 +53,23 @@ pub(super) struct Secrets {
 enum Side {
     Opener,
     Acceptor,
+    Refuser,
+}
+
+/// What an acceptor has answered to a hello.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Answer {
+    /// The connection is in use from now on.
+    Welcome,
+    /// It belongs to the group, and has the CRC otherwise.
+    CrcDiffers,
+}
+
+impl Claim {
+    /// Ranks, lane and flags as they cross the wire.
+    fn numbers(&self) -> [[u8; 4]; 4] {
+        [self.from.0, self.to.0, self.lane, u32::from(self.crc)].map(u32::to_le_bytes)
+    }
 }
 
 impl Secrets {
@@ -70,16 +90,15 @@ impl Secrets {
         let side: &[u8] = match side {
             Side::Opener => b"shouter channel opener",
             Side::Acceptor => b"shouter channel acceptor",
+            Side::Refuser => b"shouter channel refuser",
         };
-        let Claim { from, to, lane, nonce } = claim;
-        let numbers = [from.0, to.0, *lane].map(u32::to_le_bytes);
-        digest(&self.secret, &[side, numbers.as_flattened(), challenge, nonce])
+        digest(&self.secret, &[side, claim.numbers().as_flattened(), challenge, &claim.nonce])
     }
 
     /// What the opener answers to a challenge.
     pub(super) fn hello(&self, challenge: &Nonce, claim: &Claim) -> [u8; HELLO] {
         let mut bytes = [0; HELLO];
-        let numbers = [claim.from.0, claim.to.0, claim.lane].map(u32::to_le_bytes);
+        let numbers = claim.numbers();
         let proof = self.prove(Side::Opener, challenge, claim);
         let fields = MAGIC.iter().chain(numbers.as_flattened()).chain(&claim.nonce).chain(&proof);
         bytes.iter_mut().zip(fields).for_each(|(byte, field)| *byte = *field);
@@ -93,23 +112,34 @@ impl Secrets {
         let (from, claim) = claim.split_first_chunk::<4>()?;
         let (to, claim) = claim.split_first_chunk::<4>()?;
         let (lane, claim) = claim.split_first_chunk::<4>()?;
+        let (flags, claim) = claim.split_first_chunk::<4>()?;
         let claim = Claim {
             from: Rank(u32::from_le_bytes(*from)),
             to: Rank(u32::from_le_bytes(*to)),
             lane: u32::from_le_bytes(*lane),
+            crc: match u32::from_le_bytes(*flags) {
+                0 => false,
+                1 => true,
+                _ => return None,
+            },
             nonce: *claim.first_chunk()?,
         };
         (*magic == MAGIC && same(&self.prove(Side::Opener, challenge, &claim), proof)).then_some(claim)
     }
 
     /// What the acceptor answers to a hello that it believes.
-    pub(super) fn welcome(&self, challenge: &Nonce, claim: &Claim) -> [u8; WELCOME] {
-        self.prove(Side::Acceptor, challenge, claim)
+    pub(super) fn answer(&self, answer: Answer, challenge: &Nonce, claim: &Claim) -> [u8; WELCOME] {
+        let side = match answer {
+            Answer::Welcome => Side::Acceptor,
+            Answer::CrcDiffers => Side::Refuser,
+        };
+        self.prove(side, challenge, claim)
     }
 
-    /// Whether the acceptor belongs to the group.
-    pub(super) fn check_welcome(&self, challenge: &Nonce, claim: &Claim, bytes: &[u8]) -> bool {
-        same(&self.prove(Side::Acceptor, challenge, claim), bytes)
+    /// What the acceptor has answered, if it belongs to the group.
+    pub(super) fn check_answer(&self, challenge: &Nonce, claim: &Claim, bytes: &[u8]) -> Option<Answer> {
+        let answers = [Answer::Welcome, Answer::CrcDiffers];
+        answers.into_iter().find(|answer| same(&self.answer(*answer, challenge, claim), bytes))
     }
 }
 

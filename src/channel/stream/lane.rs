@@ -1,0 +1,318 @@
+//! One connection: what is written to it, and the frames that are read from it.
+//!
+//! A frame is a head and a payload. The head is 4 bytes that say what it is and how long its payload is, the message
+//! header, and 4 bytes of CRC32C over both and over the payload's own CRC32C (zero where the group does without).
+//! Numbers are little endian.
+//!
+//! | bit 31, 30 | what | payload |
+//! |---|---|---|
+//! | 0, 0 | a message | its fragment, up to 32 KiB |
+//! | 1, 0 | a side message; its header is zero | up to 64 KiB |
+//! | 0, 1 | a sign of life or a farewell | none; the header's first byte is 1 for a farewell |
+
+use shouter_netstack::crc::crc32c;
+use shouter_netstack::region::Extent;
+use shouter_netstack::tcp;
+use shouter_netstack::time::Instant;
+use shouter_reducer::header::{HEADER_BYTES, Header};
+use shouter_reducer::transport::Token;
+
+use super::entrance::{Claim, Nonce};
+use super::streams::Streams;
+
+/// Bytes in front of a payload.
+pub(super) const HEAD: usize = COVERED + 4;
+
+/// Bytes of a head that its CRC covers.
+const COVERED: usize = 4 + HEADER_BYTES;
+
+/// Payload bytes of a fragment, at most: two frames fill 64 KiB.
+pub(super) const MAX_FRAGMENT: usize = (32 << 10) - 64;
+
+/// Bytes of a side message, at most.
+pub const MAX_SIDE: usize = 64 << 10;
+
+/// Payloads up to so many bytes are copied, so that their memory is free at once.
+const COPIED: usize = 2 << 10;
+
+/// The bits that tell frames apart.
+const SIDE: u32 = 1 << 31;
+const SIGN: u32 = 1 << 30;
+
+/// A frame as it was received.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Frame<'a> {
+    /// Header and payload of a message.
+    Message(&'a [u8], &'a [u8]),
+    /// A side message.
+    Side(&'a [u8]),
+    /// The peer's process runs.
+    Alive,
+    /// The peer leaves in good order: what ends from now on ends by its will.
+    Farewell,
+}
+
+/// The head of a message's frame.
+#[inline]
+pub(super) fn message_head(header: &Header, payload: &[u8], crc: bool) -> [u8; HEAD] {
+    let mut bytes = [0; HEADER_BYTES];
+    header.encode(&mut bytes);
+    head(payload.len() as u32, &bytes, payload, crc)
+}
+
+/// The frame of a side message of at most [`MAX_SIDE`] bytes.
+pub(super) fn side_frame(bytes: &[u8], crc: bool) -> Vec<u8> {
+    let mut frame = head(SIDE | bytes.len() as u32, &[0; HEADER_BYTES], bytes, crc).to_vec();
+    frame.extend_from_slice(bytes);
+    frame
+}
+
+/// The frame that says that this process runs, or that it leaves.
+pub(super) fn sign(farewell: bool, crc: bool) -> [u8; HEAD] {
+    let mut header = [0; HEADER_BYTES];
+    if let Some(first) = header.first_mut() {
+        *first = u8::from(farewell);
+    }
+    head(SIGN, &header, &[], crc)
+}
+
+#[inline]
+fn head(what: u32, header: &[u8; HEADER_BYTES], payload: &[u8], crc: bool) -> [u8; HEAD] {
+    let mut head = [0; HEAD];
+    if let Some((first, rest)) = head.split_first_chunk_mut::<4>()
+        && let Some((middle, _)) = rest.split_first_chunk_mut::<HEADER_BYTES>()
+    {
+        (*first, *middle) = (what.to_le_bytes(), *header);
+    }
+    if crc && let Some((covered, sum)) = head.split_last_chunk_mut::<4>() {
+        *sum = sum_of(covered, payload).to_le_bytes();
+    }
+    head
+}
+
+/// The CRC of a frame: over what the head has in front of it, and the payload's.
+#[inline]
+fn sum_of(covered: &[u8], payload: &[u8]) -> u32 {
+    let mut bytes = [0; HEAD];
+    if let Some((front, back)) = bytes.split_last_chunk_mut::<4>()
+        && let (Some(front), Some(covered)) = (front.first_chunk_mut(), covered.first_chunk::<COVERED>())
+    {
+        (*front, *back) = (*covered, crc32c(payload).to_le_bytes());
+    }
+    crc32c(&bytes)
+}
+
+/// A fragment on its way to a connection.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Post {
+    pub(super) head: [u8; HEAD],
+    pub(super) payload: Option<Extent>,
+    pub(super) token: Token,
+}
+
+impl Post {
+    /// Bytes on the wire.
+    pub(super) fn len(&self) -> usize {
+        HEAD + self.payload.as_ref().map_or(0, Extent::len)
+    }
+}
+
+/// Where a connection is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum State {
+    /// There is none: it is dialled then, or the peer will.
+    Down(Option<Instant>),
+    /// Opened by this side, not yet challenged.
+    Dialled,
+    /// The hello is sent, the welcome not yet here.
+    Greeted(Nonce, Claim),
+    /// In use.
+    Up,
+    /// Not to be used any more.
+    Over,
+}
+
+/// One connection to a peer.
+#[derive(Debug)]
+pub(super) struct Lane<Id> {
+    pub(super) state: State,
+    pub(super) id: Option<Id>,
+    pub(super) frames: Frames,
+    /// What has come of the handshake.
+    pub(super) greeting: Vec<u8>,
+    /// What found no room yet: bytes from an offset on, then an extent.
+    bytes: Vec<u8>,
+    written: usize,
+    extent: Option<(Extent, tcp::Token)>,
+}
+
+impl<Id: Copy> Lane<Id> {
+    pub(super) fn new(state: State) -> Self {
+        Self {
+            state,
+            id: None,
+            frames: Frames::default(),
+            greeting: vec![],
+            bytes: vec![],
+            written: 0,
+            extent: None,
+        }
+    }
+
+    /// There is no connection any more: forgets everything about it.
+    pub(super) fn end(&mut self, state: State) -> Option<Id> {
+        let id = self.id.take();
+        *self = Self::new(state);
+        id
+    }
+
+    /// Whether something found no room.
+    #[inline]
+    pub(super) fn is_stuck(&self) -> bool {
+        !self.bytes.is_empty() || self.extent.is_some()
+    }
+
+    /// Writes what found no room before; true if nothing is left.
+    pub(super) fn flush(&mut self, now: Instant, streams: &mut impl Streams<Id = Id>) -> bool {
+        let Some(id) = self.id else { return false };
+        while let Some(rest) = self.bytes.get(self.written..).filter(|rest| !rest.is_empty()) {
+            match streams.write(now, id, rest) {
+                Ok(count) => self.written += count,
+                // Whether it failed comes as an event.
+                Err(_) => return false,
+            }
+        }
+        self.bytes.clear();
+        self.written = 0;
+        if let Some((extent, token)) = self.extent {
+            if streams.write_extent(now, id, extent, token).is_err() {
+                return false;
+            }
+            self.extent = None;
+        }
+        true
+    }
+
+    /// Writes bytes behind what was written.
+    pub(super) fn write(&mut self, now: Instant, streams: &mut impl Streams<Id = Id>, bytes: &[u8]) {
+        self.bytes.extend_from_slice(bytes);
+        self.flush(now, streams);
+    }
+
+    /// Writes a fragment; nothing may be stuck. Returns its token if it is free already.
+    pub(super) fn post(
+        &mut self,
+        now: Instant,
+        streams: &mut impl Streams<Id = Id>,
+        post: &Post,
+    ) -> Option<Token> {
+        self.bytes.extend_from_slice(&post.head);
+        let payload = match &post.payload {
+            Some(payload) if payload.len() > COPIED => {
+                self.extent = Some((*payload, tcp::Token(post.token.0)));
+                None
+            }
+            Some(payload) => {
+                self.bytes.extend_from_slice(payload.as_bytes());
+                Some(post.token)
+            }
+            None => Some(post.token),
+        };
+        self.flush(now, streams);
+        payload
+    }
+}
+
+/// The peer's bytes make no frames.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum BadFrame {
+    /// There are no such frames.
+    Nonsense,
+    /// The CRC is wrong.
+    Corrupted,
+}
+
+/// Puts frames together from pieces of the stream.
+#[derive(Debug, Default)]
+pub(super) struct Frames {
+    /// The beginning of a frame that lies in several pieces.
+    partial: Vec<u8>,
+}
+
+impl Frames {
+    /// Takes the next piece, and hands on every frame that is complete: from the piece itself where the frame lies in it.
+    /// With `crc` every frame's CRC is checked.
+    pub(super) fn feed(
+        &mut self,
+        mut piece: &[u8],
+        crc: bool,
+        mut take: impl FnMut(Frame<'_>),
+    ) -> Result<(), BadFrame> {
+        if !self.partial.is_empty() {
+            if !self.fill(&mut piece, HEAD) {
+                return Ok(());
+            }
+            let total = HEAD + payload_len(&self.partial)?;
+            if !self.fill(&mut piece, total) {
+                return Ok(());
+            }
+            if let Some((head, payload)) = self.partial.split_at_checked(HEAD) {
+                take(open(head, payload, crc)?);
+            }
+            self.partial.clear();
+        }
+        while let Some((head, rest)) = piece.split_at_checked(HEAD) {
+            let Some((payload, rest)) = rest.split_at_checked(payload_len(head)?) else { break };
+            take(open(head, payload, crc)?);
+            piece = rest;
+        }
+        self.partial.extend_from_slice(piece);
+        Ok(())
+    }
+
+    /// Moves bytes of the piece to `partial`, until that has `total`; false if it has not.
+    fn fill(&mut self, piece: &mut &[u8], total: usize) -> bool {
+        let missing = total.saturating_sub(self.partial.len()).min(piece.len());
+        let (head, rest) = piece.split_at_checked(missing).unwrap_or((piece, &[]));
+        self.partial.extend_from_slice(head);
+        *piece = rest;
+        self.partial.len() >= total
+    }
+}
+
+/// What a frame is, and how long its payload.
+fn what(head: &[u8]) -> u32 {
+    head.first_chunk().map_or(0, |what| u32::from_le_bytes(*what))
+}
+
+/// The payload's length by the frame's head.
+fn payload_len(head: &[u8]) -> Result<usize, BadFrame> {
+    let what = what(head);
+    let (len, most) = match what & (SIDE | SIGN) {
+        0 => (what, MAX_FRAGMENT),
+        SIDE => (what & !SIDE, MAX_SIDE),
+        SIGN => (what & !SIGN, 0),
+        _ => return Err(BadFrame::Nonsense),
+    };
+    let len = len as usize;
+    if len > most { Err(BadFrame::Nonsense) } else { Ok(len) }
+}
+
+/// What a whole frame says.
+#[inline]
+fn open<'a>(head: &'a [u8], payload: &'a [u8], crc: bool) -> Result<Frame<'a>, BadFrame> {
+    let (covered, sum) = head.split_last_chunk::<4>().ok_or(BadFrame::Nonsense)?;
+    if crc && u32::from_le_bytes(*sum) != sum_of(covered, payload) {
+        return Err(BadFrame::Corrupted);
+    }
+    let header = covered.get(4..).unwrap_or_default();
+    Ok(match what(head) & (SIDE | SIGN) {
+        SIDE => Frame::Side(payload),
+        SIGN if header.first() == Some(&1) => Frame::Farewell,
+        SIGN => Frame::Alive,
+        _ => Frame::Message(header, payload),
+    })
+}
+
+#[cfg(test)]
+mod tests;

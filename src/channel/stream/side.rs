@@ -1,0 +1,78 @@
+//! What a connection for control messages carries beside the executor's: messages of the channel's owner, signs of life,
+//! and the farewell.
+
+use std::time::Duration;
+
+use shouter_netstack::time::Instant;
+use shouter_reducer::grid::Rank;
+
+use super::lane::{self, MAX_SIDE, State};
+use super::streams::Streams;
+use super::{CONTROL, StreamChannel};
+use crate::channel::up::Loss;
+
+/// Side messages that may wait to be sent to a peer.
+const SIDES_QUEUED: usize = 64;
+
+/// Side messages of a peer that may wait to be taken: its connections are not read while there are as many.
+pub(super) const SIDES_KEPT: usize = 64;
+
+impl<S: Streams> StreamChannel<S> {
+    /// Sends a message of up to [`MAX_SIDE`] bytes to the owner of the peer's channel: in order, and only to who has
+    /// proved to belong to the group. False if there is no such peer (any more), too many wait, or it is too long.
+    pub fn send_side(&mut self, to: Rank, bytes: &[u8]) -> bool {
+        let (index, crc) = (self.index(to), self.settings.crc);
+        let Some(peer) = self.peers.get_mut(index).filter(|peer| !peer.lost) else { return false };
+        let fits = bytes.len() <= MAX_SIDE && peer.sides_out.len() < SIDES_QUEUED;
+        if fits {
+            peer.sides_out.push_back(lane::side_frame(bytes, crc));
+        }
+        fits
+    }
+
+    /// The next side message that has come, and from whom. To be called until there is none after every
+    /// [`receive`](Self::receive): a peer is not read while 64 of its messages wait.
+    pub fn take_side(&mut self) -> Option<(Rank, Vec<u8>)> {
+        self.peers.iter_mut().find_map(|peer| Some((peer.rank, peer.sides_in.pop_front()?)))
+    }
+
+    /// Tells all peers that this rank leaves in good order: that its connections end then is no failure.
+    pub fn depart(&mut self) {
+        let farewell = lane::sign(true, self.settings.crc);
+        for peer in self.peers.iter_mut().filter(|peer| !peer.lost) {
+            peer.control.push_back(farewell);
+        }
+        self.share(self.now);
+    }
+
+    /// Between two signs of life.
+    fn sign_every(&self) -> Duration {
+        (self.settings.dead_after / 8).clamp(Duration::from_millis(1), Duration::from_secs(1))
+    }
+
+    /// Gives a sign of life, and looks for peers that give none: a kernel acknowledges for a process that was stopped.
+    #[cold]
+    pub(super) fn look_after(&mut self, now: Instant) {
+        let due = self.sign_at.unwrap_or(now);
+        // After a pause of our own (this process was stopped, say) the others get their full time again.
+        let paused = now.saturating_since(due) > self.settings.dead_after / 2;
+        self.sign_at = Some(now + self.sign_every());
+        let sign = lane::sign(false, self.settings.crc);
+        let mut silent = vec![];
+        for (index, peer) in self.peers.iter_mut().enumerate().filter(|(_, peer)| !peer.lost) {
+            let is_up = peer.lanes.get(CONTROL).is_some_and(|lane| lane.state == State::Up);
+            if is_up && peer.control.is_empty() {
+                peer.control.push_back(sign);
+            }
+            // Until it is up, the time to connect counts; a connection that is left unread may hold anything.
+            if !is_up || paused || peer.unread.contains(&CONTROL) {
+                peer.heard = now;
+            } else if now.saturating_since(peer.heard) > self.settings.dead_after {
+                silent.push((index, Loss::Silent { remote: peer.remote, after: now - peer.heard }));
+            }
+        }
+        for (index, why) in silent {
+            self.lose(now, index, why);
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! What the channel needs of those who carry its byte streams: our own TCP ([`StackStreams`]) or the kernel's
+//! ([`KernelStreams`]).
+//!
+//! [`StackStreams`]: super::StackStreams
+//! [`KernelStreams`]: super::KernelStreams
+
+use std::fmt::Debug;
+use std::hash::Hash;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::ops::Deref;
+
+use shouter_netstack::device::DeviceCounters;
+use shouter_netstack::region::Extent;
+use shouter_netstack::tcp::{self, Error, Failure, Token};
+use shouter_netstack::time::Instant;
+
+/// What has changed; each is told once per change, in order.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Event<Id> {
+    /// A connection can be accepted.
+    Acceptable,
+    /// There is something to read: data, or the end of the data.
+    Readable(Id),
+    /// Nothing of the provider refers to the extent of this token any more, apart from what
+    /// [`Streams::holds_extents`] says.
+    Released(Id, Token),
+    /// The connection has failed.
+    Failed(Id, Failure),
+    /// Both directions are finished.
+    Closed(Id),
+}
+
+/// What a connection looks like at present.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Info {
+    /// The peer's address.
+    pub remote: SocketAddr,
+    /// Bytes that can be written.
+    pub writable: usize,
+    /// Bytes written and not yet acknowledged.
+    pub unacknowledged: usize,
+    /// Of these, bytes that were not sent, as far as is known.
+    pub unsent: usize,
+    /// Bytes per second that it moves.
+    pub rate: f64,
+    /// Bytes acknowledged by the peer.
+    pub acknowledged: u64,
+    /// Segments sent again.
+    pub retransmitted: u64,
+}
+
+/// Why there is no connection attempt.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConnectError {
+    /// Our own TCP has refused.
+    #[error(transparent)]
+    Tcp(#[from] tcp::ConnectError),
+    /// The kernel has.
+    #[error("a socket towards {remote}: {why}; see the limits of open files and the routes of this host")]
+    Socket {
+        /// The peer.
+        remote: SocketAddr,
+        /// What it said.
+        why: io::Error,
+    },
+}
+
+/// Why nobody can be let in.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ListenError {
+    /// The port is taken.
+    #[error(transparent)]
+    Tcp(#[from] tcp::ListenError),
+    /// The kernel has refused.
+    #[error(
+        "a socket that listens on {local}: {why}; give an address of this host (kernel_address), and see the limit of open \
+         files"
+    )]
+    Socket {
+        /// Where it was to listen.
+        local: SocketAddr,
+        /// What it said.
+        why: io::Error,
+    },
+}
+
+/// A provider of byte streams: one listener, any number of connections; polled, never blocking. It holds memory that was
+/// given as extents until it says [`Event::Released`], or until the connection is aborted and
+/// [`drop_waiting`](Self::drop_waiting) was called.
+pub trait Streams {
+    /// A connection; a stale one finds nothing.
+    type Id: Copy + Eq + Hash + Debug + Send;
+
+    /// Received bytes.
+    type Chunk<'a>: Deref<Target = [u8]>
+    where
+        Self: 'a;
+
+    /// Whether a peer's acknowledgements show that its process runs. The kernel acknowledges for a process that is
+    /// stopped; then the channel has to ask.
+    const PROVES_LIFE: bool;
+
+    /// Lets peers in from now on, so many at a time.
+    ///
+    /// # Errors
+    /// [`ListenError`] says why that cannot be.
+    fn listen(&mut self, connections: usize) -> Result<(), ListenError>;
+
+    /// Opens a connection; `local` is this host's address on the way, where the provider does not find it by itself.
+    ///
+    /// # Errors
+    /// [`ConnectError`]; what the peer says comes as an event.
+    fn connect(&mut self, now: Instant, local: IpAddr, remote: SocketAddr) -> Result<Self::Id, ConnectError>;
+
+    /// The next connection that was made to this side.
+    fn accept(&mut self, now: Instant) -> Option<Self::Id>;
+
+    /// Takes as many of the bytes as find room, and returns how many.
+    ///
+    /// # Errors
+    /// [`Error::WouldBlock`] if there is no room; else why not, which comes as an event too.
+    fn write(&mut self, now: Instant, id: Self::Id, bytes: &[u8]) -> Result<usize, Error>;
+
+    /// Queues bytes that stay where they are until [`Event::Released`] gives `token` back.
+    ///
+    /// # Errors
+    /// As [`write`](Self::write); then nothing was taken.
+    fn write_extent(&mut self, now: Instant, id: Self::Id, extent: Extent, token: Token)
+    -> Result<(), Error>;
+
+    /// Copies received bytes into `buffer`, not more than it holds, and returns how many; 0 is the end of the data.
+    ///
+    /// # Errors
+    /// [`Error::WouldBlock`] if there are none; [`Event::Readable`] follows. Else why not, which comes as an event too.
+    fn read(&mut self, now: Instant, id: Self::Id, buffer: &mut [u8]) -> Result<usize, Error>;
+
+    /// Hands out received bytes; `None` is the end of the data.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
+    fn read_chunk(&mut self, now: Instant, id: Self::Id) -> Result<Option<Self::Chunk<'_>>, Error>;
+
+    /// What a connection looks like; `None` if it is no more.
+    fn info(&self, id: Self::Id) -> Option<Info>;
+
+    /// Lets go of a connection at once, with a reset.
+    fn abort(&mut self, now: Instant, id: Self::Id);
+
+    /// What has changed next.
+    fn next_event(&mut self) -> Option<Event<Self::Id>>;
+
+    /// Takes in what has come. True if anything has.
+    fn receive(&mut self, now: Instant) -> bool;
+
+    /// Sends what was written. True if anything was sent.
+    fn transmit(&mut self, now: Instant) -> bool;
+
+    /// When the next turn is needed although nothing may arrive.
+    fn next_deadline(&self) -> Option<Instant>;
+
+    /// Whether something that was acknowledged, or aborted, may still be read from its extent.
+    fn holds_extents(&self) -> bool;
+
+    /// Whether something waits for a device that takes no more at present.
+    fn is_backlogged(&self) -> bool;
+
+    /// Gives up what [`holds_extents`](Self::holds_extents) speaks of.
+    fn drop_waiting(&mut self);
+
+    /// Segments dropped because their checksum was wrong.
+    fn checksum_dropped(&self) -> u64;
+
+    /// What the devices have counted.
+    fn device_counters(&self) -> DeviceCounters;
+}
