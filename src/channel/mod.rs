@@ -54,17 +54,18 @@ impl Inbox for Executor {
 
 /// The sum of the counters of all ports.
 fn device_counters<D: Device>(stack: &Stack<D>) -> DeviceCounters {
-    let mut sum = DeviceCounters::default();
-    for port in stack.ports() {
-        let DeviceCounters { rx_frames, rx_bytes, tx_frames, tx_bytes, dropped } =
-            stack.device_counters(port);
-        sum.rx_frames += rx_frames;
-        sum.rx_bytes += rx_bytes;
-        sum.tx_frames += tx_frames;
-        sum.tx_bytes += tx_bytes;
-        sum.dropped += dropped;
-    }
-    sum
+    sum(stack.ports().map(|port| stack.device_counters(port)))
+}
+
+/// The sum of some counters.
+fn sum(all: impl Iterator<Item = DeviceCounters>) -> DeviceCounters {
+    all.fold(DeviceCounters::default(), |sum, one| DeviceCounters {
+        rx_frames: sum.rx_frames + one.rx_frames,
+        rx_bytes: sum.rx_bytes + one.rx_bytes,
+        tx_frames: sum.tx_frames + one.tx_frames,
+        tx_bytes: sum.tx_bytes + one.tx_bytes,
+        dropped: sum.dropped + one.dropped,
+    })
 }
 
 /// Counts what a peer sent that is no message of this group, and says so once.

@@ -14,6 +14,9 @@ use super::Inbox;
 use super::rud::RudChannel;
 use super::stream::{KernelChannel, TcpChannel};
 use super::verbs;
+pub use mixed::Mixed;
+
+mod mixed;
 
 /// A leader elsewhere.
 #[derive(Clone, Copy, Debug)]
@@ -106,6 +109,8 @@ pub enum UpChannel<D: Device> {
     /// Queue pairs, with the kernel's connections beside them.
     #[cfg(feature = "verbs")]
     Verbs(Box<verbs::OverRdma>),
+    /// Several, each to some of the leaders.
+    Mixed(Box<Mixed<D>>),
 }
 
 impl<D: Device> From<RudChannel<D>> for UpChannel<D> {
@@ -142,11 +147,23 @@ macro_rules! of {
             UpChannel::Kernel($up) => $call,
             #[cfg(feature = "verbs")]
             UpChannel::Verbs($up) => $call,
+            UpChannel::Mixed($up) => $call,
         }
     };
 }
 
 impl<D: Device> UpChannel<D> {
+    /// The channel to all of these ranks, each by the one that is given with it.
+    pub fn mixed(mut channels: Vec<(Self, Vec<Rank>)>) -> Self {
+        match channels.pop() {
+            Some((only, _)) if channels.is_empty() => only,
+            last => {
+                channels.extend(last);
+                Self::Mixed(Box::new(Mixed::new(channels)))
+            }
+        }
+    }
+
     /// Receives and hands fragments to the executor; what it makes of them goes out with the same turn's
     /// [`transmit`](Self::transmit). True if anything came.
     #[inline]
@@ -190,6 +207,7 @@ impl<D: Device> UpChannel<D> {
             Self::Kernel(up) => up.depart(),
             #[cfg(feature = "verbs")]
             Self::Verbs(up) => up.depart(),
+            Self::Mixed(up) => up.depart(),
         }
     }
 
@@ -210,6 +228,7 @@ impl<D: Device> UpChannel<D> {
             Self::Tcp(up) => up.checksum_dropped(),
             #[cfg(feature = "verbs")]
             Self::Verbs(up) => up.damaged(),
+            Self::Mixed(up) => up.crc_dropped(),
             Self::Kernel(up) => up.checksum_dropped(),
         }
     }

@@ -64,6 +64,12 @@ pub(crate) struct Args {
     /// The seed of the faults: the same one loses the same frames
     #[arg(long, value_name = "SEED")]
     seed: Option<u64>,
+    /// What carries the bytes, as the key `transport` says it
+    #[arg(long, value_parser = ["auto", "shm", "rud", "tcp", "verbs", "kernel"])]
+    transport: Option<String>,
+    /// The RDMA device of each emulated host, or one for all, such as rxe1,rxe2 (default: none, so that auto takes a link)
+    #[arg(long, value_name = "DEVICES", value_delimiter = ',')]
+    rdma_device: Vec<String>,
     /// The drivers that join two hosts
     #[arg(long, value_enum, default_value_t = Link::Virtio)]
     link: Link,
@@ -140,6 +146,13 @@ fn launch(args: &Args, style: Style) -> Result<Status, LaunchError> {
             "--loss and --corrupt act on the links between hosts, and there is one host: add --hosts 2",
         ));
     }
+    if args.rdma_device.len() > 1 && args.rdma_device.len() != args.hosts as usize {
+        return Err(LaunchError::usage(format!(
+            "--rdma-device names {} devices for {} hosts: name one, or one for each host",
+            args.rdma_device.len(),
+            args.hosts
+        )));
+    }
     let cores = cores_of_ranks(args)?;
     let mut parent = workdir::parent();
     // Sixteen hexadecimal digits, as every job's directory has.
@@ -205,7 +218,22 @@ fn describe(command: &mut Command, args: &Args, place: &Place, dir: &Path, port:
     if let Some(seed) = args.seed {
         command.env("SHOUTER_FAULT_SEED", seed.to_string());
     }
-    if place.local_rank == 0 && args.hosts > 1 {
+    if let Some(transport) = &args.transport {
+        command.env("SHOUTER_TRANSPORT", transport);
+    }
+    let device = args.rdma_device.get(place.host as usize).or(args.rdma_device.first());
+    match device {
+        Some(device) => drop(command.env("SHOUTER_RDMA_DEVICE", device)),
+        // Emulated hosts are there to be joined by links; who names a device in the environment means it.
+        None if std::env::var_os("SHOUTER_RDMA_DEVICE").is_none()
+            && args.transport.as_deref() != Some("verbs") =>
+        {
+            command.env("SHOUTER_RDMA_DEVICE", "none");
+        }
+        None => {}
+    }
+    let links = !matches!(args.transport.as_deref(), Some("verbs" | "kernel"));
+    if place.local_rank == 0 && args.hosts > 1 && links {
         let ports = plan::ports(dir, args.link, args.hosts, place.host, args.mtu);
         command.env("SHOUTER_PORTS", serde_json::to_string(&ports).unwrap_or_default());
     }

@@ -1,10 +1,8 @@
 //! How a rank becomes a member: rendezvous, shared memory with its node, sessions to the other nodes, the engine.
 
-use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-use serde::{Deserialize, Serialize};
 use shouter_reducer::executor::{Executor, ExecutorConfig};
 use shouter_reducer::grid::{Grid, Rank};
 use shouter_reducer::kernel::Kernels;
@@ -15,11 +13,10 @@ use super::drive::Drive;
 use super::small::Cells;
 use super::stats::Tally;
 use super::table::Tables;
+use super::ways::{self, Means, Prepared};
 use crate::channel::port;
-use crate::channel::rud::{RudChannel, rud_config};
 use crate::channel::shm::{ANNOUNCEMENTS, NodeSegment, Shape, pass};
-use crate::channel::stream::{Settings, StackStreams, TcpChannel};
-use crate::channel::up::{PeerAddress, UpChannel};
+use crate::channel::up::UpChannel;
 use crate::config::{Config, Idle, Mode, TransportChoice};
 use crate::engine::{Engine, Parts};
 use crate::error::Error;
@@ -36,18 +33,6 @@ const MAX_OPERATIONS: usize = ANNOUNCEMENTS / 2;
 /// The most that a rank's shared tensors may take: addresses, of which only what is used becomes memory.
 const ARENA_BYTES: usize = 64 << 30;
 
-/// What a rank tells the others about its ports: opaque to the rendezvous.
-#[derive(Serialize, Deserialize)]
-struct Reachable {
-    /// Its addresses on the data network, each with the peers that it leads to (all, if there are none).
-    ports: Vec<(Ipv4Addr, Vec<Ipv4Addr>)>,
-    /// The data network's MTU in bytes.
-    mtu: u16,
-    /// It uses TCP on it.
-    #[serde(default)]
-    tcp: bool,
-}
-
 /// Joins the group that the configuration describes, and returns when all its ranks are there and connected.
 ///
 /// # Errors
@@ -60,29 +45,15 @@ pub fn init(config: Config) -> Result<Group, Error> {
     check_transport(&config, &grid)?;
     let joined = match config.size {
         1 => None,
-        _ => Some(join(&config, &plan)?),
+        _ => Some(join(&config, &grid, &plan)?),
     };
     let node = match &joined {
-        Some((roster, _)) if grid.per_node() > 1 => Some(Arc::new(meet(&config, &grid, &plan, roster)?)),
+        Some(joined) if grid.per_node() > 1 => Some(Arc::new(meet(&config, &grid, &plan, &joined.roster)?)),
         _ => None,
     };
-    let ports = match &joined {
-        Some((roster, _)) if grid.nodes() > 1 && grid.is_leader(rank) => Some(reach(&config, &grid, roster)?),
-        _ => None,
-    };
-    let (roster, mut control) = joined.unzip();
-    if let Some(control) = &mut control {
-        // Opening ports takes its time. From here on everybody shows signs of life, and expects them.
-        control
-            .all_gather("ports are open", &[], config.rendezvous_deadline)
-            .map_err(|why| Error::Join(why.to_string()))?;
-    }
-    let (up, device) = match (ports, &roster) {
-        (Some(reached), Some(roster)) => {
-            let kind = reached.ports.kind;
-            (Some(connect(&config, reached, roster)?), Some(kind))
-        }
-        _ => (None, None),
+    let Reached { up, device, channels, mut control } = match joined {
+        Some(joined) => reach(&config, &grid, joined)?,
+        None => Reached::default(),
     };
     let kernels = Kernels::detect();
     let mut executor_config = ExecutorConfig::new(rank, grid, kernels);
@@ -126,7 +97,7 @@ pub fn init(config: Config) -> Result<Group, Error> {
             .map(|_| Timeline::new(rank.0, grid.node_of(rank).to_string(), TIMELINE_EVENTS)),
         ad_hoc: Arc::from("ad hoc"),
         device,
-        tcp: config.transport == TransportChoice::Tcp,
+        channels,
     })
 }
 
@@ -141,9 +112,14 @@ fn check_transport(config: &Config, grid: &Grid) -> Result<(), Error> {
             "transport = \"rud\" alone serves one rank on each host, and the job has {}; use transport = \"auto\"",
             grid.per_node()
         ))),
-        TransportChoice::Tcp if grid.nodes() == 1 && grid.per_node() > 1 => Err(Error::Config(
-            "transport = \"tcp\" goes between hosts, and the job has one; use transport = \"auto\"".into(),
-        )),
+        choice @ (TransportChoice::Tcp | TransportChoice::Verbs | TransportChoice::Kernel)
+            if grid.nodes() == 1 && grid.per_node() > 1 =>
+        {
+            Err(Error::Config(format!(
+                "transport = \"{}\" goes between hosts, and the job has one; use transport = \"auto\"",
+                choice.name()
+            )))
+        }
         _ => Ok(()),
     }
 }
@@ -158,17 +134,22 @@ fn idle_policy(config: &Config) -> IdlePolicy {
     }
 }
 
-fn join(config: &Config, plan: &Plan) -> Result<(Roster, ControlLink), Error> {
+/// What the rendezvous gave.
+struct Joined {
+    roster: Roster,
+    control: ControlLink,
+    means: Means,
+}
+
+fn join(config: &Config, grid: &Grid, plan: &Plan) -> Result<Joined, Error> {
+    let leads = grid.nodes() > 1 && grid.is_leader(Rank(config.rank));
+    let means = Means::of(config, leads)?;
     let mut hello = Hello::of(config);
     hello.plan_digest = plan.digest();
-    let reachable = Reachable {
-        ports: config.ports.iter().map(|port| (port.address.ip, port.peers.clone())).collect(),
-        mtu: config.ports.iter().map(|port| port::mtu_of(config, port)).min().unwrap_or(port::DEFAULT_MTU),
-        tcp: config.transport == TransportChoice::Tcp,
-    };
-    hello.blob = serde_json::to_vec(&reachable).map_err(|why| Error::Internal(why.to_string()))?;
+    hello.blob = means.to_bytes()?;
     let meeting = RendezvousConfig::of(config).map_err(|why| Error::Join(why.to_string()))?;
-    rendezvous::join(&meeting, hello).map_err(|why| Error::Join(why.to_string()))
+    let (roster, control) = rendezvous::join(&meeting, hello).map_err(|why| Error::Join(why.to_string()))?;
+    Ok(Joined { roster, control, means })
 }
 
 /// Maps the memory of this node.
@@ -185,91 +166,47 @@ fn meet(config: &Config, grid: &Grid, plan: &Plan, roster: &Roster) -> Result<No
         .map_err(|why| Error::Join(why.to_string()))
 }
 
-/// This host's ports, and where the other leaders are.
+/// The way to the other hosts, and to the other ranks.
+#[derive(Default)]
 struct Reached {
-    ports: port::Ports,
-    peers: Vec<PeerAddress>,
-    /// The data network's MTU in bytes: the least of all leaders'.
-    mtu: u16,
+    /// On a leader, where there are other hosts.
+    up: Option<UpChannel<port::PortDevice>>,
+    /// The kind of the leader's ports.
+    device: Option<&'static str>,
+    /// The names of the channels that this host's leader uses.
+    channels: String,
+    control: Option<ControlLink>,
 }
 
-/// Finds the way to the leader of every other host and opens this host's ports.
-fn reach(config: &Config, grid: &Grid, roster: &Roster) -> Result<Reached, Error> {
-    if config.ports.is_empty() {
-        return Err(Error::Config(format!(
-            "the job has {} hosts and this one has no port; name its ports in the configuration (ports = [{{ device = \
-             \"...\", address = \"...\" }}]), or start the job with `shouter run --hosts`",
-            grid.nodes()
-        )));
-    }
-    let leader = |node: u32| {
-        let rank = grid.leader_of(node);
-        let member = roster.members.get(rank.0 as usize);
-        let blob = member.map(|member| member.blob.as_slice()).unwrap_or_default();
-        let reachable = serde_json::from_slice::<Reachable>(blob);
-        reachable
-            .map(|reachable| (rank, reachable))
-            .map_err(|why| Error::Join(format!("what {rank} told: {why}")))
-    };
-    let own = Rank(config.rank);
-    let mut mtu = u16::MAX;
-    let mut peers = vec![];
-    for node in 0..grid.nodes() {
-        let (rank, theirs) = leader(node)?;
-        mtu = mtu.min(theirs.mtu);
-        if rank == own {
-            continue;
-        }
-        if theirs.tcp != (config.transport == TransportChoice::Tcp) {
-            let (tcp, rud) = if theirs.tcp { (rank, own) } else { (own, rank) };
-            return Err(Error::Config(format!(
-                "{tcp} has transport = \"tcp\" and {rud} has not; give all ranks the same transport"
-            )));
-        }
-        let (local_ip, ip) = route(config, &theirs).ok_or_else(|| {
-            Error::Config(format!(
-                "no port of {own} leads to {rank}, whose addresses are {:?}; add it to a port's peers",
-                theirs.ports.iter().map(|port| port.0).collect::<Vec<_>>()
-            ))
-        })?;
-        peers.push(PeerAddress { rank, ip, port: port::TCP_PORT, local_ip });
-    }
-    let ports = port::open(config, rud_config(config.heartbeat_timeout))?;
-    Ok(Reached { ports, peers, mtu })
+/// Agrees on the ways between hosts, and opens the channels.
+fn reach(config: &Config, grid: &Grid, joined: Joined) -> Result<Reached, Error> {
+    let Joined { roster, mut control, means } = joined;
+    let ways = ways::agree(config, grid, means, &roster, &mut control)?;
+    let prepared = ways.map(|ways| ways.prepare(config, grid)).transpose()?;
+    let names = prepared.as_ref().map(|prepared| prepared.names().join("+")).unwrap_or_default();
+    // Opening ports takes its time. From here on everybody shows signs of life, and expects them.
+    let all = control
+        .all_gather("ports are open", names.as_bytes(), config.rendezvous_deadline)
+        .map_err(|why| Error::Join(why.to_string()))?;
+    let leader = grid.leader_of(grid.node_of(Rank(config.rank)));
+    let channels = all.get(leader.0 as usize).map(|names| String::from_utf8_lossy(names).into_owned());
+    let device = prepared.as_ref().and_then(Prepared::device);
+    let up = prepared.map(|prepared| prepared.connect(config, &roster)).transpose()?;
+    Ok(Reached { up, device, channels: channels.unwrap_or_default(), control: Some(control) })
 }
 
-/// Opens the channel to the leader of every other host.
-fn connect(config: &Config, reached: Reached, roster: &Roster) -> Result<UpChannel<port::PortDevice>, Error> {
-    let Reached { ports, peers, mtu } = reached;
-    let (rank, secret) = (Rank(config.rank), roster.session_secret);
-    let connections = config.channel_num.min(u32::from(u16::MAX)) as u16;
-    if config.transport == TransportChoice::Tcp {
-        let salt = port::randomness()?;
-        let dead_after = config.heartbeat_timeout;
-        let settings = Settings { secret, salt, connections, dead_after, crc: config.crc };
-        let streams = StackStreams::new(ports.stack, port::TCP_PORT, dead_after);
-        return TcpChannel::open(streams, rank, &peers, settings, Clock.now())
-            .map(UpChannel::from)
-            .map_err(|why| Error::Join(why.to_string()));
+/// Meets the other ranks and opens the channel to those of other hosts, for a measurement of it: what a
+/// [`Group`] drives otherwise.
+///
+/// # Errors
+/// As [`init`].
+pub fn leaders(config: &Config) -> Result<(UpChannel<port::PortDevice>, ControlLink), Error> {
+    let plan = Plan::default();
+    let grid = Grid::new(config.size, config.local_size, plan.leaf_size)
+        .map_err(|why| Error::Config(why.to_string()))?;
+    let reached = reach(config, &grid, join(config, &grid, &plan)?)?;
+    match (reached.up, reached.control) {
+        (Some(up), Some(control)) => Ok((up, control)),
+        _ => Err(Error::Config("a channel is measured between two ranks, each on a host of its own".into())),
     }
-    let wire = (connections, port::RUD_PORT, mtu);
-    RudChannel::open(ports.stack, rank, &peers, &secret, wire, Clock.now())
-        .map(UpChannel::from)
-        .map_err(|why| Error::Join(why.to_string()))
-}
-
-/// Our address and theirs on a link that leads from here to there: one that a port names, else one in its network.
-fn route(config: &Config, theirs: &Reachable) -> Option<(Ipv4Addr, Ipv4Addr)> {
-    let addresses = || theirs.ports.iter().map(|port| port.0);
-    let named = config
-        .ports
-        .iter()
-        .find_map(|port| addresses().find(|ip| port.peers.contains(ip)).map(|ip| (port.address.ip, ip)));
-    named.or_else(|| {
-        config.ports.iter().filter(|port| port.peers.is_empty()).find_map(|port| {
-            let mask = u32::MAX.checked_shl(32 - u32::from(port.address.prefix_len)).unwrap_or(0);
-            let near = |ip: &Ipv4Addr| (ip.to_bits() ^ port.address.ip.to_bits()) & mask == 0;
-            addresses().find(|ip| near(ip) || port.gateway.is_some()).map(|ip| (port.address.ip, ip))
-        })
-    })
 }

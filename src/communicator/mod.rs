@@ -11,6 +11,7 @@ mod small;
 mod stats;
 mod table;
 mod tensor;
+mod ways;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -30,7 +31,7 @@ use crate::observe::{Event, Timeline};
 use crate::runtime::{Clock, Instant};
 use drive::Drive;
 pub use element::Element;
-pub use init::init;
+pub use init::{init, leaders};
 use small::Cells;
 pub use stats::Stats;
 use stats::{Pushed, Tally};
@@ -87,8 +88,8 @@ pub struct Group {
     timeline: Option<Timeline>,
     ad_hoc: Arc<str>,
     device: Option<&'static str>,
-    /// Between hosts goes TCP, not RUD.
-    tcp: bool,
+    /// The names of the channels between this host and others, with `+` between; empty where there are none.
+    channels: String,
 }
 
 impl Group {
@@ -122,15 +123,14 @@ impl Group {
         self.grid.nodes()
     }
 
-    /// Which channels the group's data takes: `local`, `shm`, `rud`, `tcp`, `shm+rud` or `shm+tcp`.
-    pub fn transport(&self) -> &'static str {
-        match (self.local_size() > 1, self.nodes() > 1, self.tcp) {
-            (false, false, _) => "local",
-            (true, false, _) => "shm",
-            (false, true, false) => "rud",
-            (false, true, true) => "tcp",
-            (true, true, false) => "shm+rud",
-            (true, true, true) => "shm+tcp",
+    /// Which channels the group's data takes on this host: `local`; or `shm` within the host, and `verbs`, `rud`, `tcp` or
+    /// `kernel` to others, with `+` between, such as `shm+rud`.
+    pub fn transport(&self) -> String {
+        match (self.local_size() > 1, self.nodes() > 1) {
+            (false, false) => "local".into(),
+            (true, false) => "shm".into(),
+            (false, true) => self.channels.clone(),
+            (true, true) => format!("shm+{}", self.channels),
         }
     }
 

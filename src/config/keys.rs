@@ -91,7 +91,13 @@ pub const KEYS: &[KeySpec] = &[
         "10",
         "lanes within one channel: RUD paths, TCP connections, queue pairs",
     ),
-    key("transport", "one of auto, shm, rud, tcp", "auto", "what carries the bytes between ranks"),
+    key(
+        "transport",
+        "one of auto, shm, rud, tcp, verbs, kernel",
+        "auto",
+        "what carries the bytes between ranks; auto takes verbs where both hosts have an RDMA port with a route between them, else \
+         RUD over DPDK ports, else sockets of the kernel",
+    ),
     key(
         "mode",
         "one of caller, dedicated",
@@ -138,8 +144,26 @@ pub const KEYS: &[KeySpec] = &[
         "crc",
         "one of on, off",
         "on",
-        "whether frames on byte streams (transport tcp) carry a CRC32C of their own, as RUD's always do; the same on all \
-         ranks",
+        "whether frames on byte streams and fragments over verbs carry a CRC32C of their own, as RUD's always do; the same on \
+         all ranks",
+    ),
+    key(
+        "rdma_device",
+        "the name of an RDMA device such as mlx5_0, with a port's number if need be (mlx5_0/1), or auto, or none",
+        "auto",
+        "which RDMA device this host uses",
+    ),
+    key(
+        "rdma_memory_mb",
+        "a number of MiB, from 1 to 1048576",
+        "256",
+        "memory registered for the slots of all queue pairs, in MiB; the same on all ranks",
+    ),
+    key(
+        "kernel_address",
+        "an IPv4 address of this host",
+        "the one by which rank 0 is reached",
+        "where sockets of the kernel listen: for transport kernel, and beside verbs",
     ),
     key("loss", PERCENT, "0%", "a fault: the share of received frames that is dropped"),
     key("corrupt", PERCENT, "0%", "a fault: the share of received frames in which a bit is flipped"),

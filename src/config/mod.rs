@@ -19,6 +19,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use crate::group::key::Key;
 
 pub use error::{ConfigError, Source};
@@ -34,10 +36,10 @@ mod value;
 use layers::Layers;
 
 /// What carries the bytes between ranks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum TransportChoice {
-    /// Shared memory within a host, RUD between hosts.
+    /// Shared memory within a host; between hosts, pair by pair, verbs, else RUD, else the kernel's sockets.
     Auto,
     /// Shared memory; all ranks must be on one host.
     Shm,
@@ -45,6 +47,24 @@ pub enum TransportChoice {
     Rud,
     /// Shared memory within a host, TCP between hosts: for networks where RUD's datagrams do not get through.
     Tcp,
+    /// Shared memory within a host, RDMA verbs between hosts.
+    Verbs,
+    /// Shared memory within a host, sockets of the kernel between hosts: for hosts with neither RDMA nor DPDK.
+    Kernel,
+}
+
+impl TransportChoice {
+    /// As the configuration names it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Shm => "shm",
+            Self::Rud => "rud",
+            Self::Tcp => "tcp",
+            Self::Verbs => "verbs",
+            Self::Kernel => "kernel",
+        }
+    }
 }
 
 /// Who drives the network.
@@ -187,8 +207,14 @@ pub struct Config {
     pub hugepages: Hugepages,
     /// Whether ports fill in checksums and split long segments.
     pub offload: bool,
-    /// Whether the frames of byte streams carry a CRC32C.
+    /// Whether the frames of byte streams, and fragments over verbs, carry a CRC32C.
     pub crc: bool,
+    /// The RDMA device to use: its name, with `/` and a port's number if need be; `auto`, or `none`.
+    pub rdma_device: String,
+    /// Memory to register for the slots of all queue pairs, in MiB.
+    pub rdma_memory_mb: u32,
+    /// The address at which sockets of the kernel listen; `None`: the one by which rank 0 is reached.
+    pub kernel_address: Option<Ipv4Addr>,
     /// Faults to inject.
     pub faults: Faults,
     /// Where to write a timeline.
@@ -259,11 +285,14 @@ impl Builder {
         };
         let key = job_key(layers, place.size)?;
         let transports = [
-            ("auto", TransportChoice::Auto),
-            ("shm", TransportChoice::Shm),
-            ("rud", TransportChoice::Rud),
-            ("tcp", TransportChoice::Tcp),
-        ];
+            TransportChoice::Auto,
+            TransportChoice::Shm,
+            TransportChoice::Rud,
+            TransportChoice::Tcp,
+            TransportChoice::Verbs,
+            TransportChoice::Kernel,
+        ]
+        .map(|choice| (choice.name(), choice));
         let idles = [("auto", None), ("spin", Some(Idle::Spin)), ("yield", Some(Idle::Yield))];
         let modes = [("caller", Mode::Caller), ("dedicated", Mode::Dedicated)];
         let hugepages = [("auto", Hugepages::Auto), ("on", Hugepages::On), ("off", Hugepages::Off)];
@@ -295,6 +324,11 @@ impl Builder {
             hugepages: value::word(layers, "hugepages", &hugepages)?.unwrap_or(Hugepages::Auto),
             offload: value::word(layers, "offload", &[("on", true), ("off", false)])?.unwrap_or(false),
             crc: value::word(layers, "crc", &[("on", true), ("off", false)])?.unwrap_or(true),
+            rdma_device: value::text(layers, "rdma_device", |name| !name.is_empty())?
+                .unwrap_or_else(|| "auto".into()),
+            rdma_memory_mb: number("rdma_memory_mb", 1..=1 << 20, 256)?,
+            kernel_address: value::text(layers, "kernel_address", |text| text.parse::<Ipv4Addr>().is_ok())?
+                .and_then(|text| text.parse().ok()),
             faults: Faults {
                 loss: value::percent(layers, "loss")?.unwrap_or(0.0),
                 corrupt: value::percent(layers, "corrupt")?.unwrap_or(0.0),

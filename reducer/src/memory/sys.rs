@@ -35,6 +35,12 @@ impl Region {
         Self { base, len, kind, generation }
     }
 
+    /// Memory that is never given back, and that nothing else refers to.
+    pub fn from_static(bytes: &'static mut [u8]) -> Self {
+        let len = bytes.len();
+        Self { base: NonNull::from(bytes).cast(), len, kind: Kind::Host, generation: 0 }
+    }
+
     /// A region without bytes.
     pub const fn empty() -> Self {
         Self { base: NonNull::dangling(), len: 0, kind: Kind::Host, generation: 0 }

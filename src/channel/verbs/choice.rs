@@ -1,5 +1,8 @@
 //! Which RDMA device and port lead to a peer.
 
+use std::fmt;
+use std::net::Ipv6Addr;
+
 use serde::{Deserialize, Serialize};
 use shouter_netstack::verbs::{self, Gid, GidKind, LinkLayer, PortInfo, PortState};
 
@@ -10,6 +13,15 @@ pub struct Reachable {
     pub gids: Vec<[u8; 16]>,
     /// The LIDs of its active ports on InfiniBand proper.
     pub lids: Vec<u16>,
+}
+
+impl fmt::Display for Reachable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let gids = self.gids.iter().map(|gid| Ipv6Addr::from(*gid).to_canonical().to_string());
+        let lids = self.lids.iter().map(|lid| format!("LID {lid}"));
+        let all: Vec<String> = gids.chain(lids).collect();
+        if all.is_empty() { f.write_str("none") } else { f.write_str(&all.join(", ")) }
+    }
 }
 
 /// The RDMA ports that this rank may use, and why there are no others.

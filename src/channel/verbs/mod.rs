@@ -77,6 +77,9 @@ struct Peer {
     retries: VecDeque<Retry>,
 }
 
+/// Bytes of a slot: a fragment of 64 KiB and what stands behind it.
+pub const SLOT_BYTES: u32 = (64 << 10) + 128;
+
 /// The channel as it runs.
 #[cfg(feature = "verbs")]
 pub type OverRdma = VerbsChannel<Rdma, super::stream::KernelChannel>;

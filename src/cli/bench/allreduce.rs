@@ -38,10 +38,13 @@ pub(crate) struct AllreduceArgs {
     /// How many emulated hosts they fill
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=32))]
     hosts: u32,
-    /// The channel that must carry the data: auto, shm (one host), rud (a host for each rank)
-    /// or tcp (several hosts)
-    #[arg(long, default_value = "auto", value_parser = ["auto", "shm", "rud", "tcp"])]
+    /// The channel that must carry the data: auto, shm (one host), rud (a host for each rank),
+    /// or tcp, verbs, kernel (several hosts)
+    #[arg(long, default_value = "auto", value_parser = ["auto", "shm", "rud", "tcp", "verbs", "kernel"])]
     transport: String,
+    /// The RDMA device of each host, such as rxe1,rxe2
+    #[arg(long, value_name = "DEVICES")]
+    rdma_device: Option<String>,
     /// Sizes in bytes: 4..64Mi runs in powers of four; lists are separated by commas
     #[arg(long, default_value = "4..64Mi")]
     bytes: Sizes,
@@ -70,13 +73,13 @@ pub(crate) fn main(args: &AllreduceArgs) -> Result<(), BenchError> {
     let fits = match args.transport.as_str() {
         "shm" => args.hosts == 1,
         "rud" => args.hosts == args.ranks,
-        "tcp" => args.hosts > 1,
+        "tcp" | "verbs" | "kernel" => args.hosts > 1,
         _ => true,
     };
     if !fits {
         return Err(BenchError::Usage(format!(
             "--transport {} does not carry {} ranks on {} hosts: shm wants --hosts 1, rud as many hosts as ranks, \
-             tcp several hosts",
+             tcp, verbs and kernel several hosts",
             args.transport, args.ranks, args.hosts
         )));
     }
@@ -85,13 +88,17 @@ pub(crate) fn main(args: &AllreduceArgs) -> Result<(), BenchError> {
     let sizes: Vec<String> = args.bytes.0.iter().map(ToString::to_string).collect();
     let mut command = Command::new(&exe);
     command.args(["run", "--json", "-n", &args.ranks.to_string(), "--hosts", &args.hosts.to_string()]);
-    command.args(["--link", &args.device, "--mtu", &args.mtu.to_string(), "--"]).arg(&exe);
+    command.args(["--link", &args.device, "--mtu", &args.mtu.to_string(), "--transport", &args.transport]);
+    if let Some(devices) = &args.rdma_device {
+        command.args(["--rdma-device", devices]);
+    }
+    command.arg("--").arg(&exe);
     command.args(["bench", "allreduce-worker", "--bytes", &sizes.join(",")]);
     command.args(["--seconds", &args.seconds.to_string(), "--memory", &args.memory]).stdin(Stdio::null());
-    command.env("SHOUTER_TRANSPORT", &args.transport);
     for mut line in ranks_output(&mut command, patience(args.bytes.0.len(), args.seconds))? {
-        line.device = (args.hosts > 1).then(|| args.device.clone());
-        line.mtu = (args.hosts > 1).then_some(args.mtu.into());
+        let link = args.hosts > 1 && !matches!(args.transport.as_str(), "verbs" | "kernel");
+        line.device = link.then(|| args.device.clone());
+        line.mtu = link.then_some(args.mtu.into());
         report.push(line)?;
     }
     for peer in &args.against {
@@ -206,6 +213,6 @@ fn measure(group: &Group, bytes: u64, args: &WorkerArgs) -> Result<Line, BenchEr
         group.all_reduce(chunk, ReduceOp::Max)?;
     }
     let mut line = Line::allreduce("shouter", ranks, group.nodes(), bytes, &mut nanos);
-    line.transport = Some(group.transport().into());
+    line.transport = Some(group.transport());
     Ok(line)
 }

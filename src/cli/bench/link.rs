@@ -5,7 +5,10 @@
 //! runs each of them once, and the median over the passes counts. So `raw` is the ceiling of the very link, memory
 //! and minute that the others are measured with.
 
+mod channel;
 mod connections;
+#[cfg(feature = "verbs")]
+mod perftest;
 mod pingpong;
 mod stream;
 mod wire;
@@ -29,6 +32,29 @@ pub(super) enum Protocol {
     Tcp,
 }
 
+/// What a bench of a link is asked to measure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Measured {
+    /// A protocol on a DPDK link.
+    Wire(Protocol),
+    /// A whole channel, with fragments as an all-reduce posts them.
+    Channel(&'static str),
+}
+
+impl FromStr for Measured {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "verbs" => Ok(Self::Channel("verbs")),
+            "kernel" => Ok(Self::Channel("kernel")),
+            text => text.parse().map(Self::Wire).map_err(|_| {
+                format!("unknown protocol '{text}'; there are raw, udp, rud, tcp, verbs and kernel")
+            }),
+        }
+    }
+}
+
 impl Protocol {
     fn name(self) -> &'static str {
         match self {
@@ -49,7 +75,9 @@ impl FromStr for Protocol {
             "udp" => Ok(Self::Udp),
             "rud" => Ok(Self::Rud),
             "tcp" => Ok(Self::Tcp),
-            other => Err(format!("unknown protocol '{other}'; there are raw, udp, rud and tcp")),
+            other => {
+                Err(format!("unknown protocol '{other}'; there are raw, udp, rud, tcp, verbs and kernel"))
+            }
         }
     }
 }
@@ -64,9 +92,16 @@ enum Offload {
 /// What the benches of a link are told.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct LinkArgs {
-    /// What goes over the link: raw, udp, rud, tcp; several separated by commas run in turn
+    /// What goes over the link: raw, udp, rud, tcp, several separated by commas run in turn; or the channel verbs or
+    /// kernel, alone
     #[arg(long, value_delimiter = ',', default_value = "raw,rud")]
-    protocol: Vec<Protocol>,
+    protocol: Vec<Measured>,
+    /// The RDMA devices of the two ends, for verbs, such as rxe1,rxe2
+    #[arg(long, value_name = "DEVICES", value_delimiter = ',')]
+    rdma_device: Vec<String>,
+    /// Whether fragments over verbs and kernel carry a CRC32C
+    #[arg(long, default_value = "on", value_parser = ["on", "off"])]
+    crc: String,
     /// The drivers that join the two processes: virtio (vhost-user and virtio-user) or memif
     #[arg(long, default_value = "virtio", value_parser = ["virtio", "memif"])]
     device: String,
@@ -82,7 +117,7 @@ pub(crate) struct LinkArgs {
     /// Passes that the medians are taken over
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=101))]
     passes: u32,
-    /// Peers to run in the same call: kernel
+    /// Peers to run in the same call: kernel; perftest beside verbs
     #[arg(long, value_delimiter = ',', value_name = "PEERS")]
     against: Vec<Peer>,
     /// Print one JSON object a line
@@ -96,7 +131,8 @@ pub(crate) struct LinkArgs {
     shouter bench stream --protocol raw,rud --mtu 1500 --seconds 3\n  \
     shouter bench stream --protocol raw,udp,rud --mtu 9000 --duplex --json\n  \
     shouter bench stream --protocol raw,tcp --offload off --against kernel\n  \
-    shouter bench stream --protocol raw,rud --device memif --against kernel")]
+    shouter bench stream --protocol raw,rud --device memif --against kernel\n  \
+    shouter bench stream --protocol verbs --rdma-device rxe1,rxe2 --against perftest")]
 pub(crate) struct StreamArgs {
     #[command(flatten)]
     link: LinkArgs,
@@ -109,7 +145,8 @@ pub(crate) struct StreamArgs {
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "Examples:\n  \
     shouter bench pingpong --protocol raw,rud,tcp --bytes 64\n  \
-    shouter bench pingpong --protocol raw,udp,rud --bytes 4..1024 --against kernel --json")]
+    shouter bench pingpong --protocol raw,udp,rud --bytes 4..1024 --against kernel --json\n  \
+    shouter bench pingpong --protocol verbs --rdma-device rxe1,rxe2 --against perftest")]
 pub(crate) struct PingpongArgs {
     #[command(flatten)]
     link: LinkArgs,
@@ -153,6 +190,9 @@ pub(crate) struct ConnectionsArgs {
 pub(crate) struct WorkerArgs {
     #[arg(long, value_delimiter = ',')]
     protocol: Vec<Protocol>,
+    /// Present for a whole channel: its name.
+    #[arg(long)]
+    channel: Option<String>,
     #[arg(long)]
     seconds: f64,
     #[arg(long)]
@@ -185,7 +225,7 @@ pub(crate) fn stream(args: &StreamArgs) -> Result<(), BenchError> {
         duplex: args.duplex,
         mtu: args.link.mtu.into(),
     };
-    against(&args.link.against, &kernel, &mut report)?;
+    against(&args.link, &kernel, &mut report)?;
     Ok(report.finish()?)
 }
 
@@ -193,7 +233,9 @@ pub(crate) fn stream(args: &StreamArgs) -> Result<(), BenchError> {
 pub(crate) fn connections(args: &ConnectionsArgs) -> Result<(), BenchError> {
     let mut report = Report::new(args.json);
     let link = LinkArgs {
-        protocol: vec![Protocol::Tcp],
+        protocol: vec![Measured::Wire(Protocol::Tcp)],
+        rdma_device: vec![],
+        crc: "on".into(),
         device: args.device.clone(),
         mtu: 1500,
         offload: Some(Offload::On),
@@ -218,7 +260,7 @@ pub(crate) fn connections(args: &ConnectionsArgs) -> Result<(), BenchError> {
             duplex: false,
             mtu: link.mtu.into(),
         };
-        against(&args.against, &kernel, &mut report)?;
+        against(&link, &kernel, &mut report)?;
     }
     Ok(report.finish()?)
 }
@@ -245,13 +287,19 @@ pub(crate) fn pingpong(args: &PingpongArgs) -> Result<(), BenchError> {
         duplex: false,
         mtu: args.link.mtu.into(),
     };
-    against(&args.link.against, &kernel, &mut report)?;
+    against(&args.link, &kernel, &mut report)?;
     Ok(report.finish()?)
 }
 
-fn against(peers: &[Peer], job: &kernel::Job<'_>, report: &mut Report) -> Result<(), BenchError> {
-    for peer in peers {
+fn against(link: &LinkArgs, job: &kernel::Job<'_>, report: &mut Report) -> Result<(), BenchError> {
+    for peer in &link.against {
         match peer {
+            #[cfg(feature = "verbs")]
+            Peer::Perftest if link.protocol.contains(&Measured::Channel("verbs")) => {
+                for line in perftest::lines(job, &link.rdma_device, link.passes)? {
+                    report.push(line)?;
+                }
+            }
             Peer::Kernel => {
                 for line in kernel::run(job)? {
                     report.push(line)?;
@@ -265,19 +313,43 @@ fn against(peers: &[Peer], job: &kernel::Job<'_>, report: &mut Report) -> Result
 
 /// Starts the two processes and gathers the lines of rank 0.
 fn run(args: &LinkArgs, extra: &[String]) -> Result<Vec<Line>, BenchError> {
+    let mut protocols = vec![];
+    let mut channel = None;
+    for measured in &args.protocol {
+        match *measured {
+            Measured::Wire(protocol) => protocols.push(protocol.name()),
+            Measured::Channel(name) => channel = Some(name),
+        }
+    }
+    if channel.is_some() && args.protocol.len() > 1 {
+        return Err(BenchError::Usage(
+            "verbs and kernel are measured alone: give one of them, or a list of raw, udp, rud and tcp"
+                .into(),
+        ));
+    }
     let exe = std::env::current_exe()?;
-    let protocols: Vec<&str> = args.protocol.iter().map(|p| p.name()).collect();
     let mut command = Command::new(&exe);
     command.args(["run", "-n", "2", "--hosts", "2", "--json", "--link", &args.device]);
-    command.args(["--mtu", &args.mtu.to_string(), "--"]).arg(&exe).args(["bench", "link-worker"]);
-    command.args(["--protocol", &protocols.join(","), "--seconds", &args.seconds.to_string()]);
+    command.args(["--mtu", &args.mtu.to_string()]);
+    if let Some(channel) = channel {
+        command.args(["--transport", channel]).env("SHOUTER_CRC", &args.crc);
+    }
+    if !args.rdma_device.is_empty() {
+        command.args(["--rdma-device", &args.rdma_device.join(",")]);
+    }
+    command.arg("--").arg(&exe).args(["bench", "link-worker"]);
+    match channel {
+        Some(channel) => command.args(["--channel", channel]),
+        None => command.args(["--protocol", &protocols.join(",")]),
+    };
+    command.args(["--seconds", &args.seconds.to_string()]);
     command.args(["--passes", &args.passes.to_string()]).args(extra);
-    let tcp = args.protocol.contains(&Protocol::Tcp);
+    let tcp = args.protocol.contains(&Measured::Wire(Protocol::Tcp));
     let offload = args.offload.unwrap_or(if tcp { Offload::On } else { Offload::Off });
     command.env("SHOUTER_OFFLOAD", if offload == Offload::On { "on" } else { "off" });
     let series = args.protocol.len() * (args.passes as usize + 1) * 16;
     let mut lines = ranks_output(command.stdin(Stdio::null()), patience(series, args.seconds))?;
-    for line in &mut lines {
+    for line in lines.iter_mut().filter(|_| channel.is_none()) {
         line.device = Some(args.device.clone());
         line.mtu = Some(args.mtu.into());
     }
@@ -286,6 +358,12 @@ fn run(args: &LinkArgs, extra: &[String]) -> Result<Vec<Line>, BenchError> {
 
 /// The body of one of the two processes.
 pub(crate) fn worker(args: &WorkerArgs) -> Result<(), BenchError> {
+    if let Some(name) = &args.channel {
+        return match &args.bytes {
+            Some(sizes) => channel::pingpong(args, &sizes.0, name),
+            None => channel::stream(args, name),
+        };
+    }
     let mut wire = wire::Wire::open()?;
     match (&args.bytes, args.concurrent, args.idle) {
         (Some(sizes), ..) => {

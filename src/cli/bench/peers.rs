@@ -27,6 +27,7 @@ pub(crate) enum Peer {
     Mpich,
     Gloo,
     Kernel,
+    Perftest,
 }
 
 impl FromStr for Peer {
@@ -38,7 +39,10 @@ impl FromStr for Peer {
             "mpich" => Ok(Self::Mpich),
             "gloo" => Ok(Self::Gloo),
             "kernel" => Ok(Self::Kernel),
-            other => Err(format!("unknown peer '{other}'; there are openmpi, mpich, gloo and kernel")),
+            "perftest" => Ok(Self::Perftest),
+            other => {
+                Err(format!("unknown peer '{other}'; there are openmpi, mpich, gloo, kernel and perftest"))
+            }
         }
     }
 }
@@ -73,7 +77,7 @@ impl Drop for Workshop {
     }
 }
 
-/// Runs the all-reduce with `peer`; the kernel is not of this kind (see [`super::kernel`]).
+/// Runs the all-reduce with `peer`; the kernel and perftest are not of this kind.
 pub(crate) fn allreduce(peer: Peer, job: &Job<'_>) -> io::Result<Vec<Line>> {
     let workshop = Workshop::open()?;
     match peer {
@@ -117,7 +121,7 @@ pub(crate) fn allreduce(peer: Peer, job: &Job<'_>) -> io::Result<Vec<Line>> {
             command.arg(&program);
             run(&mut command, None, "gloo", job)
         }
-        Peer::Kernel => Ok(vec![]),
+        Peer::Kernel | Peer::Perftest => Ok(vec![]),
     }
 }
 

@@ -70,10 +70,19 @@ impl End {
             eprintln!("rank {} could not be pinned to core {core}", config.rank);
         }
         let rank = Rank(config.rank);
-        let (up, control) = shouter::communicator::leaders(&config)?;
-        let bytes: Vec<u8> = (0..COLD).map(|i| (i as u32).wrapping_mul(2_654_435_761).to_le_bytes()[3]).collect();
+        let (up, control) = shouter::leaders(&config)?;
+        let bytes: Vec<u8> =
+            (0..COLD).map(|i| (i as u32).wrapping_mul(2_654_435_761).to_le_bytes()[3]).collect();
         let cold = Region::from_static(bytes.leak());
-        Ok(Self { rank, peer: Rank(1 - rank.0.min(1)), up, control, cold, walked: 0, count: Count::default() })
+        Ok(Self {
+            rank,
+            peer: Rank(1 - rank.0.min(1)),
+            up,
+            control,
+            cold,
+            walked: 0,
+            count: Count::default(),
+        })
     }
 
     fn barrier(&mut self, what: &str) -> Result<(), BenchError> {

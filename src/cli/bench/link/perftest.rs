@@ -3,8 +3,10 @@
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use super::super::output_within;
+use shouter::channel::verbs::{Found, survey};
+
 use super::super::report::{Line, median, round4};
+use super::super::{kernel, output_within};
 use super::BenchError;
 
 /// Bytes of a write: as the channel's fragments.
@@ -16,7 +18,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 
 /// What to measure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Tool {
+enum Tool {
     /// `ib_write_bw`: RDMA writes one way.
     WriteBandwidth,
     /// `ib_send_lat`: half of a round trip of sends.
@@ -24,7 +26,7 @@ pub(super) enum Tool {
 }
 
 /// Two devices, each with the index of the GID to use.
-pub(super) type Devices = [(String, u8); 2];
+type Devices = [(String, u8); 2];
 
 impl Tool {
     fn program(self) -> &'static str {
@@ -48,8 +50,37 @@ impl Drop for Server {
     }
 }
 
+/// Measures with perftest what `job` asks for, between the devices named, or the only two there are.
+pub(super) fn lines(job: &kernel::Job<'_>, names: &[String], passes: u32) -> Result<Vec<Line>, BenchError> {
+    let devices = devices(names)?;
+    let mut lines = vec![];
+    match job.kind {
+        kernel::Kind::Stream => lines.extend(run(Tool::WriteBandwidth, &devices, WRITE, passes)?),
+        kernel::Kind::Pingpong => {
+            for bytes in job.sizes {
+                lines.extend(run(Tool::SendLatency, &devices, *bytes, passes)?);
+            }
+        }
+        _ => eprintln!("perftest has no {:?} to measure; it is left out", job.kind),
+    }
+    Ok(lines)
+}
+
+/// Two devices with a route between them, and the GIDs that it goes from.
+fn devices(names: &[String]) -> Result<Devices, BenchError> {
+    let usage = |text: &str| BenchError::Usage(text.into());
+    let [a, b] = names else { return Err(usage("perftest needs two devices: --rdma-device NAME,NAME")) };
+    let (a, b) = (survey(a), survey(b));
+    let none = || usage("no route between the two RDMA devices; look at `rdma link` and `ip route get`");
+    let way = |from: &Found, to: &Found| {
+        let (at, gid) = from.way(&to.reachable())?;
+        Some((from.ports.get(at)?.0.clone(), gid.index))
+    };
+    Ok([way(&a, &b).ok_or_else(none)?, way(&b, &a).ok_or_else(none)?])
+}
+
 /// Runs `passes` of a tool; `None` if perftest is not installed.
-pub(super) fn run(tool: Tool, devices: &Devices, bytes: u64, passes: u32) -> Result<Option<Line>, BenchError> {
+fn run(tool: Tool, devices: &Devices, bytes: u64, passes: u32) -> Result<Option<Line>, BenchError> {
     let (mut figures, mut tails, mut iterations) = (vec![], vec![], 0);
     let count: u64 = if tool == Tool::WriteBandwidth { 1_000 } else { 2_000 };
     for pass in 0..passes {
@@ -94,11 +125,6 @@ pub(super) fn run(tool: Tool, devices: &Devices, bytes: u64, passes: u32) -> Res
         passes: Some(passes),
         ..Line::default()
     }))
-}
-
-/// Bytes that a write of the channel has.
-pub(super) fn write_bytes() -> u64 {
-    WRITE
 }
 
 fn program(tool: Tool, (device, gid): &(String, u8), bytes: u64, count: u64, port: u16) -> Command {

@@ -1,0 +1,107 @@
+//! Several channels as one: where not all hosts of a job reach each other in the same way.
+
+use shouter_netstack::device::{Device, DeviceCounters};
+use shouter_netstack::time::Instant;
+use shouter_reducer::grid::Rank;
+use shouter_reducer::header::Header;
+use shouter_reducer::transport::{PayloadRange, SendError, Token, Transport};
+
+use super::{PeerLoss, UpChannel};
+use crate::channel::Inbox;
+
+/// Channels, each to some of the leaders.
+pub struct Mixed<D: Device> {
+    channels: Vec<UpChannel<D>>,
+    /// Index into `channels` by rank; `usize::MAX` for ranks that none leads to.
+    by_rank: Vec<usize>,
+}
+
+impl<D: Device> Mixed<D> {
+    pub(super) fn new(channels: Vec<(UpChannel<D>, Vec<Rank>)>) -> Self {
+        let ranks = channels.iter().flat_map(|(_, ranks)| ranks).map(|rank| rank.0 as usize + 1).max();
+        let mut by_rank = vec![usize::MAX; ranks.unwrap_or(0)];
+        for (index, (_, ranks)) in channels.iter().enumerate() {
+            for rank in ranks {
+                if let Some(place) = by_rank.get_mut(rank.0 as usize) {
+                    *place = index;
+                }
+            }
+        }
+        Self { channels: channels.into_iter().map(|(channel, _)| channel).collect(), by_rank }
+    }
+
+    fn of(&self, rank: Rank) -> Option<&UpChannel<D>> {
+        self.channels.get(*self.by_rank.get(rank.0 as usize)?)
+    }
+
+    fn of_mut(&mut self, rank: Rank) -> Option<&mut UpChannel<D>> {
+        self.channels.get_mut(*self.by_rank.get(rank.0 as usize)?)
+    }
+
+    pub(super) fn receive(&mut self, now: Instant, inbox: &mut impl Inbox) -> bool {
+        self.channels.iter_mut().fold(false, |any, channel| channel.receive(now, inbox) | any)
+    }
+
+    pub(super) fn transmit(&mut self, now: Instant, inbox: &mut impl Inbox) -> bool {
+        self.channels.iter_mut().fold(false, |any, channel| channel.transmit(now, inbox) | any)
+    }
+
+    pub(super) fn next_deadline(&self) -> Option<Instant> {
+        self.channels.iter().filter_map(UpChannel::next_deadline).min()
+    }
+
+    pub(super) fn take_lost(&mut self) -> Option<PeerLoss> {
+        self.channels.iter_mut().find_map(UpChannel::take_lost)
+    }
+
+    pub(super) fn broadcast(&mut self, header: &Header) {
+        self.channels.iter_mut().for_each(|channel| channel.broadcast(header));
+    }
+
+    pub(super) fn fence(&mut self) {
+        self.channels.iter_mut().for_each(UpChannel::fence);
+    }
+
+    pub(super) fn depart(&mut self) {
+        self.channels.iter_mut().for_each(UpChannel::depart);
+    }
+
+    pub(super) fn is_drained(&self) -> bool {
+        self.channels.iter().all(UpChannel::is_drained)
+    }
+
+    pub(super) fn resent(&self) -> u64 {
+        self.channels.iter().map(UpChannel::resent).sum()
+    }
+
+    pub(super) fn crc_dropped(&self) -> u64 {
+        self.channels.iter().map(UpChannel::crc_dropped).sum()
+    }
+
+    pub(super) fn device_counters(&self) -> DeviceCounters {
+        crate::channel::sum(self.channels.iter().map(UpChannel::device_counters))
+    }
+}
+
+impl<D: Device> Transport for Mixed<D> {
+    fn max_fragment(&self, to: Rank) -> usize {
+        self.of(to).map_or(64, |channel| channel.max_fragment(to))
+    }
+
+    #[inline]
+    fn send(
+        &mut self,
+        to: Rank,
+        header: &Header,
+        payload: PayloadRange,
+        token: Token,
+    ) -> Result<(), SendError> {
+        self.of_mut(to).ok_or(SendError::PeerFailed)?.send(to, header, payload, token)
+    }
+
+    fn hurry(&mut self, to: Rank) {
+        if let Some(channel) = self.of_mut(to) {
+            channel.hurry(to);
+        }
+    }
+}

@@ -1,0 +1,417 @@
+//! Which channel leads to which host, and the channels themselves.
+//!
+//! Every leader tells what it has: DPDK ports, RDMA ports, a socket of the kernel's. Each then looks which of them lead to each
+//! of the others and tells that too; what leads there and back can be taken. An explicit `transport` must be among it;
+//! `auto` takes the best, pair by pair: verbs, RUD over DPDK, the kernel's sockets.
+
+use std::fmt::Write as _;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4, ToSocketAddrs, UdpSocket};
+
+use serde::{Deserialize, Serialize};
+use shouter_reducer::grid::{Grid, Rank};
+
+use crate::channel::port::{self, PortDevice};
+use crate::channel::rud::{RudChannel, rud_config};
+use crate::channel::stream::{KernelChannel, KernelStreams, Settings, StackStreams, TcpChannel};
+use crate::channel::up::{PeerAddress, UpChannel};
+use crate::config::{Config, TransportChoice};
+use crate::error::Error;
+use crate::group::rendezvous::{ControlLink, Roster};
+use crate::runtime::Clock;
+
+#[cfg(not(feature = "verbs"))]
+mod no_rdma;
+#[cfg(feature = "verbs")]
+mod rdma;
+#[cfg(not(feature = "verbs"))]
+use no_rdma as rdma;
+
+/// A channel between two leaders.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    Verbs,
+    Rud,
+    Tcp,
+    Kernel,
+}
+
+impl Way {
+    const ALL: [Self; 4] = [Self::Verbs, Self::Rud, Self::Tcp, Self::Kernel];
+
+    /// As in the configuration.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Verbs => "verbs",
+            Self::Rud => "rud",
+            Self::Tcp => "tcp",
+            Self::Kernel => "kernel",
+        }
+    }
+
+    fn bit(self) -> u8 {
+        1 << self as u8
+    }
+
+    /// Those that a choice allows, the best first. TCP is never taken by itself.
+    fn allowed(choice: TransportChoice) -> &'static [Self] {
+        match choice {
+            TransportChoice::Auto | TransportChoice::Shm => &[Self::Verbs, Self::Rud, Self::Kernel],
+            TransportChoice::Rud => &[Self::Rud],
+            TransportChoice::Tcp => &[Self::Tcp],
+            TransportChoice::Verbs => &[Self::Verbs],
+            TransportChoice::Kernel => &[Self::Kernel],
+        }
+    }
+}
+
+/// What a leader tells about itself, opaque to the rendezvous.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Told {
+    /// The transport that it is told to use.
+    transport: TransportChoice,
+    /// Its addresses on the data network, each with the peers that it leads to (all, if there are none).
+    ports: Vec<(Ipv4Addr, Vec<Ipv4Addr>)>,
+    /// The data network's MTU in bytes.
+    mtu: u16,
+    /// Where a socket of its kernel listens for the channel `kernel`.
+    kernel: Option<SocketAddrV4>,
+    /// The same for the connections beside verbs' lanes.
+    control: Option<SocketAddrV4>,
+    /// Its RDMA ports.
+    rdma: rdma::Reachable,
+}
+
+/// What this rank has, and has told.
+pub(super) struct Means {
+    told: Told,
+    kernel: Option<KernelStreams>,
+    control: Option<KernelStreams>,
+    rdma: rdma::Found,
+}
+
+impl Means {
+    /// Looks around, and listens where that may be needed.
+    pub(super) fn of(config: &Config, leads: bool) -> Result<Self, Error> {
+        let allowed = if leads { Way::allowed(config.transport) } else { &[] };
+        let rdma = match allowed.contains(&Way::Verbs) {
+            true => rdma::survey(&config.rdma_device),
+            false => rdma::Found::default(),
+        };
+        let listen = |wanted: bool| if wanted { listen(config).map(Some) } else { Ok(None) };
+        let kernel = listen(allowed.contains(&Way::Kernel))?;
+        let control = listen(!rdma.ports.is_empty())?;
+        let mtu = config.ports.iter().map(|port| port::mtu_of(config, port)).min();
+        let told = Told {
+            transport: config.transport,
+            ports: config.ports.iter().map(|port| (port.address.ip, port.peers.clone())).collect(),
+            mtu: mtu.unwrap_or(port::DEFAULT_MTU),
+            kernel: kernel.as_ref().and_then(address),
+            control: control.as_ref().and_then(address),
+            rdma: rdma.reachable(),
+        };
+        Ok(Self { told, kernel, control, rdma })
+    }
+
+    /// For the rendezvous.
+    pub(super) fn to_bytes(&self) -> Result<Vec<u8>, Error> {
+        serde_json::to_vec(&self.told).map_err(|why| Error::Internal(why.to_string()))
+    }
+}
+
+fn address(streams: &KernelStreams) -> Option<SocketAddrV4> {
+    match streams.local_addr() {
+        SocketAddr::V4(address) => Some(address),
+        SocketAddr::V6(_) => None,
+    }
+}
+
+/// A socket at the address by which this rank and rank 0 see each other.
+fn listen(config: &Config) -> Result<KernelStreams, Error> {
+    let ip = match config.kernel_address {
+        Some(ip) => ip,
+        None => meeting_address(config)?,
+    };
+    KernelStreams::bind((ip, 0).into(), config.heartbeat_timeout)
+        .map_err(|why| Error::Device(format!("{why}; name another with the key kernel_address")))
+}
+
+fn meeting_address(config: &Config) -> Result<Ipv4Addr, Error> {
+    let meeting = &config.meeting;
+    let failed = |why: &dyn std::fmt::Display| {
+        Error::Join(format!("no IPv4 address for {}: {why}; set the key kernel_address", meeting.host))
+    };
+    let found = (meeting.host.as_str(), meeting.port).to_socket_addrs().map_err(|why| failed(&why))?;
+    let host = found.into_iter().find_map(|address| match address.ip() {
+        IpAddr::V4(ip) => Some(ip),
+        IpAddr::V6(_) => None,
+    });
+    let host = host.ok_or_else(|| failed(&"it has only IPv6 addresses"))?;
+    if config.rank == 0 {
+        return Ok(host);
+    }
+    // Connecting a datagram socket sends nothing: the kernel says from where it would.
+    let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).map_err(|why| failed(&why))?;
+    socket.connect((host, meeting.port)).map_err(|why| failed(&why))?;
+    match socket.local_addr().map_err(|why| failed(&why))?.ip() {
+        IpAddr::V4(ip) => Ok(ip),
+        IpAddr::V6(_) => Err(failed(&"the way there is IPv6")),
+    }
+}
+
+/// A peer and the channel that leads to it.
+struct Peer {
+    rank: Rank,
+    told: Told,
+    way: Way,
+}
+
+/// The ways from this rank, decided, with what is needed to open them.
+pub(super) struct Ways {
+    means: Means,
+    peers: Vec<Peer>,
+    mtu: u16,
+}
+
+/// Decides with all ranks which channel leads where; every rank takes part. `None` for ranks that lead no host.
+pub(super) fn agree(
+    config: &Config,
+    grid: &Grid,
+    means: Means,
+    roster: &Roster,
+    control: &mut ControlLink,
+) -> Result<Option<Ways>, Error> {
+    let own = Rank(config.rank);
+    let leads = grid.nodes() > 1 && grid.is_leader(own);
+    let mut leaders = vec![];
+    for node in 0..if leads { grid.nodes() } else { 0 } {
+        let rank = grid.leader_of(node);
+        let blob = roster.members.get(rank.0 as usize).map(|member| member.blob.as_slice());
+        let told: Told = serde_json::from_slice(blob.unwrap_or_default())
+            .map_err(|why| Error::Join(format!("what {rank} told: {why}")))?;
+        leaders.push((rank, told));
+    }
+    // One byte a host: what leads there from here.
+    let ours: Vec<u8> = leaders
+        .iter()
+        .map(|(rank, told)| if *rank == own { 0 } else { possible(config, &means, told) })
+        .collect();
+    let all = control
+        .all_gather("ways", &ours, config.rendezvous_deadline)
+        .map_err(|why| Error::Join(why.to_string()))?;
+    if !leads {
+        return Ok(None);
+    }
+    let here = grid.node_of(own) as usize;
+    let mtu = leaders.iter().map(|(_, told)| told.mtu).min().unwrap_or(port::DEFAULT_MTU);
+    let mut peers = vec![];
+    for ((rank, told), there) in leaders.into_iter().zip(&ours).filter(|((rank, _), _)| *rank != own) {
+        if told.transport != config.transport {
+            return Err(Error::Config(format!(
+                "{own} has transport = \"{}\" and {rank} has \"{}\"; give all ranks the same transport",
+                config.transport.name(),
+                told.transport.name()
+            )));
+        }
+        let back = all.get(rank.0 as usize).and_then(|ways| ways.get(here)).copied().unwrap_or(0);
+        let allowed = Way::allowed(config.transport);
+        let Some(way) = allowed.iter().copied().find(|way| there & back & way.bit() != 0) else {
+            return Err(Error::Config(no_way(config, &means, (own, rank), &told, (*there, back))));
+        };
+        if config.transport == TransportChoice::Auto {
+            let why = passed_over(&means, allowed, way, *there, back);
+            tracing::info!(peer = %rank, transport = way.name(), why, "a channel was chosen");
+        }
+        peers.push(Peer { rank, told, way });
+    }
+    Ok(Some(Ways { means, peers, mtu }))
+}
+
+/// The ways that lead to a peer, as far as this rank can tell.
+fn possible(config: &Config, means: &Means, theirs: &Told) -> u8 {
+    let leads = |way: &Way| match way {
+        Way::Verbs => theirs.control.is_some() && means.rdma.way(&theirs.rdma).is_some(),
+        Way::Rud | Way::Tcp => route(config, &theirs.ports).is_some(),
+        Way::Kernel => means.kernel.is_some() && theirs.kernel.is_some(),
+    };
+    Way::ALL.iter().filter(|way| leads(way)).map(|way| way.bit()).sum()
+}
+
+/// Why no better way was taken, for the log.
+fn passed_over(means: &Means, allowed: &[Way], taken: Way, there: u8, back: u8) -> String {
+    let mut text = String::new();
+    for way in allowed.iter().take_while(|way| **way != taken) {
+        let why = match way {
+            _ if there & way.bit() != 0 && back & way.bit() == 0 => "it leads there and not back".into(),
+            Way::Verbs if !means.rdma.problems.is_empty() => means.rdma.problems.join("; "),
+            Way::Verbs => "no RDMA port with a route there".into(),
+            _ => "no port with a route there".to_owned(),
+        };
+        // Writing to a String cannot fail.
+        let _ = write!(text, "{}no {}: {why}", if text.is_empty() { "" } else { "; " }, way.name());
+    }
+    if text.is_empty() { "it is the best there is".into() } else { text }
+}
+
+/// The error where the transport that must be taken leads nowhere.
+fn no_way(
+    config: &Config,
+    means: &Means,
+    (own, rank): (Rank, Rank),
+    theirs: &Told,
+    (there, back): (u8, u8),
+) -> String {
+    let name = config.transport.name();
+    match config.transport {
+        TransportChoice::Verbs if there & Way::Verbs.bit() != 0 && back & Way::Verbs.bit() == 0 => {
+            format!(
+                "transport = \"{name}\": an RDMA route leads from {own} to {rank} and none back; see the log of {rank}"
+            )
+        }
+        TransportChoice::Verbs if !means.rdma.problems.is_empty() => {
+            format!(
+                "transport = \"{name}\": {own} has no RDMA port for {rank}: {}",
+                means.rdma.problems.join("; ")
+            )
+        }
+        TransportChoice::Verbs => format!(
+            "transport = \"{name}\": no RDMA port of {own} ({}) has a route to one of {rank} ({}); look at `rdma link` and \
+             `ip route get` on both hosts, or use transport = \"auto\"",
+            means.told.rdma, theirs.rdma
+        ),
+        _ if means.told.ports.is_empty() => format!(
+            "{own} has no port to {rank}; name its ports in the configuration (ports = [{{ device = \"...\", address = \
+             \"...\" }}]), or start the job with `shouter run --hosts`"
+        ),
+        _ => format!(
+            "no port of {own} leads to {rank}, whose addresses are {:?}; add it to a port's peers",
+            theirs.ports.iter().map(|port| port.0).collect::<Vec<_>>()
+        ),
+    }
+}
+
+/// Channels that are about to be opened: everything that takes its time is done.
+pub(super) struct Prepared {
+    ways: Ways,
+    ports: Option<port::Ports>,
+    rdma: Option<rdma::Prepared>,
+}
+
+impl Ways {
+    /// Opens ports and devices and registers memory, as far as peers need them.
+    pub(super) fn prepare(self, config: &Config, grid: &Grid) -> Result<Prepared, Error> {
+        let takes = |ways: &[Way]| self.peers.iter().any(|peer| ways.contains(&peer.way));
+        let ports = match takes(&[Way::Rud, Way::Tcp]) {
+            true => Some(port::open(config, rud_config(config.heartbeat_timeout))?),
+            false => None,
+        };
+        let peers: Vec<&rdma::Reachable> =
+            self.peers.iter().filter(|peer| peer.way == Way::Verbs).map(|peer| &peer.told.rdma).collect();
+        let rdma = match peers.is_empty() {
+            true => None,
+            false => Some(rdma::Prepared::new(config, grid, &self.means.rdma, &peers)?),
+        };
+        Ok(Prepared { ways: self, ports, rdma })
+    }
+}
+
+impl Prepared {
+    /// The kind of the ports or the RDMA device, for people.
+    pub(super) fn device(&self) -> Option<&'static str> {
+        let rdma = self.rdma.as_ref().map(|_| "rdma");
+        rdma.or(self.ports.as_ref().map(|ports| ports.kind))
+    }
+
+    /// The channels' names, each once, the best first.
+    pub(super) fn names(&self) -> Vec<&'static str> {
+        let taken = |way: &&Way| self.ways.peers.iter().any(|peer| peer.way == **way);
+        Way::ALL.iter().filter(taken).map(|way| way.name()).collect()
+    }
+
+    /// Opens the channels; all leaders do it at the same time.
+    pub(super) fn connect(self, config: &Config, roster: &Roster) -> Result<UpChannel<PortDevice>, Error> {
+        let Self { ways: Ways { means, peers, mtu }, ports, rdma } = self;
+        let (rank, secret) = (Rank(config.rank), roster.session_secret);
+        let connections = config.channel_num.min(u32::from(u16::MAX)) as u16;
+        let joined = |why: &dyn std::fmt::Display| Error::Join(why.to_string());
+        let of =
+            |ways: &[Way]| -> Vec<&Peer> { peers.iter().filter(|peer| ways.contains(&peer.way)).collect() };
+        let mut channels = vec![];
+        if let Some(ports) = ports {
+            let lead = of(&[Way::Rud, Way::Tcp]);
+            let addresses: Vec<PeerAddress> = lead
+                .iter()
+                .filter_map(|peer| {
+                    let (local_ip, ip) = route(config, &peer.told.ports)?;
+                    Some(PeerAddress { rank: peer.rank, ip, port: port::TCP_PORT, local_ip })
+                })
+                .collect();
+            let ranks = lead.iter().map(|peer| peer.rank).collect();
+            let channel = if config.transport == TransportChoice::Tcp {
+                let settings = settings(config, secret, connections)?;
+                let streams = StackStreams::new(ports.stack, port::TCP_PORT, config.heartbeat_timeout);
+                let channel = TcpChannel::open(streams, rank, &addresses, settings, Clock.now());
+                UpChannel::from(channel.map_err(|why| joined(&why))?)
+            } else {
+                let wire = (connections, port::RUD_PORT, mtu);
+                let channel = RudChannel::open(ports.stack, rank, &addresses, &secret, wire, Clock.now());
+                UpChannel::from(channel.map_err(|why| joined(&why))?)
+            };
+            channels.push((channel, ranks));
+        }
+        let lead = of(&[Way::Kernel]);
+        if let (Some(streams), false) = (means.kernel, lead.is_empty()) {
+            let (channel, ranks) =
+                sockets(config, secret, (&lead, |told| told.kernel), streams, connections)?;
+            channels.push((UpChannel::from(channel), ranks));
+        }
+        if let (Some(streams), Some(rdma)) = (means.control, rdma) {
+            let lead = of(&[Way::Verbs]);
+            let (control, ranks) = sockets(config, secret, (&lead, |told| told.control), streams, 0)?;
+            channels.push((rdma.connect(config, control, &ranks), ranks));
+        }
+        Ok(UpChannel::mixed(channels))
+    }
+}
+
+/// A channel of the kernel's sockets to these peers, and their ranks.
+fn sockets(
+    config: &Config,
+    secret: [u8; 32],
+    (peers, remote): (&[&Peer], fn(&Told) -> Option<SocketAddrV4>),
+    streams: KernelStreams,
+    connections: u16,
+) -> Result<(KernelChannel, Vec<Rank>), Error> {
+    let addresses: Vec<PeerAddress> = peers
+        .iter()
+        .filter_map(|peer| {
+            let remote = remote(&peer.told)?;
+            let local_ip = Ipv4Addr::UNSPECIFIED;
+            Some(PeerAddress { rank: peer.rank, ip: *remote.ip(), port: remote.port(), local_ip })
+        })
+        .collect();
+    let settings = settings(config, secret, connections)?;
+    let channel = KernelChannel::open(streams, Rank(config.rank), &addresses, settings, Clock.now());
+    let channel = channel.map_err(|why| Error::Join(why.to_string()))?;
+    Ok((channel, addresses.iter().map(|peer| peer.rank).collect()))
+}
+
+fn settings(config: &Config, secret: [u8; 32], connections: u16) -> Result<Settings, Error> {
+    let salt = port::randomness()?;
+    Ok(Settings { secret, salt, connections, dead_after: config.heartbeat_timeout, crc: config.crc })
+}
+
+/// Our address and theirs on a link that leads from here to there: one that a port names, else one in its network.
+fn route(config: &Config, theirs: &[(Ipv4Addr, Vec<Ipv4Addr>)]) -> Option<(Ipv4Addr, Ipv4Addr)> {
+    let addresses = || theirs.iter().map(|port| port.0);
+    let named = config
+        .ports
+        .iter()
+        .find_map(|port| addresses().find(|ip| port.peers.contains(ip)).map(|ip| (port.address.ip, ip)));
+    named.or_else(|| {
+        config.ports.iter().filter(|port| port.peers.is_empty()).find_map(|port| {
+            let mask = u32::MAX.checked_shl(32 - u32::from(port.address.prefix_len)).unwrap_or(0);
+            let near = |ip: &Ipv4Addr| (ip.to_bits() ^ port.address.ip.to_bits()) & mask == 0;
+            addresses().find(|ip| near(ip) || port.gateway.is_some()).map(|ip| (port.address.ip, ip))
+        })
+    })
+}

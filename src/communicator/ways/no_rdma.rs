@@ -1,0 +1,57 @@
+//! A build without verbs: no RDMA port leads anywhere.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+use shouter_reducer::grid::{Grid, Rank};
+
+use crate::channel::port::PortDevice;
+use crate::channel::stream::KernelChannel;
+use crate::channel::up::UpChannel;
+use crate::config::Config;
+use crate::error::Error;
+
+/// What a rank tells the others about its RDMA ports, of which it knows none.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(super) struct Reachable {}
+
+impl fmt::Display for Reachable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("not built in")
+    }
+}
+
+/// No ports.
+#[derive(Debug, Default)]
+pub(super) struct Found {
+    pub(super) ports: Vec<()>,
+    pub(super) problems: Vec<String>,
+}
+
+/// Says why there are none.
+pub(super) fn survey(_: &str) -> Found {
+    Found { ports: vec![], problems: vec!["this build has no verbs; build with the feature 'verbs'".into()] }
+}
+
+impl Found {
+    pub(super) fn reachable(&self) -> Reachable {
+        Reachable {}
+    }
+
+    pub(super) fn way(&self, _: &Reachable) -> Option<()> {
+        None
+    }
+}
+
+/// Never made.
+pub(in crate::communicator) enum Prepared {}
+
+impl Prepared {
+    pub(super) fn new(_: &Config, _: &Grid, _: &Found, _: &[&Reachable]) -> Result<Self, Error> {
+        Err(Error::Internal("verbs were chosen in a build that has none".into()))
+    }
+
+    pub(super) fn connect(self, _: &Config, _: KernelChannel, _: &[Rank]) -> UpChannel<PortDevice> {
+        match self {}
+    }
+}

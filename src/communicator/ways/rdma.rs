@@ -1,0 +1,88 @@
+//! RDMA's part in the choice: the port that leads to most peers, and memory for the lanes.
+
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+use shouter_netstack::verbs::{Context, Gid, LinkLayer};
+use shouter_reducer::grid::{Grid, Rank};
+
+use crate::channel::port::{PortDevice, randomness};
+use crate::channel::stream::KernelChannel;
+use crate::channel::up::UpChannel;
+use crate::channel::verbs::{self, Port, Rdma, Settings, Sizes, VerbsChannel};
+use crate::config::Config;
+use crate::error::Error;
+use crate::runtime::Clock;
+
+pub(super) use crate::channel::verbs::{Found, Reachable, survey};
+
+/// Slots of a lane, at least and at most.
+const WINDOW: std::ops::RangeInclusive<usize> = 4..=32;
+
+/// A device that is open, with its memory.
+pub(in crate::communicator) struct Prepared {
+    rdma: Rdma,
+}
+
+impl Prepared {
+    /// Opens the port that leads to all of these peers, and registers slots for lanes to them.
+    pub(super) fn new(
+        config: &Config,
+        grid: &Grid,
+        found: &Found,
+        peers: &[&Reachable],
+    ) -> Result<Self, Error> {
+        let failed = |why: &dyn std::fmt::Display| Error::Device(format!("verbs: {why}"));
+        let ways: Option<Vec<(usize, Gid)>> = peers.iter().map(|peer| found.way(peer)).collect();
+        let ways = ways.filter(|ways| ways.windows(2).all(|pair| pair[0].0 == pair[1].0)).ok_or_else(|| {
+            failed(&"the peers are not all reached through one RDMA port; name the port to use with the key rdma_device")
+        })?;
+        let (name, info) = ways
+            .first()
+            .and_then(|(at, _)| found.ports.get(*at))
+            .ok_or_else(|| failed(&"there is no port"))?;
+        let port = Port {
+            number: info.number,
+            lid: info.lid,
+            mtu: info.active_mtu,
+            ethernet: info.link_layer == LinkLayer::Ethernet,
+            gids: ways.into_iter().map(|(_, gid)| gid).collect(),
+        };
+        let context = Context::open(name).map_err(|why| failed(&why))?;
+        let sizes = sizes(config, grid)?;
+        let seed = SmallRng::from_seed(randomness()?).random();
+        let lanes = config.channel_num as usize;
+        let rdma = Rdma::new(context, port, (peers.len(), lanes), sizes, SmallRng::seed_from_u64(seed));
+        Ok(Self { rdma: rdma.map_err(|why| failed(&why))? })
+    }
+
+    /// The channel to these ranks.
+    pub(super) fn connect(
+        self,
+        config: &Config,
+        control: KernelChannel,
+        peers: &[Rank],
+    ) -> UpChannel<PortDevice> {
+        let settings = Settings {
+            lanes: config.channel_num as u16,
+            crc: config.crc,
+            dead_after: config.heartbeat_timeout,
+        };
+        VerbsChannel::new(self.rdma, control, peers, settings, Clock.now()).into()
+    }
+}
+
+/// Slots as large as the fragments that go well, and as many as the budget allows: the same on all ranks of a job.
+fn sizes(config: &Config, grid: &Grid) -> Result<Sizes, Error> {
+    let slot_bytes = verbs::SLOT_BYTES;
+    let lanes = config.channel_num as usize * (grid.nodes() as usize - 1);
+    let budget = (config.rdma_memory_mb as usize) << 20;
+    let window = (budget / (2 * lanes * slot_bytes as usize)).min(*WINDOW.end());
+    if window < *WINDOW.start() {
+        return Err(Error::Config(format!(
+            "rdma_memory_mb = {} is too little for {lanes} queue pairs; raise it to {}, or lower channel_num",
+            config.rdma_memory_mb,
+            (2 * lanes * slot_bytes as usize * WINDOW.start()).div_ceil(1 << 20)
+        )));
+    }
+    Ok(Sizes { window: window as u32, slot_bytes })
+}
