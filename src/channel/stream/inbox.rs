@@ -93,4 +93,3 @@ impl<S: Streams> StreamChannel<S> {
 fn is_early(disposition: Disposition) -> bool {
     matches!(disposition, Disposition::Refused(why) if why.is_retryable())
 }
-

@@ -316,13 +316,7 @@ impl Streams for KernelStreams {
     }
 
     #[inline]
-    fn write_extent(
-        &mut self,
-        _: Instant,
-        id: SocketId,
-        extent: Extent,
-        token: Token,
-    ) -> Result<(), Error> {
+    fn write_extent(&mut self, _: Instant, id: SocketId, extent: Extent, token: Token) -> Result<(), Error> {
         let socket = self.get_mut(id).ok_or(Error::Unknown)?;
         if let Stage::Failed(failure) = socket.stage {
             return Err(failure.into());

@@ -113,12 +113,7 @@ pub trait Streams {
     ///
     /// # Errors
     /// [`ConnectError`]; what the peer says comes as an event.
-    fn connect(
-        &mut self,
-        now: Instant,
-        local: IpAddr,
-        remote: SocketAddr,
-    ) -> Result<Self::Id, ConnectError>;
+    fn connect(&mut self, now: Instant, local: IpAddr, remote: SocketAddr) -> Result<Self::Id, ConnectError>;
 
     /// The next connection that was made to this side.
     fn accept(&mut self, now: Instant) -> Option<Self::Id>;
@@ -133,13 +128,8 @@ pub trait Streams {
     ///
     /// # Errors
     /// As [`write`](Self::write); then nothing was taken.
-    fn write_extent(
-        &mut self,
-        now: Instant,
-        id: Self::Id,
-        extent: Extent,
-        token: Token,
-    ) -> Result<(), Error>;
+    fn write_extent(&mut self, now: Instant, id: Self::Id, extent: Extent, token: Token)
+    -> Result<(), Error>;
 
     /// Copies received bytes into `buffer`, not more than it holds, and returns how many; 0 is the end of the data.
     ///

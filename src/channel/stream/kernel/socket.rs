@@ -234,12 +234,7 @@ impl Socket {
     }
 
     /// Reads what has come, at most `budget` bytes in one turn (within one call to spare): `None` if that is used up.
-    pub(super) fn read(
-        &mut self,
-        turn: u64,
-        budget: usize,
-        buffer: &mut [u8],
-    ) -> Option<io::Result<usize>> {
+    pub(super) fn read(&mut self, turn: u64, budget: usize, buffer: &mut [u8]) -> Option<io::Result<usize>> {
         if self.drained && !self.ending {
             return Some(Err(io::ErrorKind::WouldBlock.into()));
         }
@@ -266,7 +261,8 @@ impl Socket {
     /// `dead_after`, not even that it has no room (as RFC 9293 section 3.8.6.1 wants it).
     pub(super) fn sample(&mut self, now: Instant, dead_after: Duration) -> Result<(), Failure> {
         let unacknowledged = sys::unacknowledged(self.stream.as_fd());
-        let acknowledged = |written: u64, unacknowledged: usize| written.saturating_sub(unacknowledged as u64);
+        let acknowledged =
+            |written: u64, unacknowledged: usize| written.saturating_sub(unacknowledged as u64);
         let before = acknowledged(self.sample.written, self.sample.unacknowledged);
         if unacknowledged == 0 || acknowledged(self.written, unacknowledged) > before {
             self.sample.progress = now;

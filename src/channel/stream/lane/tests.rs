@@ -98,7 +98,10 @@ fn a_length_that_no_frame_has_is_an_error_wherever_it_is_cut() {
         for cut in 1..=HEAD {
             let mut frames = Frames::default();
             let mut results = bytes.chunks(cut).map(|piece| frames.feed(piece, true, |_| panic!("no frame")));
-            assert!(results.any(|result| result == Err(BadFrame::Nonsense)), "{what:#x} in pieces of {cut} bytes");
+            assert!(
+                results.any(|result| result == Err(BadFrame::Nonsense)),
+                "{what:#x} in pieces of {cut} bytes"
+            );
         }
     }
 }

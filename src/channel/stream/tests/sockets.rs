@@ -79,7 +79,8 @@ fn until(ends: &mut [End], what: &str, mut goal: impl FnMut(&mut [End]) -> bool)
 
 fn connected(ends: &mut [End]) {
     until(ends, "connections", |ends| {
-        let up = |end: &End| end.channel.peers.iter().flat_map(|peer| &peer.lanes).all(|l| l.state == State::Up);
+        let up =
+            |end: &End| end.channel.peers.iter().flat_map(|peer| &peer.lanes).all(|l| l.state == State::Up);
         ends.iter().all(up)
     });
 }
@@ -105,7 +106,8 @@ impl Puppet {
             let mut challenge = [0; entrance::CHALLENGE];
             hear(&mut end, &mut stream, &mut challenge);
             let challenge = entrance::check_challenge(&challenge).unwrap();
-            let claim = entrance::Claim { from: Rank(1), to: Rank(0), lane, crc: true, nonce: secrets.nonce() };
+            let claim =
+                entrance::Claim { from: Rank(1), to: Rank(0), lane, crc: true, nonce: secrets.nonce() };
             stream.write_all(&secrets.hello(&challenge, &claim)).unwrap();
             let mut welcome = [0; entrance::WELCOME];
             hear(&mut end, &mut stream, &mut welcome);
@@ -457,7 +459,9 @@ fn side_messages_come_in_order_and_are_bounded() {
     let (mut sent, mut got) = ([0; 2], [0; 2]);
     until(&mut both, "a thousand side messages", |ends| {
         for (from, end) in ends.iter_mut().enumerate() {
-            while sent[from] < 1000 && end.channel.send_side(Rank(1 - from as u32), &message(from, sent[from])) {
+            while sent[from] < 1000
+                && end.channel.send_side(Rank(1 - from as u32), &message(from, sent[from]))
+            {
                 sent[from] += 1;
             }
             while let Some((rank, bytes)) = end.channel.take_side() {
@@ -492,5 +496,7 @@ fn without_connections_for_data_control_messages_still_come_through() {
     assert_eq!(sent, Err(SendError::PeerFailed));
     let grant = Header { kind: Kind::Credit, granule: 0, ..header(0, 0) };
     end.channel.broadcast(&grant);
-    until(&mut both, "the message", |ends| ends[1].channel.peers[0].heard > Instant::ZERO && ends[0].channel.is_drained());
+    until(&mut both, "the message", |ends| {
+        ends[1].channel.peers[0].heard > Instant::ZERO && ends[0].channel.is_drained()
+    });
 }
