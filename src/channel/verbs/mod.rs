@@ -51,6 +51,9 @@ use shouter_reducer::transport::{PayloadRange, SendError, Token, Transport};
 use super::Inbox;
 use super::up::PeerLoss;
 
+/// Between two looks at the control connections, while all lanes are up.
+const LISTEN_EVERY: Duration = Duration::from_millis(1);
+
 /// One queue pair's place, whichever it has.
 struct Lane {
     state: State,
@@ -111,6 +114,9 @@ pub struct VerbsChannel<F: Fabric, C: Control> {
     patience: Duration,
     ready_until: Instant,
     tend_at: Option<Instant>,
+    /// When the control connections are looked at next, and whether they have something to send.
+    listen_at: Instant,
+    speak: bool,
     events: Vec<Event>,
     /// Lanes that may have something to tell.
     debts: Vec<usize>,
@@ -163,6 +169,8 @@ impl<F: Fabric, C: Control> VerbsChannel<F, C> {
             patience: dead_after,
             ready_until: now + dead_after.max(Duration::from_secs(10)),
             tend_at: Some(now),
+            listen_at: now,
+            speak: true,
             events: Vec::with_capacity(256),
             debts: Vec::with_capacity(peers.len() * lanes),
             idle: true,
@@ -178,11 +186,17 @@ impl<F: Fabric, C: Control> VerbsChannel<F, C> {
 
     /// Receives and hands fragments to the executor. True if anything came.
     pub fn receive(&mut self, now: Instant, inbox: &mut impl Inbox) -> bool {
-        let mut came = self.control.receive(now, inbox);
-        while let Some((rank, bytes)) = self.control.take_side() {
-            if let Some(index) = self.index(rank).filter(|_| !self.fenced) {
-                self.on_side(now, index, &bytes);
+        let mut came = false;
+        if now >= self.listen_at {
+            // A look costs a system call, so not in every turn.
+            self.listen_at = now + if self.tend_at.is_some() { Duration::ZERO } else { LISTEN_EVERY };
+            came |= self.control.receive(now, inbox);
+            while let Some((rank, bytes)) = self.control.take_side() {
+                if let Some(index) = self.index(rank).filter(|_| !self.fenced) {
+                    self.on_side(now, index, &bytes);
+                }
             }
+            self.speak = true;
         }
         let mut events = std::mem::take(&mut self.events);
         self.fabric.poll(&mut events);
@@ -293,8 +307,11 @@ impl<F: Fabric, C: Control> VerbsChannel<F, C> {
             && self.control.send_side(*rank, bytes)
         {
             self.untold.pop_front();
+            self.speak = true;
         }
-        sent |= self.control.transmit(now, inbox);
+        if std::mem::take(&mut self.speak) {
+            sent |= self.control.transmit(now, inbox);
+        }
         sent
     }
 
@@ -347,7 +364,7 @@ impl<F: Fabric, C: Control> VerbsChannel<F, C> {
 
     /// When the next turn is needed although nothing may arrive.
     pub fn next_deadline(&self) -> Option<Instant> {
-        [self.control.next_deadline(), self.tend_at].into_iter().flatten().min()
+        [self.control.next_deadline(), self.tend_at, Some(self.listen_at)].into_iter().flatten().min()
     }
 
     /// A peer that was lost since the last call.
@@ -367,6 +384,7 @@ impl<F: Fabric, C: Control> VerbsChannel<F, C> {
 
     /// Posts a control message to every peer, by the control connections.
     pub fn broadcast(&mut self, header: &Header) {
+        self.speak = true;
         self.control.broadcast(header);
     }
 
@@ -384,6 +402,7 @@ impl<F: Fabric, C: Control> VerbsChannel<F, C> {
 
     /// Tells the peers that this rank leaves in good order.
     pub fn depart(&mut self) {
+        self.speak = true;
         self.control.depart();
     }
 
@@ -436,6 +455,7 @@ impl<F: Fabric, C: Control> Transport for VerbsChannel<F, C> {
         }
         if matches!(header.kind, Kind::Mismatch | Kind::Abort) {
             // The lanes are closed when the group ends, and these say why it does.
+            self.speak = true;
             return self.control.send_control(to, header);
         }
         if self.fenced {

@@ -23,9 +23,9 @@ const LOOK_EVERY: u32 = 4096;
 /// Data that a request carries along, at most.
 const INLINE: u32 = 256;
 
-/// An acknowledgement is waited for 4.096 us x 2^TIMEOUT = 34 ms, and a packet sent again so often: a queue pair fails after
-/// a quarter of a second or, as devices may wait up to four times as long, one second.
-const TIMEOUT: u8 = 13;
+/// An acknowledgement is waited for 4.096 us x 2^TIMEOUT = 134 ms, and a packet sent again so often: a queue pair fails after
+/// a second or, as devices may wait up to four times as long, four.
+const TIMEOUT: u8 = 15;
 const RETRIES: u8 = 6;
 
 /// How long a queue pair that was closed is given to flush its receives.
@@ -205,10 +205,11 @@ impl Rdma {
                 return;
             }
         }
-        if pair.receives == receives(self.sizes) {
+        pair.receives = pair.receives.saturating_sub(1);
+        // In batches; what is left is enough for a full window of fragments and of words.
+        if pair.receives + self.sizes.window / 2 == receives(self.sizes) {
             self.hungry.push(lane);
         }
-        pair.receives = pair.receives.saturating_sub(1);
     }
 
     /// What the device has to say; rarely anything.
@@ -411,7 +412,9 @@ impl Fabric for Rdma {
         if self.queued.is_empty() {
             return false;
         }
-        let queued = std::mem::take(&mut self.queued);
+        let mut queued = std::mem::take(&mut self.queued);
+        // Stable: the order within a lane is kept.
+        queued.sort_by_key(|(lane, _)| *lane);
         let quarter = sends(self.sizes) / 4;
         // One chain for each run of the same lane.
         for run in queued.chunk_by(|(a, _), (b, _)| a == b) {
