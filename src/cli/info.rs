@@ -1,6 +1,6 @@
 //! `shouter info`: what is built in, what this host has, what is configured, and what to do about what is missing.
 //!
-//! It looks and changes nothing: no device is opened, DPDK is not started, no library is loaded.
+//! It looks and changes nothing: RDMA devices are asked for their ports, DPDK is not started, no library is loaded.
 
 use std::fmt::Write as _;
 use std::io::{self, Write};
@@ -15,12 +15,13 @@ mod host;
 mod settings;
 #[cfg(test)]
 mod tests;
+mod ways;
 
 /// Show what is built in and what this host has.
 #[derive(Debug, clap::Args)]
 #[command(
     long_about = "Shows what is built in, what this host has, which configuration is in force and where each value comes \
-        from. Whatever is not there comes with what to do about it. It opens no device and needs no root.",
+        from. Whatever is not there comes with what to do about it. It changes nothing and needs no root.",
     after_help = "Examples:\n  \
         shouter info\n  \
         shouter info --json | jq -r 'select(.state != \"ok\") | .item + \": \" + .remedy'\n  \
@@ -93,6 +94,7 @@ pub(crate) fn main(args: &Args) -> Status {
     let sections = [
         ("Built in", built::items()),
         ("This host", host::items(Path::new("/"))),
+        ("Between hosts", ways::items()),
         ("Configuration", settings::items()),
     ];
     let text = if args.json { lines(&sections) } else { table(&sections) };

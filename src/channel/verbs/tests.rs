@@ -38,8 +38,6 @@ struct Pair<F: Fabric> {
     hub: Rc<RefCell<Hub>>,
     leaders: [Leader<F>; 2],
     now: Instant,
-    /// Operations that have ended, where a test counts them.
-    finished: usize,
 }
 
 fn pair(seed: u64, settings: [Settings; 2]) -> Pair<End> {
@@ -62,7 +60,7 @@ fn leaders<F: Fabric>(hub: Rc<RefCell<Hub>>, ends: [F; 2], settings: [Settings; 
         rank += 1;
         Leader { channel, executor: Executor::new(config).unwrap(), data: vec![] }
     });
-    Pair { hub, leaders, now: Instant::ZERO, finished: 0 }
+    Pair { hub, leaders, now: Instant::ZERO }
 }
 
 fn alike(crc: bool) -> [Settings; 2] {

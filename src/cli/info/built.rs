@@ -8,12 +8,16 @@ use super::{Item, State};
 pub(super) fn items() -> Vec<Item> {
     let mut items = vec![Item::ok("shouter", format!("{} for {}", env!("CARGO_PKG_VERSION"), target()))];
     items.extend(dpdk());
-    items.push(Item::not_ok(
-        State::NotBuiltIn,
-        "verbs",
-        "RDMA (RoCEv2, InfiniBand) is not built in yet",
-        "use a port through DPDK (pci:ADDRESS) or an embedded link",
-    ));
+    items.push(if cfg!(feature = "verbs") {
+        Item::ok("verbs", "RDMA (RoCEv2; InfiniBand never run) through the host's libibverbs")
+    } else {
+        Item::not_ok(
+            State::NotBuiltIn,
+            "verbs",
+            "this build has no RDMA (RoCEv2, InfiniBand)",
+            "install libibverbs-dev and librdmacm-dev and build with the feature `verbs`, which is on by default",
+        )
+    });
     items.push(Item::not_ok(
         State::NotBuiltIn,
         "cuda",

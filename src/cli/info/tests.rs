@@ -107,7 +107,7 @@ fn limits_and_devices_are_read_from_their_files() {
         .file("sys/kernel/iommu_groups/0/type", "DMA\n");
     let memlock = host.item("locked memory");
     assert_eq!((memlock.state, memlock.detail.as_str()), (State::Missing, "at most 8 MiB"));
-    assert_eq!(host.item("rdma devices").detail, "mlx5_0 (not used: verbs are not built in yet)");
+    assert_eq!(host.item("rdma devices").detail, "mlx5_0");
     assert_eq!(
         host.item("cuda driver").detail,
         "/opt/gpu/lib/libcuda.so.1 (not used: CUDA is not built in yet)"

@@ -1,0 +1,105 @@
+//! Which channels between hosts this host offers, and why not the others.
+
+use shouter::Config;
+use shouter::config::{Builder, TransportChoice};
+
+use super::{Item, State};
+
+/// One item per channel, the best first, and which of them the configuration allows.
+pub(super) fn items() -> Vec<Item> {
+    let Some(config) = config() else { return vec![] };
+    let verbs = verbs(&config);
+    let rud = rud(&config);
+    let kernel = Item::ok("channel kernel", "sockets of the kernel; they are always there");
+    let choice = choice(config.transport, verbs.state == State::Ok, rud.state == State::Ok);
+    vec![verbs, rud, kernel, choice]
+}
+
+/// The configuration; outside a job, of a job of one.
+fn config() -> Option<Config> {
+    let builder = Builder::from_process().ok()?;
+    builder
+        .clone()
+        .build()
+        .ok()
+        .or_else(|| builder.set("size", "1").ok()?.set("rank", "0").ok()?.build().ok())
+}
+
+fn choice(transport: TransportChoice, verbs: bool, rud: bool) -> Item {
+    let item = "transport between hosts";
+    let there = |name: &str, is: bool, what: &str| {
+        if is {
+            Item::ok(item, format!("{name}, as configured"))
+        } else {
+            missing(item, &format!("{name} is configured"), what)
+        }
+    };
+    match transport {
+        TransportChoice::Auto | TransportChoice::Shm => {
+            let ways = [(verbs, "verbs"), (rud, "rud"), (true, "kernel")];
+            let ways: Vec<&str> = ways.iter().filter(|(is, _)| *is).map(|(_, name)| *name).collect();
+            Item::ok(
+                item,
+                format!("auto: {}, whichever first leads to the peer and back", ways.join(", else ")),
+            )
+        }
+        TransportChoice::Verbs => there("verbs", verbs, "see channel verbs, or use transport = \"auto\""),
+        TransportChoice::Rud | TransportChoice::Tcp => {
+            there(transport.name(), rud, "see channel rud, or use transport = \"auto\"")
+        }
+        _ => Item::ok(item, format!("{}, as configured", transport.name())),
+    }
+}
+
+fn missing(item: &str, detail: &str, remedy: &str) -> Item {
+    Item::not_ok(State::Missing, item, detail, remedy)
+}
+
+fn rud(config: &Config) -> Item {
+    let item = "channel rud";
+    if cfg!(not(feature = "dpdk")) {
+        return Item::not_ok(
+            State::NotBuiltIn,
+            item,
+            "this build has no DPDK",
+            "build with the feature `dpdk`, which is on by default",
+        );
+    }
+    if config.ports.is_empty() {
+        return missing(
+            item,
+            "no port is configured",
+            "name this host's ports (ports = [{ device = \"...\", address = \"...\" }]); `shouter run --hosts` does it by itself",
+        );
+    }
+    let ports: Vec<String> =
+        config.ports.iter().map(|port| format!("{} at {}", port.device, port.address.ip)).collect();
+    Item::ok(item, ports.join(", "))
+}
+
+#[cfg(feature = "verbs")]
+fn verbs(config: &Config) -> Item {
+    let item = "channel verbs";
+    let found = shouter::channel::verbs::survey(&config.rdma_device);
+    let reachable = found.reachable().to_string();
+    let mut ports: Vec<String> = found
+        .ports
+        .iter()
+        .map(|(device, port)| format!("{device}/{}, path MTU {}", port.number, port.active_mtu))
+        .collect();
+    if ports.is_empty() {
+        return missing(item, "no RDMA port can be used", &found.problems.join("; "));
+    }
+    ports.push(format!("addresses {reachable}"));
+    Item::ok(item, ports.join("; "))
+}
+
+#[cfg(not(feature = "verbs"))]
+fn verbs(_: &Config) -> Item {
+    Item::not_ok(
+        State::NotBuiltIn,
+        "channel verbs",
+        "this build has no verbs",
+        "build with the feature `verbs`, which is on by default",
+    )
+}
