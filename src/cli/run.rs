@@ -35,10 +35,13 @@ const LONGEST_SOCKET_PATH: usize = 107;
         line with the rank in front. Signals go to every rank. When one rank dies, the launcher says which and how, \
         gives the others time to report their own errors, and ends them.\n\n\
         With --hosts H the ranks are spread in blocks over H emulated hosts: ranks of one host meet in shared memory, \
-        hosts are joined by DPDK links over UNIX sockets. It needs no root, no hugepages and no NIC.",
+        hosts are joined by DPDK links over UNIX sockets, or by the kernel's sockets (--transport kernel). It needs no root, \
+        no hugepages and no NIC.",
     after_help = "Examples:\n  \
         shouter run -n 4 -- ./trainer                        four ranks on one host, in shared memory\n  \
         shouter run -n 4 --hosts 2 -- ./trainer --epochs 3   two hosts of two ranks, joined by a DPDK link\n  \
+        shouter run -n 4 --hosts 2 --transport kernel -- ./trainer\n                                                       \
+        the same over the kernel's sockets, without DPDK\n  \
         shouter run -n 2 --hosts 2 --loss 1% --corrupt 0.1% -- ./trainer\n                                                       \
         the same with faults injected on the wire\n  \
         shouter run -n 2 --json -- ./trainer | jq .          one JSON object a line\n\n\
@@ -64,6 +67,10 @@ pub(crate) struct Args {
     /// The seed of the faults: the same one loses the same frames
     #[arg(long, value_name = "SEED")]
     seed: Option<u64>,
+    /// What carries the bytes between ranks: auto, shm, rud, tcp, or kernel, which needs no links (default: as SHOUTER_TRANSPORT
+    /// or the configuration says)
+    #[arg(long, value_parser = ["auto", "shm", "rud", "tcp", "kernel"])]
+    transport: Option<String>,
     /// The drivers that join two hosts
     #[arg(long, value_enum, default_value_t = Link::Virtio)]
     link: Link,
@@ -82,6 +89,16 @@ pub(crate) struct Args {
     /// What every rank runs
     #[arg(last = true, required = true, value_name = "COMMAND")]
     command: Vec<std::ffi::OsString>,
+}
+
+impl Args {
+    /// Whether the hosts are joined by the kernel's sockets: then they need no links.
+    fn over_sockets(&self) -> bool {
+        match &self.transport {
+            Some(transport) => transport == "kernel",
+            None => std::env::var("SHOUTER_TRANSPORT").is_ok_and(|transport| transport == "kernel"),
+        }
+    }
 }
 
 /// The cores that `--cores` names.
@@ -138,6 +155,12 @@ fn launch(args: &Args, style: Style) -> Result<Status, LaunchError> {
     if args.hosts == 1 && (args.loss.is_some() || args.corrupt.is_some()) {
         return Err(LaunchError::usage(
             "--loss and --corrupt act on the links between hosts, and there is one host: add --hosts 2",
+        ));
+    }
+    if args.over_sockets() && (args.loss.is_some() || args.corrupt.is_some()) {
+        return Err(LaunchError::usage(
+            "--loss and --corrupt act on the links between hosts, and the transport kernel has none: leave them out, or use \
+             --transport tcp",
         ));
     }
     let cores = cores_of_ranks(args)?;
@@ -205,7 +228,10 @@ fn describe(command: &mut Command, args: &Args, place: &Place, dir: &Path, port:
     if let Some(seed) = args.seed {
         command.env("SHOUTER_FAULT_SEED", seed.to_string());
     }
-    if place.local_rank == 0 && args.hosts > 1 {
+    if let Some(transport) = &args.transport {
+        command.env("SHOUTER_TRANSPORT", transport);
+    }
+    if place.local_rank == 0 && args.hosts > 1 && !args.over_sockets() {
         let ports = plan::ports(dir, args.link, args.hosts, place.host, args.mtu);
         command.env("SHOUTER_PORTS", serde_json::to_string(&ports).unwrap_or_default());
     }

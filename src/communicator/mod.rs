@@ -7,6 +7,7 @@
 mod drive;
 mod element;
 mod init;
+mod reach;
 mod small;
 mod stats;
 mod table;
@@ -87,8 +88,8 @@ pub struct Group {
     timeline: Option<Timeline>,
     ad_hoc: Arc<str>,
     device: Option<&'static str>,
-    /// Between hosts goes TCP, not RUD.
-    tcp: bool,
+    /// What goes between hosts: `rud`, `tcp` or `kernel`.
+    between_hosts: &'static str,
 }
 
 impl Group {
@@ -122,15 +123,16 @@ impl Group {
         self.grid.nodes()
     }
 
-    /// Which channels the group's data takes: `local`, `shm`, `rud`, `tcp`, `shm+rud` or `shm+tcp`.
+    /// Which channels the group's data takes: `local`, `shm`, `rud`, `tcp`, `kernel`, or one of the last three with `shm+` in
+    /// front.
     pub fn transport(&self) -> &'static str {
-        match (self.local_size() > 1, self.nodes() > 1, self.tcp) {
+        match (self.local_size() > 1, self.nodes() > 1, self.between_hosts) {
             (false, false, _) => "local",
             (true, false, _) => "shm",
-            (false, true, false) => "rud",
-            (false, true, true) => "tcp",
-            (true, true, false) => "shm+rud",
-            (true, true, true) => "shm+tcp",
+            (false, true, between) => between,
+            (true, true, "tcp") => "shm+tcp",
+            (true, true, "kernel") => "shm+kernel",
+            (true, true, _) => "shm+rud",
         }
     }
 

@@ -91,7 +91,7 @@ pub const KEYS: &[KeySpec] = &[
         "10",
         "lanes within one channel: RUD paths, TCP connections, queue pairs",
     ),
-    key("transport", "one of auto, shm, rud, tcp", "auto", "what carries the bytes between ranks"),
+    key("transport", "one of auto, shm, rud, tcp, kernel", "auto", "what carries the bytes between ranks"),
     key(
         "mode",
         "one of caller, dedicated",
@@ -135,10 +135,16 @@ pub const KEYS: &[KeySpec] = &[
         "whether ports fill in checksums and split long TCP segments; RUD is faster without",
     ),
     key(
+        "kernel_address",
+        "an IPv4 address of this host, such as \"192.168.7.11\"",
+        "the address by which this host talks to rank 0",
+        "where leaders of other hosts reach this one's sockets (transport kernel)",
+    ),
+    key(
         "crc",
         "one of on, off",
         "on",
-        "whether frames on byte streams (transport tcp) carry a CRC32C of their own, as RUD's always do; the same on all \
+        "whether frames on byte streams (tcp, kernel) carry a CRC32C of their own, as RUD's always do; the same on all \
          ranks",
     ),
     key("loss", PERCENT, "0%", "a fault: the share of received frames that is dropped"),

@@ -45,6 +45,8 @@ pub enum TransportChoice {
     Rud,
     /// Shared memory within a host, TCP between hosts: for networks where RUD's datagrams do not get through.
     Tcp,
+    /// Shared memory within a host, the kernel's TCP sockets between hosts: for hosts with neither RDMA nor DPDK.
+    Kernel,
 }
 
 /// Who drives the network.
@@ -187,6 +189,9 @@ pub struct Config {
     pub hugepages: Hugepages,
     /// Whether ports fill in checksums and split long segments.
     pub offload: bool,
+    /// Where the kernel's sockets listen for the leaders of other hosts; `None`: at the address by which this host talks to
+    /// rank 0.
+    pub kernel_address: Option<Ipv4Addr>,
     /// Whether the frames of byte streams carry a CRC32C.
     pub crc: bool,
     /// Faults to inject.
@@ -263,6 +268,7 @@ impl Builder {
             ("shm", TransportChoice::Shm),
             ("rud", TransportChoice::Rud),
             ("tcp", TransportChoice::Tcp),
+            ("kernel", TransportChoice::Kernel),
         ];
         let idles = [("auto", None), ("spin", Some(Idle::Spin)), ("yield", Some(Idle::Yield))];
         let modes = [("caller", Mode::Caller), ("dedicated", Mode::Dedicated)];
@@ -294,6 +300,7 @@ impl Builder {
             dpdk_memory_mb: number("dpdk_memory_mb", 64..=1 << 20, 512)?,
             hugepages: value::word(layers, "hugepages", &hugepages)?.unwrap_or(Hugepages::Auto),
             offload: value::word(layers, "offload", &[("on", true), ("off", false)])?.unwrap_or(false),
+            kernel_address: value::ipv4(layers, "kernel_address")?,
             crc: value::word(layers, "crc", &[("on", true), ("off", false)])?.unwrap_or(true),
             faults: Faults {
                 loss: value::percent(layers, "loss")?.unwrap_or(0.0),

@@ -38,9 +38,9 @@ pub(crate) struct AllreduceArgs {
     /// How many emulated hosts they fill
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=32))]
     hosts: u32,
-    /// The channel that must carry the data: auto, shm (one host), rud (a host for each rank)
-    /// or tcp (several hosts)
-    #[arg(long, default_value = "auto", value_parser = ["auto", "shm", "rud", "tcp"])]
+    /// The channel that must carry the data: auto, shm (one host), rud (a host for each rank), tcp or kernel (several
+    /// hosts)
+    #[arg(long, default_value = "auto", value_parser = ["auto", "shm", "rud", "tcp", "kernel"])]
     transport: String,
     /// Sizes in bytes: 4..64Mi runs in powers of four; lists are separated by commas
     #[arg(long, default_value = "4..64Mi")]
@@ -70,13 +70,13 @@ pub(crate) fn main(args: &AllreduceArgs) -> Result<(), BenchError> {
     let fits = match args.transport.as_str() {
         "shm" => args.hosts == 1,
         "rud" => args.hosts == args.ranks,
-        "tcp" => args.hosts > 1,
+        "tcp" | "kernel" => args.hosts > 1,
         _ => true,
     };
     if !fits {
         return Err(BenchError::Usage(format!(
             "--transport {} does not carry {} ranks on {} hosts: shm wants --hosts 1, rud as many hosts as ranks, \
-             tcp several hosts",
+             tcp and kernel several hosts",
             args.transport, args.ranks, args.hosts
         )));
     }
@@ -90,8 +90,9 @@ pub(crate) fn main(args: &AllreduceArgs) -> Result<(), BenchError> {
     command.args(["--seconds", &args.seconds.to_string(), "--memory", &args.memory]).stdin(Stdio::null());
     command.env("SHOUTER_TRANSPORT", &args.transport);
     for mut line in ranks_output(&mut command, patience(args.bytes.0.len(), args.seconds))? {
-        line.device = (args.hosts > 1).then(|| args.device.clone());
-        line.mtu = (args.hosts > 1).then_some(args.mtu.into());
+        let links = args.hosts > 1 && args.transport != "kernel";
+        line.device = links.then(|| args.device.clone());
+        line.mtu = links.then_some(args.mtu.into());
         report.push(line)?;
     }
     for peer in &args.against {

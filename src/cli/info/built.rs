@@ -8,6 +8,7 @@ use super::{Item, State};
 pub(super) fn items() -> Vec<Item> {
     let mut items = vec![Item::ok("shouter", format!("{} for {}", env!("CARGO_PKG_VERSION"), target()))];
     items.extend(dpdk());
+    items.push(Item::ok("kernel sockets", "TCP between hosts without DPDK: transport = \"kernel\""));
     items.push(Item::not_ok(
         State::NotBuiltIn,
         "verbs",
@@ -62,7 +63,7 @@ fn dpdk() -> Vec<Item> {
     vec![Item::not_ok(
         State::NotBuiltIn,
         "dpdk",
-        "this build has no DPDK: its ranks can meet on one host only",
+        "this build has no DPDK: its ranks meet on one host, or over the kernel's sockets (transport = \"kernel\")",
         "install libdpdk-dev and build with the feature `dpdk`, which is on by default",
     )]
 }
