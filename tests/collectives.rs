@@ -302,6 +302,27 @@ fn tcp_between_hosts_is_as_good() {
     assert!(state.all_told(&state.ranks[0].told[0]), "{state}");
 }
 
+/// No port is opened: this is for hosts without DPDK, and builds without.
+#[test]
+fn the_kernels_sockets_between_hosts_are_as_good() {
+    for (ranks, hosts) in [(2, 2), (4, 2), (3, 3)] {
+        let kernel = |play| job(ranks, hosts, play).args(&["--transport", "kernel"]);
+        kernel("matrix").env("SHOUTER_TEST_DTYPES", "f32 i8").run().assert_success();
+        kernel("push").run().assert_success();
+        kernel("push").env("SHOUTER_CRC", "off").run().assert_success();
+    }
+    kernel_plays("threads", "caller");
+    kernel_plays("push", "dedicated");
+    let state = job(4, 2, "bits").args(&["--transport", "kernel"]).run();
+    state.assert_success();
+    assert!(state.all_told(&state.ranks[0].told[0]), "{state}");
+}
+
+fn kernel_plays(scenario: &str, mode: &str) {
+    let job = job(4, 2, scenario).args(&["--transport", "kernel"]);
+    job.env("SHOUTER_MODE", mode).run().assert_success();
+}
+
 #[test]
 fn loss_does_not_show_over_tcp() {
     let faults = ["--loss", "1%", "--corrupt", "0.2%", "--seed", "12"];

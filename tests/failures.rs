@@ -45,6 +45,9 @@ fn join() -> Result<Group, Error> {
     if let Some(path) = parameter("KEY_FILE").filter(|_| odd_one()) {
         builder = builder.set("key_file", &path).map_err(config)?;
     }
+    if let (Some(key), Some(value), true) = (parameter("KEY"), parameter("VALUE"), odd_one()) {
+        builder = builder.set(&key, &value).map_err(config)?;
+    }
     let built: Config = builder.build().map_err(config)?;
     if parameter("STALE").is_some() {
         for path in built.ports.iter().filter_map(|port| port.device.strip_prefix("vhost:")) {
@@ -253,9 +256,18 @@ fn survivors_of_a_killed_rank_name_it() {
 
 #[test]
 fn survivors_of_a_killed_rank_name_it_over_tcp() {
+    survivors_name_it_over("tcp");
+}
+
+#[test]
+fn survivors_of_a_killed_rank_name_it_over_kernel_sockets() {
+    survivors_name_it_over("kernel");
+}
+
+fn survivors_name_it_over(transport: &str) {
     let cases = [(2, 2, 0), (2, 2, 1), (4, 2, 1), (4, 2, 2), (3, 3, 0), (3, 3, 2)];
     for (index, (ranks, hosts, victim)) in (0..).zip(cases) {
-        let job = mid_step(job(ranks, hosts, "steps").env("SHOUTER_TRANSPORT", "tcp"), index * 7);
+        let job = mid_step(job(ranks, hosts, "steps").env("SHOUTER_TRANSPORT", transport), index * 7);
         job.signal(victim, "KILL");
         let killed = job.elapsed();
         let state = job.finish();
@@ -268,8 +280,22 @@ fn survivors_of_a_killed_rank_name_it_over_tcp() {
 
 #[test]
 fn a_stopped_rank_is_found_by_its_heartbeat_and_fenced() {
-    for (ranks, hosts, victim) in [(3, 1, 1), (2, 2, 1), (2, 2, 0), (4, 2, 0), (4, 2, 3)] {
-        let job = in_mid_step(ranks, hosts, 5);
+    stopped_ranks_are_found(|plan| plan, &[(3, 1, 1), (2, 2, 1), (2, 2, 0), (4, 2, 0), (4, 2, 3)]);
+}
+
+/// Its kernel goes on acknowledging.
+#[test]
+fn a_stopped_rank_is_found_over_kernel_sockets() {
+    stopped_ranks_are_found(over_sockets, &[(2, 2, 1), (2, 2, 0), (4, 2, 2), (4, 2, 3)]);
+}
+
+fn over_sockets(plan: ranks::Plan) -> ranks::Plan {
+    plan.args(&["--transport", "kernel"])
+}
+
+fn stopped_ranks_are_found(with: impl Fn(ranks::Plan) -> ranks::Plan, cases: &[(u32, u32, u32)]) {
+    for &(ranks, hosts, victim) in cases {
+        let job = mid_step(with(job(ranks, hosts, "steps")), 5);
         job.signal(victim, "STOP");
         let state = job.until("the survivors have ended", FOUND, |state| state.all_over_but(victim));
         for (_, survivor) in (0u32..).zip(&state.ranks).filter(|(rank, _)| *rank != victim) {
@@ -286,6 +312,35 @@ fn a_stopped_rank_is_found_by_its_heartbeat_and_fenced() {
 fn a_late_rank_is_not_taken_for_dead() {
     for (ranks, hosts, rank) in [(3, 1, 1), (4, 2, 2), (4, 2, 3)] {
         job(ranks, hosts, "late").env("SHOUTER_TEST_RANK", rank).run().assert_success();
+    }
+}
+
+#[test]
+fn a_late_rank_is_not_taken_for_dead_over_kernel_sockets() {
+    for (ranks, hosts, rank) in [(2, 2, 0), (4, 2, 2), (4, 2, 3)] {
+        let job = over_sockets(job(ranks, hosts, "late"));
+        job.env("SHOUTER_TEST_RANK", rank).run().assert_success();
+    }
+}
+
+#[test]
+fn ranks_that_have_another_transport_or_crc_are_refused_by_name() {
+    let cases = [
+        (
+            "transport",
+            "tcp",
+            "rank 0 has transport = \"kernel\" and rank 1 has \"tcp\"",
+            "rank 1 has transport = \"tcp\"",
+        ),
+        ("crc", "off", "rank 0 has crc = \"on\" and rank 1 has \"off\"", "rank 1 has crc = \"off\""),
+    ];
+    for (key, value, at_first, at_odd) in cases {
+        let job = over_sockets(job(2, 2, "once")).env("SHOUTER_TEST_RANK", 1).env("SHOUTER_TEST_KEY", key);
+        let state = job.env("SHOUTER_TEST_VALUE", value).run();
+        for (rank, says) in state.ranks.iter().zip([at_first, at_odd]) {
+            assert_eq!(rank.code, Some(ERROR + 1), "{state}");
+            assert!(rank.error().contains(says), "{}: {says:?}\n{state}", rank.error());
+        }
     }
 }
 

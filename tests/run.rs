@@ -157,6 +157,42 @@ fn three_and_four_hosts_reduce_over_a_link_for_each_pair() {
     }
 }
 
+/// Hosts that the kernel's sockets join have no links, and the ranks need no DPDK.
+#[test]
+fn three_hosts_reduce_over_the_kernels_sockets() {
+    let home = Home::new("sockets");
+    for (ranks, hosts) in [("2", "2"), ("6", "3")] {
+        let output = Command::new(env!("CARGO_BIN_EXE_shouter"))
+            .args(["bench", "allreduce", "--ranks", ranks, "--hosts", hosts, "--transport", "kernel"])
+            .args(["--bytes", "4,64Ki", "--seconds", "0.05", "--json"])
+            .env("XDG_RUNTIME_DIR", &home.0)
+            .stdin(Stdio::null())
+            .output()
+            .unwrap();
+        assert_eq!(output.status.code(), Some(0), "{ranks} ranks on {hosts} hosts: {output:?}");
+        let rows = lines(&output.stdout);
+        assert_eq!(rows.len(), 2, "{rows:?}");
+        let transport = if ranks == hosts { "\"kernel\"" } else { "\"shm+kernel\"" };
+        assert!(rows.iter().all(|row| row.contains(transport)), "{rows:?}");
+    }
+    let told = home.run(&[
+        "-n",
+        "2",
+        "--hosts",
+        "2",
+        "--transport",
+        "kernel",
+        "--",
+        "sh",
+        "-c",
+        "echo ${SHOUTER_PORTS-none}",
+    ]);
+    assert!(lines(&told.stdout).iter().all(|line| line.ends_with(" none")), "{told:?}");
+    let faults =
+        home.run(&["-n", "2", "--hosts", "2", "--transport", "kernel", "--loss", "1%", "--", "true"]);
+    assert_eq!(faults.status.code(), Some(2), "{faults:?}");
+}
+
 #[test]
 fn the_first_failure_is_named_and_the_rest_is_ended() {
     let home = Home::new("failure");

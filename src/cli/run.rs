@@ -35,10 +35,13 @@ const LONGEST_SOCKET_PATH: usize = 107;
         line with the rank in front. Signals go to every rank. When one rank dies, the launcher says which and how, \
         gives the others time to report their own errors, and ends them.\n\n\
         With --hosts H the ranks are spread in blocks over H emulated hosts: ranks of one host meet in shared memory, \
-        hosts are joined by DPDK links over UNIX sockets. It needs no root, no hugepages and no NIC.",
+        hosts are joined by DPDK links over UNIX sockets, or by the kernel's sockets (--transport kernel). It needs no root, \
+        no hugepages and no NIC.",
     after_help = "Examples:\n  \
         shouter run -n 4 -- ./trainer                        four ranks on one host, in shared memory\n  \
         shouter run -n 4 --hosts 2 -- ./trainer --epochs 3   two hosts of two ranks, joined by a DPDK link\n  \
+        shouter run -n 4 --hosts 2 --transport kernel -- ./trainer\n                                                       \
+        the same over the kernel's sockets, without DPDK\n  \
         shouter run -n 2 --hosts 2 --loss 1% --corrupt 0.1% -- ./trainer\n                                                       \
         the same with faults injected on the wire\n  \
         shouter run -n 2 --json -- ./trainer | jq .          one JSON object a line\n\n\
@@ -64,7 +67,8 @@ pub(crate) struct Args {
     /// The seed of the faults: the same one loses the same frames
     #[arg(long, value_name = "SEED")]
     seed: Option<u64>,
-    /// What carries the bytes, as the key `transport` says it
+    /// What carries the bytes between ranks: auto, shm, rud, tcp, or verbs or kernel, which need no links (default: as
+    /// SHOUTER_TRANSPORT or the configuration says)
     #[arg(long, value_parser = ["auto", "shm", "rud", "tcp", "verbs", "kernel"])]
     transport: Option<String>,
     /// The RDMA device of each emulated host, or one for all, such as rxe1,rxe2 (default: none, so that auto takes a link)
@@ -88,6 +92,14 @@ pub(crate) struct Args {
     /// What every rank runs
     #[arg(last = true, required = true, value_name = "COMMAND")]
     command: Vec<std::ffi::OsString>,
+}
+
+impl Args {
+    /// Whether the hosts are joined by DPDK links; RDMA and the kernel's sockets need none.
+    fn has_links(&self) -> bool {
+        let transport = self.transport.clone().or_else(|| std::env::var("SHOUTER_TRANSPORT").ok());
+        !transport.is_some_and(|transport| ["verbs", "kernel"].contains(&transport.as_str()))
+    }
 }
 
 /// The cores that `--cores` names.
@@ -152,6 +164,12 @@ fn launch(args: &Args, style: Style) -> Result<Status, LaunchError> {
             args.rdma_device.len(),
             args.hosts
         )));
+    }
+    if !args.has_links() && (args.loss.is_some() || args.corrupt.is_some()) {
+        return Err(LaunchError::usage(
+            "--loss and --corrupt act on the links between hosts, and the transports verbs and kernel have none: leave them out, or use \
+             --transport tcp",
+        ));
     }
     let cores = cores_of_ranks(args)?;
     let mut parent = workdir::parent();
@@ -225,15 +243,12 @@ fn describe(command: &mut Command, args: &Args, place: &Place, dir: &Path, port:
     match device {
         Some(device) => drop(command.env("SHOUTER_RDMA_DEVICE", device)),
         // Emulated hosts are there to be joined by links; who names a device in the environment means it.
-        None if std::env::var_os("SHOUTER_RDMA_DEVICE").is_none()
-            && args.transport.as_deref() != Some("verbs") =>
-        {
+        None if std::env::var_os("SHOUTER_RDMA_DEVICE").is_none() && args.has_links() => {
             command.env("SHOUTER_RDMA_DEVICE", "none");
         }
         None => {}
     }
-    let links = !matches!(args.transport.as_deref(), Some("verbs" | "kernel"));
-    if place.local_rank == 0 && args.hosts > 1 && links {
+    if place.local_rank == 0 && args.hosts > 1 && args.has_links() {
         let ports = plan::ports(dir, args.link, args.hosts, place.host, args.mtu);
         command.env("SHOUTER_PORTS", serde_json::to_string(&ports).unwrap_or_default());
     }

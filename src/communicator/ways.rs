@@ -69,6 +69,8 @@ impl Way {
 struct Told {
     /// The transport that it is told to use.
     transport: TransportChoice,
+    /// Whether its frames and fragments carry a CRC, where the channel leaves that open.
+    crc: bool,
     /// Its addresses on the data network, each with the peers that it leads to (all, if there are none).
     ports: Vec<(Ipv4Addr, Vec<Ipv4Addr>)>,
     /// The data network's MTU in bytes.
@@ -103,6 +105,7 @@ impl Means {
         let mtu = config.ports.iter().map(|port| port::mtu_of(config, port)).min();
         let told = Told {
             transport: config.transport,
+            crc: config.crc,
             ports: config.ports.iter().map(|port| (port.address.ip, port.peers.clone())).collect(),
             mtu: mtu.unwrap_or(port::DEFAULT_MTU),
             kernel: kernel.as_ref().and_then(address),
@@ -135,27 +138,59 @@ fn listen(config: &Config) -> Result<KernelStreams, Error> {
         .map_err(|why| Error::Device(format!("{why}; name another with the key kernel_address")))
 }
 
+/// The address by which this host talks to rank 0's; on that host, the one that rank 0 listens on.
 fn meeting_address(config: &Config) -> Result<Ipv4Addr, Error> {
-    let meeting = &config.meeting;
-    let failed = |why: &dyn std::fmt::Display| {
-        Error::Join(format!("no IPv4 address for {}: {why}; set the key kernel_address", meeting.host))
+    let (host, port) = (config.meeting.host.as_str(), config.meeting.port);
+    let unclear = |why: String| {
+        Error::Config(format!(
+            "which address of this host the other leaders should connect to is not clear from {host}:{port}: {why}; set \
+             kernel_address"
+        ))
     };
-    let found = (meeting.host.as_str(), meeting.port).to_socket_addrs().map_err(|why| failed(&why))?;
-    let host = found.into_iter().find_map(|address| match address.ip() {
-        IpAddr::V4(ip) => Some(ip),
-        IpAddr::V6(_) => None,
-    });
-    let host = host.ok_or_else(|| failed(&"it has only IPv6 addresses"))?;
-    if config.rank == 0 {
-        return Ok(host);
-    }
-    // Connecting a datagram socket sends nothing: the kernel says from where it would.
-    let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).map_err(|why| failed(&why))?;
-    socket.connect((host, meeting.port)).map_err(|why| failed(&why))?;
-    match socket.local_addr().map_err(|why| failed(&why))?.ip() {
+    let all = (host, port).to_socket_addrs().map_err(|why| unclear(why.to_string()))?;
+    let remote =
+        all.into_iter().find(SocketAddr::is_ipv4).ok_or_else(|| unclear("it has no IPv4 address".into()))?;
+    // A datagram socket that is connected sends nothing; it only makes the kernel choose its own address.
+    let chosen = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))
+        .and_then(|socket| socket.connect(remote).and_then(|()| socket.local_addr()))
+        .map_err(|why| unclear(why.to_string()))?;
+    match chosen.ip() {
         IpAddr::V4(ip) => Ok(ip),
-        IpAddr::V6(_) => Err(failed(&"the way there is IPv6")),
+        IpAddr::V6(ip) => Err(unclear(format!("the kernel chose {ip}"))),
     }
+}
+
+/// What two leaders must have alike.
+fn check_same((a, ours): (Rank, &Told), (b, theirs): (Rank, &Told)) -> Result<(), Error> {
+    if ours.transport != theirs.transport {
+        return Err(Error::Config(format!(
+            "{a} has transport = \"{}\" and {b} has \"{}\"; give all ranks the same transport",
+            ours.transport.name(),
+            theirs.transport.name()
+        )));
+    }
+    let on = |crc| if crc { "on" } else { "off" };
+    // RUD always has one.
+    if ours.crc != theirs.crc && ours.transport != TransportChoice::Rud {
+        return Err(Error::Config(format!(
+            "{a} has crc = \"{}\" and {b} has \"{}\"; give all ranks the same",
+            on(ours.crc),
+            on(theirs.crc)
+        )));
+    }
+    for (ours, theirs) in [(ours.kernel, theirs.kernel), (ours.control, theirs.control)] {
+        if let (Some(ours), Some(theirs)) = (ours, theirs)
+            && ours.ip().is_loopback() != theirs.ip().is_loopback()
+        {
+            return Err(Error::Config(format!(
+                "{a} would listen on {} and {b} on {}, and a loopback address cannot be reached from another host; set \
+                 kernel_address to the host's address on the common network",
+                ours.ip(),
+                theirs.ip()
+            )));
+        }
+    }
+    Ok(())
 }
 
 /// A peer and the channel that leads to it.
@@ -205,13 +240,7 @@ pub(super) fn agree(
     let mtu = leaders.iter().map(|(_, told)| told.mtu).min().unwrap_or(port::DEFAULT_MTU);
     let mut peers = vec![];
     for ((rank, told), there) in leaders.into_iter().zip(&ours).filter(|((rank, _), _)| *rank != own) {
-        if told.transport != config.transport {
-            return Err(Error::Config(format!(
-                "{own} has transport = \"{}\" and {rank} has \"{}\"; give all ranks the same transport",
-                config.transport.name(),
-                told.transport.name()
-            )));
-        }
+        check_same((own, &means.told), (rank, &told))?;
         let back = all.get(rank.0 as usize).and_then(|ways| ways.get(here)).copied().unwrap_or(0);
         let allowed = Way::allowed(config.transport);
         let Some(way) = allowed.iter().copied().find(|way| there & back & way.bit() != 0) else {
@@ -415,3 +444,6 @@ fn route(config: &Config, theirs: &[(Ipv4Addr, Vec<Ipv4Addr>)]) -> Option<(Ipv4A
         })
     })
 }
+
+#[cfg(test)]
+mod tests;

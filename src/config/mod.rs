@@ -327,8 +327,7 @@ impl Builder {
             rdma_device: value::text(layers, "rdma_device", |name| !name.is_empty())?
                 .unwrap_or_else(|| "auto".into()),
             rdma_memory_mb: number("rdma_memory_mb", 1..=1 << 20, 256)?,
-            kernel_address: value::text(layers, "kernel_address", |text| text.parse::<Ipv4Addr>().is_ok())?
-                .and_then(|text| text.parse().ok()),
+            kernel_address: value::ipv4(layers, "kernel_address")?,
             faults: Faults {
                 loss: value::percent(layers, "loss")?.unwrap_or(0.0),
                 corrupt: value::percent(layers, "corrupt")?.unwrap_or(0.0),

@@ -71,6 +71,13 @@ pub(super) fn percent(layers: &Layers, key: &str) -> Result<Option<f64>, ConfigE
     })
 }
 
+/// An address of this host.
+pub(super) fn ipv4(layers: &Layers, key: &str) -> Result<Option<Ipv4Addr>, ConfigError> {
+    take(layers, key, |value| {
+        to_ip(value).filter(|ip| !ip.is_unspecified() && !ip.is_multicast() && !ip.is_broadcast())
+    })
+}
+
 /// A list of cores, from a list of numbers or from text such as `0,2-5`.
 pub(super) fn cores(layers: &Layers, key: &str) -> Result<Option<Vec<usize>>, ConfigError> {
     take(layers, key, |value| {
