@@ -244,7 +244,7 @@ impl QueuePair {
     /// Fails it on purpose: all that is posted completes as flushed, and the peer's next request fails.
     ///
     /// # Errors
-    /// [`VerbsError::Call`] where the device does not answer.
+    /// [`VerbsError::Call`] with `EINVAL` in RESET, where nothing is posted.
     pub fn to_error(&self) -> Result<(), VerbsError> {
         self.raw.fail().map_err(self.failed("ibv_modify_qp to ERROR"))
     }
