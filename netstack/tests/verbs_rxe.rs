@@ -11,7 +11,7 @@ use std::process::Command;
 
 use shouter_netstack::verbs::{
     Access, AsyncEvent, Completion, Connection, Context, GidKind, LinkLayer, Opcode, Operation, PortState,
-    QpState, Sges, Status, VerbsError, WorkRequest, devices, route,
+    QpConfig, QpState, Sges, Status, VerbsError, WorkRequest, devices, route,
 };
 use sides::{ADDRESSES, BUFFER, QUEUE, Side, connected, devices_are_there, shaken};
 
@@ -270,6 +270,9 @@ fn an_error_on_purpose_flushes_all() {
     let flushed = a.done(4);
     assert!(flushed.iter().all(|c| c.status == Status::Flushed), "{flushed:?}");
     assert_eq!(flushed.iter().map(|c| c.wr_id).collect::<Vec<_>>(), [10, 11, 12, 13]);
+    let late = WorkRequest::new(14, b.write(0), a.buffer.sge(0, 64).unwrap()).unsignalled();
+    a.pair.post_send(&[late]).unwrap();
+    assert_eq!(a.done(1)[0].status, Status::Flushed, "what is posted after the error");
     // The peer learns by its next request.
     let sge = b.buffer.sge(0, 64).unwrap();
     b.pair.post_send(&[WorkRequest::new(1, a.write(0), sge)]).unwrap();
@@ -332,6 +335,17 @@ fn what_cannot_be_is_refused() {
     assert!(matches!(context.register_owned(0, Access::LOCAL_READ), Err(VerbsError::Empty { .. })));
     assert!(matches!(context.create_completion_queue(u32::MAX), Err(VerbsError::Call { .. })));
     let side = Side::open("rxe1", 0);
+    let foreign = Context::open("rxe2").unwrap().create_completion_queue(16).unwrap();
+    let config = QpConfig { max_send: 1, max_recv: 1, max_inline_wanted: 0 };
+    assert!(matches!(context.create_rc(&foreign, config), Err(VerbsError::Call { .. })));
+    let large = QpConfig { max_send: u32::MAX, ..config };
+    let queue = context.create_completion_queue(16).unwrap();
+    assert!(matches!(context.create_rc(&queue, large), Err(VerbsError::Call { .. })));
+    // More than any device sends inline: it gives what it can.
+    let eager = QpConfig { max_inline_wanted: 1 << 20, ..config };
+    assert!(context.create_rc(&queue, eager).unwrap().max_inline() >= 64);
+    let reset = side.pair.post_send(&[WorkRequest::new(1, Operation::SendImm { imm: 1 }, Sges::NONE)]);
+    assert!(reset.is_err(), "a queue pair in RESET takes nothing");
     let connection = Connection::new(1, sides::to(ADDRESSES[1], 1), 1);
     assert!(matches!(side.pair.connect(&connection), Err(VerbsError::Call { .. })), "INIT comes first");
     assert!(matches!(side.pair.init(9, Access::LOCAL_READ), Err(VerbsError::Call { .. })), "no such port");

@@ -45,6 +45,9 @@ impl Context {
     /// [`VerbsError::Call`] with `EINVAL` for a queue larger than the device has, or one of another context; with `ENOMEM`
     /// where the device or the limit of locked memory has no room for it.
     pub fn create_rc(&self, queue: &CompletionQueue, config: QpConfig) -> Result<QueuePair, VerbsError> {
+        if !queue.raw().is_of(self.domain()) {
+            return Err(VerbsError::call(self.name(), "ibv_create_qp", Errno(libc::EINVAL)));
+        }
         let mut inline = config.max_inline_wanted;
         loop {
             match sys::Pair::new(queue.raw(), config, inline) {
