@@ -1,5 +1,13 @@
 //! Verbs between two soft-RoCE devices of one host, `rxe1` (10.9.0.1) and `rxe2` (10.9.0.2): in the virtual machine of
-//! `scripts/vm-lab`, or wherever somebody set the two up. Elsewhere these tests say that they are skipped.
+//! `scripts/vm-lab`, or wherever somebody set the two up. Elsewhere these tests say that they are skipped. There:
+//!
+//! ```text
+//! cargo test -p shouter-netstack --no-default-features --features verbs --test verbs_rxe --no-run
+//! scripts/vm-lab run --bin target/debug/deps/verbs_rxe-HASH -- 'two_rxe; verbs_rxe-HASH'
+//! ```
+//!
+//! Two tests need more: `permission` a `chmod 600 /dev/infiniband/uverbs*` before it, and `lost_link`, which takes the link down
+//! for good, `SHOUTER_TEST_RXE_LINK=va`.
 #![cfg(feature = "verbs")]
 #![allow(unsafe_code, missing_docs)]
 
