@@ -57,7 +57,7 @@ pub struct Completion {
     pub status: Status,
     /// What was done; `None` after a failure, for which the interface does not say it.
     pub opcode: Option<Opcode>,
-    /// The immediate value that came along, in host order.
+    /// The immediate value that a receive came with, in host order.
     pub imm: Option<u32>,
     /// Bytes received or read; the interface leaves it open for sends and writes, and it is 0 after a failure.
     pub byte_len: u32,
@@ -75,6 +75,8 @@ impl Completion {
     #[inline]
     pub(super) fn done(wr_id: u64, qp: u32, opcode: u32, imm: Option<u32>, byte_len: u32) -> Self {
         let opcode = Opcode::of(opcode);
+        // Soft-RoCE hands the sender its own value back.
+        let imm = imm.filter(|_| matches!(opcode, Some(Opcode::Recv | Opcode::RecvImm)));
         Self { wr_id, qp, status: Status::Success, opcode, imm, byte_len, vendor_error: 0 }
     }
 

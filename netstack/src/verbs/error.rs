@@ -38,8 +38,8 @@ pub enum VerbsError {
     },
     /// This user may not open the device.
     #[error(
-        "no permission to open {path}; make it readable and writable for a group of this user by a udev rule (Debian's \
-         rdma-core gives it to everyone), and in a container allow the device (`--device=/dev/infiniband`)"
+        "no permission to open {path}; the kernel makes it readable and writable for everyone, so a udev rule (`udevadm test`) or \
+         a container took that back: add this user to the file's group, or allow the device (`--device=/dev/infiniband`)"
     )]
     Permission {
         /// The character device.
@@ -61,8 +61,12 @@ pub enum VerbsError {
         /// Bytes that this process has pinned already.
         pinned: u64,
     },
-    /// The kernel or the device is out of memory, or of memory regions.
-    #[error("{device}: no memory to register {len} bytes; free memory, or register fewer and larger ranges")]
+    /// The kernel or the device is out of memory, or of memory regions; or the caller's range is not mapped, which the kernel
+    /// may not tell from that.
+    #[error(
+        "{device}: no memory to register {len} bytes; free memory, or register fewer and larger ranges (and see that the range \
+         is mapped)"
+    )]
     OutOfMemory {
         /// The device's name.
         device: String,

@@ -45,6 +45,9 @@ impl Context {
     /// [`VerbsError::Call`] with `EINVAL` for a queue larger than the device has, or one of another context; with `ENOMEM`
     /// where the device or the limit of locked memory has no room for it.
     pub fn create_rc(&self, queue: &CompletionQueue, config: QpConfig) -> Result<QueuePair, VerbsError> {
+        if !queue.raw().is_of(self.domain()) {
+            return Err(VerbsError::call(self.name(), "ibv_create_qp", Errno(libc::EINVAL)));
+        }
         let mut inline = config.max_inline_wanted;
         loop {
             match sys::Pair::new(queue.raw(), config, inline) {
@@ -244,7 +247,7 @@ impl QueuePair {
     /// Fails it on purpose: all that is posted completes as flushed, and the peer's next request fails.
     ///
     /// # Errors
-    /// [`VerbsError::Call`] where the device does not answer.
+    /// [`VerbsError::Call`] with `EINVAL` in RESET, where nothing is posted.
     pub fn to_error(&self) -> Result<(), VerbsError> {
         self.raw.fail().map_err(self.failed("ibv_modify_qp to ERROR"))
     }

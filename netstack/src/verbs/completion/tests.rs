@@ -70,3 +70,10 @@ fn opcodes_are_those_of_the_interface() {
         assert_eq!(Completion::done(1, 2, raw, None, 3).opcode, opcode, "number {raw}");
     }
 }
+
+#[test]
+fn only_what_is_received_has_a_value() {
+    assert_eq!(Completion::done(1, 2, 129, Some(7), 3).imm, Some(7));
+    assert_eq!(Completion::done(1, 2, 128, Some(7), 3).imm, Some(7));
+    assert_eq!(Completion::done(1, 2, 1, Some(7), 3).imm, None);
+}

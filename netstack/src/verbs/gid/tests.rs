@@ -94,3 +94,18 @@ fn the_kernel_is_asked_per_interface() {
         assert_eq!(chosen, None);
     }
 }
+
+#[test]
+fn the_kernel_is_asked_for_ipv6_too() {
+    let ours = [gid(0, "127.0.0.1", GidKind::RoceV2, "lo"), gid(1, "::1", GidKind::RoceV2, "lo")];
+    if !std::path::Path::new("/proc/sys/net/ipv6/conf/lo/disable_ipv6").exists()
+        || std::fs::read_to_string("/proc/net/if_inet6").is_ok_and(|all| !all.contains(" lo"))
+    {
+        println!("skipped: no IPv6 on the loopback interface");
+        return;
+    }
+    match route(&ours, &[raw("2001:db8::1"), raw("::1")]) {
+        Ok(chosen) => assert_eq!(chosen, Some((ours[1].clone(), raw("::1")))),
+        Err(error) => println!("skipped: {error}"),
+    }
+}

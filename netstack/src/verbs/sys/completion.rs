@@ -38,6 +38,11 @@ impl Queue {
         self.cq.as_ptr()
     }
 
+    /// Whether it was made on `domain`.
+    pub(in super::super) fn is_of(&self, domain: &Arc<Domain>) -> bool {
+        Arc::ptr_eq(&self.domain, domain)
+    }
+
     /// Entries that it really holds.
     pub(in super::super) fn depth(&self) -> u32 {
         // SAFETY: the queue lives until `self` is dropped.

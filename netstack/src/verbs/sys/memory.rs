@@ -175,8 +175,8 @@ impl Context {
     /// Registers `len` bytes at `base`, memory of the caller.
     ///
     /// # Errors
-    /// As [`register_owned`](Self::register_owned), and [`VerbsError::Call`] with `EFAULT` where the range is not mapped, or
-    /// not writable though `access` asks for writes.
+    /// As [`register_owned`](Self::register_owned), and [`VerbsError::Call`] with `EFAULT` where the range is not writable
+    /// though `access` asks for writes. Where it is not mapped, that or [`VerbsError::OutOfMemory`].
     ///
     /// # Safety
     /// The memory stays mapped until the returned region is dropped; what `access` lets the device and peers do with it

@@ -253,7 +253,12 @@ impl Pair {
 
 /// How many requests of a chain were taken: those before the bad one. A driver that fails without naming one had queued all
 /// of them (rxe, when it cannot ring the doorbell).
-fn taken<T>(result: c_int, first: *mut T, bad: *mut T, count: usize) -> Result<(), (usize, Errno)> {
+pub(super) fn taken<T>(
+    result: c_int,
+    first: *mut T,
+    bad: *mut T,
+    count: usize,
+) -> Result<(), (usize, Errno)> {
     let Err(errno) = Errno::check(result) else { return Ok(()) };
     if bad.is_null() {
         return Err((count, errno));

@@ -1,5 +1,18 @@
 use core::mem::{offset_of, size_of};
 
+use super::Errno;
+use super::queue_pair::taken;
+
+#[test]
+fn a_chain_is_taken_up_to_the_bad_request() {
+    let mut chain = [0_u64; 4];
+    let first = chain.as_mut_ptr();
+    assert_eq!(taken(0, first, core::ptr::null_mut(), 4), Ok(()));
+    assert_eq!(taken(12, first, first, 4), Err((0, Errno(12))));
+    assert_eq!(taken(12, first, first.wrapping_add(3), 4), Err((3, Errno(12))));
+    assert_eq!(taken(-22, first, core::ptr::null_mut(), 4), Err((4, Errno(22))), "queued, but not announced");
+}
+
 /// rdma-sys writes these structures down by hand, as they have unions. The numbers are those of a C compiler on x86-64 and any
 /// other host with 64-bit pointers, from <infiniband/verbs.h> of rdma-core 44.
 #[test]
