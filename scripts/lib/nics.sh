@@ -136,7 +136,7 @@ companions() {
 
 # in_use ADDRESS: what would be lost by taking it, a reason a line.
 in_use() {
-    local interface name found= functions
+    local interface name found='' functions
     functions=$(attribute "$devices/$1/sriov_numvfs")
     if [ "${functions:-0}" != 0 ]; then
         echo "it has $functions virtual functions, which would go with its driver"

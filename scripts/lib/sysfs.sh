@@ -48,7 +48,7 @@ name_of_link() {
 # write_attribute FILE VALUE: fails, leaving the reason in WRITE_ERROR, if the kernel refuses or takes too long.
 WRITE_ERROR=
 write_attribute() {
-    local answer=
+    local answer='' status=0
     WRITE_ERROR=
     # The writer is another process, so that one that the kernel does not let return can be left behind.
     IFS= read -r -t "$WRITE_DEADLINE" answer < <(
@@ -57,12 +57,15 @@ write_attribute() {
                 echo 'done'
             fi
         } 2>&1
-    ) || true
-    case $answer in
-    done) return 0 ;;
-    '') WRITE_ERROR="no answer from the kernel within $WRITE_DEADLINE s" ;;
-    *) WRITE_ERROR=${answer##*: } ;;
-    esac
+    ) || status=$?
+    if [ "$answer" = 'done' ]; then
+        return 0
+    elif [ "$status" -gt 128 ]; then
+        WRITE_ERROR="no answer from the kernel within $WRITE_DEADLINE s"
+    else
+        WRITE_ERROR=${answer##*: }
+        WRITE_ERROR=${WRITE_ERROR:-it cannot be written}
+    fi
     return 1
 }
 
