@@ -9,15 +9,19 @@ ssh_interface=
 
 # look: asks iproute2 for what sysfs does not know.
 look() {
-    local line name rest words word previous
+    local line name rest words word previous addresses routes
     command -v ip >/dev/null || die "$REFUSED" "no program 'ip', so nobody knows which interface must stay; install iproute2"
+    # Not knowing is no reason to believe that nothing is there.
+    addresses=$(ip -o addr show) && routes=$(ip -4 -o route show table all && ip -6 -o route show table all) ||
+        die "$REFUSED" "'ip' fails, so nobody knows which interface must stay"
     while read -r _ name _ rest; do
+        [ -n "$name" ] || continue
         word=${rest%% *}
         case $word in
         fe80:*) ;;
         *) addresses_of[$name]+="${addresses_of[$name]:+ }$word" ;;
         esac
-    done < <(ip -o addr show)
+    done <<<"$addresses"
     while IFS= read -r line; do
         read -ra words <<<"$line"
         # Two halves of everything are a default route too: so do tunnels set theirs.
@@ -32,7 +36,7 @@ look() {
             fi
             previous=$word
         done
-    done < <(ip -4 -o route show table all && ip -6 -o route show table all)
+    done <<<"$routes"
     ssh_interface=$(interface_of_session)
 }
 

@@ -51,6 +51,11 @@ ip link add name br0 type bridge && ip link set "$(interface "$virtio")" master 
 expect 3 $bind bind "$virtio"
 says "is part of br0"
 ip link delete br0
+ip netns add other && ip link set "$(interface "$virtio")" netns other || fail "no network namespace"
+expect 3 $bind bind "$virtio"
+says "may be in another network namespace"
+ip netns delete other
+within 10 interface "$virtio" || fail "the interface did not come back from its namespace"
 
 # Hugepages: had, too many, given back, had again.
 expect 0 $pages reserve 64
@@ -99,4 +104,4 @@ there on "$virtio" vfio-pci
 expect 3 $bind bind 0000:00:00.0
 says "no network controller"
 expect 2 $bind bind eth0
-shown "e1000 and virtio-net to vfio-pci and back twice, 256 pages; default route, session, bridge and open group refused"
+shown "e1000 and virtio-net to vfio-pci and back twice, 256 pages; default route, session, bridge, namespace and open group refused"
