@@ -1,18 +1,24 @@
 # Sourced by scripts/vm-lab: starts guests on emulated processors, follows what they print, and ends them.
 
 # Set by the options of `run`.
-guests=1 cables=() iommu='' memory=2048 cpus='' seconds=120 share='' command_file='' bins=()
+guests=1 cables=() iommu='' memory=2048 cpus='' seconds=120 share='' command='' command_file='' bins=()
 
 # The folder of this run and the processes in it, for `end_guests`.
 job='' machines=() printers=()
 
-# boot: runs $command_file in $guests guests; sets `status` to what `vm-lab run` returns.
+# boot: runs $command_file, or else the text $command, in $guests guests; sets `status` to what `vm-lab run` returns.
 boot() {
     local guest each
     job=$(mktemp -d "$lab/job.XXXXXX")
     mkdir -p "$job"/lab/bin "$job/meet" "$job/share"
     cp "$vm_lab_d/guest/session" "$vm_lab_d/guest/lib.sh" "$job/lab/"
-    cp "$command_file" "$job/lab/command"
+    if [ -n "$command_file" ]; then
+        cp "$command_file" "$job/lab/command"
+    else
+        printf '%s\n' "$command" >"$job/lab/command"
+    fi
+    # `build` removes what was not used for long.
+    touch "$image"
     for each in "${bins[@]}"; do
         cp -L --reflink=auto "$each" "$job/lab/bin/" || lab_failed "cannot copy $each"
     done

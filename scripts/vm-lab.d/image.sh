@@ -49,6 +49,8 @@ build_image() {
         unpack_root "$new_image/unpacked"
         pack_image "$new_image" "$new_image/unpacked"
         rm -rf "$new_image/unpacked" "$image"
+        # What other versions of these files made, and what was killed, if it is a day old.
+        find "$lab" -maxdepth 1 \( -name 'image-*' -o -name 'job.*' -o -name 'new.*' \) -mmin +1440 -exec rm -rf {} +
         chmod 755 "$new_image"
         mv "$new_image" "$image"
         new_image=''
