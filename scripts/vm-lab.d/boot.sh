@@ -1,7 +1,7 @@
 # Sourced by scripts/vm-lab: starts guests on emulated processors, follows what they print, and ends them.
 
 # Set by the options of `run`.
-guests=1 cables=() iommu='' memory=2048 cpus='' seconds=120 share='' command='' command_file='' bins=()
+guests=1 cables=() iommu='' memory=2048 cpus='' seconds=180 share='' command='' command_file='' bins=()
 
 # The folder of this run and the processes in it, for `end_guests`.
 job='' machines=() printers=()
@@ -159,7 +159,7 @@ judge() {
     if [ -z "$its" ]; then
         {
             printf 'error: guest %s did not finish (time limit: %s s). The end of its console:\n' "$1" "$seconds"
-            tail -n 15 "$job/$1/console" | tr -d '\r'
+            tail -n 40 "$job/$1/console" | tr -d '\r'
             tail -n 5 "$job/$1/qemu.log"
         } >&2 || true
         its=125
