@@ -1,7 +1,7 @@
 # Sourced by scripts/vm-lab: starts guests on emulated processors, follows what they print, and ends them.
 
 # Set by the options of `run`.
-guests=1 cables=() iommu='' memory=2048 cpus='' seconds=180 share='' command='' command_file='' bins=()
+guests=1 cables=() iommu='' memory=2048 cpus='' seconds=300 share='' command='' command_file='' bins=()
 
 # The folder of this run and the processes in it, for `end_guests`.
 job='' machines=() printers=()
@@ -53,6 +53,8 @@ start_guest() {
     local guest=$1 kernel_arguments arguments nics=()
     name_nics "$guest"
     kernel_arguments="console=ttyS0 quiet panic=-1 mitigations=off tsc=reliable nokaslr random.trust_cpu=on"
+    # On a busy host an emulated processor may stand still for longer than the kernel thinks possible.
+    kernel_arguments+=" no_timer_check nowatchdog rcupdate.rcu_cpu_stall_suppress=1"
     kernel_arguments+=" GUEST=$guest GUESTS=$guests NICS=$(IFS=, && printf '%s' "${nics[*]}")"
     arguments=(
         -machine q35 -accel "tcg,thread=multi" -cpu max -m "$memory" -smp "${cpus:-$((guests == 2 ? 1 : 2))}"

@@ -3,7 +3,7 @@
 # A scenario begins with a comment of `# KEY: VALUE` lines:
 #   shows      what it proves, in one line
 #   options    of `vm-lab run`: guests, NICs, memory; none by default
-#   needs      names of binaries in target/release, or else target/debug; put on the guest's PATH
+#   needs      binaries in target/release, or else target/debug, such as shouter and examples/echo; put on the guest's PATH
 #   slice      yes: part of `vm-lab slice`
 # and its body runs in the guest, or in both, with bash and guest/lib.sh loaded. It passes by ending with 0 and is skipped by ending
 # with 77; its last line `shown: ...` or `skipped: ...` is printed in the table.
@@ -37,9 +37,10 @@ find_binary() {
             return
         fi
     done
-    if [ "$1" = trainer ]; then
-        how="scripts/package-c && scripts/lib/compile-trainer target/release/trainer"
-    fi
+    case $1 in
+    trainer) how="scripts/package-c && scripts/lib/compile-trainer target/release/trainer" ;;
+    examples/*) how="cargo build --release --examples" ;;
+    esac
     printf 'error: there is no %s in %s/release or %s/debug; build it: %s\n' "$1" "$target" "$target" "$how" >&2
     return 1
 }
@@ -88,11 +89,11 @@ run_scenarios() {
     [ "$failed" = 0 ]
 }
 
-# given_bin NAME: the path of that name among those given with --bin.
+# given_bin NAME: the path of that program among those given with --bin, which tell no folders.
 given_bin() {
     local each
     for each in "${bins[@]}"; do
-        if [ "${each##*/}" = "$1" ]; then
+        if [ "${each##*/}" = "${1##*/}" ]; then
             printf '%s\n' "$each"
         fi
     done

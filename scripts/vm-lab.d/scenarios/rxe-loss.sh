@@ -1,5 +1,5 @@
 # shows: RDMA writes complete over a wire that loses 1% of the packets in each direction
-# options: --nic rxe --timeout 180
+# options: --nic rxe
 
 two_rxe
 lossy va 1%

@@ -1,5 +1,5 @@
 # shows: RoCE v2 between two kernels, over a cable
-# options: --guests 2 --nic rxe --timeout 180
+# options: --guests 2 --nic rxe
 
 rxe_between_guests
 interface=$(interface "$NICS")
