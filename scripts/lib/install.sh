@@ -1,4 +1,4 @@
-# Sourced by scripts/demo and scripts/test: installs what a Debian 12 host lacks, and says so before it does.
+# Sourced by scripts/demo, scripts/test and others: installs what a Debian 12 host lacks, and says so before it does.
 # Honours NO_INSTALL=1: then it only says what is missing, and fails.
 
 say() { printf '==> %s\n' "$*" >&2; }
@@ -27,6 +27,8 @@ PACKAGES_REPORT=(python3 python3-matplotlib)
 PACKAGES_PEERS=(openmpi-bin libopenmpi-dev mpich libmpich-dev python3-torch iproute2 nftables)
 # The kernel's programs that scripts/peers-net lets our TCP/IP meet.
 PACKAGES_PEERS_NET=(iproute2 iputils-ping nftables ethtool procps curl openssl nginx-light wrk socat python3-minimal)
+# What builds and runs the virtual machines of scripts/vm-lab.
+PACKAGES_VM_LAB=(qemu-system-x86 mmdebstrap squashfs-tools cpio kmod util-linux)
 
 # install_packages WHY PACKAGE...: installs those that are missing.
 install_packages() {

@@ -1,0 +1,194 @@
+# Sourced by scripts/vm-lab: starts guests on emulated processors, follows what they print, and ends them.
+
+# Set by the options of `run`.
+guests=1 cables=() iommu='' memory=2048 cpus='' seconds=300 share='' command='' command_file='' bins=()
+
+# The folder of this run and the processes in it, for `end_guests`.
+job='' machines=() printers=()
+
+# boot: runs $command_file, or else the text $command, in $guests guests; sets `status` to what `vm-lab run` returns.
+boot() {
+    local guest each
+    job=$(mktemp -d "$lab/job.XXXXXX")
+    mkdir -p "$job"/lab/bin "$job/meet" "$job/share"
+    cp "$vm_lab_d/guest/session" "$vm_lab_d/guest/lib.sh" "$job/lab/"
+    if [ -n "$command_file" ]; then
+        cp "$command_file" "$job/lab/command"
+    else
+        printf '%s\n' "$command" >"$job/lab/command"
+    fi
+    # `build` removes what was not used for long.
+    touch "$image"
+    for each in "${bins[@]}"; do
+        cp -L --reflink=auto "$each" "$job/lab/bin/" || lab_failed "cannot copy $each"
+    done
+    chmod -R a+rX "$job/lab"
+    machines=() printers=()
+    for ((guest = 0; guest < guests; guest++)); do
+        mkdir "$job/$guest"
+        : >"$job/$guest/output"
+        start_guest "$guest"
+        print_output "$guest"
+        if [ "$guest" = 0 ] && [ "$guests" = 2 ]; then
+            await_cables
+        fi
+    done
+    for each in "${machines[@]}"; do
+        wait "$each" || true
+    done
+    for each in "${printers[@]}"; do
+        wait "$each" || true
+    done
+    status=0
+    for ((guest = 0; guest < guests; guest++)); do
+        judge "$guest"
+    done
+    machines=() printers=()
+    rm -rf "$job"
+    job=''
+}
+
+# start_guest NUMBER: QEMU, within the time limit and ended with this script, however that ends.
+start_guest() {
+    local guest=$1 kernel_arguments arguments nics=()
+    name_nics "$guest"
+    kernel_arguments="console=ttyS0 quiet panic=-1 mitigations=off tsc=reliable nokaslr random.trust_cpu=on"
+    # On a busy host an emulated processor may stand still for longer than the kernel thinks possible.
+    kernel_arguments+=" no_timer_check nowatchdog rcupdate.rcu_cpu_stall_suppress=1"
+    kernel_arguments+=" GUEST=$guest GUESTS=$guests NICS=$(IFS=, && printf '%s' "${nics[*]}")"
+    arguments=(
+        -machine q35 -accel "tcg,thread=multi" -cpu max -m "$memory" -smp "${cpus:-$((guests == 2 ? 1 : 2))}"
+        -nodefaults -no-user-config -no-reboot -display none -monitor none
+        -kernel "$image/kernel" -initrd "$image/initrd"
+        -chardev "file,id=console,path=console" -serial chardev:console
+        -object "rng-random,id=random,filename=/dev/urandom" -device "virtio-rng-pci,rng=random"
+        -drive "if=none,id=root,format=raw,readonly=on,file=${image//,/,,}/root" -device "virtio-blk-pci,drive=root"
+        -device virtio-serial-pci
+        -chardev "file,id=output,path=output" -device "virtserialport,chardev=output,nr=1"
+        -chardev "file,id=status,path=status" -device "virtserialport,chardev=status,nr=2"
+        -fsdev "local,id=lab,path=../lab,security_model=none,readonly=on" -device "virtio-9p-pci,fsdev=lab,mount_tag=lab"
+        -fsdev "local,id=meet,path=../meet,security_model=none" -device "virtio-9p-pci,fsdev=meet,mount_tag=meet"
+        -fsdev "local,id=share,path=${share:-../share},security_model=none,multidevs=remap"
+        -device "virtio-9p-pci,fsdev=share,mount_tag=share"
+    )
+    if [ -n "$iommu" ]; then
+        kernel_arguments+=" intel_iommu=on"
+        # Before the devices that it translates for.
+        arguments=(-device "intel-iommu,intremap=on,device-iotlb=on" "${arguments[@]}")
+    fi
+    arguments+=(-append "$kernel_arguments")
+    plug_cables "$guest"
+    # The subshell becomes the program, so that its process is the one to end.
+    (
+        cd "$job/$guest"
+        exec setpriv --pdeathsig TERM timeout -k 5 "$seconds" qemu-system-x86_64 "${arguments[@]}" </dev/null >qemu.log 2>&1
+    ) &
+    machines+=($!)
+}
+
+# A cable KIND:KIND has two ends: NICs of one guest at 00:10.0 and 00:11.0, 00:12.0 and 00:13.0, ..., or one in each of two guests.
+
+# name_nics GUEST: appends to the caller's `nics` the PCI addresses of that guest's NICs.
+name_nics() {
+    local cable end
+    for ((cable = 0; cable < ${#cables[@]}; cable++)); do
+        for end in 0 1; do
+            if [ "$guests" = 1 ] || [ "$end" = "$1" ]; then
+                nics+=("0000:00:$(nic_slot $cable $end).0")
+            fi
+        done
+    done
+}
+
+# nic_slot CABLE END: where on the PCI bus that NIC is.
+nic_slot() {
+    printf '%x' $((guests == 1 ? 16 + 2 * $1 + $2 : 16 + $1))
+}
+
+# plug_cables GUEST: appends to the caller's `arguments` the guest's NICs and the cables that they are on.
+plug_cables() {
+    local cable end kind device wire
+    for ((cable = 0; cable < ${#cables[@]}; cable++)); do
+        for end in 0 1; do
+            [ "$guests" = 1 ] || [ "$end" = "$1" ] || continue
+            kind=$([ $end = 0 ] && printf '%s' "${cables[cable]%:*}" || printf '%s' "${cables[cable]#*:}")
+            case $kind in
+            virtio)
+                device=virtio-net-pci,host_mtu=9000
+                [ -z "$iommu" ] || device+=,disable-legacy=on,iommu_platform=on
+                ;;
+            *) device=$kind ;;
+            esac
+            if [ "$guests" = 1 ]; then
+                wire=hubport,hubid=$cable
+            else
+                wire=stream,server=$([ "$1" = 0 ] && echo on || echo off),addr.type=unix,addr.path=../cable$cable
+            fi
+            arguments+=(
+                -netdev "$wire,id=nic$cable$end"
+                -device "$device,netdev=nic$cable$end,mac=52:54:00:00:0$cable:0$end,addr=0x$(nic_slot "$cable" "$end")"
+            )
+        done
+    done
+}
+
+# await_cables: until guest 0 listens on every cable, which is before it boots.
+await_cables() {
+    local cable tries
+    for ((cable = 0; cable < ${#cables[@]}; cable++)); do
+        for ((tries = 0; tries < 200; tries++)); do
+            [ ! -S "$job/cable$cable" ] || continue 2
+            sleep 0.1
+        done
+        lab_failed "guest 0 did not offer its end of cable $cable within 20 s: $(tail -n 3 "$job/0/qemu.log")"
+    done
+}
+
+# print_output GUEST: what it prints, as it comes, until its machine ends.
+print_output() {
+    local prefix=
+    if [ "$guests" = 2 ]; then
+        prefix="[$1] "
+    fi
+    tail -s 0.2 -c +1 -f --pid="${machines[-1]}" "$job/$1/output" 2>/dev/null | sed -u "s/^/$prefix/" &
+    printers+=($!)
+}
+
+# judge GUEST: sets `status` to the guest's, if that is not 0; says so if the guest never finished.
+judge() {
+    local its
+    its=$(cat "$job/$1/status" 2>/dev/null || true)
+    if [ -z "$its" ]; then
+        {
+            printf 'error: guest %s did not finish (time limit: %s s). The end of its console:\n' "$1" "$seconds"
+            tail -n 40 "$job/$1/console" | tr -d '\r'
+            tail -n 5 "$job/$1/qemu.log"
+        } >&2 || true
+        its=125
+    fi
+    if [ "$its" != 0 ] && [ "$status" != 125 ]; then
+        status=$its
+    fi
+}
+
+# end_guests: leaves no process of ours and no folder behind. QEMU is asked first, and killed by timeout 5 s later.
+end_guests() {
+    local each
+    for each in "${machines[@]}"; do
+        kill -TERM "$each" 2>/dev/null || true
+        wait "$each" 2>/dev/null || true
+    done
+    for each in "${printers[@]}"; do
+        wait "$each" 2>/dev/null || true
+    done
+    machines=() printers=()
+    if [ -n "$job" ]; then
+        rm -rf "$job"
+    fi
+}
+
+# lab_failed WHY: the lab itself failed, not what was run in it.
+lab_failed() {
+    printf 'error: %s\n' "$*" >&2
+    exit 125
+}

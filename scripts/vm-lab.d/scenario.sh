@@ -1,0 +1,100 @@
+# Sourced by scripts/vm-lab: the scenarios, one a file in vm-lab.d/scenarios, and the table of how they went.
+#
+# A scenario begins with a comment of `# KEY: VALUE` lines:
+#   shows      what it proves, in one line
+#   options    of `vm-lab run`: guests, NICs, memory; none by default
+#   needs      binaries in target/release, or else target/debug, such as shouter and examples/echo; put on the guest's PATH
+#   slice      yes: part of `vm-lab slice`
+# and its body runs in the guest, or in both, with bash and guest/lib.sh loaded. It passes by ending with 0 and is skipped by ending
+# with 77; its last line `shown: ...` or `skipped: ...` is printed in the table.
+
+# key NAME FILE: the value of that key of a scenario.
+key() { sed -n "/^#/!q; s/^# $1: *//p" "$2"; }
+
+# scenario_files [slice]: the paths of all scenarios, or of those of the slice.
+scenario_files() {
+    local file
+    for file in "$vm_lab_d"/scenarios/*.sh; do
+        if [ "${1:-}" != slice ] || [ "$(key slice "$file")" = yes ]; then
+            printf '%s\n' "$file"
+        fi
+    done
+}
+
+list_scenarios() {
+    local file
+    while read -r file; do
+        printf '%-18s %-6s %s\n' "$(basename "$file" .sh)" "$([ "$(key slice "$file")" = yes ] && echo slice)" "$(key shows "$file")"
+    done < <(scenario_files)
+}
+
+# find_binary NAME: prints the path of one of the project's programs; fails, saying how to build it, if it is missing.
+find_binary() {
+    local folder target=${CARGO_TARGET_DIR:-$root/target} how="cargo build --release"
+    for folder in "$target/release" "$target/debug"; do
+        if [ -x "$folder/$1" ]; then
+            printf '%s\n' "$folder/$1"
+            return
+        fi
+    done
+    case $1 in
+    trainer) how="scripts/package-c && scripts/lib/compile-trainer target/release/trainer" ;;
+    examples/*) how="cargo build --release --examples" ;;
+    esac
+    printf 'error: there is no %s in %s/release or %s/debug; build it: %s\n' "$1" "$target" "$target" "$how" >&2
+    return 1
+}
+
+# run_scenarios FILE...: runs them one after another; prints the table; fails if a scenario does.
+run_scenarios() {
+    local file name binary bin given missing='' began result status said rows=() options passed=0 failed=0 skipped=0
+    # Before the first of them boots.
+    for file in "$@"; do
+        for binary in $(key needs "$file"); do
+            given=$(given_bin "$binary")
+            [ -n "$given" ] || find_binary "$binary" >/dev/null || missing=1
+        done
+    done
+    [ -z "$missing" ] || exit 1
+    mkdir -p "$lab/logs"
+    for file in "$@"; do
+        name=$(basename "$file" .sh)
+        options=()
+        for binary in $(key needs "$file"); do
+            bin=$(given_bin "$binary")
+            options+=(--bin "${bin:-$(find_binary "$binary")}")
+        done
+        # shellcheck disable=SC2207 # words are meant to be split
+        options+=($(key options "$file"))
+        say "$name: $(key shows "$file")"
+        began=$SECONDS status=0
+        "$self" run "${options[@]}" --script "$file" >"$lab/logs/$name.log" 2>&1 &
+        child=$!
+        wait "$child" || status=$?
+        child=''
+        said=$(sed -En 's/^(\[[01]\] )?(shown|skipped|FAILED): //p' "$lab/logs/$name.log" | tail -n 1)
+        case $status in
+        0) result=passed passed=$((passed + 1)) ;;
+        77) result=skipped skipped=$((skipped + 1)) ;;
+        *)
+            result=FAILED failed=$((failed + 1))
+            tail -n 30 "$lab/logs/$name.log" >&2
+            ;;
+        esac
+        rows+=("$(printf '%-18s %-8s %4s s  %s' "$name" "$result" $((SECONDS - began)) "$said")")
+    done
+    printf '%-18s %-8s %6s  %s\n' scenario verdict time shown
+    printf '%s\n' "${rows[@]}"
+    printf 'logs: %s\n%d passed, %d failed, %d skipped\n' "$lab/logs" "$passed" "$failed" "$skipped"
+    [ "$failed" = 0 ]
+}
+
+# given_bin NAME: the path of that program among those given with --bin, which tell no folders.
+given_bin() {
+    local each
+    for each in "${bins[@]}"; do
+        if [ "${each##*/}" = "${1##*/}" ]; then
+            printf '%s\n' "$each"
+        fi
+    done
+}
