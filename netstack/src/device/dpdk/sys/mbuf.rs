@@ -464,10 +464,11 @@ pub(super) unsafe fn linearise(mut mbuf: *mut rte_mbuf, scratch: &mut [u8]) -> O
     Some(length)
 }
 
-/// Asks the port to fill in the header checksum if the frame is IPv4, bare or behind one VLAN tag.
+/// Asks the port to fill in the header checksum if the frame is IPv4, bare or behind one VLAN tag. The field is cleared: a
+/// NIC sums over what stands there, and the stack has filled it in.
 ///
 /// # Safety
-/// `mbuf` is a live buffer that we own.
+/// `mbuf` is a live buffer that we own, which begins with `header`.
 #[inline]
 unsafe fn ask_for_ipv4_checksum(mbuf: *mut rte_mbuf, header: &[u8]) {
     let ethertype = |at: usize| header.get(at..at + 2);
@@ -477,11 +478,26 @@ unsafe fn ask_for_ipv4_checksum(mbuf: *mut rte_mbuf, header: &[u8]) {
         _ => return,
     };
     let Some(words) = header.get(network).map(|b| u64::from(b & 0x0f)) else { return };
-    // SAFETY: by contract. `tx_offload` holds l2_len in 7 bits, then l3_len in 9.
+    if header.len() < network + 20 {
+        return;
+    }
+    // SAFETY: by contract; the header has 20 bytes at least. `tx_offload` holds l2_len in 7 bits, then l3_len in 9.
     unsafe {
+        clear_ipv4_checksum(mbuf, network);
         (*mbuf).ol_flags |= dpdk_sys::RTE_MBUF_F_TX_IPV4 | dpdk_sys::RTE_MBUF_F_TX_IP_CKSUM;
         (*mbuf).__bindgen_anon_3.tx_offload = network as u64 | (words * 4) << 7;
     }
+}
+
+/// Clears the checksum of the IPv4 header at `network`, for the port to fill in.
+///
+/// # Safety
+/// `mbuf` is a live buffer that we own, with 20 bytes at least behind `network` in its first segment.
+#[inline]
+pub(super) unsafe fn clear_ipv4_checksum(mbuf: *mut rte_mbuf, network: usize) {
+    // RFC 791 section 3.1: the checksum stands at byte 10.
+    // SAFETY: by contract.
+    unsafe { ptr::write_bytes(data_of(mbuf).add(network + 10), 0, 2) };
 }
 
 /// Asks for the cache lines of a frame: they come from the core that wrote them while the one before is worked on.

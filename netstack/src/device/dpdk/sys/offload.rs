@@ -8,7 +8,7 @@ use core::ptr;
 
 use dpdk_sys::{rte_mbuf, rte_mbuf_ext_shared_info};
 
-use super::mbuf::{BURST, Queue, data_of, linearise};
+use super::mbuf::{BURST, Queue, clear_ipv4_checksum, data_of, linearise};
 use crate::device::{Frame, HEAD_MIN, Offload, RxChecksum, RxFrame, Transport, segment};
 
 /// Pieces behind the first that a received frame is handed over in; one of more buffers is put together first.
@@ -276,9 +276,13 @@ unsafe fn ask(mbuf: *mut rte_mbuf, frame: &Frame, ipv4_checksum: bool) {
     // virtio 1.2 section 5.1.6.2: the field holds the sum of the pseudo header, its length included. A NIC's driver puts
     // there what the NIC wants when it is shown the frame.
     let sum = segment::pseudo_header(frame, frame.len().saturating_sub(l4)).map_or(0, |sum| !sum.finish());
+    let clears = flags & dpdk_sys::RTE_MBUF_F_TX_IP_CKSUM != 0 && l3 + 20 <= header.len();
     // SAFETY: by contract; the offsets were checked when the frame was made. `tx_offload` holds l2_len in 7 bits, l3_len
     // in 9, l4_len in 8, tso_segsz in 16 (rte_mbuf_core.h).
     unsafe {
+        if clears {
+            clear_ipv4_checksum(mbuf, l3);
+        }
         if l4 + place + 2 <= header.len() {
             ptr::copy_nonoverlapping(sum.to_be_bytes().as_ptr(), data_of(mbuf).add(l4 + place), 2);
         }
