@@ -200,6 +200,16 @@ struct Peer {
     way: Way,
 }
 
+impl Peer {
+    /// Where one of its kernel's sockets listens.
+    fn listening(&self, remote: Option<SocketAddrV4>) -> Option<PeerAddress> {
+        let remote = remote?;
+        // The kernel chooses the address on this side.
+        let local_ip = Ipv4Addr::UNSPECIFIED;
+        Some(PeerAddress { rank: self.rank, ip: *remote.ip(), port: remote.port(), local_ip })
+    }
+}
+
 /// The ways from this rank, decided, with what is needed to open them.
 pub(super) struct Ways {
     means: Means,
@@ -387,15 +397,16 @@ impl Prepared {
             };
             channels.push((channel, ranks));
         }
-        let lead = of(&[Way::Kernel]);
+        let lead: Vec<PeerAddress> =
+            of(&[Way::Kernel]).iter().filter_map(|peer| peer.listening(peer.told.kernel)).collect();
         if let (Some(streams), false) = (means.kernel, lead.is_empty()) {
-            let (channel, ranks) =
-                sockets(config, secret, (&lead, |told| told.kernel), streams, connections)?;
+            let (channel, ranks) = sockets(config, secret, &lead, streams, connections)?;
             channels.push((UpChannel::from(channel), ranks));
         }
         if let (Some(streams), Some(rdma)) = (means.control, rdma) {
-            let lead = of(&[Way::Verbs]);
-            let (control, ranks) = sockets(config, secret, (&lead, |told| told.control), streams, 0)?;
+            let lead: Vec<PeerAddress> =
+                of(&[Way::Verbs]).iter().filter_map(|peer| peer.listening(peer.told.control)).collect();
+            let (control, ranks) = sockets(config, secret, &lead, streams, 0)?;
             channels.push((rdma.connect(config, control, &ranks), ranks));
         }
         Ok(UpChannel::mixed(channels))
@@ -406,22 +417,14 @@ impl Prepared {
 fn sockets(
     config: &Config,
     secret: [u8; 32],
-    (peers, remote): (&[&Peer], fn(&Told) -> Option<SocketAddrV4>),
+    peers: &[PeerAddress],
     streams: KernelStreams,
     connections: u16,
 ) -> Result<(KernelChannel, Vec<Rank>), Error> {
-    let addresses: Vec<PeerAddress> = peers
-        .iter()
-        .filter_map(|peer| {
-            let remote = remote(&peer.told)?;
-            let local_ip = Ipv4Addr::UNSPECIFIED;
-            Some(PeerAddress { rank: peer.rank, ip: *remote.ip(), port: remote.port(), local_ip })
-        })
-        .collect();
     let settings = settings(config, secret, connections)?;
-    let channel = KernelChannel::open(streams, Rank(config.rank), &addresses, settings, Clock.now());
+    let channel = KernelChannel::open(streams, Rank(config.rank), peers, settings, Clock.now());
     let channel = channel.map_err(|why| Error::Join(why.to_string()))?;
-    Ok((channel, addresses.iter().map(|peer| peer.rank).collect()))
+    Ok((channel, peers.iter().map(|peer| peer.rank).collect()))
 }
 
 fn settings(config: &Config, secret: [u8; 32], connections: u16) -> Result<Settings, Error> {

@@ -13,6 +13,7 @@
 //!
 //! The immediate value of such a write is the slot's index. A message without a slot (a SEND) carries a [`Word`].
 
+use shouter_netstack::crc::crc32c;
 use shouter_reducer::header::HEADER_BYTES;
 
 /// Bytes behind a payload.
@@ -42,14 +43,14 @@ pub(super) fn seal(slot: &mut [u8], header: &[u8; HEADER_BYTES], number: u64, ac
     for (word, bytes) in words.chunks_exact_mut(4).zip(words_of) {
         word.copy_from_slice(&bytes);
     }
-    *field = if crc { crc_fast::crc32_iscsi(covered).to_le_bytes() } else { [0; 4] };
+    *field = if crc { crc32c(covered).to_le_bytes() } else { [0; 4] };
 }
 
 /// Payload and trailer of what came in a slot; `None` if it is too short or, where CRCs are on, damaged.
 pub(super) fn open(slot: &[u8], crc: bool) -> Option<(&[u8], Trailer<'_>)> {
     let (covered, field) = slot.split_last_chunk::<4>()?;
     let (payload, trailer) = covered.split_last_chunk::<COVERED>()?;
-    if crc && crc_fast::crc32_iscsi(covered) != u32::from_le_bytes(*field) {
+    if crc && crc32c(covered) != u32::from_le_bytes(*field) {
         return None;
     }
     let (header, words) = trailer.split_at_checked(HEADER_BYTES)?;

@@ -139,7 +139,7 @@ fn run(seed: u64, damage: f64, cuts: f64) -> Pair<End> {
 /// See [`run`].
 fn reduce<F: Fabric>(pair: &mut Pair<F>, seed: u64) {
     let counts = [1, 200, 3_000, 70_000, 2, 900, 4_000, 17];
-    let input = |rank: i32, op: usize| (0..counts[op] as i32).map(move |i| i * 3 + rank * 7 + op as i32);
+    let input = |rank: i32, op: usize| (0..counts[op]).map(move |i| i * 3 + rank * 7 + op as i32);
     for op in 0..counts.len() {
         pair.leaders[0].start(0, input(0, op).collect());
     }

@@ -487,7 +487,7 @@ proptest! {
                 let front = 36 + body;
                 scratch[..front].copy_from_slice(&bytes[..front]);
                 let addresses = crc::addresses(link::IPS[0], link::IPS[1]);
-                crc::seal(&mut scratch, front, addresses, 40_000, link::PORTS[1], crc::payload(&bytes[front..]));
+                crc::seal(&mut scratch, front, addresses, 40_000, link::PORTS[1], crate::crc::crc32c(&bytes[front..]));
                 bytes[..4].copy_from_slice(&scratch[..4]);
             }
             b.on_datagram(Instant::from_nanos(10), &meta(1, 40_000), &bytes, &mut journal);

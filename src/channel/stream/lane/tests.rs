@@ -92,7 +92,7 @@ fn a_frame_that_lies_in_one_piece_is_not_copied() {
 #[test]
 fn a_length_that_no_frame_has_is_an_error_wherever_it_is_cut() {
     let fragment = MAX_FRAGMENT as u32 + 1;
-    for what in [fragment, SIDE | MAX_SIDE as u32 + 1, SIGN | 1, SIDE | SIGN, u32::MAX] {
+    for what in [fragment, SIDE | (MAX_SIDE as u32 + 1), SIGN | 1, SIDE | SIGN, u32::MAX] {
         let mut bytes = what.to_le_bytes().to_vec();
         bytes.resize(HEAD, 0);
         for cut in 1..=HEAD {
