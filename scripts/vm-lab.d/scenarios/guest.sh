@@ -1,7 +1,7 @@
 # shows: what the guest offers the other scenarios: modules, programs, AVX2, folders
 # slice: yes
 
-modprobe -n -a rdma_rxe ib_uverbs rdma_ucm sch_netem vfio-pci e1000 e1000e vmxnet3 virtio_net tun af_packet_diag ||
+modprobe -n -a rdma_rxe ib_uverbs rdma_ucm sch_netem vfio-pci e1000 e1000e vmxnet3 virtio_net tun ||
     fail "the kernel lacks a module"
 for program in ibv_devinfo ib_write_bw rping ethtool lspci tcpdump tc rdma ping ss ps; do
     command -v "$program" >/dev/null || fail "there is no $program"
