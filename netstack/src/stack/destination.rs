@@ -9,7 +9,7 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use super::SendError;
 use super::counters::Counters;
 use super::port::{LinkHeader, Port};
-use crate::device::Device;
+use crate::device::{Device, Offload};
 use crate::ip::is_unicast_ip;
 use crate::ip::neighbour::Resolution;
 use crate::ip::path_mtu::PathMtus;
@@ -442,14 +442,18 @@ impl<D: Device> rud::Emit for Emitter<'_, D> {
         if iface.room() == 0 {
             return false;
         }
-        let link = template.link.as_bytes();
-        let pushed =
-            match remote {
-                IpAddr::V4(_) => iface
-                    .push_parts(&[link, &template.stamp_v4(to.src_port, to.dst_port, len), header], payload),
-                IpAddr::V6(_) => iface
-                    .push_parts(&[link, &template.stamp_v6(to.src_port, to.dst_port, len), header], payload),
-            };
+        let (link, payload) = (template.link.as_bytes(), payload.as_slice());
+        let (src_port, dst_port) = (to.src_port, to.dst_port);
+        let pushed = match remote {
+            IpAddr::V4(_) => {
+                let ip_udp = &template.stamp_v4(src_port, dst_port, len);
+                iface.push_parts(&[link, ip_udp, header], payload, Offload::NONE)
+            }
+            IpAddr::V6(_) => {
+                let ip_udp = &template.stamp_v6(src_port, dst_port, len);
+                iface.push_parts(&[link, ip_udp, header], payload, Offload::NONE)
+            }
+        };
         match pushed {
             Some(pushed) => {
                 self.counters.tx_rud += u64::from(pushed);

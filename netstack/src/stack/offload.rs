@@ -1,7 +1,8 @@
 //! Frames that leave work to the device, and what becomes of them on a port whose device cannot do it.
 
 use super::port::Port;
-use crate::device::{Capabilities, Device, Frame, segment};
+use crate::device::{Capabilities, Device, Frame, Offload, segment};
+use crate::region::Extent;
 
 #[cfg(test)]
 mod tests;
@@ -25,7 +26,7 @@ impl Plan {
             return Self::AsIs;
         }
         let ip_len = frame.len() - usize::from(offload.l3_offset).min(frame.len());
-        let whole = crate::device::Offload { segment_size: 0, ..offload };
+        let whole = Offload { segment_size: 0, ..offload };
         if capabilities.can(offload, ip_len) {
             Self::AsIs
         } else if capabilities.can(whole, ip_len) {
@@ -64,6 +65,26 @@ impl<D: Device> Port<D> {
             0 => u32::try_from(self.iface.capacity() / 2).unwrap_or(u32::MAX).max(1),
             _ => u32::MAX,
         }
+    }
+
+    /// The same as [`Port::push_offloaded`] with a frame of the concatenated `headers` and the payload. `None` if they
+    /// make none. Mostly the device does what is asked for, and the frame is built in its place.
+    #[inline]
+    pub(super) fn push_parts_offloaded(
+        &mut self,
+        headers: &[&[u8]],
+        payload: &[Extent],
+        offload: Offload,
+    ) -> Option<bool> {
+        let len: usize = headers.iter().map(|part| part.len()).chain(payload.iter().map(Extent::len)).sum();
+        let ip_len = len - usize::from(offload.l3_offset).min(len);
+        if self.device.capabilities().can(offload, ip_len) {
+            return match self.iface.room() {
+                0 => Some(false),
+                _ => self.iface.push_parts(headers, payload, offload),
+            };
+        }
+        Some(self.push_offloaded(Frame::with_extents(headers, payload, offload)?))
     }
 
     /// Puts a frame into the batch, as it is if the device does what its offload asks for; else with its checksum filled in,

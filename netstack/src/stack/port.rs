@@ -147,8 +147,13 @@ impl Interface {
 
     /// The same with a frame of the concatenated `headers` and the payload, built in place. `None` if they are too long.
     #[inline]
-    pub(super) fn push_parts(&mut self, headers: &[&[u8]], payload: Option<Extent>) -> Option<bool> {
-        let pushed = self.tx.push_parts(headers, payload.as_slice(), Offload::NONE)?;
+    pub(super) fn push_parts(
+        &mut self,
+        headers: &[&[u8]],
+        payload: &[Extent],
+        offload: Offload,
+    ) -> Option<bool> {
+        let pushed = self.tx.push_parts(headers, payload, offload)?;
         self.queued += u64::from(pushed);
         Some(pushed)
     }

@@ -174,12 +174,20 @@ impl Memory {
     }
 
     /// No frame that was emitted so far is in a batch or a device: released blocks may be filled again.
+    #[inline]
     pub(crate) fn frames_gone(&mut self) {
         if let Some(block) = self.current.and_then(|index| self.blocks.get_mut(index as usize))
             && block.runs == 0
         {
             block.used = 0;
         }
+        if !self.resting.is_empty() {
+            self.wake_resting();
+        }
+    }
+
+    /// Blocks that rested may be filled again.
+    fn wake_resting(&mut self) {
         for index in self.resting.drain(..) {
             let Some(block) = self.blocks.get_mut(index as usize) else { continue };
             block.used = 0;

@@ -242,6 +242,21 @@ impl Connection {
         SocketAddr::new(self.remote_ip, self.remote_port)
     }
 
+    /// Whether these are its two ends.
+    #[inline]
+    pub(crate) fn is_between(
+        &self,
+        local: IpAddr,
+        local_port: u16,
+        remote: IpAddr,
+        remote_port: u16,
+    ) -> bool {
+        self.remote_port == remote_port
+            && self.local_port == local_port
+            && self.remote_ip == remote
+            && self.local_ip == local
+    }
+
     /// The options.
     pub(crate) fn options(&self) -> &Arc<Options> {
         &self.options

@@ -43,7 +43,8 @@ impl Endpoint {
                 return self.records.get(value & !TIME_WAIT).is_some_and(|record| record.is(local, remote));
             }
             let connection = self.slots.get(value as usize).and_then(|slot| slot.connection.as_deref());
-            connection.is_some_and(|found| found.remote() == *remote && found.local() == *local)
+            connection
+                .is_some_and(|found| found.is_between(local.ip(), local.port(), remote.ip(), remote.port()))
         });
         match value {
             Some(value) if value & TIME_WAIT != 0 => Found::TimeWait(value & !TIME_WAIT),
@@ -83,14 +84,31 @@ impl Endpoint {
                 return;
             }
         };
-        let local = SocketAddr::new(meta.destination, header.destination_port);
-        let remote = SocketAddr::new(meta.source, header.source_port);
         let segment = Segment { header, payload, congestion_experienced: meta.congestion_experienced };
+        if self.is_of_last(meta, &segment.header) {
+            self.on_connection(now, self.last, &segment);
+            return;
+        }
+        let local = SocketAddr::new(meta.destination, segment.header.destination_port);
+        let remote = SocketAddr::new(meta.source, segment.header.source_port);
         match self.find(&local, &remote) {
-            Found::Connection(index) => self.on_connection(now, index, &segment),
+            Found::Connection(index) => {
+                self.last = index;
+                self.on_connection(now, index, &segment);
+            }
             Found::TimeWait(index) => self.on_time_wait(now, index, local, remote, &segment),
             Found::Nothing => self.on_stranger(now, local, remote, &segment, None),
         }
+    }
+
+    /// Whether a segment is for the connection that the last one was for. One that is over is in the table no more.
+    #[inline]
+    fn is_of_last(&self, meta: &SegmentMeta, header: &Header) -> bool {
+        let connection = self.slots.get(self.last as usize).and_then(|slot| slot.connection.as_deref());
+        connection.is_some_and(|last| {
+            last.is_between(meta.destination, header.destination_port, meta.source, header.source_port)
+                && !last.is_over()
+        })
     }
 
     #[inline]

@@ -134,6 +134,8 @@ pub struct Endpoint {
     slots: Vec<Slot>,
     free: Vec<u32>,
     table: Table,
+    /// The slot that the last segment was for: the next one is often for the same.
+    last: u32,
     listeners: Listeners,
     records: Records,
     /// Connections that were refused memory, to be told when there is some.
@@ -183,6 +185,7 @@ impl Endpoint {
             slots: Vec::new(),
             free: Vec::new(),
             table: Table::new(),
+            last: 0,
             listeners: Listeners::default(),
             records: Records::new(),
             starved: BTreeSet::new(),

@@ -110,6 +110,7 @@ impl Endpoint {
     }
 
     /// No frame of ours waits any more, in a batch or in a device: memory of what was acknowledged can be used again.
+    #[inline]
     pub fn frames_gone(&mut self) {
         self.shared.memory.frames_gone();
         if !self.starved.is_empty() && !self.shared.memory.is_full() {

@@ -111,12 +111,19 @@ impl Queue {
 
     /// The pieces from the one that `position` lies in.
     fn from(&self, position: u64) -> impl Iterator<Item = &Piece> {
-        let first = self.pieces.partition_point(|piece| piece.end() <= position);
+        let first = match self.pieces.front() {
+            // Mostly there is one, or the position lies in the first.
+            Some(front) if front.end() > position => 0,
+            _ => self.pieces.partition_point(|piece| piece.end() <= position),
+        };
         self.pieces.range(first..)
     }
 
     /// How many bytes from `position`, `len` at most, lie in `extents` pieces.
     pub(super) fn span(&self, position: u64, len: u32, extents: usize) -> u32 {
+        if extents >= self.pieces.len() {
+            return u32::try_from(self.tail.saturating_sub(position)).unwrap_or(u32::MAX).min(len);
+        }
         let end = self.from(position).take(extents.max(1)).last().map_or(position, Piece::end);
         u32::try_from(end.saturating_sub(position)).unwrap_or(u32::MAX).min(len)
     }

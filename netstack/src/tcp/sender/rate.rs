@@ -19,7 +19,7 @@ pub(super) struct Stamp {
 }
 
 fn since(now: Instant, then: Instant) -> u32 {
-    u32::try_from(now.saturating_since(then).as_nanos() >> 4).unwrap_or(u32::MAX)
+    u32::try_from(now.nanos_since(then) >> 4).unwrap_or(u32::MAX)
 }
 
 /// The connection's counts.

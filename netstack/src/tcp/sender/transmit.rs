@@ -1,5 +1,7 @@
 //! What leaves next: retransmissions, new data, the FIN, probes.
 
+use core::time::Duration;
+
 use super::timers::TailProbe;
 use super::{Outgoing, Path, Phase, Probe, Sender};
 use crate::region::Extent;
@@ -31,6 +33,9 @@ impl Sender {
     /// Whether [`Sender::next`] has something to send, or to decide.
     #[inline]
     pub(crate) fn wants_transmit(&self, now: Instant) -> bool {
+        if self.has_nothing() {
+            return false;
+        }
         match self.plan(Some(now), &ANY) {
             Ok(_) => true,
             Err(Wait::Window) => self.should_persist(),
@@ -38,9 +43,21 @@ impl Sender {
         }
     }
 
+    /// Whether there is surely nothing to send: all that was written has left, nothing is lost, and no probe is due. It is
+    /// so most of the time, and known with less effort than a plan takes.
+    #[inline]
+    fn has_nothing(&self) -> bool {
+        let finished = self.fin_sent || !self.fin_queued;
+        let due = self.timers.persist_due || self.timers.tail_due;
+        self.unsent() == 0 && finished && !due && self.board.lost() == 0
+    }
+
     /// Whether something could leave if it were not for the pace.
+    #[inline]
     pub(super) fn waits_for_pace(&self) -> bool {
-        self.paces() && matches!(self.plan(None, &ANY), Ok(Outgoing { probe: Probe::None, .. }))
+        !self.has_nothing()
+            && self.paces()
+            && matches!(self.plan(None, &ANY), Ok(Outgoing { probe: Probe::None, .. }))
     }
 
     fn should_persist(&self) -> bool {
@@ -225,10 +242,11 @@ impl Sender {
         }
         let mss = u32::from(self.mss);
         let in_flight = u64::from(self.in_flight());
-        let mut open = self.congestion_window().saturating_sub(in_flight);
-        if in_flight == 0 {
-            open = open.max(u64::from(mss));
-        }
+        // A segment at least may leave when nothing is out.
+        let open = || match in_flight {
+            0 => self.congestion_window().max(u64::from(mss)),
+            _ => self.congestion_window().saturating_sub(in_flight),
+        };
         let admitted = unsent.min(u64::from(usable)) as u32;
         let all = u64::from(admitted) == unsent;
         //= RFC 9293 section 3.7.4, MUST-17: Nagle's algorithm can be switched off per connection; as long as a small
@@ -242,12 +260,13 @@ impl Sender {
             if hold {
                 return Err(Wait::Nagle);
             }
-            if open < u64::from(admitted) {
+            if in_flight > 0 && open() < u64::from(admitted) {
                 return Err(Wait::Congestion);
             }
             let len = self.queue.span(self.position(self.nxt), admitted, path.max_extents);
             return Ok(self.new_data(len, Probe::None));
         }
+        let open = open();
         if open < u64::from(mss) {
             return Err(Wait::Congestion);
         }
@@ -314,9 +333,9 @@ impl Sender {
         if !self.board.is_empty() || self.unsent() == 0 {
             return;
         }
-        let idle = now.saturating_since(self.last_sent);
-        let rto = self.rtt.rto(&self.options);
+        let (idle, rto) = (now.nanos_since(self.last_sent), self.rtt.rto_nanos(&self.options));
         if idle > rto {
+            let (idle, rto) = (Duration::from_nanos(idle), Duration::from_nanos(rto));
             if let Some(controller) = &mut self.controller {
                 controller.on_idle_restart(now, idle, rto);
             }
@@ -407,9 +426,9 @@ impl Sender {
     fn pace(&mut self, now: Instant, bytes: u32) {
         let Some(rate) = self.pacing_rate() else { return };
         let nanos = u128::from(bytes) * 1_000_000_000 / u128::from(rate);
-        let time = core::time::Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX));
+        let time = Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX));
         // A late turn of the loop is made up for, by half a millisecond at most.
-        let grace = core::time::Duration::from_micros(500).min(time);
+        let grace = Duration::from_micros(500).min(time);
         let from =
             Instant::from_nanos(now.as_nanos().saturating_sub(grace.as_nanos() as u64)).max(self.pace_at);
         self.pace_at = from + time;
