@@ -77,7 +77,14 @@ impl Connection {
         }
     }
 
+    /// Whether an acknowledgement is to be sent now.
+    #[inline]
+    pub(crate) fn is_ack_due(&self) -> bool {
+        self.receiver.is_ack_due()
+    }
+
     /// Whether something is to be sent now.
+    #[inline]
     pub(crate) fn wants_transmit(&self, now: Instant) -> bool {
         match &self.state {
             State::SynSent(handshake) => handshake.send,

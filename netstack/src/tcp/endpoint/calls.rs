@@ -40,7 +40,7 @@ impl Endpoint {
     /// # Errors
     /// [`Error::WouldBlock`] if there are none; [`Event::Readable`] follows. Else [`Error`] says why not.
     pub fn read(&mut self, now: Instant, id: ConnectionId, buffer: &mut [u8]) -> Result<usize, Error> {
-        self.use_of(now, id, |connection, cx| connection.read(now, buffer, cx))
+        self.read_of(now, id, |connection, cx| connection.read(now, buffer, cx))
     }
 
     /// Hands out received bytes without copying them; `None` is the end of the data.
@@ -48,7 +48,7 @@ impl Endpoint {
     /// # Errors
     /// As [`Endpoint::read`].
     pub fn read_chunk(&mut self, now: Instant, id: ConnectionId) -> Result<Option<Chunk>, Error> {
-        self.use_of(now, id, |connection, cx| connection.read_chunk(now, cx))
+        self.read_of(now, id, |connection, cx| connection.read_chunk(now, cx))
     }
 
     /// No more will be written: a FIN follows what was. Reading goes on.

@@ -22,6 +22,10 @@ impl Endpoint {
             slot.ready = true;
             self.ready.push_back(index);
         }
+        if slot.ready {
+            // The timer is seen to after its turn.
+            return;
+        }
         self.timers.arm(&mut slot.armed, index, connection.next_deadline());
     }
 

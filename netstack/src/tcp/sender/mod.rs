@@ -8,7 +8,7 @@
 //! |---|---|
 //! | `queue` | the bytes, as extents |
 //! | `scoreboard` | what is out, a record per transmitted range |
-//! | `ack` | acknowledgements |
+//! | `ack`, `predicted` | acknowledgements; the one that was expected |
 //! | `recovery` | fast recovery, time-outs, and taking them back when they were spurious |
 //! | `rack`, `prr`, `rtt`, `rate` | what the RFCs compute, without side effects |
 //! | `transmit` | what leaves next |
@@ -27,6 +27,7 @@ use crate::wire::tcp::{SackBlocks, SeqNumber};
 
 mod ack;
 mod path_mtu;
+mod predicted;
 mod prr;
 mod queue;
 mod rack;

@@ -85,12 +85,17 @@ impl Rtt {
 
     /// A measurement of the path alone, without the peer's delay.
     pub(super) fn observe(&mut self, rtt: Duration) {
-        self.min = self.min.min(nanos(rtt));
+        self.min = self.min.min(bounded(whole_nanos(rtt)));
     }
 
     /// A measurement; `una` and `nxt` as they are after the acknowledgement.
     pub(super) fn sample(&mut self, rtt: Duration, una: SeqNumber, nxt: SeqNumber) {
-        let rtt = nanos(rtt);
+        self.sample_nanos(whole_nanos(rtt), una, nxt);
+    }
+
+    /// The same in nanoseconds.
+    pub(super) fn sample_nanos(&mut self, rtt: u64, una: SeqNumber, nxt: SeqNumber) {
+        let rtt = bounded(rtt);
         self.min = self.min.min(rtt);
         self.backoff = 0;
         self.cautious = false;
@@ -189,7 +194,7 @@ impl Rtt {
     }
 }
 
-fn nanos(time: Duration) -> u64 {
-    // Nothing takes 0: a coarse clock says so.
-    whole_nanos(time).clamp(1, NONE / 8)
+/// Nothing takes 0: a coarse clock says so.
+fn bounded(nanos: u64) -> u64 {
+    nanos.clamp(1, NONE / 8)
 }

@@ -148,6 +148,20 @@ impl Scoreboard {
         self.records.back()
     }
 
+    /// The only record that there is.
+    #[inline]
+    pub(super) fn only(&self) -> Option<&Record> {
+        if self.records.len() == 1 { self.records.front() } else { None }
+    }
+
+    /// All of the only record is acknowledged.
+    #[inline]
+    pub(super) fn acknowledge_only(&mut self) {
+        self.records.clear();
+        (self.in_flight, self.sacked, self.lost, self.sacked_segments) = (0, 0, 0, 0);
+        self.seen = Seen::default();
+    }
+
     /// Whether all that is out are at most `segments` segments.
     pub(super) fn at_most(&self, segments: u32) -> bool {
         let mut all = 0;

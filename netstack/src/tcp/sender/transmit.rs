@@ -36,6 +36,9 @@ impl Sender {
         if self.has_nothing() {
             return false;
         }
+        if self.has_way(now) {
+            return true;
+        }
         match self.plan(Some(now), &ANY) {
             Ok(_) => true,
             Err(Wait::Window) => self.should_persist(),
@@ -50,6 +53,15 @@ impl Sender {
         let finished = self.fin_sent || !self.fin_queued;
         let due = self.timers.persist_due || self.timers.tail_due;
         self.unsent() == 0 && finished && !due && self.board.lost() == 0
+    }
+
+    /// Whether what was written can surely leave: nothing is out, and the peer has room for all of it. The same is known of
+    /// it as soon.
+    #[inline]
+    fn has_way(&self, now: Instant) -> bool {
+        let unsent = self.unsent();
+        let admitted = unsent > 0 && unsent <= u64::from(self.usable());
+        admitted && self.board.is_empty() && now >= self.pace_at && self.controller.is_some()
     }
 
     /// Whether something could leave if it were not for the pace.
@@ -67,6 +79,10 @@ impl Sender {
     /// What to send now. To be asked again after [`Sender::on_sent`].
     pub(crate) fn next(&mut self, now: Instant, path: &Path) -> Option<Outgoing> {
         self.controller.as_ref()?;
+        if self.has_nothing() && now >= self.pace_at {
+            self.note_app_limited();
+            return None;
+        }
         self.obey_path(now, path);
         self.restart_after_idle(now);
         match self.plan(Some(now), path) {
