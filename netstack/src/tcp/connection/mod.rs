@@ -5,6 +5,7 @@
 
 mod calls;
 mod close;
+mod expected;
 mod icmp;
 mod idle;
 mod input;
