@@ -179,12 +179,14 @@ pub(super) enum Miss {
 #[derive(Debug)]
 pub(super) struct Destinations {
     slots: Vec<Option<Template>>,
+    /// The slot that was asked for last.
+    last: usize,
     path_mtus: PathMtus,
 }
 
 impl Destinations {
     pub(super) fn new() -> Self {
-        Self { slots: vec![None; SLOTS], path_mtus: PathMtus::new() }
+        Self { slots: vec![None; SLOTS], last: 0, path_mtus: PathMtus::new() }
     }
 
     /// The template for packets from `local` (unspecified: whichever port has the best route) to `remote`.
@@ -196,16 +198,25 @@ impl Destinations {
         local: IpAddr,
         remote: IpAddr,
     ) -> Result<&Template, Miss> {
-        let hash = (bits(remote) ^ bits(local).rotate_left(16)).wrapping_mul(0x9e37_79b1);
-        let slot = &mut self.slots[hash as usize >> 23 & (SLOTS - 1)];
-        let fresh = slot.as_ref().is_some_and(|t| {
-            t.remote == remote
-                && t.local == local
-                && ports.get(t.port).is_some_and(|port| port.iface.neighbours.generation() == t.generation)
-        });
-        if !fresh {
-            *slot = Some(resolve(now, ports, &self.path_mtus, local, remote)?);
+        let fits = |slot: &Option<Template>| {
+            slot.as_ref().is_some_and(|t| {
+                t.remote == remote
+                    && t.local == local
+                    && ports
+                        .get(t.port)
+                        .is_some_and(|port| port.iface.neighbours.generation() == t.generation)
+            })
+        };
+        // Packets often follow each other on one way.
+        if !fits(&self.slots[self.last & (SLOTS - 1)]) {
+            let hash = (bits(remote) ^ bits(local).rotate_left(16)).wrapping_mul(0x9e37_79b1);
+            self.last = hash as usize >> 23 & (SLOTS - 1);
+            if !fits(&self.slots[self.last]) {
+                let template = resolve(now, ports, &self.path_mtus, local, remote)?;
+                self.slots[self.last] = Some(template);
+            }
         }
+        let slot = &self.slots[self.last & (SLOTS - 1)];
         slot.as_ref().ok_or(Miss::Error(SendError::NoRoute { remote }))
     }
 

@@ -186,6 +186,17 @@ impl<D: Device> Stack<D> {
     /// wants them on the wire before its next turn. Returns how many frames devices took.
     #[inline]
     pub fn transmit(&mut self, now: Instant) -> usize {
+        if !self.rud.wants_transmit()
+            && !self.tcp.wants_transmit()
+            && self.ports.iter().all(|port| port.rests(now))
+        {
+            self.tcp_frames_gone();
+            return 0;
+        }
+        self.transmit_now(now)
+    }
+
+    fn transmit_now(&mut self, now: Instant) -> usize {
         let mut frames_out = 0;
         for _ in 0..TX_ROUNDS {
             if self.rud.wants_transmit() || self.tcp.wants_transmit() {

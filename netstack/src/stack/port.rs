@@ -217,6 +217,14 @@ impl<D: Device> Port<D> {
         earliest(self.iface.next_deadline(), self.device.next_deadline())
     }
 
+    /// Whether [`Port::tend`] and [`Port::flush`] have nothing to do.
+    #[inline]
+    pub(super) fn rests(&self, now: Instant) -> bool {
+        let iface = &self.iface;
+        let due = iface.next_deadline().is_some_and(|deadline| deadline <= now);
+        !due && iface.tx.is_empty() && iface.in_flight.is_empty()
+    }
+
     /// Looks after the link and the neighbours.
     #[inline]
     pub(super) fn tend(&mut self, now: Instant, counters: &mut Counters) {

@@ -203,7 +203,7 @@ impl Connection {
             }
             self.sender.on_sent(now, &out, header.options.timestamps.map_or(0, |stamps| stamps.value));
             self.receiver.on_ack_sent(true);
-            left = left.saturating_sub(out.len.div_ceil(u32::from(out.segment_size.max(1))).max(1));
+            left = left.saturating_sub(out.segments());
         }
         if self.sender.wants_transmit(now) { Turn::More } else { Turn::Done }
     }

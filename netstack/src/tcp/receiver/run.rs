@@ -146,11 +146,12 @@ impl Run {
             };
             into.copy_from_slice(from);
             buffer = rest;
-            block.consume(count);
             total += count;
             self.len = self.len.saturating_sub(count as u32);
-            if block.is_drained() {
+            if count == unread.len() {
                 self.drop_first(pool);
+            } else {
+                block.consume(count);
             }
         }
         total

@@ -142,8 +142,9 @@ impl Outgoing {
     }
 
     /// Segments that it makes.
-    fn segments(&self) -> u32 {
-        self.len.div_ceil(u32::from(self.segment_size).max(1)).max(1)
+    #[inline]
+    pub(crate) fn segments(&self) -> u32 {
+        scoreboard::segments_of(self.len, self.segment_size).max(1)
     }
 }
 

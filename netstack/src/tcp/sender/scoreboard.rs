@@ -41,7 +41,7 @@ impl Record {
 
     #[inline]
     fn segments(&self) -> u32 {
-        self.len().div_ceil(u32::from(self.segment_size).max(1))
+        segments_of(self.len(), self.segment_size)
     }
 
     /// Whether it is believed to be on its way.
@@ -55,6 +55,14 @@ impl Record {
     pub(super) fn sent_before(&self, at: Instant, end: SeqNumber) -> bool {
         self.sent_at < at || (self.sent_at == at && self.end.is_before(end))
     }
+}
+
+/// Into how many segments of `size` bytes `len` bytes go.
+#[inline]
+pub(super) fn segments_of(len: u32, size: u16) -> u32 {
+    let size = u32::from(size).max(1);
+    // A division takes longer than most of what is done for a small message.
+    if len <= size { u32::from(len > 0) } else { len.div_ceil(size) }
 }
 
 /// The records, in the order of sequence numbers, without gaps.

@@ -411,7 +411,9 @@ impl Sender {
             self.probed = false;
             self.fin_sent |= out.fin;
             self.cwr &= !out.cwr;
-            if !out.len.is_multiple_of(u32::from(out.segment_size).max(1)) {
+            if out.len < u32::from(out.segment_size) && out.len > 0
+                || !out.len.is_multiple_of(u32::from(out.segment_size).max(1))
+            {
                 self.small_end = end;
             }
         }
