@@ -196,6 +196,8 @@ impl<D: Device> Stack<D> {
         self.transmit_now(now)
     }
 
+    /// The same, as there is something to do.
+    #[inline(never)]
     fn transmit_now(&mut self, now: Instant) -> usize {
         let mut frames_out = 0;
         for _ in 0..TX_ROUNDS {

@@ -67,17 +67,16 @@ impl<D: Device> Port<D> {
         }
     }
 
-    /// The same as [`Port::push_offloaded`] with a frame of the concatenated `headers` and the payload. `None` if they
-    /// make none. Mostly the device does what is asked for, and the frame is built in its place.
+    /// The same as [`Port::push_offloaded`] with a frame of the concatenated `headers` and the payload, `ip_len` bytes from
+    /// the IP header on. `None` if they make none. Mostly the device does what is asked for, and the frame is built in its place.
     #[inline]
     pub(super) fn push_parts_offloaded(
         &mut self,
         headers: &[&[u8]],
         payload: &[Extent],
         offload: Offload,
+        ip_len: usize,
     ) -> Option<bool> {
-        let len: usize = headers.iter().map(|part| part.len()).chain(payload.iter().map(Extent::len)).sum();
-        let ip_len = len - usize::from(offload.l3_offset).min(len);
         if self.device.capabilities().can(offload, ip_len) {
             return match self.iface.room() {
                 0 => Some(false),

@@ -285,6 +285,7 @@ impl<D: Device> Port<D> {
     }
 
     /// Whether a frame on its way may still refer to a sender's memory.
+    #[inline]
     pub(super) fn holds_extents(&self) -> bool {
         self.iface.tx.frames().iter().any(|frame| !frame.extents().is_empty()) || self.device.holds_extents()
     }

@@ -191,7 +191,7 @@ impl<D: Device> Emit for Emitter<'_, D> {
             l4_offset: (link.len() + ip.len()) as u8,
             segment_size: if split { segment_size } else { 0 },
         };
-        match port.push_parts_offloaded(&[link, ip.as_bytes(), header], payload, offload) {
+        match port.push_parts_offloaded(&[link, ip.as_bytes(), header], payload, offload, ip.len() + len) {
             Some(true) => {
                 self.counters.tx_tcp += 1;
                 Emitted::Sent
@@ -274,7 +274,7 @@ impl<D: Device> Stack<D> {
     /// Tells TCP when memory that frames referred to is free again.
     #[inline]
     pub(super) fn tcp_frames_gone(&mut self) {
-        if !self.ports.iter().any(Port::holds_extents) {
+        if self.tcp.awaits_frames() && !self.ports.iter().any(Port::holds_extents) {
             self.tcp.frames_gone();
         }
     }

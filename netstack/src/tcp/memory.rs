@@ -173,6 +173,13 @@ impl Memory {
         }
     }
 
+    /// Whether there are blocks that could be filled again if no frame referred to them.
+    #[inline]
+    pub(crate) fn awaits_frames(&self) -> bool {
+        let current = self.current.and_then(|index| self.blocks.get(index as usize));
+        !self.resting.is_empty() || current.is_some_and(|block| block.runs == 0 && block.used > 0)
+    }
+
     /// No frame that was emitted so far is in a batch or a device: released blocks may be filled again.
     #[inline]
     pub(crate) fn frames_gone(&mut self) {

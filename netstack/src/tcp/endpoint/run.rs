@@ -113,6 +113,12 @@ impl Endpoint {
         true
     }
 
+    /// Whether [`frames_gone`](Self::frames_gone) would change anything.
+    #[inline]
+    pub(crate) fn awaits_frames(&self) -> bool {
+        self.shared.memory.awaits_frames() || !self.starved.is_empty()
+    }
+
     /// No frame of ours waits any more, in a batch or in a device: memory of what was acknowledged can be used again.
     #[inline]
     pub fn frames_gone(&mut self) {

@@ -60,6 +60,14 @@ impl Queue {
         self.tail - self.head
     }
 
+    /// Bytes of the only piece, if there is one and none of it is acknowledged.
+    #[inline]
+    pub(super) fn len_of_only(&self) -> Option<u64> {
+        let whole =
+            self.pieces.len() == 1 && self.pieces.front().is_some_and(|piece| piece.start == self.head);
+        whole.then_some(self.tail - self.head)
+    }
+
     /// Copies the beginning of `bytes`, `room` at most. Returns how many were taken.
     pub(super) fn write(&mut self, memory: &mut Memory, bytes: &[u8], room: usize) -> usize {
         let mut rest = bytes.get(..room).unwrap_or(bytes);
@@ -130,6 +138,13 @@ impl Queue {
 
     /// Appends the extents of `len` bytes from `position`.
     pub(super) fn extents(&self, position: u64, len: u32, into: &mut Vec<Extent>) {
+        if let Some(piece) = self.pieces.front()
+            && piece.start <= position
+            && position + u64::from(len) <= piece.end()
+        {
+            into.extend(piece.extent.slice((position - piece.start) as usize, len as usize));
+            return;
+        }
         let (mut at, end) = (position, position + u64::from(len));
         for piece in self.from(position) {
             if at >= end {

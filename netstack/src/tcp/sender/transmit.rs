@@ -85,6 +85,9 @@ impl Sender {
         }
         self.obey_path(now, path);
         self.restart_after_idle(now);
+        if let Some(out) = self.message(now) {
+            return Some(out);
+        }
         match self.plan(Some(now), path) {
             Ok(out) => Some(out),
             Err(wait) => {
@@ -97,6 +100,28 @@ impl Sender {
                 None
             }
         }
+    }
+
+    /// All that was written, if it is less than a segment and in one piece and nothing stands in its way: a small request,
+    /// or the answer to one. What [`Sender::plan`] would say of it.
+    #[inline]
+    fn message(&self, now: Instant) -> Option<Outgoing> {
+        let due = self.timers.persist_due || self.timers.tail_due || self.fin_queued;
+        let len = self.queue.len_of_only()?;
+        if due || len >= u64::from(self.mss) || len != self.unsent() || !self.has_way(now) {
+            return None;
+        }
+        Some(Outgoing {
+            seq: self.nxt,
+            len: len as u32,
+            segment_size: self.mss,
+            fin: false,
+            psh: true,
+            cwr: self.cwr,
+            ect: self.ecn,
+            resend: false,
+            probe: Probe::None,
+        })
     }
 
     fn note_app_limited(&mut self) {
