@@ -120,16 +120,22 @@ fn slice(extents: &[Extent], mut offset: usize, mut len: usize) -> Option<([Exte
 
 /// Fills in the transport checksum that the frame leaves out; afterwards it leaves nothing to the device. A super-segment
 /// is cut before.
-pub(crate) fn fill_checksum(frame: Frame) -> Option<Frame> {
+pub(crate) fn fill_checksum(mut frame: Frame) -> Option<Frame> {
+    fill_checksum_in(&mut frame)?;
+    Some(frame)
+}
+
+/// The same in the frame's place.
+pub(crate) fn fill_checksum_in(frame: &mut Frame) -> Option<()> {
     let offload = frame.offload();
     let (place, zero) = match offload.transport {
-        Transport::None => return Some(frame),
+        Transport::None => return Some(()),
         Transport::Tcp => (TCP_CHECKSUM, 0),
         //= RFC 768: a sum that comes out as zero is sent as all ones, as zero says that there is none.
         Transport::Udp => (UDP_CHECKSUM, 0xffff),
     };
     let l4 = usize::from(offload.l4_offset);
-    let mut sum = pseudo_header(&frame, frame.len().checked_sub(l4)?)?.over(frame.header().get(l4..)?);
+    let mut sum = pseudo_header(frame, frame.len().checked_sub(l4)?)?.over(frame.header().get(l4..)?);
     for extent in frame.extents() {
         sum = sum.over(extent.as_bytes());
     }
@@ -137,9 +143,9 @@ pub(crate) fn fill_checksum(frame: Frame) -> Option<Frame> {
         0 => zero,
         sum => sum,
     };
-    let mut frame = frame.resolved();
     frame.header_mut().get_mut(l4 + place..)?.first_chunk_mut::<2>()?.copy_from_slice(&sum.to_be_bytes());
-    Some(frame)
+    frame.resolve();
+    Some(())
 }
 
 /// The sum over the pseudo header of a frame that leaves out its checksum, with `len` bytes from the transport header on.

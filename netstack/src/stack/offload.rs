@@ -68,7 +68,7 @@ impl<D: Device> Port<D> {
     }
 
     /// The same as [`Port::push_offloaded`] with a frame of the concatenated `headers` and the payload, `ip_len` bytes from
-    /// the IP header on. `None` if they make none. Mostly the device does what is asked for, and the frame is built in its place.
+    /// the IP header on. `None` if they make none. All but super-segments that the device does not split are built in their place.
     #[inline]
     pub(super) fn push_parts_offloaded(
         &mut self,
@@ -77,10 +77,12 @@ impl<D: Device> Port<D> {
         offload: Offload,
         ip_len: usize,
     ) -> Option<bool> {
-        if self.device.capabilities().can(offload, ip_len) {
+        let as_is = self.device.capabilities().can(offload, ip_len);
+        if as_is || offload.segment_size == 0 {
             return match self.iface.room() {
                 0 => Some(false),
-                _ => self.iface.push_parts(headers, payload, offload),
+                _ if as_is => self.iface.push_parts(headers, payload, offload),
+                _ => self.iface.push_parts_summed(headers, payload, offload),
             };
         }
         Some(self.push_offloaded(Frame::with_extents(headers, payload, offload)?))

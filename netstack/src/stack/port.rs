@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 
 use super::addresses::Addresses;
 use super::counters::Counters;
-use crate::device::{Device, Frame, HEADER_CAPACITY, Offload, TxBatch};
+use crate::device::{Device, Frame, HEADER_CAPACITY, Offload, TxBatch, segment};
 use crate::ip::neighbour::{self, Cache};
 use crate::region::Extent;
 use crate::scratch::{Scratch, Slot};
@@ -155,6 +155,24 @@ impl Interface {
     ) -> Option<bool> {
         let pushed = self.tx.push_parts(headers, payload, offload)?;
         self.queued += u64::from(pushed);
+        Some(pushed)
+    }
+
+    /// The same, and fills in the checksum that the device would not.
+    #[inline]
+    pub(super) fn push_parts_summed(
+        &mut self,
+        headers: &[&[u8]],
+        payload: &[Extent],
+        offload: Offload,
+    ) -> Option<bool> {
+        let pushed = self.push_parts(headers, payload, offload)?;
+        if let Some(frame) = self.tx.last_mut()
+            && pushed
+        {
+            // Its headers are where the offload says: else it would not have been pushed.
+            segment::fill_checksum_in(frame);
+        }
         Some(pushed)
     }
 
