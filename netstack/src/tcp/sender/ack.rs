@@ -100,6 +100,17 @@ impl Sender {
         if let Some(record) = self.predicted(ack) {
             return self.on_predicted(now, ack, &record, memory, released);
         }
+        self.on_any_ack(now, ack, memory, released)
+    }
+
+    /// The same for an acknowledgement of any kind, in the range of what is out.
+    pub(super) fn on_any_ack(
+        &mut self,
+        now: Instant,
+        ack: &AckIn,
+        memory: &mut Memory,
+        released: &mut Vec<Token>,
+    ) -> AckOut {
         self.last_heard = now;
         let probing = self.timers.persisting();
         let same_window = !self.update_window(ack);

@@ -170,16 +170,13 @@ impl Scoreboard {
         self.seen = Seen::default();
     }
 
-    /// Whether all that is out are at most `segments` segments.
-    pub(super) fn at_most(&self, segments: u32) -> bool {
-        let mut all = 0;
-        for record in &self.records {
-            all += record.segments();
-            if all > segments {
-                return false;
-            }
+    /// Whether one segment at most is out.
+    #[inline]
+    pub(super) fn at_most_one(&self) -> bool {
+        match self.only() {
+            Some(record) => record.segments() <= 1,
+            None => self.records.is_empty(),
         }
-        true
     }
 
     fn add(&mut self, record: &Record) {

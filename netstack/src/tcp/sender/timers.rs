@@ -234,7 +234,7 @@ impl Sender {
         //= retransmission time-out.
         let trip = self.rtt.trip_nanos(&self.options);
         let mut patience = trip.saturating_mul(2);
-        if self.board.at_most(1) {
+        if self.board.at_most_one() {
             patience = patience.saturating_add(whole_nanos(self.options.max_ack_delay));
         }
         // They count from the last transmission, as it is that one whose acknowledgement is missed; an acknowledgement

@@ -34,9 +34,11 @@ impl Sender {
     #[inline]
     pub(crate) fn wants_transmit(&self, now: Instant) -> bool {
         if self.has_nothing() {
+            debug_assert!(self.plan(Some(now), &ANY).is_err());
             return false;
         }
         if self.has_way(now) {
+            debug_assert!(self.plan(Some(now), &ANY).is_ok());
             return true;
         }
         match self.plan(Some(now), &ANY) {
@@ -86,6 +88,7 @@ impl Sender {
         self.obey_path(now, path);
         self.restart_after_idle(now);
         if let Some(out) = self.message(now) {
+            debug_assert_eq!(self.plan(Some(now), path), Ok(out));
             return Some(out);
         }
         match self.plan(Some(now), path) {
