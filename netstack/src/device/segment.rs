@@ -121,13 +121,15 @@ fn slice(extents: &[Extent], mut offset: usize, mut len: usize) -> Option<([Exte
 /// Fills in the transport checksum that the frame leaves out; afterwards it leaves nothing to the device. A super-segment
 /// is cut before.
 pub(crate) fn fill_checksum(mut frame: Frame) -> Option<Frame> {
-    fill_checksum_in(&mut frame)?;
+    let offload = frame.offload();
+    add_checksum(&mut frame, offload)?;
+    frame.resolve();
     Some(frame)
 }
 
-/// The same in the frame's place.
-pub(crate) fn fill_checksum_in(frame: &mut Frame) -> Option<()> {
-    let offload = frame.offload();
+/// Fills in the transport checksum that `offload` would leave to the device, in the frame's place.
+#[inline]
+pub(crate) fn add_checksum(frame: &mut Frame, offload: Offload) -> Option<()> {
     let (place, zero) = match offload.transport {
         Transport::None => return Some(()),
         Transport::Tcp => (TCP_CHECKSUM, 0),
@@ -135,7 +137,8 @@ pub(crate) fn fill_checksum_in(frame: &mut Frame) -> Option<()> {
         Transport::Udp => (UDP_CHECKSUM, 0xffff),
     };
     let l4 = usize::from(offload.l4_offset);
-    let mut sum = pseudo_header(frame, frame.len().checked_sub(l4)?)?.over(frame.header().get(l4..)?);
+    let len = frame.len().checked_sub(l4)?;
+    let mut sum = pseudo_header(frame, offload, len)?.over(frame.header().get(l4..)?);
     for extent in frame.extents() {
         sum = sum.over(extent.as_bytes());
     }
@@ -144,14 +147,12 @@ pub(crate) fn fill_checksum_in(frame: &mut Frame) -> Option<()> {
         sum => sum,
     };
     frame.header_mut().get_mut(l4 + place..)?.first_chunk_mut::<2>()?.copy_from_slice(&sum.to_be_bytes());
-    frame.resolve();
     Some(())
 }
 
 /// The sum over the pseudo header of a frame that leaves out its checksum, with `len` bytes from the transport header on.
-/// `None` if the frame is not what its offload says.
-pub(crate) fn pseudo_header(frame: &Frame, len: usize) -> Option<Sum> {
-    let offload = frame.offload();
+/// `None` if the frame is not what `offload` says.
+pub(crate) fn pseudo_header(frame: &Frame, offload: Offload, len: usize) -> Option<Sum> {
     let ip = frame.header().get(usize::from(offload.l3_offset)..)?;
     let (source, destination): (IpAddr, IpAddr) = match ip.first()? >> 4 {
         4 => ((*ip.get(12..)?.first_chunk::<4>()?).into(), (*ip.get(16..)?.first_chunk::<4>()?).into()),

@@ -158,7 +158,7 @@ impl Interface {
         Some(pushed)
     }
 
-    /// The same, and fills in the checksum that the device would not.
+    /// The same with a frame that leaves nothing to the device: the checksum that `offload` asks for is filled in.
     #[inline]
     pub(super) fn push_parts_summed(
         &mut self,
@@ -166,12 +166,11 @@ impl Interface {
         payload: &[Extent],
         offload: Offload,
     ) -> Option<bool> {
-        let pushed = self.push_parts(headers, payload, offload)?;
+        let pushed = self.push_parts(headers, payload, Offload::NONE)?;
         if let Some(frame) = self.tx.last_mut()
             && pushed
         {
-            // Its headers are where the offload says: else it would not have been pushed.
-            segment::fill_checksum_in(frame);
+            segment::add_checksum(frame, offload)?;
         }
         Some(pushed)
     }

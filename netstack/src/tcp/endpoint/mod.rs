@@ -386,44 +386,6 @@ impl Endpoint {
         Some(run(connection, &mut cx))
     }
 
-    /// A call of the user.
-    #[inline]
-    fn use_of<R>(
-        &mut self,
-        now: Instant,
-        id: ConnectionId,
-        run: impl FnOnce(&mut Connection, &mut Context<'_>) -> Result<R, Error>,
-    ) -> Result<R, Error> {
-        if self.user(id).is_none() {
-            return Err(Error::Unknown);
-        }
-        let result = self.call(id.index, run).unwrap_or(Err(Error::Unknown));
-        // A call that could do nothing has changed nothing.
-        if !matches!(result, Err(Error::WouldBlock)) {
-            self.settle(now, id.index);
-        }
-        result
-    }
-
-    /// A call of the user that reads. All that it can lead to is an acknowledgement that tells of room.
-    #[inline]
-    fn read_of<R>(
-        &mut self,
-        now: Instant,
-        id: ConnectionId,
-        run: impl FnOnce(&mut Connection, &mut Context<'_>) -> Result<R, Error>,
-    ) -> Result<R, Error> {
-        if self.user(id).is_none() {
-            return Err(Error::Unknown);
-        }
-        let done = self.call(id.index, |connection, cx| (run(connection, cx), connection.is_ack_due()));
-        let (result, due) = done.unwrap_or((Err(Error::Unknown), false));
-        if due {
-            self.settle(now, id.index);
-        }
-        result
-    }
-
     /// Options in memory that connections with the same options share.
     fn shared_options(&mut self, options: Option<Options>) -> Arc<Options> {
         match options {

@@ -22,11 +22,23 @@ impl Endpoint {
             slot.ready = true;
             self.ready.push_back(index);
         }
-        if slot.ready {
-            // The timer is seen to after its turn.
+        self.timers.arm(&mut slot.armed, index, connection.next_deadline());
+    }
+
+    /// The same after a write, which starts no timer by itself: if the connection gets a turn, its timer is seen to then.
+    #[inline]
+    pub(super) fn settle_written(&mut self, now: Instant, index: u32) {
+        let Some(slot) = self.slots.get_mut(index as usize) else { return };
+        let Some(connection) = slot.connection.as_deref() else { return };
+        if slot.ready || connection.is_over() {
             return;
         }
-        self.timers.arm(&mut slot.armed, index, connection.next_deadline());
+        if connection.wants_transmit(now) {
+            slot.ready = true;
+            self.ready.push_back(index);
+        } else {
+            self.timers.arm(&mut slot.armed, index, connection.next_deadline());
+        }
     }
 
     /// Fires the timers that are due. Call [`transmit`](Self::transmit) afterwards.
