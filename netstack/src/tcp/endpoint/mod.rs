@@ -36,7 +36,7 @@ pub use counters::Counters;
 pub use demux::IcmpError;
 
 use super::api::{
-    Config, ConnectError, ConnectionId, Error, Event, ListenError, ListenerId, Options, StateName, Token,
+    Config, ConnectError, ConnectionId, Event, ListenError, ListenerId, Options, StateName, Token,
 };
 use super::connection::{Connection, Context, Open, RateLimit};
 use super::memory::Memory;
