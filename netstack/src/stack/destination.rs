@@ -374,6 +374,10 @@ pub(super) struct Emitter<'a, D> {
     pub(super) ports: &'a mut [Port<D>],
     pub(super) destinations: &'a mut Destinations,
     pub(super) counters: &'a mut Counters,
+    /// Only one connection has something to send: a message of it need not wait for others to share a burst with.
+    pub(super) alone: bool,
+    /// Frames that devices took before the end of the turn.
+    pub(super) taken: usize,
 }
 
 impl<D: Device> Emitter<'_, D> {

@@ -203,6 +203,14 @@ impl<D: Device> Emit for Emitter<'_, D> {
             }
         }
     }
+
+    #[inline]
+    fn hurry(&mut self) {
+        if self.alone {
+            let now = self.now;
+            self.taken += self.ports.iter_mut().map(|port| port.flush(now)).sum::<usize>();
+        }
+    }
 }
 
 impl<D: Device> Stack<D> {

@@ -201,6 +201,9 @@ impl Connection {
             if !self.emit(emit, &header, cx.extents, out.segment_size, out.ect) {
                 return Turn::Blocked;
             }
+            if out.psh {
+                emit.hurry();
+            }
             self.sender.on_sent(now, &out, header.options.timestamps.map_or(0, |stamps| stamps.value));
             self.receiver.on_ack_sent(true);
             left = left.saturating_sub(out.segments());

@@ -82,6 +82,12 @@ impl Endpoint {
         !self.ready.is_empty() || !self.replies.is_empty()
     }
 
+    /// Whether [`transmit`](Self::transmit) would give one connection a turn, and do nothing else.
+    #[inline]
+    pub(crate) fn is_one_turn(&self) -> bool {
+        self.ready.len() == 1 && self.replies.is_empty()
+    }
+
     /// Sends what is due while `emit` has room: answers first, then connections in turn.
     #[inline]
     pub fn transmit(&mut self, now: Instant, emit: &mut impl Emit) {
