@@ -3,6 +3,7 @@
 
 mod ack;
 mod assembly;
+mod expected;
 mod paws;
 mod pool;
 mod run;
@@ -302,25 +303,6 @@ impl Receiver {
             taken.fin = true;
         }
         taken
-    }
-
-    /// Whether a segment with `len` bytes of payload and no flags is what comes next, all of it in the window, with
-    /// nothing held out of order and the end not in sight.
-    #[inline]
-    pub(crate) fn expects(&self, seq: SeqNumber, len: usize) -> bool {
-        let fits = len <= self.window.edge().distance(self.next) as usize;
-        seq == self.next && fits && self.assembly.is_none() && self.fin.is_none() && !self.finished
-    }
-
-    /// Takes the payload of such a segment, which has some; returns how many bytes found room.
-    #[inline]
-    pub(crate) fn on_expected(&mut self, now: Instant, payload: Payload<'_>, pool: &mut Pool) -> u32 {
-        let len = payload.len();
-        let took = self.queue.append(&Cut::new(payload, 0, len), pool, self.queue.len() == 0);
-        self.next += took;
-        self.policy.on_data(now, took, self.mss);
-        self.received = self.received.saturating_add(u64::from(took));
-        took
     }
 
     /// Whether something was received beyond `number`: a FIN there contradicts what the peer sent before.
