@@ -3,7 +3,7 @@
 use core::time::Duration;
 
 use super::timers::TailProbe;
-use super::{Outgoing, Path, Phase, Probe, Sender};
+use super::{Outgoing, Path, Phase, Probe, Sender, path_mtu};
 use crate::region::Extent;
 use crate::time::Instant;
 use crate::wire::tcp::SeqNumber;
@@ -81,16 +81,12 @@ impl Sender {
     /// What to send now. To be asked again after [`Sender::on_sent`].
     pub(crate) fn next(&mut self, now: Instant, path: &Path) -> Option<Outgoing> {
         self.controller.as_ref()?;
-        if self.has_nothing() && now >= self.pace_at {
-            self.note_app_limited();
+        if self.has_nothing() {
+            self.on_emptied(now);
             return None;
         }
         self.obey_path(now, path);
         self.restart_after_idle(now);
-        if let Some(out) = self.message(now) {
-            debug_assert_eq!(self.plan(Some(now), path), Ok(out));
-            return Some(out);
-        }
         match self.plan(Some(now), path) {
             Ok(out) => Some(out),
             Err(wait) => {
@@ -105,16 +101,26 @@ impl Sender {
         }
     }
 
-    /// All that was written, if it is less than a segment and in one piece and nothing stands in its way: a small request,
-    /// or the answer to one. What [`Sender::plan`] would say of it.
+    /// All that was written has left.
     #[inline]
-    fn message(&self, now: Instant) -> Option<Outgoing> {
+    pub(crate) fn on_emptied(&mut self, now: Instant) {
+        if now >= self.pace_at {
+            self.note_app_limited();
+        }
+    }
+
+    /// All that was written, if it fits a segment on every path, is in one piece, and nothing stands in its way: a small
+    /// request, or the answer to one. It is what [`Sender::next`] would say, who wants to know the path.
+    #[inline]
+    pub(crate) fn small_message(&mut self, now: Instant) -> Option<Outgoing> {
         let due = self.timers.persist_due || self.timers.tail_due || self.fin_queued;
         let len = self.queue.len_of_only()?;
-        if due || len >= u64::from(self.mss) || len != self.unsent() || !self.has_way(now) {
+        let small = len < u64::from(self.mss.min(path_mtu::LEAST)) && self.path_mtu.is_none();
+        if due || !small || len != self.unsent() || !self.has_way(now) {
             return None;
         }
-        Some(Outgoing {
+        self.restart_after_idle(now);
+        let out = Outgoing {
             seq: self.nxt,
             len: len as u32,
             segment_size: self.mss,
@@ -124,7 +130,9 @@ impl Sender {
             ect: self.ecn,
             resend: false,
             probe: Probe::None,
-        })
+        };
+        debug_assert_eq!(self.plan(Some(now), &ANY), Ok(out));
+        Some(out)
     }
 
     fn note_app_limited(&mut self) {
