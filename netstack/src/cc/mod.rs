@@ -68,7 +68,8 @@ pub struct AckSample {
     pub srtt: Option<Duration>,
     /// The least round-trip time seen in the connection's life.
     pub min_rtt: Option<Duration>,
-    /// The delivery rate over the segment that was delivered last (draft-cheng-iccrg-delivery-rate-estimation).
+    /// The delivery rate over the segment that was delivered last (draft-cheng-iccrg-delivery-rate-estimation), for a
+    /// controller that [`uses it`](Controller::uses_rate).
     pub rate: Option<RateSample>,
     /// Bytes in this acknowledgement's `delivered` that the peer reported as marked (ECN echo).
     pub marked: u64,
@@ -161,6 +162,11 @@ pub trait Controller: Debug + Send {
     /// Whether the controller sets the window during loss recovery too (BBR). If not, proportional rate reduction
     /// (RFC 6937) does, towards the threshold that [`Controller::on_congestion`] left.
     fn controls_recovery(&self) -> bool {
+        false
+    }
+
+    /// Whether it looks at [`AckSample::rate`], which is left out otherwise.
+    fn uses_rate(&self) -> bool {
         false
     }
 

@@ -178,12 +178,10 @@ impl Frame {
         self.offload
     }
 
-    /// The same bytes, complete: whoever filled in the checksums says so.
+    /// The bytes are complete: whoever filled in the checksums says so.
     #[inline]
-    #[must_use]
-    pub fn resolved(mut self) -> Self {
+    pub fn resolve(&mut self) {
         self.offload = Offload::NONE;
-        self
     }
 
     /// Frame length in bytes, without the frame check sequence.
@@ -278,6 +276,12 @@ impl TxBatch {
         let filled = place.fill(headers, extents, offload);
         self.tail += usize::from(filled);
         filled.then_some(true)
+    }
+
+    /// The frame that was added last, to be completed.
+    #[inline]
+    pub fn last_mut(&mut self) -> Option<&mut Frame> {
+        self.frames.get_mut(self.head..self.tail)?.last_mut()
     }
 
     /// Removes `count` frames from the front (all, if fewer wait).

@@ -120,16 +120,25 @@ fn slice(extents: &[Extent], mut offset: usize, mut len: usize) -> Option<([Exte
 
 /// Fills in the transport checksum that the frame leaves out; afterwards it leaves nothing to the device. A super-segment
 /// is cut before.
-pub(crate) fn fill_checksum(frame: Frame) -> Option<Frame> {
+pub(crate) fn fill_checksum(mut frame: Frame) -> Option<Frame> {
     let offload = frame.offload();
+    add_checksum(&mut frame, offload)?;
+    frame.resolve();
+    Some(frame)
+}
+
+/// Fills in the transport checksum that `offload` would leave to the device, in the frame's place.
+#[inline]
+pub(crate) fn add_checksum(frame: &mut Frame, offload: Offload) -> Option<()> {
     let (place, zero) = match offload.transport {
-        Transport::None => return Some(frame),
+        Transport::None => return Some(()),
         Transport::Tcp => (TCP_CHECKSUM, 0),
         //= RFC 768: a sum that comes out as zero is sent as all ones, as zero says that there is none.
         Transport::Udp => (UDP_CHECKSUM, 0xffff),
     };
     let l4 = usize::from(offload.l4_offset);
-    let mut sum = pseudo_header(&frame, frame.len().checked_sub(l4)?)?.over(frame.header().get(l4..)?);
+    let len = frame.len().checked_sub(l4)?;
+    let mut sum = pseudo_header(frame, offload, len)?.over(frame.header().get(l4..)?);
     for extent in frame.extents() {
         sum = sum.over(extent.as_bytes());
     }
@@ -137,15 +146,13 @@ pub(crate) fn fill_checksum(frame: Frame) -> Option<Frame> {
         0 => zero,
         sum => sum,
     };
-    let mut frame = frame.resolved();
     frame.header_mut().get_mut(l4 + place..)?.first_chunk_mut::<2>()?.copy_from_slice(&sum.to_be_bytes());
-    Some(frame)
+    Some(())
 }
 
 /// The sum over the pseudo header of a frame that leaves out its checksum, with `len` bytes from the transport header on.
-/// `None` if the frame is not what its offload says.
-pub(crate) fn pseudo_header(frame: &Frame, len: usize) -> Option<Sum> {
-    let offload = frame.offload();
+/// `None` if the frame is not what `offload` says.
+pub(crate) fn pseudo_header(frame: &Frame, offload: Offload, len: usize) -> Option<Sum> {
     let ip = frame.header().get(usize::from(offload.l3_offset)..)?;
     let (source, destination): (IpAddr, IpAddr) = match ip.first()? >> 4 {
         4 => ((*ip.get(12..)?.first_chunk::<4>()?).into(), (*ip.get(16..)?.first_chunk::<4>()?).into()),

@@ -9,7 +9,7 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use super::SendError;
 use super::counters::Counters;
 use super::port::{LinkHeader, Port};
-use crate::device::Device;
+use crate::device::{Device, Offload};
 use crate::ip::is_unicast_ip;
 use crate::ip::neighbour::Resolution;
 use crate::ip::path_mtu::PathMtus;
@@ -179,12 +179,14 @@ pub(super) enum Miss {
 #[derive(Debug)]
 pub(super) struct Destinations {
     slots: Vec<Option<Template>>,
+    /// The slot that was asked for last.
+    last: usize,
     path_mtus: PathMtus,
 }
 
 impl Destinations {
     pub(super) fn new() -> Self {
-        Self { slots: vec![None; SLOTS], path_mtus: PathMtus::new() }
+        Self { slots: vec![None; SLOTS], last: 0, path_mtus: PathMtus::new() }
     }
 
     /// The template for packets from `local` (unspecified: whichever port has the best route) to `remote`.
@@ -196,16 +198,25 @@ impl Destinations {
         local: IpAddr,
         remote: IpAddr,
     ) -> Result<&Template, Miss> {
-        let hash = (bits(remote) ^ bits(local).rotate_left(16)).wrapping_mul(0x9e37_79b1);
-        let slot = &mut self.slots[hash as usize >> 23 & (SLOTS - 1)];
-        let fresh = slot.as_ref().is_some_and(|t| {
-            t.remote == remote
-                && t.local == local
-                && ports.get(t.port).is_some_and(|port| port.iface.neighbours.generation() == t.generation)
-        });
-        if !fresh {
-            *slot = Some(resolve(now, ports, &self.path_mtus, local, remote)?);
+        let fits = |slot: &Option<Template>| {
+            slot.as_ref().is_some_and(|t| {
+                t.remote == remote
+                    && t.local == local
+                    && ports
+                        .get(t.port)
+                        .is_some_and(|port| port.iface.neighbours.generation() == t.generation)
+            })
+        };
+        // Packets often follow each other on one way.
+        if !fits(&self.slots[self.last & (SLOTS - 1)]) {
+            let hash = (bits(remote) ^ bits(local).rotate_left(16)).wrapping_mul(0x9e37_79b1);
+            self.last = hash as usize >> 23 & (SLOTS - 1);
+            if !fits(&self.slots[self.last]) {
+                let template = resolve(now, ports, &self.path_mtus, local, remote)?;
+                self.slots[self.last] = Some(template);
+            }
         }
+        let slot = &self.slots[self.last & (SLOTS - 1)];
         slot.as_ref().ok_or(Miss::Error(SendError::NoRoute { remote }))
     }
 
@@ -363,6 +374,10 @@ pub(super) struct Emitter<'a, D> {
     pub(super) ports: &'a mut [Port<D>],
     pub(super) destinations: &'a mut Destinations,
     pub(super) counters: &'a mut Counters,
+    /// Only one connection has something to send: a message of it need not wait for others to share a burst with.
+    pub(super) alone: bool,
+    /// Frames that devices took before the end of the turn.
+    pub(super) taken: usize,
 }
 
 impl<D: Device> Emitter<'_, D> {
@@ -442,14 +457,18 @@ impl<D: Device> rud::Emit for Emitter<'_, D> {
         if iface.room() == 0 {
             return false;
         }
-        let link = template.link.as_bytes();
-        let pushed =
-            match remote {
-                IpAddr::V4(_) => iface
-                    .push_parts(&[link, &template.stamp_v4(to.src_port, to.dst_port, len), header], payload),
-                IpAddr::V6(_) => iface
-                    .push_parts(&[link, &template.stamp_v6(to.src_port, to.dst_port, len), header], payload),
-            };
+        let (link, payload) = (template.link.as_bytes(), payload.as_slice());
+        let (src_port, dst_port) = (to.src_port, to.dst_port);
+        let pushed = match remote {
+            IpAddr::V4(_) => {
+                let ip_udp = &template.stamp_v4(src_port, dst_port, len);
+                iface.push_parts(&[link, ip_udp, header], payload, Offload::NONE)
+            }
+            IpAddr::V6(_) => {
+                let ip_udp = &template.stamp_v6(src_port, dst_port, len);
+                iface.push_parts(&[link, ip_udp, header], payload, Offload::NONE)
+            }
+        };
         match pushed {
             Some(pushed) => {
                 self.counters.tx_rud += u64::from(pushed);

@@ -186,19 +186,35 @@ impl<D: Device> Stack<D> {
     /// wants them on the wire before its next turn. Returns how many frames devices took.
     #[inline]
     pub fn transmit(&mut self, now: Instant) -> usize {
+        if !self.rud.wants_transmit()
+            && !self.tcp.wants_transmit()
+            && self.ports.iter().all(|port| port.rests(now))
+        {
+            self.tcp_frames_gone();
+            return 0;
+        }
+        self.transmit_now(now)
+    }
+
+    /// The same, as there is something to do.
+    #[inline(never)]
+    fn transmit_now(&mut self, now: Instant) -> usize {
         let mut frames_out = 0;
         for _ in 0..TX_ROUNDS {
+            let mut taken = 0;
             if self.rud.wants_transmit() || self.tcp.wants_transmit() {
                 let mut emitter = Emitter {
                     now,
                     ports: &mut self.ports,
                     destinations: &mut self.destinations,
                     counters: &mut self.counters,
+                    alone: !self.rud.wants_transmit() && self.tcp.is_one_turn(),
+                    taken: 0,
                 };
                 self.rud.transmit(now, &mut emitter);
                 self.tcp.transmit(now, &mut emitter);
+                taken = emitter.taken;
             }
-            let mut taken = 0;
             for port in &mut self.ports {
                 // Whoever was asked for above is asked in the same turn.
                 port.tend(now, &mut self.counters);

@@ -1,10 +1,15 @@
 //! Frames that leave work to the device, and what becomes of them on a port whose device cannot do it.
 
 use super::port::Port;
-use crate::device::{Capabilities, Device, Frame, segment};
+use crate::device::{Capabilities, Device, Frame, Offload, segment};
+use crate::region::Extent;
 
 #[cfg(test)]
 mod tests;
+
+/// The checksum of an IP packet of up to so many bytes is filled in here even if the device would do it: to ask it, and for
+/// the peer's driver to look into the headers of what was left out, takes longer than to add up so little.
+const SUM_UP_TO: usize = 256;
 
 /// What of a frame's offload is left to a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,7 +30,7 @@ impl Plan {
             return Self::AsIs;
         }
         let ip_len = frame.len() - usize::from(offload.l3_offset).min(frame.len());
-        let whole = crate::device::Offload { segment_size: 0, ..offload };
+        let whole = Offload { segment_size: 0, ..offload };
         if capabilities.can(offload, ip_len) {
             Self::AsIs
         } else if capabilities.can(whole, ip_len) {
@@ -64,6 +69,28 @@ impl<D: Device> Port<D> {
             0 => u32::try_from(self.iface.capacity() / 2).unwrap_or(u32::MAX).max(1),
             _ => u32::MAX,
         }
+    }
+
+    /// The same as [`Port::push_offloaded`] with a frame of the concatenated `headers` and the payload, `ip_len` bytes from
+    /// the IP header on. `None` if they make none. All but super-segments that the device does not split are built in their place.
+    #[inline]
+    pub(super) fn push_parts_offloaded(
+        &mut self,
+        headers: &[&[u8]],
+        payload: &[Extent],
+        offload: Offload,
+        ip_len: usize,
+    ) -> Option<bool> {
+        let single = offload.segment_size == 0;
+        let as_is = !(single && ip_len <= SUM_UP_TO) && self.device.capabilities().can(offload, ip_len);
+        if as_is || single {
+            return match self.iface.room() {
+                0 => Some(false),
+                _ if as_is => self.iface.push_parts(headers, payload, offload),
+                _ => self.iface.push_parts_summed(headers, payload, offload),
+            };
+        }
+        Some(self.push_offloaded(Frame::with_extents(headers, payload, offload)?))
     }
 
     /// Puts a frame into the batch, as it is if the device does what its offload asks for; else with its checksum filled in,

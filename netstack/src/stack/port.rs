@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 
 use super::addresses::Addresses;
 use super::counters::Counters;
-use crate::device::{Device, Frame, HEADER_CAPACITY, Offload, TxBatch};
+use crate::device::{Device, Frame, HEADER_CAPACITY, Offload, TxBatch, segment};
 use crate::ip::neighbour::{self, Cache};
 use crate::region::Extent;
 use crate::scratch::{Scratch, Slot};
@@ -147,9 +147,31 @@ impl Interface {
 
     /// The same with a frame of the concatenated `headers` and the payload, built in place. `None` if they are too long.
     #[inline]
-    pub(super) fn push_parts(&mut self, headers: &[&[u8]], payload: Option<Extent>) -> Option<bool> {
-        let pushed = self.tx.push_parts(headers, payload.as_slice(), Offload::NONE)?;
+    pub(super) fn push_parts(
+        &mut self,
+        headers: &[&[u8]],
+        payload: &[Extent],
+        offload: Offload,
+    ) -> Option<bool> {
+        let pushed = self.tx.push_parts(headers, payload, offload)?;
         self.queued += u64::from(pushed);
+        Some(pushed)
+    }
+
+    /// The same with a frame that leaves nothing to the device: the checksum that `offload` asks for is filled in.
+    #[inline]
+    pub(super) fn push_parts_summed(
+        &mut self,
+        headers: &[&[u8]],
+        payload: &[Extent],
+        offload: Offload,
+    ) -> Option<bool> {
+        let pushed = self.push_parts(headers, payload, Offload::NONE)?;
+        if let Some(frame) = self.tx.last_mut()
+            && pushed
+        {
+            segment::add_checksum(frame, offload)?;
+        }
         Some(pushed)
     }
 
@@ -212,6 +234,14 @@ impl<D: Device> Port<D> {
         earliest(self.iface.next_deadline(), self.device.next_deadline())
     }
 
+    /// Whether [`Port::tend`] and [`Port::flush`] have nothing to do.
+    #[inline]
+    pub(super) fn rests(&self, now: Instant) -> bool {
+        let iface = &self.iface;
+        let due = iface.next_deadline().is_some_and(|deadline| deadline <= now);
+        !due && iface.tx.is_empty() && iface.in_flight.is_empty()
+    }
+
     /// Looks after the link and the neighbours.
     #[inline]
     pub(super) fn tend(&mut self, now: Instant, counters: &mut Counters) {
@@ -272,6 +302,7 @@ impl<D: Device> Port<D> {
     }
 
     /// Whether a frame on its way may still refer to a sender's memory.
+    #[inline]
     pub(super) fn holds_extents(&self) -> bool {
         self.iface.tx.frames().iter().any(|frame| !frame.extents().is_empty()) || self.device.holds_extents()
     }

@@ -6,7 +6,7 @@ use super::destination::{Emitter, Miss, any_for, route};
 use super::port::Port;
 use super::receive::{Inbound, Receiver};
 use super::{SendError, Stack};
-use crate::device::{Device, Frame, Offload, RxChecksum, Transport};
+use crate::device::{Device, Offload, RxChecksum, Transport};
 use crate::ip::{IcmpError, IcmpErrorKind};
 use crate::region::Extent;
 use crate::rud;
@@ -191,16 +191,24 @@ impl<D: Device> Emit for Emitter<'_, D> {
             l4_offset: (link.len() + ip.len()) as u8,
             segment_size: if split { segment_size } else { 0 },
         };
-        match Frame::with_extents(&[link, ip.as_bytes(), header], payload, offload) {
-            Some(frame) if port.push_offloaded(frame) => {
+        match port.push_parts_offloaded(&[link, ip.as_bytes(), header], payload, offload, ip.len() + len) {
+            Some(true) => {
                 self.counters.tx_tcp += 1;
                 Emitted::Sent
             }
-            Some(_) => Emitted::NoRoom,
+            Some(false) => Emitted::NoRoom,
             None => {
                 self.counters.tx_too_long += 1;
                 Emitted::Sent
             }
+        }
+    }
+
+    #[inline]
+    fn hurry(&mut self) {
+        if self.alone {
+            let now = self.now;
+            self.taken += self.ports.iter_mut().map(|port| port.flush(now)).sum::<usize>();
         }
     }
 }
@@ -274,7 +282,7 @@ impl<D: Device> Stack<D> {
     /// Tells TCP when memory that frames referred to is free again.
     #[inline]
     pub(super) fn tcp_frames_gone(&mut self) {
-        if !self.ports.iter().any(Port::holds_extents) {
+        if self.tcp.awaits_frames() && !self.ports.iter().any(Port::holds_extents) {
             self.tcp.frames_gone();
         }
     }

@@ -508,4 +508,8 @@ pub trait Emit {
     /// longer than `segment_size`, the segment is split into segments of that much payload each, whose sequence
     /// numbers follow; FIN and PSH stay on the last, CWR on the first.
     fn emit(&mut self, to: &Destination, header: &[u8], payload: &[Extent], segment_size: u16) -> Emitted;
+
+    /// The connection has sent all that it has: what was emitted may leave before the sender's books are brought up to date.
+    /// Whether that is worth while is below's to say; it leaves anyhow when the turn is over.
+    fn hurry(&mut self) {}
 }

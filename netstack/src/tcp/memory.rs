@@ -17,6 +17,9 @@ const BLOCK: usize = 64 << 10;
 /// What a small write reserves, so that the next ones of the same connection follow on the same extent.
 const RESERVE: usize = 256;
 
+/// Bytes of the current block that are written before its beginning is used again.
+const CACHED: usize = 4 << 10;
+
 /// Free blocks that are kept for the next burst.
 const SPARE: usize = 64;
 
@@ -173,13 +176,29 @@ impl Memory {
         }
     }
 
+    /// Whether there are blocks that could be filled again if no frame referred to them, and it is worth while: of the
+    /// current one a part stays in the cache as well as its beginning does.
+    #[inline]
+    pub(crate) fn awaits_frames(&self) -> bool {
+        let current = self.current.and_then(|index| self.blocks.get(index as usize));
+        !self.resting.is_empty() || current.is_some_and(|block| block.runs == 0 && block.used >= CACHED)
+    }
+
     /// No frame that was emitted so far is in a batch or a device: released blocks may be filled again.
+    #[inline]
     pub(crate) fn frames_gone(&mut self) {
         if let Some(block) = self.current.and_then(|index| self.blocks.get_mut(index as usize))
             && block.runs == 0
         {
             block.used = 0;
         }
+        if !self.resting.is_empty() {
+            self.wake_resting();
+        }
+    }
+
+    /// Blocks that rested may be filled again.
+    fn wake_resting(&mut self) {
         for index in self.resting.drain(..) {
             let Some(block) = self.blocks.get_mut(index as usize) else { continue };
             block.used = 0;

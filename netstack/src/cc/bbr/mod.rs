@@ -438,6 +438,10 @@ impl Controller for Bbr {
         true
     }
 
+    fn uses_rate(&self) -> bool {
+        true
+    }
+
     fn set_mss(&mut self, mss: u32) {
         self.model.mss = u64::from(mss.max(1));
         self.window = self.window.max(self.model.mss);

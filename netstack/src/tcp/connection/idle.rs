@@ -51,37 +51,39 @@ impl Idle {
 
 impl Connection {
     /// When the connection wants to be woken.
+    #[inline]
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
-        match &self.state {
+        let until = match &self.state {
             State::SynSent(handshake) | State::SynReceived(handshake) => return handshake.deadline,
             State::Over(_) => return None,
-            _ => {}
-        }
-        let until = if let State::FinWait2 { until } = self.state { until } else { NEVER };
-        [
-            self.sender.next_deadline(),
-            self.receiver.ack_deadline(),
-            self.user_timeout_deadline(),
-            self.keep_alive_deadline(),
-            (until != NEVER).then_some(until),
-        ]
-        .into_iter()
-        .flatten()
-        .min()
+            State::FinWait2 { until } => *until,
+            _ => NEVER,
+        };
+        let or_never = |deadline: Option<Instant>| deadline.unwrap_or(NEVER);
+        let first = until
+            .min(or_never(self.sender.next_deadline()))
+            .min(or_never(self.receiver.ack_deadline()))
+            .min(or_never(self.user_timeout_deadline()))
+            .min(or_never(self.keep_alive_deadline()));
+        (first != NEVER).then_some(first)
     }
 
     //= RFC 5482 section 3.1: the user's own choice goes before the peer's wish.
+    #[inline]
     fn user_timeout(&self) -> Option<Duration> {
         let theirs = self.idle.peer_timeout;
         self.options.user_timeout.or((theirs > 0).then(|| Duration::from_secs(u64::from(theirs))))
     }
 
+    #[inline]
     fn user_timeout_deadline(&self) -> Option<Instant> {
-        Some(self.sender.stalled_since()? + self.user_timeout()?)
+        let timeout = self.user_timeout()?;
+        Some(self.sender.stalled_since()? + timeout)
     }
 
     //= RFC 9293 section 3.8.4, MUST-24 to MUST-29: only if asked for, only when nothing is on its way, and silence is
     //= not taken for death before several probes.
+    #[inline]
     fn keep_alive_deadline(&self) -> Option<Instant> {
         let keep_alive = self.options.keep_alive?;
         if self.idle.send || !self.sender.is_empty() {

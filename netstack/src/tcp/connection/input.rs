@@ -166,35 +166,23 @@ impl Connection {
     #[inline]
     fn on_ack(&mut self, now: Instant, segment: &Segment<'_>, cx: &mut Context<'_>) -> Option<Disposition> {
         let Header { ack, seq, flags, window, ref options, .. } = segment.header;
-        let una = self.sender.una();
-        //= RFC 9293 section 3.10.7.4, fifth: an acknowledgement of what was never sent is answered and dropped.
-        //= RFC 5961 section 5.2: so is one from further back than the peer's largest window.
-        if ack.is_after(self.sender.max_sent()) || ack.is_before(una - self.sender.max_window()) {
+        if !self.is_ack_plausible(ack) {
             self.challenge(now, cx);
             return Some(Disposition::Keep);
         }
         let has_data = flags.intersects(Flags::FIN.with(Flags::SYN)) || !segment.payload.is_empty();
+        let echo = options.timestamps.filter(|_| self.terms.timestamps).map(|stamps| stamps.echo);
         let input = AckIn {
             ack,
             seq,
             window: u32::from(window) << self.terms.peer_shift,
             sack: options.sack,
-            rtt: self.round_trip(now, &segment.header),
-            echo: options.timestamps.filter(|_| self.terms.timestamps).map(|stamps| stamps.echo),
+            rtt: echo.and_then(|echo| self.round_trip(now, echo)),
+            echo,
             ece: self.terms.ecn && flags.contains(Flags::ECE),
             has_data,
         };
-        let out = self.sender.on_ack(now, &input, cx.memory, cx.released);
-        if !cx.released.is_empty() {
-            cx.tell_released();
-        }
-        if out.progress {
-            self.unreachable = false;
-        }
-        if out.became_writable && !self.released && !self.shut {
-            cx.events.push_back(Event::Writable(cx.id));
-        }
-        if out.fin_acked {
+        if self.work_in(now, &input, cx) {
             //= RFC 9293 section 3.10.7.4, fifth: what the acknowledgement of this side's FIN means in each state.
             match self.state {
                 State::FinWait1 => {
@@ -207,6 +195,31 @@ impl Connection {
             }
         }
         None
+    }
+
+    //= RFC 9293 section 3.10.7.4, fifth: an acknowledgement of what was never sent is answered and dropped.
+    //= RFC 5961 section 5.2: so is one from further back than the peer's largest window.
+    /// Whether an acknowledgement can be the peer's.
+    #[inline]
+    pub(super) fn is_ack_plausible(&self, ack: SeqNumber) -> bool {
+        let oldest = self.sender.una() - self.sender.max_window();
+        !ack.is_after(self.sender.max_sent()) && !ack.is_before(oldest)
+    }
+
+    /// Works an acknowledgement in, and tells the user what it must know. Returns whether this side's FIN was acknowledged.
+    #[inline]
+    pub(super) fn work_in(&mut self, now: Instant, ack: &AckIn, cx: &mut Context<'_>) -> bool {
+        let out = self.sender.on_ack(now, ack, cx.memory, cx.released);
+        if !cx.released.is_empty() {
+            cx.tell_released();
+        }
+        if out.progress {
+            self.unreachable = false;
+        }
+        if out.became_writable && !self.released && !self.shut {
+            cx.events.push_back(Event::Writable(cx.id));
+        }
+        out.fin_acked
     }
 
     //= RFC 9293 section 3.10.7.4, seventh and eighth: text and FIN.

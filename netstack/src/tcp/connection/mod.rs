@@ -5,6 +5,7 @@
 
 mod calls;
 mod close;
+mod expected;
 mod icmp;
 mod idle;
 mod input;
@@ -240,6 +241,21 @@ impl Connection {
     /// The peer's.
     pub(crate) fn remote(&self) -> SocketAddr {
         SocketAddr::new(self.remote_ip, self.remote_port)
+    }
+
+    /// Whether these are its two ends.
+    #[inline]
+    pub(crate) fn is_between(
+        &self,
+        local: IpAddr,
+        local_port: u16,
+        remote: IpAddr,
+        remote_port: u16,
+    ) -> bool {
+        self.remote_port == remote_port
+            && self.local_port == local_port
+            && self.remote_ip == remote
+            && self.local_ip == local
     }
 
     /// The options.

@@ -225,7 +225,10 @@ impl Connection {
         //= RFC 6298 section 3: no round-trip time is taken from a SYN that was sent twice, but by its timestamp.
         let rtt = match handshake.first_sent {
             Some(at) if !resent => Some(now.saturating_since(at)),
-            _ => self.round_trip(now, header),
+            _ => {
+                let stamps = header.options.timestamps.filter(|_| self.terms.timestamps);
+                stamps.and_then(|stamps| self.round_trip(now, stamps.echo))
+            }
         };
         self.sender.establish(now, &terms, window, header.seq, rtt, resent);
         self.idle.on_heard(now);
@@ -239,8 +242,8 @@ impl Connection {
     }
 
     /// The round-trip time by the echo of a timestamp; `None` below the clock's resolution.
-    pub(super) fn round_trip(&self, now: Instant, header: &Header) -> Option<Duration> {
-        let echo = header.options.timestamps.filter(|_| self.terms.timestamps)?.echo;
+    #[inline]
+    pub(super) fn round_trip(&self, now: Instant, echo: u32) -> Option<Duration> {
         let millis = timestamp(now, self.timestamp_offset).wrapping_sub(echo);
         (echo != 0 && (1..3_600_000).contains(&millis)).then(|| Duration::from_millis(u64::from(millis)))
     }

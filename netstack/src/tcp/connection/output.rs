@@ -3,6 +3,7 @@
 use super::{Connection, Context, State, Turn, timestamp};
 use crate::region::Extent;
 use crate::tcp::receiver::Acknowledgement;
+use crate::tcp::sender::Outgoing;
 use crate::tcp::{Destination, Emit, Emitted, Path};
 use crate::time::Instant;
 use crate::wire::tcp::{self, Flags, Header, SackBlocks, SeqNumber, Timestamps};
@@ -77,7 +78,14 @@ impl Connection {
         }
     }
 
+    /// Whether an acknowledgement is to be sent now.
+    #[inline]
+    pub(crate) fn is_ack_due(&self) -> bool {
+        self.receiver.is_ack_due()
+    }
+
     /// Whether something is to be sent now.
+    #[inline]
     pub(crate) fn wants_transmit(&self, now: Instant) -> bool {
         match &self.state {
             State::SynSent(handshake) => handshake.send,
@@ -169,6 +177,13 @@ impl Connection {
         emit: &mut impl Emit,
         cx: &mut Context<'_>,
     ) -> Turn {
+        if let Some(out) = self.sender.small_message(now) {
+            if !self.send(now, &out, emit, cx) {
+                return Turn::Blocked;
+            }
+            self.sender.on_emptied(now);
+            return Turn::Done;
+        }
         if !self.sender.wants_transmit(now) {
             return Turn::Done;
         }
@@ -181,24 +196,36 @@ impl Connection {
         let mut left = quantum;
         while left > 0 {
             let Some(out) = self.sender.next(now, &path) else { return Turn::Done };
-            cx.extents.clear();
-            self.sender.extents(&out, cx.extents);
-            let say = self.receiver.acknowledgement(cx.pool);
-            let mut flags = Flags::ACK;
-            for (set, flag) in [(out.fin, Flags::FIN), (out.psh, Flags::PSH), (out.cwr, Flags::CWR)] {
-                if set {
-                    flags = flags.with(flag);
-                }
-            }
-            let header = self.header(now, out.seq, flags, &say);
-            if !self.emit(emit, &header, cx.extents, out.segment_size, out.ect) {
+            if !self.send(now, &out, emit, cx) {
                 return Turn::Blocked;
             }
-            self.sender.on_sent(now, &out, header.options.timestamps.map_or(0, |stamps| stamps.value));
-            self.receiver.on_ack_sent(true);
-            left = left.saturating_sub(out.len.div_ceil(u32::from(out.segment_size.max(1))).max(1));
+            left = left.saturating_sub(out.segments());
         }
         if self.sender.wants_transmit(now) { Turn::More } else { Turn::Done }
+    }
+
+    /// Sends what the sender has planned; false if there is no room.
+    #[inline]
+    fn send(&mut self, now: Instant, out: &Outgoing, emit: &mut impl Emit, cx: &mut Context<'_>) -> bool {
+        cx.extents.clear();
+        self.sender.extents(out, cx.extents);
+        let say = self.receiver.acknowledgement(cx.pool);
+        let mut flags = Flags::ACK;
+        for (set, flag) in [(out.fin, Flags::FIN), (out.psh, Flags::PSH), (out.cwr, Flags::CWR)] {
+            if set {
+                flags = flags.with(flag);
+            }
+        }
+        let header = self.header(now, out.seq, flags, &say);
+        if !self.emit(emit, &header, cx.extents, out.segment_size, out.ect) {
+            return false;
+        }
+        if out.psh {
+            emit.hurry();
+        }
+        self.sender.on_sent(now, out, header.options.timestamps.map_or(0, |stamps| stamps.value));
+        self.receiver.on_ack_sent(true);
+        true
     }
 
     /// Sends an acknowledgement; false if there is no room.

@@ -1,19 +1,75 @@
 //! What a user does with a connection: write, read, end it, look at it, change it.
 
 use super::super::api::{ConnectionId, Error, Info, Options, StateName, Token};
-use super::super::connection::Connection;
+use super::super::connection::{Connection, Context};
 use super::super::receiver::Chunk;
 use super::{Endpoint, Slot};
 use crate::region::Extent;
 use crate::time::Instant;
 
 impl Endpoint {
+    /// A call of the user.
+    #[inline]
+    fn use_of<R>(
+        &mut self,
+        now: Instant,
+        id: ConnectionId,
+        run: impl FnOnce(&mut Connection, &mut Context<'_>) -> Result<R, Error>,
+    ) -> Result<R, Error> {
+        if self.user(id).is_none() {
+            return Err(Error::Unknown);
+        }
+        let result = self.call(id.index, run).unwrap_or(Err(Error::Unknown));
+        // A call that could do nothing has changed nothing.
+        if !matches!(result, Err(Error::WouldBlock)) {
+            self.settle(now, id.index);
+        }
+        result
+    }
+
+    /// A call of the user that writes.
+    #[inline]
+    fn write_of<R>(
+        &mut self,
+        now: Instant,
+        id: ConnectionId,
+        run: impl FnOnce(&mut Connection, &mut Context<'_>) -> Result<R, Error>,
+    ) -> Result<R, Error> {
+        if self.user(id).is_none() {
+            return Err(Error::Unknown);
+        }
+        let result = self.call(id.index, run).unwrap_or(Err(Error::Unknown));
+        if result.is_ok() {
+            self.settle_written(now, id.index);
+        }
+        result
+    }
+
+    /// A call of the user that reads. All that it can lead to is an acknowledgement that tells of room.
+    #[inline]
+    fn read_of<R>(
+        &mut self,
+        now: Instant,
+        id: ConnectionId,
+        run: impl FnOnce(&mut Connection, &mut Context<'_>) -> Result<R, Error>,
+    ) -> Result<R, Error> {
+        if self.user(id).is_none() {
+            return Err(Error::Unknown);
+        }
+        let done = self.call(id.index, |connection, cx| (run(connection, cx), connection.is_ack_due()));
+        let (result, due) = done.unwrap_or((Err(Error::Unknown), false));
+        if due {
+            self.settle(now, id.index);
+        }
+        result
+    }
+
     /// Takes as many of the bytes as find room to be sent, and returns how many.
     ///
     /// # Errors
     /// [`Error::WouldBlock`] if there is no room; [`Event::Writable`] follows. Else [`Error`] says why not.
     pub fn write(&mut self, now: Instant, id: ConnectionId, bytes: &[u8]) -> Result<usize, Error> {
-        let result = self.use_of(now, id, |connection, cx| connection.write(bytes, cx));
+        let result = self.write_of(now, id, |connection, cx| connection.write(bytes, cx));
         if result == Err(Error::WouldBlock) && self.shared.memory.is_full() {
             // Its own acknowledgements will not tell it when there is room: it may have nothing on its way.
             self.starved.insert(id);
@@ -40,7 +96,7 @@ impl Endpoint {
     /// # Errors
     /// [`Error::WouldBlock`] if there are none; [`Event::Readable`] follows. Else [`Error`] says why not.
     pub fn read(&mut self, now: Instant, id: ConnectionId, buffer: &mut [u8]) -> Result<usize, Error> {
-        self.use_of(now, id, |connection, cx| connection.read(now, buffer, cx))
+        self.read_of(now, id, |connection, cx| connection.read(now, buffer, cx))
     }
 
     /// Hands out received bytes without copying them; `None` is the end of the data.
@@ -48,7 +104,7 @@ impl Endpoint {
     /// # Errors
     /// As [`Endpoint::read`].
     pub fn read_chunk(&mut self, now: Instant, id: ConnectionId) -> Result<Option<Chunk>, Error> {
-        self.use_of(now, id, |connection, cx| connection.read_chunk(now, cx))
+        self.read_of(now, id, |connection, cx| connection.read_chunk(now, cx))
     }
 
     /// No more will be written: a FIN follows what was. Reading goes on.

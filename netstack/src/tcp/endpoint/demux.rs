@@ -9,7 +9,7 @@ use super::super::connection::{
 use super::time_wait::Verdict;
 use super::{Endpoint, Place, Reply, TIME_WAIT, cookie, is_host};
 use crate::time::Instant;
-use crate::wire::tcp::{Flags, Header, SeqNumber};
+use crate::wire::tcp::{Flags, Header, PlainHeader, SeqNumber};
 
 /// Answers that may wait to be sent.
 const MAX_REPLIES: usize = 1024;
@@ -43,7 +43,8 @@ impl Endpoint {
                 return self.records.get(value & !TIME_WAIT).is_some_and(|record| record.is(local, remote));
             }
             let connection = self.slots.get(value as usize).and_then(|slot| slot.connection.as_deref());
-            connection.is_some_and(|found| found.remote() == *remote && found.local() == *local)
+            connection
+                .is_some_and(|found| found.is_between(local.ip(), local.port(), remote.ip(), remote.port()))
         });
         match value {
             Some(value) if value & TIME_WAIT != 0 => Found::TimeWait(value & !TIME_WAIT),
@@ -76,6 +77,12 @@ impl Endpoint {
     #[inline]
     pub fn on_segment(&mut self, now: Instant, meta: &SegmentMeta, header: &[u8], payload: Payload<'_>) {
         self.counters.received += 1;
+        if let Some(plain) = PlainHeader::parse(header)
+            && self.is_of_last(meta, plain.source_port, plain.destination_port)
+            && self.on_plain(now, &plain, payload)
+        {
+            return;
+        }
         let header = match Header::parse(header) {
             Ok((parsed, len)) if len == header.len() => parsed,
             _ => {
@@ -87,10 +94,34 @@ impl Endpoint {
         let remote = SocketAddr::new(meta.source, header.source_port);
         let segment = Segment { header, payload, congestion_experienced: meta.congestion_experienced };
         match self.find(&local, &remote) {
-            Found::Connection(index) => self.on_connection(now, index, &segment),
+            Found::Connection(index) => {
+                self.last = index;
+                self.on_connection(now, index, &segment);
+            }
             Found::TimeWait(index) => self.on_time_wait(now, index, local, remote, &segment),
             Found::Nothing => self.on_stranger(now, local, remote, &segment, None),
         }
+    }
+
+    /// Whether a segment is for the connection that the last one was for. One that is over is in the table no more.
+    #[inline]
+    fn is_of_last(&self, meta: &SegmentMeta, source_port: u16, destination_port: u16) -> bool {
+        let connection = self.slots.get(self.last as usize).and_then(|slot| slot.connection.as_deref());
+        connection.is_some_and(|last| {
+            last.is_between(meta.destination, destination_port, meta.source, source_port) && !last.is_over()
+        })
+    }
+
+    /// A segment of that connection in the plain form; false if there is more to say about it than that it was expected.
+    #[inline]
+    fn on_plain(&mut self, now: Instant, header: &PlainHeader, payload: Payload<'_>) -> bool {
+        let index = self.last;
+        let taken = self.call(index, |connection, cx| connection.on_expected(now, header, payload, cx));
+        if taken != Some(true) {
+            return false;
+        }
+        self.settle(now, index);
+        true
     }
 
     #[inline]

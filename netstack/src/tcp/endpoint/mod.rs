@@ -36,7 +36,7 @@ pub use counters::Counters;
 pub use demux::IcmpError;
 
 use super::api::{
-    Config, ConnectError, ConnectionId, Error, Event, ListenError, ListenerId, Options, StateName, Token,
+    Config, ConnectError, ConnectionId, Event, ListenError, ListenerId, Options, StateName, Token,
 };
 use super::connection::{Connection, Context, Open, RateLimit};
 use super::memory::Memory;
@@ -134,6 +134,8 @@ pub struct Endpoint {
     slots: Vec<Slot>,
     free: Vec<u32>,
     table: Table,
+    /// The slot that the last segment was for: the next one is often for the same.
+    last: u32,
     listeners: Listeners,
     records: Records,
     /// Connections that were refused memory, to be told when there is some.
@@ -183,6 +185,7 @@ impl Endpoint {
             slots: Vec::new(),
             free: Vec::new(),
             table: Table::new(),
+            last: 0,
             listeners: Listeners::default(),
             records: Records::new(),
             starved: BTreeSet::new(),
@@ -381,25 +384,6 @@ impl Endpoint {
         let id = ConnectionId { index, generation: slot.generation };
         let mut cx = self.shared.context(id, slot.place != Place::User);
         Some(run(connection, &mut cx))
-    }
-
-    /// A call of the user.
-    #[inline]
-    fn use_of<R>(
-        &mut self,
-        now: Instant,
-        id: ConnectionId,
-        run: impl FnOnce(&mut Connection, &mut Context<'_>) -> Result<R, Error>,
-    ) -> Result<R, Error> {
-        if self.user(id).is_none() {
-            return Err(Error::Unknown);
-        }
-        let result = self.call(id.index, run).unwrap_or(Err(Error::Unknown));
-        // A call that could do nothing has changed nothing.
-        if !matches!(result, Err(Error::WouldBlock)) {
-            self.settle(now, id.index);
-        }
-        result
     }
 
     /// Options in memory that connections with the same options share.

@@ -25,6 +25,22 @@ impl Endpoint {
         self.timers.arm(&mut slot.armed, index, connection.next_deadline());
     }
 
+    /// The same after a write, which starts no timer by itself: if the connection gets a turn, its timer is seen to then.
+    #[inline]
+    pub(super) fn settle_written(&mut self, now: Instant, index: u32) {
+        let Some(slot) = self.slots.get_mut(index as usize) else { return };
+        let Some(connection) = slot.connection.as_deref() else { return };
+        if slot.ready || connection.is_over() {
+            return;
+        }
+        if connection.wants_transmit(now) {
+            slot.ready = true;
+            self.ready.push_back(index);
+        } else {
+            self.timers.arm(&mut slot.armed, index, connection.next_deadline());
+        }
+    }
+
     /// Fires the timers that are due. Call [`transmit`](Self::transmit) afterwards.
     pub fn on_timeout(&mut self, now: Instant) {
         let mut fired = core::mem::take(&mut self.fired);
@@ -64,6 +80,12 @@ impl Endpoint {
     #[inline]
     pub fn wants_transmit(&self) -> bool {
         !self.ready.is_empty() || !self.replies.is_empty()
+    }
+
+    /// Whether [`transmit`](Self::transmit) would give one connection a turn, and do nothing else.
+    #[inline]
+    pub(crate) fn is_one_turn(&self) -> bool {
+        self.ready.len() == 1 && self.replies.is_empty()
     }
 
     /// Sends what is due while `emit` has room: answers first, then connections in turn.
@@ -109,7 +131,14 @@ impl Endpoint {
         true
     }
 
+    /// Whether [`frames_gone`](Self::frames_gone) would change anything.
+    #[inline]
+    pub(crate) fn awaits_frames(&self) -> bool {
+        self.shared.memory.awaits_frames() || !self.starved.is_empty()
+    }
+
     /// No frame of ours waits any more, in a batch or in a device: memory of what was acknowledged can be used again.
+    #[inline]
     pub fn frames_gone(&mut self) {
         self.shared.memory.frames_gone();
         if !self.starved.is_empty() && !self.shared.memory.is_full() {

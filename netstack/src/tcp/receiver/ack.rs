@@ -55,10 +55,10 @@ impl AckPolicy {
     /// `bytes` new bytes in order.
     #[inline]
     pub(super) fn on_data(&mut self, now: Instant, bytes: u32, mss: u16) {
-        let gap = now.saturating_since(self.last_arrival);
+        let gap = u32::try_from(now.nanos_since(self.last_arrival) / 1000).unwrap_or(u32::MAX);
         self.last_arrival = now;
         // Half of the old, half of the new: two segments after a pause tell enough.
-        self.gap = self.gap.min(self.max_delay) / 2 + micros(gap).min(self.max_delay) / 2;
+        self.gap = self.gap.min(self.max_delay) / 2 + gap.min(self.max_delay) / 2;
         self.full = self.full.max(bytes.min(u32::from(mss)) as u16);
         self.bytes = self.bytes.saturating_add(bytes);
         if self.quick > 0 {
@@ -70,8 +70,7 @@ impl AckPolicy {
             // If a second segment were to come, it would be here within twice the usual gap; a reader that answers
             // needs a moment too.
             let delay = self.gap.saturating_mul(2).clamp(self.max_delay / 8, self.max_delay);
-            let delay = Duration::from_micros(u64::from(delay));
-            self.deadline = now + delay;
+            self.deadline = now.later(u64::from(delay) * 1000);
         }
     }
 

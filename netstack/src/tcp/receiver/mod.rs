@@ -3,6 +3,7 @@
 
 mod ack;
 mod assembly;
+mod expected;
 mod paws;
 mod pool;
 mod run;

@@ -43,8 +43,17 @@ impl Pool {
     /// An empty block for at least `want` bytes if a class has them, else of the largest class; near the limit, the
     /// largest that is below it. `None` if there is none, unless `force`.
     pub(super) fn take(&mut self, want: usize, force: bool) -> Option<Vec<u8>> {
-        let wanted = CLASSES.iter().position(|&size| size >= want).unwrap_or(CLASSES.len() - 1);
         let left = self.limit.saturating_sub(self.used);
+        let [smallest, ..] = CLASSES;
+        if want <= smallest
+            && smallest <= left
+            && let Some(block) = self.free.first_mut().and_then(Vec::pop)
+        {
+            // A small message after another.
+            self.used = self.used.saturating_add(block.capacity());
+            return Some(block);
+        }
+        let wanted = CLASSES.iter().position(|&size| size >= want).unwrap_or(CLASSES.len() - 1);
         let fitting = CLASSES.iter().take(wanted + 1).rposition(|&size| size <= left);
         let class = fitting.or(force.then_some(wanted))?;
         let size = CLASSES.get(class).copied()?;

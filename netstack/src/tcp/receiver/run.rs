@@ -24,6 +24,16 @@ impl<'a> Cut<'a> {
         self.len
     }
 
+    /// The bytes, if they are in one piece.
+    #[inline]
+    fn single(&self) -> Option<&'a [u8]> {
+        if self.payload.rest.is_empty() {
+            self.payload.head.get(self.from..self.from + self.len)
+        } else {
+            None
+        }
+    }
+
     /// The pieces, in order.
     fn pieces(&self) -> impl Iterator<Item = &'a [u8]> {
         let (mut skip, mut left) = (self.from, self.len);
@@ -58,20 +68,37 @@ impl Run {
     /// was.
     #[inline]
     pub(super) fn append(&mut self, cut: &Cut<'_>, pool: &mut Pool, force: bool) -> u32 {
-        let (mut done, all) = (0, cut.len());
-        for mut piece in cut.pieces() {
-            while !piece.is_empty() {
-                if self.tail.room() == 0 {
-                    let want = (all - done).max(2 * self.len as usize);
-                    let Some(block) = pool.take(want, force) else { return self.grown(done) };
-                    self.push(Block::new(block), pool);
-                }
-                let fitted = self.tail.append(piece);
-                done += fitted;
-                piece = piece.get(fitted..).unwrap_or_default();
+        let all = cut.len();
+        if let Some(piece) = cut.single() {
+            let done = self.append_piece(piece, all, pool, force);
+            return self.grown(done);
+        }
+        let mut done = 0;
+        for piece in cut.pieces() {
+            let took = self.append_piece(piece, all - done, pool, force);
+            done += took;
+            if took < piece.len() {
+                break;
             }
         }
         self.grown(done)
+    }
+
+    /// Appends a piece, of which there are `left` bytes and more that follow; returns how many found room.
+    #[inline]
+    fn append_piece(&mut self, piece: &[u8], left: usize, pool: &mut Pool, force: bool) -> usize {
+        let (mut rest, mut done) = (piece, 0);
+        while !rest.is_empty() {
+            if self.tail.room() == 0 {
+                let want = (left - done).max(2 * self.len as usize);
+                let Some(block) = pool.take(want, force) else { break };
+                self.push(Block::new(block), pool);
+            }
+            let fitted = self.tail.append(rest);
+            done += fitted;
+            rest = rest.get(fitted..).unwrap_or_default();
+        }
+        done
     }
 
     fn grown(&mut self, by: usize) -> u32 {
@@ -119,11 +146,12 @@ impl Run {
             };
             into.copy_from_slice(from);
             buffer = rest;
-            block.consume(count);
             total += count;
             self.len = self.len.saturating_sub(count as u32);
-            if block.is_drained() {
+            if count == unread.len() {
                 self.drop_first(pool);
+            } else {
+                block.consume(count);
             }
         }
         total

@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-use crate::time::Instant;
+use crate::time::{Instant, whole_nanos};
 use crate::wire::tcp::SeqNumber;
 
 /// Where buffers start; they grow as the reader keeps up.
@@ -137,7 +137,8 @@ impl Window {
         if self.capacity >= self.ceiling {
             return;
         }
-        let elapsed = now.saturating_since(self.since);
+        let elapsed = now.nanos_since(self.since);
+        let round_trip = round_trip.map(whole_nanos);
         // Without a round-trip time, a buffer's worth is a round.
         let over = match round_trip {
             Some(time) => elapsed >= time,
@@ -146,7 +147,8 @@ impl Window {
         if over {
             let want = self.copied.saturating_mul(2).saturating_add(16 * u32::from(mss));
             // A reader that comes back after a pause has not kept up for one round trip only.
-            let fresh = round_trip.is_none_or(|time| elapsed <= time * 4 || self.copied >= self.capacity);
+            let fresh = round_trip
+                .is_none_or(|time| elapsed <= time.saturating_mul(4) || self.copied >= self.capacity);
             if fresh && want > self.capacity {
                 self.capacity = want.min(self.ceiling);
             }

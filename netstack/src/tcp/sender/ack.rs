@@ -6,7 +6,7 @@ use super::rack::Rack;
 use super::rate::Rate;
 use super::scoreboard::Record;
 use super::{AckIn, AckOut, Phase, Sender, Token};
-use crate::cc::{AckSample, Congestion};
+use crate::cc::{AckSample, Congestion, RateSample};
 use crate::tcp::memory::Memory;
 use crate::time::Instant;
 use crate::wire::tcp::{SeqNumber, SeqRange};
@@ -97,6 +97,20 @@ impl Sender {
         if self.is_closed() || ack.ack.is_before(self.una) || ack.ack.is_after(self.max_sent()) {
             return AckOut::default();
         }
+        if let Some(record) = self.predicted(ack) {
+            return self.on_predicted(now, ack, &record, memory, released);
+        }
+        self.on_any_ack(now, ack, memory, released)
+    }
+
+    /// The same for an acknowledgement of any kind, in the range of what is out.
+    pub(super) fn on_any_ack(
+        &mut self,
+        now: Instant,
+        ack: &AckIn,
+        memory: &mut Memory,
+        released: &mut Vec<Token>,
+    ) -> AckOut {
         self.last_heard = now;
         let probing = self.timers.persisting();
         let same_window = !self.update_window(ack);
@@ -170,7 +184,7 @@ impl Sender {
     }
 
     /// Takes the window over, if the segment is not older than the one that said so last. Returns whether it changed.
-    fn update_window(&mut self, ack: &AckIn) -> bool {
+    pub(super) fn update_window(&mut self, ack: &AckIn) -> bool {
         //= RFC 9293 section 3.10.7.4: SND.WL1 and SND.WL2 keep old segments from setting the window
         if self.wl1.is_after(ack.seq) || (self.wl1 == ack.seq && self.wl2.is_after(ack.ack)) {
             return false;
@@ -200,17 +214,14 @@ impl Sender {
             _ => None,
         };
         let (fack, min) = (self.rack.fack(), self.rtt.min());
-        let position = self.position(ack.ack);
+        let moves = ack.ack != self.una;
+        if moves {
+            self.advance(ack.ack, memory, released);
+        }
         let mut delivery =
             Delivery { now, news, rack: &mut self.rack, rate: &mut self.rate, fack, min, point };
-        if ack.ack != self.una {
+        if moves {
             self.board.acknowledge(ack.ack, |record| delivery.on(record));
-            self.queue.acknowledge(position, memory, released);
-            // So that none of these is ever 2^31 behind; this one is compared with what was unacknowledged before.
-            self.limited_end = self.limited_end.max(self.una);
-            self.una = ack.ack;
-            self.small_end = self.small_end.max(self.una);
-            self.ecn_point = self.ecn_point.max(self.una - 1);
         }
         if !self.sack {
             return None;
@@ -226,6 +237,17 @@ impl Sender {
             }
         }
         duplicate
+    }
+
+    /// SND.UNA moves on to `una`.
+    #[inline]
+    pub(super) fn advance(&mut self, una: SeqNumber, memory: &mut Memory, released: &mut Vec<Token>) {
+        self.queue.acknowledge(self.position(una), memory, released);
+        // So that none of these is ever 2^31 behind; this one is compared with what was unacknowledged before.
+        self.limited_end = self.limited_end.max(self.una);
+        self.una = una;
+        self.small_end = self.small_end.max(self.una);
+        self.ecn_point = self.ecn_point.max(self.una - 1);
     }
 
     /// Round-trip time.
@@ -337,7 +359,7 @@ impl Sender {
             let safe = news.acked > 0 && lost == 0;
             prr.on_ack(news.delivered, in_flight, threshold, mss, safe);
         }
-        let rate = news.latest.and_then(|latest| self.rate.sample(&latest, self.rtt.min()));
+        let rate = news.latest.and_then(|latest| self.sample_rate(&latest));
         let sample = AckSample {
             now,
             acked: u64::from(news.acked),
@@ -360,6 +382,14 @@ impl Sender {
         }
     }
 
+    /// How fast the path delivered up to `latest`, for a controller that wants to know.
+    #[inline]
+    pub(super) fn sample_rate(&mut self, latest: &Record) -> Option<RateSample> {
+        self.rate.begin_after(latest);
+        let wanted = self.controller.as_ref().is_some_and(|controller| controller.uses_rate());
+        if wanted { self.rate.sample(latest, self.rtt.min()) } else { None }
+    }
+
     /// Whether what was held back by the peer's window can go, or nothing is held back.
     fn window_opened(&self) -> bool {
         let unsent = self.unsent();
@@ -371,7 +401,7 @@ impl Sender {
     }
 
     /// Whether a writer that was turned away finds enough room now to be worth its while.
-    fn unblock(&mut self) -> bool {
+    pub(super) fn unblock(&mut self) -> bool {
         let roomy = self.room() >= self.options.send_buffer.div_ceil(4) || self.queue.len() == 0;
         let unblocked = self.blocked && roomy;
         self.blocked &= !unblocked;

@@ -8,7 +8,7 @@
 //! |---|---|
 //! | `queue` | the bytes, as extents |
 //! | `scoreboard` | what is out, a record per transmitted range |
-//! | `ack` | acknowledgements |
+//! | `ack`, `predicted` | acknowledgements; the one that was expected |
 //! | `recovery` | fast recovery, time-outs, and taking them back when they were spurious |
 //! | `rack`, `prr`, `rtt`, `rate` | what the RFCs compute, without side effects |
 //! | `transmit` | what leaves next |
@@ -27,6 +27,7 @@ use crate::wire::tcp::{SackBlocks, SeqNumber};
 
 mod ack;
 mod path_mtu;
+mod predicted;
 mod prr;
 mod queue;
 mod rack;
@@ -141,8 +142,9 @@ impl Outgoing {
     }
 
     /// Segments that it makes.
-    fn segments(&self) -> u32 {
-        self.len.div_ceil(u32::from(self.segment_size).max(1)).max(1)
+    #[inline]
+    pub(crate) fn segments(&self) -> u32 {
+        scoreboard::segments_of(self.len, self.segment_size).max(1)
     }
 }
 

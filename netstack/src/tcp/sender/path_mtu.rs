@@ -8,7 +8,7 @@ use crate::time::Instant;
 use crate::wire::tcp::SeqNumber;
 
 /// Payload that every path carries: less is not believed.
-const LEAST: u16 = 256;
+pub(super) const LEAST: u16 = 256;
 
 /// Where to go when full segments do not get through, as IP packets: what IPv6 guarantees, what IPv4 hosts take.
 const STEPS: [u16; 3] = [1280, 576, LEAST + 60];

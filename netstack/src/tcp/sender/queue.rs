@@ -60,6 +60,14 @@ impl Queue {
         self.tail - self.head
     }
 
+    /// Bytes of the only piece, if there is one and none of it is acknowledged.
+    #[inline]
+    pub(super) fn len_of_only(&self) -> Option<u64> {
+        let whole =
+            self.pieces.len() == 1 && self.pieces.front().is_some_and(|piece| piece.start == self.head);
+        whole.then_some(self.tail - self.head)
+    }
+
     /// Copies the beginning of `bytes`, `room` at most. Returns how many were taken.
     pub(super) fn write(&mut self, memory: &mut Memory, bytes: &[u8], room: usize) -> usize {
         let mut rest = bytes.get(..room).unwrap_or(bytes);
@@ -111,18 +119,32 @@ impl Queue {
 
     /// The pieces from the one that `position` lies in.
     fn from(&self, position: u64) -> impl Iterator<Item = &Piece> {
-        let first = self.pieces.partition_point(|piece| piece.end() <= position);
+        let first = match self.pieces.front() {
+            // Mostly there is one, or the position lies in the first.
+            Some(front) if front.end() > position => 0,
+            _ => self.pieces.partition_point(|piece| piece.end() <= position),
+        };
         self.pieces.range(first..)
     }
 
     /// How many bytes from `position`, `len` at most, lie in `extents` pieces.
     pub(super) fn span(&self, position: u64, len: u32, extents: usize) -> u32 {
+        if extents >= self.pieces.len() {
+            return u32::try_from(self.tail.saturating_sub(position)).unwrap_or(u32::MAX).min(len);
+        }
         let end = self.from(position).take(extents.max(1)).last().map_or(position, Piece::end);
         u32::try_from(end.saturating_sub(position)).unwrap_or(u32::MAX).min(len)
     }
 
     /// Appends the extents of `len` bytes from `position`.
     pub(super) fn extents(&self, position: u64, len: u32, into: &mut Vec<Extent>) {
+        if let Some(piece) = self.pieces.front()
+            && piece.start <= position
+            && position + u64::from(len) <= piece.end()
+        {
+            into.extend(piece.extent.slice((position - piece.start) as usize, len as usize));
+            return;
+        }
         let (mut at, end) = (position, position + u64::from(len));
         for piece in self.from(position) {
             if at >= end {

@@ -19,7 +19,7 @@ pub(super) struct Stamp {
 }
 
 fn since(now: Instant, then: Instant) -> u32 {
-    u32::try_from(now.saturating_since(then).as_nanos() >> 4).unwrap_or(u32::MAX)
+    u32::try_from(now.nanos_since(then) >> 4).unwrap_or(u32::MAX)
 }
 
 /// The connection's counts.
@@ -72,10 +72,15 @@ impl Rate {
         }
     }
 
-    /// The sample over the newest record that an acknowledgement delivered.
-    pub(super) fn sample(&mut self, newest: &Record, min_rtt: Option<Duration>) -> Option<RateSample> {
-        let stamp = &newest.stamp;
+    /// The next sample's sending begins where `newest`, the newest record that an acknowledgement delivered, was sent.
+    #[inline]
+    pub(super) fn begin_after(&mut self, newest: &Record) {
         self.first_sent_at = newest.sent_at;
+    }
+
+    /// The sample over the newest record that an acknowledgement delivered.
+    pub(super) fn sample(&self, newest: &Record, min_rtt: Option<Duration>) -> Option<RateSample> {
+        let stamp = &newest.stamp;
         let delivered = u64::from((self.delivered as u32).wrapping_sub(stamp.delivered));
         let sending = Duration::from_nanos(u64::from(stamp.since_first) << 4);
         let waiting = Duration::from_nanos(u64::from(stamp.since_delivery) << 4);

@@ -54,6 +54,10 @@ impl Sender {
         if !self.sack {
             return 0;
         }
+        if self.board.is_empty() {
+            self.timers.reorder = NEVER;
+            return 0;
+        }
         let recovering = !matches!(self.phase, Phase::Open);
         let (srtt, min) = (self.rtt.srtt(), self.rtt.min());
         let found = self.rack.detect(now, &mut self.board, srtt, min, recovering);

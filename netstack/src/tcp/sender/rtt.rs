@@ -7,6 +7,7 @@
 use core::time::Duration;
 
 use crate::tcp::Options;
+use crate::time::{Instant, whole_nanos};
 use crate::wire::tcp::SeqNumber;
 
 #[cfg(test)]
@@ -63,6 +64,12 @@ impl Rtt {
         Self::known(self.srtt)
     }
 
+    /// The smoothed round-trip time in nanoseconds; before there is one, half of the first time-out.
+    #[inline]
+    pub(super) fn trip_nanos(&self, options: &Options) -> u64 {
+        if self.srtt == NONE { whole_nanos(options.initial_rto) / 2 } else { self.srtt }
+    }
+
     pub(super) fn rttvar(&self) -> Duration {
         Duration::from_nanos(self.rttvar)
     }
@@ -78,12 +85,17 @@ impl Rtt {
 
     /// A measurement of the path alone, without the peer's delay.
     pub(super) fn observe(&mut self, rtt: Duration) {
-        self.min = self.min.min(nanos(rtt));
+        self.min = self.min.min(bounded(whole_nanos(rtt)));
     }
 
     /// A measurement; `una` and `nxt` as they are after the acknowledgement.
     pub(super) fn sample(&mut self, rtt: Duration, una: SeqNumber, nxt: SeqNumber) {
-        let rtt = nanos(rtt);
+        self.sample_nanos(whole_nanos(rtt), una, nxt);
+    }
+
+    /// The same in nanoseconds.
+    pub(super) fn sample_nanos(&mut self, rtt: u64, una: SeqNumber, nxt: SeqNumber) {
+        let rtt = bounded(rtt);
         self.min = self.min.min(rtt);
         self.backoff = 0;
         self.cautious = false;
@@ -140,21 +152,34 @@ impl Rtt {
         self.srtt().max(heard)
     }
 
-    /// The time-out without back-off.
-    fn base(&self, options: &Options) -> Duration {
+    /// The time-out without back-off, in nanoseconds.
+    fn base(&self, options: &Options) -> u64 {
         if self.srtt == NONE {
             //= RFC 6298 section 5.7: a SYN whose timer ran out makes it 3 s when data begins
-            return if self.cautious { options.initial_rto * 3 } else { options.initial_rto };
+            return whole_nanos(options.initial_rto).saturating_mul(if self.cautious { 3 } else { 1 });
         }
-        let spread = Duration::from_nanos(self.rttvar.saturating_mul(4));
-        Duration::from_nanos(self.srtt).saturating_add(spread.max(options.min_rto))
+        let spread = self.rttvar.saturating_mul(4);
+        self.srtt.saturating_add(spread.max(whole_nanos(options.min_rto)))
     }
 
     /// The retransmission time-out.
     pub(super) fn rto(&self, options: &Options) -> Duration {
+        Duration::from_nanos(self.rto_nanos(options))
+    }
+
+    /// When the retransmission timer runs out if it is started at `now`.
+    #[inline]
+    pub(super) fn expiry(&self, now: Instant, options: &Options) -> Instant {
+        now.later(self.rto_nanos(options))
+    }
+
+    /// The retransmission time-out in nanoseconds.
+    #[inline]
+    pub(super) fn rto_nanos(&self, options: &Options) -> u64 {
         //= RFC 6298 section 5.5: the time-out doubles each time, up to a maximum.
-        let factor = 1u32.checked_shl(u32::from(self.backoff)).unwrap_or(u32::MAX);
-        self.base(options).min(options.max_rto).saturating_mul(factor).min(options.max_rto)
+        let factor = 1u64.checked_shl(u32::from(self.backoff)).unwrap_or(u64::MAX);
+        let most = whole_nanos(options.max_rto);
+        self.base(options).min(most).saturating_mul(factor).min(most)
     }
 
     /// Something was acknowledged that had been sent again: the path is alive, but was not measured.
@@ -169,7 +194,7 @@ impl Rtt {
     }
 }
 
-fn nanos(time: Duration) -> u64 {
-    // Nothing takes 0: a coarse clock says so.
-    u64::try_from(time.as_nanos()).unwrap_or(NONE - 1).clamp(1, NONE / 8)
+/// Nothing takes 0: a coarse clock says so.
+fn bounded(nanos: u64) -> u64 {
+    nanos.clamp(1, NONE / 8)
 }

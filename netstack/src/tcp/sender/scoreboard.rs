@@ -41,7 +41,7 @@ impl Record {
 
     #[inline]
     fn segments(&self) -> u32 {
-        self.len().div_ceil(u32::from(self.segment_size).max(1))
+        segments_of(self.len(), self.segment_size)
     }
 
     /// Whether it is believed to be on its way.
@@ -55,6 +55,14 @@ impl Record {
     pub(super) fn sent_before(&self, at: Instant, end: SeqNumber) -> bool {
         self.sent_at < at || (self.sent_at == at && self.end.is_before(end))
     }
+}
+
+/// Into how many segments of `size` bytes `len` bytes go.
+#[inline]
+pub(super) fn segments_of(len: u32, size: u16) -> u32 {
+    let size = u32::from(size).max(1);
+    // A division takes longer than most of what is done for a small message.
+    if len <= size { u32::from(len > 0) } else { len.div_ceil(size) }
 }
 
 /// The records, in the order of sequence numbers, without gaps.
@@ -148,16 +156,27 @@ impl Scoreboard {
         self.records.back()
     }
 
-    /// Whether all that is out are at most `segments` segments.
-    pub(super) fn at_most(&self, segments: u32) -> bool {
-        let mut all = 0;
-        for record in &self.records {
-            all += record.segments();
-            if all > segments {
-                return false;
-            }
+    /// The only record that there is.
+    #[inline]
+    pub(super) fn only(&self) -> Option<&Record> {
+        if self.records.len() == 1 { self.records.front() } else { None }
+    }
+
+    /// All of the only record is acknowledged.
+    #[inline]
+    pub(super) fn acknowledge_only(&mut self) {
+        self.records.clear();
+        (self.in_flight, self.sacked, self.lost, self.sacked_segments) = (0, 0, 0, 0);
+        self.seen = Seen::default();
+    }
+
+    /// Whether one segment at most is out.
+    #[inline]
+    pub(super) fn at_most_one(&self) -> bool {
+        match self.only() {
+            Some(record) => record.segments() <= 1,
+            None => self.records.is_empty(),
         }
-        true
     }
 
     fn add(&mut self, record: &Record) {

@@ -4,7 +4,7 @@
 use core::time::Duration;
 
 use super::{Phase, Sender, TimerOut};
-use crate::time::Instant;
+use crate::time::{Instant, whole_nanos};
 
 /// Retransmissions, or unanswered window probes, after which the connection is given up...
 const ATTEMPTS: u8 = 15;
@@ -92,6 +92,7 @@ impl Timers {
 
 impl Sender {
     /// The earliest time at which [`Sender::on_timer`] or [`Sender::next`] has something to do.
+    #[inline]
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
         let Timers { retransmit, tail, reorder, persist, .. } = self.timers;
         let paced = if self.waits_for_pace() { self.pace_at } else { NEVER };
@@ -115,7 +116,7 @@ impl Sender {
             } else {
                 self.timers.tail_due = true;
                 // What follows the probe is the retransmission time-out.
-                self.timers.retransmit = now + self.rtt.rto(&self.options);
+                self.timers.retransmit = self.rtt.expiry(now, &self.options);
             }
         }
         if self.timers.retransmit <= now && !self.on_timeout(now) {
@@ -144,7 +145,7 @@ impl Sender {
         self.timers.retries = 0;
         self.rtt.calm();
         if self.timers.retransmit != NEVER {
-            self.timers.retransmit = now + self.rtt.rto(&self.options);
+            self.timers.retransmit = self.rtt.expiry(now, &self.options);
         }
     }
 
@@ -175,7 +176,7 @@ impl Sender {
         self.timers.reorder = NEVER;
         //= RFC 6298 section 5.5 and 5.6: back off, start again.
         self.rtt.back_off();
-        self.timers.retransmit = now + self.rtt.rto(&self.options);
+        self.timers.retransmit = self.rtt.expiry(now, &self.options);
         true
     }
 
@@ -183,14 +184,14 @@ impl Sender {
     pub(super) fn timers_on_sent(&mut self, now: Instant) {
         //= RFC 6298 section 5.1: the timer runs while anything is out.
         if self.timers.retransmit == NEVER {
-            self.timers.retransmit = now + self.rtt.rto(&self.options);
+            self.timers.retransmit = self.rtt.expiry(now, &self.options);
         }
         self.schedule_tail_probe(now);
     }
 
     /// The oldest segment was sent again: it gets its time.
     pub(super) fn oldest_resent(&mut self, now: Instant) {
-        self.timers.retransmit = now + self.rtt.rto(&self.options);
+        self.timers.retransmit = self.rtt.expiry(now, &self.options);
     }
 
     /// An acknowledgement was worked in; `progress`: SND.UNA moved on.
@@ -209,7 +210,7 @@ impl Sender {
         if progress {
             self.timers.retries = 0;
             //= RFC 6298 section 5.3: it starts again with each acknowledgement of something new.
-            self.timers.retransmit = now + self.rtt.rto(&self.options);
+            self.timers.retransmit = self.rtt.expiry(now, &self.options);
         }
         if progress || delivered {
             self.schedule_tail_probe(now);
@@ -231,14 +232,14 @@ impl Sender {
         }
         //= RFC 8985 section 7.2: two round trips, and the peer's delay if a single segment is out, but not after the
         //= retransmission time-out.
-        let trip = self.rtt.srtt().unwrap_or(self.options.initial_rto / 2);
-        let mut patience = trip * 2;
-        if self.board.at_most(1) {
-            patience += self.options.max_ack_delay;
+        let trip = self.rtt.trip_nanos(&self.options);
+        let mut patience = trip.saturating_mul(2);
+        if self.board.at_most_one() {
+            patience = patience.saturating_add(whole_nanos(self.options.max_ack_delay));
         }
         // They count from the last transmission, as it is that one whose acknowledgement is missed; an acknowledgement
         // of something older puts the probe off by no more than what the queue on the way may have grown by.
-        let at = (self.last_sent + patience).max(now + trip / 2);
+        let at = self.last_sent.later(patience).max(now.later(trip / 2));
         self.timers.tail = at.min(self.timers.retransmit);
     }
 

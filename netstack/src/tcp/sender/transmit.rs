@@ -1,7 +1,9 @@
 //! What leaves next: retransmissions, new data, the FIN, probes.
 
+use core::time::Duration;
+
 use super::timers::TailProbe;
-use super::{Outgoing, Path, Phase, Probe, Sender};
+use super::{Outgoing, Path, Phase, Probe, Sender, path_mtu};
 use crate::region::Extent;
 use crate::time::Instant;
 use crate::wire::tcp::SeqNumber;
@@ -31,6 +33,14 @@ impl Sender {
     /// Whether [`Sender::next`] has something to send, or to decide.
     #[inline]
     pub(crate) fn wants_transmit(&self, now: Instant) -> bool {
+        if self.has_nothing() {
+            debug_assert!(self.plan(Some(now), &ANY).is_err());
+            return false;
+        }
+        if self.has_way(now) {
+            debug_assert!(self.plan(Some(now), &ANY).is_ok());
+            return true;
+        }
         match self.plan(Some(now), &ANY) {
             Ok(_) => true,
             Err(Wait::Window) => self.should_persist(),
@@ -38,9 +48,30 @@ impl Sender {
         }
     }
 
+    /// Whether there is surely nothing to send: all that was written has left, nothing is lost, and no probe is due. It is
+    /// so most of the time, and known with less effort than a plan takes.
+    #[inline]
+    fn has_nothing(&self) -> bool {
+        let finished = self.fin_sent || !self.fin_queued;
+        let due = self.timers.persist_due || self.timers.tail_due;
+        self.unsent() == 0 && finished && !due && self.board.lost() == 0
+    }
+
+    /// Whether what was written can surely leave: nothing is out, and the peer has room for all of it. The same is known of
+    /// it as soon.
+    #[inline]
+    fn has_way(&self, now: Instant) -> bool {
+        let unsent = self.unsent();
+        let admitted = unsent > 0 && unsent <= u64::from(self.usable());
+        admitted && self.board.is_empty() && now >= self.pace_at && self.controller.is_some()
+    }
+
     /// Whether something could leave if it were not for the pace.
+    #[inline]
     pub(super) fn waits_for_pace(&self) -> bool {
-        self.paces() && matches!(self.plan(None, &ANY), Ok(Outgoing { probe: Probe::None, .. }))
+        !self.has_nothing()
+            && self.paces()
+            && matches!(self.plan(None, &ANY), Ok(Outgoing { probe: Probe::None, .. }))
     }
 
     fn should_persist(&self) -> bool {
@@ -50,6 +81,10 @@ impl Sender {
     /// What to send now. To be asked again after [`Sender::on_sent`].
     pub(crate) fn next(&mut self, now: Instant, path: &Path) -> Option<Outgoing> {
         self.controller.as_ref()?;
+        if self.has_nothing() {
+            self.on_emptied(now);
+            return None;
+        }
         self.obey_path(now, path);
         self.restart_after_idle(now);
         match self.plan(Some(now), path) {
@@ -64,6 +99,40 @@ impl Sender {
                 None
             }
         }
+    }
+
+    /// All that was written has left.
+    #[inline]
+    pub(crate) fn on_emptied(&mut self, now: Instant) {
+        if now >= self.pace_at {
+            self.note_app_limited();
+        }
+    }
+
+    /// All that was written, if it fits a segment on every path, is in one piece, and nothing stands in its way: a small
+    /// request, or the answer to one. It is what [`Sender::next`] would say, who wants to know the path.
+    #[inline]
+    pub(crate) fn small_message(&mut self, now: Instant) -> Option<Outgoing> {
+        let due = self.timers.persist_due || self.timers.tail_due || self.fin_queued;
+        let len = self.queue.len_of_only()?;
+        let small = len < u64::from(self.mss.min(path_mtu::LEAST)) && self.path_mtu.is_none();
+        if due || !small || len != self.unsent() || !self.has_way(now) {
+            return None;
+        }
+        self.restart_after_idle(now);
+        let out = Outgoing {
+            seq: self.nxt,
+            len: len as u32,
+            segment_size: self.mss,
+            fin: false,
+            psh: true,
+            cwr: self.cwr,
+            ect: self.ecn,
+            resend: false,
+            probe: Probe::None,
+        };
+        debug_assert_eq!(self.plan(Some(now), &ANY), Ok(out));
+        Some(out)
     }
 
     fn note_app_limited(&mut self) {
@@ -225,10 +294,11 @@ impl Sender {
         }
         let mss = u32::from(self.mss);
         let in_flight = u64::from(self.in_flight());
-        let mut open = self.congestion_window().saturating_sub(in_flight);
-        if in_flight == 0 {
-            open = open.max(u64::from(mss));
-        }
+        // A segment at least may leave when nothing is out.
+        let open = || match in_flight {
+            0 => self.congestion_window().max(u64::from(mss)),
+            _ => self.congestion_window().saturating_sub(in_flight),
+        };
         let admitted = unsent.min(u64::from(usable)) as u32;
         let all = u64::from(admitted) == unsent;
         //= RFC 9293 section 3.7.4, MUST-17: Nagle's algorithm can be switched off per connection; as long as a small
@@ -242,12 +312,13 @@ impl Sender {
             if hold {
                 return Err(Wait::Nagle);
             }
-            if open < u64::from(admitted) {
+            if in_flight > 0 && open() < u64::from(admitted) {
                 return Err(Wait::Congestion);
             }
             let len = self.queue.span(self.position(self.nxt), admitted, path.max_extents);
             return Ok(self.new_data(len, Probe::None));
         }
+        let open = open();
         if open < u64::from(mss) {
             return Err(Wait::Congestion);
         }
@@ -314,9 +385,9 @@ impl Sender {
         if !self.board.is_empty() || self.unsent() == 0 {
             return;
         }
-        let idle = now.saturating_since(self.last_sent);
-        let rto = self.rtt.rto(&self.options);
+        let (idle, rto) = (now.nanos_since(self.last_sent), self.rtt.rto_nanos(&self.options));
         if idle > rto {
+            let (idle, rto) = (Duration::from_nanos(idle), Duration::from_nanos(rto));
             if let Some(controller) = &mut self.controller {
                 controller.on_idle_restart(now, idle, rto);
             }
@@ -376,7 +447,9 @@ impl Sender {
             self.probed = false;
             self.fin_sent |= out.fin;
             self.cwr &= !out.cwr;
-            if !out.len.is_multiple_of(u32::from(out.segment_size).max(1)) {
+            if out.len < u32::from(out.segment_size) && out.len > 0
+                || !out.len.is_multiple_of(u32::from(out.segment_size).max(1))
+            {
                 self.small_end = end;
             }
         }
@@ -407,9 +480,9 @@ impl Sender {
     fn pace(&mut self, now: Instant, bytes: u32) {
         let Some(rate) = self.pacing_rate() else { return };
         let nanos = u128::from(bytes) * 1_000_000_000 / u128::from(rate);
-        let time = core::time::Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX));
+        let time = Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX));
         // A late turn of the loop is made up for, by half a millisecond at most.
-        let grace = core::time::Duration::from_micros(500).min(time);
+        let grace = Duration::from_micros(500).min(time);
         let from =
             Instant::from_nanos(now.as_nanos().saturating_sub(grace.as_nanos() as u64)).max(self.pace_at);
         self.pace_at = from + time;

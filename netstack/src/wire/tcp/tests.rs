@@ -42,6 +42,43 @@ proptest! {
     }
 
     #[test]
+    fn a_plain_header_is_read_alike(
+        seq: u32, ack: u32, push: bool, flag in 0u32..=12, window: u16, stamps: Option<(u32, u32)>,
+        blocks in 0u32..=8, trailing in 0usize..=8,
+    ) {
+        let mut sack = SackBlocks::NONE;
+        if blocks == 1 {
+            sack.push(SeqRange { start: SeqNumber(seq), end: SeqNumber(ack) });
+        }
+        let timestamps = stamps.map(|(value, echo)| Timestamps { value, echo });
+        let flags = Flags(Flags::ACK.0 ^ 1u8.checked_shl(flag).unwrap_or(0) | if push { Flags::PSH.0 } else { 0 });
+        let options = Options { timestamps, sack, ..Options::default() };
+        let header = Header {
+            source_port: 1,
+            destination_port: 2,
+            seq: SeqNumber(seq),
+            ack: SeqNumber(ack),
+            flags,
+            window,
+            urgent: 0,
+            options,
+        };
+        let mut bytes = header.emit().as_bytes().to_vec();
+        // Most often none.
+        bytes.extend(core::iter::repeat_n(0, trailing.saturating_sub(5)));
+        let plain = flags.without(Flags::PSH) == Flags::ACK && sack.is_empty() && trailing <= 5;
+        let expected = PlainHeader {
+            source_port: 1,
+            destination_port: 2,
+            seq: header.seq,
+            ack: header.ack,
+            window,
+            timestamps,
+        };
+        prop_assert_eq!(PlainHeader::parse(&bytes), plain.then_some(expected));
+    }
+
+    #[test]
     fn nothing_panics(bytes in proptest::collection::vec(any::<u8>(), 0..80)) {
         if let Ok((_, len)) = Header::parse(&bytes) {
             prop_assert!(len <= bytes.len());

@@ -219,14 +219,8 @@ impl Wire {
     /// Reads what the TCP connection has received, if anything, and returns how many bytes that were.
     #[inline]
     pub(super) fn drain(&mut self, now: Instant) -> Result<u64, BenchError> {
-        let Some(connection) = self.connection else { return Ok(0) };
-        let (mut bytes, mut news) = (0, false);
-        while let Some(event) = self.stack.tcp_mut().next_event() {
-            news |= matches!(event, tcp::Event::Readable(_) | tcp::Event::Failed(..));
-        }
-        if !news {
-            return Ok(0);
-        }
+        let Some(connection) = self.news() else { return Ok(0) };
+        let mut bytes = 0;
         loop {
             match self.stack.tcp_mut().read_chunk(now, connection) {
                 Ok(Some(chunk)) => bytes += chunk.len() as u64,
@@ -235,6 +229,37 @@ impl Wire {
                 Err(why) => return Err(BenchError::Failed(why.to_string())),
             }
         }
+    }
+
+    /// The same through a buffer, as those read who wait for a message of which they know the length. What does not fit
+    /// is read too.
+    #[inline]
+    pub(super) fn read(&mut self, now: Instant, buffer: &mut [u8]) -> Result<u64, BenchError> {
+        let Some(connection) = self.news() else { return Ok(0) };
+        let mut bytes = 0;
+        loop {
+            match self.stack.tcp_mut().read(now, connection, buffer) {
+                Ok(0) => return Err(BenchError::Failed("the other end closed the connection".into())),
+                Ok(count) => {
+                    bytes += count as u64;
+                    if count < buffer.len() {
+                        return Ok(bytes);
+                    }
+                }
+                Err(tcp::Error::WouldBlock) => return Ok(bytes),
+                Err(why) => return Err(BenchError::Failed(why.to_string())),
+            }
+        }
+    }
+
+    /// The TCP connection, if it has told of something.
+    #[inline]
+    fn news(&mut self) -> Option<ConnectionId> {
+        let mut news = false;
+        while let Some(event) = self.stack.tcp_mut().next_event() {
+            news |= matches!(event, tcp::Event::Readable(_) | tcp::Event::Failed(..));
+        }
+        self.connection.filter(|_| news)
     }
 
     /// Datagrams and segments sent again so far.

@@ -275,7 +275,8 @@ unsafe fn ask(mbuf: *mut rte_mbuf, frame: &Frame, ipv4_checksum: bool) {
     };
     // virtio 1.2 section 5.1.6.2: the field holds the sum of the pseudo header, its length included. A NIC's driver puts
     // there what the NIC wants when it is shown the frame.
-    let sum = segment::pseudo_header(frame, frame.len().saturating_sub(l4)).map_or(0, |sum| !sum.finish());
+    let sum = segment::pseudo_header(frame, frame.offload(), frame.len().saturating_sub(l4))
+        .map_or(0, |sum| !sum.finish());
     let clears = flags & dpdk_sys::RTE_MBUF_F_TX_IP_CKSUM != 0 && l3 + 20 <= header.len();
     // SAFETY: by contract; the offsets were checked when the frame was made. `tx_offload` holds l2_len in 7 bits, l3_len
     // in 9, l4_len in 8, tso_segsz in 16 (rte_mbuf_core.h).

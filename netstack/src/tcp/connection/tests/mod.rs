@@ -2,6 +2,7 @@
 
 mod data;
 mod ends;
+mod expected;
 mod handshake;
 mod pair;
 mod strange;

@@ -136,11 +136,14 @@ fn the_front_is_lost_in_part() {
 }
 
 #[test]
-fn few_segments_are_counted_as_such() {
+fn one_segment_is_told_from_more() {
     let mut board = Scoreboard::default();
+    assert!(board.at_most_one());
     board.push(record(0, 100));
-    assert!(board.at_most(1));
+    assert!(board.at_most_one());
     board.push(record(100, 50));
-    assert!(!board.at_most(1));
-    assert!(board.at_most(2));
+    assert!(!board.at_most_one());
+    board.acknowledge(SeqNumber(150), |_| {});
+    board.push(record(150, 251));
+    assert!(!board.at_most_one());
 }

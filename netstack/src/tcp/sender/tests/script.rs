@@ -3,6 +3,9 @@
 use std::sync::Mutex;
 
 use super::super::*;
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+
 use crate::cc::{AckSample, Congestion};
 use crate::region::{Region, RegionId};
 use crate::wire::tcp::{SackBlocks, SeqRange};
@@ -39,6 +42,9 @@ impl Controller for Fixed {
     }
     fn pacing_rate(&self) -> Option<u64> {
         self.rate
+    }
+    fn uses_rate(&self) -> bool {
+        true
     }
     fn set_mss(&mut self, mss: u32) {
         self.told.lock().unwrap().mss.push(mss);
@@ -79,6 +85,8 @@ struct Script {
     /// The timestamp that the next segment carries.
     clock: u32,
     peer_seq: SeqNumber,
+    /// Acknowledgements that were expected are worked in like all others.
+    long_way: bool,
 }
 
 /// What left: position, length, and how.
@@ -122,6 +130,7 @@ impl Script {
             path: Path { mtu: 1500, max_payload: MSS, max_extents: 16, max_segments: u32::MAX },
             clock: 0,
             peer_seq: SeqNumber(1),
+            long_way: false,
         }
     }
 
@@ -187,7 +196,10 @@ impl Script {
             has_data: false,
         };
         change(&mut ack);
-        let out = self.sender.on_ack(self.now, &ack, &mut self.memory, &mut self.released);
+        let out = match self.long_way {
+            true => self.sender.on_any_ack(self.now, &ack, &mut self.memory, &mut self.released),
+            false => self.sender.on_ack(self.now, &ack, &mut self.memory, &mut self.released),
+        };
         self.sender.board.check();
         out
     }
@@ -986,4 +998,57 @@ fn delivery_rates_are_measured_and_marked_when_the_application_was_slow() {
     s.ack(71_000);
     let last = s.told.lock().unwrap().samples.last().unwrap().rate.unwrap();
     assert!(last.app_limited, "{last:?}");
+}
+
+/// All that is known of it, but for where its bytes lie.
+fn state_of(value: &impl core::fmt::Debug) -> String {
+    let text = format!("{value:?}");
+    text.split("base: 0x").map(|part| part.trim_start_matches(|c: char| c.is_ascii_hexdigit())).collect()
+}
+
+#[test]
+fn what_was_expected_ends_the_same_by_both_ways() {
+    for seed in 0..400 {
+        let mut rng = SmallRng::seed_from_u64(seed);
+        let nagle = rng.random_bool(0.3);
+        let mut twins = [false, true].map(|long_way| Script {
+            long_way,
+            ..Script::with(Options { nagle, ..options() }, 20_000, None)
+        });
+        let (mut written, mut acked, mut short) = (0_u32, 0_u32, 0);
+        for _ in 0..60 {
+            let wait = Duration::from_micros(rng.random_range(1..150_000));
+            let len = if rng.random_bool(0.6) { rng.random_range(1..3 * MSS) } else { 0 };
+            let sent = twins[0].sender.nxt().distance(Script::seq(0));
+            let at = match rng.random_range(0..4) {
+                0 => acked,
+                1 => rng.random_range(acked..=sent),
+                _ => sent,
+            };
+            let (has_data, echo) = (rng.random_bool(0.5), rng.random_bool(0.7).then_some(1));
+            let (ece, window) = (rng.random_bool(0.05), rng.random_range(5_000..100_000));
+            let block = rng.random_bool(0.1) && at + MSS <= sent;
+            short += u32::from(at == sent && at > acked);
+            for twin in &mut twins {
+                twin.now += wait;
+                let _ = twin.sender.on_timer(twin.now);
+                twin.window = window;
+                twin.ack_with(at, |ack| {
+                    (ack.has_data, ack.echo, ack.ece) = (has_data, echo, ece);
+                    if block {
+                        ack.sack = Script::blocks(&[(at + MSS / 2, at + MSS)]);
+                    }
+                });
+                if len > 0 {
+                    twin.write(len);
+                }
+                twin.flush();
+            }
+            (acked, written) = (at, written + len);
+            let [a, b] = &twins;
+            assert_eq!(state_of(&a.sender), state_of(&b.sender), "seed {seed}");
+            assert_eq!(a.released, b.released, "seed {seed}");
+        }
+        assert!(written > 0 && short > 0, "seed {seed}");
+    }
 }

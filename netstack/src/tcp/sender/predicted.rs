@@ -1,0 +1,73 @@
+//! The acknowledgement that was expected (Van Jacobson's header prediction, for the half of it that sends): it covers all that
+//! is out, which was sent once and as one, and nothing is being repaired. A request that was answered is acknowledged in
+//! this way. What happens is the same as in `ack`, where most of the questions need not be asked.
+
+use super::scoreboard::Record;
+use super::{AckIn, AckOut, Phase, Sender, Token};
+use crate::cc::AckSample;
+use crate::tcp::memory::Memory;
+use crate::time::Instant;
+
+impl Sender {
+    /// What is acknowledged, if it is the expected.
+    #[inline]
+    pub(super) fn predicted(&self, ack: &AckIn) -> Option<Record> {
+        let record = self.board.only()?;
+        let all = ack.ack == record.end && ack.ack == self.nxt;
+        let news = !ack.sack.is_empty() || (self.ecn && ack.ece);
+        let quiet = matches!(self.phase, Phase::Open) && self.undo.is_none() && self.duplicates == 0;
+        let probing = self.timers.tail_probe.is_some() || self.timers.persisting();
+        let plain = record.sends == 1 && !record.sacked && !record.lost && !record.path_mtu;
+        (all && !news && quiet && !probing && plain).then_some(*record)
+    }
+
+    /// Works it in.
+    pub(super) fn on_predicted(
+        &mut self,
+        now: Instant,
+        ack: &AckIn,
+        record: &Record,
+        memory: &mut Memory,
+        released: &mut Vec<Token>,
+    ) -> AckOut {
+        self.last_heard = now;
+        self.update_window(ack);
+        let acked = record.len();
+        let (una, fack) = (self.una, self.rack.fack());
+        self.board.acknowledge_only();
+        // What was sent once needs no least round-trip time to tell which sending arrived.
+        self.rack.on_delivered(now, record, fack, None);
+        self.rate.on_delivered(now, acked);
+        self.advance(ack.ack, memory, released);
+
+        let nanos = now.nanos_since(record.sent_at);
+        self.rtt.sample_nanos(nanos, self.una, self.nxt);
+        if ack.has_data && ack.echo.is_some() {
+            self.rtt.hear(ack.rtt);
+        }
+        self.rack.on_progress(self.una);
+        let rate = self.sample_rate(record);
+        let sample = AckSample {
+            now,
+            acked: u64::from(acked),
+            delivered: u64::from(acked),
+            prior_in_flight: u64::from(acked),
+            in_flight: 0,
+            rtt: Some(now.saturating_since(record.sent_at)),
+            srtt: self.rtt.srtt(),
+            min_rtt: self.rtt.min(),
+            rate,
+            marked: 0,
+            lost: 0,
+            in_recovery: false,
+            window_limited: self.limited_end.is_after(una),
+        };
+        if let Some(controller) = &mut self.controller {
+            controller.on_ack(&sample);
+        }
+        self.timers_on_ack(now, true, true);
+        self.waiting_since = now;
+        let fin_acked = self.fin_sent;
+        AckOut { acked, fin_acked, became_writable: self.unblock(), progress: true }
+    }
+}
