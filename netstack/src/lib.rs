@@ -113,6 +113,7 @@
 #![deny(unsafe_code)]
 
 pub mod cc;
+mod counters;
 pub mod device;
 pub mod ip;
 pub mod region;
