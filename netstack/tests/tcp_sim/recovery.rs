@@ -15,15 +15,22 @@ const MS: Duration = Duration::from_millis(1);
 /// Loses the first transmission of every segment with payload that holds a byte from `from` on, counted from the
 /// first byte that passes.
 fn lose_once(from: u32, upto: u32) -> Rule {
+    lose(from, upto, 1)
+}
+
+/// The same for the first `times` transmissions.
+fn lose(from: u32, upto: u32, times: u32) -> Rule {
     let mut first = None;
-    let mut seen = std::collections::HashSet::new();
+    let mut seen = std::collections::HashMap::new();
     Box::new(move |_, packet| {
         if packet.payload.is_empty() {
             return true;
         }
         let start = packet.seq().wrapping_sub(*first.get_or_insert(packet.seq()));
         let hit = start < upto && start + packet.payload.len() as u32 > from;
-        !(hit && seen.insert(start))
+        let count: &mut u32 = seen.entry(start).or_default();
+        *count += u32::from(hit);
+        !hit || *count > times
     })
 }
 
@@ -97,6 +104,56 @@ fn five_percent_reordering_causes_no_spurious_time_out_and_few_spurious_resends(
             let sent = world.ways[0].tally.sent - sent_early;
             assert!((resent as f64) < 0.001 * sent as f64, "{resent} of {sent}; {what}");
         }
+    }
+}
+
+/// Two hosts with a connection that has sent 200,000 bytes and rests.
+fn warm(options: &Options, rtt: Duration) -> World {
+    let link = Link::new(10_000_000_000, rtt / 2);
+    let mut world = World::new(37, options, [link.clone(), link]);
+    world.connect(200_000, None);
+    assert!(world.run_until(ms(5_000), |world| world.received(0) == 200_000));
+    world.run_to(world.now + 50 * MS);
+    world
+}
+
+#[test]
+fn what_is_lost_again_is_probed_for_again_and_needs_no_time_out() {
+    for algorithm in ALL {
+        for rtt in [MS / 20, MS] {
+            // The last segment with its probes; one in the middle with its retransmissions; the last three.
+            for (from, upto, times) in [(9, 10, 2), (3, 4, 2), (3, 4, 4), (7, 10, 2)] {
+                let mut world = warm(&options(algorithm), rtt);
+                world.ways[0].rule = Some(lose(from * 1448, upto * 1448, times));
+                let sent_at = world.now;
+                world.hosts[0].apps[0].to_write = 14_480;
+                assert!(world.run_until(sent_at + 5000 * MS, |world| world.received(0) == 214_480));
+                let (took, info) = (world.now - sent_at, world.hosts[0].info(0));
+                let what = format!("{algorithm:?}, {rtt:?}, {from} to {upto} lost {times} times: {took:?}");
+                assert_eq!(info.timeouts, 0, "{what}");
+                // With a single segment out, the peer's delay is waited for.
+                let limit = if upto < 10 { 40 * MS } else { 150 * MS };
+                assert!(took < limit, "{what}, {info:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn acknowledgements_that_are_lost_cost_no_delayed_acknowledgement() {
+    for algorithm in ALL {
+        let mut world = warm(&options(algorithm), MS / 20);
+        world.hosts[0].apps[0].to_write = u64::MAX >> 8;
+        world.run_to(world.now + 5 * MS);
+        let (from, cut) = (world.now, MS / 5);
+        // All of them for a while: what is sent then to see what is the matter is a single segment in order.
+        world.ways[1].rule = Some(Box::new(move |now, _| now > from + cut));
+        world.run_to(from + cut);
+        let before = world.received(0);
+        assert!(world.run_until(from + 1000 * MS, |world| world.received(0) > before + 200_000));
+        let (took, info) = (world.now - from, world.hosts[0].info(0));
+        assert_eq!(info.timeouts, 0, "{algorithm:?}");
+        assert!(took < 3 * MS, "{algorithm:?}: {took:?}, {info:?}");
     }
 }
 

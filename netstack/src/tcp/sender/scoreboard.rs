@@ -148,6 +148,11 @@ impl Scoreboard {
         self.records.back()
     }
 
+    /// The first record that is believed to be on its way.
+    pub(super) fn first_in_flight(&self) -> Option<&Record> {
+        self.records.iter().find(|record| record.flies())
+    }
+
     /// Whether all that is out are at most `segments` segments.
     pub(super) fn at_most(&self, segments: u32) -> bool {
         let mut all = 0;
