@@ -4,7 +4,8 @@ use core::time::Duration;
 use std::cell::Cell;
 use std::rc::Rc;
 
-use shouter_netstack::tcp::Options;
+use shouter_netstack::tcp::{IcmpError, IcmpKind, Options};
+use shouter_netstack::wire::tcp::SeqNumber;
 
 use super::goodput::{ALL, options};
 use super::network::{Link, Rule};
@@ -304,5 +305,38 @@ fn a_way_that_becomes_longer_is_filled_again() {
         world.run_to(ms(30_000));
         let rate = (world.received(0) - before) as f64 * 8.0 / 5e6;
         assert!(rate > 70.0, "{algorithm:?}: {rate} Mbit/s, {:?}", world.hosts[0].info(0));
+    }
+}
+
+#[test]
+fn a_way_that_takes_less_than_before_is_found_with_and_without_being_told() {
+    const LESS: u16 = 1300;
+    for told in [true, false] {
+        let mut world = warm(&options(ALL[1]), MS);
+        // What is too long: lost in silence, or with an error that quotes the first of it.
+        let too_long = Rc::new(Cell::new(None));
+        let seen = Rc::clone(&too_long);
+        world.ways[0].rule = Some(Box::new(move |_, packet| {
+            let fits = packet.header.len() + packet.payload.len() + 20 <= usize::from(LESS);
+            if !fits && seen.get().is_none() {
+                seen.set(Some((packet.source, packet.destination, packet.seq())));
+            }
+            fits
+        }));
+        world.hosts[0].apps[0].to_write = 1_000_000;
+        let begin = world.now;
+        if told {
+            assert!(world.run_until(begin + 10 * MS, |_| too_long.get().is_some()));
+            let (local, remote, seq) = too_long.get().unwrap();
+            let error = IcmpError { local, remote, seq: SeqNumber(seq), kind: IcmpKind::TooBig(LESS) };
+            let now = world.now;
+            assert!(world.hosts[0].endpoint.on_icmp_error(now, &error));
+        }
+        let limit = if told { 100 * MS } else { 5000 * MS };
+        let done = world.run_until(begin + limit, |world| world.received(0) == 1_200_000);
+        let info = world.hosts[0].info(0);
+        assert!(done, "told: {told}, {:?}: {info:?}", world.now - begin);
+        assert!(info.mss + 52 <= LESS, "told: {told}, {info:?}");
+        assert_eq!(info.timeouts == 0, told, "{info:?}");
     }
 }
