@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use shouter::net::{Net, net};
 use shouter::runtime::LocalReactor;
+use shouter_netstack::cc::Algorithm;
 use shouter_netstack::device::dpdk::{DeviceSpec, DpdkDevice, Eal, EalConfig, Port, PortConfig, PortError};
 use shouter_netstack::device::{Steered, steer};
 use shouter_netstack::rss::{Rss, SYMMETRIC_KEY};
@@ -55,9 +56,22 @@ pub(crate) struct PortArgs {
     /// Largest IP packet in bytes
     #[arg(long, default_value_t = 1500)]
     pub(crate) mtu: u16,
+    /// Congestion control of what we send: newreno, cubic, dctcp or bbr
+    #[arg(long, default_value = "cubic", value_parser = algorithm)]
+    pub(crate) congestion: Algorithm,
     /// Shards, a thread each; a port with one queue is steered in software
     #[arg(long, default_value_t = 1)]
     pub(crate) shards: u16,
+}
+
+fn algorithm(name: &str) -> Result<Algorithm, String> {
+    match name {
+        "newreno" => Ok(Algorithm::NewReno),
+        "cubic" => Ok(Algorithm::Cubic),
+        "dctcp" => Ok(Algorithm::Dctcp),
+        "bbr" => Ok(Algorithm::Bbr),
+        _ => Err(format!("'{name}' is none of newreno, cubic, dctcp and bbr")),
+    }
 }
 
 /// Opens the port and runs `each` on every shard; returns when all are done.
@@ -117,6 +131,9 @@ fn stack(
     let seed = u64::from_le_bytes(*key.first_chunk().ok_or("a key of 32 bytes")?);
     let mut config = StackConfig::new(4790, seed);
     config.tcp.key = key;
+    config.tcp.options.congestion = args.congestion;
+    // DCTCP lives on marks.
+    config.tcp.options.ecn = args.congestion == Algorithm::Dctcp;
     config.rss = (args.shards > 1).then_some(rss);
     let mut stack = Stack::new(config);
     let mut addresses = Addresses::new(args.address.address, args.address.prefix_len, args.mtu);

@@ -114,6 +114,7 @@
 #![deny(unsafe_code)]
 
 pub mod cc;
+mod counters;
 pub mod crc;
 pub mod device;
 pub mod ip;

@@ -272,7 +272,8 @@ fn offloading(name: &str, at_vhost: bool, at_virtio: bool, mtu: u16) -> (DpdkDev
 
 /// The sum over pseudo header and segment of an arrived frame: valid if the checksum in it is.
 fn checksum_ok(frame: &[u8]) -> bool {
-    let pseudo = checksum::pseudo_header([10, 0, 0, 1], [10, 0, 0, 2], 6, (frame.len() - 34) as u16);
+    let pseudo =
+        checksum::pseudo_header([10, 0, 0, 1], [10, 0, 0, 2], Protocol::Tcp, (frame.len() - 34) as u16);
     pseudo.over(&frame[34..]).is_valid()
 }
 

@@ -24,6 +24,7 @@ use shouter_netstack::tcp::{
 use shouter_netstack::time::Instant;
 use shouter_netstack::wire::checksum::{checksum, pseudo_header};
 use shouter_netstack::wire::ethernet::{self, EtherType, Mac};
+use shouter_netstack::wire::ip::Protocol;
 use shouter_netstack::wire::tcp::{Flags, Header, SeqNumber, Timestamps};
 
 /// The system's allocator, with the sum of what it has given to each thread: every test has a thread of its own.
@@ -507,7 +508,8 @@ fn packet(
 fn segment(to: Mac, from: SocketAddrV4, at: SocketAddrV4, header: Header, payload: &[u8]) -> Vec<u8> {
     let header = Header { source_port: from.port(), destination_port: at.port(), ..header };
     let mut bytes = [header.emit().as_bytes(), payload].concat();
-    let sum = pseudo_header(from.ip().octets(), at.ip().octets(), 6, bytes.len() as u16).over(&bytes);
+    let sum =
+        pseudo_header(from.ip().octets(), at.ip().octets(), Protocol::Tcp, bytes.len() as u16).over(&bytes);
     bytes[16..18].copy_from_slice(&sum.finish().to_be_bytes());
     packet(to, [*from.ip(), *at.ip()], 6, (0, 0x4000), &bytes)
 }
@@ -651,7 +653,7 @@ fn noise(rng: &mut SmallRng, scene: &Scene<'_>) -> Vec<u8> {
             bytes[..2].copy_from_slice(&from.port().to_be_bytes());
             bytes[2..4].copy_from_slice(&to.port().to_be_bytes());
             bytes[16..18].fill(0);
-            let sum = pseudo_header(from.ip().octets(), to.ip().octets(), 6, bytes.len() as u16);
+            let sum = pseudo_header(from.ip().octets(), to.ip().octets(), Protocol::Tcp, bytes.len() as u16);
             let sum = sum.over(&bytes).finish();
             bytes[16..18].copy_from_slice(&sum.to_be_bytes());
             packet(scene.victim_mac, [*from.ip(), *to.ip()], 6, (0, 0), &bytes)

@@ -9,6 +9,7 @@ use core::net::IpAddr;
 use super::{Frame, MAX_EXTENTS, Offload, Transport};
 use crate::region::Extent;
 use crate::wire::checksum::{self, Sum};
+use crate::wire::ip::Protocol;
 use crate::wire::tcp::Flags;
 
 #[cfg(test)]
@@ -20,10 +21,6 @@ const TCP_CHECKSUM: usize = 16;
 const UDP_CHECKSUM: usize = 6;
 /// Where TCP's header has its flags.
 const TCP_FLAGS: usize = 13;
-
-/// Protocol numbers of IP.
-const TCP: u8 = 6;
-const UDP: u8 = 17;
 
 /// Into how many frames a frame is cut: 1 unless it asks to be split and has more payload than a segment holds.
 #[inline]
@@ -161,20 +158,9 @@ pub(crate) fn pseudo_header(frame: &Frame, offload: Offload, len: usize) -> Opti
     };
     let protocol = match offload.transport {
         Transport::None => return None,
-        Transport::Tcp => TCP,
-        Transport::Udp => UDP,
+        Transport::Tcp => Protocol::Tcp,
+        Transport::Udp => Protocol::Udp,
     };
     //= RFC 9293 section 3.1, RFC 8200 section 8.1: addresses, protocol and length stand before header and payload.
-    let sum = match (source, destination) {
-        (IpAddr::V4(source), IpAddr::V4(destination)) => {
-            checksum::pseudo_header(source.octets(), destination.octets(), protocol, u16::try_from(len).ok()?)
-        }
-        (IpAddr::V6(source), IpAddr::V6(destination)) => Sum::new()
-            .over(&source.octets())
-            .over(&destination.octets())
-            .over(&u32::try_from(len).ok()?.to_be_bytes())
-            .add_u16(u16::from(protocol)),
-        _ => return None,
-    };
-    Some(sum)
+    Some(checksum::pseudo_header_ip(source, destination, protocol, u16::try_from(len).ok()?.into()))
 }

@@ -8,16 +8,20 @@
 //!
 //! The owner looks at each received frame, computes the hash that a NIC would ([`crate::rss`]), and keeps the frame or passes it on. What the others
 //! transmit comes to the owner by ring and leaves with its own next burst. Answers of ARP and neighbour discovery go to
-//! everybody, so that each shard's stack knows the neighbours; questions are the owner's.
+//! everybody, so that each shard's stack knows the neighbours; questions are the owner's. The fragments of a datagram
+//! follow the first one, which has the ports.
 
-use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use core::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::collections::VecDeque;
 
 use rtrb::{Consumer, Producer, RingBuffer};
 
 use super::{Capabilities, Device, DeviceCounters, Frame, HEADER_CAPACITY, RxChecksum, RxFrame, TxBatch};
+use crate::ip::reassembly::Key;
 use crate::rss::Rss;
 use crate::scratch::{Scratch, Slot};
 use crate::time::Instant;
+use crate::wire::ip::Protocol;
 use crate::wire::{ethernet, vlan};
 
 #[cfg(test)]
@@ -108,6 +112,7 @@ struct Owner<D> {
     batch: TxBatch,
     scratch: Scratch,
     in_flight: Vec<Slot>,
+    fragments: Fragments,
     counters: DeviceCounters,
 }
 
@@ -162,6 +167,7 @@ pub fn steer<D: Device>(device: D, rss: Rss, shards: u16) -> Vec<Steered<D>> {
         inlets,
         batch: TxBatch::with_capacity(256),
         in_flight: Vec::with_capacity(256),
+        fragments: Fragments::default(),
         counters: DeviceCounters::default(),
     };
     let mut shares = vec![Steered(Share::Owner(Box::new(owner)))];
@@ -178,12 +184,35 @@ enum Addressee {
     All,
     /// The shard to which this flow belongs.
     Flow { source: SocketAddr, destination: SocketAddr },
+    /// The same, of a datagram's first fragment.
+    First { datagram: Key, source: SocketAddr, destination: SocketAddr },
+    /// The shard that has the datagram's first fragment.
+    Following { datagram: Key },
 }
 
-const TCP: u8 = 6;
-const UDP: u8 = 17;
-const ICMPV4: u8 = 1;
-const ICMPV6: u8 = 58;
+/// Datagrams whose first fragments are remembered.
+const DATAGRAMS: usize = 64;
+
+/// Where the first fragments of the latest datagrams went. What comes before its first fragment, or long after it, is the
+/// owner's, where it never becomes whole: the datagram is lost, and nobody answers in another shard's name.
+#[derive(Debug, Default)]
+struct Fragments {
+    shards: VecDeque<(Key, usize)>,
+}
+
+impl Fragments {
+    fn begin(&mut self, datagram: Key, shard: usize) -> usize {
+        // An identification that comes round means another datagram.
+        self.shards.retain(|(known, _)| *known != datagram);
+        self.shards.truncate(DATAGRAMS - 1);
+        self.shards.push_front((datagram, shard));
+        shard
+    }
+
+    fn shard(&self, datagram: &Key) -> usize {
+        self.shards.iter().find(|(known, _)| known == datagram).map_or(0, |(_, shard)| *shard)
+    }
+}
 
 /// Looks at a frame's headers. Whatever is odd is the owner's, whose stack counts it.
 fn addressee(frame: &[u8]) -> Addressee {
@@ -208,49 +237,86 @@ fn arp(body: &[u8]) -> Option<Addressee> {
 }
 
 fn ip(packet: &[u8]) -> Option<Addressee> {
-    let (protocol, source, destination, body) = split(packet)?;
+    let Packet { protocol, source, destination, fragment, body } = split(packet)?;
     match protocol {
-        TCP | UDP => {
+        Protocol::Tcp | Protocol::Udp => {
+            if let Some((datagram, false)) = fragment {
+                return Some(Addressee::Following { datagram });
+            }
             let (from, to) = ports(body)?;
-            Some(Addressee::Flow {
-                source: SocketAddr::new(source, from),
-                destination: SocketAddr::new(destination, to),
+            let (source, destination) = (SocketAddr::new(source, from), SocketAddr::new(destination, to));
+            Some(match fragment {
+                Some((datagram, _)) => Addressee::First { datagram, source, destination },
+                None => Addressee::Flow { source, destination },
             })
         }
+        _ if fragment.is_some() => None,
         // An error goes where the flow that it quotes belongs: there its addresses change places.
-        ICMPV4 if matches!(body.first()?, 3 | 11 | 12) => quoted(body.get(8..)?),
-        ICMPV6 if *body.first()? < 128 => quoted(body.get(8..)?),
+        Protocol::Icmp if matches!(body.first()?, 3 | 11 | 12) => quoted(body.get(8..)?),
+        Protocol::Icmpv6 if *body.first()? < 128 => quoted(body.get(8..)?),
         // A neighbour advertisement.
-        ICMPV6 if *body.first()? == 136 => Some(Addressee::All),
+        Protocol::Icmpv6 if *body.first()? == 136 => Some(Addressee::All),
         _ => None,
     }
 }
 
 fn quoted(packet: &[u8]) -> Option<Addressee> {
-    let (protocol, source, destination, body) = split(packet)?;
-    let (from, to) = ports(body).filter(|_| matches!(protocol, TCP | UDP))?;
+    let Packet { protocol, source, destination, fragment, body } = split(packet)?;
+    let is_flow = fragment.is_none() && matches!(protocol, Protocol::Tcp | Protocol::Udp);
+    let (from, to) = ports(body).filter(|_| is_flow)?;
     Some(Addressee::Flow {
         source: SocketAddr::new(destination, to),
         destination: SocketAddr::new(source, from),
     })
 }
 
-/// Protocol, addresses and payload of a packet that is no fragment.
-fn split(packet: &[u8]) -> Option<(u8, IpAddr, IpAddr, &[u8])> {
+/// What says where a packet belongs.
+struct Packet<'a> {
+    protocol: Protocol,
+    source: IpAddr,
+    destination: IpAddr,
+    /// Of which datagram it is a fragment, and whether it is the first.
+    fragment: Option<(Key, bool)>,
+    body: &'a [u8],
+}
+
+/// Bytes of the more-fragments flag and the offset: of IPv4 (RFC 791 section 3.1), and of IPv6 (RFC 8200 section 4.5),
+/// where the offset alone is told apart too.
+const FRAGMENT_IPV4: u16 = 0x3fff;
+const OFFSET_IPV4: u16 = 0x1fff;
+const OFFSET_IPV6: u16 = 0xfff8;
+
+/// The number of IPv6's fragment header.
+const FRAGMENT_HEADER: u8 = 44;
+
+fn split(packet: &[u8]) -> Option<Packet<'_>> {
     let first = *packet.first()?;
     match first >> 4 {
         4 => {
             let fixed = packet.first_chunk::<20>()?;
-            let fragment = u16::from_be_bytes([fixed[6], fixed[7]]) & 0x3fff != 0;
             let address =
                 |at: usize| Ipv4Addr::new(fixed[at], fixed[at + 1], fixed[at + 2], fixed[at + 3]).into();
+            let (source, destination) = (address(12), address(16));
+            let word = |at: usize| u16::from_be_bytes([fixed[at], fixed[at + 1]]);
+            let identification = word(4).into();
+            let datagram = Key { port: 0, source, destination, protocol: fixed[9], identification };
+            let fragment = (word(6) & FRAGMENT_IPV4 != 0).then_some((datagram, word(6) & OFFSET_IPV4 == 0));
             let body = packet.get(usize::from(first & 0xf) * 4..)?;
-            (!fragment).then_some((fixed[9], address(12), address(16), body))
+            Some(Packet { protocol: fixed[9].into(), source, destination, fragment, body })
         }
         6 => {
             let fixed = packet.first_chunk::<40>()?;
-            let address = |bytes: &[u8]| Some(Ipv6Addr::from(*bytes.first_chunk::<16>()?).into());
-            Some((fixed[6], address(&fixed[8..24])?, address(&fixed[24..40])?, &packet[40..]))
+            let address = |bytes: &[u8]| Some(IpAddr::from(*bytes.first_chunk::<16>()?));
+            let (source, destination) = (address(&fixed[8..24])?, address(&fixed[24..40])?);
+            let body = &packet[40..];
+            if fixed[6] != FRAGMENT_HEADER {
+                return Some(Packet { protocol: fixed[6].into(), source, destination, fragment: None, body });
+            }
+            let ([next, _, offset @ .., a, b, c, d], body) = body.split_first_chunk::<8>()?;
+            let identification = u32::from_be_bytes([*a, *b, *c, *d]);
+            let datagram = Key { port: 0, source, destination, protocol: 0, identification };
+            let fragment = Some((datagram, u16::from_be_bytes(*offset) & OFFSET_IPV6 == 0));
+            Some(Packet { protocol: (*next).into(), source, destination, fragment, body })
         }
         _ => None,
     }
@@ -263,7 +329,7 @@ fn ports(body: &[u8]) -> Option<(u16, u16)> {
 
 impl<D: Device> Owner<D> {
     fn receive(&mut self, now: Instant, budget: usize, sink: &mut impl FnMut(RxFrame<'_>)) -> usize {
-        let Self { device, rss, outlets, counters, .. } = self;
+        let Self { device, rss, outlets, fragments, counters, .. } = self;
         device.receive(now, budget, &mut |frame: RxFrame<'_>| {
             counters.rx_frames += 1;
             counters.rx_bytes += frame.len() as u64;
@@ -273,19 +339,21 @@ impl<D: Device> Owner<D> {
                     counters.dropped += 1;
                 }
             };
-            match addressee(frame.head()) {
-                Addressee::Owner => sink(frame),
+            let shard = match addressee(frame.head()) {
+                Addressee::Owner => 0,
                 Addressee::All => {
                     outlets.iter_mut().for_each(&mut pass);
-                    sink(frame);
+                    0
                 }
-                Addressee::Flow { source, destination } => {
-                    let shard = usize::from(rss.queue(source, destination));
-                    match shard.checked_sub(1).and_then(|guest| outlets.get_mut(guest)) {
-                        Some(outlet) => pass(outlet),
-                        None => sink(frame),
-                    }
+                Addressee::Flow { source, destination } => usize::from(rss.queue(source, destination)),
+                Addressee::First { datagram, source, destination } => {
+                    fragments.begin(datagram, rss.queue(source, destination).into())
                 }
+                Addressee::Following { datagram } => fragments.shard(&datagram),
+            };
+            match shard.checked_sub(1).and_then(|guest| outlets.get_mut(guest)) {
+                Some(outlet) => pass(outlet),
+                None => sink(frame),
             }
         })
     }

@@ -123,7 +123,7 @@ fn a_nic_with_offloads_splits_before_the_line() {
     let later = Instant::ZERO + Duration::from_millis(1);
     b.receive(later, 64, &mut |frame| {
         let tcp = &frame.head()[34..];
-        let pseudo = checksum::pseudo_header([10, 0, 0, 1], [10, 0, 0, 2], 6, tcp.len() as u16);
+        let pseudo = checksum::pseudo_header([10, 0, 0, 1], [10, 0, 0, 2], Protocol::Tcp, tcp.len() as u16);
         assert!(pseudo.over(tcp).is_valid());
         arrived.extend_from_slice(&tcp[20..]);
     });

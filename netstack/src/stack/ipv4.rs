@@ -54,7 +54,7 @@ impl<S: rud::Sink> Receiver<'_, S> {
             payload: packet.payload(),
             rest: frame.rest(),
             checksum: frame.checksum,
-            segment_size: frame.segment_size,
+            reassembled: false,
             packet: bytes,
         });
     }
@@ -93,7 +93,7 @@ impl<S: rud::Sink> Receiver<'_, S> {
                     payload: &datagram.payload,
                     rest: &[],
                     checksum: crate::device::RxChecksum::Unknown,
-                    segment_size: 0,
+                    reassembled: true,
                     packet: &datagram.packet,
                 });
             }

@@ -63,7 +63,7 @@ impl<S: rud::Sink> Receiver<'_, S> {
             payload: packet.payload(),
             rest: frame.rest(),
             checksum: frame.checksum,
-            segment_size: frame.segment_size,
+            reassembled: false,
             packet: bytes,
         };
         match protocol {
@@ -125,7 +125,7 @@ impl<S: rud::Sink> Receiver<'_, S> {
                     payload: &datagram.payload,
                     rest: &[],
                     checksum: RxChecksum::Unknown,
-                    segment_size: 0,
+                    reassembled: true,
                     packet: &datagram.packet,
                     ..*packet
                 };

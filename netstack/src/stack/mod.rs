@@ -137,6 +137,7 @@ impl<D: Device> Stack<D> {
                 rud_port: self.config.rud_port,
                 tcp: &mut self.tcp,
                 sockets: &mut self.sockets,
+                rss: self.config.rss.as_ref(),
                 echo_replies: &mut self.echo_replies,
                 counters: &mut self.counters,
                 linear: &mut self.linear,

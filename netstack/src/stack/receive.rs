@@ -9,6 +9,7 @@ use super::limit::TokenBucket;
 use super::port::Interface;
 use crate::device::{RxChecksum, RxFrame};
 use crate::ip::reassembly::Reassembly;
+use crate::rss::Rss;
 use crate::rud;
 use crate::tcp;
 use crate::time::Instant;
@@ -20,7 +21,6 @@ use crate::wire::{ethernet, icmpv4, icmpv6, udp, vlan};
 
 /// A packet for a transport: whole, for an address of this port, with its IP header checked.
 #[derive(Clone, Copy, Debug)]
-#[allow(dead_code, reason = "the size of merged segments is for estimators to come")]
 pub(super) struct Inbound<'a> {
     pub(super) source: IpAddr,
     pub(super) destination: IpAddr,
@@ -38,8 +38,8 @@ pub(super) struct Inbound<'a> {
     pub(super) rest: &'a [&'a [u8]],
     /// What the device says about the transport checksum.
     pub(super) checksum: RxChecksum,
-    /// Payload bytes of each segment that was merged; 0 for a packet as it was on the wire.
-    pub(super) segment_size: u16,
+    /// It was put together from fragments.
+    pub(super) reassembled: bool,
     /// The packet from its IP header on, to be quoted in an error; of a datagram from fragments the first one's beginning.
     pub(super) packet: &'a [u8],
 }
@@ -59,6 +59,8 @@ pub(super) struct Receiver<'a, S> {
     pub(super) rud_port: u16,
     pub(super) tcp: &'a mut tcp::Endpoint,
     pub(super) sockets: &'a mut Sockets,
+    /// How flows are dealt out to shards, and which of them this is.
+    pub(super) rss: Option<&'a (Rss, u16)>,
     pub(super) echo_replies: &'a mut VecDeque<EchoReply>,
     pub(super) counters: &'a mut Counters,
     /// Where frames in several pieces are put together, unless they are TCP's.
@@ -147,12 +149,26 @@ impl<S: rud::Sink> Receiver<'_, S> {
             Protocol::Udp | Protocol::Tcp if packet.to_group || packet.source.is_unspecified() => {
                 self.counters.rx_ipv6_group += 1;
             }
+            Protocol::Udp | Protocol::Tcp if packet.reassembled && self.is_elsewhere(packet) => {
+                self.counters.rx_other_shard += 1;
+            }
             Protocol::Udp => self.on_udp(packet),
             Protocol::Tcp => self.on_tcp(packet),
             Protocol::Icmp if packet.source.is_ipv4() => self.on_icmp(packet),
             Protocol::Icmpv6 if packet.source.is_ipv6() => self.on_icmpv6(packet),
             _ => self.on_unknown(packet),
         }
+    }
+
+    /// Whether the packet's flow is another shard's. Devices deal fragments out by their addresses, since only the first
+    /// has ports: what is put together here need not be ours, and an answer to it would end the other shard's connection.
+    #[cold]
+    fn is_elsewhere(&self, packet: &Inbound<'_>) -> bool {
+        let (Some((rss, shard)), Some([a, b, c, d])) = (self.rss, packet.payload.first_chunk()) else {
+            return false;
+        };
+        let source = SocketAddr::new(packet.source, u16::from_be_bytes([*a, *b]));
+        rss.queue(source, SocketAddr::new(packet.destination, u16::from_be_bytes([*c, *d]))) != *shard
     }
 
     #[cold]
@@ -252,9 +268,11 @@ fn is_tcp(head: &[u8]) -> bool {
     }
     match (ethertype, payload) {
         (EtherType::Ipv4, [_, _, _, _, _, _, flags, offset, _, protocol, ..]) => {
-            *protocol == 6 && flags & 0x3f == 0 && *offset == 0
+            Protocol::from(*protocol) == Protocol::Tcp && flags & 0x3f == 0 && *offset == 0
         }
-        (EtherType::Ipv6, [_, _, _, _, _, _, next_header, ..]) => *next_header == 6,
+        (EtherType::Ipv6, [_, _, _, _, _, _, next_header, ..]) => {
+            Protocol::from(*next_header) == Protocol::Tcp
+        }
         _ => false,
     }
 }

@@ -23,9 +23,6 @@ use crate::wire::{ipv4, ipv6};
 #[cfg(test)]
 mod tests;
 
-/// TCP's protocol number.
-const TCP: u8 = 6;
-
 /// Bytes of an IP header in front of packets to `remote`.
 const fn ip_len(remote: &IpAddr) -> usize {
     match remote {
@@ -48,7 +45,7 @@ fn checksum_ok(packet: &Inbound<'_>) -> bool {
     //= RFC 9293 section 3.1, MUST-3: the checksum of every segment is verified.
     let len = packet.payload.len() + packet.rest.iter().map(|piece| piece.len()).sum::<usize>();
     let len = u32::try_from(len).unwrap_or(u32::MAX);
-    let sum = pseudo_header_ip(packet.source, packet.destination, TCP, len);
+    let sum = pseudo_header_ip(packet.source, packet.destination, Protocol::Tcp, len);
     packet.rest.iter().fold(sum.over(packet.payload), |sum, piece| sum.over(piece)).is_valid()
 }
 
@@ -130,7 +127,7 @@ impl<D: Device> Emitter<'_, D> {
             return Emitted::Sent;
         };
         let mut header = header.to_vec();
-        let sum = pseudo_header_ip(local, remote, TCP, len as u32);
+        let sum = pseudo_header_ip(local, remote, Protocol::Tcp, len as u32);
         let checksum = sum.over(&header).over(&bytes).finish().to_be_bytes();
         if let Some(field) = header.get_mut(16..18) {
             field.copy_from_slice(&checksum);

@@ -4,13 +4,15 @@ mod api;
 mod connection;
 mod endpoint;
 mod memory;
+mod options;
 mod receiver;
 mod sender;
 
 pub use api::{
-    Config, ConnectError, ConnectionId, Destination, Emit, Emitted, Error, Event, Failure, Info, KeepAlive,
-    ListenError, ListenerId, Options, Path, Payload, Segment, SegmentMeta, StateName, Token,
+    ConnectError, ConnectionId, Destination, Emit, Emitted, Error, Event, Failure, Info, ListenError,
+    ListenerId, Path, Payload, Segment, SegmentMeta, StateName, Token,
 };
 pub use connection::IcmpKind;
 pub use endpoint::{Counters, Endpoint, IcmpError};
+pub use options::{Config, KeepAlive, Options};
 pub use receiver::Chunk;

@@ -6,6 +6,8 @@
 
 use core::net::IpAddr;
 
+use super::ip::Protocol;
+
 /// A checksum in the making. Pieces may have any length, odd ones too.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Sum {
@@ -70,12 +72,12 @@ pub fn update(checksum: u16, old: u16, new: u16) -> u16 {
 
 /// The pseudo header that UDP and TCP put under their checksums.
 #[inline]
-pub fn pseudo_header(source: [u8; 4], destination: [u8; 4], protocol: u8, len: u16) -> Sum {
+pub fn pseudo_header(source: [u8; 4], destination: [u8; 4], protocol: Protocol, len: u16) -> Sum {
     //= RFC 768: source, destination, zero, protocol, length.
     let mut bytes = [0; 12];
     bytes[..4].copy_from_slice(&source);
     bytes[4..8].copy_from_slice(&destination);
-    bytes[9] = protocol;
+    bytes[9] = protocol.into();
     bytes[10..].copy_from_slice(&len.to_be_bytes());
     Sum::new().over(&bytes)
 }
@@ -83,7 +85,7 @@ pub fn pseudo_header(source: [u8; 4], destination: [u8; 4], protocol: u8, len: u
 /// The pseudo header for addresses of either version, `len` bytes of transport header and payload following. Addresses
 /// of different versions give a sum that fits no packet.
 #[inline]
-pub fn pseudo_header_ip(source: IpAddr, destination: IpAddr, protocol: u8, len: u32) -> Sum {
+pub fn pseudo_header_ip(source: IpAddr, destination: IpAddr, protocol: Protocol, len: u32) -> Sum {
     match (source, destination) {
         (IpAddr::V4(source), IpAddr::V4(destination)) => {
             pseudo_header(source.octets(), destination.octets(), protocol, len as u16)
@@ -91,7 +93,7 @@ pub fn pseudo_header_ip(source: IpAddr, destination: IpAddr, protocol: u8, len: 
         //= RFC 8200 section 8.1: addresses, the length in 32 bits, three zero bytes, the next header.
         (source, destination) => {
             let sum = Sum::new().over(&octets(source)).over(&octets(destination)).over(&len.to_be_bytes());
-            sum.add_u16(u16::from(protocol))
+            sum.add_u16(u16::from(u8::from(protocol)))
         }
     }
 }

@@ -5,6 +5,7 @@ use core::num::NonZeroU8;
 
 use super::ethernet::Mac;
 pub use super::icmp::{Echo, EchoKind, ErrorKind};
+use super::ip::Protocol;
 use super::{Malformed, checksum};
 
 /// Bytes of a header, of echo messages and of errors.
@@ -215,7 +216,7 @@ pub const fn multicast_mac(group: Ipv6Addr) -> Mac {
 }
 
 fn pseudo_header(source: Ipv6Addr, destination: Ipv6Addr, len: usize) -> checksum::Sum {
-    checksum::pseudo_header_ip(IpAddr::V6(source), IpAddr::V6(destination), 58, len as u32)
+    checksum::pseudo_header_ip(IpAddr::V6(source), IpAddr::V6(destination), Protocol::Icmpv6, len as u32)
 }
 
 fn seal(

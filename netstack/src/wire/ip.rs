@@ -2,7 +2,7 @@
 
 use core::net::IpAddr;
 
-use super::{ipv4, ipv6};
+use super::{Malformed, ipv4, ipv6};
 
 /// What an IP packet carries (the IANA registry "Protocol Numbers", shared by both versions).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -42,6 +42,26 @@ impl From<Protocol> for u8 {
             Protocol::Icmpv6 => 58,
             Protocol::Other(other) => other,
         }
+    }
+}
+
+/// The fixed header of a packet of `version`, and what follows it.
+#[inline]
+pub(super) fn split_header<const LEN: usize>(
+    bytes: &[u8],
+    version: u8,
+) -> Result<(&[u8; LEN], &[u8]), Malformed> {
+    let (header, rest) = bytes.split_first_chunk::<LEN>().ok_or(Malformed::Truncated)?;
+    if header[0] >> 4 == version { Ok((header, rest)) } else { Err(Malformed::Unsupported) }
+}
+
+/// The `len` bytes behind a fixed header, of which `rest_len` lie elsewhere and the others at the front of `bytes`.
+#[inline]
+pub(super) fn trim(bytes: &[u8], len: usize, rest_len: usize) -> Result<&[u8], Malformed> {
+    match rest_len {
+        0 => bytes.get(..len).ok_or(Malformed::Truncated),
+        _ if bytes.len().checked_add(rest_len) == Some(len) => Ok(bytes),
+        _ => Err(Malformed::Length),
     }
 }
 

@@ -4,7 +4,7 @@ use core::net::Ipv4Addr;
 use core::num::NonZeroU8;
 
 pub use super::ip::Protocol;
-use super::{Malformed, checksum};
+use super::{Malformed, checksum, ip};
 
 /// Bytes of a header without options: all that this stack sends.
 pub const HEADER_LEN: usize = 20;
@@ -38,11 +38,8 @@ impl<'a> Packet<'a> {
     /// As [`Packet::new`]; [`Malformed::Length`] too if there is a rest and it does not end where the packet does.
     #[inline]
     pub fn with_rest(bytes: &'a [u8], rest_len: usize) -> Result<Self, Malformed> {
-        let (header, rest) = bytes.split_first_chunk::<HEADER_LEN>().ok_or(Malformed::Truncated)?;
         //= RFC 1122 section 3.2.1.1: a datagram whose version is not 4 is silently discarded.
-        if header[0] >> 4 != 4 {
-            return Err(Malformed::Unsupported);
-        }
+        let (header, rest) = ip::split_header::<HEADER_LEN>(bytes, 4)?;
         let header_len = usize::from(header[0] & 0x0f) * 4;
         let total_len = usize::from(u16::from_be_bytes([header[2], header[3]]));
         let (Some(options_len), Some(behind)) =
@@ -50,12 +47,8 @@ impl<'a> Packet<'a> {
         else {
             return Err(Malformed::Length);
         };
-        let rest = match rest_len {
-            0 => rest.get(..behind).ok_or(Malformed::Truncated)?,
-            _ if rest.len().checked_add(rest_len) == Some(behind) => rest,
-            _ => return Err(Malformed::Length),
-        };
-        let (options, payload) = rest.split_at_checked(options_len).ok_or(Malformed::Length)?;
+        let (options, payload) =
+            ip::trim(rest, behind, rest_len)?.split_at_checked(options_len).ok_or(Malformed::Length)?;
         Ok(Self { header, options, payload })
     }
 
@@ -65,10 +58,7 @@ impl<'a> Packet<'a> {
     /// # Errors
     /// [`Malformed::Truncated`] without a whole header, [`Malformed::Unsupported`] if it is not version 4.
     pub fn quoted(bytes: &'a [u8]) -> Result<Self, Malformed> {
-        let (header, rest) = bytes.split_first_chunk::<HEADER_LEN>().ok_or(Malformed::Truncated)?;
-        if header[0] >> 4 != 4 {
-            return Err(Malformed::Unsupported);
-        }
+        let (header, rest) = ip::split_header::<HEADER_LEN>(bytes, 4)?;
         let header_len = usize::from(header[0] & 0x0f) * 4;
         let options_len = header_len.checked_sub(HEADER_LEN).ok_or(Malformed::Length)?;
         let (options, payload) = rest.split_at_checked(options_len).ok_or(Malformed::Truncated)?;

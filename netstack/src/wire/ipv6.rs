@@ -5,8 +5,8 @@ mod extensions;
 use core::net::Ipv6Addr;
 use core::num::NonZeroU8;
 
-use super::Malformed;
 use super::ip::Protocol;
+use super::{Malformed, ip};
 pub use extensions::{Chain, Fragment, Problem, walk};
 
 /// Bytes of the fixed header.
@@ -44,17 +44,9 @@ impl<'a> Packet<'a> {
     /// As [`Packet::new`]; [`Malformed::Length`] if there is a rest and it does not end where the packet does.
     #[inline]
     pub fn with_rest(bytes: &'a [u8], rest_len: usize) -> Result<Self, Malformed> {
-        let (header, rest) = bytes.split_first_chunk::<HEADER_LEN>().ok_or(Malformed::Truncated)?;
-        if header[0] >> 4 != 6 {
-            return Err(Malformed::Unsupported);
-        }
+        let (header, rest) = ip::split_header::<HEADER_LEN>(bytes, 6)?;
         let len = usize::from(u16::from_be_bytes([header[4], header[5]]));
-        let payload = match rest_len {
-            0 => rest.get(..len).ok_or(Malformed::Truncated)?,
-            _ if rest.len().checked_add(rest_len) == Some(len) => rest,
-            _ => return Err(Malformed::Length),
-        };
-        Ok(Self { header, payload })
+        Ok(Self { header, payload: ip::trim(rest, len, rest_len)? })
     }
 
     /// A view of how a packet began, as an ICMP error quotes it: the payload is as much as is there.
@@ -62,10 +54,7 @@ impl<'a> Packet<'a> {
     /// # Errors
     /// [`Malformed::Truncated`] without a whole header, [`Malformed::Unsupported`] if it is not version 6.
     pub fn quoted(bytes: &'a [u8]) -> Result<Self, Malformed> {
-        let (header, payload) = bytes.split_first_chunk::<HEADER_LEN>().ok_or(Malformed::Truncated)?;
-        if header[0] >> 4 != 6 {
-            return Err(Malformed::Unsupported);
-        }
+        let (header, payload) = ip::split_header::<HEADER_LEN>(bytes, 6)?;
         Ok(Self { header, payload })
     }
 

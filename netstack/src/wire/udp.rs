@@ -2,6 +2,7 @@
 
 use core::net::IpAddr;
 
+use super::ip::Protocol;
 use super::{Malformed, checksum, ipv4};
 
 /// Bytes of a UDP header.
@@ -58,7 +59,7 @@ impl<'a> Datagram<'a> {
             return true;
         }
         let len = (self.payload.len() + HEADER_LEN) as u32;
-        checksum::pseudo_header_ip(source.into(), destination.into(), 17, len)
+        checksum::pseudo_header_ip(source.into(), destination.into(), Protocol::Udp, len)
             .over(self.header)
             .over(self.payload)
             .is_valid()
@@ -122,7 +123,8 @@ impl Repr {
     ) -> [u8; HEADER_LEN] {
         let mut out = self.emit();
         let len = u32::from(self.payload_len) + HEADER_LEN as u32;
-        let mut sum = checksum::pseudo_header_ip(source.into(), destination.into(), 17, len).over(&out);
+        let mut sum =
+            checksum::pseudo_header_ip(source.into(), destination.into(), Protocol::Udp, len).over(&out);
         for piece in payload {
             sum = sum.over(piece);
         }

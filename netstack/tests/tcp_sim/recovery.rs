@@ -4,7 +4,8 @@ use core::time::Duration;
 use std::cell::Cell;
 use std::rc::Rc;
 
-use shouter_netstack::tcp::Options;
+use shouter_netstack::tcp::{IcmpError, IcmpKind, Options};
+use shouter_netstack::wire::tcp::SeqNumber;
 
 use super::goodput::{ALL, options};
 use super::network::{Link, Rule};
@@ -15,15 +16,22 @@ const MS: Duration = Duration::from_millis(1);
 /// Loses the first transmission of every segment with payload that holds a byte from `from` on, counted from the
 /// first byte that passes.
 fn lose_once(from: u32, upto: u32) -> Rule {
+    lose(from, upto, 1)
+}
+
+/// The same for the first `times` transmissions.
+fn lose(from: u32, upto: u32, times: u32) -> Rule {
     let mut first = None;
-    let mut seen = std::collections::HashSet::new();
+    let mut seen = std::collections::HashMap::new();
     Box::new(move |_, packet| {
         if packet.payload.is_empty() {
             return true;
         }
         let start = packet.seq().wrapping_sub(*first.get_or_insert(packet.seq()));
         let hit = start < upto && start + packet.payload.len() as u32 > from;
-        !(hit && seen.insert(start))
+        let count: &mut u32 = seen.entry(start).or_default();
+        *count += u32::from(hit);
+        !hit || *count > times
     })
 }
 
@@ -97,6 +105,56 @@ fn five_percent_reordering_causes_no_spurious_time_out_and_few_spurious_resends(
             let sent = world.ways[0].tally.sent - sent_early;
             assert!((resent as f64) < 0.001 * sent as f64, "{resent} of {sent}; {what}");
         }
+    }
+}
+
+/// Two hosts with a connection that has sent 200,000 bytes and rests.
+fn warm(options: &Options, rtt: Duration) -> World {
+    let link = Link::new(10_000_000_000, rtt / 2);
+    let mut world = World::new(37, options, [link.clone(), link]);
+    world.connect(200_000, None);
+    assert!(world.run_until(ms(5_000), |world| world.received(0) == 200_000));
+    world.run_to(world.now + 50 * MS);
+    world
+}
+
+#[test]
+fn what_is_lost_again_is_probed_for_again_and_needs_no_time_out() {
+    for algorithm in ALL {
+        for rtt in [MS / 20, MS] {
+            // The last segment with its probes; one in the middle with its retransmissions; the last three.
+            for (from, upto, times) in [(9, 10, 2), (3, 4, 2), (3, 4, 4), (7, 10, 2)] {
+                let mut world = warm(&options(algorithm), rtt);
+                world.ways[0].rule = Some(lose(from * 1448, upto * 1448, times));
+                let sent_at = world.now;
+                world.hosts[0].apps[0].to_write = 14_480;
+                assert!(world.run_until(sent_at + 5000 * MS, |world| world.received(0) == 214_480));
+                let (took, info) = (world.now - sent_at, world.hosts[0].info(0));
+                let what = format!("{algorithm:?}, {rtt:?}, {from} to {upto} lost {times} times: {took:?}");
+                assert_eq!(info.timeouts, 0, "{what}");
+                // With a single segment out, the peer's delay is waited for.
+                let limit = if upto < 10 { 40 * MS } else { 150 * MS };
+                assert!(took < limit, "{what}, {info:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn acknowledgements_that_are_lost_cost_no_delayed_acknowledgement() {
+    for algorithm in ALL {
+        let mut world = warm(&options(algorithm), MS / 20);
+        world.hosts[0].apps[0].to_write = u64::MAX >> 8;
+        world.run_to(world.now + 5 * MS);
+        let (from, cut) = (world.now, MS / 5);
+        // All of them for a while: what is sent then to see what is the matter is a single segment in order.
+        world.ways[1].rule = Some(Box::new(move |now, _| now > from + cut));
+        world.run_to(from + cut);
+        let before = world.received(0);
+        assert!(world.run_until(from + 1000 * MS, |world| world.received(0) > before + 200_000));
+        let (took, info) = (world.now - from, world.hosts[0].info(0));
+        assert_eq!(info.timeouts, 0, "{algorithm:?}");
+        assert!(took < 3 * MS, "{algorithm:?}: {took:?}, {info:?}");
     }
 }
 
@@ -247,5 +305,38 @@ fn a_way_that_becomes_longer_is_filled_again() {
         world.run_to(ms(30_000));
         let rate = (world.received(0) - before) as f64 * 8.0 / 5e6;
         assert!(rate > 70.0, "{algorithm:?}: {rate} Mbit/s, {:?}", world.hosts[0].info(0));
+    }
+}
+
+#[test]
+fn a_way_that_takes_less_than_before_is_found_with_and_without_being_told() {
+    const LESS: u16 = 1300;
+    for told in [true, false] {
+        let mut world = warm(&options(ALL[1]), MS);
+        // What is too long: lost in silence, or with an error that quotes the first of it.
+        let too_long = Rc::new(Cell::new(None));
+        let seen = Rc::clone(&too_long);
+        world.ways[0].rule = Some(Box::new(move |_, packet| {
+            let fits = packet.header.len() + packet.payload.len() + 20 <= usize::from(LESS);
+            if !fits && seen.get().is_none() {
+                seen.set(Some((packet.source, packet.destination, packet.seq())));
+            }
+            fits
+        }));
+        world.hosts[0].apps[0].to_write = 1_000_000;
+        let begin = world.now;
+        if told {
+            assert!(world.run_until(begin + 10 * MS, |_| too_long.get().is_some()));
+            let (local, remote, seq) = too_long.get().unwrap();
+            let error = IcmpError { local, remote, seq: SeqNumber(seq), kind: IcmpKind::TooBig(LESS) };
+            let now = world.now;
+            assert!(world.hosts[0].endpoint.on_icmp_error(now, &error));
+        }
+        let limit = if told { 100 * MS } else { 5000 * MS };
+        let done = world.run_until(begin + limit, |world| world.received(0) == 1_200_000);
+        let info = world.hosts[0].info(0);
+        assert!(done, "told: {told}, {:?}: {info:?}", world.now - begin);
+        assert!(info.mss + 52 <= LESS, "told: {told}, {info:?}");
+        assert_eq!(info.timeouts == 0, told, "{info:?}");
     }
 }

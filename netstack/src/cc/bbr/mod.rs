@@ -10,84 +10,19 @@
 //! the time, so that a run is repeatable and yet flows do not probe in step.
 
 mod model;
+mod states;
 
 use core::time::Duration;
 
-use model::{Model, NONE, bytes_per_second, percent};
+use model::{Model, NONE, percent};
+use states::{AckPhase, State};
 
 use super::{AckSample, Congestion, Controller, Parameters, RateSample};
 use crate::time::Instant;
 
-const PROBE_RTT_TIME: Duration = Duration::from_millis(200);
-/// Acknowledgements with losses in a round of Startup after which the pipe is taken for full.
-const STARTUP_LOSSES: u8 = 6;
-/// Rounds after which a flow probes at the latest, to live beside Reno.
-const LONGEST_CRUISE: u64 = 63;
 /// Paced below the rate by a percent, so that the queue drains.
 const PACING_PERCENT: u64 = 99;
 const LARGEST_QUANTUM: u64 = 64 * 1024;
-
-/// What BBR does at present.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
-    Startup,
-    Drain,
-    /// ProbeBW: drains what probing left in the queue.
-    Down,
-    Cruise,
-    /// Fills the pipe for a round before it is probed.
-    Refill,
-    Up,
-    /// Nearly empties the pipe to see its round-trip time. Its end, once the pipe is that empty; and whether a round
-    /// has gone by since.
-    ProbeRtt {
-        until: Option<Instant>,
-        round_done: bool,
-    },
-}
-
-impl State {
-    //= draft-ietf-ccwg-bbr section 2.10: gains, here in percent
-    const fn pacing_gain(self) -> u64 {
-        match self {
-            Self::Startup => 277,
-            Self::Drain => 50,
-            Self::Down => 90,
-            Self::Up => 125,
-            Self::Cruise | Self::Refill | Self::ProbeRtt { .. } => 100,
-        }
-    }
-
-    const fn window_gain(self) -> u64 {
-        match self {
-            Self::Up => 225,
-            Self::ProbeRtt { .. } => 50,
-            _ => 200,
-        }
-    }
-
-    const fn is_probe_bw(self) -> bool {
-        matches!(self, Self::Down | Self::Cruise | Self::Refill | Self::Up)
-    }
-
-    /// Loss is the price of probing in these, and does not lower the short-term bounds.
-    const fn is_probing(self) -> bool {
-        matches!(self, Self::Startup | Self::Refill | Self::Up)
-    }
-}
-
-/// What acknowledgements at present tell about.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum AckPhase {
-    Idle,
-    Refilling,
-    /// Of what was sent before the probe.
-    Starting,
-    /// Of the probe.
-    Feedback,
-    /// Of what the probe left behind.
-    Stopping,
-}
 
 /// See the [module](self).
 #[derive(Debug)]
@@ -174,212 +109,6 @@ impl Bbr {
         let bdp = self.model.bdp(self.model.bw).unwrap_or(self.initial_window);
         percent(bdp, 50).max(self.model.least_window())
     }
-
-    // ---- States ----
-
-    fn check_startup(&mut self, sample: &AckSample) {
-        if self.state != State::Startup {
-            return;
-        }
-        //= draft-ietf-ccwg-bbr section 5.3.1.3: leave on persistent, high loss
-        if !self.model.full_bw_reached
-            && self.model.loss_round_start
-            && self.in_recovery
-            && self.model.loss_events >= STARTUP_LOSSES
-            && sample.rate.as_ref().is_some_and(Model::is_inflight_too_high)
-        {
-            self.model.full_bw_reached = true;
-            let bdp = self.model.bdp(self.model.max_bw()).unwrap_or(self.initial_window);
-            self.model.inflight_hi = bdp.max(self.model.inflight_latest);
-        }
-        if self.model.full_bw_reached {
-            self.state = State::Drain;
-        }
-    }
-
-    fn check_drain(&mut self, sample: &AckSample) {
-        if self.state == State::Drain && sample.in_flight <= self.inflight(self.model.bw, 100) {
-            self.go_down(sample.now);
-        }
-    }
-
-    fn go_down(&mut self, now: Instant) {
-        self.model.reset_congestion_signals();
-        self.up_step = NONE;
-        self.pick_wait(now);
-        self.cycle_at = now;
-        self.phase = AckPhase::Stopping;
-        self.model.begin_round();
-        self.state = State::Down;
-    }
-
-    fn refill(&mut self) {
-        self.model.reset_lower_bounds();
-        self.up_rounds = 0;
-        self.up_acked = 0;
-        self.phase = AckPhase::Refilling;
-        self.model.begin_round();
-        self.state = State::Refill;
-    }
-
-    fn go_up(&mut self, sample: &AckSample) {
-        self.phase = AckPhase::Starting;
-        self.model.begin_round();
-        self.model.look_for_full_bw(sample.rate.as_ref().map_or(0, bytes_per_second));
-        self.state = State::Up;
-        self.steepen();
-    }
-
-    /// 2 to 3 seconds, and a head start of one round for every second cycle.
-    fn pick_wait(&mut self, now: Instant) {
-        let random = mix(now.as_nanos() ^ self.model.delivered.rotate_left(32));
-        self.model.rounds_since_probe = random & 1;
-        self.probe_wait = Duration::from_secs(2) + Duration::from_nanos((random >> 1) % 1_000_000_000);
-    }
-
-    fn is_time_to_probe(&self, now: Instant) -> bool {
-        //= draft-ietf-ccwg-bbr section 5.3.3.5: or when Reno would have probed
-        let bdp = self.model.bdp(self.model.bw).unwrap_or(self.initial_window).min(self.window);
-        let rounds = (bdp / self.model.mss).min(LONGEST_CRUISE);
-        now > self.cycle_at + self.probe_wait || self.model.rounds_since_probe >= rounds
-    }
-
-    //= draft-ietf-ccwg-bbr section 5.3.3.6
-    fn advance_cycle(&mut self, sample: &AckSample) {
-        if !self.model.full_bw_reached {
-            return;
-        }
-        if let Some(rate) = &sample.rate {
-            self.adapt_upper_bounds(sample, rate);
-        }
-        match self.state {
-            State::Down | State::Cruise if self.is_time_to_probe(sample.now) => self.refill(),
-            State::Down
-                if sample.in_flight <= self.model.inflight_with_headroom()
-                    && sample.in_flight <= self.inflight(self.model.max_bw(), 100) =>
-            {
-                self.state = State::Cruise;
-            }
-            State::Refill if self.model.round_start => {
-                // From here on, losses are of the probing.
-                self.probe_samples = true;
-                self.go_up(sample);
-            }
-            State::Up => {
-                if sample.window_limited && self.window >= self.model.inflight_hi {
-                    // The bound limits, not the path.
-                    self.model.look_for_full_bw(sample.rate.as_ref().map_or(0, bytes_per_second));
-                } else if self.model.full_bw_now {
-                    self.go_down(sample.now);
-                }
-            }
-            _ => {}
-        }
-    }
-
-    fn adapt_upper_bounds(&mut self, sample: &AckSample, rate: &RateSample) {
-        if self.model.round_start {
-            match self.phase {
-                AckPhase::Starting => self.phase = AckPhase::Feedback,
-                AckPhase::Stopping => {
-                    self.probe_samples = false;
-                    self.phase = AckPhase::Idle;
-                    if self.state.is_probe_bw() && !rate.app_limited {
-                        self.model.advance_bw_filter();
-                    }
-                }
-                AckPhase::Idle | AckPhase::Refilling | AckPhase::Feedback => {}
-            }
-        }
-        if Model::is_inflight_too_high(rate) {
-            if self.probe_samples {
-                self.probe_samples = false;
-                self.model.lower_inflight_hi(rate, self.window);
-                if self.state == State::Up {
-                    self.go_down(sample.now);
-                }
-            }
-        } else if self.model.inflight_hi != NONE {
-            self.model.inflight_hi = self.model.inflight_hi.max(rate.in_flight_at_send);
-            if self.state == State::Up {
-                self.probe_upward(sample);
-            }
-        }
-    }
-
-    /// Raises the long-term bound: by one segment in the first round, by two in the second, and so on.
-    fn probe_upward(&mut self, sample: &AckSample) {
-        if !sample.window_limited || self.window < self.model.inflight_hi {
-            return;
-        }
-        self.up_acked = self.up_acked.saturating_add(sample.delivered);
-        let step = self.up_step.max(1);
-        if self.up_acked >= step {
-            let segments = self.up_acked / step;
-            self.up_acked %= step;
-            // Not beyond what any window is clamped to.
-            let grown = self.model.inflight_hi.saturating_add(segments.saturating_mul(self.model.mss));
-            self.model.inflight_hi = grown.min(NONE - 1);
-        }
-        if self.model.round_start {
-            self.steepen();
-        }
-    }
-
-    fn steepen(&mut self) {
-        self.up_step = (self.window >> self.up_rounds).max(self.model.mss);
-        self.up_rounds = (self.up_rounds + 1).min(30);
-    }
-
-    //= draft-ietf-ccwg-bbr section 5.3.4.4
-    fn check_probe_rtt(&mut self, sample: &AckSample) {
-        if !matches!(self.state, State::ProbeRtt { .. })
-            && self.model.probe_rtt_expired
-            && !self.idle_restart
-            && self.has_rtt
-        {
-            self.save_window();
-            self.phase = AckPhase::Stopping;
-            self.model.begin_round();
-            self.state = State::ProbeRtt { until: None, round_done: false };
-        }
-        if let State::ProbeRtt { until, round_done } = self.state {
-            match until {
-                None if sample.in_flight <= self.probe_rtt_window() => {
-                    self.model.begin_round();
-                    self.state =
-                        State::ProbeRtt { until: Some(sample.now + PROBE_RTT_TIME), round_done: false };
-                }
-                None => {}
-                Some(_) => {
-                    let round_done = round_done || self.model.round_start;
-                    self.state = State::ProbeRtt { until, round_done };
-                    self.end_probe_rtt(sample.now);
-                }
-            }
-        }
-        if sample.delivered > 0 {
-            self.idle_restart = false;
-        }
-    }
-
-    fn end_probe_rtt(&mut self, now: Instant) {
-        if let State::ProbeRtt { until: Some(until), round_done: true } = self.state
-            && now > until
-        {
-            self.model.probe_rtt_at = now;
-            self.window = self.window.max(self.prior_window);
-            self.model.reset_lower_bounds();
-            if self.model.full_bw_reached {
-                self.go_down(now);
-                self.state = State::Cruise;
-            } else {
-                self.state = State::Startup;
-            }
-        }
-    }
-
-    // ---- Control ----
 
     fn save_window(&mut self) {
         let reduced = self.in_recovery || matches!(self.state, State::ProbeRtt { .. });
@@ -526,12 +255,4 @@ impl Controller for Bbr {
     fn on_idle_restart(&mut self, _: Instant, _: Duration, _: Duration) {
         // The pacing rate bounds what leaves after an idle time.
     }
-}
-
-/// Spreads the bits of a number (the finaliser of SplitMix64).
-const fn mix(mut x: u64) -> u64 {
-    x = x.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    x ^ (x >> 31)
 }

@@ -39,6 +39,7 @@ mod eal;
 mod offload;
 mod port;
 mod queue;
+mod socket;
 mod spec;
 mod sys;
 #[cfg(test)]

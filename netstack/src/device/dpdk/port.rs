@@ -1,15 +1,12 @@
 //! A port: attached to the EAL, set up, started; and everything undone in reverse when it is dropped.
 
-use std::io;
-use std::os::unix::fs::FileTypeExt;
-use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
-use std::time::Duration;
-use std::{fs, mem, thread};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::{fs, io, mem};
 
 use super::offload::{Offloads, negotiate};
+use super::socket::{close_client, is_served, not_yet, remove_stale_socket, serve_at_once};
 use super::sys::{self, Duties, Errno, Setup, StartedPort};
 use super::{DeviceSpec, DpdkDevice, Eal};
 
@@ -24,9 +21,6 @@ const CACHE: u32 = 128;
 
 /// Threads that may drive a port's queues during its life, whose caches the pool is sized for.
 const THREADS_PER_QUEUE: u32 = 4;
-
-/// "Protocol wrong type for socket", errno(3).
-const EPROTOTYPE: i32 = 91;
 
 /// How payload gets from its region into the device.
 ///
@@ -365,34 +359,6 @@ impl Drop for Shared {
     }
 }
 
-/// How long the other side of an embedded link may take to answer a farewell.
-const FAREWELL: Duration = Duration::from_millis(500);
-
-/// Closes the client of an embedded link. vhost-user asks the server where its rings stand and waits for the answer; a
-/// server that was stopped gives none, so after a while the conversation is ended from here.
-fn close_client(started: StartedPort, path: &Path) {
-    thread::scope(|scope| {
-        let (closed, wait) = mpsc::channel::<()>();
-        let closing = thread::Builder::new().name("port-close".into()).spawn_scoped(scope, move || {
-            mem::drop(started);
-            mem::drop(closed);
-        });
-        // Without a thread the closure was dropped, and the port with it.
-        if closing.is_ok() && wait.recv_timeout(FAREWELL) == Err(mpsc::RecvTimeoutError::Timeout) {
-            sys::hang_up(path);
-        }
-    });
-}
-
-/// What an absent or a silent socket means to a client.
-fn not_yet(device: &DeviceSpec, source: io::Error) -> PortError {
-    let device = device.clone();
-    match source.kind() {
-        io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => PortError::NotYet { device, source },
-        _ => PortError::Socket { device, what: "connecting", source },
-    }
-}
-
 fn check_limit(
     device: &DeviceSpec,
     what: &'static str,
@@ -404,49 +370,6 @@ fn check_limit(
         return Ok(());
     }
     Err(PortError::Limit { device: device.clone(), what, asked, least, most })
-}
-
-/// Whether a process has the socket open: connects, and hangs up.
-fn is_served(path: &Path) -> io::Result<()> {
-    match UnixStream::connect(path) {
-        // memif's are of type SOCK_SEQPACKET: the kernel says so only of a socket that somebody holds (unix(7)).
-        Err(e) if e.raw_os_error() == Some(EPROTOTYPE) => Ok(()),
-        other => other.map(drop),
-    }
-}
-
-/// Lets the vhost socket at `path` take connections now rather than within a second. No harm is done if it fails.
-fn serve_at_once(path: &Path) {
-    let wake = format!("{}.wake", path.display());
-    let _ = fs::remove_file(&wake);
-    if let Ok(_listener) = UnixListener::bind(&wake) {
-        sys::wake_vhost(&wake);
-        let _ = fs::remove_file(&wake);
-    }
-}
-
-/// Makes way for a socket at `path`: removes one that nobody listens on, and nothing else.
-fn remove_stale_socket(device: &DeviceSpec, path: &Path) -> Result<(), PortError> {
-    let error = |what, source| PortError::Socket { device: device.clone(), what, source };
-    match fs::symlink_metadata(path) {
-        Err(e) if e.kind() == io::ErrorKind::NotFound => {
-            let parent =
-                path.parent().filter(|p| !p.as_os_str().is_empty()).map_or(PathBuf::from("."), Into::into);
-            fs::metadata(parent).map_err(|e| error("its directory", e))?;
-            Ok(())
-        }
-        Err(e) => Err(error("looking at it", e)),
-        Ok(metadata) if !metadata.file_type().is_socket() => {
-            Err(error("the path is taken", io::Error::from(io::ErrorKind::AlreadyExists)))
-        }
-        Ok(_) => match is_served(path) {
-            Ok(()) => Err(PortError::SocketInUse { device: device.clone() }),
-            Err(e) if e.kind() == io::ErrorKind::ConnectionRefused => {
-                fs::remove_file(path).map_err(|e| error("removing a left-over socket", e))
-            }
-            Err(e) => Err(error("finding out whether it is in use", e)),
-        },
-    }
 }
 
 /// Bytes of frame that a buffer holds. A frame fits into one buffer, so that it is contiguous, unless it is a

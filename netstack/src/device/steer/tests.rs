@@ -6,8 +6,8 @@ use crate::wire::ethernet::Mac;
 
 const NOW: Instant = Instant::ZERO;
 
-fn ipv4(protocol: u8, source: (u8, u16), destination: (u8, u16), more: &[u8]) -> Vec<u8> {
-    let mut packet = vec![0x45, 0, 0, 0, 0, 0, 0, 0, 64, protocol, 0, 0];
+fn ipv4(protocol: Protocol, source: (u8, u16), destination: (u8, u16), more: &[u8]) -> Vec<u8> {
+    let mut packet = vec![0x45, 0, 0, 0, 0, 0, 0, 0, 64, protocol.into(), 0, 0];
     packet.extend([10, 0, 0, source.0, 10, 0, 0, destination.0]);
     packet.extend(source.1.to_be_bytes());
     packet.extend(destination.1.to_be_bytes());
@@ -42,7 +42,7 @@ fn shares(count: u16) -> (Loopback, Vec<Steered<Loopback>>, Rss) {
 fn every_flow_lands_on_its_shard() {
     let (mut peer, mut shares, rss) = shares(3);
     for port in 1000..1030 {
-        let packet = ipv4(TCP, (1, port), (2, 80), &[0; 16]);
+        let packet = ipv4(Protocol::Tcp, (1, port), (2, 80), &[0; 16]);
         send(&mut peer, [8, 0], &packet);
         let local = SocketAddr::from(([10, 0, 0, 2], 80));
         let expected = usize::from(rss.queue(SocketAddr::from(([10, 0, 0, 1], port)), local));
@@ -61,12 +61,69 @@ fn an_icmp_error_follows_the_flow_that_it_quotes() {
     let remote = SocketAddr::from(([10, 0, 0, 9], 443));
     let port = (2000..).find(|port| rss.queue(remote, local(*port)) == 1).unwrap();
     let mut error = vec![3, 4, 0, 0, 0, 0, 5, 0];
-    error.extend(ipv4(TCP, (2, port), (9, 443), &[0; 4]));
-    let mut packet = ipv4(ICMPV4, (7, 0), (2, 0), &[]);
+    error.extend(ipv4(Protocol::Tcp, (2, port), (9, 443), &[0; 4]));
+    let mut packet = ipv4(Protocol::Icmp, (7, 0), (2, 0), &[]);
     packet.truncate(20);
     packet.extend(error);
     send(&mut peer, [8, 0], &packet);
     assert_eq!((received(&mut shares[0]).len(), received(&mut shares[1])), (0, vec![packet]));
+}
+
+/// The pieces of a datagram of TCP over either version, from `port`, whose first has its ports.
+fn pieces(ipv6: bool, port: u16, identification: u16) -> [Vec<u8>; 3] {
+    [0u16, 8, 16].map(|offset| {
+        let more = offset < 16;
+        let payload =
+            if offset == 0 { [port.to_be_bytes(), 80u16.to_be_bytes()].concat() } else { vec![9; 4] };
+        if ipv6 {
+            let mut packet = vec![0x60, 0, 0, 0, 0, 12, 44, 64];
+            for host in [1, 2] {
+                packet.extend([0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, host]);
+            }
+            packet.extend([6, 0]);
+            packet.extend((offset | u16::from(more)).to_be_bytes());
+            packet.extend([0, 0]);
+            packet.extend(identification.to_be_bytes());
+            [packet, payload].concat()
+        } else {
+            let mut packet = ipv4(Protocol::Tcp, (1, 0), (2, 0), &[]);
+            packet.truncate(20);
+            packet[4..6].copy_from_slice(&identification.to_be_bytes());
+            let word = (offset / 8) | if more { 0x2000 } else { 0 };
+            packet[6..8].copy_from_slice(&word.to_be_bytes());
+            [packet, payload].concat()
+        }
+    })
+}
+
+#[test]
+fn fragments_follow_the_one_with_the_ports() {
+    for (ipv6, ethertype, hosts) in
+        [(false, [8, 0], ["10.0.0.1", "10.0.0.2"]), (true, [0x86, 0xdd], ["fd00::1", "fd00::2"])]
+    {
+        let (mut peer, mut shares, rss) = shares(2);
+        let [from, to] = hosts.map(|host| host.parse::<IpAddr>().unwrap());
+        let port_of =
+            |shard| (1000..).find(|port| rss.queue((from, *port).into(), (to, 80).into()) == shard).unwrap();
+        let (owners, guests) = (port_of(0), port_of(1));
+        let mut counts = |pieces: &[Vec<u8>]| {
+            pieces.iter().for_each(|piece| send(&mut peer, ethertype, piece));
+            [0, 1].map(|shard| received(&mut shares[shard]).len())
+        };
+        assert_eq!(counts(&pieces(ipv6, guests, 1)), [0, 3], "IPv6: {ipv6}");
+        assert_eq!(counts(&pieces(ipv6, owners, 2)), [3, 0]);
+        // The same number again, of another flow.
+        assert_eq!(counts(&pieces(ipv6, owners, 1)), [3, 0]);
+        // What comes before the first is not known.
+        let [first, second, third] = pieces(ipv6, guests, 3);
+        assert_eq!(counts(core::slice::from_ref(&second)), [1, 0]);
+        assert_eq!(counts(&[first, third]), [0, 2]);
+        // Nor is what comes after many others.
+        for identification in 4..4 + DATAGRAMS as u16 {
+            assert_eq!(counts(&pieces(ipv6, guests, identification)), [0, 3]);
+        }
+        assert_eq!(counts(&[second]), [1, 0]);
+    }
 }
 
 #[test]
@@ -108,7 +165,7 @@ fn a_full_ring_is_back_pressure_for_the_guest_and_loss_for_the_owner() {
     let to = SocketAddr::from(([10, 0, 0, 2], 80));
     let port = (1000..).find(|p| rss.queue(SocketAddr::from(([10, 0, 0, 1], *p)), to) == 1).unwrap();
     for _ in 0..DEPTH + 3 {
-        send(&mut peer, [8, 0], &ipv4(UDP, (1, port), (2, 80), &[]));
+        send(&mut peer, [8, 0], &ipv4(Protocol::Udp, (1, port), (2, 80), &[]));
         assert_eq!(received(&mut shares[0]).len(), 0);
     }
     assert_eq!(shares[0].counters().dropped, 3);
@@ -132,7 +189,7 @@ fn odd_frames_are_the_owners() {
     // Cut anywhere, the headers of a flow are looked at within their bounds.
     let mut frame = vec![0; 12];
     frame.extend([0x81, 0, 0, 5, 8, 0]);
-    frame.extend(ipv4(TCP, (1, 5), (2, 80), &[0; 16]));
+    frame.extend(ipv4(Protocol::Tcp, (1, 5), (2, 80), &[0; 16]));
     let whole = addressee(&frame);
     assert!(matches!(whole, Addressee::Flow { .. }));
     for len in 0..frame.len() {

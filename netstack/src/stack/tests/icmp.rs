@@ -1,16 +1,19 @@
 //! ICMP errors, sent and received, of both versions; path MTUs; fragments of IPv4.
 
-use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use core::time::Duration;
 
 use super::ipv6::dual;
 use super::{A, Alone, B, BYTES, MAC_A, MAC_B, at_micros, ethernet, udp_frame};
 use crate::ip::{IcmpErrorKind, Ipv6Config};
+use crate::rss::{Rss, SYMMETRIC_KEY};
 use crate::stack::{PortConfig, SendError};
 use crate::time::Instant;
 use crate::udp::{Payload, SocketConfig, SocketError};
+use crate::wire::checksum::pseudo_header_ip;
 use crate::wire::ethernet::EtherType;
 use crate::wire::ipv4::Protocol;
+use crate::wire::tcp::{Flags, Header};
 use crate::wire::{checksum, ethernet as ethernet_wire, icmpv4, icmpv6, ipv4, ipv6, udp};
 
 const A6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 1);
@@ -229,9 +232,13 @@ fn path_mtus_are_kept_to_and_forgotten() {
     }
 }
 
-/// A fragment of `datagram`, whose header's bits and identification are given.
+/// A fragment of the UDP datagram `datagram`, whose header's bits and identification are given.
 fn fragment(datagram: &[u8], from: usize, to: usize, id: u8) -> Vec<u8> {
-    let mut frame = frame4(B, 17, &datagram[from..to]);
+    fragment_of(17, datagram, from, to, id)
+}
+
+fn fragment_of(protocol: u8, datagram: &[u8], from: usize, to: usize, id: u8) -> Vec<u8> {
+    let mut frame = frame4(B, protocol, &datagram[from..to]);
     let more = if to < datagram.len() { 0x2000 } else { 0 };
     frame[19] = id;
     frame[20..22].copy_from_slice(&((from / 8) as u16 | more).to_be_bytes());
@@ -274,6 +281,43 @@ fn ipv4_fragments_become_datagrams_or_time_out() {
     assert_eq!(told.len(), 1, "about the one whose beginning came, and which was not spoilt");
     assert_eq!(error(&told[0]).0, IcmpErrorKind::TimeExceeded { code: 1 });
     assert_eq!(alone.stack.counters().rx_fragment_timeout, 3);
+}
+
+#[test]
+fn a_flow_of_another_shard_that_came_in_fragments_gets_no_answer() {
+    let rss = Rss::new(&SYMMETRIC_KEY, 2);
+    let local = SocketAddr::from((A, 5001));
+    let port_of = |shard| (1000..).find(|port| rss.queue((B, *port).into(), local) == shard).unwrap();
+    let (ours, theirs) = (port_of(0), port_of(1));
+    let mut alone = alone();
+    alone.stack.config.rss = Some((rss.clone(), 0));
+    let segment = |port: u16| {
+        let header =
+            Header { source_port: port, destination_port: 5001, flags: Flags::ACK, ..Header::default() };
+        let mut bytes = [header.emit().as_bytes(), &BYTES[..100]].concat();
+        let sum =
+            pseudo_header_ip(B.into(), A.into(), Protocol::Tcp, bytes.len() as u32).over(&bytes).finish();
+        bytes[16..18].copy_from_slice(&sum.to_be_bytes());
+        bytes
+    };
+    let datagram = |port: u16| {
+        let header = udp::Repr::new(port, 5001, 100).unwrap().emit_with_checksum(B, A, &[&BYTES[..100]]);
+        [&header[..], &BYTES[..100]].concat()
+    };
+    for (protocol, port, bytes) in [
+        (6, ours, segment(ours)),
+        (6, theirs, segment(theirs)),
+        (17, ours, datagram(ours)),
+        (17, theirs, datagram(theirs)),
+    ] {
+        let before = alone.stack.counters().rx_other_shard;
+        alone.exchange(Some(&fragment_of(protocol, &bytes, 0, 64, 7)));
+        let answers = alone.exchange(Some(&fragment_of(protocol, &bytes, 64, bytes.len(), 7)));
+        // A reset, or that no socket is bound there.
+        let wanted = if port == ours { (1, 0) } else { (0, 1) };
+        let dropped = alone.stack.counters().rx_other_shard - before;
+        assert_eq!((answers.len(), dropped), wanted, "protocol {protocol}, port {port}");
+    }
 }
 
 #[test]

@@ -1,7 +1,8 @@
 //! What a user does with a connection: write, read, end it, look at it, change it.
 
-use super::super::api::{ConnectionId, Error, Info, Options, StateName, Token};
+use super::super::api::{ConnectionId, Error, Info, StateName, Token};
 use super::super::connection::{Connection, Context};
+use super::super::options::Options;
 use super::super::receiver::Chunk;
 use super::{Endpoint, Slot};
 use crate::region::Extent;

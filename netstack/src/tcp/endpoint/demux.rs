@@ -2,10 +2,11 @@
 
 use core::net::SocketAddr;
 
-use super::super::api::{Event, Options, Payload, Segment, SegmentMeta};
+use super::super::api::{Event, Payload, Segment, SegmentMeta};
 use super::super::connection::{
     Connection, Disposition, IcmpKind, TimeWaitRecord, cookie_syn_ack, timestamp,
 };
+use super::super::options::Options;
 use super::time_wait::Verdict;
 use super::{Endpoint, Place, Reply, TIME_WAIT, cookie, is_host};
 use crate::time::Instant;

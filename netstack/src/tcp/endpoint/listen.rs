@@ -4,7 +4,8 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use super::super::api::{ConnectionId, ListenError, ListenerId, Options};
+use super::super::api::{ConnectionId, ListenError, ListenerId};
+use super::super::options::Options;
 use super::ports;
 use crate::time::Instant;
 

@@ -35,11 +35,10 @@ use std::sync::Arc;
 pub use counters::Counters;
 pub use demux::IcmpError;
 
-use super::api::{
-    Config, ConnectError, ConnectionId, Event, ListenError, ListenerId, Options, StateName, Token,
-};
+use super::api::{ConnectError, ConnectionId, Event, ListenError, ListenerId, StateName, Token};
 use super::connection::{Connection, Context, Open, RateLimit};
 use super::memory::Memory;
+use super::options::{Config, Options};
 use super::receiver::Pool;
 use crate::region::Extent;
 use crate::time::Instant;

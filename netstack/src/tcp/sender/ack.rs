@@ -146,7 +146,10 @@ impl Sender {
         let mut doubled = 0;
         if let Some(block) = duplicate {
             doubled = block.end.distance(block.start).div_ceil(u32::from(self.mss));
-            self.rack.on_duplicate(self.una, self.nxt);
+            // A probe that was for nothing says nothing about reordering.
+            if self.timers.tail_probe.is_none_or(|probe| probe.last != block.end) {
+                self.rack.on_duplicate(self.una, self.nxt);
+            }
         }
         self.rack.on_progress(self.una);
         let pure = news.acked == 0 && !ack.has_data && same_window && ack.sack.is_empty();
@@ -266,17 +269,17 @@ impl Sender {
 
     /// What became of the tail-loss probe.
     fn settle_tail_probe(&mut self, now: Instant, news: &News, duplicate: Option<SeqRange>, pure: bool) {
-        let Some(probe) = self.timers.tail_probe else { return };
+        let Some(probe) = &mut self.timers.tail_probe else { return };
+        if duplicate.is_some_and(|block| block.end == probe.last) {
+            probe.resends = probe.resends.saturating_sub(1);
+        }
         if self.una.is_before(probe.end) {
             return;
         }
         //= RFC 8985 section 7.4.2: new data acknowledged, or a duplicate of the probe reported: no loss; acknowledged
         //= beyond the probe without a duplicate: the probe repaired one.
-        let repaired = probe.resend
-            && duplicate.is_none_or(|block| block.end != probe.end)
-            && self.una.is_after(probe.end);
-        let settled =
-            !probe.resend || duplicate.is_some_and(|block| block.end == probe.end) || repaired || pure;
+        let repaired = probe.resends > 0 && self.una.is_after(probe.end);
+        let settled = probe.resends == 0 || repaired || pure;
         if settled || self.board.is_empty() && news.acked == 0 {
             self.timers.tail_probe = None;
         }

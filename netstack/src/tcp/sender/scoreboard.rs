@@ -170,6 +170,11 @@ impl Scoreboard {
         self.seen = Seen::default();
     }
 
+    /// The first record that is believed to be on its way.
+    pub(super) fn first_in_flight(&self) -> Option<&Record> {
+        self.records.iter().find(|record| record.flies())
+    }
+
     /// Whether one segment at most is out.
     #[inline]
     pub(super) fn at_most_one(&self) -> bool {

@@ -5,6 +5,7 @@ use core::time::Duration;
 
 use super::{Phase, Sender, TimerOut};
 use crate::time::{Instant, whole_nanos};
+use crate::wire::tcp::SeqNumber;
 
 /// Retransmissions, or unanswered window probes, after which the connection is given up...
 const ATTEMPTS: u8 = 15;
@@ -12,13 +13,15 @@ const ATTEMPTS: u8 = 15;
 //= RFC 9293 section 3.8.3, MUST-20 to SHLD-11: ...if that took at least 100 s (R2).
 const PATIENCE: Duration = Duration::from_secs(100);
 
-/// A tail-loss probe that was sent.
+/// The tail-loss probes that were sent and not answered.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct TailProbe {
-    /// SND.NXT after it.
-    pub(super) end: crate::wire::tcp::SeqNumber,
-    /// It was a retransmission.
-    pub(super) resend: bool,
+    /// SND.NXT after the last one.
+    pub(super) end: SeqNumber,
+    /// Where the last one ended: what a duplicate of it is known by.
+    pub(super) last: SeqNumber,
+    /// How many were retransmissions that were not reported as duplicates.
+    pub(super) resends: u8,
 }
 
 /// A connection with nothing to send gives memory back after so long.
@@ -42,6 +45,8 @@ pub(super) struct Timers {
     probing_since: Instant,
     /// A tail-loss probe is to be sent.
     pub(super) tail_due: bool,
+    /// Tail-loss probes since the peer was heard to have something new.
+    pub(super) unanswered: u8,
     /// A window probe is to be sent.
     pub(super) persist_due: bool,
     pub(super) tail_probe: Option<TailProbe>,
@@ -58,6 +63,7 @@ impl Default for Timers {
             probes: 0,
             probing_since: NEVER,
             tail_due: false,
+            unanswered: 0,
             persist_due: false,
             tail_probe: None,
         }
@@ -115,8 +121,10 @@ impl Sender {
                 self.trim();
             } else {
                 self.timers.tail_due = true;
-                // What follows the probe is the retransmission time-out.
-                self.timers.retransmit = self.rtt.expiry(now, &self.options);
+                if self.timers.unanswered == 0 {
+                    // What follows the probe, and those that repeat it, is the retransmission time-out.
+                    self.timers.retransmit = self.rtt.expiry(now, &self.options);
+                }
             }
         }
         if self.timers.retransmit <= now && !self.on_timeout(now) {
@@ -173,6 +181,7 @@ impl Sender {
         self.timers.tail = NEVER;
         self.timers.tail_due = false;
         self.timers.tail_probe = None;
+        self.timers.unanswered = 0;
         self.timers.reorder = NEVER;
         //= RFC 6298 section 5.5 and 5.6: back off, start again.
         self.rtt.back_off();
@@ -202,6 +211,7 @@ impl Sender {
             self.timers.tail_due = false;
             self.timers.reorder = NEVER;
             self.timers.retries = 0;
+            self.timers.unanswered = 0;
             if progress {
                 self.timers.tail = now + REST;
             }
@@ -213,21 +223,28 @@ impl Sender {
             self.timers.retransmit = self.rtt.expiry(now, &self.options);
         }
         if progress || delivered {
+            self.timers.unanswered = 0;
             self.schedule_tail_probe(now);
         }
     }
 
     /// Starts the probe timer if a loss of the tail would otherwise be found by a time-out only.
+    ///
+    /// RFC 8985 sends one probe, and none in recovery; then a probe, a retransmission or an answer that is lost costs a
+    /// time-out, whose lower bound is a thousand round trips on a short way. So a probe that nothing answers is repeated,
+    /// after twice as long each time (as RFC 9002 section 6.2 does in QUIC), in the first half of the time-out; and a
+    /// retransmission that nothing answers, with nothing sent after it whose acknowledgement would tell, is probed for
+    /// too.
     fn schedule_tail_probe(&mut self, now: Instant) {
         self.timers.tail = NEVER;
-        //= RFC 8985 section 7.2: with SACK, outside of recovery, nothing selectively acknowledged, no probe out
-        if !self.sack
-            || !matches!(self.phase, Phase::Open)
-            || self.board.sacked() != 0
-            || self.board.lost() != 0
-            || self.board.is_empty()
-            || self.timers.tail_probe.is_some()
-        {
+        let wanted = match self.phase {
+            //= RFC 8985 section 7.2: with SACK, nothing selectively acknowledged
+            Phase::Open => self.board.sacked() == 0 && self.board.lost() == 0,
+            // What waits to be sent again waits for an answer too.
+            Phase::Recovery { .. } => self.timers.reorder == NEVER && self.board.in_flight() > 0,
+            Phase::Loss { .. } => false,
+        };
+        if !self.sack || !wanted || self.board.is_empty() {
             return;
         }
         //= RFC 8985 section 7.2: two round trips, and the peer's delay if a single segment is out, but not after the
@@ -239,8 +256,17 @@ impl Sender {
         }
         // They count from the last transmission, as it is that one whose acknowledgement is missed; an acknowledgement
         // of something older puts the probe off by no more than what the queue on the way may have grown by.
-        let at = self.last_sent.later(patience).max(now.later(trip / 2));
-        self.timers.tail = at.min(self.timers.retransmit);
+        if self.timers.unanswered == 0 {
+            let at = self.last_sent.later(patience).max(now.later(trip / 2));
+            self.timers.tail = at.min(self.timers.retransmit);
+            return;
+        }
+        let factor = 1u64.checked_shl(self.timers.unanswered.into()).unwrap_or(u64::MAX);
+        let patience = patience.saturating_mul(factor);
+        // Shortly before the time-out it is the time-out's turn.
+        if now.later(patience.saturating_mul(2)) <= self.timers.retransmit {
+            self.timers.tail = now.later(patience);
+        }
     }
 
     /// The window is closed with nothing out: without a probe its opening could be missed.

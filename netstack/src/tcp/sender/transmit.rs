@@ -198,14 +198,23 @@ impl Sender {
         })
     }
 
-    /// New data if there is any, else the last segment again.
+    /// What makes the peer answer at once: outside of recovery new data if there is any, and if that was not answered, or
+    /// there is none, the last segment again; in recovery the first segment that is out again.
     fn tail_probe(&self, path: &Path) -> Option<Outgoing> {
+        let mss = u32::from(self.mss);
+        if matches!(self.phase, Phase::Recovery { .. }) {
+            let first = self.board.first_in_flight()?;
+            let len = (first.len() - u32::from(first.fin)).min(mss);
+            let span = self.queue.span(self.position(first.start), len, path.max_extents);
+            let fin = first.fin && span + 1 == first.len();
+            return Some(Outgoing { probe: Probe::Tail, ..self.again(first.start, span, fin) });
+        }
         //= RFC 8985 section 7.3: new data if the peer's window allows, else the segment with the highest number; the
         //= congestion window does not matter.
         let unsent = self.unsent();
-        let mss = u32::from(self.mss);
         let len = unsent.min(u64::from(self.usable())).min(u64::from(mss)) as u32;
-        if len > 0 && (u64::from(len) == unsent || len == mss) {
+        // A second new segment could wait for the peer's delay as the first one did: a repetition is answered at once.
+        if self.timers.unanswered == 0 && len > 0 && (u64::from(len) == unsent || len == mss) {
             let len = self.queue.span(self.position(self.nxt), len, path.max_extents);
             return Some(self.new_data(len, Probe::Tail));
         }
@@ -423,10 +432,10 @@ impl Sender {
                 record.path_mtu = false;
             });
             self.counts.retransmitted = self.counts.retransmitted.wrapping_add(out.segments());
-            if out.seq == self.una {
+            if out.seq == self.una && (out.probe != Probe::Tail || self.timers.unanswered == 0) {
                 self.oldest_resent(now);
             }
-            if out.probe != Probe::Tail {
+            if out.probe != Probe::Tail || matches!(self.phase, Phase::Recovery { .. }) {
                 self.note_resent(out.seq, out.segments(), timestamp);
             }
         } else {
@@ -462,7 +471,10 @@ impl Sender {
         match out.probe {
             Probe::Tail => {
                 self.timers.tail_due = false;
-                self.timers.tail_probe = Some(TailProbe { end: self.nxt, resend: out.resend });
+                let before = self.timers.tail_probe.map_or(0, |probe| probe.resends);
+                let resends = before.saturating_add(out.resend.into());
+                self.timers.tail_probe = Some(TailProbe { end: self.nxt, last: end, resends });
+                self.timers.unanswered = self.timers.unanswered.saturating_add(1);
                 self.counts.probes = self.counts.probes.wrapping_add(1);
             }
             Probe::PathMtu => self.path_mtu_sent(),

@@ -749,7 +749,7 @@ fn a_tail_probe_prefers_new_data() {
     assert_eq!(waited, RTT * 2);
     assert_eq!(s.flush(), [Left { probe: Probe::Tail, ..new(2000, 1000) }]);
     // One at a time.
-    assert_eq!(s.sender.timers.tail_probe.map(|probe| probe.resend), Some(false));
+    assert_eq!(s.sender.timers.tail_probe.map(|probe| probe.resends), Some(0));
     let (waited, _) = s.wait_timer();
     assert_eq!(waited, Duration::from_millis(300));
     assert_eq!(s.congestion(), [Congestion::Timeout]);

@@ -1,0 +1,161 @@
+//! What can be chosen: the options of a connection, and the limits of an endpoint.
+
+use core::time::Duration;
+
+use crate::cc::Algorithm;
+
+/// The options of a connection. Those that a listener has are its connections'.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Options {
+    /// The least retransmission time-out: 200 ms for strangers, whose acknowledgements may be delayed that long
+    /// (RFC 6298 section 2.4 asks for a second; no stack keeps to that).
+    pub min_rto: Duration,
+    /// The greatest retransmission time-out (RFC 6298 section 2.5: at least 60 s).
+    pub max_rto: Duration,
+    /// The retransmission time-out until a round-trip time has been measured (RFC 6298 section 2.1: 1 s).
+    pub initial_rto: Duration,
+    /// An acknowledgement waits at most this long for data to go with or for a second segment (RFC 9293 section
+    /// 3.8.6.3: less than 0.5 s). It adapts below that to the peer's rhythm.
+    pub max_ack_delay: Duration,
+    /// Nagle's algorithm (RFC 9293 section 3.7.4).
+    pub nagle: bool,
+    /// Bytes that may wait to be sent or acknowledged.
+    pub send_buffer: usize,
+    /// Bytes that may wait to be read: the largest window.
+    pub receive_buffer: usize,
+    /// The largest segment announced and sent; the path's MTU decides if it is less.
+    pub max_segment: Option<u16>,
+    /// Window scaling (RFC 7323 section 2).
+    pub window_scaling: bool,
+    /// Timestamps and PAWS (RFC 7323 sections 3 and 5).
+    pub timestamps: bool,
+    /// Selective acknowledgement (RFC 2018).
+    pub sack: bool,
+    /// Explicit congestion notification (RFC 3168), asked for and granted.
+    pub ecn: bool,
+    /// The congestion control.
+    pub congestion: Algorithm,
+    /// The initial window in segments (RFC 6928: 10).
+    pub initial_window: u32,
+    /// Spread segments over the round-trip time even if the congestion control does not ask for it.
+    pub pacing: bool,
+    /// Keep-alive (RFC 9293 section 3.8.4), off by default as it asks.
+    pub keep_alive: Option<KeepAlive>,
+    /// How long data may stay unacknowledged before the connection fails (RFC 5482); `None`: until the
+    /// retransmissions are used up (about 15 minutes).
+    pub user_timeout: Option<Duration>,
+    /// SYN retransmissions before a connection attempt fails.
+    pub syn_retries: u8,
+    /// How long TIME-WAIT lasts (RFC 9293 section 3.6.1: twice the maximum segment lifetime).
+    pub time_wait: Duration,
+    /// How long a closed connection waits in FIN-WAIT-2 for the peer's FIN.
+    pub fin_wait_2: Duration,
+    /// Probe for a larger path MTU, and for a black hole, by segments of data (RFC 4821).
+    pub mtu_probing: bool,
+}
+
+impl Options {
+    /// For peers anywhere: what is safe on the Internet.
+    pub fn internet() -> Self {
+        Self {
+            min_rto: Duration::from_millis(200),
+            max_rto: Duration::from_secs(120),
+            initial_rto: Duration::from_secs(1),
+            max_ack_delay: Duration::from_millis(40),
+            nagle: false,
+            send_buffer: 4 << 20,
+            receive_buffer: 4 << 20,
+            max_segment: None,
+            window_scaling: true,
+            timestamps: true,
+            sack: true,
+            ecn: false,
+            congestion: Algorithm::Cubic,
+            initial_window: 10,
+            pacing: false,
+            keep_alive: None,
+            user_timeout: None,
+            syn_retries: 6,
+            time_wait: Duration::from_secs(60),
+            fin_wait_2: Duration::from_secs(60),
+            mtu_probing: true,
+        }
+    }
+
+    /// For the hosts of a group, which all run this stack within one data centre: short time-outs, and buffers of what
+    /// 100 Gb/s carry in 80 us. Larger ones would only stand in queues, and fall out of the caches there.
+    pub fn group() -> Self {
+        Self {
+            min_rto: Duration::from_millis(1),
+            initial_rto: Duration::from_millis(10),
+            max_ack_delay: Duration::from_micros(200),
+            time_wait: Duration::from_secs(1),
+            send_buffer: 1 << 20,
+            receive_buffer: 1 << 20,
+            ..Self::internet()
+        }
+    }
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self::internet()
+    }
+}
+
+/// When an idle connection's peer is asked whether it is still there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeepAlive {
+    /// Silence before the first probe (RFC 9293 section 3.8.4: two hours by default).
+    pub idle: Duration,
+    /// Time between probes.
+    pub interval: Duration,
+    /// Probes without an answer after which the connection fails.
+    pub probes: u8,
+}
+
+impl Default for KeepAlive {
+    fn default() -> Self {
+        Self { idle: Duration::from_secs(7200), interval: Duration::from_secs(75), probes: 9 }
+    }
+}
+
+/// Limits of an endpoint, over all connections.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Connections at once, those in TIME-WAIT not counted.
+    pub max_connections: usize,
+    /// Connections in TIME-WAIT at once; the oldest goes when there are more.
+    pub max_time_wait: usize,
+    /// Half-open connections per listener; above, SYN cookies answer (RFC 4987 section 3.6).
+    pub max_half_open: usize,
+    /// Bytes of received data that all connections together may hold out of order or unread.
+    pub max_receive_memory: usize,
+    /// Bytes that all connections together may hold of what was written and is not acknowledged.
+    pub max_send_memory: usize,
+    /// Challenge acknowledgements and other answers to unproven segments, per second (RFC 5961 section 7).
+    pub challenge_acks_per_second: u32,
+    /// Resets sent to segments without a connection, per second.
+    pub resets_per_second: u32,
+    /// The key of initial sequence numbers, cookies and timestamps (RFC 6528), from the system's random source.
+    pub key: [u8; 32],
+    /// The options of connections and listeners that are opened without any.
+    pub options: Options,
+}
+
+impl Config {
+    /// Defaults with a key.
+    pub fn new(key: [u8; 32]) -> Self {
+        Self {
+            max_connections: 1 << 20,
+            max_time_wait: 1 << 18,
+            max_half_open: 1024,
+            max_receive_memory: 1 << 30,
+            max_send_memory: 1 << 30,
+            challenge_acks_per_second: 1000,
+            resets_per_second: 1000,
+            key,
+            options: Options::default(),
+        }
+    }
+}
