@@ -139,14 +139,17 @@ fn times_shares_and_cores_are_read() {
 
 #[test]
 fn a_wrong_value_is_named_with_its_place_and_what_would_do() {
-    let cases: [(&str, &str, &str); 20] = [
+    let cases: [(&str, &str, &str); 23] = [
         ("SHOUTER_RANK", "one", "a rank, from 0"),
         ("SHOUTER_RANK", "-1", "a rank, from 0"),
         ("SHOUTER_SIZE", "0", "from 1 to 65536"),
         ("SHOUTER_SIZE", "99999999999999999999", "from 1 to 65536"),
         ("SHOUTER_PORT", "70000", "from 1 to 65535"),
         ("SHOUTER_CHANNEL_NUM", "0", "from 1 to 64"),
-        ("SHOUTER_TRANSPORT", "carrier-pigeon", "auto, shm, rud, tcp"),
+        ("SHOUTER_TRANSPORT", "carrier-pigeon", "auto, shm, rud, tcp, kernel"),
+        ("SHOUTER_KERNEL_ADDRESS", "0.0.0.0", "an IPv4 address of this host"),
+        ("SHOUTER_KERNEL_ADDRESS", "node7", "an IPv4 address of this host"),
+        ("SHOUTER_CRC", "maybe", "on, off"),
         ("SHOUTER_MODE", "fast", "caller, dedicated"),
         ("SHOUTER_HEARTBEAT_TIMEOUT", "soon", "\"10s\""),
         ("SHOUTER_HEARTBEAT_TIMEOUT", "0", "above zero"),
