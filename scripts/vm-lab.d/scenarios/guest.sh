@@ -1,5 +1,4 @@
 # shows: what the guest offers the other scenarios: modules, programs, AVX2, folders
-# slice: yes
 
 modprobe -n -a rdma_rxe ib_uverbs rdma_ucm sch_netem vfio-pci e1000 e1000e vmxnet3 virtio_net tun ||
     fail "the kernel lacks a module"

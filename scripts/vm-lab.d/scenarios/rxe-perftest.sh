@@ -1,6 +1,5 @@
 # shows: sends, writes and reads between two soft-RoCE devices, in packets that cross the wire between them
 # options: --nic rxe
-# slice: yes
 
 two_rxe
 [ "$(ibv_devinfo -d rxe1 | awk '/active_mtu/ { print $2 }')" = 4096 ] || fail "the path MTU is not 4096"
