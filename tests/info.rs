@@ -50,9 +50,12 @@ fn every_item_is_complete_and_whatever_is_missing_has_a_remedy() {
     {
         named(&items, name);
     }
-    for name in ["verbs", "cuda"] {
-        assert_eq!(named(&items, name)["state"], "not built in");
+    for name in ["channel verbs", "channel rud", "channel kernel", "transport between hosts"] {
+        named(&items, name);
     }
+    let verbs = if cfg!(feature = "verbs") { "ok" } else { "not built in" };
+    assert_eq!(named(&items, "verbs")["state"], verbs);
+    assert_eq!(named(&items, "cuda")["state"], "not built in");
 }
 
 #[cfg(feature = "dpdk")]
