@@ -30,7 +30,7 @@ within 10 gid_index rxe2 || fail "rxe2 does not come back"
 ip address flush dev va
 says 'no RDMA port\|no RoCE v2 address\|no way' "${bench[@]}"
 # auto says why it passes verbs over, and works.
-SHOUTER_TRANSPORT=auto RUST_LOG=info shouter bench allreduce --hosts 2 --transport auto --rdma-device rxe1,rxe2 --bytes 4 --seconds 0.05 >/tmp/said 2>&1 ||
+SHOUTER_TRANSPORT=auto SHOUTER_LOG=info shouter bench allreduce --hosts 2 --transport auto --rdma-device rxe1,rxe2 --bytes 4 --seconds 0.05 >/tmp/said 2>&1 ||
     fail "auto does not fall back: $(cat /tmp/said)"
 grep -q 'no verbs:' /tmp/said || fail "auto does not say why: $(cat /tmp/said)"
 shown "eight errors with their remedies; auto falls back and says why"

@@ -3,7 +3,7 @@
 # needs: shouter
 
 two_rxe
-export SHOUTER_HEARTBEAT_TIMEOUT=10s RUST_LOG=warn
+export SHOUTER_HEARTBEAT_TIMEOUT=10s
 
 # start: a long all-reduce between two ranks in the background; returns when its figures begin to come. Its output is in /tmp/job.
 start() {

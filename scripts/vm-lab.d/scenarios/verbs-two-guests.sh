@@ -5,7 +5,7 @@
 
 rxe_between_guests
 export SHOUTER_SIZE=2 SHOUTER_LOCAL_SIZE=1 SHOUTER_LOCAL_RANK=0 SHOUTER_RANK=$GUEST SHOUTER_NODE=$GUEST \
-    SHOUTER_ADDR=${RXE_ADDRESS[0]} SHOUTER_KEY=a-key-for-two-guests-in-a-laboratory SHOUTER_HEARTBEAT_TIMEOUT=60s RUST_LOG=info
+    SHOUTER_ADDR=${RXE_ADDRESS[0]} SHOUTER_KEY=a-key-for-two-guests-in-a-laboratory SHOUTER_HEARTBEAT_TIMEOUT=60s SHOUTER_LOG=info
 
 # job PORT TRANSPORT BYTES: one rank in each guest.
 job() {
