@@ -190,6 +190,7 @@ impl Rdma {
         if !done.is_ok() {
             if !pair.broken {
                 pair.broken = true;
+                tracing::debug!(lane, status = ?done.status, "a request failed");
                 let why = fault(done.status, self.port_is_down, self.gone);
                 events.push(Event::Broken { lane, why });
             }
