@@ -148,13 +148,18 @@ fn a_throttled_connection_slows_only_itself() {
     let full = 100_000_000;
     let mut rates = vec![full; usize::from(CONNECTIONS) + 1];
     let even = goodput(&rates);
-    rates[4] = full / 10;
-    let uneven = goodput(&rates);
-    let rest = (full * (u64::from(CONNECTIONS) - 1)) as f64;
-    println!("{even:.0} bytes/s; one throttled: {uneven:.0} of {rest:.0}");
+    for slow in [1, 4, 10] {
+        rates.fill(full);
+        rates[slow] = full / 10;
+        let uneven = goodput(&rates);
+        let rest = (full * (u64::from(CONNECTIONS) - 1)) as f64;
+        println!("{even:.0} bytes/s; connection {slow} throttled: {uneven:.0} of {rest:.0}");
+        assert!(
+            uneven > 0.85 * rest,
+            "{uneven:.0} bytes/s of {rest:.0} with connection {slow} throttled; {even:.0} with none throttled"
+        );
+    }
     assert!(even > 0.85 * full as f64 * f64::from(CONNECTIONS), "{even:.0} bytes/s over ten connections");
-    // One all-reduce's tail falls as it may: with other frame sizes and other connections throttled this is 0.81 to 0.96.
-    assert!(uneven > 0.78 * rest, "{uneven:.0} bytes/s of {rest:.0}; {even:.0} with none throttled");
 }
 
 /// Somebody who is not of the group: opens connections, and says something wrong or nothing.
