@@ -64,7 +64,7 @@ fn leaders<F: Fabric>(hub: Rc<RefCell<Hub>>, ends: [F; 2], settings: [Settings; 
 }
 
 fn alike(crc: bool) -> [Settings; 2] {
-    [Settings { lanes: LANES, crc, dead_after: DEAD_AFTER }; 2]
+    [Settings { lanes: LANES, crc, dead_after: DEAD_AFTER, lend_from: 256 }; 2]
 }
 
 impl<F: Fabric> Leader<F> {
@@ -90,6 +90,18 @@ impl<F: Fabric> Leader<F> {
             step: 0,
         };
         self.executor.start(executor_time(Instant::ZERO), request).unwrap();
+    }
+
+    /// Starts an operation on memory that is registered for as long as the leader lives.
+    #[allow(unsafe_code)]
+    fn start_registered(&mut self, rank: u32, mut data: Vec<i32>) -> bool {
+        let base = NonNull::new(data.as_mut_ptr().cast()).unwrap();
+        // SAFETY: as in `start`, which moves the vector and not its elements.
+        let region = unsafe { Region::from_raw_parts(MemoryKind::Host, base, data.len() * 4, 0) };
+        // SAFETY: the leader's channel goes before its data.
+        let known = unsafe { self.channel.register(region) };
+        self.start(rank, data);
+        known
     }
 
     fn turn(&mut self, now: Instant) -> Option<PeerLoss> {
@@ -127,25 +139,34 @@ impl<F: Fabric> Pair<F> {
     }
 }
 
-/// Some operations, small and large; rank 1 starts each a little later, so that much comes early.
-fn run(seed: u64, damage: f64, cuts: f64) -> Pair<End> {
+/// Some operations, small and large, in memory that is registered or not; rank 1 starts each a little later, so that much
+/// comes early.
+fn run(seed: u64, damage: f64, cuts: f64, registered: bool) -> Pair<End> {
     let mut pair = pair(seed, alike(true));
     pair.hub.borrow_mut().damage = damage;
     pair.hub.borrow_mut().cuts = cuts;
-    reduce(&mut pair, seed);
+    reduce(&mut pair, seed, registered);
     pair
 }
 
 /// See [`run`].
-fn reduce<F: Fabric>(pair: &mut Pair<F>, seed: u64) {
+fn reduce<F: Fabric>(pair: &mut Pair<F>, seed: u64, registered: bool) {
     let counts = [1, 200, 3_000, 70_000, 2, 900, 4_000, 17];
     let input = |rank: i32, op: usize| (0..counts[op] as i32).map(move |i| i * 3 + rank * 7 + op as i32);
+    let start = |leader: &mut Leader<F>, rank: u32, op: usize| {
+        let data = input(rank as i32, op).collect();
+        if registered {
+            assert!(leader.start_registered(rank, data));
+        } else {
+            leader.start(rank, data);
+        }
+    };
     for op in 0..counts.len() {
-        pair.leaders[0].start(0, input(0, op).collect());
+        start(&mut pair.leaders[0], 0, op);
     }
     for op in 0..counts.len() {
         (0..40).for_each(|_| drop(pair.turn()));
-        pair.leaders[1].start(1, input(1, op).collect());
+        start(&mut pair.leaders[1], 1, op);
     }
     let results = pair.complete(counts.len());
     for (rank, results) in results.iter().enumerate() {
@@ -161,11 +182,20 @@ fn reduce<F: Fabric>(pair: &mut Pair<F>, seed: u64) {
 
 #[test]
 fn sums_are_right_and_everything_is_acknowledged_in_the_end() {
-    let mut pair = run(1, 0.0, 0.0);
-    (0..200).for_each(|_| drop(pair.turn()));
-    for leader in &pair.leaders {
-        assert!(leader.channel.is_drained());
-        assert_eq!(leader.channel.damaged(), 0);
+    for registered in [false, true] {
+        let mut pair = run(1, 0.0, 0.0, registered);
+        (0..200).for_each(|_| drop(pair.turn()));
+        for leader in &pair.leaders {
+            assert!(leader.channel.is_drained());
+            assert_eq!(leader.channel.damaged(), 0);
+            // Of 78,000 elements, each leader sends half and its half of the sums, some hundred bytes a fragment.
+            assert_eq!(
+                leader.channel.lent() > 300,
+                registered,
+                "{} fragments were lent",
+                leader.channel.lent()
+            );
+        }
     }
 }
 
@@ -173,7 +203,7 @@ fn sums_are_right_and_everything_is_acknowledged_in_the_end() {
 fn sums_are_right_over_queue_pairs_that_damage_and_fail() {
     let (mut cut, mut damaged) = (0, 0);
     for seed in 0..60 {
-        let pair = run(seed, 0.01, 0.002);
+        let pair = run(seed, 0.01, 0.002, seed % 2 == 1);
         let hub = pair.hub.borrow();
         (cut, damaged) = (cut + hub.cut, damaged + hub.damaged);
         let found: u64 = pair.leaders.iter().map(|leader| leader.channel.damaged()).sum();
@@ -200,6 +230,49 @@ fn a_peer_that_no_queue_pair_reaches_is_lost_with_the_reason() {
     };
     assert!(pair.now - begin >= DEAD_AFTER);
     assert_eq!(lost[0].why, Loss::Verbs(Fault::RetryExceeded));
+}
+
+#[test]
+fn memory_beyond_the_budget_is_copied_and_what_goes_is_forgotten() {
+    let mut pair = pair(8, alike(true));
+    pair.hub.borrow_mut().budget = 70_000 * 4;
+    assert!(pair.leaders[0].start_registered(0, vec![1; 70_000]));
+    assert!(!pair.leaders[1].start_registered(1, vec![2; 70_000]), "the budget is the other's");
+    assert_eq!(pair.complete(1), [vec![Ok(())], vec![Ok(())]]);
+    (0..200).for_each(|_| drop(pair.turn()));
+    assert!(pair.leaders[0].channel.lent() > 0);
+    assert_eq!(pair.leaders[1].channel.lent(), 0);
+    let leader = &mut pair.leaders[0];
+    let (base, lent) = (leader.data[0].as_ptr(), leader.channel.lent());
+    leader.channel.unregister(base.cast());
+    leader.channel.unregister(base.cast());
+    assert_eq!(leader.channel.registered(), 0);
+    pair.leaders[0].start(0, vec![1; 70_000]);
+    assert!(pair.leaders[1].start_registered(1, vec![2; 70_000]), "there is room again");
+    assert_eq!(pair.complete(1), [vec![Ok(())], vec![Ok(())]]);
+    assert_eq!(pair.leaders[0].channel.lent(), lent);
+    assert!(pair.leaders.iter().all(|leader| leader.data.iter().flatten().all(|sum| *sum == 3)));
+}
+
+#[test]
+fn nothing_is_lent_after_a_fence() {
+    let mut pair = pair(9, alike(true));
+    for rank in 0..2 {
+        assert!(pair.leaders[rank].start_registered(rank as u32, vec![1; 50_000]));
+    }
+    let until = pair.now + Duration::from_secs(1);
+    while pair.leaders[0].channel.lent() == 0 || pair.leaders[0].channel.is_drained() {
+        pair.turn();
+        assert!(pair.now < until, "nothing was lent");
+    }
+    let leader = &mut pair.leaders[0];
+    leader.channel.fence();
+    assert!(leader.channel.is_drained());
+    assert!(leader.channel.all.iter_mut().all(|lane| lane.sender.outstanding().count() == 0));
+    // What the memory holds from here on arrives nowhere: a sum made of it would show.
+    leader.data[0].fill(1 << 20);
+    (0..400).for_each(|_| drop(pair.turn()));
+    assert!(pair.leaders[1].data[0].iter().all(|sum| *sum < 1 << 20));
 }
 
 #[test]

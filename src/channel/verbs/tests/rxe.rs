@@ -43,7 +43,7 @@ fn real() -> Option<Pair<Rdma>> {
             gids: vec![gid],
         };
         let context = Context::open(&device.name).unwrap();
-        Rdma::new(context, port, (1, LANES.into()), SMALL, SmallRng::seed_from_u64(7)).unwrap()
+        Rdma::new(context, port, (1, LANES.into()), SMALL, 1 << 24, SmallRng::seed_from_u64(7)).unwrap()
     });
     let (hub, _) = hub(1, LANES.into(), SMALL);
     let mut pair = leaders(hub, ends, alike(true));
@@ -54,9 +54,19 @@ fn real() -> Option<Pair<Rdma>> {
 #[test]
 fn sums_are_right_over_real_queue_pairs() {
     let Some(mut pair) = real() else { return };
-    reduce(&mut pair, 0);
+    reduce(&mut pair, 0, false);
+    for leader in &pair.leaders {
+        assert_eq!((leader.channel.damaged(), leader.channel.lent()), (0, 0));
+    }
+}
+
+#[test]
+fn sums_are_right_from_registered_memory() {
+    let Some(mut pair) = real() else { return };
+    reduce(&mut pair, 0, true);
     for leader in &pair.leaders {
         assert_eq!(leader.channel.damaged(), 0);
+        assert!(leader.channel.lent() > 50, "{} fragments were lent", leader.channel.lent());
     }
 }
 
@@ -65,7 +75,9 @@ fn queue_pairs_that_fail_under_way_are_set_up_again() {
     let Some(mut pair) = real() else { return };
     const COUNT: i32 = 400_000;
     for rank in 0..2 {
-        pair.leaders[rank].start(rank as u32, (0..COUNT).map(|i| i + rank as i32).collect());
+        assert!(
+            pair.leaders[rank].start_registered(rank as u32, (0..COUNT).map(|i| i + rank as i32).collect())
+        );
     }
     let (mut cut, mut finished) = (0, 0);
     for turn in 0..2_000_000 {
