@@ -72,9 +72,9 @@ impl<F: Fabric, C: Control> VerbsChannel<F, C> {
         }
     }
 
-    /// Takes back the registration of memory that begins at `base`, if there is one. Nothing may be under way from there.
-    pub fn unregister(&mut self, base: *const u8) {
-        if let Some(key) = self.ranges.remove(base.addr()) {
+    /// Takes back the registration of memory that begins at `address`, if there is one. Nothing may be under way from there.
+    pub fn unregister(&mut self, address: usize) {
+        if let Some(key) = self.ranges.remove(address) {
             self.fabric.unregister(key);
         }
     }

@@ -143,6 +143,8 @@ pub struct VerbsChannel<F: Fabric, C: Control> {
     debts: Vec<usize>,
     /// Nothing came in the last turn.
     idle: bool,
+    /// A peer waits to hear what was taken.
+    asked: bool,
     released: Vec<Token>,
     /// What the control connections had no room for.
     untold: VecDeque<(Rank, Vec<u8>)>,
@@ -199,6 +201,7 @@ impl<F: Fabric, C: Control> VerbsChannel<F, C> {
             events: Vec::with_capacity(256),
             debts: Vec::with_capacity(peers.len() * lanes),
             idle: true,
+            asked: false,
             released: Vec::with_capacity(256),
             untold: VecDeque::new(),
             lost: vec![],
@@ -236,6 +239,11 @@ impl<F: Fabric, C: Control> VerbsChannel<F, C> {
             }
         }
         self.events = events;
+        if std::mem::take(&mut self.asked) {
+            // Ahead of what the executor sends now: it may answer what was sent from the memory that the peer wants back.
+            self.pay(false);
+            self.fabric.flush();
+        }
         if self.tend_at.is_some_and(|at| at <= now) {
             self.tend(now);
         }
@@ -266,6 +274,11 @@ impl<F: Fabric, C: Control> VerbsChannel<F, C> {
                 }
                 if trailer.ask {
                     lane.receiver.ask();
+                    self.asked = true;
+                }
+                // What comes may go where something was sent from.
+                for token in self.released.drain(..) {
+                    inbox.released(token);
                 }
                 match Header::parse(trailer.header) {
                     Ok(header) if Some(header.src) == rank => match inbox.fragment(now, &header, payload) {
@@ -308,8 +321,8 @@ impl<F: Fabric, C: Control> VerbsChannel<F, C> {
         }
     }
 
-    /// Sends what the executor has posted, and tells peers what was taken. True if anything was sent.
-    pub fn transmit(&mut self, now: Instant, inbox: &mut impl Inbox) -> bool {
+    /// Tells peers what was taken, where they should know it: at the latest when nothing else is to do.
+    fn pay(&mut self, idle: bool) {
         let mut debts = std::mem::take(&mut self.debts);
         debts.retain(|&at| {
             let Some(lane) = self.all.get_mut(at) else { return false };
@@ -320,7 +333,7 @@ impl<F: Fabric, C: Control> VerbsChannel<F, C> {
                     self.fabric.say(at, word.encode());
                     lane.receiver.refusal_said();
                 }
-                if lane.receiver.due(self.idle) && self.fabric.has_room(at, 1) {
+                if lane.receiver.due(idle) && self.fabric.has_room(at, 1) {
                     self.fabric.say(at, Word::Ack(lane.receiver.tell() as u32).encode());
                 }
             }
@@ -328,6 +341,11 @@ impl<F: Fabric, C: Control> VerbsChannel<F, C> {
             lane.indebted
         });
         self.debts = debts;
+    }
+
+    /// Sends what the executor has posted, and tells peers what was taken. True if anything was sent.
+    pub fn transmit(&mut self, now: Instant, inbox: &mut impl Inbox) -> bool {
+        self.pay(self.idle);
         let mut sent = self.fabric.flush();
         for token in self.released.drain(..) {
             inbox.released(token);

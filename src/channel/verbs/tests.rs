@@ -1,5 +1,6 @@
 //! Two leaders over queue pairs that fail and damage at random: no contribution is lost or counted twice.
 
+mod allocations;
 mod hub;
 #[cfg(feature = "verbs")]
 mod rxe;
@@ -54,6 +55,7 @@ fn leaders<F: Fabric>(hub: Rc<RefCell<Hub>>, ends: [F; 2], settings: [Settings; 
         config.eager_bytes = Plan::default().eager_bytes as usize;
         // So little that early messages are refused.
         config.eager_pool_bytes = 1024;
+        config.max_operations = 16;
         let wire = Wire::new(&hub, rank as usize);
         let settings = settings.next().unwrap();
         let channel = VerbsChannel::new(end, wire, &[Rank(1 - rank)], settings, Instant::ZERO);
@@ -68,14 +70,19 @@ fn alike(crc: bool) -> [Settings; 2] {
 }
 
 impl<F: Fabric> Leader<F> {
-    #[allow(unsafe_code)]
     fn start(&mut self, rank: u32, data: Vec<i32>) {
+        self.data.push(data);
+        self.start_again(rank, self.data.len() - 1);
+    }
+
+    /// Starts another operation on the data of a former one.
+    #[allow(unsafe_code)]
+    fn start_again(&mut self, rank: u32, index: usize) {
         let plan = Plan::default();
         let grid = Grid::new(2, 1, plan.leaf_size).unwrap();
+        let data = &mut self.data[index];
         let count = data.len() as u64;
         let shape = Shape { collective: Collective::AllReduce, dtype: DType::I32, op: ReduceOp::Sum, count };
-        self.data.push(data);
-        let data = self.data.last_mut().unwrap();
         let base = NonNull::new(data.as_mut_ptr().cast()).unwrap();
         // SAFETY: a vector of the leader's, which stays where it is until the leader goes.
         let data = unsafe { Region::from_raw_parts(MemoryKind::Host, base, data.len() * 4, 0) };
@@ -243,15 +250,54 @@ fn memory_beyond_the_budget_is_copied_and_what_goes_is_forgotten() {
     assert!(pair.leaders[0].channel.lent() > 0);
     assert_eq!(pair.leaders[1].channel.lent(), 0);
     let leader = &mut pair.leaders[0];
-    let (base, lent) = (leader.data[0].as_ptr(), leader.channel.lent());
-    leader.channel.unregister(base.cast());
-    leader.channel.unregister(base.cast());
+    let (base, lent) = (leader.data[0].as_ptr().addr(), leader.channel.lent());
+    leader.channel.unregister(base);
+    leader.channel.unregister(base);
     assert_eq!(leader.channel.registered(), 0);
     pair.leaders[0].start(0, vec![1; 70_000]);
     assert!(pair.leaders[1].start_registered(1, vec![2; 70_000]), "there is room again");
     assert_eq!(pair.complete(1), [vec![Ok(())], vec![Ok(())]]);
     assert_eq!(pair.leaders[0].channel.lent(), lent);
     assert!(pair.leaders.iter().all(|leader| leader.data.iter().flatten().all(|sum| *sum == 3)));
+}
+
+#[test]
+fn another_step_over_the_same_tensors_registers_and_allocates_nothing() {
+    const TENSORS: usize = 3;
+    // Where a lane overtakes another, what comes is early and has to be kept.
+    let mut pair = pair(10, [Settings { lanes: 1, ..alike(true)[0] }; 2]);
+    for _ in 0..TENSORS {
+        for rank in 0..2 {
+            let data = vec![1; 20_000];
+            assert!(pair.leaders[rank].start_registered(rank as u32, data));
+        }
+    }
+    pair.complete(TENSORS);
+    for step in 1..12 {
+        for (rank, leader) in pair.leaders.iter_mut().enumerate() {
+            (0..TENSORS).for_each(|tensor| leader.start_again(rank as u32, tensor));
+        }
+        let (before, lent) = (allocations::count(), pair.leaders[0].channel.lent());
+        let mut open = 2 * TENSORS;
+        for _ in 0..1_000_000 {
+            assert!(pair.turn().is_empty());
+            for leader in &mut pair.leaders {
+                while let Some(completed) = leader.executor.take_completed() {
+                    assert_eq!(completed.result, Ok(()));
+                    open -= 1;
+                }
+            }
+            if open == 0 {
+                break;
+            }
+        }
+        assert_eq!(open, 0);
+        assert!(pair.leaders[0].channel.lent() > lent);
+        // Each of the executor's 16 places has its memory after 16 operations.
+        assert!(step < 7 || allocations::count() == before, "step {step} allocates");
+    }
+    assert_eq!(pair.hub.borrow().registrations, 2 * TENSORS);
+    assert!(pair.leaders.iter().all(|leader| leader.data.iter().flatten().all(|sum| *sum == 1 << 12)));
 }
 
 #[test]

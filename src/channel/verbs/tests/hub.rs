@@ -16,6 +16,7 @@ use shouter_reducer::transport::SendError;
 
 use super::super::Control;
 use super::super::fabric::{Address, Event, Fabric, Fault, RegisterError, Sizes, Source};
+use super::allocations::Pause;
 use crate::channel::Inbox;
 use crate::channel::up::PeerLoss;
 
@@ -182,11 +183,13 @@ impl Fabric for End {
     }
 
     fn write(&mut self, lane: usize, slot: u32, len: u32) {
+        let _pause = Pause::new();
         let bytes = self.outgoing(lane, slot)[..len as usize].to_vec();
         self.queued.push((lane, Moving::Write { slot, payload: Span::empty(), bytes }));
     }
 
     fn gather(&mut self, lane: usize, slot: u32, payload: Source, len: u32) {
+        let _pause = Pause::new();
         let bytes = self.outgoing(lane, slot)[payload.len as usize..len as usize].to_vec();
         // What of the slot is not sent may hold anything.
         self.outgoing(lane, slot)[..payload.len as usize].fill(0xa5);
@@ -211,10 +214,12 @@ impl Fabric for End {
     }
 
     fn say(&mut self, lane: usize, word: u32) {
+        let _pause = Pause::new();
         self.queued.push((lane, Moving::Word(word)));
     }
 
     fn flush(&mut self) -> bool {
+        let _pause = Pause::new();
         let any = !self.queued.is_empty();
         let mut hub = self.hub.borrow_mut();
         for (lane, moving) in self.queued.drain(..) {
@@ -234,6 +239,7 @@ impl Fabric for End {
     }
 
     fn poll(&mut self, events: &mut Vec<Event>) {
+        let _pause = Pause::new();
         let mut hub = self.hub.borrow_mut();
         for lane in 0..self.current.len() {
             let Some(number) = self.current[lane] else { continue };
