@@ -60,6 +60,10 @@ impl<F: Fabric, C: Control> VerbsChannel<F, C> {
         // SAFETY: passed on to the caller.
         match unsafe { self.fabric.register(memory) } {
             Ok(key) => {
+                tracing::debug!(
+                    bytes = memory.len(),
+                    "memory is registered; what it holds is sent without a copy"
+                );
                 self.ranges.insert(base, memory.len(), key);
                 true
             }

@@ -159,9 +159,9 @@ fn run(seed: u64, damage: f64, cuts: f64, registered: bool) -> Pair<End> {
 /// See [`run`].
 fn reduce<F: Fabric>(pair: &mut Pair<F>, seed: u64, registered: bool) {
     let counts = [1, 200, 3_000, 70_000, 2, 900, 4_000, 17];
-    let input = |rank: i32, op: usize| (0..counts[op] as i32).map(move |i| i * 3 + rank * 7 + op as i32);
+    let input = |rank: u32, op: usize| (0..counts[op]).map(move |i: i32| i * 3 + rank as i32 * 7 + op as i32);
     let start = |leader: &mut Leader<F>, rank: u32, op: usize| {
-        let data = input(rank as i32, op).collect();
+        let data = input(rank, op).collect();
         if registered {
             assert!(leader.start_registered(rank, data));
         } else {
