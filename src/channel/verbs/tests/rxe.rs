@@ -73,20 +73,24 @@ fn sums_are_right_from_registered_memory() {
 #[test]
 fn queue_pairs_that_fail_under_way_are_set_up_again() {
     let Some(mut pair) = real() else { return };
-    const COUNT: i32 = 400_000;
+    const COUNT: i32 = 800_000;
     for rank in 0..2 {
         assert!(
             pair.leaders[rank].start_registered(rank as u32, (0..COUNT).map(|i| i + rank as i32).collect())
         );
     }
-    let (mut cut, mut finished) = (0, 0);
+    let (mut cut, mut finished, mut last) = (0, 0, 0);
     for turn in 0..2_000_000 {
         assert_eq!(pair.turn().len(), 0);
-        if turn % 20 == 19 && cut < 12 {
+        let leader = &mut pair.leaders[1 - cut % 2].channel;
+        let busy = |lane: &Lane| lane.state == State::Up && lane.sender.in_flight() > 0;
+        if turn - last >= 10
+            && cut < 12
+            && let Some(lane) = leader.all.iter().position(busy)
+        {
             // As if the device had given it up.
-            let lane = cut % usize::from(LANES);
-            pair.leaders[cut % 2].channel.broken(pair.now, lane, Fault::RetryExceeded);
-            cut += 1;
+            leader.broken(pair.now, lane, Fault::RetryExceeded);
+            (cut, last) = (cut + 1, turn);
         }
         let done = pair.leaders.each_mut().map(|leader| leader.executor.take_completed());
         for done in done.into_iter().flatten() {
