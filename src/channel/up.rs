@@ -8,6 +8,7 @@ use shouter_netstack::time::Instant;
 use shouter_netstack::{rud, tcp};
 use shouter_reducer::grid::Rank;
 use shouter_reducer::header::Header;
+use shouter_reducer::memory::Region;
 use shouter_reducer::transport::{PayloadRange, SendError, Token, Transport};
 
 use super::Inbox;
@@ -208,6 +209,43 @@ impl<D: Device> UpChannel<D> {
             #[cfg(feature = "verbs")]
             Self::Verbs(up) => up.depart(),
             Self::Mixed(up) => up.depart(),
+        }
+    }
+
+    /// Whether it can make use of memory that it knows; elsewhere [`register`](Self::register) does nothing.
+    pub fn takes_memory(&self) -> bool {
+        match self {
+            Self::Rud(_) | Self::Tcp(_) | Self::Kernel(_) => false,
+            #[cfg(feature = "verbs")]
+            Self::Verbs(_) => true,
+            Self::Mixed(up) => up.takes_memory(),
+        }
+    }
+
+    /// Makes memory known, so that an RDMA device reads it where it lies; false if it is copied as before. A system call, and
+    /// one that touches every page, so no part of any step.
+    ///
+    /// # Safety
+    /// The memory stays mapped until [`unregister`](Self::unregister), or until the channel is dropped.
+    #[allow(unsafe_code)]
+    pub unsafe fn register(&mut self, memory: Region) -> bool {
+        match self {
+            Self::Rud(_) | Self::Tcp(_) | Self::Kernel(_) => false,
+            #[cfg(feature = "verbs")]
+            // SAFETY: passed on to the caller.
+            Self::Verbs(up) => unsafe { up.register(memory) },
+            // SAFETY: passed on to the caller.
+            Self::Mixed(up) => unsafe { up.register(memory) },
+        }
+    }
+
+    /// Forgets memory that begins at `address`, if it is known. Nothing may be under way from there.
+    pub fn unregister(&mut self, address: usize) {
+        match self {
+            Self::Rud(_) | Self::Tcp(_) | Self::Kernel(_) => {}
+            #[cfg(feature = "verbs")]
+            Self::Verbs(up) => up.unregister(address),
+            Self::Mixed(up) => up.unregister(address),
         }
     }
 

@@ -1,7 +1,7 @@
 //! Who turns the engine: the thread that blocks (with the runtime's helper between calls), or a pinned thread.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -101,6 +101,11 @@ impl Drive {
         look: impl FnOnce(&mut RankEngine) -> R + Send + 'static,
     ) -> Result<R, Error> {
         self.driver.with(look).map_err(drive_error)
+    }
+
+    /// What ends with the engine.
+    pub(super) fn weak(&self) -> Weak<Driver<RankEngine>> {
+        Arc::downgrade(&self.driver)
     }
 
     /// Takes one turn.

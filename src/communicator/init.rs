@@ -7,6 +7,7 @@ use shouter_reducer::executor::{Executor, ExecutorConfig};
 use shouter_reducer::grid::{Grid, Rank};
 use shouter_reducer::kernel::Kernels;
 use shouter_reducer::plan::Plan;
+use shouter_reducer::transport::NodeMemory;
 
 use super::Group;
 use super::drive::Drive;
@@ -51,7 +52,7 @@ pub fn init(config: Config) -> Result<Group, Error> {
         Some(joined) if grid.per_node() > 1 => Some(Arc::new(meet(&config, &grid, &plan, &joined.roster)?)),
         _ => None,
     };
-    let Reached { up, device, channels, mut control } = match joined {
+    let Reached { mut up, device, channels, mut control } = match joined {
         Some(joined) => reach(&config, &grid, joined)?,
         None => Reached::default(),
     };
@@ -64,6 +65,10 @@ pub fn init(config: Config) -> Result<Group, Error> {
     if let Some(node) = &node {
         executor.attach_node(&**node).map_err(|why| internal(&why))?;
     }
+    if let (Some(up), Some(node)) = (&mut up, &node) {
+        lend_results(up, node);
+    }
+    let takes_memory = up.as_ref().is_some_and(UpChannel::takes_memory);
     let idle = idle_policy(&config);
     let cells = match (&node, grid.nodes()) {
         (Some(node), 1) => Some(Cells::new(node.clone(), kernels, idle)),
@@ -97,8 +102,18 @@ pub fn init(config: Config) -> Result<Group, Error> {
             .map(|_| Timeline::new(rank.0, grid.node_of(rank).to_string(), TIMELINE_EVENTS)),
         ad_hoc: Arc::from("ad hoc"),
         device,
+        takes_memory,
         channels,
     })
+}
+
+/// What a leader sends to other hosts lies in the node's result areas: makes them known to the channel.
+#[allow(unsafe_code)]
+fn lend_results(up: &mut UpChannel<port::PortDevice>, node: &NodeSegment) {
+    for lane in 0..node.lanes() {
+        // SAFETY: the segment stays mapped until the channel is dropped, which an engine does first.
+        unsafe { up.register(node.result(lane)) };
+    }
 }
 
 /// The explicit choice of a transport must be able to carry the group.

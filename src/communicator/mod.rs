@@ -7,6 +7,7 @@
 mod drive;
 mod element;
 mod init;
+mod registered;
 mod small;
 mod stats;
 mod table;
@@ -88,6 +89,8 @@ pub struct Group {
     timeline: Option<Timeline>,
     ad_hoc: Arc<str>,
     device: Option<&'static str>,
+    /// The channel to other hosts makes use of memory that it knows.
+    takes_memory: bool,
     /// The names of the channels between this host and others, with `+` between; empty where there are none.
     channels: String,
 }
@@ -269,7 +272,8 @@ impl Group {
     /// that lie in it on every rank are reduced in place (where all ranks are on that host), which is several times
     /// faster where cores are far apart; elsewhere it is ordinary memory. Whether a rank uses it, and for which tensors, is its own affair: results are the same.
     ///
-    /// A forked child does not have it.
+    /// RDMA devices send large tensors from it without a copy; there all of it takes memory at once, elsewhere only what is
+    /// touched. A forked child does not have it.
     ///
     /// # Errors
     /// [`Error::Argument`] if there is not so much memory; [`Error::Closed`] after the group has failed.
@@ -285,7 +289,11 @@ impl Group {
     /// # }
     /// ```
     pub fn alloc<T: Element>(&self, count: usize) -> Result<Tensor<T>, Error> {
-        Tensor::new(self.node.as_ref(), count)
+        let mut tensor = Tensor::new(self.node.as_ref(), count)?;
+        if self.takes_memory {
+            tensor.register(&self.drive);
+        }
+        Ok(tensor)
     }
 
     /// A buffer as the reducer's memory: shared, if it lies in what [`alloc`](Self::alloc) gave.

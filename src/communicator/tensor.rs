@@ -6,9 +6,11 @@ use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use shouter_reducer::memory::Owned;
+use shouter_reducer::memory::{Kind, Owned, Region};
 
+use super::drive::Drive;
 use super::element::Element;
+use super::registered::Registration;
 use crate::channel::shm::{NodeSegment, SharedMemory};
 use crate::error::Error;
 
@@ -18,8 +20,9 @@ pub struct Tensor<T: Element> {
     base: NonNull<T>,
     count: usize,
     shared: bool,
-    /// What the elements lie in.
-    _memory: Memory,
+    /// What the elements lie in: whole pages of it.
+    memory: Option<Memory>,
+    registration: Option<Registration>,
     _elements: PhantomData<T>,
 }
 
@@ -32,6 +35,9 @@ enum Memory {
 unsafe impl<T: Element + Send> Send for Tensor<T> {}
 // SAFETY: as for Send; `&Tensor` gives `&[T]` only.
 unsafe impl<T: Element + Sync> Sync for Tensor<T> {}
+
+/// Bytes of a page.
+const PAGE: usize = 4096;
 
 impl<T: Element> Tensor<T> {
     pub(super) fn new(node: Option<&Arc<NodeSegment>>, count: usize) -> Result<Self, Error> {
@@ -48,17 +54,51 @@ impl<T: Element> Tensor<T> {
                 (piece.as_ptr(), Memory::Shared { _piece: piece })
             }
             None => {
-                let piece = Owned::new(len).ok_or_else(none)?;
+                // Nothing else shares its pages, for a forked child does not have those that are registered.
+                let pages = len.checked_next_multiple_of(PAGE).ok_or_else(none)?;
+                let piece = Owned::new(pages).ok_or_else(none)?;
                 (piece.as_ptr(), Memory::Own { _piece: piece })
             }
         };
         let shared = matches!(memory, Memory::Shared { .. });
-        Ok(Self { base: base.cast(), count, shared, _memory: memory, _elements: PhantomData })
+        Ok(Self {
+            base: base.cast(),
+            count,
+            shared,
+            memory: Some(memory),
+            registration: None,
+            _elements: PhantomData,
+        })
+    }
+
+    /// Makes the memory known to the channel to other hosts, if that takes it.
+    pub(super) fn register(&mut self, drive: &Drive) {
+        let bytes = self.count * size_of::<T>();
+        if bytes == 0 || self.registration.is_some() {
+            return;
+        }
+        // SAFETY: no operation is made with this region; it says which memory is meant: whole pages, as `new` made them.
+        let pages = unsafe {
+            Region::from_raw_parts(Kind::Pinned, self.base.cast(), bytes.next_multiple_of(PAGE), 0)
+        };
+        // SAFETY: `drop` leaves the memory in place unless the registration has ended.
+        self.registration = unsafe { Registration::new(drive, pages) };
     }
 
     /// Whether the other ranks of the host see the memory.
     pub fn is_shared(&self) -> bool {
         self.shared
+    }
+}
+
+impl<T: Element> Drop for Tensor<T> {
+    fn drop(&mut self) {
+        if let Some(registration) = self.registration.take()
+            && !registration.end()
+        {
+            // A device may still read it (or this is a forked child, which does not have it): it stays for ever.
+            std::mem::forget(self.memory.take());
+        }
     }
 }
 

@@ -157,7 +157,8 @@ pub const KEYS: &[KeySpec] = &[
         "rdma_memory_mb",
         "a number of MiB, from 1 to 1048576",
         "256",
-        "memory registered for the slots of all queue pairs, in MiB; the same on all ranks",
+        "memory to register with the RDMA device, in MiB; the same on all ranks: first the slots of all queue pairs, then \
+         tensors that are sent from where they lie, as far as it reaches",
     ),
     key(
         "kernel_address",

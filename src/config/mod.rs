@@ -211,7 +211,8 @@ pub struct Config {
     pub crc: bool,
     /// The RDMA device to use: its name, with `/` and a port's number if need be; `auto`, or `none`.
     pub rdma_device: String,
-    /// Memory to register for the slots of all queue pairs, in MiB.
+    /// Memory to register, in MiB: for the slots of all queue pairs, and what it leaves for tensors that are sent from where
+    /// they lie.
     pub rdma_memory_mb: u32,
     /// The address at which sockets of the kernel listen; `None`: the one by which rank 0 is reached.
     pub kernel_address: Option<Ipv4Addr>,

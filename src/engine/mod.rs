@@ -19,6 +19,7 @@ use shouter_netstack::time::Instant;
 use shouter_reducer::executor::{AbortCause, Completed, Executor, OpError, OpId, Request, StartError, Why};
 use shouter_reducer::grid::Rank;
 use shouter_reducer::header::{Header, Identity, Kind, MatchKey, Shape};
+use shouter_reducer::memory::Region;
 
 use crate::channel::shm::NodeSegment;
 use crate::channel::up::UpChannel;
@@ -148,6 +149,23 @@ impl<D: Device> Engine<D> {
     /// The channel to other nodes.
     pub fn up(&self) -> Option<&UpChannel<D>> {
         self.up.as_ref()
+    }
+
+    /// Makes memory known to the channel to other nodes; false if that makes no use of it.
+    ///
+    /// # Safety
+    /// The memory stays mapped until [`unregister`](Self::unregister), or until the engine is dropped.
+    #[allow(unsafe_code)]
+    pub unsafe fn register(&mut self, memory: Region) -> bool {
+        // SAFETY: passed on to the caller.
+        self.up.as_mut().is_some_and(|up| unsafe { up.register(memory) })
+    }
+
+    /// Forgets memory that begins at `address`, if it is known. No operation may be under way there.
+    pub fn unregister(&mut self, address: usize) {
+        if let Some(up) = &mut self.up {
+            up.unregister(address);
+        }
     }
 
     /// This rank leaves in good order, and so do the others: from now on a peer that disappears is no error.

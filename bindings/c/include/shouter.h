@@ -231,14 +231,30 @@ shouter_status_t shouter_finalize(struct shouter_t *shouter);
 // Makes `bytes` of zeroed memory for tensors, aligned to a page; `*out` is its address.
 //
 // The other ranks of the host see it too: large tensors that lie in such memory on every rank are reduced in place where all
-// ranks are on one host, which is several times faster where its cores are far apart. Results do not depend on it, and ranks need not agree on who uses it. Only what is touched takes
-// memory. A forked child does not have it. It goes back with shouter_free, at the latest with shouter_finalize.
+// ranks are on one host, which is several times faster where its cores are far apart. Results do not depend on it, and ranks need not agree on who uses it. RDMA devices
+// send large tensors from it without a copy; there all of it takes memory at once, elsewhere only what is touched. A forked
+// child does not have it. It goes back with shouter_free, at the latest with shouter_finalize.
 shouter_status_t shouter_alloc(const struct shouter_t *shouter,
                                size_t bytes,
                                void **out);
 
 // Gives memory from shouter_alloc back; NULL is allowed and does nothing. No operation may be under way in it.
 shouter_status_t shouter_free(const struct shouter_t *shouter, void *memory);
+
+// Promises that `bytes` of the caller's own memory at `memory` stay where they are until shouter_unpin or shouter_finalize has
+// returned, so that RDMA devices can send tensors of it without a copy.
+//
+// Worth it for memory that is pushed again and again; what shouter_alloc gave needs no promise. It takes a while, and the
+// pages stay in memory from then on; a forked child does not have them. Where it is of no use (another transport, or more than
+// rdma_memory_mb or the limit of locked memory allows, which the log says once) nothing changes, and that is no error.
+shouter_status_t shouter_pin(const struct shouter_t *shouter,
+                             void *memory,
+                             size_t bytes);
+
+// Takes the promise of shouter_pin back for memory that begins at `memory`; for any other nothing happens. No operation may be
+// under way in it.
+shouter_status_t shouter_unpin(const struct shouter_t *shouter,
+                               void *memory);
 
 // This process's number in the group, from 0; 0 if `shouter` is NULL.
 uint32_t shouter_rank(const struct shouter_t *shouter);

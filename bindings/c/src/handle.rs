@@ -159,8 +159,9 @@ pub unsafe extern "C" fn shouter_finalize(shouter: *mut Shouter) -> Status {
 /// Makes `bytes` of zeroed memory for tensors, aligned to a page; `*out` is its address.
 ///
 /// The other ranks of the host see it too: large tensors that lie in such memory on every rank are reduced in place where all
-/// ranks are on one host, which is several times faster where its cores are far apart. Results do not depend on it, and ranks need not agree on who uses it. Only what is touched takes
-/// memory. A forked child does not have it. It goes back with shouter_free, at the latest with shouter_finalize.
+/// ranks are on one host, which is several times faster where its cores are far apart. Results do not depend on it, and ranks need not agree on who uses it. RDMA devices
+/// send large tensors from it without a copy; there all of it takes memory at once, elsewhere only what is touched. A forked
+/// child does not have it. It goes back with shouter_free, at the latest with shouter_finalize.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn shouter_alloc(
     shouter: *const Shouter,
@@ -196,6 +197,26 @@ pub unsafe extern "C" fn shouter_free(shouter: *const Shouter, memory: *mut c_vo
             Error::Argument("the address is not one that shouter_alloc gave, or it was freed already".into())
         })
     })
+}
+
+/// Promises that `bytes` of the caller's own memory at `memory` stay where they are until shouter_unpin or shouter_finalize has
+/// returned, so that RDMA devices can send tensors of it without a copy.
+///
+/// Worth it for memory that is pushed again and again; what shouter_alloc gave needs no promise. It takes a while, and the
+/// pages stay in memory from then on; a forked child does not have them. Where it is of no use (another transport, or more than
+/// rdma_memory_mb or the limit of locked memory allows, which the log says once) nothing changes, and that is no error.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shouter_pin(shouter: *const Shouter, memory: *mut c_void, bytes: usize) -> Status {
+    // SAFETY: NULL or live, as the module demands of its callers; the memory's promise is the caller's.
+    guard(|| unsafe { group(shouter)?.pin(memory.cast(), bytes) })
+}
+
+/// Takes the promise of shouter_pin back for memory that begins at `memory`; for any other nothing happens. No operation may be
+/// under way in it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shouter_unpin(shouter: *const Shouter, memory: *mut c_void) -> Status {
+    // SAFETY: NULL or live, as the module demands of its callers.
+    guard(|| unsafe { group(shouter) }?.unpin(memory.cast()))
 }
 
 /// This process's number in the group, from 0; 0 if `shouter` is NULL.

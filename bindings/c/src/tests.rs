@@ -129,6 +129,8 @@ fn null_is_refused_everywhere() {
             shouter_timeline(none, c"x".as_ptr()),
             shouter_alloc(none, 1, &mut memory),
             shouter_free(none, (&raw mut pending).cast()),
+            shouter_pin(none, (&raw mut pending).cast(), 1),
+            shouter_unpin(none, (&raw mut pending).cast()),
         ];
         for (i, status) in refused.into_iter().enumerate() {
             assert_eq!(status, SHOUTER_ERROR_ARGUMENT, "call {i}");
@@ -198,6 +200,9 @@ fn a_group_of_one_trains() {
         assert_eq!(shouter_alloc(shouter, 4096, &mut memory), SHOUTER_OK, "{}", last());
         assert_eq!(memory.cast::<f64>().add(511).read(), 0.0);
         assert_eq!(shouter_allreduce(shouter, memory, 512, SHOUTER_F64, SHOUTER_SUM), SHOUTER_OK);
+        assert_eq!(shouter_pin(shouter, memory, 4096), SHOUTER_OK, "{}", last());
+        assert_eq!(shouter_unpin(shouter, memory), SHOUTER_OK, "{}", last());
+        assert_eq!(shouter_pin(shouter, ptr::null_mut(), 1), SHOUTER_ERROR_ARGUMENT);
         assert_eq!(shouter_free(shouter, memory), SHOUTER_OK);
         assert_eq!(shouter_free(shouter, memory), SHOUTER_ERROR_ARGUMENT);
         assert_eq!(shouter_free(shouter, ptr::null_mut()), SHOUTER_OK);

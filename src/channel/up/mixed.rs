@@ -4,6 +4,7 @@ use shouter_netstack::device::{Device, DeviceCounters};
 use shouter_netstack::time::Instant;
 use shouter_reducer::grid::Rank;
 use shouter_reducer::header::Header;
+use shouter_reducer::memory::Region;
 use shouter_reducer::transport::{PayloadRange, SendError, Token, Transport};
 
 use super::{PeerLoss, UpChannel};
@@ -64,6 +65,22 @@ impl<D: Device> Mixed<D> {
 
     pub(super) fn depart(&mut self) {
         self.channels.iter_mut().for_each(UpChannel::depart);
+    }
+
+    pub(super) fn takes_memory(&self) -> bool {
+        self.channels.iter().any(UpChannel::takes_memory)
+    }
+
+    /// # Safety
+    /// As for [`UpChannel::register`].
+    #[allow(unsafe_code)]
+    pub(super) unsafe fn register(&mut self, memory: Region) -> bool {
+        // SAFETY: passed on to the caller.
+        self.channels.iter_mut().fold(false, |any, channel| unsafe { channel.register(memory) } | any)
+    }
+
+    pub(super) fn unregister(&mut self, address: usize) {
+        self.channels.iter_mut().for_each(|channel| channel.unregister(address));
     }
 
     pub(super) fn is_drained(&self) -> bool {

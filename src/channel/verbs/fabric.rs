@@ -1,9 +1,11 @@
-//! What the channel needs of queue pairs: slots that the peer writes to, slots to write from, and words without slots.
+//! What the channel needs of queue pairs: slots that the peer writes to, slots and registered memory to write from, and
+//! words without slots.
 //! Over libibverbs it is [`rdma`](super::rdma); a test has one of its own.
 
 use std::net::Ipv6Addr;
 
 use serde::{Deserialize, Serialize};
+use shouter_reducer::memory::Region;
 
 /// How a lane is reached: its queue pair and its slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -113,6 +115,38 @@ pub enum Fault {
     Protocol,
 }
 
+/// A payload that lies in registered memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Source {
+    /// The registration, as [`Fabric::register`] called it.
+    pub key: usize,
+    /// Bytes from its start.
+    pub offset: usize,
+    /// Bytes.
+    pub len: u32,
+}
+
+/// Memory was not registered; it can be sent from all the same, by way of the slots.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum RegisterError {
+    /// There is no room in the budget.
+    #[error(
+        "{bytes} bytes more would go beyond rdma_memory_mb; raise it, on all ranks, to send from there without a copy"
+    )]
+    Budget {
+        /// Bytes to be registered.
+        bytes: usize,
+    },
+    /// The device does not take it.
+    #[error("the RDMA device does not take {bytes} bytes: {why}")]
+    Device {
+        /// Bytes to be registered.
+        bytes: usize,
+        /// What it says.
+        why: String,
+    },
+}
+
 /// Queue pairs by lane, with slots for each. A lane has one queue pair at a time.
 pub trait Fabric {
     /// The sizes that all lanes have.
@@ -138,6 +172,24 @@ pub trait Fabric {
 
     /// Queues the write of a slot's first `len` bytes to the peer's slot of the same index.
     fn write(&mut self, lane: usize, slot: u32, len: u32);
+
+    /// The same, but the first bytes of them are read from registered memory: the slot's own are those behind
+    /// `payload.len`. The memory must not change, nor be unregistered, until the peer has it or the lane is closed.
+    fn gather(&mut self, lane: usize, slot: u32, payload: Source, len: u32);
+
+    /// Makes memory known to the device, which may read it from then on; returns the registration's number. It ends with
+    /// [`unregister`](Self::unregister), or with the fabric.
+    ///
+    /// # Errors
+    /// [`RegisterError`]; nothing has changed then.
+    ///
+    /// # Safety
+    /// The memory stays mapped until the registration ends.
+    #[allow(unsafe_code)]
+    unsafe fn register(&mut self, memory: Region) -> Result<usize, RegisterError>;
+
+    /// Ends a registration. A lane that still sends from there breaks.
+    fn unregister(&mut self, key: usize);
 
     /// Queues a word to the peer.
     fn say(&mut self, lane: usize, word: u32);

@@ -8,6 +8,7 @@
 use std::collections::VecDeque;
 
 use shouter_netstack::time::Instant;
+use shouter_reducer::memory::Span;
 use shouter_reducer::transport::Token;
 
 use super::message::{WORD_BITS, Word, widen};
@@ -15,13 +16,22 @@ use super::message::{WORD_BITS, Word, widen};
 /// The largest window: one bit a fragment remembers the refused ones.
 pub(super) const MAX_WINDOW: u32 = 64;
 
+/// A payload that is sent from where it lies.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Lent {
+    /// Where that is.
+    pub(super) span: Span,
+    /// What is released when nothing refers to it any more.
+    pub(super) token: Token,
+}
+
 /// A fragment on its way.
 #[derive(Clone, Copy, Debug, Default)]
 struct Flight {
-    /// Bytes in the slot.
+    /// Bytes of payload and trailer.
     len: u32,
-    /// What is released when the peer has taken it; nothing, if it was copied.
-    token: Option<Token>,
+    /// The payload and what is released when the peer has taken it; nothing, if it was copied to the slot.
+    lent: Option<Lent>,
     /// The peer has refused it, so it is another's business.
     refused: bool,
 }
@@ -44,17 +54,28 @@ pub(super) enum Why {
     NotReady,
 }
 
-/// A fragment to be sent again under a new number; its bytes are still in its slot.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// A fragment to be sent again, perhaps under a new number; its bytes are still in its slot, but for a payload that was lent.
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Returned {
     /// Its slot.
     pub(super) slot: u32,
-    /// Bytes in it.
+    /// Bytes of payload and trailer.
     pub(super) len: u32,
     /// Why.
     pub(super) why: Why,
-    /// What its release would have told.
-    pub(super) token: Option<Token>,
+    /// The payload, if it is not in the slot.
+    pub(super) lent: Option<Lent>,
+}
+
+/// A fragment to be posted again from its slot.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Outstanding {
+    /// Its slot.
+    pub(super) slot: u32,
+    /// Bytes of payload and trailer.
+    pub(super) len: u32,
+    /// The payload, if it is not in the slot.
+    pub(super) lent: Option<Lent>,
 }
 
 /// What the peer said fits nothing that it was sent.
@@ -106,12 +127,12 @@ impl Sender {
         self.next
     }
 
-    /// The next fragment goes out from its slot, with so many bytes there.
+    /// The next fragment goes out from its slot, with so many bytes of payload and trailer.
     #[inline]
-    pub(super) fn sent(&mut self, len: u32, token: Option<Token>) {
+    pub(super) fn sent(&mut self, len: u32, lent: Option<Lent>) {
         let at = (self.next % self.window) as usize;
         if let Some(flight) = self.flights.get_mut(at) {
-            *flight = Flight { len, token, refused: false };
+            *flight = Flight { len, lent, refused: false };
         }
         self.next += 1;
     }
@@ -133,9 +154,9 @@ impl Sender {
         while self.acked < count {
             let at = (self.acked % self.window) as usize;
             if let Some(flight) = self.flights.get_mut(at)
-                && let Some(token) = flight.token.take()
+                && let Some(lent) = flight.lent.take()
             {
-                release(token);
+                release(lent.token);
             }
             self.acked += 1;
         }
@@ -155,7 +176,7 @@ impl Sender {
         let slot = (number % self.window) as usize;
         let flight = self.flights.get_mut(slot).filter(|flight| !flight.refused)?;
         flight.refused = true;
-        Some(Returned { slot: slot as u32, len: flight.len, why, token: flight.token.take() })
+        Some(Returned { slot: slot as u32, len: flight.len, why, lent: flight.lent.take() })
     }
 
     /// After a queue pair failed: what the peer has taken is released, what it refused comes back.
@@ -180,11 +201,14 @@ impl Sender {
         self.acknowledged(taken.count as u32, 32, &mut release)
     }
 
-    /// What has to be posted again on a new queue pair: slots and lengths, in order.
-    pub(super) fn outstanding(&self) -> impl Iterator<Item = (u32, u32)> + '_ {
+    /// What has to be posted again on a new queue pair, in order. Payloads that were lent are to be put into their slots,
+    /// and are no longer lent here.
+    pub(super) fn outstanding(&mut self) -> impl Iterator<Item = Outstanding> + '_ {
         (self.acked..self.next).map(|number| {
             let slot = (number % self.window) as usize;
-            (slot as u32, self.flights.get(slot).map_or(0, |flight| flight.len))
+            let flight = self.flights.get_mut(slot);
+            let (len, lent) = flight.map_or((0, None), |flight| (flight.len, flight.lent.take()));
+            Outstanding { slot: slot as u32, len, lent }
         })
     }
 
@@ -204,6 +228,8 @@ pub(super) struct Receiver {
     told: u64,
     /// Refusals to be said.
     refusals: VecDeque<Word>,
+    /// The peer has asked to be told at once.
+    asked: bool,
 }
 
 impl Receiver {
@@ -213,6 +239,7 @@ impl Receiver {
             taken: Taken { count: 0, refused: 0 },
             told: 0,
             refusals: VecDeque::new(),
+            asked: false,
         }
     }
 
@@ -241,6 +268,12 @@ impl Receiver {
         }
     }
 
+    /// The peer waits for the count.
+    #[inline]
+    pub(super) fn ask(&mut self) {
+        self.asked = true;
+    }
+
     /// What the peer should be told of this direction on a new queue pair.
     pub(super) fn taken(&self) -> Taken {
         self.taken
@@ -251,6 +284,7 @@ impl Receiver {
     pub(super) fn tell(&mut self) -> u64 {
         if self.refusals.is_empty() {
             self.told = self.taken.count;
+            self.asked = false;
         }
         self.told
     }
@@ -266,17 +300,18 @@ impl Receiver {
         self.refusals.pop_front();
     }
 
-    /// A count that the peer should be told without a fragment: at once if a quarter of the window waits for it, else
-    /// when nothing else is to do.
+    /// A count that the peer should be told without a fragment: at once if the peer has asked or a quarter of the window
+    /// waits for it, else when nothing else is to do.
     #[inline]
     pub(super) fn due(&self, idle: bool) -> bool {
         let untold = self.taken.count - self.told;
-        untold > 0 && (idle || untold * 4 >= self.window)
+        untold > 0 && (idle || self.asked || untold * 4 >= self.window)
     }
 
     /// The queue pair is new: the peer has been told everything by [`taken`](Self::taken).
     pub(super) fn resume(&mut self) {
         self.told = self.taken.count;
+        self.asked = false;
         self.refusals.clear();
     }
 }
@@ -288,8 +323,6 @@ pub(super) struct Retry {
     pub(super) at: Instant,
     /// Its payload and trailer.
     pub(super) bytes: Box<[u8]>,
-    /// What its release tells.
-    pub(super) token: Option<Token>,
 }
 
 #[cfg(test)]

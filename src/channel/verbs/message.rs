@@ -7,13 +7,13 @@
 //!   0 56 header    of the message
 //!  56  4 number    of the fragment on this queue pair, the low 32 bits
 //!  60  4 ack       fragments of the other direction taken so far, the low 32 bits
-//!  64  4 reserved  zero
+//!  64  4 flags     bit 0: the sender waits to hear that this was taken; the others zero
 //!  68  4 crc       CRC32C of the payload and of everything before this field; zero where CRCs are off
 //! ```
 //!
 //! The immediate value of such a write is the slot's index. A message without a slot (a SEND) carries a [`Word`].
 
-use shouter_netstack::crc::crc32c;
+use shouter_netstack::crc::{crc32c, crc32c_of_two};
 use shouter_reducer::header::HEADER_BYTES;
 
 /// Bytes behind a payload.
@@ -31,19 +31,34 @@ pub(super) struct Trailer<'a> {
     pub(super) number: u32,
     /// The low 32 bits of the count of fragments taken.
     pub(super) ack: u32,
+    /// The sender waits to hear that this was taken.
+    pub(super) ask: bool,
 }
 
-/// Puts the trailer behind the payload, which fills the slot up to there.
-pub(super) fn seal(slot: &mut [u8], header: &[u8; HEADER_BYTES], number: u64, ack: u64, crc: bool) {
+/// The bit of [`Trailer::ask`].
+const ASK: u32 = 1;
+
+/// Puts the trailer behind the payload, which fills the slot up to there or, where it is `lent`, lies elsewhere.
+pub(super) fn seal(
+    slot: &mut [u8],
+    lent: Option<&[u8]>,
+    header: &[u8; HEADER_BYTES],
+    (number, ack): (u64, u64),
+    crc: bool,
+) {
     let Some((covered, field)) = slot.split_last_chunk_mut::<4>() else { return };
     let Some((_, trailer)) = covered.split_last_chunk_mut::<COVERED>() else { return };
     let (head, words) = trailer.split_at_mut(HEADER_BYTES);
     head.copy_from_slice(header);
-    let words_of = [(number as u32).to_le_bytes(), (ack as u32).to_le_bytes(), [0; 4]];
-    for (word, bytes) in words.chunks_exact_mut(4).zip(words_of) {
-        word.copy_from_slice(&bytes);
+    let flags = if lent.is_some() { ASK } else { 0 };
+    for (word, value) in words.chunks_exact_mut(4).zip([number as u32, ack as u32, flags]) {
+        word.copy_from_slice(&value.to_le_bytes());
     }
-    *field = if crc { crc32c(covered).to_le_bytes() } else { [0; 4] };
+    *field = match lent {
+        _ if !crc => [0; 4],
+        None => crc32c(covered).to_le_bytes(),
+        Some(payload) => crc32c_of_two(payload, trailer).to_le_bytes(),
+    };
 }
 
 /// Payload and trailer of what came in a slot; `None` if it is too short or, where CRCs are on, damaged.
@@ -55,8 +70,10 @@ pub(super) fn open(slot: &[u8], crc: bool) -> Option<(&[u8], Trailer<'_>)> {
     }
     let (header, words) = trailer.split_at_checked(HEADER_BYTES)?;
     let (number, words) = words.split_first_chunk()?;
-    let (ack, _) = words.split_first_chunk()?;
-    Some((payload, Trailer { header, number: u32::from_le_bytes(*number), ack: u32::from_le_bytes(*ack) }))
+    let (ack, words) = words.split_first_chunk()?;
+    let (number, ack) = (u32::from_le_bytes(*number), u32::from_le_bytes(*ack));
+    let ask = u32::from_le_bytes(*words.first_chunk()?) & ASK != 0;
+    Some((payload, Trailer { header, number, ack, ask }))
 }
 
 /// What the immediate value of a SEND says. Numbers are low 30 bits.

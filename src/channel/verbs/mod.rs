@@ -6,11 +6,18 @@
 //! the slot, and tells how many it has taken: with its own next fragment, or by a word when it has none. That is the credit, so
 //! no receive is ever missing. A fragment that is damaged or comes too early is told so, and sent again.
 //!
+//! A payload is copied to a slot of this rank and written from there. One that lies in registered memory and is not small is
+//! written from where it lies, with the trailer from the slot behind it. Its token is released when the peer has taken it; one
+//! that has to be sent again is copied to its slot then, so that whatever fails, nothing is lent for longer.
+//!
 //! | file | what |
 //! |---|---|
 //! | `fabric` | what is needed of queue pairs |
 //! | `rdma` | that, over libibverbs |
+//! | `registrations` | memory that a device may read |
 //! | `message` | what a slot and an immediate value hold |
+//! | `lend` | payloads that are sent from where they lie |
+//! | `ranges` | which memory of this process is registered |
 //! | `lane` | which fragments are out, taken, refused |
 //! | `setup` | a lane comes up, fails, and comes up again |
 //! | `control` | the connections beside the lanes |
@@ -24,9 +31,13 @@ mod choice;
 mod control;
 mod fabric;
 mod lane;
+mod lend;
 mod message;
+mod ranges;
 #[cfg(feature = "verbs")]
 mod rdma;
+#[cfg(feature = "verbs")]
+mod registrations;
 mod setup;
 
 use std::collections::VecDeque;
@@ -35,9 +46,10 @@ use std::time::Duration;
 #[cfg(feature = "verbs")]
 pub use choice::{Found, Reachable, survey};
 pub use control::Control;
-pub use fabric::{Address, Event, Fabric, Fault, Sizes};
+pub use fabric::{Address, Event, Fabric, Fault, RegisterError, Sizes, Source};
 use lane::{Receiver, Retry, Sender, Why};
 use message::{TRAILER, WORD_BITS, Word};
+use ranges::Ranges;
 #[cfg(feature = "verbs")]
 pub use rdma::{Port, Rdma};
 use setup::State;
@@ -96,13 +108,22 @@ pub struct Settings {
     pub crc: bool,
     /// A peer that a lane cannot reach for so long is dead.
     pub dead_after: Duration,
+    /// A payload of registered memory with fewer bytes is copied.
+    pub lend_from: usize,
 }
+
+/// [`Settings::lend_from`] where nothing speaks for another.
+pub const LEND_FROM: usize = 4096;
 
 /// Queue pairs to all other leaders.
 pub struct VerbsChannel<F: Fabric, C: Control> {
     fabric: F,
     control: C,
     crc: bool,
+    lend_from: usize,
+    ranges: Ranges,
+    /// That some memory cannot be registered was logged.
+    complained: bool,
     /// Lanes of each peer.
     lanes: usize,
     /// The lanes of all peers, one peer's behind the other's.
@@ -122,6 +143,8 @@ pub struct VerbsChannel<F: Fabric, C: Control> {
     debts: Vec<usize>,
     /// Nothing came in the last turn.
     idle: bool,
+    /// A peer waits to hear what was taken.
+    asked: bool,
     released: Vec<Token>,
     /// What the control connections had no room for.
     untold: VecDeque<(Rank, Vec<u8>)>,
@@ -129,13 +152,14 @@ pub struct VerbsChannel<F: Fabric, C: Control> {
     strays: u64,
     resent: u64,
     damaged: u64,
+    lent: u64,
     fenced: bool,
 }
 
 impl<F: Fabric, C: Control> VerbsChannel<F, C> {
     /// Lanes to these ranks; they come up in the turns that follow.
     pub fn new(fabric: F, control: C, peers: &[Rank], settings: Settings, now: Instant) -> Self {
-        let Settings { lanes, crc, dead_after } = settings;
+        let Settings { lanes, crc, dead_after, lend_from } = settings;
         let (lanes, sizes) = (usize::from(lanes.max(1)), fabric.sizes());
         let ranks = peers.iter().map(|rank| rank.0 as usize + 1).max().unwrap_or(0);
         let mut by_rank = vec![u32::MAX; ranks];
@@ -161,6 +185,9 @@ impl<F: Fabric, C: Control> VerbsChannel<F, C> {
             fabric,
             control,
             crc,
+            lend_from: lend_from.max(1),
+            ranges: Ranges::default(),
+            complained: false,
             lanes,
             all: (0..peers.len() * lanes).map(lane).collect(),
             peers: peers.iter().map(peer).collect(),
@@ -174,12 +201,14 @@ impl<F: Fabric, C: Control> VerbsChannel<F, C> {
             events: Vec::with_capacity(256),
             debts: Vec::with_capacity(peers.len() * lanes),
             idle: true,
+            asked: false,
             released: Vec::with_capacity(256),
             untold: VecDeque::new(),
             lost: vec![],
             strays: 0,
             resent: 0,
             damaged: 0,
+            lent: 0,
             fenced: false,
         }
     }
@@ -210,6 +239,11 @@ impl<F: Fabric, C: Control> VerbsChannel<F, C> {
             }
         }
         self.events = events;
+        if std::mem::take(&mut self.asked) {
+            // Ahead of what the executor sends now: it may answer what was sent from the memory that the peer wants back.
+            self.pay(false);
+            self.fabric.flush();
+        }
         if self.tend_at.is_some_and(|at| at <= now) {
             self.tend(now);
         }
@@ -237,6 +271,14 @@ impl<F: Fabric, C: Control> VerbsChannel<F, C> {
                 let heard = lane.sender.acknowledged(trailer.ack, 32, |token| released.push(token));
                 if heard.is_err() || !lane.receiver.is_next(trailer.number) {
                     return self.broken(now, at, Fault::Protocol);
+                }
+                if trailer.ask {
+                    lane.receiver.ask();
+                    self.asked = true;
+                }
+                // What comes may go where something was sent from.
+                for token in self.released.drain(..) {
+                    inbox.released(token);
                 }
                 match Header::parse(trailer.header) {
                     Ok(header) if Some(header.src) == rank => match inbox.fragment(now, &header, payload) {
@@ -279,8 +321,8 @@ impl<F: Fabric, C: Control> VerbsChannel<F, C> {
         }
     }
 
-    /// Sends what the executor has posted, and tells peers what was taken. True if anything was sent.
-    pub fn transmit(&mut self, now: Instant, inbox: &mut impl Inbox) -> bool {
+    /// Tells peers what was taken, where they should know it: at the latest when nothing else is to do.
+    fn pay(&mut self, idle: bool) {
         let mut debts = std::mem::take(&mut self.debts);
         debts.retain(|&at| {
             let Some(lane) = self.all.get_mut(at) else { return false };
@@ -291,7 +333,7 @@ impl<F: Fabric, C: Control> VerbsChannel<F, C> {
                     self.fabric.say(at, word.encode());
                     lane.receiver.refusal_said();
                 }
-                if lane.receiver.due(self.idle) && self.fabric.has_room(at, 1) {
+                if lane.receiver.due(idle) && self.fabric.has_room(at, 1) {
                     self.fabric.say(at, Word::Ack(lane.receiver.tell() as u32).encode());
                 }
             }
@@ -299,6 +341,11 @@ impl<F: Fabric, C: Control> VerbsChannel<F, C> {
             lane.indebted
         });
         self.debts = debts;
+    }
+
+    /// Sends what the executor has posted, and tells peers what was taken. True if anything was sent.
+    pub fn transmit(&mut self, now: Instant, inbox: &mut impl Inbox) -> bool {
+        self.pay(self.idle);
         let mut sent = self.fabric.flush();
         for token in self.released.drain(..) {
             inbox.released(token);
@@ -328,11 +375,11 @@ impl<F: Fabric, C: Control> VerbsChannel<F, C> {
                 return self.wake(now + Duration::from_micros(20));
             };
             let Some(peer) = self.peers.get_mut(index) else { return };
-            let Some(Retry { bytes, token, .. }) = peer.retries.pop_front() else { return };
+            let Some(Retry { bytes, .. }) = peer.retries.pop_front() else { return };
             let Some((payload, trailer)) = bytes.split_last_chunk::<TRAILER>() else { continue };
             let Some(header) = trailer.first_chunk::<HEADER_BYTES>() else { continue };
             self.resent += 1;
-            self.post(at, header, payload, token);
+            self.post(at, header, payload);
         }
     }
 
@@ -349,7 +396,7 @@ impl<F: Fabric, C: Control> VerbsChannel<F, C> {
 
     /// Fills the next slot of a lane, which has one, and queues its write.
     #[inline]
-    fn post(&mut self, at: usize, header: &[u8; HEADER_BYTES], payload: &[u8], token: Option<Token>) {
+    fn post(&mut self, at: usize, header: &[u8; HEADER_BYTES], payload: &[u8]) {
         let Some(lane) = self.all.get_mut(at) else { return };
         let Some(slot) = lane.sender.slot() else { return };
         let len = payload.len() + TRAILER;
@@ -357,8 +404,9 @@ impl<F: Fabric, C: Control> VerbsChannel<F, C> {
         if let Some(place) = bytes.get_mut(..payload.len()) {
             place.copy_from_slice(payload);
         }
-        message::seal(bytes, header, lane.sender.next(), lane.receiver.tell(), self.crc);
-        lane.sender.sent(len as u32, token);
+        let counts = (lane.sender.next(), lane.receiver.tell());
+        message::seal(bytes, None, header, counts, self.crc);
+        lane.sender.sent(len as u32, None);
         self.fabric.write(at, slot, len as u32);
     }
 
@@ -464,9 +512,11 @@ impl<F: Fabric, C: Control> Transport for VerbsChannel<F, C> {
         let at = self.pick(index).ok_or(SendError::Full)?;
         let mut bytes = [0; HEADER_BYTES];
         header.encode(&mut bytes);
-        self.post(at, &bytes, payload.as_bytes().unwrap_or_default(), None);
-        // Its bytes are in the slot.
-        self.released.push(token);
+        if !self.lend(at, &bytes, payload, token) {
+            self.post(at, &bytes, payload.as_bytes().unwrap_or_default());
+            // Its bytes are in the slot.
+            self.released.push(token);
+        }
         Ok(())
     }
 }

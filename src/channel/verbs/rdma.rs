@@ -1,4 +1,8 @@
-//! Queue pairs over libibverbs, with the slots of all lanes in two registered buffers.
+//! Queue pairs over libibverbs, with the slots of all lanes in two registered buffers, and other registered memory to send
+//! from.
+
+mod fault;
+mod ticket;
 
 use std::collections::VecDeque;
 use std::net::Ipv6Addr;
@@ -8,11 +12,15 @@ use rand::Rng;
 use rand::rngs::SmallRng;
 use shouter_netstack::verbs::{
     Access, AsyncEvent, Buffer, Completion, CompletionQueue, Connection, Context, Destination, Gid, Opcode,
-    Operation, QpConfig, QueuePair, Sges, Status, VerbsError, WorkRequest,
+    Operation, QpConfig, QueuePair, Sges, VerbsError, WorkRequest,
 };
+use shouter_reducer::memory::Region;
 
-use super::fabric::{Address, Event, Fabric, Fault, Sizes};
+use super::fabric::{Address, Event, Fabric, Fault, RegisterError, Sizes, Source};
+use super::registrations::Registrations;
 use crate::runtime::Clock;
+use fault::{fault, setup};
+use ticket::{RECEIVE, Ticket};
 
 /// Completions taken from the queue at a time.
 const BURST: usize = 64;
@@ -50,6 +58,7 @@ pub struct Port {
 #[derive(Clone, Copy)]
 enum Queued {
     Write { slot: u32, len: u32 },
+    Gather { slot: u32, payload: Source, len: u32 },
     Word(u32),
 }
 
@@ -73,6 +82,7 @@ pub struct Rdma {
     queue: CompletionQueue,
     outgoing: Buffer,
     incoming: Buffer,
+    registrations: Registrations,
     context: Context,
     port: Port,
     sizes: Sizes,
@@ -92,29 +102,8 @@ pub struct Rdma {
     gone: bool,
 }
 
-/// The count of a receive's completion.
-const RECEIVE: u16 = u16::MAX;
-
-/// What a completion's number says: which lane, which of its queue pairs, and how many sends it completes.
-#[derive(Clone, Copy)]
-struct Ticket {
-    lane: usize,
-    generation: u16,
-    count: u16,
-}
-
-impl Ticket {
-    fn encode(self) -> u64 {
-        (self.lane as u64) << 32 | u64::from(self.generation) << 16 | u64::from(self.count)
-    }
-
-    fn decode(number: u64) -> Self {
-        Self { lane: (number >> 32) as usize, generation: (number >> 16) as u16, count: number as u16 }
-    }
-}
-
 impl Rdma {
-    /// Slots for `peers` times `lanes` lanes on an opened device.
+    /// Slots for `peers` times `lanes` lanes on an opened device; `more` bytes may be registered beside them.
     ///
     /// # Errors
     /// [`VerbsError`] where the memory cannot be registered or the device has no such queues.
@@ -123,6 +112,7 @@ impl Rdma {
         port: Port,
         (peers, lanes): (usize, usize),
         sizes: Sizes,
+        more: usize,
         rng: SmallRng,
     ) -> Result<Self, VerbsError> {
         let all = peers * lanes;
@@ -138,6 +128,7 @@ impl Rdma {
             queue,
             outgoing,
             incoming,
+            registrations: Registrations::new(more),
             context,
             port,
             sizes,
@@ -155,7 +146,7 @@ impl Rdma {
     }
 
     fn offset(&self, lane: usize, slot: u32) -> usize {
-        (lane * self.sizes.window as usize + slot as usize) * self.sizes.slot_bytes as usize
+        offset(self.sizes, lane, slot)
     }
 
     fn gid(&self, lane: usize) -> Option<&Gid> {
@@ -250,6 +241,11 @@ impl Rdma {
     }
 }
 
+/// Where a slot begins in the buffer of all.
+fn offset(sizes: Sizes, lane: usize, slot: u32) -> usize {
+    (lane * sizes.window as usize + slot as usize) * sizes.slot_bytes as usize
+}
+
 /// Receives posted for a lane: for the peer's fragments, and for as many words of either kind.
 fn receives(sizes: Sizes) -> u32 {
     3 * sizes.window + 8
@@ -258,29 +254,6 @@ fn receives(sizes: Sizes) -> u32 {
 /// Places of a lane's send queue.
 fn sends(sizes: Sizes) -> u32 {
     4 * sizes.window + 8
-}
-
-/// Why a request failed, for a person.
-fn fault(status: Status, port_is_down: bool, gone: bool) -> Fault {
-    match status {
-        _ if gone => Fault::DeviceGone,
-        Status::RetryExceeded if port_is_down => Fault::PortDown,
-        Status::RetryExceeded | Status::ResponseTimeout => Fault::RetryExceeded,
-        Status::RnrRetryExceeded => Fault::ReceiverNotReady,
-        Status::RemoteAccess => Fault::RemoteAccess,
-        Status::RemoteInvalidRequest | Status::RemoteOperation | Status::RemoteAborted => Fault::Remote,
-        Status::Flushed => Fault::Flushed,
-        _ => Fault::Local,
-    }
-}
-
-/// The system's number for what went wrong.
-fn setup(error: &VerbsError) -> Fault {
-    tracing::warn!(%error, "a queue pair cannot be set up");
-    match error {
-        VerbsError::Call { errno, .. } | VerbsError::Unreachable { errno, .. } => Fault::Setup(errno.0),
-        _ => Fault::Setup(0),
-    }
 }
 
 impl Fabric for Rdma {
@@ -402,6 +375,24 @@ impl Fabric for Rdma {
     }
 
     #[inline]
+    fn gather(&mut self, lane: usize, slot: u32, payload: Source, len: u32) {
+        self.queued.push((lane, Queued::Gather { slot, payload, len }));
+        if let Some(Some(pair)) = self.pairs.get_mut(lane) {
+            pair.sends += 1;
+        }
+    }
+
+    #[allow(unsafe_code)]
+    unsafe fn register(&mut self, memory: Region) -> Result<usize, RegisterError> {
+        // SAFETY: passed on to the caller.
+        unsafe { self.registrations.add(&self.context, memory) }
+    }
+
+    fn unregister(&mut self, key: usize) {
+        self.registrations.remove(key);
+    }
+
+    #[inline]
     fn say(&mut self, lane: usize, word: u32) {
         self.queued.push((lane, Queued::Word(word)));
         if let Some(Some(pair)) = self.pairs.get_mut(lane) {
@@ -426,23 +417,33 @@ impl Fabric for Rdma {
             for batch in run.chunks(shouter_netstack::verbs::BATCH) {
                 let mut requests = [WorkRequest::new(0, Operation::SendImm { imm: 0 }, Sges::NONE);
                     shouter_netstack::verbs::BATCH];
+                let mut known = true;
                 for (request, (_, queued)) in requests.iter_mut().zip(batch) {
+                    let write = |slot: u32, sges| {
+                        let remote_slot = remote.slots + u64::from(slot) * u64::from(self.sizes.slot_bytes);
+                        let operation =
+                            Operation::WriteImm { remote: remote_slot, rkey: remote.rkey, imm: slot };
+                        WorkRequest::new(0, operation, sges)
+                    };
                     *request = match *queued {
                         Queued::Word(word) => {
                             WorkRequest::new(0, Operation::SendImm { imm: word }, Sges::NONE)
                         }
                         Queued::Write { slot, len } => {
-                            let window = self.sizes.window as usize;
-                            let bytes = self.sizes.slot_bytes as usize;
-                            let local = (lane * window + slot as usize) * bytes;
-                            let sge = self.outgoing.sge(local, len as usize);
-                            let operation = Operation::WriteImm {
-                                remote: remote.slots + u64::from(slot) * bytes as u64,
-                                rkey: remote.rkey,
-                                imm: slot,
-                            };
-                            let request = WorkRequest::new(0, operation, sge.map_or(Sges::NONE, Sges::from));
+                            let sge = self.outgoing.sge(offset(self.sizes, lane, slot), len as usize);
+                            let request = write(slot, sge.map_or(Sges::NONE, Sges::from));
                             if len <= pair.pair.max_inline() { request.inline() } else { request }
+                        }
+                        Queued::Gather { slot, payload, len } => {
+                            let behind = payload.len as usize;
+                            let rest = (len as usize).saturating_sub(behind);
+                            let trailer = self.outgoing.sge(offset(self.sizes, lane, slot) + behind, rest);
+                            let both = self.registrations.sge(payload).zip(trailer);
+                            known &= both.is_some();
+                            write(
+                                slot,
+                                both.map_or(Sges::NONE, |(payload, trailer)| [payload, trailer].into()),
+                            )
                         }
                     };
                     pair.untold += 1;
@@ -454,6 +455,11 @@ impl Fabric for Rdma {
                         request.wr_id = Ticket { lane, generation, count: 0 }.encode();
                         request.signalled = false;
                     }
+                }
+                if !known {
+                    // Taken back while it was sent from: what is out goes by the slots of the next queue pair.
+                    self.refused.push(lane);
+                    break;
                 }
                 let requests = requests.get(..batch.len()).unwrap_or_default();
                 if let Err(error) = pair.pair.post_send(requests) {

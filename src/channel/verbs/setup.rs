@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use shouter_netstack::time::Instant;
 
 use super::fabric::{Address, Fabric, Fault, Sizes};
-use super::lane::{MAX_WINDOW, Retry, Taken, Why};
+use super::lane::{MAX_WINDOW, Outstanding, Retry, Taken, Why};
 use super::{Control, VerbsChannel};
 use crate::channel::up::{Loss, PeerLoss};
 
@@ -148,7 +148,10 @@ impl<F: Fabric, C: Control> VerbsChannel<F, C> {
         if epoch > 0 {
             tracing::info!(lane = at, epoch, "a queue pair was set up again");
         }
-        for (slot, len) in lane.sender.outstanding() {
+        // A queue pair fails rarely: this may allocate.
+        let again: Vec<_> = lane.sender.outstanding().collect();
+        for Outstanding { slot, len, lent } in again {
+            self.take_in(at, slot, lent);
             self.fabric.write(at, slot, len);
             self.resent += 1;
         }
@@ -202,6 +205,7 @@ impl<F: Fabric, C: Control> VerbsChannel<F, C> {
 
     /// Keeps a fragment that came back until it goes out again.
     pub(super) fn keep(&mut self, now: Instant, at: usize, fragment: super::lane::Returned) {
+        self.take_in(at, fragment.slot, fragment.lent);
         let bytes = self.fabric.outgoing(at, fragment.slot).get(..fragment.len as usize);
         let bytes = bytes.unwrap_or_default().into();
         let due = match fragment.why {
@@ -209,7 +213,7 @@ impl<F: Fabric, C: Control> VerbsChannel<F, C> {
             Why::NotReady => now + NOT_READY,
         };
         if let Some(peer) = self.peers.get_mut(at / self.lanes) {
-            peer.retries.push_back(Retry { at: due, bytes, token: fragment.token });
+            peer.retries.push_back(Retry { at: due, bytes });
         }
         self.wake(due);
     }

@@ -51,7 +51,10 @@ impl Prepared {
         let sizes = sizes(config, grid)?;
         let seed = SmallRng::from_seed(randomness()?).random();
         let lanes = config.channel_num as usize;
-        let rdma = Rdma::new(context, port, (peers.len(), lanes), sizes, SmallRng::seed_from_u64(seed));
+        let slots = 2 * peers.len() * lanes * sizes.window as usize * sizes.slot_bytes as usize;
+        let more = ((config.rdma_memory_mb as usize) << 20).saturating_sub(slots);
+        let rng = SmallRng::seed_from_u64(seed);
+        let rdma = Rdma::new(context, port, (peers.len(), lanes), sizes, more, rng);
         Ok(Self { rdma: rdma.map_err(|why| failed(&why))? })
     }
 
@@ -66,6 +69,7 @@ impl Prepared {
             lanes: config.channel_num as u16,
             crc: config.crc,
             dead_after: config.heartbeat_timeout,
+            lend_from: verbs::LEND_FROM,
         };
         VerbsChannel::new(self.rdma, control, peers, settings, Clock.now()).into()
     }

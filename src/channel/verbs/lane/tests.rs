@@ -1,5 +1,10 @@
 use super::*;
 
+#[allow(clippy::unnecessary_wraps)]
+fn lent(token: u64) -> Option<Lent> {
+    Some(Lent { span: Span::empty(), token: Token(token) })
+}
+
 fn tokens(sender: &mut Sender, low: u64) -> Vec<u64> {
     let mut released = vec![];
     sender.acknowledged(low as u32, 32, |token| released.push(token.0)).unwrap();
@@ -11,7 +16,7 @@ fn the_window_bounds_what_is_out_and_acknowledgements_release_in_order() {
     let mut sender = Sender::new(4);
     for n in 0..4 {
         assert_eq!(sender.slot(), Some(n as u32));
-        sender.sent(100, Some(Token(n)));
+        sender.sent(100, lent(n));
     }
     assert_eq!(sender.slot(), None);
     assert_eq!(tokens(&mut sender, 3), [0, 1, 2]);
@@ -35,25 +40,29 @@ fn counts_go_round() {
 #[test]
 fn a_refused_fragment_comes_back_once() {
     let mut sender = Sender::new(8);
-    (0..3).for_each(|n| sender.sent(10 + n, Some(Token(n.into()))));
+    (0..3).for_each(|n| sender.sent(10 + n, lent(n.into())));
     let back = sender.refused(1, Why::NotReady).unwrap();
-    assert_eq!((back.slot, back.len, back.token), (1, 11, Some(Token(1))));
-    assert_eq!(sender.refused(1, Why::NotReady), Err(Nonsense));
-    assert_eq!(sender.refused(5, Why::Damaged), Err(Nonsense));
+    assert_eq!((back.slot, back.len, back.lent.unwrap().token), (1, 11, Token(1)));
+    assert_eq!(sender.refused(1, Why::NotReady).unwrap_err(), Nonsense);
+    assert_eq!(sender.refused(5, Why::Damaged).unwrap_err(), Nonsense);
     assert_eq!(tokens(&mut sender, 3), [0, 2], "what came back is not released");
 }
 
 #[test]
 fn after_a_failure_the_taken_are_released_the_refused_come_back_and_the_rest_is_posted_again() {
     let mut sender = Sender::new(8);
-    (0..6).for_each(|n| sender.sent(n, Some(Token(n.into()))));
+    (0..6).for_each(|n| sender.sent(n, lent(n.into())));
     // The peer has taken 0 to 3; it refused 1, which was told before, and 2, whose refusal was lost.
     sender.refused(1, Why::Damaged).unwrap();
     let (mut released, mut back) = (vec![], vec![]);
     let taken = Taken { count: 4, refused: 0b0110 };
     sender.resume(taken, |token| released.push(token.0), |fragment| back.push(fragment.slot)).unwrap();
     assert_eq!((released, back), (vec![0, 3], vec![2]));
-    assert_eq!(sender.outstanding().collect::<Vec<_>>(), [(4, 4), (5, 5)]);
+    let again = |sender: &mut Sender| -> Vec<_> {
+        sender.outstanding().map(|f| (f.slot, f.len, f.lent.map(|lent| lent.token.0))).collect()
+    };
+    assert_eq!(again(&mut sender), [(4, 4, Some(4)), (5, 5, Some(5))]);
+    assert_eq!(again(&mut sender), [(4, 4, None), (5, 5, None)], "it is lent no more");
     let nonsense = Taken { count: 7, refused: 0 };
     assert_eq!(sender.resume(nonsense, |_| (), |_| ()), Err(Nonsense));
     let nonsense = Taken { count: 3, refused: 0 };
@@ -73,6 +82,18 @@ fn no_count_overtakes_a_refusal() {
     assert_eq!(receiver.tell(), 3);
     assert!(!receiver.due(true));
     assert_eq!(receiver.taken(), Taken { count: 3, refused: 0b010 });
+}
+
+#[test]
+fn who_asks_is_told_at_once() {
+    let mut receiver = Receiver::new(32);
+    receiver.took(None);
+    assert!(!receiver.due(false));
+    receiver.ask();
+    assert!(receiver.due(false));
+    assert_eq!(receiver.tell(), 1);
+    receiver.took(None);
+    assert!(!receiver.due(false), "it asked about the one before");
 }
 
 #[test]

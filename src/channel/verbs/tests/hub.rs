@@ -1,4 +1,5 @@
-//! Queue pairs between two ends in one process: in order within each, damaged and cut when a test says so.
+//! Queue pairs between two ends in one process: in order within each, damaged and cut when a test says so. A payload that
+//! was lent is read when it arrives, as late as a NIC might.
 
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
@@ -10,10 +11,12 @@ use rand::{Rng, SeedableRng};
 use shouter_netstack::time::Instant;
 use shouter_reducer::grid::Rank;
 use shouter_reducer::header::Header;
+use shouter_reducer::memory::{Region, Span};
 use shouter_reducer::transport::SendError;
 
 use super::super::Control;
-use super::super::fabric::{Address, Event, Fabric, Fault, Sizes};
+use super::super::fabric::{Address, Event, Fabric, Fault, RegisterError, Sizes, Source};
+use super::allocations::Pause;
 use crate::channel::Inbox;
 use crate::channel::up::PeerLoss;
 
@@ -26,7 +29,7 @@ struct Pair {
 
 /// What is on its way to an end.
 enum Moving {
-    Write { slot: u32, bytes: Vec<u8> },
+    Write { slot: u32, payload: Span, bytes: Vec<u8> },
     Word(u32),
 }
 
@@ -48,6 +51,9 @@ pub(super) struct Hub {
     pub(super) dark: bool,
     pub(super) cut: u64,
     pub(super) damaged: u64,
+    /// Calls of `register`, and what there is room for.
+    pub(super) registrations: usize,
+    pub(super) budget: usize,
 }
 
 /// One end's queue pairs.
@@ -60,6 +66,7 @@ pub(super) struct End {
     outgoing: Vec<Vec<u8>>,
     incoming: Vec<Vec<u8>>,
     queued: Vec<(usize, Moving)>,
+    registered: Vec<Option<Region>>,
 }
 
 pub(super) fn hub(seed: u64, lanes: usize, sizes: Sizes) -> (Rc<RefCell<Hub>>, [End; 2]) {
@@ -77,6 +84,8 @@ pub(super) fn hub(seed: u64, lanes: usize, sizes: Sizes) -> (Rc<RefCell<Hub>>, [
         dark: false,
         cut: 0,
         damaged: 0,
+        registrations: 0,
+        budget: usize::MAX,
     }));
     let end = |end| End {
         hub: hub.clone(),
@@ -86,6 +95,7 @@ pub(super) fn hub(seed: u64, lanes: usize, sizes: Sizes) -> (Rc<RefCell<Hub>>, [
         outgoing: slots(),
         incoming: slots(),
         queued: vec![],
+        registered: vec![],
     };
     let ends = [end(0), end(1)];
     (hub, ends)
@@ -142,8 +152,15 @@ impl Fabric for End {
     fn close(&mut self, lane: usize) {
         let mut hub = self.hub.borrow_mut();
         if let Some(number) = self.current[lane].take() {
-            hub.pairs.remove(&number);
+            let peer = hub.pairs.remove(&number).and_then(|pair| pair.peer);
             hub.moving.remove(&number);
+            // What is on the wire may arrive yet; the memory that it came from is read no more.
+            for moving in peer.and_then(|peer| hub.moving.get_mut(&peer)).into_iter().flatten() {
+                if let Moving::Write { payload, bytes, .. } = moving {
+                    let read = std::mem::replace(payload, Span::empty());
+                    bytes.splice(..0, read.as_bytes().unwrap_or_default().iter().copied());
+                }
+            }
         }
         let end = self.end;
         hub.broken[end].retain(|(other, _)| *other != lane);
@@ -166,15 +183,43 @@ impl Fabric for End {
     }
 
     fn write(&mut self, lane: usize, slot: u32, len: u32) {
+        let _pause = Pause::new();
         let bytes = self.outgoing(lane, slot)[..len as usize].to_vec();
-        self.queued.push((lane, Moving::Write { slot, bytes }));
+        self.queued.push((lane, Moving::Write { slot, payload: Span::empty(), bytes }));
+    }
+
+    fn gather(&mut self, lane: usize, slot: u32, payload: Source, len: u32) {
+        let _pause = Pause::new();
+        let bytes = self.outgoing(lane, slot)[payload.len as usize..len as usize].to_vec();
+        // What of the slot is not sent may hold anything.
+        self.outgoing(lane, slot)[..payload.len as usize].fill(0xa5);
+        let region = self.registered[payload.key].expect("what is sent from is registered");
+        let payload = region.span(payload.offset, payload.len as usize).expect("it lies in its registration");
+        self.queued.push((lane, Moving::Write { slot, payload, bytes }));
+    }
+
+    #[allow(unsafe_code)]
+    unsafe fn register(&mut self, memory: Region) -> Result<usize, RegisterError> {
+        let mut hub = self.hub.borrow_mut();
+        hub.registrations += 1;
+        let bytes = memory.len();
+        hub.budget = hub.budget.checked_sub(bytes).ok_or(RegisterError::Budget { bytes })?;
+        self.registered.push(Some(memory));
+        Ok(self.registered.len() - 1)
+    }
+
+    fn unregister(&mut self, key: usize) {
+        let memory = self.registered[key].take().expect("it is registered");
+        self.hub.borrow_mut().budget += memory.len();
     }
 
     fn say(&mut self, lane: usize, word: u32) {
+        let _pause = Pause::new();
         self.queued.push((lane, Moving::Word(word)));
     }
 
     fn flush(&mut self) -> bool {
+        let _pause = Pause::new();
         let any = !self.queued.is_empty();
         let mut hub = self.hub.borrow_mut();
         for (lane, moving) in self.queued.drain(..) {
@@ -194,6 +239,7 @@ impl Fabric for End {
     }
 
     fn poll(&mut self, events: &mut Vec<Event>) {
+        let _pause = Pause::new();
         let mut hub = self.hub.borrow_mut();
         for lane in 0..self.current.len() {
             let Some(number) = self.current[lane] else { continue };
@@ -211,7 +257,9 @@ impl Fabric for End {
                 let Some(moving) = hub.moving.get_mut(&number).and_then(VecDeque::pop_front) else { break };
                 events.push(match moving {
                     Moving::Word(word) => Event::Said { lane, word },
-                    Moving::Write { slot, mut bytes } => {
+                    Moving::Write { slot, payload, bytes: rest } => {
+                        let mut bytes = payload.as_bytes().unwrap_or_default().to_vec();
+                        bytes.extend(rest);
                         let damage = hub.damage;
                         if hub.rng.random_bool(damage) {
                             let at = hub.rng.random_range(0..bytes.len());

@@ -62,6 +62,7 @@ impl Inbox for Count {
 
 impl End {
     /// Meets the other end and connects to it as the configuration says.
+    #[allow(unsafe_code)]
     pub(super) fn open() -> Result<Self, BenchError> {
         let config = Config::from_env().map_err(|why| BenchError::Usage(why.to_string()))?;
         if let Some(core) = config.cores.first()
@@ -70,10 +71,12 @@ impl End {
             eprintln!("rank {} could not be pinned to core {core}", config.rank);
         }
         let rank = Rank(config.rank);
-        let (up, control) = shouter::leaders(&config)?;
+        let (mut up, control) = shouter::leaders(&config)?;
         let bytes: Vec<u8> =
             (0..COLD).map(|i| (i as u32).wrapping_mul(2_654_435_761).to_le_bytes()[3]).collect();
         let cold = Region::from_static(bytes.leak());
+        // SAFETY: the memory stays for ever.
+        unsafe { up.register(cold) };
         Ok(Self {
             rank,
             peer: Rank(1 - rank.0.min(1)),

@@ -1,0 +1,61 @@
+//! Memory beside the slots that a device may read, within a budget.
+#![allow(unsafe_code)]
+
+use std::ptr::NonNull;
+
+use shouter_netstack::verbs::{Access, Context, MemoryRegion, Sge};
+use shouter_reducer::memory::{Kind, Region};
+
+use super::fabric::{RegisterError, Source};
+
+/// Registrations by number.
+pub(super) struct Registrations {
+    all: Vec<Option<MemoryRegion>>,
+    /// Bytes that more may have.
+    left: usize,
+}
+
+impl Registrations {
+    /// None yet; all together may have so many bytes.
+    pub(super) fn new(budget: usize) -> Self {
+        Self { all: vec![], left: budget }
+    }
+
+    /// Registers memory for this side's writes from it; returns its number.
+    ///
+    /// # Safety
+    /// The memory stays mapped until the registration is removed, or dropped.
+    pub(super) unsafe fn add(&mut self, context: &Context, memory: Region) -> Result<usize, RegisterError> {
+        let bytes = memory.len();
+        if bytes > self.left {
+            return Err(RegisterError::Budget { bytes });
+        }
+        let base = NonNull::new(memory.as_ptr()).filter(|_| memory.kind() != Kind::Device);
+        let Some(base) = base else {
+            return Err(RegisterError::Device { bytes, why: "the memory is an accelerator's".into() });
+        };
+        // SAFETY: mapped for as long as the caller says; the device only reads it.
+        let region = unsafe { context.register(base, bytes, Access::LOCAL_READ) };
+        let region = region.map_err(|why| RegisterError::Device { bytes, why: why.to_string() })?;
+        self.left -= bytes;
+        let key = self.all.iter().position(Option::is_none).unwrap_or(self.all.len());
+        match self.all.get_mut(key) {
+            Some(place) => *place = Some(region),
+            None => self.all.push(Some(region)),
+        }
+        Ok(key)
+    }
+
+    /// Takes a registration back.
+    pub(super) fn remove(&mut self, key: usize) {
+        if let Some(region) = self.all.get_mut(key).and_then(Option::take) {
+            self.left += region.len();
+        }
+    }
+
+    /// The range as the device reads it; `None` if it is not registered (any more).
+    #[inline]
+    pub(super) fn sge(&self, source: Source) -> Option<Sge<'_>> {
+        self.all.get(source.key)?.as_ref()?.sge(source.offset, source.len as usize)
+    }
+}

@@ -1,0 +1,53 @@
+//! What the test's own thread allocates, apart from what the fake queue pairs do.
+#![allow(unsafe_code)]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+
+thread_local! {
+    static COUNT: Cell<u64> = const { Cell::new(0) };
+    static PAUSED: Cell<u32> = const { Cell::new(0) };
+}
+
+/// The system's allocator, which counts.
+struct Counting;
+
+// SAFETY: all calls go to the system's allocator as they are.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        if PAUSED.get() == 0 {
+            COUNT.set(COUNT.get() + 1);
+        }
+        // SAFETY: the caller's promises are those that `System` asks for.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
+        // SAFETY: `memory` came from `System.alloc` with this layout.
+        unsafe { System.dealloc(memory, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// Allocations of this thread so far.
+pub(super) fn count() -> u64 {
+    COUNT.get()
+}
+
+/// While this lives, nothing is counted on its thread.
+pub(super) struct Pause;
+
+impl Pause {
+    pub(super) fn new() -> Self {
+        PAUSED.set(PAUSED.get() + 1);
+        Self
+    }
+}
+
+impl Drop for Pause {
+    fn drop(&mut self) {
+        PAUSED.set(PAUSED.get() - 1);
+    }
+}

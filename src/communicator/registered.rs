@@ -1,0 +1,77 @@
+//! Memory that the channel to other hosts knows, so that an RDMA device reads it where it lies.
+#![allow(unsafe_code)]
+
+use std::ptr::NonNull;
+use std::sync::Weak;
+
+use shouter_reducer::memory::{Kind, Region};
+
+use super::Group;
+use super::drive::{Drive, RankEngine};
+use crate::error::Error;
+use crate::runtime::Driver;
+
+/// Memory that is known for as long as this is not [ended](Self::end).
+pub(super) struct Registration {
+    driver: Weak<Driver<RankEngine>>,
+    address: usize,
+}
+
+impl Registration {
+    /// Makes memory known; `None` if it is copied as before.
+    ///
+    /// # Safety
+    /// The memory stays mapped until [`end`](Self::end) has returned true, or for ever.
+    pub(super) unsafe fn new(drive: &Drive, memory: Region) -> Option<Self> {
+        // SAFETY: passed on to the caller.
+        let known = drive.with(move |engine| unsafe { engine.register(memory) });
+        known.is_ok_and(|known| known).then(|| Self { driver: drive.weak(), address: memory.as_ptr().addr() })
+    }
+
+    /// Whether the memory may go now; otherwise it has to stay for ever.
+    pub(super) fn end(self) -> bool {
+        // Where there is no engine any more, all that it knew went with it.
+        let Some(driver) = self.driver.upgrade() else { return true };
+        let address = self.address;
+        driver.with(move |engine| engine.unregister(address)).is_ok()
+    }
+}
+
+impl Group {
+    /// Promises that memory stays where it is, so that RDMA devices can send tensors of it without a copy. Worth it for memory
+    /// of the trainer's own that is pushed again and again; what [`alloc`](Self::alloc) gave needs no promise. It takes a
+    /// while: every page is looked up, and from then on stays in memory.
+    ///
+    /// Where it is of no use (another transport, no room below `rdma_memory_mb` or the limit of locked memory, which the log
+    /// says once), nothing changes. A forked child does not have the pages that the memory touches.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] for an address that is null; [`Error::Closed`] in a forked child.
+    ///
+    /// # Safety
+    /// The memory stays mapped, at this address, until [`unpin`](Self::unpin) has returned for it or the group was dropped.
+    pub unsafe fn pin(&self, data: *mut u8, bytes: usize) -> Result<(), Error> {
+        let data =
+            NonNull::new(data).ok_or_else(|| Error::Argument("the address of what to pin is null".into()))?;
+        if !self.takes_memory || bytes == 0 {
+            return Ok(());
+        }
+        // SAFETY: no operation is made with this region; it says which memory is meant.
+        let memory = unsafe { Region::from_raw_parts(Kind::Pinned, data, bytes, 0) };
+        // SAFETY: the caller's promise.
+        self.drive.with(move |engine| unsafe { engine.register(memory) }).map(drop)
+    }
+
+    /// Takes the promise of [`pin`](Self::pin) back for memory that begins at `data`. No operation may be under way in it.
+    /// For memory that was not pinned nothing happens.
+    ///
+    /// # Errors
+    /// [`Error::Closed`] in a forked child; the memory must stay mapped then.
+    pub fn unpin(&self, data: *const u8) -> Result<(), Error> {
+        if !self.takes_memory {
+            return Ok(());
+        }
+        let address = data.addr();
+        self.drive.with(move |engine| engine.unregister(address))
+    }
+}
