@@ -1,5 +1,5 @@
 # shows: from bare NICs to an all-reduce: hugepages, bind-nic, shouter info, then two ranks over DPDK's driver behind the IOMMU
-# options: --iommu --nic virtio --share scripts --memory 2560 --timeout 500
+# options: --iommu --nic virtio --nic e1000 --share scripts --memory 2560 --timeout 500
 # needs: shouter
 # slice: no
 #

@@ -287,6 +287,9 @@ impl<F: Fabric, C: Control> VerbsChannel<F, C> {
 
     /// Ends all queue pairs to a peer.
     pub(super) fn end_lanes(&mut self, index: usize) {
+        if let Some(rank) = self.peers.get(index).map(|peer| peer.rank) {
+            self.untold.retain(|(to, _)| *to != rank);
+        }
         for at in index * self.lanes..(index + 1) * self.lanes {
             self.fabric.close(at);
             if let Some(lane) = self.all.get_mut(at) {
