@@ -11,8 +11,8 @@ use std::time::Duration;
 use rand::Rng;
 use rand::rngs::SmallRng;
 use shouter_netstack::verbs::{
-    Access, AsyncEvent, Buffer, Completion, CompletionQueue, Connection, Context, Destination, Gid, Opcode,
-    Operation, QpConfig, QueuePair, Sges, VerbsError, WorkRequest,
+    Access, AsyncEvent, BATCH, Buffer, Completion, CompletionQueue, Connection, Context, Destination, Gid,
+    Opcode, Operation, QpConfig, QueuePair, Sges, VerbsError, WorkRequest,
 };
 use shouter_reducer::memory::Region;
 
@@ -90,6 +90,8 @@ pub struct Rdma {
     /// Counts a lane's queue pairs, so that completions of former ones are told apart.
     generations: Vec<u16>,
     queued: Vec<(usize, Queued)>,
+    /// Room for the completions of a look.
+    done: Box<[Completion]>,
     /// Completions that were met while another lane was closed.
     early: VecDeque<Completion>,
     /// Lanes that need receives.
@@ -135,6 +137,7 @@ impl Rdma {
             lanes_of_peer: lanes.max(1),
             generations: vec![0; all],
             queued: Vec::with_capacity(256),
+            done: vec![Completion::default(); BURST].into(),
             early: VecDeque::new(),
             hungry: Vec::with_capacity(all),
             refused: vec![],
@@ -254,6 +257,16 @@ fn receives(sizes: Sizes) -> u32 {
 /// Places of a lane's send queue.
 fn sends(sizes: Sizes) -> u32 {
     4 * sizes.window + 8
+}
+
+/// Posts requests as one chain; false, which is logged, if the queue pair does not take them.
+#[inline]
+fn post(pair: &QueuePair, requests: &[WorkRequest<'_>]) -> bool {
+    let posted = pair.post_send(requests);
+    if let Err(error) = &posted {
+        tracing::debug!(%error, qp = pair.number(), "a queue pair takes no more");
+    }
+    posted.is_ok()
 }
 
 impl Fabric for Rdma {
@@ -414,59 +427,51 @@ impl Fabric for Rdma {
             let generation = self.generations.get(lane).copied().unwrap_or(0);
             let Some(Some(pair)) = self.pairs.get_mut(lane) else { continue };
             let Some(remote) = pair.remote else { continue };
-            for batch in run.chunks(shouter_netstack::verbs::BATCH) {
-                let mut requests = [WorkRequest::new(0, Operation::SendImm { imm: 0 }, Sges::NONE);
-                    shouter_netstack::verbs::BATCH];
-                let mut known = true;
-                for (request, (_, queued)) in requests.iter_mut().zip(batch) {
-                    let write = |slot: u32, sges| {
-                        let remote_slot = remote.slots + u64::from(slot) * u64::from(self.sizes.slot_bytes);
-                        let operation =
-                            Operation::WriteImm { remote: remote_slot, rkey: remote.rkey, imm: slot };
-                        WorkRequest::new(0, operation, sges)
-                    };
-                    *request = match *queued {
-                        Queued::Word(word) => {
-                            WorkRequest::new(0, Operation::SendImm { imm: word }, Sges::NONE)
-                        }
-                        Queued::Write { slot, len } => {
-                            let sge = self.outgoing.sge(offset(self.sizes, lane, slot), len as usize);
-                            let request = write(slot, sge.map_or(Sges::NONE, Sges::from));
-                            if len <= pair.pair.max_inline() { request.inline() } else { request }
-                        }
-                        Queued::Gather { slot, payload, len } => {
-                            let behind = payload.len as usize;
-                            let rest = (len as usize).saturating_sub(behind);
-                            let trailer = self.outgoing.sge(offset(self.sizes, lane, slot) + behind, rest);
-                            let both = self.registrations.sge(payload).zip(trailer);
-                            known &= both.is_some();
-                            write(
-                                slot,
-                                both.map_or(Sges::NONE, |(payload, trailer)| [payload, trailer].into()),
-                            )
-                        }
-                    };
-                    pair.untold += 1;
-                    if pair.untold >= quarter {
-                        let count = pair.untold as u16;
-                        request.wr_id = Ticket { lane, generation, count }.encode();
-                        pair.untold = 0;
-                    } else {
-                        request.wr_id = Ticket { lane, generation, count: 0 }.encode();
-                        request.signalled = false;
+            let mut untold = pair.untold;
+            let mut request = |queued: &Queued| {
+                untold += 1;
+                // The last of some tells of them all.
+                let count = if untold >= quarter { std::mem::take(&mut untold) as u16 } else { 0 };
+                let number = Ticket { lane, generation, count }.encode();
+                let slot_of = |slot: u32| Operation::WriteImm {
+                    remote: remote.slots + u64::from(slot) * u64::from(self.sizes.slot_bytes),
+                    rkey: remote.rkey,
+                    imm: slot,
+                };
+                let request = match *queued {
+                    Queued::Word(imm) => WorkRequest::new(number, Operation::SendImm { imm }, Sges::NONE),
+                    Queued::Write { slot, len } => {
+                        let sge = self.outgoing.sge(offset(self.sizes, lane, slot), len as usize)?;
+                        let request = WorkRequest::new(number, slot_of(slot), sge);
+                        if len <= pair.pair.max_inline() { request.inline() } else { request }
                     }
+                    Queued::Gather { slot, payload, len } => {
+                        let behind = payload.len as usize;
+                        let rest = (len as usize).saturating_sub(behind);
+                        let trailer = self.outgoing.sge(offset(self.sizes, lane, slot) + behind, rest)?;
+                        // None, if it was taken back while it was sent from.
+                        let payload = self.registrations.sge(payload)?;
+                        WorkRequest::new(number, slot_of(slot), [payload, trailer])
+                    }
+                };
+                Some(if count > 0 { request } else { request.unsignalled() })
+            };
+            let posted = run.chunks(BATCH).all(|batch| match batch {
+                // The usual case for small messages, for which a chain would be much to set up.
+                [(_, only)] => request(only).is_some_and(|request| post(&pair.pair, &[request])),
+                batch => {
+                    let none = WorkRequest::new(0, Operation::SendImm { imm: 0 }, Sges::NONE);
+                    let mut chain = [none; BATCH];
+                    let made = chain.iter_mut().zip(batch).all(|(place, (_, queued))| {
+                        request(queued).map(|request| *place = request).is_some()
+                    });
+                    made && post(&pair.pair, chain.get(..batch.len()).unwrap_or_default())
                 }
-                if !known {
-                    // Taken back while it was sent from: what is out goes by the slots of the next queue pair.
-                    self.refused.push(lane);
-                    break;
-                }
-                let requests = requests.get(..batch.len()).unwrap_or_default();
-                if let Err(error) = pair.pair.post_send(requests) {
-                    tracing::debug!(%error, lane, "a queue pair takes no more");
-                    self.refused.push(lane);
-                    break;
-                }
+            });
+            pair.untold = untold;
+            if !posted {
+                // What is out goes by the slots of the next queue pair.
+                self.refused.push(lane);
             }
         }
         self.queued = queued;
@@ -482,7 +487,8 @@ impl Fabric for Rdma {
         while let Some(done) = self.early.pop_front() {
             self.complete(&done, events);
         }
-        let mut done = [Completion::default(); BURST];
+        // It is kept: to clear it in every turn would take longer than the look.
+        let mut done = std::mem::take(&mut self.done);
         match self.queue.poll(&mut done) {
             Ok(count) => done.iter().take(count).for_each(|done| self.complete(done, events)),
             Err(error) => {
@@ -491,6 +497,7 @@ impl Fabric for Rdma {
                 self.all_broken(Fault::DeviceGone, events);
             }
         }
+        self.done = done;
         while let Some(lane) = self.hungry.pop() {
             let Some(Some(pair)) = self.pairs.get(lane) else { continue };
             let missing = receives(self.sizes).saturating_sub(pair.receives);
