@@ -1,5 +1,6 @@
 //! Links to peers: [`shm`] between the ranks of one node, [`rud`] or [`stream`] between the leaders of different nodes.
 
+mod by_rank;
 pub mod port;
 pub mod rud;
 pub mod shm;

@@ -17,6 +17,7 @@ use shouter_reducer::header::{HEADER_BYTES, Header};
 use shouter_reducer::transport::{PayloadRange, SendError, Token, Transport};
 
 use super::Inbox;
+use super::by_rank::ByRank;
 use super::sys::extent_of;
 use super::up::{Loss, PeerAddress, PeerLoss};
 
@@ -33,8 +34,8 @@ struct Peer {
 pub struct RudChannel<D: Device> {
     stack: Stack<D>,
     peers: Vec<Peer>,
-    /// Index into `peers` by rank; `u32::MAX` for ranks without a session.
-    by_rank: Vec<u32>,
+    /// Indices into `peers`.
+    by_rank: ByRank,
     lost: Vec<PeerLoss>,
     strays: u64,
     /// Tokens held back: the datagrams were acknowledged, but a resend of one may still wait for its device.
@@ -82,8 +83,6 @@ impl<D: Device> RudChannel<D> {
         (paths, port, mtu): (u16, u16, u16),
         now: Instant,
     ) -> Result<Self, OpenError> {
-        let ranks = peers.iter().map(|p| p.rank.0).max().unwrap_or(0).max(rank.0) as usize + 1;
-        let mut by_rank = vec![u32::MAX; ranks];
         let mut sessions = Vec::with_capacity(peers.len());
         for peer in peers {
             let room = rud::payload_room(mtu.into(), &peer.ip.into(), HEADER_BYTES);
@@ -105,13 +104,12 @@ impl<D: Device> RudChannel<D> {
                 .rud_mut()
                 .open(now, params)
                 .map_err(|why| OpenError::Session { rank: peer.rank, why })?;
-            by_rank[peer.rank.0 as usize] = sessions.len() as u32;
             sessions.push(Peer { rank: peer.rank, session, max_fragment });
         }
         Ok(Self {
             stack,
+            by_rank: sessions.iter().zip(0..).map(|(peer, index)| (peer.rank, index)).collect(),
             peers: sessions,
-            by_rank,
             lost: vec![],
             strays: 0,
             held: vec![],
@@ -224,7 +222,7 @@ impl<D: Device> RudChannel<D> {
     }
 
     fn peer(&self, rank: Rank) -> Option<&Peer> {
-        self.peers.get(*self.by_rank.get(rank.0 as usize)? as usize)
+        self.peers.get(self.by_rank.get(rank)?)
     }
 }
 

@@ -46,6 +46,7 @@ use shouter_reducer::header::{Header, Kind};
 use shouter_reducer::transport::{PayloadRange, SendError, Token, Transport};
 
 use super::Inbox;
+use super::by_rank::ByRank;
 use super::sys::extent_of;
 use super::up::{PeerAddress, PeerLoss};
 use entrance::Secrets;
@@ -133,8 +134,8 @@ pub struct StreamChannel<S: Streams> {
     secrets: Secrets,
     settings: Settings,
     peers: Vec<Peer<S::Id>>,
-    /// Index into `peers` by rank; `u32::MAX` for ranks without connections.
-    by_rank: Vec<u32>,
+    /// Indices into `peers`.
+    by_rank: ByRank,
     places: HashMap<S::Id, Place>,
     strangers: VecDeque<Stranger<S::Id>>,
     /// Connections that peers have yet to make.
@@ -177,14 +178,9 @@ impl<S: Streams> StreamChannel<S> {
         now: Instant,
     ) -> Result<Self, ListenError> {
         let lanes = usize::from(settings.connections) + 1;
-        let ranks = peers.iter().map(|p| p.rank.0).max().unwrap_or(0).max(rank.0) as usize + 1;
-        let mut by_rank = vec![u32::MAX; ranks];
         streams.listen(lanes * peers.len() + session::STRANGERS)?;
         let awaited = peers.iter().filter(|peer| peer.rank > rank).count() * lanes;
-        let mut connect = |peer: &PeerAddress, index: usize| {
-            if let Some(place) = by_rank.get_mut(peer.rank.0 as usize) {
-                *place = index as u32;
-            }
+        let connect = |peer: &PeerAddress| {
             let down = State::Down((rank > peer.rank).then_some(now));
             Peer {
                 rank: peer.rank,
@@ -205,7 +201,8 @@ impl<S: Streams> StreamChannel<S> {
                 lost: false,
             }
         };
-        let peers = peers.iter().zip(0..).map(|(peer, index)| connect(peer, index)).collect();
+        let by_rank = peers.iter().zip(0..).map(|(peer, index)| (peer.rank, index)).collect();
+        let peers = peers.iter().map(connect).collect();
         Ok(Self {
             streams,
             rank,
@@ -430,12 +427,8 @@ impl<S: Streams> StreamChannel<S> {
         self.streams.device_counters()
     }
 
-    fn index(&self, rank: Rank) -> usize {
-        self.by_rank.get(rank.0 as usize).copied().unwrap_or(u32::MAX) as usize
-    }
-
     fn peer(&self, rank: Rank) -> Option<&Peer<S::Id>> {
-        self.peers.get(self.index(rank))
+        self.peers.get(self.by_rank.get(rank)?)
     }
 }
 
@@ -453,7 +446,7 @@ impl<S: Streams> Transport for StreamChannel<S> {
         payload: PayloadRange,
         token: Token,
     ) -> Result<(), SendError> {
-        let index = self.index(to);
+        let index = self.by_rank.get(to).ok_or(SendError::PeerFailed)?;
         let peer = self.peers.get_mut(index).filter(|peer| !peer.lost).ok_or(SendError::PeerFailed)?;
         let payload = extent_of(&payload);
         let bytes = payload.as_ref().map_or(&[][..], |payload| payload.as_bytes());

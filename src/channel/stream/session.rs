@@ -141,7 +141,9 @@ impl<S: Streams> StreamChannel<S> {
         let Some(claim) = claim.filter(|claim| claim.to == self.rank && claim.from > self.rank) else {
             return self.turn_away(now, id, "its proof is wrong");
         };
-        let index = self.index(claim.from);
+        let Some(index) = self.by_rank.get(claim.from) else {
+            return self.turn_away(now, id, "it is no peer of this rank");
+        };
         let at = claim.lane as usize;
         if claim.crc != self.settings.crc {
             let answer = self.secrets.answer(Answer::CrcDiffers, &stranger.challenge, &claim);

@@ -21,7 +21,8 @@ impl<S: Streams> StreamChannel<S> {
     /// Sends a message of up to [`MAX_SIDE`] bytes to the owner of the peer's channel: in order, and only to who has
     /// proved to belong to the group. False if there is no such peer (any more), too many wait, or it is too long.
     pub fn send_side(&mut self, to: Rank, bytes: &[u8]) -> bool {
-        let (index, crc) = (self.index(to), self.settings.crc);
+        let crc = self.settings.crc;
+        let Some(index) = self.by_rank.get(to) else { return false };
         let Some(peer) = self.peers.get_mut(index).filter(|peer| !peer.lost) else { return false };
         let fits = bytes.len() <= MAX_SIDE && peer.sides_out.len() < SIDES_QUEUED;
         if fits {

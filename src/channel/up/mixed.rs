@@ -9,34 +9,29 @@ use shouter_reducer::transport::{PayloadRange, SendError, Token, Transport};
 
 use super::{PeerLoss, UpChannel};
 use crate::channel::Inbox;
+use crate::channel::by_rank::ByRank;
 
 /// Channels, each to some of the leaders.
 pub struct Mixed<D: Device> {
     channels: Vec<UpChannel<D>>,
-    /// Index into `channels` by rank; `usize::MAX` for ranks that none leads to.
-    by_rank: Vec<usize>,
+    /// Indices into `channels`.
+    by_rank: ByRank,
 }
 
 impl<D: Device> Mixed<D> {
     pub(super) fn new(channels: Vec<(UpChannel<D>, Vec<Rank>)>) -> Self {
-        let ranks = channels.iter().flat_map(|(_, ranks)| ranks).map(|rank| rank.0 as usize + 1).max();
-        let mut by_rank = vec![usize::MAX; ranks.unwrap_or(0)];
-        for (index, (_, ranks)) in channels.iter().enumerate() {
-            for rank in ranks {
-                if let Some(place) = by_rank.get_mut(rank.0 as usize) {
-                    *place = index;
-                }
-            }
-        }
+        let all = channels.iter().zip(0..);
+        let by_rank =
+            all.flat_map(|((_, ranks), index)| ranks.iter().map(move |rank| (*rank, index))).collect();
         Self { channels: channels.into_iter().map(|(channel, _)| channel).collect(), by_rank }
     }
 
     fn of(&self, rank: Rank) -> Option<&UpChannel<D>> {
-        self.channels.get(*self.by_rank.get(rank.0 as usize)?)
+        self.channels.get(self.by_rank.get(rank)?)
     }
 
     fn of_mut(&mut self, rank: Rank) -> Option<&mut UpChannel<D>> {
-        self.channels.get_mut(*self.by_rank.get(rank.0 as usize)?)
+        self.channels.get_mut(self.by_rank.get(rank)?)
     }
 
     pub(super) fn receive(&mut self, now: Instant, inbox: &mut impl Inbox) -> bool {

@@ -61,6 +61,7 @@ use shouter_reducer::header::{GRANULE_UNIT, HEADER_BYTES, Header, Kind};
 use shouter_reducer::transport::{PayloadRange, SendError, Token, Transport};
 
 use super::Inbox;
+use super::by_rank::ByRank;
 use super::up::PeerLoss;
 
 /// Between two looks at the control connections, while all lanes are up.
@@ -129,8 +130,8 @@ pub struct VerbsChannel<F: Fabric, C: Control> {
     /// The lanes of all peers, one peer's behind the other's.
     all: Vec<Lane>,
     peers: Vec<Peer>,
-    /// Index into `peers` by rank; `u32::MAX` for ranks without lanes.
-    by_rank: Vec<u32>,
+    /// Indices into `peers`.
+    by_rank: ByRank,
     max_fragment: usize,
     patience: Duration,
     ready_until: Instant,
@@ -161,13 +162,6 @@ impl<F: Fabric, C: Control> VerbsChannel<F, C> {
     pub fn new(fabric: F, control: C, peers: &[Rank], settings: Settings, now: Instant) -> Self {
         let Settings { lanes, crc, dead_after, lend_from } = settings;
         let (lanes, sizes) = (usize::from(lanes.max(1)), fabric.sizes());
-        let ranks = peers.iter().map(|rank| rank.0 as usize + 1).max().unwrap_or(0);
-        let mut by_rank = vec![u32::MAX; ranks];
-        for (rank, index) in peers.iter().zip(0..) {
-            if let Some(place) = by_rank.get_mut(rank.0 as usize) {
-                *place = index;
-            }
-        }
         let lane = |_| Lane {
             state: State::Down(None),
             epoch: 0,
@@ -191,7 +185,7 @@ impl<F: Fabric, C: Control> VerbsChannel<F, C> {
             lanes,
             all: (0..peers.len() * lanes).map(lane).collect(),
             peers: peers.iter().map(peer).collect(),
-            by_rank,
+            by_rank: peers.iter().zip(0..).map(|(rank, index)| (*rank, index)).collect(),
             max_fragment: room.max(GRANULE_UNIT),
             patience: dead_after,
             ready_until: now + dead_after.max(Duration::from_secs(10)),
@@ -478,8 +472,7 @@ impl<F: Fabric, C: Control> VerbsChannel<F, C> {
     }
 
     fn index(&self, rank: Rank) -> Option<usize> {
-        let index = *self.by_rank.get(rank.0 as usize)? as usize;
-        (index < self.peers.len()).then_some(index)
+        self.by_rank.get(rank)
     }
 }
 

@@ -155,7 +155,7 @@ fn nics(root: &Path) -> Vec<Item> {
                 item,
                 format!("{detail}; the kernel has it"),
                 format!(
-                    "to give it to shouter, as root: `dpdk-devbind.py --bind=vfio-pci {address}`; it is then gone for the \
+                    "to give it to shouter, as root: `scripts/bind-nic bind {address}`; it is then gone for the \
                      kernel, so never the one that you are logged in over"
                 ),
             ),

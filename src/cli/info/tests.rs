@@ -75,7 +75,7 @@ fn a_nic_is_ours_once_vfio_has_it() {
     let theirs = host.item("nic 0000:04:00.0");
     assert_eq!(theirs.state, State::Missing);
     assert_eq!(theirs.detail, "1af4:1041, driver virtio-pci, interface eth0; the kernel has it");
-    assert!(theirs.remedy.unwrap().contains("--bind=vfio-pci 0000:04:00.0"));
+    assert!(theirs.remedy.unwrap().contains("scripts/bind-nic bind 0000:04:00.0"));
     assert!(host::items(&host.0).iter().all(|item| !item.item.contains("00:02.0")), "a display is no NIC");
 }
 

@@ -216,7 +216,7 @@ impl DeviceSpec {
                 "TAP interfaces need CAP_NET_ADMIN and /dev/net/tun, and a name that is not taken"
             }
             Self::Pci(_) => {
-                "bind the NIC to vfio-pci (dpdk-devbind.py -b vfio-pci ADDRESS), and name it in EalConfig::pci"
+                "bind the NIC to vfio-pci (scripts/bind-nic bind ADDRESS), and name it in EalConfig::pci"
             }
             Self::Ring | Self::Null => "raise EalConfig::memory_mb",
         }

@@ -9,6 +9,19 @@ use crate::region::Extent;
 use crate::time::Instant;
 
 impl Endpoint {
+    /// Runs a call of the user on its connection.
+    #[inline]
+    fn call_of<R>(
+        &mut self,
+        id: ConnectionId,
+        run: impl FnOnce(&mut Connection, &mut Context<'_>) -> Result<R, Error>,
+    ) -> Result<R, Error> {
+        if self.user(id).is_none() {
+            return Err(Error::Unknown);
+        }
+        self.call(id.index, run).unwrap_or(Err(Error::Unknown))
+    }
+
     /// A call of the user.
     #[inline]
     fn use_of<R>(
@@ -17,10 +30,7 @@ impl Endpoint {
         id: ConnectionId,
         run: impl FnOnce(&mut Connection, &mut Context<'_>) -> Result<R, Error>,
     ) -> Result<R, Error> {
-        if self.user(id).is_none() {
-            return Err(Error::Unknown);
-        }
-        let result = self.call(id.index, run).unwrap_or(Err(Error::Unknown));
+        let result = self.call_of(id, run);
         // A call that could do nothing has changed nothing.
         if !matches!(result, Err(Error::WouldBlock)) {
             self.settle(now, id.index);
@@ -36,10 +46,7 @@ impl Endpoint {
         id: ConnectionId,
         run: impl FnOnce(&mut Connection, &mut Context<'_>) -> Result<R, Error>,
     ) -> Result<R, Error> {
-        if self.user(id).is_none() {
-            return Err(Error::Unknown);
-        }
-        let result = self.call(id.index, run).unwrap_or(Err(Error::Unknown));
+        let result = self.call_of(id, run);
         if result.is_ok() {
             self.settle_written(now, id.index);
         }
