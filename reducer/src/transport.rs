@@ -2,7 +2,8 @@
 //! grid) and a [`NodeMemory`] shared with the ranks of its own node (the sub grid).
 //!
 //! Both are polled and never block. What a transport has to tell comes back through the executor's `on_...` methods:
-//! a fragment while its bytes are still in the receive buffer, a token once nothing refers to its range any more.
+//! a fragment while its bytes are still in the receive buffer (or that it lies where it belongs), a token once nothing refers to
+//! its range any more.
 
 use crate::grid::Rank;
 use crate::header::Header;
@@ -21,6 +22,16 @@ impl Token {
 /// The payload of a fragment: a range of registered memory, unwritten from the post until the release. Empty for
 /// control messages and for messages without bytes.
 pub type PayloadRange = Span;
+
+/// Where messages may go that a receiver asks for: message i of a credit fills as many bytes as `first` has, i times `stride`
+/// bytes behind it.
+#[derive(Clone, Copy, Debug)]
+pub struct Landing {
+    /// Where the first one goes.
+    pub first: Span,
+    /// Bytes from the beginning of one to that of the next; 0 if there is one.
+    pub stride: usize,
+}
 
 /// Why a fragment was not posted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
@@ -48,6 +59,12 @@ pub trait Transport {
         payload: PayloadRange,
         token: Token,
     ) -> Result<(), SendError>;
+
+    /// Posts a credit message. Where a transport is one-sided, the peer's fragments may be written to the `landing` from then
+    /// on, and be told by `on_placed`; the default makes no use of it.
+    fn credit(&mut self, to: Rank, header: &Header, _landing: Option<Landing>) -> Result<(), SendError> {
+        self.send(to, header, Span::empty(), Token::CONTROL)
+    }
 
     /// The release of what was posted last to this peer is waited for: the transport should ask for its acknowledgement
     /// at once. A wish; the default does nothing.

@@ -12,9 +12,10 @@ pub mod verbs;
 use shouter_netstack::device::{Device, DeviceCounters};
 use shouter_netstack::stack::Stack;
 use shouter_netstack::time::Instant;
-use shouter_reducer::executor::{Disposition, Executor};
+use shouter_reducer::executor::{Disposition, Executor, Refusal};
 use shouter_reducer::grid::Rank;
 use shouter_reducer::header::{Header, HeaderError};
+use shouter_reducer::memory::Span;
 use shouter_reducer::transport::{PayloadRange, SendError, Token, Transport};
 
 use crate::engine::executor_time;
@@ -37,6 +38,16 @@ pub trait Inbox {
     /// A checked fragment; the payload is only borrowed.
     fn fragment(&mut self, now: Instant, header: &Header, payload: &[u8]) -> Disposition;
 
+    /// Where a fragment belongs that the peer may have written there itself; `None` if nothing of the kind is expected.
+    fn landing(&self, _header: &Header) -> Option<Span> {
+        None
+    }
+
+    /// A checked fragment that lies at its landing.
+    fn placed(&mut self, _now: Instant, _header: &Header) -> Disposition {
+        Disposition::Refused(Refusal::Malformed)
+    }
+
     /// Nothing refers to what was posted with this token any more.
     fn released(&mut self, token: Token);
 }
@@ -45,6 +56,16 @@ impl Inbox for Executor {
     #[inline]
     fn fragment(&mut self, now: Instant, header: &Header, payload: &[u8]) -> Disposition {
         self.on_fragment(executor_time(now), header, payload)
+    }
+
+    #[inline]
+    fn landing(&self, header: &Header) -> Option<Span> {
+        Self::landing(self, header)
+    }
+
+    #[inline]
+    fn placed(&mut self, now: Instant, header: &Header) -> Disposition {
+        self.on_placed(executor_time(now), header)
     }
 
     #[inline]

@@ -9,7 +9,7 @@ use shouter_netstack::{rud, tcp};
 use shouter_reducer::grid::Rank;
 use shouter_reducer::header::Header;
 use shouter_reducer::memory::Region;
-use shouter_reducer::transport::{PayloadRange, SendError, Token, Transport};
+use shouter_reducer::transport::{Landing, PayloadRange, SendError, Token, Transport};
 
 use super::Inbox;
 use super::rud::RudChannel;
@@ -292,6 +292,11 @@ impl<D: Device> Transport for UpChannel<D> {
         token: Token,
     ) -> Result<(), SendError> {
         of!(self, up => up.send(to, header, payload, token))
+    }
+
+    #[inline]
+    fn credit(&mut self, to: Rank, header: &Header, landing: Option<Landing>) -> Result<(), SendError> {
+        of!(self, up => up.credit(to, header, landing))
     }
 
     #[inline]

@@ -60,6 +60,8 @@ pub fn init(config: Config) -> Result<Group, Error> {
     let mut executor_config = ExecutorConfig::new(rank, grid, kernels);
     executor_config.eager_bytes = plan.eager_bytes as usize;
     executor_config.max_operations = MAX_OPERATIONS;
+    let takes_memory = up.as_ref().is_some_and(UpChannel::takes_memory);
+    executor_config.one_sided = takes_memory;
     let internal = |why: &dyn std::fmt::Display| Error::Internal(why.to_string());
     let mut executor = Executor::new(executor_config).map_err(|why| internal(&why))?;
     if let Some(node) = &node {
@@ -68,7 +70,6 @@ pub fn init(config: Config) -> Result<Group, Error> {
     if let (Some(up), Some(node)) = (&mut up, &node) {
         lend_results(up, node);
     }
-    let takes_memory = up.as_ref().is_some_and(UpChannel::takes_memory);
     let idle = idle_policy(&config);
     let cells = match (&node, grid.nodes()) {
         (Some(node), 1) => Some(Cells::new(node.clone(), kernels, idle)),
@@ -107,7 +108,7 @@ pub fn init(config: Config) -> Result<Group, Error> {
     })
 }
 
-/// What a leader sends to other hosts lies in the node's result areas: makes them known to the channel.
+/// What a leader sends to other hosts, and gets from them, lies in the node's result areas: makes them known to the channel.
 #[allow(unsafe_code)]
 fn lend_results(up: &mut UpChannel<port::PortDevice>, node: &NodeSegment) {
     for lane in 0..node.lanes() {

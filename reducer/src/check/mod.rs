@@ -7,7 +7,9 @@
 //! 2. the order has no cycle, even if every send waits for its receiver to be ready and every acknowledgement for the
 //!    message to be used up: no deadlock, however late anything comes;
 //! 3. any two accesses to the same bytes, one of them a write, are ordered; here an acknowledgement is allowed to come
-//!    as early as it can (a message may be kept by its receiver): no race;
+//!    as early as it can (a message may be kept by its receiver): no race; and a message that is asked for before the sends from
+//!    the range that it overwrites are acknowledged is itself sent only after what they brought was used, since a peer's NIC may write it
+//!    there at once;
 //! 4. executed with symbols in place of numbers, every element ends on every rank as the same expression, in which
 //!    each rank's contribution occurs exactly once (for a broadcast, the root's and no other): right, and the same
 //!    bits everywhere;
@@ -82,6 +84,14 @@ pub enum Flaw {
         first: Box<At>,
         /// The other.
         second: Box<At>,
+    },
+    /// A message that may be written to a range whose bytes are still needed.
+    #[error("{receive} is asked for early and may come before what {send} brings is used")]
+    Early {
+        /// The message that overwrites.
+        receive: Box<At>,
+        /// The message that was sent from there.
+        send: Box<At>,
     },
     /// A step that reads bytes nobody wrote, or combines what does not belong together.
     #[error("{at}: {what}")]
@@ -167,6 +177,7 @@ pub fn check(schedules: &[Schedule], slot_budget: usize) -> Result<Proof, Flaw> 
     let order = graph.sort(schedules)?;
     let reach = graph.reach(&order);
     races::check(schedules, &graph, &reach)?;
+    races::check_early(schedules, &graph, &reach)?;
     graph.check_flags(schedules, &reach)?;
     match first.problem().shape.collective {
         Collective::Barrier => graph.check_barrier(schedules, &reach)?,

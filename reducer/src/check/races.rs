@@ -1,7 +1,7 @@
 //! No two accesses to the same bytes without an order, if one of them writes.
 
 use super::graph::{Graph, Reach};
-use super::{Flaw, boxed, steps};
+use super::{Flaw, boxed, steps, successors};
 use crate::grid::Rank;
 use crate::schedule::{Action, Buffer, Place, Schedule};
 use std::collections::BTreeMap;
@@ -112,6 +112,29 @@ pub(super) fn check(schedules: &[Schedule], graph: &Graph, reach: &Reach) -> Res
                         second: boxed(schedules, b.rank, b.step),
                     });
                 }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Credit is given ahead for what overwrites a range that was sent from. Whoever sends it must have heard from all who
+/// used what was sent.
+pub(super) fn check_early(schedules: &[Schedule], graph: &Graph, reach: &Reach) -> Result<(), Flaw> {
+    let receives: BTreeMap<_, _> = graph.messages.iter().copied().collect();
+    for &((sender, sent), (rank, step)) in &graph.messages {
+        let schedule = &schedules[rank];
+        if !schedule.behind_sends[step] {
+            continue;
+        }
+        let overwritten = |&i: &usize| successors(schedule, i).contains(&(step as u32));
+        for send in (0..schedule.steps().len()).filter(overwritten) {
+            let used = receives.get(&(rank, send)).map(|&(other, receive)| graph.end(other, receive));
+            if used.is_none_or(|used| !reach.before(used, graph.start(sender, sent))) {
+                return Err(Flaw::Early {
+                    receive: boxed(schedules, rank, step),
+                    send: boxed(schedules, rank, send),
+                });
             }
         }
     }

@@ -271,3 +271,25 @@ fn slots_beyond_the_budget_are_refused() {
     assert!(matches!(check(&schedules, 767), Err(Flaw::Slots { needed: 768, .. })));
     assert!(check(&schedules[..2], 768).is_err());
 }
+
+#[test]
+fn credit_ahead_of_a_message_that_may_come_too_early_is_refused() {
+    let grid = Grid::new(2, 1, 2).unwrap();
+    let mut schedules = collective(Collective::AllReduce, Algorithm::Hierarchical, grid, 128, ReduceOp::Sum);
+    let behind = |schedule: &Schedule| schedule.behind_sends.iter().position(|&behind| behind);
+    let receive = behind(&schedules[0]).expect("what comes back overwrites what was sent");
+    check(&schedules, BUDGET).unwrap();
+    // The message that it receives no longer waits for anything on rank 1.
+    let sends = |step: &crate::schedule::Step| match (&step.action, &schedules[0].steps[receive].action) {
+        (Action::Send { round, .. }, Action::Receive { round: wanted, .. }) => round == wanted,
+        _ => false,
+    };
+    let send = schedules[1].steps.iter().position(sends).unwrap() as u32;
+    while let Some(edge) = schedules[1].edges.iter().position(|&to| to == send) {
+        drop_edge(&mut schedules[1], edge);
+    }
+    let graph = Graph::new(&schedules).unwrap();
+    let reach = graph.reach(&graph.sort(&schedules).unwrap());
+    let flaw = races::check_early(&schedules, &graph, &reach).unwrap_err();
+    assert!(matches!(&flaw, Flaw::Early { receive: at, .. } if at.step == receive as u32), "{flaw}");
+}

@@ -34,6 +34,8 @@ pub struct ExecutorConfig {
     pub max_operations: usize,
     /// Bytes to copy and reduce in one poll before it returns (at least one step is done).
     pub poll_bytes: usize,
+    /// Whether credit messages tell where what they ask for goes, for a transport that can write there.
+    pub one_sided: bool,
 }
 
 impl ExecutorConfig {
@@ -50,6 +52,7 @@ impl ExecutorConfig {
             slot_pool_bytes: 64 << 20,
             max_operations: 256,
             poll_bytes: 1 << 20,
+            one_sided: false,
         }
     }
 }

@@ -19,6 +19,11 @@
 //!
 //! **Exactly once.** Every message keeps a bit per fragment; a fragment that comes again is acknowledged and ignored,
 //! whatever the transport remembers. A message for an operation that has ended can only be such a repetition.
+//!
+//! **One-sided transports.** A credit message tells where each message that is only placed goes
+//! ([`Landing`](crate::transport::Landing)). The peer's NIC may write it there, and [`on_placed`](Executor::on_placed) says that it
+//! has; until then nothing of the range is believed. A range may be overwritten so while a send from it is not released:
+//! only after the peer has used what was sent, which [`check`](crate::check) proves.
 
 mod api;
 mod decide;
@@ -36,10 +41,10 @@ use self::op::{Op, State};
 use self::park::Parking;
 use crate::grid::Rank;
 use crate::header::{GRANULE_UNIT, Header, Kind, MAX_COUNT, MatchKey};
-use crate::memory::{Addresses, Pool, Region};
-use crate::schedule::{Action, Buffer, Place};
+use crate::memory::{Addresses, Pool, Region, Span};
+use crate::schedule::{Action, Buffer};
 use crate::time::Instant;
-use crate::transport::{NodeMemory, Token};
+use crate::transport::{Landing, NodeMemory, Token};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -53,25 +58,61 @@ struct Lanes {
     result: Vec<Region>,
 }
 
-/// Messages without payload that wait to be posted.
+/// A message without payload that waits to be posted.
+#[derive(Debug)]
+struct Notice {
+    to: Rank,
+    header: Header,
+    /// Where the messages go that it asks for, if it does and if the transport can make use of that.
+    landing: Option<Landing>,
+}
+
+/// All such messages.
 #[derive(Debug, Default)]
-struct Control(VecDeque<(Rank, Header)>);
+struct Control {
+    notices: VecDeque<Notice>,
+    one_sided: bool,
+}
 
 impl Control {
     /// How far back to look for a credit message that can be extended.
     const MERGE: usize = 16;
 
-    /// Asks `to` for one more message; joins neighbours into one credit message.
-    fn grant(&mut self, to: Rank, template: &Header, round: u32) {
-        for (rank, header) in self.0.iter_mut().rev().take(Self::MERGE) {
+    /// Asks `to` for one more message, which goes `into` there; joins neighbours into one credit message.
+    fn grant(&mut self, to: Rank, template: &Header, round: u32, into: Option<Span>) {
+        let into = into.filter(|_| self.one_sided);
+        for Notice { to: rank, header, landing } in self.notices.iter_mut().rev().take(Self::MERGE) {
             let same = *rank == to && header.kind == Kind::Credit && header.key == template.key;
-            if same && header.round.checked_add(header.len) == Some(round) {
+            if same && header.round.checked_add(header.len) == Some(round) && joins(landing, header.len, into)
+            {
                 header.len += 1;
                 return;
             }
         }
         let header = Header { kind: Kind::Credit, round, offset: 0, granule: 0, len: 1, ..*template };
-        self.0.push_back((to, header));
+        let landing = into.map(|first| Landing { first, stride: 0 });
+        self.notices.push_back(Notice { to, header, landing });
+    }
+}
+
+/// Whether a message that goes `into` there can be one more of `count` that a landing describes, which it does then.
+fn joins(landing: &mut Option<Landing>, count: u32, into: Option<Span>) -> bool {
+    match (landing, into) {
+        (None, None) => true,
+        (Some(landing), Some(into)) => {
+            let first = landing.first;
+            let behind = into.as_ptr().addr().checked_sub(first.as_ptr().addr());
+            let Some(behind) = behind.filter(|behind| *behind > 0) else { return false };
+            let stride = if count == 1 { behind } else { landing.stride };
+            let next = stride.checked_mul(count as usize) == Some(behind);
+            let joins =
+                next && into.len() == first.len() && into.region().as_ptr() == first.region().as_ptr();
+            if joins {
+                landing.stride = stride;
+            }
+            joins
+        }
+        _ => false,
     }
 }
 
@@ -90,7 +131,7 @@ pub struct Executor {
     undecided: VecDeque<u64>,
     /// Running operations as (priority, seq), the most urgent first.
     order: Vec<(u32, u64)>,
-    lanes: Option<Lanes>,
+    lanes: Option<Arc<Lanes>>,
     pool: Pool,
     parking: Parking,
     control: Control,
@@ -127,7 +168,7 @@ impl Executor {
             lanes: None,
             pool,
             parking: Parking::new(config.grid.nodes() as usize, config.eager_pool_bytes),
-            control: Control::default(),
+            control: Control { notices: VecDeque::new(), one_sided: config.one_sided },
             completed: VecDeque::with_capacity(operations),
             aborted: None,
             scratch: Addresses::default(),
@@ -147,7 +188,9 @@ impl Executor {
         if count == 0 || stage.iter().chain(&result).any(|region| region.len() < bytes) {
             return Err(ExecutorError::Lanes { lanes: count, bytes });
         }
-        self.lanes = Some(Lanes { count, bytes, stage, result });
+        let lanes = Arc::new(Lanes { count, bytes, stage, result });
+        self.ops.iter_mut().for_each(|op| op.lanes = Some(Arc::clone(&lanes)));
+        self.lanes = Some(lanes);
         Ok(())
     }
 
@@ -347,27 +390,6 @@ impl Executor {
 fn granule(max_fragment: usize) -> u32 {
     let granule = max_fragment.clamp(GRANULE_UNIT, crate::header::MAX_GRANULE);
     (granule / GRANULE_UNIT * GRANULE_UNIT) as u32
-}
-
-/// Where a place of an operation lies in memory.
-#[inline]
-fn spot(lanes: Option<&Lanes>, op: &Op, place: Place, chunk: u32) -> Option<(Region, usize)> {
-    let region = match place.buffer {
-        Buffer::Data => op.data,
-        Buffer::Slot => op.slots,
-        Buffer::Peer(local) => *op.peers.get(local as usize)?,
-        Buffer::Stage(local) => {
-            let lanes = lanes?;
-            let lane = (op.lane_base + u64::from(chunk)) % u64::from(lanes.count);
-            *lanes.stage.get(local as usize * lanes.count as usize + lane as usize)?
-        }
-        Buffer::Node => {
-            let lanes = lanes?;
-            let lane = (op.lane_base + u64::from(chunk)) % u64::from(lanes.count);
-            *lanes.result.get(lane as usize)?
-        }
-    };
-    Some((region, place.offset))
 }
 
 /// The source of a sending step.

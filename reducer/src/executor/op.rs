@@ -2,12 +2,12 @@
 
 use super::api::{Request, Subject};
 use super::park::Parked;
-use super::{Control, sent_from};
+use super::{Control, Lanes, sent_from};
 use crate::dtype::ReduceOp;
 use crate::grid::Rank;
 use crate::header::{Collective, Header, Identity, Kind, MatchKey, Shape};
-use crate::memory::{Pooled, Region};
-use crate::schedule::{Action, Buffer, EdgeKind, Schedule};
+use crate::memory::{Pooled, Region, Span};
+use crate::schedule::{Action, Buffer, EdgeKind, Place, Schedule, Step};
 use crate::time::Instant;
 use std::sync::Arc;
 
@@ -84,6 +84,8 @@ pub(super) struct Op {
     /// The reduction that folds use (an average is a sum until it is finished).
     pub(super) fold: ReduceOp,
     pub(super) lane_base: u64,
+    /// The node's shared memory.
+    pub(super) lanes: Option<Arc<Lanes>>,
     /// Its steps are not chosen yet: `schedule` is what it would run with tensors that are not shared.
     pub(super) undecided: bool,
     /// Messages wait for credit.
@@ -137,6 +139,7 @@ impl Op {
             annotation: 0,
             fold: ReduceOp::Sum,
             lane_base: 0,
+            lanes: None,
             undecided: false,
             credit: false,
             steps: Vec::new(),
@@ -190,11 +193,11 @@ impl Op {
                 state.pending += 1;
             }
             if state.pending == 0 {
-                make_ready(&step.action, index as u32, &mut self.ready, &self.template, credit, control);
+                self.make_ready(step, index as u32, credit, control);
             } else if credit && schedule.behind_sends[index] {
                 // What overwrites a range that was sent from cannot come before the peers have used what was sent, and
                 // then its release is as good as here: granting now saves a message's time.
-                grant(&step.action, &self.template, control);
+                self.grant(step, control);
             }
         }
         self.schedule = Some(schedule);
@@ -203,16 +206,66 @@ impl Op {
     /// Counts down the steps that wait for this one. An ordinary step is done then; a send was acknowledged.
     #[inline]
     fn complete(&mut self, schedule: &Schedule, step: u32, control: &mut Control) {
-        let Self { steps, ready, template, credit, replay, .. } = self;
         for &next in schedule.successors(crate::schedule::StepId(step)) {
-            let state = &mut steps[next as usize];
+            let state = &mut self.steps[next as usize];
             state.pending = state.pending.saturating_sub(1);
             if state.pending == 0 {
-                let credit = *credit && !schedule.behind_sends[next as usize];
-                *replay |=
-                    make_ready(&schedule.steps[next as usize].action, next, ready, template, credit, control);
+                let credit = self.credit && !schedule.behind_sends[next as usize];
+                self.replay |= self.make_ready(&schedule.steps[next as usize], next, credit, control);
             }
         }
+    }
+
+    /// Asks for the message of a receiving step.
+    #[inline]
+    fn grant(&self, step: &Step, control: &mut Control) {
+        match step.action {
+            Action::Receive { from, round, into, len } => {
+                control.grant(from, &self.template, round, self.landing(into, step.chunk, len));
+            }
+            Action::ReceiveReduce { from, round, .. } => control.grant(from, &self.template, round, None),
+            _ => {}
+        }
+    }
+
+    /// A step can run. For a receive this means that messages are welcome; returns whether it is one.
+    #[inline]
+    fn make_ready(&mut self, step: &Step, index: u32, credit: bool, control: &mut Control) -> bool {
+        let receives = matches!(step.action, Action::Receive { .. } | Action::ReceiveReduce { .. });
+        match (receives, credit) {
+            (true, true) => self.grant(step, control),
+            (true, false) => {}
+            (false, _) => self.ready.insert(index),
+        }
+        receives
+    }
+
+    /// Where a place of the operation lies in memory.
+    #[inline]
+    pub(super) fn spot(&self, place: Place, chunk: u32) -> Option<(Region, usize)> {
+        let of_lane = |first: u32, all: fn(&Lanes) -> &[Region]| {
+            let lanes = self.lanes.as_deref()?;
+            let lane = (self.lane_base + u64::from(chunk)) % u64::from(lanes.count);
+            all(lanes).get(first as usize * lanes.count as usize + lane as usize).copied()
+        };
+        let region = match place.buffer {
+            Buffer::Data => self.data,
+            Buffer::Slot => self.slots,
+            Buffer::Peer(local) => *self.peers.get(local as usize)?,
+            Buffer::Stage(local) => of_lane(local, |lanes| &lanes.stage)?,
+            Buffer::Node => of_lane(0, |lanes| &lanes.result)?,
+        };
+        Some((region, place.offset))
+    }
+
+    /// Where a message that is only placed may be written by the peer itself: in memory that outlives the operation.
+    #[inline]
+    pub(super) fn landing(&self, into: Place, chunk: u32, len: usize) -> Option<Span> {
+        if len == 0 || !matches!(into.buffer, Buffer::Data | Buffer::Node) {
+            return None;
+        }
+        let (region, offset) = self.spot(into, chunk)?;
+        region.span(offset, len)
     }
 
     /// A step other than a send is done.
@@ -303,37 +356,5 @@ impl Op {
             name: self.name.clone().unwrap_or_else(|| Arc::from("")),
             step: self.annotation,
         })
-    }
-}
-
-/// Asks for the message of a receiving step.
-#[inline]
-fn grant(action: &Action, template: &Header, control: &mut Control) {
-    if let Action::Receive { from, round, .. } | Action::ReceiveReduce { from, round, .. } = *action {
-        control.grant(from, template, round);
-    }
-}
-
-/// A step can run. For a receive this means that messages are welcome; returns whether it is one.
-#[inline]
-fn make_ready(
-    action: &Action,
-    step: u32,
-    ready: &mut ReadySet,
-    template: &Header,
-    credit: bool,
-    control: &mut Control,
-) -> bool {
-    match *action {
-        Action::Receive { .. } | Action::ReceiveReduce { .. } => {
-            if credit {
-                grant(action, template, control);
-            }
-            true
-        }
-        _ => {
-            ready.insert(step);
-            false
-        }
     }
 }

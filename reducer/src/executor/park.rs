@@ -1,5 +1,6 @@
 //! The eager pool: early messages are kept here, so many bytes of each peer and no more.
 
+use super::receive::Payload;
 use crate::header::Header;
 
 /// A message that came before it could be used.
@@ -7,6 +8,15 @@ use crate::header::Header;
 pub(super) struct Parked {
     pub(super) header: Header,
     pub(super) payload: Vec<u8>,
+    /// The payload lies where it belongs.
+    pub(super) placed: bool,
+}
+
+impl Parked {
+    /// What came with the header.
+    pub(super) fn payload(&self) -> Payload<'_> {
+        if self.placed { Payload::Placed } else { Payload::Bytes(&self.payload) }
+    }
 }
 
 /// Accounts for the pool, and keeps buffers for their next use.
@@ -32,12 +42,14 @@ impl Parking {
     }
 
     /// Copies a message, or returns `None` when the peer's share is used up.
-    pub(super) fn park(&mut self, node: u32, header: &Header, payload: &[u8]) -> Option<Parked> {
+    pub(super) fn park(&mut self, node: u32, header: &Header, payload: Payload<'_>) -> Option<Parked> {
+        let placed = matches!(payload, Payload::Placed);
+        let payload = if let Payload::Bytes(bytes) = payload { bytes } else { &[] };
         let room = self.room.get_mut(node as usize)?;
         *room = room.checked_sub(payload.len() + Self::OVERHEAD)?;
         let mut buffer = self.buffers.pop().unwrap_or_default();
         buffer.extend_from_slice(payload);
-        Some(Parked { header: *header, payload: buffer })
+        Some(Parked { header: *header, payload: buffer, placed })
     }
 
     /// The message was used.

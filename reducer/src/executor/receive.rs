@@ -2,12 +2,31 @@
 
 use super::api::{Disposition, OpError, Refusal, View, Why};
 use super::op::{Op, State};
-use super::{Executor, Lanes, spot};
+use super::{Executor, Notice};
 use crate::grid::Rank;
 use crate::header::{Header, Kind};
-use crate::memory;
+use crate::memory::{self, Span};
 use crate::schedule::{Action, StepId};
 use crate::time::Instant;
+
+/// What comes with a header.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Payload<'a> {
+    /// Bytes, still in the receive buffer.
+    Bytes(&'a [u8]),
+    /// Nothing: the bytes lie where they belong already.
+    Placed,
+}
+
+impl Payload<'_> {
+    /// Whether it can be what the header says.
+    fn fits(self, header: &Header) -> bool {
+        match self {
+            Self::Bytes(bytes) => bytes.len() == header.len as usize,
+            Self::Placed => true,
+        }
+    }
+}
 
 /// What became of a message that an operation looked at.
 enum Outcome {
@@ -23,6 +42,37 @@ impl Executor {
     /// Takes a message of any kind. The payload is only borrowed: it is reduced, placed or copied before the call
     /// returns.
     pub fn on_fragment(&mut self, _now: Instant, header: &Header, payload: &[u8]) -> Disposition {
+        self.on_message(header, Payload::Bytes(payload))
+    }
+
+    /// Takes a fragment whose bytes the peer has written to where they belong, the [`landing`](Self::landing), and whose
+    /// CRC was found right there.
+    pub fn on_placed(&mut self, _now: Instant, header: &Header) -> Disposition {
+        if header.kind != Kind::Data || header.len == 0 {
+            return self.malformed();
+        }
+        self.on_message(header, Payload::Placed)
+    }
+
+    /// Where a fragment belongs that is only placed; `None` if it is no such fragment, or its operation is over. What lies
+    /// there is the fragment only if the peer says so.
+    pub fn landing(&self, header: &Header) -> Option<Span> {
+        let op = &self.ops[(header.key.seq & self.mask) as usize];
+        let ours = op.template;
+        let same = (header.kind, header.key, header.identity, header.shape)
+            == (ours.kind, ours.key, ours.identity, ours.shape);
+        if self.aborted.is_some() || op.state != State::Running || op.undecided || !same {
+            return None;
+        }
+        let schedule = op.schedule.as_ref()?;
+        let StepId(step) = schedule.receive(header.src, header.round)?;
+        let step = schedule.steps.get(step as usize)?;
+        let Action::Receive { into, len, .. } = step.action else { return None };
+        let whole = op.landing(into, step.chunk, len)?;
+        whole.part(usize::try_from(header.offset).ok()?, header.len as usize)
+    }
+
+    fn on_message(&mut self, header: &Header, payload: Payload<'_>) -> Disposition {
         if header.key.group != self.config.group {
             return Disposition::Refused(Refusal::OtherGroup);
         }
@@ -90,8 +140,8 @@ impl Executor {
         Disposition::Refused(Refusal::NotReady)
     }
 
-    fn park(&mut self, at: usize, header: &Header, payload: &[u8]) -> Disposition {
-        if header.kind == Kind::Data && payload.len() != header.len as usize {
+    fn park(&mut self, at: usize, header: &Header, payload: Payload<'_>) -> Disposition {
+        if header.kind == Kind::Data && !payload.fits(header) {
             return self.malformed();
         }
         let node = self.config.grid.node_of(header.src);
@@ -124,7 +174,7 @@ impl Executor {
                 continue;
             }
             let parked = self.ops[at].parked.swap_remove(index);
-            let outcome = self.deliver(at, &parked.header, &parked.payload);
+            let outcome = self.deliver(at, &parked.header, parked.payload());
             match outcome {
                 Outcome::Consumed => {}
                 Outcome::Duplicate => self.counters.duplicates += 1,
@@ -144,14 +194,14 @@ impl Executor {
         }
     }
 
-    fn deliver(&mut self, at: usize, header: &Header, payload: &[u8]) -> Outcome {
+    fn deliver(&mut self, at: usize, header: &Header, payload: Payload<'_>) -> Outcome {
         let op = &mut self.ops[at];
         if header.identity != op.template.identity || header.shape != op.template.shape {
             return Outcome::Differs;
         }
         match header.kind {
             Kind::Data => {
-                let outcome = data(op, self.lanes.as_ref(), self.config.kernels, header, payload);
+                let outcome = data(op, self.config.kernels, header, payload);
                 if let (Outcome::Consumed, step) = outcome {
                     self.counters.fragments += 1;
                     if let Some(step) = step {
@@ -172,7 +222,7 @@ impl Executor {
         let (ours, rank) = (op.template, header.src);
         if header.kind != Kind::Mismatch {
             let notice = Header { kind: Kind::Mismatch, round: 0, offset: 0, granule: 0, len: 0, ..ours };
-            self.control.0.push_front((rank, notice));
+            self.control.notices.push_front(Notice { to: rank, header: notice, landing: None });
         }
         let error = OpError::Mismatch {
             subject: op.subject(),
@@ -199,10 +249,9 @@ fn credit(op: &mut Op, header: &Header) -> Outcome {
 #[inline]
 fn data(
     op: &mut Op,
-    lanes: Option<&Lanes>,
     kernels: crate::kernel::Kernels,
     header: &Header,
-    payload: &[u8],
+    payload: Payload<'_>,
 ) -> (Outcome, Option<u32>) {
     let Some(schedule) = &op.schedule else { return (Outcome::Duplicate, None) };
     let Some(StepId(step)) = schedule.receive(header.src, header.round) else {
@@ -217,7 +266,7 @@ fn data(
     // A fragment lies inside its message, and is full unless it is the last.
     let rest = (total as u64).checked_sub(header.offset);
     let expected = rest.map(|rest| rest.min(u64::from(header.granule)));
-    let fits = expected == Some(u64::from(header.len)) && payload.len() == header.len as usize;
+    let fits = expected == Some(u64::from(header.len)) && payload.fits(header);
     if !fits || (header.len == 0 && total > 0) {
         return (Outcome::Malformed, None);
     }
@@ -228,7 +277,7 @@ fn data(
     if state.pending > 0 {
         return (Outcome::Early, None);
     }
-    let Some((region, base)) = spot(lanes, op, into, plan.chunk) else { return (Outcome::Malformed, None) };
+    let Some((region, base)) = op.spot(into, plan.chunk) else { return (Outcome::Malformed, None) };
     let state = &mut op.steps[step as usize];
     if state.granule == 0 {
         state.granule = header.granule;
@@ -250,10 +299,12 @@ fn data(
         bit = Some((word, index % 64));
     }
     let place = (region, base + header.offset as usize);
-    let used = if reduce {
-        memory::accumulate(kernels, op.template.shape.dtype, op.fold, place, payload)
-    } else {
-        memory::write(place, payload)
+    let used = match payload {
+        Payload::Bytes(bytes) if reduce => {
+            memory::accumulate(kernels, op.template.shape.dtype, op.fold, place, bytes)
+        }
+        Payload::Bytes(bytes) => memory::write(place, bytes),
+        Payload::Placed => (!reduce).then_some(()),
     };
     if used.is_none() {
         return (Outcome::Malformed, None);

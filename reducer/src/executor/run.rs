@@ -2,9 +2,9 @@
 
 use super::api::{OpError, Progress, Why};
 use super::op::{Op, State};
-use super::{Control, Counters, Executor, Lanes, granule, spot};
+use super::{Control, Counters, Executor, Notice, granule};
 use crate::grid::{Grid, Rank};
-use crate::header::Header;
+use crate::header::{Header, Kind};
 use crate::kernel::Kernels;
 use crate::memory::{self, Addresses, Span};
 use crate::schedule::{Action, Buffer, Place, Schedule};
@@ -32,7 +32,6 @@ enum Ran {
 struct Context<'a, T, N> {
     transport: &'a mut T,
     node: Option<&'a N>,
-    lanes: Option<&'a Lanes>,
     kernels: Kernels,
     grid: Grid,
     rank: Rank,
@@ -73,7 +72,6 @@ impl Executor {
             let mut context = Context {
                 transport: &mut *transport,
                 node,
-                lanes: self.lanes.as_ref(),
                 kernels: self.config.kernels,
                 grid: self.config.grid,
                 rank: self.config.rank,
@@ -106,18 +104,22 @@ impl Executor {
 
     fn flush_control<T: Transport>(&mut self, transport: &mut T) -> bool {
         let mut worked = false;
-        while let Some((to, header)) = self.control.0.front() {
+        while let Some(Notice { to, header, landing }) = self.control.notices.front() {
             let to = *to;
-            match transport.send(to, header, Span::empty(), Token::CONTROL) {
+            let posted = match header.kind {
+                Kind::Credit => transport.credit(to, header, *landing),
+                _ => transport.send(to, header, Span::empty(), Token::CONTROL),
+            };
+            match posted {
                 Ok(()) => {}
                 Err(SendError::Full) => break,
                 Err(SendError::PeerFailed) => {
-                    self.control.0.pop_front();
+                    self.control.notices.pop_front();
                     self.abort(to, Why::Failed);
                     continue;
                 }
             }
-            self.control.0.pop_front();
+            self.control.notices.pop_front();
             worked = true;
         }
         worked
@@ -286,29 +288,27 @@ impl<T: Transport, N: NodeMemory> Context<'_, T, N> {
             Action::Send { to, round, from, len } => self.send(op, step, chunk, (to, round), from, len),
             Action::Copy { from, into, len } => {
                 self.budget = self.budget.saturating_sub(len);
-                let (Some(from), Some(into)) = (self.spot(op, from, chunk), self.spot(op, into, chunk))
-                else {
+                let (Some(from), Some(into)) = (op.spot(from, chunk), op.spot(into, chunk)) else {
                     return Ran::Broken;
                 };
                 done(memory::copy(into, from, len))
             }
             Action::Fold { into, also, len, first, sources } => {
                 self.budget = self.budget.saturating_sub(len);
-                let also = also.map(|also| self.spot(op, also, chunk));
+                let also = also.map(|also| op.spot(also, chunk));
                 let (Some(into), Some(also)) =
-                    (self.spot(op, into, chunk), also.map_or(Some(None), |a| a.map(Some)))
+                    (op.spot(into, chunk), also.map_or(Some(None), |a| a.map(Some)))
                 else {
                     return Ran::Broken;
                 };
                 let sources = schedule.sources_of(first, sources);
-                let lanes = self.lanes;
-                let spots = sources.iter().map(|&place| spot(lanes, op, place, chunk));
+                let spots = sources.iter().map(|&place| op.spot(place, chunk));
                 let kind = (op.template.shape.dtype, op.fold);
                 done(memory::fold(self.kernels, kind, (into, also), spots, len, self.scratch))
             }
             Action::Finish { at, len } => {
                 self.budget = self.budget.saturating_sub(len);
-                let Some(at) = self.spot(op, at, chunk) else { return Ran::Broken };
+                let Some(at) = op.spot(at, chunk) else { return Ran::Broken };
                 done(memory::finish_avg(self.kernels, op.template.shape.dtype, at, len, self.grid.ranks()))
             }
             Action::Signal { flag } => {
@@ -341,10 +341,6 @@ impl<T: Transport, N: NodeMemory> Context<'_, T, N> {
         if (0..self.grid.per_node()).all(come) { Ran::Done } else { Ran::NotYet }
     }
 
-    fn spot(&self, op: &Op, place: Place, chunk: u32) -> Option<(memory::Region, usize)> {
-        spot(self.lanes, op, place, chunk)
-    }
-
     /// Posts fragments until the message is out or the queue is full.
     fn send(
         &mut self,
@@ -359,7 +355,7 @@ impl<T: Transport, N: NodeMemory> Context<'_, T, N> {
         if self.blocked[node] == self.polls {
             return Ran::NotYet;
         }
-        let Some((region, base)) = self.spot(op, from, chunk) else { return Ran::Broken };
+        let Some((region, base)) = op.spot(from, chunk) else { return Ran::Broken };
         let mut state = op.steps[step as usize];
         if state.granule == 0 {
             state.granule = granule(self.transport.max_fragment(to));

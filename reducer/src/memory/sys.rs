@@ -137,6 +137,12 @@ impl Span {
         self.len == 0
     }
 
+    /// `len` bytes from `offset` of the range; `None` if they do not lie inside it.
+    pub fn part(&self, offset: usize, len: usize) -> Option<Span> {
+        let inside = offset.checked_add(len)? <= self.len;
+        inside.then(|| Span { offset: self.offset + offset, len, ..*self })
+    }
+
     /// The address, for a device that chains the memory instead of copying it.
     pub fn as_ptr(&self) -> *const u8 {
         // SAFETY: the range was checked to lie inside the region.

@@ -5,7 +5,7 @@ use shouter_netstack::time::Instant;
 use shouter_reducer::grid::Rank;
 use shouter_reducer::header::Header;
 use shouter_reducer::memory::Region;
-use shouter_reducer::transport::{PayloadRange, SendError, Token, Transport};
+use shouter_reducer::transport::{Landing, PayloadRange, SendError, Token, Transport};
 
 use super::{PeerLoss, UpChannel};
 use crate::channel::Inbox;
@@ -109,6 +109,10 @@ impl<D: Device> Transport for Mixed<D> {
         token: Token,
     ) -> Result<(), SendError> {
         self.of_mut(to).ok_or(SendError::PeerFailed)?.send(to, header, payload, token)
+    }
+
+    fn credit(&mut self, to: Rank, header: &Header, landing: Option<Landing>) -> Result<(), SendError> {
+        self.of_mut(to).ok_or(SendError::PeerFailed)?.credit(to, header, landing)
     }
 
     fn hurry(&mut self, to: Rank) {

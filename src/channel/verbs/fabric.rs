@@ -126,6 +126,15 @@ pub struct Source {
     pub len: u32,
 }
 
+/// Memory of the peer, as it names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Remote {
+    /// Its address.
+    pub address: u64,
+    /// The key to it.
+    pub rkey: u32,
+}
+
 /// Memory was not registered; it can be sent from all the same, by way of the slots.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum RegisterError {
@@ -177,7 +186,14 @@ pub trait Fabric {
     /// `payload.len`. The memory must not change, nor be unregistered, until the peer has it or the lane is closed.
     fn gather(&mut self, lane: usize, slot: u32, payload: Source, len: u32);
 
-    /// Makes memory known to the device, which may read it from then on; returns the registration's number. It ends with
+    /// Queues two writes, in this order: of registered memory to memory of the peer, and of what stands in the slot behind
+    /// `payload.len`, up to `len`, to the beginning of the peer's slot. Otherwise as [`gather`](Self::gather).
+    fn place(&mut self, lane: usize, slot: u32, payload: Source, into: Remote, len: u32);
+
+    /// How peers name a range of registered memory; `None` outside of it.
+    fn remote(&self, range: Source) -> Option<Remote>;
+
+    /// Makes memory known to the device, which may read it, and let peers that know the key write it, from then on; returns the registration's number. It ends with
     /// [`unregister`](Self::unregister), or with the fabric.
     ///
     /// # Errors

@@ -1,51 +1,85 @@
-//! Payloads that are sent from where they lie: which memory is registered, and when it is given back.
+//! Payloads that are sent from where they lie, and to where they belong if the peer has said where that is: which memory is
+//! registered, and when it is given back.
 
-use shouter_reducer::header::HEADER_BYTES;
+use shouter_reducer::header::{HEADER_BYTES, Header, Kind};
 use shouter_reducer::memory::Region;
-use shouter_reducer::transport::{PayloadRange, Token};
+use shouter_reducer::transport::{Landing, PayloadRange, Token};
 
-use super::fabric::{Fabric, Source};
+use super::fabric::{Fabric, Remote, Source};
 use super::lane::Lent;
-use super::message::{self, TRAILER};
+use super::message::{self, Payload, TRAILER, Window};
 use super::{Control, VerbsChannel};
 
 impl<F: Fabric, C: Control> VerbsChannel<F, C> {
-    /// Queues a payload to be written from where it lies; false if it is not registered, or small.
+    /// Queues a payload to be written from where it lies, to the peer's slot or `into` its memory; false if it is not
+    /// registered, or small.
     #[inline]
     pub(super) fn lend(
         &mut self,
         at: usize,
         header: &[u8; HEADER_BYTES],
-        span: PayloadRange,
+        (span, into): (PayloadRange, Option<Remote>),
         token: Token,
     ) -> bool {
         if span.len() < self.lend_from {
             return false;
         }
         let Some((key, offset)) = self.ranges.find(span.as_ptr().addr(), span.len()) else { return false };
+        // That takes a write more.
+        let into = into.filter(|_| self.fabric.has_room(at, 2));
         let (Some(lane), Some(payload)) = (self.all.get_mut(at), span.as_bytes()) else { return false };
         let Some(slot) = lane.sender.slot() else { return false };
         let len = span.len() + TRAILER;
         let Some(bytes) = self.fabric.outgoing(at, slot).get_mut(..len) else { return false };
         let counts = (lane.sender.next(), lane.receiver.tell());
-        message::seal(bytes, Some(payload), header, counts, self.crc);
+        let kind = if into.is_some() { Payload::Placed(payload) } else { Payload::Lent(payload) };
+        message::seal(bytes, kind, header, counts, self.crc);
         lane.sender.sent(len as u32, Some(Lent { span, token }));
-        self.fabric.gather(at, slot, Source { key, offset, len: span.len() as u32 }, len as u32);
+        let source = Source { key, offset, len: span.len() as u32 };
+        match into {
+            Some(into) => self.fabric.place(at, slot, source, into, len as u32),
+            None => self.fabric.gather(at, slot, source, len as u32),
+        }
         self.lent += 1;
+        self.placed += u64::from(into.is_some());
         true
+    }
+
+    /// How the peer may name the places of a credit's messages, if they are registered and worth it.
+    pub(super) fn window(&mut self, landing: Landing, count: u32) -> Option<Window> {
+        let Landing { first, stride } = landing;
+        let len = first.len();
+        if len < self.lend_from {
+            return None;
+        }
+        let all = stride.checked_mul(count.checked_sub(1)? as usize)?.checked_add(len)?;
+        let (key, offset) = self.ranges.find(first.as_ptr().addr(), all)?;
+        let Remote { address, rkey } =
+            self.fabric.remote(Source { key, offset, len: u32::try_from(len).ok()? })?;
+        Some(Window { address, stride: stride as u64, len: len as u32, rkey })
+    }
+
+    /// Where the peer wants a fragment to be written that goes out now; `None` to its slots.
+    #[inline]
+    pub(super) fn destination(&mut self, index: usize, header: &Header) -> Option<Remote> {
+        let peer =
+            self.peers.get_mut(index).filter(|peer| header.kind == Kind::Data && !peer.windows.is_empty())?;
+        peer.windows.find(header)
     }
 
     /// Copies a payload that was lent to its slot, where it would have been otherwise, and gives it back.
     pub(super) fn take_in(&mut self, at: usize, slot: u32, lent: Option<Lent>) {
         let Some(Lent { span, token }) = lent else { return };
         let payload = span.as_bytes().unwrap_or_default();
-        if let Some(place) = self.fabric.outgoing(at, slot).get_mut(..payload.len()) {
-            place.copy_from_slice(payload);
+        if let Some(bytes) = self.fabric.outgoing(at, slot).get_mut(..payload.len() + TRAILER) {
+            bytes.split_at_mut(payload.len()).0.copy_from_slice(payload);
+            message::reseal(bytes, self.crc);
         }
         self.released.push(token);
     }
 
-    /// Makes memory known to the device, so that nothing of it is copied to be sent; false, which is logged once, if that
+    /// Makes memory known to the device, so that nothing of it is copied to be sent, nor what is only placed there by a peer
+    /// whose memory is known as well; false, which is logged once, if that
     /// cannot be, or if some of it is known already: then all goes on as without. A call for the device, so no part of any
     /// step.
     ///
@@ -86,6 +120,11 @@ impl<F: Fabric, C: Control> VerbsChannel<F, C> {
     /// Ranges that are registered.
     pub fn registered(&self) -> usize {
         self.ranges.len()
+    }
+
+    /// Fragments that were written to where they belong.
+    pub fn placed(&self) -> u64 {
+        self.placed
     }
 
     /// Fragments that were sent without a copy.

@@ -7,14 +7,16 @@
 //!   0 56 header    of the message
 //!  56  4 number    of the fragment on this queue pair, the low 32 bits
 //!  60  4 ack       fragments of the other direction taken so far, the low 32 bits
-//!  64  4 flags     bit 0: the sender waits to hear that this was taken; the others zero
+//!  64  4 flags     bit 0: the sender waits to hear that this was taken; bit 1: the payload was written to where it belongs, and
+//!                  the slot holds the trailer only; the others zero
 //!  68  4 crc       CRC32C of the payload and of everything before this field; zero where CRCs are off
 //! ```
 //!
-//! The immediate value of such a write is the slot's index. A message without a slot (a SEND) carries a [`Word`].
+//! The payload of a credit message may be a [`Window`]. The immediate value of such a write is the slot's index. A message without a slot (a SEND) carries a [`Word`].
 
 use shouter_netstack::crc::{crc32c, crc32c_of_two};
 use shouter_reducer::header::HEADER_BYTES;
+use shouter_reducer::memory::Span;
 
 /// Bytes behind a payload.
 pub(super) const TRAILER: usize = HEADER_BYTES + 16;
@@ -38,10 +40,24 @@ pub(super) struct Trailer<'a> {
 /// The bit of [`Trailer::ask`].
 const ASK: u32 = 1;
 
-/// Puts the trailer behind the payload, which fills the slot up to there or, where it is `lent`, lies elsewhere.
+/// The bit of a payload that lies where it belongs.
+const PLACED: u32 = 2;
+
+/// Where a payload is that a trailer follows.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Payload<'a> {
+    /// In the slot, in front of the trailer.
+    Slot,
+    /// Sent from there, to the slot.
+    Lent(&'a [u8]),
+    /// Sent from there, to where it belongs.
+    Placed(&'a [u8]),
+}
+
+/// Puts the trailer at the end of the slot's part, behind the payload's place.
 pub(super) fn seal(
     slot: &mut [u8],
-    lent: Option<&[u8]>,
+    payload: Payload<'_>,
     header: &[u8; HEADER_BYTES],
     (number, ack): (u64, u64),
     crc: bool,
@@ -50,30 +66,100 @@ pub(super) fn seal(
     let Some((_, trailer)) = covered.split_last_chunk_mut::<COVERED>() else { return };
     let (head, words) = trailer.split_at_mut(HEADER_BYTES);
     head.copy_from_slice(header);
-    let flags = if lent.is_some() { ASK } else { 0 };
+    let flags = match payload {
+        Payload::Slot => 0,
+        Payload::Lent(_) => ASK,
+        Payload::Placed(_) => ASK | PLACED,
+    };
     for (word, value) in words.chunks_exact_mut(4).zip([number as u32, ack as u32, flags]) {
         word.copy_from_slice(&value.to_le_bytes());
     }
-    *field = match lent {
+    *field = match payload {
         _ if !crc => [0; 4],
-        None => crc32c(covered).to_le_bytes(),
-        Some(payload) => crc32c_of_two(payload, trailer).to_le_bytes(),
+        Payload::Slot => crc32c(covered).to_le_bytes(),
+        Payload::Lent(payload) | Payload::Placed(payload) => crc32c_of_two(payload, trailer).to_le_bytes(),
     };
 }
 
-/// Payload and trailer of what came in a slot; `None` if it is too short or, where CRCs are on, damaged.
-pub(super) fn open(slot: &[u8], crc: bool) -> Option<(&[u8], Trailer<'_>)> {
+/// Makes the trailer that of a payload in the slot, where it has been put meanwhile.
+pub(super) fn reseal(slot: &mut [u8], crc: bool) {
+    let Some((covered, field)) = slot.split_last_chunk_mut::<4>() else { return };
+    let Some((_, flags)) = covered.split_last_chunk_mut::<4>() else { return };
+    *flags = [0; 4];
+    *field = if crc { crc32c(covered).to_le_bytes() } else { [0; 4] };
+}
+
+/// Payload and trailer of what came in a slot; no payload if that lies where it belongs, which `landing` finds from the
+/// header. `None` if it is too short or, where CRCs are on, damaged.
+pub(super) fn open(
+    slot: &[u8],
+    crc: bool,
+    landing: impl FnOnce(&[u8]) -> Option<Span>,
+) -> Option<(Option<&[u8]>, Trailer<'_>)> {
     let (covered, field) = slot.split_last_chunk::<4>()?;
-    let (payload, trailer) = covered.split_last_chunk::<COVERED>()?;
-    if crc && crc32c(covered) != u32::from_le_bytes(*field) {
-        return None;
-    }
-    let (header, words) = trailer.split_at_checked(HEADER_BYTES)?;
+    let (payload, bytes) = covered.split_last_chunk::<COVERED>()?;
+    let (header, words) = bytes.split_at_checked(HEADER_BYTES)?;
     let (number, words) = words.split_first_chunk()?;
     let (ack, words) = words.split_first_chunk()?;
-    let (number, ack) = (u32::from_le_bytes(*number), u32::from_le_bytes(*ack));
-    let ask = u32::from_le_bytes(*words.first_chunk()?) & ASK != 0;
-    Some((payload, Trailer { header, number, ack, ask }))
+    let flags = u32::from_le_bytes(*words.first_chunk()?);
+    let trailer = Trailer {
+        header,
+        number: u32::from_le_bytes(*number),
+        ack: u32::from_le_bytes(*ack),
+        ask: flags & ASK != 0,
+    };
+    let placed = flags & PLACED != 0;
+    let sound = || {
+        let found = match placed {
+            false => crc32c(covered),
+            true => crc32c_of_two(landing(header)?.as_bytes()?, bytes),
+        };
+        Some(found == u32::from_le_bytes(*field) && !(placed && !payload.is_empty()))
+    };
+    (!crc || sound()?).then_some(((!placed).then_some(payload), trailer))
+}
+
+/// Where the messages of a credit may be written, as its receiver names it: message i begins i times `stride` bytes behind
+/// `address`. The payload of the credit message, little endian, in this order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Window {
+    /// The first message's place.
+    pub(super) address: u64,
+    /// Bytes from one to the next.
+    pub(super) stride: u64,
+    /// Bytes of a message.
+    pub(super) len: u32,
+    /// The key to the memory.
+    pub(super) rkey: u32,
+}
+
+impl Window {
+    /// Bytes of one.
+    pub(super) const BYTES: usize = 24;
+
+    pub(super) fn encode(&self) -> [u8; Self::BYTES] {
+        let mut out = [0; Self::BYTES];
+        let (first, rest) = out.split_at_mut(16);
+        first[..8].copy_from_slice(&self.address.to_le_bytes());
+        first[8..].copy_from_slice(&self.stride.to_le_bytes());
+        rest[..4].copy_from_slice(&self.len.to_le_bytes());
+        rest[4..].copy_from_slice(&self.rkey.to_le_bytes());
+        out
+    }
+
+    /// `None` if the bytes are none.
+    pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
+        let (address, rest) = bytes.split_first_chunk()?;
+        let (stride, rest) = rest.split_first_chunk()?;
+        let (len, rest) = rest.split_first_chunk()?;
+        let (rkey, rest) = rest.split_first_chunk()?;
+        rest.is_empty().then_some(Self {
+            address: u64::from_le_bytes(*address),
+            stride: u64::from_le_bytes(*stride),
+            len: u32::from_le_bytes(*len),
+            rkey: u32::from_le_bytes(*rkey),
+        })
+    }
 }
 
 /// What the immediate value of a SEND says. Numbers are low 30 bits.

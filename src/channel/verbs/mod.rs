@@ -10,6 +10,11 @@
 //! written from where it lies, with the trailer from the slot behind it. Its token is released when the peer has taken it; one
 //! that has to be sent again is copied to its slot then, so that whatever fails, nothing is lent for longer.
 //!
+//! Where a message is only placed (allgather, broadcast), into registered memory, the credit for it says where. Its fragments are
+//! written right there and their trailers to the slots behind them; the CRC is that of what lies there in the end. One
+//! that has to be sent again goes by its slot. A member of the group can write to all registered memory of another: do not
+//! run members that do not trust each other over RDMA.
+//!
 //! | file | what |
 //! |---|---|
 //! | `fabric` | what is needed of queue pairs |
@@ -17,6 +22,7 @@
 //! | `registrations` | memory that a device may read |
 //! | `message` | what a slot and an immediate value hold |
 //! | `lend` | payloads that are sent from where they lie |
+//! | `windows` | where peers want what they asked for |
 //! | `ranges` | which memory of this process is registered |
 //! | `lane` | which fragments are out, taken, refused |
 //! | `setup` | a lane comes up, fails, and comes up again |
@@ -39,6 +45,7 @@ mod rdma;
 #[cfg(feature = "verbs")]
 mod registrations;
 mod setup;
+mod windows;
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -46,9 +53,9 @@ use std::time::Duration;
 #[cfg(feature = "verbs")]
 pub use choice::{Found, Reachable, survey};
 pub use control::Control;
-pub use fabric::{Address, Event, Fabric, Fault, RegisterError, Sizes, Source};
+pub use fabric::{Address, Event, Fabric, Fault, RegisterError, Remote, Sizes, Source};
 use lane::{Receiver, Retry, Sender, Why};
-use message::{TRAILER, WORD_BITS, Word};
+use message::{Payload, TRAILER, WORD_BITS, Window, Word};
 use ranges::Ranges;
 #[cfg(feature = "verbs")]
 pub use rdma::{Port, Rdma};
@@ -58,7 +65,8 @@ use shouter_netstack::time::Instant;
 use shouter_reducer::executor::Disposition;
 use shouter_reducer::grid::Rank;
 use shouter_reducer::header::{GRANULE_UNIT, HEADER_BYTES, Header, Kind};
-use shouter_reducer::transport::{PayloadRange, SendError, Token, Transport};
+use shouter_reducer::transport::{Landing, PayloadRange, SendError, Token, Transport};
+use windows::Windows;
 
 use super::Inbox;
 use super::by_rank::ByRank;
@@ -91,6 +99,8 @@ struct Peer {
     lost: bool,
     /// Fragments that came back.
     retries: VecDeque<Retry>,
+    /// Where it wants what it asked for.
+    windows: Windows,
 }
 
 /// Bytes of a slot: a fragment of 64 KiB and what stands behind it.
@@ -154,6 +164,7 @@ pub struct VerbsChannel<F: Fabric, C: Control> {
     resent: u64,
     damaged: u64,
     lent: u64,
+    placed: u64,
     fenced: bool,
 }
 
@@ -173,7 +184,13 @@ impl<F: Fabric, C: Control> VerbsChannel<F, C> {
             pause: Duration::ZERO,
             indebted: false,
         };
-        let peer = |rank: &Rank| Peer { rank: *rank, greeted: false, lost: false, retries: VecDeque::new() };
+        let peer = |rank: &Rank| Peer {
+            rank: *rank,
+            greeted: false,
+            lost: false,
+            retries: VecDeque::new(),
+            windows: Windows::default(),
+        };
         let room = (sizes.slot_bytes as usize).saturating_sub(TRAILER) / GRANULE_UNIT * GRANULE_UNIT;
         Self {
             fabric,
@@ -203,6 +220,7 @@ impl<F: Fabric, C: Control> VerbsChannel<F, C> {
             resent: 0,
             damaged: 0,
             lent: 0,
+            placed: 0,
             fenced: false,
         }
     }
@@ -250,12 +268,13 @@ impl<F: Fabric, C: Control> VerbsChannel<F, C> {
         if !matches!(lane.state, State::Connected | State::Up) {
             return;
         }
-        let rank = self.peers.get(at / self.lanes).map(|peer| peer.rank);
+        let Some(peer) = self.peers.get_mut(at / self.lanes) else { return };
         let bytes = self.fabric.incoming(at, slot).get(..len as usize);
         if !lane.receiver.expects(slot) {
             return self.broken(now, at, Fault::Protocol);
         }
-        let refused = match bytes.and_then(|bytes| message::open(bytes, self.crc)) {
+        let landing = |header: &[u8]| inbox.landing(&Header::parse(header).ok()?);
+        let refused = match bytes.and_then(|bytes| message::open(bytes, self.crc, landing)) {
             None => {
                 self.damaged += 1;
                 Some(Why::Damaged)
@@ -275,12 +294,28 @@ impl<F: Fabric, C: Control> VerbsChannel<F, C> {
                     inbox.released(token);
                 }
                 match Header::parse(trailer.header) {
-                    Ok(header) if Some(header.src) == rank => match inbox.fragment(now, &header, payload) {
-                        Disposition::Refused(why) if why.is_retryable() => Some(Why::NotReady),
-                        Disposition::Consumed | Disposition::Refused(_) => None,
-                    },
+                    Ok(header) if header.src == peer.rank => {
+                        let window = payload.filter(|_| header.kind == Kind::Credit).and_then(Window::decode);
+                        let disposition = match payload {
+                            Some(payload) => {
+                                let payload = if window.is_some() { &[] } else { payload };
+                                inbox.fragment(now, &header, payload)
+                            }
+                            None => inbox.placed(now, &header),
+                        };
+                        match disposition {
+                            Disposition::Refused(why) if why.is_retryable() => Some(Why::NotReady),
+                            Disposition::Refused(_) => None,
+                            Disposition::Consumed => {
+                                if let Some(window) = window {
+                                    peer.windows.open(&header, window);
+                                }
+                                None
+                            }
+                        }
+                    }
                     stray => {
-                        super::stray(&mut self.strays, rank, stray.err());
+                        super::stray(&mut self.strays, Some(peer.rank), stray.err());
                         None
                     }
                 }
@@ -399,7 +434,7 @@ impl<F: Fabric, C: Control> VerbsChannel<F, C> {
             place.copy_from_slice(payload);
         }
         let counts = (lane.sender.next(), lane.receiver.tell());
-        message::seal(bytes, None, header, counts, self.crc);
+        message::seal(bytes, Payload::Slot, header, counts, self.crc);
         lane.sender.sent(len as u32, None);
         self.fabric.write(at, slot, len as u32);
     }
@@ -437,6 +472,7 @@ impl<F: Fabric, C: Control> VerbsChannel<F, C> {
             self.end_lanes(index);
             if let Some(peer) = self.peers.get_mut(index) {
                 peer.retries.clear();
+                peer.windows.clear();
             }
         }
         self.released.clear();
@@ -474,6 +510,14 @@ impl<F: Fabric, C: Control> VerbsChannel<F, C> {
     fn index(&self, rank: Rank) -> Option<usize> {
         self.by_rank.get(rank)
     }
+
+    /// The index of a peer that is not lost.
+    #[inline]
+    fn usable(&self, rank: Rank) -> Result<usize, SendError> {
+        let index = self.index(rank).ok_or(SendError::PeerFailed)?;
+        let there = self.peers.get(index).is_some_and(|peer| !peer.lost);
+        if there { Ok(index) } else { Err(SendError::PeerFailed) }
+    }
 }
 
 impl<F: Fabric, C: Control> Transport for VerbsChannel<F, C> {
@@ -490,10 +534,7 @@ impl<F: Fabric, C: Control> Transport for VerbsChannel<F, C> {
         payload: PayloadRange,
         token: Token,
     ) -> Result<(), SendError> {
-        let index = self.index(to).ok_or(SendError::PeerFailed)?;
-        if self.peers.get(index).is_none_or(|peer| peer.lost) {
-            return Err(SendError::PeerFailed);
-        }
+        let index = self.usable(to)?;
         if matches!(header.kind, Kind::Mismatch | Kind::Abort) {
             // The lanes are closed when the group ends, and these say why it does.
             self.speak = true;
@@ -505,10 +546,28 @@ impl<F: Fabric, C: Control> Transport for VerbsChannel<F, C> {
         let at = self.pick(index).ok_or(SendError::Full)?;
         let mut bytes = [0; HEADER_BYTES];
         header.encode(&mut bytes);
-        if !self.lend(at, &bytes, payload, token) {
+        let into = self.destination(index, header);
+        if !self.lend(at, &bytes, (payload, into), token) {
             self.post(at, &bytes, payload.as_bytes().unwrap_or_default());
             // Its bytes are in the slot.
             self.released.push(token);
+        }
+        Ok(())
+    }
+
+    fn credit(&mut self, to: Rank, header: &Header, landing: Option<Landing>) -> Result<(), SendError> {
+        let index = self.usable(to)?;
+        let at = self.pick(index).filter(|_| !self.fenced).ok_or(if self.fenced {
+            SendError::PeerFailed
+        } else {
+            SendError::Full
+        })?;
+        let mut bytes = [0; HEADER_BYTES];
+        header.encode(&mut bytes);
+        let window = landing.and_then(|landing| self.window(landing, header.len));
+        match window {
+            Some(window) => self.post(at, &bytes, &window.encode()),
+            None => self.post(at, &bytes, &[]),
         }
         Ok(())
     }

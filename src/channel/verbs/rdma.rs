@@ -16,7 +16,7 @@ use shouter_netstack::verbs::{
 };
 use shouter_reducer::memory::Region;
 
-use super::fabric::{Address, Event, Fabric, Fault, RegisterError, Sizes, Source};
+use super::fabric::{Address, Event, Fabric, Fault, RegisterError, Remote, Sizes, Source};
 use super::registrations::Registrations;
 use crate::runtime::Clock;
 use fault::{fault, setup};
@@ -57,8 +57,25 @@ pub struct Port {
 /// What is queued for a lane and not yet posted.
 #[derive(Clone, Copy)]
 enum Queued {
-    Write { slot: u32, len: u32 },
-    Gather { slot: u32, payload: Source, len: u32 },
+    Write {
+        slot: u32,
+        len: u32,
+    },
+    Gather {
+        slot: u32,
+        payload: Source,
+        len: u32,
+    },
+    /// A payload to where it belongs; its trailer follows.
+    Place {
+        payload: Source,
+        into: Remote,
+    },
+    Trailer {
+        slot: u32,
+        behind: u32,
+        len: u32,
+    },
     Word(u32),
 }
 
@@ -395,6 +412,19 @@ impl Fabric for Rdma {
         }
     }
 
+    #[inline]
+    fn place(&mut self, lane: usize, slot: u32, payload: Source, into: Remote, len: u32) {
+        self.queued.push((lane, Queued::Place { payload, into }));
+        self.queued.push((lane, Queued::Trailer { slot, behind: payload.len, len }));
+        if let Some(Some(pair)) = self.pairs.get_mut(lane) {
+            pair.sends += 2;
+        }
+    }
+
+    fn remote(&self, range: Source) -> Option<Remote> {
+        self.registrations.remote(range)
+    }
+
     #[allow(unsafe_code)]
     unsafe fn register(&mut self, memory: Region) -> Result<usize, RegisterError> {
         // SAFETY: passed on to the caller.
@@ -452,6 +482,18 @@ impl Fabric for Rdma {
                         // None, if it was taken back while it was sent from.
                         let payload = self.registrations.sge(payload)?;
                         WorkRequest::new(number, slot_of(slot), [payload, trailer])
+                    }
+                    Queued::Place { payload, into: Remote { address: remote, rkey } } => {
+                        let payload = self.registrations.sge(payload)?;
+                        WorkRequest::new(number, Operation::Write { remote, rkey }, payload)
+                    }
+                    Queued::Trailer { slot, behind, len } => {
+                        let (behind, end) = (behind as usize, len as usize);
+                        let place = offset(self.sizes, lane, slot) + behind;
+                        let trailer = self.outgoing.sge(place, end.saturating_sub(behind))?;
+                        let fits = trailer.len() <= pair.pair.max_inline();
+                        let request = WorkRequest::new(number, slot_of(slot), trailer);
+                        if fits { request.inline() } else { request }
                     }
                 };
                 Some(if count > 0 { request } else { request.unsignalled() })

@@ -1,4 +1,4 @@
-//! Memory beside the slots that a device may read, within a budget.
+//! Memory beside the slots that a device may read, and peers write, within a budget.
 #![allow(unsafe_code)]
 
 use std::ptr::NonNull;
@@ -6,7 +6,7 @@ use std::ptr::NonNull;
 use shouter_netstack::verbs::{Access, Context, MemoryRegion, Sge};
 use shouter_reducer::memory::{Kind, Region};
 
-use super::fabric::{RegisterError, Source};
+use super::fabric::{RegisterError, Remote, Source};
 
 /// Registrations by number.
 pub(super) struct Registrations {
@@ -21,7 +21,7 @@ impl Registrations {
         Self { all: vec![], left: budget }
     }
 
-    /// Registers memory for this side's writes from it; returns its number.
+    /// Registers memory for writes from it, and peers' writes to it; returns its number.
     ///
     /// # Safety
     /// The memory stays mapped until the registration is removed, or dropped.
@@ -34,8 +34,9 @@ impl Registrations {
         let Some(base) = base else {
             return Err(RegisterError::Device { bytes, why: "the memory is an accelerator's".into() });
         };
-        // SAFETY: mapped for as long as the caller says; the device only reads it.
-        let region = unsafe { context.register(base, bytes, Access::LOCAL_READ) };
+        // SAFETY: mapped for as long as the caller says. Peers that know the key may write it: those to whom the executor
+        // granted a message that goes there.
+        let region = unsafe { context.register(base, bytes, Access::REMOTE_WRITE) };
         let region = region.map_err(|why| RegisterError::Device { bytes, why: why.to_string() })?;
         self.left -= bytes;
         let key = self.all.iter().position(Option::is_none).unwrap_or(self.all.len());
@@ -51,6 +52,14 @@ impl Registrations {
         if let Some(region) = self.all.get_mut(key).and_then(Option::take) {
             self.left += region.len();
         }
+    }
+
+    /// The range as peers name it; `None` if it is not registered (any more).
+    pub(super) fn remote(&self, range: Source) -> Option<Remote> {
+        let region = self.all.get(range.key)?.as_ref()?;
+        let end = range.offset.checked_add(range.len as usize)?;
+        let address = region.address().checked_add(range.offset as u64)?;
+        (end <= region.len()).then(|| Remote { address, rkey: region.rkey() })
     }
 
     /// The range as the device reads it; `None` if it is not registered (any more).

@@ -56,6 +56,7 @@ fn leaders<F: Fabric>(hub: Rc<RefCell<Hub>>, ends: [F; 2], settings: [Settings; 
         // So little that early messages are refused.
         config.eager_pool_bytes = 1024;
         config.max_operations = 16;
+        config.one_sided = true;
         let wire = Wire::new(&hub, rank as usize);
         let settings = settings.next().unwrap();
         let channel = VerbsChannel::new(end, wire, &[Rank(1 - rank)], settings, Instant::ZERO);
@@ -202,6 +203,10 @@ fn sums_are_right_and_everything_is_acknowledged_in_the_end() {
                 "{} fragments were lent",
                 leader.channel.lent()
             );
+            // The sums are only placed.
+            let placed = leader.channel.placed();
+            assert_eq!(placed > 150 && placed < leader.channel.lent(), registered, "{placed} were placed");
+            assert!(leader.channel.peers[0].windows.is_empty());
         }
     }
 }
@@ -319,6 +324,8 @@ fn nothing_is_lent_after_a_fence() {
     leader.data[0].fill(1 << 20);
     (0..400).for_each(|_| drop(pair.turn()));
     assert!(pair.leaders[1].data[0].iter().all(|sum| *sum < 1 << 20));
+    // Nor does the other's arrive there.
+    assert!(pair.leaders[0].data[0].iter().all(|value| *value == 1 << 20));
 }
 
 #[test]

@@ -15,7 +15,7 @@ use shouter_reducer::memory::{Region, Span};
 use shouter_reducer::transport::SendError;
 
 use super::super::Control;
-use super::super::fabric::{Address, Event, Fabric, Fault, RegisterError, Sizes, Source};
+use super::super::fabric::{Address, Event, Fabric, Fault, RegisterError, Remote, Sizes, Source};
 use super::allocations::Pause;
 use crate::channel::Inbox;
 use crate::channel::up::PeerLoss;
@@ -29,7 +29,17 @@ struct Pair {
 
 /// What is on its way to an end.
 enum Moving {
-    Write { slot: u32, payload: Span, bytes: Vec<u8> },
+    Write {
+        slot: u32,
+        payload: Span,
+        bytes: Vec<u8>,
+    },
+    /// To memory of that end.
+    Place {
+        payload: Span,
+        bytes: Vec<u8>,
+        into: Remote,
+    },
     Word(u32),
 }
 
@@ -119,6 +129,27 @@ impl Hub {
     }
 }
 
+impl Hub {
+    /// Perhaps damages what arrives.
+    fn hurt(&mut self, bytes: &mut [u8]) {
+        let damage = self.damage;
+        if self.rng.random_bool(damage) {
+            let at = self.rng.random_range(0..bytes.len());
+            bytes[at] ^= 1 << self.rng.random_range(0..8);
+            self.damaged += 1;
+        }
+    }
+}
+
+/// Writes to registered memory, as a NIC does.
+#[allow(unsafe_code)]
+fn put(region: Region, address: u64, bytes: &[u8]) {
+    let offset = address as usize - region.as_ptr().addr();
+    assert!(offset + bytes.len() <= region.len(), "it lies in its registration");
+    // SAFETY: the range lies in memory that its owner keeps while it is registered, and both ends run in this thread.
+    unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), region.as_ptr().add(offset), bytes.len()) };
+}
+
 impl Fabric for End {
     fn sizes(&self) -> Sizes {
         self.sizes
@@ -156,7 +187,7 @@ impl Fabric for End {
             hub.moving.remove(&number);
             // What is on the wire may arrive yet; the memory that it came from is read no more.
             for moving in peer.and_then(|peer| hub.moving.get_mut(&peer)).into_iter().flatten() {
-                if let Moving::Write { payload, bytes, .. } = moving {
+                if let Moving::Write { payload, bytes, .. } | Moving::Place { payload, bytes, .. } = moving {
                     let read = std::mem::replace(payload, Span::empty());
                     bytes.splice(..0, read.as_bytes().unwrap_or_default().iter().copied());
                 }
@@ -196,6 +227,22 @@ impl Fabric for End {
         let region = self.registered[payload.key].expect("what is sent from is registered");
         let payload = region.span(payload.offset, payload.len as usize).expect("it lies in its registration");
         self.queued.push((lane, Moving::Write { slot, payload, bytes }));
+    }
+
+    fn place(&mut self, lane: usize, slot: u32, payload: Source, into: Remote, len: u32) {
+        let _pause = Pause::new();
+        let trailer = self.outgoing(lane, slot)[payload.len as usize..len as usize].to_vec();
+        self.outgoing(lane, slot)[..payload.len as usize].fill(0xa5);
+        let region = self.registered[payload.key].expect("what is sent from is registered");
+        let payload = region.span(payload.offset, payload.len as usize).expect("it lies in its registration");
+        self.queued.push((lane, Moving::Place { payload, bytes: vec![], into }));
+        self.queued.push((lane, Moving::Write { slot, payload: Span::empty(), bytes: trailer }));
+    }
+
+    fn remote(&self, range: Source) -> Option<Remote> {
+        let region = (*self.registered.get(range.key)?)?;
+        let span = region.span(range.offset, range.len as usize)?;
+        Some(Remote { address: span.as_ptr().addr() as u64, rkey: range.key as u32 })
     }
 
     #[allow(unsafe_code)]
@@ -257,15 +304,21 @@ impl Fabric for End {
                 let Some(moving) = hub.moving.get_mut(&number).and_then(VecDeque::pop_front) else { break };
                 events.push(match moving {
                     Moving::Word(word) => Event::Said { lane, word },
+                    Moving::Place { payload, bytes: read, into } => {
+                        let mut bytes = payload.as_bytes().unwrap_or_default().to_vec();
+                        bytes.extend(read);
+                        hub.hurt(&mut bytes);
+                        put(
+                            self.registered[into.rkey as usize].expect("it is registered"),
+                            into.address,
+                            &bytes,
+                        );
+                        continue;
+                    }
                     Moving::Write { slot, payload, bytes: rest } => {
                         let mut bytes = payload.as_bytes().unwrap_or_default().to_vec();
                         bytes.extend(rest);
-                        let damage = hub.damage;
-                        if hub.rng.random_bool(damage) {
-                            let at = hub.rng.random_range(0..bytes.len());
-                            bytes[at] ^= 1 << hub.rng.random_range(0..8);
-                            hub.damaged += 1;
-                        }
+                        hub.hurt(&mut bytes);
                         let base = slot as usize * self.sizes.slot_bytes as usize;
                         self.incoming[lane][base..base + bytes.len()].copy_from_slice(&bytes);
                         Event::Written { lane, slot, len: bytes.len() as u32 }

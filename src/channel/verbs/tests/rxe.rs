@@ -66,7 +66,8 @@ fn sums_are_right_from_registered_memory() {
     reduce(&mut pair, 0, true);
     for leader in &pair.leaders {
         assert_eq!(leader.channel.damaged(), 0);
-        assert!(leader.channel.lent() > 50, "{} fragments were lent", leader.channel.lent());
+        let (lent, placed) = (leader.channel.lent(), leader.channel.placed());
+        assert!(lent > 50 && placed > 25 && placed < lent, "{lent} fragments were lent, {placed} placed");
     }
 }
 

@@ -1,0 +1,73 @@
+//! Where a peer wants the messages that it has asked for: what its credit messages said, until all of that is sent.
+
+use std::collections::VecDeque;
+
+use shouter_reducer::header::Header;
+
+use super::fabric::Remote;
+use super::message::Window;
+
+/// More than this is not remembered; what it is about goes by the slots.
+const MOST: usize = 1 << 14;
+
+/// The messages of one credit.
+#[derive(Clone, Copy, Debug)]
+struct Open {
+    seq: u64,
+    first: u32,
+    rounds: u32,
+    window: Window,
+    /// Bytes that are not sent.
+    left: u64,
+}
+
+/// What a peer has said, in the order of (seq, round).
+#[derive(Debug, Default)]
+pub(super) struct Windows {
+    all: VecDeque<Open>,
+}
+
+impl Windows {
+    /// Notes what came with a credit message.
+    pub(super) fn open(&mut self, credit: &Header, window: Window) {
+        let (seq, first, rounds) = (credit.key.seq, credit.round, credit.len);
+        let at = self.all.partition_point(|open| (open.seq, open.first) < (seq, first));
+        let known = self.all.get(at).is_some_and(|open| (open.seq, open.first) == (seq, first));
+        if !known && self.all.len() < MOST && rounds > 0 {
+            let left = u64::from(rounds) * u64::from(window.len);
+            self.all.insert(at, Open { seq, first, rounds, window, left });
+        }
+    }
+
+    /// Where a fragment goes that is sent now, once.
+    pub(super) fn find(&mut self, header: &Header) -> Option<Remote> {
+        let after = self.all.partition_point(|open| (open.seq, open.first) <= (header.key.seq, header.round));
+        let open = self.all.get_mut(after.checked_sub(1)?)?;
+        let index = header.round.checked_sub(open.first).filter(|index| *index < open.rounds)?;
+        let end = header.offset.checked_add(header.len.into())?;
+        if open.seq != header.key.seq || end > open.window.len.into() {
+            return None;
+        }
+        let Window { address, stride, rkey, .. } = open.window;
+        open.left = open.left.saturating_sub(header.len.into());
+        while self.all.front().is_some_and(|open| open.left == 0) {
+            self.all.pop_front();
+        }
+        let offset = stride.checked_mul(index.into())?.checked_add(header.offset)?;
+        Some(Remote { address: address.checked_add(offset)?, rkey })
+    }
+
+    /// Whether the peer has said nothing that counts.
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        self.all.is_empty()
+    }
+
+    /// Forgets everything.
+    pub(super) fn clear(&mut self) {
+        self.all.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests;
