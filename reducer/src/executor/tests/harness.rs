@@ -1,7 +1,8 @@
 //! A group of executors in one thread, joined by a network that reorders, repeats, delays and refuses, from one seed.
 //!
 //! Payloads are read when they are delivered, as a NIC would, and compared with what they were when they were posted:
-//! a schedule that writes a range before its release fails here.
+//! a schedule that writes a range before its release fails here. A one-sided network writes some of what is only placed straight to
+//! its place, as soon as it is posted or as late as it is delivered.
 #![allow(unsafe_code)]
 
 use super::super::*;
@@ -113,6 +114,8 @@ pub(super) struct Packet {
     /// A copy that the network made: nothing refers to the sender's memory.
     copy: bool,
     delivered: bool,
+    /// Where the network writes the bytes itself, and whether it has.
+    place: Option<(Span, bool)>,
 }
 
 /// How bad the network is, in percent.
@@ -129,7 +132,30 @@ pub(super) struct Net {
     pub(super) faults: Faults,
     pub(super) fragment: usize,
     pub(super) dead: Option<Rank>,
+    /// Where receivers want what they asked for: (receiver, sender, credit message).
+    landings: Vec<(Rank, Rank, Header, Landing)>,
+    /// Packets that it wrote to their place.
+    pub(super) placed: usize,
     rng: SmallRng,
+}
+
+impl Net {
+    /// Where a fragment goes, if its receiver has said so.
+    fn place(&self, from: Rank, to: Rank, header: &Header) -> Option<Span> {
+        let asked = |(receiver, sender, credit, _): &&(Rank, Rank, Header, Landing)| {
+            let rounds = credit.round..credit.round + credit.len;
+            (*receiver, *sender, credit.key) == (to, from, header.key) && rounds.contains(&header.round)
+        };
+        let (_, _, credit, Landing { first, stride }) = self.landings.iter().find(asked)?;
+        let begin = first.offset() + stride * (header.round - credit.round) as usize;
+        let whole = first.region().span(begin, first.len()).unwrap();
+        whole.part(header.offset as usize, header.len as usize)
+    }
+}
+
+/// Writes to a place, as a NIC does.
+fn put(place: Span, bytes: &[u8]) {
+    memory::write((*place.region(), place.offset()), bytes).unwrap();
 }
 
 pub(super) struct Port<'a>(pub(super) &'a mut Net, pub(super) Rank);
@@ -148,6 +174,13 @@ impl Transport for Port<'_> {
         let mut bytes = [0; HEADER_BYTES];
         header.encode(&mut bytes);
         let posted = payload.as_bytes().unwrap().to_vec();
+        let mut place = None;
+        if header.kind == Kind::Data && self.0.rng.random_bool(0.7) {
+            place = self.0.place(self.1, to, header).map(|place| (place, self.0.rng.random()));
+        }
+        if let Some((place, true)) = place {
+            put(place, &posted);
+        }
         self.0.packets.push(Packet {
             from: self.1,
             to,
@@ -157,7 +190,13 @@ impl Transport for Port<'_> {
             token,
             copy: false,
             delivered: false,
+            place,
         });
+        Ok(())
+    }
+    fn credit(&mut self, to: Rank, header: &Header, landing: Option<Landing>) -> Result<(), SendError> {
+        self.send(to, header, Span::empty(), Token::CONTROL)?;
+        self.0.landings.extend(landing.map(|landing| (self.1, to, *header, landing)));
         Ok(())
     }
 }
@@ -199,7 +238,15 @@ impl Group {
             })
             .collect();
         let rng = SmallRng::seed_from_u64(seed ^ 0x5eed);
-        let net = Net { packets: Vec::new(), faults, fragment: 128, dead: None, rng };
+        let net = Net {
+            packets: Vec::new(),
+            faults,
+            fragment: 128,
+            dead: None,
+            landings: Vec::new(),
+            placed: 0,
+            rng,
+        };
         Self {
             executors,
             nodes,
@@ -256,7 +303,8 @@ impl Group {
         let faults = self.net.faults;
         let pick = if faults.in_order { 0 } else { self.rng.random_range(0..self.net.packets.len()) };
         let packet = &mut self.net.packets[pick];
-        if !packet.copy {
+        // What was used may be overwritten by a one-sided peer, ahead of its release.
+        if !packet.copy && !packet.delivered {
             let now = packet.payload.as_bytes().unwrap();
             assert!(now == packet.posted, "bytes changed between post and release");
         }
@@ -271,7 +319,21 @@ impl Group {
         if self.rng.random_range(0..100) < faults.refuse {
             return true;
         }
-        match self.executors[packet.to.0 as usize].on_fragment(self.now, &header, &packet.posted) {
+        let executor = &mut self.executors[packet.to.0 as usize];
+        let taken = match packet.place.take() {
+            Some((place, written)) => {
+                if !written {
+                    put(place, &packet.posted);
+                }
+                let landing = executor.landing(&header).expect("what is asked for has its place");
+                assert_eq!(landing.as_ptr(), place.as_ptr());
+                assert!(landing.as_bytes().unwrap() == packet.posted, "a place was overwritten");
+                self.net.placed += 1;
+                executor.on_placed(self.now, &header)
+            }
+            None => executor.on_fragment(self.now, &header, &packet.posted),
+        };
+        match taken {
             Disposition::Consumed => {}
             Disposition::Refused(refusal) => {
                 self.refused.push(refusal);
@@ -289,6 +351,7 @@ impl Group {
                 posted: packet.posted.clone(),
                 copy: true,
                 delivered: false,
+                place: None,
                 ..*packet
             });
         }
