@@ -121,7 +121,7 @@ impl Pair {
         let mut completed = 0;
         while completed < 2 {
             for rank in 0..2 {
-                self.executors[rank].poll(now, &mut self.wires[rank], None::<&NoNode>);
+                self.executors[rank].poll(now, &mut self.wires[rank], None::<&NoNode>, None);
                 for (header, payload, token) in self.wires[rank].posted.drain(..) {
                     self.executors[1 - rank].on_fragment(now, &header, payload.as_bytes().unwrap());
                     self.executors[rank].on_released(token);

@@ -1,13 +1,15 @@
-//! The two seams through which an executor meets the world: a [`Transport`] to the leaders of other nodes (the up
-//! grid) and a [`NodeMemory`] shared with the ranks of its own node (the sub grid).
+//! The seams through which an executor meets the world: a [`Transport`] to the leaders of other nodes (the up
+//! grid), a [`NodeMemory`] shared with the ranks of its own node (the sub grid), and an [`Accelerator`] that copies where
+//! the CPU cannot.
 //!
-//! Both are polled and never block. What a transport has to tell comes back through the executor's `on_...` methods:
+//! All are polled and never block. What a transport has to tell comes back through the executor's `on_...` methods:
 //! a fragment while its bytes are still in the receive buffer (or that it lies where it belongs), a token once nothing refers to
 //! its range any more.
 
 use crate::grid::Rank;
 use crate::header::Header;
 use crate::memory::{Region, Span};
+use std::sync::Arc;
 use thiserror::Error;
 
 /// Names one posted fragment until the transport releases it.
@@ -135,4 +137,28 @@ pub trait NodeMemory {
 
     /// Reads a local rank's flag with acquire ordering.
     fn observe(&self, local: u32, lane: u32, flag: Flag) -> u64;
+}
+
+/// Names a copy that an accelerator has started.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Fence(pub u64);
+
+/// An accelerator did not do what it was asked; what it says, and the remedy.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("{0}")]
+pub struct AcceleratorError(pub Arc<str>);
+
+/// Copies between memory of an accelerator ([`Kind::Device`](crate::memory::Kind::Device)) and the host's, in the background.
+pub trait Accelerator {
+    /// Starts a copy between two ranges of one length. Both stay as they are until it is done.
+    ///
+    /// # Errors
+    /// Nothing is copied then.
+    fn copy(&mut self, into: Span, from: Span) -> Result<Fence, AcceleratorError>;
+
+    /// Whether a copy is done, and what it wrote can be seen by CPU and device. The answer stays true.
+    ///
+    /// # Errors
+    /// The copy has failed; the device may be lost.
+    fn is_done(&mut self, copy: Fence) -> Result<bool, AcceleratorError>;
 }

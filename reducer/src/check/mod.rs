@@ -13,7 +13,8 @@
 //! 4. executed with symbols in place of numbers, every element ends on every rank as the same expression, in which
 //!    each rank's contribution occurs exactly once (for a broadcast, the root's and no other): right, and the same
 //!    bits everywhere;
-//! 5. slots stay within the schedule's own size, and that within the budget.
+//! 5. a tensor in an accelerator's memory is only copied;
+//! 6. slots stay within the schedule's own size, and that within the budget.
 
 mod graph;
 mod races;
@@ -21,7 +22,7 @@ mod values;
 
 use crate::grid::Rank;
 use crate::header::Collective;
-use crate::schedule::{Action, Schedule, StepId};
+use crate::schedule::{Action, Schedule, Step, StepId};
 use crate::transport::Flag;
 use graph::Graph;
 use thiserror::Error;
@@ -165,8 +166,17 @@ pub fn check(schedules: &[Schedule], slot_budget: usize) -> Result<Proof, Flaw> 
             return Err(Flaw::Set("a rank or its grid differs"));
         }
         let same = problem.shape == first.problem().shape && problem.root == first.problem().root;
-        if !same || schedule.params() != first.params() || schedule.lane_chunks() != first.lane_chunks() {
-            return Err(Flaw::Set("the shape, the plan or the number of lanes used differs"));
+        if !same || schedule.params() != first.params() {
+            return Err(Flaw::Set("the shape or the plan differs"));
+        }
+        let leader = grid.leader_of(grid.node_of(problem.rank)).0 as usize;
+        if schedule.lane_chunks() != schedules[leader].lane_chunks() {
+            return Err(Flaw::Set("ranks of a node use different numbers of lanes"));
+        }
+        let outside = |step: &Step| problem.device && races::computes_on_data(schedule, &step.action);
+        if let Some(step) = schedule.steps().iter().position(outside) {
+            let what = "computes on a tensor that the CPU cannot access, or sends from it";
+            return Err(Flaw::Bounds { at: boxed(schedules, rank, step), what });
         }
         if schedule.slot_bytes() > slot_budget {
             let (rank, needed) = (problem.rank, schedule.slot_bytes());

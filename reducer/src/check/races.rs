@@ -49,6 +49,12 @@ fn accesses(schedule: &Schedule, action: &Action) -> Vec<(Place, usize, bool)> {
     }
 }
 
+/// Whether a step does anything but copy with the rank's tensor.
+pub(super) fn computes_on_data(schedule: &Schedule, action: &Action) -> bool {
+    !matches!(action, Action::Copy { .. })
+        && accesses(schedule, action).iter().any(|(place, _, _)| place.buffer == Buffer::Data)
+}
+
 struct Access {
     start: usize,
     end: usize,
@@ -64,7 +70,7 @@ pub(super) fn check(schedules: &[Schedule], graph: &Graph, reach: &Reach) -> Res
         let limit = |buffer| match buffer {
             Buffer::Data | Buffer::Peer(_) => schedule.problem().bytes() as usize,
             Buffer::Slot => schedule.slot_bytes(),
-            Buffer::Stage(_) | Buffer::Node => schedule.params().lane_bytes,
+            Buffer::Stage(_) | Buffer::Node => schedule.params().chunk_bytes_on(&schedule.problem().grid),
         };
         let touched = accesses(schedule, &plan.action);
         for &(place, len, write) in &touched {

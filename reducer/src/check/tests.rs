@@ -18,11 +18,52 @@ fn collective(
     count: u64,
     op: ReduceOp,
 ) -> Vec<Schedule> {
+    mixed(collective, algorithm, grid, count, op, |_| false)
+}
+
+/// The same, with some ranks' tensors in an accelerator's memory.
+fn mixed(
+    collective: Collective,
+    algorithm: Algorithm,
+    grid: Grid,
+    count: u64,
+    op: ReduceOp,
+    mut device: impl FnMut(u32) -> bool,
+) -> Vec<Schedule> {
     let shape = Shape { collective, dtype: DType::F32, op, count };
     let root = Rank(grid.ranks() / 2);
-    (0..grid.ranks())
-        .map(|rank| build(algorithm, &Problem::new(grid, Rank(rank), &shape, root), &PARAMS).unwrap())
-        .collect()
+    let problem = |rank| Problem { device: device(rank), ..Problem::new(grid, Rank(rank), &shape, root) };
+    (0..grid.ranks()).map(problem).map(|problem| build(algorithm, &problem, &PARAMS).unwrap()).collect()
+}
+
+#[test]
+fn tensors_on_accelerators_and_on_hosts_meet_in_one_collective() {
+    let mut rng = SmallRng::seed_from_u64(5);
+    for grid in grids() {
+        for algorithm in Algorithm::ALL {
+            if algorithm != Algorithm::Hierarchical && grid.leaf_size() > 1 {
+                continue;
+            }
+            for count in [0, 1, 65, 257, 700, 1000] {
+                let op = if rng.random() { ReduceOp::Sum } else { ReduceOp::Avg };
+                let (kind, share) = (rng.random(), [0.5, 1.0][usize::from(rng.random::<bool>())]);
+                let kind = if kind { Collective::Broadcast } else { Collective::AllReduce };
+                let schedules = mixed(kind, algorithm, grid, count, op, |_| rng.random_bool(share));
+                if let Err(flaw) = check(&schedules, BUDGET) {
+                    panic!("{kind} {algorithm:?} on {grid:?}, {count} elements, {op}: {flaw}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn computing_on_a_tensor_of_an_accelerator_is_refused() {
+    let grid = Grid::new(2, 1, 2).unwrap();
+    let mut schedules = collective(Collective::AllReduce, Algorithm::Ring, grid, 128, ReduceOp::Sum);
+    schedules.iter_mut().for_each(|schedule| schedule.problem.device = true);
+    let flaw = check(&schedules, BUDGET).unwrap_err();
+    assert!(matches!(flaw, Flaw::Bounds { what, .. } if what.contains("CPU")), "{flaw}");
 }
 
 fn grids() -> impl Iterator<Item = Grid> {

@@ -7,6 +7,7 @@ use crate::kernel::Kernels;
 use crate::memory::Region;
 use crate::schedule::Schedule;
 use crate::time::Instant;
+use crate::transport::AcceleratorError;
 use core::fmt;
 use std::sync::Arc;
 use thiserror::Error;
@@ -192,6 +193,9 @@ pub enum Why {
     /// It runs other operations than this rank.
     #[error("it runs another operation; run the same operations in the same order on every rank")]
     Diverged,
+    /// Its accelerator failed under an operation.
+    #[error("its accelerator failed; look at its log, and at the device (`nvidia-smi`)")]
+    Accelerator,
     /// It sent what no schedule of this plan sends.
     #[error("it sent a message that fits no schedule; run the same version and plan on all ranks")]
     Protocol,
@@ -206,6 +210,7 @@ impl Why {
             Self::Late => 3,
             Self::Diverged => 4,
             Self::Protocol => 5,
+            Self::Accelerator => 6,
         }
     }
 
@@ -216,6 +221,7 @@ impl Why {
             3 => Self::Late,
             4 => Self::Diverged,
             5 => Self::Protocol,
+            6 => Self::Accelerator,
             _ => Self::Aborted,
         }
     }
@@ -288,6 +294,14 @@ pub enum OpError {
         /// The ranks that it waits for.
         missing: Vec<Rank>,
     },
+    /// The accelerator that holds this rank's tensor failed.
+    #[error("{subject}: {error}")]
+    Accelerator {
+        /// The operation.
+        subject: Box<Subject>,
+        /// What it says.
+        error: AcceleratorError,
+    },
     /// The group ended while the operation ran.
     #[error("{subject} was given up: {cause}")]
     Aborted {
@@ -322,8 +336,8 @@ pub struct Completed {
     pub op: OpId,
     /// How. On success the result is in place and no transport refers to the tensor's memory.
     pub result: Result<(), OpError>,
-    /// Fragments of the tensor itself that a transport may still refer to: 0 on success. After an error, fence the
-    /// transports (and tell [`fenced`](super::Executor::fenced)) before the memory is given back.
+    /// Fragments and copies of the tensor itself that a transport or an accelerator may still refer to: 0 on success. After an
+    /// error, fence them (and tell [`fenced`](super::Executor::fenced)) before the memory is given back.
     pub outstanding: u32,
 }
 

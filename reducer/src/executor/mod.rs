@@ -9,6 +9,7 @@
 //!   start ---> ring of operations, indexed by seq <--- on_fragment, on_released
 //!                 |  ready steps, by priority               |
 //!   poll -------> copy, fold, send, signal, look at flags   reduce or place straight from the receive buffer
+//!                 and at the copies of an accelerator
 //!                 |
 //!   take_completed: ready (all steps done) and free (no transport refers to the tensor)
 //! ```
@@ -254,11 +255,12 @@ impl Executor {
                 bytes: request.data.len(),
             });
         }
-        if request.data.kind() == crate::memory::Kind::Device {
+        if (request.data.kind() == crate::memory::Kind::Device) != problem.device {
             return differs("kind of memory");
         }
         if schedule.lane_chunks() > 0 {
-            let (lanes, bytes) = (schedule.params().lanes, schedule.params().lane_bytes);
+            let params = schedule.params();
+            let (lanes, bytes) = (params.lanes, params.chunk_bytes_on(&problem.grid));
             if self.lanes.as_ref().is_none_or(|have| have.count != lanes || have.bytes < bytes) {
                 return Err(StartError::NoNodeMemory { lanes, bytes });
             }
@@ -309,11 +311,12 @@ impl Executor {
         self.aborted.as_ref()
     }
 
-    /// After an error: the transports refer to nothing of this executor any more, and will not.
+    /// After an error: transports and accelerators refer to nothing of this executor any more, and will not.
     pub fn fenced(&mut self) {
         for at in 0..self.ops.len() {
             if self.ops[at].state == State::Lingering {
                 self.ops[at].unreleased = 0;
+                self.ops[at].copies.clear();
                 self.vacate_if_free(at);
             }
         }
@@ -370,7 +373,7 @@ impl Executor {
         if !self.ops[at].parked.is_empty() {
             self.drop_parked(at, entry.1);
         }
-        let outstanding = self.ops[at].data_unreleased;
+        let outstanding = self.ops[at].data_unreleased + self.ops[at].copies.len() as u32;
         self.completed.push_back(Completed { op: OpId(entry.1), result, outstanding });
         self.vacate_if_free(at);
     }
@@ -379,6 +382,7 @@ impl Executor {
         let op = &mut self.ops[at];
         if op.state == State::Lingering
             && op.unreleased == 0
+            && op.copies.is_empty()
             && let Some(slots) = op.vacate()
         {
             self.pool.put(slots);

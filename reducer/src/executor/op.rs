@@ -9,6 +9,7 @@ use crate::header::{Collective, Header, Identity, Kind, MatchKey, Shape};
 use crate::memory::{Pooled, Region, Span};
 use crate::schedule::{Action, Buffer, EdgeKind, Place, Schedule, Step};
 use crate::time::Instant;
+use crate::transport::Fence;
 use std::sync::Arc;
 
 /// Where an operation is in its life.
@@ -94,6 +95,8 @@ pub(super) struct Op {
     pub(super) ready: ReadySet,
     /// A bit per fragment of the messages that have several.
     pub(super) bits: Vec<u64>,
+    /// Copies of an accelerator that are not known to be done, with their steps.
+    pub(super) copies: Vec<(u32, Fence)>,
     /// Steps to do before the operation is complete.
     pub(super) left: u32,
     /// Fragments that are not released, and those of them that lie in the tensor.
@@ -145,6 +148,7 @@ impl Op {
             steps: Vec::new(),
             ready: ReadySet::default(),
             bits: Vec::new(),
+            copies: Vec::new(),
             left: 0,
             unreleased: 0,
             data_unreleased: 0,
@@ -170,6 +174,7 @@ impl Op {
         self.left = 1;
         self.undecided = true;
         self.bits.clear();
+        self.copies.clear();
         self.peers.clear();
         self.steps.clear();
         self.ready.reset(0);

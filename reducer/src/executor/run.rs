@@ -4,12 +4,14 @@ use super::api::{OpError, Progress, Why};
 use super::op::{Op, State};
 use super::{Control, Counters, Executor, Notice, granule};
 use crate::grid::{Grid, Rank};
-use crate::header::{Header, Kind};
+use crate::header::{self, Header};
 use crate::kernel::Kernels;
-use crate::memory::{self, Addresses, Span};
+use crate::memory::{self, Addresses, Kind, Span, Spot};
 use crate::schedule::{Action, Buffer, Place, Schedule};
 use crate::time::Instant;
-use crate::transport::{Flag, NodeMemory, SendError, TensorView, Token, Transport};
+use crate::transport::{
+    Accelerator, AcceleratorError, Flag, NodeMemory, SendError, TensorView, Token, Transport,
+};
 
 /// How long an operation that missed its deadline waits for word of the rank that is to blame.
 const HEARSAY: core::time::Duration = core::time::Duration::from_millis(500);
@@ -29,8 +31,9 @@ enum Ran {
 }
 
 /// What running steps needs besides the operation.
-struct Context<'a, T, N> {
+struct Context<'a, 'b, T, N> {
     transport: &'a mut T,
+    accelerator: &'a mut Option<&'b mut dyn Accelerator>,
     node: Option<&'a N>,
     kernels: Kernels,
     grid: Grid,
@@ -43,15 +46,19 @@ struct Context<'a, T, N> {
     /// Bytes that may still be moved.
     budget: usize,
     failed: Option<(Rank, Why)>,
+    /// The accelerator failed.
+    broken: Option<AcceleratorError>,
 }
 
 impl Executor {
-    /// Runs what can be run: at most about `poll_bytes` of copying and reducing, and all posts that find room.
+    /// Runs what can be run: at most about `poll_bytes` of copying and reducing, and all posts that find room. Tensors in
+    /// an accelerator's memory need the `accelerator`.
     pub fn poll<T: Transport, N: NodeMemory>(
         &mut self,
         now: Instant,
         transport: &mut T,
         node: Option<&N>,
+        mut accelerator: Option<&mut dyn Accelerator>,
     ) -> Progress {
         let mut worked = self.flush_control(transport);
         if now >= self.earliest {
@@ -69,7 +76,16 @@ impl Executor {
                 self.replay(at);
                 worked = true;
             }
+            if !self.ops[at].copies.is_empty() {
+                // Somebody has to ask again soon.
+                worked = true;
+                if let Err(error) = self.look_at_copies(at, &mut accelerator) {
+                    self.accelerator_failed(at, error);
+                    break;
+                }
+            }
             let mut context = Context {
+                accelerator: &mut accelerator,
                 transport: &mut *transport,
                 node,
                 kernels: self.config.kernels,
@@ -82,9 +98,14 @@ impl Executor {
                 polls: self.polls,
                 budget,
                 failed: None,
+                broken: None,
             };
             worked |= context.run(&mut self.ops[at]);
             budget = context.budget;
+            if let Some(error) = context.broken {
+                self.accelerator_failed(at, error);
+                break;
+            }
             if let Some((culprit, why)) = context.failed {
                 self.abort(culprit, why);
                 break;
@@ -102,12 +123,41 @@ impl Executor {
         Progress { worked }
     }
 
+    /// Ends the steps whose copies are done.
+    #[cold]
+    fn look_at_copies(
+        &mut self,
+        at: usize,
+        accelerator: &mut Option<&mut dyn Accelerator>,
+    ) -> Result<(), AcceleratorError> {
+        let op = &mut self.ops[at];
+        let (mut index, Some(accelerator)) = (0, accelerator) else { return Ok(()) };
+        while let Some(&(step, fence)) = op.copies.get(index) {
+            if accelerator.is_done(fence)? {
+                // In order: the first that was started is the first that is done.
+                op.copies.remove(index);
+                op.done(step, &mut self.control);
+            } else {
+                index += 1;
+            }
+        }
+        self.finish_if_done(at);
+        Ok(())
+    }
+
+    /// The operation ends with what the accelerator says, and the group with it.
+    fn accelerator_failed(&mut self, at: usize, error: AcceleratorError) {
+        let subject = self.ops[at].subject();
+        self.fail(at, OpError::Accelerator { subject, error });
+        self.abort(self.config.rank, Why::Accelerator);
+    }
+
     fn flush_control<T: Transport>(&mut self, transport: &mut T) -> bool {
         let mut worked = false;
         while let Some(Notice { to, header, landing }) = self.control.notices.front() {
             let to = *to;
             let posted = match header.kind {
-                Kind::Credit => transport.credit(to, header, *landing),
+                header::Kind::Credit => transport.credit(to, header, *landing),
                 _ => transport.send(to, header, Span::empty(), Token::CONTROL),
             };
             match posted {
@@ -218,7 +268,7 @@ fn lane(op: &Op, schedule: &Schedule, chunk: u32) -> (u32, u64) {
     ((use_ % lanes) as u32, use_ / lanes + 1)
 }
 
-impl<T: Transport, N: NodeMemory> Context<'_, T, N> {
+impl<T: Transport, N: NodeMemory> Context<'_, '_, T, N> {
     /// Runs an operation until nothing is ready, nothing ready can go on, or the budget is used up.
     fn run(&mut self, op: &mut Op) -> bool {
         if op.state != State::Running || op.ready.first == usize::MAX {
@@ -234,7 +284,7 @@ impl<T: Transport, N: NodeMemory> Context<'_, T, N> {
             let mut word = first;
             while word <= last && word < op.ready.words.len() {
                 let mut tried = 0u64;
-                while self.budget > 0 && self.failed.is_none() {
+                while self.budget > 0 && self.failed.is_none() && self.broken.is_none() {
                     let bits = op.ready.words[word] & !tried;
                     if bits == 0 {
                         break;
@@ -251,7 +301,8 @@ impl<T: Transport, N: NodeMemory> Context<'_, T, N> {
                 word += 1;
             }
             worked |= progressed;
-            if !progressed || self.budget == 0 || self.failed.is_some() || op.ready.first == usize::MAX {
+            let ended = self.failed.is_some() || self.broken.is_some();
+            if !progressed || self.budget == 0 || ended || op.ready.first == usize::MAX {
                 break;
             }
         }
@@ -287,10 +338,13 @@ impl<T: Transport, N: NodeMemory> Context<'_, T, N> {
         match plan.action {
             Action::Send { to, round, from, len } => self.send(op, step, chunk, (to, round), from, len),
             Action::Copy { from, into, len } => {
-                self.budget = self.budget.saturating_sub(len);
                 let (Some(from), Some(into)) = (op.spot(from, chunk), op.spot(into, chunk)) else {
                     return Ran::Broken;
                 };
+                if from.0.kind() == Kind::Device || into.0.kind() == Kind::Device {
+                    return self.copy_behind(op, step, into, from, len);
+                }
+                self.budget = self.budget.saturating_sub(len);
                 done(memory::copy(into, from, len))
             }
             Action::Fold { into, also, len, first, sources } => {
@@ -339,6 +393,25 @@ impl<T: Transport, N: NodeMemory> Context<'_, T, N> {
         let me = self.grid.local_of(self.rank);
         let come = |local: u32| (others && local == me) || node.observe(local, lane, flag) >= used;
         if (0..self.grid.per_node()).all(come) { Ran::Done } else { Ran::NotYet }
+    }
+
+    /// Lets the accelerator copy in the background.
+    #[cold]
+    fn copy_behind(&mut self, op: &mut Op, step: u32, into: Spot, from: Spot, len: usize) -> Ran {
+        let (Some(into), Some(from)) = (into.0.span(into.1, len), from.0.span(from.1, len)) else {
+            return Ran::Broken;
+        };
+        let Some(accelerator) = self.accelerator else { return Ran::Broken };
+        match accelerator.copy(into, from) {
+            Ok(fence) => {
+                op.copies.push((step, fence));
+                Ran::Posted
+            }
+            Err(error) => {
+                self.broken = Some(error);
+                Ran::NotYet
+            }
+        }
     }
 
     /// Posts fragments until the message is out or the queue is full.

@@ -71,14 +71,21 @@ fn run_seed(seed: u64) -> usize {
         let count = [0, 1, 3, 64, 65, 150, 257, 700][rng.random_range(0..8)];
         let priority = rng.random_range(0..3);
         let shared = [0, 8, 10, 10][rng.random_range(0..4)];
+        // On an accelerator on no rank, on some, or on all.
+        let device = [0, 0, 5, 10][rng.random_range(0..4)];
         let inputs: Vec<_> = (0..grid.ranks()).map(|_| values(&mut rng, dtype, count)).collect();
         let buffers: Vec<_> = inputs.iter().map(|input| Buffer::new(input)).collect();
         for rank in 0..grid.ranks() {
             let shape = shape(dtype, op, count);
-            let mut request = group.request(Rank(rank), algorithm, shape, &buffers[rank as usize]);
+            let buffer = &buffers[rank as usize];
+            let on_device = rng.random_range(0..10) < device;
+            let mut request = match on_device {
+                true => group.device_request(Rank(rank), algorithm, shape, buffer),
+                false => group.request(Rank(rank), algorithm, shape, buffer),
+            };
             request.priority = priority;
             // Shared on all ranks, on some, or on none.
-            if rng.random_range(0..10) < shared {
+            if !on_device && rng.random_range(0..10) < shared {
                 request.data = buffers[rank as usize].shared();
             }
             request.identity = Identity::Registered { generation: 0, tensor: op_index, instance: 0 };
@@ -478,4 +485,38 @@ fn requests_that_do_not_fit_are_refused() {
         group.executors[0].start(now, good.clone()).unwrap();
     }
     assert!(matches!(group.executors[0].start(now, good).unwrap_err(), StartError::Busy { .. }));
+}
+
+#[test]
+fn an_accelerator_that_fails_ends_the_group_and_says_why() {
+    let mut group = Group::new(3, Grid::new(2, 1, 2).unwrap(), Faults::default(), |_| {});
+    let buffers = [filled(700, 1), filled(700, 2)];
+    group.copies[0].good = 5;
+    let shape = sum(700);
+    let request = group.device_request(Rank(0), Algorithm::Ring, shape, &buffers[0]);
+    group.start(0, request).unwrap();
+    let request = group.request(Rank(1), Algorithm::Ring, shape, &buffers[1]);
+    group.start(1, request).unwrap();
+    for _ in 0..100_000 {
+        group.poll(0);
+        group.poll(1);
+        group.network();
+        if !group.completed[0].is_empty() {
+            break;
+        }
+    }
+    let completed = &group.completed[0][0];
+    let Err(OpError::Accelerator { error, .. }) = &completed.result else { panic!("{completed:?}") };
+    assert_eq!(error.to_string(), "out of order");
+    let cause = group.executors[0].aborted().unwrap();
+    assert_eq!((cause.culprit, &cause.why), (Rank(0), &Why::Accelerator));
+}
+
+#[test]
+fn a_schedule_for_the_other_kind_of_memory_is_refused() {
+    let mut group = two(|_| {});
+    let buffer = filled(10, 1);
+    let request = group.device_request(Rank(0), Algorithm::Ring, sum(10), &buffer);
+    let error = group.start(0, Request { data: buffer.region, ..request }).unwrap_err();
+    assert!(matches!(error, StartError::Schedule { .. }), "{error}");
 }

@@ -8,7 +8,7 @@
 
 mod sys;
 
-pub(crate) use self::sys::{Addresses, Pool, Pooled, accumulate, copy, finish_avg, fold, write};
+pub(crate) use self::sys::{Addresses, Pool, Pooled, Spot, accumulate, copy, finish_avg, fold, write};
 pub use self::sys::{Owned, Region, Span};
 
 /// What kind of memory a region is.

@@ -84,7 +84,7 @@ pub(super) struct Builder {
 
 impl Builder {
     pub(super) fn new(problem: Problem, params: Params) -> Result<Self, ScheduleError> {
-        let bytes = if problem.grid.per_node() > 1 { params.lane_bytes } else { params.chunk_bytes };
+        let bytes = params.chunk_bytes_on(&problem.grid);
         let chunk_elems = ((bytes / problem.elem()) as u64 / UNIT * UNIT).max(UNIT);
         if problem.shape.count.div_ceil(chunk_elems) > 1 << 24 {
             return Err(ScheduleError::TooLarge { what: "the chunks", count: problem.shape.count });

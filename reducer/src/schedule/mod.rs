@@ -13,6 +13,7 @@
 //!      sub grid (memory of the node)          up grid (leaders)               sub grid
 //!   Data --copy--> Stage --fold--> Node --send, receive-reduce, receive--> Node --copy--> Data
 //!   Data ------------------------------- one rank a node: directly --------------------> Data
+//!   Data (device) --copy--> Node --------------------------------------> Node --copy--> Data (device)
 //! ```
 
 mod broadcast;
@@ -77,13 +78,20 @@ pub struct Problem {
     pub shape: Shape,
     /// The broadcasting rank; rank 0 for other collectives.
     pub root: Rank,
+    /// This rank's tensor lies in an accelerator's memory, which only copies touch. The other ranks' may lie anywhere.
+    pub device: bool,
 }
 
 impl Problem {
     /// Puts the parts together; a root is kept for broadcasts only.
     pub fn new(grid: Grid, rank: Rank, shape: &Shape, root: Rank) -> Self {
         let root = if shape.collective == Collective::Broadcast { root } else { Rank(0) };
-        Self { grid, rank, shape: *shape, root }
+        Self { grid, rank, shape: *shape, root, device: false }
+    }
+
+    /// The same for a tensor in an accelerator's memory.
+    pub fn on_device(self) -> Self {
+        Self { device: true, ..self }
     }
 
     /// Bytes of the whole tensor (saturating).
@@ -118,6 +126,13 @@ pub struct Params {
     pub lane_bytes: usize,
     /// Chunks that may hold slots at the same time.
     pub depth: u32,
+}
+
+impl Params {
+    /// Bytes of a chunk, and of a lane's areas where there are lanes.
+    pub fn chunk_bytes_on(&self, grid: &Grid) -> usize {
+        if grid.per_node() > 1 { self.lane_bytes } else { self.chunk_bytes }
+    }
 }
 
 /// Why there is no schedule.
@@ -416,7 +431,7 @@ impl Schedule {
 
 /// Builds a rank's schedule. The algorithm is that of all-reduce; broadcasts are trees and barriers direct.
 pub fn build(algorithm: Algorithm, problem: &Problem, params: &Params) -> Result<Schedule, ScheduleError> {
-    let Problem { grid, rank, shape, root } = *problem;
+    let Problem { grid, rank, shape, root, device } = *problem;
     let wrong = |what, remedy| Err(ScheduleError::Params { what, remedy });
     if !grid.contains(rank) || !grid.contains(root) {
         return wrong("a rank outside the grid", "number ranks from 0");
@@ -427,14 +442,15 @@ pub fn build(algorithm: Algorithm, problem: &Problem, params: &Params) -> Result
     if params.depth == 0 {
         return wrong("depth", "use 1 or more");
     }
-    if grid.per_node() > 1 && (params.lanes == 0 || params.lane_bytes < 512 || params.lane_bytes > 1 << 31) {
+    let small = grid.per_node() > 1 && (params.lane_bytes < 512 || params.lane_bytes > 1 << 31);
+    if small || (grid.per_node() > 1 || device) && params.lanes == 0 {
         return wrong("the node's memory", "give it at least one lane of 512 bytes");
     }
     if problem.bytes() > isize::MAX as u64 {
         return Err(ScheduleError::TooLarge { what: "the bytes", count: shape.count });
     }
     let mut builder = builder::Builder::new(*problem, *params)?;
-    let one_node = grid.nodes() == 1 && grid.per_node() > 1 && shape.count > 0;
+    let one_node = grid.nodes() == 1 && grid.per_node() > 1 && shape.count > 0 && !device;
     let in_place = match shape.collective {
         Collective::AllReduce if one_node => Some(Arc::new(views::all_reduce(*problem, *params)?)),
         _ => None,

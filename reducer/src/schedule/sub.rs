@@ -5,6 +5,10 @@
 //! tensors) saves a round of flags: everyone stages all it has, and whoever needs the result folds all of it. On a
 //! single node that is everybody; else the leader. With one rank a node there is nothing to stage: the up grid works
 //! on the tensor itself.
+//!
+//! A tensor in an accelerator's memory is only copied, to a lane and back: a rank that has one stages its own slice too, and where a
+//! node has one rank, the up grid works on the node's result area as if there were more. Messages and flags are the same, so
+//! ranks with tensors of either kind meet in one operation.
 
 use super::builder::{Area, Builder, Chunk, Outcome, Slice};
 use super::{Action, Algorithm, Buffer, Place, StepId, direct, hierarchical, ring};
@@ -13,7 +17,8 @@ use crate::transport::Flag;
 
 /// The whole all-reduce, chunk by chunk.
 pub(super) fn all_reduce(b: &mut Builder, algorithm: Algorithm) {
-    if b.problem.grid.per_node() == 1 {
+    let alone = b.problem.grid.per_node() == 1;
+    if alone && !b.problem.device {
         for chunk in b.chunks() {
             up(b, algorithm, chunk, Area { buffer: Buffer::Data, base: 0 }, &[]);
         }
@@ -25,6 +30,7 @@ pub(super) fn all_reduce(b: &mut Builder, algorithm: Algorithm) {
     for chunk in b.chunks() {
         let free = wait_free(b, chunk, &consumed);
         consumed.push(match (algorithm, one_node) {
+            _ if alone => through_lane(b, algorithm, chunk, free),
             (Algorithm::Direct, true) => direct_one_node(b, chunk, free),
             (Algorithm::Direct, false) => direct_nodes(b, chunk, free),
             (_, true) => sliced_one_node(b, chunk, free),
@@ -61,11 +67,15 @@ fn staged(b: &Builder, chunk: Chunk, local: u32, slice: Slice) -> Place {
     b.at(Area { buffer: Buffer::Stage(local), base: chunk.slice.start }, slice)
 }
 
-/// All local contributions to a slice, in rank order: this rank's from its tensor, the others' as staged.
+/// All local contributions to a slice, in rank order: this rank's from its tensor, if the CPU can, the others' as staged.
 fn contributions(b: &Builder, chunk: Chunk, slice: Slice) -> Vec<Place> {
     let me = b.problem.local();
     (0..b.problem.grid.per_node())
-        .map(|local| if local == me { b.data(slice) } else { staged(b, chunk, local, slice) })
+        .map(
+            |local| {
+                if local == me && !b.problem.device { b.data(slice) } else { staged(b, chunk, local, slice) }
+            },
+        )
         .collect()
 }
 
@@ -80,11 +90,22 @@ fn direct_one_node(b: &mut Builder, chunk: Chunk, free: StepId) -> StepId {
     let copied = stage(b, chunk, chunk.slice, &[free]);
     let told = signal(b, chunk, Flag::Staged, &copied);
     let all = b.step(chunk, Action::WaitAll { flag: Flag::Staged }, &[told]);
-    let (at, len) = (b.data(chunk.slice), b.bytes(chunk.slice));
+    let (data, len) = (b.data(chunk.slice), b.bytes(chunk.slice));
+    let (mut at, mut ready) = (data, vec![all]);
+    if b.problem.device {
+        let elems = b.full_chunk().end;
+        let (slot, free) = b.slot(chunk, 0, elems);
+        at = slot;
+        ready.extend(free);
+    }
     let sources = contributions(b, chunk, chunk.slice);
-    let folded = b.fold(chunk, at, &sources, len, &[all]);
+    let folded = b.fold(chunk, at, &sources, len, &ready);
     let consumed = signal(b, chunk, Flag::Consumed, &folded);
-    b.finish_sum(chunk, at, len, folded);
+    let finished = b.finish_sum(chunk, at, len, folded);
+    if b.problem.device {
+        let copied = b.copy(chunk, at, data, len, &finished);
+        b.slot_used(chunk, 0, &copied);
+    }
     consumed
 }
 
@@ -95,7 +116,8 @@ fn direct_nodes(b: &mut Builder, chunk: Chunk, free: StepId) -> StepId {
         let told = signal(b, chunk, Flag::Staged, &copied);
         return take_result(b, chunk, &[told]);
     }
-    let all = b.step(chunk, Action::WaitAll { flag: Flag::Staged }, &[free]);
+    let own = if b.problem.device { stage(b, chunk, chunk.slice, &[free]) } else { vec![free] };
+    let all = b.step(chunk, Action::WaitAll { flag: Flag::Staged }, &own);
     let (area, len) = (node_area(chunk), b.bytes(chunk.slice));
     let sources = contributions(b, chunk, chunk.slice);
     let into = b.at(area, chunk.slice);
@@ -104,13 +126,27 @@ fn direct_nodes(b: &mut Builder, chunk: Chunk, free: StepId) -> StepId {
     give_result(b, chunk, outcome)
 }
 
+/// The only rank of its node, with a tensor that is only copied: the up grid works on the lane.
+fn through_lane(b: &mut Builder, algorithm: Algorithm, chunk: Chunk, free: StepId) -> StepId {
+    let (area, len) = (node_area(chunk), b.bytes(chunk.slice));
+    let (from, into) = (b.data(chunk.slice), b.at(area, chunk.slice));
+    let copied = b.copy(chunk, from, into, len, &[free]);
+    let outcome = up(b, algorithm, chunk, area, &copied);
+    give_result(b, chunk, outcome)
+}
+
 /// Stages what the others own and folds this rank's slice into the node's result, which is signalled. Where that is the
 /// final result (`last`), the same pass puts it into the tensor, unless an average must be finished first; tells
 /// whether it did.
 fn fold_slice(b: &mut Builder, chunk: Chunk, free: StepId, last: bool) -> (Vec<StepId>, bool) {
     let slice = chunk.slice.part(b.problem.local(), b.problem.grid.per_node());
-    let mut copied = stage(b, chunk, Slice { start: chunk.slice.start, end: slice.start }, &[free]);
-    copied.extend(stage(b, chunk, Slice { start: slice.end, end: chunk.slice.end }, &[free]));
+    let copied = if b.problem.device {
+        stage(b, chunk, chunk.slice, &[free])
+    } else {
+        let mut before = stage(b, chunk, Slice { start: chunk.slice.start, end: slice.start }, &[free]);
+        before.extend(stage(b, chunk, Slice { start: slice.end, end: chunk.slice.end }, &[free]));
+        before
+    };
     let told = signal(b, chunk, Flag::Staged, &copied);
     let mut ready = vec![told];
     if !slice.is_empty() {
@@ -118,7 +154,7 @@ fn fold_slice(b: &mut Builder, chunk: Chunk, free: StepId, last: bool) -> (Vec<S
     }
     let (into, len) = (b.at(node_area(chunk), slice), b.bytes(slice));
     let sources = contributions(b, chunk, slice);
-    let placed = last && b.problem.shape.op != ReduceOp::Avg;
+    let placed = last && b.problem.shape.op != ReduceOp::Avg && !b.problem.device;
     let also = placed.then(|| b.data(slice));
     let mut folded = b.fold_both(chunk, (into, also), &sources, len, &ready);
     if last {
@@ -156,9 +192,11 @@ fn sliced_nodes(b: &mut Builder, algorithm: Algorithm, chunk: Chunk, free: StepI
     give_result(b, chunk, outcome)
 }
 
-/// The leader announces the result, and takes it itself.
+/// The leader announces the result, if there is anybody to hear it, and takes it itself.
 pub(super) fn give_result(b: &mut Builder, chunk: Chunk, outcome: Outcome) -> StepId {
-    signal(b, chunk, Flag::Final, &outcome.result);
+    if b.problem.grid.per_node() > 1 {
+        signal(b, chunk, Flag::Final, &outcome.result);
+    }
     let (from, into, len) = (b.at(node_area(chunk), chunk.slice), b.data(chunk.slice), b.bytes(chunk.slice));
     let mut last = b.copy(chunk, from, into, len, &outcome.result);
     last.extend(outcome.sends);

@@ -115,7 +115,7 @@ impl<F: Fabric> Leader<F> {
     fn turn(&mut self, now: Instant) -> Option<PeerLoss> {
         self.channel.receive(now, &mut self.executor);
         let lost = self.channel.take_lost();
-        self.executor.poll(executor_time(now), &mut self.channel, None::<&NodeSegment>);
+        self.executor.poll(executor_time(now), &mut self.channel, None::<&NodeSegment>, None);
         self.channel.transmit(now, &mut self.executor);
         lost
     }

@@ -11,7 +11,7 @@ use crate::header::{Collective, HEADER_BYTES, Identity, Shape};
 use crate::kernel::Kernels;
 use crate::memory::{Owned, Span};
 use crate::schedule::{Algorithm, Params, Problem, build};
-use crate::transport::{Flag, SendError, TensorView, Transport};
+use crate::transport::{Accelerator, AcceleratorError, Fence, Flag, SendError, TensorView, Transport};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use std::cell::RefCell;
@@ -38,6 +38,13 @@ impl Buffer {
         let base = core::ptr::NonNull::new(self.region.as_ptr()).unwrap();
         // SAFETY: as in `new`; all executors are in this process.
         unsafe { Region::from_raw_parts(memory::Kind::Shared, base, self.region.len(), 0) }
+    }
+
+    /// The same memory as an accelerator's, which only copies touch.
+    pub(super) fn device(&self) -> Region {
+        let base = core::ptr::NonNull::new(self.region.as_ptr()).unwrap();
+        // SAFETY: as in `new`.
+        unsafe { Region::from_raw_parts(memory::Kind::Device, base, self.region.len(), 0) }
     }
 
     pub(super) fn bytes(&self) -> Vec<u8> {
@@ -201,11 +208,55 @@ impl Transport for Port<'_> {
     }
 }
 
+/// Copies at random moments between their start and the word that they are done, those of one direction in order.
+pub(super) struct Copies {
+    /// Started and not done: (number, into, from, what was to be copied).
+    pending: VecDeque<(u64, Span, Span, Vec<u8>)>,
+    started: u64,
+    rng: SmallRng,
+    /// So many copies more and then only failures.
+    pub(super) good: u64,
+}
+
+/// The bytes of a range, wherever it is.
+fn peek(span: Span) -> Vec<u8> {
+    // SAFETY: all memory of the harness is the host's, and everything runs in this thread.
+    unsafe { core::slice::from_raw_parts(span.as_ptr(), span.len()) }.to_vec()
+}
+
+impl Copies {
+    fn advance(&mut self) {
+        let Some((_, into, from, bytes)) = self.pending.pop_front() else { return };
+        assert!(peek(from) == bytes, "the source of a copy was written before it was done");
+        // SAFETY: as in `peek`.
+        unsafe { core::ptr::copy_nonoverlapping(bytes.as_ptr(), into.as_ptr().cast_mut(), bytes.len()) };
+    }
+}
+
+impl Accelerator for Copies {
+    fn copy(&mut self, into: Span, from: Span) -> Result<Fence, AcceleratorError> {
+        assert_eq!(into.len(), from.len());
+        if self.started == self.good {
+            return Err(AcceleratorError(Arc::from("out of order")));
+        }
+        self.started += 1;
+        self.pending.push_back((self.started, into, from, peek(from)));
+        Ok(Fence(self.started))
+    }
+    fn is_done(&mut self, copy: Fence) -> Result<bool, AcceleratorError> {
+        if self.rng.random_bool(0.3) {
+            self.advance();
+        }
+        Ok(self.pending.front().is_none_or(|&(number, ..)| number > copy.0))
+    }
+}
+
 /// All ranks of a group.
 pub(super) struct Group {
     pub(super) executors: Vec<Executor>,
     pub(super) nodes: Vec<Node>,
     pub(super) net: Net,
+    pub(super) copies: Vec<Copies>,
     pub(super) grid: Grid,
     pub(super) params: Params,
     pub(super) rng: SmallRng,
@@ -238,6 +289,12 @@ impl Group {
             })
             .collect();
         let rng = SmallRng::seed_from_u64(seed ^ 0x5eed);
+        let copies = |rank: u32| Copies {
+            pending: VecDeque::new(),
+            started: 0,
+            rng: SmallRng::seed_from_u64(seed ^ u64::from(rank)),
+            good: u64::MAX,
+        };
         let net = Net {
             packets: Vec::new(),
             faults,
@@ -251,6 +308,7 @@ impl Group {
             executors,
             nodes,
             net,
+            copies: (0..grid.ranks()).map(copies).collect(),
             grid,
             params: PARAMS,
             rng: SmallRng::seed_from_u64(seed),
@@ -258,6 +316,19 @@ impl Group {
             now: Instant::from_nanos(1),
             refused: Vec::new(),
         }
+    }
+
+    /// The same for a tensor in an accelerator's memory.
+    pub(super) fn device_request(
+        &self,
+        rank: Rank,
+        algorithm: Algorithm,
+        shape: Shape,
+        data: &Buffer,
+    ) -> Request {
+        let problem = Problem::new(self.grid, rank, &shape, Rank(0)).on_device();
+        let schedule = Arc::new(build(algorithm, &problem, &self.params).unwrap());
+        Request { data: data.device(), schedule, ..self.request(rank, algorithm, shape, data) }
     }
 
     pub(super) fn request(&self, rank: Rank, algorithm: Algorithm, shape: Shape, data: &Buffer) -> Request {
@@ -288,7 +359,12 @@ impl Group {
         let id = Rank(rank as u32);
         let node = &self.nodes[self.grid.node_of(id) as usize];
         let view = View(node, self.grid.local_of(id));
-        let progress = self.executors[rank].poll(self.now, &mut Port(&mut self.net, id), Some(&view));
+        let progress = self.executors[rank].poll(
+            self.now,
+            &mut Port(&mut self.net, id),
+            Some(&view),
+            Some(&mut self.copies[rank]),
+        );
         while let Some(completed) = self.executors[rank].take_completed() {
             self.completed[rank].push(completed);
         }
