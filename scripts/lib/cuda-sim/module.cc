@@ -219,6 +219,13 @@ API cuFuncSetAttribute(void *handle, int, int) {
     return modules().functions.count(handle) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
 }
 
+/// Modules are loaded whole.
+API cuFuncLoad(void *handle) {
+    ENTER();
+    Lock lock(state().lock);
+    return modules().functions.count(handle) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+}
+
 API cuOccupancyMaxPotentialBlockSize(int *grid, int *block, void *handle, size_t (*)(int), size_t, int limit) {
     ENTER();
     Lock lock(state().lock);
