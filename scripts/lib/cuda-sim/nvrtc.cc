@@ -176,9 +176,8 @@ bool build(Program &program, const Options &options, const fs::path &folder) {
         std::ofstream(folder / name) << text;
     }
     std::vector<std::string> common = options.passed;
-    std::string capability = std::to_string(options.capability);
-    for (const std::string &more : {std::string("-D__CUDA_ARCH__=") + capability + "0", std::string("-D__NVCC_SIM__=1"), "-I" + folder.string(), std::string("-include"), shim().string(), std::string("-x"), std::string("c++"),
-                                    std::string("-fdiagnostics-color=never"), std::string("-Wno-unknown-pragmas")})
+    // __CUDA_ARCH__ stays undefined: where it is defined, sources expect PTX assembly to work.
+    for (const std::string &more : std::vector<std::string>{"-I" + folder.string(), "-include", shim().string(), "-x", "c++", "-fdiagnostics-color=never", "-Wno-unknown-pragmas"})
         common.push_back(more);
     auto with = [&](std::vector<std::string> first, const fs::path &input, const fs::path &output) {
         first.insert(first.end(), common.begin(), common.end());
