@@ -5,6 +5,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <cctype>
 #include <cstring>
 
 #include "sim.h"
@@ -41,11 +42,22 @@ Modules &modules() {
     return it;
 }
 
-/// The length of a shared object that ld wrote: its section headers come last.
-size_t image_bytes(const void *image) {
-    Elf64_Ehdr head;
-    memcpy(&head, image, sizeof head);
-    return head.e_shoff + size_t{head.e_shnum} * head.e_shentsize;
+/// The shared object in an image: the image itself, or what simulated PTX holds.
+Result object_of(const void *image, std::string &object) {
+    if (memcmp(image, ELFMAG, SELFMAG) == 0) {
+        Elf64_Ehdr head;
+        memcpy(&head, image, sizeof head);
+        // ld writes the section headers last.
+        object.assign(static_cast<const char *>(image), head.e_shoff + size_t{head.e_shnum} * head.e_shentsize);
+        return CUDA_SUCCESS;
+    }
+    const char *text = static_cast<const char *>(image), *mark = "// object ";
+    if (memcmp(text, "//", 2)) return CUDA_ERROR_INVALID_IMAGE;
+    const char *at = strstr(text, mark);
+    if (!at) return CUDA_ERROR_INVALID_PTX;
+    auto digit = [](char letter) { return letter >= 'a' ? letter - 'a' + 10 : letter - '0'; };
+    for (at += strlen(mark); isxdigit(at[0]) && isxdigit(at[1]); at += 2) object += char(digit(at[0]) << 4 | digit(at[1]));
+    return CUDA_SUCCESS;
 }
 
 Result load(void **handle, const void *image) {
@@ -54,13 +66,13 @@ Result load(void **handle, const void *image) {
     Context *context = nullptr;
     if (Result code = current(context)) return code;
     if (Result code = unsafe_call()) return code;
-    if (memcmp(image, ELFMAG, SELFMAG)) return CUDA_ERROR_INVALID_IMAGE;
+    std::string object;
+    if (Result code = object_of(image, object)) return code;
     auto module = std::make_unique<Module>();
     module->context = context;
     module->fd = memfd_create("cuda-sim-module", MFD_CLOEXEC);
-    size_t bytes = image_bytes(image);
-    for (size_t at = 0; at < bytes;) {
-        ssize_t put = write(module->fd, static_cast<const char *>(image) + at, bytes - at);
+    for (size_t at = 0; at < object.size();) {
+        ssize_t put = write(module->fd, object.data() + at, object.size() - at);
         if (put <= 0) {
             close(module->fd);
             return CUDA_ERROR_OPERATING_SYSTEM;
@@ -71,13 +83,13 @@ Result load(void **handle, const void *image) {
     snprintf(path, sizeof path, "/proc/self/fd/%d", module->fd);
     module->library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     const int *capability = module->library ? static_cast<int *>(dlsym(module->library, "cuda_sim_capability")) : nullptr;
-    const int *exact = module->library ? static_cast<int *>(dlsym(module->library, "cuda_sim_exact")) : nullptr;
     Result code = CUDA_SUCCESS;
-    if (!capability || !exact) {
+    bool exact = memcmp(image, ELFMAG, SELFMAG) == 0;
+    if (!capability) {
         const char *why = module->library ? "not made by the simulated NVRTC" : dlerror();
         fprintf(stderr, "cuda-sim: module refused: %s\n", why);
         code = CUDA_ERROR_INVALID_IMAGE;
-    } else if (*exact ? *capability != config().capability : *capability > config().capability) {
+    } else if (exact ? *capability != config().capability : *capability > config().capability) {
         code = CUDA_ERROR_NO_BINARY_FOR_GPU;
     }
     if (code) {

@@ -32,7 +32,7 @@ enum Result {
 };
 
 struct Program {
-    std::string source, name, log, image;
+    std::string source, name, log, image, ptx;
     std::vector<std::pair<std::string, std::string>> headers;
     bool exact = false;
 };
@@ -156,12 +156,24 @@ std::string trampolines(const std::vector<std::string> &names, const Options &op
             "    return sizeof...(P);\n"
             "}\n"
             "}\n"
-            "extern \"C\" const int cuda_sim_capability = " << options.capability << ";\n"
-            "extern \"C\" const int cuda_sim_exact = " << options.exact << ";\n";
+            "extern \"C\" const int cuda_sim_capability = " << options.capability << ";\n";
     for (auto &name : names)
         text << "extern \"C\" void " << name << "__launch(const unsigned grid[3], const unsigned block[3], void **params) { shim::launch(" << name << ", grid, block, params); }\n"
              << "extern \"C\" size_t " << name << "__params(size_t *out) { return cuda_sim::sizes(" << name << ", out); }\n";
     return text.str();
+}
+
+/// The shared object as text, as PTX is: with the names of its entries, and an end that C strings have.
+std::string as_text(const std::string &image, const std::vector<std::string> &names, const Options &options) {
+    static const char digits[] = "0123456789abcdef";
+    std::string text = "//\n// Simulated PTX: a shared object of the host, in hexadecimal\n//\n.version 8.0\n.target sm_" + std::to_string(options.capability) + "\n";
+    for (auto &name : names) text += "// .visible .entry " + name + "\n";
+    text += "// object ";
+    for (unsigned char byte : image) {
+        text += digits[byte >> 4];
+        text += digits[byte & 15];
+    }
+    return text + "\n" + '\0';
 }
 
 fs::path shim() {
@@ -193,6 +205,7 @@ bool build(Program &program, const Options &options, const fs::path &folder) {
     if (!compiler(folder, with({"-O2", "-fPIC", "-shared", "-ffp-contract=off", "-fno-strict-aliasing", "-fwrapv", "-fno-gnu-unique", "-Wl,-Bsymbolic"}, folder / "program.cu", folder / "program.so"), program.log))
         return false;
     program.image = slurp(folder / "program.so");
+    program.ptx = as_text(program.image, names, options);
     program.exact = options.exact;
     return !program.image.empty();
 }
@@ -293,11 +306,11 @@ API nvrtcGetProgramLog(Program *program, char *log) { return program ? give_text
 
 API nvrtcGetPTXSize(Program *program, size_t *bytes) {
     if (!program || program->image.empty()) return INVALID_PROGRAM;
-    *bytes = program->image.size();
+    *bytes = program->ptx.size();
     return SUCCESS;
 }
 
-API nvrtcGetPTX(Program *program, char *image) { return program && !program->image.empty() ? give(program->image, image) : INVALID_PROGRAM; }
+API nvrtcGetPTX(Program *program, char *text) { return program && !program->image.empty() ? give(program->ptx, text) : INVALID_PROGRAM; }
 
 API nvrtcGetCUBINSize(Program *program, size_t *bytes) {
     if (!program || program->image.empty()) return INVALID_PROGRAM;

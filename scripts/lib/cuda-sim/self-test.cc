@@ -100,6 +100,8 @@ int nvrtcGetProgramLogSize(void *, size_t *);
 int nvrtcGetProgramLog(void *, char *);
 int nvrtcGetCUBINSize(void *, size_t *);
 int nvrtcGetCUBIN(void *, char *);
+int nvrtcGetPTXSize(void *, size_t *);
+int nvrtcGetPTX(void *, char *);
 int nvrtcDestroyProgram(void **);
 }
 
@@ -685,7 +687,14 @@ static std::vector<char> compile(const char *source, const char *architecture, i
     OK(nvrtcGetProgramLogSize(program, &bytes));
     std::vector<char> log(bytes), image;
     OK(nvrtcGetProgramLog(program, log.data()));
-    if (expected == 0) {
+    if (expected == 0 && strstr(architecture, "compute_")) {
+        OK(nvrtcGetCUBINSize(program, &bytes));
+        TRUE(bytes == 0);
+        OK(nvrtcGetPTXSize(program, &bytes));
+        image.resize(bytes);
+        OK(nvrtcGetPTX(program, image.data()));
+        TRUE(image.back() == 0 && strlen(image.data()) == bytes - 1);
+    } else if (expected == 0) {
         OK(nvrtcGetCUBINSize(program, &bytes));
         image.resize(bytes);
         OK(nvrtcGetCUBIN(program, image.data()));
@@ -704,7 +713,18 @@ static void kernels() {
     std::vector<char> other = compile("extern \"C\" __global__ void add() {}", "-arch=sm_80", 0);
     void *module = nullptr, *add = nullptr, *multiply = nullptr, *reverse = nullptr;
     EXPECT(209, cuModuleLoadData(&module, other.data()));
-    EXPECT(200, cuModuleLoadData(&module, "// PTX"));
+    EXPECT(218, cuModuleLoadData(&module, "// PTX"));
+    EXPECT(200, cuModuleLoadData(&module, "rubbish"));
+    // PTX of an older architecture runs on a newer device.
+    std::vector<char> older = compile("extern \"C\" __global__ void put(int *to) { *to = 3; }", "-arch=compute_80", 0);
+    Address word = device_memory(4);
+    void *put = nullptr, *to[] = {&word};
+    int stored = 0;
+    OK(cuModuleLoadData(&module, older.data()));
+    OK(cuModuleGetFunction(&put, module, "put"));
+    OK(cuLaunchKernel(put, 1, 1, 1, 1, 1, 1, 0, nullptr, to, nullptr));
+    OK(cuMemcpyDtoH_v2(&stored, word, 4));
+    TRUE(stored == 3);
     std::vector<char> image = compile(SOURCE, "--gpu-architecture=sm_90", 0);
     OK(cuModuleLoadData(&module, image.data()));
     OK(cuModuleGetFunction(&add, module, "add"));
