@@ -16,6 +16,8 @@
 #![allow(unsafe_code)]
 
 mod copy;
+#[cfg(feature = "cuda")]
+pub mod cuda;
 mod float_env;
 mod fold;
 mod number;

@@ -1,0 +1,269 @@
+//! The CUDA C text, run on the host against the host's own kernels; and what NVRTC makes of it.
+
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+
+use super::call::{self, Call, CallError, Kernel};
+use super::{Piece, crc};
+use crate::dtype::{DType, ReduceOp};
+use crate::kernel::Kernels;
+use crate::kernel::tests::{Laid, is_float, random, specials};
+
+mod calls;
+mod compiler;
+mod grid;
+
+use self::grid::Grid;
+
+/// Multiprocessors of the grids here: few, so that threads take several turns.
+const PROCESSORS: u32 = 1;
+
+const FOLDS: [ReduceOp; 4] = [ReduceOp::Sum, ReduceOp::Min, ReduceOp::Max, ReduceOp::Prod];
+
+/// Reduces columns of elements, each laid `shifts` elements behind an aligned address, the destination by the last of
+/// the shifts or in place of source `into`, and compares with the host's kernels.
+fn check_reduce(
+    grid: &Grid,
+    dtype: DType,
+    op: ReduceOp,
+    columns: &[Vec<u64>],
+    shifts: &[usize],
+    into: Option<usize>,
+) {
+    let count = columns[0].len();
+    let shift = |i: usize| shifts[i % shifts.len()] * dtype.size();
+    let lay = || columns.iter().enumerate().map(|(i, c)| Laid::new(dtype, c, shift(i))).collect::<Vec<_>>();
+    let (mut host, mut device) = (lay(), lay());
+    let blank = || Laid::new(dtype, &vec![0; count], shift(shifts.len() - 1));
+    let (mut host_out, mut device_out) = (blank(), blank());
+    let pointers: Vec<*const u8> = host.iter_mut().map(|l| l.ptr().cast_const()).collect();
+    let dst = into.map_or_else(|| host_out.ptr(), |i| host[i].ptr());
+    // SAFETY: all have `count` elements, and the destination is one of the sources or apart.
+    unsafe { Kernels::detect().fold_raw(dtype, op, dst, &pointers, count * dtype.size()) }
+    let sources: Vec<u64> = device.iter_mut().map(|l| l.ptr() as u64).collect();
+    let dst = into.map_or_else(|| device_out.ptr() as u64, |i| sources[i]);
+    let call = call::reduce(op, dtype, dst, &sources, count as u64, PROCESSORS).unwrap();
+    // SAFETY: as above.
+    unsafe { grid.run(call) }
+    let result =
+        |laid: &[Laid], out: &Laid| into.map_or_else(|| out.elements(dtype), |i| laid[i].elements(dtype));
+    let (expected, got) = (result(&host, &host_out), result(&device, &device_out));
+    for i in 0..count {
+        assert_eq!(
+            got[i],
+            expected[i],
+            "{dtype} {op} of {} into {into:?}, shifts {shifts:?}, element {i} of {count}: {:#x?} gave {:#x}, not {:#x}",
+            columns.len(),
+            columns.iter().map(|c| c[i]).collect::<Vec<_>>(),
+            got[i],
+            expected[i]
+        );
+    }
+}
+
+#[test]
+fn reductions_give_the_bits_of_the_host() {
+    let Some(grid) = Grid::get() else { return };
+    let mut rng = SmallRng::seed_from_u64(5);
+    for &dtype in DType::ALL {
+        let specials = specials(dtype);
+        let pairs = || specials.iter().flat_map(|&a| specials.iter().map(move |&b| (a, b)));
+        let columns = [pairs().map(|p| p.0).collect::<Vec<_>>(), pairs().map(|p| p.1).collect()];
+        for op in ReduceOp::ALL.iter().copied() {
+            check_reduce(&grid, dtype, op, &columns, &[0], None);
+            for k in (1..=9).chain([16, 31, 64]) {
+                for count in [1, 15, 33, rng.random_range(100..3000)] {
+                    let columns: Vec<_> = (0..k).map(|_| random(&mut rng, dtype, count)).collect();
+                    let alike = [rng.random_range(0..16)];
+                    let apart = [0; 5].map(|_| rng.random_range(0..16));
+                    let source = rng.random_range(0..k);
+                    check_reduce(&grid, dtype, op, &columns, &alike, None);
+                    check_reduce(&grid, dtype, op, &columns, &apart, None);
+                    check_reduce(&grid, dtype, op, &columns, &alike, Some(source));
+                    check_reduce(&grid, dtype, op, &columns, &apart, Some(source));
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn every_16_bit_value_reduces_and_divides_as_on_the_host() {
+    let Some(grid) = Grid::get() else { return };
+    let mut rng = SmallRng::seed_from_u64(16);
+    for dtype in [DType::F16, DType::Bf16, DType::I16, DType::U16] {
+        let all: Vec<u64> = (0..=0xffff).collect();
+        let two = [all.clone(), random(&mut rng, dtype, all.len())];
+        let three = [random(&mut rng, dtype, all.len()), all.clone(), random(&mut rng, dtype, all.len())];
+        for op in FOLDS {
+            check_reduce(&grid, dtype, op, &two, &[3], Some(0));
+            check_reduce(&grid, dtype, op, &three, &[0, 1], None);
+        }
+    }
+    for &dtype in DType::ALL {
+        let elements = if dtype.size() == 2 {
+            (0..=0xffff).collect()
+        } else {
+            [specials(dtype), random(&mut rng, dtype, 3001)].concat()
+        };
+        for n in [0, 1, 2, 3, 7, 8, 100, 255, 1000, 4096, u32::MAX] {
+            let shift = rng.random_range(0..16) * dtype.size();
+            let (mut host, mut device) =
+                (Laid::new(dtype, &elements, shift), Laid::new(dtype, &elements, shift));
+            let bytes = elements.len() * dtype.size();
+            // SAFETY: as many bytes are laid there, and nobody else has them meanwhile.
+            let slice = unsafe { std::slice::from_raw_parts_mut(host.ptr(), bytes) };
+            Kernels::detect().finish_avg(dtype, slice, n);
+            let dst = device.ptr() as u64;
+            let call = call::divide(dtype, dst, elements.len() as u64, n, PROCESSORS).unwrap();
+            // SAFETY: as many elements are laid there.
+            unsafe { grid.run(call) }
+            assert!(device.elements(dtype) == host.elements(dtype), "{dtype} / {n}");
+        }
+    }
+}
+
+#[test]
+fn conversions_round_as_reductions_do() {
+    let Some(grid) = Grid::get() else { return };
+    let mut rng = SmallRng::seed_from_u64(3);
+    // To convert is to reduce one source, had the types been the same: through f32 and narrowed once.
+    let narrowed = |bits: u64, dtype: DType| -> u64 {
+        let mut one = Laid::new(DType::F32, &[bits], 0);
+        let p = one.ptr();
+        // SAFETY: one element, in place.
+        unsafe { Kernels::detect().fold_raw(DType::F32, ReduceOp::Sum, p, &[p.cast_const()], 4) }
+        let x = f32::from_bits(one.elements(DType::F32)[0] as u32);
+        match dtype {
+            _ if x.is_nan() && dtype == DType::F16 => 0x7e00,
+            _ if x.is_nan() => 0x7fc0,
+            DType::F16 => half::f16::from_f32_const(x).to_bits().into(),
+            _ => half::bf16::from_f32(x).to_bits().into(),
+        }
+    };
+    let widened = |bits: u64, dtype: DType| -> u64 {
+        let x = match dtype {
+            DType::F16 => half::f16::from_bits(bits as u16).to_f32_const(),
+            _ => half::bf16::from_bits(bits as u16).to_f32(),
+        };
+        if x.is_nan() { 0x7fc0_0000 } else { x.to_bits().into() }
+    };
+    for narrow in [DType::F16, DType::Bf16] {
+        let wide: Vec<u64> = (0..=u32::MAX)
+            .step_by(49_999)
+            .flat_map(|bits| {
+                [bits, bits & !0x1fff | 0x1000, bits & !0xffff | 0x8000, bits & !0x1fff | 0x1001]
+            })
+            .map(u64::from)
+            .chain(specials(DType::F32))
+            .collect();
+        let all: Vec<u64> = (0..=0xffff).collect();
+        for (from, to, elements) in [(DType::F32, narrow, wide), (narrow, DType::F32, all)] {
+            for aligned in [true, false] {
+                let shift = |rng: &mut SmallRng, dtype: DType| {
+                    if aligned { 0 } else { rng.random_range(1..16) * dtype.size() }
+                };
+                let mut src = Laid::new(from, &elements, shift(&mut rng, from));
+                let mut dst = Laid::new(to, &vec![0; elements.len()], shift(&mut rng, to));
+                let (s, d) = (src.ptr() as u64, dst.ptr() as u64);
+                let call = call::convert(to, d, from, s, elements.len() as u64, PROCESSORS).unwrap();
+                // SAFETY: both have that many elements.
+                unsafe { grid.run(call) }
+                for (&element, got) in elements.iter().zip(dst.elements(to)) {
+                    let expected = if to == narrow { narrowed(element, to) } else { widened(element, from) };
+                    assert_eq!(got, expected, "{element:#x} from {from} to {to}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn tensors_are_packed_and_come_back() {
+    let Some(grid) = Grid::get() else { return };
+    let mut rng = SmallRng::seed_from_u64(9);
+    for pieces in [1, 2, 70, 700] {
+        let tensors: Vec<Vec<u8>> = (0..pieces)
+            .map(|i| {
+                let len = if i == 0 { 9001 } else { rng.random_range(0..300) };
+                (0..len + 16).map(|_| rng.random()).collect()
+            })
+            .collect();
+        let mut back: Vec<Vec<u8>> = tensors.iter().map(|t| vec![0; t.len()]).collect();
+        let mut offset = rng.random_range(0..32);
+        let (mut table, mut back_table) = (Vec::new(), Vec::new());
+        for (tensor, back) in tensors.iter().zip(&mut back) {
+            let start = rng.random_range(0..16);
+            let bytes = tensor.len() as u64 - 16;
+            table.push(Piece { address: tensor[start..].as_ptr() as u64, bytes, offset });
+            back_table.push(Piece { address: back[start..].as_mut_ptr() as u64, bytes, offset });
+            offset += bytes + rng.random_range(0..20);
+        }
+        let mut buffer = vec![0xa5u8; offset as usize + 32];
+        let (at, largest) = (buffer.as_mut_ptr() as u64, 9001);
+        let pack = call::pack(false, table.as_ptr() as u64, pieces, largest, at, PROCESSORS).unwrap();
+        // SAFETY: the table's tensors are alive, and the buffer reaches beyond the last.
+        unsafe { grid.run(pack) }
+        let mut expected = vec![0xa5u8; buffer.len()];
+        for (piece, tensor) in table.iter().zip(&tensors) {
+            let start = (piece.address - tensor.as_ptr() as u64) as usize;
+            expected[piece.offset as usize..][..piece.bytes as usize]
+                .copy_from_slice(&tensor[start..][..piece.bytes as usize]);
+        }
+        assert!(buffer == expected, "{pieces} pieces");
+        let unpack = call::pack(true, back_table.as_ptr() as u64, pieces, largest, at, PROCESSORS).unwrap();
+        // SAFETY: as above.
+        unsafe { grid.run(unpack) }
+        for ((piece, back), tensor) in back_table.iter().zip(&back).zip(&tensors) {
+            let start = (piece.address - back.as_ptr() as u64) as usize;
+            let end = start + piece.bytes as usize;
+            assert!(back[start..end] == tensor[start..end], "a tensor of {} bytes", piece.bytes);
+            assert!(back[..start].iter().chain(&back[end..]).all(|&b| b == 0), "wrote outside of the tensor");
+        }
+    }
+}
+
+/// One bit at a time, as RFC 3720 section 12.1 has it.
+fn crc_by_bits(bytes: &[u8]) -> u32 {
+    !bytes.iter().fold(!0u32, |crc, &byte| {
+        (0..8).fold(
+            crc ^ u32::from(byte),
+            |crc, _| if crc & 1 == 1 { crc >> 1 ^ 0x82f6_3b78 } else { crc >> 1 },
+        )
+    })
+}
+
+#[test]
+fn crcs_of_fragments_are_those_of_the_rfc() {
+    let Some(grid) = Grid::get() else { return };
+    assert_eq!(crc_by_bits(b"123456789"), 0xe306_9283, "the check value of CRC32C");
+    let mut rng = SmallRng::seed_from_u64(32);
+    let data: Vec<u8> = (0..3 << 20).map(|_| rng.random()).collect();
+    let row = crc::ROW as usize;
+    let cases =
+        [1, 4, 9, 15, 16, 17, 31, 48, 1000, row - 1, row, row + 1, 9 * row, 40 * row + 5, data.len() - 64]
+            .into_iter()
+            .map(|bytes| (bytes, bytes))
+            .chain([
+                (100_000, 8192),
+                (100_000, 8193),
+                (5000, 7),
+                (200_000, 65_536),
+                (1 << 20, 1 << 20),
+                (300, 4000),
+            ]);
+    for (bytes, fragment) in cases {
+        for shift in [0, 1, 7, 15, 16] {
+            let range = &data[data.as_ptr().align_offset(16)..][shift..][..bytes];
+            let expected: Vec<u32> = range.chunks(fragment).map(crc_by_bits).collect();
+            let mut got = vec![0u32; expected.len() + 1];
+            let (address, results) = (range.as_ptr() as u64, got.as_mut_ptr() as u64);
+            let call = call::crc32c(address, bytes as u64, fragment as u64, results, PROCESSORS).unwrap();
+            assert_eq!(call.as_ref().unwrap().args.fragments as usize, expected.len());
+            // SAFETY: the range is alive, and there is a result for each fragment.
+            unsafe { grid.run(call) }
+            assert_eq!(got.pop(), Some(0), "wrote beyond the results");
+            assert_eq!(got, expected, "{bytes} bytes in fragments of {fragment}, shifted by {shift}");
+        }
+    }
+}

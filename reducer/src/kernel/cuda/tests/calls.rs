@@ -1,0 +1,81 @@
+//! What is refused before the driver sees it.
+
+use super::*;
+use crate::kernel::cuda::MAX_SOURCES;
+
+#[test]
+fn every_kernel_has_its_place_and_its_name() {
+    let names: std::collections::HashSet<String> = Kernel::all().map(Kernel::name).collect();
+    assert_eq!(names.len(), Kernel::all().count());
+    for (i, kernel) in Kernel::all().enumerate() {
+        assert_eq!(kernel.index(), i, "{kernel:?}");
+    }
+    let sum = call::reduce(ReduceOp::Avg, DType::F16, 64, &[64, 128], 8, 1).unwrap().unwrap();
+    assert_eq!(sum.kernel.name(), "reduce_sum_f16");
+}
+
+#[test]
+fn wrong_arguments_are_named() {
+    let reduce = |dst, sources: &[u64], count| {
+        call::reduce(ReduceOp::Sum, DType::F32, dst, sources, count, 1).map(|c| c.is_some())
+    };
+    let top = u64::MAX - 15;
+    assert_eq!(reduce(4096, &[8192], 4), Ok(true));
+    assert_eq!(reduce(0, &[0], 0), Ok(false));
+    assert_eq!(reduce(4096, &[], 4), Err(CallError::Sources(0)));
+    assert_eq!(reduce(4096, &[8192; MAX_SOURCES + 1], 4), Err(CallError::Sources(MAX_SOURCES + 1)));
+    assert_eq!(reduce(0, &[8192], 4), Err(CallError::Null { what: "the destination" }));
+    assert_eq!(reduce(4096, &[8192, 0], 4), Err(CallError::Null { what: "a source" }));
+    let misaligned = CallError::Misaligned { what: "a source", address: 8194, align: 4 };
+    assert_eq!(reduce(4096, &[8194], 4), Err(misaligned));
+    assert_eq!(
+        reduce(top - 1 & !3, &[8192], 8),
+        Err(CallError::TooLong { what: "the destination", address: top - 1 & !3 })
+    );
+    assert_eq!(
+        reduce(4096, &[8192], u64::MAX / 2),
+        Err(CallError::TooLong { what: "the destination", address: 4096 })
+    );
+    assert_eq!(reduce(4096, &[4100], 4), Err(CallError::Overlap { dst: 4096, src: 4100 }));
+    assert_eq!(reduce(4100, &[4096], 4), Err(CallError::Overlap { dst: 4100, src: 4096 }));
+    assert_eq!(reduce(4112, &[4096], 4), Ok(true), "beside one another");
+
+    let convert = |to, from, dst, src| call::convert(to, dst, from, src, 100, 1).map(|c| c.is_some());
+    assert_eq!(convert(DType::F16, DType::F32, 4096, 8192), Ok(true));
+    assert_eq!(
+        convert(DType::F64, DType::F32, 4096, 8192),
+        Err(CallError::Conversion { from: DType::F32, to: DType::F64 })
+    );
+    assert_eq!(convert(DType::F16, DType::F32, 8292, 8192), Err(CallError::Overlap { dst: 8292, src: 8192 }));
+
+    let crc = |bytes, fragment| call::crc32c(4096, bytes, fragment, 64, 1).map(|c| c.is_some());
+    assert_eq!(crc(0, 0), Ok(false));
+    assert_eq!(crc(10, 0), Err(CallError::Fragments { bytes: 10, fragment: 0 }));
+    assert_eq!(crc(1 << 40, 16), Err(CallError::Fragments { bytes: 1 << 40, fragment: 16 }));
+    assert_eq!(crc(1 << 40, 1 << 20), Ok(true));
+    assert_eq!(call::pack(false, 8, 0, 0, 0, 1).map(|c| c.is_some()), Ok(false));
+    let pack = call::pack(true, 12, 1, 0, 64, 1).map(|c| c.is_some());
+    assert_eq!(pack, Err(CallError::Misaligned { what: "the table of pieces", address: 12, align: 8 }));
+}
+
+#[test]
+fn grids_stay_within_what_devices_take() {
+    for processors in [0, 1, 132, u32::MAX] {
+        for count in [1, 255, 256, 1 << 20, 1 << 40] {
+            let grids = [
+                call::reduce(ReduceOp::Max, DType::I8, 16, &[1 << 50, 1 << 51], count, processors)
+                    .map(|c| c.map(|c| c.grid)),
+                call::divide(DType::F64, 16, count, 3, processors).map(|c| c.map(|c| c.grid)),
+                call::convert(DType::F32, 16, DType::F16, 1 << 50, count, processors)
+                    .map(|c| c.map(|c| c.grid)),
+                call::pack(false, 16, 100_000, count, 16, processors).map(|c| c.map(|c| c.grid)),
+                call::crc32c(16, count, count.min(1 << 30), 16, processors).map(|c| c.map(|c| c.grid)),
+                call::crc32c(16, count, count.div_ceil(1 << 20), 16, processors).map(|c| c.map(|c| c.grid)),
+            ];
+            for grid in grids {
+                let [x, y] = grid.unwrap().unwrap();
+                assert!((1..1 << 31).contains(&x) && (1..1 << 16).contains(&y), "{count}: {x} by {y}");
+            }
+        }
+    }
+}
