@@ -71,7 +71,12 @@ impl Context {
         Ok(Self(Arc::new(Inner { cuda, raw, device, ordinal, retained: true })))
     }
 
-    fn existing(cuda: &'static Cuda, raw: CUcontext, device: CUdevice, ordinal: i32) -> Result<Self, CudaError> {
+    fn existing(
+        cuda: &'static Cuda,
+        raw: CUcontext,
+        device: CUdevice,
+        ordinal: i32,
+    ) -> Result<Self, CudaError> {
         let (mut flags, mut active) = (0, 0);
         // SAFETY: both are writable.
         unsafe { cuda.api.cuDevicePrimaryCtxGetState(device, &mut flags, &mut active) }.ok()?;

@@ -30,7 +30,8 @@ impl Dmabuf {
             return Err(CudaError::Empty);
         }
         let start = address & !(page - 1);
-        let end = address.checked_add(len).and_then(|end| end.checked_next_multiple_of(page)).ok_or(refused)?;
+        let end =
+            address.checked_add(len).and_then(|end| end.checked_next_multiple_of(page)).ok_or(refused)?;
         let entered = context.enter()?;
         let mut fd: c_int = -1;
         let kind = CUmemRangeHandleType::CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD as c_uint;

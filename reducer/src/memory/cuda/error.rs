@@ -9,7 +9,9 @@ use thiserror::Error;
 #[non_exhaustive]
 pub enum CudaError {
     /// The GPU itself has failed or is gone.
-    #[error("{call}: the GPU is lost ({name}, {code}); look for Xid in the kernel's log (`dmesg`), reset the GPU and start the job again")]
+    #[error(
+        "{call}: the GPU is lost ({name}, {code}); look for Xid in the kernel's log (`dmesg`), reset the GPU and start the job again"
+    )]
     DeviceLost {
         /// The driver's function.
         call: &'static str,
@@ -73,7 +75,9 @@ pub enum CudaError {
         address: u64,
     },
     /// Host memory that copies would have to wait for.
-    #[error("host memory at {address:#x} is not page-locked; allocate it as pinned memory, or register it first")]
+    #[error(
+        "host memory at {address:#x} is not page-locked; allocate it as pinned memory, or register it first"
+    )]
     NotPinned {
         /// The address.
         address: u64,
@@ -117,7 +121,9 @@ pub enum CudaError {
         call: &'static str,
     },
     /// The device lets no process in.
-    #[error("GPU {ordinal} is in compute mode prohibited; `nvidia-smi -i {ordinal} -c DEFAULT` allows contexts on it")]
+    #[error(
+        "GPU {ordinal} is in compute mode prohibited; `nvidia-smi -i {ordinal} -c DEFAULT` allows contexts on it"
+    )]
     Prohibited {
         /// The device's ordinal.
         ordinal: i32,
@@ -174,7 +180,9 @@ pub enum CudaError {
         name: String,
     },
     /// Copies that did not end in time.
-    #[error("{pending} copies did not end before the deadline; a kernel that they wait for has not ended, or the GPU hangs")]
+    #[error(
+        "{pending} copies did not end before the deadline; a kernel that they wait for has not ended, or the GPU hangs"
+    )]
     Deadline {
         /// How many copies have not ended.
         pending: u64,
@@ -202,7 +210,9 @@ impl CudaError {
             1 | 101 | 201 | 205 | 304 | 800 | 801 if call.starts_with("cuIpcOpen") => {
                 Self::IpcRefused { call, code, name: name() }
             }
-            1 | 101 | 304 | 800 | 801 if call == "cuMemGetHandleForAddressRange" => Self::NoDmabuf { code, name: name() },
+            1 | 101 | 304 | 800 | 801 if call == "cuMemGetHandleForAddressRange" => {
+                Self::NoDmabuf { code, name: name() }
+            }
             2 => Self::OutOfMemory { call },
             3 => Self::Forked { call },
             4 | 201 | 709 => Self::ContextGone { call, code },

@@ -86,7 +86,9 @@ pub enum Absent {
         needed: i32,
     },
     /// The library has not all functions.
-    #[error("libcuda.so.1 has no {symbol}; install a complete NVIDIA driver instead of the toolkit's stub library")]
+    #[error(
+        "libcuda.so.1 has no {symbol}; install a complete NVIDIA driver instead of the toolkit's stub library"
+    )]
     Incomplete {
         /// The missing function.
         symbol: &'static str,

@@ -5,7 +5,8 @@ use core::ffi::c_uint;
 use core::ptr::NonNull;
 
 use cudarc::driver::sys::{
-    CU_MEMHOSTALLOC_DEVICEMAP, CU_MEMHOSTALLOC_PORTABLE, CU_MEMHOSTREGISTER_DEVICEMAP, CU_MEMHOSTREGISTER_PORTABLE,
+    CU_MEMHOSTALLOC_DEVICEMAP, CU_MEMHOSTALLOC_PORTABLE, CU_MEMHOSTREGISTER_DEVICEMAP,
+    CU_MEMHOSTREGISTER_PORTABLE,
 };
 
 use super::{Context, CudaError, Entered};
@@ -114,7 +115,8 @@ impl Registered {
         let entered = context.enter()?;
         let flags = CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP;
         // SAFETY: the range is mapped, by the caller's promise.
-        unsafe { entered.cuda().api.cuMemHostRegister_v2(base.as_ptr().cast(), len, flags as c_uint) }.ok()?;
+        unsafe { entered.cuda().api.cuMemHostRegister_v2(base.as_ptr().cast(), len, flags as c_uint) }
+            .ok()?;
         let mut registered = Self { context: context.clone(), base, len, device_address: 0 };
         registered.device_address = device_address(&entered, base)?;
         Ok(registered)

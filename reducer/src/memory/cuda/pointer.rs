@@ -66,7 +66,8 @@ impl Cuda {
         ];
         // Values are of 1, 4 or 8 bytes; the low ones of each word are written.
         let mut values = [0u64; COUNT];
-        let mut places: [*mut c_void; COUNT] = values.each_mut().map(|value| core::ptr::from_mut(value).cast());
+        let mut places: [*mut c_void; COUNT] =
+            values.each_mut().map(|value| core::ptr::from_mut(value).cast());
         // SAFETY: both arrays have `COUNT` entries, and each place has room for the widest value. The address is
         // looked up, not accessed.
         unsafe {

@@ -46,8 +46,10 @@ impl Stream {
         let entered = context.enter()?;
         let mut raw = core::ptr::null_mut();
         // SAFETY: `raw` is writable.
-        unsafe { entered.cuda().api.cuStreamCreate(&mut raw, CUstream_flags::CU_STREAM_NON_BLOCKING as c_uint) }
-            .ok()?;
+        unsafe {
+            entered.cuda().api.cuStreamCreate(&mut raw, CUstream_flags::CU_STREAM_NON_BLOCKING as c_uint)
+        }
+        .ok()?;
         Ok(Self { context: context.clone(), raw, owned: true })
     }
 
