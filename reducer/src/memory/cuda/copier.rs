@@ -104,10 +104,11 @@ impl Copier {
         }
     }
 
-    fn lane_mut(&mut self, direction: Direction) -> &mut Lane {
+    /// What a call that changes a lane needs.
+    fn parts(&mut self, direction: Direction) -> (&Context, &mut Lane) {
         match direction {
-            Direction::In => &mut self.inward,
-            Direction::Out => &mut self.outward,
+            Direction::In => (&self.context, &mut self.inward),
+            Direction::Out => (&self.context, &mut self.outward),
         }
     }
 
@@ -213,9 +214,8 @@ impl Copier {
         src: u64,
         bytes: usize,
     ) -> Result<Fence, CudaError> {
-        let context = self.context.clone();
+        let (context, lane) = self.parts(direction);
         let entered = context.enter()?;
-        let lane = self.lane_mut(direction);
         // SAFETY: passed on to the caller.
         unsafe { lane.stream.copy_in(&entered, dst, src, bytes) }?;
         Self::mark(&entered, direction, lane)
@@ -223,9 +223,8 @@ impl Copier {
 
     /// A fence for what has been enqueued in our stream of one direction so far: kernels, waits, copies.
     pub fn fence(&mut self, direction: Direction) -> Result<Fence, CudaError> {
-        let context = self.context.clone();
-        let entered = context.enter()?;
-        Self::mark(&entered, direction, self.lane_mut(direction))
+        let (context, lane) = self.parts(direction);
+        Self::mark(&context.enter()?, direction, lane)
     }
 
     fn mark(entered: &Entered<'_>, direction: Direction, lane: &mut Lane) -> Result<Fence, CudaError> {
@@ -238,18 +237,16 @@ impl Copier {
 
     /// Whether a copy has ended. Its bytes are then visible to the host.
     pub fn is_done(&mut self, fence: Fence) -> Result<bool, CudaError> {
-        if fence.number <= self.lane(fence.direction).done {
+        let (context, lane) = self.parts(fence.direction);
+        if fence.number <= lane.done {
             return Ok(true);
         }
-        let context = self.context.clone();
-        let entered = context.enter()?;
-        self.lane_mut(fence.direction).is_done(&entered, fence.number)
+        lane.is_done(&context.enter()?, fence.number)
     }
 
     /// How many copies are not known to have ended; asks about the last ones first.
     pub fn pending(&mut self) -> Result<u64, CudaError> {
-        let context = self.context.clone();
-        let entered = context.enter()?;
+        let entered = self.context.enter()?;
         let mut pending = 0;
         for lane in [&mut self.inward, &mut self.outward] {
             if !lane.is_done(&entered, lane.issued)? {

@@ -8,9 +8,9 @@ use thiserror::Error;
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum CudaError {
-    /// The GPU itself has failed or is gone.
+    /// The GPU or its driver has failed.
     #[error(
-        "{call}: the GPU is lost ({name}, {code}); look for Xid in the kernel's log (`dmesg`), reset the GPU and start the job again"
+        "{call}: the GPU or its driver has failed ({name}, {code}); look for Xid in the kernel's log (`dmesg`), reset the GPU and start the job again"
     )]
     DeviceLost {
         /// The driver's function.
@@ -207,7 +207,9 @@ impl CudaError {
             1 if call.starts_with("cuMemcpy") || call.contains("Value32") || call.contains("Free") => {
                 Self::Refused { call }
             }
-            1 | 101 | 201 | 205 | 304 | 800 | 801 if call.starts_with("cuIpcOpen") => {
+            1 | 101 | 201 | 205 | 217 | 304 | 400 | 711 | 800 | 801 | 999
+                if call.starts_with("cuIpcOpen") =>
+            {
                 Self::IpcRefused { call, code, name: name() }
             }
             1 | 101 | 304 | 800 | 801 if call == "cuMemGetHandleForAddressRange" => {
@@ -216,8 +218,8 @@ impl CudaError {
             2 => Self::OutOfMemory { call },
             3 => Self::Forked { call },
             4 | 201 | 709 => Self::ContextGone { call, code },
-            46 => Self::Exclusive { call },
-            214 | 220 | 226 | 227 => Self::DeviceLost { call, code, name: name() },
+            46 if call == "cuDevicePrimaryCtxRetain" => Self::Exclusive { call },
+            46 | 214 | 220 | 226 | 227 | 999 => Self::DeviceLost { call, code, name: name() },
             400 => Self::ForeignStream { call },
             700 | 702 | 710 | 714..=719 => Self::ContextBroken { call, code, name: name() },
             712 => Self::AlreadyRegistered,

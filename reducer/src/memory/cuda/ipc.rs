@@ -9,6 +9,7 @@ use std::collections::HashMap;
 
 use cudarc::driver::sys::{CUipcEventHandle, CUipcMem_flags, CUipcMemHandle};
 
+use super::sys::code;
 use super::{Context, CudaError, Event, Pointer, PointerKind};
 
 /// Bytes of the driver's handles.
@@ -36,7 +37,11 @@ impl MemoryHandle {
         let entered = context.enter()?;
         let mut handle = CUipcMemHandle { reserved: [0; HANDLE] };
         // SAFETY: `handle` is writable; the address is only looked up.
-        unsafe { entered.cuda().api.cuIpcGetMemHandle(&mut handle, pointer.base) }.ok()?;
+        let outcome = unsafe { entered.cuda().api.cuIpcGetMemHandle(&mut handle, pointer.base) };
+        if matches!(outcome.code, code::INVALID_VALUE | code::NOT_SUPPORTED) {
+            return Err(CudaError::NoIpcHandle { address: pointer.address });
+        }
+        outcome.ok()?;
         Ok(Self {
             allocation: handle.reserved.map(|byte| byte as u8),
             offset: pointer.offset(),

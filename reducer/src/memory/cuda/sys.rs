@@ -18,8 +18,10 @@ use super::error::CudaError;
 pub(super) mod code {
     use core::ffi::c_int;
     pub(in super::super) const SUCCESS: c_int = 0;
+    pub(in super::super) const INVALID_VALUE: c_int = 1;
     pub(in super::super) const NO_DEVICE: c_int = 100;
     pub(in super::super) const NOT_READY: c_int = 600;
+    pub(in super::super) const NOT_SUPPORTED: c_int = 801;
 }
 
 /// What a call of the driver returned.
@@ -62,6 +64,10 @@ macro_rules! api {
         }
 
         impl Api {
+            /// The functions' names.
+            #[cfg(test)]
+            pub(super) const NAMES: &[&str] = &[$(stringify!($name)),*];
+
             /// Opens the library and looks all functions up; gives the missing symbol otherwise, or `None` where
             /// there is no library.
             pub(super) fn load() -> Result<Self, Option<&'static str>> {

@@ -3,6 +3,7 @@
 #![allow(unsafe_code)]
 
 mod copies;
+mod failures;
 mod harness;
 mod order;
 mod peers;

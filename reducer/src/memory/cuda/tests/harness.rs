@@ -1,6 +1,7 @@
 //! What the tests share.
 
 use core::ffi::c_int;
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
@@ -17,6 +18,18 @@ pub(super) fn device() -> Option<(&'static Cuda, Context)> {
             None
         }
     }
+}
+
+/// Runs one of these tests in a process of its own; whether it passed, and what it wrote.
+pub(super) fn again(test: &str, environment: &[(&str, &str)]) -> (bool, String) {
+    let output = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", &format!("memory::cuda::tests::{test}"), "--nocapture"])
+        .envs(environment.iter().copied())
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    let told = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+    (output.status.success(), told.into_owned())
 }
 
 /// Asks until it is so, for 20 seconds.

@@ -1,6 +1,5 @@
 use core::ffi::c_int;
 use std::io::Write;
-use std::process::{Command, Stdio};
 
 use cudarc::driver::sys::{CUstream, culib};
 
@@ -36,16 +35,8 @@ fn another_process_reads_and_writes_our_memory() {
     let memory = MemoryHandle::export(&context, &cuda.classify(buffer.address() + 100).unwrap()).unwrap();
     assert_eq!(MemoryHandle::from_bytes(&memory.to_bytes()), Some(memory));
     let message = format!("{}.{}", hex(&memory.to_bytes()), hex(&event.export().unwrap().0));
-    let child = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "memory::cuda::tests::peers::the_other_process", "--nocapture"])
-        .env(PEER, message)
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .and_then(std::process::Child::wait_with_output)
-        .unwrap();
-    let told = || String::from_utf8_lossy(&child.stdout) + String::from_utf8_lossy(&child.stderr);
-    assert!(child.status.success() && told().contains("the peer has written"), "{}", told());
+    let (success, told) = again("peers::the_other_process", &[(PEER, &message)]);
+    assert!(success && told.contains("the peer has written"), "{told}");
     // SAFETY: as above.
     let fence = unsafe { copier.copy(at, buffer.address(), 8192) }.unwrap();
     until("the copy back", || copier.is_done(fence));

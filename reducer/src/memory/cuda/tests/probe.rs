@@ -40,6 +40,7 @@ fn results_become_typed_errors() {
     );
     assert_eq!(error("cuInit", 3), CudaError::Forked { call: "cuInit" });
     assert!(matches!(error("cuStreamQuery", 709), CudaError::ContextGone { .. }));
+    assert!(matches!(error("cuStreamQuery", 46), CudaError::DeviceLost { .. }));
     assert!(matches!(error("cuStreamQuery", 214), CudaError::DeviceLost { .. }));
     assert!(matches!(error("cuStreamQuery", 719), CudaError::ContextBroken { .. }));
     assert!(matches!(error("cuStreamQuery", 901), CudaError::Capture { .. }));
@@ -70,4 +71,15 @@ fn devices_tell_what_they_are() {
     }
     assert!(cuda.peer_access(0, devices.len() as i32).is_err());
     assert!(Context::primary(cuda, devices.len() as i32).is_err());
+}
+
+#[test]
+fn shards_may_have_them() {
+    fn moves<T: Send>() {}
+    fn is_shared<T: Sync>() {}
+    moves::<Copier>();
+    moves::<PeerMemory>();
+    is_shared::<Context>();
+    is_shared::<Event>();
+    is_shared::<Pinned>();
 }
