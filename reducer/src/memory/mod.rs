@@ -6,6 +6,8 @@
 //! So a region is a promise made once, in `unsafe`, by whoever owns the memory; `sys` holds all the pointer work and
 //! checks every range.
 
+#[cfg(feature = "cuda")]
+pub mod cuda;
 mod sys;
 
 pub(crate) use self::sys::{Addresses, Pool, Pooled, Spot, accumulate, copy, finish_avg, fold, write};

@@ -1,0 +1,167 @@
+//! Device memory and events of other processes of the host, by the driver's legacy IPC handles.
+//!
+//! A handle names a whole allocation, so it travels with the offset. A stream that waits for another process's event waits
+//! for the latest record: if the other process has not recorded it yet, the wait passes at once. So either the host has been
+//! told that it was recorded, or streams wait for a value instead ([`Stream::wait_value`](super::Stream::wait_value)).
+#![allow(unsafe_code)]
+
+use std::collections::HashMap;
+
+use cudarc::driver::sys::{CUipcEventHandle, CUipcMem_flags, CUipcMemHandle};
+
+use super::sys::code;
+use super::{Context, CudaError, Event, Pointer, PointerKind};
+
+/// Bytes of the driver's handles.
+const HANDLE: usize = 64;
+
+/// Device memory as another process of the host can open it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemoryHandle {
+    allocation: [u8; HANDLE],
+    /// Bytes from the allocation's start.
+    offset: u64,
+    /// Length of the allocation in bytes.
+    size: u64,
+}
+
+impl MemoryHandle {
+    /// Bytes of the message form.
+    pub const LEN: usize = HANDLE + 16;
+
+    /// A handle of the allocation that `pointer` lies in. Memory that was not allocated by cudaMalloc has none.
+    pub fn export(context: &Context, pointer: &Pointer) -> Result<Self, CudaError> {
+        if pointer.kind != PointerKind::Device || !pointer.legacy_ipc || pointer.size == 0 {
+            return Err(CudaError::NoIpcHandle { address: pointer.address });
+        }
+        let entered = context.enter()?;
+        let mut handle = CUipcMemHandle { reserved: [0; HANDLE] };
+        // SAFETY: `handle` is writable; the address is only looked up.
+        let outcome = unsafe { entered.cuda().api.cuIpcGetMemHandle(&mut handle, pointer.base) };
+        if matches!(outcome.code, code::INVALID_VALUE | code::NOT_SUPPORTED) {
+            return Err(CudaError::NoIpcHandle { address: pointer.address });
+        }
+        outcome.ok()?;
+        Ok(Self {
+            allocation: handle.reserved.map(|byte| byte as u8),
+            offset: pointer.offset(),
+            size: pointer.size,
+        })
+    }
+
+    /// As a message: the handle, then offset and size in little-endian order.
+    pub fn to_bytes(&self) -> [u8; Self::LEN] {
+        let mut bytes = [0; Self::LEN];
+        bytes[..HANDLE].copy_from_slice(&self.allocation);
+        bytes[HANDLE..HANDLE + 8].copy_from_slice(&self.offset.to_le_bytes());
+        bytes[HANDLE + 8..].copy_from_slice(&self.size.to_le_bytes());
+        bytes
+    }
+
+    /// From a message; `None` if its length or its offset cannot be.
+    pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let (allocation, rest) = bytes.split_first_chunk::<HANDLE>()?;
+        let (offset, rest) = rest.split_first_chunk::<8>()?;
+        let size = u64::from_le_bytes(rest.try_into().ok()?);
+        let offset = u64::from_le_bytes(*offset);
+        (offset < size).then_some(Self { allocation: *allocation, offset, size })
+    }
+
+    /// Bytes from the address to the end of its allocation.
+    pub fn len(&self) -> u64 {
+        self.size - self.offset
+    }
+
+    /// Never: the address lies inside its allocation.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// Memory of other processes, opened once per allocation and closed when the value is dropped.
+#[derive(Debug)]
+pub struct PeerMemory {
+    context: Context,
+    /// Address and length of what is open, in bytes.
+    open: HashMap<[u8; HANDLE], (u64, u64)>,
+}
+
+impl PeerMemory {
+    /// Nothing is open yet.
+    pub fn new(context: &Context) -> Self {
+        Self { context: context.clone(), open: HashMap::new() }
+    }
+
+    /// The address of another process's memory in this one. It is valid until the value is dropped or the allocation
+    /// forgotten; the other process frees the memory after that.
+    pub fn open(&mut self, handle: &MemoryHandle) -> Result<u64, CudaError> {
+        if let Some(&(base, size)) = self.open.get(&handle.allocation) {
+            return within(base, size, handle);
+        }
+        let entered = self.context.enter()?;
+        let raw = CUipcMemHandle { reserved: handle.allocation.map(u8::cast_signed) };
+        let flags = CUipcMem_flags::CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS as u32;
+        let mut base = 0;
+        // SAFETY: `base` is writable; a handle that is none is refused by the driver.
+        unsafe { entered.cuda().api.cuIpcOpenMemHandle_v2(&mut base, raw, flags) }.ok()?;
+        // What the driver says of the length counts, where it says anything.
+        let size = match entered.cuda().classify(base)?.size {
+            0 => handle.size,
+            size => size,
+        };
+        self.open.insert(handle.allocation, (base, size));
+        within(base, size, handle)
+    }
+
+    /// Closes an allocation whose owner is about to free it. No stream may be using it any more.
+    pub fn forget(&mut self, handle: &MemoryHandle) -> Result<(), CudaError> {
+        let Some((base, _)) = self.open.remove(&handle.allocation) else { return Ok(()) };
+        let entered = self.context.enter()?;
+        // SAFETY: opened here, and closed once.
+        unsafe { entered.cuda().api.cuIpcCloseMemHandle(base) }.ok()
+    }
+}
+
+impl Drop for PeerMemory {
+    fn drop(&mut self) {
+        let Ok(entered) = self.context.enter() else { return };
+        for &(base, _) in self.open.values() {
+            // SAFETY: opened here, and closed once.
+            let _ = unsafe { entered.cuda().api.cuIpcCloseMemHandle(base) }.ok();
+        }
+    }
+}
+
+/// The address that `handle` names in an allocation that was opened.
+fn within(base: u64, size: u64, handle: &MemoryHandle) -> Result<u64, CudaError> {
+    if handle.size > size {
+        let (address, bytes) = (base.saturating_add(handle.offset), handle.len());
+        return Err(CudaError::Range { address, bytes, base, size });
+    }
+    Ok(base + handle.offset)
+}
+
+/// An event as another process of the host can open it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EventHandle(pub [u8; HANDLE]);
+
+impl Event {
+    /// A handle for other processes, of an event made by [`Event::interprocess`].
+    pub fn export(&self) -> Result<EventHandle, CudaError> {
+        let entered = self.context().enter()?;
+        let mut handle = CUipcEventHandle { reserved: [0; HANDLE] };
+        // SAFETY: `handle` is writable, the event is alive.
+        unsafe { entered.cuda().api.cuIpcGetEventHandle(&mut handle, self.raw()) }.ok()?;
+        Ok(EventHandle(handle.reserved.map(|byte| byte as u8)))
+    }
+
+    /// Opens another process's event.
+    pub fn open(context: &Context, handle: &EventHandle) -> Result<Self, CudaError> {
+        let entered = context.enter()?;
+        let raw = CUipcEventHandle { reserved: handle.0.map(u8::cast_signed) };
+        let mut event = core::ptr::null_mut();
+        // SAFETY: `event` is writable; a handle that is none is refused by the driver.
+        unsafe { entered.cuda().api.cuIpcOpenEventHandle(&mut event, raw) }.ok()?;
+        Ok(Self::opened(context, event))
+    }
+}

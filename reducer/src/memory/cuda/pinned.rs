@@ -1,0 +1,156 @@
+//! Page-locked host memory: what devices copy from and to without the host's help, and can access directly.
+#![allow(unsafe_code)]
+
+use core::ffi::c_uint;
+use core::ptr::NonNull;
+
+use cudarc::driver::sys::{
+    CU_MEMHOSTALLOC_DEVICEMAP, CU_MEMHOSTALLOC_PORTABLE, CU_MEMHOSTREGISTER_DEVICEMAP,
+    CU_MEMHOSTREGISTER_PORTABLE,
+};
+
+use super::{Context, CudaError, Entered};
+use crate::memory::{Kind, Region};
+
+/// Page-locked memory that the driver allocated: zeroed, aligned to a page, and mapped for all devices.
+#[derive(Debug)]
+pub struct Pinned {
+    context: Context,
+    base: NonNull<u8>,
+    len: usize,
+    device_address: u64,
+}
+
+// SAFETY: the allocation belongs to the value; it is accessed through the promise of `region` only.
+unsafe impl Send for Pinned {}
+// SAFETY: as for Send.
+unsafe impl Sync for Pinned {}
+
+impl Pinned {
+    /// `len` bytes.
+    pub fn new(context: &Context, len: usize) -> Result<Self, CudaError> {
+        if len == 0 {
+            return Err(CudaError::Empty);
+        }
+        let entered = context.enter()?;
+        let mut raw = core::ptr::null_mut();
+        let flags = CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP;
+        // SAFETY: `raw` is writable.
+        unsafe { entered.cuda().api.cuMemHostAlloc(&mut raw, len, flags as c_uint) }.ok()?;
+        let Some(base) = NonNull::new(raw.cast::<u8>()) else {
+            return Err(CudaError::OutOfMemory { call: "cuMemHostAlloc" });
+        };
+        // SAFETY: the allocation has `len` bytes, which nobody else knows of yet.
+        unsafe { base.write_bytes(0, len) };
+        // From here on dropping it frees it.
+        let mut pinned = Self { context: context.clone(), base, len, device_address: 0 };
+        pinned.device_address = device_address(&entered, base)?;
+        Ok(pinned)
+    }
+
+    /// The first byte's address.
+    pub fn as_ptr(&self) -> NonNull<u8> {
+        self.base
+    }
+
+    /// The address by which devices access it.
+    pub fn device_address(&self) -> u64 {
+        self.device_address
+    }
+
+    /// Length in bytes.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Never: there is at least one byte.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The memory as a region.
+    ///
+    /// # Safety
+    /// As for [`Region::from_raw_parts`]; in particular the value outlives every operation that names the region, and
+    /// every copy from or to it.
+    pub unsafe fn region(&self, generation: u32) -> Region {
+        // SAFETY: passed on to the caller.
+        unsafe { Region::from_raw_parts(Kind::Pinned, self.base, self.len, generation) }
+    }
+}
+
+impl Drop for Pinned {
+    fn drop(&mut self) {
+        if let Ok(entered) = self.context.enter() {
+            // SAFETY: allocated in `new`, and freed once.
+            let _ = unsafe { entered.cuda().api.cuMemFreeHost(self.base.as_ptr().cast()) }.ok();
+        }
+    }
+}
+
+/// Host memory of somebody else (the trainer's, or what the ranks of a host share), page-locked and mapped for all devices
+/// until the value is dropped.
+#[derive(Debug)]
+pub struct Registered {
+    context: Context,
+    base: NonNull<u8>,
+    len: usize,
+    device_address: u64,
+}
+
+// SAFETY: an address and a length; the memory is not accessed through the value.
+unsafe impl Send for Registered {}
+// SAFETY: as for Send.
+unsafe impl Sync for Registered {}
+
+impl Registered {
+    /// Registers `len` bytes at `base`. Memory that is registered already, even in part, is refused.
+    ///
+    /// # Safety
+    /// The memory stays mapped until the value is dropped.
+    pub unsafe fn new(context: &Context, base: NonNull<u8>, len: usize) -> Result<Self, CudaError> {
+        if len == 0 {
+            return Err(CudaError::Empty);
+        }
+        let entered = context.enter()?;
+        let flags = CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP;
+        // SAFETY: the range is mapped, by the caller's promise.
+        unsafe { entered.cuda().api.cuMemHostRegister_v2(base.as_ptr().cast(), len, flags as c_uint) }
+            .ok()?;
+        let mut registered = Self { context: context.clone(), base, len, device_address: 0 };
+        registered.device_address = device_address(&entered, base)?;
+        Ok(registered)
+    }
+
+    /// The address by which devices access the first byte.
+    pub fn device_address(&self) -> u64 {
+        self.device_address
+    }
+
+    /// Length in bytes.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Never: there is at least one byte.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+}
+
+impl Drop for Registered {
+    fn drop(&mut self) {
+        if let Ok(entered) = self.context.enter() {
+            // SAFETY: registered in `new`, and still mapped by the promise made there.
+            let _ = unsafe { entered.cuda().api.cuMemHostUnregister(self.base.as_ptr().cast()) }.ok();
+        }
+    }
+}
+
+/// The address by which devices access page-locked memory that is mapped for them.
+fn device_address(entered: &Entered<'_>, base: NonNull<u8>) -> Result<u64, CudaError> {
+    let mut address = 0;
+    // SAFETY: `address` is writable; the host's address is only looked up.
+    unsafe { entered.cuda().api.cuMemHostGetDevicePointer_v2(&mut address, base.as_ptr().cast(), 0) }.ok()?;
+    Ok(address)
+}

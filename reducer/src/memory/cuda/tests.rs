@@ -1,0 +1,11 @@
+//! With a device, real or simulated, these run the driver; without one they say `skipped: no CUDA device`.
+//! `scripts/lib/cuda-sim` makes a simulated driver for `LD_LIBRARY_PATH`.
+#![allow(unsafe_code)]
+
+mod copies;
+mod failures;
+mod harness;
+mod order;
+mod peers;
+mod pointers;
+mod probe;

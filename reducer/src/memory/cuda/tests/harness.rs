@@ -1,0 +1,129 @@
+//! What the tests share.
+
+use core::ffi::c_int;
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use cudarc::driver::sys::{CUcontext, CUdevice, culib};
+
+use super::super::*;
+
+/// The first device's primary context; `None`, and a line of text, where there is no device.
+pub(super) fn device() -> Option<(&'static Cuda, Context)> {
+    match Cuda::probe() {
+        Ok(cuda) => Some((cuda, Context::primary(cuda, 0).expect("device 0 has a primary context"))),
+        Err(_) => {
+            println!("skipped: no CUDA device");
+            None
+        }
+    }
+}
+
+/// Runs one of these tests in a process of its own; whether it passed, and what it wrote.
+pub(super) fn again(test: &str, environment: &[(&str, &str)]) -> (bool, String) {
+    let output = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", &format!("memory::cuda::tests::{test}"), "--nocapture"])
+        .envs(environment.iter().copied())
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    let told = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+    (output.status.success(), told.into_owned())
+}
+
+/// Asks until it is so, for 20 seconds.
+pub(super) fn until(what: &str, mut is_so: impl FnMut() -> Result<bool, CudaError>) {
+    for _ in 0..20_000 {
+        if is_so().unwrap_or_else(|error| panic!("{what}: {error}")) {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    panic!("{what}: not within 20 seconds");
+}
+
+/// That it is not so, and does not become so while nothing else happens. A wrong answer may be missed, never made up.
+pub(super) fn stays_false(what: &str, mut is_so: impl FnMut() -> Result<bool, CudaError>) {
+    for _ in 0..20 {
+        assert!(!is_so().unwrap_or_else(|error| panic!("{what}: {error}")), "{what}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// A word in mapped memory that holds a stream up until it is opened.
+pub(super) struct Gate(Pinned);
+
+impl Gate {
+    pub(super) fn new(context: &Context) -> Self {
+        Self(Pinned::new(context, 64).unwrap())
+    }
+
+    /// Holds up what is enqueued in `stream` from now on.
+    pub(super) fn hold(&self, stream: &Stream) {
+        // SAFETY: the word is mapped for the device; every test opens the gate and waits before it drops it.
+        unsafe { stream.wait_value(self.0.device_address(), 1, Compare::AtLeast) }.unwrap();
+    }
+
+    pub(super) fn open(&self) {
+        // SAFETY: the allocation is aligned to a page; only the stream reads the word.
+        unsafe { AtomicU32::from_ptr(self.0.as_ptr().as_ptr().cast()) }.store(1, Ordering::SeqCst);
+    }
+}
+
+/// Fills pinned memory that no copy uses.
+pub(super) fn fill(pinned: &Pinned, bytes: &[u8]) {
+    assert!(bytes.len() <= pinned.len());
+    // SAFETY: it is as long as that, and no copy is under way.
+    unsafe { core::ptr::copy_nonoverlapping(bytes.as_ptr(), pinned.as_ptr().as_ptr(), bytes.len()) };
+}
+
+/// What is in pinned memory that no copy writes.
+pub(super) fn bytes(pinned: &Pinned, offset: usize, len: usize) -> Vec<u8> {
+    assert!(offset + len <= pinned.len());
+    // SAFETY: inside the allocation, which is initialised; no copy is under way.
+    unsafe { core::slice::from_raw_parts(pinned.as_ptr().as_ptr().add(offset), len) }.to_vec()
+}
+
+/// A second context on the first device, which is not its primary one, and its end.
+pub(super) struct Foreign(pub(super) CUcontext);
+
+impl Foreign {
+    /// The context, which is not left current.
+    pub(super) fn new(cuda: &Cuda) -> Self {
+        // SAFETY: the signature is that of the driver's manual.
+        let create = unsafe {
+            culib().get::<unsafe extern "C" fn(*mut CUcontext, u32, CUdevice) -> c_int>(b"cuCtxCreate_v2")
+        };
+        let mut raw = core::ptr::null_mut();
+        // SAFETY: `raw` is writable.
+        assert_eq!(unsafe { create.expect("cuCtxCreate_v2")(&mut raw, 0, 0) }, 0);
+        let mut popped = core::ptr::null_mut();
+        // SAFETY: `popped` is writable.
+        unsafe { cuda.api.cuCtxPopCurrent_v2(&mut popped) }.ok().unwrap();
+        assert_eq!(popped, raw);
+        Self(raw)
+    }
+}
+
+impl Drop for Foreign {
+    fn drop(&mut self) {
+        // SAFETY: made in `new`; nothing of it is used any more.
+        unsafe { cudarc::driver::sys::cuCtxDestroy_v2(self.0) };
+    }
+}
+
+/// The thread's current context, as the driver names it.
+pub(super) fn current(cuda: &Cuda) -> CUcontext {
+    let mut raw = core::ptr::null_mut();
+    // SAFETY: `raw` is writable.
+    unsafe { cuda.api.cuCtxGetCurrent(&mut raw) }.ok().unwrap();
+    raw
+}
+
+/// Sets the thread's capture mode, and gives the former one.
+pub(super) fn exchange(cuda: &Cuda, mut mode: c_int) -> c_int {
+    // SAFETY: `mode` is writable.
+    unsafe { cuda.api.cuThreadExchangeStreamCaptureMode(&mut mode) }.ok().unwrap();
+    mode
+}

@@ -1,0 +1,128 @@
+use cudarc::driver::sys::{
+    CUgraph, CUstreamCaptureMode, cuGraphDestroy, cuStreamBeginCapture_v2, cuStreamEndCapture,
+};
+
+use super::super::*;
+use super::harness::*;
+
+#[test]
+fn events_follow_their_stream() {
+    let Some((_, context)) = device() else { return };
+    let gate = Gate::new(&context);
+    let (first, second) = (Stream::new(&context).unwrap(), Stream::new(&context).unwrap());
+    let (event, behind) = (Event::new(&context).unwrap(), Event::new(&context).unwrap());
+    assert!(event.is_done().unwrap(), "nothing was recorded");
+    gate.hold(&first);
+    event.record(&first).unwrap();
+    second.wait(&event).unwrap();
+    behind.record(&second).unwrap();
+    stays_false("held up", || event.is_done());
+    stays_false("behind what is held up", || behind.is_done());
+    stays_false("the stream", || first.is_done());
+    gate.open();
+    until("the second stream", || behind.is_done());
+    assert!(event.is_done().unwrap());
+    until("the first stream", || first.is_done());
+}
+
+#[test]
+fn copies_wait_for_the_trainer_and_the_trainer_for_copies() {
+    let Some((_, context)) = device() else { return };
+    let (gate, trainer) = (Gate::new(&context), Stream::new(&context).unwrap());
+    // SAFETY: `trainer` is dropped after this.
+    let stream = unsafe { Stream::borrow(&context, trainer.as_raw()) }.unwrap();
+    let (host, device) = (Pinned::new(&context, 64).unwrap(), DeviceBuffer::new(&context, 64).unwrap());
+    let mut copier = Copier::new(&context).unwrap();
+    gate.hold(&trainer);
+    // SAFETY: the word lies in the buffer, which outlives the waits.
+    unsafe { trainer.write_value(device.address(), 0x0403_0201) }.unwrap();
+    copier.after(&stream).unwrap();
+    // SAFETY: four bytes on both sides, which outlive the waits.
+    let fence = unsafe { copier.copy(host.as_ptr().as_ptr() as u64, device.address(), 4) }.unwrap();
+    stays_false("a copy of what is not written yet", || copier.is_done(fence));
+    gate.open();
+    until("the copy", || copier.is_done(fence));
+    assert_eq!(bytes(&host, 0, 4), [1, 2, 3, 4]);
+
+    let gate = Gate::new(&context);
+    gate.hold(copier.stream(Direction::In));
+    // SAFETY: as above.
+    let fence = unsafe { copier.copy(host.as_ptr().as_ptr() as u64 + 8, device.address(), 4) }.unwrap();
+    copier.before(&stream, fence).unwrap();
+    let after = Event::new(&context).unwrap();
+    after.record(&trainer).unwrap();
+    stays_false("the trainer's stream", || after.is_done());
+    gate.open();
+    until("the trainer's stream", || after.is_done());
+    assert!(copier.is_done(fence).unwrap());
+}
+
+#[test]
+fn default_streams_are_streams_too() {
+    let Some((_, context)) = device() else { return };
+    let host = Pinned::new(&context, 64).unwrap();
+    let device = DeviceBuffer::new(&context, 64).unwrap();
+    let mut copier = Copier::new(&context).unwrap();
+    for (at, handle) in [0, Stream::LEGACY, Stream::PER_THREAD].into_iter().enumerate() {
+        // SAFETY: default streams do not end before their context.
+        let stream = unsafe { Stream::borrow(&context, handle) }.unwrap();
+        assert!(!stream.is_capturing().unwrap());
+        // SAFETY: the word lies in the buffer.
+        unsafe { stream.write_value(device.address(), at as u32 + 1) }.unwrap();
+        copier.after(&stream).unwrap();
+        // SAFETY: four bytes on both sides.
+        let fence = unsafe { copier.copy(host.as_ptr().as_ptr() as u64, device.address(), 4) }.unwrap();
+        copier.before(&stream, fence).unwrap();
+        until("the copy", || copier.is_done(fence));
+        assert_eq!(bytes(&host, 0, 4), [at as u8 + 1, 0, 0, 0], "stream {handle}");
+    }
+}
+
+#[test]
+fn a_stream_waits_for_a_value_in_either_way() {
+    let Some((_, context)) = device() else { return };
+    let device = DeviceBuffer::new(&context, 64).unwrap();
+    for (compare, written) in [(Compare::Equal, 5), (Compare::AtLeast, 6)] {
+        let (waits, writes) = (Stream::new(&context).unwrap(), Stream::new(&context).unwrap());
+        // SAFETY: the word lies in the buffer, which outlives the waits.
+        unsafe { writes.write_value(device.address(), 4) }.unwrap();
+        until("the first value", || writes.is_done());
+        // SAFETY: as above.
+        unsafe { waits.wait_value(device.address(), 5, compare) }.unwrap();
+        stays_false("a wait for another value", || waits.is_done());
+        // SAFETY: as above.
+        unsafe { writes.write_value(device.address(), written) }.unwrap();
+        until("the value", || waits.is_done());
+    }
+}
+
+#[test]
+fn a_capture_is_refused_and_stays_valid() {
+    let Some((_, context)) = device() else { return };
+    let stream = Stream::new(&context).unwrap();
+    let mut copier = Copier::new(&context).unwrap();
+    let (host, device) = (Pinned::new(&context, 64).unwrap(), DeviceBuffer::new(&context, 64).unwrap());
+    let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL;
+    let raw = stream.as_raw() as *mut _;
+    {
+        let _entered = context.enter().unwrap();
+        // SAFETY: the stream is alive.
+        assert_eq!(unsafe { cuStreamBeginCapture_v2(raw, mode) } as u32, 0);
+    }
+    assert!(stream.is_capturing().unwrap());
+    assert_eq!(Event::new(&context).unwrap().record(&stream).unwrap_err(), CudaError::Capturing);
+    assert_eq!(copier.after(&stream).unwrap_err(), CudaError::Capturing);
+    // What does not concern the stream goes on, allocations included.
+    // SAFETY: both sides outlive the wait.
+    let fence = unsafe { copier.copy(device.address(), host.as_ptr().as_ptr() as u64, 64) }.unwrap();
+    drop(Pinned::new(&context, 100).unwrap());
+    until("a copy during the capture", || copier.is_done(fence));
+    let fence = copier.fence(Direction::Out).unwrap();
+    assert_eq!(copier.before(&stream, fence).unwrap_err(), CudaError::Capturing);
+    let mut graph: CUgraph = core::ptr::null_mut();
+    let _entered = context.enter().unwrap();
+    // SAFETY: the stream is alive, `graph` is writable.
+    assert_eq!(unsafe { cuStreamEndCapture(raw, &mut graph) } as u32, 0, "the capture is still valid");
+    // SAFETY: made just now.
+    unsafe { cuGraphDestroy(graph) };
+}
