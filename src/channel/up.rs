@@ -99,6 +99,17 @@ pub enum Loss {
     },
 }
 
+impl Loss {
+    /// Whether it is this rank's own host that cannot be reached, rather than the peer's.
+    pub fn is_own(&self) -> bool {
+        use verbs::Fault;
+        matches!(
+            self,
+            Self::Verbs(Fault::Local | Fault::PortDown | Fault::DeviceGone | Fault::AddressChanged)
+        )
+    }
+}
+
 /// The channel to the leaders of other nodes.
 pub enum UpChannel<D: Device> {
     /// Datagrams.

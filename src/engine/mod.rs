@@ -275,7 +275,8 @@ impl<D: Device> Poller for Engine<D> {
                     continue;
                 }
                 tracing::error!(rank = loss.rank.0, why = %loss.why, "a leader is lost");
-                let cause = (loss.rank, Why::Failed);
+                // Whoever has lost its own port names itself: the peer is well.
+                let cause = (if loss.why.is_own() { self.rank } else { loss.rank }, Why::Failed);
                 let (culprit, why) = match &self.node {
                     Some(node) => liveness::agree(node, cause.0, cause.1),
                     None => cause,

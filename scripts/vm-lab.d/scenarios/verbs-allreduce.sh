@@ -1,4 +1,4 @@
-# shows: all-reduce of 4 B to 4 MiB over RDMA verbs, four ranks on two hosts, every sum checked; the same where 1% of packets is lost
+# shows: all-reduce of 1 B to 4 MiB over RDMA verbs, up to four ranks on two hosts, every sum checked; the same where 1% of packets is lost; nothing is registered but once
 # options: --nic rxe --timeout 400
 # needs: shouter
 # slice: yes
@@ -7,23 +7,50 @@ two_rxe
 # Emulation is slow, and a slow rank is no dead one.
 export SHOUTER_HEARTBEAT_TIMEOUT=60s
 
-# reduced BYTES...: runs the bench, whose ranks check every sum; the median times of the sizes are in TIMES.
+# reduced RANKS DTYPE BYTES: runs the bench, whose ranks check every sum; the median times of the sizes are added to TIMES.
 reduced() {
-    shouter bench allreduce --ranks "$1" --hosts 2 --transport verbs --rdma-device rxe1,rxe2 --bytes "$2" --seconds 0.2 --json >/tmp/bench ||
+    shouter bench allreduce --ranks "$1" --hosts 2 --transport verbs --rdma-device rxe1,rxe2 --dtype "$2" --bytes "$3" --seconds 0.2 --json >/tmp/bench ||
         fail "the bench ended with $?"
     grep -q '"transport":"\(shm+\)\?verbs"' /tmp/bench || fail "it was not verbs: $(cat /tmp/bench)"
-    TIMES=$(sed -n 's/.*"p50_us":\([0-9.]*\).*/\1/p' /tmp/bench | tr '\n' ' ')
+    TIMES+=$(sed -n 's/.*"p50_us":\([0-9.]*\).*/\1/p' /tmp/bench | tr '\n' ' ')
 }
 
+# more_packets COUNT: waits until so many more have crossed the wire.
+more_packets() {
+    local before
+    before=$(packets va)
+    within 60 eval "[ \$((\$(packets va) - $before)) -ge $1 ]" || fail "no $1 packets in 60 s: $(cat /tmp/job)"
+}
+
+# registered: what is registered with both devices. A registration has a key of its own.
+registered() { rdma resource show mr | sort; }
+
 before=$(packets va)
-reduced 2 4..4Mi
+TIMES=
+reduced 2 u8 1..1Ki
+reduced 2 f32 4Ki..4Mi
 crossed=$(($(packets va) - before))
 [ $crossed -ge 1024 ] || fail "only $crossed packets crossed the wire"
 two=$TIMES
-reduced 4 4,64Ki,1Mi
+reduced 4 u8 1,4Ki
+reduced 4 f32 64Ki,1Mi
+
+# Steps over the same tensor, in the midst of a job: two slot buffers and the tensor at each end, and nothing else from then on.
+shouter bench allreduce --hosts 2 --transport verbs --rdma-device rxe1,rxe2 --bytes 64Ki --seconds 1000 --json >/tmp/job 2>&1 &
+job=$!
+more_packets 2000
+first=$(registered)
+more_packets 2000
+[ "$(registered)" = "$first" ] || fail "further steps registered memory: $first, then $(registered)"
+[ "$(grep -c ' mrlen 65536 ' <<<"$first")" = 2 ] && [ "$(wc -l <<<"$first")" = 6 ] || fail "not three registrations at each end: $first"
+kill $job
+wait $job && fail "a job that was ended succeeded"
+
 lossy va 1%
 lossy vb 1%
-reduced 2 4,64Ki,1Mi
+TIMES=
+reduced 2 u8 1
+reduced 2 f32 64Ki,1Mi
 dropped=$(($(lost va) + $(lost vb)))
 [ $dropped -gt 0 ] || fail "nothing was lost"
-shown "2 ranks: $two us; $crossed packets crossed; with loss ($dropped packets): $TIMES us"
+shown "2 ranks: $two us; $crossed packets crossed; with loss ($dropped packets): $TIMES us; 3 registrations a rank, before and after more steps"

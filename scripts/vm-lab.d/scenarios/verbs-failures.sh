@@ -1,39 +1,43 @@
-# shows: a dead wire ends a job with the error that names the peer and the reason, and so does kill -9 of a rank; a pause does not
+# shows: a dead wire, an address or an interface that goes, and kill -9 of a rank end a job with the error that names rank and reason; what comes back does not
 # options: --nic rxe --timeout 400
 # needs: shouter
 
 two_rxe
 export SHOUTER_HEARTBEAT_TIMEOUT=10s
 
-# start: a long all-reduce between two ranks in the background; returns when its figures begin to come. Its output is in /tmp/job.
+# start SECONDS: a job of two ranks in the background; returns when packets cross the wire steadily. Its output is in /tmp/job.
 start() {
-    shouter bench allreduce --hosts 2 --transport verbs --rdma-device rxe1,rxe2 --bytes 64Ki,1Mi --seconds "$1" --json >/tmp/job 2>&1 &
-    job=$!
-    within 60 grep -q '"bytes":65536' <(wait_for_traffic) || fail "the job does not start: $(cat /tmp/job)"
-}
-
-# wait_for_traffic: says so once packets cross the wire steadily.
-wait_for_traffic() {
     local before
     before=$(packets va)
-    for _ in $(seq 300); do
-        sleep 0.2
-        if [ $(($(packets va) - before)) -gt 2000 ]; then
-            echo '"bytes":65536'
-            return
-        fi
-    done
+    shouter bench allreduce --hosts 2 --transport verbs --rdma-device rxe1,rxe2 --bytes 64Ki,1Mi --seconds "$1" --json >/tmp/job 2>&1 &
+    job=$!
+    within 60 eval "[ \$((\$(packets va) - $before)) -gt 2000 ]" || fail "the job does not start: $(cat /tmp/job)"
+    begun=$SECONDS
+}
+
+# ends WORDS CULPRIT: the job fails in time, which is set in `took`, for that reason, and says of that rank that it cannot be reached.
+ends() {
+    wait $job && fail "a job succeeded that could not"
+    took=$((SECONDS - begun))
+    [ $took -le 40 ] || fail "it took $took s"
+    grep -q -- "$1" /tmp/job || fail "the reason is not named, \`$1\`: $(tail -n 20 /tmp/job)"
+    grep -q "rank $2: the process is dead or unreachable" /tmp/job || fail "rank $2 is not named: $(tail -n 20 /tmp/job)"
+}
+
+# give_address: of rxe1, which the last scenario has taken.
+give_address() {
+    if ! ip address add "${RXE_ADDRESS[0]}/24" dev va || ! ip route add "${RXE_ADDRESS[1]}" dev va table 101; then
+        fail "the address cannot be given back"
+    fi
+    within 10 gid_index rxe1 || fail "rxe1 has no GID again"
 }
 
 # The wire is dead: the queue pairs cannot be kept up, although the control connections can.
 start 60
 tc qdisc replace dev va root netem loss 100%
-begun=$SECONDS
-wait $job && fail "a job over a dead wire succeeded"
-took=$((SECONDS - begun))
+ends 'retries exceeded' '[01]'
 tc qdisc delete dev va root
-grep -q 'retries exceeded' /tmp/job || fail "the reason is not named: $(tail -n 20 /tmp/job)"
-[ $took -le 40 ] || fail "it took $took s"
+dead=$took
 
 # A pause that is shorter than the patience costs time and nothing else.
 start 4
@@ -45,10 +49,43 @@ again=$(grep -c 'set up again' /tmp/job)
 
 # kill -9 in mid-step: the survivor names the rank.
 start 60
-victim=$(pgrep -f 'allreduce-worker' | tail -n 1)
-begun=$SECONDS
-kill -9 "$victim"
-wait $job && fail "a job succeeded without one of its ranks"
-[ $((SECONDS - begun)) -le 40 ] || fail "it took $((SECONDS - begun)) s to notice"
-grep -q 'rank [01]: the process is dead or unreachable' /tmp/job || fail "the dead rank is not named: $(tail -n 20 /tmp/job)"
-shown "dead wire: named after $took s; pause of 3 s: $again warnings, sums right; kill -9: named"
+kill -9 "$(pgrep -f 'allreduce-worker' | tail -n 1)"
+ends 'a leader is lost' '[01]'
+
+# An address that goes and comes back in time has another place in the port's table, which the queue pairs find.
+start 10
+ip address delete "${RXE_ADDRESS[0]}/24" dev va || fail "the address cannot be taken"
+sleep 2
+give_address
+wait $job || fail "a job ended because its address was gone for 2 s: $(tail -n 20 /tmp/job)"
+grep -q 'set up again.*address of this host.s RDMA port has changed' /tmp/job || fail "nobody noticed that the address was gone: $(cat /tmp/job)"
+
+# One that stays away. Both ranks name the rank whose address it was.
+start 100
+ip address delete "${RXE_ADDRESS[0]}/24" dev va || fail "the address cannot be taken"
+ends 'lost.*has changed; keep addresses fixed' 0
+[ "$(grep -c 'given up: rank 0: ' /tmp/job)" = 2 ] || fail "the ranks name others: $(tail -n 20 /tmp/job)"
+changed=$took
+give_address
+
+# A device that is deleted under way. Up to Linux 6.1 soft-RoCE cannot take a device from who has it open: it is in no list any more,
+# and gone when the job has ended well. Where the kernel can, the job's error says it.
+start 10
+rdma link delete rxe2 &
+within 10 test ! -e /sys/class/infiniband_verbs/uverbs1 || fail "rxe2 is not being deleted"
+if wait $job; then
+    deleted="held until the job has ended"
+else
+    deleted="the job's error"
+    grep -q 'RDMA device is gone' /tmp/job || fail "the reason is not named: $(tail -n 20 /tmp/job)"
+fi
+within 10 test ! -e /sys/class/infiniband/rxe2 || fail "rxe2 is still there"
+rdma link add rxe2 type rxe netdev vb || fail "cannot make rxe2 again"
+within 10 gid_index rxe2 || fail "rxe2 has no GID again"
+
+# The interfaces themselves, both ends of the pair: the last, for nothing is left afterwards.
+start 100
+ip link delete va &
+ends 'lost.*RDMA \(device is gone or has failed\|port is down\); look at' '[01]'
+shown "dead wire: named after $dead s; pause of 3 s: $again warnings, sums right; kill -9: named; address gone: named after $changed s," \
+    "back after 2 s: sums right; rdma link delete: $deleted; interface deleted: named after $took s"

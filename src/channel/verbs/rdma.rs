@@ -2,6 +2,7 @@
 //! from.
 
 mod fault;
+mod look;
 mod ticket;
 
 use std::collections::VecDeque;
@@ -11,8 +12,8 @@ use std::time::Duration;
 use rand::Rng;
 use rand::rngs::SmallRng;
 use shouter_netstack::verbs::{
-    Access, AsyncEvent, BATCH, Buffer, Completion, CompletionQueue, Connection, Context, Destination, Gid,
-    Opcode, Operation, QpConfig, QueuePair, Sges, VerbsError, WorkRequest,
+    Access, BATCH, Buffer, Completion, CompletionQueue, Connection, Context, Destination, Gid, Opcode,
+    Operation, QpConfig, QueuePair, Sges, VerbsError, WorkRequest,
 };
 use shouter_reducer::memory::Region;
 
@@ -200,10 +201,10 @@ impl Rdma {
         let Some(Some(pair)) = self.pairs.get_mut(lane) else { return };
         if !done.is_ok() {
             if !pair.broken {
-                pair.broken = true;
                 tracing::debug!(lane, status = ?done.status, "a request failed");
-                let why = fault(done.status, self.port_is_down, self.gone);
-                events.push(Event::Broken { lane, why });
+                // The device may know why.
+                self.look(events);
+                self.break_pair(lane, fault(done.status, self.port_is_down, self.gone), events);
             }
             return;
         }
@@ -221,42 +222,6 @@ impl Rdma {
         // In batches; what is left is enough for a full window of fragments and of words.
         if pair.receives + self.sizes.window / 2 == receives(self.sizes) {
             self.hungry.push(lane);
-        }
-    }
-
-    /// What the device has to say; rarely anything.
-    #[cold]
-    fn look(&mut self, events: &mut Vec<Event>) {
-        while let Some(event) = self.context.poll_event() {
-            tracing::warn!(?event, device = self.context.name(), "the RDMA device says");
-            match event {
-                AsyncEvent::PortError(number) if number == self.port.number => self.port_is_down = true,
-                AsyncEvent::PortActive(number) if number == self.port.number => self.port_is_down = false,
-                AsyncEvent::GidChange(number) if number == self.port.number && !self.has_gids() => {
-                    self.all_broken(Fault::AddressChanged, events);
-                }
-                AsyncEvent::DeviceFatal => {
-                    self.gone = true;
-                    self.all_broken(Fault::DeviceGone, events);
-                }
-                _ => {}
-            }
-        }
-    }
-
-    /// Whether the GIDs that lanes go from are still there.
-    fn has_gids(&self) -> bool {
-        let Ok(info) = self.context.info() else { return false };
-        let port = info.ports.iter().find(|port| port.number == self.port.number);
-        port.is_some_and(|port| self.port.gids.iter().all(|gid| port.gids.contains(gid)))
-    }
-
-    fn all_broken(&mut self, why: Fault, events: &mut Vec<Event>) {
-        for (lane, pair) in self.pairs.iter_mut().enumerate() {
-            if let Some(pair) = pair.as_mut().filter(|pair| !pair.broken) {
-                pair.broken = true;
-                events.push(Event::Broken { lane, why });
-            }
         }
     }
 }
@@ -325,6 +290,7 @@ impl Fabric for Rdma {
     }
 
     fn connect(&mut self, lane: usize, remote: &Address) -> Result<(), Fault> {
+        self.find_gid(lane)?;
         let destination = match self.gid(lane) {
             Some(gid) if self.port.ethernet => Destination::roce(gid, remote.gid.octets()),
             _ => Destination::InfiniBand { lid: remote.lid },
@@ -548,12 +514,8 @@ impl Fabric for Rdma {
             }
         }
         while let Some(lane) = self.refused.pop() {
-            if let Some(Some(pair)) = self.pairs.get_mut(lane)
-                && !pair.broken
-            {
-                pair.broken = true;
-                events.push(Event::Broken { lane, why: Fault::Local });
-            }
+            self.look(events);
+            self.break_pair(lane, Fault::Local, events);
         }
     }
 }

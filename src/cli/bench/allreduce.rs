@@ -1,5 +1,7 @@
 //! `shouter bench allreduce`: our own ranks under the launcher, then the peers, in one call on the same cores.
 
+mod numbers;
+
 use std::io;
 use std::process::{Command, Stdio};
 use std::time::Instant;
@@ -11,6 +13,7 @@ use super::peers::{self, Peer};
 use super::report::{Line, Report};
 use super::sizes::Sizes;
 use super::{BenchError, kernel, patience, ranks_output};
+use numbers::{DTYPES, Number, expected, input, measure_as, whole};
 
 /// Iterations that warm caches, windows and plans up; not measured.
 const WARM_UP: usize = 8;
@@ -19,17 +22,18 @@ const FEWEST: usize = 11;
 /// Most measured iterations of a size.
 const MOST: usize = 50_000;
 
-/// All-reduce of float32 sums.
+/// All-reduce of sums.
 #[derive(Args, Clone, Debug)]
 #[command(
-    long_about = "Measures all-reduce of float32 sums by size. With as many hosts as ranks every byte takes the DPDK \
+    long_about = "Measures all-reduce of sums by size, of float32 unless --dtype says otherwise. With as many hosts as ranks every byte takes the DPDK \
         path between emulated hosts; with one host all meet in shared memory. An iteration is timed on every rank from \
         the end of a barrier to the return of the all-reduce, the slowest rank counts, the input is fresh and every \
         result is checked; the peers are measured the same way.",
     after_help = "Examples:\n  \
         shouter bench allreduce --hosts 2 --ranks 2 --bytes 4..64Mi --against openmpi,gloo\n  \
         shouter bench allreduce --hosts 1 --ranks 2 --transport shm --bytes 4,64Ki,1Mi --against openmpi --json\n  \
-        shouter bench allreduce --hosts 2 --ranks 2 --transport tcp --bytes 64Mi"
+        shouter bench allreduce --hosts 2 --ranks 2 --transport tcp --bytes 64Mi\n  \
+        shouter bench allreduce --hosts 2 --ranks 2 --dtype u8 --bytes 1..4Mi"
 )]
 pub(crate) struct AllreduceArgs {
     /// How many ranks
@@ -45,9 +49,12 @@ pub(crate) struct AllreduceArgs {
     /// The RDMA device of each host, such as rxe1,rxe2
     #[arg(long, value_name = "DEVICES")]
     rdma_device: Option<String>,
-    /// Sizes in bytes: 4..64Mi runs in powers of four; lists are separated by commas
+    /// Sizes in bytes, whole numbers of elements: 4..64Mi runs in powers of four; lists are separated by commas
     #[arg(long, default_value = "4..64Mi")]
     bytes: Sizes,
+    /// What is summed; u8 goes with any size, from 1 byte on (the peers of --against sum f32)
+    #[arg(long, default_value = "f32", value_parser = DTYPES)]
+    dtype: String,
     /// Where our tensors lie: in memory that the ranks of a host share (shouter_alloc), or in the process's own
     #[arg(long, default_value = "shared", value_parser = ["shared", "private"])]
     memory: String,
@@ -68,8 +75,8 @@ pub(crate) struct AllreduceArgs {
     json: bool,
 }
 
-/// Runs `shouter bench allreduce`.
-pub(crate) fn main(args: &AllreduceArgs) -> Result<(), BenchError> {
+/// Refuses what does not go together.
+fn check(args: &AllreduceArgs) -> Result<(), BenchError> {
     let fits = match args.transport.as_str() {
         "shm" => args.hosts == 1,
         "rud" => args.hosts == args.ranks,
@@ -83,6 +90,18 @@ pub(crate) fn main(args: &AllreduceArgs) -> Result<(), BenchError> {
             args.transport, args.ranks, args.hosts
         )));
     }
+    if !args.against.is_empty() && args.dtype != "f32" {
+        return Err(BenchError::Usage(format!(
+            "the peers of --against sum f32, which cannot be compared with --dtype {}; leave one of the two out",
+            args.dtype
+        )));
+    }
+    whole(&args.bytes, &args.dtype)
+}
+
+/// Runs `shouter bench allreduce`.
+pub(crate) fn main(args: &AllreduceArgs) -> Result<(), BenchError> {
+    check(args)?;
     let mut report = Report::new(args.json);
     let exe = std::env::current_exe()?;
     let sizes: Vec<String> = args.bytes.0.iter().map(ToString::to_string).collect();
@@ -93,7 +112,7 @@ pub(crate) fn main(args: &AllreduceArgs) -> Result<(), BenchError> {
         command.args(["--rdma-device", devices]);
     }
     command.arg("--").arg(&exe);
-    command.args(["bench", "allreduce-worker", "--bytes", &sizes.join(",")]);
+    command.args(["bench", "allreduce-worker", "--bytes", &sizes.join(","), "--dtype", &args.dtype]);
     command.args(["--seconds", &args.seconds.to_string(), "--memory", &args.memory]).stdin(Stdio::null());
     for mut line in ranks_output(&mut command, patience(args.bytes.0.len(), args.seconds))? {
         let link = args.hosts > 1 && !matches!(args.transport.as_str(), "verbs" | "kernel");
@@ -133,6 +152,8 @@ pub(crate) fn main(args: &AllreduceArgs) -> Result<(), BenchError> {
 pub(crate) struct WorkerArgs {
     #[arg(long)]
     bytes: Sizes,
+    #[arg(long, default_value = "f32", value_parser = DTYPES)]
+    dtype: String,
     #[arg(long)]
     seconds: f64,
     #[arg(long, default_value = "shared")]
@@ -144,6 +165,7 @@ pub(crate) struct WorkerArgs {
 /// An iteration is timed on every rank from the end of a barrier to the return of the all-reduce, and the slowest
 /// rank counts. Its input is fresh and its result is checked outside of the timed part.
 pub(crate) fn worker(args: &WorkerArgs) -> Result<(), BenchError> {
+    whole(&args.bytes, &args.dtype)?;
     let config = Config::from_env().map_err(|why| BenchError::Usage(why.to_string()))?;
     if let Some(core) = config.cores.first()
         && !core_affinity::set_for_current(core_affinity::CoreId { id: *core })
@@ -152,7 +174,7 @@ pub(crate) fn worker(args: &WorkerArgs) -> Result<(), BenchError> {
     }
     let group = shouter::init(config)?;
     for &bytes in &args.bytes.0 {
-        let line = measure(&group, bytes, args)?;
+        let line = measure_as(&group, bytes, args)?;
         if group.rank() == 0 {
             println!("{}", serde_json::to_string(&line).map_err(io::Error::other)?);
         }
@@ -161,24 +183,15 @@ pub(crate) fn worker(args: &WorkerArgs) -> Result<(), BenchError> {
     Ok(())
 }
 
-/// The value of element `index` in iteration `round` on `rank`: small integers, so that sums are exact.
-fn input(rank: u32, round: usize, index: usize) -> f32 {
-    ((index * 7 + round * 3 + rank as usize * 5) % 1021) as f32
-}
-
-/// What the ranks' inputs add up to.
-fn expected(ranks: u32, round: usize, index: usize) -> f32 {
-    (0..ranks).map(|rank| input(rank, round, index)).sum()
-}
-
-fn measure(group: &Group, bytes: u64, args: &WorkerArgs) -> Result<Line, BenchError> {
-    let count = (bytes / 4).max(1) as usize;
+/// Measures one size.
+fn measure<T: Number>(group: &Group, bytes: u64, args: &WorkerArgs) -> Result<Line, BenchError> {
+    let count = bytes as usize / size_of::<T>();
     let (rank, ranks) = (group.rank(), group.size());
     let (mut shared, mut private) = match args.memory.as_str() {
-        "private" => (None, vec![0.0f32; count]),
-        _ => (Some(group.alloc::<f32>(count)?), vec![]),
+        "private" => (None, vec![T::default(); count]),
+        _ => (Some(group.alloc::<T>(count)?), vec![]),
     };
-    let data: &mut [f32] = shared.as_deref_mut().unwrap_or(&mut private);
+    let data: &mut [T] = shared.as_deref_mut().unwrap_or(&mut private);
     let mut once = |round: usize, nanos: &mut Vec<u64>| -> Result<(), BenchError> {
         for (index, value) in data.iter_mut().enumerate() {
             *value = input(rank, round, index);
@@ -214,5 +227,9 @@ fn measure(group: &Group, bytes: u64, args: &WorkerArgs) -> Result<Line, BenchEr
     }
     let mut line = Line::allreduce("shouter", ranks, group.nodes(), bytes, &mut nanos);
     line.transport = Some(group.transport());
+    line.dtype = Some(args.dtype.clone());
     Ok(line)
 }
+
+#[cfg(test)]
+mod tests;

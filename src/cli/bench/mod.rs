@@ -34,7 +34,7 @@ pub(crate) struct BenchArgs {
 
 #[derive(Debug, Subcommand)]
 enum Bench {
-    /// All-reduce of float32 sums: latency and bandwidth by size
+    /// All-reduce of sums: latency and bandwidth by size
     Allreduce(allreduce::AllreduceArgs),
     /// How many bytes a second one link carries
     Stream(link::StreamArgs),

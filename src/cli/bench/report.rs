@@ -29,6 +29,9 @@ pub(crate) struct Line {
     pub(crate) duplex: Option<bool>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) bytes: Option<u64>,
+    /// The element type; only on lines of our own.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) dtype: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) iterations: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -18,11 +18,21 @@ pub(super) fn fault(status: Status, port_is_down: bool, gone: bool) -> Fault {
     }
 }
 
-/// The system's number for what went wrong.
+/// The system's number for what went wrong; for a device that was removed, that it is gone.
 pub(super) fn setup(error: &VerbsError) -> Fault {
-    tracing::warn!(%error, "a queue pair cannot be set up");
-    match error {
-        VerbsError::Call { errno, .. } | VerbsError::Unreachable { errno, .. } => Fault::Setup(errno.0),
-        _ => Fault::Setup(0),
+    let errno = match error {
+        VerbsError::Call { errno, .. } | VerbsError::Unreachable { errno, .. } => errno.0,
+        _ => 0,
+    };
+    // What the kernel answers to whoever has a device open that it has let go of. It is asked again and again, so that is
+    // no warning: the error that ends the group says it.
+    if matches!(errno, libc::EIO | libc::ENODEV) {
+        tracing::debug!(%error, "the RDMA device is gone");
+        return Fault::DeviceGone;
     }
+    tracing::warn!(%error, "a queue pair cannot be set up");
+    Fault::Setup(errno)
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,75 @@
+//! What the device says beside completions, and whether the port still has the addresses that lanes go from.
+
+use shouter_netstack::verbs::{AsyncEvent, Gid, VerbsError};
+
+use super::super::fabric::{Event, Fault};
+use super::Rdma;
+use super::fault::setup;
+
+impl Rdma {
+    /// What the device has to say; rarely anything.
+    #[cold]
+    pub(super) fn look(&mut self, events: &mut Vec<Event>) {
+        while let Some(event) = self.context.poll_event() {
+            tracing::warn!(?event, device = self.context.name(), "the RDMA device says");
+            match event {
+                AsyncEvent::PortError(number) if number == self.port.number => self.port_is_down = true,
+                AsyncEvent::PortActive(number) if number == self.port.number => self.port_is_down = false,
+                AsyncEvent::GidChange(number) if number == self.port.number => self.look_at_gids(events),
+                AsyncEvent::DeviceFatal => {
+                    self.gone = true;
+                    self.all_broken(Fault::DeviceGone, events);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Ends the queue pairs that go from a GID which is not where it was.
+    fn look_at_gids(&mut self, events: &mut Vec<Event>) {
+        let present = self.present_gids().unwrap_or_default();
+        for lane in 0..self.pairs.len() {
+            if self.gid(lane).is_some_and(|gid| !present.contains(gid)) {
+                self.break_pair(lane, Fault::AddressChanged, events);
+            }
+        }
+    }
+
+    /// Finds a lane's GID again: an address that was taken away and given back has another place in the port's table.
+    pub(super) fn find_gid(&mut self, lane: usize) -> Result<(), Fault> {
+        let Some(gid) = self.gid(lane).filter(|_| self.port.ethernet) else { return Ok(()) };
+        let present = self.present_gids().map_err(|error| setup(&error))?;
+        let same = present.into_iter().find(|other| (other.raw, other.kind) == (gid.raw, gid.kind));
+        match (same, self.port.gids.get_mut(lane / self.lanes_of_peer)) {
+            (Some(same), Some(gid)) => {
+                *gid = same;
+                Ok(())
+            }
+            _ if self.port_is_down => Err(Fault::PortDown),
+            _ => Err(Fault::AddressChanged),
+        }
+    }
+
+    /// The GIDs that the port has now.
+    fn present_gids(&self) -> Result<Vec<Gid>, VerbsError> {
+        let mut ports = self.context.info()?.ports.into_iter();
+        Ok(ports.find(|port| port.number == self.port.number).map(|port| port.gids).unwrap_or_default())
+    }
+
+    /// Says of all queue pairs that they are of no use any more.
+    pub(super) fn all_broken(&mut self, why: Fault, events: &mut Vec<Event>) {
+        for lane in 0..self.pairs.len() {
+            self.break_pair(lane, why, events);
+        }
+    }
+
+    /// Says of a lane's queue pair that it is of no use any more, unless that was said.
+    pub(super) fn break_pair(&mut self, lane: usize, why: Fault, events: &mut Vec<Event>) {
+        if let Some(Some(pair)) = self.pairs.get_mut(lane)
+            && !pair.broken
+        {
+            pair.broken = true;
+            events.push(Event::Broken { lane, why });
+        }
+    }
+}

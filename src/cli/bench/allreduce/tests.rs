@@ -1,0 +1,49 @@
+use super::numbers::{expected, input};
+use super::*;
+
+fn usage(result: Result<(), BenchError>) -> String {
+    match result {
+        Err(BenchError::Usage(why)) => why,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn sizes_are_whole_numbers_of_elements() {
+    let sizes = |text: &str| text.parse::<Sizes>().unwrap();
+    assert!(whole(&sizes("1..4Mi"), "u8").is_ok());
+    assert!(whole(&sizes("4..4Mi"), "f32").is_ok());
+    assert!(usage(whole(&sizes("1..4Mi"), "f32")).contains("--dtype u8"));
+    assert!(usage(whole(&sizes("4,12"), "f64")).contains("--bytes 4 "));
+}
+
+#[test]
+fn sums_of_inputs_are_what_the_library_is_to_return() {
+    for index in 0..3000 {
+        let bytes = (0..40).fold(0u8, |sum, rank| sum.wrapping_add(input(rank, 5, index)));
+        assert_eq!(bytes, expected::<u8>(40, 5, index));
+        let floats: f32 = (0..40).map(|rank| input::<f32>(rank, 5, index)).sum();
+        assert_eq!(floats, expected::<f32>(40, 5, index));
+    }
+}
+
+#[test]
+fn peers_are_measured_with_their_own_type_only() {
+    let args = |dtype: &str, against: Vec<Peer>| AllreduceArgs {
+        ranks: 2,
+        hosts: 1,
+        transport: "auto".into(),
+        rdma_device: None,
+        bytes: Sizes(vec![8]),
+        dtype: dtype.into(),
+        memory: "shared".into(),
+        device: "virtio".into(),
+        mtu: 9000,
+        seconds: 0.1,
+        against,
+        json: true,
+    };
+    assert!(check(&args("u8", vec![])).is_ok());
+    assert!(check(&args("f32", vec![Peer::Gloo])).is_ok());
+    assert!(usage(check(&args("u8", vec![Peer::Gloo]))).contains("--dtype"));
+}
