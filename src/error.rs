@@ -29,6 +29,9 @@ pub enum Error {
     /// The caller's own time-out passed: the operation is still under way, the buffer still the group's; wait again.
     #[error("time-out: {0}")]
     Timeout(String),
+    /// An accelerator cannot be used, or has failed.
+    #[error("accelerator: {0}")]
+    Accelerator(String),
     /// The group was closed, or failed before; `0` says how.
     #[error("the group is closed: {0}")]
     Closed(String),
@@ -38,7 +41,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// A stable number for C and for exit codes: 1 to 10.
+    /// A stable number for C and for exit codes: 1 to 11.
     pub fn code(&self) -> i32 {
         match self {
             Self::Config(_) => 1,
@@ -51,6 +54,7 @@ impl Error {
             Self::Closed(_) => 8,
             Self::Internal(_) => 9,
             Self::Timeout(_) => 10,
+            Self::Accelerator(_) => 11,
         }
     }
 }

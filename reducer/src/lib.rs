@@ -23,6 +23,7 @@ pub mod kernel;
 pub mod memory;
 pub mod plan;
 pub mod schedule;
+pub mod solo;
 pub mod table;
 pub mod time;
 pub mod transport;

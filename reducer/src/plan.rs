@@ -185,8 +185,13 @@ impl Plan {
         shape: &Shape,
         root: Rank,
     ) -> Result<Schedule, ScheduleError> {
-        let grid = grid.with_leaf_size(self.leaf_size)?;
-        let problem = Problem::new(grid, rank, shape, root);
+        self.schedule_for(&Problem::new(*grid, rank, shape, root))
+    }
+
+    /// The same for a problem of any kind, such as a tensor on an accelerator.
+    pub fn schedule_for(&self, problem: &Problem) -> Result<Schedule, ScheduleError> {
+        let grid = problem.grid.with_leaf_size(self.leaf_size)?;
+        let problem = Problem { grid, ..*problem };
         schedule::build(self.algorithm(&grid, problem.bytes()), &problem, &self.params())
     }
 }

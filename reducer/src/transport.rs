@@ -161,4 +161,10 @@ pub trait Accelerator {
     /// # Errors
     /// The copy has failed; the device may be lost.
     fn is_done(&mut self, copy: Fence) -> Result<bool, AcceleratorError>;
+
+    /// Whether all copies are done: then nothing of it touches any memory.
+    ///
+    /// # Errors
+    /// The device may be lost.
+    fn is_idle(&mut self) -> Result<bool, AcceleratorError>;
 }

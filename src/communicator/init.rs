@@ -104,6 +104,8 @@ pub fn init(config: Config) -> Result<Group, Error> {
         ad_hoc: Arc::from("ad hoc"),
         device,
         takes_memory,
+        #[cfg(feature = "cuda")]
+        gpu: Default::default(),
         channels,
     })
 }

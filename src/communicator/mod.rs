@@ -6,6 +6,8 @@
 
 mod drive;
 mod element;
+#[cfg(feature = "cuda")]
+mod gpu;
 mod init;
 mod registered;
 mod small;
@@ -36,7 +38,7 @@ pub use init::{init, leaders};
 use small::Cells;
 pub use stats::Stats;
 use stats::{Pushed, Tally};
-use table::Tables;
+use table::{Entry, Tables};
 pub use table::{TensorId, TensorSpec};
 pub use tensor::Tensor;
 
@@ -91,6 +93,9 @@ pub struct Group {
     device: Option<&'static str>,
     /// The channel to other hosts makes use of memory that it knows.
     takes_memory: bool,
+    /// The GPU that tensors lie on, once there was one.
+    #[cfg(feature = "cuda")]
+    gpu: gpu::Bound,
     /// The names of the channels between this host and others, with `+` between; empty where there are none.
     channels: String,
 }
@@ -188,7 +193,7 @@ impl Group {
                 let step = self.step.load(Ordering::Relaxed);
                 cells.all_reduce(self, begin, &shape, data, step)?;
             }
-            _ => self.run(begin, shape, data)?,
+            _ => self.run(begin, shape, self.region(data))?,
         }
         self.finished(begin, None, data.len());
         Ok(())
@@ -204,7 +209,7 @@ impl Group {
         let nothing = element::Buffer::empty();
         match &self.cells {
             Some(cells) => cells.all_reduce(self, begin, &shape, nothing, self.step.load(Ordering::Relaxed)),
-            None => self.run(begin, shape, nothing),
+            None => self.run(begin, shape, self.region(nothing)),
         }
     }
 
@@ -239,11 +244,20 @@ impl Group {
         let entry = self.tables.entry(tensor)?;
         // SAFETY: the caller's promise.
         let data = unsafe { element::Buffer::from_raw(data, entry.shape.count as usize, entry.shape.dtype) }?;
+        self.start(begin, &entry, self.region(data))
+    }
+
+    /// Starts the next operation of a registered tensor.
+    fn start(&self, begin: Instant, entry: &Entry, data: Region) -> Result<Pending, Error> {
+        let schedule = match data.kind() {
+            Kind::Device => self.tables.schedule_for(&entry.shape, true)?,
+            _ => entry.schedule.clone(),
+        };
         let request = Request {
             identity: entry.next_use(),
             shape: entry.shape,
-            data: self.region(data),
-            schedule: entry.schedule.clone(),
+            data,
+            schedule,
             priority: entry.tensor,
             deadline: executor_time(begin + self.deadline),
             name: entry.name.clone(),
@@ -303,12 +317,12 @@ impl Group {
     }
 
     /// Runs one operation outside the table to its end.
-    fn run(&self, begin: Instant, shape: Shape, data: element::Buffer) -> Result<(), Error> {
-        let schedule = self.tables.schedule(&shape)?;
+    fn run(&self, begin: Instant, shape: Shape, data: Region) -> Result<(), Error> {
+        let schedule = self.tables.schedule_for(&shape, data.kind() == Kind::Device)?;
         let request = Request {
             identity: Identity::ad_hoc(&shape, Rank(0)),
             shape,
-            data: self.region(data),
+            data,
             schedule,
             priority: 0,
             deadline: executor_time(begin + self.deadline),
@@ -385,6 +399,7 @@ fn op_error(error: OpError) -> Error {
     match &error {
         OpError::Mismatch { .. } => Error::Mismatch(error.to_string()),
         OpError::Deadline { .. } => Error::Deadline(error.to_string()),
+        OpError::Accelerator { .. } => Error::Accelerator(error.to_string()),
         OpError::Aborted { .. } => Error::PeerFailed(error.to_string()),
     }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use shouter_reducer::grid::{Grid, Rank};
 use shouter_reducer::header::{Collective, Identity, Shape};
 use shouter_reducer::plan::Plan;
-use shouter_reducer::schedule::Schedule;
+use shouter_reducer::schedule::{Problem, Schedule};
 pub use shouter_reducer::table::TensorSpec;
 use shouter_reducer::table::{self, TensorTable};
 
@@ -51,7 +51,8 @@ pub(super) struct Tables {
     plan: Plan,
     control: Option<Mutex<ControlLink>>,
     registered: Mutex<Registered>,
-    schedules: Mutex<HashMap<Shape, Arc<Schedule>>>,
+    /// By shape, and whether the tensor lies in an accelerator's memory.
+    schedules: Mutex<HashMap<(Shape, bool), Arc<Schedule>>>,
 }
 
 impl Tables {
@@ -69,14 +70,27 @@ impl Tables {
 
     /// This rank's schedule for an operation, built once.
     pub(super) fn schedule(&self, shape: &Shape) -> Result<Arc<Schedule>, Error> {
+        self.schedule_for(shape, false)
+    }
+
+    /// The same, for a tensor that lies in an accelerator's memory or does not.
+    pub(super) fn schedule_for(&self, shape: &Shape, device: bool) -> Result<Arc<Schedule>, Error> {
         let mut schedules = lock(&self.schedules);
-        if let Some(schedule) = schedules.get(shape) {
+        if let Some(schedule) = schedules.get(&(*shape, device)) {
             return Ok(schedule.clone());
         }
-        let built = self.plan.schedule(&self.grid, self.rank, shape, Rank(0));
+        let problem = Problem { device, ..Problem::new(self.grid, self.rank, shape, Rank(0)) };
+        let built = self.plan.schedule_for(&problem);
         let built = Arc::new(built.map_err(|why| Error::Argument(why.to_string()))?);
-        schedules.insert(*shape, built.clone());
+        schedules.insert((*shape, device), built.clone());
         Ok(built)
+    }
+
+    /// Lanes of this rank's node, and their bytes.
+    #[cfg(feature = "cuda")]
+    pub(super) fn lanes(&self) -> (u32, usize) {
+        let params = self.plan.params();
+        (params.lanes, params.chunk_bytes_on(&self.grid))
     }
 
     /// What is known of a tensor.

@@ -6,24 +6,30 @@
 //!                        '--fragments, releases-- channel::up
 //! ```
 //!
-//! It neither blocks nor reads a clock; the runtime calls [`Engine::poll`] with the time.
+//! It neither blocks nor reads a clock (but after an error, when copies of an accelerator must have ended before memory goes back);
+//! the runtime calls [`Engine::poll`] with the time.
 
 pub(crate) mod divergence;
 mod liveness;
 
+use std::any::Any;
 use std::sync::Arc;
 use std::time::Duration;
 
 use shouter_netstack::device::Device;
 use shouter_netstack::time::Instant;
-use shouter_reducer::executor::{AbortCause, Completed, Executor, OpError, OpId, Request, StartError, Why};
+use shouter_reducer::executor::{
+    AbortCause, Completed, Executor, ExecutorError, OpError, OpId, Request, StartError, Why,
+};
 use shouter_reducer::grid::Rank;
 use shouter_reducer::header::{Header, Identity, Kind, MatchKey, Shape};
 use shouter_reducer::memory::Region;
+use shouter_reducer::solo::Solo;
+use shouter_reducer::transport::{Accelerator, NodeMemory};
 
 use crate::channel::shm::NodeSegment;
 use crate::channel::up::UpChannel;
-use crate::runtime::{Activity, Poller};
+use crate::runtime::{Activity, Clock, Poller};
 use divergence::Open;
 use liveness::Liveness;
 
@@ -32,6 +38,9 @@ const QUIET: Duration = Duration::from_millis(10);
 
 /// Between two looks at what the node's other ranks run, while an operation is under way.
 const COMPARE_EVERY: Duration = Duration::from_millis(50);
+
+/// Copies of an accelerator end within this time, or the device hangs.
+const COPIES_END: Duration = Duration::from_secs(2);
 
 /// How long the word that ends the group may take to be acknowledged before the trainer hears of it; it may leave then.
 const FLOOD: Duration = Duration::from_millis(200);
@@ -58,6 +67,16 @@ pub struct Parts<D: Device> {
     pub dead_after: Duration,
 }
 
+/// What an engine needs for tensors in an accelerator's memory.
+pub struct Staging {
+    /// Copies them.
+    pub accelerator: Box<dyn Accelerator + Send>,
+    /// The lanes, where this rank is alone on its node.
+    pub solo: Option<Solo>,
+    /// What the lanes lie in; it goes with the engine.
+    pub memory: Box<dyn Any + Send>,
+}
+
 /// Everything that one rank drives.
 pub struct Engine<D: Device> {
     executor: Executor,
@@ -77,6 +96,8 @@ pub struct Engine<D: Device> {
     next_compare: Instant,
     /// When something last happened.
     last_busy: Instant,
+    /// Its memory goes after the channels that know it.
+    staging: Option<Staging>,
 }
 
 impl<D: Device> Engine<D> {
@@ -100,6 +121,7 @@ impl<D: Device> Engine<D> {
             first,
             next_compare: now,
             last_busy: now,
+            staging: None,
         }
     }
 
@@ -165,6 +187,47 @@ impl<D: Device> Engine<D> {
     pub fn unregister(&mut self, address: usize) {
         if let Some(up) = &mut self.up {
             up.unregister(address);
+        }
+    }
+
+    /// From now on tensors may lie in an accelerator's memory. Once.
+    #[allow(unsafe_code)]
+    pub fn attach(&mut self, staging: Staging) -> Result<(), ExecutorError> {
+        if let Some(solo) = &staging.solo {
+            self.executor.attach_node(solo)?;
+            for lane in 0..solo.lanes() {
+                if let Some(up) = &mut self.up {
+                    // SAFETY: the memory of `staging` is dropped after the channel.
+                    unsafe { up.register(solo.result(lane)) };
+                }
+            }
+        }
+        self.staging = Some(staging);
+        Ok(())
+    }
+
+    /// The executor's slots.
+    pub fn slots(&self) -> Region {
+        self.executor.slots()
+    }
+
+    /// Waits until no copy of an accelerator touches any memory.
+    #[cold]
+    fn drain_copies(&mut self) {
+        let Some(Staging { accelerator, .. }) = &mut self.staging else { return };
+        let until = Clock.now() + COPIES_END;
+        loop {
+            match accelerator.is_idle() {
+                Ok(true) => return,
+                Ok(false) if Clock.now() < until => std::thread::yield_now(),
+                Ok(false) => {
+                    return tracing::error!("copies of an accelerator have not ended after {COPIES_END:?}");
+                }
+                // Nothing runs on a device that is lost.
+                Err(error) => {
+                    return tracing::error!(%error, "an accelerator does not say whether its copies have ended");
+                }
+            }
         }
     }
 
@@ -234,6 +297,7 @@ impl<D: Device> Engine<D> {
             up.broadcast(&abort_header(self.rank, &cause));
             self.settling = Some(now + FLOOD);
         }
+        self.drain_copies();
         self.executor.fenced();
     }
 }
@@ -242,6 +306,7 @@ impl<D: Device> Drop for Engine<D> {
     fn drop(&mut self) {
         if self.running != 0 {
             self.fence_tensors();
+            self.drain_copies();
         }
     }
 }
@@ -285,12 +350,18 @@ impl<D: Device> Poller for Engine<D> {
             }
         }
         if self.running != 0 {
-            busy |= match &mut self.up {
-                Some(up) => self.executor.poll(time, up, self.node.as_deref()).worked,
-                None => {
-                    self.executor.poll(time, &mut crate::channel::Unconnected, self.node.as_deref()).worked
-                }
-            };
+            let Self { executor, up, node, staging, .. } = self;
+            let (node, mut solo, mut accelerator) = (node.as_deref(), None, None);
+            if let Some(staging) = staging {
+                solo = staging.solo.as_ref();
+                accelerator = Some(&mut *staging.accelerator as &mut dyn Accelerator);
+            }
+            busy |= match (up, solo) {
+                (Some(up), Some(solo)) => executor.poll(time, up, Some(solo), accelerator),
+                (Some(up), None) => executor.poll(time, up, node, accelerator),
+                (None, _) => executor.poll(time, &mut crate::channel::Unconnected, node, accelerator),
+            }
+            .worked;
         }
         if let Some(up) = &mut self.up {
             busy |= up.transmit(now, &mut self.executor);

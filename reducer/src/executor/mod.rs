@@ -180,6 +180,11 @@ impl Executor {
         })
     }
 
+    /// The memory of all slots, which an accelerator copies from where tensors of several ranks of a node lie there.
+    pub fn slots(&self) -> Region {
+        self.pool.whole()
+    }
+
     /// Makes the memory shared by the ranks of this node known, once and before the first operation that uses it.
     pub fn attach_node<N: NodeMemory>(&mut self, node: &N) -> Result<(), ExecutorError> {
         let (count, bytes, locals) = (node.lanes(), node.lane_bytes(), self.config.grid.per_node());

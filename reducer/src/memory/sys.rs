@@ -338,6 +338,12 @@ impl Pool {
         self.memory.len
     }
 
+    /// All of it.
+    pub(crate) fn whole(&self) -> Region {
+        // SAFETY: as in `take`.
+        unsafe { self.memory.region() }
+    }
+
     pub(crate) fn take(&mut self, bytes: usize) -> Option<Pooled> {
         let bytes = bytes.checked_next_multiple_of(Self::ALIGN)?;
         let at = self.free.iter().position(|&(_, len)| len >= bytes)?;

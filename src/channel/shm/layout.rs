@@ -122,6 +122,11 @@ impl Layout {
         (local < self.shape.ranks).then(|| self.arenas + self.arena * local as usize)
     }
 
+    /// Where all areas of all lanes lie, and their length in bytes.
+    pub(super) fn lanes(&self) -> (usize, usize) {
+        (self.lanes, self.shape.lanes as usize * (self.shape.ranks as usize + 1) * self.area)
+    }
+
     /// A rank's staging area in a lane; the node's result is behind the last rank's.
     pub(super) fn area(&self, local: u32, lane: u32) -> Option<usize> {
         let ranks = self.shape.ranks;

@@ -150,6 +150,12 @@ impl NodeSegment {
         self.mapping.fd()
     }
 
+    /// All lanes, areas and results, in one piece.
+    pub fn lanes_memory(&self) -> Region {
+        let (at, len) = self.layout.lanes();
+        self.mapping.region(at, len).unwrap_or(Region::empty())
+    }
+
     /// This process's number on the node.
     pub fn local(&self) -> u32 {
         self.local

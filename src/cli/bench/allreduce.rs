@@ -1,6 +1,9 @@
 //! `shouter bench allreduce`: our own ranks under the launcher, then the peers, in one call on the same cores.
 
+#[cfg(feature = "cuda")]
+mod gpu;
 mod numbers;
+mod place;
 
 use std::io;
 use std::process::{Command, Stdio};
@@ -14,6 +17,7 @@ use super::report::{Line, Report};
 use super::sizes::Sizes;
 use super::{BenchError, kernel, patience, ranks_output};
 use numbers::{DTYPES, Number, expected, input, measure_as, whole};
+use place::{PLACES, Place};
 
 /// Iterations that warm caches, windows and plans up; not measured.
 const WARM_UP: usize = 8;
@@ -55,9 +59,10 @@ pub(crate) struct AllreduceArgs {
     /// What is summed; u8 goes with any size, from 1 byte on (the peers of --against sum f32)
     #[arg(long, default_value = "f32", value_parser = DTYPES)]
     dtype: String,
-    /// Where our tensors lie: in memory that the ranks of a host share (shouter_alloc), or in the process's own
-    #[arg(long, default_value = "shared", value_parser = ["shared", "private"])]
-    memory: String,
+    /// Where our tensors lie: in memory that the ranks of a host share (shouter_alloc), in the process's own, or on a GPU; a
+    /// list such as gpu,private goes round the ranks
+    #[arg(long, default_value = "shared", value_delimiter = ',', value_parser = PLACES)]
+    memory: Vec<String>,
     /// The drivers that join two hosts: virtio (vhost-user and virtio-user) or memif
     #[arg(long, default_value = "virtio", value_parser = ["virtio", "memif"])]
     device: String,
@@ -113,7 +118,9 @@ pub(crate) fn main(args: &AllreduceArgs) -> Result<(), BenchError> {
     }
     command.arg("--").arg(&exe);
     command.args(["bench", "allreduce-worker", "--bytes", &sizes.join(","), "--dtype", &args.dtype]);
-    command.args(["--seconds", &args.seconds.to_string(), "--memory", &args.memory]).stdin(Stdio::null());
+    command
+        .args(["--seconds", &args.seconds.to_string(), "--memory", &args.memory.join(",")])
+        .stdin(Stdio::null());
     for mut line in ranks_output(&mut command, patience(args.bytes.0.len(), args.seconds))? {
         let link = args.hosts > 1 && !matches!(args.transport.as_str(), "verbs" | "kernel");
         line.device = link.then(|| args.device.clone());
@@ -156,8 +163,8 @@ pub(crate) struct WorkerArgs {
     dtype: String,
     #[arg(long)]
     seconds: f64,
-    #[arg(long, default_value = "shared")]
-    memory: String,
+    #[arg(long, default_value = "shared", value_delimiter = ',', value_parser = PLACES)]
+    memory: Vec<String>,
 }
 
 /// The body of one rank: measures every size and prints the lines on rank 0.
@@ -187,20 +194,15 @@ pub(crate) fn worker(args: &WorkerArgs) -> Result<(), BenchError> {
 fn measure<T: Number>(group: &Group, bytes: u64, args: &WorkerArgs) -> Result<Line, BenchError> {
     let count = bytes as usize / size_of::<T>();
     let (rank, ranks) = (group.rank(), group.size());
-    let (mut shared, mut private) = match args.memory.as_str() {
-        "private" => (None, vec![T::default(); count]),
-        _ => (Some(group.alloc::<T>(count)?), vec![]),
-    };
-    let data: &mut [T] = shared.as_deref_mut().unwrap_or(&mut private);
+    let word = args.memory.get(rank as usize % args.memory.len().max(1)).map_or("shared", String::as_str);
+    let mut data = Place::<T>::new(word, group, count)?;
     let mut once = |round: usize, nanos: &mut Vec<u64>| -> Result<(), BenchError> {
-        for (index, value) in data.iter_mut().enumerate() {
-            *value = input(rank, round, index);
-        }
+        data.fill(|index| input(rank, round, index), round >= WARM_UP)?;
         group.barrier()?;
         let started = Instant::now();
-        group.all_reduce(data, ReduceOp::Sum)?;
+        data.reduce(group)?;
         nanos.push(started.elapsed().as_nanos() as u64);
-        for (index, value) in data.iter().enumerate() {
+        for (index, value) in data.elements()?.iter().enumerate() {
             let due = expected(ranks, round, index);
             if *value != due {
                 return Err(BenchError::Failed(format!(

@@ -249,6 +249,9 @@ impl Accelerator for Copies {
         }
         Ok(self.pending.front().is_none_or(|&(number, ..)| number > copy.0))
     }
+    fn is_idle(&mut self) -> Result<bool, AcceleratorError> {
+        Ok(self.pending.is_empty())
+    }
 }
 
 /// All ranks of a group.

@@ -8,6 +8,7 @@
 use super::{Context, CudaError, Entered, Event, PointerKind, Stream};
 use crate::memory::{Kind, Span};
 use crate::time::Instant;
+use crate::transport::{self, Accelerator, AcceleratorError};
 
 /// Copies of one direction whose ends are told apart.
 const RING: usize = 256;
@@ -265,5 +266,27 @@ impl Copier {
                 _ => core::hint::spin_loop(),
             }
         }
+    }
+}
+
+impl Accelerator for Copier {
+    fn copy(&mut self, into: Span, from: Span) -> Result<transport::Fence, AcceleratorError> {
+        let fence = self.copy_span(into, from)?;
+        Ok(transport::Fence(fence.number << 1 | u64::from(fence.direction == Direction::Out)))
+    }
+
+    fn is_done(&mut self, copy: transport::Fence) -> Result<bool, AcceleratorError> {
+        let direction = if copy.0 & 1 == 1 { Direction::Out } else { Direction::In };
+        Ok(Self::is_done(self, Fence { direction, number: copy.0 >> 1 })?)
+    }
+
+    fn is_idle(&mut self) -> Result<bool, AcceleratorError> {
+        Ok(self.pending()? == 0)
+    }
+}
+
+impl From<CudaError> for AcceleratorError {
+    fn from(error: CudaError) -> Self {
+        Self(error.to_string().into())
     }
 }

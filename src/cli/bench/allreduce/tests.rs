@@ -36,7 +36,7 @@ fn peers_are_measured_with_their_own_type_only() {
         rdma_device: None,
         bytes: Sizes(vec![8]),
         dtype: dtype.into(),
-        memory: "shared".into(),
+        memory: vec!["shared".into()],
         device: "virtio".into(),
         mtu: 9000,
         seconds: 0.1,

@@ -1,0 +1,242 @@
+//! Tensors in the memory of an NVIDIA GPU: found out about, ordered with the trainer's stream, and staged through lanes that
+//! the GPU copies to and from.
+//!
+//! A group serves one GPU of its process, that of the first tensor that lies on one: one process for each GPU is how frameworks train.
+//! Copies go by streams of ours. They wait for what the trainer's stream held when it handed the tensor over, and their end is
+//! seen before `all_reduce_cuda` or `wait` returns; nothing waits for the whole device.
+#![allow(unsafe_code)]
+
+use std::any::Any;
+use std::ptr::NonNull;
+use std::sync::{Arc, Mutex};
+use std::thread;
+
+use shouter_reducer::dtype::{DType, ReduceOp};
+use shouter_reducer::header::{Collective, Shape};
+use shouter_reducer::memory::cuda::{
+    Context, Copier, Cuda, CudaError, Pinned, PointerKind, Registered, Stream,
+};
+use shouter_reducer::memory::{Kind, Region, Span};
+use shouter_reducer::solo::Solo;
+use shouter_reducer::transport::{Accelerator, AcceleratorError, Fence};
+
+use super::stats::lock;
+use super::{Group, Pending, TensorId, element, small};
+use crate::engine::Staging;
+use crate::error::Error;
+use crate::runtime::{Clock, Instant};
+
+/// The GPU of a group, once a tensor was there.
+#[derive(Default)]
+pub(super) struct Bound(Mutex<Option<Arc<Gpu>>>);
+
+/// What a group keeps of its GPU. The engine has the rest.
+struct Gpu {
+    context: Context,
+    copier: Shared,
+    /// Where small tensors go to meet in the host's cells.
+    small: Mutex<Pinned>,
+}
+
+/// The copier of the engine, which the trainer's thread makes wait for its stream.
+#[derive(Clone)]
+struct Shared(Arc<Mutex<Copier>>);
+
+impl Accelerator for Shared {
+    fn copy(&mut self, into: Span, from: Span) -> Result<Fence, AcceleratorError> {
+        Accelerator::copy(&mut *lock(&self.0), into, from)
+    }
+
+    fn is_done(&mut self, copy: Fence) -> Result<bool, AcceleratorError> {
+        Accelerator::is_done(&mut *lock(&self.0), copy)
+    }
+
+    fn is_idle(&mut self) -> Result<bool, AcceleratorError> {
+        Accelerator::is_idle(&mut *lock(&self.0))
+    }
+}
+
+impl Group {
+    /// As [`all_reduce_raw`](Self::all_reduce_raw), for elements in GPU memory, which the CPU does not touch. It reads them after
+    /// what `stream` holds at the call; when it returns, the results are there for any stream. Ranks with tensors in host memory
+    /// may take part.
+    ///
+    /// `data` is a device address, or one of managed memory; `stream` a `cudaStream_t` of the same device, 0 for the default
+    /// stream.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] for memory that is no GPU's, another GPU's than before, or shorter than said, and for a stream that is
+    /// of another device or being captured into a graph; [`Error::Accelerator`] if there is no usable driver or GPU, or
+    /// when it fails; else as [`all_reduce`](Self::all_reduce).
+    ///
+    /// # Safety
+    /// Nobody else touches the elements from what `stream` held on until the call returns. The stream is not destroyed
+    /// during the call. The context lives until the group is dropped.
+    pub unsafe fn all_reduce_cuda(
+        &self,
+        data: u64,
+        count: usize,
+        dtype: DType,
+        op: ReduceOp,
+        stream: u64,
+    ) -> Result<(), Error> {
+        let begin = Clock.now();
+        let shape = Shape { collective: Collective::AllReduce, dtype, op, count: count as u64 };
+        // SAFETY: passed on to the caller.
+        let data = unsafe { self.on_gpu(data, count, dtype, stream) }?;
+        match &self.cells {
+            Some(cells) if data.len() <= small::CELL_BYTES => {
+                let step = self.step.load(std::sync::atomic::Ordering::Relaxed);
+                self.by_the_host(begin, data, |host| cells.all_reduce(self, begin, &shape, host, step))?;
+            }
+            _ => self.run(begin, shape, data)?,
+        }
+        self.finished(begin, None, data.len());
+        Ok(())
+    }
+
+    /// As [`push`](Self::push), for a tensor in GPU memory; see [`all_reduce_cuda`](Self::all_reduce_cuda).
+    ///
+    /// # Errors
+    /// As [`push`](Self::push) and [`all_reduce_cuda`](Self::all_reduce_cuda).
+    ///
+    /// # Safety
+    /// Nobody else touches the tensor from what `stream` held on until [`wait`](Self::wait) has returned for the handle, or the
+    /// group has been dropped; else as for [`all_reduce_cuda`](Self::all_reduce_cuda).
+    pub unsafe fn push_cuda(&self, tensor: TensorId, data: u64, stream: u64) -> Result<Pending, Error> {
+        let begin = Clock.now();
+        let entry = self.tables.entry(tensor)?;
+        // SAFETY: passed on to the caller.
+        let data = unsafe { self.on_gpu(data, entry.shape.count as usize, entry.shape.dtype, stream) }?;
+        self.start(begin, &entry, data)
+    }
+
+    /// The elements as memory of the GPU, with copies that wait for the stream.
+    ///
+    /// # Safety
+    /// As for [`all_reduce_cuda`](Self::all_reduce_cuda).
+    unsafe fn on_gpu(&self, data: u64, count: usize, dtype: DType, stream: u64) -> Result<Region, Error> {
+        // SAFETY: not accessed: what is asked is whether address and length can be.
+        let buffer = unsafe { element::Buffer::from_raw(data as *mut u8, count, dtype) }?;
+        if buffer.len() > 0 {
+            let gpu = self.gpu(data, buffer.len())?;
+            // SAFETY: the caller's promise.
+            let stream = unsafe { Stream::borrow(&gpu.context, stream) }.map_err(gpu_error)?;
+            lock(&gpu.copier.0).after(&stream).map_err(gpu_error)?;
+        }
+        Ok(buffer.region(Kind::Device))
+    }
+
+    /// The GPU that memory lies on, which is the group's from then on.
+    fn gpu(&self, address: u64, bytes: usize) -> Result<Arc<Gpu>, Error> {
+        let cuda = Cuda::probe().map_err(|why| Error::Accelerator(why.to_string()))?;
+        let pointer = cuda.classify_range(address, bytes as u64).map_err(gpu_error)?;
+        if pointer.kind == PointerKind::Pinned {
+            return Err(Error::Argument(format!(
+                "{address:#x} is page-locked host memory; reduce it as host memory (shouter_allreduce, shouter_push)"
+            )));
+        }
+        let context = Context::of(cuda, &pointer).map_err(gpu_error)?;
+        let mut bound = lock(&self.gpu.0);
+        if let Some(gpu) = &*bound {
+            if !gpu.context.is(&context) {
+                return Err(Error::Argument(format!(
+                    "{address:#x} lies on GPU {}, and the group's tensors on GPU {} or in another context of it; use one \
+                     process for each GPU",
+                    context.ordinal(),
+                    gpu.context.ordinal()
+                )));
+            }
+            return Ok(gpu.clone());
+        }
+        let copier = Shared(Arc::new(Mutex::new(Copier::new(&context).map_err(gpu_error)?)));
+        let small = Mutex::new(Pinned::new(&context, small::CELL_BYTES).map_err(gpu_error)?);
+        self.stage(&context, copier.clone())?;
+        tracing::info!(gpu = context.ordinal(), "tensors on this GPU are staged through page-locked memory");
+        Ok(bound.insert(Arc::new(Gpu { context, copier, small })).clone())
+    }
+
+    /// Gives the engine what it needs: lanes that the GPU copies to and from, and who copies.
+    fn stage(&self, context: &Context, copier: Shared) -> Result<(), Error> {
+        let (lanes, bytes) = self.tables.lanes();
+        let accelerator = Box::new(copier);
+        let staging = match &self.node {
+            None => {
+                let memory = Pinned::new(context, lanes as usize * bytes).map_err(gpu_error)?;
+                // SAFETY: it goes with the engine, which uses the lanes and ends all copies before.
+                let solo = Solo::new(unsafe { memory.region(0) }, lanes, bytes);
+                Staging { accelerator, solo, memory: Box::new(memory) }
+            }
+            Some(node) => {
+                // What the ranks share goes when the last part of the group does; the registration goes with the engine.
+                let mut memory = vec![registered(context, node.lanes_memory())?];
+                if self.nodes() == 1 {
+                    // Where each rank folds for itself, it does so in a slot.
+                    memory.push(registered(context, self.drive.with(|engine| engine.slots())?)?);
+                }
+                let memory: Box<dyn Any + Send> = Box::new((memory, node.clone()));
+                Staging { accelerator, solo: None, memory }
+            }
+        };
+        self.drive.with(move |engine| engine.attach(staging))?.map_err(|why| Error::Internal(why.to_string()))
+    }
+
+    /// Does a small operation in host memory.
+    fn by_the_host(
+        &self,
+        begin: Instant,
+        data: Region,
+        run: impl FnOnce(element::Buffer) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let Some(gpu) = lock(&self.gpu.0).clone().filter(|_| !data.is_empty()) else {
+            return run(element::Buffer::empty());
+        };
+        let memory = lock(&gpu.small);
+        // SAFETY: locked until all copies have ended, or the device does not answer.
+        let whole = unsafe { memory.region(0) };
+        let outside = || Error::Internal("a small tensor does not fit its place".into());
+        let host = whole.span(0, data.len()).ok_or_else(outside)?;
+        let device = data.span(0, data.len()).ok_or_else(outside)?;
+        self.copied(begin, &gpu, host, device)?;
+        // SAFETY: the bytes are this call's alone, as long as it holds the lock.
+        run(unsafe { element::Buffer::from_raw(memory.as_ptr().as_ptr(), data.len(), DType::U8) }?)?;
+        self.copied(begin, &gpu, device, host)
+    }
+
+    /// Copies, and waits until that is done.
+    fn copied(&self, begin: Instant, gpu: &Gpu, into: Span, from: Span) -> Result<(), Error> {
+        let mut copier = gpu.copier.clone();
+        let failed = |why: AcceleratorError| Error::Accelerator(why.to_string());
+        let fence = copier.copy(into, from).map_err(failed)?;
+        let until = begin + self.deadline;
+        while !copier.is_done(fence).map_err(failed)? {
+            if Clock.now() >= until {
+                return Err(Error::Deadline(
+                    "a copy between GPU and host has not ended; a kernel that it waits for may hang".into(),
+                ));
+            }
+            thread::yield_now();
+        }
+        Ok(())
+    }
+}
+
+/// Page-locks memory for a GPU.
+fn registered(context: &Context, memory: Region) -> Result<Registered, Error> {
+    let base = NonNull::new(memory.as_ptr()).filter(|_| !memory.is_empty());
+    let base = base.ok_or_else(|| Error::Internal("there is no memory to stage in".into()))?;
+    // SAFETY: kept beside what it lies in, or in the engine that owns the slots.
+    unsafe { Registered::new(context, base, memory.len()) }.map_err(gpu_error)
+}
+
+/// What the caller can mend is an argument's fault, the rest the GPU's.
+fn gpu_error(error: CudaError) -> Error {
+    match error {
+        CudaError::NotDevice { .. }
+        | CudaError::Range { .. }
+        | CudaError::ForeignStream { .. }
+        | CudaError::Capturing
+        | CudaError::Capture { .. } => Error::Argument(error.to_string()),
+        other => Error::Accelerator(other.to_string()),
+    }
+}
