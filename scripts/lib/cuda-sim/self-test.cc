@@ -680,7 +680,8 @@ extern "C" __global__ void reverse(int *data) {
 
 static std::vector<char> compile(const char *source, const char *architecture, int expected) {
     void *program = nullptr;
-    const char *header = "#define SCALE 2.0f\n", *name = "scale.h", *options[] = {architecture, "-fmad=false", "--ftz=false", "-prec-div=true", "-std=c++17", "-DUNUSED=1"};
+    const char *header = "#define SCALE 2.0f\n", *name = "scale.h";
+    const char *options[] = {architecture, "-fmad=false", "--ftz=false", "-prec-div=true", "-std=c++17", "-DUNUSED=1"};
     OK(nvrtcCreateProgram(&program, source, "test.cu", 1, &header, &name));
     EXPECT(expected, nvrtcCompileProgram(program, 6, options));
     size_t bytes = 0;
