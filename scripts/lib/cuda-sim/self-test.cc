@@ -223,6 +223,30 @@ static void in_order() {
     TRUE(pageable == 7);
 }
 
+// A destroyed stream still does its work, and freeing memory waits for it.
+static void destroyed_streams() {
+    begin();
+    void *own = stream();
+    Gate gate;
+    size_t bytes = size_t{1} << 20;
+    Address memory = device_memory(bytes);
+    unsigned *words = pinned_words(bytes / 4);
+    gate.close(own);
+    OK(cuMemsetD8Async(memory, 7, bytes, own));
+    OK(cuMemcpyDtoHAsync_v2(words, memory, bytes, own));
+    OK(cuStreamDestroy_v2(own));
+    EXPECT(400, cuStreamQuery(own));
+    std::thread opens([&] {
+        usleep(20000);
+        TRUE(words[0] == 0);
+        gate.open();
+    });
+    OK(cuMemFree_v2(memory));
+    TRUE(words[0] == 0x07070707 && words[bytes / 4 - 1] == 0x07070707);
+    opens.join();
+    OK(cuMemFreeHost(words));
+}
+
 static void events() {
     begin();
     void *first = stream(), *second = stream(), *done = event(), *never = event();
@@ -802,6 +826,7 @@ static const Case CASES[] = {
     {"copies", copies, "memory_mb=64"},
     {"copies-delayed", copies, "memory_mb=64,delay_us=300,seed=7"},
     {"in-order", in_order, ""},
+    {"destroyed-streams", destroyed_streams, ""},
     {"events", events, ""},
     {"events-delayed", events, "delay_us=300,seed=3"},
     {"delays", delays, "delay_us=1000,seed=5"},

@@ -116,6 +116,8 @@ struct Context {
     Result error = CUDA_SUCCESS;
     std::shared_ptr<Stream> legacy;
     std::map<Stream *, std::shared_ptr<Stream>> streams;
+    /// Streams that were destroyed with work still to do.
+    std::vector<std::shared_ptr<Stream>> draining;
     std::vector<Context *> peers;
 };
 
