@@ -152,7 +152,8 @@ API cuModuleUnload(void *handle) {
     // Kernels that were launched are still run.
     if (Result code = wait_for(lock, pending(module.context), module.context)) return code;
     for (auto &entry : module.functions) modules().functions.erase(entry.second.get());
-    for (Address global : module.globals) release(global);
+    for (Address global : module.globals)
+        if (Allocation *found = find(global)) release(global, found->id);
     dlclose(module.library);
     close(module.fd);
     modules().modules.erase(handle);
@@ -205,6 +206,7 @@ API cuModuleGetGlobal_v2(Address *address, size_t *bytes, void *handle, const ch
         made.device = module.context->device;
         made.context = module.context;
         made.alias = static_cast<char *>(at);
+        made.id = state().next_id++;
         state().allocations[made.base] = made;
         module.globals.push_back(made.base);
     }

@@ -388,6 +388,33 @@ static void contexts() {
     TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 3);
 }
 
+// A context that another thread retains while it is being released stays, and so does its memory.
+static void retained_meanwhile() {
+    begin();
+    void *own = stream();
+    Gate gate;
+    gate.close(own);
+    std::thread retains([&] {
+        // The release below waits for the stream by now, or has yet to begin: the outcome is the same.
+        usleep(20000);
+        void *again = nullptr;
+        OK(cuDevicePrimaryCtxRetain(&again, 0));
+        OK(cuCtxSetCurrent(again));
+        Address memory = device_memory(64), base = 0;
+        gate.open();
+        OK(cuStreamSynchronize(own));
+        usleep(20000);
+        OK(cuMemGetAddressRange_v2(&base, nullptr, memory));
+        TRUE(base == memory && again == context);
+    });
+    OK(cuDevicePrimaryCtxRelease_v2(0));
+    retains.join();
+    unsigned flags = 0;
+    int active = 0;
+    OK(cuDevicePrimaryCtxGetState(0, &flags, &active));
+    TRUE(active == 1);
+}
+
 static void pointers() {
     begin();
     Address memory = device_memory(1000), base = 0, managed = 0, pooled = 0;
@@ -833,6 +860,7 @@ static const Case CASES[] = {
     {"values", values, ""},
     {"default-streams", default_streams, ""},
     {"contexts", contexts, ""},
+    {"retained-meanwhile", retained_meanwhile, ""},
     {"pointers", pointers, ""},
     {"registration", registration, ""},
     {"hidden-from-the-host", hidden_from_the_host, ""},
