@@ -121,7 +121,8 @@ API cuStreamIsCapturing(void *handle, int *status) {
     return status_of(handle, stream, status);
 }
 
-API cuStreamGetCaptureInfo_v3(void *handle, int *status, unsigned long long *id, void **graph, const void **dependencies, const void **edges, size_t *count) {
+API cuStreamGetCaptureInfo_v3(void *handle, int *status, unsigned long long *id, void **graph, const void **dependencies, const void **edges,
+                              size_t *count) {
     ENTER();
     Lock lock(state().lock);
     std::shared_ptr<Stream> stream;

@@ -7,19 +7,18 @@ namespace {
 
 thread_local std::vector<Context *> stack;
 
-/// Ends a context: its streams drain by themselves, its memory goes at once.
-void destroy(Lock &lock, Context *context) {
-    wait_for(lock, pending(context), context);
+/// Ends a context whose streams have come to their end: its memory goes.
+void destroy(Context *context) {
     for (auto &entry : context->streams) {
         entry.second->closed = true;
         entry.second->wake.notify_one();
         state().streams.erase(entry.first);
     }
     context->streams.clear();
-    std::vector<Address> owned;
+    std::vector<std::pair<Address, uint64_t>> owned;
     for (auto &entry : state().allocations)
-        if (entry.second.context == context && entry.second.on_device()) owned.push_back(entry.first);
-    for (Address base : owned) release(base);
+        if (entry.second.context == context && entry.second.on_device()) owned.emplace_back(entry.first, entry.second.id);
+    for (auto &[base, id] : owned) release(base, id);
     context->alive = false;
 }
 
@@ -76,7 +75,10 @@ API cuDevicePrimaryCtxRelease_v2(int device) {
     Lock lock(state().lock);
     Context *primary = state().primaries[size_t(device)];
     if (!primary || !primary->alive) return CUDA_ERROR_INVALID_CONTEXT;
-    if (--primary->retained == 0) destroy(lock, primary);
+    if (--primary->retained > 0) return CUDA_SUCCESS;
+    wait_for(lock, pending(primary), primary);
+    // Another thread may have retained it, or ended it, during the wait.
+    if (primary->retained == 0 && primary->alive) destroy(primary);
     return CUDA_SUCCESS;
 }
 
@@ -85,7 +87,9 @@ API cuDevicePrimaryCtxReset_v2(int device) {
     if (Result code = check_device(device)) return code;
     Lock lock(state().lock);
     Context *primary = state().primaries[size_t(device)];
-    if (primary && primary->alive) destroy(lock, primary);
+    if (!primary || !primary->alive) return CUDA_SUCCESS;
+    wait_for(lock, pending(primary), primary);
+    if (primary->alive) destroy(primary);
     return CUDA_SUCCESS;
 }
 
@@ -129,7 +133,9 @@ API cuCtxDestroy_v2(void *handle) {
     Lock lock(state().lock);
     auto *context = static_cast<Context *>(handle);
     if (!known(context) || context->primary) return CUDA_ERROR_INVALID_CONTEXT;
-    destroy(lock, context);
+    wait_for(lock, pending(context), context);
+    if (!context->alive) return CUDA_ERROR_INVALID_CONTEXT;
+    destroy(context);
     if (!stack.empty() && stack.back() == context) stack.pop_back();
     return CUDA_SUCCESS;
 }

@@ -94,7 +94,7 @@ API cuIpcCloseMemHandle(Address address) {
     Lock lock(state().lock);
     Allocation *found = find(address);
     if (!found || found->base != address || found->kind != Kind::imported) return CUDA_ERROR_INVALID_VALUE;
-    if (--found->opened == 0) release(address);
+    if (--found->opened == 0) release(address, found->id);
     return CUDA_SUCCESS;
 }
 

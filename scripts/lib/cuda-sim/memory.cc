@@ -184,9 +184,9 @@ Result import(int fd, uint64_t offset, size_t bytes, int device, Context *contex
     return CUDA_SUCCESS;
 }
 
-void release(Address base) {
+void release(Address base, uint64_t id) {
     auto found = state().allocations.find(base);
-    if (found == state().allocations.end()) return;
+    if (found == state().allocations.end() || found->second.id != id) return;
     Allocation gone = found->second;
     state().allocations.erase(found);
     switch (gone.kind) {
@@ -268,8 +268,9 @@ API cuMemFree_v2(Address address) {
     Allocation *found = find(address);
     bool ours = found && found->base == address && !found->freeing;
     if (!ours || (found->kind != Kind::device && found->kind != Kind::pooled && found->kind != Kind::managed)) return CUDA_ERROR_INVALID_VALUE;
+    uint64_t id = found->id;
     if (Result code = settle(lock, context)) return code;
-    release(address);
+    release(address, id);
     return CUDA_SUCCESS;
 }
 
@@ -291,9 +292,9 @@ API cuMemFreeAsync(Address address, void *handle) {
     Allocation *found = find(address);
     if (!found || found->base != address || found->freeing || !found->hidden() || found->kind == Kind::imported) return CUDA_ERROR_INVALID_VALUE;
     found->freeing = true;
-    return submit(stream, [address](Stream &) {
+    return submit(stream, [address, id = found->id](Stream &) {
         Lock inner(state().lock);
-        release(address);
+        release(address, id);
     });
 }
 
@@ -336,8 +337,9 @@ API cuMemFreeHost(void *pointer) {
     if (Result code = begin(context)) return code;
     Allocation *found = find(Address(pointer));
     if (!found || found->base != Address(pointer) || found->kind != Kind::pinned) return CUDA_ERROR_INVALID_VALUE;
+    uint64_t id = found->id;
     if (Result code = settle(lock, context)) return code;
-    release(Address(pointer));
+    release(Address(pointer), id);
     return CUDA_SUCCESS;
 }
 
@@ -374,7 +376,7 @@ API cuMemHostUnregister(void *pointer) {
     if (Result code = begin(context)) return code;
     Allocation *found = find(Address(pointer));
     if (!found || found->base != Address(pointer) || found->kind != Kind::registered) return CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
-    release(Address(pointer));
+    release(Address(pointer), found->id);
     return CUDA_SUCCESS;
 }
 

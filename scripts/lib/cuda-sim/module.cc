@@ -152,7 +152,8 @@ API cuModuleUnload(void *handle) {
     // Kernels that were launched are still run.
     if (Result code = wait_for(lock, pending(module.context), module.context)) return code;
     for (auto &entry : module.functions) modules().functions.erase(entry.second.get());
-    for (Address global : module.globals) release(global);
+    for (Address global : module.globals)
+        if (Allocation *found = find(global)) release(global, found->id);
     dlclose(module.library);
     close(module.fd);
     modules().modules.erase(handle);
@@ -195,7 +196,8 @@ API cuModuleGetGlobal_v2(Address *address, size_t *bytes, void *handle, const ch
     void *at = dlsym(module.library, name);
     Dl_info info{};
     const Elf64_Sym *symbol = nullptr;
-    if (!at || !dladdr1(at, &info, reinterpret_cast<void **>(const_cast<Elf64_Sym **>(&symbol)), RTLD_DL_SYMENT) || !symbol) return CUDA_ERROR_NOT_FOUND;
+    void **entry = reinterpret_cast<void **>(const_cast<Elf64_Sym **>(&symbol));
+    if (!at || !dladdr1(at, &info, entry, RTLD_DL_SYMENT) || !symbol) return CUDA_ERROR_NOT_FOUND;
     if (!find(Address(at))) {
         Allocation made{};
         made.base = Address(at);
@@ -204,6 +206,7 @@ API cuModuleGetGlobal_v2(Address *address, size_t *bytes, void *handle, const ch
         made.device = module.context->device;
         made.context = module.context;
         made.alias = static_cast<char *>(at);
+        made.id = state().next_id++;
         state().allocations[made.base] = made;
         module.globals.push_back(made.base);
     }
@@ -256,7 +259,8 @@ API cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, void *handle, int b
     return CUDA_SUCCESS;
 }
 
-API cuLaunchKernel(void *function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared_bytes, void *stream, void **params, void **extra) {
+API cuLaunchKernel(void *function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y, unsigned block_z,
+                   unsigned shared_bytes, void *stream, void **params, void **extra) {
     ENTER();
     unsigned grid[] = {grid_x, grid_y, grid_z}, block[] = {block_x, block_y, block_z};
     return launch(function, grid, block, shared_bytes, stream, params, extra);

@@ -48,19 +48,23 @@ namespace fs = std::filesystem;
 
 bool starts(const std::string &text, const char *with) { return text.rfind(with, 0) == 0; }
 
-/// Options whose value follows an equals sign or is the next one, by their long and short names.
-bool takes_value(const std::string &name) {
-    for (const char *known : {"--gpu-architecture", "-arch", "--std", "-std", "--define-macro", "--include-path", "--fmad", "-fmad", "--ftz", "-ftz",
-                              "--prec-div", "-prec-div", "--prec-sqrt", "-prec-sqrt", "--maxrregcount", "-maxrregcount", "--diag-suppress", "-diag-suppress", "-default-device", "--split-compile"})
-        if (name == known) return true;
+bool one_of(const std::string &name, std::initializer_list<const char *> all) {
+    for (const char *each : all)
+        if (name == each) return true;
     return false;
 }
 
+/// Options whose value follows an equals sign or is the next argument.
+bool takes_value(const std::string &name) {
+    return one_of(name, {"--gpu-architecture", "-arch", "--std", "-std", "--define-macro", "--include-path", "--fmad", "-fmad", "--ftz", "-ftz",
+                         "--prec-div", "-prec-div", "--prec-sqrt", "-prec-sqrt", "--maxrregcount", "-maxrregcount", "--diag-suppress",
+                         "-diag-suppress", "--split-compile"});
+}
+
 bool flag(const std::string &name) {
-    for (const char *known : {"--use_fast_math", "-use_fast_math", "--extra-device-vectorization", "--restrict", "-restrict", "--device-as-default-execution-space", "-default-device",
-                              "--generate-line-info", "-lineinfo", "--device-debug", "-G", "--dopt", "-w", "--disable-warnings", "--device-int128", "--relocatable-device-code=false", "-rdc=false"})
-        if (name == known) return true;
-    return false;
+    return one_of(name, {"--use_fast_math", "-use_fast_math", "--extra-device-vectorization", "--restrict", "-restrict", "-default-device",
+                         "--device-as-default-execution-space", "--generate-line-info", "-lineinfo", "--device-debug", "-G", "--dopt", "-w",
+                         "--disable-warnings", "--device-int128", "--relocatable-device-code=false", "-rdc=false"});
 }
 
 bool apply(const std::string &name, const std::string &value, Options &options) {
@@ -134,7 +138,9 @@ bool compiler(const fs::path &folder, std::vector<std::string> arguments, std::s
 
 /// The names of the kernels in preprocessed text in which `__global__` became the marker.
 std::vector<std::string> kernels(const std::string &text) {
-    static const std::regex pattern(R"((template\s*<[^;{}]*>\s*)?cuda_sim_kernel\s+(?:static\s+)?void\s+(?:cuda_sim_kernel\s+)?(\w+)\s*\(|void\s+cuda_sim_kernel\s+(\w+)\s*\()");
+    static const std::regex pattern(
+        R"((template\s*<[^;{}]*>\s*)?cuda_sim_kernel\s+(?:static\s+)?void\s+(\w+)\s*\()"
+        R"(|void\s+cuda_sim_kernel\s+(\w+)\s*\()");
     std::vector<std::string> names;
     for (std::sregex_iterator at(text.begin(), text.end(), pattern), end; at != end; ++at) {
         if ((*at)[1].matched) continue;
@@ -158,7 +164,8 @@ std::string trampolines(const std::vector<std::string> &names, const Options &op
             "}\n"
             "extern \"C\" const int cuda_sim_capability = " << options.capability << ";\n";
     for (auto &name : names)
-        text << "extern \"C\" void " << name << "__launch(const unsigned grid[3], const unsigned block[3], void **params) { shim::launch(" << name << ", grid, block, params); }\n"
+        text << "extern \"C\" void " << name << "__launch(const unsigned grid[3], const unsigned block[3], void **params) {\n"
+             << "    shim::launch(" << name << ", grid, block, params);\n}\n"
              << "extern \"C\" size_t " << name << "__params(size_t *out) { return cuda_sim::sizes(" << name << ", out); }\n";
     return text.str();
 }
@@ -166,7 +173,8 @@ std::string trampolines(const std::vector<std::string> &names, const Options &op
 /// The shared object as text, as PTX is: with the names of its entries, and an end that C strings have.
 std::string as_text(const std::string &image, const std::vector<std::string> &names, const Options &options) {
     static const char digits[] = "0123456789abcdef";
-    std::string text = "//\n// Simulated PTX: a shared object of the host, in hexadecimal\n//\n.version 8.0\n.target sm_" + std::to_string(options.capability) + "\n";
+    std::string text = "//\n// Simulated PTX: a shared object of the host, in hexadecimal\n//\n.version 8.0\n";
+    text += ".target sm_" + std::to_string(options.capability) + "\n";
     for (auto &name : names) text += "// .visible .entry " + name + "\n";
     text += "// object ";
     for (unsigned char byte : image) {
@@ -189,8 +197,7 @@ bool build(Program &program, const Options &options, const fs::path &folder) {
     }
     std::vector<std::string> common = options.passed;
     // __CUDA_ARCH__ stays undefined: where it is defined, sources expect PTX assembly to work.
-    for (const std::string &more : std::vector<std::string>{"-I" + folder.string(), "-include", shim().string(), "-x", "c++", "-fdiagnostics-color=never", "-Wno-unknown-pragmas"})
-        common.push_back(more);
+    common.insert(common.end(), {"-I" + folder.string(), "-include", shim().string(), "-x", "c++", "-fdiagnostics-color=never", "-Wno-unknown-pragmas"});
     auto with = [&](std::vector<std::string> first, const fs::path &input, const fs::path &output) {
         first.insert(first.end(), common.begin(), common.end());
         first.insert(first.end(), {input.string(), "-o", output.string()});
@@ -202,8 +209,8 @@ bool build(Program &program, const Options &options, const fs::path &folder) {
     auto names = kernels(slurp(folder / "list.ii"));
     std::ofstream(folder / "program.cu") << line << program.source << trampolines(names, options);
     program.log.clear();
-    if (!compiler(folder, with({"-O2", "-fPIC", "-shared", "-ffp-contract=off", "-fno-strict-aliasing", "-fwrapv", "-fno-gnu-unique", "-Wl,-Bsymbolic"}, folder / "program.cu", folder / "program.so"), program.log))
-        return false;
+    std::vector<std::string> flags{"-O2", "-fPIC", "-shared", "-ffp-contract=off", "-fno-strict-aliasing", "-fwrapv", "-fno-gnu-unique", "-Wl,-Bsymbolic"};
+    if (!compiler(folder, with(flags, folder / "program.cu", folder / "program.so"), program.log)) return false;
     program.image = slurp(folder / "program.so");
     program.ptx = as_text(program.image, names, options);
     program.exact = options.exact;

@@ -223,6 +223,30 @@ static void in_order() {
     TRUE(pageable == 7);
 }
 
+// A destroyed stream still does its work, and freeing memory waits for it.
+static void destroyed_streams() {
+    begin();
+    void *own = stream();
+    Gate gate;
+    size_t bytes = size_t{1} << 20;
+    Address memory = device_memory(bytes);
+    unsigned *words = pinned_words(bytes / 4);
+    gate.close(own);
+    OK(cuMemsetD8Async(memory, 7, bytes, own));
+    OK(cuMemcpyDtoHAsync_v2(words, memory, bytes, own));
+    OK(cuStreamDestroy_v2(own));
+    EXPECT(400, cuStreamQuery(own));
+    std::thread opens([&] {
+        usleep(20000);
+        TRUE(words[0] == 0);
+        gate.open();
+    });
+    OK(cuMemFree_v2(memory));
+    TRUE(words[0] == 0x07070707 && words[bytes / 4 - 1] == 0x07070707);
+    opens.join();
+    OK(cuMemFreeHost(words));
+}
+
 static void events() {
     begin();
     void *first = stream(), *second = stream(), *done = event(), *never = event();
@@ -362,6 +386,33 @@ static void contexts() {
     int status = 0;
     waitpid(child, &status, 0);
     TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 3);
+}
+
+// A context that another thread retains while it is being released stays, and so does its memory.
+static void retained_meanwhile() {
+    begin();
+    void *own = stream();
+    Gate gate;
+    gate.close(own);
+    std::thread retains([&] {
+        // The release below waits for the stream by now, or has yet to begin: the outcome is the same.
+        usleep(20000);
+        void *again = nullptr;
+        OK(cuDevicePrimaryCtxRetain(&again, 0));
+        OK(cuCtxSetCurrent(again));
+        Address memory = device_memory(64), base = 0;
+        gate.open();
+        OK(cuStreamSynchronize(own));
+        usleep(20000);
+        OK(cuMemGetAddressRange_v2(&base, nullptr, memory));
+        TRUE(base == memory && again == context);
+    });
+    OK(cuDevicePrimaryCtxRelease_v2(0));
+    retains.join();
+    unsigned flags = 0;
+    int active = 0;
+    OK(cuDevicePrimaryCtxGetState(0, &flags, &active));
+    TRUE(active == 1);
 }
 
 static void pointers() {
@@ -680,7 +731,8 @@ extern "C" __global__ void reverse(int *data) {
 
 static std::vector<char> compile(const char *source, const char *architecture, int expected) {
     void *program = nullptr;
-    const char *header = "#define SCALE 2.0f\n", *name = "scale.h", *options[] = {architecture, "-fmad=false", "--ftz=false", "-prec-div=true", "-std=c++17", "-DUNUSED=1"};
+    const char *header = "#define SCALE 2.0f\n", *name = "scale.h";
+    const char *options[] = {architecture, "-fmad=false", "--ftz=false", "-prec-div=true", "-std=c++17", "-DUNUSED=1"};
     OK(nvrtcCreateProgram(&program, source, "test.cu", 1, &header, &name));
     EXPECT(expected, nvrtcCompileProgram(program, 6, options));
     size_t bytes = 0;
@@ -801,12 +853,14 @@ static const Case CASES[] = {
     {"copies", copies, "memory_mb=64"},
     {"copies-delayed", copies, "memory_mb=64,delay_us=300,seed=7"},
     {"in-order", in_order, ""},
+    {"destroyed-streams", destroyed_streams, ""},
     {"events", events, ""},
     {"events-delayed", events, "delay_us=300,seed=3"},
     {"delays", delays, "delay_us=1000,seed=5"},
     {"values", values, ""},
     {"default-streams", default_streams, ""},
     {"contexts", contexts, ""},
+    {"retained-meanwhile", retained_meanwhile, ""},
     {"pointers", pointers, ""},
     {"registration", registration, ""},
     {"hidden-from-the-host", hidden_from_the_host, ""},

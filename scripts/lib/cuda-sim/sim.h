@@ -116,6 +116,8 @@ struct Context {
     Result error = CUDA_SUCCESS;
     std::shared_ptr<Stream> legacy;
     std::map<Stream *, std::shared_ptr<Stream>> streams;
+    /// Streams that were destroyed with work still to do.
+    std::vector<std::shared_ptr<Stream>> draining;
     std::vector<Context *> peers;
 };
 
@@ -238,7 +240,8 @@ Allocation *find(Address address);
 /// Checks a range and gives where the simulator reads and writes it; `owner` is null for pageable host memory.
 Result resolve(Address address, size_t bytes, char *&host, Allocation *&owner);
 Result allocate(Context *context, size_t bytes, Kind kind, Address &address);
-void release(Address base);
+/// Ends an allocation, unless it is gone and its address is another's by now.
+void release(Address base, uint64_t id);
 /// Maps a range of another process's device memory; the address is this process's own.
 Result import(int fd, uint64_t offset, size_t bytes, int device, Context *context, Address &address);
 

@@ -3,6 +3,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <thread>
 
 #include "sim.h"
@@ -62,6 +63,8 @@ template <class Each>
 void each_blocking(Context *context, Each each) {
     for (auto &entry : context->streams)
         if (entry.second->blocking() && !entry.second->legacy) each(entry.second);
+    for (auto &stream : context->draining)
+        if (stream->blocking()) each(stream);
 }
 
 Result refuse_capture(Capture &capture, Result code) {
@@ -141,6 +144,7 @@ std::vector<Position> pending(const std::shared_ptr<Stream> &stream) {
 std::vector<Position> pending(Context *context) {
     std::vector<Position> positions;
     for (auto &entry : context->streams) positions.push_back({entry.second, entry.second->enqueued});
+    for (auto &stream : context->draining) positions.push_back({stream, stream->enqueued});
     return positions;
 }
 
@@ -188,10 +192,14 @@ API cuStreamDestroy_v2(void *handle) {
     auto found = state().streams.find(static_cast<Stream *>(handle));
     if (found == state().streams.end()) return CUDA_ERROR_INVALID_HANDLE;
     std::shared_ptr<Stream> stream = found->second;
-    // Work that was enqueued is still done; cuCtxSynchronize no longer waits for it.
+    // Work that was enqueued is still done, and waited for by those who wait for the whole context.
     stream->closed = true;
     stream->wake.notify_one();
-    stream->context->streams.erase(stream.get());
+    Context &context = *stream->context;
+    context.streams.erase(stream.get());
+    auto idle = [](const std::shared_ptr<Stream> &other) { return other->idle(); };
+    context.draining.erase(std::remove_if(context.draining.begin(), context.draining.end(), idle), context.draining.end());
+    if (!stream->idle()) context.draining.push_back(stream);
     state().streams.erase(found);
     return CUDA_SUCCESS;
 }
