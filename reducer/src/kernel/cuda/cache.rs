@@ -1,5 +1,6 @@
-//! Compiled images on disk, named by the hash of all that they depend on. An entry begins with the hash of its image, so a damaged one is
-//! not taken; it is written under another name and renamed, so nobody reads half of one. Without a place to write, nothing is kept.
+//! Compiled images on disk, named by the hash of all that they depend on. An entry begins with the hash of its image, so
+//! a damaged one is not taken; it is written under another name and renamed, so nobody reads half of one. Without a
+//! place to write, nothing is kept.
 
 use std::fs::{self, DirBuilder, OpenOptions};
 use std::io::Write;

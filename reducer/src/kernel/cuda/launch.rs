@@ -140,8 +140,8 @@ impl CudaKernels {
         unsafe { self.launch(stream, call::reduce(op, dtype, dst, sources, count, self.processors)?) }
     }
 
-    /// Makes an average of a sum of `count` elements: divides each by `n`, as [`finish_avg`](crate::kernel::Kernels::finish_avg)
-    /// does on the host.
+    /// Makes an average of a sum of `count` elements: divides each by `n`, as
+    /// [`Kernels::finish_avg`](crate::kernel::Kernels::finish_avg) does on the host.
     ///
     /// # Safety
     ///

@@ -11,6 +11,7 @@ use crate::kernel::tests::{Laid, is_float, random, specials};
 
 mod calls;
 mod compiler;
+mod device;
 mod grid;
 
 use self::grid::Grid;

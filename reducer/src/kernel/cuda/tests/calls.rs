@@ -29,8 +29,8 @@ fn wrong_arguments_are_named() {
     let misaligned = CallError::Misaligned { what: "a source", address: 8194, align: 4 };
     assert_eq!(reduce(4096, &[8194], 4), Err(misaligned));
     assert_eq!(
-        reduce(top - 1 & !3, &[8192], 8),
-        Err(CallError::TooLong { what: "the destination", address: top - 1 & !3 })
+        reduce((top - 1) & !3, &[8192], 8),
+        Err(CallError::TooLong { what: "the destination", address: (top - 1) & !3 })
     );
     assert_eq!(
         reduce(4096, &[8192], u64::MAX / 2),

@@ -10,11 +10,14 @@ use super::super::call::THREADS;
 use super::super::{cache, source};
 use super::Call;
 
-const FLAGS: [&str; 10] = [
+/// Undefined behaviour traps, and with it misaligned accesses, which a device does not allow either.
+const FLAGS: [&str; 12] = [
     "-std=c++17",
     "-O2",
     "-ffp-contract=off",
     "-fno-strict-aliasing",
+    "-fsanitize=undefined",
+    "-fsanitize-undefined-trap-on-error",
     "-fPIC",
     "-shared",
     "-Wall",
