@@ -51,7 +51,8 @@ pub(super) fn stays_false(what: &str, mut is_so: impl FnMut() -> Result<bool, Cu
     }
 }
 
-/// A word in mapped memory that holds a stream up until it is opened.
+/// A word in mapped memory that holds a stream up until it is opened. It is dropped, and so opened, before any memory of the
+/// test: freeing memory waits for the streams.
 pub(super) struct Gate(Pinned);
 
 impl Gate {
@@ -61,13 +62,19 @@ impl Gate {
 
     /// Holds up what is enqueued in `stream` from now on.
     pub(super) fn hold(&self, stream: &Stream) {
-        // SAFETY: the word is mapped for the device; every test opens the gate and waits before it drops it.
+        // SAFETY: the word is mapped for the device, and is freed when the gate is open.
         unsafe { stream.wait_value(self.0.device_address(), 1, Compare::AtLeast) }.unwrap();
     }
 
     pub(super) fn open(&self) {
         // SAFETY: the allocation is aligned to a page; only the stream reads the word.
         unsafe { AtomicU32::from_ptr(self.0.as_ptr().as_ptr().cast()) }.store(1, Ordering::SeqCst);
+    }
+}
+
+impl Drop for Gate {
+    fn drop(&mut self) {
+        self.open();
     }
 }
 
