@@ -3,16 +3,20 @@
 use core::ffi::c_int;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use cudarc::driver::sys::{CUcontext, CUdevice, culib};
 
 use super::super::*;
 
-/// The first device's primary context; `None`, and a line of text, where there is no device.
-pub(super) fn device() -> Option<(&'static Cuda, Context)> {
+/// The first device's primary context, for one test of the process at a time: addresses that one frees are another's next.
+/// `None`, and a line of text, where there is no device. The guard is bound first, and so dropped last.
+pub(super) fn device() -> Option<(MutexGuard<'static, ()>, &'static Cuda, Context)> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     match Cuda::probe() {
-        Ok(cuda) => Some((cuda, Context::primary(cuda, 0).expect("device 0 has a primary context"))),
+        Ok(cuda) => Some((alone, cuda, Context::primary(cuda, 0).expect("device 0 has a primary context"))),
         Err(_) => {
             println!("skipped: no CUDA device");
             None

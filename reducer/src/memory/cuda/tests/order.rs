@@ -7,7 +7,7 @@ use super::harness::*;
 
 #[test]
 fn events_follow_their_stream() {
-    let Some((_, context)) = device() else { return };
+    let Some((_alone, _, context)) = device() else { return };
     let (first, second) = (Stream::new(&context).unwrap(), Stream::new(&context).unwrap());
     let (event, behind) = (Event::new(&context).unwrap(), Event::new(&context).unwrap());
     let gate = Gate::new(&context);
@@ -27,7 +27,7 @@ fn events_follow_their_stream() {
 
 #[test]
 fn copies_wait_for_the_trainer_and_the_trainer_for_copies() {
-    let Some((_, context)) = device() else { return };
+    let Some((_alone, _, context)) = device() else { return };
     let trainer = Stream::new(&context).unwrap();
     // SAFETY: `trainer` is dropped after this.
     let stream = unsafe { Stream::borrow(&context, trainer.as_raw()) }.unwrap();
@@ -60,7 +60,7 @@ fn copies_wait_for_the_trainer_and_the_trainer_for_copies() {
 
 #[test]
 fn default_streams_are_streams_too() {
-    let Some((_, context)) = device() else { return };
+    let Some((_alone, _, context)) = device() else { return };
     let host = Pinned::new(&context, 64).unwrap();
     let device = DeviceBuffer::new(&context, 64).unwrap();
     let mut copier = Copier::new(&context).unwrap();
@@ -81,7 +81,7 @@ fn default_streams_are_streams_too() {
 
 #[test]
 fn a_stream_waits_for_a_value_in_either_way() {
-    let Some((_, context)) = device() else { return };
+    let Some((_alone, _, context)) = device() else { return };
     let device = DeviceBuffer::new(&context, 64).unwrap();
     for (compare, written) in [(Compare::Equal, 5), (Compare::AtLeast, 6)] {
         let (waits, writes) = (Stream::new(&context).unwrap(), Stream::new(&context).unwrap());
@@ -100,7 +100,7 @@ fn a_stream_waits_for_a_value_in_either_way() {
 
 #[test]
 fn a_capture_is_refused_and_stays_valid() {
-    let Some((_, context)) = device() else { return };
+    let Some((_alone, _, context)) = device() else { return };
     let stream = Stream::new(&context).unwrap();
     let mut copier = Copier::new(&context).unwrap();
     let (host, device) = (Pinned::new(&context, 64).unwrap(), DeviceBuffer::new(&context, 64).unwrap());
