@@ -258,6 +258,8 @@ impl Copier {
     }
 
     /// Asks until all copies have ended, for memory that goes back after an error. `now` is the caller's clock, and may yield.
+    /// After [`CudaError::Deadline`] the memory of the copies must neither go back nor be freed: freeing pinned or device
+    /// memory waits, without a deadline, for the streams that use it. Leak it (`core::mem::forget`) instead.
     pub fn drain(&mut self, deadline: Instant, mut now: impl FnMut() -> Instant) -> Result<(), CudaError> {
         loop {
             match self.pending()? {

@@ -3,16 +3,20 @@
 use core::ffi::c_int;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use cudarc::driver::sys::{CUcontext, CUdevice, culib};
 
 use super::super::*;
 
-/// The first device's primary context; `None`, and a line of text, where there is no device.
-pub(super) fn device() -> Option<(&'static Cuda, Context)> {
+/// The first device's primary context, for one test of the process at a time: addresses that one frees are another's next.
+/// `None`, and a line of text, where there is no device. The guard is bound first, and so dropped last.
+pub(super) fn device() -> Option<(MutexGuard<'static, ()>, &'static Cuda, Context)> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     match Cuda::probe() {
-        Ok(cuda) => Some((cuda, Context::primary(cuda, 0).expect("device 0 has a primary context"))),
+        Ok(cuda) => Some((alone, cuda, Context::primary(cuda, 0).expect("device 0 has a primary context"))),
         Err(_) => {
             println!("skipped: no CUDA device");
             None
@@ -51,7 +55,8 @@ pub(super) fn stays_false(what: &str, mut is_so: impl FnMut() -> Result<bool, Cu
     }
 }
 
-/// A word in mapped memory that holds a stream up until it is opened.
+/// A word in mapped memory that holds a stream up until it is opened. It is dropped, and so opened, before any memory of the
+/// test: freeing memory waits for the streams.
 pub(super) struct Gate(Pinned);
 
 impl Gate {
@@ -61,13 +66,19 @@ impl Gate {
 
     /// Holds up what is enqueued in `stream` from now on.
     pub(super) fn hold(&self, stream: &Stream) {
-        // SAFETY: the word is mapped for the device; every test opens the gate and waits before it drops it.
+        // SAFETY: the word is mapped for the device, and is freed when the gate is open.
         unsafe { stream.wait_value(self.0.device_address(), 1, Compare::AtLeast) }.unwrap();
     }
 
     pub(super) fn open(&self) {
         // SAFETY: the allocation is aligned to a page; only the stream reads the word.
         unsafe { AtomicU32::from_ptr(self.0.as_ptr().as_ptr().cast()) }.store(1, Ordering::SeqCst);
+    }
+}
+
+impl Drop for Gate {
+    fn drop(&mut self) {
+        self.open();
     }
 }
 

@@ -7,10 +7,10 @@ use super::harness::*;
 
 #[test]
 fn events_follow_their_stream() {
-    let Some((_, context)) = device() else { return };
-    let gate = Gate::new(&context);
+    let Some((_alone, _, context)) = device() else { return };
     let (first, second) = (Stream::new(&context).unwrap(), Stream::new(&context).unwrap());
     let (event, behind) = (Event::new(&context).unwrap(), Event::new(&context).unwrap());
+    let gate = Gate::new(&context);
     assert!(event.is_done().unwrap(), "nothing was recorded");
     gate.hold(&first);
     event.record(&first).unwrap();
@@ -27,12 +27,13 @@ fn events_follow_their_stream() {
 
 #[test]
 fn copies_wait_for_the_trainer_and_the_trainer_for_copies() {
-    let Some((_, context)) = device() else { return };
-    let (gate, trainer) = (Gate::new(&context), Stream::new(&context).unwrap());
+    let Some((_alone, _, context)) = device() else { return };
+    let trainer = Stream::new(&context).unwrap();
     // SAFETY: `trainer` is dropped after this.
     let stream = unsafe { Stream::borrow(&context, trainer.as_raw()) }.unwrap();
     let (host, device) = (Pinned::new(&context, 64).unwrap(), DeviceBuffer::new(&context, 64).unwrap());
     let mut copier = Copier::new(&context).unwrap();
+    let gate = Gate::new(&context);
     gate.hold(&trainer);
     // SAFETY: the word lies in the buffer, which outlives the waits.
     unsafe { trainer.write_value(device.address(), 0x0403_0201) }.unwrap();
@@ -59,7 +60,7 @@ fn copies_wait_for_the_trainer_and_the_trainer_for_copies() {
 
 #[test]
 fn default_streams_are_streams_too() {
-    let Some((_, context)) = device() else { return };
+    let Some((_alone, _, context)) = device() else { return };
     let host = Pinned::new(&context, 64).unwrap();
     let device = DeviceBuffer::new(&context, 64).unwrap();
     let mut copier = Copier::new(&context).unwrap();
@@ -80,7 +81,7 @@ fn default_streams_are_streams_too() {
 
 #[test]
 fn a_stream_waits_for_a_value_in_either_way() {
-    let Some((_, context)) = device() else { return };
+    let Some((_alone, _, context)) = device() else { return };
     let device = DeviceBuffer::new(&context, 64).unwrap();
     for (compare, written) in [(Compare::Equal, 5), (Compare::AtLeast, 6)] {
         let (waits, writes) = (Stream::new(&context).unwrap(), Stream::new(&context).unwrap());
@@ -89,16 +90,17 @@ fn a_stream_waits_for_a_value_in_either_way() {
         until("the first value", || writes.is_done());
         // SAFETY: as above.
         unsafe { waits.wait_value(device.address(), 5, compare) }.unwrap();
-        stays_false("a wait for another value", || waits.is_done());
+        let early = (0..20).any(|_| waits.is_done().unwrap());
         // SAFETY: as above.
         unsafe { writes.write_value(device.address(), written) }.unwrap();
         until("the value", || waits.is_done());
+        assert!(!early, "it waited for no value");
     }
 }
 
 #[test]
 fn a_capture_is_refused_and_stays_valid() {
-    let Some((_, context)) = device() else { return };
+    let Some((_alone, _, context)) = device() else { return };
     let stream = Stream::new(&context).unwrap();
     let mut copier = Copier::new(&context).unwrap();
     let (host, device) = (Pinned::new(&context, 64).unwrap(), DeviceBuffer::new(&context, 64).unwrap());

@@ -19,7 +19,7 @@ fn unhex(text: &str) -> Vec<u8> {
 
 #[test]
 fn another_process_reads_and_writes_our_memory() {
-    let Some((cuda, context)) = device() else { return };
+    let Some((_alone, cuda, context)) = device() else { return };
     let buffer = DeviceBuffer::new(&context, 8192).unwrap();
     let host = Pinned::new(&context, 8192).unwrap();
     let mut copier = Copier::new(&context).unwrap();
@@ -52,7 +52,7 @@ fn the_other_process() {
     let (memory, event) = message.split_once('.').unwrap();
     let memory = MemoryHandle::from_bytes(&unhex(memory)).unwrap();
     let event = EventHandle(unhex(event).try_into().unwrap());
-    let (_, context) = device().unwrap();
+    let (_alone, _, context) = device().unwrap();
     let mut peers = PeerMemory::new(&context);
     let address = peers.open(&memory).unwrap();
     assert_eq!(peers.open(&memory).unwrap(), address, "opened once");
@@ -75,7 +75,7 @@ fn the_other_process() {
 
 #[test]
 fn what_cannot_be_shared_is_refused_with_a_reason() {
-    let Some((cuda, context)) = device() else { return };
+    let Some((_alone, cuda, context)) = device() else { return };
     let pinned = Pinned::new(&context, 64).unwrap();
     let address = pinned.as_ptr().as_ptr() as u64;
     let refused = MemoryHandle::export(&context, &cuda.classify(address).unwrap()).unwrap_err();
@@ -90,7 +90,7 @@ fn what_cannot_be_shared_is_refused_with_a_reason() {
 
 #[test]
 fn pool_memory_has_no_handle_and_the_primary_context() {
-    let Some((cuda, context)) = device() else { return };
+    let Some((_alone, cuda, context)) = device() else { return };
     type Alloc = unsafe extern "C" fn(*mut u64, usize, CUstream) -> c_int;
     type Free = unsafe extern "C" fn(u64, CUstream) -> c_int;
     // SAFETY: the signatures are those of the driver's manual.
@@ -113,6 +113,7 @@ fn pool_memory_has_no_handle_and_the_primary_context() {
     assert_eq!(MemoryHandle::export(&context, &found).unwrap_err(), CudaError::NoIpcHandle { address });
     // SAFETY: allocated above.
     assert_eq!(unsafe { free(address, stream.as_raw() as CUstream) }, 0);
+    until("the free", || stream.is_done());
 }
 
 #[test]
@@ -127,7 +128,7 @@ fn messages_that_are_no_handle_are_refused() {
 
 #[test]
 fn a_dmabuf_covers_whole_pages() {
-    let Some((cuda, context)) = device() else { return };
+    let Some((_alone, cuda, context)) = device() else { return };
     if !cuda.devices().unwrap()[0].dmabuf {
         return println!("skipped: the device gives no dmabuf");
     }

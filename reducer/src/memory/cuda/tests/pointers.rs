@@ -5,7 +5,7 @@ use super::harness::*;
 
 #[test]
 fn addresses_are_told_apart() {
-    let Some((cuda, context)) = device() else { return };
+    let Some((_alone, cuda, context)) = device() else { return };
     let mut host = vec![0u8; 10_000];
     let host = host.as_mut_ptr() as u64;
     assert_eq!(cuda.classify(host).unwrap().kind, PointerKind::Unknown);
@@ -26,7 +26,7 @@ fn addresses_are_told_apart() {
 
 #[test]
 fn ranges_beyond_their_allocation_are_refused() {
-    let Some((cuda, context)) = device() else { return };
+    let Some((_alone, cuda, context)) = device() else { return };
     let buffer = DeviceBuffer::new(&context, 4096).unwrap();
     let size = cuda.classify(buffer.address()).unwrap().size;
     assert!(cuda.classify_range(buffer.address(), size).is_ok());
@@ -39,7 +39,7 @@ fn ranges_beyond_their_allocation_are_refused() {
 
 #[test]
 fn freed_memory_is_unknown() {
-    let Some((cuda, context)) = device() else { return };
+    let Some((_alone, cuda, context)) = device() else { return };
     // Two allocations, so that the second's end does not take the first one's pages with it.
     let keep = DeviceBuffer::new(&context, 1 << 20).unwrap();
     let buffer = DeviceBuffer::new(&context, 32 << 20).unwrap();
@@ -54,7 +54,7 @@ fn freed_memory_is_unknown() {
 
 #[test]
 fn host_memory_is_registered_and_unregistered() {
-    let Some((cuda, context)) = device() else { return };
+    let Some((_alone, cuda, context)) = device() else { return };
     let mut memory = vec![0u8; 1 << 20];
     let base = NonNull::new(memory.as_mut_ptr()).unwrap();
     let address = base.as_ptr() as u64;
@@ -73,7 +73,7 @@ fn host_memory_is_registered_and_unregistered() {
 
 #[test]
 fn contexts_are_left_as_they_were() {
-    let Some((cuda, context)) = device() else { return };
+    let Some((_alone, cuda, context)) = device() else { return };
     let before = current(cuda);
     let mode = exchange(cuda, 1);
     {
@@ -99,7 +99,7 @@ fn contexts_are_left_as_they_were() {
 
 #[test]
 fn a_trainers_own_context_is_used_and_its_streams_kept_apart() {
-    let Some((cuda, context)) = device() else { return };
+    let Some((_alone, cuda, context)) = device() else { return };
     let foreign = Foreign::new(cuda);
     {
         // SAFETY: the context is alive.
@@ -128,7 +128,7 @@ fn a_trainers_own_context_is_used_and_its_streams_kept_apart() {
 
 #[test]
 fn no_bytes_are_no_allocation() {
-    let Some((_, context)) = device() else { return };
+    let Some((_alone, _, context)) = device() else { return };
     assert_eq!(Pinned::new(&context, 0).unwrap_err(), CudaError::Empty);
     assert_eq!(DeviceBuffer::new(&context, 0).unwrap_err(), CudaError::Empty);
     // SAFETY: nothing is registered.

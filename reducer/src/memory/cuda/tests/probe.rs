@@ -58,7 +58,7 @@ fn results_become_typed_errors() {
 
 #[test]
 fn devices_tell_what_they_are() {
-    let Some((cuda, _)) = device() else { return };
+    let Some((_alone, cuda, _)) = device() else { return };
     let devices = cuda.devices().unwrap();
     for (ordinal, device) in devices.iter().enumerate() {
         assert_eq!(device.ordinal as usize, ordinal);
