@@ -7,6 +7,8 @@
 // Each test file uses a part.
 #![allow(dead_code)]
 
+pub(crate) mod values;
+
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};

@@ -1,4 +1,4 @@
-// SHOUTER_CUDA_SIM: what to simulate, which calls fail, and the trace.
+// CUDA_SIM: what to simulate, which calls fail, and the trace.
 #include <unistd.h>
 
 #include <cstdlib>
@@ -26,7 +26,7 @@ struct Parsed {
 };
 
 [[noreturn]] void refuse(const std::string &item, const char *why) {
-    fprintf(stderr, "SHOUTER_CUDA_SIM: %s: %s\n", item.c_str(), why);
+    fprintf(stderr, "CUDA_SIM: %s: %s\n", item.c_str(), why);
     abort();
 }
 
@@ -77,7 +77,7 @@ void parse(Parsed &parsed, const std::string &item) {
 Parsed &parsed() {
     static Parsed &it = *[] {
         auto *made = new Parsed;
-        const char *text = getenv("SHOUTER_CUDA_SIM");
+        const char *text = getenv("CUDA_SIM");
         std::string rest = text ? text : "";
         while (!rest.empty()) {
             size_t comma = rest.find(',');

@@ -1,7 +1,7 @@
 // What the simulated driver promises, asked through the driver API's own symbols.
 //
 //     self-test CASE        runs one case and ends with 0 where it holds
-//     self-test --list      the cases, each with the SHOUTER_CUDA_SIM it wants
+//     self-test --list      the cases, each with the CUDA_SIM it wants
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/socket.h>

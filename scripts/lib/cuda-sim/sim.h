@@ -29,7 +29,7 @@ enum : Result {
 #undef ERROR
 };
 
-/// What SHOUTER_CUDA_SIM says; README.md lists the keys.
+/// What CUDA_SIM says; README.md lists the keys.
 struct Config {
     int devices = 1;
     unsigned delay_us = 0;

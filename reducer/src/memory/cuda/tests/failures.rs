@@ -9,7 +9,7 @@ use super::harness::*;
 /// Asks the child of these tests to run a session.
 const SESSION: &str = "SHOUTER_TEST_CUDA_SESSION";
 /// What the simulated driver is told.
-const SIM: &str = "SHOUTER_CUDA_SIM";
+const SIM: &str = "CUDA_SIM";
 
 /// Whether the driver is the simulated one, which can be told to fail.
 fn simulated() -> bool {

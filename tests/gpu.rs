@@ -1,0 +1,341 @@
+//! Collectives of tensors on GPUs between real processes. They need a CUDA device, or the simulated driver of
+//! scripts/lib/cuda-sim in LD_LIBRARY_PATH; that also fails where a test asks for it.
+#![cfg(feature = "cuda")]
+#![allow(unsafe_code)]
+
+mod ranks;
+
+use std::time::Duration;
+
+use ranks::values::{COUNTS, TOPOLOGIES, fill, reduced, value};
+use ranks::{ERROR, State, end, job, parameter, scenario, tell};
+use shouter::{Config, DType, Error, Group, ReduceOp, TensorSpec};
+use shouter_reducer::memory::cuda::{Context, Cuda, DeviceBuffer, Pinned, Stream};
+
+const ARGUMENT: i32 = ERROR + 4;
+const PEER_FAILED: i32 = ERROR + 6;
+const ACCELERATOR: i32 = ERROR + 11;
+
+/// Not a test of its own: what a rank runs.
+#[test]
+fn rank_body() {
+    let Some(scenario) = scenario() else { return };
+    let play = match scenario.as_str() {
+        "matrix" => matrix,
+        "push" => push,
+        "refused" => refused,
+        "steps" => steps,
+        other => panic!("no scenario {other}"),
+    };
+    let config = Config::from_env().map_err(|error| Error::Config(error.to_string()));
+    if let (Ok(config), Some(sim)) = (&config, parameter("BROKEN"))
+        && config.rank == 0
+    {
+        // SAFETY: no other thread of this process is running tests or reads the environment.
+        unsafe { std::env::set_var("CUDA_SIM", sim) };
+    }
+    end(config.and_then(shouter::init).and_then(|group| {
+        play(&group)?;
+        group.finalize()
+    }))
+}
+
+/// Whether there is a device; else says why not.
+fn device() -> bool {
+    match Cuda::probe() {
+        Ok(_) => true,
+        Err(why) => {
+            println!("skipped: no CUDA device ({why})");
+            false
+        }
+    }
+}
+
+/// Whether the driver does as it is told.
+fn simulated() -> bool {
+    let devices = Cuda::probe().ok().and_then(|cuda| cuda.devices().ok()).unwrap_or_default();
+    let simulated = devices.first().is_some_and(|device| device.name.starts_with("Simulated"));
+    if !simulated {
+        println!("skipped: failures are not asked of a real device");
+    }
+    simulated
+}
+
+/// What a trainer has on its GPU: memory, and a stream in which it works.
+struct Trainer {
+    stream: Stream,
+    device: DeviceBuffer,
+    host: Pinned,
+}
+
+impl Trainer {
+    fn new(group: &Group, bytes: usize) -> Self {
+        let cuda = Cuda::probe().unwrap();
+        let devices = cuda.devices().unwrap();
+        let device = &devices[group.local_rank() as usize % devices.len()];
+        let context = Context::primary(cuda, device.ordinal).unwrap();
+        Self {
+            stream: Stream::new(&context).unwrap(),
+            device: DeviceBuffer::new(&context, bytes).unwrap(),
+            host: Pinned::new(&context, bytes).unwrap(),
+        }
+    }
+
+    fn address(&self, at: usize) -> u64 {
+        self.device.address() + at as u64
+    }
+
+    fn wait(&self) {
+        while !self.stream.is_done().unwrap() {
+            std::thread::yield_now();
+        }
+    }
+
+    fn host(&mut self) -> &mut [u8] {
+        self.wait();
+        // SAFETY: the copies that touch it have ended.
+        unsafe { std::slice::from_raw_parts_mut(self.host.as_ptr().as_ptr(), self.host.len()) }
+    }
+
+    /// Enqueues a copy of bytes to the device, and does not wait for it.
+    fn put(&mut self, at: usize, bytes: &[u8]) {
+        self.host()[at..at + bytes.len()].copy_from_slice(bytes);
+        let host = self.host.device_address() + at as u64;
+        // SAFETY: inside of both, and `host` waits before it is written again.
+        unsafe { self.stream.copy(self.address(at), host, bytes.len()) }.unwrap();
+    }
+
+    fn get(&mut self, at: usize, bytes: usize) -> Vec<u8> {
+        let host = self.host.device_address() + at as u64;
+        // SAFETY: as in `put`.
+        unsafe { self.stream.copy(host, self.address(at), bytes) }.unwrap();
+        self.host()[at..at + bytes].to_vec()
+    }
+
+    fn reduce(
+        &self,
+        group: &Group,
+        at: usize,
+        count: usize,
+        dtype: DType,
+        op: ReduceOp,
+    ) -> Result<(), Error> {
+        // SAFETY: inside of the device's memory, which the stream alone has touched.
+        unsafe { group.all_reduce_cuda(self.address(at), count, dtype, op, self.stream.as_raw()) }
+    }
+}
+
+/// Whether this rank's tensors are on a GPU: bits of `ON`, by rank.
+fn on_gpu(group: &Group) -> bool {
+    parameter("ON").is_none_or(|bits| bits.parse::<u32>().unwrap() >> group.rank() & 1 == 1)
+}
+
+/// Every type and every reduction at every count, as in collectives.rs.
+fn matrix(group: &Group) -> Result<(), Error> {
+    let narrow = parameter("DTYPES");
+    let (ranks, rank) = (group.size(), group.rank());
+    let mut trainer = on_gpu(group).then(|| Trainer::new(group, COUNTS[3] * 8 + 64));
+    for &dtype in
+        DType::ALL.iter().filter(|dtype| narrow.as_ref().is_none_or(|list| list.contains(dtype.name())))
+    {
+        for &op in ReduceOp::ALL {
+            for count in COUNTS {
+                let mut data = fill(dtype, count, |index| value(op, dtype, ranks, rank, index));
+                if let Some(trainer) = &mut trainer {
+                    // Somewhere in the allocation, and its neighbours stay as they are.
+                    let at = count % 2 * dtype.size();
+                    trainer.put(0, &vec![0xa5; at + data.len() + 9]);
+                    trainer.put(at, &data);
+                    trainer.reduce(group, at, count, dtype, op)?;
+                    let all = trainer.get(0, at + data.len() + 9);
+                    let end = at + data.len();
+                    data.copy_from_slice(&all[at..end]);
+                    let rest = all[..at].iter().chain(&all[end..]);
+                    assert!(
+                        rest.copied().all(|byte| byte == 0xa5),
+                        "{op} of {count} x {dtype} wrote beside its tensor"
+                    );
+                } else {
+                    // SAFETY: the elements are those of a vector that this call alone uses.
+                    unsafe { group.all_reduce_raw(data.as_mut_ptr(), count, dtype, op) }?;
+                }
+                let expected = fill(dtype, count, |index| reduced(op, dtype, ranks, index));
+                assert!(data == expected, "{op} of {count} x {dtype}");
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Eight tensors a step, pushed as soon as their copies are enqueued, waited for in another order.
+fn push(group: &Group) -> Result<(), Error> {
+    const TENSORS: usize = 8;
+    let count = |tensor: usize| [1, 40, 1500, 300_000][tensor % 4] + tensor;
+    let at = |tensor: usize| tensor * (300_010 * 4);
+    let specs: Vec<_> = (0..TENSORS)
+        .map(|tensor| TensorSpec {
+            name: format!("layer.{tensor}"),
+            dtype: DType::F32,
+            count: count(tensor) as u64,
+            op: ReduceOp::Sum,
+        })
+        .collect();
+    let ids = group.register(&specs)?;
+    let mut trainer = Trainer::new(group, at(TENSORS));
+    for step in 0..4 {
+        let value = |rank: u32, tensor: usize| (rank as usize * 3 + tensor + step) as f32;
+        let mut pending = vec![];
+        for (tensor, id) in ids.iter().enumerate() {
+            let bytes = value(group.rank(), tensor).to_le_bytes().repeat(count(tensor));
+            trainer.put(at(tensor), &bytes);
+            // SAFETY: the tensor is touched again only after `wait` has returned for it.
+            let pushed =
+                unsafe { group.push_cuda(*id, trainer.address(at(tensor)), trainer.stream.as_raw()) };
+            pending.push(Some(pushed?));
+        }
+        for tensor in (0..TENSORS).map(|index| (index * 3 + 1) % TENSORS) {
+            group.wait(pending[tensor].take().unwrap(), None)?;
+            let expected = (0..group.size()).map(|rank| value(rank, tensor)).sum::<f32>();
+            let bytes = trainer.get(at(tensor), count(tensor) * 4);
+            assert!(bytes == expected.to_le_bytes().repeat(count(tensor)), "tensor {tensor} of step {step}");
+        }
+    }
+    Ok(())
+}
+
+/// What cannot be reduced is refused before anything is started, and the group goes on.
+fn refused(group: &Group) -> Result<(), Error> {
+    let mut trainer = Trainer::new(group, 4096);
+    trainer.put(0, &vec![0; 4096]);
+    let context = trainer.stream.context().clone();
+    let mut host = [0f32; 16];
+    let call = |address: u64, count: usize, stream: u64| {
+        // SAFETY: whatever the address is, it is refused before it is accessed.
+        let result = unsafe { group.all_reduce_cuda(address, count, DType::F32, ReduceOp::Sum, stream) };
+        let error = result.expect_err("it is refused");
+        assert_eq!(ERROR + error.code(), ARGUMENT, "{error}");
+        error.to_string()
+    };
+    let stream = trainer.stream.as_raw();
+    assert!(call(host.as_mut_ptr() as u64, 16, stream).contains("not CUDA memory"));
+    assert!(call(0, 16, stream).contains("NULL"));
+    assert!(call(trainer.address(0), 1025, stream).contains("do not lie within"));
+    assert!(call(trainer.host.as_ptr().as_ptr() as u64, 16, stream).contains("page-locked"));
+    assert!(call(trainer.address(0), usize::MAX / 2, stream).contains("do not fit"));
+    let freed = DeviceBuffer::new(&context, 8192).unwrap();
+    let address = freed.address();
+    drop(freed);
+    assert!(call(address, 16, stream).contains("not CUDA memory"));
+    trainer.reduce(group, 0, 1024, DType::F32, ReduceOp::Sum)
+}
+
+/// Reduces again and again, until the group ends.
+fn steps(group: &Group) -> Result<(), Error> {
+    let mut trainer = on_gpu(group).then(|| Trainer::new(group, 1 << 22));
+    let mut host = vec![1f32; 1 << 20];
+    for step in 0.. {
+        group.set_step(step);
+        match &mut trainer {
+            Some(trainer) => trainer.reduce(group, 0, 1 << 20, DType::F32, ReduceOp::Sum)?,
+            None => group.all_reduce(&mut host, ReduceOp::Sum)?,
+        }
+        if step == 3 {
+            tell("steps");
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn every_type_and_reduction_is_exact_on_every_topology() {
+    if !device() {
+        return;
+    }
+    for (ranks, hosts) in TOPOLOGIES.into_iter().chain([(1, 1)]) {
+        job(ranks, hosts, "matrix").args(&["--transport", "auto"]).run().assert_success();
+    }
+}
+
+#[test]
+fn ranks_with_tensors_on_hosts_take_part() {
+    if !device() {
+        return;
+    }
+    for (ranks, hosts, on) in [(3, 1, 0b010), (4, 2, 0b0110), (2, 2, 0b10), (2, 1, 0b01)] {
+        let job = job(ranks, hosts, "matrix").env("SHOUTER_TEST_ON", on);
+        job.env("SHOUTER_TEST_DTYPES", "f32 bf16 i8").run().assert_success();
+    }
+}
+
+#[test]
+fn pushed_tensors_wait_for_the_trainers_stream() {
+    if !device() {
+        return;
+    }
+    for (ranks, hosts) in TOPOLOGIES {
+        // A real device takes no notice of the delays.
+        let job = job(ranks, hosts, "push").env("CUDA_SIM", "delay_us=300,seed=5");
+        job.run().assert_success();
+    }
+    job(4, 2, "push").env("SHOUTER_MODE", "dedicated").run().assert_success();
+}
+
+#[test]
+fn what_is_no_gpu_memory_is_refused_by_name() {
+    if device() {
+        job(2, 1, "refused").run().assert_success();
+        job(2, 2, "refused").run().assert_success();
+    }
+}
+
+#[test]
+fn two_devices_serve_two_ranks() {
+    if device() && simulated() {
+        let job = job(2, 1, "matrix").env("CUDA_SIM", "devices=2");
+        job.env("SHOUTER_TEST_DTYPES", "f32").run().assert_success();
+    }
+}
+
+#[test]
+fn loss_and_bit_flips_do_not_show() {
+    if device() {
+        let faults = ["--loss", "5%", "--corrupt", "1%", "--seed", "11"];
+        job(2, 2, "push").args(&faults).run().assert_success();
+    }
+}
+
+/// All ranks but the first name it.
+fn named(state: &State, what: &str) {
+    for (rank, state) in (0..).zip(&state.ranks).skip(1) {
+        assert_eq!(state.code, Some(PEER_FAILED), "rank {rank}: {}", state.error());
+        assert!(state.error().contains("rank 0") && state.error().contains(what), "{}", state.error());
+    }
+}
+
+#[test]
+fn a_device_that_is_lost_ends_the_group_by_name() {
+    if !device() || !simulated() {
+        return;
+    }
+    for (ranks, hosts, on) in [(2, 2, 0b11), (2, 1, 0b11), (4, 2, 0b0001)] {
+        let job = job(ranks, hosts, "steps").env("SHOUTER_TEST_ON", on);
+        let state = job.env("SHOUTER_TEST_BROKEN", "fail=cuMemcpyAsync:40:lost").run();
+        assert_eq!(state.ranks[0].code, Some(ACCELERATOR), "{state}");
+        assert!(state.ranks[0].error().contains("has failed"), "{}", state.ranks[0].error());
+        named(&state, "accelerator");
+    }
+}
+
+#[test]
+fn a_rank_that_is_killed_is_named_by_those_with_gpus() {
+    if !device() {
+        return;
+    }
+    for (ranks, hosts) in [(2, 2), (3, 1)] {
+        let job = job(ranks, hosts, "steps").start();
+        job.until("all are under way", ranks::LIMIT, |state| state.all_told("steps"));
+        job.signal(0, "KILL");
+        job.until("the survivors end", Duration::from_secs(15), |state| state.all_over_but(0));
+        named(&job.finish(), "dead or unreachable");
+    }
+}

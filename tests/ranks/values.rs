@@ -1,0 +1,54 @@
+//! Elements whose reduction over the ranks is exact in every type.
+
+use shouter::{DType, ReduceOp};
+
+/// (ranks, hosts)
+pub(crate) const TOPOLOGIES: [(u32, u32); 3] = [(3, 1), (4, 2), (2, 2)];
+
+/// Elements of a tensor.
+pub(crate) const COUNTS: [usize; 4] = [1, 7, 1000, 100_003];
+
+/// Small whole numbers whose reduction over the ranks is exact in every type.
+pub(crate) fn value(op: ReduceOp, dtype: DType, ranks: u32, rank: u32, index: usize) -> i64 {
+    let (mix, unsigned) = (index * 7 + rank as usize * 13, dtype.name().starts_with('u'));
+    match op {
+        ReduceOp::Prod => 1 + (mix % 3) as i64,
+        ReduceOp::Avg => i64::from(ranks) * (mix % 4) as i64,
+        _ => (mix % 19) as i64 - if unsigned { 0 } else { 9 },
+    }
+}
+
+/// What the values of all ranks are reduced to.
+pub(crate) fn reduced(op: ReduceOp, dtype: DType, ranks: u32, index: usize) -> i64 {
+    let values = (0..ranks).map(|rank| value(op, dtype, ranks, rank, index));
+    match op {
+        ReduceOp::Sum => values.sum(),
+        ReduceOp::Min => values.min().unwrap(),
+        ReduceOp::Max => values.max().unwrap(),
+        ReduceOp::Prod => values.product(),
+        ReduceOp::Avg => values.sum::<i64>() / i64::from(ranks),
+    }
+}
+
+/// A small whole number as an element.
+fn element(dtype: DType, value: i64) -> Vec<u8> {
+    let bits = (value as f32).to_bits();
+    match dtype {
+        DType::F16 if value == 0 => vec![0; 2],
+        // Normal numbers: the exponent's bias is 15 instead of 127, and 10 bits of the fraction are kept.
+        DType::F16 => {
+            let half = (bits >> 16 & 0x8000) | ((bits & 0x7fff_ffff) - (112 << 23)) >> 13;
+            (half as u16).to_le_bytes().to_vec()
+        }
+        DType::Bf16 => ((bits >> 16) as u16).to_le_bytes().to_vec(),
+        DType::F32 => (value as f32).to_le_bytes().to_vec(),
+        DType::F64 => (value as f64).to_le_bytes().to_vec(),
+        // Whole numbers are in two's complement: the low bytes are the element.
+        integer => value.to_le_bytes()[..integer.size()].to_vec(),
+    }
+}
+
+/// `count` elements.
+pub(crate) fn fill(dtype: DType, count: usize, value: impl Fn(usize) -> i64) -> Vec<u8> {
+    (0..count).flat_map(|index| element(dtype, value(index))).collect()
+}
