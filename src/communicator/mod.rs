@@ -286,7 +286,7 @@ impl Group {
     /// that lie in it on every rank are reduced in place (where all ranks are on that host), which is several times
     /// faster where cores are far apart; elsewhere it is ordinary memory. Whether a rank uses it, and for which tensors, is its own affair: results are the same.
     ///
-    /// RDMA devices send large tensors from it without a copy; there all of it takes memory at once, elsewhere only what is
+    /// RDMA devices send large tensors from it and write to it without a copy; there all of it takes memory at once, elsewhere only what is
     /// touched. A forked child does not have it.
     ///
     /// # Errors

@@ -38,7 +38,8 @@ impl Registration {
 }
 
 impl Group {
-    /// Promises that memory stays where it is, so that RDMA devices can send tensors of it without a copy. Worth it for memory
+    /// Promises that memory stays where it is, so that RDMA devices can send tensors of it, and write what peers
+    /// send to it, without a copy. Worth it for memory
     /// of the trainer's own that is pushed again and again; what [`alloc`](Self::alloc) gave needs no promise. It takes a
     /// while: every page is looked up, and from then on stays in memory.
     ///

@@ -158,7 +158,7 @@ pub const KEYS: &[KeySpec] = &[
         "a number of MiB, from 1 to 1048576",
         "256",
         "memory to register with the RDMA device, in MiB; the same on all ranks: first the slots of all queue pairs, then \
-         tensors that are sent from where they lie, as far as it reaches",
+         tensors that are sent from where they lie and received there, as far as it reaches",
     ),
     key(
         "kernel_address",
