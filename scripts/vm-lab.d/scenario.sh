@@ -39,6 +39,7 @@ find_binary() {
     done
     case $1 in
     trainer) how="scripts/package-c && scripts/lib/compile-trainer target/release/trainer" ;;
+    cuda-sim/*) how="scripts/lib/cuda-sim/build target/release/cuda-sim" ;;
     examples/*) how="cargo build --release --examples" ;;
     esac
     printf 'error: there is no %s in %s/release or %s/debug; build it: %s\n' "$1" "$target" "$target" "$how" >&2
