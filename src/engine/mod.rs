@@ -341,7 +341,10 @@ impl<D: Device> Poller for Engine<D> {
                 }
                 tracing::error!(rank = loss.rank.0, why = %loss.why, "a leader is lost");
                 // Whoever has lost its own port names itself: the peer is well.
-                let cause = (if loss.why.is_own() { self.rank } else { loss.rank }, Why::Failed);
+                let cause = match loss.why.is_own() {
+                    true => (self.rank, Why::Disconnected),
+                    false => (loss.rank, Why::Failed),
+                };
                 let (culprit, why) = match &self.node {
                     Some(node) => liveness::agree(node, cause.0, cause.1),
                     None => cause,

@@ -196,6 +196,9 @@ pub enum Why {
     /// Its accelerator failed under an operation.
     #[error("its accelerator failed; look at its log, and at the device (`nvidia-smi`)")]
     Accelerator,
+    /// Its own port, device or address is gone; it said so itself.
+    #[error("it has lost its network port, device or address; look at its log, and at the links of its host")]
+    Disconnected,
     /// It sent what no schedule of this plan sends.
     #[error("it sent a message that fits no schedule; run the same version and plan on all ranks")]
     Protocol,
@@ -211,6 +214,7 @@ impl Why {
             Self::Diverged => 4,
             Self::Protocol => 5,
             Self::Accelerator => 6,
+            Self::Disconnected => 7,
         }
     }
 
@@ -222,6 +226,7 @@ impl Why {
             4 => Self::Diverged,
             5 => Self::Protocol,
             6 => Self::Accelerator,
+            7 => Self::Disconnected,
             _ => Self::Aborted,
         }
     }

@@ -21,7 +21,7 @@ ends() {
     took=$((SECONDS - begun))
     [ $took -le 40 ] || fail "it took $took s"
     grep -q -- "$1" /tmp/job || fail "the reason is not named, \`$1\`: $(tail -n 20 /tmp/job)"
-    grep -q "rank $2: the process is dead or unreachable" /tmp/job || fail "rank $2 is not named: $(tail -n 20 /tmp/job)"
+    grep -Eq "rank $2: (the process is dead or unreachable|it has lost its network port)" /tmp/job || fail "rank $2 is not named: $(tail -n 20 /tmp/job)"
 }
 
 # give_address: of rxe1, which the last scenario has taken.
@@ -64,7 +64,7 @@ grep -q 'set up again.*address of this host.s RDMA port has changed' /tmp/job ||
 start 100
 ip address delete "${RXE_ADDRESS[0]}/24" dev va || fail "the address cannot be taken"
 ends 'lost.*has changed; keep addresses fixed' 0
-[ "$(grep -c 'given up: rank 0: ' /tmp/job)" = 2 ] || fail "the ranks name others: $(tail -n 20 /tmp/job)"
+[ "$(grep -c 'given up: rank 0: it has lost its network port' /tmp/job)" = 2 ] || fail "the ranks name others: $(tail -n 20 /tmp/job)"
 changed=$took
 give_address
 
