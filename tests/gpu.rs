@@ -10,7 +10,7 @@ use std::time::Duration;
 use ranks::values::{COUNTS, TOPOLOGIES, fill, reduced, value};
 use ranks::{ERROR, State, end, job, parameter, scenario, tell};
 use shouter::{Config, DType, Error, Group, ReduceOp, TensorSpec};
-use shouter_reducer::memory::cuda::{Context, Cuda, DeviceBuffer, Pinned, Stream};
+use shouter_reducer::memory::cuda::{Compare, Context, Cuda, DeviceBuffer, Pinned, Stream};
 
 const ARGUMENT: i32 = ERROR + 4;
 const PEER_FAILED: i32 = ERROR + 6;
@@ -25,6 +25,7 @@ fn rank_body() {
         "push" => push,
         "refused" => refused,
         "steps" => steps,
+        "held" => held,
         other => panic!("no scenario {other}"),
     };
     let config = Config::from_env().map_err(|error| Error::Config(error.to_string()));
@@ -231,12 +232,13 @@ fn refused(group: &Group) -> Result<(), Error> {
 
 /// Reduces again and again, until the group ends.
 fn steps(group: &Group) -> Result<(), Error> {
-    let mut trainer = on_gpu(group).then(|| Trainer::new(group, 1 << 22));
-    let mut host = vec![1f32; 1 << 20];
+    let count = parameter("COUNT").map_or(1 << 20, |count| count.parse().unwrap());
+    let mut trainer = on_gpu(group).then(|| Trainer::new(group, count * 4));
+    let mut host = vec![1f32; count];
     for step in 0.. {
         group.set_step(step);
         match &mut trainer {
-            Some(trainer) => trainer.reduce(group, 0, 1 << 20, DType::F32, ReduceOp::Sum)?,
+            Some(trainer) => trainer.reduce(group, 0, count, DType::F32, ReduceOp::Sum)?,
             None => group.all_reduce(&mut host, ReduceOp::Sum)?,
         }
         if step == 3 {
@@ -244,6 +246,54 @@ fn steps(group: &Group) -> Result<(), Error> {
         }
     }
     Ok(())
+}
+
+/// The second of two tensors waits for work in its stream that ends only after the first has been reduced.
+fn held(group: &Group) -> Result<(), Error> {
+    const COUNT: usize = 1_000_000;
+    let spec = |name: &str| TensorSpec {
+        name: name.into(),
+        dtype: DType::F32,
+        count: COUNT as u64,
+        op: ReduceOp::Sum,
+    };
+    let ids = group.register(&[spec("first"), spec("second")])?;
+    let (mut first, mut second) = (Trainer::new(group, COUNT * 4), Trainer::new(group, COUNT * 4));
+    let ones = 1f32.to_le_bytes().repeat(COUNT);
+    let word = Pinned::new(first.stream.context(), 64).unwrap();
+    first.put(0, &ones);
+    // SAFETY: a word of memory that outlives the wait, which ends with the write below.
+    unsafe { second.stream.wait_value(word.device_address(), 1, Compare::Equal) }.unwrap();
+    let host = second.host.device_address();
+    // SAFETY: the host's copy is written here, and not read before the stream was waited for.
+    unsafe {
+        second.host.as_ptr().as_ptr().copy_from(ones.as_ptr(), ones.len());
+        second.stream.copy(second.address(0), host, ones.len()).unwrap();
+    }
+    let push = |id, trainer: &Trainer| {
+        // SAFETY: the tensor is touched again only after `wait` has returned for it.
+        unsafe { group.push_cuda(id, trainer.address(0), trainer.stream.as_raw()) }
+    };
+    let pending = [push(ids[0], &first)?, push(ids[1], &second)?];
+    let [earlier, later] = pending;
+    group.wait(earlier, None)?;
+    let sum = (group.size() as f32).to_le_bytes().repeat(COUNT);
+    assert!(first.get(0, COUNT * 4) == sum);
+    assert!(!second.stream.is_done().unwrap(), "the second was held up");
+    // SAFETY: as above; nobody else is in this stream.
+    unsafe { first.stream.write_value(word.device_address(), 1) }.unwrap();
+    group.wait(later, None)?;
+    assert!(second.get(0, COUNT * 4) == sum);
+    Ok(())
+}
+
+#[test]
+fn a_tensor_that_is_not_ready_holds_up_no_other() {
+    if device() {
+        for (ranks, hosts) in TOPOLOGIES {
+            job(ranks, hosts, "held").run().assert_success();
+        }
+    }
 }
 
 #[test]
@@ -317,8 +367,10 @@ fn a_device_that_is_lost_ends_the_group_by_name() {
     if !device() || !simulated() {
         return;
     }
-    for (ranks, hosts, on) in [(2, 2, 0b11), (2, 1, 0b11), (4, 2, 0b0001)] {
-        let job = job(ranks, hosts, "steps").env("SHOUTER_TEST_ON", on);
+    // The last goes by the cells of the host.
+    let jobs = [(2, 2, 0b11, 1 << 20), (2, 1, 0b11, 1 << 20), (4, 2, 0b0001, 1 << 20), (3, 1, 0b101, 16)];
+    for (ranks, hosts, on, count) in jobs {
+        let job = job(ranks, hosts, "steps").env("SHOUTER_TEST_ON", on).env("SHOUTER_TEST_COUNT", count);
         let state = job.env("SHOUTER_TEST_BROKEN", "fail=cuMemcpyAsync:40:lost").run();
         assert_eq!(state.ranks[0].code, Some(ACCELERATOR), "{state}");
         assert!(state.ranks[0].error().contains("has failed"), "{}", state.ranks[0].error());

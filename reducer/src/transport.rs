@@ -143,6 +143,10 @@ pub trait NodeMemory {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Fence(pub u64);
 
+/// Names a point of the trainer's own work on an accelerator: what a tensor holds is there when that has been reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Moment(pub u64);
+
 /// An accelerator did not do what it was asked; what it says, and the remedy.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("{0}")]
@@ -161,6 +165,12 @@ pub trait Accelerator {
     /// # Errors
     /// The copy has failed; the device may be lost.
     fn is_done(&mut self, copy: Fence) -> Result<bool, AcceleratorError>;
+
+    /// Whether the trainer's work has reached a moment. Asked until it is true, once, or an error.
+    ///
+    /// # Errors
+    /// The device may be lost.
+    fn has_come(&mut self, moment: Moment) -> Result<bool, AcceleratorError>;
 
     /// Whether all copies are done: then nothing of it touches any memory.
     ///

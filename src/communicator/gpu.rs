@@ -2,8 +2,9 @@
 //! the GPU copies to and from.
 //!
 //! A group serves one GPU of its process, that of the first tensor that lies on one: one process for each GPU is how frameworks train.
-//! Copies go by streams of ours. They wait for what the trainer's stream held when it handed the tensor over, and their end is
-//! seen before `all_reduce_cuda` or `wait` returns; nothing waits for the whole device.
+//! Copies go by streams of ours. A tensor's begin when what the trainer's stream held at its hand-over has ended, which is asked for
+//! each tensor by itself: what is handed over later holds up nothing. Their end is seen before `all_reduce_cuda` or `wait`
+//! returns; nothing waits for the whole device.
 #![allow(unsafe_code)]
 
 use std::any::Any;
@@ -12,13 +13,14 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 
 use shouter_reducer::dtype::{DType, ReduceOp};
+use shouter_reducer::executor::Why;
 use shouter_reducer::header::{Collective, Shape};
 use shouter_reducer::memory::cuda::{
     Context, Copier, Cuda, CudaError, Pinned, PointerKind, Registered, Stream,
 };
 use shouter_reducer::memory::{Kind, Region, Span};
 use shouter_reducer::solo::Solo;
-use shouter_reducer::transport::{Accelerator, AcceleratorError, Fence};
+use shouter_reducer::transport::{Accelerator, AcceleratorError, Fence, Moment};
 
 use super::stats::lock;
 use super::{Group, Pending, TensorId, element, small};
@@ -33,14 +35,23 @@ pub(super) struct Bound(Mutex<Option<Arc<Gpu>>>);
 /// What a group keeps of its GPU. The engine has the rest.
 struct Gpu {
     context: Context,
-    copier: Shared,
-    /// Where small tensors go to meet in the host's cells.
-    small: Mutex<Pinned>,
+    shared: Shared,
+    /// Where small tensors go to meet in the host's cells; none after a copy has failed.
+    small: Mutex<Option<Pinned>>,
 }
 
-/// The copier of the engine, which the trainer's thread makes wait for its stream.
+/// The copier, which the engine and the trainer's threads use alike.
 #[derive(Clone)]
 struct Shared(Arc<Mutex<Copier>>);
+
+impl Shared {
+    /// The point that a stream has been given work up to. Called by the thread that passed the stream.
+    fn moment(&self, stream: &Stream) -> Result<Moment, CudaError> {
+        let event = lock(&self.0).event()?;
+        event.record(stream)?;
+        Ok(lock(&self.0).expect(event))
+    }
+}
 
 impl Accelerator for Shared {
     fn copy(&mut self, into: Span, from: Span) -> Result<Fence, AcceleratorError> {
@@ -51,8 +62,12 @@ impl Accelerator for Shared {
         Accelerator::is_done(&mut *lock(&self.0), copy)
     }
 
+    fn has_come(&mut self, moment: Moment) -> Result<bool, AcceleratorError> {
+        lock(&self.0).has_come(moment)
+    }
+
     fn is_idle(&mut self) -> Result<bool, AcceleratorError> {
-        Accelerator::is_idle(&mut *lock(&self.0))
+        lock(&self.0).is_idle()
     }
 }
 
@@ -83,13 +98,15 @@ impl Group {
         let begin = Clock.now();
         let shape = Shape { collective: Collective::AllReduce, dtype, op, count: count as u64 };
         // SAFETY: passed on to the caller.
-        let data = unsafe { self.on_gpu(data, count, dtype, stream) }?;
-        match &self.cells {
-            Some(cells) if data.len() <= small::CELL_BYTES => {
+        let (data, moment) = unsafe { self.on_gpu(data, count, dtype, stream) }?;
+        match self.cells_for(data.len()) {
+            Some(cells) => {
                 let step = self.step.load(std::sync::atomic::Ordering::Relaxed);
-                self.by_the_host(begin, data, |host| cells.all_reduce(self, begin, &shape, host, step))?;
+                self.by_the_host(begin, data, moment, |host| {
+                    cells.all_reduce(self, begin, &shape, host, step)
+                })?;
             }
-            _ => self.run(begin, shape, data)?,
+            None => self.run(begin, shape, data, moment)?,
         }
         self.finished(begin, None, data.len());
         Ok(())
@@ -107,24 +124,32 @@ impl Group {
         let begin = Clock.now();
         let entry = self.tables.entry(tensor)?;
         // SAFETY: passed on to the caller.
-        let data = unsafe { self.on_gpu(data, entry.shape.count as usize, entry.shape.dtype, stream) }?;
-        self.start(begin, &entry, data)
+        let on_gpu = unsafe { self.on_gpu(data, entry.shape.count as usize, entry.shape.dtype, stream) };
+        let (data, moment) = on_gpu?;
+        self.start(begin, &entry, data, moment)
     }
 
-    /// The elements as memory of the GPU, with copies that wait for the stream.
+    /// The elements as memory of the GPU, and when they are there.
     ///
     /// # Safety
     /// As for [`all_reduce_cuda`](Self::all_reduce_cuda).
-    unsafe fn on_gpu(&self, data: u64, count: usize, dtype: DType, stream: u64) -> Result<Region, Error> {
+    unsafe fn on_gpu(
+        &self,
+        data: u64,
+        count: usize,
+        dtype: DType,
+        stream: u64,
+    ) -> Result<(Region, Option<Moment>), Error> {
         // SAFETY: not accessed: what is asked is whether address and length can be.
         let buffer = unsafe { element::Buffer::from_raw(data as *mut u8, count, dtype) }?;
+        let mut moment = None;
         if buffer.len() > 0 {
             let gpu = self.gpu(data, buffer.len())?;
             // SAFETY: the caller's promise.
             let stream = unsafe { Stream::borrow(&gpu.context, stream) }.map_err(gpu_error)?;
-            lock(&gpu.copier.0).after(&stream).map_err(gpu_error)?;
+            moment = Some(gpu.shared.moment(&stream).map_err(gpu_error)?);
         }
-        Ok(buffer.region(Kind::Device))
+        Ok((buffer.region(Kind::Device), moment))
     }
 
     /// The GPU that memory lies on, which is the group's from then on.
@@ -149,17 +174,17 @@ impl Group {
             }
             return Ok(gpu.clone());
         }
-        let copier = Shared(Arc::new(Mutex::new(Copier::new(&context).map_err(gpu_error)?)));
-        let small = Mutex::new(Pinned::new(&context, small::CELL_BYTES).map_err(gpu_error)?);
-        self.stage(&context, copier.clone())?;
+        let shared = Shared(Arc::new(Mutex::new(Copier::new(&context).map_err(gpu_error)?)));
+        let small = Mutex::new(Some(Pinned::new(&context, small::CELL_BYTES).map_err(gpu_error)?));
+        self.stage(&context, shared.clone())?;
         tracing::info!(gpu = context.ordinal(), "tensors on this GPU are staged through page-locked memory");
-        Ok(bound.insert(Arc::new(Gpu { context, copier, small })).clone())
+        Ok(bound.insert(Arc::new(Gpu { context, shared, small })).clone())
     }
 
     /// Gives the engine what it needs: lanes that the GPU copies to and from, and who copies.
-    fn stage(&self, context: &Context, copier: Shared) -> Result<(), Error> {
+    fn stage(&self, context: &Context, shared: Shared) -> Result<(), Error> {
         let (lanes, bytes) = self.tables.lanes();
-        let accelerator = Box::new(copier);
+        let accelerator = Box::new(shared);
         let staging = match &self.node {
             None => {
                 let memory = Pinned::new(context, lanes as usize * bytes).map_err(gpu_error)?;
@@ -186,33 +211,64 @@ impl Group {
         &self,
         begin: Instant,
         data: Region,
+        moment: Option<Moment>,
         run: impl FnOnce(element::Buffer) -> Result<(), Error>,
     ) -> Result<(), Error> {
         let Some(gpu) = lock(&self.gpu.0).clone().filter(|_| !data.is_empty()) else {
             return run(element::Buffer::empty());
         };
-        let memory = lock(&gpu.small);
-        // SAFETY: locked until all copies have ended, or the device does not answer.
+        let mut place = lock(&gpu.small);
+        let gone = || Error::Closed("a copy between GPU and host has failed before".into());
+        let memory = place.as_ref().ok_or_else(gone)?;
+        // SAFETY: locked until all copies have ended; else it is kept for ever.
         let whole = unsafe { memory.region(0) };
+        let base = memory.as_ptr().as_ptr();
         let outside = || Error::Internal("a small tensor does not fit its place".into());
         let host = whole.span(0, data.len()).ok_or_else(outside)?;
         let device = data.span(0, data.len()).ok_or_else(outside)?;
-        self.copied(begin, &gpu, host, device)?;
+        let mut shared = gpu.shared.clone();
+        let copied = self.until(begin, || moment.map_or(Ok(true), |moment| shared.has_come(moment)));
+        let copied = copied.and_then(|()| self.copied(begin, &gpu, host, device));
         // SAFETY: the bytes are this call's alone, as long as it holds the lock.
-        run(unsafe { element::Buffer::from_raw(memory.as_ptr().as_ptr(), data.len(), DType::U8) }?)?;
-        self.copied(begin, &gpu, device, host)
+        let buffer = unsafe { element::Buffer::from_raw(base, data.len(), DType::U8) };
+        let reduced = match copied {
+            // What the others wait for comes, or they hear why not.
+            Ok(()) => run(buffer?).map(|()| self.copied(begin, &gpu, device, host)),
+            Err(error) => Ok(Err(error)),
+        };
+        if let Err(error) = reduced? {
+            // A copy may be under way yet.
+            std::mem::forget(place.take());
+            let why = if matches!(error, Error::Deadline(_)) { Why::Late } else { Why::Accelerator };
+            if let Some(node) = &self.node {
+                node.set_abort(self.rank.0, why.code() as u8);
+            }
+            self.drive.turn()?;
+            return Err(error);
+        }
+        Ok(())
     }
 
     /// Copies, and waits until that is done.
     fn copied(&self, begin: Instant, gpu: &Gpu, into: Span, from: Span) -> Result<(), Error> {
-        let mut copier = gpu.copier.clone();
-        let failed = |why: AcceleratorError| Error::Accelerator(why.to_string());
-        let fence = copier.copy(into, from).map_err(failed)?;
+        let mut shared = gpu.shared.clone();
+        let fence = shared.copy(into, from).map_err(|why| Error::Accelerator(why.to_string()))?;
+        self.until(begin, || shared.is_done(fence))
+    }
+
+    /// Asks a GPU until it says yes.
+    fn until(
+        &self,
+        begin: Instant,
+        mut ask: impl FnMut() -> Result<bool, AcceleratorError>,
+    ) -> Result<(), Error> {
         let until = begin + self.deadline;
-        while !copier.is_done(fence).map_err(failed)? {
+        while !ask().map_err(|why| Error::Accelerator(why.to_string()))? {
             if Clock.now() >= until {
                 return Err(Error::Deadline(
-                    "a copy between GPU and host has not ended; a kernel that it waits for may hang".into(),
+                    "a copy between GPU and host has not ended; a kernel that it waits for may hang. The tensor's memory \
+                     must stay as it is until that has ended"
+                        .into(),
                 ));
             }
             thread::yield_now();

@@ -26,6 +26,7 @@ use shouter_reducer::executor::{OpError, OpId, Request, StartError};
 use shouter_reducer::grid::{Grid, Rank};
 use shouter_reducer::header::{Collective, Identity, Shape};
 use shouter_reducer::memory::{Kind, Region};
+use shouter_reducer::transport::Moment;
 
 use crate::channel::shm::NodeSegment;
 use crate::engine::executor_time;
@@ -188,12 +189,12 @@ impl Group {
         let count = data.len() / dtype.size();
         let shape = Shape { collective: Collective::AllReduce, dtype, op, count: count as u64 };
         let begin = Clock.now();
-        match &self.cells {
-            Some(cells) if data.len() <= small::CELL_BYTES => {
+        match self.cells_for(data.len()) {
+            Some(cells) => {
                 let step = self.step.load(Ordering::Relaxed);
                 cells.all_reduce(self, begin, &shape, data, step)?;
             }
-            _ => self.run(begin, shape, self.region(data))?,
+            None => self.run(begin, shape, self.region(data), None)?,
         }
         self.finished(begin, None, data.len());
         Ok(())
@@ -209,7 +210,7 @@ impl Group {
         let nothing = element::Buffer::empty();
         match &self.cells {
             Some(cells) => cells.all_reduce(self, begin, &shape, nothing, self.step.load(Ordering::Relaxed)),
-            None => self.run(begin, shape, self.region(nothing)),
+            None => self.run(begin, shape, self.region(nothing), None),
         }
     }
 
@@ -244,13 +245,19 @@ impl Group {
         let entry = self.tables.entry(tensor)?;
         // SAFETY: the caller's promise.
         let data = unsafe { element::Buffer::from_raw(data, entry.shape.count as usize, entry.shape.dtype) }?;
-        self.start(begin, &entry, self.region(data))
+        self.start(begin, &entry, self.region(data), None)
     }
 
     /// Starts the next operation of a registered tensor.
-    fn start(&self, begin: Instant, entry: &Entry, data: Region) -> Result<Pending, Error> {
+    fn start(
+        &self,
+        begin: Instant,
+        entry: &Entry,
+        data: Region,
+        moment: Option<Moment>,
+    ) -> Result<Pending, Error> {
         let schedule = match data.kind() {
-            Kind::Device => self.tables.schedule_for(&entry.shape, true)?,
+            Kind::Device => self.tables.device_schedule(entry)?,
             _ => entry.schedule.clone(),
         };
         let request = Request {
@@ -262,6 +269,7 @@ impl Group {
             deadline: executor_time(begin + self.deadline),
             name: entry.name.clone(),
             step: self.step.load(Ordering::Relaxed),
+            moment,
         };
         let op = self.drive.start(request)?.map_err(|why| start_error(why, &entry.name))?;
         self.tally.pushed(op, Pushed { begin, bytes: data.len(), tensor: entry.tensor });
@@ -316,8 +324,14 @@ impl Group {
         data.region(if shared { Kind::Shared } else { Kind::Host })
     }
 
+    /// The cells, if an operation of so many bytes goes by them: the same answer on all ranks, wherever their tensors lie.
+    #[inline]
+    fn cells_for(&self, bytes: usize) -> Option<&Cells> {
+        self.cells.as_ref().filter(|_| bytes <= small::CELL_BYTES)
+    }
+
     /// Runs one operation outside the table to its end.
-    fn run(&self, begin: Instant, shape: Shape, data: Region) -> Result<(), Error> {
+    fn run(&self, begin: Instant, shape: Shape, data: Region, moment: Option<Moment>) -> Result<(), Error> {
         let schedule = self.tables.schedule_for(&shape, data.kind() == Kind::Device)?;
         let request = Request {
             identity: Identity::ad_hoc(&shape, Rank(0)),
@@ -328,6 +342,7 @@ impl Group {
             deadline: executor_time(begin + self.deadline),
             name: self.ad_hoc.clone(),
             step: self.step.load(Ordering::Relaxed),
+            moment,
         };
         self.drive.run(request)?.map_err(|why| start_error(why, &self.ad_hoc))?.map_err(op_error)
     }

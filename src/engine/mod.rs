@@ -25,7 +25,7 @@ use shouter_reducer::grid::Rank;
 use shouter_reducer::header::{Header, Identity, Kind, MatchKey, Shape};
 use shouter_reducer::memory::Region;
 use shouter_reducer::solo::Solo;
-use shouter_reducer::transport::{Accelerator, NodeMemory};
+use shouter_reducer::transport::{Accelerator, AcceleratorError, NodeMemory};
 
 use crate::channel::shm::NodeSegment;
 use crate::channel::up::UpChannel;
@@ -38,6 +38,9 @@ const QUIET: Duration = Duration::from_millis(10);
 
 /// Between two looks at what the node's other ranks run, while an operation is under way.
 const COMPARE_EVERY: Duration = Duration::from_millis(50);
+
+/// Between two questions to an accelerator, where nothing else is to do.
+const ASK_EVERY: Duration = Duration::from_micros(20);
 
 /// Copies of an accelerator end within this time, or the device hangs.
 const COPIES_END: Duration = Duration::from_secs(2);
@@ -79,7 +82,6 @@ pub struct Staging {
 
 /// Everything that one rank drives.
 pub struct Engine<D: Device> {
-    executor: Executor,
     rank: Rank,
     up: Option<UpChannel<D>>,
     node: Option<Arc<NodeSegment>>,
@@ -96,8 +98,12 @@ pub struct Engine<D: Device> {
     next_compare: Instant,
     /// When something last happened.
     last_busy: Instant,
-    /// Its memory goes after the channels that know it.
+    /// Its memory goes after the channels that know it...
     staging: Option<Staging>,
+    /// ...and the slots after whoever sends from them or has page-locked them.
+    executor: Executor,
+    /// When an accelerator is asked again whether it is done.
+    ask_at: Option<Instant>,
 }
 
 impl<D: Device> Engine<D> {
@@ -122,6 +128,7 @@ impl<D: Device> Engine<D> {
             next_compare: now,
             last_busy: now,
             staging: None,
+            ask_at: None,
         }
     }
 
@@ -211,24 +218,38 @@ impl<D: Device> Engine<D> {
         self.executor.slots()
     }
 
-    /// Waits until no copy of an accelerator touches any memory.
+    /// Waits until no copy of an accelerator touches any memory; returns for how long. Where that cannot be known, the lanes
+    /// and slots are kept for ever, and errors say that tensors must be, too.
     #[cold]
-    fn drain_copies(&mut self) {
-        let Some(Staging { accelerator, .. }) = &mut self.staging else { return };
-        let until = Clock.now() + COPIES_END;
+    fn drain_copies(&mut self) -> Duration {
+        let Some(Staging { accelerator, .. }) = &mut self.staging else { return Duration::ZERO };
+        let begin = Clock.now();
         loop {
             match accelerator.is_idle() {
-                Ok(true) => return,
-                Ok(false) if Clock.now() < until => std::thread::yield_now(),
-                Ok(false) => {
-                    return tracing::error!("copies of an accelerator have not ended after {COPIES_END:?}");
-                }
+                Ok(true) => return Clock.now() - begin,
+                Ok(false) if Clock.now() - begin < COPIES_END => std::thread::yield_now(),
+                Ok(false) => break,
                 // Nothing runs on a device that is lost.
                 Err(error) => {
-                    return tracing::error!(%error, "an accelerator does not say whether its copies have ended");
+                    tracing::error!(%error, "an accelerator does not say whether its copies have ended");
+                    return Clock.now() - begin;
                 }
             }
         }
+        tracing::error!(
+            "copies of an accelerator have not ended after {COPIES_END:?}; their memory is never freed"
+        );
+        std::mem::forget(self.staging.take());
+        self.executor.leak_slots();
+        for Completed { result, outstanding, .. } in &mut self.finished {
+            if let (Err(error), true) = (&*result, *outstanding > 0) {
+                let text =
+                    format!("{error}; the GPU has not ended its copies: leave the tensor's memory as it is");
+                let subject = Box::new(error.subject().clone());
+                *result = Err(OpError::Accelerator { subject, error: AcceleratorError(text.into()) });
+            }
+        }
+        Clock.now() - begin
     }
 
     /// This rank leaves in good order, and so do the others: from now on a peer that disappears is no error.
@@ -295,10 +316,12 @@ impl<D: Device> Engine<D> {
         if let Some(up) = &mut self.up {
             up.fence();
             up.broadcast(&abort_header(self.rank, &cause));
-            self.settling = Some(now + FLOOD);
+            // Ahead of the wait for copies.
+            up.transmit(now, &mut self.executor);
         }
-        self.drain_copies();
+        let waited = self.drain_copies();
         self.executor.fenced();
+        self.settling = self.up.is_some().then(|| now + waited + FLOOD);
     }
 }
 
@@ -393,6 +416,7 @@ impl<D: Device> Poller for Engine<D> {
             self.settling = None;
             busy = true;
         }
+        self.ask_at = self.executor.waits_for_accelerator().then(|| now + ASK_EVERY);
         if busy {
             self.last_busy = now;
         }
@@ -403,6 +427,6 @@ impl<D: Device> Poller for Engine<D> {
         let executor = self.executor.next_deadline().map(|deadline| Instant::from_nanos(deadline.as_nanos()));
         let up = self.up.as_ref().and_then(UpChannel::next_deadline);
         let node = self.node.as_ref().map(|_| self.liveness.next_check());
-        [executor, up, node, self.settling].into_iter().flatten().min()
+        [executor, up, node, self.settling, self.ask_at].into_iter().flatten().min()
     }
 }

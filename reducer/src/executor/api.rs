@@ -7,7 +7,7 @@ use crate::kernel::Kernels;
 use crate::memory::Region;
 use crate::schedule::Schedule;
 use crate::time::Instant;
-use crate::transport::AcceleratorError;
+use crate::transport::{AcceleratorError, Moment};
 use core::fmt;
 use std::sync::Arc;
 use thiserror::Error;
@@ -110,6 +110,8 @@ pub struct Request {
     pub name: Arc<str>,
     /// The trainer's step, for messages and traces.
     pub step: u64,
+    /// When what the tensor holds is there, if it lies in an accelerator's memory: nothing is begun before.
+    pub moment: Option<Moment>,
 }
 
 /// Why an operation was not started. Its seq is not used up.
@@ -315,6 +317,18 @@ pub enum OpError {
         /// Who and why.
         cause: Arc<AbortCause>,
     },
+}
+
+impl OpError {
+    /// The operation.
+    pub fn subject(&self) -> &Subject {
+        match self {
+            Self::Mismatch { subject, .. }
+            | Self::Deadline { subject, .. }
+            | Self::Accelerator { subject, .. }
+            | Self::Aborted { subject, .. } => subject,
+        }
+    }
 }
 
 struct Ranks<'a>(&'a [Rank]);

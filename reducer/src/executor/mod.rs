@@ -180,6 +180,11 @@ impl Executor {
         })
     }
 
+    /// Gives the memory of all slots up for good: after an error, where an accelerator may still refer to it.
+    pub fn leak_slots(&mut self) {
+        self.pool.leak();
+    }
+
     /// The memory of all slots, which an accelerator copies from where tensors of several ranks of a node lie there.
     pub fn slots(&self) -> Region {
         self.pool.whole()
@@ -341,6 +346,11 @@ impl Executor {
     /// Operations that have not ended.
     pub fn running(&self) -> usize {
         self.order.len()
+    }
+
+    /// Whether an operation waits for an accelerator: then a poll is worth it although no event comes.
+    pub fn waits_for_accelerator(&self) -> bool {
+        self.order.iter().any(|&(_, seq)| self.ops[(seq & self.mask) as usize].asks())
     }
 
     /// What was counted since the start.

@@ -9,7 +9,7 @@ use crate::header::{Collective, Header, Identity, Kind, MatchKey, Shape};
 use crate::memory::{Pooled, Region, Span};
 use crate::schedule::{Action, Buffer, EdgeKind, Place, Schedule, Step};
 use crate::time::Instant;
-use crate::transport::Fence;
+use crate::transport::{Fence, Moment};
 use std::sync::Arc;
 
 /// Where an operation is in its life.
@@ -95,6 +95,8 @@ pub(super) struct Op {
     pub(super) ready: ReadySet,
     /// A bit per fragment of the messages that have several.
     pub(super) bits: Vec<u64>,
+    /// What the tensor holds is there from then on; nothing once that has come.
+    pub(super) moment: Option<Moment>,
     /// Copies of an accelerator that are not known to be done, with their steps.
     pub(super) copies: Vec<(u32, Fence)>,
     /// Steps to do before the operation is complete.
@@ -148,6 +150,7 @@ impl Op {
             steps: Vec::new(),
             ready: ReadySet::default(),
             bits: Vec::new(),
+            moment: None,
             copies: Vec::new(),
             left: 0,
             unreleased: 0,
@@ -159,7 +162,7 @@ impl Op {
 
     /// Takes the request; [`choose`](Self::choose) follows.
     pub(super) fn start(&mut self, request: Request, template: Header, slots: Option<Pooled>, credit: bool) {
-        let Request { identity: _, shape, data, schedule, priority, deadline, name, step } = request;
+        let Request { identity: _, shape, data, schedule, priority, deadline, name, step, moment } = request;
         self.state = State::Running;
         self.template = template;
         self.data = data;
@@ -167,6 +170,7 @@ impl Op {
         self.pooled = slots;
         (self.priority, self.deadline, self.put_off) = (priority, deadline, false);
         (self.name, self.annotation) = (Some(name), step);
+        self.moment = moment;
         self.fold = if shape.op == ReduceOp::Avg { ReduceOp::Sum } else { shape.op };
         self.credit = credit;
         (self.unreleased, self.data_unreleased, self.replay) = (0, 0, false);
@@ -350,6 +354,12 @@ impl Op {
         (self.data, self.slots) = (Region::empty(), Region::empty());
         self.peers.clear();
         self.pooled.take()
+    }
+
+    /// Whether an accelerator has to be asked something.
+    #[inline]
+    pub(super) fn asks(&self) -> bool {
+        self.moment.is_some() || !self.copies.is_empty()
     }
 
     /// Which operation this is, for errors.

@@ -76,12 +76,17 @@ impl Executor {
                 self.replay(at);
                 worked = true;
             }
-            if !self.ops[at].copies.is_empty() {
-                // Somebody has to ask again soon.
-                worked = true;
-                if let Err(error) = self.look_at_copies(at, &mut accelerator) {
-                    self.accelerator_failed(at, error);
-                    break;
+            if self.ops[at].asks() {
+                match self.ask(at, &mut accelerator) {
+                    Ok(Some(came)) => worked |= came,
+                    Ok(None) => {
+                        index += 1;
+                        continue;
+                    }
+                    Err(error) => {
+                        self.accelerator_failed(at, error);
+                        break;
+                    }
                 }
             }
             let mut context = Context {
@@ -123,26 +128,32 @@ impl Executor {
         Progress { worked }
     }
 
-    /// Ends the steps whose copies are done.
+    /// Ends the steps whose copies are done; whether there was one. `None` while what the tensor holds is not there.
     #[cold]
-    fn look_at_copies(
+    fn ask(
         &mut self,
         at: usize,
         accelerator: &mut Option<&mut dyn Accelerator>,
-    ) -> Result<(), AcceleratorError> {
+    ) -> Result<Option<bool>, AcceleratorError> {
         let op = &mut self.ops[at];
-        let (mut index, Some(accelerator)) = (0, accelerator) else { return Ok(()) };
+        let (mut index, mut came, Some(accelerator)) = (0, false, accelerator) else { return Ok(None) };
+        if let Some(moment) = op.moment {
+            if !accelerator.has_come(moment)? {
+                return Ok(None);
+            }
+            op.moment = None;
+        }
         while let Some(&(step, fence)) = op.copies.get(index) {
             if accelerator.is_done(fence)? {
-                // In order: the first that was started is the first that is done.
                 op.copies.remove(index);
                 op.done(step, &mut self.control);
+                came = true;
             } else {
                 index += 1;
             }
         }
         self.finish_if_done(at);
-        Ok(())
+        Ok(Some(came))
     }
 
     /// The operation ends with what the accelerator says, and the group with it.
@@ -177,8 +188,10 @@ impl Executor {
 
     /// Fails the operations whose time has come, and finds the next deadline.
     fn check_deadlines<N: NodeMemory>(&mut self, now: Instant, node: Option<&N>) -> bool {
-        let late = self.order.iter().map(|&(_, seq)| (seq & self.mask) as usize);
-        let Some(at) = late.into_iter().find(|&at| self.ops[at].deadline <= now) else {
+        let all = self.order.iter().map(|&(_, seq)| (seq & self.mask) as usize);
+        let late = all.filter(|&at| self.ops[at].deadline <= now);
+        // The one that is most overdue: others may only wait for what it holds.
+        let Some(at) = late.min_by_key(|&at| self.ops[at].deadline) else {
             let deadlines = self.order.iter().map(|&(_, seq)| self.ops[(seq & self.mask) as usize].deadline);
             self.earliest = deadlines.min().unwrap_or(Instant::NEVER);
             return false;
@@ -203,6 +216,11 @@ impl Executor {
             return true;
         }
         let missing = if absent.is_empty() { missing } else { absent };
+        if missing.is_empty() && op.asks() {
+            let what = "a copy has not ended before the deadline; a kernel that it waits for has not ended, or the GPU hangs";
+            self.accelerator_failed(at, AcceleratorError(what.into()));
+            return true;
+        }
         let culprit = missing.first().copied().unwrap_or(self.config.rank);
         let subject = op.subject();
         self.fail(at, OpError::Deadline { subject, missing });
@@ -242,7 +260,10 @@ fn missing<N: NodeMemory>(op: &Op, grid: Grid, rank: Rank, node: Option<&N>) -> 
                     .for_each(|l| lacks(l, flag, false));
             }
             Action::WaitFree if state.pending == 0 && !state.done => {
-                (0..grid.per_node()).for_each(|l| lacks(l, Flag::Consumed, true));
+                // What this rank still uses of the lane waits for others.
+                (0..grid.per_node())
+                    .filter(|&l| l != grid.local_of(rank))
+                    .for_each(|l| lacks(l, Flag::Consumed, true));
             }
             Action::Receive { from, .. } | Action::ReceiveReduce { from, .. }
                 if state.pending == 0 && !state.done =>

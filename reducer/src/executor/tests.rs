@@ -520,3 +520,53 @@ fn a_schedule_for_the_other_kind_of_memory_is_refused() {
     let error = group.start(0, Request { data: buffer.region, ..request }).unwrap_err();
     assert!(matches!(error, StartError::Schedule { .. }), "{error}");
 }
+
+#[test]
+fn nothing_of_a_tensor_is_touched_before_its_moment_has_come() {
+    let mut group = two(|_| {});
+    let buffers = [filled(700, 1), filled(700, 2)];
+    group.copies[0].early = 500;
+    for rank in 0..2 {
+        let request = group.device_request(Rank(rank), Algorithm::Ring, sum(700), &buffers[rank as usize]);
+        group.start(rank as usize, request).unwrap();
+    }
+    for _ in 0..400 {
+        group.poll(0);
+        group.poll(1);
+        group.network();
+        assert!(group.executors[0].waits_for_accelerator());
+    }
+    assert!(group.copies[0].early > 0 && group.copies[0].is_unused() && group.completed[1].is_empty());
+    for _ in 0..200 {
+        group.poll(0);
+    }
+    group.run(vec![VecDeque::new(), VecDeque::new()], "later");
+    settle(&mut group);
+    assert!(group.completed.iter().flatten().all(|completed| completed.result == Ok(())));
+    assert!(buffers.iter().all(|buffer| buffer.bytes() == 3i64.to_le_bytes().repeat(700)));
+    assert!(!group.executors[0].waits_for_accelerator());
+}
+
+#[test]
+fn who_is_absent_is_blamed_and_not_who_waits_for_lanes() {
+    let mut group = two(|_| {});
+    let buffers = [filled(700, 1), filled(700, 2)];
+    // The second is more urgent, waits for lanes that the first one holds, and has more time.
+    for (index, buffer) in buffers.iter().enumerate() {
+        let request = group.device_request(Rank(0), Algorithm::Ring, sum(700), buffer);
+        let (priority, deadline) = (1 - index as u32, Instant::from_nanos(1000 + index as u64));
+        group.start(0, Request { priority, deadline, ..request }).unwrap();
+    }
+    for _ in 0..200 {
+        group.poll(0);
+    }
+    group.now = Instant::from_nanos(5000);
+    for _ in 0..3 {
+        group.poll(0);
+    }
+    let Err(OpError::Deadline { missing, .. }) = &group.completed[0][0].result else {
+        panic!("{:?}", group.completed[0])
+    };
+    assert_eq!(missing, &[Rank(1)]);
+    assert_eq!(group.executors[0].aborted().unwrap().culprit, Rank(1));
+}

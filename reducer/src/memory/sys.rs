@@ -338,6 +338,14 @@ impl Pool {
         self.memory.len
     }
 
+    /// Has nothing to give from now on; the memory is never freed.
+    pub(crate) fn leak(&mut self) {
+        if let Some(none) = Owned::new(0) {
+            core::mem::forget(core::mem::replace(&mut self.memory, none));
+            self.free.clear();
+        }
+    }
+
     /// All of it.
     pub(crate) fn whole(&self) -> Region {
         // SAFETY: as in `take`.

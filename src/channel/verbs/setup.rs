@@ -200,6 +200,12 @@ impl<F: Fabric, C: Control> VerbsChannel<F, C> {
         lane.state = State::Down(Some(due));
         lane.epoch += 1;
         self.fabric.close(at);
+        if why == Fault::RemoteAccess
+            && let Some(peer) = self.peers.get_mut(at / self.lanes)
+        {
+            // Perhaps a key that is none any more: the slots will do.
+            peer.windows.clear();
+        }
         self.wake(due);
     }
 

@@ -96,6 +96,7 @@ impl<F: Fabric> Leader<F> {
             deadline: executor_time(Instant::ZERO + Duration::from_secs(100)),
             name: Arc::from("gradient"),
             step: 0,
+            moment: None,
         };
         self.executor.start(executor_time(Instant::ZERO), request).unwrap();
     }
@@ -213,15 +214,17 @@ fn sums_are_right_and_everything_is_acknowledged_in_the_end() {
 
 #[test]
 fn sums_are_right_over_queue_pairs_that_damage_and_fail() {
-    let (mut cut, mut damaged) = (0, 0);
+    let (mut cut, mut damaged, mut placed) = (0, 0, 0);
     for seed in 0..60 {
         let pair = run(seed, 0.01, 0.002, seed % 2 == 1);
         let hub = pair.hub.borrow();
         (cut, damaged) = (cut + hub.cut, damaged + hub.damaged);
+        placed += pair.leaders.iter().map(|leader| leader.channel.placed()).sum::<u64>();
         let found: u64 = pair.leaders.iter().map(|leader| leader.channel.damaged()).sum();
         assert!(found <= hub.damaged);
     }
     assert!(cut > 100 && damaged > 100, "{cut} queue pairs failed, {damaged} fragments were damaged");
+    assert!(placed > 1000, "{placed} fragments were placed");
 }
 
 #[test]

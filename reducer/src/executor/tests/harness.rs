@@ -11,7 +11,9 @@ use crate::header::{Collective, HEADER_BYTES, Identity, Shape};
 use crate::kernel::Kernels;
 use crate::memory::{Owned, Span};
 use crate::schedule::{Algorithm, Params, Problem, build};
-use crate::transport::{Accelerator, AcceleratorError, Fence, Flag, SendError, TensorView, Transport};
+use crate::transport::{
+    Accelerator, AcceleratorError, Fence, Flag, Moment, SendError, TensorView, Transport,
+};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use std::cell::RefCell;
@@ -210,9 +212,11 @@ impl Transport for Port<'_> {
 
 /// Copies at random moments between their start and the word that they are done, those of one direction in order.
 pub(super) struct Copies {
-    /// Started and not done: (number, into, from, what was to be copied).
-    pending: VecDeque<(u64, Span, Span, Vec<u8>)>,
+    /// Started and not done, by direction: (number, into, from, what was to be copied).
+    pending: [VecDeque<(u64, Span, Span, Vec<u8>)>; 2],
     started: u64,
+    /// So often a moment has not come yet.
+    pub(super) early: u32,
     rng: SmallRng,
     /// So many copies more and then only failures.
     pub(super) good: u64,
@@ -225,8 +229,13 @@ fn peek(span: Span) -> Vec<u8> {
 }
 
 impl Copies {
-    fn advance(&mut self) {
-        let Some((_, into, from, bytes)) = self.pending.pop_front() else { return };
+    /// Whether nothing was ever copied.
+    pub(super) fn is_unused(&self) -> bool {
+        self.started == 0
+    }
+
+    fn advance(&mut self, direction: usize) {
+        let Some((_, into, from, bytes)) = self.pending[direction].pop_front() else { return };
         assert!(peek(from) == bytes, "the source of a copy was written before it was done");
         // SAFETY: as in `peek`.
         unsafe { core::ptr::copy_nonoverlapping(bytes.as_ptr(), into.as_ptr().cast_mut(), bytes.len()) };
@@ -240,17 +249,24 @@ impl Accelerator for Copies {
             return Err(AcceleratorError(Arc::from("out of order")));
         }
         self.started += 1;
-        self.pending.push_back((self.started, into, from, peek(from)));
-        Ok(Fence(self.started))
+        let direction = usize::from(into.region().kind() == memory::Kind::Device);
+        self.pending[direction].push_back((self.started, into, from, peek(from)));
+        Ok(Fence(self.started << 1 | direction as u64))
     }
     fn is_done(&mut self, copy: Fence) -> Result<bool, AcceleratorError> {
+        let (number, direction) = (copy.0 >> 1, copy.0 as usize & 1);
         if self.rng.random_bool(0.3) {
-            self.advance();
+            self.advance(direction);
         }
-        Ok(self.pending.front().is_none_or(|&(number, ..)| number > copy.0))
+        Ok(self.pending[direction].front().is_none_or(|&(first, ..)| first > number))
+    }
+    fn has_come(&mut self, moment: Moment) -> Result<bool, AcceleratorError> {
+        assert_eq!(moment, Moment(9));
+        self.early = self.early.saturating_sub(1);
+        Ok(self.early == 0)
     }
     fn is_idle(&mut self) -> Result<bool, AcceleratorError> {
-        Ok(self.pending.is_empty())
+        Ok(self.pending.iter().all(VecDeque::is_empty))
     }
 }
 
@@ -293,8 +309,9 @@ impl Group {
             .collect();
         let rng = SmallRng::seed_from_u64(seed ^ 0x5eed);
         let copies = |rank: u32| Copies {
-            pending: VecDeque::new(),
+            pending: Default::default(),
             started: 0,
+            early: (seed % 50) as u32,
             rng: SmallRng::seed_from_u64(seed ^ u64::from(rank)),
             good: u64::MAX,
         };
@@ -331,7 +348,8 @@ impl Group {
     ) -> Request {
         let problem = Problem::new(self.grid, rank, &shape, Rank(0)).on_device();
         let schedule = Arc::new(build(algorithm, &problem, &self.params).unwrap());
-        Request { data: data.device(), schedule, ..self.request(rank, algorithm, shape, data) }
+        let moment = Some(Moment(9));
+        Request { data: data.device(), schedule, moment, ..self.request(rank, algorithm, shape, data) }
     }
 
     pub(super) fn request(&self, rank: Rank, algorithm: Algorithm, shape: Shape, data: &Buffer) -> Request {
@@ -345,6 +363,7 @@ impl Group {
             deadline: Instant::NEVER,
             name: Arc::from("t"),
             step: 7,
+            moment: None,
         }
     }
 

@@ -8,7 +8,7 @@
 use super::{Context, CudaError, Entered, Event, PointerKind, Stream};
 use crate::memory::{Kind, Span};
 use crate::time::Instant;
-use crate::transport::{self, Accelerator, AcceleratorError};
+use crate::transport::{self, Accelerator, AcceleratorError, Moment};
 
 /// Copies of one direction whose ends are told apart.
 const RING: usize = 256;
@@ -75,6 +75,9 @@ pub struct Copier {
     outward: Lane,
     /// Where the trainer's stream was at [`Copier::after`].
     mark: Event,
+    /// Events that stand for moments, by number, and those that are free.
+    moments: Vec<Option<Event>>,
+    free: Vec<Event>,
 }
 
 impl Copier {
@@ -85,7 +88,25 @@ impl Copier {
             inward: Lane::new(context)?,
             outward: Lane::new(context)?,
             mark: Event::new(context)?,
+            moments: vec![],
+            free: vec![],
         })
+    }
+
+    /// An event to be recorded in the trainer's stream and then handed to [`Self::expect`]; without this value, for the
+    /// driver may make the thread that records wait for room in the stream.
+    pub fn event(&mut self) -> Result<Event, CudaError> {
+        self.free.pop().map_or_else(|| Event::new(&self.context), Ok)
+    }
+
+    /// The moment that a recorded event stands for, until [`has_come`](Accelerator::has_come) has said that it has come.
+    pub fn expect(&mut self, event: Event) -> Moment {
+        let at = self.moments.iter().position(Option::is_none).unwrap_or(self.moments.len());
+        match self.moments.get_mut(at) {
+            Some(place) => *place = Some(event),
+            None => self.moments.push(Some(event)),
+        }
+        Moment(at as u64)
     }
 
     /// The context of its streams.
@@ -280,6 +301,17 @@ impl Accelerator for Copier {
     fn is_done(&mut self, copy: transport::Fence) -> Result<bool, AcceleratorError> {
         let direction = if copy.0 & 1 == 1 { Direction::Out } else { Direction::In };
         Ok(Self::is_done(self, Fence { direction, number: copy.0 >> 1 })?)
+    }
+
+    fn has_come(&mut self, moment: Moment) -> Result<bool, AcceleratorError> {
+        let Some(place) = self.moments.get_mut(moment.0 as usize) else { return Ok(true) };
+        if let Some(event) = place
+            && !event.is_done()?
+        {
+            return Ok(false);
+        }
+        self.free.extend(place.take());
+        Ok(true)
     }
 
     fn is_idle(&mut self) -> Result<bool, AcceleratorError> {
