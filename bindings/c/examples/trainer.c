@@ -4,7 +4,7 @@
  * digits. Every rank holds a whole replica of the model and takes its share of each global batch; the gradients are
  * summed over all ranks, so that every replica makes the same update and ends with the same bits.
  *
- *   cc -std=c99 -O2 -ffp-contract=off trainer.c $(pkg-config --static --cflags --libs shouter) -lm -o trainer
+ *   cc -std=c99 -O2 -ffp-contract=off trainer.c trainer_gpu.c $(pkg-config --static --cflags --libs shouter) -lm -o trainer
  *   shouter run -n 4 --hosts 2 -- ./trainer --data digits.csv
  *
  * The parts that matter for a trainer of your own:
@@ -12,6 +12,9 @@
  *   - shouter_push      as soon as the backward pass has produced a gradient, so that it travels while the pass goes on;
  *   - shouter_wait      before the update reads it;
  *   - shouter_allreduce for what is not worth a table entry (here: the epoch's loss and accuracy).
+ *
+ * With --gpu parameters and gradients lie in the memory of an NVIDIA GPU and trainer_gpu.c computes; shouter_push_cuda and
+ * shouter_allreduce_cuda take the place of the two. It ends with the same bits. Nothing of CUDA is needed to compile.
  *
  * The sums inside one process have a fixed order and no operation is contracted into a fused multiply-add, so that a
  * run can be repeated to the bit, and compared with `--single`, which computes the same global batches alone.
@@ -29,35 +32,18 @@
 
 #include <shouter.h>
 
-enum {
-    PIXELS = 64,
-    CLASSES = 10,
-    LAYERS = 3,
-    TENSORS = 2 * LAYERS, /* a weight matrix and a bias vector for each layer */
-    WIDEST = 128,
-    LANES = 8, /* partial sums of a dot product, added up in a fixed order */
-    MAX_RANKS = 64
-};
+#include "trainer.h"
 
-static const int WIDTH[LAYERS + 1] = {PIXELS, 128, 64, CLASSES};
+enum { MAX_RANKS = 64 };
+
 static const char *const TENSOR_NAME[TENSORS] = {"layer0.weight", "layer0.bias",   "layer1.weight",
                                                  "layer1.bias",   "layer2.weight", "layer2.bias"};
 
 struct options {
     const char *data, *json, *dump, *timeline;
-    int epochs, batch, single, simulate;
+    int epochs, batch, single, simulate, gpu;
     uint64_t seed;
     float rate, momentum;
-};
-
-struct sample {
-    float pixel[PIXELS];
-    int digit;
-};
-
-struct dataset {
-    struct sample *row;
-    size_t count, train; /* rows [0, train) are learnt from, the rest are held out */
 };
 
 /* One set of parameters, or of gradients, or of velocities: one allocation, cut into tensors. */
@@ -66,14 +52,14 @@ struct tensors {
     float *at[TENSORS];
 };
 
-static void die(const char *format, ...) {
+void end_with(int status, const char *format, ...) {
     va_list args;
     va_start(args, format);
     fputs("trainer: ", stderr);
     vfprintf(stderr, format, args);
     fputc('\n', stderr);
     va_end(args);
-    exit(1);
+    exit(status);
 }
 
 /* Ends the process when a call of Shouter has failed; the message says who, what and what to do next. */
@@ -157,12 +143,12 @@ static struct dataset load(const char *path, uint64_t seed) {
 
 /* ---- the model ---- */
 
-static size_t length(int tensor) {
+size_t length(int tensor) {
     int layer = tensor / 2;
     return (size_t)(tensor % 2 ? WIDTH[layer + 1] : WIDTH[layer] * WIDTH[layer + 1]);
 }
 
-static size_t total(void) {
+size_t total(void) {
     size_t sum = 0;
     for (int t = 0; t < TENSORS; t++)
         sum += length(t);
@@ -208,30 +194,6 @@ static void forward(const struct tensors *p, const float *pixel, float act[LAYER
     }
 }
 
-/* Turns the last layer's scores into probabilities and returns the cross-entropy of the right digit, in nats. */
-static float softmax_loss(float *score, int digit) {
-    float top = score[0], sum = 0.0f;
-    for (int k = 1; k < CLASSES; k++)
-        top = score[k] > top ? score[k] : top;
-    float chosen = score[digit] - top;
-    for (int k = 0; k < CLASSES; k++)
-        sum += score[k] = expf(score[k] - top);
-    for (int k = 0; k < CLASSES; k++)
-        score[k] /= sum;
-    return logf(sum) - chosen;
-}
-
-static float dot(const float *a, const float *b, int count) {
-    float lane[LANES] = {0};
-    int i = 0;
-    for (; i + LANES <= count; i += LANES)
-        for (int k = 0; k < LANES; k++)
-            lane[k] += a[i + k] * b[i + k];
-    for (int k = 0; i < count; i++, k++)
-        lane[k] += a[i] * b[i];
-    return ((lane[0] + lane[4]) + (lane[2] + lane[6])) + ((lane[1] + lane[5]) + (lane[3] + lane[7]));
-}
-
 /* The activations and the error signals of one rank's share of a batch. */
 struct workspace {
     float (*act)[LAYERS + 1][WIDEST];
@@ -245,9 +207,6 @@ static struct workspace workspace(int batch) {
         die("out of memory for a batch of %d", batch);
     return w;
 }
-
-/* What to do with a gradient the moment it is complete. */
-typedef void (*produced_fn)(void *context, int tensor, float *gradient);
 
 /* Gradients of one share of a batch, divided by the size of the whole batch, so that their sum over the ranks is the
  * gradient of the batch's mean loss. Calls `produced` for each tensor, last layer first. Returns the sum of the losses. */
@@ -307,16 +266,14 @@ static void update(struct tensors *p, struct tensors *velocity, const struct ten
 static int guess(const struct tensors *p, const struct sample *row) {
     float act[LAYERS + 1][WIDEST];
     forward(p, row->pixel, act);
-    int best = 0;
-    for (int k = 1; k < CLASSES; k++)
-        best = act[LAYERS][k] > act[LAYERS][best] ? k : best;
-    return best;
+    return best_of(act[LAYERS]);
 }
 
 /* ---- ranks ---- */
 
 struct exchange {
     shouter_t *shouter; /* NULL when alone */
+    struct gpu *gpu;    /* NULL where gradients lie in the host's memory */
     uint32_t id[TENSORS];
     shouter_pending_t pending[TENSORS];
     double blocked_us; /* in this step, inside push and wait */
@@ -325,7 +282,10 @@ struct exchange {
 static void push(void *context, int tensor, float *gradient) {
     struct exchange *x = context;
     double start = now_us();
-    check(shouter_push(x->shouter, x->id[tensor], gradient, &x->pending[tensor]), "shouter_push");
+    if (x->gpu)
+        check(shouter_push_cuda(x->shouter, x->id[tensor], gradient, gpu_stream(x->gpu), &x->pending[tensor]), "shouter_push_cuda");
+    else
+        check(shouter_push(x->shouter, x->id[tensor], gradient, &x->pending[tensor]), "shouter_push");
     x->blocked_us += now_us() - start;
 }
 
@@ -376,13 +336,16 @@ static void usage(FILE *to) {
           "  --seed N            of the split, the order and the initial weights (default 1)\n"
           "  --single            train alone with the same global batches: the reference\n"
           "  --simulate-ranks N  train alone, but add the gradients of N shares as N ranks would\n"
+          "  --gpu               compute on NVIDIA GPUs, with parameters and gradients in their memory; the same bits. The\n"
+          "                      ranks of a host take its GPUs in turn. Exits with 77 where there is no driver, GPU or NVRTC\n"
           "  --json FILE         one JSON object a line: steps, epochs and a summary ('-': standard output)\n"
           "  --dump-params FILE  the parameters as little-endian float32\n"
           "  --timeline FILE     what this rank did, for ui.perfetto.dev; needs SHOUTER_TIMELINE to be set\n"
           "In file names %r is replaced by the rank.\n\n"
           "examples:\n"
           "  trainer --single --data digits.csv\n"
-          "  shouter run -n 4 --hosts 2 -- trainer --data digits.csv --dump-params out/rank-%r.params\n",
+          "  shouter run -n 4 --hosts 2 -- trainer --data digits.csv --dump-params out/rank-%r.params\n"
+          "  shouter run -n 2 -- trainer --gpu --data digits.csv\n",
           to);
 }
 
@@ -396,6 +359,10 @@ static struct options parse(int argc, char **argv) {
         }
         if (!strcmp(name, "--single")) {
             o.single = 1;
+            continue;
+        }
+        if (!strcmp(name, "--gpu")) {
+            o.gpu = 1;
             continue;
         }
         const char *value = i + 1 < argc ? argv[++i] : NULL;
@@ -428,6 +395,8 @@ static struct options parse(int argc, char **argv) {
         die("--data FILE is missing; see --help");
     if (o.epochs < 1 || o.batch < 1 || o.simulate < 0 || o.simulate > MAX_RANKS || !(o.rate > 0.0f))
         die("--epochs, --batch and --rate must be positive, --simulate-ranks at most %d", MAX_RANKS);
+    if (o.gpu && o.simulate)
+        die("--gpu and --simulate-ranks do not go together");
     return o;
 }
 
@@ -438,6 +407,8 @@ int main(int argc, char **argv) {
         die("--batch %d is larger than the %zu training rows", o.batch, d.train);
     struct exchange x = {0};
     int rank = 0, size = 1, shares = o.simulate ? o.simulate : 1, alone = o.single || o.simulate;
+    if (o.gpu)
+        gpu_find();
     if (!alone)
         join(&x, &rank, &size);
 
@@ -449,10 +420,14 @@ int main(int argc, char **argv) {
     if (!order)
         die("out of memory");
     initialise(&p, o.seed);
+    struct gpu *gpu = o.gpu ? gpu_open(alone ? 0 : (int)shouter_local_rank(x.shouter), &d, p.all, o.batch) : NULL;
+    x.gpu = gpu;
     size_t gradient_bytes = total() * sizeof(float);
     if (rank == 0)
         printf("%zu parameters, %zu rows to learn from, %zu held out, %d rank%s, global batch %d\n", total(), d.train,
                d.count - d.train, size, size == 1 ? "" : "s", o.batch);
+    if (rank == 0 && gpu)
+        printf("rank 0 computes on %s\n", gpu_name(gpu));
 
     uint64_t step = 0, mixing = o.seed ^ 0xc2b2ae35;
     double begun = now_us(), blocked_total_us = 0.0, accuracy = 0.0;
@@ -461,11 +436,15 @@ int main(int argc, char **argv) {
         for (size_t i = 0; i < d.train; i++)
             order[i] = i;
         shuffle(order, d.train, &mixing);
+        if (gpu)
+            gpu_begin_epoch(gpu, order);
         for (size_t from = 0; from < d.train; from += (size_t)o.batch, step++) {
             size_t batch = d.train - from < (size_t)o.batch ? d.train - from : (size_t)o.batch;
             double step_start = now_us();
             x.blocked_us = 0.0;
-            if (alone) {
+            if (alone && gpu) {
+                gpu_gradients(gpu, from, from + batch, batch, NULL, NULL);
+            } else if (alone) {
                 for (int r = 0; r < shares; r++) {
                     size_t a = from + batch * (size_t)r / (size_t)shares;
                     size_t b = from + batch * (size_t)(r + 1) / (size_t)shares;
@@ -477,12 +456,18 @@ int main(int argc, char **argv) {
                 size_t a = from + batch * (size_t)rank / (size_t)size;
                 size_t b = from + batch * (size_t)(rank + 1) / (size_t)size;
                 check(shouter_set_step(x.shouter, step), "shouter_set_step");
-                tally[0] += gradients(&p, &d, order, a, b, batch, w, &g, push, &x);
+                if (gpu)
+                    gpu_gradients(gpu, a, b, batch, push, &x);
+                else
+                    tally[0] += gradients(&p, &d, order, a, b, batch, w, &g, push, &x);
             }
             for (int t = 0; t < TENSORS; t++) {
                 if (!alone)
                     wait_for(&x, t);
-                update(&p, &velocity, &g, t, &o);
+                if (gpu)
+                    gpu_update(gpu, t, o.rate, o.momentum);
+                else
+                    update(&p, &velocity, &g, t, &o);
             }
             blocked_total_us += x.blocked_us;
             if (json)
@@ -495,10 +480,17 @@ int main(int argc, char **argv) {
         size_t held_out = d.count - d.train;
         size_t a = d.train + held_out * (size_t)rank / (size_t)size;
         size_t b = d.train + held_out * (size_t)(rank + 1) / (size_t)size;
-        for (size_t i = a; i < b; i++)
+        if (gpu)
+            gpu_guess(gpu, a, b);
+        for (size_t i = a; !gpu && i < b; i++)
             tally[1] += guess(&p, &d.row[i]) == d.row[i].digit ? 1.0 : 0.0;
-        if (!alone)
+        if (!alone && gpu)
+            check(shouter_allreduce_cuda(x.shouter, gpu_tally(gpu), 2, SHOUTER_F64, SHOUTER_SUM, gpu_stream(gpu)),
+                  "shouter_allreduce_cuda");
+        else if (!alone)
             check(shouter_allreduce(x.shouter, tally, 2, SHOUTER_F64, SHOUTER_SUM), "shouter_allreduce");
+        if (gpu)
+            gpu_read_tally(gpu, tally);
         double loss = tally[0] / (double)d.train, seconds = (now_us() - epoch_start) * 1e-6;
         accuracy = tally[1] / (double)held_out;
         if (rank == 0) {
@@ -512,6 +504,8 @@ int main(int argc, char **argv) {
     }
     double seconds = (now_us() - begun) * 1e-6;
 
+    if (gpu)
+        gpu_read_parameters(gpu, p.all);
     if (o.dump) {
         FILE *file = open_for(o.dump, rank, path, sizeof path);
         if (fwrite(p.all, sizeof(float), total(), file) != total())
@@ -528,6 +522,8 @@ int main(int argc, char **argv) {
         }
         check(shouter_finalize(x.shouter), "shouter_finalize");
     }
+    if (gpu)
+        gpu_close(gpu); /* after the group, which may use its memory until then */
     if (json) {
         fprintf(json,
                 "{\"type\":\"done\",\"rank\":%d,\"size\":%d,\"steps\":%llu,\"seconds\":%.6f,\"test_accuracy\":%.6f,"

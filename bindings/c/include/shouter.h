@@ -45,6 +45,9 @@
 // The time-out given to shouter_wait passed: the operation is still under way, and its buffer not the caller's yet.
 #define SHOUTER_ERROR_TIMEOUT 10
 
+// A GPU or its driver cannot be used, or has failed.
+#define SHOUTER_ERROR_ACCELERATOR 11
+
 // IEEE 754 binary16; sums are accumulated in float32.
 #define SHOUTER_F16 0
 
@@ -163,6 +166,24 @@ shouter_status_t shouter_allreduce(const struct shouter_t *shouter,
                                    shouter_dtype_t dtype,
                                    shouter_op_t op);
 
+// As shouter_allreduce, for `count` elements in the memory of an NVIDIA GPU.
+//
+// `data` is a device address (cudaMalloc and its like) or one of managed memory. `stream` is the cudaStream_t or CUstream on which
+// they are produced, of the same device; NULL is the default stream, and a trainer compiled for per-thread default streams
+// passes cudaStreamPerThread. The elements are read after what `stream` holds at the call; when the call returns, the result
+// is there for any stream. Nothing waits for the whole device. Ranks with tensors in host memory may take part.
+//
+// Nobody else touches the elements from what `stream` held on until the call returns, and the CUDA context lives until
+// shouter_finalize has returned. A process uses one GPU, that of its first such call. SHOUTER_ERROR_ARGUMENT: memory that is not a
+// GPU's (page-locked host memory goes to shouter_allreduce), too short, or of another GPU; a stream of another device, or one that is
+// being captured into a graph. SHOUTER_ERROR_ACCELERATOR: no usable driver or GPU, one that fails, or a library built without CUDA.
+shouter_status_t shouter_allreduce_cuda(const struct shouter_t *shouter,
+                                        void *data,
+                                        size_t count,
+                                        shouter_dtype_t dtype,
+                                        shouter_op_t op,
+                                        void *stream);
+
 // Agrees with all ranks on the `n` tensors that each step reduces, and writes a number for each to `ids`.
 //
 // Every rank calls it with the same names, counts, types and operations in the same order; a rank that differs is named in
@@ -181,6 +202,17 @@ shouter_status_t shouter_push(const struct shouter_t *shouter,
                               uint32_t tensor,
                               void *data,
                               shouter_pending_t *out);
+
+// As shouter_push, for a tensor in the memory of an NVIDIA GPU: see shouter_allreduce_cuda for `data`, `stream` and what is refused.
+//
+// Returns at once; what the trainer enqueues in `stream` afterwards runs while the tensor travels. The elements are read after
+// what `stream` holds at the call, and nobody else touches them until shouter_wait has returned; then the result is there for
+// any stream. `stream` may be destroyed after the call.
+shouter_status_t shouter_push_cuda(const struct shouter_t *shouter,
+                                   uint32_t tensor,
+                                   void *data,
+                                   void *stream,
+                                   shouter_pending_t *out);
 
 // Waits until a pushed tensor holds its result and is the caller's again. Once for each push.
 //

@@ -45,6 +45,42 @@ pub unsafe extern "C" fn shouter_allreduce(
     })
 }
 
+/// As shouter_allreduce, for `count` elements in the memory of an NVIDIA GPU.
+///
+/// `data` is a device address (cudaMalloc and its like) or one of managed memory. `stream` is the cudaStream_t or CUstream on which
+/// they are produced, of the same device; NULL is the default stream, and a trainer compiled for per-thread default streams
+/// passes cudaStreamPerThread. The elements are read after what `stream` holds at the call; when the call returns, the result
+/// is there for any stream. Nothing waits for the whole device. Ranks with tensors in host memory may take part.
+///
+/// Nobody else touches the elements from what `stream` held on until the call returns, and the CUDA context lives until
+/// shouter_finalize has returned. A process uses one GPU, that of its first such call. SHOUTER_ERROR_ARGUMENT: memory that is not a
+/// GPU's (page-locked host memory goes to shouter_allreduce), too short, or of another GPU; a stream of another device, or one that is
+/// being captured into a graph. SHOUTER_ERROR_ACCELERATOR: no usable driver or GPU, one that fails, or a library built without CUDA.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shouter_allreduce_cuda(
+    shouter: *const Shouter,
+    data: *mut c_void,
+    count: usize,
+    dtype: Dtype,
+    op: Op,
+    stream: *mut c_void,
+) -> Status {
+    guard(|| {
+        // SAFETY: NULL or live, as the module demands of its callers.
+        let group = unsafe { group(shouter) }?;
+        let (dtype, op) = (types::dtype(dtype)?, types::op(op)?);
+        let data = buffer(data, count, dtype.size())?;
+        #[cfg(feature = "cuda")]
+        // SAFETY: checked for NULL, alignment and length; the rest is the caller's promise.
+        return unsafe { group.all_reduce_cuda(data.addr() as u64, count, dtype, op, stream.addr() as u64) };
+        #[cfg(not(feature = "cuda"))]
+        {
+            let _ = (group, data, op, stream);
+            Err(no_cuda())
+        }
+    })
+}
+
 /// Agrees with all ranks on the `n` tensors that each step reduces, and writes a number for each to `ids`.
 ///
 /// Every rank calls it with the same names, counts, types and operations in the same order; a rank that differs is named in
@@ -109,6 +145,42 @@ pub unsafe extern "C" fn shouter_push(
     })
 }
 
+/// As shouter_push, for a tensor in the memory of an NVIDIA GPU: see shouter_allreduce_cuda for `data`, `stream` and what is refused.
+///
+/// Returns at once; what the trainer enqueues in `stream` afterwards runs while the tensor travels. The elements are read after
+/// what `stream` holds at the call, and nobody else touches them until shouter_wait has returned; then the result is there for
+/// any stream. `stream` may be destroyed after the call.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shouter_push_cuda(
+    shouter: *const Shouter,
+    tensor: u32,
+    data: *mut c_void,
+    stream: *mut c_void,
+    out: *mut Pending,
+) -> Status {
+    guard(|| {
+        // SAFETY: NULL or live, as the module demands of its callers.
+        let group = unsafe { group(shouter) }?;
+        if data.is_null() || out.is_null() {
+            return Err(null("data or out"));
+        }
+        #[cfg(feature = "cuda")]
+        {
+            let (data, stream) = (data.addr() as u64, stream.addr() as u64);
+            // SAFETY: not NULL; the rest is the caller's promise.
+            let pending = unsafe { group.push_cuda(TensorId(tensor), data, stream) }?;
+            // SAFETY: not NULL; the caller promises room for a shouter_pending_t.
+            unsafe { out.write(pending.into_raw()) };
+            Ok(())
+        }
+        #[cfg(not(feature = "cuda"))]
+        {
+            let _ = (group, data, tensor, stream);
+            Err(no_cuda())
+        }
+    })
+}
+
 /// Waits until a pushed tensor holds its result and is the caller's again. Once for each push.
 ///
 /// `timeout_ms` is SHOUTER_DEFAULT_TIMEOUT, or a time in milliseconds. After SHOUTER_ERROR_TIMEOUT the operation is still under
@@ -145,6 +217,12 @@ pub unsafe extern "C" fn shouter_set_step(shouter: *const Shouter, step: u64) ->
         unsafe { group(shouter) }?.set_step(step);
         Ok(())
     })
+}
+
+/// What a library without CUDA says.
+#[cfg(not(feature = "cuda"))]
+fn no_cuda() -> Error {
+    Error::Accelerator("this libshouter.a has no CUDA; build it with the feature cuda".into())
 }
 
 /// Checks what can be checked of a buffer from C: NULL (allowed when empty), alignment, a length that fits memory.

@@ -32,6 +32,8 @@ pub const SHOUTER_ERROR_CLOSED: i32 = 8;
 pub const SHOUTER_ERROR_INTERNAL: i32 = 9;
 /// The time-out given to shouter_wait passed: the operation is still under way, and its buffer not the caller's yet.
 pub const SHOUTER_ERROR_TIMEOUT: i32 = 10;
+/// A GPU or its driver cannot be used, or has failed.
+pub const SHOUTER_ERROR_ACCELERATOR: i32 = 11;
 
 thread_local! {
     static LAST: RefCell<Option<CString>> = const { RefCell::new(None) };
@@ -96,6 +98,7 @@ pub extern "C" fn shouter_error_name(status: Status) -> *const c_char {
         SHOUTER_ERROR_CLOSED => c"closed",
         SHOUTER_ERROR_INTERNAL => c"internal",
         SHOUTER_ERROR_TIMEOUT => c"timeout",
+        SHOUTER_ERROR_ACCELERATOR => c"accelerator",
         _ => c"unknown",
     };
     name.as_ptr()

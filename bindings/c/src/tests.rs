@@ -78,6 +78,7 @@ fn statuses_are_the_errors_codes() {
         (Error::Closed(text()), SHOUTER_ERROR_CLOSED),
         (Error::Internal(text()), SHOUTER_ERROR_INTERNAL),
         (Error::Timeout(text()), SHOUTER_ERROR_TIMEOUT),
+        (Error::Accelerator(text()), SHOUTER_ERROR_ACCELERATOR),
     ];
     let mut names = std::collections::BTreeSet::from([c"ok", c"unknown"]);
     for (error, status) in errors {
@@ -85,7 +86,7 @@ fn statuses_are_the_errors_codes() {
         // SAFETY: shouter_error_name returns a static string.
         assert!(names.insert(unsafe { CStr::from_ptr(shouter_error_name(status)) }), "{error:?}");
     }
-    for unknown in [-1, 11, i32::MAX] {
+    for unknown in [-1, 12, i32::MAX] {
         // SAFETY: as above.
         assert_eq!(unsafe { CStr::from_ptr(shouter_error_name(unknown)) }, c"unknown");
     }
@@ -122,6 +123,8 @@ fn null_is_refused_everywhere() {
             shouter_allreduce(none, ptr::null_mut(), 1, SHOUTER_F32, SHOUTER_SUM),
             shouter_register(none, ptr::null(), 1, ptr::null_mut()),
             shouter_push(none, 0, ptr::null_mut(), &mut pending),
+            shouter_allreduce_cuda(none, ptr::null_mut(), 1, SHOUTER_F32, SHOUTER_SUM, ptr::null_mut()),
+            shouter_push_cuda(none, 0, ptr::null_mut(), ptr::null_mut(), &mut pending),
             shouter_wait(none, 0, SHOUTER_DEFAULT_TIMEOUT),
             shouter_barrier(none),
             shouter_set_step(none, 0),
@@ -257,6 +260,83 @@ fn wrong_arguments_are_refused() {
         assert_eq!(shouter_finalize(shouter), SHOUTER_OK);
     }
     std::fs::remove_dir_all(folder).unwrap();
+}
+
+/// What is wrong with a call for a GPU is said before one is looked for, and then why there is none, or that the memory is not
+/// a GPU's. The group lives on.
+#[test]
+fn memory_that_is_no_gpus_is_refused() {
+    let (shouter, folder) = solo("gpu");
+    let mut data = [1f64, 2.0];
+    let at = data.as_mut_ptr().cast::<std::ffi::c_void>();
+    let tensor = Tensor { name: c"x".as_ptr(), count: 2, dtype: SHOUTER_F64, op: SHOUTER_SUM };
+    let (mut id, mut pending) = (0, 0);
+    let stream = ptr::null_mut();
+    // SAFETY: a live group; the pointers are valid or refused before use.
+    unsafe {
+        assert_eq!(shouter_register(shouter, &tensor, 1, &mut id), SHOUTER_OK, "{}", last());
+        let refuse = |what: &str, status| {
+            assert_eq!(status, SHOUTER_ERROR_ARGUMENT, "{what}");
+            assert!(last().contains(what), "{what}: {}", last());
+        };
+        let reduce = |at, count, dtype, op| shouter_allreduce_cuda(shouter, at, count, dtype, op, stream);
+        refuse("NULL", reduce(ptr::null_mut(), 1, SHOUTER_F64, SHOUTER_SUM));
+        refuse("aligned", reduce(at.byte_add(1), 1, SHOUTER_F64, SHOUTER_SUM));
+        refuse("fit", reduce(at, usize::MAX, SHOUTER_F64, SHOUTER_SUM));
+        refuse("element type", reduce(at, 2, 99, SHOUTER_SUM));
+        refuse("reduction", reduce(at, 2, SHOUTER_F64, 99));
+        refuse("NULL", shouter_push_cuda(shouter, id, ptr::null_mut(), stream, &mut pending));
+        refuse("NULL", shouter_push_cuda(shouter, id, at, stream, ptr::null_mut()));
+        for push in [false, true] {
+            let status = if push {
+                shouter_push_cuda(shouter, id, at, stream, &mut pending)
+            } else {
+                reduce(at, 2, SHOUTER_F64, SHOUTER_SUM)
+            };
+            let (expected, says) = match driver() {
+                _ if !cfg!(feature = "cuda") => (SHOUTER_ERROR_ACCELERATOR, "feature cuda"),
+                Driver::Missing => (SHOUTER_ERROR_ACCELERATOR, "install the NVIDIA driver"),
+                Driver::Idle => (SHOUTER_ERROR_ACCELERATOR, ";"),
+                Driver::Ready => (SHOUTER_ERROR_ARGUMENT, "not CUDA memory"),
+            };
+            assert_eq!(status, expected, "{}", last());
+            assert!(last().contains(says), "{}", last());
+        }
+        assert_eq!(data, [1.0, 2.0]);
+        assert_eq!(shouter_push(shouter, id, at, &mut pending), SHOUTER_OK, "{}", last());
+        assert_eq!(shouter_wait(shouter, pending, SHOUTER_DEFAULT_TIMEOUT), SHOUTER_OK, "{}", last());
+        assert_eq!(shouter_finalize(shouter), SHOUTER_OK);
+    }
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+/// What the dynamic linker finds of CUDA.
+enum Driver {
+    /// No library.
+    Missing,
+    /// A library that does not start, or finds no device.
+    Idle,
+    /// A device.
+    Ready,
+}
+
+fn driver() -> Driver {
+    // SAFETY: the driver's library may be loaded any number of times; the functions have these types.
+    unsafe {
+        let library = libc::dlopen(c"libcuda.so.1".as_ptr(), libc::RTLD_NOW);
+        if library.is_null() {
+            return Driver::Missing;
+        }
+        let (init, count) =
+            (libc::dlsym(library, c"cuInit".as_ptr()), libc::dlsym(library, c"cuDeviceGetCount".as_ptr()));
+        if init.is_null() || count.is_null() {
+            return Driver::Idle;
+        }
+        let init: extern "C" fn(u32) -> i32 = std::mem::transmute(init);
+        let count: extern "C" fn(*mut i32) -> i32 = std::mem::transmute(count);
+        let mut devices = 0;
+        if init(0) == 0 && count(&mut devices) == 0 && devices > 0 { Driver::Ready } else { Driver::Idle }
+    }
 }
 
 /// A configuration that cannot be used is refused with its file named, and no group is handed out.
