@@ -11,9 +11,9 @@ use toml::de::{DeTable, DeValue};
 use super::error::{ConfigError, Source};
 use super::keys::{self, KEYS};
 
-/// Variables that begin with `SHOUTER_` and are no keys: the file itself, the log filter, what the simulated CUDA driver reads,
-/// and prefixes that examples, tests and benches keep for themselves.
-const OTHER_VARIABLES: [&str; 3] = ["SHOUTER_CONFIG", "SHOUTER_LOG", "SHOUTER_CUDA_SIM"];
+/// Variables that begin with `SHOUTER_` and are no keys: the file itself, the log filter, and prefixes that examples,
+/// tests and benches keep for themselves.
+const OTHER_VARIABLES: [&str; 2] = ["SHOUTER_CONFIG", "SHOUTER_LOG"];
 const OTHER_PREFIXES: [&str; 3] = ["SHOUTER_DEMO_", "SHOUTER_TEST_", "SHOUTER_BENCH_"];
 
 /// The largest configuration file that is read, in bytes.

@@ -212,7 +212,6 @@ fn an_unknown_variable_is_an_error_and_a_foreign_one_is_not() {
     says(two_ranks(&[("SHOUTER_TRANSPROT", "rud")]), &["SHOUTER_TRANSPROT", "did you mean `transport`?"]);
     says(two_ranks(&[("SHOUTER_XYZZY", "1")]), &["no key `xyzzy`; the keys are rank, size"]);
     assert!(two_ranks(&[("SHOUTER_LOG", "debug"), ("SHOUTER_DEMO_EPOCHS", "3"), ("SHOUT", "x")]).is_ok());
-    assert!(two_ranks(&[("SHOUTER_CUDA_SIM", "devices=2")]).is_ok());
     assert!(two_ranks(&[("SHOUTER_TRANSPORT", "")]).is_ok(), "empty counts as not set");
 }
 
