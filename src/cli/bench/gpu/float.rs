@@ -85,17 +85,19 @@ impl Float {
         if (got & self.sign() != 0) != number.is_sign_negative() || magnitude > self.infinity() {
             return false;
         }
-        if number.is_infinite() {
+        let number = f64::from(number.abs());
+        if number >= self.step(self.infinity()) {
             return magnitude == self.infinity();
         }
-        let number = f64::from(number.abs());
-        let off = (number - self.step(magnitude)).abs();
-        let neighbours =
-            [magnitude.checked_sub(1), Some(magnitude + 1).filter(|next| *next <= self.infinity())];
-        neighbours.into_iter().flatten().all(|neighbour| {
-            let other = (number - self.step(neighbour)).abs();
-            off < other || off == other && magnitude % 2 == 0
-        })
+        let below = self.step(magnitude.saturating_sub(1));
+        let here = self.step(magnitude);
+        let above = if magnitude < self.infinity() { self.step(magnitude + 1) } else { f64::INFINITY };
+        // Between its neighbours, where differences are exact.
+        let nearer = |other: f64| {
+            let (off, other) = ((number - here).abs(), (number - other).abs());
+            off < other || off == other && (magnitude % 2 == 0 || number == here)
+        };
+        below <= number && number <= above && nearer(below) && nearer(above)
     }
 
     /// A finite number of either sign, from 2^`least` to 2^(`most` + 1).

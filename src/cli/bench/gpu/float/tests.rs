@@ -37,10 +37,17 @@ fn ties_go_to_even_and_neighbours_are_refused() {
         (2f32.powi(-25), 0),
         (2f32.powi(-25) * 1.001, 1),
         (-f32::NAN, 0x7e00),
+        (1e-40, 0),
     ] {
         let accepted: Vec<u64> = (0..1 << 16).filter(|bits| f16.is_nearest(number, *bits)).collect();
         assert_eq!(accepted, [right], "{number:e}");
     }
+}
+
+#[test]
+fn numbers_far_away_are_refused_whatever_their_parity() {
+    let accepted: Vec<u64> = (0..1 << 16).filter(|bits| Float::BF16.is_nearest(1e30, *bits)).collect();
+    assert_eq!(accepted, [u64::from(1e30f32.to_bits() >> 16) + u64::from(1e30f32.to_bits() >> 15 & 1)]);
 }
 
 #[test]
