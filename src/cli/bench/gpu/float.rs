@@ -95,7 +95,7 @@ impl Float {
         // Between its neighbours, where differences are exact.
         let nearer = |other: f64| {
             let (off, other) = ((number - here).abs(), (number - other).abs());
-            off < other || off == other && (magnitude % 2 == 0 || number == here)
+            off < other || off == other && (magnitude.is_multiple_of(2) || number == here)
         };
         below <= number && number <= above && nearer(below) && nearer(above)
     }
