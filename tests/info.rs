@@ -55,7 +55,9 @@ fn every_item_is_complete_and_whatever_is_missing_has_a_remedy() {
     }
     let verbs = if cfg!(feature = "verbs") { "ok" } else { "not built in" };
     assert_eq!(named(&items, "verbs")["state"], verbs);
-    assert_eq!(named(&items, "cuda")["state"], "not built in");
+    let cuda = if cfg!(feature = "cuda") { "ok" } else { "not built in" };
+    assert_eq!(named(&items, "cuda")["state"], cuda);
+    named(&items, "cuda-aware");
 }
 
 #[cfg(feature = "dpdk")]
@@ -98,7 +100,7 @@ fn a_configuration_that_cannot_be_used_is_named_and_the_rest_still_shown() {
 #[test]
 fn people_get_a_table_with_remedies() {
     let text = String::from_utf8(info(&[], &[]).stdout).unwrap();
-    for title in ["Built in", "This host", "Configuration"] {
+    for title in ["Built in", "This host", "GPUs", "Configuration"] {
         assert!(text.lines().any(|line| line == title), "{text}");
     }
     assert!(text.contains("-> "), "verbs at least have a remedy: {text}");

@@ -1,6 +1,7 @@
 //! `shouter info`: what is built in, what this host has, what is configured, and what to do about what is missing.
 //!
-//! It looks and changes nothing: RDMA devices are asked for their ports, DPDK is not started, no library is loaded.
+//! It looks and changes nothing: RDMA devices are asked for their ports, GPUs' driver is loaded and
+//! asked, DPDK is not started.
 
 use std::fmt::Write as _;
 use std::io::{self, Write};
@@ -11,6 +12,7 @@ use serde::Serialize;
 use super::Status;
 
 mod built;
+mod gpu;
 mod host;
 mod settings;
 #[cfg(test)]
@@ -94,6 +96,7 @@ pub(crate) fn main(args: &Args) -> Status {
     let sections = [
         ("Built in", built::items()),
         ("This host", host::items(Path::new("/"))),
+        ("GPUs", gpu::items(Path::new("/"))),
         ("Between hosts", ways::items()),
         ("Configuration", settings::items()),
     ];

@@ -167,8 +167,7 @@ API cuEventSynchronize(void *handle) {
     return all.lost ? all.lost.load() : event->context->error;
 }
 
-API cuEventElapsedTime_v2(float *milliseconds, void *from, void *to) {
-    ENTER();
+static Result elapsed(float *milliseconds, void *from, void *to) {
     Lock lock(state().lock);
     std::shared_ptr<Event> first, second;
     if (Result code = find_event(from, first)) return code;
@@ -177,6 +176,16 @@ API cuEventElapsedTime_v2(float *milliseconds, void *from, void *to) {
     if (!first->latest->complete() || !second->latest->complete()) return CUDA_ERROR_NOT_READY;
     *milliseconds = float(second->latest->milliseconds - first->latest->milliseconds);
     return CUDA_SUCCESS;
+}
+
+API cuEventElapsedTime(float *milliseconds, void *from, void *to) {
+    ENTER();
+    return elapsed(milliseconds, from, to);
+}
+
+API cuEventElapsedTime_v2(float *milliseconds, void *from, void *to) {
+    ENTER();
+    return elapsed(milliseconds, from, to);
 }
 
 API cuStreamWaitEvent(void *stream_handle, void *handle, unsigned flags) {

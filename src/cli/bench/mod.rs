@@ -10,6 +10,7 @@ use super::Status;
 use report::Line;
 
 mod allreduce;
+mod gpu;
 mod kernel;
 mod link;
 mod peers;
@@ -23,7 +24,8 @@ mod sizes;
     shouter bench allreduce --hosts 1 --ranks 2 --bytes 64Ki --against openmpi\n  \
     shouter bench stream --protocol raw,udp,rud --mtu 1500 --seconds 3 --json\n  \
     shouter bench pingpong --protocol raw,rud,tcp --bytes 64 --json\n  \
-    shouter bench connections --against kernel\n\n\
+    shouter bench connections --against kernel\n  \
+    shouter bench gpu\n\n\
     Times on shared machines are not stable; the ratios within one call are what counts.\n\n\
     Exit status: 0 done (peers that are absent are said to be on standard error), 1 a measurement failed, 2 a wrong \
     command line.")]
@@ -42,6 +44,8 @@ enum Bench {
     Pingpong(link::PingpongArgs),
     /// How many TCP connections a second are opened and closed, or what idle ones cost
     Connections(link::ConnectionsArgs),
+    /// Check the kernels on a GPU, and time them beside copies and the staged all-reduce
+    Gpu(gpu::GpuArgs),
     #[command(hide = true)]
     AllreduceWorker(allreduce::WorkerArgs),
     #[command(hide = true)]
@@ -74,6 +78,7 @@ pub(crate) fn main(args: &BenchArgs) -> Status {
         Bench::Stream(args) => link::stream(args),
         Bench::Pingpong(args) => link::pingpong(args),
         Bench::Connections(args) => link::connections(args),
+        Bench::Gpu(args) => gpu::main(args),
         Bench::AllreduceWorker(args) => allreduce::worker(args),
         Bench::LinkWorker(args) => link::worker(args),
         Bench::KernelPeer(args) => kernel::peer(args).map_err(BenchError::from),

@@ -31,6 +31,14 @@ impl FromStr for Sizes {
     }
 }
 
+/// Parses one positive size.
+pub(crate) fn one(text: &str) -> Result<u64, String> {
+    size(text).and_then(|bytes| match bytes {
+        0 => Err(format!("'{text}': a size is positive")),
+        _ => Ok(bytes),
+    })
+}
+
 /// Parses `64`, `64Ki`, `64KiB`, `1Mi`, `1Gi`.
 fn size(text: &str) -> Result<u64, String> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());

@@ -18,12 +18,16 @@ pub(super) fn items() -> Vec<Item> {
             "install libibverbs-dev and librdmacm-dev and build with the feature `verbs`, which is on by default",
         )
     });
-    items.push(Item::not_ok(
-        State::NotBuiltIn,
-        "cuda",
-        "reducing in GPU memory is not built in yet",
-        "copy gradients to host memory before they are pushed, and back after the wait",
-    ));
+    items.push(if cfg!(feature = "cuda") {
+        Item::ok("cuda", "tensors in GPU memory, through the host's NVIDIA driver; see GPUs")
+    } else {
+        Item::not_ok(
+            State::NotBuiltIn,
+            "cuda",
+            "this build takes no tensors in GPU memory",
+            "build with the feature `cuda`, which is on by default",
+        )
+    });
     items.push(kernels(Kernels::detect().level()));
     items
 }

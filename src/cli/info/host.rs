@@ -219,20 +219,20 @@ fn rdma(root: &Path) -> Item {
     Item::ok("rdma devices", devices.join(" "))
 }
 
-/// CUDA's driver library: looked for, not loaded.
+/// CUDA's driver library: where it is. What it says is told with the GPUs.
 fn cuda(root: &Path) -> Item {
     let found =
         library_directories(root).into_iter().map(|dir| dir.join("libcuda.so.1")).find(|path| path.exists());
     match found {
         Some(path) => {
             let path = path.strip_prefix(root).unwrap_or(&path);
-            Item::ok("cuda driver", format!("/{} (not used: CUDA is not built in yet)", path.display()))
+            Item::ok("cuda driver", format!("/{}", path.display()))
         }
         None => Item::not_ok(
             State::Missing,
             "cuda driver",
             "no libcuda.so.1 where the dynamic linker looks",
-            "nothing has to be done: CUDA is not built in yet, so it would not be used",
+            "only GPUs need it: install NVIDIA's driver; in a container, `--gpus all` brings it",
         ),
     }
 }
@@ -268,7 +268,7 @@ fn name_of(path: &Path) -> String {
 }
 
 /// A file's only line; empty if it cannot be read.
-fn line(path: &Path) -> String {
+pub(super) fn line(path: &Path) -> String {
     fs::read_to_string(path).map(|text| text.trim().to_owned()).unwrap_or_default()
 }
 

@@ -4,6 +4,8 @@ use std::path::{Path, PathBuf};
 
 use shouter::runtime::CoreAllowance;
 
+#[cfg(feature = "cuda")]
+use super::gpu::found;
 use super::host;
 use super::{Item, State, lines, table};
 
@@ -108,10 +110,7 @@ fn limits_and_devices_are_read_from_their_files() {
     let memlock = host.item("locked memory");
     assert_eq!((memlock.state, memlock.detail.as_str()), (State::Missing, "at most 8 MiB"));
     assert_eq!(host.item("rdma devices").detail, "mlx5_0");
-    assert_eq!(
-        host.item("cuda driver").detail,
-        "/opt/gpu/lib/libcuda.so.1 (not used: CUDA is not built in yet)"
-    );
+    assert_eq!(host.item("cuda driver").detail, "/opt/gpu/lib/libcuda.so.1");
     assert_eq!(host.item("vfio").state, State::Ok);
     let host = host.file("proc/self/limits", &limit("unlimited"));
     assert_eq!(host.item("locked memory").state, State::Ok);
@@ -144,4 +143,80 @@ fn nothing_here_changes_the_host() {
     let host = Host::new("unchanged");
     host::items(&host.0);
     assert_eq!(fs::read_dir(Path::new(&host.0)).unwrap().count(), 0);
+}
+
+#[cfg(feature = "cuda")]
+mod gpus {
+    use shouter_reducer::memory::cuda::{Absent, ComputeMode, DeviceInfo};
+
+    use super::*;
+
+    fn device(ordinal: i32) -> DeviceInfo {
+        DeviceInfo {
+            ordinal,
+            name: "NVIDIA T1".into(),
+            uuid: [0xab; 16],
+            capability: (9, 0),
+            memory: 80 << 30,
+            pci: "0000:3b:00.0".into(),
+            compute_mode: ComputeMode::Default,
+            mig: false,
+            dmabuf: false,
+            gpu_direct_rdma: true,
+            ipc: true,
+            wait_value: true,
+            managed: true,
+            integrated: false,
+        }
+    }
+
+    fn named(host: &Host, devices: Vec<DeviceInfo>, name: &str) -> Item {
+        let others = |a: i32| (0..devices.len() as i32).map(|b| a == b || b == 0).collect();
+        let reach = (0..devices.len() as i32).map(others).collect();
+        let items = found::describe(&host.0, &found::Found { version: (12, 4), devices, reach });
+        items.into_iter().find(|item| item.item == name).unwrap_or_else(|| panic!("no {name}"))
+    }
+
+    #[test]
+    fn a_device_says_who_it_is_and_what_it_can_do() {
+        let host = Host::new("gpu").file("sys/module/nvidia/version", "550.54.14\n");
+        let item = |name| named(&host, vec![device(0), device(1)], name);
+        assert_eq!(item("gpu driver").detail, "NVIDIA driver 550.54.14, CUDA 12.4");
+        let identity = "NVIDIA T1, GPU-abababab, compute capability 9.0, 81920 MiB, PCI 0000:3b:00.0, compute mode default, MIG no";
+        assert_eq!(item("gpu 1").detail, identity);
+        assert_eq!(item("gpu 1 peer access").detail, "0 yes");
+        assert_eq!(item("gpu 0 peer access").detail, "1 no");
+        assert_eq!(item("gpu 0 dmabuf").state, State::Missing);
+        let aware = item("cuda-aware");
+        assert!(aware.state == State::Ok && aware.detail.contains("staged"), "{aware:?}");
+        assert!(aware.detail.contains("to the NIC: not yet"), "{aware:?}");
+    }
+
+    #[test]
+    fn what_is_in_the_way_of_a_nic_is_named() {
+        let host = Host::new("gpudirect");
+        let item = |host: &Host, device| named(host, vec![device], "gpu 0 gpudirect rdma");
+        let none = item(&host, DeviceInfo { gpu_direct_rdma: false, ..device(0) });
+        assert!(none.detail.contains("does not offer"), "{none:?}");
+        assert!(item(&host, device(0)).remedy.unwrap().contains("modprobe nvidia-peermem"));
+        let host = host.file("sys/module/nvidia_peermem/refcnt", "0");
+        assert!(item(&host, device(0)).detail.contains("no RDMA device"));
+        let host = host.file("sys/class/infiniband/mlx5_0/node_type", "1: CA");
+        assert_eq!(item(&host, device(0)).detail, "yes, by nvidia-peermem; not in use yet");
+        let dmabuf = item(&host, DeviceInfo { dmabuf: true, ..device(0) });
+        assert_eq!((dmabuf.state, dmabuf.detail.as_str()), (State::Ok, "yes, by dmabuf; not in use yet"));
+    }
+
+    #[test]
+    fn what_cannot_be_used_comes_with_a_remedy() {
+        let absent = found::absent(&Absent::NoDriver);
+        assert_eq!((absent.len(), absent[0].state), (1, State::Missing));
+        assert_eq!(absent[0].detail, "built in, but not usable here: no libcuda.so.1");
+        assert!(absent[0].remedy.as_deref().unwrap().contains("--gpus all"));
+        assert_eq!(found::absent(&Absent::TooOld { found: 11_080, needed: 12_000 })[0].state, State::Wrong);
+        let host = Host::new("prohibited");
+        let prohibited = || vec![DeviceInfo { compute_mode: ComputeMode::Prohibited, ..device(0) }];
+        assert_eq!(named(&host, prohibited(), "cuda-aware").state, State::Wrong);
+        assert!(named(&host, prohibited(), "gpu 0").remedy.unwrap().contains("-c DEFAULT"));
+    }
 }

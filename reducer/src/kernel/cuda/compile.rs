@@ -114,6 +114,11 @@ impl fmt::Debug for Image {
     }
 }
 
+/// The version of NVRTC that [`compile`] would use, major and minor; loads it.
+pub fn compiler_version() -> Result<(u32, u32), CompileError> {
+    Nvrtc::load()?.version()
+}
+
 /// The kernels for `architecture`, from the user's cache (`$XDG_CACHE_HOME/shouter`, else `~/.cache/shouter`) if they
 /// have been compiled before. A device later than the compiler gets the portable assembly of the latest that it knows.
 pub fn compile(architecture: Architecture) -> Result<Image, CompileError> {

@@ -27,5 +27,7 @@ mod source;
 mod tests;
 
 pub use self::call::{CallError, MAX_SOURCES, Piece};
-pub use self::compile::{Architecture, CompileError, Image, Origin, compile, compile_with_cache};
+pub use self::compile::{
+    Architecture, CompileError, Image, Origin, compile, compile_with_cache, compiler_version,
+};
 pub use self::launch::{CudaKernels, LaunchError};

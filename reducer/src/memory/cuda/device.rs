@@ -41,12 +41,28 @@ pub struct DeviceInfo {
     pub dmabuf: bool,
     /// Whether NICs may access its memory (GPUDirect RDMA).
     pub gpu_direct_rdma: bool,
+    /// Whether other processes of the host can open its memory and events (CUDA IPC).
+    pub ipc: bool,
     /// Whether streams can wait for a value in memory.
     pub wait_value: bool,
     /// Whether it has managed memory.
     pub managed: bool,
     /// Whether it uses the host's memory as its own.
     pub integrated: bool,
+}
+
+impl DeviceInfo {
+    /// The UUID as `nvidia-smi -L` and `CUDA_VISIBLE_DEVICES` have it: `GPU-` or `MIG-`, then five groups of digits.
+    pub fn uuid_text(&self) -> String {
+        let mut text = String::from(if self.mig { "MIG" } else { "GPU" });
+        for (index, byte) in self.uuid.iter().enumerate() {
+            if [0, 4, 6, 8, 10].contains(&index) {
+                text.push('-');
+            }
+            text += &format!("{byte:02x}");
+        }
+        text
+    }
 }
 
 impl Cuda {
@@ -117,6 +133,10 @@ impl Cuda {
             mig: name.contains(" MIG "),
             dmabuf: has(Attribute::CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED),
             gpu_direct_rdma: has(Attribute::CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED),
+            // The attribute came with CUDA 12; before, events could be shared wherever memory could.
+            ipc: has(Attribute::CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED)
+                || (has(Attribute::CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING)
+                    && !has(Attribute::CU_DEVICE_ATTRIBUTE_INTEGRATED)),
             // Of the operations in force since CUDA 12 only the additions have attributes of their own; the first is
             // what the deprecated ones are asked for with.
             wait_value: has(Attribute::CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_MEM_OPS_V1)

@@ -201,6 +201,11 @@ impl Event {
         Self::with(context, CUevent_flags::CU_EVENT_DISABLE_TIMING as c_uint)
     }
 
+    /// A new event that keeps the device's time ([`Self::seconds_since`]); it costs the stream a little more.
+    pub fn timing(context: &Context) -> Result<Self, CudaError> {
+        Self::with(context, CUevent_flags::CU_EVENT_DEFAULT as c_uint)
+    }
+
     /// A new event that other processes can open ([`Self::export`]).
     pub fn interprocess(context: &Context) -> Result<Self, CudaError> {
         let (timing, shared) = (CUevent_flags::CU_EVENT_DISABLE_TIMING, CUevent_flags::CU_EVENT_INTERPROCESS);
@@ -254,6 +259,16 @@ impl Event {
     pub(super) fn is_done_in(&self, entered: &Entered<'_>) -> Result<bool, CudaError> {
         // SAFETY: the event is alive.
         unsafe { entered.cuda().api.cuEventQuery(self.raw) }.ready()
+    }
+
+    /// Seconds of the device's clock from what `start` was last recorded for to what this one was, to about half a
+    /// microsecond. Both are of [`Self::timing`], were recorded, and are done; else it is an error.
+    pub fn seconds_since(&self, start: &Self) -> Result<f64, CudaError> {
+        let entered = self.context.enter()?;
+        let mut milliseconds = 0.0;
+        // SAFETY: `milliseconds` is writable, the events are alive.
+        unsafe { entered.cuda().api.cuEventElapsedTime(&mut milliseconds, start.raw, self.raw) }.ok()?;
+        Ok(f64::from(milliseconds) / 1e3)
     }
 }
 

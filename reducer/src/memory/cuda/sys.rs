@@ -145,6 +145,7 @@ api! {
     cuEventDestroy_v2(event: CUevent);
     cuEventRecord(event: CUevent, stream: CUstream);
     cuEventQuery(event: CUevent);
+    cuEventElapsedTime(milliseconds: *mut f32, start: CUevent, end: CUevent);
     cuIpcGetMemHandle(handle: *mut CUipcMemHandle, pointer: CUdeviceptr);
     cuIpcOpenMemHandle_v2(pointer: *mut CUdeviceptr, handle: CUipcMemHandle, flags: c_uint);
     cuIpcCloseMemHandle(pointer: CUdeviceptr);

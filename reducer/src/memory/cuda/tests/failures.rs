@@ -74,6 +74,8 @@ fn work(cuda: &'static Cuda) -> Result<(), CudaError> {
         trainer.wait_value(buffer.address(), 1, Compare::Equal)?;
     }
     let mut copier = Copier::new(&context)?;
+    let marks = [Event::timing(&context)?, Event::timing(&context)?];
+    marks.iter().try_for_each(|mark| mark.record(&trainer))?;
     let copied = copy(&mut copier, &trainer, (&pinned, &buffer));
     // Memory goes when the copies have ended; a driver that is lost never says so.
     for _ in 0..200 {
@@ -83,6 +85,7 @@ fn work(cuda: &'static Cuda) -> Result<(), CudaError> {
         }
     }
     copied?;
+    marks[1].seconds_since(&marks[0])?;
     Dmabuf::export(&context, buffer.address(), 4096, 4096)?;
     let memory = MemoryHandle::export(&context, &found)?;
     let handle = Event::interprocess(&context)?.export()?;

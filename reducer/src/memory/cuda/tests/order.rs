@@ -26,6 +26,31 @@ fn events_follow_their_stream() {
 }
 
 #[test]
+fn timing_events_tell_the_time_between_them() {
+    let Some((_alone, _, context)) = device() else { return };
+    let stream = Stream::new(&context).unwrap();
+    let (start, end) = (Event::timing(&context).unwrap(), Event::timing(&context).unwrap());
+    let gate = Gate::new(&context);
+    assert!(end.seconds_since(&start).is_err(), "nothing was recorded");
+    let begin = std::time::Instant::now();
+    start.record(&stream).unwrap();
+    until("the start", || start.is_done());
+    gate.hold(&stream);
+    end.record(&stream).unwrap();
+    assert!(end.seconds_since(&start).is_err(), "not done");
+    let held = std::time::Instant::now();
+    std::thread::sleep(std::time::Duration::from_millis(5));
+    let held = held.elapsed().as_secs_f64();
+    gate.open();
+    until("the end", || end.is_done());
+    let (seconds, most) = (end.seconds_since(&start).unwrap(), begin.elapsed().as_secs_f64());
+    assert!((held * 0.9..=most * 1.1).contains(&seconds), "{seconds} s, not from {held} to {most}");
+    let plain = Event::new(&context).unwrap();
+    plain.record(&stream).unwrap();
+    assert!(plain.seconds_since(&start).is_err(), "without timing");
+}
+
+#[test]
 fn copies_wait_for_the_trainer_and_the_trainer_for_copies() {
     let Some((_alone, _, context)) = device() else { return };
     let trainer = Stream::new(&context).unwrap();

@@ -1,0 +1,172 @@
+//! The GPU that is checked: its context, a stream, the kernels, and the device's clock.
+#![allow(unsafe_code)]
+
+use std::time::{Duration, Instant};
+
+use shouter_reducer::kernel::cuda::{CudaKernels, LaunchError};
+use shouter_reducer::memory::cuda::{
+    Context, Cuda, CudaError, DeviceBuffer, DeviceInfo, Event, Pinned, Stream,
+};
+
+use super::{GpuArgs, image};
+use crate::cli::bench::BenchError;
+use crate::cli::bench::report::median;
+
+/// What one row puts on the device takes no longer, or the device hangs.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+pub(super) fn failed(why: CudaError) -> BenchError {
+    BenchError::Failed(why.to_string())
+}
+
+pub(super) fn not_launched(why: LaunchError) -> BenchError {
+    BenchError::Failed(why.to_string())
+}
+
+/// A device with what the check needs of it.
+pub(super) struct Device {
+    pub(super) context: Context,
+    pub(super) stream: Stream,
+    /// The kernels, or why there are none.
+    pub(super) kernels: Result<CudaKernels, String>,
+    pub(super) info: DeviceInfo,
+    /// The driver is scripts/lib/cuda-sim.
+    pub(super) simulated: bool,
+    version: (u32, u32),
+}
+
+/// What is left of a device that was let go.
+pub(super) struct Left {
+    /// As CUDA_VISIBLE_DEVICES names it.
+    pub(super) name: String,
+    pub(super) simulated: bool,
+}
+
+impl Device {
+    /// Opens the device that was asked for.
+    pub(super) fn open(cuda: &'static Cuda, args: &GpuArgs) -> Result<Self, BenchError> {
+        let devices = cuda.devices().map_err(failed)?;
+        let many = devices.len();
+        let info = devices.into_iter().nth(args.device.into()).ok_or_else(|| {
+            BenchError::Usage(format!("--device {}: there are {many}, counted from 0", args.device))
+        })?;
+        let context = Context::primary(cuda, info.ordinal).map_err(failed)?;
+        let stream = Stream::new(&context).map_err(failed)?;
+        let kernels = {
+            let _entered = context.enter().map_err(failed)?;
+            image::find(args, &info)
+                .and_then(|image| CudaKernels::load(&image).map_err(|why| why.to_string()))
+        };
+        let simulated = info.name.starts_with("Simulated");
+        Ok(Self { context, stream, kernels, info, simulated, version: cuda.version() })
+    }
+
+    /// A line about it.
+    pub(super) fn description(&self) -> String {
+        let DeviceInfo { ordinal, name, capability: (major, minor), memory, .. } = &self.info;
+        let (cuda, of_cuda) = self.version;
+        format!(
+            "GPU {ordinal}: {name}, compute capability {major}.{minor}, {} MiB, CUDA {cuda}.{of_cuda}",
+            memory >> 20
+        )
+    }
+
+    /// Lets it go, for other processes to have its memory.
+    pub(super) fn free(self) -> Left {
+        Left { name: self.info.uuid_text(), simulated: self.simulated }
+    }
+
+    /// Waits until all that was put on the stream is done.
+    pub(super) fn wait(&self) -> Result<(), BenchError> {
+        let until = Instant::now() + PATIENCE;
+        while !self.stream.is_done().map_err(failed)? {
+            if Instant::now() > until {
+                return Err(BenchError::Failed("the GPU does not end what it was given".into()));
+            }
+            std::thread::yield_now();
+        }
+        Ok(())
+    }
+
+    /// Seconds of one call by the device's clock: the median over `samples`, each of `calls` in a row. A call before them is
+    /// not counted: while it runs the others are put behind it, so that no gap is measured. `enqueue` is given the number
+    /// of the turn, to rotate buffers by.
+    pub(super) fn time(
+        &self,
+        (samples, calls): (u32, u32),
+        mut enqueue: impl FnMut(usize) -> Result<(), BenchError>,
+    ) -> Result<f64, BenchError> {
+        let [start, end] =
+            [Event::timing(&self.context), Event::timing(&self.context)].map(|event| event.map_err(failed));
+        let (start, end) = (start?, end?);
+        let mut seconds = vec![];
+        let mut turns = 0..;
+        let mut turn = || enqueue(turns.next().unwrap_or(0));
+        for sample in 0..=samples {
+            turn()?;
+            start.record(&self.stream).map_err(failed)?;
+            for _ in 0..calls {
+                turn()?;
+            }
+            end.record(&self.stream).map_err(failed)?;
+            self.wait()?;
+            // The first warms up.
+            if sample > 0 {
+                seconds.push(end.seconds_since(&start).map_err(failed)? / f64::from(calls));
+            }
+        }
+        // A clock that has not moved is no figure.
+        Ok(median(&mut seconds).max(1e-9))
+    }
+}
+
+/// Memory on the device, and two images of it in page-locked memory: what is sent, and what came back.
+pub(super) struct Arena<'a> {
+    device: &'a Device,
+    memory: DeviceBuffer,
+    host: Pinned,
+    len: usize,
+}
+
+impl<'a> Arena<'a> {
+    /// Room for `len` bytes.
+    pub(super) fn new(device: &'a Device, len: usize) -> Result<Self, BenchError> {
+        let memory = DeviceBuffer::new(&device.context, len).map_err(failed)?;
+        let host = Pinned::new(&device.context, 2 * len).map_err(failed)?;
+        Ok(Self { device, memory, host, len })
+    }
+
+    /// The device address of byte 0.
+    pub(super) fn address(&self) -> u64 {
+        self.memory.address()
+    }
+
+    /// Sends an image, runs what `work` puts on the stream in the device's context, and gives what is there then. An image
+    /// that is longer than the arena is an error.
+    pub(super) fn run(
+        &mut self,
+        image: &[u8],
+        work: impl FnOnce(&Stream) -> Result<(), LaunchError>,
+    ) -> Result<&[u8], BenchError> {
+        let bytes = image.len();
+        if bytes > self.len {
+            return Err(BenchError::Failed(format!("{bytes} bytes do not fit an arena of {}", self.len)));
+        }
+        let stream = &self.device.stream;
+        let (there, back) = (self.host.device_address(), self.host.device_address() + self.len as u64);
+        // SAFETY: the first half is so long, and no copy is under way: each call waits for its own, or is the last.
+        unsafe { std::ptr::copy_nonoverlapping(image.as_ptr(), self.host.as_ptr().as_ptr(), bytes) };
+        // SAFETY: both are so long, apart, and stay until the stream was waited for.
+        unsafe { stream.copy(self.memory.address(), there, bytes) }.map_err(failed)?;
+        let launched = {
+            let _entered = self.device.context.enter().map_err(failed)?;
+            work(stream)
+        };
+        // SAFETY: as above.
+        unsafe { stream.copy(back, self.memory.address(), bytes) }.map_err(failed)?;
+        self.device.wait()?;
+        launched.map_err(not_launched)?;
+        // SAFETY: the second half, which is initialised, and which no copy writes until the next call borrows this mutably.
+        Ok(unsafe { std::slice::from_raw_parts(self.host.as_ptr().as_ptr().add(self.len), bytes) })
+    }
+}

@@ -1,0 +1,153 @@
+//! Floating-point formats by their two widths, and random elements: what the check computes with, apart from the kernels.
+
+use rand::Rng;
+use rand::rngs::SmallRng;
+use shouter::DType;
+
+/// A format of IEEE 754 (or bfloat16, which is one in all but name).
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Float {
+    exponent: u32,
+    /// Bits of the significand that are stored.
+    pub(super) fraction: u32,
+}
+
+impl Float {
+    /// binary16.
+    pub(super) const F16: Self = Self { exponent: 5, fraction: 10 };
+    /// bfloat16.
+    pub(super) const BF16: Self = Self { exponent: 8, fraction: 7 };
+    /// binary32.
+    pub(super) const F32: Self = Self { exponent: 8, fraction: 23 };
+    /// binary64.
+    pub(super) const F64: Self = Self { exponent: 11, fraction: 52 };
+
+    /// The format of an element type; `None` for integers.
+    fn of(dtype: DType) -> Option<Self> {
+        match dtype {
+            DType::F16 => Some(Self::F16),
+            DType::Bf16 => Some(Self::BF16),
+            DType::F32 => Some(Self::F32),
+            DType::F64 => Some(Self::F64),
+            _ => None,
+        }
+    }
+
+    fn bias(self) -> i32 {
+        (1 << (self.exponent - 1)) - 1
+    }
+
+    /// The sign's bit.
+    pub(super) fn sign(self) -> u64 {
+        1 << (self.exponent + self.fraction)
+    }
+
+    /// Positive infinity.
+    pub(super) fn infinity(self) -> u64 {
+        ((1 << self.exponent) - 1) << self.fraction
+    }
+
+    /// The canonical NaN: positive, quiet, without payload.
+    pub(super) fn nan(self) -> u64 {
+        self.infinity() | 1 << (self.fraction - 1)
+    }
+
+    /// The number that these bits mean.
+    pub(super) fn value(self, bits: u64) -> f64 {
+        if self.fraction == Self::F64.fraction {
+            return f64::from_bits(bits);
+        }
+        let sign = if bits & self.sign() == 0 { 1.0 } else { -1.0 };
+        let magnitude = bits & (self.sign() - 1);
+        match magnitude {
+            nan if nan > self.infinity() => f64::NAN,
+            infinity if infinity == self.infinity() => sign * f64::INFINITY,
+            finite => sign * self.step(finite),
+        }
+    }
+
+    /// A magnitude as a number, infinity as the power of two that would come next.
+    fn step(self, magnitude: u64) -> f64 {
+        let fraction = magnitude & ((1 << self.fraction) - 1);
+        let (exponent, whole) = match magnitude >> self.fraction {
+            0 => (1, fraction),
+            exponent => (exponent as i32, fraction | 1 << self.fraction),
+        };
+        whole as f64 * 2f64.powi(exponent - self.bias() - self.fraction as i32)
+    }
+
+    /// Whether `got` is `number` rounded to nearest even, a NaN the canonical one.
+    pub(super) fn is_nearest(self, number: f32, got: u64) -> bool {
+        if number.is_nan() {
+            return got == self.nan();
+        }
+        let magnitude = got & (self.sign() - 1);
+        if (got & self.sign() != 0) != number.is_sign_negative() || magnitude > self.infinity() {
+            return false;
+        }
+        let number = f64::from(number.abs());
+        if number >= self.step(self.infinity()) {
+            return magnitude == self.infinity();
+        }
+        let below = self.step(magnitude.saturating_sub(1));
+        let here = self.step(magnitude);
+        let above = if magnitude < self.infinity() { self.step(magnitude + 1) } else { f64::INFINITY };
+        // Between its neighbours, where differences are exact.
+        let nearer = |other: f64| {
+            let (off, other) = ((number - here).abs(), (number - other).abs());
+            off < other || off == other && (magnitude.is_multiple_of(2) || number == here)
+        };
+        below <= number && number <= above && nearer(below) && nearer(above)
+    }
+
+    /// A finite number of either sign, from 2^`least` to 2^(`most` + 1).
+    pub(super) fn ordinary(self, rng: &mut SmallRng, least: i32, most: i32) -> u64 {
+        let exponent = (rng.random_range(least..=most) + self.bias()) as u64;
+        let rest = rng.random::<u64>() & (self.sign() | ((1 << self.fraction) - 1));
+        rest | exponent << self.fraction
+    }
+
+    /// Zeros, infinities, NaNs of all kinds, the largest and the smallest numbers.
+    fn special(self, rng: &mut SmallRng) -> u64 {
+        let infinity = self.infinity();
+        let magnitudes = [
+            0,
+            1,
+            (1 << self.fraction) - 1,
+            1 << self.fraction,
+            infinity - 1,
+            infinity,
+            infinity + 1,
+            self.nan() + 1,
+        ];
+        magnitudes[rng.random_range(0..magnitudes.len())] | if rng.random() { self.sign() } else { 0 }
+    }
+}
+
+/// A random element: any bits; of floats half are ordinary numbers, and some of the rest special.
+pub(super) fn element(rng: &mut SmallRng, dtype: DType) -> u64 {
+    let Some(float) = Float::of(dtype) else { return rng.random() };
+    match rng.random_range(0..8) {
+        0 => float.special(rng),
+        1..4 => rng.random::<u64>() & (float.sign() | (float.sign() - 1)),
+        _ => float.ordinary(rng, -4, 4),
+    }
+}
+
+/// `count` elements as bytes.
+pub(super) fn elements(dtype: DType, count: usize, mut next: impl FnMut(usize) -> u64) -> Vec<u8> {
+    (0..count).flat_map(|index| next(index).to_le_bytes().into_iter().take(dtype.size())).collect()
+}
+
+/// Element `index` of such bytes; 0 beyond them.
+pub(super) fn at(dtype: DType, bytes: &[u8], index: usize) -> u64 {
+    let mut wide = [0; 8];
+    let size = dtype.size();
+    if let Some(found) = bytes.get(index * size..(index + 1) * size) {
+        wide[..size].copy_from_slice(found);
+    }
+    u64::from_le_bytes(wide)
+}
+
+#[cfg(test)]
+mod tests;

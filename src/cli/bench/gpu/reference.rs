@@ -1,0 +1,160 @@
+//! Folds against a computation in float64, and conversions against the definition of rounding: neither uses a kernel of ours
+//! as its measure.
+#![allow(unsafe_code)]
+
+use rand::Rng;
+use shouter::{DType, ReduceOp};
+
+use super::bits::{Bench, Image, MOST_SOURCES, Outcome};
+use super::float::{Float, at, element, elements};
+use crate::cli::bench::BenchError;
+
+const NARROW: [(DType, Float); 2] = [(DType::F16, Float::F16), (DType::Bf16, Float::BF16)];
+const WIDE: [(DType, Float); 2] = [(DType::F32, Float::F32), (DType::F64, Float::F64)];
+
+/// What `op` makes of the numbers, and how far a result may be from it.
+fn reference(op: ReduceOp, dtype: DType, float: Float, numbers: &[f64]) -> (f64, f64) {
+    let k = numbers.len() as f64;
+    // Folding rounds once for each number but the first: to f32, or to f64, as does the reference itself then.
+    let unit = if dtype == DType::F64 { 2f64.powi(-52) } else { 2f64.powi(-24) };
+    let folding = (k - 1.0) * unit * 1.001;
+    // The result is rounded to 16 bits if that is its type, an average after the sum and after the division.
+    let narrow = if dtype.size() == 2 { 2f64.powi(-(float.fraction as i32) - 1) * 1.001 } else { 0.0 };
+    let magnitude: f64 = numbers.iter().map(|x| x.abs()).sum();
+    match op {
+        ReduceOp::Sum => {
+            let sum: f64 = numbers.iter().sum();
+            (sum, folding * magnitude + narrow * (sum.abs() + folding * magnitude))
+        }
+        ReduceOp::Avg => {
+            let mean = numbers.iter().sum::<f64>() / k;
+            let folded = folding * magnitude / k;
+            (mean, folded + (2.0 * narrow + unit * 1.001) * (mean.abs() + folded))
+        }
+        ReduceOp::Prod => {
+            let product: f64 = numbers.iter().product();
+            (product, (folding + narrow * (1.0 + folding)) * product.abs())
+        }
+        ReduceOp::Min => (numbers.iter().copied().fold(f64::INFINITY, f64::min), 0.0),
+        ReduceOp::Max => (numbers.iter().copied().fold(f64::NEG_INFINITY, f64::max), 0.0),
+    }
+}
+
+/// Every operation with every floating-point type, 1 to 8 sources, against float64.
+pub(super) fn folds(bench: &mut Bench<'_>) -> Outcome {
+    let mut cases = 0;
+    let count = 3003.min(bench.longest);
+    for (dtype, float) in NARROW.into_iter().chain(WIDE) {
+        for &op in ReduceOp::ALL {
+            // Products stay within f16 when their factors are from a half to two.
+            let (least, most) = if op == ReduceOp::Prod { (-1, 0) } else { (-4, 4) };
+            for k in 1..=MOST_SOURCES {
+                cases += 1;
+                let columns: Vec<Vec<u8>> = (0..k)
+                    .map(|_| elements(dtype, count, |_| float.ordinary(&mut bench.rng, least, most)))
+                    .collect();
+                let got = fold(bench, op, dtype, &columns)?;
+                for index in 0..count {
+                    let numbers: Vec<f64> =
+                        columns.iter().map(|c| float.value(at(dtype, c, index))).collect();
+                    let (due, off) = reference(op, dtype, float, &numbers);
+                    let value = float.value(at(dtype, &got, index));
+                    // A NaN is not within anything.
+                    if (value - due).abs() <= off {
+                        continue;
+                    }
+                    let what = format!("{op} of {numbers:?} in {dtype} is {value:e}, not {due:e} +- {off:e}");
+                    return Ok((cases, Some(what)));
+                }
+            }
+        }
+    }
+    Ok((cases, None))
+}
+
+/// Reduces columns into a range apart.
+fn fold(
+    bench: &mut Bench<'_>,
+    op: ReduceOp,
+    dtype: DType,
+    columns: &[Vec<u8>],
+) -> Result<Vec<u8>, BenchError> {
+    let bytes = columns.first().map_or(0, Vec::len);
+    let count = (bytes / dtype.size()) as u64;
+    let mut image = Image::default();
+    let places: Vec<usize> = columns.iter().map(|column| image.add(column, 0)).collect();
+    let out = image.add(&vec![0; bytes], 0);
+    let (kernels, address, k) = (bench.kernels, bench.arena.address(), columns.len() as u32);
+    let sources: Vec<u64> = places.iter().map(|at| address + *at as u64).collect();
+    let got = bench.arena.run(&image.end(), |stream| {
+        let (stream, dst) = (stream.as_raw() as *mut _, address + out as u64);
+        // SAFETY: the arena runs this in the device's context and waits; the ranges are those of the image.
+        unsafe {
+            kernels.reduce(stream, dtype, op, dst, &sources, count)?;
+            if op == ReduceOp::Avg {
+                kernels.finish_avg(stream, dtype, dst, count, k)?;
+            }
+        }
+        Ok(())
+    })?;
+    Ok(got[out..out + bytes].to_vec())
+}
+
+/// f32 to f16 and bf16, and back: any bits, numbers half way between two, and every 16-bit pattern.
+pub(super) fn conversions(bench: &mut Bench<'_>) -> Outcome {
+    let mut cases = 0;
+    let wide = Float::F32;
+    for (dtype, float) in NARROW {
+        let half = 1u64 << (wide.fraction - float.fraction - 1);
+        for (count, shift) in [(1, 0), (77, 1), (1003, 3), (bench.longest, 0), (bench.longest, 1)] {
+            cases += 1;
+            let rng = &mut bench.rng;
+            let numbers = elements(DType::F32, count, |_| match rng.random_range(0..3) {
+                0 => element(rng, DType::F32),
+                1 => wide.ordinary(rng, -26, 16),
+                // Half way, or next to it.
+                _ => (wide.ordinary(rng, -26, 16) & !(2 * half - 1) | half)
+                    .wrapping_add_signed(rng.random_range(-1..2)),
+            });
+            let got = convert(bench, (dtype, DType::F32), &numbers, shift)?;
+            for index in 0..count {
+                let number = f32::from_bits(at(DType::F32, &numbers, index) as u32);
+                let narrow = at(dtype, &got, index);
+                if !float.is_nearest(number, narrow) {
+                    return Ok((cases, Some(format!("{number:e} became {narrow:#x} as {dtype}"))));
+                }
+            }
+        }
+        let all = elements(dtype, 1 << 16, |index| index as u64);
+        cases += 1;
+        let got = convert(bench, (DType::F32, dtype), &all, 1)?;
+        for index in 0..1 << 16 {
+            let (value, bits) = (float.value(index as u64), at(DType::F32, &got, index));
+            if !wide.is_nearest(value as f32, bits) {
+                return Ok((cases, Some(format!("{dtype} {index:#x} became {bits:#x} as f32"))));
+            }
+        }
+    }
+    Ok((cases, None))
+}
+
+/// Converts elements that lie `shift` of theirs behind a multiple of 16 bytes.
+fn convert(
+    bench: &mut Bench<'_>,
+    (to, from): (DType, DType),
+    numbers: &[u8],
+    shift: usize,
+) -> Result<Vec<u8>, BenchError> {
+    let count = numbers.len() / from.size();
+    let bytes = count * to.size();
+    let mut image = Image::default();
+    let src = image.add(numbers, shift * from.size());
+    let dst = image.add(&vec![0; bytes], (shift / 2) * to.size());
+    let (kernels, address) = (bench.kernels, bench.arena.address());
+    let got = bench.arena.run(&image.end(), |stream| {
+        let (src, dst) = (address + src as u64, address + dst as u64);
+        // SAFETY: the arena runs this in the device's context and waits; the ranges are those of the image.
+        unsafe { kernels.convert(stream.as_raw() as *mut _, to, dst, from, src, count as u64) }
+    })?;
+    Ok(got[dst..dst + bytes].to_vec())
+}

@@ -1,0 +1,180 @@
+//! How fast kernels and copies are, by the device's clock. Tensors lie in a pool of ten that the turns go round, so that
+//! none is in the device's cache when its turn comes.
+#![allow(unsafe_code)]
+
+use rand::rngs::SmallRng;
+use rand::{RngCore, SeedableRng};
+use shouter::{DType, ReduceOp};
+use shouter_reducer::kernel::cuda::CudaKernels;
+use shouter_reducer::memory::cuda::{CudaError, DeviceBuffer, Pinned};
+
+use super::device::{Device, failed, not_launched};
+use super::table::{Row, Table, Verdict};
+use super::{GpuArgs, Part};
+use crate::cli::bench::BenchError;
+
+/// Tensors of the pool: eight sources, a destination, and one more.
+const POOL: usize = 10;
+/// Calls of a sample.
+const CALLS: u32 = 4;
+/// The longest copy of page-locked memory, in bytes.
+const PINNED: u64 = 256 << 20;
+/// What the network carries in one datagram, about: bytes that a checksum is of.
+const FRAGMENT: u64 = 8192;
+/// The shortest tensors that are worth a figure, in bytes.
+const LEAST: u64 = 64 << 10;
+
+/// The pool, and what of it is timed.
+struct Pool<'a> {
+    device: &'a Device,
+    tensors: Vec<DeviceBuffer>,
+    bytes: u64,
+    rounds: (u32, u32),
+}
+
+impl<'a> Pool<'a> {
+    /// As long tensors as were asked for, or half as long until they fit.
+    fn new(device: &'a Device, args: &GpuArgs) -> Result<Self, BenchError> {
+        let wanted = args.bytes.unwrap_or(if device.simulated { 256 << 10 } else { 1 << 30 });
+        let mut bytes = wanted.max(LEAST).next_multiple_of(FRAGMENT);
+        let tensors = loop {
+            let tensors: Result<Vec<_>, CudaError> =
+                (0..POOL).map(|_| DeviceBuffer::new(&device.context, bytes as usize)).collect();
+            match tensors {
+                Ok(tensors) => break tensors,
+                Err(CudaError::OutOfMemory { .. }) if bytes > LEAST => {
+                    bytes = (bytes / 2).next_multiple_of(FRAGMENT);
+                }
+                Err(why) => return Err(failed(why)),
+            }
+        };
+        let samples = args.samples.unwrap_or(if device.simulated { 3 } else { 21 });
+        Ok(Self { device, tensors, bytes, rounds: (samples, CALLS) })
+    }
+
+    /// A tensor's address; numbers go round.
+    fn at(&self, number: usize) -> u64 {
+        self.tensors.get(number % POOL).map_or(0, DeviceBuffer::address)
+    }
+
+    /// Random bytes everywhere: memory of one value is not what gradients look like.
+    fn fill(&self) -> Result<(), BenchError> {
+        let tile = self.bytes.min(16 << 20);
+        let pinned = Pinned::new(&self.device.context, tile as usize).map_err(failed)?;
+        let mut bytes = vec![0; tile as usize];
+        SmallRng::from_os_rng().fill_bytes(&mut bytes);
+        // SAFETY: both are so long, and no copy is under way.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), pinned.as_ptr().as_ptr(), bytes.len()) };
+        for number in 0..POOL {
+            for from in (0..self.bytes).step_by(tile as usize) {
+                let len = tile.min(self.bytes - from) as usize;
+                self.copy(self.at(number) + from, pinned.device_address(), len)?;
+            }
+        }
+        self.device.wait()
+    }
+
+    /// Puts a copy on the stream, of memory of the pool or of page-locked memory that lives until the stream was waited for.
+    fn copy(&self, dst: u64, src: u64, bytes: usize) -> Result<(), BenchError> {
+        // SAFETY: private to this module, whose callers pass ranges as described, of so many bytes, and wait.
+        unsafe { self.device.stream.copy(dst, src, bytes) }.map_err(failed)
+    }
+
+    /// Seconds of a copy from one tensor to another.
+    fn copy_seconds(&self) -> Result<f64, BenchError> {
+        self.device.time(self.rounds, |turn| self.copy(self.at(turn), self.at(turn + 1), self.bytes as usize))
+    }
+
+    /// Bytes a second to the device, and from it.
+    fn pinned_rates(&self) -> Result<[f64; 2], BenchError> {
+        let bytes = self.bytes.min(PINNED) as usize;
+        let host = Pinned::new(&self.device.context, bytes).map_err(failed)?;
+        let host = host.device_address();
+        let to = self.device.time(self.rounds, |turn| self.copy(self.at(turn), host, bytes))?;
+        let from = self.device.time(self.rounds, |turn| self.copy(host, self.at(turn), bytes))?;
+        Ok([bytes as f64 / to, bytes as f64 / from])
+    }
+
+    /// Seconds of a sum of `k` tensors into another.
+    fn sum_seconds(&self, kernels: &CudaKernels, dtype: DType, k: usize) -> Result<f64, BenchError> {
+        let _entered = self.device.context.enter().map_err(failed)?;
+        let stream = self.device.stream.as_raw() as *mut _;
+        let count = self.bytes / dtype.size() as u64;
+        self.device.time(self.rounds, |turn| {
+            let sources: Vec<u64> = (1..=k).map(|number| self.at(turn + number)).collect();
+            // SAFETY: tensors of the pool, the destination apart from the sources; the context is current.
+            unsafe { kernels.reduce(stream, dtype, ReduceOp::Sum, self.at(turn), &sources, count) }
+                .map_err(not_launched)
+        })
+    }
+
+    /// Seconds of a tensor's checksums.
+    fn checksum_seconds(&self, kernels: &CudaKernels) -> Result<f64, BenchError> {
+        let results = self.bytes / FRAGMENT * 4;
+        let results = DeviceBuffer::new(&self.device.context, results as usize).map_err(failed)?;
+        let _entered = self.device.context.enter().map_err(failed)?;
+        let stream = self.device.stream.as_raw() as *mut _;
+        self.device.time(self.rounds, |turn| {
+            // SAFETY: a tensor of the pool, and a result for each of its fragments; the context is current.
+            unsafe { kernels.crc32c(stream, self.at(turn), self.bytes, FRAGMENT, results.address()) }
+                .map_err(not_launched)
+        })
+    }
+
+    /// The row of a kernel that moves `moved` bytes (or, for a checksum, reads them) in these seconds, beside what a copy
+    /// reaches in bytes a second.
+    fn kernel(&self, row: Row, moved: u64, ceiling: f64, seconds: Result<f64, BenchError>) -> Row {
+        match seconds {
+            Ok(seconds) => row.figure(moved as f64 / seconds / 1e9, "GB/s", ceiling / 1e9),
+            Err(why) => row.failed(&why),
+        }
+    }
+
+    fn row(&self, row: Row, kernels: &CudaKernels, copied: f64) -> Row {
+        let bytes = self.bytes;
+        let sum = |row, dtype, k: usize| {
+            self.kernel(row, (k as u64 + 1) * bytes, 2.0 * copied, self.sum_seconds(kernels, dtype, k))
+        };
+        match row.row {
+            "sum f32" => sum(row, DType::F32, 2),
+            "sum f16" => sum(row, DType::F16, 2),
+            "sum bf16" => sum(row, DType::Bf16, 2),
+            "sum f32 of 8" => sum(row, DType::F32, 8),
+            _ => self.kernel(row, bytes, copied, self.checksum_seconds(kernels)),
+        }
+    }
+}
+
+/// Measures, and gives the slower of the two rates of page-locked copies in bytes a second, for the staged all-reduce.
+pub(super) fn run(args: &GpuArgs, device: &Device, table: &mut Table) -> Result<Option<f64>, BenchError> {
+    if !args.wants(Part::Speed) && !args.wants(Part::Staged) {
+        return Ok(None);
+    }
+    let pool = Pool::new(device, args)?;
+    pool.fill()?;
+    let pinned = pool.pinned_rates();
+    let slower = pinned.as_ref().ok().map(|[to, from]| to.min(*from));
+    if !args.wants(Part::Speed) {
+        return Ok(slower);
+    }
+    table.say(&format!("Tensors of {} MiB are timed, in rotation.", pool.bytes as f64 / f64::from(1 << 20)));
+    // Bytes that a copy reads in a second; it writes as many.
+    let copied = pool.copy_seconds().map(|seconds| pool.bytes as f64 / seconds);
+    for (name, aim) in args.rows(Part::Speed) {
+        let row = Row::new(name, aim);
+        let ceiling = |rate: Result<f64, &BenchError>| match rate {
+            Ok(rate) => Row { measured: Some(rate / 1e9), unit: "GB/s", ..row.clone() },
+            Err(why) => row.clone().failed(why),
+        };
+        table.push(match (name, &device.kernels, &copied) {
+            // Read and written bytes count.
+            ("copy on the device", _, _) => ceiling(copied.as_ref().map(|rate| 2.0 * rate)),
+            ("copy to the device", _, _) => ceiling(pinned.as_ref().map(|rates| rates[0])),
+            ("copy from the device", _, _) => ceiling(pinned.as_ref().map(|rates| rates[1])),
+            (_, Err(why), _) => Row { verdict: Some(Verdict::Skipped), note: Some(why.clone()), ..row },
+            (_, _, Err(why)) => row.failed(why),
+            (_, Ok(kernels), Ok(copied)) => pool.row(row, kernels, *copied),
+        })?;
+    }
+    Ok(slower)
+}

@@ -1,0 +1,84 @@
+//! All-reduces of two processes on one GPU, staged through page-locked memory, beside the same of tensors in host memory.
+
+use std::io;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use super::device::Left;
+use super::table::{Row, Table};
+use super::{GpuArgs, Part};
+use crate::cli::bench::report::Line;
+use crate::cli::bench::{BenchError, output_within};
+
+/// Both sizes, of both places.
+const PATIENCE: Duration = Duration::from_secs(600);
+/// Length of the small one, in bytes.
+const SMALL: u64 = 4096;
+/// What staging may add to a small all-reduce, in microseconds.
+const ADDED: f64 = 40.0;
+
+/// What joins the two hosts: every byte crosses it.
+const LINK: &str = if cfg!(feature = "dpdk") { "auto" } else { "kernel" };
+
+/// The lines of one bench, by size.
+fn bench(args: &GpuArgs, left: &Left, memory: &str, sizes: [u64; 2]) -> Result<[Line; 2], BenchError> {
+    let mut command = Command::new(std::env::current_exe()?);
+    command.args(["bench", "allreduce", "--json", "--hosts", "2", "--ranks", "2", "--transport", LINK]);
+    command.args(["--memory", memory, "--bytes", &sizes.map(|size| size.to_string()).join(",")]);
+    command.args(["--seconds", if left.simulated { "0.05" } else { "1" }]).stdin(Stdio::null());
+    // Ranks take the GPU of their number on their host, which is 0.
+    if args.device != 0 {
+        command.env("CUDA_VISIBLE_DEVICES", &left.name);
+    }
+    let output = output_within(&mut command, PATIENCE)?;
+    if !output.status.success() {
+        return Err(BenchError::Failed(format!("`shouter bench allreduce --memory {memory}` failed")));
+    }
+    let text = String::from_utf8_lossy(&output.stdout);
+    let lines: Result<Vec<Line>, _> = text.lines().map(serde_json::from_str).collect();
+    let lines: Result<[Line; 2], _> = lines.map_err(io::Error::from)?.try_into();
+    lines.map_err(|lines| BenchError::Failed(format!("{} lines instead of two: {text}", lines.len())))
+}
+
+/// The rows of the two sizes from the lines of both places; `pinned` is the rate of copies in bytes a second.
+fn judge(rows: [Row; 2], gpu: &[Line; 2], host: &[Line; 2], pinned: f64) -> Option<[Row; 2]> {
+    let [large, small] = rows;
+    let rate = |line: &Line| Some(line.bytes? as f64 / line.p50_us? / 1e3);
+    let large = large.figure(rate(&gpu[1])?, "GB/s", rate(&host[1])?.min(pinned / 1e9));
+    let small = small.figure(gpu[0].p50_us?, "us", host[0].p50_us? + ADDED);
+    let note = |row: Row, gpu: &Line, host: &Line| {
+        let link = gpu.transport.clone().unwrap_or_else(|| LINK.into());
+        let [gpu_us, host_us] = [gpu, host].map(|line| line.p50_us.unwrap_or_default());
+        let bytes = gpu.bytes.unwrap_or_default();
+        let text = format!("{bytes} bytes over {link}: p50 {gpu_us} us, of host memory {host_us} us");
+        Row { note: Some(text), ..row }
+    };
+    Some([note(large, &gpu[1], &host[1]), note(small, &gpu[0], &host[0])])
+}
+
+/// Measures both sizes.
+pub(super) fn run(
+    args: &GpuArgs,
+    left: &Left,
+    pinned: Option<f64>,
+    table: &mut Table,
+) -> Result<(), BenchError> {
+    let rows: Vec<Row> = args.rows(Part::Staged).into_iter().map(|(row, aim)| Row::new(row, aim)).collect();
+    let Ok(rows) = <[Row; 2]>::try_from(rows) else { return Ok(()) };
+    let large = args.staged_bytes.unwrap_or(if left.simulated { 256 << 10 } else { 256 << 20 });
+    let sizes = [SMALL, large.next_multiple_of(4)];
+    let measured = bench(args, left, "gpu", sizes).and_then(|gpu| {
+        let host = bench(args, left, "shared", sizes)?;
+        let pinned = pinned.ok_or_else(|| BenchError::Failed("copies could not be timed".into()))?;
+        let lines = judge(rows.clone(), &gpu, &host, pinned);
+        lines.ok_or_else(|| BenchError::Failed("the bench gave no times".into()))
+    });
+    let rows = match measured {
+        Ok(rows) => rows,
+        Err(why) => rows.map(|row| row.failed(&why)),
+    };
+    rows.into_iter().try_for_each(|row| table.push(row))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,229 @@
+//! The host's GPUs, and what is done with tensors that lie there: the answer to "is it CUDA-aware?".
+//!
+//! The driver is loaded and asked; no context is made, so nothing runs on a GPU and no memory of it is taken.
+
+use std::path::Path;
+
+use super::{Item, State};
+
+/// Driver, devices, who reaches whom, and what is used of it.
+#[cfg(feature = "cuda")]
+pub(super) fn items(root: &Path) -> Vec<Item> {
+    found::items(root)
+}
+
+/// That there is nothing to tell.
+#[cfg(not(feature = "cuda"))]
+pub(super) fn items(_: &Path) -> Vec<Item> {
+    vec![Item::not_ok(
+        State::NotBuiltIn,
+        "cuda-aware",
+        "no: this build takes no tensors in GPU memory",
+        "build with the feature `cuda`, which is on by default",
+    )]
+}
+
+#[cfg(feature = "cuda")]
+pub(super) mod found {
+    use std::fs;
+
+    use shouter_reducer::kernel::cuda::compiler_version;
+    use shouter_reducer::memory::cuda::{Absent, ComputeMode, Cuda, CudaError, DeviceInfo};
+
+    use super::*;
+
+    /// What the driver said.
+    pub(in super::super) struct Found {
+        /// CUDA's version, as the driver has it.
+        pub(in super::super) version: (u32, u32),
+        pub(in super::super) devices: Vec<DeviceInfo>,
+        /// Whether the one of the row can reach the memory of the one of the column.
+        pub(in super::super) reach: Vec<Vec<bool>>,
+    }
+
+    pub(super) fn items(root: &Path) -> Vec<Item> {
+        let asked = match Cuda::probe() {
+            Ok(cuda) => ask(cuda),
+            Err(why) => return absent(&why),
+        };
+        let mut items = match asked {
+            Ok(found) => describe(root, &found),
+            Err(why) => return vec![told(State::Wrong, "cuda-aware", &format!("no: {why}"))],
+        };
+        items.push(kernels());
+        items
+    }
+
+    fn ask(cuda: &Cuda) -> Result<Found, CudaError> {
+        let devices = cuda.devices()?;
+        let reach = devices
+            .iter()
+            .map(|a| devices.iter().map(|b| cuda.peer_access(a.ordinal, b.ordinal)).collect())
+            .collect::<Result<_, _>>()?;
+        Ok(Found { version: cuda.version(), devices, reach })
+    }
+
+    /// An item from an error's text, which is what is wrong, a semicolon, and the remedy.
+    fn told(state: State, item: &str, text: &str) -> Item {
+        let (detail, remedy) = text.split_once("; ").unwrap_or((text, "see `nvidia-smi`"));
+        Item::not_ok(state, item, detail, remedy)
+    }
+
+    /// Why there is nothing to use.
+    pub(in super::super) fn absent(why: &Absent) -> Vec<Item> {
+        let state = match why {
+            Absent::NoDriver | Absent::NoDevice => State::Missing,
+            _ => State::Wrong,
+        };
+        vec![told(state, "cuda-aware", &format!("built in, but not usable here: {why}"))]
+    }
+
+    /// Everything about a driver and its devices.
+    pub(in super::super) fn describe(root: &Path, found: &Found) -> Vec<Item> {
+        let (major, minor) = found.version;
+        let driver = match super::super::host::line(&root.join("sys/module/nvidia/version")) {
+            version if version.is_empty() => "the NVIDIA driver".into(),
+            version => format!("NVIDIA driver {version}"),
+        };
+        let mut items = vec![Item::ok("gpu driver", format!("{driver}, CUDA {major}.{minor}"))];
+        for (device, reach) in found.devices.iter().zip(&found.reach) {
+            items.push(identity(device));
+            items.extend(abilities(root, device));
+            if found.devices.len() > 1 {
+                items.push(peers(device, reach));
+            }
+        }
+        items.push(verdict(&found.devices));
+        items
+    }
+
+    fn identity(device: &DeviceInfo) -> Item {
+        let DeviceInfo { ordinal, name, capability: (major, minor), pci, .. } = device;
+        let uuid: String = device.uuid_text().chars().take("GPU-01234567".len()).collect();
+        let mode = match device.compute_mode {
+            ComputeMode::Default => "default",
+            ComputeMode::Prohibited => "prohibited",
+            ComputeMode::ExclusiveProcess => "exclusive process",
+        };
+        let detail = format!(
+            "{name}, {uuid}, compute capability {major}.{minor}, {} MiB, PCI {}, compute mode {mode}, MIG {}",
+            device.memory >> 20,
+            if pci.is_empty() { "unknown" } else { pci },
+            if device.mig { "yes" } else { "no" },
+        );
+        let item = format!("gpu {ordinal}");
+        match device.compute_mode {
+            ComputeMode::Prohibited => Item::not_ok(
+                State::Wrong,
+                item,
+                detail,
+                format!("nobody may use it; as root: `nvidia-smi -i {ordinal} -c DEFAULT`"),
+            ),
+            _ => Item::ok(item, detail),
+        }
+    }
+
+    /// What a device can do that matters here, an item each.
+    fn abilities(root: &Path, device: &DeviceInfo) -> Vec<Item> {
+        let item = |what: &str| format!("gpu {} {what}", device.ordinal);
+        let ability = |is: bool, what: &str, yes: &str, no: &str, remedy: &str| match is {
+            true => Item::ok(item(what), yes),
+            false => Item::not_ok(State::Missing, item(what), no, remedy),
+        };
+        vec![
+            Item::ok(item("pinned staging"), "yes: copies of page-locked memory, both ways at once; in use"),
+            ability(
+                device.ipc,
+                "cuda ipc",
+                if device.mig {
+                    "yes, within this MIG instance; not in use yet"
+                } else {
+                    "yes; not in use yet"
+                },
+                "no",
+                "nothing has to be done: ranks of a host meet in page-locked memory",
+            ),
+            ability(
+                device.wait_value,
+                "stream wait-value",
+                "yes; not in use yet",
+                "no",
+                "nothing has to be done: order comes from events",
+            ),
+            ability(
+                device.dmabuf,
+                "dmabuf",
+                "yes; not in use yet",
+                "no: the driver exports none",
+                "only GPUDirect RDMA would want it: NVIDIA's open kernel modules, Linux 5.12 or later",
+            ),
+            direct(root, device, item("gpudirect rdma")),
+        ]
+    }
+
+    /// Whether a NIC could reach the device's memory, and what is in the way.
+    fn direct(root: &Path, device: &DeviceInfo, item: String) -> Item {
+        let peermem =
+            ["nvidia_peermem", "nv_peer_mem"].iter().any(|m| root.join("sys/module").join(m).exists());
+        let nics =
+            fs::read_dir(root.join("sys/class/infiniband")).is_ok_and(|mut nics| nics.next().is_some());
+        let no = |why: &str, remedy: &str| {
+            Item::not_ok(
+                State::Missing,
+                item.clone(),
+                format!("no: {why}"),
+                format!("{remedy}; staging works without"),
+            )
+        };
+        match (device.gpu_direct_rdma, device.dmabuf || peermem, nics) {
+            (false, ..) => no("the device or its driver does not offer it", "it takes a data-center GPU"),
+            (_, false, _) => no(
+                "neither dmabuf nor nvidia-peermem",
+                "as root: `modprobe nvidia-peermem`, or NVIDIA's open kernel modules",
+            ),
+            (.., false) => no("the host has no RDMA device", "it takes an RDMA NIC"),
+            _ => Item::ok(
+                item,
+                format!(
+                    "yes, by {}; not in use yet",
+                    if device.dmabuf { "dmabuf" } else { "nvidia-peermem" }
+                ),
+            ),
+        }
+    }
+
+    /// A row of the matrix of who reaches whom.
+    fn peers(device: &DeviceInfo, reach: &[bool]) -> Item {
+        let words = reach.iter().enumerate().filter(|(peer, _)| *peer != device.ordinal as usize);
+        let words = words.map(|(peer, can)| format!("{peer} {}", if *can { "yes" } else { "no" }));
+        Item::ok(format!("gpu {} peer access", device.ordinal), words.collect::<Vec<_>>().join(", "))
+    }
+
+    fn verdict(devices: &[DeviceInfo]) -> Item {
+        if devices.iter().all(|device| device.compute_mode == ComputeMode::Prohibited) {
+            return Item::not_ok(
+                State::Wrong,
+                "cuda-aware",
+                "built in, but every GPU is in compute mode prohibited",
+                "as root: `nvidia-smi -c DEFAULT`",
+            );
+        }
+        Item::ok(
+            "cuda-aware",
+            "yes: tensors in device and managed memory are taken as they are, with the trainer's stream, and staged through \
+             page-locked memory; from the GPU straight to the NIC: not yet",
+        )
+    }
+
+    /// What compiles kernels. Staging reduces on the host and needs none.
+    fn kernels() -> Item {
+        match compiler_version() {
+            Ok((major, minor)) => Item::ok("gpu kernels", format!("NVRTC {major}.{minor} compiles them")),
+            Err(why) => {
+                let item = told(State::Missing, "gpu kernels", &why.to_string());
+                let remedy = item.remedy.as_deref().unwrap_or_default();
+                Item { remedy: Some(format!("staging needs none; {remedy}")), ..item }
+            }
+        }
+    }
+}

@@ -1,0 +1,186 @@
+//! `shouter bench gpu` and `scripts/gpu-check`, end to end: without a driver, with the simulated one, and from a packed folder.
+#![cfg(feature = "cuda")]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+const SHOUTER: &str = env!("CARGO_BIN_EXE_shouter");
+const ROOT: &str = env!("CARGO_MANIFEST_DIR");
+/// Little enough for any machine; the all-reduces need no DPDK.
+const SMALL: [&str; 7] = ["--json", "--elements", "300", "--samples", "1", "--bytes", "64Ki"];
+
+/// What makes the simulated compiler's kernels wrong: 16-bit floats are widened to a number that is 1 more, checksums have a bit flipped.
+const WRONG: &str = "
+#define __uint_as_float(x) (__uint_as_float(x) + 1.0f)
+#define atomicXor(p, value) atomicXor(p, (value) ^ 1u)
+";
+/// The rows that must see it.
+const FOUND: [&str; 8] = ["sum", "min", "max", "prod", "avg", "float64 reference", "convert", "crc32c"];
+
+/// A folder that goes with the test.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(test: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("shouter-gpu-check-{test}-{}", std::process::id()));
+        fs::create_dir(&path).unwrap();
+        Self(path)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// The simulated driver in a folder; `None`, and why, where it cannot be built.
+fn simulated(folder: &Path) -> Option<PathBuf> {
+    if Command::new("g++").arg("--version").output().is_err() {
+        println!("skipped: the simulated driver needs g++");
+        return None;
+    }
+    let sim = folder.join("sim");
+    let built = Command::new(Path::new(ROOT).join("scripts/lib/cuda-sim/build")).arg(&sim).output().unwrap();
+    assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+    Some(sim)
+}
+
+/// `shouter bench gpu` with these libraries, and a cache of its own.
+fn bench(folder: &Path, libraries: &Path) -> Command {
+    let mut command = Command::new(SHOUTER);
+    command.args(["bench", "gpu"]).env("LD_LIBRARY_PATH", libraries);
+    command.env("XDG_CACHE_HOME", folder.join("cache")).env_remove("SHOUTER_CUDA_SIM");
+    command
+}
+
+fn rows(output: &Output) -> Vec<Value> {
+    let text = String::from_utf8_lossy(&output.stdout);
+    let rows: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert!(!rows.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
+    rows
+}
+
+fn row<'a>(rows: &'a [Value], name: &str) -> &'a Value {
+    rows.iter().find(|row| row["row"] == name).unwrap_or_else(|| panic!("no row {name}: {rows:?}"))
+}
+
+#[test]
+fn without_a_device_every_row_is_skipped_and_nothing_fails() {
+    let folder = Folder::new("none");
+    let mut command = bench(&folder.0, Path::new(""));
+    if let Some(sim) = simulated(&folder.0) {
+        command.env("LD_LIBRARY_PATH", sim).env("SHOUTER_CUDA_SIM", "devices=0");
+    }
+    let output = command.arg("--json").output().unwrap();
+    let rows = rows(&output);
+    if rows[0]["verdict"] != "skipped" {
+        return println!("skipped: here is a device");
+    }
+    assert!(output.status.success() && rows.len() == 20, "{output:?}");
+    for row in &rows {
+        assert_eq!((&row["verdict"], &row["note"]), (&"skipped".into(), &"no CUDA device".into()), "{row}");
+    }
+}
+
+#[test]
+fn a_simulated_device_has_the_right_bits_and_no_judged_times() {
+    let folder = Folder::new("sim");
+    let Some(sim) = simulated(&folder.0) else { return };
+    let output =
+        bench(&folder.0, &sim).args(SMALL).args(["--only", "bits,speed,sanitizer"]).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let rows = rows(&output);
+    for name in
+        ["sum", "min", "max", "prod", "avg", "float64 reference", "convert", "pack and unpack", "crc32c"]
+    {
+        assert_eq!(row(&rows, name)["verdict"], "met", "{}", row(&rows, name));
+    }
+    for name in ["copy on the device", "copy from the device", "sum f16", "sum f32 of 8", "crc32c speed"] {
+        let row = row(&rows, name);
+        assert!(row["verdict"].is_null() && row["simulated"] == true, "{row}");
+        assert!(row["measured"].as_f64().unwrap() >= 0.0, "{row}");
+    }
+    assert_eq!(row(&rows, "compute-sanitizer")["verdict"], "skipped");
+}
+
+#[test]
+fn two_processes_reduce_on_one_simulated_device() {
+    let folder = Folder::new("staged");
+    let Some(sim) = simulated(&folder.0) else { return };
+    let output = bench(&folder.0, &sim)
+        .args(SMALL)
+        .args(["--only", "staged", "--staged-bytes", "64Ki"])
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    for row in rows(&output) {
+        assert!(row["measured"].as_f64().unwrap() > 0.0 && row["ceiling"].as_f64().unwrap() > 0.0, "{row}");
+    }
+}
+
+/// Kernels that are compiled wrongly: what finds them must be able to.
+#[test]
+fn wrong_kernels_are_found() {
+    let folder = Folder::new("wrong");
+    let Some(sim) = simulated(&folder.0) else { return };
+    let shim = fs::read_to_string(sim.join("shim.h")).unwrap();
+    fs::write(sim.join("shim.h"), shim + WRONG).unwrap();
+    let output = bench(&folder.0, &sim).args(SMALL).args(["--only", "bits", "--seed", "7"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let rows = rows(&output);
+    for name in FOUND {
+        let row = row(&rows, name);
+        assert_eq!(row["verdict"], "failed", "{row}");
+        assert!(row["note"].as_str().unwrap().contains("--seed 7"), "{row}");
+    }
+    assert!(String::from_utf8_lossy(&output.stderr).contains("failed; see the notes"), "{output:?}");
+}
+
+#[test]
+fn a_packed_folder_runs_elsewhere() {
+    let folder = Folder::new("pack");
+    let script = Path::new(ROOT).join("scripts/gpu-check");
+    let packed = folder.0.join("packed");
+    let mut command = Command::new(&script);
+    command.args(["--pack", packed.to_str().unwrap(), "--arch", "90", "--binary", SHOUTER]);
+    let sim = simulated(&folder.0);
+    if let Some(sim) = &sim {
+        command.env("LD_LIBRARY_PATH", sim);
+    }
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let again = Command::new(&script).args(["--pack", packed.to_str().unwrap()]).output().unwrap();
+    assert_eq!(again.status.code(), Some(2), "a folder that is not empty");
+    let moved = folder.0.join("moved");
+    fs::rename(&packed, &moved).unwrap();
+    for library in fs::read_dir(moved.join("lib")).unwrap() {
+        let name = library.unwrap().file_name().into_string().unwrap();
+        for system in ["libc.so", "ld-linux", "libm.so", "libcuda"] {
+            assert!(!name.starts_with(system), "{name}");
+        }
+    }
+    // Nothing but what is in the folder: no cargo, no PATH. Of the simulated driver only libcuda, not its compiler.
+    let driver = folder.0.join("driver");
+    fs::create_dir(&driver).unwrap();
+    if let Some(sim) = &sim {
+        fs::copy(sim.join("libcuda.so.1"), driver.join("libcuda.so.1")).unwrap();
+    }
+    let output = Command::new("/bin/bash")
+        .arg(moved.join("gpu-check"))
+        .args(SMALL)
+        .args(["--only", "bits"])
+        .env_clear()
+        .env("LD_LIBRARY_PATH", &driver)
+        .current_dir("/")
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    if sim.is_some() {
+        let rows = rows(&output);
+        assert!(rows.len() == 9 && rows.iter().all(|row| row["verdict"] == "met"), "{rows:?}");
+    }
+}
