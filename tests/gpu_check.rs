@@ -53,7 +53,7 @@ fn simulated(folder: &Path) -> Option<PathBuf> {
 fn bench(folder: &Path, libraries: &Path) -> Command {
     let mut command = Command::new(SHOUTER);
     command.args(["bench", "gpu"]).env("LD_LIBRARY_PATH", libraries);
-    command.env("XDG_CACHE_HOME", folder.join("cache")).env_remove("SHOUTER_CUDA_SIM");
+    command.env("XDG_CACHE_HOME", folder.join("cache")).env_remove("CUDA_SIM");
     command
 }
 
@@ -73,7 +73,7 @@ fn without_a_device_every_row_is_skipped_and_nothing_fails() {
     let folder = Folder::new("none");
     let mut command = bench(&folder.0, Path::new(""));
     if let Some(sim) = simulated(&folder.0) {
-        command.env("LD_LIBRARY_PATH", sim).env("SHOUTER_CUDA_SIM", "devices=0");
+        command.env("LD_LIBRARY_PATH", sim).env("CUDA_SIM", "devices=0");
     }
     let output = command.arg("--json").output().unwrap();
     let rows = rows(&output);

@@ -114,7 +114,8 @@ pub(super) fn open(
             false => crc32c(covered),
             true => crc32c_of_two(landing(header)?.as_bytes()?, bytes),
         };
-        Some(found == u32::from_le_bytes(*field) && !(placed && !payload.is_empty()))
+        let whole = !placed || payload.is_empty();
+        Some(whole && found == u32::from_le_bytes(*field))
     };
     (!crc || sound()?).then_some(((!placed).then_some(payload), trailer))
 }

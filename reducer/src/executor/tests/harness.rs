@@ -210,10 +210,13 @@ impl Transport for Port<'_> {
     }
 }
 
+/// A copy that was started: (number, into, from, what was to be copied).
+type Started = (u64, Span, Span, Vec<u8>);
+
 /// Copies at random moments between their start and the word that they are done, those of one direction in order.
 pub(super) struct Copies {
-    /// Started and not done, by direction: (number, into, from, what was to be copied).
-    pending: [VecDeque<(u64, Span, Span, Vec<u8>)>; 2],
+    /// Started and not done, by direction.
+    pending: [VecDeque<Started>; 2],
     started: u64,
     /// So often a moment has not come yet.
     pub(super) early: u32,
