@@ -22,6 +22,7 @@
 //! | `registrations` | memory that a device may read |
 //! | `message` | what a slot and an immediate value hold |
 //! | `lend` | payloads that are sent from where they lie |
+//! | `receive` | what comes, and what is told of it |
 //! | `windows` | where peers want what they asked for |
 //! | `ranges` | which memory of this process is registered |
 //! | `lane` | which fragments are out, taken, refused |
@@ -42,6 +43,7 @@ mod message;
 mod ranges;
 #[cfg(feature = "verbs")]
 mod rdma;
+mod receive;
 #[cfg(feature = "verbs")]
 mod registrations;
 mod setup;
@@ -54,15 +56,14 @@ use std::time::Duration;
 pub use choice::{Found, Reachable, survey};
 pub use control::Control;
 pub use fabric::{Address, Event, Fabric, Fault, RegisterError, Remote, Sizes, Source};
-use lane::{Receiver, Retry, Sender, Why};
-use message::{Payload, TRAILER, WORD_BITS, Window, Word};
+use lane::{Receiver, Retry, Sender};
+use message::{Payload, TRAILER};
 use ranges::Ranges;
 #[cfg(feature = "verbs")]
 pub use rdma::{Port, Rdma};
 use setup::State;
 use shouter_netstack::device::DeviceCounters;
 use shouter_netstack::time::Instant;
-use shouter_reducer::executor::Disposition;
 use shouter_reducer::grid::Rank;
 use shouter_reducer::header::{GRANULE_UNIT, HEADER_BYTES, Header, Kind};
 use shouter_reducer::transport::{Landing, PayloadRange, SendError, Token, Transport};
@@ -260,116 +261,6 @@ impl<F: Fabric, C: Control> VerbsChannel<F, C> {
             self.tend(now);
         }
         came
-    }
-
-    /// A fragment has come.
-    fn written(&mut self, now: Instant, at: usize, slot: u32, len: u32, inbox: &mut impl Inbox) {
-        let Some(lane) = self.all.get_mut(at) else { return };
-        if !matches!(lane.state, State::Connected | State::Up) {
-            return;
-        }
-        let Some(peer) = self.peers.get_mut(at / self.lanes) else { return };
-        let bytes = self.fabric.incoming(at, slot).get(..len as usize);
-        if !lane.receiver.expects(slot) {
-            return self.broken(now, at, Fault::Protocol);
-        }
-        let landing = |header: &[u8]| inbox.landing(&Header::parse(header).ok()?);
-        let refused = match bytes.and_then(|bytes| message::open(bytes, self.crc, landing)) {
-            None => {
-                self.damaged += 1;
-                Some(Why::Damaged)
-            }
-            Some((payload, trailer)) => {
-                let released = &mut self.released;
-                let heard = lane.sender.acknowledged(trailer.ack, 32, |token| released.push(token));
-                if heard.is_err() || !lane.receiver.is_next(trailer.number) {
-                    return self.broken(now, at, Fault::Protocol);
-                }
-                if trailer.ask {
-                    lane.receiver.ask();
-                    self.asked = true;
-                }
-                // What comes may go where something was sent from.
-                for token in self.released.drain(..) {
-                    inbox.released(token);
-                }
-                match Header::parse(trailer.header) {
-                    Ok(header) if header.src == peer.rank => {
-                        let window = payload.filter(|_| header.kind == Kind::Credit).and_then(Window::decode);
-                        let disposition = match payload {
-                            Some(payload) => {
-                                let payload = if window.is_some() { &[] } else { payload };
-                                inbox.fragment(now, &header, payload)
-                            }
-                            None => inbox.placed(now, &header),
-                        };
-                        match disposition {
-                            Disposition::Refused(why) if why.is_retryable() => Some(Why::NotReady),
-                            Disposition::Refused(_) => None,
-                            Disposition::Consumed => {
-                                if let Some(window) = window {
-                                    peer.windows.open(&header, window);
-                                }
-                                None
-                            }
-                        }
-                    }
-                    stray => {
-                        super::stray(&mut self.strays, Some(peer.rank), stray.err());
-                        None
-                    }
-                }
-            }
-        };
-        lane.receiver.took(refused);
-        if !lane.indebted {
-            lane.indebted = true;
-            self.debts.push(at);
-        }
-    }
-
-    /// A word has come.
-    fn said(&mut self, now: Instant, at: usize, word: u32) {
-        let Some(lane) = self.all.get_mut(at) else { return };
-        if !matches!(lane.state, State::Connected | State::Up) {
-            return;
-        }
-        let released = &mut self.released;
-        let heard = match Word::decode(word) {
-            Some(Word::Ack(count)) => {
-                lane.sender.acknowledged(count, WORD_BITS, |token| released.push(token)).map(|()| None)
-            }
-            Some(Word::Damaged(number)) => lane.sender.refused(number, Why::Damaged).map(Some),
-            Some(Word::NotReady(number)) => lane.sender.refused(number, Why::NotReady).map(Some),
-            None => Err(lane::Nonsense),
-        };
-        match heard {
-            Ok(None) => {}
-            Ok(Some(fragment)) => self.keep(now, at, fragment),
-            Err(_) => self.broken(now, at, Fault::Protocol),
-        }
-    }
-
-    /// Tells peers what was taken, where they should know it: at the latest when nothing else is to do.
-    fn pay(&mut self, idle: bool) {
-        let mut debts = std::mem::take(&mut self.debts);
-        debts.retain(|&at| {
-            let Some(lane) = self.all.get_mut(at) else { return false };
-            if lane.state == State::Up {
-                while let Some(word) = lane.receiver.refusal()
-                    && self.fabric.has_room(at, 1)
-                {
-                    self.fabric.say(at, word.encode());
-                    lane.receiver.refusal_said();
-                }
-                if lane.receiver.due(idle) && self.fabric.has_room(at, 1) {
-                    self.fabric.say(at, Word::Ack(lane.receiver.tell() as u32).encode());
-                }
-            }
-            lane.indebted = lane.state != State::Over && lane.receiver.due(true);
-            lane.indebted
-        });
-        self.debts = debts;
     }
 
     /// Sends what the executor has posted, and tells peers what was taken. True if anything was sent.

@@ -1,0 +1,124 @@
+//! What a peer wrote or said: taken or refused, and told so.
+
+use shouter_netstack::time::Instant;
+use shouter_reducer::executor::Disposition;
+use shouter_reducer::header::{Header, Kind};
+
+use super::fabric::{Fabric, Fault};
+use super::lane::{self, Why};
+use super::message::{self, WORD_BITS, Window, Word};
+use super::setup::State;
+use super::{Control, VerbsChannel};
+use crate::channel::{Inbox, stray};
+
+impl<F: Fabric, C: Control> VerbsChannel<F, C> {
+    /// A fragment has come.
+    pub(super) fn written(&mut self, now: Instant, at: usize, slot: u32, len: u32, inbox: &mut impl Inbox) {
+        let Some(lane) = self.all.get_mut(at) else { return };
+        if !matches!(lane.state, State::Connected | State::Up) {
+            return;
+        }
+        let Some(peer) = self.peers.get_mut(at / self.lanes) else { return };
+        let bytes = self.fabric.incoming(at, slot).get(..len as usize);
+        if !lane.receiver.expects(slot) {
+            return self.broken(now, at, Fault::Protocol);
+        }
+        let landing = |header: &[u8]| inbox.landing(&Header::parse(header).ok()?);
+        let refused = match bytes.and_then(|bytes| message::open(bytes, self.crc, landing)) {
+            None => {
+                self.damaged += 1;
+                Some(Why::Damaged)
+            }
+            Some((payload, trailer)) => {
+                let released = &mut self.released;
+                let heard = lane.sender.acknowledged(trailer.ack, 32, |token| released.push(token));
+                if heard.is_err() || !lane.receiver.is_next(trailer.number) {
+                    return self.broken(now, at, Fault::Protocol);
+                }
+                if trailer.ask {
+                    lane.receiver.ask();
+                    self.asked = true;
+                }
+                // What comes may go where something was sent from.
+                for token in self.released.drain(..) {
+                    inbox.released(token);
+                }
+                match Header::parse(trailer.header) {
+                    Ok(header) if header.src == peer.rank => {
+                        let window = payload.filter(|_| header.kind == Kind::Credit).and_then(Window::decode);
+                        let disposition = match payload {
+                            Some(payload) => {
+                                let payload = if window.is_some() { &[] } else { payload };
+                                inbox.fragment(now, &header, payload)
+                            }
+                            None => inbox.placed(now, &header),
+                        };
+                        match disposition {
+                            Disposition::Refused(why) if why.is_retryable() => Some(Why::NotReady),
+                            Disposition::Refused(_) => None,
+                            Disposition::Consumed => {
+                                if let Some(window) = window {
+                                    peer.windows.open(&header, window);
+                                }
+                                None
+                            }
+                        }
+                    }
+                    other => {
+                        stray(&mut self.strays, Some(peer.rank), other.err());
+                        None
+                    }
+                }
+            }
+        };
+        lane.receiver.took(refused);
+        if !lane.indebted {
+            lane.indebted = true;
+            self.debts.push(at);
+        }
+    }
+
+    /// A word has come.
+    pub(super) fn said(&mut self, now: Instant, at: usize, word: u32) {
+        let Some(lane) = self.all.get_mut(at) else { return };
+        if !matches!(lane.state, State::Connected | State::Up) {
+            return;
+        }
+        let released = &mut self.released;
+        let heard = match Word::decode(word) {
+            Some(Word::Ack(count)) => {
+                lane.sender.acknowledged(count, WORD_BITS, |token| released.push(token)).map(|()| None)
+            }
+            Some(Word::Damaged(number)) => lane.sender.refused(number, Why::Damaged).map(Some),
+            Some(Word::NotReady(number)) => lane.sender.refused(number, Why::NotReady).map(Some),
+            None => Err(lane::Nonsense),
+        };
+        match heard {
+            Ok(None) => {}
+            Ok(Some(fragment)) => self.keep(now, at, fragment),
+            Err(_) => self.broken(now, at, Fault::Protocol),
+        }
+    }
+
+    /// Tells peers what was taken, where they should know it: at the latest when nothing else is to do.
+    pub(super) fn pay(&mut self, idle: bool) {
+        let mut debts = std::mem::take(&mut self.debts);
+        debts.retain(|&at| {
+            let Some(lane) = self.all.get_mut(at) else { return false };
+            if lane.state == State::Up {
+                while let Some(word) = lane.receiver.refusal()
+                    && self.fabric.has_room(at, 1)
+                {
+                    self.fabric.say(at, word.encode());
+                    lane.receiver.refusal_said();
+                }
+                if lane.receiver.due(idle) && self.fabric.has_room(at, 1) {
+                    self.fabric.say(at, Word::Ack(lane.receiver.tell() as u32).encode());
+                }
+            }
+            lane.indebted = lane.state != State::Over && lane.receiver.due(true);
+            lane.indebted
+        });
+        self.debts = debts;
+    }
+}
