@@ -40,6 +40,15 @@ struct Gpu {
     small: Mutex<Option<Pinned>>,
 }
 
+impl Drop for Gpu {
+    fn drop(&mut self) {
+        // To free page-locked memory is to wait for the device, and a copy may hang.
+        if !self.shared.is_idle().unwrap_or(true) {
+            std::mem::forget(lock(&self.small).take());
+        }
+    }
+}
+
 /// The copier, which the engine and the trainer's threads use alike.
 #[derive(Clone)]
 struct Shared(Arc<Mutex<Copier>>);
