@@ -14,6 +14,7 @@ use shouter_reducer::memory::cuda::{Compare, Context, Cuda, DeviceBuffer, Pinned
 
 const ARGUMENT: i32 = ERROR + 4;
 const PEER_FAILED: i32 = ERROR + 6;
+const CLOSED: i32 = ERROR + 8;
 const ACCELERATOR: i32 = ERROR + 11;
 
 /// Not a test of its own: what a rank runs.
@@ -357,7 +358,9 @@ fn loss_and_bit_flips_do_not_show() {
 /// All ranks but the first name it.
 fn named(state: &State, what: &str) {
     for (rank, state) in (0..).zip(&state.ranks).skip(1) {
-        assert_eq!(state.code, Some(PEER_FAILED), "rank {rank}: {}", state.error());
+        // The second, where the group had ended before the rank's next operation was started.
+        let codes = [Some(PEER_FAILED), Some(CLOSED)];
+        assert!(codes.contains(&state.code), "rank {rank}: {:?}, {}", state.code, state.error());
         assert!(state.error().contains("rank 0") && state.error().contains(what), "{}", state.error());
     }
 }
