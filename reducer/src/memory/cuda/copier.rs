@@ -73,8 +73,6 @@ pub struct Copier {
     context: Context,
     inward: Lane,
     outward: Lane,
-    /// Where the trainer's stream was at [`Copier::after`].
-    mark: Event,
     /// Events that stand for moments, by number, and those that are free.
     moments: Vec<Option<Event>>,
     free: Vec<Event>,
@@ -87,7 +85,6 @@ impl Copier {
             context: context.clone(),
             inward: Lane::new(context)?,
             outward: Lane::new(context)?,
-            mark: Event::new(context)?,
             moments: vec![],
             free: vec![],
         })
@@ -132,48 +129,6 @@ impl Copier {
             Direction::In => (&self.context, &mut self.inward),
             Direction::Out => (&self.context, &mut self.outward),
         }
-    }
-
-    /// Makes copies from now on wait for what the trainer has enqueued in `stream` so far. Called by the thread that
-    /// passed the stream if it is that thread's default stream; a thread that cannot call this records an [`Event`] and
-    /// hands it to [`Self::after_event`].
-    pub fn after(&mut self, stream: &Stream) -> Result<(), CudaError> {
-        self.mark.record(stream)?;
-        self.after_event(&self.mark)
-    }
-
-    /// Makes copies from now on wait for what `event` was last recorded for.
-    pub fn after_event(&self, event: &Event) -> Result<(), CudaError> {
-        let entered = self.context.enter()?;
-        self.inward.stream.wait_in(&entered, event)?;
-        self.outward.stream.wait_in(&entered, event)
-    }
-
-    /// Makes what the trainer enqueues in `stream` from now on wait for a copy. Called by the thread that passed the
-    /// stream if it is that thread's default stream.
-    pub fn before(&self, stream: &Stream, fence: Fence) -> Result<(), CudaError> {
-        let lane = self.lane(fence.direction);
-        if fence.number <= lane.done {
-            return Ok(());
-        }
-        let entered = self.context.enter()?;
-        if stream.capturing(&entered)? {
-            return Err(CudaError::Capturing);
-        }
-        stream.wait_in(&entered, lane.event(lane.kept(fence.number)))
-    }
-
-    /// Makes copies of one direction wait for a copy of the other.
-    pub fn chain(&self, direction: Direction, fence: Fence) -> Result<(), CudaError> {
-        if fence.direction == direction {
-            return Ok(());
-        }
-        let lane = self.lane(fence.direction);
-        if fence.number <= lane.done {
-            return Ok(());
-        }
-        let entered = self.context.enter()?;
-        self.lane(direction).stream.wait_in(&entered, lane.event(lane.kept(fence.number)))
     }
 
     /// Starts a copy of `bytes` bytes; the direction is found by asking the driver what the addresses are. Host memory

@@ -26,8 +26,8 @@ fn random_bytes_survive_both_ways_at_odd_sizes_and_offsets() {
         let device = buffer.address() + on as u64;
         // SAFETY: every range lies inside its allocation; all outlive the wait below.
         let out = unsafe { copier.copy(device, host(&source, from), len) }.unwrap();
-        copier.chain(Direction::In, out).unwrap();
-        // SAFETY: as above; the copy back waits for the copy out.
+        until("the copy out", || copier.is_done(out));
+        // SAFETY: as above; the copy out has ended.
         let back = unsafe { copier.copy(host(&sink, to), device, len) }.unwrap();
         until("the copies", || copier.is_done(back));
         assert!(copier.is_done(out).unwrap());
@@ -64,7 +64,7 @@ fn more_copies_than_the_ring_has_events_all_end() {
     });
     assert_eq!(error, Err(CudaError::Deadline { pending: 900 }));
     gate.open();
-    until("all copies", || Ok(copier.pending()? == 0));
+    until::<CudaError>("all copies", || Ok(copier.pending()? == 0));
     assert!(fences.iter().all(|&fence| copier.is_done(fence).unwrap()));
     copier.drain(Instant::ZERO, || Instant::ZERO).unwrap();
 }
@@ -80,7 +80,7 @@ fn spans_know_their_direction() {
     // SAFETY: both outlive the copies; nothing else accesses them.
     let (host, device) = unsafe { (pinned.region(0), Region::from_raw_parts(Kind::Device, base, 64, 0)) };
     let out = copier.copy_span(device.span(3, 32).unwrap(), host.span(0, 32).unwrap()).unwrap();
-    copier.chain(Direction::In, out).unwrap();
+    until("the copy out", || copier.is_done(out));
     let back = copier.copy_span(host.span(32, 32).unwrap(), device.span(3, 32).unwrap()).unwrap();
     until("the copies", || copier.is_done(back));
     assert_eq!(bytes(&pinned, 32, 32), [7; 32]);

@@ -105,10 +105,12 @@ fn copy(
     trainer: &Stream,
     (to, from): (&Pinned, &DeviceBuffer),
 ) -> Result<(), CudaError> {
-    copier.after(trainer)?;
+    let event = copier.event()?;
+    event.record(trainer)?;
+    copier.stream(Direction::In).wait(&event)?;
+    copier.expect(event);
     // SAFETY: both have 4096 bytes, and the caller waits.
     let fence = unsafe { copier.copy(to.as_ptr().as_ptr() as u64, from.address(), 4096) }?;
-    copier.before(trainer, fence)?;
     for _ in 0..20_000 {
         if copier.is_done(fence)? && trainer.is_done()? {
             return Ok(());

@@ -37,7 +37,7 @@ pub(super) fn again(test: &str, environment: &[(&str, &str)]) -> (bool, String) 
 }
 
 /// Asks until it is so, for 20 seconds.
-pub(super) fn until(what: &str, mut is_so: impl FnMut() -> Result<bool, CudaError>) {
+pub(super) fn until<E: core::fmt::Display>(what: &str, mut is_so: impl FnMut() -> Result<bool, E>) {
     for _ in 0..20_000 {
         if is_so().unwrap_or_else(|error| panic!("{what}: {error}")) {
             return;
@@ -48,7 +48,7 @@ pub(super) fn until(what: &str, mut is_so: impl FnMut() -> Result<bool, CudaErro
 }
 
 /// That it is not so, and does not become so while nothing else happens. A wrong answer may be missed, never made up.
-pub(super) fn stays_false(what: &str, mut is_so: impl FnMut() -> Result<bool, CudaError>) {
+pub(super) fn stays_false<E: core::fmt::Display>(what: &str, mut is_so: impl FnMut() -> Result<bool, E>) {
     for _ in 0..20 {
         assert!(!is_so().unwrap_or_else(|error| panic!("{what}: {error}")), "{what}");
         std::thread::sleep(Duration::from_millis(1));

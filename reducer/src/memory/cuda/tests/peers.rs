@@ -58,7 +58,9 @@ fn the_other_process() {
     assert_eq!(peers.open(&memory).unwrap(), address, "opened once");
     let event = Event::open(&context, &event).unwrap();
     let mut copier = Copier::new(&context).unwrap();
-    copier.after_event(&event).unwrap();
+    for direction in [Direction::In, Direction::Out] {
+        copier.stream(direction).wait(&event).unwrap();
+    }
     let host = Pinned::new(&context, 200).unwrap();
     let at = host.as_ptr().as_ptr() as u64;
     // SAFETY: the other process's buffer has so many bytes, and it waits for us.
