@@ -2,7 +2,7 @@ use super::*;
 use crate::dtype::{DType, ReduceOp};
 use crate::grid::Grid;
 use crate::header::Shape;
-use crate::schedule::{Algorithm, Buffer, Params, Place, Problem, build};
+use crate::schedule::{Access, Algorithm, Buffer, Params, Place, Problem, build};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
@@ -28,12 +28,15 @@ fn mixed(
     grid: Grid,
     count: u64,
     op: ReduceOp,
-    mut device: impl FnMut(u32) -> bool,
+    mut device: impl FnMut(u32) -> bool, // of a rank
 ) -> Vec<Schedule> {
     let shape = Shape { collective, dtype: DType::F32, op, count };
     let root = Rank(grid.ranks() / 2);
-    let problem = |rank| Problem { device: device(rank), ..Problem::new(grid, Rank(rank), &shape, root) };
-    (0..grid.ranks()).map(problem).map(|problem| build(algorithm, &problem, &PARAMS).unwrap()).collect()
+    let mut problem = |rank| {
+        let problem = Problem::new(grid, Rank(rank), &shape, root);
+        if device(rank) { problem.on_device() } else { problem }
+    };
+    (0..grid.ranks()).map(&mut problem).map(|problem| build(algorithm, &problem, &PARAMS).unwrap()).collect()
 }
 
 #[test]
@@ -61,9 +64,9 @@ fn tensors_on_accelerators_and_on_hosts_meet_in_one_collective() {
 fn computing_on_a_tensor_of_an_accelerator_is_refused() {
     let grid = Grid::new(2, 1, 2).unwrap();
     let mut schedules = collective(Collective::AllReduce, Algorithm::Ring, grid, 128, ReduceOp::Sum);
-    schedules.iter_mut().for_each(|schedule| schedule.problem.device = true);
+    schedules.iter_mut().for_each(|schedule| schedule.problem.access = Access::Copies);
     let flaw = check(&schedules, BUDGET).unwrap_err();
-    assert!(matches!(flaw, Flaw::Bounds { what, .. } if what.contains("CPU")), "{flaw}");
+    assert!(matches!(flaw, Flaw::Bounds { what, .. } if what.contains("reach")), "{flaw}");
 }
 
 fn grids() -> impl Iterator<Item = Grid> {
@@ -119,6 +122,55 @@ fn every_all_reduce_in_place_is_right_for_2_to_17_ranks() {
     let staged =
         collective(Collective::AllReduce, Algorithm::Ring, Grid::new(4, 2, 1).unwrap(), 100, ReduceOp::Sum);
     assert!(staged.iter().all(|schedule| schedule.in_place().is_none()));
+}
+
+/// Accelerators fold on some nodes; on others tensors are staged, or lie in host memory.
+#[test]
+fn every_all_reduce_by_accelerators_is_right_for_2_to_17_ranks() {
+    let mut rng = SmallRng::seed_from_u64(6);
+    for grid in grids().filter(|grid| grid.per_node() > 1) {
+        for algorithm in Algorithm::ALL {
+            if algorithm != Algorithm::Hierarchical && grid.leaf_size() > 1 {
+                continue;
+            }
+            for count in [1, 65, 257, 700, 1000] {
+                let op = if rng.random() { ReduceOp::Sum } else { ReduceOp::Avg };
+                let folding: Vec<_> = (0..grid.nodes()).map(|_| rng.random_bool(0.7)).collect();
+                let folds = |rank: u32| folding[grid.node_of(Rank(rank)) as usize];
+                let device = |rank| folds(rank) || rng.random();
+                let mut schedules = mixed(Collective::AllReduce, algorithm, grid, count, op, device);
+                for (rank, schedule) in (0..).zip(&mut schedules).filter(|(rank, _)| folds(*rank)) {
+                    let views = schedule.in_place.as_deref().unwrap_or_else(|| panic!("{rank} on {grid:?}"));
+                    *schedule = views.clone();
+                }
+                if let Err(flaw) = check(&schedules, BUDGET) {
+                    panic!("{algorithm:?} on {grid:?}, {count} elements, {op}: {flaw}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn ending_before_others_have_written_is_refused() {
+    for ranks_per_node in [2, 4] {
+        let grid = Grid::new(4, ranks_per_node, 2).unwrap();
+        let staged =
+            mixed(Collective::AllReduce, Algorithm::Hierarchical, grid, 100, ReduceOp::Sum, |_| true);
+        let views: Vec<_> = staged.iter().map(|schedule| (**schedule.in_place().unwrap()).clone()).collect();
+        check(&views, BUDGET).unwrap();
+        let mut refused = 0;
+        for rank in 0..4 {
+            // The last wait asks for what has been waited for before.
+            let last = |step: &Step| matches!(step.action, Action::WaitAll { .. });
+            let at = views[rank].steps.iter().rposition(last).unwrap();
+            let mut broken = views.clone();
+            broken[rank].steps[at].action = Action::WaitAll { flag: Flag::Staged };
+            let flaw = check(&broken, BUDGET).unwrap_err();
+            refused += usize::from(matches!(flaw, Flaw::Late { owner, .. } if owner.0 as usize == rank));
+        }
+        assert!(refused >= 3, "{refused} on {grid:?}");
+    }
 }
 
 #[test]

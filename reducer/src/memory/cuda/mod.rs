@@ -9,7 +9,8 @@
 //! | `context` | the trainer's contexts, entered and left |
 //! | `stream` | streams, events, copies, waits for values |
 //! | `buffer`, `pinned` | our own device memory; page-locked host memory |
-//! | `copier` | copies between host and device with fences, for the executor |
+//! | `copier` | copies between host and device with fences |
+//! | `accelerator` | copies, folds and other ranks' tensors, for the executor |
 //! | `ipc` | memory and events of other processes of the host |
 //! | `dmabuf` | device memory for NICs |
 //!
@@ -22,6 +23,7 @@
 //!   synchronises (freeing memory, unregistering it) happens when buffers are dropped, not in between.
 //! - The per-thread default stream belongs to the thread that names it: whatever concerns it is called there.
 
+mod accelerator;
 mod buffer;
 mod context;
 mod copier;
@@ -41,6 +43,7 @@ use std::sync::OnceLock;
 
 use thiserror::Error;
 
+pub use self::accelerator::CudaAccelerator;
 pub use self::buffer::DeviceBuffer;
 pub use self::context::{Context, Entered};
 pub use self::copier::{Copier, Direction, Fence};
