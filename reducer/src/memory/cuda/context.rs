@@ -5,7 +5,9 @@ use core::ffi::c_int;
 use core::marker::PhantomData;
 use std::sync::Arc;
 
-use cudarc::driver::sys::{CUcontext, CUdevice, CUstreamCaptureMode as CaptureMode};
+use cudarc::driver::sys::{
+    CUcontext, CUdevice, CUdevice_attribute as Attribute, CUstreamCaptureMode as CaptureMode,
+};
 
 use super::{ComputeMode, Cuda, CudaError, Pointer};
 
@@ -106,6 +108,12 @@ impl Context {
         self.0.raw as u64
     }
 
+    /// Multiprocessors of the device; one where the driver does not say.
+    pub(crate) fn processors(&self) -> u32 {
+        let count = self.0.cuda.attribute(self.0.device, Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
+        u32::try_from(count).unwrap_or(0).max(1)
+    }
+
     /// Whether two name the same context.
     pub fn is(&self, other: &Self) -> bool {
         self.0.raw == other.0.raw
@@ -141,7 +149,7 @@ pub struct Entered<'a> {
 
 impl Entered<'_> {
     /// The driver.
-    pub(super) fn cuda(&self) -> &'static Cuda {
+    pub(crate) fn cuda(&self) -> &'static Cuda {
         self.context.0.cuda
     }
 }

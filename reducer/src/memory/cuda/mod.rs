@@ -37,7 +37,7 @@ mod stream;
 mod sys;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use std::sync::OnceLock;
 
@@ -61,7 +61,7 @@ const OLDEST: i32 = 12_000;
 
 /// The loaded driver.
 pub struct Cuda {
-    api: Api,
+    pub(crate) api: Api,
     version: i32,
 }
 
