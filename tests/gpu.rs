@@ -38,6 +38,9 @@ fn rank_body() {
     }
     end(config.and_then(shouter::init).and_then(|group| {
         play(&group)?;
+        if let Some(expected) = parameter("IN_PLACE") {
+            assert_eq!(group.stats().in_place > 0, expected == "yes", "{:?}", group.stats());
+        }
         group.finalize()
     }))
 }
@@ -303,7 +306,33 @@ fn every_type_and_reduction_is_exact_on_every_topology() {
         return;
     }
     for (ranks, hosts) in TOPOLOGIES.into_iter().chain([(1, 1)]) {
-        job(ranks, hosts, "matrix").args(&["--transport", "auto"]).run().assert_success();
+        let job = job(ranks, hosts, "matrix").args(&["--transport", "auto"]);
+        job.env("SHOUTER_TEST_IN_PLACE", if ranks > hosts { "yes" } else { "no" }).run().assert_success();
+    }
+}
+
+/// Each for a reason of its own on the first rank alone; the others learn of it.
+#[test]
+fn where_gpus_cannot_open_each_others_tensors_they_are_staged() {
+    if !device() || !simulated() {
+        return;
+    }
+    let reasons = [
+        "fail=cuIpcOpenMemHandle:*:CUDA_ERROR_MAP_FAILED",
+        "fail=cuIpcGetMemHandle:*:CUDA_ERROR_NOT_SUPPORTED",
+        "fail=cuModuleLoadData:*:CUDA_ERROR_INVALID_IMAGE",
+    ];
+    for (ranks, hosts) in [(3, 1), (4, 2)] {
+        let staged = || {
+            let job = job(ranks, hosts, "matrix").env("SHOUTER_TEST_DTYPES", "f32 bf16");
+            job.env("SHOUTER_TEST_IN_PLACE", "no")
+        };
+        staged().env("SHOUTER_GPU_PEERS", "off").run().assert_success();
+        if hosts == 1 {
+            for reason in reasons {
+                staged().env("SHOUTER_TEST_BROKEN", reason).run().assert_success();
+            }
+        }
     }
 }
 
@@ -314,7 +343,8 @@ fn ranks_with_tensors_on_hosts_take_part() {
     }
     for (ranks, hosts, on) in [(3, 1, 0b010), (4, 2, 0b0110), (2, 2, 0b10), (2, 1, 0b01)] {
         let job = job(ranks, hosts, "matrix").env("SHOUTER_TEST_ON", on);
-        job.env("SHOUTER_TEST_DTYPES", "f32 bf16 i8").run().assert_success();
+        let job = job.env("SHOUTER_TEST_DTYPES", "f32 bf16 i8");
+        job.env("SHOUTER_TEST_IN_PLACE", "no").run().assert_success();
     }
 }
 
@@ -326,7 +356,7 @@ fn pushed_tensors_wait_for_the_trainers_stream() {
     for (ranks, hosts) in TOPOLOGIES {
         // A real device takes no notice of the delays.
         let job = job(ranks, hosts, "push").env("CUDA_SIM", "delay_us=300,seed=5");
-        job.run().assert_success();
+        job.env("SHOUTER_TEST_IN_PLACE", if ranks > hosts { "yes" } else { "no" }).run().assert_success();
     }
     job(4, 2, "push").env("SHOUTER_MODE", "dedicated").run().assert_success();
 }
@@ -371,10 +401,17 @@ fn a_device_that_is_lost_ends_the_group_by_name() {
         return;
     }
     // The last goes by the cells of the host.
-    let jobs = [(2, 2, 0b11, 1 << 20), (2, 1, 0b11, 1 << 20), (4, 2, 0b0001, 1 << 20), (3, 1, 0b101, 16)];
-    for (ranks, hosts, on, count) in jobs {
+    let (copy, fold) = ("cuMemcpyAsync", "cuLaunchKernel");
+    let jobs = [
+        (2, 2, 0b11, 1 << 20, copy),
+        (2, 1, 0b11, 1 << 20, fold),
+        (4, 2, 0b1111, 1 << 20, fold),
+        (4, 2, 0b0001, 1 << 20, copy),
+        (3, 1, 0b101, 16, fold),
+    ];
+    for (ranks, hosts, on, count, call) in jobs {
         let job = job(ranks, hosts, "steps").env("SHOUTER_TEST_ON", on).env("SHOUTER_TEST_COUNT", count);
-        let state = job.env("SHOUTER_TEST_BROKEN", "fail=cuMemcpyAsync:40:lost").run();
+        let state = job.env("SHOUTER_TEST_BROKEN", format!("fail={call}:40:lost")).run();
         assert_eq!(state.ranks[0].code, Some(ACCELERATOR), "{state}");
         assert!(state.ranks[0].error().contains("has failed"), "{}", state.ranks[0].error());
         named(&state, "accelerator");

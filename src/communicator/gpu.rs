@@ -30,8 +30,18 @@ use crate::error::Error;
 use crate::runtime::{Clock, Instant};
 
 /// The GPU of a group, once a tensor was there.
-#[derive(Default)]
-pub(super) struct Bound(Mutex<Option<Arc<Gpu>>>);
+pub(super) struct Bound {
+    gpu: Mutex<Option<Arc<Gpu>>>,
+    /// Whether the host's other ranks may open its tensors.
+    peers: bool,
+}
+
+impl Bound {
+    /// None yet.
+    pub(super) fn new(peers: bool) -> Self {
+        Self { gpu: Mutex::default(), peers }
+    }
+}
 
 /// What a group keeps of its GPU. The engine has the rest.
 struct Gpu {
@@ -171,7 +181,8 @@ impl Group {
             // SAFETY: the caller's promise.
             let stream = unsafe { Stream::borrow(&gpu.context, stream) }.map_err(gpu_error)?;
             let moment = Some(gpu.shared.moment(&stream).map_err(gpu_error)?);
-            let export = self.node.as_ref().and_then(|_| lock(&gpu.shared.0).export(&pointer, dtype));
+            let shares = self.node.is_some() && self.gpu.peers;
+            let export = if shares { lock(&gpu.shared.0).export(&pointer, dtype) } else { None };
             device = Some(OnDevice { moment, export });
         }
         Ok((buffer.region(Kind::Device), device))
@@ -187,7 +198,7 @@ impl Group {
             )));
         }
         let context = Context::of(cuda, &pointer).map_err(gpu_error)?;
-        let mut bound = lock(&self.gpu.0);
+        let mut bound = lock(&self.gpu.gpu);
         if let Some(gpu) = &*bound {
             if !gpu.context.is(&context) {
                 return Err(Error::Argument(format!(
@@ -241,7 +252,7 @@ impl Group {
         device: Option<OnDevice>,
         run: impl FnOnce(element::Buffer) -> Result<(), Error>,
     ) -> Result<(), Error> {
-        let Some(gpu) = lock(&self.gpu.0).clone().filter(|_| !data.is_empty()) else {
+        let Some(gpu) = lock(&self.gpu.gpu).clone().filter(|_| !data.is_empty()) else {
             return run(element::Buffer::empty());
         };
         let mut place = lock(&gpu.small);

@@ -216,6 +216,8 @@ pub struct Config {
     pub rdma_memory_mb: u32,
     /// The address at which sockets of the kernel listen; `None`: the one by which rank 0 is reached.
     pub kernel_address: Option<Ipv4Addr>,
+    /// Whether GPUs of a host reduce straight from each other's memory.
+    pub gpu_peers: bool,
     /// Faults to inject.
     pub faults: Faults,
     /// Where to write a timeline.
@@ -329,6 +331,7 @@ impl Builder {
                 .unwrap_or_else(|| "auto".into()),
             rdma_memory_mb: number("rdma_memory_mb", 1..=1 << 20, 256)?,
             kernel_address: value::ipv4(layers, "kernel_address")?,
+            gpu_peers: value::word(layers, "gpu_peers", &[("auto", true), ("off", false)])?.unwrap_or(true),
             faults: Faults {
                 loss: value::percent(layers, "loss")?.unwrap_or(0.0),
                 corrupt: value::percent(layers, "corrupt")?.unwrap_or(0.0),

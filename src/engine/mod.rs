@@ -19,7 +19,7 @@ use std::time::Duration;
 use shouter_netstack::device::Device;
 use shouter_netstack::time::Instant;
 use shouter_reducer::executor::{
-    AbortCause, Completed, Executor, ExecutorError, OpError, OpId, Request, StartError, Why,
+    AbortCause, Completed, Counters, Executor, ExecutorError, OpError, OpId, Request, StartError, Why,
 };
 use shouter_reducer::grid::Rank;
 use shouter_reducer::header::{Header, Identity, Kind, MatchKey, Shape};
@@ -213,6 +213,11 @@ impl<D: Device> Engine<D> {
         Ok(())
     }
 
+    /// What the executor has counted.
+    pub fn counters(&self) -> Counters {
+        self.executor.counters()
+    }
+
     /// The executor's slots.
     pub fn slots(&self) -> Region {
         self.executor.slots()
@@ -254,7 +259,8 @@ impl<D: Device> Engine<D> {
         let Some(node) = &self.node else { return Duration::ZERO };
         node.set_at_rest();
         let begin = Clock.now();
-        let moving = |local: &u32| *local != node.local() && !node.is_at_rest(*local) && !node.has_left(*local);
+        let moving =
+            |local: &u32| *local != node.local() && !node.is_at_rest(*local) && !node.has_left(*local);
         while self.open.iter().any(|open| open.export.is_some()) {
             let Some(local) = (0..node.ranks()).find(moving) else { break };
             if Clock.now() - begin < COPIES_END {

@@ -192,7 +192,8 @@ pub(super) fn check(schedules: &[Schedule], graph: &Graph, order: &[usize]) -> R
                 let sum = |of: Vec<usize>| if let [only] = *of { Ok(only) } else { Err(Expr::Fold(of)) };
                 let mut result = combine(&mut exprs, &parts, sum).ok_or_else(misplaced)?;
                 if finish {
-                    result = combine(&mut exprs, &[result], |e| Err(Expr::Finish(e[0]))).ok_or_else(misplaced)?;
+                    result =
+                        combine(&mut exprs, &[result], |e| Err(Expr::Finish(e[0]))).ok_or_else(misplaced)?;
                 }
                 for into in into {
                     state.write(mem(*into), into.offset, len, result.clone());
@@ -204,7 +205,8 @@ pub(super) fn check(schedules: &[Schedule], graph: &Graph, order: &[usize]) -> R
             }
             Action::Finish { at, len } => {
                 let read = state.read(mem(at), at.offset, len).ok_or_else(unwritten)?;
-                let divided = combine(&mut exprs, &[read], |e| Err(Expr::Finish(e[0]))).ok_or_else(misplaced)?;
+                let divided =
+                    combine(&mut exprs, &[read], |e| Err(Expr::Finish(e[0]))).ok_or_else(misplaced)?;
                 state.write(mem(at), at.offset, len, divided);
             }
             Action::Send { .. }

@@ -423,4 +423,6 @@ pub struct Counters {
     pub malformed: u64,
     /// Fragments posted.
     pub posted: u64,
+    /// Operations whose tensors are accessed by all ranks of the node, and not staged.
+    pub in_place: u64,
 }

@@ -11,7 +11,9 @@ use shouter_reducer::memory::Region;
 use shouter_reducer::transport::{Export, Flag, NodeMemory, TensorView};
 
 use super::arena::Arena;
-use super::layout::{ABORT_AT, ANNOUNCEMENT, CELL_PAYLOAD, LANE_BYTES_AT, LANES_AT, Layout, MAGIC_AT, RANKS_AT, Shape};
+use super::layout::{
+    ABORT_AT, ANNOUNCEMENT, CELL_PAYLOAD, LANE_BYTES_AT, LANES_AT, Layout, MAGIC_AT, RANKS_AT, Shape,
+};
 use super::sys::{self, Mapping};
 
 /// "shouter" and the layout's version.
@@ -293,11 +295,8 @@ impl NodeSegment {
             *to = word(at).to_ne_bytes();
         }
         let process = |local| [8, 16].map(|at| self.layout.life(local).map(|life| word(life + at)));
-        let export = Export {
-            address: word(at + ADDRESS_AT),
-            handle,
-            is_own: process(local) == process(self.local),
-        };
+        let export =
+            Export { address: word(at + ADDRESS_AT), handle, is_own: process(local) == process(self.local) };
         (word(at) == number).then_some(export)
     }
 
@@ -308,7 +307,8 @@ impl NodeSegment {
 
     /// Whether no accelerator of a local rank touches any tensor: it says so, or its process has ended.
     pub fn is_at_rest(&self, local: u32) -> bool {
-        self.word(self.layout.life(local).map(|at| at + 24)).load(Ordering::Acquire) == 1 || self.is_gone(local)
+        self.word(self.layout.life(local).map(|at| at + 24)).load(Ordering::Acquire) == 1
+            || self.is_gone(local)
     }
 
     /// Bytes of each rank's arena.
