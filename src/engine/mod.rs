@@ -223,21 +223,30 @@ impl<D: Device> Engine<D> {
         self.executor.slots()
     }
 
-    /// Waits until no copy of an accelerator touches any memory; returns for how long. Where that cannot be known, the lanes
-    /// and slots are kept for ever, and errors say that tensors must be, too.
+    /// After the group has ended: waits until no accelerator touches the tensors of this rank, and its own touches nothing;
+    /// returns for how long.
     #[cold]
-    fn drain_copies(&mut self) -> Duration {
-        let Some(Staging { accelerator, .. }) = &mut self.staging else { return Duration::ZERO };
+    fn come_to_rest(&mut self) -> Duration {
         let begin = Clock.now();
+        self.drain_copies(begin);
+        self.await_others(begin);
+        Clock.now() - begin
+    }
+
+    /// Waits until no copy or fold of the accelerator touches any memory, and tells the other ranks. Where that cannot be known, the
+    /// lanes and slots are kept for ever, and errors say that tensors must be, too.
+    fn drain_copies(&mut self, begin: Instant) {
+        let at_rest = || self.node.iter().for_each(|node| node.set_at_rest());
+        let Some(Staging { accelerator, .. }) = &mut self.staging else { return at_rest() };
         loop {
             match accelerator.is_idle() {
-                Ok(true) => return Clock.now() - begin,
+                Ok(true) => return at_rest(),
                 Ok(false) if Clock.now() - begin < COPIES_END => std::thread::yield_now(),
                 Ok(false) => break,
                 // Nothing runs on a device that is lost.
                 Err(error) => {
                     tracing::error!(%error, "an accelerator does not say whether its copies have ended");
-                    return Clock.now() - begin;
+                    return at_rest();
                 }
             }
         }
@@ -249,21 +258,18 @@ impl<D: Device> Engine<D> {
         for completed in self.finished.iter_mut().filter(|completed| completed.outstanding > 0) {
             keep_memory(completed, "the GPU has not ended its copies");
         }
-        Clock.now() - begin
     }
 
-    /// After the group has ended: waits until no accelerator of another rank of the node touches this rank's tensors, which it
-    /// may have opened. Returns for how long; where it cannot be known, errors say so.
-    #[cold]
-    fn await_rest(&mut self) -> Duration {
-        let Some(node) = &self.node else { return Duration::ZERO };
-        node.set_at_rest();
-        let begin = Clock.now();
+    /// Waits until no accelerator of another rank of the node touches this rank's tensors, which it may have opened. Where that
+    /// cannot be known, errors say so.
+    fn await_others(&mut self, begin: Instant) {
+        let Some(node) = &self.node else { return };
         let moving =
             |local: &u32| *local != node.local() && !node.is_at_rest(*local) && !node.has_left(*local);
         while self.open.iter().any(|open| open.export.is_some()) {
             let Some(local) = (0..node.ranks()).find(moving) else { break };
-            if Clock.now() - begin < COPIES_END {
+            // They begin to wait for their own a little later.
+            if Clock.now() - begin < 2 * COPIES_END {
                 std::thread::yield_now();
                 continue;
             }
@@ -275,7 +281,6 @@ impl<D: Device> Engine<D> {
             }
             break;
         }
-        Clock.now() - begin
     }
 
     /// This rank leaves in good order, and so do the others: from now on a peer that disappears is no error.
@@ -345,7 +350,7 @@ impl<D: Device> Engine<D> {
             // Ahead of the wait for copies.
             up.transmit(now, &mut self.executor);
         }
-        let waited = self.drain_copies() + self.await_rest();
+        let waited = self.come_to_rest();
         self.executor.fenced();
         self.settling = self.up.is_some().then(|| now + waited + FLOOD);
     }
@@ -355,8 +360,7 @@ impl<D: Device> Drop for Engine<D> {
     fn drop(&mut self) {
         if self.running != 0 {
             self.fence_tensors();
-            self.drain_copies();
-            self.await_rest();
+            self.come_to_rest();
         }
     }
 }

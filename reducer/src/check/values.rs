@@ -228,9 +228,15 @@ fn results(schedules: &[Schedule], exprs: &Exprs, state: &State, bytes: usize) -
         (_, Expr::Finish(of)) => averages && exprs.ranks(*of).as_ref() == Some(&all),
         _ => !averages && exprs.ranks(expr).as_ref() == Some(&all),
     };
-    let first = state.read(Memory::Data(0), 0, bytes).unwrap_or_default();
+    let nothing = |rank| Flaw::Result {
+        rank: Rank(rank as u32),
+        byte: 0,
+        found: "nothing, in places".into(),
+        expected: "a value everywhere",
+    };
+    let first = state.read(Memory::Data(0), 0, bytes).ok_or_else(|| nothing(0))?;
     for rank in 0..schedules.len() {
-        let mine = state.read(Memory::Data(rank), 0, bytes).unwrap_or_default();
+        let mine = state.read(Memory::Data(rank), 0, bytes).ok_or_else(|| nothing(rank))?;
         for segment in mine {
             let flaw = |expected| Flaw::Result {
                 rank: Rank(rank as u32),
