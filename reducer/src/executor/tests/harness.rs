@@ -373,7 +373,7 @@ impl Group {
             early: (seed % 50) as u32,
             rng: SmallRng::seed_from_u64(seed ^ u64::from(rank)),
             good: u64::MAX,
-            blind: seed % 7 == 0 && rank % 3 == 1,
+            blind: seed.is_multiple_of(7) && rank % 3 == 1,
             folds: 0,
         };
         let net = Net {
