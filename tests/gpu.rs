@@ -5,6 +5,7 @@
 
 mod ranks;
 
+use std::mem::ManuallyDrop;
 use std::time::Duration;
 
 use ranks::values::{COUNTS, TOPOLOGIES, fill, reduced, value};
@@ -14,6 +15,7 @@ use shouter_reducer::memory::cuda::{Compare, Context, Cuda, DeviceBuffer, Pinned
 
 const ARGUMENT: i32 = ERROR + 4;
 const PEER_FAILED: i32 = ERROR + 6;
+const DEADLINE: i32 = ERROR + 7;
 const CLOSED: i32 = ERROR + 8;
 const ACCELERATOR: i32 = ERROR + 11;
 
@@ -31,7 +33,7 @@ fn rank_body() {
     };
     let config = Config::from_env().map_err(|error| Error::Config(error.to_string()));
     if let (Ok(config), Some(sim)) = (&config, parameter("BROKEN"))
-        && config.rank == 0
+        && config.rank == parameter("CULPRIT").map_or(0, |rank| rank.parse().unwrap())
     {
         // SAFETY: no other thread of this process is running tests or reads the environment.
         unsafe { std::env::set_var("CUDA_SIM", sim) };
@@ -234,7 +236,8 @@ fn refused(group: &Group) -> Result<(), Error> {
 /// Reduces again and again, until the group ends.
 fn steps(group: &Group) -> Result<(), Error> {
     let count = parameter("COUNT").map_or(1 << 20, |count| count.parse().unwrap());
-    let mut trainer = on_gpu(group).then(|| Trainer::new(group, count * 4));
+    // After an error a copy may be under way, for which freeing would wait.
+    let mut trainer = on_gpu(group).then(|| ManuallyDrop::new(Trainer::new(group, count * 4)));
     let mut host = vec![1f32; count];
     for step in 0.. {
         group.set_step(step);
@@ -355,15 +358,26 @@ fn loss_and_bit_flips_do_not_show() {
     }
 }
 
-/// All ranks but the first name it.
-fn named(state: &State, what: &str) {
-    for (rank, state) in (0..).zip(&state.ranks).skip(1) {
-        // The second, where the group had ended before the rank's next operation was started.
-        let codes = [Some(PEER_FAILED), Some(CLOSED)];
-        assert!(codes.contains(&state.code), "rank {rank}: {:?}, {}", state.code, state.error());
-        assert!(state.error().contains("rank 0") && state.error().contains(what), "{}", state.error());
+/// All ranks but the one with this number name it, and nobody else, with one of these codes and words.
+fn named(state: &State, culprit: usize, codes: &[i32], words: &[&str]) {
+    for (rank, other) in state.ranks.iter().enumerate().filter(|(rank, _)| *rank != culprit) {
+        let error = other.error();
+        assert!(
+            other.code.is_some_and(|code| codes.contains(&code)),
+            "rank {rank}: {:?}\n{state}",
+            other.code
+        );
+        let named: Vec<usize> =
+            (0..state.ranks.len()).filter(|named| error.contains(&format!("rank {named}"))).collect();
+        assert!(
+            named == [culprit] && words.iter().any(|word| error.contains(word)),
+            "rank {rank}: {error}\n{state}"
+        );
     }
 }
+
+/// What survivors end with; the second, where the group had ended before their next operation was started.
+const SURVIVED: [i32; 2] = [PEER_FAILED, CLOSED];
 
 #[test]
 fn a_device_that_is_lost_ends_the_group_by_name() {
@@ -377,7 +391,46 @@ fn a_device_that_is_lost_ends_the_group_by_name() {
         let state = job.env("SHOUTER_TEST_BROKEN", "fail=cuMemcpyAsync:40:lost").run();
         assert_eq!(state.ranks[0].code, Some(ACCELERATOR), "{state}");
         assert!(state.ranks[0].error().contains("has failed"), "{}", state.ranks[0].error());
-        named(&state, "accelerator");
+        named(&state, 0, &SURVIVED, &["accelerator"]);
+    }
+}
+
+/// Jobs whose last rank has a copy that never ends: the deadline ends the group, nobody waits for the copy any longer, and
+/// that rank is told to leave its tensor alone. Each is a number of ranks and hosts, who has tensors on a GPU, and which copy.
+fn hang(jobs: &[(u32, u32, u32, u32)], count: usize, codes: &[i32], words: &[&str]) {
+    let start = |&(ranks, hosts, on, copy): &(u32, u32, u32, u32)| {
+        let job = job(ranks, hosts, "steps").env("SHOUTER_TEST_ON", on).env("SHOUTER_TEST_COUNT", count);
+        let job = job.env("SHOUTER_TEST_CULPRIT", ranks - 1).env("SHOUTER_DEADLINE", "1s");
+        job.env("SHOUTER_TEST_BROKEN", format!("hang=cuMemcpyAsync:{copy}")).start()
+    };
+    // They wait most of the time.
+    let jobs: Vec<_> = jobs.iter().map(start).collect();
+    for job in jobs {
+        let state = job.finish();
+        let culprit = state.ranks.len() - 1;
+        let (code, error) = (state.ranks[culprit].code, state.ranks[culprit].error());
+        assert!(code.is_some_and(|code| codes.contains(&code)), "{code:?}\n{state}");
+        assert!(words.iter().all(|word| error.contains(word)), "{error}");
+        // Who was started first may find the deadline first.
+        named(&state, culprit, &[PEER_FAILED, CLOSED, DEADLINE], &["accelerator", "deadline"]);
+    }
+}
+
+#[test]
+fn a_copy_that_hangs_ends_the_group_at_the_deadline() {
+    if device() && simulated() {
+        let jobs =
+            [(2, 2, 0b11, 40), (2, 2, 0b11, 41), (2, 1, 0b11, 40), (3, 1, 0b101, 41), (4, 2, 0b1001, 40)];
+        hang(&jobs, 1 << 20, &[ACCELERATOR], &["GPU", "leave the tensor's memory as it is"]);
+    }
+}
+
+#[test]
+fn a_small_copy_that_hangs_ends_the_group_at_the_deadline() {
+    if device() && simulated() {
+        // One to the host, one to the GPU.
+        let jobs = [(2, 1, 0b11, 9), (3, 1, 0b101, 10)];
+        hang(&jobs, 16, &[DEADLINE], &["copy between GPU and host", "memory must stay as it is"]);
     }
 }
 
@@ -391,6 +444,6 @@ fn a_rank_that_is_killed_is_named_by_those_with_gpus() {
         job.until("all are under way", ranks::LIMIT, |state| state.all_told("steps"));
         job.signal(0, "KILL");
         job.until("the survivors end", Duration::from_secs(15), |state| state.all_over_but(0));
-        named(&job.finish(), "dead or unreachable");
+        named(&job.finish(), 0, &SURVIVED, &["dead or unreachable"]);
     }
 }

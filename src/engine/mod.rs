@@ -303,6 +303,19 @@ impl<D: Device> Engine<D> {
         }
     }
 
+    /// Takes the operations that have ended from the executor; whether there was one.
+    #[inline]
+    fn gather(&mut self) -> bool {
+        let mut any = false;
+        while let Some(completed) = self.executor.take_completed() {
+            self.running -= 1;
+            let completed = self.compared(completed);
+            self.finished.push(completed);
+            any = true;
+        }
+        any
+    }
+
     /// Tells everybody once why the group ended, and lets go of all memory.
     #[cold]
     fn flood_abort(&mut self, now: Instant) {
@@ -319,6 +332,8 @@ impl<D: Device> Engine<D> {
             // Ahead of the wait for copies.
             up.transmit(now, &mut self.executor);
         }
+        // Their outcomes say whether the copies have ended.
+        self.gather();
         let waited = self.drain_copies();
         self.executor.fenced();
         self.settling = self.up.is_some().then(|| now + waited + FLOOD);
@@ -392,12 +407,7 @@ impl<D: Device> Poller for Engine<D> {
         if let Some(up) = &mut self.up {
             busy |= up.transmit(now, &mut self.executor);
         }
-        while let Some(completed) = self.executor.take_completed() {
-            self.running -= 1;
-            let completed = self.compared(completed);
-            self.finished.push(completed);
-            busy = true;
-        }
+        busy |= self.gather();
         if let Some(node) = &self.node
             && let Some((culprit, why)) = self.liveness.check(now, node)
         {
