@@ -29,6 +29,7 @@ fn rank_body() {
         "refused" => refused,
         "steps" => steps,
         "held" => held,
+        "traced" => traced,
         other => panic!("no scenario {other}"),
     };
     let config = Config::from_env().map_err(|error| Error::Config(error.to_string()));
@@ -289,6 +290,72 @@ fn held(group: &Group) -> Result<(), Error> {
     group.wait(later, None)?;
     assert!(second.get(0, COUNT * 4) == sum);
     Ok(())
+}
+
+/// All that an all-reduce may ask of the driver once its shape is known. Nothing here waits for a stream or the device, and
+/// nothing takes or gives back memory, streams or events.
+const QUIET: [&str; 13] = [
+    "cuCtxPopCurrent",
+    "cuCtxPushCurrent",
+    "cuDeviceGet",
+    "cuDevicePrimaryCtxGetState",
+    "cuDevicePrimaryCtxRelease",
+    "cuDevicePrimaryCtxRetain",
+    "cuEventQuery",
+    "cuEventRecord",
+    "cuMemcpyAsync",
+    "cuPointerGetAttributes",
+    "cuStreamGetCtx",
+    "cuStreamIsCapturing",
+    "cuThreadExchangeStreamCaptureMode",
+];
+
+/// The calls of this process that the simulated driver has traced, by any thread.
+fn traced_calls() -> Vec<String> {
+    let text = std::fs::read_to_string(parameter("TRACE").unwrap()).unwrap();
+    let own = format!("{} ", std::process::id());
+    let lines = text.lines().filter(|line| line.starts_with(&own));
+    lines.map(|line| line.rsplit(' ').next().unwrap().to_owned()).collect()
+}
+
+/// From the third operation of a shape on, only quiet calls are made.
+fn traced(group: &Group) -> Result<(), Error> {
+    // By the cells, where all ranks are on one host; in one chunk; in several.
+    const COUNTS: [usize; 3] = [16, 5_000, 300_000];
+    let trainer = Trainer::new(group, COUNTS[2] * 4);
+    for count in COUNTS {
+        let reduce = || trainer.reduce(group, 0, count, DType::F32, ReduceOp::Sum);
+        reduce()?;
+        reduce()?;
+        let before = traced_calls().len();
+        for _ in 0..8 {
+            reduce()?;
+        }
+        let calls = traced_calls();
+        let loud: Vec<_> = calls[before..].iter().filter(|call| !QUIET.contains(&call.as_str())).collect();
+        assert!(loud.is_empty(), "all-reduce of {count}: {loud:?}");
+        let copies = |calls: &[String]| calls.iter().filter(|call| *call == "cuMemcpyAsync").count();
+        assert!(copies(&calls[before..]) >= 16, "the trace is not of these operations");
+    }
+    // What would have been found: the first operation took memory.
+    assert!(traced_calls().iter().any(|call| call == "cuMemHostAlloc"));
+    Ok(())
+}
+
+#[test]
+fn in_steady_state_nothing_waits_for_the_device_or_allocates() {
+    if !device() || !simulated() {
+        return;
+    }
+    let path = std::env::temp_dir().join(format!("shouter-trace-{}", std::process::id()));
+    for (ranks, hosts, mode) in [(2, 1, "caller"), (3, 1, "dedicated"), (2, 2, "caller"), (4, 2, "dedicated")]
+    {
+        let job =
+            job(ranks, hosts, "traced").env("SHOUTER_MODE", mode).env("SHOUTER_TEST_TRACE", path.display());
+        let state = job.env("CUDA_SIM", format!("trace={}", path.display())).run();
+        std::fs::remove_file(&path).unwrap();
+        state.assert_success();
+    }
 }
 
 #[test]

@@ -243,8 +243,14 @@ impl<D: Device> Engine<D> {
         self.executor.leak_slots();
         for Completed { result, outstanding, .. } in &mut self.finished {
             if let (Err(error), true) = (&*result, *outstanding > 0) {
+                // It names the operation again.
+                let why = match error {
+                    OpError::Accelerator { error, .. } => error.to_string(),
+                    OpError::Aborted { cause, .. } => format!("it was given up: {cause}"),
+                    other => other.to_string(),
+                };
                 let text =
-                    format!("{error}; the GPU has not ended its copies: leave the tensor's memory as it is");
+                    format!("{why}; the GPU has not ended its copies: leave the tensor's memory as it is");
                 let subject = Box::new(error.subject().clone());
                 *result = Err(OpError::Accelerator { subject, error: AcceleratorError(text.into()) });
             }
