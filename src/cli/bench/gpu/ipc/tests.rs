@@ -13,7 +13,7 @@ fn each_tensor_is_read_once_and_written_once() {
     assert_eq!(judged.ceiling, Some(round4(copied * 2.0 / 1e9)));
     assert!(judged.note.unwrap().ends_with("p50 1600000 us, by memory traffic 1000000 us"));
     assert_eq!(judge(processes, &line(1.7e6), copied).unwrap().verdict, Some(Verdict::Missed));
-    assert_eq!(judge(threads.clone(), &line(1.25e6), copied).unwrap().verdict, Some(Verdict::Met));
+    assert_eq!(judge(threads.clone(), &line(1.24e6), copied).unwrap().verdict, Some(Verdict::Met));
     assert_eq!(judge(threads.clone(), &line(1.3e6), copied).unwrap().verdict, Some(Verdict::Missed));
     assert!(judge(threads, &Line::default(), copied).is_none());
 }
