@@ -80,7 +80,7 @@ fn without_a_device_every_row_is_skipped_and_nothing_fails() {
     if rows[0]["verdict"] != "skipped" {
         return println!("skipped: here is a device");
     }
-    assert!(output.status.success() && rows.len() == 20, "{output:?}");
+    assert!(output.status.success() && rows.len() == 22, "{output:?}");
     for row in &rows {
         assert_eq!((&row["verdict"], &row["note"]), (&"skipped".into(), &"no CUDA device".into()), "{row}");
     }
@@ -119,6 +119,38 @@ fn two_processes_reduce_on_one_simulated_device() {
     assert!(output.status.success(), "{output:?}");
     for row in rows(&output) {
         assert!(row["measured"].as_f64().unwrap() > 0.0 && row["ceiling"].as_f64().unwrap() > 0.0, "{row}");
+    }
+}
+
+#[test]
+fn four_ranks_reduce_on_one_simulated_device_in_four_processes_and_in_one() {
+    let folder = Folder::new("ipc");
+    let Some(sim) = simulated(&folder.0) else { return };
+    let output =
+        bench(&folder.0, &sim).args(SMALL).args(["--only", "ipc", "--ipc-bytes", "128Ki"]).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let rows = rows(&output);
+    let names = ["all-reduce, 4 processes", "all-reduce, 4 ranks in one process"];
+    assert_eq!(rows.iter().map(|row| row["row"].as_str().unwrap()).collect::<Vec<_>>(), names);
+    for (row, aim) in rows.iter().zip([">= 0.60", ">= 0.80"]) {
+        assert!(row["measured"].as_f64().unwrap() > 0.0 && row["ceiling"].as_f64().unwrap() > 0.0, "{row}");
+        assert!(row["fraction"].is_f64() && row["aim"] == aim, "{row}");
+        assert!(row["verdict"].is_null() && row["simulated"] == true, "{row}");
+        assert!(row["note"].as_str().unwrap().starts_with("131072 bytes a rank over shm"), "{row}");
+    }
+}
+
+/// Where there is no room for the tensors, shorter ones are measured.
+#[test]
+fn tensors_of_four_ranks_are_as_long_as_there_is_room() {
+    let folder = Folder::new("room");
+    let Some(sim) = simulated(&folder.0) else { return };
+    let mut command = bench(&folder.0, &sim);
+    command.args(SMALL).args(["--only", "ipc", "--ipc-bytes", "1Mi"]).env("CUDA_SIM", "memory_mb=4");
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    for row in rows(&output) {
+        assert!(row["note"].as_str().unwrap().starts_with("524288 bytes a rank"), "{row}");
     }
 }
 

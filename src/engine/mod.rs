@@ -334,6 +334,19 @@ impl<D: Device> Engine<D> {
         }
     }
 
+    /// Takes the operations that have ended from the executor; whether there was one.
+    #[inline]
+    fn gather(&mut self) -> bool {
+        let mut any = false;
+        while let Some(completed) = self.executor.take_completed() {
+            self.running -= 1;
+            let completed = self.compared(completed);
+            self.finished.push(completed);
+            any = true;
+        }
+        any
+    }
+
     /// Tells everybody once why the group ended, and lets go of all memory.
     #[cold]
     fn flood_abort(&mut self, now: Instant) {
@@ -350,6 +363,8 @@ impl<D: Device> Engine<D> {
             // Ahead of the wait for copies.
             up.transmit(now, &mut self.executor);
         }
+        // Their outcomes say whether the copies have ended.
+        self.gather();
         let waited = self.come_to_rest();
         self.executor.fenced();
         self.settling = self.up.is_some().then(|| now + waited + FLOOD);
@@ -368,7 +383,13 @@ impl<D: Device> Drop for Engine<D> {
 /// Adds to an error why the tensor's memory must stay.
 fn keep_memory(completed: &mut Completed, why: &str) {
     if let Err(error) = &completed.result {
-        let text = format!("{error}; {why}: leave the tensor's memory as it is");
+        // It names the operation again.
+        let what = match error {
+            OpError::Accelerator { error, .. } => error.to_string(),
+            OpError::Aborted { cause, .. } => format!("it was given up: {cause}"),
+            other => other.to_string(),
+        };
+        let text = format!("{what}; {why}: leave the tensor's memory as it is");
         let subject = Box::new(error.subject().clone());
         completed.result = Err(OpError::Accelerator { subject, error: AcceleratorError(text.into()) });
     }
@@ -432,12 +453,7 @@ impl<D: Device> Poller for Engine<D> {
         if let Some(up) = &mut self.up {
             busy |= up.transmit(now, &mut self.executor);
         }
-        while let Some(completed) = self.executor.take_completed() {
-            self.running -= 1;
-            let completed = self.compared(completed);
-            self.finished.push(completed);
-            busy = true;
-        }
+        busy |= self.gather();
         if let Some(node) = &self.node
             && let Some((culprit, why)) = self.liveness.check(now, node)
         {
