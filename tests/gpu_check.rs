@@ -1,7 +1,7 @@
 //! `shouter bench gpu` and `scripts/gpu-check`, end to end: without a driver, with the simulated one, and from a packed folder.
 #![cfg(feature = "cuda")]
 
-use std::fs;
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -37,15 +37,25 @@ impl Drop for Folder {
     }
 }
 
-/// The simulated driver in a folder; `None`, and why, where it cannot be built.
+/// The simulated driver in a folder; says why, where it cannot be built.
 fn simulated(folder: &Path) -> Option<PathBuf> {
     if Command::new("g++").arg("--version").output().is_err() {
         println!("skipped: the simulated driver needs g++");
         return None;
     }
-    let sim = folder.join("sim");
-    let built = Command::new(Path::new(ROOT).join("scripts/lib/cuda-sim/build")).arg(&sim).output().unwrap();
-    assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+    // Built once, whichever test or process comes first; each test has a copy to itself.
+    let common = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let turn = File::create(common.join("cuda-sim.lock")).unwrap();
+    turn.lock().unwrap();
+    let (built, sim) = (common.join("cuda-sim"), folder.join("sim"));
+    let build =
+        Command::new(Path::new(ROOT).join("scripts/lib/cuda-sim/build")).arg(&built).output().unwrap();
+    assert!(build.status.success(), "{}", String::from_utf8_lossy(&build.stderr));
+    fs::create_dir(&sim).unwrap();
+    for name in ["libcuda.so.1", "libnvrtc.so.12", "shim.h"] {
+        fs::copy(built.join(name), sim.join(name)).unwrap();
+    }
+    drop(turn);
     Some(sim)
 }
 

@@ -25,7 +25,7 @@ use shouter_reducer::grid::Rank;
 use shouter_reducer::header::{Header, Identity, Kind, MatchKey, Shape};
 use shouter_reducer::memory::Region;
 use shouter_reducer::solo::Solo;
-use shouter_reducer::transport::{Accelerator, AcceleratorError, NodeMemory};
+use shouter_reducer::transport::{Accelerator, NodeMemory};
 
 use crate::channel::shm::NodeSegment;
 use crate::channel::up::UpChannel;
@@ -256,7 +256,7 @@ impl<D: Device> Engine<D> {
         std::mem::forget(self.staging.take());
         self.executor.leak_slots();
         for completed in self.finished.iter_mut().filter(|completed| completed.outstanding > 0) {
-            keep_memory(completed, "the GPU has not ended its copies");
+            keep_memory(completed, self.rank);
         }
     }
 
@@ -277,7 +277,7 @@ impl<D: Device> Engine<D> {
             tracing::error!("{rank} does not say that its GPU has let go of this rank's tensors");
             let exported = |op| self.open.iter().any(|open| open.op == op && open.export.is_some());
             for completed in self.finished.iter_mut().filter(|completed| exported(completed.op)) {
-                keep_memory(completed, &format!("the GPU of {rank} may still write to it"));
+                keep_memory(completed, rank);
             }
             break;
         }
@@ -380,18 +380,11 @@ impl<D: Device> Drop for Engine<D> {
     }
 }
 
-/// Adds to an error why the tensor's memory must stay.
-fn keep_memory(completed: &mut Completed, why: &str) {
+/// Adds to an error that the tensor's memory must stay, since a rank's accelerator may still use it.
+fn keep_memory(completed: &mut Completed, rank: Rank) {
     if let Err(error) = &completed.result {
-        // It names the operation again.
-        let what = match error {
-            OpError::Accelerator { error, .. } => error.to_string(),
-            OpError::Aborted { cause, .. } => format!("it was given up: {cause}"),
-            other => other.to_string(),
-        };
-        let text = format!("{what}; {why}: leave the tensor's memory as it is");
-        let subject = Box::new(error.subject().clone());
-        completed.result = Err(OpError::Accelerator { subject, error: AcceleratorError(text.into()) });
+        let error = Box::new(error.clone());
+        completed.result = Err(OpError::InUse { error, rank });
     }
 }
 

@@ -70,6 +70,8 @@ pub(super) struct Node {
     tensors: RefCell<Vec<Vec<TensorView>>>,
     /// Who could open the others' tensors, by (local rank, operation).
     agreed: RefCell<HashMap<(u32, u64), bool>>,
+    /// Ranks see which operations the others have started.
+    pub(super) tells: bool,
 }
 
 impl Node {
@@ -77,7 +79,7 @@ impl Node {
         let areas = (0..(locals + 1) * lanes).map(|_| Buffer::new(&vec![0xee; bytes])).collect();
         let flags = (0..locals * lanes * 4).map(|_| AtomicU64::new(0)).collect();
         let tensors = RefCell::new(vec![Vec::new(); locals as usize]);
-        Self { lanes, bytes, areas, flags, locals, tensors, agreed: RefCell::default() }
+        Self { lanes, bytes, areas, flags, locals, tensors, agreed: RefCell::default(), tells: false }
     }
 
     fn flag(&self, local: u32, lane: u32, flag: Flag) -> &AtomicU64 {
@@ -89,6 +91,9 @@ impl Node {
 pub(super) struct View<'a>(pub(super) &'a Node, pub(super) u32);
 
 impl NodeMemory for View<'_> {
+    fn has_started(&self, local: u32, seq: u64) -> Option<bool> {
+        self.0.tells.then(|| self.0.tensors.borrow()[local as usize].len() as u64 > seq)
+    }
     fn tensor(&self, local: u32, seq: u64, len: usize) -> TensorView {
         match self.0.tensors.borrow()[local as usize].get(seq as usize) {
             None => TensorView::Unknown,
