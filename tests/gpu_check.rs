@@ -146,7 +146,7 @@ fn four_ranks_reduce_on_one_simulated_device_in_four_processes_and_in_one() {
         assert!(row["measured"].as_f64().unwrap() > 0.0 && row["ceiling"].as_f64().unwrap() > 0.0, "{row}");
         assert!(row["fraction"].is_f64() && row["aim"] == aim, "{row}");
         assert!(row["verdict"].is_null() && row["simulated"] == true, "{row}");
-        assert!(row["note"].as_str().unwrap().starts_with("131072 bytes a rank over shm"), "{row}");
+        assert!(row["note"].as_str().unwrap().starts_with("131072 bytes a rank, in place:"), "{row}");
     }
 }
 

@@ -266,14 +266,17 @@ fn measure<T: Number>(group: &Group, bytes: u64, args: &WorkerArgs) -> Result<Li
     let mut wanted = [((args.seconds / each.max(1e-7)) as u64).clamp(FEWEST as u64, MOST as u64)];
     group.all_reduce(&mut wanted, ReduceOp::Min)?;
     let mut nanos = Vec::with_capacity(wanted[0] as usize);
+    let before = group.stats().in_place;
     for round in 0..wanted[0] as usize {
         once(WARM_UP + round, &mut nanos)?;
     }
+    let in_place = group.stats().in_place - before >= wanted[0];
     for chunk in nanos.chunks_mut(1 << 20) {
         group.all_reduce(chunk, ReduceOp::Max)?;
     }
     let mut line = Line::allreduce("shouter", ranks, group.nodes(), bytes, &mut nanos);
     line.transport = Some(group.transport());
+    line.in_place = Some(in_place);
     line.dtype = Some(args.dtype.clone());
     Ok(line)
 }

@@ -202,7 +202,7 @@ fn run(args: &GpuArgs, table: &mut Table) -> Result<(), BenchError> {
     let rates = speed::run(args, &device, table)?;
     let room = ipc::room(args, &device);
     // What is left has the memory to itself.
-    let left = device.free();
+    let left = device.free(args);
     staged::run(args, &left, rates.pinned, table)?;
     ipc::run(args, &left, room, rates.copied, table)
 }

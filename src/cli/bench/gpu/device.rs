@@ -1,6 +1,7 @@
 //! The GPU that is checked: its context, a stream, the kernels, and the device's clock.
 #![allow(unsafe_code)]
 
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use shouter_reducer::kernel::cuda::{CudaKernels, LaunchError};
@@ -48,6 +49,8 @@ pub(super) struct Left {
     pub(super) simulated: bool,
     /// Whether processes see no other GPU.
     pub(super) alone: bool,
+    /// Where ranks find compiled kernels, if they were brought.
+    pub(super) kernels: Option<PathBuf>,
 }
 
 impl Device {
@@ -77,8 +80,9 @@ impl Device {
     }
 
     /// Lets it go, for other processes to have its memory.
-    pub(super) fn free(self) -> Left {
-        Left { name: self.info.uuid_text(), simulated: self.simulated, alone: self.alone }
+    pub(super) fn free(self, args: &GpuArgs) -> Left {
+        let kernels = args.kernels.clone();
+        Left { name: self.info.uuid_text(), simulated: self.simulated, alone: self.alone, kernels }
     }
 
     /// So many buffers of `bytes` bytes, or of half as many until they fit; and how many that is.

@@ -28,9 +28,8 @@ fn judge(row: Row, line: &Line, copied: f64) -> Option<Row> {
     let (bytes, p50_us) = (line.bytes?, line.p50_us?);
     let moved = 2.0 * RANKS * bytes as f64;
     let bound_us = round4(moved / (2.0 * copied) * 1e6);
-    let transport = line.transport.as_deref().unwrap_or("shm");
-    let note =
-        format!("{bytes} bytes a rank over {transport}: p50 {p50_us} us, by memory traffic {bound_us} us");
+    let how = if line.in_place == Some(true) { "in place" } else { "staged in host memory" };
+    let note = format!("{bytes} bytes a rank, {how}: p50 {p50_us} us, by memory traffic {bound_us} us");
     let row = row.figure(moved / p50_us / 1e3, "GB/s", 2.0 * copied / 1e9);
     Some(Row { note: Some(note), ..row })
 }

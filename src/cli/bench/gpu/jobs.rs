@@ -21,6 +21,9 @@ pub(super) fn allreduce<const N: usize>(
     command.args(["bench", "allreduce", "--json"]).args(options);
     command.args(["--bytes", &sizes.map(|size| size.to_string()).join(",")]);
     command.args(["--seconds", if left.simulated { "0.05" } else { "1" }]).stdin(Stdio::null());
+    if let Some(folder) = &left.kernels {
+        command.env("SHOUTER_GPU_KERNELS", folder);
+    }
     // Ranks take the GPU of their number on their host, of those that they see.
     if !left.alone {
         command.env("CUDA_VISIBLE_DEVICES", &left.name);
