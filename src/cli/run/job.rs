@@ -7,7 +7,7 @@
 use std::io;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 use super::super::Status;
@@ -16,7 +16,7 @@ use super::sys::{self, Signals};
 
 /// Between SIGTERM and SIGKILL.
 const TERM_TO_KILL: Duration = Duration::from_secs(5);
-/// How long the last lines of a job may take to arrive after its last process ended.
+/// How long the last lines of all processes of a job may take to arrive after these have ended.
 const LAST_LINES: Duration = Duration::from_secs(2);
 
 /// How far the end has come.
@@ -35,6 +35,21 @@ struct Process {
     pid: u32,
     child: Child,
     ended: bool,
+    /// What copies its output says when it has come to the end, and how many do.
+    copied: Receiver<()>,
+    copies: usize,
+}
+
+impl Process {
+    /// Waits for the last lines, and takes the time off `patience`. A process that left its rank's group may hold the pipe
+    /// open for ever.
+    fn last_lines(&mut self, patience: &mut Duration) {
+        let begin = Instant::now();
+        while self.copies > 0 && self.copied.recv_timeout(patience.saturating_sub(begin.elapsed())).is_ok() {
+            self.copies -= 1;
+        }
+        *patience = patience.saturating_sub(begin.elapsed());
+    }
 }
 
 /// The processes of a job and how they are to end.
@@ -46,8 +61,7 @@ pub(super) struct Job {
     processes: Vec<Process>,
     /// The exit status of the rank that failed first.
     failure: Option<Status>,
-    copying: (Sender<()>, Receiver<()>),
-    copies: usize,
+    patience: Duration,
 }
 
 impl Job {
@@ -60,8 +74,7 @@ impl Job {
             phase: Phase::Running,
             processes: Vec::new(),
             failure: None,
-            copying: channel(),
-            copies: 0,
+            patience: LAST_LINES,
         })
     }
 
@@ -72,15 +85,18 @@ impl Job {
         let mut child = command.spawn()?;
         let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
         let pid = child.id();
-        self.processes.push(Process { rank, pid, child, ended: false });
+        let (done, copied) = channel();
+        self.processes.push(Process { rank, pid, child, ended: false, copied, copies: 0 });
         self.style.event(&Event::Started { rank, pid, host });
-        if let Some(stdout) = stdout {
-            output::forward(rank, Stream::Stdout, self.style, stdout, self.copying.0.clone())?;
-            self.copies += 1;
-        }
-        if let Some(stderr) = stderr {
-            output::forward(rank, Stream::Stderr, self.style, stderr, self.copying.0.clone())?;
-            self.copies += 1;
+        let copies = [
+            stdout.map(|from| output::forward(rank, Stream::Stdout, self.style, from, done.clone())),
+            stderr.map(|from| output::forward(rank, Stream::Stderr, self.style, from, done)),
+        ];
+        for copy in copies.into_iter().flatten() {
+            copy?;
+            if let Some(process) = self.processes.last_mut() {
+                process.copies += 1;
+            }
         }
         Ok(())
     }
@@ -95,7 +111,6 @@ impl Job {
             self.reap()?;
             self.advance();
         }
-        self.drain();
         Ok(self.failure.unwrap_or(Status::OK))
     }
 
@@ -105,8 +120,8 @@ impl Job {
         for process in &mut self.processes {
             let _ = process.child.wait();
             process.ended = true;
+            process.last_lines(&mut self.patience);
         }
-        self.drain();
     }
 
     fn time_to_next_phase(&self) -> Option<Duration> {
@@ -147,6 +162,8 @@ impl Job {
                 sys::signal_group(process.pid, libc::SIGKILL);
                 ended.push((process.rank, process.pid, process.child.wait()?));
                 process.ended = true;
+                // What it has said comes before the word that it has ended.
+                process.last_lines(&mut self.patience);
             }
         }
         // Several may have ended between two looks. One that a signal killed is the likelier cause of the others.
@@ -192,18 +209,6 @@ impl Job {
                 self.phase = Phase::Killed;
             }
             _ => {}
-        }
-    }
-
-    /// Waits for the last lines. A process that left its rank's group may hold the pipe open for ever, hence a limit.
-    fn drain(&mut self) {
-        let until = Instant::now() + LAST_LINES;
-        while self.copies > 0 {
-            let left = until.saturating_duration_since(Instant::now());
-            if self.copying.1.recv_timeout(left).is_err() {
-                return;
-            }
-            self.copies -= 1;
         }
     }
 }
