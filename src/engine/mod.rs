@@ -264,8 +264,8 @@ impl<D: Device> Engine<D> {
     /// cannot be known, errors say so.
     fn await_others(&mut self, begin: Instant) {
         let Some(node) = &self.node else { return };
-        let moving =
-            |local: &u32| *local != node.local() && !node.is_at_rest(*local) && !node.has_left(*local);
+        // Who has left in good order may have left operations behind, so that is no answer.
+        let moving = |local: &u32| *local != node.local() && !node.is_at_rest(*local);
         while self.open.iter().any(|open| open.export.is_some()) {
             let Some(local) = (0..node.ranks()).find(moving) else { break };
             // They begin to wait for their own a little later.
@@ -316,6 +316,17 @@ impl<D: Device> Engine<D> {
         completed
     }
 
+    /// Takes the outcomes of the operations that have ended; whether there was one.
+    fn collect(&mut self) -> bool {
+        let before = self.finished.len();
+        while let Some(completed) = self.executor.take_completed() {
+            self.running -= 1;
+            let completed = self.compared(completed);
+            self.finished.push(completed);
+        }
+        self.finished.len() > before
+    }
+
     /// Whether somebody on this node runs something else than this rank waits for.
     #[cold]
     fn compare(&mut self, now: Instant) {
@@ -339,6 +350,8 @@ impl<D: Device> Engine<D> {
     fn flood_abort(&mut self, now: Instant) {
         let Some(cause) = self.executor.aborted().cloned() else { return };
         self.flooded = true;
+        // Errors that say whose memory must stay are among them.
+        self.collect();
         self.fence_tensors();
         tracing::error!(rank = self.rank.0, culprit = cause.culprit.0, why = %cause.why, "the group has ended");
         if let Some(node) = &self.node {
@@ -358,10 +371,23 @@ impl<D: Device> Engine<D> {
 
 impl<D: Device> Drop for Engine<D> {
     fn drop(&mut self) {
-        if self.running != 0 {
-            self.fence_tensors();
-            self.come_to_rest();
+        if self.flooded {
+            return;
         }
+        let Some(node) = &self.node else {
+            if self.running != 0 {
+                self.come_to_rest();
+            }
+            return;
+        };
+        if self.running == 0 {
+            node.set_at_rest();
+            return;
+        }
+        // The others would go on, and access tensors that the trainer takes back.
+        node.set_abort(self.rank.0, Why::Aborted.code() as u8);
+        self.fence_tensors();
+        self.come_to_rest();
     }
 }
 
@@ -432,12 +458,7 @@ impl<D: Device> Poller for Engine<D> {
         if let Some(up) = &mut self.up {
             busy |= up.transmit(now, &mut self.executor);
         }
-        while let Some(completed) = self.executor.take_completed() {
-            self.running -= 1;
-            let completed = self.compared(completed);
-            self.finished.push(completed);
-            busy = true;
-        }
+        busy |= self.collect();
         if let Some(node) = &self.node
             && let Some((culprit, why)) = self.liveness.check(now, node)
         {
@@ -470,3 +491,6 @@ impl<D: Device> Poller for Engine<D> {
         [executor, up, node, self.settling, self.ask_at].into_iter().flatten().min()
     }
 }
+
+#[cfg(test)]
+mod tests;
