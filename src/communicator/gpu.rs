@@ -8,6 +8,7 @@
 #![allow(unsafe_code)]
 
 use std::any::Any;
+use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -15,7 +16,7 @@ use std::thread;
 use shouter_reducer::dtype::{DType, ReduceOp};
 use shouter_reducer::executor::Why;
 use shouter_reducer::header::{Collective, Shape};
-use shouter_reducer::kernel::cuda::{Architecture, CudaKernels, compile};
+use shouter_reducer::kernel::cuda::{Architecture, CudaKernels, Image, compile};
 use shouter_reducer::memory::cuda::{
     Context, Copier, Cuda, CudaAccelerator, CudaError, Pinned, Pointer, PointerKind, Registered, Stream,
 };
@@ -25,6 +26,7 @@ use shouter_reducer::transport::{Accelerator, AcceleratorError, Export, Fence, F
 
 use super::stats::lock;
 use super::{Group, Pending, TensorId, element, small};
+use crate::config::Config;
 use crate::engine::Staging;
 use crate::error::Error;
 use crate::runtime::{Clock, Instant};
@@ -34,12 +36,14 @@ pub(super) struct Bound {
     gpu: Mutex<Option<Arc<Gpu>>>,
     /// Whether the host's other ranks may open its tensors.
     peers: bool,
+    /// A folder with compiled kernels.
+    kernels: Option<PathBuf>,
 }
 
 impl Bound {
     /// None yet.
-    pub(super) fn new(peers: bool) -> Self {
-        Self { gpu: Mutex::default(), peers }
+    pub(super) fn new(config: &Config) -> Self {
+        Self { gpu: Mutex::default(), peers: config.gpu_peers, kernels: config.gpu_kernels.clone() }
     }
 }
 
@@ -211,7 +215,7 @@ impl Group {
             return Ok((gpu.clone(), pointer));
         }
         let copier = Copier::new(&context).map_err(gpu_error)?;
-        let accelerator = CudaAccelerator::new(copier, kernels(&context));
+        let accelerator = CudaAccelerator::new(copier, kernels(&context, self.gpu.kernels.as_deref()));
         let shared = Shared(Arc::new(Mutex::new(accelerator)));
         let small = Mutex::new(Some(Pinned::new(&context, small::CELL_BYTES).map_err(gpu_error)?));
         self.stage(&context, shared.clone())?;
@@ -316,15 +320,17 @@ impl Group {
     }
 }
 
-/// The GPU's kernels, compiled unless they have been before; without them the CPU reduces.
-fn kernels(context: &Context) -> Option<CudaKernels> {
+/// The GPU's kernels, compiled unless they have been before or lie in `folder`; without them the CPU reduces.
+fn kernels(context: &Context, folder: Option<&Path>) -> Option<CudaKernels> {
     let missing = |why: &dyn std::fmt::Display| {
         tracing::warn!(%why, "there are no kernels for this GPU: the CPU reduces its tensors");
     };
     let devices = context.cuda().devices().inspect_err(|why| missing(why)).ok()?;
     let device = devices.into_iter().find(|device| device.ordinal == context.ordinal())?;
     let (major, minor) = device.capability;
-    let image = compile(Architecture { major, minor }).inspect_err(|why| missing(why)).ok()?;
+    let architecture = Architecture { major, minor };
+    let given = folder.and_then(|folder| Image::from_folder(folder, architecture));
+    let image = given.map_or_else(|| compile(architecture), Ok).inspect_err(|why| missing(why)).ok()?;
     CudaKernels::load(context, &image).inspect_err(|why| missing(why)).ok()
 }
 

@@ -105,7 +105,7 @@ pub fn init(config: Config) -> Result<Group, Error> {
         device,
         takes_memory,
         #[cfg(feature = "cuda")]
-        gpu: super::gpu::Bound::new(config.gpu_peers),
+        gpu: super::gpu::Bound::new(&config),
         channels,
     })
 }

@@ -218,6 +218,8 @@ pub struct Config {
     pub kernel_address: Option<Ipv4Addr>,
     /// Whether GPUs of a host reduce straight from each other's memory.
     pub gpu_peers: bool,
+    /// A folder with compiled kernels for GPUs.
+    pub gpu_kernels: Option<PathBuf>,
     /// Faults to inject.
     pub faults: Faults,
     /// Where to write a timeline.
@@ -332,6 +334,7 @@ impl Builder {
             rdma_memory_mb: number("rdma_memory_mb", 1..=1 << 20, 256)?,
             kernel_address: value::ipv4(layers, "kernel_address")?,
             gpu_peers: value::word(layers, "gpu_peers", &[("auto", true), ("off", false)])?.unwrap_or(true),
+            gpu_kernels: value::path(layers, "gpu_kernels")?,
             faults: Faults {
                 loss: value::percent(layers, "loss")?.unwrap_or(0.0),
                 corrupt: value::percent(layers, "corrupt")?.unwrap_or(0.0),

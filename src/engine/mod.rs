@@ -25,7 +25,7 @@ use shouter_reducer::grid::Rank;
 use shouter_reducer::header::{Header, Identity, Kind, MatchKey, Shape};
 use shouter_reducer::memory::Region;
 use shouter_reducer::solo::Solo;
-use shouter_reducer::transport::{Accelerator, AcceleratorError, NodeMemory};
+use shouter_reducer::transport::{Accelerator, NodeMemory};
 
 use crate::channel::shm::NodeSegment;
 use crate::channel::up::UpChannel;
@@ -256,7 +256,7 @@ impl<D: Device> Engine<D> {
         std::mem::forget(self.staging.take());
         self.executor.leak_slots();
         for completed in self.finished.iter_mut().filter(|completed| completed.outstanding > 0) {
-            keep_memory(completed, "the GPU has not ended its copies");
+            keep_memory(completed, self.rank);
         }
     }
 
@@ -277,7 +277,7 @@ impl<D: Device> Engine<D> {
             tracing::error!("{rank} does not say that its GPU has let go of this rank's tensors");
             let exported = |op| self.open.iter().any(|open| open.op == op && open.export.is_some());
             for completed in self.finished.iter_mut().filter(|completed| exported(completed.op)) {
-                keep_memory(completed, &format!("the GPU of {rank} may still write to it"));
+                keep_memory(completed, rank);
             }
             break;
         }
@@ -316,17 +316,6 @@ impl<D: Device> Engine<D> {
         completed
     }
 
-    /// Takes the outcomes of the operations that have ended; whether there was one.
-    fn collect(&mut self) -> bool {
-        let before = self.finished.len();
-        while let Some(completed) = self.executor.take_completed() {
-            self.running -= 1;
-            let completed = self.compared(completed);
-            self.finished.push(completed);
-        }
-        self.finished.len() > before
-    }
-
     /// Whether somebody on this node runs something else than this rank waits for.
     #[cold]
     fn compare(&mut self, now: Instant) {
@@ -345,13 +334,24 @@ impl<D: Device> Engine<D> {
         }
     }
 
+    /// Takes the operations that have ended from the executor; whether there was one.
+    #[inline]
+    fn gather(&mut self) -> bool {
+        let mut any = false;
+        while let Some(completed) = self.executor.take_completed() {
+            self.running -= 1;
+            let completed = self.compared(completed);
+            self.finished.push(completed);
+            any = true;
+        }
+        any
+    }
+
     /// Tells everybody once why the group ended, and lets go of all memory.
     #[cold]
     fn flood_abort(&mut self, now: Instant) {
         let Some(cause) = self.executor.aborted().cloned() else { return };
         self.flooded = true;
-        // Errors that say whose memory must stay are among them.
-        self.collect();
         self.fence_tensors();
         tracing::error!(rank = self.rank.0, culprit = cause.culprit.0, why = %cause.why, "the group has ended");
         if let Some(node) = &self.node {
@@ -363,6 +363,8 @@ impl<D: Device> Engine<D> {
             // Ahead of the wait for copies.
             up.transmit(now, &mut self.executor);
         }
+        // Their outcomes say whether the copies have ended.
+        self.gather();
         let waited = self.come_to_rest();
         self.executor.fenced();
         self.settling = self.up.is_some().then(|| now + waited + FLOOD);
@@ -391,12 +393,11 @@ impl<D: Device> Drop for Engine<D> {
     }
 }
 
-/// Adds to an error why the tensor's memory must stay.
-fn keep_memory(completed: &mut Completed, why: &str) {
+/// Adds to an error that the tensor's memory must stay, since a rank's accelerator may still use it.
+fn keep_memory(completed: &mut Completed, rank: Rank) {
     if let Err(error) = &completed.result {
-        let text = format!("{error}; {why}: leave the tensor's memory as it is");
-        let subject = Box::new(error.subject().clone());
-        completed.result = Err(OpError::Accelerator { subject, error: AcceleratorError(text.into()) });
+        let error = Box::new(error.clone());
+        completed.result = Err(OpError::InUse { error, rank });
     }
 }
 
@@ -458,7 +459,7 @@ impl<D: Device> Poller for Engine<D> {
         if let Some(up) = &mut self.up {
             busy |= up.transmit(now, &mut self.executor);
         }
-        busy |= self.collect();
+        busy |= self.gather();
         if let Some(node) = &self.node
             && let Some((culprit, why)) = self.liveness.check(now, node)
         {

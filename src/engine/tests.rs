@@ -211,7 +211,7 @@ fn an_error_says_whose_memory_must_stay() {
     let own = completed.result.unwrap_err().to_string();
     assert!(own.contains("leave the tensor's memory as it is"), "{own}");
     let (others, second) = second.join().unwrap();
-    assert!(others.contains("the GPU of rank 0 may still write to it"), "{others}");
+    assert!(others.contains("rank 0's GPU may still use it"), "{others}");
     assert!(!first.engine.node.as_ref().unwrap().is_at_rest(0), "its folds have not ended");
     drop(first.engine);
     assert!(!second.engine.node.as_ref().unwrap().is_at_rest(0), "its folds have not ended");

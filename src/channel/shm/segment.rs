@@ -14,7 +14,7 @@ use super::arena::Arena;
 use super::layout::{
     ABORT_AT, ANNOUNCEMENT, CELL_PAYLOAD, LANE_BYTES_AT, LANES_AT, Layout, MAGIC_AT, RANKS_AT, Shape,
 };
-use super::sys::{self, Mapping};
+use super::sys::{self, Mapping, Watch};
 
 /// "shouter" and the layout's version.
 const MAGIC: u64 = u64::from_le_bytes(*b"shouter\x03");
@@ -107,7 +107,7 @@ pub struct NodeSegment {
     pub(super) arena: Mutex<Arena>,
     fenced: AtomicBool,
     /// A watch on each process, opened when its id is first needed.
-    watches: Vec<OnceLock<Option<OwnedFd>>>,
+    watches: Vec<OnceLock<Watch>>,
 }
 
 impl std::fmt::Debug for Mapping {
@@ -229,8 +229,11 @@ impl NodeSegment {
         {
             return false;
         }
-        let watch = watch.get_or_init(|| sys::pidfd(pid));
-        watch.as_ref().is_some_and(|fd| sys::has_ended(fd.as_fd()))
+        match watch.get_or_init(|| sys::watch(pid)) {
+            Watch::Process(fd) => sys::has_ended(fd.as_fd()),
+            Watch::Ended => true,
+            Watch::Blind => false,
+        }
     }
 
     /// Says that the group has ended; the first to say so is believed.

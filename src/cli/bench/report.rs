@@ -21,6 +21,9 @@ pub(crate) struct Line {
     pub(crate) hosts: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) transport: Option<String>,
+    /// Whether ranks of a host reduced straight from each other's tensors; else these were staged, or there was no need.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) in_place: Option<bool>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) device: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
