@@ -13,7 +13,7 @@ use shouter_reducer::kernel::Kernels;
 use shouter_reducer::memory::{Kind as MemoryKind, Owned, Span};
 use shouter_reducer::plan::Plan;
 use shouter_reducer::schedule::Problem;
-use shouter_reducer::transport::{Export, Fence, Fold, Moment, OnDevice};
+use shouter_reducer::transport::{AcceleratorError, Export, Fence, Fold, Moment, OnDevice};
 
 use super::*;
 use crate::channel::port::PortDevice;
