@@ -264,8 +264,8 @@ impl<D: Device> Engine<D> {
     /// cannot be known, errors say so.
     fn await_others(&mut self, begin: Instant) {
         let Some(node) = &self.node else { return };
-        let moving =
-            |local: &u32| *local != node.local() && !node.is_at_rest(*local) && !node.has_left(*local);
+        // Who has left in good order may have left operations behind, so that is no answer.
+        let moving = |local: &u32| *local != node.local() && !node.is_at_rest(*local);
         while self.open.iter().any(|open| open.export.is_some()) {
             let Some(local) = (0..node.ranks()).find(moving) else { break };
             // They begin to wait for their own a little later.
@@ -373,10 +373,23 @@ impl<D: Device> Engine<D> {
 
 impl<D: Device> Drop for Engine<D> {
     fn drop(&mut self) {
-        if self.running != 0 {
-            self.fence_tensors();
-            self.come_to_rest();
+        if self.flooded {
+            return;
         }
+        let Some(node) = &self.node else {
+            if self.running != 0 {
+                self.come_to_rest();
+            }
+            return;
+        };
+        if self.running == 0 {
+            node.set_at_rest();
+            return;
+        }
+        // The others would go on, and access tensors that the trainer takes back.
+        node.set_abort(self.rank.0, Why::Aborted.code() as u8);
+        self.fence_tensors();
+        self.come_to_rest();
     }
 }
 
@@ -479,3 +492,6 @@ impl<D: Device> Poller for Engine<D> {
         [executor, up, node, self.settling, self.ask_at].into_iter().flatten().min()
     }
 }
+
+#[cfg(test)]
+mod tests;

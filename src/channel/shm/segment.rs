@@ -297,9 +297,11 @@ impl NodeSegment {
         for (at, to) in (at + HANDLE_AT..).step_by(8).zip(handle.as_chunks_mut().0) {
             *to = word(at).to_ne_bytes();
         }
-        let process = |local| [8, 16].map(|at| self.layout.life(local).map(|life| word(life + at)));
-        let export =
-            Export { address: word(at + ADDRESS_AT), handle, is_own: process(local) == process(self.local) };
+        let process = |local| [8, 16].map(|at| self.layout.life(local).map_or(0, |life| word(life + at)));
+        // Where the kernel does not tell namespaces apart, equal numbers may be different processes.
+        let known = |process: [u64; 2]| !process.contains(&0);
+        let is_own = process(local) == process(self.local) && known(process(local));
+        let export = Export { address: word(at + ADDRESS_AT), handle, is_own };
         (word(at) == number).then_some(export)
     }
 

@@ -33,7 +33,11 @@ impl MemoryHandle {
 
     /// A handle of the allocation that `pointer` lies in. Memory that was not allocated by cudaMalloc has none.
     pub fn export(context: &Context, pointer: &Pointer) -> Result<Self, CudaError> {
-        if pointer.kind != PointerKind::Device || !pointer.legacy_ipc || pointer.size == 0 {
+        if pointer.kind != PointerKind::Device
+            || !pointer.legacy_ipc
+            || pointer.size == 0
+            || pointer.allocation == 0
+        {
             return Err(CudaError::NoIpcHandle { address: pointer.address });
         }
         let entered = context.enter()?;
@@ -125,15 +129,15 @@ impl PeerMemory {
     /// forgotten, or 65,536 others were asked for; the other process frees the memory after that.
     pub fn open(&mut self, handle: &MemoryHandle) -> Result<u64, CudaError> {
         self.asked += 1;
+        if self.asked.is_multiple_of(SWEEP) {
+            self.sweep()?;
+        }
         if let Some(opened) = self.open.get_mut(&handle.allocation) {
             if opened.number == handle.number {
                 opened.asked = self.asked;
                 return within(opened.base, opened.size, handle);
             }
             self.forget(handle)?;
-        }
-        if self.asked.is_multiple_of(SWEEP) {
-            self.sweep()?;
         }
         let entered = self.context.enter()?;
         let raw = CUipcMemHandle { reserved: handle.allocation.map(u8::cast_signed) };

@@ -75,6 +75,37 @@ fn the_other_process() {
     writeln!(std::io::stdout(), "the peer has written").unwrap();
 }
 
+/// Also where all that is asked for is open already, as in a trainer whose tensors stay.
+#[test]
+fn what_is_not_asked_for_any_more_is_closed() {
+    let Some((_alone, cuda, context)) = device() else { return };
+    let buffers = [(); 2].map(|()| DeviceBuffer::new(&context, 4096).unwrap());
+    let handles = buffers.each_ref().map(|buffer| {
+        let pointer = cuda.classify(buffer.address()).unwrap();
+        hex(&MemoryHandle::export(&context, &pointer).unwrap().to_bytes())
+    });
+    let (success, told) = again("peers::the_one_that_asks_for_one_of_two", &[(PEER, &handles.join("."))]);
+    assert!(success && told.contains("only one is open"), "{told}");
+}
+
+/// The child of the test above; as a test of its own it does nothing.
+#[test]
+fn the_one_that_asks_for_one_of_two() {
+    let Ok(message) = std::env::var(PEER) else { return };
+    let (kept, left) = message.split_once('.').unwrap();
+    let [kept, left] = [kept, left].map(|text| MemoryHandle::from_bytes(&unhex(text)).unwrap());
+    let (_alone, cuda, context) = device().unwrap();
+    let mut peers = PeerMemory::new(&context);
+    let [stays, goes] = [kept, left].map(|handle| peers.open(&handle).unwrap());
+    assert_eq!(cuda.classify(goes).unwrap().kind, PointerKind::Device);
+    for _ in 0..(1 << 16) + (1 << 13) {
+        assert_eq!(peers.open(&kept).unwrap(), stays);
+    }
+    assert_eq!(cuda.classify(stays).unwrap().kind, PointerKind::Device);
+    assert_eq!(cuda.classify(goes).unwrap().kind, PointerKind::Unknown);
+    writeln!(std::io::stdout(), "only one is open").unwrap();
+}
+
 #[test]
 fn what_cannot_be_shared_is_refused_with_a_reason() {
     let Some((_alone, cuda, context)) = device() else { return };
@@ -84,8 +115,8 @@ fn what_cannot_be_shared_is_refused_with_a_reason() {
     assert_eq!(refused, CudaError::NoIpcHandle { address });
     assert!(refused.to_string().contains("expandable_segments:False"));
     // No handle of any process.
-    let memory =
-        MemoryHandle::from_bytes(&[[0x5a; 64].as_slice(), &[0; 8], &[1, 0, 0, 0, 0, 0, 0, 0]].concat());
+    let bytes = [[0x5a; 64].as_slice(), &[0; 8], &1u64.to_le_bytes(), &[0; 8]].concat();
+    let memory = MemoryHandle::from_bytes(&bytes);
     let refused = PeerMemory::new(&context).open(&memory.unwrap()).unwrap_err();
     assert!(matches!(refused, CudaError::IpcRefused { .. }), "{refused}");
 }
@@ -120,11 +151,11 @@ fn pool_memory_has_no_handle_and_the_primary_context() {
 
 #[test]
 fn messages_that_are_no_handle_are_refused() {
-    let bytes = [[1; 64].as_slice(), &7u64.to_le_bytes(), &8u64.to_le_bytes()].concat();
+    let bytes = [[1; 64].as_slice(), &7u64.to_le_bytes(), &8u64.to_le_bytes(), &[0; 8]].concat();
     assert_eq!(MemoryHandle::from_bytes(&bytes).map(|handle| handle.len()), Some(1));
     assert!(MemoryHandle::from_bytes(&bytes[1..]).is_none());
     assert!(MemoryHandle::from_bytes(&[bytes.as_slice(), &[0]].concat()).is_none());
-    let outside = [[1; 64].as_slice(), &8u64.to_le_bytes(), &8u64.to_le_bytes()].concat();
+    let outside = [[1; 64].as_slice(), &8u64.to_le_bytes(), &8u64.to_le_bytes(), &[0; 8]].concat();
     assert!(MemoryHandle::from_bytes(&outside).is_none());
 }
 

@@ -1,0 +1,218 @@
+//! Ranks of one node whose accelerators have opened each other's tensors, when the group ends: no memory goes back while another
+//! rank's accelerator may touch it, or the error says so.
+#![allow(unsafe_code)]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use shouter_reducer::dtype::{DType, ReduceOp};
+use shouter_reducer::executor::ExecutorConfig;
+use shouter_reducer::grid::Grid;
+use shouter_reducer::header::Collective;
+use shouter_reducer::kernel::Kernels;
+use shouter_reducer::memory::{Kind as MemoryKind, Owned, Span};
+use shouter_reducer::plan::Plan;
+use shouter_reducer::schedule::Problem;
+use shouter_reducer::transport::{AcceleratorError, Export, Fence, Fold, Moment, OnDevice};
+
+use super::*;
+use crate::channel::port::PortDevice;
+use crate::channel::shm::Shape as NodeShape;
+
+const DEAD_AFTER: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_secs(20);
+const BYTES: usize = 1 << 20;
+
+/// An accelerator that ends its folds when it is let.
+#[derive(Clone, Default)]
+struct Slow(Arc<(AtomicUsize, AtomicBool)>);
+
+impl Slow {
+    fn folds(&self) -> usize {
+        self.0.0.load(Ordering::SeqCst)
+    }
+
+    fn is_let(&self) -> bool {
+        self.0.1.load(Ordering::SeqCst)
+    }
+
+    fn let_go(&self) {
+        self.0.1.store(true, Ordering::SeqCst);
+    }
+}
+
+impl Accelerator for Slow {
+    fn copy(&mut self, _into: Span, _from: Span) -> Result<Fence, AcceleratorError> {
+        Err(AcceleratorError("nothing is staged here".into()))
+    }
+
+    fn open(&mut self, tensor: &Export, len: usize) -> Option<Region> {
+        let base = core::ptr::NonNull::new(tensor.address as *mut u8)?;
+        // SAFETY: nothing accesses it.
+        Some(unsafe { Region::from_raw_parts(MemoryKind::Device, base, len, 0) })
+    }
+
+    fn fold(&mut self, _fold: &Fold<'_>) -> Result<Fence, AcceleratorError> {
+        self.0.0.fetch_add(1, Ordering::SeqCst);
+        Ok(Fence(1))
+    }
+
+    fn is_done(&mut self, _started: Fence) -> Result<bool, AcceleratorError> {
+        Ok(self.is_let())
+    }
+
+    fn has_come(&mut self, _moment: Moment) -> Result<bool, AcceleratorError> {
+        Ok(true)
+    }
+
+    fn is_idle(&mut self) -> Result<bool, AcceleratorError> {
+        Ok(self.folds() == 0 || self.is_let())
+    }
+}
+
+struct Member {
+    // Before the memory that it refers to.
+    engine: Engine<PortDevice>,
+    accelerator: Slow,
+    op: OpId,
+    memory: Owned,
+}
+
+/// Two ranks of one node, with one operation that neither has ended, as its folds are under way on both.
+fn pair() -> [Member; 2] {
+    let (plan, grid) = (Plan::default(), Grid::new(2, 2, Plan::default().leaf_size).unwrap());
+    let params = plan.params();
+    let lane_bytes = params.chunk_bytes_on(&grid);
+    let shape = NodeShape { ranks: 2, lanes: params.lanes, lane_bytes, arena_bytes: 0 };
+    let first = NodeSegment::create(shape).unwrap();
+    let second = NodeSegment::attach(first.fd().try_clone_to_owned().unwrap(), shape, 1).unwrap();
+    let mut local = 0;
+    let mut members = [first, second].map(|node| {
+        let rank = Rank(local);
+        local += 1;
+        let mut executor = Executor::new(ExecutorConfig::new(rank, grid, Kernels::detect())).unwrap();
+        executor.attach_node(&node).unwrap();
+        let parts = Parts {
+            executor,
+            rank,
+            per_node: 2,
+            up: None,
+            node: Some(Arc::new(node)),
+            dead_after: DEAD_AFTER,
+        };
+        let mut engine = Engine::new(parts, Clock.now());
+        let accelerator = Slow::default();
+        let staging =
+            Staging { accelerator: Box::new(accelerator.clone()), solo: None, memory: Box::new(()) };
+        engine.attach(staging).unwrap();
+        let memory = Owned::new(BYTES).unwrap();
+        let count = BYTES as u64 / 4;
+        let shape = Shape { collective: Collective::AllReduce, dtype: DType::F32, op: ReduceOp::Sum, count };
+        let problem = Problem::new(grid, rank, &shape, Rank(0)).on_device();
+        // SAFETY: nothing accesses it.
+        let address = unsafe { memory.region() }.as_ptr();
+        let base = core::ptr::NonNull::new(address).unwrap();
+        let export = Export { address: address as u64, handle: [0; Export::HANDLE], is_own: true };
+        let request = Request {
+            identity: Identity::ad_hoc(&shape, Rank(0)),
+            shape,
+            // SAFETY: nothing accesses it.
+            data: unsafe { Region::from_raw_parts(MemoryKind::Device, base, BYTES, 0) },
+            schedule: Arc::new(plan.schedule_for(&problem).unwrap()),
+            priority: 0,
+            deadline: executor_time(Clock.now() + LIMIT * 2),
+            name: Arc::from("gradient"),
+            step: 0,
+            device: Some(OnDevice { moment: None, export: Some(export) }),
+        };
+        let op = engine.start(Clock.now(), request).unwrap();
+        Member { engine, accelerator, op, memory }
+    });
+    let begin = Clock.now();
+    while members.iter().any(|member| member.accelerator.folds() == 0) {
+        assert!(Clock.now() - begin < LIMIT, "no folds");
+        members.iter_mut().for_each(|member| {
+            member.engine.poll(Clock.now());
+        });
+    }
+    members
+}
+
+/// Drops a rank in a thread of its own, which ends with whether `other` had let go of all memory by then.
+fn drop_beside(member: Member, other: &Slow) -> std::thread::JoinHandle<bool> {
+    let other = other.clone();
+    std::thread::spawn(move || {
+        member.accelerator.let_go();
+        drop(member.engine);
+        drop(member.memory);
+        other.is_let()
+    })
+}
+
+#[test]
+fn who_is_dropped_in_mid_operation_ends_it_for_the_others_first() {
+    let [mut first, second] = pair();
+    let dropped = drop_beside(second, &first.accelerator);
+    let begin = Clock.now();
+    while first.engine.aborted().is_none() {
+        assert!(Clock.now() - begin < LIMIT, "nobody told this rank");
+        // What it may do before it knows is under way now; it has heard before it waits.
+        if first.engine.node.as_ref().unwrap().abort().is_some() {
+            first.accelerator.let_go();
+        }
+        first.engine.poll(Clock.now());
+        std::thread::yield_now();
+    }
+    assert_eq!(first.engine.aborted().unwrap().culprit, Rank(1));
+    assert!(dropped.join().unwrap(), "its memory went back first");
+}
+
+#[test]
+fn who_has_left_may_have_left_folds_behind() {
+    let [mut first, mut second] = pair();
+    first.engine.depart();
+    second.engine.depart();
+    let dropped = drop_beside(second, &first.accelerator);
+    let other = first.accelerator.clone();
+    // The first is dropped, too, and waits for its own folds.
+    let own = std::thread::spawn(move || drop(first));
+    let begin = Clock.now();
+    while !dropped.is_finished() && Clock.now() - begin < COPIES_END / 4 {
+        std::thread::yield_now();
+    }
+    other.let_go();
+    assert!(dropped.join().unwrap(), "its memory went back before the other's folds had ended");
+    own.join().unwrap();
+}
+
+#[test]
+fn an_error_says_whose_memory_must_stay() {
+    let [mut first, mut second] = pair();
+    // The word comes from elsewhere: as that of a third rank would.
+    second.engine.node.as_ref().unwrap().set_abort(0, Why::Aborted.code() as u8);
+    let second = std::thread::spawn(move || {
+        second.accelerator.let_go();
+        let begin = Clock.now();
+        while second.engine.aborted().is_none() && Clock.now() - begin < LIMIT {
+            second.engine.poll(Clock.now());
+        }
+        second.engine.poll(Clock.now());
+        let completed = second.engine.take_finished(second.op).unwrap();
+        // Its memory stays until the first has ended.
+        (completed.result.unwrap_err().to_string(), second)
+    });
+    let begin = Clock.now();
+    while first.engine.aborted().is_none() {
+        assert!(Clock.now() - begin < LIMIT, "nobody told this rank");
+        first.engine.poll(Clock.now());
+    }
+    first.engine.poll(Clock.now());
+    let completed = first.engine.take_finished(first.op).unwrap();
+    let own = completed.result.unwrap_err().to_string();
+    assert!(own.contains("leave the tensor's memory as it is"), "{own}");
+    let (others, second) = second.join().unwrap();
+    assert!(others.contains("rank 0's GPU may still use it"), "{others}");
+    assert!(!first.engine.node.as_ref().unwrap().is_at_rest(0), "its folds have not ended");
+    drop(first.engine);
+    assert!(!second.engine.node.as_ref().unwrap().is_at_rest(0), "its folds have not ended");
+}
