@@ -77,6 +77,13 @@ impl Shared {
     }
 }
 
+/// Says, once, why tensors are staged that lie on GPUs of one host.
+fn say(accelerator: &mut CudaAccelerator) {
+    if let Some(why) = accelerator.take_note() {
+        tracing::info!(%why, "GPUs of this host cannot share a tensor; such tensors are staged in host memory");
+    }
+}
+
 impl Accelerator for Shared {
     fn copy(&mut self, into: Span, from: Span) -> Result<Fence, AcceleratorError> {
         Accelerator::copy(&mut *lock(&self.0), into, from)
@@ -85,9 +92,7 @@ impl Accelerator for Shared {
     fn open(&mut self, tensor: &Export, len: usize) -> Option<Region> {
         let mut accelerator = lock(&self.0);
         let region = accelerator.open(tensor, len);
-        if let Some(why) = accelerator.take_note() {
-            tracing::info!(%why, "a tensor of another rank of this host cannot be opened; it is staged");
-        }
+        say(&mut accelerator);
         region
     }
 
@@ -186,7 +191,13 @@ impl Group {
             let stream = unsafe { Stream::borrow(&gpu.context, stream) }.map_err(gpu_error)?;
             let moment = Some(gpu.shared.moment(&stream).map_err(gpu_error)?);
             let shares = self.node.is_some() && self.gpu.peers;
-            let export = if shares { lock(&gpu.shared.0).export(&pointer, dtype) } else { None };
+            let export = shares.then(|| {
+                let mut accelerator = lock(&gpu.shared.0);
+                let export = accelerator.export(&pointer, dtype);
+                say(&mut accelerator);
+                export
+            });
+            let export = export.flatten();
             device = Some(OnDevice { moment, export });
         }
         Ok((buffer.region(Kind::Device), device))

@@ -443,6 +443,10 @@ impl<D: Device> Poller for Engine<D> {
             }
         }
         if self.running != 0 {
+            // Nothing is begun in the memory of ranks that have given up, as this process may have been stopped meanwhile.
+            if let Some(abort) = self.node.as_ref().and_then(|node| node.abort()) {
+                self.executor.abort(Rank(abort.culprit), Why::from_code(abort.reason.into()));
+            }
             let Self { executor, up, node, staging, .. } = self;
             let (node, mut solo, mut accelerator) = (node.as_deref(), None, None);
             if let Some(staging) = staging {

@@ -471,7 +471,9 @@ pub fn build(algorithm: Algorithm, problem: &Problem, params: &Params) -> Result
         return Err(ScheduleError::TooLarge { what: "the bytes", count: shape.count });
     }
     let mut builder = builder::Builder::new(*problem, *params)?;
-    let views = grid.per_node() > 1 && shape.count > 0 && (grid.nodes() == 1 || access.is_device());
+    let reachable =
+        if access.is_device() { grid.per_node() <= views::DEVICE_TENSORS } else { grid.nodes() == 1 };
+    let views = grid.per_node() > 1 && shape.count > 0 && reachable;
     let in_place = match shape.collective {
         Collective::AllReduce if views => Some(Arc::new(views::all_reduce(algorithm, *problem, *params)?)),
         _ => None,

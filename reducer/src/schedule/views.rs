@@ -24,6 +24,9 @@ const PIECE: usize = 64 << 10;
 /// The same for an accelerator, where a fold should be worth its launch, and leave room between two for work of the trainer's.
 const DEVICE_PIECE: usize = 64 << 20;
 
+/// Tensors that an accelerator folds at once, at most.
+pub(super) const DEVICE_TENSORS: u32 = 64;
+
 /// The steps of one rank.
 pub(super) fn all_reduce(
     algorithm: Algorithm,

@@ -18,6 +18,9 @@ use crate::transport::{Accelerator, AcceleratorError, Export, Fence, Fold, Momen
 /// a copy.
 const DIRECT: usize = 16 << 10;
 
+// What schedules ask for at most.
+const _: () = assert!(kernels::MAX_SOURCES >= 64 && kernels::MAX_DESTINATIONS >= 64);
+
 /// Allocations whose handles are kept.
 const HANDLES: usize = 1 << 12;
 
@@ -31,14 +34,41 @@ pub struct CudaAccelerator {
     /// By the number of an allocation of this process: how others open it, if they can.
     handles: HashMap<u64, Option<MemoryHandle>>,
     addresses: Vec<u64>,
-    note: Option<CudaError>,
+    /// Host memory that the device accesses, as far as it was asked about: address, length, the device's address. It stays for as long
+    /// as the group has its lanes.
+    mapped: Vec<(u64, u64, u64)>,
+    note: Note,
+}
+
+/// Why a tensor could not be shared, the first time.
+#[derive(Debug)]
+enum Note {
+    Nothing,
+    Due(CudaError),
+    Said,
+}
+
+impl Note {
+    fn set(&mut self, why: CudaError) {
+        if let Self::Nothing = self {
+            *self = Self::Due(why);
+        }
+    }
 }
 
 impl CudaAccelerator {
     /// Copies of `copier`, and folds by `kernels` of the same context.
     pub fn new(copier: Copier, kernels: Option<CudaKernels>) -> Self {
         let peers = PeerMemory::new(copier.context());
-        Self { copier, kernels, peers, handles: HashMap::new(), addresses: Vec::new(), note: None }
+        Self {
+            copier,
+            kernels,
+            peers,
+            handles: HashMap::new(),
+            addresses: Vec::new(),
+            mapped: Vec::new(),
+            note: Note::Nothing,
+        }
     }
 
     /// The copies.
@@ -51,9 +81,15 @@ impl CudaAccelerator {
         self.kernels.is_some()
     }
 
-    /// Why a tensor could not be exported to other processes, or opened, if that has happened since the last question.
+    /// Why a tensor could not be exported to other processes, or opened, if that has happened: once.
     pub fn take_note(&mut self) -> Option<CudaError> {
-        self.note.take()
+        if !matches!(self.note, Note::Due(_)) {
+            return None;
+        }
+        match core::mem::replace(&mut self.note, Note::Said) {
+            Note::Due(why) => Some(why),
+            Note::Nothing | Note::Said => None,
+        }
     }
 
     /// How other ranks of the host find elements that begin at `pointer`; `None` where they could not be folded.
@@ -69,7 +105,7 @@ impl CudaAccelerator {
         // Without a handle, ranks in the same process can use it all the same.
         let handle = *self.handles.entry(pointer.allocation).or_insert_with(|| {
             let handle = MemoryHandle::export(context, pointer);
-            handle.map_err(|error| *note = Some(error)).ok()
+            handle.map_err(|error| note.set(error)).ok()
         });
         let handle = handle
             .and_then(|handle| handle.at(pointer))
@@ -93,15 +129,22 @@ impl CudaAccelerator {
     }
 
     /// The address by which the device accesses a range.
-    fn device_address(&self, span: &Span) -> Result<u64, CudaError> {
-        let address = span.as_ptr() as u64;
+    fn device_address(&mut self, span: &Span) -> Result<u64, CudaError> {
+        let (address, len) = (span.as_ptr() as u64, span.len() as u64);
         if span.region().kind() == Kind::Device {
             return Ok(address);
         }
-        match self.copier.context().cuda().classify(address)?.device_address {
-            0 => Err(CudaError::NotPinned { address }),
-            mapped => Ok(mapped),
+        let inside = |&&(base, size, _): &&(u64, u64, u64)| base <= address && address - base + len <= size;
+        if let Some(&(base, _, device)) = self.mapped.iter().find(inside) {
+            return Ok(device + (address - base));
         }
+        let pointer = self.copier.context().cuda().classify_range(address, len)?;
+        let offset = pointer.offset();
+        if pointer.kind != PointerKind::Pinned || pointer.device_address < offset {
+            return Err(CudaError::NotPinned { address });
+        }
+        self.mapped.push((pointer.base, pointer.size, pointer.device_address - offset));
+        Ok(pointer.device_address)
     }
 
     /// # Safety
@@ -151,7 +194,7 @@ impl Accelerator for CudaAccelerator {
         let address = match self.address_of(tensor, len) {
             Ok(address) => address,
             Err(error) => {
-                self.note = Some(error);
+                self.note.set(error);
                 return None;
             }
         };

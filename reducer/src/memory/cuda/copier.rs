@@ -223,11 +223,13 @@ impl Copier {
 
     /// How many copies are not known to have ended; asks about the last ones first.
     pub fn pending(&mut self) -> Result<u64, CudaError> {
-        let entered = self.context.enter()?;
         let mut pending = 0;
         for lane in [&mut self.inward, &mut self.outward] {
-            if !lane.is_done(&entered, lane.issued)? {
+            if !lane.is_done(&self.context.enter()?, lane.issued)? {
                 pending += lane.issued - lane.done;
+            } else if !lane.stream.is_done()? {
+                // Something whose event could not be recorded.
+                pending += 1;
             }
         }
         Ok(pending)

@@ -99,6 +99,8 @@ impl MemoryHandle {
 pub struct PeerMemory {
     context: Context,
     open: HashMap<[u8; HANDLE], Opened>,
+    /// What could not be opened, and why: it is not tried again.
+    refused: HashMap<[u8; HANDLE], (u64, CudaError)>,
     /// Questions so far.
     asked: u64,
 }
@@ -118,11 +120,13 @@ struct Opened {
 const STALE: u64 = 1 << 16;
 /// How often that is looked at, in questions.
 const SWEEP: u64 = 1 << 12;
+/// So many refusals are remembered.
+const MOST_REFUSED: usize = 1 << 12;
 
 impl PeerMemory {
     /// Nothing is open yet.
     pub fn new(context: &Context) -> Self {
-        Self { context: context.clone(), open: HashMap::new(), asked: 0 }
+        Self { context: context.clone(), open: HashMap::new(), refused: HashMap::new(), asked: 0 }
     }
 
     /// The address of another process's memory in this one. It is valid until the value is dropped, the allocation
@@ -139,12 +143,24 @@ impl PeerMemory {
             }
             self.forget(handle)?;
         }
+        if let Some((number, why)) = self.refused.get(&handle.allocation)
+            && *number == handle.number
+        {
+            return Err(why.clone());
+        }
         let entered = self.context.enter()?;
         let raw = CUipcMemHandle { reserved: handle.allocation.map(u8::cast_signed) };
         let flags = CUipcMem_flags::CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS as u32;
         let mut base = 0;
         // SAFETY: `base` is writable; a handle that is none is refused by the driver.
-        unsafe { entered.cuda().api.cuIpcOpenMemHandle_v2(&mut base, raw, flags) }.ok()?;
+        let opened = unsafe { entered.cuda().api.cuIpcOpenMemHandle_v2(&mut base, raw, flags) }.ok();
+        if let Err(why) = opened {
+            if self.refused.len() >= MOST_REFUSED {
+                self.refused.clear();
+            }
+            self.refused.insert(handle.allocation, (handle.number, why.clone()));
+            return Err(why);
+        }
         // What the driver says of the length counts, where it says anything.
         let size = match entered.cuda().classify(base)?.size {
             0 => handle.size,
