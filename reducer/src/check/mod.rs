@@ -13,7 +13,7 @@
 //! 4. executed with symbols in place of numbers, every element ends on every rank as the same expression, in which
 //!    each rank's contribution occurs exactly once (for a broadcast, the root's and no other): right, and the same
 //!    bits everywhere;
-//! 5. a tensor in an accelerator's memory is only copied;
+//! 5. a tensor in an accelerator's memory is only copied, or else everything happens there and nothing is reduced as it arrives;
 //! 6. slots stay within the schedule's own size, and that within the budget.
 
 mod graph;
@@ -173,9 +173,15 @@ pub fn check(schedules: &[Schedule], slot_budget: usize) -> Result<Proof, Flaw> 
         if schedule.lane_chunks() != schedules[leader].lane_chunks() {
             return Err(Flaw::Set("ranks of a node use different numbers of lanes"));
         }
-        let outside = |step: &Step| problem.device && races::computes_on_data(schedule, &step.action);
+        let (direct, staged) = (problem.works_on_device(), problem.device && !problem.works_on_device());
+        let outside = |step: &Step| staged && races::computes_on_data(schedule, &step.action);
         if let Some(step) = schedule.steps().iter().position(outside) {
             let what = "computes on a tensor that the CPU cannot access, or sends from it";
+            return Err(Flaw::Bounds { at: boxed(schedules, rank, step), what });
+        }
+        let by_host = |step: &Step| direct && races::needs_host(schedule, &step.action);
+        if let Some(step) = schedule.steps().iter().position(by_host) {
+            let what = "reduces what arrives on a device, or uses the host's memory for it";
             return Err(Flaw::Bounds { at: boxed(schedules, rank, step), what });
         }
         if schedule.slot_bytes() > slot_budget {

@@ -55,6 +55,14 @@ pub(super) fn computes_on_data(schedule: &Schedule, action: &Action) -> bool {
         && accesses(schedule, action).iter().any(|(place, _, _)| place.buffer == Buffer::Data)
 }
 
+/// Whether a step is one for the CPU: it reduces fragments as they arrive, or works on memory of the node.
+pub(super) fn needs_host(schedule: &Schedule, action: &Action) -> bool {
+    matches!(action, Action::ReceiveReduce { .. })
+        || accesses(schedule, action)
+            .iter()
+            .any(|(place, _, _)| !matches!(place.buffer, Buffer::Data | Buffer::Slot))
+}
+
 struct Access {
     start: usize,
     end: usize,

@@ -18,21 +18,24 @@ fn collective(
     count: u64,
     op: ReduceOp,
 ) -> Vec<Schedule> {
-    mixed(collective, algorithm, grid, count, op, |_| false)
+    mixed(collective, algorithm, grid, count, op, |_| (false, false))
 }
 
-/// The same, with some ranks' tensors in an accelerator's memory.
+/// The same, with some ranks' tensors in an accelerator's memory, and some of those within reach of a NIC.
 fn mixed(
     collective: Collective,
     algorithm: Algorithm,
     grid: Grid,
     count: u64,
     op: ReduceOp,
-    mut device: impl FnMut(u32) -> bool,
+    mut device: impl FnMut(u32) -> (bool, bool),
 ) -> Vec<Schedule> {
     let shape = Shape { collective, dtype: DType::F32, op, count };
     let root = Rank(grid.ranks() / 2);
-    let problem = |rank| Problem { device: device(rank), ..Problem::new(grid, Rank(rank), &shape, root) };
+    let problem = |rank| {
+        let (device, direct) = device(rank);
+        Problem { device, direct, ..Problem::new(grid, Rank(rank), &shape, root) }
+    };
     (0..grid.ranks()).map(problem).map(|problem| build(algorithm, &problem, &PARAMS).unwrap()).collect()
 }
 
@@ -48,10 +51,53 @@ fn tensors_on_accelerators_and_on_hosts_meet_in_one_collective() {
                 let op = if rng.random() { ReduceOp::Sum } else { ReduceOp::Avg };
                 let (kind, share) = (rng.random(), [0.5, 1.0][usize::from(rng.random::<bool>())]);
                 let kind = if kind { Collective::Broadcast } else { Collective::AllReduce };
-                let schedules = mixed(kind, algorithm, grid, count, op, |_| rng.random_bool(share));
+                let schedules =
+                    mixed(kind, algorithm, grid, count, op, |_| (rng.random_bool(share), rng.random()));
                 if let Err(flaw) = check(&schedules, BUDGET) {
                     panic!("{kind} {algorithm:?} on {grid:?}, {count} elements, {op}: {flaw}");
                 }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_tensor_that_nics_reach_is_reduced_on_its_device() {
+    for (nodes, leaf) in [(2, 2), (3, 3), (4, 2), (4, 4), (3, 1)] {
+        let grid = Grid::new(nodes, 1, leaf).unwrap();
+        for algorithm in Algorithm::ALL {
+            for direct in [1, (1 << nodes) - 1, 0b101] {
+                let on_device = |rank| (direct >> rank & 1 == 1, true);
+                let mut schedules =
+                    mixed(Collective::AllReduce, algorithm, grid, 1000, ReduceOp::Avg, on_device);
+                check(&schedules, BUDGET).unwrap_or_else(|flaw| panic!("{algorithm:?} on {grid:?}: {flaw}"));
+                let host = collective(Collective::AllReduce, algorithm, grid, 1000, ReduceOp::Avg);
+                let messages = |schedule: &Schedule| {
+                    let (mut sent, mut received) = (Vec::new(), Vec::new());
+                    for step in schedule.steps() {
+                        match step.action {
+                            Action::Send { to, round, len, .. } => sent.push((to, round, len)),
+                            Action::Receive { from, round, len, .. }
+                            | Action::ReceiveReduce { from, round, len, .. } => received.push((from, round, len)),
+                            _ => {}
+                        }
+                    }
+                    (sent, received)
+                };
+                assert_eq!(messages(&schedules[0]), messages(&host[0]), "the same messages in the same order");
+                assert_eq!(schedules[0].lane_chunks(), 0, "nothing is staged");
+                assert!(schedules[0].slot_bytes() > 0);
+                // What a CPU would do is refused.
+                let step = schedules[0].steps.iter_mut().find_map(|step| match step.action {
+                    Action::Receive { from, round, into, len } if into.buffer == Buffer::Slot => {
+                        step.action = Action::ReceiveReduce { from, round, into, len };
+                        Some(())
+                    }
+                    _ => None,
+                });
+                assert!(step.is_some());
+                let flaw = check(&schedules, BUDGET).unwrap_err();
+                assert!(matches!(flaw, Flaw::Bounds { what, .. } if what.contains("arrives")), "{flaw}");
             }
         }
     }

@@ -14,6 +14,7 @@
 //!   Data --copy--> Stage --fold--> Node --send, receive-reduce, receive--> Node --copy--> Data
 //!   Data ------------------------------- one rank a node: directly --------------------> Data
 //!   Data (device) --copy--> Node --------------------------------------> Node --copy--> Data (device)
+//!   Data (device, direct) --send, receive, fold by the accelerator--------------------> Data (device)
 //! ```
 
 mod broadcast;
@@ -80,18 +81,34 @@ pub struct Problem {
     pub root: Rank,
     /// This rank's tensor lies in an accelerator's memory, which only copies touch. The other ranks' may lie anywhere.
     pub device: bool,
+    /// It lies on a device, and NICs read and write it there: then an all-reduce of a rank that is alone on its node goes from and into
+    /// the tensor itself, and the accelerator does all the folding. Its slots lie on the device too.
+    pub direct: bool,
 }
 
 impl Problem {
     /// Puts the parts together; a root is kept for broadcasts only.
     pub fn new(grid: Grid, rank: Rank, shape: &Shape, root: Rank) -> Self {
         let root = if shape.collective == Collective::Broadcast { root } else { Rank(0) };
-        Self { grid, rank, shape: *shape, root, device: false }
+        Self { grid, rank, shape: *shape, root, device: false, direct: false }
     }
 
     /// The same for a tensor in an accelerator's memory.
     pub fn on_device(self) -> Self {
         Self { device: true, ..self }
+    }
+
+    /// The same for a tensor in an accelerator's memory that NICs read and write.
+    pub fn direct(self) -> Self {
+        Self { device: true, direct: true, ..self }
+    }
+
+    /// Whether the steps work on an accelerator's memory itself: all that is direct, where the rank meets nobody on its node.
+    pub fn works_on_device(&self) -> bool {
+        self.device
+            && self.direct
+            && self.grid.per_node() == 1
+            && self.shape.collective == Collective::AllReduce
     }
 
     /// Bytes of the whole tensor (saturating).
@@ -431,7 +448,7 @@ impl Schedule {
 
 /// Builds a rank's schedule. The algorithm is that of all-reduce; broadcasts are trees and barriers direct.
 pub fn build(algorithm: Algorithm, problem: &Problem, params: &Params) -> Result<Schedule, ScheduleError> {
-    let Problem { grid, rank, shape, root, device } = *problem;
+    let Problem { grid, rank, shape, root, device, .. } = *problem;
     let wrong = |what, remedy| Err(ScheduleError::Params { what, remedy });
     if !grid.contains(rank) || !grid.contains(root) {
         return wrong("a rank outside the grid", "number ranks from 0");
