@@ -28,7 +28,8 @@ use shouter_reducer::solo::Solo;
 use shouter_reducer::transport::{Accelerator, AcceleratorError, NodeMemory};
 
 use crate::channel::shm::NodeSegment;
-use crate::channel::up::UpChannel;
+use crate::channel::up::{Loss, UpChannel};
+use crate::channel::verbs::Fault;
 use crate::runtime::{Activity, Clock, Poller};
 use divergence::Open;
 use liveness::Liveness;
@@ -364,9 +365,10 @@ impl<D: Device> Poller for Engine<D> {
                 }
                 tracing::error!(rank = loss.rank.0, why = %loss.why, "a leader is lost");
                 // Whoever has lost its own port names itself: the peer is well.
-                let cause = match loss.why.is_own() {
-                    true => (self.rank, Why::Disconnected),
-                    false => (loss.rank, Why::Failed),
+                let cause = match &loss.why {
+                    Loss::Verbs(Fault::Accelerator) => (self.rank, Why::Accelerator),
+                    why if why.is_own() => (self.rank, Why::Disconnected),
+                    _ => (loss.rank, Why::Failed),
                 };
                 let (culprit, why) = match &self.node {
                     Some(node) => liveness::agree(node, cause.0, cause.1),

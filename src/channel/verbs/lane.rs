@@ -219,11 +219,25 @@ impl Sender {
     }
 }
 
+/// What has been made of a fragment that came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// It was taken, or refused.
+    Settled(Option<Why>),
+    /// Whether it is sound is not known yet.
+    Open,
+}
+
 /// The receiving direction.
 #[derive(Debug)]
 pub(super) struct Receiver {
     window: u64,
     taken: Taken,
+    /// The number of the next fragment on this queue pair.
+    next: u64,
+    /// What has come behind the taken ones: an open one, and those behind it. Kept when the queue pair fails, so that what was
+    /// handed on is not handed on again.
+    verdicts: VecDeque<Verdict>,
     /// What the peer knows of `taken.count`.
     told: u64,
     /// Refusals to be said.
@@ -237,27 +251,69 @@ impl Receiver {
         Self {
             window: window.clamp(1, MAX_WINDOW).into(),
             taken: Taken { count: 0, refused: 0 },
+            next: 0,
+            verdicts: VecDeque::new(),
             told: 0,
             refusals: VecDeque::new(),
             asked: false,
         }
     }
 
+    /// The number of the next fragment.
+    #[inline]
+    pub(super) fn next(&self) -> u64 {
+        self.next
+    }
+
     /// Whether a write to this slot is the next one.
     #[inline]
     pub(super) fn expects(&self, slot: u32) -> bool {
-        self.taken.count % self.window == u64::from(slot)
+        self.next % self.window == u64::from(slot)
     }
 
     /// Whether the next fragment has this number (its low 32 bits).
     #[inline]
     pub(super) fn is_next(&self, number: u32) -> bool {
-        self.taken.count as u32 == number
+        self.next as u32 == number
     }
 
-    /// The next fragment was taken, or refused.
+    /// What was made of the next fragment when it came by a former queue pair.
     #[inline]
-    pub(super) fn took(&mut self, refused: Option<Why>) {
+    pub(super) fn known(&self) -> Option<Verdict> {
+        match self.next.checked_sub(self.taken.count) {
+            Some(behind) => self.verdicts.get(behind as usize).copied(),
+            // It was settled after the peer was told how far this end was.
+            None => Some(Verdict::Settled(None)),
+        }
+    }
+
+    /// The next fragment has come.
+    #[inline]
+    pub(super) fn came(&mut self, verdict: Verdict) {
+        let number = self.next;
+        self.next += 1;
+        match (number.checked_sub(self.taken.count), verdict) {
+            (Some(0), Verdict::Settled(refused)) if self.verdicts.is_empty() => self.took(refused),
+            (Some(behind), _) if behind as usize == self.verdicts.len() => self.verdicts.push_back(verdict),
+            _ => self.settle(number, verdict),
+        }
+    }
+
+    /// It is known now what is made of a fragment.
+    pub(super) fn settle(&mut self, number: u64, verdict: Verdict) {
+        let behind = number.checked_sub(self.taken.count);
+        if let Some(known) = behind.and_then(|behind| self.verdicts.get_mut(behind as usize)) {
+            *known = verdict;
+        }
+        while let Some(Verdict::Settled(refused)) = self.verdicts.front().copied() {
+            self.verdicts.pop_front();
+            self.took(refused);
+        }
+    }
+
+    /// The oldest fragment that was not taken was taken, or refused.
+    #[inline]
+    fn took(&mut self, refused: Option<Why>) {
         let number = self.taken.count as u32;
         self.taken.count += 1;
         self.taken.refused = self.taken.refused << 1 | u64::from(refused.is_some());
@@ -272,6 +328,11 @@ impl Receiver {
     #[inline]
     pub(super) fn ask(&mut self) {
         self.asked = true;
+    }
+
+    /// Whether the peer waits for a count that it could be told.
+    pub(super) fn is_asked(&self) -> bool {
+        self.asked
     }
 
     /// What the peer should be told of this direction on a new queue pair.
@@ -311,6 +372,7 @@ impl Receiver {
     /// The queue pair is new: the peer has been told everything by [`taken`](Self::taken).
     pub(super) fn resume(&mut self) {
         self.told = self.taken.count;
+        self.next = self.taken.count;
         self.asked = false;
         self.refusals.clear();
     }

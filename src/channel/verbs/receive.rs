@@ -1,12 +1,13 @@
 //! What a peer wrote or said: taken or refused, and told so.
 
 use shouter_netstack::time::Instant;
-use shouter_reducer::executor::Disposition;
+use shouter_reducer::executor::{Disposition, Refusal};
 use shouter_reducer::header::{Header, Kind};
 
+use super::digest::{self, not_ready};
 use super::fabric::{Fabric, Fault};
-use super::lane::{self, Why};
-use super::message::{self, WORD_BITS, Window, Word};
+use super::lane::{self, Verdict, Why};
+use super::message::{self, Opened, WORD_BITS, Window, Word};
 use super::setup::State;
 use super::{Control, VerbsChannel};
 use crate::channel::{Inbox, stray};
@@ -23,13 +24,15 @@ impl<F: Fabric, C: Control> VerbsChannel<F, C> {
         if !lane.receiver.expects(slot) {
             return self.broken(now, at, Fault::Protocol);
         }
+        let number = lane.receiver.next();
+        let (mut known, mut open, mut failed) = (None, None, None);
         let landing = |header: &[u8]| inbox.landing(&Header::parse(header).ok()?);
-        let refused = match bytes.and_then(|bytes| message::open(bytes, self.crc, landing)) {
+        let verdict = match bytes.and_then(|bytes| message::open(bytes, self.crc, landing)) {
             None => {
                 self.damaged += 1;
-                Some(Why::Damaged)
+                Verdict::Settled(Some(Why::Damaged))
             }
-            Some((payload, trailer)) => {
+            Some(Opened { payload, trailer, check }) => {
                 let released = &mut self.released;
                 let heard = lane.sender.acknowledged(trailer.ack, 32, |token| released.push(token));
                 if heard.is_err() || !lane.receiver.is_next(trailer.number) {
@@ -43,38 +46,53 @@ impl<F: Fabric, C: Control> VerbsChannel<F, C> {
                 for token in self.released.drain(..) {
                     inbox.released(token);
                 }
+                known = lane.receiver.known();
                 match Header::parse(trailer.header) {
-                    Ok(header) if header.src == peer.rank => {
-                        let window = payload.filter(|_| header.kind == Kind::Credit).and_then(Window::decode);
-                        let disposition = match payload {
-                            Some(payload) => {
-                                let payload = if window.is_some() { &[] } else { payload };
-                                inbox.fragment(now, &header, payload)
-                            }
-                            None => inbox.placed(now, &header),
-                        };
-                        match disposition {
-                            Disposition::Refused(why) if why.is_retryable() => Some(Why::NotReady),
-                            Disposition::Refused(_) => None,
-                            Disposition::Consumed => {
-                                if let Some(window) = window {
-                                    peer.windows.open(&header, window);
-                                }
-                                None
-                            }
+                    _ if known == Some(Verdict::Settled(None)) => Verdict::Settled(None),
+                    Ok(header) if header.src == peer.rank => match (payload, check) {
+                        (None, Some(check)) => {
+                            open = Some((header, check));
+                            Verdict::Open
                         }
-                    }
+                        (None, None) => {
+                            failed = self.device.as_mut().and_then(|device| device.see_writes().err());
+                            Verdict::Settled(not_ready(inbox.placed(now, &header)))
+                        }
+                        (Some(payload), _) => {
+                            let credit = (header.kind == Kind::Credit).then_some(payload);
+                            let window = credit.and_then(Window::decode);
+                            let payload = if window.is_some() { &[] } else { payload };
+                            let delivered = digest::deliver(&mut self.device, now, &header, payload, inbox);
+                            let disposition = delivered.unwrap_or_else(|error| {
+                                failed = Some(error);
+                                Disposition::Refused(Refusal::Aborted)
+                            });
+                            if let (Some(window), Disposition::Consumed) = (window, disposition) {
+                                peer.windows.open(&header, window);
+                            }
+                            Verdict::Settled(not_ready(disposition))
+                        }
+                    },
                     other => {
                         stray(&mut self.strays, Some(peer.rank), other.err());
-                        None
+                        Verdict::Settled(None)
                     }
                 }
             }
         };
-        lane.receiver.took(refused);
+        lane.receiver.came(verdict);
         if !lane.indebted {
             lane.indebted = true;
             self.debts.push(at);
+        }
+        if known == Some(Verdict::Open) {
+            self.forget_arrival(at, number);
+        }
+        if let Some((header, check)) = open {
+            self.arrived(at, number, &header, check);
+        }
+        if let Some(error) = failed {
+            self.device_failed(&error);
         }
     }
 
