@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use shouter_netstack::time::Instant;
 use shouter_reducer::executor::Disposition;
+use shouter_reducer::grid::Rank;
 use shouter_reducer::header::{HEADER_BYTES, Header};
 use shouter_reducer::memory::{Kind, Region, Span};
 use shouter_reducer::transport::{AcceleratorError, PayloadRange, SendError, Token};
@@ -242,17 +243,37 @@ impl<F: Fabric, C: Control> VerbsChannel<F, C> {
         while let Some(arrived) = device.arrivals.get_mut(settled) {
             let Some(crc) = arrived.crc.look(&mut *device.digest)? else { break };
             settled += 1;
-            let (at, number) = (arrived.lane, arrived.number);
-            let refused = if !arrived.check.passes(crc) {
+            let Arrived { lane: at, number, header, check, .. } = *arrived;
+            let refused = if !check.passes(crc) {
                 self.damaged += 1;
                 Some(Why::Damaged)
+            } else if !self.heard(at, number, &check, inbox) || self.sender_of(at) != Some(header.src) {
+                self.broken(now, at, Fault::Protocol);
+                continue;
             } else {
-                not_ready(inbox.placed(now, &arrived.header))
+                not_ready(inbox.placed(now, &header))
             };
             self.settle(at, number, refused);
         }
         device.arrivals.drain(..settled);
         Ok(settled > 0)
+    }
+
+    /// Takes what the trailer of a sound fragment says; false if it makes no sense.
+    fn heard(&mut self, at: usize, number: u64, check: &Check, inbox: &mut impl Inbox) -> bool {
+        let (released, Some(lane)) = (&mut self.released, self.all.get_mut(at)) else { return false };
+        let heard = lane.sender.acknowledged(check.ack, 32, |token| released.push(token));
+        if check.ask {
+            lane.receiver.ask();
+        }
+        for token in self.released.drain(..) {
+            inbox.released(token);
+        }
+        heard.is_ok() && check.number == number as u32
+    }
+
+    fn sender_of(&self, lane: usize) -> Option<Rank> {
+        self.peers.get(lane / self.lanes).map(|peer| peer.rank)
     }
 
     /// It is known what is made of a fragment that came on a lane.
@@ -275,7 +296,7 @@ impl<F: Fabric, C: Control> VerbsChannel<F, C> {
         }
         while let Some(waiting) = outbox.get_mut(at) {
             let Some(crc) = waiting.crc.look(&mut **digest)? else { break };
-            let Some(lane) = self.pick(waiting.index) else {
+            let Some(lane) = self.pick(waiting.index, 1) else {
                 // Another peer's may have room.
                 at += 1;
                 continue;

@@ -121,6 +121,12 @@ impl Sender {
         (self.in_flight() < self.window).then_some((self.next % self.window) as u32)
     }
 
+    /// Whether the window has room for so many fragments.
+    #[inline]
+    pub(super) fn has_slots(&self, count: u64) -> bool {
+        self.in_flight() + count <= self.window
+    }
+
     /// The number of the next fragment.
     #[inline]
     pub(super) fn next(&self) -> u64 {
@@ -240,8 +246,8 @@ pub(super) struct Receiver {
     verdicts: VecDeque<Verdict>,
     /// What the peer knows of `taken.count`.
     told: u64,
-    /// Refusals to be said.
-    refusals: VecDeque<Word>,
+    /// Refusals to be said, with the fragments' numbers.
+    refusals: VecDeque<(u64, Word)>,
     /// The peer has asked to be told at once.
     asked: bool,
 }
@@ -314,13 +320,14 @@ impl Receiver {
     /// The oldest fragment that was not taken was taken, or refused.
     #[inline]
     fn took(&mut self, refused: Option<Why>) {
-        let number = self.taken.count as u32;
+        let count = self.taken.count;
+        let number = count as u32;
         self.taken.count += 1;
         self.taken.refused = self.taken.refused << 1 | u64::from(refused.is_some());
         match refused {
             None => {}
-            Some(Why::Damaged) => self.refusals.push_back(Word::Damaged(number)),
-            Some(Why::NotReady) => self.refusals.push_back(Word::NotReady(number)),
+            Some(Why::Damaged) => self.refusals.push_back((count, Word::Damaged(number))),
+            Some(Why::NotReady) => self.refusals.push_back((count, Word::NotReady(number))),
         }
     }
 
@@ -344,16 +351,22 @@ impl Receiver {
     #[inline]
     pub(super) fn tell(&mut self) -> u64 {
         if self.refusals.is_empty() {
-            self.told = self.taken.count;
+            self.told = self.tellable();
             self.asked = false;
         }
         self.told
     }
 
+    /// What the peer can be told: nothing that it has yet to send again on this queue pair.
+    #[inline]
+    fn tellable(&self) -> u64 {
+        self.taken.count.min(self.next)
+    }
+
     /// A refusal to be said before any later count.
     #[inline]
     pub(super) fn refusal(&mut self) -> Option<Word> {
-        self.refusals.front().copied()
+        self.refusals.front().filter(|(number, _)| *number < self.next).map(|(_, word)| *word)
     }
 
     /// The refusal was said.
@@ -365,7 +378,7 @@ impl Receiver {
     /// waits for it, else when nothing else is to do.
     #[inline]
     pub(super) fn due(&self, idle: bool) -> bool {
-        let untold = self.taken.count - self.told;
+        let untold = self.tellable() - self.told;
         untold > 0 && (idle || self.asked || untold * 4 >= self.window)
     }
 

@@ -79,6 +79,10 @@ impl Read<'_> {
 pub(super) struct Check {
     /// Where it lies.
     pub(super) span: Span,
+    /// What the trailer says, to be believed when the check has passed: see [`Trailer`].
+    pub(super) number: u32,
+    pub(super) ack: u32,
+    pub(super) ask: bool,
     trailer: [u8; COVERED],
     expected: u32,
 }
@@ -96,7 +100,7 @@ pub(super) struct Opened<'a> {
     /// The payload; nothing, if it lies where it belongs.
     pub(super) payload: Option<&'a [u8]>,
     pub(super) trailer: Trailer<'a>,
-    /// What must be found out before it is believed: it lies in a device's memory.
+    /// What must be found out before anything of it, the trailer included, is believed: it lies in a device's memory.
     pub(super) check: Option<Check>,
 }
 
@@ -164,7 +168,8 @@ pub(super) fn open(
         let span = landing(header)?;
         let sound = match span.region().kind() {
             Kind::Device => {
-                check = Some(Check { span, trailer: *bytes, expected });
+                let Trailer { number, ack, ask, .. } = trailer;
+                check = Some(Check { span, number, ack, ask, trailer: *bytes, expected });
                 true
             }
             _ => crc32c_of_two(span.as_bytes()?, bytes) == expected,

@@ -303,7 +303,7 @@ impl<F: Fabric, C: Control> VerbsChannel<F, C> {
                 let at = retry.at;
                 return self.wake(at);
             }
-            let Some(at) = self.pick(index) else {
+            let Some(at) = self.pick(index, 0) else {
                 return self.wake(now + Duration::from_micros(20));
             };
             let Some(peer) = self.peers.get_mut(index) else { return };
@@ -315,13 +315,13 @@ impl<F: Fabric, C: Control> VerbsChannel<F, C> {
         }
     }
 
-    /// The lane of a peer that takes the next fragment: the one with the fewest out.
+    /// The lane of a peer that takes the next fragment: the one with the fewest out, which leaves so many slots free.
     #[inline]
-    fn pick(&self, index: usize) -> Option<usize> {
+    fn pick(&self, index: usize, spare: u64) -> Option<usize> {
         let first = index * self.lanes;
         let lanes = self.all.get(first..first + self.lanes)?.iter().zip(first..);
         let usable = lanes.filter(|(lane, at)| {
-            lane.state == State::Up && lane.sender.slot().is_some() && self.fabric.has_room(*at, 1)
+            lane.state == State::Up && lane.sender.has_slots(1 + spare) && self.fabric.has_room(*at, 1)
         });
         usable.min_by_key(|(lane, _)| lane.sender.in_flight()).map(|(_, at)| at)
     }
@@ -452,7 +452,7 @@ impl<F: Fabric, C: Control> Transport for VerbsChannel<F, C> {
         if payload.region().kind() == MemoryKind::Device && !payload.is_empty() {
             return self.send_from_device(index, header, payload, token);
         }
-        let at = self.pick(index).ok_or(SendError::Full)?;
+        let at = self.pick(index, 0).ok_or(SendError::Full)?;
         let mut bytes = [0; HEADER_BYTES];
         header.encode(&mut bytes);
         let into = self.destination(index, header);
@@ -466,7 +466,7 @@ impl<F: Fabric, C: Control> Transport for VerbsChannel<F, C> {
 
     fn credit(&mut self, to: Rank, header: &Header, landing: Option<Landing>) -> Result<(), SendError> {
         let index = self.usable(to)?;
-        let at = self.pick(index).filter(|_| !self.fenced).ok_or(if self.fenced {
+        let at = self.pick(index, 0).filter(|_| !self.fenced).ok_or(if self.fenced {
             SendError::PeerFailed
         } else {
             SendError::Full

@@ -24,15 +24,21 @@ impl<F: Fabric, C: Control> VerbsChannel<F, C> {
         if !lane.receiver.expects(slot) {
             return self.broken(now, at, Fault::Protocol);
         }
-        let number = lane.receiver.next();
-        let (mut known, mut open, mut failed) = (None, None, None);
+        let (number, known) = (lane.receiver.next(), lane.receiver.known());
+        let (mut open, mut failed) = (None, None);
         let landing = |header: &[u8]| inbox.landing(&Header::parse(header).ok()?);
         let verdict = match bytes.and_then(|bytes| message::open(bytes, self.crc, landing)) {
+            // What was handed on is not wanted again.
+            _ if known == Some(Verdict::Settled(None)) => Verdict::Settled(None),
             None => {
                 self.damaged += 1;
                 Verdict::Settled(Some(Why::Damaged))
             }
-            Some(Opened { payload, trailer, check }) => {
+            Some(Opened { trailer, check: Some(check), .. }) => {
+                open = Header::parse(trailer.header).ok().map(|header| (header, check));
+                Verdict::Open
+            }
+            Some(Opened { payload, trailer, check: None }) => {
                 let released = &mut self.released;
                 let heard = lane.sender.acknowledged(trailer.ack, 32, |token| released.push(token));
                 if heard.is_err() || !lane.receiver.is_next(trailer.number) {
@@ -46,33 +52,31 @@ impl<F: Fabric, C: Control> VerbsChannel<F, C> {
                 for token in self.released.drain(..) {
                     inbox.released(token);
                 }
-                known = lane.receiver.known();
                 match Header::parse(trailer.header) {
-                    _ if known == Some(Verdict::Settled(None)) => Verdict::Settled(None),
-                    Ok(header) if header.src == peer.rank => match (payload, check) {
-                        (None, Some(check)) => {
-                            open = Some((header, check));
-                            Verdict::Open
-                        }
-                        (None, None) => {
-                            failed = self.device.as_mut().and_then(|device| device.see_writes().err());
-                            Verdict::Settled(not_ready(inbox.placed(now, &header)))
-                        }
-                        (Some(payload), _) => {
-                            let credit = (header.kind == Kind::Credit).then_some(payload);
-                            let window = credit.and_then(Window::decode);
-                            let payload = if window.is_some() { &[] } else { payload };
-                            let delivered = digest::deliver(&mut self.device, now, &header, payload, inbox);
-                            let disposition = delivered.unwrap_or_else(|error| {
-                                failed = Some(error);
-                                Disposition::Refused(Refusal::Aborted)
-                            });
-                            if let (Some(window), Disposition::Consumed) = (window, disposition) {
-                                peer.windows.open(&header, window);
+                    Ok(header) if header.src == peer.rank => {
+                        let disposition = match payload {
+                            None => {
+                                failed = self.device.as_mut().and_then(|device| device.see_writes().err());
+                                inbox.placed(now, &header)
                             }
-                            Verdict::Settled(not_ready(disposition))
-                        }
-                    },
+                            Some(payload) => {
+                                let credit = (header.kind == Kind::Credit).then_some(payload);
+                                let window = credit.and_then(Window::decode);
+                                let payload = if window.is_some() { &[] } else { payload };
+                                let delivered =
+                                    digest::deliver(&mut self.device, now, &header, payload, inbox);
+                                let disposition = delivered.unwrap_or_else(|error| {
+                                    failed = Some(error);
+                                    Disposition::Refused(Refusal::Aborted)
+                                });
+                                if let (Some(window), Disposition::Consumed) = (window, disposition) {
+                                    peer.windows.open(&header, window);
+                                }
+                                disposition
+                            }
+                        };
+                        Verdict::Settled(not_ready(disposition))
+                    }
                     other => {
                         stray(&mut self.strays, Some(peer.rank), other.err());
                         Verdict::Settled(None)
