@@ -117,7 +117,7 @@ fn request(plan: &Plan, grid: Grid, rank: u32, count: u64, data: &Owned, deadlin
         deadline: shouter_reducer::time::Instant::ZERO + deadline,
         name: Arc::from("gradient"),
         step: 0,
-        moment: None,
+        device: None,
     }
 }
 

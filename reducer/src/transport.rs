@@ -1,11 +1,12 @@
 //! The seams through which an executor meets the world: a [`Transport`] to the leaders of other nodes (the up
-//! grid), a [`NodeMemory`] shared with the ranks of its own node (the sub grid), and an [`Accelerator`] that copies where
-//! the CPU cannot.
+//! grid), a [`NodeMemory`] shared with the ranks of its own node (the sub grid), and an [`Accelerator`] that copies and folds
+//! where the CPU cannot.
 //!
 //! All are polled and never block. What a transport has to tell comes back through the executor's `on_...` methods:
 //! a fragment while its bytes are still in the receive buffer (or that it lies where it belongs), a token once nothing refers to
 //! its range any more.
 
+use crate::dtype::{DType, ReduceOp};
 use crate::grid::Rank;
 use crate::header::Header;
 use crate::memory::{Region, Span};
@@ -101,6 +102,24 @@ pub enum TensorView {
     Private,
     /// In memory that the node shares: here, as long as the tensor is.
     Shared(Region),
+    /// In an accelerator's memory, which this rank's accelerator may be able to open.
+    Exported(Export),
+}
+
+/// A tensor in an accelerator's memory, as other ranks of the node find it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Export {
+    /// Its device address in the process that it belongs to.
+    pub address: u64,
+    /// What another process opens it by. The accelerator's own form.
+    pub handle: [u8; Self::HANDLE],
+    /// Whether it belongs to this process.
+    pub is_own: bool,
+}
+
+impl Export {
+    /// Bytes of a handle.
+    pub const HANDLE: usize = 88;
 }
 
 /// Memory shared by the ranks of one node, cut into lanes. A lane is one staging area per local rank and one result
@@ -114,9 +133,17 @@ pub trait NodeMemory {
 
     /// Where a local rank's tensor of `len` bytes for operation `seq` lies. Once known, the answer never changes, and it is
     /// the same on all ranks. [`TensorView::Shared`] means also that the rank has handed the tensor over, and that what it
-    /// wrote there can be seen.
+    /// wrote there can be seen; [`TensorView::Exported`] does not.
     fn tensor(&self, _local: u32, _seq: u64, _len: usize) -> TensorView {
         TensorView::Private
+    }
+
+    /// Says whether this rank could open what the others have exported for operation `seq`.
+    fn agree(&self, _seq: u64, _opened: bool) {}
+
+    /// What a local rank has said so, once it has.
+    fn has_agreed(&self, _local: u32, _seq: u64) -> Option<bool> {
+        Some(false)
     }
 
     /// Lanes; the same on all ranks.
@@ -139,7 +166,7 @@ pub trait NodeMemory {
     fn observe(&self, local: u32, lane: u32, flag: Flag) -> u64;
 }
 
-/// Names a copy that an accelerator has started.
+/// Names a copy or a fold that an accelerator has started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Fence(pub u64);
 
@@ -147,12 +174,38 @@ pub struct Fence(pub u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Moment(pub u64);
 
+/// What else there is to know of a tensor in an accelerator's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OnDevice {
+    /// When what the tensor holds is there: nothing is begun before. `None` for at once.
+    pub moment: Option<Moment>,
+    /// How the node's other ranks find it, if they may open it.
+    pub export: Option<Export>,
+}
+
 /// An accelerator did not do what it was asked; what it says, and the remedy.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("{0}")]
 pub struct AcceleratorError(pub Arc<str>);
 
-/// Copies between memory of an accelerator ([`Kind::Device`](crate::memory::Kind::Device)) and the host's, in the background.
+/// A reduction for an accelerator: `destinations[..][i] = (sources[0][i] op sources[1][i] op ...) / divide_by`. All ranges have one length.
+/// They are memory of accelerators, or page-locked memory of the host.
+#[derive(Clone, Copy, Debug)]
+pub struct Fold<'a> {
+    /// The elements.
+    pub dtype: DType,
+    /// How they are combined, in the order of the sources.
+    pub op: ReduceOp,
+    /// Where the result goes: one place or more, apart from each other. Each may be exactly one of the sources.
+    pub destinations: &'a [Span],
+    /// What is combined; at least one.
+    pub sources: &'a [Span],
+    /// What sums are divided by, for an average.
+    pub divide_by: Option<u32>,
+}
+
+/// Copies between memory of an accelerator ([`Kind::Device`](crate::memory::Kind::Device)) and the host's, and folds there, in the
+/// background.
 pub trait Accelerator {
     /// Starts a copy between two ranges of one length. Both stay as they are until it is done.
     ///
@@ -160,10 +213,22 @@ pub trait Accelerator {
     /// Nothing is copied then.
     fn copy(&mut self, into: Span, from: Span) -> Result<Fence, AcceleratorError>;
 
-    /// Whether a copy is done, and what it wrote can be seen by CPU and device. The answer stays true.
+    /// Makes another rank's tensor of `len` bytes accessible to this rank's [`fold`](Self::fold)s, until the group ends. `None` if
+    /// that cannot be: then tensors are staged.
+    fn open(&mut self, _tensor: &Export, _len: usize) -> Option<Region> {
+        None
+    }
+
+    /// Starts a fold. All ranges stay as they are until it is done.
     ///
     /// # Errors
-    /// The copy has failed; the device may be lost.
+    /// Nothing is written then.
+    fn fold(&mut self, fold: &Fold<'_>) -> Result<Fence, AcceleratorError>;
+
+    /// Whether a copy or a fold is done, and what it wrote can be seen by CPU and device. The answer stays true.
+    ///
+    /// # Errors
+    /// It has failed; the device may be lost.
     fn is_done(&mut self, copy: Fence) -> Result<bool, AcceleratorError>;
 
     /// Whether the trainer's work has reached a moment. Asked until it is true, once, or an error.
@@ -172,7 +237,7 @@ pub trait Accelerator {
     /// The device may be lost.
     fn has_come(&mut self, moment: Moment) -> Result<bool, AcceleratorError>;
 
-    /// Whether all copies are done: then nothing of it touches any memory.
+    /// Whether all copies and folds are done: then nothing of it touches any memory.
     ///
     /// # Errors
     /// The device may be lost.

@@ -1,5 +1,5 @@
-//! Tensors in the memory of an NVIDIA GPU: found out about, ordered with the trainer's stream, and staged through lanes that
-//! the GPU copies to and from.
+//! Tensors in the memory of an NVIDIA GPU: found out about, ordered with the trainer's stream, and reduced by the GPUs of the host's
+//! ranks where they can open each other's, else staged through lanes that the GPU copies to and from.
 //!
 //! A group serves one GPU of its process, that of the first tensor that lies on one: one process for each GPU is how frameworks train.
 //! Copies go by streams of ours. A tensor's begin when what the trainer's stream held at its hand-over has ended, which is asked for
@@ -15,12 +15,13 @@ use std::thread;
 use shouter_reducer::dtype::{DType, ReduceOp};
 use shouter_reducer::executor::Why;
 use shouter_reducer::header::{Collective, Shape};
+use shouter_reducer::kernel::cuda::{Architecture, CudaKernels, compile};
 use shouter_reducer::memory::cuda::{
-    Context, Copier, Cuda, CudaError, Pinned, PointerKind, Registered, Stream,
+    Context, Copier, Cuda, CudaAccelerator, CudaError, Pinned, Pointer, PointerKind, Registered, Stream,
 };
 use shouter_reducer::memory::{Kind, Region, Span};
 use shouter_reducer::solo::Solo;
-use shouter_reducer::transport::{Accelerator, AcceleratorError, Fence, Moment};
+use shouter_reducer::transport::{Accelerator, AcceleratorError, Export, Fence, Fold, Moment, OnDevice};
 
 use super::stats::lock;
 use super::{Group, Pending, TensorId, element, small};
@@ -44,21 +45,21 @@ impl Drop for Gpu {
     fn drop(&mut self) {
         // To free page-locked memory is to wait for the device, and a copy may hang.
         if !self.shared.is_idle().unwrap_or(true) {
-            std::mem::forget(lock(&self.small).take());
+            std::mem::forget((lock(&self.small).take(), self.shared.clone()));
         }
     }
 }
 
-/// The copier, which the engine and the trainer's threads use alike.
+/// The accelerator, which the engine and the trainer's threads use alike.
 #[derive(Clone)]
-struct Shared(Arc<Mutex<Copier>>);
+struct Shared(Arc<Mutex<CudaAccelerator>>);
 
 impl Shared {
     /// The point that a stream has been given work up to. Called by the thread that passed the stream.
     fn moment(&self, stream: &Stream) -> Result<Moment, CudaError> {
-        let event = lock(&self.0).event()?;
+        let event = lock(&self.0).copier().event()?;
         event.record(stream)?;
-        Ok(lock(&self.0).expect(event))
+        Ok(lock(&self.0).copier().expect(event))
     }
 }
 
@@ -67,8 +68,21 @@ impl Accelerator for Shared {
         Accelerator::copy(&mut *lock(&self.0), into, from)
     }
 
-    fn is_done(&mut self, copy: Fence) -> Result<bool, AcceleratorError> {
-        Accelerator::is_done(&mut *lock(&self.0), copy)
+    fn open(&mut self, tensor: &Export, len: usize) -> Option<Region> {
+        let mut accelerator = lock(&self.0);
+        let region = accelerator.open(tensor, len);
+        if let Some(why) = accelerator.take_note() {
+            tracing::info!(%why, "a tensor of another rank of this host cannot be opened; it is staged");
+        }
+        region
+    }
+
+    fn fold(&mut self, fold: &Fold<'_>) -> Result<Fence, AcceleratorError> {
+        lock(&self.0).fold(fold)
+    }
+
+    fn is_done(&mut self, started: Fence) -> Result<bool, AcceleratorError> {
+        lock(&self.0).is_done(started)
     }
 
     fn has_come(&mut self, moment: Moment) -> Result<bool, AcceleratorError> {
@@ -107,15 +121,15 @@ impl Group {
         let begin = Clock.now();
         let shape = Shape { collective: Collective::AllReduce, dtype, op, count: count as u64 };
         // SAFETY: passed on to the caller.
-        let (data, moment) = unsafe { self.on_gpu(data, count, dtype, stream) }?;
+        let (data, device) = unsafe { self.on_gpu(data, count, dtype, stream) }?;
         match self.cells_for(data.len()) {
             Some(cells) => {
                 let step = self.step.load(std::sync::atomic::Ordering::Relaxed);
-                self.by_the_host(begin, data, moment, |host| {
+                self.by_the_host(begin, data, device, |host| {
                     cells.all_reduce(self, begin, &shape, host, step)
                 })?;
             }
-            None => self.run(begin, shape, data, moment)?,
+            None => self.run(begin, shape, data, device)?,
         }
         self.finished(begin, None, data.len());
         Ok(())
@@ -134,11 +148,11 @@ impl Group {
         let entry = self.tables.entry(tensor)?;
         // SAFETY: passed on to the caller.
         let on_gpu = unsafe { self.on_gpu(data, entry.shape.count as usize, entry.shape.dtype, stream) };
-        let (data, moment) = on_gpu?;
-        self.start(begin, &entry, data, moment)
+        let (data, device) = on_gpu?;
+        self.start(begin, &entry, data, device)
     }
 
-    /// The elements as memory of the GPU, and when they are there.
+    /// The elements as memory of the GPU, when they are there, and how other ranks find them.
     ///
     /// # Safety
     /// As for [`all_reduce_cuda`](Self::all_reduce_cuda).
@@ -148,21 +162,23 @@ impl Group {
         count: usize,
         dtype: DType,
         stream: u64,
-    ) -> Result<(Region, Option<Moment>), Error> {
+    ) -> Result<(Region, Option<OnDevice>), Error> {
         // SAFETY: not accessed: what is asked is whether address and length can be.
         let buffer = unsafe { element::Buffer::from_raw(data as *mut u8, count, dtype) }?;
-        let mut moment = None;
+        let mut device = None;
         if buffer.len() > 0 {
-            let gpu = self.gpu(data, buffer.len())?;
+            let (gpu, pointer) = self.gpu(data, buffer.len())?;
             // SAFETY: the caller's promise.
             let stream = unsafe { Stream::borrow(&gpu.context, stream) }.map_err(gpu_error)?;
-            moment = Some(gpu.shared.moment(&stream).map_err(gpu_error)?);
+            let moment = Some(gpu.shared.moment(&stream).map_err(gpu_error)?);
+            let export = self.node.as_ref().and_then(|_| lock(&gpu.shared.0).export(&pointer, dtype));
+            device = Some(OnDevice { moment, export });
         }
-        Ok((buffer.region(Kind::Device), moment))
+        Ok((buffer.region(Kind::Device), device))
     }
 
-    /// The GPU that memory lies on, which is the group's from then on.
-    fn gpu(&self, address: u64, bytes: usize) -> Result<Arc<Gpu>, Error> {
+    /// The GPU that memory lies on, which is the group's from then on, and what is known of the memory.
+    fn gpu(&self, address: u64, bytes: usize) -> Result<(Arc<Gpu>, Pointer), Error> {
         let cuda = Cuda::probe().map_err(|why| Error::Accelerator(why.to_string()))?;
         let pointer = cuda.classify_range(address, bytes as u64).map_err(gpu_error)?;
         if pointer.kind == PointerKind::Pinned {
@@ -181,13 +197,15 @@ impl Group {
                     gpu.context.ordinal()
                 )));
             }
-            return Ok(gpu.clone());
+            return Ok((gpu.clone(), pointer));
         }
-        let shared = Shared(Arc::new(Mutex::new(Copier::new(&context).map_err(gpu_error)?)));
+        let copier = Copier::new(&context).map_err(gpu_error)?;
+        let accelerator = CudaAccelerator::new(copier, kernels(&context));
+        let shared = Shared(Arc::new(Mutex::new(accelerator)));
         let small = Mutex::new(Some(Pinned::new(&context, small::CELL_BYTES).map_err(gpu_error)?));
         self.stage(&context, shared.clone())?;
-        tracing::info!(gpu = context.ordinal(), "tensors on this GPU are staged through page-locked memory");
-        Ok(bound.insert(Arc::new(Gpu { context, shared, small })).clone())
+        tracing::info!(gpu = context.ordinal(), "the group's tensors lie on this GPU");
+        Ok((bound.insert(Arc::new(Gpu { context, shared, small })).clone(), pointer))
     }
 
     /// Gives the engine what it needs: lanes that the GPU copies to and from, and who copies.
@@ -220,7 +238,7 @@ impl Group {
         &self,
         begin: Instant,
         data: Region,
-        moment: Option<Moment>,
+        device: Option<OnDevice>,
         run: impl FnOnce(element::Buffer) -> Result<(), Error>,
     ) -> Result<(), Error> {
         let Some(gpu) = lock(&self.gpu.0).clone().filter(|_| !data.is_empty()) else {
@@ -234,15 +252,16 @@ impl Group {
         let base = memory.as_ptr().as_ptr();
         let outside = || Error::Internal("a small tensor does not fit its place".into());
         let host = whole.span(0, data.len()).ok_or_else(outside)?;
-        let device = data.span(0, data.len()).ok_or_else(outside)?;
+        let tensor = data.span(0, data.len()).ok_or_else(outside)?;
+        let moment = device.and_then(|device| device.moment);
         let mut shared = gpu.shared.clone();
         let copied = self.until(begin, || moment.map_or(Ok(true), |moment| shared.has_come(moment)));
-        let copied = copied.and_then(|()| self.copied(begin, &gpu, host, device));
+        let copied = copied.and_then(|()| self.copied(begin, &gpu, host, tensor));
         // SAFETY: the bytes are this call's alone, as long as it holds the lock.
         let buffer = unsafe { element::Buffer::from_raw(base, data.len(), DType::U8) };
         let reduced = match copied {
             // What the others wait for comes, or they hear why not.
-            Ok(()) => run(buffer?).map(|()| self.copied(begin, &gpu, device, host)),
+            Ok(()) => run(buffer?).map(|()| self.copied(begin, &gpu, tensor, host)),
             Err(error) => Ok(Err(error)),
         };
         if let Err(error) = reduced? {
@@ -284,6 +303,18 @@ impl Group {
         }
         Ok(())
     }
+}
+
+/// The GPU's kernels, compiled unless they have been before; without them the CPU reduces.
+fn kernels(context: &Context) -> Option<CudaKernels> {
+    let missing = |why: &dyn std::fmt::Display| {
+        tracing::warn!(%why, "there are no kernels for this GPU: the CPU reduces its tensors");
+    };
+    let devices = context.cuda().devices().inspect_err(|why| missing(why)).ok()?;
+    let device = devices.into_iter().find(|device| device.ordinal == context.ordinal())?;
+    let (major, minor) = device.capability;
+    let image = compile(Architecture { major, minor }).inspect_err(|why| missing(why)).ok()?;
+    CudaKernels::load(context, &image).inspect_err(|why| missing(why)).ok()
 }
 
 /// Page-locks memory for a GPU.

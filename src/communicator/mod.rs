@@ -26,7 +26,7 @@ use shouter_reducer::executor::{OpError, OpId, Request, StartError};
 use shouter_reducer::grid::{Grid, Rank};
 use shouter_reducer::header::{Collective, Identity, Shape};
 use shouter_reducer::memory::{Kind, Region};
-use shouter_reducer::transport::Moment;
+use shouter_reducer::transport::OnDevice;
 
 use crate::channel::shm::NodeSegment;
 use crate::engine::executor_time;
@@ -254,7 +254,7 @@ impl Group {
         begin: Instant,
         entry: &Entry,
         data: Region,
-        moment: Option<Moment>,
+        device: Option<OnDevice>,
     ) -> Result<Pending, Error> {
         let schedule = match data.kind() {
             Kind::Device => self.tables.device_schedule(entry)?,
@@ -269,7 +269,7 @@ impl Group {
             deadline: executor_time(begin + self.deadline),
             name: entry.name.clone(),
             step: self.step.load(Ordering::Relaxed),
-            moment,
+            device,
         };
         let op = self.drive.start(request)?.map_err(|why| start_error(why, &entry.name))?;
         self.tally.pushed(op, Pushed { begin, bytes: data.len(), tensor: entry.tensor });
@@ -331,7 +331,7 @@ impl Group {
     }
 
     /// Runs one operation outside the table to its end.
-    fn run(&self, begin: Instant, shape: Shape, data: Region, moment: Option<Moment>) -> Result<(), Error> {
+    fn run(&self, begin: Instant, shape: Shape, data: Region, device: Option<OnDevice>) -> Result<(), Error> {
         let schedule = self.tables.schedule_for(&shape, data.kind() == Kind::Device)?;
         let request = Request {
             identity: Identity::ad_hoc(&shape, Rank(0)),
@@ -342,7 +342,7 @@ impl Group {
             deadline: executor_time(begin + self.deadline),
             name: self.ad_hoc.clone(),
             step: self.step.load(Ordering::Relaxed),
-            moment,
+            device,
         };
         self.drive.run(request)?.map_err(|why| start_error(why, &self.ad_hoc))?.map_err(op_error)
     }

@@ -81,7 +81,8 @@ impl Tables {
         if let Some(schedule) = schedules.get(&(*shape, device)) {
             return Ok(schedule.clone());
         }
-        let problem = Problem { device, ..Problem::new(self.grid, self.rank, shape, Rank(0)) };
+        let problem = Problem::new(self.grid, self.rank, shape, Rank(0));
+        let problem = if device { problem.on_device() } else { problem };
         let built = self.plan.schedule_for(&problem);
         let built = Arc::new(built.map_err(|why| Error::Argument(why.to_string()))?);
         schedules.insert((*shape, device), built.clone());

@@ -12,6 +12,7 @@ use shouter_reducer::executor::{OpError, OpId, Request, Subject, View};
 use shouter_reducer::grid::Rank;
 use shouter_reducer::header::{Collective, Identity, Shape};
 use shouter_reducer::memory::Kind;
+use shouter_reducer::transport::Export;
 
 use crate::channel::shm::{Announcement, NodeSegment};
 
@@ -23,6 +24,8 @@ pub(super) struct Open {
     step: u64,
     /// Where in the rank's arena the tensor lies, and its bytes, if it does.
     pub(super) shared: Option<(usize, usize)>,
+    /// How the others open the tensor, if it lies in an accelerator's memory and they may.
+    pub(super) export: Option<Export>,
 }
 
 impl Open {
@@ -32,19 +35,24 @@ impl Open {
         let shared = node
             .filter(|_| request.data.kind() == Kind::Shared)
             .and_then(|node| Some((node.locate(request.data.as_ptr(), len)?, len)));
-        Self { op: OpId(0), view, name: request.name.clone(), step: request.step, shared }
+        Self { op: OpId(0), view, name: request.name.clone(), step: request.step, shared, export: request.device.and_then(|device| device.export) }
     }
 
     /// Tells the other ranks of the node.
     #[inline]
     pub(super) fn announce(&self, node: &NodeSegment) {
-        node.announce(Announcement {
+        let announcement = Announcement {
             number: self.op.0 + 1,
             shape: pack(&self.view.shape),
             identity: pack_identity(&self.view.identity),
-            tensor: self.shared.map_or(0, |(offset, _)| offset as u64 + 1),
+            tensor: match (self.shared, self.export) {
+                (Some((offset, _)), _) => offset as u64 + 1,
+                (None, Some(_)) => Announcement::EXPORTED,
+                (None, None) => 0,
+            },
             small_before: node.small_started(node.local()),
-        });
+        };
+        node.announce(announcement, self.export.as_ref());
     }
 
     /// Which local rank runs something else where this rank runs this, and what.

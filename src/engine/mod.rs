@@ -242,13 +242,33 @@ impl<D: Device> Engine<D> {
         );
         std::mem::forget(self.staging.take());
         self.executor.leak_slots();
-        for Completed { result, outstanding, .. } in &mut self.finished {
-            if let (Err(error), true) = (&*result, *outstanding > 0) {
-                let text =
-                    format!("{error}; the GPU has not ended its copies: leave the tensor's memory as it is");
-                let subject = Box::new(error.subject().clone());
-                *result = Err(OpError::Accelerator { subject, error: AcceleratorError(text.into()) });
+        for completed in self.finished.iter_mut().filter(|completed| completed.outstanding > 0) {
+            keep_memory(completed, "the GPU has not ended its copies");
+        }
+        Clock.now() - begin
+    }
+
+    /// After the group has ended: waits until no accelerator of another rank of the node touches this rank's tensors, which it
+    /// may have opened. Returns for how long; where it cannot be known, errors say so.
+    #[cold]
+    fn await_rest(&mut self) -> Duration {
+        let Some(node) = &self.node else { return Duration::ZERO };
+        node.set_at_rest();
+        let begin = Clock.now();
+        let moving = |local: &u32| *local != node.local() && !node.is_at_rest(*local) && !node.has_left(*local);
+        while self.open.iter().any(|open| open.export.is_some()) {
+            let Some(local) = (0..node.ranks()).find(moving) else { break };
+            if Clock.now() - begin < COPIES_END {
+                std::thread::yield_now();
+                continue;
             }
+            let rank = Rank(self.first.0 + local);
+            tracing::error!("{rank} does not say that its GPU has let go of this rank's tensors");
+            let exported = |op| self.open.iter().any(|open| open.op == op && open.export.is_some());
+            for completed in self.finished.iter_mut().filter(|completed| exported(completed.op)) {
+                keep_memory(completed, &format!("the GPU of {rank} may still write to it"));
+            }
+            break;
         }
         Clock.now() - begin
     }
@@ -320,7 +340,7 @@ impl<D: Device> Engine<D> {
             // Ahead of the wait for copies.
             up.transmit(now, &mut self.executor);
         }
-        let waited = self.drain_copies();
+        let waited = self.drain_copies() + self.await_rest();
         self.executor.fenced();
         self.settling = self.up.is_some().then(|| now + waited + FLOOD);
     }
@@ -331,7 +351,17 @@ impl<D: Device> Drop for Engine<D> {
         if self.running != 0 {
             self.fence_tensors();
             self.drain_copies();
+            self.await_rest();
         }
+    }
+}
+
+/// Adds to an error why the tensor's memory must stay.
+fn keep_memory(completed: &mut Completed, why: &str) {
+    if let Err(error) = &completed.result {
+        let text = format!("{error}; {why}: leave the tensor's memory as it is");
+        let subject = Box::new(error.subject().clone());
+        completed.result = Err(OpError::Accelerator { subject, error: AcceleratorError(text.into()) });
     }
 }
 

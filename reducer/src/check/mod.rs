@@ -13,7 +13,8 @@
 //! 4. executed with symbols in place of numbers, every element ends on every rank as the same expression, in which
 //!    each rank's contribution occurs exactly once (for a broadcast, the root's and no other): right, and the same
 //!    bits everywhere;
-//! 5. a tensor in an accelerator's memory is only copied, or else everything happens there and nothing is reduced as it arrives;
+//! 5. a tensor in an accelerator's memory is only copied, or folded by the accelerator, or else everything happens there and nothing is
+//!    reduced as it arrives; and no rank accesses another's tensor after that one's last step;
 //! 6. slots stay within the schedule's own size, and that within the budget.
 
 mod graph;
@@ -85,6 +86,14 @@ pub enum Flaw {
         first: Box<At>,
         /// The other.
         second: Box<At>,
+    },
+    /// An access to another rank's tensor that this one does not wait for.
+    #[error("{at} may touch the tensor of {owner} after that one has ended")]
+    Late {
+        /// The access.
+        at: Box<At>,
+        /// Whose tensor it is.
+        owner: Rank,
     },
     /// A message that may be written to a range whose bytes are still needed.
     #[error("{receive} is asked for early and may come before what {send} brings is used")]
@@ -173,13 +182,12 @@ pub fn check(schedules: &[Schedule], slot_budget: usize) -> Result<Proof, Flaw> 
         if schedule.lane_chunks() != schedules[leader].lane_chunks() {
             return Err(Flaw::Set("ranks of a node use different numbers of lanes"));
         }
-        let (direct, staged) = (problem.works_on_device(), problem.device && !problem.works_on_device());
-        let outside = |step: &Step| staged && races::computes_on_data(schedule, &step.action);
+        let outside = |step: &Step| races::is_out_of_reach(schedule, &step.action);
         if let Some(step) = schedule.steps().iter().position(outside) {
-            let what = "computes on a tensor that the CPU cannot access, or sends from it";
+            let what = "touches a tensor that is out of its reach";
             return Err(Flaw::Bounds { at: boxed(schedules, rank, step), what });
         }
-        let by_host = |step: &Step| direct && races::needs_host(schedule, &step.action);
+        let by_host = |step: &Step| problem.works_on_device() && races::needs_host(schedule, &step.action);
         if let Some(step) = schedule.steps().iter().position(by_host) {
             let what = "reduces what arrives on a device, or uses the host's memory for it";
             return Err(Flaw::Bounds { at: boxed(schedules, rank, step), what });

@@ -3,7 +3,7 @@
 use super::graph::{Graph, Reach};
 use super::{Flaw, boxed, steps, successors};
 use crate::grid::Rank;
-use crate::schedule::{Action, Buffer, Place, Schedule};
+use crate::schedule::{Access, Action, Buffer, Place, Schedule};
 use std::collections::BTreeMap;
 
 /// One piece of memory of the whole group.
@@ -41,18 +41,29 @@ fn accesses(schedule: &Schedule, action: &Action) -> Vec<(Place, usize, bool)> {
         }
         Action::Copy { from, into, len } => vec![(from, len, false), (into, len, true)],
         Action::Finish { at, len } => vec![(at, len, true)],
-        Action::Fold { into, also, len, first, sources } => {
-            let reads = schedule.sources_of(first, sources).iter().map(|&place| (place, len, false));
-            reads.chain([into].into_iter().chain(also).map(|place| (place, len, true))).collect()
+        Action::Fold { first, destinations, sources, len, .. } => {
+            let (into, sources) = schedule.fold_places(first, destinations, sources);
+            let reads = sources.iter().map(|&place| (place, len, false));
+            reads.chain(into.iter().map(|&place| (place, len, true))).collect()
         }
         Action::Signal { .. } | Action::Wait { .. } | Action::WaitAll { .. } | Action::WaitFree => Vec::new(),
     }
 }
 
-/// Whether a step does anything but copy with the rank's tensor.
-pub(super) fn computes_on_data(schedule: &Schedule, action: &Action) -> bool {
-    !matches!(action, Action::Copy { .. })
-        && accesses(schedule, action).iter().any(|(place, _, _)| place.buffer == Buffer::Data)
+/// Whether a step does to the rank's tensor what it may not.
+pub(super) fn is_out_of_reach(schedule: &Schedule, action: &Action) -> bool {
+    let touched = accesses(schedule, action);
+    let tensors = |place: &Place| matches!(place.buffer, Buffer::Data | Buffer::Peer(_));
+    let touches = || touched.iter().any(|(place, _, _)| tensors(place));
+    match (schedule.problem().access, action) {
+        (Access::Host, _) | (_, Action::Copy { .. }) => false,
+        (Access::Direct, _) if schedule.problem().works_on_device() => false,
+        // All of it must be in the accelerator's reach.
+        (Access::Accelerator, Action::Fold { .. }) => {
+            touches() && touched.iter().any(|(place, _, _)| !tensors(place) && place.buffer != Buffer::Node)
+        }
+        (Access::Copies | Access::Accelerator | Access::Direct, _) => touches(),
+    }
 }
 
 /// Whether a step is one for the CPU: it reduces fragments as they arrive, or works on memory of the node.
@@ -63,7 +74,7 @@ pub(super) fn needs_host(schedule: &Schedule, action: &Action) -> bool {
             .any(|(place, _, _)| !matches!(place.buffer, Buffer::Data | Buffer::Slot))
 }
 
-struct Access {
+struct Touch {
     start: usize,
     end: usize,
     write: bool,
@@ -72,7 +83,7 @@ struct Access {
 }
 
 pub(super) fn check(schedules: &[Schedule], graph: &Graph, reach: &Reach) -> Result<(), Flaw> {
-    let mut memories: BTreeMap<Memory, Vec<Access>> = BTreeMap::new();
+    let mut memories: BTreeMap<Memory, Vec<Touch>> = BTreeMap::new();
     for (rank, step, plan) in steps(schedules) {
         let schedule = &schedules[rank];
         let limit = |buffer| match buffer {
@@ -89,7 +100,7 @@ pub(super) fn check(schedules: &[Schedule], graph: &Graph, reach: &Reach) -> Res
                 });
             };
             if len > 0 {
-                let access = Access { start: place.offset, end, write, rank, step };
+                let access = Touch { start: place.offset, end, write, rank, step };
                 let memory = memory(schedule, rank, place, plan.chunk);
                 if matches!(memory, Memory::Stage(..) | Memory::Node(..)) {
                     within_use(schedules, graph, reach, (rank, step, plan.chunk))?;
@@ -97,21 +108,30 @@ pub(super) fn check(schedules: &[Schedule], graph: &Graph, reach: &Reach) -> Res
                 memories.entry(memory).or_default().push(access);
             }
         }
-        // A fold may have its destination as a source, but must not overlap one.
-        if let [sources @ .., (into, len, true)] = touched.as_slice() {
-            let bad = |&&(place, _, _): &&(Place, usize, bool)| {
+        // A fold may have a destination as a source, but must not overlap one, nor write a place twice.
+        for (i, &(into, len, _)) in touched.iter().enumerate().filter(|(_, touch)| touch.2) {
+            let bad = |&&(place, _, write): &&(Place, usize, bool)| {
                 place.buffer == into.buffer
-                    && place.offset != into.offset
+                    && (write || place.offset != into.offset)
                     && place.offset < into.offset + len
                     && into.offset < place.offset + len
             };
-            if sources.iter().any(|source| bad(&source)) {
-                let what = "its destination overlaps a source";
+            if len > 0 && touched[..i].iter().any(|other| bad(&other)) {
+                let what = "its destination overlaps a source or another destination";
                 return Err(Flaw::Bounds { at: boxed(schedules, rank, step), what });
             }
         }
     }
-    for accesses in memories.values_mut() {
+    for (memory, accesses) in &mut memories {
+        if let &Memory::Data(owner) = memory {
+            let ends = |touch: &Touch| graph.end(touch.rank, touch.step);
+            let steps = schedules[owner].steps().len();
+            let heard = |touch: &Touch| (0..steps).any(|i| reach.before(ends(touch), graph.end(owner, i)));
+            if let Some(late) = accesses.iter().find(|touch| touch.rank != owner && !heard(touch)) {
+                let at = boxed(schedules, late.rank, late.step);
+                return Err(Flaw::Late { at, owner: Rank(owner as u32) });
+            }
+        }
         accesses.sort_by_key(|access| access.start);
         for (i, a) in accesses.iter().enumerate() {
             for b in accesses[i + 1..].iter().take_while(|b| b.start < a.end) {

@@ -2,7 +2,7 @@ use super::*;
 use crate::dtype::{DType, ReduceOp};
 use crate::grid::Grid;
 use crate::header::Shape;
-use crate::schedule::{Algorithm, Buffer, Params, Place, Problem, build};
+use crate::schedule::{Access, Algorithm, Buffer, Params, Place, Problem, build};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
@@ -18,7 +18,7 @@ fn collective(
     count: u64,
     op: ReduceOp,
 ) -> Vec<Schedule> {
-    mixed(collective, algorithm, grid, count, op, |_| (false, false))
+    mixed(collective, algorithm, grid, count, op, |_| Access::Host)
 }
 
 /// The same, with some ranks' tensors in an accelerator's memory, and some of those within reach of a NIC.
@@ -28,14 +28,11 @@ fn mixed(
     grid: Grid,
     count: u64,
     op: ReduceOp,
-    mut device: impl FnMut(u32) -> (bool, bool),
+    mut access: impl FnMut(u32) -> Access,
 ) -> Vec<Schedule> {
     let shape = Shape { collective, dtype: DType::F32, op, count };
     let root = Rank(grid.ranks() / 2);
-    let problem = |rank| {
-        let (device, direct) = device(rank);
-        Problem { device, direct, ..Problem::new(grid, Rank(rank), &shape, root) }
-    };
+    let problem = |rank| Problem { access: access(rank), ..Problem::new(grid, Rank(rank), &shape, root) };
     (0..grid.ranks()).map(problem).map(|problem| build(algorithm, &problem, &PARAMS).unwrap()).collect()
 }
 
@@ -51,8 +48,10 @@ fn tensors_on_accelerators_and_on_hosts_meet_in_one_collective() {
                 let op = if rng.random() { ReduceOp::Sum } else { ReduceOp::Avg };
                 let (kind, share) = (rng.random(), [0.5, 1.0][usize::from(rng.random::<bool>())]);
                 let kind = if kind { Collective::Broadcast } else { Collective::AllReduce };
-                let schedules =
-                    mixed(kind, algorithm, grid, count, op, |_| (rng.random_bool(share), rng.random()));
+                let schedules = mixed(kind, algorithm, grid, count, op, |_| {
+                    let device = if rng.random() { Access::Copies } else { Access::Direct };
+                    if rng.random_bool(share) { device } else { Access::Host }
+                });
                 if let Err(flaw) = check(&schedules, BUDGET) {
                     panic!("{kind} {algorithm:?} on {grid:?}, {count} elements, {op}: {flaw}");
                 }
@@ -67,9 +66,9 @@ fn a_tensor_that_nics_reach_is_reduced_on_its_device() {
         let grid = Grid::new(nodes, 1, leaf).unwrap();
         for algorithm in Algorithm::ALL {
             for direct in [1, (1 << nodes) - 1, 0b101] {
-                let on_device = |rank| (direct >> rank & 1 == 1, true);
+                let access = |rank| if direct >> rank & 1 == 1 { Access::Direct } else { Access::Host };
                 let mut schedules =
-                    mixed(Collective::AllReduce, algorithm, grid, 1000, ReduceOp::Avg, on_device);
+                    mixed(Collective::AllReduce, algorithm, grid, 1000, ReduceOp::Avg, access);
                 check(&schedules, BUDGET).unwrap_or_else(|flaw| panic!("{algorithm:?} on {grid:?}: {flaw}"));
                 let host = collective(Collective::AllReduce, algorithm, grid, 1000, ReduceOp::Avg);
                 let messages = |schedule: &Schedule| {
@@ -107,9 +106,9 @@ fn a_tensor_that_nics_reach_is_reduced_on_its_device() {
 fn computing_on_a_tensor_of_an_accelerator_is_refused() {
     let grid = Grid::new(2, 1, 2).unwrap();
     let mut schedules = collective(Collective::AllReduce, Algorithm::Ring, grid, 128, ReduceOp::Sum);
-    schedules.iter_mut().for_each(|schedule| schedule.problem.device = true);
+    schedules.iter_mut().for_each(|schedule| schedule.problem.access = Access::Copies);
     let flaw = check(&schedules, BUDGET).unwrap_err();
-    assert!(matches!(flaw, Flaw::Bounds { what, .. } if what.contains("CPU")), "{flaw}");
+    assert!(matches!(flaw, Flaw::Bounds { what, .. } if what.contains("reach")), "{flaw}");
 }
 
 fn grids() -> impl Iterator<Item = Grid> {
@@ -165,6 +164,56 @@ fn every_all_reduce_in_place_is_right_for_2_to_17_ranks() {
     let staged =
         collective(Collective::AllReduce, Algorithm::Ring, Grid::new(4, 2, 1).unwrap(), 100, ReduceOp::Sum);
     assert!(staged.iter().all(|schedule| schedule.in_place().is_none()));
+}
+
+/// Accelerators fold on some nodes; on others tensors are staged, or lie in host memory.
+#[test]
+fn every_all_reduce_by_accelerators_is_right_for_2_to_17_ranks() {
+    let mut rng = SmallRng::seed_from_u64(6);
+    for grid in grids().filter(|grid| grid.per_node() > 1) {
+        for algorithm in Algorithm::ALL {
+            if algorithm != Algorithm::Hierarchical && grid.leaf_size() > 1 {
+                continue;
+            }
+            for count in [1, 65, 257, 700, 1000] {
+                let op = if rng.random() { ReduceOp::Sum } else { ReduceOp::Avg };
+                let folding: Vec<_> = (0..grid.nodes()).map(|_| rng.random_bool(0.7)).collect();
+                let folds = |rank: u32| folding[grid.node_of(Rank(rank)) as usize];
+                let access =
+                    |rank| if folds(rank) || rng.random() { Access::Copies } else { Access::Host };
+                let mut schedules = mixed(Collective::AllReduce, algorithm, grid, count, op, access);
+                for (rank, schedule) in (0..).zip(&mut schedules).filter(|(rank, _)| folds(*rank)) {
+                    let views = schedule.in_place.as_deref().unwrap_or_else(|| panic!("{rank} on {grid:?}"));
+                    *schedule = views.clone();
+                }
+                if let Err(flaw) = check(&schedules, BUDGET) {
+                    panic!("{algorithm:?} on {grid:?}, {count} elements, {op}: {flaw}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn ending_before_others_have_written_is_refused() {
+    for ranks_per_node in [2, 4] {
+        let grid = Grid::new(4, ranks_per_node, 2).unwrap();
+        let staged =
+            mixed(Collective::AllReduce, Algorithm::Hierarchical, grid, 100, ReduceOp::Sum, |_| Access::Copies);
+        let views: Vec<_> = staged.iter().map(|schedule| (**schedule.in_place().unwrap()).clone()).collect();
+        check(&views, BUDGET).unwrap();
+        let mut refused = 0;
+        for rank in 0..4 {
+            // The last wait asks for what has been waited for before.
+            let last = |step: &Step| matches!(step.action, Action::WaitAll { .. });
+            let at = views[rank].steps.iter().rposition(last).unwrap();
+            let mut broken = views.clone();
+            broken[rank].steps[at].action = Action::WaitAll { flag: Flag::Staged };
+            let flaw = check(&broken, BUDGET).unwrap_err();
+            refused += usize::from(matches!(flaw, Flaw::Late { owner, .. } if owner.0 as usize == rank));
+        }
+        assert!(refused >= 3, "{refused} on {grid:?}");
+    }
 }
 
 #[test]

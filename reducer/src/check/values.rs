@@ -111,11 +111,12 @@ impl State {
     }
 }
 
-/// Combines aligned ranges piece by piece; `None` if pieces stand for different elements.
+/// Combines aligned ranges piece by piece, to an expression that there is or a new one; `None` if pieces stand for
+/// different elements.
 fn combine(
     exprs: &mut Exprs,
     parts: &[Vec<Segment>],
-    make: impl Fn(Vec<usize>) -> Expr,
+    make: impl Fn(Vec<usize>) -> Result<usize, Expr>,
 ) -> Option<Vec<Segment>> {
     let mut cuts: Vec<usize> = parts.iter().flatten().flat_map(|s| [s.start, s.end]).collect();
     cuts.sort_unstable();
@@ -129,7 +130,8 @@ fn combine(
         if pieces.iter().any(|piece| piece.origin != origin) {
             return None;
         }
-        let expr = exprs.intern(make(pieces.iter().map(|piece| piece.expr).collect()));
+        let expr = make(pieces.iter().map(|piece| piece.expr).collect());
+        let expr = expr.unwrap_or_else(|new| exprs.intern(new));
         out.push(Segment { start, end, expr, origin });
     }
     Some(out)
@@ -179,18 +181,22 @@ pub(super) fn check(schedules: &[Schedule], graph: &Graph, order: &[usize]) -> R
                 let message = senders.get(&(rank, step)).and_then(|send| flying.remove(send));
                 let here = state.read(mem(into), into.offset, len).ok_or_else(unwritten)?;
                 let parts = [here, message.ok_or_else(unwritten)?];
-                let sum = combine(&mut exprs, &parts, Expr::Fold).ok_or_else(misplaced)?;
+                let sum = combine(&mut exprs, &parts, |of| Err(Expr::Fold(of))).ok_or_else(misplaced)?;
                 state.write(mem(into), into.offset, len, sum);
             }
-            Action::Fold { into, also, len, first, sources } => {
+            Action::Fold { first, destinations, sources, len, finish } => {
+                let (into, sources) = schedule.fold_places(first, destinations, sources);
                 let read = |&place: &Place| state.read(mem(place), place.offset, len).ok_or_else(unwritten);
-                let parts =
-                    schedule.sources_of(first, sources).iter().map(read).collect::<Result<Vec<_>, _>>()?;
-                let sum = combine(&mut exprs, &parts, Expr::Fold).ok_or_else(misplaced)?;
-                if let Some(also) = also {
-                    state.write(mem(also), also.offset, len, sum.clone());
+                let parts = sources.iter().map(read).collect::<Result<Vec<_>, _>>()?;
+                // A fold of one copies it.
+                let sum = |of: Vec<usize>| if let [only] = *of { Ok(only) } else { Err(Expr::Fold(of)) };
+                let mut result = combine(&mut exprs, &parts, sum).ok_or_else(misplaced)?;
+                if finish {
+                    result = combine(&mut exprs, &[result], |e| Err(Expr::Finish(e[0]))).ok_or_else(misplaced)?;
                 }
-                state.write(mem(into), into.offset, len, sum);
+                for into in into {
+                    state.write(mem(*into), into.offset, len, result.clone());
+                }
             }
             Action::Copy { from, into, len } => {
                 let read = state.read(mem(from), from.offset, len).ok_or_else(unwritten)?;
@@ -198,7 +204,7 @@ pub(super) fn check(schedules: &[Schedule], graph: &Graph, order: &[usize]) -> R
             }
             Action::Finish { at, len } => {
                 let read = state.read(mem(at), at.offset, len).ok_or_else(unwritten)?;
-                let divided = combine(&mut exprs, &[read], |e| Expr::Finish(e[0])).ok_or_else(misplaced)?;
+                let divided = combine(&mut exprs, &[read], |e| Err(Expr::Finish(e[0]))).ok_or_else(misplaced)?;
                 state.write(mem(at), at.offset, len, divided);
             }
             Action::Send { .. }

@@ -7,7 +7,7 @@ use crate::kernel::Kernels;
 use crate::memory::Region;
 use crate::schedule::Schedule;
 use crate::time::Instant;
-use crate::transport::{AcceleratorError, Moment};
+use crate::transport::{AcceleratorError, OnDevice};
 use core::fmt;
 use std::sync::Arc;
 use thiserror::Error;
@@ -110,8 +110,8 @@ pub struct Request {
     pub name: Arc<str>,
     /// The trainer's step, for messages and traces.
     pub step: u64,
-    /// When what the tensor holds is there, if it lies in an accelerator's memory: nothing is begun before.
-    pub moment: Option<Moment>,
+    /// What else there is to know if the tensor lies in an accelerator's memory.
+    pub device: Option<OnDevice>,
 }
 
 /// Why an operation was not started. Its seq is not used up.

@@ -1,20 +1,21 @@
-//! Which steps an operation runs: those for tensors in memory that the node shares, if all local ranks' tensors lie
-//! there, else the usual ones, which stage.
+//! Which steps an operation runs: those for tensors that all ranks of the node can access, if all of them can, else the
+//! usual ones, which stage.
 //!
-//! Ranks say where their tensors lie when they start the operation. What they have said decides, the same on all of
-//! them. Lanes are numbered by what operations use of them, so operations are decided in their order.
+//! Ranks say where their tensors lie when they start the operation. If all are in memory that the node shares, that decides. If
+//! all are in accelerators' memory, each rank says also whether it could open the others'; all must. So all decide alike.
+//! Lanes are numbered by what operations use of them, so operations are decided in their order.
 
 use super::Executor;
+use super::op::Op;
 use crate::memory::{Kind, Region};
-use crate::transport::{NodeMemory, TensorView};
+use crate::transport::{Accelerator, NodeMemory, TensorView};
 
 impl Executor {
     /// Decides what needs no word of another rank.
     pub(super) fn decide_private(&mut self) {
         while let Some(&seq) = self.undecided.front() {
             let op = &self.ops[(seq & self.mask) as usize];
-            let in_place = op.schedule.as_ref().is_some_and(|schedule| schedule.in_place.is_some());
-            if op.template.key.seq == seq && op.undecided && in_place && op.data.kind() == Kind::Shared {
+            if op.template.key.seq == seq && op.undecided && may_be_in_place(op) {
                 return;
             }
             self.undecided.pop_front();
@@ -24,11 +25,15 @@ impl Executor {
 
     /// Decides all operations that can be decided; returns whether there was one.
     #[cold]
-    pub(super) fn decide<N: NodeMemory>(&mut self, node: Option<&N>) -> bool {
+    pub(super) fn decide<N: NodeMemory>(
+        &mut self,
+        node: Option<&N>,
+        accelerator: &mut Option<&mut dyn Accelerator>,
+    ) -> bool {
         let mut worked = false;
         while let Some(&seq) = self.undecided.front() {
             let at = (seq & self.mask) as usize;
-            let Some(in_place) = self.views(at, seq, node) else { break };
+            let Some(in_place) = self.views(at, seq, node, accelerator) else { break };
             self.undecided.pop_front();
             self.choose(seq, in_place);
             self.decide_private();
@@ -37,19 +42,44 @@ impl Executor {
         worked
     }
 
-    /// Notes where all local ranks' tensors lie: whether all are shared, or `None` if it is too early to say.
-    fn views<N: NodeMemory>(&mut self, at: usize, seq: u64, node: Option<&N>) -> Option<bool> {
-        let op = &mut self.ops[at];
-        op.peers.clear();
+    /// Notes where all local ranks' tensors lie: whether all ranks can access all of them, or `None` if it is too early to say.
+    fn views<N: NodeMemory>(
+        &mut self,
+        at: usize,
+        seq: u64,
+        node: Option<&N>,
+        accelerator: &mut Option<&mut dyn Accelerator>,
+    ) -> Option<bool> {
         let Some(node) = node else { return Some(false) };
-        for local in 0..self.config.grid.per_node() {
-            match node.tensor(local, seq, op.data.len()) {
-                TensorView::Unknown => return None,
-                TensorView::Private => op.peers.push(Region::empty()),
-                TensorView::Shared(region) => op.peers.push(region),
+        let grid = self.config.grid;
+        let (me, locals) = (grid.local_of(self.config.rank), 0..grid.per_node());
+        let op = &mut self.ops[at];
+        if op.opened.is_none() {
+            op.peers.clear();
+            let len = op.data.len();
+            let view = |local| node.tensor(local, seq, len);
+            if locals.clone().any(|local| matches!(view(local), TensorView::Unknown)) {
+                return None;
             }
+            let exported = locals.clone().all(|local| matches!(view(local), TensorView::Exported(_)));
+            for local in locals.clone() {
+                op.peers.push(match (view(local), &mut *accelerator) {
+                    (TensorView::Shared(region), _) => region,
+                    (TensorView::Exported(_), _) if exported && local == me => op.data,
+                    (TensorView::Exported(export), Some(accelerator)) if exported => {
+                        accelerator.open(&export, len).unwrap_or(Region::empty())
+                    }
+                    _ => Region::empty(),
+                });
+            }
+            let all = op.peers.iter().all(|region| region.len() == len);
+            if !exported {
+                return Some(all);
+            }
+            op.opened = Some(all);
+            node.agree(seq, all);
         }
-        Some(op.peers.iter().all(|region| region.len() == op.data.len()))
+        locals.map(|local| node.has_agreed(local, seq)).try_fold(true, |all, one| Some(all & one?))
     }
 
     /// Begins an operation with these steps or those. One that has been given up meanwhile uses no lane: then the group
@@ -71,4 +101,10 @@ impl Executor {
         self.replay(at);
         self.finish_if_done(at);
     }
+}
+
+/// Whether other ranks can be able to access an operation's tensor, and there are steps for that.
+fn may_be_in_place(op: &Op) -> bool {
+    let there_is = op.schedule.as_ref().is_some_and(|schedule| schedule.in_place.is_some());
+    there_is && (op.data.kind() == Kind::Shared || op.exported)
 }

@@ -141,6 +141,7 @@ pub struct Executor {
     completed: VecDeque<Completed>,
     aborted: Option<Arc<AbortCause>>,
     scratch: Addresses,
+    spans: Vec<Span>,
     /// By node: the last poll in which its send queue was full.
     blocked: Vec<u64>,
     polls: u64,
@@ -176,6 +177,7 @@ impl Executor {
             completed: VecDeque::with_capacity(operations),
             aborted: None,
             scratch: Addresses::default(),
+            spans: Vec::new(),
             blocked: vec![0; config.grid.nodes() as usize],
             polls: 0,
             earliest: Instant::NEVER,
@@ -283,7 +285,7 @@ impl Executor {
                 bytes: request.data.len(),
             });
         }
-        if (request.data.kind() == crate::memory::Kind::Device) != problem.device {
+        if (request.data.kind() == crate::memory::Kind::Device) != problem.access.is_device() {
             return differs("kind of memory");
         }
         if schedule.lane_chunks() > 0 {

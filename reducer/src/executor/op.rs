@@ -6,7 +6,7 @@ use super::{Control, Lanes, sent_from};
 use crate::dtype::ReduceOp;
 use crate::grid::Rank;
 use crate::header::{Collective, Header, Identity, Kind, MatchKey, Shape};
-use crate::memory::{Pooled, Region, Span};
+use crate::memory::{self, Pooled, Region, Span};
 use crate::schedule::{Action, Buffer, EdgeKind, Place, Schedule, Step};
 use crate::time::Instant;
 use crate::transport::{Fence, Moment};
@@ -75,6 +75,10 @@ pub(super) struct Op {
     pub(super) slots: Region,
     /// The tensors of all local ranks, where the operation works in place.
     pub(super) peers: Vec<Region>,
+    /// The tensor was exported to the other ranks of the node.
+    pub(super) exported: bool,
+    /// Whether the others' could be opened, once that was tried.
+    pub(super) opened: Option<bool>,
     pooled: Option<Pooled>,
     pub(super) priority: u32,
     pub(super) deadline: Instant,
@@ -136,6 +140,8 @@ impl Op {
             data: Region::empty(),
             slots: Region::empty(),
             peers: Vec::new(),
+            exported: false,
+            opened: None,
             pooled: None,
             priority: 0,
             deadline: Instant::NEVER,
@@ -162,7 +168,7 @@ impl Op {
 
     /// Takes the request; [`choose`](Self::choose) follows.
     pub(super) fn start(&mut self, request: Request, template: Header, slots: Option<Pooled>, credit: bool) {
-        let Request { identity: _, shape, data, schedule, priority, deadline, name, step, moment } = request;
+        let Request { identity: _, shape, data, schedule, priority, deadline, name, step, device } = request;
         self.state = State::Running;
         self.template = template;
         self.data = data;
@@ -170,7 +176,9 @@ impl Op {
         self.pooled = slots;
         (self.priority, self.deadline, self.put_off) = (priority, deadline, false);
         (self.name, self.annotation) = (Some(name), step);
-        self.moment = moment;
+        self.moment = device.and_then(|device| device.moment);
+        self.exported = device.is_some_and(|device| device.export.is_some());
+        self.opened = None;
         self.fold = if shape.op == ReduceOp::Avg { ReduceOp::Sum } else { shape.op };
         self.credit = credit;
         (self.unreleased, self.data_unreleased, self.replay) = (0, 0, false);
@@ -247,6 +255,12 @@ impl Op {
             (false, _) => self.ready.insert(index),
         }
         receives
+    }
+
+    /// Whether a place lies in an accelerator's memory.
+    #[inline]
+    pub(super) fn is_device(&self, place: Place) -> bool {
+        self.data.kind() == memory::Kind::Device && matches!(place.buffer, Buffer::Data | Buffer::Peer(_))
     }
 
     /// Where a place of the operation lies in memory.

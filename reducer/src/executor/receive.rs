@@ -32,7 +32,7 @@ impl Payload<'_> {
 enum Outcome {
     Consumed,
     Duplicate,
-    /// The step is not ready.
+    /// The step is not ready, or the steps are not chosen.
     Early,
     Differs,
     Malformed,
@@ -202,6 +202,9 @@ impl Executor {
         let op = &mut self.ops[at];
         if header.identity != op.template.identity || header.shape != op.template.shape {
             return Outcome::Differs;
+        }
+        if op.undecided {
+            return Outcome::Early;
         }
         match header.kind {
             Kind::Data => {

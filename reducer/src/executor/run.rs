@@ -10,7 +10,7 @@ use crate::memory::{self, Addresses, Kind, Span, Spot};
 use crate::schedule::{Action, Buffer, Place, Schedule};
 use crate::time::Instant;
 use crate::transport::{
-    Accelerator, AcceleratorError, Flag, NodeMemory, SendError, TensorView, Token, Transport,
+    Accelerator, AcceleratorError, Fence, Flag, Fold, NodeMemory, SendError, TensorView, Token, Transport,
 };
 
 /// How long an operation that missed its deadline waits for word of the rank that is to blame.
@@ -39,6 +39,7 @@ struct Context<'a, 'b, T, N> {
     grid: Grid,
     rank: Rank,
     scratch: &'a mut Addresses,
+    spans: &'a mut Vec<Span>,
     control: &'a mut Control,
     counters: &'a mut Counters,
     blocked: &'a mut [u64],
@@ -65,7 +66,7 @@ impl Executor {
             worked |= self.check_deadlines(now, node);
         }
         if !self.undecided.is_empty() {
-            worked |= self.decide(node);
+            worked |= self.decide(node, &mut accelerator);
         }
         self.polls += 1;
         let mut budget = self.config.poll_bytes.max(1);
@@ -97,6 +98,7 @@ impl Executor {
                 grid: self.config.grid,
                 rank: self.config.rank,
                 scratch: &mut self.scratch,
+                spans: &mut self.spans,
                 control: &mut self.control,
                 counters: &mut self.counters,
                 blocked: &mut self.blocked,
@@ -235,7 +237,9 @@ fn missing<N: NodeMemory>(op: &Op, grid: Grid, rank: Rank, node: Option<&N>) -> 
     if op.undecided {
         let silent = |local: &u32| {
             node.is_some_and(|node| {
-                matches!(node.tensor(*local, op.template.key.seq, op.data.len()), TensorView::Unknown)
+                let seq = op.template.key.seq;
+                matches!(node.tensor(*local, seq, op.data.len()), TensorView::Unknown)
+                    || op.opened.is_some() && node.has_agreed(*local, seq).is_none()
             })
         };
         return (0..grid.per_node())
@@ -368,18 +372,20 @@ impl<T: Transport, N: NodeMemory> Context<'_, '_, T, N> {
                 self.budget = self.budget.saturating_sub(len);
                 done(memory::copy(into, from, len))
             }
-            Action::Fold { into, also, len, first, sources } => {
+            Action::Fold { first, destinations, sources, len, finish } => {
+                let places = schedule.fold_places(first, destinations, sources);
+                let divide_by = finish.then_some(self.grid.ranks());
+                if places.0.iter().chain(places.1).any(|place| op.is_device(*place)) {
+                    return self.fold_behind(op, (step, chunk), places, len, divide_by);
+                }
                 self.budget = self.budget.saturating_sub(len);
-                let also = also.map(|also| op.spot(also, chunk));
-                let (Some(into), Some(also)) =
-                    (op.spot(into, chunk), also.map_or(Some(None), |a| a.map(Some)))
-                else {
-                    return Ran::Broken;
-                };
-                let sources = schedule.sources_of(first, sources);
-                let spots = sources.iter().map(|&place| op.spot(place, chunk));
+                let [into, sources] =
+                    [places.0, places.1].map(|all| all.iter().map(|&place| op.spot(place, chunk)));
                 let kind = (op.template.shape.dtype, op.fold);
-                done(memory::fold(self.kernels, kind, (into, also), spots, len, self.scratch))
+                done(memory::fold(self.kernels, kind, into, sources, (len, divide_by), self.scratch))
+            }
+            Action::Finish { at, len } if op.is_device(at) => {
+                self.fold_behind(op, (step, chunk), (&[at], &[at]), len, Some(self.grid.ranks()))
             }
             Action::Finish { at, len } => {
                 self.budget = self.budget.saturating_sub(len);
@@ -423,7 +429,37 @@ impl<T: Transport, N: NodeMemory> Context<'_, '_, T, N> {
             return Ran::Broken;
         };
         let Some(accelerator) = self.accelerator else { return Ran::Broken };
-        match accelerator.copy(into, from) {
+        let started = accelerator.copy(into, from);
+        self.behind(op, step, started)
+    }
+
+    /// Lets the accelerator fold in the background.
+    #[cold]
+    fn fold_behind(
+        &mut self,
+        op: &mut Op,
+        (step, chunk): (u32, u32),
+        (into, sources): (&[Place], &[Place]),
+        len: usize,
+        divide_by: Option<u32>,
+    ) -> Ran {
+        self.spans.clear();
+        for &place in into.iter().chain(sources) {
+            let Some(span) = op.spot(place, chunk).and_then(|(region, at)| region.span(at, len)) else {
+                return Ran::Broken;
+            };
+            self.spans.push(span);
+        }
+        let Some(accelerator) = self.accelerator else { return Ran::Broken };
+        let (destinations, sources) = self.spans.split_at(into.len());
+        let dtype = op.template.shape.dtype;
+        let started = accelerator.fold(&Fold { dtype, op: op.fold, destinations, sources, divide_by });
+        self.behind(op, step, started)
+    }
+
+    /// What an accelerator does for a step ends it.
+    fn behind(&mut self, op: &mut Op, step: u32, started: Result<Fence, AcceleratorError>) -> Ran {
+        match started {
             Ok(fence) => {
                 op.copies.push((step, fence));
                 Ran::Posted

@@ -197,38 +197,44 @@ pub(crate) fn accumulate(
     Some(())
 }
 
-/// Folds `len` bytes of each source in order, to one place or two; `None` if there is none, or one does not lie inside its region. `scratch`
-/// is room for the addresses, so that nothing is allocated.
+/// Folds `len` bytes of each source in order, to every destination; sums are divided by `divide_by` first, if given. `None` if there is
+/// none of either, or one does not lie inside its region. `scratch` is room for the addresses, so that nothing is allocated.
 #[inline]
 pub(crate) fn fold(
     kernels: Kernels,
     (dtype, op): (DType, ReduceOp),
-    (into, also): (Spot, Option<Spot>),
+    into: impl Iterator<Item = Option<Spot>>,
     sources: impl Iterator<Item = Option<Spot>>,
-    len: usize,
+    (len, divide_by): (usize, Option<u32>),
     scratch: &mut Addresses,
 ) -> Option<()> {
-    let dst = into.0.host_at(into.1, len)?;
-    scratch.0.clear();
-    for source in sources {
-        let (region, offset) = source?;
-        scratch.0.push(region.host_at(offset, len)?.cast_const());
+    let address = |spot: Option<Spot>| spot.and_then(|(region, offset)| region.host_at(offset, len));
+    let Addresses { into: to, sources: from } = scratch;
+    to.clear();
+    from.clear();
+    for spot in into {
+        to.push(address(spot)?);
     }
-    if scratch.0.is_empty() {
-        return None;
+    for spot in sources {
+        from.push(address(spot)?.cast_const());
     }
-    let also = match also {
-        Some((region, offset)) => Some(region.host_at(offset, len)?),
-        None => None,
-    };
-    // SAFETY: every range was checked. The schedule lets nobody write them while the step runs, and a source either is
-    // a destination itself or does not overlap it (proved by `check`).
+    let (&first, mut rest) = to.split_first().filter(|_| !from.is_empty())?;
+    // SAFETY: every range was checked. The schedule lets nobody write them while the step runs, a source either is a
+    // destination itself or overlaps none, and destinations do not overlap (proved by `check`).
     unsafe {
-        match also {
-            None => kernels.fold_raw(dtype, op, dst, &scratch.0, len),
-            Some(also) => kernels.fold_raw2(dtype, op, dst, also, &scratch.0, len),
+        match (divide_by, rest.split_first()) {
+            (None, Some((&second, others))) => {
+                kernels.fold_raw2(dtype, op, first, second, from, len);
+                rest = others;
+            }
+            (None, None) => kernels.fold_raw(dtype, op, first, from, len),
+            (Some(n), _) => {
+                kernels.fold_raw(dtype, op, first, from, len);
+                kernels.finish_avg(dtype, core::slice::from_raw_parts_mut(first, len), n);
+            }
         }
-    };
+        rest.iter().for_each(|&other| core::ptr::copy(first, other, len));
+    }
     Some(())
 }
 
@@ -242,11 +248,14 @@ pub(crate) fn finish_avg(kernels: Kernels, dtype: DType, at: Spot, len: usize, n
     Some(())
 }
 
-/// Room for the addresses of a fold's sources.
+/// Room for the addresses of a fold.
 #[derive(Debug, Default)]
-pub(crate) struct Addresses(Vec<*const u8>);
+pub(crate) struct Addresses {
+    into: Vec<*mut u8>,
+    sources: Vec<*const u8>,
+}
 
-// SAFETY: the addresses are only looked at inside `fold`, which fills the vector first.
+// SAFETY: the addresses are only looked at inside `fold`, which fills the vectors first.
 unsafe impl Send for Addresses {}
 
 /// What memory is aligned to, in bytes.

@@ -11,7 +11,7 @@ use crate::transport::Flag;
 
 /// The whole broadcast, chunk by chunk.
 pub(super) fn broadcast(b: &mut Builder) {
-    let shared = b.problem.grid.per_node() > 1 || b.problem.device;
+    let shared = b.problem.grid.per_node() > 1 || b.problem.access.is_device();
     if shared {
         b.use_lanes();
     }

@@ -184,14 +184,14 @@ impl Builder {
         len: usize,
         after: &[StepId],
     ) -> Vec<StepId> {
-        self.fold_both(chunk, (into, None), sources, len, after)
+        self.fold_all(chunk, (&[into], false), sources, len, after)
     }
 
-    /// As [`fold`](Self::fold), to two places in one pass.
-    pub(super) fn fold_both(
+    /// As [`fold`](Self::fold), to many places in one pass, and (`finish`) divided for an average.
+    pub(super) fn fold_all(
         &mut self,
         chunk: Chunk,
-        (into, also): (Place, Option<Place>),
+        (into, finish): (&[Place], bool),
         sources: &[Place],
         len: usize,
         after: &[StepId],
@@ -200,8 +200,14 @@ impl Builder {
             return after.to_vec();
         }
         let first = self.places.len() as u32;
-        self.places.extend_from_slice(sources);
-        vec![self.step(chunk, Action::Fold { into, also, len, first, sources: sources.len() as u32 }, after)]
+        self.places.extend(into.iter().chain(sources));
+        let (destinations, sources) = (into.len() as u32, sources.len() as u32);
+        vec![self.step(chunk, Action::Fold { first, destinations, sources, len, finish }, after)]
+    }
+
+    /// Whether sums are to be divided.
+    pub(super) fn averages(&self) -> bool {
+        self.problem.shape.op == ReduceOp::Avg && self.problem.shape.collective == Collective::AllReduce
     }
 
     /// Divides sums for an average; nothing for other reductions.
@@ -212,9 +218,7 @@ impl Builder {
         len: usize,
         after: Vec<StepId>,
     ) -> Vec<StepId> {
-        let averages =
-            self.problem.shape.op == ReduceOp::Avg && self.problem.shape.collective == Collective::AllReduce;
-        if len == 0 || !averages {
+        if len == 0 || !self.averages() {
             return after;
         }
         vec![self.step(chunk, Action::Finish { at, len }, &after)]

@@ -15,6 +15,7 @@
 //!   Data ------------------------------- one rank a node: directly --------------------> Data
 //!   Data (device) --copy--> Node --------------------------------------> Node --copy--> Data (device)
 //!   Data (device, direct) --send, receive, fold by the accelerator--------------------> Data (device)
+//!   Data, Peer -------fold on the accelerator------> Node ... Node --fold--> Data, Peer       (views)
 //! ```
 
 mod broadcast;
@@ -79,36 +80,52 @@ pub struct Problem {
     pub shape: Shape,
     /// The broadcasting rank; rank 0 for other collectives.
     pub root: Rank,
-    /// This rank's tensor lies in an accelerator's memory, which only copies touch. The other ranks' may lie anywhere.
-    pub device: bool,
-    /// It lies on a device, and NICs read and write it there: then an all-reduce of a rank that is alone on its node goes from and into
-    /// the tensor itself, and the accelerator does all the folding. Its slots lie on the device too.
-    pub direct: bool,
+    /// What touches this rank's tensor. The other ranks' may lie anywhere.
+    pub access: Access,
+}
+
+/// What touches a rank's tensor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Access {
+    /// The CPU, and NICs.
+    Host,
+    /// Copies of an accelerator, in whose memory it lies.
+    Copies,
+    /// Copies and folds of an accelerator, in whose memory it lies.
+    Accelerator,
+    /// The same, and NICs, which read and write it there: an all-reduce of a rank that is alone on its node goes from and into the
+    /// tensor itself, and the accelerator does all the folding. Its slots lie there too.
+    Direct,
+}
+
+impl Access {
+    /// Whether the tensor lies in an accelerator's memory, which the CPU does not touch.
+    pub fn is_device(self) -> bool {
+        self != Self::Host
+    }
 }
 
 impl Problem {
     /// Puts the parts together; a root is kept for broadcasts only.
     pub fn new(grid: Grid, rank: Rank, shape: &Shape, root: Rank) -> Self {
         let root = if shape.collective == Collective::Broadcast { root } else { Rank(0) };
-        Self { grid, rank, shape: *shape, root, device: false, direct: false }
+        Self { grid, rank, shape: *shape, root, access: Access::Host }
     }
 
-    /// The same for a tensor in an accelerator's memory.
+    /// The same for a tensor in an accelerator's memory, which is staged.
     pub fn on_device(self) -> Self {
-        Self { device: true, ..self }
+        Self { access: Access::Copies, ..self }
     }
 
     /// The same for a tensor in an accelerator's memory that NICs read and write.
     pub fn direct(self) -> Self {
-        Self { device: true, direct: true, ..self }
+        Self { access: Access::Direct, ..self }
     }
 
     /// Whether the steps work on an accelerator's memory itself: all that is direct, where the rank meets nobody on its node.
     pub fn works_on_device(&self) -> bool {
-        self.device
-            && self.direct
-            && self.grid.per_node() == 1
-            && self.shape.collective == Collective::AllReduce
+        let alone = self.grid.per_node() == 1;
+        self.access == Access::Direct && alone && self.shape.collective == Collective::AllReduce
     }
 
     /// Bytes of the whole tensor (saturating).
@@ -240,18 +257,18 @@ pub enum Action {
         /// Bytes.
         len: usize,
     },
-    /// Reduces sources in their order. One of them may be the destination itself.
+    /// Reduces sources in their order, and writes the result to one place or more. A source may be one of these.
     Fold {
-        /// Where the result goes.
-        into: Place,
-        /// Where else it goes: the own tensor and the node's result are written in one pass.
-        also: Option<Place>,
-        /// Bytes.
-        len: usize,
-        /// The first source, as an index for [`Schedule::sources_of`].
+        /// Its places, as an index for [`Schedule::fold_places`]: where the result goes, then the sources.
         first: u32,
+        /// Number of places that the result goes to.
+        destinations: u32,
         /// Number of sources.
         sources: u32,
+        /// Bytes.
+        len: usize,
+        /// The sums are divided by the number of ranks first, as [`Finish`](Self::Finish) does.
+        finish: bool,
     },
     /// Copies.
     Copy {
@@ -337,7 +354,7 @@ pub struct Schedule {
     pub(crate) problem: Problem,
     pub(crate) params: Params,
     pub(crate) steps: Vec<Step>,
-    /// Sources of all folds.
+    /// Places of all folds.
     pub(crate) places: Vec<Place>,
     /// Successors of step i: `edges[edge_start[i]..edge_start[i + 1]]`.
     pub(crate) edges: Vec<u32>,
@@ -353,7 +370,8 @@ pub struct Schedule {
     /// The same for sends.
     pub(crate) outgoing: Vec<Rounds>,
     pub(crate) sends: Vec<u32>,
-    /// What to run instead where every local rank's tensor lies in memory that the node shares.
+    /// What to run instead where every local rank's tensor can be accessed by all of them: it lies in memory that the node
+    /// shares, or in that of accelerators which open it to one another.
     pub(crate) in_place: Option<Arc<Schedule>>,
 }
 
@@ -368,7 +386,7 @@ impl Schedule {
         &self.params
     }
 
-    /// The steps of the same operation for tensors that all lie in memory which the node shares, if there is such a way.
+    /// The steps of the same operation for tensors that all ranks of the node can access, if there is such a way.
     pub fn in_place(&self) -> Option<&Arc<Schedule>> {
         self.in_place.as_ref()
     }
@@ -389,9 +407,10 @@ impl Schedule {
         self.indegree[step.0 as usize]
     }
 
-    /// The sources of a fold.
-    pub fn sources_of(&self, first: u32, sources: u32) -> &[Place] {
-        &self.places[first as usize..(first + sources) as usize]
+    /// Where the result of a fold goes, and its sources.
+    pub fn fold_places(&self, first: u32, destinations: u32, sources: u32) -> (&[Place], &[Place]) {
+        let places = &self.places[first as usize..];
+        (&places[..destinations as usize], &places[destinations as usize..][..sources as usize])
     }
 
     /// Private memory that one run needs, in bytes.
@@ -448,7 +467,7 @@ impl Schedule {
 
 /// Builds a rank's schedule. The algorithm is that of all-reduce; broadcasts are trees and barriers direct.
 pub fn build(algorithm: Algorithm, problem: &Problem, params: &Params) -> Result<Schedule, ScheduleError> {
-    let Problem { grid, rank, shape, root, device, .. } = *problem;
+    let Problem { grid, rank, shape, root, access } = *problem;
     let wrong = |what, remedy| Err(ScheduleError::Params { what, remedy });
     if !grid.contains(rank) || !grid.contains(root) {
         return wrong("a rank outside the grid", "number ranks from 0");
@@ -460,16 +479,16 @@ pub fn build(algorithm: Algorithm, problem: &Problem, params: &Params) -> Result
         return wrong("depth", "use 1 or more");
     }
     let small = grid.per_node() > 1 && (params.lane_bytes < 512 || params.lane_bytes > 1 << 31);
-    if small || (grid.per_node() > 1 || device) && params.lanes == 0 {
+    if small || (grid.per_node() > 1 || access.is_device()) && params.lanes == 0 {
         return wrong("the node's memory", "give it at least one lane of 512 bytes");
     }
     if problem.bytes() > isize::MAX as u64 {
         return Err(ScheduleError::TooLarge { what: "the bytes", count: shape.count });
     }
     let mut builder = builder::Builder::new(*problem, *params)?;
-    let one_node = grid.nodes() == 1 && grid.per_node() > 1 && shape.count > 0 && !device;
+    let views = grid.per_node() > 1 && shape.count > 0 && (grid.nodes() == 1 || access.is_device());
     let in_place = match shape.collective {
-        Collective::AllReduce if one_node => Some(Arc::new(views::all_reduce(*problem, *params)?)),
+        Collective::AllReduce if views => Some(Arc::new(views::all_reduce(algorithm, *problem, *params)?)),
         _ => None,
     };
     // Whatever is reduced over one rank is there already.

@@ -19,7 +19,7 @@ use crate::transport::Flag;
 /// The whole all-reduce, chunk by chunk.
 pub(super) fn all_reduce(b: &mut Builder, algorithm: Algorithm) {
     let alone = b.problem.grid.per_node() == 1;
-    if alone && (!b.problem.device || b.problem.works_on_device()) {
+    if alone && (!b.problem.access.is_device() || b.problem.works_on_device()) {
         for chunk in b.chunks() {
             up(b, algorithm, chunk, Area { buffer: Buffer::Data, base: 0 }, &[]);
         }
@@ -47,7 +47,7 @@ pub(super) fn wait_free(b: &mut Builder, chunk: Chunk, consumed: &[StepId]) -> S
     b.step(chunk, Action::WaitFree, &after)
 }
 
-fn up(b: &mut Builder, algorithm: Algorithm, chunk: Chunk, area: Area, ready: &[StepId]) -> Outcome {
+pub(super) fn up(b: &mut Builder, algorithm: Algorithm, chunk: Chunk, area: Area, ready: &[StepId]) -> Outcome {
     match algorithm {
         Algorithm::Direct => direct::up(b, chunk, area, ready),
         Algorithm::Ring => ring::up(b, chunk, area, ready),
@@ -55,7 +55,7 @@ fn up(b: &mut Builder, algorithm: Algorithm, chunk: Chunk, area: Area, ready: &[
     }
 }
 
-fn signal(b: &mut Builder, chunk: Chunk, flag: Flag, after: &[StepId]) -> StepId {
+pub(super) fn signal(b: &mut Builder, chunk: Chunk, flag: Flag, after: &[StepId]) -> StepId {
     b.step(chunk, Action::Signal { flag }, after)
 }
 
@@ -74,7 +74,7 @@ fn contributions(b: &Builder, chunk: Chunk, slice: Slice) -> Vec<Place> {
     (0..b.problem.grid.per_node())
         .map(
             |local| {
-                if local == me && !b.problem.device { b.data(slice) } else { staged(b, chunk, local, slice) }
+                if local == me && !b.problem.access.is_device() { b.data(slice) } else { staged(b, chunk, local, slice) }
             },
         )
         .collect()
@@ -93,7 +93,7 @@ fn direct_one_node(b: &mut Builder, chunk: Chunk, free: StepId) -> StepId {
     let all = b.step(chunk, Action::WaitAll { flag: Flag::Staged }, &[told]);
     let (data, len) = (b.data(chunk.slice), b.bytes(chunk.slice));
     let (mut at, mut ready) = (data, vec![all]);
-    if b.problem.device {
+    if b.problem.access.is_device() {
         let elems = b.full_chunk().end;
         let (slot, free) = b.slot(chunk, 0, elems);
         at = slot;
@@ -103,7 +103,7 @@ fn direct_one_node(b: &mut Builder, chunk: Chunk, free: StepId) -> StepId {
     let folded = b.fold(chunk, at, &sources, len, &ready);
     let consumed = signal(b, chunk, Flag::Consumed, &folded);
     let finished = b.finish_sum(chunk, at, len, folded);
-    if b.problem.device {
+    if b.problem.access.is_device() {
         let copied = b.copy(chunk, at, data, len, &finished);
         b.slot_used(chunk, 0, &copied);
     }
@@ -117,7 +117,7 @@ fn direct_nodes(b: &mut Builder, chunk: Chunk, free: StepId) -> StepId {
         let told = signal(b, chunk, Flag::Staged, &copied);
         return take_result(b, chunk, &[told]);
     }
-    let own = if b.problem.device { stage(b, chunk, chunk.slice, &[free]) } else { vec![free] };
+    let own = if b.problem.access.is_device() { stage(b, chunk, chunk.slice, &[free]) } else { vec![free] };
     let all = b.step(chunk, Action::WaitAll { flag: Flag::Staged }, &own);
     let (area, len) = (node_area(chunk), b.bytes(chunk.slice));
     let sources = contributions(b, chunk, chunk.slice);
@@ -141,7 +141,7 @@ fn through_lane(b: &mut Builder, algorithm: Algorithm, chunk: Chunk, free: StepI
 /// whether it did.
 fn fold_slice(b: &mut Builder, chunk: Chunk, free: StepId, last: bool) -> (Vec<StepId>, bool) {
     let slice = chunk.slice.part(b.problem.local(), b.problem.grid.per_node());
-    let copied = if b.problem.device {
+    let copied = if b.problem.access.is_device() {
         stage(b, chunk, chunk.slice, &[free])
     } else {
         let mut before = stage(b, chunk, Slice { start: chunk.slice.start, end: slice.start }, &[free]);
@@ -155,9 +155,10 @@ fn fold_slice(b: &mut Builder, chunk: Chunk, free: StepId, last: bool) -> (Vec<S
     }
     let (into, len) = (b.at(node_area(chunk), slice), b.bytes(slice));
     let sources = contributions(b, chunk, slice);
-    let placed = last && b.problem.shape.op != ReduceOp::Avg && !b.problem.device;
-    let also = placed.then(|| b.data(slice));
-    let mut folded = b.fold_both(chunk, (into, also), &sources, len, &ready);
+    let placed = last && b.problem.shape.op != ReduceOp::Avg && !b.problem.access.is_device();
+    let both = [into, b.data(slice)];
+    let folds_to = if placed { &both[..] } else { &both[..1] };
+    let mut folded = b.fold_all(chunk, (folds_to, false), &sources, len, &ready);
     if last {
         folded = b.finish_sum(chunk, into, len, folded);
     }

@@ -1,56 +1,111 @@
-//! Views: all ranks share one node, and all their tensors lie in memory that the node shares.
+//! Views: every rank of a node can access the tensors of all others. They lie in memory that the node shares, or in that of
+//! accelerators which open it to one another; then the accelerators do all folds.
 //!
-//! Each rank owns a slice. It folds that slice of everybody's tensor, and writes the result into everybody's tensor:
-//! a line goes from core to core once, where staging moves it four times. Nobody touches another's slice, so two
+//! Each rank owns a slice. On one node it folds that slice of everybody's tensor, and writes the result into everybody's
+//! tensor: a line goes from core to core once, where staging moves it four times. Nobody touches another's slice, so two
 //! rounds of flags order everything: all have come, and all slices are written. A lane is used for its flags alone.
+//!
+//! ```text
+//!   one node       Peer, Data (own slice of all) --fold--> Peer, Data
+//!   several nodes  Peer, Data (own slice of all) --fold--> Node --up grid--> Node --fold (of one)--> Peer, Data
+//! ```
+//!
+//! With several nodes, slices meet chunk by chunk in the node's result. So each byte crosses the bus to an accelerator once
+//! for the whole node, and not once for each of its ranks.
 
 use super::builder::{Builder, Chunk, Slice};
-use super::{Action, Buffer, Params, Place, Problem, Schedule, ScheduleError, StepId};
-use crate::dtype::ReduceOp;
+use super::sub::{node_area, signal, up, wait_free};
+use super::{Access, Action, Algorithm, Buffer, Params, Place, Problem, Schedule, ScheduleError, StepId};
 use crate::transport::Flag;
 
-/// Bytes that are folded, and then copied to the third rank and those after it, while they are in the nearest cache.
+/// Bytes that a core folds at once, so that they are in the nearest cache while they are written to the third rank and
+/// those after it.
 const PIECE: usize = 64 << 10;
+/// The same for an accelerator, where a fold should be worth its launch, and leave room between two for work of the trainer's.
+const DEVICE_PIECE: usize = 64 << 20;
 
 /// The steps of one rank.
-pub(super) fn all_reduce(problem: Problem, params: Params) -> Result<Schedule, ScheduleError> {
-    let mut b = Builder::new(problem, params)?;
-    b.use_one_lane();
-    let (me, locals) = (problem.local(), problem.grid.per_node());
-    let whole = Chunk { index: 0, slice: Slice { start: 0, end: problem.shape.count } };
-    let free = b.step(whole, Action::WaitFree, &[]);
-    let told = b.step(whole, Action::Signal { flag: Flag::Staged }, &[free]);
-    let all = b.step(whole, Action::WaitAll { flag: Flag::Staged }, &[told]);
-    let mut written = vec![all];
-    let slice = whole.slice.part(me, locals);
-    let pieces = b.bytes(slice).div_ceil(PIECE).max(1);
-    let pieces = u32::try_from(pieces)
-        .map_err(|_| ScheduleError::TooLarge { what: "the pieces", count: problem.shape.count })?;
-    for index in 0..pieces {
-        written.extend(piece(&mut b, whole, slice.part(index, pieces), all));
+pub(super) fn all_reduce(
+    algorithm: Algorithm,
+    problem: Problem,
+    params: Params,
+) -> Result<Schedule, ScheduleError> {
+    let access = if problem.access.is_device() { Access::Accelerator } else { Access::Host };
+    let mut b = Builder::new(Problem { access, ..problem }, params)?;
+    if problem.grid.nodes() == 1 {
+        one_node(&mut b)?;
+    } else {
+        nodes(&mut b, algorithm);
     }
-    let told = b.step(whole, Action::Signal { flag: Flag::Reduced }, &written);
-    let all = b.step(whole, Action::WaitAll { flag: Flag::Reduced }, &[told]);
-    b.step(whole, Action::Signal { flag: Flag::Consumed }, &[all]);
     b.finish()
 }
 
-/// Folds one piece of all tensors and writes it to all of them; returns the last steps.
-fn piece(b: &mut Builder, whole: Chunk, slice: Slice, ready: StepId) -> Vec<StepId> {
-    let (me, locals) = (b.problem.local(), b.problem.grid.per_node());
-    let (own, len) = (b.data(slice), b.bytes(slice));
-    let tensor =
-        |local| if local == me { own } else { Place { buffer: Buffer::Peer(local), offset: own.offset } };
-    let sources: Vec<_> = (0..locals).map(tensor).collect();
-    // Ranks begin with different peers, so that they do not all write to the same one at once.
-    let mut others = (1..locals).map(|i| tensor((me + i) % locals));
-    // An average is finished in one place before it goes anywhere.
-    let also = if b.problem.shape.op == ReduceOp::Avg { None } else { others.next() };
-    let folded = b.fold_both(whole, (own, also), &sources, len, &[ready]);
-    let finished = b.finish_sum(whole, own, len, folded);
-    let mut last = finished.clone();
-    for other in others {
-        last.extend(b.copy(whole, own, other, len, &finished));
+fn one_node(b: &mut Builder) -> Result<(), ScheduleError> {
+    b.use_one_lane();
+    let (me, locals, count) = (b.problem.local(), b.problem.grid.per_node(), b.problem.shape.count);
+    let whole = Chunk { index: 0, slice: Slice { start: 0, end: count } };
+    let free = b.step(whole, Action::WaitFree, &[]);
+    let all = all_come(b, whole, free);
+    let mut written = vec![all];
+    let slice = whole.slice.part(me, locals);
+    let piece = if b.problem.access.is_device() { DEVICE_PIECE } else { PIECE };
+    let pieces = u32::try_from(b.bytes(slice).div_ceil(piece).max(1))
+        .map_err(|_| ScheduleError::TooLarge { what: "the pieces", count })?;
+    for index in 0..pieces {
+        let slice = slice.part(index, pieces);
+        let (tensors, finish) = (tensors(b, slice), b.averages());
+        written.extend(b.fold_all(whole, (&own_first(&tensors, me), finish), &tensors, b.bytes(slice), &[all]));
     }
-    last
+    let told = signal(b, whole, Flag::Reduced, &written);
+    let all = b.step(whole, Action::WaitAll { flag: Flag::Reduced }, &[told]);
+    signal(b, whole, Flag::Consumed, &[all]);
+    Ok(())
+}
+
+fn nodes(b: &mut Builder, algorithm: Algorithm) {
+    b.use_lanes();
+    let (me, locals) = (b.problem.local(), b.problem.grid.per_node());
+    let mut consumed: Vec<StepId> = Vec::new();
+    for chunk in b.chunks() {
+        let free = wait_free(b, chunk, &consumed);
+        let all = all_come(b, chunk, free);
+        let slice = chunk.slice.part(me, locals);
+        let (tensors, at, len) = (tensors(b, slice), b.at(node_area(chunk), slice), b.bytes(slice));
+        let folded = b.fold(chunk, at, &tensors, len, &[all]);
+        let reduced = signal(b, chunk, Flag::Reduced, &folded);
+        let (there, sends) = if me == 0 {
+            let all = b.step(chunk, Action::WaitAll { flag: Flag::Reduced }, &[reduced]);
+            let outcome = up(b, algorithm, chunk, node_area(chunk), &[all]);
+            signal(b, chunk, Flag::Final, &outcome.result);
+            (outcome.result, outcome.sends)
+        } else {
+            (vec![b.step(chunk, Action::Wait { local: 0, flag: Flag::Final }, &[reduced])], Vec::new())
+        };
+        let mut last = b.fold_all(chunk, (&own_first(&tensors, me), false), &[at], len, &there);
+        last.extend(sends);
+        let told = signal(b, chunk, Flag::Consumed, &last);
+        consumed.push(told);
+        // The others write to this rank's tensor.
+        b.step(chunk, Action::WaitAll { flag: Flag::Consumed }, &[told]);
+    }
+}
+
+/// This rank says that its tensor is there, and waits for the others'.
+fn all_come(b: &mut Builder, chunk: Chunk, free: StepId) -> StepId {
+    let told = signal(b, chunk, Flag::Staged, &[free]);
+    b.step(chunk, Action::WaitAll { flag: Flag::Staged }, &[told])
+}
+
+/// A slice of the tensors of all local ranks, in their order.
+fn tensors(b: &Builder, slice: Slice) -> Vec<Place> {
+    let (me, locals, own) = (b.problem.local(), b.problem.grid.per_node(), b.data(slice));
+    (0..locals)
+        .map(|local| if local == me { own } else { Place { buffer: Buffer::Peer(local), offset: own.offset } })
+        .collect()
+}
+
+/// As destinations: ranks begin with different ones, so that they do not all write to the same one at once.
+fn own_first(tensors: &[Place], me: u32) -> Vec<Place> {
+    let (before, after) = tensors.split_at(me as usize);
+    [after, before].concat()
 }

@@ -15,8 +15,8 @@ const CELL: usize = CELL_HEADER + CELL_PAYLOAD;
 /// Announcements that a rank keeps: twice as many as operations can be under way, so that none is overwritten which
 /// another rank has yet to compare.
 pub(crate) const ANNOUNCEMENTS: usize = 512;
-/// Bytes of an announcement: a line, of which five words are used.
-const ANNOUNCEMENT: usize = LINE;
+/// Bytes of an announcement: words, and how others open a tensor in an accelerator's memory.
+pub(super) const ANNOUNCEMENT: usize = 3 * LINE;
 /// Flags of a lane, per rank.
 const FLAGS: usize = 4;
 /// Cells of a rank: operation n uses cell n mod 2.

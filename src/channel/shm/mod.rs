@@ -3,7 +3,7 @@
 //! ```text
 //!  page 0    identity: magic, ranks, lanes, lane bytes; the word that ends the group
 //!  per rank  a line of life: heartbeat, process id
-//!            announcements: what the rank has started, so that those who wait can see who differs
+//!            announcements: what the rank has started, so that those who wait can see who differs, and where its tensor lies
 //!            two cells for small messages
 //!            four flags for each lane, a cache line each
 //!  per lane  a staging area for each rank, and the node's result

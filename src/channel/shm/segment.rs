@@ -8,20 +8,26 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock};
 
 use shouter_reducer::memory::Region;
-use shouter_reducer::transport::{Flag, NodeMemory, TensorView};
+use shouter_reducer::transport::{Export, Flag, NodeMemory, TensorView};
 
 use super::arena::Arena;
-use super::layout::{ABORT_AT, CELL_PAYLOAD, LANE_BYTES_AT, LANES_AT, Layout, MAGIC_AT, RANKS_AT, Shape};
+use super::layout::{ABORT_AT, ANNOUNCEMENT, CELL_PAYLOAD, LANE_BYTES_AT, LANES_AT, Layout, MAGIC_AT, RANKS_AT, Shape};
 use super::sys::{self, Mapping};
 
 /// "shouter" and the layout's version.
-const MAGIC: u64 = u64::from_le_bytes(*b"shouter\x02");
+const MAGIC: u64 = u64::from_le_bytes(*b"shouter\x03");
 
 /// In the number of an announcement that is being written.
 const UNFINISHED: u64 = 1 << 63;
 
 /// A heartbeat count that only a rank that has left shows (and beats on from, if its helper is late).
 const LEFT: u64 = 1 << 63;
+
+/// In an announcement, in bytes: whether the rank could open the others' tensors; its own one's device address, and handle.
+const AGREED_AT: usize = 40;
+const ADDRESS_AT: usize = 48;
+const HANDLE_AT: usize = 56;
+const _: () = assert!(HANDLE_AT + Export::HANDLE <= ANNOUNCEMENT && Export::HANDLE.is_multiple_of(8));
 
 /// Why a segment cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -70,10 +76,15 @@ pub struct Announcement {
     pub shape: u64,
     /// The tensor's identity, packed likewise.
     pub identity: u64,
-    /// Where in the rank's arena the tensor lies, plus one; 0 where it lies elsewhere.
+    /// Where in the rank's arena the tensor lies, plus one; 0 where it lies elsewhere; [`Self::EXPORTED`] where it is exported.
     pub tensor: u64,
     /// Small operations that the rank had started before: its numbers and those of the cells are two sequences.
     pub small_before: u64,
+}
+
+impl Announcement {
+    /// The tensor lies in an accelerator's memory, and the others may open it.
+    pub const EXPORTED: u64 = u64::MAX;
 }
 
 /// A small-message cell of one rank, for one operation.
@@ -236,11 +247,18 @@ impl NodeSegment {
         }
     }
 
-    /// Says what this rank starts, for those who wait and wonder.
+    /// Says what this rank starts, for those who wait and wonder; and how they open its tensor, if that is exported.
     #[inline]
-    pub fn announce(&self, announcement: Announcement) {
+    pub fn announce(&self, announcement: Announcement, export: Option<&Export>) {
         let Some(at) = self.layout.announcement(self.local, announcement.number) else { return };
         self.word(Some(at)).store(announcement.number | UNFINISHED, Ordering::Relaxed);
+        if let Some(export) = export {
+            self.word(Some(at + ADDRESS_AT)).store(export.address, Ordering::Release);
+            let (words, _) = export.handle.as_chunks();
+            for (at, word) in (at + HANDLE_AT..).step_by(8).zip(words) {
+                self.word(Some(at)).store(u64::from_ne_bytes(*word), Ordering::Release);
+            }
+        }
         self.word(Some(at + 8)).store(announcement.shape, Ordering::Release);
         self.word(Some(at + 16)).store(announcement.identity, Ordering::Release);
         self.word(Some(at + 24)).store(announcement.small_before, Ordering::Release);
@@ -264,6 +282,33 @@ impl NodeSegment {
         let [shape, identity, small_before, tensor] = [8, 16, 24, 32].map(|at| read(at, Ordering::Acquire));
         let same = read(0, Ordering::Acquire) == number;
         same.then_some(Announcement { number, shape, identity, tensor, small_before })
+    }
+
+    /// How a local rank's tensor of operation `number` is opened; only while that is announced as exported.
+    fn export(&self, local: u32, number: u64) -> Option<Export> {
+        let at = self.layout.announcement(local, number)?;
+        let word = |at| self.word(Some(at)).load(Ordering::Acquire);
+        let mut handle = [0; Export::HANDLE];
+        for (at, to) in (at + HANDLE_AT..).step_by(8).zip(handle.as_chunks_mut().0) {
+            *to = word(at).to_ne_bytes();
+        }
+        let process = |local| [8, 16].map(|at| self.layout.life(local).map(|life| word(life + at)));
+        let export = Export {
+            address: word(at + ADDRESS_AT),
+            handle,
+            is_own: process(local) == process(self.local),
+        };
+        (word(at) == number).then_some(export)
+    }
+
+    /// Says, after the group has ended, that no accelerator of this rank touches any tensor.
+    pub fn set_at_rest(&self) {
+        self.word(self.layout.life(self.local).map(|at| at + 24)).store(1, Ordering::Release);
+    }
+
+    /// Whether no accelerator of a local rank touches any tensor: it says so, or its process has ended.
+    pub fn is_at_rest(&self, local: u32) -> bool {
+        self.word(self.layout.life(local).map(|at| at + 24)).load(Ordering::Acquire) == 1 || self.is_gone(local)
     }
 
     /// Bytes of each rank's arena.
@@ -400,9 +445,23 @@ impl NodeMemory for NodeSegment {
             // Whoever compares the announcements ends the group.
             return TensorView::Unknown;
         }
+        if theirs.tensor == Announcement::EXPORTED {
+            return self.export(local, seq + 1).map_or(TensorView::Unknown, TensorView::Exported);
+        }
         let offset = theirs.tensor.checked_sub(1).and_then(|offset| usize::try_from(offset).ok());
         let region = offset.and_then(|offset| self.arena_region(local, offset, len));
         region.map_or(TensorView::Private, TensorView::Shared)
+    }
+
+    fn agree(&self, seq: u64, opened: bool) {
+        let at = self.layout.announcement(self.local, seq + 1).map(|at| at + AGREED_AT);
+        self.word(at).store((seq + 1) << 1 | u64::from(opened), Ordering::Release);
+    }
+
+    fn has_agreed(&self, local: u32, seq: u64) -> Option<bool> {
+        let at = self.layout.announcement(local, seq + 1).map(|at| at + AGREED_AT);
+        let word = self.word(at).load(Ordering::Acquire);
+        (word >> 1 == seq + 1).then_some(word & 1 == 1)
     }
 
     fn lanes(&self) -> u32 {

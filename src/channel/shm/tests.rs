@@ -105,7 +105,7 @@ fn announcements_are_found_by_number_until_they_are_overwritten() {
     };
     let last = ANNOUNCEMENTS as u64 + 40;
     for number in 1..=last {
-        ranks[0].announce(of(number));
+        ranks[0].announce(of(number), None);
     }
     for number in [41, 42, last - 1, last] {
         assert_eq!(ranks[1].announcement(0, number), Some(of(number)));
@@ -169,16 +169,16 @@ fn shared_tensors_are_seen_by_all_and_go_back_zeroed() {
         tensor: offset as u64 + 1,
         small_before: 0,
     };
-    ranks[1].announce(announcement(1, at, 1));
+    ranks[1].announce(announcement(1, at, 1), None);
     assert!(matches!(ranks[2].tensor(1, 0, 5000), TensorView::Unknown), "this rank has not started it");
-    ranks[2].announce(Announcement { tensor: 0, ..announcement(1, 0, 1) });
+    ranks[2].announce(Announcement { tensor: 0, ..announcement(1, 0, 1) }, None);
     let TensorView::Shared(theirs) = ranks[2].tensor(1, 0, 5000) else { panic!("it is shared") };
     assert_eq!(theirs.span(4999, 1).unwrap().as_bytes().unwrap(), [7]);
     assert!(matches!(ranks[1].tensor(2, 0, 5000), TensorView::Private));
     assert!(matches!(ranks[1].tensor(0, 0, 5000), TensorView::Unknown));
     // What reaches beyond the arena is nobody's tensor, and another operation's tensor is not this one's.
     assert!(matches!(ranks[2].tensor(1, 0, SHAPE.arena_bytes + 1), TensorView::Private));
-    ranks[0].announce(announcement(1, at, 2));
+    ranks[0].announce(announcement(1, at, 2), None);
     assert!(matches!(ranks[2].tensor(0, 0, 5000), TensorView::Unknown));
     drop(first);
     let again = SharedMemory::new(&ranks[1], 5000).unwrap();
@@ -195,8 +195,8 @@ fn a_fenced_tensor_keeps_its_bytes_and_takes_no_others() {
     let at = ranks[1].locate(tensor.as_ptr().as_ptr(), tensor.len()).unwrap();
     let announcement =
         Announcement { number: 1, shape: 1, identity: 3, tensor: at as u64 + 1, small_before: 0 };
-    ranks[1].announce(announcement);
-    ranks[0].announce(Announcement { tensor: 0, ..announcement });
+    ranks[1].announce(announcement, None);
+    ranks[0].announce(Announcement { tensor: 0, ..announcement }, None);
     let TensorView::Shared(theirs) = ranks[0].tensor(1, 0, tensor.len()) else { panic!("it is shared") };
     for page in 0..3 {
         write(theirs, page * 4096 + 5, 40 + page as u8);

@@ -91,7 +91,7 @@ fn start<D: Device>(now: Instant, rank: u32, host: &mut Host<D>, bytes: usize) -
         deadline: crate::engine::executor_time(now + Duration::from_secs(60)),
         name: Arc::from("gradient"),
         step: 0,
-        moment: None,
+        device: None,
     };
     host.engine.start(now, request).unwrap()
 }

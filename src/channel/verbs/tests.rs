@@ -97,7 +97,7 @@ impl<F: Fabric> Leader<F> {
             deadline: executor_time(Instant::ZERO + Duration::from_secs(100)),
             name: Arc::from("gradient"),
             step: 0,
-            moment: None,
+            device: None,
         };
         self.executor.start(executor_time(Instant::ZERO), request).unwrap();
     }

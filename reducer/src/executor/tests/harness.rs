@@ -12,11 +12,12 @@ use crate::kernel::Kernels;
 use crate::memory::{Owned, Span};
 use crate::schedule::{Algorithm, Params, Problem, build};
 use crate::transport::{
-    Accelerator, AcceleratorError, Fence, Flag, Moment, SendError, TensorView, Transport,
+    Accelerator, AcceleratorError, Export, Fence, Flag, Fold, Moment, OnDevice, SendError, TensorView, Transport,
 };
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use std::cell::RefCell;
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Memory with a region, and its bytes for the test to look at while nothing runs.
@@ -65,7 +66,9 @@ pub(super) struct Node {
     flags: Vec<AtomicU64>,
     locals: u32,
     /// Where tensors lie, by local rank: one for each operation that it has started.
-    tensors: RefCell<Vec<Vec<Option<Region>>>>,
+    tensors: RefCell<Vec<Vec<TensorView>>>,
+    /// Who could open the others' tensors, by (local rank, operation).
+    agreed: RefCell<HashMap<(u32, u64), bool>>,
 }
 
 impl Node {
@@ -73,7 +76,7 @@ impl Node {
         let areas = (0..(locals + 1) * lanes).map(|_| Buffer::new(&vec![0xee; bytes])).collect();
         let flags = (0..locals * lanes * 4).map(|_| AtomicU64::new(0)).collect();
         let tensors = RefCell::new(vec![Vec::new(); locals as usize]);
-        Self { lanes, bytes, areas, flags, locals, tensors }
+        Self { lanes, bytes, areas, flags, locals, tensors, agreed: RefCell::default() }
     }
 
     fn flag(&self, local: u32, lane: u32, flag: Flag) -> &AtomicU64 {
@@ -88,9 +91,15 @@ impl NodeMemory for View<'_> {
     fn tensor(&self, local: u32, seq: u64, len: usize) -> TensorView {
         match self.0.tensors.borrow()[local as usize].get(seq as usize) {
             None => TensorView::Unknown,
-            Some(None) => TensorView::Private,
-            Some(Some(region)) => TensorView::Shared(region.sub(0, len).unwrap()),
+            Some(TensorView::Shared(region)) => TensorView::Shared(region.sub(0, len).unwrap()),
+            Some(view) => *view,
         }
+    }
+    fn agree(&self, seq: u64, opened: bool) {
+        assert!(self.0.agreed.borrow_mut().insert((self.1, seq), opened).is_none(), "a word was taken back");
+    }
+    fn has_agreed(&self, local: u32, seq: u64) -> Option<bool> {
+        self.0.agreed.borrow().get(&(local, seq)).copied()
     }
     fn lanes(&self) -> u32 {
         self.0.lanes
@@ -210,10 +219,15 @@ impl Transport for Port<'_> {
     }
 }
 
-/// A copy that was started: (number, into, from, what was to be copied).
-type Started = (u64, Span, Span, Vec<u8>);
+/// A copy or a fold that was started: it writes `bytes` to all of `into`, for `from` held what it does then.
+struct Started {
+    number: u64,
+    into: Vec<Span>,
+    bytes: Vec<u8>,
+    from: Vec<(Span, Vec<u8>)>,
+}
 
-/// Copies at random moments between their start and the word that they are done, those of one direction in order.
+/// Copies and folds at random moments between their start and the word that they are done, those of one direction in order.
 pub(super) struct Copies {
     /// Started and not done, by direction.
     pending: [VecDeque<Started>; 2],
@@ -223,6 +237,10 @@ pub(super) struct Copies {
     rng: SmallRng,
     /// So many copies more and then only failures.
     pub(super) good: u64,
+    /// Tensors of other ranks cannot be opened.
+    pub(super) blind: bool,
+    /// Folds that were started.
+    pub(super) folds: usize,
 }
 
 /// The bytes of a range, wherever it is.
@@ -238,30 +256,67 @@ impl Copies {
     }
 
     fn advance(&mut self, direction: usize) {
-        let Some((_, into, from, bytes)) = self.pending[direction].pop_front() else { return };
-        assert!(peek(from) == bytes, "the source of a copy was written before it was done");
-        // SAFETY: as in `peek`.
-        unsafe { core::ptr::copy_nonoverlapping(bytes.as_ptr(), into.as_ptr().cast_mut(), bytes.len()) };
+        let Some(Started { into, bytes, from, .. }) = self.pending[direction].pop_front() else { return };
+        for (from, bytes) in from {
+            assert!(peek(from) == bytes, "a source was written before the copy or fold was done");
+        }
+        for into in into {
+            // SAFETY: as in `peek`.
+            unsafe { core::ptr::copy_nonoverlapping(bytes.as_ptr(), into.as_ptr().cast_mut(), bytes.len()) };
+        }
+    }
+
+    fn enqueue(
+        &mut self,
+        into: &[Span],
+        from: &[Span],
+        make: impl FnOnce(&[Vec<u8>]) -> Vec<u8>,
+    ) -> Result<Fence, AcceleratorError> {
+        assert!(into.iter().chain(from).all(|span| span.len() == into[0].len()));
+        if self.started == self.good {
+            return Err(AcceleratorError(Arc::from("out of order")));
+        }
+        self.started += 1;
+        let is_device = |span: &Span| span.region().kind() == memory::Kind::Device;
+        let direction = usize::from(!from.iter().any(is_device));
+        assert!(into.iter().chain(from).any(is_device));
+        let sources: Vec<_> = from.iter().map(|&span| peek(span)).collect();
+        let bytes = make(&sources);
+        let from = from.iter().copied().zip(sources).collect();
+        self.pending[direction].push_back(Started { number: self.started, into: into.to_vec(), bytes, from });
+        Ok(Fence(self.started << 1 | direction as u64))
     }
 }
 
 impl Accelerator for Copies {
     fn copy(&mut self, into: Span, from: Span) -> Result<Fence, AcceleratorError> {
-        assert_eq!(into.len(), from.len());
-        if self.started == self.good {
-            return Err(AcceleratorError(Arc::from("out of order")));
-        }
-        self.started += 1;
-        let direction = usize::from(into.region().kind() == memory::Kind::Device);
-        self.pending[direction].push_back((self.started, into, from, peek(from)));
-        Ok(Fence(self.started << 1 | direction as u64))
+        self.enqueue(&[into], &[from], |from| from[0].clone())
+    }
+    fn open(&mut self, tensor: &Export, len: usize) -> Option<Region> {
+        let base = core::ptr::NonNull::new(tensor.address as *mut u8).filter(|_| !self.blind)?;
+        // SAFETY: as in `Buffer::new`; all executors are in this process.
+        Some(unsafe { Region::from_raw_parts(memory::Kind::Device, base, len, 0) })
+    }
+    fn fold(&mut self, fold: &Fold<'_>) -> Result<Fence, AcceleratorError> {
+        self.folds += 1;
+        self.enqueue(fold.destinations, fold.sources, |sources| {
+            let mut sum = vec![0; sources[0].len()];
+            let from: Vec<_> = sources.iter().map(|source| source.as_ptr()).collect();
+            let kernels = Kernels::detect();
+            // SAFETY: all are as long as the sum, and apart from it.
+            unsafe { kernels.fold_raw(fold.dtype, fold.op, sum.as_mut_ptr(), &from, sum.len()) };
+            if let Some(n) = fold.divide_by {
+                kernels.finish_avg(fold.dtype, &mut sum, n);
+            }
+            sum
+        })
     }
     fn is_done(&mut self, copy: Fence) -> Result<bool, AcceleratorError> {
         let (number, direction) = (copy.0 >> 1, copy.0 as usize & 1);
         if self.rng.random_bool(0.3) {
             self.advance(direction);
         }
-        Ok(self.pending[direction].front().is_none_or(|&(first, ..)| first > number))
+        Ok(self.pending[direction].front().is_none_or(|first| first.number > number))
     }
     fn has_come(&mut self, moment: Moment) -> Result<bool, AcceleratorError> {
         assert_eq!(moment, Moment(9));
@@ -317,6 +372,8 @@ impl Group {
             early: (seed % 50) as u32,
             rng: SmallRng::seed_from_u64(seed ^ u64::from(rank)),
             good: u64::MAX,
+            blind: seed % 7 == 0 && rank % 3 == 1,
+            folds: 0,
         };
         let net = Net {
             packets: Vec::new(),
@@ -352,7 +409,10 @@ impl Group {
         let problem = Problem::new(self.grid, rank, &shape, Rank(0)).on_device();
         let schedule = Arc::new(build(algorithm, &problem, &self.params).unwrap());
         let moment = Some(Moment(9));
-        Request { data: data.device(), schedule, moment, ..self.request(rank, algorithm, shape, data) }
+        let address = data.region.as_ptr() as u64;
+        let export = Some(Export { address, handle: [0; Export::HANDLE], is_own: true });
+        let device = Some(OnDevice { moment, export });
+        Request { data: data.device(), schedule, device, ..self.request(rank, algorithm, shape, data) }
     }
 
     pub(super) fn request(&self, rank: Rank, algorithm: Algorithm, shape: Shape, data: &Buffer) -> Request {
@@ -366,17 +426,22 @@ impl Group {
             deadline: Instant::NEVER,
             name: Arc::from("t"),
             step: 7,
-            moment: None,
+            device: None,
         }
     }
 
     /// Starts an operation, and says where its tensor lies.
     pub(super) fn start(&mut self, rank: usize, request: Request) -> Result<OpId, StartError> {
         let id = Rank(rank as u32);
-        let region = (request.data.kind() == memory::Kind::Shared).then_some(request.data);
+        let export = request.device.and_then(|device| device.export);
+        let view = match (request.data.kind(), export) {
+            (memory::Kind::Shared, _) => TensorView::Shared(request.data),
+            (_, Some(export)) => TensorView::Exported(export),
+            _ => TensorView::Private,
+        };
         let op = self.executors[rank].start(self.now, request)?;
         let node = &self.nodes[self.grid.node_of(id) as usize];
-        node.tensors.borrow_mut()[self.grid.local_of(id) as usize].push(region);
+        node.tensors.borrow_mut()[self.grid.local_of(id) as usize].push(view);
         Ok(op)
     }
 

@@ -6,8 +6,10 @@ use thiserror::Error;
 use super::crc::{self, POWERS, Powers};
 use crate::dtype::{DType, ReduceOp};
 
-/// The most sources that one reduction takes.
+/// The most sources that one fold takes.
 pub const MAX_SOURCES: usize = 64;
+/// The most destinations that one fold writes.
+pub const MAX_DESTINATIONS: usize = 64;
 
 /// Threads of a block, in all kernels.
 pub(super) const THREADS: u32 = 256;
@@ -49,9 +51,12 @@ pub enum CallError {
         address: u64,
     },
     /// Too few or too many sources.
-    #[error("a reduction takes 1 to {MAX_SOURCES} sources, not {0}; reduce more in several steps, of f32")]
+    #[error("a fold takes 1 to {MAX_SOURCES} sources, not {0}; reduce more in several steps, of f32")]
     Sources(usize),
-    /// The destination overlaps a source but is not exactly it.
+    /// Too few or too many destinations.
+    #[error("a fold writes 1 to {MAX_DESTINATIONS} destinations, not {0}; copy the result to the others")]
+    Destinations(usize),
+    /// A destination overlaps a source but is not exactly it.
     #[error(
         "the destination at {dst:#x} overlaps the source at {src:#x}; it may be a source, or apart from all"
     )]
@@ -60,6 +65,16 @@ pub enum CallError {
         dst: u64,
         /// Device address of the source.
         src: u64,
+    },
+    /// Two destinations overlap.
+    #[error(
+        "the destinations at {one:#x} and {other:#x} overlap; each is written once, apart from the others"
+    )]
+    Destination {
+        /// Device address of one.
+        one: u64,
+        /// Device address of the other.
+        other: u64,
     },
     /// No kernel converts between these types.
     #[error("no kernel converts {from} to {to}; there are f32 to f16 and bf16, and back")]
@@ -82,7 +97,8 @@ pub enum CallError {
 /// A kernel of the program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kernel {
-    Reduce(ReduceOp, DType),
+    /// What is folded, and whether it is divided then.
+    Fold(ReduceOp, DType, bool),
     Divide(DType),
     Pack,
     Unpack,
@@ -90,8 +106,8 @@ pub(super) enum Kernel {
     Crc32c,
 }
 
-/// The reductions that have kernels of their own; an average is a sum that is divided afterwards.
-const REDUCTIONS: [ReduceOp; 4] = [ReduceOp::Sum, ReduceOp::Min, ReduceOp::Max, ReduceOp::Prod];
+/// The operations that have kernels of their own; an average folds as a sum.
+const FOLDS: [ReduceOp; 4] = [ReduceOp::Sum, ReduceOp::Min, ReduceOp::Max, ReduceOp::Prod];
 const CONVERSIONS: [(DType, DType); 4] = [
     (DType::F32, DType::F16),
     (DType::F32, DType::Bf16),
@@ -102,24 +118,27 @@ const CONVERSIONS: [(DType, DType); 4] = [
 impl Kernel {
     /// Every kernel, once.
     pub(super) fn all() -> impl Iterator<Item = Self> {
-        let reductions =
-            REDUCTIONS.iter().flat_map(|&op| DType::ALL.iter().map(move |&d| Self::Reduce(op, d)));
+        let folds = [false, true].into_iter().flat_map(|divided| {
+            FOLDS.iter().flat_map(move |&op| DType::ALL.iter().map(move |&d| Self::Fold(op, d, divided)))
+        });
         let divisions = DType::ALL.iter().map(|&dtype| Self::Divide(dtype));
         let conversions = CONVERSIONS.iter().map(|&(from, to)| Self::Convert(from, to));
-        reductions.chain(divisions).chain(conversions).chain([Self::Pack, Self::Unpack, Self::Crc32c])
+        folds.chain(divisions).chain(conversions).chain([Self::Pack, Self::Unpack, Self::Crc32c])
     }
 
     /// Its place in [`all`](Self::all).
     pub(super) fn index(self) -> usize {
         let dtypes = DType::ALL.len();
-        let divisions = REDUCTIONS.len() * dtypes;
+        let folds = FOLDS.len() * dtypes;
+        let divisions = 2 * folds;
         let conversions = divisions + dtypes;
         let others = conversions + CONVERSIONS.len();
         // An average is a sum, the first; only conversions that exist are ever made.
         let place = |found: Option<usize>| found.unwrap_or(0);
         match self {
-            Self::Reduce(op, dtype) => {
-                place(REDUCTIONS.iter().position(|&o| o == op)) * dtypes + dtype as usize
+            Self::Fold(op, dtype, divided) => {
+                let op = place(FOLDS.iter().position(|&o| o == op));
+                usize::from(divided) * folds + op * dtypes + dtype as usize
             }
             Self::Divide(dtype) => divisions + dtype as usize,
             Self::Convert(from, to) => conversions + place(CONVERSIONS.iter().position(|&c| c == (from, to))),
@@ -132,8 +151,9 @@ impl Kernel {
     /// The function's name in the compiled image.
     pub(super) fn name(self) -> String {
         match self {
-            Self::Reduce(ReduceOp::Avg, dtype) => format!("reduce_sum_{dtype}"),
-            Self::Reduce(op, dtype) => format!("reduce_{op}_{dtype}"),
+            Self::Fold(ReduceOp::Avg, dtype, divided) => Self::Fold(ReduceOp::Sum, dtype, divided).name(),
+            Self::Fold(op, dtype, false) => format!("fold_{op}_{dtype}"),
+            Self::Fold(op, dtype, true) => format!("fold_{op}_{dtype}_divided"),
             Self::Divide(dtype) => format!("divide_{dtype}"),
             Self::Pack => "pack".into(),
             Self::Unpack => "unpack".into(),
@@ -151,18 +171,40 @@ pub(super) struct Call<A> {
     pub(super) args: A,
 }
 
-/// As `ReduceArgs` in reduce.cu.
-#[repr(C)]
+/// One pass over several tensors: every `destinations[i] = sources[0][i] op sources[1][i] op ...`, folded in that order,
+/// and divided then if that is asked for. It is fastest where all addresses are alike modulo 16.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct ReduceArgs {
-    count: u64,
-    dst: u64,
-    sources_len: u32,
-    alike: u32,
-    sources: [u64; MAX_SOURCES],
+pub struct Fold<'a> {
+    /// The type of all elements.
+    pub dtype: DType,
+    /// What folds them; an average folds as a sum, and is not divided by itself.
+    pub op: ReduceOp,
+    /// Device addresses of 1 to [`MAX_DESTINATIONS`] tensors. Each is exactly one of the sources or apart from all of
+    /// them, and apart from the other destinations.
+    pub destinations: &'a [u64],
+    /// Device addresses of 1 to [`MAX_SOURCES`] tensors.
+    pub sources: &'a [u64],
+    /// Elements of each tensor.
+    pub count: u64,
+    /// Divides what was folded and rounded to its type: the bits of
+    /// [`Kernels::finish_avg`](crate::kernel::Kernels::finish_avg) on the host. 0 is taken for 1.
+    pub divide_by: Option<u32>,
 }
 
-/// As `DivideArgs` in reduce.cu.
+/// As `FoldArgs` in fold.cu.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub(super) struct FoldArgs {
+    count: u64,
+    sources_len: u32,
+    destinations_len: u32,
+    alike: u32,
+    n: u32,
+    sources: [u64; MAX_SOURCES],
+    destinations: [u64; MAX_DESTINATIONS],
+}
+
+/// As `DivideArgs` in fold.cu.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub(super) struct DivideArgs {
@@ -241,38 +283,51 @@ fn blocks(vectors: u64, processors: u32) -> u32 {
     vectors.div_ceil(u64::from(THREADS)).clamp(1, u64::from(most_blocks(processors))) as u32
 }
 
-/// `dst = sources[0] op sources[1] op ...`, `count` elements; `None` where there are none.
-pub(super) fn reduce(
-    op: ReduceOp,
-    dtype: DType,
-    dst: u64,
-    sources: &[u64],
-    count: u64,
-    processors: u32,
-) -> Result<Option<Call<ReduceArgs>>, CallError> {
+/// A fold; `None` where there are no elements.
+pub(super) fn fold(fold: &Fold<'_>, processors: u32) -> Result<Option<Call<FoldArgs>>, CallError> {
+    let Fold { dtype, op, destinations, sources, count, divide_by } = *fold;
     let size = dtype.size() as u64;
     if sources.is_empty() || sources.len() > MAX_SOURCES {
         return Err(CallError::Sources(sources.len()));
     }
+    if destinations.is_empty() || destinations.len() > MAX_DESTINATIONS {
+        return Err(CallError::Destinations(destinations.len()));
+    }
     if count == 0 {
         return Ok(None);
     }
-    check("the destination", dst, count, size, size)?;
-    let mut all = [0; MAX_SOURCES];
-    for (slot, &src) in all.iter_mut().zip(sources) {
+    let n = divide_by.unwrap_or(1).max(1);
+    let mut args = FoldArgs {
+        count,
+        sources_len: sources.len() as u32,
+        destinations_len: destinations.len() as u32,
+        alike: 0,
+        n,
+        sources: [0; MAX_SOURCES],
+        destinations: [0; MAX_DESTINATIONS],
+    };
+    for (slot, &src) in args.sources.iter_mut().zip(sources) {
         check("a source", src, count, size, size)?;
-        if src != dst && src.abs_diff(dst) < count * size {
-            return Err(CallError::Overlap { dst, src });
-        }
         *slot = src;
     }
-    let alike = sources.iter().all(|src| src % 16 == dst % 16);
+    for (i, (slot, &dst)) in args.destinations.iter_mut().zip(destinations).enumerate() {
+        check("a destination", dst, count, size, size)?;
+        let meets = |other: &&u64| other.abs_diff(dst) < count * size;
+        if let Some(&src) = sources.iter().find(|src| **src != dst && meets(src)) {
+            return Err(CallError::Overlap { dst, src });
+        }
+        if let Some(&one) = destinations.iter().take(i).find(meets) {
+            return Err(CallError::Destination { one, other: dst });
+        }
+        *slot = dst;
+    }
+    let mut all = sources.iter().chain(destinations);
+    let alike = all.all(|address| address % 16 == args.destinations[0] % 16);
+    args.alike = alike.into();
     let units = if alike { (count * size).div_ceil(16) } else { count };
-    Ok(Some(Call {
-        kernel: Kernel::Reduce(if op == ReduceOp::Avg { ReduceOp::Sum } else { op }, dtype),
-        grid: [blocks(units, processors), 1],
-        args: ReduceArgs { count, dst, sources_len: sources.len() as u32, alike: alike.into(), sources: all },
-    }))
+    let op = if op == ReduceOp::Avg { ReduceOp::Sum } else { op };
+    // Dividing by one changes nothing: what was folded is rounded, and its NaNs are canonical.
+    Ok(Some(Call { kernel: Kernel::Fold(op, dtype, n > 1), grid: [blocks(units, processors), 1], args }))
 }
 
 /// `dst[i] = dst[i] / n`; an `n` of 0 is taken for 1, as on the host.

@@ -4,7 +4,7 @@ use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
 use super::call::{self, Call, CallError, Kernel};
-use super::{Piece, crc};
+use super::{Fold, MAX_DESTINATIONS, Piece, crc};
 use crate::dtype::{DType, ReduceOp};
 use crate::kernel::Kernels;
 use crate::kernel::tests::{Laid, is_float, random, specials};
@@ -21,49 +21,64 @@ const PROCESSORS: u32 = 1;
 
 const FOLDS: [ReduceOp; 4] = [ReduceOp::Sum, ReduceOp::Min, ReduceOp::Max, ReduceOp::Prod];
 
-/// Reduces columns of elements, each laid `shifts` elements behind an aligned address, the destination by the last of
-/// the shifts or in place of source `into`, and compares with the host's kernels.
-fn check_reduce(
-    grid: &Grid,
+/// A fold of columns of elements.
+#[derive(Debug)]
+struct Case<'a> {
     dtype: DType,
     op: ReduceOp,
-    columns: &[Vec<u64>],
-    shifts: &[usize],
-    into: Option<usize>,
-) {
+    /// Elements by which tensors lie behind an aligned address: sources, then destinations, in rotation.
+    shifts: &'a [usize],
+    /// The sources that are destinations.
+    in_place: &'a [usize],
+    /// How many destinations there are besides.
+    apart: usize,
+    divide_by: Option<u32>,
+}
+
+/// Folds the columns as the case says, and compares every destination with what the host's kernels give, and every other
+/// source with what it was.
+fn check_fold(grid: &Grid, columns: &[Vec<u64>], case: &Case<'_>) {
+    let Case { dtype, op, shifts, in_place, apart, divide_by } = *case;
     let count = columns[0].len();
-    let shift = |i: usize| shifts[i % shifts.len()] * dtype.size();
-    let lay = || columns.iter().enumerate().map(|(i, c)| Laid::new(dtype, c, shift(i))).collect::<Vec<_>>();
-    let (mut host, mut device) = (lay(), lay());
-    let blank = || Laid::new(dtype, &vec![0; count], shift(shifts.len() - 1));
-    let (mut host_out, mut device_out) = (blank(), blank());
-    let pointers: Vec<*const u8> = host.iter_mut().map(|l| l.ptr().cast_const()).collect();
-    let dst = into.map_or_else(|| host_out.ptr(), |i| host[i].ptr());
-    // SAFETY: all have `count` elements, and the destination is one of the sources or apart.
-    unsafe { Kernels::detect().fold_raw(dtype, op, dst, &pointers, count * dtype.size()) }
-    let sources: Vec<u64> = device.iter_mut().map(|l| l.ptr() as u64).collect();
-    let dst = into.map_or_else(|| device_out.ptr() as u64, |i| sources[i]);
-    let call = call::reduce(op, dtype, dst, &sources, count as u64, PROCESSORS).unwrap();
-    // SAFETY: as above.
+    let lay = |i: usize, column: &[u64]| Laid::new(dtype, column, shifts[i % shifts.len()] * dtype.size());
+    let blank = vec![0; count];
+    let mut tensors: Vec<Laid> = columns.iter().enumerate().map(|(i, c)| lay(i, c)).collect();
+    let mut host = lay(0, &blank);
+    let pointers: Vec<*const u8> = tensors.iter_mut().map(|l| l.ptr().cast_const()).collect();
+    let bytes = count * dtype.size();
+    // SAFETY: all have `count` elements, and the destination is apart.
+    unsafe { Kernels::detect().fold_raw(dtype, op, host.ptr(), &pointers, bytes) }
+    if let Some(n) = divide_by {
+        // SAFETY: as many bytes are laid there, and nobody else has them meanwhile.
+        let sum = unsafe { std::slice::from_raw_parts_mut(host.ptr(), bytes) };
+        Kernels::detect().finish_avg(dtype, sum, n);
+    }
+    tensors.extend((0..apart).map(|i| lay(columns.len() + i, &blank)));
+    let addresses: Vec<u64> = tensors.iter_mut().map(|l| l.ptr() as u64).collect();
+    let (sources, others) = addresses.split_at(columns.len());
+    let destinations: Vec<u64> = in_place.iter().map(|&i| sources[i]).chain(others.iter().copied()).collect();
+    let fold = Fold { dtype, op, destinations: &destinations, sources, count: count as u64, divide_by };
+    let call = call::fold(&fold, PROCESSORS).unwrap();
+    // SAFETY: all have `count` elements; each destination is a source or apart.
     unsafe { grid.run(call) }
-    let result =
-        |laid: &[Laid], out: &Laid| into.map_or_else(|| out.elements(dtype), |i| laid[i].elements(dtype));
-    let (expected, got) = (result(&host, &host_out), result(&device, &device_out));
-    for i in 0..count {
-        assert_eq!(
-            got[i],
-            expected[i],
-            "{dtype} {op} of {} into {into:?}, shifts {shifts:?}, element {i} of {count}: {:#x?} gave {:#x}, not {:#x}",
-            columns.len(),
-            columns.iter().map(|c| c[i]).collect::<Vec<_>>(),
-            got[i],
-            expected[i]
-        );
+    let expected = host.elements(dtype);
+    for (i, tensor) in tensors.iter().enumerate() {
+        let got = tensor.elements(dtype);
+        let written = i >= columns.len() || in_place.contains(&i);
+        let expected = if written { &expected } else { &columns[i] };
+        if let Some(at) = (0..count).find(|&at| got[at] != expected[at]) {
+            panic!(
+                "tensor {i}, element {at} of {count}: {:#x?} gave {:#x}, not {:#x}; {case:?}",
+                columns.iter().map(|c| c[at]).collect::<Vec<_>>(),
+                got[at],
+                expected[at],
+            );
+        }
     }
 }
 
 #[test]
-fn reductions_give_the_bits_of_the_host() {
+fn folds_give_the_bits_of_the_host() {
     let Some(grid) = Grid::get() else { return };
     let mut rng = SmallRng::seed_from_u64(5);
     for &dtype in DType::ALL {
@@ -71,17 +86,29 @@ fn reductions_give_the_bits_of_the_host() {
         let pairs = || specials.iter().flat_map(|&a| specials.iter().map(move |&b| (a, b)));
         let columns = [pairs().map(|p| p.0).collect::<Vec<_>>(), pairs().map(|p| p.1).collect()];
         for op in ReduceOp::ALL.iter().copied() {
-            check_reduce(&grid, dtype, op, &columns, &[0], None);
+            for divide_by in [None, Some(2), Some(7)] {
+                let case = Case { dtype, op, shifts: &[0], in_place: &[], apart: 1, divide_by };
+                check_fold(&grid, &columns, &case);
+            }
             for k in (1..=9).chain([16, 31, 64]) {
-                for count in [1, 15, 33, rng.random_range(100..3000)] {
+                for count in [1, 15, 33, rng.random_range(100..2000)] {
                     let columns: Vec<_> = (0..k).map(|_| random(&mut rng, dtype, count)).collect();
                     let alike = [rng.random_range(0..16)];
-                    let apart = [0; 5].map(|_| rng.random_range(0..16));
+                    let mixed = [0; 5].map(|_| rng.random_range(0..16));
                     let source = rng.random_range(0..k);
-                    check_reduce(&grid, dtype, op, &columns, &alike, None);
-                    check_reduce(&grid, dtype, op, &columns, &apart, None);
-                    check_reduce(&grid, dtype, op, &columns, &alike, Some(source));
-                    check_reduce(&grid, dtype, op, &columns, &apart, Some(source));
+                    for shifts in [&alike[..], &mixed[..]] {
+                        let n = Some(rng.random_range(0..12));
+                        for (in_place, apart, divide_by) in [
+                            (&[][..], 1, None),
+                            (&[source], 0, None),
+                            (&[source], 1, n),
+                            (&[source], 4, None),
+                            (&[], 2, n),
+                        ] {
+                            let case = Case { dtype, op, shifts, in_place, apart, divide_by };
+                            check_fold(&grid, &columns, &case);
+                        }
+                    }
                 }
             }
         }
@@ -89,7 +116,33 @@ fn reductions_give_the_bits_of_the_host() {
 }
 
 #[test]
-fn every_16_bit_value_reduces_and_divides_as_on_the_host() {
+fn every_rank_of_a_host_gets_the_result_in_place() {
+    let Some(grid) = Grid::get() else { return };
+    let mut rng = SmallRng::seed_from_u64(8);
+    let all: Vec<usize> = (0..MAX_DESTINATIONS).collect();
+    for &dtype in DType::ALL {
+        for op in ReduceOp::ALL.iter().copied() {
+            for k in [1, 2, 3, 8, MAX_DESTINATIONS] {
+                for count in [16 / dtype.size(), 700] {
+                    let columns: Vec<_> = (0..k).map(|_| random(&mut rng, dtype, count)).collect();
+                    for (shifts, divide_by) in [
+                        (&[0][..], None),
+                        (&[3], Some(k as u32)),
+                        (&[0, 1], Some(u32::MAX)),
+                        (&[5, 2, 1], None),
+                    ] {
+                        let in_place = &all[..k];
+                        let case = Case { dtype, op, shifts, in_place, apart: 0, divide_by };
+                        check_fold(&grid, &columns, &case);
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn every_16_bit_value_folds_and_divides_as_on_the_host() {
     let Some(grid) = Grid::get() else { return };
     let mut rng = SmallRng::seed_from_u64(16);
     for dtype in [DType::F16, DType::Bf16, DType::I16, DType::U16] {
@@ -97,8 +150,11 @@ fn every_16_bit_value_reduces_and_divides_as_on_the_host() {
         let two = [all.clone(), random(&mut rng, dtype, all.len())];
         let three = [random(&mut rng, dtype, all.len()), all.clone(), random(&mut rng, dtype, all.len())];
         for op in FOLDS {
-            check_reduce(&grid, dtype, op, &two, &[3], Some(0));
-            check_reduce(&grid, dtype, op, &three, &[0, 1], None);
+            let in_place = Case { dtype, op, shifts: &[3], in_place: &[0], apart: 0, divide_by: None };
+            check_fold(&grid, &two, &in_place);
+            let divided = Case { shifts: &[0], in_place: &[], apart: 1, divide_by: Some(3), ..in_place };
+            check_fold(&grid, &two, &divided);
+            check_fold(&grid, &three, &Case { shifts: &[0, 1], divide_by: None, ..divided });
         }
     }
     for &dtype in DType::ALL {

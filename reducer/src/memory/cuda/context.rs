@@ -5,7 +5,9 @@ use core::ffi::c_int;
 use core::marker::PhantomData;
 use std::sync::Arc;
 
-use cudarc::driver::sys::{CUcontext, CUdevice, CUstreamCaptureMode as CaptureMode};
+use cudarc::driver::sys::{
+    CUcontext, CUdevice, CUdevice_attribute as Attribute, CUstreamCaptureMode as CaptureMode,
+};
 
 use super::{ComputeMode, Cuda, CudaError, Pointer};
 
@@ -106,6 +108,41 @@ impl Context {
         self.0.raw as u64
     }
 
+    /// Multiprocessors of the device; one where the driver does not say.
+    pub(crate) fn processors(&self) -> u32 {
+        let count = self.0.cuda.attribute(self.0.device, Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
+        u32::try_from(count).unwrap_or(0).max(1)
+    }
+
+    /// When the device's work sees what NICs have written to its memory.
+    pub fn nic_writes(&self) -> NicWrites {
+        let ordering = Attribute::CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING;
+        let options = Attribute::CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_FLUSH_WRITES_OPTIONS;
+        let owner = Ordering::CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER as i32;
+        let by_host = FlushOptions::CU_FLUSH_GPU_DIRECT_RDMA_WRITES_OPTION_HOST as i32;
+        let attribute = |attribute| self.0.cuda.attribute(self.0.device, attribute);
+        if attribute(ordering) >= owner {
+            NicWrites::Ordered
+        } else if attribute(options) & by_host != 0 {
+            NicWrites::Flushed
+        } else {
+            NicWrites::Unknown
+        }
+    }
+
+    /// Makes what NICs have written visible to what the device is given later.
+    pub(super) fn flush_nic_writes(&self) -> Result<(), CudaError> {
+        let entered = self.enter()?;
+        let target = FlushTarget::CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TARGET_CURRENT_CTX as c_uint;
+        let scope = FlushScope::CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_OWNER as c_uint;
+        // SAFETY: no pointers; the context is current.
+        match unsafe { entered.cuda().api.cuFlushGPUDirectRDMAWrites(target, scope) } {
+            Some(outcome) => outcome.ok(),
+            // Drivers that ask for it have it.
+            None => Ok(()),
+        }
+    }
+
     /// Whether two name the same context.
     pub fn is(&self, other: &Self) -> bool {
         self.0.raw == other.0.raw
@@ -141,7 +178,7 @@ pub struct Entered<'a> {
 
 impl Entered<'_> {
     /// The driver.
-    pub(super) fn cuda(&self) -> &'static Cuda {
+    pub(crate) fn cuda(&self) -> &'static Cuda {
         self.context.0.cuda
     }
 }

@@ -8,7 +8,7 @@
 use super::{Context, CudaError, Entered, Event, PointerKind, Stream};
 use crate::memory::{Kind, Span};
 use crate::time::Instant;
-use crate::transport::{self, Accelerator, AcceleratorError, Moment};
+use crate::transport::Moment;
 
 /// Copies of one direction whose ends are told apart.
 const RING: usize = 256;
@@ -96,7 +96,7 @@ impl Copier {
         self.free.pop().map_or_else(|| Event::new(&self.context), Ok)
     }
 
-    /// The moment that a recorded event stands for, until [`has_come`](Accelerator::has_come) has said that it has come.
+    /// The moment that a recorded event stands for, until [`has_come`](Self::has_come) has said that it has come.
     pub fn expect(&mut self, event: Event) -> Moment {
         let at = self.moments.iter().position(Option::is_none).unwrap_or(self.moments.len());
         match self.moments.get_mut(at) {
@@ -247,18 +247,22 @@ impl Copier {
     }
 }
 
-impl Accelerator for Copier {
-    fn copy(&mut self, into: Span, from: Span) -> Result<transport::Fence, AcceleratorError> {
-        let fence = self.copy_span(into, from)?;
-        Ok(transport::Fence(fence.number << 1 | u64::from(fence.direction == Direction::Out)))
+impl Fence {
+    /// As one number.
+    pub(super) fn to_word(self) -> u64 {
+        self.number << 1 | u64::from(self.direction == Direction::Out)
     }
 
-    fn is_done(&mut self, copy: transport::Fence) -> Result<bool, AcceleratorError> {
-        let direction = if copy.0 & 1 == 1 { Direction::Out } else { Direction::In };
-        Ok(Self::is_done(self, Fence { direction, number: copy.0 >> 1 })?)
+    /// What [`to_word`](Self::to_word) gave.
+    pub(super) fn from_word(word: u64) -> Self {
+        let direction = if word & 1 == 1 { Direction::Out } else { Direction::In };
+        Self { direction, number: word >> 1 }
     }
+}
 
-    fn has_come(&mut self, moment: Moment) -> Result<bool, AcceleratorError> {
+impl Copier {
+    /// Whether the work that a moment stands for has ended. Asked until it is true, once, or an error.
+    pub fn has_come(&mut self, moment: Moment) -> Result<bool, CudaError> {
         let Some(place) = self.moments.get_mut(moment.0 as usize) else { return Ok(true) };
         if let Some(event) = place
             && !event.is_done()?
@@ -267,15 +271,5 @@ impl Accelerator for Copier {
         }
         self.free.extend(place.take());
         Ok(true)
-    }
-
-    fn is_idle(&mut self) -> Result<bool, AcceleratorError> {
-        Ok(self.pending()? == 0)
-    }
-}
-
-impl From<CudaError> for AcceleratorError {
-    fn from(error: CudaError) -> Self {
-        Self(error.to_string().into())
     }
 }

@@ -179,6 +179,19 @@ pub enum CudaError {
         /// The driver's name of the result.
         name: String,
     },
+    /// The device cannot run the compiled kernels.
+    #[error(
+        "{call}: the kernels' image was refused ({name}, {code}); it is damaged, was compiled for another GPU, or by a newer \
+         NVRTC than the driver knows: compile it for this GPU, with the NVRTC of the driver's CUDA version"
+    )]
+    Image {
+        /// The driver's function.
+        call: &'static str,
+        /// The driver's result.
+        code: i32,
+        /// The driver's name of the result.
+        name: String,
+    },
     /// Copies that did not end in time.
     #[error(
         "{pending} copies did not end before the deadline; a kernel that they wait for has not ended, or the GPU hangs"
@@ -204,7 +217,11 @@ impl CudaError {
     pub(super) fn new(call: &'static str, code: c_int, name: impl FnOnce() -> String) -> Self {
         // The numbers of `CUresult` in the CUDA Driver API manual, "Data types used by CUDA driver".
         match code {
-            1 if call.starts_with("cuMemcpy") || call.contains("Value32") || call.contains("Free") => {
+            1 if call.starts_with("cuMemcpy")
+                || call.starts_with("cuMemset")
+                || call.contains("Value32")
+                || call.contains("Free") =>
+            {
                 Self::Refused { call }
             }
             1 | 101 | 201 | 205 | 217 | 304 | 400 | 711 | 800 | 801 | 999
@@ -218,6 +235,9 @@ impl CudaError {
             2 => Self::OutOfMemory { call },
             3 => Self::Forked { call },
             4 | 201 | 709 => Self::ContextGone { call, code },
+            200 | 209 | 218 | 222 | 300 | 301 | 500 if call.starts_with("cuModule") => {
+                Self::Image { call, code, name: name() }
+            }
             46 if call == "cuDevicePrimaryCtxRetain" => Self::Exclusive { call },
             46 | 214 | 220 | 226 | 227 | 999 => Self::DeviceLost { call, code, name: name() },
             400 => Self::ForeignStream { call },

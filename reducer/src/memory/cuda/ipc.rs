@@ -23,11 +23,13 @@ pub struct MemoryHandle {
     offset: u64,
     /// Length of the allocation in bytes.
     size: u64,
+    /// Tells it from one that was freed and had the same handle.
+    number: u64,
 }
 
 impl MemoryHandle {
     /// Bytes of the message form.
-    pub const LEN: usize = HANDLE + 16;
+    pub const LEN: usize = HANDLE + 24;
 
     /// A handle of the allocation that `pointer` lies in. Memory that was not allocated by cudaMalloc has none.
     pub fn export(context: &Context, pointer: &Pointer) -> Result<Self, CudaError> {
@@ -46,15 +48,23 @@ impl MemoryHandle {
             allocation: handle.reserved.map(|byte| byte as u8),
             offset: pointer.offset(),
             size: pointer.size,
+            number: pointer.allocation,
         })
     }
 
-    /// As a message: the handle, then offset and size in little-endian order.
+    /// The same allocation at another address of it.
+    pub(super) fn at(self, pointer: &Pointer) -> Option<Self> {
+        let same = (pointer.allocation, pointer.size) == (self.number, self.size);
+        (same && pointer.offset() < self.size).then_some(Self { offset: pointer.offset(), ..self })
+    }
+
+    /// As a message: the handle, then offset, size and number in little-endian order.
     pub fn to_bytes(&self) -> [u8; Self::LEN] {
         let mut bytes = [0; Self::LEN];
         bytes[..HANDLE].copy_from_slice(&self.allocation);
         bytes[HANDLE..HANDLE + 8].copy_from_slice(&self.offset.to_le_bytes());
-        bytes[HANDLE + 8..].copy_from_slice(&self.size.to_le_bytes());
+        bytes[HANDLE + 8..HANDLE + 16].copy_from_slice(&self.size.to_le_bytes());
+        bytes[HANDLE + 16..].copy_from_slice(&self.number.to_le_bytes());
         bytes
     }
 
@@ -62,9 +72,10 @@ impl MemoryHandle {
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let (allocation, rest) = bytes.split_first_chunk::<HANDLE>()?;
         let (offset, rest) = rest.split_first_chunk::<8>()?;
-        let size = u64::from_le_bytes(rest.try_into().ok()?);
-        let offset = u64::from_le_bytes(*offset);
-        (offset < size).then_some(Self { allocation: *allocation, offset, size })
+        let (size, number) = rest.split_first_chunk::<8>()?;
+        let [offset, size] = [offset, size].map(|bytes| u64::from_le_bytes(*bytes));
+        let number = u64::from_le_bytes(number.try_into().ok()?);
+        (offset < size).then_some(Self { allocation: *allocation, offset, size, number })
     }
 
     /// Bytes from the address to the end of its allocation.
@@ -78,25 +89,51 @@ impl MemoryHandle {
     }
 }
 
-/// Memory of other processes, opened once per allocation and closed when the value is dropped.
+/// Memory of other processes, opened once per allocation and closed when the value is dropped, or when it has not been asked for
+/// for long: the driver keeps what its owner has freed as long as it is open elsewhere.
 #[derive(Debug)]
 pub struct PeerMemory {
     context: Context,
-    /// Address and length of what is open, in bytes.
-    open: HashMap<[u8; HANDLE], (u64, u64)>,
+    open: HashMap<[u8; HANDLE], Opened>,
+    /// Questions so far.
+    asked: u64,
 }
+
+/// An allocation that is open.
+#[derive(Debug)]
+struct Opened {
+    base: u64,
+    /// In bytes.
+    size: u64,
+    number: u64,
+    /// The last question for it.
+    asked: u64,
+}
+
+/// What was not asked for in so many questions is in no operation that runs, and is closed.
+const STALE: u64 = 1 << 16;
+/// How often that is looked at, in questions.
+const SWEEP: u64 = 1 << 12;
 
 impl PeerMemory {
     /// Nothing is open yet.
     pub fn new(context: &Context) -> Self {
-        Self { context: context.clone(), open: HashMap::new() }
+        Self { context: context.clone(), open: HashMap::new(), asked: 0 }
     }
 
-    /// The address of another process's memory in this one. It is valid until the value is dropped or the allocation
-    /// forgotten; the other process frees the memory after that.
+    /// The address of another process's memory in this one. It is valid until the value is dropped, the allocation
+    /// forgotten, or 65,536 others were asked for; the other process frees the memory after that.
     pub fn open(&mut self, handle: &MemoryHandle) -> Result<u64, CudaError> {
-        if let Some(&(base, size)) = self.open.get(&handle.allocation) {
-            return within(base, size, handle);
+        self.asked += 1;
+        if let Some(opened) = self.open.get_mut(&handle.allocation) {
+            if opened.number == handle.number {
+                opened.asked = self.asked;
+                return within(opened.base, opened.size, handle);
+            }
+            self.forget(handle)?;
+        }
+        if self.asked.is_multiple_of(SWEEP) {
+            self.sweep()?;
         }
         let entered = self.context.enter()?;
         let raw = CUipcMemHandle { reserved: handle.allocation.map(u8::cast_signed) };
@@ -109,13 +146,25 @@ impl PeerMemory {
             0 => handle.size,
             size => size,
         };
-        self.open.insert(handle.allocation, (base, size));
+        let (number, asked) = (handle.number, self.asked);
+        self.open.insert(handle.allocation, Opened { base, size, number, asked });
         within(base, size, handle)
+    }
+
+    /// Closes what was not asked for for long.
+    fn sweep(&mut self) -> Result<(), CudaError> {
+        let entered = self.context.enter()?;
+        let asked = self.asked;
+        for (_, Opened { base, .. }) in self.open.extract_if(|_, opened| opened.asked + STALE < asked) {
+            // SAFETY: opened here, and closed once.
+            unsafe { entered.cuda().api.cuIpcCloseMemHandle(base) }.ok()?;
+        }
+        Ok(())
     }
 
     /// Closes an allocation whose owner is about to free it. No stream may be using it any more.
     pub fn forget(&mut self, handle: &MemoryHandle) -> Result<(), CudaError> {
-        let Some((base, _)) = self.open.remove(&handle.allocation) else { return Ok(()) };
+        let Some(Opened { base, .. }) = self.open.remove(&handle.allocation) else { return Ok(()) };
         let entered = self.context.enter()?;
         // SAFETY: opened here, and closed once.
         unsafe { entered.cuda().api.cuIpcCloseMemHandle(base) }.ok()
@@ -125,7 +174,7 @@ impl PeerMemory {
 impl Drop for PeerMemory {
     fn drop(&mut self) {
         let Ok(entered) = self.context.enter() else { return };
-        for &(base, _) in self.open.values() {
+        for &Opened { base, .. } in self.open.values() {
             // SAFETY: opened here, and closed once.
             let _ = unsafe { entered.cuda().api.cuIpcCloseMemHandle(base) }.ok();
         }

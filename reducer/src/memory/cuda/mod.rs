@@ -9,9 +9,11 @@
 //! | `context` | the trainer's contexts, entered and left |
 //! | `stream` | streams, events, copies, waits for values |
 //! | `buffer`, `pinned` | our own device memory; page-locked host memory |
-//! | `copier` | copies between host and device with fences, for the executor |
+//! | `copier` | copies between host and device with fences |
+//! | `accelerator` | copies, folds and other ranks' tensors, for the executor |
 //! | `ipc` | memory and events of other processes of the host |
 //! | `dmabuf` | device memory for NICs |
+//! | `crcs` | CRCs of what NICs send from there and write there |
 //!
 //! Rules of the house:
 //!
@@ -22,9 +24,11 @@
 //!   synchronises (freeing memory, unregistering it) happens when buffers are dropped, not in between.
 //! - The per-thread default stream belongs to the thread that names it: whatever concerns it is called there.
 
+mod accelerator;
 mod buffer;
 mod context;
 mod copier;
+mod crcs;
 mod device;
 mod dmabuf;
 mod error;
@@ -35,14 +39,16 @@ mod stream;
 mod sys;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use std::sync::OnceLock;
 
 use thiserror::Error;
 
+pub use self::accelerator::CudaAccelerator;
 pub use self::buffer::DeviceBuffer;
 pub use self::context::{Context, Entered};
+pub use self::crcs::{CudaCrcs, NicWrites};
 pub use self::copier::{Copier, Direction, Fence};
 pub use self::device::{ComputeMode, DeviceInfo};
 pub use self::dmabuf::Dmabuf;
@@ -58,7 +64,7 @@ const OLDEST: i32 = 12_000;
 
 /// The loaded driver.
 pub struct Cuda {
-    api: Api,
+    pub(crate) api: Api,
     version: i32,
 }
 

@@ -38,6 +38,8 @@ pub struct Pointer {
     /// Whether it can be shared with other processes by a legacy IPC handle: memory of cudaMalloc can, that of
     /// cudaMallocAsync and of virtual mappings (expandable segments) cannot.
     pub legacy_ipc: bool,
+    /// The number of its allocation, which no other of this process ever has; zero where there is none.
+    pub allocation: u64,
     /// Whether NICs may access it (GPUDirect RDMA).
     pub gpu_direct_rdma: bool,
     /// Null where it belongs to a device rather than a context.
@@ -52,7 +54,7 @@ unsafe impl Sync for Pointer {}
 impl Cuda {
     /// What the driver knows of `address`. An address that it does not know is no error, but [`PointerKind::Unknown`].
     pub fn classify(&self, address: u64) -> Result<Pointer, CudaError> {
-        const COUNT: usize = 9;
+        const COUNT: usize = 10;
         let mut attributes: [c_int; COUNT] = [
             Attribute::CU_POINTER_ATTRIBUTE_CONTEXT as c_int,
             Attribute::CU_POINTER_ATTRIBUTE_MEMORY_TYPE as c_int,
@@ -63,6 +65,7 @@ impl Cuda {
             Attribute::CU_POINTER_ATTRIBUTE_RANGE_START_ADDR as c_int,
             Attribute::CU_POINTER_ATTRIBUTE_RANGE_SIZE as c_int,
             Attribute::CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE as c_int,
+            Attribute::CU_POINTER_ATTRIBUTE_BUFFER_ID as c_int,
         ];
         // Values are of 1, 4 or 8 bytes; the low ones of each word are written.
         let mut values = [0u64; COUNT];
@@ -79,7 +82,7 @@ impl Cuda {
             )
         }
         .ok()?;
-        let [context, kind, device_address, managed, ordinal, legacy_ipc, base, size, rdma] = values;
+        let [context, kind, device_address, managed, ordinal, legacy_ipc, base, size, rdma, allocation] = values;
         let kind = match (kind as u32, managed as u8 != 0) {
             (0, _) => PointerKind::Unknown,
             (_, true) => PointerKind::Managed,
@@ -96,6 +99,7 @@ impl Cuda {
             base: if known { base } else { 0 },
             size: if known { size } else { 0 },
             legacy_ipc: known && legacy_ipc as u8 != 0,
+            allocation: if known { allocation } else { 0 },
             gpu_direct_rdma: known && rdma as u8 != 0,
             context: if known { context as CUcontext } else { core::ptr::null_mut() },
         })

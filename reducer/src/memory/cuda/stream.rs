@@ -82,6 +82,11 @@ impl Stream {
         self.raw as u64
     }
 
+    /// The same, as the driver's functions take it.
+    pub(crate) fn raw(&self) -> CUstream {
+        self.raw
+    }
+
     /// Whether all that was enqueued has ended.
     pub fn is_done(&self) -> Result<bool, CudaError> {
         let entered = self.context.enter()?;

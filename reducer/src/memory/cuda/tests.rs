@@ -4,7 +4,7 @@
 
 mod copies;
 mod failures;
-mod harness;
+pub(crate) mod harness;
 mod order;
 mod peers;
 mod pointers;

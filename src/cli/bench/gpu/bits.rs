@@ -3,10 +3,10 @@
 #![allow(unsafe_code)]
 
 use rand::rngs::SmallRng;
-use rand::{RngCore, SeedableRng};
+use rand::{Rng, RngCore, SeedableRng};
 use shouter::{DType, ReduceOp};
 use shouter_reducer::kernel::Kernels;
-use shouter_reducer::kernel::cuda::CudaKernels;
+use shouter_reducer::kernel::cuda::{CudaKernels, Fold};
 
 use super::device::{Arena, Device};
 use super::float::{element, elements};
@@ -18,6 +18,8 @@ use crate::cli::bench::BenchError;
 const GUARD: usize = 48;
 /// The most tensors that are reduced at once here.
 pub(super) const MOST_SOURCES: usize = 8;
+/// The most tensors that are written at once here.
+const MOST_DESTINATIONS: usize = 5;
 
 /// What every check is given.
 pub(super) struct Bench<'a> {
@@ -69,7 +71,7 @@ pub(super) fn run(
     let seed = args.seed.unwrap_or_else(|| SmallRng::from_os_rng().next_u64());
     table.say(&format!("Random inputs are those of --seed {seed}."));
     let longest = args.elements.unwrap_or(if device.simulated { 3001 } else { 70_001 }) as usize;
-    let room = (MOST_SOURCES + 1) * (8 * longest.max(8192) + 2 * GUARD);
+    let room = (MOST_SOURCES + MOST_DESTINATIONS) * (8 * longest.max(8192) + 2 * GUARD);
     let mut bench = Bench {
         kernels,
         arena: Arena::new(device, room.max(gather::ROOM))?,
@@ -98,7 +100,11 @@ pub(super) fn run(
 /// Shifts of the tensors of a case, in elements: all alike modulo 16 bytes, aligned or not, and unlike.
 const SHIFTS: [&[usize]; 3] = [&[0], &[1], &[0, 1, 3]];
 
-/// One operation with every element type, 1 to 8 sources, odd lengths, misaligned and in place.
+/// How many tensors are written, of 5 at most, and how many of them are sources; the others lie apart.
+const DESTINATIONS: [(usize, usize); 5] = [(1, 0), (1, 1), (2, 1), (5, 2), (3, 3)];
+
+/// One operation with every element type: 1 to 8 sources, 1 to 5 destinations, odd lengths, misaligned, in place and
+/// apart, averages divided by the number of sources, and others now and then by any number.
 fn reductions(bench: &mut Bench<'_>, op: ReduceOp) -> Outcome {
     let mut cases = 0;
     for &dtype in DType::ALL {
@@ -110,9 +116,15 @@ fn reductions(bench: &mut Bench<'_>, op: ReduceOp) -> Outcome {
             for (turn, (count, shifts)) in
                 counts.iter().flat_map(|count| SHIFTS.map(|shifts| (*count, shifts))).enumerate()
             {
-                let into = [None, Some(0), Some(k - 1)][(turn + k) % 3];
+                let (written, in_place) = DESTINATIONS[(turn + k) % DESTINATIONS.len()];
+                let divide_by = match op {
+                    ReduceOp::Avg => Some(k as u32),
+                    _ => (turn % 4 == 3).then(|| bench.rng.random_range(0..100)),
+                };
                 cases += 1;
-                if let Some(wrong) = reduction(bench, &Fold { op, dtype, k, count, shifts, into })? {
+                let case =
+                    Case { op, dtype, k, count, shifts, written, in_place: in_place.min(k), divide_by };
+                if let Some(wrong) = reduction(bench, &case)? {
                     return Ok((cases, Some(wrong)));
                 }
             }
@@ -121,18 +133,21 @@ fn reductions(bench: &mut Bench<'_>, op: ReduceOp) -> Outcome {
     Ok((cases, None))
 }
 
-/// One reduction: `k` sources of `count` elements, into one of them or apart.
-struct Fold<'a> {
+/// One reduction: `k` sources of `count` elements into `written` destinations, the first of which are the last sources.
+#[derive(Debug)]
+struct Case<'a> {
     op: ReduceOp,
     dtype: DType,
     k: usize,
     count: usize,
     shifts: &'a [usize],
-    into: Option<usize>,
+    written: usize,
+    in_place: usize,
+    divide_by: Option<u32>,
 }
 
-fn reduction(bench: &mut Bench<'_>, fold: &Fold<'_>) -> Result<Option<String>, BenchError> {
-    let Fold { op, dtype, k, count, shifts, into } = *fold;
+fn reduction(bench: &mut Bench<'_>, case: &Case<'_>) -> Result<Option<String>, BenchError> {
+    let Case { op, dtype, k, count, shifts, written, in_place, divide_by } = *case;
     let bytes = count * dtype.size();
     let mut image = Image::default();
     let shift = |i: usize| shifts[i % shifts.len()] * dtype.size();
@@ -141,39 +156,32 @@ fn reduction(bench: &mut Bench<'_>, fold: &Fold<'_>) -> Result<Option<String>, B
         let column = elements(dtype, count, |_| element(&mut bench.rng, dtype));
         sources.push(image.add(&column, shift(source)));
     }
-    let dst = match into {
-        Some(source) => sources[source],
-        None => image.add(&vec![0xa5; bytes], shift(k)),
-    };
+    let apart = (in_place..written).map(|i| image.add(&vec![0xa5; bytes], shift(k + i)));
+    let destinations: Vec<usize> =
+        sources.iter().rev().take(in_place).copied().chain(apart.collect::<Vec<_>>()).collect();
     let image = image.end();
     let mut expected = image.clone();
     let host = Kernels::detect();
-    let base = expected.as_mut_ptr();
-    // SAFETY: the offsets are those of ranges of so many bytes in the image.
-    let on_host: Vec<*const u8> = sources.iter().map(|at| unsafe { base.add(*at) }.cast_const()).collect();
-    // SAFETY: as above; the destination is one of the sources or apart, and nobody else knows of the image.
-    unsafe { host.fold_raw(dtype, op, base.add(dst), &on_host, bytes) };
-    if op == ReduceOp::Avg {
-        host.finish_avg(dtype, &mut expected[dst..dst + bytes], k as u32);
+    let columns: Vec<*const u8> = sources.iter().map(|at| image[*at..*at + bytes].as_ptr()).collect();
+    let mut result = vec![0; bytes];
+    // SAFETY: each column has so many bytes, and the result is apart.
+    unsafe { host.fold_raw(dtype, op, result.as_mut_ptr(), &columns, bytes) };
+    if let Some(n) = divide_by {
+        host.finish_avg(dtype, &mut result, n);
     }
+    destinations.iter().for_each(|at| expected[*at..*at + bytes].copy_from_slice(&result));
     let (kernels, address) = (bench.kernels, bench.arena.address());
-    let on_device: Vec<u64> = sources.iter().map(|at| address + *at as u64).collect();
-    let got = bench.arena.run(&image, |stream| {
-        let (stream, dst) = (stream.as_raw() as *mut _, address + dst as u64);
-        // SAFETY: the arena runs this in the device's context and waits; the ranges are those of the image.
-        unsafe {
-            kernels.reduce(stream, dtype, op, dst, &on_device, count as u64)?;
-            if op == ReduceOp::Avg {
-                kernels.finish_avg(stream, dtype, dst, count as u64, k as u32)?;
-            }
-        }
-        Ok(())
-    })?;
+    let on_device = |places: &[usize]| places.iter().map(|at| address + *at as u64).collect::<Vec<u64>>();
+    let (to, from) = (on_device(&destinations), on_device(&sources));
+    let fold = Fold { dtype, op, destinations: &to, sources: &from, count: count as u64, divide_by };
+    // SAFETY: the arena waits; the ranges are those of the image.
+    let got = bench.arena.run(&image, |stream| unsafe { kernels.fold(stream, &fold) })?;
     Ok(difference(&expected, got).map(|at| {
-        let what = match at.checked_sub(dst).map(|behind| behind / dtype.size()) {
-            Some(element) if element < count => format!("element {element}"),
-            _ => "a byte that is not the destination's".into(),
-        };
-        format!("{op} of {k} x {count} {dtype}, shifted by {shifts:?}, into {into:?}: {what} differs from the host's")
+        let element = |dst: &usize| at.checked_sub(*dst).map(|behind| behind / dtype.size());
+        let wrong = destinations.iter().enumerate().find_map(|(i, dst)| {
+            element(dst).filter(|element| *element < count).map(|e| format!("element {e} of destination {i}"))
+        });
+        let what = wrong.unwrap_or_else(|| "a byte that is no destination's".into());
+        format!("{case:?}: {what} differs from the host's")
     }))
 }

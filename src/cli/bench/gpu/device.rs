@@ -52,11 +52,8 @@ impl Device {
         })?;
         let context = Context::primary(cuda, info.ordinal).map_err(failed)?;
         let stream = Stream::new(&context).map_err(failed)?;
-        let kernels = {
-            let _entered = context.enter().map_err(failed)?;
-            image::find(args, &info)
-                .and_then(|image| CudaKernels::load(&image).map_err(|why| why.to_string()))
-        };
+        let kernels = image::find(args, &info)
+            .and_then(|image| CudaKernels::load(&context, &image).map_err(|why| why.to_string()));
         let simulated = info.name.starts_with("Simulated");
         Ok(Self { context, stream, kernels, info, simulated, version: cuda.version() })
     }
@@ -141,7 +138,7 @@ impl<'a> Arena<'a> {
         self.memory.address()
     }
 
-    /// Sends an image, runs what `work` puts on the stream in the device's context, and gives what is there then. An image
+    /// Sends an image, runs what `work` puts on the stream, and gives what is there then. An image
     /// that is longer than the arena is an error.
     pub(super) fn run(
         &mut self,
@@ -158,10 +155,7 @@ impl<'a> Arena<'a> {
         unsafe { std::ptr::copy_nonoverlapping(image.as_ptr(), self.host.as_ptr().as_ptr(), bytes) };
         // SAFETY: both are so long, apart, and stay until the stream was waited for.
         unsafe { stream.copy(self.memory.address(), there, bytes) }.map_err(failed)?;
-        let launched = {
-            let _entered = self.device.context.enter().map_err(failed)?;
-            work(stream)
-        };
+        let launched = work(stream);
         // SAFETY: as above.
         unsafe { stream.copy(back, self.memory.address(), bytes) }.map_err(failed)?;
         self.device.wait()?;

@@ -64,9 +64,9 @@ fn packed(bench: &mut Bench<'_>, many: usize, unpack: bool) -> Result<Option<usi
     }
     let kernels = bench.kernels;
     let got = bench.arena.run(&image, |stream| {
-        let (stream, buffer) = (stream.as_raw() as *mut _, address + buffer_at as u64);
+        let buffer = address + buffer_at as u64;
         let (table, many) = (address + table_at as u64, many as u32);
-        // SAFETY: the arena runs this in the device's context and waits; table and tensors are ranges of the image.
+        // SAFETY: the arena waits; table and tensors are ranges of the image.
         unsafe {
             match unpack {
                 true => kernels.unpack(stream, buffer, table, many, LONGEST as u64),
@@ -96,10 +96,8 @@ pub(super) fn checksums(bench: &mut Bench<'_>) -> Outcome {
             let (kernels, address) = (bench.kernels, bench.arena.address());
             let got = bench.arena.run(&image, |stream| {
                 let (data, results) = (address + data_at as u64, address + results_at as u64);
-                // SAFETY: the arena runs this in the device's context and waits; there is a result for each fragment.
-                unsafe {
-                    kernels.crc32c(stream.as_raw() as *mut _, data, bytes as u64, fragment as u64, results)
-                }
+                // SAFETY: the arena waits; there is a result for each fragment.
+                unsafe { kernels.crc32c(stream, data, bytes as u64, fragment as u64, results) }
             })?;
             if let Some(at) = difference(&expected, got) {
                 let what = format!(

@@ -4,6 +4,7 @@
 
 use rand::Rng;
 use shouter::{DType, ReduceOp};
+use shouter_reducer::kernel::cuda::Fold;
 
 use super::bits::{Bench, Image, MOST_SOURCES, Outcome};
 use super::float::{Float, at, element, elements};
@@ -87,15 +88,12 @@ fn fold(
     let (kernels, address, k) = (bench.kernels, bench.arena.address(), columns.len() as u32);
     let sources: Vec<u64> = places.iter().map(|at| address + *at as u64).collect();
     let got = bench.arena.run(&image.end(), |stream| {
-        let (stream, dst) = (stream.as_raw() as *mut _, address + out as u64);
-        // SAFETY: the arena runs this in the device's context and waits; the ranges are those of the image.
+        let divide_by = (op == ReduceOp::Avg).then_some(k);
+        let destinations = &[address + out as u64];
+        // SAFETY: the arena waits; the ranges are those of the image.
         unsafe {
-            kernels.reduce(stream, dtype, op, dst, &sources, count)?;
-            if op == ReduceOp::Avg {
-                kernels.finish_avg(stream, dtype, dst, count, k)?;
-            }
+            kernels.fold(stream, &Fold { dtype, op, destinations, sources: &sources, count, divide_by })
         }
-        Ok(())
     })?;
     Ok(got[out..out + bytes].to_vec())
 }
@@ -153,8 +151,8 @@ fn convert(
     let (kernels, address) = (bench.kernels, bench.arena.address());
     let got = bench.arena.run(&image.end(), |stream| {
         let (src, dst) = (address + src as u64, address + dst as u64);
-        // SAFETY: the arena runs this in the device's context and waits; the ranges are those of the image.
-        unsafe { kernels.convert(stream.as_raw() as *mut _, to, dst, from, src, count as u64) }
+        // SAFETY: the arena waits; the ranges are those of the image.
+        unsafe { kernels.convert(stream, to, dst, from, src, count as u64) }
     })?;
     Ok(got[dst..dst + bytes].to_vec())
 }

@@ -5,7 +5,7 @@
 use rand::rngs::SmallRng;
 use rand::{RngCore, SeedableRng};
 use shouter::{DType, ReduceOp};
-use shouter_reducer::kernel::cuda::CudaKernels;
+use shouter_reducer::kernel::cuda::{CudaKernels, Fold};
 use shouter_reducer::memory::cuda::{CudaError, DeviceBuffer, Pinned};
 
 use super::device::{Device, failed, not_launched};
@@ -97,14 +97,13 @@ impl<'a> Pool<'a> {
 
     /// Seconds of a sum of `k` tensors into another.
     fn sum_seconds(&self, kernels: &CudaKernels, dtype: DType, k: usize) -> Result<f64, BenchError> {
-        let _entered = self.device.context.enter().map_err(failed)?;
-        let stream = self.device.stream.as_raw() as *mut _;
         let count = self.bytes / dtype.size() as u64;
         self.device.time(self.rounds, |turn| {
             let sources: Vec<u64> = (1..=k).map(|number| self.at(turn + number)).collect();
-            // SAFETY: tensors of the pool, the destination apart from the sources; the context is current.
-            unsafe { kernels.reduce(stream, dtype, ReduceOp::Sum, self.at(turn), &sources, count) }
-                .map_err(not_launched)
+            let (op, destinations, sources) = (ReduceOp::Sum, &[self.at(turn)], &sources);
+            let fold = Fold { dtype, op, destinations, sources, count, divide_by: None };
+            // SAFETY: tensors of the pool, the destination apart from the sources.
+            unsafe { kernels.fold(&self.device.stream, &fold) }.map_err(not_launched)
         })
     }
 
@@ -112,12 +111,12 @@ impl<'a> Pool<'a> {
     fn checksum_seconds(&self, kernels: &CudaKernels) -> Result<f64, BenchError> {
         let results = self.bytes / FRAGMENT * 4;
         let results = DeviceBuffer::new(&self.device.context, results as usize).map_err(failed)?;
-        let _entered = self.device.context.enter().map_err(failed)?;
-        let stream = self.device.stream.as_raw() as *mut _;
         self.device.time(self.rounds, |turn| {
-            // SAFETY: a tensor of the pool, and a result for each of its fragments; the context is current.
-            unsafe { kernels.crc32c(stream, self.at(turn), self.bytes, FRAGMENT, results.address()) }
-                .map_err(not_launched)
+            // SAFETY: a tensor of the pool, and a result for each of its fragments.
+            unsafe {
+                kernels.crc32c(&self.device.stream, self.at(turn), self.bytes, FRAGMENT, results.address())
+            }
+            .map_err(not_launched)
         })
     }
 

@@ -3,6 +3,11 @@
 use super::*;
 use crate::kernel::cuda::MAX_SOURCES;
 
+/// A fold of these tensors of f32.
+fn fold<'a>(destinations: &'a [u64], sources: &'a [u64], count: u64) -> Fold<'a> {
+    Fold { dtype: DType::F32, op: ReduceOp::Sum, destinations, sources, count, divide_by: None }
+}
+
 #[test]
 fn every_kernel_has_its_place_and_its_name() {
     let names: std::collections::HashSet<String> = Kernel::all().map(Kernel::name).collect();
@@ -10,35 +15,48 @@ fn every_kernel_has_its_place_and_its_name() {
     for (i, kernel) in Kernel::all().enumerate() {
         assert_eq!(kernel.index(), i, "{kernel:?}");
     }
-    let sum = call::reduce(ReduceOp::Avg, DType::F16, 64, &[64, 128], 8, 1).unwrap().unwrap();
-    assert_eq!(sum.kernel.name(), "reduce_sum_f16");
+    let name = |divide_by| {
+        let fold = Fold { op: ReduceOp::Avg, divide_by, ..fold(&[64], &[64, 128], 8) };
+        call::fold(&fold, 1).unwrap().unwrap().kernel.name()
+    };
+    for plain in [None, Some(0), Some(1)] {
+        assert_eq!(name(plain), "fold_sum_f32");
+    }
+    assert_eq!(name(Some(2)), "fold_sum_f32_divided");
 }
 
 #[test]
 fn wrong_arguments_are_named() {
-    let reduce = |dst, sources: &[u64], count| {
-        call::reduce(ReduceOp::Sum, DType::F32, dst, sources, count, 1).map(|c| c.is_some())
+    let check = |destinations: &[u64], sources: &[u64], count| {
+        call::fold(&fold(destinations, sources, count), 1).map(|c| c.is_some())
     };
     let top = u64::MAX - 15;
-    assert_eq!(reduce(4096, &[8192], 4), Ok(true));
-    assert_eq!(reduce(0, &[0], 0), Ok(false));
-    assert_eq!(reduce(4096, &[], 4), Err(CallError::Sources(0)));
-    assert_eq!(reduce(4096, &[8192; MAX_SOURCES + 1], 4), Err(CallError::Sources(MAX_SOURCES + 1)));
-    assert_eq!(reduce(0, &[8192], 4), Err(CallError::Null { what: "the destination" }));
-    assert_eq!(reduce(4096, &[8192, 0], 4), Err(CallError::Null { what: "a source" }));
-    let misaligned = CallError::Misaligned { what: "a source", address: 8194, align: 4 };
-    assert_eq!(reduce(4096, &[8194], 4), Err(misaligned));
-    assert_eq!(
-        reduce((top - 1) & !3, &[8192], 8),
-        Err(CallError::TooLong { what: "the destination", address: (top - 1) & !3 })
-    );
-    assert_eq!(
-        reduce(4096, &[8192], u64::MAX / 2),
-        Err(CallError::TooLong { what: "the destination", address: 4096 })
-    );
-    assert_eq!(reduce(4096, &[4100], 4), Err(CallError::Overlap { dst: 4096, src: 4100 }));
-    assert_eq!(reduce(4100, &[4096], 4), Err(CallError::Overlap { dst: 4100, src: 4096 }));
-    assert_eq!(reduce(4112, &[4096], 4), Ok(true), "beside one another");
+    assert_eq!(check(&[4096], &[8192], 4), Ok(true));
+    assert_eq!(check(&[0], &[0], 0), Ok(false));
+    assert_eq!(check(&[4096], &[], 4), Err(CallError::Sources(0)));
+    assert_eq!(check(&[4096], &[8192; MAX_SOURCES + 1], 4), Err(CallError::Sources(MAX_SOURCES + 1)));
+    assert_eq!(check(&[], &[8192], 4), Err(CallError::Destinations(0)));
+    let many: Vec<u64> = (1..=MAX_DESTINATIONS as u64 + 1).map(|i| i << 12).collect();
+    assert_eq!(check(&many, &[1 << 30], 4), Err(CallError::Destinations(MAX_DESTINATIONS + 1)));
+    assert_eq!(check(&many[1..], &many[..MAX_SOURCES], 1024), Ok(true));
+    assert_eq!(check(&[0], &[8192], 4), Err(CallError::Null { what: "a destination" }));
+    assert_eq!(check(&[4096], &[8192, 0], 4), Err(CallError::Null { what: "a source" }));
+    let misaligned = |what, address| Err(CallError::Misaligned { what, address, align: 4 });
+    assert_eq!(check(&[4096], &[8194], 4), misaligned("a source", 8194));
+    assert_eq!(check(&[4096, 12289], &[8192], 4), misaligned("a destination", 12289));
+    let too_long = |what, address| Err(CallError::TooLong { what, address });
+    assert_eq!(check(&[(top - 1) & !3], &[8192], 8), too_long("a destination", (top - 1) & !3));
+    assert_eq!(check(&[4096], &[8192], u64::MAX / 2), too_long("a source", 8192));
+    let overlap = |dst, src| Err(CallError::Overlap { dst, src });
+    assert_eq!(check(&[4096], &[4100], 4), overlap(4096, 4100));
+    assert_eq!(check(&[4100], &[4096], 4), overlap(4100, 4096));
+    assert_eq!(check(&[8192, 4100], &[8192, 4096], 4), overlap(4100, 4096));
+    assert_eq!(check(&[4112], &[4096], 4), Ok(true), "beside one another");
+    let meet = |one, other| Err(CallError::Destination { one, other });
+    assert_eq!(check(&[4096, 64, 4096], &[4096], 4), meet(4096, 4096));
+    assert_eq!(check(&[4096, 4108], &[8192], 4), meet(4096, 4108));
+    assert_eq!(check(&[4096, 4084], &[8192], 4), meet(4096, 4084));
+    assert_eq!(check(&[4096, 4112, 4080], &[8192], 4), Ok(true), "beside one another");
 
     let convert = |to, from, dst, src| call::convert(to, dst, from, src, 100, 1).map(|c| c.is_some());
     assert_eq!(convert(DType::F16, DType::F32, 4096, 8192), Ok(true));
@@ -63,7 +81,7 @@ fn grids_stay_within_what_devices_take() {
     for processors in [0, 1, 132, u32::MAX] {
         for count in [1, 255, 256, 1 << 20, 1 << 40] {
             let grids = [
-                call::reduce(ReduceOp::Max, DType::I8, 16, &[1 << 50, 1 << 51], count, processors)
+                call::fold(&fold(&[16, 1 << 49], &[1 << 50, 1 << 51], count), processors)
                     .map(|c| c.map(|c| c.grid)),
                 call::divide(DType::F64, 16, count, 3, processors).map(|c| c.map(|c| c.grid)),
                 call::convert(DType::F32, 16, DType::F16, 1 << 50, count, processors)

@@ -1,111 +1,81 @@
 //! The kernels on a device, real or simulated (scripts/lib/cuda-sim), against the host's.
 
-use std::ptr;
-
-use cudarc::driver::sys::{self, CUcontext, CUdevice, CUdevice_attribute, CUresult, CUstream};
+use std::sync::MutexGuard;
+use std::time::{Duration, Instant};
 
 use super::*;
-use crate::kernel::cuda::{Architecture, CudaKernels, Image, LaunchError, compile_with_cache};
+use crate::kernel::cuda::{Architecture, CudaKernels, Image, LaunchError, Origin, compile_with_cache};
+use crate::memory::cuda::tests::harness::{Foreign, device};
+use crate::memory::cuda::{Context, CudaError, DeviceBuffer, Pinned, Stream};
 
-/// The first device with its primary context current, a stream, and the kernels.
+/// Bytes of the longest tensor here.
+const LONGEST: usize = 1 << 20;
+
+/// The first device, a stream, the kernels, and page-locked memory to copy through.
 struct Device {
-    stream: CUstream,
-    image: Image,
+    context: Context,
+    stream: Stream,
     kernels: CudaKernels,
-}
-
-fn ok(result: CUresult) {
-    assert_eq!(result, CUresult::CUDA_SUCCESS);
+    staging: Pinned,
 }
 
 impl Device {
-    /// `None`, and why, where there is none.
-    fn get() -> Option<Self> {
-        let mut number: CUdevice = 0;
-        // SAFETY: loads the driver, if there is one; the number is valid for writes.
-        let found = unsafe {
-            sys::is_culib_present()
-                && sys::cuInit(0) == CUresult::CUDA_SUCCESS
-                && sys::cuDeviceGet(&mut number, 0) == CUresult::CUDA_SUCCESS
-        };
-        if !found {
-            println!("skipped: no CUDA device");
-            return None;
-        }
-        let mut context: CUcontext = ptr::null_mut();
-        let mut stream: CUstream = ptr::null_mut();
-        let attribute = |attribute| {
-            let mut value = 0;
-            // SAFETY: valid for writes.
-            ok(unsafe { sys::cuDeviceGetAttribute(&mut value, attribute, number) });
-            value as u32
-        };
-        let architecture = Architecture {
-            major: attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR),
-            minor: attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR),
-        };
-        let image = match compile_with_cache(architecture, None) {
+    /// `None`, and why, where there is none. The guard is bound first, and so dropped last.
+    fn get() -> Option<(MutexGuard<'static, ()>, Self)> {
+        let (alone, cuda, context) = device()?;
+        let (major, minor) = cuda.devices().unwrap()[0].capability;
+        let image = match compile_with_cache(Architecture { major, minor }, None) {
             Ok(image) => image,
             Err(error) => {
                 println!("skipped: {error}");
                 return None;
             }
         };
-        // SAFETY: the device's own context, retained until the process ends; both are valid for writes.
-        unsafe {
-            ok(sys::cuDevicePrimaryCtxRetain(&mut context, number));
-            ok(sys::cuCtxSetCurrent(context));
-            ok(sys::cuStreamCreate(&mut stream, 1));
+        let stream = Stream::new(&context).unwrap();
+        let kernels = CudaKernels::load(&context, &image).unwrap();
+        let staging = Pinned::new(&context, LONGEST).unwrap();
+        Some((alone, Self { context, stream, kernels, staging }))
+    }
+
+    /// Waits for all that was put on the stream.
+    fn wait(&self) {
+        let until = Instant::now() + Duration::from_secs(60);
+        while !self.stream.is_done().unwrap() {
+            assert!(Instant::now() < until, "the stream does not end");
+            std::thread::yield_now();
         }
-        let kernels = CudaKernels::load(&image).unwrap();
-        Some(Self { stream, image, kernels })
     }
 
     /// Device memory that holds `bytes`, `shift` bytes behind its start.
     fn hold(&self, bytes: &[u8], shift: usize) -> Held {
-        let mut held = Held { base: 0, at: 0, len: bytes.len() };
-        // SAFETY: as long as that, and a little longer.
+        let memory = DeviceBuffer::new(&self.context, bytes.len() + shift + 16).unwrap();
+        let held = Held { at: memory.address() + shift as u64, len: bytes.len(), _memory: memory };
+        assert!(bytes.len() <= LONGEST);
+        self.wait();
+        // SAFETY: both are as long as that, and no copy is under way; then the copy is waited for.
         unsafe {
-            ok(sys::cuMemAlloc_v2(&mut held.base, bytes.len() + shift + 16));
-            held.at = held.base + shift as u64;
-            ok(sys::cuMemcpyHtoDAsync_v2(held.at, bytes.as_ptr().cast(), bytes.len(), self.stream));
-            ok(sys::cuStreamSynchronize(self.stream));
+            std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.staging.as_ptr().as_ptr(), bytes.len());
+            self.stream.copy(held.at, self.staging.device_address(), bytes.len()).unwrap();
         }
+        self.wait();
         held
     }
 
     /// What is there when the stream has done all that was put on it.
     fn read(&self, held: &Held) -> Vec<u8> {
-        let mut bytes = vec![0; held.len];
-        // SAFETY: both are as long as that.
-        unsafe {
-            ok(sys::cuStreamSynchronize(self.stream));
-            ok(sys::cuMemcpyDtoHAsync_v2(bytes.as_mut_ptr().cast(), held.at, held.len, self.stream));
-            ok(sys::cuStreamSynchronize(self.stream));
-        }
-        bytes
-    }
-}
-
-impl Drop for Device {
-    fn drop(&mut self) {
-        // SAFETY: nothing runs on the stream any more. The context stays, as the kernels are still loaded in it.
-        unsafe { sys::cuStreamDestroy_v2(self.stream) };
+        // SAFETY: both are as long as that, and the copy is waited for before anybody else uses them.
+        unsafe { self.stream.copy(self.staging.device_address(), held.at, held.len) }.unwrap();
+        self.wait();
+        // SAFETY: as long as that, initialised, and no copy is under way.
+        unsafe { std::slice::from_raw_parts(self.staging.as_ptr().as_ptr(), held.len) }.to_vec()
     }
 }
 
 /// Device memory.
 struct Held {
-    base: u64,
     at: u64,
     len: usize,
-}
-
-impl Drop for Held {
-    fn drop(&mut self) {
-        // SAFETY: allocated by `hold`, and the stream was waited for.
-        unsafe { sys::cuMemFree_v2(self.base) };
-    }
+    _memory: DeviceBuffer,
 }
 
 fn bytes_of(dtype: DType, elements: &[u64]) -> Vec<u8> {
@@ -115,45 +85,91 @@ fn bytes_of(dtype: DType, elements: &[u64]) -> Vec<u8> {
 /// One after the other, for a context is loaded with the kernels once.
 #[test]
 fn a_device_gives_the_bits_of_the_host() {
-    let Some(device) = Device::get() else { return };
-    reductions(&device);
+    let Some((_alone, device)) = Device::get() else { return };
+    folds(&device);
+    mapped(&device);
+    quotients(&device);
     conversions(&device);
     pieces(&device);
     crcs(&device);
     refusals(&device);
 }
 
-fn reductions(device: &Device) {
-    let (kernels, host) = (&device.kernels, Kernels::detect());
+fn folds(device: &Device) {
     let mut rng = SmallRng::seed_from_u64(88);
     for &dtype in DType::ALL {
-        for op in FOLDS {
-            for (k, count, into) in [(2, 3003, None), (2, 70_001, Some(1)), (8, 3003, Some(0)), (5, 77, None)]
-            {
-                let columns: Vec<Vec<u8>> =
-                    (0..k).map(|_| bytes_of(dtype, &random(&mut rng, dtype, count))).collect();
-                let mut expected = vec![0; columns[0].len()];
-                let pointers: Vec<*const u8> = columns.iter().map(|c| c.as_ptr()).collect();
-                // SAFETY: all are as long as the destination, which is apart.
-                unsafe { host.fold_raw(dtype, op, expected.as_mut_ptr(), &pointers, expected.len()) }
-                host.finish_avg(dtype, &mut expected, 3);
-                for shift in [0, dtype.size()] {
+        for &op in ReduceOp::ALL {
+            for (k, count, in_place, apart) in [
+                (2, 3003, &[][..], 1),
+                (2, 70_001, &[1], 0),
+                (2, 3003, &[0, 1], 0),
+                (3, 777, &[0, 1, 2], 2),
+                (8, 3003, &[0], 1),
+                (5, 77, &[], 5),
+                (1, 1003, &[], 2),
+            ] {
+                for (shift, divide_by) in [(0, None), (dtype.size(), Some(k as u32)), (0, Some(0))] {
+                    let columns: Vec<Vec<u8>> =
+                        (0..k).map(|_| bytes_of(dtype, &random(&mut rng, dtype, count))).collect();
+                    let expected = on_host(dtype, op, &columns, divide_by);
                     let held: Vec<Held> = columns.iter().map(|c| device.hold(c, shift)).collect();
-                    let out = device.hold(&columns[0], 0);
-                    let target = into.map_or(&out, |i: usize| &held[i]);
+                    let others: Vec<Held> = (0..apart).map(|_| device.hold(&columns[0], 0)).collect();
                     let sources: Vec<u64> = held.iter().map(|h| h.at).collect();
+                    let written = || in_place.iter().map(|&i: &usize| &held[i]).chain(&others);
+                    let destinations: Vec<u64> = written().map(|h| h.at).collect();
+                    let (destinations, sources, count) = (&destinations[..], &sources[..], count as u64);
+                    let fold = Fold { dtype, op, destinations, sources, count, divide_by };
                     // SAFETY: all of it is held until the stream was waited for.
-                    unsafe {
-                        kernels.reduce(device.stream, dtype, op, target.at, &sources, count as u64).unwrap();
-                        kernels.finish_avg(device.stream, dtype, target.at, count as u64, 3).unwrap();
+                    unsafe { device.kernels.fold(&device.stream, &fold) }.unwrap();
+                    for (i, target) in written().enumerate() {
+                        let right = device.read(target) == expected;
+                        assert!(right, "{dtype} {op} of {k} times {count}, destination {i}, {divide_by:?}");
                     }
-                    assert!(
-                        device.read(target) == expected,
-                        "{dtype} {op} of {k} times {count} into {into:?}"
-                    );
                 }
             }
         }
+    }
+}
+
+/// What the host's kernels make of it.
+fn on_host(dtype: DType, op: ReduceOp, columns: &[Vec<u8>], divide_by: Option<u32>) -> Vec<u8> {
+    let mut result = vec![0; columns[0].len()];
+    let pointers: Vec<*const u8> = columns.iter().map(|c| c.as_ptr()).collect();
+    // SAFETY: all are as long as the destination, which is apart.
+    unsafe { Kernels::detect().fold_raw(dtype, op, result.as_mut_ptr(), &pointers, result.len()) }
+    if let Some(n) = divide_by {
+        Kernels::detect().finish_avg(dtype, &mut result, n);
+    }
+    result
+}
+
+/// Mapped memory of the host is written as the device's own is.
+fn mapped(device: &Device) {
+    let columns = [[1.5f32; 500], [2.25; 500]].map(|c| c.iter().flat_map(|x| x.to_le_bytes()).collect());
+    let expected = on_host(DType::F32, ReduceOp::Sum, &columns, None);
+    let [a, b] = columns.map(|column: Vec<u8>| device.hold(&column, 0));
+    let host = Pinned::new(&device.context, expected.len()).unwrap();
+    let destinations = &[a.at, host.device_address()];
+    let (dtype, op, sources) = (DType::F32, ReduceOp::Sum, &[a.at, b.at]);
+    let fold = Fold { dtype, op, destinations, sources, count: 500, divide_by: None };
+    // SAFETY: all of it is held until the stream was waited for.
+    unsafe { device.kernels.fold(&device.stream, &fold) }.unwrap();
+    device.wait();
+    // SAFETY: as long as that, initialised, and nothing is under way.
+    let got = unsafe { std::slice::from_raw_parts(host.as_ptr().as_ptr(), expected.len()) };
+    assert!(got == expected && device.read(&a) == expected);
+}
+
+fn quotients(device: &Device) {
+    let mut rng = SmallRng::seed_from_u64(89);
+    for &dtype in DType::ALL {
+        let column = [bytes_of(dtype, &random(&mut rng, dtype, 3003))];
+        let held = device.hold(&column[0], dtype.size());
+        // SAFETY: as many elements are held until the stream was waited for.
+        unsafe { device.kernels.finish_avg(&device.stream, dtype, held.at, 3003, 3) }.unwrap();
+        let mut expected = column[0].clone();
+        Kernels::detect().finish_avg(dtype, &mut expected, 3);
+        assert!(device.read(&held) == expected, "{dtype}");
     }
 }
 
@@ -164,7 +180,7 @@ fn conversions(device: &Device) {
             (device.hold(&all, 0), device.hold(&[0; 4 << 16], 0), device.hold(&[0; 2 << 16], 2));
         // SAFETY: each has 2^16 elements of its type, held until the stream was waited for.
         unsafe {
-            let (stream, kernels) = (device.stream, &device.kernels);
+            let (stream, kernels) = (&device.stream, &device.kernels);
             kernels.convert(stream, DType::F32, wide.at, narrow, from.at, 1 << 16).unwrap();
             kernels.convert(stream, narrow, back.at, DType::F32, wide.at, 1 << 16).unwrap();
         }
@@ -199,7 +215,7 @@ fn pieces(device: &Device) {
     let (out, back) = (table(&held), table(&blank));
     // SAFETY: the tables name memory that is held until the stream was waited for.
     unsafe {
-        let (stream, kernels) = (device.stream, &device.kernels);
+        let (stream, kernels) = (&device.stream, &device.kernels);
         kernels.pack(stream, buffer.at, out.at, 100, 5000).unwrap();
         kernels.unpack(stream, buffer.at, back.at, 100, 5000).unwrap();
     }
@@ -219,7 +235,7 @@ fn crcs(device: &Device) {
         // SAFETY: a result for each fragment, held until the stream was waited for.
         unsafe {
             let (bytes, fragment) = (data.len() as u64, fragment as u64);
-            device.kernels.crc32c(device.stream, held.at, bytes, fragment, results.at).unwrap();
+            device.kernels.crc32c(&device.stream, held.at, bytes, fragment, results.at).unwrap();
         }
         assert!(device.read(&results) == expected, "fragments of {fragment}");
     }
@@ -227,15 +243,41 @@ fn crcs(device: &Device) {
 
 fn refusals(device: &Device) {
     let held = device.hold(&[0; 64], 0);
-    // SAFETY: refused before anything is launched.
-    let error = unsafe {
-        device.kernels.reduce(device.stream, DType::F32, ReduceOp::Sum, held.at + 2, &[held.at], 4)
+    let (dtype, op) = (DType::F32, ReduceOp::Sum);
+    let fold = |destinations: &[u64], stream: &Stream| {
+        let fold = Fold { dtype, op, destinations, sources: &[held.at], count: 4, divide_by: None };
+        // SAFETY: held until the stream was waited for.
+        unsafe { device.kernels.fold(stream, &fold) }
     };
+    let error = fold(&[held.at + 2], &device.stream);
     assert!(matches!(error, Err(LaunchError::Call(CallError::Misaligned { .. }))), "{error:?}");
-    let image = device.image.clone();
-    let alone = std::thread::spawn(move || CudaKernels::load(&image).map(|_| ()));
-    assert_eq!(alone.join().unwrap(), Err(LaunchError::NoContext));
-    let error = CudaKernels::load(&Image::from_bytes(b"no image".to_vec())).unwrap_err();
-    assert!(matches!(error, LaunchError::Driver { call: "cuModuleLoadData", .. }), "{error}");
-    assert!(!error.to_string().contains("()"), "the driver's words are missing: {error}");
+    // Another thread, which has no context, may do the same.
+    std::thread::scope(|scope| {
+        scope.spawn(|| fold(&[held.at], &device.stream)).join().unwrap().unwrap();
+    });
+    let cuda = device.context.cuda();
+    let foreign = Foreign::new(cuda);
+    // SAFETY: the context is alive, and taken off below.
+    unsafe { cuda.api.cuCtxPushCurrent_v2(foreign.0) }.ok().unwrap();
+    let stream = Stream::new(&Context::current(cuda).unwrap().unwrap()).unwrap();
+    let refused = LaunchError::Driver(CudaError::ForeignStream { call: "cuLaunchKernel" });
+    assert_eq!(fold(&[held.at], &stream), Err(refused));
+    // The kernels enter their own context.
+    fold(&[held.at], &device.stream).unwrap();
+    drop(stream);
+    let mut popped = std::ptr::null_mut();
+    // SAFETY: takes off what was put on above.
+    unsafe { cuda.api.cuCtxPopCurrent_v2(&mut popped) }.ok().unwrap();
+    device.wait();
+}
+
+#[test]
+fn an_image_that_is_none_is_refused() {
+    let image = Image::from_bytes(b"no image".to_vec());
+    assert_eq!(image.origin(), Origin::Given);
+    let Some((_alone, _, context)) = device() else { return };
+    let error = CudaKernels::load(&context, &image).unwrap_err();
+    assert!(matches!(error, CudaError::Image { call: "cuModuleLoadData", .. }), "{error}");
+    let text = error.to_string();
+    assert!(text.contains("CUDA_ERROR_") && text.contains("compile it for this GPU"), "{text}");
 }

@@ -5,6 +5,8 @@ use core::ptr::NonNull;
 use super::super::sys::Api;
 use super::super::*;
 use super::harness::*;
+use crate::dtype::{DType, ReduceOp};
+use crate::kernel::cuda::{Architecture, CudaKernels, Fold, Image, LaunchError, compile_with_cache};
 
 /// Asks the child of these tests to run a session.
 const SESSION: &str = "SHOUTER_TEST_CUDA_SESSION";
@@ -19,6 +21,14 @@ fn simulated() -> bool {
         println!("skipped: a real device does not fail on demand");
     }
     simulated
+}
+
+/// The kernels, compiled once and kept beside the test's program.
+fn kernels(cuda: &Cuda) -> Result<Image, CudaError> {
+    let (major, minor) = cuda.devices()?[0].capability;
+    let folder = std::env::current_exe().unwrap().with_file_name("cuda-kernels");
+    let image = compile_with_cache(Architecture { major, minor }, Some(&folder));
+    Ok(image.expect("there is an NVRTC where there is a simulated driver"))
 }
 
 /// Runs a session while the driver does as `sim` says; what came of it.
@@ -73,6 +83,7 @@ fn work(cuda: &'static Cuda) -> Result<(), CudaError> {
         trainer.write_value(buffer.address(), 1)?;
         trainer.wait_value(buffer.address(), 1, Compare::Equal)?;
     }
+    launch(&context, &stream, &buffer)?;
     let mut copier = Copier::new(&context)?;
     let marks = [Event::timing(&context)?, Event::timing(&context)?];
     marks.iter().try_for_each(|mark| mark.record(&trainer))?;
@@ -98,6 +109,30 @@ fn work(cuda: &'static Cuda) -> Result<(), CudaError> {
     }
     drop(registered);
     Ok(())
+}
+
+/// Loads the kernels and puts a fold and a checksum on the stream, of the buffer's bytes.
+fn launch(context: &Context, stream: &Stream, buffer: &DeviceBuffer) -> Result<(), CudaError> {
+    let kernels = CudaKernels::load(context, &kernels(context.cuda())?)?;
+    let (dtype, op, destinations) = (DType::U8, ReduceOp::Sum, &[buffer.address()]);
+    let fold =
+        Fold { dtype, op, destinations, sources: &[buffer.address() + 4096], count: 4096, divide_by: None };
+    // SAFETY: all lies in the buffer, and the kernels are unloaded when the stream has come to its end.
+    let launched = unsafe {
+        kernels
+            .fold(stream, &fold)
+            .and_then(|()| kernels.crc32c(stream, buffer.address(), 4096, 4096, buffer.address() + 4096))
+    };
+    for _ in 0..20_000 {
+        if stream.is_done()? {
+            return launched.map_err(|error| match error {
+                LaunchError::Driver(error) => error,
+                LaunchError::Call(error) => panic!("{error}"),
+            });
+        }
+        std::thread::sleep(core::time::Duration::from_millis(1));
+    }
+    panic!("a kernel did not end within 20 seconds");
 }
 
 fn copy(
@@ -131,7 +166,7 @@ fn each_call_may_fail_once() {
         let came = session_with(&format!("fail={plain}:1:CUDA_ERROR_OUT_OF_MEMORY"));
         // What the failure of some calls cannot change: names, and what is left when the work is done.
         let silent = ["GetErrorName", "DeviceGetAttribute", "PCIBusId", "CanAccessPeer", "PrimaryCtxRelease"];
-        let late = ["Destroy", "Free", "Unregister", "Close", "PopCurrent"];
+        let late = ["Destroy", "Free", "Unregister", "Close", "Unload", "PopCurrent"];
         if silent.iter().chain(&late).any(|part| name.contains(part)) {
             continue;
         }
@@ -157,6 +192,10 @@ fn failures_have_names() {
         ("fail=cuStreamIsCapturing:1:906", "Capture"),
         ("fail=cuIpcGetMemHandle:1:801", "NoIpcHandle"),
         ("fail=cuIpcOpenMemHandle:1:1", "IpcRefused"),
+        ("fail=cuModuleLoadData:1:209", "Image"),
+        ("fail=cuModuleGetFunction:9:500", "Image"),
+        ("fail=cuLaunchKernel:1:701", "Other"),
+        ("fail=cuLaunchKernel:2:4711", "an unknown error"),
     ];
     for (sim, expected) in cases {
         let came = session_with(sim);

@@ -12,7 +12,7 @@ use super::super::*;
 
 /// The first device's primary context, for one test of the process at a time: addresses that one frees are another's next.
 /// `None`, and a line of text, where there is no device. The guard is bound first, and so dropped last.
-pub(super) fn device() -> Option<(MutexGuard<'static, ()>, &'static Cuda, Context)> {
+pub(crate) fn device() -> Option<(MutexGuard<'static, ()>, &'static Cuda, Context)> {
     static ALONE: Mutex<()> = Mutex::new(());
     let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     match Cuda::probe() {
@@ -97,11 +97,11 @@ pub(super) fn bytes(pinned: &Pinned, offset: usize, len: usize) -> Vec<u8> {
 }
 
 /// A second context on the first device, which is not its primary one, and its end.
-pub(super) struct Foreign(pub(super) CUcontext);
+pub(crate) struct Foreign(pub(crate) CUcontext);
 
 impl Foreign {
     /// The context, which is not left current.
-    pub(super) fn new(cuda: &Cuda) -> Self {
+    pub(crate) fn new(cuda: &Cuda) -> Self {
         // SAFETY: the signature is that of the driver's manual.
         let create = unsafe {
             culib().get::<unsafe extern "C" fn(*mut CUcontext, u32, CUdevice) -> c_int>(b"cuCtxCreate_v2")
