@@ -106,6 +106,8 @@ pub fn init(config: Config) -> Result<Group, Error> {
         takes_memory,
         #[cfg(feature = "cuda")]
         gpu: Default::default(),
+        #[cfg(feature = "cuda")]
+        gpu_direct: config.gpu_direct,
         channels,
     })
 }

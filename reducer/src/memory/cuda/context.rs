@@ -1,15 +1,17 @@
 //! The trainer's contexts: entered for a few calls, and left as they were.
 #![allow(unsafe_code)]
 
-use core::ffi::c_int;
+use core::ffi::{c_int, c_uint};
 use core::marker::PhantomData;
 use std::sync::Arc;
 
 use cudarc::driver::sys::{
-    CUcontext, CUdevice, CUdevice_attribute as Attribute, CUstreamCaptureMode as CaptureMode,
+    CUGPUDirectRDMAWritesOrdering as Ordering, CUcontext, CUdevice, CUdevice_attribute as Attribute,
+    CUflushGPUDirectRDMAWritesOptions as FlushOptions, CUflushGPUDirectRDMAWritesScope as FlushScope,
+    CUflushGPUDirectRDMAWritesTarget as FlushTarget, CUstreamCaptureMode as CaptureMode,
 };
 
-use super::{ComputeMode, Cuda, CudaError, Pointer};
+use super::{ComputeMode, Cuda, CudaError, NicWrites, Pointer};
 
 /// A context of the trainer. Clones are cheap and name the same context.
 ///
