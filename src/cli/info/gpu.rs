@@ -153,7 +153,7 @@ pub(super) mod found {
             ability(
                 device.dmabuf,
                 "dmabuf",
-                "yes; not in use yet",
+                "yes; in use where an RDMA device takes it",
                 "no: the driver exports none",
                 "only GPUDirect RDMA would want it: NVIDIA's open kernel modules, Linux 5.12 or later",
             ),
@@ -185,8 +185,13 @@ pub(super) mod found {
             _ => Item::ok(
                 item,
                 format!(
-                    "yes, by {}; not in use yet",
-                    if device.dmabuf { "dmabuf" } else { "nvidia-peermem" }
+                    "an RDMA device can register its memory, by {}: in use where a rank is alone on its host (key gpu_direct); not \
+                     run on hardware yet",
+                    match (device.dmabuf, peermem) {
+                        (true, true) => "dmabuf or nvidia-peermem",
+                        (true, false) => "dmabuf",
+                        _ => "nvidia-peermem",
+                    }
                 ),
             ),
         }
@@ -211,7 +216,7 @@ pub(super) mod found {
         Item::ok(
             "cuda-aware",
             "yes: tensors in device and managed memory are taken as they are, with the trainer's stream, and staged through \
-             page-locked memory; from the GPU straight to the NIC: not yet",
+             page-locked memory, or go straight between GPU and NIC (key gpu_direct)",
         )
     }
 

@@ -30,6 +30,7 @@ struct Asked {
     reads: usize,
     writes: usize,
     settled: usize,
+    damaged: u64,
     /// It says this to every question.
     broken: bool,
     /// It answers nothing.
@@ -39,6 +40,8 @@ struct Asked {
 struct Device {
     asked: Arc<Mutex<Asked>>,
     rng: SmallRng,
+    /// What is damaged at times when the device is asked about it, as if it had come so.
+    fragile: Option<(Region, f64)>,
 }
 
 impl Device {
@@ -70,12 +73,20 @@ impl Digest for Device {
     }
 
     fn poll(&mut self, ticket: Ticket) -> Result<Option<u32>, AcceleratorError> {
-        let late = self.rng.random_bool(0.7);
+        let (late, which) = (self.rng.random_bool(0.7), self.rng.random::<u32>() as usize);
+        let hit = self.fragile.is_some_and(|(_, share)| self.rng.random_bool(share));
         let mut asked = self.asked()?;
         if late || asked.hangs {
             return Ok(None);
         }
         let span = asked.open.remove(&ticket.0).expect("it was asked, and is answered once");
+        if let Some((region, _)) = self.fragile
+            && hit
+            && span.region().as_ptr() == region.as_ptr()
+        {
+            bytes(&span)[which % span.len()] ^= 0x10;
+            asked.damaged += 1;
+        }
         Ok(Some(crc32c(bytes(&span))))
     }
 
@@ -139,8 +150,8 @@ impl Inbox for Mailbox {
     }
 }
 
-struct Side {
-    channel: VerbsChannel<End, Wire>,
+struct Side<F: Fabric> {
+    channel: VerbsChannel<F, Wire>,
     mailbox: Mailbox,
     source: Region,
     asked: Arc<Mutex<Asked>>,
@@ -150,9 +161,9 @@ struct Side {
     released: usize,
 }
 
-struct Both {
+pub(super) struct Both<F: Fabric> {
     hub: Rc<RefCell<Hub>>,
-    sides: [Side; 2],
+    sides: [Side<F>; 2],
     now: Instant,
 }
 
@@ -170,9 +181,18 @@ fn value(rank: usize, at: usize) -> u8 {
 }
 
 /// Two ends; rank 0's payloads lie in memory of this kind, the rest of it on devices.
-#[allow(unsafe_code)]
-fn both(seed: u64, crc: bool, kind: MemoryKind) -> Both {
+fn both(seed: u64, crc: bool, kind: MemoryKind) -> Both<End> {
     let (hub, ends) = hub(seed, LANES.into(), SIZES);
+    over(hub, ends, (seed, crc, kind, 0.0))
+}
+
+/// The same over other queue pairs; a share of what is placed is damaged.
+#[allow(unsafe_code)]
+pub(super) fn over<F: Fabric>(
+    hub: Rc<RefCell<Hub>>,
+    ends: [F; 2],
+    (seed, crc, kind, damage): (u64, bool, MemoryKind, f64),
+) -> Both<F> {
     let settings = Settings { crc, ..alike(true)[0] };
     let mut rank = 0;
     let sides = ends.map(|end| {
@@ -181,9 +201,10 @@ fn both(seed: u64, crc: bool, kind: MemoryKind) -> Both {
         let mut channel = VerbsChannel::new(end, wire, &[peer], settings, Instant::ZERO);
         let asked = Arc::new(Mutex::new(Asked::default()));
         let rng = || SmallRng::seed_from_u64(seed * 2 + rank as u64);
-        channel.attach_digest(Box::new(Device { asked: asked.clone(), rng: rng() }));
         let source = memory(if rank == 0 { kind } else { MemoryKind::Device }, |at| value(rank, at));
         let target = memory(MemoryKind::Device, |_| 0xa5);
+        let fragile = (damage > 0.0).then_some((target, damage));
+        channel.attach_digest(Box::new(Device { asked: asked.clone(), rng: rng(), fragile }));
         for region in [source, target] {
             if region.kind() == MemoryKind::Device {
                 // SAFETY: never freed.
@@ -211,7 +232,7 @@ fn fragment(rank: usize, number: usize) -> Header {
     }
 }
 
-impl Side {
+impl<F: Fabric> Side<F> {
     fn turn(&mut self, rank: usize, now: Instant) -> Option<PeerLoss> {
         self.channel.receive(now, &mut self.mailbox);
         let lost = self.channel.take_lost();
@@ -251,7 +272,7 @@ impl Side {
     }
 }
 
-impl Both {
+impl<F: Fabric> Both<F> {
     fn turn(&mut self) -> Vec<PeerLoss> {
         self.now += Duration::from_micros(5);
         let (now, mut lost) = (self.now, vec![]);
@@ -263,9 +284,16 @@ impl Both {
 
     /// Turns until all has come and is released, and looks at it.
     fn complete(&mut self, seed: u64) {
-        for _ in 0..400_000 {
+        self.complete_with(seed, |_, _| {});
+    }
+
+    /// The same; something is done to the channels before each turn.
+    fn complete_with(&mut self, seed: u64, mut meddle: impl FnMut(Instant, [&mut VerbsChannel<F, Wire>; 2])) {
+        for _ in 0..2_000_000 {
+            let now = self.now;
+            meddle(now, self.sides.each_mut().map(|side| &mut side.channel));
             assert_eq!(self.turn().len(), 0, "seed {seed}");
-            if self.sides.iter().all(Side::is_done) {
+            if self.sides.iter().all(|side| side.is_done()) {
                 for (rank, side) in self.sides.iter().enumerate() {
                     let target = side.mailbox.target;
                     let found = bytes(&target.span(0, target.len()).unwrap());
@@ -371,4 +399,35 @@ fn after_a_fence_nothing_is_asked_of_the_device() {
     (0..200).for_each(|_| drop(both.turn()));
     let side = &both.sides[0];
     assert_eq!((side.asked.lock().unwrap().starts, side.mailbox.came.len()), (starts, came));
+}
+
+/// Over real queue pairs: damage that the device finds, and queue pairs that fail in the middle.
+pub(super) fn damaged_and_cut<F: Fabric>(mut both: Both<F>, begin: Instant) {
+    both.now = begin;
+    let (mut turns, mut cut) = (0, 0);
+    both.complete_with(0, |now, mut channels| {
+        turns += 1;
+        let channel = &mut channels[cut % 2];
+        let busy = |lane: &Lane| lane.state == State::Up && lane.sender.in_flight() > 0;
+        if turns % 40 == 0
+            && cut < 8
+            && let Some(lane) = channel.all.iter().position(busy)
+        {
+            channel.broken(now, lane, Fault::RetryExceeded);
+            cut += 1;
+        }
+    });
+    let damaged: u64 = both.sides.iter().map(|side| side.asked.lock().unwrap().damaged).sum();
+    let found: u64 = both.sides.iter().map(|side| side.channel.damaged()).sum();
+    let placed: u64 = both.sides.iter().map(|side| side.channel.placed()).sum();
+    assert!(cut > 0 && damaged > 0, "{cut} queue pairs were cut, {damaged} fragments damaged");
+    // One that was damaged and came again by a slot before it was looked at counts only once.
+    assert!(found <= damaged && found > 0, "{found} of {damaged} were found");
+    assert!(placed as usize > MESSAGES * FRAGMENTS / 2, "{placed} fragments were placed");
+}
+
+#[test]
+fn damage_in_a_device_s_memory_and_queue_pairs_that_fail_in_the_middle() {
+    let (hub, ends) = hub(11, LANES.into(), SIZES);
+    damaged_and_cut(over(hub, ends, (11, true, MemoryKind::Device, 0.05)), Instant::ZERO);
 }
