@@ -5,6 +5,7 @@
 
 mod ranks;
 
+use std::mem::ManuallyDrop;
 use std::time::Duration;
 
 use ranks::values::{COUNTS, TOPOLOGIES, fill, reduced, value};
@@ -14,6 +15,7 @@ use shouter_reducer::memory::cuda::{Compare, Context, Cuda, DeviceBuffer, Pinned
 
 const ARGUMENT: i32 = ERROR + 4;
 const PEER_FAILED: i32 = ERROR + 6;
+const DEADLINE: i32 = ERROR + 7;
 const CLOSED: i32 = ERROR + 8;
 const ACCELERATOR: i32 = ERROR + 11;
 
@@ -27,17 +29,21 @@ fn rank_body() {
         "refused" => refused,
         "steps" => steps,
         "held" => held,
+        "traced" => traced,
         other => panic!("no scenario {other}"),
     };
     let config = Config::from_env().map_err(|error| Error::Config(error.to_string()));
     if let (Ok(config), Some(sim)) = (&config, parameter("BROKEN"))
-        && config.rank == 0
+        && config.rank == parameter("CULPRIT").map_or(0, |rank| rank.parse().unwrap())
     {
         // SAFETY: no other thread of this process is running tests or reads the environment.
         unsafe { std::env::set_var("CUDA_SIM", sim) };
     }
     end(config.and_then(shouter::init).and_then(|group| {
         play(&group)?;
+        if let Some(expected) = parameter("IN_PLACE") {
+            assert_eq!(group.stats().in_place > 0, expected == "yes", "{:?}", group.stats());
+        }
         group.finalize()
     }))
 }
@@ -234,7 +240,8 @@ fn refused(group: &Group) -> Result<(), Error> {
 /// Reduces again and again, until the group ends.
 fn steps(group: &Group) -> Result<(), Error> {
     let count = parameter("COUNT").map_or(1 << 20, |count| count.parse().unwrap());
-    let mut trainer = on_gpu(group).then(|| Trainer::new(group, count * 4));
+    // After an error a copy may be under way, for which freeing would wait.
+    let mut trainer = on_gpu(group).then(|| ManuallyDrop::new(Trainer::new(group, count * 4)));
     let mut host = vec![1f32; count];
     for step in 0.. {
         group.set_step(step);
@@ -288,6 +295,74 @@ fn held(group: &Group) -> Result<(), Error> {
     Ok(())
 }
 
+/// All that an all-reduce may ask of the driver once its shape is known. Nothing here waits for a stream or the device, and
+/// nothing takes or gives back memory, streams or events.
+const QUIET: [&str; 14] = [
+    "cuCtxPopCurrent",
+    "cuCtxPushCurrent",
+    "cuDeviceGet",
+    "cuDevicePrimaryCtxGetState",
+    "cuDevicePrimaryCtxRelease",
+    "cuDevicePrimaryCtxRetain",
+    "cuEventQuery",
+    "cuEventRecord",
+    "cuLaunchKernel",
+    "cuMemcpyAsync",
+    "cuPointerGetAttributes",
+    "cuStreamGetCtx",
+    "cuStreamIsCapturing",
+    "cuThreadExchangeStreamCaptureMode",
+];
+
+/// The calls of this process that the simulated driver has traced, by any thread.
+fn traced_calls() -> Vec<String> {
+    let text = std::fs::read_to_string(parameter("TRACE").unwrap()).unwrap();
+    let own = format!("{} ", std::process::id());
+    let lines = text.lines().filter(|line| line.starts_with(&own));
+    lines.map(|line| line.rsplit(' ').next().unwrap().to_owned()).collect()
+}
+
+/// From the third operation of a shape on, only quiet calls are made.
+fn traced(group: &Group) -> Result<(), Error> {
+    // By the cells, where all ranks are on one host; in one chunk; in several.
+    const COUNTS: [usize; 3] = [16, 5_000, 300_000];
+    let trainer = Trainer::new(group, COUNTS[2] * 4);
+    for count in COUNTS {
+        let reduce = || trainer.reduce(group, 0, count, DType::F32, ReduceOp::Sum);
+        reduce()?;
+        reduce()?;
+        let before = traced_calls().len();
+        for _ in 0..8 {
+            reduce()?;
+        }
+        let calls = traced_calls();
+        let loud: Vec<_> = calls[before..].iter().filter(|call| !QUIET.contains(&call.as_str())).collect();
+        assert!(loud.is_empty(), "all-reduce of {count}: {loud:?}");
+        // A rank with no slice of a small tensor has nothing to fold.
+        let records = calls[before..].iter().filter(|call| *call == "cuEventRecord").count();
+        assert!(records >= 8, "the trace is not of these operations");
+    }
+    // What would have been found: the first operation took memory.
+    assert!(traced_calls().iter().any(|call| call == "cuMemHostAlloc"));
+    Ok(())
+}
+
+#[test]
+fn in_steady_state_nothing_waits_for_the_device_or_allocates() {
+    if !device() || !simulated() {
+        return;
+    }
+    let path = std::env::temp_dir().join(format!("shouter-trace-{}", std::process::id()));
+    for (ranks, hosts, mode) in [(2, 1, "caller"), (3, 1, "dedicated"), (2, 2, "caller"), (4, 2, "dedicated")]
+    {
+        let job =
+            job(ranks, hosts, "traced").env("SHOUTER_MODE", mode).env("SHOUTER_TEST_TRACE", path.display());
+        let state = job.env("CUDA_SIM", format!("trace={}", path.display())).run();
+        std::fs::remove_file(&path).unwrap();
+        state.assert_success();
+    }
+}
+
 #[test]
 fn a_tensor_that_is_not_ready_holds_up_no_other() {
     if device() {
@@ -303,7 +378,33 @@ fn every_type_and_reduction_is_exact_on_every_topology() {
         return;
     }
     for (ranks, hosts) in TOPOLOGIES.into_iter().chain([(1, 1)]) {
-        job(ranks, hosts, "matrix").args(&["--transport", "auto"]).run().assert_success();
+        let job = job(ranks, hosts, "matrix").args(&["--transport", "auto"]);
+        job.env("SHOUTER_TEST_IN_PLACE", if ranks > hosts { "yes" } else { "no" }).run().assert_success();
+    }
+}
+
+/// Each for a reason of its own on the first rank alone; the others learn of it.
+#[test]
+fn where_gpus_cannot_open_each_others_tensors_they_are_staged() {
+    if !device() || !simulated() {
+        return;
+    }
+    let reasons = [
+        "fail=cuIpcOpenMemHandle:*:CUDA_ERROR_MAP_FAILED",
+        "fail=cuIpcGetMemHandle:*:CUDA_ERROR_NOT_SUPPORTED",
+        "fail=cuModuleLoadData:*:CUDA_ERROR_INVALID_IMAGE",
+    ];
+    for (ranks, hosts) in [(3, 1), (4, 2)] {
+        let staged = || {
+            let job = job(ranks, hosts, "matrix").env("SHOUTER_TEST_DTYPES", "f32 bf16");
+            job.env("SHOUTER_TEST_IN_PLACE", "no")
+        };
+        staged().env("SHOUTER_GPU_PEERS", "off").run().assert_success();
+        if hosts == 1 {
+            for reason in reasons {
+                staged().env("SHOUTER_TEST_BROKEN", reason).run().assert_success();
+            }
+        }
     }
 }
 
@@ -314,7 +415,8 @@ fn ranks_with_tensors_on_hosts_take_part() {
     }
     for (ranks, hosts, on) in [(3, 1, 0b010), (4, 2, 0b0110), (2, 2, 0b10), (2, 1, 0b01)] {
         let job = job(ranks, hosts, "matrix").env("SHOUTER_TEST_ON", on);
-        job.env("SHOUTER_TEST_DTYPES", "f32 bf16 i8").run().assert_success();
+        let job = job.env("SHOUTER_TEST_DTYPES", "f32 bf16 i8");
+        job.env("SHOUTER_TEST_IN_PLACE", "no").run().assert_success();
     }
 }
 
@@ -326,7 +428,7 @@ fn pushed_tensors_wait_for_the_trainers_stream() {
     for (ranks, hosts) in TOPOLOGIES {
         // A real device takes no notice of the delays.
         let job = job(ranks, hosts, "push").env("CUDA_SIM", "delay_us=300,seed=5");
-        job.run().assert_success();
+        job.env("SHOUTER_TEST_IN_PLACE", if ranks > hosts { "yes" } else { "no" }).run().assert_success();
     }
     job(4, 2, "push").env("SHOUTER_MODE", "dedicated").run().assert_success();
 }
@@ -355,15 +457,26 @@ fn loss_and_bit_flips_do_not_show() {
     }
 }
 
-/// All ranks but the first name it.
-fn named(state: &State, what: &str) {
-    for (rank, state) in (0..).zip(&state.ranks).skip(1) {
-        // The second, where the group had ended before the rank's next operation was started.
-        let codes = [Some(PEER_FAILED), Some(CLOSED)];
-        assert!(codes.contains(&state.code), "rank {rank}: {:?}, {}", state.code, state.error());
-        assert!(state.error().contains("rank 0") && state.error().contains(what), "{}", state.error());
+/// All ranks but the one with this number name it, and nobody else, with one of these codes and words.
+fn named(state: &State, culprit: usize, codes: &[i32], words: &[&str]) {
+    for (rank, other) in state.ranks.iter().enumerate().filter(|(rank, _)| *rank != culprit) {
+        let error = other.error();
+        assert!(
+            other.code.is_some_and(|code| codes.contains(&code)),
+            "rank {rank}: {:?}\n{state}",
+            other.code
+        );
+        let named: Vec<usize> =
+            (0..state.ranks.len()).filter(|named| error.contains(&format!("rank {named}"))).collect();
+        assert!(
+            named == [culprit] && words.iter().any(|word| error.contains(word)),
+            "rank {rank}: {error}\n{state}"
+        );
     }
 }
+
+/// What survivors end with; the second, where the group had ended before their next operation was started.
+const SURVIVED: [i32; 2] = [PEER_FAILED, CLOSED];
 
 #[test]
 fn a_device_that_is_lost_ends_the_group_by_name() {
@@ -371,13 +484,65 @@ fn a_device_that_is_lost_ends_the_group_by_name() {
         return;
     }
     // The last goes by the cells of the host.
-    let jobs = [(2, 2, 0b11, 1 << 20), (2, 1, 0b11, 1 << 20), (4, 2, 0b0001, 1 << 20), (3, 1, 0b101, 16)];
-    for (ranks, hosts, on, count) in jobs {
+    let (copy, fold) = ("cuMemcpyAsync", "cuLaunchKernel");
+    let jobs = [
+        (2, 2, 0b11, 1 << 20, copy),
+        (2, 1, 0b11, 1 << 20, fold),
+        (4, 2, 0b1111, 1 << 20, fold),
+        (4, 2, 0b0001, 1 << 20, copy),
+        (3, 1, 0b101, 16, fold),
+    ];
+    for (ranks, hosts, on, count, call) in jobs {
         let job = job(ranks, hosts, "steps").env("SHOUTER_TEST_ON", on).env("SHOUTER_TEST_COUNT", count);
-        let state = job.env("SHOUTER_TEST_BROKEN", "fail=cuMemcpyAsync:40:lost").run();
+        let state = job.env("SHOUTER_TEST_BROKEN", format!("fail={call}:40:lost")).run();
         assert_eq!(state.ranks[0].code, Some(ACCELERATOR), "{state}");
         assert!(state.ranks[0].error().contains("has failed"), "{}", state.ranks[0].error());
-        named(&state, "accelerator");
+        named(&state, 0, &SURVIVED, &["accelerator"]);
+    }
+}
+
+/// Jobs whose last rank has a copy that never ends: the deadline ends the group, nobody waits for the copy any longer, and
+/// that rank is told to leave its tensor alone. Each is a number of ranks and hosts, who has tensors on a GPU, and which copy or fold.
+fn hang(jobs: &[(u32, u32, u32, &str)], count: usize, codes: &[i32], words: &[&str]) {
+    let start = |&(ranks, hosts, on, call): &(u32, u32, u32, &str)| {
+        let job = job(ranks, hosts, "steps").env("SHOUTER_TEST_ON", on).env("SHOUTER_TEST_COUNT", count);
+        let job = job.env("SHOUTER_TEST_CULPRIT", ranks - 1).env("SHOUTER_DEADLINE", "1s");
+        job.env("SHOUTER_TEST_BROKEN", format!("hang={call}")).start()
+    };
+    // They wait most of the time.
+    let jobs: Vec<_> = jobs.iter().map(start).collect();
+    for job in jobs {
+        let state = job.finish();
+        let culprit = state.ranks.len() - 1;
+        let (code, error) = (state.ranks[culprit].code, state.ranks[culprit].error());
+        assert!(code.is_some_and(|code| codes.contains(&code)), "{code:?}\n{state}");
+        assert!(words.iter().all(|word| error.contains(word)), "{error}");
+        // Who was started first may find the deadline first.
+        named(&state, culprit, &[PEER_FAILED, CLOSED, DEADLINE], &["accelerator", "deadline"]);
+    }
+}
+
+#[test]
+fn a_copy_that_hangs_ends_the_group_at_the_deadline() {
+    if device() && simulated() {
+        let jobs = [
+            (2, 2, 0b11, "cuMemcpyAsync:40"),
+            (2, 2, 0b11, "cuMemcpyAsync:41"),
+            (2, 1, 0b11, "cuLaunchKernel:20"),
+            (3, 1, 0b101, "cuMemcpyAsync:41"),
+            (4, 2, 0b1001, "cuMemcpyAsync:40"),
+            (4, 2, 0b1111, "cuLaunchKernel:40"),
+        ];
+        hang(&jobs, 1 << 20, &[ACCELERATOR], &["GPU", "leave the tensor's memory as it is"]);
+    }
+}
+
+#[test]
+fn a_small_copy_that_hangs_ends_the_group_at_the_deadline() {
+    if device() && simulated() {
+        // One to the host, one to the GPU.
+        let jobs = [(2, 1, 0b11, "cuLaunchKernel:9"), (3, 1, 0b101, "cuLaunchKernel:10")];
+        hang(&jobs, 16, &[DEADLINE], &["copy between GPU and host", "memory must stay as it is"]);
     }
 }
 
@@ -391,6 +556,6 @@ fn a_rank_that_is_killed_is_named_by_those_with_gpus() {
         job.until("all are under way", ranks::LIMIT, |state| state.all_told("steps"));
         job.signal(0, "KILL");
         job.until("the survivors end", Duration::from_secs(15), |state| state.all_over_but(0));
-        named(&job.finish(), "dead or unreachable");
+        named(&job.finish(), 0, &SURVIVED, &["dead or unreachable"]);
     }
 }

@@ -1,7 +1,7 @@
 //! `shouter bench gpu` and `scripts/gpu-check`, end to end: without a driver, with the simulated one, and from a packed folder.
 #![cfg(feature = "cuda")]
 
-use std::fs;
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -37,15 +37,25 @@ impl Drop for Folder {
     }
 }
 
-/// The simulated driver in a folder; `None`, and why, where it cannot be built.
+/// The simulated driver in a folder; says why, where it cannot be built.
 fn simulated(folder: &Path) -> Option<PathBuf> {
     if Command::new("g++").arg("--version").output().is_err() {
         println!("skipped: the simulated driver needs g++");
         return None;
     }
-    let sim = folder.join("sim");
-    let built = Command::new(Path::new(ROOT).join("scripts/lib/cuda-sim/build")).arg(&sim).output().unwrap();
-    assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+    // Built once, whichever test or process comes first; each test has a copy to itself.
+    let common = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let turn = File::create(common.join("cuda-sim.lock")).unwrap();
+    turn.lock().unwrap();
+    let (built, sim) = (common.join("cuda-sim"), folder.join("sim"));
+    let build =
+        Command::new(Path::new(ROOT).join("scripts/lib/cuda-sim/build")).arg(&built).output().unwrap();
+    assert!(build.status.success(), "{}", String::from_utf8_lossy(&build.stderr));
+    fs::create_dir(&sim).unwrap();
+    for name in ["libcuda.so.1", "libnvrtc.so.12", "shim.h"] {
+        fs::copy(built.join(name), sim.join(name)).unwrap();
+    }
+    drop(turn);
     Some(sim)
 }
 
@@ -80,7 +90,7 @@ fn without_a_device_every_row_is_skipped_and_nothing_fails() {
     if rows[0]["verdict"] != "skipped" {
         return println!("skipped: here is a device");
     }
-    assert!(output.status.success() && rows.len() == 20, "{output:?}");
+    assert!(output.status.success() && rows.len() == 22, "{output:?}");
     for row in &rows {
         assert_eq!((&row["verdict"], &row["note"]), (&"skipped".into(), &"no CUDA device".into()), "{row}");
     }
@@ -119,6 +129,38 @@ fn two_processes_reduce_on_one_simulated_device() {
     assert!(output.status.success(), "{output:?}");
     for row in rows(&output) {
         assert!(row["measured"].as_f64().unwrap() > 0.0 && row["ceiling"].as_f64().unwrap() > 0.0, "{row}");
+    }
+}
+
+#[test]
+fn four_ranks_reduce_on_one_simulated_device_in_four_processes_and_in_one() {
+    let folder = Folder::new("ipc");
+    let Some(sim) = simulated(&folder.0) else { return };
+    let output =
+        bench(&folder.0, &sim).args(SMALL).args(["--only", "ipc", "--ipc-bytes", "128Ki"]).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let rows = rows(&output);
+    let names = ["all-reduce, 4 processes", "all-reduce, 4 ranks in one process"];
+    assert_eq!(rows.iter().map(|row| row["row"].as_str().unwrap()).collect::<Vec<_>>(), names);
+    for (row, aim) in rows.iter().zip([">= 0.60", ">= 0.80"]) {
+        assert!(row["measured"].as_f64().unwrap() > 0.0 && row["ceiling"].as_f64().unwrap() > 0.0, "{row}");
+        assert!(row["fraction"].is_f64() && row["aim"] == aim, "{row}");
+        assert!(row["verdict"].is_null() && row["simulated"] == true, "{row}");
+        assert!(row["note"].as_str().unwrap().starts_with("131072 bytes a rank over shm"), "{row}");
+    }
+}
+
+/// Where there is no room for the tensors, shorter ones are measured.
+#[test]
+fn tensors_of_four_ranks_are_as_long_as_there_is_room() {
+    let folder = Folder::new("room");
+    let Some(sim) = simulated(&folder.0) else { return };
+    let mut command = bench(&folder.0, &sim);
+    command.args(SMALL).args(["--only", "ipc", "--ipc-bytes", "1Mi"]).env("CUDA_SIM", "memory_mb=4");
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    for row in rows(&output) {
+        assert!(row["note"].as_str().unwrap().starts_with("524288 bytes a rank"), "{row}");
     }
 }
 

@@ -99,7 +99,7 @@ impl Pair {
             deadline: Instant::from_nanos(u64::MAX - 1),
             name: Arc::from("bench"),
             step: 0,
-            moment: None,
+            device: None,
         };
         let requests = [request(0), request(1)];
         let executors = [0, 1].map(|rank| {

@@ -10,6 +10,7 @@
 mod direct;
 
 use std::any::Any;
+use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -17,7 +18,7 @@ use std::thread;
 use shouter_reducer::dtype::{DType, ReduceOp};
 use shouter_reducer::executor::Why;
 use shouter_reducer::header::{Collective, Shape};
-use shouter_reducer::kernel::cuda::{Architecture, CudaKernels, compile};
+use shouter_reducer::kernel::cuda::{Architecture, CudaKernels, Image, compile};
 use shouter_reducer::memory::cuda::{
     Context, Copier, Cuda, CudaAccelerator, CudaError, Pinned, Pointer, PointerKind, Registered, Stream,
 };
@@ -28,14 +29,34 @@ use shouter_reducer::transport::{Accelerator, AcceleratorError, Export, Fence, F
 
 use super::stats::lock;
 use super::{Group, Pending, TensorId, element, small};
+use crate::config::Config;
 use crate::engine::Staging;
 use crate::error::Error;
 use crate::runtime::{Clock, Instant};
 use direct::{Crcs, Direct, Parts};
 
 /// The GPU of a group, once a tensor was there.
-#[derive(Default)]
-pub(super) struct Bound(Mutex<Option<Arc<Gpu>>>);
+pub(super) struct Bound {
+    gpu: Mutex<Option<Arc<Gpu>>>,
+    /// Whether the host's other ranks may open its tensors.
+    peers: bool,
+    /// A folder with compiled kernels.
+    kernels: Option<PathBuf>,
+    /// Whether NICs may read and write its tensors.
+    direct: bool,
+}
+
+impl Bound {
+    /// None yet.
+    pub(super) fn new(config: &Config) -> Self {
+        Self {
+            gpu: Mutex::default(),
+            peers: config.gpu_peers,
+            kernels: config.gpu_kernels.clone(),
+            direct: config.gpu_direct,
+        }
+    }
+}
 
 /// What a group keeps of its GPU. The engine has the rest.
 struct Gpu {
@@ -178,7 +199,8 @@ impl Group {
             // SAFETY: the caller's promise.
             let stream = unsafe { Stream::borrow(&gpu.context, stream) }.map_err(gpu_error)?;
             let moment = Some(gpu.shared.moment(&stream).map_err(gpu_error)?);
-            let export = self.node.as_ref().and_then(|_| lock(&gpu.shared.0).export(&pointer, dtype));
+            let shares = self.node.is_some() && self.gpu.peers;
+            let export = if shares { lock(&gpu.shared.0).export(&pointer, dtype) } else { None };
             device = Some(OnDevice { moment, export });
             if let Some(direct) = &gpu.direct {
                 self.make_known(direct, &pointer, buffer.len() as u64)?;
@@ -197,7 +219,7 @@ impl Group {
             )));
         }
         let context = Context::of(cuda, &pointer).map_err(gpu_error)?;
-        let mut bound = lock(&self.gpu.0);
+        let mut bound = lock(&self.gpu.gpu);
         if let Some(gpu) = &*bound {
             if !gpu.context.is(&context) {
                 return Err(Error::Argument(format!(
@@ -210,7 +232,7 @@ impl Group {
             return Ok((gpu.clone(), pointer));
         }
         let copier = Copier::new(&context).map_err(gpu_error)?;
-        let accelerator = CudaAccelerator::new(copier, kernels(&context));
+        let accelerator = CudaAccelerator::new(copier, kernels(&context, self.gpu.kernels.as_deref()));
         let shared = Shared(Arc::new(Mutex::new(accelerator)), None);
         let small = Mutex::new(Some(Pinned::new(&context, small::CELL_BYTES).map_err(gpu_error)?));
         let direct = self.stage(&context, shared.clone())?;
@@ -229,7 +251,11 @@ impl Group {
                 let memory = Pinned::new(context, lanes as usize * bytes).map_err(gpu_error)?;
                 // SAFETY: it goes with the engine, which uses the lanes and ends all copies before.
                 let solo = Solo::new(unsafe { memory.region(0) }, lanes, bytes);
-                Staging { accelerator, solo, memory: Box::new((memory, parts.map(|parts| (parts.crcs, parts.slots)))) }
+                Staging {
+                    accelerator,
+                    solo,
+                    memory: Box::new((memory, parts.map(|parts| (parts.crcs, parts.slots)))),
+                }
             }
             Some(node) => {
                 // What the ranks share goes when the last part of the group does; the registration goes with the engine.
@@ -252,8 +278,11 @@ impl Group {
         if data.kind() != Kind::Device {
             return Access::Host;
         }
-        let gpu = lock(&self.gpu.0).clone();
-        let direct = gpu.as_ref().and_then(|gpu| gpu.direct.as_ref()).filter(|_| self.tables.is_credited(data.len() as u64));
+        let gpu = lock(&self.gpu.gpu).clone();
+        let direct = gpu
+            .as_ref()
+            .and_then(|gpu| gpu.direct.as_ref())
+            .filter(|_| self.tables.is_credited(data.len() as u64));
         direct.map_or(Access::Copies, |direct| direct.access(data))
     }
 
@@ -265,7 +294,7 @@ impl Group {
         device: Option<OnDevice>,
         run: impl FnOnce(element::Buffer) -> Result<(), Error>,
     ) -> Result<(), Error> {
-        let Some(gpu) = lock(&self.gpu.0).clone().filter(|_| !data.is_empty()) else {
+        let Some(gpu) = lock(&self.gpu.gpu).clone().filter(|_| !data.is_empty()) else {
             return run(element::Buffer::empty());
         };
         let mut place = lock(&gpu.small);
@@ -329,15 +358,17 @@ impl Group {
     }
 }
 
-/// The GPU's kernels, compiled unless they have been before; without them the CPU reduces.
-fn kernels(context: &Context) -> Option<CudaKernels> {
+/// The GPU's kernels, compiled unless they have been before or lie in `folder`; without them the CPU reduces.
+fn kernels(context: &Context, folder: Option<&Path>) -> Option<CudaKernels> {
     let missing = |why: &dyn std::fmt::Display| {
         tracing::warn!(%why, "there are no kernels for this GPU: the CPU reduces its tensors");
     };
     let devices = context.cuda().devices().inspect_err(|why| missing(why)).ok()?;
     let device = devices.into_iter().find(|device| device.ordinal == context.ordinal())?;
     let (major, minor) = device.capability;
-    let image = compile(Architecture { major, minor }).inspect_err(|why| missing(why)).ok()?;
+    let architecture = Architecture { major, minor };
+    let given = folder.and_then(|folder| Image::from_folder(folder, architecture));
+    let image = given.map_or_else(|| compile(architecture), Ok).inspect_err(|why| missing(why)).ok()?;
     CudaKernels::load(context, &image).inspect_err(|why| missing(why)).ok()
 }
 

@@ -105,9 +105,7 @@ pub fn init(config: Config) -> Result<Group, Error> {
         device,
         takes_memory,
         #[cfg(feature = "cuda")]
-        gpu: Default::default(),
-        #[cfg(feature = "cuda")]
-        gpu_direct: config.gpu_direct,
+        gpu: super::gpu::Bound::new(&config),
         channels,
     })
 }

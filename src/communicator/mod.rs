@@ -98,9 +98,6 @@ pub struct Group {
     /// The GPU that tensors lie on, once there was one.
     #[cfg(feature = "cuda")]
     gpu: gpu::Bound,
-    /// Whether NICs may read and write tensors on a GPU.
-    #[cfg(feature = "cuda")]
-    gpu_direct: bool,
     /// The names of the channels between this host and others, with `+` between; empty where there are none.
     channels: String,
 }
@@ -290,7 +287,7 @@ impl Group {
     /// other error, [`Error::Deadline`] among them, ends it and gives the buffer back.
     pub fn wait(&self, pending: Pending, timeout: Option<Duration>) -> Result<(), Error> {
         let until = timeout.map(|timeout| Clock.now() + timeout);
-        self.drive.wait(pending.op, until)?.map_err(op_error)?;
+        self.drive.wait(pending.op, until)?.map_err(|error| op_error(error, self.rank))?;
         if let Some(Pushed { begin, bytes, tensor }) = self.tally.take_pushed(pending.op) {
             self.finished(begin, Some(tensor), bytes);
         }
@@ -357,7 +354,10 @@ impl Group {
             step: self.step.load(Ordering::Relaxed),
             device,
         };
-        self.drive.run(request)?.map_err(|why| start_error(why, &self.ad_hoc))?.map_err(op_error)
+        self.drive
+            .run(request)?
+            .map_err(|why| start_error(why, &self.ad_hoc))?
+            .map_err(|error| op_error(error, self.rank))
     }
 
     #[inline]
@@ -423,11 +423,18 @@ fn start_error(error: StartError, name: &str) -> Error {
     }
 }
 
-fn op_error(error: OpError) -> Error {
-    match &error {
-        OpError::Mismatch { .. } => Error::Mismatch(error.to_string()),
-        OpError::Deadline { .. } => Error::Deadline(error.to_string()),
-        OpError::Accelerator { .. } => Error::Accelerator(error.to_string()),
-        OpError::Aborted { .. } => Error::PeerFailed(error.to_string()),
+fn op_error(error: OpError, own: Rank) -> Error {
+    let (text, mut cause) = (error.to_string(), &error);
+    while let OpError::InUse { error, rank } = cause {
+        if *rank == own {
+            return Error::Accelerator(text);
+        }
+        cause = error;
+    }
+    match cause {
+        OpError::Mismatch { .. } => Error::Mismatch(text),
+        OpError::Deadline { .. } => Error::Deadline(text),
+        OpError::Accelerator { .. } => Error::Accelerator(text),
+        OpError::Aborted { .. } | OpError::InUse { .. } => Error::PeerFailed(text),
     }
 }

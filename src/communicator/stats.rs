@@ -19,6 +19,9 @@ pub struct Stats {
     pub bytes_reduced: u64,
     /// Nanoseconds from push to completion, summed over the operations.
     pub time_in_allreduce_ns: u64,
+    /// Collectives that this host's ranks reduced straight from each other's tensors: in memory of [`alloc`](super::Group::alloc), or by
+    /// GPUs. The tensors of others were staged.
+    pub in_place: u64,
     /// Frames sent by this host's ports; zero on ranks that own none, as are the following.
     pub frames_sent: u64,
     /// Frames received.
@@ -73,10 +76,14 @@ impl Tally {
             time_in_allreduce_ns: self.nanos.load(Ordering::Relaxed),
             ..Stats::default()
         };
-        let network =
-            drive.with(|engine| engine.up().map(|up| (up.device_counters(), up.resent(), up.crc_dropped())));
-        match network {
-            Ok(Some((device, resent, crc_dropped))) => {
+        let counted = drive.with(|engine| {
+            let network = engine.up().map(|up| (up.device_counters(), up.resent(), up.crc_dropped()));
+            (engine.counters().in_place, network)
+        });
+        match counted {
+            Ok((in_place, network)) => {
+                stats.in_place = in_place;
+                let Some((device, resent, crc_dropped)) = network else { return stats };
                 stats.frames_sent = device.tx_frames;
                 stats.frames_received = device.rx_frames;
                 stats.bytes_sent = device.tx_bytes;
@@ -84,8 +91,7 @@ impl Tally {
                 stats.resent = resent;
                 stats.crc_dropped = crc_dropped;
             }
-            Ok(None) => {}
-            Err(error) => tracing::warn!(%error, "the network's counters could not be read"),
+            Err(error) => tracing::warn!(%error, "the engine's counters could not be read"),
         }
         stats
     }

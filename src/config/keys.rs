@@ -173,6 +173,18 @@ pub const KEYS: &[KeySpec] = &[
         "the one by which rank 0 is reached",
         "where sockets of the kernel listen: for transport kernel, and beside verbs",
     ),
+    key(
+        "gpu_peers",
+        "one of auto, off",
+        "auto",
+        "whether GPUs of a host reduce straight from each other's memory (CUDA IPC) where they can; off stages tensors in host memory",
+    ),
+    key(
+        "gpu_kernels",
+        "the path of a folder that `shouter bench gpu --kernels DIR --compile LIST` has filled",
+        "none: NVRTC compiles them once, and ~/.cache/shouter keeps them",
+        "compiled kernels for hosts that have GPUs and no NVRTC",
+    ),
     key("loss", PERCENT, "0%", "a fault: the share of received frames that is dropped"),
     key("corrupt", PERCENT, "0%", "a fault: the share of received frames in which a bit is flipped"),
     key("fault_seed", "a whole number from 0", "1", "the seed of the faults"),

@@ -218,6 +218,10 @@ pub struct Config {
     pub rdma_memory_mb: u32,
     /// The address at which sockets of the kernel listen; `None`: the one by which rank 0 is reached.
     pub kernel_address: Option<Ipv4Addr>,
+    /// Whether GPUs of a host reduce straight from each other's memory.
+    pub gpu_peers: bool,
+    /// A folder with compiled kernels for GPUs.
+    pub gpu_kernels: Option<PathBuf>,
     /// Faults to inject.
     pub faults: Faults,
     /// Where to write a timeline.
@@ -332,6 +336,8 @@ impl Builder {
                 .unwrap_or_else(|| "auto".into()),
             rdma_memory_mb: number("rdma_memory_mb", 1..=1 << 20, 256)?,
             kernel_address: value::ipv4(layers, "kernel_address")?,
+            gpu_peers: value::word(layers, "gpu_peers", &[("auto", true), ("off", false)])?.unwrap_or(true),
+            gpu_kernels: value::path(layers, "gpu_kernels")?,
             faults: Faults {
                 loss: value::percent(layers, "loss")?.unwrap_or(0.0),
                 corrupt: value::percent(layers, "corrupt")?.unwrap_or(0.0),

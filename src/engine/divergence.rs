@@ -35,7 +35,14 @@ impl Open {
         let shared = node
             .filter(|_| request.data.kind() == Kind::Shared)
             .and_then(|node| Some((node.locate(request.data.as_ptr(), len)?, len)));
-        Self { op: OpId(0), view, name: request.name.clone(), step: request.step, shared, export: request.device.and_then(|device| device.export) }
+        Self {
+            op: OpId(0),
+            view,
+            name: request.name.clone(),
+            step: request.step,
+            shared,
+            export: request.device.and_then(|device| device.export),
+        }
     }
 
     /// Tells the other ranks of the node.

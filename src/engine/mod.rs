@@ -19,13 +19,13 @@ use std::time::Duration;
 use shouter_netstack::device::Device;
 use shouter_netstack::time::Instant;
 use shouter_reducer::executor::{
-    AbortCause, Completed, Executor, ExecutorError, OpError, OpId, Request, StartError, Why,
+    AbortCause, Completed, Counters, Executor, ExecutorError, OpError, OpId, Request, StartError, Why,
 };
 use shouter_reducer::grid::Rank;
 use shouter_reducer::header::{Header, Identity, Kind, MatchKey, Shape};
 use shouter_reducer::memory::Region;
 use shouter_reducer::solo::Solo;
-use shouter_reducer::transport::{Accelerator, AcceleratorError, NodeMemory};
+use shouter_reducer::transport::{Accelerator, NodeMemory};
 
 use crate::channel::shm::NodeSegment;
 use crate::channel::up::{Loss, UpChannel};
@@ -218,7 +218,9 @@ impl<D: Device> Engine<D> {
         export: Option<Export>,
     ) -> Result<Reach, RegisterError> {
         // SAFETY: passed on to the caller.
-        self.up.as_mut().map_or(Err(RegisterError::Refused), |up| unsafe { up.register_device(memory, export) })
+        self.up
+            .as_mut()
+            .map_or(Err(RegisterError::Refused), |up| unsafe { up.register_device(memory, export) })
     }
 
     /// From now on operations may work on a device's memory, with slots there, which the NIC knows. Once.
@@ -245,26 +247,40 @@ impl<D: Device> Engine<D> {
         Ok(())
     }
 
+    /// What the executor has counted.
+    pub fn counters(&self) -> Counters {
+        self.executor.counters()
+    }
+
     /// The executor's slots.
     pub fn slots(&self) -> Region {
         self.executor.slots()
     }
 
-    /// Waits until no copy of an accelerator touches any memory; returns for how long. Where that cannot be known, the lanes
-    /// and slots are kept for ever, and errors say that tensors must be, too.
+    /// After the group has ended: waits until no accelerator touches the tensors of this rank, and its own touches nothing;
+    /// returns for how long.
     #[cold]
-    fn drain_copies(&mut self) -> Duration {
-        let Some(Staging { accelerator, .. }) = &mut self.staging else { return Duration::ZERO };
+    fn come_to_rest(&mut self) -> Duration {
         let begin = Clock.now();
+        self.drain_copies(begin);
+        self.await_others(begin);
+        Clock.now() - begin
+    }
+
+    /// Waits until no copy or fold of the accelerator touches any memory, and tells the other ranks. Where that cannot be known, the
+    /// lanes and slots are kept for ever, and errors say that tensors must be, too.
+    fn drain_copies(&mut self, begin: Instant) {
+        let at_rest = || self.node.iter().for_each(|node| node.set_at_rest());
+        let Some(Staging { accelerator, .. }) = &mut self.staging else { return at_rest() };
         loop {
             match accelerator.is_idle() {
-                Ok(true) => return Clock.now() - begin,
+                Ok(true) => return at_rest(),
                 Ok(false) if Clock.now() - begin < COPIES_END => std::thread::yield_now(),
                 Ok(false) => break,
                 // Nothing runs on a device that is lost.
                 Err(error) => {
                     tracing::error!(%error, "an accelerator does not say whether its copies have ended");
-                    return Clock.now() - begin;
+                    return at_rest();
                 }
             }
         }
@@ -274,22 +290,20 @@ impl<D: Device> Engine<D> {
         std::mem::forget(self.staging.take());
         self.executor.leak_slots();
         for completed in self.finished.iter_mut().filter(|completed| completed.outstanding > 0) {
-            keep_memory(completed, "the GPU has not ended its copies");
+            keep_memory(completed, self.rank);
         }
-        Clock.now() - begin
     }
 
-    /// After the group has ended: waits until no accelerator of another rank of the node touches this rank's tensors, which it
-    /// may have opened. Returns for how long; where it cannot be known, errors say so.
-    #[cold]
-    fn await_rest(&mut self) -> Duration {
-        let Some(node) = &self.node else { return Duration::ZERO };
-        node.set_at_rest();
-        let begin = Clock.now();
-        let moving = |local: &u32| *local != node.local() && !node.is_at_rest(*local) && !node.has_left(*local);
+    /// Waits until no accelerator of another rank of the node touches this rank's tensors, which it may have opened. Where that
+    /// cannot be known, errors say so.
+    fn await_others(&mut self, begin: Instant) {
+        let Some(node) = &self.node else { return };
+        let moving =
+            |local: &u32| *local != node.local() && !node.is_at_rest(*local) && !node.has_left(*local);
         while self.open.iter().any(|open| open.export.is_some()) {
             let Some(local) = (0..node.ranks()).find(moving) else { break };
-            if Clock.now() - begin < COPIES_END {
+            // They begin to wait for their own a little later.
+            if Clock.now() - begin < 2 * COPIES_END {
                 std::thread::yield_now();
                 continue;
             }
@@ -297,11 +311,10 @@ impl<D: Device> Engine<D> {
             tracing::error!("{rank} does not say that its GPU has let go of this rank's tensors");
             let exported = |op| self.open.iter().any(|open| open.op == op && open.export.is_some());
             for completed in self.finished.iter_mut().filter(|completed| exported(completed.op)) {
-                keep_memory(completed, &format!("the GPU of {rank} may still write to it"));
+                keep_memory(completed, rank);
             }
             break;
         }
-        Clock.now() - begin
     }
 
     /// This rank leaves in good order, and so do the others: from now on a peer that disappears is no error.
@@ -355,6 +368,19 @@ impl<D: Device> Engine<D> {
         }
     }
 
+    /// Takes the operations that have ended from the executor; whether there was one.
+    #[inline]
+    fn gather(&mut self) -> bool {
+        let mut any = false;
+        while let Some(completed) = self.executor.take_completed() {
+            self.running -= 1;
+            let completed = self.compared(completed);
+            self.finished.push(completed);
+            any = true;
+        }
+        any
+    }
+
     /// Tells everybody once why the group ended, and lets go of all memory.
     #[cold]
     fn flood_abort(&mut self, now: Instant) {
@@ -371,7 +397,9 @@ impl<D: Device> Engine<D> {
             // Ahead of the wait for copies.
             up.transmit(now, &mut self.executor);
         }
-        let waited = self.drain_copies() + self.await_rest();
+        // Their outcomes say whether the copies have ended.
+        self.gather();
+        let waited = self.come_to_rest();
         self.executor.fenced();
         self.settling = self.up.is_some().then(|| now + waited + FLOOD);
     }
@@ -381,18 +409,16 @@ impl<D: Device> Drop for Engine<D> {
     fn drop(&mut self) {
         if self.running != 0 {
             self.fence_tensors();
-            self.drain_copies();
-            self.await_rest();
+            self.come_to_rest();
         }
     }
 }
 
-/// Adds to an error why the tensor's memory must stay.
-fn keep_memory(completed: &mut Completed, why: &str) {
+/// Adds to an error that the tensor's memory must stay, since a rank's accelerator may still use it.
+fn keep_memory(completed: &mut Completed, rank: Rank) {
     if let Err(error) = &completed.result {
-        let text = format!("{error}; {why}: leave the tensor's memory as it is");
-        let subject = Box::new(error.subject().clone());
-        completed.result = Err(OpError::Accelerator { subject, error: AcceleratorError(text.into()) });
+        let error = Box::new(error.clone());
+        completed.result = Err(OpError::InUse { error, rank });
     }
 }
 
@@ -455,12 +481,7 @@ impl<D: Device> Poller for Engine<D> {
         if let Some(up) = &mut self.up {
             busy |= up.transmit(now, &mut self.executor);
         }
-        while let Some(completed) = self.executor.take_completed() {
-            self.running -= 1;
-            let completed = self.compared(completed);
-            self.finished.push(completed);
-            busy = true;
-        }
+        busy |= self.gather();
         if let Some(node) = &self.node
             && let Some((culprit, why)) = self.liveness.check(now, node)
         {

@@ -137,6 +137,9 @@ typedef struct shouter_stats_t {
   uint64_t bytes_reduced;
   // Nanoseconds from push to completion, summed over the operations; operations that overlap each count.
   uint64_t time_in_allreduce_ns;
+  // Collectives that this host's ranks reduced straight from each other's tensors: in memory of shouter_alloc, or by GPUs. The
+  // tensors of others were staged.
+  uint64_t in_place;
   // Frames that left this host's port; counted by the rank that owns it (a host's first), as are all that follow.
   uint64_t frames_sent;
   // Frames that came in at this host's port.

@@ -79,6 +79,9 @@ pub struct Stats {
     pub bytes_reduced: u64,
     /// Nanoseconds from push to completion, summed over the operations; operations that overlap each count.
     pub time_in_allreduce_ns: u64,
+    /// Collectives that this host's ranks reduced straight from each other's tensors: in memory of shouter_alloc, or by GPUs. The
+    /// tensors of others were staged.
+    pub in_place: u64,
     /// Frames that left this host's port; counted by the rank that owns it (a host's first), as are all that follow.
     pub frames_sent: u64,
     /// Frames that came in at this host's port.
@@ -117,6 +120,7 @@ impl From<shouter::Stats> for Stats {
             operations: stats.ops,
             bytes_reduced: stats.bytes_reduced,
             time_in_allreduce_ns: stats.time_in_allreduce_ns,
+            in_place: stats.in_place,
             frames_sent: stats.frames_sent,
             frames_received: stats.frames_received,
             bytes_sent: stats.bytes_sent,

@@ -80,7 +80,9 @@ pub enum VerbsError {
         device: String,
     },
     /// libibverbs is too old for dma-bufs.
-    #[error("{device}: libibverbs has no ibv_reg_dmabuf_mr; install rdma-core 34 or later, or load nvidia_peermem")]
+    #[error(
+        "{device}: libibverbs has no ibv_reg_dmabuf_mr; install rdma-core 34 or later, or load nvidia_peermem"
+    )]
     DmabufLibrary {
         /// The device's name.
         device: String,

@@ -192,7 +192,8 @@ pub(super) fn check(schedules: &[Schedule], graph: &Graph, order: &[usize]) -> R
                 let sum = |of: Vec<usize>| if let [only] = *of { Ok(only) } else { Err(Expr::Fold(of)) };
                 let mut result = combine(&mut exprs, &parts, sum).ok_or_else(misplaced)?;
                 if finish {
-                    result = combine(&mut exprs, &[result], |e| Err(Expr::Finish(e[0]))).ok_or_else(misplaced)?;
+                    result =
+                        combine(&mut exprs, &[result], |e| Err(Expr::Finish(e[0]))).ok_or_else(misplaced)?;
                 }
                 for into in into {
                     state.write(mem(*into), into.offset, len, result.clone());
@@ -204,7 +205,8 @@ pub(super) fn check(schedules: &[Schedule], graph: &Graph, order: &[usize]) -> R
             }
             Action::Finish { at, len } => {
                 let read = state.read(mem(at), at.offset, len).ok_or_else(unwritten)?;
-                let divided = combine(&mut exprs, &[read], |e| Err(Expr::Finish(e[0]))).ok_or_else(misplaced)?;
+                let divided =
+                    combine(&mut exprs, &[read], |e| Err(Expr::Finish(e[0]))).ok_or_else(misplaced)?;
                 state.write(mem(at), at.offset, len, divided);
             }
             Action::Send { .. }
@@ -226,9 +228,15 @@ fn results(schedules: &[Schedule], exprs: &Exprs, state: &State, bytes: usize) -
         (_, Expr::Finish(of)) => averages && exprs.ranks(*of).as_ref() == Some(&all),
         _ => !averages && exprs.ranks(expr).as_ref() == Some(&all),
     };
-    let first = state.read(Memory::Data(0), 0, bytes).unwrap_or_default();
+    let nothing = |rank| Flaw::Result {
+        rank: Rank(rank as u32),
+        byte: 0,
+        found: "nothing, in places".into(),
+        expected: "a value everywhere",
+    };
+    let first = state.read(Memory::Data(0), 0, bytes).ok_or_else(|| nothing(0))?;
     for rank in 0..schedules.len() {
-        let mine = state.read(Memory::Data(rank), 0, bytes).unwrap_or_default();
+        let mine = state.read(Memory::Data(rank), 0, bytes).ok_or_else(|| nothing(rank))?;
         for segment in mine {
             let flaw = |expected| Flaw::Result {
                 rank: Rank(rank as u32),

@@ -309,6 +309,14 @@ pub enum OpError {
         /// What it says.
         error: AcceleratorError,
     },
+    /// It failed, and an accelerator may still read or write the tensor.
+    #[error("{error}; {rank}'s GPU may still use it: leave the tensor's memory as it is")]
+    InUse {
+        /// How it failed.
+        error: Box<OpError>,
+        /// Whose accelerator does not say that it has let go.
+        rank: Rank,
+    },
     /// The group ended while the operation ran.
     #[error("{subject} was given up: {cause}")]
     Aborted {
@@ -327,6 +335,7 @@ impl OpError {
             | Self::Deadline { subject, .. }
             | Self::Accelerator { subject, .. }
             | Self::Aborted { subject, .. } => subject,
+            Self::InUse { error, .. } => error.subject(),
         }
     }
 }
@@ -423,4 +432,6 @@ pub struct Counters {
     pub malformed: u64,
     /// Fragments posted.
     pub posted: u64,
+    /// Operations whose tensors are accessed by all ranks of the node, and not staged.
+    pub in_place: u64,
 }

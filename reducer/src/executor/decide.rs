@@ -92,7 +92,10 @@ impl Executor {
         }
         let Some(staged) = op.schedule.take() else { return };
         let schedule = match &staged.in_place {
-            Some(views) if in_place => views.clone(),
+            Some(views) if in_place => {
+                self.counters.in_place += 1;
+                views.clone()
+            }
             _ => staged,
         };
         let lane_base = self.lane_base;

@@ -201,6 +201,12 @@ impl Executor {
         let op = &mut self.ops[at];
         let (grid, rank) = (self.config.grid, self.config.rank);
         let missing = missing(op, grid, rank, node);
+        if missing.is_empty() && op.asks() {
+            // Nobody is nearer to it, and those who wait for this rank are to hear of it in time.
+            let what = "a copy has not ended before the deadline; a kernel that it waits for has not ended, or the GPU hangs";
+            self.accelerator_failed(at, AcceleratorError(what.into()));
+            return true;
+        }
         // Who waits here for a rank that itself waits for another would blame the wrong one. A rank of this node that has
         // not started the operation is the one; where there is none, those nearer to it are given time to say so.
         let started = |other: &Rank| {
@@ -218,11 +224,6 @@ impl Executor {
             return true;
         }
         let missing = if absent.is_empty() { missing } else { absent };
-        if missing.is_empty() && op.asks() {
-            let what = "a copy has not ended before the deadline; a kernel that it waits for has not ended, or the GPU hangs";
-            self.accelerator_failed(at, AcceleratorError(what.into()));
-            return true;
-        }
         let culprit = missing.first().copied().unwrap_or(self.config.rank);
         let subject = op.subject();
         self.fail(at, OpError::Deadline { subject, missing });

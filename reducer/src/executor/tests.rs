@@ -520,6 +520,37 @@ fn an_accelerator_that_fails_ends_the_group_and_says_why() {
 }
 
 #[test]
+fn who_waits_only_for_its_accelerator_says_so_before_the_others_blame_anyone() {
+    let mut group = Group::new(1, Grid::new(2, 2, 1).unwrap(), Faults::default(), |_| {});
+    group.nodes[0].tells = true;
+    // What rank 0's tensor is to hold never comes.
+    group.copies[0].early = u32::MAX;
+    let buffers = [filled(100, 1), filled(100, 2)];
+    let deadline = Instant::from_nanos(1000);
+    let request = group.device_request(Rank(0), Algorithm::Hierarchical, sum(100), &buffers[0]);
+    group.start(0, Request { deadline, ..request }).unwrap();
+    let request = group.request(Rank(1), Algorithm::Hierarchical, sum(100), &buffers[1]);
+    group.start(1, Request { deadline, ..request }).unwrap();
+    settle(&mut group);
+    group.now = deadline;
+    group.poll(1);
+    assert!(group.completed[1].is_empty(), "it waits for word of who is to blame");
+    group.poll(0);
+    assert!(
+        matches!(group.completed[0][0].result, Err(OpError::Accelerator { .. })),
+        "{:?}",
+        group.completed[0]
+    );
+    let cause = group.executors[0].aborted().unwrap();
+    assert_eq!((cause.culprit, &cause.why), (Rank(0), &Why::Accelerator));
+    // Without that word it blames whom it waits for.
+    group.now = Instant::from_nanos(2_000_000_000);
+    group.poll(1);
+    let result = &group.completed[1][0].result;
+    assert!(matches!(result, Err(OpError::Deadline { missing, .. }) if *missing == [Rank(0)]), "{result:?}");
+}
+
+#[test]
 fn a_schedule_for_the_other_kind_of_memory_is_refused() {
     let mut group = two(|_| {});
     let buffer = filled(10, 1);

@@ -47,7 +47,13 @@ pub(super) fn wait_free(b: &mut Builder, chunk: Chunk, consumed: &[StepId]) -> S
     b.step(chunk, Action::WaitFree, &after)
 }
 
-pub(super) fn up(b: &mut Builder, algorithm: Algorithm, chunk: Chunk, area: Area, ready: &[StepId]) -> Outcome {
+pub(super) fn up(
+    b: &mut Builder,
+    algorithm: Algorithm,
+    chunk: Chunk,
+    area: Area,
+    ready: &[StepId],
+) -> Outcome {
     match algorithm {
         Algorithm::Direct => direct::up(b, chunk, area, ready),
         Algorithm::Ring => ring::up(b, chunk, area, ready),
@@ -72,11 +78,13 @@ fn staged(b: &Builder, chunk: Chunk, local: u32, slice: Slice) -> Place {
 fn contributions(b: &Builder, chunk: Chunk, slice: Slice) -> Vec<Place> {
     let me = b.problem.local();
     (0..b.problem.grid.per_node())
-        .map(
-            |local| {
-                if local == me && !b.problem.access.is_device() { b.data(slice) } else { staged(b, chunk, local, slice) }
-            },
-        )
+        .map(|local| {
+            if local == me && !b.problem.access.is_device() {
+                b.data(slice)
+            } else {
+                staged(b, chunk, local, slice)
+            }
+        })
         .collect()
 }
 

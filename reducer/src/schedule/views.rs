@@ -54,7 +54,13 @@ fn one_node(b: &mut Builder) -> Result<(), ScheduleError> {
     for index in 0..pieces {
         let slice = slice.part(index, pieces);
         let (tensors, finish) = (tensors(b, slice), b.averages());
-        written.extend(b.fold_all(whole, (&own_first(&tensors, me), finish), &tensors, b.bytes(slice), &[all]));
+        written.extend(b.fold_all(
+            whole,
+            (&own_first(&tensors, me), finish),
+            &tensors,
+            b.bytes(slice),
+            &[all],
+        ));
     }
     let told = signal(b, whole, Flag::Reduced, &written);
     let all = b.step(whole, Action::WaitAll { flag: Flag::Reduced }, &[told]);
@@ -100,7 +106,9 @@ fn all_come(b: &mut Builder, chunk: Chunk, free: StepId) -> StepId {
 fn tensors(b: &Builder, slice: Slice) -> Vec<Place> {
     let (me, locals, own) = (b.problem.local(), b.problem.grid.per_node(), b.data(slice));
     (0..locals)
-        .map(|local| if local == me { own } else { Place { buffer: Buffer::Peer(local), offset: own.offset } })
+        .map(
+            |local| if local == me { own } else { Place { buffer: Buffer::Peer(local), offset: own.offset } },
+        )
         .collect()
 }
 

@@ -1,4 +1,4 @@
-// CUDA_SIM: what to simulate, which calls fail, and the trace.
+// CUDA_SIM: what to simulate, which calls fail or hang, and the trace.
 #include <unistd.h>
 
 #include <cstdlib>
@@ -10,18 +10,27 @@ namespace sim {
 
 namespace {
 
-struct Failure {
+/// Which call something is done to.
+struct Trigger {
     std::string name;
-    /// The call that fails, from 1; 0 is every call.
+    /// From 1; 0 is every call.
     uint64_t number;
+    uint64_t seen = 0;
+
+    /// Counts a call of this name; is it the one?
+    bool pulled(const std::string &called) { return called == name && (++seen == number || number == 0); }
+};
+
+struct Failure {
+    Trigger at;
     Result code;
     bool lost;
-    uint64_t seen = 0;
 };
 
 struct Parsed {
     Config config;
     std::vector<Failure> failures;
+    std::vector<Trigger> hangs;
     std::mutex lock;
 };
 
@@ -38,13 +47,21 @@ Result code_of(const std::string &text) {
     return atoi(text.c_str());
 }
 
+/// CALL:N, where N is a number from 1 or `*`.
+Trigger trigger_of(const std::string &value) {
+    size_t colon = value.find(':');
+    std::string number = colon == std::string::npos ? "" : value.substr(colon + 1);
+    Trigger at{value.substr(0, colon), number == "*" ? 0 : strtoull(number.c_str(), nullptr, 10)};
+    if (at.name.empty() || (at.number == 0 && number != "*")) refuse(value, "want CALL:N, N from 1 or *");
+    return at;
+}
+
 Failure failure_of(const std::string &value) {
-    size_t first = value.find(':'), second = first == std::string::npos ? first : value.find(':', first + 1);
-    if (second == std::string::npos) refuse(value, "want fail=CALL:N:CODE");
+    size_t last = value.rfind(':');
+    if (last == std::string::npos) refuse(value, "want fail=CALL:N:CODE");
     Failure failure{};
-    failure.name = value.substr(0, first);
-    std::string number = value.substr(first + 1, second - first - 1), code = value.substr(second + 1);
-    failure.number = number == "*" ? 0 : strtoull(number.c_str(), nullptr, 10);
+    failure.at = trigger_of(value.substr(0, last));
+    std::string code = value.substr(last + 1);
     failure.lost = code == "lost";
     failure.code = failure.lost ? CUDA_ERROR_DEVICE_UNAVAILABLE : code_of(code);
     if (failure.code == CUDA_SUCCESS) refuse(value, "the code is a number or a name such as CUDA_ERROR_OUT_OF_MEMORY, or lost");
@@ -67,6 +84,7 @@ void parse(Parsed &parsed, const std::string &item) {
     else if (key == "dmabuf") config.dmabuf = number != 0;
     else if (key == "protect") config.protect = number != 0;
     else if (key == "fail") parsed.failures.push_back(failure_of(value));
+    else if (key == "hang") parsed.hangs.push_back(trigger_of(value));
     else if (key == "trace") {
         config.trace = fopen(value.c_str(), "ae");
         if (!config.trace) refuse(item, "cannot be opened");
@@ -111,9 +129,7 @@ Result injected(const char *function) {
     {
         std::lock_guard<std::mutex> guard(all.lock);
         for (Failure &failure : all.failures) {
-            if (failure.name != name) continue;
-            failure.seen++;
-            if (failure.number != 0 && failure.number != failure.seen) continue;
+            if (!failure.at.pulled(name)) continue;
             code = failure.code;
             lost = failure.lost;
         }
@@ -126,8 +142,25 @@ Result injected(const char *function) {
     return code;
 }
 
+bool hangs(const char *function) {
+    Parsed &all = parsed();
+    if (all.hangs.empty()) return false;
+    std::string name = plain(function);
+    std::lock_guard<std::mutex> guard(all.lock);
+    bool pulled = false;
+    for (Trigger &hang : all.hangs) pulled |= hang.pulled(name);
+    return pulled;
+}
+
+bool &call_hangs() {
+    thread_local bool it = false;
+    return it;
+}
+
 Result enter(const char *function, bool needs_init) {
     if (FILE *trace = config().trace) fprintf(trace, "%d %lx %s\n", getpid(), (unsigned long)pthread_self(), plain(function).c_str());
+    // What the call before was told, and had no use for, is over.
+    call_hangs() = hangs(function);
     if (Result code = injected(function)) return code;
     State &all = state();
     if (all.lost) return all.lost;

@@ -588,6 +588,73 @@ static void failing_operation() {
     EXPECT(700, cuMemAlloc_v2(&memory, 4));
 }
 
+// What hangs holds up its own stream and those that wait for it, and nobody else; it does not take place.
+static void hanging() {
+    begin();
+    void *first = stream(), *second = stream(), *last = stream(), *done = event();
+    Address memory = device_memory(12);
+    unsigned *seen = pinned_words(3);
+    OK(cuMemsetD32Async(memory, 1, 1, first));
+    OK(cuStreamSynchronize(first));
+    // The second fill, by its call.
+    OK(cuMemsetD32Async(memory, 2, 1, first));
+    OK(cuMemsetD32Async(memory + 4, 2, 1, first));
+    OK(cuEventRecord(done, first));
+    OK(cuStreamWaitEvent(last, done, 0));
+    OK(cuMemsetD32Async(memory + 8, 3, 1, second));
+    OK(cuMemcpyDtoHAsync_v2(seen + 2, memory + 8, 4, second));
+    OK(cuMemcpyDtoHAsync_v2(seen, memory, 4, second));
+    OK(cuStreamSynchronize(second));
+    TRUE(seen[0] == 1 && seen[2] == 3);
+    EXPECT(600, cuStreamQuery(first));
+    EXPECT(600, cuStreamQuery(last));
+    EXPECT(600, cuEventQuery(done));
+    // A call that enqueues nothing has no use for a hang, and hands it to no other.
+    OK(cuStreamQuery(second));
+    OK(cuMemsetD32Async(memory + 8, 4, 1, second));
+    OK(cuStreamSynchronize(second));
+    OK(cuStreamDestroy_v2(first));
+    static std::atomic<bool> freed{false};
+    std::thread([=] {
+        OK(cuCtxSetCurrent(context));
+        OK(cuMemFree_v2(memory));
+        freed = true;
+    }).detach();
+    usleep(20000);
+    TRUE(!freed);
+    // Nor does the end of the process wait.
+}
+
+// The same by the number of the operation: what comes after it in its stream does not happen either.
+static void hanging_operation() {
+    begin();
+    void *own = stream();
+    Address memory = device_memory(4);
+    unsigned *seen = pinned_words(1);
+    OK(cuMemsetD32Async(memory, 1, 1, own));
+    OK(cuStreamSynchronize(own));
+    OK(cuMemsetD32Async(memory, 2, 1, own));
+    OK(cuMemcpyDtoHAsync_v2(seen, memory, 4, own));
+    usleep(20000);
+    EXPECT(600, cuStreamQuery(own));
+    TRUE(*seen == 0);
+}
+
+// A device that is lost lets go of what hangs.
+static void hanging_and_lost() {
+    begin();
+    void *own = stream();
+    Address memory = device_memory(4);
+    OK(cuMemsetD32Async(memory, 1, 1, own));
+    std::thread waiting([&] {
+        OK(cuCtxSetCurrent(context));
+        EXPECT(46, cuStreamSynchronize(own));
+    });
+    usleep(20000);
+    EXPECT(46, cuStreamQuery(own));
+    waiting.join();
+}
+
 static void several_devices() {
     begin(1);
     int count = 0;
@@ -869,6 +936,9 @@ static const Case CASES[] = {
     {"failures", failures, "fail=cuMemAlloc:2:CUDA_ERROR_OUT_OF_MEMORY,fail=cuIpcGetMemHandle:*:801"},
     {"lost", lost, "fail=cuStreamQuery:2:lost"},
     {"failing-operation", failing_operation, "fail=operation:2:CUDA_ERROR_ILLEGAL_ADDRESS"},
+    {"hanging", hanging, "hang=cuMemsetD32Async:2,hang=cuStreamQuery:*"},
+    {"hanging-operation", hanging_operation, "hang=operation:2"},
+    {"hanging-and-lost", hanging_and_lost, "hang=cuMemsetD32Async:*,fail=cuStreamQuery:1:lost"},
     {"several-devices", several_devices, "devices=2"},
     {"dmabuf", dmabuf, ""},
     {"ipc", ipc, ""},

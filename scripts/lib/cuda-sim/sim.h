@@ -47,8 +47,12 @@ const Config &config();
 
 /// The code that `fail=NAME:...` asks for at this call of NAME, else CUDA_SUCCESS; called without the lock.
 Result injected(const char *name);
+/// Whether `hang=NAME:...` means this call of NAME; called without the lock.
+bool hangs(const char *name);
+/// Whether it means the call that this thread is in: then what it enqueues next never ends.
+bool &call_hangs();
 
-/// The head of every entry point: traces the call, injects failures, and refuses calls before cuInit, in a forked child, and after the device was lost.
+/// The head of every entry point: traces the call, injects failures and hangs, and refuses calls before cuInit, in a forked child, and after the device was lost.
 Result enter(const char *function, bool needs_init = true);
 
 #define ENTER()                                       \

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <thread>
+#include <utility>
 
 #include "sim.h"
 
@@ -25,6 +26,12 @@ void delay(const Stream &stream, uint64_t number) {
 
 bool stopped(const Stream &stream) { return state().lost || stream.context->error; }
 
+/// In place of what hangs: ends only with the device or the context.
+void hang(Stream &stream) {
+    Lock lock(state().lock);
+    state().progress.wait(lock, [&] { return stopped(stream); });
+}
+
 void work(std::shared_ptr<Stream> stream) {
     State &all = state();
     Lock lock(all.lock);
@@ -38,6 +45,7 @@ void work(std::shared_ptr<Stream> stream) {
         lock.unlock();
         delay(*stream, number);
         Result code = injected("operation");
+        if (!code && hangs("operation")) hang(*stream);
         if (!code && !stopped(*stream)) operation.work(*stream);
         // What the work holds is let go of before anyone is told that it is done.
         operation = Operation{};
@@ -113,6 +121,7 @@ Result find_stream(void *handle, std::shared_ptr<Stream> &stream) {
 }
 
 Result submit(const std::shared_ptr<Stream> &stream, Work work) {
+    if (std::exchange(call_hangs(), false)) work = hang;
     if (stream->capture) {
         if (stream->capture->invalidated) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
         stream->capture->nodes.push_back(std::move(work));

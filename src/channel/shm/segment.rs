@@ -11,8 +11,10 @@ use shouter_reducer::memory::Region;
 use shouter_reducer::transport::{Export, Flag, NodeMemory, TensorView};
 
 use super::arena::Arena;
-use super::layout::{ABORT_AT, ANNOUNCEMENT, CELL_PAYLOAD, LANE_BYTES_AT, LANES_AT, Layout, MAGIC_AT, RANKS_AT, Shape};
-use super::sys::{self, Mapping};
+use super::layout::{
+    ABORT_AT, ANNOUNCEMENT, CELL_PAYLOAD, LANE_BYTES_AT, LANES_AT, Layout, MAGIC_AT, RANKS_AT, Shape,
+};
+use super::sys::{self, Mapping, Watch};
 
 /// "shouter" and the layout's version.
 const MAGIC: u64 = u64::from_le_bytes(*b"shouter\x03");
@@ -105,7 +107,7 @@ pub struct NodeSegment {
     pub(super) arena: Mutex<Arena>,
     fenced: AtomicBool,
     /// A watch on each process, opened when its id is first needed.
-    watches: Vec<OnceLock<Option<OwnedFd>>>,
+    watches: Vec<OnceLock<Watch>>,
 }
 
 impl std::fmt::Debug for Mapping {
@@ -227,8 +229,11 @@ impl NodeSegment {
         {
             return false;
         }
-        let watch = watch.get_or_init(|| sys::pidfd(pid));
-        watch.as_ref().is_some_and(|fd| sys::has_ended(fd.as_fd()))
+        match watch.get_or_init(|| sys::watch(pid)) {
+            Watch::Process(fd) => sys::has_ended(fd.as_fd()),
+            Watch::Ended => true,
+            Watch::Blind => false,
+        }
     }
 
     /// Says that the group has ended; the first to say so is believed.
@@ -293,11 +298,8 @@ impl NodeSegment {
             *to = word(at).to_ne_bytes();
         }
         let process = |local| [8, 16].map(|at| self.layout.life(local).map(|life| word(life + at)));
-        let export = Export {
-            address: word(at + ADDRESS_AT),
-            handle,
-            is_own: process(local) == process(self.local),
-        };
+        let export =
+            Export { address: word(at + ADDRESS_AT), handle, is_own: process(local) == process(self.local) };
         (word(at) == number).then_some(export)
     }
 
@@ -308,7 +310,8 @@ impl NodeSegment {
 
     /// Whether no accelerator of a local rank touches any tensor: it says so, or its process has ended.
     pub fn is_at_rest(&self, local: u32) -> bool {
-        self.word(self.layout.life(local).map(|at| at + 24)).load(Ordering::Acquire) == 1 || self.is_gone(local)
+        self.word(self.layout.life(local).map(|at| at + 24)).load(Ordering::Acquire) == 1
+            || self.is_gone(local)
     }
 
     /// Bytes of each rank's arena.

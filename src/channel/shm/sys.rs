@@ -215,14 +215,28 @@ impl Drop for Mapping {
     }
 }
 
-/// A descriptor that becomes readable when the process ends; `None` where it is gone already or cannot be watched.
-pub(super) fn pidfd(pid: u64) -> Option<OwnedFd> {
-    let pid = libc::pid_t::try_from(pid).ok().filter(|pid| *pid > 0)?;
+/// A process whose end is looked for.
+#[derive(Debug)]
+pub(super) enum Watch {
+    /// By a descriptor that becomes readable then.
+    Process(OwnedFd),
+    /// It had ended before.
+    Ended,
+    /// The kernel does not tell.
+    Blind,
+}
+
+/// Watches a process.
+pub(super) fn watch(pid: u64) -> Watch {
+    let Some(pid) = libc::pid_t::try_from(pid).ok().filter(|pid| *pid > 0) else { return Watch::Blind };
     // SAFETY: pidfd_open takes a process id and flags and returns a new descriptor or an error.
     let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
-    let fd = i32::try_from(fd).ok().filter(|fd| *fd >= 0)?;
-    // SAFETY: just opened, and nobody else has it.
-    Some(unsafe { OwnedFd::from_raw_fd(fd) })
+    match i32::try_from(fd) {
+        // SAFETY: just opened, and nobody else has it.
+        Ok(fd) if fd >= 0 => Watch::Process(unsafe { OwnedFd::from_raw_fd(fd) }),
+        _ if io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH) => Watch::Ended,
+        _ => Watch::Blind,
+    }
 }
 
 /// Whether the process behind a pidfd has ended.

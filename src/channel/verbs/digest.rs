@@ -214,7 +214,9 @@ impl<F: Fabric, C: Control> VerbsChannel<F, C> {
         if worked || !waits {
             device.moved = now;
         } else if now >= device.moved + PATIENCE && device.asks() {
-            self.device_failed(&AcceleratorError("a CRC was not found within a minute; the GPU hangs".into()));
+            self.device_failed(&AcceleratorError(
+                "a CRC was not found within a minute; the GPU hangs".into(),
+            ));
         }
         device.ask_at = waits.then(|| now + ASK_EVERY);
         self.device = Some(device);

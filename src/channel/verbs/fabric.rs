@@ -109,7 +109,9 @@ pub enum Fault {
     )]
     Setup(i32),
     /// Our own accelerator failed under what it was asked about a payload.
-    #[error("this host's accelerator does not answer; look at the log of this rank, and at the device (`nvidia-smi`)")]
+    #[error(
+        "this host's accelerator does not answer; look at the log of this rank, and at the device (`nvidia-smi`)"
+    )]
     Accelerator,
     /// The ends do not agree about the lanes.
     #[error("it uses other settings (channel_num, crc, rdma_memory_mb); give all ranks the same")]
@@ -187,7 +189,9 @@ pub enum RegisterError {
         why: String,
     },
     /// There are as many ranges of devices' memory as are kept.
-    #[error("{0} ranges of GPU memory are registered, which is as many as are kept; tensors elsewhere are staged")]
+    #[error(
+        "{0} ranges of GPU memory are registered, which is as many as are kept; tensors elsewhere are staged"
+    )]
     Ranges(usize),
     /// The channel makes no use of it, has ended, or knows some of that memory already.
     #[error("the channel takes no more memory")]

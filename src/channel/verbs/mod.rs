@@ -59,9 +59,7 @@ pub use choice::{Found, Reachable, survey};
 pub use control::Control;
 use digest::OnDevice;
 pub use digest::{Digest, Ticket};
-pub use fabric::{
-    Address, Event, Export, Fabric, Fault, Reach, RegisterError, Remote, Sizes, Source,
-};
+pub use fabric::{Address, Event, Export, Fabric, Fault, Reach, RegisterError, Remote, Sizes, Source};
 use lane::{Receiver, Retry, Sender};
 use message::{Payload, TRAILER};
 use ranges::Ranges;

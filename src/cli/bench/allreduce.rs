@@ -10,6 +10,7 @@ use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use clap::Args;
+use shouter::config::{Builder, ConfigError};
 use shouter::{Config, Group, ReduceOp};
 
 use super::peers::{self, Peer};
@@ -37,7 +38,8 @@ const MOST: usize = 50_000;
         shouter bench allreduce --hosts 2 --ranks 2 --bytes 4..64Mi --against openmpi,gloo\n  \
         shouter bench allreduce --hosts 1 --ranks 2 --transport shm --bytes 4,64Ki,1Mi --against openmpi --json\n  \
         shouter bench allreduce --hosts 2 --ranks 2 --transport tcp --bytes 64Mi\n  \
-        shouter bench allreduce --hosts 2 --ranks 2 --dtype u8 --bytes 1..4Mi"
+        shouter bench allreduce --hosts 2 --ranks 2 --dtype u8 --bytes 1..4Mi\n  \
+        shouter bench allreduce --ranks 4 --threads --memory gpu --bytes 1Gi"
 )]
 pub(crate) struct AllreduceArgs {
     /// How many ranks
@@ -46,6 +48,9 @@ pub(crate) struct AllreduceArgs {
     /// How many emulated hosts they fill
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=32))]
     hosts: u32,
+    /// Make the ranks threads of one process, each with a group of its own, instead of processes (one host)
+    #[arg(long)]
+    threads: bool,
     /// The channel that must carry the data: auto, shm (one host), rud (a host for each rank),
     /// or tcp, verbs, kernel (several hosts)
     #[arg(long, default_value = "auto", value_parser = ["auto", "shm", "rud", "tcp", "verbs", "kernel"])]
@@ -95,6 +100,12 @@ fn check(args: &AllreduceArgs) -> Result<(), BenchError> {
             args.transport, args.ranks, args.hosts
         )));
     }
+    if args.threads && args.hosts != 1 {
+        return Err(BenchError::Usage(format!(
+            "the threads of one process are on one host: leave out --threads or --hosts {}",
+            args.hosts
+        )));
+    }
     if !args.against.is_empty() && args.dtype != "f32" {
         return Err(BenchError::Usage(format!(
             "the peers of --against sum f32, which cannot be compared with --dtype {}; leave one of the two out",
@@ -111,13 +122,19 @@ pub(crate) fn main(args: &AllreduceArgs) -> Result<(), BenchError> {
     let exe = std::env::current_exe()?;
     let sizes: Vec<String> = args.bytes.0.iter().map(ToString::to_string).collect();
     let mut command = Command::new(&exe);
-    command.args(["run", "--json", "-n", &args.ranks.to_string(), "--hosts", &args.hosts.to_string()]);
+    let processes = if args.threads { 1 } else { args.ranks };
+    command.args(["run", "--json", "-n", &processes.to_string(), "--hosts", &args.hosts.to_string()]);
     command.args(["--link", &args.device, "--mtu", &args.mtu.to_string(), "--transport", &args.transport]);
     if let Some(devices) = &args.rdma_device {
         command.args(["--rdma-device", devices]);
     }
+    if args.threads {
+        // Else all of them are pinned to the process's one core.
+        command.args(["--cores", "none"]);
+    }
     command.arg("--").arg(&exe);
-    command.args(["bench", "allreduce-worker", "--bytes", &sizes.join(","), "--dtype", &args.dtype]);
+    command.args(["bench", "allreduce-worker", "--threads", &(args.ranks / processes).to_string()]);
+    command.args(["--bytes", &sizes.join(","), "--dtype", &args.dtype]);
     command
         .args(["--seconds", &args.seconds.to_string(), "--memory", &args.memory.join(",")])
         .stdin(Stdio::null());
@@ -154,9 +171,12 @@ pub(crate) fn main(args: &AllreduceArgs) -> Result<(), BenchError> {
     Ok(report.finish()?)
 }
 
-/// The arguments of one rank's process; started by the bench itself under the launcher.
+/// The arguments of a process of one rank or several; started by the bench itself under the launcher.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct WorkerArgs {
+    /// The ranks of this process.
+    #[arg(long)]
+    threads: u32,
     #[arg(long)]
     bytes: Sizes,
     #[arg(long, default_value = "f32", value_parser = DTYPES)]
@@ -167,13 +187,38 @@ pub(crate) struct WorkerArgs {
     memory: Vec<String>,
 }
 
+/// The body of a process: one rank where the launcher says, or a whole group of ranks in threads.
+pub(crate) fn worker(args: &WorkerArgs) -> Result<(), BenchError> {
+    whole(&args.bytes, &args.dtype)?;
+    let usage = |why: ConfigError| BenchError::Usage(why.to_string());
+    if args.threads == 1 {
+        return rank(args, Config::from_env().map_err(usage)?);
+    }
+    // The launcher has made a job of this one process: its key and its place to meet do for all of them.
+    let ranks: Result<Vec<Config>, ConfigError> = (0..args.threads)
+        .map(|rank| {
+            let (rank, size) = (rank.to_string(), args.threads.to_string());
+            let job = Builder::from_process()?.set("rank", &rank)?.set("size", &size)?;
+            job.set("local_rank", &rank)?.set("local_size", &size)?.build()
+        })
+        .collect();
+    let ranks = ranks.map_err(usage)?;
+    std::thread::scope(|scope| {
+        let threads: Vec<_> =
+            ranks.into_iter().map(|config| scope.spawn(move || rank(args, config))).collect();
+        let ends = threads.into_iter().map(|thread| {
+            thread.join().unwrap_or_else(|_| Err(BenchError::Failed("the thread of a rank panicked".into())))
+        });
+        // All are waited for.
+        ends.collect::<Vec<_>>().into_iter().collect()
+    })
+}
+
 /// The body of one rank: measures every size and prints the lines on rank 0.
 ///
 /// An iteration is timed on every rank from the end of a barrier to the return of the all-reduce, and the slowest
 /// rank counts. Its input is fresh and its result is checked outside of the timed part.
-pub(crate) fn worker(args: &WorkerArgs) -> Result<(), BenchError> {
-    whole(&args.bytes, &args.dtype)?;
-    let config = Config::from_env().map_err(|why| BenchError::Usage(why.to_string()))?;
+fn rank(args: &WorkerArgs, config: Config) -> Result<(), BenchError> {
     if let Some(core) = config.cores.first()
         && !core_affinity::set_for_current(core_affinity::CoreId { id: *core })
     {

@@ -1,4 +1,4 @@
-//! `shouter bench gpu`: whether the kernels on a GPU give the host's bits, and how fast they and the staged all-reduce are
+//! `shouter bench gpu`: whether the kernels on a GPU give the host's bits, and how fast they and all-reduces are
 //! beside ceilings that are measured in the same call. `scripts/gpu-check` runs it.
 
 #[cfg(feature = "cuda")]
@@ -11,6 +11,10 @@ mod float;
 mod gather;
 #[cfg(feature = "cuda")]
 mod image;
+#[cfg(feature = "cuda")]
+mod ipc;
+#[cfg(feature = "cuda")]
+mod jobs;
 #[cfg(feature = "cuda")]
 mod reference;
 #[cfg(feature = "cuda")]
@@ -41,6 +45,8 @@ enum Part {
     Speed,
     /// All-reduces of two processes on the GPU
     Staged,
+    /// All-reduces of four ranks of one host on the GPU
+    Ipc,
 }
 
 /// What is looked at, in this order: the part, the row's name, its aim.
@@ -68,13 +74,18 @@ const ROWS: [(Part, &str, &str); 18] = [
 /// The two rows of the staged all-reduce; their sizes are options.
 const STAGED: [(&str, &str); 2] = [("all-reduce, large", ">= 0.85"), ("all-reduce, small", "<= 1.00")];
 
+/// The two rows of ranks that share a host and its GPU: how they are divided into processes.
+const IPC: [(&str, &str); 2] =
+    [("all-reduce, 4 processes", ">= 0.60"), ("all-reduce, 4 ranks in one process", ">= 0.80")];
+
 /// Checks a GPU.
 #[derive(Args, Clone, Debug)]
 #[command(
     long_about = "Checks the kernels on a GPU against the host's, bit by bit and with fresh random inputs, and measures them with the \
         device's own clock: medians, of tensors larger than its cache, in rotation. Every figure stands beside its ceiling, \
         which is measured in the same call: copies on the device, copies of page-locked memory, and the all-reduce of \
-        tensors in host memory. A simulated driver is recognised, and its figures are called that.",
+        tensors in host memory. That of four ranks on one GPU is what copies on the device allow where each rank's tensor is \
+        read once and written once. A simulated driver is recognised, and its figures are called that.",
     after_help = "Examples:\n  \
         shouter bench gpu\n  \
         shouter bench gpu --only bits --seed 7\n  \
@@ -98,6 +109,10 @@ pub(crate) struct GpuArgs {
     /// Length of the large staged all-reduce, in bytes [default: 256Mi, simulated 256Ki]
     #[arg(long, value_parser = sizes::one)]
     staged_bytes: Option<u64>,
+    /// Length of the tensors of four ranks on one GPU, in bytes; less where it has no room for six. Each rank has as much
+    /// page-locked memory, for input and check [default: 1Gi, simulated 256Ki]
+    #[arg(long, value_parser = sizes::one)]
+    ipc_bytes: Option<u64>,
     /// Elements of the longest tensor whose bits are checked [default: 70001, simulated 3001]
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
     elements: Option<u32>,
@@ -130,12 +145,13 @@ impl GpuArgs {
         }
         match part {
             Part::Staged => STAGED.to_vec(),
+            Part::Ipc => IPC.to_vec(),
             _ => ROWS.iter().filter(|row| row.0 == part).map(|row| (row.1, row.2)).collect(),
         }
     }
 }
 
-const PARTS: [Part; 4] = [Part::Bits, Part::Sanitizer, Part::Speed, Part::Staged];
+const PARTS: [Part; 5] = [Part::Bits, Part::Sanitizer, Part::Speed, Part::Staged, Part::Ipc];
 
 /// Runs `shouter bench gpu`.
 pub(crate) fn main(args: &GpuArgs) -> Result<(), BenchError> {
@@ -183,9 +199,12 @@ fn run(args: &GpuArgs, table: &mut Table) -> Result<(), BenchError> {
         Err(why) => skip(args, &[Part::Bits], why, table)?,
     }
     sanitizer::run(args, &device, table)?;
-    let pinned = speed::run(args, &device, table)?;
+    let rates = speed::run(args, &device, table)?;
+    let room = ipc::room(args, &device);
     // What is left has the memory to itself.
-    staged::run(args, &device.free(), pinned, table)
+    let left = device.free();
+    staged::run(args, &left, rates.pinned, table)?;
+    ipc::run(args, &left, room, rates.copied, table)
 }
 
 #[cfg(test)]

@@ -44,7 +44,7 @@ enum Bench {
     Pingpong(link::PingpongArgs),
     /// How many TCP connections a second are opened and closed, or what idle ones cost
     Connections(link::ConnectionsArgs),
-    /// Check the kernels on a GPU, and time them beside copies and the staged all-reduce
+    /// Check the kernels on a GPU, and time them and all-reduces beside copies
     Gpu(gpu::GpuArgs),
     #[command(hide = true)]
     AllreduceWorker(allreduce::WorkerArgs),

@@ -112,14 +112,18 @@ impl Group {
                 Some((direct, parts))
             }
             Err(why) => {
-                tracing::info!(gpu = context.ordinal(), why, "tensors on this GPU go to other hosts by way of its memory");
+                tracing::info!(
+                    gpu = context.ordinal(),
+                    why,
+                    "tensors on this GPU go to other hosts by way of its memory"
+                );
                 None
             }
         }
     }
 
     fn try_direct(&self, context: &Context) -> Result<(Direct, Parts, Reach), String> {
-        if !self.gpu_direct {
+        if !self.gpu.direct {
             return Err("gpu_direct = \"off\"".into());
         }
         if self.nodes() == 1 {
@@ -133,23 +137,28 @@ impl Group {
             return Err("not all channels to other hosts are RDMA queue pairs (transport = \"verbs\")".into());
         }
         if context.nic_writes() == NicWrites::Unknown {
-            return Err("the GPU's driver does not say when it sees what NICs write (no GPUDirect RDMA)".into());
+            return Err(
+                "the GPU's driver does not say when it sees what NICs write (no GPUDirect RDMA)".into()
+            );
         }
-        let kernels = kernels(context).ok_or("there are no kernels for this GPU, which would have to fold")?;
+        let kernels = kernels(context, self.gpu.kernels.as_deref())
+            .ok_or("there are no kernels for this GPU, which would have to fold")?;
         let devices = context.cuda().devices().map_err(|why| text(&why))?;
         let dmabuf = devices.iter().any(|device| device.ordinal == context.ordinal() && device.dmabuf);
         let crcs = CudaCrcs::new(context, kernels).map_err(|why| text(&why))?;
         let crcs = Crcs(Arc::new(Mutex::new(crcs)));
         let slots = DeviceBuffer::new(context, SLOTS).map_err(|why| text(&why))?;
-        let direct =
-            Direct { context: context.clone(), dmabuf, known: Mutex::default(), complained: AtomicBool::new(false) };
+        let direct = Direct {
+            context: context.clone(),
+            dmabuf,
+            known: Mutex::default(),
+            complained: AtomicBool::new(false),
+        };
         let (address, bytes) = (slots.address(), slots.len() as u64);
         let reach = self.register_with_nic(&direct, address, bytes).map_err(|why| text(&why))?;
         let region = device_region(address, bytes).ok_or("the slots have no address")?;
         let digest = Box::new(crcs.clone());
-        self.drive
-            .with(move |engine| engine.attach_device(digest, region))
-            .map_err(|why| text(&why))?;
+        self.drive.with(move |engine| engine.attach_device(digest, region)).map_err(|why| text(&why))?;
         Ok((direct, Parts { crcs, slots }, reach?))
     }
 
@@ -197,7 +206,9 @@ impl Group {
         let mut gone: Vec<u64> = known.iter().filter(overlaps).map(|(at, _)| *at).collect();
         if gone.is_empty() && known.len() >= MOST {
             let cuda = direct.context.cuda();
-            let lives = |at: u64, found: &Known| cuda.classify(at).is_ok_and(|now| now.allocation == found.allocation);
+            let lives = |at: u64, found: &Known| {
+                cuda.classify(at).is_ok_and(|now| now.allocation == found.allocation)
+            };
             gone = known.iter().filter(|(at, found)| !lives(**at, found)).map(|(at, _)| *at).collect();
         }
         for at in gone {
@@ -211,7 +222,11 @@ impl Group {
         }
         let registered = match self.register_with_nic(direct, base, size)? {
             Ok(reach) => {
-                tracing::debug!(bytes = size, by = reach.name(), "the RDMA device knows an allocation of the GPU");
+                tracing::debug!(
+                    bytes = size,
+                    by = reach.name(),
+                    "the RDMA device knows an allocation of the GPU"
+                );
                 true
             }
             Err(why) => {

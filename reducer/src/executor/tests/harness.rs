@@ -12,7 +12,8 @@ use crate::kernel::Kernels;
 use crate::memory::{Owned, Span};
 use crate::schedule::{Algorithm, Params, Problem, build};
 use crate::transport::{
-    Accelerator, AcceleratorError, Export, Fence, Flag, Fold, Moment, OnDevice, SendError, TensorView, Transport,
+    Accelerator, AcceleratorError, Export, Fence, Flag, Fold, Moment, OnDevice, SendError, TensorView,
+    Transport,
 };
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -69,6 +70,8 @@ pub(super) struct Node {
     tensors: RefCell<Vec<Vec<TensorView>>>,
     /// Who could open the others' tensors, by (local rank, operation).
     agreed: RefCell<HashMap<(u32, u64), bool>>,
+    /// Ranks see which operations the others have started.
+    pub(super) tells: bool,
 }
 
 impl Node {
@@ -76,7 +79,7 @@ impl Node {
         let areas = (0..(locals + 1) * lanes).map(|_| Buffer::new(&vec![0xee; bytes])).collect();
         let flags = (0..locals * lanes * 4).map(|_| AtomicU64::new(0)).collect();
         let tensors = RefCell::new(vec![Vec::new(); locals as usize]);
-        Self { lanes, bytes, areas, flags, locals, tensors, agreed: RefCell::default() }
+        Self { lanes, bytes, areas, flags, locals, tensors, agreed: RefCell::default(), tells: false }
     }
 
     fn flag(&self, local: u32, lane: u32, flag: Flag) -> &AtomicU64 {
@@ -88,6 +91,9 @@ impl Node {
 pub(super) struct View<'a>(pub(super) &'a Node, pub(super) u32);
 
 impl NodeMemory for View<'_> {
+    fn has_started(&self, local: u32, seq: u64) -> Option<bool> {
+        self.0.tells.then(|| self.0.tensors.borrow()[local as usize].len() as u64 > seq)
+    }
     fn tensor(&self, local: u32, seq: u64, len: usize) -> TensorView {
         match self.0.tensors.borrow()[local as usize].get(seq as usize) {
             None => TensorView::Unknown,
@@ -372,7 +378,7 @@ impl Group {
             early: (seed % 50) as u32,
             rng: SmallRng::seed_from_u64(seed ^ u64::from(rank)),
             good: u64::MAX,
-            blind: seed % 7 == 0 && rank % 3 == 1,
+            blind: seed.is_multiple_of(7) && rank % 3 == 1,
             folds: 0,
         };
         let net = Net {

@@ -100,8 +100,7 @@ pub(super) enum Kernel {
     /// What is folded, and whether it is divided then.
     Fold(ReduceOp, DType, bool),
     Divide(DType),
-    Pack,
-    Unpack,
+    Move(Packing),
     Convert(DType, DType),
     Crc32c,
 }
@@ -123,7 +122,11 @@ impl Kernel {
         });
         let divisions = DType::ALL.iter().map(|&dtype| Self::Divide(dtype));
         let conversions = CONVERSIONS.iter().map(|&(from, to)| Self::Convert(from, to));
-        folds.chain(divisions).chain(conversions).chain([Self::Pack, Self::Unpack, Self::Crc32c])
+        folds.chain(divisions).chain(conversions).chain([
+            Self::Move(Packing::Pack),
+            Self::Move(Packing::Unpack),
+            Self::Crc32c,
+        ])
     }
 
     /// Its place in [`all`](Self::all).
@@ -142,8 +145,7 @@ impl Kernel {
             }
             Self::Divide(dtype) => divisions + dtype as usize,
             Self::Convert(from, to) => conversions + place(CONVERSIONS.iter().position(|&c| c == (from, to))),
-            Self::Pack => others,
-            Self::Unpack => others + 1,
+            Self::Move(way) => others + way as usize,
             Self::Crc32c => others + 2,
         }
     }
@@ -155,8 +157,8 @@ impl Kernel {
             Self::Fold(op, dtype, false) => format!("fold_{op}_{dtype}"),
             Self::Fold(op, dtype, true) => format!("fold_{op}_{dtype}_divided"),
             Self::Divide(dtype) => format!("divide_{dtype}"),
-            Self::Pack => "pack".into(),
-            Self::Unpack => "unpack".into(),
+            Self::Move(Packing::Pack) => "pack".into(),
+            Self::Move(Packing::Unpack) => "unpack".into(),
             Self::Convert(from, to) => format!("convert_{from}_{to}"),
             Self::Crc32c => "crc32c".into(),
         }
@@ -224,6 +226,15 @@ pub struct Piece {
     pub bytes: u64,
     /// Where it lies in the buffer, in bytes. Multiples of 16 are the fastest.
     pub offset: u64,
+}
+
+/// Which way tensors are copied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Packing {
+    /// From where they are into the buffer.
+    Pack,
+    /// From the buffer to where they belong.
+    Unpack,
 }
 
 /// As `PackArgs` in pack.cu.
@@ -350,9 +361,9 @@ pub(super) fn divide(
     }))
 }
 
-/// Many tensors into one buffer, or (`unpack`) back. The table's entries are not checked.
+/// Many tensors into one buffer, or back. The table's entries are not checked.
 pub(super) fn pack(
-    unpack: bool,
+    way: Packing,
     pieces: u64,
     pieces_len: u32,
     largest: u64,
@@ -368,7 +379,7 @@ pub(super) fn pack(
     // Blocks that the largest piece can use, as long as all of them together are not too many.
     let share = most_blocks(processors).div_ceil(rows);
     Ok(Some(Call {
-        kernel: if unpack { Kernel::Unpack } else { Kernel::Pack },
+        kernel: Kernel::Move(way),
         grid: [blocks(largest.div_ceil(16), processors).min(share), rows],
         args: PackArgs { pieces, buffer, pieces_len },
     }))

@@ -1,7 +1,7 @@
 //! The program for one architecture, from the cache or from the compiler.
 
 use std::fmt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
@@ -95,6 +95,16 @@ impl Image {
     /// none, or one of another architecture.
     pub fn from_bytes(bytes: Vec<u8>) -> Self {
         Self { bytes, origin: Origin::Given }
+    }
+
+    /// Where a folder of images has that of an architecture.
+    pub fn place(folder: &Path, architecture: Architecture) -> PathBuf {
+        folder.join(format!("{architecture}.cubin"))
+    }
+
+    /// The image of an architecture in a folder that was filled elsewhere, if it is there.
+    pub fn from_folder(folder: &Path, architecture: Architecture) -> Option<Self> {
+        std::fs::read(Self::place(folder, architecture)).ok().map(Self::from_bytes)
     }
 
     /// Machine code (an ELF file), or the text of portable assembly.

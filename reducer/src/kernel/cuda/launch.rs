@@ -6,7 +6,7 @@ use std::ptr;
 use cudarc::driver::sys::{CUfunction, CUmodule};
 use thiserror::Error;
 
-use super::call::{self, Call, CallError, Fold, Kernel, THREADS};
+use super::call::{self, Call, CallError, Fold, Kernel, Packing, THREADS};
 use super::compile::Image;
 use crate::dtype::DType;
 use crate::memory::cuda::{Context, CudaError, Entered, Stream};
@@ -113,43 +113,26 @@ impl CudaKernels {
         unsafe { self.launch(stream, call::divide(dtype, dst, count, n, self.processors)?) }
     }
 
-    /// Copies `pieces_len` tensors into `buffer`, each to its offset. `largest` is the length of the longest, in bytes.
+    /// Copies `pieces_len` tensors into `buffer`, each to its offset, or back from there. `largest` is the length of the
+    /// longest, in bytes.
     ///
     /// # Safety
     ///
     /// As [`fold`](Self::fold), for the table at `pieces`, which holds as many [`Piece`](super::Piece)s, for the
-    /// tensors that it names, and for the buffer, which reaches to the end of each; no two of them overlap in it.
+    /// tensors that it names, and for the buffer, which reaches to the end of each; no two of them overlap where they are
+    /// written.
     pub unsafe fn pack(
         &self,
         stream: &Stream,
+        way: Packing,
         buffer: u64,
         pieces: u64,
         pieces_len: u32,
         largest: u64,
     ) -> Result<(), LaunchError> {
+        let call = call::pack(way, pieces, pieces_len, largest, buffer, self.processors)?;
         // SAFETY: the caller's promise is the same.
-        unsafe {
-            self.launch(stream, call::pack(false, pieces, pieces_len, largest, buffer, self.processors)?)
-        }
-    }
-
-    /// Copies the tensors back to where they came from.
-    ///
-    /// # Safety
-    ///
-    /// As [`pack`](Self::pack); no two tensors overlap.
-    pub unsafe fn unpack(
-        &self,
-        stream: &Stream,
-        buffer: u64,
-        pieces: u64,
-        pieces_len: u32,
-        largest: u64,
-    ) -> Result<(), LaunchError> {
-        // SAFETY: the caller's promise is the same.
-        unsafe {
-            self.launch(stream, call::pack(true, pieces, pieces_len, largest, buffer, self.processors)?)
-        }
+        unsafe { self.launch(stream, call) }
     }
 
     /// Converts `count` elements: f32 to f16 or bf16 (to nearest even), or one of them to f32. A NaN becomes the

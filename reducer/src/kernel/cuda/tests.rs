@@ -4,7 +4,7 @@ use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
 use super::call::{self, Call, CallError, Kernel};
-use super::{Fold, MAX_DESTINATIONS, Piece, crc};
+use super::{Fold, MAX_DESTINATIONS, Packing, Piece, crc};
 use crate::dtype::{DType, ReduceOp};
 use crate::kernel::Kernels;
 use crate::kernel::tests::{Laid, is_float, random, specials};
@@ -258,7 +258,7 @@ fn tensors_are_packed_and_come_back() {
         }
         let mut buffer = vec![0xa5u8; offset as usize + 32];
         let (at, largest) = (buffer.as_mut_ptr() as u64, 9001);
-        let pack = call::pack(false, table.as_ptr() as u64, pieces, largest, at, PROCESSORS).unwrap();
+        let pack = call::pack(Packing::Pack, table.as_ptr() as u64, pieces, largest, at, PROCESSORS).unwrap();
         // SAFETY: the table's tensors are alive, and the buffer reaches beyond the last.
         unsafe { grid.run(pack) }
         let mut expected = vec![0xa5u8; buffer.len()];
@@ -268,7 +268,8 @@ fn tensors_are_packed_and_come_back() {
                 .copy_from_slice(&tensor[start..][..piece.bytes as usize]);
         }
         assert!(buffer == expected, "{pieces} pieces");
-        let unpack = call::pack(true, back_table.as_ptr() as u64, pieces, largest, at, PROCESSORS).unwrap();
+        let unpack =
+            call::pack(Packing::Unpack, back_table.as_ptr() as u64, pieces, largest, at, PROCESSORS).unwrap();
         // SAFETY: as above.
         unsafe { grid.run(unpack) }
         for ((piece, back), tensor) in back_table.iter().zip(&back).zip(&tensors) {

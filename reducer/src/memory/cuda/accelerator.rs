@@ -71,7 +71,9 @@ impl CudaAccelerator {
             let handle = MemoryHandle::export(context, pointer);
             handle.map_err(|error| *note = Some(error)).ok()
         });
-        let handle = handle.and_then(|handle| handle.at(pointer)).map_or([0; Export::HANDLE], |handle| handle.to_bytes());
+        let handle = handle
+            .and_then(|handle| handle.at(pointer))
+            .map_or([0; Export::HANDLE], |handle| handle.to_bytes());
         Some(Export { address: pointer.address, handle, is_own: true })
     }
 
@@ -110,7 +112,9 @@ impl CudaAccelerator {
         for span in fold.destinations.iter().chain(fold.sources) {
             addresses.push(self.device_address(span)?);
         }
-        let Some(kernels) = &self.kernels else { return Err(AcceleratorError("there are no kernels".into())) };
+        let Some(kernels) = &self.kernels else {
+            return Err(AcceleratorError("there are no kernels".into()));
+        };
         let on_device = |span: &Span| span.region().kind() == Kind::Device;
         let direction = if fold.sources.iter().any(on_device) { Direction::In } else { Direction::Out };
         let (destinations, sources) = addresses.split_at(fold.destinations.len());
@@ -161,7 +165,9 @@ impl Accelerator for CudaAccelerator {
         let mut lengths = fold.destinations.iter().chain(fold.sources).map(Span::len);
         let first = lengths.next().unwrap_or(0);
         if fold.sources.is_empty() || fold.destinations.is_empty() || lengths.any(|len| len != first) {
-            return Err(AcceleratorError("a fold of nothing, or of different lengths; please report this".into()));
+            return Err(AcceleratorError(
+                "a fold of nothing, or of different lengths; please report this".into(),
+            ));
         }
         // SAFETY: the executor's schedule keeps the ranges from others until the step has ended (proved by `check`), and
         // their regions promise that the memory stays.

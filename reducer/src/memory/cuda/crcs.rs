@@ -150,7 +150,8 @@ impl CudaCrcs {
             // Up to where the places begin anew.
             let at = place(from);
             let count = ((end - from) as usize).min(ROOM - at);
-            let (into, source) = (self.answers.as_ptr().as_ptr() as u64 + 4 * at as u64, results + 4 * at as u64);
+            let (into, source) =
+                (self.answers.as_ptr().as_ptr() as u64 + 4 * at as u64, results + 4 * at as u64);
             // SAFETY: both ranges are ours, and nobody reads these answers before the event.
             unsafe { self.stream.copy(into, source, 4 * count) }?;
             from += count as u64;

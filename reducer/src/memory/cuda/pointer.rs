@@ -82,7 +82,8 @@ impl Cuda {
             )
         }
         .ok()?;
-        let [context, kind, device_address, managed, ordinal, legacy_ipc, base, size, rdma, allocation] = values;
+        let [context, kind, device_address, managed, ordinal, legacy_ipc, base, size, rdma, allocation] =
+            values;
         let kind = match (kind as u32, managed as u8 != 0) {
             (0, _) => PointerKind::Unknown,
             (_, true) => PointerKind::Managed,

@@ -211,8 +211,7 @@ pub(super) fn over<F: Fabric>(
                 unsafe { channel.register_device(region, None) }.unwrap();
             }
         }
-        let mailbox =
-            Mailbox { target, came: HashSet::new(), released: vec![], refuses: 0.0, rng: rng() };
+        let mailbox = Mailbox { target, came: HashSet::new(), released: vec![], refuses: 0.0, rng: rng() };
         rank += 1;
         Side { channel, mailbox, source, asked, credited: 0, posted: 0, released: 0 }
     });

@@ -32,6 +32,7 @@ fn peers_are_measured_with_their_own_type_only() {
     let args = |dtype: &str, against: Vec<Peer>| AllreduceArgs {
         ranks: 2,
         hosts: 1,
+        threads: false,
         transport: "auto".into(),
         rdma_device: None,
         bytes: Sizes(vec![8]),
@@ -46,4 +47,7 @@ fn peers_are_measured_with_their_own_type_only() {
     assert!(check(&args("u8", vec![])).is_ok());
     assert!(check(&args("f32", vec![Peer::Gloo])).is_ok());
     assert!(usage(check(&args("u8", vec![Peer::Gloo]))).contains("--dtype"));
+    assert!(check(&AllreduceArgs { threads: true, ..args("u8", vec![]) }).is_ok());
+    let apart = AllreduceArgs { threads: true, hosts: 2, ..args("u8", vec![]) };
+    assert!(usage(check(&apart)).contains("--threads"));
 }

@@ -12,6 +12,10 @@ use super::{GpuArgs, image};
 use crate::cli::bench::BenchError;
 use crate::cli::bench::report::median;
 
+/// What the network carries in one datagram, about, in bytes: lengths of tensors are multiples of it.
+pub(super) const FRAGMENT: u64 = 8192;
+/// The shortest tensors that are worth a figure, in bytes.
+const LEAST: u64 = 64 << 10;
 /// What one row puts on the device takes no longer, or the device hangs.
 const PATIENCE: Duration = Duration::from_secs(120);
 
@@ -33,6 +37,8 @@ pub(super) struct Device {
     /// The driver is scripts/lib/cuda-sim.
     pub(super) simulated: bool,
     version: (u32, u32),
+    /// There is no other.
+    alone: bool,
 }
 
 /// What is left of a device that was let go.
@@ -40,6 +46,8 @@ pub(super) struct Left {
     /// As CUDA_VISIBLE_DEVICES names it.
     pub(super) name: String,
     pub(super) simulated: bool,
+    /// Whether processes see no other GPU.
+    pub(super) alone: bool,
 }
 
 impl Device {
@@ -55,7 +63,7 @@ impl Device {
         let kernels = image::find(args, &info)
             .and_then(|image| CudaKernels::load(&context, &image).map_err(|why| why.to_string()));
         let simulated = info.name.starts_with("Simulated");
-        Ok(Self { context, stream, kernels, info, simulated, version: cuda.version() })
+        Ok(Self { context, stream, kernels, info, simulated, version: cuda.version(), alone: many == 1 })
     }
 
     /// A line about it.
@@ -70,7 +78,23 @@ impl Device {
 
     /// Lets it go, for other processes to have its memory.
     pub(super) fn free(self) -> Left {
-        Left { name: self.info.uuid_text(), simulated: self.simulated }
+        Left { name: self.info.uuid_text(), simulated: self.simulated, alone: self.alone }
+    }
+
+    /// So many buffers of `bytes` bytes, or of half as many until they fit; and how many that is.
+    pub(super) fn buffers(&self, many: usize, bytes: u64) -> Result<(Vec<DeviceBuffer>, u64), BenchError> {
+        let mut bytes = bytes.max(LEAST).next_multiple_of(FRAGMENT);
+        loop {
+            let buffers: Result<Vec<_>, CudaError> =
+                (0..many).map(|_| DeviceBuffer::new(&self.context, bytes as usize)).collect();
+            match buffers {
+                Ok(buffers) => return Ok((buffers, bytes)),
+                Err(CudaError::OutOfMemory { .. }) if bytes > LEAST => {
+                    bytes = (bytes / 2).next_multiple_of(FRAGMENT);
+                }
+                Err(why) => return Err(failed(why)),
+            }
+        }
     }
 
     /// Waits until all that was put on the stream is done.

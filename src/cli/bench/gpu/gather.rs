@@ -3,7 +3,7 @@
 
 use rand::Rng;
 use shouter_netstack::crc::crc32c;
-use shouter_reducer::kernel::cuda::Piece;
+use shouter_reducer::kernel::cuda::{Packing, Piece};
 
 use super::bits::{Bench, Image, Outcome, difference};
 use crate::cli::bench::BenchError;
@@ -62,17 +62,12 @@ fn packed(bench: &mut Bench<'_>, many: usize, unpack: bool) -> Result<Option<usi
     } else {
         expected[buffer_at..buffer_at + buffer.len()].copy_from_slice(&buffer);
     }
-    let kernels = bench.kernels;
+    let (kernels, way) = (bench.kernels, if unpack { Packing::Unpack } else { Packing::Pack });
     let got = bench.arena.run(&image, |stream| {
         let buffer = address + buffer_at as u64;
         let (table, many) = (address + table_at as u64, many as u32);
         // SAFETY: the arena waits; table and tensors are ranges of the image.
-        unsafe {
-            match unpack {
-                true => kernels.unpack(stream, buffer, table, many, LONGEST as u64),
-                false => kernels.pack(stream, buffer, table, many, LONGEST as u64),
-            }
-        }
+        unsafe { kernels.pack(stream, way, buffer, table, many, LONGEST as u64) }
     })?;
     Ok(difference(&expected, got))
 }

@@ -1,7 +1,6 @@
 //! Where the kernels come from: a folder that was filled elsewhere, the user's cache, or NVRTC.
 
 use std::fs;
-use std::path::{Path, PathBuf};
 
 use shouter_reducer::kernel::cuda::{Architecture, Image, compile, compile_with_cache};
 use shouter_reducer::memory::cuda::DeviceInfo;
@@ -9,21 +8,12 @@ use shouter_reducer::memory::cuda::DeviceInfo;
 use super::GpuArgs;
 use crate::cli::bench::BenchError;
 
-/// A compiled image's place in a folder.
-fn place(folder: &Path, architecture: Architecture) -> PathBuf {
-    folder.join(format!("{architecture}.cubin"))
-}
-
 /// The kernels for a device, or why there are none.
 pub(super) fn find(args: &GpuArgs, device: &DeviceInfo) -> Result<Image, String> {
     let (major, minor) = device.capability;
     let architecture = Architecture { major, minor };
-    if let Some(folder) = &args.kernels
-        && let Ok(bytes) = fs::read(place(folder, architecture))
-    {
-        return Ok(Image::from_bytes(bytes));
-    }
-    compile(architecture).map_err(|why| why.to_string())
+    let given = args.kernels.as_ref().and_then(|folder| Image::from_folder(folder, architecture));
+    given.map_or_else(|| compile(architecture), Ok).map_err(|why| why.to_string())
 }
 
 /// Compiles for every capability that was asked for, into the folder.
@@ -36,7 +26,7 @@ pub(super) fn compile_all(args: &GpuArgs) -> Result<(), BenchError> {
         let architecture = Architecture { major: number / 10, minor: number % 10 };
         let image =
             compile_with_cache(architecture, None).map_err(|why| BenchError::Failed(why.to_string()))?;
-        let file = place(folder, architecture);
+        let file = Image::place(folder, architecture);
         fs::write(&file, image.bytes())?;
         println!("{}: {} bytes", file.display(), image.bytes().len());
     }

@@ -6,9 +6,9 @@ use rand::rngs::SmallRng;
 use rand::{RngCore, SeedableRng};
 use shouter::{DType, ReduceOp};
 use shouter_reducer::kernel::cuda::{CudaKernels, Fold};
-use shouter_reducer::memory::cuda::{CudaError, DeviceBuffer, Pinned};
+use shouter_reducer::memory::cuda::{DeviceBuffer, Pinned};
 
-use super::device::{Device, failed, not_launched};
+use super::device::{Device, FRAGMENT, failed, not_launched};
 use super::table::{Row, Table, Verdict};
 use super::{GpuArgs, Part};
 use crate::cli::bench::BenchError;
@@ -19,10 +19,6 @@ const POOL: usize = 10;
 const CALLS: u32 = 4;
 /// The longest copy of page-locked memory, in bytes.
 const PINNED: u64 = 256 << 20;
-/// What the network carries in one datagram, about: bytes that a checksum is of.
-const FRAGMENT: u64 = 8192;
-/// The shortest tensors that are worth a figure, in bytes.
-const LEAST: u64 = 64 << 10;
 
 /// The pool, and what of it is timed.
 struct Pool<'a> {
@@ -36,18 +32,7 @@ impl<'a> Pool<'a> {
     /// As long tensors as were asked for, or half as long until they fit.
     fn new(device: &'a Device, args: &GpuArgs) -> Result<Self, BenchError> {
         let wanted = args.bytes.unwrap_or(if device.simulated { 256 << 10 } else { 1 << 30 });
-        let mut bytes = wanted.max(LEAST).next_multiple_of(FRAGMENT);
-        let tensors = loop {
-            let tensors: Result<Vec<_>, CudaError> =
-                (0..POOL).map(|_| DeviceBuffer::new(&device.context, bytes as usize)).collect();
-            match tensors {
-                Ok(tensors) => break tensors,
-                Err(CudaError::OutOfMemory { .. }) if bytes > LEAST => {
-                    bytes = (bytes / 2).next_multiple_of(FRAGMENT);
-                }
-                Err(why) => return Err(failed(why)),
-            }
-        };
+        let (tensors, bytes) = device.buffers(POOL, wanted)?;
         let samples = args.samples.unwrap_or(if device.simulated { 3 } else { 21 });
         Ok(Self { device, tensors, bytes, rounds: (samples, CALLS) })
     }
@@ -144,21 +129,33 @@ impl<'a> Pool<'a> {
     }
 }
 
-/// Measures, and gives the slower of the two rates of page-locked copies in bytes a second, for the staged all-reduce.
-pub(super) fn run(args: &GpuArgs, device: &Device, table: &mut Table) -> Result<Option<f64>, BenchError> {
-    if !args.wants(Part::Speed) && !args.wants(Part::Staged) {
-        return Ok(None);
+/// What copies reach, in bytes a second; none where it was not measured, or could not be.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Rates {
+    /// The slower way between page-locked memory and the device, for the staged all-reduce.
+    pub(super) pinned: Option<f64>,
+    /// Within the device, which reads so many and writes as many, for the all-reduce of one host.
+    pub(super) copied: Option<f64>,
+}
+
+/// Measures, and gives what copies reach.
+pub(super) fn run(args: &GpuArgs, device: &Device, table: &mut Table) -> Result<Rates, BenchError> {
+    if ![Part::Speed, Part::Staged, Part::Ipc].into_iter().any(|part| args.wants(part)) {
+        return Ok(Rates::default());
     }
     let pool = Pool::new(device, args)?;
     pool.fill()?;
     let pinned = pool.pinned_rates();
-    let slower = pinned.as_ref().ok().map(|[to, from]| to.min(*from));
-    if !args.wants(Part::Speed) {
-        return Ok(slower);
-    }
-    table.say(&format!("Tensors of {} MiB are timed, in rotation.", pool.bytes as f64 / f64::from(1 << 20)));
     // Bytes that a copy reads in a second; it writes as many.
     let copied = pool.copy_seconds().map(|seconds| pool.bytes as f64 / seconds);
+    let rates = Rates {
+        pinned: pinned.as_ref().ok().map(|[to, from]| to.min(*from)),
+        copied: copied.as_ref().ok().copied(),
+    };
+    if !args.wants(Part::Speed) {
+        return Ok(rates);
+    }
+    table.say(&format!("Tensors of {} MiB are timed, in rotation.", pool.bytes as f64 / f64::from(1 << 20)));
     for (name, aim) in args.rows(Part::Speed) {
         let row = Row::new(name, aim);
         let ceiling = |rate: Result<f64, &BenchError>| match rate {
@@ -175,5 +172,5 @@ pub(super) fn run(args: &GpuArgs, device: &Device, table: &mut Table) -> Result<
             (_, Ok(kernels), Ok(copied)) => pool.row(row, kernels, *copied),
         })?;
     }
-    Ok(slower)
+    Ok(rates)
 }

@@ -1,17 +1,11 @@
 //! All-reduces of two processes on one GPU, staged through page-locked memory, beside the same of tensors in host memory.
 
-use std::io;
-use std::process::{Command, Stdio};
-use std::time::Duration;
-
 use super::device::Left;
 use super::table::{Row, Table};
-use super::{GpuArgs, Part};
+use super::{GpuArgs, Part, jobs};
+use crate::cli::bench::BenchError;
 use crate::cli::bench::report::Line;
-use crate::cli::bench::{BenchError, output_within};
 
-/// Both sizes, of both places.
-const PATIENCE: Duration = Duration::from_secs(600);
 /// Length of the small one, in bytes.
 const SMALL: u64 = 4096;
 /// What staging may add to a small all-reduce, in microseconds.
@@ -20,24 +14,9 @@ const ADDED: f64 = 40.0;
 /// What joins the two hosts: every byte crosses it.
 const LINK: &str = if cfg!(feature = "dpdk") { "auto" } else { "kernel" };
 
-/// The lines of one bench, by size.
-fn bench(args: &GpuArgs, left: &Left, memory: &str, sizes: [u64; 2]) -> Result<[Line; 2], BenchError> {
-    let mut command = Command::new(std::env::current_exe()?);
-    command.args(["bench", "allreduce", "--json", "--hosts", "2", "--ranks", "2", "--transport", LINK]);
-    command.args(["--memory", memory, "--bytes", &sizes.map(|size| size.to_string()).join(",")]);
-    command.args(["--seconds", if left.simulated { "0.05" } else { "1" }]).stdin(Stdio::null());
-    // Ranks take the GPU of their number on their host, which is 0.
-    if args.device != 0 {
-        command.env("CUDA_VISIBLE_DEVICES", &left.name);
-    }
-    let output = output_within(&mut command, PATIENCE)?;
-    if !output.status.success() {
-        return Err(BenchError::Failed(format!("`shouter bench allreduce --memory {memory}` failed")));
-    }
-    let text = String::from_utf8_lossy(&output.stdout);
-    let lines: Result<Vec<Line>, _> = text.lines().map(serde_json::from_str).collect();
-    let lines: Result<[Line; 2], _> = lines.map_err(io::Error::from)?.try_into();
-    lines.map_err(|lines| BenchError::Failed(format!("{} lines instead of two: {text}", lines.len())))
+/// The lines of the job with tensors at a place, by size.
+fn bench(left: &Left, memory: &str, sizes: [u64; 2]) -> Result<[Line; 2], BenchError> {
+    jobs::allreduce(left, &["--hosts", "2", "--ranks", "2", "--transport", LINK, "--memory", memory], sizes)
 }
 
 /// The rows of the two sizes from the lines of both places; `pinned` is the rate of copies in bytes a second.
@@ -67,8 +46,8 @@ pub(super) fn run(
     let Ok(rows) = <[Row; 2]>::try_from(rows) else { return Ok(()) };
     let large = args.staged_bytes.unwrap_or(if left.simulated { 256 << 10 } else { 256 << 20 });
     let sizes = [SMALL, large.next_multiple_of(4)];
-    let measured = bench(args, left, "gpu", sizes).and_then(|gpu| {
-        let host = bench(args, left, "shared", sizes)?;
+    let measured = bench(left, "gpu", sizes).and_then(|gpu| {
+        let host = bench(left, "shared", sizes)?;
         let pinned = pinned.ok_or_else(|| BenchError::Failed("copies could not be timed".into()))?;
         let lines = judge(rows.clone(), &gpu, &host, pinned);
         lines.ok_or_else(|| BenchError::Failed("the bench gave no times".into()))

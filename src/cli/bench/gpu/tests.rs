@@ -15,7 +15,7 @@ fn parse(words: &str) -> Result<GpuArgs, clap::Error> {
 #[test]
 fn parts_choose_rows() {
     let all: usize = PARTS.iter().map(|part| parse("").unwrap().rows(*part).len()).sum();
-    assert_eq!(all, ROWS.len() + STAGED.len());
+    assert_eq!(all, ROWS.len() + STAGED.len() + IPC.len());
     let args = parse("--only speed,staged --bytes 1Mi").unwrap();
     assert!(args.rows(Part::Bits).is_empty() && args.rows(Part::Speed).len() == 8);
     assert_eq!(args.bytes, Some(1 << 20));
@@ -27,7 +27,15 @@ fn parts_choose_rows() {
 
 #[test]
 fn nonsense_is_refused() {
-    for words in ["--only sums", "--bytes 0", "--elements 0", "--samples 0", "--compile 90", "--device -1"] {
+    for words in [
+        "--only sums",
+        "--bytes 0",
+        "--ipc-bytes 0",
+        "--elements 0",
+        "--samples 0",
+        "--compile 90",
+        "--device -1",
+    ] {
         assert!(parse(words).is_err(), "{words}");
     }
 }

@@ -71,8 +71,8 @@ fn wrong_arguments_are_named() {
     assert_eq!(crc(10, 0), Err(CallError::Fragments { bytes: 10, fragment: 0 }));
     assert_eq!(crc(1 << 40, 16), Err(CallError::Fragments { bytes: 1 << 40, fragment: 16 }));
     assert_eq!(crc(1 << 40, 1 << 20), Ok(true));
-    assert_eq!(call::pack(false, 8, 0, 0, 0, 1).map(|c| c.is_some()), Ok(false));
-    let pack = call::pack(true, 12, 1, 0, 64, 1).map(|c| c.is_some());
+    assert_eq!(call::pack(Packing::Pack, 8, 0, 0, 0, 1).map(|c| c.is_some()), Ok(false));
+    let pack = call::pack(Packing::Unpack, 12, 1, 0, 64, 1).map(|c| c.is_some());
     assert_eq!(pack, Err(CallError::Misaligned { what: "the table of pieces", address: 12, align: 8 }));
 }
 
@@ -86,7 +86,7 @@ fn grids_stay_within_what_devices_take() {
                 call::divide(DType::F64, 16, count, 3, processors).map(|c| c.map(|c| c.grid)),
                 call::convert(DType::F32, 16, DType::F16, 1 << 50, count, processors)
                     .map(|c| c.map(|c| c.grid)),
-                call::pack(false, 16, 100_000, count, 16, processors).map(|c| c.map(|c| c.grid)),
+                call::pack(Packing::Pack, 16, 100_000, count, 16, processors).map(|c| c.map(|c| c.grid)),
                 call::crc32c(16, count, count.min(1 << 30), 16, processors).map(|c| c.map(|c| c.grid)),
                 call::crc32c(16, count, count.div_ceil(1 << 20), 16, processors).map(|c| c.map(|c| c.grid)),
             ];

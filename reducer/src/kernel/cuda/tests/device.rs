@@ -216,8 +216,8 @@ fn pieces(device: &Device) {
     // SAFETY: the tables name memory that is held until the stream was waited for.
     unsafe {
         let (stream, kernels) = (&device.stream, &device.kernels);
-        kernels.pack(stream, buffer.at, out.at, 100, 5000).unwrap();
-        kernels.unpack(stream, buffer.at, back.at, 100, 5000).unwrap();
+        kernels.pack(stream, Packing::Pack, buffer.at, out.at, 100, 5000).unwrap();
+        kernels.pack(stream, Packing::Unpack, buffer.at, back.at, 100, 5000).unwrap();
     }
     assert!(device.read(&buffer) == all);
     for (tensor, held) in tensors.iter().zip(&blank) {

@@ -4,7 +4,7 @@ use cudarc::driver::sys::{
 
 use super::super::*;
 use super::harness::*;
-use crate::transport::{Accelerator, Moment};
+use crate::transport::Moment;
 
 #[test]
 fn events_follow_their_stream() {

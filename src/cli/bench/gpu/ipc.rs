@@ -1,0 +1,63 @@
+//! All-reduces of four ranks of one host on one GPU, beside what the GPU's memory allows: in four processes, and in one.
+
+use super::device::{Device, Left};
+use super::table::{Row, Table};
+use super::{GpuArgs, Part, jobs};
+use crate::cli::bench::BenchError;
+use crate::cli::bench::report::{Line, round4};
+
+/// Ranks of a job.
+const RANKS: f64 = 4.0;
+/// Tensors that have to fit at once: one a rank, and half as much again for the contexts of four processes.
+const ROOM: usize = 6;
+/// Where the ranks are.
+const JOB: [&str; 6] = ["--hosts", "1", "--ranks", "4", "--memory", "gpu"];
+
+/// Length of the tensors, in bytes: as was asked for, or less where the GPU has no room. 0 if this part is not wanted.
+pub(super) fn room(args: &GpuArgs, device: &Device) -> Result<u64, BenchError> {
+    if !args.wants(Part::Ipc) {
+        return Ok(0);
+    }
+    let wanted = args.ipc_bytes.unwrap_or(if device.simulated { 256 << 10 } else { 1 << 30 });
+    Ok(device.buffers(ROOM, wanted)?.1)
+}
+
+/// The row of a job from its line; `copied` is what a copy on the device reads in bytes a second. It writes as many, and
+/// an all-reduce has to read each rank's tensor once, and to write it once.
+fn judge(row: Row, line: &Line, copied: f64) -> Option<Row> {
+    let (bytes, p50_us) = (line.bytes?, line.p50_us?);
+    let moved = 2.0 * RANKS * bytes as f64;
+    let bound_us = round4(moved / (2.0 * copied) * 1e6);
+    let transport = line.transport.as_deref().unwrap_or("shm");
+    let note =
+        format!("{bytes} bytes a rank over {transport}: p50 {p50_us} us, by memory traffic {bound_us} us");
+    let row = row.figure(moved / p50_us / 1e3, "GB/s", 2.0 * copied / 1e9);
+    Some(Row { note: Some(note), ..row })
+}
+
+/// Measures both jobs with tensors of `room` bytes.
+pub(super) fn run(
+    args: &GpuArgs,
+    left: &Left,
+    room: Result<u64, BenchError>,
+    copied: Option<f64>,
+    table: &mut Table,
+) -> Result<(), BenchError> {
+    let rows = args.rows(Part::Ipc).into_iter().map(|(row, aim)| Row::new(row, aim));
+    for (row, threads) in rows.zip([&[][..], &["--threads"]]) {
+        let measured = match &room {
+            Ok(bytes) => jobs::allreduce(left, &[&JOB, threads].concat(), [*bytes]),
+            Err(why) => Err(BenchError::Failed(why.to_string())),
+        };
+        let judged = measured.and_then(|[line]| {
+            let copied = copied.ok_or_else(|| BenchError::Failed("copies could not be timed".into()))?;
+            let judged = judge(row.clone(), &line, copied);
+            judged.ok_or_else(|| BenchError::Failed("the bench gave no times".into()))
+        });
+        table.push(judged.unwrap_or_else(|why| row.failed(&why)))?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;
