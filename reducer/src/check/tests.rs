@@ -324,7 +324,8 @@ fn mutated_schedules_are_refused() {
         let grid = Grid::new(ranks, per_node, leaf).unwrap();
         let algorithm = Algorithm::ALL[rng.random_range(0..3)];
         let (count, views) = (rng.random_range(1..900), per_node > 1 && rng.random());
-        let mut schedules = mixed(Collective::AllReduce, algorithm, grid, count, ReduceOp::Avg, |_| views);
+        let access = if views { Access::Copies } else { Access::Host };
+        let mut schedules = mixed(Collective::AllReduce, algorithm, grid, count, ReduceOp::Avg, |_| access);
         if views {
             schedules = schedules.iter().map(|schedule| (**schedule.in_place().unwrap()).clone()).collect();
         }
