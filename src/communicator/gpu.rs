@@ -243,7 +243,7 @@ impl Group {
     /// Gives the engine what it needs: lanes that the GPU copies to and from, who copies, and what NICs need that reach the GPU.
     fn stage(&self, context: &Context, mut shared: Shared) -> Result<Option<Direct>, Error> {
         let (lanes, bytes) = self.tables.lanes();
-        let (direct, parts) = self.go_direct(context).unzip();
+        let (direct, parts) = self.go_direct(context, lock(&shared.0).folds()).unzip();
         shared.1 = parts.as_ref().map(|parts: &Parts| parts.crcs.clone());
         let accelerator = Box::new(shared);
         let staging = match &self.node {

@@ -101,8 +101,9 @@ pub(super) struct Parts {
 
 impl Group {
     /// Lets tensors go straight between GPU and NIC from now on, if that can be; else it is said why not.
-    pub(super) fn go_direct(&self, context: &Context) -> Option<(Direct, Parts)> {
-        match self.try_direct(context) {
+    /// `folds` says whether the GPU has its kernels.
+    pub(super) fn go_direct(&self, context: &Context, folds: bool) -> Option<(Direct, Parts)> {
+        match self.try_direct(context, folds) {
             Ok((direct, parts, reach)) => {
                 tracing::info!(
                     gpu = context.ordinal(),
@@ -122,7 +123,7 @@ impl Group {
         }
     }
 
-    fn try_direct(&self, context: &Context) -> Result<(Direct, Parts, Reach), String> {
+    fn try_direct(&self, context: &Context, folds: bool) -> Result<(Direct, Parts, Reach), String> {
         if !self.gpu.direct {
             return Err("gpu_direct = \"off\"".into());
         }
@@ -141,8 +142,8 @@ impl Group {
                 "the GPU's driver does not say when it sees what NICs write (no GPUDirect RDMA)".into()
             );
         }
-        let kernels = kernels(context, self.gpu.kernels.as_deref())
-            .ok_or("there are no kernels for this GPU, which would have to fold")?;
+        let kernels = if folds { kernels(context, self.gpu.kernels.as_deref()) } else { None };
+        let kernels = kernels.ok_or("there are no kernels for this GPU, which would have to fold")?;
         let devices = context.cuda().devices().map_err(|why| text(&why))?;
         let dmabuf = devices.iter().any(|device| device.ordinal == context.ordinal() && device.dmabuf);
         let crcs = CudaCrcs::new(context, kernels).map_err(|why| text(&why))?;
