@@ -3,7 +3,8 @@
 # needs: shouter cuda-sim/libcuda.so.1 cuda-sim/libnvrtc.so.12 cuda-sim/kernels.tar
 
 two_rxe
-mkdir -p /tmp/cache && tar -C /tmp/cache -xf /lab/bin/kernels.tar || fail "there are no kernels"
+mkdir -p /tmp/cache
+tar -C /tmp/cache -xf /lab/bin/kernels.tar || fail "there are no kernels"
 # The device's memory is open to this process, as nvidia-peermem makes a GPU's to the NIC.
 export SHOUTER_HEARTBEAT_TIMEOUT=60s LD_LIBRARY_PATH=/lab/bin XDG_CACHE_HOME=/tmp/cache CUDA_SIM=protect=0,trace=/tmp/trace SHOUTER_LOG=shouter=info
 
@@ -25,7 +26,8 @@ grep -q 'by way of the host.s memory' /tmp/log && fail "some were staged: $(cat 
 launches=$(calls cuLaunchKernel)
 
 SHOUTER_GPU_DIRECT=off reduced gpu 0.01 64Ki
-[ "$(straight)" = 0 ] && grep -q 'gpu_direct = .*off' /tmp/log || fail "gpu_direct = off does not say so: $(cat /tmp/log)"
+[ "$(straight)" = 0 ] || fail "gpu_direct = off is not heeded: $(cat /tmp/log)"
+grep -q 'gpu_direct = .*off' /tmp/log || fail "gpu_direct = off does not say so: $(cat /tmp/log)"
 [ "$(calls cuFlushGPUDirectRDMAWrites)" = 0 ] || fail "something was flushed"
 
 # A GPU that no NIC reaches.
