@@ -15,5 +15,14 @@ pub fn crc32c_of_two(first: &[u8], second: &[u8]) -> u32 {
     digest.finalize() as u32
 }
 
+/// The CRC32C of bytes whose own is `first`, with `second` behind them: for bytes that somebody else has read.
+#[inline]
+pub fn crc32c_behind(first: u32, second: &[u8]) -> u32 {
+    let state = u64::from(!first);
+    let mut digest = crc_fast::Digest::new_with_init_state(crc_fast::CrcAlgorithm::Crc32Iscsi, state);
+    digest.update(second);
+    digest.finalize() as u32
+}
+
 #[cfg(test)]
 mod tests;

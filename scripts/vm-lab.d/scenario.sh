@@ -39,6 +39,7 @@ find_binary() {
     done
     case $1 in
     trainer) how="scripts/package-c && scripts/lib/compile-trainer target/release/trainer" ;;
+    cuda-sim/kernels.tar) how="scripts/lib/cuda-sim/kernels target/release/cuda-sim target/release/shouter" ;;
     cuda-sim/*) how="scripts/lib/cuda-sim/build target/release/cuda-sim" ;;
     examples/*) how="cargo build --release --examples" ;;
     esac

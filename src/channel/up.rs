@@ -250,6 +250,48 @@ impl<D: Device> UpChannel<D> {
         }
     }
 
+    /// Whether it takes memory of devices: where all of it is queue pairs.
+    pub fn takes_device_memory(&self) -> bool {
+        match self {
+            #[cfg(feature = "verbs")]
+            Self::Verbs(_) => true,
+            _ => false,
+        }
+    }
+
+    /// Makes memory of a device known to the NIC.
+    ///
+    /// # Errors
+    /// [`RegisterError`](verbs::RegisterError); nothing has changed then.
+    ///
+    /// # Safety
+    /// As for [`register`](Self::register), or no operation names the memory any more.
+    #[allow(unsafe_code)]
+    pub unsafe fn register_device(
+        &mut self,
+        memory: Region,
+        export: Option<verbs::Export>,
+    ) -> Result<verbs::Reach, verbs::RegisterError> {
+        match self {
+            #[cfg(feature = "verbs")]
+            // SAFETY: passed on to the caller.
+            Self::Verbs(up) => unsafe { up.register_device(memory, export) },
+            _ => {
+                drop((memory, export));
+                Err(verbs::RegisterError::Refused)
+            }
+        }
+    }
+
+    /// From now on payloads may lie in a device's memory, if it takes such.
+    pub fn attach_digest(&mut self, digest: Box<dyn verbs::Digest + Send>) {
+        match self {
+            #[cfg(feature = "verbs")]
+            Self::Verbs(up) => up.attach_digest(digest),
+            _ => drop(digest),
+        }
+    }
+
     /// Forgets memory that begins at `address`, if it is known. Nothing may be under way from there.
     pub fn unregister(&mut self, address: usize) {
         match self {

@@ -7,6 +7,8 @@
 //! returns; nothing waits for the whole device.
 #![allow(unsafe_code)]
 
+mod direct;
+
 use std::any::Any;
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
@@ -21,6 +23,7 @@ use shouter_reducer::memory::cuda::{
     Context, Copier, Cuda, CudaAccelerator, CudaError, Pinned, Pointer, PointerKind, Registered, Stream,
 };
 use shouter_reducer::memory::{Kind, Region, Span};
+use shouter_reducer::schedule::Access;
 use shouter_reducer::solo::Solo;
 use shouter_reducer::transport::{Accelerator, AcceleratorError, Export, Fence, Fold, Moment, OnDevice};
 
@@ -30,6 +33,7 @@ use crate::config::Config;
 use crate::engine::Staging;
 use crate::error::Error;
 use crate::runtime::{Clock, Instant};
+use direct::{Crcs, Direct, Parts};
 
 /// The GPU of a group, once a tensor was there.
 pub(super) struct Bound {
@@ -38,12 +42,19 @@ pub(super) struct Bound {
     peers: bool,
     /// A folder with compiled kernels.
     kernels: Option<PathBuf>,
+    /// Whether NICs may read and write its tensors.
+    direct: bool,
 }
 
 impl Bound {
     /// None yet.
     pub(super) fn new(config: &Config) -> Self {
-        Self { gpu: Mutex::default(), peers: config.gpu_peers, kernels: config.gpu_kernels.clone() }
+        Self {
+            gpu: Mutex::default(),
+            peers: config.gpu_peers,
+            kernels: config.gpu_kernels.clone(),
+            direct: config.gpu_direct,
+        }
     }
 }
 
@@ -51,6 +62,8 @@ impl Bound {
 struct Gpu {
     context: Context,
     shared: Shared,
+    /// For tensors that NICs read and write, if they can.
+    direct: Option<Direct>,
     /// Where small tensors go to meet in the host's cells; none after a copy has failed.
     small: Mutex<Option<Pinned>>,
 }
@@ -66,7 +79,7 @@ impl Drop for Gpu {
 
 /// The accelerator, which the engine and the trainer's threads use alike.
 #[derive(Clone)]
-struct Shared(Arc<Mutex<CudaAccelerator>>);
+struct Shared(Arc<Mutex<CudaAccelerator>>, Option<Crcs>);
 
 impl Shared {
     /// The point that a stream has been given work up to. Called by the thread that passed the stream.
@@ -109,7 +122,8 @@ impl Accelerator for Shared {
     }
 
     fn is_idle(&mut self) -> Result<bool, AcceleratorError> {
-        lock(&self.0).is_idle()
+        let crcs = self.1.as_ref().map_or(Ok(true), Crcs::is_idle)?;
+        Ok(crcs && lock(&self.0).is_idle()?)
     }
 }
 
@@ -199,6 +213,9 @@ impl Group {
             });
             let export = export.flatten();
             device = Some(OnDevice { moment, export });
+            if let Some(direct) = &gpu.direct {
+                self.make_known(direct, &pointer, buffer.len() as u64)?;
+            }
         }
         Ok((buffer.region(Kind::Device), device))
     }
@@ -226,24 +243,36 @@ impl Group {
             return Ok((gpu.clone(), pointer));
         }
         let copier = Copier::new(&context).map_err(gpu_error)?;
-        let accelerator = CudaAccelerator::new(copier, kernels(&context, self.gpu.kernels.as_deref()));
-        let shared = Shared(Arc::new(Mutex::new(accelerator)));
+        let kernels = kernels(&context, self.gpu.kernels.as_deref()).map(Arc::new);
+        let accelerator = CudaAccelerator::new(copier, kernels.clone());
+        let shared = Shared(Arc::new(Mutex::new(accelerator)), None);
         let small = Mutex::new(Some(Pinned::new(&context, small::CELL_BYTES).map_err(gpu_error)?));
-        self.stage(&context, shared.clone())?;
+        let direct = self.stage(&context, shared.clone(), kernels)?;
         tracing::info!(gpu = context.ordinal(), "the group's tensors lie on this GPU");
-        Ok((bound.insert(Arc::new(Gpu { context, shared, small })).clone(), pointer))
+        Ok((bound.insert(Arc::new(Gpu { context, shared, direct, small })).clone(), pointer))
     }
 
-    /// Gives the engine what it needs: lanes that the GPU copies to and from, and who copies.
-    fn stage(&self, context: &Context, shared: Shared) -> Result<(), Error> {
+    /// Gives the engine what it needs: lanes that the GPU copies to and from, who copies, and what NICs need that reach the GPU.
+    fn stage(
+        &self,
+        context: &Context,
+        mut shared: Shared,
+        kernels: Option<Arc<CudaKernels>>,
+    ) -> Result<Option<Direct>, Error> {
         let (lanes, bytes) = self.tables.lanes();
+        let (direct, parts) = self.go_direct(context, kernels).unzip();
+        shared.1 = parts.as_ref().map(|parts: &Parts| parts.crcs.clone());
         let accelerator = Box::new(shared);
         let staging = match &self.node {
             None => {
                 let memory = Pinned::new(context, lanes as usize * bytes).map_err(gpu_error)?;
                 // SAFETY: it goes with the engine, which uses the lanes and ends all copies before.
                 let solo = Solo::new(unsafe { memory.region(0) }, lanes, bytes);
-                Staging { accelerator, solo, memory: Box::new(memory) }
+                Staging {
+                    accelerator,
+                    solo,
+                    memory: Box::new((memory, parts.map(|parts| (parts.crcs, parts.slots)))),
+                }
             }
             Some(node) => {
                 // What the ranks share goes when the last part of the group does; the registration goes with the engine.
@@ -256,7 +285,22 @@ impl Group {
                 Staging { accelerator, solo: None, memory }
             }
         };
-        self.drive.with(move |engine| engine.attach(staging))?.map_err(|why| Error::Internal(why.to_string()))
+        let attached = self.drive.with(move |engine| engine.attach(staging))?;
+        attached.map_err(|why| Error::Internal(why.to_string()))?;
+        Ok(direct)
+    }
+
+    /// What may touch a tensor that was handed over.
+    pub(super) fn access(&self, data: &Region) -> Access {
+        if data.kind() != Kind::Device {
+            return Access::Host;
+        }
+        let gpu = lock(&self.gpu.gpu).clone();
+        let direct = gpu
+            .as_ref()
+            .and_then(|gpu| gpu.direct.as_ref())
+            .filter(|_| self.tables.is_credited(data.len() as u64));
+        direct.map_or(Access::Copies, |direct| direct.access(data))
     }
 
     /// Does a small operation in host memory.

@@ -26,6 +26,7 @@ use shouter_reducer::executor::{OpError, OpId, Request, StartError};
 use shouter_reducer::grid::{Grid, Rank};
 use shouter_reducer::header::{Collective, Identity, Shape};
 use shouter_reducer::memory::{Kind, Region};
+use shouter_reducer::schedule::Access;
 use shouter_reducer::transport::OnDevice;
 
 use crate::channel::shm::NodeSegment;
@@ -257,7 +258,10 @@ impl Group {
         device: Option<OnDevice>,
     ) -> Result<Pending, Error> {
         let schedule = match data.kind() {
-            Kind::Device => self.tables.device_schedule(entry)?,
+            Kind::Device => match self.access(&data) {
+                Access::Direct => self.tables.schedule_for(&entry.shape, Access::Direct)?,
+                _ => self.tables.device_schedule(entry)?,
+            },
             _ => entry.schedule.clone(),
         };
         let request = Request {
@@ -330,9 +334,15 @@ impl Group {
         self.cells.as_ref().filter(|_| bytes <= small::CELL_BYTES)
     }
 
+    /// What may touch a tensor.
+    #[cfg(not(feature = "cuda"))]
+    fn access(&self, _: &Region) -> Access {
+        Access::Host
+    }
+
     /// Runs one operation outside the table to its end.
     fn run(&self, begin: Instant, shape: Shape, data: Region, device: Option<OnDevice>) -> Result<(), Error> {
-        let schedule = self.tables.schedule_for(&shape, data.kind() == Kind::Device)?;
+        let schedule = self.tables.schedule_for(&shape, self.access(&data))?;
         let request = Request {
             identity: Identity::ad_hoc(&shape, Rank(0)),
             shape,

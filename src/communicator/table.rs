@@ -8,7 +8,7 @@ use std::time::Duration;
 use shouter_reducer::grid::{Grid, Rank};
 use shouter_reducer::header::{Collective, Identity, Shape};
 use shouter_reducer::plan::Plan;
-use shouter_reducer::schedule::{Problem, Schedule};
+use shouter_reducer::schedule::{Access, Problem, Schedule};
 pub use shouter_reducer::table::TensorSpec;
 use shouter_reducer::table::{self, TensorTable};
 
@@ -53,8 +53,8 @@ pub(super) struct Tables {
     plan: Plan,
     control: Option<Mutex<ControlLink>>,
     registered: Mutex<Registered>,
-    /// By shape, and whether the tensor lies in an accelerator's memory.
-    schedules: Mutex<HashMap<(Shape, bool), Arc<Schedule>>>,
+    /// By shape, and what may touch the tensor.
+    schedules: Mutex<HashMap<(Shape, Access), Arc<Schedule>>>,
 }
 
 impl Tables {
@@ -72,20 +72,20 @@ impl Tables {
 
     /// This rank's schedule for an operation, built once.
     pub(super) fn schedule(&self, shape: &Shape) -> Result<Arc<Schedule>, Error> {
-        self.schedule_for(shape, false)
+        self.schedule_for(shape, Access::Host)
     }
 
-    /// The same, for a tensor that lies in an accelerator's memory or does not.
-    pub(super) fn schedule_for(&self, shape: &Shape, device: bool) -> Result<Arc<Schedule>, Error> {
+    /// The same, for a tensor that the CPU may touch or may not.
+    pub(super) fn schedule_for(&self, shape: &Shape, access: Access) -> Result<Arc<Schedule>, Error> {
         let mut schedules = lock(&self.schedules);
-        if let Some(schedule) = schedules.get(&(*shape, device)) {
+        if let Some(schedule) = schedules.get(&(*shape, access)) {
             return Ok(schedule.clone());
         }
         let problem = Problem::new(self.grid, self.rank, shape, Rank(0));
-        let problem = if device { problem.on_device() } else { problem };
+        let problem = Problem { access, ..problem };
         let built = self.plan.schedule_for(&problem);
         let built = Arc::new(built.map_err(|why| Error::Argument(why.to_string()))?);
-        schedules.insert((*shape, device), built.clone());
+        schedules.insert((*shape, access), built.clone());
         Ok(built)
     }
 
@@ -94,10 +94,16 @@ impl Tables {
         match entry.on_device.get() {
             Some(schedule) => Ok(schedule.clone()),
             None => {
-                let built = self.schedule_for(&entry.shape, true)?;
+                let built = self.schedule_for(&entry.shape, Access::Copies)?;
                 Ok(entry.on_device.get_or_init(|| built).clone())
             }
         }
+    }
+
+    /// Whether messages of an operation of so many bytes wait until they are asked for.
+    #[cfg(feature = "cuda")]
+    pub(super) fn is_credited(&self, bytes: u64) -> bool {
+        bytes > self.plan.eager_bytes
     }
 
     /// Lanes of this rank's node, and their bytes.

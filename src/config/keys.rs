@@ -161,6 +161,13 @@ pub const KEYS: &[KeySpec] = &[
          tensors that are sent from where they lie and received there, as far as it reaches",
     ),
     key(
+        "gpu_direct",
+        "one of on, off",
+        "off",
+        "whether an RDMA device reads and writes tensors on a GPU where they lie: where a rank is alone on its host, all its channels are \
+         verbs, and the device can register the GPU's memory (not run on hardware yet)",
+    ),
+    key(
         "kernel_address",
         "an IPv4 address of this host",
         "the one by which rank 0 is reached",

@@ -209,6 +209,8 @@ pub struct Config {
     pub offload: bool,
     /// Whether the frames of byte streams, and fragments over verbs, carry a CRC32C.
     pub crc: bool,
+    /// Whether RDMA NICs may read and write tensors on a GPU themselves, where they can.
+    pub gpu_direct: bool,
     /// The RDMA device to use: its name, with `/` and a port's number if need be; `auto`, or `none`.
     pub rdma_device: String,
     /// Memory to register, in MiB: for the slots of all queue pairs, and what it leaves for tensors that are sent from where
@@ -329,6 +331,7 @@ impl Builder {
             hugepages: value::word(layers, "hugepages", &hugepages)?.unwrap_or(Hugepages::Auto),
             offload: value::word(layers, "offload", &[("on", true), ("off", false)])?.unwrap_or(false),
             crc: value::word(layers, "crc", &[("on", true), ("off", false)])?.unwrap_or(true),
+            gpu_direct: value::word(layers, "gpu_direct", &[("on", true), ("off", false)])?.unwrap_or(false),
             rdma_device: value::text(layers, "rdma_device", |name| !name.is_empty())?
                 .unwrap_or_else(|| "auto".into()),
             rdma_memory_mb: number("rdma_memory_mb", 1..=1 << 20, 256)?,

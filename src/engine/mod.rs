@@ -28,7 +28,8 @@ use shouter_reducer::solo::Solo;
 use shouter_reducer::transport::{Accelerator, NodeMemory};
 
 use crate::channel::shm::NodeSegment;
-use crate::channel::up::UpChannel;
+use crate::channel::up::{Loss, UpChannel};
+use crate::channel::verbs::{Digest, Export, Fault, Reach, RegisterError};
 use crate::runtime::{Activity, Clock, Poller};
 use divergence::Open;
 use liveness::Liveness;
@@ -195,6 +196,39 @@ impl<D: Device> Engine<D> {
         if let Some(up) = &mut self.up {
             up.unregister(address);
         }
+    }
+
+    /// Whether the channel to other nodes takes memory of devices.
+    pub fn takes_device_memory(&self) -> bool {
+        self.up.as_ref().is_some_and(UpChannel::takes_device_memory)
+    }
+
+    /// Makes memory of a device known to the NIC.
+    ///
+    /// # Errors
+    /// [`RegisterError`]; nothing has changed then.
+    ///
+    /// # Safety
+    /// The memory stays allocated until [`unregister`](Self::unregister) or until the engine is dropped, or no operation names it any
+    /// more.
+    #[allow(unsafe_code)]
+    pub unsafe fn register_device(
+        &mut self,
+        memory: Region,
+        export: Option<Export>,
+    ) -> Result<Reach, RegisterError> {
+        // SAFETY: passed on to the caller.
+        self.up
+            .as_mut()
+            .map_or(Err(RegisterError::Refused), |up| unsafe { up.register_device(memory, export) })
+    }
+
+    /// From now on operations may work on a device's memory, with slots there, which the NIC knows. Once.
+    pub fn attach_device(&mut self, digest: Box<dyn Digest + Send>, slots: Region) {
+        if let Some(up) = &mut self.up {
+            up.attach_digest(digest);
+        }
+        self.executor.attach_device_slots(slots);
     }
 
     /// From now on tensors may lie in an accelerator's memory. Once.
@@ -431,9 +465,10 @@ impl<D: Device> Poller for Engine<D> {
                 }
                 tracing::error!(rank = loss.rank.0, why = %loss.why, "a leader is lost");
                 // Whoever has lost its own port names itself: the peer is well.
-                let cause = match loss.why.is_own() {
-                    true => (self.rank, Why::Disconnected),
-                    false => (loss.rank, Why::Failed),
+                let cause = match &loss.why {
+                    Loss::Verbs(Fault::Accelerator) => (self.rank, Why::Accelerator),
+                    why if why.is_own() => (self.rank, Why::Disconnected),
+                    _ => (loss.rank, Why::Failed),
                 };
                 let (culprit, why) = match &self.node {
                     Some(node) => liveness::agree(node, cause.0, cause.1),

@@ -5,5 +5,11 @@ fn two_parts_are_as_good_as_one() {
     // RFC 3720 appendix B.4: 32 bytes of zeroes.
     assert_eq!(crc32c(&[0; 32]), 0x8a91_36aa);
     assert_eq!(crc32c_of_two(&[0; 5], &[0; 27]), 0x8a91_36aa);
+    assert_eq!(crc32c_behind(crc32c(&[0; 5]), &[0; 27]), 0x8a91_36aa);
+    let bytes: Vec<u8> = (0..5000u32).map(|i| ((i * i) >> 3) as u8).collect();
+    for cut in [0, 1, 67, 68, 4096, 5000] {
+        let (first, second) = bytes.split_at(cut);
+        assert_eq!(crc32c_behind(crc32c(first), second), crc32c(&bytes), "cut at {cut}");
+    }
     assert_eq!(crc32c(&[]), 0);
 }

@@ -1,6 +1,6 @@
 //! What can go wrong with an RDMA device, and what to do about it.
 
-use super::sys::Errno;
+use super::sys::{DmabufError, Errno};
 
 /// Why a device, a registration or a queue could not be had.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -79,6 +79,40 @@ pub enum VerbsError {
         /// The device's name.
         device: String,
     },
+    /// libibverbs is too old for dma-bufs.
+    #[error(
+        "{device}: libibverbs has no ibv_reg_dmabuf_mr; install rdma-core 34 or later, or load nvidia_peermem"
+    )]
+    DmabufLibrary {
+        /// The device's name.
+        device: String,
+    },
+    /// The kernel or the device's driver takes no dma-bufs, or not this one.
+    #[error(
+        "{device}: a dma-buf of {len} bytes was not registered ({errno}); that needs Linux 5.12 or later, a NIC whose driver takes \
+         dma-bufs (mlx5, irdma) and the GPU's open kernel modules; without them load nvidia_peermem"
+    )]
+    Dmabuf {
+        /// The device's name.
+        device: String,
+        /// Bytes of the range.
+        len: usize,
+        /// What the kernel said.
+        errno: Errno,
+    },
+    /// The kernel does not know a range of another device's memory.
+    #[error(
+        "{device}: {len} bytes of a GPU's memory were not registered by their address ({errno}); `modprobe nvidia_peermem` on this \
+         host, and see that the NIC's driver was there before it"
+    )]
+    PeerMemory {
+        /// The device's name.
+        device: String,
+        /// Bytes of the range.
+        len: usize,
+        /// What the kernel said.
+        errno: Errno,
+    },
     /// A path MTU that InfiniBand does not have.
     #[error("{bytes} bytes are no path MTU; it is one of 256, 512, 1024, 2048 and 4096")]
     PathMtu {
@@ -128,6 +162,24 @@ impl VerbsError {
             errno,
             LockedMemory::of(super::sys::memory_lock_limit(), &status),
         )
+    }
+
+    /// A registration of a dma-buf that failed. Limits of locked memory do not count there.
+    pub(super) fn dmabuf(device: &str, len: usize, error: DmabufError) -> Self {
+        let device = device.to_owned();
+        match error {
+            DmabufError::Library => Self::DmabufLibrary { device },
+            DmabufError::Call(errno) if errno.0 == libc::ENOMEM => Self::OutOfMemory { device, len },
+            DmabufError::Call(errno) => Self::Dmabuf { device, len, errno },
+        }
+    }
+
+    /// A registration of another device's memory, by its address, that failed.
+    pub(super) fn peer_memory(device: &str, len: usize, errno: Errno) -> Self {
+        match errno.0 {
+            libc::ENOMEM => Self::registration(device, len, errno),
+            _ => Self::PeerMemory { device: device.to_owned(), len, errno },
+        }
     }
 
     fn registration_with(device: &str, len: usize, errno: Errno, locked: LockedMemory) -> Self {

@@ -203,11 +203,12 @@ impl Context {
     }
 
     /// `len` bytes from `offset` of a dma-buf, such as a GPU's memory exports, which peers address from `iova` on (its low
-    /// 12 bits must be those of `offset`). **Untested**: soft-RoCE does not take dma-bufs, so only an adapter with a driver
-    /// for it shows whether this works.
+    /// 12 bits must be those of `offset`). **Not run on an adapter**: soft-RoCE takes no dma-bufs, so only that it is refused
+    /// has been seen.
     ///
     /// # Errors
-    /// As [`register_owned`](Self::register_owned); [`VerbsError::Call`] with `EOPNOTSUPP` where the device cannot.
+    /// [`VerbsError::DmabufLibrary`] and [`VerbsError::Dmabuf`] where libibverbs, the kernel or the device cannot; else as
+    /// [`register_owned`](Self::register_owned).
     pub fn register_dmabuf(
         &self,
         fd: BorrowedFd<'_>,
@@ -221,7 +222,7 @@ impl Context {
         }
         sys::Region::dmabuf(self.domain(), fd, offset, len, iova, access)
             .map(MemoryRegion::new)
-            .map_err(|errno| VerbsError::registration(self.name(), len, errno))
+            .map_err(|error| VerbsError::dmabuf(self.name(), len, error))
     }
 }
 

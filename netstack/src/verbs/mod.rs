@@ -48,7 +48,8 @@
 //! # What is not supported
 //!
 //! **Atomics, unreliable services, shared receive queues, memory windows, receives with memory, completion channels (who
-//! waits polls), rdma_cm.** InfiniBand proper and dma-bufs are written and have never run.
+//! waits polls), rdma_cm.** InfiniBand proper, dma-bufs, and the memory of other devices by its address are written and have never run
+//! on hardware.
 
 mod completion;
 mod context;

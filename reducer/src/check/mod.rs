@@ -13,8 +13,8 @@
 //! 4. executed with symbols in place of numbers, every element ends on every rank as the same expression, in which
 //!    each rank's contribution occurs exactly once (for a broadcast, the root's and no other): right, and the same
 //!    bits everywhere;
-//! 5. a tensor in an accelerator's memory is only copied, or folded by the accelerator; and no rank accesses another's tensor after
-//!    that one's last step;
+//! 5. a tensor in an accelerator's memory is only copied, or folded by the accelerator, or else everything happens there and nothing is
+//!    reduced as it arrives; and no rank accesses another's tensor after that one's last step;
 //! 6. slots stay within the schedule's own size, and that within the budget.
 
 mod graph;
@@ -185,6 +185,11 @@ pub fn check(schedules: &[Schedule], slot_budget: usize) -> Result<Proof, Flaw> 
         let outside = |step: &Step| races::is_out_of_reach(schedule, &step.action);
         if let Some(step) = schedule.steps().iter().position(outside) {
             let what = "touches a tensor that is out of its reach";
+            return Err(Flaw::Bounds { at: boxed(schedules, rank, step), what });
+        }
+        let by_host = |step: &Step| problem.works_on_device() && races::needs_host(schedule, &step.action);
+        if let Some(step) = schedule.steps().iter().position(by_host) {
+            let what = "reduces what arrives on a device, or uses the host's memory for it";
             return Err(Flaw::Bounds { at: boxed(schedules, rank, step), what });
         }
         if schedule.slot_bytes() > slot_budget {

@@ -56,13 +56,22 @@ pub(super) fn is_out_of_reach(schedule: &Schedule, action: &Action) -> bool {
     let tensors = |place: &Place| matches!(place.buffer, Buffer::Data | Buffer::Peer(_));
     let touches = || touched.iter().any(|(place, _, _)| tensors(place));
     match (schedule.problem().access, action) {
-        (Access::Host, _) | (Access::Copies | Access::Accelerator, Action::Copy { .. }) => false,
+        (Access::Host, _) | (_, Action::Copy { .. }) => false,
+        (Access::Direct, _) if schedule.problem().works_on_device() => false,
         // All of it must be in the accelerator's reach.
         (Access::Accelerator, Action::Fold { .. }) => {
             touches() && touched.iter().any(|(place, _, _)| !tensors(place) && place.buffer != Buffer::Node)
         }
-        (Access::Copies | Access::Accelerator, _) => touches(),
+        (Access::Copies | Access::Accelerator | Access::Direct, _) => touches(),
     }
+}
+
+/// Whether a step is one for the CPU: it reduces fragments as they arrive, or works on memory of the node.
+pub(super) fn needs_host(schedule: &Schedule, action: &Action) -> bool {
+    matches!(action, Action::ReceiveReduce { .. })
+        || accesses(schedule, action)
+            .iter()
+            .any(|(place, _, _)| !matches!(place.buffer, Buffer::Data | Buffer::Slot))
 }
 
 struct Touch {

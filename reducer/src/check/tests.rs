@@ -18,25 +18,22 @@ fn collective(
     count: u64,
     op: ReduceOp,
 ) -> Vec<Schedule> {
-    mixed(collective, algorithm, grid, count, op, |_| false)
+    mixed(collective, algorithm, grid, count, op, |_| Access::Host)
 }
 
-/// The same, with some ranks' tensors in an accelerator's memory.
+/// The same, with some ranks' tensors in an accelerator's memory, and some of those within reach of a NIC.
 fn mixed(
     collective: Collective,
     algorithm: Algorithm,
     grid: Grid,
     count: u64,
     op: ReduceOp,
-    mut device: impl FnMut(u32) -> bool, // of a rank
+    mut access: impl FnMut(u32) -> Access,
 ) -> Vec<Schedule> {
     let shape = Shape { collective, dtype: DType::F32, op, count };
     let root = Rank(grid.ranks() / 2);
-    let mut problem = |rank| {
-        let problem = Problem::new(grid, Rank(rank), &shape, root);
-        if device(rank) { problem.on_device() } else { problem }
-    };
-    (0..grid.ranks()).map(&mut problem).map(|problem| build(algorithm, &problem, &PARAMS).unwrap()).collect()
+    let problem = |rank| Problem { access: access(rank), ..Problem::new(grid, Rank(rank), &shape, root) };
+    (0..grid.ranks()).map(problem).map(|problem| build(algorithm, &problem, &PARAMS).unwrap()).collect()
 }
 
 #[test]
@@ -51,10 +48,61 @@ fn tensors_on_accelerators_and_on_hosts_meet_in_one_collective() {
                 let op = if rng.random() { ReduceOp::Sum } else { ReduceOp::Avg };
                 let (kind, share) = (rng.random(), [0.5, 1.0][usize::from(rng.random::<bool>())]);
                 let kind = if kind { Collective::Broadcast } else { Collective::AllReduce };
-                let schedules = mixed(kind, algorithm, grid, count, op, |_| rng.random_bool(share));
+                let schedules = mixed(kind, algorithm, grid, count, op, |_| {
+                    let device = if rng.random() { Access::Copies } else { Access::Direct };
+                    if rng.random_bool(share) { device } else { Access::Host }
+                });
                 if let Err(flaw) = check(&schedules, BUDGET) {
                     panic!("{kind} {algorithm:?} on {grid:?}, {count} elements, {op}: {flaw}");
                 }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_tensor_that_nics_reach_is_reduced_on_its_device() {
+    for (nodes, leaf) in [(2, 2), (3, 3), (4, 2), (4, 4), (3, 1)] {
+        let grid = Grid::new(nodes, 1, leaf).unwrap();
+        for algorithm in Algorithm::ALL {
+            for direct in [1, (1 << nodes) - 1, 0b101] {
+                let access = |rank| if direct >> rank & 1 == 1 { Access::Direct } else { Access::Host };
+                let mut schedules =
+                    mixed(Collective::AllReduce, algorithm, grid, 1000, ReduceOp::Avg, access);
+                check(&schedules, BUDGET).unwrap_or_else(|flaw| panic!("{algorithm:?} on {grid:?}: {flaw}"));
+                let host = collective(Collective::AllReduce, algorithm, grid, 1000, ReduceOp::Avg);
+                let messages = |schedule: &Schedule| {
+                    let (mut sent, mut received) = (Vec::new(), Vec::new());
+                    for step in schedule.steps() {
+                        match step.action {
+                            Action::Send { to, round, len, .. } => sent.push((to, round, len)),
+                            Action::Receive { from, round, len, .. }
+                            | Action::ReceiveReduce { from, round, len, .. } => {
+                                received.push((from, round, len))
+                            }
+                            _ => {}
+                        }
+                    }
+                    (sent, received)
+                };
+                assert_eq!(
+                    messages(&schedules[0]),
+                    messages(&host[0]),
+                    "the same messages in the same order"
+                );
+                assert_eq!(schedules[0].lane_chunks(), 0, "nothing is staged");
+                assert!(schedules[0].slot_bytes() > 0);
+                // What a CPU would do is refused.
+                let step = schedules[0].steps.iter_mut().find_map(|step| match step.action {
+                    Action::Receive { from, round, into, len } if into.buffer == Buffer::Slot => {
+                        step.action = Action::ReceiveReduce { from, round, into, len };
+                        Some(())
+                    }
+                    _ => None,
+                });
+                assert!(step.is_some());
+                let flaw = check(&schedules, BUDGET).unwrap_err();
+                assert!(matches!(flaw, Flaw::Bounds { what, .. } if what.contains("arrives")), "{flaw}");
             }
         }
     }
@@ -137,8 +185,8 @@ fn every_all_reduce_by_accelerators_is_right_for_2_to_17_ranks() {
                 let op = if rng.random() { ReduceOp::Sum } else { ReduceOp::Avg };
                 let folding: Vec<_> = (0..grid.nodes()).map(|_| rng.random_bool(0.7)).collect();
                 let folds = |rank: u32| folding[grid.node_of(Rank(rank)) as usize];
-                let device = |rank| folds(rank) || rng.random();
-                let mut schedules = mixed(Collective::AllReduce, algorithm, grid, count, op, device);
+                let access = |rank| if folds(rank) || rng.random() { Access::Copies } else { Access::Host };
+                let mut schedules = mixed(Collective::AllReduce, algorithm, grid, count, op, access);
                 for (rank, schedule) in (0..).zip(&mut schedules).filter(|(rank, _)| folds(*rank)) {
                     let views = schedule.in_place.as_deref().unwrap_or_else(|| panic!("{rank} on {grid:?}"));
                     *schedule = views.clone();
@@ -155,8 +203,9 @@ fn every_all_reduce_by_accelerators_is_right_for_2_to_17_ranks() {
 fn ending_before_others_have_written_is_refused() {
     for ranks_per_node in [2, 4] {
         let grid = Grid::new(4, ranks_per_node, 2).unwrap();
-        let staged =
-            mixed(Collective::AllReduce, Algorithm::Hierarchical, grid, 100, ReduceOp::Sum, |_| true);
+        let staged = mixed(Collective::AllReduce, Algorithm::Hierarchical, grid, 100, ReduceOp::Sum, |_| {
+            Access::Copies
+        });
         let views: Vec<_> = staged.iter().map(|schedule| (**schedule.in_place().unwrap()).clone()).collect();
         check(&views, BUDGET).unwrap();
         let mut refused = 0;
@@ -275,7 +324,8 @@ fn mutated_schedules_are_refused() {
         let grid = Grid::new(ranks, per_node, leaf).unwrap();
         let algorithm = Algorithm::ALL[rng.random_range(0..3)];
         let (count, views) = (rng.random_range(1..900), per_node > 1 && rng.random());
-        let mut schedules = mixed(Collective::AllReduce, algorithm, grid, count, ReduceOp::Avg, |_| views);
+        let access = if views { Access::Copies } else { Access::Host };
+        let mut schedules = mixed(Collective::AllReduce, algorithm, grid, count, ReduceOp::Avg, |_| access);
         if views {
             schedules = schedules.iter().map(|schedule| (**schedule.in_place().unwrap()).clone()).collect();
         }

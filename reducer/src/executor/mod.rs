@@ -43,7 +43,7 @@ use self::park::Parking;
 use crate::grid::Rank;
 use crate::header::{GRANULE_UNIT, Header, Kind, MAX_COUNT, MatchKey};
 use crate::memory::{Addresses, Pool, Region, Span};
-use crate::schedule::{Action, Buffer};
+use crate::schedule::{Action, Buffer, Schedule};
 use crate::time::Instant;
 use crate::transport::{Landing, NodeMemory, Token};
 use std::collections::VecDeque;
@@ -134,6 +134,8 @@ pub struct Executor {
     order: Vec<(u32, u64)>,
     lanes: Option<Arc<Lanes>>,
     pool: Pool,
+    /// The same on a device, for operations that work there.
+    device_pool: Option<Pool>,
     parking: Parking,
     control: Control,
     completed: VecDeque<Completed>,
@@ -169,6 +171,7 @@ impl Executor {
             order: Vec::with_capacity(operations),
             lanes: None,
             pool,
+            device_pool: None,
             parking: Parking::new(config.grid.nodes() as usize, config.eager_pool_bytes),
             control: Control { notices: VecDeque::new(), one_sided: config.one_sided },
             completed: VecDeque::with_capacity(operations),
@@ -185,6 +188,13 @@ impl Executor {
     /// Gives the memory of all slots up for good: after an error, where an accelerator may still refer to it.
     pub fn leak_slots(&mut self) {
         self.pool.leak();
+        self.device_pool.iter_mut().for_each(Pool::leak);
+    }
+
+    /// Gives room for the slots of operations that work on a device ([`Problem::direct`](crate::schedule::Problem::direct)):
+    /// memory of that device, which stays allocated for as long as the executor has operations. Once.
+    pub fn attach_device_slots(&mut self, memory: Region) {
+        self.device_pool = Some(Pool::of(memory));
     }
 
     /// The memory of all slots, which an accelerator copies from where tensors of several ranks of a node lie there.
@@ -214,7 +224,10 @@ impl Executor {
         let seq = self.next_seq;
         let slots = match request.schedule.slot_bytes() {
             0 => None,
-            bytes => Some(self.pool.take(bytes).ok_or(StartError::Busy { what: "slots" })?),
+            bytes => {
+                let pool = self.pool_for(&request.schedule);
+                Some(pool.and_then(|pool| pool.take(bytes)).ok_or(StartError::Busy { what: "slots" })?)
+            }
         };
         self.next_seq += 1;
         let at = (seq & self.mask) as usize;
@@ -240,6 +253,11 @@ impl Executor {
         self.undecided.push_back(seq);
         self.decide_private();
         Ok(OpId(seq))
+    }
+
+    /// Where an operation's slots are taken from.
+    fn pool_for(&mut self, schedule: &Schedule) -> Option<&mut Pool> {
+        if schedule.problem().works_on_device() { self.device_pool.as_mut() } else { Some(&mut self.pool) }
     }
 
     fn admit(&self, request: &Request) -> Result<(), StartError> {
@@ -277,11 +295,10 @@ impl Executor {
                 return Err(StartError::NoNodeMemory { lanes, bytes });
             }
         }
-        if schedule.slot_bytes() > self.pool.capacity() {
-            return Err(StartError::SlotBudget {
-                needed: schedule.slot_bytes(),
-                budget: self.pool.capacity(),
-            });
+        let pool = if problem.works_on_device() { self.device_pool.as_ref() } else { Some(&self.pool) };
+        let budget = pool.map_or(0, Pool::capacity);
+        if schedule.slot_bytes() > budget {
+            return Err(StartError::SlotBudget { needed: schedule.slot_bytes(), budget });
         }
         if self.ops[(self.next_seq & self.mask) as usize].state != State::Vacant {
             return Err(StartError::Busy { what: "operations" });
@@ -402,7 +419,11 @@ impl Executor {
             && op.copies.is_empty()
             && let Some(slots) = op.vacate()
         {
-            self.pool.put(slots);
+            let device = slots.region().kind() == crate::memory::Kind::Device;
+            match self.device_pool.as_mut().filter(|_| device) {
+                Some(pool) => pool.put(slots),
+                None => self.pool.put(slots),
+            }
         }
     }
 }

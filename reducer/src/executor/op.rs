@@ -281,13 +281,22 @@ impl Op {
         Some((region, place.offset))
     }
 
-    /// Where a message that is only placed may be written by the peer itself: in memory that outlives the operation.
+    /// Where a message that is only placed may be written by the peer itself: in memory that outlives the operation. Slots of the
+    /// host's are no such place, for no NIC knows them; those on a device are known.
     #[inline]
     pub(super) fn landing(&self, into: Place, chunk: u32, len: usize) -> Option<Span> {
-        if len == 0 || !matches!(into.buffer, Buffer::Data | Buffer::Node) {
+        if len == 0 {
             return None;
         }
         let (region, offset) = self.spot(into, chunk)?;
+        let known = match into.buffer {
+            Buffer::Data | Buffer::Node => true,
+            Buffer::Slot => region.kind() == crate::memory::Kind::Device,
+            Buffer::Stage(_) | Buffer::Peer(_) => false,
+        };
+        if !known {
+            return None;
+        }
         region.span(offset, len)
     }
 

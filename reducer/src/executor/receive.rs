@@ -54,7 +54,8 @@ impl Executor {
         self.on_message(header, Payload::Placed)
     }
 
-    /// Where a fragment belongs that is only placed; `None` if it is no such fragment, or its operation is over. What lies
+    /// Where a fragment belongs that is only placed; `None` if it is no such fragment, or its message is
+    /// complete, or its operation over. What lies
     /// there is the fragment only if the peer says so.
     pub fn landing(&self, header: &Header) -> Option<Span> {
         let op = &self.ops[(header.key.seq & self.mask) as usize];
@@ -65,8 +66,11 @@ impl Executor {
             return None;
         }
         let schedule = op.schedule.as_ref()?;
-        let StepId(step) = schedule.receive(header.src, header.round)?;
-        let step = schedule.steps.get(step as usize)?;
+        let StepId(index) = schedule.receive(header.src, header.round)?;
+        if op.steps.get(index as usize)?.done {
+            return None;
+        }
+        let step = schedule.steps.get(index as usize)?;
         let Action::Receive { into, len, .. } = step.action else { return None };
         let whole = op.landing(into, step.chunk, len)?;
         whole.part(usize::try_from(header.offset).ok()?, header.len as usize)

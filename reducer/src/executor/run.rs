@@ -385,6 +385,9 @@ impl<T: Transport, N: NodeMemory> Context<'_, '_, T, N> {
                 let kind = (op.template.shape.dtype, op.fold);
                 done(memory::fold(self.kernels, kind, into, sources, (len, divide_by), self.scratch))
             }
+            Action::Finish { at, len } if op.is_device(at) => {
+                self.fold_behind(op, (step, chunk), (&[at], &[at]), len, Some(self.grid.ranks()))
+            }
             Action::Finish { at, len } => {
                 self.budget = self.budget.saturating_sub(len);
                 let Some(at) = op.spot(at, chunk) else { return Ran::Broken };

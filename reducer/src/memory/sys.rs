@@ -325,10 +325,18 @@ impl Pooled {
     }
 }
 
+/// What a pool cuts into pieces.
+#[derive(Debug)]
+enum Stock {
+    Own(Owned),
+    /// Memory of somebody else, such as a device's.
+    Lent(Region),
+}
+
 /// Memory for slots: pieces of one allocation, first fit, neighbours merged when they come back.
 #[derive(Debug)]
 pub(crate) struct Pool {
-    memory: Owned,
+    memory: Stock,
     /// Free ranges (offset, length), by offset.
     free: Vec<(usize, usize)>,
 }
@@ -339,26 +347,33 @@ impl Pool {
 
     pub(crate) fn new(bytes: usize) -> Option<Self> {
         let bytes = bytes.checked_next_multiple_of(Self::ALIGN)?;
-        Some(Self { memory: Owned::new(bytes)?, free: vec![(0, bytes)] })
+        Some(Self { memory: Stock::Own(Owned::new(bytes)?), free: vec![(0, bytes)] })
+    }
+
+    /// Pieces of a region, which stays valid for as long as operations use them.
+    pub(crate) fn of(region: Region) -> Self {
+        let bytes = region.len() / Self::ALIGN * Self::ALIGN;
+        Self { memory: Stock::Lent(region), free: vec![(0, bytes)] }
     }
 
     /// Bytes in all.
     pub(crate) fn capacity(&self) -> usize {
-        self.memory.len
+        self.whole().len()
     }
 
-    /// Has nothing to give from now on; the memory is never freed.
+    /// Has nothing to give from now on; memory of its own is never freed.
     pub(crate) fn leak(&mut self) {
-        if let Some(none) = Owned::new(0) {
-            core::mem::forget(core::mem::replace(&mut self.memory, none));
-            self.free.clear();
-        }
+        core::mem::forget(core::mem::replace(&mut self.memory, Stock::Lent(Region::empty())));
+        self.free.clear();
     }
 
     /// All of it.
     pub(crate) fn whole(&self) -> Region {
-        // SAFETY: as in `take`.
-        unsafe { self.memory.region() }
+        match &self.memory {
+            // SAFETY: the pool outlives its pieces' operations (the executor owns it and says when it may be dropped).
+            Stock::Own(memory) => unsafe { memory.region() },
+            Stock::Lent(region) => *region,
+        }
     }
 
     pub(crate) fn take(&mut self, bytes: usize) -> Option<Pooled> {
@@ -370,9 +385,8 @@ impl Pool {
         } else {
             self.free[at] = (offset + bytes, len - bytes);
         }
-        // SAFETY: the pool outlives its pieces' operations (the executor owns it and says when it may be dropped),
-        // and pieces do not overlap.
-        let region = unsafe { self.memory.region() }.sub(offset, bytes)?;
+        // Pieces do not overlap.
+        let region = self.whole().sub(offset, bytes)?;
         Some(Pooled { region, offset })
     }
 

@@ -11,7 +11,8 @@
 //! ```
 //!
 //! Each node sends 2(H - 1)/H of the chunk when groups are full. Where just two contributions meet, fragments are
-//! reduced as they arrive; where more meet, they wait in slots and are folded in rank order.
+//! reduced as they arrive (on a device they wait in a slot, and are folded in the same order); where more meet, they wait in
+//! slots and are folded in rank order.
 
 use super::builder::{Area, Builder, Chunk, Outcome, Slice};
 use super::{Action, StepId};
@@ -123,16 +124,24 @@ impl Gather<'_> {
         }
         if let &[x, y] = self.nodes {
             let from = grid.leader_of(if x == me { y } else { x });
-            return vec![b.step(chunk, Action::ReceiveReduce { from, round, into: at, len }, ready)];
+            if !b.problem.works_on_device() {
+                return vec![b.step(chunk, Action::ReceiveReduce { from, round, into: at, len }, ready)];
+            }
         }
         // All slots are as large as the largest slice, whatever they are for: a number may serve another purpose in
         // another chunk.
         let room = b.full_chunk().largest_part(grid.leaf_size());
         let first = *slot;
         let (mut sources, mut after) = (Vec::new(), ready.to_vec());
+        if self.nodes.len() == 2 {
+            // As fragments are reduced that arrive.
+            sources.push(at);
+        }
         for &node in self.nodes {
             if node == me {
-                sources.push(at);
+                if self.nodes.len() > 2 {
+                    sources.push(at);
+                }
                 continue;
             }
             let (into, free) = b.slot(chunk, *slot, room);

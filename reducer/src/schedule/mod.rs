@@ -14,6 +14,7 @@
 //!   Data --copy--> Stage --fold--> Node --send, receive-reduce, receive--> Node --copy--> Data
 //!   Data ------------------------------- one rank a node: directly --------------------> Data
 //!   Data (device) --copy--> Node --------------------------------------> Node --copy--> Data (device)
+//!   Data (device, direct) --send, receive, fold by the accelerator--------------------> Data (device)
 //!   Data, Peer -------fold on the accelerator------> Node ... Node --fold--> Data, Peer       (views)
 //! ```
 
@@ -92,6 +93,9 @@ pub enum Access {
     Copies,
     /// Copies and folds of an accelerator, in whose memory it lies.
     Accelerator,
+    /// The same, and NICs, which read and write it there: an all-reduce of a rank that is alone on its node goes from and into the
+    /// tensor itself, and the accelerator does all the folding. Its slots lie there too.
+    Direct,
 }
 
 impl Access {
@@ -111,6 +115,17 @@ impl Problem {
     /// The same for a tensor in an accelerator's memory, which is staged.
     pub fn on_device(self) -> Self {
         Self { access: Access::Copies, ..self }
+    }
+
+    /// The same for a tensor in an accelerator's memory that NICs read and write.
+    pub fn direct(self) -> Self {
+        Self { access: Access::Direct, ..self }
+    }
+
+    /// Whether the steps work on an accelerator's memory itself: all that is direct, where the rank meets nobody on its node.
+    pub fn works_on_device(&self) -> bool {
+        let alone = self.grid.per_node() == 1;
+        self.access == Access::Direct && alone && self.shape.collective == Collective::AllReduce
     }
 
     /// Bytes of the whole tensor (saturating).

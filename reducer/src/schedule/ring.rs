@@ -3,10 +3,11 @@
 //! A chunk has one piece per node. In H - 1 rounds each piece travels once around, every node reducing its own part
 //! into it; in H - 1 more rounds the finished pieces travel around. Each node sends 2(H - 1)/H of the chunk, and
 //! every round has one contribution per element, so fragments are reduced as they arrive. (Patarasuk and Yuan,
-//! "Bandwidth optimal all-reduce algorithms for clusters of workstations", 2009.)
+//! "Bandwidth optimal all-reduce algorithms for clusters of workstations", 2009.) On a device they wait in one of two slots, and
+//! are folded when all have come.
 
 use super::builder::{Area, Builder, Chunk, Outcome, Slice};
-use super::{Action, StepId};
+use super::{Action, Place, StepId};
 
 /// One chunk over the up grid; the area holds this node's contribution after `ready`.
 pub(super) fn up(b: &mut Builder, chunk: Chunk, area: Area, ready: &[StepId]) -> Outcome {
@@ -27,8 +28,7 @@ pub(super) fn up(b: &mut Builder, chunk: Chunk, area: Area, ready: &[StepId]) ->
         have = ready.to_vec();
         if !slice.is_empty() {
             let (into, len) = (b.at(area, slice), b.bytes(slice));
-            let action = Action::ReceiveReduce { from: prev, round: scatter + hop, into, len };
-            have = vec![b.step(chunk, action, ready)];
+            have = reduce(b, chunk, (into, len), (prev, scatter + hop), hop, ready);
         }
     }
     let own = piece(hops);
@@ -48,6 +48,27 @@ pub(super) fn up(b: &mut Builder, chunk: Chunk, area: Area, ready: &[StepId]) ->
         }
     }
     outcome
+}
+
+/// Receives what one hop brings, and reduces it into place.
+fn reduce(
+    b: &mut Builder,
+    chunk: Chunk,
+    (into, len): (Place, usize),
+    (from, round): (crate::grid::Rank, u32),
+    hop: u32,
+    ready: &[StepId],
+) -> Vec<StepId> {
+    if !b.problem.works_on_device() {
+        return vec![b.step(chunk, Action::ReceiveReduce { from, round, into, len }, ready)];
+    }
+    let (number, room) = (hop as usize % 2, b.full_chunk().largest_part(b.problem.grid.nodes()));
+    let (slot, free) = b.slot(chunk, number, room);
+    let mut after = ready.to_vec();
+    after.push(b.step(chunk, Action::Receive { from, round, into: slot, len }, &free));
+    let folded = b.fold(chunk, into, &[into, slot], len, &after);
+    b.slot_used(chunk, number, &folded);
+    folded
 }
 
 fn send(

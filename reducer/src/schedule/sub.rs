@@ -8,7 +8,8 @@
 //!
 //! A tensor in an accelerator's memory is only copied, to a lane and back: a rank that has one stages its own slice too, and where a
 //! node has one rank, the up grid works on the node's result area as if there were more. Messages and flags are the same, so
-//! ranks with tensors of either kind meet in one operation.
+//! ranks with tensors of either kind meet in one operation. Where NICs reach that memory, and the rank is alone on its node, the up
+//! grid works on the tensor itself, as it does on a host's.
 
 use super::builder::{Area, Builder, Chunk, Outcome, Slice};
 use super::{Action, Algorithm, Buffer, Place, StepId, direct, hierarchical, ring};
@@ -18,7 +19,7 @@ use crate::transport::Flag;
 /// The whole all-reduce, chunk by chunk.
 pub(super) fn all_reduce(b: &mut Builder, algorithm: Algorithm) {
     let alone = b.problem.grid.per_node() == 1;
-    if alone && !b.problem.access.is_device() {
+    if alone && (!b.problem.access.is_device() || b.problem.works_on_device()) {
         for chunk in b.chunks() {
             up(b, algorithm, chunk, Area { buffer: Buffer::Data, base: 0 }, &[]);
         }

@@ -180,6 +180,16 @@ API cuCtxGetDevice(int *device) {
     return CUDA_SUCCESS;
 }
 
+/// Memory is coherent at once; what is checked is that it is called as the manual says.
+API cuFlushGPUDirectRDMAWrites(unsigned target, unsigned scope) {
+    ENTER();
+    Lock lock(state().lock);
+    Context *context = nullptr;
+    if (Result code = current(context)) return code;
+    if (!config().dmabuf) return CUDA_ERROR_NOT_SUPPORTED;
+    return target == 0 && (scope == 100 || scope == 200) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
 API cuCtxGetDevice_v2(int *device, void *handle) {
     ENTER();
     Lock lock(state().lock);

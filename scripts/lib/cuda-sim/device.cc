@@ -65,7 +65,7 @@ int attribute(int number, int device) {
         case 92: case 93: case 94: case 122: case 123: return 1;  // stream memory operations
         case 99: case 115: case 125: return 1;               // host registration, memory pools, IPC events
         case 106: return 32;                                 // blocks per multiprocessor
-        case 116: case 124: return config().dmabuf;          // GPUDirect RDMA, dmabuf
+        case 116: case 117: case 124: return config().dmabuf;  // GPUDirect RDMA, flushed by the host; dmabuf
         default: return 0;
     }
 }

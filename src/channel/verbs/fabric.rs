@@ -3,6 +3,7 @@
 //! Over libibverbs it is [`rdma`](super::rdma); a test has one of its own.
 
 use std::net::Ipv6Addr;
+use std::os::fd::OwnedFd;
 
 use serde::{Deserialize, Serialize};
 use shouter_reducer::memory::Region;
@@ -107,6 +108,11 @@ pub enum Fault {
         "a queue pair cannot be set up (error {0}); look at limits of the device (`ibv_devinfo -v`) and at memlock"
     )]
     Setup(i32),
+    /// Our own accelerator failed under what it was asked about a payload.
+    #[error(
+        "this host's accelerator does not answer; look at the log of this rank, and at the device (`nvidia-smi`)"
+    )]
+    Accelerator,
     /// The ends do not agree about the lanes.
     #[error("it uses other settings (channel_num, crc, rdma_memory_mb); give all ranks the same")]
     Settings,
@@ -135,6 +141,34 @@ pub struct Remote {
     pub rkey: u32,
 }
 
+/// A range of a device's memory behind a file descriptor (a dma-buf).
+#[derive(Debug)]
+pub struct Export {
+    /// The dma-buf.
+    pub fd: OwnedFd,
+    /// Where the range begins in it, in bytes.
+    pub offset: u64,
+}
+
+/// How a NIC came to know a device's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reach {
+    /// By a dma-buf.
+    Dmabuf,
+    /// By its address, which a driver of the device explains to the kernel (nvidia-peermem).
+    Address,
+}
+
+impl Reach {
+    /// The name for people.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Dmabuf => "dma-buf",
+            Self::Address => "nvidia-peermem",
+        }
+    }
+}
+
 /// Memory was not registered; it can be sent from all the same, by way of the slots.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum RegisterError {
@@ -154,6 +188,14 @@ pub enum RegisterError {
         /// What it says.
         why: String,
     },
+    /// There are as many ranges of devices' memory as are kept.
+    #[error(
+        "{0} ranges of GPU memory are registered, which is as many as are kept; tensors elsewhere are staged"
+    )]
+    Ranges(usize),
+    /// The channel makes no use of it, has ended, or knows some of that memory already.
+    #[error("the channel takes no more memory")]
+    Refused,
 }
 
 /// Queue pairs by lane, with slots for each. A lane has one queue pair at a time.
@@ -203,6 +245,21 @@ pub trait Fabric {
     /// The memory stays mapped until the registration ends.
     #[allow(unsafe_code)]
     unsafe fn register(&mut self, memory: Region) -> Result<usize, RegisterError>;
+
+    /// The same for memory of a device ([`Kind::Device`](shouter_reducer::memory::Kind::Device)): by its dma-buf where there is one, else by
+    /// its address. It does not count in the budget, which is one of host memory.
+    ///
+    /// # Errors
+    /// As [`register`](Self::register).
+    ///
+    /// # Safety
+    /// The memory stays allocated until the registration ends, or no lane uses it any more.
+    #[allow(unsafe_code)]
+    unsafe fn register_device(
+        &mut self,
+        memory: Region,
+        export: Option<Export>,
+    ) -> Result<(usize, Reach), RegisterError>;
 
     /// Ends a registration. A lane that still sends from there breaks.
     fn unregister(&mut self, key: usize);

@@ -121,6 +121,12 @@ impl Sender {
         (self.in_flight() < self.window).then_some((self.next % self.window) as u32)
     }
 
+    /// Whether the window has room for so many fragments.
+    #[inline]
+    pub(super) fn has_slots(&self, count: u64) -> bool {
+        self.in_flight() + count <= self.window
+    }
+
     /// The number of the next fragment.
     #[inline]
     pub(super) fn next(&self) -> u64 {
@@ -219,15 +225,29 @@ impl Sender {
     }
 }
 
+/// What has been made of a fragment that came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// It was taken, or refused.
+    Settled(Option<Why>),
+    /// Whether it is sound is not known yet.
+    Open,
+}
+
 /// The receiving direction.
 #[derive(Debug)]
 pub(super) struct Receiver {
     window: u64,
     taken: Taken,
+    /// The number of the next fragment on this queue pair.
+    next: u64,
+    /// What has come behind the taken ones: an open one, and those behind it. Kept when the queue pair fails, so that what was
+    /// handed on is not handed on again.
+    verdicts: VecDeque<Verdict>,
     /// What the peer knows of `taken.count`.
     told: u64,
-    /// Refusals to be said.
-    refusals: VecDeque<Word>,
+    /// Refusals to be said, with the fragments' numbers.
+    refusals: VecDeque<(u64, Word)>,
     /// The peer has asked to be told at once.
     asked: bool,
 }
@@ -237,34 +257,77 @@ impl Receiver {
         Self {
             window: window.clamp(1, MAX_WINDOW).into(),
             taken: Taken { count: 0, refused: 0 },
+            next: 0,
+            verdicts: VecDeque::new(),
             told: 0,
             refusals: VecDeque::new(),
             asked: false,
         }
     }
 
+    /// The number of the next fragment.
+    #[inline]
+    pub(super) fn next(&self) -> u64 {
+        self.next
+    }
+
     /// Whether a write to this slot is the next one.
     #[inline]
     pub(super) fn expects(&self, slot: u32) -> bool {
-        self.taken.count % self.window == u64::from(slot)
+        self.next % self.window == u64::from(slot)
     }
 
     /// Whether the next fragment has this number (its low 32 bits).
     #[inline]
     pub(super) fn is_next(&self, number: u32) -> bool {
-        self.taken.count as u32 == number
+        self.next as u32 == number
     }
 
-    /// The next fragment was taken, or refused.
+    /// What was made of the next fragment when it came by a former queue pair.
     #[inline]
-    pub(super) fn took(&mut self, refused: Option<Why>) {
-        let number = self.taken.count as u32;
+    pub(super) fn known(&self) -> Option<Verdict> {
+        match self.next.checked_sub(self.taken.count) {
+            Some(behind) => self.verdicts.get(behind as usize).copied(),
+            // It was settled after the peer was told how far this end was.
+            None => Some(Verdict::Settled(None)),
+        }
+    }
+
+    /// The next fragment has come.
+    #[inline]
+    pub(super) fn came(&mut self, verdict: Verdict) {
+        let number = self.next;
+        self.next += 1;
+        match (number.checked_sub(self.taken.count), verdict) {
+            (Some(0), Verdict::Settled(refused)) if self.verdicts.is_empty() => self.took(refused),
+            (Some(behind), _) if behind as usize == self.verdicts.len() => self.verdicts.push_back(verdict),
+            _ => self.settle(number, verdict),
+        }
+    }
+
+    /// It is known now what is made of a fragment.
+    pub(super) fn settle(&mut self, number: u64, verdict: Verdict) {
+        let behind = number.checked_sub(self.taken.count);
+        if let Some(known) = behind.and_then(|behind| self.verdicts.get_mut(behind as usize)) {
+            *known = verdict;
+        }
+        while let Some(Verdict::Settled(refused)) = self.verdicts.front().copied() {
+            self.verdicts.pop_front();
+            self.took(refused);
+        }
+    }
+
+    /// The oldest fragment that was not taken was taken, or refused.
+    #[inline]
+    fn took(&mut self, refused: Option<Why>) {
+        let count = self.taken.count;
+        let number = count as u32;
         self.taken.count += 1;
         self.taken.refused = self.taken.refused << 1 | u64::from(refused.is_some());
         match refused {
             None => {}
-            Some(Why::Damaged) => self.refusals.push_back(Word::Damaged(number)),
-            Some(Why::NotReady) => self.refusals.push_back(Word::NotReady(number)),
+            Some(Why::Damaged) => self.refusals.push_back((count, Word::Damaged(number))),
+            Some(Why::NotReady) => self.refusals.push_back((count, Word::NotReady(number))),
         }
     }
 
@@ -272,6 +335,11 @@ impl Receiver {
     #[inline]
     pub(super) fn ask(&mut self) {
         self.asked = true;
+    }
+
+    /// Whether the peer waits for a count that it could be told.
+    pub(super) fn is_asked(&self) -> bool {
+        self.asked
     }
 
     /// What the peer should be told of this direction on a new queue pair.
@@ -283,16 +351,22 @@ impl Receiver {
     #[inline]
     pub(super) fn tell(&mut self) -> u64 {
         if self.refusals.is_empty() {
-            self.told = self.taken.count;
+            self.told = self.tellable();
             self.asked = false;
         }
         self.told
     }
 
+    /// What the peer can be told: nothing that it has yet to send again on this queue pair.
+    #[inline]
+    fn tellable(&self) -> u64 {
+        self.taken.count.min(self.next)
+    }
+
     /// A refusal to be said before any later count.
     #[inline]
     pub(super) fn refusal(&mut self) -> Option<Word> {
-        self.refusals.front().copied()
+        self.refusals.front().filter(|(number, _)| *number < self.next).map(|(_, word)| *word)
     }
 
     /// The refusal was said.
@@ -304,13 +378,14 @@ impl Receiver {
     /// waits for it, else when nothing else is to do.
     #[inline]
     pub(super) fn due(&self, idle: bool) -> bool {
-        let untold = self.taken.count - self.told;
+        let untold = self.tellable() - self.told;
         untold > 0 && (idle || self.asked || untold * 4 >= self.window)
     }
 
     /// The queue pair is new: the peer has been told everything by [`taken`](Self::taken).
     pub(super) fn resume(&mut self) {
         self.told = self.taken.count;
+        self.next = self.taken.count;
         self.asked = false;
         self.refusals.clear();
     }

@@ -2,17 +2,17 @@
 //! registered, and when it is given back.
 
 use shouter_reducer::header::{HEADER_BYTES, Header, Kind};
-use shouter_reducer::memory::Region;
+use shouter_reducer::memory::{Kind as MemoryKind, Region};
 use shouter_reducer::transport::{Landing, PayloadRange, Token};
 
 use super::fabric::{Fabric, Remote, Source};
 use super::lane::Lent;
-use super::message::{self, Payload, TRAILER, Window};
+use super::message::{self, Payload, Read, TRAILER, Window};
 use super::{Control, VerbsChannel};
 
 impl<F: Fabric, C: Control> VerbsChannel<F, C> {
     /// Queues a payload to be written from where it lies, to the peer's slot or `into` its memory; false if it is not
-    /// registered, or small.
+    /// registered, or small. That of a device's is `known` by its CRC.
     #[inline]
     pub(super) fn lend(
         &mut self,
@@ -20,19 +20,21 @@ impl<F: Fabric, C: Control> VerbsChannel<F, C> {
         header: &[u8; HEADER_BYTES],
         (span, into): (PayloadRange, Option<Remote>),
         token: Token,
+        known: Option<Read<'_>>,
     ) -> bool {
-        if span.len() < self.lend_from {
+        if span.len() < self.lend_from && known.is_none() {
             return false;
         }
         let Some((key, offset)) = self.ranges.find(span.as_ptr().addr(), span.len()) else { return false };
         // That takes a write more.
         let into = into.filter(|_| self.fabric.has_room(at, 2));
-        let (Some(lane), Some(payload)) = (self.all.get_mut(at), span.as_bytes()) else { return false };
+        let read = known.or_else(|| span.as_bytes().map(Read::Bytes));
+        let (Some(lane), Some(read)) = (self.all.get_mut(at), read) else { return false };
         let Some(slot) = lane.sender.slot() else { return false };
         let len = span.len() + TRAILER;
         let Some(bytes) = self.fabric.outgoing(at, slot).get_mut(..len) else { return false };
         let counts = (lane.sender.next(), lane.receiver.tell());
-        let kind = if into.is_some() { Payload::Placed(payload) } else { Payload::Lent(payload) };
+        let kind = if into.is_some() { Payload::Placed(read) } else { Payload::Lent(read) };
         message::seal(bytes, kind, header, counts, self.crc);
         lane.sender.sent(len as u32, Some(Lent { span, token }));
         let source = Source { key, offset, len: span.len() as u32 };
@@ -49,7 +51,7 @@ impl<F: Fabric, C: Control> VerbsChannel<F, C> {
     pub(super) fn window(&mut self, landing: Landing, count: u32) -> Option<Window> {
         let Landing { first, stride } = landing;
         let len = first.len();
-        if len < self.lend_from {
+        if len < self.lend_from && first.region().kind() != MemoryKind::Device {
             return None;
         }
         let all = stride.checked_mul(count.checked_sub(1)? as usize)?.checked_add(len)?;
@@ -70,9 +72,13 @@ impl<F: Fabric, C: Control> VerbsChannel<F, C> {
     /// Copies a payload that was lent to its slot, where it would have been otherwise, and gives it back.
     pub(super) fn take_in(&mut self, at: usize, slot: u32, lent: Option<Lent>) {
         let Some(Lent { span, token }) = lent else { return };
-        let payload = span.as_bytes().unwrap_or_default();
-        if let Some(bytes) = self.fabric.outgoing(at, slot).get_mut(..payload.len() + TRAILER) {
-            bytes.split_at_mut(payload.len()).0.copy_from_slice(payload);
+        if span.region().kind() == MemoryKind::Device {
+            self.read_device(span, at, slot);
+        }
+        if let Some(bytes) = self.fabric.outgoing(at, slot).get_mut(..span.len() + TRAILER) {
+            if let Some(payload) = span.as_bytes() {
+                bytes.split_at_mut(span.len()).0.copy_from_slice(payload);
+            }
             message::reseal(bytes, self.crc);
         }
         self.released.push(token);

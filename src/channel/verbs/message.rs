@@ -14,15 +14,15 @@
 //!
 //! The payload of a credit message may be a [`Window`]. The immediate value of such a write is the slot's index. A message without a slot (a SEND) carries a [`Word`].
 
-use shouter_netstack::crc::{crc32c, crc32c_of_two};
+use shouter_netstack::crc::{crc32c, crc32c_behind, crc32c_of_two};
 use shouter_reducer::header::HEADER_BYTES;
-use shouter_reducer::memory::Span;
+use shouter_reducer::memory::{Kind, Span};
 
 /// Bytes behind a payload.
 pub(super) const TRAILER: usize = HEADER_BYTES + 16;
 
 /// Bytes of the trailer that its CRC covers.
-const COVERED: usize = TRAILER - 4;
+pub(super) const COVERED: usize = TRAILER - 4;
 
 /// What stands behind a payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,9 +49,59 @@ pub(super) enum Payload<'a> {
     /// In the slot, in front of the trailer.
     Slot,
     /// Sent from there, to the slot.
-    Lent(&'a [u8]),
+    Lent(Read<'a>),
     /// Sent from there, to where it belongs.
-    Placed(&'a [u8]),
+    Placed(Read<'a>),
+}
+
+/// How a payload's CRC is found.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Read<'a> {
+    /// From its bytes.
+    Bytes(&'a [u8]),
+    /// It is known: a device has read them.
+    Crc(u32),
+}
+
+impl Read<'_> {
+    /// The CRC32C of the payload with these bytes behind it.
+    #[inline]
+    fn crc_with(self, behind: &[u8]) -> u32 {
+        match self {
+            Self::Bytes(bytes) => crc32c_of_two(bytes, behind),
+            Self::Crc(crc) => crc32c_behind(crc, behind),
+        }
+    }
+}
+
+/// What is needed to check a payload that the host does not read.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Check {
+    /// Where it lies.
+    pub(super) span: Span,
+    /// What the trailer says, to be believed when the check has passed: see [`Trailer`].
+    pub(super) number: u32,
+    pub(super) ack: u32,
+    pub(super) ask: bool,
+    trailer: [u8; COVERED],
+    expected: u32,
+}
+
+impl Check {
+    /// Whether a payload of this CRC is what was sent.
+    pub(super) fn passes(&self, crc: u32) -> bool {
+        crc32c_behind(crc, &self.trailer) == self.expected
+    }
+}
+
+/// What came in a slot.
+#[derive(Debug)]
+pub(super) struct Opened<'a> {
+    /// The payload; nothing, if it lies where it belongs.
+    pub(super) payload: Option<&'a [u8]>,
+    pub(super) trailer: Trailer<'a>,
+    /// What must be found out before anything of it, the trailer included, is believed: it lies in a device's memory.
+    pub(super) check: Option<Check>,
 }
 
 /// Puts the trailer at the end of the slot's part, behind the payload's place.
@@ -77,7 +127,7 @@ pub(super) fn seal(
     *field = match payload {
         _ if !crc => [0; 4],
         Payload::Slot => crc32c(covered).to_le_bytes(),
-        Payload::Lent(payload) | Payload::Placed(payload) => crc32c_of_two(payload, trailer).to_le_bytes(),
+        Payload::Lent(payload) | Payload::Placed(payload) => payload.crc_with(trailer).to_le_bytes(),
     };
 }
 
@@ -90,12 +140,12 @@ pub(super) fn reseal(slot: &mut [u8], crc: bool) {
 }
 
 /// Payload and trailer of what came in a slot; no payload if that lies where it belongs, which `landing` finds from the
-/// header. `None` if it is too short or, where CRCs are on, damaged.
+/// header. `None` if it is too short or, where CRCs are on and the host reads the payload, damaged.
 pub(super) fn open(
     slot: &[u8],
     crc: bool,
     landing: impl FnOnce(&[u8]) -> Option<Span>,
-) -> Option<(Option<&[u8]>, Trailer<'_>)> {
+) -> Option<Opened<'_>> {
     let (covered, field) = slot.split_last_chunk::<4>()?;
     let (payload, bytes) = covered.split_last_chunk::<COVERED>()?;
     let (header, words) = bytes.split_at_checked(HEADER_BYTES)?;
@@ -108,16 +158,27 @@ pub(super) fn open(
         ack: u32::from_le_bytes(*ack),
         ask: flags & ASK != 0,
     };
+    let expected = u32::from_le_bytes(*field);
     let placed = flags & PLACED != 0;
-    let sound = || {
-        let found = match placed {
-            false => crc32c(covered),
-            true => crc32c_of_two(landing(header)?.as_bytes()?, bytes),
+    let mut check = None;
+    if crc && !placed && crc32c(covered) != expected {
+        return None;
+    }
+    if crc && placed {
+        let span = landing(header)?;
+        let sound = match span.region().kind() {
+            Kind::Device => {
+                let Trailer { number, ack, ask, .. } = trailer;
+                check = Some(Check { span, number, ack, ask, trailer: *bytes, expected });
+                true
+            }
+            _ => crc32c_of_two(span.as_bytes()?, bytes) == expected,
         };
-        let whole = !placed || payload.is_empty();
-        Some(whole && found == u32::from_le_bytes(*field))
-    };
-    (!crc || sound()?).then_some(((!placed).then_some(payload), trailer))
+        if !sound || !payload.is_empty() {
+            return None;
+        }
+    }
+    Some(Opened { payload: (!placed).then_some(payload), trailer, check })
 }
 
 /// Where the messages of a credit may be written, as its receiver names it: message i begins i times `stride` bytes behind

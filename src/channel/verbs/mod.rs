@@ -24,6 +24,7 @@
 //! | `lend` | payloads that are sent from where they lie |
 //! | `receive` | what comes, and what is told of it |
 //! | `windows` | where peers want what they asked for |
+//! | `digest` | payloads in a device's memory, which the host does not read |
 //! | `ranges` | which memory of this process is registered |
 //! | `lane` | which fragments are out, taken, refused |
 //! | `setup` | a lane comes up, fails, and comes up again |
@@ -36,6 +37,7 @@
 #[cfg(feature = "verbs")]
 mod choice;
 mod control;
+mod digest;
 mod fabric;
 mod lane;
 mod lend;
@@ -55,7 +57,9 @@ use std::time::Duration;
 #[cfg(feature = "verbs")]
 pub use choice::{Found, Reachable, survey};
 pub use control::Control;
-pub use fabric::{Address, Event, Fabric, Fault, RegisterError, Remote, Sizes, Source};
+use digest::OnDevice;
+pub use digest::{Digest, Ticket};
+pub use fabric::{Address, Event, Export, Fabric, Fault, Reach, RegisterError, Remote, Sizes, Source};
 use lane::{Receiver, Retry, Sender};
 use message::{Payload, TRAILER};
 use ranges::Ranges;
@@ -66,6 +70,7 @@ use shouter_netstack::device::DeviceCounters;
 use shouter_netstack::time::Instant;
 use shouter_reducer::grid::Rank;
 use shouter_reducer::header::{GRANULE_UNIT, HEADER_BYTES, Header, Kind};
+use shouter_reducer::memory::Kind as MemoryKind;
 use shouter_reducer::transport::{Landing, PayloadRange, SendError, Token, Transport};
 use windows::Windows;
 
@@ -134,6 +139,8 @@ pub struct VerbsChannel<F: Fabric, C: Control> {
     crc: bool,
     lend_from: usize,
     ranges: Ranges,
+    /// For payloads in a device's memory.
+    device: Option<OnDevice>,
     /// That some memory cannot be registered was logged.
     complained: bool,
     /// Lanes of each peer.
@@ -199,6 +206,7 @@ impl<F: Fabric, C: Control> VerbsChannel<F, C> {
             crc,
             lend_from: lend_from.max(1),
             ranges: Ranges::default(),
+            device: None,
             complained: false,
             lanes,
             all: (0..peers.len() * lanes).map(lane).collect(),
@@ -252,6 +260,7 @@ impl<F: Fabric, C: Control> VerbsChannel<F, C> {
             }
         }
         self.events = events;
+        came |= self.tend_device(now, inbox);
         if std::mem::take(&mut self.asked) {
             // Ahead of what the executor sends now: it may answer what was sent from the memory that the peer wants back.
             self.pay(false);
@@ -265,8 +274,9 @@ impl<F: Fabric, C: Control> VerbsChannel<F, C> {
 
     /// Sends what the executor has posted, and tells peers what was taken. True if anything was sent.
     pub fn transmit(&mut self, now: Instant, inbox: &mut impl Inbox) -> bool {
+        let mut sent = self.tend_device(now, inbox);
         self.pay(self.idle);
-        let mut sent = self.fabric.flush();
+        sent |= self.fabric.flush();
         for token in self.released.drain(..) {
             inbox.released(token);
         }
@@ -291,7 +301,7 @@ impl<F: Fabric, C: Control> VerbsChannel<F, C> {
                 let at = retry.at;
                 return self.wake(at);
             }
-            let Some(at) = self.pick(index) else {
+            let Some(at) = self.pick(index, 0) else {
                 return self.wake(now + Duration::from_micros(20));
             };
             let Some(peer) = self.peers.get_mut(index) else { return };
@@ -303,13 +313,13 @@ impl<F: Fabric, C: Control> VerbsChannel<F, C> {
         }
     }
 
-    /// The lane of a peer that takes the next fragment: the one with the fewest out.
+    /// The lane of a peer that takes the next fragment: the one with the fewest out, which leaves so many slots free.
     #[inline]
-    fn pick(&self, index: usize) -> Option<usize> {
+    fn pick(&self, index: usize, spare: u64) -> Option<usize> {
         let first = index * self.lanes;
         let lanes = self.all.get(first..first + self.lanes)?.iter().zip(first..);
         let usable = lanes.filter(|(lane, at)| {
-            lane.state == State::Up && lane.sender.slot().is_some() && self.fabric.has_room(*at, 1)
+            lane.state == State::Up && lane.sender.has_slots(1 + spare) && self.fabric.has_room(*at, 1)
         });
         usable.min_by_key(|(lane, _)| lane.sender.in_flight()).map(|(_, at)| at)
     }
@@ -332,7 +342,8 @@ impl<F: Fabric, C: Control> VerbsChannel<F, C> {
 
     /// When the next turn is needed although nothing may arrive.
     pub fn next_deadline(&self) -> Option<Instant> {
-        [self.control.next_deadline(), self.tend_at, Some(self.listen_at)].into_iter().flatten().min()
+        let ask_at = self.device.as_ref().and_then(|device| device.ask_at);
+        [self.control.next_deadline(), self.tend_at, Some(self.listen_at), ask_at].into_iter().flatten().min()
     }
 
     /// A peer that was lost since the last call.
@@ -366,6 +377,7 @@ impl<F: Fabric, C: Control> VerbsChannel<F, C> {
                 peer.windows.clear();
             }
         }
+        self.forget_device(None);
         self.released.clear();
     }
 
@@ -384,6 +396,7 @@ impl<F: Fabric, C: Control> VerbsChannel<F, C> {
     pub fn is_drained(&self) -> bool {
         let quiet = |peer: &Peer| peer.lost || peer.retries.is_empty();
         self.control.is_drained()
+            && self.device_is_drained()
             && self.peers.iter().all(quiet)
             && self.all.iter().all(|lane| lane.sender.in_flight() == 0)
     }
@@ -434,11 +447,14 @@ impl<F: Fabric, C: Control> Transport for VerbsChannel<F, C> {
         if self.fenced {
             return Err(SendError::PeerFailed);
         }
-        let at = self.pick(index).ok_or(SendError::Full)?;
+        if payload.region().kind() == MemoryKind::Device && !payload.is_empty() {
+            return self.send_from_device(index, header, payload, token);
+        }
+        let at = self.pick(index, 0).ok_or(SendError::Full)?;
         let mut bytes = [0; HEADER_BYTES];
         header.encode(&mut bytes);
         let into = self.destination(index, header);
-        if !self.lend(at, &bytes, (payload, into), token) {
+        if !self.lend(at, &bytes, (payload, into), token, None) {
             self.post(at, &bytes, payload.as_bytes().unwrap_or_default());
             // Its bytes are in the slot.
             self.released.push(token);
@@ -448,7 +464,7 @@ impl<F: Fabric, C: Control> Transport for VerbsChannel<F, C> {
 
     fn credit(&mut self, to: Rank, header: &Header, landing: Option<Landing>) -> Result<(), SendError> {
         let index = self.usable(to)?;
-        let at = self.pick(index).filter(|_| !self.fenced).ok_or(if self.fenced {
+        let at = self.pick(index, 0).filter(|_| !self.fenced).ok_or(if self.fenced {
             SendError::PeerFailed
         } else {
             SendError::Full

@@ -17,7 +17,7 @@ use shouter_netstack::verbs::{
 };
 use shouter_reducer::memory::Region;
 
-use super::fabric::{Address, Event, Fabric, Fault, RegisterError, Remote, Sizes, Source};
+use super::fabric::{Address, Event, Export, Fabric, Fault, Reach, RegisterError, Remote, Sizes, Source};
 use super::registrations::Registrations;
 use crate::runtime::Clock;
 use fault::{fault, setup};
@@ -395,6 +395,16 @@ impl Fabric for Rdma {
     unsafe fn register(&mut self, memory: Region) -> Result<usize, RegisterError> {
         // SAFETY: passed on to the caller.
         unsafe { self.registrations.add(&self.context, memory) }
+    }
+
+    #[allow(unsafe_code)]
+    unsafe fn register_device(
+        &mut self,
+        memory: Region,
+        export: Option<Export>,
+    ) -> Result<(usize, Reach), RegisterError> {
+        // SAFETY: passed on to the caller.
+        unsafe { self.registrations.add_device(&self.context, memory, export) }
     }
 
     fn unregister(&mut self, key: usize) {

@@ -1,12 +1,13 @@
 //! What a peer wrote or said: taken or refused, and told so.
 
 use shouter_netstack::time::Instant;
-use shouter_reducer::executor::Disposition;
+use shouter_reducer::executor::{Disposition, Refusal};
 use shouter_reducer::header::{Header, Kind};
 
+use super::digest::{self, not_ready};
 use super::fabric::{Fabric, Fault};
-use super::lane::{self, Why};
-use super::message::{self, WORD_BITS, Window, Word};
+use super::lane::{self, Verdict, Why};
+use super::message::{self, Opened, WORD_BITS, Window, Word};
 use super::setup::State;
 use super::{Control, VerbsChannel};
 use crate::channel::{Inbox, stray};
@@ -23,13 +24,21 @@ impl<F: Fabric, C: Control> VerbsChannel<F, C> {
         if !lane.receiver.expects(slot) {
             return self.broken(now, at, Fault::Protocol);
         }
+        let (number, known) = (lane.receiver.next(), lane.receiver.known());
+        let (mut open, mut failed) = (None, None);
         let landing = |header: &[u8]| inbox.landing(&Header::parse(header).ok()?);
-        let refused = match bytes.and_then(|bytes| message::open(bytes, self.crc, landing)) {
+        let verdict = match bytes.and_then(|bytes| message::open(bytes, self.crc, landing)) {
+            // What was handed on is not wanted again.
+            _ if known == Some(Verdict::Settled(None)) => Verdict::Settled(None),
             None => {
                 self.damaged += 1;
-                Some(Why::Damaged)
+                Verdict::Settled(Some(Why::Damaged))
             }
-            Some((payload, trailer)) => {
+            Some(Opened { trailer, check: Some(check), .. }) => {
+                open = Header::parse(trailer.header).ok().map(|header| (header, check));
+                Verdict::Open
+            }
+            Some(Opened { payload, trailer, check: None }) => {
                 let released = &mut self.released;
                 let heard = lane.sender.acknowledged(trailer.ack, 32, |token| released.push(token));
                 if heard.is_err() || !lane.receiver.is_next(trailer.number) {
@@ -45,36 +54,49 @@ impl<F: Fabric, C: Control> VerbsChannel<F, C> {
                 }
                 match Header::parse(trailer.header) {
                     Ok(header) if header.src == peer.rank => {
-                        let window = payload.filter(|_| header.kind == Kind::Credit).and_then(Window::decode);
                         let disposition = match payload {
-                            Some(payload) => {
-                                let payload = if window.is_some() { &[] } else { payload };
-                                inbox.fragment(now, &header, payload)
+                            None => {
+                                failed = self.device.as_mut().and_then(|device| device.see_writes().err());
+                                inbox.placed(now, &header)
                             }
-                            None => inbox.placed(now, &header),
-                        };
-                        match disposition {
-                            Disposition::Refused(why) if why.is_retryable() => Some(Why::NotReady),
-                            Disposition::Refused(_) => None,
-                            Disposition::Consumed => {
-                                if let Some(window) = window {
+                            Some(payload) => {
+                                let credit = (header.kind == Kind::Credit).then_some(payload);
+                                let window = credit.and_then(Window::decode);
+                                let payload = if window.is_some() { &[] } else { payload };
+                                let delivered =
+                                    digest::deliver(&mut self.device, now, &header, payload, inbox);
+                                let disposition = delivered.unwrap_or_else(|error| {
+                                    failed = Some(error);
+                                    Disposition::Refused(Refusal::Aborted)
+                                });
+                                if let (Some(window), Disposition::Consumed) = (window, disposition) {
                                     peer.windows.open(&header, window);
                                 }
-                                None
+                                disposition
                             }
-                        }
+                        };
+                        Verdict::Settled(not_ready(disposition))
                     }
                     other => {
                         stray(&mut self.strays, Some(peer.rank), other.err());
-                        None
+                        Verdict::Settled(None)
                     }
                 }
             }
         };
-        lane.receiver.took(refused);
+        lane.receiver.came(verdict);
         if !lane.indebted {
             lane.indebted = true;
             self.debts.push(at);
+        }
+        if known == Some(Verdict::Open) {
+            self.forget_arrival(at, number);
+        }
+        if let Some((header, check)) = open {
+            self.arrived(at, number, &header, check);
+        }
+        if let Some(error) = failed {
+            self.device_failed(&error);
         }
     }
 

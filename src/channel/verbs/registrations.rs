@@ -1,16 +1,27 @@
 //! Memory beside the slots that a device may read, and peers write, within a budget.
 #![allow(unsafe_code)]
 
+use std::os::fd::AsFd;
 use std::ptr::NonNull;
 
 use shouter_netstack::verbs::{Access, Context, MemoryRegion, Sge};
 use shouter_reducer::memory::{Kind, Region};
 
-use super::fabric::{RegisterError, Remote, Source};
+use super::fabric::{Export, Reach, RegisterError, Remote, Source};
+
+/// Ranges of devices' memory that are registered at the same time, at most.
+const DEVICE_RANGES: usize = 256;
+
+/// A registration.
+struct Known {
+    region: MemoryRegion,
+    /// Whether it is memory of a device.
+    device: bool,
+}
 
 /// Registrations by number.
 pub(super) struct Registrations {
-    all: Vec<Option<MemoryRegion>>,
+    all: Vec<Option<Known>>,
     /// Bytes that more may have.
     left: usize,
 }
@@ -39,24 +50,56 @@ impl Registrations {
         let region = unsafe { context.register(base, bytes, Access::REMOTE_WRITE) };
         let region = region.map_err(|why| RegisterError::Device { bytes, why: why.to_string() })?;
         self.left -= bytes;
+        Ok(self.keep(Known { region, device: false }))
+    }
+
+    /// The same for memory of a device, which is outside of the budget.
+    ///
+    /// # Safety
+    /// The memory stays allocated until the registration is removed or dropped, or nothing of it is sent or asked for any more.
+    pub(super) unsafe fn add_device(
+        &mut self,
+        context: &Context,
+        memory: Region,
+        export: Option<Export>,
+    ) -> Result<(usize, Reach), RegisterError> {
+        let devices = self.all.iter().flatten().filter(|known| known.device).count();
+        if devices >= DEVICE_RANGES {
+            return Err(RegisterError::Ranges(devices));
+        }
+        let (bytes, address) = (memory.len(), memory.as_ptr() as u64);
+        let mut refused = String::new();
+        if let Some(Export { fd, offset }) = export {
+            match context.register_dmabuf(fd.as_fd(), offset, bytes, address, Access::REMOTE_WRITE) {
+                Ok(region) => return Ok((self.keep(Known { region, device: true }), Reach::Dmabuf)),
+                Err(why) => refused = format!("{why}; "),
+            }
+        }
+        // SAFETY: passed on to the caller; peers that know the key may write it, as in `add`.
+        let region = unsafe { context.register_peer(address, bytes, Access::REMOTE_WRITE) };
+        let region = region.map_err(|why| RegisterError::Device { bytes, why: format!("{refused}{why}") })?;
+        Ok((self.keep(Known { region, device: true }), Reach::Address))
+    }
+
+    fn keep(&mut self, known: Known) -> usize {
         let key = self.all.iter().position(Option::is_none).unwrap_or(self.all.len());
         match self.all.get_mut(key) {
-            Some(place) => *place = Some(region),
-            None => self.all.push(Some(region)),
+            Some(place) => *place = Some(known),
+            None => self.all.push(Some(known)),
         }
-        Ok(key)
+        key
     }
 
     /// Takes a registration back.
     pub(super) fn remove(&mut self, key: usize) {
-        if let Some(region) = self.all.get_mut(key).and_then(Option::take) {
+        if let Some(Known { region, device: false }) = self.all.get_mut(key).and_then(Option::take) {
             self.left += region.len();
         }
     }
 
     /// The range as peers name it; `None` if it is not registered (any more).
     pub(super) fn remote(&self, range: Source) -> Option<Remote> {
-        let region = self.all.get(range.key)?.as_ref()?;
+        let region = &self.all.get(range.key)?.as_ref()?.region;
         let end = range.offset.checked_add(range.len as usize)?;
         let address = region.address().checked_add(range.offset as u64)?;
         (end <= region.len()).then(|| Remote { address, rkey: region.rkey() })
@@ -65,6 +108,6 @@ impl Registrations {
     /// The range as the device reads it; `None` if it is not registered (any more).
     #[inline]
     pub(super) fn sge(&self, source: Source) -> Option<Sge<'_>> {
-        self.all.get(source.key)?.as_ref()?.sge(source.offset, source.len as usize)
+        self.all.get(source.key)?.as_ref()?.region.sge(source.offset, source.len as usize)
     }
 }

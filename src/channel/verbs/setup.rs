@@ -296,6 +296,7 @@ impl<F: Fabric, C: Control> VerbsChannel<F, C> {
         if let Some(rank) = self.peers.get(index).map(|peer| peer.rank) {
             self.untold.retain(|(to, _)| *to != rank);
         }
+        self.forget_device(Some(index));
         for at in index * self.lanes..(index + 1) * self.lanes {
             self.fabric.close(at);
             if let Some(lane) = self.all.get_mut(at) {

@@ -1,6 +1,7 @@
 //! Two leaders over queue pairs that fail and damage at random: no contribution is lost or counted twice.
 
 mod allocations;
+mod device;
 mod hub;
 #[cfg(feature = "verbs")]
 mod rxe;

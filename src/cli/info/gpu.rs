@@ -153,7 +153,7 @@ pub(super) mod found {
             ability(
                 device.dmabuf,
                 "dmabuf",
-                "yes; not in use yet",
+                "yes; in use where an RDMA device takes it",
                 "no: the driver exports none",
                 "only GPUDirect RDMA would want it: NVIDIA's open kernel modules, Linux 5.12 or later",
             ),
@@ -185,8 +185,13 @@ pub(super) mod found {
             _ => Item::ok(
                 item,
                 format!(
-                    "yes, by {}; not in use yet",
-                    if device.dmabuf { "dmabuf" } else { "nvidia-peermem" }
+                    "an RDMA device can register its memory, by {}: with gpu_direct = \"on\", where a rank is alone on its host; not \
+                     run on hardware yet",
+                    match (device.dmabuf, peermem) {
+                        (true, true) => "dmabuf or nvidia-peermem",
+                        (true, false) => "dmabuf",
+                        _ => "nvidia-peermem",
+                    }
                 ),
             ),
         }
@@ -210,19 +215,22 @@ pub(super) mod found {
         }
         Item::ok(
             "cuda-aware",
-            "yes: tensors in device and managed memory are taken as they are, with the trainer's stream, and staged through \
-             page-locked memory; from the GPU straight to the NIC: not yet",
+            "yes: tensors in device and managed memory are taken as they are, with the trainer's stream; GPUs of a host reduce in each \
+             other's memory (key gpu_peers), and between hosts they are staged, or go straight to the NIC (key gpu_direct)",
         )
     }
 
-    /// What compiles kernels. Staging reduces on the host and needs none.
+    /// What compiles kernels. Without them tensors are staged, and the CPU reduces.
     fn kernels() -> Item {
         match compiler_version() {
             Ok((major, minor)) => Item::ok("gpu kernels", format!("NVRTC {major}.{minor} compiles them")),
             Err(why) => {
                 let item = told(State::Missing, "gpu kernels", &why.to_string());
                 let remedy = item.remedy.as_deref().unwrap_or_default();
-                Item { remedy: Some(format!("staging needs none; {remedy}")), ..item }
+                Item {
+                    remedy: Some(format!("without it tensors are staged, and the CPU reduces; {remedy}")),
+                    ..item
+                }
             }
         }
     }

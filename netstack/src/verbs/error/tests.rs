@@ -38,6 +38,10 @@ fn each_way_to_have_no_device_names_its_remedy() {
     let remedies = [
         (VerbsError::NoDevice, "rdma link add"),
         (VerbsError::NoProvider { device: device.clone() }, "ibverbs-providers"),
+        (VerbsError::DmabufLibrary { device: device.clone() }, "rdma-core"),
+        (VerbsError::dmabuf(&device, 4096, DmabufError::Library), "nvidia_peermem"),
+        (VerbsError::dmabuf(&device, 4096, DmabufError::Call(Errno(libc::EOPNOTSUPP))), "Linux 5.12"),
+        (VerbsError::peer_memory(&device, 4096, Errno(libc::EFAULT)), "modprobe nvidia_peermem"),
         (VerbsError::NoUverbs { device }, "modprobe ib_uverbs"),
         (VerbsError::Permission { path: "/dev/infiniband/uverbs0".to_owned() }, "udev"),
         (VerbsError::Permission { path: "/dev/infiniband/uverbs0".to_owned() }, "/dev/infiniband/uverbs0"),

@@ -1,6 +1,7 @@
-//! What rdma-sys 0.3 lacks, or gives a type that would not be sound.
+//! What rdma-sys 0.3 lacks, or gives a type that would not be sound, and what a libibverbs may lack.
 
 use core::ffi::{c_int, c_void};
+use std::sync::OnceLock;
 
 /// `struct ibv_async_event`. In rdma-sys its type is a Rust enum, which a newer kernel may overstep.
 #[repr(C)]
@@ -22,4 +23,25 @@ unsafe extern "C" {
     ) -> isize;
     pub(super) fn ibv_get_async_event(context: *mut rdma_sys::ibv_context, event: *mut AsyncEvent) -> c_int;
     pub(super) fn ibv_ack_async_event(event: *mut AsyncEvent);
+}
+
+/// `ibv_reg_dmabuf_mr` of <infiniband/verbs.h>.
+pub(super) type RegDmabufMr = unsafe extern "C" fn(
+    pd: *mut rdma_sys::ibv_pd,
+    offset: u64,
+    length: usize,
+    iova: u64,
+    fd: c_int,
+    access: c_int,
+) -> *mut rdma_sys::ibv_mr;
+
+/// `ibv_reg_dmabuf_mr`, which came with rdma-core 34: a program that links it does not start with an older libibverbs.
+pub(super) fn reg_dmabuf_mr() -> Option<RegDmabufMr> {
+    static FOUND: OnceLock<Option<RegDmabufMr>> = OnceLock::new();
+    *FOUND.get_or_init(|| {
+        // SAFETY: the name ends with NUL; libibverbs is linked, so it is among the libraries that are searched.
+        let symbol = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"ibv_reg_dmabuf_mr".as_ptr()) };
+        // SAFETY: the type is that of <infiniband/verbs.h>, and a null pointer is `None`.
+        unsafe { core::mem::transmute::<*mut c_void, Option<RegDmabufMr>>(symbol) }
+    })
 }

@@ -6,7 +6,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::Arc;
 
 use super::super::{Access, Context, MemoryRegion, VerbsError};
-use super::{Domain, Errno};
+use super::{Domain, Errno, ffi};
 
 /// Anonymous zeroed pages, reached only through their address. Unmapped when dropped.
 #[derive(Debug)]
@@ -48,6 +48,15 @@ impl Drop for Pages {
         // SAFETY: mapped by `new`, unmapped once; no registration is left over them (see `Region`).
         unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };
     }
+}
+
+/// Why a dma-buf was not registered.
+#[derive(Clone, Copy, Debug)]
+pub(in super::super) enum DmabufError {
+    /// libibverbs has no function for it.
+    Library,
+    /// The call failed.
+    Call(Errno),
 }
 
 /// A registration, and the memory under it where that is its own.
@@ -99,12 +108,23 @@ impl Region {
         len: usize,
         iova: u64,
         access: Access,
-    ) -> Result<Self, Errno> {
+    ) -> Result<Self, DmabufError> {
+        let register = ffi::reg_dmabuf_mr().ok_or(DmabufError::Library)?;
         let access: c_int = access.bits().cast_signed();
         // SAFETY: an open domain and an open descriptor; the kernel holds the dma-buf for as long as it is registered.
-        let mr =
-            unsafe { rdma_sys::ibv_reg_dmabuf_mr(domain.pd(), offset, len, iova, fd.as_raw_fd(), access) };
-        Self::of(mr, domain, iova, len, false)
+        let mr = unsafe { register(domain.pd(), offset, len, iova, fd.as_raw_fd(), access) };
+        Self::of(mr, domain, iova, len, false).map_err(DmabufError::Call)
+    }
+
+    /// `len` bytes of a device at `address`, which the kernel knows through a driver of that device (peer memory).
+    ///
+    /// # Safety
+    /// The bytes stay allocated until the region is dropped.
+    unsafe fn peer(domain: &Arc<Domain>, address: u64, len: usize, access: Access) -> Result<Self, Errno> {
+        let (start, access) = (address as *mut c_void, access.bits().cast_signed());
+        // SAFETY: an open domain; the kernel checks the range, which nobody in this process accesses by that address.
+        let mr = unsafe { rdma_sys::ibv_reg_mr(domain.pd(), start, len, access) };
+        Self::of(mr, domain, address, len, false)
     }
 
     fn of(
@@ -190,6 +210,31 @@ impl Context {
         // SAFETY: passed on to the caller.
         let region = unsafe { Region::over(self.domain(), base, len, access) };
         region.map(MemoryRegion::new).map_err(|errno| VerbsError::registration(self.name(), len, errno))
+    }
+}
+
+impl Context {
+    /// Registers `len` bytes of another device's memory (a GPU's) at `address`, which the kernel knows through a driver of that
+    /// device, such as nvidia-peermem. Nobody in this process reads it by that address.
+    ///
+    /// # Errors
+    /// [`VerbsError::PeerMemory`] where the kernel does not know the range; else as
+    /// [`register_owned`](Self::register_owned).
+    ///
+    /// # Safety
+    /// The memory stays allocated until the returned region is dropped.
+    pub unsafe fn register_peer(
+        &self,
+        address: u64,
+        len: usize,
+        access: Access,
+    ) -> Result<MemoryRegion, VerbsError> {
+        if len == 0 {
+            return Err(VerbsError::Empty { device: self.name().to_owned() });
+        }
+        // SAFETY: passed on to the caller.
+        let region = unsafe { Region::peer(self.domain(), address, len, access) };
+        region.map(MemoryRegion::new).map_err(|errno| VerbsError::peer_memory(self.name(), len, errno))
     }
 }
 

@@ -7,6 +7,7 @@
 
 use core::ptr::NonNull;
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use super::{Context, Copier, CudaError, Direction, MemoryHandle, PeerMemory, Pointer, PointerKind};
 use crate::dtype::{DType, ReduceOp};
@@ -29,7 +30,7 @@ const HANDLES: usize = 1 << 12;
 pub struct CudaAccelerator {
     copier: Copier,
     /// None where they could not be compiled or loaded: then nothing is folded here.
-    kernels: Option<CudaKernels>,
+    kernels: Option<Arc<CudaKernels>>,
     peers: PeerMemory,
     /// By the number of an allocation of this process: how others open it, if they can.
     handles: HashMap<u64, Option<MemoryHandle>>,
@@ -58,7 +59,7 @@ impl Note {
 
 impl CudaAccelerator {
     /// Copies of `copier`, and folds by `kernels` of the same context.
-    pub fn new(copier: Copier, kernels: Option<CudaKernels>) -> Self {
+    pub fn new(copier: Copier, kernels: Option<Arc<CudaKernels>>) -> Self {
         let peers = PeerMemory::new(copier.context());
         Self {
             copier,

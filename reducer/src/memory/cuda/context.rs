@@ -1,15 +1,17 @@
 //! The trainer's contexts: entered for a few calls, and left as they were.
 #![allow(unsafe_code)]
 
-use core::ffi::c_int;
+use core::ffi::{c_int, c_uint};
 use core::marker::PhantomData;
 use std::sync::Arc;
 
 use cudarc::driver::sys::{
-    CUcontext, CUdevice, CUdevice_attribute as Attribute, CUstreamCaptureMode as CaptureMode,
+    CUGPUDirectRDMAWritesOrdering as Ordering, CUcontext, CUdevice, CUdevice_attribute as Attribute,
+    CUflushGPUDirectRDMAWritesOptions as FlushOptions, CUflushGPUDirectRDMAWritesScope as FlushScope,
+    CUflushGPUDirectRDMAWritesTarget as FlushTarget, CUstreamCaptureMode as CaptureMode,
 };
 
-use super::{ComputeMode, Cuda, CudaError, Pointer};
+use super::{ComputeMode, Cuda, CudaError, NicWrites, Pointer};
 
 /// A context of the trainer. Clones are cheap and name the same context.
 ///
@@ -112,6 +114,35 @@ impl Context {
     pub(crate) fn processors(&self) -> u32 {
         let count = self.0.cuda.attribute(self.0.device, Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
         u32::try_from(count).unwrap_or(0).max(1)
+    }
+
+    /// When the device's work sees what NICs have written to its memory.
+    pub fn nic_writes(&self) -> NicWrites {
+        let ordering = Attribute::CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING;
+        let options = Attribute::CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_FLUSH_WRITES_OPTIONS;
+        let owner = Ordering::CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER as i32;
+        let by_host = FlushOptions::CU_FLUSH_GPU_DIRECT_RDMA_WRITES_OPTION_HOST as i32;
+        let attribute = |attribute| self.0.cuda.attribute(self.0.device, attribute);
+        if attribute(ordering) >= owner {
+            NicWrites::Ordered
+        } else if attribute(options) & by_host != 0 {
+            NicWrites::Flushed
+        } else {
+            NicWrites::Unknown
+        }
+    }
+
+    /// Makes what NICs have written visible to what the device is given later.
+    pub(super) fn flush_nic_writes(&self) -> Result<(), CudaError> {
+        let entered = self.enter()?;
+        let target = FlushTarget::CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TARGET_CURRENT_CTX as c_uint;
+        let scope = FlushScope::CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_OWNER as c_uint;
+        // SAFETY: no pointers; the context is current.
+        match unsafe { entered.cuda().api.cuFlushGPUDirectRDMAWrites(target, scope) } {
+            Some(outcome) => outcome.ok(),
+            // Drivers that ask for it have it.
+            None => Ok(()),
+        }
     }
 
     /// Whether two name the same context.

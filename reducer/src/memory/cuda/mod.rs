@@ -13,6 +13,7 @@
 //! | `accelerator` | copies, folds and other ranks' tensors, for the executor |
 //! | `ipc` | memory and events of other processes of the host |
 //! | `dmabuf` | device memory for NICs |
+//! | `crcs` | CRCs of what NICs send from there and write there |
 //!
 //! Rules of the house:
 //!
@@ -27,6 +28,7 @@ mod accelerator;
 mod buffer;
 mod context;
 mod copier;
+mod crcs;
 mod device;
 mod dmabuf;
 mod error;
@@ -47,6 +49,7 @@ pub use self::accelerator::CudaAccelerator;
 pub use self::buffer::DeviceBuffer;
 pub use self::context::{Context, Entered};
 pub use self::copier::{Copier, Direction, Fence};
+pub use self::crcs::{CudaCrcs, NicWrites};
 pub use self::device::{ComputeMode, DeviceInfo};
 pub use self::dmabuf::Dmabuf;
 pub use self::error::CudaError;

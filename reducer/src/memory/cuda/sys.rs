@@ -194,6 +194,8 @@ api! {
     optional {
         // Of CUDA 12.4.
         cuFuncLoad(function: CUfunction);
+        // Of CUDA 11.3, where a GPU is within reach of NICs.
+        cuFlushGPUDirectRDMAWrites(target: c_uint, scope: c_uint);
     }
 }
 

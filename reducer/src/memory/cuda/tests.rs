@@ -3,6 +3,7 @@
 #![allow(unsafe_code)]
 
 mod copies;
+mod crcs;
 mod failures;
 pub(crate) mod harness;
 mod order;

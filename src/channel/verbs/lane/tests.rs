@@ -72,9 +72,9 @@ fn after_a_failure_the_taken_are_released_the_refused_come_back_and_the_rest_is_
 #[test]
 fn no_count_overtakes_a_refusal() {
     let mut receiver = Receiver::new(8);
-    receiver.took(None);
-    receiver.took(Some(Why::Damaged));
-    receiver.took(None);
+    receiver.came(Verdict::Settled(None));
+    receiver.came(Verdict::Settled(Some(Why::Damaged)));
+    receiver.came(Verdict::Settled(None));
     assert_eq!(receiver.tell(), 0, "the refusal goes first");
     assert_eq!(receiver.refusal(), Some(Word::Damaged(1)));
     receiver.refusal_said();
@@ -87,12 +87,12 @@ fn no_count_overtakes_a_refusal() {
 #[test]
 fn who_asks_is_told_at_once() {
     let mut receiver = Receiver::new(32);
-    receiver.took(None);
+    receiver.came(Verdict::Settled(None));
     assert!(!receiver.due(false));
     receiver.ask();
     assert!(receiver.due(false));
     assert_eq!(receiver.tell(), 1);
-    receiver.took(None);
+    receiver.came(Verdict::Settled(None));
     assert!(!receiver.due(false), "it asked about the one before");
 }
 
@@ -104,4 +104,41 @@ fn words_are_read_as_they_were_written() {
     assert_eq!(Word::decode(u32::MAX), None);
     assert_eq!(widen(0x1_0000_0005, 2, 30), 0x1_4000_0002);
     assert_eq!(widen(7, 7, 32), 7);
+}
+
+#[test]
+fn what_is_not_settled_holds_back_the_count_and_nothing_else() {
+    let mut receiver = Receiver::new(8);
+    receiver.came(Verdict::Settled(None));
+    receiver.came(Verdict::Open);
+    receiver.came(Verdict::Settled(None));
+    assert_eq!((receiver.next(), receiver.taken().count), (3, 1));
+    assert!(receiver.expects(3) && receiver.is_next(3));
+    receiver.came(Verdict::Open);
+    receiver.settle(3, Verdict::Settled(None));
+    assert_eq!(receiver.taken().count, 1, "the second is open yet");
+    receiver.settle(1, Verdict::Settled(Some(Why::Damaged)));
+    assert_eq!(receiver.taken(), Taken { count: 4, refused: 0b100 });
+    assert_eq!(receiver.refusal(), Some(Word::Damaged(1)));
+}
+
+#[test]
+fn what_came_behind_an_open_one_is_known_when_it_comes_again() {
+    let mut receiver = Receiver::new(8);
+    receiver.came(Verdict::Open);
+    receiver.came(Verdict::Settled(None));
+    receiver.came(Verdict::Settled(Some(Why::NotReady)));
+    receiver.resume();
+    assert_eq!((receiver.next(), receiver.taken().count), (0, 0));
+    assert_eq!(receiver.known(), Some(Verdict::Open));
+    // By its slot, where it is sound at once.
+    receiver.came(Verdict::Settled(None));
+    assert_eq!(receiver.taken(), Taken { count: 3, refused: 0b1 });
+    // The peer knows nothing of that yet, and sends the others again.
+    assert_eq!(receiver.known(), Some(Verdict::Settled(None)));
+    receiver.came(Verdict::Settled(None));
+    receiver.came(Verdict::Settled(None));
+    assert_eq!((receiver.next(), receiver.known()), (3, None));
+    receiver.came(Verdict::Settled(None));
+    assert_eq!(receiver.taken().count, 4);
 }

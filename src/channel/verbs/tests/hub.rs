@@ -11,11 +11,13 @@ use rand::{Rng, SeedableRng};
 use shouter_netstack::time::Instant;
 use shouter_reducer::grid::Rank;
 use shouter_reducer::header::Header;
-use shouter_reducer::memory::{Region, Span};
+use shouter_reducer::memory::{Kind, Region, Span};
 use shouter_reducer::transport::SendError;
 
 use super::super::Control;
-use super::super::fabric::{Address, Event, Fabric, Fault, RegisterError, Remote, Sizes, Source};
+use super::super::fabric::{
+    Address, Event, Export, Fabric, Fault, Reach, RegisterError, Remote, Sizes, Source,
+};
 use super::allocations::Pause;
 use crate::channel::Inbox;
 use crate::channel::up::PeerLoss;
@@ -253,6 +255,19 @@ impl Fabric for End {
         hub.budget = hub.budget.checked_sub(bytes).ok_or(RegisterError::Budget { bytes })?;
         self.registered.push(Some(memory));
         Ok(self.registered.len() - 1)
+    }
+
+    #[allow(unsafe_code)]
+    unsafe fn register_device(
+        &mut self,
+        memory: Region,
+        _: Option<Export>,
+    ) -> Result<(usize, Reach), RegisterError> {
+        let base = std::ptr::NonNull::new(memory.as_ptr()).expect("there is memory");
+        // SAFETY: what stands for a device's memory in tests is the host's.
+        let memory = unsafe { Region::from_raw_parts(Kind::Host, base, memory.len(), 0) };
+        self.registered.push(Some(memory));
+        Ok((self.registered.len() - 1, Reach::Address))
     }
 
     fn unregister(&mut self, key: usize) {

@@ -29,11 +29,19 @@ fn two_devices() -> Option<[(DeviceInfo, Gid); 2]> {
 }
 
 fn real() -> Option<Pair<Rdma>> {
+    let (hub, _) = hub(1, LANES.into(), SMALL);
+    let mut pair = leaders(hub, ends()?, alike(true));
+    pair.now = Clock.now();
+    Some(pair)
+}
+
+/// The ends of lanes between two devices.
+fn ends() -> Option<[Rdma; 2]> {
     let Some(found) = two_devices() else {
         println!("skipped: no two RDMA devices with a route between them");
         return None;
     };
-    let ends = found.map(|(device, gid)| {
+    Some(found.map(|(device, gid)| {
         let port = &device.ports[0];
         let port = Port {
             number: port.number,
@@ -44,11 +52,15 @@ fn real() -> Option<Pair<Rdma>> {
         };
         let context = Context::open(&device.name).unwrap();
         Rdma::new(context, port, (1, LANES.into()), SMALL, 1 << 24, SmallRng::seed_from_u64(7)).unwrap()
-    });
+    }))
+}
+
+#[test]
+fn payloads_of_devices_survive_damage_and_failures_over_real_queue_pairs() {
+    let Some(ends) = ends() else { return };
     let (hub, _) = hub(1, LANES.into(), SMALL);
-    let mut pair = leaders(hub, ends, alike(true));
-    pair.now = Clock.now();
-    Some(pair)
+    let both = device::over(hub, ends, (1, true, MemoryKind::Device, 0.05));
+    device::damaged_and_cut(both, Clock.now());
 }
 
 #[test]

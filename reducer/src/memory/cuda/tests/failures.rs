@@ -98,6 +98,7 @@ fn work(cuda: &'static Cuda) -> Result<(), CudaError> {
     copied?;
     marks[1].seconds_since(&marks[0])?;
     Dmabuf::export(&context, buffer.address(), 4096, 4096)?;
+    context.flush_nic_writes()?;
     let memory = MemoryHandle::export(&context, &found)?;
     let handle = Event::interprocess(&context)?.export()?;
     // Of this very process, so they are refused if nothing worse happens.

@@ -1,0 +1,424 @@
+//! Payloads in a device's memory: sent from there and written there without the host reading them.
+//!
+//! The host has no business with the bytes, but their CRC goes end to end. A [`Digest`] finds it on the device, in the
+//! background. A payload to be sent waits for its CRC in the outbox; a fragment that a peer has written to its place is open until the
+//! CRC of what lies there is known, and only then told to the executor, or refused as damaged. What is behind it on the same lane goes
+//! on meanwhile, but the peer hears of neither before.
+
+use std::time::Duration;
+
+use shouter_netstack::time::Instant;
+use shouter_reducer::executor::Disposition;
+use shouter_reducer::grid::Rank;
+use shouter_reducer::header::{HEADER_BYTES, Header};
+use shouter_reducer::memory::{Kind, Region, Span};
+use shouter_reducer::transport::{AcceleratorError, PayloadRange, SendError, Token};
+
+use super::fabric::{Export, Fabric, Fault, Reach, RegisterError};
+use super::lane::{Verdict, Why};
+use super::message::{Check, Read, TRAILER};
+use super::{Control, VerbsChannel};
+use crate::channel::Inbox;
+use crate::channel::up::{Loss, PeerLoss};
+
+/// Payloads that wait for their CRC, or for room on a lane, at most.
+const OUTBOX: usize = 256;
+
+/// Between two questions to a device.
+const ASK_EVERY: Duration = Duration::from_micros(20);
+
+/// A device that answers nothing for so long has failed: what it is asked takes microseconds, behind whatever else it does.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Names a CRC that was asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Ticket(pub u64);
+
+/// Finds CRC32Cs of a device's memory, and reads and writes it where a slot is in between. Errors are for good: the device has
+/// failed, and the group ends.
+pub trait Digest {
+    /// Asks for the CRC32C of a range, which stays as it is until that is known, or [forgotten](Self::forget); `None`, if there is no
+    /// room for the question now. The answer may be begun as late as with the next [`poll`](Self::poll).
+    ///
+    /// # Errors
+    /// The device has failed.
+    fn start(&mut self, span: Span) -> Result<Option<Ticket>, AcceleratorError>;
+
+    /// The answer, once, when it is there. Never waits.
+    ///
+    /// # Errors
+    /// The device has failed.
+    fn poll(&mut self, ticket: Ticket) -> Result<Option<u32>, AcceleratorError>;
+
+    /// Nobody wants this answer any more. The range may be read yet: see the accelerator's `is_idle`.
+    fn forget(&mut self, ticket: Ticket);
+
+    /// Makes what NICs have written so far visible to all work that the device is given later, this one's own included.
+    ///
+    /// # Errors
+    /// The device has failed.
+    fn settle_writes(&mut self) -> Result<(), AcceleratorError>;
+
+    /// Copies device memory to the host, and waits for it, with a deadline.
+    ///
+    /// # Errors
+    /// The device has failed, or the deadline has passed.
+    fn read(&mut self, from: Span, into: &mut [u8]) -> Result<(), AcceleratorError>;
+
+    /// Copies to device memory, and waits for it, with a deadline.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
+    fn write(&mut self, into: Span, from: &[u8]) -> Result<(), AcceleratorError>;
+}
+
+/// A payload that is to be sent.
+#[derive(Debug)]
+struct Waiting {
+    /// The peer's index.
+    index: usize,
+    header: Header,
+    span: PayloadRange,
+    token: Token,
+    crc: Answer,
+}
+
+/// A fragment that was written to its place.
+#[derive(Debug)]
+struct Arrived {
+    lane: usize,
+    number: u64,
+    header: Header,
+    check: Check,
+    crc: Answer,
+}
+
+/// How far a question is.
+#[derive(Clone, Copy, Debug)]
+enum Answer {
+    /// Not asked yet, for want of room.
+    Unasked,
+    Asked(Ticket),
+    Known(u32),
+}
+
+impl Answer {
+    /// Asks, if that was not done; false for want of room.
+    fn ask(&mut self, digest: &mut dyn Digest, span: Span) -> Result<bool, AcceleratorError> {
+        if let Self::Unasked = self {
+            let Some(ticket) = digest.start(span)? else { return Ok(false) };
+            *self = Self::Asked(ticket);
+        }
+        Ok(true)
+    }
+
+    /// The CRC, when it is known.
+    fn look(&mut self, digest: &mut dyn Digest) -> Result<Option<u32>, AcceleratorError> {
+        if let Self::Asked(ticket) = *self
+            && let Some(crc) = digest.poll(ticket)?
+        {
+            *self = Self::Known(crc);
+        }
+        Ok(if let Self::Known(crc) = *self { Some(crc) } else { None })
+    }
+
+    fn forget(self, digest: &mut dyn Digest) {
+        if let Self::Asked(ticket) = self {
+            digest.forget(ticket);
+        }
+    }
+}
+
+/// What the channel keeps for a device.
+pub(super) struct OnDevice {
+    digest: Box<dyn Digest + Send>,
+    outbox: Vec<Waiting>,
+    arrivals: Vec<Arrived>,
+    /// NICs have written since the device was told.
+    fresh: bool,
+    /// When something was last answered, or there was nothing to ask.
+    moved: Instant,
+    /// When the device is asked again.
+    pub(super) ask_at: Option<Instant>,
+}
+
+impl<F: Fabric, C: Control> VerbsChannel<F, C> {
+    /// From now on payloads may lie in a device's memory. Once.
+    pub fn attach_digest(&mut self, digest: Box<dyn Digest + Send>) {
+        self.device = Some(OnDevice {
+            digest,
+            outbox: vec![],
+            arrivals: vec![],
+            fresh: false,
+            moved: Instant::ZERO,
+            ask_at: None,
+        });
+    }
+
+    /// Makes memory of a device known, so that the NIC reads and writes it: by its dma-buf, or by its address.
+    ///
+    /// # Errors
+    /// [`RegisterError`]; then nothing of that memory may be named to the channel.
+    ///
+    /// # Safety
+    /// The memory stays allocated until [`unregister`](Self::unregister), or nothing of it is sent or received any more.
+    #[allow(unsafe_code)]
+    pub unsafe fn register_device(
+        &mut self,
+        memory: Region,
+        export: Option<Export>,
+    ) -> Result<Reach, RegisterError> {
+        let base = memory.as_ptr().addr();
+        if self.fenced || memory.is_empty() || !self.ranges.is_free(base, memory.len()) {
+            return Err(RegisterError::Refused);
+        }
+        // SAFETY: passed on to the caller.
+        let (key, reach) = unsafe { self.fabric.register_device(memory, export) }?;
+        self.ranges.insert(base, memory.len(), key);
+        Ok(reach)
+    }
+
+    /// Queues a payload of a device until its CRC is known.
+    pub(super) fn send_from_device(
+        &mut self,
+        index: usize,
+        header: &Header,
+        span: PayloadRange,
+        token: Token,
+    ) -> Result<(), SendError> {
+        let crc = if self.crc { Answer::Unasked } else { Answer::Known(0) };
+        let device = self.device.as_mut().ok_or(SendError::PeerFailed)?;
+        if device.outbox.len() >= OUTBOX {
+            return Err(SendError::Full);
+        }
+        device.outbox.push(Waiting { index, header: *header, span, token, crc });
+        Ok(())
+    }
+
+    /// Sends what has its CRC, and settles what has come. True if anything happened.
+    pub(super) fn tend_device(&mut self, now: Instant, inbox: &mut impl Inbox) -> bool {
+        let Some(mut device) = self.device.take() else { return false };
+        let looked = self.settle_arrivals(now, &mut device, inbox).and_then(|settled| {
+            // What a device says first is what it was asked first, so the rest can wait.
+            let sent = self.send_known(&mut device)?;
+            Ok(settled || sent)
+        });
+        let waits = !device.outbox.is_empty() || !device.arrivals.is_empty();
+        let worked = match looked {
+            Ok(worked) => worked,
+            Err(error) => {
+                self.device_failed(&error);
+                true
+            }
+        };
+        if worked || !waits {
+            device.moved = now;
+        } else if now >= device.moved + PATIENCE && device.asks() {
+            self.device_failed(&AcceleratorError(
+                "a CRC was not found within a minute; the GPU hangs".into(),
+            ));
+        }
+        device.ask_at = waits.then(|| now + ASK_EVERY);
+        self.device = Some(device);
+        worked
+    }
+
+    fn settle_arrivals(
+        &mut self,
+        now: Instant,
+        device: &mut OnDevice,
+        inbox: &mut impl Inbox,
+    ) -> Result<bool, AcceleratorError> {
+        if device.arrivals.is_empty() {
+            return Ok(false);
+        }
+        if std::mem::take(&mut device.fresh) {
+            device.digest.settle_writes()?;
+        }
+        // All at first, so that neighbours are found together.
+        for arrived in &mut device.arrivals {
+            if !arrived.crc.ask(&mut *device.digest, arrived.check.span)? {
+                break;
+            }
+        }
+        let mut settled = 0;
+        while let Some(arrived) = device.arrivals.get_mut(settled) {
+            let Some(crc) = arrived.crc.look(&mut *device.digest)? else { break };
+            settled += 1;
+            let Arrived { lane: at, number, header, check, .. } = *arrived;
+            let refused = if !check.passes(crc) {
+                self.damaged += 1;
+                Some(Why::Damaged)
+            } else if !self.heard(at, number, &check, inbox) || self.sender_of(at) != Some(header.src) {
+                self.broken(now, at, Fault::Protocol);
+                continue;
+            } else {
+                not_ready(inbox.placed(now, &header))
+            };
+            self.settle(at, number, refused);
+        }
+        device.arrivals.drain(..settled);
+        Ok(settled > 0)
+    }
+
+    /// Takes what the trailer of a sound fragment says; false if it makes no sense.
+    fn heard(&mut self, at: usize, number: u64, check: &Check, inbox: &mut impl Inbox) -> bool {
+        let (released, Some(lane)) = (&mut self.released, self.all.get_mut(at)) else { return false };
+        let heard = lane.sender.acknowledged(check.ack, 32, |token| released.push(token));
+        if check.ask {
+            lane.receiver.ask();
+        }
+        for token in self.released.drain(..) {
+            inbox.released(token);
+        }
+        heard.is_ok() && check.number == number as u32
+    }
+
+    fn sender_of(&self, lane: usize) -> Option<Rank> {
+        self.peers.get(lane / self.lanes).map(|peer| peer.rank)
+    }
+
+    /// It is known what is made of a fragment that came on a lane.
+    fn settle(&mut self, at: usize, number: u64, refused: Option<Why>) {
+        let Some(lane) = self.all.get_mut(at) else { return };
+        lane.receiver.settle(number, Verdict::Settled(refused));
+        self.asked |= lane.receiver.is_asked();
+        if !std::mem::replace(&mut lane.indebted, true) {
+            self.debts.push(at);
+        }
+    }
+
+    fn send_known(&mut self, device: &mut OnDevice) -> Result<bool, AcceleratorError> {
+        let OnDevice { digest, outbox, .. } = device;
+        let (mut at, mut sent) = (0, false);
+        for waiting in outbox.iter_mut() {
+            if !waiting.crc.ask(&mut **digest, waiting.span)? {
+                break;
+            }
+        }
+        while let Some(waiting) = outbox.get_mut(at) {
+            let Some(crc) = waiting.crc.look(&mut **digest)? else { break };
+            let Some(lane) = self.pick(waiting.index, 1) else {
+                // Another peer's may have room.
+                at += 1;
+                continue;
+            };
+            let Waiting { index, header, span, token, .. } = outbox.remove(at);
+            let mut bytes = [0; HEADER_BYTES];
+            header.encode(&mut bytes);
+            let into = self.destination(index, &header);
+            sent = true;
+            if self.lend(lane, &bytes, (span, into), token, Some(Read::Crc(crc))) {
+                continue;
+            }
+            // It is not registered any more.
+            let mut copy = vec![0; span.len()];
+            digest.read(span, &mut copy)?;
+            self.post(lane, &bytes, &copy);
+            self.released.push(token);
+        }
+        Ok(sent)
+    }
+
+    /// A fragment that lies in a device's memory has come; it is open until its CRC is known.
+    pub(super) fn arrived(&mut self, lane: usize, number: u64, header: &Header, check: Check) {
+        if let Some(device) = &mut self.device {
+            device.fresh = true;
+            let header = *header;
+            device.arrivals.push(Arrived { lane, number, header, check, crc: Answer::Unasked });
+        }
+    }
+
+    /// The fragment comes again by a slot.
+    pub(super) fn forget_arrival(&mut self, lane: usize, number: u64) {
+        let Some(OnDevice { digest, arrivals, .. }) = &mut self.device else { return };
+        if let Some(at) = arrivals.iter().position(|other| (other.lane, other.number) == (lane, number)) {
+            arrivals.remove(at).crc.forget(&mut **digest);
+        }
+    }
+
+    /// Nobody waits any more for what goes to a peer, or to any, or came from it.
+    pub(super) fn forget_device(&mut self, peer: Option<usize>) {
+        let lanes = self.lanes;
+        let Some(OnDevice { digest, outbox, arrivals, .. }) = &mut self.device else { return };
+        let of = |index: usize| peer.is_none_or(|peer| peer == index);
+        outbox.retain(|waiting| {
+            let gone = of(waiting.index);
+            if gone {
+                waiting.crc.forget(&mut **digest);
+            }
+            !gone
+        });
+        arrivals.retain(|arrived| {
+            let gone = of(arrived.lane / lanes);
+            if gone {
+                arrived.crc.forget(&mut **digest);
+            }
+            !gone
+        });
+    }
+
+    /// Copies a device's payload to a slot from which it is sent again.
+    pub(super) fn read_device(&mut self, span: Span, at: usize, slot: u32) {
+        let Some(device) = &mut self.device else { return };
+        let Some(bytes) = self.fabric.outgoing(at, slot).get_mut(..span.len() + TRAILER) else { return };
+        let read = device.digest.read(span, bytes.split_at_mut(span.len()).0);
+        if let Err(error) = read {
+            self.device_failed(&error);
+        }
+    }
+
+    /// Whether payloads of a device wait for anything.
+    pub(super) fn device_is_drained(&self) -> bool {
+        self.device.as_ref().is_none_or(|device| device.outbox.is_empty() && device.arrivals.is_empty())
+    }
+
+    /// The group cannot go on, and this rank is to blame.
+    #[cold]
+    pub(super) fn device_failed(&mut self, error: &AcceleratorError) {
+        tracing::error!(%error, "an accelerator failed under payloads that lie in its memory");
+        if let Some(peer) = self.peers.first() {
+            self.lost.push(PeerLoss { rank: peer.rank, why: Loss::Verbs(Fault::Accelerator) });
+        }
+    }
+}
+
+impl OnDevice {
+    /// What NICs wrote needs no check, and is to be seen by the device.
+    pub(super) fn see_writes(&mut self) -> Result<(), AcceleratorError> {
+        self.digest.settle_writes()
+    }
+
+    /// Whether it is the device that is waited for, rather than room on a lane.
+    fn asks(&self) -> bool {
+        let open = |answer: &Answer| !matches!(answer, Answer::Known(_));
+        self.outbox.iter().any(|waiting| open(&waiting.crc)) || !self.arrivals.is_empty()
+    }
+}
+
+/// Hands on what came in a slot. What belongs into a device's memory is copied there; the rest is the executor's.
+pub(super) fn deliver(
+    device: &mut Option<OnDevice>,
+    now: Instant,
+    header: &Header,
+    payload: &[u8],
+    inbox: &mut impl Inbox,
+) -> Result<Disposition, AcceleratorError> {
+    let landing = device.as_ref().and_then(|_| inbox.landing(header));
+    let landing = landing.filter(|span| span.region().kind() == Kind::Device && span.len() == payload.len());
+    if let (Some(span), Some(device)) = (landing, device)
+        && !span.is_empty()
+    {
+        device.digest.write(span, payload)?;
+        return Ok(inbox.placed(now, header));
+    }
+    Ok(inbox.fragment(now, header, payload))
+}
+
+/// Whether a fragment is to be sent again.
+pub(super) fn not_ready(disposition: Disposition) -> Option<Why> {
+    match disposition {
+        Disposition::Refused(why) if why.is_retryable() => Some(Why::NotReady),
+        Disposition::Refused(_) | Disposition::Consumed => None,
+    }
+}

@@ -1,0 +1,278 @@
+//! Tensors that an RDMA NIC reads and writes where they lie on the GPU: whether that can be, and which of the trainer's allocations the
+//! NIC knows. **Not run on a GPU and a NIC that can do it yet**: with a simulated driver and soft-RoCE only.
+
+use std::collections::BTreeMap;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use shouter_reducer::kernel::cuda::{CudaKernels, LaunchError};
+use shouter_reducer::memory::cuda::{
+    Context, CudaCrcs, DeviceBuffer, Dmabuf, NicWrites, Pointer, PointerKind,
+};
+use shouter_reducer::memory::{Kind, Region, Span};
+use shouter_reducer::schedule::Access;
+use shouter_reducer::transport::AcceleratorError;
+
+use super::super::Group;
+use super::super::stats::lock;
+use crate::channel::verbs::{Digest, Export, Reach, RegisterError, Ticket};
+use crate::engine::executor_time;
+use crate::error::Error;
+use crate::runtime::Clock;
+
+/// Bytes of the slots on the device, for all operations under way.
+const SLOTS: usize = 32 << 20;
+
+/// Allocations of the trainer that are remembered, at most.
+const MOST: usize = 256;
+
+/// A copy between device and slot ends within this time, or the device hangs.
+const COPY_ENDS: Duration = Duration::from_secs(2);
+
+/// The GPU's CRCs, which the channel asks, and the engine whether they are done.
+#[derive(Clone)]
+pub(super) struct Crcs(Arc<Mutex<CudaCrcs>>);
+
+impl Crcs {
+    pub(super) fn is_idle(&self) -> Result<bool, AcceleratorError> {
+        Ok(lock(&self.0).is_idle()?)
+    }
+}
+
+fn launch_error(error: LaunchError) -> AcceleratorError {
+    AcceleratorError(error.to_string().into())
+}
+
+impl Digest for Crcs {
+    fn start(&mut self, span: Span) -> Result<Option<Ticket>, AcceleratorError> {
+        Ok(lock(&self.0).ask(&span).map(Ticket))
+    }
+
+    fn poll(&mut self, ticket: Ticket) -> Result<Option<u32>, AcceleratorError> {
+        lock(&self.0).answer(ticket.0).map_err(launch_error)
+    }
+
+    fn forget(&mut self, ticket: Ticket) {
+        lock(&self.0).forget(ticket.0);
+    }
+
+    fn settle_writes(&mut self) -> Result<(), AcceleratorError> {
+        Ok(lock(&self.0).settle_writes()?)
+    }
+
+    fn read(&mut self, from: Span, into: &mut [u8]) -> Result<(), AcceleratorError> {
+        let until = executor_time(Clock.now() + COPY_ENDS);
+        Ok(lock(&self.0).read(&from, into, until, || executor_time(Clock.now()))?)
+    }
+
+    fn write(&mut self, into: Span, from: &[u8]) -> Result<(), AcceleratorError> {
+        let until = executor_time(Clock.now() + COPY_ENDS);
+        Ok(lock(&self.0).write(&into, from, until, || executor_time(Clock.now()))?)
+    }
+}
+
+/// An allocation of the trainer's.
+#[derive(Clone, Copy)]
+struct Known {
+    /// Its number, which no other one ever has: memory that was freed is told from what lies there later.
+    allocation: u64,
+    bytes: u64,
+    /// Whether the NIC knows it.
+    registered: bool,
+}
+
+/// The allocations that were seen, by address.
+pub(super) struct Direct {
+    context: Context,
+    dmabuf: bool,
+    known: Mutex<BTreeMap<u64, Known>>,
+    complained: AtomicBool,
+}
+
+/// What an engine keeps for it.
+pub(super) struct Parts {
+    pub(super) crcs: Crcs,
+    /// Where slots lie; the CRCs and these go after the channel.
+    pub(super) slots: DeviceBuffer,
+}
+
+impl Group {
+    /// Lets tensors go straight between GPU and NIC from now on, if that can be; else it is said why not.
+    pub(super) fn go_direct(
+        &self,
+        context: &Context,
+        kernels: Option<Arc<CudaKernels>>,
+    ) -> Option<(Direct, Parts)> {
+        match self.try_direct(context, kernels) {
+            Ok((direct, parts, reach)) => {
+                tracing::info!(
+                    gpu = context.ordinal(),
+                    by = reach.name(),
+                    "the RDMA device reads and writes tensors where they lie on this GPU (those above eager_bytes)"
+                );
+                Some((direct, parts))
+            }
+            Err(why) => {
+                tracing::info!(
+                    gpu = context.ordinal(),
+                    why,
+                    "tensors on this GPU go to other hosts by way of its memory"
+                );
+                None
+            }
+        }
+    }
+
+    fn try_direct(
+        &self,
+        context: &Context,
+        kernels: Option<Arc<CudaKernels>>,
+    ) -> Result<(Direct, Parts, Reach), String> {
+        if !self.gpu.direct {
+            return Err("gpu_direct = \"off\"".into());
+        }
+        if self.nodes() == 1 {
+            return Err("the group has one host".into());
+        }
+        if self.local_size() > 1 {
+            return Err("other ranks of this host take part; their tensors meet first".into());
+        }
+        let text = |why: &dyn std::fmt::Display| why.to_string();
+        if !self.drive.with(|engine| engine.takes_device_memory()).map_err(|why| text(&why))? {
+            return Err("not all channels to other hosts are RDMA queue pairs (transport = \"verbs\")".into());
+        }
+        if context.nic_writes() == NicWrites::Unknown {
+            return Err(
+                "the GPU's driver does not say when it sees what NICs write (no GPUDirect RDMA)".into()
+            );
+        }
+        let kernels = kernels.ok_or("there are no kernels for this GPU, which would have to fold")?;
+        let devices = context.cuda().devices().map_err(|why| text(&why))?;
+        let dmabuf = devices.iter().any(|device| device.ordinal == context.ordinal() && device.dmabuf);
+        let crcs = CudaCrcs::new(context, kernels).map_err(|why| text(&why))?;
+        let crcs = Crcs(Arc::new(Mutex::new(crcs)));
+        let slots = DeviceBuffer::new(context, SLOTS).map_err(|why| text(&why))?;
+        let direct = Direct {
+            context: context.clone(),
+            dmabuf,
+            known: Mutex::default(),
+            complained: AtomicBool::new(false),
+        };
+        let (address, bytes) = (slots.address(), slots.len() as u64);
+        let reach = self.register_with_nic(&direct, address, bytes).map_err(|why| text(&why))?;
+        let region = device_region(address, bytes).ok_or("the slots have no address")?;
+        let digest = Box::new(crcs.clone());
+        self.drive.with(move |engine| engine.attach_device(digest, region)).map_err(|why| text(&why))?;
+        Ok((direct, Parts { crcs, slots }, reach?))
+    }
+
+    /// Registers device memory with the NIC: by its dma-buf if the driver gives one, else by its address.
+    fn register_with_nic(
+        &self,
+        direct: &Direct,
+        address: u64,
+        bytes: u64,
+    ) -> Result<Result<Reach, String>, Error> {
+        let export = direct.dmabuf.then(|| Dmabuf::export(&direct.context, address, bytes, page_bytes()));
+        let export = match export {
+            Some(Ok(Dmabuf { fd, offset, .. })) => Some(Export { fd, offset }),
+            Some(Err(why)) => {
+                tracing::debug!(%why, "no dma-buf; the NIC is told the address");
+                None
+            }
+            None => None,
+        };
+        let Some(region) = device_region(address, bytes) else { return Ok(Err("no address".into())) };
+        // SAFETY: slots go after the channel. What the trainer frees is not named again: each hand-over asks which allocation it is,
+        // and what was freed is unregistered then.
+        let known = self.drive.with(move |engine| unsafe { engine.register_device(region, export) })?;
+        Ok(known.map_err(|why: RegisterError| why.to_string()))
+    }
+
+    /// Sees to it that the NIC knows the allocation that a tensor lies in, if it can.
+    pub(super) fn make_known(&self, direct: &Direct, pointer: &Pointer, bytes: u64) -> Result<(), Error> {
+        let Pointer { base, size, allocation, .. } = *pointer;
+        // Virtual mappings are several allocations; managed memory moves.
+        let whole = pointer.kind == PointerKind::Device
+            && allocation != 0
+            && size > 0
+            && pointer.offset().checked_add(bytes).is_some_and(|end| end <= size);
+        if !whole || !self.tables.is_credited(bytes) {
+            return Ok(());
+        }
+        let mut known = lock(&direct.known);
+        if known.get(&base).is_some_and(|found| (found.allocation, found.bytes) == (allocation, size)) {
+            return Ok(());
+        }
+        // What lay there before was freed.
+        let end = base.saturating_add(size);
+        let overlaps = |&(at, found): &(&u64, &Known)| *at < end && at.saturating_add(found.bytes) > base;
+        let mut gone: Vec<u64> = known.iter().filter(overlaps).map(|(at, _)| *at).collect();
+        if gone.is_empty() && known.len() >= MOST {
+            let cuda = direct.context.cuda();
+            let lives = |at: u64, found: &Known| {
+                cuda.classify(at).is_ok_and(|now| now.allocation == found.allocation)
+            };
+            gone = known.iter().filter(|(at, found)| !lives(**at, found)).map(|(at, _)| *at).collect();
+        }
+        for at in gone {
+            if known.remove(&at).is_some_and(|found| found.registered) {
+                self.drive.with(move |engine| engine.unregister(at as usize))?;
+            }
+        }
+        if known.len() >= MOST {
+            self.complain(direct, "as many allocations are registered as are kept");
+            return Ok(());
+        }
+        let registered = match self.register_with_nic(direct, base, size)? {
+            Ok(reach) => {
+                tracing::debug!(
+                    bytes = size,
+                    by = reach.name(),
+                    "the RDMA device knows an allocation of the GPU"
+                );
+                true
+            }
+            Err(why) => {
+                self.complain(direct, &why);
+                false
+            }
+        };
+        known.insert(base, Known { allocation, bytes: size, registered });
+        Ok(())
+    }
+
+    fn complain(&self, direct: &Direct, why: &str) {
+        if !direct.complained.swap(true, Ordering::Relaxed) {
+            tracing::warn!(why, "some tensors on the GPU go by way of the host's memory; this is said once");
+        }
+    }
+}
+
+impl Direct {
+    /// What may touch a tensor.
+    pub(super) fn access(&self, tensor: &Region) -> Access {
+        let start = tensor.as_ptr() as u64;
+        let known = lock(&self.known);
+        let found = known.range(..=start).next_back();
+        let inside = |(base, found): (&u64, &Known)| {
+            found.registered && (start - base).saturating_add(tensor.len() as u64) <= found.bytes
+        };
+        if found.is_some_and(inside) { Access::Direct } else { Access::Copies }
+    }
+}
+
+fn device_region(address: u64, bytes: u64) -> Option<Region> {
+    let base = NonNull::new(address as *mut u8)?;
+    // SAFETY: whoever names it in operations keeps the memory; see `register_with_nic`.
+    Some(unsafe { Region::from_raw_parts(Kind::Device, base, usize::try_from(bytes).ok()?, 0) })
+}
+
+/// Bytes of a page of this host.
+fn page_bytes() -> u64 {
+    // SAFETY: no pointers.
+    let bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    u64::try_from(bytes).unwrap_or(4096).max(4096)
+}
