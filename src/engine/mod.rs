@@ -10,6 +10,7 @@
 //! the runtime calls [`Engine::poll`] with the time.
 
 pub(crate) mod divergence;
+mod end;
 mod liveness;
 
 use std::any::Any;
@@ -22,7 +23,7 @@ use shouter_reducer::executor::{
     AbortCause, Completed, Counters, Executor, ExecutorError, OpError, OpId, Request, StartError, Why,
 };
 use shouter_reducer::grid::Rank;
-use shouter_reducer::header::{Header, Identity, Kind, MatchKey, Shape};
+
 use shouter_reducer::memory::Region;
 use shouter_reducer::solo::Solo;
 use shouter_reducer::transport::{Accelerator, NodeMemory};
@@ -30,7 +31,7 @@ use shouter_reducer::transport::{Accelerator, NodeMemory};
 use crate::channel::shm::NodeSegment;
 use crate::channel::up::{Loss, UpChannel};
 use crate::channel::verbs::{Digest, Export, Fault, Reach, RegisterError};
-use crate::runtime::{Activity, Clock, Poller};
+use crate::runtime::{Activity, Poller};
 use divergence::Open;
 use liveness::Liveness;
 
@@ -42,12 +43,6 @@ const COMPARE_EVERY: Duration = Duration::from_millis(50);
 
 /// Between two questions to an accelerator, where nothing else is to do.
 const ASK_EVERY: Duration = Duration::from_micros(20);
-
-/// Copies of an accelerator end within this time, or the device hangs.
-const COPIES_END: Duration = Duration::from_secs(2);
-
-/// How long the word that ends the group may take to be acknowledged before the trainer hears of it; it may leave then.
-const FLOOD: Duration = Duration::from_millis(200);
 
 /// The executor's notion of the same moment.
 #[inline]
@@ -257,66 +252,6 @@ impl<D: Device> Engine<D> {
         self.executor.slots()
     }
 
-    /// After the group has ended: waits until no accelerator touches the tensors of this rank, and its own touches nothing;
-    /// returns for how long.
-    #[cold]
-    fn come_to_rest(&mut self) -> Duration {
-        let begin = Clock.now();
-        self.drain_copies(begin);
-        self.await_others(begin);
-        Clock.now() - begin
-    }
-
-    /// Waits until no copy or fold of the accelerator touches any memory, and tells the other ranks. Where that cannot be known, the
-    /// lanes and slots are kept for ever, and errors say that tensors must be, too.
-    fn drain_copies(&mut self, begin: Instant) {
-        let at_rest = || self.node.iter().for_each(|node| node.set_at_rest());
-        let Some(Staging { accelerator, .. }) = &mut self.staging else { return at_rest() };
-        loop {
-            match accelerator.is_idle() {
-                Ok(true) => return at_rest(),
-                Ok(false) if Clock.now() - begin < COPIES_END => std::thread::yield_now(),
-                Ok(false) => break,
-                // Nothing runs on a device that is lost.
-                Err(error) => {
-                    tracing::error!(%error, "an accelerator does not say whether its copies have ended");
-                    return at_rest();
-                }
-            }
-        }
-        tracing::error!(
-            "copies of an accelerator have not ended after {COPIES_END:?}; their memory is never freed"
-        );
-        std::mem::forget(self.staging.take());
-        self.executor.leak_slots();
-        for completed in self.finished.iter_mut().filter(|completed| completed.outstanding > 0) {
-            keep_memory(completed, self.rank);
-        }
-    }
-
-    /// Waits until no accelerator of another rank of the node touches this rank's tensors, which it may have opened. Where that
-    /// cannot be known, errors say so.
-    fn await_others(&mut self, begin: Instant) {
-        let Some(node) = &self.node else { return };
-        // Who has left in good order may have left operations behind, so that is no answer.
-        let moving = |local: &u32| *local != node.local() && !node.is_at_rest(*local);
-        while self.open.iter().any(|open| open.export.is_some()) {
-            let Some(local) = (0..node.ranks()).find(moving) else { break };
-            // They begin to wait for their own a little later.
-            if Clock.now() - begin < 2 * COPIES_END {
-                std::thread::yield_now();
-                continue;
-            }
-            let rank = Rank(self.first.0 + local);
-            tracing::error!("{rank} does not say that its GPU has let go of this rank's tensors");
-            let exported = |op| self.open.iter().any(|open| open.op == op && open.export.is_some());
-            for completed in self.finished.iter_mut().filter(|completed| exported(completed.op)) {
-                keep_memory(completed, rank);
-            }
-            break;
-        }
-    }
-
     /// This rank leaves in good order, and so do the others: from now on a peer that disappears is no error.
     pub fn depart(&mut self) {
         if !self.liveness.departures_expected() {
@@ -379,76 +314,6 @@ impl<D: Device> Engine<D> {
             any = true;
         }
         any
-    }
-
-    /// Tells everybody once why the group ended, and lets go of all memory.
-    #[cold]
-    fn flood_abort(&mut self, now: Instant) {
-        let Some(cause) = self.executor.aborted().cloned() else { return };
-        self.flooded = true;
-        self.fence_tensors();
-        tracing::error!(rank = self.rank.0, culprit = cause.culprit.0, why = %cause.why, "the group has ended");
-        if let Some(node) = &self.node {
-            liveness::publish(node, &cause);
-        }
-        if let Some(up) = &mut self.up {
-            up.fence();
-            up.broadcast(&abort_header(self.rank, &cause));
-            // Ahead of the wait for copies.
-            up.transmit(now, &mut self.executor);
-        }
-        // Their outcomes say whether the copies have ended.
-        self.gather();
-        let waited = self.come_to_rest();
-        self.executor.fenced();
-        self.settling = self.up.is_some().then(|| now + waited + FLOOD);
-    }
-}
-
-impl<D: Device> Drop for Engine<D> {
-    fn drop(&mut self) {
-        if self.flooded {
-            return;
-        }
-        let Some(node) = &self.node else {
-            if self.running != 0 {
-                self.come_to_rest();
-            }
-            return;
-        };
-        if self.running == 0 {
-            node.set_at_rest();
-            return;
-        }
-        // The others would go on, and access tensors that the trainer takes back.
-        node.set_abort(self.rank.0, Why::Aborted.code() as u8);
-        self.fence_tensors();
-        self.come_to_rest();
-    }
-}
-
-/// Adds to an error that the tensor's memory must stay, since a rank's accelerator may still use it.
-fn keep_memory(completed: &mut Completed, rank: Rank) {
-    if let Err(error) = &completed.result {
-        let error = Box::new(error.clone());
-        completed.result = Err(OpError::InUse { error, rank });
-    }
-}
-
-/// The message that ends the group: its `round` is the culprit, its `len` says why.
-fn abort_header(src: Rank, cause: &AbortCause) -> Header {
-    use shouter_reducer::dtype::{DType, ReduceOp};
-    use shouter_reducer::header::Collective;
-    Header {
-        kind: Kind::Abort,
-        src,
-        key: MatchKey::default(),
-        identity: Identity::AdHoc(0),
-        shape: Shape { collective: Collective::Barrier, dtype: DType::U8, op: ReduceOp::Sum, count: 0 },
-        round: cause.culprit.0,
-        offset: 0,
-        granule: 0,
-        len: cause.why.code(),
     }
 }
 

@@ -8,16 +8,18 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use shouter_reducer::dtype::{DType, ReduceOp};
 use shouter_reducer::executor::ExecutorConfig;
 use shouter_reducer::grid::Grid;
-use shouter_reducer::header::Collective;
+use shouter_reducer::header::{Collective, Identity, Shape};
 use shouter_reducer::kernel::Kernels;
 use shouter_reducer::memory::{Kind as MemoryKind, Owned, Span};
 use shouter_reducer::plan::Plan;
 use shouter_reducer::schedule::Problem;
 use shouter_reducer::transport::{AcceleratorError, Export, Fence, Fold, Moment, OnDevice};
 
+use super::end::COPIES_END;
 use super::*;
 use crate::channel::port::PortDevice;
 use crate::channel::shm::Shape as NodeShape;
+use crate::runtime::Clock;
 
 const DEAD_AFTER: Duration = Duration::from_secs(60);
 const LIMIT: Duration = Duration::from_secs(20);

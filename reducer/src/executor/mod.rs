@@ -27,6 +27,7 @@
 //! only after the peer has used what was sent, which [`check`](crate::check) proves.
 
 mod api;
+mod behind;
 mod decide;
 mod op;
 mod park;

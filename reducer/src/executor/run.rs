@@ -6,18 +6,18 @@ use super::{Control, Counters, Executor, Notice, granule};
 use crate::grid::{Grid, Rank};
 use crate::header::{self, Header};
 use crate::kernel::Kernels;
-use crate::memory::{self, Addresses, Kind, Span, Spot};
+use crate::memory::{self, Addresses, Kind, Span};
 use crate::schedule::{Action, Buffer, Place, Schedule};
 use crate::time::Instant;
 use crate::transport::{
-    Accelerator, AcceleratorError, Fence, Flag, Fold, NodeMemory, SendError, TensorView, Token, Transport,
+    Accelerator, AcceleratorError, Flag, NodeMemory, SendError, TensorView, Token, Transport,
 };
 
 /// How long an operation that missed its deadline waits for word of the rank that is to blame.
 const HEARSAY: core::time::Duration = core::time::Duration::from_millis(500);
 
 /// What a step did.
-enum Ran {
+pub(super) enum Ran {
     /// It is done.
     Done,
     /// It needs no more polls; an acknowledgement finishes it.
@@ -31,15 +31,15 @@ enum Ran {
 }
 
 /// What running steps needs besides the operation.
-struct Context<'a, 'b, T, N> {
+pub(super) struct Context<'a, 'b, T, N> {
     transport: &'a mut T,
-    accelerator: &'a mut Option<&'b mut dyn Accelerator>,
+    pub(super) accelerator: &'a mut Option<&'b mut dyn Accelerator>,
     node: Option<&'a N>,
     kernels: Kernels,
     grid: Grid,
     rank: Rank,
     scratch: &'a mut Addresses,
-    spans: &'a mut Vec<Span>,
+    pub(super) spans: &'a mut Vec<Span>,
     control: &'a mut Control,
     counters: &'a mut Counters,
     blocked: &'a mut [u64],
@@ -48,7 +48,7 @@ struct Context<'a, 'b, T, N> {
     budget: usize,
     failed: Option<(Rank, Why)>,
     /// The accelerator failed.
-    broken: Option<AcceleratorError>,
+    pub(super) broken: Option<AcceleratorError>,
 }
 
 impl Executor {
@@ -128,41 +128,6 @@ impl Executor {
         }
         worked |= self.flush_control(transport);
         Progress { worked }
-    }
-
-    /// Ends the steps whose copies are done; whether there was one. `None` while what the tensor holds is not there.
-    #[cold]
-    fn ask(
-        &mut self,
-        at: usize,
-        accelerator: &mut Option<&mut dyn Accelerator>,
-    ) -> Result<Option<bool>, AcceleratorError> {
-        let op = &mut self.ops[at];
-        let (mut index, mut came, Some(accelerator)) = (0, false, accelerator) else { return Ok(None) };
-        if let Some(moment) = op.moment {
-            if !accelerator.has_come(moment)? {
-                return Ok(None);
-            }
-            op.moment = None;
-        }
-        while let Some(&(step, fence)) = op.copies.get(index) {
-            if accelerator.is_done(fence)? {
-                op.copies.remove(index);
-                op.done(step, &mut self.control);
-                came = true;
-            } else {
-                index += 1;
-            }
-        }
-        self.finish_if_done(at);
-        Ok(Some(came))
-    }
-
-    /// The operation ends with what the accelerator says, and the group with it.
-    fn accelerator_failed(&mut self, at: usize, error: AcceleratorError) {
-        let subject = self.ops[at].subject();
-        self.fail(at, OpError::Accelerator { subject, error });
-        self.abort(self.config.rank, Why::Accelerator);
     }
 
     fn flush_control<T: Transport>(&mut self, transport: &mut T) -> bool {
@@ -421,55 +386,6 @@ impl<T: Transport, N: NodeMemory> Context<'_, '_, T, N> {
         let me = self.grid.local_of(self.rank);
         let come = |local: u32| (others && local == me) || node.observe(local, lane, flag) >= used;
         if (0..self.grid.per_node()).all(come) { Ran::Done } else { Ran::NotYet }
-    }
-
-    /// Lets the accelerator copy in the background.
-    #[cold]
-    fn copy_behind(&mut self, op: &mut Op, step: u32, into: Spot, from: Spot, len: usize) -> Ran {
-        let (Some(into), Some(from)) = (into.0.span(into.1, len), from.0.span(from.1, len)) else {
-            return Ran::Broken;
-        };
-        let Some(accelerator) = self.accelerator else { return Ran::Broken };
-        let started = accelerator.copy(into, from);
-        self.behind(op, step, started)
-    }
-
-    /// Lets the accelerator fold in the background.
-    #[cold]
-    fn fold_behind(
-        &mut self,
-        op: &mut Op,
-        (step, chunk): (u32, u32),
-        (into, sources): (&[Place], &[Place]),
-        len: usize,
-        divide_by: Option<u32>,
-    ) -> Ran {
-        self.spans.clear();
-        for &place in into.iter().chain(sources) {
-            let Some(span) = op.spot(place, chunk).and_then(|(region, at)| region.span(at, len)) else {
-                return Ran::Broken;
-            };
-            self.spans.push(span);
-        }
-        let Some(accelerator) = self.accelerator else { return Ran::Broken };
-        let (destinations, sources) = self.spans.split_at(into.len());
-        let dtype = op.template.shape.dtype;
-        let started = accelerator.fold(&Fold { dtype, op: op.fold, destinations, sources, divide_by });
-        self.behind(op, step, started)
-    }
-
-    /// What an accelerator does for a step ends it.
-    fn behind(&mut self, op: &mut Op, step: u32, started: Result<Fence, AcceleratorError>) -> Ran {
-        match started {
-            Ok(fence) => {
-                op.copies.push((step, fence));
-                Ran::Posted
-            }
-            Err(error) => {
-                self.broken = Some(error);
-                Ran::NotYet
-            }
-        }
     }
 
     /// Posts fragments until the message is out or the queue is full.

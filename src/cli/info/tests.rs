@@ -202,7 +202,9 @@ mod gpus {
         let host = host.file("sys/module/nvidia_peermem/refcnt", "0");
         assert!(item(&host, device(0)).detail.contains("no RDMA device"));
         let host = host.file("sys/class/infiniband/mlx5_0/node_type", "1: CA");
-        assert!(item(&host, device(0)).detail.contains("register its memory, by nvidia-peermem: with gpu_direct"));
+        assert!(
+            item(&host, device(0)).detail.contains("register its memory, by nvidia-peermem: with gpu_direct")
+        );
         let dmabuf = item(&host, DeviceInfo { dmabuf: true, ..device(0) });
         assert!(dmabuf.state == State::Ok && dmabuf.detail.contains("by dmabuf or nvidia-peermem"));
     }
