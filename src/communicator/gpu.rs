@@ -151,10 +151,11 @@ impl Group {
         op: ReduceOp,
         stream: u64,
     ) -> Result<(), Error> {
-        let begin = Clock.now();
         let shape = Shape { collective: Collective::AllReduce, dtype, op, count: count as u64 };
         // SAFETY: passed on to the caller.
         let (data, device) = unsafe { self.on_gpu(data, count, dtype, stream) }?;
+        // The first time, kernels may have been compiled.
+        let begin = Clock.now();
         match self.cells_for(data.len()) {
             Some(cells) => {
                 let step = self.step.load(std::sync::atomic::Ordering::Relaxed);
@@ -177,11 +178,11 @@ impl Group {
     /// Nobody else touches the tensor from what `stream` held on until [`wait`](Self::wait) has returned for the handle, or the
     /// group has been dropped; else as for [`all_reduce_cuda`](Self::all_reduce_cuda).
     pub unsafe fn push_cuda(&self, tensor: TensorId, data: u64, stream: u64) -> Result<Pending, Error> {
-        let begin = Clock.now();
         let entry = self.tables.entry(tensor)?;
         // SAFETY: passed on to the caller.
         let on_gpu = unsafe { self.on_gpu(data, entry.shape.count as usize, entry.shape.dtype, stream) };
         let (data, device) = on_gpu?;
+        let begin = Clock.now();
         self.start(begin, &entry, data, device)
     }
 

@@ -343,8 +343,11 @@ impl<D: Device> Poller for Engine<D> {
             }
         }
         if self.running != 0 {
-            // Nothing is begun in the memory of ranks that have given up, as this process may have been stopped meanwhile.
-            if let Some(abort) = self.node.as_ref().and_then(|node| node.abort()) {
+            // Nothing is begun in GPU memory of ranks that have given up, as this process may have been stopped meanwhile. Other
+            // operations end when liveness looks, which leaves time to see what the others run.
+            if let Some(abort) = self.node.as_ref().and_then(|node| node.abort())
+                && self.open.iter().any(|open| open.export.is_some())
+            {
                 self.executor.abort(Rank(abort.culprit), Why::from_code(abort.reason.into()));
             }
             let Self { executor, up, node, staging, .. } = self;

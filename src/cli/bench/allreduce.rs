@@ -175,7 +175,7 @@ pub(crate) fn main(args: &AllreduceArgs) -> Result<(), BenchError> {
 #[derive(Args, Clone, Debug)]
 pub(crate) struct WorkerArgs {
     /// The ranks of this process.
-    #[arg(long)]
+    #[arg(long, default_value_t = 1)]
     threads: u32,
     #[arg(long)]
     bytes: Sizes,

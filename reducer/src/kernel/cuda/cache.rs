@@ -2,16 +2,22 @@
 //! a damaged one is not taken; it is written under another name and renamed, so nobody reads half of one. Without a
 //! place to write, nothing is kept.
 
-use std::fs::{self, DirBuilder, OpenOptions};
+use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io::Write;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use sha2::{Digest, Sha256};
 
 /// Bytes of a hash.
 const HASH: usize = 32;
+/// Another process compiles for so long at most; then this one does it, too.
+const PATIENCE: Duration = Duration::from_secs(120);
+/// Between two looks at whether it has ended.
+const BETWEEN: Duration = Duration::from_millis(20);
 /// Larger entries are not ours: images have about a megabyte.
 const LARGEST: u64 = 64 << 20;
 
@@ -51,10 +57,29 @@ pub(super) fn read(directory: &Path, key: &str) -> Option<Vec<u8>> {
     Some(entry)
 }
 
+/// The right to make an entry, until the file is dropped or this process ends; `None` where it cannot be had, or not in time.
+pub(super) fn turn(directory: &Path, key: &str) -> Option<File> {
+    make(directory).ok()?;
+    let path = directory.join(format!("{key}.turn"));
+    let file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(path).ok()?;
+    let begin = Instant::now();
+    loop {
+        match file.try_lock() {
+            Ok(()) => return Some(file),
+            Err(TryLockError::WouldBlock) if begin.elapsed() < PATIENCE => thread::sleep(BETWEEN),
+            Err(_) => return None,
+        }
+    }
+}
+
+fn make(directory: &Path) -> std::io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o700).create(directory)
+}
+
 /// Keeps the image, if that can be done.
 pub(super) fn write(directory: &Path, key: &str, image: &[u8]) {
     static COUNT: AtomicU32 = AtomicU32::new(0);
-    if DirBuilder::new().recursive(true).mode(0o700).create(directory).is_err() {
+    if make(directory).is_err() {
         return;
     }
     let unique = COUNT.fetch_add(1, Ordering::Relaxed);

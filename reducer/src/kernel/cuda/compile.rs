@@ -169,7 +169,13 @@ pub(super) fn compile_source(
         options.join(" ").as_bytes(),
         format!("{}.{}", version.0, version.1).as_bytes(),
     ]);
-    if let Some(bytes) = directory.and_then(|directory| cache::read(directory, &key)) {
+    let cached = || directory.and_then(|directory| cache::read(directory, &key));
+    if let Some(bytes) = cached() {
+        return Ok(Image { bytes, origin: Origin::Cached });
+    }
+    // Of the ranks of a host one compiles, and the others wait for that.
+    let _turn = directory.and_then(|directory| cache::turn(directory, &key));
+    if let Some(bytes) = cached() {
         return Ok(Image { bytes, origin: Origin::Cached });
     }
     let bytes = nvrtc.compile(text, source::NAME, &options, output)?;

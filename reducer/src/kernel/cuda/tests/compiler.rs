@@ -40,9 +40,10 @@ impl Folder {
     }
 }
 
-/// The only entry of a folder.
+/// The only entry of a folder, beside the file that says whose turn it is.
 fn only_entry(folder: &Path) -> PathBuf {
-    let entries: Vec<_> = std::fs::read_dir(folder).unwrap().map(|e| e.unwrap().path()).collect();
+    let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let entries: Vec<_> = entries.filter(|path| path.extension().is_none()).collect();
     assert_eq!(entries.len(), 1, "{entries:?}");
     entries[0].clone()
 }
@@ -157,6 +158,24 @@ fn images_are_kept_and_damaged_ones_are_not_taken() {
     // No folder can be made below a file.
     let nowhere = entry.join("below");
     assert_eq!(compile(text, Some(&nowhere)).origin(), Origin::Compiled);
+}
+
+/// Ranks of a host begin at the same time.
+#[test]
+fn of_several_that_want_the_same_image_one_compiles() {
+    let Some(nvrtc) = nvrtc() else { return };
+    let version = nvrtc.version().unwrap();
+    let folder = Folder::new("turns");
+    let text = "extern \"C\" __global__ void nothing(int *p) { *p = 2; }";
+    let compile = || {
+        let target = "--gpu-architecture=compute_80".to_owned();
+        compile_source(nvrtc, version, text, target, Output::Ptx, Some(&folder.0)).unwrap().origin()
+    };
+    let origins: Vec<_> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..4).map(|_| scope.spawn(compile)).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    assert_eq!(origins.iter().filter(|origin| **origin == Origin::Compiled).count(), 1, "{origins:?}");
 }
 
 #[test]
