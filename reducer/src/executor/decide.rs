@@ -56,14 +56,17 @@ impl Executor {
         let op = &mut self.ops[at];
         if op.opened.is_none() {
             op.peers.clear();
+            self.views.clear();
             let len = op.data.len();
-            let view = |local| node.tensor(local, seq, len);
-            if locals.clone().any(|local| matches!(view(local), TensorView::Unknown)) {
-                return None;
-            }
-            let exported = locals.clone().all(|local| matches!(view(local), TensorView::Exported(_)));
             for local in locals.clone() {
-                op.peers.push(match (view(local), &mut *accelerator) {
+                match node.tensor(local, seq, len) {
+                    TensorView::Unknown => return None,
+                    view => self.views.push(view),
+                }
+            }
+            let exported = self.views.iter().all(|view| matches!(view, TensorView::Exported(_)));
+            for (local, &view) in locals.clone().zip(&self.views) {
+                op.peers.push(match (view, &mut *accelerator) {
                     (TensorView::Shared(region), _) => region,
                     (TensorView::Exported(_), _) if exported && local == me => op.data,
                     (TensorView::Exported(export), Some(accelerator)) if exported => {

@@ -46,7 +46,7 @@ use crate::header::{GRANULE_UNIT, Header, Kind, MAX_COUNT, MatchKey};
 use crate::memory::{Addresses, Pool, Region, Span};
 use crate::schedule::{Action, Buffer, Schedule};
 use crate::time::Instant;
-use crate::transport::{Landing, NodeMemory, Token};
+use crate::transport::{Landing, NodeMemory, TensorView, Token};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -143,6 +143,8 @@ pub struct Executor {
     aborted: Option<Arc<AbortCause>>,
     scratch: Addresses,
     spans: Vec<Span>,
+    /// Where the tensors of the node's ranks lie, for the operation that is looked at.
+    views: Vec<TensorView>,
     /// By node: the last poll in which its send queue was full.
     blocked: Vec<u64>,
     polls: u64,
@@ -179,6 +181,7 @@ impl Executor {
             aborted: None,
             scratch: Addresses::default(),
             spans: Vec::new(),
+            views: Vec::new(),
             blocked: vec![0; config.grid.nodes() as usize],
             polls: 0,
             earliest: Instant::NEVER,
