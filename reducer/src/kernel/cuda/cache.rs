@@ -8,16 +8,16 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use sha2::{Digest, Sha256};
 
 /// Bytes of a hash.
 const HASH: usize = 32;
-/// Another process compiles for so long at most; then this one does it, too.
-const PATIENCE: Duration = Duration::from_secs(120);
-/// Between two looks at whether it has ended.
+/// Between two looks at whether another process has compiled.
 const BETWEEN: Duration = Duration::from_millis(20);
+/// After so many of them, two minutes, this one does it, too.
+const LOOKS: u32 = 6000;
 /// Larger entries are not ours: images have about a megabyte.
 const LARGEST: u64 = 64 << 20;
 
@@ -62,14 +62,14 @@ pub(super) fn turn(directory: &Path, key: &str) -> Option<File> {
     make(directory).ok()?;
     let path = directory.join(format!("{key}.turn"));
     let file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(path).ok()?;
-    let begin = Instant::now();
-    loop {
+    for _ in 0..LOOKS {
         match file.try_lock() {
             Ok(()) => return Some(file),
-            Err(TryLockError::WouldBlock) if begin.elapsed() < PATIENCE => thread::sleep(BETWEEN),
-            Err(_) => return None,
+            Err(TryLockError::WouldBlock) => thread::sleep(BETWEEN),
+            Err(TryLockError::Error(_)) => return None,
         }
     }
+    None
 }
 
 fn make(directory: &Path) -> std::io::Result<()> {
