@@ -26,7 +26,6 @@ use shouter_reducer::executor::{OpError, OpId, Request, StartError};
 use shouter_reducer::grid::{Grid, Rank};
 use shouter_reducer::header::{Collective, Identity, Shape};
 use shouter_reducer::memory::{Kind, Region};
-use shouter_reducer::schedule::Access;
 use shouter_reducer::transport::OnDevice;
 
 use crate::channel::shm::NodeSegment;
@@ -258,10 +257,7 @@ impl Group {
         device: Option<OnDevice>,
     ) -> Result<Pending, Error> {
         let schedule = match data.kind() {
-            Kind::Device => match self.access(&data) {
-                Access::Direct => self.tables.schedule_for(&entry.shape, Access::Direct)?,
-                _ => self.tables.device_schedule(entry)?,
-            },
+            Kind::Device => self.tables.schedule_for(&entry.shape, self.access(&data))?,
             _ => entry.schedule.clone(),
         };
         let request = Request {
@@ -336,8 +332,8 @@ impl Group {
 
     /// What may touch a tensor.
     #[cfg(not(feature = "cuda"))]
-    fn access(&self, _: &Region) -> Access {
-        Access::Host
+    fn access(&self, _: &Region) -> shouter_reducer::schedule::Access {
+        shouter_reducer::schedule::Access::Host
     }
 
     /// Runs one operation outside the table to its end.

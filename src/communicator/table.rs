@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use shouter_reducer::grid::{Grid, Rank};
@@ -27,8 +27,6 @@ pub(super) struct Entry {
     uses: AtomicU32,
     pub(super) shape: Shape,
     pub(super) schedule: Arc<Schedule>,
-    /// The same for a tensor in an accelerator's memory, once there was one.
-    on_device: OnceLock<Arc<Schedule>>,
     pub(super) name: Arc<str>,
 }
 
@@ -87,17 +85,6 @@ impl Tables {
         let built = Arc::new(built.map_err(|why| Error::Argument(why.to_string()))?);
         schedules.insert((*shape, access), built.clone());
         Ok(built)
-    }
-
-    /// The schedule of a registered tensor that lies in an accelerator's memory.
-    pub(super) fn device_schedule(&self, entry: &Entry) -> Result<Arc<Schedule>, Error> {
-        match entry.on_device.get() {
-            Some(schedule) => Ok(schedule.clone()),
-            None => {
-                let built = self.schedule_for(&entry.shape, Access::Copies)?;
-                Ok(entry.on_device.get_or_init(|| built).clone())
-            }
-        }
     }
 
     /// Whether messages of an operation of so many bytes wait until they are asked for.
@@ -164,7 +151,6 @@ impl Tables {
                 uses: AtomicU32::new(0),
                 shape,
                 schedule: self.schedule(&shape)?,
-                on_device: OnceLock::new(),
                 name: Arc::from(spec.name.as_str()),
             }));
         }

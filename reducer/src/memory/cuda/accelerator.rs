@@ -78,7 +78,7 @@ impl CudaAccelerator {
     }
 
     /// Whether it folds.
-    pub fn folds(&self) -> bool {
+    fn folds(&self) -> bool {
         self.kernels.is_some()
     }
 
