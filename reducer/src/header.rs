@@ -4,7 +4,7 @@
 //!
 //! ```text
 //!   0  1 version   'S' in the high bits, the version in the low four
-//!   1  1 kind      data, credit, abort, mismatch
+//!   1  1 kind      data, credit, abort, vote
 //!   2  1 element   dtype in the high half, reduction in the low
 //!   3  1 operation collective; the top bit tells an ad-hoc operation from a registered tensor's
 //!   4  4 source    the sender's rank
@@ -53,8 +53,9 @@ pub enum Kind {
     Credit = 2,
     /// The group ends; `round` is the culprit's rank, `len` the cause.
     Abort = 3,
-    /// The sender's view of operation `seq`, which differs from what it was sent.
-    Mismatch = 4,
+    /// Ranks disagree about operation `seq`; `len` ranks of the sender's node have this view of it, `round` is the lowest of them, and
+    /// a `granule` says that the node has another view, too.
+    Vote = 4,
 }
 
 /// Which operation of which group. The trainer's step number is an annotation and not part of it.
@@ -257,7 +258,7 @@ impl Header {
             1 => Kind::Data,
             2 => Kind::Credit,
             3 => Kind::Abort,
-            4 => Kind::Mismatch,
+            4 => Kind::Vote,
             other => return Err(HeaderError::Kind(other)),
         };
         let collective = match bytes[3] & !ADHOC {

@@ -7,6 +7,7 @@
 //! its range any more.
 
 use crate::dtype::{DType, ReduceOp};
+use crate::executor::View;
 use crate::grid::Rank;
 use crate::header::Header;
 use crate::memory::{Region, Span};
@@ -128,6 +129,16 @@ impl Export {
 pub trait NodeMemory {
     /// Whether a rank of the node has started operation `seq`; `None` where that is not known.
     fn has_started(&self, _local: u32, _seq: u64) -> Option<bool> {
+        None
+    }
+
+    /// Whether all ranks of the node run the same as operation `seq`; `None` before all have started it. This rank has.
+    fn agrees(&self, _seq: u64) -> Option<bool> {
+        Some(true)
+    }
+
+    /// What a local rank runs as operation `seq`, where it has said so and that is still known.
+    fn view(&self, _local: u32, _seq: u64) -> Option<View> {
         None
     }
 

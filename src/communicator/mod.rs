@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use shouter_reducer::dtype::{DType, ReduceOp};
-use shouter_reducer::executor::{OpError, OpId, Request, StartError};
+use shouter_reducer::executor::{Divergence, OpError, OpId, Request, StartError, View, Why};
 use shouter_reducer::grid::{Grid, Rank};
 use shouter_reducer::header::{Collective, Identity, Shape};
 use shouter_reducer::memory::{Kind, Region};
@@ -271,7 +271,10 @@ impl Group {
             step: self.step.load(Ordering::Relaxed),
             device,
         };
-        let op = self.drive.start(request)?.map_err(|why| start_error(why, &entry.name))?;
+        let op = self
+            .drive
+            .start(request)?
+            .map_err(|why| self.start_error(why, &format!("{} of \"{}\"", entry.shape, entry.name)))?;
         self.tally.pushed(op, Pushed { begin, bytes: data.len(), tensor: entry.tensor });
         Ok(Pending { op })
     }
@@ -283,7 +286,7 @@ impl Group {
     /// other error, [`Error::Deadline`] among them, ends it and gives the buffer back.
     pub fn wait(&self, pending: Pending, timeout: Option<Duration>) -> Result<(), Error> {
         let until = timeout.map(|timeout| Clock.now() + timeout);
-        self.drive.wait(pending.op, until)?.map_err(|error| op_error(error, self.rank))?;
+        self.drive.wait(pending.op, until)?.map_err(|error| self.op_error(error))?;
         if let Some(Pushed { begin, bytes, tensor }) = self.tally.take_pushed(pending.op) {
             self.finished(begin, Some(tensor), bytes);
         }
@@ -352,8 +355,8 @@ impl Group {
         };
         self.drive
             .run(request)?
-            .map_err(|why| start_error(why, &self.ad_hoc))?
-            .map_err(|error| op_error(error, self.rank))
+            .map_err(|why| self.start_error(why, &shape.to_string()))?
+            .map_err(|error| self.op_error(error))
     }
 
     #[inline]
@@ -400,37 +403,71 @@ impl Group {
         self.drive.depart();
         Ok(())
     }
+
+    /// Ranks run different operations: which, by the tensors' names.
+    #[cold]
+    fn divergence_text(&self, divergence: &Divergence) -> String {
+        format!(
+            "{}: {}; run the same operations in the same order on every rank",
+            divergence.rank,
+            divergence.describe(|view| self.tables.describe(view))
+        )
+    }
+
+    /// The same as the error of a small operation of this shape.
+    #[cold]
+    fn diverged(&self, divergence: Divergence, shape: &Shape, step: u64) -> Error {
+        let own = View { identity: Identity::ad_hoc(shape, Rank(0)), shape: *shape };
+        let text = self.divergence_text(&divergence.seen_with(Some(own)));
+        Error::Mismatch(format!("{shape} at step {step} was given up: {text}"))
+    }
+
+    #[cold]
+    fn start_error(&self, error: StartError, what: &str) -> Error {
+        match error {
+            StartError::Aborted(cause) => match &cause.why {
+                Why::Diverged(Some(divergence)) => {
+                    Error::Mismatch(format!("{what} was not started: {}", self.divergence_text(divergence)))
+                }
+                Why::Diverged(None) => Error::Mismatch(format!("{what} was not started: {cause}")),
+                _ => Error::Closed(format!("{what} was not started: {cause}")),
+            },
+            StartError::Length { .. } => Error::Argument(error.to_string()),
+            StartError::Busy { .. } | StartError::SlotBudget { .. } => Error::Argument(error.to_string()),
+            StartError::Schedule { .. } | StartError::NoNodeMemory { .. } => {
+                Error::Internal(error.to_string())
+            }
+        }
+    }
+
+    #[cold]
+    fn op_error(&self, error: OpError) -> Error {
+        let (mut text, mut cause) = (error.to_string(), &error);
+        while let OpError::InUse { error, rank } = cause {
+            if *rank == self.rank {
+                return Error::Accelerator(text);
+            }
+            cause = error;
+        }
+        match cause {
+            OpError::Deadline { .. } => Error::Deadline(text),
+            OpError::Accelerator { .. } => Error::Accelerator(text),
+            OpError::Aborted { subject, cause: end } => match &end.why {
+                Why::Diverged(found) => {
+                    if let (Some(divergence), OpError::Aborted { .. }) = (found, &error) {
+                        text = format!("{subject} was given up: {}", self.divergence_text(divergence));
+                    }
+                    Error::Mismatch(text)
+                }
+                _ => Error::PeerFailed(text),
+            },
+            OpError::InUse { .. } => Error::PeerFailed(text),
+        }
+    }
 }
 
 impl std::fmt::Debug for Group {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Group").field("rank", &self.rank).field("grid", &self.grid).finish_non_exhaustive()
-    }
-}
-
-fn start_error(error: StartError, name: &str) -> Error {
-    match error {
-        StartError::Aborted(cause) => {
-            Error::Closed(format!("all-reduce of \"{name}\" was not started: {cause}"))
-        }
-        StartError::Length { .. } => Error::Argument(error.to_string()),
-        StartError::Busy { .. } | StartError::SlotBudget { .. } => Error::Argument(error.to_string()),
-        StartError::Schedule { .. } | StartError::NoNodeMemory { .. } => Error::Internal(error.to_string()),
-    }
-}
-
-fn op_error(error: OpError, own: Rank) -> Error {
-    let (text, mut cause) = (error.to_string(), &error);
-    while let OpError::InUse { error, rank } = cause {
-        if *rank == own {
-            return Error::Accelerator(text);
-        }
-        cause = error;
-    }
-    match cause {
-        OpError::Mismatch { .. } => Error::Mismatch(text),
-        OpError::Deadline { .. } => Error::Deadline(text),
-        OpError::Accelerator { .. } => Error::Accelerator(text),
-        OpError::Aborted { .. } | OpError::InUse { .. } => Error::PeerFailed(text),
     }
 }

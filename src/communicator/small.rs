@@ -9,15 +9,16 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use shouter_reducer::dtype::ReduceOp;
-use shouter_reducer::executor::Why;
+use shouter_reducer::executor::{Divergence, Tally, Vote, Why};
+use shouter_reducer::grid::Rank;
 use shouter_reducer::header::Shape;
 use shouter_reducer::kernel::Kernels;
 
 use super::Group;
 use super::element::Buffer;
 use super::stats::lock;
-use crate::channel::shm::{CELL_PAYLOAD, Cell, NodeSegment};
-use crate::engine::divergence::{instead_of_small, pack, unpack};
+use crate::channel::shm::{CELL_PAYLOAD, Cell, NodeSegment, pack, unpack};
+use crate::engine::divergence::{VERDICT, VIEWS, instead_of_small};
 use crate::error::Error;
 use crate::runtime::{Activity, Backoff, Clock, DriveError, IdlePolicy, Instant, fork_generation};
 
@@ -36,13 +37,20 @@ pub(super) struct Cells {
     kernels: Kernels,
     idle: IdlePolicy,
     forks: u32,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
     /// Small operations so far.
-    number: Mutex<u64>,
+    number: u64,
+    /// The last one failed.
+    is_broken: bool,
 }
 
 impl Cells {
     pub(super) fn new(segment: Arc<NodeSegment>, kernels: Kernels, idle: IdlePolicy) -> Self {
-        Self { segment, kernels, idle, forks: fork_generation(), number: Mutex::new(0) }
+        Self { segment, kernels, idle, forks: fork_generation(), state: Mutex::default() }
     }
 
     /// Reduces `data` over all ranks of the node.
@@ -58,39 +66,64 @@ impl Cells {
             // The shared memory is not mapped in a forked child.
             return Err(Error::Closed(DriveError::Forked.to_string()));
         }
-        let mut number = lock(&self.number);
-        let tag = pack(shape);
-        if let Some(abort) = self.segment.abort() {
+        let mut state = lock(&self.state);
+        let abort = self.segment.abort();
+        if let Some(abort) = abort {
             // Cells are safe to write again only as long as everybody has read those before.
-            for local in 0..self.segment.ranks() {
-                if let Some(theirs) =
-                    self.segment.cell(local, *number + 1).tag().filter(|theirs| *theirs != tag)
-                {
-                    return Err(differs(shape, step, local, theirs));
-                }
+            if abort.reason != diverged() || state.is_broken {
+                return Err(match self.segment.verdict() {
+                    Some(divergence) => group.diverged(divergence, shape, step),
+                    None => Error::Closed(format!(
+                        "{shape} was not started: rank {}: {}",
+                        abort.culprit,
+                        Why::from_code(abort.reason.into())
+                    )),
+                });
             }
-            return Err(Error::Closed(format!(
-                "{shape} of \"{}\" was not started: rank {}: {}",
-                group.ad_hoc,
-                abort.culprit,
-                Why::from_code(abort.reason.into())
-            )));
         }
-        *number += 1;
+        state.number += 1;
+        let result = self.exchange(group, begin, shape, data, step, state.number);
+        state.is_broken = result.is_err();
+        result
+    }
+
+    /// Publishes this rank's elements as small operation `number`, and folds everybody's.
+    #[inline]
+    fn exchange(
+        &self,
+        group: &Group,
+        begin: Instant,
+        shape: &Shape,
+        data: Buffer,
+        step: u64,
+        number: u64,
+    ) -> Result<(), Error> {
+        let tag = pack(shape);
         let mine = self.segment.local();
         let data = data.as_mut_slice();
-        if !self.segment.cell(mine, *number).publish(tag, data) {
+        if !self.segment.cell(mine, number).publish(tag, data) {
             return Err(Error::Internal(format!("{} bytes do not fit a cell", data.len())));
         }
-        for local in 0..self.segment.ranks() {
-            let cell = self.segment.cell(local, *number);
-            let bytes = self.wait(group, &cell, local, begin, shape, step, data.len())?;
-            if local == 0 {
-                // The own contribution is safe in its cell: the tensor is where the fold happens.
-                data.copy_from_slice(bytes);
-            } else {
-                self.kernels.accumulate(shape.dtype, shape.op, data, bytes);
+        let ranks = self.segment.ranks();
+        let wait = |local: u32| {
+            let cell = self.segment.cell(local, number);
+            self.wait(group, &cell, (local, number), begin, shape, step, data.len())
+        };
+        // The own contribution is safe in its cell: the tensor is where the fold happens.
+        if ranks <= 2 {
+            let first = wait(0)?;
+            let second = if ranks == 2 { Some(wait(1)?) } else { None };
+            data.copy_from_slice(first);
+            if let Some(second) = second {
+                self.kernels.accumulate(shape.dtype, shape.op, data, second);
             }
+        } else {
+            // All at once: what is folded in f32 is rounded once, as everywhere else.
+            let mut contributions = Vec::with_capacity(ranks as usize);
+            for local in 0..ranks {
+                contributions.push(wait(local)?);
+            }
+            self.kernels.fold(shape.dtype, shape.op, data, &contributions);
         }
         if shape.op == ReduceOp::Avg {
             self.kernels.finish_avg(shape.dtype, data, self.segment.ranks());
@@ -105,7 +138,7 @@ impl Cells {
         &self,
         group: &Group,
         cell: &Cell<'a>,
-        local: u32,
+        (local, number): (u32, u64),
         begin: Instant,
         shape: &Shape,
         step: u64,
@@ -116,15 +149,15 @@ impl Cells {
         loop {
             if let Some((tag, bytes)) = cell.read(len) {
                 if tag != pack(shape) {
-                    self.segment.set_abort(local, Why::Diverged.code() as u8);
-                    return Err(differs(shape, step, local, tag));
+                    self.segment.set_abort(local, diverged());
+                    return Err(self.disagree(group, shape, step, number));
                 }
                 return Ok(bytes);
             }
             turns = turns.wrapping_add(1);
             let parked = idle.wait(Activity::Idle, None);
             if (parked || turns.is_multiple_of(LOOK_EVERY))
-                && let Err(error) = self.look_around(group, local, begin, shape, step)
+                && let Err(error) = self.look_around(group, (local, number), begin, shape, step)
                 // What was published in the meantime counts, though its rank may have left since.
                 && cell.read(len).is_none()
             {
@@ -137,7 +170,7 @@ impl Cells {
     fn look_around(
         &self,
         group: &Group,
-        local: u32,
+        (local, number): (u32, u64),
         begin: Instant,
         shape: &Shape,
         step: u64,
@@ -145,22 +178,22 @@ impl Cells {
         group.drive.turn()?;
         let waited = Clock.now() - begin;
         let aborted = self.segment.abort();
-        let name = &group.ad_hoc;
         if waited > SLOW || aborted.is_some() {
-            let (segment, number) = (self.segment.clone(), self.segment.small_started(self.segment.local()));
-            let found = group
-                .drive
-                .with(move |engine| instead_of_small(&segment, local, number, engine.started()))?;
-            if let Some(found) = found {
-                return Err(Error::Mismatch(format!(
-                    "{shape} at step {step}: rank {local} runs {found}; run the same operations in the same order on \
-                     every rank"
-                )));
+            let segment = self.segment.clone();
+            let differs = group.drive.with(move |engine| {
+                let found = instead_of_small(&segment, local, number, engine.started()).is_some();
+                if found {
+                    engine.diverge(engine.started(), Rank(local));
+                }
+                found
+            })?;
+            if differs || aborted.is_some_and(|abort| abort.reason == diverged()) {
+                return Err(self.disagree(group, shape, step, number));
             }
         }
         if let Some(abort) = aborted {
             return Err(Error::PeerFailed(format!(
-                "{shape} of \"{name}\" at step {step} was given up: rank {}: {}",
+                "{shape} at step {step} was given up: rank {}: {}",
                 abort.culprit,
                 Why::from_code(abort.reason.into())
             )));
@@ -169,19 +202,69 @@ impl Cells {
             // Else the others would blame this rank, which leaves.
             self.segment.set_abort(local, Why::Late.code() as u8);
             return Err(Error::Deadline(format!(
-                "{shape} of \"{name}\" at step {step} waits for rank {local} since {waited:?}; check that it runs the same operations, \
+                "{shape} at step {step} waits for rank {local} since {waited:?}; check that it runs the same operations, \
                  or give operations more time (SHOUTER_DEADLINE)"
             )));
         }
         Ok(())
     }
+
+    /// Ranks run different operations in the place of small operation `number`: waits until it is known who is the odd one.
+    #[cold]
+    fn disagree(&self, group: &Group, shape: &Shape, step: u64, number: u64) -> Error {
+        let begin = Clock.now();
+        let mut idle = Backoff::new(self.idle);
+        loop {
+            let waited = Clock.now() - begin;
+            if let Some(divergence) = self.segment.verdict() {
+                return group.diverged(divergence, shape, step);
+            }
+            // Where an operation of the engine is in dispute, that finds out.
+            if self.segment.dispute().is_none() && (waited > VIEWS || self.have_all_published(number)) {
+                if let Some(divergence) = self.judge(number, shape) {
+                    self.segment.set_verdict(&divergence);
+                    continue;
+                }
+            }
+            if waited > VERDICT {
+                return Error::Mismatch(format!(
+                    "{shape} at step {step} was given up: another rank runs another operation; run the same operations in the \
+                     same order on every rank"
+                ));
+            }
+            if let Err(error) = group.drive.turn() {
+                return error;
+            }
+            idle.wait(Activity::Idle, None);
+        }
+    }
+
+    /// Whether all ranks have said what they run as small operation `number`, but for those that are gone.
+    fn have_all_published(&self, number: u64) -> bool {
+        let segment = &self.segment;
+        (0..segment.ranks()).all(|local| {
+            segment.cell(local, number).tag().is_some() || segment.has_left(local) || segment.is_gone(local)
+        })
+    }
+
+    /// Who is the odd one among those that have published small operation `number`.
+    fn judge(&self, number: u64, shape: &Shape) -> Option<Divergence> {
+        let mut votes: Vec<Vote> = Vec::new();
+        for local in 0..self.segment.ranks() {
+            let tag = self.segment.cell(local, number).tag();
+            let Some(view) = tag.and_then(|tag| unpack(tag, 0)) else { continue };
+            match votes.iter_mut().find(|vote| vote.view == view) {
+                Some(vote) => vote.ranks += 1,
+                None => votes.push(Vote { view, rank: Rank(local), ranks: 1 }),
+            }
+        }
+        let mut tally = Tally::new(number - 1);
+        tally.cast(0, votes);
+        tally.judge(unpack(pack(shape), 0))
+    }
 }
 
-/// Another rank runs something else in the same place.
-#[cold]
-fn differs(shape: &Shape, step: u64, local: u32, tag: u64) -> Error {
-    let theirs = unpack(tag, 0).map_or_else(|| "something unknown".into(), |view| view.shape.to_string());
-    Error::Mismatch(format!(
-        "{shape} at step {step}: rank {local} runs {theirs}; run the same operations in the same order on every rank"
-    ))
+/// The reason that the node's abort has where ranks diverge.
+fn diverged() -> u8 {
+    Why::Diverged(None).code() as u8
 }

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use shouter_reducer::executor::View;
 use shouter_reducer::grid::{Grid, Rank};
 use shouter_reducer::header::{Collective, Identity, Shape};
 use shouter_reducer::plan::Plan;
@@ -110,6 +111,17 @@ impl Tables {
                 registered.entries.len()
             ))
         })
+    }
+
+    /// A view of an operation, with its tensor's name where the table has that.
+    pub(super) fn describe(&self, view: &View) -> String {
+        let Identity::Registered { generation, tensor, .. } = view.identity else { return view.to_string() };
+        let registered = lock(&self.registered);
+        let known = |entry: &&Arc<Entry>| (entry.generation, entry.tensor) == (generation, tensor);
+        match registered.entries.iter().find(known) {
+            Some(entry) => format!("{} of \"{}\" ({})", view.shape, entry.name, view.identity),
+            None => view.to_string(),
+        }
     }
 
     /// Appends a generation that all ranks agree on.

@@ -1,27 +1,26 @@
-//! Ranks of one node that run different operations: found in shared memory, where no message carries a header.
+//! Operations as this rank has started them, and what the ranks of a node say of theirs in shared memory.
 //!
-//! Every rank announces each operation that it starts: number, shape, tensor. When an operation is done, its
-//! announcement is held against those of the node's other ranks, so that no wrong result is ever handed out; while it
-//! waits for long, the same comparison says what the others run instead. Small operations within one node have numbers
-//! of their own (those of their cells), hence each announcement says how many of them came before it.
+//! Every rank announces each operation that it starts: number, shape, tensor. Nobody uses what another rank has put into a lane
+//! before the announcements were compared ([`NodeMemory::agrees`](shouter_reducer::transport::NodeMemory::agrees)), so no wrong
+//! sum is handed out, or leaves the host. Small operations within one node have numbers of their own (those of their cells),
+//! hence each announcement says how many of them came before it.
 
-use std::sync::Arc;
+use std::time::Duration;
 
-use shouter_reducer::dtype::{DType, ReduceOp};
-use shouter_reducer::executor::{OpError, OpId, Request, Subject, View};
+use shouter_netstack::device::Device;
+use shouter_netstack::time::Instant;
+use shouter_reducer::executor::{OpError, OpId, Request, View, Why};
 use shouter_reducer::grid::Rank;
-use shouter_reducer::header::{Collective, Identity, Shape};
 use shouter_reducer::memory::Kind;
-use shouter_reducer::transport::Export;
+use shouter_reducer::transport::{Export, NodeMemory};
 
-use crate::channel::shm::{Announcement, NodeSegment};
+use super::Engine;
+use crate::channel::shm::{Announcement, NodeSegment, pack, pack_identity, unpack};
 
 /// An operation as this rank has started it, until its outcome has been taken.
 pub(super) struct Open {
     pub(super) op: OpId,
     view: View,
-    name: Arc<str>,
-    step: u64,
     /// Where in the rank's arena the tensor lies, and its bytes, if it does.
     pub(super) shared: Option<(usize, usize)>,
     /// How the others open the tensor, if it lies in an accelerator's memory and they may.
@@ -30,16 +29,13 @@ pub(super) struct Open {
 
 impl Open {
     pub(super) fn new(request: &Request, node: Option<&NodeSegment>) -> Self {
-        let view = View { identity: request.identity, shape: request.shape };
         let len = request.data.len();
         let shared = node
             .filter(|_| request.data.kind() == Kind::Shared)
             .and_then(|node| Some((node.locate(request.data.as_ptr(), len)?, len)));
         Self {
             op: OpId(0),
-            view,
-            name: request.name.clone(),
-            step: request.step,
+            view: View { identity: request.identity, shape: request.shape },
             shared,
             export: request.device.and_then(|device| device.export),
         }
@@ -61,39 +57,115 @@ impl Open {
         };
         node.announce(announcement, self.export.as_ref());
     }
+}
 
-    /// Which local rank runs something else where this rank runs this, and what.
-    fn differing(&self, node: &NodeSegment, local: u32) -> Option<View> {
-        let number = self.op.0 + 1;
-        if let Some(theirs) = node.announcement(local, number) {
-            let same = theirs.shape == pack(&self.view.shape)
-                && theirs.identity == pack_identity(&self.view.identity);
-            return if same { None } else { unpack(theirs.shape, theirs.identity) };
+/// After ranks have diverged: how long a leader waits for what its node's ranks run...
+pub(crate) const VIEWS: Duration = Duration::from_millis(200);
+
+/// ...and everybody for the verdict.
+pub(crate) const VERDICT: Duration = Duration::from_millis(600);
+
+/// The vote on what ranks disagree about, from the group's end until all know what there is to know.
+pub(super) struct Ballot {
+    begun: Instant,
+    /// The operation that this rank has voted on.
+    voted: Option<u64>,
+}
+
+impl<D: Device> Engine<D> {
+    /// Ends the group here as a rank of the node has ended it.
+    #[cold]
+    pub(super) fn follow(&mut self, (culprit, why): (Rank, Why)) {
+        let dispute = self.node.as_ref().and_then(|node| node.dispute());
+        match (&why, dispute) {
+            (Why::Diverged(_), Some(seq)) => self.executor.diverge(seq, culprit),
+            _ => self.executor.abort(culprit, why),
         }
-        if node.has_announced(local, number) {
-            return None;
-        }
-        // It has not come so far. It runs something else if it has begun a small operation more than we had before.
-        let ours = node.announcement(node.local(), number)?.small_before;
-        let tag = node.cell(local, ours + 1).tag()?;
-        // The tag is newer than an announcement would be.
-        if node.has_announced(local, number) { None } else { unpack(tag, 0) }
     }
 
-    /// The error that shows both views, if a rank of the node runs something else; `first` is the node's first rank.
-    pub(super) fn mismatch(&self, node: &NodeSegment, first: Rank) -> Option<(Rank, OpError)> {
-        let others = (0..node.ranks()).filter(|local| *local != node.local());
-        let (local, found) = others.filter_map(|local| Some((local, self.differing(node, local)?))).next()?;
-        let rank = Rank(first.0 + local);
-        let subject = Subject {
-            seq: self.op.0,
-            collective: self.view.shape.collective,
-            identity: self.view.identity,
-            name: self.name.clone(),
-            step: self.step,
-        };
-        let (subject, expected, found) = (Box::new(subject), Box::new(self.view), Box::new(found));
-        Some((rank, OpError::Mismatch { subject, rank, expected, found }))
+    /// Ranks of the node run different things in the place of operation `seq`: the group ends.
+    pub(crate) fn diverge(&mut self, seq: u64, suspect: Rank) {
+        self.executor.diverge(seq, suspect);
+    }
+
+    /// Whether ranks have diverged.
+    pub(super) fn has_diverged(&self) -> bool {
+        self.executor.aborted().is_some_and(|cause| matches!(cause.why, Why::Diverged(_)))
+    }
+
+    /// Says, after the group has ended, what this rank would run as the operation in dispute.
+    pub(super) fn testify(&self, mut open: Open) {
+        if let (Some(node), Some(seq)) = (&self.node, self.executor.diverged())
+            && self.started == seq
+        {
+            open.op = OpId(seq);
+            open.announce(node);
+        }
+    }
+
+    /// Votes, and looks for the verdict; whether it is there.
+    #[cold]
+    pub(super) fn deliberate(&mut self, now: Instant) -> bool {
+        let ballot = self.ballot.get_or_insert(Ballot { begun: now, voted: None });
+        let Self { executor, node, up, rank, first, .. } = self;
+        let node = node.as_deref();
+        if let Some(seq) = node.and_then(NodeSegment::dispute) {
+            executor.diverge(seq, *rank);
+        }
+        if let Some(found) = node.and_then(NodeSegment::verdict) {
+            let own = executor.own(node, found.seq);
+            executor.blame(found, own);
+            return true;
+        }
+        let Some(seq) = executor.diverged() else { return false };
+        let known = node.is_none_or(|node| {
+            (0..node.ranks()).all(|local| node.view(local, seq).is_some() || node.is_gone(local))
+        });
+        if ballot.voted != Some(seq) && (known || now >= ballot.begun + VIEWS) {
+            ballot.voted = Some(seq);
+            let votes = executor.vote(node);
+            if let Some(up) = up {
+                votes.iter().for_each(|vote| up.broadcast(vote));
+            }
+        }
+        // Who is no leader has its leader's verdict.
+        let is_leader = rank == first;
+        if ballot.voted != Some(seq) || !is_leader || !executor.has_all_votes() {
+            return false;
+        }
+        let found = executor.judge(node);
+        if let (Some(node), Some(found)) = (node, found) {
+            node.set_verdict(&found);
+        }
+        found.is_some()
+    }
+
+    /// Outcomes of operations that were given up show what is known now.
+    #[cold]
+    pub(super) fn restate(&mut self) {
+        if !self.has_diverged() {
+            return;
+        }
+        let node = self.node.as_deref();
+        if self.executor.aborted().is_some_and(|cause| cause.why == Why::Diverged(None)) {
+            // Not all have voted in time.
+            self.executor.vote(node);
+            self.executor.judge(node);
+        }
+        let Some(known) = self.executor.aborted() else { return };
+        for completed in &mut self.finished {
+            let mut error = completed.result.as_mut().err();
+            while let Some(outer) = error {
+                error = match outer {
+                    OpError::InUse { error, .. } => Some(&mut **error),
+                    OpError::Aborted { cause, .. } => {
+                        *cause = known.clone();
+                        None
+                    }
+                    _ => None,
+                };
+            }
+        }
     }
 }
 
@@ -105,44 +177,4 @@ pub(crate) fn instead_of_small(node: &NodeSegment, local: u32, number: u64, larg
         return None;
     }
     unpack(theirs.shape, theirs.identity)
-}
-
-/// A shape in one word, as the tags of small operations have it.
-pub(crate) fn pack(shape: &Shape) -> u64 {
-    shape.count << 16
-        | (shape.collective as u64) << 8
-        | u64::from(u8::from(shape.dtype)) << 4
-        | u64::from(u8::from(shape.op))
-}
-
-/// A tensor in one word; what is outside the table is told apart by its shape alone.
-fn pack_identity(identity: &Identity) -> u64 {
-    match *identity {
-        Identity::Registered { generation, tensor, instance } => {
-            1 << 63
-                | u64::from(generation & 0x7ff) << 52
-                | u64::from(tensor & 0xf_ffff) << 32
-                | u64::from(instance)
-        }
-        Identity::AdHoc(_) => 0,
-    }
-}
-
-/// The shape and tensor that two words stand for.
-pub(crate) fn unpack(shape: u64, identity: u64) -> Option<View> {
-    let collective = [Collective::AllReduce, Collective::Broadcast, Collective::Barrier]
-        .into_iter()
-        .find(|collective| *collective as u64 == shape >> 8 & 0xff)?;
-    let dtype = DType::try_from((shape >> 4 & 0xf) as u8).ok()?;
-    let op = ReduceOp::try_from((shape & 0xf) as u8).ok()?;
-    let shape = Shape { collective, dtype, op, count: shape >> 16 };
-    let identity = match identity {
-        0 => Identity::ad_hoc(&shape, Rank(0)),
-        word => Identity::Registered {
-            generation: (word >> 52 & 0x7ff) as u32,
-            tensor: (word >> 32 & 0xf_ffff) as u32,
-            instance: word as u32,
-        },
-    };
-    Some(View { identity, shape })
 }

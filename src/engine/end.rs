@@ -8,7 +8,7 @@ use shouter_reducer::executor::{AbortCause, Completed, OpError, Why};
 use shouter_reducer::grid::Rank;
 use shouter_reducer::header::{Header, Identity, Kind, MatchKey, Shape};
 
-use super::{Engine, Staging, liveness};
+use super::{Engine, Staging, divergence, liveness};
 use crate::runtime::Clock;
 
 /// Copies of an accelerator end within this time, or the device hangs.
@@ -86,11 +86,14 @@ impl<D: Device> Engine<D> {
         self.fence_tensors();
         tracing::error!(rank = self.rank.0, culprit = cause.culprit.0, why = %cause.why, "the group has ended");
         if let Some(node) = &self.node {
+            if let Some(seq) = self.executor.diverged() {
+                node.set_dispute(seq);
+            }
             liveness::publish(node, &cause);
         }
         if let Some(up) = &mut self.up {
             up.fence();
-            up.broadcast(&abort_header(self.rank, &cause));
+            up.broadcast(&abort_header(self.rank, &cause, self.executor.diverged().unwrap_or(0)));
             // Ahead of the wait for copies.
             up.transmit(now, &mut self.executor);
         }
@@ -98,7 +101,8 @@ impl<D: Device> Engine<D> {
         self.gather();
         let waited = self.come_to_rest();
         self.executor.fenced();
-        self.settling = self.up.is_some().then(|| now + waited + FLOOD);
+        let limit = if self.has_diverged() { divergence::VERDICT } else { FLOOD };
+        self.settling = (self.up.is_some() || self.has_diverged()).then(|| now + waited + limit);
     }
 }
 
@@ -132,14 +136,14 @@ fn keep_memory(completed: &mut Completed, rank: Rank) {
     }
 }
 
-/// The message that ends the group: its `round` is the culprit, its `len` says why.
-fn abort_header(src: Rank, cause: &AbortCause) -> Header {
+/// The message that ends the group: its `round` is the culprit, its `len` says why; where ranks diverge, it names the operation.
+fn abort_header(src: Rank, cause: &AbortCause, seq: u64) -> Header {
     use shouter_reducer::dtype::{DType, ReduceOp};
     use shouter_reducer::header::Collective;
     Header {
         kind: Kind::Abort,
         src,
-        key: MatchKey::default(),
+        key: MatchKey { seq, ..MatchKey::default() },
         identity: Identity::AdHoc(0),
         shape: Shape { collective: Collective::Barrier, dtype: DType::U8, op: ReduceOp::Sum, count: 0 },
         round: cause.culprit.0,

@@ -20,7 +20,7 @@ use std::time::Duration;
 use shouter_netstack::device::Device;
 use shouter_netstack::time::Instant;
 use shouter_reducer::executor::{
-    AbortCause, Completed, Counters, Executor, ExecutorError, OpError, OpId, Request, StartError, Why,
+    AbortCause, Completed, Counters, Executor, ExecutorError, OpId, Request, StartError, Why,
 };
 use shouter_reducer::grid::Rank;
 
@@ -32,7 +32,7 @@ use crate::channel::shm::NodeSegment;
 use crate::channel::up::{Loss, UpChannel};
 use crate::channel::verbs::{Digest, Export, Fault, Reach, RegisterError};
 use crate::runtime::{Activity, Poller};
-use divergence::Open;
+use divergence::{Ballot, Open};
 use liveness::Liveness;
 
 /// A peer whose last acknowledgement was lost asks again within this time.
@@ -98,6 +98,8 @@ pub struct Engine<D: Device> {
     staging: Option<Staging>,
     /// ...and the slots after whoever sends from them or has page-locked them.
     executor: Executor,
+    /// After ranks have diverged.
+    ballot: Option<Ballot>,
     /// When an accelerator is asked again whether it is done.
     ask_at: Option<Instant>,
 }
@@ -124,6 +126,7 @@ impl<D: Device> Engine<D> {
             next_compare: now,
             last_busy: now,
             staging: None,
+            ballot: None,
             ask_at: None,
         }
     }
@@ -131,6 +134,10 @@ impl<D: Device> Engine<D> {
     /// Starts an operation. Its order among this rank's operations is its identity on all ranks.
     pub fn start(&mut self, now: Instant, request: Request) -> Result<OpId, StartError> {
         let mut open = Open::new(&request, self.node.as_deref());
+        if self.settling.is_some() {
+            self.testify(open);
+            return Err(StartError::Busy { what: "the last moments of the group" });
+        }
         let op = self.executor.start(executor_time(now), request)?;
         open.op = op;
         if let Some(node) = &self.node {
@@ -270,31 +277,6 @@ impl<D: Device> Engine<D> {
         self.started
     }
 
-    /// The outcome of an operation, held against what the node's other ranks ran: a result that was made of different
-    /// operations is none, and who was given up because of another rank's operation wants to see it.
-    #[inline]
-    fn compared(&mut self, mut completed: Completed) -> Completed {
-        if let Some(node) = &self.node
-            && matches!(completed.result, Ok(()) | Err(OpError::Aborted { .. }))
-            && let Some(open) = self.open.iter().find(|open| open.op == completed.op)
-            && let Some((rank, error)) = open.mismatch(node, self.first)
-        {
-            completed.result = Err(error);
-            self.executor.abort(rank, Why::Diverged);
-        }
-        completed
-    }
-
-    /// Whether somebody on this node runs something else than this rank waits for.
-    #[cold]
-    fn compare(&mut self, now: Instant) {
-        self.next_compare = now + COMPARE_EVERY;
-        let Some(node) = &self.node else { return };
-        if let Some((rank, _)) = self.open.iter().find_map(|open| open.mismatch(node, self.first)) {
-            self.executor.abort(rank, Why::Diverged);
-        }
-    }
-
     /// Takes the tensors of operations under way back from the other ranks of the node, who may still write to them.
     fn fence_tensors(&self) {
         let Some(node) = &self.node else { return };
@@ -309,7 +291,6 @@ impl<D: Device> Engine<D> {
         let mut any = false;
         while let Some(completed) = self.executor.take_completed() {
             self.running -= 1;
-            let completed = self.compared(completed);
             self.finished.push(completed);
             any = true;
         }
@@ -324,7 +305,7 @@ impl<D: Device> Poller for Engine<D> {
         let time = executor_time(now);
         if let Some(up) = &mut self.up {
             busy |= up.receive(now, &mut self.executor);
-            while let Some(loss) = up.take_lost() {
+            while let Some(loss) = self.up.as_mut().and_then(UpChannel::take_lost) {
                 if self.liveness.departures_expected() {
                     continue;
                 }
@@ -339,7 +320,7 @@ impl<D: Device> Poller for Engine<D> {
                     Some(node) => liveness::agree(node, cause.0, cause.1),
                     None => cause,
                 };
-                self.executor.abort(culprit, why);
+                self.follow((culprit, why));
             }
         }
         if self.running != 0 {
@@ -348,7 +329,7 @@ impl<D: Device> Poller for Engine<D> {
             if let Some(abort) = self.node.as_ref().and_then(|node| node.abort())
                 && self.open.iter().any(|open| open.export.is_some())
             {
-                self.executor.abort(Rank(abort.culprit), Why::from_code(abort.reason.into()));
+                self.follow((Rank(abort.culprit), Why::from_code(abort.reason.into())));
             }
             let Self { executor, up, node, staging, .. } = self;
             let (node, mut solo, mut accelerator) = (node.as_deref(), None, None);
@@ -368,22 +349,28 @@ impl<D: Device> Poller for Engine<D> {
         }
         busy |= self.gather();
         if let Some(node) = &self.node
-            && let Some((culprit, why)) = self.liveness.check(now, node)
+            && let Some(end) = self.liveness.check(now, node)
         {
-            self.executor.abort(culprit, why);
+            self.follow(end);
         }
-        if self.running != 0 && now >= self.next_compare {
-            self.compare(now);
+        if self.running != 0
+            && now >= self.next_compare
+            && let Some(node) = &self.node
+        {
+            self.next_compare = now + COMPARE_EVERY;
+            self.executor.compare(&**node);
         }
         if !self.flooded && self.executor.aborted().is_some() {
             self.flood_abort(now);
             busy = true;
         }
-        if self.settling.is_some_and(|until| now >= until)
-            || self.settling.is_some() && self.up.as_ref().is_none_or(UpChannel::is_drained)
-        {
-            self.settling = None;
-            busy = true;
+        if let Some(until) = self.settling {
+            let known = !self.has_diverged() || self.deliberate(now);
+            if now >= until || known && self.up.as_ref().is_none_or(UpChannel::is_drained) {
+                self.restate();
+                self.settling = None;
+                busy = true;
+            }
         }
         self.ask_at = self.executor.waits_for_accelerator().then(|| now + ASK_EVERY);
         if busy {

@@ -1,8 +1,9 @@
 //! What an executor is asked, and what it answers.
 
+use super::divergence::Divergence;
 use crate::dtype::DType;
 use crate::grid::{Grid, Rank};
-use crate::header::{Collective, Identity, Shape};
+use crate::header::{Identity, Shape};
 use crate::kernel::Kernels;
 use crate::memory::Region;
 use crate::schedule::Schedule;
@@ -192,9 +193,9 @@ pub enum Why {
         "it did not take part in an operation before the deadline; check that it runs the same operations"
     )]
     Late,
-    /// It runs other operations than this rank.
-    #[error("it runs another operation; run the same operations in the same order on every rank")]
-    Diverged,
+    /// It runs other operations than other ranks; how, once that is known.
+    #[error("{}; run the same operations in the same order on every rank", Odd(_0))]
+    Diverged(Option<Box<Divergence>>),
     /// Its accelerator failed under an operation.
     #[error("its accelerator failed; look at its log, and at the device (`nvidia-smi`)")]
     Accelerator,
@@ -206,6 +207,18 @@ pub enum Why {
     Protocol,
 }
 
+/// How the culprit of a divergence differs, as far as that is known.
+struct Odd<'a>(&'a Option<Box<Divergence>>);
+
+impl fmt::Display for Odd<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(divergence) => divergence.fmt(f),
+            None => f.write_str("it runs another operation"),
+        }
+    }
+}
+
 impl Why {
     /// The cause as a number on the wire; 0 stands for none.
     pub fn code(&self) -> u32 {
@@ -213,7 +226,7 @@ impl Why {
             Self::Failed => 1,
             Self::Aborted => 2,
             Self::Late => 3,
-            Self::Diverged => 4,
+            Self::Diverged(_) => 4,
             Self::Protocol => 5,
             Self::Accelerator => 6,
             Self::Disconnected => 7,
@@ -225,7 +238,7 @@ impl Why {
         match code {
             1 => Self::Failed,
             3 => Self::Late,
-            4 => Self::Diverged,
+            4 => Self::Diverged(None),
             5 => Self::Protocol,
             6 => Self::Accelerator,
             7 => Self::Disconnected,
@@ -239,8 +252,8 @@ impl Why {
 pub struct Subject {
     /// The operation's number.
     pub seq: u64,
-    /// The collective.
-    pub collective: Collective,
+    /// The operation.
+    pub shape: Shape,
     /// The tensor.
     pub identity: Identity,
     /// The tensor's name.
@@ -251,8 +264,13 @@ pub struct Subject {
 
 impl fmt::Display for Subject {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { seq, collective, identity, name, step } = self;
-        write!(f, "{collective} of \"{name}\" ({identity}; step {step}, seq {seq})")
+        let Self { seq, shape, identity, name, step } = self;
+        match identity {
+            Identity::Registered { .. } => {
+                write!(f, "{} of \"{name}\" ({identity}; step {step}, seq {seq})", shape.collective)
+            }
+            Identity::AdHoc(_) => write!(f, "{shape} (step {step}, seq {seq})"),
+        }
     }
 }
 
@@ -267,28 +285,16 @@ pub struct View {
 
 impl fmt::Display for View {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} ({})", self.shape, self.identity)
+        match self.identity {
+            Identity::Registered { .. } => write!(f, "{} ({})", self.shape, self.identity),
+            Identity::AdHoc(_) => self.shape.fmt(f),
+        }
     }
 }
 
 /// Why an operation failed.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum OpError {
-    /// Another rank runs another operation at this place in the order.
-    #[error(
-        "{subject}: {rank} runs {found} where this rank runs {expected}; run the same operations in the same order \
-         on every rank"
-    )]
-    Mismatch {
-        /// The operation here.
-        subject: Box<Subject>,
-        /// The rank that differs.
-        rank: Rank,
-        /// This rank's view.
-        expected: Box<View>,
-        /// The other rank's view.
-        found: Box<View>,
-    },
     /// The deadline passed.
     #[error(
         "{subject} missed its deadline, waiting for {}; check that they are alive and run the same operations, or \
@@ -331,8 +337,7 @@ impl OpError {
     /// The operation.
     pub fn subject(&self) -> &Subject {
         match self {
-            Self::Mismatch { subject, .. }
-            | Self::Deadline { subject, .. }
+            Self::Deadline { subject, .. }
             | Self::Accelerator { subject, .. }
             | Self::Aborted { subject, .. } => subject,
             Self::InUse { error, .. } => error.subject(),

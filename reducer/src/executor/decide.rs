@@ -6,6 +6,7 @@
 //! Lanes are numbered by what operations use of them, so operations are decided in their order.
 
 use super::Executor;
+use super::divergence::Agreed;
 use super::op::Op;
 use crate::memory::{Kind, Region};
 use crate::transport::{Accelerator, NodeMemory, TensorView};
@@ -51,6 +52,14 @@ impl Executor {
         accelerator: &mut Option<&mut dyn Accelerator>,
     ) -> Option<bool> {
         let Some(node) = node else { return Some(false) };
+        match self.agreement.reaches(node, seq) {
+            Agreed::Same => {}
+            Agreed::Unknown => return None,
+            Agreed::Differs(seq) => {
+                self.found_on_node(node, seq);
+                return None;
+            }
+        }
         let grid = self.config.grid;
         let (me, locals) = (grid.local_of(self.config.rank), 0..grid.per_node());
         let op = &mut self.ops[at];

@@ -29,6 +29,7 @@
 mod api;
 mod behind;
 mod decide;
+mod divergence;
 mod op;
 mod park;
 mod receive;
@@ -38,7 +39,9 @@ pub use self::api::{
     AbortCause, Completed, Counters, Disposition, ExecutorConfig, ExecutorError, OpError, OpId, Progress,
     Refusal, Request, StartError, Subject, View, Why,
 };
+pub use self::divergence::{Divergence, Tally, Vote};
 
+use self::divergence::Agreement;
 use self::op::{Op, State};
 use self::park::Parking;
 use crate::grid::Rank;
@@ -141,6 +144,9 @@ pub struct Executor {
     control: Control,
     completed: VecDeque<Completed>,
     aborted: Option<Arc<AbortCause>>,
+    agreement: Agreement,
+    /// The votes on what ranks disagree about, if they do.
+    tally: Option<Tally>,
     scratch: Addresses,
     spans: Vec<Span>,
     /// Where the tensors of the node's ranks lie, for the operation that is looked at.
@@ -179,6 +185,8 @@ impl Executor {
             control: Control { notices: VecDeque::new(), one_sided: config.one_sided },
             completed: VecDeque::with_capacity(operations),
             aborted: None,
+            agreement: Agreement::default(),
+            tally: None,
             scratch: Addresses::default(),
             spans: Vec::new(),
             views: Vec::new(),

@@ -389,7 +389,7 @@ impl Op {
     pub(super) fn subject(&self) -> Box<Subject> {
         Box::new(Subject {
             seq: self.template.key.seq,
-            collective: self.template.shape.collective,
+            shape: self.template.shape,
             identity: self.template.identity,
             name: self.name.clone().unwrap_or_else(|| Arc::from("")),
             step: self.annotation,

@@ -1,8 +1,8 @@
 //! The receiving side: a message finds its operation and step, and its bytes their place.
 
-use super::api::{Disposition, OpError, Refusal, View, Why};
+use super::Executor;
+use super::api::{Disposition, Refusal, Why};
 use super::op::{Op, State};
-use super::{Executor, Notice};
 use crate::grid::Rank;
 use crate::header::{Header, Kind};
 use crate::memory::{self, Span};
@@ -83,19 +83,26 @@ impl Executor {
         if header.key.epoch != self.config.epoch {
             return Disposition::Refused(Refusal::OtherEpoch);
         }
-        if self.aborted.is_some() {
-            return Disposition::Refused(Refusal::Aborted);
-        }
         let grid = self.config.grid;
         if !grid.contains(header.src) || header.src == self.config.rank {
             return self.malformed();
+        }
+        if header.kind == Kind::Vote && grid.is_leader(header.src) {
+            self.on_vote(header);
+            return Disposition::Consumed;
+        }
+        if self.aborted.is_some() {
+            return Disposition::Refused(Refusal::Aborted);
         }
         if header.kind == Kind::Abort {
             let culprit = Rank(header.round);
             if !grid.contains(culprit) {
                 return self.malformed();
             }
-            self.abort(culprit, Why::from_code(header.len));
+            match Why::from_code(header.len) {
+                Why::Diverged(_) => self.diverge(header.key.seq, culprit),
+                why => self.abort(culprit, why),
+            }
             return Disposition::Consumed;
         }
         if !grid.is_leader(header.src) {
@@ -110,11 +117,7 @@ impl Executor {
             return self.park(at, header, payload);
         }
         if self.ops[at].state != State::Running || self.ops[at].template.key.seq != seq {
-            if header.kind == Kind::Mismatch {
-                self.abort(header.src, Why::Diverged);
-            } else {
-                self.counters.duplicates += 1;
-            }
+            self.counters.duplicates += 1;
             return Disposition::Consumed;
         }
         let disposition = match self.deliver(at, header, payload) {
@@ -125,7 +128,7 @@ impl Executor {
             }
             Outcome::Early => self.park(at, header, payload),
             Outcome::Differs => {
-                self.differs(at, header);
+                self.differs(header);
                 Disposition::Refused(Refusal::Mismatch)
             }
             Outcome::Malformed => self.malformed(),
@@ -190,7 +193,7 @@ impl Executor {
                     index += 1;
                     continue;
                 }
-                Outcome::Differs => self.differs(at, &parked.header),
+                Outcome::Differs => self.differs(&parked.header),
                 Outcome::Malformed => self.counters.malformed += 1,
             }
             let node = self.config.grid.node_of(parked.header.src);
@@ -218,27 +221,8 @@ impl Executor {
                 outcome.0
             }
             Kind::Credit => credit(op, header),
-            // The same view, and yet a complaint: the sender is confused.
-            Kind::Mismatch | Kind::Abort => Outcome::Malformed,
+            Kind::Vote | Kind::Abort => Outcome::Malformed,
         }
-    }
-
-    /// The sender runs another operation: the group cannot go on. Tells it so, unless that is what it told us.
-    fn differs(&mut self, at: usize, header: &Header) {
-        let op = &self.ops[at];
-        let (ours, rank) = (op.template, header.src);
-        if header.kind != Kind::Mismatch {
-            let notice = Header { kind: Kind::Mismatch, round: 0, offset: 0, granule: 0, len: 0, ..ours };
-            self.control.notices.push_front(Notice { to: rank, header: notice, landing: None });
-        }
-        let error = OpError::Mismatch {
-            subject: op.subject(),
-            rank,
-            expected: Box::new(View { identity: ours.identity, shape: ours.shape }),
-            found: Box::new(View { identity: header.identity, shape: header.shape }),
-        };
-        self.fail(at, error);
-        self.abort(rank, Why::Diverged);
     }
 }
 

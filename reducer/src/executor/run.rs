@@ -1,6 +1,7 @@
 //! The polled side: runs ready steps, posts fragments, looks at flags and at the deadline.
 
 use super::api::{OpError, Progress, Why};
+use super::divergence::{Agreed, Agreement};
 use super::op::{Op, State};
 use super::{Control, Counters, Executor, Notice, granule};
 use crate::grid::{Grid, Rank};
@@ -47,6 +48,9 @@ pub(super) struct Context<'a, 'b, T, N> {
     /// Bytes that may still be moved.
     budget: usize,
     failed: Option<(Rank, Why)>,
+    agreement: &'a mut Agreement,
+    /// Ranks of the node run different operations as this one.
+    diverged: Option<u64>,
     /// The accelerator failed.
     pub(super) broken: Option<AcceleratorError>,
 }
@@ -105,6 +109,8 @@ impl Executor {
                 polls: self.polls,
                 budget,
                 failed: None,
+                agreement: &mut self.agreement,
+                diverged: None,
                 broken: None,
             };
             worked |= context.run(&mut self.ops[at]);
@@ -115,6 +121,10 @@ impl Executor {
             }
             if let Some((culprit, why)) = context.failed {
                 self.abort(culprit, why);
+                break;
+            }
+            if let (Some(seq), Some(node)) = (context.diverged, node) {
+                self.found_on_node(node, seq);
                 break;
             }
             self.finish_if_done(at);
@@ -275,7 +285,7 @@ impl<T: Transport, N: NodeMemory> Context<'_, '_, T, N> {
             let mut word = first;
             while word <= last && word < op.ready.words.len() {
                 let mut tried = 0u64;
-                while self.budget > 0 && self.failed.is_none() && self.broken.is_none() {
+                while self.budget > 0 && !self.is_over() {
                     let bits = op.ready.words[word] & !tried;
                     if bits == 0 {
                         break;
@@ -292,8 +302,7 @@ impl<T: Transport, N: NodeMemory> Context<'_, '_, T, N> {
                 word += 1;
             }
             worked |= progressed;
-            let ended = self.failed.is_some() || self.broken.is_some();
-            if !progressed || self.budget == 0 || ended || op.ready.first == usize::MAX {
+            if !progressed || self.budget == 0 || self.is_over() || op.ready.first == usize::MAX {
                 break;
             }
         }
@@ -367,9 +376,12 @@ impl<T: Transport, N: NodeMemory> Context<'_, '_, T, N> {
             Action::Wait { local, flag } => {
                 let Some(node) = self.node else { return Ran::NotYet };
                 let (lane, used) = lane(op, schedule, chunk);
-                if node.observe(local, lane, flag) >= used { Ran::Done } else { Ran::NotYet }
+                if node.observe(local, lane, flag) >= used { self.agreed(op) } else { Ran::NotYet }
             }
-            Action::WaitAll { flag } => self.all(lane(op, schedule, chunk), flag, true),
+            Action::WaitAll { flag } => match self.all(lane(op, schedule, chunk), flag, true) {
+                Ran::Done => self.agreed(op),
+                ran => ran,
+            },
             Action::WaitFree => {
                 let (lane, used) = lane(op, schedule, chunk);
                 self.all((lane, used - 1), Flag::Consumed, false)
@@ -377,6 +389,26 @@ impl<T: Transport, N: NodeMemory> Context<'_, '_, T, N> {
             // Receives are driven by fragments and never in the ready set.
             Action::Receive { .. } | Action::ReceiveReduce { .. } => Ran::NotYet,
         }
+    }
+
+    /// What other ranks of the node have left in a lane is used only if they run the same operations.
+    #[inline]
+    fn agreed(&mut self, op: &Op) -> Ran {
+        let Some(node) = self.node.filter(|_| self.grid.per_node() > 1) else { return Ran::Done };
+        match self.agreement.reaches(node, op.template.key.seq) {
+            Agreed::Same => Ran::Done,
+            Agreed::Unknown => Ran::NotYet,
+            Agreed::Differs(seq) => {
+                self.diverged = Some(seq);
+                Ran::NotYet
+            }
+        }
+    }
+
+    /// Whether the group ends here.
+    #[inline]
+    fn is_over(&self) -> bool {
+        self.failed.is_some() || self.broken.is_some() || self.diverged.is_some()
     }
 
     /// Whether all local ranks (but this one, if so asked) have come so far.

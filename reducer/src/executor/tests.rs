@@ -1,3 +1,4 @@
+mod divergence;
 mod harness;
 
 use super::*;
@@ -245,30 +246,36 @@ fn the_more_urgent_operation_goes_first() {
     assert_eq!(group.completed[0].len(), 2);
 }
 
+/// What an operation ended with that ranks disagree about, before all have voted.
+fn told(completed: &Completed) -> String {
+    let error = completed.result.as_ref().unwrap_err();
+    let OpError::Aborted { cause, .. } = error else { panic!("{error}") };
+    assert!(matches!(cause.why, Why::Diverged(_)), "{error}");
+    error.to_string()
+}
+
 #[test]
 fn a_rank_that_diverges_is_named_on_both_sides() {
     let mut group = two(|_| {});
     let (a, b) = (filled(3, 1), Buffer::new(&[0; 12]));
     let request = group.request(Rank(0), Algorithm::Direct, sum(3), &a);
-    group.executors[0].start(group.now, request).unwrap();
+    group.start(0, request).unwrap();
     let mut request = group.request(Rank(1), Algorithm::Direct, shape(DType::F32, ReduceOp::Max, 3), &b);
     request.name = Arc::from("w1");
-    group.executors[1].start(group.now, request).unwrap();
+    group.start(1, request).unwrap();
+    settle(&mut group);
+    let verdicts = group.vote();
     settle(&mut group);
     for rank in 0..2 {
-        let completed = &group.completed[rank][0];
-        let Err(error @ OpError::Mismatch { rank: other, .. }) = &completed.result else {
-            panic!("{completed:?}");
-        };
-        assert_eq!(*other, Rank(1 - rank as u32));
-        let text = error.to_string();
-        assert!(
-            text.contains("all-reduce sum of 3 x i64") && text.contains("all-reduce max of 3 x f32"),
-            "{text}"
-        );
+        assert!(told(&group.completed[rank][0]).contains("another operation"));
+        let divergence = verdicts[rank].unwrap();
+        assert_eq!(divergence.rank, Rank(1 - rank as u32));
+        let text = group.executors[rank].aborted().unwrap().to_string();
+        let (sum, max) = ("all-reduce sum of 3 x i64", "all-reduce max of 3 x f32");
+        let (ours, theirs) = if rank == 0 { (sum, max) } else { (max, sum) };
+        let expected = format!("it runs {theirs} as operation 0 where rank {rank} runs {ours}");
+        assert!(text.contains(&expected), "{text}");
     }
-    let text = group.completed[1][0].result.as_ref().unwrap_err().to_string();
-    assert!(text.contains("\"w1\"") && text.contains("rank 0"), "{text}");
     let request = group.request(Rank(0), Algorithm::Direct, sum(3), &a);
     let error = group.executors[0].start(group.now, request).unwrap_err();
     assert!(matches!(&error, StartError::Aborted(cause) if cause.culprit == Rank(1)), "{error}");
@@ -284,14 +291,14 @@ fn another_order_of_the_same_tensors_is_a_mismatch() {
             let mut request = group.request(Rank(rank), Algorithm::Direct, sum(3), buffer);
             let tensor = if rank == 0 { i } else { 1 - i };
             request.identity = Identity::Registered { generation: 2, tensor, instance: 5 };
-            group.executors[rank as usize].start(group.now, request).unwrap();
+            group.start(rank as usize, request).unwrap();
         }
     }
     settle(&mut group);
-    let errors: Vec<_> = group.completed[0].iter().map(|c| c.result.clone().unwrap_err()).collect();
-    assert!(matches!(&errors[0], OpError::Mismatch { rank: Rank(1), .. }), "{}", errors[0]);
-    assert!(errors[0].to_string().contains("tensor 1 of generation 2, use 5"), "{}", errors[0]);
-    assert!(matches!(&errors[1], OpError::Aborted { cause, .. } if cause.why == Why::Diverged));
+    group.vote();
+    let text = group.executors[0].aborted().unwrap().to_string();
+    assert!(text.contains("tensor 1 of generation 2, use 5"), "{text}");
+    group.completed[0].iter().for_each(|completed| assert!(told(completed).contains("another operation")));
 }
 
 #[test]
@@ -308,7 +315,10 @@ fn a_dead_peer_fails_everything_and_is_named() {
     for completed in &group.completed[0] {
         let error = completed.result.as_ref().unwrap_err();
         assert!(matches!(error, OpError::Aborted { cause, .. } if cause.culprit == Rank(1)), "{error}");
-        assert!(error.to_string().contains("\"t\"") && error.to_string().contains("step 7"), "{error}");
+        assert!(
+            error.to_string().contains("all-reduce sum of 500") && error.to_string().contains("step 7"),
+            "{error}"
+        );
     }
     assert_eq!(group.executors[0].aborted().map(|cause| cause.why.clone()), Some(Why::Failed));
     group.executors[0].abort(Rank(0), Why::Aborted);
@@ -347,7 +357,7 @@ fn a_deadline_names_who_is_missing() {
         let mut request =
             group.request(Rank(rank), Algorithm::Hierarchical, sum(10), &buffers[rank as usize]);
         request.deadline = Instant::from_nanos(1000 + u64::from(rank));
-        group.executors[rank as usize].start(group.now, request).unwrap();
+        group.start(rank as usize, request).unwrap();
     }
     settle(&mut group);
     assert_eq!(group.executors[0].next_deadline(), Some(Instant::from_nanos(1000)));
@@ -361,7 +371,7 @@ fn a_deadline_names_who_is_missing() {
     };
     assert_eq!((missing(0), missing(1), missing(3)), (vec![Rank(2)], vec![Rank(0)], vec![Rank(2)]));
     let text = group.completed[0][0].result.as_ref().unwrap_err().to_string();
-    assert!(text.contains("all-reduce of \"t\"") && text.contains("waiting for rank 2"), "{text}");
+    assert!(text.contains("all-reduce sum of 10 x i64") && text.contains("waiting for rank 2"), "{text}");
     assert_eq!(group.executors[0].next_deadline(), None);
 }
 

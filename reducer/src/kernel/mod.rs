@@ -112,6 +112,15 @@ impl Kernels {
         unsafe { self.fold_raw(dtype, op, dst, &[dst, src.as_ptr()], bytes) }
     }
 
+    /// `dst[i] = sources[0][i] op sources[1][i] op ...`, folded in that order. All hold elements of `dtype` at any alignment; the
+    /// shortest of them counts.
+    pub fn fold(&self, dtype: DType, op: ReduceOp, dst: &mut [u8], sources: &[&[u8]]) {
+        let bytes = sources.iter().map(|source| source.len()).fold(dst.len(), usize::min);
+        let sources: Vec<_> = sources.iter().map(|source| source.as_ptr()).collect();
+        // SAFETY: all are valid for `bytes`, and the destination is apart from the sources by the rules of `&mut`.
+        unsafe { self.fold_raw(dtype, op, dst.as_mut_ptr(), &sources, bytes) }
+    }
+
     /// `dst = sources[0] op sources[1] op ...`, folded in that order, `bytes` long (a multiple of the element's
     /// size; bytes after the last whole element are left as they are). No sources: nothing is written.
     ///

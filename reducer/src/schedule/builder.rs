@@ -106,23 +106,15 @@ impl Builder {
     /// The tensor's chunks. A barrier has one, without elements.
     pub(super) fn chunks(&self) -> impl Iterator<Item = Chunk> + use<> {
         let (count, size) = (self.problem.shape.count, self.chunk_elems);
-        let empty = self.problem.shape.collective == Collective::Barrier && count == 0;
-        let chunks = self.chunk_count();
-        (0..chunks).map(move |index| {
+        (0..self.chunk_count()).map(move |index| {
             let start = u64::from(index) * size;
-            let slice = if empty {
-                Slice { start: 0, end: 0 }
-            } else {
-                Slice { start, end: count.min(start + size) }
-            };
-            Chunk { index, slice }
+            Chunk { index, slice: Slice { start, end: count.min(start + size) } }
         })
     }
 
-    /// Number of chunks.
+    /// Number of chunks. Ranks meet over nothing as well: who runs something else is to be found.
     pub(super) fn chunk_count(&self) -> u32 {
-        let chunks = self.problem.shape.count.div_ceil(self.chunk_elems) as u32;
-        if self.problem.shape.collective == Collective::Barrier { chunks.max(1) } else { chunks }
+        (self.problem.shape.count.div_ceil(self.chunk_elems) as u32).max(1)
     }
 
     /// Elements to reserve for slots: those of a full chunk.

@@ -465,7 +465,7 @@ impl Schedule {
     }
 }
 
-/// Builds a rank's schedule. The algorithm is that of all-reduce; broadcasts are trees and barriers direct.
+/// Builds a rank's schedule. The algorithm is that of all-reduce; broadcasts are trees and barriers direct, as is what has no elements.
 pub fn build(algorithm: Algorithm, problem: &Problem, params: &Params) -> Result<Schedule, ScheduleError> {
     let Problem { grid, rank, shape, root, access } = *problem;
     let wrong = |what, remedy| Err(ScheduleError::Params { what, remedy });
@@ -496,8 +496,8 @@ pub fn build(algorithm: Algorithm, problem: &Problem, params: &Params) -> Result
     // Whatever is reduced over one rank is there already.
     if grid.ranks() > 1 {
         match shape.collective {
-            Collective::AllReduce => sub::all_reduce(&mut builder, algorithm),
-            Collective::Barrier => sub::all_reduce(&mut builder, Algorithm::Direct),
+            Collective::AllReduce if shape.count > 0 => sub::all_reduce(&mut builder, algorithm),
+            Collective::AllReduce | Collective::Barrier => sub::all_reduce(&mut builder, Algorithm::Direct),
             Collective::Broadcast => broadcast::broadcast(&mut builder),
         }
     }

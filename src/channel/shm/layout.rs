@@ -53,6 +53,9 @@ pub(super) const RANKS_AT: usize = 8;
 pub(super) const LANES_AT: usize = 16;
 pub(super) const LANE_BYTES_AT: usize = 24;
 pub(super) const ABORT_AT: usize = APART;
+/// The operation that ranks disagree about, and what the votes say of it.
+pub(super) const DISPUTE_AT: usize = 2 * APART;
+pub(super) const VERDICT_AT: usize = 3 * APART;
 
 impl Layout {
     /// The layout of a shape; `None` if it exceeds the address space.

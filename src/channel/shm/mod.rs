@@ -18,11 +18,13 @@ mod layout;
 pub mod pass;
 mod segment;
 mod sys;
+mod view;
 
 pub use arena::SharedMemory;
 pub(crate) use layout::ANNOUNCEMENTS;
 pub use layout::{CELL_PAYLOAD, Shape};
 pub use segment::{Abort, Announcement, Cell, NodeSegment, SegmentError};
+pub(crate) use view::{pack, pack_identity, unpack};
 
 #[cfg(test)]
 mod tests;

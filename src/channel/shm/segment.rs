@@ -7,14 +7,17 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock};
 
+use shouter_reducer::executor::{Divergence, View};
 use shouter_reducer::memory::Region;
 use shouter_reducer::transport::{Export, Flag, NodeMemory, TensorView};
 
 use super::arena::Arena;
 use super::layout::{
-    ABORT_AT, ANNOUNCEMENT, CELL_PAYLOAD, LANE_BYTES_AT, LANES_AT, Layout, MAGIC_AT, RANKS_AT, Shape,
+    ABORT_AT, ANNOUNCEMENT, CELL_PAYLOAD, DISPUTE_AT, LANE_BYTES_AT, LANES_AT, Layout, MAGIC_AT, RANKS_AT,
+    Shape, VERDICT_AT,
 };
 use super::sys::{self, Mapping, Watch};
+use super::view::{pack_divergence, unpack, unpack_divergence};
 
 /// "shouter" and the layout's version.
 const MAGIC: u64 = u64::from_le_bytes(*b"shouter\x03");
@@ -252,6 +255,40 @@ impl NodeSegment {
         }
     }
 
+    /// Says that ranks disagree about operation `seq`, ahead of [`set_abort`](Self::set_abort).
+    pub fn set_dispute(&self, seq: u64) {
+        // The first operation counts. The word is one more, for 0 stands for none, and inverted, so that the largest is the first.
+        self.word(Some(DISPUTE_AT)).fetch_max(!(seq + 1), Ordering::AcqRel);
+    }
+
+    /// The first operation that ranks are known to disagree about.
+    pub fn dispute(&self) -> Option<u64> {
+        match self.word(Some(DISPUTE_AT)).load(Ordering::Acquire) {
+            0 => None,
+            word => Some(!word - 1),
+        }
+    }
+
+    /// Says what the votes on the operation in dispute have shown. The first to say so is believed.
+    pub fn set_verdict(&self, divergence: &Divergence) {
+        let state = self.word(Some(VERDICT_AT));
+        if state.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Acquire).is_ok() {
+            for (at, word) in (VERDICT_AT + 8..).step_by(8).zip(pack_divergence(divergence)) {
+                self.word(Some(at)).store(word, Ordering::Relaxed);
+            }
+            state.store(2, Ordering::Release);
+        }
+    }
+
+    /// What the votes have shown.
+    pub fn verdict(&self) -> Option<Divergence> {
+        if self.word(Some(VERDICT_AT)).load(Ordering::Acquire) != 2 {
+            return None;
+        }
+        let word = |index| self.word(Some(VERDICT_AT + 8 + index * 8)).load(Ordering::Relaxed);
+        unpack_divergence(std::array::from_fn(word))
+    }
+
     /// Says what this rank starts, for those who wait and wonder; and how they open its tensor, if that is exported.
     #[inline]
     pub fn announce(&self, announcement: Announcement, export: Option<&Export>) {
@@ -438,6 +475,33 @@ impl<'a> Cell<'a> {
 }
 
 impl NodeMemory for NodeSegment {
+    #[inline]
+    fn agrees(&self, seq: u64) -> Option<bool> {
+        let mine = self.announcement(self.local, seq + 1)?;
+        for local in (0..self.ranks()).filter(|&local| local != self.local) {
+            let theirs = self.announcement(local, seq + 1)?;
+            if (theirs.shape, theirs.identity) != (mine.shape, mine.identity) {
+                return Some(false);
+            }
+        }
+        Some(true)
+    }
+
+    fn view(&self, local: u32, seq: u64) -> Option<View> {
+        let number = seq + 1;
+        if let Some(announcement) = self.announcement(local, number) {
+            return unpack(announcement.shape, announcement.identity);
+        }
+        if self.has_announced(local, number) {
+            return None;
+        }
+        // It has not come so far. It runs something else if it has begun a small operation more than another rank had before.
+        let before = (0..self.ranks()).find_map(|local| self.announcement(local, number))?.small_before;
+        let tag = self.cell(local, before + 1).tag()?;
+        // The tag is newer than an announcement would be.
+        if self.has_announced(local, number) { None } else { unpack(tag, 0) }
+    }
+
     fn has_started(&self, local: u32, seq: u64) -> Option<bool> {
         Some(self.has_announced(local, seq + 1))
     }

@@ -439,7 +439,7 @@ impl<F: Fabric, C: Control> Transport for VerbsChannel<F, C> {
         token: Token,
     ) -> Result<(), SendError> {
         let index = self.usable(to)?;
-        if matches!(header.kind, Kind::Mismatch | Kind::Abort) {
+        if matches!(header.kind, Kind::Vote | Kind::Abort) {
             // The lanes are closed when the group ends, and these say why it does.
             self.speak = true;
             return self.control.send_control(to, header);

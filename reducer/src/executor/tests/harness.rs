@@ -67,7 +67,7 @@ pub(super) struct Node {
     flags: Vec<AtomicU64>,
     locals: u32,
     /// Where tensors lie, by local rank: one for each operation that it has started.
-    tensors: RefCell<Vec<Vec<TensorView>>>,
+    tensors: RefCell<Vec<Vec<(TensorView, super::super::View)>>>,
     /// Who could open the others' tensors, by (local rank, operation).
     agreed: RefCell<HashMap<(u32, u64), bool>>,
     /// Ranks see which operations the others have started.
@@ -94,11 +94,18 @@ impl NodeMemory for View<'_> {
     fn has_started(&self, local: u32, seq: u64) -> Option<bool> {
         self.0.tells.then(|| self.0.tensors.borrow()[local as usize].len() as u64 > seq)
     }
+    fn agrees(&self, seq: u64) -> Option<bool> {
+        let ours = self.view(self.1, seq)?;
+        (0..self.0.locals).try_fold(true, |all, local| Some(all & (self.view(local, seq)? == ours)))
+    }
+    fn view(&self, local: u32, seq: u64) -> Option<super::super::View> {
+        self.0.tensors.borrow()[local as usize].get(seq as usize).map(|(_, view)| *view)
+    }
     fn tensor(&self, local: u32, seq: u64, len: usize) -> TensorView {
         match self.0.tensors.borrow()[local as usize].get(seq as usize) {
             None => TensorView::Unknown,
-            Some(TensorView::Shared(region)) => TensorView::Shared(region.sub(0, len).unwrap()),
-            Some(view) => *view,
+            Some((TensorView::Shared(region), _)) => TensorView::Shared(region.sub(0, len).unwrap()),
+            Some((view, _)) => *view,
         }
     }
     fn agree(&self, seq: u64, opened: bool) {
@@ -440,14 +447,15 @@ impl Group {
     pub(super) fn start(&mut self, rank: usize, request: Request) -> Result<OpId, StartError> {
         let id = Rank(rank as u32);
         let export = request.device.and_then(|device| device.export);
-        let view = match (request.data.kind(), export) {
+        let what = super::super::View { identity: request.identity, shape: request.shape };
+        let tensor = match (request.data.kind(), export) {
             (memory::Kind::Shared, _) => TensorView::Shared(request.data),
             (_, Some(export)) => TensorView::Exported(export),
             _ => TensorView::Private,
         };
         let op = self.executors[rank].start(self.now, request)?;
         let node = &self.nodes[self.grid.node_of(id) as usize];
-        node.tensors.borrow_mut()[self.grid.local_of(id) as usize].push(view);
+        node.tensors.borrow_mut()[self.grid.local_of(id) as usize].push((tensor, what));
         Ok(op)
     }
 
@@ -556,6 +564,46 @@ impl Group {
             idle = if worked { 0 } else { idle + 1 };
             assert!(idle < 20_000, "{what}: nothing happens any more");
         }
+    }
+
+    /// After ranks have diverged: lets all leaders vote, as their engines do, and says what each rank then knows.
+    pub(super) fn vote(&mut self) -> Vec<Option<Divergence>> {
+        let grid = self.grid;
+        let all = || (0..grid.ranks()).map(Rank);
+        while let Some(seq) = all().filter_map(|rank| self.executors[rank.0 as usize].diverged()).min() {
+            all().for_each(|rank| self.executors[rank.0 as usize].diverge(seq, Rank(0)));
+            for leader in all().filter(|rank| grid.is_leader(*rank)) {
+                let node = View(&self.nodes[grid.node_of(leader) as usize], 0);
+                for vote in self.executors[leader.0 as usize].vote(Some(&node)) {
+                    let mut bytes = [0; HEADER_BYTES];
+                    vote.encode(&mut bytes);
+                    let vote = Header::parse(&bytes).unwrap();
+                    for other in all().filter(|rank| *rank != leader) {
+                        // Who is no leader has its leader's verdict; here it tallies by itself.
+                        let _ = self.executors[other.0 as usize].on_fragment(self.now, &vote, &[]);
+                    }
+                }
+            }
+            for executor in &self.executors {
+                let (seen, cause) = (executor.diverged(), executor.aborted());
+                assert!(
+                    seen.is_some_and(|seen| seen <= seq),
+                    "operation {seq} is in dispute, and yet {cause:?}"
+                );
+            }
+            if self.executors.iter().all(|executor| executor.diverged() == Some(seq)) {
+                break;
+            }
+        }
+        let mut verdicts = Vec::new();
+        for rank in all() {
+            let node = View(&self.nodes[grid.node_of(rank) as usize], grid.local_of(rank));
+            // Ranks of one node know each other's views; a leader's vote on its own node is no message.
+            let executor = &mut self.executors[rank.0 as usize];
+            executor.vote(Some(&node));
+            verdicts.push(executor.judge(Some(&node)));
+        }
+        verdicts
     }
 
     /// Lets the network come to rest.

@@ -1,0 +1,325 @@
+//! Ranks that run different operations: which of them is the odd one.
+//!
+//! A difference is found where two views of one operation meet: on a node, before any rank uses what another has staged, and
+//! between nodes, in the header of every message. Then the group ends, and every leader tells the others which views the ranks of
+//! its node have of that operation: its *votes*. All tally the same votes, so all name the same culprit: the lowest rank whose
+//! view is not that of the majority. Where no view has a majority, both are shown.
+
+use super::api::{View, Why};
+use super::{Executor, State};
+use crate::grid::Rank;
+use crate::header::{GRANULE_UNIT, Header, Kind};
+use crate::transport::NodeMemory;
+use core::fmt;
+use std::collections::BTreeMap;
+
+/// Ranks of a node that have the same view of an operation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Vote {
+    /// What they run.
+    pub view: View,
+    /// The lowest of them.
+    pub rank: Rank,
+    /// How many they are.
+    pub ranks: u32,
+}
+
+/// What became of an operation that ranks disagree about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Divergence {
+    /// The operation's number.
+    pub seq: u64,
+    /// The culprit; without a majority, a rank whose view differs from `expected`.
+    pub rank: Rank,
+    /// What it runs.
+    pub found: View,
+    /// The lowest rank that runs what is expected.
+    pub other: Rank,
+    /// What the majority runs; without one, what the rank that reports this runs, where it has a view.
+    pub expected: View,
+    /// Whether `expected` is the view of a majority.
+    pub is_majority: bool,
+}
+
+impl Divergence {
+    /// The same for a rank with this view: where no majority tells, it sees what the other rank does.
+    pub fn seen_with(self, own: Option<View>) -> Self {
+        if self.is_majority || own != Some(self.found) {
+            return self;
+        }
+        Self { rank: self.other, found: self.expected, other: self.rank, expected: self.found, ..self }
+    }
+
+    /// What it says, with operations described by the caller.
+    pub fn describe(&self, view: impl Fn(&View) -> String) -> String {
+        let Self { seq, found, other, expected, is_majority, .. } = self;
+        let others = if *is_majority { "most ranks run".into() } else { format!("{other} runs") };
+        format!("it runs {} as operation {seq} where {others} {}", view(found), view(expected))
+    }
+}
+
+impl fmt::Display for Divergence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.describe(View::to_string))
+    }
+}
+
+/// The votes on one operation.
+#[derive(Debug)]
+pub struct Tally {
+    seq: u64,
+    /// By node: its votes, and whether it has cast all.
+    nodes: BTreeMap<u32, (Vec<Vote>, bool)>,
+}
+
+impl Tally {
+    /// No votes on operation `seq`.
+    pub fn new(seq: u64) -> Self {
+        Self { seq, nodes: BTreeMap::new() }
+    }
+
+    /// The operation's number.
+    pub fn seq(&self) -> u64 {
+        self.seq
+    }
+
+    /// A view that a rank of a node was seen to have; counts until the node votes.
+    fn saw(&mut self, node: u32, view: View, rank: Rank) {
+        self.nodes.entry(node).or_insert_with(|| (vec![Vote { view, rank, ranks: 1 }], false));
+    }
+
+    /// All votes of a node.
+    pub fn cast(&mut self, node: u32, votes: Vec<Vote>) {
+        self.nodes.insert(node, (votes, true));
+    }
+
+    /// One vote of a node, with or without more to come.
+    fn add(&mut self, node: u32, vote: Vote, is_last: bool) {
+        let (votes, all) = self.nodes.entry(node).or_default();
+        votes.retain(|other| other.rank != vote.rank);
+        if vote.ranks > 0 {
+            votes.push(vote);
+        }
+        *all |= is_last;
+    }
+
+    /// Whether so many nodes have voted.
+    fn is_complete(&self, nodes: u32) -> bool {
+        self.nodes.values().filter(|(_, all)| *all).count() as u64 >= u64::from(nodes)
+    }
+
+    /// What the votes say to a rank whose own view is this one; `None` where they show no difference.
+    pub fn judge(&self, own: Option<View>) -> Option<Divergence> {
+        let mut views: Vec<Vote> = Vec::new();
+        for vote in self.nodes.values().flat_map(|(votes, _)| votes) {
+            match views.iter_mut().find(|other| other.view == vote.view) {
+                Some(other) => {
+                    other.rank = other.rank.min(vote.rank);
+                    other.ranks += vote.ranks;
+                }
+                None => views.push(*vote),
+            }
+        }
+        views.sort_by_key(|vote| (std::cmp::Reverse(vote.ranks), vote.rank));
+        let (first, second) = (*views.first()?, *views.get(1)?);
+        let is_majority = first.ranks > second.ranks;
+        // Without a majority a rank sees its own view, and another one.
+        let ours = views.iter().find(|vote| Some(vote.view) == own).filter(|_| !is_majority);
+        let expected = ours.copied().unwrap_or(first);
+        let others = views.iter().filter(|vote| vote.view != expected.view);
+        let odd = others.min_by_key(|vote| vote.rank)?;
+        Some(Divergence {
+            seq: self.seq,
+            rank: odd.rank,
+            found: odd.view,
+            other: expected.rank,
+            expected: expected.view,
+            is_majority,
+        })
+    }
+}
+
+impl Executor {
+    /// Ranks run different operations as `seq`, as was found here or heard: the group ends. Who is to blame is for
+    /// [`judge`](Self::judge) to say, once the votes are in.
+    pub fn diverge(&mut self, seq: u64, suspect: Rank) {
+        if self.aborted.as_ref().is_some_and(|cause| !matches!(cause.why, Why::Diverged(_))) {
+            return;
+        }
+        if self.tally.as_ref().is_none_or(|tally| seq < tally.seq) {
+            self.tally = Some(Tally::new(seq));
+        }
+        self.abort(suspect, Why::Diverged(None));
+    }
+
+    /// The operation that ranks disagree about.
+    pub fn diverged(&self) -> Option<u64> {
+        self.tally.as_ref().map(Tally::seq)
+    }
+
+    /// The views that the ranks of this node have of the operation in dispute, as messages for the other leaders.
+    pub fn vote<N: NodeMemory>(&mut self, node: Option<&N>) -> Vec<Header> {
+        let (grid, me) = (self.config.grid, self.config.rank);
+        let Some(seq) = self.diverged() else { return Vec::new() };
+        let own = self.own_view(seq);
+        let mut votes: Vec<Vote> = Vec::new();
+        for local in 0..grid.per_node() {
+            let rank = grid.rank_at(grid.node_of(me), local);
+            let told = node.and_then(|node| node.view(local, seq));
+            let Some(view) = told.or(own.filter(|_| rank == me)) else { continue };
+            match votes.iter_mut().find(|vote| vote.view == view) {
+                Some(vote) => vote.ranks += 1,
+                None => votes.push(Vote { view, rank, ranks: 1 }),
+            }
+        }
+        if let Some(tally) = &mut self.tally {
+            tally.cast(grid.node_of(me), votes.clone());
+        }
+        let template = Header {
+            kind: Kind::Vote,
+            src: me,
+            key: crate::header::MatchKey { group: self.config.group, epoch: self.config.epoch, seq },
+            ..self.ops[0].template
+        };
+        if votes.is_empty() {
+            return vec![Header { round: me.0, offset: 0, granule: 0, len: 0, ..template }];
+        }
+        let last = votes.len() - 1;
+        let message = |(index, vote): (usize, &Vote)| Header {
+            identity: vote.view.identity,
+            shape: vote.view.shape,
+            round: vote.rank.0,
+            offset: 0,
+            granule: if index == last { 0 } else { GRANULE_UNIT as u32 },
+            len: vote.ranks,
+            ..template
+        };
+        votes.iter().enumerate().map(message).collect()
+    }
+
+    /// Whether all nodes have voted.
+    pub fn has_all_votes(&self) -> bool {
+        self.tally.as_ref().is_none_or(|tally| tally.is_complete(self.config.grid.nodes()))
+    }
+
+    /// What the votes say. From then on the group's end has that for its cause.
+    pub fn judge<N: NodeMemory>(&mut self, node: Option<&N>) -> Option<Divergence> {
+        let seq = self.diverged()?;
+        let own = self.own(node, seq);
+        let divergence = self.tally.as_ref()?.judge(own)?;
+        self.blame(divergence, own);
+        Some(divergence)
+    }
+
+    /// The group's end has this for its cause, as a rank of the node has found it; this rank's own view is `own`.
+    pub fn blame(&mut self, divergence: Divergence, own: Option<View>) {
+        if let Some(cause) = &mut self.aborted
+            && matches!(cause.why, Why::Diverged(_))
+        {
+            let divergence = divergence.seen_with(own);
+            let why = Why::Diverged(Some(Box::new(divergence)));
+            *cause = std::sync::Arc::new(super::AbortCause { culprit: divergence.rank, why });
+        }
+    }
+
+    /// What this rank runs as operation `seq`, or instead of it.
+    pub fn own<N: NodeMemory>(&self, node: Option<&N>, seq: u64) -> Option<View> {
+        let me = self.config.grid.local_of(self.config.rank);
+        node.and_then(|node| node.view(me, seq)).or(self.own_view(seq))
+    }
+
+    /// This rank's view of an operation, as long as no later one has taken its place.
+    fn own_view(&self, seq: u64) -> Option<View> {
+        let ours = &self.ops[(seq & self.mask) as usize].template;
+        (ours.key.seq == seq).then_some(View { identity: ours.identity, shape: ours.shape })
+    }
+
+    /// A message of another operation than the one that runs here in its place.
+    pub(super) fn differs(&mut self, header: &Header) {
+        let seq = header.key.seq;
+        self.diverge(seq, header.src);
+        let view = View { identity: header.identity, shape: header.shape };
+        if let Some(tally) = self.tally.as_mut().filter(|tally| tally.seq == seq) {
+            tally.saw(self.config.grid.node_of(header.src), view, header.src);
+        }
+    }
+
+    /// Another leader's vote.
+    pub(super) fn on_vote(&mut self, header: &Header) {
+        let grid = self.config.grid;
+        let node = grid.node_of(header.src);
+        let rank = Rank(header.round);
+        if !grid.contains(rank) || grid.node_of(rank) != node || header.len > grid.per_node() {
+            self.counters.malformed += 1;
+            return;
+        }
+        self.diverge(header.key.seq, rank);
+        let view = View { identity: header.identity, shape: header.shape };
+        if let Some(tally) = self.tally.as_mut().filter(|tally| tally.seq == header.key.seq) {
+            tally.add(node, Vote { view, rank, ranks: header.len }, header.granule == 0);
+        }
+    }
+}
+
+/// How far the ranks of a node are known to run the same operations.
+#[derive(Debug, Default)]
+pub(super) struct Agreement {
+    /// All operations before this one.
+    through: u64,
+}
+
+/// What is known of an operation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Agreed {
+    /// All ranks of the node run the same, and have before.
+    Same,
+    /// A rank has not started it, or one before.
+    Unknown,
+    /// Not all run the same as this operation.
+    Differs(u64),
+}
+
+impl Agreement {
+    /// Whether all ranks of the node run the same operations up to and including `seq`. Lanes are numbered by what all operations
+    /// before have used of them, so one operation is not enough.
+    #[inline]
+    pub(super) fn reaches<N: NodeMemory>(&mut self, node: &N, seq: u64) -> Agreed {
+        while self.through <= seq {
+            match node.agrees(self.through) {
+                Some(true) => self.through += 1,
+                Some(false) => return Agreed::Differs(self.through),
+                None => return Agreed::Unknown,
+            }
+        }
+        Agreed::Same
+    }
+}
+
+impl Executor {
+    /// Looks whether a rank of the node runs something else than this rank; the group ends then.
+    #[cold]
+    pub fn compare<N: NodeMemory>(&mut self, node: &N) {
+        let Some(last) = self.next_seq.checked_sub(1) else { return };
+        if let Agreed::Differs(seq) = self.agreement.reaches(node, last) {
+            self.found_on_node(node, seq);
+            return;
+        }
+        // A rank that has not come so far may run something without a number of its own there.
+        let seq = self.agreement.through;
+        let running = self.ops[(seq & self.mask) as usize].state == State::Running;
+        let Some(own) = self.own_view(seq).filter(|_| running) else { return };
+        if (0..self.config.grid.per_node()).any(|l| node.view(l, seq).is_some_and(|view| view != own)) {
+            self.found_on_node(node, seq);
+        }
+    }
+
+    /// The ranks of the node differ: names one that this rank differs from, until all have voted.
+    #[cold]
+    pub(super) fn found_on_node<N: NodeMemory>(&mut self, node: &N, seq: u64) {
+        let (grid, rank) = (self.config.grid, self.config.rank);
+        let own = node.view(grid.local_of(rank), seq).or(self.own_view(seq));
+        let odd = (0..grid.per_node()).find(|&local| node.view(local, seq).is_some_and(|v| Some(v) != own));
+        let suspect = grid.rank_at(grid.node_of(rank), odd.unwrap_or(grid.local_of(rank)));
+        self.diverge(seq, suspect);
+    }
+}

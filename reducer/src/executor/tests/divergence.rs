@@ -1,0 +1,259 @@
+//! Divergence as a fault: a rank runs something else, in every way, and nobody gets a wrong sum.
+
+use super::harness::{self, Buffer, Faults, Group, shape};
+use crate::dtype::{DType, ReduceOp};
+use crate::executor::{Completed, OpError, Request, StartError, Tally, View, Vote};
+use crate::grid::{Grid, Rank};
+use crate::header::{Collective, Header, Identity, Shape};
+use crate::schedule::Algorithm;
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+
+/// How the culprit's list of operations differs from the others'.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Kind {
+    Order,
+    Skip,
+    Repeat,
+    DType,
+    Op,
+    Count,
+    EarlyBarrier,
+    Generation,
+    Empty,
+}
+
+const KINDS: [Kind; 9] = [
+    Kind::Order,
+    Kind::Skip,
+    Kind::Repeat,
+    Kind::DType,
+    Kind::Op,
+    Kind::Count,
+    Kind::EarlyBarrier,
+    Kind::Generation,
+    Kind::Empty,
+];
+
+/// Ranks, and ranks of a node.
+const GRIDS: [(u32, u32); 8] = [(2, 2), (4, 4), (2, 1), (4, 2), (4, 1), (6, 3), (6, 2), (3, 1)];
+
+/// An operation of one rank's list.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Item {
+    shape: Shape,
+    identity: Identity,
+}
+
+fn list(rng: &mut SmallRng) -> Vec<Item> {
+    let mut items: Vec<_> = (0..rng.random_range(2..=4u32))
+        .map(|tensor| {
+            let count = [1, 3, 64, 150, 257, 700][rng.random_range(0..6)];
+            let shape = shape(DType::I64, ReduceOp::Sum, count);
+            let identity = match rng.random_bool(0.5) {
+                true => Identity::Registered { generation: 1, tensor, instance: 0 },
+                false => Identity::ad_hoc(&shape, Rank(0)),
+            };
+            Item { shape, identity }
+        })
+        .collect();
+    items.push(barrier());
+    items
+}
+
+fn barrier() -> Item {
+    let shape = Shape { collective: Collective::Barrier, dtype: DType::U8, op: ReduceOp::Sum, count: 0 };
+    Item { shape, identity: Identity::ad_hoc(&shape, Rank(0)) }
+}
+
+/// The culprit's list.
+fn diverging(kind: Kind, items: &[Item], rng: &mut SmallRng) -> Vec<Item> {
+    let (mut list, last) = (items.to_vec(), items.len() - 1);
+    let at = rng.random_range(0..last);
+    let again = |list: &mut Vec<Item>, change: &dyn Fn(&mut Shape)| {
+        change(&mut list[at].shape);
+        if let Identity::AdHoc(_) = list[at].identity {
+            list[at].identity = Identity::ad_hoc(&list[at].shape, Rank(0));
+        }
+    };
+    match kind {
+        Kind::Order => list.swap(at, (at + 1) % last.max(1)),
+        Kind::Skip => drop(list.remove(at)),
+        Kind::Repeat => list.insert(at, items[at]),
+        Kind::DType => again(&mut list, &|shape| shape.dtype = DType::F64),
+        Kind::Op => again(&mut list, &|shape| shape.op = ReduceOp::Max),
+        Kind::Count => again(&mut list, &|shape| shape.count += 1),
+        Kind::Empty => again(&mut list, &|shape| shape.count = 0),
+        Kind::EarlyBarrier => list.truncate(at),
+        Kind::Generation => {
+            list[at].identity = Identity::Registered { generation: 2, tensor: at as u32, instance: 0 };
+        }
+    }
+    if kind == Kind::EarlyBarrier {
+        list.push(barrier());
+    }
+    list
+}
+
+fn value(rank: u32, index: usize) -> i64 {
+    i64::from(rank + 1) * 1000 + index as i64
+}
+
+fn contents(item: &Item, rank: u32) -> Vec<u8> {
+    (0..item.shape.count as usize).flat_map(|index| value(rank, index).to_le_bytes()).collect()
+}
+
+/// Whether a rank of a grid that runs something else leaves everybody without a wrong sum, and is named.
+fn run(seed: u64) {
+    let mut rng = SmallRng::seed_from_u64(seed);
+    let (ranks, per_node) = GRIDS[rng.random_range(0..GRIDS.len())];
+    let grid = Grid::new(ranks, per_node, rng.random_range(1..=3)).unwrap();
+    let kind = KINDS[rng.random_range(0..KINDS.len())];
+    let culprit = rng.random_range(0..ranks);
+    let faults = Faults { duplicate: 10, full: 10, refuse: 0, in_order: rng.random() };
+    let mut group = Group::new(seed, grid, faults, |config| {
+        config.eager_bytes = [0, 600, 1 << 20][(seed % 3) as usize];
+    });
+    let items = list(&mut rng);
+    let odd = diverging(kind, &items, &mut rng);
+    let what = format!("seed {seed}: {kind:?} by rank {culprit} of {grid:?}: {odd:?} instead of {items:?}");
+    let lists: Vec<&[Item]> =
+        (0..ranks).map(|rank| if rank == culprit { &odd[..] } else { &items }).collect();
+    // Tensors in memory of their own, that the node shares, or of an accelerator.
+    let place = rng.random_range(0..4);
+    let algorithm = Algorithm::ALL[rng.random_range(0..3)];
+    let mut buffers: Vec<Vec<Buffer>> = Vec::new();
+    let mut work: Vec<Vec<Request>> = Vec::new();
+    for (rank, list) in (0..).zip(&lists) {
+        let memory: Vec<_> = list.iter().map(|item| Buffer::new(&contents(item, rank))).collect();
+        let requests = list.iter().zip(&memory).map(|(item, buffer)| {
+            let on_device = place == 2 || place == 3 && rng.random();
+            let mut request = match on_device {
+                true => group.device_request(Rank(rank), algorithm, item.shape, buffer),
+                false => group.request(Rank(rank), algorithm, item.shape, buffer),
+            };
+            if place == 1 {
+                request.data = buffer.shared();
+            }
+            request.identity = item.identity;
+            request.priority = rng.random_range(0..3);
+            request
+        });
+        work.push(requests.rev().collect());
+        buffers.push(memory);
+    }
+    let mut idle = 0;
+    while idle < 4000 {
+        let rank = rng.random_range(0..ranks as usize);
+        let worked = match rng.random_range(0..8) {
+            0 => match work[rank].pop() {
+                None => false,
+                Some(request) => match group.start(rank, request.clone()) {
+                    Ok(_) => true,
+                    Err(StartError::Busy { .. }) => {
+                        work[rank].push(request);
+                        false
+                    }
+                    Err(StartError::Aborted(_)) => false,
+                    Err(error) => panic!("{what}: {error}"),
+                },
+            },
+            1..4 => group.poll(rank),
+            _ => group.network(),
+        };
+        idle = if worked { 0 } else { idle + 1 };
+    }
+    for rank in 0..ranks as usize {
+        let own = lists[rank];
+        for Completed { op, result, .. } in &group.completed[rank] {
+            let (at, item) = (op.0 as usize, &own[op.0 as usize]);
+            match result {
+                Ok(()) => {
+                    assert!(
+                        lists.iter().all(|list| list.get(at) == Some(item)),
+                        "{what}: rank {rank} has {item:?} as its {at}th, and not all run that"
+                    );
+                    for (index, element) in buffers[rank][at].bytes().chunks(8).enumerate() {
+                        let sum: i64 = (0..ranks).map(|rank| value(rank, index)).sum();
+                        assert_eq!(
+                            element,
+                            sum.to_le_bytes(),
+                            "{what}: rank {rank}, {item:?}, element {index}"
+                        );
+                    }
+                }
+                Err(OpError::Aborted { .. }) => {}
+                Err(error) => panic!("{what}: {error}"),
+            }
+        }
+    }
+    if odd == items {
+        assert!(group.executors.iter().all(|executor| executor.diverged().is_none()), "{what}");
+        return;
+    }
+    // Who waits for long looks at what the others run.
+    for rank in 0..ranks {
+        let node = &group.nodes[grid.node_of(Rank(rank)) as usize];
+        group.executors[rank as usize].compare(&harness::View(node, grid.local_of(Rank(rank))));
+    }
+    assert!(group.executors.iter().any(|executor| executor.diverged().is_some()), "{what}: nobody noticed");
+    let verdicts = group.vote();
+    for (rank, verdict) in (0..ranks).zip(&verdicts) {
+        let verdict = verdict.unwrap_or_else(|| panic!("{what}: rank {rank} knows nothing"));
+        if verdict.is_majority {
+            assert_eq!(verdict.rank, Rank(culprit), "{what}");
+            assert_eq!(group.executors[rank as usize].aborted().unwrap().culprit, Rank(culprit), "{what}");
+        } else {
+            assert!(verdict.rank == Rank(culprit) || rank == culprit, "{what}: {verdict}");
+        }
+    }
+}
+
+/// `SHOUTER_DIVERGENCES=0..10000` runs more; `SHOUTER_DIVERGENCES=n..n+1` one again.
+#[test]
+fn nobody_gets_a_wrong_sum_from_ranks_that_run_different_operations() {
+    let wanted = std::env::var("SHOUTER_DIVERGENCES").ok();
+    let range = wanted.as_deref().and_then(|range| {
+        let (first, end) = range.split_once("..")?;
+        Some(first.parse().ok()?..end.parse().ok()?)
+    });
+    range.unwrap_or(0..500).for_each(run);
+}
+
+fn view(count: u64) -> View {
+    let shape = shape(DType::F32, ReduceOp::Sum, count);
+    View { identity: Identity::ad_hoc(&shape, Rank(0)), shape }
+}
+
+#[test]
+fn the_minority_is_named_and_a_tie_shows_both() {
+    let mut tally = Tally::new(5);
+    tally.cast(0, vec![Vote { view: view(1), rank: Rank(0), ranks: 2 }]);
+    assert!(tally.judge(None).is_none(), "one view is no difference");
+    tally.cast(1, vec![Vote { view: view(2), rank: Rank(3), ranks: 2 }]);
+    let [ours, theirs] = [view(1), view(2)].map(|own| tally.judge(Some(own)).unwrap());
+    assert_eq!((ours.rank, ours.found, ours.is_majority), (Rank(3), view(2), false));
+    assert_eq!((theirs.rank, theirs.found), (Rank(0), view(1)));
+    tally.cast(2, vec![Vote { view: view(2), rank: Rank(4), ranks: 1 }]);
+    for own in [None, Some(view(1)), Some(view(2))] {
+        let divergence = tally.judge(own).unwrap();
+        assert_eq!((divergence.rank, divergence.expected), (Rank(0), view(2)));
+        assert!(divergence.is_majority);
+    }
+}
+
+#[test]
+fn votes_that_make_no_sense_count_for_nothing() {
+    let grid = Grid::new(4, 2, 8).unwrap();
+    let mut group = Group::new(1, grid, Faults::default(), |_| {});
+    let template = group.executors[2].vote::<harness::View<'_>>(None);
+    assert!(template.is_empty(), "nothing is in dispute");
+    group.executors[2].diverge(0, Rank(0));
+    let [vote] = group.executors[2].vote::<harness::View<'_>>(None)[..] else { panic!() };
+    for (round, len) in [(0, 1), (9, 1), (2, 3)] {
+        let before = group.executors[0].counters().malformed;
+        let _ = group.executors[0].on_fragment(group.now, &Header { round, len, ..vote }, &[]);
+        assert_eq!(group.executors[0].counters().malformed, before + 1);
+        assert!(group.executors[0].diverged().is_none());
+    }
+}

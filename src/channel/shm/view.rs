@@ -1,0 +1,74 @@
+//! A rank's view of an operation in a few words of shared memory.
+
+use shouter_reducer::dtype::{DType, ReduceOp};
+use shouter_reducer::executor::{Divergence, View};
+use shouter_reducer::grid::Rank;
+use shouter_reducer::header::{Collective, Identity, Shape};
+
+/// Words of a divergence.
+pub(super) const DIVERGENCE: usize = 7;
+
+/// A shape in one word, as the tags of small operations have it.
+pub(crate) fn pack(shape: &Shape) -> u64 {
+    shape.count << 16
+        | (shape.collective as u64) << 8
+        | u64::from(u8::from(shape.dtype)) << 4
+        | u64::from(u8::from(shape.op))
+}
+
+/// A tensor in one word; what is outside the table is told apart by its shape alone.
+pub(crate) fn pack_identity(identity: &Identity) -> u64 {
+    match *identity {
+        Identity::Registered { generation, tensor, instance } => {
+            1 << 63
+                | u64::from(generation & 0x7ff) << 52
+                | u64::from(tensor & 0xf_ffff) << 32
+                | u64::from(instance)
+        }
+        Identity::AdHoc(_) => 0,
+    }
+}
+
+/// The shape and tensor that two words stand for.
+pub(crate) fn unpack(shape: u64, identity: u64) -> Option<View> {
+    let collective = [Collective::AllReduce, Collective::Broadcast, Collective::Barrier]
+        .into_iter()
+        .find(|collective| *collective as u64 == shape >> 8 & 0xff)?;
+    let dtype = DType::try_from((shape >> 4 & 0xf) as u8).ok()?;
+    let op = ReduceOp::try_from((shape & 0xf) as u8).ok()?;
+    let shape = Shape { collective, dtype, op, count: shape >> 16 };
+    let identity = match identity {
+        0 => Identity::ad_hoc(&shape, Rank(0)),
+        word => Identity::Registered {
+            generation: (word >> 52 & 0x7ff) as u32,
+            tensor: (word >> 32 & 0xf_ffff) as u32,
+            instance: word as u32,
+        },
+    };
+    Some(View { identity, shape })
+}
+
+pub(super) fn pack_divergence(divergence: &Divergence) -> [u64; DIVERGENCE] {
+    let Divergence { seq, rank, found, other, expected, is_majority } = divergence;
+    [
+        *seq,
+        u64::from(rank.0) | u64::from(*is_majority) << 32,
+        pack(&found.shape),
+        pack_identity(&found.identity),
+        pack(&expected.shape),
+        pack_identity(&expected.identity),
+        other.0.into(),
+    ]
+}
+
+pub(super) fn unpack_divergence(words: [u64; DIVERGENCE]) -> Option<Divergence> {
+    let [seq, rank, found_shape, found, expected_shape, expected, other] = words;
+    Some(Divergence {
+        seq,
+        rank: Rank(rank as u32),
+        found: unpack(found_shape, found)?,
+        other: Rank(other as u32),
+        expected: unpack(expected_shape, expected)?,
+        is_majority: rank >> 32 & 1 == 1,
+    })
+}
