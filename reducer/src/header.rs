@@ -4,7 +4,7 @@
 //!
 //! ```text
 //!   0  1 version   'S' in the high bits, the version in the low four
-//!   1  1 kind      data, credit, abort, mismatch
+//!   1  1 kind      data, credit, abort, mismatch, floor
 //!   2  1 element   dtype in the high half, reduction in the low
 //!   3  1 operation collective; the top bit tells an ad-hoc operation from a registered tensor's
 //!   4  4 source    the sender's rank
@@ -40,7 +40,7 @@ pub const MAX_GRANULE: usize = GRANULE_UNIT * u16::MAX as usize;
 /// The most elements that an operation can have.
 pub const MAX_COUNT: u64 = (1 << 48) - 1;
 
-const VERSION: u8 = 0x51;
+const VERSION: u8 = 0x52;
 const ADHOC: u8 = 0x80;
 
 /// What a message is for.
@@ -55,6 +55,8 @@ pub enum Kind {
     Abort = 3,
     /// The sender's view of operation `seq`, which differs from what it was sent.
     Mismatch = 4,
+    /// The sender has used everything of small operations in front of a position: `round` is its high half, `len` its low one.
+    Floor = 5,
 }
 
 /// Which operation of which group. The trainer's step number is an annotation and not part of it.
@@ -258,6 +260,7 @@ impl Header {
             2 => Kind::Credit,
             3 => Kind::Abort,
             4 => Kind::Mismatch,
+            5 => Kind::Floor,
             other => return Err(HeaderError::Kind(other)),
         };
         let collective = match bytes[3] & !ADHOC {
