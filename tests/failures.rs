@@ -33,6 +33,7 @@ fn rank_body() {
         "register" => register,
         "diverge" => diverge,
         "once" => once,
+        "ahead" => ahead,
         other => panic!("no scenario {other}"),
     };
     end(join().and_then(|group| play(&group).and_then(|()| group.finalize())))
@@ -206,6 +207,34 @@ fn once(group: &Group) -> Result<(), Error> {
     Ok(())
 }
 
+/// Tensors of 16 KiB, the most urgent last, as a backward pass makes them. One rank comes late, and waits after each push; the others push all
+/// before they wait. Tells the bytes that its host has sent.
+fn ahead(group: &Group) -> Result<(), Error> {
+    const TENSORS: usize = 250;
+    let specs: Vec<_> =
+        (0..TENSORS).map(|index| spec(&format!("layer.{index}"), DType::F32, 4096, ReduceOp::Sum)).collect();
+    let ids = group.register(&specs)?;
+    let mut tensors = vec![vec![group.rank() as f32 + 1.0; 4096]; TENSORS];
+    if odd_one() {
+        let late: u64 = parameter("LATE").unwrap().parse().unwrap();
+        std::thread::sleep(Duration::from_secs(late));
+    }
+    let mut pending = vec![];
+    for (id, tensor) in ids.iter().zip(&mut tensors).rev() {
+        // SAFETY: the tensor is touched again only after `wait` has returned; after an error the process ends.
+        let push = unsafe { group.push(*id, tensor.as_mut_ptr().cast()) }?;
+        match odd_one() {
+            true => group.wait(push, None)?,
+            false => pending.push(push),
+        }
+    }
+    pending.into_iter().try_for_each(|push| group.wait(push, None))?;
+    let sum: f32 = (1..=group.size()).map(|rank| rank as f32).sum();
+    assert!(tensors.iter().flatten().all(|&x| x == sum));
+    tell(format_args!("sent {}", group.stats().bytes_sent));
+    Ok(())
+}
+
 /// Whether a text names a rank, and no other.
 fn names_only(text: &str, rank: u32) -> bool {
     let named = text.match_indices("rank ").map(|(at, word)| {
@@ -320,6 +349,57 @@ fn a_late_rank_is_not_taken_for_dead_over_kernel_sockets() {
     for (ranks, hosts, rank) in [(2, 2, 0), (4, 2, 2), (4, 2, 3)] {
         let job = over_sockets(job(ranks, hosts, "late"));
         job.env("SHOUTER_TEST_RANK", rank).run().assert_success();
+    }
+}
+
+/// What it has no room for is not sent, over any transport: later it would be sent again and again, or stop connections for data for
+/// longer than the dead may be silent.
+#[test]
+fn a_rank_that_is_late_for_many_small_tensors_is_not_taken_for_dead() {
+    for transport in ["rud", "tcp", "kernel"] {
+        for (ranks, hosts, rank) in [(2, 2, 1), (4, 2, 2), (4, 2, 3)] {
+            let job = job(ranks, hosts, "ahead").args(&["--transport", transport]);
+            let state = job.env("SHOUTER_TEST_RANK", rank).env("SHOUTER_TEST_LATE", 7).run();
+            state.assert_success();
+            // 4 MiB go each way, with headers.
+            let sent = state.ranks[0].told.iter().find_map(|line| line.strip_prefix("sent "));
+            let sent: u64 = sent.unwrap().parse().unwrap();
+            assert!(sent < 6 << 20, "{transport}: {sent} bytes\n{state}");
+        }
+    }
+}
+
+#[test]
+fn one_rank_waits_after_each_push_and_the_others_at_the_end() {
+    for transport in ["rud", "tcp", "kernel"] {
+        for (ranks, hosts, rank) in [(2, 2, 0), (2, 2, 1), (4, 2, 2), (4, 2, 3)] {
+            let job = job(ranks, hosts, "ahead").args(&["--transport", transport]);
+            job.env("SHOUTER_TEST_RANK", rank).env("SHOUTER_TEST_LATE", 0).run().assert_success();
+        }
+    }
+}
+
+/// Inodes of the sockets on which this process listens for TCP connections.
+fn listening(pid: u32) -> Vec<String> {
+    let tables = ["tcp", "tcp6"].map(|table| std::fs::read_to_string(format!("/proc/{pid}/net/{table}")));
+    let listens = |line: &str| {
+        let mut fields = line.split_whitespace();
+        (fields.nth(3) == Some("0A")).then(|| fields.nth(5).unwrap_or_default().to_owned())
+    };
+    let all: Vec<String> =
+        tables.iter().flatten().flat_map(|table| table.lines().filter_map(listens)).collect();
+    let open = std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap().flatten();
+    let links = open.filter_map(|entry| Some(std::fs::read_link(entry.path()).ok()?.to_str()?.to_owned()));
+    links.filter(|link| all.iter().any(|inode| *link == format!("socket:[{inode}]"))).collect()
+}
+
+/// The kernel answers strangers then, who cost the job nothing.
+#[test]
+fn after_the_join_no_rank_listens() {
+    let job = mid_step(over_sockets(job(3, 3, "steps")), 0);
+    let state = job.until("it runs", FOUND, |_| true);
+    for rank in &state.ranks {
+        assert_eq!(listening(rank.pid.unwrap()), [] as [String; 0], "{state}");
     }
 }
 

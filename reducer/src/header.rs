@@ -4,7 +4,7 @@
 //!
 //! ```text
 //!   0  1 version   'S' in the high bits, the version in the low four
-//!   1  1 kind      data, credit, abort, vote
+//!   1  1 kind      data, credit, abort, vote, floor
 //!   2  1 element   dtype in the high half, reduction in the low
 //!   3  1 operation collective; the top bit tells an ad-hoc operation from a registered tensor's
 //!   4  4 source    the sender's rank
@@ -40,7 +40,7 @@ pub const MAX_GRANULE: usize = GRANULE_UNIT * u16::MAX as usize;
 /// The most elements that an operation can have.
 pub const MAX_COUNT: u64 = (1 << 48) - 1;
 
-const VERSION: u8 = 0x51;
+const VERSION: u8 = 0x52;
 const ADHOC: u8 = 0x80;
 
 /// What a message is for.
@@ -56,6 +56,8 @@ pub enum Kind {
     /// Ranks disagree about operation `seq`; `len` ranks of the sender's node have this view of it, `round` is the lowest of them, and
     /// a `granule` says that the node has another view, too.
     Vote = 4,
+    /// The sender has used everything of small operations in front of a position: `round` is its high half, `len` its low one.
+    Floor = 5,
 }
 
 /// Which operation of which group. The trainer's step number is an annotation and not part of it.
@@ -259,6 +261,7 @@ impl Header {
             2 => Kind::Credit,
             3 => Kind::Abort,
             4 => Kind::Vote,
+            5 => Kind::Floor,
             other => return Err(HeaderError::Kind(other)),
         };
         let collective = match bytes[3] & !ADHOC {

@@ -233,21 +233,46 @@ impl<D: Device> UpChannel<D> {
         }
     }
 
-    /// Makes memory known, so that an RDMA device reads it where it lies; false if it is copied as before. A system call, and
-    /// one that touches every page, so no part of any step.
+    /// What makes memory known, so that an RDMA device reads it where it lies, once it is [adopted](Self::adopt); `None` if it is copied as
+    /// before. A system call, and one that touches every page: it is made where nobody waits for it.
     ///
     /// # Safety
-    /// The memory stays mapped until [`unregister`](Self::unregister), or until the channel is dropped.
+    /// The memory stays mapped until what comes of this is dropped: by [`unregister`](Self::unregister)'s caller, or with the channel.
     #[allow(unsafe_code)]
-    pub unsafe fn register(&mut self, memory: Region) -> bool {
+    pub unsafe fn registering(&mut self, memory: Region) -> Option<verbs::Registering> {
+        match self {
+            Self::Rud(_) | Self::Tcp(_) | Self::Kernel(_) => None,
+            #[cfg(feature = "verbs")]
+            // SAFETY: passed on to the caller.
+            Self::Verbs(up) => unsafe { up.registering(memory) },
+            // SAFETY: passed on to the caller.
+            Self::Mixed(up) => unsafe { up.registering(memory) },
+        }
+    }
+
+    /// Takes what came of [`registering`](Self::registering); whether the memory is known from now on.
+    pub fn adopt(
+        &mut self,
+        memory: Region,
+        registered: Result<verbs::Registered, verbs::RegisterError>,
+    ) -> bool {
         match self {
             Self::Rud(_) | Self::Tcp(_) | Self::Kernel(_) => false,
             #[cfg(feature = "verbs")]
-            // SAFETY: passed on to the caller.
-            Self::Verbs(up) => unsafe { up.register(memory) },
-            // SAFETY: passed on to the caller.
-            Self::Mixed(up) => unsafe { up.register(memory) },
+            Self::Verbs(up) => up.adopt(memory, registered),
+            Self::Mixed(up) => up.adopt(memory, registered),
         }
+    }
+
+    /// Makes memory known at once; false if it is copied as before.
+    ///
+    /// # Safety
+    /// As for [`registering`](Self::registering).
+    #[allow(unsafe_code)]
+    pub unsafe fn register(&mut self, memory: Region) -> bool {
+        // SAFETY: passed on to the caller.
+        let registering = unsafe { self.registering(memory) };
+        registering.is_some_and(|registering| self.adopt(memory, registering()))
     }
 
     /// Whether it takes memory of devices: where all of it is queue pairs.
@@ -292,10 +317,11 @@ impl<D: Device> UpChannel<D> {
         }
     }
 
-    /// Forgets memory that begins at `address`, if it is known. Nothing may be under way from there.
-    pub fn unregister(&mut self, address: usize) {
+    /// Forgets memory that begins at `address`, if it is known; the device does with the drop of what is returned. Nothing may be under way
+    /// from there.
+    pub fn unregister(&mut self, address: usize) -> Option<verbs::Registered> {
         match self {
-            Self::Rud(_) | Self::Tcp(_) | Self::Kernel(_) => {}
+            Self::Rud(_) | Self::Tcp(_) | Self::Kernel(_) => None,
             #[cfg(feature = "verbs")]
             Self::Verbs(up) => up.unregister(address),
             Self::Mixed(up) => up.unregister(address),

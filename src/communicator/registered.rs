@@ -11,6 +11,20 @@ use super::drive::{Drive, RankEngine};
 use crate::error::Error;
 use crate::runtime::Driver;
 
+/// Makes memory known to the channel to other hosts; whether it is. The device's part may take seconds, so it is this thread's: meanwhile
+/// others drive the engine, and peers hear of this rank.
+///
+/// # Safety
+/// The memory stays mapped until it was unregistered, or for ever.
+unsafe fn make_known(drive: &Drive, memory: Region) -> Result<bool, Error> {
+    // SAFETY: passed on to the caller.
+    let Some(registering) = drive.with(move |engine| unsafe { engine.registering(memory) })? else {
+        return Ok(false);
+    };
+    let registered = registering();
+    drive.with(move |engine| engine.adopt(memory, registered))
+}
+
 /// Memory that is known for as long as this is not [ended](Self::end).
 pub(super) struct Registration {
     driver: Weak<Driver<RankEngine>>,
@@ -24,7 +38,7 @@ impl Registration {
     /// The memory stays mapped until [`end`](Self::end) has returned true, or for ever.
     pub(super) unsafe fn new(drive: &Drive, memory: Region) -> Option<Self> {
         // SAFETY: passed on to the caller.
-        let known = drive.with(move |engine| unsafe { engine.register(memory) });
+        let known = unsafe { make_known(drive, memory) };
         known.is_ok_and(|known| known).then(|| Self { driver: drive.weak(), address: memory.as_ptr().addr() })
     }
 
@@ -33,6 +47,7 @@ impl Registration {
         // Where there is no engine any more, all that it knew went with it.
         let Some(driver) = self.driver.upgrade() else { return true };
         let address = self.address;
+        // What is known is dropped in this thread: that may take seconds, too.
         driver.with(move |engine| engine.unregister(address)).is_ok()
     }
 }
@@ -60,7 +75,7 @@ impl Group {
         // SAFETY: no operation is made with this region; it says which memory is meant.
         let memory = unsafe { Region::from_raw_parts(Kind::Pinned, data, bytes, 0) };
         // SAFETY: the caller's promise.
-        self.drive.with(move |engine| unsafe { engine.register(memory) }).map(drop)
+        unsafe { make_known(&self.drive, memory) }.map(drop)
     }
 
     /// Takes the promise of [`pin`](Self::pin) back for memory that begins at `data`. No operation may be under way in it.
@@ -73,6 +88,7 @@ impl Group {
             return Ok(());
         }
         let address = data.addr();
-        self.drive.with(move |engine| engine.unregister(address))
+        // Dropped in this thread, as it may take seconds.
+        self.drive.with(move |engine| engine.unregister(address)).map(drop)
     }
 }

@@ -30,7 +30,7 @@ use shouter_reducer::transport::{Accelerator, NodeMemory};
 
 use crate::channel::shm::NodeSegment;
 use crate::channel::up::{Loss, UpChannel};
-use crate::channel::verbs::{Digest, Export, Fault, Reach, RegisterError};
+use crate::channel::verbs::{Digest, Export, Fault, Reach, RegisterError, Registered, Registering};
 use crate::runtime::{Activity, Poller};
 use divergence::{Ballot, Open};
 use liveness::Liveness;
@@ -183,21 +183,26 @@ impl<D: Device> Engine<D> {
         self.up.as_ref()
     }
 
-    /// Makes memory known to the channel to other nodes; false if that makes no use of it.
+    /// What makes memory known to the channel to other nodes, once it is [adopted](Self::adopt): it may take seconds, so it is called where
+    /// no turn of the engine waits for it. `None` if the channel makes no use of it.
     ///
     /// # Safety
-    /// The memory stays mapped until [`unregister`](Self::unregister), or until the engine is dropped.
+    /// The memory stays mapped until what comes of this is dropped: by [`unregister`](Self::unregister)'s caller, or with the engine.
     #[allow(unsafe_code)]
-    pub unsafe fn register(&mut self, memory: Region) -> bool {
+    pub unsafe fn registering(&mut self, memory: Region) -> Option<Registering> {
         // SAFETY: passed on to the caller.
-        self.up.as_mut().is_some_and(|up| unsafe { up.register(memory) })
+        unsafe { self.up.as_mut()?.registering(memory) }
     }
 
-    /// Forgets memory that begins at `address`, if it is known. No operation may be under way there.
-    pub fn unregister(&mut self, address: usize) {
-        if let Some(up) = &mut self.up {
-            up.unregister(address);
-        }
+    /// Takes what came of [`registering`](Self::registering); whether the channel knows the memory from now on.
+    pub fn adopt(&mut self, memory: Region, registered: Result<Registered, RegisterError>) -> bool {
+        self.up.as_mut().is_some_and(|up| up.adopt(memory, registered))
+    }
+
+    /// Forgets memory that begins at `address`, if it is known; what is returned is to be dropped where no turn of the engine waits for
+    /// that. No operation may be under way there.
+    pub fn unregister(&mut self, address: usize) -> Option<Registered> {
+        self.up.as_mut()?.unregister(address)
     }
 
     /// Whether the channel to other nodes takes memory of devices.

@@ -51,10 +51,8 @@ pub struct Config {
     pub ack_every: u32,
     /// ...or this long after the first one that is not acknowledged yet.
     pub ack_delay: Duration,
-    /// A refused datagram is sent again after this long; it doubles with every refusal of the same message.
+    /// A refused datagram is sent again after this long; it doubles with every refusal of the same message, without a limit.
     pub refusal_backoff: Duration,
-    /// The back-off after refusals ends here.
-    pub max_refusal_backoff: Duration,
     /// An idle session tells its peer this often that it lives.
     pub heartbeat: Duration,
     /// A peer that is silent for this long is dead.
@@ -79,7 +77,6 @@ impl Default for Config {
             ack_every: 32,
             ack_delay: Duration::from_micros(20),
             refusal_backoff: Duration::from_micros(50),
-            max_refusal_backoff: Duration::from_millis(5),
             heartbeat: Duration::from_secs(1),
             dead_after: Duration::from_secs(10),
         }
@@ -96,7 +93,6 @@ impl Config {
         self.loss_tolerance = self.loss_tolerance.min(100);
         self.ack_every = self.ack_every.max(1);
         self.max_rto = self.max_rto.max(self.min_rto);
-        self.max_refusal_backoff = self.max_refusal_backoff.max(self.refusal_backoff);
         self
     }
 }

@@ -51,7 +51,6 @@ struct Times {
     initial_rtt: u64,
     min_reordering: u64,
     refusal_backoff: u64,
-    max_refusal_backoff: u64,
     heartbeat: u64,
     dead_after: u64,
 }
@@ -69,7 +68,6 @@ impl From<&Config> for Times {
             initial_rtt: nanos(config.initial_rtt),
             min_reordering: nanos(config.min_reordering),
             refusal_backoff: nanos(config.refusal_backoff),
-            max_refusal_backoff: nanos(config.max_refusal_backoff),
             heartbeat: nanos(config.heartbeat),
             dead_after: nanos(config.dead_after),
         }

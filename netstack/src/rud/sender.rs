@@ -104,8 +104,6 @@ pub(super) struct AckContext {
     pub(super) round_trip: u64,
     /// First back-off after a refusal.
     pub(super) refusal_backoff: u64,
-    /// Largest back-off after refusals.
-    pub(super) max_refusal_backoff: u64,
 }
 
 /// The sending half.
@@ -123,6 +121,7 @@ pub(super) struct Sender {
     queued: List,
     sent: List,
     lost: List,
+    /// In the order of their time.
     retries: VecDeque<Retry>,
     flight_bytes: usize,
     serial: u32,
@@ -459,11 +458,11 @@ impl Sender {
         acked.refused += 1;
         self.slots[at].place = Place::Refused;
         let refusals = &mut self.messages[at].refusals;
-        let backoff = (context.refusal_backoff << (*refusals).min(16)).min(context.max_refusal_backoff);
+        let backoff = context.refusal_backoff.saturating_mul(1 << (*refusals).min(32));
         *refusals = refusals.saturating_add(1);
-        // Kept in order of time: a message does not overtake one that was refused before it.
-        let due = (context.now + backoff).max(self.retries.back().map_or(0, |last| last.due));
-        self.retries.push_back(Retry { slot: at as u16, due });
+        let due = context.now.saturating_add(backoff);
+        let place = self.retries.partition_point(|other| other.due <= due);
+        self.retries.insert(place, Retry { slot: at as u16, due });
     }
 
     /// Settles the PSN at `index` of the ring, takes its slot out of its list, and notes what the acknowledgement

@@ -201,7 +201,6 @@ impl Session {
             min_rtt: self.recovery.min_rtt(),
             round_trip: self.recovery.round_trip(),
             refusal_backoff: self.times.refusal_backoff,
-            max_refusal_backoff: self.times.max_refusal_backoff,
         };
         let id = self.id;
         let mut acked = Acked::NOTHING;

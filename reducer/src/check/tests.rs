@@ -33,7 +33,25 @@ fn mixed(
     let shape = Shape { collective, dtype: DType::F32, op, count };
     let root = Rank(grid.ranks() / 2);
     let problem = |rank| Problem { access: access(rank), ..Problem::new(grid, Rank(rank), &shape, root) };
-    (0..grid.ranks()).map(problem).map(|problem| build(algorithm, &problem, &PARAMS).unwrap()).collect()
+    let build = |problem| build(algorithm, &problem, &PARAMS).unwrap();
+    let schedules: Vec<_> = (0..grid.ranks()).map(problem).map(build).collect();
+    schedules.iter().for_each(|schedule| costs_hold(schedule, schedules[0].cost()));
+    schedules
+}
+
+/// No peer is sent more than the cost says, which is the same on all ranks.
+fn costs_hold(schedule: &Schedule, cost: u64) {
+    assert_eq!(schedule.cost(), cost);
+    for steps in [Some(schedule), schedule.in_place().map(|steps| &**steps)].into_iter().flatten() {
+        let mut sent = std::collections::HashMap::new();
+        for step in steps.steps() {
+            if let Action::Send { to, len, .. } = step.action {
+                *sent.entry(to).or_insert(0) += len as u64 + 64;
+            }
+        }
+        let most = sent.values().max().copied().unwrap_or(0);
+        assert!(most <= cost, "{most} of {cost}: {:?}", schedule.problem());
+    }
 }
 
 #[test]

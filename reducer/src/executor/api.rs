@@ -28,7 +28,7 @@ pub struct ExecutorConfig {
     pub kernels: Kernels,
     /// The plan's eager_bytes: operations up to this size wait for no credit.
     pub eager_bytes: usize,
-    /// Room for early messages, per peer, in bytes.
+    /// Room for early messages, per peer, in bytes; the same on all ranks, for it says how far ahead of a peer they send.
     pub eager_pool_bytes: usize,
     /// Room for the slots of all operations, in bytes.
     pub slot_pool_bytes: usize,
@@ -50,7 +50,7 @@ impl ExecutorConfig {
             epoch: 0,
             kernels,
             eager_bytes: 16 << 10,
-            eager_pool_bytes: 256 << 10,
+            eager_pool_bytes: 1 << 20,
             slot_pool_bytes: 64 << 20,
             max_operations: 256,
             poll_bytes: 1 << 20,

@@ -15,8 +15,8 @@
 //! ```
 //!
 //! **Credit.** A message of an operation larger than `eager_bytes` is sent only when its receiver has asked for it,
-//! which it does as soon as the receiving step is ready. Messages of smaller operations go out at once; one that is
-//! early is kept in a bounded pool, per peer, and refused when that is full.
+//! which it does as soon as the receiving step is ready. Messages of smaller operations go out at once, as far ahead of the receiver as its
+//! [`budget`] reaches, and beyond that when it asks, too; one that is early is kept in a bounded pool, per peer.
 //!
 //! **Exactly once.** Every message keeps a bit per fragment; a fragment that comes again is acknowledged and ignored,
 //! whatever the transport remembers. A message for an operation that has ended can only be such a repetition.
@@ -28,6 +28,7 @@
 
 mod api;
 mod behind;
+mod budget;
 mod decide;
 mod divergence;
 mod op;
@@ -41,6 +42,7 @@ pub use self::api::{
 };
 pub use self::divergence::{Divergence, Tally, Vote};
 
+use self::budget::Budget;
 use self::divergence::Agreement;
 use self::op::{Op, State};
 use self::park::Parking;
@@ -72,11 +74,12 @@ struct Notice {
     landing: Option<Landing>,
 }
 
-/// All such messages.
-#[derive(Debug, Default)]
+/// All such messages, and how much may be sent without them.
+#[derive(Debug)]
 struct Control {
     notices: VecDeque<Notice>,
     one_sided: bool,
+    budget: Budget,
 }
 
 impl Control {
@@ -168,6 +171,7 @@ impl Executor {
         if !config.grid.contains(config.rank) {
             return Err(ExecutorError::Rank { rank: config.rank, ranks: config.grid.ranks() });
         }
+        let nodes = config.grid.nodes() as usize;
         let pool =
             Pool::new(config.slot_pool_bytes).ok_or(ExecutorError::SlotPool(config.slot_pool_bytes))?;
         Ok(Self {
@@ -181,8 +185,12 @@ impl Executor {
             lanes: None,
             pool,
             device_pool: None,
-            parking: Parking::new(config.grid.nodes() as usize, config.eager_pool_bytes),
-            control: Control { notices: VecDeque::new(), one_sided: config.one_sided },
+            parking: Parking::new(nodes, config.eager_pool_bytes, operations),
+            control: Control {
+                notices: VecDeque::new(),
+                one_sided: config.one_sided,
+                budget: Budget::new(nodes, config.eager_pool_bytes),
+            },
             completed: VecDeque::with_capacity(operations),
             aborted: None,
             agreement: Agreement::default(),
@@ -190,7 +198,7 @@ impl Executor {
             scratch: Addresses::default(),
             spans: Vec::new(),
             views: Vec::new(),
-            blocked: vec![0; config.grid.nodes() as usize],
+            blocked: vec![0; nodes],
             polls: 0,
             earliest: Instant::NEVER,
             counters: Counters::default(),
@@ -261,7 +269,11 @@ impl Executor {
         let place = self.order.partition_point(|&other| other < entry);
         self.order.insert(place, entry);
         let credit = bytes > self.config.eager_bytes as u64;
-        self.ops[at].start(request, template, slots, credit);
+        let cost = if credit { 0 } else { request.schedule.cost() };
+        let (begins, ends) = self.control.budget.begin(cost);
+        let op = &mut self.ops[at];
+        (op.begins, op.ends) = (begins, ends);
+        op.start(request, template, slots, credit);
         self.undecided.push_back(seq);
         self.decide_private();
         Ok(OpId(seq))
@@ -418,6 +430,9 @@ impl Executor {
         }
         if !self.ops[at].parked.is_empty() {
             self.drop_parked(at, entry.1);
+        }
+        if !self.ops[at].credit {
+            self.raise_floor(at);
         }
         let outstanding = self.ops[at].data_unreleased + self.ops[at].copies.len() as u32;
         self.completed.push_back(Completed { op: OpId(entry.1), result, outstanding });

@@ -1,6 +1,7 @@
 //! One operation: its counters, and what is ready.
 
 use super::api::{Request, Subject};
+use super::budget::Budget;
 use super::park::Parked;
 use super::{Control, Lanes, sent_from};
 use crate::dtype::ReduceOp;
@@ -34,7 +35,7 @@ pub(super) struct StepState {
     pub(super) granule: u32,
     /// A send's fragments that are not released; a receive's first word in `bits`.
     pub(super) aux: u32,
-    /// A send's credit has come.
+    /// A send needs no credit, or it has come.
     pub(super) credited: bool,
     /// A send is posted, or any other step done.
     pub(super) done: bool,
@@ -93,8 +94,11 @@ pub(super) struct Op {
     pub(super) lanes: Option<Arc<Lanes>>,
     /// Its steps are not chosen yet: `schedule` is what it would run with tensors that are not shared.
     pub(super) undecided: bool,
-    /// Messages wait for credit.
+    /// All messages wait for credit.
     pub(super) credit: bool,
+    /// Where it begins and ends among the small operations.
+    pub(super) begins: u64,
+    pub(super) ends: u64,
     pub(super) steps: Vec<StepState>,
     pub(super) ready: ReadySet,
     /// A bit per fragment of the messages that have several.
@@ -153,6 +157,8 @@ impl Op {
             lanes: None,
             undecided: false,
             credit: false,
+            begins: 0,
+            ends: 0,
             steps: Vec::new(),
             ready: ReadySet::default(),
             bits: Vec::new(),
@@ -206,11 +212,13 @@ impl Op {
             .extend(schedule.indegree.iter().map(|&pending| StepState { pending, ..StepState::default() }));
         for (index, step) in schedule.steps.iter().enumerate() {
             let state = &mut self.steps[index];
-            if credit && matches!(step.action, Action::Send { .. }) {
-                state.pending += 1;
+            if let Action::Send { to, .. } = step.action {
+                let node = schedule.problem.grid.node_of(to);
+                state.credited = !credit && control.budget.covers(node, self.ends);
+                state.pending += u32::from(!state.credited);
             }
             if state.pending == 0 {
-                self.make_ready(step, index as u32, credit, control);
+                self.make_ready(&schedule, index as u32, credit, control);
             } else if credit && schedule.behind_sends[index] {
                 // What overwrites a range that was sent from cannot come before the peers have used what was sent, and
                 // then its release is as good as here: granting now saves a message's time.
@@ -228,7 +236,7 @@ impl Op {
             state.pending = state.pending.saturating_sub(1);
             if state.pending == 0 {
                 let credit = self.credit && !schedule.behind_sends[next as usize];
-                self.replay |= self.make_ready(&schedule.steps[next as usize], next, credit, control);
+                self.replay |= self.make_ready(schedule, next, credit, control);
             }
         }
     }
@@ -245,16 +253,26 @@ impl Op {
         }
     }
 
-    /// A step can run. For a receive this means that messages are welcome; returns whether it is one.
+    /// A step can run. For a receive this means that messages are welcome, and those of a large operation are asked for with `credit`;
+    /// returns whether it is one.
     #[inline]
-    fn make_ready(&mut self, step: &Step, index: u32, credit: bool, control: &mut Control) -> bool {
-        let receives = matches!(step.action, Action::Receive { .. } | Action::ReceiveReduce { .. });
-        match (receives, credit) {
-            (true, true) => self.grant(step, control),
-            (true, false) => {}
-            (false, _) => self.ready.insert(index),
+    fn make_ready(&mut self, schedule: &Schedule, index: u32, credit: bool, control: &mut Control) -> bool {
+        let step = &schedule.steps[index as usize];
+        let (Action::Receive { from, .. } | Action::ReceiveReduce { from, .. }) = step.action else {
+            self.ready.insert(index);
+            return false;
+        };
+        let ask = match self.credit {
+            true => credit,
+            false => {
+                let node = schedule.problem.grid.node_of(from);
+                control.must_ask((from, node), &self.template, self.ends)
+            }
+        };
+        if ask {
+            self.grant(step, control);
         }
-        receives
+        true
     }
 
     /// Whether a place lies in an accelerator's memory.
@@ -320,13 +338,26 @@ impl Op {
     /// A send's credit has come.
     pub(super) fn credited(&mut self, step: u32) {
         let state = &mut self.steps[step as usize];
-        if !self.credit || state.credited {
+        if state.credited {
             return;
         }
         state.credited = true;
         state.pending = state.pending.saturating_sub(1);
         if state.pending == 0 {
             self.ready.insert(step);
+        }
+    }
+
+    /// A peer takes more of small operations: what goes to it needs no credit any more, if it takes that much.
+    pub(super) fn cover(&mut self, peer: Rank, node: u32, budget: &Budget) {
+        if self.credit || self.undecided || !budget.covers(node, self.ends) {
+            return;
+        }
+        let Some(schedule) = self.schedule.clone() else { return };
+        for (index, step) in schedule.steps.iter().enumerate() {
+            if matches!(step.action, Action::Send { to, .. } if to == peer) {
+                self.credited(index as u32);
+            }
         }
     }
 

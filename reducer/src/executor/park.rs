@@ -1,7 +1,22 @@
 //! The eager pool: early messages are kept here, so many bytes of each peer and no more.
+//!
+//! What a peer sends unasked fits, for it goes by the [`budget`](super::budget). What was asked for has room of its own: a grant may run ahead of the
+//! acknowledgement of this rank's own sends. If that is not enough, or the peer keeps to no budget, messages are refused. A peer asks for what
+//! it wants of operations that this rank has not started: some messages for each.
 
 use super::receive::Payload;
 use crate::header::Header;
+
+/// What a message has room as.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Class {
+    /// It came unasked.
+    Unasked,
+    /// It was asked for.
+    Asked,
+    /// It asks itself, or complains.
+    Control,
+}
 
 /// A message that came before it could be used.
 #[derive(Debug)]
@@ -10,6 +25,7 @@ pub(super) struct Parked {
     pub(super) payload: Vec<u8>,
     /// The payload lies where it belongs.
     pub(super) placed: bool,
+    class: Class,
 }
 
 impl Parked {
@@ -17,19 +33,28 @@ impl Parked {
     pub(super) fn payload(&self) -> Payload<'_> {
         if self.placed { Payload::Placed } else { Payload::Bytes(&self.payload) }
     }
+
+    /// Whether it is this message.
+    pub(super) fn is(&self, header: &Header) -> bool {
+        let what = |header: &Header| (header.key.seq, header.src, header.kind, header.round, header.offset);
+        what(&self.header) == what(header)
+    }
 }
 
 /// Accounts for the pool, and keeps buffers for their next use.
 #[derive(Debug)]
 pub(super) struct Parking {
-    /// Bytes left, by node.
-    room: Vec<usize>,
+    /// Bytes left, by node and class.
+    room: Vec<[usize; 3]>,
     buffers: Vec<Vec<u8>>,
 }
 
 impl Parking {
-    /// What a message costs beyond its payload.
-    const OVERHEAD: usize = 64;
+    /// What a fragment costs beyond its payload.
+    const OVERHEAD: usize = crate::schedule::MESSAGE_COST;
+
+    /// Messages with which a peer asks for what it wants of an operation, at most: neighbours are asked for in one.
+    const QUESTIONS: usize = 64;
 
     /// Buffers of at most this size are kept for their next use...
     const KEPT_BYTES: usize = 64 << 10;
@@ -37,25 +62,33 @@ impl Parking {
     /// ...and at most so many of them.
     const KEPT: usize = 256;
 
-    pub(super) fn new(nodes: usize, bytes: usize) -> Self {
-        Self { room: vec![bytes; nodes], buffers: Vec::new() }
+    /// So many bytes for what a peer sends of its tensors, twice, and what it may ask for in so many operations.
+    pub(super) fn new(nodes: usize, bytes: usize, operations: usize) -> Self {
+        let control = operations * Self::QUESTIONS * Self::OVERHEAD;
+        Self { room: vec![[bytes, bytes, control]; nodes], buffers: Vec::new() }
     }
 
     /// Copies a message, or returns `None` when the peer's share is used up.
-    pub(super) fn park(&mut self, node: u32, header: &Header, payload: Payload<'_>) -> Option<Parked> {
+    pub(super) fn park(
+        &mut self,
+        (node, class): (u32, Class),
+        header: &Header,
+        payload: Payload<'_>,
+    ) -> Option<Parked> {
         let placed = matches!(payload, Payload::Placed);
         let payload = if let Payload::Bytes(bytes) = payload { bytes } else { &[] };
-        let room = self.room.get_mut(node as usize)?;
+        let room = self.room.get_mut(node as usize)?.get_mut(class as usize)?;
         *room = room.checked_sub(payload.len() + Self::OVERHEAD)?;
         let mut buffer = self.buffers.pop().unwrap_or_default();
         buffer.extend_from_slice(payload);
-        Some(Parked { header: *header, payload: buffer, placed })
+        Some(Parked { header: *header, payload: buffer, placed, class })
     }
 
     /// The message was used.
     pub(super) fn release(&mut self, node: u32, parked: Parked) {
         let mut buffer = parked.payload;
-        if let Some(room) = self.room.get_mut(node as usize) {
+        let room = self.room.get_mut(node as usize);
+        if let Some(room) = room.and_then(|rooms| rooms.get_mut(parked.class as usize)) {
             *room += buffer.len() + Self::OVERHEAD;
         }
         buffer.clear();

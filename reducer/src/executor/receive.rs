@@ -3,6 +3,7 @@
 use super::Executor;
 use super::api::{Disposition, Refusal, Why};
 use super::op::{Op, State};
+use super::park::Class;
 use crate::grid::Rank;
 use crate::header::{Header, Kind};
 use crate::memory::{self, Span};
@@ -108,6 +109,10 @@ impl Executor {
         if !grid.is_leader(header.src) {
             return self.malformed();
         }
+        if header.kind == Kind::Floor {
+            return self.on_floor(header);
+        }
+        self.control.budget.spoke(grid.node_of(header.src));
         let (seq, at) = (header.key.seq, (header.key.seq & self.mask) as usize);
         if seq >= self.next_seq {
             // Further ahead than any rank can be: nobody starts so many operations while one of them is running.
@@ -151,8 +156,18 @@ impl Executor {
         if header.kind == Kind::Data && !payload.fits(header) {
             return self.malformed();
         }
+        if self.ops[at].parked.iter().any(|parked| parked.is(header)) {
+            self.counters.duplicates += 1;
+            return Disposition::Consumed;
+        }
         let node = self.config.grid.node_of(header.src);
-        match self.parking.park(node, header, payload) {
+        let bytes = header.shape.count.saturating_mul(header.shape.dtype.size() as u64);
+        let class = match header.kind {
+            Kind::Data if bytes <= self.config.eager_bytes as u64 => Class::Unasked,
+            Kind::Data => Class::Asked,
+            _ => Class::Control,
+        };
+        match self.parking.park((node, class), header, payload) {
             Some(parked) => {
                 self.ops[at].parked.push(parked);
                 self.counters.parked += 1;
@@ -221,7 +236,7 @@ impl Executor {
                 outcome.0
             }
             Kind::Credit => credit(op, header),
-            Kind::Vote | Kind::Abort => Outcome::Malformed,
+            Kind::Vote | Kind::Abort | Kind::Floor => Outcome::Malformed,
         }
     }
 }

@@ -251,7 +251,7 @@ fn missing<N: NodeMemory>(op: &Op, grid: Grid, rank: Rank, node: Option<&N>) -> 
                 ranks.insert(from);
             }
             Action::Send { to, .. } => {
-                let waits = op.credit && !state.credited && state.pending == 1;
+                let waits = !state.credited && state.pending == 1;
                 if waits || state.aux > 0 {
                     ranks.insert(to);
                 }

@@ -170,9 +170,88 @@ fn a_small_message_that_is_early_is_kept() {
     assert_eq!((a.bytes(), b.bytes()), (filled(3, 3).bytes(), filled(3, 3).bytes()));
 }
 
+/// Rank 0 starts operations that rank 1 does not know yet, and lets them lie for long.
+fn ahead(group: &mut Group, buffers: &[Buffer]) {
+    for (i, buffer) in (0u32..).zip(buffers) {
+        let mut request = group.request(Rank(0), Algorithm::Direct, sum(3), buffer);
+        // The last one first, as gradients come.
+        request.priority = u32::MAX - i;
+        group.executors[0].start(group.now, request).unwrap();
+    }
+    for _ in 0..10_000 {
+        group.poll(0);
+        group.network();
+    }
+}
+
 #[test]
-fn early_messages_beyond_the_pool_are_refused_and_sent_again() {
+fn a_peer_that_waits_after_each_operation_is_not_in_the_way_of_one_that_waits_at_the_end() {
+    // As over connections, where what was refused is in the way of what comes behind it.
+    let mut group = two(|config| config.max_operations = 256);
+    let (a, b): (Vec<_>, Vec<_>) = (0..250).map(|i| (filled(3, i), filled(3, 10))).unzip();
+    ahead(&mut group, &a);
+    for (i, buffer) in b.iter().enumerate() {
+        let request = group.request(Rank(1), Algorithm::Direct, sum(3), buffer);
+        group.executors[1].start(group.now, request).unwrap();
+        settle(&mut group);
+        assert_eq!(group.completed[1].len(), i + 1, "operation {i} has not ended");
+        assert_eq!(buffer.bytes(), filled(3, 10 + i as i64).bytes());
+    }
+    assert_eq!((group.completed[0].len(), group.refused.len()), (250, 0));
+}
+
+#[test]
+fn a_late_peer_is_sent_what_it_has_room_for_and_nothing_twice() {
+    for in_order in [false, true] {
+        let mut group = two(|config| config.max_operations = 256);
+        group.net.faults.in_order = in_order;
+        let (a, b): (Vec<_>, Vec<_>) = (0..250).map(|i| (filled(3, i), filled(3, 10))).unzip();
+        ahead(&mut group, &a);
+        // Half of the pool, by costs of 64 and 24 bytes. The others are asked for, both ways.
+        assert_eq!((group.executors[0].counters().posted, group.executors[1].counters().parked), (23, 250));
+        assert_eq!((group.refused.len(), group.net.packets.len()), (0, 0));
+        let late = b.iter().map(|buffer| group.request(Rank(1), Algorithm::Direct, sum(3), buffer));
+        let work = vec![VecDeque::new(), late.collect()];
+        group.run(work, "late");
+        settle(&mut group);
+        assert!(group.completed.iter().all(|completed| completed.len() == 250));
+        assert!((0..).zip(&b).all(|(i, buffer)| buffer.bytes() == filled(3, 10 + i).bytes()));
+        assert_eq!((group.executors[0].counters().posted, group.refused.len()), (250, 0));
+    }
+}
+
+#[test]
+fn a_peer_in_step_is_asked_for_nothing() {
+    let mut group = two(|_| {});
+    let mut sent = vec![];
+    for _ in 0..1000 {
+        let buffers = [filled(3, 1), filled(3, 2)];
+        for (rank, buffer) in buffers.iter().enumerate() {
+            let request = group.request(Rank(rank as u32), Algorithm::Direct, sum(3), buffer);
+            group.start(rank, request).unwrap();
+        }
+        while group.poll(0) || group.poll(1) || !group.net.packets.is_empty() {
+            sent.extend(group.net.packets.iter().map(|packet| Header::parse(&packet.header).unwrap().kind));
+            group.network();
+        }
+        assert_eq!(buffers[0].bytes(), filled(3, 3).bytes());
+    }
+    let count = |kind| sent.iter().filter(|&&other| other == kind).count();
+    assert_eq!(count(Kind::Credit), 0);
+    assert!(count(Kind::Floor) > 0);
+}
+
+#[test]
+fn early_messages_of_a_peer_that_keeps_to_no_budget_are_refused() {
     let mut group = two(|config| config.eager_pool_bytes = 2 * (64 + 24));
+    // Rank 0 believes that there is room for everything.
+    let generous = ExecutorConfig {
+        eager_bytes: 600,
+        max_operations: 8,
+        ..ExecutorConfig::new(Rank(0), group.grid, crate::kernel::Kernels::detect())
+    };
+    group.executors[0] = Executor::new(generous).unwrap();
+    group.keeps_budgets = false;
     let (a, b): (Vec<_>, Vec<_>) = (0..4).map(|i| (filled(3, i), filled(3, 10))).unzip();
     for buffer in &a {
         let request = group.request(Rank(0), Algorithm::Direct, sum(3), buffer);

@@ -8,7 +8,13 @@ fn any_header() -> impl Strategy<Value = Header> {
         }),
         any::<u64>().prop_map(Identity::AdHoc),
     ];
-    let kind = prop_oneof![Just(Kind::Data), Just(Kind::Credit), Just(Kind::Abort), Just(Kind::Vote)];
+    let kind = prop_oneof![
+        Just(Kind::Data),
+        Just(Kind::Credit),
+        Just(Kind::Abort),
+        Just(Kind::Vote),
+        Just(Kind::Floor)
+    ];
     let collective =
         prop_oneof![Just(Collective::AllReduce), Just(Collective::Broadcast), Just(Collective::Barrier)];
     let shape = (collective, 0..DType::ALL.len(), 0..ReduceOp::ALL.len(), 0..=MAX_COUNT).prop_map(

@@ -301,6 +301,7 @@ impl Builder {
             behind_sends,
             slot_bytes: self.slot_bytes,
             lane_chunks: self.lane_chunks,
+            cost: 0,
             incoming,
             receives,
             outgoing,

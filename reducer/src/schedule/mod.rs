@@ -338,6 +338,9 @@ impl Step {
     }
 }
 
+/// What a message counts, beyond its bytes, in the [cost](Schedule::cost) of an operation.
+pub(crate) const MESSAGE_COST: usize = 64;
+
 /// No step, in the tables of messages.
 pub(crate) const NONE: u32 = u32::MAX;
 
@@ -364,6 +367,7 @@ pub struct Schedule {
     pub(crate) behind_sends: Vec<bool>,
     pub(crate) slot_bytes: usize,
     pub(crate) lane_chunks: u32,
+    pub(crate) cost: u64,
     /// By node: where its rounds lie in `receives`, which maps them to steps.
     pub(crate) incoming: Vec<Rounds>,
     pub(crate) receives: Vec<u32>,
@@ -416,6 +420,11 @@ impl Schedule {
     /// Private memory that one run needs, in bytes.
     pub fn slot_bytes(&self) -> usize {
         self.slot_bytes
+    }
+
+    /// An upper bound, the same on all ranks, for what a rank sends to another one: its bytes, and 64 for each message.
+    pub fn cost(&self) -> u64 {
+        self.cost
     }
 
     /// Chunks that use a lane of the node's memory; the same on all ranks of a node.
@@ -493,6 +502,14 @@ pub fn build(algorithm: Algorithm, problem: &Problem, params: &Params) -> Result
         Collective::AllReduce if views => Some(Arc::new(views::all_reduce(algorithm, *problem, *params)?)),
         _ => None,
     };
+    let (shares, messages) = match (shape.collective, algorithm) {
+        (Collective::Broadcast | Collective::Barrier, _) | (_, Algorithm::Direct) => (1, 1),
+        // There and back, in as many slices.
+        (_, Algorithm::Hierarchical) => (2, 2 * u64::from(grid.leaf_size())),
+        (_, Algorithm::Ring) => (2, 2 * u64::from(grid.nodes())),
+    };
+    let chunks = u64::from(builder.chunk_count());
+    let cost = problem.bytes() * shares + MESSAGE_COST as u64 * messages * chunks;
     // Whatever is reduced over one rank is there already.
     if grid.ranks() > 1 {
         match shape.collective {
@@ -501,5 +518,5 @@ pub fn build(algorithm: Algorithm, problem: &Problem, params: &Params) -> Result
             Collective::Broadcast => broadcast::broadcast(&mut builder),
         }
     }
-    Ok(Schedule { in_place, ..builder.finish()? })
+    Ok(Schedule { in_place, cost, ..builder.finish()? })
 }

@@ -63,7 +63,8 @@ struct Slot {
 pub struct KernelStreams {
     poll: Poll,
     ready: Events,
-    listener: TcpListener,
+    /// Until all are in who are expected.
+    listener: Option<TcpListener>,
     local: SocketAddr,
     dead_after: Duration,
     slots: Vec<Slot>,
@@ -105,7 +106,7 @@ impl KernelStreams {
         Ok(Self {
             poll,
             ready: Events::with_capacity(EVENTS),
-            listener,
+            listener: Some(listener),
             local,
             dead_after,
             slots: vec![],
@@ -273,6 +274,11 @@ impl Streams for KernelStreams {
         Ok(())
     }
 
+    /// From then on the kernel answers whoever connects.
+    fn stop_listening(&mut self, _: Instant) {
+        (self.listener, self.accept_at) = (None, None);
+    }
+
     /// The kernel chooses the address on the way by itself.
     fn connect(&mut self, now: Instant, _: IpAddr, remote: SocketAddr) -> Result<SocketId, ConnectError> {
         let added = TcpStream::connect(remote).and_then(|s| self.add(now, s, remote, Stage::Connecting));
@@ -281,7 +287,7 @@ impl Streams for KernelStreams {
 
     fn accept(&mut self, now: Instant) -> Option<SocketId> {
         loop {
-            let why = match self.listener.accept() {
+            let why = match self.listener.as_ref()?.accept() {
                 Ok((stream, remote)) => match self.add(now, stream, remote, Stage::Open) {
                     Ok(id) => return Some(id),
                     Err(why) => why,

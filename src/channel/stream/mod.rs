@@ -165,7 +165,7 @@ pub struct StreamChannel<S: Streams> {
 }
 
 impl<S: Streams> StreamChannel<S> {
-    /// Listens, and begins to connect to every peer of a lower rank; those of a higher rank connect to this one. All of
+    /// Listens, until they have come, for peers of a higher rank, and begins to connect to every one of a lower rank. All of
     /// them count as lost if that takes too long.
     ///
     /// # Errors
@@ -178,8 +178,11 @@ impl<S: Streams> StreamChannel<S> {
         now: Instant,
     ) -> Result<Self, ListenError> {
         let lanes = usize::from(settings.connections) + 1;
-        streams.listen(lanes * peers.len() + session::STRANGERS)?;
         let awaited = peers.iter().filter(|peer| peer.rank > rank).count() * lanes;
+        match awaited {
+            0 => streams.stop_listening(now),
+            _ => streams.listen(lanes * peers.len() + session::STRANGERS)?,
+        }
         let connect = |peer: &PeerAddress| {
             let down = State::Down((rank > peer.rank).then_some(now));
             Peer {

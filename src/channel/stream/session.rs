@@ -161,6 +161,9 @@ impl<S: Streams> StreamChannel<S> {
                 lane.state = State::Up;
                 lane.id = Some(id);
                 self.awaited = self.awaited.saturating_sub(1);
+                if self.awaited == 0 {
+                    self.streams.stop_listening(now);
+                }
                 lane.write(now, &mut self.streams, &welcome);
                 self.places.insert(id, Place::Lane { peer: index, lane: at });
                 self.read(now, index, at, inbox);

@@ -59,6 +59,12 @@ impl<D: Device> Streams for StackStreams<D> {
         Ok(())
     }
 
+    fn stop_listening(&mut self, now: Instant) {
+        if let Some(listener) = self.listener.take() {
+            self.stack.tcp_mut().close_listener(now, listener);
+        }
+    }
+
     fn connect(
         &mut self,
         now: Instant,

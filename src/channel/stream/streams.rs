@@ -109,6 +109,9 @@ pub trait Streams {
     /// [`ListenError`] says why that cannot be.
     fn listen(&mut self, connections: usize) -> Result<(), ListenError>;
 
+    /// Lets nobody in any more; those who are in stay.
+    fn stop_listening(&mut self, now: Instant);
+
     /// Opens a connection; `local` is this host's address on the way, where the provider does not find it by itself.
     ///
     /// # Errors

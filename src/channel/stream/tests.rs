@@ -257,7 +257,9 @@ fn strangers_are_turned_away_and_hold_nothing() {
         let intruder = nodes[2].intruder();
         assert!(done, "{left} operations are left, {} of {CALLS} reset", intruder.reset);
         let Some(UpChannel::Tcp(up)) = nodes[0].member().engine.up() else { panic!("TCP is used") };
-        assert_eq!((up.refused(), up.strangers.len()), (CALLS as u64, 0), "at most {most} at once");
+        // Those who call when all are in who are expected are refused by the stack.
+        assert!(up.refused() > 0 && up.refused() < CALLS as u64, "{} of {CALLS}", up.refused());
+        assert_eq!(up.strangers.len(), 0, "at most {most} at once");
         assert_eq!(up.places.len(), usize::from(CONNECTIONS) + 1);
     }
 }

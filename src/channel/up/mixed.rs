@@ -10,6 +10,7 @@ use shouter_reducer::transport::{Landing, PayloadRange, SendError, Token, Transp
 use super::{PeerLoss, UpChannel};
 use crate::channel::Inbox;
 use crate::channel::by_rank::ByRank;
+use crate::channel::verbs::{RegisterError, Registered, Registering};
 
 /// Channels, each to some of the leaders.
 pub struct Mixed<D: Device> {
@@ -66,16 +67,25 @@ impl<D: Device> Mixed<D> {
         self.channels.iter().any(UpChannel::takes_memory)
     }
 
-    /// # Safety
-    /// As for [`UpChannel::register`].
-    #[allow(unsafe_code)]
-    pub(super) unsafe fn register(&mut self, memory: Region) -> bool {
-        // SAFETY: passed on to the caller.
-        self.channels.iter_mut().fold(false, |any, channel| unsafe { channel.register(memory) } | any)
+    /// The one that makes use of memory that it knows: of all that RDMA reaches there is one channel.
+    fn takes_it(&mut self) -> Option<&mut UpChannel<D>> {
+        self.channels.iter_mut().find(|channel| channel.takes_memory())
     }
 
-    pub(super) fn unregister(&mut self, address: usize) {
-        self.channels.iter_mut().for_each(|channel| channel.unregister(address));
+    /// # Safety
+    /// As for [`UpChannel::registering`].
+    #[allow(unsafe_code)]
+    pub(super) unsafe fn registering(&mut self, memory: Region) -> Option<Registering> {
+        // SAFETY: passed on to the caller.
+        unsafe { self.takes_it()?.registering(memory) }
+    }
+
+    pub(super) fn adopt(&mut self, memory: Region, registered: Result<Registered, RegisterError>) -> bool {
+        self.takes_it().is_some_and(|channel| channel.adopt(memory, registered))
+    }
+
+    pub(super) fn unregister(&mut self, address: usize) -> Option<Registered> {
+        self.takes_it()?.unregister(address)
     }
 
     pub(super) fn is_drained(&self) -> bool {

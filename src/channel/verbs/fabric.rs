@@ -2,6 +2,7 @@
 //! words without slots.
 //! Over libibverbs it is [`rdma`](super::rdma); a test has one of its own.
 
+use std::any::Any;
 use std::net::Ipv6Addr;
 use std::os::fd::OwnedFd;
 
@@ -198,6 +199,12 @@ pub enum RegisterError {
     Refused,
 }
 
+/// Memory that a device knows, whichever way it does; it knows it no longer when this is dropped. Both may take seconds.
+pub type Registered = Box<dyn Any + Send>;
+
+/// The part of a registration that may take long, to be made in any thread: no turn of the channel waits for it.
+pub type Registering = Box<dyn FnOnce() -> Result<Registered, RegisterError> + Send>;
+
 /// Queue pairs by lane, with slots for each. A lane has one queue pair at a time.
 pub trait Fabric {
     /// The sizes that all lanes have.
@@ -235,16 +242,22 @@ pub trait Fabric {
     /// How peers name a range of registered memory; `None` outside of it.
     fn remote(&self, range: Source) -> Option<Remote>;
 
-    /// Makes memory known to the device, which may read it, and let peers that know the key write it, from then on; returns the registration's number. It ends with
-    /// [`unregister`](Self::unregister), or with the fabric.
+    /// What makes memory known to the device, which may read it, and let peers that know the key write it, once the fabric has
+    /// [adopted](Self::adopt) what comes of it.
     ///
     /// # Errors
-    /// [`RegisterError`]; nothing has changed then.
+    /// [`RegisterError`] if there is no room for it.
     ///
     /// # Safety
-    /// The memory stays mapped until the registration ends.
+    /// The memory stays mapped until the registration is dropped.
     #[allow(unsafe_code)]
-    unsafe fn register(&mut self, memory: Region) -> Result<usize, RegisterError>;
+    unsafe fn registering(&self, memory: Region) -> Result<Registering, RegisterError>;
+
+    /// Takes memory that the device knows; returns the registration's number.
+    ///
+    /// # Errors
+    /// [`RegisterError`] if there is no room for it any more; then the registration is dropped.
+    fn adopt(&mut self, memory: Registered) -> Result<usize, RegisterError>;
 
     /// The same for memory of a device ([`Kind::Device`](shouter_reducer::memory::Kind::Device)): by its dma-buf where there is one, else by
     /// its address. It does not count in the budget, which is one of host memory.
@@ -261,8 +274,8 @@ pub trait Fabric {
         export: Option<Export>,
     ) -> Result<(usize, Reach), RegisterError>;
 
-    /// Ends a registration. A lane that still sends from there breaks.
-    fn unregister(&mut self, key: usize);
+    /// Ends a registration, with the drop of what it returns. A lane that still sends from there breaks.
+    fn unregister(&mut self, key: usize) -> Option<Registered>;
 
     /// Queues a word to the peer.
     fn say(&mut self, lane: usize, word: u32);

@@ -34,6 +34,8 @@ struct Flight {
     lent: Option<Lent>,
     /// The peer has refused it, so it is another's business.
     refused: bool,
+    /// How often the peer has had no room for it before.
+    refusals: u32,
 }
 
 /// What the other end has taken, as it says after a queue pair failed.
@@ -63,6 +65,8 @@ pub(super) struct Returned {
     pub(super) len: u32,
     /// Why.
     pub(super) why: Why,
+    /// How often the peer has had no room for it, before this.
+    pub(super) refusals: u32,
     /// The payload, if it is not in the slot.
     pub(super) lent: Option<Lent>,
 }
@@ -138,9 +142,17 @@ impl Sender {
     pub(super) fn sent(&mut self, len: u32, lent: Option<Lent>) {
         let at = (self.next % self.window) as usize;
         if let Some(flight) = self.flights.get_mut(at) {
-            *flight = Flight { len, lent, refused: false };
+            *flight = Flight { len, lent, refused: false, refusals: 0 };
         }
         self.next += 1;
+    }
+
+    /// The peer has had no room so often for the fragment that went out last.
+    pub(super) fn was_refused(&mut self, refusals: u32) {
+        let at = (self.next.wrapping_sub(1) % self.window) as usize;
+        if let Some(flight) = self.flights.get_mut(at) {
+            flight.refusals = refusals;
+        }
     }
 
     /// The peer has taken all fragments up to `count` (its low bits).
@@ -182,7 +194,8 @@ impl Sender {
         let slot = (number % self.window) as usize;
         let flight = self.flights.get_mut(slot).filter(|flight| !flight.refused)?;
         flight.refused = true;
-        Some(Returned { slot: slot as u32, len: flight.len, why, lent: flight.lent.take() })
+        let (len, refusals) = (flight.len, flight.refusals);
+        Some(Returned { slot: slot as u32, len, why, refusals, lent: flight.lent.take() })
     }
 
     /// After a queue pair failed: what the peer has taken is released, what it refused comes back.
@@ -398,6 +411,8 @@ pub(super) struct Retry {
     pub(super) at: Instant,
     /// Its payload and trailer.
     pub(super) bytes: Box<[u8]>,
+    /// How often the peer has had no room for it.
+    pub(super) refusals: u32,
 }
 
 #[cfg(test)]

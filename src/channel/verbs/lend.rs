@@ -5,7 +5,7 @@ use shouter_reducer::header::{HEADER_BYTES, Header, Kind};
 use shouter_reducer::memory::{Kind as MemoryKind, Region};
 use shouter_reducer::transport::{Landing, PayloadRange, Token};
 
-use super::fabric::{Fabric, Remote, Source};
+use super::fabric::{Fabric, RegisterError, Registered, Registering, Remote, Source};
 use super::lane::Lent;
 use super::message::{self, Payload, Read, TRAILER, Window};
 use super::{Control, VerbsChannel};
@@ -84,43 +84,61 @@ impl<F: Fabric, C: Control> VerbsChannel<F, C> {
         self.released.push(token);
     }
 
-    /// Makes memory known to the device, so that nothing of it is copied to be sent, nor what is only placed there by a peer
-    /// whose memory is known as well; false, which is logged once, if that
-    /// cannot be, or if some of it is known already: then all goes on as without. A call for the device, so no part of any
-    /// step.
+    /// What makes memory known to the device, so that nothing of it is copied to be sent, nor what is only placed there by a peer
+    /// whose memory is known as well, once the channel has [adopted](Self::adopt) what comes of it. It may take seconds, in which the
+    /// channel has its turns. `None` if that cannot be, which is logged once, or if some of it is known already: then all goes on as
+    /// without.
     ///
     /// # Safety
-    /// The memory stays mapped until [`unregister`](Self::unregister), or until the channel is dropped.
+    /// The memory stays mapped until what comes of this is dropped: by [`unregister`](Self::unregister)'s caller, or with the channel.
     #[allow(unsafe_code)]
-    pub unsafe fn register(&mut self, memory: Region) -> bool {
-        let base = memory.as_ptr().addr();
-        if self.fenced || memory.is_empty() || !self.ranges.is_free(base, memory.len()) {
-            return false;
+    pub unsafe fn registering(&mut self, memory: Region) -> Option<Registering> {
+        if !self.may_know(memory) {
+            return None;
         }
         // SAFETY: passed on to the caller.
-        match unsafe { self.fabric.register(memory) } {
+        let registering = unsafe { self.fabric.registering(memory) };
+        registering.map_err(|why| self.complain(&why)).ok()
+    }
+
+    /// Takes what came of [`registering`](Self::registering); whether the memory is known from now on.
+    pub fn adopt(&mut self, memory: Region, registered: Result<Registered, RegisterError>) -> bool {
+        if !self.may_know(memory) {
+            return false;
+        }
+        match registered.and_then(|registered| self.fabric.adopt(registered)) {
             Ok(key) => {
                 tracing::debug!(
                     bytes = memory.len(),
                     "memory is registered; what it holds is sent without a copy"
                 );
-                self.ranges.insert(base, memory.len(), key);
+                self.ranges.insert(memory.as_ptr().addr(), memory.len(), key);
                 true
             }
             Err(why) => {
-                if !std::mem::replace(&mut self.complained, true) {
-                    tracing::warn!(%why, "some memory is copied before it is sent; this is said once");
-                }
+                self.complain(&why);
                 false
             }
         }
     }
 
-    /// Takes back the registration of memory that begins at `address`, if there is one. Nothing may be under way from there.
-    pub fn unregister(&mut self, address: usize) {
-        if let Some(key) = self.ranges.remove(address) {
-            self.fabric.unregister(key);
+    /// Whether memory can be made known: nothing of it is, and the group has not ended.
+    fn may_know(&self, memory: Region) -> bool {
+        let free = self.ranges.is_free(memory.as_ptr().addr(), memory.len());
+        free && !self.fenced && !memory.is_empty()
+    }
+
+    #[cold]
+    fn complain(&mut self, why: &RegisterError) {
+        if !std::mem::replace(&mut self.complained, true) {
+            tracing::warn!(%why, "some memory is copied before it is sent; this is said once");
         }
+    }
+
+    /// Takes back the registration of memory that begins at `address`, if there is one; it ends with the drop of what is returned, which
+    /// may take long. Nothing may be under way from there.
+    pub fn unregister(&mut self, address: usize) -> Option<Registered> {
+        self.fabric.unregister(self.ranges.remove(address)?)
     }
 
     /// Ranges that are registered.

@@ -59,7 +59,10 @@ pub use choice::{Found, Reachable, survey};
 pub use control::Control;
 use digest::OnDevice;
 pub use digest::{Digest, Ticket};
-pub use fabric::{Address, Event, Export, Fabric, Fault, Reach, RegisterError, Remote, Sizes, Source};
+pub use fabric::{
+    Address, Event, Export, Fabric, Fault, Reach, RegisterError, Registered, Registering, Remote, Sizes,
+    Source,
+};
 use lane::{Receiver, Retry, Sender};
 use message::{Payload, TRAILER};
 use ranges::Ranges;
@@ -103,7 +106,7 @@ struct Peer {
     /// Its control connection has been seen.
     greeted: bool,
     lost: bool,
-    /// Fragments that came back.
+    /// Fragments that came back, in the order of their time.
     retries: VecDeque<Retry>,
     /// Where it wants what it asked for.
     windows: Windows,
@@ -305,11 +308,14 @@ impl<F: Fabric, C: Control> VerbsChannel<F, C> {
                 return self.wake(now + Duration::from_micros(20));
             };
             let Some(peer) = self.peers.get_mut(index) else { return };
-            let Some(Retry { bytes, .. }) = peer.retries.pop_front() else { return };
+            let Some(Retry { bytes, refusals, .. }) = peer.retries.pop_front() else { return };
             let Some((payload, trailer)) = bytes.split_last_chunk::<TRAILER>() else { continue };
             let Some(header) = trailer.first_chunk::<HEADER_BYTES>() else { continue };
             self.resent += 1;
             self.post(at, header, payload);
+            if let Some(lane) = self.all.get_mut(at) {
+                lane.sender.was_refused(refusals);
+            }
         }
     }
 

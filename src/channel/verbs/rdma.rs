@@ -17,7 +17,10 @@ use shouter_netstack::verbs::{
 };
 use shouter_reducer::memory::Region;
 
-use super::fabric::{Address, Event, Export, Fabric, Fault, Reach, RegisterError, Remote, Sizes, Source};
+use super::fabric::{
+    Address, Event, Export, Fabric, Fault, Reach, RegisterError, Registered, Registering, Remote, Sizes,
+    Source,
+};
 use super::registrations::Registrations;
 use crate::runtime::Clock;
 use fault::{fault, setup};
@@ -392,9 +395,13 @@ impl Fabric for Rdma {
     }
 
     #[allow(unsafe_code)]
-    unsafe fn register(&mut self, memory: Region) -> Result<usize, RegisterError> {
+    unsafe fn registering(&self, memory: Region) -> Result<Registering, RegisterError> {
         // SAFETY: passed on to the caller.
-        unsafe { self.registrations.add(&self.context, memory) }
+        unsafe { self.registrations.registering(&self.context, memory) }
+    }
+
+    fn adopt(&mut self, memory: Registered) -> Result<usize, RegisterError> {
+        self.registrations.adopt(memory)
     }
 
     #[allow(unsafe_code)]
@@ -407,8 +414,8 @@ impl Fabric for Rdma {
         unsafe { self.registrations.add_device(&self.context, memory, export) }
     }
 
-    fn unregister(&mut self, key: usize) {
-        self.registrations.remove(key);
+    fn unregister(&mut self, key: usize) -> Option<Registered> {
+        self.registrations.remove(key)
     }
 
     #[inline]

@@ -7,7 +7,7 @@ use std::ptr::NonNull;
 use shouter_netstack::verbs::{Access, Context, MemoryRegion, Sge};
 use shouter_reducer::memory::{Kind, Region};
 
-use super::fabric::{Export, Reach, RegisterError, Remote, Source};
+use super::fabric::{Export, Reach, RegisterError, Registered, Registering, Remote, Source};
 
 /// Ranges of devices' memory that are registered at the same time, at most.
 const DEVICE_RANGES: usize = 256;
@@ -32,25 +32,39 @@ impl Registrations {
         Self { all: vec![], left: budget }
     }
 
-    /// Registers memory for writes from it, and peers' writes to it; returns its number.
+    /// What registers memory for writes from it, and peers' writes to it.
     ///
     /// # Safety
-    /// The memory stays mapped until the registration is removed, or dropped.
-    pub(super) unsafe fn add(&mut self, context: &Context, memory: Region) -> Result<usize, RegisterError> {
+    /// The memory stays mapped until the registration is dropped.
+    pub(super) unsafe fn registering(
+        &self,
+        context: &Context,
+        memory: Region,
+    ) -> Result<Registering, RegisterError> {
         let bytes = memory.len();
         if bytes > self.left {
             return Err(RegisterError::Budget { bytes });
         }
-        let base = NonNull::new(memory.as_ptr()).filter(|_| memory.kind() != Kind::Device);
-        let Some(base) = base else {
+        if memory.kind() == Kind::Device {
             return Err(RegisterError::Device { bytes, why: "the memory is an accelerator's".into() });
-        };
-        // SAFETY: mapped for as long as the caller says. Peers that know the key may write it: those to whom the executor
-        // granted a message that goes there.
-        let region = unsafe { context.register(base, bytes, Access::REMOTE_WRITE) };
-        let region = region.map_err(|why| RegisterError::Device { bytes, why: why.to_string() })?;
-        self.left -= bytes;
-        Ok(self.keep(Known { region, device: false }))
+        }
+        let context = context.clone();
+        Ok(Box::new(move || {
+            let base = NonNull::new(memory.as_ptr()).ok_or(RegisterError::Refused)?;
+            // SAFETY: mapped for as long as the caller says. Peers that know the key may write it: those to whom the executor
+            // granted a message that goes there.
+            let region = unsafe { context.register(base, bytes, Access::REMOTE_WRITE) };
+            let region = region.map_err(|why| RegisterError::Device { bytes, why: why.to_string() })?;
+            Ok(Box::new(region) as Registered)
+        }))
+    }
+
+    /// Takes what was registered; returns its number.
+    pub(super) fn adopt(&mut self, memory: Registered) -> Result<usize, RegisterError> {
+        let region = memory.downcast::<MemoryRegion>().map_err(|_| RegisterError::Refused)?;
+        let bytes = region.len();
+        self.left = self.left.checked_sub(bytes).ok_or(RegisterError::Budget { bytes })?;
+        Ok(self.keep(Known { region: *region, device: false }))
     }
 
     /// The same for memory of a device, which is outside of the budget.
@@ -91,10 +105,12 @@ impl Registrations {
     }
 
     /// Takes a registration back.
-    pub(super) fn remove(&mut self, key: usize) {
-        if let Some(Known { region, device: false }) = self.all.get_mut(key).and_then(Option::take) {
+    pub(super) fn remove(&mut self, key: usize) -> Option<Registered> {
+        let Known { region, device } = self.all.get_mut(key).and_then(Option::take)?;
+        if !device {
             self.left += region.len();
         }
+        Some(Box::new(region))
     }
 
     /// The range as peers name it; `None` if it is not registered (any more).

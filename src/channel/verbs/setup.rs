@@ -214,12 +214,17 @@ impl<F: Fabric, C: Control> VerbsChannel<F, C> {
         self.take_in(at, fragment.slot, fragment.lent);
         let bytes = self.fabric.outgoing(at, fragment.slot).get(..fragment.len as usize);
         let bytes = bytes.unwrap_or_default().into();
-        let due = match fragment.why {
-            Why::Damaged => now,
-            Why::NotReady => now + NOT_READY,
+        let (due, refusals) = match fragment.why {
+            Why::Damaged => (now, fragment.refusals),
+            // Ever more seldom: a peer that goes on refusing is not sent to for ever.
+            Why::NotReady => {
+                let wait = NOT_READY.saturating_mul(1 << fragment.refusals.min(30));
+                (now + wait, fragment.refusals.saturating_add(1))
+            }
         };
         if let Some(peer) = self.peers.get_mut(at / self.lanes) {
-            peer.retries.push_back(Retry { at: due, bytes });
+            let place = peer.retries.partition_point(|other| other.at <= due);
+            peer.retries.insert(place, Retry { at: due, bytes, refusals });
         }
         self.wake(due);
     }

@@ -54,7 +54,7 @@ fn leaders<F: Fabric>(hub: Rc<RefCell<Hub>>, ends: [F; 2], settings: [Settings; 
         let grid = Grid::new(2, 1, Plan::default().leaf_size).unwrap();
         let mut config = ExecutorConfig::new(Rank(rank), grid, Kernels::detect());
         config.eager_bytes = Plan::default().eager_bytes as usize;
-        // So little that early messages are refused.
+        // So little that small operations are asked for, too.
         config.eager_pool_bytes = 1024;
         config.max_operations = 16;
         config.one_sided = true;
@@ -109,7 +109,8 @@ impl<F: Fabric> Leader<F> {
         // SAFETY: as in `start`, which moves the vector and not its elements.
         let region = unsafe { Region::from_raw_parts(MemoryKind::Host, base, data.len() * 4, 0) };
         // SAFETY: the leader's channel goes before its data.
-        let known = unsafe { self.channel.register(region) };
+        let registering = unsafe { self.channel.registering(region) };
+        let known = registering.is_some_and(|registering| self.channel.adopt(region, registering()));
         self.start(rank, data);
         known
     }
@@ -260,14 +261,62 @@ fn memory_beyond_the_budget_is_copied_and_what_goes_is_forgotten() {
     assert_eq!(pair.leaders[1].channel.lent(), 0);
     let leader = &mut pair.leaders[0];
     let (base, lent) = (leader.data[0].as_ptr().addr(), leader.channel.lent());
-    leader.channel.unregister(base);
-    leader.channel.unregister(base);
+    assert!(leader.channel.unregister(base).is_some());
+    assert!(leader.channel.unregister(base).is_none());
     assert_eq!(leader.channel.registered(), 0);
     pair.leaders[0].start(0, vec![1; 70_000]);
     assert!(pair.leaders[1].start_registered(1, vec![2; 70_000]), "there is room again");
     assert_eq!(pair.complete(1), [vec![Ok(())], vec![Ok(())]]);
     assert_eq!(pair.leaders[0].channel.lent(), lent);
     assert!(pair.leaders.iter().all(|leader| leader.data.iter().flatten().all(|sum| *sum == 3)));
+}
+
+#[test]
+fn a_peer_that_refuses_for_long_is_not_sent_to_all_the_time() {
+    let mut pair = pair(12, alike(true));
+    // Rank 0 believes that there is room for all of it.
+    let grid = Grid::new(2, 1, Plan::default().leaf_size).unwrap();
+    pair.leaders[0].executor = Executor::new(ExecutorConfig::new(Rank(0), grid, Kernels::detect())).unwrap();
+    for _ in 0..8 {
+        pair.leaders[0].start(0, vec![1; 200]);
+    }
+    while pair.now < Instant::ZERO + Duration::from_secs(1) {
+        assert!(pair.turn().is_empty());
+    }
+    let refused = pair.leaders[1].executor.counters().not_ready;
+    // 100 us doubled 13 times are 0.8 s.
+    assert!(refused > 50 && refused <= 8 * 14 + 8, "{refused} refusals");
+}
+
+#[test]
+#[allow(unsafe_code)]
+fn registering_memory_holds_up_no_turn_of_the_channel() {
+    let mut pair = pair(11, alike(true));
+    let data = vec![1i32; 50_000];
+    let base = NonNull::new(data.as_ptr().cast_mut().cast()).unwrap();
+    // SAFETY: it says which memory is meant; the vector stays.
+    let region = unsafe { Region::from_raw_parts(MemoryKind::Host, base, data.len() * 4, 0) };
+    // SAFETY: as above.
+    let registering = unsafe { pair.leaders[0].channel.registering(region) }.unwrap();
+    // The device takes its time, in another thread, while operations go on.
+    let (go, gate) = std::sync::mpsc::channel();
+    let thread = std::thread::spawn(move || {
+        gate.recv().unwrap();
+        registering()
+    });
+    for rank in 0..2 {
+        pair.leaders[rank].start(rank as u32, vec![1; 50_000]);
+    }
+    assert_eq!(pair.complete(1), [vec![Ok(())], vec![Ok(())]]);
+    assert_eq!(pair.leaders[0].channel.registered(), 0);
+    go.send(()).unwrap();
+    let registered = thread.join().unwrap();
+    assert!(pair.leaders[0].channel.adopt(region, registered));
+    // What was made known meanwhile is not made known twice.
+    // SAFETY: as above.
+    assert!(unsafe { pair.leaders[0].channel.registering(region) }.is_none());
+    assert!(!pair.leaders[0].channel.adopt(region, Ok(Box::new(region))));
+    assert_eq!(pair.leaders[0].channel.registered(), 1);
 }
 
 #[test]

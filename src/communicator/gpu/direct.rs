@@ -219,7 +219,7 @@ impl Group {
         }
         for at in gone {
             if known.remove(&at).is_some_and(|found| found.registered) {
-                self.drive.with(move |engine| engine.unregister(at as usize))?;
+                drop(self.drive.with(move |engine| engine.unregister(at as usize))?);
             }
         }
         if known.len() >= MOST {

@@ -92,6 +92,22 @@ fn a_refused_message_is_sent_again_until_it_is_consumed() {
 }
 
 #[test]
+fn a_peer_that_refuses_for_ever_is_not_sent_to_for_ever() {
+    let mut world = World::new(1, &Config::default(), Faults { delay: 5_000, ..Faults::default() });
+    world.ends[1].app.refuse = 1.0;
+    world.ends[0].to_send.extend(0..100);
+    while world.now < 60_000 * MS {
+        world.step();
+    }
+    // 50 us doubled 20 times are 52 s.
+    let refused = world.ends[0].endpoint.counters(world.ends[0].id).refused_by_peer;
+    assert!((1500..=2200).contains(&refused), "{refused} refusals of 100 messages");
+    world.ends[1].app.refuse = 0.0;
+    world.run_to_completion(180_000 * MS, "in the end");
+    assert_eq!(world.ends[1].app.consumed.len(), 100);
+}
+
+#[test]
 fn messages_overtake_a_lost_one() {
     let mut world =
         World::new(3, &Config::default(), Faults { loss: 0.1, delay: 50_000, ..Faults::default() });

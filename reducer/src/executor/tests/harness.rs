@@ -353,6 +353,9 @@ pub(super) struct Group {
     pub(super) completed: Vec<Vec<Completed>>,
     pub(super) now: Instant,
     pub(super) refused: Vec<Refusal>,
+    eager_bytes: usize,
+    /// No rank sends more than it may.
+    pub(super) keeps_budgets: bool,
 }
 
 pub(super) const PARAMS: Params = Params { chunk_bytes: 1024, lanes: 2, lane_bytes: 1024, depth: 2 };
@@ -361,6 +364,7 @@ impl Group {
     pub(super) fn new(seed: u64, grid: Grid, faults: Faults, change: impl Fn(&mut ExecutorConfig)) -> Self {
         let nodes: Vec<_> =
             (0..grid.nodes()).map(|_| Node::new(grid.per_node(), PARAMS.lanes, PARAMS.lane_bytes)).collect();
+        let mut eager_bytes = 0;
         let executors = (0..grid.ranks())
             .map(|rank| {
                 let mut config = ExecutorConfig {
@@ -372,6 +376,7 @@ impl Group {
                     ..ExecutorConfig::new(Rank(rank), grid, Kernels::detect())
                 };
                 change(&mut config);
+                eager_bytes = config.eager_bytes;
                 let mut executor = Executor::new(config).unwrap();
                 let node = &nodes[grid.node_of(Rank(rank)) as usize];
                 executor.attach_node(&View(node, grid.local_of(Rank(rank)))).unwrap();
@@ -408,6 +413,8 @@ impl Group {
             completed: (0..grid.ranks()).map(|_| Vec::new()).collect(),
             now: Instant::from_nanos(1),
             refused: Vec::new(),
+            eager_bytes,
+            keeps_budgets: true,
         }
     }
 
@@ -481,7 +488,28 @@ impl Group {
             return false;
         }
         let faults = self.net.faults;
-        let pick = if faults.in_order { 0 } else { self.rng.random_range(0..self.net.packets.len()) };
+        if !faults.in_order {
+            let pick = self.rng.random_range(0..self.net.packets.len());
+            return self.carry(pick);
+        }
+        // As over connections: what is behind a message that was refused waits.
+        let mut waits = Vec::new();
+        for pick in 0..self.net.packets.len() {
+            let link = (self.net.packets[pick].from, self.net.packets[pick].to);
+            if waits.contains(&link) {
+                continue;
+            }
+            if self.carry(pick) {
+                return true;
+            }
+            waits.push(link);
+        }
+        false
+    }
+
+    /// Delivers or acknowledges this packet; false if it was refused, and the network keeps the order.
+    fn carry(&mut self, pick: usize) -> bool {
+        let faults = self.net.faults;
         let packet = &mut self.net.packets[pick];
         // What was used may be overwritten by a one-sided peer, ahead of its release.
         if !packet.copy && !packet.delivered {
@@ -518,6 +546,12 @@ impl Group {
             Disposition::Refused(refusal) => {
                 self.refused.push(refusal);
                 if refusal.is_retryable() {
+                    let bytes = header.shape.count as usize * header.shape.dtype.size();
+                    let small = header.kind != Kind::Data || bytes <= self.eager_bytes;
+                    assert!(!(small && self.keeps_budgets), "what goes unasked has room");
+                    if faults.in_order {
+                        return false;
+                    }
                     let packet = self.net.packets.remove(pick);
                     self.net.packets.push(packet);
                     return true;

@@ -22,6 +22,9 @@ pub(super) const QUEUE: usize = 256 << 10;
 /// The kernel takes no more while it has so many bytes unsent (TCP_NOTSENT_LOWAT of tcp(7)).
 const UNSENT: u32 = 128 << 10;
 
+/// So many questions whether a peer has room again, without an answer, are a sign that it is gone.
+const PROBES: u8 = 3;
+
 /// Pieces given to the kernel in one call.
 const PIECES: usize = 16;
 
@@ -258,7 +261,8 @@ impl Socket {
     }
 
     /// Asks the kernel what has become of what was written. An error if the peer has acknowledged nothing for
-    /// `dead_after`, not even that it has no room (as RFC 9293 section 3.8.6.1 wants it).
+    /// `dead_after`, not even that it has no room (as RFC 9293 section 3.8.6.1 wants it). Where it has none, the kernel asks it
+    /// ever more seldom, so that it says little: that its process runs is seen on the connection for control messages.
     pub(super) fn sample(&mut self, now: Instant, dead_after: Duration) -> Result<(), Failure> {
         let unacknowledged = sys::unacknowledged(self.stream.as_fd());
         let acknowledged =
@@ -275,7 +279,8 @@ impl Socket {
         self.sample.retransmitted = info.tcpi_total_retrans.into();
         let silent = now.saturating_since(self.sample.progress);
         let unheard = Duration::from_millis(info.tcpi_last_ack_recv.into());
-        if silent.min(unheard) >= dead_after {
+        let has_no_room = info.tcpi_unacked == 0 && info.tcpi_probes < PROBES;
+        if !has_no_room && silent.min(unheard) >= dead_after {
             return Err(Failure::TimedOut { remote: self.remote, after: silent.min(unheard) });
         }
         Ok(())

@@ -104,6 +104,43 @@ fn who_does_not_read_stops_the_writer_and_loses_nothing() {
 }
 
 #[test]
+fn who_has_no_room_for_long_is_not_gone() {
+    let dead_after = Duration::from_secs(1);
+    let mut streams = KernelStreams::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), dead_after).unwrap();
+    let mut other = Plain::connect(streams.local_addr()).unwrap();
+    until(&mut streams, |event, _| event == Event::Acceptable);
+    let id = streams.accept(Clock.now()).unwrap();
+    let mut written = 0;
+    while let Ok(count) = streams.write(Clock.now(), id, &[7; 32_000]) {
+        written += count;
+        streams.transmit(Clock.now());
+    }
+    // The kernel asks whether there is room after 0.2, 0.4, 0.8 and 1.6 seconds: for longer than `dead_after` nothing comes.
+    let end = Clock.now() + Duration::from_secs(4);
+    let step = |streams: &mut KernelStreams| {
+        streams.receive(Clock.now());
+        streams.transmit(Clock.now());
+        while let Some(event) = streams.next_event() {
+            assert!(!matches!(event, Event::Failed(..)), "{event:?}");
+        }
+    };
+    while Clock.now() < end {
+        step(&mut streams);
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    // And all of it arrives.
+    let reader = std::thread::spawn(move || {
+        let mut left = vec![0; written];
+        other.read_exact(&mut left).map(|()| other)
+    });
+    while !reader.is_finished() {
+        step(&mut streams);
+        std::thread::yield_now();
+    }
+    reader.join().unwrap().unwrap();
+}
+
+#[test]
 fn a_long_read_goes_on_in_the_next_turn() {
     let (mut streams, id, mut other) = accepted();
     let writer = std::thread::spawn(move || {

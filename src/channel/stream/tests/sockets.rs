@@ -238,8 +238,11 @@ fn strangers_at_a_socket_are_turned_away_and_hold_nothing() {
         }
     }
     drop(callers);
-    until(&mut ends, "refusals", |ends| ends[0].channel.refused() == 100);
+    // Before all are in who are expected.
+    until(&mut ends[..1], "refusals", |ends| ends[0].channel.refused() == 100);
     connected(&mut ends);
+    let why = TcpStream::connect(door).expect_err("nobody listens any more");
+    assert_eq!(why.kind(), std::io::ErrorKind::ConnectionRefused);
     assert_eq!((ends[0].channel.strangers.len(), ends[0].channel.places.len()), (0, 3));
     assert!(ends[0].loss().is_none() && ends[1].loss().is_none());
 }

@@ -16,7 +16,8 @@ use shouter_reducer::transport::SendError;
 
 use super::super::Control;
 use super::super::fabric::{
-    Address, Event, Export, Fabric, Fault, Reach, RegisterError, Remote, Sizes, Source,
+    Address, Event, Export, Fabric, Fault, Reach, RegisterError, Registered, Registering, Remote, Sizes,
+    Source,
 };
 use super::allocations::Pause;
 use crate::channel::Inbox;
@@ -248,10 +249,14 @@ impl Fabric for End {
     }
 
     #[allow(unsafe_code)]
-    unsafe fn register(&mut self, memory: Region) -> Result<usize, RegisterError> {
-        let mut hub = self.hub.borrow_mut();
-        hub.registrations += 1;
-        let bytes = memory.len();
+    unsafe fn registering(&self, memory: Region) -> Result<Registering, RegisterError> {
+        self.hub.borrow_mut().registrations += 1;
+        Ok(Box::new(move || Ok(Box::new(memory) as Registered)))
+    }
+
+    fn adopt(&mut self, memory: Registered) -> Result<usize, RegisterError> {
+        let memory = *memory.downcast::<Region>().expect("it was made here");
+        let (mut hub, bytes) = (self.hub.borrow_mut(), memory.len());
         hub.budget = hub.budget.checked_sub(bytes).ok_or(RegisterError::Budget { bytes })?;
         self.registered.push(Some(memory));
         Ok(self.registered.len() - 1)
@@ -270,9 +275,10 @@ impl Fabric for End {
         Ok((self.registered.len() - 1, Reach::Address))
     }
 
-    fn unregister(&mut self, key: usize) {
+    fn unregister(&mut self, key: usize) -> Option<Registered> {
         let memory = self.registered[key].take().expect("it is registered");
         self.hub.borrow_mut().budget += memory.len();
+        Some(Box::new(memory))
     }
 
     fn say(&mut self, lane: usize, word: u32) {

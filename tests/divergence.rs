@@ -1,0 +1,173 @@
+//! A rank that runs something else than the others, between real processes: in every way, every rank as the culprit, on every
+//! grid and transport. Nobody ends with OK and a wrong sum; all end with both views, and name the culprit where a majority tells.
+//!
+//! `SHOUTER_DIVERGENCES=all` plays every combination; otherwise each kind of divergence meets each grid once or twice, with the rest
+//! varied.
+
+#![allow(unsafe_code)]
+
+mod ranks;
+
+use ranks::{ERROR, end, job, parameter, scenario, tell};
+use shouter::{Config, DType, Error, Group, ReduceOp, TensorSpec};
+
+/// The exit status of a rank that was told of a mismatch.
+const MISMATCH: i32 = ERROR + 5;
+
+const KINDS: [&str; 9] =
+    ["order", "skip", "repeat", "dtype", "op", "count", "empty", "finalize", "generation"];
+
+/// Ranks and hosts.
+const GRIDS: [(u32, u32); 4] = [(4, 1), (4, 2), (4, 4), (6, 2)];
+
+/// Elements: the small path within a host, one message, several chunks.
+const COUNTS: [usize; 3] = [10, 3000, 100_000];
+
+/// One thing that a rank does.
+#[derive(Clone, Copy, PartialEq)]
+enum Item {
+    /// Pushes tensor `n` of the table, and waits.
+    Push(usize),
+    /// Reduces so many elements outside the table.
+    Reduce(DType, ReduceOp, usize),
+    Finalize,
+}
+
+/// Not a test of its own: what a rank runs.
+#[test]
+fn rank_body() {
+    if scenario().is_none() {
+        return;
+    }
+    let config = Config::from_env().map_err(|error| Error::Config(error.to_string()));
+    end(config.and_then(shouter::init).and_then(play))
+}
+
+fn play(group: Group) -> Result<(), Error> {
+    let count: usize = parameter("COUNT").unwrap().parse().unwrap();
+    let spec = |name: &str| TensorSpec {
+        name: name.into(),
+        dtype: DType::F32,
+        count: count as u64,
+        op: ReduceOp::Sum,
+    };
+    // Two generations, so that a tensor has a namesake.
+    let mut ids = group.register(&[spec("left"), spec("right")])?;
+    ids.extend(group.register(&[spec("left")])?);
+    group.all_reduce(&mut [1u8], ReduceOp::Sum)?;
+    let sum = |count| Item::Reduce(DType::F32, ReduceOp::Sum, count);
+    let common = [Item::Push(0), Item::Push(1), sum(count), Item::Push(1), Item::Finalize];
+    let mut list = common.to_vec();
+    if parameter("CULPRIT").unwrap() == group.rank().to_string() {
+        match parameter("KIND").unwrap().as_str() {
+            "order" => list.swap(0, 1),
+            "skip" => drop(list.remove(1)),
+            "repeat" => list.insert(1, Item::Push(0)),
+            "dtype" => list[2] = Item::Reduce(DType::I32, ReduceOp::Sum, count),
+            "op" => list[2] = Item::Reduce(DType::F32, ReduceOp::Max, count),
+            "count" => list[2] = sum(count + 1),
+            "empty" => list[2] = sum(0),
+            "generation" => list[0] = Item::Push(2),
+            "finalize" => list = vec![Item::Push(0), Item::Finalize],
+            other => panic!("no kind {other}"),
+        }
+    }
+    let shared = parameter("SHARED").is_some();
+    for (at, item) in list.iter().enumerate() {
+        let (bytes, expected) = match *item {
+            Item::Finalize => return group.finalize(),
+            Item::Push(_) => (count * 4, Some(count)),
+            Item::Reduce(dtype, _, count) => (count * dtype.size(), Some(count)),
+        };
+        // Each operation of each rank has numbers of its own.
+        let value = |rank: u32| ((rank + 1) * 10 + at as u32) as f32;
+        let mut own = vec![0f32; bytes.div_ceil(4)];
+        let mut memory = if shared { Some(group.alloc::<f32>(own.len())?) } else { None };
+        let data: &mut [f32] = memory.as_deref_mut().unwrap_or(&mut own);
+        data.fill(value(group.rank()));
+        match *item {
+            Item::Push(tensor) => {
+                // SAFETY: the tensor is touched again only after `wait` has returned.
+                let pending = unsafe { group.push(ids[tensor], data.as_mut_ptr().cast()) }?;
+                group.wait(pending, None)?;
+            }
+            Item::Reduce(dtype, op, count) => {
+                // SAFETY: the elements are those of a slice that this call alone uses.
+                unsafe { group.all_reduce_raw(data.as_mut_ptr().cast(), count, dtype, op) }?;
+            }
+            Item::Finalize => {}
+        }
+        let sum: f32 = (0..group.size()).map(value).sum();
+        // A result is right only if all ranks ran the same, which this rank's own list may not have been.
+        let right =
+            common.get(at) == Some(item) && data.iter().take(expected.unwrap_or(0)).all(|&x| x == sum);
+        if !right {
+            tell(format_args!("wrong operation {at} gave {:?} instead of {sum}", data.first()));
+        }
+    }
+    Ok(())
+}
+
+/// One job.
+fn diverge(
+    kind: &str,
+    (ranks, hosts): (u32, u32),
+    culprit: u32,
+    transport: &str,
+    count: usize,
+    shared: bool,
+) {
+    let mut plan = job(ranks, hosts, "diverge").env("SHOUTER_DEADLINE", "20s");
+    plan = match transport {
+        "tcp" => plan.env("SHOUTER_TRANSPORT", "tcp"),
+        "kernel" => plan.args(&["--transport", "kernel"]),
+        _ => plan,
+    };
+    for (name, value) in
+        [("KIND", kind.to_string()), ("CULPRIT", culprit.to_string()), ("COUNT", count.to_string())]
+    {
+        plan = plan.env(&format!("SHOUTER_TEST_{name}"), value);
+    }
+    if shared {
+        plan = plan.env("SHOUTER_TEST_SHARED", 1);
+    }
+    let state = plan.run();
+    let what = format!(
+        "{kind} by rank {culprit} of {ranks} on {hosts} hosts over {transport}, {count} elements, shared: {shared}"
+    );
+    for (number, rank) in state.ranks.iter().enumerate() {
+        assert!(!rank.told.iter().any(|line| line.starts_with("wrong")), "{what}: rank {number}\n{state}");
+        assert_eq!(rank.code, Some(MISMATCH), "{what}: rank {number}: {}\n{state}", rank.error());
+        assert!(
+            rank.error().contains(&format!("rank {culprit}: it runs")),
+            "{what}: rank {number}: {}",
+            rank.error()
+        );
+    }
+}
+
+#[test]
+fn nobody_gets_a_wrong_sum_whoever_runs_something_else() {
+    let all = std::env::var("SHOUTER_DIVERGENCES").is_ok_and(|wanted| wanted == "all");
+    let transports = ["rud", "tcp", "kernel"];
+    let mut turn = 0usize;
+    for kind in KINDS {
+        for grid in GRIDS {
+            let over = if grid.1 == 1 { &transports[..1] } else { &transports[..] };
+            if all {
+                for culprit in 0..grid.0 {
+                    for transport in over {
+                        for count in COUNTS {
+                            diverge(kind, grid, culprit, transport, count, false);
+                            diverge(kind, grid, culprit, transport, count, true);
+                        }
+                    }
+                }
+            } else {
+                let culprit = turn as u32 % grid.0;
+                diverge(kind, grid, culprit, over[turn / 2 % over.len()], COUNTS[turn % 3], turn % 5 < 2);
+            }
+            turn += 1;
+        }
+    }
+}
