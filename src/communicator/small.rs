@@ -149,7 +149,6 @@ impl Cells {
         loop {
             if let Some((tag, bytes)) = cell.read(len) {
                 if tag != pack(shape) {
-                    self.segment.set_abort(local, diverged());
                     return Err(self.disagree(group, shape, step, number));
                 }
                 return Ok(bytes);
@@ -223,6 +222,7 @@ impl Cells {
             if self.segment.dispute().is_none() && (waited > VIEWS || self.have_all_published(number)) {
                 if let Some(divergence) = self.judge(number, shape) {
                     self.segment.set_verdict(&divergence);
+                    self.segment.set_abort(divergence.rank.0, diverged());
                     continue;
                 }
             }

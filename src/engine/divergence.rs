@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use shouter_netstack::device::Device;
 use shouter_netstack::time::Instant;
-use shouter_reducer::executor::{OpError, OpId, Request, View, Why};
+use shouter_reducer::executor::{OpId, Request, View, Why};
 use shouter_reducer::grid::Rank;
 use shouter_reducer::memory::Kind;
 use shouter_reducer::transport::{Export, NodeMemory};
@@ -62,66 +62,62 @@ impl Open {
 /// After ranks have diverged: how long a leader waits for what its node's ranks run...
 pub(crate) const VIEWS: Duration = Duration::from_millis(200);
 
-/// ...and everybody for the verdict.
+/// ...and everybody for the votes of all.
 pub(crate) const VERDICT: Duration = Duration::from_millis(600);
 
-/// The vote on what ranks disagree about, from the group's end until all know what there is to know.
+/// Between two looks at the votes.
+const LOOK_EVERY: Duration = Duration::from_micros(200);
+
+/// The vote on an operation that ranks disagree about.
 pub(super) struct Ballot {
     begun: Instant,
     /// The operation that this rank has voted on.
     voted: Option<u64>,
+    pub(super) next: Instant,
 }
 
 impl<D: Device> Engine<D> {
-    /// Ends the group here as a rank of the node has ended it.
+    /// Ends the group here as a rank of the node, or this rank's channel, has ended it.
     #[cold]
     pub(super) fn follow(&mut self, (culprit, why): (Rank, Why)) {
-        let dispute = self.node.as_ref().and_then(|node| node.dispute());
-        match (&why, dispute) {
-            (Why::Diverged(_), Some(seq)) => self.executor.diverge(seq, culprit),
+        let verdict = self.node.as_ref().and_then(|node| node.verdict());
+        match (&why, verdict) {
+            (Why::Diverged(_), Some(found)) => {
+                let own = self.executor.own(self.node.as_deref(), found.seq);
+                self.executor.blame(Some(found), own);
+            }
             _ => self.executor.abort(culprit, why),
         }
     }
 
-    /// Ranks of the node run different things in the place of operation `seq`: the group ends.
+    /// Ranks of the node run different things in the place of operation `seq`.
     pub(crate) fn diverge(&mut self, seq: u64, suspect: Rank) {
         self.executor.diverge(seq, suspect);
     }
 
-    /// Whether ranks have diverged.
-    pub(super) fn has_diverged(&self) -> bool {
-        self.executor.aborted().is_some_and(|cause| matches!(cause.why, Why::Diverged(_)))
-    }
-
-    /// Says, after the group has ended, what this rank would run as the operation in dispute.
-    pub(super) fn testify(&self, mut open: Open) {
-        if let (Some(node), Some(seq)) = (&self.node, self.executor.diverged())
-            && self.started == seq
-        {
-            open.op = OpId(seq);
-            open.announce(node);
-        }
-    }
-
-    /// Votes, and looks for the verdict; whether it is there.
+    /// While ranks disagree about an operation: votes, and ends the group when the votes of all are in, or late.
     #[cold]
-    pub(super) fn deliberate(&mut self, now: Instant) -> bool {
-        let ballot = self.ballot.get_or_insert(Ballot { begun: now, voted: None });
+    pub(super) fn deliberate(&mut self, now: Instant) {
+        let ballot = self.ballot.get_or_insert(Ballot { begun: now, voted: None, next: now });
+        ballot.next = now + LOOK_EVERY;
         let Self { executor, node, up, rank, first, .. } = self;
         let node = node.as_deref();
-        if let Some(seq) = node.and_then(NodeSegment::dispute) {
-            executor.diverge(seq, *rank);
+        let Some(seq) = executor.diverged() else { return };
+        if let Some(node) = node {
+            node.set_dispute(seq);
         }
+        let late = now >= ballot.begun + VERDICT;
         if let Some(found) = node.and_then(NodeSegment::verdict) {
             let own = executor.own(node, found.seq);
-            executor.blame(found, own);
-            return true;
+            executor.blame(Some(found), own);
+            return;
         }
-        let Some(seq) = executor.diverged() else { return false };
-        let known = node.is_none_or(|node| {
-            (0..node.ranks()).all(|local| node.view(local, seq).is_some() || node.is_gone(local))
-        });
-        if ballot.voted != Some(seq) && (known || now >= ballot.begun + VIEWS) {
+        // Operations of a rank that is behind go on, so it may yet come to this one.
+        let known = match node {
+            Some(node) => (0..node.ranks()).all(|l| node.view(l, seq).is_some() || node.is_gone(l)),
+            None => executor.own(node, seq).is_some(),
+        };
+        if ballot.voted != Some(seq) && (known || late || now >= ballot.begun + VIEWS) {
             ballot.voted = Some(seq);
             let votes = executor.vote(node);
             if let Some(up) = up {
@@ -129,41 +125,11 @@ impl<D: Device> Engine<D> {
             }
         }
         // Who is no leader has its leader's verdict.
-        let is_leader = rank == first;
-        if ballot.voted != Some(seq) || !is_leader || !executor.has_all_votes() {
-            return false;
-        }
-        let found = executor.judge(node);
-        if let (Some(node), Some(found)) = (node, found) {
-            node.set_verdict(&found);
-        }
-        found.is_some()
-    }
-
-    /// Outcomes of operations that were given up show what is known now.
-    #[cold]
-    pub(super) fn restate(&mut self) {
-        if !self.has_diverged() {
-            return;
-        }
-        let node = self.node.as_deref();
-        if self.executor.aborted().is_some_and(|cause| cause.why == Why::Diverged(None)) {
-            // Not all have voted in time.
-            self.executor.vote(node);
-            self.executor.judge(node);
-        }
-        let Some(known) = self.executor.aborted() else { return };
-        for completed in &mut self.finished {
-            let mut error = completed.result.as_mut().err();
-            while let Some(outer) = error {
-                error = match outer {
-                    OpError::InUse { error, .. } => Some(&mut **error),
-                    OpError::Aborted { cause, .. } => {
-                        *cause = known.clone();
-                        None
-                    }
-                    _ => None,
-                };
+        let complete = rank == first && ballot.voted == Some(seq) && executor.has_all_votes();
+        if complete || late {
+            let found = executor.conclude(node);
+            if let (Some(node), Some(found)) = (node, found) {
+                node.set_verdict(&found);
             }
         }
     }

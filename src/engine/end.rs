@@ -8,7 +8,7 @@ use shouter_reducer::executor::{AbortCause, Completed, OpError, Why};
 use shouter_reducer::grid::Rank;
 use shouter_reducer::header::{Header, Identity, Kind, MatchKey, Shape};
 
-use super::{Engine, Staging, divergence, liveness};
+use super::{Engine, Staging, liveness};
 use crate::runtime::Clock;
 
 /// Copies of an accelerator end within this time, or the device hangs.
@@ -86,9 +86,6 @@ impl<D: Device> Engine<D> {
         self.fence_tensors();
         tracing::error!(rank = self.rank.0, culprit = cause.culprit.0, why = %cause.why, "the group has ended");
         if let Some(node) = &self.node {
-            if let Some(seq) = self.executor.diverged() {
-                node.set_dispute(seq);
-            }
             liveness::publish(node, &cause);
         }
         if let Some(up) = &mut self.up {
@@ -101,8 +98,7 @@ impl<D: Device> Engine<D> {
         self.gather();
         let waited = self.come_to_rest();
         self.executor.fenced();
-        let limit = if self.has_diverged() { divergence::VERDICT } else { FLOOD };
-        self.settling = (self.up.is_some() || self.has_diverged()).then(|| now + waited + limit);
+        self.settling = self.up.is_some().then(|| now + waited + FLOOD);
     }
 }
 

@@ -24,6 +24,8 @@ pub(super) struct Liveness {
     /// The last heartbeat seen of each local rank, and when it changed.
     seen: Vec<(u64, Instant)>,
     departing: bool,
+    /// An operation that a rank of the node has found to be another one elsewhere.
+    dispute: Option<u64>,
 }
 
 impl Liveness {
@@ -37,6 +39,7 @@ impl Liveness {
             next: now,
             seen: vec![(0, now); per_node as usize],
             departing: false,
+            dispute: None,
         }
     }
 
@@ -46,6 +49,11 @@ impl Liveness {
 
     pub(super) fn departures_expected(&self) -> bool {
         self.departing
+    }
+
+    /// The first operation that ranks of the node are known to disagree about.
+    pub(super) fn dispute(&self) -> Option<u64> {
+        self.dispute
     }
 
     pub(super) fn next_check(&self) -> Instant {
@@ -64,6 +72,7 @@ impl Liveness {
         let paused = now.saturating_since(self.next) > self.dead_after / 2;
         self.next = now + self.every;
         node.beat(self.local);
+        self.dispute = node.dispute();
         if let Some(abort) = node.abort() {
             return Some((Rank(abort.culprit), Why::from_code(abort.reason.into())));
         }

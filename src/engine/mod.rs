@@ -98,7 +98,7 @@ pub struct Engine<D: Device> {
     staging: Option<Staging>,
     /// ...and the slots after whoever sends from them or has page-locked them.
     executor: Executor,
-    /// After ranks have diverged.
+    /// Once ranks have diverged.
     ballot: Option<Ballot>,
     /// When an accelerator is asked again whether it is done.
     ask_at: Option<Instant>,
@@ -134,10 +134,6 @@ impl<D: Device> Engine<D> {
     /// Starts an operation. Its order among this rank's operations is its identity on all ranks.
     pub fn start(&mut self, now: Instant, request: Request) -> Result<OpId, StartError> {
         let mut open = Open::new(&request, self.node.as_deref());
-        if self.settling.is_some() {
-            self.testify(open);
-            return Err(StartError::Busy { what: "the last moments of the group" });
-        }
         let op = self.executor.start(executor_time(now), request)?;
         open.op = op;
         if let Some(node) = &self.node {
@@ -311,7 +307,8 @@ impl<D: Device> Poller for Engine<D> {
         if let Some(up) = &mut self.up {
             busy |= up.receive(now, &mut self.executor);
             while let Some(loss) = self.up.as_mut().and_then(UpChannel::take_lost) {
-                if self.liveness.departures_expected() {
+                // After a divergence peers leave as soon as they know the votes.
+                if self.liveness.departures_expected() || self.executor.diverged().is_some() {
                     continue;
                 }
                 tracing::error!(rank = loss.rank.0, why = %loss.why, "a leader is lost");
@@ -365,17 +362,21 @@ impl<D: Device> Poller for Engine<D> {
             self.next_compare = now + COMPARE_EVERY;
             self.executor.compare(&**node);
         }
+        if let Some(seq) = self.liveness.dispute() {
+            self.executor.diverge(seq, self.rank);
+        }
+        if self.executor.diverged().is_some() && self.executor.aborted().is_none() {
+            self.deliberate(now);
+        }
         if !self.flooded && self.executor.aborted().is_some() {
             self.flood_abort(now);
             busy = true;
         }
-        if let Some(until) = self.settling {
-            let known = !self.has_diverged() || self.deliberate(now);
-            if now >= until || known && self.up.as_ref().is_none_or(UpChannel::is_drained) {
-                self.restate();
-                self.settling = None;
-                busy = true;
-            }
+        if self.settling.is_some_and(|until| now >= until)
+            || self.settling.is_some() && self.up.as_ref().is_none_or(UpChannel::is_drained)
+        {
+            self.settling = None;
+            busy = true;
         }
         self.ask_at = self.executor.waits_for_accelerator().then(|| now + ASK_EVERY);
         if busy {
@@ -388,7 +389,8 @@ impl<D: Device> Poller for Engine<D> {
         let executor = self.executor.next_deadline().map(|deadline| Instant::from_nanos(deadline.as_nanos()));
         let up = self.up.as_ref().and_then(UpChannel::next_deadline);
         let node = self.node.as_ref().map(|_| self.liveness.next_check());
-        [executor, up, node, self.settling, self.ask_at].into_iter().flatten().min()
+        let ballot = self.ballot.as_ref().filter(|_| !self.flooded).map(|ballot| ballot.next);
+        [executor, up, node, self.settling, self.ask_at, ballot].into_iter().flatten().min()
     }
 }
 

@@ -34,6 +34,9 @@ impl Executor {
         let mut worked = false;
         while let Some(&seq) = self.undecided.front() {
             let at = (seq & self.mask) as usize;
+            if self.is_disputed(seq) {
+                break;
+            }
             let Some(in_place) = self.views(at, seq, node, accelerator) else { break };
             self.undecided.pop_front();
             self.choose(seq, in_place);

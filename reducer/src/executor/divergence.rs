@@ -1,9 +1,10 @@
 //! Ranks that run different operations: which of them is the odd one.
 //!
 //! A difference is found where two views of one operation meet: on a node, before any rank uses what another has staged, and
-//! between nodes, in the header of every message. Then the group ends, and every leader tells the others which views the ranks of
-//! its node have of that operation: its *votes*. All tally the same votes, so all name the same culprit: the lowest rank whose
-//! view is not that of the majority. Where no view has a majority, both are shown.
+//! between nodes, in the header of every message. From then on that operation and those behind it stand still; those in front go on.
+//! Every leader tells the others which views the ranks of its node have of the operation in dispute: its *votes*. All tally the
+//! same votes, so the group ends with the same culprit for all: the lowest rank whose view is not that of the majority. Where no
+//! view has a majority, both are shown.
 
 use super::api::{View, Why};
 use super::{Executor, State};
@@ -140,16 +141,19 @@ impl Tally {
 }
 
 impl Executor {
-    /// Ranks run different operations as `seq`, as was found here or heard: the group ends. Who is to blame is for
-    /// [`judge`](Self::judge) to say, once the votes are in.
+    /// Ranks run different operations as `seq`, as was found here or heard: that operation and those behind it stand still, until
+    /// the votes are in and [`conclude`](Self::conclude) ends the group.
     pub fn diverge(&mut self, seq: u64, suspect: Rank) {
-        if self.aborted.as_ref().is_some_and(|cause| !matches!(cause.why, Why::Diverged(_))) {
-            return;
-        }
-        if self.tally.as_ref().is_none_or(|tally| seq < tally.seq) {
+        if self.aborted.is_none() && self.tally.as_ref().is_none_or(|tally| seq < tally.seq) {
             self.tally = Some(Tally::new(seq));
+            self.suspect = suspect;
         }
-        self.abort(suspect, Why::Diverged(None));
+    }
+
+    /// Whether ranks disagree about operation `seq`, or about one in front of it.
+    #[inline]
+    pub(super) fn is_disputed(&self, seq: u64) -> bool {
+        self.tally.as_ref().is_some_and(|tally| seq >= tally.seq)
     }
 
     /// The operation that ranks disagree about.
@@ -202,24 +206,20 @@ impl Executor {
         self.tally.as_ref().is_none_or(|tally| tally.is_complete(self.config.grid.nodes()))
     }
 
-    /// What the votes say. From then on the group's end has that for its cause.
-    pub fn judge<N: NodeMemory>(&mut self, node: Option<&N>) -> Option<Divergence> {
+    /// Ends the group with what the votes say; with what is known if not all have voted.
+    pub fn conclude<N: NodeMemory>(&mut self, node: Option<&N>) -> Option<Divergence> {
         let seq = self.diverged()?;
         let own = self.own(node, seq);
-        let divergence = self.tally.as_ref()?.judge(own)?;
-        self.blame(divergence, own);
-        Some(divergence)
+        let found = self.tally.as_ref()?.judge(own);
+        self.blame(found, own);
+        found
     }
 
-    /// The group's end has this for its cause, as a rank of the node has found it; this rank's own view is `own`.
-    pub fn blame(&mut self, divergence: Divergence, own: Option<View>) {
-        if let Some(cause) = &mut self.aborted
-            && matches!(cause.why, Why::Diverged(_))
-        {
-            let divergence = divergence.seen_with(own);
-            let why = Why::Diverged(Some(Box::new(divergence)));
-            *cause = std::sync::Arc::new(super::AbortCause { culprit: divergence.rank, why });
-        }
+    /// Ends the group with a divergence, as a rank of the node has found it; this rank's own view is `own`.
+    pub fn blame(&mut self, found: Option<Divergence>, own: Option<View>) {
+        let found = found.map(|divergence| divergence.seen_with(own));
+        let culprit = found.map_or(self.suspect, |divergence| divergence.rank);
+        self.abort(culprit, Why::Diverged(found.map(Box::new)));
     }
 
     /// What this rank runs as operation `seq`, or instead of it.

@@ -150,6 +150,8 @@ pub struct Executor {
     agreement: Agreement,
     /// The votes on what ranks disagree about, if they do.
     tally: Option<Tally>,
+    /// Who is to blame if no votes come.
+    suspect: Rank,
     scratch: Addresses,
     spans: Vec<Span>,
     /// Where the tensors of the node's ranks lie, for the operation that is looked at.
@@ -195,6 +197,7 @@ impl Executor {
             aborted: None,
             agreement: Agreement::default(),
             tally: None,
+            suspect: config.rank,
             scratch: Addresses::default(),
             spans: Vec::new(),
             views: Vec::new(),
@@ -351,6 +354,10 @@ impl Executor {
     /// Ends the group here: all operations fail, and no other can start. The first cause stays. Telling the other
     /// ranks is the caller's part.
     pub fn abort(&mut self, culprit: Rank, why: Why) {
+        // After a divergence peers leave as soon as they know the votes, which this rank waits for.
+        if self.tally.is_some() && why == Why::Failed {
+            return;
+        }
         let cause = Arc::clone(self.aborted.get_or_insert_with(|| Arc::new(AbortCause { culprit, why })));
         while let Some(&(_, seq)) = self.order.first() {
             let at = (seq & self.mask) as usize;

@@ -114,6 +114,9 @@ impl Executor {
         }
         self.control.budget.spoke(grid.node_of(header.src));
         let (seq, at) = (header.key.seq, (header.key.seq & self.mask) as usize);
+        if self.is_disputed(seq) {
+            return Disposition::Refused(Refusal::Mismatch);
+        }
         if seq >= self.next_seq {
             // Further ahead than any rank can be: nobody starts so many operations while one of them is running.
             if seq - self.next_seq > self.mask {

@@ -77,6 +77,10 @@ impl Executor {
         let mut index = 0;
         while let Some(&(priority, seq)) = self.order.get(index) {
             let at = (seq & self.mask) as usize;
+            if self.is_disputed(seq) {
+                index += 1;
+                continue;
+            }
             if self.ops[at].replay && !self.ops[at].parked.is_empty() {
                 self.replay(at);
                 worked = true;

@@ -325,7 +325,7 @@ fn the_more_urgent_operation_goes_first() {
     assert_eq!(group.completed[0].len(), 2);
 }
 
-/// What an operation ended with that ranks disagree about, before all have voted.
+/// What an operation ended with that ranks disagree about.
 fn told(completed: &Completed) -> String {
     let error = completed.result.as_ref().unwrap_err();
     let OpError::Aborted { cause, .. } = error else { panic!("{error}") };
@@ -346,7 +346,7 @@ fn a_rank_that_diverges_is_named_on_both_sides() {
     let verdicts = group.vote();
     settle(&mut group);
     for rank in 0..2 {
-        assert!(told(&group.completed[rank][0]).contains("another operation"));
+        assert!(told(&group.completed[rank][0]).contains("it runs"));
         let divergence = verdicts[rank].unwrap();
         assert_eq!(divergence.rank, Rank(1 - rank as u32));
         let text = group.executors[rank].aborted().unwrap().to_string();
@@ -377,7 +377,9 @@ fn another_order_of_the_same_tensors_is_a_mismatch() {
     group.vote();
     let text = group.executors[0].aborted().unwrap().to_string();
     assert!(text.contains("tensor 1 of generation 2, use 5"), "{text}");
-    group.completed[0].iter().for_each(|completed| assert!(told(completed).contains("another operation")));
+    group.completed[0]
+        .iter()
+        .for_each(|completed| assert!(told(completed).contains("tensor 1 of generation 2")));
 }
 
 #[test]

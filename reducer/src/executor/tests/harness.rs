@@ -600,7 +600,7 @@ impl Group {
         }
     }
 
-    /// After ranks have diverged: lets all leaders vote, as their engines do, and says what each rank then knows.
+    /// After ranks have diverged: lets all leaders vote, as their engines do, and ends the group with what each rank then knows.
     pub(super) fn vote(&mut self) -> Vec<Option<Divergence>> {
         let grid = self.grid;
         let all = || (0..grid.ranks()).map(Rank);
@@ -635,7 +635,7 @@ impl Group {
             // Ranks of one node know each other's views; a leader's vote on its own node is no message.
             let executor = &mut self.executors[rank.0 as usize];
             executor.vote(Some(&node));
-            verdicts.push(executor.judge(Some(&node)));
+            verdicts.push(executor.conclude(Some(&node)));
         }
         verdicts
     }
