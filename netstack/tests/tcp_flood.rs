@@ -5,7 +5,7 @@
 
 use core::alloc::{GlobalAlloc, Layout};
 use core::cell::Cell;
-use core::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4};
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4};
 use core::time::Duration;
 use std::alloc::System;
 use std::collections::VecDeque;
@@ -16,7 +16,7 @@ use shouter_netstack::device::{Capabilities, Device, DeviceCounters, RxFrame, Tx
 use shouter_netstack::region::Extent;
 use shouter_netstack::rud::{Disposition, Failure, SessionId, Sink, Token};
 use shouter_netstack::sim::{LinkConfig, Node, Sim, SimDevice};
-use shouter_netstack::stack::{PortConfig, PortId, Stack, StackConfig};
+use shouter_netstack::stack::{Ipv6Config, PortConfig, PortId, Stack, StackConfig};
 use shouter_netstack::tcp::{
     self, ConnectionId, Destination, Emit, Emitted, Endpoint, Error, Event, ListenerId, Options, Path,
     Payload, SegmentMeta, StateName,
@@ -24,8 +24,10 @@ use shouter_netstack::tcp::{
 use shouter_netstack::time::Instant;
 use shouter_netstack::wire::checksum::{checksum, pseudo_header};
 use shouter_netstack::wire::ethernet::{self, EtherType, Mac};
+use shouter_netstack::wire::icmp::{Echo, EchoKind};
 use shouter_netstack::wire::ip::Protocol;
 use shouter_netstack::wire::tcp::{Flags, Header, SeqNumber, Timestamps};
+use shouter_netstack::wire::{arp, icmpv6, ipv6};
 
 /// The system's allocator, with the sum of what it has given to each thread: every test has a thread of its own.
 struct Counting;
@@ -77,6 +79,10 @@ const ROUTER: usize = 2;
 
 fn ip(host: usize) -> Ipv4Addr {
     Ipv4Addr::new(10, 0, 0, host as u8 + 1)
+}
+
+fn ip6(host: usize) -> Ipv6Addr {
+    Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, host as u16 + 1)
 }
 
 /// What the simulated network calls its hosts.
@@ -255,7 +261,7 @@ struct Host {
 }
 
 impl Host {
-    fn new(sim: &Sim, seed: u64, number: usize) -> Self {
+    fn new(sim: &Sim, seed: u64, number: usize, neighbours: Neighbours) -> Self {
         let link = LinkConfig {
             bits_per_second: LINE,
             delay: Duration::from_micros(5),
@@ -270,10 +276,16 @@ impl Host {
             Options { send_buffer: 256 << 10, receive_buffer: 256 << 10, ..Options::internet() };
         let mut stack = Stack::new(config);
         let others = (0..3).filter(|&other| other != number);
-        let port = PortConfig {
-            gateway: Some(ip(ROUTER)).filter(|_| number != ROUTER),
-            neighbours: others.map(|other| (ip(other), mac(other).0)).collect(),
-            ..PortConfig::new(ip(number), 24, MTU)
+        let port = match neighbours {
+            Neighbours::Static => PortConfig {
+                gateway: Some(ip(ROUTER)).filter(|_| number != ROUTER),
+                neighbours: others.map(|other| (ip(other), mac(other).0)).collect(),
+                ..PortConfig::new(ip(number), 24, MTU)
+            },
+            Neighbours::Asked => PortConfig {
+                ipv6: Some(Ipv6Config::new(ip6(number), 64)),
+                ..PortConfig::new(ip(number), 16, MTU)
+            },
         };
         let port = stack.add_port(nic, port).unwrap();
         Self {
@@ -399,10 +411,23 @@ struct World {
     before: isize,
 }
 
+/// How hosts know each other.
+#[derive(Clone, Copy)]
+enum Neighbours {
+    /// From their configuration.
+    Static,
+    /// By asking, on a link with many addresses.
+    Asked,
+}
+
 impl World {
     fn new(seed: u64) -> Self {
+        Self::on(seed, Neighbours::Static)
+    }
+
+    fn on(seed: u64, neighbours: Neighbours) -> Self {
         let sim = Sim::new(seed).with_turn(TURN);
-        let hosts = (0..3).map(|number| Host::new(&sim, seed, number)).collect();
+        let hosts = (0..3).map(|number| Host::new(&sim, seed, number, neighbours)).collect();
         let client = SocketAddrV4::new(ip(CLIENT), 50_000);
         let mut world = Self { seed, sim, hosts, client, before: 0 };
         let listener = world.hosts[SERVER].stack.tcp_mut().listen(server().into(), 64, None).unwrap();
@@ -417,16 +442,21 @@ impl World {
     }
 
     fn connect(&mut self, local: Option<SocketAddr>) {
+        self.connect_from(CLIENT, local);
+    }
+
+    fn connect_from(&mut self, host: usize, local: Option<SocketAddr>) {
         let now = self.sim.now();
-        let client = &mut self.hosts[CLIENT];
+        let total = self.hosts[SERVER].apps.len() + 1;
+        let client = &mut self.hosts[host];
         let id = client.stack.tcp_connect(now, local, server().into(), None).unwrap();
         client.apps.push(App::new(id));
         let (count, seed) = (client.apps.len(), self.seed);
         let done = self.sim.run_until(&mut self.hosts, now + Duration::from_secs(2), |hosts| {
-            hosts[CLIENT].connected == count && hosts[SERVER].apps.len() == count
+            hosts[host].connected == count && hosts[SERVER].apps.len() == total
         });
         let counters = self.hosts[SERVER].stack.tcp().counters();
-        assert!(done, "seed {seed}: connection {count} is established; {counters:?}");
+        assert!(done, "seed {seed}: connection {count} of host {host} is established; {counters:?}");
     }
 
     fn attack(&mut self, host: usize, make: Make, interval: Duration, span: Duration) {
@@ -560,6 +590,85 @@ fn a_connection_keeps_its_load_under_a_syn_flood_and_a_new_client_gets_in() {
     world.hosts[CLIENT].apps[1].total = 1_000_000;
     world.run(Duration::from_millis(50));
     assert_eq!(world.hosts[SERVER].apps[1].read, 1_000_000, "seed {seed}");
+}
+
+/// An address on the link that nobody has.
+fn nobody(rng: &mut SmallRng) -> Ipv4Addr {
+    Ipv4Addr::new(10, 0, rng.random_range(1..255), rng.random_range(1..255))
+}
+
+/// SYNs from all over the link.
+fn syn_of_nobody(rng: &mut SmallRng, scene: &Scene<'_>) -> Vec<u8> {
+    let from = SocketAddrV4::new(nobody(rng), rng.random_range(1..=u16::MAX));
+    let header =
+        Header { seq: SeqNumber(rng.random()), flags: Flags::SYN, window: 1000, ..Header::default() };
+    segment(scene.victim_mac, from, scene.victim, header, &[])
+}
+
+/// Pings from all over the link, of IPv6.
+fn ping_of_nobody(rng: &mut SmallRng, scene: &Scene<'_>) -> Vec<u8> {
+    let from = Ipv6Addr::from((0xfd00 << 112) + u128::from(rng.random::<u64>() | 1 << 63));
+    let to = ip6(usize::from(scene.victim.ip().octets()[3]) - 1);
+    let echo = Echo { kind: EchoKind::Request, identifier: rng.random(), sequence: 1, data: b"anybody?" };
+    let payload = [&icmpv6::emit_echo(from, to, &echo)[..], echo.data].concat();
+    let ip = ipv6::Repr::new(from, to, Protocol::Icmpv6, payload.len()).unwrap();
+    let link =
+        ethernet::Repr { destination: scene.victim_mac, source: mac(ROUTER), ethertype: EtherType::Ipv6 };
+    [&link.emit()[..], &ip.emit(), &payload].concat()
+}
+
+/// Stations all over the link ask for the victim, and say who they are.
+fn claim_of_nobody(rng: &mut SmallRng, scene: &Scene<'_>) -> Vec<u8> {
+    let sender = Mac([2, rng.random(), rng.random(), rng.random(), rng.random(), rng.random()]);
+    let link = ethernet::Repr { destination: scene.victim_mac, source: sender, ethertype: EtherType::Arp };
+    let claim = arp::Repr {
+        operation: arp::Operation::Request,
+        sender,
+        sender_ip: nobody(rng),
+        target: Mac::default(),
+        target_ip: *scene.victim.ip(),
+    };
+    [&link.emit()[..], &claim.emit()].concat()
+}
+
+fn all_of_nobody(rng: &mut SmallRng, scene: &Scene<'_>) -> Vec<u8> {
+    [syn_of_nobody, ping_of_nobody, claim_of_nobody][rng.random_range(0..3)](rng, scene)
+}
+
+#[test]
+fn addresses_that_nobody_has_take_no_neighbours_from_connections() {
+    let (seed, span) = seed_and_span(7, Duration::from_millis(60));
+    for make in [syn_of_nobody as Make, ping_of_nobody, claim_of_nobody, all_of_nobody] {
+        let mut world = World::on(seed, Neighbours::Asked);
+        // 300,000 a second, long enough for all that connects.
+        world.attack(SERVER, make, Duration::from_nanos(3333), Duration::from_secs(10));
+        let share = world.share(span);
+        println!("{share:.3} of the load");
+        assert!(share >= 0.8, "seed {seed}: {share} of the load");
+        // The last of them is the first that this host hears of that client.
+        for client in [CLIENT; 99].into_iter().chain([ROUTER]) {
+            let begun = world.sim.now();
+            world.connect_from(client, None);
+            let took = world.sim.now() - begun;
+            assert!(took < Duration::from_millis(10), "seed {seed}: {took:?} to connect");
+        }
+        // And it still finds hosts of both versions that it does not know.
+        let now = world.sim.now();
+        for (sequence, to) in
+            [IpAddr::V4(ip(ROUTER)), ip6(CLIENT).into(), ip6(ROUTER).into()].into_iter().enumerate()
+        {
+            world.hosts[SERVER].stack.ping(now, to, 1, sequence as u16, b"there?").unwrap();
+        }
+        let mut replies = 0;
+        let done = world.sim.run_until(&mut world.hosts, now + Duration::from_millis(100), |hosts| {
+            replies += core::iter::from_fn(|| hosts[SERVER].stack.next_echo_reply()).count();
+            replies == 3
+        });
+        assert!(done, "seed {seed}: {replies} of 3 replies");
+        assert!(world.share(span) >= 0.8, "seed {seed}");
+        world.check(SERVER);
+        assert!(world.grown() < 8 * MIB, "seed {seed}: {} bytes more", world.grown());
+    }
 }
 
 fn blind(rng: &mut SmallRng, scene: &Scene<'_>) -> Vec<u8> {

@@ -5,8 +5,10 @@
 
 mod config;
 mod icmp;
+pub(crate) mod limit;
 pub mod neighbour;
 pub mod path_mtu;
+pub(crate) mod peers;
 mod prefix;
 pub mod reassembly;
 mod route;

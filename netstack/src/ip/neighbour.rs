@@ -2,29 +2,45 @@
 //! discovery (RFC 4861 section 7) or configured.
 //!
 //! ```text
-//!             resolve()                 answer
-//!   (absent) ----------> incomplete ------------> reachable <---------+
-//!       ^                    | no answer              | lifetime over | answer
-//!       |                    v                        v               |
-//!       +---- later ---- unreachable <---------- probing -------------+
-//!                                     no answer   (address still used)
+//!             resolve()                 answer          second answer, or progress above
+//!   (absent) ----------> incomplete ------------> delay ------------------------------> reachable
+//!       ^  \                 | no answer          |  ^                                    |
+//!       |   \ heard          v                    |  | resolve()      lifetime over       |
+//!       |    \           unreachable              |  +----------- stale <-----------------+
+//!       |     +----------------|------------------|--------------->
+//!       |                      v later            v neither in time
+//!       +----------------------+--- no answer --- probe ----- answer, or progress above --> reachable
 //! ```
 //!
 //! The cache sends nothing itself: [`Cache::poll`] says whom to ask. Packets for an address that is being asked for
-//! wait here, copied, in a bounded queue.
+//! wait here, copied, in bounded queues.
+//!
+//! Anybody on the link can make this host ask for addresses, by packets that it answers, and can claim to have any
+//! address. So there are budgets for each IP version, one of addresses that are asked for and one of stations that are
+//! known; what [strangers](Asker) cause is limited in rate, and makes room first; what connections and sessions need is
+//! neither refused nor evicted.
 //!
 //! ARP has no checksum, so a single packet is not taken at its word: a new answer is asked for once more after one
 //! interval, and one that contradicts what is known only makes the cache ask everybody. A damaged packet thus does
 //! harm for a second or two and not for a lifetime.
 
+mod entry;
+
+#[cfg(test)]
+mod tests;
+
 use core::net::IpAddr;
 use core::time::Duration;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use crate::time::Instant;
 use crate::wire::ethernet::Mac;
+use entry::{Entry, Family, State};
 
-/// Limits and times of a cache.
+/// Stations that are looked at to find one that can be forgotten. Those in use go to the back of the queue.
+const LOOKS: usize = 8;
+
+/// Limits and times of a cache. Budgets are those of one IP version.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// Time between two requests for one address.
@@ -33,9 +49,13 @@ pub struct Config {
     pub requests: u8,
     /// How long an answer counts before the station is asked again.
     pub lifetime: Duration,
-    /// Addresses learned or asked for at a time; static ones come on top.
+    /// Stations that are known at a time; static ones, and those in use, come on top.
     pub capacity: usize,
-    /// Packets that wait for answers, over all addresses.
+    /// Addresses that are asked for, or did not answer, at a time; those of connections and sessions come on top.
+    pub incomplete: usize,
+    /// Addresses that are asked for in a second because strangers' packets are to be answered.
+    pub strangers_per_second: u32,
+    /// Packets that wait for answers, over all addresses; as many again of answers to strangers.
     pub pending: usize,
 }
 
@@ -47,10 +67,24 @@ impl Default for Config {
             requests: 4,
             //= RFC 1122 section 2.3.2.1: a timeout of the order of a minute.
             lifetime: Duration::from_secs(60),
-            capacity: 1024,
+            capacity: 4096,
+            // More than strangers can fill: each address stays for five intervals.
+            incomplete: 512,
+            strangers_per_second: 64,
             pending: 64,
         }
     }
+}
+
+/// On whose behalf an address is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Asker {
+    /// A packet that is to be answered: anybody can have sent it, from any address.
+    Stranger,
+    /// A program that sends datagrams.
+    User,
+    /// A connection or a session, whose number has limits of its own, or the way to a gateway.
+    Session,
 }
 
 /// What is known about an address.
@@ -62,6 +96,8 @@ pub enum Resolution {
     Pending,
     /// Nobody answered; it will be asked for again later.
     Unreachable,
+    /// Too many are being asked for: it is not.
+    Limited,
 }
 
 /// What became of a sender's addresses in an ARP packet.
@@ -88,25 +124,6 @@ pub struct Request {
     pub station: Option<Mac>,
 }
 
-#[derive(Clone, Copy, Debug)]
-enum State {
-    Static(Mac),
-    Incomplete { asked: u8, next: Instant },
-    Reachable { mac: Mac, since: Instant, until: Instant },
-    Probing { mac: Mac, asked: u8, next: Instant },
-    Unreachable { until: Instant },
-}
-
-impl State {
-    fn due(&self) -> Option<Instant> {
-        match *self {
-            Self::Static(_) => None,
-            Self::Incomplete { next, .. } | Self::Probing { next, .. } => Some(next),
-            Self::Reachable { until, .. } | Self::Unreachable { until } => Some(until),
-        }
-    }
-}
-
 /// Why waiting packets were dropped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Dropped {
@@ -121,25 +138,38 @@ pub struct Dropped {
 pub struct Cache {
     config: Config,
     // Ordered, so that a simulation replays exactly.
-    entries: BTreeMap<IpAddr, State>,
-    pending: VecDeque<(IpAddr, Vec<u8>)>,
-    learned: usize,
-    generation: u32,
+    entries: BTreeMap<IpAddr, Entry>,
+    /// When each entry changes by itself.
+    due: BTreeSet<(Instant, IpAddr)>,
     deadline: Option<Instant>,
+    ipv4: Family,
+    ipv6: Family,
+    /// Entries that progress above would prove.
+    unsure: usize,
+    generation: u32,
     dropped: Dropped,
 }
 
 impl Cache {
     /// A cache that knows the `fixed` neighbours for ever.
     pub fn new(config: Config, fixed: &[(IpAddr, Mac)]) -> Self {
+        let entry = |mac| Entry {
+            state: State::Static(mac),
+            asker: Asker::Session,
+            since: Instant::ZERO,
+            used: false,
+            waiting: VecDeque::new(),
+        };
         Self {
-            entries: fixed.iter().map(|&(address, mac)| (address, State::Static(mac))).collect(),
-            pending: VecDeque::with_capacity(config.pending),
-            config,
-            learned: 0,
-            generation: 0,
+            entries: fixed.iter().map(|&(address, mac)| (address, entry(mac))).collect(),
+            due: BTreeSet::new(),
             deadline: None,
+            ipv4: Family::new(&config),
+            ipv6: Family::new(&config),
+            unsure: 0,
+            generation: 0,
             dropped: Dropped::default(),
+            config,
         }
     }
 
@@ -160,26 +190,39 @@ impl Cache {
         self.dropped
     }
 
-    /// What is known about `address`; if nothing is, asking begins with the next [`Cache::poll`].
-    pub fn resolve(&mut self, now: Instant, address: impl Into<IpAddr>) -> Resolution {
+    /// What is known about `address`; if nothing is, asking on behalf of `asker` begins with the next [`Cache::poll`],
+    /// unless the answer is [`Resolution::Limited`].
+    pub fn resolve(&mut self, now: Instant, address: impl Into<IpAddr>, asker: Asker) -> Resolution {
         let address = address.into();
-        match self.entries.get(&address) {
-            Some(&(State::Static(mac) | State::Reachable { mac, .. } | State::Probing { mac, .. })) => {
+        let Some(entry) = self.entries.get_mut(&address) else {
+            return self.begin(now, address, asker);
+        };
+        match entry.state {
+            State::Static(mac) => Resolution::Station(mac),
+            State::Reachable { mac, .. } | State::Delay { mac, .. } | State::Probe { mac, .. } => {
+                entry.used = true;
                 Resolution::Station(mac)
             }
-            Some(State::Incomplete { .. }) => Resolution::Pending,
-            Some(&State::Unreachable { until }) if now < until => Resolution::Unreachable,
-            Some(_) => {
-                self.set(address, State::Incomplete { asked: 0, next: now });
+            State::Stale(mac) => {
+                //= RFC 4861 section 7.3.3: a stale entry is used, and verified after a delay for progress above.
+                let until = now + self.config.request_interval;
+                self.change(address, |entry| {
+                    entry.state = State::Delay { mac, from: now, until };
+                    entry.asker = entry.asker.max(asker);
+                    entry.used = true;
+                });
+                Resolution::Station(mac)
+            }
+            State::Incomplete { .. } => {
+                if entry.asker < asker {
+                    self.change(address, |entry| entry.asker = asker);
+                }
                 Resolution::Pending
             }
-            None => {
-                if self.learned >= self.config.capacity && !self.evict() {
-                    return Resolution::Unreachable;
-                }
-                self.learned += 1;
-                self.set(address, State::Incomplete { asked: 0, next: now });
-                Resolution::Pending
+            State::Unreachable { until } if now < until => Resolution::Unreachable,
+            State::Unreachable { .. } => {
+                self.forget(address);
+                self.begin(now, address, asker)
             }
         }
     }
@@ -189,151 +232,292 @@ impl Cache {
         self.entries.contains_key(&address.into())
     }
 
-    /// Keeps a copy of a packet until `address` is known.
-    pub fn hold(&mut self, address: impl Into<IpAddr>, packet: Vec<u8>) {
+    /// Keeps a copy of a packet of `asker` until `address`, which is being asked for, is known.
+    pub fn hold(&mut self, address: impl Into<IpAddr>, packet: Vec<u8>, asker: Asker) {
         let address = address.into();
-        if self.pending.len() >= self.config.pending {
+        let (limit, answer) = (self.config.pending, asker == Asker::Stranger);
+        let Some(entry) = self.entries.get_mut(&address) else {
+            self.dropped.queue_full += 1;
+            return;
+        };
+        let held = &mut entry::family(&mut self.ipv4, &mut self.ipv6, address).held[usize::from(answer)];
+        // Strangers can have an answer each, as long as there is room.
+        let oldest = entry.waiting.iter().position(|(other, _)| *other == answer);
+        if *held >= limit || (answer && oldest.is_some()) {
             //= RFC 1122 section 2.3.2.2: at least the latest packet for an unresolved address is kept.
-            let oldest = self.pending.iter().position(|(waiting, _)| *waiting == address);
             self.dropped.queue_full += 1;
             match oldest {
-                Some(index) => drop(self.pending.remove(index)),
+                Some(index) => drop(entry.waiting.remove(index)),
                 None => return,
             }
+            *held -= 1;
         }
-        self.pending.push_back((address, packet));
+        *held += 1;
+        entry.waiting.push_back((answer, packet));
     }
 
     /// Takes the oldest packet that waits for `address`.
     pub fn release(&mut self, address: impl Into<IpAddr>) -> Option<Vec<u8>> {
         let address = address.into();
-        let index = self.pending.iter().position(|(waiting, _)| *waiting == address)?;
-        self.pending.remove(index).map(|(_, packet)| packet)
+        let (answer, packet) = self.entries.get_mut(&address)?.waiting.pop_front()?;
+        entry::family(&mut self.ipv4, &mut self.ipv6, address).held[usize::from(answer)] -= 1;
+        Some(packet)
     }
 
     /// Notes that `mac` says it has `address`, in a packet that was `for_us` (its target) or not. An unknown sender
-    /// is remembered only in the first case.
+    /// is remembered only in the first case. An address that is `in_use` is not forgotten for it.
     pub fn observe(
         &mut self,
         now: Instant,
         address: impl Into<IpAddr>,
         mac: Mac,
         for_us: bool,
+        in_use: &dyn Fn(IpAddr) -> bool,
     ) -> Observation {
         let address = address.into();
         let Config { request_interval, lifetime, requests, .. } = self.config;
-        // To be asked for again soon, until a second packet says the same.
-        let learned = State::Reachable { mac, since: now, until: now + request_interval };
-        match self.entries.get(&address).copied() {
-            Some(State::Static(known)) if known == mac => Observation::Confirmed,
-            Some(State::Static(_)) => Observation::Conflict,
-            Some(State::Reachable { mac: known, .. } | State::Probing { mac: known, .. }) if known == mac => {
-                self.set(address, State::Reachable { mac, since: now, until: now + lifetime });
-                Observation::Confirmed
+        // To be asked for again soon, until a second packet says the same. What peers acknowledge until then may have
+        // been sent to another station.
+        let learned = State::Delay { mac, from: now + request_interval / 2, until: now + request_interval };
+        let Some(entry) = self.entries.get(&address) else {
+            //= RFC 826, Packet Reception: if we are the target, a new sender is added, for it will be answered.
+            if !for_us || !self.room_for_heard(now, address, in_use) {
+                return Observation::Ignored;
             }
-            Some(State::Reachable { mac: known, since, .. }) => {
-                // At most one question per interval, however many packets contradict one another.
-                let next = now.max(since + request_interval);
-                self.set(address, State::Probing { mac: known, asked: requests / 2, next });
-                Observation::Doubted
+            self.insert(now, address, State::Stale(mac), Asker::Stranger);
+            return Observation::Learned;
+        };
+        let (since, asker) = (entry.since, entry.asker);
+        match entry.state {
+            State::Static(known) if known == mac => Observation::Confirmed,
+            State::Static(_) => Observation::Conflict,
+            State::Incomplete { .. } | State::Unreachable { .. } => {
+                self.renew(now, address, learned);
+                self.shrink(now, address, in_use);
+                Observation::Learned
+            }
+            State::Reachable { mac: known, .. }
+            | State::Stale(known)
+            | State::Delay { mac: known, .. }
+            | State::Probe { mac: known, .. }
+                if known == mac =>
+            {
+                self.renew(now, address, State::Reachable { mac, until: now + lifetime });
+                Observation::Confirmed
             }
             //= RFC 826, Packet Reception: a pair that is known is updated with the sender's hardware address.
-            Some(State::Probing { asked, .. }) if for_us && asked > requests / 2 => {
+            State::Probe { asked, .. } if for_us && asked > requests / 2 => {
                 self.generation = self.generation.wrapping_add(1);
-                self.set(address, learned);
+                self.renew(now, address, learned);
                 Observation::Confirmed
             }
-            Some(State::Probing { .. }) => Observation::Doubted,
-            Some(State::Incomplete { .. } | State::Unreachable { .. }) => {
-                self.set(address, learned);
-                Observation::Learned
+            State::Probe { .. } => Observation::Doubted,
+            State::Reachable { mac: known, .. } | State::Stale(known) | State::Delay { mac: known, .. } => {
+                if asker > Asker::Stranger || self.family(address).strangers.take(now) {
+                    // At most one question per interval, however many packets contradict one another.
+                    let next = now.max(since + request_interval);
+                    let probe = State::Probe { mac: known, asked: requests / 2, next };
+                    self.change(address, |entry| entry.state = probe);
+                }
+                Observation::Doubted
             }
-            //= RFC 826, Packet Reception: if we are the target, a new sender is added, for it will be answered.
-            None if for_us && self.learned < self.config.capacity => {
-                self.learned += 1;
-                self.set(address, learned);
-                Observation::Learned
-            }
-            None => Observation::Ignored,
         }
+    }
+
+    /// The neighbour at that address, if [`Cache::confirm`] would change anything.
+    #[inline]
+    pub fn awaits_proof(&self, address: impl FnOnce() -> Option<IpAddr>) -> Option<IpAddr> {
+        if self.unsure == 0 {
+            return None;
+        }
+        address().filter(|address| self.entries.get(address).is_some_and(Entry::is_unsure))
+    }
+
+    /// A connection or a session over the neighbour `address` made progress: what is sent there arrives.
+    pub fn confirm(&mut self, now: Instant, address: IpAddr) {
+        let Some(entry) = self.entries.get(&address) else { return };
+        //= RFC 4861 section 7.3.1: forward progress of a layer above confirms that a neighbour is reachable.
+        let mac = match entry.state {
+            State::Delay { mac, from, .. } if now >= from => mac,
+            State::Probe { mac, .. } => mac,
+            _ => return,
+        };
+        let until = now + self.config.lifetime;
+        self.change(address, |entry| {
+            (entry.state, entry.since) = (State::Reachable { mac, until }, now);
+            entry.asker = Asker::Session;
+        });
     }
 
     /// Works off what is due and calls `ask` for every request that is to be sent.
     pub fn poll(&mut self, now: Instant, mut ask: impl FnMut(Request)) {
-        if self.deadline.is_none_or(|deadline| deadline > now) {
-            return;
-        }
-        let interval = self.config.request_interval;
-        let limit = self.config.requests;
-        let mut gave_up = Vec::new();
-        let mut forgotten = false;
-        self.entries.retain(|&address, state| {
-            if state.due().is_none_or(|due| due > now) {
-                return true;
-            }
-            match *state {
-                State::Static(_) => {}
-                State::Incomplete { asked, .. } if asked >= limit => {
-                    gave_up.push(address);
-                    *state = State::Unreachable { until: now + interval };
+        let Config { request_interval, requests, .. } = self.config;
+        let next = now + request_interval;
+        while let Some(&(due, address)) = self.due.first()
+            && due <= now
+        {
+            let Some(mut entry) = self.take(address) else { break };
+            entry.state = match entry.state {
+                State::Incomplete { asked, .. } if asked >= requests => {
+                    self.dropped.unreachable += self.drop_waiting(address, &mut entry);
+                    State::Unreachable { until: next }
                 }
                 State::Incomplete { asked, .. } => {
                     ask(Request { address, station: None });
-                    *state = State::Incomplete { asked: asked + 1, next: now + interval };
+                    State::Incomplete { asked: asked + 1, next }
                 }
+                // Who still uses it resolves it again.
                 State::Reachable { mac, .. } => {
+                    self.outdate(&mut entry);
+                    State::Stale(mac)
+                }
+                State::Delay { mac, .. }
+                    if entry.asker == Asker::Stranger && !self.family(address).strangers.take(now) =>
+                {
+                    self.outdate(&mut entry);
+                    State::Stale(mac)
+                }
+                State::Delay { mac, .. } => {
                     //= RFC 1122 section 2.3.2.1: unicast poll, a request to the station that had it.
                     ask(Request { address, station: Some(mac) });
-                    *state = State::Probing { mac, asked: 1, next: now + interval };
+                    State::Probe { mac, asked: 1, next }
                 }
-                State::Probing { asked, .. } if asked >= limit => {
-                    forgotten = true;
-                    return false;
-                }
-                State::Probing { mac, asked, .. } => {
+                State::Probe { mac, asked, .. } if asked < requests => {
                     // The station may have a new interface: the later requests go to all.
-                    let station = (asked < limit / 2).then_some(mac);
+                    let station = (asked < requests / 2).then_some(mac);
                     ask(Request { address, station });
-                    *state = State::Probing { mac, asked: asked + 1, next: now + interval };
+                    State::Probe { mac, asked: asked + 1, next }
                 }
-                State::Unreachable { .. } => return false,
+                State::Probe { .. } => {
+                    self.outdate(&mut entry);
+                    continue;
+                }
+                State::Unreachable { .. } | State::Static(_) | State::Stale(_) => continue,
+            };
+            self.put(address, entry);
+        }
+    }
+
+    /// Begins to ask for an address that there is no entry for.
+    fn begin(&mut self, now: Instant, address: IpAddr, asker: Asker) -> Resolution {
+        let limit = self.config.incomplete;
+        let family = self.family(address);
+        if asker == Asker::Stranger && !family.strangers.take(now) {
+            return Resolution::Limited;
+        }
+        if asker < Asker::Session && family.incomplete.len() >= limit {
+            match family.incomplete.first() {
+                Some(&(other, _, oldest)) if other <= asker => self.forget(oldest),
+                _ => return Resolution::Limited,
             }
-            true
-        });
-        if forgotten {
+        }
+        self.insert(now, address, State::Incomplete { asked: 0, next: now }, asker);
+        Resolution::Pending
+    }
+
+    /// Whether a station that nobody asked for can be remembered: others of its kind make room for it.
+    fn room_for_heard(&mut self, now: Instant, address: IpAddr, in_use: &dyn Fn(IpAddr) -> bool) -> bool {
+        let capacity = self.config.capacity;
+        for _ in 0..LOOKS {
+            let known = &self.family(address).known;
+            if known.len() < capacity {
+                return true;
+            }
+            match known.first() {
+                Some(&(Asker::Stranger, _, oldest)) => self.evict(now, oldest, in_use),
+                _ => return false,
+            }
+        }
+        false
+    }
+
+    /// Forgets stations above the budget.
+    fn shrink(&mut self, now: Instant, address: IpAddr, in_use: &dyn Fn(IpAddr) -> bool) {
+        let capacity = self.config.capacity;
+        for _ in 0..LOOKS {
+            let known = &self.family(address).known;
+            match known.first() {
+                Some(&(_, _, oldest)) if known.len() > capacity => self.evict(now, oldest, in_use),
+                _ => return,
+            }
+        }
+    }
+
+    /// Forgets a station, or puts it to the back of the queue if it is in use.
+    fn evict(&mut self, now: Instant, address: IpAddr, in_use: &dyn Fn(IpAddr) -> bool) {
+        if in_use(address) {
+            self.change(address, |entry| (entry.asker, entry.since) = (Asker::Session, now));
+        } else {
+            self.forget(address);
+        }
+    }
+
+    fn forget(&mut self, address: IpAddr) {
+        if let Some(mut entry) = self.take(address) {
+            self.dropped.queue_full += self.drop_waiting(address, &mut entry);
+            self.outdate(&mut entry);
+        }
+    }
+
+    /// Makes those who keep the entry's station ask for it again.
+    fn outdate(&mut self, entry: &mut Entry) {
+        if core::mem::take(&mut entry.used) {
             self.generation = self.generation.wrapping_add(1);
         }
-        let before = self.pending.len();
-        self.pending.retain(|(address, _)| !gave_up.contains(address));
-        self.dropped.unreachable += (before - self.pending.len()) as u64;
-        self.learned = self.entries.values().filter(|state| !matches!(state, State::Static(_))).count();
-        self.deadline = self.entries.values().filter_map(State::due).min();
     }
 
-    fn set(&mut self, address: IpAddr, state: State) {
-        // May leave an earlier deadline behind: one poll too many, which sets it right.
-        if let Some(due) = state.due() {
-            self.deadline = Some(self.deadline.map_or(due, |deadline| deadline.min(due)));
+    /// Drops the packets that wait, and returns how many there were.
+    fn drop_waiting(&mut self, address: IpAddr, entry: &mut Entry) -> u64 {
+        let held = &mut self.family(address).held;
+        entry.waiting.iter().for_each(|(answer, _)| held[usize::from(*answer)] -= 1);
+        let count = entry.waiting.len() as u64;
+        entry.waiting = VecDeque::new();
+        count
+    }
+
+    fn insert(&mut self, now: Instant, address: IpAddr, state: State, asker: Asker) {
+        let entry = Entry { state, asker, since: now, used: false, waiting: VecDeque::new() };
+        self.put(address, entry);
+    }
+
+    fn renew(&mut self, now: Instant, address: IpAddr, state: State) {
+        self.change(address, |entry| (entry.state, entry.since) = (state, now));
+    }
+
+    /// Changes an entry, and its places in all orders with it.
+    fn change(&mut self, address: IpAddr, change: impl FnOnce(&mut Entry)) {
+        if let Some(mut entry) = self.take(address) {
+            change(&mut entry);
+            self.put(address, entry);
         }
-        self.entries.insert(address, state);
     }
 
-    /// Makes room for one more: forgets the station whose lifetime ends first. False if all are being asked for.
-    fn evict(&mut self) -> bool {
-        let oldest = self
-            .entries
-            .iter()
-            .filter_map(|(&address, state)| match *state {
-                State::Reachable { until, .. } | State::Unreachable { until } => Some((until, address)),
-                _ => None,
-            })
-            .min();
-        let Some((_, address)) = oldest else {
-            return false;
-        };
-        self.entries.remove(&address);
-        self.learned -= 1;
-        self.generation = self.generation.wrapping_add(1);
-        true
+    fn take(&mut self, address: IpAddr) -> Option<Entry> {
+        let entry = self.entries.remove(&address)?;
+        if let Some(due) = entry.due() {
+            self.due.remove(&(due, address));
+            self.deadline = self.due.first().map(|(due, _)| *due);
+        }
+        if let Some(budget) = entry.budget() {
+            self.family(address).order(budget).remove(&(entry.asker, entry.since, address));
+        }
+        self.unsure -= usize::from(entry.is_unsure());
+        Some(entry)
+    }
+
+    fn put(&mut self, address: IpAddr, entry: Entry) {
+        if let Some(due) = entry.due() {
+            self.due.insert((due, address));
+            self.deadline = self.due.first().map(|(due, _)| *due);
+        }
+        if let Some(budget) = entry.budget() {
+            self.family(address).order(budget).insert((entry.asker, entry.since, address));
+        }
+        self.unsure += usize::from(entry.is_unsure());
+        self.entries.insert(address, entry);
+    }
+
+    fn family(&mut self, address: IpAddr) -> &mut Family {
+        entry::family(&mut self.ipv4, &mut self.ipv6, address)
     }
 }

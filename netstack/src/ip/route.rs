@@ -55,6 +55,11 @@ impl<A: Address> RouteTable<A> {
         self.next_hop(address).is_some_and(|hop| hop.address == address.into())
     }
 
+    /// Whether `address` is a router that a route leads through.
+    pub(crate) fn is_gateway(&self, address: A) -> bool {
+        self.routes.iter().any(|route| route.gateway == Some(address))
+    }
+
     /// The routes, longest prefix first.
     pub fn routes(&self) -> &[Route<A>] {
         &self.routes

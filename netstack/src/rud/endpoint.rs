@@ -1,5 +1,6 @@
 //! The sessions of one shard: finds a datagram's session, gives sessions turns to send, and keeps the next deadline.
 
+use core::net::IpAddr;
 use std::collections::VecDeque;
 
 use super::api::{
@@ -10,6 +11,7 @@ use super::output::Turn;
 use super::recovery::NEVER;
 use super::session::{Accepted, Session};
 use super::table::TagTable;
+use crate::ip::peers::Peers;
 use crate::region::Extent;
 use crate::time::Instant;
 use crate::wire::rud::Header;
@@ -36,6 +38,7 @@ pub struct Endpoint {
     entries: Vec<Entry>,
     free: Vec<u16>,
     tags: TagTable,
+    peers: Peers,
     /// Sessions with something to send, in turn. Each is in it at most once.
     ready: VecDeque<u16>,
     /// No session's deadline is earlier.
@@ -51,6 +54,7 @@ impl Endpoint {
             entries: Vec::new(),
             free: Vec::new(),
             tags: TagTable::new(config.max_sessions),
+            peers: Peers::default(),
             ready: VecDeque::with_capacity(config.max_sessions),
             earliest: NEVER,
             counters: EndpointCounters::default(),
@@ -91,6 +95,7 @@ impl Endpoint {
         self.earliest = self.earliest.min(session.deadline());
         entry.session = Some(Box::new(session));
         self.tags.insert(params.local_tag, index);
+        self.peers.add(params.remote_ip);
         // The first heartbeat: it tells the peer that we are here.
         Self::make_ready(&mut self.ready, entry, index);
         Ok(id)
@@ -100,8 +105,9 @@ impl Endpoint {
     /// peer satisfied, call [`flush_acks`](Self::flush_acks) and [`transmit`](Self::transmit) before.
     pub fn close(&mut self, id: SessionId) {
         if let Some(session) = self.session(id) {
-            let tag = session.local_tag;
+            let (tag, peer) = (session.local_tag, session.to.remote_ip);
             self.tags.remove(tag);
+            self.peers.remove(peer);
             let entry = &mut self.entries[id.index()];
             entry.session = None;
             entry.generation = entry.generation.wrapping_add(1);
@@ -200,6 +206,18 @@ impl Endpoint {
         if !entry.ready && session.wants_transmit(now) {
             Self::make_ready(&mut self.ready, entry, index);
         }
+    }
+
+    /// Whether a session leads to `host`.
+    pub fn has_peer(&self, host: IpAddr) -> bool {
+        self.peers.has(host)
+    }
+
+    /// Datagrams of the session that `udp_payload` is for which its peer has acknowledged: if it has acknowledged more
+    /// afterwards, what is sent to it arrives.
+    pub fn acknowledged_to(&self, udp_payload: &[u8]) -> Option<u64> {
+        let index = self.tags.get(Header::parse(udp_payload).ok()?.tag)?;
+        self.entries.get(usize::from(index))?.session.as_deref().map(|session| session.counters.acked)
     }
 
     /// Sends what is due (resends, data, acknowledgements, heartbeats) while `emit` has room.

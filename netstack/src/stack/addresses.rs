@@ -5,7 +5,9 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use super::counters::Counters;
 use super::destination::ethertype_of;
 use super::port::Interface;
+use crate::ip::neighbour::{Asker, Resolution};
 use crate::ip::{NextHop, RouteTable};
+use crate::time::Instant;
 use crate::wire::arp;
 use crate::wire::ethernet::{EtherType, Mac};
 use crate::wire::icmpv6::{self, Advertisement, Solicitation};
@@ -112,6 +114,14 @@ impl Addresses {
         }
     }
 
+    /// Whether `address` is a router of this port's.
+    pub(super) fn is_gateway(&self, address: IpAddr) -> bool {
+        match address {
+            IpAddr::V4(address) => self.ipv4.as_ref().is_some_and(|ipv4| ipv4.routes.is_gateway(address)),
+            IpAddr::V6(address) => self.ipv6.as_ref().is_some_and(|ipv6| ipv6.routes.is_gateway(address)),
+        }
+    }
+
     /// The next hop towards `remote`, and the address of ours to send from.
     pub(super) fn next_hop(&self, remote: IpAddr) -> Option<(NextHop, IpAddr)> {
         match remote {
@@ -142,7 +152,7 @@ impl Interface {
     }
 
     /// Works off what is due in the neighbour cache.
-    pub(super) fn tend_neighbours(&mut self, now: crate::time::Instant, counters: &mut Counters) {
+    pub(super) fn tend_neighbours(&mut self, now: Instant, counters: &mut Counters) {
         let mut asked = Vec::new();
         let before = self.neighbours.dropped();
         self.neighbours.poll(now, |request| asked.push(request));
@@ -249,13 +259,20 @@ impl Interface {
         }
     }
 
-    /// Keeps a packet until the neighbour `address` is known.
-    pub(super) fn hold(&mut self, address: IpAddr, parts: [&[u8]; 3], counters: &mut Counters) {
+    /// What is known about the next hop `hop` of a packet of `asker` to `remote`.
+    pub(super) fn resolve(&mut self, now: Instant, hop: IpAddr, remote: IpAddr, asker: Asker) -> Resolution {
+        // There are few gateways, and others need them too, whoever is answered through them.
+        let asker = if hop == remote { asker } else { Asker::Session };
+        self.neighbours.resolve(now, hop, asker)
+    }
+
+    /// Keeps a packet of `asker` until the neighbour `address` is known.
+    pub(super) fn hold(&mut self, address: IpAddr, parts: [&[u8]; 3], asker: Asker, counters: &mut Counters) {
         if parts.iter().map(|part| part.len()).sum::<usize>() > usize::from(self.mtu) {
             counters.tx_too_long += 1;
             return;
         }
         counters.tx_held += 1;
-        self.neighbours.hold(address, parts.concat());
+        self.neighbours.hold(address, parts.concat(), asker);
     }
 }

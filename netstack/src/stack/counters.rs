@@ -106,6 +106,8 @@ counters! {
         tx_no_route,
         /// Dropped: the next hop does not answer.
         tx_unreachable,
+        /// Dropped: the next hop is not known, and as many are being asked for already as may be.
+        tx_neighbour_limited,
         /// Dropped: longer than the port's MTU, or with headers that are too long.
         tx_too_long,
         /// Dropped: an answer of the stack's own found no room in the batch.

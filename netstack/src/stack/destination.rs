@@ -11,7 +11,7 @@ use super::counters::Counters;
 use super::port::{LinkHeader, Port};
 use crate::device::{Device, Offload};
 use crate::ip::is_unicast_ip;
-use crate::ip::neighbour::Resolution;
+use crate::ip::neighbour::{Asker, Resolution};
 use crate::ip::path_mtu::PathMtus;
 use crate::region::Extent;
 use crate::rud;
@@ -171,6 +171,8 @@ const fn fold(sum: u32) -> u16 {
 pub(super) enum Miss {
     /// It will never do, or not soon.
     Error(SendError),
+    /// Too many neighbours are being asked for.
+    Limited { remote: IpAddr, next_hop: IpAddr },
     /// The neighbour is being asked for; packets may wait for it at the port.
     Pending { port: usize, next_hop: IpAddr, source: IpAddr },
 }
@@ -189,7 +191,7 @@ impl Destinations {
         Self { slots: vec![None; SLOTS], last: 0, path_mtus: PathMtus::new() }
     }
 
-    /// The template for packets from `local` (unspecified: whichever port has the best route) to `remote`.
+    /// The template for packets of `asker` from `local` (unspecified: whichever port has the best route) to `remote`.
     #[inline]
     pub(super) fn find<D: Device>(
         &mut self,
@@ -197,7 +199,31 @@ impl Destinations {
         ports: &mut [Port<D>],
         local: IpAddr,
         remote: IpAddr,
+        asker: Asker,
     ) -> Result<&Template, Miss> {
+        if !self.seek(ports, local, remote) {
+            let template = resolve(now, ports, &self.path_mtus, local, remote, asker)?;
+            self.slots[self.last & (SLOTS - 1)] = Some(template);
+        }
+        let slot = &self.slots[self.last & (SLOTS - 1)];
+        slot.as_ref().ok_or(Miss::Error(SendError::NoRoute { remote }))
+    }
+
+    /// The same, if there is one; nobody is asked for.
+    #[inline]
+    pub(super) fn find_known<D>(
+        &mut self,
+        ports: &[Port<D>],
+        local: IpAddr,
+        remote: IpAddr,
+    ) -> Option<&Template> {
+        let found = self.seek(ports, local, remote);
+        self.slots[self.last & (SLOTS - 1)].as_ref().filter(|_| found)
+    }
+
+    /// Finds the slot for the template; true if that is in it.
+    #[inline]
+    fn seek<D>(&mut self, ports: &[Port<D>], local: IpAddr, remote: IpAddr) -> bool {
         let fits = |slot: &Option<Template>| {
             slot.as_ref().is_some_and(|t| {
                 t.remote == remote
@@ -211,13 +237,9 @@ impl Destinations {
         if !fits(&self.slots[self.last & (SLOTS - 1)]) {
             let hash = (bits(remote) ^ bits(local).rotate_left(16)).wrapping_mul(0x9e37_79b1);
             self.last = hash as usize >> 23 & (SLOTS - 1);
-            if !fits(&self.slots[self.last]) {
-                let template = resolve(now, ports, &self.path_mtus, local, remote)?;
-                self.slots[self.last] = Some(template);
-            }
+            return fits(&self.slots[self.last]);
         }
-        let slot = &self.slots[self.last & (SLOTS - 1)];
-        slot.as_ref().ok_or(Miss::Error(SendError::NoRoute { remote }))
+        true
     }
 
     /// Forgets everything: a port was added, so routes may have changed.
@@ -324,16 +346,18 @@ fn resolve<D: Device>(
     path_mtus: &PathMtus,
     local: IpAddr,
     remote: IpAddr,
+    asker: Asker,
 ) -> Result<Template, Miss> {
     let Way { port, source, next_hop } = route(ports, local, remote).map_err(Miss::Error)?;
     let no_route = Miss::Error(SendError::NoRoute { remote });
     let Some(Port { iface, .. }) = ports.get_mut(port) else {
         return Err(no_route);
     };
-    let mac = match iface.neighbours.resolve(now, next_hop) {
+    let mac = match iface.resolve(now, next_hop, remote, asker) {
         Resolution::Station(mac) => mac,
         Resolution::Pending => return Err(Miss::Pending { port, next_hop, source }),
         Resolution::Unreachable => return Err(Miss::Error(SendError::Unreachable { remote, next_hop })),
+        Resolution::Limited => return Err(Miss::Limited { remote, next_hop }),
     };
     let header = IpHeader::new(source, remote, Protocol::Udp, 0, Ecn::NotEct).ok_or(no_route)?;
     let mut ip_udp = [0; IPV6_UDP];
@@ -392,6 +416,10 @@ impl<D: Device> Emitter<'_, D> {
                 self.counters.tx_unreachable += 1;
                 return;
             }
+            Miss::Limited { .. } => {
+                self.counters.tx_neighbour_limited += 1;
+                return;
+            }
             Miss::Error(_) => {
                 self.counters.tx_no_route += 1;
                 return;
@@ -402,7 +430,8 @@ impl<D: Device> Emitter<'_, D> {
         let headers = udp_packet_headers(source, remote, source_port, destination_port, len);
         match (headers, self.ports.get_mut(port)) {
             (Some(headers), Some(port)) => {
-                port.iface.hold(next_hop, [headers.as_bytes(), header, payload], self.counters)
+                let parts = [headers.as_bytes(), header, payload];
+                port.iface.hold(next_hop, parts, Asker::Session, self.counters);
             }
             _ => self.counters.tx_too_long += 1,
         }
@@ -439,7 +468,7 @@ impl<D: Device> rud::Emit for Emitter<'_, D> {
         //= RFC 768: a UDP checksum of zero says that there is none; over IPv4 that is allowed.
         //= RFC 6936 section 4: over IPv6 too, between hosts that agree on it, with a check of their own over addresses.
         let (local, remote) = (to.local_ip, to.remote_ip);
-        let template = match self.destinations.find(self.now, self.ports, local, remote) {
+        let template = match self.destinations.find(self.now, self.ports, local, remote, Asker::Session) {
             Ok(template) => template,
             Err(miss) => {
                 self.miss(miss, (remote, to.src_port, to.dst_port), header, payload);

@@ -5,10 +5,10 @@ use core::net::IpAddr;
 use super::EchoReply;
 use super::counters::Counters;
 use super::destination::ethertype_of;
-use super::limit::TokenBucket;
 use super::port::{Interface, QueueError};
 use super::receive::{Inbound, Receiver};
-use crate::ip::neighbour::Resolution;
+use crate::ip::limit::TokenBucket;
+use crate::ip::neighbour::{Asker, Resolution};
 use crate::ip::path_mtu::plateau_below;
 use crate::ip::{IcmpError, is_unicast_ip};
 use crate::rud;
@@ -109,7 +109,7 @@ impl<S: rud::Sink> Receiver<'_, S> {
         let from = own_address(self.iface, request.destination, request.to_group, request.source);
         let sent = match from {
             Some(from) if is_unicast_ip(request.source) => {
-                send_echo(self.now, self.iface, from, request.source, echo, self.counters)
+                send_echo(self.now, self.iface, from, request.source, echo, Asker::Stranger, self.counters)
             }
             _ => Err(SendIcmpError::NoRoute),
         };
@@ -174,7 +174,7 @@ pub(super) fn send_error(
         (IpAddr::V6(from), IpAddr::V6(to)) => icmpv6::emit_error(from, to, kind, quoted),
         _ => icmpv4::Message::Error { kind, quoted }.emit(),
     };
-    match send_message(now, iface, from, source, &header, quoted, counters) {
+    match send_message(now, iface, [from, source], &header, quoted, Asker::Stranger, counters) {
         Ok(()) => counters.tx_icmp_errors += 1,
         Err(why) => why.count(counters),
     }
@@ -233,6 +233,7 @@ fn about_ipv6(kind: ErrorKind, quoted: &[u8]) -> Option<IcmpError<'_>> {
 pub(super) enum SendIcmpError {
     NoRoute,
     Unreachable,
+    Limited,
     TooLong,
     Full,
 }
@@ -242,6 +243,7 @@ impl SendIcmpError {
         match self {
             Self::NoRoute => counters.tx_no_route += 1,
             Self::Unreachable => counters.tx_unreachable += 1,
+            Self::Limited => counters.tx_neighbour_limited += 1,
             Self::TooLong => counters.tx_too_long += 1,
             Self::Full => counters.tx_full += 1,
         }
@@ -255,22 +257,23 @@ pub(super) fn send_echo(
     from: IpAddr,
     to: IpAddr,
     echo: &Echo<'_>,
+    asker: Asker,
     counters: &mut Counters,
 ) -> Result<(), SendIcmpError> {
     let header = match (from, to) {
         (IpAddr::V6(from), IpAddr::V6(to)) => icmpv6::emit_echo(from, to, echo),
         _ => icmpv4::Message::Echo(*echo).emit(),
     };
-    send_message(now, iface, from, to, &header, echo.data, counters)
+    send_message(now, iface, [from, to], &header, echo.data, asker, counters)
 }
 
 fn send_message(
     now: Instant,
     iface: &mut Interface,
-    from: IpAddr,
-    to: IpAddr,
+    [from, to]: [IpAddr; 2],
     header: &[u8; HEADER_LEN],
     data: &[u8],
+    asker: Asker,
     counters: &mut Counters,
 ) -> Result<(), SendIcmpError> {
     let protocol = if to.is_ipv4() { Protocol::Icmp } else { Protocol::Icmpv6 };
@@ -278,13 +281,14 @@ fn send_message(
     let ip = IpHeader::new(from, to, protocol, len, Ecn::NotEct).ok_or(SendIcmpError::TooLong)?;
     let (hop, _) = iface.addresses.next_hop(to).ok_or(SendIcmpError::NoRoute)?;
     let parts: [&[u8]; 3] = [ip.as_bytes(), header, data];
-    let mac = match iface.neighbours.resolve(now, hop.address) {
+    let mac = match iface.resolve(now, hop.address, to, asker) {
         Resolution::Station(mac) => mac,
         Resolution::Pending => {
-            iface.hold(hop.address, parts, counters);
+            iface.hold(hop.address, parts, asker, counters);
             return Ok(());
         }
         Resolution::Unreachable => return Err(SendIcmpError::Unreachable),
+        Resolution::Limited => return Err(SendIcmpError::Limited),
     };
     let link = iface.link_header(mac, ethertype_of(to));
     iface.queue_bytes(&link, parts).map_err(|error| match error {

@@ -126,7 +126,7 @@ impl<S: rud::Sink> Receiver<'_, S> {
         //= RFC 5227 section 1.1: a probe has no sender address; there is nothing to learn from it.
         if is_unicast(packet.sender_ip) {
             let for_us = for_us && routes.is_on_link(packet.sender_ip);
-            match self.iface.neighbours.observe(self.now, packet.sender_ip, packet.sender, for_us) {
+            match self.observe(packet.sender_ip.into(), packet.sender, for_us) {
                 Observation::Learned => {
                     self.iface.send_held(packet.sender_ip.into(), packet.sender, self.counters);
                 }

@@ -200,7 +200,7 @@ impl<S: rud::Sink> Receiver<'_, S> {
     }
 
     fn observe_neighbour(&mut self, address: Ipv6Addr, mac: Mac, for_us: bool) {
-        match self.iface.neighbours.observe(self.now, address, mac, for_us) {
+        match self.observe(address.into(), mac, for_us) {
             Observation::Learned => self.iface.send_held(address.into(), mac, self.counters),
             Observation::Conflict => self.counters.rx_neighbour_conflict += 1,
             Observation::Confirmed | Observation::Doubted | Observation::Ignored => {}

@@ -22,7 +22,6 @@ mod destination;
 mod icmp;
 mod ipv4;
 mod ipv6;
-mod limit;
 mod offload;
 mod port;
 mod receive;
@@ -39,6 +38,8 @@ pub use api::{EchoReply, PortId, Progress, SendError, StackConfig};
 pub use counters::Counters;
 
 use crate::device::{Device, DeviceCounters};
+use crate::ip::limit::TokenBucket;
+use crate::ip::neighbour::Asker;
 use crate::ip::reassembly::Reassembly;
 use crate::rud;
 use crate::tcp as tcp_protocol;
@@ -49,7 +50,6 @@ use crate::wire::icmp::{Echo, EchoKind, ErrorKind};
 use crate::wire::udp as udp_wire;
 use destination::{Destinations, Emitter, Miss, Way, any_for, ip_udp_len};
 use icmp::{About, SendIcmpError};
-use limit::TokenBucket;
 use port::{Interface, Port, QueueError, Sizes};
 use receive::Receiver;
 
@@ -296,11 +296,15 @@ impl<D: Device> Stack<D> {
         if to.port() == 0 {
             return Err(SendError::BadSocket);
         }
-        let (index, source, found) = match self.destinations.find(now, &mut self.ports, local.ip(), to.ip()) {
-            Ok(template) => (template.port, template.source, Ok(template)),
-            Err(Miss::Pending { port, next_hop, source }) => (port, source, Err(next_hop)),
-            Err(Miss::Error(error)) => return Err(error),
-        };
+        let (index, source, found) =
+            match self.destinations.find(now, &mut self.ports, local.ip(), to.ip(), Asker::User) {
+                Ok(template) => (template.port, template.source, Ok(template)),
+                Err(Miss::Pending { port, next_hop, source }) => (port, source, Err(next_hop)),
+                Err(Miss::Error(error)) => return Err(error),
+                Err(Miss::Limited { remote, next_hop }) => {
+                    return Err(SendError::Unreachable { remote, next_hop });
+                }
+            };
         let Some(Port { iface, .. }) = self.ports.get_mut(index) else {
             return Err(SendError::NotOurs { local: local.ip() });
         };
@@ -332,7 +336,7 @@ impl<D: Device> Stack<D> {
                 iface.queue_extent(&template.link, [headers, header], extent)
             }
             (Err(next_hop), payload) => {
-                iface.hold(next_hop, [headers, header, payload.as_bytes()], &mut self.counters);
+                iface.hold(next_hop, [headers, header, payload.as_bytes()], Asker::User, &mut self.counters);
                 Ok(())
             }
         };
@@ -361,10 +365,12 @@ impl<D: Device> Stack<D> {
         };
         let limit = usize::from(iface.mtu).saturating_sub(ip_udp_len(&remote));
         let echo = Echo { kind: EchoKind::Request, identifier, sequence, data };
-        let sent = icmp::send_echo(now, iface, source, remote, &echo, &mut self.counters);
+        let sent = icmp::send_echo(now, iface, source, remote, &echo, Asker::User, &mut self.counters);
         sent.map_err(|error| match error {
             SendIcmpError::NoRoute => SendError::NoRoute { remote },
-            SendIcmpError::Unreachable => SendError::Unreachable { remote, next_hop },
+            SendIcmpError::Unreachable | SendIcmpError::Limited => {
+                SendError::Unreachable { remote, next_hop }
+            }
             SendIcmpError::TooLong => SendError::TooLong { len: data.len(), limit },
             SendIcmpError::Full => SendError::Full,
         })

@@ -5,9 +5,10 @@ use std::collections::VecDeque;
 
 use super::EchoReply;
 use super::counters::Counters;
-use super::limit::TokenBucket;
 use super::port::Interface;
 use crate::device::{RxChecksum, RxFrame};
+use crate::ip::limit::TokenBucket;
+use crate::ip::neighbour::Observation;
 use crate::ip::reassembly::Reassembly;
 use crate::rss::Rss;
 use crate::rud;
@@ -171,6 +172,22 @@ impl<S: rud::Sink> Receiver<'_, S> {
         rss.queue(source, SocketAddr::new(packet.destination, u16::from_be_bytes([*c, *d]))) != *shard
     }
 
+    /// Notes which station says that it has an address. Those of connections, sessions and gateways are not forgotten
+    /// for it.
+    pub(super) fn observe(&mut self, address: IpAddr, station: Mac, for_us: bool) -> Observation {
+        let Interface { neighbours, addresses, .. } = &mut *self.iface;
+        let (tcp, rud) = (&*self.tcp, &*self.rud);
+        let in_use = |other| addresses.is_gateway(other) || tcp.has_peer(other) || rud.has_peer(other);
+        neighbours.observe(self.now, address, station, for_us, &in_use)
+    }
+
+    /// The next hop towards `source`, if progress of a connection or session with it would prove that it is there.
+    #[inline]
+    pub(super) fn unproven(&self, source: IpAddr) -> Option<IpAddr> {
+        let Interface { neighbours, addresses, .. } = &*self.iface;
+        neighbours.awaits_proof(|| addresses.next_hop(source).map(|(hop, _)| hop.address))
+    }
+
     #[cold]
     fn on_unknown(&mut self, packet: &Inbound<'_>) {
         self.counters.rx_unknown_protocol += 1;
@@ -214,7 +231,14 @@ impl<S: rud::Sink> Receiver<'_, S> {
             dst_port: datagram.destination_port(),
         };
         self.counters.rx_rud += 1;
+        let unproven = self.unproven(source);
+        let before = unproven.map(|_| self.rud.acknowledged_to(datagram.payload()));
         self.rud.on_datagram(self.now, &meta, datagram.payload(), self.sink);
+        if let Some(neighbour) = unproven
+            && before != Some(self.rud.acknowledged_to(datagram.payload()))
+        {
+            self.iface.neighbours.confirm(self.now, neighbour);
+        }
         true
     }
 

@@ -7,6 +7,7 @@ use super::port::Port;
 use super::receive::{Inbound, Receiver};
 use super::{SendError, Stack};
 use crate::device::{Device, Offload, RxChecksum, Transport};
+use crate::ip::neighbour::Asker;
 use crate::ip::{IcmpError, IcmpErrorKind};
 use crate::region::Extent;
 use crate::rud;
@@ -17,7 +18,7 @@ use crate::tcp::{
 use crate::time::Instant;
 use crate::wire::checksum::pseudo_header_ip;
 use crate::wire::ip::{Ecn, IpHeader, Protocol};
-use crate::wire::tcp::{HEADER_LEN, MAX_HEADER_LEN, SeqNumber};
+use crate::wire::tcp::{Flags, HEADER_LEN, MAX_HEADER_LEN, SeqNumber};
 use crate::wire::{ipv4, ipv6};
 
 #[cfg(test)]
@@ -67,7 +68,17 @@ impl<S: rud::Sink> Receiver<'_, S> {
             destination: packet.destination,
             congestion_experienced: packet.ecn == Ecn::Ce,
         };
-        self.tcp.on_segment(self.now, &meta, header, Payload { head: payload, rest: packet.rest });
+        let payload = Payload { head: payload, rest: packet.rest };
+        match self.unproven(packet.source) {
+            None => self.tcp.on_segment(self.now, &meta, header, payload),
+            Some(neighbour) => {
+                let before = self.tcp.progress(&meta, header);
+                self.tcp.on_segment(self.now, &meta, header, payload);
+                if before.is_some() && before != self.tcp.progress(&meta, header) {
+                    self.iface.neighbours.confirm(self.now, neighbour);
+                }
+            }
+        }
     }
 
     /// Hears that a segment of ours did not get through. Anybody can send such a message: what it says about sequence
@@ -102,6 +113,14 @@ impl<S: rud::Sink> Receiver<'_, S> {
     }
 }
 
+/// On whose behalf a segment is sent. A SYN-ACK and a reset answer what anybody can have sent; all else is for a
+/// connection that both sides want.
+fn asker(header: &[u8]) -> Asker {
+    let flags = Flags(header.get(13).copied().unwrap_or(0));
+    let answer = flags.contains(Flags::SYN.with(Flags::ACK)) || flags.contains(Flags::RST);
+    if answer { Asker::Stranger } else { Asker::Session }
+}
+
 impl<D: Device> Emitter<'_, D> {
     /// A segment whose neighbour is not known waits for it, if it is one packet; else it is lost, and sent again.
     #[cold]
@@ -110,6 +129,10 @@ impl<D: Device> Emitter<'_, D> {
             Miss::Pending { port, next_hop, .. } => (port, next_hop),
             Miss::Error(SendError::Unreachable { .. }) => {
                 self.counters.tx_unreachable += 1;
+                return Emitted::Sent;
+            }
+            Miss::Limited { .. } => {
+                self.counters.tx_neighbour_limited += 1;
                 return Emitted::Sent;
             }
             Miss::Error(_) => {
@@ -132,21 +155,21 @@ impl<D: Device> Emitter<'_, D> {
         if let Some(field) = header.get_mut(16..18) {
             field.copy_from_slice(&checksum);
         }
-        port.iface.hold(next_hop, [ip.as_bytes(), &header, &bytes], self.counters);
+        let asker = asker(&header);
+        port.iface.hold(next_hop, [ip.as_bytes(), &header, &bytes], asker, self.counters);
         Emitted::Sent
     }
 }
 
 impl<D: Device> Emit for Emitter<'_, D> {
     fn path(&mut self, local: IpAddr, remote: IpAddr) -> Option<Path> {
-        let (index, mtu) = match self.destinations.find(self.now, self.ports, local, remote) {
-            Ok(template) => (template.port, template.mtu),
-            Err(Miss::Pending { port, .. }) => (port, self.ports.get(port)?.iface.mtu),
-            Err(Miss::Error(SendError::Unreachable { .. })) => {
+        let (index, mtu) = match self.destinations.find_known(self.ports, local, remote) {
+            Some(template) => (template.port, template.mtu),
+            None => {
                 let way = route(self.ports, local, remote).ok()?;
-                (way.port, self.ports.get(way.port)?.iface.mtu)
+                let mtu = self.ports.get(way.port)?.iface.mtu;
+                (way.port, self.destinations.path_mtu(remote).map_or(mtu, |path| path.min(mtu)))
             }
-            Err(Miss::Error(_)) => return None,
         };
         let port = self.ports.get(index)?;
         let longest = port.super_segment_max(usize::from(mtu));
@@ -164,7 +187,7 @@ impl<D: Device> Emit for Emitter<'_, D> {
     #[inline]
     fn emit(&mut self, to: &Destination, header: &[u8], payload: &[Extent], segment_size: u16) -> Emitted {
         let (local, remote) = (to.local.ip(), to.remote.ip());
-        let template = match self.destinations.find(self.now, self.ports, local, remote) {
+        let template = match self.destinations.find(self.now, self.ports, local, remote, asker(header)) {
             Ok(template) => template,
             Err(miss) => return self.hold_segment(miss, to, header, payload),
         };

@@ -219,13 +219,18 @@ fn neighbours_are_found_verified_and_given_up() {
     for _ in 0..55 {
         assert!(second(&mut alone, None).is_empty());
     }
-    // It does not answer any more: asked alone, then by all, then forgotten.
+    for _ in 0..10 {
+        assert!(second(&mut alone, None).is_empty(), "nobody uses it: nobody asks whether it still holds");
+    }
+    // It is used, and does not answer any more: asked alone, then all are, then it is forgotten.
+    alone.stack.ping(at_micros(alone.now), B6, 1, 2, b"used").unwrap();
+    assert_eq!(second(&mut alone, None).len(), 1, "the ping itself");
     let mut questions = 0;
     for _ in 0..12 {
         questions += second(&mut alone, None).len();
     }
     assert_eq!(questions, 4);
-    alone.stack.ping(at_micros(alone.now), B6, 1, 2, b"lost").unwrap();
+    alone.stack.ping(at_micros(alone.now), B6, 1, 3, b"lost").unwrap();
     for _ in 0..6 {
         second(&mut alone, None);
     }

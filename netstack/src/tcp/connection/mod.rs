@@ -238,6 +238,12 @@ impl Connection {
         SocketAddr::new(self.local_ip, self.local_port)
     }
 
+    /// What the peer has acknowledged, and what of the peer's stream is here: an acknowledgement of something new says that
+    /// what is sent arrives, and so does new data, since acknowledgements of the earlier have arrived.
+    pub(crate) fn progress(&self) -> (SeqNumber, SeqNumber) {
+        (self.sender.una(), self.receiver.next())
+    }
+
     /// The peer's.
     pub(crate) fn remote(&self) -> SocketAddr {
         SocketAddr::new(self.remote_ip, self.remote_port)

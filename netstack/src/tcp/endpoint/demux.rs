@@ -104,6 +104,16 @@ impl Endpoint {
         }
     }
 
+    /// How far the connection of a segment has come in both directions: if it is further afterwards, what is sent to its
+    /// peer arrives.
+    pub fn progress(&self, meta: &SegmentMeta, header: &[u8]) -> Option<(SeqNumber, SeqNumber)> {
+        let &[a, b, c, d] = header.first_chunk()?;
+        let local = SocketAddr::new(meta.destination, u16::from_be_bytes([c, d]));
+        let remote = SocketAddr::new(meta.source, u16::from_be_bytes([a, b]));
+        let Found::Connection(index) = self.find(&local, &remote) else { return None };
+        self.slots.get(index as usize)?.connection.as_deref().map(Connection::progress)
+    }
+
     /// Whether a segment is for the connection that the last one was for. One that is over is in the table no more.
     #[inline]
     fn is_of_last(&self, meta: &SegmentMeta, source_port: u16, destination_port: u16) -> bool {
@@ -400,6 +410,9 @@ impl Endpoint {
             && let Some((listener_id, listener)) = self.listeners.at(listener)
         {
             slot.place = Place::Queued;
+            if let Some(connection) = slot.connection.as_deref() {
+                self.peers.add(connection.remote().ip());
+            }
             listener.half_open = listener.half_open.saturating_sub(1);
             listener.push(id);
             self.counters.passive_opens += 1;

@@ -40,6 +40,7 @@ use super::connection::{Connection, Context, Open, RateLimit};
 use super::memory::Memory;
 use super::options::{Config, Options};
 use super::receiver::Pool;
+use crate::ip::peers::Peers;
 use crate::region::Extent;
 use crate::time::Instant;
 use crate::wire::tcp::{Header, SeqNumber};
@@ -133,6 +134,8 @@ pub struct Endpoint {
     slots: Vec<Slot>,
     free: Vec<u32>,
     table: Table,
+    /// The hosts of connections whose handshake this side began, or is over.
+    peers: Peers,
     /// The slot that the last segment was for: the next one is often for the same.
     last: u32,
     listeners: Listeners,
@@ -184,6 +187,7 @@ impl Endpoint {
             slots: Vec::new(),
             free: Vec::new(),
             table: Table::new(),
+            peers: Peers::default(),
             last: 0,
             listeners: Listeners::default(),
             records: Records::new(),
@@ -347,6 +351,11 @@ impl Endpoint {
         self.shared.events.pop_front()
     }
 
+    /// Whether a connection leads to `host`; one that a stranger has begun counts when its handshake is over.
+    pub fn has_peer(&self, host: IpAddr) -> bool {
+        self.peers.has(host)
+    }
+
     /// What all connections have seen.
     pub fn counters(&self) -> &Counters {
         &self.counters
@@ -441,6 +450,9 @@ impl Endpoint {
             }
         };
         self.table.insert(self.secret.hash(&local, &remote), index);
+        if place == Place::User {
+            self.peers.add(remote.ip());
+        }
         self.settle(now, index);
         ConnectionId { index, generation }
     }
@@ -448,7 +460,10 @@ impl Endpoint {
     /// Frees a slot. The connection is in no table any more.
     fn release(&mut self, index: u32) {
         let Some(slot) = self.slots.get_mut(index as usize) else { return };
-        if slot.connection.take().is_some() {
+        if let Some(connection) = slot.connection.take() {
+            if !matches!(slot.place, Place::HalfOpen(_)) {
+                self.peers.remove(connection.remote().ip());
+            }
             self.timers.disarm(&mut slot.armed);
             slot.generation = slot.generation.wrapping_add(1);
             self.free.push(index);

@@ -6,7 +6,7 @@ use crate::time::Instant;
 
 /// Lets pass what it is asked for, up to a rate.
 #[derive(Debug)]
-pub(super) struct TokenBucket {
+pub(crate) struct TokenBucket {
     /// Time in which a token comes; none ever come if `None`.
     interval: Option<Duration>,
     burst: u32,
@@ -17,14 +17,14 @@ pub(super) struct TokenBucket {
 
 impl TokenBucket {
     /// `per_second` tokens a second, and `burst` at first and at most.
-    pub(super) fn new(per_second: u32, burst: u32) -> Self {
+    pub(crate) fn new(per_second: u32, burst: u32) -> Self {
         let interval = (per_second > 0).then(|| Duration::from_secs(1) / per_second);
         let tokens = if per_second > 0 { burst } else { 0 };
         Self { interval, burst, tokens, since: Instant::ZERO }
     }
 
     /// Takes a token, if there is one.
-    pub(super) fn take(&mut self, now: Instant) -> bool {
+    pub(crate) fn take(&mut self, now: Instant) -> bool {
         let Some(interval) = self.interval else {
             return false;
         };

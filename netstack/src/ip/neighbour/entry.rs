@@ -1,0 +1,120 @@
+//! One entry of the neighbour cache, and the orders in which entries make room.
+
+use core::net::IpAddr;
+use std::collections::{BTreeSet, VecDeque};
+
+use super::{Asker, Config};
+use crate::ip::limit::TokenBucket;
+use crate::time::Instant;
+use crate::wire::ethernet::Mac;
+
+#[derive(Clone, Copy, Debug)]
+pub(super) enum State {
+    Static(Mac),
+    Incomplete {
+        asked: u8,
+        next: Instant,
+    },
+    Unreachable {
+        until: Instant,
+    },
+    /// Nobody has asked whether it still holds, and nobody has used it since.
+    Stale(Mac),
+    /// It is used, and will be asked for unless progress above proves it; what happens before `from` proves nothing.
+    Delay {
+        mac: Mac,
+        from: Instant,
+        until: Instant,
+    },
+    Probe {
+        mac: Mac,
+        asked: u8,
+        next: Instant,
+    },
+    Reachable {
+        mac: Mac,
+        until: Instant,
+    },
+}
+
+/// The budget that an entry counts in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Budget {
+    Incomplete,
+    Known,
+}
+
+#[derive(Debug)]
+pub(super) struct Entry {
+    pub(super) state: State,
+    /// The most important one who ever asked.
+    pub(super) asker: Asker,
+    /// When it was learned, confirmed or found in use: the oldest goes first.
+    pub(super) since: Instant,
+    /// It was given out since the generation changed for it last.
+    pub(super) used: bool,
+    /// Packets that wait, and whether they answer strangers.
+    pub(super) waiting: VecDeque<(bool, Vec<u8>)>,
+}
+
+impl Entry {
+    pub(super) fn due(&self) -> Option<Instant> {
+        match self.state {
+            State::Static(_) | State::Stale(_) => None,
+            State::Incomplete { next, .. } | State::Probe { next, .. } => Some(next),
+            State::Delay { until, .. } | State::Reachable { until, .. } | State::Unreachable { until } => {
+                Some(until)
+            }
+        }
+    }
+
+    pub(super) fn budget(&self) -> Option<Budget> {
+        match self.state {
+            State::Static(_) => None,
+            State::Incomplete { .. } | State::Unreachable { .. } => {
+                (self.asker < Asker::Session).then_some(Budget::Incomplete)
+            }
+            _ => Some(Budget::Known),
+        }
+    }
+
+    /// Whether progress above would prove it.
+    pub(super) fn is_unsure(&self) -> bool {
+        matches!(self.state, State::Delay { .. } | State::Probe { .. })
+    }
+}
+
+/// What one IP version has of each budget.
+#[derive(Debug)]
+pub(super) struct Family {
+    /// Entries in the order in which they make room.
+    pub(super) incomplete: BTreeSet<(Asker, Instant, IpAddr)>,
+    pub(super) known: BTreeSet<(Asker, Instant, IpAddr)>,
+    pub(super) strangers: TokenBucket,
+    /// Packets that wait: our own, and answers to strangers.
+    pub(super) held: [usize; 2],
+}
+
+impl Family {
+    pub(super) fn new(config: &Config) -> Self {
+        let rate = config.strangers_per_second;
+        Self {
+            incomplete: BTreeSet::new(),
+            known: BTreeSet::new(),
+            strangers: TokenBucket::new(rate, rate),
+            held: [0; 2],
+        }
+    }
+
+    pub(super) fn order(&mut self, budget: Budget) -> &mut BTreeSet<(Asker, Instant, IpAddr)> {
+        match budget {
+            Budget::Incomplete => &mut self.incomplete,
+            Budget::Known => &mut self.known,
+        }
+    }
+}
+
+/// The one of the two that an address belongs to.
+pub(super) fn family<'a>(ipv4: &'a mut Family, ipv6: &'a mut Family, address: IpAddr) -> &'a mut Family {
+    if address.is_ipv4() { ipv4 } else { ipv6 }
+}
