@@ -52,6 +52,10 @@ pub struct Options {
     pub fin_wait_2: Duration,
     /// Probe for a larger path MTU, and for a black hole, by segments of data (RFC 4821).
     pub mtu_probing: bool,
+    /// Repeat a tail-loss probe that nothing answers, after twice as long each time, and probe for a retransmission that
+    /// nothing answers. RFC 8985 section 7.3 forbids a second probe as long as one is out, so this is for peers of the same
+    /// network alone, where a time-out costs thousands of round trips.
+    pub repeat_tail_probes: bool,
 }
 
 impl Options {
@@ -79,11 +83,13 @@ impl Options {
             time_wait: Duration::from_secs(60),
             fin_wait_2: Duration::from_secs(60),
             mtu_probing: true,
+            repeat_tail_probes: false,
         }
     }
 
     /// For the hosts of a group, which all run this stack within one data centre: short time-outs, and buffers of what
-    /// 100 Gb/s carry in 80 us. Larger ones would only stand in queues, and fall out of the caches there.
+    /// 100 Gb/s carry in 80 us. Larger ones would only stand in queues, and fall out of the caches there. Tail-loss probes
+    /// repeat.
     pub fn group() -> Self {
         Self {
             min_rto: Duration::from_millis(1),
@@ -92,6 +98,7 @@ impl Options {
             time_wait: Duration::from_secs(1),
             send_buffer: 1 << 20,
             receive_buffer: 1 << 20,
+            repeat_tail_probes: true,
             ..Self::internet()
         }
     }
