@@ -77,7 +77,7 @@ impl Cubic {
         }
     }
 
-    /// Grows by the bytes delivered, at most to the threshold; returns what is left for congestion avoidance.
+    /// Grows by the bytes acknowledged, at most to the threshold; returns what is left for congestion avoidance.
     fn slow_start(&mut self, sample: &AckSample) -> u64 {
         let mut divisor = 1;
         if self.threshold == u64::MAX {
@@ -85,7 +85,7 @@ impl Cubic {
                 Advice::Grow(by) => divisor = by,
                 Advice::Leave => {
                     self.threshold = self.window();
-                    return sample.delivered;
+                    return sample.acked;
                 }
             }
         }
@@ -93,9 +93,9 @@ impl Cubic {
             return 0;
         }
         let room = self.threshold.saturating_sub(self.window());
-        let growth = (sample.delivered / divisor).min(room);
+        let growth = (sample.acked / divisor).min(room);
         self.window += growth as f64;
-        sample.delivered.saturating_sub(growth.saturating_mul(divisor))
+        sample.acked.saturating_sub(growth.saturating_mul(divisor))
     }
 
     /// Begins a congestion avoidance stage at `now`.
@@ -116,13 +116,13 @@ impl Cubic {
         self.w_max + C * self.mss * t * t * t
     }
 
-    fn avoid_congestion(&mut self, sample: &AckSample, delivered: u64) {
+    fn avoid_congestion(&mut self, sample: &AckSample, acked: u64) {
         let mut epoch = match self.epoch {
             Some(epoch) => epoch,
             None => self.begin(sample.now),
         };
         let window = self.window;
-        let share = (delivered as f64 / window).min(1.0);
+        let share = (acked as f64 / window).min(1.0);
         //= RFC 9438 section 4.3, equation 4: like Reno once the estimate has reached the old window
         let alpha = if epoch.estimate < self.prior { ALPHA } else { 1.0 };
         epoch.estimate += alpha * share * self.mss;
@@ -173,7 +173,7 @@ impl Controller for Cubic {
         if sample.in_recovery {
             return;
         }
-        let mut left = sample.delivered;
+        let mut left = sample.acked;
         if self.window() < self.threshold {
             left = self.slow_start(sample);
         }

@@ -54,7 +54,8 @@ impl Algorithm {
 pub struct AckSample {
     /// When it arrived.
     pub now: Instant,
-    /// Bytes newly acknowledged cumulatively.
+    /// Bytes newly acknowledged cumulatively, those delivered during a repair left out: what a window that follows RFC 5681
+    /// grows by.
     pub acked: u64,
     /// Bytes newly delivered: acknowledged cumulatively or selectively for the first time.
     pub delivered: u64,

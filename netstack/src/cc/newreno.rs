@@ -66,7 +66,7 @@ impl NewReno {
         self.carry = 0;
     }
 
-    /// Grows by `delivered` bytes, at most to the threshold; returns what is left for congestion avoidance.
+    /// Grows by the bytes acknowledged, at most to the threshold; returns what is left for congestion avoidance.
     fn slow_start(&mut self, sample: &AckSample) -> u64 {
         let mut divisor = 1;
         if self.threshold == u64::MAX
@@ -76,22 +76,22 @@ impl NewReno {
                 Advice::Grow(by) => divisor = by,
                 Advice::Leave => {
                     self.threshold = self.window;
-                    return sample.delivered;
+                    return sample.acked;
                 }
             }
         }
         if !sample.window_limited {
             return 0;
         }
-        let growth = (sample.delivered / divisor).min(self.threshold.saturating_sub(self.window));
+        let growth = (sample.acked / divisor).min(self.threshold.saturating_sub(self.window));
         self.window = self.window.saturating_add(growth);
-        sample.delivered.saturating_sub(growth.saturating_mul(divisor))
+        sample.acked.saturating_sub(growth.saturating_mul(divisor))
     }
 
-    /// One segment for each window of bytes delivered.
+    /// One segment for each window of bytes acknowledged.
     //= RFC 5681 section 3.1: congestion avoidance by counting bytes
-    fn avoid_congestion(&mut self, delivered: u64) {
-        let gain = delivered.min(self.window).saturating_mul(self.mss).saturating_add(self.carry);
+    fn avoid_congestion(&mut self, acked: u64) {
+        let gain = acked.min(self.window).saturating_mul(self.mss).saturating_add(self.carry);
         let window = self.window.max(1);
         self.carry = gain % window;
         self.window = window.saturating_add(gain / window);
@@ -123,7 +123,7 @@ impl Controller for NewReno {
         if sample.in_recovery {
             return;
         }
-        let mut left = sample.delivered;
+        let mut left = sample.acked;
         if self.window < self.threshold {
             left = self.slow_start(sample);
         }

@@ -50,8 +50,15 @@ pub struct Options {
     pub time_wait: Duration,
     /// How long a closed connection waits in FIN-WAIT-2 for the peer's FIN.
     pub fin_wait_2: Duration,
+    /// How long a closed connection is kept whose peer acknowledges nothing new, though it may answer: what was written is
+    /// then lost, and a reset says so. (RFC 9293 section 3.8.3 asks for 100 s of patience with a silent peer.)
+    pub orphan_timeout: Duration,
     /// Probe for a larger path MTU, and for a black hole, by segments of data (RFC 4821).
     pub mtu_probing: bool,
+    /// Repeat a tail-loss probe that nothing answers, after twice as long each time, and probe for a retransmission that
+    /// nothing answers. RFC 8985 section 7.3 forbids a second probe as long as one is out, so this is for peers of the same
+    /// network alone, where a time-out costs thousands of round trips.
+    pub repeat_tail_probes: bool,
 }
 
 impl Options {
@@ -78,12 +85,15 @@ impl Options {
             syn_retries: 6,
             time_wait: Duration::from_secs(60),
             fin_wait_2: Duration::from_secs(60),
+            orphan_timeout: Duration::from_secs(100),
             mtu_probing: true,
+            repeat_tail_probes: false,
         }
     }
 
     /// For the hosts of a group, which all run this stack within one data centre: short time-outs, and buffers of what
-    /// 100 Gb/s carry in 80 us. Larger ones would only stand in queues, and fall out of the caches there.
+    /// 100 Gb/s carry in 80 us. Larger ones would only stand in queues, and fall out of the caches there. Tail-loss probes
+    /// repeat.
     pub fn group() -> Self {
         Self {
             min_rto: Duration::from_millis(1),
@@ -92,6 +102,7 @@ impl Options {
             time_wait: Duration::from_secs(1),
             send_buffer: 1 << 20,
             receive_buffer: 1 << 20,
+            repeat_tail_probes: true,
             ..Self::internet()
         }
     }
@@ -127,13 +138,17 @@ pub struct Config {
     pub max_connections: usize,
     /// Connections in TIME-WAIT at once; the oldest goes when there are more.
     pub max_time_wait: usize,
+    /// Connections at once that their users have closed and that still hold what was written; of more, those that have got
+    /// nothing through for long are reset. So are they when a writer finds no memory.
+    pub max_orphans: usize,
     /// Half-open connections per listener; above, SYN cookies answer (RFC 4987 section 3.6).
     pub max_half_open: usize,
     /// Bytes of received data that all connections together may hold out of order or unread.
     pub max_receive_memory: usize,
     /// Bytes that all connections together may hold of what was written and is not acknowledged.
     pub max_send_memory: usize,
-    /// Challenge acknowledgements and other answers to unproven segments, per second (RFC 5961 section 7).
+    /// Challenge acknowledgements and other answers to unproven segments, per connection and second (RFC 5961 section
+    /// 7), and as many answers to keep-alives.
     pub challenge_acks_per_second: u32,
     /// Resets sent to segments without a connection, per second.
     pub resets_per_second: u32,
@@ -149,10 +164,11 @@ impl Config {
         Self {
             max_connections: 1 << 20,
             max_time_wait: 1 << 18,
+            max_orphans: 1 << 16,
             max_half_open: 1024,
             max_receive_memory: 1 << 30,
             max_send_memory: 1 << 30,
-            challenge_acks_per_second: 1000,
+            challenge_acks_per_second: 100,
             resets_per_second: 1000,
             key,
             options: Options::default(),

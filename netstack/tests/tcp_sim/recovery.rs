@@ -124,7 +124,8 @@ fn what_is_lost_again_is_probed_for_again_and_needs_no_time_out() {
         for rtt in [MS / 20, MS] {
             // The last segment with its probes; one in the middle with its retransmissions; the last three.
             for (from, upto, times) in [(9, 10, 2), (3, 4, 2), (3, 4, 4), (7, 10, 2)] {
-                let mut world = warm(&options(algorithm), rtt);
+                let options = Options { repeat_tail_probes: true, ..options(algorithm) };
+                let mut world = warm(&options, rtt);
                 world.ways[0].rule = Some(lose(from * 1448, upto * 1448, times));
                 let sent_at = world.now;
                 world.hosts[0].apps[0].to_write = 14_480;
@@ -143,7 +144,8 @@ fn what_is_lost_again_is_probed_for_again_and_needs_no_time_out() {
 #[test]
 fn acknowledgements_that_are_lost_cost_no_delayed_acknowledgement() {
     for algorithm in ALL {
-        let mut world = warm(&options(algorithm), MS / 20);
+        let options = Options { repeat_tail_probes: true, ..options(algorithm) };
+        let mut world = warm(&options, MS / 20);
         world.hosts[0].apps[0].to_write = u64::MAX >> 8;
         world.run_to(world.now + 5 * MS);
         let (from, cut) = (world.now, MS / 5);

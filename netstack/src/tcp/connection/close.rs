@@ -30,6 +30,7 @@ impl Connection {
     /// The user lets go: FIN after what was written; a reset if something is unread (RFC 2525 section 2.17).
     pub(crate) fn close(&mut self, now: Instant, cx: &mut Context<'_>) -> Disposition {
         self.released = true;
+        self.idle.progress = now;
         match &mut self.state {
             State::Over(_) => {
                 self.receiver.clear(cx.pool);
@@ -40,11 +41,7 @@ impl Connection {
             _ => {}
         }
         if self.receiver.readable() > 0 {
-            let reset = self.reset();
-            return match self.end(End::Aborted, cx) {
-                Disposition::Remove => Disposition::Reset(reset),
-                other => other,
-            };
+            return self.end_with_reset(now, End::Aborted, cx);
         }
         self.receiver.abandon(cx.pool);
         // It cannot fail: the connection is not over.
@@ -54,18 +51,34 @@ impl Connection {
 
     //= RFC 9293 section 3.10.5: ABORT sends a reset where the peer may still expect data.
     /// The user gives the connection up.
-    pub(crate) fn abort(&mut self, cx: &mut Context<'_>) -> Disposition {
+    pub(crate) fn abort(&mut self, now: Instant, cx: &mut Context<'_>) -> Disposition {
         self.released = true;
-        let reset = match self.state {
+        match self.state {
             State::Over(_) => {
                 self.receiver.clear(cx.pool);
-                return Disposition::Remove;
+                Disposition::Remove
             }
-            State::SynSent(_) | State::Closing | State::LastAck => None,
-            _ => Some(self.reset()),
-        };
-        let removal = self.end(End::Aborted, cx);
-        reset.map_or(removal, Disposition::Reset)
+            State::SynSent(_) | State::Closing | State::LastAck => self.end(End::Aborted, cx),
+            _ => self.end_with_reset(now, End::Aborted, cx),
+        }
+    }
+
+    //= RFC 9293 section 3.8.6.1 as RFC 6429 section 4 has it: a window may stay closed for ever for the protocol's sake,
+    //= and whoever runs short of memory may end the connection all the same.
+    /// The user has closed, and the peer does not take what was written: it is given up.
+    pub(crate) fn give_up(&mut self, now: Instant, cx: &mut Context<'_>) -> Disposition {
+        let after = now.saturating_since(self.idle.progress);
+        self.end_with_reset(now, End::timed_out(after), cx)
+    }
+
+    /// Since when a connection that the user has closed has got nothing through.
+    pub(crate) fn stalled_since(&self) -> Instant {
+        self.idle.progress
+    }
+
+    /// Whether it holds written bytes that the peer has not acknowledged.
+    pub(crate) fn holds_data(&self) -> bool {
+        self.sender.queued() > 0
     }
 
     //= RFC 9293 section 3.10.7.4, eighth; section 3.6.1, MUST-13: TIME-WAIT lasts twice the maximum segment lifetime.
@@ -107,5 +120,12 @@ impl Connection {
             });
         }
         Disposition::Remove
+    }
+
+    /// The same, and a reset tells the peer.
+    pub(super) fn end_with_reset(&mut self, now: Instant, end: End, cx: &mut Context<'_>) -> Disposition {
+        let reset = self.reset(now);
+        let _ = self.end(end, cx);
+        Disposition::Reset(reset)
     }
 }

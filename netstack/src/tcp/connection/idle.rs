@@ -2,6 +2,7 @@
 
 use core::time::Duration;
 
+use super::limit::Budget;
 use super::{Connection, Context, Disposition, End, NEVER, State};
 use crate::tcp::sender::TimerOut;
 use crate::time::Instant;
@@ -21,11 +22,25 @@ pub(super) struct Idle {
     pub(super) send: bool,
     /// The peer's user timeout option in seconds, within limits; zero: none.
     peer_timeout: u16,
+    /// Answers to what nothing proves, and to the peer's keep-alives.
+    pub(super) challenges: Budget,
+    pub(super) keep_alives: Budget,
+    /// When the user closed, or something new was acknowledged since.
+    pub(super) progress: Instant,
 }
 
 impl Idle {
     pub(super) fn new(now: Instant) -> Self {
-        Self { last_heard: now, probed: now, probes: 0, send: false, peer_timeout: 0 }
+        Self {
+            last_heard: now,
+            probed: now,
+            probes: 0,
+            send: false,
+            peer_timeout: 0,
+            challenges: Budget::default(),
+            keep_alives: Budget::default(),
+            progress: now,
+        }
     }
 
     /// A segment of the peer was believed.
@@ -64,7 +79,8 @@ impl Connection {
             .min(or_never(self.sender.next_deadline()))
             .min(or_never(self.receiver.ack_deadline()))
             .min(or_never(self.user_timeout_deadline()))
-            .min(or_never(self.keep_alive_deadline()));
+            .min(or_never(self.keep_alive_deadline()))
+            .min(or_never(self.orphan_deadline()));
         (first != NEVER).then_some(first)
     }
 
@@ -95,6 +111,14 @@ impl Connection {
         })
     }
 
+    /// When a connection that its user has closed goes, though the peer answers: a window that stays shut would keep it, and
+    /// what was written, for ever.
+    #[inline]
+    fn orphan_deadline(&self) -> Option<Instant> {
+        let waits = matches!(self.state, State::FinWait1 | State::Closing | State::LastAck);
+        (self.released && waits).then(|| self.idle.progress + self.options.orphan_timeout)
+    }
+
     /// The deadline has come: does what is due.
     pub(crate) fn on_timer(&mut self, now: Instant, cx: &mut Context<'_>) -> Disposition {
         match &self.state {
@@ -114,15 +138,14 @@ impl Connection {
         if let TimerOut::GiveUp = self.sender.on_timer(now) {
             return self.time_out(now, cx);
         }
+        if due(self.orphan_deadline()) {
+            return self.give_up(now, cx);
+        }
         if due(self.keep_alive_deadline()) {
             let probes = self.options.keep_alive.map_or(0, |keep_alive| keep_alive.probes);
             if self.idle.probes >= probes {
-                let reset = self.reset();
                 let after = now.saturating_since(self.idle.last_heard);
-                return match self.end(End::timed_out(after), cx) {
-                    Disposition::Remove => Disposition::Reset(reset),
-                    other => other,
-                };
+                return self.end_with_reset(now, End::timed_out(after), cx);
             }
             self.idle.send = true;
         }

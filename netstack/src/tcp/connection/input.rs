@@ -53,7 +53,7 @@ impl Connection {
                 None => return Disposition::Keep,
                 //= RFC 7323 section 5.3, R1: an old timestamp is answered by an acknowledgement.
                 Some(stamps) if self.receiver.is_old(now, stamps.value) => {
-                    self.on_unacceptable(now, header.seq, payload_len, fin, cx);
+                    self.on_unacceptable(now, header, payload_len, cx);
                     return Disposition::Keep;
                 }
                 Some(_) => {}
@@ -64,12 +64,14 @@ impl Connection {
             //= RFC 9293 section 3.10.7.4, MUST-66: acknowledgements, and urgency, are heeded with a window of zero.
             let shut = self.receiver.window() == 0 && header.seq == next && !rst && !syn;
             if shut && flags.contains(Flags::ACK) && self.is_synchronised() {
-                self.idle.on_heard(now);
+                if !self.believe(now, header, cx) {
+                    return Disposition::Keep;
+                }
                 self.receiver.acknowledge_now();
                 return self.on_ack(now, segment, cx).unwrap_or(Disposition::Keep);
             }
             if !rst {
-                self.on_unacceptable(now, header.seq, payload_len, fin, cx);
+                self.on_unacceptable(now, header, payload_len, cx);
             }
             return Disposition::Keep;
         }
@@ -100,11 +102,13 @@ impl Connection {
         let mut opened = None;
         if let State::SynReceived(_) = self.state {
             if header.ack != self.iss + 1 {
-                return Disposition::Answer(self.reset_for_ack(header));
+                return Disposition::Answer(self.reset_for_ack(now, header));
             }
             opened = Some(self.establish(now, header, cx));
         }
-        self.idle.on_heard(now);
+        if !self.believe(now, header, cx) {
+            return Disposition::Keep;
+        }
         if let Some(stamps) = header.options.timestamps {
             self.receiver.on_timestamp(now, stamps.value, header.seq);
         }
@@ -124,18 +128,17 @@ impl Connection {
 
     /// A segment outside of the window is answered by an acknowledgement, which a keep-alive asks for and which
     /// repairs a lost one.
-    fn on_unacceptable(
-        &mut self,
-        now: Instant,
-        seq: SeqNumber,
-        payload_len: u32,
-        fin: bool,
-        cx: &mut Context<'_>,
-    ) {
-        if payload_len > 0 || fin {
-            self.receiver.on_repeated(seq, (seq + payload_len).min(self.receiver.next()));
+    fn on_unacceptable(&mut self, now: Instant, header: &Header, payload_len: u32, cx: &mut Context<'_>) {
+        let (seq, next) = (header.seq, self.receiver.next());
+        // Two ends that disagree must not answer each other for ever, so an answer to what has no data is limited.
+        if payload_len > 0 || header.flags.contains(Flags::FIN) {
+            self.receiver.on_repeated(seq, (seq + payload_len).min(next));
+        } else if seq + 1 == next && self.is_ack_plausible(header.ack) {
+            // A keep-alive: whoever knows no sequence numbers cannot use up what its answers are taken from.
+            if self.idle.keep_alives.take(now, cx.challenges) {
+                self.receiver.acknowledge_now();
+            }
         } else {
-            // Two ends that disagree must not answer each other for ever.
             self.challenge(now, cx);
         }
         if let State::SynReceived(handshake) = &mut self.state {
@@ -147,9 +150,22 @@ impl Connection {
     //= RFC 5961 section 7: the answers to what nothing proves are limited.
     /// An acknowledgement, unless there were too many of these lately.
     fn challenge(&mut self, now: Instant, cx: &mut Context<'_>) {
-        if cx.challenge.take(now) {
+        if self.idle.challenges.take(now, cx.challenges) {
             self.receiver.acknowledge_now();
         }
+    }
+
+    //= RFC 5961 section 5.2: the acknowledgement is looked at before anything else is believed: by its timestamp alone a
+    //= forged segment could make all that follows look old.
+    /// Whether an acceptable segment can be the peer's: then it was heard. Else it is challenged.
+    fn believe(&mut self, now: Instant, header: &Header, cx: &mut Context<'_>) -> bool {
+        let plausible = self.is_ack_plausible(header.ack);
+        if plausible {
+            self.idle.on_heard(now);
+        } else {
+            self.challenge(now, cx);
+        }
+        plausible
     }
 
     //= RFC 9293 section 3.10.7.4, second: what a reset means in each state.
@@ -162,14 +178,10 @@ impl Connection {
         self.end(end, cx)
     }
 
-    /// The acknowledgement of a segment. `Some`: the segment needs no further look.
+    /// The acknowledgement of a segment that is believed. `Some`: the segment needs no further look.
     #[inline]
     fn on_ack(&mut self, now: Instant, segment: &Segment<'_>, cx: &mut Context<'_>) -> Option<Disposition> {
         let Header { ack, seq, flags, window, ref options, .. } = segment.header;
-        if !self.is_ack_plausible(ack) {
-            self.challenge(now, cx);
-            return Some(Disposition::Keep);
-        }
         let has_data = flags.intersects(Flags::FIN.with(Flags::SYN)) || !segment.payload.is_empty();
         let echo = options.timestamps.filter(|_| self.terms.timestamps).map(|stamps| stamps.echo);
         let input = AckIn {
@@ -216,6 +228,9 @@ impl Connection {
         if out.progress {
             self.unreachable = false;
         }
+        if out.acked > 0 && self.released {
+            self.idle.progress = now;
+        }
         if out.became_writable && !self.released && !self.shut {
             cx.events.push_back(Event::Writable(cx.id));
         }
@@ -242,11 +257,7 @@ impl Connection {
         if len > 0 {
             //= RFC 9293 section 3.6.1, RFC 2525 section 2.17: data that nobody will read is answered by a reset.
             if self.released && (seq + len.min(i32::MAX as usize) as u32).is_after(self.receiver.next()) {
-                let reset = self.reset();
-                return match self.end(End::Reset, cx) {
-                    Disposition::Remove => Disposition::Reset(reset),
-                    other => other,
-                };
+                return self.end_with_reset(now, End::Reset, cx);
             }
             if self.terms.ecn {
                 let cwr = segment.header.flags.contains(Flags::CWR);

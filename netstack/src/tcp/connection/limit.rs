@@ -2,10 +2,35 @@
 
 use crate::time::Instant;
 
+/// What one connection has given in the present second.
+///
+//= RFC 5961 section 7: challenge acknowledgements are limited. Each connection has a limit of its own: of a common one,
+//= whoever provokes many takes away the answers of others, their answers to keep-alives among them, and can measure what
+//= they were given.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Budget {
+    /// Modulo 2^16: the same one comes back after 18 hours.
+    second: u16,
+    used: u16,
+}
+
+impl Budget {
+    /// Whether one more of `per_second` may leave.
+    pub(super) fn take(&mut self, now: Instant, per_second: u32) -> bool {
+        let second = (now.as_nanos() / 1_000_000_000) as u16;
+        if second != self.second {
+            *self = Self { second, used: 0 };
+        }
+        let some = u32::from(self.used) < per_second;
+        self.used = self.used.saturating_add(1);
+        some
+    }
+}
+
 /// So many per second, over all connections.
 ///
-//= RFC 5961 section 7: challenge acknowledgements are limited. A limit that is exact and shared can be measured by a
-//= third party and tells it about other connections, so the limit differs from second to second.
+/// A limit that is exact and shared can be measured by a third party and tells it about others, so this one differs from
+/// second to second.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RateLimit {
     per_second: u32,

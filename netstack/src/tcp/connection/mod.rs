@@ -44,8 +44,8 @@ pub(crate) struct Context<'a> {
     pub(crate) memory: &'a mut Memory,
     /// Memory of what was received, and its limit.
     pub(crate) pool: &'a mut Pool,
-    /// Challenge acknowledgements per second (RFC 5961 section 7).
-    pub(crate) challenge: &'a mut RateLimit,
+    /// Challenge acknowledgements of a connection per second (RFC 5961 section 7).
+    pub(crate) challenges: u32,
     /// Scratch: tokens on their way to becoming events.
     pub(crate) released: &'a mut Vec<Token>,
     /// Scratch: the extents of a segment.

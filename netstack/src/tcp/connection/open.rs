@@ -263,7 +263,7 @@ impl Connection {
             if flags.contains(Flags::RST) {
                 return Disposition::Keep;
             }
-            return Disposition::Answer(self.reset_for_ack(header));
+            return Disposition::Answer(self.reset_for_ack(now, header));
         }
         //= RFC 9293 section 3.10.7.3, second: a reset counts if it acknowledges the SYN.
         if flags.contains(Flags::RST) {

@@ -28,36 +28,44 @@ impl Connection {
             flags: if say.ece { flags.with(Flags::ECE) } else { flags },
             window: say.window,
             urgent: 0,
-            options: tcp::Options {
-                timestamps: say
-                    .echo
-                    .map(|echo| Timestamps { value: timestamp(now, self.timestamp_offset), echo }),
-                ..tcp::Options::default()
-            },
+            options: self.stamped(now, say.echo),
         }
     }
 
     //= RFC 9293 section 3.5.2, group 1: the reset for a segment with an acknowledgement takes its number from it.
     /// The reset that answers a segment whose acknowledgement is wrong.
-    pub(super) fn reset_for_ack(&self, header: &Header) -> Header {
+    pub(super) fn reset_for_ack(&self, now: Instant, header: &Header) -> Header {
         Header {
             source_port: self.local_port,
             destination_port: self.remote_port,
             seq: header.ack,
             flags: Flags::RST,
+            // There is no acknowledgement for an echo to go with.
+            options: self.stamped(now, self.receiver.ts_recent().map(|_| 0)),
             ..Header::default()
         }
     }
 
     /// The reset by which this side ends the connection.
-    pub(super) fn reset(&self) -> Header {
+    pub(super) fn reset(&self, now: Instant) -> Header {
         Header {
             source_port: self.local_port,
             destination_port: self.remote_port,
             seq: self.sender.nxt(),
             ack: self.receiver.next(),
             flags: Flags::RST.with(Flags::ACK),
+            options: self.stamped(now, self.receiver.ts_recent()),
             ..Header::default()
+        }
+    }
+
+    //= RFC 7323 section 3.2: every segment has timestamps once they are agreed upon, and resets should have them.
+    /// Options with a timestamp and this echo, if timestamps are used.
+    #[inline]
+    fn stamped(&self, now: Instant, echo: Option<u32>) -> tcp::Options {
+        tcp::Options {
+            timestamps: echo.map(|echo| Timestamps { value: timestamp(now, self.timestamp_offset), echo }),
+            ..tcp::Options::default()
         }
     }
 

@@ -81,6 +81,9 @@ impl Endpoint {
         if result == Err(Error::WouldBlock) && self.shared.memory.is_full() {
             // Its own acknowledgements will not tell it when there is room: it may have nothing on its way.
             self.starved.insert(id);
+            if self.info(id).is_some_and(|info| info.writable > 0) {
+                self.reclaim(now);
+            }
         }
         result
     }
@@ -125,7 +128,8 @@ impl Endpoint {
 
     /// Lets go of a connection. What was written is still sent, then a FIN; if received data is unread, a reset says so
     /// to the peer (RFC 9293 section 3.6, by way of RFC 2525 section 2.17). The id is unknown afterwards, and only
-    /// [`Event::Released`] may follow.
+    /// [`Event::Released`] may follow. What the peer does not take within [`Options::orphan_timeout`], or keeps from others who
+    /// write, is lost.
     pub fn close(&mut self, now: Instant, id: ConnectionId) {
         self.let_go(now, id, false);
     }
@@ -139,12 +143,13 @@ impl Endpoint {
         if self.user(id).is_none() {
             return;
         }
-        let end = self.call(
-            id.index,
-            |connection, cx| {
-                if abort { connection.abort(cx) } else { connection.close(now, cx) }
-            },
-        );
+        let end =
+            self.call(
+                id.index,
+                |connection, cx| {
+                    if abort { connection.abort(now, cx) } else { connection.close(now, cx) }
+                },
+            );
         if let Some(end) = end {
             self.dispose(now, id.index, end);
         }
@@ -156,6 +161,7 @@ impl Endpoint {
         {
             self.release(id.index);
         }
+        self.orphan(now, id.index);
     }
 
     /// What a connection looks like; `None` if it was closed.

@@ -40,6 +40,9 @@ counters! {
         time_wait_reused,
         /// Connections in TIME-WAIT that went early because there were too many.
         time_wait_overflow,
+        /// Connections that their users had closed and that were reset because there were too many, or to make room for
+        /// what others write.
+        orphans_ended,
         /// Answers and segments lost for want of a route.
         no_route,
     }

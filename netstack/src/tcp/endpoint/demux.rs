@@ -36,6 +36,11 @@ enum Found {
     Nothing,
 }
 
+/// Whether a segment can complete a handshake: an acknowledgement that neither opens nor resets.
+fn is_pure_ack(flags: Flags) -> bool {
+    flags.intersects(Flags::ACK) && !flags.intersects(Flags::SYN.with(Flags::RST))
+}
+
 impl Endpoint {
     #[inline]
     fn find(&self, local: &SocketAddr, remote: &SocketAddr) -> Found {
@@ -63,7 +68,8 @@ impl Endpoint {
         }
     }
 
-    /// Takes the pair out of TIME-WAIT, if it is there, and says what the old connection's sequence numbers ended at.
+    /// Takes the pair out of TIME-WAIT, if it is there, for a new connection that is about to be made, and says what the old
+    /// one's sequence numbers ended at.
     pub(super) fn leave_time_wait(&mut self, local: &SocketAddr, remote: &SocketAddr) -> Option<SeqNumber> {
         let Found::TimeWait(index) = self.find(local, remote) else { return None };
         let record = self.records.remove(index)?;
@@ -100,7 +106,7 @@ impl Endpoint {
                 self.on_connection(now, index, &segment);
             }
             Found::TimeWait(index) => self.on_time_wait(now, index, local, remote, &segment),
-            Found::Nothing => self.on_stranger(now, local, remote, &segment, None),
+            Found::Nothing => self.on_stranger(now, local, remote, &segment),
         }
     }
 
@@ -150,6 +156,7 @@ impl Endpoint {
         if let Some(end) = self.call(index, |connection, cx| connection.on_segment(now, segment, cx)) {
             self.dispose(now, index, end);
         }
+        self.look_at_orphan(index);
     }
 
     #[cold]
@@ -161,36 +168,40 @@ impl Endpoint {
         remote: SocketAddr,
         segment: &Segment<'_>,
     ) {
+        let listener = self.listeners.find(&local);
         let Some(record) = self.records.get(index).copied() else { return };
         let answer = Reply { local, remote, header: record.acknowledgement(timestamp(now, 0)) };
-        match record.judge(&segment.header, segment.payload.len()) {
-            Verdict::Drop => {}
-            Verdict::Acknowledge => self.challenge(now, answer),
-            Verdict::Restart => {
+        let verdict = record.judge(&segment.header, segment.payload.len());
+        // A SYN of the pair may have been answered by a cookie, for want of room.
+        if let (Verdict::Drop | Verdict::Acknowledge, Some(listener)) = (verdict, listener)
+            && is_pure_ack(segment.header.flags)
+            && self.on_cookie(now, listener, local, remote, segment)
+        {
+            return;
+        }
+        match (verdict, listener) {
+            (Verdict::Restart, _) => {
                 self.records.restart(now, index);
                 self.reply(answer);
             }
-            Verdict::Reopen(after) => match self.listeners.find(&local) {
-                Some(_) => {
-                    self.leave_time_wait(&local, &remote);
-                    self.on_stranger(now, local, remote, segment, Some(after));
+            //= RFC 9293 section 3.6.1, MAY-2: the old connection is forgotten once the new one exists, not before: its peer
+            //= may repeat the FIN as long as the listener has no room.
+            (Verdict::Reopen, Some(listener)) => self.on_syn(now, listener, local, remote, segment),
+            (Verdict::Drop, _) => {}
+            (Verdict::Acknowledge | Verdict::Reopen, _) => {
+                //= RFC 5961 section 7: so many per second.
+                if self.records.may_answer(now, index) {
+                    self.reply(answer);
+                } else {
+                    self.counters.answers_suppressed += 1;
                 }
-                None => self.challenge(now, answer),
-            },
+            }
         }
     }
 
-    /// A segment of no connection: for a listener, or for nobody. Sequence numbers of a new connection come after
-    /// `after`.
+    /// A segment of no connection: for a listener, or for nobody.
     #[cold]
-    fn on_stranger(
-        &mut self,
-        now: Instant,
-        local: SocketAddr,
-        remote: SocketAddr,
-        segment: &Segment<'_>,
-        after: Option<SeqNumber>,
-    ) {
+    fn on_stranger(&mut self, now: Instant, local: SocketAddr, remote: SocketAddr, segment: &Segment<'_>) {
         let flags = segment.header.flags;
         // Nobody sends from port 0, nor to itself (over a device).
         //= RFC 9293 section 3.9.2.3, MUST-57, MUST-63: what comes from or goes to no single host is dropped in silence.
@@ -209,13 +220,13 @@ impl Endpoint {
         if flags.intersects(Flags::RST) {
             self.counters.no_connection += 1;
         } else if flags.intersects(Flags::ACK) {
-            if !flags.intersects(Flags::SYN) && self.on_cookie(now, listener, local, remote, segment) {
+            if is_pure_ack(flags) && self.on_cookie(now, listener, local, remote, segment) {
                 return;
             }
             self.counters.no_connection += 1;
             self.refuse(now, local, remote, segment);
         } else if flags.intersects(Flags::SYN) && !flags.intersects(Flags::FIN) {
-            self.on_syn(now, listener, local, remote, segment, after);
+            self.on_syn(now, listener, local, remote, segment);
         } else {
             // A SYN with FIN is nobody's handshake.
             self.counters.no_connection += 1;
@@ -229,7 +240,6 @@ impl Endpoint {
         local: SocketAddr,
         remote: SocketAddr,
         segment: &Segment<'_>,
-        after: Option<SeqNumber>,
     ) {
         let connections = self.connections();
         let Some((_, listener)) = self.listeners.at(index) else { return };
@@ -251,6 +261,7 @@ impl Endpoint {
         }
         listener.half_open += 1;
         self.counters.syn_received += 1;
+        let after = self.leave_time_wait(&local, &remote);
         let open = self.open(now, local, remote, after);
         let connection = Connection::accept(now, &open, options, segment);
         self.add(now, local, remote, connection, Place::HalfOpen(index));
@@ -304,6 +315,7 @@ impl Endpoint {
         }
         listener.half_open += 1;
         let options = listener.options.clone();
+        self.leave_time_wait(&local, &remote);
         let mut open = self.open(now, local, remote, None);
         open.iss = segment.header.ack - 1;
         let connection = Connection::from_cookie(now, &open, options, &terms, segment);
@@ -337,16 +349,6 @@ impl Endpoint {
             header.flags = Flags::RST.with(Flags::ACK);
         }
         self.reply(Reply { local, remote, header });
-    }
-
-    /// An acknowledgement that anybody could provoke.
-    fn challenge(&mut self, now: Instant, reply: Reply) {
-        //= RFC 5961 section 7: so many per second.
-        if self.shared.challenge.take(now) {
-            self.reply(reply);
-        } else {
-            self.counters.answers_suppressed += 1;
-        }
     }
 
     /// Queues an answer; above the limit it is lost, like any packet.
@@ -436,6 +438,10 @@ impl Endpoint {
             }
             Place::User | Place::Queued if released => self.release(index),
             Place::User | Place::Queued => self.timers.disarm(&mut slot.armed),
+            Place::Orphan => {
+                self.orphans -= 1;
+                self.release(index);
+            }
         }
     }
 

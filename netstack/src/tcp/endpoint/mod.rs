@@ -17,6 +17,7 @@ mod cookie;
 mod counters;
 mod demux;
 mod listen;
+mod orphans;
 mod ports;
 mod run;
 mod secret;
@@ -69,6 +70,8 @@ enum Place {
     HalfOpen(u32),
     /// A listener's accept queue.
     Queued,
+    /// Nobody: the user has closed it, and it holds what was written.
+    Orphan,
 }
 
 /// One connection's place in the slab.
@@ -85,7 +88,8 @@ struct Slot {
 struct Shared {
     memory: Memory,
     pool: Pool,
-    challenge: RateLimit,
+    /// Challenge acknowledgements of a connection per second.
+    challenges: u32,
     events: VecDeque<Event>,
     /// Events of connections that the user does not know yet end here.
     muted: VecDeque<Event>,
@@ -102,7 +106,7 @@ impl Shared {
             events: if muted { &mut self.muted } else { &mut self.events },
             memory: &mut self.memory,
             pool: &mut self.pool,
-            challenge: &mut self.challenge,
+            challenges: self.challenges,
             released: &mut self.released,
             extents: &mut self.extents,
         }
@@ -142,6 +146,9 @@ pub struct Endpoint {
     records: Records,
     /// Connections that were refused memory, to be told when there is some.
     starved: BTreeSet<ConnectionId>,
+    /// Slots whose place is [`Place::Orphan`], and the one that was looked at last when there were too many.
+    orphans: usize,
+    hand: usize,
     ports: Ports,
     timers: Timers,
     /// Scratch of `on_timeout`.
@@ -192,6 +199,8 @@ impl Endpoint {
             listeners: Listeners::default(),
             records: Records::new(),
             starved: BTreeSet::new(),
+            orphans: 0,
+            hand: 0,
             ports: Ports::new(&secret),
             timers: Timers::new(),
             fired: Vec::new(),
@@ -201,7 +210,7 @@ impl Endpoint {
             shared: Shared {
                 memory: Memory::new(config.max_send_memory),
                 pool: Pool::new(config.max_receive_memory),
-                challenge: RateLimit::new(config.challenge_acks_per_second).with_seed(secret.seed(2)),
+                challenges: config.challenge_acks_per_second,
                 events: VecDeque::new(),
                 muted: VecDeque::new(),
                 released: Vec::new(),
@@ -255,7 +264,7 @@ impl Endpoint {
             self.slots.iter().enumerate().filter(|(_, slot)| slot.place == Place::HalfOpen(index));
         orphans.extend(half_open.map(|(index, _)| index as u32));
         for index in orphans {
-            if let Some(end) = self.call(index, |connection, cx| connection.abort(cx)) {
+            if let Some(end) = self.call(index, |connection, cx| connection.abort(now, cx)) {
                 self.dispose(now, index, end);
             }
         }
@@ -390,7 +399,8 @@ impl Endpoint {
         let slot = self.slots.get_mut(index as usize)?;
         let connection = slot.connection.as_deref_mut()?;
         let id = ConnectionId { index, generation: slot.generation };
-        let mut cx = self.shared.context(id, slot.place != Place::User);
+        let muted = matches!(slot.place, Place::HalfOpen(_) | Place::Queued);
+        let mut cx = self.shared.context(id, muted);
         Some(run(connection, &mut cx))
     }
 

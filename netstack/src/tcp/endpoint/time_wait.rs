@@ -31,7 +31,8 @@ pub(super) struct Record {
     window: u16,
     generation: u16,
     timestamps: bool,
-    in_use: bool,
+    /// The half second of the last answer that anybody could provoke, modulo 256.
+    answered: u8,
 }
 
 /// What to do about a segment for a record.
@@ -43,13 +44,18 @@ pub(super) enum Verdict {
     Acknowledge,
     /// The same, and TIME-WAIT begins anew.
     Restart,
-    /// The segment opens a new connection, if somebody listens; its sequence numbers begin after this.
-    Reopen(SeqNumber),
+    /// The segment opens a new connection, if somebody listens.
+    Reopen,
 }
 
 /// Milliseconds of a point in time, modulo 2^32.
 fn millis(at: Instant) -> u32 {
     (at.as_nanos() / 1_000_000) as u32
+}
+
+/// About half a second.
+fn half_second(at: Instant) -> u8 {
+    (millis(at) >> 9) as u8
 }
 
 fn address(bytes: [u8; 16]) -> IpAddr {
@@ -73,7 +79,7 @@ impl Record {
             window: from.window,
             generation,
             timestamps: from.ts_recent.is_some(),
-            in_use: true,
+            answered: half_second(now).wrapping_sub(1),
         }
     }
 
@@ -85,9 +91,15 @@ impl Record {
         SocketAddr::new(address(self.remote), self.remote_port)
     }
 
+    /// Nobody sends from port 0.
+    #[inline]
+    fn in_use(&self) -> bool {
+        self.remote_port != 0
+    }
+
     #[inline]
     pub(super) fn is(&self, local: &SocketAddr, remote: &SocketAddr) -> bool {
-        self.in_use
+        self.in_use()
             && self.remote_port == remote.port()
             && self.local_port == local.port()
             && self.remote == octets(remote.ip())
@@ -124,7 +136,8 @@ impl Record {
         let stamps = header.options.timestamps.filter(|_| self.timestamps);
         let age = stamps.map(|stamps| stamps.value.wrapping_sub(self.ts_recent) as i32);
         if flags.contains(Flags::SYN) {
-            if flags.intersects(Flags::ACK) {
+            // A SYN with ACK or FIN opens nothing.
+            if flags.intersects(Flags::ACK.with(Flags::FIN)) {
                 return Verdict::Acknowledge;
             }
             //= RFC 6191 section 2: a later timestamp is enough; with an equal one, or none, the sequence number must be
@@ -134,7 +147,7 @@ impl Record {
                 None => seq.is_after(self.rcv_nxt),
             };
             //= RFC 5961 section 4.2: any other SYN is answered by an acknowledgement.
-            return if later { Verdict::Reopen(self.snd_nxt) } else { Verdict::Acknowledge };
+            return if later { Verdict::Reopen } else { Verdict::Acknowledge };
         }
         if !flags.contains(Flags::ACK) {
             return Verdict::Drop;
@@ -196,7 +209,7 @@ impl Records {
 
     #[inline]
     pub(super) fn get(&self, index: u32) -> Option<&Record> {
-        self.records.get(index as usize).filter(|record| record.in_use)
+        self.records.get(index as usize).filter(|record| record.in_use())
     }
 
     /// Adds a record: its index, and its generation for a timer.
@@ -221,7 +234,7 @@ impl Records {
             self.order.retain(|(index, generation)| {
                 records
                     .get(*index as usize)
-                    .is_some_and(|record| record.in_use && record.generation == *generation)
+                    .is_some_and(|record| record.in_use() && record.generation == *generation)
             });
         }
         self.order.push_back((index, generation));
@@ -230,9 +243,9 @@ impl Records {
 
     /// Removes a record and gives it back.
     pub(super) fn remove(&mut self, index: u32) -> Option<Record> {
-        let record = self.records.get_mut(index as usize).filter(|record| record.in_use)?;
+        let record = self.records.get_mut(index as usize).filter(|record| record.in_use())?;
         let old = *record;
-        record.in_use = false;
+        record.remote_port = 0;
         record.generation = record.generation.wrapping_add(1);
         self.free.push(index);
         self.len -= 1;
@@ -247,6 +260,13 @@ impl Records {
             }
         }
         None
+    }
+
+    /// Whether an answer that anybody could provoke may leave: one in half a second for each record.
+    pub(super) fn may_answer(&mut self, now: Instant, index: u32) -> bool {
+        let tick = half_second(now);
+        let record = self.records.get_mut(index as usize).filter(|record| record.answered != tick);
+        record.map(|record| record.answered = tick).is_some()
     }
 
     /// TIME-WAIT begins anew.

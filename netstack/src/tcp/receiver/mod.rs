@@ -429,7 +429,8 @@ impl Receiver {
         self.sack && (self.assembly.is_some() || self.duplicate.is_some())
     }
 
-    //= RFC 2883 section 4: a duplicate comes first, once, and if it lies within a block that block comes second.
+    //= RFC 2883 section 4: a duplicate comes first, once, and if it lies within a block that block comes second, though it
+    //= be the same.
     /// The SACK blocks of a pure acknowledgement, `most` at most.
     pub(crate) fn blocks(&self, most: usize) -> SackBlocks {
         let mut blocks = SackBlocks::NONE;
@@ -440,9 +441,7 @@ impl Receiver {
             blocks.push(duplicate);
         }
         if let Some(assembly) = &self.assembly {
-            if let Some(around) = self.duplicate.and_then(|duplicate| assembly.around(duplicate.start))
-                && !blocks.as_slice().contains(&around)
-            {
+            if let Some(around) = self.duplicate.and_then(|duplicate| assembly.around(duplicate.start)) {
                 blocks.push(around);
             }
             assembly.blocks(&mut blocks);

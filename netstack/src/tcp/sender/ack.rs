@@ -21,6 +21,8 @@ pub(super) struct News {
     pub(super) una: SeqNumber,
     /// Sequence numbers acknowledged cumulatively.
     pub(super) acked: u32,
+    /// Nothing was being repaired before it.
+    open: bool,
     /// Sequence numbers acknowledged in whatever way for the first time.
     pub(super) delivered: u32,
     /// Something that was sent more than once was delivered.
@@ -38,6 +40,22 @@ pub(super) struct News {
 }
 
 impl News {
+    fn new(una: SeqNumber, acked: u32, open: bool, echo: Option<u32>) -> Self {
+        Self {
+            una,
+            acked,
+            open,
+            delivered: 0,
+            resent: false,
+            original: false,
+            echo,
+            oldest: None,
+            newest: None,
+            latest: None,
+            path_mtu: None,
+        }
+    }
+
     fn note(&mut self, record: &Record, point: Option<SeqNumber>) {
         self.delivered += record.len();
         self.resent |= record.sends > 1;
@@ -94,7 +112,11 @@ impl Sender {
         memory: &mut Memory,
         released: &mut Vec<Token>,
     ) -> AckOut {
-        if self.is_closed() || ack.ack.is_before(self.una) || ack.ack.is_after(self.max_sent()) {
+        if self.is_closed() || ack.ack.is_after(self.max_sent()) {
+            return AckOut::default();
+        }
+        if ack.ack.is_before(self.una) {
+            self.on_old_ack(now, ack, memory, released);
             return AckOut::default();
         }
         if let Some(record) = self.predicted(ack) {
@@ -114,6 +136,7 @@ impl Sender {
         self.last_heard = now;
         let probing = self.timers.persisting();
         let same_window = !self.update_window(ack);
+        let open = matches!(self.phase, Phase::Open);
         let prior_in_flight = self.in_flight();
         if ack.ack.is_after(self.nxt) {
             // The byte, or the FIN, of a window probe was taken.
@@ -121,53 +144,11 @@ impl Sender {
             self.nxt = ack.ack;
             self.probed = false;
         }
-        let mut news = News {
-            una: self.una,
-            acked: ack.ack.distance(self.una),
-            delivered: 0,
-            resent: false,
-            original: false,
-            echo: ack.echo,
-            oldest: None,
-            newest: None,
-            latest: None,
-            path_mtu: None,
-        };
+        let mut news = News::new(self.una, ack.ack.distance(self.una), open, ack.echo);
         let duplicate = self.deliver(now, ack, &mut news, memory, released);
         let fin_acked = news.acked > 0 && self.fin_sent && self.una == self.nxt;
-
-        self.measure(now, ack, &news);
-        if ack.has_data && ack.echo.is_some() {
-            self.rtt.hear(ack.rtt);
-        }
-        if let Some(size) = news.path_mtu {
-            self.path_mtu_proved(now, size);
-        }
-        let mut doubled = 0;
-        if let Some(block) = duplicate {
-            doubled = block.end.distance(block.start).div_ceil(u32::from(self.mss));
-            // A probe that was for nothing says nothing about reordering.
-            if self.timers.tail_probe.is_none_or(|probe| probe.last != block.end) {
-                self.rack.on_duplicate(self.una, self.nxt);
-            }
-        }
-        self.rack.on_progress(self.una);
         let pure = news.acked == 0 && !ack.has_data && same_window && ack.sack.is_empty();
-        self.settle_tail_probe(now, &news, duplicate, pure);
-        if !self.sack && pure && !self.board.is_empty() {
-            self.on_duplicate_ack(&mut news);
-        }
-
-        self.repair(now, &news);
-        if doubled > 0 {
-            self.on_duplicate_report(now, doubled);
-        }
-        self.expire_undo();
-        let lost = self.find_losses(now, prior_in_flight, &news);
-        self.on_ecn_echo(now, ack);
-        self.tell_controller(now, ack, &mut news, prior_in_flight, lost);
-
-        self.timers_on_ack(now, news.acked > 0, news.delivered > 0);
+        self.on_news(now, ack, &mut news, duplicate, pure, prior_in_flight);
         if news.acked > 0 {
             self.waiting_since = now;
         }
@@ -184,6 +165,64 @@ impl Sender {
             became_writable: self.unblock(),
             progress: news.acked > 0 || answered,
         }
+    }
+
+    //= RFC 6675 section 5: the scoreboard learns from any acknowledgement.
+    /// One that was overtaken by others: of what it says only the SACK blocks may be news.
+    fn on_old_ack(&mut self, now: Instant, ack: &AckIn, memory: &mut Memory, released: &mut Vec<Token>) {
+        if !self.sack || ack.sack.is_empty() || self.board.is_empty() {
+            return;
+        }
+        let prior_in_flight = self.in_flight();
+        let mut news = News::new(self.una, 0, matches!(self.phase, Phase::Open), ack.echo);
+        // Its mark was told by those that overtook it, and its echo is of long ago.
+        let ack = AckIn { ece: false, has_data: false, ..*ack };
+        let duplicate = self.deliver(now, &ack, &mut news, memory, released);
+        if news.delivered > 0 || duplicate.is_some() {
+            self.on_news(now, &ack, &mut news, duplicate, false, prior_in_flight);
+        }
+    }
+
+    /// What follows from an acknowledgement, once scoreboard and queue know of it. `pure`: it tells nothing at all.
+    fn on_news(
+        &mut self,
+        now: Instant,
+        ack: &AckIn,
+        news: &mut News,
+        duplicate: Option<SeqRange>,
+        pure: bool,
+        prior_in_flight: u32,
+    ) {
+        self.measure(now, ack, news);
+        if ack.has_data && ack.echo.is_some() {
+            self.rtt.hear(ack.rtt);
+        }
+        if let Some(size) = news.path_mtu {
+            self.path_mtu_proved(now, size);
+        }
+        let mut doubled = 0;
+        if let Some(block) = duplicate {
+            doubled = block.end.distance(block.start).div_ceil(u32::from(self.mss));
+            // A probe that was for nothing says nothing about reordering.
+            if self.timers.tail_probe.is_none_or(|probe| probe.last != block.end) {
+                self.rack.on_duplicate(self.una, self.nxt);
+            }
+        }
+        self.rack.on_progress(self.una);
+        self.settle_tail_probe(now, news, duplicate, pure);
+        if !self.sack && pure && !self.board.is_empty() {
+            self.on_duplicate_ack(news);
+        }
+
+        self.repair(now, news);
+        if doubled > 0 {
+            self.on_duplicate_report(now, doubled);
+        }
+        self.expire_undo();
+        let lost = self.find_losses(now, prior_in_flight, news);
+        self.on_ecn_echo(now, ack);
+        self.tell_controller(now, ack, news, prior_in_flight, lost);
+        self.timers_on_ack(now, news.acked > 0, news.delivered > 0);
     }
 
     /// Takes the window over, if the segment is not older than the one that said so last. Returns whether it changed.
@@ -217,7 +256,7 @@ impl Sender {
             _ => None,
         };
         let (fack, min) = (self.rack.fack(), self.rtt.min());
-        let moves = ack.ack != self.una;
+        let moves = ack.ack.is_after(self.una);
         if moves {
             self.advance(ack.ack, memory, released);
         }
@@ -230,12 +269,13 @@ impl Sender {
             return None;
         }
         let duplicate = duplicate(ack, self.una - self.max_window.max(1 << 16));
-        for block in ack.sack.as_slice() {
+        // An exact duplicate is followed by the same block once more, which counts like any other.
+        for block in ack.sack.as_slice().iter().skip(duplicate.is_some().into()) {
             //= RFC 2018 section 5: blocks beyond what is out mean nothing; those below SND.UNA are duplicates.
             let valid = block.start.is_before(block.end)
                 && !block.start.is_before(self.una)
                 && !block.end.is_after(self.nxt);
-            if valid && Some(*block) != duplicate {
+            if valid {
                 self.board.sack(*block, |record| delivery.on(record));
             }
         }
@@ -365,9 +405,9 @@ impl Sender {
         let rate = news.latest.and_then(|latest| self.sample_rate(&latest));
         let sample = AckSample {
             now,
-            acked: u64::from(news.acked),
-            //= RFC 5681 section 3.1, RFC 3042 section 2: a duplicate acknowledgement lets a segment go, but does not make
-            //= the window larger; without SACK its bytes are counted when they are acknowledged.
+            //= RFC 5681 section 3.2, RFC 3042 section 2: a duplicate acknowledgement lets a segment go, but does not make the
+            //= window larger: its bytes count when they are acknowledged. Those of a repair do not count a second time.
+            acked: u64::from(if news.open { news.acked } else { news.acked.min(news.delivered) }),
             delivered: u64::from(if self.sack { news.delivered } else { news.acked }),
             prior_in_flight: u64::from(prior_in_flight),
             in_flight: u64::from(in_flight),

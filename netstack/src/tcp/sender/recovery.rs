@@ -83,6 +83,8 @@ impl Sender {
         }
         self.window_reduced();
         self.undo = Some(Undo::default());
+        // The retransmission asks what a probe would have.
+        self.timers.tail_due = false;
         let mut prr = Prr::new(flight);
         prr.on_ack(0, self.in_flight(), self.threshold(), u32::from(self.mss), false);
         self.phase = Phase::Recovery { point: self.nxt, prr };

@@ -3,6 +3,8 @@
 
 use core::time::Duration;
 
+#[cfg(doc)]
+use super::Options;
 use super::{Phase, Sender, TimerOut};
 use crate::time::{Instant, whole_nanos};
 use crate::wire::tcp::SeqNumber;
@@ -119,7 +121,7 @@ impl Sender {
             self.timers.tail = NEVER;
             if self.board.is_empty() {
                 self.trim();
-            } else {
+            } else if self.may_probe_tail() {
                 self.timers.tail_due = true;
                 if self.timers.unanswered == 0 {
                     // What follows the probe, and those that repeat it, is the retransmission time-out.
@@ -228,23 +230,33 @@ impl Sender {
         }
     }
 
-    /// Starts the probe timer if a loss of the tail would otherwise be found by a time-out only.
+    /// Whether a loss of the tail would otherwise be found by a time-out only.
     ///
     /// RFC 8985 sends one probe, and none in recovery; then a probe, a retransmission or an answer that is lost costs a
-    /// time-out, whose lower bound is a thousand round trips on a short way. So a probe that nothing answers is repeated,
-    /// after twice as long each time (as RFC 9002 section 6.2 does in QUIC), in the first half of the time-out; and a
-    /// retransmission that nothing answers, with nothing sent after it whose acknowledgement would tell, is probed for
-    /// too.
-    fn schedule_tail_probe(&mut self, now: Instant) {
-        self.timers.tail = NEVER;
+    /// time-out, whose lower bound is a thousand round trips on a short way. So, with [`Options::repeat_tail_probes`], a
+    /// probe that nothing answers is repeated, after twice as long each time (as RFC 9002 section 6.2 does in QUIC), in the
+    /// first half of the time-out; and a retransmission that nothing answers, with nothing sent after it whose
+    /// acknowledgement would tell, is probed for too.
+    fn may_probe_tail(&self) -> bool {
+        let again = self.options.repeat_tail_probes;
         let wanted = match self.phase {
-            //= RFC 8985 section 7.2: with SACK, nothing selectively acknowledged
-            Phase::Open => self.board.sacked() == 0 && self.board.lost() == 0,
+            //= RFC 8985 section 7.2: with SACK, nothing selectively acknowledged; section 7.3: one probe at a time
+            Phase::Open => {
+                self.board.sacked() == 0
+                    && self.board.lost() == 0
+                    && (again || self.timers.tail_probe.is_none())
+            }
             // What waits to be sent again waits for an answer too.
-            Phase::Recovery { .. } => self.timers.reorder == NEVER && self.board.in_flight() > 0,
+            Phase::Recovery { .. } => again && self.timers.reorder == NEVER && self.board.in_flight() > 0,
             Phase::Loss { .. } => false,
         };
-        if !self.sack || !wanted || self.board.is_empty() {
+        self.sack && wanted && !self.board.is_empty()
+    }
+
+    /// Starts the probe timer, if there may be a probe.
+    fn schedule_tail_probe(&mut self, now: Instant) {
+        self.timers.tail = NEVER;
+        if !self.may_probe_tail() {
             return;
         }
         //= RFC 8985 section 7.2: two round trips, and the peer's delay if a single segment is out, but not after the

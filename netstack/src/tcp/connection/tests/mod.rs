@@ -12,7 +12,7 @@ use core::time::Duration;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use super::{Connection, Context, Disposition, Open, RateLimit, Turn};
+use super::{Connection, Context, Disposition, Open, Turn};
 use crate::region::Extent;
 use crate::tcp::memory::Memory;
 use crate::tcp::receiver::Pool;
@@ -84,7 +84,7 @@ struct Rig {
     connection: Connection,
     memory: Memory,
     pool: Pool,
-    challenge: RateLimit,
+    challenges: u32,
     events: VecDeque<Event>,
     released: Vec<Token>,
     extents: Vec<Extent>,
@@ -141,7 +141,7 @@ impl Rig {
             connection,
             memory: Memory::new(64 << 20),
             pool: Pool::new(64 << 20),
-            challenge: RateLimit::new(1000),
+            challenges: 1000,
             events: VecDeque::new(),
             released: Vec::new(),
             extents: Vec::new(),
@@ -191,7 +191,7 @@ impl Rig {
             events: &mut self.events,
             memory: &mut self.memory,
             pool: &mut self.pool,
-            challenge: &mut self.challenge,
+            challenges: self.challenges,
             released: &mut self.released,
             extents: &mut self.extents,
         };
@@ -311,7 +311,7 @@ impl Rig {
     }
 
     fn abort(&mut self) -> Disposition {
-        self.with(|connection, _, cx| connection.abort(cx))
+        self.with(|connection, now, cx| connection.abort(now, cx))
     }
 
     fn state(&self) -> StateName {

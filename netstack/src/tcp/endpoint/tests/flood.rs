@@ -3,7 +3,7 @@
 use core::time::Duration;
 
 use super::pair::{Pair, address, syn};
-use crate::tcp::{Event, Options, StateName};
+use crate::tcp::{Event, KeepAlive, Options, StateName};
 use crate::wire::tcp::{Flags, Header, SeqNumber};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -170,4 +170,95 @@ fn time_wait_is_bounded() {
     assert_eq!(pair.a.counters().time_wait_overflow, 2);
     pair.pass(100 * SECOND);
     assert_eq!(pair.a.in_time_wait(), 0);
+}
+
+#[test]
+fn idle_connections_hear_their_keep_alives_answered_while_one_client_sends_old_segments() {
+    const IDLE: usize = 300;
+    let mut pair = Pair::new();
+    let keep_alive = KeepAlive { idle: SECOND, interval: SECOND / 5, probes: 3 };
+    let options = Options { keep_alive: Some(keep_alive), ..Options::internet() };
+    let listener = pair.b.listen(address("0.0.0.0:80"), IDLE + 1, None).unwrap();
+    let (_, b) = pair.connect(listener, None);
+    let (stranger, server) = pair.b.info(b).map(|info| (info.remote, info.local)).unwrap();
+    // The last of its handshake.
+    let (last, _) = *pair.there.sent.last().unwrap();
+    assert_eq!((last.source_port, last.flags), (stranger.port(), Flags::ACK));
+    let old = Header { seq: last.seq - 1000, ..last };
+    let idle: Vec<_> = (0..IDLE).map(|_| pair.connect(listener, Some(options.clone())).0).collect();
+    pair.back.sent.clear();
+    // 2000 in a second.
+    for _ in 0..10_000 {
+        pair.forge(stranger, server, old);
+        pair.pass(Duration::from_micros(500));
+    }
+    let dead = idle.iter().filter(|id| pair.a.state(**id) != Some(StateName::Established)).count();
+    assert_eq!(dead, 0, "of {IDLE}");
+    let provoked = pair.back.sent.iter().filter(|(header, _)| header.destination_port == stranger.port());
+    let provoked = provoked.count();
+    assert!((400..=700).contains(&provoked), "{provoked} answers in 5 s, the limit is 100 a second");
+}
+
+#[test]
+fn peers_with_shut_windows_leave_memory_to_others_once_they_are_closed() {
+    let mut pair = Pair::with(|config| {
+        config.max_send_memory = 4 << 20;
+        config.options.send_buffer = 1 << 20;
+    });
+    let listener = pair.b.listen(address("0.0.0.0:80"), 32, None).unwrap();
+    let small = Options { receive_buffer: 64 << 10, ..Options::internet() };
+    let bytes = vec![7; 1 << 20];
+    // Four times the memory that there is; nobody reads.
+    for _ in 0..16 {
+        let (_, b) = pair.connect(listener, Some(small.clone()));
+        while pair.b.write(pair.now, b, &bytes).is_ok() {
+            pair.pass(SECOND / 10);
+        }
+        pair.b.close(pair.now, b);
+    }
+    let (a, b) = pair.connect(listener, None);
+    assert!(pair.b.connections() > 4);
+    let (mut written, mut read) = (0, 0);
+    let mut buffer = vec![0; 1 << 20];
+    let done = pair.run(SECOND, |pair| {
+        written += pair.b.write(pair.now, b, &bytes[..4096]).unwrap_or(0);
+        read += pair.a.read(pair.now, a, &mut buffer).unwrap_or(0);
+        read >= 1 << 20
+    });
+    assert!(done, "{written} bytes were taken, {read} arrived; {:?}", pair.b);
+    assert!(pair.b.counters().orphans_ended > 0);
+    // In the end they go, though their peers answer.
+    pair.pass(110 * SECOND);
+    assert_eq!(pair.b.connections(), 1);
+}
+
+#[test]
+fn closed_connections_that_hold_data_are_counted_as_long_as_they_do() {
+    let mut pair = Pair::with(|config| config.max_orphans = 2);
+    let listener = pair.b.listen(address("0.0.0.0:80"), 32, None).unwrap();
+    let mut buffer = [0; 100];
+    // Those whose data arrives give their places back, before the peer closes too and without.
+    for round in 0..10 {
+        let (a, b) = pair.connect(listener, None);
+        assert_eq!(pair.b.write(pair.now, b, b"some"), Ok(4));
+        pair.b.close(pair.now, b);
+        pair.pass(SECOND / 100);
+        assert_eq!(pair.a.read(pair.now, a, &mut buffer), Ok(4));
+        if round % 2 == 0 {
+            pair.a.close(pair.now, a);
+            pair.pass(SECOND / 100);
+        }
+    }
+    assert_eq!(pair.b.counters().orphans_ended, 0);
+    // Nothing arrives any more: there are never more than two.
+    pair.back.loses = Box::new(|_, len| len > 0);
+    let before = pair.b.connections();
+    for round in 1..=10_u64 {
+        let (_, b) = pair.connect(listener, None);
+        assert_eq!(pair.b.write(pair.now, b, b"some"), Ok(4));
+        pair.b.close(pair.now, b);
+        pair.pass(SECOND / 100);
+        assert_eq!(pair.b.counters().orphans_ended, round.saturating_sub(2));
+        assert_eq!(pair.b.connections(), before + round.min(2) as usize);
+    }
 }
