@@ -72,6 +72,31 @@ impl Shared {
     }
 }
 
+/// A thread's place among the waiters, if it has one.
+struct Registered<'a> {
+    host: &'a Host,
+    id: Option<u64>,
+}
+
+impl Registered<'_> {
+    fn leave(&mut self, shared: &mut Shared) {
+        if let Some(id) = self.id.take() {
+            shared.waiters.retain(|waiter| waiter.id != id);
+            self.host.settled.notify_all();
+        }
+    }
+}
+
+impl Drop for Registered<'_> {
+    /// Only a call that panicked has not left before.
+    fn drop(&mut self) {
+        if self.id.is_some() {
+            let host = self.host;
+            self.leave(&mut host.lock());
+        }
+    }
+}
+
 impl Host {
     pub(crate) fn new(setup: Setup) -> core::result::Result<Self, String> {
         let shared = Shared {
@@ -122,10 +147,12 @@ impl Host {
         self.settle(shared)
     }
 
-    /// Tries until it is done. Whoever waits does so without the lock.
+    /// Tries until it is done. Whoever waits does so without the lock. Who drives the script waits for what happens by
+    /// itself, and hears EDEADLK if nothing ever would: there is nobody else to end its call.
     pub(crate) fn call<T>(&self, mut attempt: impl FnMut(&mut Machine) -> Result<Turn<T>>) -> Result<T> {
+        // Leaves after the lock is given back, whatever happens meanwhile: nobody may settle for a waiter that is gone.
+        let mut me = Registered { host: self, id: None };
         let mut shared = self.lock();
-        let mut me = None;
         let outcome = loop {
             if shared.closing {
                 break Err(Errno(libc::EBADF));
@@ -140,19 +167,20 @@ impl Host {
             if until.is_some_and(|until| until <= now) {
                 continue;
             }
-            if let Some(until) = until
-                && thread::current().id() == self.driver
-            {
+            if thread::current().id() == self.driver {
                 // Nobody else would move the time on.
                 shared = self.settle(shared);
-                shared = self.step(shared, until);
+                let Some(until) = until.or_else(|| shared.next_deadline()) else {
+                    break Err(Errno(libc::EDEADLK));
+                };
+                let later = shared.machine.net.now + TICK;
+                shared = self.step(shared, until.max(later));
                 continue;
             }
-            shared = self.wait(shared, &mut me, until);
+            shared = self.wait(shared, &mut me.id, until);
         };
-        if let Some(id) = me {
-            shared.waiters.retain(|waiter| waiter.id != id);
-            self.settled.notify_all();
+        if me.id.is_some() {
+            me.leave(&mut shared);
         }
         self.publish(&mut shared, true);
         outcome

@@ -12,7 +12,7 @@ use crate::flags::Setup;
 use crate::host::Turn;
 use crate::net::Net;
 use crate::pipe::Pipes;
-use crate::socket::tcp::{Phase, TcpSocket};
+use crate::socket::tcp::{End, Phase, TcpSocket};
 use crate::socket::udp::UdpSocket;
 use crate::socket::{Domain, check_local, overlap};
 
@@ -20,12 +20,14 @@ use crate::socket::{Domain, check_local, overlap};
 const SIOCOUTQ: u64 = libc::TIOCOUTQ;
 const SIOCOUTQNSD: u64 = 0x894b;
 
-/// What came, and from whom, and how long it was.
+/// How much came, from whom, and how long it was.
 #[derive(Debug, Default)]
 pub(crate) struct Arrived {
-    pub(crate) bytes: Vec<u8>,
+    pub(crate) count: usize,
     pub(crate) from: Option<SocketAddr>,
     pub(crate) full_len: usize,
+    /// What TCP_INQ asks for.
+    pub(crate) unread: Option<i32>,
 }
 
 /// Whether a call may wait, and since when it has: one for each call.
@@ -169,12 +171,14 @@ impl Machine {
             .map_err(|_| Errno(if was_connecting && !may_wait { libc::EALREADY } else { libc::EINPROGRESS }))
     }
 
-    /// Reads at most `limit` bytes.
+    /// Reads at most `limit` bytes. `deliver` puts bytes into the reader's buffer, from an offset on; what it does not
+    /// take stays to be read.
     pub(crate) fn read(
         &mut self,
         fd: i32,
         limit: usize,
         flags: i32,
+        deliver: &mut dyn FnMut(usize, &[u8]) -> Result<()>,
         so_far: &mut Arrived,
         patience: &mut Patience,
     ) -> Result<Turn<Arrived>> {
@@ -195,10 +199,15 @@ impl Machine {
         let may_wait = !file.nonblocking && flags & libc::MSG_DONTWAIT == 0;
         let limit_time = match &mut file.kind {
             Kind::Tcp(socket) => {
-                let mut bytes = vec![0; limit.saturating_sub(so_far.bytes.len())];
-                let read = match socket.read(&mut self.net, &mut bytes, peek) {
-                    // What was read before goes first; the error stays for the next call.
-                    Err(error) if !so_far.bytes.is_empty() => {
+                let at = so_far.count;
+                // With MSG_TRUNC the bytes are thrown away.
+                let thrown = flags & libc::MSG_TRUNC != 0;
+                let give = |bytes: &[u8]| if thrown { Ok(()) } else { deliver(at, bytes) };
+                let read = match socket.read(&mut self.net, limit.saturating_sub(at), peek, give) {
+                    // What was read before goes first. What was not delivered is there for the next call, and so is
+                    // another error.
+                    Err(Errno(libc::EFAULT)) if at > 0 => Some(0),
+                    Err(error) if at > 0 => {
                         socket.error = Some(error);
                         Some(0)
                     }
@@ -206,9 +215,10 @@ impl Machine {
                 };
                 let all = flags & libc::MSG_WAITALL != 0 && !peek;
                 if let Some(count) = read {
-                    so_far.bytes.extend(bytes.iter().take(count));
-                    so_far.full_len = so_far.bytes.len();
-                    if count == 0 || !all || so_far.bytes.len() >= limit {
+                    so_far.count += count;
+                    so_far.full_len = so_far.count;
+                    so_far.unread = socket.unread(&self.net);
+                    if count == 0 || !all || so_far.count >= limit {
                         return Ok(Turn::Done(core::mem::take(so_far)));
                     }
                 }
@@ -218,14 +228,18 @@ impl Machine {
                 if let Some((mut bytes, from)) = socket.receive(&mut self.net, peek)? {
                     let full_len = bytes.len();
                     bytes.truncate(limit);
-                    return Ok(Turn::Done(Arrived { bytes, from: Some(from), full_len }));
+                    deliver(0, &bytes)?;
+                    let arrived = Arrived { count: bytes.len(), from: Some(from), full_len, unread: None };
+                    return Ok(Turn::Done(arrived));
                 }
                 socket.timeout.map(|timeout| self.net.now + timeout)
             }
             Kind::PipeOut(id) => {
                 if let Some(bytes) = self.pipes.peek(*id, limit)? {
+                    deliver(0, &bytes)?;
                     self.pipes.consume(*id, bytes.len());
-                    return Ok(Turn::Done(Arrived { full_len: bytes.len(), bytes, from: None }));
+                    let count = bytes.len();
+                    return Ok(Turn::Done(Arrived { count, full_len: count, ..Arrived::default() }));
                 }
                 None
             }
@@ -233,7 +247,7 @@ impl Machine {
             Kind::Epoll(_) => return Err(Errno(libc::EINVAL)),
         };
         match patience.turn(self.net.now, may_wait, limit_time) {
-            Err(_) if !so_far.bytes.is_empty() => Ok(Turn::Done(core::mem::take(so_far))),
+            Err(_) if so_far.count > 0 => Ok(Turn::Done(core::mem::take(so_far))),
             other => other,
         }
     }
@@ -255,7 +269,16 @@ impl Machine {
         let file = self.files.get_mut(fd)?;
         let may_wait = !file.nonblocking && flags & libc::MSG_DONTWAIT == 0;
         let (taken, limit) = match &mut file.kind {
-            Kind::Tcp(socket) => (socket.write(&mut self.net, rest), socket.patience(&self.net, false)),
+            Kind::Tcp(socket) => {
+                let end = if flags & libc::MSG_EOR != 0 {
+                    End::Record
+                } else if flags & libc::MSG_MORE != 0 {
+                    End::More
+                } else {
+                    End::Plain
+                };
+                (socket.write(&mut self.net, rest, end), socket.patience(&self.net, false))
+            }
             Kind::Udp(socket) => (socket.send(&mut self.net, bytes, to), None),
             Kind::PipeIn(id) => (self.pipes.write(*id, rest), None),
             Kind::PipeOut(_) => return Err(Errno(libc::EBADF)),
@@ -362,9 +385,7 @@ impl Machine {
             }
             (Kind::Tcp(socket), libc::FIONREAD) => socket.readable(&self.net),
             (Kind::Tcp(socket), SIOCOUTQ) => socket.info(&self.net).map_or(0, |info| info.unacknowledged),
-            (Kind::Tcp(socket), SIOCOUTQNSD) => {
-                socket.info(&self.net).map_or(0, |info| info.unacknowledged.saturating_sub(info.in_flight))
-            }
+            (Kind::Tcp(socket), SIOCOUTQNSD) => socket.info(&self.net).map_or(0, |info| info.unsent),
             (Kind::Udp(socket), libc::FIONREAD) => socket.readable(&mut self.net),
             (Kind::Udp(_), SIOCOUTQ) => 0,
             (Kind::PipeOut(id), libc::FIONREAD) => {
@@ -504,10 +525,16 @@ impl Machine {
                     None
                 } else {
                     let (mut arrived, mut no_patience) = (Arrived::default(), Patience::default());
-                    match self.read(from, room, libc::MSG_DONTWAIT, &mut arrived, &mut no_patience) {
-                        Ok(Turn::Done(arrived)) => {
-                            self.pipes.write(id, &arrived.bytes)?;
-                            return Ok(Turn::Done(arrived.bytes.len()));
+                    let mut bytes = Vec::new();
+                    let mut deliver = |_, new: &[u8]| {
+                        bytes.extend_from_slice(new);
+                        Ok(())
+                    };
+                    let flags = libc::MSG_DONTWAIT;
+                    match self.read(from, room, flags, &mut deliver, &mut arrived, &mut no_patience) {
+                        Ok(Turn::Done(_)) => {
+                            self.pipes.write(id, &bytes)?;
+                            return Ok(Turn::Done(bytes.len()));
                         }
                         Ok(Turn::Wait(_)) | Err(Errno(libc::EAGAIN)) => None,
                         Err(error) => return Err(error),

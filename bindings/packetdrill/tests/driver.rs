@@ -30,7 +30,7 @@ fn every_scenario_of_the_driver() {
     let (library, driver) = (library(), driver());
     let list = Command::new(&driver).arg(&library).output().expect("the driver starts");
     let names = String::from_utf8(list.stdout).expect("names");
-    assert!(names.lines().count() >= 16, "the driver lists only: {names}");
+    assert!(names.lines().count() >= 27, "the driver lists only: {names}");
     let mut failed = Vec::new();
     for name in names.lines() {
         let output = Command::new(&driver).arg(&library).arg(name).output().expect("the driver starts");

@@ -220,6 +220,10 @@ pub struct Info {
     pub slow_start_threshold: u64,
     /// Payload bytes per segment sent.
     pub mss: u16,
+    /// Payload bytes per segment that the peer was told it may send.
+    pub own_mss: u16,
+    /// The largest payload that came in one segment in order, `own_mss` at most; zero if none came.
+    pub received_mss: u16,
     /// The peer's window in bytes.
     pub peer_window: u32,
     /// The window that this side announced last, in bytes.
@@ -246,6 +250,46 @@ pub struct Info {
     pub bytes_acked: u64,
     /// Payload bytes received in order.
     pub bytes_received: u64,
+}
+
+/// What a sender does about losses and congestion.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Repair {
+    /// Nothing has happened.
+    #[default]
+    None,
+    /// Segments arrived out of order, none counts as lost.
+    Disorder,
+    /// The congestion window was reduced because the peer echoed a mark (RFC 3168).
+    Reduced,
+    /// Fast recovery (RFC 6675, RFC 8985).
+    Recovery,
+    /// Repair after a retransmission time-out (RFC 5681, RFC 5682).
+    Loss,
+}
+
+/// How the sending of a connection goes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Sending {
+    /// What is being repaired.
+    pub repair: Repair,
+    /// Segments that were sent and not acknowledged cumulatively.
+    pub out: u32,
+    /// Of these, segments selectively acknowledged; without SACK as many as duplicate acknowledgements tell of.
+    pub sacked: u32,
+    /// Of those out, segments that count as lost, whether sent again or not.
+    pub lost: u32,
+    /// Of those out, segments that were sent again and are believed to be on their way.
+    pub resent: u32,
+    /// Retransmission time-outs without progress.
+    pub retries: u8,
+    /// How long something was waiting to be sent or acknowledged; the next two are parts of it.
+    pub busy: Duration,
+    /// How long the peer's window kept data back.
+    pub window_limited: Duration,
+    /// How long all was sent that the send buffer had room for, with a writer turned away and the congestion window open.
+    pub buffer_limited: Duration,
 }
 
 /// What the stack knows about a received segment beside its bytes.

@@ -10,7 +10,7 @@ mod sender;
 
 pub use api::{
     ConnectError, ConnectionId, Destination, Emit, Emitted, Error, Event, Failure, Info, ListenError,
-    ListenerId, Path, Payload, Segment, SegmentMeta, StateName, Token,
+    ListenerId, Path, Payload, Repair, Segment, SegmentMeta, Sending, StateName, Token,
 };
 pub use connection::IcmpKind;
 pub use endpoint::{Counters, Endpoint, IcmpError};

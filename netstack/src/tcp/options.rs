@@ -19,8 +19,13 @@ pub struct Options {
     pub max_ack_delay: Duration,
     /// Nagle's algorithm (RFC 9293 section 3.7.4).
     pub nagle: bool,
+    /// Holds back a last segment that is less than full until this is off or, with nothing on its way, a retransmission
+    /// time-out has passed.
+    pub cork: bool,
     /// Bytes that may wait to be sent or acknowledged.
     pub send_buffer: usize,
+    /// Bytes that may wait to be sent for the first time, if that is to be less.
+    pub unsent_limit: Option<usize>,
     /// Bytes that may wait to be read: the largest window.
     pub receive_buffer: usize,
     /// The largest segment announced and sent; the path's MTU decides if it is less.
@@ -70,7 +75,9 @@ impl Options {
             initial_rto: Duration::from_secs(1),
             max_ack_delay: Duration::from_millis(40),
             nagle: false,
+            cork: false,
             send_buffer: 4 << 20,
+            unsent_limit: None,
             receive_buffer: 4 << 20,
             max_segment: None,
             window_scaling: true,

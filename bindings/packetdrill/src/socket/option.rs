@@ -78,6 +78,15 @@ impl TcpSocket {
             _ => return Err(UNKNOWN_OPTION),
         }
         self.apply(net);
+        // Linux lets go of what was held back, corked or not, when either is set so.
+        let pushes = match (level, name) {
+            (libc::IPPROTO_TCP, libc::TCP_NODELAY) => !self.options.nagle,
+            (libc::IPPROTO_TCP, libc::TCP_CORK) => !self.options.cork,
+            _ => false,
+        };
+        if pushes {
+            self.push(net);
+        }
         Ok(())
     }
 
@@ -95,7 +104,8 @@ impl TcpSocket {
             libc::SO_SNDBUF => {
                 let bytes = number(value)?.clamp(MIN_SEND_BUFFER / 2, i32::MAX / 2);
                 self.buffers.0 = Some(bytes * 2);
-                self.options.send_buffer = usize::try_from(bytes).unwrap_or_default();
+                // Linux counts what holds the bytes too; here the buffer is for the bytes.
+                self.options.send_buffer = usize::try_from(bytes * 2).unwrap_or_default();
             }
             libc::SO_RCVBUF => {
                 let bytes = number(value)?.clamp(MIN_RECEIVE_BUFFER / 2, i32::MAX / 2);
@@ -114,6 +124,13 @@ impl TcpSocket {
         let secs = |value: u32| Duration::from_secs(u64::from(value));
         match name {
             libc::TCP_NODELAY => options.nagle = number(value)? == 0,
+            libc::TCP_CORK => options.cork = number(value)? != 0,
+            // 0: as if there were none.
+            libc::TCP_NOTSENT_LOWAT => {
+                let limit = number(value)?.cast_unsigned();
+                options.unsent_limit = (limit > 0).then(|| usize::try_from(limit).unwrap_or(usize::MAX));
+            }
+            libc::TCP_INQ => self.tells_unread = within(value, 0..=1)? == 1,
             // Linux's bounds; 0 takes the limit away.
             libc::TCP_MAXSEG => match natural(value)? {
                 0 => options.max_segment = None,
@@ -184,6 +201,11 @@ impl TcpSocket {
         let options = &self.options;
         Ok(match name {
             libc::TCP_NODELAY => int(!options.nagle),
+            libc::TCP_CORK => int(options.cork),
+            libc::TCP_NOTSENT_LOWAT => {
+                int(options.unsent_limit.map_or(0, |limit| i64::try_from(limit).unwrap_or(i64::MAX)))
+            }
+            libc::TCP_INQ => int(self.tells_unread),
             libc::TCP_MAXSEG => {
                 //= RFC 9293 section 3.7.1, MUST-15: 536 unless the peer says otherwise.
                 let before = options.max_segment.unwrap_or(536);
@@ -202,8 +224,8 @@ impl TcpSocket {
                 name.resize(NAME_MAX, 0);
                 name
             }
-            libc::TCP_INFO => match self.info(net) {
-                Some(info) => info::of_connection(&info, net.setup.mtu).to_vec(),
+            libc::TCP_INFO => match self.info(net).zip(self.sending(net)) {
+                Some((info, sending)) => info::of_connection(&info, &sending, net.setup.mtu).to_vec(),
                 None if matches!(self.phase, Phase::Listening(_)) => {
                     info::of_state(StateName::Listen).to_vec()
                 }

@@ -2,9 +2,10 @@
 
 use core::net::SocketAddr;
 use core::time::Duration;
-use std::collections::VecDeque;
 
-use shouter_netstack::tcp::{ConnectionId, Error, Failure, Info, KeepAlive, ListenerId, Options, StateName};
+use shouter_netstack::tcp::{
+    ConnectionId, Error, Failure, Info, KeepAlive, ListenerId, Options, Sending, StateName,
+};
 use shouter_netstack::time::Instant;
 
 use super::Domain;
@@ -22,6 +23,17 @@ pub(crate) enum Phase {
     Over {
         done: bool,
     },
+}
+
+/// What follows what is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    /// Nothing is known of it.
+    Plain,
+    /// More, at once: MSG_MORE.
+    More,
+    /// Another record: MSG_EOR.
+    Record,
 }
 
 /// What of a connection makes a difference to those who wait for it.
@@ -53,13 +65,25 @@ pub(crate) struct TcpSocket {
     pub(crate) connecting: bool,
     /// What SO_ERROR gives next.
     pub(crate) error: Option<Errno>,
+    /// TCP_INQ.
+    pub(crate) tells_unread: bool,
     read_shut: bool,
     write_shut: bool,
-    /// What MSG_PEEK has taken out of the stack.
-    peeked: VecDeque<u8>,
     seen: Glimpse,
     /// Counts what would wake who waits for this socket.
     pub(crate) edge: u64,
+}
+
+/// Whether the peer's FIN has come.
+fn has_peer_finished(state: StateName) -> bool {
+    matches!(
+        state,
+        StateName::CloseWait
+            | StateName::LastAck
+            | StateName::Closing
+            | StateName::TimeWait
+            | StateName::Closed
+    )
 }
 
 impl TcpSocket {
@@ -77,24 +101,28 @@ impl TcpSocket {
             timeouts: (None, None),
             connecting: false,
             error: None,
+            tells_unread: false,
             read_shut: false,
             write_shut: false,
-            peeked: VecDeque::new(),
             seen: Glimpse::default(),
             edge: 0,
         }
     }
 
-    /// A socket for a connection that this listening one accepted.
+    /// A socket for a connection that this listening one accepted. It has the options that the listening one had when
+    /// the connection began.
     fn child(&self, net: &mut Net, id: ConnectionId) -> Self {
-        let mut child = Self::new(self.domain, self.options.clone());
+        let options = net.stack.tcp().options(id).unwrap_or(&self.options).clone();
+        let mut child = Self::new(self.domain, options);
         child.phase = Phase::Connection(id);
         child.keep_alive = self.keep_alive;
         child.linger = self.linger;
         child.reuse = self.reuse;
+        child.v6_only = self.v6_only;
         child.buffers = self.buffers;
+        child.timeouts = self.timeouts;
+        child.tells_unread = self.tells_unread;
         child.bound = net.stack.tcp().info(id).map(|info| info.local);
-        child.apply(net);
         child.look(net);
         child
     }
@@ -106,13 +134,43 @@ impl TcpSocket {
         }
     }
 
-    /// Makes the options those of the connection.
+    /// How the connection's sending goes.
+    pub(crate) fn sending(&self, net: &Net) -> Option<Sending> {
+        match self.phase {
+            Phase::Connection(id) => net.stack.tcp().sending(net.now, id),
+            _ => None,
+        }
+    }
+
+    /// Makes the options those of the connection, or of the connections that come.
     pub(crate) fn apply(&self, net: &mut Net) {
+        let now = net.now;
+        match self.phase {
+            Phase::Connection(id) => {
+                // A connection that is gone has no options.
+                let _ = net.tcp().modify(now, id, |options| options.clone_from(&self.options));
+            }
+            Phase::Listening(id) => {
+                net.tcp().modify_listener(id, |options| options.clone_from(&self.options))
+            }
+            Phase::Fresh | Phase::Over { .. } => {}
+        }
+    }
+
+    /// Lets go of what TCP_CORK and MSG_MORE hold back.
+    pub(crate) fn push(&self, net: &mut Net) {
         if let Phase::Connection(id) = self.phase {
             let now = net.now;
-            // A connection that is gone has no options.
-            let _ = net.tcp().modify(now, id, |options| options.clone_from(&self.options));
+            // A connection that is gone holds nothing.
+            let _ = net.tcp().push(now, id);
         }
+    }
+
+    /// Whether `poll` says so: Linux wants a third of the buffer to be free, and less than half of TCP_NOTSENT_LOWAT unsent.
+    fn is_writable(&self, info: &Info) -> bool {
+        let roomy = self.options.send_buffer.saturating_sub(info.unacknowledged) >= info.unacknowledged / 2;
+        let low = self.options.unsent_limit.is_none_or(|limit| info.unsent.saturating_mul(2) < limit);
+        roomy && low && info.writable > 0
     }
 
     /// Sees what has become of the connection.
@@ -126,7 +184,7 @@ impl TcpSocket {
                 Ok(_) => net.stack.tcp().info(id).map_or_else(Glimpse::default, |info| Glimpse {
                     state: Some(info.state),
                     received: info.bytes_received,
-                    writable: info.writable > 0,
+                    writable: self.is_writable(&info),
                     acceptable: 0,
                 }),
                 Err(error) => return self.fail(net, id, error),
@@ -209,7 +267,6 @@ impl TcpSocket {
                 self.phase = Phase::Connection(id);
                 (self.connecting, self.read_shut, self.write_shut) = (true, false, false);
                 self.seen = Glimpse::default();
-                self.peeked.clear();
                 Ok(None)
             }
         }
@@ -240,48 +297,51 @@ impl TcpSocket {
         self.phase = Phase::Fresh;
         self.connecting = false;
         self.error = None;
-        self.peeked.clear();
         self.edge += 1;
     }
 
-    /// `None`: nothing has come.
-    pub(crate) fn read(&mut self, net: &mut Net, into: &mut [u8], peek: bool) -> Result<Option<usize>> {
-        if let Phase::Fresh | Phase::Listening(_) = self.phase {
-            return Err(Errno(libc::ENOTCONN));
-        }
-        if let (Phase::Connection(id), true) = (self.phase, self.peeked.is_empty() || peek) {
+    /// Reads at most `limit` bytes, which `deliver` takes before they are gone; `None`: nothing has come.
+    pub(crate) fn read(
+        &mut self,
+        net: &mut Net,
+        limit: usize,
+        peek: bool,
+        deliver: impl FnOnce(&[u8]) -> Result<()>,
+    ) -> Result<Option<usize>> {
+        if let Phase::Connection(id) = self.phase {
             let now = net.now;
-            let wanted = into.len().saturating_sub(self.peeked.len());
-            let mut bytes = vec![0; if peek { wanted } else { 0 }];
-            let target = if peek { &mut bytes } else { &mut *into };
-            match net.tcp().read(now, id, target) {
-                Ok(count) if !peek => return Ok(Some(count)),
-                Ok(count) => self.peeked.extend(bytes.iter().take(count)),
-                Err(Error::WouldBlock) if self.peeked.is_empty() => {
-                    return Ok(if self.read_shut { Some(0) } else { None });
+            let mut bytes = vec![0; limit.min(self.readable(net))];
+            match net.tcp().peek(id, &mut bytes) {
+                Ok(count) => {
+                    deliver(bytes.get(..count).unwrap_or_default())?;
+                    return match bytes.get_mut(..count) {
+                        Some(bytes) if !peek && count > 0 => Ok(Some(net.tcp().read(now, id, bytes)?)),
+                        _ => Ok(Some(count)),
+                    };
                 }
-                Err(Error::WouldBlock) => {}
+                Err(Error::WouldBlock) => return Ok(self.read_shut.then_some(0)),
                 Err(error) => self.fail(net, id, error),
             }
         }
-        if self.peeked.is_empty() {
-            return match self.phase {
-                Phase::Over { done: false } => self.take_error().map(|()| Some(0)),
-                _ => Ok(Some(0)),
-            };
+        match self.phase {
+            Phase::Fresh | Phase::Listening(_) => Err(Errno(libc::ENOTCONN)),
+            Phase::Over { done: false } => self.take_error().map(|()| Some(0)),
+            Phase::Over { done: true } | Phase::Connection(_) => Ok(Some(0)),
         }
-        let count = into.len().min(self.peeked.len());
-        for (to, from) in into.iter_mut().zip(&self.peeked) {
-            *to = *from;
+    }
+
+    /// What TCP_INQ tells: the bytes that are still to be read, and one if there are none and the end is.
+    pub(crate) fn unread(&self, net: &Net) -> Option<i32> {
+        if !self.tells_unread {
+            return None;
         }
-        if !peek {
-            self.peeked.drain(..count);
-        }
-        Ok(Some(count))
+        let unread = i32::try_from(self.readable(net)).unwrap_or(i32::MAX);
+        let ended = self.info(net).is_none_or(|info| has_peer_finished(info.state));
+        Some(if unread == 0 && ended { 1 } else { unread })
     }
 
     /// Takes what there is room for; `None` if there is none.
-    pub(crate) fn write(&mut self, net: &mut Net, bytes: &[u8]) -> Result<Option<usize>> {
+    pub(crate) fn write(&mut self, net: &mut Net, bytes: &[u8], end: End) -> Result<Option<usize>> {
         if self.write_shut {
             return Err(Errno(libc::EPIPE));
         }
@@ -293,8 +353,7 @@ impl TcpSocket {
         if let Some(StateName::SynSent | StateName::SynReceived) = state {
             return Ok(None);
         }
-        let now = net.now;
-        match net.tcp().write(now, id, bytes) {
+        match self.write_all(net, id, bytes, end) {
             Ok(count) => Ok(Some(count)),
             Err(Error::WouldBlock) => Ok(None),
             Err(error @ Error::Failed(_)) => {
@@ -304,6 +363,39 @@ impl TcpSocket {
             }
             Err(error) => Err(error.into()),
         }
+    }
+
+    /// Writes until there is no room. As on Linux, what can be sent is sent meanwhile, which makes room where
+    /// TCP_NOTSENT_LOWAT is the limit.
+    fn write_all(
+        &self,
+        net: &mut Net,
+        id: ConnectionId,
+        bytes: &[u8],
+        end: End,
+    ) -> core::result::Result<usize, Error> {
+        let now = net.now;
+        let mut done = 0;
+        loop {
+            let rest = bytes.get(done..).unwrap_or_default();
+            let taken = match end {
+                End::More => net.tcp().write_more(now, id, rest),
+                End::Plain | End::Record => net.tcp().write(now, id, rest),
+            };
+            done += match taken {
+                // What was taken counts; the next call hears why there was no more.
+                Err(_) if done > 0 => return Ok(done),
+                taken => taken?,
+            };
+            if done >= bytes.len() {
+                break;
+            }
+            net.run();
+        }
+        if end == End::Record {
+            net.tcp().end_record(now, id)?;
+        }
+        Ok(done)
     }
 
     pub(crate) fn shutdown(&mut self, net: &mut Net, how: i32) -> Result<()> {
@@ -342,7 +434,7 @@ impl TcpSocket {
     /// Begins to close; whether it may take `linger`'s time until the peer has everything.
     pub(crate) fn begin_close(&mut self, net: &mut Net) -> bool {
         let Phase::Connection(id) = self.phase else { return false };
-        let unread = self.info(net).is_some_and(|info| info.readable > 0) || !self.peeked.is_empty();
+        let unread = self.readable(net) > 0;
         match self.linger {
             Some(time) if !time.is_zero() && !unread => {
                 let now = net.now;
@@ -367,10 +459,8 @@ impl TcpSocket {
         match self.phase {
             Phase::Listening(id) => net.tcp().close_listener(now, id),
             //= RFC 9293 section 3.6.1: data that nobody will read is answered by a reset; so is SO_LINGER with time zero.
-            Phase::Connection(id)
-                if self.linger.is_some_and(|time| time.is_zero()) || !self.peeked.is_empty() =>
-            {
-                net.tcp().abort(now, id);
+            Phase::Connection(id) if self.linger.is_some_and(|time| time.is_zero()) => {
+                net.tcp().abort(now, id)
             }
             Phase::Connection(id) => net.tcp().close(now, id),
             Phase::Fresh | Phase::Over { .. } => {}
@@ -379,7 +469,7 @@ impl TcpSocket {
 
     /// Bytes that can be read at once.
     pub(crate) fn readable(&self, net: &Net) -> usize {
-        self.peeked.len() + self.info(net).map_or(0, |info| info.readable)
+        self.info(net).map_or(0, |info| info.readable)
     }
 
     /// `poll`'s bits, as Linux's TCP sets them.
@@ -397,15 +487,7 @@ impl TcpSocket {
                 if matches!(state, StateName::SynSent | StateName::SynReceived) {
                     return bits;
                 }
-                let peer_done = matches!(
-                    state,
-                    StateName::CloseWait
-                        | StateName::LastAck
-                        | StateName::Closing
-                        | StateName::TimeWait
-                        | StateName::Closed
-                );
-                if peer_done || self.read_shut {
+                if has_peer_finished(state) || self.read_shut {
                     bits |= readable | libc::POLLRDHUP;
                     if self.write_shut {
                         bits |= libc::POLLHUP;
@@ -414,7 +496,7 @@ impl TcpSocket {
                 if self.readable(net) > 0 {
                     bits |= readable;
                 }
-                if info.writable > 0 || self.write_shut {
+                if self.is_writable(&info) || self.write_shut {
                     bits |= writable;
                 }
             }

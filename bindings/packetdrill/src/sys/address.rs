@@ -65,8 +65,7 @@ pub(super) unsafe fn write(address: SocketAddr, to: *mut sockaddr, len: *mut soc
     // SAFETY: as the caller says.
     unsafe {
         let room = usize::try_from(memory::get(len)?).unwrap_or_default();
-        memory::copy_out(&bytes, to.cast(), room)?;
-        memory::put(len, socklen_t::try_from(bytes.len()).unwrap_or_default());
+        memory::copy_out(&bytes, to.cast(), 0, room)?;
+        memory::put(len, socklen_t::try_from(bytes.len()).unwrap_or_default())
     }
-    Ok(())
 }

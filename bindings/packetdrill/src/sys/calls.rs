@@ -10,7 +10,7 @@ use libc::{
     useconds_t,
 };
 
-use super::{address, memory, run};
+use super::{address, control, memory, run};
 use crate::errno::{Errno, Result};
 use crate::host::{Host, Turn};
 use crate::machine::{Arrived, Patience};
@@ -33,15 +33,22 @@ fn timeout(millis: c_int) -> Option<Duration> {
     u64::try_from(millis).ok().map(Duration::from_millis)
 }
 
-fn receive(host: &Host, fd: c_int, limit: usize, flags: c_int) -> Result<Arrived> {
+/// Receives at most `limit` bytes. `deliver` puts bytes into the caller's buffer, from an offset on.
+fn receive(
+    host: &Host,
+    fd: c_int,
+    limit: usize,
+    flags: c_int,
+    deliver: &mut dyn FnMut(usize, &[u8]) -> Result<()>,
+) -> Result<Arrived> {
     let (mut arrived, mut patience) = (Arrived::default(), Patience::default());
-    host.call(|machine| machine.read(fd, limit, flags, &mut arrived, &mut patience))
+    host.call(|machine| machine.read(fd, limit, flags, deliver, &mut arrived, &mut patience))
 }
 
 /// What a receiving call returns.
 fn length(arrived: &Arrived, flags: c_int) -> Result<ssize_t> {
     let whole = flags & libc::MSG_TRUNC != 0;
-    signed(if whole { arrived.full_len } else { arrived.bytes.len() })
+    signed(if whole { arrived.full_len } else { arrived.count })
 }
 
 fn transmit(
@@ -104,10 +111,9 @@ pub(super) unsafe extern "C" fn readv(user: User, fd: c_int, into: *const iovec,
     run(user, |host| {
         // SAFETY: see the module.
         let pieces = unsafe { memory::pieces(into, count) }?;
-        let arrived = receive(host, fd, memory::room(&pieces), 0)?;
         // SAFETY: see the module.
-        unsafe { memory::scatter(&arrived.bytes, &pieces) }?;
-        length(&arrived, 0)
+        let mut deliver = |at, bytes: &[u8]| unsafe { memory::scatter(bytes, &pieces, at) };
+        length(&receive(host, fd, memory::room(&pieces), 0, &mut deliver)?, 0)
     })
 }
 
@@ -132,14 +138,15 @@ pub(super) unsafe extern "C" fn recvfrom(
     from_len: *mut socklen_t,
 ) -> ssize_t {
     run(user, |host| {
-        let arrived = receive(host, fd, memory::limit(len), flags)?;
+        // SAFETY: see the module.
+        let mut deliver = |at, bytes: &[u8]| unsafe { memory::copy_out(bytes, into, at, len) };
+        let arrived = receive(host, fd, memory::limit(len), flags, &mut deliver)?;
         // SAFETY: see the module.
         unsafe {
-            memory::copy_out(&arrived.bytes, into, len)?;
             match arrived.from {
                 Some(remote) => address::write(remote, from, from_len)?,
                 // A stream names nobody.
-                None => memory::put(from_len, 0),
+                None => memory::put(from_len, 0)?,
             }
         }
         length(&arrived, flags)
@@ -158,19 +165,27 @@ pub(super) unsafe extern "C" fn recvmsg(
         let count = c_int::try_from(header.msg_iovlen).map_err(|_| Errno(libc::EMSGSIZE))?;
         // SAFETY: see the module.
         let pieces = unsafe { memory::pieces(header.msg_iov, count) }?;
-        let arrived = receive(host, fd, memory::room(&pieces), flags)?;
+        // SAFETY: see the module.
+        let mut deliver = |at, bytes: &[u8]| unsafe { memory::scatter(bytes, &pieces, at) };
+        let arrived = receive(host, fd, memory::room(&pieces), flags, &mut deliver)?;
         // SAFETY: see the module; the lengths that are written lie in the caller's structure or in our copy of it.
         unsafe {
-            memory::scatter(&arrived.bytes, &pieces)?;
             match arrived.from {
                 Some(remote) => {
                     address::write(remote, header.msg_name.cast(), &raw mut header.msg_namelen)?;
                 }
                 None => header.msg_namelen = 0,
             }
+            header.msg_flags = if arrived.full_len > arrived.count { libc::MSG_TRUNC } else { 0 };
+            let room = header.msg_controllen;
             header.msg_controllen = 0;
-            header.msg_flags = if arrived.full_len > arrived.bytes.len() { libc::MSG_TRUNC } else { 0 };
-            memory::put(message, header);
+            if let Some(unread) = arrived.unread {
+                let (control, whole) = control::message(libc::IPPROTO_TCP, libc::TCP_CM_INQ, unread, room);
+                memory::copy_out(&control, header.msg_control, 0, room)?;
+                header.msg_controllen = control.len();
+                header.msg_flags |= if whole { 0 } else { libc::MSG_CTRUNC };
+            }
+            memory::put(message, header)?;
         }
         length(&arrived, flags)
     })
@@ -266,7 +281,7 @@ pub(super) unsafe extern "C" fn ioctl(
                 return Err(Errno(libc::EFAULT));
             }
             // SAFETY: see the module.
-            unsafe { memory::put(argument, value) };
+            unsafe { memory::put(argument, value) }?;
         }
         Ok(0)
     })
@@ -298,8 +313,8 @@ pub(super) unsafe extern "C" fn getsockopt(
         let count = socklen_t::try_from(bytes.len().min(room)).unwrap_or_default();
         // SAFETY: see the module.
         unsafe {
-            memory::copy_out(&bytes, value, room)?;
-            memory::put(len, count);
+            memory::copy_out(&bytes, value, 0, room)?;
+            memory::put(len, count)?;
         }
         Ok(0)
     })
@@ -330,7 +345,7 @@ pub(super) unsafe extern "C" fn poll(user: User, fds: *mut pollfd, count: nfds_t
         let bits = host.call(|machine| machine.poll(&wanted, timeout(millis), &mut patience))?;
         for (index, (entry, revents)) in asked.iter().zip(&bits).enumerate() {
             // SAFETY: within the caller's array, whose elements were read above.
-            unsafe { memory::put(fds.add(index), pollfd { revents: *revents, ..*entry }) };
+            unsafe { memory::put(fds.add(index), pollfd { revents: *revents, ..*entry }) }?;
         }
         unsigned(bits.iter().filter(|bits| **bits != 0).count())
     })
@@ -356,9 +371,9 @@ pub(super) unsafe extern "C" fn netdev_receive(
         let (packet, time) = host.next_packet().unwrap_or_else(|| (Vec::new(), host.clock()));
         // SAFETY: see the module.
         unsafe {
-            memory::copy_out(&packet, into, room)?;
-            memory::put(len, packet.len().min(room));
-            memory::put(at, time);
+            memory::copy_out(&packet, into, 0, room)?;
+            memory::put(len, packet.len().min(room))?;
+            memory::put(at, time)?;
         }
         Ok(0)
     })
@@ -376,7 +391,7 @@ pub(super) unsafe extern "C" fn gettimeofday(user: User, time: *mut timeval, _zo
         let micros = host.clock();
         let value = timeval { tv_sec: micros.div_euclid(1_000_000), tv_usec: micros.rem_euclid(1_000_000) };
         // SAFETY: see the module.
-        unsafe { memory::put(time, value) };
+        unsafe { memory::put(time, value) }?;
         Ok(0)
     })
 }
@@ -420,7 +435,7 @@ pub(super) unsafe extern "C" fn epoll_wait(
         let told = host.call(|machine| machine.epoll_wait(epoll, limit, timeout(millis), &mut patience))?;
         for (index, told) in told.iter().enumerate() {
             // SAFETY: `told` has at most as many as the caller has room for.
-            unsafe { memory::put(events.add(index), epoll_event { events: told.events, u64: told.data }) };
+            unsafe { memory::put(events.add(index), epoll_event { events: told.events, u64: told.data }) }?;
         }
         unsigned(told.len())
     })
@@ -434,8 +449,8 @@ pub(super) unsafe extern "C" fn pipe(user: User, ends: *mut c_int) -> c_int {
         let (reader, writer) = host.call(|machine| machine.pipe().map(Turn::Done))?;
         // SAFETY: the caller's array of two.
         unsafe {
-            memory::put(ends, reader);
-            memory::put(ends.add(1), writer);
+            memory::put(ends, reader)?;
+            memory::put(ends.add(1), writer)?;
         }
         Ok(0)
     })

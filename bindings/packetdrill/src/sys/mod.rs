@@ -6,6 +6,7 @@
 
 mod address;
 mod calls;
+mod control;
 mod memory;
 mod table;
 

@@ -614,7 +614,9 @@ static void options_and_tcp_info(void) {
     CHECK(strcmp(name, "reno") == 0);
     FAILS(ifc.setsockopt(U, fd, IPPROTO_TCP, TCP_CONGESTION, "none", 4), ENOENT);
     int number = 1;
-    FAILS(ifc.setsockopt(U, fd, IPPROTO_TCP, TCP_CORK, &number, sizeof number), ENOPROTOOPT);
+    FAILS(ifc.setsockopt(U, fd, IPPROTO_TCP, TCP_MD5SIG, &number, sizeof number), ENOPROTOOPT);
+    FAILS(ifc.setsockopt(U, fd, IPPROTO_TCP, TCP_FASTOPEN, &number, sizeof number), ENOPROTOOPT);
+    FAILS(ifc.setsockopt(U, fd, SOL_SOCKET, SO_ZEROCOPY, &number, sizeof number), ENOPROTOOPT);
     FAILS(ifc.setsockopt(U, fd, IPPROTO_TCP, TCP_NODELAY, &number, 3), EINVAL);
     set(fd, IPPROTO_TCP, TCP_KEEPIDLE, 5);
     set(fd, IPPROTO_TCP, TCP_KEEPINTVL, 2);
@@ -662,6 +664,549 @@ static void options_and_tcp_info(void) {
     s = expect(&at);
     CHECK(s.flags & RST);
     FAILS(ifc.read(U, fd, buffer, 1), ETIMEDOUT);
+}
+
+static void peeking_takes_nothing(void) {
+    struct peer p;
+    int fd = accepted(&p);
+    static uint8_t data[1000];
+    inject(&p, ACK, data, sizeof data);
+    p.seq += 1000;
+    uint16_t before = expect(NULL).window;
+    for (int k = 0; k < 4; k++) {
+        inject(&p, ACK, data, sizeof data);
+        p.seq += 1000;
+        expect(NULL);
+    }
+    int unread = -1;
+    EQUAL(ifc.recv(U, fd, buffer, 3000, MSG_PEEK), 3000);
+    EQUAL(ifc.recv(U, fd, buffer, 4500, MSG_PEEK), 4500);
+    EQUAL(ifc.ioctl(U, fd, FIONREAD, &unread), 0);
+    EQUAL(unread, 5000);
+    /* They stay in the stack, and count against the window. */
+    inject(&p, ACK, data, sizeof data);
+    p.seq += 1000;
+    EQUAL(expect(NULL).window, before - 5000);
+    EQUAL(ifc.recv(U, fd, buffer, sizeof buffer, 0), 6000);
+    /* At the end of the data, and after a reset. */
+    inject(&p, ACK | FIN, "end", 3);
+    p.seq += 4;
+    EQUAL(ifc.recv(U, fd, buffer, 10, MSG_PEEK), 3);
+    EQUAL(ifc.recv(U, fd, buffer, 10, 0), 3);
+    EQUAL(ifc.recv(U, fd, buffer, 10, MSG_PEEK), 0);
+    EQUAL(ifc.recv(U, fd, buffer, 10, 0), 0);
+}
+
+static void accepted_sockets_inherit_options(void) {
+    int fd = listener();
+    struct timeval limit = {3, 0}, seen;
+    struct linger linger = {1, 7}, same;
+    socklen_t len = sizeof seen;
+    set(fd, IPPROTO_TCP, TCP_MAXSEG, 1100);
+    set(fd, IPPROTO_TCP, TCP_NODELAY, 1);
+    set(fd, IPPROTO_TCP, TCP_CORK, 1);
+    set(fd, IPPROTO_TCP, TCP_KEEPIDLE, 5);
+    set(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, 4000);
+    set(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, 2000);
+    set(fd, IPPROTO_TCP, TCP_INQ, 1);
+    set(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
+    set(fd, SOL_SOCKET, SO_SNDBUF, 10000);
+    EQUAL(ifc.setsockopt(U, fd, IPPROTO_TCP, TCP_CONGESTION, "reno", 4), 0);
+    EQUAL(ifc.setsockopt(U, fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit), 0);
+    EQUAL(ifc.setsockopt(U, fd, SOL_SOCKET, SO_LINGER, &linger, sizeof linger), 0);
+    struct segment s = syn(THEIRS, OURS, SYN, 1000, 0);
+    send_segment(&s);
+    s = expect(NULL);
+    EQUAL(s.flags, SYN | ACK);
+    EQUAL(option(&s, 2), 1100);
+    struct peer p = {.port = THEIRS, .ours = OURS, .seq = 1001, .ack = s.seq + 1};
+    inject(&p, ACK, NULL, 0);
+    /* What is set now is for those that come. */
+    set(fd, IPPROTO_TCP, TCP_MAXSEG, 900);
+    set(fd, IPPROTO_TCP, TCP_NODELAY, 0);
+    int child = ifc.accept(U, fd, NULL, NULL);
+    CHECK(child > fd);
+    EQUAL(get(child, IPPROTO_TCP, TCP_MAXSEG), 1100);
+    EQUAL(get(child, IPPROTO_TCP, TCP_NODELAY), 1);
+    EQUAL(get(child, IPPROTO_TCP, TCP_CORK), 1);
+    EQUAL(get(child, IPPROTO_TCP, TCP_KEEPIDLE), 5);
+    EQUAL(get(child, IPPROTO_TCP, TCP_USER_TIMEOUT), 4000);
+    EQUAL(get(child, IPPROTO_TCP, TCP_NOTSENT_LOWAT), 2000);
+    EQUAL(get(child, IPPROTO_TCP, TCP_INQ), 1);
+    EQUAL(get(child, SOL_SOCKET, SO_KEEPALIVE), 1);
+    EQUAL(get(child, SOL_SOCKET, SO_SNDBUF), 20000);
+    EQUAL(ifc.getsockopt(U, child, SOL_SOCKET, SO_RCVTIMEO, &seen, &len), 0);
+    EQUAL(seen.tv_sec, 3);
+    len = sizeof same;
+    EQUAL(ifc.getsockopt(U, child, SOL_SOCKET, SO_LINGER, &same, &len), 0);
+    CHECK(same.l_onoff == 1 && same.l_linger == 7);
+    char name[16] = {0};
+    len = sizeof name;
+    EQUAL(ifc.getsockopt(U, child, IPPROTO_TCP, TCP_CONGESTION, name, &len), 0);
+    CHECK(strcmp(name, "reno") == 0);
+    struct tcp_info i = info(child);
+    EQUAL(i.tcpi_advmss, 1100);
+    EQUAL(i.tcpi_snd_mss, 1100);
+    set(child, IPPROTO_TCP, TCP_CORK, 0);
+    EQUAL(ifc.write(U, child, buffer, 3000), 3000);
+    EQUAL(expect(NULL).len, 1100);
+    s = syn(THEIRS + 1, OURS, SYN, 1000, 0);
+    send_segment(&s);
+    do
+        s = expect(NULL);
+    while (s.to != THEIRS + 1);
+    EQUAL(option(&s, 2), 900);
+}
+
+static void send_buffer_is_doubled(void) {
+    struct peer p;
+    int fd = accepted(&p);
+    nonblocking(fd);
+    set(fd, SOL_SOCKET, SO_SNDBUF, 10000);
+    EQUAL(get(fd, SOL_SOCKET, SO_SNDBUF), 20000);
+    EQUAL(ifc.write(U, fd, buffer, 50000), 20000);
+    FAILS(ifc.write(U, fd, buffer, 50000), EAGAIN);
+}
+
+static void bad_pointers_lose_nothing(void) {
+    struct peer p;
+    int fd = accepted(&p);
+    void *nowhere = (void *)8;
+    inject(&p, ACK | PSH, "precious", 8);
+    p.seq += 8;
+    FAILS(ifc.read(U, fd, NULL, 100), EFAULT);
+    FAILS(ifc.read(U, fd, nowhere, 100), EFAULT);
+    FAILS(ifc.recv(U, fd, NULL, 100, MSG_PEEK), EFAULT);
+    FAILS(ifc.recvfrom(U, fd, NULL, 100, MSG_WAITALL, NULL, NULL), EFAULT);
+    struct iovec half[] = {{buffer, 4}, {NULL, 4}};
+    FAILS(ifc.readv(U, fd, half, 2), EFAULT);
+    struct msghdr m = {.msg_iov = half, .msg_iovlen = 2};
+    FAILS(ifc.recvmsg(U, fd, &m, 0), EFAULT);
+    FAILS(ifc.recvmsg(U, fd, nowhere, 0), EFAULT);
+    int unread = -1;
+    EQUAL(ifc.ioctl(U, fd, FIONREAD, &unread), 0);
+    EQUAL(unread, 8);
+    /* Thrown away where that is asked for: there is nothing to write to. */
+    EQUAL(ifc.recv(U, fd, NULL, 3, MSG_TRUNC), 3);
+    EQUAL(ifc.read(U, fd, buffer, sizeof buffer), 5);
+    CHECK(memcmp(buffer, "cious", 5) == 0);
+    FAILS(ifc.write(U, fd, NULL, 10), EFAULT);
+    FAILS(ifc.write(U, fd, nowhere, 10), EFAULT);
+    socklen_t len = sizeof(int);
+    FAILS(ifc.getsockopt(U, fd, IPPROTO_TCP, TCP_MAXSEG, nowhere, &len), EFAULT);
+    FAILS(ifc.setsockopt(U, fd, IPPROTO_TCP, TCP_MAXSEG, nowhere, len), EFAULT);
+    FAILS(ifc.gettimeofday(U, nowhere, NULL), EFAULT);
+    int ends[2];
+    EQUAL(ifc.pipe(U, ends), 0);
+    EQUAL(ifc.write(U, ends[1], "kept", 4), 4);
+    FAILS(ifc.read(U, ends[0], NULL, 4), EFAULT);
+    EQUAL(ifc.read(U, ends[0], buffer, 4), 4);
+    drain();
+}
+
+/* An acknowledgement with one SACK block, of numbers relative to the first byte. */
+static void sack(const struct peer *p, uint32_t first, uint32_t from, uint32_t to) {
+    struct segment s = {.from = p->port, .to = p->ours, .seq = p->seq, .ack = p->ack, .flags = ACK, .window = 65000};
+    const uint32_t block[] = {htonl(first + from), htonl(first + to)};
+    const uint8_t head[] = {1, 1, 5, 10};
+    memcpy(s.options, head, 4);
+    memcpy(s.options + 4, block, 8);
+    s.options_len = 12;
+    send_segment(&s);
+}
+
+static void tcp_info_tells_of_losses(void) {
+    struct peer p;
+    int fd = accepted(&p);
+    uint32_t first = p.ack;
+    struct tcp_info i = info(fd);
+    EQUAL(i.tcpi_ca_state, TCP_CA_Open);
+    EQUAL(i.tcpi_rcv_mss, 536);
+    EQUAL(i.tcpi_advmss, 1460);
+    inject(&p, ACK, buffer, 700);
+    p.seq += 700;
+    EQUAL(info(fd).tcpi_rcv_mss, 700);
+    /* What fills a hole is as long as its segment, not as all that it completes. */
+    p.seq += 300;
+    inject(&p, ACK, buffer, 900);
+    p.seq -= 300;
+    inject(&p, ACK, buffer, 300);
+    p.seq += 1200;
+    EQUAL(info(fd).tcpi_rcv_mss, 700);
+    drain();
+    EQUAL(ifc.write(U, fd, buffer, 14600), 14600);
+    for (int k = 0; k < 10; k++)
+        expect(NULL);
+    EQUAL(ifc.usleep(U, 10000), 0);
+    sack(&p, first, 1460, 2920);
+    i = info(fd);
+    EQUAL(i.tcpi_ca_state, TCP_CA_Disorder);
+    EQUAL(i.tcpi_unacked, 10);
+    EQUAL(i.tcpi_sacked, 1);
+    EQUAL(i.tcpi_lost, 0);
+    EQUAL(i.tcpi_retrans, 0);
+    sack(&p, first, 1460, 5840);
+    struct segment s = expect(NULL);
+    EQUAL(s.seq, first);
+    EQUAL(s.len, 1460);
+    i = info(fd);
+    EQUAL(i.tcpi_ca_state, TCP_CA_Recovery);
+    EQUAL(i.tcpi_unacked, 10);
+    EQUAL(i.tcpi_sacked, 3);
+    EQUAL(i.tcpi_lost, 1);
+    EQUAL(i.tcpi_retrans, 1);
+    EQUAL(i.tcpi_notsent_bytes, 0);
+    p.ack = first + 14600;
+    inject(&p, ACK, NULL, 0);
+    i = info(fd);
+    EQUAL(i.tcpi_ca_state, TCP_CA_Open);
+    EQUAL(i.tcpi_unacked + i.tcpi_sacked + i.tcpi_lost + i.tcpi_retrans, 0);
+    EQUAL(i.tcpi_bytes_sent, 14600 + 1460);
+    /* Nothing is answered: a probe of the tail, then the time-out. */
+    EQUAL(ifc.write(U, fd, buffer, 2000), 2000);
+    expect(NULL);
+    expect(NULL);
+    expect(NULL);
+    i = info(fd);
+    EQUAL(i.tcpi_ca_state, TCP_CA_Open);
+    EQUAL(i.tcpi_lost, 0);
+    EQUAL(i.tcpi_retrans, 1);
+    do {
+        s = expect(NULL);
+        i = info(fd);
+    } while (i.tcpi_ca_state == TCP_CA_Open);
+    EQUAL(i.tcpi_ca_state, TCP_CA_Loss);
+    EQUAL(i.tcpi_retransmits, 1);
+    EQUAL(i.tcpi_unacked, 2);
+    CHECK(i.tcpi_lost >= 1);
+    drain();
+
+    /* A mark that the peer echoes. */
+    ifc.free(U);
+    init("--ecn=on", &ifc);
+    fd = listener();
+    s = syn(THEIRS, OURS, SYN | 0xc0, 1000, 0);
+    send_segment(&s);
+    s = expect(NULL);
+    EQUAL(s.flags, SYN | ACK | 0x40);
+    struct peer q = {.port = THEIRS, .ours = OURS, .seq = 1001, .ack = s.seq + 1};
+    inject(&q, ACK, NULL, 0);
+    int child = ifc.accept(U, fd, NULL, NULL);
+    EQUAL(ifc.write(U, child, buffer, 2920), 2920);
+    q.ack += 1460;
+    inject(&q, ACK | 0x40, NULL, 0);
+    EQUAL(info(child).tcpi_ca_state, TCP_CA_CWR);
+    q.ack += 1460;
+    inject(&q, ACK, NULL, 0);
+    EQUAL(info(child).tcpi_ca_state, TCP_CA_Open);
+}
+
+/* Microseconds, within one per hundred and a millisecond. */
+static void about(long long is, long long expected) {
+    if (is < expected - expected / 100 - MS || is > expected + expected / 100 + MS) {
+        fprintf(stderr, "%lld us is not about %lld\n", is, expected);
+        _exit(1);
+    }
+}
+
+static void tcp_info_tells_what_limits(void) {
+    /* The peer's window: shut, then too small. */
+    int fd = ifc.socket(U, AF_INET, SOCK_STREAM, 0);
+    struct sockaddr_in to = address(REMOTE, THEIRS);
+    nonblocking(fd);
+    FAILS(ifc.connect(U, fd, (struct sockaddr *)&to, sizeof to), EINPROGRESS);
+    struct segment s = expect(NULL);
+    struct peer p = {.port = THEIRS, .ours = s.from, .seq = 1, .ack = s.seq + 1};
+    struct segment r = syn(THEIRS, s.from, SYN | ACK, 0, s.seq + 1);
+    r.window = 0;
+    send_segment(&r);
+    expect(NULL);
+    EQUAL(info(fd).tcpi_rwnd_limited, 0);
+    EQUAL(info(fd).tcpi_busy_time, 0);
+    EQUAL(ifc.usleep(U, 50000), 0);
+    EQUAL(ifc.write(U, fd, buffer, 1000), 1000);
+    EQUAL(ifc.usleep(U, 100000), 0);
+    about(info(fd).tcpi_rwnd_limited, 100 * MS);
+    r = (struct segment){.from = THEIRS, .to = s.from, .seq = 1, .ack = p.ack, .flags = ACK, .window = 2000};
+    EQUAL(ifc.usleep(U, 100000), 0);
+    send_segment(&r);
+    EQUAL(expect(NULL).len, 1000);
+    about(info(fd).tcpi_rwnd_limited, 200 * MS);
+    EQUAL(ifc.usleep(U, 30000), 0);
+    r.ack += 1000;
+    r.window = 10;
+    send_segment(&r);
+    about(info(fd).tcpi_busy_time, 230 * MS);
+    EQUAL(ifc.write(U, fd, buffer, 1000), 1000);
+    EQUAL(ifc.usleep(U, 100000), 0);
+    r.window = 2000;
+    send_segment(&r);
+    about(info(fd).tcpi_rwnd_limited, 300 * MS);
+    about(info(fd).tcpi_busy_time, 330 * MS);
+    EQUAL(expect(NULL).len, 1000);
+    EQUAL(ifc.usleep(U, 20000), 0);
+    r.ack += 1000;
+    send_segment(&r);
+    EQUAL(ifc.usleep(U, 500000), 0);
+    about(info(fd).tcpi_busy_time, 350 * MS);
+    about(info(fd).tcpi_rwnd_limited, 300 * MS);
+    EQUAL(info(fd).tcpi_sndbuf_limited, 0);
+    /* With something out, what is written behind a full window waits for the window as well. */
+    EQUAL(ifc.write(U, fd, buffer, 2000), 2000);
+    EQUAL(ifc.usleep(U, 10000), 0);
+    about(info(fd).tcpi_rwnd_limited, 300 * MS);
+    EQUAL(ifc.write(U, fd, buffer, 1000), 1000);
+    EQUAL(ifc.usleep(U, 5000), 0);
+    about(info(fd).tcpi_rwnd_limited, 305 * MS);
+    EQUAL(ifc.close(U, fd), 0);
+    drain();
+
+    /* The send buffer. */
+    fd = accepted(&p);
+    nonblocking(fd);
+    set(fd, SOL_SOCKET, SO_SNDBUF, 10000);
+    EQUAL(ifc.write(U, fd, buffer, 50000), 20000);
+    EQUAL(ifc.usleep(U, 10000), 0);
+    p.ack += 14600;
+    inject(&p, ACK, NULL, 0);
+    /* Until here it was the congestion window. */
+    EQUAL(info(fd).tcpi_sndbuf_limited, 0);
+    EQUAL(ifc.write(U, fd, buffer, 50000), 14600);
+    EQUAL(ifc.usleep(U, 20000), 0);
+    about(info(fd).tcpi_sndbuf_limited, 20 * MS);
+    p.ack += 20000;
+    inject(&p, ACK, NULL, 0);
+    EQUAL(ifc.usleep(U, 40000), 0);
+    about(info(fd).tcpi_sndbuf_limited, 20 * MS);
+    about(info(fd).tcpi_busy_time, 30 * MS);
+    EQUAL(info(fd).tcpi_rwnd_limited, 0);
+    drain();
+}
+
+static void little_waits_unsent_below_the_mark(void) {
+    struct peer p;
+    int fd = accepted(&p), epoll = ifc.epoll_create(U, 1);
+    EQUAL(get(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT), 0);
+    set(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, 32000);
+    EQUAL(get(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT), 32000);
+    nonblocking(fd);
+    struct epoll_event e = {.events = EPOLLIN | EPOLLOUT | EPOLLET}, got;
+    EQUAL(ifc.epoll_ctl(U, epoll, EPOLL_CTL_ADD, fd, &e), 0);
+    EQUAL(ifc.epoll_wait(U, epoll, &got, 1, 0), 1);
+    EQUAL(got.events, EPOLLOUT);
+    EQUAL(ifc.epoll_wait(U, epoll, &got, 1, 0), 0);
+    /* The congestion window's worth leaves meanwhile, and so much waits. */
+    EQUAL(ifc.write(U, fd, buffer, 59000), 14600 + 32000);
+    FAILS(ifc.write(U, fd, buffer, 1), EAGAIN);
+    EQUAL(info(fd).tcpi_notsent_bytes, 32000);
+    EQUAL(ifc.epoll_wait(U, epoll, &got, 1, 0), 0);
+    /* Less than half of it is unsent: it can be written again. */
+    p.ack += 14600;
+    inject(&p, ACK, NULL, 0);
+    CHECK(info(fd).tcpi_notsent_bytes < 16000);
+    EQUAL(ifc.epoll_wait(U, epoll, &got, 1, 0), 1);
+    EQUAL(got.events, EPOLLOUT);
+    EQUAL(ifc.epoll_wait(U, epoll, &got, 1, 0), 0);
+    /* Without the mark the buffer alone is the limit. */
+    set(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, 0);
+    EQUAL(ifc.write(U, fd, buffer, 60000), 60000);
+    drain();
+}
+
+/* The lengths of the next segments; 0 ends the list. */
+static void expect_lengths(const int *lengths) {
+    for (; *lengths; lengths++) {
+        struct segment s = expect(NULL);
+        EQUAL(s.len, *lengths);
+    }
+}
+
+static void records_do_not_share_segments(void) {
+    struct peer p;
+    int fd = accepted(&p);
+    EQUAL(ifc.write(U, fd, buffer, 15000), 15000);
+    EQUAL(ifc.send(U, fd, buffer, 400, MSG_EOR), 400);
+    EQUAL(ifc.send(U, fd, buffer, 4000, MSG_EOR), 4000);
+    for (int k = 0; k < 4; k++)
+        EQUAL(ifc.send(U, fd, buffer, 10, MSG_EOR), 10);
+    EQUAL(ifc.write(U, fd, buffer, 1460), 1460);
+    for (int k = 0; k < 10; k++)
+        EQUAL(expect(NULL).len, 1460);
+    uint32_t sent = p.ack;
+    EQUAL(ifc.usleep(U, 10000), 0);
+    p.ack += 14600;
+    inject(&p, ACK, NULL, 0);
+    struct segment s = expect(NULL);
+    EQUAL(s.len, 800);
+    EQUAL(s.flags, ACK | PSH);
+    const int rest[] = {1460, 1460, 1080, 10, 10, 10, 10, 1460, 0};
+    expect_lengths(rest);
+    /* What is sent again keeps to it. */
+    uint32_t first = sent + 14600;
+    sack(&p, first, 800, 4840);
+    s = expect(NULL);
+    EQUAL(s.seq, first);
+    EQUAL(s.len, 800);
+    p.ack += 800 + 4000 + 40 + 1460;
+    inject(&p, ACK, NULL, 0);
+    expect_nothing();
+    /* Small ones that a shut window had kept back. */
+    s = (struct segment){.from = p.port, .to = p.ours, .seq = p.seq, .ack = p.ack, .flags = ACK, .window = 0};
+    send_segment(&s);
+    EQUAL(ifc.send(U, fd, buffer, 100, MSG_EOR), 100);
+    EQUAL(ifc.send(U, fd, buffer, 200, 0), 200);
+    inject(&p, ACK, NULL, 0);
+    const int two[] = {100, 200, 0};
+    expect_lengths(two);
+    drain();
+}
+
+/* After a round-trip time the peer acknowledges `len` more bytes. */
+static void answer(struct peer *p, uint32_t len) {
+    EQUAL(ifc.usleep(U, 10000), 0);
+    p->ack += len;
+    inject(p, ACK, NULL, 0);
+}
+
+static void corks_and_more(void) {
+    struct peer p;
+    int fd = accepted(&p);
+    long long start, at;
+    /* Held until the cork is taken out, or Nagle's algorithm switched off. */
+    for (int k = 0; k < 2; k++) {
+        set(fd, IPPROTO_TCP, TCP_CORK, 1);
+        EQUAL(get(fd, IPPROTO_TCP, TCP_CORK), 1);
+        EQUAL(ifc.write(U, fd, buffer, 40), 40);
+        EQUAL(ifc.usleep(U, 50000), 0);
+        EQUAL(ifc.write(U, fd, buffer, 40), 40);
+        start = now();
+        set(fd, IPPROTO_TCP, k == 0 ? TCP_CORK : TCP_NODELAY, k);
+        struct segment s = expect(&at);
+        EQUAL(s.len, 80);
+        EQUAL(s.flags, ACK | PSH);
+        CHECK(at - start < 10);
+        answer(&p, 80);
+    }
+    /* Whole segments leave; the rest does after the retransmission time-out at the latest. */
+    start = now();
+    EQUAL(ifc.write(U, fd, buffer, 3000), 3000);
+    EQUAL(expect(NULL).len, 1460);
+    EQUAL(expect(NULL).len, 1460);
+    answer(&p, 2920);
+    EQUAL(expect(&at).len, 80);
+    CHECK(at - start >= 190 * MS && at - start <= 300 * MS);
+    answer(&p, 80);
+    set(fd, IPPROTO_TCP, TCP_CORK, 0);
+
+    /* MSG_MORE holds, Nagle's algorithm or not, for the time-out ... */
+    start = now();
+    EQUAL(ifc.send(U, fd, buffer, 40, MSG_MORE), 40);
+    struct segment s = expect(&at);
+    EQUAL(s.len, 40);
+    EQUAL(s.flags, ACK | PSH);
+    CHECK(at - start >= 190 * MS && at - start <= 300 * MS);
+    answer(&p, 40);
+    /* ... until it is not said any more ... */
+    EQUAL(ifc.send(U, fd, buffer, 100, MSG_MORE), 100);
+    EQUAL(ifc.usleep(U, 5000), 0);
+    EQUAL(ifc.send(U, fd, buffer, 160, MSG_MORE), 160);
+    start = now();
+    EQUAL(ifc.send(U, fd, buffer, 5, 0), 5);
+    EQUAL(expect(&at).len, 265);
+    CHECK(at - start < 10);
+    answer(&p, 265);
+    /* ... or the peer is heard. */
+    EQUAL(ifc.send(U, fd, buffer, 3000, MSG_MORE), 3000);
+    EQUAL(expect(NULL).len, 1460);
+    EQUAL(expect(NULL).len, 1460);
+    EQUAL(ifc.send(U, fd, buffer, 50, MSG_MORE), 50);
+    start = now();
+    answer(&p, 2920);
+    s = expect(&at);
+    EQUAL(s.len, 130);
+    EQUAL(s.flags, ACK);
+    CHECK(at - start >= 10 * MS && at - start < 11 * MS);
+    answer(&p, 130);
+    /* Closing holds nothing back. */
+    EQUAL(ifc.send(U, fd, buffer, 7, MSG_MORE), 7);
+    EQUAL(ifc.close(U, fd), 0);
+    s = expect(NULL);
+    EQUAL(s.len, 7);
+    EQUAL(s.flags, ACK | PSH | FIN);
+    drain();
+}
+
+/* What `recvmsg` says of what is still to be read. */
+static int inquired(int fd, size_t len, int flags) {
+    union {
+        struct cmsghdr header;
+        uint8_t room[CMSG_SPACE(sizeof(int))];
+    } control;
+    struct iovec in = {buffer, len};
+    struct msghdr m = {
+        .msg_iov = &in, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
+    EQUAL(ifc.recvmsg(U, fd, &m, flags), (long long)len);
+    EQUAL(m.msg_flags, 0);
+    struct cmsghdr *c = CMSG_FIRSTHDR(&m);
+    if (!c)
+        return -1;
+    EQUAL(c->cmsg_level, IPPROTO_TCP);
+    EQUAL(c->cmsg_type, TCP_CM_INQ);
+    EQUAL(c->cmsg_len, CMSG_LEN(sizeof(int)));
+    CHECK(CMSG_NXTHDR(&m, c) == NULL);
+    int value;
+    memcpy(&value, CMSG_DATA(c), sizeof value);
+    return value;
+}
+
+static void inquiries_tell_what_is_unread(void) {
+    struct peer p;
+    int fd = accepted(&p), two = 2;
+    inject(&p, ACK, buffer, 1000);
+    p.seq += 1000;
+    EQUAL(inquired(fd, 100, 0), -1);
+    FAILS(ifc.setsockopt(U, fd, IPPROTO_TCP, TCP_INQ, &two, sizeof two), EINVAL);
+    set(fd, IPPROTO_TCP, TCP_INQ, 1);
+    EQUAL(get(fd, IPPROTO_TCP, TCP_INQ), 1);
+    EQUAL(inquired(fd, 100, MSG_PEEK), 900);
+    EQUAL(inquired(fd, 200, 0), 700);
+    EQUAL(inquired(fd, 700, 0), 0);
+    inject(&p, ACK | FIN, buffer, 500);
+    p.seq += 501;
+    /* So that the reader comes back for the end. */
+    EQUAL(inquired(fd, 500, 0), 1);
+    EQUAL(inquired(fd, 0, 0), 1);
+    /* No room for it is told. */
+    struct iovec in = {buffer, 10};
+    struct msghdr m = {.msg_iov = &in, .msg_iovlen = 1};
+    EQUAL(ifc.recvmsg(U, fd, &m, 0), 0);
+    EQUAL(m.msg_flags, MSG_CTRUNC);
+    drain();
+}
+
+static void who_drives_never_waits_for_ever(void) {
+    int listening = listener();
+    opened(THEIRS);
+    int fd = ifc.accept(U, listening, NULL, NULL);
+    CHECK(fd > listening);
+    struct pollfd f = {.fd = fd, .events = POLLIN};
+    long long start = now();
+    /* Nothing can happen any more: nobody is there to inject a packet. */
+    FAILS(ifc.read(U, fd, buffer, 1), EDEADLK);
+    FAILS(ifc.accept(U, listening, NULL, NULL), EDEADLK);
+    FAILS(ifc.poll(U, &f, 1, -1), EDEADLK);
+    CHECK(now() - start < 100000 * MS);
+    /* What happens by itself is waited for: the peer is silent, and the connection fails. */
+    set(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, 5000);
+    EQUAL(ifc.write(U, fd, "x", 1), 1);
+    start = now();
+    FAILS(ifc.read(U, fd, buffer, 1), ETIMEDOUT);
+    CHECK(now() - start >= 4000 * MS && now() - start <= 7000 * MS);
+    int client = ifc.socket(U, AF_INET, SOCK_STREAM, 0);
+    struct sockaddr_in to = address(REMOTE, THEIRS);
+    set(client, IPPROTO_TCP, TCP_SYNCNT, 1);
+    FAILS(ifc.connect(U, client, (struct sockaddr *)&to, sizeof to), ETIMEDOUT);
+    drain();
 }
 
 static void errors_as_on_linux(void) {
@@ -715,12 +1260,16 @@ static void vectors_peeking_and_messages(void) {
     CHECK(memcmp(buffer, "abcd", 4) == 0);
     uint8_t x[2], y[8];
     struct iovec in[] = {{x, 2}, {y, 8}};
-    EQUAL(ifc.readv(U, fd, in, 2), 4);
-    CHECK(memcmp(x, "ab", 2) == 0 && memcmp(y, "cd", 2) == 0);
+    EQUAL(ifc.readv(U, fd, in, 2), 6);
+    CHECK(memcmp(x, "ab", 2) == 0 && memcmp(y, "cdef", 4) == 0);
+    struct segment s = expect(NULL);
+    EQUAL(s.ack, p.seq);
+    inject(&p, ACK | PSH, "ef", 2);
+    p.seq += 2;
     struct msghdr m = {.msg_iov = in, .msg_iovlen = 2};
     EQUAL(ifc.recvmsg(U, fd, &m, 0), 2);
     CHECK(memcmp(x, "ef", 2) == 0);
-    struct segment s = expect(NULL);
+    s = expect(NULL);
     EQUAL(s.ack, p.seq);
     struct iovec out[] = {{"gh", 2}, {"ijk", 3}};
     EQUAL(ifc.writev(U, fd, out, 2), 5);
@@ -861,6 +1410,17 @@ static const struct {
     SCENARIO(blocking_calls_in_a_second_thread),
     SCENARIO(poll_and_epoll),
     SCENARIO(options_and_tcp_info),
+    SCENARIO(peeking_takes_nothing),
+    SCENARIO(accepted_sockets_inherit_options),
+    SCENARIO(send_buffer_is_doubled),
+    SCENARIO(bad_pointers_lose_nothing),
+    SCENARIO(tcp_info_tells_of_losses),
+    SCENARIO(tcp_info_tells_what_limits),
+    SCENARIO(little_waits_unsent_below_the_mark),
+    SCENARIO(records_do_not_share_segments),
+    SCENARIO(corks_and_more),
+    SCENARIO(inquiries_tell_what_is_unread),
+    SCENARIO(who_drives_never_waits_for_ever),
     SCENARIO(errors_as_on_linux),
     SCENARIO(vectors_peeking_and_messages),
     SCENARIO(splice_through_a_pipe),

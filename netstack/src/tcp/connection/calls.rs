@@ -32,6 +32,33 @@ impl Connection {
         }
     }
 
+    /// Takes bytes to send, with more to follow at once.
+    ///
+    /// # Errors
+    /// As for [`Connection::write`].
+    pub(crate) fn write_more(&mut self, bytes: &[u8], cx: &mut Context<'_>) -> Result<usize, Error> {
+        let taken = self.write(bytes, cx)?;
+        if taken > 0 && taken == bytes.len() {
+            self.sender.expect_more();
+        }
+        Ok(taken)
+    }
+
+    /// What was written so far ends a record.
+    ///
+    /// # Errors
+    /// As for [`Connection::write`], but for [`Error::WouldBlock`].
+    pub(crate) fn end_record(&mut self) -> Result<(), Error> {
+        self.check_writable()?;
+        self.sender.end_record();
+        Ok(())
+    }
+
+    /// What was written so far is not held back any longer.
+    pub(crate) fn push(&mut self) {
+        self.sender.push();
+    }
+
     /// Takes an extent to send without a copy; `Event::Released` gives the token back.
     ///
     /// # Errors
@@ -80,6 +107,19 @@ impl Connection {
         self.tell_readable = true;
         let round_trip = self.known_round_trip();
         match self.receiver.read(now, buffer, round_trip, cx.pool) {
+            0 if self.receiver.readable() > 0 => Ok(0),
+            0 => self.at_end().map(|()| 0),
+            count => Ok(count),
+        }
+    }
+
+    /// Copies received bytes out and keeps them for the next read; returns how many, zero at the end of the data.
+    ///
+    /// # Errors
+    /// As for [`Connection::read`].
+    pub(crate) fn peek(&mut self, buffer: &mut [u8]) -> Result<usize, Error> {
+        self.tell_readable = true;
+        match self.receiver.peek(buffer) {
             0 if self.receiver.readable() > 0 => Ok(0),
             0 => self.at_end().map(|()| 0),
             count => Ok(count),

@@ -231,10 +231,16 @@ impl Connection {
         if out.acked > 0 && self.released {
             self.idle.progress = now;
         }
-        if out.became_writable && !self.released && !self.shut {
+        self.tell_writable(out.became_writable, cx);
+        out.fin_acked
+    }
+
+    /// Tells the user that there is room to write again.
+    #[inline]
+    pub(super) fn tell_writable(&self, became_writable: bool, cx: &mut Context<'_>) {
+        if became_writable && !self.released && !self.shut {
             cx.events.push_back(Event::Writable(cx.id));
         }
-        out.fin_acked
     }
 
     //= RFC 9293 section 3.10.7.4, seventh and eighth: text and FIN.

@@ -28,7 +28,7 @@ pub(crate) use self::open::cookie_syn_ack;
 use super::memory::Memory;
 use super::receiver::{Pool, Receiver};
 use super::sender::Sender;
-use super::{ConnectionId, Event, Failure, Info, Options, StateName, Token};
+use super::{ConnectionId, Event, Failure, Info, Options, Sending, StateName, Token};
 use crate::region::Extent;
 use crate::time::Instant;
 use crate::wire::tcp::{Header, SeqNumber};
@@ -343,6 +343,8 @@ impl Connection {
             congestion_window: 0,
             slow_start_threshold: 0,
             mss: 0,
+            own_mss: self.receiver.mss(),
+            received_mss: self.receiver.largest(),
             peer_window: 0,
             own_window: self.receiver.window(),
             window_shifts: terms.scaling.then_some((terms.own_shift, terms.peer_shift)),
@@ -359,5 +361,10 @@ impl Connection {
         };
         self.sender.fill(&mut info);
         info
+    }
+
+    /// How its sending goes.
+    pub(crate) fn sending(&self, now: Instant) -> Sending {
+        self.sender.sending(now)
     }
 }

@@ -134,6 +134,11 @@ impl Connection {
             return Turn::Blocked;
         }
         let turn = self.transmit_data(now, quantum, emit, cx);
+        if self.options.unsent_limit.is_some() {
+            // What was sent made room, too.
+            let became_writable = self.sender.unblock(now);
+            self.tell_writable(became_writable, cx);
+        }
         if turn == Turn::Blocked {
             return turn;
         }

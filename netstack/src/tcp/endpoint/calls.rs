@@ -1,6 +1,6 @@
 //! What a user does with a connection: write, read, end it, look at it, change it.
 
-use super::super::api::{ConnectionId, Error, Info, StateName, Token};
+use super::super::api::{ConnectionId, Error, Info, Sending, StateName, Token};
 use super::super::connection::{Connection, Context};
 use super::super::options::Options;
 use super::super::receiver::Chunk;
@@ -77,7 +77,25 @@ impl Endpoint {
     /// # Errors
     /// [`Error::WouldBlock`] if there is no room; [`Event::Writable`] follows. Else [`Error`] says why not.
     pub fn write(&mut self, now: Instant, id: ConnectionId, bytes: &[u8]) -> Result<usize, Error> {
-        let result = self.write_of(now, id, |connection, cx| connection.write(bytes, cx));
+        self.write_by(now, id, |connection, cx| connection.write(bytes, cx))
+    }
+
+    /// The same for bytes that more will follow at once: a last segment that is less than full waits for them, until
+    /// something is heard from the peer or, with nothing on its way, a retransmission time-out has passed.
+    ///
+    /// # Errors
+    /// As [`Endpoint::write`].
+    pub fn write_more(&mut self, now: Instant, id: ConnectionId, bytes: &[u8]) -> Result<usize, Error> {
+        self.write_by(now, id, |connection, cx| connection.write_more(bytes, cx))
+    }
+
+    fn write_by(
+        &mut self,
+        now: Instant,
+        id: ConnectionId,
+        run: impl FnOnce(&mut Connection, &mut Context<'_>) -> Result<usize, Error>,
+    ) -> Result<usize, Error> {
+        let result = self.write_of(now, id, run);
         if result == Err(Error::WouldBlock) && self.shared.memory.is_full() {
             // Its own acknowledgements will not tell it when there is room: it may have nothing on its way.
             self.starved.insert(id);
@@ -86,6 +104,25 @@ impl Endpoint {
             }
         }
         result
+    }
+
+    /// What was written so far ends a record: no segment will have bytes from before and from behind its end.
+    ///
+    /// # Errors
+    /// [`Error`] says why not.
+    pub fn end_record(&mut self, now: Instant, id: ConnectionId) -> Result<(), Error> {
+        self.write_of(now, id, |connection, _| connection.end_record())
+    }
+
+    /// What [`Options::cork`] or [`Endpoint::write_more`] holds back leaves now.
+    ///
+    /// # Errors
+    /// [`Error::Unknown`] if the connection was closed.
+    pub fn push(&mut self, now: Instant, id: ConnectionId) -> Result<(), Error> {
+        self.use_of(now, id, |connection, _| {
+            connection.push();
+            Ok(())
+        })
     }
 
     /// Queues bytes that stay where they are until [`Event::Released`] gives `token` back.
@@ -108,6 +145,15 @@ impl Endpoint {
     /// [`Error::WouldBlock`] if there are none; [`Event::Readable`] follows. Else [`Error`] says why not.
     pub fn read(&mut self, now: Instant, id: ConnectionId, buffer: &mut [u8]) -> Result<usize, Error> {
         self.read_of(now, id, |connection, cx| connection.read(now, buffer, cx))
+    }
+
+    /// Copies received bytes into `buffer` and keeps them to be read, so that the window stays as it is; returns how
+    /// many, 0 at the end of the data.
+    ///
+    /// # Errors
+    /// As [`Endpoint::read`].
+    pub fn peek(&mut self, id: ConnectionId, buffer: &mut [u8]) -> Result<usize, Error> {
+        self.call_of(id, |connection, _| connection.peek(buffer))
     }
 
     /// Hands out received bytes without copying them; `None` is the end of the data.
@@ -167,6 +213,12 @@ impl Endpoint {
     /// What a connection looks like; `None` if it was closed.
     pub fn info(&self, id: ConnectionId) -> Option<Info> {
         self.user(id).map(Connection::info)
+    }
+
+    /// How the sending of a connection goes; `None` if it was closed. It counts what is out, which takes longer than
+    /// [`Endpoint::info`].
+    pub fn sending(&self, now: Instant, id: ConnectionId) -> Option<Sending> {
+        self.user(id).map(|connection| connection.sending(now))
     }
 
     /// The state of a connection; `None` if it was closed by this side.

@@ -243,6 +243,17 @@ impl Endpoint {
         self.listeners.open(plain(local), backlog, options)
     }
 
+    /// Changes the options of a listener, if it is there: those of the connections whose SYN comes from now on.
+    pub fn modify_listener(&mut self, id: ListenerId, change: impl FnOnce(&mut Options)) {
+        let Some(listener) = self.listeners.get(id) else { return };
+        let mut options = Options::clone(&listener.options);
+        change(&mut options);
+        let options = self.shared_options(Some(options));
+        if let Some(listener) = self.listeners.get_mut(id) {
+            listener.options = options;
+        }
+    }
+
     /// How many connections wait to be accepted; some of them may have been reset meanwhile.
     pub fn acceptable(&self, id: ListenerId) -> usize {
         self.listeners.get(id).map_or(0, listen::Listener::waiting)

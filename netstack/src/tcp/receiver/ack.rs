@@ -52,14 +52,14 @@ impl AckPolicy {
 
     //= RFC 9293 section 3.8.6.3, MUST-58 (an acknowledgement is delayed less than 0.5 s) and MUST-59 (at least every
     //= second full segment is acknowledged).
-    /// `bytes` new bytes in order.
+    /// `bytes` new bytes in order, by a segment with `payload` bytes.
     #[inline]
-    pub(super) fn on_data(&mut self, now: Instant, bytes: u32, mss: u16) {
+    pub(super) fn on_data(&mut self, now: Instant, bytes: u32, payload: usize, mss: u16) {
         let gap = u32::try_from(now.nanos_since(self.last_arrival) / 1000).unwrap_or(u32::MAX);
         self.last_arrival = now;
         // Half of the old, half of the new: two segments after a pause tell enough.
         self.gap = self.gap.min(self.max_delay) / 2 + gap.min(self.max_delay) / 2;
-        self.full = self.full.max(bytes.min(u32::from(mss)) as u16);
+        self.full = self.full.max(payload.min(usize::from(mss)) as u16);
         self.bytes = self.bytes.saturating_add(bytes);
         if self.quick > 0 {
             self.quick -= 1;
@@ -72,6 +72,11 @@ impl AckPolicy {
             let delay = self.gap.saturating_mul(2).clamp(self.max_delay / 8, self.max_delay);
             self.deadline = now.later(u64::from(delay) * 1000);
         }
+    }
+
+    /// The largest payload seen.
+    pub(super) fn largest(&self) -> u16 {
+        self.full
     }
 
     /// Options changed.

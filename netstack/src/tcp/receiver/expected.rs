@@ -22,7 +22,7 @@ impl Receiver {
         let len = payload.len();
         let took = self.queue.append(&Cut::new(payload, 0, len), pool, self.queue.len() == 0);
         self.next += took;
-        self.policy.on_data(now, took, self.mss);
+        self.policy.on_data(now, took, len, self.mss);
         self.received = self.received.saturating_add(u64::from(took));
         took
     }

@@ -176,6 +176,16 @@ impl Receiver {
         self.finished
     }
 
+    /// The largest payload that the peer was told it may send in a segment.
+    pub(crate) fn mss(&self) -> u16 {
+        self.mss
+    }
+
+    /// The largest payload that came in one segment in order, no more than that; zero if none came.
+    pub(crate) fn largest(&self) -> u16 {
+        self.policy.largest()
+    }
+
     /// Bytes received in order.
     pub(crate) fn received(&self) -> u64 {
         self.received
@@ -326,7 +336,7 @@ impl Receiver {
             if new > 0 {
                 self.append(seq, stop, payload, pool);
                 let took = self.next.distance(first);
-                self.policy.on_data(now, took, self.mss);
+                self.policy.on_data(now, took, payload.len(), self.mss);
             }
             return;
         }
@@ -341,7 +351,7 @@ impl Receiver {
         }
         if self.next != first {
             // A hole was filled, in part or in whole.
-            self.policy.on_data(now, self.next.distance(first), self.mss);
+            self.policy.on_data(now, self.next.distance(first), payload.len(), self.mss);
             self.policy.now();
         }
     }
@@ -511,6 +521,11 @@ impl Receiver {
         let count = self.queue.read(buffer, pool);
         self.on_read(now, count, round_trip);
         count
+    }
+
+    /// Copies received bytes out and keeps them; returns how many.
+    pub(crate) fn peek(&self, buffer: &mut [u8]) -> usize {
+        self.queue.peek(buffer)
     }
 
     /// Hands received bytes out.

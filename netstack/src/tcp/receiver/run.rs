@@ -157,6 +157,20 @@ impl Run {
         total
     }
 
+    /// Copies the first bytes out and keeps them; returns how many.
+    pub(super) fn peek(&self, buffer: &mut [u8]) -> usize {
+        let mut total = 0;
+        for block in self.full.iter().flat_map(|full| full.iter()).chain([&self.tail]) {
+            let room = buffer.get_mut(total..).unwrap_or_default();
+            let count = room.len().min(block.unread().len());
+            for (into, from) in room.iter_mut().zip(block.unread()) {
+                *into = *from;
+            }
+            total += count;
+        }
+        total
+    }
+
     /// Hands out the first bytes without a copy.
     pub(super) fn read_chunk(&mut self, pool: &mut Pool) -> Option<Chunk> {
         let block = self.take_first();

@@ -2,6 +2,7 @@
 
 use core::time::Duration;
 
+use super::limits::Limit;
 use super::rack::Rack;
 use super::rate::Rate;
 use super::scoreboard::Record;
@@ -119,6 +120,10 @@ impl Sender {
             self.on_old_ack(now, ack, memory, released);
             return AckOut::default();
         }
+        if self.more && !self.options.cork {
+            // The peer is heard: there is no more waiting for the writer.
+            self.push();
+        }
         if let Some(record) = self.predicted(ack) {
             return self.on_predicted(now, ack, &record, memory, released);
         }
@@ -162,7 +167,7 @@ impl Sender {
         AckOut {
             acked: news.acked,
             fin_acked,
-            became_writable: self.unblock(),
+            became_writable: self.unblock(now),
             progress: news.acked > 0 || answered,
         }
     }
@@ -444,10 +449,20 @@ impl Sender {
     }
 
     /// Whether a writer that was turned away finds enough room now to be worth its while.
-    pub(super) fn unblock(&mut self) -> bool {
-        let roomy = self.room() >= self.options.send_buffer.div_ceil(4) || self.queue.len() == 0;
-        let unblocked = self.blocked && roomy;
+    pub(crate) fn unblock(&mut self, now: Instant) -> bool {
+        let idle = self.queue.len() == 0;
+        if idle && self.board.is_empty() {
+            self.limits.rest(now);
+        }
+        if !self.blocked {
+            return false;
+        }
+        let most = self.options.send_buffer.min(self.options.unsent_limit.unwrap_or(usize::MAX));
+        let unblocked = self.room() >= most.div_ceil(4) || idle;
         self.blocked &= !unblocked;
+        if unblocked {
+            self.limits.stop(now, Limit::Buffer);
+        }
         unblocked
     }
 }

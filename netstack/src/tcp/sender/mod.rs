@@ -12,6 +12,8 @@
 //! | `recovery` | fast recovery, time-outs, and taking them back when they were spurious |
 //! | `rack`, `prr`, `rtt`, `rate` | what the RFCs compute, without side effects |
 //! | `transmit` | what leaves next |
+//! | `hold` | what is held back for what the writer says will follow |
+//! | `limits` | what the sending waits for, and for how long |
 //! | `timers` | retransmission, tail-loss probe, reordering, window probe, pacing |
 //! | `path_mtu` | probing for the path MTU with data (RFC 4821) |
 
@@ -26,6 +28,8 @@ use crate::time::Instant;
 use crate::wire::tcp::{SackBlocks, SeqNumber};
 
 mod ack;
+mod hold;
+mod limits;
 mod path_mtu;
 mod predicted;
 mod prr;
@@ -41,6 +45,7 @@ mod transmit;
 #[cfg(test)]
 mod tests;
 
+use limits::Limits;
 use path_mtu::PathMtu;
 use queue::Queue;
 use rack::Rack;
@@ -190,6 +195,11 @@ pub(crate) struct Sender {
     probed: bool,
     /// A write was refused in part.
     blocked: bool,
+    /// The last write said that more would follow.
+    more: bool,
+    /// Up to this stream position nothing is held back for what may follow.
+    pushed: u64,
+    limits: Limits,
     /// The next new segment says CWR.
     cwr: bool,
     /// ECN echo does not count before this is acknowledged.
@@ -241,6 +251,9 @@ impl Sender {
             fin_sent: false,
             probed: false,
             blocked: false,
+            more: false,
+            pushed: 0,
+            limits: Limits::default(),
             cwr: false,
             ecn_point: first,
             small_end: first,
@@ -330,6 +343,7 @@ impl Sender {
         self.take_control();
         let taken = self.queue.write(memory, bytes, self.room());
         self.blocked |= taken < bytes.len();
+        self.more = false;
         taken
     }
 
@@ -342,6 +356,7 @@ impl Sender {
         }
         self.take_control();
         self.queue.push(extent, token);
+        self.more = false;
         true
     }
 
@@ -349,6 +364,7 @@ impl Sender {
     pub(crate) fn finish(&mut self) {
         self.take_control();
         self.fin_queued = true;
+        self.more = false;
     }
 
     /// Forgets everything that was written: to be called at the end of every connection.
@@ -405,7 +421,13 @@ impl Sender {
     /// Bytes that can be written.
     #[inline]
     pub(crate) fn room(&self) -> usize {
-        self.options.send_buffer.max(1).saturating_sub(self.queued())
+        let room = self.options.send_buffer.max(1).saturating_sub(self.queued());
+        match self.options.unsent_limit {
+            None => room,
+            Some(limit) => {
+                room.min(limit.saturating_sub(usize::try_from(self.unsent()).unwrap_or(usize::MAX)))
+            }
+        }
     }
 
     /// Bytes that were written and are not acknowledged.

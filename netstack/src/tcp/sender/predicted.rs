@@ -68,6 +68,6 @@ impl Sender {
         self.timers_on_ack(now, true, true);
         self.waiting_since = now;
         let fin_acked = self.fin_sent;
-        AckOut { acked, fin_acked, became_writable: self.unblock(), progress: true }
+        AckOut { acked, fin_acked, became_writable: self.unblock(now), progress: true }
     }
 }

@@ -39,6 +39,9 @@ pub(super) struct Queue {
     pieces: VecDeque<Piece>,
     head: u64,
     tail: u64,
+    /// Stream positions where records end, in order; hardly any user has records.
+    #[allow(clippy::box_collection)]
+    marks: Option<Box<VecDeque<u64>>>,
 }
 
 impl Queue {
@@ -105,9 +108,46 @@ impl Queue {
         self.tail += extent.len() as u64;
     }
 
+    /// What was written so far ends a record.
+    pub(super) fn mark(&mut self) {
+        if self.len() > 0 && self.last_mark() != Some(self.tail) {
+            self.marks.get_or_insert_default().push_back(self.tail);
+        }
+    }
+
+    fn last_mark(&self) -> Option<u64> {
+        self.marks.as_ref().and_then(|marks| marks.back().copied())
+    }
+
+    /// Whether a record ends at or behind the first byte.
+    #[inline]
+    pub(super) fn has_marks(&self) -> bool {
+        self.marks.is_some()
+    }
+
+    /// Whether a record ends at `position`.
+    pub(super) fn ends_record(&self, position: u64) -> bool {
+        self.marks.as_ref().is_some_and(|marks| marks.binary_search(&position).is_ok())
+    }
+
+    /// How many of `len` bytes from `position` are of one record.
+    pub(super) fn within_record(&self, position: u64, len: u32) -> u32 {
+        let Some(marks) = &self.marks else { return len };
+        let end = marks.get(marks.partition_point(|&mark| mark <= position));
+        end.map_or(len, |end| u32::try_from(end - position).unwrap_or(u32::MAX).min(len))
+    }
+
     /// Everything before `position` is acknowledged.
     pub(super) fn acknowledge(&mut self, position: u64, memory: &mut Memory, released: &mut Vec<Token>) {
         self.head = position.clamp(self.head, self.tail);
+        if let Some(marks) = &mut self.marks {
+            while marks.front().is_some_and(|&mark| mark <= self.head) {
+                marks.pop_front();
+            }
+            if marks.is_empty() {
+                self.marks = None;
+            }
+        }
         while self.pieces.front().is_some_and(|piece| piece.end() <= self.head) {
             match self.pieces.pop_front().map(|piece| piece.holder) {
                 Some(Holder::Run(run)) => memory.release(run),
@@ -127,8 +167,9 @@ impl Queue {
         self.pieces.range(first..)
     }
 
-    /// How many bytes from `position`, `len` at most, lie in `extents` pieces.
+    /// How many bytes from `position`, `len` at most, lie in `extents` pieces and are of one record.
     pub(super) fn span(&self, position: u64, len: u32, extents: usize) -> u32 {
+        let len = self.within_record(position, len);
         if extents >= self.pieces.len() {
             return u32::try_from(self.tail.saturating_sub(position)).unwrap_or(u32::MAX).min(len);
         }

@@ -254,6 +254,7 @@ impl Sender {
         self.timers.retries = 0;
         self.timers.reorder = NEVER;
         self.cwr = false;
+        self.ecn_point = self.una;
         self.counts.spurious = self.counts.spurious.wrapping_add(1);
     }
 

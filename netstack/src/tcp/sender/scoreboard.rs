@@ -65,6 +65,18 @@ pub(super) fn segments_of(len: u32, size: u16) -> u32 {
     if len <= size { u32::from(len > 0) } else { len.div_ceil(size) }
 }
 
+/// What is out, in segments.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Counts {
+    /// All that is.
+    pub(super) out: u32,
+    pub(super) sacked: u32,
+    /// Lost and not sent again.
+    pub(super) lost: u32,
+    /// Sent more than once, and on its way.
+    pub(super) resent: u32,
+}
+
 /// The records, in the order of sequence numbers, without gaps.
 #[derive(Debug, Default)]
 pub(super) struct Scoreboard {
@@ -388,6 +400,25 @@ impl Scoreboard {
             record.sends = record.sends.saturating_add(1);
             change(record);
         });
+    }
+
+    /// What is out, counted in segments.
+    pub(super) fn counts(&self) -> Counts {
+        let mut counts = Counts::default();
+        for record in &self.records {
+            // The FIN goes with the last segment, or by itself.
+            let data = record.len() - u32::from(record.fin);
+            let segments = segments_of(data, record.segment_size).max(1);
+            counts.out += segments;
+            let count = match (record.sacked, record.lost) {
+                (true, _) => &mut counts.sacked,
+                (false, true) => &mut counts.lost,
+                (false, false) if record.sends > 1 => &mut counts.resent,
+                (false, false) => continue,
+            };
+            *count += segments;
+        }
+        counts
     }
 
     pub(super) fn clear(&mut self) {

@@ -2,6 +2,7 @@
 
 use core::time::Duration;
 
+use super::limits::Limit;
 use super::timers::TailProbe;
 use super::{Outgoing, Path, Phase, Probe, Sender, path_mtu};
 use crate::region::Extent;
@@ -25,6 +26,8 @@ enum Wait {
     Pace,
     /// For an acknowledgement of a small segment.
     Nagle,
+    /// For what the user said would follow.
+    More,
 }
 
 type Plan = Result<Outgoing, Wait>;
@@ -43,7 +46,8 @@ impl Sender {
         }
         match self.plan(Some(now), &ANY) {
             Ok(_) => true,
-            Err(Wait::Window) => self.should_persist(),
+            Err(Wait::Window) => self.should_persist() || !self.limits.is_at_least(Limit::Window),
+            Err(Wait::More) => self.should_persist(),
             Err(_) => false,
         }
     }
@@ -63,7 +67,7 @@ impl Sender {
     fn has_way(&self, now: Instant) -> bool {
         let unsent = self.unsent();
         let admitted = unsent > 0 && unsent <= u64::from(self.usable());
-        admitted && self.board.is_empty() && now >= self.pace_at && self.controller.is_some()
+        admitted && self.board.is_empty() && now >= self.pace_at && self.controller.is_some() && !self.holds()
     }
 
     /// Whether something could leave if it were not for the pace.
@@ -88,10 +92,19 @@ impl Sender {
         self.obey_path(now, path);
         self.restart_after_idle(now);
         match self.plan(Some(now), path) {
-            Ok(out) => Some(out),
+            Ok(out) => {
+                self.limits.stop(now, Limit::Window);
+                Some(out)
+            }
             Err(wait) => {
+                if wait == Wait::Window {
+                    self.limits.start(now, Limit::Window);
+                } else {
+                    self.limits.stop(now, Limit::Window);
+                }
                 match wait {
-                    Wait::Window if self.should_persist() => self.start_persisting(now),
+                    // What is held back for more leaves as what a small window holds back does, in the end.
+                    Wait::Window | Wait::More if self.should_persist() => self.start_persisting(now),
                     Wait::Congestion => self.limited_end = self.nxt,
                     Wait::Nothing => self.note_app_limited(),
                     _ => {}
@@ -104,9 +117,18 @@ impl Sender {
     /// All that was written has left.
     #[inline]
     pub(crate) fn on_emptied(&mut self, now: Instant) {
+        if self.blocked && !self.fills_window() {
+            self.limits.start(now, Limit::Buffer);
+        }
         if now >= self.pace_at {
             self.note_app_limited();
         }
+    }
+
+    /// Whether the congestion window has no room for another segment.
+    #[inline]
+    fn fills_window(&self) -> bool {
+        u64::from(self.in_flight()) + u64::from(self.mss) > self.congestion_window()
     }
 
     /// All that was written, if it fits a segment on every path, is in one piece, and nothing stands in its way: a small
@@ -114,9 +136,10 @@ impl Sender {
     #[inline]
     pub(crate) fn small_message(&mut self, now: Instant) -> Option<Outgoing> {
         let due = self.timers.persist_due || self.timers.tail_due || self.fin_queued;
+        let whole = !self.more && !self.queue.has_marks();
         let len = self.queue.len_of_only()?;
         let small = len < u64::from(self.mss.min(path_mtu::LEAST)) && self.path_mtu.is_none();
-        if due || !small || len != self.unsent() || !self.has_way(now) {
+        if due || !whole || !small || len != self.unsent() || !self.has_way(now) {
             return None;
         }
         self.restart_after_idle(now);
@@ -184,7 +207,10 @@ impl Sender {
         if usable > 0 && unsent > 0 {
             //= RFC 9293 section 3.8.6.2.1, the fourth condition: after a time-out what fits is sent.
             let len = unsent.min(usable).min(u64::from(self.mss)) as u32;
-            return Some(self.new_data(len, Probe::None));
+            // It leaves late: there may be nothing behind it though there was to be.
+            let all = u64::from(len) == unsent;
+            let out = self.new_data(self.queue.within_record(self.position(self.nxt), len), Probe::None);
+            return Some(Outgoing { psh: out.psh || all, ..out });
         }
         //= RFC 9293 section 3.8.6.1, MUST-36: a closed window is probed by a byte of new data
         let len = unsent.min(1) as u32;
@@ -236,7 +262,7 @@ impl Sender {
             len,
             segment_size: self.mss,
             fin,
-            psh: self.position(seq) + u64::from(len) == self.queue.tail(),
+            psh: self.pushes(self.position(seq) + u64::from(len)),
             cwr: false,
             //= RFC 3168 section 6.1.5: retransmissions are not marked ECN-capable.
             ect: false,
@@ -252,8 +278,7 @@ impl Sender {
             len,
             segment_size: self.mss,
             fin: all && self.fin_queued && (self.usable() > len || probe == Probe::Window),
-            //= RFC 9293 section 3.9.1.2: PSH when the queue is empty behind it.
-            psh: all && len > 0,
+            psh: len > 0 && self.pushes(self.position(self.nxt) + u64::from(len)),
             cwr: self.cwr && len > 0,
             ect: self.ecn && len > 0,
             resend: false,
@@ -312,14 +337,20 @@ impl Sender {
         let all = u64::from(admitted) == unsent;
         //= RFC 9293 section 3.7.4, MUST-17: Nagle's algorithm can be switched off per connection; as long as a small
         //= segment is out, no other follows.
-        let hold = self.options.nagle && !self.fin_queued && self.small_end.is_after(self.una);
+        let small_out = self.options.nagle && !self.fin_queued && self.small_end.is_after(self.una);
+        // What has another record behind it waits for nothing.
+        let last = self.queue.within_record(self.position(self.nxt), admitted) == admitted;
+        let more = self.holds();
         if admitted < mss {
             //= RFC 9293 section 3.8.6.2.1, MUST-38: a full segment, or all that is there, or half the greatest window
             if !all && (admitted == 0 || admitted < self.max_window / 2) {
                 return Err(Wait::Window);
             }
-            if hold {
+            if small_out && last {
                 return Err(Wait::Nagle);
+            }
+            if more && last {
+                return Err(Wait::More);
             }
             if in_flight > 0 && open() < u64::from(admitted) {
                 return Err(Wait::Congestion);
@@ -340,7 +371,7 @@ impl Sender {
             };
         }
         let mut len = admitted.min(u32::try_from(open).unwrap_or(u32::MAX)).min(self.burst(path));
-        if u64::from(len) != unsent || hold {
+        if u64::from(len) != unsent || small_out || more {
             len = whole(len, mss);
         }
         let span = self.queue.span(self.position(self.nxt), len, path.max_extents);
@@ -416,6 +447,7 @@ impl Sender {
         if span == 0 {
             return;
         }
+        self.limits.start(now, Limit::Busy);
         if self.board.is_empty() {
             self.waiting_since = now;
             self.timers.stop_persisting();
@@ -480,7 +512,7 @@ impl Sender {
             Probe::PathMtu => self.path_mtu_sent(),
             _ => {}
         }
-        if u64::from(self.in_flight()) + u64::from(self.mss) > self.congestion_window() {
+        if self.fills_window() {
             self.limited_end = self.nxt;
         }
         self.pace(now, span);

@@ -1,0 +1,32 @@
+//! What a writer says about what it wrote: that more follows at once, that a record ends, that nothing is to wait.
+
+use super::Sender;
+
+impl Sender {
+    /// What was written last will be followed by more at once.
+    pub(crate) fn expect_more(&mut self) {
+        self.more = true;
+    }
+
+    /// What was written so far ends a record: no segment goes beyond it.
+    pub(crate) fn end_record(&mut self) {
+        self.queue.mark();
+    }
+
+    /// What was written so far is not held back any longer.
+    pub(crate) fn push(&mut self) {
+        self.pushed = self.queue.tail();
+    }
+
+    /// Whether a last segment that is less than full is held back for what may follow.
+    #[inline]
+    pub(super) fn holds(&self) -> bool {
+        (self.more || self.options.cork) && !self.fin_queued && self.queue.tail() > self.pushed
+    }
+
+    //= RFC 9293 section 3.9.1.2: PSH when the queue is empty behind it, unless the writer said that more would follow.
+    /// Whether a segment that ends at a stream position says PSH.
+    pub(super) fn pushes(&self, end: u64) -> bool {
+        (end == self.queue.tail() && !self.more) || self.queue.ends_record(end)
+    }
+}

@@ -1,0 +1,109 @@
+//! What the sending of what was written waits for, and for how long: the acknowledgements, the peer's window, or a writer
+//! that the send buffer turned away (Linux reports the same in TCP_INFO). And what is out, in segments.
+
+use core::time::Duration;
+
+use super::{Phase, Sender};
+use crate::tcp::{Repair, Sending};
+use crate::time::Instant;
+
+/// What is waited for. Of two at once the later counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Limit {
+    /// Nothing was written that is not acknowledged.
+    #[default]
+    Idle,
+    /// The network.
+    Busy,
+    /// The peer's window.
+    Window,
+    /// The writer, whom the send buffer turned away.
+    Buffer,
+}
+
+/// The times, in nanoseconds.
+#[derive(Debug, Default)]
+pub(super) struct Limits {
+    limit: Limit,
+    since: Instant,
+    busy: u64,
+    window: u64,
+    buffer: u64,
+}
+
+impl Limits {
+    /// Whether this, or what counts more, is waited for.
+    #[inline]
+    pub(super) fn is_at_least(&self, limit: Limit) -> bool {
+        self.limit >= limit
+    }
+
+    /// This is waited for from now on, if nothing is that counts more.
+    #[inline]
+    pub(super) fn start(&mut self, now: Instant, limit: Limit) {
+        if self.limit < limit {
+            self.set(now, limit);
+        }
+    }
+
+    /// This is not waited for any more.
+    #[inline]
+    pub(super) fn stop(&mut self, now: Instant, limit: Limit) {
+        if self.limit == limit {
+            self.set(now, Limit::Busy);
+        }
+    }
+
+    /// All is acknowledged.
+    #[inline]
+    pub(super) fn rest(&mut self, now: Instant) {
+        self.set(now, Limit::Idle);
+    }
+
+    #[inline]
+    fn set(&mut self, now: Instant, limit: Limit) {
+        let times = self.times(now);
+        (self.busy, self.window, self.buffer) = times;
+        self.limit = limit;
+        self.since = now;
+    }
+
+    fn times(&self, now: Instant) -> (u64, u64, u64) {
+        let time = now.nanos_since(self.since);
+        let during = |limit: Limit| if self.limit == limit { time } else { 0 };
+        let busy = if self.limit == Limit::Idle { 0 } else { time };
+        (
+            self.busy.saturating_add(busy),
+            self.window.saturating_add(during(Limit::Window)),
+            self.buffer.saturating_add(during(Limit::Buffer)),
+        )
+    }
+}
+
+impl Sender {
+    /// How the sending goes.
+    pub(crate) fn sending(&self, now: Instant) -> Sending {
+        let repair = match self.phase {
+            Phase::Recovery { .. } => Repair::Recovery,
+            Phase::Loss { .. } => Repair::Loss,
+            Phase::Open if self.ecn && self.una.is_before(self.ecn_point) => Repair::Reduced,
+            Phase::Open if self.board.sacked() > 0 || self.duplicates > 0 => Repair::Disorder,
+            Phase::Open => Repair::None,
+        };
+        let counts = self.board.counts();
+        // What a repair has sent again was lost; a tail-loss probe may repeat what was not.
+        let repaired = if matches!(self.phase, Phase::Open) { 0 } else { counts.resent };
+        let (busy, window, buffer) = self.limits.times(now);
+        Sending {
+            repair,
+            out: counts.out,
+            sacked: counts.sacked.saturating_add(self.duplicates / u32::from(self.mss)),
+            lost: counts.lost.saturating_add(repaired),
+            resent: counts.resent,
+            retries: self.timers.retries,
+            busy: Duration::from_nanos(busy),
+            window_limited: Duration::from_nanos(window),
+            buffer_limited: Duration::from_nanos(buffer),
+        }
+    }
+}
