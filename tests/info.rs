@@ -4,7 +4,14 @@ use std::process::{Command, Output};
 
 use serde_json::Value;
 
+/// What it says of a configuration that can be used.
 fn info(arguments: &[&str], variables: &[(&str, &str)]) -> Output {
+    let output = tried(arguments, variables);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    output
+}
+
+fn tried(arguments: &[&str], variables: &[(&str, &str)]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_shouter"));
     command.arg("info").args(arguments);
     for (name, _) in std::env::vars_os() {
@@ -15,14 +22,15 @@ fn info(arguments: &[&str], variables: &[(&str, &str)]) -> Output {
             command.env_remove(name);
         }
     }
-    let output = command.envs(variables.iter().copied()).output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    output
+    command.envs(variables.iter().copied()).output().unwrap()
 }
 
 /// The items, each a JSON object on a line of its own.
 fn items(variables: &[(&str, &str)]) -> Vec<Value> {
-    let output = info(&["--json"], variables);
+    parsed(info(&["--json"], variables))
+}
+
+fn parsed(output: Output) -> Vec<Value> {
     let text = String::from_utf8(output.stdout).unwrap();
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
@@ -90,11 +98,23 @@ fn values_come_with_their_source_and_the_key_stays_secret() {
 
 #[test]
 fn a_configuration_that_cannot_be_used_is_named_and_the_rest_still_shown() {
-    let items = items(&[("SHOUTER_CHANNEL_NUM", "many")]);
+    let output = tried(&["--json"], &[("SHOUTER_CHANNEL_NUM", "many")]);
+    assert_eq!(output.status.code(), Some(1));
+    let items = parsed(output);
     let configuration = named(&items, "configuration");
     assert_eq!(configuration["state"], "wrong");
     assert!(configuration["detail"].as_str().unwrap().contains("SHOUTER_CHANNEL_NUM"), "{configuration}");
     named(&items, "cores");
+}
+
+/// All that a job of several ranks lacks is said at once, and it is no configuration to start with.
+#[test]
+fn all_that_is_missing_is_listed_at_once() {
+    let output = tried(&["--json"], &[("SHOUTER_SIZE", "2"), ("SHOUTER_RANK", "0")]);
+    assert_eq!(output.status.code(), Some(1));
+    let items = parsed(output);
+    let said = named(&items, "configuration")["detail"].as_str().unwrap();
+    assert!(said.contains("`local_size`, `addr`, `port` and `key` are missing"), "{said}");
 }
 
 #[test]

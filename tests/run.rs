@@ -246,20 +246,111 @@ fn signals_reach_every_rank() {
     assert_eq!(home.entries(), 0);
 }
 
+/// The processes that a process has started, as the kernel lists them.
+fn children(pid: u32) -> Vec<u32> {
+    let list = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
+    list.split_whitespace().map(|pid| pid.parse().unwrap()).collect()
+}
+
+/// Ranks as a trainer's wrapper starts them: each prints two processes, of which one has left its rank's group.
+const WRAPPED: &str = "setsid sh -c 'echo $$; exec sleep 600' & sh -c 'echo $$; exec sleep 600'; :";
+
 #[test]
-fn ranks_die_with_a_launcher_that_is_killed_and_the_next_one_cleans_up() {
+fn whole_trees_end_with_a_launcher_that_is_killed() {
     let home = Home::new("orphans");
-    let (mut child, mut out) =
-        start(home.launcher(&["-n", "2", "--", "sh", "-c", "echo $$; exec sleep 600"]));
-    let pids = pids(&mut out, 2);
+    let (mut child, mut out) = start(home.launcher(&["-n", "2", "--", "sh", "-c", WRAPPED]));
+    let pids = pids(&mut out, 4);
     child.kill().unwrap();
     child.wait().unwrap();
     for pid in pids {
-        eventually("a rank outlives its launcher", || !runs(pid));
+        eventually("what a rank has started outlives the launcher", || !runs(pid));
     }
+    eventually("the job's directory is still there", || home.entries() == 0);
+}
+
+#[test]
+fn whole_trees_end_when_the_process_that_runs_the_job_is_killed() {
+    let home = Home::new("keeper");
+    let (mut child, mut out) = start(home.launcher(&["-n", "2", "--", "sh", "-c", WRAPPED]));
+    let pids = pids(&mut out, 4);
+    for keeper in children(child.id()) {
+        signal(keeper, "KILL");
+    }
+    let mut said = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(128 + 9), "{said}");
+    assert!(said.contains("killed by signal 9 (SIGKILL)"), "{said}");
+    assert!(pids.into_iter().all(|pid| !runs(pid)), "what a rank has started is left");
     assert_eq!(home.entries(), 1, "nobody could remove it");
     assert!(home.run(&["-n", "1", "--", "true"]).status.success());
     assert_eq!(home.entries(), 0, "the next launcher removes what the dead one left");
+}
+
+#[test]
+fn what_has_left_its_ranks_group_ends_with_the_job() {
+    let home = Home::new("daemons");
+    let work = "setsid sh -c 'echo $$; exec sleep 600 >/dev/null 2>&1' & sleep 0.5";
+    let output = home.run(&["-n", "2", "--", "sh", "-c", work]);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    for pid in pids(&mut &output.stdout[..], 2) {
+        assert!(!runs(pid), "what a rank has started outlives the job");
+    }
+}
+
+/// DPDK makes a directory where an ordinary user's things lie for as long as a program runs.
+#[cfg(feature = "dpdk")]
+#[test]
+fn an_ordinary_users_job_leaves_nothing_behind_and_a_second_user_can_run() {
+    use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::process::CommandExt;
+
+    /// nobody, and one more that has no entry anywhere.
+    const USERS: [u32; 2] = [65_534, 64_321];
+    let home = Home::new("user");
+    let is_root = std::os::unix::fs::MetadataExt::uid(&std::fs::metadata("/proc/self").unwrap()) == 0;
+    // An ordinary user may not look into the directory of this build.
+    let program = home.0.join("shouter");
+    std::fs::copy(env!("CARGO_BIN_EXE_shouter"), &program).unwrap();
+    let shared = home.0.join("tmp");
+    std::fs::create_dir(&shared).unwrap();
+    std::fs::set_permissions(&shared, std::fs::Permissions::from_mode(0o1777)).unwrap();
+    let job = |user: u32| {
+        let mut command = Command::new(&program);
+        command.args([
+            "bench",
+            "allreduce",
+            "--ranks",
+            "2",
+            "--hosts",
+            "2",
+            "--bytes",
+            "4",
+            "--seconds",
+            "0.05",
+        ]);
+        command
+            .env("XDG_RUNTIME_DIR", &shared)
+            .env("HOME", &shared)
+            .current_dir(&shared)
+            .stdin(Stdio::null());
+        if is_root {
+            command.uid(user).gid(user);
+        }
+        let output = command.output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "user {user}: {output:?}");
+    };
+    job(USERS[0]);
+    assert_eq!(std::fs::read_dir(&shared).unwrap().count(), 0, "something is left behind");
+    if is_root {
+        // Another program of the first user has it now.
+        let theirs = shared.join("dpdk");
+        std::fs::create_dir(&theirs).unwrap();
+        std::fs::write(theirs.join("in use"), "").unwrap();
+        std::fs::set_permissions(&theirs, std::fs::Permissions::from_mode(0o700)).unwrap();
+        std::os::unix::fs::chown(&theirs, Some(USERS[0]), Some(USERS[0])).unwrap();
+        job(USERS[1]);
+        assert!(theirs.join("in use").exists());
+    }
 }
 
 #[test]

@@ -9,7 +9,7 @@ use shouter_netstack::ip::{Prefix, Route};
 use shouter_netstack::rud;
 use shouter_netstack::stack::{PortConfig as StackPort, Stack, StackConfig};
 
-use crate::config::{Config, PortConfig};
+use crate::config::{Config, PortConfig, TransportChoice};
 use crate::error::Error;
 use crate::runtime::Clock;
 
@@ -67,6 +67,17 @@ pub fn open(config: &Config, rud: rud::Config) -> Result<Ports, Error> {
     Ok(Ports { stack, kind })
 }
 
+/// Fails where another group of this process has one of the ports that this one may open.
+///
+/// # Errors
+/// [`Error::Device`].
+pub(crate) fn check_free(config: &Config) -> Result<(), Error> {
+    let takes_ports =
+        matches!(config.transport, TransportChoice::Auto | TransportChoice::Rud | TransportChoice::Tcp);
+    let ports = config.ports.iter().filter(|_| takes_ports);
+    ports.map(device::check_free).collect()
+}
+
 /// Bytes that nobody can foresee.
 pub(crate) fn randomness() -> Result<[u8; 32], Error> {
     let mut bytes = [0; 32];
@@ -108,6 +119,17 @@ mod device {
 
     /// Between two tries to reach the other side of a link.
     const PAUSE: Duration = Duration::from_millis(2);
+
+    /// Fails where this process has the port open.
+    pub(super) fn check_free(port: &crate::config::PortConfig) -> Result<(), Error> {
+        match port.device.parse() {
+            // A device that is none is an error when it is to be opened.
+            Ok(device) if Port::is_open(&device) => {
+                Err(Error::Device(PortError::Open { device }.to_string()))
+            }
+            _ => Ok(()),
+        }
+    }
 
     /// Opens one port, waiting for its other side.
     pub(super) fn open(
@@ -161,6 +183,11 @@ mod device {
     use shouter_netstack::time::Instant;
 
     use super::{Config, Error};
+
+    /// There is none to be taken.
+    pub(super) fn check_free(_: &crate::config::PortConfig) -> Result<(), Error> {
+        Ok(())
+    }
 
     /// There is nothing to open.
     pub(super) fn open(_: &Config, port: &crate::config::PortConfig, _: Instant) -> Result<Loopback, Error> {

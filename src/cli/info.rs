@@ -30,7 +30,7 @@ mod ways;
         SHOUTER_CONFIG=shouter.toml shouter info      check a configuration file\n\n\
         With --json each line is {\"item\", \"state\", \"detail\", \"remedy\"}; the state is `ok`, `missing`, `not built in` or\n\
         `wrong`, and `remedy` is null where it is `ok`.\n\n\
-        Exit status: 0, also when things are missing."
+        Exit status: 0, also when things are missing; 1 when the configuration cannot be used."
 )]
 pub(crate) struct Args {
     /// Print one JSON object a line
@@ -100,6 +100,7 @@ pub(crate) fn main(args: &Args) -> Status {
         ("Between hosts", ways::items()),
         ("Configuration", settings::items()),
     ];
+    let usable = sections.iter().flat_map(|(_, items)| items).all(|item| !settings::is_wrong(item));
     let text = if args.json { lines(&sections) } else { table(&sections) };
     match text.and_then(|text| io::stdout().lock().write_all(text.as_bytes())) {
         // A reader that has seen enough, such as `head`, is no failure.
@@ -107,7 +108,8 @@ pub(crate) fn main(args: &Args) -> Status {
             eprintln!("shouter info: {error}");
             Status::FAILED
         }
-        _ => Status::OK,
+        _ if usable => Status::OK,
+        _ => Status::FAILED,
     }
 }
 

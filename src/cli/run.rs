@@ -3,9 +3,14 @@
 //! The launcher makes a directory for the job, a key that only the job knows, and one process per rank. With `--hosts` it
 //! makes several hosts out of this one: ranks of one emulated host meet in shared memory as they would anywhere, and the
 //! hosts are joined by DPDK links over UNIX sockets, so every byte between them takes the network path.
+//!
+//! The launcher is two processes, so that the job ends also when one of them is killed with SIGKILL: the one that was
+//! started passes signals on and waits ([`front`]), and its child runs the job. Each takes in the orphans among its
+//! descendants, whatever session they are of, and ends them.
 
 use std::io::{self, IsTerminal};
 use std::net::{Ipv4Addr, TcpListener};
+use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -14,9 +19,10 @@ use rand::rngs::OsRng;
 use rand::{Rng, TryRngCore};
 
 use super::Status;
-use job::Job;
+use job::{Job, end_children, exit_status};
 use output::{Event, Style};
 use plan::{Link, MAX_HOSTS, Place};
+use sys::{Half, Signals};
 use workdir::WorkDir;
 
 mod job;
@@ -33,7 +39,8 @@ const LONGEST_SOCKET_PATH: usize = 107;
 #[command(
     long_about = "Starts RANKS copies of COMMAND on this machine, tells each its rank, and passes their output on line by \
         line with the rank in front. Signals go to every rank. When one rank dies, the launcher says which and how, \
-        gives the others time to report their own errors, and ends them.\n\n\
+        gives the others time to report their own errors, and ends them. What ranks have started ends with the job, also \
+        when the launcher is killed.\n\n\
         With --hosts H the ranks are spread in blocks over H emulated hosts: ranks of one host meet in shared memory, \
         hosts are joined by DPDK links over UNIX sockets, or by the kernel's sockets (--transport kernel). It needs no root, \
         no hugepages and no NIC.",
@@ -116,12 +123,59 @@ pub(crate) fn main(args: &Args) -> Status {
         colour: [io::stdout().is_terminal(), io::stderr().is_terminal()]
             .map(|tty| tty && std::env::var_os("NO_COLOR").is_none()),
     };
-    let status = launch(args, style).unwrap_or_else(|error| {
+    let split = || {
+        // Blocked before there are two processes, so that no signal is lost between them.
+        let signals = Signals::new()?;
+        Ok((signals, sys::split()?))
+    };
+    let result = match split() {
+        Ok((signals, Half::Front { keeper })) => match front(&signals, keeper) {
+            // It has said all that there is to say.
+            Ok(Ended::WithStatus(status)) => return status,
+            Ok(Ended::Killed(error)) => Err(error),
+            Err(error) => Err(LaunchError::system("lost track of the job", &error)),
+        },
+        Ok((_, Half::Keeper { front })) => launch(args, style, front),
+        Err(error) => Err(LaunchError::system("cannot start the process that runs the job", &error)),
+    };
+    let status = result.unwrap_or_else(|error| {
         style.note(&error.text);
         error.status
     });
     style.event(&Event::Finished { status: status.0 });
     status
+}
+
+/// How the process that ran the job has ended.
+enum Ended {
+    /// By itself.
+    WithStatus(Status),
+    /// By a signal; what it left is ended too.
+    Killed(LaunchError),
+}
+
+/// Passes signals on to the process that runs the job, until that has ended.
+fn front(signals: &Signals, keeper: u32) -> io::Result<Ended> {
+    let ended = loop {
+        match signals.wait(None)? {
+            None | Some(libc::SIGCHLD) => {}
+            // Not passed on: to that process it would mean that this one is dead.
+            Some(sys::FRONT_DIED) => {}
+            Some(signal) => sys::signal(keeper, signal),
+        }
+        if let Some(ended) = sys::reap(keeper)? {
+            break ended;
+        }
+    };
+    let status = exit_status(ended);
+    let Some(signal) = ended.signal() else { return Ok(Ended::WithStatus(status)) };
+    // The ranks died with it; what they had started is now this process's.
+    end_children(signals);
+    let name = sys::signal_name(signal);
+    let text = format!(
+        "the process that ran the job (pid {keeper}) was killed by signal {signal} ({name}); every rank was killed"
+    );
+    Ok(Ended::Killed(LaunchError { status, text }))
 }
 
 /// Why a job did not start.
@@ -140,7 +194,8 @@ impl LaunchError {
     }
 }
 
-fn launch(args: &Args, style: Style) -> Result<Status, LaunchError> {
+/// Runs the job, until it has ended or the process `front` has.
+fn launch(args: &Args, style: Style, front: u32) -> Result<Status, LaunchError> {
     if args.hosts > args.ranks {
         return Err(LaunchError::usage(format!(
             "{} ranks cannot fill {} hosts: use --hosts {} or fewer, or more ranks",
@@ -194,8 +249,8 @@ fn launch(args: &Args, style: Style) -> Result<Status, LaunchError> {
 
     // Ranks of other emulated hosts, which a rank does not know of, share its cores as well.
     let crowded = std::thread::available_parallelism().is_ok_and(|cores| args.ranks as usize > cores.get());
-    let mut job =
-        Job::new(style, args.grace).map_err(|error| LaunchError::system("cannot receive signals", &error))?;
+    let mut job = Job::new(front, style, args.grace)
+        .map_err(|error| LaunchError::system("cannot receive signals", &error))?;
     for place in plan::places(args.ranks, args.hosts) {
         let mut command = Command::new(&args.command[0]);
         command.args(&args.command[1..]);

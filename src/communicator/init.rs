@@ -16,7 +16,8 @@ use super::stats::Tally;
 use super::table::Tables;
 use super::ways::{self, Means, Prepared};
 use crate::channel::port;
-use crate::channel::shm::{ANNOUNCEMENTS, NodeSegment, Shape, pass};
+use crate::channel::shm::pass::{self, PassError};
+use crate::channel::shm::{ANNOUNCEMENTS, NodeSegment, Shape};
 use crate::channel::up::UpChannel;
 use crate::config::{Config, Idle, Mode, TransportChoice};
 use crate::engine::{Engine, Parts};
@@ -31,7 +32,8 @@ const TIMELINE_EVENTS: usize = 1 << 16;
 /// Operations that a rank may have under way; the node segment keeps as many announcements, twice.
 const MAX_OPERATIONS: usize = ANNOUNCEMENTS / 2;
 
-/// The most that a rank's shared tensors may take: addresses, of which only what is used becomes memory.
+/// The most that a rank's shared tensors may take: addresses, of which only what is used becomes memory. Where address space
+/// is limited (RLIMIT_AS) they get less.
 const ARENA_BYTES: usize = 64 << 30;
 
 /// Joins the group that the configuration describes, and returns when all its ranks are there and connected.
@@ -130,14 +132,6 @@ fn check_transport(config: &Config, grid: &Grid) -> Result<(), Error> {
             "transport = \"rud\" alone serves one rank on each host, and the job has {}; use transport = \"auto\"",
             grid.per_node()
         ))),
-        choice @ (TransportChoice::Tcp | TransportChoice::Verbs | TransportChoice::Kernel)
-            if grid.nodes() == 1 && grid.per_node() > 1 =>
-        {
-            Err(Error::Config(format!(
-                "transport = \"{}\" goes between hosts, and the job has one; use transport = \"auto\"",
-                choice.name()
-            )))
-        }
         _ => Ok(()),
     }
 }
@@ -180,8 +174,13 @@ fn meet(config: &Config, grid: &Grid, plan: &Plan, roster: &Roster) -> Result<No
     };
     let rank = Rank(config.rank);
     let (node, local) = (grid.node_of(rank), grid.local_of(rank));
-    pass::meet(&roster.session_secret, node, local, shape, config.rendezvous_deadline)
-        .map_err(|why| Error::Join(why.to_string()))
+    let segment = pass::meet(&roster.session_secret, node, local, shape, config.rendezvous_deadline);
+    segment.map_err(|why| match why {
+        PassError::First { why } => {
+            Error::Join(format!("{} made no shared memory for its host: {why}", grid.leader_of(node)))
+        }
+        why => Error::Join(why.to_string()),
+    })
 }
 
 /// The way to the other hosts, and to the other ranks.

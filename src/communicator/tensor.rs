@@ -44,15 +44,22 @@ impl<T: Element> Tensor<T> {
         let none = || Error::Argument(format!("there is no memory for {count} elements of {}", T::DTYPE));
         let len = count.checked_mul(size_of::<T>()).filter(|len| isize::try_from(*len).is_ok());
         let len = len.ok_or_else(none)?;
-        let (base, memory) = match node {
-            Some(node) => {
-                let piece = SharedMemory::new(node, len);
-                if piece.is_none() && node.is_fenced() {
-                    return Err(Error::Closed("the group has ended; it has no memory to share".into()));
-                }
-                let piece = piece.ok_or_else(none)?;
-                (piece.as_ptr(), Memory::Shared { _piece: piece })
+        let piece = node.and_then(|node| SharedMemory::new(node, len));
+        if piece.is_none()
+            && let Some(node) = node
+        {
+            if node.is_fenced() {
+                return Err(Error::Closed("the group has ended; it has no memory to share".into()));
             }
+            tracing::warn!(
+                bytes = len,
+                arena = node.arena_bytes(),
+                "a tensor finds no room in the memory that the ranks of this host share, and is copied at each operation; where \
+                 address space is limited (RLIMIT_AS, ulimit -v), that memory is small"
+            );
+        }
+        let (base, memory) = match piece {
+            Some(piece) => (piece.as_ptr(), Memory::Shared { _piece: piece }),
             None => {
                 // Nothing else shares its pages, for a forked child does not have those that are registered.
                 let pages = len.checked_next_multiple_of(PAGE).ok_or_else(none)?;

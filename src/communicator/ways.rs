@@ -227,6 +227,10 @@ pub(super) fn agree(
 ) -> Result<Option<Ways>, Error> {
     let own = Rank(config.rank);
     let leads = grid.nodes() > 1 && grid.is_leader(own);
+    if leads {
+        // Now, when the others hear of it before they wait for the port's other side.
+        port::check_free(config)?;
+    }
     let mut leaders = vec![];
     for node in 0..if leads { grid.nodes() } else { 0 } {
         let rank = grid.leader_of(node);

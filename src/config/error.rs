@@ -78,12 +78,12 @@ pub enum ConfigError {
         /// What would do.
         allowed: String,
     },
-    /// A key that is needed is nowhere.
-    #[error("`{key}` is missing: {remedy}")]
+    /// Keys that are needed are nowhere.
+    #[error("{} missing: {remedy}", are(.keys))]
     Missing {
-        /// The key.
-        key: String,
-        /// How to give it.
+        /// All of them.
+        keys: Vec<String>,
+        /// How to give them.
         remedy: String,
     },
     /// Two values cannot both hold.
@@ -102,6 +102,15 @@ pub enum ConfigError {
         /// What is wrong with it.
         error: KeyError,
     },
+}
+
+/// "`a`, `b` and `c` are"
+fn are(keys: &[String]) -> String {
+    let quoted: Vec<String> = keys.iter().map(|key| format!("`{key}`")).collect();
+    match quoted.split_last() {
+        Some((last, rest)) if !rest.is_empty() => format!("{} and {last} are", rest.join(", ")),
+        _ => format!("{} is", quoted.concat()),
+    }
 }
 
 fn suggestion(nearest: &Option<String>) -> String {

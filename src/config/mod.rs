@@ -365,13 +365,9 @@ fn job_key(layers: &Layers, size: u32) -> Result<Option<Key>, ConfigError> {
             .map(Some)
             .map_err(|error| ConfigError::Key { source_of: source("key_file"), error }),
         (None, None) if size == 1 => Ok(None),
-        (None, None) => Err(ConfigError::Missing {
-            key: "key".into(),
-            remedy: "the ranks of a job prove to each other that they belong to it: set SHOUTER_KEY to the same text on \
-                     every rank (`openssl rand -hex 32` makes one), or SHOUTER_KEY_FILE to a file that holds it; \
-                     `shouter run` does it by itself"
-                .into(),
-        }),
+        (None, None) => {
+            Err(ConfigError::Missing { keys: vec!["key".into()], remedy: place::GIVE_KEY.into() })
+        }
     }
 }
 

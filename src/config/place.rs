@@ -53,38 +53,82 @@ pub(super) fn number(
     }
 }
 
+/// How a job's secret is given.
+pub(super) const GIVE_KEY: &str = "set SHOUTER_KEY to the same text on every rank (`openssl rand -hex 32` makes one), or \
+     SHOUTER_KEY_FILE to a file that holds it, by which the ranks of a job prove to each other that they belong to it; \
+     `shouter run` does it by itself";
+
 /// The place by environment and file.
 pub(super) fn place(layers: &Layers, environment: &Environment) -> Result<Place, ConfigError> {
-    let missing = |key: &str, ours: &str, torchrun: &str| ConfigError::Missing {
-        key: key.into(),
-        remedy: format!(
-            "neither {ours} nor torchrun's {torchrun} is set; start the job with `shouter run` or torchrun, or set it"
-        ),
+    let size = number(layers, environment, "size", "WORLD_SIZE", 1..=MAX_RANKS)?;
+    let rank = number(layers, environment, "rank", "RANK", 0..=MAX_RANKS - 1)?;
+    let alone = size.as_ref().is_some_and(|size| size.value == 1);
+    let local_size = number(layers, environment, "local_size", "LOCAL_WORLD_SIZE", 1..=MAX_RANKS)?
+        .or(alone.then_some(Number { value: 1, source: None }));
+    let local_rank = number(layers, environment, "local_rank", "LOCAL_RANK", 0..=MAX_RANKS - 1)?;
+    let local_rank = match (&rank, &size, &local_size) {
+        (Some(rank), Some(size), Some(local_size)) => {
+            let derived = Number { value: rank.value % local_size.value, source: None };
+            let local_rank = local_rank.unwrap_or(derived);
+            check(rank, size, &local_rank, local_size)?;
+            Some(local_rank)
+        }
+        _ => None,
     };
-    let size = number(layers, environment, "size", "WORLD_SIZE", 1..=MAX_RANKS)?
-        .ok_or_else(|| missing("size", "SHOUTER_SIZE", "WORLD_SIZE"))?;
-    let rank = number(layers, environment, "rank", "RANK", 0..=MAX_RANKS - 1)?
-        .ok_or_else(|| missing("rank", "SHOUTER_RANK", "RANK"))?;
-    let local_size = number(layers, environment, "local_size", "LOCAL_WORLD_SIZE", 1..=MAX_RANKS)?;
-    let local_size = match local_size {
-        Some(local_size) => local_size,
-        None if size.value == 1 => Number { value: 1, source: None },
-        None => return Err(missing("local_size", "SHOUTER_LOCAL_SIZE", "LOCAL_WORLD_SIZE")),
+    let values = [&size, &local_size].map(|number| number.as_ref().map(|number| number.value));
+    let on_one_host = alone || values[0].is_some() && values[0] == values[1];
+    // A job of one rank meets nobody.
+    let host = host(layers, environment)?.or(on_one_host.then(|| "127.0.0.1".to_owned()));
+    let port = port(layers, environment)?.or(alone.then_some(0));
+    let has_key = alone || ["key", "key_file"].iter().any(|key| layers.get(key).is_some());
+    let (Some(size), Some(rank), Some(local_size), Some(local_rank), Some(host), Some(port), true) =
+        (&size, &rank, &local_size, &local_rank, &host, port, has_key)
+    else {
+        return Err(missing(&[
+            ("size", size.is_some(), "set SHOUTER_SIZE (torchrun: WORLD_SIZE) to the number of ranks"),
+            ("rank", rank.is_some(), "set SHOUTER_RANK (torchrun: RANK) to this process's number, from 0"),
+            (
+                "local_size",
+                local_size.is_some(),
+                "set SHOUTER_LOCAL_SIZE (torchrun: LOCAL_WORLD_SIZE) to the number of ranks on this host",
+            ),
+            (
+                "addr",
+                host.is_some(),
+                "set SHOUTER_ADDR (torchrun: MASTER_ADDR) to the address of rank 0's host, unless all ranks are on one",
+            ),
+            (
+                "port",
+                port.is_some(),
+                "set SHOUTER_PORT to a free TCP port of rank 0's host, the same on every rank (torchrun: MASTER_PORT + 1)",
+            ),
+            ("key", has_key, GIVE_KEY),
+        ]));
     };
-    let local_rank = number(layers, environment, "local_rank", "LOCAL_RANK", 0..=MAX_RANKS - 1)?
-        .unwrap_or(Number { value: rank.value % local_size.value, source: None });
-    check(&rank, &size, &local_rank, &local_size)?;
-    let node = value::integer(layers, "node", 0..=MAX_RANKS - 1)?.map(|node| node as u32);
-    let on_one_host = local_size.value == size.value;
-    let meeting = meeting(layers, environment, size.value, on_one_host)?;
     Ok(Place {
         rank: rank.value,
         size: size.value,
         local_rank: local_rank.value,
         local_size: local_size.value,
-        node,
-        meeting,
+        node: value::integer(layers, "node", 0..=MAX_RANKS - 1)?.map(|node| node as u32),
+        meeting: Meeting { host: host.clone(), port, listener: None },
     })
+}
+
+/// All that was not given, of what is needed: its key, whether it was given, and how it is.
+fn missing(needed: &[(&str, bool, &str)]) -> ConfigError {
+    let lacking = || needed.iter().filter(|(_, given, _)| !given);
+    let mut remedy: Vec<&str> = lacking().map(|(.., how)| *how).collect();
+    if lacking().any(|(key, ..)| ["size", "rank", "local_size"].contains(key)) {
+        remedy.insert(0, "start the job with `shouter run` or torchrun, or give it by hand");
+    }
+    if lacking().any(|(key, ..)| *key == "size") {
+        remedy.push("a job of one rank needs SHOUTER_SIZE=1 and SHOUTER_RANK=0 alone");
+    }
+    ConfigError::Missing {
+        keys: lacking().map(|(key, ..)| (*key).to_owned()).collect(),
+        remedy: remedy.join("; "),
+    }
 }
 
 /// The four numbers must be able to hold together: ranks fill hosts in blocks.
@@ -115,46 +159,27 @@ fn check(rank: &Number, size: &Number, local_rank: &Number, local_size: &Number)
     Ok(())
 }
 
-/// Where rank 0 listens. torchrun's own store owns MASTER_PORT, so ours is the one above.
-fn meeting(
-    layers: &Layers,
-    environment: &Environment,
-    size: u32,
-    on_one_host: bool,
-) -> Result<Meeting, ConfigError> {
+/// The host on which rank 0 listens, where it is given.
+fn host(layers: &Layers, environment: &Environment) -> Result<Option<String>, ConfigError> {
     let valid = |host: &str| !host.is_empty() && !host.contains(char::is_whitespace);
-    let host = value::text(layers, "addr", valid)?
-        .or_else(|| environment.get("MASTER_ADDR").filter(|host| valid(host)).map(str::to_owned))
-        .or_else(|| on_one_host.then(|| "127.0.0.1".to_owned()));
+    let of_torchrun = || environment.get("MASTER_ADDR").filter(|host| valid(host)).map(str::to_owned);
+    Ok(value::text(layers, "addr", valid)?.or_else(of_torchrun))
+}
+
+/// The port on which rank 0 listens, where it is given. torchrun's own store owns MASTER_PORT, so ours is the one above.
+fn port(layers: &Layers, environment: &Environment) -> Result<Option<u16>, ConfigError> {
     let given = value::integer(layers, "port", 1..=65_535)?.map(|port| port as u16);
-    let port = match (given, environment.get("MASTER_PORT")) {
-        (Some(port), _) => Some(port),
-        (None, None) => None,
+    match (given, environment.get("MASTER_PORT")) {
+        (Some(port), _) => Ok(Some(port)),
+        (None, None) => Ok(None),
         (None, Some(text)) => {
             let port = text.trim().parse::<u16>().ok().and_then(|port| port.checked_add(1));
-            Some(port.ok_or_else(|| ConfigError::Value {
+            Ok(Some(port.ok_or_else(|| ConfigError::Value {
                 key: "port".into(),
                 source_of: Source::Environment("MASTER_PORT".into()),
                 found: format!("one more than {text:?}"),
                 allowed: "a TCP port, from 1 to 65535; set SHOUTER_PORT".into(),
-            })?)
+            })?))
         }
-    };
-    match (host, port) {
-        (Some(host), Some(port)) => Ok(Meeting { host, port, listener: None }),
-        // A job of one rank meets nobody.
-        (host, port) if size == 1 => {
-            Ok(Meeting { host: host.unwrap_or_else(|| "127.0.0.1".into()), port: port.unwrap_or(0), listener: None })
-        }
-        (None, _) => Err(ConfigError::Missing {
-            key: "addr".into(),
-            remedy: "set SHOUTER_ADDR (or torchrun's MASTER_ADDR) to the address of rank 0's host".into(),
-        }),
-        (_, None) => Err(ConfigError::Missing {
-            key: "port".into(),
-            remedy: "set SHOUTER_PORT to a free TCP port of rank 0's host, the same on every rank (with torchrun it is \
-                     MASTER_PORT + 1)"
-                .into(),
-        }),
     }
 }

@@ -217,9 +217,35 @@ fn an_unknown_variable_is_an_error_and_a_foreign_one_is_not() {
 
 #[test]
 fn what_is_missing_is_named_with_the_remedy() {
-    says(build(&[]), &["`size` is missing", "SHOUTER_SIZE", "WORLD_SIZE", "shouter run"]);
-    says(build(&[("SHOUTER_SIZE", "2")]), &["`rank` is missing", "SHOUTER_RANK"]);
-    says(build(&[("SHOUTER_SIZE", "2"), ("RANK", "0")]), &["`local_size` is missing", "LOCAL_WORLD_SIZE"]);
+    says(
+        build(&[]),
+        &[
+            "`size`, `rank`, `local_size`, `addr`, `port` and `key` are missing",
+            "SHOUTER_SIZE (torchrun: WORLD_SIZE)",
+            "SHOUTER_RANK",
+            "SHOUTER_LOCAL_SIZE",
+            "SHOUTER_ADDR",
+            "SHOUTER_PORT",
+            "SHOUTER_KEY_FILE",
+            "shouter run",
+            "SHOUTER_SIZE=1",
+        ],
+    );
+    says(build(&[("SHOUTER_SIZE", "1")]), &["`rank` is missing", "SHOUTER_RANK"]);
+    says(
+        build(&[("SHOUTER_SIZE", "2"), ("SHOUTER_LOCAL_SIZE", "2"), ("SHOUTER_PORT", "7000")]),
+        &["`rank` and `key` are missing", "SHOUTER_RANK", "SHOUTER_KEY"],
+    );
+    says(
+        build(&[
+            ("SHOUTER_SIZE", "2"),
+            ("RANK", "0"),
+            ("MASTER_ADDR", "a"),
+            ("MASTER_PORT", "1"),
+            ("SHOUTER_KEY", KEY),
+        ]),
+        &["`local_size` is missing", "LOCAL_WORLD_SIZE"],
+    );
     says(
         two_ranks(&[("SHOUTER_KEY", "")]),
         &["`key` is missing", "SHOUTER_KEY_FILE", "openssl rand -hex 32"],

@@ -151,7 +151,7 @@ fn port(index: usize, item: &Located) -> Result<PortConfig, ConfigError> {
         }
     }
     let missing = |field: &str, example: &str| ConfigError::Missing {
-        key: format!("ports[{index}].{field}"),
+        keys: vec![format!("ports[{index}].{field}")],
         remedy: format!("{}: give each port {example}", item.source),
     };
     Ok(PortConfig {

@@ -35,6 +35,17 @@ pub struct Shape {
     pub arena_bytes: usize,
 }
 
+impl Shape {
+    /// The same with arenas for which a process that may still map `room` bytes has the address space: they take half of
+    /// what the rest of the segment leaves, for a program needs some besides.
+    pub(super) fn within(self, room: u64) -> Self {
+        let Some(bare) = Layout::new(Self { arena_bytes: 0, ..self }) else { return self };
+        let half = usize::try_from(room).unwrap_or(usize::MAX).saturating_sub(bare.total()) / 2;
+        let arena = half / (self.ranks.max(1) as usize) / HUGE * HUGE;
+        Self { arena_bytes: self.arena_bytes.min(arena), ..self }
+    }
+}
+
 /// Offsets, in bytes from the segment's start.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Layout {

@@ -1,7 +1,8 @@
 //! How the segment's descriptor reaches the other ranks of the node: over a UNIX socket in the abstract namespace.
 //!
 //! The socket's name is derived from the group's secret, so nobody else can guess it; both sides check that the other
-//! process belongs to the same user and knows the secret's proof.
+//! process belongs to the same user and knows the secret's proof. The others come first and say how much they can map; local
+//! rank 0 then makes a segment that all of them can, and passes it on. Where it cannot, it tells them why.
 
 use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
@@ -20,6 +21,14 @@ use super::sys;
 const PAUSE: Duration = Duration::from_millis(1);
 /// What a connection that says nothing is given.
 const SILENCE: Duration = Duration::from_secs(5);
+/// The first byte of local rank 0's answer: the descriptor comes with it, and behind it the arena's size.
+const SEGMENT: u8 = 1;
+/// The same: a text says why there is none.
+const REFUSAL: u8 = 0;
+/// The longest text of a refusal that is read, in bytes.
+const LONGEST_REFUSAL: u64 = 4096;
+/// Bytes that a rank begins with: its proof, its local number, and the bytes of address space that it has.
+const HELLO: usize = 32 + 4 + 8;
 
 /// Why the ranks of a node did not meet.
 #[derive(Debug, thiserror::Error)]
@@ -31,23 +40,38 @@ pub enum PassError {
     /// A system call.
     #[error("passing shared memory between the ranks of a host: {0}")]
     System(#[from] io::Error),
+    /// Local rank 0 made no segment.
+    #[error("the first rank of this host made no shared memory for it: {why}")]
+    First {
+        /// What it said; or that it is gone.
+        why: String,
+    },
+    /// A rank was there and is gone.
+    #[error("local rank {local} of this host has ended while the host's shared memory was made: {why}")]
+    Gone {
+        /// Its number on the host.
+        local: u32,
+        /// What the connection to it said.
+        why: io::Error,
+    },
     /// Somebody did not come.
     #[error(
-        "{missing} of {expected} ranks of this host did not fetch the shared memory within {waited:?}; are all ranks of \
-         the host in the same network namespace and of the same user?"
+        "of the {expected} ranks of this host, those with the local numbers {missing:?} did not ask for the shared memory \
+         within {waited:?}; are all ranks of the host in the same network namespace and of the same user?"
     )]
     Missing {
-        /// How many did not come.
-        missing: usize,
+        /// The local numbers of those that did not come.
+        missing: Vec<u32>,
         /// How many were expected.
-        expected: usize,
+        expected: u32,
         /// How long it was waited.
         waited: Duration,
     },
 }
 
 /// The segment of this node, shared with its other ranks. Every rank of the node calls it: local rank 0 makes the
-/// segment and passes it on, the others fetch it. `secret` is the group's.
+/// segment and passes it on, the others fetch it. `secret` is the group's. The arena is smaller than the shape says where a
+/// rank's address space is limited.
 ///
 /// # Errors
 /// If the others do not come before the deadline, or memory cannot be had.
@@ -60,40 +84,64 @@ pub fn meet(
 ) -> Result<NodeSegment, PassError> {
     let name = SocketAddr::from_abstract_name(format!("shouter-{}", hex(&derive(secret, node, b"name"))))?;
     let proof = derive(secret, node, b"proof");
-    if local == 0 {
-        let segment = NodeSegment::create(shape)?;
-        give(&segment, &name, &proof, shape.ranks as usize - 1, wait)?;
-        Ok(segment)
-    } else {
-        let fd = fetch(&name, &proof, wait)?;
-        Ok(NodeSegment::attach(fd, shape, local)?)
-    }
+    if local == 0 { give(&name, &proof, shape, wait) } else { fetch(&name, &proof, local, shape, wait) }
 }
 
-fn give(
-    segment: &NodeSegment,
-    name: &SocketAddr,
-    proof: &[u8; 32],
-    others: usize,
-    wait: Duration,
-) -> Result<(), PassError> {
+/// A rank that waits for the segment.
+struct Guest {
+    local: u32,
+    stream: UnixStream,
+    /// Bytes of address space that it may still map.
+    room: u64,
+}
+
+fn give(name: &SocketAddr, proof: &[u8; 32], shape: Shape, wait: Duration) -> Result<NodeSegment, PassError> {
     let listener = UnixListener::bind_addr(name)?;
     listener.set_nonblocking(true)?;
+    let mut guests = Vec::new();
+    let made = gather(&listener, proof, shape.ranks, wait, &mut guests).and_then(|()| {
+        let least = guests.iter().map(|guest| guest.room).fold(sys::address_room(), u64::min);
+        let segment = NodeSegment::create(shape.within(least))?;
+        guests.iter().try_for_each(|guest| pass(guest, &segment))?;
+        Ok(segment)
+    });
+    made.inspect_err(|error| {
+        // Who has the segment already reads no more.
+        let refusal = [&[REFUSAL], error.to_string().as_bytes()].concat();
+        for guest in &guests {
+            if let Err(error) = (&guest.stream).write_all(&refusal) {
+                tracing::debug!(local = guest.local, %error, "a rank was not told why there is no shared memory");
+            }
+        }
+    })
+}
+
+/// Waits until all ranks of the host but this one are there.
+fn gather(
+    listener: &UnixListener,
+    proof: &[u8; 32],
+    ranks: u32,
+    wait: Duration,
+    guests: &mut Vec<Guest>,
+) -> Result<(), PassError> {
     let begin = Instant::now();
-    let mut given = 0;
-    while given < others {
+    let is_there = |guests: &[Guest], local| guests.iter().any(|guest| guest.local == local);
+    while guests.len() + 1 < ranks as usize {
         match listener.accept() {
-            Ok((stream, _)) => match serve(&stream, segment, proof) {
-                Ok(()) => given += 1,
+            Ok((stream, _)) => match welcome(stream, proof) {
+                Ok(guest) if (1..ranks).contains(&guest.local) && !is_there(guests, guest.local) => {
+                    guests.push(guest)
+                }
+                Ok(guest) => tracing::warn!(
+                    local = guest.local,
+                    "a rank that is not due asked for the host's shared memory"
+                ),
                 Err(error) => tracing::warn!(%error, "a stranger asked for the host's shared memory"),
             },
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 if begin.elapsed() > wait {
-                    return Err(PassError::Missing {
-                        missing: others - given,
-                        expected: others + 1,
-                        waited: wait,
-                    });
+                    let missing = (1..ranks).filter(|local| !is_there(guests, *local)).collect();
+                    return Err(PassError::Missing { missing, expected: ranks, waited: wait });
                 }
                 std::thread::sleep(PAUSE);
             }
@@ -103,37 +151,81 @@ fn give(
     Ok(())
 }
 
-fn serve(mut stream: &UnixStream, segment: &NodeSegment, proof: &[u8; 32]) -> io::Result<()> {
+/// Reads what a rank begins with.
+fn welcome(mut stream: UnixStream, proof: &[u8; 32]) -> io::Result<Guest> {
     stream.set_nonblocking(false)?;
     stream.set_read_timeout(Some(SILENCE))?;
     stream.set_write_timeout(Some(SILENCE))?;
-    sys::same_user(stream)?;
-    let mut said = [0; 32];
+    sys::same_user(&stream)?;
+    let (mut said, mut local, mut room) = ([0; 32], [0; 4], [0; 8]);
     stream.read_exact(&mut said)?;
     if !equal(&said, proof) {
         return Err(io::Error::other("its proof is wrong"));
     }
-    sys::send_descriptor(stream, segment.fd())
+    stream.read_exact(&mut local)?;
+    stream.read_exact(&mut room)?;
+    Ok(Guest { local: u32::from_le_bytes(local), stream, room: u64::from_le_bytes(room) })
 }
 
-fn fetch(name: &SocketAddr, proof: &[u8; 32], wait: Duration) -> Result<OwnedFd, PassError> {
+/// Hands the segment to a rank.
+fn pass(guest: &Guest, segment: &NodeSegment) -> Result<(), PassError> {
+    let mut stream = &guest.stream;
+    sys::send_descriptor(stream, SEGMENT, segment.fd())
+        .and_then(|()| stream.write_all(&(segment.arena_bytes() as u64).to_le_bytes()))
+        .map_err(|why| PassError::Gone { local: guest.local, why })
+}
+
+fn fetch(
+    name: &SocketAddr,
+    proof: &[u8; 32],
+    local: u32,
+    shape: Shape,
+    wait: Duration,
+) -> Result<NodeSegment, PassError> {
     let begin = Instant::now();
-    loop {
+    let stream = loop {
         match UnixStream::connect_addr(name) {
-            Ok(mut stream) => {
-                stream.set_read_timeout(Some(wait))?;
-                sys::same_user(&stream)?;
-                stream.write_all(proof)?;
-                return Ok(sys::receive_descriptor(&stream)?);
-            }
+            Ok(stream) => break stream,
             Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
                 if begin.elapsed() > wait {
-                    return Err(PassError::Missing { missing: 1, expected: 2, waited: wait });
+                    return Err(PassError::Missing { missing: vec![0], expected: shape.ranks, waited: wait });
                 }
                 std::thread::sleep(PAUSE);
             }
             Err(error) => return Err(error.into()),
         }
+    };
+    // Local rank 0 answers when all ranks have come, or at its own deadline.
+    stream.set_read_timeout(Some(wait.saturating_add(SILENCE)))?;
+    sys::same_user(&stream)?;
+    let (fd, arena_bytes) = ask(&stream, proof, local)?;
+    Ok(NodeSegment::attach(fd, Shape { arena_bytes, ..shape }, local)?)
+}
+
+/// Asks local rank 0 for the segment; its descriptor, and the bytes of each rank's arena.
+fn ask(mut stream: &UnixStream, proof: &[u8; 32], local: u32) -> Result<(OwnedFd, usize), PassError> {
+    let gone = |error: io::Error| PassError::First { why: format!("it gave no answer ({error})") };
+    let mut hello = [0; HELLO];
+    hello[..32].copy_from_slice(proof);
+    hello[32..36].copy_from_slice(&local.to_le_bytes());
+    hello[36..].copy_from_slice(&sys::address_room().to_le_bytes());
+    stream.write_all(&hello).map_err(gone)?;
+    match sys::receive_descriptor(stream).map_err(gone)? {
+        Some((SEGMENT, Some(fd))) => {
+            let mut arena = [0; 8];
+            stream.read_exact(&mut arena).map_err(gone)?;
+            let arena = usize::try_from(u64::from_le_bytes(arena)).map_err(io::Error::other)?;
+            Ok((fd, arena))
+        }
+        Some((REFUSAL, _)) => {
+            let mut why = Vec::new();
+            stream.take(LONGEST_REFUSAL).read_to_end(&mut why).map_err(gone)?;
+            Err(PassError::First { why: String::from_utf8_lossy(&why).into_owned() })
+        }
+        Some(_) => {
+            Err(PassError::First { why: "its answer is not one; run the same version on all ranks".into() })
+        }
+        None => Err(PassError::First { why: "its process has ended".into() }),
     }
 }
 

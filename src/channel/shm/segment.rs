@@ -49,14 +49,14 @@ pub enum SegmentError {
         lane_bytes: usize,
     },
     /// The operating system refused.
-    #[error(
-        "shared memory of {bytes} bytes: {why}; look at the memory limit of the container (memfd counts)"
-    )]
+    #[error("shared memory of {bytes} bytes: {why}; {remedy}")]
     System {
         /// Bytes asked for.
         bytes: usize,
         /// What it said.
         why: io::Error,
+        /// Which limit it is, as far as that can be told.
+        remedy: String,
     },
     /// Another version or shape.
     #[error("the host's shared memory is of another version or plan; run the same on all ranks of the host")]
@@ -353,8 +353,8 @@ impl NodeSegment {
             || self.is_gone(local)
     }
 
-    /// Bytes of each rank's arena.
-    pub(super) fn arena_bytes(&self) -> usize {
+    /// Bytes of each rank's arena: the memory of its shared tensors.
+    pub fn arena_bytes(&self) -> usize {
         self.layout.arena_bytes()
     }
 
@@ -426,7 +426,21 @@ fn layout(shape: Shape) -> Result<Layout, SegmentError> {
 }
 
 fn system(layout: &Layout, why: io::Error) -> SegmentError {
-    SegmentError::System { bytes: layout.total(), why }
+    let remedy = match (why.raw_os_error(), sys::address_limit(), sys::file_limit()) {
+        (Some(libc::ENOMEM), Some(limit), _) => {
+            format!(
+                "this process may have {limit} bytes of address space in all: raise RLIMIT_AS (ulimit -v)"
+            )
+        }
+        (Some(libc::EFBIG), _, Some(limit)) => {
+            format!("this process may make files of {limit} bytes: raise RLIMIT_FSIZE (ulimit -f)")
+        }
+        (Some(libc::EMFILE), ..) => {
+            "this process has too many files open: raise RLIMIT_NOFILE (ulimit -n)".into()
+        }
+        _ => "look at the memory limit of the container (memfd counts)".into(),
+    };
+    SegmentError::System { bytes: layout.total(), why, remedy }
 }
 
 /// Bytes of payload that travel in the cell's first line, beside its sequence word.

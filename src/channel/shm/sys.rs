@@ -28,6 +28,10 @@ impl Mapping {
     /// A new memfd of `len` zeroed bytes whose size can never change.
     pub(super) fn create(len: usize) -> io::Result<Self> {
         let size = libc::off_t::try_from(len).map_err(io::Error::other)?;
+        if file_limit().is_some_and(|limit| limit < len as u64) {
+            // ftruncate would end this process with SIGXFSZ.
+            return Err(io::Error::from_raw_os_error(libc::EFBIG));
+        }
         // SAFETY: the name is a C string; the flags are documented ones.
         let fd = unsafe {
             libc::memfd_create(c"shouter-node".as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING)
@@ -290,8 +294,8 @@ fn with_message<R>(byte: &mut u8, control: &mut Control, f: impl FnOnce(&mut lib
 }
 
 /// Sends a descriptor along with one byte.
-pub(super) fn send_descriptor(stream: &UnixStream, fd: BorrowedFd<'_>) -> io::Result<()> {
-    let (mut byte, mut control) = (1u8, Control([0; 32]));
+pub(super) fn send_descriptor(stream: &UnixStream, mut byte: u8, fd: BorrowedFd<'_>) -> io::Result<()> {
+    let mut control = Control([0; 32]);
     with_message(&mut byte, &mut control, |message| {
         // SAFETY: the control buffer has room for one header and one descriptor (CMSG_SPACE of it is set), so the first
         // header exists and its data is valid for the write.
@@ -307,28 +311,58 @@ pub(super) fn send_descriptor(stream: &UnixStream, fd: BorrowedFd<'_>) -> io::Re
     })
 }
 
-/// Receives a descriptor that came along with one byte.
-pub(super) fn receive_descriptor(stream: &UnixStream) -> io::Result<OwnedFd> {
+/// Receives one byte, and the descriptor that came along with it, if one did; `None` where nothing comes any more.
+pub(super) fn receive_descriptor(stream: &UnixStream) -> io::Result<Option<(u8, Option<OwnedFd>)>> {
     let (mut byte, mut control) = (0u8, Control([0; 32]));
-    with_message(&mut byte, &mut control, |message| {
+    let received = with_message(&mut byte, &mut control, |message| {
         // SAFETY: all pointers in the message are valid for the call.
         let received = unsafe { libc::recvmsg(stream.as_raw_fd(), message, libc::MSG_CMSG_CLOEXEC) };
         if received < 0 {
             return Err(io::Error::last_os_error());
         }
+        if received == 0 {
+            return Ok(None);
+        }
         // SAFETY: the kernel has filled the control buffer up to msg_controllen; the header is checked before its data is
         // read, and the descriptor in it is new and nobody else's.
         unsafe {
             let header = libc::CMSG_FIRSTHDR(message);
-            if received == 1
-                && !header.is_null()
+            let carries = !header.is_null()
                 && (*header).cmsg_level == libc::SOL_SOCKET
                 && (*header).cmsg_type == libc::SCM_RIGHTS
-                && (*header).cmsg_len >= libc::CMSG_LEN(size_of::<i32>() as u32) as usize
-            {
-                return Ok(OwnedFd::from_raw_fd(libc::CMSG_DATA(header).cast::<i32>().read_unaligned()));
-            }
+                && (*header).cmsg_len >= libc::CMSG_LEN(size_of::<i32>() as u32) as usize;
+            Ok(Some(
+                carries.then(|| OwnedFd::from_raw_fd(libc::CMSG_DATA(header).cast::<i32>().read_unaligned())),
+            ))
         }
-        Err(io::Error::other("the other rank closed the connection without passing its memory"))
-    })
+    });
+    Ok(received?.map(|fd| (byte, fd)))
+}
+
+/// A limit on resources (getrlimit(2)), in bytes; `None` where there is none.
+fn limit(resource: libc::__rlimit_resource_t) -> Option<u64> {
+    let mut limit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
+    // SAFETY: `limit` is valid for the write.
+    let asked = unsafe { libc::getrlimit(resource, &raw mut limit) };
+    (asked == 0 && limit.rlim_cur != libc::RLIM_INFINITY).then_some(limit.rlim_cur)
+}
+
+/// The bytes of address space that this process may have in all, where they are limited.
+pub(super) fn address_limit() -> Option<u64> {
+    limit(libc::RLIMIT_AS)
+}
+
+/// The bytes of the largest file that this process may make, where they are limited.
+pub(super) fn file_limit() -> Option<u64> {
+    limit(libc::RLIMIT_FSIZE)
+}
+
+/// Bytes of address space that this process may still map; `u64::MAX` where they are not limited.
+pub(super) fn address_room() -> u64 {
+    let Some(limit) = address_limit() else { return u64::MAX };
+    // SAFETY: sysconf touches no memory of ours.
+    let page = u64::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(PAGE as u64);
+    let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    let pages = statm.split_whitespace().next().and_then(|pages| pages.parse::<u64>().ok()).unwrap_or(0);
+    limit.saturating_sub(pages.saturating_mul(page))
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use shouter_reducer::memory::Region;
 use shouter_reducer::transport::{Flag, NodeMemory, TensorView};
 
+use super::layout::Layout;
 use super::*;
 
 const SHAPE: Shape = Shape { ranks: 3, lanes: 2, lane_bytes: 8192, arena_bytes: 64 << 20 };
@@ -137,9 +138,78 @@ fn a_living_process_is_not_gone_and_beats() {
 #[test]
 fn a_rank_that_does_not_come_is_missed() {
     let error = pass::meet(&[9; 32], 77, 0, SHAPE, Duration::from_millis(30)).unwrap_err();
-    assert!(matches!(error, pass::PassError::Missing { missing: 2, .. }), "{error}");
+    assert!(matches!(&error, pass::PassError::Missing { missing, .. } if *missing == [1, 2]), "{error}");
     let error = pass::meet(&[9; 32], 78, 1, SHAPE, Duration::from_millis(30)).unwrap_err();
     assert!(matches!(error, pass::PassError::Missing { .. }), "{error}");
+}
+
+/// All ranks of a node, each on a thread, with what they are told.
+fn meeting(
+    secret: u8,
+    ranks: impl IntoIterator<Item = (u32, Shape)>,
+    wait: Duration,
+) -> Vec<Result<NodeSegment, String>> {
+    let ranks: Vec<_> = ranks
+        .into_iter()
+        .map(|(local, shape)| {
+            let meet = move || pass::meet(&[secret; 32], std::process::id(), local, shape, wait);
+            std::thread::spawn(move || meet().map_err(|error| error.to_string()))
+        })
+        .collect();
+    ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+}
+
+#[test]
+fn the_others_hear_at_once_why_the_first_rank_makes_no_memory() {
+    let begin = std::time::Instant::now();
+    let shape = Shape { lane_bytes: usize::MAX / 2, ..SHAPE };
+    let told = meeting(21, [(0, shape), (1, SHAPE), (2, SHAPE)], Duration::from_secs(60));
+    let why = told[0].as_ref().unwrap_err();
+    assert!(why.contains("do not fit in memory"), "{why}");
+    for other in &told[1..] {
+        let told = other.as_ref().unwrap_err();
+        assert!(told.contains("first rank") && told.contains(why), "{told}");
+    }
+    assert!(begin.elapsed() < Duration::from_secs(20), "{:?}", begin.elapsed());
+}
+
+#[test]
+fn who_has_come_hears_who_has_not() {
+    let told = meeting(22, [(0, SHAPE), (1, SHAPE)], Duration::from_millis(300));
+    for told in told {
+        let told = told.unwrap_err();
+        assert!(told.contains("[2]"), "{told}");
+    }
+}
+
+#[test]
+fn arenas_fit_into_the_address_space_that_is_left() {
+    let bare = Layout::new(Shape { arena_bytes: 0, ..SHAPE }).unwrap().total() as u64;
+    assert_eq!(SHAPE.within(u64::MAX), SHAPE);
+    assert_eq!(SHAPE.within(bare / 2).arena_bytes, 0);
+    for room in [bare, bare + (7 << 20), bare + (100 << 20), bare + (10 << 30)] {
+        let shape = SHAPE.within(room);
+        let total = Layout::new(shape).unwrap().total() as u64;
+        assert!(total <= bare + (room - bare) / 2, "{room}: {shape:?}");
+        assert!(
+            shape.arena_bytes <= SHAPE.arena_bytes && shape.arena_bytes.is_multiple_of(2 << 20),
+            "{shape:?}"
+        );
+    }
+    assert_eq!(SHAPE.within(bare + (100 << 20)).arena_bytes, 16 << 20);
+}
+
+/// Other tests go on meanwhile, and have room enough.
+#[test]
+fn what_the_address_space_has_no_room_for_is_refused_by_the_limits_name() {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: `limit` is valid for the write, and below for the read.
+    assert_eq!(unsafe { libc::getrlimit(libc::RLIMIT_AS, &raw mut limit) }, 0);
+    limit.rlim_cur = (4 << 40).min(limit.rlim_max);
+    // SAFETY: as above.
+    assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_AS, &raw const limit) }, 0);
+    let error = NodeSegment::create(Shape { arena_bytes: 2 << 40, ..SHAPE }).unwrap_err().to_string();
+    assert!(error.contains("RLIMIT_AS") && error.contains("ulimit -v"), "{error}");
 }
 
 #[test]

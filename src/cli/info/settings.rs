@@ -5,6 +5,9 @@ use shouter::config::{Builder, ConfigError};
 
 use super::{Item, State};
 
+/// The item that says whether the configuration can be used.
+const ITEM: &str = "configuration";
+
 /// Whether the configuration can be used, and all its keys.
 pub(super) fn items() -> Vec<Item> {
     let builder = match Builder::from_process() {
@@ -12,7 +15,7 @@ pub(super) fn items() -> Vec<Item> {
         Err(error) => return vec![wrong(&error)],
     };
     let mut items = vec![match usable(builder.clone()) {
-        Ok(text) => Item::ok("configuration", text),
+        Ok(text) => Item::ok(ITEM, text),
         Err(error) => wrong(&error),
     }];
     for key in KEYS {
@@ -29,7 +32,7 @@ pub(super) fn items() -> Vec<Item> {
 fn usable(builder: Builder) -> Result<String, ConfigError> {
     match builder.clone().build() {
         Ok(config) => Ok(format!("that of rank {} of {} in job {}", config.rank, config.size, config.job)),
-        Err(ConfigError::Missing { key, .. }) if key == "size" || key == "rank" => {
+        Err(ConfigError::Missing { keys, .. }) if keys.iter().any(|key| key == "size" || key == "rank") => {
             builder.set("size", "1")?.set("rank", "0")?.build()?;
             Ok("no job is described here; `shouter run` and torchrun describe one to each rank".into())
         }
@@ -37,10 +40,15 @@ fn usable(builder: Builder) -> Result<String, ConfigError> {
     }
 }
 
+/// Whether this item says that the configuration cannot be used.
+pub(super) fn is_wrong(item: &Item) -> bool {
+    item.item == ITEM && item.state == State::Wrong
+}
+
 fn wrong(error: &ConfigError) -> Item {
     Item::not_ok(
         State::Wrong,
-        "configuration",
+        ITEM,
         error.to_string(),
         "correct it where the message says; README.md lists the keys and what each may be",
     )

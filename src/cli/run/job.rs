@@ -2,7 +2,8 @@
 //!
 //! A job is over when every rank has ended. When one fails, or a signal asks for the end, the others get a grace period to
 //! report their own errors, then SIGTERM, and five seconds later SIGKILL. A rank is a process group: what it started
-//! goes when it goes.
+//! goes when it goes. What left its group (a session of its own, say) becomes a child of this process when its parent
+//! has ended, and goes with the job.
 
 use std::io;
 use std::os::unix::process::ExitStatusExt;
@@ -18,6 +19,9 @@ use super::sys::{self, Signals};
 const TERM_TO_KILL: Duration = Duration::from_secs(5);
 /// How long the last lines of all processes of a job may take to arrive after these have ended.
 const LAST_LINES: Duration = Duration::from_secs(2);
+
+/// How long what ranks have left behind may take to end once it is killed.
+const LAST_PROCESSES: Duration = Duration::from_secs(2);
 
 /// How far the end has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,6 +58,8 @@ impl Process {
 
 /// The processes of a job and how they are to end.
 pub(super) struct Job {
+    /// The launcher's process that was started.
+    front: u32,
     signals: Signals,
     style: Style,
     grace: Duration,
@@ -65,9 +71,11 @@ pub(super) struct Job {
 }
 
 impl Job {
-    /// An empty job. From here on SIGINT, SIGTERM, SIGHUP and SIGCHLD are the job's.
-    pub(super) fn new(style: Style, grace: Duration) -> io::Result<Self> {
+    /// An empty job, which is killed when the process `front` is gone. From here on SIGINT, SIGTERM, SIGHUP and SIGCHLD
+    /// are the job's.
+    pub(super) fn new(front: u32, style: Style, grace: Duration) -> io::Result<Self> {
         Ok(Self {
+            front,
             signals: Signals::new()?,
             style,
             grace,
@@ -104,13 +112,19 @@ impl Job {
     /// Waits until every rank has ended and returns the job's exit status: 0, or that of the rank that failed first.
     pub(super) fn wait(mut self) -> io::Result<Status> {
         while self.processes.iter().any(|process| !process.ended) {
+            // It may have died before its death was a signal to this process.
+            if self.phase != Phase::Killed && !sys::is_parent(self.front) {
+                self.style.note("the launcher was killed: killing every rank");
+                self.kill_ranks();
+            }
             match self.signals.wait(self.time_to_next_phase())? {
-                None | Some(libc::SIGCHLD) => {}
+                None | Some(libc::SIGCHLD | sys::FRONT_DIED) => {}
                 Some(signal) => self.asked_to_end(signal),
             }
             self.reap()?;
             self.advance();
         }
+        end_children(&self.signals);
         Ok(self.failure.unwrap_or(Status::OK))
     }
 
@@ -122,6 +136,12 @@ impl Job {
             process.ended = true;
             process.last_lines(&mut self.patience);
         }
+        end_children(&self.signals);
+    }
+
+    fn kill_ranks(&mut self) {
+        self.signal_all(libc::SIGKILL);
+        self.phase = Phase::Killed;
     }
 
     fn time_to_next_phase(&self) -> Option<Duration> {
@@ -142,8 +162,7 @@ impl Job {
             self.phase = Phase::Grace(Instant::now() + self.grace);
         } else {
             self.style.note(&format!("{name} again: killing what is left"));
-            self.signal_all(libc::SIGKILL);
-            self.phase = Phase::Killed;
+            self.kill_ranks();
         }
     }
 
@@ -165,6 +184,12 @@ impl Job {
                 // What it has said comes before the word that it has ended.
                 process.last_lines(&mut self.patience);
             }
+        }
+        // What ranks have left behind and has ended; ranks are all reaped above, but for those that end just now.
+        while let Some(pid) = sys::ended_child()
+            && !self.processes.iter().any(|process| process.pid == pid && !process.ended)
+        {
+            sys::reap(pid)?;
         }
         // Several may have ended between two looks. One that a signal killed is the likelier cause of the others.
         ended.sort_by_key(|(_, _, status)| status.signal().is_none());
@@ -204,17 +229,50 @@ impl Job {
                 self.signal_all(libc::SIGTERM);
                 self.phase = Phase::Terminating(now + TERM_TO_KILL);
             }
-            Phase::Terminating(until) if now >= until => {
-                self.signal_all(libc::SIGKILL);
-                self.phase = Phase::Killed;
-            }
+            Phase::Terminating(until) if now >= until => self.kill_ranks(),
             _ => {}
         }
     }
 }
 
+/// Kills all children of this process, and those that become its children by that, until there are none.
+pub(super) fn end_children(signals: &Signals) {
+    let until = Instant::now() + LAST_PROCESSES;
+    loop {
+        while let Some(pid) = sys::ended_child() {
+            let _ = sys::reap(pid);
+        }
+        let children = children();
+        let left = until.saturating_duration_since(Instant::now());
+        if children.is_empty() || left.is_zero() {
+            return;
+        }
+        for child in children {
+            sys::signal(child, libc::SIGKILL);
+        }
+        // SIGCHLD says that one has ended. Another process of another user may refuse to.
+        if signals.wait(Some(left)).is_err() {
+            return;
+        }
+    }
+}
+
+/// The children of this process, dead ones included, as /proc has them.
+fn children() -> Vec<u32> {
+    let own = std::process::id().to_string();
+    let is_child = |pid: &u32| {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"));
+        // The name, in parentheses, may hold anything; state and parent follow it.
+        stat.is_ok_and(|stat| {
+            stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().nth(1)) == Some(&own)
+        })
+    };
+    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).filter(is_child).collect()
+}
+
 /// A process's end as a shell reports it.
-fn exit_status(status: ExitStatus) -> Status {
+pub(super) fn exit_status(status: ExitStatus) -> Status {
     let number = match (status.code(), status.signal()) {
         (Some(code), _) => code,
         (None, Some(signal)) => 128 + signal,

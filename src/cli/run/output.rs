@@ -54,7 +54,7 @@ impl Style {
 
     /// Tells a person on standard error, and a program on standard output.
     pub(super) fn note(&self, text: &str) {
-        eprintln!("shouter run: {text}");
+        tell(text);
         self.event(&Event::Note { text });
     }
 
@@ -77,6 +77,11 @@ impl Style {
         text.push(b'\n');
         text
     }
+}
+
+/// Tells a person on standard error. A terminal that is gone is no reason to leave the ranks alone.
+pub(super) fn tell(text: &str) {
+    let _ = writeln!(io::stderr().lock(), "shouter run: {text}");
 }
 
 /// Copies one output of one rank until its last writer has closed it, then says so on `done`. A reader of ours that went

@@ -1,9 +1,10 @@
 //! The job's own directory: link sockets and the key file, mode 0700, gone when the job is.
 //!
 //! It is called `shouter-run-<random>` and holds a `lock` file, locked for as long as the launcher lives. A launcher that is
-//! killed with SIGKILL cannot clean up; the next one finds directories whose lock nobody holds and removes them.
+//! killed with SIGKILL cannot clean up; the next one finds directories whose lock nobody holds and removes them. That may
+//! hit a directory that is being made and has no locked file yet; its launcher then makes another.
 
-use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -11,7 +12,11 @@ use std::path::{Path, PathBuf};
 use rand::TryRngCore;
 use rand::rngs::OsRng;
 
+use super::output::tell;
 use super::sys;
+
+/// How often a directory is made: only launchers that start at the same instant remove one.
+const TRIES: u32 = 100;
 
 const PREFIX: &str = "shouter-run-";
 
@@ -26,21 +31,25 @@ impl WorkDir {
     /// Makes a fresh directory under `parent`, and removes what dead launchers of this user left there.
     pub(super) fn create(parent: &Path) -> io::Result<Self> {
         remove_leftovers(parent);
+        for _ in 0..TRIES {
+            if let Some(dir) = Self::make(parent)? {
+                return Ok(dir);
+            }
+        }
+        Err(io::Error::other(format!("other launchers have removed each of {TRIES} new directories")))
+    }
+
+    /// Makes a directory; `None` if another launcher took it for a left-over before its lock was held.
+    fn make(parent: &Path) -> io::Result<Option<Self>> {
         let mut random = [0u8; 8];
         OsRng.try_fill_bytes(&mut random).map_err(io::Error::other)?;
         let path = parent.join(format!("{PREFIX}{}", hex(&random)));
         DirBuilder::new().mode(0o700).create(&path)?;
-        // From here on a failure must take the directory with it.
-        let lock = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path.join("lock"));
-        match lock {
-            Ok(lock) if lock.try_lock().is_ok() => Ok(Self { path, _lock: lock }),
-            Ok(_) => {
+        match locked(&path.join("lock")) {
+            Ok(Some(lock)) => Ok(Some(Self { path, _lock: lock })),
+            failed => {
                 let _ = fs::remove_dir_all(&path);
-                Err(io::Error::other("the new directory's lock is taken"))
-            }
-            Err(error) => {
-                let _ = fs::remove_dir_all(&path);
-                Err(error)
+                failed.map(|_| None)
             }
         }
     }
@@ -58,10 +67,25 @@ impl WorkDir {
     }
 }
 
+/// Makes a lock file and locks it; `None` if another launcher has it, or has removed it or its directory.
+fn locked(path: &Path) -> io::Result<Option<File>> {
+    let lock = match OpenOptions::new().write(true).create_new(true).mode(0o600).open(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        lock => lock?,
+    };
+    match lock.try_lock() {
+        Ok(()) => {}
+        Err(TryLockError::WouldBlock) => return Ok(None),
+        Err(TryLockError::Error(error)) => return Err(error),
+    }
+    // Who removes a directory holds its lock, so one that is there now stays.
+    Ok((lock.metadata()?.nlink() > 0).then_some(lock))
+}
+
 impl Drop for WorkDir {
     fn drop(&mut self) {
         if let Err(error) = fs::remove_dir_all(&self.path) {
-            eprintln!("shouter run: cannot remove {}: {error}", self.path.display());
+            tell(&format!("cannot remove {}: {error}", self.path.display()));
         }
     }
 }
@@ -83,10 +107,11 @@ fn remove_leftovers(parent: &Path) {
         if !is_ours {
             continue;
         }
-        // A directory without a lock file belongs to a launcher that is about to make it; leave that alone.
-        let Ok(lock) = File::open(entry.path().join("lock")) else { continue };
-        if lock.try_lock().is_ok() {
-            let _ = fs::remove_dir_all(entry.path());
+        match File::open(entry.path().join("lock")) {
+            Ok(lock) if lock.try_lock().is_ok() => drop(fs::remove_dir_all(entry.path())),
+            // Its launcher died before it had made the file; if it is about to, it makes another directory.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => drop(fs::remove_dir(entry.path())),
+            _ => {}
         }
     }
 }

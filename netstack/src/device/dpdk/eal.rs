@@ -3,10 +3,14 @@
 use core::cell::Cell;
 use core::marker::PhantomData;
 use std::fs;
+use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 
 use super::sys;
+
+/// Where root's DPDK programs keep what they share.
+const SYSTEM: &str = "/var/run/dpdk";
 
 /// Least memory in MiB that DPDK starts with and a port still fits into.
 const MEMORY_MB_MIN: u32 = 32;
@@ -111,14 +115,13 @@ impl Eal {
         }
         let arguments = arguments(config)?;
         sys::capture_log(config.echo_log);
-        thread::Builder::new()
+        let started = thread::Builder::new()
             .name("dpdk-init".into())
             .spawn(move || sys::eal_init(&arguments))?
             .join()
-            .unwrap_or(Err(sys::Errno::UNKNOWN))
-            .map_err(|error| EalError::Init { error, log: sys::log_since(0) })?;
-        // Removed if it is empty, as it is without a shared configuration; else it is in use.
-        let _ = fs::remove_dir(sys::runtime_directory());
+            .unwrap_or(Err(sys::Errno::UNKNOWN));
+        remove_runtime_directory(Path::new(&sys::runtime_directory()));
+        started.map_err(|error| EalError::Init { error, log: sys::log_since(0) })?;
         let eal: &'static Self =
             Box::leak(Box::new(Self { config: config.clone(), process: std::process::id() }));
         *slot = Some(eal);
@@ -192,6 +195,18 @@ impl Drop for ThreadGuard {
                 sys::unregister_thread();
             }
         });
+    }
+}
+
+/// Removes the directory that DPDK has made and, without a shared configuration, does not use. Those of an ordinary user
+/// lie in one called `dpdk`, which DPDK made as well, for this user alone; root's is the system's, and stays. What is in
+/// use is not empty, and is not removed.
+fn remove_runtime_directory(directory: &Path) {
+    let _ = fs::remove_dir(directory);
+    if let Some(parent) =
+        directory.parent().filter(|parent| parent.ends_with("dpdk") && *parent != Path::new(SYSTEM))
+    {
+        let _ = fs::remove_dir(parent);
     }
 }
 

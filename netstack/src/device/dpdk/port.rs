@@ -117,6 +117,15 @@ pub enum PortError {
         /// The device.
         device: DeviceSpec,
     },
+    /// This process has the port open already: its other side would talk to the first, and this one wait for it.
+    #[error(
+        "{device}: another group of this process has this port open; finalize that first, or give each group ports of \
+         its own"
+    )]
+    Open {
+        /// The device.
+        device: DeviceSpec,
+    },
     /// The socket's path cannot be used.
     #[error("{device}: {what}: {source}; choose a path in a directory that exists and that you may write to")]
     Socket {
@@ -192,6 +201,38 @@ fn control() -> MutexGuard<'static, ()> {
 /// Numbers devices and pools: DPDK refuses a name twice.
 static NEXT: AtomicU32 = AtomicU32::new(0);
 
+/// The embedded links that this process has open.
+static OPEN: Mutex<Vec<DeviceSpec>> = Mutex::new(Vec::new());
+
+fn open() -> MutexGuard<'static, Vec<DeviceSpec>> {
+    OPEN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// One end of an embedded link, for one port at a time.
+#[derive(Debug)]
+struct Claim(DeviceSpec);
+
+impl Claim {
+    /// Takes a link's end; none is needed for other devices.
+    fn take(device: &DeviceSpec) -> Result<Option<Self>, PortError> {
+        if device.served_socket().is_none() && device.awaited_socket().is_none() {
+            return Ok(None);
+        }
+        let mut open = open();
+        if open.contains(device) {
+            return Err(PortError::Open { device: device.clone() });
+        }
+        open.push(device.clone());
+        Ok(Some(Self(device.clone())))
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        open().retain(|device| *device != self.0);
+    }
+}
+
 /// A port that runs.
 #[derive(Debug)]
 pub struct Port {
@@ -210,9 +251,16 @@ pub(super) struct Shared {
     pub(super) chains: bool,
     /// None on a port that takes frames as they are.
     pub(super) offloads: Option<Offloads>,
+    /// Goes when the port is taken down.
+    _claim: Option<Claim>,
 }
 
 impl Port {
+    /// Whether this process has this end of an embedded link open.
+    pub fn is_open(device: &DeviceSpec) -> bool {
+        open().contains(device)
+    }
+
     /// Opens a port, or says at once that the other side is not there yet ([`PortError::NotYet`]).
     ///
     /// A socket that a dead process has left is removed. Connecting to a socket whose server accepts and then says
@@ -224,6 +272,7 @@ impl Port {
         check_limit(device, "queues", config.queues, 1, 64)?;
         check_limit(device, "ring_size", config.ring(), 32, 32768)?;
         check_limit(device, "mtu", config.mtu, 68, u16::MAX - LINK_HEADER - 1024)?;
+        let claim = Claim::take(device)?;
         if let Some(path) = device.served_socket() {
             remove_stale_socket(device, path)?;
         }
@@ -307,7 +356,7 @@ impl Port {
         let started = Some(Arc::new(started));
         let config = config.clone();
         let tx_ipv4_checksum = checksum.is_some();
-        let shared = Shared { eal, started, config, mac, tx_ipv4_checksum, chains, offloads };
+        let shared = Shared { eal, started, config, mac, tx_ipv4_checksum, chains, offloads, _claim: claim };
         Ok(Self { shared: Arc::new(shared) })
     }
 

@@ -22,3 +22,27 @@ fn a_directory_is_private_and_goes_with_its_value() {
     assert_eq!(fs::read_dir(&parent).unwrap().count(), 0);
     fs::remove_dir(&parent).unwrap();
 }
+
+/// One that is being made has no locked file yet, and looks like a left-over.
+#[test]
+fn launchers_that_start_together_leave_each_other_alone() {
+    let parent = std::env::temp_dir().join(format!("shouter-workdir-race-{}", std::process::id()));
+    fs::create_dir(&parent).unwrap();
+    std::thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| {
+                for _ in 0..100 {
+                    let dir = WorkDir::create(&parent).unwrap();
+                    let key = dir.write_private("key", "secret").unwrap();
+                    std::thread::yield_now();
+                    assert_eq!(fs::read(key).unwrap(), b"secret");
+                }
+            });
+        }
+    });
+    // What a launcher left that died before it had locked anything goes, too.
+    fs::create_dir(parent.join("shouter-run-unborn")).unwrap();
+    drop(WorkDir::create(&parent).unwrap());
+    assert_eq!(fs::read_dir(&parent).unwrap().count(), 0);
+    fs::remove_dir(&parent).unwrap();
+}
