@@ -49,6 +49,12 @@ impl Buffer {
     /// # Safety
     /// `data` is valid for reads and writes of them, and nobody else touches them while the buffer is in use.
     pub(super) unsafe fn from_raw(data: *mut u8, count: usize, dtype: DType) -> Result<Self, Error> {
+        if !data.addr().is_multiple_of(dtype.size()) {
+            return Err(Error::Argument(format!(
+                "the buffer's address is not aligned to its elements' {} bytes",
+                dtype.size()
+            )));
+        }
         let len = count.checked_mul(dtype.size()).filter(|len| isize::try_from(*len).is_ok());
         let len = len.ok_or_else(|| {
             Error::Argument(format!("{count} elements of {} bytes do not fit in memory", dtype.size()))

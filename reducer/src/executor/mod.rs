@@ -33,11 +33,14 @@ mod op;
 mod park;
 mod receive;
 mod run;
+mod trace;
 
 pub use self::api::{
     AbortCause, Completed, Counters, Disposition, ExecutorConfig, ExecutorError, OpError, OpId, Progress,
     Refusal, Request, StartError, Subject, View, Why,
 };
+
+pub use self::trace::{Passed, Phase, Trace};
 
 use self::op::{Op, State};
 use self::park::Parking;
@@ -69,11 +72,12 @@ struct Notice {
     landing: Option<Landing>,
 }
 
-/// All such messages.
-#[derive(Debug, Default)]
+/// All such messages, and who listens.
+#[derive(Debug)]
 struct Control {
     notices: VecDeque<Notice>,
     one_sided: bool,
+    trace: Option<Box<dyn Trace>>,
 }
 
 impl Control {
@@ -176,7 +180,7 @@ impl Executor {
             pool,
             device_pool: None,
             parking: Parking::new(config.grid.nodes() as usize, config.eager_pool_bytes),
-            control: Control { notices: VecDeque::new(), one_sided: config.one_sided },
+            control: Control { notices: VecDeque::new(), one_sided: config.one_sided, trace: None },
             completed: VecDeque::with_capacity(operations),
             aborted: None,
             scratch: Addresses::default(),
@@ -187,6 +191,28 @@ impl Executor {
             earliest: Instant::NEVER,
             counters: Counters::default(),
         })
+    }
+
+    /// From now on what operations spend their time on is told. Before the first operation.
+    pub fn attach_trace(&mut self, trace: Box<dyn Trace>) {
+        self.control.trace = Some(trace);
+    }
+
+    /// The name of an operation that is on the wire, and the trainer's step: that of this token, or else the oldest of those
+    /// that wait for a release.
+    pub fn on_the_wire(&self, token: Option<Token>) -> Option<(Arc<str>, u64)> {
+        let op = match token {
+            Some(token) => {
+                let seq = (token.0 >> 32) as u32;
+                let op = &self.ops[(u64::from(seq) & self.mask) as usize];
+                (op.state != State::Vacant && op.template.key.seq as u32 == seq).then_some(op)
+            }
+            None => {
+                let waiting = self.ops.iter().filter(|op| op.state != State::Vacant && op.unreleased > 0);
+                waiting.min_by_key(|op| op.template.key.seq)
+            }
+        };
+        op.map(Op::called)
     }
 
     /// Gives the memory of all slots up for good: after an error, where an accelerator may still refer to it.

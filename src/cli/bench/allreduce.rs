@@ -275,7 +275,7 @@ fn measure<T: Number>(group: &Group, bytes: u64, args: &WorkerArgs) -> Result<Li
         group.all_reduce(chunk, ReduceOp::Max)?;
     }
     let mut line = Line::allreduce("shouter", ranks, group.nodes(), bytes, &mut nanos);
-    line.transport = Some(group.transport());
+    line.transport = Some(group.transport().channels.clone());
     line.in_place = Some(in_place);
     line.dtype = Some(args.dtype.clone());
     Ok(line)
