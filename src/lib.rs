@@ -30,4 +30,5 @@ pub use communicator::{
 };
 pub use config::Config;
 pub use error::Error;
+pub use half::{bf16, f16};
 pub use shouter_reducer::dtype::{DType, ReduceOp};

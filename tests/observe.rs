@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use ranks::{end, job, parameter, scenario, tell};
 use serde_json::Value;
+use shouter::config::{Builder, ConfigError};
 use shouter::{Config, DType, Error, Group, ReduceOp, TensorSpec};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
@@ -22,7 +23,7 @@ fn rank_body() {
     if scenario == "own subscriber" {
         tracing::subscriber::set_global_default(Counting).unwrap();
     }
-    let config = Config::from_env().map_err(|error| Error::Config(error.to_string()));
+    let config = configured().map_err(|error| Error::Config(error.to_string()));
     end(config.and_then(shouter::init).and_then(|group| {
         match scenario.as_str() {
             "timeline" => train(&group)?,
@@ -32,6 +33,15 @@ fn rank_body() {
         tell(format_args!("events {}", HEARD.load(Ordering::Relaxed)));
         Ok(())
     }));
+}
+
+/// As the launcher says, but that the rank `BARE` names no ports.
+fn configured() -> Result<Config, ConfigError> {
+    let builder = Builder::from_process()?;
+    match parameter("BARE").is_some_and(|bare| std::env::var("SHOUTER_RANK") == Ok(bare)) {
+        true => builder.set("ports", "[]")?.build(),
+        false => builder.build(),
+    }
 }
 
 static HEARD: AtomicUsize = AtomicUsize::new(0);
@@ -120,20 +130,26 @@ fn every_rank_says_which_transport_was_chosen_and_why() {
 
 #[test]
 fn a_fall_back_to_the_kernels_sockets_says_what_was_missing() {
-    // Only one of the two hosts names ports.
-    let state = job(2, 2, "say").args(&["--transport", "kernel"]).env("SHOUTER_LOG", "info").run();
-    state.assert_success();
-    assert_eq!(state.ranks[0].told[..2], ["kernel", "kernel to rank 1: transport = \"kernel\""]);
-    let state = job(2, 2, "say").args(&["--no-links"]).env("SHOUTER_LOG", "info").run();
+    let state = job(2, 2, "say").env("SHOUTER_TEST_BARE", 1).env("SHOUTER_LOG", "info").run();
     state.assert_success();
     let lines = logged(&state);
-    for rank in [0, 1] {
-        let why = "no rud: the key ports names no port of this host";
+    let missing =
+        ["no rud: the other host names no ports", "no rud: the key ports names no port of this host"];
+    for (rank, why) in missing.into_iter().enumerate() {
         let said =
             lines.iter().any(|line| line.starts_with(&format!("INFO rank {rank} ")) && line.contains(why));
         assert!(said, "{lines:#?}");
-        assert!(state.ranks[rank].told.iter().any(|line| line.contains(why)), "{:?}", state.ranks[rank].told);
+        let told = &state.ranks[rank].told;
+        assert_eq!(told[0], "kernel");
+        assert!(told.iter().any(|line| line.contains(why)), "{told:?}");
     }
+}
+
+#[test]
+fn a_transport_that_was_asked_for_is_the_reason() {
+    let state = job(2, 2, "say").args(&["--transport", "kernel"]).run();
+    state.assert_success();
+    assert_eq!(state.ranks[0].told[..2], ["kernel", "kernel to rank 1: transport = \"kernel\""]);
 }
 
 #[test]

@@ -28,7 +28,7 @@ macro_rules! elements {
 }
 
 elements! {
-    f32 => F32, f64 => F64, i8 => I8, i16 => I16, i32 => I32, i64 => I64, u8 => U8, u16 => U16, u32 => U32, u64 => U64,
+    half::f16 => F16, half::bf16 => Bf16, f32 => F32, f64 => F64, i8 => I8, i16 => I16, i32 => I32, i64 => I64, u8 => U8, u16 => U16, u32 => U32, u64 => U64,
 }
 
 /// A trainer's buffer: bytes that are this call's alone, for as long as the call or the operation lasts.
