@@ -1,5 +1,9 @@
 //! The library's log, for programs that are not Rust's: to standard error, or to a callback.
 #![allow(unsafe_code, reason = "a callback and a string from C; what they promise is said at the function")]
+#![allow(
+    clippy::missing_safety_doc,
+    reason = "the documentation is written for C; the promise is in the function's"
+)]
 
 use std::ffi::{CString, c_char, c_void};
 
