@@ -6,12 +6,13 @@ use std::cell::Cell;
 use std::future::poll_fn;
 use std::hint::black_box;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
-use shouter::observe::{Event, FlightRecorder, Lane, Latency, Operation, Timeline};
+use shouter::observe::{Event, FlightRecorder, Latency, Operation, Timeline};
 use shouter::runtime::{
     Activity, Backoff, Clock, CoreAllowance, Driver, DriverOptions, Event as Flag, IdlePolicy, Instant,
     LocalReactor, Poller, sleep, spawn_local, yield_now,
@@ -195,15 +196,11 @@ fn oversubscribed(c: &mut Criterion) {
 }
 
 fn observe(c: &mut Criterion) {
-    let event = Event { name: "allreduce", duration_ns: 5, bytes: 4096, ..Event::default() };
-    let mut lane = Lane::new("shard", 1 << 12);
-    c.bench_function("observe/lane-on", |b| b.iter(|| lane.record(black_box(event))));
-    let mut off = Lane::new("shard", 0);
-    c.bench_function("observe/lane-off", |b| b.iter(|| off.record(black_box(event))));
+    let tensor: Option<Arc<str>> = Some("layer".into());
+    let event =
+        Event { name: "all-reduce", duration_ns: Some(5), tensor, bytes: Some(4096), ..Event::default() };
     let timeline = Timeline::new(0, "host", 1 << 12);
-    c.bench_function("observe/timeline", |b| {
-        b.iter(|| timeline.record("allreduce", black_box(NOW), black_box(NOW), 1, 4096));
-    });
+    c.bench_function("observe/timeline", |b| b.iter(|| timeline.engine(black_box(&event).clone())));
     let mut latency = Latency::new();
     c.bench_function("observe/latency", |b| {
         b.iter(|| latency.record(black_box(Duration::from_nanos(2_345))))

@@ -14,6 +14,7 @@ import json
 import math
 import pathlib
 import statistics
+import subprocess
 import sys
 
 TOLERANCE = 1e-4
@@ -99,19 +100,6 @@ def rank_table(ranks):
     total = ["all", "", "", "", ""]
     total += [str(sum(done[name] for _, _, done in ranks)) for name in ("frames_sent", "frames_received", "resent", "crc_dropped")]
     return head, [*rows, total]
-
-
-def merge_timelines(paths, out):
-    """One trace of all ranks, each of which is a process in the viewer. They ran on one machine: their clocks agree."""
-    traces = [json.loads(path.read_text()) for path in paths]
-    ranks = [trace["otherData"]["rank"] for trace in traces]
-    if ranks != list(range(len(paths))):
-        sys.exit(f"error: {paths[0].parent}: the timelines are those of ranks {ranks}")
-    events = [event for trace in traces for event in trace["traceEvents"]]
-    lost = sum(trace["otherData"].get("overwritten", 0) for trace in traces)
-    about = {"ranks": len(paths), "overwritten": lost}
-    out.write_text(json.dumps({"displayTimeUnit": "ns", "otherData": about, "traceEvents": events}, separators=(",", ":")))
-    return sum("ts" in event for event in events)
 
 
 def plots(ranks, single):
@@ -203,10 +191,12 @@ def main():
     for good, what in checks:
         print(f"  {'holds' if good else 'FAILS'}: {what}")
 
-    traced = merge_timelines([folder / f"{name}-{rank}.timeline" for rank in range(options.ranks)], folder / "timeline.json")
+    timelines = [folder / f"{name}-{rank}.timeline" for rank in range(options.ranks)]
+    merge = [pathlib.Path(__file__).parent.parent / "target/release/shouter", "timeline", "merge", folder / "timeline.json", *timelines]
+    traced = subprocess.run(merge, check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
     tables = [("By epoch", epochs), ("By rank", network)]
     write_html(folder / "report.html", title, plots(ranks, single), tables, {"hashes": hashes, "checks": checks})
-    print(f"\n{folder / 'report.html'}: the plots; {folder / 'timeline.json'}: {traced} events, open it at https://ui.perfetto.dev")
+    print(f"\n{folder / 'report.html'}: the plots; {traced}, open it at https://ui.perfetto.dev")
     sys.exit(0 if all(good for good, _ in checks) else 1)
 
 

@@ -25,7 +25,10 @@ pub mod net;
 pub mod observe;
 pub mod runtime;
 
-pub use communicator::{Element, Group, Pending, Stats, Tensor, TensorId, TensorSpec, init, leaders};
+pub use communicator::{
+    Element, Group, Pending, Stats, Tensor, TensorId, TensorSpec, Transport, init, leaders,
+};
 pub use config::Config;
 pub use error::Error;
+pub use half::{bf16, f16};
 pub use shouter_reducer::dtype::{DType, ReduceOp};

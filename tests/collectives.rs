@@ -43,7 +43,7 @@ fn matrix(group: &Group) -> Result<(), Error> {
     let narrow = parameter("DTYPES");
     let (ranks, rank) = (group.size(), group.rank());
     let shared = parameter("SHARED").is_some_and(|number| rank < number.parse().unwrap());
-    let mut memory = if shared { Some(group.alloc::<u8>(COUNTS[3] * 8 + 1)?) } else { None };
+    let mut memory = if shared { Some(group.alloc::<u8>((COUNTS[3] + 1) * 8)?) } else { None };
     for &dtype in
         DType::ALL.iter().filter(|dtype| narrow.as_ref().is_none_or(|list| list.contains(dtype.name())))
     {
@@ -51,8 +51,8 @@ fn matrix(group: &Group) -> Result<(), Error> {
             for count in COUNTS {
                 let mut data = fill(dtype, count, |index| value(op, dtype, ranks, rank, index));
                 if let Some(memory) = &mut memory {
-                    // Tensors begin anywhere, and their neighbours stay as they are.
-                    let (tensor, rest) = memory[count % 2..].split_at_mut(data.len());
+                    // Tensors begin at any element, and their neighbours stay as they are.
+                    let (tensor, rest) = memory[count % 2 * dtype.size()..].split_at_mut(data.len());
                     tensor.copy_from_slice(&data);
                     rest.fill(0xa5);
                     reduce(group, tensor, dtype, op)?;

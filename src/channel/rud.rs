@@ -211,6 +211,21 @@ impl<D: Device> RudChannel<D> {
         self.peers.iter().map(|peer| self.stack.rud().counters(peer.session).resent).sum()
     }
 
+    /// Datagrams declared lost, over all sessions.
+    pub fn lost(&self) -> u64 {
+        self.peers.iter().map(|peer| self.stack.rud().counters(peer.session).lost).sum()
+    }
+
+    /// What was sent again last, and to whom.
+    pub fn last_resent(&self) -> Option<(Rank, Token)> {
+        let of = |peer: &Peer| {
+            let (at, token) = self.stack.rud().counters(peer.session).last_resent?;
+            Some((at, peer.rank, Token(token.0)))
+        };
+        let last = self.peers.iter().filter_map(of).max_by_key(|(at, ..)| *at);
+        last.map(|(_, rank, token)| (rank, token))
+    }
+
     /// Datagrams dropped because their CRC was wrong.
     pub fn crc_dropped(&self) -> u64 {
         self.stack.rud().endpoint_counters().crc_dropped

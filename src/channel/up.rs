@@ -338,6 +338,24 @@ impl<D: Device> UpChannel<D> {
         of!(self, up => up.resent())
     }
 
+    /// Datagrams declared lost, where the channel knows of each.
+    pub fn lost(&self) -> u64 {
+        match self {
+            Self::Rud(up) => up.lost(),
+            Self::Mixed(up) => up.lost(),
+            _ => 0,
+        }
+    }
+
+    /// What was sent again last and to whom, where the channel knows.
+    pub fn last_resent(&self) -> Option<(Rank, Token)> {
+        match self {
+            Self::Rud(up) => up.last_resent(),
+            Self::Mixed(up) => up.last_resent(),
+            _ => None,
+        }
+    }
+
     /// Datagrams or segments dropped because their CRC or checksum was wrong.
     pub fn crc_dropped(&self) -> u64 {
         match self {

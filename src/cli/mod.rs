@@ -11,6 +11,7 @@ use clap::{Parser, Subcommand};
 mod bench;
 mod info;
 mod run;
+mod timeline;
 
 /// The exit status of a subcommand, as the shell reads it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,7 +34,8 @@ impl Status {
     after_help = "Examples:\n  \
         shouter run -n 4 --hosts 2 -- ./trainer --epochs 10\n  \
         shouter help run\n\n\
-        SHOUTER_LOG sets what is logged to standard error (default: warn), for example SHOUTER_LOG=shouter=debug."
+        SHOUTER_LOG sets what is logged to standard error (default: warn): error, warn, info, debug, trace or off, or levels \
+        by module such as SHOUTER_LOG=warn,shouter::channel=debug."
 )]
 struct Cli {
     #[command(subcommand)]
@@ -48,22 +50,19 @@ enum Command {
     Run(run::Args),
     /// Measure this machine, and the peers in the same call
     Bench(bench::BenchArgs),
+    /// Put the timelines of several ranks into one
+    Timeline(timeline::TimelineArgs),
 }
 
 /// Parses the command line, runs the subcommand, and returns its exit status.
 pub(crate) fn main() -> ExitCode {
-    log_to_stderr();
+    shouter::observe::log::start();
     let cli = Cli::parse();
     let status = match &cli.command {
         Command::Info(args) => info::main(args),
         Command::Run(args) => run::main(args),
         Command::Bench(args) => bench::main(args),
+        Command::Timeline(args) => timeline::main(args),
     };
     ExitCode::from(status.0)
-}
-
-/// Sends log lines to standard error, filtered by `SHOUTER_LOG`.
-fn log_to_stderr() {
-    let filter = tracing_subscriber::EnvFilter::try_from_env("SHOUTER_LOG").unwrap_or_else(|_| "warn".into());
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
 }

@@ -10,6 +10,7 @@ use shouter_reducer::executor::{OpError, OpId, Request, StartError};
 use crate::channel::port::PortDevice;
 use crate::engine::Engine;
 use crate::error::Error;
+use crate::observe::log;
 use crate::runtime::{Clock, DriveError, Driver, DriverOptions, Instant, Poller, fork_generation};
 
 /// The engine of a rank over whatever ports it has.
@@ -132,7 +133,9 @@ impl Pinned {
     fn spawn(driver: Arc<Driver<RankEngine>>, core: Option<usize>) -> Result<Self, Error> {
         let stop = Arc::new(AtomicBool::new(false));
         let stopping = stop.clone();
+        let rank = log::spoken_for();
         let body = move || {
+            log::take_over(rank);
             if let Some(id) = core
                 && !core_affinity::set_for_current(core_affinity::CoreId { id })
             {

@@ -28,7 +28,7 @@ macro_rules! elements {
 }
 
 elements! {
-    f32 => F32, f64 => F64, i8 => I8, i16 => I16, i32 => I32, i64 => I64, u8 => U8, u16 => U16, u32 => U32, u64 => U64,
+    half::f16 => F16, half::bf16 => Bf16, f32 => F32, f64 => F64, i8 => I8, i16 => I16, i32 => I32, i64 => I64, u8 => U8, u16 => U16, u32 => U32, u64 => U64,
 }
 
 /// A trainer's buffer: bytes that are this call's alone, for as long as the call or the operation lasts.
@@ -49,6 +49,12 @@ impl Buffer {
     /// # Safety
     /// `data` is valid for reads and writes of them, and nobody else touches them while the buffer is in use.
     pub(super) unsafe fn from_raw(data: *mut u8, count: usize, dtype: DType) -> Result<Self, Error> {
+        if !data.addr().is_multiple_of(dtype.size()) {
+            return Err(Error::Argument(format!(
+                "the buffer's address is not aligned to its elements' {} bytes",
+                dtype.size()
+            )));
+        }
         let len = count.checked_mul(dtype.size()).filter(|len| isize::try_from(*len).is_ok());
         let len = len.ok_or_else(|| {
             Error::Argument(format!("{count} elements of {} bytes do not fit in memory", dtype.size()))

@@ -165,7 +165,7 @@ impl Group {
             }
             None => self.run(begin, shape, data, device)?,
         }
-        self.finished(begin, None, data.len());
+        self.finished(begin, &self.ad_hoc, data.len());
         Ok(())
     }
 

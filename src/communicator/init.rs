@@ -14,6 +14,7 @@ use super::drive::Drive;
 use super::small::Cells;
 use super::stats::Tally;
 use super::table::Tables;
+use super::transport::Transport;
 use super::ways::{self, Means, Prepared};
 use crate::channel::port;
 use crate::channel::shm::pass::{self, PassError};
@@ -23,10 +24,10 @@ use crate::config::{Config, Idle, Mode, TransportChoice};
 use crate::engine::{Engine, Parts};
 use crate::error::Error;
 use crate::group::rendezvous::{self, ControlLink, Hello, RendezvousConfig, Roster};
-use crate::observe::Timeline;
+use crate::observe::{Timeline, log};
 use crate::runtime::{Clock, CoreAllowance, DriverOptions, IdlePolicy};
 
-/// Operations that a timeline keeps: the last ones.
+/// Operations that a timeline keeps, and events of the engine: the last ones.
 const TIMELINE_EVENTS: usize = 1 << 16;
 
 /// Operations that a rank may have under way; the node segment keeps as many announcements, twice.
@@ -41,6 +42,8 @@ const ARENA_BYTES: usize = 64 << 30;
 /// # Errors
 /// [`Error::Config`], [`Error::Join`] or [`Error::Device`], each with what to do.
 pub fn init(config: Config) -> Result<Group, Error> {
+    log::start_if_asked();
+    log::speak_for(config.rank);
     let plan = Plan { channel_num: config.channel_num, ..Plan::default() };
     let grid = Grid::new(config.size, config.local_size, plan.leaf_size)
         .map_err(|why| Error::Config(why.to_string()))?;
@@ -54,7 +57,7 @@ pub fn init(config: Config) -> Result<Group, Error> {
         Some(joined) if grid.per_node() > 1 => Some(Arc::new(meet(&config, &grid, &plan, &joined.roster)?)),
         _ => None,
     };
-    let Reached { mut up, device, channels, mut control } = match joined {
+    let Reached { mut up, device, channels, reasons, mut control } = match joined {
         Some(joined) => reach(&config, &grid, joined)?,
         None => Reached::default(),
     };
@@ -78,8 +81,15 @@ pub fn init(config: Config) -> Result<Group, Error> {
         _ => None,
     };
     let (dead_after, shared) = (config.heartbeat_timeout, node.clone());
-    let engine =
+    let mut engine =
         Engine::new(Parts { executor, rank, per_node: grid.per_node(), up, node, dead_after }, Clock.now());
+    let timeline = config.timeline.as_ref().map(|_| {
+        let timeline = Timeline::new(rank.0, grid.node_of(rank).to_string(), TIMELINE_EVENTS);
+        Arc::new(timeline)
+    });
+    if let Some(timeline) = &timeline {
+        engine.record(timeline.clone());
+    }
     let options = DriverOptions { idle, ..DriverOptions::default() };
     let dedicated = (config.mode == Mode::Dedicated).then(|| config.cores.first().copied());
     let drive = Drive::new(engine, options, dedicated)?;
@@ -89,6 +99,16 @@ pub fn init(config: Config) -> Result<Group, Error> {
             .all_gather("connected", &[], config.rendezvous_deadline)
             .map_err(|why| Error::Join(why.to_string()))?;
     }
+    if let Some(timeline) = &timeline {
+        timeline.joined(Clock.now());
+    }
+    let transport = Transport::new(&grid, rank, &channels, reasons);
+    tracing::info!(
+        size = grid.ranks(),
+        hosts = grid.nodes(),
+        transport = transport.channels,
+        "the group has come together"
+    );
     Ok(Group {
         rank,
         grid,
@@ -99,16 +119,13 @@ pub fn init(config: Config) -> Result<Group, Error> {
         deadline: config.deadline,
         step: AtomicU64::new(0),
         tally: Tally::default(),
-        timeline: config
-            .timeline
-            .as_ref()
-            .map(|_| Timeline::new(rank.0, grid.node_of(rank).to_string(), TIMELINE_EVENTS)),
+        timeline,
         ad_hoc: Arc::from("ad hoc"),
         device,
         takes_memory,
         #[cfg(feature = "cuda")]
         gpu: super::gpu::Bound::new(&config),
-        channels,
+        transport,
     })
 }
 
@@ -192,6 +209,8 @@ struct Reached {
     device: Option<&'static str>,
     /// The names of the channels that this host's leader uses.
     channels: String,
+    /// Why these, on a leader.
+    reasons: Vec<String>,
     control: Option<ControlLink>,
 }
 
@@ -208,8 +227,9 @@ fn reach(config: &Config, grid: &Grid, joined: Joined) -> Result<Reached, Error>
     let leader = grid.leader_of(grid.node_of(Rank(config.rank)));
     let channels = all.get(leader.0 as usize).map(|names| String::from_utf8_lossy(names).into_owned());
     let device = prepared.as_ref().and_then(Prepared::device);
+    let reasons = prepared.as_ref().map(Prepared::reasons).unwrap_or_default();
     let up = prepared.map(|prepared| prepared.connect(config, &roster)).transpose()?;
-    Ok(Reached { up, device, channels: channels.unwrap_or_default(), control: Some(control) })
+    Ok(Reached { up, device, channels: channels.unwrap_or_default(), reasons, control: Some(control) })
 }
 
 /// Meets the other ranks and opens the channel to those of other hosts, for a measurement of it: what a
@@ -218,6 +238,7 @@ fn reach(config: &Config, grid: &Grid, joined: Joined) -> Result<Reached, Error>
 /// # Errors
 /// As [`init`].
 pub fn leaders(config: &Config) -> Result<(UpChannel<port::PortDevice>, ControlLink), Error> {
+    log::speak_for(config.rank);
     let plan = Plan::default();
     let grid = Grid::new(config.size, config.local_size, plan.leaf_size)
         .map_err(|why| Error::Config(why.to_string()))?;

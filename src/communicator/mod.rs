@@ -14,6 +14,7 @@ mod small;
 mod stats;
 mod table;
 mod tensor;
+mod transport;
 mod ways;
 
 use std::path::Path;
@@ -42,6 +43,7 @@ use stats::{Pushed, Tally};
 use table::{Entry, Tables};
 pub use table::{TensorId, TensorSpec};
 pub use tensor::Tensor;
+pub use transport::Transport;
 
 /// An operation under way, from [`Group::push`] to [`Group::wait`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,7 +91,7 @@ pub struct Group {
     deadline: Duration,
     step: AtomicU64,
     tally: Tally,
-    timeline: Option<Timeline>,
+    timeline: Option<Arc<Timeline>>,
     ad_hoc: Arc<str>,
     device: Option<&'static str>,
     /// The channel to other hosts makes use of memory that it knows.
@@ -97,8 +99,7 @@ pub struct Group {
     /// The GPU that tensors lie on, once there was one.
     #[cfg(feature = "cuda")]
     gpu: gpu::Bound,
-    /// The names of the channels between this host and others, with `+` between; empty where there are none.
-    channels: String,
+    transport: Transport,
 }
 
 impl Group {
@@ -132,15 +133,9 @@ impl Group {
         self.grid.nodes()
     }
 
-    /// Which channels the group's data takes on this host: `local`; or `shm` within the host, and `verbs`, `rud`, `tcp` or
-    /// `kernel` to others, with `+` between, such as `shm+rud`.
-    pub fn transport(&self) -> String {
-        match (self.local_size() > 1, self.nodes() > 1) {
-            (false, false) => "local".into(),
-            (true, false) => "shm".into(),
-            (false, true) => self.channels.clone(),
-            (true, true) => format!("shm+{}", self.channels),
-        }
+    /// Which channels the group's data takes on this host, and why.
+    pub fn transport(&self) -> &Transport {
+        &self.transport
     }
 
     /// The kind of this host's ports (`virtio`, `memif`...), on the rank that owns them.
@@ -165,10 +160,10 @@ impl Group {
         element::with_bytes(data, |data| self.all_reduce_bytes(data, T::DTYPE, op))
     }
 
-    /// As [`all_reduce`](Self::all_reduce), for `count` elements at `data`.
+    /// As [`all_reduce`](Self::all_reduce), for `count` elements at `data`, an address that is aligned to them.
     ///
     /// # Errors
-    /// As [`all_reduce`](Self::all_reduce).
+    /// As [`all_reduce`](Self::all_reduce), and [`Error::Argument`] for an address that cannot be one.
     ///
     /// # Safety
     /// `data` is valid for reads and writes of `count` elements, which nobody else touches during the call.
@@ -196,7 +191,7 @@ impl Group {
             }
             None => self.run(begin, shape, self.region(data), None)?,
         }
-        self.finished(begin, None, data.len());
+        self.finished(begin, &self.ad_hoc, data.len());
         Ok(())
     }
 
@@ -222,19 +217,13 @@ impl Group {
     /// # Errors
     /// [`Error::Mismatch`] names the tensor and both views, on every rank, if one differs.
     pub fn register(&self, tensors: &[TensorSpec]) -> Result<Vec<TensorId>, Error> {
-        let ids = self.tables.register(self.rank, tensors, self.deadline)?;
-        if let Some(timeline) = &self.timeline {
-            for (id, tensor) in (0u32..).zip(tensors) {
-                timeline.name_tensor(id, tensor.name.as_str());
-            }
-        }
-        Ok(ids)
+        self.tables.register(self.rank, tensors, self.deadline)
     }
 
-    /// Starts to reduce a registered tensor at `data`, in place; returns at once.
+    /// Starts to reduce a registered tensor at `data`, an address that is aligned to its elements, in place; returns at once.
     ///
     /// # Errors
-    /// [`Error::Argument`] for an unknown tensor; [`Error::Closed`] after the group has failed.
+    /// [`Error::Argument`] for an unknown tensor or an address that cannot be one; [`Error::Closed`] after the group has failed.
     ///
     /// # Safety
     /// `data` is valid for reads and writes of the tensor's elements, which nobody else touches until
@@ -275,7 +264,7 @@ impl Group {
             .drive
             .start(request)?
             .map_err(|why| self.start_error(why, &format!("{} of \"{}\"", entry.shape, entry.name)))?;
-        self.tally.pushed(op, Pushed { begin, bytes: data.len(), tensor: entry.tensor });
+        self.tally.pushed(op, Pushed { begin, bytes: data.len(), name: entry.name.clone() });
         Ok(Pending { op })
     }
 
@@ -287,8 +276,8 @@ impl Group {
     pub fn wait(&self, pending: Pending, timeout: Option<Duration>) -> Result<(), Error> {
         let until = timeout.map(|timeout| Clock.now() + timeout);
         self.drive.wait(pending.op, until)?.map_err(|error| self.op_error(error))?;
-        if let Some(Pushed { begin, bytes, tensor }) = self.tally.take_pushed(pending.op) {
-            self.finished(begin, Some(tensor), bytes);
+        if let Some(Pushed { begin, bytes, name }) = self.tally.take_pushed(pending.op) {
+            self.finished(begin, &name, bytes);
         }
         Ok(())
     }
@@ -360,17 +349,17 @@ impl Group {
     }
 
     #[inline]
-    fn finished(&self, begin: Instant, tensor: Option<u32>, bytes: usize) {
+    fn finished(&self, begin: Instant, name: &Arc<str>, bytes: usize) {
         let end = Clock.now();
         self.tally.finished(begin, end, bytes);
         if let Some(timeline) = &self.timeline {
-            timeline.record_event(Event {
+            timeline.call(Event {
                 name: "all-reduce",
                 start: begin,
-                duration_ns: end.as_nanos().saturating_sub(begin.as_nanos()),
-                tensor,
+                duration_ns: Some(end.as_nanos().saturating_sub(begin.as_nanos())),
+                tensor: Some(name.clone()),
                 step: self.step.load(Ordering::Relaxed),
-                bytes: bytes as u64,
+                bytes: Some(bytes as u64),
                 ..Event::default()
             });
         }

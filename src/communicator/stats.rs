@@ -1,8 +1,8 @@
 //! What a rank has done, counted.
 
 use std::collections::HashMap;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
 use serde::Serialize;
 use shouter_reducer::executor::OpId;
@@ -37,11 +37,10 @@ pub struct Stats {
 }
 
 /// An operation pushed and not yet waited for.
-#[derive(Clone, Copy)]
 pub(super) struct Pushed {
     pub(super) begin: Instant,
     pub(super) bytes: usize,
-    pub(super) tensor: u32,
+    pub(super) name: Arc<str>,
 }
 
 /// The running counts, and the operations pushed and not yet waited for.

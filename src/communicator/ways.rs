@@ -4,7 +4,7 @@
 //! of the others and tells that too; what leads there and back can be taken. An explicit `transport` must be among it;
 //! `auto` takes the best, pair by pair: verbs, RUD over DPDK, the kernel's sockets.
 
-use std::fmt::Write as _;
+use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4, ToSocketAddrs, UdpSocket};
 
 use serde::{Deserialize, Serialize};
@@ -19,6 +19,8 @@ use crate::error::Error;
 use crate::group::rendezvous::{ControlLink, Roster};
 use crate::runtime::Clock;
 
+use super::transport::named;
+
 #[cfg(not(feature = "verbs"))]
 mod no_rdma;
 #[cfg(feature = "verbs")]
@@ -27,7 +29,7 @@ mod rdma;
 use no_rdma as rdma;
 
 /// A channel between two leaders.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Way {
     Verbs,
     Rud,
@@ -215,6 +217,7 @@ pub(super) struct Ways {
     means: Means,
     peers: Vec<Peer>,
     mtu: u16,
+    reasons: Vec<String>,
 }
 
 /// Decides with all ranks which channel leads where; every rank takes part. `None` for ranks that lead no host.
@@ -252,7 +255,7 @@ pub(super) fn agree(
     }
     let here = grid.node_of(own) as usize;
     let mtu = leaders.iter().map(|(_, told)| told.mtu).min().unwrap_or(port::DEFAULT_MTU);
-    let mut peers = vec![];
+    let (mut peers, mut choices) = (vec![], Choices::new());
     for ((rank, told), there) in leaders.into_iter().zip(&ours).filter(|((rank, _), _)| *rank != own) {
         check_same((own, &means.told), (rank, &told))?;
         let back = all.get(rank.0 as usize).and_then(|ways| ways.get(here)).copied().unwrap_or(0);
@@ -260,14 +263,26 @@ pub(super) fn agree(
         let Some(way) = allowed.iter().copied().find(|way| there & back & way.bit() != 0) else {
             return Err(Error::Config(no_way(config, &means, (own, rank), &told, (*there, back))));
         };
-        if config.transport == TransportChoice::Auto {
-            let why = passed_over(&means, allowed, way, *there, back);
-            tracing::info!(peer = %rank, transport = way.name(), why, "a channel was chosen");
-        }
+        let why = match config.transport {
+            TransportChoice::Auto | TransportChoice::Shm => {
+                passed_over(config, &means, allowed, way, (&told, *there, back))
+            }
+            asked => format!("transport = \"{}\"", asked.name()),
+        };
+        choices.entry((way, why)).or_default().push(rank);
         peers.push(Peer { rank, told, way });
     }
-    Ok(Some(Ways { means, peers, mtu }))
+    let reasons = choices.iter().map(|((way, why), ranks)| {
+        let peers = named(ranks);
+        tracing::info!(peers, transport = way.name(), why, "a channel was chosen");
+        format!("{} to {peers}: {why}", way.name())
+    });
+    let reasons = reasons.collect();
+    Ok(Some(Ways { means, peers, mtu, reasons }))
 }
+
+/// The ranks to which each way leads for the same reason.
+type Choices = BTreeMap<(Way, String), Vec<Rank>>;
 
 /// The ways that lead to a peer, as far as this rank can tell.
 fn possible(config: &Config, means: &Means, theirs: &Told) -> u8 {
@@ -279,20 +294,36 @@ fn possible(config: &Config, means: &Means, theirs: &Told) -> u8 {
     Way::ALL.iter().filter(|way| leads(way)).map(|way| way.bit()).sum()
 }
 
-/// Why no better way was taken, for the log.
-fn passed_over(means: &Means, allowed: &[Way], taken: Way, there: u8, back: u8) -> String {
-    let mut text = String::new();
-    for way in allowed.iter().take_while(|way| **way != taken) {
+/// Why no better way was taken, and which ports cannot be used.
+fn passed_over(
+    config: &Config,
+    means: &Means,
+    allowed: &[Way],
+    taken: Way,
+    (theirs, there, back): (&Told, u8, u8),
+) -> String {
+    let problems = means.rdma.problems.join("; ");
+    let no_way = |way: &Way| {
         let why = match way {
-            _ if there & way.bit() != 0 && back & way.bit() == 0 => "it leads there and not back".into(),
-            Way::Verbs if !means.rdma.problems.is_empty() => means.rdma.problems.join("; "),
+            _ if there & way.bit() != 0 && back & way.bit() == 0 => {
+                "this rank could reach it so, but it not this rank; its log says more".into()
+            }
+            Way::Verbs if !problems.is_empty() => problems.clone(),
             Way::Verbs => "no RDMA port with a route there".into(),
-            _ => "no port with a route there".to_owned(),
+            _ if config.ports.is_empty() => "the key ports names no port of this host".into(),
+            _ if theirs.ports.is_empty() => "the other host names no ports".into(),
+            _ => "no port of this host leads there".to_owned(),
         };
-        // Writing to a String cannot fail.
-        let _ = write!(text, "{}no {}: {why}", if text.is_empty() { "" } else { "; " }, way.name());
+        format!("no {}: {why}", way.name())
+    };
+    let mut all: Vec<String> = allowed.iter().take_while(|way| **way != taken).map(no_way).collect();
+    if all.is_empty() {
+        all.push("it is the best there is".into());
     }
-    if text.is_empty() { "it is the best there is".into() } else { text }
+    if taken == Way::Verbs && !problems.is_empty() {
+        all.push(format!("other RDMA ports cannot be used: {problems}"));
+    }
+    all.join("; ")
 }
 
 /// The error where the transport that must be taken leads nowhere.
@@ -364,6 +395,11 @@ impl Prepared {
         rdma.or(self.ports.as_ref().map(|ports| ports.kind))
     }
 
+    /// Why each channel was taken.
+    pub(super) fn reasons(&self) -> Vec<String> {
+        self.ways.reasons.clone()
+    }
+
     /// The channels' names, each once, the best first.
     pub(super) fn names(&self) -> Vec<&'static str> {
         let taken = |way: &&Way| self.ways.peers.iter().any(|peer| peer.way == **way);
@@ -372,7 +408,7 @@ impl Prepared {
 
     /// Opens the channels; all leaders do it at the same time.
     pub(super) fn connect(self, config: &Config, roster: &Roster) -> Result<UpChannel<PortDevice>, Error> {
-        let Self { ways: Ways { means, peers, mtu }, ports, rdma } = self;
+        let Self { ways: Ways { means, peers, mtu, .. }, ports, rdma } = self;
         let (rank, secret) = (Rank(config.rank), roster.session_secret);
         let connections = config.channel_num.min(u32::from(u16::MAX)) as u16;
         let joined = |why: &dyn std::fmt::Display| Error::Join(why.to_string());

@@ -12,6 +12,7 @@
 pub(crate) mod divergence;
 mod end;
 mod liveness;
+mod trace;
 
 use std::any::Any;
 use std::sync::Arc;
@@ -31,9 +32,11 @@ use shouter_reducer::transport::{Accelerator, NodeMemory};
 use crate::channel::shm::NodeSegment;
 use crate::channel::up::{Loss, UpChannel};
 use crate::channel::verbs::{Digest, Export, Fault, Reach, RegisterError, Registered, Registering};
+use crate::observe::Timeline;
 use crate::runtime::{Activity, Poller};
 use divergence::{Ballot, Open};
 use liveness::Liveness;
+use trace::Watch;
 
 /// A peer whose last acknowledgement was lost asks again within this time.
 const QUIET: Duration = Duration::from_millis(10);
@@ -102,6 +105,8 @@ pub struct Engine<D: Device> {
     ballot: Option<Ballot>,
     /// When an accelerator is asked again whether it is done.
     ask_at: Option<Instant>,
+    /// Writes the timeline, where there is one.
+    watch: Option<Watch>,
 }
 
 impl<D: Device> Engine<D> {
@@ -128,7 +133,13 @@ impl<D: Device> Engine<D> {
             staging: None,
             ballot: None,
             ask_at: None,
+            watch: None,
         }
+    }
+
+    /// From now on what happens is put on the timeline. Before the first operation.
+    pub fn record(&mut self, timeline: Arc<Timeline>) {
+        self.watch = Some(Watch::new(timeline, &mut self.executor));
     }
 
     /// Starts an operation. Its order among this rank's operations is its identity on all ranks.
@@ -312,6 +323,9 @@ impl<D: Device> Poller for Engine<D> {
                     continue;
                 }
                 tracing::error!(rank = loss.rank.0, why = %loss.why, "a leader is lost");
+                if let Some(watch) = &self.watch {
+                    watch.lost(now, loss.rank);
+                }
                 // Whoever has lost its own port names itself: the peer is well.
                 let cause = match &loss.why {
                     Loss::Verbs(Fault::Accelerator) => (self.rank, Why::Accelerator),
@@ -348,6 +362,9 @@ impl<D: Device> Poller for Engine<D> {
         }
         if let Some(up) = &mut self.up {
             busy |= up.transmit(now, &mut self.executor);
+            if let Some(watch) = &mut self.watch {
+                watch.look(now, up, &self.executor);
+            }
         }
         busy |= self.gather();
         if let Some(node) = &self.node

@@ -1,26 +1,42 @@
 //! When: the last events of a rank, as a trace for <https://ui.perfetto.dev>.
 //!
 //! ```text
-//!   Timeline (a rank)            one process in the viewer, "rank 2 (host b)"
-//!     its own lane, "calls"      rows of that process: a caller's operations
-//!     Lane of shard 0            more rows, one writer each and no lock
+//!   Timeline (a rank)      one process in the viewer, "rank 2 (host b)"
+//!     "calls"              rows of that process: operations as their caller sees them
+//!     "engine"             more rows: what they are made of, and what went wrong on the wire
 //! ```
 //!
-//! A lane is a ring allocated when it is made; when full, the oldest event goes and is counted. Times are those of
-//! [`Clock`](crate::runtime::Clock), which all processes of a host share, so their files line up as they are.
+//! | row | event | is |
+//! |---|---|---|
+//! | calls | `all-reduce` | from the call, or the push, to the end of the wait |
+//! | engine | `wait for credit` | a message could go, but its receiver had not asked for it yet |
+//! | engine | `send` | from a message's first fragment to the acknowledgement of its last |
+//! | engine | `receive` | from a message's first fragment to its last |
+//! | engine | `fold` | time in a reduction kernel; of a message that is reduced as it comes, one piece that ends with it |
+//! | engine | `copy` | to a lane of the host or from it |
+//! | engine | `resend`, `lost` | at this moment, `count` datagrams or segments were sent again, or declared lost |
+//! | engine | `damaged` | at this moment, `count` datagrams had come with a wrong checksum |
+//! | engine | `peer lost` | at this moment, a leader was given up |
 //!
-//! The format is Chrome's "Trace Event Format" (JSON object form): complete events (`ph: X`) with microseconds.
+//! Each lane is a ring allocated when it is made; when full, the oldest event goes and is counted. Times are those of
+//! [`Clock`](crate::runtime::Clock), which all processes of a host share, so their files line up as they are; files of several
+//! hosts are lined up by the moment at which the ranks had joined.
+//!
+//! The format is Chrome's "Trace Event Format" (JSON object form): complete events (`ph: X`) and instants (`ph: i`) with
+//! microseconds.
 
-use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use serde::Serialize;
 use serde::ser::{SerializeSeq, Serializer};
 
 use crate::runtime::Instant;
+
+/// Names the kernel's present boot: processes that read the same have one CLOCK_MONOTONIC.
+const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
 /// Rows that one lane may take in the viewer.
 const ROWS_PER_LANE: u64 = 1000;
@@ -32,39 +48,39 @@ pub enum Category {
     /// An operation as its caller sees it.
     #[default]
     Operation,
-    /// One round of a schedule.
-    Round,
-    /// Time in a reduction kernel.
+    /// Time in a reduction kernel, or in a copy within the host.
     Kernel,
-    /// Frames and sessions.
+    /// Messages, and what became of them.
     Network,
-    /// Joining, leaving, liveness.
-    Group,
 }
 
-/// Something that took time.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// Something that took time, or happened.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Event {
-    /// What it was: `allreduce`, `resend`...
+    /// What it was: `all-reduce`, `resend`...
     pub name: &'static str,
     /// What it is about.
     pub category: Category,
     /// When it began.
     pub start: Instant,
-    /// How long it took, in nanoseconds.
-    pub duration_ns: u64,
-    /// The tensor it was for, if any.
-    pub tensor: Option<u32>,
+    /// How long it took, in nanoseconds; `None` for what has no length.
+    pub duration_ns: Option<u64>,
+    /// The tensor's name, if it was for one.
+    pub tensor: Option<Arc<str>>,
     /// The trainer's step.
     pub step: u64,
+    /// The other rank, if it was with one.
+    pub peer: Option<u32>,
     /// Bytes moved or reduced.
-    pub bytes: u64,
+    pub bytes: Option<u64>,
+    /// How many there were of it.
+    pub count: Option<u64>,
 }
 
-/// A bounded ring of events with one writer.
+/// A bounded ring of events.
 #[derive(Clone, Debug)]
-pub struct Lane {
-    name: String,
+struct Lane {
+    name: &'static str,
     capacity: usize,
     events: Vec<Event>,
     /// Where the next event goes once the ring is full.
@@ -73,20 +89,13 @@ pub struct Lane {
 }
 
 impl Lane {
-    /// A lane for `capacity` events (64 bytes each), allocated now; with 0 it records nothing.
-    pub fn new(name: impl Into<String>, capacity: usize) -> Self {
-        Self { name: name.into(), capacity, events: Vec::with_capacity(capacity), next: 0, overwritten: 0 }
-    }
-
-    /// Whether events are kept.
-    #[inline]
-    pub fn is_on(&self) -> bool {
-        self.capacity != 0
+    /// A lane for `capacity` events (120 bytes each), allocated now.
+    fn new(name: &'static str, capacity: usize) -> Self {
+        Self { name, capacity, events: Vec::with_capacity(capacity), next: 0, overwritten: 0 }
     }
 
     /// Keeps an event; the oldest goes if the ring is full.
-    #[inline]
-    pub fn record(&mut self, event: Event) {
+    fn record(&mut self, event: Event) {
         if self.events.len() < self.capacity {
             self.events.push(event);
         } else if let Some(oldest) = self.events.get_mut(self.next) {
@@ -97,17 +106,6 @@ impl Lane {
             }
             self.overwritten += 1;
         }
-    }
-
-    /// Events that were lost because newer ones needed their place.
-    pub fn overwritten(&self) -> u64 {
-        self.overwritten
-    }
-
-    /// The events in the order in which they were recorded.
-    pub fn events(&self) -> impl Iterator<Item = &Event> {
-        let (newer, older) = self.events.split_at(self.next);
-        older.iter().chain(newer)
     }
 }
 
@@ -150,59 +148,52 @@ impl TimelineError {
     }
 }
 
-/// One rank's timeline: a lane for its calling threads, and the names that make a trace readable.
+/// One rank's timeline.
 ///
 /// ```
-/// use shouter::observe::Timeline;
+/// use shouter::observe::{Event, Timeline};
 /// use shouter::runtime::Clock;
 ///
 /// let timeline = Timeline::new(2, "host-b", 1 << 10);
-/// let begin = Clock.now();
-/// timeline.record("allreduce", begin, Clock.now(), 0, 4096);
-/// let json = timeline.to_json(&[]);
+/// timeline.call(Event { name: "all-reduce", start: Clock.now(), duration_ns: Some(1_500), ..Event::default() });
+/// let json = timeline.to_json();
 /// assert!(json.contains("rank 2 (host host-b)"));
 /// ```
 #[derive(Debug)]
 pub struct Timeline {
     rank: u32,
     host: String,
+    joined: OnceLock<Instant>,
     calls: Mutex<Lane>,
-    tensors: Mutex<BTreeMap<u32, String>>,
+    engine: Mutex<Lane>,
 }
 
 impl Timeline {
-    /// For `rank` on `host`, keeping the last `capacity` operations.
+    /// For `rank` on `host`, keeping the last `capacity` operations, and as many of the engine's events.
     pub fn new(rank: u32, host: impl Into<String>, capacity: usize) -> Self {
+        let lane = |name| Mutex::new(Lane::new(name, capacity));
         Self {
             rank,
             host: host.into(),
-            calls: Mutex::new(Lane::new("calls", capacity)),
-            tensors: Mutex::new(BTreeMap::new()),
+            joined: OnceLock::new(),
+            calls: lane("calls"),
+            engine: lane("engine"),
         }
     }
 
-    /// Keeps an operation from `begin` to `end`. Any thread may record; the lock is contended only if several do at
-    /// the same time.
-    #[inline]
-    pub fn record(&self, name: &'static str, begin: Instant, end: Instant, step: u64, bytes: u64) {
-        let duration_ns = end.as_nanos().saturating_sub(begin.as_nanos());
-        self.record_event(Event { name, start: begin, duration_ns, step, bytes, ..Event::default() });
+    /// All ranks have met now: the moment by which files of different hosts are lined up. The first call counts.
+    pub fn joined(&self, now: Instant) {
+        let _ = self.joined.set(now);
     }
 
-    /// Keeps an event with everything that is known of it.
-    #[inline]
-    pub fn record_event(&self, event: Event) {
+    /// Keeps what a caller did. Any thread may record; the lock is contended only if several do at the same time.
+    pub fn call(&self, event: Event) {
         lock(&self.calls).record(event);
     }
 
-    /// Events of the calling threads that were lost to newer ones.
-    pub fn overwritten(&self) -> u64 {
-        lock(&self.calls).overwritten()
-    }
-
-    /// Gives a tensor the name that the trace shows.
-    pub fn name_tensor(&self, tensor: u32, name: impl Into<String>) {
-        lock(&self.tensors).insert(tensor, name.into());
+    /// Keeps what the engine did.
+    pub fn engine(&self, event: Event) {
+        lock(&self.engine).record(event);
     }
 
     /// Writes the trace to `path`.
@@ -211,18 +202,9 @@ impl Timeline {
     ///
     /// [`TimelineError::Io`] if the file cannot be written.
     pub fn write(&self, path: &Path) -> Result<(), TimelineError> {
-        self.write_with(path, &[])
-    }
-
-    /// As [`Timeline::write`], with the lanes of shards added.
-    ///
-    /// # Errors
-    ///
-    /// [`TimelineError::Io`] if the file cannot be written.
-    pub fn write_with(&self, path: &Path, lanes: &[&Lane]) -> Result<(), TimelineError> {
         let file = File::create(path).map_err(TimelineError::io(path))?;
         let mut out = BufWriter::new(file);
-        serde_json::to_writer(&mut out, &self.trace(lanes))
+        serde_json::to_writer(&mut out, &self.trace())
             .map_err(std::io::Error::from)
             .and_then(|()| out.write_all(b"\n"))
             .and_then(|()| out.flush())
@@ -230,15 +212,13 @@ impl Timeline {
     }
 
     /// The trace as text.
-    pub fn to_json(&self, lanes: &[&Lane]) -> String {
+    pub fn to_json(&self) -> String {
         // The trace has string keys and finite numbers only, so this cannot fail.
-        serde_json::to_string(&self.trace(lanes)).unwrap_or_default()
+        serde_json::to_string(&self.trace()).unwrap_or_default()
     }
 
-    fn trace(&self, lanes: &[&Lane]) -> Trace {
-        let calls = lock(&self.calls).clone();
-        let tensors = lock(&self.tensors).clone();
-        let all: Vec<&Lane> = std::iter::once(&calls).chain(lanes.iter().copied()).collect();
+    fn trace(&self) -> Trace {
+        let lanes = [lock(&self.calls).clone(), lock(&self.engine).clone()];
         let mut lines = vec![
             Line::meta(
                 "process_name",
@@ -249,19 +229,24 @@ impl Timeline {
             Line::meta("process_sort_index", self.rank, 0, Args::sort_index(u64::from(self.rank))),
         ];
         let mut overwritten = 0;
-        for (index, lane) in all.into_iter().enumerate() {
+        for (index, lane) in (0..).zip(&lanes) {
             overwritten += lane.overwritten;
-            self.add_lane(&mut lines, lane, index as u64 * ROWS_PER_LANE, &tensors);
+            self.add_lane(&mut lines, lane, index * ROWS_PER_LANE);
         }
-        let other =
-            OtherData { rank: self.rank, host: self.host.clone(), overwritten, clock: "CLOCK_MONOTONIC" };
+        let other = OtherData {
+            rank: self.rank,
+            host: self.host.clone(),
+            overwritten,
+            clock: std::fs::read_to_string(BOOT_ID).unwrap_or_default().trim().to_owned(),
+            joined_ns: self.joined.get().map(|joined| joined.as_nanos()),
+        };
         Trace { lines, other }
     }
 
     /// Adds a lane's events by time, spread over as many rows as overlap: the viewer shows events of one row as
     /// nested calls, which operations that overlap are not.
-    fn add_lane(&self, lines: &mut Vec<Line>, lane: &Lane, first_row: u64, tensors: &BTreeMap<u32, String>) {
-        let mut events: Vec<&Event> = lane.events().collect();
+    fn add_lane(&self, lines: &mut Vec<Line>, lane: &Lane, first_row: u64) {
+        let mut events: Vec<&Event> = lane.events.iter().collect();
         events.sort_by_key(|event| event.start);
         let mut ends: Vec<u64> = Vec::new();
         for event in events {
@@ -272,12 +257,12 @@ impl Timeline {
                 }
                 ends.len() - 1
             });
-            ends[row] = start.saturating_add(event.duration_ns);
-            lines.push(Line::event(event, self.rank, first_row + row as u64, tensors));
+            ends[row] = start.saturating_add(event.duration_ns.unwrap_or(0));
+            lines.push(Line::event(event, self.rank, first_row + row as u64));
         }
         for row in 0..ends.len() as u64 {
             let tid = first_row + row;
-            let name = if row == 0 { lane.name.clone() } else { format!("{} (overlap {row})", lane.name) };
+            let name = if row == 0 { lane.name.into() } else { format!("{} (overlap {row})", lane.name) };
             lines.push(Line::meta("thread_name", self.rank, tid, Args::name(name)));
             lines.push(Line::meta("thread_sort_index", self.rank, tid, Args::sort_index(tid)));
         }
@@ -315,7 +300,10 @@ struct OtherData {
     rank: u32,
     host: String,
     overwritten: u64,
-    clock: &'static str,
+    /// Whose clock the times are of: the boot of a host.
+    clock: String,
+    /// When all ranks had met, by that clock.
+    joined_ns: Option<u64>,
 }
 
 /// One entry of `traceEvents`.
@@ -331,6 +319,9 @@ struct Line {
     ts: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     dur: Option<f64>,
+    /// How wide an instant is drawn.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    s: Option<&'static str>,
     args: Args,
 }
 
@@ -345,7 +336,11 @@ struct Args {
     #[serde(skip_serializing_if = "Option::is_none")]
     step: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    peer: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     bytes: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    count: Option<u64>,
 }
 
 impl Args {
@@ -360,22 +355,29 @@ impl Args {
 
 impl Line {
     fn meta(name: &'static str, pid: u32, tid: u64, args: Args) -> Self {
-        Self { name, ph: "M", pid, tid, cat: None, ts: None, dur: None, args }
+        Self { name, ph: "M", pid, tid, cat: None, ts: None, dur: None, s: None, args }
     }
 
-    fn event(event: &Event, pid: u32, tid: u64, tensors: &BTreeMap<u32, String>) -> Self {
+    fn event(event: &Event, pid: u32, tid: u64) -> Self {
         let micros = |nanos: u64| nanos as f64 / 1e3;
-        let tensor =
-            event.tensor.map(|id| tensors.get(&id).cloned().unwrap_or_else(|| format!("tensor {id}")));
-        let args = Args { tensor, step: Some(event.step), bytes: Some(event.bytes), ..Args::default() };
+        let args = Args {
+            tensor: event.tensor.as_deref().map(str::to_owned),
+            step: Some(event.step),
+            peer: event.peer,
+            bytes: event.bytes,
+            count: event.count,
+            ..Args::default()
+        };
+        let instant = event.duration_ns.is_none();
         Self {
             name: event.name,
-            ph: "X",
+            ph: if instant { "i" } else { "X" },
             pid,
             tid,
             cat: Some(event.category),
             ts: Some(micros(event.start.as_nanos())),
-            dur: Some(micros(event.duration_ns)),
+            dur: event.duration_ns.map(micros),
+            s: instant.then_some("t"),
             args,
         }
     }

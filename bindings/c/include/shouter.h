@@ -12,174 +12,201 @@
 #include <stddef.h>
 #include <stdint.h>
 
-// The call did what it promises.
+/* The version that this header belongs to; shouter_version() says that of the library. */
+#define SHOUTER_VERSION "0.1.0"
+#define SHOUTER_VERSION_MAJOR 0
+#define SHOUTER_VERSION_MINOR 1
+#define SHOUTER_VERSION_PATCH 0
+/* One number to compare: SHOUTER_VERSION_NUMBER >= 1002003 from version 1.2.3 on. */
+#define SHOUTER_VERSION_NUMBER (SHOUTER_VERSION_MAJOR * 1000000 + SHOUTER_VERSION_MINOR * 1000 + SHOUTER_VERSION_PATCH)
+
+/* The call did what it promises. */
 #define SHOUTER_OK 0
 
-// The configuration cannot be used; nothing was started.
+/* The configuration cannot be used; nothing was started. */
 #define SHOUTER_ERROR_CONFIG 1
 
-// The group did not come together.
+/* The group did not come together. */
 #define SHOUTER_ERROR_JOIN 2
 
-// A port, a link or memory could not be opened.
+/* A port, a link or memory could not be opened. */
 #define SHOUTER_ERROR_DEVICE 3
 
-// An argument cannot be used: a null pointer, an unknown number; nothing was started.
+/* An argument cannot be used: a null pointer, an unknown number; nothing was started. */
 #define SHOUTER_ERROR_ARGUMENT 4
 
-// Ranks disagree about a tensor or an operation.
+/* Ranks disagree about a tensor or an operation. */
 #define SHOUTER_ERROR_MISMATCH 5
 
-// A rank is gone; the content of the buffers under way is undefined.
+/* A rank is gone; the content of the buffers under way is undefined. */
 #define SHOUTER_ERROR_PEER_FAILED 6
 
-// The operation's own deadline passed, which ends it.
+/* The operation's own deadline passed, which ends it. */
 #define SHOUTER_ERROR_DEADLINE 7
 
-// The group was closed, or failed before.
+/* The group was closed, or failed before. */
 #define SHOUTER_ERROR_CLOSED 8
 
-// A fault of this library; please report it.
+/* A fault of this library; please report it. */
 #define SHOUTER_ERROR_INTERNAL 9
 
-// The time-out given to shouter_wait passed: the operation is still under way, and its buffer not the caller's yet.
+/* The time-out given to shouter_wait passed: the operation is still under way, and its buffer not the caller's yet. */
 #define SHOUTER_ERROR_TIMEOUT 10
 
-// A GPU or its driver cannot be used, or has failed.
+/* A GPU or its driver cannot be used, or has failed. */
 #define SHOUTER_ERROR_ACCELERATOR 11
 
-// IEEE 754 binary16; sums are accumulated in float32.
+/* Something failed, for good. */
+#define SHOUTER_LOG_ERROR 1
+
+/* Something is not as it should be; the group goes on. */
+#define SHOUTER_LOG_WARN 2
+
+/* What was chosen, and why; which ports, devices and addresses were found. */
+#define SHOUTER_LOG_INFO 3
+
+/* Single events, such as a connection that is tried again. */
+#define SHOUTER_LOG_DEBUG 4
+
+/* The least of all. */
+#define SHOUTER_LOG_TRACE 5
+
+/* IEEE 754 binary16; sums are accumulated in float32. */
 #define SHOUTER_F16 0
 
-// bfloat16, the upper half of a float32; sums are accumulated in float32.
+/* bfloat16, the upper half of a float32; sums are accumulated in float32. */
 #define SHOUTER_BF16 1
 
-// IEEE 754 binary32.
+/* IEEE 754 binary32. */
 #define SHOUTER_F32 2
 
-// IEEE 754 binary64.
+/* IEEE 754 binary64. */
 #define SHOUTER_F64 3
 
-// Signed, 8 bits.
+/* Signed, 8 bits. */
 #define SHOUTER_I8 4
 
-// Signed, 16 bits.
+/* Signed, 16 bits. */
 #define SHOUTER_I16 5
 
-// Signed, 32 bits.
+/* Signed, 32 bits. */
 #define SHOUTER_I32 6
 
-// Signed, 64 bits.
+/* Signed, 64 bits. */
 #define SHOUTER_I64 7
 
-// Unsigned, 8 bits.
+/* Unsigned, 8 bits. */
 #define SHOUTER_U8 8
 
-// Unsigned, 16 bits.
+/* Unsigned, 16 bits. */
 #define SHOUTER_U16 9
 
-// Unsigned, 32 bits.
+/* Unsigned, 32 bits. */
 #define SHOUTER_U32 10
 
-// Unsigned, 64 bits.
+/* Unsigned, 64 bits. */
 #define SHOUTER_U64 11
 
-// The sum; integers wrap.
+/* The sum; integers wrap. */
 #define SHOUTER_SUM 0
 
-// The least.
+/* The least. */
 #define SHOUTER_MIN 1
 
-// The greatest.
+/* The greatest. */
 #define SHOUTER_MAX 2
 
-// The product; integers wrap.
+/* The product; integers wrap. */
 #define SHOUTER_PROD 3
 
-// The mean: the sum divided by the number of ranks.
+/* The mean: the sum divided by the number of ranks. */
 #define SHOUTER_AVG 4
 
-// A timeout in milliseconds that stands for the group's own deadline: 30 minutes, unless SHOUTER_DEADLINE says otherwise.
+/* A timeout in milliseconds that stands for the group's own deadline: 30 minutes, unless SHOUTER_DEADLINE says otherwise. */
 #define SHOUTER_DEFAULT_TIMEOUT -1
 
-// A rank's membership in a group, and all that serves it: threads, links, memory.
+/* A rank's membership in a group, and all that serves it: threads, links, memory. */
 typedef struct shouter_t shouter_t;
 
-// What a call returns: SHOUTER_OK, or one of the SHOUTER_ERROR_ numbers. shouter_last_error says more.
+/* What a call returns: SHOUTER_OK, or one of the SHOUTER_ERROR_ numbers. shouter_last_error says more. */
 typedef int32_t shouter_status_t;
 
-// The type of a tensor's elements: one of SHOUTER_F16 to SHOUTER_U64.
+/* The type of a tensor's elements: one of SHOUTER_F16 to SHOUTER_U64. */
 typedef int32_t shouter_dtype_t;
 
-// How the ranks' elements become one: one of SHOUTER_SUM to SHOUTER_AVG.
+/* How the ranks' elements become one: one of SHOUTER_SUM to SHOUTER_AVG. */
 typedef int32_t shouter_op_t;
 
-// A tensor that every rank will reduce in each step: an entry of the tensor table.
+/* A tensor that every rank will reduce in each step: an entry of the tensor table. */
 typedef struct shouter_tensor_t {
-  // For people and for agreement: every rank registers the same names in the same order. UTF-8, copied.
+  /* For people and for agreement: every rank registers the same names in the same order. UTF-8, copied. */
   const char *name;
-  // Elements, the same on every rank.
+  /* Elements, the same on every rank. */
   size_t count;
-  // SHOUTER_F32 and its like, the same on every rank.
+  /* SHOUTER_F32 and its like, the same on every rank. */
   shouter_dtype_t dtype;
-  // SHOUTER_SUM and its like, the same on every rank.
+  /* SHOUTER_SUM and its like, the same on every rank. */
   shouter_op_t op;
 } shouter_tensor_t;
 
-// An operation under way, from shouter_push to shouter_wait. The value has no meaning of its own.
+/* An operation under way, from shouter_push to shouter_wait. The value has no meaning of its own. */
 typedef uint64_t shouter_pending_t;
 
-// What this process has done since shouter_init.
+/* What this process has done since shouter_init. */
 typedef struct shouter_stats_t {
-  // Collectives completed.
+  /* Collectives completed. */
   uint64_t operations;
-  // Bytes of this rank's tensors that were reduced.
+  /* Bytes of this rank's tensors that were reduced. */
   uint64_t bytes_reduced;
-  // Nanoseconds from push to completion, summed over the operations; operations that overlap each count.
+  /* Nanoseconds from push to completion, summed over the operations; operations that overlap each count. */
   uint64_t time_in_allreduce_ns;
-  // Collectives that this host's ranks reduced straight from each other's tensors: in memory of shouter_alloc, or by GPUs. The
-  // tensors of others were staged.
+  /* Collectives that this host's ranks reduced straight from each other's tensors: in memory of shouter_alloc, or by GPUs. The
+   * tensors of others were staged. */
   uint64_t in_place;
-  // Frames that left this host's port; counted by the rank that owns it (a host's first), as are all that follow.
+  /* Frames that left this host's port; counted by the rank that owns it (a host's first), as are all that follow. */
   uint64_t frames_sent;
-  // Frames that came in at this host's port.
+  /* Frames that came in at this host's port. */
   uint64_t frames_received;
-  // Bytes that left this host's port, Ethernet headers included.
+  /* Bytes that left this host's port, Ethernet headers included. */
   uint64_t bytes_sent;
-  // Bytes that came in at this host's port, Ethernet headers included.
+  /* Bytes that came in at this host's port, Ethernet headers included. */
   uint64_t bytes_received;
-  // Datagrams sent again because their acknowledgement did not come.
+  /* Datagrams sent again because their acknowledgement did not come. */
   uint64_t resent;
-  // Datagrams dropped because their checksum was wrong; their senders sent them again.
+  /* Datagrams dropped because their checksum was wrong; their senders sent them again. */
   uint64_t crc_dropped;
 } shouter_stats_t;
 
+/* What takes a line of the log: `context` as it was given, one of SHOUTER_LOG_ERROR to SHOUTER_LOG_TRACE, the rank that says it
+ * (-1 as long as it has none), and one line of text in UTF-8 without a line end, which is valid during the call. */
+typedef void (*shouter_log_t)(void *context, int32_t level, int32_t rank, const char *text);
+
 #ifdef __cplusplus
 extern "C" {
-#endif // __cplusplus
+#endif  /* __cplusplus */
 
-// Reduces `count` elements at `data` with those of all ranks, in place, and returns when the result is there.
-//
-// For what is not worth an entry in the tensor table: every rank calls it in the same order with the same count, type and
-// operation. `data` must be aligned to its elements; nobody else may touch it during the call. Waits for the group's own
-// deadline at most. After an error the content of `data` is undefined.
+/* Reduces `count` elements at `data` with those of all ranks, in place, and returns when the result is there. */
+  /*  */
+/* For what is not worth an entry in the tensor table: every rank calls it in the same order with the same count, type and
+ * operation. `data` must be aligned to its elements; nobody else may touch it during the call. Waits for the group's own
+ * deadline at most. After an error the content of `data` is undefined. */
 shouter_status_t shouter_allreduce(const struct shouter_t *shouter,
                                    void *data,
                                    size_t count,
                                    shouter_dtype_t dtype,
                                    shouter_op_t op);
 
-// As shouter_allreduce, for `count` elements in the memory of an NVIDIA GPU.
-//
-// `data` is a device address (cudaMalloc and its like) or one of managed memory. `stream` is the cudaStream_t or CUstream on which
-// they are produced, of the same device; NULL is the default stream, and a trainer compiled for per-thread default streams
-// passes cudaStreamPerThread. The elements are read after what `stream` holds at the call; when the call returns, the result
-// is there for any stream. Nothing waits for the whole device. Ranks with tensors in host memory may take part.
-//
-// Nobody else touches the elements from what `stream` held on until the call returns, and the CUDA context lives until
-// shouter_finalize has returned. A process uses one GPU, that of its first such call. SHOUTER_ERROR_ARGUMENT: memory that is not a
-// GPU's (page-locked host memory goes to shouter_allreduce), too short, or of another GPU; a stream of another device, or one that is
-// being captured into a graph. SHOUTER_ERROR_ACCELERATOR: no usable driver or GPU, one that fails, or a library built without CUDA.
+/* As shouter_allreduce, for `count` elements in the memory of an NVIDIA GPU. */
+  /*  */
+/* `data` is a device address (cudaMalloc and its like) or one of managed memory. `stream` is the cudaStream_t or CUstream on which
+ * they are produced, of the same device; NULL is the default stream, and a trainer compiled for per-thread default streams
+ * passes cudaStreamPerThread. The elements are read after what `stream` holds at the call; when the call returns, the result
+ * is there for any stream. Nothing waits for the whole device. Ranks with tensors in host memory may take part. */
+  /*  */
+/* Nobody else touches the elements from what `stream` held on until the call returns, and the CUDA context lives until
+ * shouter_finalize has returned. A process uses one GPU, that of its first such call. SHOUTER_ERROR_ARGUMENT: memory that is not a
+ * GPU's (page-locked host memory goes to shouter_allreduce), too short, or of another GPU; a stream of another device, or one that is
+ * being captured into a graph. SHOUTER_ERROR_ACCELERATOR: no usable driver or GPU, one that fails, or a library built without CUDA. */
 shouter_status_t shouter_allreduce_cuda(const struct shouter_t *shouter,
                                         void *data,
                                         size_t count,
@@ -187,141 +214,159 @@ shouter_status_t shouter_allreduce_cuda(const struct shouter_t *shouter,
                                         shouter_op_t op,
                                         void *stream);
 
-// Agrees with all ranks on the `n` tensors that each step reduces, and writes a number for each to `ids`.
-//
-// Every rank calls it with the same names, counts, types and operations in the same order; a rank that differs is named in
-// the error that every rank gets. The order is the priority: give the tensors that are needed first, first (forward order).
-// Registering again, for instance when a framework has changed its buckets, is a new generation: it has numbers of its own.
+/* Agrees with all ranks on the `n` tensors that each step reduces, and writes a number for each to `ids`. */
+  /*  */
+/* Every rank calls it with the same names, counts, types and operations in the same order; a rank that differs is named in
+ * the error that every rank gets. The order is the priority: give the tensors that are needed first, first (forward order).
+ * Registering again, for instance when a framework has changed its buckets, is a new generation: it has numbers of its own. */
 shouter_status_t shouter_register(const struct shouter_t *shouter,
                                   const struct shouter_tensor_t *tensors,
                                   size_t n,
                                   uint32_t *ids);
 
-// Starts to reduce a registered tensor, whose elements lie at `data`, in place; writes to `*out` what to wait for.
-//
-// Returns at once. From now until shouter_wait has returned, `data` must stay where it is and nobody may touch it. Every
-// rank pushes the tensors of a step in the same order; one that differs is named in the error.
+/* Starts to reduce a registered tensor, whose elements lie at `data`, in place; writes to `*out` what to wait for. */
+  /*  */
+/* Returns at once. `data` must be aligned to its elements. From now until shouter_wait has returned, it must stay where it is and
+ * nobody may touch it. Every
+ * rank pushes the tensors of a step in the same order; one that differs is named in the error. */
 shouter_status_t shouter_push(const struct shouter_t *shouter,
                               uint32_t tensor,
                               void *data,
                               shouter_pending_t *out);
 
-// As shouter_push, for a tensor in the memory of an NVIDIA GPU: see shouter_allreduce_cuda for `data`, `stream` and what is refused.
-//
-// Returns at once; what the trainer enqueues in `stream` afterwards runs while the tensor travels. The elements are read after
-// what `stream` holds at the call, and nobody else touches them until shouter_wait has returned; then the result is there for
-// any stream. `stream` may be destroyed after the call.
+/* As shouter_push, for a tensor in the memory of an NVIDIA GPU: see shouter_allreduce_cuda for `data`, `stream` and what is refused. */
+  /*  */
+/* Returns at once; what the trainer enqueues in `stream` afterwards runs while the tensor travels. The elements are read after
+ * what `stream` holds at the call, and nobody else touches them until shouter_wait has returned; then the result is there for
+ * any stream. `stream` may be destroyed after the call. */
 shouter_status_t shouter_push_cuda(const struct shouter_t *shouter,
                                    uint32_t tensor,
                                    void *data,
                                    void *stream,
                                    shouter_pending_t *out);
 
-// Waits until a pushed tensor holds its result and is the caller's again. Once for each push.
-//
-// `timeout_ms` is SHOUTER_DEFAULT_TIMEOUT, or a time in milliseconds. After SHOUTER_ERROR_TIMEOUT the operation is still under
-// way and may be waited for again; every other status ends it, and the buffer is the caller's again.
+/* Waits until a pushed tensor holds its result and is the caller's again. Once for each push. */
+  /*  */
+/* `timeout_ms` is SHOUTER_DEFAULT_TIMEOUT, or a time in milliseconds. After SHOUTER_ERROR_TIMEOUT the operation is still under
+ * way and may be waited for again; every other status ends it, and the buffer is the caller's again. */
 shouter_status_t shouter_wait(const struct shouter_t *shouter,
                               shouter_pending_t pending,
                               int64_t timeout_ms);
 
-// Waits until every rank has called it.
+/* Waits until every rank has called it. */
 shouter_status_t shouter_barrier(const struct shouter_t *shouter);
 
-// Tells which step of the training the next operations belong to: for error messages and traces.
+/* Tells which step of the training the next operations belong to: for error messages and traces. */
 shouter_status_t shouter_set_step(const struct shouter_t *shouter, uint64_t step);
 
-// Why the calling thread's last failed call failed: who, what, and what to do next. An empty string if none has failed.
-// The text is valid until the next call of this library on the same thread.
+/* Why the calling thread's last failed call failed: who, what, and what to do next. An empty string if none has failed.
+ * The text is valid until the next call of this library on the same thread. */
 const char *shouter_last_error(void);
 
-// The name of a status, such as "deadline"; "unknown" for a number that is none. The text is static.
+/* The name of a status, such as "deadline"; "unknown" for a number that is none. The text is static. */
 const char *shouter_error_name(shouter_status_t status);
 
-// Joins the group that the environment and a file describe, and waits until all its ranks are there.
-//
-// The environment is that of `shouter run` (SHOUTER_RANK, SHOUTER_SIZE...) or of torchrun (RANK, WORLD_SIZE, LOCAL_RANK,
-// MASTER_ADDR, MASTER_PORT); each key of the configuration can also be given as SHOUTER_<KEY>. `config_file` is the path of
-// a TOML file, or NULL for the one that SHOUTER_CONFIG names, if any. On success `*out` is the new group.
+/* Joins the group that the environment and a file describe, and waits until all its ranks are there. */
+  /*  */
+/* The environment is that of `shouter run` (SHOUTER_RANK, SHOUTER_SIZE...) or of torchrun (RANK, WORLD_SIZE, LOCAL_RANK,
+ * MASTER_ADDR, MASTER_PORT); each key of the configuration can also be given as SHOUTER_<KEY>. `config_file` is the path of
+ * a TOML file, or NULL for the one that SHOUTER_CONFIG names, if any. On success `*out` is the new group. */
 shouter_status_t shouter_init(const char *config_file,
                               struct shouter_t **out);
 
-// Joins a group given as lists: rank i of `n` is at `addresses[i]`, an IP address, and `ports[i]`, a TCP port.
-//
-// Which of them this process is, SHOUTER_RANK or RANK says; else it is the first entry whose address is this host's and whose
-// port is free. The ranks meet at rank 0's entry. `channel_num` is the number of lanes within the channel to each peer; 10 is a
-// good choice. The rest comes from the environment, as in shouter_init. On success `*out` is the new group.
+/* Joins a group given as lists: rank i of `n` is at `addresses[i]`, an IP address, and `ports[i]`, a TCP port. */
+  /*  */
+/* Which of them this process is, SHOUTER_RANK or RANK says; else it is the first entry whose address is this host's and whose
+ * port is free. The ranks meet at rank 0's entry. `channel_num` is the number of lanes within the channel to each peer; 10 is a
+ * good choice. The rest comes from the environment, as in shouter_init. On success `*out` is the new group. */
 shouter_status_t shouter_init_list(const char *const *addresses,
                                    const uint16_t *ports,
                                    size_t n,
                                    uint32_t channel_num,
                                    struct shouter_t **out);
 
-// Leaves the group together with all other ranks, and frees everything of it. NULL is allowed and does nothing.
-//
-// Must be the last call on `shouter`, which ends also when this returns an error (a rank that is gone cannot leave in order).
-// Buffers pushed and not waited for may be used again after it.
+/* Leaves the group together with all other ranks, and frees everything of it. NULL is allowed and does nothing. */
+  /*  */
+/* Must be the last call on `shouter`, which ends also when this returns an error (a rank that is gone cannot leave in order).
+ * Buffers pushed and not waited for may be used again after it. */
 shouter_status_t shouter_finalize(struct shouter_t *shouter);
 
-// Makes `bytes` of zeroed memory for tensors, aligned to a page; `*out` is its address.
-//
-// The other ranks of the host see it too: large tensors that lie in such memory on every rank are reduced in place where all
-// ranks are on one host, which is several times faster where its cores are far apart. Results do not depend on it, and ranks need not agree on who uses it. RDMA devices
-// send large tensors from it and write to it without a copy; there all of it takes memory at once, elsewhere only what is touched. A forked
-// child does not have it. It goes back with shouter_free, at the latest with shouter_finalize.
+/* Makes `bytes` of zeroed memory for tensors, aligned to a page; `*out` is its address. */
+  /*  */
+/* The other ranks of the host see it too: large tensors that lie in such memory on every rank are reduced in place where all
+ * ranks are on one host, which is several times faster where its cores are far apart. Results do not depend on it, and ranks need not agree on who uses it. RDMA devices
+ * send large tensors from it and write to it without a copy; there all of it takes memory at once, elsewhere only what is touched. A forked
+ * child does not have it. It goes back with shouter_free, at the latest with shouter_finalize. */
 shouter_status_t shouter_alloc(const struct shouter_t *shouter,
                                size_t bytes,
                                void **out);
 
-// Gives memory from shouter_alloc back; NULL is allowed and does nothing. No operation may be under way in it.
+/* Gives memory from shouter_alloc back; NULL is allowed and does nothing. No operation may be under way in it. */
 shouter_status_t shouter_free(const struct shouter_t *shouter, void *memory);
 
-// Promises that `bytes` of the caller's own memory at `memory` stay where they are until shouter_unpin or shouter_finalize has
-// returned, so that RDMA devices can send tensors of it, and write what peers send to it, without a copy.
-//
-// Worth it for memory that is pushed again and again; what shouter_alloc gave needs no promise. It takes a while, and the
-// pages stay in memory from then on; a forked child does not have them. Where it is of no use (another transport, or more than
-// rdma_memory_mb or the limit of locked memory allows, which the log says once) nothing changes, and that is no error.
+/* Promises that `bytes` of the caller's own memory at `memory` stay where they are until shouter_unpin or shouter_finalize has
+ * returned, so that RDMA devices can send tensors of it, and write what peers send to it, without a copy. */
+  /*  */
+/* Worth it for memory that is pushed again and again; what shouter_alloc gave needs no promise. It takes a while, and the
+ * pages stay in memory from then on; a forked child does not have them. Where it is of no use (another transport, or more than
+ * rdma_memory_mb or the limit of locked memory allows, which the log says once) nothing changes, and that is no error. */
 shouter_status_t shouter_pin(const struct shouter_t *shouter,
                              void *memory,
                              size_t bytes);
 
-// Takes the promise of shouter_pin back for memory that begins at `memory`; for any other nothing happens. No operation may be
-// under way in it.
+/* Takes the promise of shouter_pin back for memory that begins at `memory`; for any other nothing happens. No operation may be
+ * under way in it. */
 shouter_status_t shouter_unpin(const struct shouter_t *shouter,
                                void *memory);
 
-// This process's number in the group, from 0; 0 if `shouter` is NULL.
+/* This process's number in the group, from 0; 0 if `shouter` is NULL. */
 uint32_t shouter_rank(const struct shouter_t *shouter);
 
-// How many ranks the group has; 0 if `shouter` is NULL.
+/* How many ranks the group has; 0 if `shouter` is NULL. */
 uint32_t shouter_size(const struct shouter_t *shouter);
 
-// This process's number among the ranks of its host, from 0; 0 if `shouter` is NULL.
+/* This process's number among the ranks of its host, from 0; 0 if `shouter` is NULL. */
 uint32_t shouter_local_rank(const struct shouter_t *shouter);
 
-// How many ranks this host has; 0 if `shouter` is NULL.
+/* How many ranks this host has; 0 if `shouter` is NULL. */
 uint32_t shouter_local_size(const struct shouter_t *shouter);
 
-// This host's number in the group, from 0; 0 if `shouter` is NULL.
+/* This host's number in the group, from 0; 0 if `shouter` is NULL. */
 uint32_t shouter_node(const struct shouter_t *shouter);
 
-// How many hosts the group has; 0 if `shouter` is NULL.
+/* How many hosts the group has; 0 if `shouter` is NULL. */
 uint32_t shouter_nodes(const struct shouter_t *shouter);
 
-// Copies what this process has done so far to `*out`.
+/* Which channels carry the group's data on this host, and why: the first line names them, `local`, `shm`, or such as `shm+rud`;
+ * each other line is a choice, with what was passed over for which reason. Between hosts the first rank of each host knows why;
+ * SHOUTER_LOG=info says the same. The text is valid until shouter_finalize; it is empty if `shouter` is NULL. */
+const char *shouter_transport(const struct shouter_t *shouter);
+
+/* Copies what this process has done so far to `*out`. */
 shouter_status_t shouter_stats(const struct shouter_t *shouter, struct shouter_stats_t *out);
 
-// Writes what this rank did as a trace to the file `path`; https://ui.perfetto.dev opens it. Needs SHOUTER_TIMELINE to be set,
-// from shouter_init on: nothing is recorded otherwise.
+/* Writes what this rank did as a trace to the file `path`; https://ui.perfetto.dev opens it. Needs SHOUTER_TIMELINE to be set,
+ * from shouter_init on: nothing is recorded otherwise. */
 shouter_status_t shouter_timeline(const struct shouter_t *shouter,
                                   const char *path);
 
-// This library's version, such as "0.1.0". The text is static.
+/* This library's version, such as "0.1.0". The text is static. */
 const char *shouter_version(void);
 
+/* Sets what the library logs, and where to. Without this call it logs to standard error what SHOUTER_LOG says, from
+ * shouter_init on. */
+  /*  */
+/* `filter` is a level (error, warn, info, debug, trace or off), or levels by module such as "warn,shouter::channel=debug"; NULL is
+ * what SHOUTER_LOG says, and warnings if it is not set. `log` takes each line in place of standard error; NULL is standard
+ * error. It is called from any thread, also from several at once and from those that drive the network: it returns soon, throws
+ * nothing, and calls nothing of this library. What was set before is not called any more when this has returned.
+ * May be called before shouter_init, and at any time. */
+shouter_status_t shouter_set_log(const char *filter,
+                                 shouter_log_t log,
+                                 void *context);
+
 #ifdef __cplusplus
-}  // extern "C"
-#endif  // __cplusplus
+}  /* extern "C" */
+#endif  /* __cplusplus */
 
 #endif  /* SHOUTER_H */

@@ -122,7 +122,8 @@ pub unsafe extern "C" fn shouter_register(
 
 /// Starts to reduce a registered tensor, whose elements lie at `data`, in place; writes to `*out` what to wait for.
 ///
-/// Returns at once. From now until shouter_wait has returned, `data` must stay where it is and nobody may touch it. Every
+/// Returns at once. `data` must be aligned to its elements. From now until shouter_wait has returned, it must stay where it is and
+/// nobody may touch it. Every
 /// rank pushes the tensors of a step in the same order; one that differs is named in the error.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn shouter_push(

@@ -12,11 +12,12 @@
 )]
 
 use std::collections::HashMap;
-use std::ffi::{CStr, c_char, c_void};
+use std::ffi::{CStr, CString, c_char, c_void};
 use std::net::IpAddr;
 use std::sync::{Mutex, PoisonError};
 
 use shouter::config::Builder;
+use shouter::observe::log;
 use shouter::{Config, Error, Group, Tensor};
 
 use crate::error::{Status, guard, guard_value, null};
@@ -28,6 +29,8 @@ pub struct Shouter {
     pub(crate) group: Group,
     /// What shouter_alloc has given, by address.
     pub(crate) memory: Mutex<HashMap<usize, Tensor<u8>>>,
+    /// What shouter_transport says.
+    transport: CString,
 }
 
 /// The group behind a pointer from C.
@@ -57,8 +60,10 @@ pub(crate) unsafe fn text<'a>(text: *const c_char, what: &str) -> Result<&'a str
 /// # Safety
 /// `out` is valid for a write.
 unsafe fn hand_out(group: Group, out: *mut *mut Shouter) {
+    let said: Vec<u8> = group.transport().to_string().bytes().filter(|&byte| byte != 0).collect();
+    let transport = CString::new(said).unwrap_or_default();
     // SAFETY: the caller's promise.
-    unsafe { out.write(Box::into_raw(Box::new(Shouter { group, memory: Mutex::default() }))) };
+    unsafe { out.write(Box::into_raw(Box::new(Shouter { group, memory: Mutex::default(), transport }))) };
 }
 
 /// The configuration of this process, with `path` in the place of the file that SHOUTER_CONFIG names.
@@ -77,6 +82,7 @@ fn from_file(path: &str) -> Result<Config, Error> {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn shouter_init(config_file: *const c_char, out: *mut *mut Shouter) -> Status {
     guard(|| {
+        log::start();
         if out.is_null() {
             return Err(null("out"));
         }
@@ -108,6 +114,7 @@ pub unsafe extern "C" fn shouter_init_list(
     out: *mut *mut Shouter,
 ) -> Status {
     guard(|| {
+        log::start();
         if addresses.is_null() || ports.is_null() || out.is_null() {
             return Err(null("addresses, ports or out"));
         }
@@ -149,7 +156,7 @@ pub unsafe extern "C" fn shouter_finalize(shouter: *mut Shouter) -> Status {
         let _quiet = SigpipeBlocked::new();
         // SAFETY: not NULL; it came from Box::into_raw in hand_out, and the caller makes this the last use.
         let shouter = unsafe { Box::from_raw(shouter) };
-        let Shouter { group, memory } = *shouter;
+        let Shouter { group, memory, .. } = *shouter;
         let left = group.finalize();
         drop(memory);
         left
@@ -259,6 +266,17 @@ pub unsafe extern "C" fn shouter_node(shouter: *const Shouter) -> u32 {
 pub unsafe extern "C" fn shouter_nodes(shouter: *const Shouter) -> u32 {
     // SAFETY: NULL or live, as the module demands of its callers.
     guard_value(0, || unsafe { group(shouter) }.map_or(0, Group::nodes))
+}
+
+/// Which channels carry the group's data on this host, and why: the first line names them, `local`, `shm`, or such as `shm+rud`;
+/// each other line is a choice, with what was passed over for which reason. Between hosts the first rank of each host knows why;
+/// SHOUTER_LOG=info says the same. The text is valid until shouter_finalize; it is empty if `shouter` is NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shouter_transport(shouter: *const Shouter) -> *const c_char {
+    guard_value(c"".as_ptr(), || {
+        // SAFETY: NULL or live, as the module demands of its callers.
+        unsafe { shouter.as_ref() }.map_or(c"".as_ptr(), |shouter| shouter.transport.as_ptr())
+    })
 }
 
 /// Copies what this process has done so far to `*out`.

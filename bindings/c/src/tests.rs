@@ -1,12 +1,15 @@
 use std::ffi::{CStr, CString};
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::ptr;
+use std::sync::Mutex;
 
 use shouter::{DType, Error, ReduceOp};
 
 use crate::collective::*;
 use crate::error::*;
 use crate::handle::*;
+use crate::log::*;
 use crate::sigpipe::SigpipeBlocked;
 use crate::types::{self, *};
 
@@ -19,20 +22,113 @@ fn last() -> String {
 #[test]
 fn header_is_fresh() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let config = cbindgen::Config::from_root_or_default(root);
+    let mut config = cbindgen::Config::from_root_or_default(root);
+    config.after_includes = Some(version());
     let bindings = cbindgen::Builder::new().with_crate(root).with_config(config).generate().unwrap();
     let mut made = Vec::new();
     bindings.write(&mut made);
+    let made = in_c90(std::str::from_utf8(&made).unwrap());
     let path = root.join("include/shouter.h");
     if std::env::var_os("WRITE_SHOUTER_HEADER").is_some() {
         std::fs::write(&path, &made).unwrap();
     }
     let committed = std::fs::read_to_string(&path).unwrap_or_default();
     assert!(
-        committed.as_bytes() == made,
+        committed == made,
         "{} is stale: run WRITE_SHOUTER_HEADER=1 cargo test -p shouter-c",
         path.display()
     );
+}
+
+/// The header with comments that C90 knows: a block of `//` lines becomes one comment.
+fn in_c90(header: &str) -> String {
+    let comment = |line: &str| {
+        let text = line.trim_start();
+        text.strip_prefix("// ").map(|text| (line.len() - text.len() - 3, text.to_owned()))
+    };
+    let mut made = String::new();
+    let mut lines = header.lines().peekable();
+    while let Some(line) = lines.next() {
+        let Some((indent, text)) = comment(line) else {
+            match line.split_once("//") {
+                Some((code, name)) => made += &format!("{}  /* {} */\n", code.trim_end(), name.trim()),
+                None => made += &format!("{line}\n"),
+            }
+            continue;
+        };
+        let margin = " ".repeat(indent);
+        made += &format!("{margin}/* {text}");
+        while let Some((_, text)) = lines.peek().and_then(|line| comment(line)) {
+            made += &format!("\n{margin} * {text}");
+            lines.next();
+        }
+        made += " */\n";
+    }
+    made
+}
+
+/// The package's version, as the preprocessor sees it.
+fn version() -> String {
+    let text = env!("CARGO_PKG_VERSION");
+    let [major, minor, patch] =
+        [env!("CARGO_PKG_VERSION_MAJOR"), env!("CARGO_PKG_VERSION_MINOR"), env!("CARGO_PKG_VERSION_PATCH")];
+    format!(
+        "
+/* The version that this header belongs to; shouter_version() says that of the library. */
+#define SHOUTER_VERSION \"{text}\"
+#define SHOUTER_VERSION_MAJOR {major}
+#define SHOUTER_VERSION_MINOR {minor}
+#define SHOUTER_VERSION_PATCH {patch}
+/* One number to compare: SHOUTER_VERSION_NUMBER >= 1002003 from version 1.2.3 on. */
+#define SHOUTER_VERSION_NUMBER (SHOUTER_VERSION_MAJOR * 1000000 + SHOUTER_VERSION_MINOR * 1000 + SHOUTER_VERSION_PATCH)"
+    )
+}
+
+/// The header stands alone, in the oldest C and C++ that compilers know and in the newest, and tells the version.
+#[test]
+fn the_header_is_c90_and_cpp() {
+    let include = Path::new(env!("CARGO_MANIFEST_DIR")).join("include");
+    let file = std::env::temp_dir().join(format!("shouter-c-header-{}.c", std::process::id()));
+    let number = env!("CARGO_PKG_VERSION_MAJOR").parse::<u32>().unwrap() * 1_000_000
+        + env!("CARGO_PKG_VERSION_MINOR").parse::<u32>().unwrap() * 1_000
+        + env!("CARGO_PKG_VERSION_PATCH").parse::<u32>().unwrap();
+    let program = format!(
+        "#include <shouter.h>
+#if SHOUTER_VERSION_NUMBER != {number}
+#error another version
+#endif
+char version[sizeof SHOUTER_VERSION == sizeof \"{}\" ? 1 : -1];
+int main(void) {{ return SHOUTER_OK; }}
+",
+        env!("CARGO_PKG_VERSION")
+    );
+    std::fs::write(&file, program).unwrap();
+    for (compiler, language, standard) in [
+        ("cc", "c", "c90"),
+        ("cc", "c", "c99"),
+        ("cc", "c", "c11"),
+        ("c++", "c++", "c++98"),
+        ("c++", "c++", "c++11"),
+        ("c++", "c++", "c++17"),
+    ] {
+        let built = Command::new(compiler)
+            .args([
+                "-x",
+                language,
+                &format!("-std={standard}"),
+                "-pedantic-errors",
+                "-Wall",
+                "-Wextra",
+                "-Werror",
+            ])
+            .args(["-fsyntax-only", "-I"])
+            .arg(&include)
+            .arg(&file)
+            .output()
+            .expect("a C and a C++ compiler: install gcc and g++, or clang");
+        assert!(built.status.success(), "{standard}: {}", String::from_utf8_lossy(&built.stderr));
+    }
+    std::fs::remove_file(file).unwrap();
 }
 
 /// The numbers of the header are the protocol's.
@@ -149,6 +245,7 @@ fn null_is_refused_everywhere() {
             shouter_nodes(none),
         ];
         assert_eq!(shape, [0; 6]);
+        assert_eq!(CStr::from_ptr(shouter_transport(none)), c"");
     }
 }
 
@@ -183,6 +280,8 @@ fn a_group_of_one_trains() {
     // SAFETY: a live group; every buffer has the registered length and is left alone until the wait.
     unsafe {
         assert_eq!((shouter_rank(shouter), shouter_size(shouter), shouter_nodes(shouter)), (0, 1, 1));
+        let transport = CStr::from_ptr(shouter_transport(shouter)).to_str().unwrap();
+        assert!(transport.starts_with("local\n"), "{transport}");
         assert_eq!(shouter_set_step(shouter, 7), SHOUTER_OK);
         assert_eq!(
             shouter_allreduce(shouter, data.as_mut_ptr().cast(), 3, SHOUTER_F32, SHOUTER_SUM),
@@ -227,10 +326,12 @@ fn wrong_arguments_are_refused() {
     let at = data.as_mut_ptr().cast::<std::ffi::c_void>();
     let bad_name = [0xffu8, 0];
     let tensor = |name, dtype, op| Tensor { name, count: 1, dtype, op };
-    let mut ids = [0];
+    let (mut id, mut ids) = (0, [0]);
     let mut pending = 0;
     // SAFETY: a live group; the pointers are valid or refused before use.
     unsafe {
+        let good = tensor(c"x".as_ptr(), SHOUTER_F64, SHOUTER_SUM);
+        assert_eq!(shouter_register(shouter, &good, 1, &mut id), SHOUTER_OK, "{}", last());
         let mut register = |tensor: Tensor| shouter_register(shouter, &tensor, 1, ids.as_mut_ptr());
         let refused = [
             ("NULL", shouter_allreduce(shouter, ptr::null_mut(), 1, SHOUTER_F64, SHOUTER_SUM)),
@@ -243,6 +344,7 @@ fn wrong_arguments_are_refused() {
             ("element type", register(tensor(c"x".as_ptr(), -1, SHOUTER_SUM))),
             ("n is 0", shouter_register(shouter, ptr::null(), 0, ids.as_mut_ptr())),
             ("tensor", shouter_push(shouter, 12345, at, &mut pending)),
+            ("aligned", shouter_push(shouter, id, at.byte_add(1), &mut pending)),
             ("timeout_ms", shouter_wait(shouter, 0, -2)),
             ("/", shouter_timeline(shouter, c"/nonexistent/folder/x".as_ptr())),
         ];
@@ -254,6 +356,8 @@ fn wrong_arguments_are_refused() {
             shouter_allreduce(shouter, at.byte_add(1), 1, SHOUTER_F64, SHOUTER_SUM),
             SHOUTER_ERROR_ARGUMENT
         );
+        assert!(last().contains("aligned"), "{}", last());
+        assert_eq!(shouter_push(shouter, id, at.byte_add(1), &mut pending), SHOUTER_ERROR_ARGUMENT);
         assert!(last().contains("aligned"), "{}", last());
         assert_ne!(shouter_wait(shouter, u64::MAX, 0), SHOUTER_OK, "a handle that was never given");
         assert_eq!(shouter_allreduce(shouter, at, 2, SHOUTER_F64, SHOUTER_SUM), SHOUTER_OK, "{}", last());
@@ -337,6 +441,84 @@ fn driver() -> Driver {
         let mut devices = 0;
         if init(0) == 0 && count(&mut devices) == 0 && devices > 0 { Driver::Ready } else { Driver::Idle }
     }
+}
+
+/// Lines that a callback has taken.
+type Taken = Mutex<Vec<(i32, i32, String)>>;
+
+extern "C" fn take(context: *mut std::ffi::c_void, level: i32, rank: i32, text: *const std::ffi::c_char) {
+    // SAFETY: the context of the test below, and a string for the call.
+    let (taken, text) = unsafe { (&*context.cast::<Taken>(), CStr::from_ptr(text)) };
+    taken.lock().unwrap().push((level, rank, text.to_str().unwrap().to_owned()));
+    // SAFETY: no pointers. It changes nothing from here.
+    let status = unsafe { shouter_set_log(ptr::null(), None, ptr::null_mut()) };
+    assert_eq!(status, SHOUTER_ERROR_ARGUMENT);
+}
+
+/// Not a test of its own: a program without a tracing subscriber, as those in C are. The test below starts it.
+#[test]
+fn a_program_that_logs() {
+    let Some(what) = std::env::var_os("SHOUTER_TEST_LOGS") else { return };
+    let taken = Taken::default();
+    let join = |name| {
+        let (shouter, folder) = solo(name);
+        // SAFETY: a live group.
+        assert_eq!(unsafe { shouter_finalize(shouter) }, SHOUTER_OK);
+        std::fs::remove_dir_all(folder).unwrap();
+    };
+    if what == "callback" {
+        let set = |filter: *const std::ffi::c_char, log, context: &Taken| {
+            // SAFETY: a string or NULL; the context outlives its use, which ends with the call that sets another.
+            unsafe { shouter_set_log(filter, log, ptr::from_ref(context).cast_mut().cast()) }
+        };
+        assert_eq!(set(c"loud".as_ptr(), Some(take), &taken), SHOUTER_ERROR_ARGUMENT);
+        assert!(last().contains("'loud'"), "{}", last());
+        assert_eq!(set(c"info".as_ptr(), Some(take), &taken), SHOUTER_OK, "{}", last());
+        join("taken");
+        assert_eq!(set(c"off".as_ptr(), Some(take), &taken), SHOUTER_OK);
+        join("off");
+        let lines = taken.lock().unwrap();
+        assert_eq!(lines.len(), 1, "{lines:?}");
+        let (level, rank, text) = &lines[0];
+        assert_eq!((*level, *rank), (SHOUTER_LOG_INFO, 0));
+        assert!(
+            text.starts_with("shouter::communicator::init: the group has come together size=1"),
+            "{text}"
+        );
+        assert_eq!(set(ptr::null(), None, &taken), SHOUTER_OK);
+    }
+    join("stderr");
+}
+
+/// SHOUTER_LOG works without a subscriber: to standard error, a line an event with its rank, without colour; a callback takes
+/// the lines instead.
+#[test]
+fn the_log_goes_to_standard_error_or_to_a_callback() {
+    let stderr = |what: &str, filter: Option<&str>| {
+        let mut program = Command::new(std::env::current_exe().unwrap());
+        program.args(["--exact", "tests::a_program_that_logs", "--nocapture"]).env("SHOUTER_TEST_LOGS", what);
+        match filter {
+            Some(filter) => program.env("SHOUTER_LOG", filter),
+            None => program.env_remove("SHOUTER_LOG"),
+        };
+        let output = program.stdin(Stdio::null()).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        let text = String::from_utf8(output.stderr).unwrap();
+        text.lines().map(str::to_owned).collect::<Vec<_>>()
+    };
+    assert_eq!(stderr("stderr", None), [""; 0]);
+    let says = " INFO rank 0 shouter::communicator::init: the group has come together size=1 hosts=1 transport=\"local\"";
+    for what in ["stderr", "callback"] {
+        let lines = stderr(what, Some("info"));
+        let [line] = lines.as_slice() else { panic!("{lines:?}") };
+        let (time, rest) = line.split_once(' ').unwrap();
+        assert!(
+            time.len() == 27 && time.starts_with("20") && time.ends_with('Z') && rest == says,
+            "{line:?}"
+        );
+    }
+    let wrong = stderr("stderr", Some("loud"));
+    assert!(wrong.len() == 1 && wrong[0].starts_with("SHOUTER_LOG: 'loud' is no log filter"), "{wrong:?}");
 }
 
 /// A configuration that cannot be used is refused with its file named, and no group is handed out.

@@ -4,6 +4,7 @@ use core::net::IpAddr;
 use core::time::Duration;
 
 use crate::region::Extent;
+use crate::time::Instant;
 use crate::wire::rud::{HEADER_LEN, MAX_BODY, MAX_WINDOW};
 
 /// Largest message header of an upper layer, in bytes.
@@ -285,6 +286,8 @@ pub struct Counters {
     pub sent: u64,
     /// Data sent again under the same PSN.
     pub resent: u64,
+    /// When that was last, and of which message.
+    pub last_resent: Option<(Instant, Token)>,
     /// Payload bytes sent for the first time.
     pub sent_bytes: u64,
     /// Data acknowledged as consumed.

@@ -6,6 +6,7 @@ use super::recovery::NEVER;
 use super::sender::Pick;
 use super::session::Session;
 use crate::crc::crc32c;
+use crate::time::Instant;
 use crate::wire::rud::{BLOCK_LEN, Block, HEADER_LEN, Header, Kind, MAX_BLOCKS, MAX_BODY};
 
 /// How a session's turn ended.
@@ -110,6 +111,8 @@ impl Session {
         self.sender.on_sent(now, pick);
         if again {
             self.counters.resent += 1;
+            self.counters.last_resent =
+                self.sender.token(slot).map(|token| (Instant::from_nanos(now), token));
         } else {
             self.counters.sent += 1;
             self.counters.sent_bytes += payload_len as u64;

@@ -335,6 +335,11 @@ impl Sender {
         append(&mut self.slots, &mut self.sent, at);
     }
 
+    /// Whose message a slot holds.
+    pub(super) fn token(&self, at: u16) -> Option<Token> {
+        self.slots.get(at as usize).map(|slot| slot.token)
+    }
+
     /// Moves the oldest datagram on the wire to the lost ones.
     pub(super) fn lose_oldest(&mut self) {
         if self.sent.len != 0 {

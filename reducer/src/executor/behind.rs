@@ -27,6 +27,7 @@ impl Executor {
         while let Some(&(step, fence)) = op.copies.get(index) {
             if accelerator.is_done(fence)? {
                 op.copies.remove(index);
+                op.ended_behind(step, &mut self.control);
                 op.done(step, &mut self.control);
                 came = true;
             } else {
@@ -85,6 +86,7 @@ impl<T: Transport, N: NodeMemory> Context<'_, '_, T, N> {
     fn behind(&mut self, op: &mut Op, step: u32, started: Result<Fence, AcceleratorError>) -> Ran {
         match started {
             Ok(fence) => {
+                op.begins(step, self.control);
                 op.copies.push((step, fence));
                 Ran::Posted
             }

@@ -152,7 +152,7 @@ impl Executor {
         let floor = u64::from(header.round) << 32 | u64::from(header.len);
         if self.control.budget.hear(node, floor) {
             for &(_, seq) in &self.order {
-                self.ops[(seq & self.mask) as usize].cover(header.src, node, &self.control.budget);
+                self.ops[(seq & self.mask) as usize].cover(header.src, node, &mut self.control);
             }
         }
         Disposition::Consumed

@@ -35,12 +35,15 @@ mod op;
 mod park;
 mod receive;
 mod run;
+mod trace;
 
 pub use self::api::{
     AbortCause, Completed, Counters, Disposition, ExecutorConfig, ExecutorError, OpError, OpId, Progress,
     Refusal, Request, StartError, Subject, View, Why,
 };
 pub use self::divergence::{Divergence, Tally, Vote};
+
+pub use self::trace::{Passed, Phase, Trace};
 
 use self::budget::Budget;
 use self::divergence::Agreement;
@@ -74,12 +77,13 @@ struct Notice {
     landing: Option<Landing>,
 }
 
-/// All such messages, and how much may be sent without them.
+/// All such messages, how much may be sent without them, and who listens.
 #[derive(Debug)]
 struct Control {
     notices: VecDeque<Notice>,
     one_sided: bool,
     budget: Budget,
+    trace: Option<Box<dyn Trace>>,
 }
 
 impl Control {
@@ -192,6 +196,7 @@ impl Executor {
                 notices: VecDeque::new(),
                 one_sided: config.one_sided,
                 budget: Budget::new(nodes, config.eager_pool_bytes),
+                trace: None,
             },
             completed: VecDeque::with_capacity(operations),
             aborted: None,
@@ -206,6 +211,28 @@ impl Executor {
             earliest: Instant::NEVER,
             counters: Counters::default(),
         })
+    }
+
+    /// From now on what operations spend their time on is told. Before the first operation.
+    pub fn attach_trace(&mut self, trace: Box<dyn Trace>) {
+        self.control.trace = Some(trace);
+    }
+
+    /// The name of an operation that is on the wire, and the trainer's step: that of this token, or else the oldest of those
+    /// that wait for a release.
+    pub fn on_the_wire(&self, token: Option<Token>) -> Option<(Arc<str>, u64)> {
+        let op = match token {
+            Some(token) => {
+                let seq = (token.0 >> 32) as u32;
+                let op = &self.ops[(u64::from(seq) & self.mask) as usize];
+                (op.state != State::Vacant && op.template.key.seq as u32 == seq).then_some(op)
+            }
+            None => {
+                let waiting = self.ops.iter().filter(|op| op.state != State::Vacant && op.unreleased > 0);
+                waiting.min_by_key(|op| op.template.key.seq)
+            }
+        };
+        op.map(Op::called)
     }
 
     /// Gives the memory of all slots up for good: after an error, where an accelerator may still refer to it.

@@ -1,8 +1,8 @@
 //! One operation: its counters, and what is ready.
 
 use super::api::{Request, Subject};
-use super::budget::Budget;
 use super::park::Parked;
+use super::trace::{Mark, Phase};
 use super::{Control, Lanes, sent_from};
 use crate::dtype::ReduceOp;
 use crate::grid::Rank;
@@ -105,6 +105,8 @@ pub(super) struct Op {
     pub(super) bits: Vec<u64>,
     /// What the tensor holds is there from then on; nothing once that has come.
     pub(super) moment: Option<Moment>,
+    /// By step, where somebody listens.
+    pub(super) marks: Vec<Mark>,
     /// Copies of an accelerator that are not known to be done, with their steps.
     pub(super) copies: Vec<(u32, Fence)>,
     /// Steps to do before the operation is complete.
@@ -163,6 +165,7 @@ impl Op {
             ready: ReadySet::default(),
             bits: Vec::new(),
             moment: None,
+            marks: Vec::new(),
             copies: Vec::new(),
             left: 0,
             unreleased: 0,
@@ -207,17 +210,22 @@ impl Op {
         let credit = self.credit;
         self.left = schedule.steps.len() as u32;
         self.ready.reset(schedule.steps.len());
+        self.mark_all(schedule.steps.len(), control);
         self.steps.clear();
         self.steps
             .extend(schedule.indegree.iter().map(|&pending| StepState { pending, ..StepState::default() }));
         for (index, step) in schedule.steps.iter().enumerate() {
             let state = &mut self.steps[index];
+            let mut asks = false;
             if let Action::Send { to, .. } = step.action {
                 let node = schedule.problem.grid.node_of(to);
                 state.credited = !credit && control.budget.covers(node, self.ends);
-                state.pending += u32::from(!state.credited);
+                asks = !state.credited;
+                state.pending += u32::from(asks);
             }
-            if state.pending == 0 {
+            if asks && state.pending == 1 {
+                self.begins(index as u32, control);
+            } else if state.pending == 0 {
                 self.make_ready(&schedule, index as u32, credit, control);
             } else if credit && schedule.behind_sends[index] {
                 // What overwrites a range that was sent from cannot come before the peers have used what was sent, and
@@ -237,6 +245,9 @@ impl Op {
             if state.pending == 0 {
                 let credit = self.credit && !schedule.behind_sends[next as usize];
                 self.replay |= self.make_ready(schedule, next, credit, control);
+            } else if state.pending == 1 && control.trace.is_some() {
+                // Only its credit may be missing now.
+                self.begins(next, control);
             }
         }
     }
@@ -336,7 +347,7 @@ impl Op {
     }
 
     /// A send's credit has come.
-    pub(super) fn credited(&mut self, step: u32) {
+    pub(super) fn credited(&mut self, schedule: &Schedule, step: u32, control: &mut Control) {
         let state = &mut self.steps[step as usize];
         if state.credited {
             return;
@@ -345,18 +356,19 @@ impl Op {
         state.pending = state.pending.saturating_sub(1);
         if state.pending == 0 {
             self.ready.insert(step);
+            self.ends(schedule, step, Phase::Credit, control);
         }
     }
 
     /// A peer takes more of small operations: what goes to it needs no credit any more, if it takes that much.
-    pub(super) fn cover(&mut self, peer: Rank, node: u32, budget: &Budget) {
-        if self.credit || self.undecided || !budget.covers(node, self.ends) {
+    pub(super) fn cover(&mut self, peer: Rank, node: u32, control: &mut Control) {
+        if self.credit || self.undecided || !control.budget.covers(node, self.ends) {
             return;
         }
         let Some(schedule) = self.schedule.clone() else { return };
         for (index, step) in schedule.steps.iter().enumerate() {
             if matches!(step.action, Action::Send { to, .. } if to == peer) {
-                self.credited(index as u32);
+                self.credited(&schedule, index as u32, control);
             }
         }
     }
@@ -391,7 +403,11 @@ impl Op {
         if from == Buffer::Data {
             self.data_unreleased = self.data_unreleased.saturating_sub(1);
         }
-        if state.done && state.aux == 0 && self.state == State::Running {
+        let over = state.done && state.aux == 0;
+        if over {
+            self.ends(schedule, step, Phase::Send, control);
+        }
+        if over && self.state == State::Running {
             debug_assert_eq!(schedule.steps[step as usize].edge_kind(), EdgeKind::Reusable);
             if from != Buffer::Slot {
                 self.left -= 1;
@@ -416,14 +432,20 @@ impl Op {
         self.moment.is_some() || !self.copies.is_empty()
     }
 
+    /// Its tensor's name, and the trainer's step.
+    pub(super) fn called(&self) -> (Arc<str>, u64) {
+        (self.name.clone().unwrap_or_else(|| Arc::from("")), self.annotation)
+    }
+
     /// Which operation this is, for errors.
     pub(super) fn subject(&self) -> Box<Subject> {
+        let (name, step) = self.called();
         Box::new(Subject {
             seq: self.template.key.seq,
             shape: self.template.shape,
             identity: self.template.identity,
-            name: self.name.clone().unwrap_or_else(|| Arc::from("")),
-            step: self.annotation,
+            name,
+            step,
         })
     }
 }

@@ -3,6 +3,7 @@
 use super::Executor;
 use super::api::{Disposition, Refusal, Why};
 use super::op::{Op, State};
+use super::Control;
 use super::park::Class;
 use crate::grid::Rank;
 use crate::header::{Header, Kind};
@@ -229,7 +230,7 @@ impl Executor {
         }
         match header.kind {
             Kind::Data => {
-                let outcome = data(op, self.config.kernels, header, payload);
+                let outcome = data(op, self.config.kernels, header, payload, &mut self.control);
                 if let (Outcome::Consumed, step) = outcome {
                     self.counters.fragments += 1;
                     if let Some(step) = step {
@@ -238,18 +239,18 @@ impl Executor {
                 }
                 outcome.0
             }
-            Kind::Credit => credit(op, header),
+            Kind::Credit => credit(op, header, &mut self.control),
             Kind::Vote | Kind::Abort | Kind::Floor => Outcome::Malformed,
         }
     }
 }
 
 /// Marks the messages that the receiver asks for.
-fn credit(op: &mut Op, header: &Header) -> Outcome {
+fn credit(op: &mut Op, header: &Header, control: &mut Control) -> Outcome {
     let Some(schedule) = op.schedule.clone() else { return Outcome::Duplicate };
     for round in header.round..header.round.saturating_add(header.len) {
         let Some(StepId(step)) = schedule.send(header.src, round) else { return Outcome::Malformed };
-        op.credited(step);
+        op.credited(&schedule, step, control);
     }
     Outcome::Consumed
 }
@@ -261,6 +262,7 @@ fn data(
     kernels: crate::kernel::Kernels,
     header: &Header,
     payload: Payload<'_>,
+    control: &mut Control,
 ) -> (Outcome, Option<u32>) {
     let Some(schedule) = &op.schedule else { return (Outcome::Duplicate, None) };
     let Some(StepId(step)) = schedule.receive(header.src, header.round) else {
@@ -288,7 +290,8 @@ fn data(
     }
     let Some((region, base)) = op.spot(into, plan.chunk) else { return (Outcome::Malformed, None) };
     let state = &mut op.steps[step as usize];
-    if state.granule == 0 {
+    let first = state.granule == 0;
+    if first {
         state.granule = header.granule;
         if (header.granule as usize) < total {
             state.aux = op.bits.len() as u32;
@@ -308,6 +311,7 @@ fn data(
         bit = Some((word, index % 64));
     }
     let place = (region, base + header.offset as usize);
+    let begin = control.now();
     let used = match payload {
         Payload::Bytes(bytes) if reduce => {
             memory::accumulate(kernels, op.template.shape.dtype, op.fold, place, bytes)
@@ -323,5 +327,8 @@ fn data(
     }
     state.progress += header.len;
     let last = state.progress as usize == total;
+    if begin.is_some() {
+        op.came(step, begin, (first, reduce, last), control);
+    }
     (Outcome::Consumed, last.then_some(step))
 }

@@ -3,6 +3,7 @@
 use super::api::{OpError, Progress, Why};
 use super::divergence::{Agreed, Agreement};
 use super::op::{Op, State};
+use super::trace::Phase;
 use super::{Control, Counters, Executor, Notice, granule};
 use crate::grid::{Grid, Rank};
 use crate::header::{self, Header};
@@ -41,7 +42,7 @@ pub(super) struct Context<'a, 'b, T, N> {
     rank: Rank,
     scratch: &'a mut Addresses,
     pub(super) spans: &'a mut Vec<Span>,
-    control: &'a mut Control,
+    pub(super) control: &'a mut Control,
     counters: &'a mut Counters,
     blocked: &'a mut [u64],
     polls: u64,
@@ -349,7 +350,10 @@ impl<T: Transport, N: NodeMemory> Context<'_, '_, T, N> {
                     return self.copy_behind(op, step, into, from, len);
                 }
                 self.budget = self.budget.saturating_sub(len);
-                done(memory::copy(into, from, len))
+                op.begins(step, self.control);
+                let copied = memory::copy(into, from, len);
+                op.ends(schedule, step, Phase::Copy, self.control);
+                done(copied)
             }
             Action::Fold { first, destinations, sources, len, finish } => {
                 let places = schedule.fold_places(first, destinations, sources);
@@ -361,7 +365,11 @@ impl<T: Transport, N: NodeMemory> Context<'_, '_, T, N> {
                 let [into, sources] =
                     [places.0, places.1].map(|all| all.iter().map(|&place| op.spot(place, chunk)));
                 let kind = (op.template.shape.dtype, op.fold);
-                done(memory::fold(self.kernels, kind, into, sources, (len, divide_by), self.scratch))
+                let begin = self.control.now();
+                let folded = memory::fold(self.kernels, kind, into, sources, (len, divide_by), self.scratch);
+                op.began(step, begin);
+                op.ends(schedule, step, Phase::Fold, self.control);
+                done(folded)
             }
             Action::Finish { at, len } if op.is_device(at) => {
                 self.fold_behind(op, (step, chunk), (&[at], &[at]), len, Some(self.grid.ranks()))
@@ -369,7 +377,11 @@ impl<T: Transport, N: NodeMemory> Context<'_, '_, T, N> {
             Action::Finish { at, len } => {
                 self.budget = self.budget.saturating_sub(len);
                 let Some(at) = op.spot(at, chunk) else { return Ran::Broken };
-                done(memory::finish_avg(self.kernels, op.template.shape.dtype, at, len, self.grid.ranks()))
+                op.begins(step, self.control);
+                let dtype = op.template.shape.dtype;
+                let finished = memory::finish_avg(self.kernels, dtype, at, len, self.grid.ranks());
+                op.ends(schedule, step, Phase::Fold, self.control);
+                done(finished)
             }
             Action::Signal { flag } => {
                 let Some(node) = self.node else { return Ran::NotYet };
@@ -442,6 +454,7 @@ impl<T: Transport, N: NodeMemory> Context<'_, '_, T, N> {
         let mut state = op.steps[step as usize];
         if state.granule == 0 {
             state.granule = granule(self.transport.max_fragment(to));
+            op.begins(step, self.control);
         }
         let token = Token((op.template.key.seq & 0xffff_ffff) << 32 | u64::from(step));
         let before = state.aux;

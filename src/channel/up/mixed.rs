@@ -96,6 +96,14 @@ impl<D: Device> Mixed<D> {
         self.channels.iter().map(UpChannel::resent).sum()
     }
 
+    pub(super) fn lost(&self) -> u64 {
+        self.channels.iter().map(UpChannel::lost).sum()
+    }
+
+    pub(super) fn last_resent(&self) -> Option<(Rank, Token)> {
+        self.channels.iter().find_map(UpChannel::last_resent)
+    }
+
     pub(super) fn crc_dropped(&self) -> u64 {
         self.channels.iter().map(UpChannel::crc_dropped).sum()
     }

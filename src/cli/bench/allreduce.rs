@@ -17,7 +17,7 @@ use super::peers::{self, Peer};
 use super::report::{Line, Report};
 use super::sizes::Sizes;
 use super::{BenchError, kernel, patience, ranks_output};
-use numbers::{DTYPES, Number, expected, input, measure_as, whole};
+use numbers::{DTYPES, Number, exact, expected, input, measure_as, whole};
 use place::{PLACES, Place};
 
 /// Iterations that warm caches, windows and plans up; not measured.
@@ -39,6 +39,7 @@ const MOST: usize = 50_000;
         shouter bench allreduce --hosts 1 --ranks 2 --transport shm --bytes 4,64Ki,1Mi --against openmpi --json\n  \
         shouter bench allreduce --hosts 2 --ranks 2 --transport tcp --bytes 64Mi\n  \
         shouter bench allreduce --hosts 2 --ranks 2 --dtype u8 --bytes 1..4Mi\n  \
+        shouter bench allreduce --hosts 2 --ranks 2 --dtype bf16 --bytes 2,64Ki,16Mi\n  \
         shouter bench allreduce --ranks 4 --threads --memory gpu --bytes 1Gi"
 )]
 pub(crate) struct AllreduceArgs {
@@ -112,6 +113,7 @@ fn check(args: &AllreduceArgs) -> Result<(), BenchError> {
             args.dtype
         )));
     }
+    exact(args.ranks, &args.dtype)?;
     whole(&args.bytes, &args.dtype)
 }
 
@@ -242,7 +244,7 @@ fn measure<T: Number>(group: &Group, bytes: u64, args: &WorkerArgs) -> Result<Li
     let word = args.memory.get(rank as usize % args.memory.len().max(1)).map_or("shared", String::as_str);
     let mut data = Place::<T>::new(word, group, count)?;
     let mut once = |round: usize, nanos: &mut Vec<u64>| -> Result<(), BenchError> {
-        data.fill(|index| input(rank, round, index), round >= WARM_UP)?;
+        data.fill(|index| input((rank, ranks), round, index), round >= WARM_UP)?;
         group.barrier()?;
         let started = Instant::now();
         data.reduce(group)?;
@@ -275,7 +277,7 @@ fn measure<T: Number>(group: &Group, bytes: u64, args: &WorkerArgs) -> Result<Li
         group.all_reduce(chunk, ReduceOp::Max)?;
     }
     let mut line = Line::allreduce("shouter", ranks, group.nodes(), bytes, &mut nanos);
-    line.transport = Some(group.transport());
+    line.transport = Some(group.transport().channels.clone());
     line.in_place = Some(in_place);
     line.dtype = Some(args.dtype.clone());
     Ok(line)

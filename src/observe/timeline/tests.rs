@@ -1,7 +1,7 @@
 use serde_json::Value;
 
 use super::*;
-use crate::observe::{Part, merge};
+use crate::observe::merge;
 
 /// A folder for one test, removed at the end.
 struct Folder(PathBuf);
@@ -41,67 +41,70 @@ fn names<'a>(trace: &'a Value, kind: &str) -> Vec<&'a str> {
     all.map(|event| event["args"]["name"].as_str().unwrap()).collect()
 }
 
-#[test]
-fn the_newest_events_stay_and_the_lost_are_counted() {
-    let mut lane = Lane::new("shard 0", 4);
-    for n in 0..11 {
-        lane.record(Event { start: at(n), ..Event::default() });
-    }
-    let kept: Vec<u64> = lane.events().map(|event| event.start.as_nanos()).collect();
-    assert_eq!(kept, [7, 8, 9, 10]);
-    assert_eq!(lane.overwritten(), 7);
+fn lasted(begin: u64, end: u64) -> Event {
+    Event { name: "all-reduce", start: at(begin), duration_ns: Some(end - begin), ..Event::default() }
 }
 
 #[test]
-fn a_lane_without_room_records_nothing() {
-    let mut lane = Lane::new("off", 0);
-    lane.record(Event::default());
-    assert!(!lane.is_on());
-    assert_eq!((lane.events().count(), lane.overwritten()), (0, 0));
+fn the_newest_events_stay_and_the_lost_are_counted() {
+    let timeline = Timeline::new(0, "a", 4);
+    (0..11).for_each(|n| timeline.engine(lasted(n, n)));
+    let trace: Value = serde_json::from_str(&timeline.to_json()).unwrap();
+    let kept: Vec<f64> = timed(&trace).iter().map(|event| event["ts"].as_f64().unwrap()).collect();
+    assert_eq!(kept, [0.007, 0.008, 0.009, 0.01]);
+    assert_eq!(trace["otherData"]["overwritten"], 7);
 }
 
 #[test]
 fn the_trace_is_json_in_order_of_time_with_names() {
     let folder = Folder::new("trace");
     let timeline = Timeline::new(3, "b", 16);
-    timeline.name_tensor(7, "layer1.\"weight\"\n");
-    timeline.record("barrier", at(9_000), at(9_500), 2, 0);
-    timeline.record_event(Event {
-        name: "allreduce",
-        start: at(1_234),
-        duration_ns: 2_001,
-        tensor: Some(7),
+    timeline.call(Event { name: "barrier", step: 2, ..lasted(9_000, 9_500) });
+    timeline.call(Event {
+        tensor: Some("layer1.\"weight\"\n".into()),
         step: 1,
-        bytes: 4096,
+        bytes: Some(4096),
+        ..lasted(1_234, 3_235)
+    });
+    timeline.engine(Event {
+        name: "resend",
+        category: Category::Network,
+        start: at(5_000),
+        peer: Some(9),
+        count: Some(2),
         ..Event::default()
     });
-    let mut shard = Lane::new("shard 0", 16);
-    shard.record(Event { name: "resend", category: Category::Network, start: at(5_000), ..Event::default() });
     let path = folder.file("t.json");
-    timeline.write_with(&path, &[&shard]).unwrap();
+    timeline.write(&path).unwrap();
     let trace = parse(&path);
     assert_eq!(names(&trace, "process_name"), ["rank 3 (host b)"]);
-    assert_eq!(names(&trace, "thread_name"), ["calls", "shard 0"]);
+    assert_eq!(names(&trace, "thread_name"), ["calls", "engine"]);
     let events = timed(&trace);
-    assert_eq!(events.len(), 3);
+    assert_eq!(events.len(), 2);
     assert_eq!(events[0]["ts"], 1.234);
     assert_eq!(events[0]["dur"], 2.001);
     assert_eq!(events[0]["cat"], "operation");
     assert_eq!(events[0]["args"]["tensor"], "layer1.\"weight\"\n");
     assert_eq!(events[0]["args"]["bytes"], 4096);
     assert_eq!(events[1]["name"], "barrier");
-    assert_eq!(events[2]["cat"], "network");
-    assert_ne!(events[2]["tid"], events[0]["tid"]);
-    assert!(events.iter().all(|event| event["pid"] == 3));
+    let all = trace["traceEvents"].as_array().unwrap();
+    let resend = all.iter().find(|event| event["ph"] == "i").unwrap();
+    assert_eq!(
+        (&resend["name"], &resend["cat"], &resend["ts"]),
+        (&"resend".into(), &"network".into(), &5.0.into())
+    );
+    assert_eq!((&resend["args"]["peer"], &resend["args"]["count"]), (&9.into(), &2.into()));
+    assert_ne!(resend["tid"], events[0]["tid"]);
+    assert!(all.iter().all(|event| event["pid"] == 3));
 }
 
 #[test]
 fn operations_that_overlap_get_rows_of_their_own() {
     let timeline = Timeline::new(0, "a", 16);
     for (begin, end) in [(0, 100), (50, 150), (100, 200), (120, 130)] {
-        timeline.record("allreduce", at(begin), at(end), 0, 0);
+        timeline.call(lasted(begin, end));
     }
-    let trace: Value = serde_json::from_str(&timeline.to_json(&[])).unwrap();
+    let trace: Value = serde_json::from_str(&timeline.to_json()).unwrap();
     let rows: Vec<u64> = timed(&trace).iter().map(|event| event["tid"].as_u64().unwrap()).collect();
     assert_eq!(rows, [0, 1, 0, 2]);
 }
@@ -111,49 +114,55 @@ fn threads_record_into_one_timeline() {
     let timeline = Timeline::new(0, "a", 1_000);
     std::thread::scope(|scope| {
         for _ in 0..4 {
-            scope.spawn(|| (0..500).for_each(|n| timeline.record("allreduce", at(n), at(n + 1), n, 0)));
+            scope.spawn(|| (0..500).for_each(|n| timeline.call(lasted(n, n + 1))));
         }
     });
-    assert_eq!(timeline.overwritten(), 1_000);
+    let trace: Value = serde_json::from_str(&timeline.to_json()).unwrap();
+    assert_eq!((timed(&trace).len(), &trace["otherData"]["overwritten"]), (1_000, &1_000.into()));
+}
+
+/// The file of a rank of the host with this clock, whose ranks had met at `joined`, with an event at each of `times`.
+fn file(folder: &Folder, rank: u32, clock: &str, joined: u64, times: &[u64]) -> PathBuf {
+    let timeline = Timeline::new(rank, clock, 2);
+    timeline.joined(at(joined));
+    times.iter().for_each(|time| timeline.call(lasted(*time, *time)));
+    let mut trace: Value = serde_json::from_str(&timeline.to_json()).unwrap();
+    assert!(trace["otherData"]["clock"].as_str().is_some_and(|clock| clock.len() == 36), "a boot's name");
+    trace["otherData"]["clock"] = clock.into();
+    let path = folder.file(&format!("{rank}.json"));
+    std::fs::write(&path, trace.to_string()).unwrap();
+    path
 }
 
 #[test]
-fn merging_shifts_clocks_orders_events_and_refuses_a_rank_twice() {
+fn merging_lines_up_clocks_orders_events_and_refuses_a_rank_twice() {
     let folder = Folder::new("merge");
-    let parts: Vec<Part> = [(0, 0), (1, -1_000_000)]
-        .into_iter()
-        .map(|(rank, offset_ns)| {
-            let timeline = Timeline::new(rank, "h", 2);
-            let shift = u64::from(rank) * 1_000_000;
-            for n in [10_u64, 30, 50] {
-                let begin = at(shift + n * 1_000 + u64::from(rank));
-                timeline.record("allreduce", begin, begin, 0, 0);
-            }
-            let path = folder.file(&format!("{rank}.json"));
-            timeline.write(&path).unwrap();
-            Part { path, offset_ns }
-        })
-        .collect();
+    // Rank 1 heard 3 us later that all were there, by the clock that it shares with rank 0; rank 2's host booted later.
+    let files = [
+        file(&folder, 2, "b", 1_000, &[11_001, 31_001, 51_001]),
+        file(&folder, 0, "a", 1_001_000, &[1_010_000, 1_030_000, 1_050_000]),
+        file(&folder, 1, "a", 1_004_000, &[1_030_002]),
+    ];
     let out = folder.file("all.json");
-    let merged = merge(&parts, &out).unwrap();
-    assert_eq!((merged.ranks, merged.events, merged.overwritten), (2, 4, 2));
+    let merged = merge(&files, &out).unwrap();
+    assert_eq!((merged.ranks, merged.events, merged.overwritten), (3, 5, 2));
     let trace = parse(&out);
     let order: Vec<(u64, f64)> = timed(&trace)
         .iter()
         .map(|event| (event["pid"].as_u64().unwrap(), event["ts"].as_f64().unwrap()))
         .collect();
-    assert_eq!(order, [(0, 30.0), (1, 30.001), (0, 50.0), (1, 50.001)]);
-    assert_eq!(names(&trace, "process_name"), ["rank 0 (host h)", "rank 1 (host h)"]);
+    assert_eq!(order, [(0, 1_030.0), (1, 1_030.002), (2, 1_031.001), (0, 1_050.0), (2, 1_051.001)]);
+    assert_eq!(names(&trace, "process_name"), ["rank 0 (host a)", "rank 1 (host a)", "rank 2 (host b)"]);
 
-    let twice = [parts[0].clone(), parts[0].clone()];
-    assert!(matches!(merge(&twice, &out), Err(TimelineError::SameRank { rank: 0, .. })));
+    let twice = [files[0].clone(), files[0].clone()];
+    assert!(matches!(merge(&twice, &out), Err(TimelineError::SameRank { rank: 2, .. })));
 }
 
 #[test]
 fn files_that_are_no_timelines_are_refused_by_name() {
     let folder = Folder::new("bad");
     let out = folder.file("out.json");
-    let part = |path: PathBuf| [Part { path, offset_ns: 0 }];
+    let part = |path: PathBuf| [path];
     let missing = merge(&part(folder.file("missing")), &out).unwrap_err();
     assert!(matches!(missing, TimelineError::Io { .. }), "{missing}");
     for (n, text) in

@@ -13,6 +13,7 @@ use std::time::Duration;
 use crossbeam::sync::Parker;
 
 use super::{DriveError, DriverOptions, Inner};
+use crate::observe::log;
 use crate::runtime::{Activity, Clock, Poller, panic_message};
 
 /// Idle looks at the network before the helper slows down: 16 of half a millisecond.
@@ -36,9 +37,13 @@ impl Helper {
         let parker = Parker::new();
         inner.shared.set_helper(parker.unparker().clone());
         let (active, slow) = (options.active_period, options.idle_period);
+        let rank = log::spoken_for();
         let thread = std::thread::Builder::new()
             .name(options.name.clone())
-            .spawn(move || run(&inner, &parker, active, slow))
+            .spawn(move || {
+                log::take_over(rank);
+                run(&inner, &parker, active, slow);
+            })
             .map_err(|error| DriveError::NoHelper(error.to_string()))?;
         Ok(Self { thread })
     }

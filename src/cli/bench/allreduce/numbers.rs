@@ -2,7 +2,7 @@
 
 use std::fmt::Display;
 
-use shouter::{DType, Element, Group};
+use shouter::{DType, Element, Group, bf16, f16};
 
 use super::super::BenchError;
 use super::super::report::Line;
@@ -11,18 +11,24 @@ use super::{WorkerArgs, measure};
 
 /// An element that whole numbers turn into.
 pub(super) trait Number: Element + Default + Display + PartialEq {
+    /// Whole numbers up to this one, and so sums of them, are exact.
+    const EXACT: u64;
+
     /// The number as this type holds it: integers wrap, as sums of theirs do.
     fn of(number: u64) -> Self;
 }
 
 macro_rules! numbers {
-    ($($rust:ident),* $(,)?) => {
+    ($($rust:ident: $exact:expr, $of:expr);* $(;)?) => {
         /// What `--dtype` takes.
         pub(super) const DTYPES: [&str; [$(stringify!($rust)),*].len()] = [$(stringify!($rust)),*];
 
         $(impl Number for $rust {
+            const EXACT: u64 = $exact;
+
             fn of(number: u64) -> Self {
-                number as $rust
+                let of: fn(u64) -> Self = $of;
+                of(number)
             }
         })*
 
@@ -33,10 +39,37 @@ macro_rules! numbers {
                 other => Err(BenchError::Usage(format!("--dtype {other} cannot be measured"))),
             }
         }
+
+        /// Refuses more ranks than can be told apart by sums that are exact.
+        pub(super) fn exact(ranks: u32, dtype: &str) -> Result<(), BenchError> {
+            let most = match dtype {
+                $(stringify!($rust) => $rust::EXACT / 2,)*
+                _ => u64::MAX,
+            };
+            if u64::from(ranks) <= most {
+                return Ok(());
+            }
+            Err(BenchError::Usage(format!(
+                "--dtype {dtype} has exact sums of up to {most} ranks only, and there are {ranks}; give fewer ranks or another type"
+            )))
+        }
     };
 }
 
-numbers! { f32, f64, i8, i16, i32, i64, u8, u16, u32, u64 }
+numbers! {
+    f16: 1 << 11, |number| f16::from_f32(number as f32);
+    bf16: 1 << 8, |number| bf16::from_f32(number as f32);
+    f32: 1 << 24, |number| number as f32;
+    f64: 1 << 53, |number| number as f64;
+    i8: u64::MAX, |number| number as i8;
+    i16: u64::MAX, |number| number as i16;
+    i32: u64::MAX, |number| number as i32;
+    i64: u64::MAX, |number| number as i64;
+    u8: u64::MAX, |number| number as u8;
+    u16: u64::MAX, |number| number as u16;
+    u32: u64::MAX, |number| number as u32;
+    u64: u64::MAX, |number| number;
+}
 
 /// Refuses sizes that end within an element.
 pub(super) fn whole(sizes: &Sizes, dtype: &str) -> Result<(), BenchError> {
@@ -50,16 +83,17 @@ pub(super) fn whole(sizes: &Sizes, dtype: &str) -> Result<(), BenchError> {
     }
 }
 
-/// The value of element `index` in iteration `round` on `rank`: small, so that sums of floats are exact.
-pub(super) fn input<T: Number>(rank: u32, round: usize, index: usize) -> T {
-    T::of(small(rank, round, index))
+/// The value of element `index` in iteration `round` on `rank` of `ranks`: small, so that sums of floats are exact.
+pub(super) fn input<T: Number>((rank, ranks): (u32, u32), round: usize, index: usize) -> T {
+    T::of(small::<T>((rank, ranks), round, index))
 }
 
 /// What the ranks' inputs add up to.
 pub(super) fn expected<T: Number>(ranks: u32, round: usize, index: usize) -> T {
-    T::of((0..ranks).map(|rank| small(rank, round, index)).sum())
+    T::of((0..ranks).map(|rank| small::<T>((rank, ranks), round, index)).sum())
 }
 
-fn small(rank: u32, round: usize, index: usize) -> u64 {
-    ((index * 7 + round * 3 + rank as usize * 5) % 1021) as u64
+fn small<T: Number>((rank, ranks): (u32, u32), round: usize, index: usize) -> u64 {
+    let range = (T::EXACT / u64::from(ranks.max(1))).clamp(1, 1021);
+    (index * 7 + round * 3 + rank as usize * 5) as u64 % range
 }

@@ -1,4 +1,4 @@
-use super::numbers::{expected, input};
+use super::numbers::{exact, expected, input};
 use super::*;
 
 fn usage(result: Result<(), BenchError>) -> String {
@@ -19,12 +19,30 @@ fn sizes_are_whole_numbers_of_elements() {
 
 #[test]
 fn sums_of_inputs_are_what_the_library_is_to_return() {
-    for index in 0..3000 {
-        let bytes = (0..40).fold(0u8, |sum, rank| sum.wrapping_add(input(rank, 5, index)));
-        assert_eq!(bytes, expected::<u8>(40, 5, index));
-        let floats: f32 = (0..40).map(|rank| input::<f32>(rank, 5, index)).sum();
-        assert_eq!(floats, expected::<f32>(40, 5, index));
+    fn exactly<T: Number + std::ops::Add<Output = T> + std::fmt::Debug>(ranks: u32) {
+        for index in 0..3000 {
+            // In any order, and by parts: no partial sum is rounded.
+            let sum = |ranks_of: std::ops::Range<u32>| {
+                ranks_of
+                    .map(|rank| input::<T>((rank, ranks), 5, index))
+                    .fold(T::default(), |sum, one| sum + one)
+            };
+            assert_eq!(sum(0..ranks), expected::<T>(ranks, 5, index));
+            assert_eq!(sum(ranks / 2..ranks) + sum(0..ranks / 2), expected::<T>(ranks, 5, index));
+        }
+        assert!((0..3000).any(|index| input::<T>((1, ranks), 5, index) != T::default()));
     }
+    exactly::<shouter::f16>(2);
+    exactly::<shouter::f16>(1024);
+    exactly::<shouter::bf16>(2);
+    exactly::<shouter::bf16>(128);
+    exactly::<f32>(4096);
+    for index in 0..3000 {
+        let bytes = (0..40).fold(0u8, |sum, rank| sum.wrapping_add(input((rank, 40), 5, index)));
+        assert_eq!(bytes, expected::<u8>(40, 5, index));
+    }
+    assert!(exact(128, "bf16").is_ok() && exact(4096, "f32").is_ok() && exact(4096, "u8").is_ok());
+    assert!(usage(exact(129, "bf16")).contains("128"));
 }
 
 #[test]

@@ -1,0 +1,164 @@
+//! What operations spend their time on, told while they run: for a timeline. Nothing is measured where nobody listens.
+
+use super::Control;
+use super::op::Op;
+use crate::grid::Rank;
+use crate::schedule::{Action, Schedule};
+use crate::time::Instant;
+use core::fmt;
+use std::sync::Arc;
+
+/// A part of an operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// A message could go, but its receiver had not asked for it yet.
+    Credit,
+    /// From a message's first fragment to the release of its last.
+    Send,
+    /// From a message's first fragment to its last.
+    Receive,
+    /// A reduction. Of a message that is reduced as it comes, the time of all its fragments, as if it had been one piece at the end.
+    Fold,
+    /// A copy within the host, or between it and an accelerator.
+    Copy,
+}
+
+/// A part that has ended.
+#[derive(Clone, Debug)]
+pub struct Passed {
+    /// What it was.
+    pub phase: Phase,
+    /// The tensor's name.
+    pub name: Arc<str>,
+    /// The trainer's step.
+    pub step: u64,
+    /// The rank it was with.
+    pub peer: Option<Rank>,
+    /// When it began.
+    pub start: Instant,
+    /// When it ended.
+    pub end: Instant,
+    /// Bytes sent, received, folded or copied.
+    pub bytes: usize,
+}
+
+/// Who listens.
+pub trait Trace: fmt::Debug + Send {
+    /// The time now, of the clock whose readings the executor is polled with.
+    fn now(&self) -> Instant;
+
+    /// Something has ended.
+    fn passed(&mut self, passed: Passed);
+}
+
+/// What is noted of a step, where somebody listens.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Mark {
+    /// When its present phase began.
+    since: Instant,
+    /// Nanoseconds in reductions of its fragments.
+    folded: u64,
+}
+
+impl Mark {
+    const NONE: Self = Self { since: Instant::ZERO, folded: 0 };
+}
+
+impl Control {
+    /// The time, if somebody listens.
+    #[inline]
+    pub(super) fn now(&self) -> Option<Instant> {
+        self.trace.as_ref().map(|trace| trace.now())
+    }
+}
+
+impl Op {
+    /// Makes room for the marks of so many steps.
+    pub(super) fn mark_all(&mut self, steps: usize, control: &Control) {
+        self.marks.clear();
+        if control.trace.is_some() {
+            self.marks.resize(steps, Mark::NONE);
+        }
+    }
+
+    /// A phase of the step begins.
+    #[inline]
+    pub(super) fn begins(&mut self, step: u32, control: &Control) {
+        self.began(step, control.now());
+    }
+
+    /// A phase of the step began then.
+    #[inline]
+    pub(super) fn began(&mut self, step: u32, then: Option<Instant>) {
+        if let Some(now) = then
+            && let Some(mark) = self.marks.get_mut(step as usize)
+        {
+            *mark = Mark { since: now, folded: 0 };
+        }
+    }
+
+    /// A fragment came, which was handled since `begin`: the message's first, one that was reduced, its last.
+    #[cold]
+    pub(super) fn came(
+        &mut self,
+        step: u32,
+        begin: Option<Instant>,
+        (first, reduced, last): (bool, bool, bool),
+        control: &mut Control,
+    ) {
+        if first {
+            self.began(step, begin);
+        }
+        if let (Some(begin), Some(now), Some(mark)) =
+            (begin, control.now(), self.marks.get_mut(step as usize))
+            && reduced
+        {
+            mark.folded += now.saturating_since(begin).as_nanos() as u64;
+        }
+        if let Some(schedule) = self.schedule.as_ref().filter(|_| last) {
+            self.ends(schedule, step, Phase::Receive, control);
+        }
+    }
+
+    /// The phase that began last for the step has ended; of a message that was reduced as it came, the reductions, too.
+    #[inline]
+    pub(super) fn ends(&self, schedule: &Schedule, step: u32, phase: Phase, control: &mut Control) {
+        if control.trace.is_some() {
+            self.tell(schedule, step, phase, control);
+        }
+    }
+
+    /// What an accelerator did for the step has ended.
+    pub(super) fn ended_behind(&self, step: u32, control: &mut Control) {
+        let Some(schedule) = &self.schedule else { return };
+        let copies =
+            schedule.steps.get(step as usize).is_some_and(|step| matches!(step.action, Action::Copy { .. }));
+        self.ends(schedule, step, if copies { Phase::Copy } else { Phase::Fold }, control);
+    }
+
+    #[cold]
+    fn tell(&self, schedule: &Schedule, step: u32, phase: Phase, control: &mut Control) {
+        let Some(trace) = &mut control.trace else { return };
+        let (Some(mark), Some(plan)) = (self.marks.get(step as usize), schedule.steps.get(step as usize))
+        else {
+            return;
+        };
+        let (peer, bytes, reduces) = match plan.action {
+            Action::Send { to, len, .. } => (Some(to), len, false),
+            Action::Receive { from, len, .. } => (Some(from), len, false),
+            Action::ReceiveReduce { from, len, .. } => (Some(from), len, true),
+            Action::Copy { len, .. } | Action::Fold { len, .. } | Action::Finish { len, .. } => {
+                (None, len, false)
+            }
+            _ => (None, 0, false),
+        };
+        let end = trace.now();
+        let (name, annotation) = self.called();
+        let passed = Passed { phase, name, step: annotation, peer, start: mark.since, end, bytes };
+        if reduces {
+            let start = Instant::from_nanos(end.as_nanos().saturating_sub(mark.folded));
+            trace.passed(Passed { phase: Phase::Fold, start, ..passed.clone() });
+        }
+        trace.passed(passed);
+    }
+}

@@ -1,0 +1,56 @@
+//! `shouter timeline`: what is done with the files that ranks write of what they did.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+use shouter::observe::{Merged, merge};
+
+use super::Status;
+
+/// What to do.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  \
+    SHOUTER_TIMELINE=t.json shouter run -n 4 --hosts 2 -- ./trainer --timeline rank-%r.json\n  \
+    shouter timeline merge all.json rank-*.json\n\n\
+    A rank writes its file by shouter_timeline (Group::write_timeline), where SHOUTER_TIMELINE was set from the start. \
+    https://ui.perfetto.dev opens it.\n\n\
+    Exit status: 0 done, 1 a file cannot be read or written, 2 a wrong command line.")]
+pub(crate) struct TimelineArgs {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, Subcommand)]
+enum What {
+    /// Put the files of several ranks into one, with the clocks of their hosts lined up
+    Merge(MergeArgs),
+}
+
+/// `shouter timeline merge`.
+#[derive(Debug, Args)]
+struct MergeArgs {
+    /// The file to write
+    out: PathBuf,
+    /// The ranks' files, one of each
+    #[arg(required = true, value_name = "IN")]
+    files: Vec<PathBuf>,
+}
+
+/// Runs it and returns the exit status.
+pub(crate) fn main(args: &TimelineArgs) -> Status {
+    let What::Merge(MergeArgs { out, files }) = &args.what;
+    match merge(files, out) {
+        Ok(Merged { ranks, events, overwritten }) => {
+            let lost = match overwritten {
+                0 => String::new(),
+                lost => format!("; {lost} earlier ones had made room for later ones"),
+            };
+            println!("{}: {events} events of {ranks} ranks{lost}", out.display());
+            Status::OK
+        }
+        Err(error) => {
+            eprintln!("shouter timeline: {error}");
+            Status::FAILED
+        }
+    }
+}
