@@ -92,7 +92,6 @@ where
         .map(|(shard, share)| {
             let (args, rss, each) = (args.clone(), rss.clone(), each.clone());
             std::thread::Builder::new().name(format!("shard-{shard}")).spawn(move || {
-                let _registered = eal.register_thread().map_err(io::Error::other)?;
                 let stack = stack(share, &args, (rss, shard)).map_err(io::Error::other)?;
                 let (net, poller) = net(stack);
                 LocalReactor::new(poller).block_on(each(shard, net))

@@ -187,7 +187,6 @@ fn part(options: &HashMap<String, String>) -> Result<(), Failure> {
         ..EalConfig::default()
     };
     let eal = Eal::init(&config)?;
-    let _registered = eal.register_thread()?;
     let size = number("size", 1500)?;
     let mut config = PortConfig::new(text("spec").parse()?);
     config.mtu = if size == SUPER { 1500 } else { size.max(1500) as u16 };

@@ -3,11 +3,12 @@
 #![allow(unsafe_code, missing_docs)]
 
 use core::ptr::NonNull;
+use std::collections::HashSet;
 use std::io::{BufRead, BufReader};
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Barrier, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use shouter_netstack::device::dpdk::{DpdkDevice, Eal, EalConfig, Payload, Port, PortConfig, PortError};
@@ -119,7 +120,6 @@ fn pass(from: &mut DpdkDevice, to: &mut DpdkDevice, memory: &Memory, mtu: usize)
 /// A pair of ends, both driven here, both ways, with the payload copied and chained.
 fn both_ways(server: &str, client: &str, mtu: u16) {
     let _alone = alone();
-    let _registered = eal().register_thread().unwrap();
     let memory = Memory::new(1 << 20);
     let path = socket(server);
     let (server, client) = (format!("{server}:{}", path.display()), format!("{client}:{}", path.display()));
@@ -429,16 +429,54 @@ fn starting_dpdk_does_not_pin_the_caller() {
     assert_eq!(std::thread::spawn(allowed).join().unwrap(), before);
 }
 
+/// More threads than the EAL has lcore ids, all of them alive to the end, drive a link in turn.
 #[test]
-fn threads_register_and_unregister_more_often_than_there_are_places() {
-    let eal = eal();
-    for _ in 0..300 {
-        std::thread::spawn(move || {
-            let _outer = eal.register_thread().unwrap();
-            let _inner = eal.register_thread().unwrap();
-        })
-        .join()
-        .unwrap();
+fn a_queue_reuses_few_warm_buffers_whichever_thread_drives_it() {
+    const THREADS: usize = 150;
+    const FRAMES: usize = 8;
+    let _alone = alone();
+    let path = socket("warm");
+    let vhost = open(&config(&format!("vhost:{}", path.display()), 9000));
+    let virtio = open(&config(&format!("virtio:{}", path.display()), 9000));
+    let link = Mutex::new((virtio, vhost));
+    let up = || link.lock().map(|mut ends| ends.0.link_up() && ends.1.link_up()).unwrap();
+    assert!(wait_for(up));
+    let places = Mutex::new(HashSet::new());
+    let all = Barrier::new(THREADS);
+    let drive = || {
+        let mut ends = link.lock().unwrap();
+        let (virtio, vhost) = &mut *ends;
+        let mut batch = TxBatch::with_capacity(FRAMES);
+        for number in 0..FRAMES as u32 {
+            assert!(batch.push(Frame::new(&[&header(number), &[0; 46]], None).unwrap()));
+        }
+        let mut received = 0;
+        let arrived = wait_for(|| {
+            virtio.transmit(NOW, &mut batch);
+            vhost.receive(NOW, 64, &mut |frame| {
+                places.lock().unwrap().insert(frame.head().as_ptr().addr());
+                received += 1;
+            });
+            received == FRAMES
+        });
+        drop(ends);
+        all.wait();
+        assert!(arrived, "{received} of {FRAMES} frames arrived");
+    };
+    std::thread::scope(|scope| (0..THREADS).for_each(|_| drop(scope.spawn(drive))));
+    // A refill of the cache and a burst.
+    let places = places.into_inner().unwrap().len();
+    assert!(places <= 192, "{} frames lay in {places} places", THREADS * FRAMES);
+}
+
+#[test]
+fn a_process_has_as_many_queues_as_dpdk_has_ids_and_says_so() {
+    let _alone = alone();
+    let many = PortConfig { queues: 64, ring_size: 32, ..config("null", 1500) };
+    for _ in 0..3 {
+        let _first = Port::try_open(eal(), &many).unwrap();
+        let message = Port::try_open(eal(), &many).unwrap_err().to_string();
+        assert!(message.contains("127 queues together"), "{message}");
     }
 }
 

@@ -1,6 +1,7 @@
 //! This host's ports, as the configuration names them: opened, addressed, and put under one stack.
 
-use std::net::Ipv4Addr;
+use std::fs;
+use std::net::{Ipv4Addr, UdpSocket};
 
 use rand::TryRngCore;
 use rand::rngs::OsRng;
@@ -9,6 +10,7 @@ use shouter_netstack::ip::{Prefix, Route};
 use shouter_netstack::rud;
 use shouter_netstack::stack::{PortConfig as StackPort, Stack, StackConfig};
 
+use super::sys::{Interface, interface};
 use crate::config::{Config, PortConfig, TransportChoice};
 use crate::error::Error;
 use crate::runtime::Clock;
@@ -56,9 +58,18 @@ pub fn open(config: &Config, rud: rud::Config) -> Result<Ports, Error> {
             corrupt: config.faults.corrupt,
             ..FaultConfig::default()
         };
+        check_address(config, port)?;
         let device = device::open(config, port, until)?;
         kind = device.capabilities().kind;
         let mtu = mtu_of(config, port);
+        if let Some(configured) = port.mtu.or(config.mtu).filter(|configured| *configured > mtu) {
+            tracing::warn!(
+                port = port.device,
+                configured,
+                mtu,
+                "the interface takes no longer packets than its own MTU"
+            );
+        }
         let device = Fault::new(device, faults).map_err(|why| Error::Config(why.to_string()))?;
         stack
             .add_port(device, addressing(port, mtu))
@@ -86,9 +97,35 @@ pub(crate) fn randomness() -> Result<[u8; 32], Error> {
     Ok(bytes)
 }
 
-/// The MTU of a port in bytes.
+/// The MTU of a port in bytes: what is configured, or less where an interface of the kernel's takes less.
 pub fn mtu_of(config: &Config, port: &PortConfig) -> u16 {
-    port.mtu.or(config.mtu).unwrap_or(DEFAULT_MTU)
+    let configured = port.mtu.or(config.mtu).unwrap_or(DEFAULT_MTU);
+    let most = interface_of(&port.device).map(|interface| interface.mtu);
+    most.and_then(|most| u16::try_from(most).ok()).map_or(configured, |most| most.min(configured))
+}
+
+/// The interface of the kernel's that a port goes through, if it does and there is one.
+pub(crate) fn interface_of(device: &str) -> Option<Interface> {
+    match device.split_once(':')? {
+        ("af_packet" | "af_xdp" | "tap", name) => interface(name),
+        _ => None,
+    }
+}
+
+/// Our TCP cannot share an address with the kernel's, which sees the same packets and answers them with resets.
+fn check_address(config: &Config, port: &PortConfig) -> Result<(), Error> {
+    let ip = port.address.ip;
+    let shares = config.transport == TransportChoice::Tcp && port.device.starts_with("af_packet:");
+    // Where programs may bind addresses that the host does not have, nothing can be told.
+    let anything = fs::read_to_string("/proc/sys/net/ipv4/ip_nonlocal_bind");
+    let tells = anything.is_ok_and(|value| value.trim() == "0");
+    if shares && tells && UdpSocket::bind((ip, 0)).is_ok() {
+        return Err(Error::Config(format!(
+            "port {}: {ip} is an address of this host's kernel, which would reset our TCP connections; give the port another              address of the same network, which no interface has (`ip address`), or use transport = \"rud\"",
+            port.device
+        )));
+    }
+    Ok(())
 }
 
 /// A port's addresses as the stack wants them: hosts that are named have a route of their own.

@@ -206,6 +206,24 @@ impl<D: Device> RudChannel<D> {
         self.untold.is_empty() && self.peers.iter().all(|peer| self.stack.rud().is_idle(peer.session))
     }
 
+    /// Gives every peer a sign of life with the next turn.
+    pub fn announce(&mut self) {
+        for peer in &self.peers {
+            self.stack.rud_mut().announce(peer.session);
+        }
+    }
+
+    /// Whether anything valid has come from a peer.
+    pub fn hears(&self, rank: Rank) -> bool {
+        let counters = self.peer(rank).map(|peer| self.stack.rud().counters(peer.session));
+        counters.is_some_and(|counters| counters.acks_received + counters.received > 0)
+    }
+
+    /// The stack below.
+    pub fn stack_mut(&mut self) -> &mut Stack<D> {
+        &mut self.stack
+    }
+
     /// Datagrams sent again, over all sessions.
     pub fn resent(&self) -> u64 {
         self.peers.iter().map(|peer| self.stack.rud().counters(peer.session).resent).sum()

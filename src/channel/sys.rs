@@ -1,6 +1,8 @@
-//! The one place where the reducer's memory becomes the stack's.
+//! The one place where the reducer's memory becomes the stack's, and where the kernel is asked about its interfaces.
 #![allow(unsafe_code)]
 
+use std::net::{Ipv4Addr, UdpSocket};
+use std::os::fd::AsRawFd;
 use std::ptr::NonNull;
 
 use shouter_netstack::region::{Extent, Region, RegionId};
@@ -17,4 +19,40 @@ pub(crate) fn extent_of(range: &PayloadRange) -> Option<Extent> {
     // is released, which is what the stack asks of an extent.
     let region = unsafe { Region::from_raw_parts(RegionId(0), base, range.len()) };
     region.extent(0, u32::try_from(range.len()).ok()?)
+}
+
+/// What the kernel says about an interface of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Interface {
+    /// Largest IP packet in bytes.
+    pub(crate) mtu: u32,
+    /// Whether it is up, and has a carrier.
+    pub(crate) runs: bool,
+}
+
+/// Looks at the interface `name` of this process's network namespace; `None` if there is none.
+pub(crate) fn interface(name: &str) -> Option<Interface> {
+    // Any socket will do (netdevice(7)).
+    let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).ok()?;
+    // SAFETY: all-zero is a valid ifreq: an empty name, and numbers.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    // A terminator has to fit as well.
+    let room = request.ifr_name.len() - 1;
+    if name.is_empty() || name.len() > room {
+        return None;
+    }
+    for (to, byte) in request.ifr_name.iter_mut().zip(name.bytes()) {
+        *to = byte as libc::c_char;
+    }
+    let socket = socket.as_raw_fd();
+    // SAFETY: the request is a whole ifreq with a terminated name, which the kernel fills in; it writes the MTU as an int.
+    let mtu = unsafe {
+        (libc::ioctl(socket, libc::SIOCGIFMTU, &mut request) == 0).then(|| request.ifr_ifru.ifru_mtu)
+    }?;
+    // SAFETY: likewise; it writes the flags as a short.
+    let flags = unsafe {
+        (libc::ioctl(socket, libc::SIOCGIFFLAGS, &mut request) == 0).then(|| request.ifr_ifru.ifru_flags)
+    }?;
+    let wanted = libc::IFF_UP | libc::IFF_RUNNING;
+    Some(Interface { mtu: u32::try_from(mtu).ok()?, runs: libc::c_int::from(flags) & wanted == wanted })
 }

@@ -4,6 +4,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use shouter_netstack::device::{Device, DeviceCounters};
+use shouter_netstack::stack::Stack;
 use shouter_netstack::time::Instant;
 use shouter_netstack::{rud, tcp};
 use shouter_reducer::grid::Rank;
@@ -198,6 +199,31 @@ impl<D: Device> UpChannel<D> {
     #[inline]
     pub fn take_lost(&mut self) -> Option<PeerLoss> {
         of!(self, up => up.take_lost())
+    }
+
+    /// Gives the peers a sign of life with the next turn, where none is given before a connection is made.
+    pub fn announce(&mut self) {
+        if let Self::Rud(up) = self {
+            up.announce();
+        }
+    }
+
+    /// Whether a peer has been heard on a channel that goes over ports.
+    pub fn hears(&self, rank: Rank) -> bool {
+        match self {
+            Self::Rud(up) => up.hears(rank),
+            Self::Tcp(up) => up.is_connected(rank),
+            _ => false,
+        }
+    }
+
+    /// The stack of a channel that goes over ports.
+    pub fn stack_mut(&mut self) -> Option<&mut Stack<D>> {
+        match self {
+            Self::Rud(up) => Some(up.stack_mut()),
+            Self::Tcp(up) => Some(up.stack_mut()),
+            _ => None,
+        }
     }
 
     /// Posts a control message to every peer that is still there, as soon as there is room.

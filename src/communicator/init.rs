@@ -57,7 +57,7 @@ pub fn init(config: Config) -> Result<Group, Error> {
         Some(joined) if grid.per_node() > 1 => Some(Arc::new(meet(&config, &grid, &plan, &joined.roster)?)),
         _ => None,
     };
-    let Reached { mut up, device, channels, reasons, mut control } = match joined {
+    let Reached { mut up, device, channels, reasons, mut control, unreached } = match joined {
         Some(joined) => reach(&config, &grid, joined)?,
         None => Reached::default(),
     };
@@ -94,10 +94,21 @@ pub fn init(config: Config) -> Result<Group, Error> {
     let dedicated = (config.mode == Mode::Dedicated).then(|| config.cores.first().copied());
     let drive = Drive::new(engine, options, dedicated)?;
     if let Some(control) = &mut control {
-        // Nobody goes on before everybody is connected.
-        control
-            .all_gather("connected", &[], config.rendezvous_deadline)
+        // Nobody goes on before everybody is connected. Until then the helper answers those who still try.
+        let own = unreached.clone().unwrap_or_default();
+        let all = control
+            .all_gather("connected", own.as_bytes(), config.rendezvous_deadline)
             .map_err(|why| Error::Join(why.to_string()))?;
+        if let Some(why) = unreached {
+            return Err(Error::Join(why));
+        }
+        if let Some((rank, why)) = all
+            .iter()
+            .zip(0..)
+            .find_map(|(why, rank)| (!why.is_empty()).then(|| (Rank(rank), String::from_utf8_lossy(why))))
+        {
+            return Err(Error::Join(format!("{rank} does not reach its peers: {why}")));
+        }
     }
     if let Some(timeline) = &timeline {
         timeline.joined(Clock.now());
@@ -212,6 +223,8 @@ struct Reached {
     /// Why these, on a leader.
     reasons: Vec<String>,
     control: Option<ControlLink>,
+    /// What is wrong with the way to peers.
+    unreached: Option<String>,
 }
 
 /// Agrees on the ways between hosts, and opens the channels.
@@ -228,8 +241,10 @@ fn reach(config: &Config, grid: &Grid, joined: Joined) -> Result<Reached, Error>
     let channels = all.get(leader.0 as usize).map(|names| String::from_utf8_lossy(names).into_owned());
     let device = prepared.as_ref().and_then(Prepared::device);
     let reasons = prepared.as_ref().map(Prepared::reasons).unwrap_or_default();
-    let up = prepared.map(|prepared| prepared.connect(config, &roster)).transpose()?;
-    Ok(Reached { up, device, channels: channels.unwrap_or_default(), reasons, control: Some(control) })
+    let (up, reached) = prepared.map(|prepared| prepared.connect(config, &roster)).transpose()?.unzip();
+    let channels = channels.unwrap_or_default();
+    let unreached = reached.and_then(Result::err);
+    Ok(Reached { up, device, channels, reasons, control: Some(control), unreached })
 }
 
 /// Meets the other ranks and opens the channel to those of other hosts, for a measurement of it: what a
@@ -243,6 +258,9 @@ pub fn leaders(config: &Config) -> Result<(UpChannel<port::PortDevice>, ControlL
     let grid = Grid::new(config.size, config.local_size, plan.leaf_size)
         .map_err(|why| Error::Config(why.to_string()))?;
     let reached = reach(config, &grid, join(config, &grid, &plan)?)?;
+    if let Some(why) = reached.unreached {
+        return Err(Error::Join(why));
+    }
     match (reached.up, reached.control) {
         (Some(up), Some(control)) => Ok((up, control)),
         _ => Err(Error::Config("a channel is measured between two ranks, each on a host of its own".into())),

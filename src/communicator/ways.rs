@@ -4,7 +4,8 @@
 //! of the others and tells that too; what leads there and back can be taken. An explicit `transport` must be among it;
 //! `auto` takes the best, pair by pair: verbs, RUD over DPDK, the kernel's sockets.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
+use std::fmt::Write as _;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4, ToSocketAddrs, UdpSocket};
 
 use serde::{Deserialize, Serialize};
@@ -23,6 +24,7 @@ use super::transport::named;
 
 #[cfg(not(feature = "verbs"))]
 mod no_rdma;
+mod preflight;
 #[cfg(feature = "verbs")]
 mod rdma;
 #[cfg(not(feature = "verbs"))]
@@ -195,6 +197,23 @@ fn check_same((a, ours): (Rank, &Told), (b, theirs): (Rank, &Told)) -> Result<()
     Ok(())
 }
 
+/// No two hosts may have one address on the data network.
+fn check_addresses(leaders: &[(Rank, Told)]) -> Result<(), Error> {
+    let mut owners = HashMap::new();
+    for (rank, told) in leaders.iter().filter(|(_, told)| told.transport != TransportChoice::Kernel) {
+        for (ip, _) in &told.ports {
+            if let Some(other) = owners.insert(*ip, *rank)
+                && other != *rank
+            {
+                return Err(Error::Config(format!(
+                    "ports of {other} and {rank} have the same address, {ip}; give every port an address of its own"
+                )));
+            }
+        }
+    }
+    Ok(())
+}
+
 /// A peer and the channel that leads to it.
 struct Peer {
     rank: Rank,
@@ -242,6 +261,7 @@ pub(super) fn agree(
             .map_err(|why| Error::Join(format!("what {rank} told: {why}")))?;
         leaders.push((rank, told));
     }
+    check_addresses(&leaders)?;
     // One byte a host: what leads there from here.
     let ours: Vec<u8> = leaders
         .iter()
@@ -406,8 +426,13 @@ impl Prepared {
         Way::ALL.iter().filter(taken).map(|way| way.name()).collect()
     }
 
-    /// Opens the channels; all leaders do it at the same time.
-    pub(super) fn connect(self, config: &Config, roster: &Roster) -> Result<UpChannel<PortDevice>, Error> {
+    /// Opens the channels; all leaders do it at the same time. With them comes what is wrong with the way to peers, if anything
+    /// is.
+    pub(super) fn connect(
+        self,
+        config: &Config,
+        roster: &Roster,
+    ) -> Result<(UpChannel<PortDevice>, Result<(), String>), Error> {
         let Self { ways: Ways { means, peers, mtu, .. }, ports, rdma } = self;
         let (rank, secret) = (Rank(config.rank), roster.session_secret);
         let connections = config.channel_num.min(u32::from(u16::MAX)) as u16;
@@ -415,15 +440,16 @@ impl Prepared {
         let of =
             |ways: &[Way]| -> Vec<&Peer> { peers.iter().filter(|peer| ways.contains(&peer.way)).collect() };
         let mut channels = vec![];
+        let mut addresses = vec![];
         if let Some(ports) = ports {
             let lead = of(&[Way::Rud, Way::Tcp]);
-            let addresses: Vec<PeerAddress> = lead
+            addresses = lead
                 .iter()
                 .filter_map(|peer| {
                     let (local_ip, ip) = route(config, &peer.told.ports)?;
                     Some(PeerAddress { rank: peer.rank, ip, port: port::TCP_PORT, local_ip })
                 })
-                .collect();
+                .collect::<Vec<_>>();
             let ranks = lead.iter().map(|peer| peer.rank).collect();
             let channel = if config.transport == TransportChoice::Tcp {
                 let settings = settings(config, secret, connections)?;
@@ -449,7 +475,12 @@ impl Prepared {
             let (control, ranks) = sockets(config, secret, &lead, streams, 0)?;
             channels.push((rdma.connect(config, control, &ranks), ranks));
         }
-        Ok(UpChannel::mixed(channels))
+        // The first is that over the ports, if there are any; the others have been opened by now, too.
+        let reached = match channels.first_mut() {
+            Some((channel, _)) if !addresses.is_empty() => preflight::check(channel, config, &addresses, mtu),
+            _ => Ok(()),
+        };
+        Ok((UpChannel::mixed(channels), reached))
     }
 }
 

@@ -8,8 +8,9 @@
 //! Static inline functions (`rte_eth_rx_burst` and the like) are called through out-of-line copies: about a
 //! nanosecond per call, paid once a burst.
 //!
-//! What cannot be bound directly has a C shim: `shouter_dpdk_errno` for the thread-local `rte_errno`, and
-//! `shouter_dpdk_log_*`, which keeps DPDK's log lines in memory so that an error can quote them.
+//! What cannot be bound directly has a C shim: `shouter_dpdk_errno` for the thread-local `rte_errno`,
+//! `shouter_dpdk_lcore_swap` for the thread-local lcore id, and `shouter_dpdk_log_*`, which keeps DPDK's log lines in
+//! memory so that an error can quote them.
 //!
 //! For crates that depend on this one directly, the build script publishes `DEP_DPDK_ARCHIVES` (paths of the
 //! archives, in link order, separated by `;`), `DEP_DPDK_SYSTEM_LIBS` (names, likewise) and `DEP_DPDK_SHIM` (the

@@ -18,6 +18,14 @@ int shouter_dpdk_errno(void)
 	return rte_errno;
 }
 
+unsigned shouter_dpdk_lcore_swap(unsigned id)
+{
+	unsigned own = RTE_PER_LCORE(_lcore_id);
+
+	RTE_PER_LCORE(_lcore_id) = id;
+	return own;
+}
+
 /* The log is written by any thread that drives a port or by DPDK's own, a few lines in a port's life. */
 #define LOG_BYTES 16384
 

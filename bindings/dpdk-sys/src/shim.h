@@ -21,6 +21,10 @@
  * then read another address. */
 int shouter_dpdk_errno(void);
 
+/* Gives the calling thread another lcore id, by which it finds its caches in memory pools, and returns its own;
+ * LCORE_ID_ANY: none. No two threads may use DPDK under one id at a time. */
+unsigned shouter_dpdk_lcore_swap(unsigned id);
+
 /* Sends DPDK's log to a ring of lines in memory instead of standard error. Idempotent; 0, or -1 if the stream
  * could not be made. `echo` non-zero: lines go to standard error as well. */
 int shouter_dpdk_log_capture(int echo);

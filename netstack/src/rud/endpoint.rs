@@ -161,6 +161,17 @@ impl Endpoint {
         self.session(id).filter(|s| !s.failed).map_or(0, |s| s.sender.capacity() as usize)
     }
 
+    /// Sends the peer a sign of life with the next [`transmit`](Self::transmit), instead of when one is due.
+    pub fn announce(&mut self, id: SessionId) {
+        if let Some(entry) = self.entries.get_mut(id.index())
+            && let Some(session) = entry.session.as_deref_mut()
+            && session.id == id
+        {
+            session.heartbeat_due = true;
+            Self::make_ready(&mut self.ready, entry, id.index() as u16);
+        }
+    }
+
     /// Lets go of all memory that messages of the session refer to. The session goes on, and so do the headers of what
     /// was not acknowledged yet, without payload: the upper layer must know them for given up. Tokens are released
     /// as ever.

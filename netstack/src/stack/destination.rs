@@ -391,6 +391,10 @@ pub(super) const fn ethertype_of(address: IpAddr) -> EtherType {
     }
 }
 
+/// Datagrams of RUD that are made before the device takes them. Making one reads its payload for the CRC, and the device copies
+/// the payload while it is still in the cache.
+const AHEAD: usize = 32;
+
 /// Gives RUD's datagrams their headers and puts them into the ports' batches.
 #[derive(Debug)]
 pub(super) struct Emitter<'a, D> {
@@ -480,9 +484,10 @@ impl<D: Device> rud::Emit for Emitter<'_, D> {
             self.counters.tx_too_long += 1;
             return true;
         }
-        let Some(Port { iface, .. }) = self.ports.get_mut(template.port) else {
+        let Some(port) = self.ports.get_mut(template.port) else {
             return false;
         };
+        let iface = &mut port.iface;
         if iface.room() == 0 {
             return false;
         }
@@ -501,6 +506,9 @@ impl<D: Device> rud::Emit for Emitter<'_, D> {
         match pushed {
             Some(pushed) => {
                 self.counters.tx_rud += u64::from(pushed);
+                if iface.waiting() % AHEAD == 0 {
+                    self.taken += port.flush(self.now);
+                }
                 pushed
             }
             None => {

@@ -39,7 +39,7 @@ pub use counters::Counters;
 
 use crate::device::{Device, DeviceCounters};
 use crate::ip::limit::TokenBucket;
-use crate::ip::neighbour::Asker;
+use crate::ip::neighbour::{Asker, Resolution};
 use crate::ip::reassembly::Reassembly;
 use crate::rud;
 use crate::tcp as tcp_protocol;
@@ -374,6 +374,21 @@ impl<D: Device> Stack<D> {
             SendIcmpError::TooLong => SendError::TooLong { len: data.len(), limit },
             SendIcmpError::Full => SendError::Full,
         })
+    }
+
+    /// The next hop on the way to `remote`, itself or a router, and what is known about its station.
+    ///
+    /// # Errors
+    /// [`SendError::NoRoute`] or [`SendError::NotUnicast`].
+    pub fn neighbour(
+        &mut self,
+        now: Instant,
+        remote: impl Into<IpAddr>,
+    ) -> Result<(IpAddr, Resolution), SendError> {
+        let remote = remote.into();
+        let Way { port, next_hop, .. } = destination::route(&self.ports, any_for(remote), remote)?;
+        let port = self.ports.get_mut(port).ok_or(SendError::NoRoute { remote })?;
+        Ok((next_hop, port.iface.neighbours.resolve(now, next_hop, Asker::Session)))
     }
 
     /// Takes the oldest answer to a [`Stack::ping`].

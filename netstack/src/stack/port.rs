@@ -118,6 +118,12 @@ impl Interface {
         self.tx.capacity().saturating_sub(RESERVED)
     }
 
+    /// Frames that wait for the device.
+    #[inline]
+    pub(super) fn waiting(&self) -> usize {
+        self.tx.frames().len()
+    }
+
     /// Whether frames wait for the device.
     pub(super) fn is_backlogged(&self) -> bool {
         !self.tx.is_empty()

@@ -4,7 +4,7 @@ use core::time::Duration;
 use proptest::prelude::*;
 
 use super::{ConfigError, PortConfig, PortId, SendError, Stack, StackConfig};
-use crate::device::{Device, Frame, Loopback, TxBatch};
+use crate::device::{Capabilities, Device, DeviceCounters, Frame, Loopback, RxFrame, TxBatch};
 use crate::region::{Region, RegionId};
 use crate::rud::{self, Disposition, Failure, SessionId, SessionParams, Sink, Token};
 use crate::time::Instant;
@@ -164,7 +164,12 @@ fn request(sender_ip: Ipv4Addr, target_ip: Ipv4Addr) -> arp::Repr {
     }
 }
 
-fn session(stack: &mut Stack<Loopback>, local: Ipv4Addr, remote: Ipv4Addr, tags: (u64, u64)) -> SessionId {
+fn session<D: Device>(
+    stack: &mut Stack<D>,
+    local: Ipv4Addr,
+    remote: Ipv4Addr,
+    tags: (u64, u64),
+) -> SessionId {
     let params = SessionParams {
         local_tag: tags.0,
         remote_tag: tags.1,
@@ -206,6 +211,53 @@ fn rud_messages_cross_and_their_memory_is_released() {
     assert_eq!(counters.rx_udp_checksum + counters.rx_ipv4_checksum + counters.rx_ipv4_malformed, 0);
     assert!(pair.a.counters().tx_held > 0, "the first datagrams waited for ARP");
     assert!(pair.a.device_counters(PortId(0)).tx_frames > 0);
+}
+
+/// A device that takes everything, and notes how many frames it was given at a time.
+struct Batches {
+    capabilities: Capabilities,
+    lengths: Vec<usize>,
+}
+
+impl Device for Batches {
+    fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
+    }
+    fn mac(&self) -> [u8; 6] {
+        MAC_A.0
+    }
+    fn link_up(&mut self) -> bool {
+        true
+    }
+    fn transmit(&mut self, _: Instant, batch: &mut TxBatch) -> usize {
+        let taken = batch.frames().len();
+        self.lengths.push(taken);
+        batch.consume(taken);
+        taken
+    }
+    fn receive(&mut self, _: Instant, _: usize, _: &mut impl FnMut(RxFrame<'_>)) -> usize {
+        0
+    }
+    fn counters(&self) -> DeviceCounters {
+        DeviceCounters::default()
+    }
+}
+
+/// The CRC of a payload is computed just before the device copies it, and not long before.
+#[test]
+fn rud_hands_a_long_queue_to_the_device_bit_by_bit_within_one_turn() {
+    let device = Batches { capabilities: Capabilities::plain("test", 1500, 32), lengths: vec![] };
+    let mut stack = stack_of(device, PortConfig { neighbours: vec![(B, MAC_B.0)], ..config(A) });
+    stack.poll(Instant::ZERO, &mut Collect::default());
+    let to_b = session(&mut stack, A, B, (1, 2));
+    for message in 0..200 {
+        stack.rud_mut().send(to_b, b"header", region().extent(0, 1400), Token(message)).unwrap();
+    }
+    let before = stack.device(PortId(0)).unwrap().lengths.len();
+    stack.poll(at_micros(1), &mut Collect::default());
+    let lengths = &stack.device(PortId(0)).unwrap().lengths[before..];
+    assert!(lengths.iter().sum::<usize>() >= 200, "{lengths:?}");
+    assert!(lengths.iter().all(|length| *length <= 32), "{lengths:?}");
 }
 
 #[test]

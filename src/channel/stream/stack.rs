@@ -10,6 +10,7 @@ use shouter_netstack::stack::Stack;
 use shouter_netstack::tcp::{self, Chunk, ConnectionId, Error, KeepAlive, ListenerId, Token};
 use shouter_netstack::time::Instant;
 
+use super::StreamChannel;
 use super::share::Load;
 use super::streams::{ConnectError, Event, Info, ListenError, Streams};
 
@@ -39,6 +40,13 @@ impl<D: Device> StackStreams<D> {
     /// Connections that fail when a peer has not answered for `dead_after`; `port` is the one to listen on.
     pub fn new(stack: Stack<D>, port: u16, dead_after: Duration) -> Self {
         Self { stack, port, dead_after, listener: None }
+    }
+}
+
+impl<D: Device> StreamChannel<StackStreams<D>> {
+    /// The stack below.
+    pub fn stack_mut(&mut self) -> &mut Stack<D> {
+        &mut self.streams.stack
     }
 }
 

@@ -1,7 +1,5 @@
 //! DPDK's environment (EAL): started once per process, and kept for its life.
 
-use core::cell::Cell;
-use core::marker::PhantomData;
 use std::fs;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
@@ -42,7 +40,7 @@ impl Default for EalConfig {
     }
 }
 
-/// Why DPDK did not start, or a thread could not be registered.
+/// Why DPDK did not start.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum EalError {
@@ -86,9 +84,6 @@ pub enum EalError {
     /// The thread on which DPDK is started could not be made.
     #[error("DPDK did not start: no thread could be made ({0}); raise the limit on processes (ulimit -u)")]
     Thread(#[from] std::io::Error),
-    /// A thread could not be registered: there are too many.
-    #[error("this thread cannot drive DPDK ports: {0}; at most {max} threads can at a time", max = sys::MAX_THREADS)]
-    Register(sys::Errno),
 }
 
 /// DPDK, running in this process. There is at most one, and it is never stopped.
@@ -138,18 +133,6 @@ impl Eal {
         self.process == std::process::id()
     }
 
-    /// Registers the calling thread with DPDK until the guard is dropped: it then has caches of frame buffers of its
-    /// own. A thread that is not registered can drive a device too, slowly. Guards nest.
-    pub fn register_thread(&self) -> Result<ThreadGuard, EalError> {
-        REGISTRATIONS.with(|count| {
-            if count.get() == 0 {
-                sys::register_thread().map_err(EalError::Register)?;
-            }
-            count.set(count.get() + 1);
-            Ok(ThreadGuard { not_send: PhantomData })
-        })
-    }
-
     /// What is built in and what this host has. Does not start DPDK.
     pub fn describe() -> Description {
         Description {
@@ -175,27 +158,6 @@ pub struct Description {
     pub hugepages_free: u32,
     /// Whether DPDK runs in this process.
     pub running: bool,
-}
-
-thread_local! {
-    static REGISTRATIONS: Cell<u32> = const { Cell::new(0) };
-}
-
-/// Keeps the thread that made it registered with DPDK.
-#[derive(Debug)]
-pub struct ThreadGuard {
-    not_send: PhantomData<*mut ()>,
-}
-
-impl Drop for ThreadGuard {
-    fn drop(&mut self) {
-        REGISTRATIONS.with(|count| {
-            count.set(count.get() - 1);
-            if count.get() == 0 {
-                sys::unregister_thread();
-            }
-        });
-    }
 }
 
 /// Removes the directory that DPDK has made and, without a shared configuration, does not use. Those of an ordinary user

@@ -10,13 +10,15 @@
 //! let eal = Eal::init(&EalConfig::default())?;
 //! let config = PortConfig::new("virtio:/tmp/link.sock".parse()?);
 //! let port = Port::try_open(eal, &config)?; // PortError::NotYet until the other side serves the socket
-//! let _registered = eal.register_thread()?; // the thread that drives the queue has a cache of buffers of its own
 //! let mut device = port.into_devices().remove(0);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
 //! The embedded link is vhost-user on one side and virtio-user on the other, joined by a UNIX socket: no root, no
 //! hugepages, no kernel in the data path. Either side survives the death of the other.
+//!
+//! Threads need not be registered with DPDK. Each queue has a cache of buffers of its own, which any thread that drives the
+//! queue uses; so a queue may go from thread to thread.
 //!
 //! # Copies
 //!
@@ -45,7 +47,7 @@ mod sys;
 #[cfg(test)]
 mod tests;
 
-pub use eal::{Description, Eal, EalConfig, EalError, ThreadGuard};
+pub use eal::{Description, Eal, EalConfig, EalError};
 pub use offload::Offloads;
 pub use port::{Payload, Port, PortConfig, PortError};
 pub use queue::DpdkDevice;

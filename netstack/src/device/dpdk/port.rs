@@ -16,11 +16,9 @@ const LINK_HEADER: u16 = 14 + 2 * 4;
 /// Largest IP packet on an embedded link.
 const EMBEDDED_MTU_MAX: u16 = 9000;
 
-/// Buffers that each thread may keep at hand.
+/// Buffers that each queue keeps at hand. They are used last in, first out, so that a few that are warm serve for all; without
+/// a cache they would take turns, and each would be fetched from memory.
 const CACHE: u32 = 128;
-
-/// Threads that may drive a port's queues during its life, whose caches the pool is sized for.
-const THREADS_PER_QUEUE: u32 = 4;
 
 /// How payload gets from its region into the device.
 ///
@@ -174,6 +172,14 @@ pub enum PortError {
         room: u16,
         /// Memory that DPDK was started with, in MiB.
         memory_mb: u32,
+        /// DPDK's error.
+        error: Errno,
+    },
+    /// The process has too many queues open.
+    #[error("{device}: {error}: the ports of a process may have {max} queues together; open fewer", max = sys::MAX_QUEUES)]
+    TooManyQueues {
+        /// The device.
+        device: DeviceSpec,
         /// DPDK's error.
         error: Errno,
     },
@@ -343,7 +349,9 @@ impl Port {
                 error,
             }
         })?;
-        let started = attached.start(pool, &setup).map_err(|(step, error)| PortError::SetUp {
+        let lcores = (0..config.queues).map(|_| sys::Lcore::take()).collect::<Result<_, _>>();
+        let lcores = lcores.map_err(|error| PortError::TooManyQueues { device: device.clone(), error })?;
+        let started = attached.start(pool, lcores, &setup).map_err(|(step, error)| PortError::SetUp {
             device: device.clone(),
             step,
             error,
@@ -461,8 +469,8 @@ fn pool_size(config: &PortConfig) -> (u32, u16) {
     let frame =
         if config.leaves_work() { u32::from(u16::MAX).div_ceil(u32::from(OFFLOAD_ROOM)) + 1 } else { 1 };
     let rings = if config.device.keeps_buffers() { (1 + frame) * ring } else { 0 };
-    // Received, staged for sending (two each when chained), and in threads' caches (which hold half as many again).
-    let in_hand = 4 * sys::BURST as u32 + THREADS_PER_QUEUE * CACHE * 3 / 2;
+    // Received, staged for sending (two each when chained), and in the queue's cache (which holds half as many again).
+    let in_hand = 4 * sys::BURST as u32 + CACHE * 3 / 2;
     let driver = if matches!(config.device, DeviceSpec::AfXdp(_)) { XDP_RING } else { 0 };
     (queues * (rings + driver + in_hand), frame_room(config))
 }

@@ -5,12 +5,16 @@ use std::sync::Arc;
 use super::DeviceSpec;
 use super::port::Shared;
 use super::sys::{BURST, Queue};
-use crate::device::{Capabilities, Device, DeviceCounters, RxFrame, TxBatch};
+use crate::device::{Capabilities, Device, DeviceCounters, Frame, RxFrame, TxBatch};
 use crate::time::Instant;
 
 /// Payload of this many bytes and more is chained where the driver allows it, shorter payload is copied: about where
 /// the two cost the same (see [`Payload`](super::Payload)).
 const CHAIN_FROM: usize = 2560;
+
+/// Bytes of frames in the first burst of a batch, at least; every further one may have twice as many as the one before. The peer
+/// then sees the first frames while the others are being copied, and short frames share a burst all the same.
+pub(super) const FIRST_BURST: usize = 16 << 10;
 
 /// The longest super-segment, as an IP packet: its length is a number of 16 bits.
 const SUPER_SEGMENT: u32 = u16::MAX as u32;
@@ -95,13 +99,14 @@ impl Device for DpdkDevice {
 
     #[inline]
     fn transmit(&mut self, _now: Instant, batch: &mut TxBatch) -> usize {
-        let mut total = 0;
+        let (mut total, mut limit) = (0, FIRST_BURST);
         loop {
-            let frames = batch.frames();
+            let frames = burst(batch.frames(), limit);
             if frames.is_empty() {
                 self.queue.flush();
                 break;
             }
+            limit *= 2;
             let taken = match (self.shared.offloads.is_some(), self.shared.chains) {
                 (false, true) => self.queue.send_chained(frames, CHAIN_FROM),
                 (false, false) => self.queue.send_copied(frames),
@@ -149,4 +154,16 @@ impl Device for DpdkDevice {
         let dropped = self.queue.oversized + self.queue.damaged + self.refused + self.queue.port().missed();
         DeviceCounters { dropped, ..self.counters }
     }
+}
+
+/// The frames of the next burst: as many as it takes to reach `limit` bytes, and no more than [`BURST`].
+#[inline]
+pub(super) fn burst(frames: &[Frame], limit: usize) -> &[Frame] {
+    let mut bytes = 0;
+    let fitting = frames.iter().take(BURST).take_while(|frame| {
+        let fits = bytes < limit;
+        bytes += frame.len();
+        fits
+    });
+    &frames[..fitting.count()]
 }

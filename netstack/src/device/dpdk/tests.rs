@@ -1,4 +1,6 @@
 use super::*;
+use crate::device::Frame;
+use crate::region::{Region, RegionId};
 
 #[test]
 fn specs_are_read_and_written_alike() {
@@ -69,4 +71,25 @@ fn every_driver_has_been_constructed() {
         assert!(types.contains(&name), "no log type {name} in\n{types}");
     }
     assert!(description.drivers.len() >= 16);
+}
+
+/// Jumbo frames are copied for a while, so the peer should not wait for many of them; short ones are not worth a burst of their own.
+#[test]
+fn bursts_begin_with_few_bytes_and_grow() {
+    static BYTES: [u8; 9000] = [0; 9000];
+    let region = Region::from_static(RegionId(1), &BYTES);
+    for (len, expected) in
+        [(9000, &[2, 4, 8, 15, 30, 32, 32][..]), (1500, &[11, 22, 32, 32, 26]), (64, &[32, 32, 32, 27])]
+    {
+        let frame = Frame::new(&[&[0; 14]], region.extent(0, len)).unwrap();
+        let frames = vec![frame; 123];
+        let (mut left, mut limit, mut bursts) = (&frames[..], queue::FIRST_BURST, vec![]);
+        while !left.is_empty() {
+            let burst = queue::burst(left, limit).len();
+            bursts.push(burst);
+            left = &left[burst..];
+            limit *= 2;
+        }
+        assert_eq!(bursts, expected, "{len}");
+    }
 }

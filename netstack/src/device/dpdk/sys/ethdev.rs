@@ -5,7 +5,7 @@ use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::ffi::CString;
 
-use super::{Errno, Pool};
+use super::{Errno, Lcore, Pool};
 
 /// A device that was attached to its bus, and has a port number. Detached when dropped.
 #[derive(Debug)]
@@ -49,10 +49,11 @@ impl Attached {
         Ok(Info { raw })
     }
 
-    /// Configures queues and starts the port.
+    /// Configures queues, one for each of `lcores`, and starts the port.
     pub(in super::super) fn start(
         self,
         pool: Pool,
+        lcores: Vec<Lcore>,
         setup: &Setup,
     ) -> Result<StartedPort, (&'static str, Errno)> {
         let at = |step| move |e| (step, e);
@@ -108,7 +109,7 @@ impl Attached {
         Ok(StartedPort {
             attached: Some(attached),
             pool,
-            queues: setup.queues,
+            lcores,
             taken: AtomicU64::new(0),
             close_on_interrupt_thread: setup.close_on_interrupt_thread,
         })
@@ -257,7 +258,8 @@ pub(in super::super) struct StartedPort {
     /// None once the port was abandoned to the process that owns it.
     attached: Option<Attached>,
     pool: Pool,
-    queues: u16,
+    /// One for each queue.
+    lcores: Vec<Lcore>,
     /// A bit per queue that was handed out.
     taken: AtomicU64,
     close_on_interrupt_thread: bool,
@@ -272,10 +274,11 @@ impl StartedPort {
         &self.pool
     }
 
-    /// Whether queue `index` exists and is handed out for the first time.
-    pub(super) fn take_queue(&self, index: u16) -> bool {
-        let Some(bit) = 1_u64.checked_shl(u32::from(index)) else { return false };
-        index < self.queues && self.taken.fetch_or(bit, Ordering::Relaxed) & bit == 0
+    /// The lcore id of queue `index`, if there is such a queue and it is handed out for the first time.
+    pub(super) fn take_queue(&self, index: u16) -> Option<u32> {
+        let bit = 1_u64.checked_shl(u32::from(index))?;
+        let lcore = self.lcores.get(usize::from(index))?;
+        (self.taken.fetch_or(bit, Ordering::Relaxed) & bit == 0).then(|| lcore.id())
     }
 
     /// The MAC address that the driver has.
@@ -324,6 +327,7 @@ impl StartedPort {
             core::mem::forget(attached);
         }
         self.pool.abandon();
+        core::mem::forget(core::mem::take(&mut self.lcores));
     }
 }
 

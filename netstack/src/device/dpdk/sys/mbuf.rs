@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use dpdk_sys::{rte_mbuf, rte_mbuf_ext_shared_info, rte_mempool};
 
+use super::lcore::Lent;
 use super::offload::{PIECES, Unfit, describe};
 use super::{Errno, StartedPort};
 use crate::device::{Frame, RxFrame};
@@ -30,7 +31,7 @@ unsafe impl Send for Pool {}
 unsafe impl Sync for Pool {}
 
 impl Pool {
-    /// A pool of `count` buffers that hold `room` bytes each; a registered thread keeps up to `cache` of them.
+    /// A pool of `count` buffers that hold `room` bytes each; a queue keeps up to `cache` of them at hand.
     pub(in super::super) fn new(name: &str, count: u32, cache: u32, room: u16) -> Result<Self, Errno> {
         let name = CString::new(name).map_err(|_| Errno(22))?;
         let data = u32::from(room) + dpdk_sys::RTE_PKTMBUF_HEADROOM;
@@ -78,6 +79,8 @@ pub(in super::super) struct Queue {
     port: Arc<StartedPort>,
     pub(super) number: u16,
     pub(super) index: u16,
+    /// The id under which buffers are taken and given back.
+    pub(super) lcore: u32,
     /// Sets the flags for the IPv4 header checksum.
     pub(super) ipv4_checksum: bool,
     /// Frames may leave work to the port, and come in pieces with what the port knows about them.
@@ -108,9 +111,7 @@ impl Queue {
     /// Queue pair `index`; `None` if there is none such, or it was handed out before.
     pub(in super::super) fn new(port: &Arc<StartedPort>, index: u16, duties: Duties) -> Option<Self> {
         let Duties { ipv4_checksum, offloads, prepares } = duties;
-        if !port.take_queue(index) {
-            return None;
-        }
+        let lcore = port.take_queue(index)?;
         let shared = Box::new(rte_mbuf_ext_shared_info {
             free_cb: Some(payload_read),
             fcb_opaque: ptr::null_mut(),
@@ -120,6 +121,7 @@ impl Queue {
             port: port.clone(),
             number: port.number(),
             index,
+            lcore,
             ipv4_checksum,
             offloads,
             prepares,
@@ -147,6 +149,17 @@ impl Queue {
     /// Sends what waits; true when nothing is left.
     #[inline]
     pub(in super::super) fn flush(&mut self) -> bool {
+        if !self.has_staged() {
+            return true;
+        }
+        // SAFETY: the queue's own id, and `self` is borrowed by one thread.
+        let _lent = unsafe { Lent::new(self.lcore) };
+        self.push()
+    }
+
+    /// The same, on a thread that has been lent the queue's id.
+    #[inline]
+    pub(super) fn push(&mut self) -> bool {
         if self.has_staged() {
             let waiting = &mut self.staged[self.staged_from..self.staged_to];
             // SAFETY: `waiting` are buffers that we own; those that the driver takes are its own from now on.
@@ -170,7 +183,9 @@ impl Queue {
     /// room are kept, and no more are taken until they went.
     #[inline]
     pub(in super::super) fn send_copied(&mut self, frames: &[Frame]) -> usize {
-        if !self.flush() {
+        // SAFETY: the queue's own id, and `self` is borrowed by one thread.
+        let _lent = unsafe { Lent::new(self.lcore) };
+        if !self.push() {
             return 0;
         }
         let count = frames.len().min(BURST);
@@ -207,7 +222,7 @@ impl Queue {
         }
         self.free(filled, count);
         (self.staged_from, self.staged_to) = (0, filled);
-        self.flush();
+        self.push();
         count
     }
 
@@ -216,6 +231,8 @@ impl Queue {
     /// returns.
     #[inline]
     pub(in super::super) fn send_chained(&mut self, frames: &[Frame], chain_from: usize) -> usize {
+        // SAFETY: the queue's own id, and `self` is borrowed by one thread.
+        let _lent = unsafe { Lent::new(self.lcore) };
         let count = frames.len().min(BURST);
         let chained = |frame: &Frame| match frame.extents() {
             [extent] if extent.len() >= chain_from => Some(*extent),
@@ -291,6 +308,8 @@ impl Queue {
         budget: usize,
         sink: &mut impl FnMut(RxFrame<'_>),
     ) -> (usize, usize, bool) {
+        // SAFETY: the queue's own id, and `self` is borrowed by one thread.
+        let _lent = unsafe { Lent::new(self.lcore) };
         let received = &mut self.received;
         if received.from == received.to {
             // SAFETY: room for as many pointers; the buffers that come back are ours.

@@ -3,11 +3,13 @@
 //! - [`eal_init`] is called before anything else (by [`Eal`](super::Eal), a reference to which each port needs);
 //! - a [`Pool`](mbuf::Pool) outlives the port that draws on it, since the port holds it;
 //! - a [`Queue`] can be made once per index of a started port and holds the port, and its bursts take `&mut`: one
-//!   thread at a time drives a queue, and never a stopped one.
+//!   thread at a time drives a queue, and never a stopped one;
+//! - an [`Lcore`] belongs to one queue, whose thread alone uses its caches.
 #![allow(unsafe_code)]
 
 mod ethdev;
 mod hang_up;
+mod lcore;
 mod mbuf;
 mod offload;
 
@@ -17,12 +19,10 @@ use std::ffi::CString;
 
 pub(super) use ethdev::{Attached, Info, RxOffloads, Setup, StartedPort, TxOffloads};
 pub(super) use hang_up::hang_up;
+pub(super) use lcore::{Lcore, MAX_QUEUES};
 pub(super) use mbuf::{BURST, Duties, Pool, Queue};
 
 pub(super) use dpdk_sys::DRIVERS;
-
-/// Threads that can be registered at a time.
-pub(super) const MAX_THREADS: u32 = dpdk_sys::RTE_MAX_LCORE - 1;
 
 /// An error number of DPDK: those of errno(3), and a few of its own.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -94,18 +94,6 @@ pub(super) fn wake_vhost(path: &str) {
         // SAFETY: a terminated string.
         unsafe { dpdk_sys::shouter_dpdk_vhost_wake(path.as_ptr()) };
     }
-}
-
-/// Registers the calling thread.
-pub(super) fn register_thread() -> Result<(), Errno> {
-    // SAFETY: needs the EAL only, which the caller has a reference to.
-    Errno::check(unsafe { dpdk_sys::rte_thread_register() })
-}
-
-/// Undoes [`register_thread`] for the calling thread.
-pub(super) fn unregister_thread() {
-    // SAFETY: as above; does nothing on a thread that is not registered.
-    unsafe { dpdk_sys::rte_thread_unregister() }
 }
 
 /// `DPDK 22.11.11` or the like.

@@ -8,6 +8,7 @@ use core::ptr;
 
 use dpdk_sys::{rte_mbuf, rte_mbuf_ext_shared_info};
 
+use super::lcore::Lent;
 use super::mbuf::{BURST, Queue, clear_ipv4_checksum, data_of, linearise};
 use crate::device::{Frame, HEAD_MIN, Offload, RxChecksum, RxFrame, Transport, segment};
 
@@ -37,7 +38,9 @@ impl Queue {
     /// Sends up to [`BURST`] frames with what they ask for, copied into as many buffers as it takes; returns how many were
     /// taken. Those for which the ring had no room are kept, and no more are taken until they went.
     pub(in super::super) fn send_offloaded_copied(&mut self, frames: &[Frame]) -> usize {
-        if !self.flush() {
+        // SAFETY: the queue's own id, and `self` is borrowed by one thread.
+        let _lent = unsafe { Lent::new(self.lcore) };
+        if !self.push() {
             return 0;
         }
         let (taken, mut filled) = self.build(frames, None);
@@ -45,7 +48,7 @@ impl Queue {
             filled = self.prepare(filled);
         }
         (self.staged_from, self.staged_to) = (0, filled);
-        self.flush();
+        self.push();
         taken
     }
 
@@ -53,6 +56,8 @@ impl Queue {
     /// and not copied; returns how many were taken. Only for drivers that have read the payload when `rte_eth_tx_burst`
     /// returns.
     pub(in super::super) fn send_offloaded_chained(&mut self, frames: &[Frame], chain_from: usize) -> usize {
+        // SAFETY: the queue's own id, and `self` is borrowed by one thread.
+        let _lent = unsafe { Lent::new(self.lcore) };
         let (taken, filled) = self.build(frames, Some(chain_from));
         // SAFETY: the first `filled` are frames that we own; those that the driver takes are its own from now on.
         let sent = unsafe {

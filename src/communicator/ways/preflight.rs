@@ -1,0 +1,220 @@
+//! Whether the leaders reach each other over their ports: found out when they join, and if not, what is wrong.
+//!
+//! Every leader shows each of the others on the channel itself that it is there, and asks it to echo packets of the job's MTU. What
+//! the channel hears decides. Echoes tell what is wrong: the link, ARP, the address, the MTU, or the port.
+
+use std::fmt::Write as _;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use shouter_netstack::ip::neighbour::Resolution;
+use shouter_netstack::stack::Stack;
+use shouter_netstack::time::Instant;
+use shouter_reducer::executor::{Disposition, Refusal};
+use shouter_reducer::header::Header;
+use shouter_reducer::transport::Token;
+
+use crate::channel::Inbox;
+use crate::channel::port::{self, PortDevice};
+use crate::channel::up::{PeerAddress, UpChannel};
+use crate::config::{Config, TransportChoice};
+use crate::runtime::Clock;
+
+/// For how long the others are tried.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// Between two tries.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// Lengths of the packets that are tried before those of the full MTU, in bytes: the least MTU that can be configured, IPv6's,
+/// Ethernet's, and what jumbo frames are often cut to. They are tried one after the other, and not before the channel has heard the
+/// peer: a veth that refuses a packet as too long holds up all that an af_packet port has behind it.
+const SMALLER: [u16; 5] = [576, 1280, 1500, 4000, 8000];
+
+/// Bytes of an IPv4 and an ICMP header in front of the data of an echo request (RFC 791 section 3.1, RFC 792).
+const ECHO_HEADERS: u16 = 28;
+
+/// The bytes that are echoed.
+static FILLER: [u8; u16::MAX as usize] = [0; u16::MAX as usize];
+
+/// What is known about the way to a peer.
+struct Probe<'a> {
+    peer: &'a PeerAddress,
+    /// The channel has heard from it.
+    heard: bool,
+    /// The longest packet that was echoed, in bytes; 0: none.
+    passed: u16,
+    /// When to ask for the next echo.
+    next: Instant,
+}
+
+impl Probe<'_> {
+    /// The packet to try next, in bytes, if there is one.
+    fn wanted(&self, mtu: u16) -> Option<u16> {
+        let mut all = SMALLER.into_iter().filter(|len| *len < mtu).chain([mtu]);
+        all.find(|len| *len > self.passed).filter(|_| self.heard || self.passed == 0)
+    }
+}
+
+/// Nothing is sent before all have joined.
+struct Nothing;
+
+impl Inbox for Nothing {
+    fn fragment(&mut self, _: Instant, _: &Header, _: &[u8]) -> Disposition {
+        Disposition::Refused(Refusal::NotReady)
+    }
+
+    fn released(&mut self, _: Token) {}
+}
+
+/// Tries the way to each of `peers` for packets of up to `mtu` bytes, and answers them.
+///
+/// # Errors
+/// What is wrong with the way to some of them, and what to do.
+pub(super) fn check(
+    up: &mut UpChannel<PortDevice>,
+    config: &Config,
+    peers: &[PeerAddress],
+    mtu: u16,
+) -> Result<(), String> {
+    let begun = Clock.now();
+    let mut probes: Vec<_> =
+        peers.iter().map(|peer| Probe { peer, heard: false, passed: 0, next: begun }).collect();
+    let mut next = begun;
+    loop {
+        let now = Clock.now();
+        let mut any = up.receive(now, &mut Nothing);
+        any |= up.stack_mut().is_some_and(|stack| take_echoes(stack, now, &mut probes));
+        let mut news = false;
+        for probe in probes.iter_mut().filter(|probe| !probe.heard) {
+            if up.hears(probe.peer.rank) {
+                (probe.heard, probe.next, news) = (true, now, true);
+            }
+        }
+        // Whoever was late has not heard what was said before.
+        if next <= now || news {
+            next = now + PAUSE;
+            up.announce();
+        }
+        if let Some(stack) = up.stack_mut() {
+            ask(stack, now, &mut probes, mtu);
+        }
+        any |= up.transmit(now, &mut Nothing);
+        let is_complete = |probe: &Probe<'_>| probe.heard && probe.passed >= mtu;
+        if probes.iter().all(is_complete) {
+            return Ok(());
+        }
+        if now.saturating_since(begun) >= PATIENCE {
+            return judge(up, now, config, &probes, mtu);
+        }
+        if !any {
+            std::thread::yield_now();
+        }
+    }
+}
+
+/// Notes what has come back; true if anything has.
+fn take_echoes(stack: &mut Stack<PortDevice>, now: Instant, probes: &mut [Probe<'_>]) -> bool {
+    let mut any = false;
+    while let Some(reply) = stack.next_echo_reply() {
+        any = true;
+        let len = u16::try_from(reply.len + usize::from(ECHO_HEADERS)).unwrap_or(u16::MAX);
+        let longer = |probe: &&mut Probe<'_>| IpAddr::V4(probe.peer.ip) == reply.from && probe.passed < len;
+        for probe in probes.iter_mut().filter(longer) {
+            (probe.passed, probe.next) = (len, now);
+        }
+    }
+    any
+}
+
+/// Asks for echoes that are due. What finds no room is asked for next time.
+fn ask(stack: &mut Stack<PortDevice>, now: Instant, probes: &mut [Probe<'_>], mtu: u16) {
+    for probe in probes.iter_mut().filter(|probe| probe.next <= now) {
+        let Some(len) = probe.wanted(mtu) else { continue };
+        probe.next = now + PAUSE;
+        let data = &FILLER[..usize::from(len.saturating_sub(ECHO_HEADERS))];
+        if let Err(why) = stack.ping(now, probe.peer.ip, 0, len, data) {
+            tracing::trace!(rank = %probe.peer.rank, %why, "an echo was not asked for");
+        }
+    }
+}
+
+/// What the probes have found.
+fn judge(
+    up: &mut UpChannel<PortDevice>,
+    now: Instant,
+    config: &Config,
+    probes: &[Probe<'_>],
+    mtu: u16,
+) -> Result<(), String> {
+    let mut text = String::new();
+    for Probe { peer, heard, passed, .. } in probes {
+        let PeerAddress { rank, ip, local_ip, .. } = peer;
+        let why = match (heard, passed) {
+            (true, 0) => {
+                tracing::warn!(%rank, %ip, "no echo came back, so the way was not tried with packets of the full MTU");
+                continue;
+            }
+            (true, passed) if *passed >= mtu => continue,
+            (true, passed) => format!(
+                "MTU: packets of {mtu} bytes do not get through, and those of {passed} do; set mtu = {passed} on all hosts, \
+                 or raise the MTU of the interfaces and switches in between"
+            ),
+            (false, passed) => unheard(up, now, config, peer, *passed),
+        };
+        let device = device_of(config, peer).map_or("", |port| port.device.as_str());
+        let between = if text.is_empty() { "" } else { "; " };
+        // Writing to a String cannot fail.
+        let _ =
+            write!(text, "{between}{rank} at {ip} is not reached from {local_ip} on port {device}: {why}");
+    }
+    if text.is_empty() { Ok(()) } else { Err(text) }
+}
+
+/// Why nothing was heard from a peer.
+fn unheard(
+    up: &mut UpChannel<PortDevice>,
+    now: Instant,
+    config: &Config,
+    peer: &PeerAddress,
+    passed: u16,
+) -> String {
+    let (rank, ip) = (peer.rank, peer.ip);
+    let (name, protocol) = match config.transport {
+        TransportChoice::Tcp => ("tcp", "TCP"),
+        _ => ("rud", "UDP"),
+    };
+    let Some(stack) = up.stack_mut() else { return "the channel has no port".to_owned() };
+    let port = stack.addresses().find(|(_, own)| *own == IpAddr::V4(peer.local_ip)).map(|(port, _)| port);
+    let is_up =
+        port.and_then(|port| stack.device_mut(port)).is_none_or(shouter_netstack::device::Device::link_up);
+    let runs =
+        device_of(config, peer).and_then(|port| port::interface_of(&port.device)).is_none_or(|i| i.runs);
+    if !is_up || !runs {
+        return "link: it is down; look at the cable, the switch, and the interface (`ip link`), or, for an embedded link, at \
+                the process at the other end"
+            .to_owned();
+    }
+    match stack.neighbour(now, ip) {
+        Ok((_, Resolution::Station(mac))) if passed > 0 => format!(
+            "port: station {mac} answers echo requests, and nothing comes by {name}; see that nothing in between filters \
+             {protocol} port {}, and that {ip} belongs to {rank} alone",
+            port::RUD_PORT
+        ),
+        Ok((hop, Resolution::Station(mac))) => format!(
+            "address: station {mac} answers ARP for {hop}, and neither echo requests nor {name} for {ip}; see that {ip} is \
+             {rank}'s address and no other station's, and that nothing in between filters {protocol} port {}",
+            port::RUD_PORT
+        ),
+        Ok((hop, _)) => format!(
+            "ARP: nobody answers for {hop}; see that it is the right address, and that both ports are on one network (VLAN, \
+             bridge, cabling)"
+        ),
+        Err(why) => format!("address: {why}"),
+    }
+}
+
+/// The port that leads to a peer.
+fn device_of<'a>(config: &'a Config, peer: &PeerAddress) -> Option<&'a crate::config::PortConfig> {
+    config.ports.iter().find(|port| port.address.ip == peer.local_ip)
+}
