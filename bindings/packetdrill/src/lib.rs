@@ -8,7 +8,7 @@
 //! the interface with functions. The clock is virtual: it moves by what `usleep` asks for, by 1 µs whenever it is read, and
 //! to the next timers while `netdev_receive` looks for the next packet. A blocking call waits until another thread's calls
 //! have changed what it waits for. The thread that called `packetdrill_interface_init` drives the script: a wait of its own
-//! that ends at some time, as in `poll` with a timeout, moves the clock there.
+//! moves the clock to what it waits for, and fails with EDEADLK where nothing would ever come without another packet.
 //!
 //! ```text
 //!   packetdrill's threads --> sys: the interface's functions, pointers, errno
@@ -26,8 +26,10 @@
 //! `ip_version`, `remote_ip`, `gateway_ip` and `netmask_ip` are taken and change nothing: the stack speaks both versions, and
 //! everybody else is behind one router.
 //!
-//! Not as on Linux: bytes that were not read when a reset comes are lost (RFC 9293 section 3.10.7.4), MSG_MORE makes no difference, MSG_OOB and MSG_FASTOPEN are refused, bytes that MSG_PEEK has seen no
-//! longer count against the window, TCP_INFO is zero where the stack keeps nothing, instances of epoll are not nested. What is not listed in `socket::option` is refused with ENOPROTOOPT.
+//! Not as on Linux: bytes that were not read when a reset comes are lost (RFC 9293 section 3.10.7.4), MSG_OOB is refused,
+//! TCP_INFO is zero where the stack keeps nothing, SO_SNDBUF is of the bytes alone, instances of epoll are not nested. What is
+//! not listed in `socket::option` is refused with ENOPROTOOPT. TCP fast open (RFC 7413), MD5 signatures (RFC 2385), zero-copy
+//! sends and TCP over UDP are not there: scripts that need them cannot pass.
 #![deny(unsafe_code)]
 
 mod epoll;

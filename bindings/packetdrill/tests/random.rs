@@ -1,16 +1,21 @@
-//! Random calls and random packets: whatever they are, no call panics (a panic would show as EIO), and the clock does not
-//! go back.
+//! Random calls and random packets: whatever they are, no call panics (a panic would show as EIO) or takes longer than the
+//! script's own time, blocking sockets and bad pointers included, and the clock does not go back.
 #![allow(unsafe_code, reason = "calls what C calls")]
 
 use core::ffi::{c_int, c_void};
 use core::mem::{MaybeUninit, size_of};
+use core::time::Duration;
 use std::io;
+use std::time::Instant;
 
 use shouter_packetdrill::{PacketdrillInterface, packetdrill_interface_init};
 
 const LOCAL: [u8; 4] = [192, 168, 0, 1];
 const REMOTE: [u8; 4] = [192, 0, 2, 1];
 const PORT: u16 = 8080;
+
+/// What another load on the machine may make of a call.
+const MOMENT: Duration = Duration::from_secs(5);
 
 /// Xorshift: good enough to stumble over things.
 struct Random(u64);
@@ -121,12 +126,34 @@ impl Run {
         unsafe { (self.ifc.fcntl)(self.ifc.userdata, fd as c_int, libc::F_SETFL, libc::O_NONBLOCK.into()) };
     }
 
+    /// The script's time.
+    fn now(&self) -> i64 {
+        let mut time = libc::timeval { tv_sec: 0, tv_usec: 0 };
+        // SAFETY: the structure is this function's.
+        let read = unsafe { (self.ifc.gettimeofday)(self.ifc.userdata, &mut time, core::ptr::null_mut()) };
+        self.check("gettimeofday", read.into());
+        time.tv_sec * 1_000_000 + time.tv_usec
+    }
+
+    /// Runs a step, which may take as long as the script's clock moved meanwhile, and a moment for the machine.
+    fn timed(&mut self, step: impl FnOnce(&mut Self)) {
+        let (before, began) = (self.now(), Instant::now());
+        step(self);
+        let took = began.elapsed();
+        let own = Duration::from_micros(u64::try_from(self.now() - before).unwrap_or(0));
+        assert!(took <= own + MOMENT, "seed {}: a call took {took:?}, the script {own:?}", self.seed);
+    }
+
     /// One random call.
     fn call(&mut self) {
         let user = self.ifc.userdata;
         let (fd, other) = (self.fd(), self.fd());
         let mut bytes = vec![7u8; self.random.below(5000) as usize];
-        let (at, len) = (bytes.as_mut_ptr().cast::<c_void>(), bytes.len());
+        let len = bytes.len();
+        let at = match self.random.below(8) {
+            0 => self.random.one_of(&[core::ptr::null_mut(), core::ptr::dangling_mut::<u64>().cast()]),
+            _ => bytes.as_mut_ptr().cast::<c_void>(),
+        };
         let to =
             address(self.random.one_of(&[LOCAL, REMOTE, [0; 4]]), self.random.one_of(&[PORT, 40_000, 0]));
         let (to, to_len) = (&raw const to, size_of::<libc::sockaddr_in>() as u32);
@@ -137,15 +164,19 @@ impl Run {
             libc::MSG_WAITALL,
             0x4000_0000,
             libc::MSG_OOB,
+            libc::MSG_MORE,
+            libc::MSG_EOR,
+            libc::MSG_PEEK | libc::MSG_WAITALL,
         ]);
         let ifc = &self.ifc;
-        let kind = self.random.below(20);
-        // SAFETY: every pointer is to memory of this function that is as long as is said.
+        let kind = self.random.below(21);
+        // SAFETY: every pointer is to memory of this function that is as long as is said, or to where there is none.
         let result: i64 = unsafe {
             match kind {
                 0 => {
                     let kind = self.random.one_of(&[libc::SOCK_STREAM, libc::SOCK_DGRAM]);
-                    let fd = (ifc.socket)(user, libc::AF_INET, kind | libc::SOCK_NONBLOCK, 0).into();
+                    let mode = self.random.one_of(&[0, libc::SOCK_NONBLOCK, libc::SOCK_NONBLOCK]);
+                    let fd = (ifc.socket)(user, libc::AF_INET, kind | mode, 0).into();
                     if fd > 16 {
                         (ifc.close)(user, fd as c_int);
                     }
@@ -181,7 +212,7 @@ impl Run {
                 14 => {
                     let mut polled = [libc::pollfd { fd, events: -1, revents: 0 }; 2];
                     polled[1].fd = other;
-                    (ifc.poll)(user, polled.as_mut_ptr(), 2, self.random.below(3) as c_int).into()
+                    (ifc.poll)(user, polled.as_mut_ptr(), 2, self.random.below(4) as c_int - 1).into()
                 }
                 15 => (ifc.epoll_create)(user, 1).into(),
                 16 => {
@@ -201,6 +232,19 @@ impl Run {
                 18 => {
                     let (none, limit) = (core::ptr::null_mut(), self.random.below(9000) as usize);
                     (ifc.splice)(user, fd, none, other, none, limit, libc::SPLICE_F_NONBLOCK) as i64
+                }
+                19 => {
+                    let mut pieces = [libc::iovec { iov_base: at, iov_len: len }; 2];
+                    pieces[0].iov_len = len / 2;
+                    pieces[1].iov_base = at.wrapping_byte_add(len / 2);
+                    pieces[1].iov_len = len - len / 2;
+                    let mut control = [0u64; 4];
+                    let mut message: libc::msghdr = MaybeUninit::zeroed().assume_init();
+                    message.msg_iov = pieces.as_mut_ptr();
+                    message.msg_iovlen = 2;
+                    message.msg_control = control.as_mut_ptr().cast();
+                    message.msg_controllen = self.random.below(33) as usize;
+                    (ifc.recvmsg)(user, fd, &mut message, flags) as i64
                 }
                 _ => {
                     let mut value = 1;
@@ -268,14 +312,9 @@ impl Run {
     }
 
     fn clock(&mut self) {
-        let mut time = libc::timeval { tv_sec: 0, tv_usec: 0 };
-        // SAFETY: the structure is this function's.
-        let read = unsafe {
-            (self.ifc.usleep)(self.ifc.userdata, self.random.below(100_000) as u32);
-            (self.ifc.gettimeofday)(self.ifc.userdata, &mut time, core::ptr::null_mut())
-        };
-        self.check("gettimeofday", read.into());
-        let now = time.tv_sec * 1_000_000 + time.tv_usec;
+        // SAFETY: the interface's own userdata.
+        unsafe { (self.ifc.usleep)(self.ifc.userdata, self.random.below(100_000) as u32) };
+        let now = self.now();
         assert!(now > self.clock, "seed {}: the clock went from {} to {now}", self.seed, self.clock);
         self.clock = now;
     }
@@ -288,9 +327,9 @@ fn random_calls_and_packets() {
         let mut run = Run::new(seed);
         for _ in 0..600 {
             match run.random.below(10) {
-                0..=4 => run.call(),
-                5..=7 => run.packet(),
-                8 => run.take(),
+                0..=4 => run.timed(Run::call),
+                5..=7 => run.timed(Run::packet),
+                8 => run.timed(Run::take),
                 _ => run.clock(),
             }
         }

@@ -63,6 +63,12 @@ pub(crate) fn generate(scripts: &Scripts) -> (String, Vec<String>) {
         };
         let _ = writeln!(out, "| {id} | {what} | {cell} |");
     }
+    let _ = writeln!(
+        out,
+        "\n## What is not there\n\n\
+         TCP fast open (RFC 7413), MD5 signatures (RFC 2385), zero-copy sends as Linux's sockets have them (MSG_ZEROCOPY), \
+         and TCP over UDP: scripts of other suites that need one of these do not apply."
+    );
     let _ = writeln!(out, "\n## Sections cited\n\n| RFC | sections (scenarios) |\n|---|---|");
     for (rfc, cited) in sections {
         let cited: Vec<String> =

@@ -146,13 +146,13 @@ fn the_delay_follows_the_peers_rhythm() {
     let mut policy = AckPolicy::new(now(), most);
     let mut at = now();
     for _ in 0..16 {
-        policy.on_data(at, 1460, 1460);
+        policy.on_data(at, 1460, 1460, 1460);
         assert!(policy.is_due());
         policy.on_sent(false);
         at += Duration::from_millis(1);
     }
     // Every millisecond: a second segment would be here within two.
-    policy.on_data(at, 1460, 1460);
+    policy.on_data(at, 1460, 1460, 1460);
     assert!(!policy.is_due());
     assert_eq!(policy.deadline().map(|deadline| deadline - at), Some(most / 8));
     policy.on_timer(at + most / 8);
@@ -161,17 +161,17 @@ fn the_delay_follows_the_peers_rhythm() {
     // A slow peer: the delay is the longest.
     for _ in 0..8 {
         at += Duration::from_secs(1);
-        policy.on_data(at, 1460, 1460);
+        policy.on_data(at, 1460, 1460, 1460);
         policy.on_sent(false);
     }
     at += Duration::from_secs(1);
-    policy.on_data(at, 1460, 1460);
+    policy.on_data(at, 1460, 1460, 1460);
     assert_eq!(policy.deadline().map(|deadline| deadline - at), Some(most));
     // Never half a second (RFC 9293 section 3.8.6.3, MUST-58).
     let mut policy = AckPolicy::new(now(), Duration::from_secs(10));
     for _ in 0..40 {
         at += Duration::from_secs(2);
-        policy.on_data(at, 100, 1460);
+        policy.on_data(at, 100, 100, 1460);
         let delay = policy.deadline().map_or(Duration::ZERO, |deadline| deadline - at);
         assert!(delay < Duration::from_millis(500), "{delay:?}");
         policy.on_sent(false);

@@ -452,7 +452,7 @@ impl Sender {
     pub(crate) fn unblock(&mut self, now: Instant) -> bool {
         let idle = self.queue.len() == 0;
         if idle && self.board.is_empty() {
-            self.limits.rest(now);
+            self.ends_all_waits(now);
         }
         if !self.blocked {
             return false;
@@ -461,7 +461,7 @@ impl Sender {
         let unblocked = self.room() >= most.div_ceil(4) || idle;
         self.blocked &= !unblocked;
         if unblocked {
-            self.limits.stop(now, Limit::Buffer);
+            self.ends_wait(now, Limit::Buffer);
         }
         unblocked
     }

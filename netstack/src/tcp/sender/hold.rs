@@ -15,13 +15,14 @@ impl Sender {
 
     /// What was written so far is not held back any longer.
     pub(crate) fn push(&mut self) {
-        self.pushed = self.queue.tail();
+        self.tally().pushed = self.queue.tail();
     }
 
     /// Whether a last segment that is less than full is held back for what may follow.
     #[inline]
     pub(super) fn holds(&self) -> bool {
-        (self.more || self.options.cork) && !self.fin_queued && self.queue.tail() > self.pushed
+        let pushed = || self.tally.as_ref().map_or(0, |tally| tally.pushed);
+        (self.more || self.options.cork) && !self.fin_queued && self.queue.tail() > pushed()
     }
 
     //= RFC 9293 section 3.9.1.2: PSH when the queue is empty behind it, unless the writer said that more would follow.

@@ -3,7 +3,7 @@
 
 use core::time::Duration;
 
-use super::{Phase, Sender};
+use super::{Counts, Phase, Sender};
 use crate::tcp::{Repair, Sending};
 use crate::time::Instant;
 
@@ -29,6 +29,23 @@ pub(super) struct Limits {
     busy: u64,
     window: u64,
     buffer: u64,
+}
+
+/// What is known of a connection's sending from its beginning on. A connection that sends nothing has none.
+#[derive(Debug, Default)]
+pub(super) struct Tally {
+    pub(super) counts: Counts,
+    pub(super) limits: Limits,
+    /// Up to this stream position nothing is held back for what may follow.
+    pub(super) pushed: u64,
+}
+
+impl Tally {
+    /// Counts `some` more.
+    pub(super) fn count(&mut self, which: impl FnOnce(&mut Counts) -> &mut u32, some: u32) {
+        let count = which(&mut self.counts);
+        *count = count.wrapping_add(some);
+    }
 }
 
 impl Limits {
@@ -81,6 +98,37 @@ impl Limits {
 }
 
 impl Sender {
+    #[inline]
+    pub(super) fn tally(&mut self) -> &mut Tally {
+        self.tally.get_or_insert_default()
+    }
+
+    /// The counts.
+    pub(super) fn counts(&self) -> Counts {
+        self.tally.as_ref().map_or_else(Counts::default, |tally| tally.counts)
+    }
+
+    /// Whether this, or what counts more, is waited for.
+    pub(super) fn waits_at_least(&self, limit: Limit) -> bool {
+        self.tally.as_ref().is_some_and(|tally| tally.limits.is_at_least(limit))
+    }
+
+    /// This is not waited for any more.
+    #[inline]
+    pub(super) fn ends_wait(&mut self, now: Instant, limit: Limit) {
+        if let Some(tally) = &mut self.tally {
+            tally.limits.stop(now, limit);
+        }
+    }
+
+    /// All is acknowledged.
+    #[inline]
+    pub(super) fn ends_all_waits(&mut self, now: Instant) {
+        if let Some(tally) = &mut self.tally {
+            tally.limits.rest(now);
+        }
+    }
+
     /// How the sending goes.
     pub(crate) fn sending(&self, now: Instant) -> Sending {
         let repair = match self.phase {
@@ -93,7 +141,8 @@ impl Sender {
         let counts = self.board.counts();
         // What a repair has sent again was lost; a tail-loss probe may repeat what was not.
         let repaired = if matches!(self.phase, Phase::Open) { 0 } else { counts.resent };
-        let (busy, window, buffer) = self.limits.times(now);
+        let times = self.tally.as_ref().map(|tally| tally.limits.times(now));
+        let (busy, window, buffer) = times.unwrap_or_default();
         Sending {
             repair,
             out: counts.out,

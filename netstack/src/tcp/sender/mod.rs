@@ -45,7 +45,7 @@ mod transmit;
 #[cfg(test)]
 mod tests;
 
-use limits::Limits;
+use limits::Tally;
 use path_mtu::PathMtu;
 use queue::Queue;
 use rack::Rack;
@@ -154,7 +154,7 @@ impl Outgoing {
 }
 
 /// Counts for [`Info`].
-#[derive(Debug, Default)]
+#[derive(Clone, Copy, Debug, Default)]
 struct Counts {
     retransmitted: u32,
     timeouts: u32,
@@ -197,9 +197,6 @@ pub(crate) struct Sender {
     blocked: bool,
     /// The last write said that more would follow.
     more: bool,
-    /// Up to this stream position nothing is held back for what may follow.
-    pushed: u64,
-    limits: Limits,
     /// The next new segment says CWR.
     cwr: bool,
     /// ECN echo does not count before this is acknowledged.
@@ -222,7 +219,7 @@ pub(crate) struct Sender {
     phase: Phase,
     undo: Option<Undo>,
     path_mtu: Option<Box<PathMtu>>,
-    counts: Counts,
+    tally: Option<Box<Tally>>,
 }
 
 impl Sender {
@@ -252,8 +249,6 @@ impl Sender {
             probed: false,
             blocked: false,
             more: false,
-            pushed: 0,
-            limits: Limits::default(),
             cwr: false,
             ecn_point: first,
             small_end: first,
@@ -270,7 +265,7 @@ impl Sender {
             phase: Phase::Open,
             undo: None,
             path_mtu: None,
-            counts: Counts::default(),
+            tally: None,
         }
     }
 
@@ -522,10 +517,11 @@ impl Sender {
         info.timestamps = self.timestamps;
         info.sack = self.sack;
         info.ecn = self.ecn;
-        info.retransmitted = u64::from(self.counts.retransmitted);
-        info.timeouts = u64::from(self.counts.timeouts);
-        info.spurious = u64::from(self.counts.spurious);
-        info.probes = u64::from(self.counts.probes);
+        let counts = self.counts();
+        info.retransmitted = u64::from(counts.retransmitted);
+        info.timeouts = u64::from(counts.timeouts);
+        info.spurious = u64::from(counts.spurious);
+        info.probes = u64::from(counts.probes);
         info.reordering_window = self.rack.window(self.rtt.srtt(), self.rtt.min(), false);
         info.bytes_acked = self.queue.head();
     }

@@ -144,7 +144,7 @@ impl Sender {
         self.window_reduced();
         self.duplicates = 0;
         self.pace_at = now;
-        self.counts.timeouts = self.counts.timeouts.wrapping_add(1);
+        self.tally().count(|counts| &mut counts.timeouts, 1);
         self.phase = Phase::Loss { point: self.nxt, frto: (open || again) && !reneged, new: false };
         self.black_hole(now);
     }
@@ -255,7 +255,7 @@ impl Sender {
         self.timers.reorder = NEVER;
         self.cwr = false;
         self.ecn_point = self.una;
-        self.counts.spurious = self.counts.spurious.wrapping_add(1);
+        self.tally().count(|counts| &mut counts.spurious, 1);
     }
 
     /// Forgets what could be taken back when it is too late for that.

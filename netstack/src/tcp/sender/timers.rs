@@ -294,7 +294,7 @@ impl Sender {
     pub(super) fn window_probe_sent(&mut self, now: Instant) {
         self.timers.persist_due = false;
         self.timers.probes = self.timers.probes.saturating_add(1);
-        self.counts.probes = self.counts.probes.wrapping_add(1);
+        self.tally().count(|counts| &mut counts.probes, 1);
         self.start_persisting(now);
     }
 }

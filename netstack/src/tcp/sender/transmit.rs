@@ -46,7 +46,7 @@ impl Sender {
         }
         match self.plan(Some(now), &ANY) {
             Ok(_) => true,
-            Err(Wait::Window) => self.should_persist() || !self.limits.is_at_least(Limit::Window),
+            Err(Wait::Window) => self.should_persist() || !self.waits_at_least(Limit::Window),
             Err(Wait::More) => self.should_persist(),
             Err(_) => false,
         }
@@ -93,14 +93,14 @@ impl Sender {
         self.restart_after_idle(now);
         match self.plan(Some(now), path) {
             Ok(out) => {
-                self.limits.stop(now, Limit::Window);
+                self.ends_wait(now, Limit::Window);
                 Some(out)
             }
             Err(wait) => {
                 if wait == Wait::Window {
-                    self.limits.start(now, Limit::Window);
+                    self.tally().limits.start(now, Limit::Window);
                 } else {
-                    self.limits.stop(now, Limit::Window);
+                    self.ends_wait(now, Limit::Window);
                 }
                 match wait {
                     // What is held back for more leaves as what a small window holds back does, in the end.
@@ -118,7 +118,7 @@ impl Sender {
     #[inline]
     pub(crate) fn on_emptied(&mut self, now: Instant) {
         if self.blocked && !self.fills_window() {
-            self.limits.start(now, Limit::Buffer);
+            self.tally().limits.start(now, Limit::Buffer);
         }
         if now >= self.pace_at {
             self.note_app_limited();
@@ -447,7 +447,7 @@ impl Sender {
         if span == 0 {
             return;
         }
-        self.limits.start(now, Limit::Busy);
+        self.tally().limits.start(now, Limit::Busy);
         if self.board.is_empty() {
             self.waiting_since = now;
             self.timers.stop_persisting();
@@ -463,7 +463,7 @@ impl Sender {
                 record.segment_size = out.segment_size;
                 record.path_mtu = false;
             });
-            self.counts.retransmitted = self.counts.retransmitted.wrapping_add(out.segments());
+            self.tally().count(|counts| &mut counts.retransmitted, out.segments());
             if out.seq == self.una && (out.probe != Probe::Tail || self.timers.unanswered == 0) {
                 self.oldest_resent(now);
             }
@@ -507,7 +507,7 @@ impl Sender {
                 let resends = before.saturating_add(out.resend.into());
                 self.timers.tail_probe = Some(TailProbe { end: self.nxt, last: end, resends });
                 self.timers.unanswered = self.timers.unanswered.saturating_add(1);
-                self.counts.probes = self.counts.probes.wrapping_add(1);
+                self.tally().count(|counts| &mut counts.probes, 1);
             }
             Probe::PathMtu => self.path_mtu_sent(),
             _ => {}

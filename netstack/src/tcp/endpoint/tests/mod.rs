@@ -1,3 +1,4 @@
 mod flood;
 mod life;
 mod pair;
+mod written;

@@ -321,7 +321,7 @@ fn run_with(world: &World, options: Arc<Options>) -> Outcome {
         arrived,
         finished: now - start,
         mss: sender.mss(),
-        info: sender.counts,
+        info: sender.counts(),
         transmissions,
         duplicates,
     }

@@ -621,7 +621,7 @@ fn a_time_out_that_only_was_late_is_taken_back_by_f_rto() {
     assert!(s.flush().iter().all(|left| !left.resend), "new data to find out");
     s.ack(2000);
     assert_eq!(s.undone(), 1);
-    assert_eq!(s.sender.counts.spurious, 1);
+    assert_eq!(s.sender.counts().spurious, 1);
     assert!(s.flush().iter().all(|left| !left.resend));
 }
 
@@ -1050,5 +1050,70 @@ fn what_was_expected_ends_the_same_by_both_ways() {
             assert_eq!(a.released, b.released, "seed {seed}");
         }
         assert!(written > 0 && short > 0, "seed {seed}");
+    }
+}
+
+#[test]
+fn a_segment_ends_where_a_record_does() {
+    let mut s = Script::new();
+    for len in [2500, 300, 300] {
+        s.write(len);
+        s.sender.end_record();
+    }
+    s.write(2200);
+    let left = s.flush();
+    let wanted = [
+        (0, 1000),
+        (1000, 1000),
+        (2000, 500),
+        (2500, 300),
+        (2800, 300),
+        (3100, 1000),
+        (4100, 1000),
+        (5100, 200),
+    ];
+    assert_eq!(left, wanted.map(|(at, len)| new(at, len)));
+    // So does what is sent again.
+    s.wait(RTT);
+    s.sack(2000, &[(3100, 5300)]);
+    s.wait(RTT);
+    assert_eq!(s.flush(), [again(2000, 500), again(2500, 300), again(2800, 300)]);
+    s.ack(5300);
+    assert!(!s.sender.queue.has_marks());
+}
+
+#[test]
+fn what_is_held_back_for_more_leaves_in_the_end() {
+    for cork in [true, false] {
+        let mut s = Script::with(Options { cork, ..options() }, 100_000, None);
+        s.write(2100);
+        s.sender.expect_more();
+        assert_eq!(s.flush(), [new(0, 1000), new(1000, 1000)]);
+        // Something was heard: that ends the waiting for more, but not a cork.
+        s.wait(RTT);
+        s.ack(2000);
+        if !cork {
+            assert_eq!(s.flush(), [new(2000, 100)]);
+            continue;
+        }
+        assert_eq!(s.flush(), []);
+        let (waited, timer) = s.wait_timer();
+        assert_eq!(timer, TimerOut::Transmit);
+        assert!(waited >= Duration::from_millis(200), "{waited:?}");
+        assert_eq!(s.flush(), [new(2000, 100)]);
+        s.ack(2100);
+        // A push, the end of the cork, and a FIN do not wait.
+        s.write(10);
+        assert_eq!(s.flush(), []);
+        s.sender.push();
+        assert_eq!(s.flush(), [new(2100, 10)]);
+        s.write(10);
+        assert_eq!(s.flush(), []);
+        s.sender.set_options(Arc::new(options()));
+        assert_eq!(s.flush(), [new(2110, 10)]);
+        s.write(10);
+        s.sender.expect_more();
+        s.sender.finish();
+        assert_eq!(s.flush(), [Left { fin: true, ..new(2120, 10) }]);
     }
 }
