@@ -356,7 +356,7 @@ fn a_late_rank_is_not_taken_for_dead_over_kernel_sockets() {
 /// longer than the dead may be silent.
 #[test]
 fn a_rank_that_is_late_for_many_small_tensors_is_not_taken_for_dead() {
-    for transport in ["rud", "tcp", "kernel"] {
+    for transport in ["auto", "tcp", "kernel"] {
         for (ranks, hosts, rank) in [(2, 2, 1), (4, 2, 2), (4, 2, 3)] {
             let job = job(ranks, hosts, "ahead").args(&["--transport", transport]);
             let state = job.env("SHOUTER_TEST_RANK", rank).env("SHOUTER_TEST_LATE", 7).run();
@@ -371,7 +371,7 @@ fn a_rank_that_is_late_for_many_small_tensors_is_not_taken_for_dead() {
 
 #[test]
 fn one_rank_waits_after_each_push_and_the_others_at_the_end() {
-    for transport in ["rud", "tcp", "kernel"] {
+    for transport in ["auto", "tcp", "kernel"] {
         for (ranks, hosts, rank) in [(2, 2, 0), (2, 2, 1), (4, 2, 2), (4, 2, 3)] {
             let job = job(ranks, hosts, "ahead").args(&["--transport", transport]);
             job.env("SHOUTER_TEST_RANK", rank).env("SHOUTER_TEST_LATE", 0).run().assert_success();

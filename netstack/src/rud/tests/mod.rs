@@ -80,7 +80,8 @@ fn a_refused_message_is_sent_again_until_it_is_consumed() {
             end.app.refuse = 0.5;
             end.to_send.extend(0..1500);
         }
-        world.run_to_completion(10_000 * MS, &what);
+        // Some are refused 17 times.
+        world.run_to_completion(100_000 * MS, &what);
         assert_exact(&world, 1500, &what);
         for (end, peer) in [(0, 1), (1, 0)] {
             let (end, peer) = (&world.ends[end], &world.ends[peer]);
