@@ -22,6 +22,7 @@ fn rank_body() {
         "push" => push_out_of_order,
         "threads" => threads,
         "bits" => random_bits,
+        "paths" => every_path,
         other => panic!("no scenario {other}"),
     };
     let config = Config::from_env().map_err(|error| Error::Config(error.to_string()));
@@ -178,6 +179,65 @@ fn random_bits(group: &Group) -> Result<(), Error> {
     let text: String = hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
     tell(format_args!("hash {text}"));
     Ok(())
+}
+
+/// The same numbers by every path that an element can take: alone or in a tensor of any size, at once or pushed, in memory of the
+/// rank's own or that of the host.
+fn every_path(group: &Group) -> Result<(), Error> {
+    const COMMON: usize = 8;
+    let counts = [COMMON, 1000, 4096, 10_000, 200_000];
+    for (dtype, op) in [DType::F16, DType::Bf16, DType::F32]
+        .into_iter()
+        .flat_map(|d| [ReduceOp::Sum, ReduceOp::Avg].map(|op| (d, op)))
+    {
+        let mut rng = SmallRng::seed_from_u64(99 + u64::from(group.rank()));
+        let size = dtype.size();
+        let mut number = move || {
+            let bits: u32 = rng.random();
+            match dtype {
+                DType::F32 => (bits & 0x87ff_ffff | 0x3c00_0000).to_le_bytes().to_vec(),
+                DType::Bf16 => (bits as u16 & 0x83ff | 0x3c00).to_le_bytes().to_vec(),
+                _ => (bits as u16 & 0x8fff | 0x3000).to_le_bytes().to_vec(),
+            }
+        };
+        let common: Vec<u8> = (0..COMMON).flat_map(|_| number()).collect();
+        let mut results = Vec::new();
+        for count in counts {
+            let spec = TensorSpec { name: format!("{dtype}.{op}.{count}"), dtype, count: count as u64, op };
+            let id = group.register(&[spec])?[0];
+            for (pushed, shared) in [(false, false), (true, false), (false, true), (true, true)] {
+                let mut own = vec![0u8; count * size];
+                let mut memory = if shared { Some(group.alloc::<u8>(count * size)?) } else { None };
+                let data: &mut [u8] = memory.as_deref_mut().unwrap_or(&mut own);
+                data[..common.len()].copy_from_slice(&common);
+                for element in data[common.len()..].chunks_mut(size) {
+                    element.copy_from_slice(&number());
+                }
+                if pushed {
+                    // SAFETY: the tensor is touched again only after `wait` has returned.
+                    let pending = unsafe { group.push(id, data.as_mut_ptr()) }?;
+                    group.wait(pending, None)?;
+                } else {
+                    reduce(group, data, dtype, op)?;
+                }
+                results.push((
+                    format!("{count}, pushed: {pushed}, shared: {shared}"),
+                    data[..common.len()].to_vec(),
+                ));
+            }
+        }
+        for (how, result) in &results {
+            assert_eq!(*result, results[0].1, "{op} of {dtype}, {how}, differs from {}", results[0].0);
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn the_bits_of_an_element_do_not_depend_on_its_path() {
+    for (ranks, hosts) in [(3, 1), (4, 2), (3, 3), (6, 2)] {
+        job(ranks, hosts, "paths").run().assert_success();
+    }
 }
 
 #[test]

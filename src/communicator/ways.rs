@@ -5,7 +5,6 @@
 //! `auto` takes the best, pair by pair: verbs, RUD over DPDK, the kernel's sockets.
 
 use std::collections::{BTreeMap, HashMap};
-use std::fmt::Write as _;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4, ToSocketAddrs, UdpSocket};
 
 use serde::{Deserialize, Serialize};

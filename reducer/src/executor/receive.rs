@@ -1,9 +1,9 @@
 //! The receiving side: a message finds its operation and step, and its bytes their place.
 
+use super::Control;
 use super::Executor;
 use super::api::{Disposition, Refusal, Why};
 use super::op::{Op, State};
-use super::Control;
 use super::park::Class;
 use crate::grid::Rank;
 use crate::header::{Header, Kind};

@@ -1,4 +1,6 @@
-//! Direct: one round. Every node sends all it has to all others, and each folds everything in rank order.
+//! Direct: one round. Every node sends all it has to all others, and each folds everything: the contributions of each leaf group in
+//! rank order, then the groups' in theirs. That is how [`hierarchical`](super::hierarchical) folds, so the bits of an element do not
+//! depend on the tensor's size.
 //!
 //! Latency is one message; the traffic is (H - 1) times the tensor for each node, so it is for small tensors. The
 //! contribution is copied to a slot before it is sent: then nobody waits for an acknowledgement before the result is
@@ -23,19 +25,36 @@ pub(super) fn up(b: &mut Builder, chunk: Chunk, area: Area, ready: &[StepId]) ->
         .collect();
     b.slot_used(chunk, 0, &sends);
 
-    let (mut sources, mut after, mut numbers) = (Vec::new(), copied, Vec::new());
-    for node in 0..grid.nodes() {
-        if node == me {
-            sources.push(at);
-            continue;
+    let (mut sums, mut summed, mut numbers) = (Vec::new(), Vec::new(), Vec::new());
+    let groups = grid.leaf_groups();
+    for group in 0..groups {
+        let (mut sources, mut after) = (Vec::new(), Vec::new());
+        for node in grid.leaf_group(group) {
+            if node == me {
+                // The contribution is overwritten only when its copy is there to be sent.
+                sources.push(at);
+                after.extend(&copied);
+                continue;
+            }
+            let number = 1 + numbers.len();
+            let (into, free) = b.slot(chunk, number, elems);
+            after.push(b.step(
+                chunk,
+                Action::Receive { from: grid.leader_of(node), round, into, len },
+                &free,
+            ));
+            sources.push(into);
+            numbers.push(number);
         }
-        let number = 1 + numbers.len();
-        let (into, free) = b.slot(chunk, number, elems);
-        after.push(b.step(chunk, Action::Receive { from: grid.leader_of(node), round, into, len }, &free));
-        sources.push(into);
-        numbers.push(number);
+        if groups > 1 && sources.len() > 1 {
+            summed.extend(b.fold(chunk, sources[0], &sources, len, &after));
+            sums.push(sources[0]);
+        } else {
+            summed.extend(after);
+            sums.extend(sources);
+        }
     }
-    let folded = b.fold(chunk, at, &sources, len, &after);
+    let folded = b.fold(chunk, at, &sums, len, &summed);
     for number in numbers {
         b.slot_used(chunk, number, &folded);
     }

@@ -1,0 +1,94 @@
+//! The bits of an element depend on the grid, its type, the reduction and the plan; not on the tensor's size or place, nor on the way
+//! that the sum has taken.
+
+use super::harness::{Buffer, Faults, Group, shape};
+use crate::dtype::{DType, ReduceOp};
+use crate::grid::{Grid, Rank};
+use crate::schedule::Algorithm;
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+use std::collections::VecDeque;
+
+/// Elements that all tensors begin with.
+const COMMON: usize = 24;
+
+/// What a rank contributes: numbers whose sums round, and those where rounding goes wrong first.
+fn contribution(rng: &mut SmallRng, dtype: DType, count: usize) -> Vec<u8> {
+    let f16s = [0x0001u16, 0x8001, 0x7bff, 0xfbff, 0x7c00, 0x7e01, 0x8000, 0x3c00, 0x1400, 0x6800];
+    let bf16s = [0x0001u16, 0x8001, 0x7f7f, 0xff7f, 0x7f80, 0x7fc1, 0x8000, 0x3f80, 0x3b80, 0x4b80];
+    (0..count)
+        .flat_map(|index| {
+            let adversarial = index % 2 == 1;
+            match dtype {
+                DType::F16 if adversarial => f16s[rng.random_range(0..f16s.len())].to_le_bytes().to_vec(),
+                DType::Bf16 if adversarial => bf16s[rng.random_range(0..bf16s.len())].to_le_bytes().to_vec(),
+                DType::F16 => (rng.random::<u16>() & 0x8fff | 0x3000).to_le_bytes().to_vec(),
+                DType::Bf16 => (rng.random::<u16>() & 0x83ff | 0x3c00).to_le_bytes().to_vec(),
+                _ => (rng.random::<u32>() & 0x87ff_ffff | 0x3c00_0000).to_le_bytes().to_vec(),
+            }
+        })
+        .collect()
+}
+
+fn run(seed: u64) {
+    let mut rng = SmallRng::seed_from_u64(seed);
+    let grids = [(3, 3), (6, 2), (6, 3), (5, 1), (9, 3), (8, 1), (8, 2)];
+    let (ranks, per_node) = grids[rng.random_range(0..grids.len())];
+    let grid = Grid::new(ranks, per_node, rng.random_range(1..=4)).unwrap();
+    let dtype = [DType::F16, DType::Bf16, DType::F32][rng.random_range(0..3)];
+    let op = [ReduceOp::Sum, ReduceOp::Avg, ReduceOp::Prod, ReduceOp::Max][rng.random_range(0..4)];
+    let mut group = Group::new(seed, grid, Faults::default(), |_| {});
+    let common: Vec<Vec<u8>> = (0..ranks).map(|_| contribution(&mut rng, dtype, COMMON)).collect();
+    let (mut work, mut all) = (vec![VecDeque::new(); ranks as usize], Vec::new());
+    for (algorithm, count, place) in [
+        (Algorithm::Direct, COMMON, 0),
+        (Algorithm::Direct, 3000, 0),
+        (Algorithm::Hierarchical, COMMON, 0),
+        (Algorithm::Hierarchical, 700, 0),
+        (Algorithm::Hierarchical, 3000, 1),
+        (Algorithm::Direct, 300, 1),
+        (Algorithm::Hierarchical, 700, 2),
+        (Algorithm::Direct, COMMON, 2),
+    ] {
+        let shape = shape(dtype, op, count as u64);
+        let buffers: Vec<_> = common
+            .iter()
+            .map(|bytes| {
+                let mut bytes = bytes.clone();
+                bytes.extend(contribution(&mut rng, dtype, count - COMMON));
+                Buffer::new(&bytes)
+            })
+            .collect();
+        for (rank, buffer) in (0..).zip(&buffers) {
+            let mut request = match place {
+                2 => group.device_request(Rank(rank), algorithm, shape, buffer),
+                _ => group.request(Rank(rank), algorithm, shape, buffer),
+            };
+            if place == 1 {
+                request.data = buffer.shared();
+            }
+            work[rank as usize].push_back(request);
+        }
+        all.push((algorithm, count, place, buffers));
+    }
+    let what = format!("seed {seed}: {op} of {dtype} on {grid:?}");
+    group.run(work, &what);
+    assert!(group.completed.iter().flatten().all(|completed| completed.result.is_ok()), "{what}");
+    let bytes = COMMON * dtype.size();
+    let expected = all[0].3[0].bytes();
+    for (algorithm, count, place, buffers) in &all {
+        for (rank, buffer) in buffers.iter().enumerate() {
+            let found = &buffer.bytes()[..bytes];
+            assert_eq!(
+                found,
+                &expected[..bytes],
+                "{what}: {algorithm:?}, {count}, place {place}, rank {rank}"
+            );
+        }
+    }
+}
+
+#[test]
+fn the_bits_of_an_element_do_not_depend_on_the_tensor_around_it() {
+    (0..150).for_each(run);
+}
