@@ -3,6 +3,7 @@
 use core::time::Duration;
 
 use crate::cc::Algorithm;
+use crate::ip::path_mtu;
 
 /// The options of a connection. Those that a listener has are its connections'.
 #[derive(Clone, Debug, PartialEq)]
@@ -52,6 +53,9 @@ pub struct Options {
     pub fin_wait_2: Duration,
     /// Probe for a larger path MTU, and for a black hole, by segments of data (RFC 4821).
     pub mtu_probing: bool,
+    /// The least MTU in bytes that an ICMP message is believed to tell of an IPv4 path (RFC 5927 section 7.2); of IPv6 it
+    /// is 1280.
+    pub min_path_mtu: u16,
 }
 
 impl Options {
@@ -79,6 +83,7 @@ impl Options {
             time_wait: Duration::from_secs(60),
             fin_wait_2: Duration::from_secs(60),
             mtu_probing: true,
+            min_path_mtu: path_mtu::MIN_IPV4,
         }
     }
 

@@ -35,12 +35,15 @@ pub(super) struct News {
     latest: Option<Record>,
     /// A probe of this size got through.
     path_mtu: Option<u16>,
+    /// The most payload of a segment that got through.
+    size: u16,
 }
 
 impl News {
     fn note(&mut self, record: &Record, point: Option<SeqNumber>) {
         self.delivered += record.len();
         self.resent |= record.sends > 1;
+        self.size = self.size.max(record.payload_per_segment());
         if record.sends == 1 {
             let sent = record.sent_at;
             self.oldest = Some(self.oldest.map_or(sent, |oldest| oldest.min(sent)));
@@ -132,10 +135,12 @@ impl Sender {
             newest: None,
             latest: None,
             path_mtu: None,
+            size: 0,
         };
         let duplicate = self.deliver(now, ack, &mut news, memory, released);
         let fin_acked = news.acked > 0 && self.fin_sent && self.una == self.nxt;
 
+        self.largest_acked = self.largest_acked.max(news.size);
         self.measure(now, ack, &news);
         if ack.has_data && ack.echo.is_some() {
             self.rtt.hear(ack.rtt);

@@ -212,6 +212,8 @@ pub(crate) struct Sender {
     phase: Phase,
     undo: Option<Undo>,
     path_mtu: Option<Box<PathMtu>>,
+    /// The most payload of a segment that was acknowledged.
+    largest_acked: u16,
     counts: Counts,
 }
 
@@ -257,6 +259,7 @@ impl Sender {
             phase: Phase::Open,
             undo: None,
             path_mtu: None,
+            largest_acked: 0,
             counts: Counts::default(),
         }
     }
