@@ -82,7 +82,7 @@ fn engine(
     let mut config = StackConfig::new(PORT, u64::from(rank));
     config.neighbours.request_interval = Duration::from_millis(1);
     config.neighbours.requests = 20;
-    config.rud = rud_config(dead_after);
+    config.rud = rud_config(dead_after, grid.ranks() as usize);
     let mut stack = Stack::new(config);
     stack.add_port(device, PortConfig::new(address(rank), 24, MTU)).unwrap();
     let peers: Vec<_> = (0..grid.ranks())
@@ -103,6 +103,23 @@ fn engine(
     config.eager_bytes = plan.eager_bytes as usize;
     let executor = Executor::new(config).unwrap();
     Engine::new(Parts { executor, rank, per_node: 1, up: Some(up), node: None, dead_after }, Instant::ZERO)
+}
+
+#[test]
+fn a_leader_has_a_session_to_each_of_very_many_others() {
+    const LEADERS: u32 = 5000;
+    let sim = Sim::new(1);
+    let mut config = StackConfig::new(PORT, 1);
+    config.rud = rud_config(Duration::from_secs(10), LEADERS as usize - 1);
+    let mut stack = Stack::new(config);
+    let device = sim.network().attach(MTU, LinkConfig::default());
+    stack.add_port(device, PortConfig::new(Ipv4Addr::new(10, 0, 0, 1), 8, MTU)).unwrap();
+    let local_ip = Ipv4Addr::new(10, 0, 0, 1);
+    let peer =
+        |rank| PeerAddress { rank: Rank(rank), ip: Ipv4Addr::from(0x0a01_0000 + rank), port: PORT, local_ip };
+    let peers: Vec<_> = (1..LEADERS).map(peer).collect();
+    let channel = RudChannel::open(stack, Rank(0), &peers, &[7; 32], (1, PORT, MTU), Instant::ZERO);
+    assert!(channel.is_ok(), "{:?}", channel.err());
 }
 
 fn request(plan: &Plan, grid: Grid, rank: u32, count: u64, data: &Owned, deadline: Duration) -> Request {

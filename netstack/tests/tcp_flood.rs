@@ -24,10 +24,10 @@ use shouter_netstack::tcp::{
 use shouter_netstack::time::Instant;
 use shouter_netstack::wire::checksum::{checksum, pseudo_header};
 use shouter_netstack::wire::ethernet::{self, EtherType, Mac};
-use shouter_netstack::wire::icmp::{Echo, EchoKind};
+use shouter_netstack::wire::icmp::{Echo, EchoKind, ErrorKind};
 use shouter_netstack::wire::ip::Protocol;
 use shouter_netstack::wire::tcp::{Flags, Header, SeqNumber, Timestamps};
-use shouter_netstack::wire::{arp, icmpv6, ipv6};
+use shouter_netstack::wire::{arp, icmpv4, icmpv6, ipv6};
 
 /// The system's allocator, with the sum of what it has given to each thread: every test has a thread of its own.
 struct Counting;
@@ -669,6 +669,34 @@ fn addresses_that_nobody_has_take_no_neighbours_from_connections() {
         world.check(SERVER);
         assert!(world.grown() < 8 * MIB, "seed {seed}: {} bytes more", world.grown());
     }
+}
+
+/// Somebody who sees the connection says that its segments do not get through: now large ones, now any.
+fn too_big(rng: &mut SmallRng, scene: &Scene<'_>) -> Vec<u8> {
+    // Behind Ethernet and IPv4 headers of 34 bytes; the number that the other side expects next is out.
+    let expected = scene.sniffed.get(42..46).map_or([0; 4], |bytes| [bytes[0], bytes[1], bytes[2], bytes[3]]);
+    let ports = [scene.victim.port().to_be_bytes(), scene.peer.port().to_be_bytes()].concat();
+    let ends = [*scene.victim.ip(), *scene.peer.ip()];
+    let quoted = packet(mac(ROUTER), ends, 6, (0, 0x4000), &[&ports[..], &expected].concat());
+    let kind = ErrorKind::PacketTooBig { mtu: if rng.random() { 68 } else { rng.random_range(0..1500) } };
+    let message = icmpv4::Message::Error { kind, quoted: &quoted[14..] }.emit();
+    let source = *stranger(rng).ip();
+    packet(scene.victim_mac, [source, *scene.victim.ip()], 1, (0, 0), &[&message[..], &quoted[14..]].concat())
+}
+
+#[test]
+fn segments_stay_as_large_as_those_that_get_through_whoever_says_otherwise() {
+    let (seed, span) = seed_and_span(8, Duration::from_millis(100));
+    let mut world = World::new(seed);
+    let id = world.hosts[CLIENT].apps[0].id;
+    let before = world.hosts[CLIENT].stack.tcp().info(id).unwrap().mss;
+    world.attack(CLIENT, too_big, Duration::from_micros(50), span);
+    let share = world.share(span);
+    assert!(share >= 0.95, "seed {seed}: {share} of the load");
+    world.check(CLIENT);
+    assert_eq!(world.hosts[CLIENT].stack.tcp().info(id).unwrap().mss, before, "seed {seed}");
+    let counters = world.hosts[CLIENT].stack.counters();
+    assert!(counters.rx_icmp_errors > 1000, "seed {seed}: {counters:?}");
 }
 
 fn blind(rng: &mut SmallRng, scene: &Scene<'_>) -> Vec<u8> {

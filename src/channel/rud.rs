@@ -348,8 +348,8 @@ fn tag(secret: &[u8; 32], from: Rank, to: Rank) -> u64 {
     digest.first_chunk::<8>().map_or(1, |bytes| u64::from_le_bytes(*bytes)).max(1)
 }
 
-/// The RUD configuration for a group whose dead are found after `dead_after`.
-pub fn rud_config(dead_after: Duration) -> rud::Config {
+/// The RUD configuration for a group whose dead are found after `dead_after`, and a leader with `peers` others to reach.
+pub fn rud_config(dead_after: Duration, peers: usize) -> rud::Config {
     let heartbeat = (dead_after / 8).clamp(Duration::from_millis(1), Duration::from_secs(1));
-    rud::Config { dead_after, heartbeat, ..rud::Config::default() }
+    rud::Config { dead_after, heartbeat, max_sessions: peers, ..rud::Config::default() }
 }

@@ -394,7 +394,10 @@ impl Ways {
     pub(super) fn prepare(self, config: &Config, grid: &Grid) -> Result<Prepared, Error> {
         let takes = |ways: &[Way]| self.peers.iter().any(|peer| ways.contains(&peer.way));
         let ports = match takes(&[Way::Rud, Way::Tcp]) {
-            true => Some(port::open(config, rud_config(config.heartbeat_timeout))?),
+            true => {
+                let peers = self.peers.iter().filter(|peer| peer.way == Way::Rud).count();
+                Some(port::open(config, rud_config(config.heartbeat_timeout, peers))?)
+            }
             false => None,
         };
         let peers: Vec<&rdma::Reachable> =

@@ -114,5 +114,7 @@ counters! {
         tx_full,
         /// Dropped: held back, and the queue overflowed.
         tx_held_overflow,
+        /// Times that a port's link went down after it was up.
+        link_losses,
     }
 }

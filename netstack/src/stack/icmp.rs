@@ -106,16 +106,65 @@ impl<S: rud::Sink> Receiver<'_, S> {
     }
 
     fn answer_echo(&mut self, request: &Inbound<'_>, echo: &Echo<'_>) {
-        let from = own_address(self.iface, request.destination, request.to_group, request.source);
+        let to = request.source;
+        let from = own_address(self.iface, request.destination, request.to_group, to);
         let sent = match from {
-            Some(from) if is_unicast_ip(request.source) => {
-                send_echo(self.now, self.iface, from, request.source, echo, Asker::Stranger, self.counters)
+            Some(from) if is_unicast_ip(to) => {
+                let ip_len = if to.is_ipv4() { ipv4::HEADER_LEN } else { ipv6::HEADER_LEN };
+                if ip_len + HEADER_LEN + echo.data.len() > usize::from(self.iface.mtu) {
+                    self.answer_in_fragments(from, request, echo)
+                } else {
+                    send_echo(self.now, self.iface, from, to, echo, Asker::Stranger, self.counters)
+                }
             }
             _ => Err(SendIcmpError::NoRoute),
         };
         if let Err(why) = sent {
             why.count(self.counters);
         }
+    }
+
+    /// Sends an answer that is longer than a packet may be: all of its fragments, or none.
+    fn answer_in_fragments(
+        &mut self,
+        from: IpAddr,
+        request: &Inbound<'_>,
+        echo: &Echo<'_>,
+    ) -> Result<(), SendIcmpError> {
+        let (to, iface) = (request.source, &mut *self.iface);
+        let header = echo_header(from, to, echo);
+        let (hop, _) = iface.addresses.next_hop(to).ok_or(SendIcmpError::NoRoute)?;
+        let mac = match iface.resolve(self.now, hop.address, to, Asker::Stranger) {
+            Resolution::Station(mac) => mac,
+            Resolution::Limited => return Err(SendIcmpError::Limited),
+            // It is not worth so many places in the queue of those that wait.
+            Resolution::Pending | Resolution::Unreachable => return Err(SendIcmpError::Unreachable),
+        };
+        let mtu = match to {
+            //= RFC 8200 section 5: behind a router, a host that does not know the path's MTU sends no more than 1280.
+            IpAddr::V6(_) if hop.address != to => ipv6::MIN_MTU,
+            _ => iface.mtu,
+        };
+        let overhead = if to.is_ipv4() { ipv4::HEADER_LEN } else { ipv6::HEADER_LEN + ipv6::FRAGMENT_LEN };
+        let most = usize::from(mtu).saturating_sub(overhead) / 8 * 8;
+        let len = HEADER_LEN + echo.data.len();
+        if most <= HEADER_LEN || len > usize::from(u16::MAX) - ipv6::HEADER_LEN {
+            return Err(SendIcmpError::TooLong);
+        }
+        if !iface.takes(len.div_ceil(most)) {
+            return Err(SendIcmpError::Full);
+        }
+        let link = iface.link_header(mac, ethertype_of(to));
+        for offset in (0..len).step_by(most) {
+            let end = len.min(offset + most);
+            let ip = fragment_header([from, to], request, echo, (offset, end, len))
+                .ok_or(SendIcmpError::TooLong)?;
+            // The message's header is in the first one.
+            let (first, at) = if offset == 0 { (&header[..], 0) } else { (&[][..], offset - HEADER_LEN) };
+            let data = echo.data.get(at..end - HEADER_LEN).unwrap_or(&[]);
+            iface.queue_bytes(&link, [&ip, first, data]).map_err(SendIcmpError::from)?;
+        }
+        Ok(())
     }
 
     /// Tells the sender of a packet that something is wrong with it, if it may be told.
@@ -238,6 +287,15 @@ pub(super) enum SendIcmpError {
     Full,
 }
 
+impl From<QueueError> for SendIcmpError {
+    fn from(error: QueueError) -> Self {
+        match error {
+            QueueError::Full => Self::Full,
+            QueueError::TooLong => Self::TooLong,
+        }
+    }
+}
+
 impl SendIcmpError {
     fn count(self, counters: &mut Counters) {
         match self {
@@ -260,11 +318,41 @@ pub(super) fn send_echo(
     asker: Asker,
     counters: &mut Counters,
 ) -> Result<(), SendIcmpError> {
-    let header = match (from, to) {
+    send_message(now, iface, [from, to], &echo_header(from, to, echo), echo.data, asker, counters)
+}
+
+/// The header in front of an echo message's data.
+fn echo_header(from: IpAddr, to: IpAddr, echo: &Echo<'_>) -> [u8; HEADER_LEN] {
+    match (from, to) {
         (IpAddr::V6(from), IpAddr::V6(to)) => icmpv6::emit_echo(from, to, echo),
         _ => icmpv4::Message::Echo(*echo).emit(),
-    };
-    send_message(now, iface, [from, to], &header, echo.data, asker, counters)
+    }
+}
+
+/// The headers in front of the bytes from `offset` to `end` of an answer of `len` bytes.
+fn fragment_header(
+    [from, to]: [IpAddr; 2],
+    request: &Inbound<'_>,
+    echo: &Echo<'_>,
+    (offset, end, len): (usize, usize, usize),
+) -> Option<Vec<u8>> {
+    let (at, more) = (u16::try_from(offset).ok()?, end < len);
+    match (from, to) {
+        (IpAddr::V4(from), IpAddr::V4(to)) => {
+            //= RFC 6864 section 4.3: unique among what this host sends the other of this protocol; as that one's own is.
+            let [a, b] = request.packet.get(4..6)?.try_into().ok()?;
+            let ip = ipv4::Repr::new(from, to, Protocol::Icmp, end - offset)?;
+            Some(ip.emit_fragment(u16::from_be_bytes([a, b]), at, more).to_vec())
+        }
+        (IpAddr::V6(from), IpAddr::V6(to)) => {
+            let identification = u32::from(echo.identifier) << 16 | u32::from(echo.sequence);
+            let fragment = ipv6::Fragment { identification, offset: at, more };
+            let next = Protocol::from(ipv6::FRAGMENT);
+            let ip = ipv6::Repr::new(from, to, next, ipv6::FRAGMENT_LEN + end - offset)?;
+            Some([&ip.emit()[..], &fragment.emit(Protocol::Icmpv6)].concat())
+        }
+        _ => None,
+    }
 }
 
 fn send_message(
@@ -291,8 +379,5 @@ fn send_message(
         Resolution::Limited => return Err(SendIcmpError::Limited),
     };
     let link = iface.link_header(mac, ethertype_of(to));
-    iface.queue_bytes(&link, parts).map_err(|error| match error {
-        QueueError::Full => SendIcmpError::Full,
-        QueueError::TooLong => SendIcmpError::TooLong,
-    })
+    iface.queue_bytes(&link, parts).map_err(SendIcmpError::from)
 }

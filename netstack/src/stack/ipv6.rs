@@ -17,9 +17,6 @@ use crate::wire::ipv6::{self, Chain, Fragment, Problem};
 /// Where the fixed header says how long its payload is.
 const PAYLOAD_LEN_AT: u32 = 4;
 
-/// Extension headers within a datagram that was put together are walked like others, and may not be fragments again.
-const FRAGMENT: u8 = 44;
-
 impl<S: rud::Sink> Receiver<'_, S> {
     /// Takes in a packet from a frame that was for this station alone, or for a group (`link_group`).
     #[inline]
@@ -115,7 +112,8 @@ impl<S: rud::Sink> Receiver<'_, S> {
         let problem = |pointer| ErrorKind::ParameterProblem { code: parameter::FIELD, pointer };
         match self.reassembly.insert(self.now, key, &piece) {
             Outcome::Waiting => self.counters.rx_fragments += 1,
-            Outcome::Whole(datagram) if datagram.protocol == FRAGMENT => {
+            // Extension headers within it are walked like others, and may not be fragments again.
+            Outcome::Whole(datagram) if datagram.protocol == ipv6::FRAGMENT => {
                 self.counters.rx_fragment_malformed += 1;
             }
             Outcome::Whole(datagram) => {

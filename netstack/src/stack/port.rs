@@ -15,7 +15,10 @@ use crate::wire::vlan::VlanId;
 use crate::wire::{ethernet, vlan};
 
 /// How often a link that is down is looked at.
-const LINK_CHECK: Duration = Duration::from_millis(10);
+const DOWN_CHECK: Duration = Duration::from_millis(10);
+
+/// How often one that is up is, if the port is polled that often.
+const UP_CHECK: Duration = Duration::from_millis(100);
 
 /// Room in the batch that only neighbour discovery and ICMP may use, so that a saturated port still answers its
 /// neighbours: a host that does not is forgotten by them.
@@ -47,11 +50,11 @@ pub(super) struct Interface {
     link: Link,
 }
 
-/// Whether we know that frames can pass.
+/// Whether frames can pass, as far as we know.
 #[derive(Clone, Copy, Debug)]
-enum Link {
-    Down { next_check: Instant },
-    Up,
+struct Link {
+    up: bool,
+    next_check: Instant,
 }
 
 /// An Ethernet header, with a tag where the port has one.
@@ -103,7 +106,7 @@ impl Interface {
             sent: 0,
             scratch: Scratch::new(sizes.scratch_slots, usize::from(checked.mtu)),
             in_flight: VecDeque::with_capacity(usize::from(sizes.scratch_slots)),
-            link: Link::Down { next_check: Instant::ZERO },
+            link: Link { up: false, next_check: Instant::ZERO },
         }
     }
 
@@ -209,6 +212,11 @@ impl Interface {
         }
     }
 
+    /// Whether [`Interface::queue_bytes`] takes `count` packets of any length.
+    pub(super) fn takes(&self, count: usize) -> bool {
+        self.tx.room().min(self.scratch.available()) >= count
+    }
+
     /// Puts a frame of `link`, two headers and an extent into the batch.
     pub(super) fn queue_extent(
         &mut self,
@@ -224,13 +232,17 @@ impl Interface {
         if self.push(frame) { Ok(()) } else { Err(QueueError::Full) }
     }
 
-    /// When [`Port::tend`] has work.
+    /// When [`Port::tend`] has work that cannot wait. A link that is up is looked at when there is a turn anyhow.
     #[inline]
     fn next_deadline(&self) -> Option<Instant> {
-        match self.link {
-            Link::Down { next_check } => Some(next_check),
-            Link::Up => self.neighbours.next_deadline(),
-        }
+        // Nobody can be asked over a link that is down.
+        if self.link.up { self.neighbours.next_deadline() } else { Some(self.link.next_check) }
+    }
+
+    /// Whether [`Port::tend`] has work.
+    #[inline]
+    fn has_work(&self, now: Instant) -> bool {
+        self.link.next_check <= now || self.next_deadline().is_some_and(|deadline| deadline <= now)
     }
 }
 
@@ -244,14 +256,13 @@ impl<D: Device> Port<D> {
     #[inline]
     pub(super) fn rests(&self, now: Instant) -> bool {
         let iface = &self.iface;
-        let due = iface.next_deadline().is_some_and(|deadline| deadline <= now);
-        !due && iface.tx.is_empty() && iface.in_flight.is_empty()
+        !iface.has_work(now) && iface.tx.is_empty() && iface.in_flight.is_empty()
     }
 
     /// Looks after the link and the neighbours.
     #[inline]
     pub(super) fn tend(&mut self, now: Instant, counters: &mut Counters) {
-        if self.iface.next_deadline().is_some_and(|deadline| deadline <= now) {
+        if self.iface.has_work(now) {
             self.tend_now(now, counters);
         }
     }
@@ -259,18 +270,18 @@ impl<D: Device> Port<D> {
     #[cold]
     fn tend_now(&mut self, now: Instant, counters: &mut Counters) {
         let iface = &mut self.iface;
-        if let Link::Down { next_check } = iface.link {
-            if next_check > now {
-                return;
+        if iface.link.next_check <= now {
+            let up = self.device.link_up();
+            if up && !iface.link.up {
+                // Switches may have forgotten us, and there may be others than before.
+                iface.announce(counters);
             }
-            if !self.device.link_up() {
-                iface.link = Link::Down { next_check: now + LINK_CHECK };
-                return;
-            }
-            iface.link = Link::Up;
-            iface.announce(counters);
+            counters.link_losses += u64::from(iface.link.up && !up);
+            iface.link = Link { up, next_check: now + if up { UP_CHECK } else { DOWN_CHECK } };
         }
-        iface.tend_neighbours(now, counters);
+        if iface.link.up {
+            iface.tend_neighbours(now, counters);
+        }
     }
 
     /// Hands the batch to the device, as much as it takes, and returns how many frames that was.

@@ -1,5 +1,7 @@
+use core::cell::Cell;
 use core::net::{Ipv4Addr, SocketAddrV4};
 use core::time::Duration;
+use std::rc::Rc;
 
 use proptest::prelude::*;
 
@@ -258,6 +260,63 @@ fn rud_hands_a_long_queue_to_the_device_bit_by_bit_within_one_turn() {
     let lengths = &stack.device(PortId(0)).unwrap().lengths[before..];
     assert!(lengths.iter().sum::<usize>() >= 200, "{lengths:?}");
     assert!(lengths.iter().all(|length| *length <= 32), "{lengths:?}");
+}
+
+/// A device whose link can be cut.
+struct Cut(Loopback, Rc<Cell<bool>>);
+
+impl Device for Cut {
+    fn capabilities(&self) -> &Capabilities {
+        self.0.capabilities()
+    }
+    fn mac(&self) -> [u8; 6] {
+        self.0.mac()
+    }
+    fn link_up(&mut self) -> bool {
+        !self.1.get()
+    }
+    fn transmit(&mut self, now: Instant, batch: &mut TxBatch) -> usize {
+        self.0.transmit(now, batch)
+    }
+    fn receive(&mut self, now: Instant, budget: usize, sink: &mut impl FnMut(RxFrame<'_>)) -> usize {
+        self.0.receive(now, budget, sink)
+    }
+    fn counters(&self) -> DeviceCounters {
+        self.0.counters()
+    }
+}
+
+#[test]
+fn a_link_is_followed_after_it_was_up() {
+    let (device, mut wire) = Loopback::pair(1500, 64);
+    let cut = Rc::new(Cell::new(false));
+    let mut stack = stack_of(Cut(device, Rc::clone(&cut)), config(A));
+    let mut millis = 0;
+    // What leaves within so many milliseconds.
+    let mut run = |stack: &mut Stack<Cut>, span: u64| {
+        let mut frames = Vec::new();
+        for _ in 0..span {
+            millis += 1;
+            let now = at_micros(millis * 1000);
+            stack.poll(now, &mut Collect::default());
+            wire.receive(now, 64, &mut |frame| frames.push(frame.to_vec()));
+        }
+        frames
+    };
+    let announced = run(&mut stack, 200);
+    assert_eq!((announced.len(), stack.next_deadline()), (1, None), "nobody is woken to look at it");
+    cut.set(true);
+    assert!(run(&mut stack, 110).is_empty());
+    assert_eq!(stack.counters().link_losses, 1);
+    // Nobody is asked for over a link that is down; the packet waits.
+    stack.ping(at_micros(310_000), B, 1, 1, b"held").unwrap();
+    assert!(run(&mut stack, 6000).is_empty());
+    cut.set(false);
+    let frames = run(&mut stack, 20);
+    assert_eq!(frames[0], announced[0], "announced again");
+    assert_eq!((frames.len(), stack.counters().link_losses), (2, 1));
+    let question = ethernet::Frame::new(&frames[1]).unwrap().payload();
+    assert_eq!(arp::Repr::parse(question).unwrap().target_ip, B);
 }
 
 #[test]

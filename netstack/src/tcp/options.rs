@@ -3,6 +3,7 @@
 use core::time::Duration;
 
 use crate::cc::Algorithm;
+use crate::ip::path_mtu;
 
 /// The options of a connection. Those that a listener has are its connections'.
 #[derive(Clone, Debug, PartialEq)]
@@ -64,6 +65,9 @@ pub struct Options {
     /// nothing answers. RFC 8985 section 7.3 forbids a second probe as long as one is out, so this is for peers of the same
     /// network alone, where a time-out costs thousands of round trips.
     pub repeat_tail_probes: bool,
+    /// The least MTU in bytes that an ICMP message is believed to tell of an IPv4 path (RFC 5927 section 7.2); of IPv6 it
+    /// is 1280.
+    pub min_path_mtu: u16,
 }
 
 impl Options {
@@ -95,6 +99,7 @@ impl Options {
             orphan_timeout: Duration::from_secs(100),
             mtu_probing: true,
             repeat_tail_probes: false,
+            min_path_mtu: path_mtu::MIN_IPV4,
         }
     }
 

@@ -1,4 +1,4 @@
-//! IPv4 headers (RFC 791). Options are skipped on receive and never sent; whole packets only are sent.
+//! IPv4 headers (RFC 791). Options are skipped on receive and never sent.
 
 use core::net::Ipv4Addr;
 use core::num::NonZeroU8;
@@ -206,12 +206,23 @@ impl Repr {
 
     /// The header as bytes, checksum included.
     pub fn emit(&self) -> [u8; HEADER_LEN] {
+        //= RFC 6864 section 4.1: an atomic datagram (DF set, not a fragment) may carry any ID; it is zero here.
+        self.emit_with(0, 0x4000)
+    }
+
+    /// The header of a piece of the datagram `identification`, which begins `offset` bytes (a multiple of eight) from that
+    /// one's beginning, and is not the last if there is `more`.
+    pub fn emit_fragment(&self, identification: u16, offset: u16, more: bool) -> [u8; HEADER_LEN] {
+        self.emit_with(identification, u16::from(more) << 13 | offset >> 3)
+    }
+
+    fn emit_with(&self, identification: u16, fragment: u16) -> [u8; HEADER_LEN] {
         let mut out = [0; HEADER_LEN];
         out[0] = 0x45;
         out[1] = self.traffic_class;
         out[2..4].copy_from_slice(&(self.payload_len + HEADER_LEN as u16).to_be_bytes());
-        //= RFC 6864 section 4.1: an atomic datagram (DF set, not a fragment) may carry any ID; it is zero here.
-        out[6] = 0x40;
+        out[4..6].copy_from_slice(&identification.to_be_bytes());
+        out[6..8].copy_from_slice(&fragment.to_be_bytes());
         out[8] = self.ttl.get();
         out[9] = self.protocol.into();
         out[12..16].copy_from_slice(&self.source.octets());

@@ -7,6 +7,7 @@ use core::num::NonZeroU8;
 
 use super::ip::Protocol;
 use super::{Malformed, ip};
+pub(crate) use extensions::FRAGMENT;
 pub use extensions::{Chain, Fragment, Problem, walk};
 
 /// Bytes of the fixed header.

@@ -284,6 +284,52 @@ fn ipv4_fragments_become_datagrams_or_time_out() {
 }
 
 #[test]
+fn long_echo_requests_are_answered_in_fragments() {
+    let data = &BYTES[..3500];
+    let request = icmpv4::Echo { kind: icmpv4::EchoKind::Request, identifier: 7, sequence: 9, data };
+    let reply = icmpv4::Echo { kind: icmpv4::EchoKind::Reply, ..request };
+    let mut alone = alone();
+    let datagram = [&icmpv4::Message::Echo(request).emit()[..], data].concat();
+    alone.exchange(Some(&fragment_of(1, &datagram, 0, 1480, 0x5a)));
+    alone.exchange(Some(&fragment_of(1, &datagram, 1480, 2960, 0x5a)));
+    let answer = alone.exchange(Some(&fragment_of(1, &datagram, 2960, 3508, 0x5a)));
+    let mut whole = Vec::new();
+    for (index, frame) in answer.iter().enumerate() {
+        assert_eq!(frame[..6], MAC_B.0);
+        let packet = ipv4::Packet::new(&frame[14..]).unwrap();
+        assert!(packet.checksum_ok());
+        assert_eq!((packet.source(), packet.destination(), packet.protocol()), (A, B, Protocol::Icmp));
+        assert_eq!(packet.identification(), 0x5a);
+        assert_eq!(
+            (usize::from(packet.fragment_offset()), packet.more_fragments()),
+            (whole.len(), index < 2)
+        );
+        whole.extend_from_slice(packet.payload());
+    }
+    assert_eq!(icmpv4::Message::parse(&whole), Ok(icmpv4::Message::Echo(reply)));
+
+    let datagram = [&icmpv6::emit_echo(B6, A6, &request)[..], data].concat();
+    let mut answer = Vec::new();
+    for (from, to) in [(0, 1448), (1448, 2896), (2896, 3508)] {
+        let piece = ipv6::Fragment { identification: 3, offset: from as u16, more: to < datagram.len() };
+        let payload = [&piece.emit(Protocol::Icmpv6)[..], &datagram[from..to]].concat();
+        answer = alone.exchange(Some(&frame6(A6, 44, &payload)));
+    }
+    let mut whole = Vec::new();
+    for (index, frame) in answer.iter().enumerate() {
+        let packet = ipv6::Packet::new(&frame[14..]).unwrap();
+        assert_eq!((packet.source(), packet.destination(), packet.next_header()), (A6, B6, 44));
+        let chain = ipv6::walk(44, packet.payload(), 40, false).unwrap();
+        let fragment =
+            ipv6::Fragment { identification: 0x0007_0009, offset: whole.len() as u16, more: index < 2 };
+        assert_eq!((chain.protocol, chain.fragment), (58, Some(fragment)));
+        whole.extend_from_slice(chain.payload);
+    }
+    assert_eq!(icmpv6::Message::parse(A6, B6, &whole), Ok(icmpv6::Message::Echo(reply)));
+    assert_eq!(alone.stack.counters().tx_too_long, 0);
+}
+
+#[test]
 fn a_flow_of_another_shard_that_came_in_fragments_gets_no_answer() {
     let rss = Rss::new(&SYMMETRIC_KEY, 2);
     let local = SocketAddr::from((A, 5001));

@@ -2,10 +2,8 @@
 
 use super::{Connection, Context, Disposition, End, State};
 use crate::time::Instant;
+use crate::wire::ipv6;
 use crate::wire::tcp::SeqNumber;
-
-/// The largest packet that every IPv6 path carries (RFC 8200 section 5).
-const LEAST_IPV6: u16 = 1280;
 
 /// What an ICMP error says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,9 +50,9 @@ impl Connection {
             IcmpKind::Refused => self.unreachable = true,
             IcmpKind::TooBig(mtu) => {
                 //= RFC 8201 section 4: every IPv6 path carries 1280 bytes.
-                let mtu = if self.local_ip.is_ipv6() { mtu.max(LEAST_IPV6) } else { mtu };
+                let floor = if self.local_ip.is_ipv6() { ipv6::MIN_MTU } else { self.options.min_path_mtu };
                 if !attempt {
-                    self.sender.on_packet_too_big(now, mtu, quoted);
+                    self.sender.on_packet_too_big(now, mtu.max(floor), quoted);
                 }
             }
         }

@@ -38,6 +38,8 @@ pub(super) struct News {
     latest: Option<Record>,
     /// A probe of this size got through.
     path_mtu: Option<u16>,
+    /// The most payload of a segment that got through.
+    size: u16,
 }
 
 impl News {
@@ -54,12 +56,14 @@ impl News {
             newest: None,
             latest: None,
             path_mtu: None,
+            size: 0,
         }
     }
 
     fn note(&mut self, record: &Record, point: Option<SeqNumber>) {
         self.delivered += record.len();
         self.resent |= record.sends > 1;
+        self.size = self.size.max(record.payload_per_segment());
         if record.sends == 1 {
             let sent = record.sent_at;
             self.oldest = Some(self.oldest.map_or(sent, |oldest| oldest.min(sent)));
@@ -198,6 +202,7 @@ impl Sender {
         pure: bool,
         prior_in_flight: u32,
     ) {
+        self.largest_acked = self.largest_acked.max(news.size);
         self.measure(now, ack, news);
         if ack.has_data && ack.echo.is_some() {
             self.rtt.hear(ack.rtt);

@@ -220,6 +220,8 @@ pub(crate) struct Sender {
     undo: Option<Undo>,
     path_mtu: Option<Box<PathMtu>>,
     tally: Option<Box<Tally>>,
+    /// The most payload of a segment that was acknowledged.
+    largest_acked: u16,
 }
 
 impl Sender {
@@ -266,6 +268,7 @@ impl Sender {
             undo: None,
             path_mtu: None,
             tally: None,
+            largest_acked: 0,
         }
     }
 

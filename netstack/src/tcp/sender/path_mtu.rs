@@ -1,8 +1,13 @@
 //! The path's MTU: by what ICMP says (RFC 1191, RFC 8201), believed with the care of RFC 5927, and by probing with
 //! data (RFC 4821), down when nothing gets through and up again afterwards.
+//!
+//! Whoever sees or guesses a sequence number can claim anything. So a claim that packets like those that were
+//! acknowledged are too big counts only if nothing is delivered from then on until a tail-loss probe is due, or what it is
+//! about is not acknowledged within a time-out; and whatever was believed is tried again with data after seconds.
 
 use core::time::Duration;
 
+use super::timers::NEVER;
 use super::{Path, Phase, Sender};
 use crate::time::Instant;
 use crate::wire::tcp::SeqNumber;
@@ -27,7 +32,21 @@ const EXACT: u16 = 8;
 //= RFC 4821 section 7.7 by way of RFC 8201 section 4: ten minutes until a larger size is tried again.
 const RAISE: Duration = Duration::from_secs(600);
 
-/// A path that carries less than the handshake hoped for. A connection on any other path has none of this.
+/// How soon a size is tried again that a message said was too big; twice as long after each time that it was lost.
+const TRY_AGAIN: Duration = Duration::from_secs(5);
+
+/// A message that said that packets were too big which had got through before.
+#[derive(Clone, Copy, Debug)]
+struct Claim {
+    /// The payload per segment that would get through.
+    size: u16,
+    /// What it was about.
+    quoted: SeqNumber,
+    /// What had been delivered when it came.
+    delivered: u64,
+}
+
+/// A path that carries less than the handshake hoped for, or is said to. A connection on any other path has none of this.
 #[derive(Debug)]
 pub(super) struct PathMtu {
     /// Payload per segment: known to get through, and not known not to.
@@ -35,6 +54,8 @@ pub(super) struct PathMtu {
     high: u16,
     /// The first probe tries the greatest size at once: perhaps it was an outage.
     bold: bool,
+    /// A message told the size, and the next try after a failure comes after this long: nothing in between needs a search.
+    told: Option<Duration>,
     /// Probes of the present size that were lost.
     tries: u8,
     /// A probe is out.
@@ -42,9 +63,16 @@ pub(super) struct PathMtu {
     /// The next one may leave.
     due: bool,
     next_at: Instant,
+    /// What is not believed yet.
+    claim: Option<Claim>,
 }
 
 impl PathMtu {
+    /// Nothing is wrong but for what somebody said.
+    pub(super) fn is_rumour(&self) -> bool {
+        self.next_at == NEVER
+    }
+
     fn candidate(&self) -> Option<u16> {
         if self.high.saturating_sub(self.low) < EXACT {
             return None;
@@ -72,9 +100,21 @@ impl Sender {
         match &mut self.path_mtu {
             None if most != self.mss => self.set_mss(most),
             None => {}
+            Some(search)
+                if search.is_rumour()
+                    && search.claim.is_none_or(|claim| claim.quoted.is_before(self.una)) =>
+            {
+                self.path_mtu = None;
+                self.obey_path(now, path);
+            }
             Some(search) => {
                 if search.next_at <= now && !search.due {
+                    if !self.options.mtu_probing {
+                        self.path_mtu = None;
+                        return self.obey_path(now, path);
+                    }
                     search.due = true;
+                    search.bold |= search.told.is_some();
                     // The search was over: the path may carry more by now.
                     if search.candidate().is_none() {
                         search.high = most.max(search.low);
@@ -145,15 +185,22 @@ impl Sender {
         search.tries = 0;
         search.bold = false;
         search.high = tried.saturating_sub(1).max(search.low);
+        let mut pause = RAISE;
+        if let Some(told) = &mut search.told {
+            search.high = search.low;
+            *told = (*told * 2).min(RAISE);
+            pause = *told;
+        }
         if search.candidate().is_none() {
             search.due = false;
-            search.next_at = now + RAISE;
+            search.next_at = now + pause;
         }
     }
 
     /// A time-out: is it the size?
     pub(super) fn black_hole(&mut self, now: Instant) {
         self.path_mtu_lost(now);
+        self.weigh_claim(now);
         //= RFC 4821 section 7.7: several time-outs in a row of full segments make the sender go down
         let full = self.board.front().is_some_and(|front| front.len() >= u32::from(self.mss));
         let often =
@@ -169,10 +216,12 @@ impl Sender {
             low: less,
             high,
             bold: true,
+            told: None,
             tries: 0,
             out: false,
             due: false,
             next_at: now,
+            claim: None,
         }));
         self.set_mss(less);
     }
@@ -186,20 +235,76 @@ impl Sender {
         if !plausible || self.controller.is_none() || size >= self.mss {
             return false;
         }
-        self.path_mtu = Some(Box::new(PathMtu {
-            low: size,
-            high: size,
+        //= RFC 5927 section 7.2: a claim below the largest size that was acknowledged has to wait.
+        if size < self.largest_acked {
+            self.doubt(Claim { size, quoted, delivered: self.rate.delivered() });
+            return false;
+        }
+        self.believe_too_big(now, size);
+        true
+    }
+
+    /// A tail-loss probe is due: if nothing was delivered since a claim came, it may well be true.
+    pub(super) fn weigh_early(&mut self, now: Instant) {
+        let claim = self.path_mtu.as_ref().and_then(|search| search.claim);
+        if claim.is_some_and(|claim| claim.delivered == self.rate.delivered()) {
+            self.weigh_claim(now);
+        }
+    }
+
+    /// Keeps a claim until it can be weighed, one at a time.
+    fn doubt(&mut self, claim: Claim) {
+        let rumour = PathMtu {
+            low: self.mss,
+            high: self.mss,
             bold: false,
+            told: None,
             tries: 0,
             out: false,
             due: false,
-            next_at: now + RAISE,
+            next_at: NEVER,
+            claim: None,
+        };
+        let search = self.path_mtu.get_or_insert_with(|| Box::new(rumour));
+        if search.claim.is_none_or(|claim| claim.quoted.is_before(self.una)) {
+            search.claim = Some(claim);
+        }
+    }
+
+    //= RFC 5927 section 7.2: such a claim is honoured when the segment that it is about was not acknowledged in time.
+    fn weigh_claim(&mut self, now: Instant) {
+        let Some(search) = &mut self.path_mtu else { return };
+        let claim = search.claim.take();
+        if search.is_rumour() {
+            self.path_mtu = None;
+        }
+        if let Some(claim) = claim
+            && !claim.quoted.is_before(self.una)
+            && claim.size < self.mss
+        {
+            self.believe_too_big(now, claim.size);
+        }
+    }
+
+    fn believe_too_big(&mut self, now: Instant, size: u16) {
+        let again = if self.options.mtu_probing { TRY_AGAIN } else { RAISE };
+        let told = self.path_mtu.as_ref().and_then(|search| search.told).unwrap_or(again);
+        self.path_mtu = Some(Box::new(PathMtu {
+            low: size,
+            high: size,
+            bold: true,
+            told: Some(told),
+            tries: 0,
+            out: false,
+            due: false,
+            next_at: now + told,
+            claim: None,
         }));
+        self.largest_acked = self.largest_acked.min(size);
         self.set_mss(size);
         // What was too big is lost, but not by congestion.
         let lost =
             self.board.lose(|record| Some(record.segment_size > size && record.len() > u32::from(size)));
         self.rate.on_lost(lost);
-        true
     }
 }

@@ -35,6 +35,7 @@ impl Sender {
         let acked = record.len();
         let (una, fack) = (self.una, self.rack.fack());
         self.board.acknowledge_only();
+        self.largest_acked = self.largest_acked.max(record.payload_per_segment());
         // What was sent once needs no least round-trip time to tell which sending arrived.
         self.rack.on_delivered(now, record, fack, None);
         self.rate.on_delivered(now, acked);

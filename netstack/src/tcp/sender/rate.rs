@@ -63,6 +63,11 @@ impl Rate {
         self.lost += u64::from(bytes);
     }
 
+    /// Bytes delivered so far.
+    pub(super) fn delivered(&self) -> u64 {
+        self.delivered
+    }
+
     /// `bytes` were delivered.
     pub(super) fn on_delivered(&mut self, now: Instant, bytes: u32) {
         self.delivered += u64::from(bytes);

@@ -92,7 +92,7 @@ impl Sender {
 
     /// Whether losses wait that are not those of a path MTU probe or of an ICMP error.
     pub(super) fn pending_losses(&self) -> bool {
-        self.path_mtu.is_none() || self.board.sacked() > 0
+        self.path_mtu.as_ref().is_none_or(|search| search.is_rumour()) || self.board.sacked() > 0
     }
 
     /// Losses were found without an acknowledgement: they do not open the window.

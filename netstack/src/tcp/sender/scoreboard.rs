@@ -39,6 +39,12 @@ impl Record {
         self.end.distance(self.start)
     }
 
+    /// Bytes of payload in its largest segment.
+    #[inline]
+    pub(super) fn payload_per_segment(&self) -> u16 {
+        self.len().min(u32::from(self.segment_size)) as u16
+    }
+
     #[inline]
     fn segments(&self) -> u32 {
         segments_of(self.len(), self.segment_size)

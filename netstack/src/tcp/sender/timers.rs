@@ -122,6 +122,7 @@ impl Sender {
             if self.board.is_empty() {
                 self.trim();
             } else if self.may_probe_tail() {
+                self.weigh_early(now);
                 self.timers.tail_due = true;
                 if self.timers.unanswered == 0 {
                     // What follows the probe, and those that repeat it, is the retransmission time-out.

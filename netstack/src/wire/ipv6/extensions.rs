@@ -1,13 +1,15 @@
 //! The chain of extension headers (RFC 8200 section 4).
 
+use super::FRAGMENT_LEN;
 use crate::wire::icmpv6::parameter;
+use crate::wire::ip::Protocol;
 
 /// Extension headers that a packet may have. RFC 8504 section 5.3 lets a host set such a limit.
 const MAX_HEADERS: usize = 8;
 
 const HOP_BY_HOP: u8 = 0;
 const ROUTING: u8 = 43;
-const FRAGMENT: u8 = 44;
+pub(crate) const FRAGMENT: u8 = 44;
 const NO_NEXT: u8 = 59;
 const DESTINATION: u8 = 60;
 
@@ -36,6 +38,17 @@ pub struct Fragment {
     pub offset: u16,
     /// Whether it is not the last one.
     pub more: bool,
+}
+
+impl Fragment {
+    /// The header as bytes, in front of a piece of a datagram that continues with `next_header`.
+    pub fn emit(&self, next_header: Protocol) -> [u8; FRAGMENT_LEN] {
+        let mut out = [0; FRAGMENT_LEN];
+        out[0] = next_header.into();
+        out[2..4].copy_from_slice(&(self.offset | u16::from(self.more)).to_be_bytes());
+        out[4..].copy_from_slice(&self.identification.to_be_bytes());
+        out
+    }
 }
 
 /// Why a chain ends before its end.

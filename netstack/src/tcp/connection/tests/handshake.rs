@@ -255,6 +255,19 @@ fn icmp_errors_end_attempts_only() {
 }
 
 #[test]
+fn no_icmp_error_takes_segments_below_the_configured_least() {
+    for (least, payload) in [(552, 500), (1000, 948)] {
+        let options = Options { min_path_mtu: least, ..Options::internet() };
+        let mut rig = Rig::established(options);
+        assert_eq!(rig.write(&[7; 1000]), Ok(1000));
+        rig.sent_one();
+        let kept = rig.with(|c, now, cx| c.on_icmp(now, IcmpKind::TooBig(68), ISS + 1, cx));
+        assert!(matches!(kept, Disposition::Keep));
+        assert_eq!(rig.connection.info().mss, payload);
+    }
+}
+
+#[test]
 fn ecn_is_agreed_upon_in_both_roles() {
     let options = Options { ecn: true, ..Options::internet() };
     let rig = Rig::established_with(options.clone(), offers(), SYN_ACK.with(Flags::ECE));

@@ -835,6 +835,94 @@ fn a_smaller_path_mtu_is_believed_only_about_what_is_out() {
     assert_eq!(s.sender.mss(), 256);
 }
 
+/// A sender that has had full segments acknowledged, with one out that somebody says is too big.
+fn doubted(options: Options) -> Script {
+    let mut s = Script::with(options, 100_000, None);
+    s.write(5000);
+    s.flush();
+    s.wait(RTT);
+    s.ack(5000);
+    s.write(5000);
+    s.flush();
+    assert!(!s.sender.on_packet_too_big(s.now, 652, Script::seq(5000)), "full segments got through just now");
+    assert_eq!(s.sender.mss(), MSS as u16);
+    s
+}
+
+#[test]
+fn a_claim_below_what_was_acknowledged_counts_only_if_what_it_quotes_is_lost() {
+    let mut s = doubted(options());
+    s.wait(RTT);
+    s.ack(10_000);
+    assert_eq!(s.sender.mss(), MSS as u16);
+    // A later time-out has nothing to do with it; one that finds the quoted segment unacknowledged has.
+    s.write(1000);
+    s.flush();
+    while s.sender.counts().timeouts == 0 {
+        let _ = s.wait_timer();
+        s.flush();
+    }
+    assert_eq!(s.sender.mss(), MSS as u16);
+    let mut s = doubted(options());
+    // Nothing arrives at all: that is soon enough to be believed.
+    let (waited, _) = s.wait_timer();
+    assert!(waited <= 3 * RTT, "{waited:?}");
+    assert_eq!((s.sender.mss(), s.sender.counts().timeouts), (600, 0));
+    // Others arrive, what it quotes does not: it takes a time-out.
+    let mut s = doubted(options());
+    s.wait(RTT);
+    s.ack(5000);
+    s.sack(5000, &[(6000, 7000)]);
+    while s.sender.counts().timeouts == 0 {
+        assert_eq!(s.sender.mss(), MSS as u16);
+        let _ = s.wait_timer();
+        s.flush();
+    }
+    assert_eq!(s.sender.mss(), 600);
+    let left = s.flush();
+    assert!(left.iter().all(|left| left.len <= 600), "{left:?}");
+}
+
+#[test]
+fn a_size_that_a_message_ruled_out_is_tried_again_within_seconds() {
+    for works in [true, false] {
+        let mut s = Script::with(Options::internet(), 100_000, None);
+        s.write(5000);
+        s.flush();
+        assert!(s.sender.on_packet_too_big(s.now, 652, Script::seq(0)));
+        let (mut at, mut tries, begun) = (0, Vec::new(), s.now);
+        while s.now - begun < Duration::from_secs(60) && s.sender.mss() < MSS as u16 {
+            s.write(5000);
+            let mut lost = None;
+            for left in s.flush() {
+                if left.probe == Probe::PathMtu {
+                    assert_eq!(left.len, MSS, "the former size at once");
+                    tries.push((s.now - begun).as_secs());
+                    lost = (!works).then_some((left.at, left.at + left.len));
+                }
+                at = at.max(left.at + left.len);
+            }
+            s.wait(RTT);
+            if let Some((start, end)) = lost {
+                s.sack(start, &[(end, at)]);
+                while !s.flush().iter().any(|left| left.resend && left.at == start) {
+                    let _ = s.wait_timer();
+                }
+                s.wait(RTT);
+            }
+            s.ack(at);
+        }
+        match works {
+            true => assert!(tries.len() == 1 && tries[0] <= 6, "{tries:?}"),
+            // Three each time, after 5 s, 10 s more, 20 s more.
+            false => {
+                assert_eq!(tries.len(), 9, "{tries:?}");
+                assert!((14..20).contains(&tries[3]) && (34..45).contains(&tries[6]), "{tries:?}");
+            }
+        }
+    }
+}
+
 #[test]
 fn the_route_decides_what_a_segment_carries() {
     let mut s = Script::new();
