@@ -22,8 +22,9 @@ use crate::config::{Config, Idle, Mode, TransportChoice};
 use crate::engine::{Engine, Parts};
 use crate::error::Error;
 use crate::group::rendezvous::{self, ControlLink, Hello, RendezvousConfig, Roster};
+use crate::group::watch::{Control, News};
 use crate::observe::Timeline;
-use crate::runtime::{Clock, CoreAllowance, DriverOptions, IdlePolicy};
+use crate::runtime::{Clock, CoreAllowance, DriverOptions, IdlePolicy, Poller};
 
 /// Operations that a timeline keeps: the last ones.
 const TIMELINE_EVENTS: usize = 1 << 16;
@@ -40,8 +41,7 @@ const ARENA_BYTES: usize = 64 << 30;
 /// [`Error::Config`], [`Error::Join`] or [`Error::Device`], each with what to do.
 pub fn init(config: Config) -> Result<Group, Error> {
     let plan = Plan { channel_num: config.channel_num, ..Plan::default() };
-    let grid = Grid::new(config.size, config.local_size, plan.leaf_size)
-        .map_err(|why| Error::Config(why.to_string()))?;
+    let grid = grid(&config, &plan)?;
     let rank = Rank(config.rank);
     check_transport(&config, &grid)?;
     let joined = match config.size {
@@ -87,13 +87,15 @@ pub fn init(config: Config) -> Result<Group, Error> {
             .all_gather("connected", &[], config.rendezvous_deadline)
             .map_err(|why| Error::Join(why.to_string()))?;
     }
+    let control = control.map(|link| listen(link, &drive)).transpose()?;
     Ok(Group {
         rank,
         grid,
+        control,
         drive,
         cells,
         node: shared,
-        tables: Tables::new(rank, grid, plan, control),
+        tables: Tables::new(rank, grid, plan),
         deadline: config.deadline,
         step: AtomicU64::new(0),
         tally: Tally::default(),
@@ -108,6 +110,37 @@ pub fn init(config: Config) -> Result<Group, Error> {
         gpu: super::gpu::Bound::new(&config),
         channels,
     })
+}
+
+/// The grid of the job. Where this rank's numbers make none, those of other ranks may differ: all of them hear it.
+fn grid(config: &Config, plan: &Plan) -> Result<Grid, Error> {
+    Grid::new(config.size, config.local_size, plan.leaf_size).or_else(|why| {
+        let joined = rendezvous::join(&RendezvousConfig::of(config)?, Hello::of(config)).map(drop);
+        joined.map_err(Error::from).and(Err(Error::Config(why.to_string())))
+    })
+}
+
+/// Listens to the other ranks' control connections from now on.
+fn listen(link: ControlLink, drive: &Drive) -> Result<Control, Error> {
+    let engine = drive.weak();
+    let tell = move |news| {
+        // A group that is being dropped has no use for news.
+        let Some(driver) = engine.upgrade() else { return };
+        let told = driver.with(move |engine| {
+            if let News::Lost(rank) = news {
+                engine.lost(Clock.now(), Rank(rank));
+            }
+            engine.poll(Clock.now());
+        });
+        if let Err(error) = told {
+            tracing::debug!(%error, ?news, "the engine does not take news of other ranks any more");
+        }
+    };
+    let control = Control::listen(link, tell)
+        .map_err(|why| Error::Device(format!("no thread for the control connections: {why}")))?;
+    let notice = control.notice();
+    drive.with(|engine| engine.report_to(notice))?;
+    Ok(control)
 }
 
 /// What a leader sends to other hosts, and gets from them, lies in the node's result areas: makes them known to the channel.
@@ -163,7 +196,7 @@ fn join(config: &Config, grid: &Grid, plan: &Plan) -> Result<Joined, Error> {
     let leads = grid.nodes() > 1 && grid.is_leader(Rank(config.rank));
     let means = Means::of(config, leads)?;
     let mut hello = Hello::of(config);
-    hello.plan_digest = plan.digest();
+    hello.plan = plan.fields().map(|(name, value)| (name.to_owned(), value)).into();
     hello.blob = means.to_bytes()?;
     let meeting = RendezvousConfig::of(config).map_err(|why| Error::Join(why.to_string()))?;
     let (roster, control) = rendezvous::join(&meeting, hello).map_err(|why| Error::Join(why.to_string()))?;
@@ -220,8 +253,7 @@ fn reach(config: &Config, grid: &Grid, joined: Joined) -> Result<Reached, Error>
 /// As [`init`].
 pub fn leaders(config: &Config) -> Result<(UpChannel<port::PortDevice>, ControlLink), Error> {
     let plan = Plan::default();
-    let grid = Grid::new(config.size, config.local_size, plan.leaf_size)
-        .map_err(|why| Error::Config(why.to_string()))?;
+    let grid = grid(config, &plan)?;
     let reached = reach(config, &grid, join(config, &grid, &plan)?)?;
     match (reached.up, reached.control) {
         (Some(up), Some(control)) => Ok((up, control)),

@@ -31,6 +31,7 @@ use shouter_reducer::transport::OnDevice;
 use crate::channel::shm::NodeSegment;
 use crate::engine::executor_time;
 use crate::error::Error;
+use crate::group::watch::Control;
 use crate::observe::{Event, Timeline};
 use crate::runtime::{Clock, Instant};
 use drive::Drive;
@@ -81,6 +82,8 @@ impl Pending {
 pub struct Group {
     rank: Rank,
     grid: Grid,
+    /// The way to the other ranks that no tensor takes, where there are any. It goes before the engine that it tells.
+    control: Option<Control>,
     drive: Drive,
     cells: Option<Cells>,
     /// The memory shared with the host's other ranks.
@@ -220,9 +223,10 @@ impl Group {
     /// first come first. Registering again (a framework has changed its buckets) is a new generation of the table.
     ///
     /// # Errors
-    /// [`Error::Mismatch`] names the tensor and both views, on every rank, if one differs.
+    /// [`Error::Mismatch`] names the tensor and both views, on every rank, if one differs; [`Error::PeerFailed`] says why the group
+    /// ended meanwhile.
     pub fn register(&self, tensors: &[TensorSpec]) -> Result<Vec<TensorId>, Error> {
-        let ids = self.tables.register(self.rank, tensors, self.deadline)?;
+        let ids = self.tables.register(tensors, self.control.as_ref(), self.deadline)?;
         if let Some(timeline) = &self.timeline {
             for (id, tensor) in (0u32..).zip(tensors) {
                 timeline.name_tensor(id, tensor.name.as_str());
@@ -397,6 +401,7 @@ impl Group {
     /// As [`barrier`](Self::barrier). Dropping the group leaves it without waiting for the others.
     pub fn finalize(self) -> Result<(), Error> {
         self.barrier()?;
+        self.control.iter().for_each(Control::leave);
         self.drive.depart();
         Ok(())
     }

@@ -9,14 +9,15 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use shouter_reducer::dtype::ReduceOp;
-use shouter_reducer::executor::Why;
+use shouter_reducer::executor::{AbortCause, Why};
+use shouter_reducer::grid::Rank;
 use shouter_reducer::header::Shape;
 use shouter_reducer::kernel::Kernels;
 
 use super::Group;
 use super::element::Buffer;
 use super::stats::lock;
-use crate::channel::shm::{CELL_PAYLOAD, Cell, NodeSegment};
+use crate::channel::shm::{Abort, CELL_PAYLOAD, Cell, NodeSegment};
 use crate::engine::divergence::{instead_of_small, pack, unpack};
 use crate::error::Error;
 use crate::runtime::{Activity, Backoff, Clock, DriveError, IdlePolicy, Instant, fork_generation};
@@ -70,10 +71,9 @@ impl Cells {
                 }
             }
             return Err(Error::Closed(format!(
-                "{shape} of \"{}\" was not started: rank {}: {}",
+                "{shape} of \"{}\" was not started: {}",
                 group.ad_hoc,
-                abort.culprit,
-                Why::from_code(abort.reason.into())
+                cause(group, abort)
             )));
         }
         *number += 1;
@@ -160,9 +160,8 @@ impl Cells {
         }
         if let Some(abort) = aborted {
             return Err(Error::PeerFailed(format!(
-                "{shape} of \"{name}\" at step {step} was given up: rank {}: {}",
-                abort.culprit,
-                Why::from_code(abort.reason.into())
+                "{shape} of \"{name}\" at step {step} was given up: {}",
+                cause(group, abort)
             )));
         }
         if waited > group.deadline {
@@ -175,6 +174,11 @@ impl Cells {
         }
         Ok(())
     }
+}
+
+/// Why the group has ended.
+fn cause(group: &Group, abort: Abort) -> AbortCause {
+    AbortCause::seen_by(group.rank, Rank(abort.culprit), Why::from_code(abort.reason.into()))
 }
 
 /// Another rank runs something else in the same place.

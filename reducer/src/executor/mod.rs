@@ -331,7 +331,9 @@ impl Executor {
     /// Ends the group here: all operations fail, and no other can start. The first cause stays. Telling the other
     /// ranks is the caller's part.
     pub fn abort(&mut self, culprit: Rank, why: Why) {
-        let cause = Arc::clone(self.aborted.get_or_insert_with(|| Arc::new(AbortCause { culprit, why })));
+        let own = self.config.rank;
+        let cause = self.aborted.get_or_insert_with(|| Arc::new(AbortCause::seen_by(own, culprit, why)));
+        let cause = Arc::clone(cause);
         while let Some(&(_, seq)) = self.order.first() {
             let at = (seq & self.mask) as usize;
             let subject = self.ops[at].subject();
