@@ -17,6 +17,13 @@ use shouter::{Config, DType, Error, Group, ReduceOp, TensorSpec};
 /// Found within the heartbeat's two seconds, with time to spare for a busy machine.
 const FOUND: Duration = Duration::from_secs(15);
 
+/// Found without a heartbeat: half a second, with time to spare for a busy machine...
+const AT_ONCE: Duration = Duration::from_secs(4);
+/// ...beside a heartbeat that would find it far later.
+const SLOW_HEARTBEAT: &str = "30s";
+
+const JOIN: i32 = ERROR + 2;
+
 const MISMATCH: i32 = ERROR + 5;
 const PEER_FAILED: i32 = ERROR + 6;
 const DEADLINE: i32 = ERROR + 7;
@@ -31,6 +38,9 @@ fn rank_body() {
         "late" => late,
         "absent" => absent,
         "register" => register,
+        "wide" => wide,
+        "awaited" => awaited,
+        "aside" => aside,
         "diverge" => diverge,
         "once" => once,
         "ahead" => ahead,
@@ -48,6 +58,19 @@ fn join() -> Result<Group, Error> {
     }
     if let (Some(key), Some(value), true) = (parameter("KEY"), parameter("VALUE"), odd_one()) {
         builder = builder.set(&key, &value).map_err(config)?;
+    }
+    if let Some(hosts) = parameter("HOSTS") {
+        let mut first = 0;
+        let own: u32 = std::env::var("SHOUTER_RANK").unwrap().parse().unwrap();
+        for (host, ranks) in hosts.split(',').map(|ranks| ranks.parse::<u32>().unwrap()).enumerate() {
+            if (first..first + ranks).contains(&own) {
+                let place = [("local_rank", own - first), ("local_size", ranks), ("node", host as u32)];
+                for (key, value) in place {
+                    builder = builder.set(key, &value.to_string()).map_err(config)?;
+                }
+            }
+            first += ranks;
+        }
     }
     let built: Config = builder.build().map_err(config)?;
     if parameter("STALE").is_some() {
@@ -171,6 +194,55 @@ fn register(group: &Group) -> Result<(), Error> {
     group.wait(pending, None)?;
     assert!(tensor.iter().all(|&x| x == group.size() as f32));
     Ok(())
+}
+
+/// A table of 24 MiB.
+fn wide(group: &Group) -> Result<(), Error> {
+    let name = |index| format!("{index:01000}");
+    let specs: Vec<_> = (0..24_000).map(|index| spec(&name(index), DType::F32, 8, ReduceOp::Sum)).collect();
+    let mut other = specs.clone();
+    if odd_one() {
+        other[17_001].count = 9;
+    }
+    match group.register(&other) {
+        Err(Error::Mismatch(text)) => tell(format_args!("mismatch {text}")),
+        other => panic!("{:?}", other.map(|ids| ids.len())),
+    }
+    assert_eq!(group.register(&specs)?.len(), specs.len());
+    Ok(())
+}
+
+/// One rank never registers what the others register.
+fn awaited(group: &Group) -> Result<(), Error> {
+    group.barrier()?;
+    tell("steps");
+    if odd_one() {
+        std::thread::sleep(Duration::from_secs(45));
+    }
+    group.register(&[spec("late", DType::F32, 8, ReduceOp::Sum)]).map(drop)
+}
+
+/// Pushes go on while another thread waits for one rank to register.
+fn aside(group: &Group) -> Result<(), Error> {
+    let specs = |name| [spec(name, DType::F32, 50_000, ReduceOp::Sum)];
+    let id = group.register(&specs("first"))?[0];
+    std::thread::scope(|scope| {
+        let second = || group.register(&specs("second")).map(|ids| ids[0]);
+        let waits = (!odd_one()).then(|| scope.spawn(second));
+        // So long that the others wait when they push.
+        std::thread::sleep(Duration::from_millis(500));
+        for _ in 0..5 {
+            let mut tensor = vec![1f32; 50_000];
+            // SAFETY: the tensor is touched again only after `wait` has returned.
+            let pending = unsafe { group.push(id, tensor.as_mut_ptr().cast()) }?;
+            group.wait(pending, Some(Duration::from_secs(20)))?;
+            assert!(tensor.iter().all(|&x| x == group.size() as f32));
+        }
+        tell("pushed");
+        let second = waits.map_or_else(second, |waits| waits.join().unwrap())?;
+        assert_ne!(id, second);
+        Ok(())
+    })
 }
 
 /// One rank runs another operation than the others.
@@ -307,6 +379,52 @@ fn survivors_name_it_over(transport: &str) {
     }
 }
 
+/// The kernel closes the sockets of a process that ends, and says so to everybody else.
+#[test]
+fn a_dead_process_is_noticed_at_once_whatever_the_transport() {
+    for transport in ["auto", "tcp", "kernel"] {
+        for (index, (ranks, hosts, victim)) in (0..).zip([(2, 2, 1), (2, 2, 0), (4, 2, 2), (3, 3, 2)]) {
+            let plan = job(ranks, hosts, "steps").env("SHOUTER_TRANSPORT", transport);
+            let job = mid_step(plan.env("SHOUTER_HEARTBEAT_TIMEOUT", SLOW_HEARTBEAT), index * 7);
+            job.signal(victim, "KILL");
+            let killed = job.elapsed();
+            let state = job.finish();
+            for (_, survivor) in (0u32..).zip(&state.ranks).filter(|(rank, _)| *rank != victim) {
+                assert_survivor(survivor, victim, &state);
+                let after = survivor.ended.unwrap().saturating_sub(killed);
+                assert!(after < AT_ONCE, "{transport}, rank {victim}: after {after:?}\n{state}");
+            }
+        }
+    }
+}
+
+/// Whoever waits for others to register hears of the end at once.
+#[test]
+fn a_rank_that_dies_before_it_registers_ends_the_register_of_the_others() {
+    for (ranks, hosts, victim) in [(3, 1, 1), (3, 1, 0), (2, 2, 1), (2, 2, 0), (4, 2, 2), (4, 2, 3)] {
+        let plan = job(ranks, hosts, "awaited").env("SHOUTER_TEST_RANK", victim);
+        let job = mid_step(plan.env("SHOUTER_HEARTBEAT_TIMEOUT", SLOW_HEARTBEAT), 50);
+        job.signal(victim, "KILL");
+        let killed = job.elapsed();
+        let state = job.finish();
+        for (_, survivor) in (0u32..).zip(&state.ranks).filter(|(rank, _)| *rank != victim) {
+            assert_eq!(survivor.code, Some(PEER_FAILED), "{state}");
+            let error = survivor.error();
+            assert!(names_only(error, victim) && error.contains("table"), "{error}\n{state}");
+            assert!(survivor.ended.unwrap() < killed + AT_ONCE, "{state}");
+        }
+    }
+}
+
+#[test]
+fn pushes_go_on_while_a_register_waits() {
+    for (ranks, hosts, rank) in [(3, 1, 1), (2, 2, 0), (4, 2, 3)] {
+        let state = job(ranks, hosts, "aside").env("SHOUTER_TEST_RANK", rank).run();
+        state.assert_success();
+        assert!(state.all_told("pushed"), "{state}");
+    }
+}
+
 #[test]
 fn a_stopped_rank_is_found_by_its_heartbeat_and_fenced() {
     stopped_ranks_are_found(|plan| plan, &[(3, 1, 1), (2, 2, 1), (2, 2, 0), (4, 2, 0), (4, 2, 3)]);
@@ -333,7 +451,11 @@ fn stopped_ranks_are_found(with: impl Fn(ranks::Plan) -> ranks::Plan, cases: &[(
         job.signal(victim, "CONT");
         job.until("the zombie has ended", FOUND, |state| state.all_over_but(ranks));
         let state = job.finish();
-        assert!(matches!(state.ranks[victim as usize].code, Some(PEER_FAILED | CLOSED)), "{state}");
+        let resumed = &state.ranks[victim as usize];
+        assert!(matches!(resumed.code, Some(PEER_FAILED | CLOSED)), "{state}");
+        // What it says of itself.
+        let error = resumed.error();
+        assert!(names_only(error, victim) && error.contains("was stopped"), "{error}\n{state}");
     }
 }
 
@@ -425,6 +547,52 @@ fn ranks_that_have_another_transport_or_crc_are_refused_by_name() {
 }
 
 #[test]
+fn a_plan_that_differs_is_refused_with_the_key() {
+    let plan =
+        over_sockets(job(3, 3, "once")).env("SHOUTER_TEST_RANK", 1).env("SHOUTER_TEST_KEY", "channel_num");
+    let state = plan.env("SHOUTER_TEST_VALUE", 4).run();
+    for rank in &state.ranks {
+        assert_eq!(rank.code, Some(JOIN), "{state}");
+        assert!(rank.error().contains("channel_num: rank 1 has 4 and rank 0 has 10"), "{state}");
+        assert!(rank.ended.unwrap() < FOUND, "{state}");
+    }
+}
+
+#[test]
+fn hosts_with_different_numbers_of_ranks_are_refused_by_name_on_every_rank() {
+    for (ranks, hosts, found) in
+        [(4, "3,1", "rank 0 has 3"), (4, "1,3", "has 3"), (8, "2,4,2", "has 4"), (5, "2,2,1", "rank 0 has 2")]
+    {
+        let job =
+            job(ranks, 1, "once").env("SHOUTER_TRANSPORT", "kernel").env("SHOUTER_TEST_HOSTS", hosts).start();
+        let state = job.until("every rank has ended", FOUND, |state| state.all_over_but(ranks));
+        for rank in &state.ranks {
+            assert_eq!(rank.code, Some(JOIN), "{hosts}\n{state}");
+            let error = rank.error();
+            assert!(
+                error.contains("different numbers of ranks") && error.contains(found),
+                "{hosts}: {error}"
+            );
+        }
+        job.finish();
+    }
+}
+
+#[test]
+fn a_name_that_does_not_resolve_is_tried_until_the_deadline() {
+    let plan = over_sockets(job(2, 2, "once")).env("SHOUTER_TEST_RANK", 1).env("SHOUTER_TEST_KEY", "addr");
+    let plan = plan.env("SHOUTER_TEST_VALUE", "no-such-host.invalid");
+    let state = plan.env("SHOUTER_RENDEZVOUS_DEADLINE", "3s").run();
+    let lost = &state.ranks[1];
+    assert_eq!(lost.code, Some(JOIN), "{state}");
+    for part in ["no-such-host.invalid", "cannot be resolved", "SHOUTER_ADDR"] {
+        assert!(lost.error().contains(part), "{part}: {}", lost.error());
+    }
+    assert!(!lost.error().contains("kernel_address"), "{}", lost.error());
+    assert!(lost.ended.unwrap() > Duration::from_secs(3), "{state}");
+}
+
+#[test]
 fn an_operation_that_a_rank_never_calls_ends_at_its_deadline() {
     for (ranks, hosts, rank, count) in [
         (3, 1, 1, 1),
@@ -467,6 +635,18 @@ fn tables_that_differ_are_refused_on_every_rank() {
                 assert!(all && line.contains("tensor "), "{line} lacks one of {views:?}\n{state}");
             }
         }
+    }
+}
+
+#[test]
+fn tables_are_compared_by_digest_whatever_their_size() {
+    let job = job(3, 1, "wide").env("SHOUTER_TEST_RANK", 1).start();
+    let state = job.finish();
+    state.assert_success();
+    for told in state.ranks.iter().map(|rank| &rank.told) {
+        assert_eq!(told.len(), 1, "{state}");
+        let (views, tensor) = (["(9 x f32, sum)", "(8 x f32, sum)"], format!("tensor {:01000}:", 17_001));
+        assert!(views.iter().all(|view| told[0].contains(view)) && told[0].contains(&tensor), "{}", told[0]);
     }
 }
 

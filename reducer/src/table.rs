@@ -2,8 +2,8 @@
 //!
 //! It replaces a coordinator. Tensors come in append-only *generations* (a framework that regroups its buckets starts
 //! a new one); a tensor's index within its generation is also its priority, 0 first. Ranks exchange the digest of a
-//! generation when it begins; where digests differ they exchange the specifications themselves, and [`compare`] names
-//! the first tensor on which two ranks disagree.
+//! generation when it begins; where digests differ, those of prefixes lead to the first tensor on which they disagree, and
+//! [`compare`] shows two views of it.
 //!
 //! [`compare`]: TensorTable::compare
 
@@ -154,18 +154,30 @@ impl TensorTable {
         Ok(self.generation(generation)?.digest)
     }
 
-    /// A generation as bytes, for the peers.
-    pub fn to_bytes(&self, generation: u32) -> Result<Vec<u8>, TableError> {
-        Ok(encode(&self.generation(generation)?.specs))
+    /// SHA-256 of the encoding of a generation's first `len` tensors (all of them, if there are fewer).
+    pub fn prefix_digest(&self, generation: u32, len: usize) -> Result<[u8; 32], TableError> {
+        let specs = &self.generation(generation)?.specs;
+        Ok(Sha256::digest(encode(&specs[..len.min(specs.len())])).into())
     }
 
-    /// Compares a generation with `rank`'s view of it; the error names the first tensor that differs.
-    pub fn compare(&self, generation: u32, rank: Rank, theirs: &[TensorSpec]) -> Result<(), Box<Mismatch>> {
-        let ours = self.generations.get(generation as usize).map_or(&[][..], |g| &g.specs);
-        let Some(index) = (0..ours.len().max(theirs.len())).find(|&i| ours.get(i) != theirs.get(i)) else {
+    /// One tensor as bytes, for the peers; empty if the generation has none of this index.
+    pub fn to_bytes(&self, generation: u32, index: usize) -> Result<Vec<u8>, TableError> {
+        let spec = self.generation(generation)?.specs.get(index);
+        Ok(spec.map(|spec| encode(std::slice::from_ref(spec))).unwrap_or_default())
+    }
+
+    /// Compares one tensor with `rank`'s view of it; the error shows both.
+    pub fn compare(
+        &self,
+        generation: u32,
+        index: usize,
+        rank: Rank,
+        found: Option<TensorSpec>,
+    ) -> Result<(), Box<Mismatch>> {
+        let expected = self.generations.get(generation as usize).and_then(|g| g.specs.get(index)).cloned();
+        if expected == found {
             return Ok(());
-        };
-        let (expected, found) = (ours.get(index).cloned(), theirs.get(index).cloned());
+        }
         let tensor = expected.as_ref().or(found.as_ref()).map_or_else(String::new, |spec| spec.name.clone());
         Err(Box::new(Mismatch { tensor, index, rank, expected, found }))
     }
@@ -175,10 +187,9 @@ impl TensorTable {
     }
 }
 
-/// Four bytes of length, then for each tensor: dtype, op, count (8), length of the name (2), name.
+/// For each tensor: dtype, op, count (8), length of the name (2), name.
 fn encode(specs: &[TensorSpec]) -> Vec<u8> {
-    let mut out = Vec::with_capacity(4 + specs.iter().map(|s| 12 + s.name.len()).sum::<usize>());
-    out.extend((specs.len() as u32).to_le_bytes());
+    let mut out = Vec::with_capacity(specs.iter().map(|s| 12 + s.name.len()).sum());
     for spec in specs {
         out.extend([u8::from(spec.dtype), u8::from(spec.op)]);
         out.extend(spec.count.to_le_bytes());
@@ -188,31 +199,26 @@ fn encode(specs: &[TensorSpec]) -> Vec<u8> {
     out
 }
 
-/// Reads what [`TensorTable::to_bytes`] of a peer wrote. Never panics, and allocates no more than the input is long.
-pub fn from_bytes(bytes: &[u8]) -> Result<Vec<TensorSpec>, TableError> {
+/// Reads what [`TensorTable::to_bytes`] of a peer wrote. Never panics.
+pub fn from_bytes(bytes: &[u8]) -> Result<Option<TensorSpec>, TableError> {
     let mut rest = bytes;
-    let count = u32::from_le_bytes(take(&mut rest)?) as usize;
-    if count > MAX_TENSORS || count > rest.len() / 12 {
-        return Err(TableError::Malformed("it promises more tensors than it has bytes for"));
+    if rest.is_empty() {
+        return Ok(None);
     }
-    let mut specs = Vec::with_capacity(count);
-    for _ in 0..count {
-        let [dtype, op] = take(&mut rest)?;
-        let dtype =
-            DType::try_from(dtype).map_err(|_| TableError::Malformed("an element type is unknown"))?;
-        let op = ReduceOp::try_from(op).map_err(|_| TableError::Malformed("a reduction is unknown"))?;
-        let count = u64::from_le_bytes(take(&mut rest)?);
-        let len = usize::from(u16::from_le_bytes(take(&mut rest)?));
-        if count > MAX_COUNT || len > MAX_NAME {
-            return Err(TableError::Malformed("a count or a name is too long"));
-        }
-        let (name, tail) =
-            rest.split_at_checked(len).ok_or(TableError::Malformed("it ends within a name"))?;
-        rest = tail;
-        let name = core::str::from_utf8(name).map_err(|_| TableError::Malformed("a name is not UTF-8"))?;
-        specs.push(TensorSpec { name: name.to_owned(), dtype, count, op });
+    let [dtype, op] = take(&mut rest)?;
+    let dtype = DType::try_from(dtype).map_err(|_| TableError::Malformed("an element type is unknown"))?;
+    let op = ReduceOp::try_from(op).map_err(|_| TableError::Malformed("a reduction is unknown"))?;
+    let count = u64::from_le_bytes(take(&mut rest)?);
+    let len = usize::from(u16::from_le_bytes(take(&mut rest)?));
+    if count > MAX_COUNT || len > MAX_NAME {
+        return Err(TableError::Malformed("a count or a name is too long"));
     }
-    if rest.is_empty() { Ok(specs) } else { Err(TableError::Malformed("bytes follow the last tensor")) }
+    let (name, rest) = rest.split_at_checked(len).ok_or(TableError::Malformed("it ends within a name"))?;
+    let name = core::str::from_utf8(name).map_err(|_| TableError::Malformed("a name is not UTF-8"))?;
+    match rest.is_empty() {
+        true => Ok(Some(TensorSpec { name: name.to_owned(), dtype, count, op })),
+        false => Err(TableError::Malformed("bytes follow the tensor")),
+    }
 }
 
 fn take<const N: usize>(rest: &mut &[u8]) -> Result<[u8; N], TableError> {

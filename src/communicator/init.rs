@@ -24,8 +24,9 @@ use crate::config::{Config, Idle, Mode, TransportChoice};
 use crate::engine::{Engine, Parts};
 use crate::error::Error;
 use crate::group::rendezvous::{self, ControlLink, Hello, RendezvousConfig, Roster};
+use crate::group::watch::{Control, News};
 use crate::observe::{Timeline, log};
-use crate::runtime::{Clock, CoreAllowance, DriverOptions, IdlePolicy};
+use crate::runtime::{Clock, CoreAllowance, DriverOptions, IdlePolicy, Poller};
 
 /// Operations that a timeline keeps, and events of the engine: the last ones.
 const TIMELINE_EVENTS: usize = 1 << 16;
@@ -45,8 +46,7 @@ pub fn init(config: Config) -> Result<Group, Error> {
     log::start_if_asked();
     log::speak_for(config.rank);
     let plan = Plan { channel_num: config.channel_num, ..Plan::default() };
-    let grid = Grid::new(config.size, config.local_size, plan.leaf_size)
-        .map_err(|why| Error::Config(why.to_string()))?;
+    let grid = grid(&config, &plan)?;
     let rank = Rank(config.rank);
     check_transport(&config, &grid)?;
     let joined = match config.size {
@@ -110,6 +110,7 @@ pub fn init(config: Config) -> Result<Group, Error> {
             return Err(Error::Join(format!("{rank} does not reach its peers: {why}")));
         }
     }
+    let control = control.map(|link| listen(link, &drive)).transpose()?;
     if let Some(timeline) = &timeline {
         timeline.joined(Clock.now());
     }
@@ -123,10 +124,11 @@ pub fn init(config: Config) -> Result<Group, Error> {
     Ok(Group {
         rank,
         grid,
+        control,
         drive,
         cells,
         node: shared,
-        tables: Tables::new(rank, grid, plan, control),
+        tables: Tables::new(rank, grid, plan),
         deadline: config.deadline,
         step: AtomicU64::new(0),
         tally: Tally::default(),
@@ -138,6 +140,37 @@ pub fn init(config: Config) -> Result<Group, Error> {
         gpu: super::gpu::Bound::new(&config),
         transport,
     })
+}
+
+/// The grid of the job. Where this rank's numbers make none, those of other ranks may differ: all of them hear it.
+fn grid(config: &Config, plan: &Plan) -> Result<Grid, Error> {
+    Grid::new(config.size, config.local_size, plan.leaf_size).or_else(|why| {
+        let joined = rendezvous::join(&RendezvousConfig::of(config)?, Hello::of(config)).map(drop);
+        joined.map_err(Error::from).and(Err(Error::Config(why.to_string())))
+    })
+}
+
+/// Listens to the other ranks' control connections from now on.
+fn listen(link: ControlLink, drive: &Drive) -> Result<Control, Error> {
+    let engine = drive.weak();
+    let tell = move |news| {
+        // A group that is being dropped has no use for news.
+        let Some(driver) = engine.upgrade() else { return };
+        let told = driver.with(move |engine| {
+            if let News::Lost(rank) = news {
+                engine.lost(Clock.now(), Rank(rank));
+            }
+            engine.poll(Clock.now());
+        });
+        if let Err(error) = told {
+            tracing::debug!(%error, ?news, "the engine does not take news of other ranks any more");
+        }
+    };
+    let control = Control::listen(link, tell)
+        .map_err(|why| Error::Device(format!("no thread for the control connections: {why}")))?;
+    let notice = control.notice();
+    drive.with(|engine| engine.report_to(notice))?;
+    Ok(control)
 }
 
 /// What a leader sends to other hosts, and gets from them, lies in the node's result areas: makes them known to the channel.
@@ -185,7 +218,7 @@ fn join(config: &Config, grid: &Grid, plan: &Plan) -> Result<Joined, Error> {
     let leads = grid.nodes() > 1 && grid.is_leader(Rank(config.rank));
     let means = Means::of(config, leads)?;
     let mut hello = Hello::of(config);
-    hello.plan_digest = plan.digest();
+    hello.plan = plan.fields().map(|(name, value)| (name.to_owned(), value)).into();
     hello.blob = means.to_bytes()?;
     let meeting = RendezvousConfig::of(config).map_err(|why| Error::Join(why.to_string()))?;
     let (roster, control) = rendezvous::join(&meeting, hello).map_err(|why| Error::Join(why.to_string()))?;
@@ -255,8 +288,7 @@ fn reach(config: &Config, grid: &Grid, joined: Joined) -> Result<Reached, Error>
 pub fn leaders(config: &Config) -> Result<(UpChannel<port::PortDevice>, ControlLink), Error> {
     log::speak_for(config.rank);
     let plan = Plan::default();
-    let grid = Grid::new(config.size, config.local_size, plan.leaf_size)
-        .map_err(|why| Error::Config(why.to_string()))?;
+    let grid = grid(config, &plan)?;
     let reached = reach(config, &grid, join(config, &grid, &plan)?)?;
     if let Some(why) = reached.unreached {
         return Err(Error::Join(why));

@@ -32,6 +32,7 @@ use shouter_reducer::transport::OnDevice;
 use crate::channel::shm::NodeSegment;
 use crate::engine::executor_time;
 use crate::error::Error;
+use crate::group::watch::Control;
 use crate::observe::{Event, Timeline};
 use crate::runtime::{Clock, Instant};
 use drive::Drive;
@@ -83,6 +84,8 @@ impl Pending {
 pub struct Group {
     rank: Rank,
     grid: Grid,
+    /// The way to the other ranks that no tensor takes, where there are any. It goes before the engine that it tells.
+    control: Option<Control>,
     drive: Drive,
     cells: Option<Cells>,
     /// The memory shared with the host's other ranks.
@@ -215,9 +218,10 @@ impl Group {
     /// first come first. Registering again (a framework has changed its buckets) is a new generation of the table.
     ///
     /// # Errors
-    /// [`Error::Mismatch`] names the tensor and both views, on every rank, if one differs.
+    /// [`Error::Mismatch`] names the tensor and both views, on every rank, if one differs; [`Error::PeerFailed`] says why the group
+    /// ended meanwhile.
     pub fn register(&self, tensors: &[TensorSpec]) -> Result<Vec<TensorId>, Error> {
-        self.tables.register(self.rank, tensors, self.deadline)
+        self.tables.register(tensors, self.control.as_ref(), self.deadline)
     }
 
     /// Starts to reduce a registered tensor at `data`, an address that is aligned to its elements, in place; returns at once.
@@ -389,6 +393,7 @@ impl Group {
     /// As [`barrier`](Self::barrier). Dropping the group leaves it without waiting for the others.
     pub fn finalize(self) -> Result<(), Error> {
         self.barrier()?;
+        self.control.iter().for_each(Control::leave);
         self.drive.depart();
         Ok(())
     }

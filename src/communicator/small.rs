@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use shouter_reducer::dtype::ReduceOp;
-use shouter_reducer::executor::{Divergence, Tally, Vote, Why};
+use shouter_reducer::executor::{AbortCause, Divergence, Tally, Vote, Why};
 use shouter_reducer::grid::Rank;
 use shouter_reducer::header::Shape;
 use shouter_reducer::kernel::Kernels;
@@ -17,7 +17,7 @@ use shouter_reducer::kernel::Kernels;
 use super::Group;
 use super::element::Buffer;
 use super::stats::lock;
-use crate::channel::shm::{CELL_PAYLOAD, Cell, NodeSegment, pack, unpack};
+use crate::channel::shm::{Abort, CELL_PAYLOAD, Cell, NodeSegment, pack, unpack};
 use crate::engine::divergence::{VERDICT, VIEWS, instead_of_small};
 use crate::error::Error;
 use crate::runtime::{Activity, Backoff, Clock, DriveError, IdlePolicy, Instant, fork_generation};
@@ -73,11 +73,7 @@ impl Cells {
             if abort.reason != diverged() || state.is_broken {
                 return Err(match self.segment.verdict() {
                     Some(divergence) => group.diverged(divergence, shape, step),
-                    None => Error::Closed(format!(
-                        "{shape} was not started: rank {}: {}",
-                        abort.culprit,
-                        Why::from_code(abort.reason.into())
-                    )),
+                    None => Error::Closed(format!("{shape} was not started: {}", cause(group, abort))),
                 });
             }
         }
@@ -192,9 +188,8 @@ impl Cells {
         }
         if let Some(abort) = aborted {
             return Err(Error::PeerFailed(format!(
-                "{shape} at step {step} was given up: rank {}: {}",
-                abort.culprit,
-                Why::from_code(abort.reason.into())
+                "{shape} at step {step} was given up: {}",
+                cause(group, abort)
             )));
         }
         if waited > group.deadline {
@@ -267,4 +262,9 @@ impl Cells {
 /// The reason that the node's abort has where ranks diverge.
 fn diverged() -> u8 {
     Why::Diverged(None).code() as u8
+}
+
+/// Why the group has ended.
+fn cause(group: &Group, abort: Abort) -> AbortCause {
+    AbortCause::seen_by(group.rank, Rank(abort.culprit), Why::from_code(abort.reason.into()))
 }

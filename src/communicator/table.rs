@@ -11,11 +11,12 @@ use shouter_reducer::header::{Collective, Identity, Shape};
 use shouter_reducer::plan::Plan;
 use shouter_reducer::schedule::{Access, Problem, Schedule};
 pub use shouter_reducer::table::TensorSpec;
-use shouter_reducer::table::{self, TensorTable};
+use shouter_reducer::table::{self, TableError, TensorTable};
 
 use super::stats::lock;
 use crate::error::Error;
-use crate::group::rendezvous::ControlLink;
+use crate::group::rendezvous::ExchangeError;
+use crate::group::watch::Control;
 
 /// A registered tensor: an index over all generations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -50,20 +51,21 @@ pub(super) struct Tables {
     rank: Rank,
     grid: Grid,
     plan: Plan,
-    control: Option<Mutex<ControlLink>>,
+    /// Who registers holds it throughout; the table stays free for those who push.
+    registering: Mutex<()>,
     registered: Mutex<Registered>,
     /// By shape, and what may touch the tensor.
     schedules: Mutex<HashMap<(Shape, Access), Arc<Schedule>>>,
 }
 
 impl Tables {
-    /// Empty tables; `control` reaches the other ranks, where there are any.
-    pub(super) fn new(rank: Rank, grid: Grid, plan: Plan, control: Option<ControlLink>) -> Self {
+    /// Empty tables.
+    pub(super) fn new(rank: Rank, grid: Grid, plan: Plan) -> Self {
         Self {
             rank,
             grid,
             plan,
-            control: control.map(Mutex::new),
+            registering: Mutex::default(),
             registered: Mutex::default(),
             schedules: Mutex::default(),
         }
@@ -124,30 +126,18 @@ impl Tables {
         }
     }
 
-    /// Appends a generation that all ranks agree on.
+    /// Appends a generation that all ranks agree on; `control` reaches the others, where there are any.
     pub(super) fn register(
         &self,
-        rank: Rank,
         specs: &[TensorSpec],
+        control: Option<&Control>,
         deadline: Duration,
     ) -> Result<Vec<TensorId>, Error> {
-        let argument = |why: table::TableError| Error::Argument(why.to_string());
-        let mut registered = lock(&self.registered);
-        let mut grown = registered.table.clone();
+        let _turn = lock(&self.registering);
+        let mut grown = lock(&self.registered).table.clone();
         let generation = grown.append(specs.to_vec()).map_err(argument)?;
-        if let Some(control) = &self.control {
-            let ours = grown.to_bytes(generation).map_err(argument)?;
-            let tag = format!("table {generation}");
-            let all = lock(control).all_gather(&tag, &ours, deadline).map_err(|why| {
-                Error::Join(format!("agreeing on generation {generation} of the table: {why}"))
-            })?;
-            for (other, bytes) in (0u32..).zip(&all).filter(|(other, _)| *other != rank.0) {
-                let theirs = table::from_bytes(bytes)
-                    .map_err(|why| Error::Mismatch(format!("the table of rank {other}: {why}")))?;
-                grown
-                    .compare(generation, Rank(other), &theirs)
-                    .map_err(|why| Error::Mismatch(why.to_string()))?;
-            }
+        if let Some(control) = control {
+            agree(&grown, generation, self.rank, control, deadline)?;
         }
         let mut entries = Vec::with_capacity(specs.len());
         for (tensor, spec) in (0u32..).zip(specs) {
@@ -166,9 +156,55 @@ impl Tables {
                 name: Arc::from(spec.name.as_str()),
             }));
         }
+        let mut registered = lock(&self.registered);
         let first = registered.entries.len() as u32;
         registered.table = grown;
         registered.entries.extend(entries);
         Ok((first..registered.entries.len() as u32).map(TensorId).collect())
     }
+}
+
+fn argument(why: TableError) -> Error {
+    Error::Argument(why.to_string())
+}
+
+/// Makes sure that all ranks have the same generation. Where not, digests of prefixes, halved again and again, lead to the first
+/// tensor that is not the same everywhere, and the error shows this rank's view of it beside that of the first that differs.
+fn agree(
+    table: &TensorTable,
+    generation: u32,
+    rank: Rank,
+    control: &Control,
+    deadline: Duration,
+) -> Result<(), Error> {
+    let gather = |what: &str, bytes: &[u8]| {
+        control.all_gather(&format!("{what} {generation}"), bytes, deadline).map_err(|why| match why {
+            ExchangeError::Ended { why, .. } => Error::PeerFailed(format!(
+                "generation {generation} of the tensor table was not agreed on: {why}"
+            )),
+            why => Error::Join(format!("agreeing on generation {generation} of the table: {why}")),
+        })
+    };
+    let same = |all: &[Vec<u8>]| all.windows(2).all(|pair| pair[0] == pair[1]);
+    let digest = table.digest(generation).map_err(argument)?;
+    if same(&gather("table", &digest)?) {
+        return Ok(());
+    }
+    // Beyond the end of a table its prefixes stay the same, so all ranks can begin with the longest that may be.
+    let (mut alike, mut differing) = (0, table::MAX_TENSORS);
+    while differing - alike > 1 {
+        let len = alike + (differing - alike) / 2;
+        let digest = table.prefix_digest(generation, len).map_err(argument)?;
+        let which = if same(&gather("a part of table", &digest)?) { &mut alike } else { &mut differing };
+        *which = len;
+    }
+    let all = gather("a tensor of table", &table.to_bytes(generation, alike).map_err(argument)?)?;
+    for (other, bytes) in (0u32..).zip(&all).filter(|(other, _)| *other != rank.0) {
+        let theirs = table::from_bytes(bytes)
+            .map_err(|why| Error::Mismatch(format!("the table of rank {other}: {why}")))?;
+        table
+            .compare(generation, alike, Rank(other), theirs)
+            .map_err(|why| Error::Mismatch(why.to_string()))?;
+    }
+    Err(Error::Internal(format!("tables differ in generation {generation}, and none of their tensors does")))
 }

@@ -5,7 +5,7 @@
 //! `auto` takes the best, pair by pair: verbs, RUD over DPDK, the kernel's sockets.
 
 use std::collections::{BTreeMap, HashMap};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4, ToSocketAddrs, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4, UdpSocket};
 
 use serde::{Deserialize, Serialize};
 use shouter_reducer::grid::{Grid, Rank};
@@ -16,7 +16,7 @@ use crate::channel::stream::{KernelChannel, KernelStreams, Settings, StackStream
 use crate::channel::up::{PeerAddress, UpChannel};
 use crate::config::{Config, TransportChoice};
 use crate::error::Error;
-use crate::group::rendezvous::{ControlLink, Roster};
+use crate::group::rendezvous::{self, ControlLink, RendezvousConfig, Roster};
 use crate::runtime::Clock;
 
 use super::transport::named;
@@ -150,7 +150,7 @@ fn meeting_address(config: &Config) -> Result<Ipv4Addr, Error> {
              kernel_address"
         ))
     };
-    let all = (host, port).to_socket_addrs().map_err(|why| unclear(why.to_string()))?;
+    let all = rendezvous::resolve(&RendezvousConfig::of(config)?)?;
     let remote =
         all.into_iter().find(SocketAddr::is_ipv4).ok_or_else(|| unclear("it has no IPv4 address".into()))?;
     // A datagram socket that is connected sends nothing; it only makes the kernel choose its own address.

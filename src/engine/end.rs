@@ -9,6 +9,7 @@ use shouter_reducer::grid::Rank;
 use shouter_reducer::header::{Header, Identity, Kind, MatchKey, Shape};
 
 use super::{Engine, Staging, liveness};
+use crate::group::watch::Notice;
 use crate::runtime::Clock;
 
 /// Copies of an accelerator end within this time, or the device hangs.
@@ -88,6 +89,9 @@ impl<D: Device> Engine<D> {
         if let Some(node) = &self.node {
             liveness::publish(node, &cause);
         }
+        if let Some(notice) = &self.notice {
+            notify(notice, &cause);
+        }
         if let Some(up) = &mut self.up {
             up.fence();
             up.broadcast(&abort_header(self.rank, &cause, self.executor.diverged().unwrap_or(0)));
@@ -98,7 +102,8 @@ impl<D: Device> Engine<D> {
         self.gather();
         let waited = self.come_to_rest();
         self.executor.fenced();
-        self.settling = self.up.is_some().then(|| now + waited + FLOOD);
+        let others = self.up.is_some() || self.notice.is_some();
+        self.settling = others.then(|| now + waited + FLOOD);
     }
 }
 
@@ -122,6 +127,12 @@ impl<D: Device> Drop for Engine<D> {
         self.fence_tensors();
         self.come_to_rest();
     }
+}
+
+/// Tells of the end by another way than the data's. A lost rank is news there; other causes come with the data, in order.
+pub(super) fn notify(notice: &Notice, cause: &AbortCause) {
+    let lost = (cause.why == Why::Failed).then_some(cause.culprit.0);
+    notice.ended(cause.to_string(), lost);
 }
 
 /// Adds to an error that the tensor's memory must stay, since a rank's accelerator may still use it.

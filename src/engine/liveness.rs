@@ -87,7 +87,7 @@ impl Liveness {
                 && !node.has_left(local)
                 && (now.saturating_since(seen.1) > self.dead_after || node.is_gone(local))
             {
-                return Some(agree(node, Rank(self.first.0 + local), Why::Failed));
+                return Some((Rank(self.first.0 + local), Why::Failed));
             }
         }
         None
@@ -99,8 +99,7 @@ pub(super) fn publish(node: &NodeSegment, cause: &AbortCause) {
     node.set_abort(cause.culprit.0, cause.why.code() as u8);
 }
 
-/// Says who is to blame, and returns whom the node blames: a rank that found another culprit first may have left
-/// for that reason, and be found missing itself.
+/// Says who is to blame, and returns whom the node blames: the first that one of its ranks has written.
 pub(super) fn agree(node: &NodeSegment, culprit: Rank, why: Why) -> (Rank, Why) {
     node.set_abort(culprit.0, why.code() as u8);
     node.abort().map_or((culprit, why), |abort| (Rank(abort.culprit), Why::from_code(abort.reason.into())))

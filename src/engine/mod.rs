@@ -32,6 +32,7 @@ use shouter_reducer::transport::{Accelerator, NodeMemory};
 use crate::channel::shm::NodeSegment;
 use crate::channel::up::{Loss, UpChannel};
 use crate::channel::verbs::{Digest, Export, Fault, Reach, RegisterError, Registered, Registering};
+use crate::group::watch::Notice;
 use crate::observe::Timeline;
 use crate::runtime::{Activity, Poller};
 use divergence::{Ballot, Open};
@@ -93,6 +94,13 @@ pub struct Engine<D: Device> {
     flooded: bool,
     /// Outcomes are held back until the other hosts know that the group has ended, or until then.
     settling: Option<Instant>,
+    /// Tells the other ranks of the end by another way than the data's.
+    notice: Option<Notice>,
+    /// The last turn.
+    turned: Instant,
+    dead_after: Duration,
+    /// Until then, what this rank finds lost may only have given it up: it was stopped for too long.
+    resumed: Option<Instant>,
     first: Rank,
     next_compare: Instant,
     /// When something last happened.
@@ -127,6 +135,10 @@ impl<D: Device> Engine<D> {
             running: 0,
             flooded: false,
             settling: None,
+            notice: None,
+            turned: now,
+            dead_after,
+            resumed: None,
             first,
             next_compare: now,
             last_busy: now,
@@ -183,6 +195,60 @@ impl<D: Device> Engine<D> {
     /// Why the group ended, if it did.
     pub fn aborted(&self) -> Option<&AbortCause> {
         self.executor.aborted().map(|cause| &**cause)
+    }
+
+    /// The end of the group is told by this, too, from now on.
+    pub fn report_to(&mut self, notice: Notice) {
+        if self.flooded
+            && let Some(cause) = self.executor.aborted()
+        {
+            end::notify(&notice, cause);
+        }
+        self.notice = Some(notice);
+    }
+
+    /// The process of a rank has ended, as its kernel or another rank says.
+    pub fn lost(&mut self, now: Instant, rank: Rank) {
+        if !self.liveness.departures_expected() {
+            self.look_back(now);
+            self.end(rank, Why::Failed);
+        }
+    }
+
+    /// Ends the group because of a rank. A cause that is known here already holds, and one that another rank of the node has
+    /// written: whoever is found missing may have left for that reason.
+    #[cold]
+    fn end(&mut self, culprit: Rank, why: Why) {
+        if why == Why::Failed && self.executor.diverged().is_some() {
+            // After a divergence peers leave as soon as they know the votes, which this rank is about to.
+            return;
+        }
+        let given_up = why == Why::Failed && self.resumed.is_some_and(|until| self.turned < until);
+        let cause = match self.executor.aborted() {
+            Some(cause) => (cause.culprit, cause.why.clone()),
+            None if given_up => (self.rank, Why::Stopped),
+            None => (culprit, why),
+        };
+        let (culprit, why) = match &self.node {
+            Some(node) => liveness::agree(node, cause.0, cause.1),
+            None => cause,
+        };
+        self.follow((culprit, why));
+    }
+
+    /// Notices a pause of this process itself.
+    #[inline]
+    fn look_back(&mut self, now: Instant) {
+        let pause = now.saturating_since(self.turned);
+        self.turned = now;
+        if pause > self.dead_after {
+            tracing::warn!(
+                rank = self.rank.0,
+                ?pause,
+                "this process was stopped for longer than the heartbeat time-out"
+            );
+            self.resumed = Some(now + self.dead_after);
+        }
     }
 
     /// The channel to other nodes.
@@ -297,6 +363,11 @@ impl<D: Device> Engine<D> {
         }
     }
 
+    /// Whether the other ranks know that the group has ended, as far as this rank can tell.
+    fn all_are_told(&self) -> bool {
+        self.up.as_ref().is_none_or(UpChannel::is_drained) && self.notice.as_ref().is_none_or(Notice::is_told)
+    }
+
     /// Takes the operations that have ended from the executor; whether there was one.
     #[inline]
     fn gather(&mut self) -> bool {
@@ -315,11 +386,11 @@ impl<D: Device> Poller for Engine<D> {
     fn poll(&mut self, now: Instant) -> Activity {
         let mut busy = false;
         let time = executor_time(now);
+        self.look_back(now);
         if let Some(up) = &mut self.up {
             busy |= up.receive(now, &mut self.executor);
             while let Some(loss) = self.up.as_mut().and_then(UpChannel::take_lost) {
-                // After a divergence peers leave as soon as they know the votes.
-                if self.liveness.departures_expected() || self.executor.diverged().is_some() {
+                if self.liveness.departures_expected() {
                     continue;
                 }
                 tracing::error!(rank = loss.rank.0, why = %loss.why, "a leader is lost");
@@ -332,11 +403,7 @@ impl<D: Device> Poller for Engine<D> {
                     why if why.is_own() => (self.rank, Why::Disconnected),
                     _ => (loss.rank, Why::Failed),
                 };
-                let (culprit, why) = match &self.node {
-                    Some(node) => liveness::agree(node, cause.0, cause.1),
-                    None => cause,
-                };
-                self.follow((culprit, why));
+                self.end(cause.0, cause.1);
             }
         }
         if self.running != 0 {
@@ -368,9 +435,9 @@ impl<D: Device> Poller for Engine<D> {
         }
         busy |= self.gather();
         if let Some(node) = &self.node
-            && let Some(end) = self.liveness.check(now, node)
+            && let Some((culprit, why)) = self.liveness.check(now, node)
         {
-            self.follow(end);
+            self.end(culprit, why);
         }
         if self.running != 0
             && now >= self.next_compare
@@ -389,9 +456,7 @@ impl<D: Device> Poller for Engine<D> {
             self.flood_abort(now);
             busy = true;
         }
-        if self.settling.is_some_and(|until| now >= until)
-            || self.settling.is_some() && self.up.as_ref().is_none_or(UpChannel::is_drained)
-        {
+        if self.settling.is_some_and(|until| now >= until || self.all_are_told()) {
             self.settling = None;
             busy = true;
         }

@@ -80,16 +80,15 @@ struct Member {
     memory: Owned,
 }
 
-/// Two ranks of one node, with one operation that neither has ended, as its folds are under way on both.
-fn pair() -> [Member; 2] {
-    let (plan, grid) = (Plan::default(), Grid::new(2, 2, Plan::default().leaf_size).unwrap());
+/// Two ranks of one node.
+fn engines(plan: &Plan, grid: Grid) -> [Engine<PortDevice>; 2] {
     let params = plan.params();
     let lane_bytes = params.chunk_bytes_on(&grid);
     let shape = NodeShape { ranks: 2, lanes: params.lanes, lane_bytes, arena_bytes: 0 };
     let first = NodeSegment::create(shape).unwrap();
     let second = NodeSegment::attach(first.fd().try_clone_to_owned().unwrap(), shape, 1).unwrap();
     let mut local = 0;
-    let mut members = [first, second].map(|node| {
+    [first, second].map(|node| {
         let rank = Rank(local);
         local += 1;
         let mut executor = Executor::new(ExecutorConfig::new(rank, grid, Kernels::detect())).unwrap();
@@ -102,7 +101,15 @@ fn pair() -> [Member; 2] {
             node: Some(Arc::new(node)),
             dead_after: DEAD_AFTER,
         };
-        let mut engine = Engine::new(parts, Clock.now());
+        Engine::new(parts, Clock.now())
+    })
+}
+
+/// Two ranks of one node, with one operation that neither has ended, as its folds are under way on both.
+fn pair() -> [Member; 2] {
+    let (plan, grid) = (Plan::default(), Grid::new(2, 2, Plan::default().leaf_size).unwrap());
+    let mut members = engines(&plan, grid).map(|mut engine| {
+        let rank = engine.rank;
         let accelerator = Slow::default();
         let staging =
             Staging { accelerator: Box::new(accelerator.clone()), solo: None, memory: Box::new(()) };
@@ -217,4 +224,48 @@ fn an_error_says_whose_memory_must_stay() {
     assert!(!first.engine.node.as_ref().unwrap().is_at_rest(0), "its folds have not ended");
     drop(first.engine);
     assert!(!second.engine.node.as_ref().unwrap().is_at_rest(0), "its folds have not ended");
+}
+
+/// Two ranks of one node that have nothing to do.
+fn idle() -> [Engine<PortDevice>; 2] {
+    engines(&Plan::default(), Grid::new(2, 2, 1).unwrap())
+}
+
+#[test]
+fn a_known_cause_is_published_rather_than_the_rank_that_left_because_of_it() {
+    let [mut engine, other] = idle();
+    engine.executor.abort(Rank(1), Why::Diverged(None));
+    // Before this rank has told the others of the cause, it finds somebody missing.
+    engine.lost(Clock.now(), Rank(0));
+    let published = other.node.as_ref().and_then(|node| node.abort()).unwrap();
+    assert_eq!((published.culprit, Why::from_code(published.reason.into())), (1, Why::Diverged(None)));
+    assert_eq!(engine.aborted().map(|cause| cause.culprit), Some(Rank(1)));
+}
+
+#[test]
+fn a_rank_that_was_stopped_for_too_long_blames_itself() {
+    let after = |pause: Duration, then: u32| {
+        let [mut other, mut engine] = idle();
+        let resumed = Clock.now() + pause;
+        for step in 0..then {
+            let now = resumed + step * (DEAD_AFTER / 10);
+            other.poll(now);
+            engine.poll(now);
+        }
+        engine.lost(resumed + then * (DEAD_AFTER / 10), Rank(0));
+        let cause = engine.aborted().unwrap();
+        (cause.culprit, cause.why.clone())
+    };
+    assert_eq!(after(DEAD_AFTER / 3, 0), (Rank(0), Why::Failed));
+    assert_eq!(after(2 * DEAD_AFTER, 0), (Rank(1), Why::Stopped));
+    assert_eq!(after(2 * DEAD_AFTER, 5), (Rank(1), Why::Stopped));
+    // Long afterwards the others are lost for reasons of their own.
+    assert_eq!(after(2 * DEAD_AFTER, 20), (Rank(0), Why::Failed));
+}
+
+#[test]
+fn who_hears_of_its_own_death_was_stopped() {
+    let [mut engine, _] = idle();
+    engine.lost(Clock.now(), Rank(0));
+    assert_eq!(engine.aborted().map(|cause| &cause.why), Some(&Why::Stopped));
 }

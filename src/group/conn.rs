@@ -3,11 +3,17 @@
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Duration;
+
+use socket2::{SockRef, TcpKeepalive};
 
 use super::frame::{FrameError, Framer, HEADER_LEN, Kind};
 
 /// How much is read from a connection before the others have their turn, in bytes.
 const READ_AT_ONCE: usize = 256 * 1024;
+
+/// A connection on which nothing happens is probed so often: more often than firewalls forget it.
+const KEEP_ALIVE: Duration = Duration::from_secs(30);
 
 /// A connection with its two buffers.
 pub(super) struct Conn {
@@ -30,6 +36,8 @@ impl Conn {
     pub(super) fn new(stream: TcpStream, peer: SocketAddr) -> io::Result<Self> {
         stream.set_nonblocking(true)?;
         stream.set_nodelay(true)?;
+        let probes = TcpKeepalive::new().with_time(KEEP_ALIVE).with_interval(KEEP_ALIVE);
+        SockRef::from(&stream).set_tcp_keepalive(&probes)?;
         Ok(Self { stream, peer, inbox: Vec::new(), outbox: Vec::new(), written: 0 })
     }
 

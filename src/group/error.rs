@@ -102,16 +102,27 @@ pub enum Refusal {
     },
     /// Ranks disagree on the plan: schedules, slices, channels.
     #[error(
-        "rank {rank} has plan {theirs} and rank 0 has plan {ours}; give every rank the same configuration, above all \
-         SHOUTER_CHANNEL_NUM and SHOUTER_TRANSPORT"
+        "{key}: rank {rank} has {theirs} and rank 0 has {ours}; give every rank the same configuration, and install the same \
+         release of shouter on every host"
     )]
     Plan {
         /// Who disagrees.
         rank: u32,
-        /// The beginning of its plan's digest.
+        /// On what: the configuration's key where there is one.
+        key: String,
+        /// Its value.
         theirs: String,
-        /// The beginning of rank 0's.
+        /// Rank 0's.
         ours: String,
+    },
+    /// The hosts are not equally full.
+    #[error(
+        "hosts with different numbers of ranks are not supported: {what}; start the same number of ranks on every host \
+         (SHOUTER_LOCAL_SIZE or LOCAL_WORLD_SIZE)"
+    )]
+    Uneven {
+        /// Who differs.
+        what: String,
     },
     /// The ranks do not fill hosts in blocks.
     #[error(
@@ -212,23 +223,40 @@ pub enum JoinError {
     },
     /// Something else answers at rank 0's address.
     #[error(
-        "{address} answers, but not as rank 0 of a shouter job: another program owns that port; choose a free one with \
-         SHOUTER_PORT, the same on every rank"
+        "{address} answers, but not as rank 0 of a shouter job, and did so for {seconds} s: another program owns that port; \
+         choose a free one with SHOUTER_PORT, the same on every rank"
     )]
     NotShouter {
         /// Where.
         address: SocketAddr,
+        /// How long it was tried.
+        seconds: f64,
     },
     /// The two ends have different keys.
     #[error(
-        "rank {rank} and the rendezvous at {address} have different keys; set SHOUTER_KEY (or SHOUTER_KEY_FILE) to the same key \
-         on every rank, and check that no other job uses that port"
+        "rank {rank} and what answers at {address} have different keys, for {seconds} s; set SHOUTER_KEY (or SHOUTER_KEY_FILE) to \
+         the same key on every rank, and check that nothing else uses that port"
     )]
     WrongKey {
         /// This rank.
         rank: u32,
         /// Where.
         address: SocketAddr,
+        /// How long it was tried.
+        seconds: f64,
+    },
+    /// The name of rank 0's host means nothing here.
+    #[error(
+        "the name `{host}` of rank 0's host cannot be resolved ({why}), tried for {seconds} s; set SHOUTER_ADDR (or MASTER_ADDR) to \
+         rank 0's address or to a name that this host knows, and look at /etc/hosts and the name servers"
+    )]
+    Unresolved {
+        /// The name, as configured.
+        host: String,
+        /// The system's reason.
+        why: String,
+        /// How long it was tried.
+        seconds: f64,
     },
     /// Rank 0 says why the job, or this rank, cannot go on.
     #[error("{0}")]
@@ -269,6 +297,14 @@ pub enum ExchangeError {
         missing: Missing,
         /// How long they were waited for.
         waited: Duration,
+    },
+    /// The group ended meanwhile.
+    #[error("the exchange of {tag} was given up: {why}")]
+    Ended {
+        /// What was exchanged.
+        tag: String,
+        /// Why the group ended.
+        why: String,
     },
     /// A rank's connection closed.
     #[error("rank {rank} left during the exchange of {tag} ({why}); look at its log, and restart the job")]

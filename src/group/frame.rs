@@ -33,12 +33,25 @@ pub(super) enum Kind {
     Parts = 6,
     /// Why an exchange failed.
     Failed = 7,
+    /// The process of a rank has ended.
+    Lost = 8,
+    /// A rank goes; that its connection closes next means nothing.
+    Leave = 9,
 }
 
 impl Kind {
     fn from_byte(byte: u8) -> Option<Self> {
-        let all =
-            [Self::Hello, Self::Waiting, Self::Roster, Self::Refused, Self::Part, Self::Parts, Self::Failed];
+        let all = [
+            Self::Hello,
+            Self::Waiting,
+            Self::Roster,
+            Self::Refused,
+            Self::Part,
+            Self::Parts,
+            Self::Failed,
+            Self::Lost,
+            Self::Leave,
+        ];
         all.into_iter().find(|kind| *kind as u8 == byte)
     }
 }

@@ -1,10 +1,10 @@
 //! The side of every rank but 0: find rank 0, prove oneself, say hello, wait for the roster.
 //!
-//! Whatever looks temporary (nobody listens yet, the connection breaks, no answer) is tried again until the deadline; what
-//! cannot get better by itself (another key, another job, another program on the port) is returned at once.
+//! Whatever does not come from rank 0 for certain (nobody listens yet, the connection breaks, no answer, a name that is not
+//! known, and any stranger on the port) is tried again until the deadline. What rank 0 itself says is returned at once.
 
 use std::io::{self, Read, Write};
-use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
+use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 use super::codec::{Malformed, Reader};
@@ -15,7 +15,7 @@ use super::handshake::{Connector, OPENING_LEN, Stranger, VERDICT_LEN, VERSION};
 use super::hello::Hello;
 use super::host::SILENCE;
 use super::key::random;
-use super::rendezvous::RendezvousConfig;
+use super::rendezvous::{RendezvousConfig, addresses};
 use super::roster::Roster;
 use super::sys;
 
@@ -30,6 +30,8 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 enum Setback {
     /// It may work the next time.
     Retry(String),
+    /// So may this, which says more than that rank 0 was not reached.
+    Met(JoinError),
     /// It will not.
     Give(JoinError),
 }
@@ -39,36 +41,46 @@ pub(super) fn join(config: &RendezvousConfig, hello: &Hello) -> Result<(Roster, 
     let until = Instant::now() + config.deadline;
     let mut pause = FIRST_PAUSE;
     let mut waiting_for = None;
+    let mut warned = false;
     loop {
         let why = match attempt(config, hello, until, &mut waiting_for) {
             Ok(joined) => return Ok(joined),
             Err(Setback::Give(error)) => return Err(error),
-            Err(Setback::Retry(why)) => why,
+            Err(Setback::Retry(why)) => {
+                tracing::debug!(%why, "rank 0 cannot be reached yet");
+                unreachable(config, hello.rank, why)
+            }
+            Err(Setback::Met(error)) => {
+                if !std::mem::replace(&mut warned, true) {
+                    tracing::warn!(%error, "rank 0 cannot be reached yet; trying again");
+                }
+                error
+            }
         };
-        tracing::debug!(%why, "rank 0 cannot be reached yet");
         // The pause ends before the deadline or is the end: an attempt without time would only blur the reason.
         let left = until.saturating_duration_since(Instant::now());
         if left <= pause {
             std::thread::sleep(left);
-            return Err(too_late(config, hello.rank, why, waiting_for));
+            return Err(waiting_for.map_or(why, |missing| still_missing(config, missing)));
         }
         std::thread::sleep(pause);
         pause = (pause * 2).min(LONGEST_PAUSE);
     }
 }
 
-fn too_late(config: &RendezvousConfig, rank: u32, why: String, waiting_for: Option<Missing>) -> JoinError {
+fn unreachable(config: &RendezvousConfig, rank: u32, why: String) -> JoinError {
     let RendezvousConfig { host, port, deadline, .. } = config;
-    let seconds = deadline.as_secs_f64();
-    match waiting_for {
-        Some(missing) => JoinError::Refused(Refusal::Missing {
-            missing,
-            seconds,
-            meeting: format!("{host} port {port}"),
-            refused: String::new(),
-        }),
-        None => JoinError::Unreachable { rank, host: host.clone(), port: *port, seconds, why },
-    }
+    JoinError::Unreachable { rank, host: host.clone(), port: *port, seconds: deadline.as_secs_f64(), why }
+}
+
+fn still_missing(config: &RendezvousConfig, missing: Missing) -> JoinError {
+    let RendezvousConfig { host, port, deadline, .. } = config;
+    JoinError::Refused(Refusal::Missing {
+        missing,
+        seconds: deadline.as_secs_f64(),
+        meeting: format!("{host} port {port}"),
+        refused: String::new(),
+    })
 }
 
 fn attempt(
@@ -77,7 +89,7 @@ fn attempt(
     until: Instant,
     waiting_for: &mut Option<Missing>,
 ) -> Result<(Roster, Trusted), Setback> {
-    let (stream, address) = connect(config, until).map_err(Setback::Retry)?;
+    let (stream, address) = connect(config, until)?;
     let framer = prove(config, hello.rank, &stream, address, until)?;
     let retry = |error: io::Error| Setback::Retry(error.to_string());
     let mut host = Trusted::new(Conn::new(stream, address).map_err(retry)?, framer);
@@ -106,7 +118,7 @@ fn attempt(
                     let refusal = serde_json::from_slice(&payload).map_err(|_| meaningless())?;
                     return Err(Setback::Give(JoinError::Refused(refusal)));
                 }
-                Kind::Hello | Kind::Part | Kind::Parts | Kind::Failed => return Err(meaningless()),
+                _ => return Err(meaningless()),
             }
         }
         // Only now: a reason that rank 0 gave before it closed has been read.
@@ -124,12 +136,9 @@ fn attempt(
 }
 
 /// Connects to the first address of the host that answers.
-fn connect(config: &RendezvousConfig, until: Instant) -> Result<(TcpStream, SocketAddr), String> {
-    let addresses = (config.host.as_str(), config.port)
-        .to_socket_addrs()
-        .map_err(|error| format!("the name `{}` cannot be resolved: {error}", config.host))?;
-    let mut why = format!("the name `{}` has no address", config.host);
-    for address in addresses {
+fn connect(config: &RendezvousConfig, until: Instant) -> Result<(TcpStream, SocketAddr), Setback> {
+    let mut why = "there was no time left".to_owned();
+    for address in addresses(config).map_err(Setback::Met)? {
         let left = until.saturating_duration_since(Instant::now()).min(ATTEMPT);
         if left.is_zero() {
             break;
@@ -144,7 +153,7 @@ fn connect(config: &RendezvousConfig, until: Instant) -> Result<(TcpStream, Sock
             Err(error) => why = format!("{address}: {error}"),
         }
     }
-    Err(why)
+    Err(Setback::Retry(why))
 }
 
 /// The handshake, with the time of one attempt.
@@ -162,9 +171,10 @@ fn prove(
         }
         _ => Setback::Retry(format!("{address} closed the connection ({error})")),
     };
+    let seconds = config.deadline.as_secs_f64();
     let strange = |stranger| match stranger {
-        Stranger::OtherProtocol => Setback::Give(JoinError::NotShouter { address }),
-        Stranger::WrongKey => Setback::Give(JoinError::WrongKey { rank, address }),
+        Stranger::OtherProtocol => Setback::Met(JoinError::NotShouter { address, seconds }),
+        Stranger::WrongKey => Setback::Met(JoinError::WrongKey { rank, address, seconds }),
     };
     let nonce = random().map_err(|error| Setback::Give(JoinError::Randomness(error)))?;
     let mut connector = Connector::new(VERSION, nonce);

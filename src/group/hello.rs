@@ -22,8 +22,8 @@ pub struct Hello {
     pub local_size: u32,
     /// The host's number, where it was given.
     pub node: Option<u32>,
-    /// What could differ between ranks and must not, digested: schedules, slices, channels.
-    pub plan_digest: [u8; 32],
+    /// What could differ between ranks and must not, by name: schedules, slices, channels.
+    pub plan: Vec<(String, u64)>,
     /// The tensor table, where it is known already; opaque here.
     pub table: Vec<u8>,
     /// What the channels of this rank want the others to know, such as addresses; opaque here.
@@ -40,7 +40,7 @@ impl Hello {
             local_rank,
             local_size,
             node: None,
-            plan_digest: [0; 32],
+            plan: Vec::new(),
             table: Vec::new(),
             blob: Vec::new(),
             machine: machine_tag(),
@@ -52,6 +52,17 @@ impl Hello {
         &self.machine
     }
 
+    /// The first thing on which this plan and another differ: its name, and both values.
+    pub(super) fn differing(&self, other: &Self) -> Option<(String, String, String)> {
+        let view = |hello: &Self, key: &str| {
+            let found = hello.plan.iter().find(|(name, _)| name == key);
+            found.map_or_else(|| "none".to_owned(), |(_, value)| value.to_string())
+        };
+        let keys = other.plan.iter().chain(&self.plan).map(|(key, _)| key);
+        let mut views = keys.map(|key| (key.clone(), view(self, key), view(other, key)));
+        views.find(|(_, ours, theirs)| ours != theirs)
+    }
+
     #[cfg(test)]
     pub(super) fn on_machine(mut self, machine: u8) -> Self {
         self.machine = [machine; TAG_LEN];
@@ -61,7 +72,10 @@ impl Hello {
     pub(super) fn encode(&self) -> Vec<u8> {
         let mut writer = Writer::default();
         writer.u32(self.rank).u32(self.size).u32(self.local_rank).u32(self.local_size);
-        writer.u32(self.node.unwrap_or(NO_NODE)).array(&self.machine).array(&self.plan_digest);
+        writer.u32(self.node.unwrap_or(NO_NODE)).array(&self.machine).u32(self.plan.len() as u32);
+        for (name, value) in &self.plan {
+            writer.bytes(name.as_bytes()).u64(*value);
+        }
         writer.bytes(&self.table).bytes(&self.blob);
         writer.into_bytes()
     }
@@ -75,7 +89,9 @@ impl Hello {
             local_size: reader.u32()?,
             node: Some(reader.u32()?).filter(|node| *node != NO_NODE),
             machine: reader.array()?,
-            plan_digest: reader.array()?,
+            plan: (0..reader.count(12)?)
+                .map(|_| Ok((reader.text()?.to_owned(), reader.u64()?)))
+                .collect::<Result<_, _>>()?,
             table: reader.bytes()?.to_vec(),
             blob: reader.bytes()?.to_vec(),
         };

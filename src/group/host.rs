@@ -6,7 +6,8 @@
 //! sends a byte a second costs a slot for a moment and never the join. A flood that is faster than an honest
 //! handshake can delay an honest rank, which tries again until its deadline.
 
-use std::net::{IpAddr, SocketAddr, TcpListener, ToSocketAddrs};
+use std::collections::HashSet;
+use std::net::{SocketAddr, TcpListener};
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 use std::{io, mem};
@@ -18,6 +19,7 @@ use super::frame::{FrameError, Kind, MAX_PAYLOAD};
 use super::handshake::{Answer, Listener as Handshake, Stranger, VERSION};
 use super::hello::{Hello, MAX_HELLO};
 use super::key::random;
+use super::listen::listen;
 use super::rendezvous::RendezvousConfig;
 use super::roster::Roster;
 use super::strangers::Strangers;
@@ -29,6 +31,8 @@ const HANDSHAKE: Duration = Duration::from_secs(5);
 const PROGRESS: Duration = Duration::from_millis(500);
 /// How long a last message may take to leave.
 const FAREWELL: Duration = Duration::from_secs(2);
+/// How long the door stays open when the job cannot go on, so that those who come a little later hear why.
+const LATECOMERS: Duration = Duration::from_secs(5);
 /// A rank whose time is up stays for as long as it hears from rank 0 this often: rank 0's time will be up too, and its
 /// verdict is the same for all.
 pub(super) const SILENCE: Duration = Duration::from_secs(2);
@@ -43,6 +47,14 @@ struct Pending {
     conn: Conn,
     stage: Stage,
     until: Instant,
+}
+
+impl Pending {
+    /// One that has been told why not.
+    fn leaving(trusted: Trusted) -> Self {
+        let (conn, _) = trusted.into_parts();
+        Self { conn, stage: Stage::Leaving, until: Instant::now() + FAREWELL }
+    }
 }
 
 enum Stage {
@@ -74,6 +86,11 @@ struct Host<'a> {
     strangers: Strangers,
     /// Said in the error when the time runs out: a rank that came twice leaves another one missing.
     duplicate: Option<Refusal>,
+    /// Why the job cannot go on, once that is so.
+    over: Option<Refusal>,
+    /// Ranks that were refused, and know it.
+    refused: HashSet<u32>,
+    until: Instant,
     slots: usize,
 }
 
@@ -93,13 +110,24 @@ pub(super) fn join(
         members,
         strangers: Strangers::default(),
         duplicate: None,
+        over: None,
+        refused: HashSet::new(),
+        until: Instant::now() + config.deadline,
         slots,
     };
-    match host.gather() {
+    let gathered = match host.check_own() {
+        Ok(()) => host.gather(),
+        uneven => uneven,
+    };
+    match gathered {
         Ok(()) => host.finish(),
         Err(Failure::Refused(refusal)) => Err(host.fail(refusal)),
-        Err(Failure::System(what, error)) => Err(JoinError::System { what, why: error.to_string() }),
+        Err(Failure::System(what, error)) => Err(system(what, error)),
     }
+}
+
+fn system(what: &'static str, error: io::Error) -> JoinError {
+    JoinError::System { what, why: error.to_string() }
 }
 
 enum Failure {
@@ -108,17 +136,28 @@ enum Failure {
 }
 
 impl Host<'_> {
-    /// Serves the door until every rank is there.
+    /// This rank's own place may already be one that cannot be.
+    fn check_own(&self) -> Result<(), Failure> {
+        let Hello { size, local_size, .. } = self.ours;
+        if local_size != 0 && size.is_multiple_of(local_size) {
+            return Ok(());
+        }
+        let what = format!(
+            "rank 0 has {local_size} on its host, and the job's {size} do not fill hosts of {local_size}"
+        );
+        Err(Failure::Refused(Refusal::Uneven { what }))
+    }
+
+    /// Serves the door until every rank is there, or has been refused.
     fn gather(&mut self) -> Result<(), Failure> {
-        let begun = Instant::now();
-        let until = begun + self.config.deadline;
-        let mut next_progress = begun + PROGRESS;
+        let until = self.until;
+        let mut next_progress = Instant::now() + PROGRESS;
         while self.missing().total > 0 {
             let now = Instant::now();
             if now >= until {
                 return Err(Failure::Refused(self.too_late()));
             }
-            if now >= next_progress {
+            if now >= next_progress && self.over.is_none() {
                 self.tell_progress();
                 next_progress = now + PROGRESS;
             }
@@ -140,7 +179,8 @@ impl Host<'_> {
     }
 
     fn missing(&self) -> Missing {
-        Missing::of((1..self.ours.size).filter(|rank| self.members[*rank as usize].is_none()))
+        let absent = |rank: &u32| self.members[*rank as usize].is_none() && !self.refused.contains(rank);
+        Missing::of((1..self.ours.size).filter(absent))
     }
 
     fn too_late(&self) -> Refusal {
@@ -306,12 +346,21 @@ impl Host<'_> {
 
     /// A rank has said its hello.
     fn arrive(&mut self, trusted: Trusted, hello: Hello) -> Result<(), Failure> {
+        if let Some(over) = self.over.clone() {
+            self.refused.insert(hello.rank);
+            return self.refuse(trusted, over);
+        }
         // Its predecessor may have died without our having looked.
         if let Some(predecessor) = self.members.get_mut(hello.rank as usize) {
             forget_if_gone(predecessor);
         }
         match self.check(&hello, trusted.conn.peer()) {
-            Err(refusal) => self.refuse(trusted, refusal),
+            Err(refusal) => {
+                if refusal.ends_the_job() {
+                    self.refused.insert(hello.rank);
+                }
+                self.refuse(trusted, refusal)
+            }
             Ok(()) => {
                 tracing::debug!(rank = hello.rank, address = %trusted.conn.peer(), "arrived");
                 let place = hello.rank as usize;
@@ -322,7 +371,7 @@ impl Host<'_> {
     }
 
     fn check(&self, hello: &Hello, address: SocketAddr) -> Result<(), Refusal> {
-        let Hello { rank, size, plan_digest, .. } = hello;
+        let Hello { rank, size, local_size, .. } = hello;
         let (rank, ours) = (*rank, &self.ours);
         if *size != ours.size || rank >= ours.size {
             return Err(Refusal::Size { rank, theirs: *size, ours: ours.size });
@@ -334,20 +383,22 @@ impl Host<'_> {
         if let Some(first) = first {
             return Err(Refusal::DuplicateRank { rank, first, second: address });
         }
-        if *plan_digest != ours.plan_digest {
-            let short = |digest: &[u8; 32]| digest[..4].iter().map(|byte| format!("{byte:02x}")).collect();
-            return Err(Refusal::Plan { rank, theirs: short(plan_digest), ours: short(&ours.plan_digest) });
+        if *local_size != ours.local_size {
+            let what = format!("rank {rank} has {local_size} on its host and rank 0 has {}", ours.local_size);
+            return Err(Refusal::Uneven { what });
         }
-        Ok(())
+        match hello.differing(ours) {
+            Some((key, theirs, ours)) => Err(Refusal::Plan { rank, key, theirs, ours }),
+            None => Ok(()),
+        }
     }
 
     /// Tells a rank why not, and ends the job where it cannot go on without it.
     fn refuse(&mut self, mut trusted: Trusted, refusal: Refusal) -> Result<(), Failure> {
         tracing::warn!(address = %trusted.conn.peer(), %refusal, "refused a rank");
         tell(&mut trusted, &refusal);
-        let (conn, _) = trusted.into_parts();
-        self.pending.push(Pending { conn, stage: Stage::Leaving, until: Instant::now() + FAREWELL });
-        if refusal.ends_the_job() {
+        self.pending.push(Pending::leaving(trusted));
+        if refusal.ends_the_job() && self.over.is_none() {
             return Err(Failure::Refused(refusal));
         }
         if matches!(refusal, Refusal::DuplicateRank { .. }) {
@@ -401,10 +452,18 @@ impl Host<'_> {
         Ok((roster, members))
     }
 
-    /// Tells every member that the job cannot go on.
+    /// Tells every member that the job cannot go on, and those who come a little later.
     fn fail(&mut self, refusal: Refusal) -> JoinError {
-        for (trusted, _) in self.members.iter_mut().flatten() {
-            tell(trusted, &refusal);
+        for (mut trusted, hello) in self.members.iter_mut().filter_map(Option::take) {
+            tell(&mut trusted, &refusal);
+            self.refused.insert(hello.rank);
+            self.pending.push(Pending::leaving(trusted));
+        }
+        self.flush(Instant::now() + FAREWELL);
+        self.over = Some(refusal.clone());
+        self.until = self.until.min(Instant::now() + LATECOMERS);
+        if let Err(Failure::System(what, error)) = self.gather() {
+            tracing::warn!(error = %system(what, error), "ranks that come later are not told why the job has ended");
         }
         self.flush(Instant::now() + FAREWELL);
         JoinError::Refused(refusal)
@@ -453,38 +512,4 @@ pub(super) fn encode_missing(missing: &Missing) -> Vec<u8> {
         writer.u32(*rank);
     }
     writer.into_bytes()
-}
-
-/// Opens rank 0's port: on its address when that is given and this host's, else on all of the family's.
-fn listen(config: &RendezvousConfig) -> Result<TcpListener, JoinError> {
-    let failed = |why: String| JoinError::CannotListen { host: config.host.clone(), port: config.port, why };
-    let open = || -> io::Result<TcpListener> {
-        if let Some(listener) = &config.listener {
-            return listener.try_clone();
-        }
-        if let Ok(ip) = config.host.parse::<IpAddr>() {
-            match TcpListener::bind((ip, config.port)) {
-                // An address that stands for this host without being one of its own: behind a NAT, or a service.
-                Err(error) if error.kind() == io::ErrorKind::AddrNotAvailable => {
-                    tracing::info!(address = %ip, "not an address of this host; listening on all of them");
-                    return TcpListener::bind((all_of_family(ip), config.port));
-                }
-                result => return result,
-            }
-        }
-        // A host's own name often means 127.0.1.1 to itself and something else to the others.
-        let mut resolved = (config.host.as_str(), config.port).to_socket_addrs()?;
-        let first = resolved.next().map(|address| address.ip());
-        TcpListener::bind((all_of_family(first.unwrap_or(IpAddr::from([0, 0, 0, 0]))), config.port))
-    };
-    let listener = open().map_err(|error| failed(error.to_string()))?;
-    listener.set_nonblocking(true).map_err(|error| failed(error.to_string()))?;
-    Ok(listener)
-}
-
-fn all_of_family(ip: IpAddr) -> IpAddr {
-    match ip {
-        IpAddr::V4(_) => IpAddr::from([0; 4]),
-        IpAddr::V6(_) => IpAddr::from([0u16; 8]),
-    }
 }

@@ -1,45 +1,60 @@
-//! Exchanges between all ranks during set-up: everybody gives some bytes, everybody gets those of all.
+//! Exchanges between all ranks: everybody gives some bytes, everybody gets those of all.
 //!
-//! The connections are those of the join. Rank 0 collects the parts of a round and hands all of them out. A round has a
-//! number and a tag, so that a rank which makes another call than the others is found out and named. While it
+//! The connections are those of the join. Rank 0 collects the parts of a round and hands all of them out, equal ones once. A
+//! round has a number and a tag, so that a rank which makes another call than the others is found out and named. While it
 //! waits, rank 0 says who is missing, so every rank can name them when its time is up.
+//!
+//! After set-up a thread of its own listens to the connections between the exchanges (`watch`).
 
+use std::os::fd::{AsRawFd, RawFd};
 use std::time::{Duration, Instant};
 
 use super::codec::{Malformed, Reader, Writer};
-use super::conn::{End, Trusted};
+use super::conn::Trusted;
 use super::error::{ExchangeError, Missing};
 use super::frame::{Kind, MAX_PAYLOAD};
 use super::guest::decode_missing;
 use super::host::{SILENCE, encode_missing};
+use super::line::{Line, State};
 use super::sys;
+use super::watch::Bell;
 
 /// How often rank 0 tells those who wait who is missing.
 const PROGRESS: Duration = Duration::from_millis(500);
 /// How long a last message may take to leave.
-const FAREWELL: Duration = Duration::from_secs(2);
+pub(super) const FAREWELL: Duration = Duration::from_secs(2);
 /// The most that one rank may give to an exchange, in bytes.
 pub const MAX_PART: usize = 16 * 1024 * 1024;
+/// The most that all ranks may give together, in bytes; what surrounds it has room beside it.
+const MAX_RESULT: usize = MAX_PAYLOAD - (1 << 20);
 /// What surrounds a rank's part on the wire, in bytes, beyond its tag.
 const PART_OVERHEAD: usize = 64;
 /// The longest tag, in bytes.
 const MAX_TAG: usize = 256;
+/// Between two looks at connections on which nothing happens.
+const IDLE: Duration = Duration::from_secs(3600);
+/// What a member may send in one message, in bytes.
+const FROM_MEMBER: usize = MAX_PART + MAX_TAG + PART_OVERHEAD;
 
 /// The connections of the join, kept for what must be agreed on later. Not part of the data path.
 pub struct ControlLink {
     role: Role,
     round: u64,
     failed: Option<ExchangeError>,
+    /// Wakes whoever waits here, once a thread of its own does.
+    bell: Option<Bell>,
+    /// Whose process has ended, as the other ranks have been told.
+    told: Option<u32>,
 }
 
 enum Role {
     Alone,
     /// By rank; rank 0's own place is empty.
-    Leader(Vec<Option<Trusted>>),
+    Leader(Vec<Option<Line>>),
     Member {
         rank: u32,
         size: u32,
-        host: Box<Trusted>,
+        host: Box<Line>,
     },
 }
 
@@ -58,6 +73,7 @@ impl std::fmt::Debug for ControlLink {
 struct Round<'a> {
     number: u64,
     tag: &'a str,
+    bell: Option<&'a Bell>,
     begun: Instant,
     until: Instant,
 }
@@ -79,27 +95,60 @@ impl Round<'_> {
         ExchangeError::System { tag: self.tag.into(), why: error.to_string() }
     }
 
+    /// Whether the group has ended meanwhile.
+    fn check(&self) -> Result<(), ExchangeError> {
+        match self.bell.and_then(Bell::ended) {
+            Some(why) => Err(ExchangeError::Ended { tag: self.tag.into(), why: why.to_owned() }),
+            None => Ok(()),
+        }
+    }
+
+    /// A connection on which nothing of this round can come any more, nor from the ranks behind it.
+    fn check_line(&self, rank: u32, line: &Line) -> Result<(), ExchangeError> {
+        match line.state() {
+            _ if line.lost().is_some() => {
+                Err(self.left(line.lost().unwrap_or(rank), "its process has ended"))
+            }
+            State::Open => Ok(()),
+            State::Left => Err(self.left(rank, "it has left the group")),
+            State::Gone => Err(self.left(rank, "its connection closed")),
+            State::Broken(why) => Err(self.left(rank, why)),
+        }
+    }
+
+    fn wait<'b>(
+        &'b self,
+        lines: impl Iterator<Item = &'b Line>,
+        until: Instant,
+    ) -> Result<(), ExchangeError> {
+        wait(lines, self.bell, until).map_err(|error| self.system(error))
+    }
+
     fn shown(&self) -> String {
         format!("{} (exchange {})", self.tag, self.number)
     }
 }
 
 impl ControlLink {
+    fn new(role: Role) -> Self {
+        Self { role, round: 0, failed: None, bell: None, told: None }
+    }
+
     pub(super) fn alone() -> Self {
-        Self { role: Role::Alone, round: 0, failed: None }
+        Self::new(Role::Alone)
     }
 
     pub(super) fn leader(members: Vec<Option<Trusted>>) -> Self {
-        Self { role: Role::Leader(members), round: 0, failed: None }
+        Self::new(Role::Leader(members.into_iter().map(|member| member.map(Line::new)).collect()))
     }
 
     pub(super) fn member(rank: u32, size: u32, host: Trusted) -> Self {
-        Self { role: Role::Member { rank, size, host: Box::new(host) }, round: 0, failed: None }
+        Self::new(Role::Member { rank, size, host: Box::new(Line::new(host)) })
     }
 
     /// Gives `bytes` and returns those of every rank, in the order of ranks. All ranks must make the same calls, with the
     /// same tags, in the same order. Blocks until every rank has, for at most `deadline`. `tag` names the matter to people;
-    /// its first 256 bytes count. At most 16 MiB a rank, and 256 MiB of all.
+    /// its first 256 bytes count. At most 16 MiB a rank, and 255 MiB of all.
     ///
     /// # Errors
     /// All errors name the ranks at fault; after one the link is of no use, and returns it again.
@@ -118,21 +167,23 @@ impl ControlLink {
             return Err(ExchangeError::TooLarge { tag: tag.into(), len: bytes.len(), limit: MAX_PART });
         }
         let begun = Instant::now();
-        let round = Round { number: self.round, tag, begun, until: begun + deadline };
+        let bell = self.bell.as_ref();
+        let round = Round { number: self.round, tag, bell, begun, until: begun + deadline };
         self.round += 1;
         let result = match &mut self.role {
             Role::Alone => Ok(vec![bytes.to_vec()]),
-            Role::Leader(members) => {
-                let result = lead(members, &round, bytes);
-                if let Err(error) = &result {
-                    tell_all(members, error);
-                }
-                result
-            }
+            Role::Leader(members) => lead(members, &round, bytes),
             Role::Member { rank, size, host } => follow(host, *rank, *size, &round, bytes),
         };
         if let Err(error) = &result {
             self.failed = Some(error.clone());
+            // Whose process has ended comes first: it is more than that the exchange has failed.
+            if let (Some(_), Some(rank)) = (&self.bell, self.lost()) {
+                self.tell_lost(rank);
+            }
+            if let Role::Leader(members) = &mut self.role {
+                tell_all(members, Kind::Failed, &serde_json::to_vec(error).unwrap_or_default());
+            }
         }
         result
     }
@@ -144,14 +195,103 @@ impl ControlLink {
     pub fn barrier(&mut self, tag: &str, deadline: Duration) -> Result<(), ExchangeError> {
         self.all_gather(tag, &[], deadline).map(drop)
     }
+
+    /// From now on whoever waits here wakes when the bell rings.
+    pub(super) fn attach(&mut self, bell: Bell) {
+        self.bell = Some(bell);
+    }
+
+    fn lines(&self) -> impl Iterator<Item = (u32, &Line)> {
+        let (members, host) = match &self.role {
+            Role::Alone => (&[][..], None),
+            Role::Leader(members) => (&members[..], None),
+            Role::Member { host, .. } => (&[][..], Some((0, &**host))),
+        };
+        let members = (0..).zip(members).filter_map(|(rank, member)| Some((rank, member.as_ref()?)));
+        members.chain(host)
+    }
+
+    fn lines_mut(&mut self) -> impl Iterator<Item = &mut Line> {
+        let (members, host) = match &mut self.role {
+            Role::Alone => (&mut [][..], None),
+            Role::Leader(members) => (&mut members[..], None),
+            Role::Member { host, .. } => (&mut [][..], Some(&mut **host)),
+        };
+        members.iter_mut().flatten().chain(host)
+    }
+
+    /// The sockets, as long as this lives.
+    pub(super) fn sockets(&self) -> Vec<RawFd> {
+        self.lines().filter_map(|(_, line)| Some(line.waits()?.0.as_raw_fd())).collect()
+    }
+
+    /// Reads what has come, until something can be read or the bell rings.
+    pub(super) fn listen(&mut self) -> std::io::Result<()> {
+        let limit = if let Role::Member { .. } = &self.role { MAX_PAYLOAD } else { FROM_MEMBER };
+        wait(self.lines().map(|(_, line)| line), self.bell.as_ref(), Instant::now() + IDLE)?;
+        self.lines_mut().for_each(|line| line.pump(limit));
+        Ok(())
+    }
+
+    /// A rank whose process has ended for certain: its kernel has closed the connection without a word of its own, or another
+    /// rank knows it.
+    pub(super) fn lost(&self) -> Option<u32> {
+        let gone = |(rank, line): (u32, &Line)| (*line.state() == State::Gone).then_some(rank);
+        // What a rank says before it goes names the cause.
+        self.lines().find_map(|(_, line)| line.lost()).or_else(|| self.lines().find_map(gone))
+    }
+
+    /// Connections that are of no use any more, and say nothing of the ranks behind them.
+    pub(super) fn broken(&self) -> impl Iterator<Item = (u32, &str)> {
+        self.lines().filter_map(|(rank, line)| match line.state() {
+            State::Broken(why) => Some((rank, why.as_str())),
+            _ => None,
+        })
+    }
+
+    /// Tells the others once whose process has ended: all of them on rank 0, rank 0 elsewhere.
+    pub(super) fn tell_lost(&mut self, rank: u32) {
+        if self.told.is_none() {
+            self.told = Some(rank);
+            self.send(Kind::Lost, &rank.to_be_bytes());
+        }
+    }
+
+    /// Tells the others that what ends now is no process.
+    pub(super) fn leave(&mut self) {
+        self.send(Kind::Leave, &[]);
+    }
+
+    /// Sends a message to every open connection.
+    fn send(&mut self, kind: Kind, payload: &[u8]) {
+        match &mut self.role {
+            Role::Alone => {}
+            Role::Leader(members) => tell_all(members, kind, payload),
+            Role::Member { host, .. } => {
+                host.queue(kind, payload);
+                host.flush();
+            }
+        }
+    }
+}
+
+/// Waits until something can be read or written as it should be, the bell rings, or `until` has come.
+fn wait<'a>(
+    lines: impl Iterator<Item = &'a Line>,
+    bell: Option<&'a Bell>,
+    until: Instant,
+) -> std::io::Result<()> {
+    let fds: Vec<_> =
+        bell.map(|bell| (bell.fd(), false)).into_iter().chain(lines.filter_map(Line::waits)).collect();
+    sys::wait(&fds, until)?;
+    if let Some(bell) = bell {
+        bell.hush();
+    }
+    Ok(())
 }
 
 /// Rank 0's side of a round.
-fn lead(
-    members: &mut [Option<Trusted>],
-    round: &Round<'_>,
-    ours: &[u8],
-) -> Result<Vec<Vec<u8>>, ExchangeError> {
+fn lead(members: &mut [Option<Line>], round: &Round<'_>, ours: &[u8]) -> Result<Vec<Vec<u8>>, ExchangeError> {
     let mut parts: Vec<Option<Vec<u8>>> = members.iter().map(|_| None).collect();
     parts[0] = Some(ours.to_vec());
     let mut next_progress = round.begun + PROGRESS;
@@ -163,6 +303,7 @@ fn lead(
         if missing.total == 0 {
             break;
         }
+        round.check()?;
         let now = Instant::now();
         if now >= round.until {
             return Err(round.missing(missing));
@@ -171,22 +312,19 @@ fn lead(
             next_progress = now + PROGRESS;
             let payload = encode_missing(&missing);
             for (member, _) in members.iter_mut().zip(&parts).filter(|(_, part)| part.is_some()) {
-                if let Some(member) = member.as_mut().filter(|member| !member.conn.has_output()) {
+                if let Some(member) = member.as_mut().filter(|member| !member.has_output()) {
                     member.queue(Kind::Waiting, &payload);
                 }
             }
         }
-        wait_for_any(members, round.until.min(next_progress)).map_err(|error| round.system(error))?;
+        round.wait(members.iter().flatten(), round.until.min(next_progress))?;
     }
     let parts: Vec<Vec<u8>> = parts.into_iter().flatten().collect();
-    let payload = encode_parts(round, &parts);
-    if payload.len() > MAX_PAYLOAD {
-        return Err(ExchangeError::TooLarge {
-            tag: round.tag.into(),
-            len: payload.len(),
-            limit: MAX_PAYLOAD,
-        });
+    let len = parts.iter().map(Vec::len).sum();
+    if len > MAX_RESULT {
+        return Err(ExchangeError::TooLarge { tag: round.tag.into(), len, limit: MAX_RESULT });
     }
+    let payload = encode_parts(round, &parts);
     for member in members.iter_mut().flatten() {
         member.queue(Kind::Parts, &payload);
     }
@@ -197,78 +335,68 @@ fn lead(
 /// Reads what a member has sent; its part of this round goes to `part`.
 fn collect(
     rank: u32,
-    member: &mut Option<Trusted>,
+    member: &mut Option<Line>,
     part: &mut Option<Vec<u8>>,
     round: &Round<'_>,
 ) -> Result<(), ExchangeError> {
-    let Some(trusted) = member else { return Err(round.left(rank, "earlier")) };
-    trusted.conn.flush().map_err(|error| round.left(rank, error.to_string()))?;
-    let limit = MAX_PART + MAX_TAG + PART_OVERHEAD;
-    let end = trusted.read(limit).map_err(|error| round.left(rank, error.to_string()))?;
-    match trusted.next(limit) {
-        Ok(None) if end == End::Closed => Err(round.left(rank, "its connection closed")),
-        Ok(None) => Ok(()),
-        Ok(Some((Kind::Part, payload))) if part.is_none() => {
-            let (number, tag, bytes) = decode_part(&payload).map_err(|_| round.malformed(rank))?;
-            if (number, tag) != (round.number, round.tag) {
-                let found = format!("{tag} (exchange {number})");
-                return Err(ExchangeError::Mismatch { rank, expected: round.shown(), found });
+    let Some(line) = member else { return Err(round.left(rank, "earlier")) };
+    line.pump(FROM_MEMBER);
+    if part.is_none() {
+        match line.hear() {
+            None => {}
+            Some((Kind::Part, payload)) => {
+                let (number, tag, bytes) = decode_part(&payload).map_err(|_| round.malformed(rank))?;
+                if (number, tag) != (round.number, round.tag) {
+                    let found = format!("{tag} (exchange {number})");
+                    return Err(ExchangeError::Mismatch { rank, expected: round.shown(), found });
+                }
+                *part = Some(bytes.to_vec());
             }
-            *part = Some(bytes.to_vec());
-            Ok(())
+            Some(_) => return Err(round.malformed(rank)),
         }
-        Ok(Some(_)) | Err(_) => Err(round.malformed(rank)),
     }
-}
-
-fn wait_for_any(members: &[Option<Trusted>], until: Instant) -> std::io::Result<()> {
-    let fds: Vec<_> =
-        members.iter().flatten().map(|member| (member.conn.fd(), member.conn.has_output())).collect();
-    sys::wait(&fds, until).map(drop)
+    round.check_line(rank, line)
 }
 
 /// Writes the result to every member. A member that broke off is named; one that reads too slowly is missing.
-fn hand_out(members: &mut [Option<Trusted>], round: &Round<'_>) -> Result<(), ExchangeError> {
+fn hand_out(members: &mut [Option<Line>], round: &Round<'_>) -> Result<(), ExchangeError> {
     let until = round.until.max(Instant::now() + FAREWELL);
     loop {
-        for (rank, member) in (0..).zip(members.iter_mut()) {
-            if let Some(trusted) = member {
-                trusted.conn.flush().map_err(|error| round.left(rank, error.to_string()))?;
+        for (rank, line) in (0..).zip(members.iter_mut()) {
+            if let Some(line) = line {
+                line.flush();
+                round.check_line(rank, line)?;
             }
         }
-        let slow = |member: &Option<Trusted>| member.as_ref().is_some_and(|m| m.conn.has_output());
+        let slow = |member: &Option<Line>| member.as_ref().is_some_and(Line::has_output);
         let missing = Missing::of((0..).zip(members.iter()).filter(|(_, m)| slow(m)).map(|(rank, _)| rank));
         if missing.total == 0 {
             return Ok(());
         }
+        round.check()?;
         if Instant::now() >= until {
             return Err(round.missing(missing));
         }
-        let fds: Vec<_> = members
-            .iter()
-            .flatten()
-            .filter(|member| member.conn.has_output())
-            .map(|member| (member.conn.fd(), true))
-            .collect();
-        sys::wait(&fds, until).map_err(|error| round.system(error))?;
+        round.wait(members.iter().flatten().filter(|line| line.has_output()), until)?;
     }
 }
 
-/// Tells every member why the exchange failed, as well as its connection allows.
-fn tell_all(members: &mut [Option<Trusted>], error: &ExchangeError) {
-    let payload = serde_json::to_vec(error).unwrap_or_default();
-    let mut open: Vec<&mut Trusted> = members.iter_mut().flatten().collect();
-    for member in &mut open {
-        member.queue(Kind::Failed, &payload);
+/// Tells every member something, as well as its connection allows.
+fn tell_all(members: &mut [Option<Line>], kind: Kind, payload: &[u8]) {
+    let mut open: Vec<&mut Line> = members.iter_mut().flatten().collect();
+    for line in &mut open {
+        line.queue(kind, payload);
     }
     let until = Instant::now() + FAREWELL;
     loop {
-        open.retain_mut(|member| member.conn.flush().is_ok() && member.conn.has_output());
+        open.retain_mut(|line| {
+            line.flush();
+            line.has_output()
+        });
         if open.is_empty() || Instant::now() >= until {
             return;
         }
-        let fds: Vec<_> = open.iter().map(|member| (member.conn.fd(), true)).collect();
-        if sys::wait(&fds, until).is_err() {
+        if wait(open.iter().map(|line| &**line), None, until).is_err() {
             return;
         }
     }
@@ -276,20 +404,18 @@ fn tell_all(members: &mut [Option<Trusted>], error: &ExchangeError) {
 
 /// The side of every other rank.
 fn follow(
-    host: &mut Trusted,
+    host: &mut Line,
     rank: u32,
     size: u32,
     round: &Round<'_>,
     ours: &[u8],
 ) -> Result<Vec<Vec<u8>>, ExchangeError> {
     host.queue(Kind::Part, &encode_part(round, ours));
-    let lost = |error: std::io::Error| round.left(0, error.to_string());
     let mut missing = Missing::of(std::iter::once(0));
     let mut until = round.until;
     loop {
-        let flushed = host.conn.flush();
-        let end = host.read(MAX_PAYLOAD).map_err(lost)?;
-        while let Some((kind, payload)) = host.next(MAX_PAYLOAD).map_err(|_| round.malformed(0))? {
+        host.pump(MAX_PAYLOAD);
+        while let Some((kind, payload)) = host.hear() {
             match kind {
                 // One that was on its way when rank 0 handed out an earlier result says nothing about this round, and
                 // cannot come: rank 0's messages are in order.
@@ -301,29 +427,25 @@ fn follow(
                     return Err(serde_json::from_slice(&payload).unwrap_or_else(|_| round.malformed(0)));
                 }
                 Kind::Parts => {
-                    let (number, tag, parts) = decode_parts(&payload).map_err(|_| round.malformed(0))?;
+                    let (number, tag, parts) =
+                        decode_parts(&payload, size as usize).map_err(|_| round.malformed(0))?;
                     if (number, tag) != (round.number, round.tag) {
                         let found = round.shown();
                         let expected = format!("{tag} (exchange {number})");
                         return Err(ExchangeError::Mismatch { rank, expected, found });
                     }
-                    if parts.len() != size as usize {
-                        return Err(round.malformed(0));
-                    }
-                    return Ok(parts.into_iter().map(<[u8]>::to_vec).collect());
+                    return Ok(parts);
                 }
-                Kind::Hello | Kind::Roster | Kind::Refused | Kind::Part => return Err(round.malformed(0)),
+                _ => return Err(round.malformed(0)),
             }
         }
         // Only now: a reason that rank 0 sent before it closed has been read.
-        flushed.map_err(lost)?;
-        if end == End::Closed {
-            return Err(round.left(0, "its connection closed"));
-        }
+        round.check_line(0, host)?;
+        round.check()?;
         if Instant::now() >= until {
             return Err(round.missing(missing));
         }
-        sys::wait(&[(host.conn.fd(), host.conn.has_output())], until).map_err(|error| round.system(error))?;
+        round.wait(std::iter::once(&*host), until)?;
     }
 }
 
@@ -349,20 +471,30 @@ fn decode_part(payload: &[u8]) -> Result<(u64, &str, &[u8]), Malformed> {
     Ok(part)
 }
 
+/// The parts in the order of ranks, those that are equal and follow one another once.
 fn encode_parts(round: &Round<'_>, parts: &[Vec<u8>]) -> Vec<u8> {
     let mut writer = Writer::default();
-    writer.u64(round.number).bytes(round.tag.as_bytes()).u32(parts.len() as u32);
-    for part in parts {
-        writer.bytes(part);
+    writer.u64(round.number).bytes(round.tag.as_bytes());
+    for equal in parts.chunk_by(|a, b| a == b) {
+        writer.u32(equal.len() as u32).bytes(&equal[0]);
     }
     writer.into_bytes()
 }
 
-fn decode_parts(payload: &[u8]) -> Result<(u64, &str, Vec<&[u8]>), Malformed> {
+fn decode_parts(payload: &[u8], size: usize) -> Result<(u64, &str, Vec<Vec<u8>>), Malformed> {
     let mut reader = Reader::new(payload);
     let (number, tag) = (reader.u64()?, reader.text()?);
-    let count = reader.count(4)?;
-    let parts = (0..count).map(|_| reader.bytes()).collect::<Result<_, _>>()?;
+    let (mut parts, mut len) = (Vec::new(), 0usize);
+    while parts.len() < size {
+        let equal = reader.u32()? as usize;
+        let bytes = reader.bytes()?;
+        // Equal parts take no bytes of the message, and much memory here.
+        len = len.saturating_add(equal.saturating_mul(bytes.len()));
+        if equal == 0 || equal > size - parts.len() || len > MAX_RESULT {
+            return Err(Malformed);
+        }
+        parts.resize(parts.len() + equal, bytes.to_vec());
+    }
     reader.end()?;
     Ok((number, tag, parts))
 }

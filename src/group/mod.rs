@@ -6,7 +6,8 @@
 //!   rank 3 ──┘
 //! ```
 //!
-//! The star serves set-up alone; no gradient crosses it. It is authenticated and not encrypted: whoever can read the
+//! No gradient crosses the star. It serves set-up, what must be agreed on later, and the news that a rank's process has
+//! ended. It is authenticated and not encrypted: whoever can read the
 //! wire sees addresses and the names of tensors, but can neither take part nor change a byte unseen, and the
 //! session's secret is derived at both ends and never sent.
 
@@ -19,8 +20,11 @@ mod handshake;
 pub mod hello;
 mod host;
 pub mod key;
+mod line;
 pub mod link;
+mod listen;
 pub mod rendezvous;
 pub mod roster;
 mod strangers;
 mod sys;
+pub mod watch;

@@ -4,9 +4,9 @@
 //! It takes no part in the data path, and no rank waits for rank 0 after set-up.
 
 use std::fmt;
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 pub use super::error::{ExchangeError, JoinError, Missing, Refusal};
 pub use super::hello::{Hello, MAX_HELLO};
@@ -72,6 +72,41 @@ impl Hello {
         let mut hello = Self::new(config.rank, config.size, config.local_rank, config.local_size);
         hello.node = config.node;
         hello
+    }
+}
+
+/// Between two attempts to resolve a name.
+const PAUSE: Duration = Duration::from_millis(500);
+
+/// The addresses that rank 0's host has now.
+pub(super) fn addresses(config: &RendezvousConfig) -> Result<Vec<SocketAddr>, JoinError> {
+    let RendezvousConfig { host, port, deadline, .. } = config;
+    let why = match (host.as_str(), *port).to_socket_addrs() {
+        Ok(found) if found.len() > 0 => return Ok(found.collect()),
+        Ok(_) => "it has no address".into(),
+        Err(error) => error.to_string(),
+    };
+    Err(JoinError::Unresolved { host: host.clone(), why, seconds: deadline.as_secs_f64() })
+}
+
+/// The addresses of rank 0's host. Blocks until its name can be resolved, or until the deadline.
+///
+/// # Errors
+/// [`JoinError::Unresolved`].
+pub fn resolve(config: &RendezvousConfig) -> Result<Vec<SocketAddr>, JoinError> {
+    let until = Instant::now() + config.deadline;
+    loop {
+        match addresses(config) {
+            Err(error) if Instant::now() + PAUSE < until => {
+                tracing::debug!(%error, "rank 0's host is not known yet");
+                std::thread::sleep(PAUSE);
+            }
+            Err(error) => {
+                std::thread::sleep(until.saturating_duration_since(Instant::now()));
+                return addresses(config).map_err(|_| error);
+            }
+            found => return found,
+        }
     }
 }
 

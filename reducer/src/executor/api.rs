@@ -205,6 +205,21 @@ pub enum Why {
     /// It sent what no schedule of this plan sends.
     #[error("it sent a message that fits no schedule; run the same version and plan on all ranks")]
     Protocol,
+    /// It says of itself that the others have given it up.
+    #[error(
+        "it was stopped (by a debugger, SIGSTOP, a host that was suspended or out of memory) or cut off for longer than the \
+         heartbeat time-out, and the other ranks have given it up; find what stopped it, or raise heartbeat_timeout, and start \
+         the job again"
+    )]
+    Stopped,
+}
+
+impl AbortCause {
+    /// The cause as rank `own` tells it: who hears of its own death was only given up.
+    pub fn seen_by(own: Rank, culprit: Rank, why: Why) -> Self {
+        let given_up = culprit == own && why == Why::Failed;
+        Self { culprit, why: if given_up { Why::Stopped } else { why } }
+    }
 }
 
 /// How the culprit of a divergence differs, as far as that is known.
@@ -230,6 +245,7 @@ impl Why {
             Self::Protocol => 5,
             Self::Accelerator => 6,
             Self::Disconnected => 7,
+            Self::Stopped => 8,
         }
     }
 
@@ -242,6 +258,7 @@ impl Why {
             5 => Self::Protocol,
             6 => Self::Accelerator,
             7 => Self::Disconnected,
+            8 => Self::Stopped,
             _ => Self::Aborted,
         }
     }

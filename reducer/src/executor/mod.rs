@@ -385,7 +385,9 @@ impl Executor {
         if self.tally.is_some() && why == Why::Failed {
             return;
         }
-        let cause = Arc::clone(self.aborted.get_or_insert_with(|| Arc::new(AbortCause { culprit, why })));
+        let own = self.config.rank;
+        let cause = self.aborted.get_or_insert_with(|| Arc::new(AbortCause::seen_by(own, culprit, why)));
+        let cause = Arc::clone(cause);
         while let Some(&(_, seq)) = self.order.first() {
             let at = (seq & self.mask) as usize;
             let subject = self.ops[at].subject();

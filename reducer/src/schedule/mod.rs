@@ -55,10 +55,6 @@ impl Algorithm {
         }
     }
 
-    pub(crate) fn from_code(code: u8) -> Option<Self> {
-        Self::ALL.into_iter().find(|a| a.code() == code)
-    }
-
     /// The name for people.
     pub fn name(self) -> &'static str {
         match self {

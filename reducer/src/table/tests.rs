@@ -24,13 +24,15 @@ fn a_difference_names_the_tensor_and_both_views() {
     ours.append(vec![spec("w", 10), spec("b", 2)]).unwrap();
     let mut theirs = TensorTable::new();
     theirs.append(vec![spec("w", 10), TensorSpec { dtype: DType::F16, ..spec("b", 2) }]).unwrap();
-    let theirs = from_bytes(&theirs.to_bytes(0).unwrap()).unwrap();
-    assert!(ours.compare(0, Rank(3), &from_bytes(&ours.to_bytes(0).unwrap()).unwrap()).is_ok());
-    let error = ours.compare(0, Rank(3), &theirs).unwrap_err();
+    let view = |table: &TensorTable, index| from_bytes(&table.to_bytes(0, index).unwrap()).unwrap();
+    assert!(ours.compare(0, 1, Rank(3), view(&ours, 1)).is_ok());
+    assert!(ours.compare(0, 0, Rank(3), view(&theirs, 0)).is_ok());
+    assert!(ours.compare(0, 2, Rank(3), view(&theirs, 2)).is_ok());
+    let error = ours.compare(0, 1, Rank(3), view(&theirs, 1)).unwrap_err();
     assert_eq!((error.tensor.as_str(), error.index, error.rank), ("b", 1, Rank(3)));
     let text = error.to_string();
     assert!(text.contains("rank 3 has \"b\" (2 x f16, sum), this rank has \"b\" (2 x f32, sum)"), "{text}");
-    let error = ours.compare(0, Rank(1), &[spec("w", 10)]).unwrap_err();
+    let error = ours.compare(0, 1, Rank(1), None).unwrap_err();
     assert_eq!((error.expected.is_some(), error.found), (true, None));
 }
 
@@ -47,23 +49,40 @@ fn a_name_stands_for_one_tensor() {
     );
 }
 
+#[test]
+fn digests_of_prefixes_lead_to_the_first_difference() {
+    let specs =
+        |odd: usize| (0..100).map(|i| spec(&format!("t{i}"), u64::from(i == odd))).collect::<Vec<_>>();
+    let (mut a, mut b) = (TensorTable::new(), TensorTable::new());
+    a.append(specs(100)).unwrap();
+    b.append(specs(41)).unwrap();
+    b.append(specs(100)[..60].to_vec()).unwrap();
+    for len in 0..101 {
+        let prefix = |table: &TensorTable, generation| table.prefix_digest(generation, len).unwrap();
+        assert_eq!(prefix(&a, 0) == prefix(&b, 0), len <= 41, "{len}");
+        assert_eq!(prefix(&a, 0) == prefix(&b, 1), len <= 60, "{len}");
+    }
+    assert_eq!(a.prefix_digest(0, 100), a.digest(0));
+}
+
 proptest! {
     #[test]
-    fn bytes_from_a_peer_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200), small in 0u8..4) {
+    fn bytes_from_a_peer_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..40), kind in 0u8..4, len in 0u8..40) {
         let mut bytes = bytes;
-        if bytes.len() > 4 {
-            bytes[..4].copy_from_slice(&[small, 0, 0, 0]);
+        if bytes.len() > 12 {
+            bytes[..2].fill(kind);
+            bytes[8..12].copy_from_slice(&[0, 0, len, 0]);
         }
-        if let Ok(specs) = from_bytes(&bytes) {
-            prop_assert_eq!(encode(&specs), bytes);
+        if let Ok(Some(spec)) = from_bytes(&bytes) {
+            prop_assert_eq!(encode(&[spec]), bytes);
         }
     }
 
     #[test]
-    fn every_truncation_is_refused(counts in proptest::collection::vec(0u64..1000, 1..5), cut in any::<usize>()) {
-        let specs: Vec<_> = counts.iter().enumerate().map(|(i, &c)| spec(&format!("t{i}"), c)).collect();
-        let bytes = encode(&specs);
-        prop_assert_eq!(from_bytes(&bytes).unwrap(), specs);
-        prop_assert!(from_bytes(&bytes[..cut % bytes.len()]).is_err());
+    fn every_truncation_is_refused(count in 0u64..1000, name in ".{0,20}", cut in any::<usize>()) {
+        let spec = spec(&name, count);
+        let bytes = encode(std::slice::from_ref(&spec));
+        prop_assert_eq!(from_bytes(&bytes).unwrap(), Some(spec));
+        prop_assert!(cut % bytes.len() == 0 || from_bytes(&bytes[..cut % bytes.len()]).is_err());
     }
 }

@@ -155,19 +155,36 @@ fn a_tag_is_cut_between_characters() {
 #[test]
 fn damaged_parts_have_no_meaning_and_do_not_panic() {
     let begun = Instant::now();
-    let round = Round { number: 3, tag: "tag", begun, until: begun };
+    let round = Round { number: 3, tag: "tag", bell: None, begun, until: begun };
     let part = encode_part(&round, b"bytes");
     assert_eq!(decode_part(&part), Ok((3, "tag", &b"bytes"[..])));
-    let parts = encode_parts(&round, &[b"a".to_vec(), b"".to_vec()]);
-    assert_eq!(decode_parts(&parts), Ok((3, "tag", vec![&b"a"[..], b""])));
+    let given = [b"a".to_vec(), b"".to_vec(), b"".to_vec()];
+    let parts = encode_parts(&round, &given);
+    assert_eq!(decode_parts(&parts, 3), Ok((3, "tag", given.to_vec())));
+    assert_eq!(decode_parts(&parts, 2), Err(Malformed));
+    assert_eq!(decode_parts(&parts, 4), Err(Malformed));
     for cut in 0..part.len() {
         assert_eq!(decode_part(&part[..cut]), Err(Malformed));
     }
     for cut in 0..parts.len() {
-        assert_eq!(decode_parts(&parts[..cut]), Err(Malformed));
+        assert_eq!(decode_parts(&parts[..cut], 3), Err(Malformed));
     }
-    // A count of four thousand million parts reserves nothing.
-    let mut liar = Writer::default();
-    liar.u64(3).bytes(b"tag").u32(u32::MAX);
-    assert_eq!(decode_parts(&liar.into_bytes()), Err(Malformed));
+    // Parts beyond those of the job, none, or more than memory should hold.
+    for (equal, len) in [(u32::MAX, 1), (0, 1), (4, 1), (3, 100 << 20)] {
+        let mut liar = Writer::default();
+        liar.u64(3).bytes(b"tag").u32(equal).bytes(&vec![0; len]);
+        assert_eq!(decode_parts(&liar.into_bytes(), 3), Err(Malformed));
+    }
+}
+
+#[test]
+fn equal_parts_are_handed_out_once() {
+    let begun = Instant::now();
+    let round = Round { number: 3, tag: "tag", bell: None, begun, until: begun };
+    let mut parts = vec![vec![7; 32]; 10_000];
+    assert!(encode_parts(&round, &parts).len() < 100);
+    parts[5000] = vec![8; 32];
+    let bytes = encode_parts(&round, &parts);
+    assert!(bytes.len() < 200);
+    assert_eq!(decode_parts(&bytes, 10_000), Ok((3, "tag", parts)));
 }

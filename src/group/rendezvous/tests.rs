@@ -42,6 +42,7 @@ impl Job {
     fn hello(&self, rank: u32) -> Hello {
         let mut hello = Hello::new(rank, self.size, rank, self.size);
         hello.blob = format!("blob of {rank}").into_bytes();
+        hello.plan = vec![("channel_num".into(), 10), ("lanes".into(), 3)];
         hello
     }
 
@@ -155,7 +156,10 @@ fn strangers_are_refused_and_the_job_goes_on() {
     liar.write_all(&bytes[..36 + 64]).unwrap();
     assert!(until_closed(liar) > 0, "it is told no more than an opening and a refusal");
     // Another key.
-    let wrong_key = job.join_as(job.hello(1), |config| config.key = Key::from_secret([8; 32]));
+    let wrong_key = job.join_as(job.hello(1), |config| {
+        config.key = Key::from_secret([8; 32]);
+        config.deadline = Duration::from_millis(500);
+    });
     let error = wrong_key.join().unwrap().err().unwrap();
     assert!(matches!(error, JoinError::WrongKey { rank: 1, .. }), "{error}");
     assert!(error.to_string().contains("SHOUTER_KEY"), "{error}");
@@ -215,7 +219,8 @@ fn an_error_for_missing_ranks_tells_who_was_refused() {
     let wrong_key = job.join_as(job.hello(1), |config| config.key = Key::from_secret([8; 32]));
     assert!(wrong_key.join().unwrap().is_err());
     let text = refusal(zero).to_string();
-    assert!(text.contains("connections refused meanwhile: 1, the last from 127.0.0.1"), "{text}");
+    assert!(text.contains("connections refused meanwhile: "), "{text}");
+    assert!(text.contains("the last from 127.0.0.1"), "{text}");
     assert!(text.contains("it has another key"), "{text}");
 }
 
@@ -235,8 +240,48 @@ fn an_unreachable_rank_0_is_named_with_its_address() {
 fn a_name_that_does_not_resolve_is_named() {
     let mut job = Job::new(2).within(Duration::from_millis(300));
     job.config.host = "no such host".into();
-    let text = join(&job.config, job.hello(1)).unwrap_err().to_string();
-    assert!(text.contains("`no such host` cannot be resolved"), "{text}");
+    job.config.listener = None;
+    for rank in 0..2 {
+        let begun = Instant::now();
+        let text = join(&job.config, job.hello(rank)).unwrap_err().to_string();
+        assert!(text.contains("`no such host` of rank 0's host cannot be resolved"), "{text}");
+        for part in ["tried for 0.3 s", "SHOUTER_ADDR", "/etc/hosts"] {
+            assert!(text.contains(part), "{part} is not in: {text}");
+        }
+        assert!(begun.elapsed() >= job.config.deadline, "it was not tried until the deadline");
+    }
+}
+
+/// A rank that waits for rank 0 meets strangers on its port: one of another job with another key, and another program.
+#[test]
+fn a_waiting_rank_tries_again_after_strangers() {
+    let mut job = Job::new(2);
+    let waiting = job.join_as(job.hello(1), |config| config.listener = None);
+    // They have the port at first.
+    let mut stranger = job.clone().within(Duration::from_millis(300));
+    stranger.config.key = Key::from_secret([8; 32]);
+    job.config.listener = None;
+    let refused = refusal(stranger.join(0)).to_string();
+    assert!(refused.contains("it has another key"), "the rank did not meet it: {refused}");
+    drop(stranger);
+    let program = TcpListener::bind((Ipv4Addr::LOCALHOST, job.config.port)).unwrap();
+    let mut met = program.accept().unwrap().0;
+    met.write_all(b"220 mail.example ESMTP\r\n").unwrap();
+    drop((met, program));
+    let zero = job.join(0);
+    assert_eq!(roster(zero), roster(waiting));
+}
+
+#[test]
+fn who_comes_late_hears_why_the_job_has_ended() {
+    let job = Job::new(4);
+    let (zero, one) = (job.join(0), job.join(1));
+    let mut odd = job.hello(2);
+    odd.plan = vec![("channel_num".into(), 4)];
+    let two = refusal(job.join_as(odd, |_| {}));
+    assert_eq!(refusal(one), two);
+    thread::sleep(Duration::from_millis(500));
+    assert_eq!([refusal(job.join(3)), refusal(zero)], [two.clone(), two]);
 }
 
 #[test]
@@ -244,15 +289,19 @@ fn another_program_on_the_port_is_told_apart() {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let mut job = Job::new(2);
     job.config.port = listener.local_addr().unwrap().port();
-    let server = thread::spawn(move || {
-        let (mut stream, _) = listener.accept().unwrap();
-        stream.write_all(b"220 mail.example ESMTP\r\n").unwrap();
-        stream.shutdown(Shutdown::Write).unwrap();
-        until_closed(stream)
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            stream.write_all(b"220 mail.example ESMTP\r\n").unwrap();
+            stream.shutdown(Shutdown::Write).unwrap();
+            until_closed(stream);
+        }
     });
+    job = job.within(Duration::from_millis(700));
+    let begun = Instant::now();
     let error = join(&job.config, job.hello(1)).unwrap_err();
     assert!(matches!(error, JoinError::NotShouter { .. }), "{error}");
-    server.join().unwrap();
+    assert!(error.to_string().contains("for 0.7 s") && begun.elapsed() >= job.config.deadline, "{error}");
 }
 
 #[test]
@@ -297,7 +346,7 @@ fn all_are_told(change: impl FnOnce(&mut Hello)) -> Refusal {
 #[test]
 fn a_rank_that_disagrees_ends_the_job_for_all_with_its_name() {
     // A place shows to be wrong when all are there; the others show at once, so there two ranks are enough.
-    let told = all_are_told(|hello| hello.local_size = 1);
+    let told = all_are_told(|hello| *hello = hello.clone().on_machine(7));
     assert!(matches!(told, Refusal::Place { rank: 2, .. }), "{told}");
 
     for (change, expected) in [
@@ -305,7 +354,10 @@ fn a_rank_that_disagrees_ends_the_job_for_all_with_its_name() {
             (|hello: &mut Hello| hello.size = 4) as fn(&mut Hello),
             "rank 1 says that the job has 4 ranks, rank 0 says 2",
         ),
-        (|hello| hello.plan_digest = [0xab; 32], "rank 1 has plan abababab and rank 0 has plan 00000000"),
+        (|hello| hello.plan[1].1 = 4, "lanes: rank 1 has 4 and rank 0 has 3"),
+        (|hello| drop(hello.plan.remove(0)), "channel_num: rank 1 has none and rank 0 has 10"),
+        (|hello| hello.plan.push(("depth".into(), 1)), "depth: rank 1 has 1 and rank 0 has none"),
+        (|hello| hello.local_size = 1, "rank 1 has 1 on its host and rank 0 has 2"),
     ] {
         let job = Job::new(2);
         let zero = job.join(0);

@@ -1,0 +1,273 @@
+//! The control connections between the exchanges: whose process ends, everybody hears at once.
+//!
+//! A kernel closes the sockets of a process that ends, however it ends. So a connection that is closed in order, without a word
+//! of the rank itself before, is taken for the end of its process: rank 0 sees that of every other rank, and the others see that
+//! of rank 0. Ranks that know it otherwise (from the process of a host's other rank) tell rank 0, which tells all. A connection
+//! that is reset or timed out proves nothing, as firewalls do that too; then heartbeats decide, as if there had been none.
+//!
+//! A thread of its own sleeps until something comes. Exchanges go through it, so that whoever waits in one hears
+//! of the group's end.
+
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, OnceLock};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use super::error::ExchangeError;
+use super::link::ControlLink;
+use super::sys::Unshared;
+use crate::runtime::{DriveError, fork_generation};
+
+/// What the connections tell.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum News {
+    /// The process of this rank has ended.
+    Lost(u32),
+    /// The others have been sent what [`Notice::ended`] had to say.
+    Told,
+}
+
+/// Why the group has ended on this rank.
+struct Ended {
+    why: String,
+    lost: Option<u32>,
+}
+
+struct Shared {
+    ended: OnceLock<Ended>,
+    /// The others have been told of the end, or that this rank leaves.
+    told: AtomicBool,
+    leaving: AtomicBool,
+    stop: AtomicBool,
+    ringer: UnixStream,
+}
+
+impl Shared {
+    fn ring(&self) {
+        // A full buffer rings already.
+        let _ = (&self.ringer).write(&[1]);
+    }
+}
+
+/// What wakes the thread, and what it must know while it waits.
+#[derive(Clone)]
+pub(super) struct Bell {
+    shared: Arc<Shared>,
+    sound: Arc<UnixStream>,
+}
+
+impl Bell {
+    /// Can be read once it rings.
+    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+        self.sound.as_fd()
+    }
+
+    /// Until the next ringing.
+    pub(super) fn hush(&self) {
+        let mut rung = [0; 64];
+        while matches!((&*self.sound).read(&mut rung), Ok(read) if read == rung.len()) {}
+    }
+
+    /// Why an exchange is of no use any more.
+    pub(super) fn ended(&self) -> Option<&str> {
+        match self.shared.ended.get() {
+            Some(ended) => Some(&ended.why),
+            None if self.shared.stop.load(Ordering::Acquire) => Some("this rank leaves"),
+            None => None,
+        }
+    }
+}
+
+/// How an engine says that the group has ended.
+#[derive(Clone)]
+pub struct Notice(Arc<Shared>);
+
+impl Notice {
+    /// The group has ended on this rank; `lost` is the rank whose process has ended, if that was why. The others hear of a lost
+    /// rank; other causes reach them with the data. Whoever waits in an exchange returns.
+    pub fn ended(&self, why: String, lost: Option<u32>) {
+        if self.0.ended.set(Ended { why, lost }).is_ok() {
+            self.0.ring();
+        }
+    }
+
+    /// Whether the others have been sent it, so that this process may end without being blamed.
+    pub fn is_told(&self) -> bool {
+        self.0.told.load(Ordering::Acquire)
+    }
+}
+
+/// One exchange.
+struct Request {
+    tag: String,
+    bytes: Vec<u8>,
+    deadline: Duration,
+    reply: Sender<Result<Vec<Vec<u8>>, ExchangeError>>,
+}
+
+/// The connections after set-up, and the thread that listens to them. Dropping it closes them: unless [`leave`](Self::leave) or
+/// [`Notice::ended`] came before, the other ranks take that for the end of this rank's process.
+pub struct Control {
+    shared: Arc<Shared>,
+    requests: Sender<Request>,
+    thread: Option<JoinHandle<()>>,
+    forks: u32,
+}
+
+impl Control {
+    /// Begins to listen; `tell` is called on the thread.
+    ///
+    /// # Errors
+    /// If the system has no thread or no descriptors.
+    pub fn listen(mut link: ControlLink, tell: impl Fn(News) + Send + 'static) -> io::Result<Self> {
+        let (ringer, sound) = UnixStream::pair()?;
+        ringer.set_nonblocking(true)?;
+        sound.set_nonblocking(true)?;
+        let no = || AtomicBool::new(false);
+        let shared =
+            Arc::new(Shared { ended: OnceLock::new(), told: no(), leaving: no(), stop: no(), ringer });
+        link.attach(Bell { shared: shared.clone(), sound: Arc::new(sound) });
+        let (requests, asked) = channel();
+        let thread = std::thread::Builder::new().name("shouter-control".into());
+        let unshared = Unshared::new(link.sockets());
+        let listener = Listener { _unshared: unshared, link, shared: shared.clone(), heard: false };
+        let thread = thread.spawn(move || listener.run(&asked, &tell))?;
+        Ok(Self { shared, requests, thread: Some(thread), forks: fork_generation() })
+    }
+
+    /// As [`ControlLink::all_gather`]; returns also when the group ends.
+    ///
+    /// # Errors
+    /// As there, and [`ExchangeError::Ended`].
+    pub fn all_gather(
+        &self,
+        tag: &str,
+        bytes: &[u8],
+        deadline: Duration,
+    ) -> Result<Vec<Vec<u8>>, ExchangeError> {
+        let ended = |why: String| Err(ExchangeError::Ended { tag: tag.into(), why });
+        if fork_generation() != self.forks {
+            return ended(DriveError::Forked.to_string());
+        }
+        let (reply, answer) = channel();
+        let request = Request { tag: tag.into(), bytes: bytes.to_vec(), deadline, reply };
+        let result = self.requests.send(request).ok().and_then(|()| {
+            self.shared.ring();
+            answer.recv().ok()
+        });
+        match (result, self.shared.ended.get()) {
+            (Some(Ok(parts)), _) => Ok(parts),
+            // Why a connection broke off is less than why the group ended.
+            (_, Some(why)) => ended(why.why.clone()),
+            (Some(Err(error)), None) => Err(error),
+            (None, None) => ended("its connections are closed".into()),
+        }
+    }
+
+    /// For the engine.
+    pub fn notice(&self) -> Notice {
+        Notice(self.shared.clone())
+    }
+
+    /// Tells the others that this rank leaves in good order; what ends after this is nobody's fault.
+    pub fn leave(&self) {
+        self.shared.leaving.store(true, Ordering::Release);
+        self.shared.ring();
+    }
+}
+
+impl std::fmt::Debug for Control {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Control").finish_non_exhaustive()
+    }
+}
+
+impl Drop for Control {
+    fn drop(&mut self) {
+        if fork_generation() != self.forks {
+            // The thread is the parent's, and so is the other end of the bell.
+            std::mem::forget(self.thread.take());
+            return;
+        }
+        self.shared.stop.store(true, Ordering::Release);
+        self.shared.ring();
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            tracing::error!("the thread of the control connections panicked");
+        }
+    }
+}
+
+/// The thread's side.
+struct Listener {
+    /// A child that outlives this process would hide its end. Goes before the sockets are closed.
+    _unshared: Option<Unshared>,
+    link: ControlLink,
+    shared: Arc<Shared>,
+    /// Somebody's end has been told here.
+    heard: bool,
+}
+
+impl Listener {
+    fn run(mut self, asked: &Receiver<Request>, tell: &impl Fn(News)) {
+        let mut warned = Vec::new();
+        loop {
+            self.pass_on(tell);
+            for (rank, why) in
+                self.link.broken().filter(|(rank, _)| !warned.contains(rank)).collect::<Vec<_>>()
+            {
+                tracing::warn!(
+                    rank,
+                    why,
+                    "the control connection is gone; whether its process lives, heartbeats tell from now on"
+                );
+                warned.push(rank);
+            }
+            if self.shared.stop.load(Ordering::Acquire) {
+                return;
+            }
+            while let Ok(Request { tag, bytes, deadline, reply }) = asked.try_recv() {
+                let result = self.link.all_gather(&tag, &bytes, deadline);
+                if result.is_err() {
+                    self.pass_on(tell);
+                }
+                // Whoever asked may have been cancelled by a panic.
+                let _ = reply.send(result);
+            }
+            if let Err(error) = self.link.listen() {
+                tracing::error!(%error, "the control connections cannot be waited for");
+                return;
+            }
+        }
+    }
+
+    /// Tells here what the others say, and the others what is said here.
+    fn pass_on(&mut self, tell: &impl Fn(News)) {
+        let leaving = self.shared.leaving.load(Ordering::Acquire);
+        if !self.heard
+            && !leaving
+            && let Some(rank) = self.link.lost()
+        {
+            self.heard = true;
+            self.link.tell_lost(rank);
+            tell(News::Lost(rank));
+        }
+        let ended = self.shared.ended.get();
+        if (leaving || ended.is_some()) && !self.shared.told.load(Ordering::Relaxed) {
+            if let Some(rank) = ended.and_then(|ended| ended.lost) {
+                self.link.tell_lost(rank);
+            }
+            self.link.leave();
+            self.shared.told.store(true, Ordering::Release);
+            tell(News::Told);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

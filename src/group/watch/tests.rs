@@ -1,0 +1,257 @@
+#![allow(unsafe_code)]
+
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::sync::mpsc::{RecvTimeoutError, TryRecvError, channel};
+use std::thread;
+use std::time::Instant;
+
+use socket2::SockRef;
+
+use super::*;
+use crate::group::key::Key;
+use crate::group::rendezvous::{Hello, RendezvousConfig, join};
+
+const SOON: Duration = Duration::from_secs(20);
+/// Long enough for news that must not come.
+const A_WHILE: Duration = Duration::from_millis(400);
+
+/// A rank, and what its connections tell.
+struct Rank {
+    control: Control,
+    news: Receiver<News>,
+}
+
+impl Rank {
+    fn next(&self) -> Option<News> {
+        match self.news.recv_timeout(SOON) {
+            Ok(news) => Some(news),
+            Err(RecvTimeoutError::Timeout) => None,
+            Err(RecvTimeoutError::Disconnected) => panic!("nobody listens"),
+        }
+    }
+
+    fn hears_nothing(&self) -> bool {
+        self.news.recv_timeout(A_WHILE) == Err(RecvTimeoutError::Timeout)
+    }
+}
+
+/// The ranks of a job; a rank may go to rank 0 by another port.
+fn ranks(size: u32, port_of: impl Fn(u32, u16) -> u16) -> Vec<Rank> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let config = RendezvousConfig {
+        host: "127.0.0.1".into(),
+        port,
+        listener: Some(Arc::new(listener)),
+        key: Key::from_secret([7; 32]),
+        job: "test".into(),
+        deadline: SOON,
+    };
+    let ranks: Vec<_> = (0..size)
+        .map(|rank| {
+            let config = RendezvousConfig { port: port_of(rank, port), ..config.clone() };
+            thread::spawn(move || {
+                let link = join(&config, Hello::new(rank, size, rank, size)).unwrap().1;
+                let (told, news) = channel();
+                let control = Control::listen(link, move |news| told.send(news).unwrap_or(())).unwrap();
+                Rank { control, news }
+            })
+        })
+        .collect();
+    ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+}
+
+fn straight(_: u32, port: u16) -> u16 {
+    port
+}
+
+#[test]
+fn every_rank_hears_whose_process_has_ended() {
+    for lost in 0..3 {
+        let mut ranks = ranks(3, straight);
+        drop(ranks.remove(lost as usize));
+        for rank in &ranks {
+            assert_eq!(rank.next(), Some(News::Lost(lost)));
+        }
+        // Once.
+        assert!(ranks.iter().all(Rank::hears_nothing));
+    }
+}
+
+#[test]
+fn who_leaves_in_good_order_is_not_lost() {
+    let mut ranks = ranks(3, straight);
+    ranks[2].control.leave();
+    assert_eq!(ranks[2].next(), Some(News::Told));
+    ranks.truncate(2);
+    assert!(ranks.iter().all(Rank::hears_nothing));
+    let error = ranks[0].control.all_gather("table", b"", SOON).unwrap_err().to_string();
+    assert!(error.contains("rank 2 left") && error.contains("it has left the group"), "{error}");
+}
+
+#[test]
+fn what_one_rank_knows_all_ranks_hear_and_its_own_end_is_not_taken_for_a_death() {
+    // Rank 1 has seen the end of rank 3, which shares its host; its connection is still open.
+    let mut ranks = ranks(4, straight);
+    ranks[1].control.notice().ended("rank 3: dead".into(), Some(3));
+    assert_eq!(ranks[1].next(), Some(News::Told));
+    assert!(ranks[1].control.notice().is_told());
+    drop(ranks.remove(1));
+    assert!(ranks.iter().all(|rank| rank.next() == Some(News::Lost(3))));
+    assert!(ranks.iter().all(Rank::hears_nothing));
+}
+
+#[test]
+fn other_causes_go_with_the_data_and_are_not_taken_for_a_death_either() {
+    for ended in 0..3 {
+        let mut ranks = ranks(3, straight);
+        ranks[ended].control.notice().ended("rank 2: it runs another operation".into(), None);
+        assert_eq!(ranks[ended].next(), Some(News::Told));
+        drop(ranks.remove(ended));
+        assert!(ranks.iter().all(Rank::hears_nothing));
+    }
+}
+
+/// A middlebox before rank 0: its port, and what makes it close the connection that it has taken, after `before`.
+fn middlebox(port: u16, before: impl FnOnce(&TcpStream) + Send + 'static) -> (u16, Sender<()>) {
+    let door = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let at = door.local_addr().unwrap().port();
+    let (cutter, cutting) = channel();
+    thread::spawn(move || {
+        let (mut near, _) = door.accept().unwrap();
+        let mut far = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).unwrap();
+        let pause = Some(Duration::from_millis(2));
+        near.set_read_timeout(pause).unwrap();
+        far.set_read_timeout(pause).unwrap();
+        while cutting.try_recv() == Err(TryRecvError::Empty) {
+            let _ = io::copy(&mut near, &mut far);
+            let _ = io::copy(&mut far, &mut near);
+        }
+        before(&far);
+        // The near side stays open: its process lives.
+        drop(far);
+        thread::sleep(SOON);
+    });
+    (at, cutter)
+}
+
+#[test]
+fn a_connection_that_is_reset_proves_nothing() {
+    let cutter = std::cell::RefCell::new(None);
+    let ranks = ranks(3, |rank, port| {
+        if rank != 1 {
+            return port;
+        }
+        let (at, cut) = middlebox(port, |far| {
+            // As a firewall does: a reset instead of an end.
+            SockRef::from(far).set_linger(Some(Duration::ZERO)).unwrap();
+        });
+        *cutter.borrow_mut() = Some(cut);
+        at
+    });
+    cutter.borrow().as_ref().unwrap().send(()).unwrap();
+    assert!(ranks[0].hears_nothing() && ranks[2].hears_nothing());
+    let error = ranks[0].control.all_gather("table", b"", SOON).unwrap_err().to_string();
+    assert!(error.contains("rank 1 left") && error.contains("reset"), "{error}");
+}
+
+#[test]
+fn an_end_in_order_is_believed_whoever_stands_between() {
+    let cutter = std::cell::RefCell::new(None);
+    let ranks = ranks(2, |rank, port| {
+        if rank != 1 {
+            return port;
+        }
+        let (at, cut) = middlebox(port, |_| {});
+        *cutter.borrow_mut() = Some(cut);
+        at
+    });
+    cutter.borrow().as_ref().unwrap().send(()).unwrap();
+    assert_eq!(ranks[0].next(), Some(News::Lost(1)));
+}
+
+#[test]
+fn exchanges_go_on_beside_and_end_with_the_group() {
+    let ranks = ranks(3, straight);
+    thread::scope(|scope| {
+        for (own, control) in (0u64..).zip(ranks.iter().map(|rank| &rank.control)) {
+            scope.spawn(move || {
+                // Rank 0 comes last: the others' parts wait there.
+                thread::sleep(Duration::from_millis(100 * (2 - own)));
+                for round in 0..20 {
+                    let all = control.all_gather("table", &[own as u8, round], SOON).unwrap();
+                    assert_eq!(all, (0..3).map(|rank| vec![rank, round]).collect::<Vec<_>>());
+                }
+            });
+        }
+    });
+    // Rank 2 does not come to the next one.
+    thread::scope(|scope| {
+        let waiting: Vec<_> = ranks[..2]
+            .iter()
+            .map(|rank| &rank.control)
+            .map(|control| scope.spawn(|| control.all_gather("table", b"", Duration::from_secs(600))))
+            .collect();
+        thread::sleep(A_WHILE);
+        let begun = Instant::now();
+        for rank in &ranks[..2] {
+            rank.control.notice().ended("rank 2: it runs another operation".into(), None);
+        }
+        for waiting in waiting {
+            let error = waiting.join().unwrap().unwrap_err();
+            assert!(
+                matches!(&error, ExchangeError::Ended { why, .. } if why.contains("another operation")),
+                "{error}"
+            );
+        }
+        assert!(begun.elapsed() < SOON);
+    });
+}
+
+/// Whoever waits in an exchange hears of a death as such, not as an exchange that has failed.
+#[test]
+fn a_death_ends_an_exchange_as_a_death() {
+    for lost in 0..3u32 {
+        let mut ranks = ranks(3, straight);
+        let dies = ranks.remove(lost as usize);
+        thread::scope(|scope| {
+            let waiting: Vec<_> = ranks
+                .iter()
+                .map(|rank| &rank.control)
+                .map(|control| scope.spawn(|| control.all_gather("table", b"", Duration::from_secs(600))))
+                .collect();
+            thread::sleep(A_WHILE);
+            let begun = Instant::now();
+            drop(dies);
+            for rank in &ranks {
+                assert_eq!(rank.next(), Some(News::Lost(lost)));
+            }
+            assert!(waiting.into_iter().all(|waiting| waiting.join().unwrap().is_err()));
+            assert!(begun.elapsed() < super::super::link::FAREWELL, "after {:?}", begun.elapsed());
+        });
+    }
+}
+
+/// A child that was forked without exec (a loader of data, say) and lives longer than the rank.
+#[test]
+fn a_forked_child_does_not_hide_the_end_of_its_parent() {
+    let mut ranks = ranks(2, straight);
+    // SAFETY: the child calls only what is allowed after a fork, and ends without running anything of this process's.
+    let child = unsafe { libc::fork() };
+    assert!(child >= 0);
+    if child == 0 {
+        // SAFETY: neither has a precondition.
+        unsafe {
+            libc::sleep(30);
+            libc::_exit(0);
+        }
+    }
+    drop(ranks.pop());
+    let heard = ranks[0].news.recv_timeout(SOON / 2);
+    // SAFETY: the child is this process's own, and has not been waited for.
+    unsafe {
+        libc::kill(child, libc::SIGKILL);
+        libc::waitpid(child, std::ptr::null_mut(), 0);
+    }
+    assert_eq!(heard, Ok(News::Lost(1)));
+}
