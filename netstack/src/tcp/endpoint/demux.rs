@@ -439,6 +439,8 @@ impl Endpoint {
             Place::User | Place::Queued if released => self.release(index),
             Place::User | Place::Queued => self.timers.disarm(&mut slot.armed),
             Place::Orphan => {
+                // It is counted no more, whatever is done with the slot next.
+                slot.place = Place::User;
                 self.orphans -= 1;
                 self.release(index);
             }
