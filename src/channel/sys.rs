@@ -47,11 +47,11 @@ pub(crate) fn interface(name: &str) -> Option<Interface> {
     let socket = socket.as_raw_fd();
     // SAFETY: the request is a whole ifreq with a terminated name, which the kernel fills in; it writes the MTU as an int.
     let mtu = unsafe {
-        (libc::ioctl(socket, libc::SIOCGIFMTU, &mut request) == 0).then(|| request.ifr_ifru.ifru_mtu)
+        (libc::ioctl(socket, libc::SIOCGIFMTU, &mut request) == 0).then_some(request.ifr_ifru.ifru_mtu)
     }?;
     // SAFETY: likewise; it writes the flags as a short.
     let flags = unsafe {
-        (libc::ioctl(socket, libc::SIOCGIFFLAGS, &mut request) == 0).then(|| request.ifr_ifru.ifru_flags)
+        (libc::ioctl(socket, libc::SIOCGIFFLAGS, &mut request) == 0).then_some(request.ifr_ifru.ifru_flags)
     }?;
     let wanted = libc::IFF_UP | libc::IFF_RUNNING;
     Some(Interface { mtu: u32::try_from(mtu).ok()?, runs: libc::c_int::from(flags) & wanted == wanted })
