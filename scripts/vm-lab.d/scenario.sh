@@ -3,7 +3,7 @@
 # A scenario begins with a comment of `# KEY: VALUE` lines:
 #   shows      what it proves, in one line
 #   options    of `vm-lab run`: guests, NICs, memory; none by default
-#   needs      binaries in target/release, or else target/debug, such as shouter and examples/echo; put on the guest's PATH
+#   needs      binaries of target/release, such as shouter and examples/echo: built when they are needed, put on the guest's PATH
 #   slice      yes: part of `vm-lab slice`
 # and its body runs in the guest, or in both, with bash and guest/lib.sh loaded. It passes by ending with 0 and is skipped by ending
 # with 77; its last line `shown: ...` or `skipped: ...` is printed in the table.
@@ -28,43 +28,60 @@ list_scenarios() {
     done < <(scenario_files)
 }
 
-# find_binary NAME: prints the path of one of the project's programs; fails, saying how to build it, if it is missing.
-find_binary() {
-    local folder target=${CARGO_TARGET_DIR:-$root/target} how="cargo build --release"
-    for folder in "$target/release" "$target/debug"; do
-        if [ -x "$folder/$1" ]; then
-            printf '%s\n' "$folder/$1"
-            return
-        fi
-    done
+# test_binary NAME ARGUMENT...: builds a test binary by cargo's arguments, as target/release/NAME.
+test_binary() {
+    local name=$1 built
+    shift
+    built=$(cargo test --locked --no-run --message-format=json "$@" | sed -n 's/.*"executable":"\([^"]*\)".*/\1/p' | tail -n 1)
+    [ -n "$built" ] && cp "$built" "$target/release/$name"
+}
+
+# build_binary NAME: builds one of the project's programs as target/release/NAME, unless it is up to date.
+build_binary() {
+    mkdir -p "$target/release"
     case $1 in
-    trainer) how="scripts/package-c && scripts/lib/compile-trainer target/release/trainer" ;;
-    cuda-sim/kernels.tar) how="scripts/lib/cuda-sim/kernels target/release/cuda-sim target/release/shouter" ;;
-    cuda-sim/*) how="scripts/lib/cuda-sim/build target/release/cuda-sim" ;;
-    examples/*) how="cargo build --release --examples" ;;
+    shouter) cargo build --locked --release --bin shouter ;;
+    examples/*) cargo build --locked --release --example "${1#examples/}" ;;
+    verbs_rxe) test_binary verbs_rxe -p shouter-netstack --test verbs_rxe ;;
+    shouter_lib) test_binary shouter_lib -p shouter --lib ;;
+    trainer) scripts/package-c && scripts/lib/compile-trainer "$target/release/trainer" ;;
+    cuda-sim/kernels.tar) build_binary shouter && build_binary cuda-sim/libcuda.so.1 &&
+        scripts/lib/cuda-sim/kernels "$target/release/cuda-sim" "$target/release/shouter" ;;
+    cuda-sim/*) scripts/lib/cuda-sim/build "$target/release/cuda-sim" ;;
+    *) printf 'error: no rule builds %s\n' "$1" >&2 && return 1 ;;
     esac
-    printf 'error: there is no %s in %s/release or %s/debug; build it: %s\n' "$1" "$target" "$target" "$how" >&2
-    return 1
+}
+
+# build_binaries FILE...: builds what these scenarios need and nobody has given.
+build_binaries() {
+    local file binary binaries
+    export CARGO_TARGET_DIR=$target
+    install_packages "to build" "${PACKAGES_BUILD[@]}"
+    need_rust
+    mapfile -t binaries < <(for file in "$@"; do
+        for binary in $(key needs "$file"); do
+            [ -n "$(given_bin "$binary")" ] || printf '%s\n' "$binary"
+        done
+    done | sort -u)
+    for binary in "${binaries[@]}"; do
+        say "building $binary"
+        build_binary "$binary" || lab_failed "$binary was not built"
+    done
 }
 
 # run_scenarios FILE...: runs them one after another; prints the table; fails if a scenario does.
 run_scenarios() {
-    local file name binary bin given missing='' began result status said rows=() options passed=0 failed=0 skipped=0
+    local file name binary bin began result status said rows=() options passed=0 failed=0 skipped=0
+    local target=${CARGO_TARGET_DIR:-$root/target}
     # Before the first of them boots.
-    for file in "$@"; do
-        for binary in $(key needs "$file"); do
-            given=$(given_bin "$binary")
-            [ -n "$given" ] || find_binary "$binary" >/dev/null || missing=1
-        done
-    done
-    [ -z "$missing" ] || exit 1
+    build_binaries "$@"
     mkdir -p "$lab/logs"
     for file in "$@"; do
         name=$(basename "$file" .sh)
         options=()
         for binary in $(key needs "$file"); do
             bin=$(given_bin "$binary")
-            options+=(--bin "${bin:-$(find_binary "$binary")}")
+            options+=(--bin "${bin:-$target/release/$binary}")
         done
         # shellcheck disable=SC2207 # words are meant to be split
         options+=($(key options "$file"))

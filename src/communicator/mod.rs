@@ -10,6 +10,7 @@ mod element;
 mod gpu;
 mod init;
 mod registered;
+mod schedules;
 mod small;
 mod stats;
 mod table;

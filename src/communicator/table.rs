@@ -1,6 +1,5 @@
 //! Registered tensors and cached schedules.
 
-use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -13,6 +12,7 @@ use shouter_reducer::schedule::{Access, Problem, Schedule};
 pub use shouter_reducer::table::TensorSpec;
 use shouter_reducer::table::{self, TableError, TensorTable};
 
+use super::schedules::Schedules;
 use super::stats::lock;
 use crate::error::Error;
 use crate::group::rendezvous::ExchangeError;
@@ -55,7 +55,7 @@ pub(super) struct Tables {
     registering: Mutex<()>,
     registered: Mutex<Registered>,
     /// By shape, and what may touch the tensor.
-    schedules: Mutex<HashMap<(Shape, Access), Arc<Schedule>>>,
+    schedules: Mutex<Schedules>,
 }
 
 impl Tables {
@@ -80,7 +80,7 @@ impl Tables {
     pub(super) fn schedule_for(&self, shape: &Shape, access: Access) -> Result<Arc<Schedule>, Error> {
         let mut schedules = lock(&self.schedules);
         if let Some(schedule) = schedules.get(&(*shape, access)) {
-            return Ok(schedule.clone());
+            return Ok(schedule);
         }
         let problem = Problem::new(self.grid, self.rank, shape, Rank(0));
         let problem = Problem { access, ..problem };

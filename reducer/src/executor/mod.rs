@@ -47,7 +47,7 @@ pub use self::trace::{Passed, Phase, Trace};
 
 use self::budget::Budget;
 use self::divergence::Agreement;
-use self::op::{Op, State};
+use self::op::{Desk, Op, State};
 use self::park::Parking;
 use crate::grid::Rank;
 use crate::header::{GRANULE_UNIT, Header, Kind, MAX_COUNT, MatchKey};
@@ -151,6 +151,8 @@ pub struct Executor {
     control: Control,
     completed: VecDeque<Completed>,
     aborted: Option<Arc<AbortCause>>,
+    /// Of operations that have ended.
+    desks: Vec<Desk>,
     agreement: Agreement,
     /// The votes on what ranks disagree about, if they do.
     tally: Option<Tally>,
@@ -200,6 +202,7 @@ impl Executor {
             },
             completed: VecDeque::with_capacity(operations),
             aborted: None,
+            desks: Vec::with_capacity(operations),
             agreement: Agreement::default(),
             tally: None,
             suspect: config.rank,
@@ -303,7 +306,7 @@ impl Executor {
         let (begins, ends) = self.control.budget.begin(cost);
         let op = &mut self.ops[at];
         (op.begins, op.ends) = (begins, ends);
-        op.start(request, template, slots, credit);
+        op.start(request, template, slots, credit, self.desks.pop().unwrap_or_default());
         self.undecided.push_back(seq);
         self.decide_private();
         Ok(OpId(seq))
@@ -477,11 +480,12 @@ impl Executor {
 
     fn vacate_if_free(&mut self, at: usize) {
         let op = &mut self.ops[at];
-        if op.state == State::Lingering
-            && op.unreleased == 0
-            && op.copies.is_empty()
-            && let Some(slots) = op.vacate()
-        {
+        if op.state != State::Lingering || op.unreleased > 0 || !op.copies.is_empty() {
+            return;
+        }
+        let (slots, desk) = op.vacate();
+        self.desks.push(desk);
+        if let Some(slots) = slots {
             let device = slots.region().kind() == crate::memory::Kind::Device;
             match self.device_pool.as_mut().filter(|_| device) {
                 Some(pool) => pool.put(slots),

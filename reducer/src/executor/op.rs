@@ -66,6 +66,14 @@ impl ReadySet {
     }
 }
 
+/// What an operation's steps are counted with.
+#[derive(Debug, Default)]
+pub(super) struct Desk {
+    steps: Vec<StepState>,
+    ready: Vec<u64>,
+    bits: Vec<u64>,
+}
+
 #[derive(Debug)]
 pub(super) struct Op {
     pub(super) state: State,
@@ -176,7 +184,15 @@ impl Op {
     }
 
     /// Takes the request; [`choose`](Self::choose) follows.
-    pub(super) fn start(&mut self, request: Request, template: Header, slots: Option<Pooled>, credit: bool) {
+    pub(super) fn start(
+        &mut self,
+        request: Request,
+        template: Header,
+        slots: Option<Pooled>,
+        credit: bool,
+        desk: Desk,
+    ) {
+        (self.steps, self.ready.words, self.bits) = (desk.steps, desk.ready, desk.bits);
         let Request { identity: _, shape, data, schedule, priority, deadline, name, step, device } = request;
         self.state = State::Running;
         self.template = template;
@@ -416,14 +432,17 @@ impl Op {
         }
     }
 
-    /// Forgets the operation; returns its slots.
-    pub(super) fn vacate(&mut self) -> Option<Pooled> {
+    /// Forgets the operation; returns its slots, and what it worked with for the next operation: there is as much of that as
+    /// operations run at once, wherever in the ring they are.
+    pub(super) fn vacate(&mut self) -> (Option<Pooled>, Desk) {
         self.state = State::Vacant;
+        let steps = core::mem::take(&mut self.steps);
+        let (ready, bits) = (core::mem::take(&mut self.ready.words), core::mem::take(&mut self.bits));
         self.schedule = None;
         self.name = None;
         (self.data, self.slots) = (Region::empty(), Region::empty());
         self.peers.clear();
-        self.pooled.take()
+        (self.pooled.take(), Desk { steps, ready, bits })
     }
 
     /// Whether an accelerator has to be asked something.

@@ -564,6 +564,20 @@ fn messages_that_fit_nothing_are_refused_without_effect() {
 }
 
 #[test]
+fn operations_that_run_one_after_the_other_work_with_the_same_memory() {
+    let mut group = two(|_| {});
+    for count in 1..20 {
+        let buffers = [filled(count * 100, 1), filled(count * 100, 2)];
+        for (rank, buffer) in (0..).zip(&buffers) {
+            let request = group.request(Rank(rank), Algorithm::Hierarchical, sum(count * 100), buffer);
+            group.start(rank as usize, request).unwrap();
+        }
+        settle(&mut group);
+    }
+    assert!(group.executors.iter().all(|executor| executor.desks.len() == 1));
+}
+
+#[test]
 fn requests_that_do_not_fit_are_refused() {
     let mut group = two(|config| config.slot_pool_bytes = 1024);
     let (buffer, now) = (filled(3, 1), group.now);
