@@ -18,6 +18,9 @@ pub(super) type RankEngine = Engine<PortDevice>;
 /// How long a leaving rank answers peers that have not yet heard that it is done.
 const LINGER: Duration = Duration::from_millis(200);
 
+/// Between two looks of a leaving rank at whether it is quiet.
+const PAUSE: Duration = Duration::from_millis(2);
+
 /// An engine and those who turn it.
 pub(super) struct Drive {
     /// Ends before the driver does.
@@ -29,6 +32,7 @@ pub(super) struct Drive {
 struct Pinned {
     forks: u32,
     stop: Arc<AtomicBool>,
+    driver: Arc<Driver<RankEngine>>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -118,12 +122,20 @@ impl Drive {
     /// Answers peers for a moment longer: until all that was sent is acknowledged and it has been quiet.
     pub(super) fn depart(&self) {
         let until = Clock.now() + LINGER;
-        let goal = |engine: &mut RankEngine| {
-            engine.depart();
-            engine.is_quiet(Clock.now()).then_some(())
-        };
-        if let Err(error) = self.driver.drive_until(goal, Some(until)) {
-            tracing::debug!(%error, "left before the peers had confirmed everything");
+        loop {
+            // A goal is asked when something happens, and it is quiet because nothing does: so it is asked anew.
+            let quiet = self.driver.with(|engine| {
+                engine.depart();
+                engine.is_quiet(Clock.now())
+            });
+            match quiet {
+                Ok(true) => return,
+                Ok(false) if Clock.now() < until => {}
+                Ok(false) => return tracing::debug!("left before the peers had confirmed everything"),
+                Err(error) => return tracing::debug!(%error, "left without a word to the peers"),
+            }
+            // It always runs out; what else may be wrong is said above.
+            let _ = self.driver.drive_until(|_| None::<()>, Some(Clock.now() + PAUSE));
         }
     }
 }
@@ -131,7 +143,7 @@ impl Drive {
 impl Pinned {
     fn spawn(driver: Arc<Driver<RankEngine>>, core: Option<usize>) -> Result<Self, Error> {
         let stop = Arc::new(AtomicBool::new(false));
-        let stopping = stop.clone();
+        let (stopping, driving) = (stop.clone(), driver.clone());
         let body = move || {
             if let Some(id) = core
                 && !core_affinity::set_for_current(core_affinity::CoreId { id })
@@ -144,7 +156,7 @@ impl Pinned {
             while !stopping.load(Ordering::Acquire) {
                 let flag = stopping.clone();
                 let goal = move |_: &mut RankEngine| flag.load(Ordering::Acquire).then_some(());
-                match driver.drive_until(goal, Some(Clock.now() + Duration::from_millis(100))) {
+                match driving.drive_until(goal, Some(Clock.now() + Duration::from_millis(100))) {
                     Ok(()) | Err(DriveError::Timeout { .. }) => {}
                     Err(error) => {
                         tracing::error!(%error, "the shard's thread has ended");
@@ -155,7 +167,7 @@ impl Pinned {
         };
         let thread = std::thread::Builder::new().name("shouter-shard".into()).spawn(body);
         let thread = thread.map_err(|why| Error::Device(format!("no thread for the shard: {why}")))?;
-        Ok(Self { forks: fork_generation(), stop, thread: Some(thread) })
+        Ok(Self { forks: fork_generation(), stop, driver, thread: Some(thread) })
     }
 }
 
@@ -167,6 +179,10 @@ impl Drop for Pinned {
             return;
         }
         self.stop.store(true, Ordering::Release);
+        // The thread asks its goal when something happens: this does.
+        if let Err(error) = self.driver.with(|_| ()) {
+            tracing::debug!(%error, "the shard's thread was not told to stop");
+        }
         if let Some(thread) = self.thread.take()
             && thread.join().is_err()
         {
