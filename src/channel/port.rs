@@ -74,8 +74,8 @@ pub fn open(config: &Config, rud: rud::Config) -> Result<Ports, Error> {
 pub(crate) fn check_free(config: &Config) -> Result<(), Error> {
     let takes_ports =
         matches!(config.transport, TransportChoice::Auto | TransportChoice::Rud | TransportChoice::Tcp);
-    let ports = config.ports.iter().filter(|_| takes_ports);
-    ports.map(device::check_free).collect()
+    let mut ports = config.ports.iter().filter(|_| takes_ports);
+    ports.try_for_each(device::check_free)
 }
 
 /// Bytes that nobody can foresee.
