@@ -26,6 +26,9 @@ const CLOSED: i32 = ERROR + 8;
 #[test]
 fn rank_body() {
     let Some(scenario) = scenario() else { return };
+    if scenario == "again" {
+        end(again());
+    }
     let play = match scenario.as_str() {
         "steps" => steps,
         "late" => late,
@@ -33,13 +36,27 @@ fn rank_body() {
         "register" => register,
         "diverge" => diverge,
         "once" => once,
+        "beside" => beside,
+        "narrow" => narrow,
         other => panic!("no scenario {other}"),
     };
     end(join().and_then(|group| play(&group).and_then(|()| group.finalize())))
 }
 
+/// Lowers a limit of this process to so many bytes.
+fn limit(resource: libc::__rlimit_resource_t, bytes: u64) {
+    let limit = libc::rlimit { rlim_cur: bytes, rlim_max: bytes };
+    // SAFETY: `limit` is valid for the read.
+    assert_eq!(unsafe { libc::setrlimit(resource, &raw const limit) }, 0);
+}
+
 /// Joins as the launcher says, apart from what the scenario makes of it.
 fn join() -> Result<Group, Error> {
+    for (name, resource) in [("ADDRESS_SPACE", libc::RLIMIT_AS), ("FILE_SIZE", libc::RLIMIT_FSIZE)] {
+        if let Some(bytes) = parameter(name).filter(|_| odd_one() || parameter("RANK").is_none()) {
+            limit(resource, bytes.parse().unwrap());
+        }
+    }
     let config = |why: shouter::config::ConfigError| Error::Config(why.to_string());
     let mut builder = Builder::from_process().map_err(config)?;
     if let Some(path) = parameter("KEY_FILE").filter(|_| odd_one()) {
@@ -203,6 +220,47 @@ fn once(group: &Group) -> Result<(), Error> {
     let mut one = [1f32];
     group.all_reduce(&mut one, ReduceOp::Sum)?;
     assert_eq!(one, [group.size() as f32]);
+    Ok(())
+}
+
+/// One group after another in one process, from the same configuration. It tells how long each took to be there, and the
+/// shortest time that one took to end.
+fn again() -> Result<(), Error> {
+    let mut ends = vec![];
+    for _ in 0..4 {
+        let begin = Instant::now();
+        let group = join()?;
+        tell(format_args!("joined {}", begin.elapsed().as_millis()));
+        once(&group)?;
+        group.barrier()?;
+        let begin = Instant::now();
+        group.finalize()?;
+        ends.push(begin.elapsed());
+    }
+    tell(format_args!("ended {}", ends.into_iter().min().unwrap().as_millis()));
+    Ok(())
+}
+
+/// A second group beside the first one, which has the ports, and goes on.
+fn beside(group: &Group) -> Result<(), Error> {
+    once(group)?;
+    let begin = Instant::now();
+    match join() {
+        Err(error) => tell(format_args!("refused after {} ms: {error}", begin.elapsed().as_millis())),
+        Ok(_) => tell("joined"),
+    }
+    once(group)
+}
+
+/// Tensors of a process whose address space is limited: one that has room in memory that the host's ranks share, and one
+/// that has not.
+fn narrow(group: &Group) -> Result<(), Error> {
+    for mebibytes in [1, 1500] {
+        let mut tensor = group.alloc::<f32>(mebibytes << 18)?;
+        tensor[..100_000].fill(1.0);
+        group.all_reduce(&mut tensor[..100_000], ReduceOp::Sum)?;
+        assert!(tensor[..100_000].iter().all(|&x| x == group.size() as f32));
+    }
     Ok(())
 }
 
@@ -452,4 +510,86 @@ fn a_socket_of_a_dead_process_is_no_obstacle() {
     state.assert_success();
     let stale = state.ranks.iter().flat_map(|rank| &rank.told).any(|line| line.starts_with("stale "));
     assert!(stale, "no link has a vhost side, so nothing was tested\n{state}");
+}
+
+#[test]
+fn a_leader_that_makes_no_shared_memory_is_heard_of_at_once() {
+    for (ranks, hosts, leader) in [(3, 1, 0), (4, 2, 2)] {
+        let job = job(ranks, hosts, "once").env("SHOUTER_TEST_RANK", leader);
+        let job = job.env("SHOUTER_TEST_FILE_SIZE", 1 << 20).start();
+        // The deadline of all that happens at the start is a minute.
+        job.until("every rank has ended", FOUND, |state| state.all_over_but(ranks));
+        let state = job.finish();
+        let host = leader as usize..(leader + ranks / hosts) as usize;
+        for rank in &state.ranks[host] {
+            assert_eq!(rank.code, Some(ERROR + 2), "{state}");
+            assert!(rank.error().contains("RLIMIT_FSIZE"), "{state}");
+        }
+        let told = state.ranks[leader as usize + 1].error();
+        assert!(names_only(told, leader), "{told}\n{state}");
+    }
+}
+
+#[test]
+fn a_process_with_little_address_space_can_be_a_rank() {
+    // Of one rank alone, and of all.
+    for (ranks, hosts, odd) in [(3, 1, Some(1)), (3, 1, Some(0)), (4, 2, None)] {
+        let mut job = job(ranks, hosts, "narrow").env("SHOUTER_TEST_ADDRESS_SPACE", 6u64 << 30);
+        if let Some(odd) = odd {
+            job = job.env("SHOUTER_TEST_RANK", odd);
+        }
+        job.run().assert_success();
+    }
+}
+
+#[test]
+fn a_transport_between_hosts_is_no_error_on_one_host() {
+    for transport in ["kernel", "tcp"] {
+        job(2, 1, "once").env("SHOUTER_TRANSPORT", transport).run().assert_success();
+    }
+}
+
+/// What ranks told that begins so, as numbers.
+fn told(state: &State, start: &str) -> Vec<u64> {
+    let lines = state.ranks.iter().flat_map(|rank| &rank.told);
+    lines.filter_map(|line| line.strip_prefix(start)?.trim().parse().ok()).collect()
+}
+
+#[test]
+fn one_group_after_another_finds_the_same_ports() {
+    for (ranks, hosts) in [(2, 2), (4, 2)] {
+        let state = job(ranks, hosts, "again").env("SHOUTER_HEARTBEAT_TIMEOUT", "10s").run();
+        state.assert_success();
+        let times = told(&state, "joined");
+        assert_eq!(times.len(), 4 * ranks as usize, "{state}");
+        assert!(times.iter().all(|time| *time < 5_000), "{times:?}\n{state}");
+    }
+}
+
+#[test]
+fn a_second_group_over_the_same_ports_is_refused_at_once_and_the_first_goes_on() {
+    for (ranks, hosts) in [(2, 2), (4, 2)] {
+        let job = job(ranks, hosts, "beside").env("SHOUTER_HEARTBEAT_TIMEOUT", "10s").start();
+        job.until("every rank has ended", FOUND / 2, |state| state.all_over_but(ranks));
+        let state = job.finish();
+        state.assert_success();
+        for (number, rank) in (0u32..).zip(&state.ranks) {
+            let leads = number % (ranks / hosts) == 0;
+            let says = if leads { "another group of this process has this port open" } else { " left " };
+            let refused = rank.told.iter().find(|line| line.starts_with("refused after "));
+            assert!(refused.is_some_and(|line| line.contains(says)), "{says}: {refused:?}\n{state}");
+        }
+    }
+}
+
+/// A dedicated thread that has nothing to do is told to end, and looks for itself whether all is quiet.
+#[test]
+fn dedicated_ranks_leave_as_soon_as_others() {
+    for (ranks, hosts) in [(2, 1), (2, 2)] {
+        let state = job(ranks, hosts, "again").env("SHOUTER_MODE", "dedicated").run();
+        state.assert_success();
+        let times = told(&state, "ended");
+        assert_eq!(times.len(), ranks as usize, "{state}");
+        assert!(times.iter().all(|time| *time < 90), "{times:?}\n{state}");
+    }
 }
