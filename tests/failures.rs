@@ -380,7 +380,8 @@ fn assert_survivor(survivor: &RankState, victim: u32, state: &State) {
     assert!(matches!(survivor.code, Some(PEER_FAILED | CLOSED)), "{survivor:?}\n{state}");
     let error = survivor.error();
     assert!(names_only(error, victim), "rank {victim} is the one to be named: {error}\n{state}");
-    let tensor = error.contains("\"layer.") || error.contains("all-reduce sum of");
+    let tensor =
+        ["\"layer.", "all-reduce sum of", "all-reduce max of"].iter().any(|what| error.contains(what));
     assert!(error.contains("all-reduce") && tensor, "no operation or no tensor is named: {error}\n{state}");
 }
 
