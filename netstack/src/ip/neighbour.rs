@@ -207,7 +207,7 @@ impl Cache {
                 //= RFC 4861 section 7.3.3: a stale entry is used, and verified after a delay for progress above.
                 let until = now + self.config.request_interval;
                 self.change(address, |entry| {
-                    entry.state = State::Delay { mac, from: now, until };
+                    entry.state = State::Delay { mac, until };
                     entry.asker = entry.asker.max(asker);
                     entry.used = true;
                 });
@@ -276,9 +276,8 @@ impl Cache {
     ) -> Observation {
         let address = address.into();
         let Config { request_interval, lifetime, requests, .. } = self.config;
-        // To be asked for again soon, until a second packet says the same. What peers acknowledge until then may have
-        // been sent to another station.
-        let learned = State::Delay { mac, from: now + request_interval / 2, until: now + request_interval };
+        // To be asked for again soon, until a second packet says the same.
+        let learned = State::Delay { mac, until: now + request_interval };
         let Some(entry) = self.entries.get(&address) else {
             //= RFC 826, Packet Reception: if we are the target, a new sender is added, for it will be answered.
             if !for_us || !self.room_for_heard(now, address, in_use) {
@@ -338,7 +337,8 @@ impl Cache {
         let Some(entry) = self.entries.get(&address) else { return };
         //= RFC 4861 section 7.3.1: forward progress of a layer above confirms that a neighbour is reachable.
         let mac = match entry.state {
-            State::Delay { mac, from, .. } if now >= from => mac,
+            // What peers acknowledge sooner may have been sent to another station.
+            State::Delay { mac, until } if now + self.config.request_interval / 2 >= until => mac,
             State::Probe { mac, .. } => mac,
             _ => return,
         };

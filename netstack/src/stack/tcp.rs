@@ -72,9 +72,9 @@ impl<S: rud::Sink> Receiver<'_, S> {
         match self.unproven(packet.source) {
             None => self.tcp.on_segment(self.now, &meta, header, payload),
             Some(neighbour) => {
-                let before = self.tcp.progress(&meta, header);
+                let before = self.tcp.acknowledged(&meta, header);
                 self.tcp.on_segment(self.now, &meta, header, payload);
-                if before.is_some() && before != self.tcp.progress(&meta, header) {
+                if before.is_some() && before != self.tcp.acknowledged(&meta, header) {
                     self.iface.neighbours.confirm(self.now, neighbour);
                 }
             }

@@ -20,10 +20,9 @@ pub(super) enum State {
     },
     /// Nobody has asked whether it still holds, and nobody has used it since.
     Stale(Mac),
-    /// It is used, and will be asked for unless progress above proves it; what happens before `from` proves nothing.
+    /// It is used, and will be asked for unless progress above proves it.
     Delay {
         mac: Mac,
-        from: Instant,
         until: Instant,
     },
     Probe {

@@ -121,7 +121,7 @@ fn progress_above_takes_the_place_of_an_answer() {
         assert_eq!(asked(&mut cache, now), []);
         assert_eq!(cache.resolve(now, to, Asker::Session), Resolution::Station(MAC));
         assert_eq!(cache.awaits_proof(|| Some(to)), Some(to));
-        cache.confirm(now, to);
+        cache.confirm(now + Duration::from_millis(500), to);
         assert_eq!(cache.awaits_proof(|| Some(to)), None);
     }
     let now = secs(10 + 61 * 10);

@@ -238,10 +238,9 @@ impl Connection {
         SocketAddr::new(self.local_ip, self.local_port)
     }
 
-    /// What the peer has acknowledged, and what of the peer's stream is here: an acknowledgement of something new says that
-    /// what is sent arrives, and so does new data, since acknowledgements of the earlier have arrived.
-    pub(crate) fn progress(&self) -> (SeqNumber, SeqNumber) {
-        (self.sender.una(), self.receiver.next())
+    /// What the peer has acknowledged.
+    pub(crate) fn acknowledged(&self) -> SeqNumber {
+        self.sender.una()
     }
 
     /// The peer's.

@@ -110,14 +110,14 @@ impl Endpoint {
         }
     }
 
-    /// How far the connection of a segment has come in both directions: if it is further afterwards, what is sent to its
-    /// peer arrives.
-    pub fn progress(&self, meta: &SegmentMeta, header: &[u8]) -> Option<(SeqNumber, SeqNumber)> {
+    /// What the peer of a segment's connection has acknowledged: if it is more afterwards, what is sent to it arrives. That
+    /// it sends new data says less, for its window allows it some without an answer.
+    pub fn acknowledged(&self, meta: &SegmentMeta, header: &[u8]) -> Option<SeqNumber> {
         let &[a, b, c, d] = header.first_chunk()?;
         let local = SocketAddr::new(meta.destination, u16::from_be_bytes([c, d]));
         let remote = SocketAddr::new(meta.source, u16::from_be_bytes([a, b]));
         let Found::Connection(index) = self.find(&local, &remote) else { return None };
-        self.slots.get(index as usize)?.connection.as_deref().map(Connection::progress)
+        self.slots.get(index as usize)?.connection.as_deref().map(Connection::acknowledged)
     }
 
     /// Whether a segment is for the connection that the last one was for. One that is over is in the table no more.
