@@ -26,7 +26,7 @@ pub mod observe;
 pub mod runtime;
 
 pub use communicator::{
-    Element, Group, Pending, Stats, Tensor, TensorId, TensorSpec, Transport, init, leaders,
+    Element, Group, Pending, Stats, Tensor, TensorId, TensorSpec, Transport, WaitError, init, leaders,
 };
 pub use config::Config;
 pub use error::Error;

@@ -101,7 +101,8 @@ fn engine(
     };
     let mut config = ExecutorConfig::new(rank, grid, Kernels::detect());
     config.eager_bytes = plan.eager_bytes as usize;
-    let executor = Executor::new(config).unwrap();
+    // SAFETY: the engine has the channel, and drops it first.
+    let executor = unsafe { Executor::new(config) }.unwrap();
     Engine::new(Parts { executor, rank, per_node: 1, up: Some(up), node: None, dead_after }, Instant::ZERO)
 }
 

@@ -107,7 +107,8 @@ impl Pair {
                 poll_bytes: usize::MAX,
                 ..ExecutorConfig::new(Rank(rank), grid, Kernels::detect())
             };
-            Executor::new(config).unwrap()
+            // SAFETY: what is on a wire is used within `run` only.
+            unsafe { Executor::new(config) }.unwrap()
         });
         let wires = [0, 1].map(|_| Wire { posted: Vec::new(), fragment: 8832 });
         Self { executors, wires, requests, _memory: memory }
@@ -124,7 +125,9 @@ impl Pair {
             for rank in 0..2 {
                 self.executors[rank].poll(now, &mut self.wires[rank], None::<&NoNode>, None);
                 for (header, payload, token) in self.wires[rank].posted.drain(..) {
-                    self.executors[1 - rank].on_fragment(now, &header, payload.as_bytes().unwrap());
+                    // SAFETY: it is released below, and the memory lives as long as the pair.
+                    let bytes = unsafe { payload.as_bytes() }.unwrap();
+                    self.executors[1 - rank].on_fragment(now, &header, bytes);
                     self.executors[rank].on_released(token);
                 }
                 while let Some(done) = self.executors[rank].take_completed() {

@@ -1,9 +1,9 @@
-//! Links to peers: [`shm`] between the ranks of one node, [`rud`] or [`stream`] between the leaders of different nodes.
+//! Links to peers: `shm` between the ranks of one node, [`rud`] or [`stream`] between the leaders of different nodes.
 
 mod by_rank;
 pub mod port;
 pub mod rud;
-pub mod shm;
+pub(crate) mod shm;
 pub mod stream;
 mod sys;
 pub mod up;

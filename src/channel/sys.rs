@@ -21,6 +21,15 @@ pub(crate) fn extent_of(range: &PayloadRange) -> Option<Extent> {
     region.extent(0, u32::try_from(range.len()).ok()?)
 }
 
+/// The bytes of a range that was posted and is not released yet, or of a landing that the peer has written; `None` for memory that the
+/// CPU cannot access.
+#[inline]
+pub(crate) fn bytes_of(range: &PayloadRange) -> Option<&[u8]> {
+    // SAFETY: the range stays readable and unwritten until its token is released, or until the executor is told what has landed;
+    // channels read it before they do so.
+    unsafe { range.as_bytes() }
+}
+
 /// What the kernel says about an interface of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Interface {

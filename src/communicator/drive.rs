@@ -86,18 +86,16 @@ impl Drive {
         self.driver.drive_until(goal, None).map_err(drive_error)
     }
 
-    /// Waits for the end of an operation.
+    /// Waits for the end of an operation, whose outcome nobody else takes. After an error it is still under way.
     pub(super) fn wait(&self, op: OpId, until: Option<Instant>) -> Result<Result<(), OpError>, Error> {
-        let goal = move |engine: &mut RankEngine| {
-            if !engine.knows(op) {
-                return Some(None);
-            }
-            engine.take_finished(op).map(|completed| Some(completed.result))
-        };
-        let result = self.driver.drive_until(goal, until).map_err(drive_error)?;
-        result.ok_or_else(|| {
-            Error::Argument(format!("operation {} is unknown or has been waited for already", op.0))
-        })
+        let goal = move |engine: &mut RankEngine| engine.take_finished(op).map(|completed| completed.result);
+        self.driver.drive_until(goal, until).map_err(drive_error)
+    }
+
+    /// Refuses a forked child, before it waits for a lock that a thread of its parent's may have held.
+    #[inline]
+    pub(super) fn check_process(&self) -> Result<(), Error> {
+        self.driver.check_process().map_err(drive_error)
     }
 
     /// One look at the engine, and a turn.

@@ -151,6 +151,7 @@ impl Group {
         op: ReduceOp,
         stream: u64,
     ) -> Result<(), Error> {
+        self.drive.check_process()?;
         let shape = Shape { collective: Collective::AllReduce, dtype, op, count: count as u64 };
         // SAFETY: passed on to the caller.
         let (data, device) = unsafe { self.on_gpu(data, count, dtype, stream) }?;
@@ -178,6 +179,7 @@ impl Group {
     /// Nobody else touches the tensor from what `stream` held on until [`wait`](Self::wait) has returned for the handle, or the
     /// group has been dropped; else as for [`all_reduce_cuda`](Self::all_reduce_cuda).
     pub unsafe fn push_cuda(&self, tensor: TensorId, data: u64, stream: u64) -> Result<Pending, Error> {
+        self.drive.check_process()?;
         let entry = self.tables.entry(tensor)?;
         // SAFETY: passed on to the caller.
         let on_gpu = unsafe { self.on_gpu(data, entry.shape.count as usize, entry.shape.dtype, stream) };

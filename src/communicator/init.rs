@@ -3,19 +3,19 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-use shouter_reducer::executor::{Executor, ExecutorConfig};
+use shouter_reducer::executor::{Executor, ExecutorConfig, ExecutorError};
 use shouter_reducer::grid::{Grid, Rank};
 use shouter_reducer::kernel::Kernels;
 use shouter_reducer::plan::Plan;
 use shouter_reducer::transport::NodeMemory;
 
-use super::Group;
 use super::drive::Drive;
 use super::small::Cells;
 use super::stats::Tally;
 use super::table::Tables;
 use super::transport::Transport;
 use super::ways::{self, Means, Prepared};
+use super::{Group, pending};
 use crate::channel::port;
 use crate::channel::shm::pass::{self, PassError};
 use crate::channel::shm::{ANNOUNCEMENTS, NodeSegment, Shape};
@@ -68,7 +68,7 @@ pub fn init(config: Config) -> Result<Group, Error> {
     let takes_memory = up.as_ref().is_some_and(UpChannel::takes_memory);
     executor_config.one_sided = takes_memory;
     let internal = |why: &dyn std::fmt::Display| Error::Internal(why.to_string());
-    let mut executor = Executor::new(executor_config).map_err(|why| internal(&why))?;
+    let mut executor = executor(executor_config).map_err(|why| internal(&why))?;
     if let Some(node) = &node {
         executor.attach_node(&**node).map_err(|why| internal(&why))?;
     }
@@ -122,6 +122,7 @@ pub fn init(config: Config) -> Result<Group, Error> {
         "the group has come together"
     );
     Ok(Group {
+        number: pending::next_group(),
         rank,
         grid,
         control,
@@ -171,6 +172,14 @@ fn listen(link: ControlLink, drive: &Drive) -> Result<Control, Error> {
     let notice = control.notice();
     drive.with(|engine| engine.report_to(notice))?;
     Ok(control)
+}
+
+/// The executor of a group's engine.
+#[allow(unsafe_code)]
+fn executor(config: ExecutorConfig) -> Result<Executor, ExecutorError> {
+    // SAFETY: it goes into an engine, which drops its channel and its accelerator first, and shares the node's memory for as long as it
+    // takes turns.
+    unsafe { Executor::new(config) }
 }
 
 /// What a leader sends to other hosts, and gets from them, lies in the node's result areas: makes them known to the channel.

@@ -9,6 +9,7 @@ mod element;
 #[cfg(feature = "cuda")]
 mod gpu;
 mod init;
+mod pending;
 mod registered;
 mod schedules;
 mod small;
@@ -24,7 +25,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use shouter_reducer::dtype::{DType, ReduceOp};
-use shouter_reducer::executor::{Divergence, OpError, OpId, Request, StartError, View, Why};
+use shouter_reducer::executor::{Divergence, OpError, Request, StartError, View, Why};
 use shouter_reducer::grid::{Grid, Rank};
 use shouter_reducer::header::{Collective, Identity, Shape};
 use shouter_reducer::memory::{Kind, Region};
@@ -39,32 +40,14 @@ use crate::runtime::{Clock, Instant};
 use drive::Drive;
 pub use element::Element;
 pub use init::{init, leaders};
+pub use pending::{Pending, WaitError};
 use small::Cells;
 pub use stats::Stats;
-use stats::{Pushed, Tally};
+use stats::Tally;
 use table::{Entry, Tables};
 pub use table::{TensorId, TensorSpec};
 pub use tensor::Tensor;
 pub use transport::Transport;
-
-/// An operation under way, from [`Group::push`] to [`Group::wait`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[must_use = "the buffer is the group's until the operation has been waited for"]
-pub struct Pending {
-    op: OpId,
-}
-
-impl Pending {
-    /// The handle as a number, for C.
-    pub fn into_raw(self) -> u64 {
-        self.op.0
-    }
-
-    /// The handle that [`into_raw`](Self::into_raw) gave.
-    pub fn from_raw(raw: u64) -> Self {
-        Self { op: OpId(raw) }
-    }
-}
 
 /// One rank's membership in a group, and all that serves it: threads, links, shared memory.
 ///
@@ -83,6 +66,8 @@ impl Pending {
 /// # }
 /// ```
 pub struct Group {
+    /// No other group of this process has it.
+    number: u64,
     rank: Rank,
     grid: Grid,
     /// The way to the other ranks that no tensor takes, where there are any. It goes before the engine that it tells.
@@ -187,6 +172,7 @@ impl Group {
     fn all_reduce_bytes(&self, data: element::Buffer, dtype: DType, op: ReduceOp) -> Result<(), Error> {
         let count = data.len() / dtype.size();
         let shape = Shape { collective: Collective::AllReduce, dtype, op, count: count as u64 };
+        self.drive.check_process()?;
         let begin = Clock.now();
         match self.cells_for(data.len()) {
             Some(cells) => {
@@ -204,6 +190,7 @@ impl Group {
     /// # Errors
     /// As [`all_reduce`](Self::all_reduce).
     pub fn barrier(&self) -> Result<(), Error> {
+        self.drive.check_process()?;
         let begin = Clock.now();
         let shape = Shape { collective: Collective::Barrier, dtype: DType::U8, op: ReduceOp::Sum, count: 0 };
         let nothing = element::Buffer::empty();
@@ -220,8 +207,9 @@ impl Group {
     ///
     /// # Errors
     /// [`Error::Mismatch`] names the tensor and both views, on every rank, if one differs; [`Error::PeerFailed`] says why the group
-    /// ended meanwhile.
+    /// ended meanwhile; [`Error::Closed`] in a forked child.
     pub fn register(&self, tensors: &[TensorSpec]) -> Result<Vec<TensorId>, Error> {
+        self.drive.check_process()?;
         self.tables.register(tensors, self.control.as_ref(), self.deadline)
     }
 
@@ -235,6 +223,7 @@ impl Group {
     /// [`wait`](Self::wait) has returned for the handle, or the group has been dropped.
     #[allow(unsafe_code)]
     pub unsafe fn push(&self, tensor: TensorId, data: *mut u8) -> Result<Pending, Error> {
+        self.drive.check_process()?;
         let begin = Clock.now();
         let entry = self.tables.entry(tensor)?;
         // SAFETY: the caller's promise.
@@ -269,22 +258,29 @@ impl Group {
             .drive
             .start(request)?
             .map_err(|why| self.start_error(why, &format!("{} of \"{}\"", entry.shape, entry.name)))?;
-        self.tally.pushed(op, Pushed { begin, bytes: data.len(), name: entry.name.clone() });
-        Ok(Pending { op })
+        Ok(Pending { group: self.number, op, begin, bytes: data.len(), name: entry.name.clone() })
     }
 
-    /// Waits until a pushed tensor holds its result and is the caller's again. Once for each push.
+    /// Waits until a pushed tensor holds its result and is the caller's again.
     ///
     /// # Errors
-    /// [`Error::Timeout`] when `timeout` passes first: the operation is still under way and may be waited for again. Every
-    /// other error, [`Error::Deadline`] among them, ends it and gives the buffer back.
-    pub fn wait(&self, pending: Pending, timeout: Option<Duration>) -> Result<(), Error> {
-        let until = timeout.map(|timeout| Clock.now() + timeout);
-        self.drive.wait(pending.op, until)?.map_err(|error| self.op_error(error))?;
-        if let Some(Pushed { begin, bytes, name }) = self.tally.take_pushed(pending.op) {
-            self.finished(begin, &name, bytes);
+    /// [`WaitError`]: what went wrong, and the operation where it is still under way, as after [`Error::Timeout`], when `timeout`
+    /// passes first. Every other end of the operation, [`Error::Deadline`] among them, gives the buffer back.
+    /// [`Error::Argument`] for an operation of another group.
+    pub fn wait(&self, pending: Pending, timeout: Option<Duration>) -> Result<(), WaitError> {
+        if pending.group != self.number {
+            let error = Error::Argument("the operation is another group's; wait for it there".into());
+            return Err(WaitError { error, pending: Some(pending) });
         }
-        Ok(())
+        let until = timeout.map(|timeout| Clock.now() + timeout);
+        match self.drive.wait(pending.op, until) {
+            Ok(Ok(())) => {
+                self.finished(pending.begin, &pending.name, pending.bytes);
+                Ok(())
+            }
+            Ok(Err(error)) => Err(WaitError { error: self.op_error(error), pending: None }),
+            Err(error) => Err(WaitError { error, pending: Some(pending) }),
+        }
     }
 
     /// Zeroed memory for `count` elements of tensors. On a host with several ranks they all see it, so that large tensors
@@ -295,7 +291,7 @@ impl Group {
     /// touched. A forked child does not have it.
     ///
     /// # Errors
-    /// [`Error::Argument`] if there is not so much memory; [`Error::Closed`] after the group has failed.
+    /// [`Error::Argument`] if there is not so much memory; [`Error::Closed`] after the group has failed, and in a forked child.
     ///
     /// ```no_run
     /// # fn main() -> Result<(), shouter::Error> {
@@ -308,6 +304,7 @@ impl Group {
     /// # }
     /// ```
     pub fn alloc<T: Element>(&self, count: usize) -> Result<Tensor<T>, Error> {
+        self.drive.check_process()?;
         let mut tensor = Tensor::new(self.node.as_ref(), count)?;
         if self.takes_memory {
             tensor.register(&self.drive);
@@ -466,3 +463,6 @@ impl std::fmt::Debug for Group {
         f.debug_struct("Group").field("rank", &self.rank).field("grid", &self.grid).finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -67,6 +67,7 @@ impl Group {
     /// # Safety
     /// The memory stays mapped, at this address, until [`unpin`](Self::unpin) has returned for it or the group was dropped.
     pub unsafe fn pin(&self, data: *mut u8, bytes: usize) -> Result<(), Error> {
+        self.drive.check_process()?;
         let data =
             NonNull::new(data).ok_or_else(|| Error::Argument("the address of what to pin is null".into()))?;
         if !self.takes_memory || bytes == 0 {
@@ -84,6 +85,7 @@ impl Group {
     /// # Errors
     /// [`Error::Closed`] in a forked child; the memory must stay mapped then.
     pub fn unpin(&self, data: *const u8) -> Result<(), Error> {
+        self.drive.check_process()?;
         if !self.takes_memory {
             return Ok(());
         }

@@ -20,7 +20,7 @@ use super::stats::lock;
 use crate::channel::shm::{Abort, CELL_PAYLOAD, Cell, NodeSegment, pack, unpack};
 use crate::engine::divergence::{VERDICT, VIEWS, instead_of_small};
 use crate::error::Error;
-use crate::runtime::{Activity, Backoff, Clock, DriveError, IdlePolicy, Instant, fork_generation};
+use crate::runtime::{Activity, Backoff, Clock, IdlePolicy, Instant};
 
 /// Operations up to this many bytes are small.
 pub(super) const CELL_BYTES: usize = CELL_PAYLOAD;
@@ -36,7 +36,6 @@ pub(super) struct Cells {
     segment: Arc<NodeSegment>,
     kernels: Kernels,
     idle: IdlePolicy,
-    forks: u32,
     state: Mutex<State>,
 }
 
@@ -50,7 +49,7 @@ struct State {
 
 impl Cells {
     pub(super) fn new(segment: Arc<NodeSegment>, kernels: Kernels, idle: IdlePolicy) -> Self {
-        Self { segment, kernels, idle, forks: fork_generation(), state: Mutex::default() }
+        Self { segment, kernels, idle, state: Mutex::default() }
     }
 
     /// Reduces `data` over all ranks of the node.
@@ -62,10 +61,6 @@ impl Cells {
         data: Buffer,
         step: u64,
     ) -> Result<(), Error> {
-        if fork_generation() != self.forks {
-            // The shared memory is not mapped in a forked child.
-            return Err(Error::Closed(DriveError::Forked.to_string()));
-        }
         let mut state = lock(&self.state);
         let abort = self.segment.abort();
         if let Some(abort) = abort {
@@ -85,6 +80,7 @@ impl Cells {
 
     /// Publishes this rank's elements as small operation `number`, and folds everybody's.
     #[inline]
+    #[allow(unsafe_code)]
     fn exchange(
         &self,
         group: &Group,
@@ -103,7 +99,8 @@ impl Cells {
         let ranks = self.segment.ranks();
         let wait = |local: u32| {
             let cell = self.segment.cell(local, number);
-            self.wait(group, &cell, (local, number), begin, shape, step, data.len())
+            // SAFETY: used below only, and the next operation begins after this one has returned: the state is locked.
+            unsafe { self.wait(group, &cell, (local, number), begin, shape, step, data.len()) }
         };
         // The own contribution is safe in its cell: the tensor is where the fold happens.
         if ranks <= 2 {
@@ -128,9 +125,12 @@ impl Cells {
     }
 
     /// Waits for a rank's contribution, driving the engine now and then.
+    ///
+    /// # Safety
+    /// As for [`Cell::read`].
     #[inline]
-    #[allow(clippy::too_many_arguments)]
-    fn wait<'a>(
+    #[allow(clippy::too_many_arguments, unsafe_code)]
+    unsafe fn wait<'a>(
         &self,
         group: &Group,
         cell: &Cell<'a>,
@@ -143,7 +143,8 @@ impl Cells {
         let mut idle = Backoff::new(self.idle);
         let mut turns = 0u32;
         loop {
-            if let Some((tag, bytes)) = cell.read(len) {
+            // SAFETY: passed on to the caller.
+            if let Some((tag, bytes)) = unsafe { cell.read(len) } {
                 if tag != pack(shape) {
                     return Err(self.disagree(group, shape, step, number));
                 }
@@ -154,7 +155,7 @@ impl Cells {
             if (parked || turns.is_multiple_of(LOOK_EVERY))
                 && let Err(error) = self.look_around(group, (local, number), begin, shape, step)
                 // What was published in the meantime counts, though its rank may have left since.
-                && cell.read(len).is_none()
+                && !cell.is_published()
             {
                 return Err(error);
             }

@@ -1,11 +1,9 @@
 //! What a rank has done, counted.
 
-use std::collections::HashMap;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 
 use serde::Serialize;
-use shouter_reducer::executor::OpId;
 
 use super::drive::Drive;
 use crate::runtime::Instant;
@@ -36,20 +34,12 @@ pub struct Stats {
     pub crc_dropped: u64,
 }
 
-/// An operation pushed and not yet waited for.
-pub(super) struct Pushed {
-    pub(super) begin: Instant,
-    pub(super) bytes: usize,
-    pub(super) name: Arc<str>,
-}
-
-/// The running counts, and the operations pushed and not yet waited for.
+/// The running counts.
 #[derive(Default)]
 pub(super) struct Tally {
     ops: AtomicU64,
     bytes: AtomicU64,
     nanos: AtomicU64,
-    pushed: Mutex<HashMap<OpId, Pushed>>,
 }
 
 impl Tally {
@@ -58,14 +48,6 @@ impl Tally {
         self.ops.fetch_add(1, Ordering::Relaxed);
         self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
         self.nanos.fetch_add((end - begin).as_nanos() as u64, Ordering::Relaxed);
-    }
-
-    pub(super) fn pushed(&self, op: OpId, what: Pushed) {
-        lock(&self.pushed).insert(op, what);
-    }
-
-    pub(super) fn take_pushed(&self, op: OpId) -> Option<Pushed> {
-        lock(&self.pushed).remove(&op)
     }
 
     pub(super) fn snapshot(&self, drive: &Drive) -> Stats {

@@ -182,11 +182,6 @@ impl<D: Device> Engine<D> {
         Some(self.finished.swap_remove(at))
     }
 
-    /// Whether the operation was started and its outcome has not been taken.
-    pub fn knows(&self, op: OpId) -> bool {
-        self.open.iter().any(|open| open.op == op)
-    }
-
     /// Whether everything that was sent is acknowledged and nothing has happened for a while.
     pub fn is_quiet(&self, now: Instant) -> bool {
         self.up.as_ref().is_none_or(|up| up.is_drained() && now - self.last_busy > QUIET)

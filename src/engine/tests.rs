@@ -91,7 +91,9 @@ fn engines(plan: &Plan, grid: Grid) -> [Engine<PortDevice>; 2] {
     [first, second].map(|node| {
         let rank = Rank(local);
         local += 1;
-        let mut executor = Executor::new(ExecutorConfig::new(rank, grid, Kernels::detect())).unwrap();
+        let config = ExecutorConfig::new(rank, grid, Kernels::detect());
+        // SAFETY: it goes into an engine, which drops it last and keeps the node's memory.
+        let mut executor = unsafe { Executor::new(config) }.unwrap();
         executor.attach_node(&node).unwrap();
         let parts = Parts {
             executor,

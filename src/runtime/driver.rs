@@ -205,6 +205,16 @@ impl<P: Poller + Send + 'static> Driver<P> {
         self.drive_until(move |poller| f.take().map(|f| f(poller)), None)
     }
 
+    /// Whether the engine is this process's.
+    ///
+    /// # Errors
+    ///
+    /// [`DriveError::Forked`] in a forked child.
+    #[inline]
+    pub fn check_process(&self) -> Result<(), DriveError> {
+        self.inner().check_process()
+    }
+
     /// The way into the shard for threads that do not want to block; the helper sees to it soon.
     pub fn remote(&self) -> Remote {
         Remote(self.inner().shared.clone())

@@ -89,7 +89,9 @@ pub use reactor::{LocalReactor, Reactor};
 pub use shard::{Shard, ShardError, ShardOptions};
 pub use shared::Remote;
 pub use shouter_netstack::time::Instant;
-pub(crate) use sys::fork_generation;
+#[cfg(test)]
+pub(crate) use sys::in_forked_child;
+pub(crate) use sys::{count_forks, fork_generation};
 pub use task::{Task, current_shard, spawn, spawn_local, yield_now};
 pub use timer::{Elapsed, Sleep, sleep, sleep_until, timeout};
 

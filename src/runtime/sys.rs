@@ -27,7 +27,7 @@ pub(crate) fn fork_generation() -> u32 {
 }
 
 /// Starts counting forks (once; later calls do nothing).
-pub(super) fn count_forks() {
+pub(crate) fn count_forks() {
     static REGISTER: Once = Once::new();
     REGISTER.call_once(|| {
         // SAFETY: `in_child` only increments an atomic, which is async-signal-safe and therefore allowed in the
@@ -39,7 +39,7 @@ pub(super) fn count_forks() {
 
 /// Runs `child` in a forked child and returns the status with which it exits: `child`'s result, or 101 if it panics.
 #[cfg(test)]
-pub(super) fn in_forked_child(child: impl FnOnce() -> u8) -> i32 {
+pub(crate) fn in_forked_child(child: impl FnOnce() -> u8) -> i32 {
     let run = std::panic::AssertUnwindSafe(child);
     // SAFETY: the child runs only `child` and leaves by `_exit`, so no destructor or exit handler of the parent runs
     // twice. Other threads are gone there; the tests that use this touch no lock that one of them could hold.

@@ -248,7 +248,8 @@ shouter_status_t shouter_push_cuda(const struct shouter_t *shouter,
 /* Waits until a pushed tensor holds its result and is the caller's again. Once for each push. */
   /*  */
 /* `timeout_ms` is SHOUTER_DEFAULT_TIMEOUT, or a time in milliseconds. After SHOUTER_ERROR_TIMEOUT the operation is still under
- * way and may be waited for again; every other status ends it, and the buffer is the caller's again. */
+ * way and may be waited for again; every other status ends it, and the buffer is the caller's again. SHOUTER_ERROR_ARGUMENT at once
+ * where `pending` is no operation under way of this group: it was waited for before, or another thread waits for it. */
 shouter_status_t shouter_wait(const struct shouter_t *shouter,
                               shouter_pending_t pending,
                               int64_t timeout_ms);

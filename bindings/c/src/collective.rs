@@ -13,10 +13,10 @@
 use std::ffi::c_void;
 use std::time::Duration;
 
-use shouter::{Error, TensorId, TensorSpec};
+use shouter::{Error, TensorId, TensorSpec, WaitError};
 
 use crate::error::{Status, guard, null};
-use crate::handle::{Shouter, group, text};
+use crate::handle::{Shouter, group, live, text};
 use crate::types::{self, Dtype, Op, Pending, Tensor};
 
 /// Longer waits are this long: a sum of a time and a duration must not overflow.
@@ -134,14 +134,14 @@ pub unsafe extern "C" fn shouter_push(
 ) -> Status {
     guard(|| {
         // SAFETY: NULL or live, as the module demands of its callers.
-        let group = unsafe { group(shouter) }?;
+        let shouter = unsafe { live(shouter) }?;
         if data.is_null() || out.is_null() {
             return Err(null("data or out"));
         }
         // SAFETY: not NULL; the caller promises the registered number of elements, his alone to touch until the wait.
-        let pending = unsafe { group.push(TensorId(tensor), data.cast()) }?;
+        let pending = unsafe { shouter.group.push(TensorId(tensor), data.cast()) }?;
         // SAFETY: not NULL; the caller promises room for a shouter_pending_t.
-        unsafe { out.write(pending.into_raw()) };
+        unsafe { out.write(shouter.under_way.add(pending)) };
         Ok(())
     })
 }
@@ -161,7 +161,7 @@ pub unsafe extern "C" fn shouter_push_cuda(
 ) -> Status {
     guard(|| {
         // SAFETY: NULL or live, as the module demands of its callers.
-        let group = unsafe { group(shouter) }?;
+        let shouter = unsafe { live(shouter) }?;
         if data.is_null() || out.is_null() {
             return Err(null("data or out"));
         }
@@ -169,14 +169,14 @@ pub unsafe extern "C" fn shouter_push_cuda(
         {
             let (data, stream) = (data.addr() as u64, stream.addr() as u64);
             // SAFETY: not NULL; the rest is the caller's promise.
-            let pending = unsafe { group.push_cuda(TensorId(tensor), data, stream) }?;
+            let pending = unsafe { shouter.group.push_cuda(TensorId(tensor), data, stream) }?;
             // SAFETY: not NULL; the caller promises room for a shouter_pending_t.
-            unsafe { out.write(pending.into_raw()) };
+            unsafe { out.write(shouter.under_way.add(pending)) };
             Ok(())
         }
         #[cfg(not(feature = "cuda"))]
         {
-            let _ = (group, data, tensor, stream);
+            let _ = (shouter, data, tensor, stream);
             Err(no_cuda())
         }
     })
@@ -185,12 +185,13 @@ pub unsafe extern "C" fn shouter_push_cuda(
 /// Waits until a pushed tensor holds its result and is the caller's again. Once for each push.
 ///
 /// `timeout_ms` is SHOUTER_DEFAULT_TIMEOUT, or a time in milliseconds. After SHOUTER_ERROR_TIMEOUT the operation is still under
-/// way and may be waited for again; every other status ends it, and the buffer is the caller's again.
+/// way and may be waited for again; every other status ends it, and the buffer is the caller's again. SHOUTER_ERROR_ARGUMENT at once
+/// where `pending` is no operation under way of this group: it was waited for before, or another thread waits for it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn shouter_wait(shouter: *const Shouter, pending: Pending, timeout_ms: i64) -> Status {
     guard(|| {
         // SAFETY: NULL or live, as the module demands of its callers.
-        let group = unsafe { group(shouter) }?;
+        let shouter = unsafe { live(shouter) }?;
         let timeout = match timeout_ms {
             types::SHOUTER_DEFAULT_TIMEOUT => None,
             0.. => Some(Duration::from_millis(timeout_ms.unsigned_abs()).min(LONGEST_WAIT)),
@@ -199,7 +200,13 @@ pub unsafe extern "C" fn shouter_wait(shouter: *const Shouter, pending: Pending,
                 return Err(Error::Argument(why));
             }
         };
-        group.wait(shouter::Pending::from_raw(pending), timeout)
+        let operation = shouter.under_way.take(pending)?;
+        shouter.group.wait(operation, timeout).map_err(|WaitError { error, pending: left }| {
+            if let Some(operation) = left {
+                shouter.under_way.put_back(pending, operation);
+            }
+            error
+        })
     })
 }
 

@@ -23,12 +23,15 @@ use shouter::{Config, Error, Group, Tensor};
 use crate::error::{Status, guard, guard_value, null};
 use crate::sigpipe::SigpipeBlocked;
 use crate::types::Stats;
+use crate::under_way::UnderWay;
 
 /// A rank's membership in a group, and all that serves it: threads, links, memory.
 pub struct Shouter {
     pub(crate) group: Group,
     /// What shouter_alloc has given, by address.
     pub(crate) memory: Mutex<HashMap<usize, Tensor<u8>>>,
+    /// What shouter_push has started, and no shouter_wait has ended.
+    pub(crate) under_way: UnderWay,
     /// What shouter_transport says.
     transport: CString,
 }
@@ -39,7 +42,16 @@ pub struct Shouter {
 /// `shouter` is NULL or a live `Shouter` from `shouter_init` that no other thread finalises during `'a`.
 pub(crate) unsafe fn group<'a>(shouter: *const Shouter) -> Result<&'a Group, Error> {
     // SAFETY: the caller's promise.
-    unsafe { shouter.as_ref() }.map(|s| &s.group).ok_or_else(|| null("the shouter_t"))
+    unsafe { live(shouter) }.map(|shouter| &shouter.group)
+}
+
+/// The group behind a pointer from C, and what it was given.
+///
+/// # Safety
+/// As for [`group`].
+pub(crate) unsafe fn live<'a>(shouter: *const Shouter) -> Result<&'a Shouter, Error> {
+    // SAFETY: the caller's promise.
+    unsafe { shouter.as_ref() }.ok_or_else(|| null("the shouter_t"))
 }
 
 /// A string from C.
@@ -63,7 +75,10 @@ unsafe fn hand_out(group: Group, out: *mut *mut Shouter) {
     let said: Vec<u8> = group.transport().to_string().bytes().filter(|&byte| byte != 0).collect();
     let transport = CString::new(said).unwrap_or_default();
     // SAFETY: the caller's promise.
-    unsafe { out.write(Box::into_raw(Box::new(Shouter { group, memory: Mutex::default(), transport }))) };
+    unsafe {
+        let shouter = Shouter { group, memory: Mutex::default(), under_way: UnderWay::default(), transport };
+        out.write(Box::into_raw(Box::new(shouter)));
+    }
 }
 
 /// The configuration of this process, with `path` in the place of the file that SHOUTER_CONFIG names.
@@ -180,7 +195,7 @@ pub unsafe extern "C" fn shouter_alloc(
             return Err(null("out"));
         }
         // SAFETY: NULL or live, as the module demands of its callers.
-        let shouter = unsafe { shouter.as_ref() }.ok_or_else(|| null("the shouter_t"))?;
+        let shouter = unsafe { live(shouter) }?;
         let mut tensor = shouter.group.alloc::<u8>(bytes.max(1))?;
         let address = tensor.as_mut_ptr();
         shouter.memory.lock().unwrap_or_else(PoisonError::into_inner).insert(address.addr(), tensor);
@@ -198,7 +213,7 @@ pub unsafe extern "C" fn shouter_free(shouter: *const Shouter, memory: *mut c_vo
             return Ok(());
         }
         // SAFETY: NULL or live, as the module demands of its callers.
-        let shouter = unsafe { shouter.as_ref() }.ok_or_else(|| null("the shouter_t"))?;
+        let shouter = unsafe { live(shouter) }?;
         let freed = shouter.memory.lock().unwrap_or_else(PoisonError::into_inner).remove(&memory.addr());
         freed.map(drop).ok_or_else(|| {
             Error::Argument("the address is not one that shouter_alloc gave, or it was freed already".into())

@@ -16,6 +16,7 @@ pub mod handle;
 pub mod log;
 mod sigpipe;
 pub mod types;
+mod under_way;
 
 #[cfg(test)]
 #[allow(unsafe_code, reason = "calls what C calls")]

@@ -359,10 +359,115 @@ fn wrong_arguments_are_refused() {
         assert!(last().contains("aligned"), "{}", last());
         assert_eq!(shouter_push(shouter, id, at.byte_add(1), &mut pending), SHOUTER_ERROR_ARGUMENT);
         assert!(last().contains("aligned"), "{}", last());
-        assert_ne!(shouter_wait(shouter, u64::MAX, 0), SHOUTER_OK, "a handle that was never given");
+        for forged in [0, 1, u64::MAX] {
+            assert_eq!(shouter_wait(shouter, forged, 0), SHOUTER_ERROR_ARGUMENT, "it was never given");
+        }
         assert_eq!(shouter_allreduce(shouter, at, 2, SHOUTER_F64, SHOUTER_SUM), SHOUTER_OK, "{}", last());
         assert_eq!(shouter_finalize(shouter), SHOUTER_OK);
     }
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+/// A pointer that threads share.
+#[derive(Clone, Copy)]
+struct Shared(*mut Shouter);
+
+// SAFETY: a shouter_t may be used from several threads at once.
+unsafe impl Send for Shared {}
+
+impl Shared {
+    fn get(self) -> *mut Shouter {
+        self.0
+    }
+}
+
+/// Ranks of one host, as threads of this process.
+fn two(name: &str) -> ([Shared; 2], PathBuf) {
+    let folder = std::env::temp_dir().join(format!("shouter-c-{name}-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let join = |rank: u32| {
+        let file = folder.join(format!("{rank}.toml"));
+        let keys = format!(
+            "rank = {rank}\nsize = 2\nlocal_rank = {rank}\nlocal_size = 2\nport = {port}\nkey = \"secret of the test\"\n"
+        );
+        std::fs::write(&file, keys).unwrap();
+        let path = CString::new(file.to_str().unwrap()).unwrap();
+        std::thread::spawn(move || {
+            let mut shouter = ptr::null_mut();
+            // SAFETY: a string, and room for a pointer.
+            assert_eq!(unsafe { shouter_init(path.as_ptr(), &mut shouter) }, SHOUTER_OK, "{}", last());
+            Shared(shouter)
+        })
+    };
+    ([join(0), join(1)].map(|rank| rank.join().unwrap()), folder)
+}
+
+/// Who waits takes the operation: of two the other is refused at once, as is a second wait, and nobody can wait for a call that
+/// blocks in another thread.
+#[test]
+fn an_operation_is_waited_for_once() {
+    const COUNT: usize = 60_000;
+    let (ranks, folder) = two("handles");
+    let [first, second] = ranks;
+    let table = || Tensor { name: c"t".as_ptr(), count: COUNT, dtype: SHOUTER_F32, op: SHOUTER_SUM };
+    let register = move |rank: Shared| {
+        let mut id = 0;
+        // SAFETY: a live group, and one tensor.
+        assert_eq!(unsafe { shouter_register(rank.get(), &table(), 1, &mut id) }, SHOUTER_OK, "{}", last());
+        id
+    };
+    let reduce = move |rank: Shared| {
+        let mut data = vec![1f32; COUNT];
+        // SAFETY: a live group; the buffer is this call's.
+        let status = unsafe {
+            shouter_allreduce(rank.get(), data.as_mut_ptr().cast(), COUNT, SHOUTER_F32, SHOUTER_SUM)
+        };
+        assert!(status != SHOUTER_OK || data == vec![2.0; COUNT]);
+        status
+    };
+    // SAFETY: a live group; its buffers are left alone until the waits.
+    let wait = |rank: Shared, pending, timeout| unsafe { shouter_wait(rank.get(), pending, timeout) };
+    let agreed = std::thread::spawn(move || register(second));
+    let ids = [register(first), agreed.join().unwrap()];
+    let (mut data, mut theirs) = (vec![1f32; COUNT], vec![2f32; COUNT]);
+    let (mut pending, mut other) = (0, 0);
+    // SAFETY: as above.
+    unsafe {
+        assert_eq!(shouter_push(first.get(), ids[0], data.as_mut_ptr().cast(), &mut pending), SHOUTER_OK);
+    }
+    let blocking = std::thread::spawn(move || reduce(first));
+    let until = std::time::Instant::now() + std::time::Duration::from_millis(300);
+    while std::time::Instant::now() < until {
+        for forged in (0..16).filter(|forged| *forged != pending) {
+            assert_eq!(wait(first, forged, 0), SHOUTER_ERROR_ARGUMENT, "{forged}: {}", last());
+        }
+        assert_eq!(wait(first, pending, 1), SHOUTER_ERROR_TIMEOUT, "{}", last());
+    }
+    let (say, said) = std::sync::mpsc::channel();
+    for _ in 0..2 {
+        let say = say.clone();
+        std::thread::spawn(move || say.send(wait(first, pending, 60_000)));
+    }
+    let patience = std::time::Duration::from_secs(20);
+    assert_eq!(said.recv_timeout(patience), Ok(SHOUTER_ERROR_ARGUMENT), "one of two is refused at once");
+    // SAFETY: as above.
+    unsafe {
+        assert_eq!(shouter_push(second.get(), ids[1], theirs.as_mut_ptr().cast(), &mut other), SHOUTER_OK);
+    }
+    let last_one = std::thread::spawn(move || reduce(second));
+    assert_eq!(said.recv_timeout(patience), Ok(SHOUTER_OK), "the other one has the outcome");
+    assert_eq!((blocking.join().unwrap(), last_one.join().unwrap()), (SHOUTER_OK, SHOUTER_OK));
+    assert_eq!(wait(second, other, SHOUTER_DEFAULT_TIMEOUT), SHOUTER_OK, "{}", last());
+    for (rank, pending) in [(first, pending), (second, other)] {
+        assert_eq!(wait(rank, pending, SHOUTER_DEFAULT_TIMEOUT), SHOUTER_ERROR_ARGUMENT, "the second time");
+        assert!(last().contains("waited for before"), "{}", last());
+    }
+    assert!(data.iter().chain(&theirs).all(|sum| *sum == 3.0));
+    // SAFETY: the last call on each.
+    let leave = move |rank: Shared| unsafe { shouter_finalize(rank.get()) };
+    let leaving = std::thread::spawn(move || leave(second));
+    assert_eq!((leave(first), leaving.join().unwrap()), (SHOUTER_OK, SHOUTER_OK));
     std::fs::remove_dir_all(folder).unwrap();
 }
 

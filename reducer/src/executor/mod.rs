@@ -173,7 +173,21 @@ pub struct Executor {
 impl Executor {
     /// An executor without operations. Allocates all that it needs in steady state, apart from what depends on the
     /// schedules.
-    pub fn new(config: ExecutorConfig) -> Result<Self, ExecutorError> {
+    ///
+    /// ```compile_fail,E0133
+    /// use shouter_reducer::executor::{Executor, ExecutorConfig};
+    ///
+    /// fn executor(config: ExecutorConfig) {
+    ///     Executor::new(config);
+    /// }
+    /// ```
+    ///
+    /// # Safety
+    /// Ranges of memory go in and out without a lifetime, and it is the owner who keeps order. What the executor hands out of its own
+    /// memory (to transport and accelerator, by [`landing`](Self::landing), by [`slots`](Self::slots)) is not used any more when it is
+    /// dropped: the others go first. What its node and accelerator name stays for as long as it is polled.
+    #[allow(unsafe_code)]
+    pub unsafe fn new(config: ExecutorConfig) -> Result<Self, ExecutorError> {
         let operations = config.max_operations.checked_next_power_of_two().filter(|&n| n <= 1 << 20);
         let operations = operations.ok_or(ExecutorError::Operations(config.max_operations))?.max(1);
         if !config.grid.contains(config.rank) {

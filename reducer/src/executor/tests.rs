@@ -7,7 +7,7 @@ use crate::dtype::{DType, ReduceOp};
 use crate::grid::Grid;
 use crate::header::{Identity, Shape};
 use crate::schedule::Algorithm;
-use harness::{Buffer, Faults, Group, shape};
+use harness::{Buffer, Faults, Group, executor, shape};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
@@ -251,7 +251,7 @@ fn early_messages_of_a_peer_that_keeps_to_no_budget_are_refused() {
         max_operations: 8,
         ..ExecutorConfig::new(Rank(0), group.grid, crate::kernel::Kernels::detect())
     };
-    group.executors[0] = Executor::new(generous).unwrap();
+    group.executors[0] = executor(generous);
     group.keeps_budgets = false;
     let (a, b): (Vec<_>, Vec<_>) = (0..4).map(|i| (filled(3, i), filled(3, 10))).unzip();
     for buffer in &a {

@@ -9,7 +9,16 @@ use super::Kind;
 use crate::dtype::{DType, ReduceOp};
 use crate::kernel::Kernels;
 
-/// A registered range of memory: an address, a length, and what it is.
+/// A registered range of memory: an address, a length, and what it is. Copies of it say nothing about how long the memory stays; the
+/// promise of [`from_raw_parts`](Self::from_raw_parts) does, for all of them.
+///
+/// ```compile_fail,E0133
+/// use shouter_reducer::memory::{Kind, Region};
+///
+/// let mut bytes = [0u8; 64];
+/// let base = std::ptr::NonNull::from(&mut bytes).cast();
+/// Region::from_raw_parts(Kind::Host, base, 64, 0);
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Region {
     base: NonNull<u8>,
@@ -33,12 +42,6 @@ impl Region {
     /// `Host`, `Shared` and `Pinned` can be accessed by the CPU.
     pub unsafe fn from_raw_parts(kind: Kind, base: NonNull<u8>, len: usize, generation: u32) -> Self {
         Self { base, len, kind, generation }
-    }
-
-    /// Memory that is never given back, and that nothing else refers to.
-    pub fn from_static(bytes: &'static mut [u8]) -> Self {
-        let len = bytes.len();
-        Self { base: NonNull::from(bytes).cast(), len, kind: Kind::Host, generation: 0 }
     }
 
     /// A region without bytes.
@@ -150,10 +153,17 @@ impl Span {
     }
 
     /// The bytes; `None` for memory that the CPU cannot access.
-    pub fn as_bytes(&self) -> Option<&[u8]> {
+    ///
+    /// ```compile_fail,E0133
+    /// shouter_reducer::memory::Span::empty().as_bytes();
+    /// ```
+    ///
+    /// # Safety
+    /// For as long as the slice is used the memory is there and nobody writes to it. Both hold for what was posted until its token
+    /// is released, and for a landing from when the peer has said that it has written there until the executor is told.
+    pub unsafe fn as_bytes(&self) -> Option<&[u8]> {
         let at = self.region.host_at(self.offset, self.len)?;
-        // SAFETY: `at` is valid for reads of `len` bytes, and nobody writes a range that is being sent: both are the
-        // promise of `Region::from_raw_parts` together with the schedule's order.
+        // SAFETY: the range was checked to lie inside the region; the rest is the caller's promise.
         Some(unsafe { core::slice::from_raw_parts(at, self.len) })
     }
 }

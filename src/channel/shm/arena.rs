@@ -40,16 +40,15 @@ impl Arena {
 
 /// A piece of this rank's arena, zeroed when it is made, which goes back when it is dropped. It outlives the group.
 #[derive(Debug)]
-pub struct SharedMemory {
+pub(crate) struct SharedMemory {
     segment: Arc<NodeSegment>,
     base: NonNull<u8>,
     offset: usize,
-    len: usize,
 }
 
 impl SharedMemory {
     /// `len` bytes of this rank's arena; `None` where there is no room, or the group has ended.
-    pub fn new(segment: &Arc<NodeSegment>, len: usize) -> Option<Self> {
+    pub(crate) fn new(segment: &Arc<NodeSegment>, len: usize) -> Option<Self> {
         if segment.is_fenced() {
             return None;
         }
@@ -60,27 +59,20 @@ impl SharedMemory {
             return None;
         };
         drop(arena);
-        Some(Self { segment: segment.clone(), base, offset, len })
+        Some(Self { segment: segment.clone(), base, offset })
     }
 
     /// The first byte's address.
-    pub fn as_ptr(&self) -> NonNull<u8> {
+    pub(crate) fn as_ptr(&self) -> NonNull<u8> {
         self.base
-    }
-
-    /// Length in bytes.
-    pub fn len(&self) -> usize {
-        self.len
-    }
-
-    /// Whether there are no bytes.
-    pub fn is_empty(&self) -> bool {
-        self.len == 0
     }
 }
 
 impl Drop for SharedMemory {
     fn drop(&mut self) {
+        if !self.segment.is_here() {
+            return;
+        }
         let mut arena = self.segment.arena.lock().unwrap_or_else(PoisonError::into_inner);
         // The pages go while nobody else can be given them.
         if let Some(len) = arena.put(self.offset) {

@@ -10,7 +10,7 @@ pub(super) const HUGE: usize = 2 << 20;
 /// Bytes before a cell's payload: its sequence line.
 const CELL_HEADER: usize = LINE;
 /// Payload bytes of a small-message cell.
-pub const CELL_PAYLOAD: usize = 4096;
+pub(crate) const CELL_PAYLOAD: usize = 4096;
 const CELL: usize = CELL_HEADER + CELL_PAYLOAD;
 /// Announcements that a rank keeps: twice as many as operations can be under way, so that none is overwritten which
 /// another rank has yet to compare.
@@ -24,15 +24,15 @@ const CELLS: usize = 2;
 
 /// What the size of a segment depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Shape {
+pub(crate) struct Shape {
     /// Ranks of the node.
-    pub ranks: u32,
+    pub(crate) ranks: u32,
     /// Lanes.
-    pub lanes: u32,
+    pub(crate) lanes: u32,
     /// Bytes of each area of a lane, a multiple of 64.
-    pub lane_bytes: usize,
+    pub(crate) lane_bytes: usize,
     /// Most bytes of each rank's tensors in shared memory. Pages that are not used cost nothing.
-    pub arena_bytes: usize,
+    pub(crate) arena_bytes: usize,
 }
 
 impl Shape {

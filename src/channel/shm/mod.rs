@@ -15,15 +15,15 @@
 
 mod arena;
 mod layout;
-pub mod pass;
+pub(crate) mod pass;
 mod segment;
 mod sys;
 mod view;
 
-pub use arena::SharedMemory;
+pub(crate) use arena::SharedMemory;
 pub(crate) use layout::ANNOUNCEMENTS;
-pub use layout::{CELL_PAYLOAD, Shape};
-pub use segment::{Abort, Announcement, Cell, NodeSegment, SegmentError};
+pub(crate) use layout::{CELL_PAYLOAD, Shape};
+pub(crate) use segment::{Abort, Announcement, Cell, NodeSegment};
 pub(crate) use view::{pack, pack_identity, unpack};
 
 #[cfg(test)]

@@ -33,7 +33,7 @@ const HELLO: usize = 32 + 4 + 8;
 /// Why the ranks of a node did not meet.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum PassError {
+pub(crate) enum PassError {
     /// The segment itself.
     #[error(transparent)]
     Segment(#[from] SegmentError),
@@ -75,7 +75,7 @@ pub enum PassError {
 ///
 /// # Errors
 /// If the others do not come before the deadline, or memory cannot be had.
-pub fn meet(
+pub(crate) fn meet(
     secret: &[u8; 32],
     node: u32,
     local: u32,

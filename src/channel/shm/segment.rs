@@ -37,7 +37,7 @@ const _: () = assert!(HANDLE_AT + Export::HANDLE <= ANNOUNCEMENT && Export::HAND
 /// Why a segment cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum SegmentError {
+pub(crate) enum SegmentError {
     /// The shape is beyond what can be mapped.
     #[error("{ranks} ranks with {lanes} lanes of {lane_bytes} bytes do not fit in memory; use smaller lanes")]
     TooLarge {
@@ -65,36 +65,36 @@ pub enum SegmentError {
 
 /// Who ended the group, and a number that says why.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Abort {
+pub(crate) struct Abort {
     /// The culprit's rank.
-    pub culprit: u32,
+    pub(crate) culprit: u32,
     /// A reason of the engine's.
-    pub reason: u8,
+    pub(crate) reason: u8,
 }
 
 /// What a rank says it has started: its operation number, a packed shape, and an identity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Announcement {
+pub(crate) struct Announcement {
     /// Number of the rank's operation, from 1.
-    pub number: u64,
+    pub(crate) number: u64,
     /// The operation's shape, packed by the one who compares.
-    pub shape: u64,
+    pub(crate) shape: u64,
     /// The tensor's identity, packed likewise.
-    pub identity: u64,
+    pub(crate) identity: u64,
     /// Where in the rank's arena the tensor lies, plus one; 0 where it lies elsewhere; [`Self::EXPORTED`] where it is exported.
-    pub tensor: u64,
+    pub(crate) tensor: u64,
     /// Small operations that the rank had started before: its numbers and those of the cells are two sequences.
-    pub small_before: u64,
+    pub(crate) small_before: u64,
 }
 
 impl Announcement {
     /// The tensor lies in an accelerator's memory, and the others may open it.
-    pub const EXPORTED: u64 = u64::MAX;
+    pub(crate) const EXPORTED: u64 = u64::MAX;
 }
 
 /// A small-message cell of one rank, for one operation.
 #[derive(Clone, Copy, Debug)]
-pub struct Cell<'a> {
+pub(crate) struct Cell<'a> {
     segment: &'a NodeSegment,
     local: u32,
     number: u64,
@@ -124,7 +124,7 @@ impl NodeSegment {
     ///
     /// # Errors
     /// If the memory cannot be had.
-    pub fn create(shape: Shape) -> Result<Self, SegmentError> {
+    pub(crate) fn create(shape: Shape) -> Result<Self, SegmentError> {
         let layout = layout(shape)?;
         let mapping = Mapping::create(layout.total()).map_err(|why| system(&layout, why))?;
         let this = Self::new(mapping, layout, 0);
@@ -140,7 +140,7 @@ impl NodeSegment {
     ///
     /// # Errors
     /// If it is of another shape or version, or cannot be mapped.
-    pub fn attach(fd: OwnedFd, shape: Shape, local: u32) -> Result<Self, SegmentError> {
+    pub(crate) fn attach(fd: OwnedFd, shape: Shape, local: u32) -> Result<Self, SegmentError> {
         let layout = layout(shape)?;
         let mapping = Mapping::attach(fd, layout.total()).map_err(|why| system(&layout, why))?;
         let this = Self::new(mapping, layout, local);
@@ -162,23 +162,28 @@ impl NodeSegment {
     }
 
     /// The descriptor, to be passed on.
-    pub fn fd(&self) -> BorrowedFd<'_> {
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.mapping.fd()
     }
 
     /// All lanes, areas and results, in one piece.
-    pub fn lanes_memory(&self) -> Region {
+    pub(crate) fn lanes_memory(&self) -> Region {
         let (at, len) = self.layout.lanes();
         self.mapping.region(at, len).unwrap_or(Region::empty())
     }
 
+    /// Whether the memory is this process's, and not only that of the one that it was forked from.
+    pub(super) fn is_here(&self) -> bool {
+        self.mapping.is_here()
+    }
+
     /// This process's number on the node.
-    pub fn local(&self) -> u32 {
+    pub(crate) fn local(&self) -> u32 {
         self.local
     }
 
     /// Ranks of the node.
-    pub fn ranks(&self) -> u32 {
+    pub(crate) fn ranks(&self) -> u32 {
         self.layout.shape().ranks
     }
 
@@ -200,28 +205,28 @@ impl NodeSegment {
     }
 
     /// One more heartbeat of a local rank: this one's.
-    pub fn beat(&self, local: u32) {
+    pub(crate) fn beat(&self, local: u32) {
         self.word(self.layout.life(local)).fetch_add(1, Ordering::Relaxed);
     }
 
     /// Says that this rank leaves in good order: nobody is to take it for dead.
-    pub fn leave(&self) {
+    pub(crate) fn leave(&self) {
         self.word(self.layout.life(self.local)).store(LEFT, Ordering::Release);
         self.word(self.layout.life(self.local).map(|at| at + 8)).store(0, Ordering::Release);
     }
 
     /// Whether a local rank has left in good order.
-    pub fn has_left(&self, local: u32) -> bool {
+    pub(crate) fn has_left(&self, local: u32) -> bool {
         self.heartbeat(local) >= LEFT
     }
 
     /// Heartbeats of a local rank so far.
-    pub fn heartbeat(&self, local: u32) -> u64 {
+    pub(crate) fn heartbeat(&self, local: u32) -> u64 {
         self.word(self.layout.life(local)).load(Ordering::Relaxed)
     }
 
     /// Whether the process of a local rank has ended for certain. False where the kernel does not tell.
-    pub fn is_gone(&self, local: u32) -> bool {
+    pub(crate) fn is_gone(&self, local: u32) -> bool {
         let Some(watch) = self.watches.get(local as usize) else { return false };
         let pid = self.word(self.layout.life(local).map(|at| at + 8)).load(Ordering::Acquire);
         let namespace = self.word(self.layout.life(local).map(|at| at + 16)).load(Ordering::Acquire);
@@ -240,7 +245,7 @@ impl NodeSegment {
     }
 
     /// Says that the group has ended; the first to say so is believed.
-    pub fn set_abort(&self, culprit: u32, reason: u8) {
+    pub(crate) fn set_abort(&self, culprit: u32, reason: u8) {
         let word = 1 << 63 | u64::from(reason) << 32 | u64::from(culprit);
         // A failure means that another rank was first, whose word stands.
         let _ = self.word(Some(ABORT_AT)).compare_exchange(0, word, Ordering::AcqRel, Ordering::Acquire);
@@ -248,7 +253,7 @@ impl NodeSegment {
 
     /// Who ended the group, if it has ended.
     #[inline]
-    pub fn abort(&self) -> Option<Abort> {
+    pub(crate) fn abort(&self) -> Option<Abort> {
         match self.word(Some(ABORT_AT)).load(Ordering::Acquire) {
             0 => None,
             word => Some(Abort { culprit: word as u32, reason: (word >> 32) as u8 }),
@@ -256,13 +261,13 @@ impl NodeSegment {
     }
 
     /// Says that ranks disagree about operation `seq`, ahead of [`set_abort`](Self::set_abort).
-    pub fn set_dispute(&self, seq: u64) {
+    pub(crate) fn set_dispute(&self, seq: u64) {
         // The first operation counts. The word is one more, for 0 stands for none, and inverted, so that the largest is the first.
         self.word(Some(DISPUTE_AT)).fetch_max(!(seq + 1), Ordering::AcqRel);
     }
 
     /// The first operation that ranks are known to disagree about.
-    pub fn dispute(&self) -> Option<u64> {
+    pub(crate) fn dispute(&self) -> Option<u64> {
         match self.word(Some(DISPUTE_AT)).load(Ordering::Acquire) {
             0 => None,
             word => Some(!word - 1),
@@ -270,7 +275,7 @@ impl NodeSegment {
     }
 
     /// Says what the votes on the operation in dispute have shown. The first to say so is believed.
-    pub fn set_verdict(&self, divergence: &Divergence) {
+    pub(crate) fn set_verdict(&self, divergence: &Divergence) {
         let state = self.word(Some(VERDICT_AT));
         if state.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Acquire).is_ok() {
             for (at, word) in (VERDICT_AT + 8..).step_by(8).zip(pack_divergence(divergence)) {
@@ -281,7 +286,7 @@ impl NodeSegment {
     }
 
     /// What the votes have shown.
-    pub fn verdict(&self) -> Option<Divergence> {
+    pub(crate) fn verdict(&self) -> Option<Divergence> {
         if self.word(Some(VERDICT_AT)).load(Ordering::Acquire) != 2 {
             return None;
         }
@@ -291,7 +296,7 @@ impl NodeSegment {
 
     /// Says what this rank starts, for those who wait and wonder; and how they open its tensor, if that is exported.
     #[inline]
-    pub fn announce(&self, announcement: Announcement, export: Option<&Export>) {
+    pub(crate) fn announce(&self, announcement: Announcement, export: Option<&Export>) {
         let Some(at) = self.layout.announcement(self.local, announcement.number) else { return };
         self.word(Some(at)).store(announcement.number | UNFINISHED, Ordering::Relaxed);
         if let Some(export) = export {
@@ -309,13 +314,13 @@ impl NodeSegment {
     }
 
     /// Whether a local rank has announced its operation `number`, or one long after it.
-    pub fn has_announced(&self, local: u32, number: u64) -> bool {
+    pub(crate) fn has_announced(&self, local: u32, number: u64) -> bool {
         let word = self.word(self.layout.announcement(local, number)).load(Ordering::Acquire);
         word & !UNFINISHED >= number
     }
 
     /// What a local rank has announced as its operation `number`; `None` before it has, or when it was overwritten.
-    pub fn announcement(&self, local: u32, number: u64) -> Option<Announcement> {
+    pub(crate) fn announcement(&self, local: u32, number: u64) -> Option<Announcement> {
         let at = self.layout.announcement(local, number)?;
         let read = |offset: usize, order| self.word(Some(at + offset)).load(order);
         if read(0, Ordering::Acquire) != number {
@@ -343,18 +348,18 @@ impl NodeSegment {
     }
 
     /// Says, after the group has ended, that no accelerator of this rank touches any tensor.
-    pub fn set_at_rest(&self) {
+    pub(crate) fn set_at_rest(&self) {
         self.word(self.layout.life(self.local).map(|at| at + 24)).store(1, Ordering::Release);
     }
 
     /// Whether no accelerator of a local rank touches any tensor: it says so, or its process has ended.
-    pub fn is_at_rest(&self, local: u32) -> bool {
+    pub(crate) fn is_at_rest(&self, local: u32) -> bool {
         self.word(self.layout.life(local).map(|at| at + 24)).load(Ordering::Acquire) == 1
             || self.is_gone(local)
     }
 
     /// Bytes of each rank's arena: the memory of its shared tensors.
-    pub fn arena_bytes(&self) -> usize {
+    pub(crate) fn arena_bytes(&self) -> usize {
         self.layout.arena_bytes()
     }
 
@@ -369,7 +374,7 @@ impl NodeSegment {
     }
 
     /// Where in this rank's arena `len` bytes at `address` lie; `None` if they do not, or are no longer shared.
-    pub fn locate(&self, address: *const u8, len: usize) -> Option<usize> {
+    pub(crate) fn locate(&self, address: *const u8, len: usize) -> Option<usize> {
         let arena = self.arena_at(0, self.layout.arena_bytes())?;
         let offset = address.addr().checked_sub(arena.addr().get())?;
         let inside = offset.checked_add(len)? <= self.layout.arena_bytes();
@@ -388,7 +393,7 @@ impl NodeSegment {
 
     /// Takes a piece of this rank's arena away from the other ranks, contents included: whatever they write there from now
     /// on does not arrive here. After this no tensor of this rank is shared any more.
-    pub fn fence(&self, offset: usize, len: usize) {
+    pub(crate) fn fence(&self, offset: usize, len: usize) {
         self.fenced.store(true, Ordering::Release);
         if let Some(at) = self.layout.arena(self.local)
             && let Err(error) = self.mapping.make_private(at.saturating_add(offset), len)
@@ -398,19 +403,19 @@ impl NodeSegment {
     }
 
     /// Whether the group has ended, and tensors are no longer shared.
-    pub fn is_fenced(&self) -> bool {
+    pub(crate) fn is_fenced(&self) -> bool {
         self.fenced.load(Ordering::Acquire)
     }
 
     /// Small operations that a local rank has started: the later number of its two cells.
-    pub fn small_started(&self, local: u32) -> u64 {
+    pub(crate) fn small_started(&self, local: u32) -> u64 {
         let number = |parity| self.word(self.layout.cell(local, parity)).load(Ordering::Acquire);
         number(0).max(number(1))
     }
 
     /// The cell of a local rank for small operation `number`, from 1.
     #[inline]
-    pub fn cell(&self, local: u32, number: u64) -> Cell<'_> {
+    pub(crate) fn cell(&self, local: u32, number: u64) -> Cell<'_> {
         Cell { segment: self, local, number }
     }
 }
@@ -451,7 +456,7 @@ impl<'a> Cell<'a> {
     /// cell, and only after every rank has finished operation `number - 2`, which follows from having finished
     /// `number - 1`: nobody publishes that before it has read the one before.
     #[inline]
-    pub fn publish(&self, tag: u64, bytes: &[u8]) -> bool {
+    pub(crate) fn publish(&self, tag: u64, bytes: &[u8]) -> bool {
         let layout = &self.segment.layout;
         let Some(at) = layout.cell(self.local, self.number) else { return false };
         let payload =
@@ -465,8 +470,14 @@ impl<'a> Cell<'a> {
         stored
     }
 
+    /// Whether the rank has published this operation.
+    pub(crate) fn is_published(&self) -> bool {
+        let number = self.segment.word(self.segment.layout.cell(self.local, self.number));
+        number.load(Ordering::Acquire) == self.number
+    }
+
     /// The tag alone, while the rank has published this operation and not the one after the next.
-    pub fn tag(&self) -> Option<u64> {
+    pub(crate) fn tag(&self) -> Option<u64> {
         let at = self.segment.layout.cell(self.local, self.number)?;
         let number = || self.segment.word(Some(at)).load(Ordering::Acquire);
         let before = number();
@@ -475,8 +486,12 @@ impl<'a> Cell<'a> {
     }
 
     /// The tag and `len` bytes, once the rank has published them.
+    ///
+    /// # Safety
+    /// The bytes are not used any more once this rank has published its next operation: from then on they may be written again.
+    #[allow(unsafe_code)]
     #[inline]
-    pub fn read(&self, len: usize) -> Option<(u64, &'a [u8])> {
+    pub(crate) unsafe fn read(&self, len: usize) -> Option<(u64, &'a [u8])> {
         let layout = &self.segment.layout;
         let at = layout.cell(self.local, self.number)?;
         if self.segment.word(Some(at)).load(Ordering::Acquire) != self.number {
@@ -484,7 +499,10 @@ impl<'a> Cell<'a> {
         }
         let tag = self.segment.word(Some(at + 8)).load(Ordering::Relaxed);
         let payload = if len <= INLINE { at + 16 } else { layout.cell_payload(self.local, self.number)? };
-        Some((tag, self.segment.mapping.published(payload, len.min(CELL_PAYLOAD))?))
+        // SAFETY: the sequence word says that they are published; nobody publishes the operation that writes there again before all
+        // have published the one between, which this rank does not while it uses them.
+        let bytes = unsafe { self.segment.mapping.published(payload, len.min(CELL_PAYLOAD)) }?;
+        Some((tag, bytes))
     }
 }
 

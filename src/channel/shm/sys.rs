@@ -10,12 +10,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use shouter_reducer::memory::{Kind, Region};
 
 use super::layout::PAGE;
+use crate::runtime::{count_forks, fork_generation};
 
 /// A shared mapping of a whole memfd.
 pub(super) struct Mapping {
     base: NonNull<u8>,
     len: usize,
     fd: OwnedFd,
+    /// The process that has it: a forked child does not, and may have other memory there.
+    forks: u32,
 }
 
 // SAFETY: the mapping is shared memory that is only reached through atomics and through regions, whose users keep to
@@ -89,7 +92,8 @@ impl Mapping {
             Some(base) if base.as_ptr().cast() != libc::MAP_FAILED => base,
             _ => return Err(io::Error::last_os_error()),
         };
-        let this = Self { base, len, fd };
+        count_forks();
+        let this = Self { base, len, fd, forks: fork_generation() };
         // SAFETY: both calls are about the mapping just made, which they neither move nor shrink. Huge pages are a wish.
         let kept_from_children = unsafe {
             libc::madvise(base.as_ptr().cast(), len, libc::MADV_HUGEPAGE);
@@ -99,6 +103,11 @@ impl Mapping {
             return Err(io::Error::last_os_error());
         }
         Ok(this)
+    }
+
+    /// Whether this is the process that mapped it, and no child forked from that.
+    pub(super) fn is_here(&self) -> bool {
+        fork_generation() == self.forks
     }
 
     /// Frees the pages of a range; it reads as zero afterwards, in every process.
@@ -196,14 +205,17 @@ impl Mapping {
         true
     }
 
-    /// The bytes at `offset`, which nobody writes for now: the caller has seen them published and they are not
-    /// written again before it says that it has read them.
+    /// The bytes at `offset`.
+    ///
+    /// # Safety
+    /// Nobody writes them for as long as the slice is used: the caller has seen them published, and they are not written again
+    /// before it says that it has read them.
     #[inline]
-    pub(super) fn published(&self, offset: usize, len: usize) -> Option<&[u8]> {
+    pub(super) unsafe fn published(&self, offset: usize, len: usize) -> Option<&[u8]> {
         if offset.checked_add(len)? > self.len {
             return None;
         }
-        // SAFETY: inside the mapping; unwritten for now, as the caller knows from the sequence word.
+        // SAFETY: inside the mapping; unwritten for now, as the caller promises.
         Some(unsafe { std::slice::from_raw_parts(self.base.as_ptr().add(offset), len) })
     }
 }
@@ -214,8 +226,10 @@ fn outside() -> io::Error {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: the mapping was made by `map` and nothing refers to it any more.
-        unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };
+        if self.is_here() {
+            // SAFETY: the mapping was made by `map` and nothing refers to it any more.
+            unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };
+        }
     }
 }
 

@@ -8,7 +8,9 @@ use shouter_reducer::memory::Region;
 use shouter_reducer::transport::{Flag, NodeMemory, TensorView};
 
 use super::layout::Layout;
+use super::segment::Abort;
 use super::*;
+use crate::runtime::in_forked_child;
 
 const SHAPE: Shape = Shape { ranks: 3, lanes: 2, lane_bytes: 8192, arena_bytes: 64 << 20 };
 
@@ -26,15 +28,26 @@ fn node() -> Vec<NodeSegment> {
 }
 
 fn put(piece: &SharedMemory, at: usize, value: u8) {
-    assert!(at < piece.len());
-    // SAFETY: inside the piece, which nobody else touches now.
+    // SAFETY: the tests stay inside the piece, which nobody else touches now.
     unsafe { piece.as_ptr().add(at).write_volatile(value) }
 }
 
 fn get(piece: &SharedMemory, at: usize) -> u8 {
-    assert!(at < piece.len());
     // SAFETY: as for `put`.
     unsafe { piece.as_ptr().add(at).read_volatile() }
+}
+
+/// What local rank 2 has published as small operation `number`.
+fn read(segment: &NodeSegment, number: u64, len: usize) -> Option<(u64, Vec<u8>)> {
+    // SAFETY: nothing is published meanwhile.
+    unsafe { segment.cell(2, number).read(len) }.map(|(tag, bytes)| (tag, bytes.to_vec()))
+}
+
+/// The byte at `at`.
+fn peek(region: Region, at: usize) -> u8 {
+    let at = region.sub(at, 1).unwrap().as_ptr();
+    // SAFETY: inside the region, whose segment lives and which nobody else touches now.
+    unsafe { at.read_volatile() }
 }
 
 fn write(region: Region, at: usize, value: u8) {
@@ -76,10 +89,11 @@ fn cells_hold_what_was_published_for_one_operation() {
     for (number, bytes) in
         [(1u64, vec![1u8; 4]), (2, vec![2; 40]), (3, vec![3; 41]), (4, vec![4; CELL_PAYLOAD])]
     {
-        assert!(ranks[0].cell(2, number).read(bytes.len()).is_none());
+        assert!(!ranks[0].cell(2, number).is_published() && read(&ranks[0], number, bytes.len()).is_none());
         assert!(ranks[2].cell(2, number).publish(number * 10, &bytes));
         for rank in &ranks {
-            assert_eq!(rank.cell(2, number).read(bytes.len()), Some((number * 10, &bytes[..])));
+            assert!(rank.cell(2, number).is_published());
+            assert_eq!(read(rank, number, bytes.len()), Some((number * 10, bytes.clone())));
         }
     }
     assert!(!ranks[1].cell(1, 1).publish(0, &[0; CELL_PAYLOAD + 1]));
@@ -226,8 +240,8 @@ fn shared_tensors_are_seen_by_all_and_go_back_zeroed() {
     let ranks: Vec<_> = node().into_iter().map(Arc::new).collect();
     let (first, second) =
         (SharedMemory::new(&ranks[1], 5000).unwrap(), SharedMemory::new(&ranks[1], 9).unwrap());
-    let [at, other] =
-        [&first, &second].map(|piece| ranks[1].locate(piece.as_ptr().as_ptr(), piece.len()).unwrap());
+    let [at, other] = [(&first, 5000), (&second, 9)]
+        .map(|(piece, len)| ranks[1].locate(piece.as_ptr().as_ptr(), len).unwrap());
     assert!(other >= at + 5000 && at.is_multiple_of(4096) && other.is_multiple_of(4096));
     assert_eq!(ranks[0].locate(first.as_ptr().as_ptr(), 1), None);
     assert_eq!(ranks[1].locate(first.as_ptr().as_ptr(), SHAPE.arena_bytes + 1), None);
@@ -243,7 +257,7 @@ fn shared_tensors_are_seen_by_all_and_go_back_zeroed() {
     assert!(matches!(ranks[2].tensor(1, 0, 5000), TensorView::Unknown), "this rank has not started it");
     ranks[2].announce(Announcement { tensor: 0, ..announcement(1, 0, 1) }, None);
     let TensorView::Shared(theirs) = ranks[2].tensor(1, 0, 5000) else { panic!("it is shared") };
-    assert_eq!(theirs.span(4999, 1).unwrap().as_bytes().unwrap(), [7]);
+    assert_eq!(peek(theirs, 4999), 7);
     assert!(matches!(ranks[1].tensor(2, 0, 5000), TensorView::Private));
     assert!(matches!(ranks[1].tensor(0, 0, 5000), TensorView::Unknown));
     // What reaches beyond the arena is nobody's tensor, and another operation's tensor is not this one's.
@@ -262,12 +276,12 @@ fn shared_tensors_are_seen_by_all_and_go_back_zeroed() {
 fn a_fenced_tensor_keeps_its_bytes_and_takes_no_others() {
     let ranks: Vec<_> = node().into_iter().map(Arc::new).collect();
     let tensor = SharedMemory::new(&ranks[1], 3 * 4096).unwrap();
-    let at = ranks[1].locate(tensor.as_ptr().as_ptr(), tensor.len()).unwrap();
+    let at = ranks[1].locate(tensor.as_ptr().as_ptr(), 3 * 4096).unwrap();
     let announcement =
         Announcement { number: 1, shape: 1, identity: 3, tensor: at as u64 + 1, small_before: 0 };
     ranks[1].announce(announcement, None);
     ranks[0].announce(Announcement { tensor: 0, ..announcement }, None);
-    let TensorView::Shared(theirs) = ranks[0].tensor(1, 0, tensor.len()) else { panic!("it is shared") };
+    let TensorView::Shared(theirs) = ranks[0].tensor(1, 0, 3 * 4096) else { panic!("it is shared") };
     for page in 0..3 {
         write(theirs, page * 4096 + 5, 40 + page as u8);
     }
@@ -277,10 +291,34 @@ fn a_fenced_tensor_keeps_its_bytes_and_takes_no_others() {
     }
     assert_eq!([0, 1, 2].map(|page| get(&tensor, page * 4096 + 5)), [99, 41, 42]);
     put(&tensor, 4096 + 5, 1);
-    assert_eq!(
-        (get(&tensor, 4096 + 5), theirs.span(4096 + 5, 1).unwrap().as_bytes().unwrap()),
-        (1, &[99][..])
-    );
+    assert_eq!((get(&tensor, 4096 + 5), peek(theirs, 4096 + 5)), (1, 99));
     assert!(SharedMemory::new(&ranks[1], 1).is_none() && SharedMemory::new(&ranks[0], 1).is_some());
     assert_eq!(ranks[1].locate(tensor.as_ptr().as_ptr(), 1), None);
+}
+
+/// In a forked child the memory is not there, and its addresses are free for other memory.
+#[test]
+fn a_forked_child_lets_go_of_shared_tensors_and_touches_nothing() {
+    let first = Arc::new(node().swap_remove(1));
+    let mut pieces: Vec<_> = (0..2).map(|_| SharedMemory::new(&first, 4096).unwrap()).collect();
+    // With the pieces the segment goes.
+    drop(first);
+    let addresses: Vec<_> = pieces.iter().map(|piece| piece.as_ptr().as_ptr()).collect();
+    let status = in_forked_child(|| {
+        for &at in &addresses {
+            let (rights, flags) =
+                (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
+            // SAFETY: a new mapping, where nothing else may be.
+            let memory =
+                unsafe { libc::mmap(at.cast(), 4096, rights, flags | libc::MAP_FIXED_NOREPLACE, -1, 0) };
+            assert_eq!(memory, at.cast(), "the child has no memory there");
+            // SAFETY: it was mapped above.
+            unsafe { at.write_volatile(7) };
+        }
+        pieces.clear();
+        // SAFETY: as above; if they are gone the child ends by a signal.
+        u8::from(addresses.iter().all(|at| unsafe { at.read_volatile() } == 7))
+    });
+    assert_eq!(status, 1, "what the child has mapped there is as it was");
+    assert!(pieces.iter().all(|piece| get(piece, 0) == 0), "the parent has its own");
 }

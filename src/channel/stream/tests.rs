@@ -63,10 +63,12 @@ fn channel<D: Device>(rank: u32, peer: u32, device: D) -> TcpChannel<D> {
     TcpChannel::open(streams, Rank(rank), &peers, settings, Instant::ZERO).unwrap()
 }
 
+#[allow(unsafe_code)]
 fn executor(rank: u32, grid: Grid) -> Executor {
     let mut config = ExecutorConfig::new(Rank(rank), grid, Kernels::detect());
     config.eager_bytes = Plan::default().eager_bytes as usize;
-    Executor::new(config).unwrap()
+    // SAFETY: it goes into an engine, which drops it last.
+    unsafe { Executor::new(config) }.unwrap()
 }
 
 fn host<D: Device>(rank: u32, device: D, bytes: usize) -> Host<D> {

@@ -9,6 +9,7 @@ use super::fabric::{Fabric, RegisterError, Registered, Registering, Remote, Sour
 use super::lane::Lent;
 use super::message::{self, Payload, Read, TRAILER, Window};
 use super::{Control, VerbsChannel};
+use crate::channel::sys::bytes_of;
 
 impl<F: Fabric, C: Control> VerbsChannel<F, C> {
     /// Queues a payload to be written from where it lies, to the peer's slot or `into` its memory; false if it is not
@@ -28,7 +29,7 @@ impl<F: Fabric, C: Control> VerbsChannel<F, C> {
         let Some((key, offset)) = self.ranges.find(span.as_ptr().addr(), span.len()) else { return false };
         // That takes a write more.
         let into = into.filter(|_| self.fabric.has_room(at, 2));
-        let read = known.or_else(|| span.as_bytes().map(Read::Bytes));
+        let read = known.or_else(|| bytes_of(&span).map(Read::Bytes));
         let (Some(lane), Some(read)) = (self.all.get_mut(at), read) else { return false };
         let Some(slot) = lane.sender.slot() else { return false };
         let len = span.len() + TRAILER;
@@ -76,7 +77,7 @@ impl<F: Fabric, C: Control> VerbsChannel<F, C> {
             self.read_device(span, at, slot);
         }
         if let Some(bytes) = self.fabric.outgoing(at, slot).get_mut(..span.len() + TRAILER) {
-            if let Some(payload) = span.as_bytes() {
+            if let Some(payload) = bytes_of(&span) {
                 bytes.split_at_mut(span.len()).0.copy_from_slice(payload);
             }
             message::reseal(bytes, self.crc);

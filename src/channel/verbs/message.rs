@@ -18,6 +18,8 @@ use shouter_netstack::crc::{crc32c, crc32c_behind, crc32c_of_two};
 use shouter_reducer::header::HEADER_BYTES;
 use shouter_reducer::memory::{Kind, Span};
 
+use crate::channel::sys::bytes_of;
+
 /// Bytes behind a payload.
 pub(super) const TRAILER: usize = HEADER_BYTES + 16;
 
@@ -172,7 +174,7 @@ pub(super) fn open(
                 check = Some(Check { span, number, ack, ask, trailer: *bytes, expected });
                 true
             }
-            _ => crc32c_of_two(span.as_bytes()?, bytes) == expected,
+            _ => crc32c_of_two(bytes_of(&span)?, bytes) == expected,
         };
         if !sound || !payload.is_empty() {
             return None;

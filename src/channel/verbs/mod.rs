@@ -79,6 +79,7 @@ use windows::Windows;
 
 use super::Inbox;
 use super::by_rank::ByRank;
+use super::sys::bytes_of;
 use super::up::PeerLoss;
 
 /// Between two looks at the control connections, while all lanes are up.
@@ -461,7 +462,7 @@ impl<F: Fabric, C: Control> Transport for VerbsChannel<F, C> {
         header.encode(&mut bytes);
         let into = self.destination(index, header);
         if !self.lend(at, &bytes, (payload, into), token, None) {
-            self.post(at, &bytes, payload.as_bytes().unwrap_or_default());
+            self.post(at, &bytes, bytes_of(&payload).unwrap_or_default());
             // Its bytes are in the slot.
             self.released.push(token);
         }

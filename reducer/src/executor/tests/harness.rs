@@ -53,7 +53,7 @@ impl Buffer {
 
     pub(super) fn bytes(&self) -> Vec<u8> {
         let _ = &self.owned;
-        self.region.span(0, self.region.len()).unwrap().as_bytes().unwrap().to_vec()
+        peek(self.region.span(0, self.region.len()).unwrap())
     }
 }
 
@@ -204,7 +204,7 @@ impl Transport for Port<'_> {
         }
         let mut bytes = [0; HEADER_BYTES];
         header.encode(&mut bytes);
-        let posted = payload.as_bytes().unwrap().to_vec();
+        let posted = peek(payload);
         let mut place = None;
         if header.kind == Kind::Data && self.0.rng.random_bool(0.7) {
             place = self.0.place(self.1, to, header).map(|place| (place, self.0.rng.random()));
@@ -254,6 +254,12 @@ pub(super) struct Copies {
     pub(super) blind: bool,
     /// Folds that were started.
     pub(super) folds: usize,
+}
+
+/// An executor of the harness.
+pub(super) fn executor(config: ExecutorConfig) -> Executor {
+    // SAFETY: everything runs in this thread, and nothing reads or writes what executors name once they are gone.
+    unsafe { Executor::new(config) }.unwrap()
 }
 
 /// The bytes of a range, wherever it is.
@@ -377,7 +383,7 @@ impl Group {
                 };
                 change(&mut config);
                 eager_bytes = config.eager_bytes;
-                let mut executor = Executor::new(config).unwrap();
+                let mut executor = executor(config);
                 let node = &nodes[grid.node_of(Rank(rank)) as usize];
                 executor.attach_node(&View(node, grid.local_of(Rank(rank)))).unwrap();
                 executor
@@ -513,8 +519,7 @@ impl Group {
         let packet = &mut self.net.packets[pick];
         // What was used may be overwritten by a one-sided peer, ahead of its release.
         if !packet.copy && !packet.delivered {
-            let now = packet.payload.as_bytes().unwrap();
-            assert!(now == packet.posted, "bytes changed between post and release");
+            assert!(peek(packet.payload) == packet.posted, "bytes changed between post and release");
         }
         if packet.delivered {
             let packet = self.net.packets.remove(pick);
@@ -535,7 +540,7 @@ impl Group {
                 }
                 let landing = executor.landing(&header).expect("what is asked for has its place");
                 assert_eq!(landing.as_ptr(), place.as_ptr());
-                assert!(landing.as_bytes().unwrap() == packet.posted, "a place was overwritten");
+                assert!(peek(landing) == packet.posted, "a place was overwritten");
                 self.net.placed += 1;
                 executor.on_placed(self.now, &header)
             }

@@ -21,6 +21,7 @@ use super::super::fabric::{
 };
 use super::allocations::Pause;
 use crate::channel::Inbox;
+use crate::channel::sys::bytes_of;
 use crate::channel::up::PeerLoss;
 
 struct Pair {
@@ -192,7 +193,7 @@ impl Fabric for End {
             for moving in peer.and_then(|peer| hub.moving.get_mut(&peer)).into_iter().flatten() {
                 if let Moving::Write { payload, bytes, .. } | Moving::Place { payload, bytes, .. } = moving {
                     let read = std::mem::replace(payload, Span::empty());
-                    bytes.splice(..0, read.as_bytes().unwrap_or_default().iter().copied());
+                    bytes.splice(..0, bytes_of(&read).unwrap_or_default().iter().copied());
                 }
             }
         }
@@ -326,7 +327,7 @@ impl Fabric for End {
                 events.push(match moving {
                     Moving::Word(word) => Event::Said { lane, word },
                     Moving::Place { payload, bytes: read, into } => {
-                        let mut bytes = payload.as_bytes().unwrap_or_default().to_vec();
+                        let mut bytes = bytes_of(&payload).unwrap_or_default().to_vec();
                         bytes.extend(read);
                         hub.hurt(&mut bytes);
                         put(
@@ -337,7 +338,7 @@ impl Fabric for End {
                         continue;
                     }
                     Moving::Write { slot, payload, bytes: rest } => {
-                        let mut bytes = payload.as_bytes().unwrap_or_default().to_vec();
+                        let mut bytes = bytes_of(&payload).unwrap_or_default().to_vec();
                         bytes.extend(rest);
                         hub.hurt(&mut bytes);
                         let base = slot as usize * self.sizes.slot_bytes as usize;

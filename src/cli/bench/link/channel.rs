@@ -1,6 +1,7 @@
 //! The benches of a link through one of the channels between leaders: fragments as an all-reduce posts them, to a peer that
 //! only counts them.
 
+use std::ptr::NonNull;
 use std::time::Duration;
 
 use shouter::channel::Inbox;
@@ -13,7 +14,7 @@ use shouter_reducer::dtype::{DType, ReduceOp};
 use shouter_reducer::executor::Disposition;
 use shouter_reducer::grid::Rank;
 use shouter_reducer::header::{Collective, Header, Identity, Kind, MatchKey, Shape};
-use shouter_reducer::memory::Region;
+use shouter_reducer::memory::{Kind as MemoryKind, Region};
 use shouter_reducer::transport::{SendError, Token, Transport};
 
 use super::super::report::{Line, median, percentiles_us, round4};
@@ -74,7 +75,9 @@ impl End {
         let (mut up, control) = shouter::leaders(&config)?;
         let bytes: Vec<u8> =
             (0..COLD).map(|i| (i as u32).wrapping_mul(2_654_435_761).to_le_bytes()[3]).collect();
-        let cold = Region::from_static(bytes.leak());
+        let bytes = NonNull::from(bytes.leak());
+        // SAFETY: the memory stays for ever, and nobody writes to it.
+        let cold = unsafe { Region::from_raw_parts(MemoryKind::Host, bytes.cast(), COLD, 0) };
         // SAFETY: the memory stays for ever.
         unsafe { up.register(cold) };
         Ok(Self {

@@ -3,7 +3,7 @@ use rand::{Rng, RngCore, SeedableRng};
 
 use super::super::*;
 use super::harness::*;
-use crate::memory::{Kind, Region};
+use crate::memory::{Kind, Owned, Region};
 use crate::time::Instant;
 
 const ROOM: usize = 1 << 20;
@@ -86,7 +86,9 @@ fn spans_know_their_direction() {
     assert_eq!(bytes(&pinned, 32, 32), [7; 32]);
     let differ = copier.copy_span(host.span(0, 31).unwrap(), device.span(0, 32).unwrap()).unwrap_err();
     assert!(matches!(differ, CudaError::Range { .. }), "{differ}");
-    let ordinary = Region::from_static(Box::leak(Box::new([0; 32])));
+    let memory = Owned::new(32).unwrap();
+    // SAFETY: nothing is done with it but to refuse it.
+    let ordinary = unsafe { memory.region() };
     let refused = copier.copy_span(ordinary.span(0, 32).unwrap(), device.span(0, 32).unwrap()).unwrap_err();
     assert_eq!(refused, CudaError::NotPinned { address: ordinary.as_ptr() as u64 });
 }

@@ -1,0 +1,130 @@
+//! Handles and forked children, with ranks that are threads of this process.
+#![allow(unsafe_code)]
+
+use std::net::TcpListener;
+use std::thread;
+
+use super::*;
+use crate::config::{Builder, Environment};
+use crate::runtime::in_forked_child;
+
+/// The ranks of a job on this host.
+fn ranks(size: u32) -> Vec<Group> {
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let member = |rank: u32| {
+        let [size, rank, port] = [size, rank, port.into()].map(|number| number.to_string());
+        let keys = [
+            ("size", &*size),
+            ("rank", &rank),
+            ("local_size", &size),
+            ("local_rank", &rank),
+            ("port", &port),
+            ("key", "a secret of this test"),
+            ("deadline", "20s"),
+        ];
+        let builder = Builder::from_environment(Environment::default());
+        keys.into_iter().fold(builder, |builder, (key, value)| builder?.set(key, value)).unwrap().build()
+    };
+    thread::scope(|scope| {
+        let joining: Vec<_> =
+            (0..size).map(|rank| scope.spawn(move || init(member(rank).unwrap()).unwrap())).collect();
+        joining.into_iter().map(|rank| rank.join().unwrap()).collect()
+    })
+}
+
+fn spec(count: u64) -> TensorSpec {
+    TensorSpec { name: "gradient".into(), dtype: DType::F32, count, op: ReduceOp::Sum }
+}
+
+/// What every rank does at once.
+fn each<R: Send>(group: &[Group], body: impl Fn(&Group) -> R + Sync) -> Vec<R> {
+    thread::scope(|scope| {
+        let body = &body;
+        let threads: Vec<_> = group.iter().map(|rank| scope.spawn(move || body(rank))).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    })
+}
+
+#[test]
+fn an_operation_is_waited_for_in_its_own_group() {
+    let groups = [ranks(1), ranks(1)].map(|mut group| group.remove(0));
+    let mut data = [[1f32; 8], [2f32; 8]];
+    let mut pushed = vec![];
+    for (group, data) in groups.iter().zip(&mut data) {
+        let id = group.register(&[spec(8)]).unwrap()[0];
+        // SAFETY: the data is touched again only after the waits.
+        pushed.push(unsafe { group.push(id, data.as_mut_ptr().cast()) }.unwrap());
+    }
+    let mut pushed = pushed.into_iter();
+    let [first, second] = [pushed.next().unwrap(), pushed.next().unwrap()];
+    assert_eq!(first.op, second.op, "the numbers alone do not tell");
+    let WaitError { error, pending } = groups[1].wait(first, None).unwrap_err();
+    assert!(matches!(error, Error::Argument(_)), "{error}");
+    groups[0].wait(pending.unwrap(), None).unwrap();
+    groups[1].wait(second, None).unwrap();
+    assert_eq!(data, [[1.0; 8], [2.0; 8]]);
+}
+
+#[test]
+fn an_operation_comes_back_from_a_wait_that_timed_out() {
+    let group = ranks(2);
+    let ids = each(&group, |rank| rank.register(&[spec(50_000)]).unwrap()[0]);
+    let mut data = vec![vec![1f32; 50_000]; 2];
+    // SAFETY: the data is touched again only after the waits.
+    let mut push = |rank: usize| unsafe { group[rank].push(ids[rank], data[rank].as_mut_ptr().cast()) };
+    let mut first = push(0).unwrap();
+    for _ in 0..3 {
+        let WaitError { error, pending } = group[0].wait(first, Some(Duration::ZERO)).unwrap_err();
+        assert!(matches!(error, Error::Timeout(_)), "{error}");
+        first = pending.unwrap();
+    }
+    let second = push(1).unwrap();
+    thread::scope(|scope| {
+        let waiting = scope.spawn(|| group[1].wait(second, None));
+        group[0].wait(first, None).unwrap();
+        waiting.join().unwrap().unwrap();
+    });
+    assert!(data.iter().flatten().all(|sum| *sum == 2.0));
+}
+
+#[test]
+fn a_forked_child_is_refused_by_every_call() {
+    let mut group = ranks(2);
+    let ids = each(&group, |rank| rank.register(&[spec(4)]).unwrap()[0]);
+    let mut tensor = group[0].alloc::<f32>(4).unwrap();
+    assert!(tensor.is_shared());
+    tensor.fill(1.0);
+    let data = tensor.as_mut_ptr().cast();
+    // SAFETY: the tensor is touched again only after the wait.
+    let mut pending = Some(unsafe { group[0].push(ids[0], data) }.unwrap());
+    let status = in_forked_child(|| {
+        let rank = group.remove(0);
+        let refused = [
+            rank.alloc::<f32>(1000).map(drop),
+            rank.register(&[spec(4)]).map(drop),
+            // SAFETY: they are refused.
+            unsafe { rank.push(ids[0], data) }.map(drop),
+            rank.wait(pending.take().unwrap(), None).map_err(Error::from),
+            rank.all_reduce(&mut [1f32], ReduceOp::Sum),
+            rank.all_reduce(&mut [1f32; 50_000], ReduceOp::Sum),
+            rank.barrier(),
+            // SAFETY: as above.
+            unsafe { rank.pin(data, 16) },
+            rank.unpin(data),
+            rank.finalize(),
+        ];
+        let is_refused = |result: &Result<(), Error>| matches!(result, Err(Error::Closed(_)));
+        refused.iter().position(|result| !is_refused(result)).map_or(100, |at| at as u8)
+    });
+    assert_eq!(status, 100, "a call of this number was not refused");
+    let mut theirs = [2f32; 4];
+    // SAFETY: the data is touched again only after the waits.
+    let second = unsafe { group[1].push(ids[1], theirs.as_mut_ptr().cast()) }.unwrap();
+    thread::scope(|scope| {
+        let waiting = scope.spawn(|| group[1].wait(second, None));
+        group[0].wait(pending.unwrap(), None).unwrap();
+        waiting.join().unwrap().unwrap();
+    });
+    assert_eq!((&tensor[..], theirs), (&[3.0; 4][..], [3.0; 4]));
+    each(&group, |rank| rank.all_reduce(&mut [1f32], ReduceOp::Sum)).into_iter().for_each(Result::unwrap);
+}
