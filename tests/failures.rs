@@ -10,7 +10,7 @@ mod ranks;
 use std::os::unix::net::UnixListener;
 use std::time::{Duration, Instant};
 
-use ranks::{ERROR, Job, RankState, State, end, job, parameter, scenario, tell};
+use ranks::{ERROR, Job, RankState, State, end, job, names_only, parameter, scenario, tell};
 use shouter::config::Builder;
 use shouter::{Config, DType, Error, Group, ReduceOp, TensorSpec};
 
@@ -363,16 +363,6 @@ fn narrow(group: &Group) -> Result<(), Error> {
         assert!(tensor[..100_000].iter().all(|&x| x == group.size() as f32));
     }
     Ok(())
-}
-
-/// Whether a text names a rank, and no other.
-fn names_only(text: &str, rank: u32) -> bool {
-    let named = text.match_indices("rank ").map(|(at, word)| {
-        let digits = text[at + word.len()..].chars().take_while(char::is_ascii_digit);
-        digits.collect::<String>()
-    });
-    let named: Vec<_> = named.filter(|digits| !digits.is_empty()).collect();
-    !named.is_empty() && named.iter().all(|name| *name == rank.to_string())
 }
 
 /// A survivor's error names the operation, the tensor and the rank that is gone.

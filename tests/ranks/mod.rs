@@ -71,7 +71,7 @@ pub(crate) fn job(ranks: u32, hosts: u32, scenario: &str) -> Plan {
     }
     command.args(["run", "--json", "--grace", "40", "-n", &ranks.to_string(), "--hosts", &hosts.to_string()]);
     command.env("SHOUTER_TEST_SCENARIO", scenario).env("SHOUTER_HEARTBEAT_TIMEOUT", "2s");
-    command.env("XDG_RUNTIME_DIR", &home).stdin(Stdio::null());
+    command.env("XDG_RUNTIME_DIR", &home).env("TMPDIR", &home).stdin(Stdio::null());
     Plan { command, home, ranks, after: vec![] }
 }
 
@@ -85,6 +85,21 @@ impl Plan {
     /// More arguments for the launcher.
     pub(crate) fn args(mut self, args: &[&str]) -> Self {
         self.after.extend(args.iter().map(|arg| arg.to_string()));
+        self
+    }
+
+    /// Runs it in a network namespace of its own, which the shell's `commands` furnish. See [`Job::in_namespace`].
+    pub(crate) fn in_namespace(mut self, commands: &str) -> Self {
+        let mut command = Command::new("unshare");
+        command.args(["--net", "--", "sh", "-c", &format!("{commands} && exec \"$0\" \"$@\"")]);
+        command.arg(self.command.get_program()).args(self.command.get_args()).stdin(Stdio::null());
+        for (name, value) in self.command.get_envs() {
+            match value {
+                Some(value) => command.env(name, value),
+                None => command.env_remove(name),
+            };
+        }
+        self.command = command;
         self
     }
 
@@ -235,7 +250,15 @@ impl Job {
         assert!(kill(pid, name), "rank {rank} is gone");
     }
 
-    /// Waits for the end, and checks that nothing is left behind: no process, no file.
+    /// Runs the shell's `commands` in the network namespace of this job.
+    pub(crate) fn in_namespace(&self, commands: &str) {
+        let pid = self.launcher.id().to_string();
+        let done =
+            Command::new("nsenter").args(["--target", &pid, "--net", "--", "sh", "-c", commands]).status();
+        assert!(done.is_ok_and(|status| status.success()), "{commands}");
+    }
+
+    /// Waits for the end, and checks that nothing is left behind: no process, no socket, no file.
     pub(crate) fn finish(mut self) -> State {
         let until = Instant::now() + LIMIT;
         let status = loop {
@@ -255,10 +278,38 @@ impl Job {
             let left = rank.pid.is_some_and(|pid| PathBuf::from(format!("/proc/{pid}")).exists());
             assert!(!left, "process {:?} is left behind\n{state}", rank.pid);
         }
-        let left: Vec<_> =
-            std::fs::read_dir(&self.home).unwrap().flatten().map(|entry| entry.path()).collect();
+        let left = self.left_behind();
         assert!(left.is_empty(), "left behind: {left:?}\n{state}");
         state
+    }
+}
+
+impl Job {
+    /// What this job has left on the host: files in its directory, processes that it started, sockets with a name.
+    fn left_behind(&self) -> Vec<String> {
+        let home = self.home.to_str().unwrap();
+        let entries = |path: &std::path::Path| std::fs::read_dir(path).into_iter().flatten().flatten();
+        let files = entries(&self.home).map(|entry| format!("file {}", entry.path().display()));
+        // Whatever a job starts has its directory in the environment, in whatever session it is.
+        let ours = |path: &PathBuf| {
+            let of_job = |path: PathBuf| std::fs::read(path).is_ok_and(|text| find(&text, home.as_bytes()));
+            path.file_name().is_some_and(|name| name.to_string_lossy().parse::<u32>().is_ok())
+                && of_job(path.join("environ"))
+        };
+        let processes = entries("/proc".as_ref()).map(|entry| entry.path()).filter(ours);
+        let processes = processes.map(|path| format!("process {}", path.display()));
+        let sockets = std::fs::read_to_string("/proc/net/unix").unwrap();
+        let sockets = sockets.lines().filter(|line| line.contains(home)).map(|line| format!("socket {line}"));
+        // Segments are memfds, and DPDK's files have no name either, which go with their processes: what has one was made by mistake.
+        let pids: Vec<_> = state_of(&self.shared).ranks.iter().filter_map(|rank| rank.pid).collect();
+        let of_rank = |name: &str| {
+            let mut numbers = name.split(|letter: char| !letter.is_ascii_digit());
+            numbers.any(|number| number.parse().is_ok_and(|number| pids.contains(&number)))
+        };
+        let named = ["/dev/shm", "/var/run/dpdk"].into_iter().flat_map(|path| entries(path.as_ref()));
+        let named = named.map(|entry| entry.path().display().to_string());
+        let named = named.filter(|path| of_rank(path)).map(|path| format!("file {path}"));
+        files.chain(processes).chain(sockets).chain(named).collect()
     }
 }
 
@@ -275,6 +326,20 @@ impl Drop for Job {
         let _ = self.launcher.wait();
         let _ = std::fs::remove_dir_all(&self.home);
     }
+}
+
+fn find(text: &[u8], part: &[u8]) -> bool {
+    text.windows(part.len()).any(|window| window == part)
+}
+
+/// Whether a text names a rank, and no other.
+pub(crate) fn names_only(text: &str, rank: u32) -> bool {
+    let named = text.match_indices("rank ").map(|(at, word)| {
+        let digits = text[at + word.len()..].chars().take_while(char::is_ascii_digit);
+        digits.collect::<String>()
+    });
+    let named: Vec<_> = named.filter(|digits| !digits.is_empty()).collect();
+    !named.is_empty() && named.iter().all(|name| *name == rank.to_string())
 }
 
 /// What is known, also after a failed assertion.
