@@ -122,9 +122,9 @@ pub unsafe extern "C" fn shouter_register(
 
 /// Starts to reduce a registered tensor, whose elements lie at `data`, in place; writes to `*out` what to wait for.
 ///
-/// Returns at once. `data` must be aligned to its elements. From now until shouter_wait has returned, it must stay where it is and
-/// nobody may touch it. Every
-/// rank pushes the tensors of a step in the same order; one that differs is named in the error.
+/// Returns at once. `data` must be aligned to its elements; it may be NULL if the tensor has none. From now until shouter_wait has
+/// returned, it must stay where it is and nobody may touch it. Every rank pushes the tensors of a step in the same order; one that
+/// differs is named in the error.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn shouter_push(
     shouter: *const Shouter,
@@ -135,10 +135,11 @@ pub unsafe extern "C" fn shouter_push(
     guard(|| {
         // SAFETY: NULL or live, as the module demands of its callers.
         let shouter = unsafe { live(shouter) }?;
-        if data.is_null() || out.is_null() {
-            return Err(null("data or out"));
+        if out.is_null() {
+            return Err(null("out"));
         }
-        // SAFETY: not NULL; the caller promises the registered number of elements, his alone to touch until the wait.
+        // SAFETY: the caller promises the registered number of elements, his alone to touch until the wait; NULL is refused if
+        // there are any.
         let pending = unsafe { shouter.group.push(TensorId(tensor), data.cast()) }?;
         // SAFETY: not NULL; the caller promises room for a shouter_pending_t.
         unsafe { out.write(shouter.under_way.add(pending)) };
@@ -162,8 +163,8 @@ pub unsafe extern "C" fn shouter_push_cuda(
     guard(|| {
         // SAFETY: NULL or live, as the module demands of its callers.
         let shouter = unsafe { live(shouter) }?;
-        if data.is_null() || out.is_null() {
-            return Err(null("data or out"));
+        if out.is_null() {
+            return Err(null("out"));
         }
         #[cfg(feature = "cuda")]
         {

@@ -345,6 +345,7 @@ fn wrong_arguments_are_refused() {
             ("n is 0", shouter_register(shouter, ptr::null(), 0, ids.as_mut_ptr())),
             ("tensor", shouter_push(shouter, 12345, at, &mut pending)),
             ("aligned", shouter_push(shouter, id, at.byte_add(1), &mut pending)),
+            ("NULL", shouter_push(shouter, id, ptr::null_mut(), &mut pending)),
             ("timeout_ms", shouter_wait(shouter, 0, -2)),
             ("/", shouter_timeline(shouter, c"/nonexistent/folder/x".as_ptr())),
         ];
@@ -362,6 +363,17 @@ fn wrong_arguments_are_refused() {
         for forged in [0, 1, u64::MAX] {
             assert_eq!(shouter_wait(shouter, forged, 0), SHOUTER_ERROR_ARGUMENT, "it was never given");
         }
+        // What has no elements needs no address, whichever call it is.
+        let empty = Tensor { count: 0, ..tensor(c"nothing".as_ptr(), SHOUTER_F64, SHOUTER_SUM) };
+        assert_eq!(shouter_register(shouter, &empty, 1, &mut id), SHOUTER_OK, "{}", last());
+        assert_eq!(shouter_push(shouter, id, ptr::null_mut(), &mut pending), SHOUTER_OK, "{}", last());
+        assert_eq!(shouter_wait(shouter, pending, -1), SHOUTER_OK, "{}", last());
+        assert_eq!(
+            shouter_allreduce(shouter, ptr::null_mut(), 0, SHOUTER_F64, SHOUTER_SUM),
+            SHOUTER_OK,
+            "{}",
+            last()
+        );
         assert_eq!(shouter_allreduce(shouter, at, 2, SHOUTER_F64, SHOUTER_SUM), SHOUTER_OK, "{}", last());
         assert_eq!(shouter_finalize(shouter), SHOUTER_OK);
     }
