@@ -226,9 +226,9 @@ shouter_status_t shouter_register(const struct shouter_t *shouter,
 
 /* Starts to reduce a registered tensor, whose elements lie at `data`, in place; writes to `*out` what to wait for. */
   /*  */
-/* Returns at once. `data` must be aligned to its elements. From now until shouter_wait has returned, it must stay where it is and
- * nobody may touch it. Every
- * rank pushes the tensors of a step in the same order; one that differs is named in the error. */
+/* Returns at once. `data` must be aligned to its elements; it may be NULL if the tensor has none. From now until shouter_wait has
+ * returned, it must stay where it is and nobody may touch it. Every rank pushes the tensors of a step in the same order; one that
+ * differs is named in the error. */
 shouter_status_t shouter_push(const struct shouter_t *shouter,
                               uint32_t tensor,
                               void *data,
