@@ -215,12 +215,13 @@ impl Cells {
                 return group.diverged(divergence, shape, step);
             }
             // Where an operation of the engine is in dispute, that finds out.
-            if self.segment.dispute().is_none() && (waited > VIEWS || self.have_all_published(number)) {
-                if let Some(divergence) = self.judge(number, shape) {
-                    self.segment.set_verdict(&divergence);
-                    self.segment.set_abort(divergence.rank.0, diverged());
-                    continue;
-                }
+            if self.segment.dispute().is_none()
+                && (waited > VIEWS || self.have_all_published(number))
+                && let Some(divergence) = self.judge(number, shape)
+            {
+                self.segment.set_verdict(&divergence);
+                self.segment.set_abort(divergence.rank.0, diverged());
+                continue;
             }
             if waited > VERDICT {
                 return Error::Mismatch(format!(
