@@ -215,16 +215,12 @@ impl Drill {
     fn run(&self) -> Result<String, String> {
         let gates = Gates::new();
         let job = self.start(&gates);
-        let has_told = |state: &State, what: &str| {
-            state.ranks[self.victim as usize].told.iter().any(|line| line == what)
-        };
-        job.until("the stage is reached", ranks::LIMIT, |state| has_told(state, "reached"));
+        let reached =
+            |state: &State| state.ranks[self.victim as usize].told.iter().any(|line| line == "reached");
+        job.until("the stage is reached", ranks::LIMIT, reached);
         // The others come to wait for the rank, each time at another moment within the operation.
         let moment = if self.stage == "mid-operation" { 3 * self.victim + self.ranks } else { 150 };
         std::thread::sleep(Duration::from_millis(moment.into()));
-        if self.act == Act::Abort && self.stage == "join" {
-            job.until("the rank has given up", ranks::LIMIT, |state| has_told(state, "gave up"));
-        }
         let begun = job.elapsed();
         match self.act {
             Act::Kill => job.signal(self.victim, "KILL"),
@@ -341,10 +337,17 @@ impl Drill {
             Act::Resume if teller == self.victim => {
                 names_only(error, self.victim) && error.contains("was stopped")
             }
-            // It can be the place of rank 0 that is named to those who do not reach it.
-            _ => names_only(&error.replace(&format!("rank {teller} did not reach "), ""), self.victim),
+            // Whom a rank waited for is named as well while it joins, and at the end who that one waited for.
+            _ if self.stage == "join" => last_named(error) == Some(self.victim),
+            _ => names_only(error, self.victim),
         }
     }
+}
+
+/// The last rank that is named.
+fn last_named(error: &str) -> Option<u32> {
+    let named = error.rsplit("rank ").next().filter(|rest| rest.len() < error.len())?;
+    named.split(|letter: char| !letter.is_ascii_digit()).next()?.parse().ok()
 }
 
 fn ending(rank: &RankState) -> String {
@@ -443,7 +446,6 @@ fn play() -> Result<(), Error> {
     let result = join().and_then(steps);
     if own_rank() == victim() && acts("abort") {
         // The others hear of it while its process is still there.
-        tell("gave up");
         await_gate("end");
     }
     result
@@ -458,12 +460,10 @@ fn join() -> Result<Group, Error> {
         builder = builder.set("ports", &ports).map_err(wrong)?;
     }
     if is_hit("join") {
-        if acts("abort") {
-            builder = builder.set("rendezvous_deadline", "1s").map_err(wrong)?;
-        }
-        tell("reached");
-        if acts("late") {
-            await_gate("go");
+        if acts("late") || acts("abort") {
+            reach("join")?;
+        } else {
+            tell("reached");
         }
         if acts("exit") {
             exit_at_the_gate();
@@ -526,10 +526,10 @@ fn mid_operation(group: &Group, sum: f32) -> Result<(), Error> {
     for step in 0..if harmless { 60 } else { usize::MAX } {
         if step == 3 && is_hit("mid-operation") {
             tell("reached");
-            match () {
-                () if acts("late") => await_gate("go"),
-                () if acts("exit") => exit_at_the_gate(),
-                () => {}
+            if acts("late") {
+                await_gate("go");
+            } else if acts("exit") {
+                exit_at_the_gate();
             }
         }
         if is_hit("mid-operation") && acts("abort") && is_open("go") {

@@ -5,6 +5,7 @@
 //! rank 0 then makes a segment that all of them can, and passes it on. Where it cannot, it tells them why.
 
 use std::io::{self, Read, Write};
+use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
@@ -16,6 +17,7 @@ use sha2::Sha256;
 use super::layout::Shape;
 use super::segment::{NodeSegment, SegmentError};
 use super::sys;
+use crate::group::error::Missing;
 
 /// Between two looks for a connection.
 const PAUSE: Duration = Duration::from_millis(1);
@@ -47,23 +49,21 @@ pub(crate) enum PassError {
         why: String,
     },
     /// A rank was there and is gone.
-    #[error("local rank {local} of this host has ended while the host's shared memory was made: {why}")]
+    #[error("rank {rank} has ended while the shared memory of its host was made: {why}")]
     Gone {
-        /// Its number on the host.
-        local: u32,
+        /// Its number in the job.
+        rank: u32,
         /// What the connection to it said.
         why: io::Error,
     },
     /// Somebody did not come.
     #[error(
-        "of the {expected} ranks of this host, those with the local numbers {missing:?} did not ask for the shared memory \
-         within {waited:?}; are all ranks of the host in the same network namespace and of the same user?"
+        "{missing} did not ask for the shared memory of the host within {waited:?}: see whether it was stopped or has ended, and \
+         that all ranks of the host are in the same network namespace and of the same user"
     )]
     Missing {
-        /// The local numbers of those that did not come.
-        missing: Vec<u32>,
-        /// How many were expected.
-        expected: u32,
+        /// Those that did not come.
+        missing: Missing,
         /// How long it was waited.
         waited: Duration,
     },
@@ -84,7 +84,13 @@ pub(crate) fn meet(
 ) -> Result<NodeSegment, PassError> {
     let name = SocketAddr::from_abstract_name(format!("shouter-{}", hex(&derive(secret, node, b"name"))))?;
     let proof = derive(secret, node, b"proof");
-    if local == 0 { give(&name, &proof, shape, wait) } else { fetch(&name, &proof, local, shape, wait) }
+    // Ranks fill hosts in blocks, of as many on each.
+    let first = node * shape.ranks;
+    if local == 0 {
+        give(&name, &proof, first, shape, wait)
+    } else {
+        fetch(&name, &proof, first, local, shape, wait)
+    }
 }
 
 /// A rank that waits for the segment.
@@ -95,14 +101,20 @@ struct Guest {
     room: u64,
 }
 
-fn give(name: &SocketAddr, proof: &[u8; 32], shape: Shape, wait: Duration) -> Result<NodeSegment, PassError> {
+fn give(
+    name: &SocketAddr,
+    proof: &[u8; 32],
+    first: u32,
+    shape: Shape,
+    wait: Duration,
+) -> Result<NodeSegment, PassError> {
     let listener = UnixListener::bind_addr(name)?;
     listener.set_nonblocking(true)?;
     let mut guests = Vec::new();
-    let made = gather(&listener, proof, shape.ranks, wait, &mut guests).and_then(|()| {
+    let made = gather(&listener, proof, first..first + shape.ranks, wait, &mut guests).and_then(|()| {
         let least = guests.iter().map(|guest| guest.room).fold(sys::address_room(), u64::min);
         let segment = NodeSegment::create(shape.within(least))?;
-        guests.iter().try_for_each(|guest| pass(guest, &segment))?;
+        guests.iter().try_for_each(|guest| pass(guest, first, &segment))?;
         Ok(segment)
     });
     made.inspect_err(|error| {
@@ -116,15 +128,17 @@ fn give(name: &SocketAddr, proof: &[u8; 32], shape: Shape, wait: Duration) -> Re
     })
 }
 
-/// Waits until all ranks of the host but this one are there.
+/// Waits until all `ranks` of the host but the first are there.
 fn gather(
     listener: &UnixListener,
     proof: &[u8; 32],
-    ranks: u32,
+    ranks: Range<u32>,
     wait: Duration,
     guests: &mut Vec<Guest>,
 ) -> Result<(), PassError> {
     let begin = Instant::now();
+    let first = ranks.start;
+    let ranks = ranks.end - first;
     let is_there = |guests: &[Guest], local| guests.iter().any(|guest| guest.local == local);
     while guests.len() + 1 < ranks as usize {
         match listener.accept() {
@@ -140,8 +154,9 @@ fn gather(
             },
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 if begin.elapsed() > wait {
-                    let missing = (1..ranks).filter(|local| !is_there(guests, *local)).collect();
-                    return Err(PassError::Missing { missing, expected: ranks, waited: wait });
+                    let missing = (1..ranks).filter(|local| !is_there(guests, *local));
+                    let missing = Missing::of(missing.map(|local| first + local));
+                    return Err(PassError::Missing { missing, waited: wait });
                 }
                 std::thread::sleep(PAUSE);
             }
@@ -168,16 +183,17 @@ fn welcome(mut stream: UnixStream, proof: &[u8; 32]) -> io::Result<Guest> {
 }
 
 /// Hands the segment to a rank.
-fn pass(guest: &Guest, segment: &NodeSegment) -> Result<(), PassError> {
+fn pass(guest: &Guest, first: u32, segment: &NodeSegment) -> Result<(), PassError> {
     let mut stream = &guest.stream;
     sys::send_descriptor(stream, SEGMENT, segment.fd())
         .and_then(|()| stream.write_all(&(segment.arena_bytes() as u64).to_le_bytes()))
-        .map_err(|why| PassError::Gone { local: guest.local, why })
+        .map_err(|why| PassError::Gone { rank: first + guest.local, why })
 }
 
 fn fetch(
     name: &SocketAddr,
     proof: &[u8; 32],
+    first: u32,
     local: u32,
     shape: Shape,
     wait: Duration,
@@ -188,7 +204,8 @@ fn fetch(
             Ok(stream) => break stream,
             Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
                 if begin.elapsed() > wait {
-                    return Err(PassError::Missing { missing: vec![0], expected: shape.ranks, waited: wait });
+                    let missing = Missing::of([first].into_iter());
+                    return Err(PassError::Missing { missing, waited: wait });
                 }
                 std::thread::sleep(PAUSE);
             }
