@@ -137,6 +137,7 @@ impl Layout {
     }
 
     /// Where all areas of all lanes lie, and their length in bytes.
+    #[cfg(feature = "cuda")]
     pub(super) fn lanes(&self) -> (usize, usize) {
         (self.lanes, self.shape.lanes as usize * (self.shape.ranks as usize + 1) * self.area)
     }

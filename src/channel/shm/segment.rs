@@ -7,17 +7,17 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock};
 
-use shouter_reducer::executor::{Divergence, View};
+use shouter_reducer::executor::View;
 use shouter_reducer::memory::Region;
 use shouter_reducer::transport::{Export, Flag, NodeMemory, TensorView};
 
 use super::arena::Arena;
-use super::layout::{
-    ABORT_AT, ANNOUNCEMENT, CELL_PAYLOAD, DISPUTE_AT, LANE_BYTES_AT, LANES_AT, Layout, MAGIC_AT, RANKS_AT,
-    Shape, VERDICT_AT,
-};
+use super::layout::{ANNOUNCEMENT, CELL_PAYLOAD, LANE_BYTES_AT, LANES_AT, Layout, MAGIC_AT, RANKS_AT, Shape};
 use super::sys::{self, Mapping, Watch};
-use super::view::{pack_divergence, unpack, unpack_divergence};
+use super::view::unpack;
+
+mod end;
+pub(crate) use end::Abort;
 
 /// "shouter" and the layout's version.
 const MAGIC: u64 = u64::from_le_bytes(*b"shouter\x03");
@@ -61,15 +61,6 @@ pub(crate) enum SegmentError {
     /// Another version or shape.
     #[error("the host's shared memory is of another version or plan; run the same on all ranks of the host")]
     Foreign,
-}
-
-/// Who ended the group, and a number that says why.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Abort {
-    /// The culprit's rank.
-    pub(crate) culprit: u32,
-    /// A reason of the engine's.
-    pub(crate) reason: u8,
 }
 
 /// What a rank says it has started: its operation number, a packed shape, and an identity.
@@ -167,6 +158,7 @@ impl NodeSegment {
     }
 
     /// All lanes, areas and results, in one piece.
+    #[cfg(feature = "cuda")]
     pub(crate) fn lanes_memory(&self) -> Region {
         let (at, len) = self.layout.lanes();
         self.mapping.region(at, len).unwrap_or(Region::empty())
@@ -242,56 +234,6 @@ impl NodeSegment {
             Watch::Ended => true,
             Watch::Blind => false,
         }
-    }
-
-    /// Says that the group has ended; the first to say so is believed.
-    pub(crate) fn set_abort(&self, culprit: u32, reason: u8) {
-        let word = 1 << 63 | u64::from(reason) << 32 | u64::from(culprit);
-        // A failure means that another rank was first, whose word stands.
-        let _ = self.word(Some(ABORT_AT)).compare_exchange(0, word, Ordering::AcqRel, Ordering::Acquire);
-    }
-
-    /// Who ended the group, if it has ended.
-    #[inline]
-    pub(crate) fn abort(&self) -> Option<Abort> {
-        match self.word(Some(ABORT_AT)).load(Ordering::Acquire) {
-            0 => None,
-            word => Some(Abort { culprit: word as u32, reason: (word >> 32) as u8 }),
-        }
-    }
-
-    /// Says that ranks disagree about operation `seq`, ahead of [`set_abort`](Self::set_abort).
-    pub(crate) fn set_dispute(&self, seq: u64) {
-        // The first operation counts. The word is one more, for 0 stands for none, and inverted, so that the largest is the first.
-        self.word(Some(DISPUTE_AT)).fetch_max(!(seq + 1), Ordering::AcqRel);
-    }
-
-    /// The first operation that ranks are known to disagree about.
-    pub(crate) fn dispute(&self) -> Option<u64> {
-        match self.word(Some(DISPUTE_AT)).load(Ordering::Acquire) {
-            0 => None,
-            word => Some(!word - 1),
-        }
-    }
-
-    /// Says what the votes on the operation in dispute have shown. The first to say so is believed.
-    pub(crate) fn set_verdict(&self, divergence: &Divergence) {
-        let state = self.word(Some(VERDICT_AT));
-        if state.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Acquire).is_ok() {
-            for (at, word) in (VERDICT_AT + 8..).step_by(8).zip(pack_divergence(divergence)) {
-                self.word(Some(at)).store(word, Ordering::Relaxed);
-            }
-            state.store(2, Ordering::Release);
-        }
-    }
-
-    /// What the votes have shown.
-    pub(crate) fn verdict(&self) -> Option<Divergence> {
-        if self.word(Some(VERDICT_AT)).load(Ordering::Acquire) != 2 {
-            return None;
-        }
-        let word = |index| self.word(Some(VERDICT_AT + 8 + index * 8)).load(Ordering::Relaxed);
-        unpack_divergence(std::array::from_fn(word))
     }
 
     /// Says what this rank starts, for those who wait and wonder; and how they open its tensor, if that is exported.
