@@ -346,9 +346,9 @@ fn a_rank_that_diverges_is_named_on_both_sides() {
     settle(&mut group);
     let verdicts = group.vote();
     settle(&mut group);
-    for rank in 0..2 {
+    for (rank, verdict) in verdicts.into_iter().enumerate() {
         assert!(told(&group.completed[rank][0]).contains("it runs"));
-        let divergence = verdicts[rank].unwrap();
+        let divergence = verdict.unwrap();
         assert_eq!(divergence.rank, Rank(1 - rank as u32));
         let text = group.executors[rank].aborted().unwrap().to_string();
         let (sum, max) = ("all-reduce sum of 3 x i64", "all-reduce max of 3 x f32");
