@@ -312,7 +312,10 @@ fn cut(over: Over, after: u64) {
         }
         for result in results {
             let text = result.flatten_error();
-            assert!(text.contains("all-reduce sum of") && text.contains("rank 2"), "{over:?}, seed {seed}: {text}");
+            assert!(
+                text.contains("all-reduce sum of") && text.contains("rank 2"),
+                "{over:?}, seed {seed}: {text}"
+            );
         }
     }
 }
