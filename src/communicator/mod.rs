@@ -391,6 +391,11 @@ impl Group {
     /// As [`barrier`](Self::barrier). Dropping the group leaves it without waiting for the others.
     pub fn finalize(self) -> Result<(), Error> {
         self.barrier()?;
+        // A rank that was stopped finds all that it waited for, and yet the others may have given it up.
+        self.drive.turn()?;
+        if let Some(cause) = self.drive.with(|engine| engine.aborted().cloned())? {
+            return Err(Error::PeerFailed(format!("leaving the group: {cause}")));
+        }
         self.control.iter().for_each(Control::leave);
         self.drive.depart();
         Ok(())

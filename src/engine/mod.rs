@@ -236,11 +236,13 @@ impl<D: Device> Engine<D> {
     fn look_back(&mut self, now: Instant) {
         let pause = now.saturating_since(self.turned);
         self.turned = now;
-        if pause > self.dead_after {
+        // The others count from this rank's last sign of life, which was before it was stopped.
+        if pause > self.dead_after / 4 * 3 {
             tracing::warn!(
                 rank = self.rank.0,
                 ?pause,
-                "this process was stopped for longer than the heartbeat time-out"
+                dead_after = ?self.dead_after,
+                "this process was stopped for about the heartbeat time-out or longer"
             );
             self.resumed = Some(now + self.dead_after);
         }
