@@ -62,20 +62,35 @@ impl Cells {
         step: u64,
     ) -> Result<(), Error> {
         let mut state = lock(&self.state);
-        let abort = self.segment.abort();
-        if let Some(abort) = abort {
-            // Cells are safe to write again only as long as everybody has read those before.
-            if abort.reason != diverged() || state.is_broken {
-                return Err(match self.segment.verdict() {
-                    Some(divergence) => group.diverged(divergence, shape, step),
-                    None => Error::Closed(format!("{shape} was not started: {}", cause(group, abort))),
-                });
-            }
+        if let Some(abort) = self.segment.abort()
+            && let Some(error) = self.refusal(group, abort, state.is_broken, shape, step)
+        {
+            return Err(error);
         }
         state.number += 1;
         let result = self.exchange(group, begin, shape, data, step, state.number);
         state.is_broken = result.is_err();
         result
+    }
+
+    /// Why nothing is published any more, after the group has ended. Where ranks diverge, this one says what it runs.
+    #[cold]
+    fn refusal(
+        &self,
+        group: &Group,
+        abort: Abort,
+        is_broken: bool,
+        shape: &Shape,
+        step: u64,
+    ) -> Option<Error> {
+        // Cells are safe to write again only as long as everybody has read those before.
+        if abort.reason == diverged() && !is_broken {
+            return None;
+        }
+        Some(match self.segment.verdict() {
+            Some(divergence) => group.diverged(divergence, shape, step),
+            None => Error::Closed(format!("{shape} was not started: {}", cause(group, abort))),
+        })
     }
 
     /// Publishes this rank's elements as small operation `number`, and folds everybody's.
@@ -96,19 +111,21 @@ impl Cells {
         if !self.segment.cell(mine, number).publish(tag, data) {
             return Err(Error::Internal(format!("{} bytes do not fit a cell", data.len())));
         }
-        let ranks = self.segment.ranks();
+        let (ranks, len) = (self.segment.ranks(), data.len());
         let wait = |local: u32| {
             let cell = self.segment.cell(local, number);
             // SAFETY: used below only, and the next operation begins after this one has returned: the state is locked.
-            unsafe { self.wait(group, &cell, (local, number), begin, shape, step, data.len()) }
+            unsafe { self.wait(group, &cell, (local, number), begin, shape, step, len) }
         };
         // The own contribution is safe in its cell: the tensor is where the fold happens.
         if ranks <= 2 {
-            let first = wait(0)?;
-            let second = if ranks == 2 { Some(wait(1)?) } else { None };
-            data.copy_from_slice(first);
-            if let Some(second) = second {
-                self.kernels.accumulate(shape.dtype, shape.op, data, second);
+            for local in 0..ranks {
+                let bytes = wait(local)?;
+                if local == 0 {
+                    data.copy_from_slice(bytes);
+                } else {
+                    self.kernels.accumulate(shape.dtype, shape.op, data, bytes);
+                }
             }
         } else {
             // All at once: what is folded in f32 is rounded once, as everywhere else.
