@@ -111,6 +111,9 @@ pub struct Engine<D: Device> {
     executor: Executor,
     /// Once ranks have diverged.
     ballot: Option<Ballot>,
+    /// Whom the channel has lost, and why: looked at in the next turn, whose time tells whether this process was stopped in
+    /// the midst of this one.
+    suspect: Option<(Rank, Why)>,
     /// When an accelerator is asked again whether it is done.
     ask_at: Option<Instant>,
     /// Writes the timeline, where there is one.
@@ -144,6 +147,7 @@ impl<D: Device> Engine<D> {
             last_busy: now,
             staging: None,
             ballot: None,
+            suspect: None,
             ask_at: None,
             watch: None,
         }
@@ -384,6 +388,11 @@ impl<D: Device> Poller for Engine<D> {
         let mut busy = false;
         let time = executor_time(now);
         self.look_back(now);
+        if let Some((culprit, why)) = self.suspect.take()
+            && !self.liveness.departures_expected()
+        {
+            self.end(culprit, why);
+        }
         if let Some(up) = &mut self.up {
             busy |= up.receive(now, &mut self.executor);
             while let Some(loss) = self.up.as_mut().and_then(UpChannel::take_lost) {
@@ -400,7 +409,8 @@ impl<D: Device> Poller for Engine<D> {
                     why if why.is_own() => (self.rank, Why::Disconnected),
                     _ => (loss.rank, Why::Failed),
                 };
-                self.end(cause.0, cause.1);
+                self.suspect.get_or_insert(cause);
+                busy = true;
             }
         }
         if self.running != 0 {
@@ -469,7 +479,8 @@ impl<D: Device> Poller for Engine<D> {
         let up = self.up.as_ref().and_then(UpChannel::next_deadline);
         let node = self.node.as_ref().map(|_| self.liveness.next_check());
         let ballot = self.ballot.as_ref().filter(|_| !self.flooded).map(|ballot| ballot.next);
-        [executor, up, node, self.settling, self.ask_at, ballot].into_iter().flatten().min()
+        let suspect = self.suspect.as_ref().map(|_| self.turned);
+        [executor, up, node, self.settling, self.ask_at, ballot, suspect].into_iter().flatten().min()
     }
 }
 
