@@ -335,3 +335,23 @@ fn every_key_can_be_set_and_is_described() {
         assert_eq!(keys::nearest(spec.name).as_deref(), Some(spec.name));
     }
 }
+
+/// docs/configuration.md ends with the table of the keys, as the code has them.
+#[test]
+fn the_configuration_reference_is_fresh() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/configuration.md");
+    let page = std::fs::read_to_string(path).unwrap();
+    let head = "| key | what it does | it is | default |\n|---|---|---|---|\n";
+    let mut fresh = page[..page.find(head).expect("the page has the table")].to_owned() + head;
+    for key in keys::KEYS {
+        fresh += &format!("| `{}` | {} | {} | {} |\n", key.name, key.about, key.allowed, key.default);
+    }
+    if std::env::var_os("WRITE_CONFIGURATION").is_some() {
+        std::fs::write(path, &fresh).unwrap();
+    } else {
+        assert!(
+            page == fresh,
+            "write it anew: WRITE_CONFIGURATION=1 cargo test -p shouter --lib configuration_reference"
+        );
+    }
+}

@@ -50,6 +50,6 @@ fn wrong(error: &ConfigError) -> Item {
         State::Wrong,
         ITEM,
         error.to_string(),
-        "correct it where the message says; README.md lists the keys and what each may be",
+        "correct it where the message says; docs/configuration.md lists the keys and what each may be",
     )
 }
