@@ -15,13 +15,17 @@
 //! ```
 #![deny(unsafe_code)]
 
+#[doc(hidden)]
 pub mod channel;
 mod communicator;
 pub mod config;
+#[doc(hidden)]
 pub mod engine;
 mod error;
+#[doc(hidden)]
 pub mod group;
 pub mod net;
+#[doc(hidden)]
 pub mod observe;
 pub mod runtime;
 

@@ -1,6 +1,6 @@
 use super::*;
-use crate::cli::bench::gpu::STAGED;
-use crate::cli::bench::gpu::table::Verdict;
+use crate::bench::gpu::STAGED;
+use crate::bench::gpu::table::Verdict;
 
 fn line(bytes: u64, p50_us: f64) -> Line {
     Line { bytes: Some(bytes), p50_us: Some(p50_us), ..Line::default() }

@@ -10,8 +10,8 @@ use shouter_reducer::memory::cuda::{
 };
 
 use super::{GpuArgs, image};
-use crate::cli::bench::BenchError;
-use crate::cli::bench::report::median;
+use crate::bench::BenchError;
+use crate::bench::report::median;
 
 /// What the network carries in one datagram, about, in bytes: lengths of tensors are multiples of it.
 pub(super) const FRAGMENT: u64 = 8192;

@@ -11,7 +11,7 @@ use shouter_reducer::memory::cuda::{DeviceBuffer, Pinned};
 use super::device::{Device, FRAGMENT, failed, not_launched};
 use super::table::{Row, Table, Verdict};
 use super::{GpuArgs, Part};
-use crate::cli::bench::BenchError;
+use crate::bench::BenchError;
 
 /// Tensors of the pool: eight sources, a destination, and one more.
 const POOL: usize = 10;

@@ -5,8 +5,8 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use super::device::Left;
-use crate::cli::bench::report::Line;
-use crate::cli::bench::{BenchError, output_within};
+use crate::bench::report::Line;
+use crate::bench::{BenchError, output_within};
 
 /// All sizes of a job.
 const PATIENCE: Duration = Duration::from_secs(600);

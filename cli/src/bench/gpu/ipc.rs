@@ -3,8 +3,8 @@
 use super::device::{Device, Left};
 use super::table::{Row, Table};
 use super::{GpuArgs, Part, jobs};
-use crate::cli::bench::BenchError;
-use crate::cli::bench::report::{Line, round4};
+use crate::bench::BenchError;
+use crate::bench::report::{Line, round4};
 
 /// Ranks of a job.
 const RANKS: f64 = 4.0;

@@ -1,6 +1,6 @@
 use super::*;
-use crate::cli::bench::gpu::IPC;
-use crate::cli::bench::gpu::table::Verdict;
+use crate::bench::gpu::IPC;
+use crate::bench::gpu::table::Verdict;
 
 #[test]
 fn each_tensor_is_read_once_and_written_once() {

@@ -8,7 +8,7 @@ use shouter::{Group, ReduceOp};
 use shouter_reducer::memory::cuda::{Context, Cuda, CudaError, DeviceBuffer, Pinned, Stream};
 
 use super::numbers::Number;
-use crate::cli::bench::BenchError;
+use crate::bench::BenchError;
 
 /// A copy of the bench's own takes no longer, or the device hangs.
 const PATIENCE: Duration = Duration::from_secs(60);

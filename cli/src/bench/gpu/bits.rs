@@ -12,7 +12,7 @@ use super::device::{Arena, Device};
 use super::float::{element, elements};
 use super::table::{Row, Table};
 use super::{GpuArgs, Part, gather, reference};
-use crate::cli::bench::BenchError;
+use crate::bench::BenchError;
 
 /// Bytes between two ranges of an image, at least.
 const GUARD: usize = 48;

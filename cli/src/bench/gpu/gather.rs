@@ -6,7 +6,7 @@ use shouter_netstack::crc::crc32c;
 use shouter_reducer::kernel::cuda::{Packing, Piece};
 
 use super::bits::{Bench, Image, Outcome, difference};
-use crate::cli::bench::BenchError;
+use crate::bench::BenchError;
 
 /// Bytes of an arena that all of this fits into.
 pub(super) const ROOM: usize = 4 << 20;

@@ -1,8 +1,9 @@
-//! The command line: what a person types, and the exit status that a script reads.
+//! `shouter`, the command line: what a person types, and the exit status that a script reads.
 //!
 //! Every subcommand is a module with an `Args` that clap fills and a `main(&Args) -> Status`. Exit statuses are
 //! the shell's: 0 all went well, 1 the work failed, 2 the command line was wrong, 127 no such command, 128 + n ended
 //! by signal n.
+#![deny(unsafe_code)]
 
 use std::process::ExitCode;
 
@@ -54,8 +55,7 @@ enum Command {
     Timeline(timeline::TimelineArgs),
 }
 
-/// Parses the command line, runs the subcommand, and returns its exit status.
-pub(crate) fn main() -> ExitCode {
+fn main() -> ExitCode {
     shouter::observe::log::start();
     let cli = Cli::parse();
     let status = match &cli.command {

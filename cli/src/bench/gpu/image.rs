@@ -6,7 +6,7 @@ use shouter_reducer::kernel::cuda::{Architecture, Image, compile, compile_with_c
 use shouter_reducer::memory::cuda::DeviceInfo;
 
 use super::GpuArgs;
-use crate::cli::bench::BenchError;
+use crate::bench::BenchError;
 
 /// The kernels for a device, or why there are none.
 pub(super) fn find(args: &GpuArgs, device: &DeviceInfo) -> Result<Image, String> {

@@ -3,8 +3,8 @@
 use super::device::Left;
 use super::table::{Row, Table};
 use super::{GpuArgs, Part, jobs};
-use crate::cli::bench::BenchError;
-use crate::cli::bench::report::Line;
+use crate::bench::BenchError;
+use crate::bench::report::Line;
 
 /// Length of the small one, in bytes.
 const SMALL: u64 = 4096;

@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::device::Device;
 use super::table::{Row, Table, Verdict};
 use super::{GpuArgs, Part, skip};
-use crate::cli::bench::{BenchError, output_within};
+use crate::bench::{BenchError, output_within};
 
 /// Every access is checked, which makes kernels many times slower.
 const PATIENCE: Duration = Duration::from_secs(1200);

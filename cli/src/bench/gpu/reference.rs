@@ -8,7 +8,7 @@ use shouter_reducer::kernel::cuda::Fold;
 
 use super::bits::{Bench, Image, MOST_SOURCES, Outcome};
 use super::float::{Float, at, element, elements};
-use crate::cli::bench::BenchError;
+use crate::bench::BenchError;
 
 const NARROW: [(DType, Float); 2] = [(DType::F16, Float::F16), (DType::Bf16, Float::BF16)];
 const WIDE: [(DType, Float); 2] = [(DType::F32, Float::F32), (DType::F64, Float::F64)];

@@ -3,7 +3,7 @@
 use shouter::{Group, ReduceOp, Tensor};
 
 use super::numbers::Number;
-use crate::cli::bench::BenchError;
+use crate::bench::BenchError;
 
 /// Words for the places.
 pub(super) const PLACES: [&str; 3] = ["shared", "private", "gpu"];

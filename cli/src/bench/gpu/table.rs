@@ -4,8 +4,8 @@ use std::io::{self, Write};
 
 use serde::Serialize;
 
-use crate::cli::bench::BenchError;
-use crate::cli::bench::report::round4;
+use crate::bench::BenchError;
+use crate::bench::report::round4;
 
 /// What came of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
