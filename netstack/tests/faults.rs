@@ -159,7 +159,7 @@ fn run(seed: u64) -> Totals {
         bits_per_second: 10_000_000_000,
         delay: Duration::from_micros(rng.random_range(0..20)),
         queue_frames: 64,
-        loss: 0.0,
+        ..LinkConfig::default()
     };
     let per_pair = rng.random_range(1..=24usize) / (count - 1) + 1;
     let mut hosts: Vec<Host> = (0..count)

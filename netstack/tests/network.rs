@@ -266,7 +266,7 @@ fn seven_hosts_send_to_one_and_nothing_is_lost_for_good() {
     let done = sim.run_until(&mut hosts, secs(5), |hosts| hosts[1..].iter().all(|h| h.sink.released == 1000));
     assert!(done, "released {:?}", hosts.iter().map(|h| h.sink.released).collect::<Vec<_>>());
     assert_eq!(hosts[0].sink.messages, 7000);
-    let queue = sim.network().counters(0);
+    let [_, queue] = sim.network().counters(0);
     assert!(queue.queue_drops > 0, "the switch's queue overflowed: {queue:?}");
     let seconds = (sim.now() - Instant::ZERO).as_secs_f64();
     let gigabits = hosts[0].sink.bytes as f64 * 8.0 / seconds / 1e9;

@@ -266,7 +266,7 @@ impl Host {
             bits_per_second: LINE,
             delay: Duration::from_micros(5),
             queue_frames: 256,
-            loss: 0.0,
+            ..LinkConfig::default()
         };
         let inner = sim.network().attach(MTU, link);
         let nic = Nic { inner, extra: VecDeque::new(), taken: 0, overrun: 0, sniffed: Vec::new() };

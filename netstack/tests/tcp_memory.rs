@@ -1,14 +1,14 @@
 //! What connections cost when nothing happens on them: memory by a counting allocator, time by counting nothing.
 
 use core::alloc::{GlobalAlloc, Layout};
-use core::net::{IpAddr, SocketAddr};
+use core::net::SocketAddr;
 use core::sync::atomic::{AtomicUsize, Ordering};
+use core::time::Duration;
 use std::alloc::System;
 
-use shouter_netstack::region::Extent;
-use shouter_netstack::tcp::{
-    Config, ConnectionId, Destination, Emit, Emitted, Endpoint, Event, Path, Payload, SegmentMeta, StateName,
-};
+use shouter_netstack::sim::tcp::Outlet;
+use shouter_netstack::sim::{Link, LinkConfig};
+use shouter_netstack::tcp::{Config, ConnectionId, Endpoint, Event, Path, StateName};
 use shouter_netstack::time::Instant;
 
 /// The system's allocator, with the sum of what it has given out.
@@ -33,34 +33,24 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// What one endpoint sent, for the other to take in.
-#[derive(Default)]
-struct Wire(Vec<(SegmentMeta, Vec<u8>, Vec<u8>)>);
-
-impl Emit for Wire {
-    fn path(&mut self, _: IpAddr, _: IpAddr) -> Option<Path> {
-        Some(Path { mtu: 1500, max_payload: 1460, max_extents: 4, max_segments: u32::MAX })
-    }
-    fn source(&mut self, _: IpAddr) -> Option<IpAddr> {
-        None
-    }
-    fn emit(&mut self, to: &Destination, header: &[u8], payload: &[Extent], _: u16) -> Emitted {
-        let meta =
-            SegmentMeta { source: to.local.ip(), destination: to.remote.ip(), congestion_experienced: false };
-        let payload = payload.iter().flat_map(|extent| extent.as_bytes()).copied().collect();
-        self.0.push((meta, header.to_vec(), payload));
-        Emitted::Sent
-    }
+fn path() -> Path {
+    Path { mtu: 1500, max_payload: 1460, max_extents: 4, max_segments: u32::MAX }
 }
 
 fn exchange(now: Instant, from: &mut Endpoint, to: &mut Endpoint) -> usize {
-    let mut wire = Wire::default();
-    from.transmit(now, &mut wire);
+    let instant = LinkConfig {
+        bits_per_second: 0,
+        delay: Duration::ZERO,
+        queue_frames: usize::MAX,
+        ..LinkConfig::default()
+    };
+    let mut link = Link::new(instant, 0);
+    from.transmit(now, &mut Outlet { now, link: &mut link, path: path() });
     from.frames_gone();
-    for (meta, header, payload) in &wire.0 {
-        to.on_segment(now, meta, header, Payload::new(payload));
+    while let Some(segment) = link.receive(now) {
+        segment.deliver(now, to);
     }
-    wire.0.len()
+    link.counters().sent as usize
 }
 
 /// Lets both talk until they are silent, from deadline to deadline.

@@ -6,7 +6,8 @@
 //!   node 2 -- SimDevice --uplink--/            \--downlink-- SimDevice -- node 3
 //! ```
 //!
-//! Every link has a bandwidth, a delay, a queue and a loss rate. The same seed gives the same run, to the bit, so a
+//! Every link has a bandwidth, a delay, a queue and faults: loss, duplicates, reordering, flipped bits. A [`Link`] also stands by itself, for tests of a
+//! protocol without frames. The same seed gives the same run, to the bit, so a
 //! failure that a test names by its seed can be looked at as often as one likes. The nodes are the caller's: a
 //! [`Node`] is whatever polls a stack and says when it wants to be polled next, so sinks, reducers and traffic
 //! generators live in it.
@@ -51,14 +52,17 @@
 //! # Ok::<(), shouter_netstack::stack::ConfigError>(())
 //! ```
 
+mod link;
 mod network;
+pub mod tcp;
 
 #[cfg(test)]
 mod tests;
 
 use core::time::Duration;
 
-pub use network::{LinkConfig, LinkCounters, Network, SimDevice};
+pub use link::{Link, LinkConfig, LinkCounters, Packet, Rule};
+pub use network::{Network, SimDevice};
 
 use crate::time::Instant;
 

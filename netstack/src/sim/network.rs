@@ -1,14 +1,13 @@
-//! Links and a switch, as a queue of events.
+//! A switch, with a link to each host.
 
-use core::time::Duration;
 use std::cell::RefCell;
-use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap, VecDeque};
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
+use rand::Rng;
 use rand::rngs::SmallRng;
-use rand::{Rng, SeedableRng};
 
+use super::link::{Link, LinkConfig, LinkCounters, Packet};
 use crate::device::{Capabilities, Device, DeviceCounters, RxFrame, TxBatch, segment};
 use crate::time::Instant;
 use crate::wire::ethernet::{self, Mac};
@@ -19,175 +18,59 @@ const LINE_OVERHEAD: u64 = 8 + 4 + 12;
 /// The shortest frame without its check sequence.
 const SHORTEST_FRAME: u64 = 60;
 
-/// A link between a host and the switch, the same in both directions.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct LinkConfig {
-    /// Bits per second; 0 for no limit.
-    pub bits_per_second: u64,
-    /// Propagation time.
-    pub delay: Duration,
-    /// Frames that may wait for the line. On the host's side a full queue is back pressure, at the switch it is loss.
-    pub queue_frames: usize,
-    /// Probability that a frame is lost, from 0 to 1.
-    pub loss: f64,
-}
+/// A frame on its way.
+#[derive(Clone, Debug)]
+struct Carried(Rc<[u8]>);
 
-impl Default for LinkConfig {
-    /// 100 Gb/s, 1 us, 256 frames, no loss.
-    fn default() -> Self {
-        Self {
-            bits_per_second: 100_000_000_000,
-            delay: Duration::from_micros(1),
-            queue_frames: 256,
-            loss: 0.0,
-        }
-    }
-}
-
-impl LinkConfig {
-    /// How long the line is busy with a frame of `len` bytes.
-    fn line_time(&self, len: usize) -> Duration {
-        let bits = ((len as u64).max(SHORTEST_FRAME) + LINE_OVERHEAD) * 8;
-        let nanos = u128::from(bits) * 1_000_000_000 / u128::from(self.bits_per_second.max(1));
-        if self.bits_per_second == 0 { Duration::ZERO } else { Duration::from_nanos(nanos as u64) }
-    }
-}
-
-/// What happened on a host's link.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct LinkCounters {
-    /// Frames lost at random, both directions.
-    pub lost: u64,
-    /// Frames dropped at the switch because the queue towards the host was full.
-    pub queue_drops: u64,
-    /// Frames dropped because the link was cut.
-    pub cut_drops: u64,
-    /// The most frames that ever waited at the switch for this host.
-    pub deepest_queue: usize,
-}
-
-/// A line in one direction: frames leave it one after the other.
-#[derive(Debug, Default)]
-struct Line {
-    free_at: Instant,
-    /// When each frame that was put on the line has left it, oldest first.
-    leaving: VecDeque<Instant>,
-}
-
-impl Line {
-    /// Forgets frames that have left.
-    fn advance(&mut self, now: Instant) {
-        while self.leaving.front().is_some_and(|at| *at <= now) {
-            self.leaving.pop_front();
-        }
+impl Packet for Carried {
+    fn line_len(&self) -> u64 {
+        (self.0.len() as u64).max(SHORTEST_FRAME) + LINE_OVERHEAD
     }
 
-    /// Puts a frame on the line; returns when it has left.
-    fn put(&mut self, now: Instant, takes: Duration) -> Instant {
-        self.free_at = self.free_at.max(now) + takes;
-        self.leaving.push_back(self.free_at);
-        self.free_at
+    fn corrupt(&mut self, rng: &mut SmallRng) {
+        let mut bytes = self.0.to_vec();
+        let bit = rng.random_range(0..bytes.len() * 8);
+        bytes[bit / 8] ^= 1 << (bit % 8);
+        self.0 = bytes.into();
     }
 }
 
 #[derive(Debug)]
 struct Host {
-    link: LinkConfig,
-    cut: bool,
-    up: Line,
-    down: Line,
-    inbox: VecDeque<(Instant, Rc<[u8]>)>,
-    counters: LinkCounters,
-}
-
-/// A frame that reaches the switch.
-#[derive(Debug)]
-struct Arrival {
-    at: Instant,
-    order: u64,
-    from: usize,
-    frame: Rc<[u8]>,
-}
-
-impl PartialEq for Arrival {
-    fn eq(&self, other: &Self) -> bool {
-        self.order == other.order
-    }
-}
-impl Eq for Arrival {}
-impl PartialOrd for Arrival {
-    fn partial_cmp(&self, other: &Self) -> Option<core::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-impl Ord for Arrival {
-    fn cmp(&self, other: &Self) -> core::cmp::Ordering {
-        (self.at, self.order).cmp(&(other.at, other.order))
-    }
+    up: Link<Carried>,
+    down: Link<Carried>,
 }
 
 #[derive(Debug)]
 struct Fabric {
-    rng: SmallRng,
+    seed: u64,
     hosts: Vec<Host>,
     by_mac: BTreeMap<Mac, usize>,
-    arrivals: BinaryHeap<Reverse<Arrival>>,
-    order: u64,
 }
 
 impl Fabric {
-    fn lose(&mut self, host: usize) -> bool {
-        let host = &mut self.hosts[host];
-        if host.cut {
-            host.counters.cut_drops += 1;
-            return true;
-        }
-        let lost = host.link.loss > 0.0 && self.rng.random::<f64>() < host.link.loss;
-        host.counters.lost += u64::from(lost);
-        lost
+    /// The host whose frame reaches the switch first, and when.
+    fn first_at_switch(&self) -> Option<(Instant, usize)> {
+        let arrivals = self.hosts.iter().enumerate();
+        arrivals.filter_map(|(from, host)| Some((host.up.next_arrival()?, from))).min()
     }
 
     /// Lets the switch forward everything that has reached it.
     fn advance(&mut self, now: Instant) {
-        while self.arrivals.peek().is_some_and(|Reverse(arrival)| arrival.at <= now) {
-            let Some(Reverse(arrival)) = self.arrivals.pop() else {
-                return;
-            };
-            let destination = ethernet::Frame::new(&arrival.frame).map(|frame| frame.destination());
+        while let Some((at, from)) = self.first_at_switch().filter(|(at, _)| *at <= now) {
+            let Some(Carried(frame)) = self.hosts[from].up.receive(at) else { return };
+            let destination = ethernet::Frame::new(&frame).map(|frame| frame.destination());
             match destination.ok().and_then(|mac| self.by_mac.get(&mac)) {
-                Some(&to) => self.forward(to, &arrival),
+                Some(&to) => self.hosts[to].down.send(at, Carried(frame)),
                 // To all, or to a station that the switch does not know.
                 None => {
-                    for to in (0..self.hosts.len()).filter(|&to| to != arrival.from) {
-                        self.forward(to, &arrival);
+                    for (to, host) in self.hosts.iter_mut().enumerate() {
+                        if to != from {
+                            host.down.send(at, Carried(Rc::clone(&frame)));
+                        }
                     }
                 }
             }
-        }
-    }
-
-    fn forward(&mut self, to: usize, arrival: &Arrival) {
-        if self.lose(to) {
-            return;
-        }
-        let host = &mut self.hosts[to];
-        host.down.advance(arrival.at);
-        if host.down.leaving.len() >= host.link.queue_frames {
-            host.counters.queue_drops += 1;
-            return;
-        }
-        let left = host.down.put(arrival.at, host.link.line_time(arrival.frame.len()));
-        host.counters.deepest_queue = host.counters.deepest_queue.max(host.down.leaving.len());
-        host.inbox.push_back((left + host.link.delay, Rc::clone(&arrival.frame)));
-    }
-
-    fn send(&mut self, now: Instant, from: usize, frame: Rc<[u8]>) {
-        let host = &mut self.hosts[from];
-        let left = host.up.put(now, host.link.line_time(frame.len()));
-        let at = left + host.link.delay;
-        if !self.lose(from) {
-            self.order += 1;
-            self.arrivals.push(Reverse(Arrival { at, order: self.order, from, frame }));
         }
     }
 }
@@ -201,32 +84,19 @@ pub struct Network {
 impl Network {
     /// A network without hosts. What is lost follows from `seed`.
     pub fn new(seed: u64) -> Self {
-        Self {
-            fabric: Rc::new(RefCell::new(Fabric {
-                rng: SmallRng::seed_from_u64(seed),
-                hosts: Vec::new(),
-                by_mac: BTreeMap::new(),
-                arrivals: BinaryHeap::new(),
-                order: 0,
-            })),
-        }
+        Self { fabric: Rc::new(RefCell::new(Fabric { seed, hosts: Vec::new(), by_mac: BTreeMap::new() })) }
     }
 
-    /// Attaches a host; its address is 02:51 followed by its number, from 1.
+    /// Attaches a host by a link that is the same in both directions; its address is 02:51 followed by its number, from 1.
+    /// A full queue on the host's side is back pressure, at the switch it is loss.
     pub fn attach(&self, mtu: u16, link: LinkConfig) -> SimDevice {
         let mut fabric = self.fabric.borrow_mut();
         let index = fabric.hosts.len();
         let [a, b, c, d] = (index as u32 + 1).to_be_bytes();
         let mac = Mac([0x02, 0x51, a, b, c, d]);
         fabric.by_mac.insert(mac, index);
-        fabric.hosts.push(Host {
-            link,
-            cut: false,
-            up: Line::default(),
-            down: Line::default(),
-            inbox: VecDeque::new(),
-            counters: LinkCounters::default(),
-        });
+        let seed = fabric.seed.wrapping_mul(1 << 16).wrapping_add(2 * index as u64);
+        fabric.hosts.push(Host { up: Link::new(link, seed), down: Link::new(link, seed + 1) });
         SimDevice {
             fabric: Rc::clone(&self.fabric),
             index,
@@ -240,27 +110,23 @@ impl Network {
     /// lost; the host is not told. Of a host that there is not, nothing is changed.
     pub fn set_cut(&self, host: usize, cut: bool) {
         if let Some(host) = self.fabric.borrow_mut().hosts.get_mut(host) {
-            host.cut = cut;
+            (host.up.cut, host.down.cut) = (cut, cut);
         }
     }
 
-    /// What happened on a host's link.
-    pub fn counters(&self, host: usize) -> LinkCounters {
-        self.fabric.borrow().hosts.get(host).map_or_else(LinkCounters::default, |host| host.counters)
+    /// What happened on a host's link: from it, and to it.
+    pub fn counters(&self, host: usize) -> [LinkCounters; 2] {
+        let fabric = self.fabric.borrow();
+        fabric
+            .hosts
+            .get(host)
+            .map_or_else(Default::default, |host| [host.up.counters(), host.down.counters()])
     }
 
     /// When something happens next in the network: a frame reaches the switch or a host, or a full line has room.
     pub fn next_event(&self, now: Instant) -> Option<Instant> {
-        let fabric = self.fabric.borrow();
-        let at_switch = fabric.arrivals.peek().map(|Reverse(arrival)| arrival.at);
-        let at_hosts = fabric.hosts.iter().filter_map(|host| host.inbox.front().map(|(at, _)| *at)).min();
-        let room = fabric
-            .hosts
-            .iter()
-            .filter(|host| host.up.leaving.len() >= host.link.queue_frames)
-            .filter_map(|host| host.up.leaving.iter().find(|at| **at > now).copied())
-            .min();
-        [at_switch, at_hosts, room].into_iter().flatten().min()
+        let events = |host: &Host| [host.up.next_arrival(), host.down.next_arrival(), host.up.room_at(now)];
+        self.fabric.borrow().hosts.iter().flat_map(events).flatten().min()
     }
 }
 
@@ -307,11 +173,10 @@ impl Device for SimDevice {
     fn transmit(&mut self, now: Instant, batch: &mut TxBatch) -> usize {
         let longest = usize::from(self.capabilities.mtu) + ethernet::HEADER_LEN + vlan::TAG_LEN;
         let mut fabric = self.fabric.borrow_mut();
-        fabric.hosts[self.index].up.advance(now);
+        let up = &mut fabric.hosts[self.index].up;
         let mut taken = 0;
         for frame in batch.frames() {
-            let host = &fabric.hosts[self.index];
-            if host.up.leaving.len() >= host.link.queue_frames {
+            if !up.has_room(now) {
                 break;
             }
             taken += 1;
@@ -327,7 +192,7 @@ impl Device for SimDevice {
                         sent.pieces().for_each(|piece| bytes.extend_from_slice(piece));
                         self.counters.tx_frames += 1;
                         self.counters.tx_bytes += bytes.len() as u64;
-                        fabric.send(now, self.index, bytes.into());
+                        up.send_unlimited(now, Carried(bytes.into()));
                     }
                     None => self.counters.dropped += 1,
                 }
@@ -341,13 +206,7 @@ impl Device for SimDevice {
         for count in 0..budget {
             let mut fabric = self.fabric.borrow_mut();
             fabric.advance(now);
-            let inbox = &mut fabric.hosts[self.index].inbox;
-            if inbox.front().is_none_or(|(at, _)| *at > now) {
-                return count;
-            }
-            let Some((_, frame)) = inbox.pop_front() else {
-                return count;
-            };
+            let Some(Carried(frame)) = fabric.hosts[self.index].down.receive(now) else { return count };
             // Not borrowed while the sink runs.
             drop(fabric);
             self.counters.rx_frames += 1;

@@ -1,18 +1,20 @@
 use core::time::Duration;
 
-use super::{LinkConfig, Network, Node, Sim};
+use super::{Link, LinkConfig, Network, Node, Packet, Sim};
 use crate::device::{Device, Frame, Offload, Transport, TxBatch};
 use crate::region::{Region, RegionId};
 use crate::time::Instant;
 use crate::wire::checksum;
 use crate::wire::ip::{Ecn, IpHeader, Protocol};
 
-const LINK: LinkConfig = LinkConfig {
-    bits_per_second: 1_000_000_000,
-    delay: Duration::from_micros(5),
-    queue_frames: 8,
-    loss: 0.0,
-};
+fn link() -> LinkConfig {
+    LinkConfig {
+        bits_per_second: 1_000_000_000,
+        delay: Duration::from_micros(5),
+        queue_frames: 8,
+        ..LinkConfig::default()
+    }
+}
 
 fn batch(to: [u8; 6], frames: usize) -> TxBatch {
     let mut batch = TxBatch::with_capacity(frames);
@@ -31,7 +33,7 @@ fn drain(device: &mut impl Device, now: Instant) -> Vec<u8> {
 #[test]
 fn a_frame_takes_the_time_of_two_lines_and_two_delays() {
     let network = Network::new(0);
-    let (mut a, mut b) = (network.attach(1500, LINK), network.attach(1500, LINK));
+    let (mut a, mut b) = (network.attach(1500, link()), network.attach(1500, link()));
     assert_eq!(a.transmit(Instant::ZERO, &mut batch(b.mac(), 1)), 1);
     // 101 bytes of frame and 24 of overhead at one bit a nanosecond: 1 us.
     let at = Instant::from_nanos(2 * 1_000 + 2 * 5_000);
@@ -45,8 +47,8 @@ fn a_frame_takes_the_time_of_two_lines_and_two_delays() {
 #[test]
 fn a_full_line_pushes_back_at_the_host_and_drops_at_the_switch() {
     let network = Network::new(0);
-    let mut b = network.attach(1500, LINK);
-    let mut senders: Vec<_> = (0..3).map(|_| network.attach(1500, LINK)).collect();
+    let mut b = network.attach(1500, link());
+    let mut senders: Vec<_> = (0..3).map(|_| network.attach(1500, link())).collect();
     for sender in &mut senders {
         let mut frames = batch(b.mac(), 12);
         assert_eq!(sender.transmit(Instant::ZERO, &mut frames), 8, "the queue holds eight");
@@ -54,7 +56,7 @@ fn a_full_line_pushes_back_at_the_host_and_drops_at_the_switch() {
         assert_eq!(sender.transmit(Instant::from_nanos(1_000), &mut frames), 1);
     }
     let got = drain(&mut b, Instant::from_nanos(1_000_000));
-    let counters = network.counters(0);
+    let [_, counters] = network.counters(0);
     assert_eq!(got.len() as u64 + counters.queue_drops, 27);
     assert!(counters.queue_drops > 0, "three senders at full rate into one line");
     assert_eq!(counters.deepest_queue, 8);
@@ -63,13 +65,13 @@ fn a_full_line_pushes_back_at_the_host_and_drops_at_the_switch() {
 #[test]
 fn broadcast_reaches_all_others_and_a_cut_link_nobody() {
     let network = Network::new(0);
-    let mut hosts: Vec<_> = (0..4).map(|_| network.attach(1500, LINK)).collect();
+    let mut hosts: Vec<_> = (0..4).map(|_| network.attach(1500, link())).collect();
     network.set_cut(2, true);
     hosts[0].transmit(Instant::ZERO, &mut batch([0xff; 6], 1));
     let late = Instant::from_nanos(1_000_000);
     let got: Vec<_> = hosts.iter_mut().map(|host| drain(host, late).len()).collect();
     assert_eq!(got, [0, 1, 0, 1]);
-    assert_eq!(network.counters(2).cut_drops, 1);
+    assert_eq!(network.counters(2)[1].cut_drops, 1);
 }
 
 /// Is polled every 10 us, and stops asking after 1 ms.
@@ -99,7 +101,7 @@ fn time_moves_from_deadline_to_deadline() {
 #[test]
 fn a_nic_with_offloads_splits_before_the_line() {
     let network = Network::new(0);
-    let link = LinkConfig { queue_frames: 64, ..LINK };
+    let link = LinkConfig { queue_frames: 64, ..link() };
     let (a, mut b) = (network.attach(1500, link), network.attach(1500, link));
     let payload: &'static [u8] = (0..4000).map(|i| (i * 7 + i / 256) as u8).collect::<Vec<_>>().leak();
     let extent = Region::from_static(RegionId(1), payload).extent(0, 4000).unwrap();
@@ -128,4 +130,50 @@ fn a_nic_with_offloads_splits_before_the_line() {
         arrived.extend_from_slice(&tcp[20..]);
     });
     assert!(arrived == payload);
+}
+
+#[derive(Clone, Debug, PartialEq)]
+struct Numbered(u32, bool);
+
+impl Packet for Numbered {
+    fn line_len(&self) -> u64 {
+        125
+    }
+    fn mark(&mut self) -> bool {
+        self.1 = true;
+        true
+    }
+}
+
+/// Each fault happens about as often as it is asked for, and nothing else happens; the same seed gives the same run.
+#[test]
+fn a_link_does_what_its_configuration_says_and_no_more() {
+    let run = |config: LinkConfig| {
+        let mut link = Link::new(config, 7);
+        let mut got = Vec::new();
+        for number in 0..10_000 {
+            link.send(Instant::from_nanos(u64::from(number) * 1000), Numbered(number, false));
+        }
+        while let Some(at) = link.next_arrival() {
+            got.push(link.receive(at).unwrap());
+        }
+        (got, link.counters())
+    };
+    let about = |count: u64| (800..1200).contains(&count);
+    let clean = LinkConfig { bits_per_second: 1_000_000_000, queue_frames: 8, ..LinkConfig::default() };
+    let (got, counters) = run(clean);
+    assert!(got.iter().enumerate().all(|(i, packet)| *packet == Numbered(i as u32, false)));
+    assert_eq!((counters.sent, counters.lost, counters.reordered, counters.marked), (10_000, 0, 0, 0));
+    let (got, counters) = run(LinkConfig { loss: 0.1, ..clean });
+    assert!(about(counters.lost) && got.len() as u64 == 10_000 - counters.lost, "{counters:?}");
+    let (got, _) = run(LinkConfig { duplicate: 0.1, ..clean });
+    assert!(about(got.len() as u64 - 10_000));
+    let (got, counters) = run(LinkConfig { reorder: 0.1, reorder_by: Duration::from_micros(50), ..clean });
+    assert!(about(counters.reordered) && got.len() == 10_000);
+    assert!(!got.is_sorted_by_key(|packet| packet.0));
+    assert_eq!(got, run(LinkConfig { reorder: 0.1, reorder_by: Duration::from_micros(50), ..clean }).0);
+    // Twice as many as the line takes.
+    let (got, counters) = run(LinkConfig { bits_per_second: 500_000_000, mark_above: 4, ..clean });
+    assert!((4_990..5_020).contains(&got.len()) && got.len() as u64 + counters.queue_drops == 10_000);
+    assert!(counters.marked > 4_900 && counters.deepest_queue == 8, "{counters:?}");
 }

@@ -3,10 +3,11 @@
 use core::time::Duration;
 
 use shouter_netstack::cc::Algorithm;
+use shouter_netstack::sim::LinkConfig;
 use shouter_netstack::tcp::Options;
 
 use super::goodput::{ALL, goodput, options};
-use super::network::Link;
+use super::network::clean;
 use super::world::World;
 
 /// Mbit/s at 1% of random loss of data and 1 ms of round-trip time.
@@ -14,8 +15,8 @@ fn at_one_percent(options: &Options, seed: u64) -> f64 {
     // The time on the line counts: a millisecond in all.
     let bbr = options.congestion == Algorithm::Bbr;
     let (rate, span) = if bbr { (1_000_000_000, 500) } else { (10_000_000_000, 8000) };
-    let link = Link::new(rate, Duration::from_nanos(499_300));
-    let lossy = Link { loss: 0.01, ..link.clone() };
+    let link = clean(rate, Duration::from_nanos(499_300));
+    let lossy = LinkConfig { loss: 0.01, ..link };
     let mut world = World::new(seed, options, [lossy, link]);
     world.connect(u64::MAX >> 8, None);
     let got = goodput(&mut world, 500, span) / 1e6;
@@ -44,8 +45,8 @@ fn each_controller_reaches_seven_eighths_of_the_mathis_bound_and_cubic_is_not_be
 fn without_sack_and_timestamps_newreno_still_gets_through() {
     let options =
         Options { sack: false, timestamps: false, congestion: Algorithm::NewReno, ..Options::internet() };
-    let link = Link::new(100_000_000, Duration::from_millis(1));
-    let lossy = Link { loss: 0.01, ..link.clone() };
+    let link = clean(100_000_000, Duration::from_millis(1));
+    let lossy = LinkConfig { loss: 0.01, ..link };
     let mut world = World::new(24, &options, [lossy, link]);
     world.connect(u64::MAX >> 8, None);
     let got = goodput(&mut world, 500, 8000) / 1e6;

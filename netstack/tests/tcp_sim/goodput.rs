@@ -5,9 +5,10 @@ use core::time::Duration;
 use std::fmt::Write as _;
 
 use shouter_netstack::cc::Algorithm;
+use shouter_netstack::sim::LinkConfig;
 use shouter_netstack::tcp::Options;
 
-use super::network::Link;
+use super::network::clean;
 use super::world::{World, ms};
 
 pub(crate) const ALL: [Algorithm; 4] =
@@ -19,10 +20,10 @@ pub(crate) fn options(congestion: Algorithm) -> Options {
 }
 
 /// A path of `rtt`, with loss both ways.
-pub(crate) fn path(bits_per_second: u64, rtt: Duration, loss: f64) -> [Link; 2] {
-    let link = Link { loss, ..Link::new(bits_per_second, rtt / 2) };
+pub(crate) fn path(bits_per_second: u64, rtt: Duration, loss: f64) -> [LinkConfig; 2] {
+    let link = LinkConfig { loss, ..clean(bits_per_second, rtt / 2) };
     // Marks as RFC 8257 has them in mind: early, for a controller that answers by degrees.
-    [Link { mark_above: 40, ..link.clone() }, link]
+    [LinkConfig { mark_above: 40, ..link }, link]
 }
 
 /// Payload bits per second that arrive in `span` after as long a start.
@@ -80,7 +81,7 @@ fn the_table_of_fairness_is_as_committed() {
     ];
     for (first, second) in pairs {
         let mut links = path(100_000_000, Duration::from_millis(10), 0.0);
-        links[0].queue = 64;
+        links[0].queue_frames = 64;
         links[1].jitter = Duration::from_micros(60);
         let listening = options(first);
         let mut world = World::new(12, &listening, links);
@@ -116,12 +117,12 @@ fn the_table_of_blackouts_is_as_committed() {
                 World::new(13, &options(algorithm), path(50_000_000, Duration::from_millis(20), 0.0));
             world.connect(u64::MAX >> 8, None);
             let rate = goodput(&mut world, 2000, 1000);
-            for way in &mut world.ways {
-                way.cut = true;
+            for link in &mut world.links {
+                link.cut = true;
             }
             world.run_to(ms(3000 + cut));
-            for way in &mut world.ways {
-                way.cut = false;
+            for link in &mut world.links {
+                link.cut = false;
             }
             let mended = world.now;
             let before = world.received(0);

@@ -8,4 +8,5 @@ mod goodput;
 mod network;
 mod peer;
 mod recovery;
+mod transfer;
 mod world;

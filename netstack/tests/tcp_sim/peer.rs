@@ -1,6 +1,6 @@
 //! Against smoltcp, which shares no line with us: what it takes for a segment, we must build, and the other way round.
 
-use core::net::{IpAddr, Ipv4Addr, SocketAddr};
+use core::net::{Ipv4Addr, SocketAddr};
 use core::time::Duration;
 use std::collections::VecDeque;
 
@@ -10,13 +10,13 @@ use smoltcp::socket::tcp;
 use smoltcp::time::Instant as Time;
 use smoltcp::wire::{HardwareAddress, IpAddress, IpCidr, IpProtocol, Ipv4Packet, TcpPacket};
 
-use shouter_netstack::tcp::{
-    Config, ConnectionId, Endpoint, Error, Event, Options, Payload, SegmentMeta, StateName,
-};
+use shouter_netstack::sim::tcp::{Outlet, Segment};
+use shouter_netstack::sim::{Link, LinkConfig};
+use shouter_netstack::tcp::{Config, ConnectionId, Endpoint, Error, Event, Options, StateName};
 use shouter_netstack::time::Instant;
 
 use super::goodput::{ALL, options};
-use super::network::{Direction, Link, Outlet, Packet};
+use super::network::{clean, ethernet};
 
 const OURS: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 const THEIRS: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
@@ -69,7 +69,7 @@ impl Device for Queue {
 }
 
 /// A segment of ours as an IP packet, checksums by the peer's code.
-fn to_ip(packet: &Packet) -> Vec<u8> {
+fn to_ip(packet: &Segment) -> Vec<u8> {
     let len = 20 + packet.header.len() + packet.payload.len();
     let mut bytes = vec![0; 20];
     bytes.extend_from_slice(&packet.header);
@@ -89,13 +89,13 @@ fn to_ip(packet: &Packet) -> Vec<u8> {
 }
 
 /// A packet of the peer's, taken apart.
-fn from_ip(bytes: &[u8]) -> Packet {
+fn from_ip(bytes: &[u8]) -> Segment {
     let ip = Ipv4Packet::new_checked(bytes).unwrap();
     let segment = ip.payload();
     let tcp = TcpPacket::new_checked(segment).unwrap();
     assert!(tcp.verify_checksum(&IpAddress::Ipv4(THEIRS), &IpAddress::Ipv4(OURS)));
     let (header, payload) = segment.split_at(usize::from(tcp.header_len()));
-    Packet {
+    Segment {
         source: SocketAddr::new(THEIRS.into(), tcp.src_port()),
         destination: SocketAddr::new(OURS.into(), tcp.dst_port()),
         header: header.to_vec(),
@@ -134,7 +134,7 @@ struct Both {
     queue: Queue,
     them: Progress,
     /// Away from us, and towards us.
-    ways: [Direction; 2],
+    links: [Link<Segment>; 2],
     goal: usize,
 }
 
@@ -143,7 +143,7 @@ fn time(now: Instant) -> Time {
 }
 
 impl Both {
-    fn new(seed: u64, options: &Options, link: &Link, goal: usize, we_connect: bool) -> Self {
+    fn new(seed: u64, options: &Options, link: LinkConfig, goal: usize, we_connect: bool) -> Self {
         let mut ours = Endpoint::new(Config { options: options.clone(), ..Config::new([seed as u8; 32]) });
         let mut queue = Queue::default();
         let mut config = InterfaceConfig::new(HardwareAddress::Ip);
@@ -176,7 +176,7 @@ impl Both {
             socket,
             queue,
             them: Progress::default(),
-            ways: [0, 1].map(|i| Direction::new(link.clone(), seed * 2 + i)),
+            links: [0, 1].map(|i| Link::new(link, seed * 2 + i)),
             goal,
         }
     }
@@ -245,29 +245,25 @@ impl Both {
 
     fn turn(&mut self) {
         let now = self.now;
-        while let Some(packet) = self.ways[1].receive(now) {
-            let meta = SegmentMeta {
-                source: IpAddr::V4(THEIRS),
-                destination: IpAddr::V4(OURS),
-                congestion_experienced: packet.marked,
-            };
-            self.ours.on_segment(now, &meta, &packet.header, Payload::new(&packet.payload));
+        while let Some(segment) = self.links[1].receive(now) {
+            segment.deliver(now, &mut self.ours);
         }
         if self.ours.next_deadline().is_some_and(|deadline| deadline <= now) {
             self.ours.on_timeout(now);
         }
         self.act_ours();
-        self.ours.transmit(now, &mut Outlet { now, way: &mut self.ways[0] });
+        let path = ethernet(64 * 1024);
+        self.ours.transmit(now, &mut Outlet { now, link: &mut self.links[0], path });
         self.ours.frames_gone();
 
-        while let Some(packet) = self.ways[0].receive(now) {
+        while let Some(packet) = self.links[0].receive(now) {
             self.queue.inbox.push_back(to_ip(&packet));
         }
         self.interface.poll(time(now), &mut self.queue, &mut self.sockets);
         self.act_theirs();
         self.interface.poll(time(now), &mut self.queue, &mut self.sockets);
         for packet in self.queue.outbox.drain(..) {
-            self.ways[1].send(now, from_ip(&packet));
+            self.links[1].send(now, from_ip(&packet));
         }
     }
 
@@ -281,7 +277,7 @@ impl Both {
             }
             let theirs = self.interface.poll_at(time(self.now), &self.sockets);
             let theirs = theirs.map(|at| Instant::from_nanos((at.total_micros().max(0) as u64) * 1000));
-            let arrivals = self.ways.iter().filter_map(Direction::next_arrival);
+            let arrivals = self.links.iter().filter_map(Link::next_arrival);
             let next = arrivals.chain(self.ours.next_deadline()).chain(theirs).min().unwrap_or(limit);
             self.now = next.max(self.now + Duration::from_micros(1));
             if self.now > limit {
@@ -304,12 +300,12 @@ fn both_ways_through_bad_links_with_smoltcp() {
     // behind its FIN then is lost for good (seed 254).
     let only: Option<u64> = std::env::var("SEED").ok().and_then(|seed| seed.parse().ok());
     for seed in only.map_or(0..200, |seed| seed..seed + 1) {
-        let link = Link {
+        let link = LinkConfig {
             loss: [0.0, 0.005, 0.02, 0.1][seed as usize % 4],
             duplicate: [0.0, 0.01][seed as usize / 4 % 2],
             reorder: [0.0, 0.02][seed as usize / 8 % 2],
             reorder_by: Duration::from_millis(1),
-            ..Link::new(100_000_000, Duration::from_millis(2))
+            ..clean(100_000_000, Duration::from_millis(2))
         };
         let options = Options {
             sack: seed % 3 != 0,
@@ -317,7 +313,7 @@ fn both_ways_through_bad_links_with_smoltcp() {
             window_scaling: seed % 7 != 0,
             ..options(ALL[seed as usize / 2 % 4])
         };
-        let mut both = Both::new(seed, &options, &link, 200_000, seed % 2 == 0);
+        let mut both = Both::new(seed, &options, link, 200_000, seed % 2 == 0);
         let finished = both.run(Instant::ZERO + Duration::from_secs(600));
         assert!(finished, "seed {seed}: {}", both.describe());
     }
@@ -325,8 +321,8 @@ fn both_ways_through_bad_links_with_smoltcp() {
 
 #[test]
 fn a_clean_line_is_filled_as_far_as_smoltcps_buffers_reach() {
-    let link = Link::new(1_000_000_000, Duration::from_micros(500));
-    let mut both = Both::new(1, &options(ALL[1]), &link, 2_000_000, true);
+    let link = clean(1_000_000_000, Duration::from_micros(500));
+    let mut both = Both::new(1, &options(ALL[1]), link, 2_000_000, true);
     assert!(both.run(Instant::ZERO + Duration::from_secs(60)), "{}", both.describe());
     // 100,000 bytes of buffer in a millisecond of round trip: 20 ms for 2 Mbyte each way, with slow start twice that.
     assert!(both.now <= Instant::ZERO + Duration::from_millis(60), "{:?}: {}", both.now, both.describe());

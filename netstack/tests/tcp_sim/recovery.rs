@@ -4,30 +4,30 @@ use core::time::Duration;
 use std::cell::Cell;
 use std::rc::Rc;
 
+use shouter_netstack::sim::{LinkConfig, Rule, tcp::Segment};
 use shouter_netstack::tcp::{IcmpError, IcmpKind, Options};
-use shouter_netstack::wire::tcp::SeqNumber;
 
 use super::goodput::{ALL, options};
-use super::network::{Link, Rule};
+use super::network::clean;
 use super::world::{World, ms};
 
 const MS: Duration = Duration::from_millis(1);
 
 /// Loses the first transmission of every segment with payload that holds a byte from `from` on, counted from the
 /// first byte that passes.
-fn lose_once(from: u32, upto: u32) -> Rule {
+fn lose_once(from: u32, upto: u32) -> Rule<Segment> {
     lose(from, upto, 1)
 }
 
 /// The same for the first `times` transmissions.
-fn lose(from: u32, upto: u32, times: u32) -> Rule {
+fn lose(from: u32, upto: u32, times: u32) -> Rule<Segment> {
     let mut first = None;
     let mut seen = std::collections::HashMap::new();
     Box::new(move |_, packet| {
         if packet.payload.is_empty() {
             return true;
         }
-        let start = packet.seq().wrapping_sub(*first.get_or_insert(packet.seq()));
+        let start = packet.seq().distance(*first.get_or_insert(packet.seq()));
         let hit = start < upto && start + packet.payload.len() as u32 > from;
         let count: &mut u32 = seen.entry(start).or_default();
         *count += u32::from(hit);
@@ -39,8 +39,8 @@ fn lose(from: u32, upto: u32, times: u32) -> Rule {
 /// was there, the round-trip time as it was measured (before, or with the delayed acknowledgements of the message itself),
 /// and how many time-outs there were.
 fn with_tail_loss(options: &Options, rtt: Duration, len: u64, tail: u32) -> (Duration, Duration, u64) {
-    let link = Link::new(1_000_000_000, rtt / 2);
-    let mut world = World::new(31, options, [link.clone(), link]);
+    let link = clean(1_000_000_000, rtt / 2);
+    let mut world = World::new(31, options, [link, link]);
     // A first message, so that a round-trip time is known and windows are open.
     let index = world.connect(200_000, None);
     assert!(world.run_until(ms(5_000), |world| world.received(0) == 200_000));
@@ -48,7 +48,7 @@ fn with_tail_loss(options: &Options, rtt: Duration, len: u64, tail: u32) -> (Dur
     let info = world.hosts[0].info(index);
     let (mss, measured) = (u32::from(info.mss), info.srtt.unwrap());
     assert!(measured < rtt + options.max_ack_delay / 4, "{info:?}");
-    world.ways[0].rule = Some(lose_once(len as u32 - tail * mss, len as u32));
+    world.links[0].rule = Some(lose_once(len as u32 - tail * mss, len as u32));
     let sent_at = world.now;
     world.hosts[0].apps[index].to_write = len;
     assert!(world.run_until(sent_at + Duration::from_secs(10), |world| world.received(0) == 200_000 + len));
@@ -86,23 +86,23 @@ fn five_percent_reordering_causes_no_spurious_time_out_and_few_spurious_resends(
     for algorithm in ALL {
         for seed in 40..43 {
             let rtt = 10 * MS;
-            let link = Link::new(100_000_000, rtt / 2);
+            let link = clean(100_000_000, rtt / 2);
             // Held up by up to a quarter of the round trip: some 20 packets overtake.
-            let disorderly = Link { reorder: 0.05, reorder_by: rtt / 4, ..link.clone() };
+            let disorderly = LinkConfig { reorder: 0.05, reorder_by: rtt / 4, ..link };
             let mut world = World::new(seed, &options(algorithm), [disorderly, link]);
-            world.ways[0].link.queue = 100_000;
+            world.links[0].config.queue_frames = 100_000;
             let index = world.connect(u64::MAX >> 8, None);
             world.run_to(ms(3_000));
             let early = world.hosts[0].info(index);
-            let sent_early = world.ways[0].tally.sent;
+            let sent_early = world.links[0].counters().sent;
             world.run_to(ms(8_000));
             let late = world.hosts[0].info(index);
             let what = format!("{algorithm:?}, seed {seed}: {late:?}");
             assert_eq!(late.timeouts, 0, "{what}");
-            assert!(world.ways[0].tally.reordered > 1000, "{what}");
-            // Nothing is lost on this way, so every resend is spurious.
+            assert!(world.links[0].counters().reordered > 1000, "{what}");
+            // Nothing is lost on this link, so every resend is spurious.
             let resent = late.retransmitted - early.retransmitted;
-            let sent = world.ways[0].tally.sent - sent_early;
+            let sent = world.links[0].counters().sent - sent_early;
             assert!((resent as f64) < 0.001 * sent as f64, "{resent} of {sent}; {what}");
         }
     }
@@ -110,8 +110,8 @@ fn five_percent_reordering_causes_no_spurious_time_out_and_few_spurious_resends(
 
 /// Two hosts with a connection that has sent 200,000 bytes and rests.
 fn warm(options: &Options, rtt: Duration) -> World {
-    let link = Link::new(10_000_000_000, rtt / 2);
-    let mut world = World::new(37, options, [link.clone(), link]);
+    let link = clean(10_000_000_000, rtt / 2);
+    let mut world = World::new(37, options, [link, link]);
     world.connect(200_000, None);
     assert!(world.run_until(ms(5_000), |world| world.received(0) == 200_000));
     world.run_to(world.now + 50 * MS);
@@ -126,7 +126,7 @@ fn what_is_lost_again_is_probed_for_again_and_needs_no_time_out() {
             for (from, upto, times) in [(9, 10, 2), (3, 4, 2), (3, 4, 4), (7, 10, 2)] {
                 let options = Options { repeat_tail_probes: true, ..options(algorithm) };
                 let mut world = warm(&options, rtt);
-                world.ways[0].rule = Some(lose(from * 1448, upto * 1448, times));
+                world.links[0].rule = Some(lose(from * 1448, upto * 1448, times));
                 let sent_at = world.now;
                 world.hosts[0].apps[0].to_write = 14_480;
                 assert!(world.run_until(sent_at + 5000 * MS, |world| world.received(0) == 214_480));
@@ -150,7 +150,7 @@ fn acknowledgements_that_are_lost_cost_no_delayed_acknowledgement() {
         world.run_to(world.now + 5 * MS);
         let (from, cut) = (world.now, MS / 5);
         // All of them for a while: what is sent then to see what is the matter is a single segment in order.
-        world.ways[1].rule = Some(Box::new(move |now, _| now > from + cut));
+        world.links[1].rule = Some(Box::new(move |now, _| now > from + cut));
         world.run_to(from + cut);
         let before = world.received(0);
         assert!(world.run_until(from + 1000 * MS, |world| world.received(0) > before + 200_000));
@@ -164,10 +164,10 @@ fn acknowledgements_that_are_lost_cost_no_delayed_acknowledgement() {
 fn a_loss_in_the_middle_is_repaired_in_a_round_trip_and_not_by_a_time_out() {
     for algorithm in ALL {
         let rtt = 20 * MS;
-        let link = Link::new(1_000_000_000, rtt / 2);
-        let mut world = World::new(51, &options(algorithm), [link.clone(), link]);
+        let link = clean(1_000_000_000, rtt / 2);
+        let mut world = World::new(51, &options(algorithm), [link, link]);
         // The 30th and the 31st segment.
-        world.ways[0].rule = Some(lose_once(1448 * 30, 1448 * 32));
+        world.links[0].rule = Some(lose_once(1448 * 30, 1448 * 32));
         let index = world.connect(1448 * 200, None);
         world.hosts[0].apps[index].shut = true;
         assert!(
@@ -187,14 +187,13 @@ fn every_byte_arrives_whatever_happens() {
     let only: Option<u64> = std::env::var("SEED").ok().and_then(|seed| seed.parse().ok());
     let seeds = std::env::var("SEEDS").ok().and_then(|count| count.parse().ok()).unwrap_or(100);
     for seed in only.map_or(0..seeds, |seed| seed..seed + 1) {
-        let link = Link {
+        let link = LinkConfig {
             loss: [0.0, 0.01, 0.1, 0.3][seed as usize % 4],
             duplicate: 0.02,
             reorder: 0.1,
             reorder_by: 3 * MS,
-            queue: [20, 200][seed as usize / 4 % 2],
-            super_segment: [1460, 10_000, 65_000][seed as usize % 3],
-            ..Link::new(50_000_000, [100 * MS / 1000, 5 * MS][seed as usize / 8 % 2])
+            queue_frames: [20, 200][seed as usize / 4 % 2],
+            ..clean(50_000_000, [100 * MS / 1000, 5 * MS][seed as usize / 8 % 2])
         };
         let base = if seed % 2 == 0 { Options::group() } else { Options::internet() };
         let options = Options {
@@ -208,7 +207,8 @@ fn every_byte_arrives_whatever_happens() {
             syn_retries: 12,
             ..base
         };
-        let mut world = World::new(seed, &options, [link.clone(), link]);
+        let mut world = World::new(seed, &options, [link, link]);
+        world.super_segment = [1460, 10_000, 65_000][seed as usize % 3];
         world.hosts[1].answer = 100_000;
         let index = world.connect(200_000, None);
         let done = |world: &World| world.received(0) == 200_000 && world.hosts[0].apps[index].read == 100_000;
@@ -232,20 +232,20 @@ fn every_byte_arrives_whatever_happens() {
 
 #[test]
 fn marks_instead_of_losses() {
-    let mut link = Link::new(100_000_000, MS);
+    let mut link = clean(100_000_000, MS);
     link.mark_above = 20;
-    let back = Link::new(100_000_000, MS);
+    let back = clean(100_000_000, MS);
     for algorithm in ALL {
         let options = Options { ecn: true, ..options(algorithm) };
-        let mut world = World::new(61, &options, [link.clone(), back.clone()]);
+        let mut world = World::new(61, &options, [link, back]);
         world.connect(u64::MAX >> 8, None);
         world.run_to(ms(500));
-        let before = (world.received(0), world.ways[0].tally);
+        let before = (world.received(0), world.links[0].counters());
         world.run_to(ms(3_500));
-        let tally = world.ways[0].tally;
+        let tally = world.links[0].counters();
         let rate = (world.received(0) - before.0) as f64 * 8.0 / 3e6;
         assert!(tally.marked > before.1.marked, "{algorithm:?}: {tally:?}");
-        assert_eq!(tally.overflowed, before.1.overflowed, "{algorithm:?}");
+        assert_eq!(tally.queue_drops, before.1.queue_drops, "{algorithm:?}");
         assert!(rate > 80.0, "{algorithm:?}: {rate} Mbit/s");
         assert_eq!(world.hosts[0].info(0).timeouts, 0);
         assert!(world.hosts[0].info(0).ecn);
@@ -255,11 +255,11 @@ fn marks_instead_of_losses() {
 #[test]
 fn two_messages_a_second_apart_need_no_time_out() {
     let polled = Rc::new(Cell::new(0u64));
-    let link = Link::new(1_000_000_000, 5 * MS);
+    let link = clean(1_000_000_000, 5 * MS);
     for algorithm in ALL {
-        let mut world = World::new(71, &options(algorithm), [link.clone(), link.clone()]);
+        let mut world = World::new(71, &options(algorithm), [link, link]);
         let counter = Rc::clone(&polled);
-        world.ways[0].rule = Some(Box::new(move |_, _| {
+        world.links[0].rule = Some(Box::new(move |_, _| {
             counter.set(counter.get() + 1);
             true
         }));
@@ -279,9 +279,9 @@ fn two_messages_a_second_apart_need_no_time_out() {
 #[test]
 fn a_congestion_window_that_the_peers_window_limits_does_not_grow() {
     for algorithm in [ALL[0], ALL[1], ALL[2]] {
-        let link = Link::new(1_000_000_000, 5 * MS);
+        let link = clean(1_000_000_000, 5 * MS);
         let options = Options { receive_buffer: 100_000, ..options(algorithm) };
-        let mut world = World::new(81, &options, [link.clone(), link]);
+        let mut world = World::new(81, &options, [link, link]);
         world.connect(u64::MAX >> 8, None);
         world.run_to(ms(3_000));
         let info = world.hosts[0].info(0);
@@ -294,12 +294,12 @@ fn a_congestion_window_that_the_peers_window_limits_does_not_grow() {
 #[test]
 fn a_way_that_becomes_longer_is_filled_again() {
     for algorithm in [ALL[1], ALL[3]] {
-        let link = Link { queue: 600, ..Link::new(100_000_000, 5 * MS) };
-        let mut world = World::new(91, &options(algorithm), [link.clone(), link]);
+        let link = LinkConfig { queue_frames: 600, ..clean(100_000_000, 5 * MS) };
+        let mut world = World::new(91, &options(algorithm), [link, link]);
         world.connect(u64::MAX >> 8, None);
         world.run_to(ms(2_000));
-        for way in &mut world.ways {
-            way.link.delay = 40 * MS;
+        for link in &mut world.links {
+            link.config.delay = 40 * MS;
         }
         // BBR forgets the shorter time after ten seconds, and finds the rate by a quarter every few.
         world.run_to(ms(25_000));
@@ -318,7 +318,7 @@ fn a_way_that_takes_less_than_before_is_found_with_and_without_being_told() {
         // What is too long: lost in silence, or with an error that quotes the first of it.
         let too_long = Rc::new(Cell::new(None));
         let seen = Rc::clone(&too_long);
-        world.ways[0].rule = Some(Box::new(move |_, packet| {
+        world.links[0].rule = Some(Box::new(move |_, packet| {
             let fits = packet.header.len() + packet.payload.len() + 20 <= usize::from(LESS);
             if !fits && seen.get().is_none() {
                 seen.set(Some((packet.source, packet.destination, packet.seq())));
@@ -330,7 +330,7 @@ fn a_way_that_takes_less_than_before_is_found_with_and_without_being_told() {
         if told {
             assert!(world.run_until(begin + 10 * MS, |_| too_long.get().is_some()));
             let (local, remote, seq) = too_long.get().unwrap();
-            let error = IcmpError { local, remote, seq: SeqNumber(seq), kind: IcmpKind::TooBig(LESS) };
+            let error = IcmpError { local, remote, seq, kind: IcmpKind::TooBig(LESS) };
             let now = world.now;
             assert!(world.hosts[0].endpoint.on_icmp_error(now, &error));
         }

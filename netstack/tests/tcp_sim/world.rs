@@ -3,12 +3,14 @@
 use core::net::SocketAddr;
 use core::time::Duration;
 
+use shouter_netstack::sim::tcp::{Outlet, Segment};
+use shouter_netstack::sim::{Link, LinkConfig};
 use shouter_netstack::tcp::{
-    Config, ConnectionId, Endpoint, Error, Event, Failure, Info, ListenerId, Options, Payload, SegmentMeta,
+    Config, ConnectionId, Endpoint, Error, Event, Failure, Info, ListenerId, Options,
 };
 use shouter_netstack::time::Instant;
 
-use super::network::{Direction, Link, Outlet};
+use super::network::ethernet;
 
 /// What is sent: byte `i` of a connection is `i % 251`.
 const PERIOD: usize = 251;
@@ -135,11 +137,13 @@ impl Host {
     }
 }
 
-/// Host 0 and host 1; `ways[i]` leads away from host `i`.
+/// Host 0 and host 1; `links[i]` leads away from host `i`.
 pub(crate) struct World {
     pub(crate) now: Instant,
     pub(crate) hosts: [Host; 2],
-    pub(crate) ways: [Direction; 2],
+    pub(crate) links: [Link<Segment>; 2],
+    /// Bytes that one call may hand over, to be cut into segments.
+    pub(crate) super_segment: u32,
 }
 
 pub(crate) fn address(host: usize) -> SocketAddr {
@@ -148,15 +152,15 @@ pub(crate) fn address(host: usize) -> SocketAddr {
 
 impl World {
     /// Host 1 listens.
-    pub(crate) fn new(seed: u64, options: &Options, links: [Link; 2]) -> Self {
+    pub(crate) fn new(seed: u64, options: &Options, links: [LinkConfig; 2]) -> Self {
         let mut hosts = [Host::new(1, options), Host::new(2, options)];
         hosts[1].listener = Some(hosts[1].endpoint.listen(address(1), 64, None).unwrap());
         let mut number = seed.wrapping_mul(2);
-        let ways = links.map(|link| {
+        let links = links.map(|link| {
             number += 1;
-            Direction::new(link, number)
+            Link::new(link, number)
         });
-        Self { now: Instant::ZERO, hosts, ways }
+        Self { now: Instant::ZERO, hosts, links, super_segment: 64 * 1024 }
     }
 
     /// Host 0 connects, and will write so many bytes. Returns the connection's number.
@@ -170,14 +174,8 @@ impl World {
     fn turn(&mut self) {
         let now = self.now;
         for host in 0..2 {
-            while let Some(packet) = self.ways[1 - host].receive(now) {
-                let meta = SegmentMeta {
-                    source: packet.source.ip(),
-                    destination: packet.destination.ip(),
-                    congestion_experienced: packet.marked,
-                };
-                let payload = Payload::new(&packet.payload);
-                self.hosts[host].endpoint.on_segment(now, &meta, &packet.header, payload);
+            while let Some(segment) = self.links[1 - host].receive(now) {
+                segment.deliver(now, &mut self.hosts[host].endpoint);
             }
             let Host { endpoint, .. } = &mut self.hosts[host];
             if endpoint.next_deadline().is_some_and(|deadline| deadline <= now) {
@@ -185,7 +183,8 @@ impl World {
             }
             self.hosts[host].act(now);
             let Host { endpoint, .. } = &mut self.hosts[host];
-            endpoint.transmit(now, &mut Outlet { now, way: &mut self.ways[host] });
+            let path = ethernet(self.super_segment);
+            endpoint.transmit(now, &mut Outlet { now, link: &mut self.links[host], path });
             endpoint.frames_gone();
         }
     }
@@ -198,7 +197,7 @@ impl World {
                 return true;
             }
             let deadlines = self.hosts.iter().filter_map(|host| host.endpoint.next_deadline());
-            let next = self.ways.iter().filter_map(Direction::next_arrival).chain(deadlines).min();
+            let next = self.links.iter().filter_map(Link::next_arrival).chain(deadlines).min();
             let next = next.unwrap_or(limit).max(self.now + Duration::from_nanos(100));
             if next > limit {
                 self.now = self.now.max(limit);

@@ -3,13 +3,14 @@
 
 use std::fmt::Write as _;
 
-use super::link::{Faults, World};
+use super::link::{World, delayed};
 use crate::rud::Config;
+use crate::sim::LinkConfig;
 
 /// Payload bits per second that one end receives over `window` of virtual time, after as long a start.
 fn goodput(loss: f64, rtt_us: u64) -> f64 {
-    let faults = Faults { loss, delay: rtt_us * 500, byte_time_ps: 80, ..Faults::default() };
-    let mut world = World::new(7, &Config::default(), faults);
+    let link = LinkConfig { bits_per_second: 100_000_000_000, loss, ..delayed(rtt_us * 500) };
+    let mut world = World::new(7, &Config::default(), link);
     // Numbers of this form have full payloads.
     let mut numbers = (0u64..).map(|i| i * 5 + 2);
     let span = 40 * rtt_us * 1000;

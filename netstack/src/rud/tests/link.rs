@@ -3,30 +3,26 @@
 
 #![allow(unsafe_code)]
 
-use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ptr::NonNull;
+use std::time::Duration;
 
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
 use crate::region::{Extent, Region, RegionId};
 use crate::rud::*;
+use crate::sim::{Link, LinkConfig, Packet};
 use crate::time::Instant;
 
-/// What the link does to a datagram, in parts of one; times in nanoseconds.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Faults {
-    pub(super) loss: f64,
-    pub(super) reorder: f64,
-    pub(super) duplicate: f64,
-    pub(super) corrupt: f64,
-    /// One way.
-    pub(super) delay: u64,
-    /// Added at most to a reordered datagram.
-    pub(super) jitter: u64,
-    /// Time a byte takes on the wire, in picoseconds; zero for no limit.
-    pub(super) byte_time_ps: u64,
+/// A link without limits that takes so many nanoseconds.
+pub(super) fn delayed(nanoseconds: u64) -> LinkConfig {
+    LinkConfig {
+        bits_per_second: 0,
+        delay: Duration::from_nanos(nanoseconds),
+        queue_frames: usize::MAX,
+        ..LinkConfig::default()
+    }
 }
 
 /// The application: it checks what it gets, and can refuse.
@@ -123,17 +119,26 @@ pub(super) struct End {
     pub(super) to_send: VecDeque<u64>,
     /// Whether the end runs at all.
     pub(super) alive: bool,
-    wire_free_at: u64,
 }
 
-/// A datagram's bytes with their addresses.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct InFlight {
-    pub(super) at: u64,
-    serial: u64,
-    pub(super) to: usize,
-    pub(super) src_port: u16,
+/// A datagram on its way.
+#[derive(Clone, Debug)]
+pub(super) struct Datagram {
+    src_port: u16,
     pub(super) bytes: Vec<u8>,
+}
+
+impl Packet for Datagram {
+    fn line_len(&self) -> u64 {
+        self.bytes.len() as u64 + 66
+    }
+
+    fn corrupt(&mut self, rng: &mut SmallRng) {
+        for _ in 0..rng.random_range(1..=3) {
+            let bit = rng.random_range(0..self.bytes.len() * 8);
+            self.bytes[bit / 8] ^= 1 << (bit % 8);
+        }
+    }
 }
 
 /// Collects what an endpoint emits.
@@ -186,87 +191,39 @@ pub(super) fn meta(to: usize, src_port: u16) -> DatagramMeta {
 pub(super) struct World {
     pub(super) ends: [End; 2],
     pub(super) now: u64,
-    pub(super) faults: Faults,
-    pub(super) rng: SmallRng,
-    pub(super) wire: BinaryHeap<Reverse<InFlight>>,
-    pub(super) flipped: u64,
-    pub(super) carried: u64,
-    serial: u64,
+    /// `links[i]` leads away from end `i`.
+    pub(super) links: [Link<Datagram>; 2],
 }
 
 impl World {
-    pub(super) fn new(seed: u64, config: &Config, faults: Faults) -> Self {
+    pub(super) fn new(seed: u64, config: &Config, link: LinkConfig) -> Self {
         // Upper halves near the end of their range: the PSNs wrap early.
         let tags = [0xffff_ffc0_0000_0001, 0xffff_ff01_0000_0002];
-        Self::with_tags(seed, config, faults, tags)
+        Self::with_tags(seed, config, link, tags)
     }
 
-    pub(super) fn with_tags(seed: u64, config: &Config, faults: Faults, tags: [u64; 2]) -> Self {
+    pub(super) fn with_tags(seed: u64, config: &Config, link: LinkConfig, tags: [u64; 2]) -> Self {
         let end = |index: usize| {
             let mut endpoint = Endpoint::new(config.clone());
             let id = endpoint.open(Instant::ZERO, params(index, tags)).unwrap();
             let app = App { rng: Some(SmallRng::seed_from_u64(seed ^ index as u64)), ..App::default() };
-            End { endpoint, id, app, to_send: VecDeque::new(), alive: true, wire_free_at: 0 }
+            End { endpoint, id, app, to_send: VecDeque::new(), alive: true }
         };
-        Self {
-            ends: [end(0), end(1)],
-            now: 0,
-            faults,
-            rng: SmallRng::seed_from_u64(seed),
-            wire: BinaryHeap::new(),
-            flipped: 0,
-            carried: 0,
-            serial: 0,
-        }
-    }
-
-    fn carry(&mut self, from: usize, src_port: u16, mut bytes: Vec<u8>) {
-        let faults = self.faults;
-        self.carried += 1;
-        let end = &mut self.ends[from];
-        end.wire_free_at =
-            end.wire_free_at.max(self.now) + (bytes.len() as u64 + 66) * faults.byte_time_ps / 1000;
-        let mut at = end.wire_free_at + faults.delay;
-        if self.rng.random_bool(faults.loss) {
-            return;
-        }
-        if self.rng.random_bool(faults.reorder) {
-            at += self.rng.random_range(0..=faults.jitter);
-        }
-        if self.rng.random_bool(faults.duplicate) {
-            let later = at + self.rng.random_range(0..=faults.jitter);
-            self.put(InFlight { at: later, serial: 0, to: 1 - from, src_port, bytes: bytes.clone() });
-        }
-        if self.rng.random_bool(faults.corrupt) {
-            for _ in 0..self.rng.random_range(1..=3) {
-                let bit = self.rng.random_range(0..bytes.len() * 8);
-                bytes[bit / 8] ^= 1 << (bit % 8);
-            }
-            self.flipped += 1;
-        }
-        self.put(InFlight { at, serial: 0, to: 1 - from, src_port, bytes });
-    }
-
-    pub(super) fn put(&mut self, mut datagram: InFlight) {
-        self.serial += 1;
-        datagram.serial = self.serial;
-        self.wire.push(Reverse(datagram));
+        Self { ends: [end(0), end(1)], now: 0, links: [0, 1].map(|i| Link::new(link, seed * 2 + i)) }
     }
 
     /// One poll of each end, as a shard would do it, then time jumps to the next event. False if there is none.
     pub(super) fn step(&mut self) -> bool {
-        while let Some(Reverse(next)) = self.wire.peek()
-            && next.at <= self.now
-        {
-            let Some(Reverse(datagram)) = self.wire.pop() else { break };
-            let end = &mut self.ends[datagram.to];
-            if end.alive {
-                let now = Instant::from_nanos(self.now);
-                let meta = meta(datagram.to, datagram.src_port);
-                end.endpoint.on_datagram(now, &meta, &datagram.bytes, &mut end.app);
+        let mut next = u64::MAX;
+        for (to, end) in self.ends.iter_mut().enumerate() {
+            let now = Instant::from_nanos(self.now);
+            while let Some(datagram) = self.links[1 - to].receive(now) {
+                if end.alive {
+                    let meta = meta(to, datagram.src_port);
+                    end.endpoint.on_datagram(now, &meta, &datagram.bytes, &mut end.app);
+                }
             }
         }
-        let mut next = self.wire.peek().map_or(u64::MAX, |Reverse(datagram)| datagram.at);
         for index in 0..2 {
             let end = &mut self.ends[index];
             if !end.alive {
@@ -285,9 +242,8 @@ impl World {
             let mut collect = Collect { out: Vec::new(), room: 64 };
             end.endpoint.transmit(now, &mut collect);
             for (to, bytes) in collect.out {
-                self.carry(index, to.src_port, bytes);
+                self.links[index].send(now, Datagram { src_port: to.src_port, bytes });
             }
-            let end = &mut self.ends[index];
             if end.endpoint.wants_transmit() {
                 next = next.min(self.now + 1000);
             }
@@ -295,8 +251,8 @@ impl World {
                 next = next.min(deadline.as_nanos());
             }
         }
-        if let Some(Reverse(datagram)) = self.wire.peek() {
-            next = next.min(datagram.at);
+        for arrival in self.links.iter().filter_map(Link::next_arrival) {
+            next = next.min(arrival.as_nanos());
         }
         if next == u64::MAX {
             return false;

@@ -6,21 +6,22 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::*;
+use crate::sim::LinkConfig;
 use crate::time::Instant;
-use link::{App, Collect, Faults, World, expected_header, extent_from, extent_of, meta, params};
+use link::{App, Collect, World, delayed, expected_header, extent_from, extent_of, meta, params};
 
 const MS: u64 = 1_000_000;
 const TAGS: [u64; 2] = [0x0000_0001_dead_beef, 0x0000_0001_feed_f00d];
 
-fn faulty() -> Faults {
-    Faults {
+fn faulty() -> LinkConfig {
+    LinkConfig {
+        bits_per_second: 100_000_000_000,
         loss: 0.05,
         reorder: 0.1,
+        reorder_by: Duration::from_micros(50),
         duplicate: 0.02,
         corrupt: 0.02,
-        delay: 10_000,
-        jitter: 50_000,
-        byte_time_ps: 80,
+        ..delayed(10_000)
     }
 }
 
@@ -50,7 +51,7 @@ fn a_thousand_seeds_of_loss_reordering_duplicates_and_bit_flips() {
         }
         world.run_to_completion(2_000 * MS, &what);
         assert_exact(&world, 150, &what);
-        flipped += world.flipped;
+        flipped += world.links.iter().map(|link| link.counters().corrupted).sum::<u64>();
         for end in &world.ends {
             let counters = end.endpoint.counters(end.id);
             let others = end.endpoint.endpoint_counters();
@@ -74,8 +75,7 @@ fn a_thousand_seeds_of_loss_reordering_duplicates_and_bit_flips() {
 fn a_refused_message_is_sent_again_until_it_is_consumed() {
     for seed in 0..50 {
         let what = format!("seed {seed}");
-        let mut world =
-            World::new(seed, &Config::default(), Faults { loss: 0.02, delay: 5_000, ..Faults::default() });
+        let mut world = World::new(seed, &Config::default(), LinkConfig { loss: 0.02, ..delayed(5_000) });
         for end in &mut world.ends {
             end.app.refuse = 0.5;
             end.to_send.extend(0..1500);
@@ -94,7 +94,7 @@ fn a_refused_message_is_sent_again_until_it_is_consumed() {
 
 #[test]
 fn a_peer_that_refuses_for_ever_is_not_sent_to_for_ever() {
-    let mut world = World::new(1, &Config::default(), Faults { delay: 5_000, ..Faults::default() });
+    let mut world = World::new(1, &Config::default(), delayed(5_000));
     world.ends[1].app.refuse = 1.0;
     world.ends[0].to_send.extend(0..100);
     while world.now < 60_000 * MS {
@@ -110,8 +110,7 @@ fn a_peer_that_refuses_for_ever_is_not_sent_to_for_ever() {
 
 #[test]
 fn messages_overtake_a_lost_one() {
-    let mut world =
-        World::new(3, &Config::default(), Faults { loss: 0.1, delay: 50_000, ..Faults::default() });
+    let mut world = World::new(3, &Config::default(), LinkConfig { loss: 0.1, ..delayed(50_000) });
     world.ends[0].to_send.extend(0..500);
     world.run_to_completion(1_000 * MS, "seed 3");
     let order = &world.ends[1].app.order;
@@ -128,7 +127,7 @@ fn a_dead_peer_is_found_and_an_idle_one_is_not() {
         heartbeat: Duration::from_millis(250),
         ..Config::default()
     };
-    let mut world = World::new(1, &config, Faults { loss: 0.05, delay: 10_000, ..Faults::default() });
+    let mut world = World::new(1, &config, LinkConfig { loss: 0.05, ..delayed(10_000) });
     while world.now < 60_000 * MS {
         world.step();
     }
@@ -162,7 +161,7 @@ fn our_own_pause_is_not_taken_for_the_peers_death() {
         heartbeat: Duration::from_millis(250),
         ..Config::default()
     };
-    let mut world = World::new(1, &config, Faults { delay: 10_000, ..Faults::default() });
+    let mut world = World::new(1, &config, delayed(10_000));
     while world.now < 1_000 * MS {
         world.step();
     }
@@ -180,12 +179,11 @@ fn a_path_that_carries_only_small_datagrams_is_found() {
         heartbeat: Duration::from_millis(250),
         ..Config::default()
     };
-    let mut world = World::new(1, &config, Faults { delay: 10_000, ..Faults::default() });
+    let mut world = World::new(1, &config, delayed(10_000));
     world.ends[0].to_send.extend([2, 3, 4]);
     while world.ends[0].app.failures.is_empty() {
         world.step();
-        let small: Vec<_> = world.wire.drain().filter(|datagram| datagram.0.bytes.len() < 1000).collect();
-        world.wire.extend(small);
+        world.links.iter_mut().for_each(|link| link.retain(|datagram| datagram.bytes.len() < 1000));
         assert!(world.now < 10_000 * MS);
     }
     assert!(
@@ -198,7 +196,7 @@ fn a_path_that_carries_only_small_datagrams_is_found() {
 #[test]
 fn a_full_window_refuses_until_acknowledgements_come() {
     let config = Config { window_packets: 100, ..Config::default() };
-    let mut world = World::with_tags(1, &config, Faults { delay: 10_000, ..Faults::default() }, TAGS);
+    let mut world = World::with_tags(1, &config, delayed(10_000), TAGS);
     let end = &mut world.ends[0];
     assert_eq!(end.endpoint.capacity(end.id), 100);
     for number in 0..100 {

@@ -14,6 +14,7 @@ use std::sync::Arc;
 
 use super::{Connection, Context, Disposition, Open, Turn};
 use crate::region::Extent;
+use crate::sim::tcp::segments;
 use crate::tcp::memory::Memory;
 use crate::tcp::receiver::Pool;
 use crate::tcp::{
@@ -55,24 +56,10 @@ impl Emit for Wire {
         if self.answer != Emitted::Sent {
             return self.answer;
         }
-        let (header, len) = Header::parse(header).expect("a header of ours");
-        assert_eq!(len, header.emit().as_bytes().len());
-        let bytes: Vec<u8> = payload.iter().flat_map(|extent| extent.as_bytes().to_vec()).collect();
-        let pieces: Vec<&[u8]> =
-            if bytes.is_empty() { vec![&[][..]] } else { bytes.chunks(usize::from(segment_size)).collect() };
-        let mut seq = header.seq;
-        for (index, piece) in pieces.iter().enumerate() {
-            let mut header = Header { seq, ..header };
-            if index + 1 < pieces.len() {
-                header.flags = header.flags.without(Flags::FIN.with(Flags::PSH));
-            }
-            if index > 0 {
-                header.flags = header.flags.without(Flags::CWR);
-            }
-            seq += piece.len() as u32;
-            let packet = piece.len() + len + if to.local.is_ipv6() { 40 } else { 20 };
-            assert!(packet <= usize::from(self.path.mtu), "a packet of {packet} bytes");
-            self.sent.push_back(Sent { header, payload: piece.to_vec(), ect: to.ect });
+        for segment in segments(to, header, payload, segment_size, &self.path) {
+            let (header, len) = Header::parse(&segment.header).expect("a header of ours");
+            assert_eq!(len, header.emit().as_bytes().len());
+            self.sent.push_back(Sent { header, payload: segment.payload, ect: segment.ect });
         }
         Emitted::Sent
     }

@@ -6,20 +6,13 @@ use std::collections::VecDeque;
 
 use super::super::Endpoint;
 use crate::region::Extent;
+use crate::sim::tcp::{Segment, segments};
 use crate::tcp::{
     Config, ConnectionId, Destination, Emit, Emitted, Error, Event, ListenerId, Options, Path, Payload,
     SegmentMeta,
 };
 use crate::time::Instant;
 use crate::wire::tcp::{Flags, Header, SeqNumber};
-
-/// What is on its way.
-pub(super) struct Packet {
-    pub(super) at: Instant,
-    pub(super) meta: SegmentMeta,
-    pub(super) header: Vec<u8>,
-    pub(super) payload: Vec<u8>,
-}
 
 /// Whether a packet is lost, by its header and payload length.
 type Loses = Box<dyn FnMut(&Header, usize) -> bool>;
@@ -31,7 +24,7 @@ pub(super) struct Wire {
     pub(super) delay: Duration,
     /// Whether a packet is lost.
     pub(super) loses: Loses,
-    pub(super) queue: VecDeque<Packet>,
+    pub(super) queue: VecDeque<(Instant, Segment)>,
     /// Every packet that was sent, lost ones included: header and length.
     pub(super) sent: Vec<(Header, usize)>,
     now: Instant,
@@ -49,11 +42,15 @@ impl Wire {
             now: Instant::ZERO,
         }
     }
+
+    fn as_path(&self) -> Path {
+        Path { mtu: self.mtu, max_payload: self.max_payload, max_extents: 4, max_segments: u32::MAX }
+    }
 }
 
 impl Emit for Wire {
     fn path(&mut self, _: IpAddr, _: IpAddr) -> Option<Path> {
-        Some(Path { mtu: self.mtu, max_payload: self.max_payload, max_extents: 4, max_segments: u32::MAX })
+        Some(self.as_path())
     }
 
     fn source(&mut self, _: IpAddr) -> Option<IpAddr> {
@@ -61,47 +58,12 @@ impl Emit for Wire {
     }
 
     fn emit(&mut self, to: &Destination, header: &[u8], payload: &[Extent], segment_size: u16) -> Emitted {
-        let bytes: Vec<u8> = payload.iter().flat_map(|extent| extent.as_bytes()).copied().collect();
-        let (first, len) = Header::parse(header).unwrap();
-        assert_eq!(len, header.len());
-        assert!(payload.len() <= 4 && bytes.len() <= self.max_payload.max(u32::from(self.mtu)) as usize);
-        let size =
-            if bytes.len() > usize::from(segment_size) { usize::from(segment_size) } else { bytes.len() };
-        let mut parts: Vec<&[u8]> = bytes.chunks(size.max(1)).collect();
-        if parts.is_empty() {
-            parts.push(&[]);
-        }
-        let (mut seq, last) = (first.seq, parts.len() - 1);
-        for (index, part) in parts.iter().enumerate() {
-            let mut each = first;
-            each.seq = seq;
-            seq += part.len() as u32;
-            if index < last {
-                each.flags = each.flags.without(Flags::FIN).without(Flags::PSH);
+        for segment in segments(to, header, payload, segment_size, &self.as_path()) {
+            let (header, len) = (segment.parsed(), segment.payload.len());
+            self.sent.push((header, len));
+            if !(self.loses)(&header, len) {
+                self.queue.push_back((self.now + self.delay, segment));
             }
-            if index > 0 {
-                each.flags = each.flags.without(Flags::CWR);
-            }
-            let ip = if to.local.is_ipv4() { 20 } else { 40 };
-            assert!(ip + header.len() + part.len() <= usize::from(self.mtu), "{each:?} is too long");
-            self.sent.push((each, part.len()));
-            if (self.loses)(&each, part.len()) {
-                continue;
-            }
-            let meta = SegmentMeta {
-                source: to.local.ip(),
-                destination: to.remote.ip(),
-                congestion_experienced: false,
-            };
-            let mut bytes = header.to_vec();
-            bytes[4..8].copy_from_slice(&each.seq.0.to_be_bytes());
-            bytes[13] = each.flags.0;
-            self.queue.push_back(Packet {
-                at: self.now + self.delay,
-                meta,
-                header: bytes,
-                payload: part.to_vec(),
-            });
         }
         Emitted::Sent
     }
@@ -114,9 +76,9 @@ fn turn(
     outgoing: &mut Wire,
     events: &mut Vec<Event>,
 ) {
-    while incoming.queue.front().is_some_and(|packet| packet.at <= now) {
-        let Some(packet) = incoming.queue.pop_front() else { break };
-        endpoint.on_segment(now, &packet.meta, &packet.header, Payload::new(&packet.payload));
+    while incoming.queue.front().is_some_and(|(at, _)| *at <= now) {
+        let Some((_, segment)) = incoming.queue.pop_front() else { break };
+        segment.deliver(now, endpoint);
     }
     if endpoint.next_deadline().is_some_and(|deadline| deadline <= now) {
         endpoint.on_timeout(now);
@@ -184,7 +146,7 @@ impl Pair {
                 self.now += Duration::from_nanos(1000);
                 continue;
             }
-            let first = |wire: &Wire| wire.queue.front().map(|packet| packet.at);
+            let first = |wire: &Wire| wire.queue.front().map(|(at, _)| *at);
             let next =
                 [self.a.next_deadline(), self.b.next_deadline(), first(&self.there), first(&self.back)];
             let Some(next) = next.into_iter().flatten().min() else { return false };

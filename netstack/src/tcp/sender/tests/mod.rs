@@ -1,4 +1,3 @@
-//! The sender against a scripted peer (`script`) and against a small simulation (`network`).
+//! The sender against a scripted peer. Whole transfers over bad links are in tests/tcp_sim.
 
-mod network;
 mod script;
