@@ -38,12 +38,6 @@ pub struct RudChannel<D: Device> {
     by_rank: ByRank,
     lost: Vec<PeerLoss>,
     strays: u64,
-    /// Tokens held back: the datagrams were acknowledged, but a resend of one may still wait for its device.
-    held: Vec<Token>,
-    /// Whether the frames that wait for a device may contain resends.
-    resends_wait: bool,
-    /// Resends so far, as last counted.
-    resent: u64,
     /// Control messages that have found no room yet.
     untold: Vec<(Rank, Header)>,
 }
@@ -112,9 +106,6 @@ impl<D: Device> RudChannel<D> {
             peers: sessions,
             lost: vec![],
             strays: 0,
-            held: vec![],
-            resends_wait: false,
-            resent: 0,
             untold: vec![],
         })
     }
@@ -123,39 +114,18 @@ impl<D: Device> RudChannel<D> {
     /// [`transmit`](Self::transmit), with the acknowledgements on board. True if anything came.
     #[inline]
     pub fn receive(&mut self, now: Instant, inbox: &mut impl Inbox) -> bool {
-        let hold = self.resends_wait.then_some(&mut self.held);
         let (peers, lost, strays) = (&self.peers, &mut self.lost, &mut self.strays);
-        let frames = self.stack.receive(now, &mut Sink { inbox, peers, now, lost, strays, hold });
+        let frames = self.stack.receive(now, &mut Sink { inbox, peers, now, lost, strays });
         frames != 0
     }
 
     /// Sends what the executor has posted and what the protocols owe. True if anything was sent.
     #[inline]
-    pub fn transmit(&mut self, now: Instant, inbox: &mut impl Inbox) -> bool {
+    pub fn transmit(&mut self, now: Instant, _: &mut impl Inbox) -> bool {
         if !self.untold.is_empty() {
             self.tell();
         }
-        let frames = self.stack.transmit(now);
-        if self.stack.is_backlogged() || self.resends_wait {
-            self.watch_resends(inbox);
-        }
-        frames != 0
-    }
-
-    /// An acknowledged datagram may still wait for its device as a resend; its memory is free once the device has taken
-    /// everything that waited. A datagram that was sent once has left the device when it is acknowledged.
-    #[cold]
-    fn watch_resends(&mut self, inbox: &mut impl Inbox) {
-        let resent = self.resent();
-        if self.stack.is_backlogged() {
-            self.resends_wait |= resent != self.resent;
-        } else {
-            self.resends_wait = false;
-            for token in self.held.drain(..) {
-                inbox.released(token);
-            }
-        }
-        self.resent = resent;
+        self.stack.transmit(now) != 0
     }
 
     /// When the stack needs the next turn although nothing may arrive.
@@ -298,7 +268,6 @@ struct Sink<'a, I> {
     now: Instant,
     lost: &'a mut Vec<PeerLoss>,
     strays: &'a mut u64,
-    hold: Option<&'a mut Vec<Token>>,
 }
 
 impl<I: Inbox> rud::Sink for Sink<'_, I> {
@@ -324,10 +293,7 @@ impl<I: Inbox> rud::Sink for Sink<'_, I> {
 
     #[inline]
     fn released(&mut self, _: SessionId, token: rud::Token) {
-        match &mut self.hold {
-            None => self.inbox.released(Token(token.0)),
-            Some(held) => held.push(Token(token.0)),
-        }
+        self.inbox.released(Token(token.0));
     }
 
     fn failed(&mut self, session: SessionId, why: rud::Failure) {

@@ -32,7 +32,6 @@ pub(super) trait Host {
         to: std::net::SocketAddr,
         bytes: &[u8],
     ) -> Result<(), shouter_netstack::stack::SendError>;
-    fn holds_extents(&self) -> bool;
 }
 
 impl<D: Device> Host for Stack<D> {
@@ -63,10 +62,6 @@ impl<D: Device> Host for Stack<D> {
     ) -> Result<(), shouter_netstack::stack::SendError> {
         self.udp_send_to(now, socket, to, &[], shouter_netstack::udp::Payload::Bytes(bytes))
     }
-
-    fn holds_extents(&self) -> bool {
-        Stack::holds_extents(self)
-    }
 }
 
 /// Who waits for a connection.
@@ -76,19 +71,13 @@ pub(super) struct Waiters {
     pub(super) writer: Option<Waker>,
 }
 
-/// Memory that a connection sends from without a copy.
-struct Lent {
-    /// Held, not looked at.
-    _region: Rc<SharedRegion>,
-    released: bool,
-}
-
 /// The stack, and who waits for what.
 pub(super) struct Shared<H: ?Sized> {
     pub(super) connections: HashMap<ConnectionId, Waiters>,
     pub(super) listeners: HashMap<ListenerId, Waker>,
     pub(super) datagrams: HashMap<UdpHandle, Waker>,
-    lent: HashMap<(ConnectionId, Token), Lent>,
+    /// Memory that connections send from without a copy: held, not looked at.
+    lent: HashMap<(ConnectionId, Token), Rc<SharedRegion>>,
     next_token: u64,
     pub(super) host: H,
 }
@@ -104,7 +93,7 @@ impl<H: Host + ?Sized> Shared<H> {
         let token = Token(self.next_token);
         self.host.tcp().write_extent(now, connection, region.extent(), token)?;
         self.next_token += 1;
-        self.lent.insert((connection, token), Lent { _region: region.clone(), released: false });
+        self.lent.insert((connection, token), region.clone());
         Ok(())
     }
 
@@ -124,16 +113,11 @@ impl<H: Host + ?Sized> Shared<H> {
                         woken.extend(reader.take().into_iter().chain(writer.take()));
                     }
                 }
-                Event::Released(id, token) => {
-                    if let Some(lent) = self.lent.get_mut(&(id, token)) {
-                        lent.released = true;
-                    }
+                Event::Released(id, token) | Event::Dropped(id, token) => {
+                    self.lent.remove(&(id, token));
                 }
                 _ => {}
             }
-        }
-        if !self.lent.is_empty() && !self.host.holds_extents() {
-            self.lent.retain(|_, lent| !lent.released);
         }
         if !self.datagrams.is_empty() {
             let host = &mut self.host;

@@ -445,7 +445,7 @@ impl World {
         }
         while let Some(event) = self.endpoint.next_event() {
             match event {
-                Event::Released(id, token) => {
+                Event::Released(id, token) | Event::Dropped(id, token) => {
                     assert!(
                         self.tokens.remove(&(id, token.0)),
                         "{token:?} is released twice, or was not accepted"

@@ -25,6 +25,19 @@ pub use steer::{Steered, steer};
 
 use crate::time::Instant;
 
+/// Which frames may still be read from the extents that they refer to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum FramesOut {
+    /// None.
+    #[default]
+    None,
+    /// Frames that no device has taken yet. They leave in order: one whose arrival was acknowledged is not among them,
+    /// unless it was sent again.
+    Waiting,
+    /// Frames that a device has taken and keeps.
+    Held,
+}
+
 /// What a device offers. Fixed after it was opened.
 #[derive(Clone, Debug)]
 pub struct Capabilities {

@@ -346,7 +346,7 @@ pub trait Sink {
     /// A new datagram, checked, in whatever order it came. The bytes are borrowed for the call.
     fn deliver(&mut self, session: SessionId, header: &[u8], payload: &[u8]) -> Disposition;
 
-    /// Every PSN over the message is acknowledged: RUD does not read its extent any more.
+    /// The message is acknowledged and no frame refers to its extent: the memory is free.
     fn released(&mut self, session: SessionId, token: Token);
 
     /// The session ended by itself. Called once.

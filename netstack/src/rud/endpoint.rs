@@ -9,8 +9,10 @@ use super::api::{
 };
 use super::output::Turn;
 use super::recovery::NEVER;
+use super::releases::Releases;
 use super::session::{Accepted, Session};
 use super::table::TagTable;
+use crate::device::FramesOut;
 use crate::ip::peers::Peers;
 use crate::region::Extent;
 use crate::time::Instant;
@@ -43,6 +45,7 @@ pub struct Endpoint {
     ready: VecDeque<u16>,
     /// No session's deadline is earlier.
     earliest: u64,
+    releases: Releases,
     counters: EndpointCounters,
 }
 
@@ -57,6 +60,7 @@ impl Endpoint {
             peers: Peers::default(),
             ready: VecDeque::with_capacity(config.max_sessions),
             earliest: NEVER,
+            releases: Releases::default(),
             counters: EndpointCounters::default(),
             config,
         }
@@ -101,8 +105,8 @@ impl Endpoint {
         Ok(id)
     }
 
-    /// Forgets a session at once, with what is unsent and unacknowledged; its tokens are not released. To leave the
-    /// peer satisfied, call [`flush_acks`](Self::flush_acks) and [`transmit`](Self::transmit) before.
+    /// Forgets a session at once, with what is unsent and unacknowledged; its tokens are not released, apart from those of
+    /// acknowledged messages that wait for frames. To leave the peer satisfied, call [`flush_acks`](Self::flush_acks) and [`transmit`](Self::transmit) before.
     pub fn close(&mut self, id: SessionId) {
         if let Some(session) = self.session(id) {
             let (tag, peer) = (session.local_tag, session.to.remote_ip);
@@ -183,6 +187,28 @@ impl Endpoint {
         }
     }
 
+    /// Which frames that were emitted may still be read; [`FramesOut::None`] until somebody says otherwise.
+    #[inline]
+    pub fn frames_out(&self) -> FramesOut {
+        self.releases.frames_out
+    }
+
+    /// Says which frames that were emitted may still be read, of all sessions.
+    pub fn set_frames_out(&mut self, out: FramesOut) {
+        self.releases.frames_out = out;
+    }
+
+    /// Whether acknowledged messages wait to be released until no frame refers to them.
+    #[inline]
+    pub fn awaits_frames(&self) -> bool {
+        self.releases.wait()
+    }
+
+    /// Releases the messages that waited for frames, none of which is out any more.
+    pub fn release_held(&mut self, sink: &mut impl Sink) {
+        self.releases.release_held(sink);
+    }
+
     /// Whether nothing is queued or unacknowledged; true for a session that was closed.
     pub fn is_idle(&self, id: SessionId) -> bool {
         self.session(id).is_none_or(|s| s.sender.is_empty())
@@ -208,7 +234,7 @@ impl Endpoint {
         };
         let entry = &mut self.entries[index as usize];
         let Some(session) = entry.session.as_deref_mut() else { return };
-        match session.on_datagram(now, meta, &header, udp_payload, sink) {
+        match session.on_datagram(now, meta, &header, udp_payload, &mut self.releases, sink) {
             Accepted::Yes => {}
             Accepted::WrongAddress => self.counters.wrong_address += 1,
             Accepted::Damaged => self.counters.crc_dropped += 1,

@@ -24,6 +24,7 @@ mod endpoint;
 mod output;
 mod receiver;
 mod recovery;
+mod releases;
 mod sender;
 mod session;
 mod table;

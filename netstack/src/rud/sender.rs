@@ -22,7 +22,8 @@ use super::api::Token;
 use super::recovery::NEVER;
 use crate::region::Extent;
 use crate::wire::rud::{MAX_BODY, MAX_WINDOW, Psn, WORDS};
-use slots::{EMPTY, List, NIL, Place, Slot, append, prepend, unlink};
+pub(super) use slots::Slot;
+use slots::{EMPTY, List, NIL, Place, append, prepend, unlink};
 
 const RING: usize = 64 * WORDS as usize;
 
@@ -381,7 +382,7 @@ impl Sender {
         context: &AckContext,
         cumulative: Psn,
         acked: &mut Acked,
-        release: &mut impl FnMut(Token),
+        release: &mut impl FnMut(&Slot),
     ) {
         //= rud/spec.md section 6.2
         // An acknowledgement of what was never sent is ignored.
@@ -408,7 +409,7 @@ impl Sender {
         received: u64,
         refused: u64,
         acked: &mut Acked,
-        release: &mut impl FnMut(Token),
+        release: &mut impl FnMut(&Slot),
     ) {
         let known = self.settled[ring_index(start) / 64];
         if (received | refused) & !known == 0 {
@@ -446,13 +447,13 @@ impl Sender {
         context: &AckContext,
         index: usize,
         acked: &mut Acked,
-        release: &mut impl FnMut(Token),
+        release: &mut impl FnMut(&Slot),
     ) {
         let at = self.take_off(context, index, acked);
         acked.count += 1;
         self.slots[at].place = Place::Free;
         prepend(&mut self.slots, &mut self.free, at);
-        release(self.slots[at].token);
+        release(&self.slots[at]);
     }
 
     /// The unsettled PSN at `index` of the ring was refused.

@@ -31,13 +31,14 @@ mod tcp;
 mod tests;
 
 use core::net::{IpAddr, SocketAddr};
+use core::time::Duration;
 use std::collections::VecDeque;
 
 pub use crate::ip::{ConfigError, Ipv6Config, PortConfig};
 pub use api::{EchoReply, PortId, Progress, SendError, StackConfig};
 pub use counters::Counters;
 
-use crate::device::{Device, DeviceCounters};
+use crate::device::{Device, DeviceCounters, FramesOut};
 use crate::ip::limit::TokenBucket;
 use crate::ip::neighbour::{Asker, Resolution};
 use crate::ip::reassembly::Reassembly;
@@ -59,6 +60,9 @@ const TX_ROUNDS: usize = 4;
 /// ICMP errors that may be sent at once.
 const ICMP_BURST: u32 = 20;
 
+/// How often it is looked, at least, whether a release has to wait any longer for frames.
+const RELEASE_CHECK: Duration = Duration::from_micros(10);
+
 /// Ports with one kind of device, and the protocols above them.
 #[derive(Debug)]
 pub struct Stack<D> {
@@ -73,6 +77,8 @@ pub struct Stack<D> {
     linear: Vec<u8>,
     reassembly: Reassembly,
     icmp_limit: TokenBucket,
+    /// When it is looked again whether releases still have to wait for frames.
+    release_at: Instant,
     config: StackConfig,
 }
 
@@ -90,6 +96,7 @@ impl<D: Device> Stack<D> {
             linear: Vec::new(),
             reassembly: Reassembly::new(config.reassembly.clone()),
             icmp_limit: TokenBucket::new(config.icmp_errors_per_second, ICMP_BURST),
+            release_at: Instant::ZERO,
             config,
         }
     }
@@ -124,6 +131,9 @@ impl<D: Device> Stack<D> {
     /// answers shall leave in the same turn. Returns how many frames came.
     #[inline]
     pub fn receive(&mut self, now: Instant, sink: &mut impl rud::Sink) -> usize {
+        if self.rud.awaits_frames() || self.tcp.awaits_releases() {
+            self.release_held(now, sink);
+        }
         let mut frames_in = 0;
         for (port, Port { device, iface }) in self.ports.iter_mut().enumerate() {
             let mut receiver = Receiver {
@@ -191,7 +201,9 @@ impl<D: Device> Stack<D> {
             && !self.tcp.wants_transmit()
             && self.ports.iter().all(|port| port.rests(now))
         {
-            self.tcp_frames_gone();
+            if self.tcp.awaits_frames() || self.rud.frames_out() != FramesOut::None {
+                self.note_frames_out();
+            }
             return 0;
         }
         self.transmit_now(now)
@@ -226,22 +238,53 @@ impl<D: Device> Stack<D> {
                 break;
             }
         }
-        self.tcp_frames_gone();
+        self.note_frames_out();
         frames_out
     }
 
+    /// Tells the protocols which frames still refer to memory of theirs and of their users.
+    #[inline]
+    fn note_frames_out(&mut self) {
+        let out = self.frames_out();
+        if out != self.rud.frames_out() {
+            self.rud.set_frames_out(out);
+            self.tcp.set_frames_out(out != FramesOut::None);
+        }
+        if out == FramesOut::None && self.tcp.awaits_frames() {
+            self.tcp.frames_gone();
+        }
+    }
+
+    #[inline]
+    fn frames_out(&self) -> FramesOut {
+        self.ports.iter().map(Port::frames_out).max().unwrap_or_default()
+    }
+
+    /// Releases what waits until no frame refers to it, if that is so.
+    #[cold]
+    fn release_held(&mut self, now: Instant, sink: &mut impl rud::Sink) {
+        self.note_frames_out();
+        if self.rud.frames_out() == FramesOut::None {
+            self.rud.release_held(sink);
+            self.tcp.release_held();
+        }
+        self.release_at = now + RELEASE_CHECK;
+    }
+
     /// When [`Stack::poll`] has to be called although nothing arrives. Frames that wait for a device have no deadline
-    /// of their own: while [`Stack::is_backlogged`], poll again soon.
+    /// of their own, unless something is released when they have left: while [`Stack::is_backlogged`], poll again soon.
     pub fn next_deadline(&self) -> Option<Instant> {
+        let awaited = self.rud.awaits_frames() || self.tcp.awaits_releases();
         let protocols = port::earliest(self.rud.next_deadline(), self.tcp.next_deadline());
         let own = port::earliest(protocols, self.ip_deadline());
+        let own = port::earliest(own, awaited.then_some(self.release_at));
         self.ports.iter().map(Port::next_deadline).fold(own, port::earliest)
     }
 
-    /// Whether frames that were sent may still refer to their extents. Memory goes back to its owner when RUD has
-    /// released it *and* this is false: an acknowledged datagram's resend may still wait for a device.
+    /// Whether frames that were sent may still refer to extents. What RUD and TCP release no frame refers to; this is for
+    /// the extents of [`udp_send_to`](Self::udp_send_to), and for those of sessions that were closed.
     pub fn holds_extents(&self) -> bool {
-        self.ports.iter().any(Port::holds_extents)
+        self.frames_out() != FramesOut::None
     }
 
     /// Drops all frames that wait, as if they were lost on the way: afterwards none refers to memory of the stack's users.
@@ -249,6 +292,7 @@ impl<D: Device> Stack<D> {
         for port in &mut self.ports {
             port.drop_waiting();
         }
+        self.note_frames_out();
     }
 
     /// Whether frames wait for a device that takes no more at present.

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 
 use super::addresses::Addresses;
 use super::counters::Counters;
-use crate::device::{Device, Frame, HEADER_CAPACITY, Offload, TxBatch, segment};
+use crate::device::{Device, Frame, FramesOut, HEADER_CAPACITY, Offload, TxBatch, segment};
 use crate::ip::neighbour::{self, Cache};
 use crate::region::Extent;
 use crate::scratch::{Scratch, Slot};
@@ -318,10 +318,16 @@ impl<D: Device> Port<D> {
         }
     }
 
-    /// Whether a frame on its way may still refer to a sender's memory.
+    /// Which frames on their way may still refer to a sender's memory.
     #[inline]
-    pub(super) fn holds_extents(&self) -> bool {
-        self.iface.tx.frames().iter().any(|frame| !frame.extents().is_empty()) || self.device.holds_extents()
+    pub(super) fn frames_out(&self) -> FramesOut {
+        if self.device.holds_extents() {
+            FramesOut::Held
+        } else if self.iface.tx.frames().iter().any(|frame| !frame.extents().is_empty()) {
+            FramesOut::Waiting
+        } else {
+            FramesOut::None
+        }
     }
 }
 

@@ -3,7 +3,6 @@
 use core::net::{IpAddr, SocketAddr};
 
 use super::destination::{Emitter, Miss, any_for, route};
-use super::port::Port;
 use super::receive::{Inbound, Receiver};
 use super::{SendError, Stack};
 use crate::device::{Device, Offload, RxChecksum, Transport};
@@ -296,14 +295,6 @@ impl<D: Device> Stack<D> {
             Err(SendError::NotUnicast { .. }) => Err(ConnectError::BadRemote { remote }),
             Err(SendError::NotOurs { .. }) => Err(ConnectError::NotOurs { local: asked }),
             Err(_) => Err(ConnectError::NoRoute { remote }),
-        }
-    }
-
-    /// Tells TCP when memory that frames referred to is free again.
-    #[inline]
-    pub(super) fn tcp_frames_gone(&mut self) {
-        if self.tcp.awaits_frames() && !self.ports.iter().any(Port::holds_extents) {
-            self.tcp.frames_gone();
         }
     }
 }

@@ -17,6 +17,7 @@ use crate::wire::{arp, checksum, ethernet, icmpv4, ipv4, udp, vlan};
 
 mod icmp;
 mod ipv6;
+mod releases;
 
 const A: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 const B: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);

@@ -22,7 +22,8 @@ pub struct ListenerId {
     pub(super) generation: u32,
 }
 
-/// The caller's name for an extent that was given to a connection; it comes back with [`Event::Released`].
+/// The caller's name for an extent that was given to a connection; it comes back with [`Event::Released`] or
+/// [`Event::Dropped`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Token(pub u64);
 
@@ -177,9 +178,10 @@ pub enum Event {
     Readable(ConnectionId),
     /// There is room to write again after [`Error::WouldBlock`].
     Writable(ConnectionId),
-    /// All bytes of an extent are acknowledged, or will never be sent. Its memory may change once
-    /// `Stack::holds_extents` is false.
+    /// All bytes of an extent are acknowledged, and no frame refers to it: its memory is free.
     Released(ConnectionId, Token),
+    /// The connection has ended before all bytes of an extent were acknowledged; its memory is free likewise.
+    Dropped(ConnectionId, Token),
     /// The connection has failed.
     Failed(ConnectionId, Failure),
     /// Both directions are finished, everything sent is acknowledged.

@@ -470,7 +470,7 @@ impl Run {
             | ("readable", Event::Readable(c))
             | ("writable", Event::Writable(c))
             | ("closed", Event::Closed(c)) => id.is_none_or(|id| id == *c),
-            ("released", Event::Released(c, token)) => {
+            ("released", Event::Released(c, token)) | ("dropped", Event::Dropped(c, token)) => {
                 id.is_none_or(|id| id == *c) && rest == [token.0.to_string()]
             }
             ("failed", Event::Failed(c, failure)) => {

@@ -165,7 +165,7 @@ impl KernelStreams {
         let Some(socket) = slot.and_then(|slot| slot.socket.as_deref_mut()) else { return };
         if !matches!(socket.stage, Stage::Failed(_)) {
             socket.stage = Stage::Failed(failure);
-            socket.drop_queue(|token| events.push_back(Event::Released(id, token)));
+            socket.drop_queue(|token| events.push_back(Event::Dropped(id, token)));
             events.push_back(Event::Failed(id, failure));
         }
     }
@@ -434,14 +434,6 @@ impl Streams for KernelStreams {
     }
 
     /// The kernel copies.
-    fn holds_extents(&self) -> bool {
-        false
-    }
-
-    fn is_backlogged(&self) -> bool {
-        false
-    }
-
     fn drop_waiting(&mut self) {}
 
     fn checksum_dropped(&self) -> u64 {

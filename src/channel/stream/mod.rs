@@ -153,12 +153,7 @@ pub struct StreamChannel<S: Streams> {
     fenced: bool,
     /// Tokens of what was copied.
     copied: Vec<Token>,
-    /// Tokens held back: the bytes were acknowledged, but a resend of some may still wait for its device.
-    held: Vec<Token>,
-    /// Whether the frames that wait for a device may contain resends.
-    resends_wait: bool,
-    /// Resends so far, as last counted, and those of connections that are over.
-    resent: u64,
+    /// Resends of connections that are over.
     resent_before: u64,
     loads: Vec<Load>,
     now: Instant,
@@ -224,9 +219,6 @@ impl<S: Streams> StreamChannel<S> {
             sign_at: (!S::PROVES_LIFE).then_some(now),
             fenced: false,
             copied: vec![],
-            held: vec![],
-            resends_wait: false,
-            resent: 0,
             resent_before: 0,
             loads: vec![],
             now,
@@ -264,9 +256,6 @@ impl<S: Streams> StreamChannel<S> {
         }
         for token in self.copied.drain(..) {
             inbox.released(token);
-        }
-        if self.resends_wait || self.streams.is_backlogged() {
-            self.watch_resends(inbox);
         }
         any
     }
@@ -325,21 +314,6 @@ impl<S: Streams> StreamChannel<S> {
         any
     }
 
-    /// As for RUD: what was acknowledged may still wait for its device as a resend; its memory is free once the device has
-    /// taken everything that waited.
-    #[cold]
-    fn watch_resends(&mut self, inbox: &mut impl Inbox) {
-        let resent = self.resent();
-        self.resends_wait |= resent != self.resent;
-        if !self.streams.holds_extents() {
-            self.resends_wait = false;
-            for token in self.held.drain(..) {
-                inbox.released(token);
-            }
-        }
-        self.resent = resent;
-    }
-
     /// When the channel needs the next turn although nothing may arrive.
     pub fn next_deadline(&self) -> Option<Instant> {
         [self.streams.next_deadline(), self.tend_at, self.sign_at].into_iter().flatten().min()
@@ -377,8 +351,6 @@ impl<S: Streams> StreamChannel<S> {
         }
         self.streams.drop_waiting();
         self.copied.clear();
-        self.held.clear();
-        self.resends_wait = false;
     }
 
     /// Whether everything that was sent has been acknowledged.

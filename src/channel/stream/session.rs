@@ -71,18 +71,12 @@ impl<S: Streams> StreamChannel<S> {
                 Some(&Place::Lane { peer, lane }) => self.hear(now, peer, lane, inbox),
                 None => {}
             },
-            Event::Released(id, token) if self.places.contains_key(&id) => {
-                // A connection that ended gives back what was never acknowledged, and may still wait for a device.
-                self.resends_wait |= self.streams.holds_extents();
-                match self.resends_wait {
-                    false => inbox.released(Token(token.0)),
-                    true => self.held.push(Token(token.0)),
-                }
-            }
+            // What was fenced is no longer the executor's.
+            Event::Released(_, token) if !self.fenced => inbox.released(Token(token.0)),
+            Event::Dropped(id, token) if self.places.contains_key(&id) => inbox.released(Token(token.0)),
             Event::Failed(id, failure) => self.gone(now, id, Ending::Failed(failure)),
             Event::Closed(id) => self.gone(now, id, Ending::Finished),
-            // What was fenced is no longer the executor's.
-            Event::Released(..) => {}
+            Event::Released(..) | Event::Dropped(..) => {}
         }
     }
 

@@ -136,6 +136,7 @@ impl<D: Device> Streams for StackStreams<D> {
                 tcp::Event::Acceptable(_) => Event::Acceptable,
                 tcp::Event::Readable(id) => Event::Readable(id),
                 tcp::Event::Released(id, token) => Event::Released(id, token),
+                tcp::Event::Dropped(id, token) => Event::Dropped(id, token),
                 tcp::Event::Failed(id, failure) => Event::Failed(id, failure),
                 tcp::Event::Closed(id) => Event::Closed(id),
                 // What found no room is tried again in every turn, and who dials waits for the challenge.
@@ -156,15 +157,6 @@ impl<D: Device> Streams for StackStreams<D> {
 
     fn next_deadline(&self) -> Option<Instant> {
         self.stack.next_deadline()
-    }
-
-    fn holds_extents(&self) -> bool {
-        self.stack.holds_extents()
-    }
-
-    #[inline]
-    fn is_backlogged(&self) -> bool {
-        self.stack.is_backlogged()
     }
 
     fn drop_waiting(&mut self) {

@@ -22,9 +22,10 @@ pub enum Event<Id> {
     Acceptable,
     /// There is something to read: data, or the end of the data.
     Readable(Id),
-    /// Nothing of the provider refers to the extent of this token any more, apart from what
-    /// [`Streams::holds_extents`] says.
+    /// The extent of this token was taken, as far as the provider knows, and nothing of it refers to the extent any more.
     Released(Id, Token),
+    /// The connection has ended before the extent of this token was taken, and nothing refers to the extent any more.
+    Dropped(Id, Token),
     /// The connection has failed.
     Failed(Id, Failure),
     /// Both directions are finished.
@@ -88,7 +89,7 @@ pub enum ListenError {
 }
 
 /// A provider of byte streams: one listener, any number of connections; polled, never blocking. It holds memory that was
-/// given as extents until it says [`Event::Released`], or until the connection is aborted and
+/// given as extents until it says [`Event::Released`] or [`Event::Dropped`], or until the connection is aborted and
 /// [`drop_waiting`](Self::drop_waiting) was called.
 pub trait Streams {
     /// A connection; a stale one finds nothing.
@@ -164,13 +165,7 @@ pub trait Streams {
     /// When the next turn is needed although nothing may arrive.
     fn next_deadline(&self) -> Option<Instant>;
 
-    /// Whether something that was acknowledged, or aborted, may still be read from its extent.
-    fn holds_extents(&self) -> bool;
-
-    /// Whether something waits for a device that takes no more at present.
-    fn is_backlogged(&self) -> bool;
-
-    /// Gives up what [`holds_extents`](Self::holds_extents) speaks of.
+    /// Gives up what was handed over and waits for a device.
     fn drop_waiting(&mut self);
 
     /// Segments dropped because their checksum was wrong.

@@ -106,7 +106,7 @@ impl Connection {
         self.state = State::Over(end);
         self.idle.send = false;
         self.sender.abort(cx.memory, cx.released);
-        cx.tell_released();
+        cx.tell_dropped();
         let failure = self.failure();
         if self.released || failure.is_some() {
             self.receiver.clear(cx.pool);

@@ -53,11 +53,14 @@ pub(crate) struct Context<'a> {
 }
 
 impl Context<'_> {
-    /// Tokens become events.
+    /// Tokens of what was acknowledged become events.
     fn tell_released(&mut self) {
-        for token in self.released.drain(..) {
-            self.events.push_back(Event::Released(self.id, token));
-        }
+        self.events.extend(self.released.drain(..).map(|token| Event::Released(self.id, token)));
+    }
+
+    /// Tokens of what was not become events.
+    fn tell_dropped(&mut self) {
+        self.events.extend(self.released.drain(..).map(|token| Event::Dropped(self.id, token)));
     }
 }
 

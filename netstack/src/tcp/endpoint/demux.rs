@@ -418,7 +418,7 @@ impl Endpoint {
             listener.half_open = listener.half_open.saturating_sub(1);
             listener.push(id);
             self.counters.passive_opens += 1;
-            self.shared.events.push_back(Event::Acceptable(listener_id));
+            self.shared.events.queue.push_back(Event::Acceptable(listener_id));
         }
     }
 

@@ -16,6 +16,7 @@ mod calls;
 mod cookie;
 mod counters;
 mod demux;
+mod events;
 mod listen;
 mod orphans;
 mod ports;
@@ -45,6 +46,7 @@ use crate::ip::peers::Peers;
 use crate::region::Extent;
 use crate::time::Instant;
 use crate::wire::tcp::{Header, SeqNumber};
+use events::Events;
 use listen::Listeners;
 use ports::Ports;
 use secret::Secret;
@@ -90,7 +92,7 @@ struct Shared {
     pool: Pool,
     /// Challenge acknowledgements of a connection per second.
     challenges: u32,
-    events: VecDeque<Event>,
+    events: Events,
     /// Events of connections that the user does not know yet end here.
     muted: VecDeque<Event>,
     released: Vec<Token>,
@@ -103,7 +105,7 @@ impl Shared {
         self.muted.clear();
         Context {
             id,
-            events: if muted { &mut self.muted } else { &mut self.events },
+            events: if muted { &mut self.muted } else { &mut self.events.queue },
             memory: &mut self.memory,
             pool: &mut self.pool,
             challenges: self.challenges,
@@ -211,7 +213,7 @@ impl Endpoint {
                 memory: Memory::new(config.max_send_memory),
                 pool: Pool::new(config.max_receive_memory),
                 challenges: config.challenge_acks_per_second,
-                events: VecDeque::new(),
+                events: Events::default(),
                 muted: VecDeque::new(),
                 released: Vec::new(),
                 extents: Vec::new(),
@@ -302,7 +304,7 @@ impl Endpoint {
             }
             let ended = !matches!(state, StateName::Established | StateName::SynReceived);
             if readable > 0 || ended {
-                self.shared.events.push_back(Event::Readable(id));
+                self.shared.events.queue.push_back(Event::Readable(id));
             }
             return Some((id, remote));
         }
@@ -364,11 +366,6 @@ impl Endpoint {
         let connection = Connection::connect(now, &open, options);
         self.counters.active_opens += 1;
         Ok(self.add(now, local, remote, connection, Place::User))
-    }
-
-    /// What has changed since, oldest first.
-    pub fn next_event(&mut self) -> Option<Event> {
-        self.shared.events.pop_front()
     }
 
     /// Whether a connection leads to `host`; one that a stranger has begun counts when its handshake is over.

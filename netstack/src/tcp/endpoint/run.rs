@@ -143,7 +143,7 @@ impl Endpoint {
         self.shared.memory.frames_gone();
         if !self.starved.is_empty() && !self.shared.memory.is_full() {
             let starved = core::mem::take(&mut self.starved);
-            self.shared.events.extend(starved.into_iter().map(Event::Writable));
+            self.shared.events.queue.extend(starved.into_iter().map(Event::Writable));
         }
     }
 }

@@ -224,5 +224,5 @@ fn tokens_come_back_when_a_connection_ends() {
     assert_eq!(written, Ok(()));
     assert_eq!(rig.sent_one().payload, b"from the caller's memory");
     assert!(matches!(rig.abort(), Disposition::Reset(_)));
-    assert_eq!(rig.events(), [Event::Released(ID, Token(5))]);
+    assert_eq!(rig.events(), [Event::Dropped(ID, Token(5))]);
 }

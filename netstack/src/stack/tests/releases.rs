@@ -1,0 +1,219 @@
+//! Memory comes back when it is acknowledged and no frame refers to it, and not before.
+
+use core::net::SocketAddr;
+
+use super::*;
+use crate::tcp;
+
+/// What a device does with frames at present.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Mode {
+    /// Sends them.
+    Pass,
+    /// Sends them, and keeps those with extents.
+    Keep,
+    /// Takes none.
+    Shut,
+}
+
+/// A device that may refer to extents for as long as the test wishes.
+struct Keeping {
+    inner: Loopback,
+    mode: Rc<Cell<Mode>>,
+    keeps: bool,
+}
+
+impl Device for Keeping {
+    fn capabilities(&self) -> &Capabilities {
+        self.inner.capabilities()
+    }
+    fn mac(&self) -> [u8; 6] {
+        self.inner.mac()
+    }
+    fn link_up(&mut self) -> bool {
+        true
+    }
+    fn transmit(&mut self, now: Instant, batch: &mut TxBatch) -> usize {
+        if self.mode.get() == Mode::Shut {
+            return 0;
+        }
+        self.keeps |= batch.frames().iter().any(|frame| !frame.extents().is_empty());
+        self.inner.transmit(now, batch)
+    }
+    fn receive(&mut self, now: Instant, budget: usize, sink: &mut impl FnMut(RxFrame<'_>)) -> usize {
+        self.inner.receive(now, budget, sink)
+    }
+    fn holds_extents(&self) -> bool {
+        self.keeps && self.mode.get() == Mode::Keep
+    }
+    fn drop_waiting(&mut self) {
+        self.keeps = false;
+    }
+    fn counters(&self) -> DeviceCounters {
+        self.inner.counters()
+    }
+}
+
+/// Two hosts, of which the first has such a device.
+struct Hosts {
+    a: Stack<Keeping>,
+    b: Stack<Loopback>,
+    mode: Rc<Cell<Mode>>,
+    at_a: Collect,
+    at_b: Collect,
+    now: Instant,
+}
+
+impl Hosts {
+    fn new() -> Self {
+        let (inner, other) = Loopback::pair(1500, 64);
+        let mode = Rc::new(Cell::new(Mode::Pass));
+        let device = Keeping { inner, mode: mode.clone(), keeps: false };
+        let known = |own, other, mac: Mac| PortConfig { neighbours: vec![(other, mac.0)], ..config(own) };
+        Self {
+            a: stack_of(device, known(A, B, MAC_B)),
+            b: stack_of(other, known(B, A, MAC_A)),
+            mode,
+            at_a: Collect::default(),
+            at_b: Collect::default(),
+            now: at_micros(1000),
+        }
+    }
+
+    fn rud(&mut self) -> SessionId {
+        session(&mut self.b, B, A, (2, 1));
+        session(&mut self.a, A, B, (1, 2))
+    }
+
+    fn turn(&mut self) {
+        self.a.poll(self.now, &mut self.at_a);
+        self.b.poll(self.now, &mut self.at_b);
+        self.now += Duration::from_micros(1);
+    }
+
+    fn turns(&mut self, count: usize) {
+        (0..count).for_each(|_| self.turn());
+    }
+
+    /// Polls the first host when it asks to be polled, `count` times, while nothing arrives.
+    fn when_due(&mut self, count: usize) {
+        for _ in 0..count {
+            let due = self.a.next_deadline().expect("a deadline");
+            assert!(due <= self.now + Duration::from_micros(20), "the release is not waited for");
+            self.now = self.now.max(due);
+            self.a.poll(self.now, &mut self.at_a);
+        }
+    }
+
+    fn connection(&mut self) -> tcp::ConnectionId {
+        let local = SocketAddr::from((B, 80));
+        let listener = self.b.tcp_mut().listen(local, 8, None).unwrap();
+        let id = self.a.tcp_connect(self.now, None, local, None).unwrap();
+        self.turns(100);
+        assert!(self.b.tcp_mut().accept(listener).is_some());
+        while self.a.tcp_mut().next_event().is_some() {}
+        id
+    }
+
+    /// Whether an extent came back among the events of the first host.
+    fn came_back(&mut self) -> Option<tcp::Event> {
+        core::iter::from_fn(|| self.a.tcp_mut().next_event())
+            .find(|event| matches!(event, tcp::Event::Released(..) | tcp::Event::Dropped(..)))
+    }
+}
+
+#[test]
+fn rud_releases_when_the_device_has_let_go() {
+    let mut hosts = Hosts::new();
+    let to_b = hosts.rud();
+    hosts.mode.set(Mode::Keep);
+    hosts.a.rud_mut().send(to_b, b"header", region().extent(0, 1000), Token(7)).unwrap();
+    hosts.turns(200);
+    assert_eq!((hosts.a.rud().counters(to_b).acked, hosts.at_b.got.len()), (1, 1));
+    assert!(hosts.at_a.released.is_empty(), "the device keeps the frame");
+    hosts.mode.set(Mode::Pass);
+    hosts.when_due(1);
+    assert_eq!(hosts.at_a.released, [Token(7)]);
+}
+
+#[test]
+fn rud_releases_when_a_resend_has_left_and_what_was_sent_once_at_once() {
+    let mut hosts = Hosts::new();
+    let to_b = hosts.rud();
+    hosts.turns(100);
+    for message in [1, 2] {
+        hosts.a.rud_mut().send(to_b, b"header", region().extent(0, 1000), Token(message)).unwrap();
+    }
+    hosts.a.poll(hosts.now, &mut hosts.at_a);
+    hosts.mode.set(Mode::Shut);
+    // The peer does not run: the message that was sent last is sent again, and waits for the device.
+    while hosts.a.rud().counters(to_b).resent == 0 {
+        hosts.now += Duration::from_micros(10);
+        hosts.a.poll(hosts.now, &mut hosts.at_a);
+    }
+    assert!(hosts.a.holds_extents());
+    hosts.turns(100);
+    assert_eq!((hosts.a.rud().counters(to_b).acked, hosts.at_b.got.len()), (2, 2));
+    assert_eq!(hosts.at_a.released, [Token(1)], "the other one waits in the batch");
+    hosts.mode.set(Mode::Pass);
+    hosts.when_due(2);
+    assert_eq!(hosts.at_a.released, [Token(1), Token(2)]);
+}
+
+#[test]
+fn after_a_fence_no_frame_refers_to_the_memory() {
+    let mut hosts = Hosts::new();
+    let to_b = hosts.rud();
+    hosts.mode.set(Mode::Keep);
+    let send = |hosts: &mut Hosts, token| {
+        hosts.a.rud_mut().send(to_b, b"header", region().extent(0, 1000), Token(token)).unwrap();
+    };
+    send(&mut hosts, 1);
+    hosts.turns(200);
+    assert!(hosts.at_a.released.is_empty());
+    hosts.mode.set(Mode::Shut);
+    send(&mut hosts, 2);
+    hosts.turns(10);
+    assert!(hosts.a.holds_extents());
+    hosts.a.rud_mut().fence(to_b);
+    hosts.a.drop_waiting();
+    assert!(!hosts.a.holds_extents());
+    hosts.mode.set(Mode::Pass);
+    hosts.turns(50_000);
+    assert!(hosts.at_b.got.iter().any(|(header, payload)| header == b"header" && payload.is_empty()));
+    assert_eq!(hosts.at_a.released, [Token(1), Token(2)], "tokens come back as ever");
+}
+
+#[test]
+fn tcp_releases_when_the_device_has_let_go() {
+    let mut hosts = Hosts::new();
+    let id = hosts.connection();
+    hosts.mode.set(Mode::Keep);
+    let extent = region().extent(0, 4000).unwrap();
+    hosts.a.tcp_mut().write_extent(hosts.now, id, extent, tcp::Token(7)).unwrap();
+    for _ in 0..2000 {
+        hosts.turn();
+        assert_eq!(hosts.came_back(), None, "the device keeps the frames");
+    }
+    assert_eq!(hosts.a.tcp().info(id).unwrap().unacknowledged, 0);
+    hosts.mode.set(Mode::Pass);
+    hosts.when_due(1);
+    assert_eq!(hosts.came_back(), Some(tcp::Event::Released(id, tcp::Token(7))));
+}
+
+#[test]
+fn an_aborted_connections_memory_comes_back_when_its_frames_have_left() {
+    let mut hosts = Hosts::new();
+    let id = hosts.connection();
+    hosts.mode.set(Mode::Shut);
+    let extent = region().extent(0, 4000).unwrap();
+    hosts.a.tcp_mut().write_extent(hosts.now, id, extent, tcp::Token(8)).unwrap();
+    hosts.turn();
+    assert!(hosts.a.holds_extents());
+    hosts.a.tcp_mut().abort(hosts.now, id);
+    hosts.turns(10);
+    assert_eq!(hosts.came_back(), None, "its frames wait for the device");
+    hosts.mode.set(Mode::Pass);
+    hosts.when_due(2);
+    assert_eq!(hosts.came_back(), Some(tcp::Event::Dropped(id, tcp::Token(8))));
+}

@@ -1,0 +1,57 @@
+//! What the user has yet to be told, and the releases that wait until no frame refers to their extents.
+
+use std::collections::VecDeque;
+
+use super::super::api::Event;
+use super::Endpoint;
+
+/// Events on their way to the user.
+#[derive(Debug, Default)]
+pub(super) struct Events {
+    /// Oldest first.
+    pub(super) queue: VecDeque<Event>,
+    /// Of extents that a frame may still refer to.
+    held: VecDeque<Event>,
+    /// Frames that were emitted may still be read.
+    frames_out: bool,
+}
+
+impl Events {
+    #[inline]
+    fn next(&mut self) -> Option<Event> {
+        loop {
+            let event = self.queue.pop_front()?;
+            if !self.frames_out || !matches!(event, Event::Released(..) | Event::Dropped(..)) {
+                return Some(event);
+            }
+            self.held.push_back(event);
+        }
+    }
+}
+
+impl Endpoint {
+    /// What has changed since, oldest first. An extent comes back only while no frame is out.
+    #[inline]
+    pub fn next_event(&mut self) -> Option<Event> {
+        self.shared.events.next()
+    }
+
+    /// Says whether frames that were emitted may still be read from their extents; false until somebody says otherwise.
+    pub fn set_frames_out(&mut self, out: bool) {
+        self.shared.events.frames_out = out;
+    }
+
+    /// Whether events of released extents wait until no frame is out.
+    #[inline]
+    pub fn awaits_releases(&self) -> bool {
+        !self.shared.events.held.is_empty()
+    }
+
+    /// No frame is out any more: what waited for that are the next events.
+    pub fn release_held(&mut self) {
+        let events = &mut self.shared.events;
+        while let Some(event) = events.held.pop_back() {
+            events.queue.push_front(event);
+        }
+    }
+}
