@@ -43,7 +43,7 @@ pub enum SendError {
     /// No room now; the executor offers the fragment again at its next poll.
     #[error("the send queue is full; poll again")]
     Full,
-    /// The peer is gone; the transport reports it through `on_peer_failed` as well.
+    /// The peer is gone; the transport reports it to the group as well.
     #[error("the peer has failed; abort the group")]
     PeerFailed,
 }

@@ -390,11 +390,6 @@ impl Executor {
         self.vacate_if_free(at);
     }
 
-    /// A peer is gone: all operations fail and name it.
-    pub fn on_peer_failed(&mut self, rank: Rank) {
-        self.abort(rank, Why::Failed);
-    }
-
     /// Ends the group here: all operations fail, and no other can start. The first cause stays. Telling the other
     /// ranks is the caller's part.
     pub fn abort(&mut self, culprit: Rank, why: Why) {

@@ -422,7 +422,7 @@ fn buffers_are_fenced_after_a_failure() {
     group.poll(1);
     while group.network() {}
     group.poll(0);
-    group.executors[0].on_peer_failed(Rank(1));
+    group.executors[0].abort(Rank(1), Why::Failed);
     group.poll(0);
     let completed = group.completed[0][0].clone();
     assert!(completed.result.is_err() && completed.outstanding > 0, "{completed:?}");

@@ -81,7 +81,6 @@ pub(super) fn run(
     for (row, aim) in args.rows(Part::Bits) {
         let outcome = match row {
             "float64 reference" => reference::folds(&mut bench),
-            "convert" => reference::conversions(&mut bench),
             "pack and unpack" => gather::pieces(&mut bench),
             "crc32c" => gather::checksums(&mut bench),
             op => ReduceOp::parse(op)

@@ -76,14 +76,6 @@ pub enum CallError {
         /// Device address of the other.
         other: u64,
     },
-    /// No kernel converts between these types.
-    #[error("no kernel converts {from} to {to}; there are f32 to f16 and bf16, and back")]
-    Conversion {
-        /// The type given.
-        from: DType,
-        /// The type wanted.
-        to: DType,
-    },
     /// Fragments of no bytes, or more than 2^32 of them.
     #[error("{bytes} bytes cannot be cut into fragments of {fragment}; take larger ones")]
     Fragments {
@@ -99,20 +91,12 @@ pub enum CallError {
 pub(super) enum Kernel {
     /// What is folded, and whether it is divided then.
     Fold(ReduceOp, DType, bool),
-    Divide(DType),
     Move(Packing),
-    Convert(DType, DType),
     Crc32c,
 }
 
 /// The operations that have kernels of their own; an average folds as a sum.
 const FOLDS: [ReduceOp; 4] = [ReduceOp::Sum, ReduceOp::Min, ReduceOp::Max, ReduceOp::Prod];
-const CONVERSIONS: [(DType, DType); 4] = [
-    (DType::F32, DType::F16),
-    (DType::F32, DType::Bf16),
-    (DType::F16, DType::F32),
-    (DType::Bf16, DType::F32),
-];
 
 impl Kernel {
     /// Every kernel, once.
@@ -120,31 +104,21 @@ impl Kernel {
         let folds = [false, true].into_iter().flat_map(|divided| {
             FOLDS.iter().flat_map(move |&op| DType::ALL.iter().map(move |&d| Self::Fold(op, d, divided)))
         });
-        let divisions = DType::ALL.iter().map(|&dtype| Self::Divide(dtype));
-        let conversions = CONVERSIONS.iter().map(|&(from, to)| Self::Convert(from, to));
-        folds.chain(divisions).chain(conversions).chain([
-            Self::Move(Packing::Pack),
-            Self::Move(Packing::Unpack),
-            Self::Crc32c,
-        ])
+        let others = [Self::Move(Packing::Pack), Self::Move(Packing::Unpack), Self::Crc32c];
+        folds.chain(others)
     }
 
     /// Its place in [`all`](Self::all).
     pub(super) fn index(self) -> usize {
         let dtypes = DType::ALL.len();
         let folds = FOLDS.len() * dtypes;
-        let divisions = 2 * folds;
-        let conversions = divisions + dtypes;
-        let others = conversions + CONVERSIONS.len();
-        // An average is a sum, the first; only conversions that exist are ever made.
-        let place = |found: Option<usize>| found.unwrap_or(0);
+        let others = 2 * folds;
         match self {
             Self::Fold(op, dtype, divided) => {
-                let op = place(FOLDS.iter().position(|&o| o == op));
+                // An average is a sum, the first.
+                let op = FOLDS.iter().position(|&o| o == op).unwrap_or(0);
                 usize::from(divided) * folds + op * dtypes + dtype as usize
             }
-            Self::Divide(dtype) => divisions + dtype as usize,
-            Self::Convert(from, to) => conversions + place(CONVERSIONS.iter().position(|&c| c == (from, to))),
             Self::Move(way) => others + way as usize,
             Self::Crc32c => others + 2,
         }
@@ -156,10 +130,8 @@ impl Kernel {
             Self::Fold(ReduceOp::Avg, dtype, divided) => Self::Fold(ReduceOp::Sum, dtype, divided).name(),
             Self::Fold(op, dtype, false) => format!("fold_{op}_{dtype}"),
             Self::Fold(op, dtype, true) => format!("fold_{op}_{dtype}_divided"),
-            Self::Divide(dtype) => format!("divide_{dtype}"),
             Self::Move(Packing::Pack) => "pack".into(),
             Self::Move(Packing::Unpack) => "unpack".into(),
-            Self::Convert(from, to) => format!("convert_{from}_{to}"),
             Self::Crc32c => "crc32c".into(),
         }
     }
@@ -206,15 +178,6 @@ pub(super) struct FoldArgs {
     destinations: [u64; MAX_DESTINATIONS],
 }
 
-/// As `DivideArgs` in fold.cu.
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub(super) struct DivideArgs {
-    count: u64,
-    dst: u64,
-    n: u32,
-}
-
 /// One of the tensors that are packed into a buffer, or unpacked from it. Tables of them lie in memory that the
 /// device can read.
 #[repr(C)]
@@ -244,15 +207,6 @@ pub(super) struct PackArgs {
     pieces: u64,
     buffer: u64,
     pieces_len: u32,
-}
-
-/// As `ConvertArgs` in convert.cu.
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub(super) struct ConvertArgs {
-    count: u64,
-    dst: u64,
-    src: u64,
 }
 
 /// As `CrcArgs` in crc.cu.
@@ -341,26 +295,6 @@ pub(super) fn fold(fold: &Fold<'_>, processors: u32) -> Result<Option<Call<FoldA
     Ok(Some(Call { kernel: Kernel::Fold(op, dtype, n > 1), grid: [blocks(units, processors), 1], args }))
 }
 
-/// `dst[i] = dst[i] / n`; an `n` of 0 is taken for 1, as on the host.
-pub(super) fn divide(
-    dtype: DType,
-    dst: u64,
-    count: u64,
-    n: u32,
-    processors: u32,
-) -> Result<Option<Call<DivideArgs>>, CallError> {
-    let size = dtype.size() as u64;
-    if count == 0 {
-        return Ok(None);
-    }
-    check("the destination", dst, count, size, size)?;
-    Ok(Some(Call {
-        kernel: Kernel::Divide(dtype),
-        grid: [blocks((count * size).div_ceil(16), processors), 1],
-        args: DivideArgs { count, dst, n: n.max(1) },
-    }))
-}
-
 /// Many tensors into one buffer, or back. The table's entries are not checked.
 pub(super) fn pack(
     way: Packing,
@@ -382,34 +316,6 @@ pub(super) fn pack(
         kernel: Kernel::Move(way),
         grid: [blocks(largest.div_ceil(16), processors).min(share), rows],
         args: PackArgs { pieces, buffer, pieces_len },
-    }))
-}
-
-/// `dst[i] = src[i]` in another type.
-pub(super) fn convert(
-    to: DType,
-    dst: u64,
-    from: DType,
-    src: u64,
-    count: u64,
-    processors: u32,
-) -> Result<Option<Call<ConvertArgs>>, CallError> {
-    if !CONVERSIONS.contains(&(from, to)) {
-        return Err(CallError::Conversion { from, to });
-    }
-    if count == 0 {
-        return Ok(None);
-    }
-    let (to_size, from_size) = (to.size() as u64, from.size() as u64);
-    check("the destination", dst, count, to_size, to_size)?;
-    check("the source", src, count, from_size, from_size)?;
-    if dst < src + count * from_size && src < dst + count * to_size {
-        return Err(CallError::Overlap { dst, src });
-    }
-    Ok(Some(Call {
-        kernel: Kernel::Convert(from, to),
-        grid: [blocks(count.div_ceil(4), processors), 1],
-        args: ConvertArgs { count, dst, src },
     }))
 }
 

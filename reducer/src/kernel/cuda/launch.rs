@@ -8,7 +8,6 @@ use thiserror::Error;
 
 use super::call::{self, Call, CallError, Fold, Kernel, Packing, THREADS};
 use super::compile::Image;
-use crate::dtype::DType;
 use crate::memory::cuda::{Context, CudaError, Entered, Stream};
 
 /// Why kernels were not put on a stream.
@@ -95,24 +94,6 @@ impl CudaKernels {
         unsafe { self.launch(stream, call::fold(fold, self.processors)?) }
     }
 
-    /// Makes an average of a sum of `count` elements: divides each by `n`, as
-    /// [`Kernels::finish_avg`](crate::kernel::Kernels::finish_avg) does on the host.
-    ///
-    /// # Safety
-    ///
-    /// As [`fold`](Self::fold).
-    pub unsafe fn finish_avg(
-        &self,
-        stream: &Stream,
-        dtype: DType,
-        dst: u64,
-        count: u64,
-        n: u32,
-    ) -> Result<(), LaunchError> {
-        // SAFETY: the caller's promise is the same.
-        unsafe { self.launch(stream, call::divide(dtype, dst, count, n, self.processors)?) }
-    }
-
     /// Copies `pieces_len` tensors into `buffer`, each to its offset, or back from there. `largest` is the length of the
     /// longest, in bytes.
     ///
@@ -133,25 +114,6 @@ impl CudaKernels {
         let call = call::pack(way, pieces, pieces_len, largest, buffer, self.processors)?;
         // SAFETY: the caller's promise is the same.
         unsafe { self.launch(stream, call) }
-    }
-
-    /// Converts `count` elements: f32 to f16 or bf16 (to nearest even), or one of them to f32. A NaN becomes the
-    /// canonical one.
-    ///
-    /// # Safety
-    ///
-    /// As [`fold`](Self::fold); source and destination do not overlap.
-    pub unsafe fn convert(
-        &self,
-        stream: &Stream,
-        to: DType,
-        dst: u64,
-        from: DType,
-        src: u64,
-        count: u64,
-    ) -> Result<(), LaunchError> {
-        // SAFETY: the caller's promise is the same.
-        unsafe { self.launch(stream, call::convert(to, dst, from, src, count, self.processors)?) }
     }
 
     /// Cuts `bytes` from `address` on into fragments of `fragment` bytes (the last may be shorter) and writes the CRC32C

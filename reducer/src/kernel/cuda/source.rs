@@ -5,7 +5,6 @@ pub(super) const PROGRAM: &str = concat!(
     include_str!("source/number.cuh"),
     include_str!("source/fold.cu"),
     include_str!("source/pack.cu"),
-    include_str!("source/convert.cu"),
     include_str!("source/crc.cu"),
 );
 

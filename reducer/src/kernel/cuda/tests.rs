@@ -172,65 +172,13 @@ fn every_16_bit_value_folds_and_divides_as_on_the_host() {
             let slice = unsafe { std::slice::from_raw_parts_mut(host.ptr(), bytes) };
             Kernels::detect().finish_avg(dtype, slice, n);
             let dst = device.ptr() as u64;
-            let call = call::divide(dtype, dst, elements.len() as u64, n, PROCESSORS).unwrap();
+            let (op, tensor) = (ReduceOp::Sum, &[dst]);
+            let (destinations, count) = (tensor, elements.len() as u64);
+            let fold = Fold { dtype, op, destinations, sources: tensor, count, divide_by: Some(n) };
+            let call = call::fold(&fold, PROCESSORS).unwrap();
             // SAFETY: as many elements are laid there.
             unsafe { grid.run(call) }
             assert!(device.elements(dtype) == host.elements(dtype), "{dtype} / {n}");
-        }
-    }
-}
-
-#[test]
-fn conversions_round_as_reductions_do() {
-    let Some(grid) = Grid::get() else { return };
-    let mut rng = SmallRng::seed_from_u64(3);
-    // To convert is to reduce one source, had the types been the same: through f32 and narrowed once.
-    let narrowed = |bits: u64, dtype: DType| -> u64 {
-        let mut one = Laid::new(DType::F32, &[bits], 0);
-        let p = one.ptr();
-        // SAFETY: one element, in place.
-        unsafe { Kernels::detect().fold_raw(DType::F32, ReduceOp::Sum, p, &[p.cast_const()], 4) }
-        let x = f32::from_bits(one.elements(DType::F32)[0] as u32);
-        match dtype {
-            _ if x.is_nan() && dtype == DType::F16 => 0x7e00,
-            _ if x.is_nan() => 0x7fc0,
-            DType::F16 => half::f16::from_f32_const(x).to_bits().into(),
-            _ => half::bf16::from_f32(x).to_bits().into(),
-        }
-    };
-    let widened = |bits: u64, dtype: DType| -> u64 {
-        let x = match dtype {
-            DType::F16 => half::f16::from_bits(bits as u16).to_f32_const(),
-            _ => half::bf16::from_bits(bits as u16).to_f32(),
-        };
-        if x.is_nan() { 0x7fc0_0000 } else { x.to_bits().into() }
-    };
-    for narrow in [DType::F16, DType::Bf16] {
-        let wide: Vec<u64> = (0..=u32::MAX)
-            .step_by(49_999)
-            .flat_map(|bits| {
-                [bits, bits & !0x1fff | 0x1000, bits & !0xffff | 0x8000, bits & !0x1fff | 0x1001]
-            })
-            .map(u64::from)
-            .chain(specials(DType::F32))
-            .collect();
-        let all: Vec<u64> = (0..=0xffff).collect();
-        for (from, to, elements) in [(DType::F32, narrow, wide), (narrow, DType::F32, all)] {
-            for aligned in [true, false] {
-                let shift = |rng: &mut SmallRng, dtype: DType| {
-                    if aligned { 0 } else { rng.random_range(1..16) * dtype.size() }
-                };
-                let mut src = Laid::new(from, &elements, shift(&mut rng, from));
-                let mut dst = Laid::new(to, &vec![0; elements.len()], shift(&mut rng, to));
-                let (s, d) = (src.ptr() as u64, dst.ptr() as u64);
-                let call = call::convert(to, d, from, s, elements.len() as u64, PROCESSORS).unwrap();
-                // SAFETY: both have that many elements.
-                unsafe { grid.run(call) }
-                for (&element, got) in elements.iter().zip(dst.elements(to)) {
-                    let expected = if to == narrow { narrowed(element, to) } else { widened(element, from) };
-                    assert_eq!(got, expected, "{element:#x} from {from} to {to}");
-                }
-            }
         }
     }
 }

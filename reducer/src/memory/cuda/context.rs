@@ -46,25 +46,6 @@ impl Context {
         Self::existing(cuda, pointer.context, cuda.device(ordinal)?, ordinal)
     }
 
-    /// The calling thread's current context, if it has one.
-    pub fn current(cuda: &'static Cuda) -> Result<Option<Self>, CudaError> {
-        let mut raw = core::ptr::null_mut();
-        // SAFETY: `raw` is writable.
-        unsafe { cuda.api.cuCtxGetCurrent(&mut raw) }.ok()?;
-        if raw.is_null() {
-            return Ok(None);
-        }
-        let mut device = 0;
-        // SAFETY: `device` is writable.
-        unsafe { cuda.api.cuCtxGetDevice(&mut device) }.ok()?;
-        for ordinal in 0..cuda.device_count()? {
-            if cuda.device(ordinal)? == device {
-                return Self::existing(cuda, raw, device, ordinal).map(Some);
-            }
-        }
-        Err(CudaError::ContextGone { call: "cuCtxGetDevice", code: 101 })
-    }
-
     /// The primary context of a device, which the CUDA runtime uses too. Made if nobody has used the device yet.
     pub fn primary(cuda: &'static Cuda, ordinal: i32) -> Result<Self, CudaError> {
         let device = cuda.device(ordinal)?;
@@ -75,7 +56,8 @@ impl Context {
         Ok(Self(Arc::new(Inner { cuda, raw, device, ordinal, retained: true })))
     }
 
-    fn existing(
+    /// A context of a device, which is alive.
+    pub(super) fn existing(
         cuda: &'static Cuda,
         raw: CUcontext,
         device: CUdevice,

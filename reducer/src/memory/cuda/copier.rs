@@ -7,7 +7,6 @@
 
 use super::{Context, CudaError, Entered, Event, PointerKind, Stream};
 use crate::memory::{Kind, Span};
-use crate::time::Instant;
 use crate::transport::Moment;
 
 /// Copies of one direction whose ends are told apart.
@@ -131,19 +130,6 @@ impl Copier {
         }
     }
 
-    /// Starts a copy of `bytes` bytes; the direction is found by asking the driver what the addresses are. Host memory
-    /// that is not page-locked is refused: the copy would wait for the stream.
-    ///
-    /// # Safety
-    /// Both ranges are valid, do not overlap, and stay so until the fence is done; until then nothing but the copy writes
-    /// the source or accesses the destination, except what the stream's order puts before the copy.
-    pub unsafe fn copy(&mut self, dst: u64, src: u64, bytes: usize) -> Result<Fence, CudaError> {
-        let source = self.side(src)?;
-        self.side(dst)?;
-        // SAFETY: passed on to the caller.
-        unsafe { self.enqueue(source, dst, src, bytes) }
-    }
-
     /// Starts a copy between two ranges of one length, of which at least one is on the device. A host range is of kind
     /// `Pinned`, or the driver is asked whether it is page-locked.
     ///
@@ -160,8 +146,12 @@ impl Copier {
             });
         }
         for side in [&dst, &src] {
-            if bytes > 0 && !matches!(side.region().kind(), Kind::Pinned | Kind::Device) {
-                self.side(side.as_ptr() as u64)?;
+            let address = side.as_ptr() as u64;
+            if bytes > 0
+                && !matches!(side.region().kind(), Kind::Pinned | Kind::Device)
+                && self.context.cuda().classify(address)?.kind == PointerKind::Unknown
+            {
+                return Err(CudaError::NotPinned { address });
             }
         }
         let direction = match src.region().kind() {
@@ -173,17 +163,9 @@ impl Copier {
         unsafe { self.enqueue(direction, dst.as_ptr() as u64, src.as_ptr() as u64, bytes) }
     }
 
-    /// The direction of copies whose source is at `address`.
-    fn side(&self, address: u64) -> Result<Direction, CudaError> {
-        match self.context.cuda().classify(address)?.kind {
-            PointerKind::Unknown => Err(CudaError::NotPinned { address }),
-            PointerKind::Pinned => Ok(Direction::Out),
-            PointerKind::Device | PointerKind::Managed => Ok(Direction::In),
-        }
-    }
-
     /// # Safety
-    /// As for [`Self::copy`], and host memory is page-locked.
+    /// Both ranges are valid, do not overlap, and stay so until the fence is done; until then nothing but the copy writes the
+    /// source or accesses the destination. Host memory is page-locked.
     unsafe fn enqueue(
         &mut self,
         direction: Direction,
@@ -233,19 +215,6 @@ impl Copier {
             }
         }
         Ok(pending)
-    }
-
-    /// Asks until all copies have ended, for memory that goes back after an error. `now` is the caller's clock, and may yield.
-    /// After [`CudaError::Deadline`] the memory of the copies must neither go back nor be freed: freeing pinned or device
-    /// memory waits, without a deadline, for the streams that use it. Leak it (`core::mem::forget`) instead.
-    pub fn drain(&mut self, deadline: Instant, mut now: impl FnMut() -> Instant) -> Result<(), CudaError> {
-        loop {
-            match self.pending()? {
-                0 => return Ok(()),
-                pending if now() >= deadline => return Err(CudaError::Deadline { pending }),
-                _ => core::hint::spin_loop(),
-            }
-        }
     }
 }
 

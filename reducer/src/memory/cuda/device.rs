@@ -41,7 +41,7 @@ pub struct DeviceInfo {
     pub dmabuf: bool,
     /// Whether NICs may access its memory (GPUDirect RDMA).
     pub gpu_direct_rdma: bool,
-    /// Whether other processes of the host can open its memory and events (CUDA IPC).
+    /// Whether other processes of the host can open its memory (CUDA IPC).
     pub ipc: bool,
     /// Whether streams can wait for a value in memory.
     pub wait_value: bool,

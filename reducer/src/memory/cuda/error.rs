@@ -140,7 +140,7 @@ pub enum CudaError {
     },
     /// A handle of another process could not be opened.
     #[error(
-        "{call}: another process's GPU memory or event could not be opened ({name}, {code}); in containers share the IPC \
+        "{call}: another process's GPU memory could not be opened ({name}, {code}); in containers share the IPC \
          namespace (`--ipc=host`, or one pod) and show the same GPUs to all ranks; the process that exported it must live and \
          cannot open it itself. Otherwise memory is staged through pinned memory that the host's ranks share"
     )]

@@ -1,16 +1,13 @@
-//! Device memory and events of other processes of the host, by the driver's legacy IPC handles.
-//!
-//! A handle names a whole allocation, so it travels with the offset. A stream that waits for another process's event waits
-//! for the latest record: if the other process has not recorded it yet, the wait passes at once. So either the host has been
-//! told that it was recorded, or streams wait for a value instead ([`Stream::wait_value`](super::Stream::wait_value)).
+//! Device memory of other processes of the host, by the driver's legacy IPC handles. A handle names a whole allocation, so it
+//! travels with the offset.
 #![allow(unsafe_code)]
 
 use std::collections::HashMap;
 
-use cudarc::driver::sys::{CUipcEventHandle, CUipcMem_flags, CUipcMemHandle};
+use cudarc::driver::sys::{CUipcMem_flags, CUipcMemHandle};
 
 use super::sys::code;
-use super::{Context, CudaError, Event, Pointer, PointerKind};
+use super::{Context, CudaError, Pointer, PointerKind};
 
 /// Bytes of the driver's handles.
 const HANDLE: usize = 64;
@@ -208,29 +205,4 @@ fn within(base: u64, size: u64, handle: &MemoryHandle) -> Result<u64, CudaError>
         return Err(CudaError::Range { address, bytes, base, size });
     }
     Ok(base + handle.offset)
-}
-
-/// An event as another process of the host can open it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct EventHandle(pub [u8; HANDLE]);
-
-impl Event {
-    /// A handle for other processes, of an event made by [`Event::interprocess`].
-    pub fn export(&self) -> Result<EventHandle, CudaError> {
-        let entered = self.context().enter()?;
-        let mut handle = CUipcEventHandle { reserved: [0; HANDLE] };
-        // SAFETY: `handle` is writable, the event is alive.
-        unsafe { entered.cuda().api.cuIpcGetEventHandle(&mut handle, self.raw()) }.ok()?;
-        Ok(EventHandle(handle.reserved.map(|byte| byte as u8)))
-    }
-
-    /// Opens another process's event.
-    pub fn open(context: &Context, handle: &EventHandle) -> Result<Self, CudaError> {
-        let entered = context.enter()?;
-        let raw = CUipcEventHandle { reserved: handle.0.map(u8::cast_signed) };
-        let mut event = core::ptr::null_mut();
-        // SAFETY: `event` is writable; a handle that is none is refused by the driver.
-        unsafe { entered.cuda().api.cuIpcOpenEventHandle(&mut event, raw) }.ok()?;
-        Ok(Self::opened(context, event))
-    }
 }

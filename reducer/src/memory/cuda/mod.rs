@@ -7,11 +7,11 @@
 //! | `device` | what devices there are, and what they can do |
 //! | `pointer` | what an address is: host, pinned, device, managed |
 //! | `context` | the trainer's contexts, entered and left |
-//! | `stream` | streams, events, copies, waits for values |
+//! | `stream` | streams, events, copies |
 //! | `buffer`, `pinned` | our own device memory; page-locked host memory |
 //! | `copier` | copies between host and device with fences |
 //! | `accelerator` | copies, folds and other ranks' tensors, for the executor |
-//! | `ipc` | memory and events of other processes of the host |
+//! | `ipc` | memory of other processes of the host |
 //! | `dmabuf` | device memory for NICs |
 //! | `crcs` | CRCs of what NICs send from there and write there |
 //!
@@ -53,10 +53,10 @@ pub use self::crcs::{CudaCrcs, NicWrites};
 pub use self::device::{ComputeMode, DeviceInfo};
 pub use self::dmabuf::Dmabuf;
 pub use self::error::CudaError;
-pub use self::ipc::{EventHandle, MemoryHandle, PeerMemory};
+pub use self::ipc::{MemoryHandle, PeerMemory};
 pub use self::pinned::{Pinned, Registered};
 pub use self::pointer::{Pointer, PointerKind};
-pub use self::stream::{Compare, Event, Stream};
+pub use self::stream::{Event, Stream};
 use self::sys::{Api, code};
 
 /// The oldest driver that is used, as the driver counts: 1000 * major + 10 * minor of the CUDA version.

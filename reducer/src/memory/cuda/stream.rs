@@ -1,23 +1,13 @@
-//! Streams, ours and the trainer's, and events, which order them.
+//! Streams, ours and the trainer's, and events, which tell how far they are.
 #![allow(unsafe_code)]
 
 use core::ffi::{c_int, c_uint};
 
 use cudarc::driver::sys::{
     CUevent, CUevent_flags, CUstream, CUstream_flags, CUstreamCaptureStatus as CaptureStatus,
-    CUstreamWaitValue_flags as WaitFlags, CUstreamWriteValue_flags as WriteFlags,
 };
 
 use super::{Context, CudaError, Entered};
-
-/// How a stream compares a 32-bit word in memory with the value that it waits for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Compare {
-    /// Until the word, less the value, is not negative as a signed number: counters may wrap.
-    AtLeast,
-    /// Until they are equal.
-    Equal,
-}
 
 /// A stream: our own, or one that the trainer owns.
 #[derive(Debug)]
@@ -96,10 +86,6 @@ impl Stream {
 
     /// Whether it is being captured into a graph. A capture that was invalidated is an error, and so is asking the legacy
     /// stream while a stream that it waits for is captured; neither question changes the capture.
-    pub fn is_capturing(&self) -> Result<bool, CudaError> {
-        self.capturing(&self.context.enter()?)
-    }
-
     pub(super) fn capturing(&self, entered: &Entered<'_>) -> Result<bool, CudaError> {
         let mut status = CaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE as c_int;
         // SAFETY: the stream is alive, `status` is writable.
@@ -108,17 +94,6 @@ impl Stream {
             return Err(CudaError::Capture { call: "cuStreamIsCapturing", code: 901 });
         }
         Ok(status == CaptureStatus::CU_STREAM_CAPTURE_STATUS_ACTIVE as c_int)
-    }
-
-    /// Makes what is enqueued later wait for what `event` was last recorded for. An event that was never recorded is
-    /// not waited for.
-    pub fn wait(&self, event: &Event) -> Result<(), CudaError> {
-        self.wait_in(&self.context.enter()?, event)
-    }
-
-    pub(super) fn wait_in(&self, entered: &Entered<'_>, event: &Event) -> Result<(), CudaError> {
-        // SAFETY: both are alive.
-        unsafe { entered.cuda().api.cuStreamWaitEvent(self.raw, event.raw, 0) }.ok()
     }
 
     /// Enqueues a copy of `bytes` bytes between device memory and page-locked host memory, either way, or within one.
@@ -149,33 +124,6 @@ impl Stream {
         }
         // SAFETY: passed on to the caller.
         unsafe { entered.cuda().api.cuMemcpyAsync(dst, src, bytes, self.raw) }.ok()
-    }
-
-    /// Enqueues a write of a 32-bit word, after all that was enqueued before it.
-    ///
-    /// # Safety
-    /// `address` is the device's address of a word, a multiple of 4, that is valid until the stream has got past this;
-    /// others access it atomically only.
-    pub unsafe fn write_value(&self, address: u64, value: u32) -> Result<(), CudaError> {
-        let entered = self.context.enter()?;
-        let flags = WriteFlags::CU_STREAM_WRITE_VALUE_DEFAULT as c_uint;
-        // SAFETY: passed on to the caller.
-        unsafe { entered.cuda().api.cuStreamWriteValue32_v2(self.raw, address, value, flags) }.ok()
-    }
-
-    /// Makes what is enqueued later wait until a 32-bit word compares with `value` as asked. Whoever enqueues this makes
-    /// sure that somebody writes the word: the stream waits without a deadline.
-    ///
-    /// # Safety
-    /// As for [`Self::write_value`].
-    pub unsafe fn wait_value(&self, address: u64, value: u32, compare: Compare) -> Result<(), CudaError> {
-        let entered = self.context.enter()?;
-        let flags = match compare {
-            Compare::AtLeast => WaitFlags::CU_STREAM_WAIT_VALUE_GEQ,
-            Compare::Equal => WaitFlags::CU_STREAM_WAIT_VALUE_EQ,
-        };
-        // SAFETY: passed on to the caller.
-        unsafe { entered.cuda().api.cuStreamWaitValue32_v2(self.raw, address, value, flags as c_uint) }.ok()
     }
 }
 
@@ -211,33 +159,12 @@ impl Event {
         Self::with(context, CUevent_flags::CU_EVENT_DEFAULT as c_uint)
     }
 
-    /// A new event that other processes can open ([`Self::export`]).
-    pub fn interprocess(context: &Context) -> Result<Self, CudaError> {
-        let (timing, shared) = (CUevent_flags::CU_EVENT_DISABLE_TIMING, CUevent_flags::CU_EVENT_INTERPROCESS);
-        Self::with(context, timing as c_uint | shared as c_uint)
-    }
-
     fn with(context: &Context, flags: c_uint) -> Result<Self, CudaError> {
         let entered = context.enter()?;
         let mut raw = core::ptr::null_mut();
         // SAFETY: `raw` is writable.
         unsafe { entered.cuda().api.cuEventCreate(&mut raw, flags) }.ok()?;
         Ok(Self { context: context.clone(), raw })
-    }
-
-    /// An event that the driver has opened.
-    pub(super) fn opened(context: &Context, raw: CUevent) -> Self {
-        Self { context: context.clone(), raw }
-    }
-
-    /// The context that it belongs to.
-    pub(super) fn context(&self) -> &Context {
-        &self.context
-    }
-
-    /// The driver's handle.
-    pub(super) fn raw(&self) -> CUevent {
-        self.raw
     }
 
     /// Records what has been enqueued in `stream` so far, in place of what was recorded before. A stream that is being

@@ -9,8 +9,8 @@
 use core::ffi::{CStr, c_char, c_int, c_uint, c_ulonglong, c_void};
 
 use cudarc::driver::sys::{
-    CUcontext, CUdevice, CUdeviceptr, CUevent, CUfunction, CUipcEventHandle, CUipcMemHandle, CUmodule,
-    CUstream, CUuuid, culib, is_culib_present,
+    CUcontext, CUdevice, CUdeviceptr, CUevent, CUfunction, CUipcMemHandle, CUmodule, CUstream, CUuuid, culib,
+    is_culib_present,
 };
 
 use super::error::CudaError;
@@ -149,8 +149,6 @@ api! {
         cuDevicePrimaryCtxGetState(device: CUdevice, flags: *mut c_uint, active: *mut c_int);
         cuCtxPushCurrent_v2(context: CUcontext);
         cuCtxPopCurrent_v2(context: *mut CUcontext);
-        cuCtxGetCurrent(context: *mut CUcontext);
-        cuCtxGetDevice(device: *mut CUdevice);
         cuThreadExchangeStreamCaptureMode(mode: *mut c_int);
         cuPointerGetAttributes(count: c_uint, attributes: *mut c_int, data: *mut *mut c_void, pointer: CUdeviceptr);
         cuMemAlloc_v2(pointer: *mut CUdeviceptr, bytes: usize);
@@ -166,9 +164,6 @@ api! {
         cuStreamQuery(stream: CUstream);
         cuStreamGetCtx(stream: CUstream, context: *mut CUcontext);
         cuStreamIsCapturing(stream: CUstream, status: *mut c_int);
-        cuStreamWaitEvent(stream: CUstream, event: CUevent, flags: c_uint);
-        cuStreamWriteValue32_v2(stream: CUstream, address: CUdeviceptr, value: u32, flags: c_uint);
-        cuStreamWaitValue32_v2(stream: CUstream, address: CUdeviceptr, value: u32, flags: c_uint);
         cuEventCreate(event: *mut CUevent, flags: c_uint);
         cuEventDestroy_v2(event: CUevent);
         cuEventRecord(event: CUevent, stream: CUstream);
@@ -177,8 +172,6 @@ api! {
         cuIpcGetMemHandle(handle: *mut CUipcMemHandle, pointer: CUdeviceptr);
         cuIpcOpenMemHandle_v2(pointer: *mut CUdeviceptr, handle: CUipcMemHandle, flags: c_uint);
         cuIpcCloseMemHandle(pointer: CUdeviceptr);
-        cuIpcGetEventHandle(handle: *mut CUipcEventHandle, event: CUevent);
-        cuIpcOpenEventHandle(event: *mut CUevent, handle: CUipcEventHandle);
         cuMemGetHandleForAddressRange(
             handle: *mut c_void, pointer: CUdeviceptr, bytes: usize, kind: c_uint, flags: c_ulonglong
         );

@@ -1,5 +1,5 @@
 // fold_OP_DTYPE: destinations[0][i] = destinations[1][i] = ... = sources[0][i] op sources[1][i] op ..., in that order;
-// fold_OP_DTYPE_divided: the same, divided by n; divide_DTYPE: dst[i] = dst[i] / n.
+// fold_OP_DTYPE_divided: the same, divided by n.
 //
 // Every element is read from all sources by the one thread that then writes it everywhere, so a destination may be one of
 // the sources. It is computed once, however many destinations there are. What is divided has been rounded to its type
@@ -17,12 +17,6 @@ struct FoldArgs {
     u32 n;                 // not 0; for what is divided
     const void *sources[MAX_SOURCES];
     void *destinations[MAX_DESTINATIONS];
-};
-
-struct DivideArgs {
-    u64 count;
-    void *dst;
-    u32 n;  // not 0
 };
 
 // How many loads of 16 bytes a thread has under way.
@@ -141,27 +135,6 @@ template <class E, class O, bool DIVIDED> __device__ __forceinline__ void fold(c
     }
 }
 
-template <class E> __device__ __forceinline__ void divide(const DivideArgs &args) {
-    typedef typename E::Bits Bits;
-    Bits *dst = (Bits *)args.dst;
-    u64 head = head_of<E>(dst, args.count, true);
-    u64 vectors = (args.count - head) / Vector<E>::LANES;
-    u64 tail = head + vectors * Vector<E>::LANES;
-    for (u64 i = thread_of_grid(); i < vectors; i += threads_of_grid()) {
-        Vector<E> v = load_vector<E>(dst + head, i);
-#pragma unroll
-        for (int l = 0; l < Vector<E>::LANES; l++) {
-            v.lane[l] = quotient<E>(v.lane[l], args.n);
-        }
-        ((uint4 *)(dst + head))[i] = v.whole;
-    }
-    u64 loose = args.count - vectors * Vector<E>::LANES;
-    for (u64 i = thread_of_grid(); i < loose; i += threads_of_grid()) {
-        u64 at = i < head ? i : tail + (i - head);
-        dst[at] = quotient<E>(dst[at], args.n);
-    }
-}
-
 #define FOLD_KERNEL(name, E, O, DIVIDED)                                                                               \
     extern "C" __global__ void __launch_bounds__(256, 4) name(const FoldArgs args) { fold<E, O, DIVIDED>(args); }      \
     SHIM_KERNEL(name)
@@ -173,9 +146,5 @@ template <class E> __device__ __forceinline__ void divide(const DivideArgs &args
     FOLD_KERNELS(dtype, E, min, Min)                                                                                   \
     FOLD_KERNELS(dtype, E, max, Max)                                                                                   \
     FOLD_KERNELS(dtype, E, prod, Prod)
-#define DIVIDE_KERNEL(dtype, E, more)                                                                                  \
-    extern "C" __global__ void __launch_bounds__(256) divide_##dtype(const DivideArgs args) { divide<E>(args); }       \
-    SHIM_KERNEL(divide_##dtype)
 
 FOR_EACH_DTYPE(FOLDS, )
-FOR_EACH_DTYPE(DIVIDE_KERNEL, )

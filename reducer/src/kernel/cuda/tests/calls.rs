@@ -58,14 +58,6 @@ fn wrong_arguments_are_named() {
     assert_eq!(check(&[4096, 4084], &[8192], 4), meet(4096, 4084));
     assert_eq!(check(&[4096, 4112, 4080], &[8192], 4), Ok(true), "beside one another");
 
-    let convert = |to, from, dst, src| call::convert(to, dst, from, src, 100, 1).map(|c| c.is_some());
-    assert_eq!(convert(DType::F16, DType::F32, 4096, 8192), Ok(true));
-    assert_eq!(
-        convert(DType::F64, DType::F32, 4096, 8192),
-        Err(CallError::Conversion { from: DType::F32, to: DType::F64 })
-    );
-    assert_eq!(convert(DType::F16, DType::F32, 8292, 8192), Err(CallError::Overlap { dst: 8292, src: 8192 }));
-
     let crc = |bytes, fragment| call::crc32c(4096, bytes, fragment, 64, 1).map(|c| c.is_some());
     assert_eq!(crc(0, 0), Ok(false));
     assert_eq!(crc(10, 0), Err(CallError::Fragments { bytes: 10, fragment: 0 }));
@@ -82,9 +74,6 @@ fn grids_stay_within_what_devices_take() {
         for count in [1, 255, 256, 1 << 20, 1 << 40] {
             let grids = [
                 call::fold(&fold(&[16, 1 << 49], &[1 << 50, 1 << 51], count), processors)
-                    .map(|c| c.map(|c| c.grid)),
-                call::divide(DType::F64, 16, count, 3, processors).map(|c| c.map(|c| c.grid)),
-                call::convert(DType::F32, 16, DType::F16, 1 << 50, count, processors)
                     .map(|c| c.map(|c| c.grid)),
                 call::pack(Packing::Pack, 16, 100_000, count, 16, processors).map(|c| c.map(|c| c.grid)),
                 call::crc32c(16, count, count.min(1 << 30), 16, processors).map(|c| c.map(|c| c.grid)),

@@ -1,14 +1,19 @@
 //! What the tests share.
 
 use core::ffi::c_int;
+use core::ptr::NonNull;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use cudarc::driver::sys::{CUcontext, CUdevice, culib};
+use cudarc::driver::sys::{
+    CUcontext, CUdevice, CUstreamWaitValue_flags, cuCtxGetCurrent, cuStreamWaitValue32_v2,
+    cuStreamWriteValue32_v2, culib,
+};
 
 use super::super::*;
+use crate::memory::{Kind, Region};
 
 /// The first device's primary context, for one test of the process at a time: addresses that one frees are another's next.
 /// `None`, and a line of text, where there is no device. The guard is bound first, and so dropped last.
@@ -55,6 +60,27 @@ pub(super) fn stays_false<E: core::fmt::Display>(what: &str, mut is_so: impl FnM
     }
 }
 
+/// Enqueues a write of a 32-bit word.
+///
+/// # Safety
+/// `address` is the device's address of a word, a multiple of 4, that is valid until the stream has got past this.
+pub(super) unsafe fn write_value(stream: &Stream, address: u64, value: u32) {
+    let _entered = stream.context().enter().unwrap();
+    // SAFETY: passed on to the caller.
+    assert_eq!(unsafe { cuStreamWriteValue32_v2(stream.raw(), address, value, 0) } as u32, 0);
+}
+
+/// Makes what is enqueued later wait until a 32-bit word is at least `value`.
+///
+/// # Safety
+/// As for [`write_value`].
+unsafe fn wait_value(stream: &Stream, address: u64, value: u32) {
+    let _entered = stream.context().enter().unwrap();
+    let at_least = CUstreamWaitValue_flags::CU_STREAM_WAIT_VALUE_GEQ as u32;
+    // SAFETY: passed on to the caller.
+    assert_eq!(unsafe { cuStreamWaitValue32_v2(stream.raw(), address, value, at_least) } as u32, 0);
+}
+
 /// A word in mapped memory that holds a stream up until it is opened. It is dropped, and so opened, before any memory of the
 /// test: freeing memory waits for the streams.
 pub(super) struct Gate(Pinned);
@@ -67,7 +93,7 @@ impl Gate {
     /// Holds up what is enqueued in `stream` from now on.
     pub(super) fn hold(&self, stream: &Stream) {
         // SAFETY: the word is mapped for the device, and is freed when the gate is open.
-        unsafe { stream.wait_value(self.0.device_address(), 1, Compare::AtLeast) }.unwrap();
+        unsafe { wait_value(stream, self.0.device_address(), 1) };
     }
 
     pub(super) fn open(&self) {
@@ -79,6 +105,25 @@ impl Gate {
 impl Drop for Gate {
     fn drop(&mut self) {
         self.open();
+    }
+}
+
+impl Copier {
+    /// Starts a copy between two addresses.
+    ///
+    /// # Safety
+    /// Both ranges are valid, do not overlap, and stay so until the fence is done; nothing else accesses them until then.
+    pub(super) unsafe fn copy(&mut self, into: u64, from: u64, bytes: usize) -> Result<Fence, CudaError> {
+        let [into, from] = [into, from].map(|address| {
+            let kind = match self.context().cuda().classify(address)?.kind {
+                PointerKind::Device | PointerKind::Managed => Kind::Device,
+                PointerKind::Pinned | PointerKind::Unknown => Kind::Host,
+            };
+            let base = NonNull::new(address as *mut u8).unwrap();
+            // SAFETY: passed on to the caller.
+            Ok(unsafe { Region::from_raw_parts(kind, base, bytes, 0) }.span(0, bytes).unwrap())
+        });
+        self.copy_span(into?, from?)
     }
 }
 
@@ -115,6 +160,11 @@ impl Foreign {
         assert_eq!(popped, raw);
         Self(raw)
     }
+
+    /// As the trainer's.
+    pub(crate) fn context(&self, cuda: &'static Cuda) -> Context {
+        Context::existing(cuda, self.0, cuda.device(0).unwrap(), 0).unwrap()
+    }
 }
 
 impl Drop for Foreign {
@@ -125,10 +175,10 @@ impl Drop for Foreign {
 }
 
 /// The thread's current context, as the driver names it.
-pub(super) fn current(cuda: &Cuda) -> CUcontext {
+pub(super) fn current() -> CUcontext {
     let mut raw = core::ptr::null_mut();
     // SAFETY: `raw` is writable.
-    unsafe { cuda.api.cuCtxGetCurrent(&mut raw) }.ok().unwrap();
+    assert_eq!(unsafe { cuCtxGetCurrent(&mut raw) } as u32, 0);
     raw
 }
 

@@ -28,13 +28,10 @@ fn another_process_reads_and_writes_our_memory() {
     // SAFETY: both have 8192 bytes, and outlive the waits.
     let fence = unsafe { copier.copy(buffer.address(), at, 8192) }.unwrap();
     until("the copy", || copier.is_done(fence));
-    let event = Event::interprocess(&context).unwrap();
-    event.record(copier.stream(Direction::Out)).unwrap();
-    until("the event", || event.is_done());
 
     let memory = MemoryHandle::export(&context, &cuda.classify(buffer.address() + 100).unwrap()).unwrap();
     assert_eq!(MemoryHandle::from_bytes(&memory.to_bytes()), Some(memory));
-    let message = format!("{}.{}", hex(&memory.to_bytes()), hex(&event.export().unwrap().0));
+    let message = hex(&memory.to_bytes());
     let (success, told) = again("peers::the_other_process", &[(PEER, &message)]);
     assert!(success && told.contains("the peer has written"), "{told}");
     // SAFETY: as above.
@@ -49,18 +46,12 @@ fn another_process_reads_and_writes_our_memory() {
 #[test]
 fn the_other_process() {
     let Ok(message) = std::env::var(PEER) else { return };
-    let (memory, event) = message.split_once('.').unwrap();
-    let memory = MemoryHandle::from_bytes(&unhex(memory)).unwrap();
-    let event = EventHandle(unhex(event).try_into().unwrap());
+    let memory = MemoryHandle::from_bytes(&unhex(&message)).unwrap();
     let (_alone, _, context) = device().unwrap();
     let mut peers = PeerMemory::new(&context);
     let address = peers.open(&memory).unwrap();
     assert_eq!(peers.open(&memory).unwrap(), address, "opened once");
-    let event = Event::open(&context, &event).unwrap();
     let mut copier = Copier::new(&context).unwrap();
-    for direction in [Direction::In, Direction::Out] {
-        copier.stream(direction).wait(&event).unwrap();
-    }
     let host = Pinned::new(&context, 200).unwrap();
     let at = host.as_ptr().as_ptr() as u64;
     // SAFETY: the other process's buffer has so many bytes, and it waits for us.

@@ -74,15 +74,15 @@ fn host_memory_is_registered_and_unregistered() {
 #[test]
 fn contexts_are_left_as_they_were() {
     let Some((_alone, cuda, context)) = device() else { return };
-    let before = current(cuda);
+    let before = current();
     let mode = exchange(cuda, 1);
     {
         let _entered = context.enter().unwrap();
-        assert_eq!(current(cuda) as u64, context.as_raw());
+        assert_eq!(current() as u64, context.as_raw());
         assert_eq!(exchange(cuda, 2), 2, "the capture mode is relaxed");
         let again = context.enter().unwrap();
         drop(again);
-        assert!(Context::current(cuda).unwrap().unwrap().is(&context));
+        assert_eq!(current() as u64, context.as_raw());
     }
     let buffer = DeviceBuffer::new(&context, 100).unwrap();
     let pinned = Pinned::new(&context, 100).unwrap();
@@ -93,7 +93,7 @@ fn contexts_are_left_as_they_were() {
     // SAFETY: refused, since ordinary memory is not page-locked.
     unsafe { copier.copy(buffer.address(), core::ptr::from_ref(&mode) as u64, 4) }.unwrap_err();
     drop((copier, buffer, pinned));
-    assert_eq!(current(cuda), before);
+    assert_eq!(current(), before);
     assert_eq!(exchange(cuda, mode), 1, "the capture mode is the trainer's again");
 }
 
@@ -104,7 +104,7 @@ fn a_trainers_own_context_is_used_and_its_streams_kept_apart() {
     {
         // SAFETY: the context is alive.
         unsafe { cuda.api.cuCtxPushCurrent_v2(foreign.0) }.ok().unwrap();
-        let own = Context::current(cuda).unwrap().unwrap();
+        let own = foreign.context(cuda);
         assert_eq!((own.as_raw(), own.ordinal()), (foreign.0 as u64, 0));
         assert!(!own.is(&context));
         let buffer = DeviceBuffer::new(&own, 64).unwrap();
@@ -119,7 +119,7 @@ fn a_trainers_own_context_is_used_and_its_streams_kept_apart() {
         assert!(matches!(refused, CudaError::ForeignStream { .. }), "{refused}");
         let error = Event::new(&context).unwrap().record(&stream).unwrap_err();
         assert!(matches!(error, CudaError::ForeignStream { .. }), "{error}");
-        assert_eq!(current(cuda), foreign.0);
+        assert_eq!(current(), foreign.0);
     }
     let mut popped = core::ptr::null_mut();
     // SAFETY: takes off what was put on above.
