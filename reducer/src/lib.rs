@@ -1,4 +1,5 @@
-//! Shouter's reducer: tensors in, messages out. It knows no socket and no NIC, and has neither threads nor a clock.
+//! Shouter's reducer: tensors in, messages out. It knows no socket and no NIC, and has neither threads nor a clock: points in time come as
+//! arguments, as a `Duration` since an origin that the owner chose (monotonic; never wall-clock time).
 //!
 //! | module | what it holds |
 //! |---|---|
@@ -25,5 +26,4 @@ pub mod plan;
 pub mod schedule;
 pub mod solo;
 pub mod table;
-pub mod time;
 pub mod transport;

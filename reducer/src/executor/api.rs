@@ -7,9 +7,9 @@ use crate::header::{Identity, Shape};
 use crate::kernel::Kernels;
 use crate::memory::Region;
 use crate::schedule::Schedule;
-use crate::time::Instant;
 use crate::transport::{AcceleratorError, OnDevice};
 use core::fmt;
+use core::time::Duration;
 use std::sync::Arc;
 use thiserror::Error;
 
@@ -105,8 +105,8 @@ pub struct Request {
     pub schedule: Arc<Schedule>,
     /// Lower is more urgent: the tensor's index in the table.
     pub priority: u32,
-    /// When to give up; [`Instant::NEVER`] to wait for ever.
-    pub deadline: Instant,
+    /// When to give up; [`Duration::MAX`] to wait for ever.
+    pub deadline: Duration,
     /// The tensor's name, for messages.
     pub name: Arc<str>,
     /// The trainer's step, for messages and traces.

@@ -1,13 +1,11 @@
-//! Folds against a computation in float64, and conversions against the definition of rounding: neither uses a kernel of ours
-//! as its measure.
+//! Folds against a computation in float64, which uses no kernel of ours as its measure.
 #![allow(unsafe_code)]
 
-use rand::Rng;
 use shouter::{DType, ReduceOp};
 use shouter_reducer::kernel::cuda::Fold;
 
 use super::bits::{Bench, Image, MOST_SOURCES, Outcome};
-use super::float::{Float, at, element, elements};
+use super::float::{Float, at, elements};
 use crate::bench::BenchError;
 
 const NARROW: [(DType, Float); 2] = [(DType::F16, Float::F16), (DType::Bf16, Float::BF16)];

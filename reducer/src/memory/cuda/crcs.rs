@@ -12,7 +12,7 @@ use std::sync::Arc;
 use super::{Context, CudaError, DeviceBuffer, Event, Pinned, Stream};
 use crate::kernel::cuda::{CudaKernels, LaunchError};
 use crate::memory::Span;
-use crate::time::Instant;
+use core::time::Duration;
 
 /// Questions that may be open at once.
 const ROOM: usize = 1024;
@@ -198,8 +198,8 @@ impl CudaCrcs {
         &mut self,
         from: &Span,
         into: &mut [u8],
-        deadline: Instant,
-        mut now: impl FnMut() -> Instant,
+        deadline: Duration,
+        mut now: impl FnMut() -> Duration,
     ) -> Result<(), CudaError> {
         for (index, part) in into.chunks_mut(BOUNCE).enumerate() {
             let source = from.as_ptr() as u64 + (index * BOUNCE) as u64;
@@ -216,8 +216,8 @@ impl CudaCrcs {
         &mut self,
         into: &Span,
         from: &[u8],
-        deadline: Instant,
-        mut now: impl FnMut() -> Instant,
+        deadline: Duration,
+        mut now: impl FnMut() -> Duration,
     ) -> Result<(), CudaError> {
         for (index, part) in from.chunks(BOUNCE).enumerate() {
             let target = into.as_ptr() as u64 + (index * BOUNCE) as u64;
@@ -234,8 +234,8 @@ impl CudaCrcs {
         into: u64,
         from: u64,
         bytes: usize,
-        deadline: Instant,
-        now: &mut impl FnMut() -> Instant,
+        deadline: Duration,
+        now: &mut impl FnMut() -> Duration,
     ) -> Result<(), CudaError> {
         if self.hangs {
             return Err(CudaError::Deadline { pending: 1 });
