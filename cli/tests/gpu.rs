@@ -13,7 +13,7 @@ use cudarc::driver::sys::{CUstream, CUstreamWaitValue_flags, cuStreamWaitValue32
 use ranks::values::{COUNTS, TOPOLOGIES, fill, reduced, value};
 use ranks::{ERROR, State, end, job, parameter, scenario, tell};
 use shouter::{Config, DType, Error, Group, ReduceOp, TensorSpec};
-use shouter_reducer::memory::cuda::{Context, Cuda, DeviceBuffer, Pinned, Stream};
+use shouter_reducer::cuda::{Context, Cuda, DeviceBuffer, Pinned, Stream};
 
 const ARGUMENT: i32 = ERROR + 4;
 const PEER_FAILED: i32 = ERROR + 6;

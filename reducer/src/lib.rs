@@ -13,9 +13,12 @@
 //! | [`transport`] | the seams to the network and to the node's shared memory |
 //! | [`memory`] | regions: memory that collectives read and write |
 //! | [`dtype`], [`kernel`] | element types, and reductions over them |
+//! | `cuda` | the same on NVIDIA GPUs, and their memory |
 #![deny(unsafe_code)]
 
 pub mod check;
+#[cfg(feature = "cuda")]
+pub mod cuda;
 pub mod dtype;
 pub mod executor;
 pub mod grid;

@@ -7,9 +7,8 @@
 //! its range any more.
 
 use crate::dtype::{DType, ReduceOp};
-use crate::executor::View;
 use crate::grid::Rank;
-use crate::header::Header;
+use crate::header::{Header, View};
 use crate::memory::{Region, Span};
 use std::sync::Arc;
 use thiserror::Error;

@@ -179,7 +179,7 @@ fn run(args: &GpuArgs, table: &mut Table) -> Result<(), BenchError> {
 
 #[cfg(feature = "cuda")]
 fn run(args: &GpuArgs, table: &mut Table) -> Result<(), BenchError> {
-    use shouter_reducer::memory::cuda::Cuda;
+    use shouter_reducer::cuda::Cuda;
 
     if !args.compile.is_empty() {
         return image::compile_all(args);

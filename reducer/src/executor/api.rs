@@ -291,24 +291,6 @@ impl fmt::Display for Subject {
     }
 }
 
-/// One rank's view of an operation.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct View {
-    /// The tensor.
-    pub identity: Identity,
-    /// The shape.
-    pub shape: Shape,
-}
-
-impl fmt::Display for View {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.identity {
-            Identity::Registered { .. } => write!(f, "{} ({})", self.shape, self.identity),
-            Identity::AdHoc(_) => self.shape.fmt(f),
-        }
-    }
-}
-
 /// Why an operation failed.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum OpError {

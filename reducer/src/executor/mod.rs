@@ -39,7 +39,7 @@ mod trace;
 
 pub use self::api::{
     AbortCause, Completed, Counters, Disposition, ExecutorConfig, ExecutorError, OpError, OpId, Progress,
-    Refusal, Request, StartError, Subject, View, Why,
+    Refusal, Request, StartError, Subject, Why,
 };
 pub use self::divergence::{Divergence, Tally, Vote};
 

@@ -15,15 +15,13 @@
 //! program runs, and a function once per call.
 #![allow(unsafe_code)]
 
-#[cfg(feature = "cuda")]
-pub mod cuda;
 mod float_env;
 mod fold;
 mod number;
 mod portable;
 mod table;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 

@@ -5,8 +5,8 @@
 use rand::rngs::SmallRng;
 use rand::{Rng, RngCore, SeedableRng};
 use shouter::{DType, ReduceOp};
+use shouter_reducer::cuda::kernel::{CudaKernels, Fold};
 use shouter_reducer::kernel::Kernels;
-use shouter_reducer::kernel::cuda::{CudaKernels, Fold};
 
 use super::device::{Arena, Device};
 use super::float::{element, elements};

@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 use shouter::{DType, ReduceOp};
-use shouter_reducer::kernel::cuda::Fold;
+use shouter_reducer::cuda::kernel::Fold;
 
 use super::bits::{Bench, Image, MOST_SOURCES, Outcome};
 use super::float::{Float, at, elements};

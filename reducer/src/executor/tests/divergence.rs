@@ -2,9 +2,9 @@
 
 use super::harness::{self, Buffer, Faults, Group, shape};
 use crate::dtype::{DType, ReduceOp};
-use crate::executor::{Completed, OpError, Request, StartError, Tally, View, Vote};
+use crate::executor::{Completed, OpError, Request, StartError, Tally, Vote};
 use crate::grid::{Grid, Rank};
-use crate::header::{Collective, Header, Identity, Shape};
+use crate::header::{Collective, Header, Identity, Shape, View};
 use crate::schedule::Algorithm;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};

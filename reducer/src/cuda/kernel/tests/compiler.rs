@@ -3,9 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use super::*;
-use crate::kernel::cuda::compile::compile_source;
-use crate::kernel::cuda::nvrtc::{Nvrtc, Output};
-use crate::kernel::cuda::{Architecture, CompileError, Origin, compile_with_cache, source};
+use crate::cuda::kernel::compile::compile_source;
+use crate::cuda::kernel::nvrtc::{Nvrtc, Output};
+use crate::cuda::kernel::{Architecture, CompileError, Origin, compile_with_cache, source};
 
 /// The compiler, or a word why not.
 fn nvrtc() -> Option<Nvrtc> {

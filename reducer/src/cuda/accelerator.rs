@@ -9,9 +9,9 @@ use core::ptr::NonNull;
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use super::kernel::{self as kernels, CudaKernels};
 use super::{Context, Copier, CudaError, Direction, MemoryHandle, PeerMemory, Pointer, PointerKind};
 use crate::dtype::{DType, ReduceOp};
-use crate::kernel::cuda::{self as kernels, CudaKernels};
 use crate::memory::{Kind, Region, Span};
 use crate::transport::{Accelerator, AcceleratorError, Export, Fence, Fold, Moment};
 

@@ -1,7 +1,7 @@
 //! What is refused before the driver sees it.
 
 use super::*;
-use crate::kernel::cuda::MAX_SOURCES;
+use crate::cuda::kernel::MAX_SOURCES;
 
 /// A fold of these tensors of f32.
 fn fold<'a>(destinations: &'a [u64], sources: &'a [u64], count: u64) -> Fold<'a> {

@@ -1,4 +1,5 @@
 //! The kernels of one context, put on streams. Nothing here waits.
+#![allow(unsafe_code)]
 
 use std::ffi::{CString, c_void};
 use std::ptr;
@@ -6,9 +7,9 @@ use std::ptr;
 use cudarc::driver::sys::{CUfunction, CUmodule};
 use thiserror::Error;
 
+use super::super::{Context, CudaError, Entered, Stream};
 use super::call::{self, Call, CallError, Fold, Kernel, Packing, THREADS};
 use super::compile::Image;
-use crate::memory::cuda::{Context, CudaError, Entered, Stream};
 
 /// Why kernels were not put on a stream.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]

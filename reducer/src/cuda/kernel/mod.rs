@@ -9,7 +9,7 @@
 //! | `crc` | the powers of x that the CRC kernel takes as arguments |
 //! | `launch` | the kernels of one context, and how they are put on a stream |
 //!
-//! The bits are those of the host's kernels ([`Kernels`](super::Kernels)), so it does not matter where a slice is
+//! The bits are those of the host's kernels ([`Kernels`](crate::kernel::Kernels)), so it does not matter where a slice is
 //! reduced. The text keeps to what a C++ compiler takes with a small header in front (scripts/lib/cuda-sim/shim.h):
 //! the tests run every kernel on the host and compare it with the host's kernels bit by bit.
 //!

@@ -9,8 +9,8 @@ use core::ptr::NonNull;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use super::kernel::{CudaKernels, LaunchError};
 use super::{Context, CudaError, DeviceBuffer, Event, Pinned, Stream};
-use crate::kernel::cuda::{CudaKernels, LaunchError};
 use crate::memory::Span;
 use core::time::Duration;
 

@@ -1,6 +1,7 @@
 //! NVRTC, the run-time compiler, behind calls that are safe. It is looked for under the names that cudarc knows
 //! (libnvrtc.so, then libnvrtc.so.13, libnvrtc.so.12 and older): in LD_LIBRARY_PATH, in the loader's cache, and among
 //! what the process has loaded already.
+#![allow(unsafe_code)]
 
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::ptr;

@@ -32,7 +32,7 @@ pub(crate) fn device() -> Option<(MutexGuard<'static, ()>, &'static Cuda, Contex
 /// Runs one of these tests in a process of its own; whether it passed, and what it wrote.
 pub(super) fn again(test: &str, environment: &[(&str, &str)]) -> (bool, String) {
     let output = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", &format!("memory::cuda::tests::{test}"), "--nocapture"])
+        .args(["--exact", &format!("cuda::tests::{test}"), "--nocapture"])
         .envs(environment.iter().copied())
         .stdin(Stdio::null())
         .output()

@@ -4,9 +4,9 @@ use std::sync::MutexGuard;
 use std::time::Duration;
 
 use super::*;
-use crate::kernel::cuda::{Architecture, CudaKernels, Image, LaunchError, Origin, compile_with_cache};
-use crate::memory::cuda::tests::harness::{Foreign, device};
-use crate::memory::cuda::{Context, CudaError, DeviceBuffer, Pinned, Stream};
+use crate::cuda::kernel::{Architecture, CudaKernels, Image, LaunchError, Origin, compile_with_cache};
+use crate::cuda::tests::harness::{Foreign, device};
+use crate::cuda::{Context, CudaError, DeviceBuffer, Pinned, Stream};
 
 /// Bytes of the longest tensor here.
 const LONGEST: usize = 1 << 20;

@@ -5,8 +5,8 @@ use core::ptr::NonNull;
 use super::super::sys::Api;
 use super::super::*;
 use super::harness::*;
+use crate::cuda::kernel::{Architecture, CudaKernels, Fold, Image, LaunchError, compile_with_cache};
 use crate::dtype::{DType, ReduceOp};
-use crate::kernel::cuda::{Architecture, CudaKernels, Fold, Image, LaunchError, compile_with_cache};
 
 /// Asks the child of these tests to run a session.
 const SESSION: &str = "SHOUTER_TEST_CUDA_SESSION";

@@ -3,8 +3,8 @@
 use core::ptr::NonNull;
 
 use super::harness::device;
-use crate::kernel::cuda::{Architecture, CudaKernels, compile_with_cache};
-use crate::memory::cuda::{CudaCrcs, CudaError, DeviceBuffer, NicWrites};
+use crate::cuda::kernel::{Architecture, CudaKernels, compile_with_cache};
+use crate::cuda::{CudaCrcs, CudaError, DeviceBuffer, NicWrites};
 use crate::memory::{Kind, Region};
 use core::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Memory of NVIDIA GPUs, through the CUDA driver. The driver is loaded at run time; where it is absent,
+//! Memory of NVIDIA GPUs and reductions there, through the CUDA driver. The driver is loaded at run time; where it is absent,
 //! [`Cuda::probe`] says why.
 //!
 //! | file | what |
@@ -13,6 +13,7 @@
 //! | `accelerator` | copies, folds and other ranks' tensors, for the executor |
 //! | `ipc` | memory of other processes of the host |
 //! | `dmabuf` | device memory for NICs |
+//! | [`kernel`] | reductions, and what else tensors need |
 //! | `crcs` | CRCs of what NICs send from there and write there |
 //!
 //! Rules of the house:
@@ -33,6 +34,7 @@ mod device;
 mod dmabuf;
 mod error;
 mod ipc;
+pub mod kernel;
 mod pinned;
 mod pointer;
 mod stream;
