@@ -132,7 +132,7 @@ fn request(plan: &Plan, grid: Grid, rank: u32, count: u64, data: &Owned, deadlin
         data: unsafe { data.region() },
         schedule: Arc::new(plan.schedule(&grid, Rank(rank), &shape, Rank(0)).unwrap()),
         priority: 0,
-        deadline: shouter_reducer::time::Instant::ZERO + deadline,
+        deadline,
         name: Arc::from("gradient"),
         step: 0,
         device: None,

@@ -6,12 +6,14 @@
 mod ranks;
 
 use std::mem::ManuallyDrop;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use cudarc::driver::sys::{CUstream, CUstreamWaitValue_flags, cuStreamWaitValue32_v2};
 use ranks::values::{COUNTS, TOPOLOGIES, fill, reduced, value};
 use ranks::{ERROR, State, end, job, parameter, scenario, tell};
 use shouter::{Config, DType, Error, Group, ReduceOp, TensorSpec};
-use shouter_reducer::memory::cuda::{Compare, Context, Cuda, DeviceBuffer, Pinned, Stream};
+use shouter_reducer::cuda::{Context, Cuda, DeviceBuffer, Pinned, Stream};
 
 const ARGUMENT: i32 = ERROR + 4;
 const PEER_FAILED: i32 = ERROR + 6;
@@ -67,6 +69,18 @@ fn simulated() -> bool {
         println!("skipped: failures are not asked of a real device");
     }
     simulated
+}
+
+/// Makes what is enqueued later wait until a 32-bit word is 1.
+///
+/// # Safety
+/// `address` is the device's address of a word, a multiple of 4, that is valid until the stream has got past this.
+unsafe fn wait_value(stream: &Stream, address: u64) {
+    let _entered = stream.context().enter().unwrap();
+    let equal = CUstreamWaitValue_flags::CU_STREAM_WAIT_VALUE_EQ as u32;
+    // SAFETY: passed on to the caller.
+    let code = unsafe { cuStreamWaitValue32_v2(stream.as_raw() as CUstream, address, 1, equal) };
+    assert_eq!(code as u32, 0);
 }
 
 /// What a trainer has on its GPU: memory, and a stream in which it works.
@@ -271,7 +285,7 @@ fn held(group: &Group) -> Result<(), Error> {
     let word = Pinned::new(first.stream.context(), 64).unwrap();
     first.put(0, &ones);
     // SAFETY: a word of memory that outlives the wait, which ends with the write below.
-    unsafe { second.stream.wait_value(word.device_address(), 1, Compare::Equal) }.unwrap();
+    unsafe { wait_value(&second.stream, word.device_address()) };
     let host = second.host.device_address();
     // SAFETY: the host's copy is written here, and not read before the stream was waited for.
     unsafe {
@@ -288,8 +302,8 @@ fn held(group: &Group) -> Result<(), Error> {
     let sum = (group.size() as f32).to_le_bytes().repeat(COUNT);
     assert!(first.get(0, COUNT * 4) == sum);
     assert!(!second.stream.is_done().unwrap(), "the second was held up");
-    // SAFETY: as above; nobody else is in this stream.
-    unsafe { first.stream.write_value(word.device_address(), 1) }.unwrap();
+    // SAFETY: the allocation is aligned to a page, and alive; only the stream reads the word.
+    unsafe { AtomicU32::from_ptr(word.as_ptr().as_ptr().cast()) }.store(1, Ordering::SeqCst);
     group.wait(later, None)?;
     assert!(second.get(0, COUNT * 4) == sum);
     Ok(())

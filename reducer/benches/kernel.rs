@@ -253,18 +253,6 @@ fn ratios(kernels: Kernels) {
             );
         }
     }
-    for bytes in (0..8).map(|i| (4 * KIB) << (2 * i)) {
-        let (dst, src) = (c.start, a.start);
-        compare(
-            "copy; plain memcpy",
-            bytes,
-            2 * bytes,
-            // SAFETY: two tensors of at least `bytes`.
-            || unsafe { kernels.copy_raw(dst, src, bytes) },
-            // SAFETY: as above.
-            || unsafe { black_box(dst).copy_from_nonoverlapping(black_box(src), bytes) },
-        );
-    }
 }
 
 fn main() {

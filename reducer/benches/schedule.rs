@@ -13,7 +13,6 @@ use shouter_reducer::kernel::Kernels;
 use shouter_reducer::memory::{Owned, Region, Span};
 use shouter_reducer::plan::Plan;
 use shouter_reducer::schedule::Algorithm;
-use shouter_reducer::time::Instant;
 use shouter_reducer::transport::{Flag, NodeMemory, SendError, Token, Transport};
 use std::hint::black_box;
 use std::sync::Arc;
@@ -96,7 +95,7 @@ impl Pair {
             data: unsafe { memory[rank as usize].region() },
             schedule: Arc::new(plan.schedule(&grid, Rank(rank), &shape, Rank(0)).unwrap()),
             priority: 0,
-            deadline: Instant::from_nanos(u64::MAX - 1),
+            deadline: Duration::from_nanos(u64::MAX - 1),
             name: Arc::from("bench"),
             step: 0,
             device: None,
@@ -116,9 +115,9 @@ impl Pair {
 
     /// One all-reduce, from start to completion on both ranks.
     fn run(&mut self) {
-        let now = Instant::ZERO;
+        let now = Duration::ZERO;
         for rank in 0..2 {
-            self.executors[rank].start(now, self.requests[rank].clone()).unwrap();
+            self.executors[rank].start(self.requests[rank].clone()).unwrap();
         }
         let mut completed = 0;
         while completed < 2 {
@@ -127,7 +126,7 @@ impl Pair {
                 for (header, payload, token) in self.wires[rank].posted.drain(..) {
                     // SAFETY: it is released below, and the memory lives as long as the pair.
                     let bytes = unsafe { payload.as_bytes() }.unwrap();
-                    self.executors[1 - rank].on_fragment(now, &header, bytes);
+                    self.executors[1 - rank].on_fragment(&header, bytes);
                     self.executors[rank].on_released(token);
                 }
                 while let Some(done) = self.executors[rank].take_completed() {

@@ -117,7 +117,7 @@ wire_enum! {
 }
 
 wire_enum! {
-    /// How the ranks' elements become one. The exact arithmetic is that of [`kernel`](crate::kernel).
+    /// How the ranks' elements become one. The exact arithmetic is that of `kernel`.
     ReduceOp, ReduceOpError {
         /// The sum; integers wrap.
         Sum = 0, "sum";

@@ -71,16 +71,6 @@ impl Grid {
         Ok(Self { ranks, per_node, leaf_size })
     }
 
-    /// A grid from the number of ranks that each node really has, in the order of the nodes.
-    pub fn from_nodes(locals: &[u32], leaf_size: u32) -> Result<Self, GridError> {
-        let per_node = locals.first().copied().unwrap_or(0);
-        let ranks = locals.iter().fold(0u32, |sum, &n| sum.saturating_add(n));
-        match locals.iter().find(|&&n| n != per_node) {
-            Some(&rest) => Err(GridError::Uneven { ranks, per_node, rest }),
-            None => Self::new(ranks, per_node, leaf_size),
-        }
-    }
-
     /// The same ranks with other leaf groups.
     pub fn with_leaf_size(self, leaf_size: u32) -> Result<Self, GridError> {
         Self::new(self.ranks, self.per_node, leaf_size)

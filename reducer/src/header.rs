@@ -160,6 +160,24 @@ impl fmt::Display for Shape {
     }
 }
 
+/// One rank's view of an operation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct View {
+    /// The tensor.
+    pub identity: Identity,
+    /// The shape.
+    pub shape: Shape,
+}
+
+impl fmt::Display for View {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.identity {
+            Identity::Registered { .. } => write!(f, "{} ({})", self.shape, self.identity),
+            Identity::AdHoc(_) => self.shape.fmt(f),
+        }
+    }
+}
+
 /// Everything that a message says about itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {

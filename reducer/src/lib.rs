@@ -1,4 +1,5 @@
-//! Shouter's reducer: tensors in, messages out. It knows no socket and no NIC, and has neither threads nor a clock.
+//! Shouter's reducer: tensors in, messages out. It knows no socket and no NIC, and has neither threads nor a clock: points in time come as
+//! arguments, as a `Duration` since an origin that the owner chose (monotonic; never wall-clock time).
 //!
 //! | module | what it holds |
 //! |---|---|
@@ -12,9 +13,12 @@
 //! | [`transport`] | the seams to the network and to the node's shared memory |
 //! | [`memory`] | regions: memory that collectives read and write |
 //! | [`dtype`], [`kernel`] | element types, and reductions over them |
+//! | `cuda` | the same on NVIDIA GPUs, and their memory |
 #![deny(unsafe_code)]
 
 pub mod check;
+#[cfg(feature = "cuda")]
+pub mod cuda;
 pub mod dtype;
 pub mod executor;
 pub mod grid;
@@ -25,5 +29,4 @@ pub mod plan;
 pub mod schedule;
 pub mod solo;
 pub mod table;
-pub mod time;
 pub mod transport;

@@ -7,9 +7,8 @@
 //! its range any more.
 
 use crate::dtype::{DType, ReduceOp};
-use crate::executor::View;
 use crate::grid::Rank;
-use crate::header::Header;
+use crate::header::{Header, View};
 use crate::memory::{Region, Span};
 use std::sync::Arc;
 use thiserror::Error;
@@ -43,7 +42,7 @@ pub enum SendError {
     /// No room now; the executor offers the fragment again at its next poll.
     #[error("the send queue is full; poll again")]
     Full,
-    /// The peer is gone; the transport reports it through `on_peer_failed` as well.
+    /// The peer is gone; the transport reports it to the group as well.
     #[error("the peer has failed; abort the group")]
     PeerFailed,
 }

@@ -11,14 +11,11 @@ pub mod verbs;
 
 use shouter_netstack::device::{Device, DeviceCounters};
 use shouter_netstack::stack::Stack;
-use shouter_netstack::time::Instant;
 use shouter_reducer::executor::{Disposition, Executor, Refusal};
 use shouter_reducer::grid::Rank;
 use shouter_reducer::header::{Header, HeaderError};
 use shouter_reducer::memory::Span;
 use shouter_reducer::transport::{PayloadRange, SendError, Token, Transport};
-
-use crate::engine::executor_time;
 
 /// The up grid of a rank that has none: one that is no leader, or whose node is the only one.
 pub(crate) struct Unconnected;
@@ -36,7 +33,7 @@ impl Transport for Unconnected {
 /// Where a channel hands what it receives: the executor, or a bench's counter.
 pub trait Inbox {
     /// A checked fragment; the payload is only borrowed.
-    fn fragment(&mut self, now: Instant, header: &Header, payload: &[u8]) -> Disposition;
+    fn fragment(&mut self, header: &Header, payload: &[u8]) -> Disposition;
 
     /// Where a fragment belongs that the peer may have written there itself; `None` if nothing of the kind is expected.
     fn landing(&self, _header: &Header) -> Option<Span> {
@@ -44,7 +41,7 @@ pub trait Inbox {
     }
 
     /// A checked fragment that lies at its landing.
-    fn placed(&mut self, _now: Instant, _header: &Header) -> Disposition {
+    fn placed(&mut self, _header: &Header) -> Disposition {
         Disposition::Refused(Refusal::Malformed)
     }
 
@@ -54,8 +51,8 @@ pub trait Inbox {
 
 impl Inbox for Executor {
     #[inline]
-    fn fragment(&mut self, now: Instant, header: &Header, payload: &[u8]) -> Disposition {
-        self.on_fragment(executor_time(now), header, payload)
+    fn fragment(&mut self, header: &Header, payload: &[u8]) -> Disposition {
+        self.on_fragment(header, payload)
     }
 
     #[inline]
@@ -64,8 +61,8 @@ impl Inbox for Executor {
     }
 
     #[inline]
-    fn placed(&mut self, now: Instant, header: &Header) -> Disposition {
-        self.on_placed(executor_time(now), header)
+    fn placed(&mut self, header: &Header) -> Disposition {
+        self.on_placed(header)
     }
 
     #[inline]

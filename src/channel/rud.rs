@@ -115,7 +115,7 @@ impl<D: Device> RudChannel<D> {
     #[inline]
     pub fn receive(&mut self, now: Instant, inbox: &mut impl Inbox) -> bool {
         let (peers, lost, strays) = (&self.peers, &mut self.lost, &mut self.strays);
-        let frames = self.stack.receive(now, &mut Sink { inbox, peers, now, lost, strays });
+        let frames = self.stack.receive(now, &mut Sink { inbox, peers, lost, strays });
         frames != 0
     }
 
@@ -265,7 +265,6 @@ impl<D: Device> Transport for RudChannel<D> {
 struct Sink<'a, I> {
     inbox: &'a mut I,
     peers: &'a [Peer],
-    now: Instant,
     lost: &'a mut Vec<PeerLoss>,
     strays: &'a mut u64,
 }
@@ -275,14 +274,12 @@ impl<I: Inbox> rud::Sink for Sink<'_, I> {
     fn deliver(&mut self, session: SessionId, header: &[u8], payload: &[u8]) -> rud::Disposition {
         let sender = self.peers.iter().find(|peer| peer.session == session).map(|peer| peer.rank);
         match Header::parse(header) {
-            Ok(header) if Some(header.src) == sender => {
-                match self.inbox.fragment(self.now, &header, payload) {
-                    Disposition::Refused(why) if why.is_retryable() => {
-                        rud::Disposition::Refused(rud::Why::NotReady)
-                    }
-                    Disposition::Consumed | Disposition::Refused(_) => rud::Disposition::Consumed,
+            Ok(header) if Some(header.src) == sender => match self.inbox.fragment(&header, payload) {
+                Disposition::Refused(why) if why.is_retryable() => {
+                    rud::Disposition::Refused(rud::Why::NotReady)
                 }
-            }
+                Disposition::Consumed | Disposition::Refused(_) => rud::Disposition::Consumed,
+            },
             // Authenticated, but not of this protocol: a fault of the peer. It is counted and forgotten.
             stray => {
                 super::stray(self.strays, sender, stray.err());

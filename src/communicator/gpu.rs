@@ -15,13 +15,13 @@ use std::ptr::NonNull;
 use std::sync::{Arc, Mutex};
 use std::thread;
 
+use shouter_reducer::cuda::kernel::{Architecture, CudaKernels, Image, compile};
+use shouter_reducer::cuda::{
+    Context, Copier, Cuda, CudaAccelerator, CudaError, Pinned, Pointer, PointerKind, Registered, Stream,
+};
 use shouter_reducer::dtype::{DType, ReduceOp};
 use shouter_reducer::executor::Why;
 use shouter_reducer::header::{Collective, Shape};
-use shouter_reducer::kernel::cuda::{Architecture, CudaKernels, Image, compile};
-use shouter_reducer::memory::cuda::{
-    Context, Copier, Cuda, CudaAccelerator, CudaError, Pinned, Pointer, PointerKind, Registered, Stream,
-};
 use shouter_reducer::memory::{Kind, Region, Span};
 use shouter_reducer::schedule::Access;
 use shouter_reducer::solo::Solo;

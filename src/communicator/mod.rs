@@ -25,9 +25,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use shouter_reducer::dtype::{DType, ReduceOp};
-use shouter_reducer::executor::{Divergence, OpError, Request, StartError, View, Why};
+use shouter_reducer::executor::{Divergence, OpError, Request, StartError, Why};
 use shouter_reducer::grid::{Grid, Rank};
-use shouter_reducer::header::{Collective, Identity, Shape};
+use shouter_reducer::header::{Collective, Identity, Shape, View};
 use shouter_reducer::memory::{Kind, Region};
 use shouter_reducer::transport::OnDevice;
 

@@ -4,9 +4,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use shouter_reducer::executor::View;
 use shouter_reducer::grid::{Grid, Rank};
-use shouter_reducer::header::{Collective, Identity, Shape};
+use shouter_reducer::header::{Collective, Identity, Shape, View};
 use shouter_reducer::plan::Plan;
 use shouter_reducer::schedule::{Access, Problem, Schedule};
 pub use shouter_reducer::table::TensorSpec;

@@ -9,8 +9,9 @@ use std::time::Duration;
 
 use shouter_netstack::device::Device;
 use shouter_netstack::time::Instant;
-use shouter_reducer::executor::{OpId, Request, View, Why};
+use shouter_reducer::executor::{OpId, Request, Why};
 use shouter_reducer::grid::Rank;
+use shouter_reducer::header::View;
 use shouter_reducer::memory::Kind;
 use shouter_reducer::transport::{Export, NodeMemory};
 

@@ -50,8 +50,8 @@ const ASK_EVERY: Duration = Duration::from_micros(20);
 
 /// The executor's notion of the same moment.
 #[inline]
-pub(crate) fn executor_time(now: Instant) -> shouter_reducer::time::Instant {
-    shouter_reducer::time::Instant::from_nanos(now.as_nanos())
+pub(crate) fn executor_time(now: Instant) -> Duration {
+    now.saturating_since(Instant::ZERO)
 }
 
 /// What an engine is made of.
@@ -161,7 +161,7 @@ impl<D: Device> Engine<D> {
     /// Starts an operation. Its order among this rank's operations is its identity on all ranks.
     pub fn start(&mut self, now: Instant, request: Request) -> Result<OpId, StartError> {
         let mut open = Open::new(&request, self.node.as_deref());
-        let op = self.executor.start(executor_time(now), request)?;
+        let op = self.executor.start(request)?;
         open.op = op;
         if let Some(node) = &self.node {
             if self.running == 0 {
@@ -475,7 +475,7 @@ impl<D: Device> Poller for Engine<D> {
     }
 
     fn next_deadline(&self) -> Option<Instant> {
-        let executor = self.executor.next_deadline().map(|deadline| Instant::from_nanos(deadline.as_nanos()));
+        let executor = self.executor.next_deadline().map(|deadline| Instant::ZERO + deadline);
         let up = self.up.as_ref().and_then(UpChannel::next_deadline);
         let node = self.node.as_ref().map(|_| self.liveness.next_check());
         let ballot = self.ballot.as_ref().filter(|_| !self.flooded).map(|ballot| ballot.next);

@@ -1,6 +1,7 @@
 //! What the engine writes to the timeline: what operations are made of, and what went wrong on the wire.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use shouter_netstack::device::Device;
 use shouter_netstack::time::Instant;
@@ -16,7 +17,7 @@ use crate::runtime::Clock;
 struct Phases(Arc<Timeline>);
 
 impl Trace for Phases {
-    fn now(&self) -> shouter_reducer::time::Instant {
+    fn now(&self) -> Duration {
         super::executor_time(Clock.now())
     }
 
@@ -31,8 +32,8 @@ impl Trace for Phases {
         self.0.engine(Event {
             name,
             category,
-            start: Instant::from_nanos(passed.start.as_nanos()),
-            duration_ns: Some(passed.end.saturating_since(passed.start).as_nanos() as u64),
+            start: Instant::ZERO + passed.start,
+            duration_ns: Some(passed.end.saturating_sub(passed.start).as_nanos() as u64),
             tensor: Some(passed.name),
             step: passed.step,
             peer: passed.peer.map(|rank| rank.0),

@@ -50,14 +50,13 @@ enum Part {
 }
 
 /// What is looked at, in this order: the part, the row's name, its aim.
-const ROWS: [(Part, &str, &str); 18] = [
+const ROWS: [(Part, &str, &str); 17] = [
     (Part::Bits, "sum", "the host's bits"),
     (Part::Bits, "min", "the host's bits"),
     (Part::Bits, "max", "the host's bits"),
     (Part::Bits, "prod", "the host's bits"),
     (Part::Bits, "avg", "the host's bits"),
     (Part::Bits, "float64 reference", "within rounding"),
-    (Part::Bits, "convert", "to nearest even"),
     (Part::Bits, "pack and unpack", "the same bytes"),
     (Part::Bits, "crc32c", "the host's bits"),
     (Part::Sanitizer, "compute-sanitizer", "no error"),
@@ -180,7 +179,7 @@ fn run(args: &GpuArgs, table: &mut Table) -> Result<(), BenchError> {
 
 #[cfg(feature = "cuda")]
 fn run(args: &GpuArgs, table: &mut Table) -> Result<(), BenchError> {
-    use shouter_reducer::memory::cuda::Cuda;
+    use shouter_reducer::cuda::Cuda;
 
     if !args.compile.is_empty() {
         return image::compile_all(args);

@@ -27,8 +27,8 @@ pub(super) fn items(_: &Path) -> Vec<Item> {
 pub(super) mod found {
     use std::fs;
 
-    use shouter_reducer::kernel::cuda::compiler_version;
-    use shouter_reducer::memory::cuda::{Absent, ComputeMode, Cuda, CudaError, DeviceInfo};
+    use shouter_reducer::cuda::kernel::compiler_version;
+    use shouter_reducer::cuda::{Absent, ComputeMode, Cuda, CudaError, DeviceInfo};
 
     use super::*;
 

@@ -147,7 +147,7 @@ fn nothing_here_changes_the_host() {
 
 #[cfg(feature = "cuda")]
 mod gpus {
-    use shouter_reducer::memory::cuda::{Absent, ComputeMode, DeviceInfo};
+    use shouter_reducer::cuda::{Absent, ComputeMode, DeviceInfo};
 
     use super::*;
 

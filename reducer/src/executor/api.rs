@@ -7,9 +7,9 @@ use crate::header::{Identity, Shape};
 use crate::kernel::Kernels;
 use crate::memory::Region;
 use crate::schedule::Schedule;
-use crate::time::Instant;
 use crate::transport::{AcceleratorError, OnDevice};
 use core::fmt;
+use core::time::Duration;
 use std::sync::Arc;
 use thiserror::Error;
 
@@ -105,8 +105,8 @@ pub struct Request {
     pub schedule: Arc<Schedule>,
     /// Lower is more urgent: the tensor's index in the table.
     pub priority: u32,
-    /// When to give up; [`Instant::NEVER`] to wait for ever.
-    pub deadline: Instant,
+    /// When to give up; [`Duration::MAX`] to wait for ever.
+    pub deadline: Duration,
     /// The tensor's name, for messages.
     pub name: Arc<str>,
     /// The trainer's step, for messages and traces.
@@ -287,24 +287,6 @@ impl fmt::Display for Subject {
                 write!(f, "{} of \"{name}\" ({identity}; step {step}, seq {seq})", shape.collective)
             }
             Identity::AdHoc(_) => write!(f, "{shape} (step {step}, seq {seq})"),
-        }
-    }
-}
-
-/// One rank's view of an operation.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct View {
-    /// The tensor.
-    pub identity: Identity,
-    /// The shape.
-    pub shape: Shape,
-}
-
-impl fmt::Display for View {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.identity {
-            Identity::Registered { .. } => write!(f, "{} ({})", self.shape, self.identity),
-            Identity::AdHoc(_) => self.shape.fmt(f),
         }
     }
 }

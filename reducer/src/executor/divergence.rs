@@ -6,10 +6,10 @@
 //! same votes, so the group ends with the same culprit for all: the lowest rank whose view is not that of the majority. Where no
 //! view has a majority, both are shown.
 
-use super::api::{View, Why};
+use super::api::Why;
 use super::{Executor, State};
 use crate::grid::Rank;
-use crate::header::{GRANULE_UNIT, Header, Kind};
+use crate::header::{GRANULE_UNIT, Header, Kind, MatchKey, View};
 use crate::transport::NodeMemory;
 use core::fmt;
 use std::collections::BTreeMap;
@@ -182,7 +182,7 @@ impl Executor {
         let template = Header {
             kind: Kind::Vote,
             src: me,
-            key: crate::header::MatchKey { group: self.config.group, epoch: self.config.epoch, seq },
+            key: MatchKey { group: self.config.group, epoch: self.config.epoch, seq },
             ..self.ops[0].template
         };
         if votes.is_empty() {

@@ -39,7 +39,7 @@ mod trace;
 
 pub use self::api::{
     AbortCause, Completed, Counters, Disposition, ExecutorConfig, ExecutorError, OpError, OpId, Progress,
-    Refusal, Request, StartError, Subject, View, Why,
+    Refusal, Request, StartError, Subject, Why,
 };
 pub use self::divergence::{Divergence, Tally, Vote};
 
@@ -53,8 +53,8 @@ use crate::grid::Rank;
 use crate::header::{GRANULE_UNIT, Header, Kind, MAX_COUNT, MatchKey};
 use crate::memory::{Addresses, Pool, Region, Span};
 use crate::schedule::{Action, Buffer, Schedule};
-use crate::time::Instant;
 use crate::transport::{Landing, NodeMemory, TensorView, Token};
+use core::time::Duration;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -166,7 +166,7 @@ pub struct Executor {
     blocked: Vec<u64>,
     polls: u64,
     /// No running operation's deadline is earlier.
-    earliest: Instant,
+    earliest: Duration,
     counters: Counters,
 }
 
@@ -225,7 +225,7 @@ impl Executor {
             views: Vec::new(),
             blocked: vec![0; nodes],
             polls: 0,
-            earliest: Instant::NEVER,
+            earliest: Duration::MAX,
             counters: Counters::default(),
         })
     }
@@ -286,7 +286,7 @@ impl Executor {
 
     /// Starts an operation. All ranks of the group start the same operations in the same order; that order is their
     /// seq. The memory belongs to the executor until the operation is reported complete.
-    pub fn start(&mut self, _now: Instant, request: Request) -> Result<OpId, StartError> {
+    pub fn start(&mut self, request: Request) -> Result<OpId, StartError> {
         self.admit(&request)?;
         let seq = self.next_seq;
         let slots = match request.schedule.slot_bytes() {
@@ -390,11 +390,6 @@ impl Executor {
         self.vacate_if_free(at);
     }
 
-    /// A peer is gone: all operations fail and name it.
-    pub fn on_peer_failed(&mut self, rank: Rank) {
-        self.abort(rank, Why::Failed);
-    }
-
     /// Ends the group here: all operations fail, and no other can start. The first cause stays. Telling the other
     /// ranks is the caller's part.
     pub fn abort(&mut self, culprit: Rank, why: Why) {
@@ -435,8 +430,8 @@ impl Executor {
 
     /// When [`poll`](Self::poll) must be called at the latest; `None` if no operation has a deadline. It may be
     /// earlier than needed.
-    pub fn next_deadline(&self) -> Option<Instant> {
-        (self.earliest < Instant::NEVER).then_some(self.earliest)
+    pub fn next_deadline(&self) -> Option<Duration> {
+        (self.earliest < Duration::MAX).then_some(self.earliest)
     }
 
     /// Operations that have not ended.
@@ -479,7 +474,7 @@ impl Executor {
             self.order.remove(place);
         }
         if self.order.is_empty() {
-            self.earliest = Instant::NEVER;
+            self.earliest = Duration::MAX;
         }
         if !self.ops[at].parked.is_empty() {
             self.drop_parked(at, entry.1);

@@ -9,8 +9,8 @@ use crate::grid::Rank;
 use crate::header::{Collective, Header, Identity, Kind, MatchKey, Shape};
 use crate::memory::{self, Pooled, Region, Span};
 use crate::schedule::{Action, Buffer, EdgeKind, Place, Schedule, Step};
-use crate::time::Instant;
 use crate::transport::{Fence, Moment};
+use core::time::Duration;
 use std::sync::Arc;
 
 /// Where an operation is in its life.
@@ -90,7 +90,7 @@ pub(super) struct Op {
     pub(super) opened: Option<bool>,
     pooled: Option<Pooled>,
     pub(super) priority: u32,
-    pub(super) deadline: Instant,
+    pub(super) deadline: Duration,
     /// The deadline has passed, but who is late is for others to say: it was put off once.
     pub(super) put_off: bool,
     name: Option<Arc<str>>,
@@ -158,7 +158,7 @@ impl Op {
             opened: None,
             pooled: None,
             priority: 0,
-            deadline: Instant::NEVER,
+            deadline: Duration::MAX,
             put_off: false,
             name: None,
             annotation: 0,

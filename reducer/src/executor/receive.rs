@@ -9,7 +9,6 @@ use crate::grid::Rank;
 use crate::header::{Header, Kind};
 use crate::memory::{self, Span};
 use crate::schedule::{Action, StepId};
-use crate::time::Instant;
 
 /// What comes with a header.
 #[derive(Clone, Copy, Debug)]
@@ -43,13 +42,13 @@ enum Outcome {
 impl Executor {
     /// Takes a message of any kind. The payload is only borrowed: it is reduced, placed or copied before the call
     /// returns.
-    pub fn on_fragment(&mut self, _now: Instant, header: &Header, payload: &[u8]) -> Disposition {
+    pub fn on_fragment(&mut self, header: &Header, payload: &[u8]) -> Disposition {
         self.on_message(header, Payload::Bytes(payload))
     }
 
     /// Takes a fragment whose bytes the peer has written to where they belong, the [`landing`](Self::landing), and whose
     /// CRC was found right there.
-    pub fn on_placed(&mut self, _now: Instant, header: &Header) -> Disposition {
+    pub fn on_placed(&mut self, header: &Header) -> Disposition {
         if header.kind != Kind::Data || header.len == 0 {
             return self.malformed();
         }

@@ -10,13 +10,13 @@ use crate::header::{self, Header};
 use crate::kernel::Kernels;
 use crate::memory::{self, Addresses, Kind, Span};
 use crate::schedule::{Action, Buffer, Place, Schedule};
-use crate::time::Instant;
 use crate::transport::{
     Accelerator, AcceleratorError, Flag, NodeMemory, SendError, TensorView, Token, Transport,
 };
+use core::time::Duration;
 
 /// How long an operation that missed its deadline waits for word of the rank that is to blame.
-const HEARSAY: core::time::Duration = core::time::Duration::from_millis(500);
+const HEARSAY: Duration = Duration::from_millis(500);
 
 /// What a step did.
 pub(super) enum Ran {
@@ -61,7 +61,7 @@ impl Executor {
     /// an accelerator's memory need the `accelerator`.
     pub fn poll<T: Transport, N: NodeMemory>(
         &mut self,
-        now: Instant,
+        now: Duration,
         transport: &mut T,
         node: Option<&N>,
         mut accelerator: Option<&mut dyn Accelerator>,
@@ -169,13 +169,13 @@ impl Executor {
     }
 
     /// Fails the operations whose time has come, and finds the next deadline.
-    fn check_deadlines<N: NodeMemory>(&mut self, now: Instant, node: Option<&N>) -> bool {
+    fn check_deadlines<N: NodeMemory>(&mut self, now: Duration, node: Option<&N>) -> bool {
         let all = self.order.iter().map(|&(_, seq)| (seq & self.mask) as usize);
         let late = all.filter(|&at| self.ops[at].deadline <= now);
         // The one that is most overdue: others may only wait for what it holds.
         let Some(at) = late.min_by_key(|&at| self.ops[at].deadline) else {
             let deadlines = self.order.iter().map(|&(_, seq)| self.ops[(seq & self.mask) as usize].deadline);
-            self.earliest = deadlines.min().unwrap_or(Instant::NEVER);
+            self.earliest = deadlines.min().unwrap_or(Duration::MAX);
             return false;
         };
         let op = &mut self.ops[at];
@@ -199,7 +199,7 @@ impl Executor {
             node.is_some_and(|node| node.has_started(grid.local_of(rank), op.template.key.seq).is_some());
         if absent.is_empty() && known && !op.put_off {
             op.put_off = true;
-            op.deadline = now + HEARSAY;
+            op.deadline = now.saturating_add(HEARSAY);
             self.earliest = now;
             return true;
         }

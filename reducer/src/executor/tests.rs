@@ -161,11 +161,11 @@ fn a_small_message_that_is_early_is_kept() {
     let mut group = two(|_| {});
     let (a, b) = (filled(3, 1), filled(3, 2));
     let request = group.request(Rank(0), Algorithm::Direct, sum(3), &a);
-    group.executors[0].start(group.now, request).unwrap();
+    group.executors[0].start(request).unwrap();
     settle(&mut group);
     assert_eq!(group.executors[1].counters().parked, 1);
     let request = group.request(Rank(1), Algorithm::Direct, sum(3), &b);
-    group.executors[1].start(group.now, request).unwrap();
+    group.executors[1].start(request).unwrap();
     settle(&mut group);
     assert_eq!((group.completed[0].len(), group.completed[1].len()), (1, 1));
     assert_eq!((a.bytes(), b.bytes()), (filled(3, 3).bytes(), filled(3, 3).bytes()));
@@ -177,7 +177,7 @@ fn ahead(group: &mut Group, buffers: &[Buffer]) {
         let mut request = group.request(Rank(0), Algorithm::Direct, sum(3), buffer);
         // The last one first, as gradients come.
         request.priority = u32::MAX - i;
-        group.executors[0].start(group.now, request).unwrap();
+        group.executors[0].start(request).unwrap();
     }
     for _ in 0..10_000 {
         group.poll(0);
@@ -193,7 +193,7 @@ fn a_peer_that_waits_after_each_operation_is_not_in_the_way_of_one_that_waits_at
     ahead(&mut group, &a);
     for (i, buffer) in b.iter().enumerate() {
         let request = group.request(Rank(1), Algorithm::Direct, sum(3), buffer);
-        group.executors[1].start(group.now, request).unwrap();
+        group.executors[1].start(request).unwrap();
         settle(&mut group);
         assert_eq!(group.completed[1].len(), i + 1, "operation {i} has not ended");
         assert_eq!(buffer.bytes(), filled(3, 10 + i as i64).bytes());
@@ -256,7 +256,7 @@ fn early_messages_of_a_peer_that_keeps_to_no_budget_are_refused() {
     let (a, b): (Vec<_>, Vec<_>) = (0..4).map(|i| (filled(3, i), filled(3, 10))).unzip();
     for buffer in &a {
         let request = group.request(Rank(0), Algorithm::Direct, sum(3), buffer);
-        group.executors[0].start(group.now, request).unwrap();
+        group.executors[0].start(request).unwrap();
     }
     for _ in 0..50 {
         group.poll(0);
@@ -266,7 +266,7 @@ fn early_messages_of_a_peer_that_keeps_to_no_budget_are_refused() {
     assert!(group.executors[1].counters().not_ready >= 2);
     for buffer in &b {
         let request = group.request(Rank(1), Algorithm::Direct, sum(3), buffer);
-        group.executors[1].start(group.now, request).unwrap();
+        group.executors[1].start(request).unwrap();
     }
     settle(&mut group);
     for (i, buffer) in b.iter().enumerate() {
@@ -281,15 +281,15 @@ fn a_large_message_waits_for_credit_and_starves_nobody() {
     let small = (filled(4, 5), filled(4, 6));
     // Rank 0 is early with the large tensor; rank 1 has not pushed it.
     let request = group.request(Rank(0), Algorithm::Hierarchical, sum(1000), &large.0);
-    group.executors[0].start(group.now, request).unwrap();
+    group.executors[0].start(request).unwrap();
     settle(&mut group);
     assert_eq!(group.executors[0].counters().posted, 0, "nothing is sent without credit");
     let request = group.request(Rank(1), Algorithm::Hierarchical, sum(1000), &large.1);
-    group.executors[1].start(group.now, request).unwrap();
+    group.executors[1].start(request).unwrap();
     for (rank, buffer) in [(0, &small.0), (1, &small.1)] {
         let mut request = group.request(Rank(rank), Algorithm::Direct, sum(4), buffer);
         request.priority = 0;
-        group.executors[rank as usize].start(group.now, request).unwrap();
+        group.executors[rank as usize].start(request).unwrap();
     }
     settle(&mut group);
     assert_eq!(large.1.bytes(), filled(1000, 3).bytes());
@@ -306,7 +306,7 @@ fn the_more_urgent_operation_goes_first() {
             let buffer = &buffers[rank as usize * 2 + i];
             let mut request = group.request(Rank(rank), Algorithm::Ring, sum(500), buffer);
             request.priority = priority;
-            group.executors[rank as usize].start(group.now, request).unwrap();
+            group.executors[rank as usize].start(request).unwrap();
         }
     }
     // Credit for both reaches rank 0 before it polls: then it posts the urgent one's bytes first.
@@ -357,7 +357,7 @@ fn a_rank_that_diverges_is_named_on_both_sides() {
         assert!(text.contains(&expected), "{text}");
     }
     let request = group.request(Rank(0), Algorithm::Direct, sum(3), &a);
-    let error = group.executors[0].start(group.now, request).unwrap_err();
+    let error = group.executors[0].start(request).unwrap_err();
     assert!(matches!(&error, StartError::Aborted(cause) if cause.culprit == Rank(1)), "{error}");
 }
 
@@ -389,7 +389,7 @@ fn a_dead_peer_fails_everything_and_is_named() {
     let buffers: Vec<_> = (0..2).map(|_| filled(500, 1)).collect();
     for buffer in &buffers {
         let request = group.request(Rank(0), Algorithm::Ring, sum(500), buffer);
-        group.executors[0].start(group.now, request).unwrap();
+        group.executors[0].start(request).unwrap();
     }
     group.net.dead = Some(Rank(1));
     group.poll(0);
@@ -417,12 +417,12 @@ fn buffers_are_fenced_after_a_failure() {
     let (a, b) = (filled(500, 1), filled(500, 2));
     for (rank, buffer) in [(0, &a), (1, &b)] {
         let request = group.request(Rank(rank), Algorithm::Hierarchical, sum(500), buffer);
-        group.executors[rank as usize].start(group.now, request).unwrap();
+        group.executors[rank as usize].start(request).unwrap();
     }
     group.poll(1);
     while group.network() {}
     group.poll(0);
-    group.executors[0].on_peer_failed(Rank(1));
+    group.executors[0].abort(Rank(1), Why::Failed);
     group.poll(0);
     let completed = group.completed[0][0].clone();
     assert!(completed.result.is_err() && completed.outstanding > 0, "{completed:?}");
@@ -438,12 +438,12 @@ fn a_deadline_names_who_is_missing() {
     for rank in [0, 1, 3] {
         let mut request =
             group.request(Rank(rank), Algorithm::Hierarchical, sum(10), &buffers[rank as usize]);
-        request.deadline = Instant::from_nanos(1000 + u64::from(rank));
+        request.deadline = Duration::from_nanos(1000 + u64::from(rank));
         group.start(rank as usize, request).unwrap();
     }
     settle(&mut group);
-    assert_eq!(group.executors[0].next_deadline(), Some(Instant::from_nanos(1000)));
-    group.now = Instant::from_nanos(1003);
+    assert_eq!(group.executors[0].next_deadline(), Some(Duration::from_nanos(1000)));
+    group.now = Duration::from_nanos(1003);
     for rank in 0..4 {
         group.poll(rank);
     }
@@ -465,7 +465,7 @@ fn on_one_node(shared: std::ops::Range<u32>) -> (Group, Vec<Buffer>, Vec<Request
         let buffer = &buffers[rank as usize];
         let request = group.request(Rank(rank), Algorithm::Hierarchical, sum(1000), buffer);
         let data = if shared.contains(&rank) { buffer.shared() } else { buffer.region };
-        Request { data, deadline: Instant::from_nanos(1000), ..request }
+        Request { data, deadline: Duration::from_nanos(1000), ..request }
     });
     let requests = requests.collect();
     (group, buffers, requests)
@@ -498,7 +498,7 @@ fn who_does_not_come_to_shared_tensors_is_named() {
         group.start(rank, request).unwrap();
     }
     settle(&mut group);
-    group.now = Instant::from_nanos(1001);
+    group.now = Duration::from_nanos(1001);
     for rank in 0..2 {
         group.poll(rank);
         let result = &group.completed[rank][0].result;
@@ -517,7 +517,7 @@ fn messages_that_fit_nothing_are_refused_without_effect() {
     let (a, b) = (filled(100, 1), filled(100, 2));
     for (rank, buffer) in [(0, &a), (1, &b)] {
         let request = group.request(Rank(rank), Algorithm::Hierarchical, sum(100), buffer);
-        group.executors[rank as usize].start(group.now, request).unwrap();
+        group.executors[rank as usize].start(request).unwrap();
     }
     let good = Header {
         kind: Kind::Data,
@@ -632,7 +632,7 @@ fn who_waits_only_for_its_accelerator_says_so_before_the_others_blame_anyone() {
     // What rank 0's tensor is to hold never comes.
     group.copies[0].early = u32::MAX;
     let buffers = [filled(100, 1), filled(100, 2)];
-    let deadline = Instant::from_nanos(1000);
+    let deadline = Duration::from_nanos(1000);
     let request = group.device_request(Rank(0), Algorithm::Hierarchical, sum(100), &buffers[0]);
     group.start(0, Request { deadline, ..request }).unwrap();
     let request = group.request(Rank(1), Algorithm::Hierarchical, sum(100), &buffers[1]);
@@ -650,7 +650,7 @@ fn who_waits_only_for_its_accelerator_says_so_before_the_others_blame_anyone() {
     let cause = group.executors[0].aborted().unwrap();
     assert_eq!((cause.culprit, &cause.why), (Rank(0), &Why::Accelerator));
     // Without that word it blames whom it waits for.
-    group.now = Instant::from_nanos(2_000_000_000);
+    group.now = Duration::from_nanos(2_000_000_000);
     group.poll(1);
     let result = &group.completed[1][0].result;
     assert!(matches!(result, Err(OpError::Deadline { missing, .. }) if *missing == [Rank(0)]), "{result:?}");
@@ -698,13 +698,13 @@ fn who_is_absent_is_blamed_and_not_who_waits_for_lanes() {
     // The second is more urgent, waits for lanes that the first one holds, and has more time.
     for (index, buffer) in buffers.iter().enumerate() {
         let request = group.device_request(Rank(0), Algorithm::Ring, sum(700), buffer);
-        let (priority, deadline) = (1 - index as u32, Instant::from_nanos(1000 + index as u64));
+        let (priority, deadline) = (1 - index as u32, Duration::from_nanos(1000 + index as u64));
         group.start(0, Request { priority, deadline, ..request }).unwrap();
     }
     for _ in 0..200 {
         group.poll(0);
     }
-    group.now = Instant::from_nanos(5000);
+    group.now = Duration::from_nanos(5000);
     for _ in 0..3 {
         group.poll(0);
     }

@@ -4,8 +4,8 @@ use super::Control;
 use super::op::Op;
 use crate::grid::Rank;
 use crate::schedule::{Action, Schedule};
-use crate::time::Instant;
 use core::fmt;
+use core::time::Duration;
 use std::sync::Arc;
 
 /// A part of an operation.
@@ -35,9 +35,9 @@ pub struct Passed {
     /// The rank it was with.
     pub peer: Option<Rank>,
     /// When it began.
-    pub start: Instant,
+    pub start: Duration,
     /// When it ended.
-    pub end: Instant,
+    pub end: Duration,
     /// Bytes sent, received, folded or copied.
     pub bytes: usize,
 }
@@ -45,7 +45,7 @@ pub struct Passed {
 /// Who listens.
 pub trait Trace: fmt::Debug + Send {
     /// The time now, of the clock whose readings the executor is polled with.
-    fn now(&self) -> Instant;
+    fn now(&self) -> Duration;
 
     /// Something has ended.
     fn passed(&mut self, passed: Passed);
@@ -55,19 +55,19 @@ pub trait Trace: fmt::Debug + Send {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Mark {
     /// When its present phase began.
-    since: Instant,
-    /// Nanoseconds in reductions of its fragments.
-    folded: u64,
+    since: Duration,
+    /// Time in reductions of its fragments.
+    folded: Duration,
 }
 
 impl Mark {
-    const NONE: Self = Self { since: Instant::ZERO, folded: 0 };
+    const NONE: Self = Self { since: Duration::ZERO, folded: Duration::ZERO };
 }
 
 impl Control {
     /// The time, if somebody listens.
     #[inline]
-    pub(super) fn now(&self) -> Option<Instant> {
+    pub(super) fn now(&self) -> Option<Duration> {
         self.trace.as_ref().map(|trace| trace.now())
     }
 }
@@ -89,11 +89,11 @@ impl Op {
 
     /// A phase of the step began then.
     #[inline]
-    pub(super) fn began(&mut self, step: u32, then: Option<Instant>) {
+    pub(super) fn began(&mut self, step: u32, then: Option<Duration>) {
         if let Some(now) = then
             && let Some(mark) = self.marks.get_mut(step as usize)
         {
-            *mark = Mark { since: now, folded: 0 };
+            *mark = Mark { since: now, ..Mark::NONE };
         }
     }
 
@@ -102,7 +102,7 @@ impl Op {
     pub(super) fn came(
         &mut self,
         step: u32,
-        begin: Option<Instant>,
+        begin: Option<Duration>,
         (first, reduced, last): (bool, bool, bool),
         control: &mut Control,
     ) {
@@ -113,7 +113,7 @@ impl Op {
             (begin, control.now(), self.marks.get_mut(step as usize))
             && reduced
         {
-            mark.folded += now.saturating_since(begin).as_nanos() as u64;
+            mark.folded += now.saturating_sub(begin);
         }
         if let Some(schedule) = self.schedule.as_ref().filter(|_| last) {
             self.ends(schedule, step, Phase::Receive, control);
@@ -156,7 +156,7 @@ impl Op {
         let (name, annotation) = self.called();
         let passed = Passed { phase, name, step: annotation, peer, start: mark.since, end, bytes };
         if reduces {
-            let start = Instant::from_nanos(end.as_nanos().saturating_sub(mark.folded));
+            let start = end.saturating_sub(mark.folded);
             trace.passed(Passed { phase: Phase::Fold, start, ..passed.clone() });
         }
         trace.passed(passed);

@@ -16,6 +16,5 @@ fn numbers_that_make_no_grid_say_why() {
     assert_eq!(Grid::new(5, 2, 1).unwrap_err(), GridError::Uneven { ranks: 5, per_node: 2, rest: 1 });
     assert!(matches!(Grid::new(0, 1, 1), Err(GridError::Empty { .. })));
     assert!(matches!(Grid::new(2, 1, 0), Err(GridError::NoLeaf)));
-    assert!(matches!(Grid::from_nodes(&[2, 2, 1], 1), Err(GridError::Uneven { rest: 1, .. })));
-    assert_eq!(Grid::from_nodes(&[2, 2], 8).unwrap().leaf_size(), 2);
+    assert_eq!(Grid::new(4, 2, 8).unwrap().leaf_size(), 2);
 }

@@ -15,16 +15,13 @@
 //! program runs, and a function once per call.
 #![allow(unsafe_code)]
 
-mod copy;
-#[cfg(feature = "cuda")]
-pub mod cuda;
 mod float_env;
 mod fold;
 mod number;
 mod portable;
 mod table;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
@@ -47,11 +44,6 @@ pub enum Level {
 impl Level {
     /// Every level, the least first.
     pub const ALL: &'static [Self] = &[Self::Portable, Self::Avx2, Self::Avx512];
-
-    /// Whether this CPU, and the system that runs on it, can use the level.
-    pub fn is_available(self) -> bool {
-        self.table().is_some()
-    }
 
     /// The functions of this level, if the CPU can execute them.
     fn table(self) -> Option<&'static Table> {
@@ -194,17 +186,5 @@ impl Kernels {
         // SAFETY: the slice is valid for that many elements, `n` is at least 1, and `Level::table` has found
         // the CPU to have the instructions.
         unsafe { divide(dst.as_mut_ptr(), dst.len() / dtype.size(), n.max(1)) }
-    }
-
-    /// Copies `bytes` from `src` to `dst`; tens of mebibytes go past the caches.
-    ///
-    /// # Safety
-    ///
-    /// `src` is valid for reads and `dst` for writes of `bytes`, at any alignment; they do not overlap. Nobody
-    /// else writes either, or reads `dst`, meanwhile.
-    #[inline]
-    pub unsafe fn copy_raw(&self, dst: *mut u8, src: *const u8, bytes: usize) {
-        // SAFETY: the caller's promise is the same.
-        unsafe { copy::copy(dst, src, bytes) }
     }
 }

@@ -261,8 +261,8 @@ fn check(kernels: Kernels, dtype: DType, op: ReduceOp, into: Into, columns: &[Ve
 #[test]
 fn this_machine_tests_what_it_can() {
     let detected = Kernels::detect();
-    assert!(detected.level().is_available());
-    assert!(Level::ALL.iter().filter(|l| l.is_available()).all(|&l| l <= detected.level()));
+    assert!(Kernels::with_level(detected.level()).is_some());
+    assert!(Level::ALL.iter().filter_map(|&l| Kernels::with_level(l)).all(|k| k.level() <= detected.level()));
     assert_eq!(Kernels::with_level(Level::Portable).unwrap().level(), Level::Portable);
 }
 
@@ -539,22 +539,5 @@ fn the_trainers_flush_to_zero_does_not_reach_the_kernels() {
             });
             assert_eq!(calm.elements(dtype), hostile.elements(dtype), "{:?} {dtype}", kernels.level());
         }
-    }
-}
-
-#[test]
-fn copies_of_every_size_arrive_whole() {
-    let kernels = Kernels::detect();
-    // From 32 MiB on, past the caches.
-    for (len, shift) in
-        [(0, 0), (1, 5), (63, 1), (64, 0), (65, 63), (4097, 7), (32 << 20, 0), ((33 << 20) + 17, 13)]
-    {
-        let from: Vec<u8> = (0..len + 64).map(|i: usize| (i.wrapping_mul(0x9e37_79b9) >> 13) as u8).collect();
-        let mut to = vec![0xa5; len + 192];
-        let start = to.as_ptr().align_offset(64) + shift;
-        // SAFETY: two separate allocations that hold `len` bytes from there.
-        unsafe { kernels.copy_raw(to[start..].as_mut_ptr(), from[shift / 2..].as_ptr(), len) }
-        assert!(to[start..start + len] == from[shift / 2..][..len], "a copy of {len} bytes differs");
-        assert!(to[..start].iter().chain(&to[start + len..]).all(|&b| b == 0xa5), "{len} bytes wrote beyond");
     }
 }

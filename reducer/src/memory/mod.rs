@@ -2,12 +2,10 @@
 //! (region, offset, length), never a slice.
 //!
 //! A slice would be a lie: while a collective runs, the peer processes of a node write to the same pages, and a NIC
-//! reads them. What keeps this in order is the schedule (proved by [`check`](crate::check)), not the borrow checker.
+//! reads them. What keeps this in order is the schedule (proved by `check`), not the borrow checker.
 //! So a region is a promise made once, in `unsafe`, by whoever owns the memory; `sys` holds all the pointer work and
 //! checks every range.
 
-#[cfg(feature = "cuda")]
-pub mod cuda;
 mod sys;
 
 pub(crate) use self::sys::{Addresses, Pool, Pooled, Spot, accumulate, copy, finish_avg, fold, write};

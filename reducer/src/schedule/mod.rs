@@ -1,7 +1,7 @@
 //! A collective is data: a [`Schedule`] lists one rank's steps and the order between them.
 //!
 //! An algorithm is a pure function of (grid, shape, rank, plan); it runs nothing. The same schedule is executed by
-//! the [`executor`](crate::executor), proved by [`check`](crate::check), and can be printed and counted. So an
+//! the `executor`, proved by `check`, and can be printed and counted. So an
 //! algorithm is one file here, with nothing about fragments, credit or acknowledgements in it.
 //!
 //! A tensor is cut into *chunks* so that the parts of a large operation overlap. Within a chunk, steps depend on one

@@ -1,7 +1,4 @@
-// Events: recorded when their stream gets there; interprocess ones count records in memory that both processes map.
-#include <sys/mman.h>
-#include <unistd.h>
-
+// Events: recorded when their stream gets there.
 #include <chrono>
 
 #include "sim.h"
@@ -10,7 +7,7 @@ namespace sim {
 
 namespace {
 
-enum : unsigned { DISABLE_TIMING = 2, INTERPROCESS = 4 };
+constexpr unsigned DISABLE_TIMING = 2;
 
 Result find_event(void *handle, std::shared_ptr<Event> &event) {
     auto found = state().events.find(static_cast<Event *>(handle));
@@ -20,24 +17,15 @@ Result find_event(void *handle, std::shared_ptr<Event> &event) {
     return event->context->error;
 }
 
-/// Waits outside the lock of the caller for a record, of this process or another.
+/// Waits outside the lock of the caller for a record.
 void await(const Record &record, const Stream &stream) {
     State &all = state();
     Lock lock(all.lock);
-    while (!record.complete() && !all.lost && !stream.context->error) {
-        // Another process notifies nobody here.
-        if (record.shared) all.progress.wait_for(lock, std::chrono::microseconds(50));
-        else all.progress.wait(lock);
-    }
+    while (!record.done && !all.lost && !stream.context->error) all.progress.wait(lock);
 }
 
 void finish(Record &record) {
     record.milliseconds = now_ms();
-    if (record.shared) {
-        uint64_t seen = record.shared->completed.load();
-        while (seen < record.target && !record.shared->completed.compare_exchange_weak(seen, record.target)) {
-        }
-    }
     Lock lock(state().lock);
     record.done = true;
     state().progress.notify_all();
@@ -45,10 +33,6 @@ void finish(Record &record) {
 
 std::shared_ptr<Record> start(Event &event) {
     auto record = std::make_shared<Record>();
-    if (event.shared) {
-        record->shared = event.shared;
-        record->target = ++event.shared->recorded;
-    }
     event.latest = record;
     event.capture = nullptr;
     return record;
@@ -56,37 +40,20 @@ std::shared_ptr<Record> start(Event &event) {
 
 }  // namespace
 
-std::shared_ptr<Record> Event::snapshot() const {
-    if (!shared) return latest;
-    uint64_t target = shared->recorded.load();
-    if (target == 0) return nullptr;
-    auto record = std::make_shared<Record>();
-    record->shared = shared;
-    record->target = target;
-    return record;
-}
-
 }  // namespace sim
 
 using namespace sim;
 
 API cuEventCreate(void **handle, unsigned flags) {
     ENTER();
-    if (!handle || flags > 7) return CUDA_ERROR_INVALID_VALUE;
-    if ((flags & INTERPROCESS) && !(flags & DISABLE_TIMING)) return CUDA_ERROR_INVALID_VALUE;
+    // No interprocess events.
+    if (!handle || flags > 3) return CUDA_ERROR_INVALID_VALUE;
     Lock lock(state().lock);
     Context *context = nullptr;
     if (Result code = current(context)) return code;
     auto event = std::make_shared<Event>();
     event->context = context;
     event->flags = flags;
-    if (flags & INTERPROCESS) {
-        event->fd = memfd_create("cuda-sim-event", MFD_CLOEXEC);
-        if (event->fd < 0 || ftruncate(event->fd, 4096)) return CUDA_ERROR_OPERATING_SYSTEM;
-        void *page = mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, event->fd, 0);
-        if (page == MAP_FAILED) return CUDA_ERROR_OPERATING_SYSTEM;
-        event->shared = static_cast<SharedEvent *>(page);
-    }
     state().events[event.get()] = event;
     *handle = event.get();
     return CUDA_SUCCESS;
@@ -97,8 +64,6 @@ API cuEventDestroy_v2(void *handle) {
     Lock lock(state().lock);
     auto found = state().events.find(static_cast<Event *>(handle));
     if (found == state().events.end()) return CUDA_ERROR_INVALID_HANDLE;
-    // The shared page stays mapped: a stream may still be on its way to a record.
-    if (found->second->fd >= 0) close(found->second->fd);
     state().events.erase(found);
     return CUDA_SUCCESS;
 }
@@ -147,8 +112,8 @@ API cuEventQuery(void *handle) {
     if (Result code = find_event(handle, event)) return code;
     if (event->capture && event->capture->active) return CUDA_ERROR_CAPTURED_EVENT;
     if (Result code = unsafe_call()) return code;
-    auto record = event->snapshot();
-    return !record || record->complete() ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+    auto record = event->latest;
+    return !record || record->done ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
 
 API cuEventSynchronize(void *handle) {
@@ -158,12 +123,9 @@ API cuEventSynchronize(void *handle) {
     if (Result code = find_event(handle, event)) return code;
     if (event->capture && event->capture->active) return CUDA_ERROR_CAPTURED_EVENT;
     if (Result code = unsafe_call()) return code;
-    auto record = event->snapshot();
+    auto record = event->latest;
     State &all = state();
-    while (record && !record->complete() && !all.lost && !event->context->error) {
-        if (record->shared) all.progress.wait_for(lock, std::chrono::microseconds(50));
-        else all.progress.wait(lock);
-    }
+    while (record && !record->done && !all.lost && !event->context->error) all.progress.wait(lock);
     return all.lost ? all.lost.load() : event->context->error;
 }
 
@@ -173,7 +135,7 @@ static Result elapsed(float *milliseconds, void *from, void *to) {
     if (Result code = find_event(from, first)) return code;
     if (Result code = find_event(to, second)) return code;
     if ((first->flags | second->flags) & DISABLE_TIMING || !first->latest || !second->latest) return CUDA_ERROR_INVALID_HANDLE;
-    if (!first->latest->complete() || !second->latest->complete()) return CUDA_ERROR_NOT_READY;
+    if (!first->latest->done || !second->latest->done) return CUDA_ERROR_NOT_READY;
     *milliseconds = float(second->latest->milliseconds - first->latest->milliseconds);
     return CUDA_SUCCESS;
 }
@@ -204,20 +166,20 @@ API cuStreamWaitEvent(void *stream_handle, void *handle, unsigned flags) {
         return CUDA_SUCCESS;
     }
     if (stream->capture && !(flags & 1)) {
-        if (!event->snapshot()) return CUDA_SUCCESS;
+        if (!event->latest) return CUDA_SUCCESS;
         stream->capture->invalidated = true;
         return CUDA_ERROR_STREAM_CAPTURE_ISOLATION;
     }
     if (stream->capture) {
         return submit(stream, [event](Stream &own) {
             Lock inner(state().lock);
-            auto record = event->snapshot();
+            auto record = event->latest;
             inner.unlock();
             if (record) await(*record, own);
         });
     }
     // An event that was never recorded holds nobody up.
-    auto record = event->snapshot();
+    auto record = event->latest;
     if (!record) return CUDA_SUCCESS;
     return submit(stream, [record](Stream &own) { await(*record, own); });
 }

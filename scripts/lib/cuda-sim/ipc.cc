@@ -1,7 +1,6 @@
 // Sharing with another process of the same user: a handle names a file of this process, which the other opens
 // through /proc. Where it cannot (another PID namespace, another user) the open fails, as it does in containers.
 #include <fcntl.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -21,14 +20,14 @@ struct Handle {
     int32_t device;
     char unused[20];
 };
-static_assert(sizeof(Handle) == 64, "CUipcMemHandle and CUipcEventHandle have 64 bytes");
+static_assert(sizeof(Handle) == 64, "a CUipcMemHandle has 64 bytes");
 
-constexpr uint64_t MEMORY = 0x6d656d2d61647563, EVENT = 0x6e76652d61647563;
+constexpr uint64_t MEMORY = 0x6d656d2d61647563;
 
-Result fill(Handle &handle, uint64_t magic, int fd) {
+Result fill(Handle &handle, int fd) {
     struct stat file{};
     if (fstat(fd, &file)) return CUDA_ERROR_OPERATING_SYSTEM;
-    handle.magic = magic;
+    handle.magic = MEMORY;
     handle.pid = getpid();
     handle.fd = fd;
     handle.inode = file.st_ino;
@@ -60,7 +59,7 @@ API cuIpcGetMemHandle(Handle *handle, Address address) {
     handle->offset = found->offset;
     handle->bytes = found->bytes;
     handle->device = found->device;
-    return fill(*handle, MEMORY, found->fd);
+    return fill(*handle, found->fd);
 }
 
 API cuIpcOpenMemHandle_v2(Address *address, Handle handle, unsigned flags) {
@@ -95,37 +94,5 @@ API cuIpcCloseMemHandle(Address address) {
     Allocation *found = find(address);
     if (!found || found->base != address || found->kind != Kind::imported) return CUDA_ERROR_INVALID_VALUE;
     if (--found->opened == 0) release(address, found->id);
-    return CUDA_SUCCESS;
-}
-
-API cuIpcGetEventHandle(Handle *handle, void *event_handle) {
-    ENTER();
-    Lock lock(state().lock);
-    auto found = state().events.find(static_cast<Event *>(event_handle));
-    if (found == state().events.end() || !found->second->shared) return CUDA_ERROR_INVALID_HANDLE;
-    *handle = Handle{};
-    return fill(*handle, EVENT, found->second->fd);
-}
-
-API cuIpcOpenEventHandle(void **event_handle, Handle handle) {
-    ENTER();
-    if (handle.magic != EVENT) return CUDA_ERROR_INVALID_HANDLE;
-    Lock lock(state().lock);
-    Context *context = nullptr;
-    if (Result code = current(context)) return code;
-    if (handle.pid == getpid()) return CUDA_ERROR_INVALID_CONTEXT;
-    int fd = open_file(handle);
-    void *page = fd < 0 ? MAP_FAILED : mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    if (page == MAP_FAILED) {
-        if (fd >= 0) close(fd);
-        return CUDA_ERROR_MAP_FAILED;
-    }
-    auto event = std::make_shared<Event>();
-    event->context = context;
-    event->flags = 6;  // interprocess, without timing
-    event->shared = static_cast<SharedEvent *>(page);
-    event->fd = fd;
-    state().events[event.get()] = event;
-    *event_handle = event.get();
     return CUDA_SUCCESS;
 }

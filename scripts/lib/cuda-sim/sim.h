@@ -125,32 +125,18 @@ struct Context {
     std::vector<Context *> peers;
 };
 
-/// Counters of an interprocess event, in memory shared by the processes.
-struct SharedEvent {
-    std::atomic<uint64_t> recorded;
-    std::atomic<uint64_t> completed;
-};
-
 /// One record of an event.
 struct Record {
     std::atomic<bool> done{false};
     double milliseconds = 0;
-    SharedEvent *shared = nullptr;
-    uint64_t target = 0;
-
-    bool complete() const { return shared ? shared->completed.load() >= target : done.load(); }
 };
 
 struct Event {
     Context *context = nullptr;
     unsigned flags = 0;
+    /// The record that a wait or query issued now refers to; null where there is none.
     std::shared_ptr<Record> latest;
     std::shared_ptr<Capture> capture;
-    SharedEvent *shared = nullptr;
-    int fd = -1;
-
-    /// The record that a wait or query issued now refers to; null where there is none.
-    std::shared_ptr<Record> snapshot() const;
 };
 
 enum class Kind { device, pooled, imported, managed, pinned, registered, global };

@@ -7,7 +7,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock};
 
-use shouter_reducer::executor::View;
+use shouter_reducer::header::View;
 use shouter_reducer::memory::Region;
 use shouter_reducer::transport::{Export, Flag, NodeMemory, TensorView};
 

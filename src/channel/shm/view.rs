@@ -1,9 +1,9 @@
 //! A rank's view of an operation in a few words of shared memory.
 
 use shouter_reducer::dtype::{DType, ReduceOp};
-use shouter_reducer::executor::{Divergence, View};
+use shouter_reducer::executor::Divergence;
 use shouter_reducer::grid::Rank;
-use shouter_reducer::header::{Collective, Identity, Shape};
+use shouter_reducer::header::{Collective, Identity, Shape, View};
 
 /// Words of a divergence.
 pub(super) const DIVERGENCE: usize = 7;

@@ -22,7 +22,7 @@ impl<S: Streams> StreamChannel<S> {
             }
             for _ in 0..peer.aside.len() {
                 let Some(aside) = peer.aside.pop_front() else { break };
-                if is_early(inbox.fragment(now, &aside.header, &aside.payload)) {
+                if is_early(inbox.fragment(&aside.header, &aside.payload)) {
                     peer.aside.push_back(aside);
                 } else {
                     peer.aside_bytes = peer.aside_bytes.saturating_sub(aside.payload.len() + HEAD);
@@ -46,7 +46,7 @@ impl<S: Streams> StreamChannel<S> {
         let room = *aside_bytes <= aside_limit;
         let mut message = |head: &[u8], payload: &[u8]| match Header::parse(head) {
             Ok(header) if header.src == *rank => {
-                if is_early(inbox.fragment(now, &header, payload)) {
+                if is_early(inbox.fragment(&header, payload)) {
                     *aside_bytes += payload.len() + HEAD;
                     aside.push_back(Aside { header, payload: payload.into() });
                 }

@@ -253,7 +253,7 @@ impl<F: Fabric, C: Control> VerbsChannel<F, C> {
                 self.broken(now, at, Fault::Protocol);
                 continue;
             } else {
-                not_ready(inbox.placed(now, &header))
+                not_ready(inbox.placed(&header))
             };
             self.settle(at, number, refused);
         }
@@ -399,7 +399,6 @@ impl OnDevice {
 /// Hands on what came in a slot. What belongs into a device's memory is copied there; the rest is the executor's.
 pub(super) fn deliver(
     device: &mut Option<OnDevice>,
-    now: Instant,
     header: &Header,
     payload: &[u8],
     inbox: &mut impl Inbox,
@@ -410,9 +409,9 @@ pub(super) fn deliver(
         && !span.is_empty()
     {
         device.digest.write(span, payload)?;
-        return Ok(inbox.placed(now, header));
+        return Ok(inbox.placed(header));
     }
-    Ok(inbox.fragment(now, header, payload))
+    Ok(inbox.fragment(header, payload))
 }
 
 /// Whether a fragment is to be sent again.

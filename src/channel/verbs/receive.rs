@@ -57,14 +57,13 @@ impl<F: Fabric, C: Control> VerbsChannel<F, C> {
                         let disposition = match payload {
                             None => {
                                 failed = self.device.as_mut().and_then(|device| device.see_writes().err());
-                                inbox.placed(now, &header)
+                                inbox.placed(&header)
                             }
                             Some(payload) => {
                                 let credit = (header.kind == Kind::Credit).then_some(payload);
                                 let window = credit.and_then(Window::decode);
                                 let payload = if window.is_some() { &[] } else { payload };
-                                let delivered =
-                                    digest::deliver(&mut self.device, now, &header, payload, inbox);
+                                let delivered = digest::deliver(&mut self.device, &header, payload, inbox);
                                 let disposition = delivered.unwrap_or_else(|error| {
                                     failed = Some(error);
                                     Disposition::Refused(Refusal::Aborted)

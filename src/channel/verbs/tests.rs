@@ -105,7 +105,7 @@ impl<F: Fabric> Leader<F> {
             step: 0,
             device: None,
         };
-        self.executor.start(executor_time(Instant::ZERO), request).unwrap();
+        self.executor.start(request).unwrap();
     }
 
     /// Starts an operation on memory that is registered for as long as the leader lives.

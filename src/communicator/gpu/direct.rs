@@ -7,10 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use shouter_reducer::kernel::cuda::{CudaKernels, LaunchError};
-use shouter_reducer::memory::cuda::{
-    Context, CudaCrcs, DeviceBuffer, Dmabuf, NicWrites, Pointer, PointerKind,
-};
+use shouter_reducer::cuda::kernel::{CudaKernels, LaunchError};
+use shouter_reducer::cuda::{Context, CudaCrcs, DeviceBuffer, Dmabuf, NicWrites, Pointer, PointerKind};
 use shouter_reducer::memory::{Kind, Region, Span};
 use shouter_reducer::schedule::Access;
 use shouter_reducer::transport::AcceleratorError;

@@ -60,7 +60,7 @@ impl Probe<'_> {
 struct Nothing;
 
 impl Inbox for Nothing {
-    fn fragment(&mut self, _: Instant, _: &Header, _: &[u8]) -> Disposition {
+    fn fragment(&mut self, _: &Header, _: &[u8]) -> Disposition {
         Disposition::Refused(Refusal::NotReady)
     }
 

@@ -5,7 +5,7 @@ use std::marker::PhantomData;
 use std::time::{Duration, Instant};
 
 use shouter::{Group, ReduceOp};
-use shouter_reducer::memory::cuda::{Context, Cuda, CudaError, DeviceBuffer, Pinned, Stream};
+use shouter_reducer::cuda::{Context, Cuda, CudaError, DeviceBuffer, Pinned, Stream};
 
 use super::numbers::Number;
 use crate::bench::BenchError;

@@ -5,8 +5,8 @@
 use rand::rngs::SmallRng;
 use rand::{Rng, RngCore, SeedableRng};
 use shouter::{DType, ReduceOp};
+use shouter_reducer::cuda::kernel::{CudaKernels, Fold};
 use shouter_reducer::kernel::Kernels;
-use shouter_reducer::kernel::cuda::{CudaKernels, Fold};
 
 use super::device::{Arena, Device};
 use super::float::{element, elements};
@@ -81,7 +81,6 @@ pub(super) fn run(
     for (row, aim) in args.rows(Part::Bits) {
         let outcome = match row {
             "float64 reference" => reference::folds(&mut bench),
-            "convert" => reference::conversions(&mut bench),
             "pack and unpack" => gather::pieces(&mut bench),
             "crc32c" => gather::checksums(&mut bench),
             op => ReduceOp::parse(op)

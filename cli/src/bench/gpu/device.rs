@@ -4,10 +4,8 @@
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use shouter_reducer::kernel::cuda::{CudaKernels, LaunchError};
-use shouter_reducer::memory::cuda::{
-    Context, Cuda, CudaError, DeviceBuffer, DeviceInfo, Event, Pinned, Stream,
-};
+use shouter_reducer::cuda::kernel::{CudaKernels, LaunchError};
+use shouter_reducer::cuda::{Context, Cuda, CudaError, DeviceBuffer, DeviceInfo, Event, Pinned, Stream};
 
 use super::{GpuArgs, image};
 use crate::bench::BenchError;

@@ -76,30 +76,6 @@ impl Float {
         whole as f64 * 2f64.powi(exponent - self.bias() - self.fraction as i32)
     }
 
-    /// Whether `got` is `number` rounded to nearest even, a NaN the canonical one.
-    pub(super) fn is_nearest(self, number: f32, got: u64) -> bool {
-        if number.is_nan() {
-            return got == self.nan();
-        }
-        let magnitude = got & (self.sign() - 1);
-        if (got & self.sign() != 0) != number.is_sign_negative() || magnitude > self.infinity() {
-            return false;
-        }
-        let number = f64::from(number.abs());
-        if number >= self.step(self.infinity()) {
-            return magnitude == self.infinity();
-        }
-        let below = self.step(magnitude.saturating_sub(1));
-        let here = self.step(magnitude);
-        let above = if magnitude < self.infinity() { self.step(magnitude + 1) } else { f64::INFINITY };
-        // Between its neighbours, where differences are exact.
-        let nearer = |other: f64| {
-            let (off, other) = ((number - here).abs(), (number - other).abs());
-            off < other || off == other && (magnitude.is_multiple_of(2) || number == here)
-        };
-        below <= number && number <= above && nearer(below) && nearer(above)
-    }
-
     /// A finite number of either sign, from 2^`least` to 2^(`most` + 1).
     pub(super) fn ordinary(self, rng: &mut SmallRng, least: i32, most: i32) -> u64 {
         let exponent = (rng.random_range(least..=most) + self.bias()) as u64;

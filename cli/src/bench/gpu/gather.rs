@@ -3,7 +3,7 @@
 
 use rand::Rng;
 use shouter_netstack::crc::crc32c;
-use shouter_reducer::kernel::cuda::{Packing, Piece};
+use shouter_reducer::cuda::kernel::{Packing, Piece};
 
 use super::bits::{Bench, Image, Outcome, difference};
 use crate::bench::BenchError;

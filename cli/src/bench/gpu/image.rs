@@ -2,8 +2,8 @@
 
 use std::fs;
 
-use shouter_reducer::kernel::cuda::{Architecture, Image, compile, compile_with_cache};
-use shouter_reducer::memory::cuda::DeviceInfo;
+use shouter_reducer::cuda::DeviceInfo;
+use shouter_reducer::cuda::kernel::{Architecture, Image, compile, compile_with_cache};
 
 use super::GpuArgs;
 use crate::bench::BenchError;

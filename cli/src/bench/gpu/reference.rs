@@ -1,13 +1,11 @@
-//! Folds against a computation in float64, and conversions against the definition of rounding: neither uses a kernel of ours
-//! as its measure.
+//! Folds against a computation in float64, which uses no kernel of ours as its measure.
 #![allow(unsafe_code)]
 
-use rand::Rng;
 use shouter::{DType, ReduceOp};
-use shouter_reducer::kernel::cuda::Fold;
+use shouter_reducer::cuda::kernel::Fold;
 
 use super::bits::{Bench, Image, MOST_SOURCES, Outcome};
-use super::float::{Float, at, element, elements};
+use super::float::{Float, at, elements};
 use crate::bench::BenchError;
 
 const NARROW: [(DType, Float); 2] = [(DType::F16, Float::F16), (DType::Bf16, Float::BF16)];
@@ -96,63 +94,4 @@ fn fold(
         }
     })?;
     Ok(got[out..out + bytes].to_vec())
-}
-
-/// f32 to f16 and bf16, and back: any bits, numbers half way between two, and every 16-bit pattern.
-pub(super) fn conversions(bench: &mut Bench<'_>) -> Outcome {
-    let mut cases = 0;
-    let wide = Float::F32;
-    for (dtype, float) in NARROW {
-        let half = 1u64 << (wide.fraction - float.fraction - 1);
-        for (count, shift) in [(1, 0), (77, 1), (1003, 3), (bench.longest, 0), (bench.longest, 1)] {
-            cases += 1;
-            let rng = &mut bench.rng;
-            let numbers = elements(DType::F32, count, |_| match rng.random_range(0..3) {
-                0 => element(rng, DType::F32),
-                1 => wide.ordinary(rng, -26, 16),
-                // Half way, or next to it.
-                _ => (wide.ordinary(rng, -26, 16) & !(2 * half - 1) | half)
-                    .wrapping_add_signed(rng.random_range(-1..2)),
-            });
-            let got = convert(bench, (dtype, DType::F32), &numbers, shift)?;
-            for index in 0..count {
-                let number = f32::from_bits(at(DType::F32, &numbers, index) as u32);
-                let narrow = at(dtype, &got, index);
-                if !float.is_nearest(number, narrow) {
-                    return Ok((cases, Some(format!("{number:e} became {narrow:#x} as {dtype}"))));
-                }
-            }
-        }
-        let all = elements(dtype, 1 << 16, |index| index as u64);
-        cases += 1;
-        let got = convert(bench, (DType::F32, dtype), &all, 1)?;
-        for index in 0..1 << 16 {
-            let (value, bits) = (float.value(index as u64), at(DType::F32, &got, index));
-            if !wide.is_nearest(value as f32, bits) {
-                return Ok((cases, Some(format!("{dtype} {index:#x} became {bits:#x} as f32"))));
-            }
-        }
-    }
-    Ok((cases, None))
-}
-
-/// Converts elements that lie `shift` of theirs behind a multiple of 16 bytes.
-fn convert(
-    bench: &mut Bench<'_>,
-    (to, from): (DType, DType),
-    numbers: &[u8],
-    shift: usize,
-) -> Result<Vec<u8>, BenchError> {
-    let count = numbers.len() / from.size();
-    let bytes = count * to.size();
-    let mut image = Image::default();
-    let src = image.add(numbers, shift * from.size());
-    let dst = image.add(&vec![0; bytes], (shift / 2) * to.size());
-    let (kernels, address) = (bench.kernels, bench.arena.address());
-    let got = bench.arena.run(&image.end(), |stream| {
-        let (src, dst) = (address + src as u64, address + dst as u64);
-        // SAFETY: the arena waits; the ranges are those of the image.
-        unsafe { kernels.convert(stream, to, dst, from, src, count as u64) }
-    })?;
-    Ok(got[dst..dst + bytes].to_vec())
 }

@@ -5,8 +5,8 @@
 use rand::rngs::SmallRng;
 use rand::{RngCore, SeedableRng};
 use shouter::{DType, ReduceOp};
-use shouter_reducer::kernel::cuda::{CudaKernels, Fold};
-use shouter_reducer::memory::cuda::{DeviceBuffer, Pinned};
+use shouter_reducer::cuda::kernel::{CudaKernels, Fold};
+use shouter_reducer::cuda::{DeviceBuffer, Pinned};
 
 use super::device::{Device, FRAGMENT, failed, not_launched};
 use super::table::{Row, Table, Verdict};

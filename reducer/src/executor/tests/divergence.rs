@@ -2,9 +2,9 @@
 
 use super::harness::{self, Buffer, Faults, Group, shape};
 use crate::dtype::{DType, ReduceOp};
-use crate::executor::{Completed, OpError, Request, StartError, Tally, View, Vote};
+use crate::executor::{Completed, OpError, Request, StartError, Tally, Vote};
 use crate::grid::{Grid, Rank};
-use crate::header::{Collective, Header, Identity, Shape};
+use crate::header::{Collective, Header, Identity, Shape, View};
 use crate::schedule::Algorithm;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -252,7 +252,7 @@ fn votes_that_make_no_sense_count_for_nothing() {
     let [vote] = group.executors[2].vote::<harness::View<'_>>(None)[..] else { panic!() };
     for (round, len) in [(0, 1), (9, 1), (2, 3)] {
         let before = group.executors[0].counters().malformed;
-        let _ = group.executors[0].on_fragment(group.now, &Header { round, len, ..vote }, &[]);
+        let _ = group.executors[0].on_fragment(&Header { round, len, ..vote }, &[]);
         assert_eq!(group.executors[0].counters().malformed, before + 1);
         assert!(group.executors[0].diverged().is_none());
     }

@@ -357,7 +357,7 @@ pub(super) struct Group {
     pub(super) params: Params,
     pub(super) rng: SmallRng,
     pub(super) completed: Vec<Vec<Completed>>,
-    pub(super) now: Instant,
+    pub(super) now: Duration,
     pub(super) refused: Vec<Refusal>,
     eager_bytes: usize,
     /// No rank sends more than it may.
@@ -417,7 +417,7 @@ impl Group {
             params: PARAMS,
             rng: SmallRng::seed_from_u64(seed),
             completed: (0..grid.ranks()).map(|_| Vec::new()).collect(),
-            now: Instant::from_nanos(1),
+            now: Duration::from_nanos(1),
             refused: Vec::new(),
             eager_bytes,
             keeps_budgets: true,
@@ -449,7 +449,7 @@ impl Group {
             data: data.region,
             schedule: Arc::new(build(algorithm, &problem, &self.params).unwrap()),
             priority: 0,
-            deadline: Instant::NEVER,
+            deadline: Duration::MAX,
             name: Arc::from("t"),
             step: 7,
             device: None,
@@ -466,7 +466,7 @@ impl Group {
             (_, Some(export)) => TensorView::Exported(export),
             _ => TensorView::Private,
         };
-        let op = self.executors[rank].start(self.now, request)?;
+        let op = self.executors[rank].start(request)?;
         let node = &self.nodes[self.grid.node_of(id) as usize];
         node.tensors.borrow_mut()[self.grid.local_of(id) as usize].push((tensor, what));
         Ok(op)
@@ -542,9 +542,9 @@ impl Group {
                 assert_eq!(landing.as_ptr(), place.as_ptr());
                 assert!(peek(landing) == packet.posted, "a place was overwritten");
                 self.net.placed += 1;
-                executor.on_placed(self.now, &header)
+                executor.on_placed(&header)
             }
-            None => executor.on_fragment(self.now, &header, &packet.posted),
+            None => executor.on_fragment(&header, &packet.posted),
         };
         match taken {
             Disposition::Consumed => {}
@@ -619,7 +619,7 @@ impl Group {
                     let vote = Header::parse(&bytes).unwrap();
                     for other in all().filter(|rank| *rank != leader) {
                         // Who is no leader has its leader's verdict; here it tallies by itself.
-                        let _ = self.executors[other.0 as usize].on_fragment(self.now, &vote, &[]);
+                        let _ = self.executors[other.0 as usize].on_fragment(&vote, &[]);
                     }
                 }
             }

@@ -124,7 +124,7 @@ struct Mailbox {
 }
 
 impl Inbox for Mailbox {
-    fn fragment(&mut self, _: Instant, header: &Header, payload: &[u8]) -> Disposition {
+    fn fragment(&mut self, header: &Header, payload: &[u8]) -> Disposition {
         assert_eq!((header.kind, payload.len()), (Kind::Credit, 0), "data lands on the device");
         Disposition::Consumed
     }
@@ -135,7 +135,7 @@ impl Inbox for Mailbox {
         self.target.span(start, header.len as usize).filter(|_| header.kind == Kind::Data)
     }
 
-    fn placed(&mut self, _: Instant, header: &Header) -> Disposition {
+    fn placed(&mut self, header: &Header) -> Disposition {
         if self.rng.random_bool(self.refuses) {
             return Disposition::Refused(Refusal::NotReady);
         }

@@ -366,10 +366,10 @@ impl Wire {
 }
 
 impl Control for Wire {
-    fn receive(&mut self, now: Instant, inbox: &mut impl Inbox) -> bool {
+    fn receive(&mut self, _: Instant, inbox: &mut impl Inbox) -> bool {
         let headers = std::mem::take(&mut self.hub.borrow_mut().control[self.end]);
         for header in &headers {
-            inbox.fragment(now, header, &[]);
+            inbox.fragment(header, &[]);
         }
         !headers.is_empty()
     }

@@ -23,34 +23,6 @@ fn bits_mean_what_the_hardware_says() {
 }
 
 #[test]
-fn ties_go_to_even_and_neighbours_are_refused() {
-    let f16 = Float::F16;
-    for (number, right) in [
-        (1.0, 0x3c00),
-        (1.0 + 2f32.powi(-11), 0x3c00),
-        (1.0 + 3.0 * 2f32.powi(-11), 0x3c02),
-        (65519.0, 0x7bff),
-        (65520.0, 0x7c00),
-        (f32::MAX, 0x7c00),
-        (f32::INFINITY, 0x7c00),
-        (-0.0, 0x8000),
-        (2f32.powi(-25), 0),
-        (2f32.powi(-25) * 1.001, 1),
-        (-f32::NAN, 0x7e00),
-        (1e-40, 0),
-    ] {
-        let accepted: Vec<u64> = (0..1 << 16).filter(|bits| f16.is_nearest(number, *bits)).collect();
-        assert_eq!(accepted, [right], "{number:e}");
-    }
-}
-
-#[test]
-fn numbers_far_away_are_refused_whatever_their_parity() {
-    let accepted: Vec<u64> = (0..1 << 16).filter(|bits| Float::BF16.is_nearest(1e30, *bits)).collect();
-    assert_eq!(accepted, [u64::from(1e30f32.to_bits() >> 16) + u64::from(1e30f32.to_bits() >> 15 & 1)]);
-}
-
-#[test]
 fn elements_are_laid_one_after_the_other() {
     let bytes = elements(DType::I16, 3, |index| 0xffff_0100 + index as u64);
     assert_eq!(bytes, [0, 1, 1, 1, 2, 1]);

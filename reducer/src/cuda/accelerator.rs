@@ -1,0 +1,238 @@
+//! A GPU as the executor's accelerator: copies, folds, and the tensors of the node's other ranks.
+//!
+//! Folds read and write the memory of other processes, and page-locked memory of the host, where it lies. They are put on the
+//! [`Copier`]'s streams, so its fences tell when they are done. Whether all ranks have handed over, and have done what they do, is told
+//! from host to host by flags: no stream waits for another process.
+#![allow(unsafe_code)]
+
+use core::ptr::NonNull;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::kernel::{self as kernels, CudaKernels};
+use super::{Context, Copier, CudaError, Direction, MemoryHandle, PeerMemory, Pointer, PointerKind};
+use crate::dtype::{DType, ReduceOp};
+use crate::memory::{Kind, Region, Span};
+use crate::transport::{Accelerator, AcceleratorError, Export, Fence, Fold, Moment};
+
+/// Up to so many bytes a kernel copies to and from page-locked memory, which it accesses directly, in place of a copy engine. Meant to
+/// begin sooner; not measured on a GPU yet.
+const DIRECT: usize = 16 << 10;
+
+// What schedules ask for at most.
+const _: () = assert!(kernels::MAX_SOURCES >= 64 && kernels::MAX_DESTINATIONS >= 64);
+
+/// Allocations whose handles are kept.
+const HANDLES: usize = 1 << 12;
+
+/// Copies and folds in one context, for one thread at a time.
+#[derive(Debug)]
+pub struct CudaAccelerator {
+    copier: Copier,
+    /// None where they could not be compiled or loaded: then nothing is folded here.
+    kernels: Option<Arc<CudaKernels>>,
+    peers: PeerMemory,
+    /// By the number of an allocation of this process: how others open it, if they can.
+    handles: HashMap<u64, Option<MemoryHandle>>,
+    addresses: Vec<u64>,
+    /// Host memory that the device accesses, as far as it was asked about: address, length, the device's address. It stays for as long
+    /// as the group has its lanes.
+    mapped: Vec<(u64, u64, u64)>,
+    note: Note,
+}
+
+/// Why a tensor could not be shared, the first time.
+#[derive(Debug)]
+enum Note {
+    Nothing,
+    Due(CudaError),
+    Said,
+}
+
+impl Note {
+    fn set(&mut self, why: CudaError) {
+        if let Self::Nothing = self {
+            *self = Self::Due(why);
+        }
+    }
+}
+
+impl CudaAccelerator {
+    /// Copies of `copier`, and folds by `kernels` of the same context.
+    pub fn new(copier: Copier, kernels: Option<Arc<CudaKernels>>) -> Self {
+        let peers = PeerMemory::new(copier.context());
+        Self {
+            copier,
+            kernels,
+            peers,
+            handles: HashMap::new(),
+            addresses: Vec::new(),
+            mapped: Vec::new(),
+            note: Note::Nothing,
+        }
+    }
+
+    /// The copies.
+    pub fn copier(&mut self) -> &mut Copier {
+        &mut self.copier
+    }
+
+    /// Whether it folds.
+    fn folds(&self) -> bool {
+        self.kernels.is_some()
+    }
+
+    /// Why a tensor could not be exported to other processes, or opened, if that has happened: once.
+    pub fn take_note(&mut self) -> Option<CudaError> {
+        if !matches!(self.note, Note::Due(_)) {
+            return None;
+        }
+        match core::mem::replace(&mut self.note, Note::Said) {
+            Note::Due(why) => Some(why),
+            Note::Nothing | Note::Said => None,
+        }
+    }
+
+    /// How other ranks of the host find elements that begin at `pointer`; `None` where they could not be folded.
+    pub fn export(&mut self, pointer: &Pointer, dtype: DType) -> Option<Export> {
+        let aligned = pointer.address.is_multiple_of(dtype.size() as u64);
+        if !self.folds() || !aligned || pointer.kind != PointerKind::Device {
+            return None;
+        }
+        if self.handles.len() >= HANDLES {
+            self.handles.clear();
+        }
+        let (context, note) = (self.copier.context(), &mut self.note);
+        // Without a handle, ranks in the same process can use it all the same.
+        let handle = *self.handles.entry(pointer.allocation).or_insert_with(|| {
+            let handle = MemoryHandle::export(context, pointer);
+            handle.map_err(|error| note.set(error)).ok()
+        });
+        let handle = handle
+            .and_then(|handle| handle.at(pointer))
+            .map_or([0; Export::HANDLE], |handle| handle.to_bytes());
+        Some(Export { address: pointer.address, handle, is_own: true })
+    }
+
+    /// The address of another rank's tensor here.
+    fn address_of(&mut self, tensor: &Export, len: usize) -> Result<u64, CudaError> {
+        let context = self.copier.context();
+        if tensor.is_own {
+            let pointer = context.cuda().classify_range(tensor.address, len as u64)?;
+            return match Context::of(context.cuda(), &pointer)?.is(context) {
+                true => Ok(tensor.address),
+                false => Err(CudaError::NoIpcHandle { address: tensor.address }),
+            };
+        }
+        let none = CudaError::NoIpcHandle { address: tensor.address };
+        let handle = MemoryHandle::from_bytes(&tensor.handle).filter(|handle| handle.len() >= len as u64);
+        self.peers.open(&handle.ok_or(none)?)
+    }
+
+    /// The address by which the device accesses a range.
+    fn device_address(&mut self, span: &Span) -> Result<u64, CudaError> {
+        let (address, len) = (span.as_ptr() as u64, span.len() as u64);
+        if span.region().kind() == Kind::Device {
+            return Ok(address);
+        }
+        let inside = |&&(base, size, _): &&(u64, u64, u64)| base <= address && address - base + len <= size;
+        if let Some(&(base, _, device)) = self.mapped.iter().find(inside) {
+            return Ok(device + (address - base));
+        }
+        let pointer = self.copier.context().cuda().classify_range(address, len)?;
+        let offset = pointer.offset();
+        if pointer.kind != PointerKind::Pinned || pointer.device_address < offset {
+            return Err(CudaError::NotPinned { address });
+        }
+        self.mapped.push((pointer.base, pointer.size, pointer.device_address - offset));
+        Ok(pointer.device_address)
+    }
+
+    /// # Safety
+    /// The ranges are kept from others, by a schedule, until the fence is done.
+    unsafe fn enqueue(&mut self, fold: &Fold<'_>) -> Result<Fence, AcceleratorError> {
+        let mut addresses = core::mem::take(&mut self.addresses);
+        addresses.clear();
+        for span in fold.destinations.iter().chain(fold.sources) {
+            addresses.push(self.device_address(span)?);
+        }
+        let Some(kernels) = &self.kernels else {
+            return Err(AcceleratorError("there are no kernels".into()));
+        };
+        let on_device = |span: &Span| span.region().kind() == Kind::Device;
+        let direction = if fold.sources.iter().any(on_device) { Direction::In } else { Direction::Out };
+        let (destinations, sources) = addresses.split_at(fold.destinations.len());
+        let bytes = fold.sources.first().map_or(0, Span::len);
+        let job = kernels::Fold {
+            dtype: fold.dtype,
+            op: fold.op,
+            destinations,
+            sources,
+            count: (bytes / fold.dtype.size()) as u64,
+            divide_by: fold.divide_by,
+        };
+        // SAFETY: the stream is of the kernels' context. The ranges were checked when the spans were made and have one length, as
+        // below; that they stay and are kept from others is the caller's promise.
+        unsafe { kernels.fold(self.copier.stream(direction), &job) }
+            .map_err(|error| AcceleratorError(error.to_string().into()))?;
+        self.addresses = addresses;
+        Ok(Fence(self.copier.fence(direction)?.to_word()))
+    }
+}
+
+impl Accelerator for CudaAccelerator {
+    fn copy(&mut self, into: Span, from: Span) -> Result<Fence, AcceleratorError> {
+        if self.folds() && from.len() <= DIRECT && into.len() == from.len() && !from.is_empty() {
+            let (destinations, sources) = (&[into], &[from]);
+            let copy = Fold { dtype: DType::U8, op: ReduceOp::Sum, destinations, sources, divide_by: None };
+            // SAFETY: as in `Copier::copy_span`.
+            return unsafe { self.enqueue(&copy) };
+        }
+        Ok(Fence(self.copier.copy_span(into, from)?.to_word()))
+    }
+
+    fn open(&mut self, tensor: &Export, len: usize) -> Option<Region> {
+        let address = match self.address_of(tensor, len) {
+            Ok(address) => address,
+            Err(error) => {
+                self.note.set(error);
+                return None;
+            }
+        };
+        let base = NonNull::new(address as *mut u8)?;
+        // SAFETY: the range lies in an allocation that is open, or of this process. Its owner keeps it until its own operation
+        // has ended, which is after all folds of it.
+        Some(unsafe { Region::from_raw_parts(Kind::Device, base, len, 0) })
+    }
+
+    fn fold(&mut self, fold: &Fold<'_>) -> Result<Fence, AcceleratorError> {
+        let mut lengths = fold.destinations.iter().chain(fold.sources).map(Span::len);
+        let first = lengths.next().unwrap_or(0);
+        if fold.sources.is_empty() || fold.destinations.is_empty() || lengths.any(|len| len != first) {
+            return Err(AcceleratorError(
+                "a fold of nothing, or of different lengths; please report this".into(),
+            ));
+        }
+        // SAFETY: the executor's schedule keeps the ranges from others until the step has ended (proved by `check`), and
+        // their regions promise that the memory stays.
+        unsafe { self.enqueue(fold) }
+    }
+
+    fn is_done(&mut self, started: Fence) -> Result<bool, AcceleratorError> {
+        Ok(self.copier.is_done(super::Fence::from_word(started.0))?)
+    }
+
+    fn has_come(&mut self, moment: Moment) -> Result<bool, AcceleratorError> {
+        Ok(self.copier.has_come(moment)?)
+    }
+
+    fn is_idle(&mut self) -> Result<bool, AcceleratorError> {
+        Ok(self.copier.pending()? == 0)
+    }
+}
+
+impl From<CudaError> for AcceleratorError {
+    fn from(error: CudaError) -> Self {
+        Self(error.to_string().into())
+    }
+}

@@ -1,0 +1,246 @@
+//! Copies between device and host that the executor starts and asks about. Nothing here waits, and a copy allocates nothing.
+//!
+//! Each direction has a stream of ours, so that the two overlap, and numbers its copies: a [`Fence`] is such a number. A ring
+//! of events follows them. Since a stream keeps its order, an event that was used again for a later copy still serves an
+//! earlier one: it comes a little late, never too early.
+#![allow(unsafe_code)]
+
+use super::{Context, CudaError, Entered, Event, PointerKind, Stream};
+use crate::memory::{Kind, Span};
+use crate::transport::Moment;
+
+/// Copies of one direction whose ends are told apart.
+const RING: usize = 256;
+
+/// Which way a copy goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Direction {
+    /// From the device, to the host or within the device.
+    In,
+    /// From the host to the device.
+    Out,
+}
+
+/// The end of a copy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[must_use]
+pub struct Fence {
+    direction: Direction,
+    number: u64,
+}
+
+/// One direction: copies are numbered from 1.
+#[derive(Debug)]
+struct Lane {
+    stream: Stream,
+    ring: Vec<Event>,
+    issued: u64,
+    /// The last copy known to have ended.
+    done: u64,
+}
+
+impl Lane {
+    fn new(context: &Context) -> Result<Self, CudaError> {
+        let ring = (0..RING).map(|_| Event::new(context)).collect::<Result<_, _>>()?;
+        Ok(Self { stream: Stream::new(context)?, ring, issued: 0, done: 0 })
+    }
+
+    /// The number of the copy that stands for `number` in the ring: itself, or the oldest that is left.
+    fn kept(&self, number: u64) -> u64 {
+        number.max((self.issued + 1).saturating_sub(RING as u64))
+    }
+
+    fn event(&self, number: u64) -> &Event {
+        &self.ring[(number % RING as u64) as usize]
+    }
+
+    fn is_done(&mut self, entered: &Entered<'_>, number: u64) -> Result<bool, CudaError> {
+        if number > self.done {
+            let kept = self.kept(number);
+            if !self.event(kept).is_done_in(entered)? {
+                return Ok(false);
+            }
+            self.done = kept;
+        }
+        Ok(true)
+    }
+}
+
+/// Copies for one context, for one thread at a time.
+#[derive(Debug)]
+pub struct Copier {
+    context: Context,
+    inward: Lane,
+    outward: Lane,
+    /// Events that stand for moments, by number, and those that are free.
+    moments: Vec<Option<Event>>,
+    free: Vec<Event>,
+}
+
+impl Copier {
+    /// Makes the streams and events.
+    pub fn new(context: &Context) -> Result<Self, CudaError> {
+        Ok(Self {
+            context: context.clone(),
+            inward: Lane::new(context)?,
+            outward: Lane::new(context)?,
+            moments: vec![],
+            free: vec![],
+        })
+    }
+
+    /// An event to be recorded in the trainer's stream and then handed to [`Self::expect`]; without this value, for the
+    /// driver may make the thread that records wait for room in the stream.
+    pub fn event(&mut self) -> Result<Event, CudaError> {
+        self.free.pop().map_or_else(|| Event::new(&self.context), Ok)
+    }
+
+    /// The moment that a recorded event stands for, until [`has_come`](Self::has_come) has said that it has come.
+    pub fn expect(&mut self, event: Event) -> Moment {
+        let at = self.moments.iter().position(Option::is_none).unwrap_or(self.moments.len());
+        match self.moments.get_mut(at) {
+            Some(place) => *place = Some(event),
+            None => self.moments.push(Some(event)),
+        }
+        Moment(at as u64)
+    }
+
+    /// The context of its streams.
+    pub fn context(&self) -> &Context {
+        &self.context
+    }
+
+    /// Our stream of one direction, for kernels and waits that belong between copies.
+    pub fn stream(&self, direction: Direction) -> &Stream {
+        &self.lane(direction).stream
+    }
+
+    fn lane(&self, direction: Direction) -> &Lane {
+        match direction {
+            Direction::In => &self.inward,
+            Direction::Out => &self.outward,
+        }
+    }
+
+    /// What a call that changes a lane needs.
+    fn parts(&mut self, direction: Direction) -> (&Context, &mut Lane) {
+        match direction {
+            Direction::In => (&self.context, &mut self.inward),
+            Direction::Out => (&self.context, &mut self.outward),
+        }
+    }
+
+    /// Starts a copy between two ranges of one length, of which at least one is on the device. A host range is of kind
+    /// `Pinned`, or the driver is asked whether it is page-locked.
+    ///
+    /// Ranges were checked against their regions, whose promise covers the copy: its operation is not reported complete before
+    /// the fence is done.
+    pub fn copy_span(&mut self, dst: Span, src: Span) -> Result<Fence, CudaError> {
+        let bytes = src.len();
+        if dst.len() != bytes {
+            return Err(CudaError::Range {
+                address: dst.as_ptr() as u64,
+                bytes: bytes as u64,
+                base: dst.as_ptr() as u64,
+                size: dst.len() as u64,
+            });
+        }
+        for side in [&dst, &src] {
+            let address = side.as_ptr() as u64;
+            if bytes > 0
+                && !matches!(side.region().kind(), Kind::Pinned | Kind::Device)
+                && self.context.cuda().classify(address)?.kind == PointerKind::Unknown
+            {
+                return Err(CudaError::NotPinned { address });
+            }
+        }
+        let direction = match src.region().kind() {
+            Kind::Device => Direction::In,
+            _ => Direction::Out,
+        };
+        // SAFETY: the ranges were checked when the spans were made, and their memory is valid, and kept from others by the
+        // schedule, for as long as an operation names it: the promise of `Region::from_raw_parts`.
+        unsafe { self.enqueue(direction, dst.as_ptr() as u64, src.as_ptr() as u64, bytes) }
+    }
+
+    /// # Safety
+    /// Both ranges are valid, do not overlap, and stay so until the fence is done; until then nothing but the copy writes the
+    /// source or accesses the destination. Host memory is page-locked.
+    unsafe fn enqueue(
+        &mut self,
+        direction: Direction,
+        dst: u64,
+        src: u64,
+        bytes: usize,
+    ) -> Result<Fence, CudaError> {
+        let (context, lane) = self.parts(direction);
+        let entered = context.enter()?;
+        // SAFETY: passed on to the caller.
+        unsafe { lane.stream.copy_in(&entered, dst, src, bytes) }?;
+        Self::mark(&entered, direction, lane)
+    }
+
+    /// A fence for what has been enqueued in our stream of one direction so far: kernels, waits, copies.
+    pub fn fence(&mut self, direction: Direction) -> Result<Fence, CudaError> {
+        let (context, lane) = self.parts(direction);
+        Self::mark(&context.enter()?, direction, lane)
+    }
+
+    fn mark(entered: &Entered<'_>, direction: Direction, lane: &mut Lane) -> Result<Fence, CudaError> {
+        let number = lane.issued + 1;
+        // If this fails the event stands for the copy it had before, and the number is not given out.
+        lane.event(number).record_in(entered, &lane.stream)?;
+        lane.issued = number;
+        Ok(Fence { direction, number })
+    }
+
+    /// Whether a copy has ended. Its bytes are then visible to the host.
+    pub fn is_done(&mut self, fence: Fence) -> Result<bool, CudaError> {
+        let (context, lane) = self.parts(fence.direction);
+        if fence.number <= lane.done {
+            return Ok(true);
+        }
+        lane.is_done(&context.enter()?, fence.number)
+    }
+
+    /// How many copies are not known to have ended; asks about the last ones first.
+    pub fn pending(&mut self) -> Result<u64, CudaError> {
+        let mut pending = 0;
+        for lane in [&mut self.inward, &mut self.outward] {
+            if !lane.is_done(&self.context.enter()?, lane.issued)? {
+                pending += lane.issued - lane.done;
+            } else if !lane.stream.is_done()? {
+                // Something whose event could not be recorded.
+                pending += 1;
+            }
+        }
+        Ok(pending)
+    }
+}
+
+impl Fence {
+    /// As one number.
+    pub(super) fn to_word(self) -> u64 {
+        self.number << 1 | u64::from(self.direction == Direction::Out)
+    }
+
+    /// What [`to_word`](Self::to_word) gave.
+    pub(super) fn from_word(word: u64) -> Self {
+        let direction = if word & 1 == 1 { Direction::Out } else { Direction::In };
+        Self { direction, number: word >> 1 }
+    }
+}
+
+impl Copier {
+    /// Whether the work that a moment stands for has ended. Asked until it is true, once, or an error.
+    pub fn has_come(&mut self, moment: Moment) -> Result<bool, CudaError> {
+        let Some(place) = self.moments.get_mut(moment.0 as usize) else { return Ok(true) };
+        if let Some(event) = place
+            && !event.is_done()?
+        {
+            return Ok(false);
+        }
+        self.free.extend(place.take());
+        Ok(true)
+    }
+}
