@@ -7,11 +7,12 @@
 //!   communicator   the group as a trainer sees it
 //!   engine         executor, channels and liveness of one rank, turned by the runtime
 //!   channel        shm within a host, rud between hosts, ports
-//!   group          rendezvous: keys, hellos, the roster
+//!   group          rendezvous: handshake, hellos, the roster
 //!   net            sockets for a shard's tasks
 //!   runtime        shards, tasks, timers, who drives
 //!   observe        counters, timeline, flight recorder
 //!   config         file, environment, lists
+//!   key            the job's secret: HMACs and what is derived from it
 //! ```
 #![deny(unsafe_code)]
 
@@ -24,6 +25,7 @@ pub mod engine;
 mod error;
 #[doc(hidden)]
 pub mod group;
+pub mod key;
 pub mod net;
 #[doc(hidden)]
 pub mod observe;

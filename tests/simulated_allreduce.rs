@@ -13,6 +13,7 @@ use shouter::channel::rud::{RudChannel, rud_config};
 use shouter::channel::stream::{Settings, StackStreams, TcpChannel};
 use shouter::channel::up::{PeerAddress, UpChannel};
 use shouter::engine::{Engine, Parts};
+use shouter::key::Key;
 use shouter::runtime::Poller;
 use shouter::{DType, ReduceOp};
 use shouter_netstack::device::{Fault, FaultConfig};
@@ -89,11 +90,11 @@ fn engine(
         .filter(|peer| *peer != rank)
         .map(|peer| PeerAddress { rank: Rank(peer), ip: address(peer), port: PORT, local_ip: address(rank) })
         .collect();
-    let (rank, secret, now) = (Rank(rank), [7; 32], Instant::ZERO);
+    let (rank, secret, now) = (Rank(rank), Key::from_secret([7; 32]), Instant::ZERO);
     let up: UpChannel<_> = match over {
         Over::Rud => RudChannel::open(stack, rank, &peers, &secret, (2, PORT, MTU), now).unwrap().into(),
         Over::Tcp => {
-            let salt = [rank.0 as u8; 32];
+            let salt = Key::from_secret([rank.0 as u8; 32]);
             let settings = Settings { secret, salt, connections: 2, dead_after, crc: true };
             let streams = StackStreams::new(stack, PORT, dead_after);
             TcpChannel::open(streams, rank, &peers, settings, now).unwrap().into()
@@ -119,7 +120,8 @@ fn a_leader_has_a_session_to_each_of_very_many_others() {
     let peer =
         |rank| PeerAddress { rank: Rank(rank), ip: Ipv4Addr::from(0x0a01_0000 + rank), port: PORT, local_ip };
     let peers: Vec<_> = (1..LEADERS).map(peer).collect();
-    let channel = RudChannel::open(stack, Rank(0), &peers, &[7; 32], (1, PORT, MTU), Instant::ZERO);
+    let channel =
+        RudChannel::open(stack, Rank(0), &peers, &Key::from_secret([7; 32]), (1, PORT, MTU), Instant::ZERO);
     assert!(channel.is_ok(), "{:?}", channel.err());
 }
 

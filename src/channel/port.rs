@@ -3,8 +3,6 @@
 use std::fs;
 use std::net::{Ipv4Addr, UdpSocket};
 
-use rand::TryRngCore;
-use rand::rngs::OsRng;
 use shouter_netstack::device::{Device, Fault, FaultConfig};
 use shouter_netstack::ip::{Prefix, Route};
 use shouter_netstack::rud;
@@ -13,6 +11,7 @@ use shouter_netstack::stack::{PortConfig as StackPort, Stack, StackConfig};
 use super::sys::{Interface, interface};
 use crate::config::{Config, PortConfig, TransportChoice};
 use crate::error::Error;
+use crate::key;
 use crate::runtime::Clock;
 
 /// The UDP port at which every leader receives RUD.
@@ -91,10 +90,7 @@ pub(crate) fn check_free(config: &Config) -> Result<(), Error> {
 
 /// Bytes that nobody can foresee.
 pub(crate) fn randomness() -> Result<[u8; 32], Error> {
-    let mut bytes = [0; 32];
-    let filled = OsRng.try_fill_bytes(&mut bytes);
-    filled.map_err(|why| Error::Internal(format!("the system gave no randomness: {why}")))?;
-    Ok(bytes)
+    key::random().map_err(|why| Error::Internal(why.to_string()))
 }
 
 /// The MTU of a port in bytes: what is configured, or less where an interface of the kernel's takes less.

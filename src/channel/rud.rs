@@ -5,8 +5,6 @@
 
 use std::time::Duration;
 
-use hmac::{Hmac, KeyInit, Mac};
-use sha2::Sha256;
 use shouter_netstack::device::{Device, DeviceCounters};
 use shouter_netstack::rud::{self, SessionId, SessionParams};
 use shouter_netstack::stack::Stack;
@@ -20,6 +18,7 @@ use super::Inbox;
 use super::by_rank::ByRank;
 use super::sys::extent_of;
 use super::up::{Loss, PeerAddress, PeerLoss};
+use crate::key::Key;
 
 /// UDP source ports of a session's paths start here.
 const FIRST_SOURCE_PORT: u16 = 50_000;
@@ -73,7 +72,7 @@ impl<D: Device> RudChannel<D> {
         mut stack: Stack<D>,
         rank: Rank,
         peers: &[PeerAddress],
-        secret: &[u8; 32],
+        secret: &Key,
         (paths, port, mtu): (u16, u16, u16),
         now: Instant,
     ) -> Result<Self, OpenError> {
@@ -300,15 +299,11 @@ impl<I: Inbox> rud::Sink for Sink<'_, I> {
     }
 }
 
-/// The tag of datagrams from one rank to another: 64 bits of HMAC-SHA256 over both ranks under the group's secret.
-fn tag(secret: &[u8; 32], from: Rank, to: Rank) -> u64 {
-    // HMAC takes keys of any length, so this cannot fail.
-    let Ok(mut mac) = Hmac::<Sha256>::new_from_slice(secret) else { return 1 };
-    mac.update(b"shouter rud session tag");
-    mac.update(&from.0.to_le_bytes());
-    mac.update(&to.0.to_le_bytes());
-    let digest = mac.finalize().into_bytes();
-    digest.first_chunk::<8>().map_or(1, |bytes| u64::from_le_bytes(*bytes)).max(1)
+/// The tag of datagrams from one rank to another: 64 bits of HMAC-SHA256 over both ranks under the group's secret. One of
+/// zero, which is no tag, is refused when the session is opened.
+fn tag(secret: &Key, from: Rank, to: Rank) -> u64 {
+    let ranks = [&from.0.to_le_bytes()[..], &to.0.to_le_bytes()];
+    u64::from_le_bytes(secret.tag_prefix("shouter rud session tag", &ranks))
 }
 
 /// The RUD configuration for a group whose dead are found after `dead_after`, and a leader with `peers` others to reach.

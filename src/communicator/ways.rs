@@ -17,6 +17,7 @@ use crate::channel::up::{PeerAddress, UpChannel};
 use crate::config::{Config, TransportChoice};
 use crate::error::Error;
 use crate::group::rendezvous::{self, ControlLink, RendezvousConfig, Roster};
+use crate::key::Key;
 use crate::runtime::Clock;
 
 use super::transport::named;
@@ -436,7 +437,7 @@ impl Prepared {
         roster: &Roster,
     ) -> Result<(UpChannel<PortDevice>, Result<(), String>), Error> {
         let Self { ways: Ways { means, peers, mtu, .. }, ports, rdma } = self;
-        let (rank, secret) = (Rank(config.rank), roster.session_secret);
+        let (rank, secret) = (Rank(config.rank), &roster.session_secret);
         let connections = config.channel_num.min(u32::from(u16::MAX)) as u16;
         let joined = |why: &dyn std::fmt::Display| Error::Join(why.to_string());
         let of =
@@ -460,7 +461,7 @@ impl Prepared {
                 UpChannel::from(channel.map_err(|why| joined(&why))?)
             } else {
                 let wire = (connections, port::RUD_PORT, mtu);
-                let channel = RudChannel::open(ports.stack, rank, &addresses, &secret, wire, Clock.now());
+                let channel = RudChannel::open(ports.stack, rank, &addresses, secret, wire, Clock.now());
                 UpChannel::from(channel.map_err(|why| joined(&why))?)
             };
             channels.push((channel, ranks));
@@ -489,7 +490,7 @@ impl Prepared {
 /// A channel of the kernel's sockets to these peers, and their ranks.
 fn sockets(
     config: &Config,
-    secret: [u8; 32],
+    secret: &Key,
     peers: &[PeerAddress],
     streams: KernelStreams,
     connections: u16,
@@ -500,9 +501,15 @@ fn sockets(
     Ok((channel, peers.iter().map(|peer| peer.rank).collect()))
 }
 
-fn settings(config: &Config, secret: [u8; 32], connections: u16) -> Result<Settings, Error> {
-    let salt = port::randomness()?;
-    Ok(Settings { secret, salt, connections, dead_after: config.heartbeat_timeout, crc: config.crc })
+fn settings(config: &Config, secret: &Key, connections: u16) -> Result<Settings, Error> {
+    let salt = Key::from_secret(port::randomness()?);
+    Ok(Settings {
+        secret: secret.clone(),
+        salt,
+        connections,
+        dead_after: config.heartbeat_timeout,
+        crc: config.crc,
+    })
 }
 
 /// Our address and theirs on a link that leads from here to there: one that a port names, else one in its network.

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use thiserror::Error;
 
-use crate::group::key::KeyError;
+use crate::key::KeyError;
 
 /// Where a value came from.
 #[derive(Debug, Clone, PartialEq, Eq)]

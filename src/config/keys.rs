@@ -208,22 +208,9 @@ pub(super) fn names() -> String {
 
 /// The key that is spelt almost like `name`.
 pub(super) fn nearest(name: &str) -> Option<String> {
-    let distance = |key: &KeySpec| edit_distance(key.name, name);
-    let best = KEYS.iter().min_by_key(|key| distance(key))?;
-    (distance(best) <= 2.max(name.len() / 4)).then(|| best.name.to_owned())
-}
-
-/// The number of insertions, deletions and replacements that turn one word into the other (Levenshtein).
-fn edit_distance(a: &str, b: &str) -> usize {
-    let b: Vec<char> = b.chars().take(64).collect();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, x) in a.chars().enumerate() {
-        let mut diagonal = std::mem::replace(&mut row[0], i + 1);
-        for (j, y) in b.iter().enumerate() {
-            let replaced = diagonal + usize::from(x != *y);
-            diagonal = row[j + 1];
-            row[j + 1] = replaced.min(diagonal + 1).min(row[j] + 1);
-        }
-    }
-    row[b.len()]
+    let limit = 2.max(name.len() / 4);
+    let near = KEYS.iter().filter(|key| key.name.len().abs_diff(name.len()) <= limit);
+    let distances = near.map(|key| (strsim::levenshtein(key.name, name), key.name));
+    let (distance, best) = distances.min_by_key(|(distance, _)| *distance)?;
+    (distance <= limit).then(|| best.to_owned())
 }

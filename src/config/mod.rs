@@ -21,7 +21,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::group::key::Key;
+use crate::key::Key;
 
 pub use error::{ConfigError, Source};
 pub use layers::Environment;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use super::key::KeyError;
+use crate::key::KeyError;
 
 /// How many missing ranks a message names.
 const NAMED: usize = 16;

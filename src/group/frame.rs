@@ -8,7 +8,7 @@
 //! The HMAC covers the message's number in its direction, its kind and its payload, under a key of that direction and of
 //! this connection alone, so that a message cannot be changed, moved, repeated, left out or sent back.
 
-use super::key::{Key, TAG_LEN};
+use crate::key::{Key, TAG_LEN};
 
 /// The bytes in front of a payload.
 pub(super) const HEADER_LEN: usize = 4 + 1 + TAG_LEN;

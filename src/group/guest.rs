@@ -14,10 +14,10 @@ use super::frame::{Framer, Kind, MAX_PAYLOAD};
 use super::handshake::{Connector, OPENING_LEN, Stranger, VERDICT_LEN, VERSION};
 use super::hello::Hello;
 use super::host::SILENCE;
-use super::key::random;
 use super::rendezvous::{RendezvousConfig, addresses};
 use super::roster::Roster;
 use super::sys;
+use crate::key::random;
 
 /// How long one attempt to connect and to prove oneself may take.
 const ATTEMPT: Duration = Duration::from_secs(5);

@@ -16,7 +16,7 @@
 //! No I/O here: bytes come in, bytes go out.
 
 use super::frame::Framer;
-use super::key::{Key, TAG_LEN};
+use crate::key::{Key, TAG_LEN};
 
 const CONNECTOR_MAGIC: [u8; 8] = *b"SHOUTER\x01";
 const LISTENER_MAGIC: [u8; 8] = *b"SHOUTER\x02";
@@ -34,6 +34,9 @@ pub(super) const VERDICT_LEN: usize = 1 + TAG_LEN;
 const ACCEPTED: u8 = 0;
 const REFUSED: u8 = 1;
 
+/// The purpose of a job tag.
+const JOB_TAG: &str = "shouter job v1";
+
 type Opening = [u8; OPENING_LEN];
 
 fn opening(magic: [u8; 8], version: u32, nonce: &[u8; TAG_LEN]) -> Opening {
@@ -50,7 +53,7 @@ fn version_of(opening: &Opening) -> u32 {
 
 /// The tag by which two ranks find out that they serve the same job.
 fn job_tag(key: &Key, job: &str) -> [u8; TAG_LEN] {
-    key.tag("shouter job v1", &[job.as_bytes()])
+    key.tag(JOB_TAG, &[job.as_bytes()])
 }
 
 /// Why a peer is not one of ours.
@@ -124,7 +127,7 @@ impl Listener {
             key.derive("shouter frames down v1", &[theirs, ours, tag]),
             key.derive("shouter frames up v1", &[theirs, ours, tag]),
         );
-        let same_job = tag == job_tag(key, job);
+        let same_job = key.verify(JOB_TAG, &[job.as_bytes()], tag);
         Ok(Answer::Welcome(verdict, Guest { framer, version: version_of(theirs), same_job }))
     }
 }

@@ -1,7 +1,12 @@
 //! What a rank says about itself when it arrives.
 
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+
+use sha2::{Digest, Sha256};
+
 use super::codec::{Malformed, Reader, Writer};
-use super::key::{TAG_LEN, machine_tag};
+use crate::key::TAG_LEN;
 
 /// The largest hello, in bytes.
 pub const MAX_HELLO: usize = 64 * 1024;
@@ -98,4 +103,13 @@ impl Hello {
         reader.end()?;
         Ok(hello)
     }
+}
+
+/// This machine and network namespace, as an opaque tag: ranks that share memory must agree on it.
+fn machine_tag() -> [u8; TAG_LEN] {
+    let mut digest = Sha256::new_with_prefix(b"shouter machine v1\0");
+    digest.update(fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default());
+    let namespace = fs::metadata("/proc/self/ns/net").map(|m| m.ino()).unwrap_or_default();
+    digest.update(namespace.to_be_bytes());
+    digest.finalize().into()
 }

@@ -18,12 +18,12 @@ use super::error::{JoinError, Missing, Refusal};
 use super::frame::{FrameError, Kind, MAX_PAYLOAD};
 use super::handshake::{Answer, Listener as Handshake, Stranger, VERSION};
 use super::hello::{Hello, MAX_HELLO};
-use super::key::random;
 use super::listen::listen;
 use super::rendezvous::RendezvousConfig;
 use super::roster::Roster;
 use super::strangers::Strangers;
 use super::sys;
+use crate::key::random;
 
 /// How long a connection may take to prove itself and to say its hello.
 const HANDSHAKE: Duration = Duration::from_secs(5);

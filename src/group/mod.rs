@@ -19,7 +19,6 @@ mod guest;
 mod handshake;
 pub mod hello;
 mod host;
-pub mod key;
 mod line;
 pub mod link;
 mod listen;

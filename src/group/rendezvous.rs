@@ -10,11 +10,11 @@ use std::time::{Duration, Instant};
 
 pub use super::error::{ExchangeError, JoinError, Missing, Refusal};
 pub use super::hello::{Hello, MAX_HELLO};
-use super::key::{Key, random};
 pub use super::link::ControlLink;
 pub use super::roster::{Member, Roster};
 use super::{guest, host};
 use crate::config::Config;
+use crate::key::{Key, random};
 
 /// Where and how the ranks meet; the same on every rank, but for the listener.
 #[derive(Clone)]

@@ -3,7 +3,7 @@
 use super::codec::{Malformed, Reader, Writer};
 use super::error::Refusal;
 use super::hello::Hello;
-use super::key::{Key, TAG_LEN};
+use crate::key::{Key, TAG_LEN};
 
 /// One rank of the group.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,7 +32,7 @@ pub struct Roster {
     /// The job's name.
     pub job: String,
     /// A secret of this start of the job: HMAC of the key over randomness that rank 0 chose. It never crosses the wire.
-    pub session_secret: [u8; TAG_LEN],
+    pub session_secret: Key,
 }
 
 impl std::fmt::Debug for Roster {
@@ -160,8 +160,8 @@ impl Roster {
     }
 }
 
-fn secret(job: &str, key: &Key, nonce: &[u8; TAG_LEN]) -> [u8; TAG_LEN] {
-    key.tag("shouter session v1", &[job.as_bytes(), nonce])
+fn secret(job: &str, key: &Key, nonce: &[u8; TAG_LEN]) -> Key {
+    key.derive("shouter session v1", &[job.as_bytes(), nonce])
 }
 
 #[cfg(test)]

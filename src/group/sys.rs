@@ -1,38 +1,27 @@
 //! Waiting for several sockets at once, and keeping them from forked children.
 #![allow(unsafe_code)]
 
-use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+use std::os::fd::{BorrowedFd, RawFd};
 use std::sync::Once;
 use std::sync::atomic::{AtomicPtr, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use std::{io, ptr};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 
 /// Waits until one of the descriptors is ready, or `until` has come. Each descriptor waits for bytes to read (and for the
 /// peer's end), and where its flag says so also for room to write. Returns for each whether it is ready.
 pub(super) fn wait(fds: &[(BorrowedFd<'_>, bool)], until: Instant) -> io::Result<Vec<bool>> {
-    let mut polls: Vec<libc::pollfd> = fds
-        .iter()
-        .map(|(fd, writes)| libc::pollfd {
-            fd: fd.as_raw_fd(),
-            events: if *writes { libc::POLLIN | libc::POLLOUT } else { libc::POLLIN },
-            revents: 0,
-        })
-        .collect();
-    let timeout = until.saturating_duration_since(Instant::now());
-    // Rounded up, so that a wait never ends just before its time and turns into spinning.
-    let millis = timeout.saturating_add(Duration::from_micros(999)).as_millis();
-    let millis = i32::try_from(millis).unwrap_or(i32::MAX);
-    // SAFETY: `polls` is an array of `polls.len()` pollfd records, writable and alive through the call; the borrowed
-    // descriptors are open through it.
-    let ready = unsafe { libc::poll(polls.as_mut_ptr(), polls.len() as libc::nfds_t, millis) };
-    if ready < 0 {
-        let error = io::Error::last_os_error();
-        if error.kind() != io::ErrorKind::Interrupted {
-            return Err(error);
-        }
-        return Ok(vec![false; fds.len()]);
+    let events = |writes: bool| if writes { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
+    let mut polls: Vec<_> = fds.iter().map(|(fd, writes)| PollFd::from_borrowed_fd(*fd, events(*writes))).collect();
+    // A time that is too long for the system is none.
+    let timeout = Timespec::try_from(until.saturating_duration_since(Instant::now())).ok();
+    match poll(&mut polls, timeout.as_ref()) {
+        Ok(_) => Ok(polls.iter().map(|poll| !poll.revents().is_empty()).collect()),
+        Err(Errno::INTR) => Ok(vec![false; fds.len()]),
+        Err(error) => Err(error.into()),
     }
-    Ok(polls.iter().map(|poll| poll.revents != 0).collect())
 }
 
 /// Lists of sockets that a forked child gives up; few, as a process has one group.

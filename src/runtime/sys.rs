@@ -1,16 +1,15 @@
-//! The two things the runtime needs from libc: the monotonic clock as a number, and word of a fork.
+//! The two things the runtime needs from the system: the monotonic clock as a number, and word of a fork.
 
 use std::sync::Once;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+use rustix::time::{ClockId, clock_gettime};
 
 /// CLOCK_MONOTONIC in nanoseconds. Unlike `std::time::Instant` it is a number, and the same number in every
 /// process of one host, which is what lines up the ranks' timelines.
 #[inline]
 pub(super) fn monotonic_nanos() -> u64 {
-    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `now` is a valid, writable timespec for the length of the call. CLOCK_MONOTONIC exists on every
-    // Linux, so the call cannot fail; were it to, `now` would stay zero.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut now) };
+    let now = clock_gettime(ClockId::Monotonic);
     (now.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(now.tv_nsec as u64)
 }
 

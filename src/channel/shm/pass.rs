@@ -11,13 +11,11 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::time::{Duration, Instant};
 
-use hmac::{Hmac, KeyInit, Mac};
-use sha2::Sha256;
-
 use super::layout::Shape;
 use super::segment::{NodeSegment, SegmentError};
 use super::sys;
 use crate::group::error::Missing;
+use crate::key::Key;
 
 /// Between two looks for a connection.
 const PAUSE: Duration = Duration::from_millis(1);
@@ -31,6 +29,8 @@ const REFUSAL: u8 = 0;
 const LONGEST_REFUSAL: u64 = 4096;
 /// Bytes that a rank begins with: its proof, its local number, and the bytes of address space that it has.
 const HELLO: usize = 32 + 4 + 8;
+/// The purpose of that proof.
+const PROOF: &str = "proof";
 
 /// Why the ranks of a node did not meet.
 #[derive(Debug, thiserror::Error)]
@@ -76,20 +76,20 @@ pub(crate) enum PassError {
 /// # Errors
 /// If the others do not come before the deadline, or memory cannot be had.
 pub(crate) fn meet(
-    secret: &[u8; 32],
+    secret: &Key,
     node: u32,
     local: u32,
     shape: Shape,
     wait: Duration,
 ) -> Result<NodeSegment, PassError> {
-    let name = SocketAddr::from_abstract_name(format!("shouter-{}", hex(&derive(secret, node, b"name"))))?;
-    let proof = derive(secret, node, b"proof");
+    let key = secret.derive("shouter node segment", &[&node.to_le_bytes()]);
+    let name = SocketAddr::from_abstract_name(format!("shouter-{}", hex(&key.tag("name", &[]))))?;
     // Ranks fill hosts in blocks, of as many on each.
     let first = node * shape.ranks;
     if local == 0 {
-        give(&name, &proof, first, shape, wait)
+        give(&name, &key, first, shape, wait)
     } else {
-        fetch(&name, &proof, first, local, shape, wait)
+        fetch(&name, &key, first, local, shape, wait)
     }
 }
 
@@ -103,7 +103,7 @@ struct Guest {
 
 fn give(
     name: &SocketAddr,
-    proof: &[u8; 32],
+    key: &Key,
     first: u32,
     shape: Shape,
     wait: Duration,
@@ -111,7 +111,7 @@ fn give(
     let listener = UnixListener::bind_addr(name)?;
     listener.set_nonblocking(true)?;
     let mut guests = Vec::new();
-    let made = gather(&listener, proof, first..first + shape.ranks, wait, &mut guests).and_then(|()| {
+    let made = gather(&listener, key, first..first + shape.ranks, wait, &mut guests).and_then(|()| {
         let least = guests.iter().map(|guest| guest.room).fold(sys::address_room(), u64::min);
         let segment = NodeSegment::create(shape.within(least))?;
         guests.iter().try_for_each(|guest| pass(guest, first, &segment))?;
@@ -131,7 +131,7 @@ fn give(
 /// Waits until all `ranks` of the host but the first are there.
 fn gather(
     listener: &UnixListener,
-    proof: &[u8; 32],
+    key: &Key,
     ranks: Range<u32>,
     wait: Duration,
     guests: &mut Vec<Guest>,
@@ -142,7 +142,7 @@ fn gather(
     let is_there = |guests: &[Guest], local| guests.iter().any(|guest| guest.local == local);
     while guests.len() + 1 < ranks as usize {
         match listener.accept() {
-            Ok((stream, _)) => match welcome(stream, proof) {
+            Ok((stream, _)) => match welcome(stream, key) {
                 Ok(guest) if (1..ranks).contains(&guest.local) && !is_there(guests, guest.local) => {
                     guests.push(guest)
                 }
@@ -167,14 +167,14 @@ fn gather(
 }
 
 /// Reads what a rank begins with.
-fn welcome(mut stream: UnixStream, proof: &[u8; 32]) -> io::Result<Guest> {
+fn welcome(mut stream: UnixStream, key: &Key) -> io::Result<Guest> {
     stream.set_nonblocking(false)?;
     stream.set_read_timeout(Some(SILENCE))?;
     stream.set_write_timeout(Some(SILENCE))?;
     sys::same_user(&stream)?;
     let (mut said, mut local, mut room) = ([0; 32], [0; 4], [0; 8]);
     stream.read_exact(&mut said)?;
-    if !equal(&said, proof) {
+    if !key.verify(PROOF, &[], &said) {
         return Err(io::Error::other("its proof is wrong"));
     }
     stream.read_exact(&mut local)?;
@@ -192,7 +192,7 @@ fn pass(guest: &Guest, first: u32, segment: &NodeSegment) -> Result<(), PassErro
 
 fn fetch(
     name: &SocketAddr,
-    proof: &[u8; 32],
+    key: &Key,
     first: u32,
     local: u32,
     shape: Shape,
@@ -215,15 +215,15 @@ fn fetch(
     // Local rank 0 answers when all ranks have come, or at its own deadline.
     stream.set_read_timeout(Some(wait.saturating_add(SILENCE)))?;
     sys::same_user(&stream)?;
-    let (fd, arena_bytes) = ask(&stream, proof, local)?;
+    let (fd, arena_bytes) = ask(&stream, key, local)?;
     Ok(NodeSegment::attach(fd, Shape { arena_bytes, ..shape }, local)?)
 }
 
 /// Asks local rank 0 for the segment; its descriptor, and the bytes of each rank's arena.
-fn ask(mut stream: &UnixStream, proof: &[u8; 32], local: u32) -> Result<(OwnedFd, usize), PassError> {
+fn ask(mut stream: &UnixStream, key: &Key, local: u32) -> Result<(OwnedFd, usize), PassError> {
     let gone = |error: io::Error| PassError::First { why: format!("it gave no answer ({error})") };
     let mut hello = [0; HELLO];
-    hello[..32].copy_from_slice(proof);
+    hello[..32].copy_from_slice(&key.tag(PROOF, &[]));
     hello[32..36].copy_from_slice(&local.to_le_bytes());
     hello[36..].copy_from_slice(&sys::address_room().to_le_bytes());
     stream.write_all(&hello).map_err(gone)?;
@@ -244,21 +244,6 @@ fn ask(mut stream: &UnixStream, proof: &[u8; 32], local: u32) -> Result<(OwnedFd
         }
         None => Err(PassError::First { why: "its process has ended".into() }),
     }
-}
-
-/// A value that only those who know the secret can name.
-fn derive(secret: &[u8; 32], node: u32, what: &[u8]) -> [u8; 32] {
-    // HMAC takes keys of any length, so this cannot fail.
-    let Ok(mut mac) = Hmac::<Sha256>::new_from_slice(secret) else { return [0; 32] };
-    mac.update(b"shouter node segment");
-    mac.update(&node.to_le_bytes());
-    mac.update(what);
-    mac.finalize().into_bytes().into()
-}
-
-/// Compares in constant time.
-fn equal(a: &[u8; 32], b: &[u8; 32]) -> bool {
-    a.iter().zip(b).fold(0, |difference, (a, b)| difference | (a ^ b)) == 0
 }
 
 fn hex(bytes: &[u8; 32]) -> String {

@@ -10,6 +10,7 @@ use shouter_reducer::transport::{Flag, NodeMemory, TensorView};
 use super::layout::Layout;
 use super::segment::Abort;
 use super::*;
+use crate::key::Key;
 use crate::runtime::in_forked_child;
 
 const SHAPE: Shape = Shape { ranks: 3, lanes: 2, lane_bytes: 8192, arena_bytes: 64 << 20 };
@@ -18,9 +19,10 @@ const SHAPE: Shape = Shape { ranks: 3, lanes: 2, lane_bytes: 8192, arena_bytes: 
 fn node() -> Vec<NodeSegment> {
     static NODES: AtomicU32 = AtomicU32::new(0);
     let number = u64::from(std::process::id()) << 32 | u64::from(NODES.fetch_add(1, Ordering::Relaxed));
-    let secret = std::array::from_fn(|i| number.to_le_bytes()[i % 8]);
+    let secret = Key::from_secret(std::array::from_fn(|i| number.to_le_bytes()[i % 8]));
     let ranks: Vec<_> = (0..SHAPE.ranks)
         .map(|local| {
+            let secret = secret.clone();
             std::thread::spawn(move || pass::meet(&secret, 0, local, SHAPE, Duration::from_secs(20)).unwrap())
         })
         .collect();
@@ -151,12 +153,12 @@ fn a_living_process_is_not_gone_and_beats() {
 
 #[test]
 fn a_rank_that_does_not_come_is_missed() {
-    let error = pass::meet(&[9; 32], 77, 0, SHAPE, Duration::from_millis(30)).unwrap_err();
+    let error = pass::meet(&Key::from_secret([9; 32]), 77, 0, SHAPE, Duration::from_millis(30)).unwrap_err();
     assert!(
         matches!(&error, pass::PassError::Missing { missing, .. } if missing.ranks == [232, 233]),
         "{error}"
     );
-    let error = pass::meet(&[9; 32], 78, 1, SHAPE, Duration::from_millis(30)).unwrap_err();
+    let error = pass::meet(&Key::from_secret([9; 32]), 78, 1, SHAPE, Duration::from_millis(30)).unwrap_err();
     assert!(matches!(error, pass::PassError::Missing { .. }), "{error}");
 }
 
@@ -169,7 +171,8 @@ fn meeting(
     let ranks: Vec<_> = ranks
         .into_iter()
         .map(|(local, shape)| {
-            let meet = move || pass::meet(&[secret; 32], std::process::id(), local, shape, wait);
+            let meet =
+                move || pass::meet(&Key::from_secret([secret; 32]), std::process::id(), local, shape, wait);
             std::thread::spawn(move || meet().map_err(|error| error.to_string()))
         })
         .collect();

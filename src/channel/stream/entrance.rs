@@ -10,9 +10,9 @@
 //! used again. Flag 1 says that frames carry a CRC. An acceptor that has it otherwise says so with a proof of another
 //! kind in place of the welcome. Numbers are little endian.
 
-use hmac::{Hmac, KeyInit, Mac};
-use sha2::Sha256;
 use shouter_reducer::grid::Rank;
+
+use crate::key::Key;
 
 const MAGIC: [u8; 8] = *b"shoutch2";
 
@@ -43,8 +43,8 @@ pub(super) struct Claim {
 
 /// The group's secret, and where this rank's nonces come from.
 pub(super) struct Secrets {
-    secret: [u8; 32],
-    salt: [u8; 32],
+    secret: Key,
+    salt: Key,
     nonces: u64,
 }
 
@@ -65,6 +65,26 @@ pub(super) enum Answer {
     CrcDiffers,
 }
 
+impl Side {
+    fn purpose(self) -> &'static str {
+        match self {
+            Self::Opener => "shouter channel opener",
+            Self::Acceptor => "shouter channel acceptor",
+            Self::Refuser => "shouter channel refuser",
+        }
+    }
+}
+
+impl Answer {
+    /// Whose proof it takes.
+    fn side(self) -> Side {
+        match self {
+            Self::Welcome => Side::Acceptor,
+            Self::CrcDiffers => Side::Refuser,
+        }
+    }
+}
+
 impl Claim {
     /// Ranks, lane and flags as they cross the wire.
     fn numbers(&self) -> [[u8; 4]; 4] {
@@ -74,25 +94,24 @@ impl Claim {
 
 impl Secrets {
     /// `salt` is fresh from the system's random source.
-    pub(super) fn new(secret: [u8; 32], salt: [u8; 32]) -> Self {
+    pub(super) fn new(secret: Key, salt: Key) -> Self {
         Self { secret, salt, nonces: 0 }
     }
 
     /// A nonce that nobody can foresee.
     pub(super) fn nonce(&mut self) -> Nonce {
         self.nonces += 1;
-        let digest = digest(&self.salt, &[b"shouter nonce", &self.nonces.to_le_bytes()]);
-        digest.first_chunk().copied().unwrap_or_default()
+        self.salt.tag_prefix("shouter nonce", &[&self.nonces.to_le_bytes()])
     }
 
     /// The proof of one side.
     fn prove(&self, side: Side, challenge: &Nonce, claim: &Claim) -> [u8; 32] {
-        let side: &[u8] = match side {
-            Side::Opener => b"shouter channel opener",
-            Side::Acceptor => b"shouter channel acceptor",
-            Side::Refuser => b"shouter channel refuser",
-        };
-        digest(&self.secret, &[side, claim.numbers().as_flattened(), challenge, &claim.nonce])
+        self.secret.tag(side.purpose(), &[claim.numbers().as_flattened(), challenge, &claim.nonce])
+    }
+
+    /// Whether `proof` is that of one side.
+    fn holds(&self, side: Side, challenge: &Nonce, claim: &Claim, proof: &[u8]) -> bool {
+        self.secret.verify(side.purpose(), &[claim.numbers().as_flattened(), challenge, &claim.nonce], proof)
     }
 
     /// What the opener answers to a challenge.
@@ -124,22 +143,18 @@ impl Secrets {
             },
             nonce: *claim.first_chunk()?,
         };
-        (*magic == MAGIC && same(&self.prove(Side::Opener, challenge, &claim), proof)).then_some(claim)
+        (*magic == MAGIC && self.holds(Side::Opener, challenge, &claim, proof)).then_some(claim)
     }
 
     /// What the acceptor answers to a hello that it believes.
     pub(super) fn answer(&self, answer: Answer, challenge: &Nonce, claim: &Claim) -> [u8; WELCOME] {
-        let side = match answer {
-            Answer::Welcome => Side::Acceptor,
-            Answer::CrcDiffers => Side::Refuser,
-        };
-        self.prove(side, challenge, claim)
+        self.prove(answer.side(), challenge, claim)
     }
 
     /// What the acceptor has answered, if it belongs to the group.
     pub(super) fn check_answer(&self, challenge: &Nonce, claim: &Claim, bytes: &[u8]) -> Option<Answer> {
         let answers = [Answer::Welcome, Answer::CrcDiffers];
-        answers.into_iter().find(|answer| same(&self.answer(*answer, challenge, claim), bytes))
+        answers.into_iter().find(|answer| self.holds(answer.side(), challenge, claim, bytes))
     }
 }
 
@@ -154,18 +169,6 @@ pub(super) fn challenge(nonce: &Nonce) -> [u8; CHALLENGE] {
 pub(super) fn check_challenge(bytes: &[u8]) -> Option<Nonce> {
     let (magic, nonce) = bytes.split_first_chunk::<8>()?;
     if *magic == MAGIC { nonce.first_chunk().copied() } else { None }
-}
-
-fn digest(key: &[u8; 32], parts: &[&[u8]]) -> [u8; 32] {
-    // HMAC takes keys of any length, so this cannot fail.
-    let Ok(mut mac) = Hmac::<Sha256>::new_from_slice(key) else { return [0; 32] };
-    parts.iter().for_each(|part| mac.update(part));
-    mac.finalize().into_bytes().into()
-}
-
-/// Equality in a time that does not depend on where the difference is.
-fn same(a: &[u8; 32], b: &[u8]) -> bool {
-    b.len() == a.len() && a.iter().zip(b).fold(0, |difference, (a, b)| difference | (a ^ b)) == 0
 }
 
 #[cfg(test)]

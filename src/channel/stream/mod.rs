@@ -49,6 +49,7 @@ use super::Inbox;
 use super::by_rank::ByRank;
 use super::sys::extent_of;
 use super::up::{PeerAddress, PeerLoss};
+use crate::key::Key;
 use entrance::Secrets;
 use lane::{HEAD, Lane, MAX_FRAGMENT, Post, State};
 use session::{Place, Stranger};
@@ -85,9 +86,9 @@ const ROUNDS: usize = 4;
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// The group's secret.
-    pub secret: [u8; 32],
-    /// Fresh bytes from the system's random source.
-    pub salt: [u8; 32],
+    pub secret: Key,
+    /// Fresh from the system's random source.
+    pub salt: Key,
     /// Connections for data between two leaders; none for a channel that carries control and side messages only.
     pub connections: u16,
     /// A peer that does not answer for so long is dead.
@@ -204,7 +205,7 @@ impl<S: Streams> StreamChannel<S> {
         Ok(Self {
             streams,
             rank,
-            secrets: Secrets::new(settings.secret, settings.salt),
+            secrets: Secrets::new(settings.secret.clone(), settings.salt.clone()),
             peers,
             by_rank,
             places: HashMap::new(),

@@ -25,6 +25,7 @@ use shouter_reducer::plan::Plan;
 use super::*;
 use crate::channel::up::UpChannel;
 use crate::engine::{Engine, Parts};
+use crate::key::Key;
 use crate::runtime::Poller;
 use shaped::Shaped;
 
@@ -57,7 +58,7 @@ fn stack<D: Device>(rank: u32, device: D) -> Stack<D> {
 
 fn channel<D: Device>(rank: u32, peer: u32, device: D) -> TcpChannel<D> {
     let peers = [PeerAddress { rank: Rank(peer), ip: address(peer), port: PORT, local_ip: address(rank) }];
-    let (secret, salt) = ([7; 32], [rank as u8; 32]);
+    let (secret, salt) = (Key::from_secret([7; 32]), Key::from_secret([rank as u8; 32]));
     let settings = Settings { secret, salt, connections: CONNECTIONS, dead_after: DEAD_AFTER, crc: true };
     let streams = StackStreams::new(stack(rank, device), PORT, DEAD_AFTER);
     TcpChannel::open(streams, Rank(rank), &peers, settings, Instant::ZERO).unwrap()
@@ -233,7 +234,8 @@ fn strangers_are_turned_away_and_hold_nothing() {
     const CALLS: usize = 300;
     // Nothing, rubbish, a hello with a proof of another secret, one without end.
     let claim = entrance::Claim { from: Rank(1), to: Rank(0), lane: 3, crc: true, nonce: [1; 16] };
-    let forged = Secrets::new([8; 32], [0; 32]).hello(&[0; 16], &claim).to_vec();
+    let other = Secrets::new(Key::from_secret([8; 32]), Key::from_secret([0; 32]));
+    let forged = other.hello(&[0; 16], &claim).to_vec();
     for says in [vec![], vec![0; entrance::HELLO], forged, vec![9; 60_000]] {
         let mut sim = Sim::new(3);
         let device = |sim: &Sim| sim.network().attach(MTU, LinkConfig::default());

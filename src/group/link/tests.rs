@@ -3,8 +3,8 @@ use std::sync::Arc;
 use std::thread;
 
 use super::*;
-use crate::group::key::Key;
 use crate::group::rendezvous::{Hello, RendezvousConfig, join};
+use crate::key::Key;
 
 const SOON: Duration = Duration::from_secs(20);
 

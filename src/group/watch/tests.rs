@@ -8,8 +8,8 @@ use std::time::Instant;
 use socket2::SockRef;
 
 use super::*;
-use crate::group::key::Key;
 use crate::group::rendezvous::{Hello, RendezvousConfig, join};
+use crate::key::Key;
 
 const SOON: Duration = Duration::from_secs(20);
 /// Long enough for news that must not come.

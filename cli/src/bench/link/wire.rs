@@ -7,6 +7,7 @@ use std::time::Duration;
 use shouter::channel::port::{self, PortDevice};
 use shouter::config::Config;
 use shouter::group::rendezvous::{self, ControlLink, Hello, RendezvousConfig};
+use shouter::key::Key;
 use shouter::runtime::{Clock, Instant};
 use shouter_netstack::device::{Device, Frame, RxFrame, TxBatch};
 use shouter_netstack::region::{Extent, Region, RegionId};
@@ -313,10 +314,9 @@ impl Wire {
     }
 }
 
-/// A tag of the session, from the group's secret: the first bytes, with the receiver's rank in them.
-fn tag(secret: &[u8; 32], to: u32) -> u64 {
-    let start = if to == 0 { 0 } else { 8 };
-    secret[start..].first_chunk::<8>().map_or(1, |bytes| u64::from_le_bytes(*bytes)).max(1)
+/// The tag of datagrams to a rank, from the group's secret.
+fn tag(secret: &Key, to: u32) -> u64 {
+    u64::from_le_bytes(secret.tag_prefix("shouter bench session tag", &[&to.to_le_bytes()]))
 }
 
 /// Drops what comes.

@@ -1,12 +1,16 @@
 use super::*;
 
+fn secrets(secret: u8, salt: u8) -> Secrets {
+    Secrets::new(Key::from_secret([secret; 32]), Key::from_secret([salt; 32]))
+}
+
 fn claim() -> Claim {
     Claim { from: Rank(7), to: Rank(3), lane: 9, crc: true, nonce: [5; 16] }
 }
 
 #[test]
 fn both_sides_prove_themselves() {
-    let secrets = Secrets::new([1; 32], [2; 32]);
+    let secrets = secrets(1, 2);
     let nonce = [4; 16];
     assert_eq!(check_challenge(&challenge(&nonce)), Some(nonce));
     let hello = secrets.hello(&nonce, &claim());
@@ -19,7 +23,7 @@ fn both_sides_prove_themselves() {
 
 #[test]
 fn what_was_changed_anywhere_proves_nothing() {
-    let secrets = Secrets::new([1; 32], [2; 32]);
+    let secrets = secrets(1, 2);
     let nonce = [4; 16];
     let hello = secrets.hello(&nonce, &claim());
     for at in 0..HELLO * 8 {
@@ -38,7 +42,7 @@ fn what_was_changed_anywhere_proves_nothing() {
 
 #[test]
 fn neither_another_secret_nor_another_challenge_nor_the_other_sides_proof_will_do() {
-    let (secrets, other) = (Secrets::new([1; 32], [2; 32]), Secrets::new([3; 32], [2; 32]));
+    let (secrets, other) = (secrets(1, 2), secrets(3, 2));
     let nonce = [4; 16];
     let hello = secrets.hello(&nonce, &claim());
     assert_eq!(other.check_hello(&nonce, &hello), None);
@@ -52,8 +56,8 @@ fn neither_another_secret_nor_another_challenge_nor_the_other_sides_proof_will_d
 
 #[test]
 fn nonces_differ() {
-    let mut secrets = Secrets::new([1; 32], [2; 32]);
-    let first = secrets.nonce();
-    assert_ne!(first, secrets.nonce());
-    assert_ne!(first, Secrets::new([1; 32], [3; 32]).nonce());
+    let mut own = secrets(1, 2);
+    let first = own.nonce();
+    assert_ne!(first, own.nonce());
+    assert_ne!(first, secrets(1, 3).nonce());
 }

@@ -17,6 +17,10 @@ use crate::runtime::Clock;
 const LOCAL: Ipv4Addr = Ipv4Addr::LOCALHOST;
 const SECRET: [u8; 32] = [7; 32];
 
+fn secrets(secret: [u8; 32], salt: u8) -> Secrets {
+    Secrets::new(Key::from_secret(secret), Key::from_secret([salt; 32]))
+}
+
 /// How long anything may take here.
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -25,7 +29,8 @@ fn bind() -> KernelStreams {
 }
 
 fn settings(rank: u32, connections: u16, crc: bool) -> Settings {
-    Settings { secret: SECRET, salt: [rank as u8; 32], connections, dead_after: DEAD_AFTER, crc }
+    let (secret, salt) = (Key::from_secret(SECRET), Key::from_secret([rank as u8; 32]));
+    Settings { secret, salt, connections, dead_after: DEAD_AFTER, crc }
 }
 
 fn peer(rank: u32, port: u16) -> PeerAddress {
@@ -100,7 +105,7 @@ impl Puppet {
         let door = streams.local_addr();
         let peers = [peer(1, listener.local_addr().unwrap().port())];
         let mut end = [End::new(0, &peers, streams, settings(0, connections, true))];
-        let mut secrets = Secrets::new(SECRET, [9; 32]);
+        let mut secrets = secrets(SECRET, 9);
         let mut dial = |lane: u32| {
             let mut stream = TcpStream::connect(door).unwrap();
             stream.set_nonblocking(true).unwrap();
@@ -227,8 +232,8 @@ fn strangers_at_a_socket_are_turned_away_and_hold_nothing() {
     let mut ends = ends(2, [true; 2]);
     let door = ends[0].channel.streams.local_addr();
     let claim = entrance::Claim { from: Rank(1), to: Rank(0), lane: 1, crc: true, nonce: [1; 16] };
-    let forged = Secrets::new([8; 32], [0; 32]).hello(&[0; 16], &claim).to_vec();
-    let replayed = Secrets::new(SECRET, [0; 32]).hello(&[0; 16], &claim).to_vec();
+    let forged = secrets([8; 32], 0).hello(&[0; 16], &claim).to_vec();
+    let replayed = secrets(SECRET, 0).hello(&[0; 16], &claim).to_vec();
     let mut callers: Vec<TcpStream> = vec![];
     for says in [&b"GET / HTTP/1.0\r\n\r\n"[..], &[0; 72], &forged, &replayed, &[9; 60_000]] {
         for _ in 0..20 {

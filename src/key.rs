@@ -1,11 +1,11 @@
-//! The job's secret: what tells a member from a stranger.
+//! The one type for secrets, and for everything that is authenticated or derived with one: HMAC-SHA256 (RFC 2104).
 //!
-//! Whoever holds the key can join the job; whoever does not is refused before anything that it says is looked at. The key
-//! itself never crosses the wire: both ends prove that they know it, and what is derived from it is different for each
+//! Whoever holds the job's key can join the job; whoever does not is refused before anything that it sends is parsed. The
+//! key itself never crosses the wire: both ends prove that they know it, and what is derived from it is different for each
 //! connection and each purpose.
 
 use std::fmt;
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -24,8 +24,8 @@ const STRONG_TEXT: usize = 32;
 /// The largest key file that is read, in bytes.
 const LARGEST_FILE: u64 = 4096;
 
-/// A job's shared key.
-#[derive(Clone, PartialEq, Eq)]
+/// A secret of 32 bytes: a job's shared key, or one derived from it.
+#[derive(Clone)]
 pub struct Key([u8; TAG_LEN]);
 
 /// Why there is no key.
@@ -52,7 +52,7 @@ pub enum KeyError {
         path: PathBuf,
     },
     /// The system has no randomness to give.
-    #[error("cannot make a key: the system gave no randomness: {0}")]
+    #[error("the system gave no randomness: {0}")]
     Randomness(String),
 }
 
@@ -120,9 +120,11 @@ impl Key {
         Self(self.tag(purpose, parts))
     }
 
-    /// The key's bytes, for what has its own use for a secret.
-    pub fn as_bytes(&self) -> &[u8; TAG_LEN] {
-        &self.0
+    /// The first `N` bytes of [`tag`](Self::tag), `N` at most 32: for names and numbers that only holders of the key can tell.
+    pub fn tag_prefix<const N: usize>(&self, purpose: &str, parts: &[&[u8]]) -> [u8; N] {
+        const { assert!(N <= TAG_LEN) };
+        let tag = self.tag(purpose, parts);
+        std::array::from_fn(|index| tag[index])
     }
 
     /// A key from bytes that are already secret and uniform.
@@ -148,6 +150,15 @@ impl Key {
     }
 }
 
+/// In a time that does not depend on where they differ.
+impl PartialEq for Key {
+    fn eq(&self, other: &Self) -> bool {
+        self.verify("equal", &[], &other.tag("equal", &[]))
+    }
+}
+
+impl Eq for Key {}
+
 impl fmt::Debug for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Key(secret)")
@@ -166,15 +177,6 @@ fn decode_hex(text: &str) -> Option<Vec<u8>> {
         text.chars().map(|c| c.to_digit(16).and_then(|d| u8::try_from(d).ok())).collect();
     let digits = digits.filter(|digits| digits.len().is_multiple_of(2))?;
     Some(digits.chunks_exact(2).map(|pair| pair[0] << 4 | pair[1]).collect())
-}
-
-/// This machine and network namespace, as an opaque tag: ranks that share memory must agree on it.
-pub(crate) fn machine_tag() -> [u8; TAG_LEN] {
-    let mut digest = Sha256::new_with_prefix(b"shouter machine v1\0");
-    digest.update(fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default());
-    let namespace = fs::metadata("/proc/self/ns/net").map(|m| m.ino()).unwrap_or_default();
-    digest.update(namespace.to_be_bytes());
-    digest.finalize().into()
 }
 
 #[cfg(test)]

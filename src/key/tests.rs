@@ -1,3 +1,5 @@
+use std::fs;
+
 use super::*;
 
 #[test]
@@ -30,6 +32,7 @@ fn tags_differ_by_key_purpose_and_part() {
         &tag
     ));
     assert!(!key.derive("x", &[]).verify("hello", &[b"ab", b"c"], &tag));
+    assert_eq!(key.tag_prefix::<5>("hello", &[b"ab", b"c"]), tag[..5]);
 }
 
 #[test]
