@@ -75,7 +75,7 @@ fn an_operation_comes_back_from_a_wait_that_timed_out() {
     let mut first = push(0).unwrap();
     for _ in 0..3 {
         let WaitError { error, pending } = group[0].wait(first, Some(Duration::ZERO)).unwrap_err();
-        assert!(matches!(error, Error::Timeout(_)), "{error}");
+        assert!(matches!(error, Error::Timeout { .. }), "{error}");
         first = pending.unwrap();
     }
     let second = push(1).unwrap();
@@ -113,7 +113,7 @@ fn a_forked_child_is_refused_by_every_call() {
             rank.unpin(data),
             rank.finalize(),
         ];
-        let is_refused = |result: &Result<(), Error>| matches!(result, Err(Error::Closed(_)));
+        let is_refused = |result: &Result<(), Error>| matches!(result, Err(Error::Closed { .. }));
         refused.iter().position(|result| !is_refused(result)).map_or(100, |at| at as u8)
     });
     assert_eq!(status, 100, "a call of this number was not refused");
