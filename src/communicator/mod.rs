@@ -10,6 +10,7 @@ mod failure;
 #[cfg(feature = "cuda")]
 mod gpu;
 mod init;
+mod lent;
 mod pending;
 mod registered;
 mod schedules;
@@ -41,6 +42,7 @@ use crate::runtime::{Clock, Instant};
 use drive::Drive;
 pub use element::Element;
 pub use init::{init, leaders};
+pub use lent::{Lend, LendError, Lent};
 pub use pending::{Pending, WaitError};
 use small::Cells;
 pub use stats::Stats;

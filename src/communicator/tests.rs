@@ -9,7 +9,7 @@ use crate::config::{Builder, Environment};
 use crate::runtime::in_forked_child;
 
 /// The ranks of a job on this host.
-fn ranks(size: u32) -> Vec<Group> {
+pub(super) fn ranks(size: u32) -> Vec<Group> {
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let member = |rank: u32| {
         let [size, rank, port] = [size, rank, port.into()].map(|number| number.to_string());
@@ -37,7 +37,7 @@ fn spec(count: u64) -> TensorSpec {
 }
 
 /// What every rank does at once.
-fn each<R: Send>(group: &[Group], body: impl Fn(&Group) -> R + Sync) -> Vec<R> {
+pub(super) fn each<R: Send>(group: &[Group], body: impl Fn(&Group) -> R + Sync) -> Vec<R> {
     thread::scope(|scope| {
         let body = &body;
         let threads: Vec<_> = group.iter().map(|rank| scope.spawn(move || body(rank))).collect();
