@@ -1,43 +1,256 @@
-//! Errors as a trainer meets them: each names who, what, and what to do next, and has a stable number for C.
+//! Errors as a trainer meets them: fields for a program, a text for people that says what to do next, and a stable number
+//! for C and for exit codes.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use shouter_reducer::executor::{AbortCause, Why};
+use shouter_reducer::header::Collective;
+
+use crate::communicator::TensorId;
 
 /// What went wrong, for whom, and the remedy.
+///
+/// A program looks at the variant and its fields; [`Display`](std::fmt::Display) is the text for people. The fields may grow:
+/// match with `..`.
+///
+/// ```
+/// use shouter::{Error, Reason};
+///
+/// /// Which ranks a launcher should replace.
+/// fn suspects(error: &Error) -> Vec<u32> {
+///     match error {
+///         Error::PeerFailed { rank, reason: Reason::Lost | Reason::Stopped, .. } => vec![*rank],
+///         Error::Deadline { missing, .. } => missing.clone(),
+///         _ => vec![],
+///     }
+/// }
+///
+/// assert!(suspects(&Error::Argument("count is 0".into())).is_empty());
+/// ```
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The configuration cannot be used; nothing was started.
+    /// The configuration cannot be used. Nothing was started.
     #[error("configuration: {0}")]
     Config(String),
-    /// The group did not come together.
-    #[error("joining the group: {0}")]
-    Join(String),
-    /// A port, a link or memory could not be opened.
+    /// The group did not come together, or its ranks did not meet to register tensors. After [`init`](crate::init) there is no
+    /// group; after [`Group::register`](crate::Group::register) there is, without these tensors.
+    #[error("joining the group: {text}")]
+    #[non_exhaustive]
+    Join {
+        /// Who does not fit, or left; `None` where it is nobody's fault, or this rank's.
+        rank: Option<u32>,
+        /// The ranks that did not come in time, in order: the first 16 of them.
+        missing: Vec<u32>,
+        /// The text.
+        text: Box<str>,
+    },
+    /// A port, a link, a thread or memory could not be had. Nothing was started.
     #[error("device: {0}")]
     Device(String),
-    /// An argument cannot be used; nothing was started.
+    /// An argument cannot be used. Nothing was started, and the group goes on.
     #[error("argument: {0}")]
     Argument(String),
     /// Ranks disagree about a tensor or an operation.
-    #[error("mismatch: {0}")]
-    Mismatch(String),
-    /// A rank is gone; the operation did not complete and the buffer's content is undefined. Every survivor names the
-    /// same rank.
-    #[error("{0}")]
-    PeerFailed(String),
-    /// An operation's own deadline passed, which ends it; the message names what is missing.
-    #[error("deadline: {0}")]
-    Deadline(String),
-    /// The caller's own time-out passed: the operation is still under way, the buffer still the group's; wait again.
-    #[error("time-out: {0}")]
-    Timeout(String),
-    /// An accelerator cannot be used, or has failed.
-    #[error("accelerator: {0}")]
-    Accelerator(String),
-    /// The group was closed, or failed before; `0` says how.
-    #[error("the group is closed: {0}")]
-    Closed(String),
-    /// A fault of this library.
+    ///
+    /// After an operation the group has ended, the content of the buffers under way is undefined, and they are free unless
+    /// `in_use_by` says otherwise. After [`Group::register`](crate::Group::register) the group goes on without these tensors.
+    #[error("mismatch: {text}")]
+    #[non_exhaustive]
+    Mismatch {
+        /// The rank that differs: from the majority if there is one, else from this rank. `None` where it is not known.
+        rank: Option<u32>,
+        /// This rank's call.
+        operation: Operation,
+        /// The tensor of this rank's call, or that the tables differ in.
+        tensor: Option<Arc<NamedTensor>>,
+        /// The trainer's step at the call.
+        step: u64,
+        /// What most ranks run or have; where there is no majority, this rank. `None` where it is not known.
+        ours: Option<Box<str>>,
+        /// What `rank` runs or has.
+        theirs: Option<Box<str>>,
+        /// The rank whose GPU may still use the tensor: its memory must stay as it is.
+        in_use_by: Option<u32>,
+        /// The text.
+        text: Box<str>,
+    },
+    /// A rank is gone. Every survivor names the same one.
+    ///
+    /// The group has ended, the operation did not complete, and the content of the buffers under way is undefined. They are
+    /// free unless `in_use_by` says otherwise.
+    #[error("{text}")]
+    #[non_exhaustive]
+    PeerFailed {
+        /// The rank. It is this rank's own where the others have given it up.
+        rank: u32,
+        /// What happened to it.
+        reason: Reason,
+        /// The call that hears of it.
+        operation: Operation,
+        /// The tensor of that call, if it is registered.
+        tensor: Option<Arc<NamedTensor>>,
+        /// The trainer's step at the call.
+        step: u64,
+        /// The rank whose GPU may still use the tensor: its memory must stay as it is.
+        in_use_by: Option<u32>,
+        /// The text.
+        text: Box<str>,
+    },
+    /// An operation's own deadline passed (the key `deadline`), which ends the operation and the group.
+    ///
+    /// The content of the buffers under way is undefined. They are free unless `in_use_by` says otherwise.
+    #[error("deadline: {text}")]
+    #[non_exhaustive]
+    Deadline {
+        /// The ranks that the operation waited for, in order; none where its own sends were not acknowledged, or a GPU's copy did
+        /// not end.
+        missing: Vec<u32>,
+        /// The call.
+        operation: Operation,
+        /// Its tensor, if it is registered.
+        tensor: Option<Arc<NamedTensor>>,
+        /// The trainer's step at the call.
+        step: u64,
+        /// The time that the operation had.
+        after: Duration,
+        /// The rank whose GPU may still use the tensor: its memory must stay as it is.
+        in_use_by: Option<u32>,
+        /// The text.
+        text: Box<str>,
+    },
+    /// The caller's own time-out passed. The operation is still under way and the buffer still the group's: wait again.
+    #[error(
+        "time-out: the operation has not completed within {after:?}; it is still under way: wait again, or look at the other ranks"
+    )]
+    #[non_exhaustive]
+    Timeout {
+        /// How long it was waited for.
+        after: Duration,
+    },
+    /// An accelerator cannot be used, and nothing was started; or it has failed under an operation (there is a `step` then), and
+    /// the group has ended.
+    #[error("accelerator: {text}")]
+    #[non_exhaustive]
+    Accelerator {
+        /// The tensor of the operation, if it is registered.
+        tensor: Option<Arc<NamedTensor>>,
+        /// The trainer's step at the operation that failed.
+        step: Option<u64>,
+        /// The rank whose GPU may still use the tensor: its memory must stay as it is.
+        in_use_by: Option<u32>,
+        /// The text.
+        text: Box<str>,
+    },
+    /// The group was closed, or failed before, or belongs to the process that this one was forked from. Nothing was started.
+    #[error("the group is closed: {text}")]
+    #[non_exhaustive]
+    Closed {
+        /// The rank that the group ended with, where it ended for one.
+        rank: Option<u32>,
+        /// What happened to it.
+        reason: Option<Reason>,
+        /// The text.
+        text: Box<str>,
+    },
+    /// A fault of this library. Buffers under way must stay as they are.
     #[error("internal error: {0}; please report it")]
     Internal(String),
+}
+
+/// What happened to the rank that a group ended with. The numbers are stable; [`Display`](std::fmt::Display) says what to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
+#[non_exhaustive]
+pub enum Reason {
+    /// Its process was killed or has crashed, or its host or every connection to it is gone.
+    Lost = 1,
+    /// It left while operations were under way.
+    Aborted = 2,
+    /// It did not take part in an operation before the deadline.
+    Late = 3,
+    /// It runs other operations than the other ranks.
+    Diverged = 4,
+    /// It sent what no rank of this version and plan sends.
+    Protocol = 5,
+    /// Its accelerator failed.
+    Accelerator = 6,
+    /// Its own port, device or address is gone, as it said itself.
+    Disconnected = 7,
+    /// It was stopped or cut off for longer than `heartbeat_timeout`, as it found out itself, and the others have given it up.
+    Stopped = 8,
+}
+
+impl From<&Why> for Reason {
+    fn from(why: &Why) -> Self {
+        match why {
+            Why::Failed => Self::Lost,
+            Why::Aborted => Self::Aborted,
+            Why::Late => Self::Late,
+            Why::Diverged(_) => Self::Diverged,
+            Why::Protocol => Self::Protocol,
+            Why::Accelerator => Self::Accelerator,
+            Why::Disconnected => Self::Disconnected,
+            Why::Stopped => Self::Stopped,
+        }
+    }
+}
+
+impl std::fmt::Display for Reason {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        Why::from_code(*self as u32).fmt(f)
+    }
+}
+
+/// A call that an error is about. The numbers are stable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Operation {
+    /// An all-reduce, pushed or in one call.
+    AllReduce = 1,
+    /// A broadcast.
+    Broadcast = 2,
+    /// [`Group::barrier`](crate::Group::barrier).
+    Barrier = 3,
+    /// [`Group::register`](crate::Group::register).
+    Register = 4,
+    /// [`Group::finalize`](crate::Group::finalize).
+    Finalize = 5,
+}
+
+impl From<Collective> for Operation {
+    fn from(collective: Collective) -> Self {
+        match collective {
+            Collective::AllReduce => Self::AllReduce,
+            Collective::Broadcast => Self::Broadcast,
+            Collective::Barrier => Self::Barrier,
+        }
+    }
+}
+
+/// A registered tensor as errors name it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct NamedTensor {
+    /// Its number on this rank.
+    pub id: TensorId,
+    /// The name that it was registered with.
+    pub name: String,
+}
+
+/// The call that an error is about.
+#[derive(Clone, Debug)]
+pub(crate) struct Call {
+    pub(crate) operation: Operation,
+    pub(crate) tensor: Option<Arc<NamedTensor>>,
+    pub(crate) step: u64,
+}
+
+/// What two ranks have in the same place.
+#[derive(Default)]
+pub(crate) struct Views {
+    pub(crate) ours: Option<Box<str>>,
+    pub(crate) theirs: Option<Box<str>>,
 }
 
 impl Error {
@@ -45,16 +258,158 @@ impl Error {
     pub fn code(&self) -> i32 {
         match self {
             Self::Config(_) => 1,
-            Self::Join(_) => 2,
+            Self::Join { .. } => 2,
             Self::Device(_) => 3,
             Self::Argument(_) => 4,
-            Self::Mismatch(_) => 5,
-            Self::PeerFailed(_) => 6,
-            Self::Deadline(_) => 7,
-            Self::Closed(_) => 8,
+            Self::Mismatch { .. } => 5,
+            Self::PeerFailed { .. } => 6,
+            Self::Deadline { .. } => 7,
+            Self::Closed { .. } => 8,
             Self::Internal(_) => 9,
-            Self::Timeout(_) => 10,
-            Self::Accelerator(_) => 11,
+            Self::Timeout { .. } => 10,
+            Self::Accelerator { .. } => 11,
         }
     }
+
+    /// The rank that it names.
+    pub fn rank(&self) -> Option<u32> {
+        match self {
+            Self::PeerFailed { rank, .. } => Some(*rank),
+            Self::Join { rank, .. } | Self::Mismatch { rank, .. } | Self::Closed { rank, .. } => *rank,
+            _ => None,
+        }
+    }
+
+    /// What happened to that rank.
+    pub fn reason(&self) -> Option<Reason> {
+        match self {
+            Self::PeerFailed { reason, .. } => Some(*reason),
+            Self::Closed { reason, .. } => *reason,
+            _ => None,
+        }
+    }
+
+    /// The ranks that did not come in time, in order.
+    pub fn missing(&self) -> &[u32] {
+        match self {
+            Self::Join { missing, .. } | Self::Deadline { missing, .. } => missing,
+            _ => &[],
+        }
+    }
+
+    /// The call that it is about.
+    pub fn operation(&self) -> Option<Operation> {
+        match self {
+            Self::Mismatch { operation, .. }
+            | Self::PeerFailed { operation, .. }
+            | Self::Deadline { operation, .. } => Some(*operation),
+            _ => None,
+        }
+    }
+
+    /// The registered tensor that it is about.
+    pub fn tensor(&self) -> Option<&NamedTensor> {
+        match self {
+            Self::Mismatch { tensor, .. }
+            | Self::PeerFailed { tensor, .. }
+            | Self::Deadline { tensor, .. }
+            | Self::Accelerator { tensor, .. } => tensor.as_deref(),
+            _ => None,
+        }
+    }
+
+    /// The trainer's step at the call, as [`Group::set_step`](crate::Group::set_step) told it; 0 before.
+    pub fn step(&self) -> Option<u64> {
+        match self {
+            Self::Mismatch { step, .. } | Self::PeerFailed { step, .. } | Self::Deadline { step, .. } => {
+                Some(*step)
+            }
+            Self::Accelerator { step, .. } => *step,
+            _ => None,
+        }
+    }
+
+    /// The time that passed.
+    pub fn after(&self) -> Option<Duration> {
+        match self {
+            Self::Deadline { after, .. } | Self::Timeout { after } => Some(*after),
+            _ => None,
+        }
+    }
+
+    /// The rank whose GPU may still use the operation's tensor. Its memory must stay as it is then, for ever.
+    pub fn in_use_by(&self) -> Option<u32> {
+        match self {
+            Self::Mismatch { in_use_by, .. }
+            | Self::PeerFailed { in_use_by, .. }
+            | Self::Deadline { in_use_by, .. }
+            | Self::Accelerator { in_use_by, .. } => *in_use_by,
+            _ => None,
+        }
+    }
+
+    pub(crate) fn join(text: impl Into<Box<str>>) -> Self {
+        Self::Join { rank: None, missing: vec![], text: text.into() }
+    }
+
+    /// The group did not come together because of this rank.
+    pub(crate) fn join_without(rank: u32, text: impl Into<Box<str>>) -> Self {
+        Self::Join { rank: Some(rank), missing: vec![], text: text.into() }
+    }
+
+    pub(crate) fn mismatch(call: Call, rank: Option<u32>, views: Views, text: impl Into<Box<str>>) -> Self {
+        let Call { operation, tensor, step } = call;
+        let Views { ours, theirs } = views;
+        Self::Mismatch { rank, operation, tensor, step, ours, theirs, in_use_by: None, text: text.into() }
+    }
+
+    pub(crate) fn peer_failed(call: Call, rank: u32, reason: Reason, text: impl Into<Box<str>>) -> Self {
+        let Call { operation, tensor, step } = call;
+        Self::PeerFailed { rank, reason, operation, tensor, step, in_use_by: None, text: text.into() }
+    }
+
+    pub(crate) fn deadline(
+        call: Call,
+        missing: Vec<u32>,
+        after: Duration,
+        text: impl Into<Box<str>>,
+    ) -> Self {
+        let Call { operation, tensor, step } = call;
+        Self::Deadline { missing, operation, tensor, step, after, in_use_by: None, text: text.into() }
+    }
+
+    /// An accelerator cannot be used, or has failed outside of an operation; `text` says why, and what to do.
+    pub fn accelerator(text: impl ToString) -> Self {
+        Self::Accelerator { tensor: None, step: None, in_use_by: None, text: text.to_string().into() }
+    }
+
+    pub(crate) fn accelerator_under(call: Call, text: impl Into<Box<str>>) -> Self {
+        Self::Accelerator { tensor: call.tensor, step: Some(call.step), in_use_by: None, text: text.into() }
+    }
+
+    /// The group is of no use in this process, whoever ended it.
+    pub(crate) fn closed(text: impl Into<Box<str>>) -> Self {
+        Self::Closed { rank: None, reason: None, text: text.into() }
+    }
+
+    /// The group ended before the call.
+    pub(crate) fn closed_by(cause: &AbortCause, text: impl Into<Box<str>>) -> Self {
+        let (rank, reason) = (Some(cause.culprit.0), Some(Reason::from(&cause.why)));
+        Self::Closed { rank, reason, text: text.into() }
+    }
+
+    /// The same error, of a tensor that a rank's GPU may still use.
+    pub(crate) fn with_memory_in_use(mut self, by: u32) -> Self {
+        match &mut self {
+            Self::Mismatch { in_use_by, .. }
+            | Self::PeerFailed { in_use_by, .. }
+            | Self::Deadline { in_use_by, .. }
+            | Self::Accelerator { in_use_by, .. } => *in_use_by = Some(by),
+            _ => {}
+        }
+        self
+    }
 }
+
+#[cfg(test)]
+mod tests;

@@ -32,9 +32,10 @@ pub mod observe;
 pub mod runtime;
 
 pub use communicator::{
-    Element, Group, Pending, Stats, Tensor, TensorId, TensorSpec, Transport, WaitError, init, leaders,
+    Element, Group, Lend, LendError, Lent, Pending, Stats, Tensor, TensorId, TensorSpec, Transport,
+    WaitError, init, leaders,
 };
 pub use config::Config;
-pub use error::Error;
+pub use error::{Error, NamedTensor, Operation, Reason};
 pub use half::{bf16, f16};
 pub use shouter_reducer::dtype::{DType, ReduceOp};

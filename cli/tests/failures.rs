@@ -200,7 +200,7 @@ fn register(group: &Group) -> Result<(), Error> {
             change(&mut specs);
         }
         match group.register(&specs) {
-            Err(Error::Mismatch(text)) => tell(format_args!("mismatch {text}")),
+            Err(Error::Mismatch { text, .. }) => tell(format_args!("mismatch {text}")),
             other => panic!("{other:?}"),
         }
     }
@@ -222,7 +222,7 @@ fn wide(group: &Group) -> Result<(), Error> {
         other[17_001].count = 9;
     }
     match group.register(&other) {
-        Err(Error::Mismatch(text)) => tell(format_args!("mismatch {text}")),
+        Err(Error::Mismatch { text, .. }) => tell(format_args!("mismatch {text}")),
         other => panic!("{:?}", other.map(|ids| ids.len())),
     }
     assert_eq!(group.register(&specs)?.len(), specs.len());

@@ -194,11 +194,8 @@ impl Drop for Pinned {
 
 fn drive_error(error: DriveError) -> Error {
     match error {
-        DriveError::Timeout { waited } => Error::Timeout(format!(
-            "the operation has not completed within {waited:?}; it is still under way: wait again, or look at the other \
-             ranks"
-        )),
-        DriveError::Forked => Error::Closed(error.to_string()),
+        DriveError::Timeout { waited } => Error::Timeout { after: waited },
+        DriveError::Forked => Error::closed(error.to_string()),
         DriveError::NoHelper(_) => Error::Device(error.to_string()),
         other => Error::Internal(other.to_string()),
     }

@@ -31,7 +31,7 @@ use super::stats::lock;
 use super::{Group, Pending, TensorId, element, small};
 use crate::config::Config;
 use crate::engine::Staging;
-use crate::error::Error;
+use crate::error::{Call, Error, Operation};
 use crate::runtime::{Clock, Instant};
 use direct::{Crcs, Direct, Parts};
 
@@ -185,7 +185,7 @@ impl Group {
         let on_gpu = unsafe { self.on_gpu(data, entry.shape.count as usize, entry.shape.dtype, stream) };
         let (data, device) = on_gpu?;
         let begin = Clock.now();
-        self.start(begin, &entry, data, device)
+        self.start(begin, entry, data, device)
     }
 
     /// The elements as memory of the GPU, when they are there, and how other ranks find them.
@@ -225,7 +225,7 @@ impl Group {
 
     /// The GPU that memory lies on, which is the group's from then on, and what is known of the memory.
     fn gpu(&self, address: u64, bytes: usize) -> Result<(Arc<Gpu>, Pointer), Error> {
-        let cuda = Cuda::probe().map_err(|why| Error::Accelerator(why.to_string()))?;
+        let cuda = Cuda::probe().map_err(Error::accelerator)?;
         let pointer = cuda.classify_range(address, bytes as u64).map_err(gpu_error)?;
         if pointer.kind == PointerKind::Pinned {
             return Err(Error::Argument(format!(
@@ -318,7 +318,7 @@ impl Group {
             return run(element::Buffer::empty());
         };
         let mut place = lock(&gpu.small);
-        let gone = || Error::Closed("a copy between GPU and host has failed before".into());
+        let gone = || Error::closed("a copy between GPU and host has failed before");
         let memory = place.as_ref().ok_or_else(gone)?;
         // SAFETY: locked until all copies have ended; else it is kept for ever.
         let whole = unsafe { memory.region(0) };
@@ -340,7 +340,7 @@ impl Group {
         if let Err(error) = reduced? {
             // A copy may be under way yet.
             std::mem::forget(place.take());
-            let why = if matches!(error, Error::Deadline(_)) { Why::Late } else { Why::Accelerator };
+            let why = if matches!(error, Error::Deadline { .. }) { Why::Late } else { Why::Accelerator };
             if let Some(node) = &self.node {
                 node.set_abort(self.rank.0, why.code() as u8);
             }
@@ -353,7 +353,7 @@ impl Group {
     /// Copies, and waits until that is done.
     fn copied(&self, begin: Instant, gpu: &Gpu, into: Span, from: Span) -> Result<(), Error> {
         let mut shared = gpu.shared.clone();
-        let fence = shared.copy(into, from).map_err(|why| Error::Accelerator(why.to_string()))?;
+        let fence = shared.copy(into, from).map_err(Error::accelerator)?;
         self.until(begin, || shared.is_done(fence))
     }
 
@@ -364,13 +364,15 @@ impl Group {
         mut ask: impl FnMut() -> Result<bool, AcceleratorError>,
     ) -> Result<(), Error> {
         let until = begin + self.deadline;
-        while !ask().map_err(|why| Error::Accelerator(why.to_string()))? {
+        while !ask().map_err(Error::accelerator)? {
             if Clock.now() >= until {
-                return Err(Error::Deadline(
-                    "a copy between GPU and host has not ended; a kernel that it waits for may hang. The tensor's memory \
-                     must stay as it is until that has ended"
-                        .into(),
-                ));
+                let step = self.step.load(std::sync::atomic::Ordering::Relaxed);
+                let call = Call { operation: Operation::AllReduce, tensor: None, step };
+                let text = "a copy between GPU and host has not ended; a kernel that it waits for may hang. The tensor's memory \
+                            must stay as it is until that has ended";
+                return Err(
+                    Error::deadline(call, vec![], self.deadline, text).with_memory_in_use(self.rank.0)
+                );
             }
             thread::yield_now();
         }
@@ -408,6 +410,6 @@ fn gpu_error(error: CudaError) -> Error {
         | CudaError::ForeignStream { .. }
         | CudaError::Capturing
         | CudaError::Capture { .. } => Error::Argument(error.to_string()),
-        other => Error::Accelerator(other.to_string()),
+        other => Error::accelerator(other),
     }
 }

@@ -96,18 +96,16 @@ pub fn init(config: Config) -> Result<Group, Error> {
     if let Some(control) = &mut control {
         // Nobody goes on before everybody is connected. Until then the helper answers those who still try.
         let own = unreached.clone().unwrap_or_default();
-        let all = control
-            .all_gather("connected", own.as_bytes(), config.rendezvous_deadline)
-            .map_err(|why| Error::Join(why.to_string()))?;
+        let all = control.all_gather("connected", own.as_bytes(), config.rendezvous_deadline)?;
         if let Some(why) = unreached {
-            return Err(Error::Join(why));
+            return Err(Error::join(why));
         }
         if let Some((rank, why)) = all
             .iter()
             .zip(0..)
             .find_map(|(why, rank)| (!why.is_empty()).then(|| (Rank(rank), String::from_utf8_lossy(why))))
         {
-            return Err(Error::Join(format!("{rank} does not reach its peers: {why}")));
+            return Err(Error::join_without(rank.0, format!("{rank} does not reach its peers: {why}")));
         }
     }
     let control = control.map(|link| listen(link, &drive)).transpose()?;
@@ -229,8 +227,8 @@ fn join(config: &Config, grid: &Grid, plan: &Plan) -> Result<Joined, Error> {
     let mut hello = Hello::of(config);
     hello.plan = plan.fields().map(|(name, value)| (name.to_owned(), value)).into();
     hello.blob = means.to_bytes()?;
-    let meeting = RendezvousConfig::of(config).map_err(|why| Error::Join(why.to_string()))?;
-    let (roster, control) = rendezvous::join(&meeting, hello).map_err(|why| Error::Join(why.to_string()))?;
+    let meeting = RendezvousConfig::of(config)?;
+    let (roster, control) = rendezvous::join(&meeting, hello)?;
     Ok(Joined { roster, control, means })
 }
 
@@ -247,9 +245,10 @@ fn meet(config: &Config, grid: &Grid, plan: &Plan, roster: &Roster) -> Result<No
     let segment = pass::meet(&roster.session_secret, node, local, shape, config.rendezvous_deadline);
     segment.map_err(|why| match why {
         PassError::First { why } => {
-            Error::Join(format!("{} made no shared memory for its host: {why}", grid.leader_of(node)))
+            let leader = grid.leader_of(node);
+            Error::join_without(leader.0, format!("{leader} made no shared memory for its host: {why}"))
         }
-        why => Error::Join(why.to_string()),
+        why => Error::join(why.to_string()),
     })
 }
 
@@ -276,9 +275,7 @@ fn reach(config: &Config, grid: &Grid, joined: Joined) -> Result<Reached, Error>
     let prepared = ways.map(|ways| ways.prepare(config, grid)).transpose()?;
     let names = prepared.as_ref().map(|prepared| prepared.names().join("+")).unwrap_or_default();
     // Opening ports takes its time. From here on everybody shows signs of life, and expects them.
-    let all = control
-        .all_gather("ports are open", names.as_bytes(), config.rendezvous_deadline)
-        .map_err(|why| Error::Join(why.to_string()))?;
+    let all = control.all_gather("ports are open", names.as_bytes(), config.rendezvous_deadline)?;
     let leader = grid.leader_of(grid.node_of(Rank(config.rank)));
     let channels = all.get(leader.0 as usize).map(|names| String::from_utf8_lossy(names).into_owned());
     let device = prepared.as_ref().and_then(Prepared::device);
@@ -300,7 +297,7 @@ pub fn leaders(config: &Config) -> Result<(UpChannel<port::PortDevice>, ControlL
     let grid = grid(config, &plan)?;
     let reached = reach(config, &grid, join(config, &grid, &plan)?)?;
     if let Some(why) = reached.unreached {
-        return Err(Error::Join(why));
+        return Err(Error::join(why));
     }
     match (reached.up, reached.control) {
         (Some(up), Some(control)) => Ok((up, control)),

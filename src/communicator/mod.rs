@@ -6,9 +6,11 @@
 
 mod drive;
 mod element;
+mod failure;
 #[cfg(feature = "cuda")]
 mod gpu;
 mod init;
+mod lent;
 mod pending;
 mod registered;
 mod schedules;
@@ -25,21 +27,22 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use shouter_reducer::dtype::{DType, ReduceOp};
-use shouter_reducer::executor::{Divergence, OpError, Request, StartError, Why};
+use shouter_reducer::executor::{AbortCause, Request};
 use shouter_reducer::grid::{Grid, Rank};
-use shouter_reducer::header::{Collective, Identity, Shape, View};
+use shouter_reducer::header::{Collective, Identity, Shape};
 use shouter_reducer::memory::{Kind, Region};
 use shouter_reducer::transport::OnDevice;
 
 use crate::channel::shm::NodeSegment;
 use crate::engine::executor_time;
-use crate::error::Error;
+use crate::error::{Call, Error, Operation};
 use crate::group::watch::Control;
 use crate::observe::{Event, Timeline};
 use crate::runtime::{Clock, Instant};
 use drive::Drive;
 pub use element::Element;
 pub use init::{init, leaders};
+pub use lent::{Lend, LendError, Lent};
 pub use pending::{Pending, WaitError};
 use small::Cells;
 pub use stats::Stats;
@@ -210,7 +213,8 @@ impl Group {
     /// ended meanwhile; [`Error::Closed`] in a forked child.
     pub fn register(&self, tensors: &[TensorSpec]) -> Result<Vec<TensorId>, Error> {
         self.drive.check_process()?;
-        self.tables.register(tensors, self.control.as_ref(), self.deadline)
+        let step = self.step.load(Ordering::Relaxed);
+        self.tables.register(tensors, self.control.as_ref(), self.deadline, step)
     }
 
     /// Starts to reduce a registered tensor at `data`, an address that is aligned to its elements, in place; returns at once.
@@ -228,14 +232,14 @@ impl Group {
         let entry = self.tables.entry(tensor)?;
         // SAFETY: the caller's promise.
         let data = unsafe { element::Buffer::from_raw(data, entry.shape.count as usize, entry.shape.dtype) }?;
-        self.start(begin, &entry, self.region(data), None)
+        self.start(begin, entry, self.region(data), None)
     }
 
     /// Starts the next operation of a registered tensor.
     fn start(
         &self,
         begin: Instant,
-        entry: &Entry,
+        entry: Arc<Entry>,
         data: Region,
         device: Option<OnDevice>,
     ) -> Result<Pending, Error> {
@@ -243,6 +247,7 @@ impl Group {
             Kind::Device => self.tables.schedule_for(&entry.shape, self.access(&data))?,
             _ => entry.schedule.clone(),
         };
+        let step = self.step.load(Ordering::Relaxed);
         let request = Request {
             identity: entry.next_use(),
             shape: entry.shape,
@@ -251,14 +256,14 @@ impl Group {
             priority: entry.tensor,
             deadline: executor_time(begin + self.deadline),
             name: entry.name.clone(),
-            step: self.step.load(Ordering::Relaxed),
+            step,
             device,
         };
         let op = self
             .drive
             .start(request)?
-            .map_err(|why| self.start_error(why, &format!("{} of \"{}\"", entry.shape, entry.name)))?;
-        Ok(Pending { group: self.number, op, begin, bytes: data.len(), name: entry.name.clone() })
+            .map_err(|why| self.start_error(why, &entry.shape, Some(&entry), step))?;
+        Ok(Pending { group: self.number, op, begin, entry })
     }
 
     /// Waits until a pushed tensor holds its result and is the caller's again.
@@ -275,7 +280,7 @@ impl Group {
         let until = timeout.map(|timeout| Clock.now() + timeout);
         match self.drive.wait(pending.op, until) {
             Ok(Ok(())) => {
-                self.finished(pending.begin, &pending.name, pending.bytes);
+                self.finished(pending.begin, &pending.entry.name, pending.entry.bytes());
                 Ok(())
             }
             Ok(Err(error)) => Err(WaitError { error: self.op_error(error), pending: None }),
@@ -333,6 +338,7 @@ impl Group {
     /// Runs one operation outside the table to its end.
     fn run(&self, begin: Instant, shape: Shape, data: Region, device: Option<OnDevice>) -> Result<(), Error> {
         let schedule = self.tables.schedule_for(&shape, self.access(&data))?;
+        let step = self.step.load(Ordering::Relaxed);
         let request = Request {
             identity: Identity::ad_hoc(&shape, Rank(0)),
             shape,
@@ -341,12 +347,12 @@ impl Group {
             priority: 0,
             deadline: executor_time(begin + self.deadline),
             name: self.ad_hoc.clone(),
-            step: self.step.load(Ordering::Relaxed),
+            step,
             device,
         };
         self.drive
             .run(request)?
-            .map_err(|why| self.start_error(why, &shape.to_string()))?
+            .map_err(|why| self.start_error(why, &shape, None, step))?
             .map_err(|error| self.op_error(error))
     }
 
@@ -394,72 +400,22 @@ impl Group {
         // A rank that was stopped finds all that it waited for, and yet the others may have given it up.
         self.drive.turn()?;
         if let Some(cause) = self.drive.with(|engine| engine.aborted().cloned())? {
-            return Err(Error::PeerFailed(format!("leaving the group: {cause}")));
+            let AbortCause { culprit, why } = &cause;
+            let call = Call {
+                operation: Operation::Finalize,
+                tensor: None,
+                step: self.step.load(Ordering::Relaxed),
+            };
+            return Err(Error::peer_failed(
+                call,
+                culprit.0,
+                why.into(),
+                format!("leaving the group: {cause}"),
+            ));
         }
         self.control.iter().for_each(Control::leave);
         self.drive.depart();
         Ok(())
-    }
-
-    /// Ranks run different operations: which, by the tensors' names.
-    #[cold]
-    fn divergence_text(&self, divergence: &Divergence) -> String {
-        format!(
-            "{}: {}; run the same operations in the same order on every rank",
-            divergence.rank,
-            divergence.describe(|view| self.tables.describe(view))
-        )
-    }
-
-    /// The same as the error of a small operation of this shape.
-    #[cold]
-    fn diverged(&self, divergence: Divergence, shape: &Shape, step: u64) -> Error {
-        let own = View { identity: Identity::ad_hoc(shape, Rank(0)), shape: *shape };
-        let text = self.divergence_text(&divergence.seen_with(Some(own)));
-        Error::Mismatch(format!("{shape} at step {step} was given up: {text}"))
-    }
-
-    #[cold]
-    fn start_error(&self, error: StartError, what: &str) -> Error {
-        match error {
-            StartError::Aborted(cause) => match &cause.why {
-                Why::Diverged(Some(divergence)) => {
-                    Error::Mismatch(format!("{what} was not started: {}", self.divergence_text(divergence)))
-                }
-                Why::Diverged(None) => Error::Mismatch(format!("{what} was not started: {cause}")),
-                _ => Error::Closed(format!("{what} was not started: {cause}")),
-            },
-            StartError::Length { .. } => Error::Argument(error.to_string()),
-            StartError::Busy { .. } | StartError::SlotBudget { .. } => Error::Argument(error.to_string()),
-            StartError::Schedule { .. } | StartError::NoNodeMemory { .. } => {
-                Error::Internal(error.to_string())
-            }
-        }
-    }
-
-    #[cold]
-    fn op_error(&self, error: OpError) -> Error {
-        let (mut text, mut cause) = (error.to_string(), &error);
-        while let OpError::InUse { error, rank } = cause {
-            if *rank == self.rank {
-                return Error::Accelerator(text);
-            }
-            cause = error;
-        }
-        match cause {
-            OpError::Deadline { .. } => Error::Deadline(text),
-            OpError::Accelerator { .. } => Error::Accelerator(text),
-            OpError::Aborted { subject, cause: end } => match &end.why {
-                Why::Diverged(found) => {
-                    if let (Some(divergence), OpError::Aborted { .. }) = (found, &error) {
-                        text = format!("{subject} was given up: {}", self.divergence_text(divergence));
-                    }
-                    Error::Mismatch(text)
-                }
-                _ => Error::PeerFailed(text),
-            },
-            OpError::InUse { .. } => Error::PeerFailed(text),
-        }
     }
 }
 

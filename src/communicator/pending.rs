@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use shouter_reducer::executor::OpId;
 
+use super::table::Entry;
 use crate::error::Error;
 use crate::runtime::Instant;
 
@@ -21,16 +22,23 @@ use crate::runtime::Instant;
 /// ```compile_fail,E0599
 /// let forged = shouter::Pending::from_raw(0);
 /// ```
-#[derive(Debug)]
 #[must_use = "the buffer is the group's until the operation has been waited for"]
 pub struct Pending {
     /// The number of the group that it belongs to.
     pub(super) group: u64,
     pub(super) op: OpId,
     pub(super) begin: Instant,
-    /// Of the tensor.
-    pub(super) bytes: usize,
-    pub(super) name: Arc<str>,
+    /// The tensor.
+    pub(super) entry: Arc<Entry>,
+}
+
+impl std::fmt::Debug for Pending {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Pending")
+            .field("tensor", &self.entry.name)
+            .field("op", &self.op)
+            .finish_non_exhaustive()
+    }
 }
 
 /// Why [`Group::wait`](super::Group::wait) brought no result.
@@ -48,7 +56,7 @@ pub struct WaitError {
     ///
     /// while let Err(why) = group.wait(pending, Some(Duration::from_secs(1))) {
     ///     match why {
-    ///         WaitError { error: Error::Timeout(_), pending: Some(again) } => pending = again,
+    ///         WaitError { error: Error::Timeout { .. }, pending: Some(again) } => pending = again,
     ///         other => return Err(other.error),
     ///     }
     ///     println!("still waiting");

@@ -88,8 +88,11 @@ impl Cells {
             return None;
         }
         Some(match self.segment.verdict() {
-            Some(divergence) => group.diverged(divergence, shape, step),
-            None => Error::Closed(format!("{shape} was not started: {}", cause(group, abort))),
+            Some(divergence) => group.diverged(Some(divergence), shape, step),
+            None => {
+                let cause = cause(group, abort);
+                Error::closed_by(&cause, format!("{shape} was not started: {cause}"))
+            }
         })
     }
 
@@ -205,18 +208,12 @@ impl Cells {
             }
         }
         if let Some(abort) = aborted {
-            return Err(Error::PeerFailed(format!(
-                "{shape} at step {step} was given up: {}",
-                cause(group, abort)
-            )));
+            return Err(Group::aborted(&cause(group, abort), shape, step));
         }
         if waited > group.deadline {
             // Else the others would blame this rank, which leaves.
             self.segment.set_abort(local, Why::Late.code() as u8);
-            return Err(Error::Deadline(format!(
-                "{shape} at step {step} waits for rank {local} since {waited:?}; check that it runs the same operations, \
-                 or give operations more time (SHOUTER_DEADLINE)"
-            )));
+            return Err(group.late(Rank(local), waited, shape, step));
         }
         Ok(())
     }
@@ -229,7 +226,7 @@ impl Cells {
         loop {
             let waited = Clock.now() - begin;
             if let Some(divergence) = self.segment.verdict() {
-                return group.diverged(divergence, shape, step);
+                return group.diverged(Some(divergence), shape, step);
             }
             // Where an operation of the engine is in dispute, that finds out.
             if self.segment.dispute().is_none()
@@ -241,10 +238,7 @@ impl Cells {
                 continue;
             }
             if waited > VERDICT {
-                return Error::Mismatch(format!(
-                    "{shape} at step {step} was given up: another rank runs another operation; run the same operations in the \
-                     same order on every rank"
-                ));
+                return group.diverged(None, shape, step);
             }
             if let Err(error) = group.drive.turn() {
                 return error;

@@ -13,8 +13,8 @@ use shouter_reducer::table::{self, TableError, TensorTable};
 
 use super::schedules::Schedules;
 use super::stats::lock;
-use crate::error::Error;
-use crate::group::rendezvous::ExchangeError;
+use crate::error::{Call, Error, NamedTensor, Operation, Views};
+use crate::group::error::{Ending, ExchangeError};
 use crate::group::watch::Control;
 
 /// A registered tensor: an index over all generations.
@@ -34,8 +34,17 @@ pub(super) struct Entry {
 impl Entry {
     /// The identity of the tensor's next operation.
     pub(super) fn next_use(&self) -> Identity {
-        let instance = self.uses.fetch_add(1, Ordering::Relaxed);
+        self.identity(self.uses.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// The identity of one of the tensor's operations.
+    pub(super) fn identity(&self, instance: u32) -> Identity {
         Identity::Registered { generation: self.generation, tensor: self.tensor, instance }
+    }
+
+    /// The tensor's length in bytes.
+    pub(super) fn bytes(&self) -> usize {
+        self.shape.count as usize * self.shape.dtype.size()
     }
 }
 
@@ -116,13 +125,20 @@ impl Tables {
 
     /// A view of an operation, with its tensor's name where the table has that.
     pub(super) fn describe(&self, view: &View) -> String {
-        let Identity::Registered { generation, tensor, .. } = view.identity else { return view.to_string() };
-        let registered = lock(&self.registered);
-        let known = |entry: &&Arc<Entry>| (entry.generation, entry.tensor) == (generation, tensor);
-        match registered.entries.iter().find(known) {
-            Some(entry) => format!("{} of \"{}\" ({})", view.shape, entry.name, view.identity),
+        match self.named(&view.identity) {
+            Some(tensor) => format!("{} of \"{}\" ({})", view.shape, tensor.name, view.identity),
             None => view.to_string(),
         }
+    }
+
+    /// The tensor of an operation, if it is in the table.
+    pub(super) fn named(&self, identity: &Identity) -> Option<Arc<NamedTensor>> {
+        let Identity::Registered { generation, tensor, .. } = *identity else { return None };
+        let registered = lock(&self.registered);
+        let known = |entry: &Arc<Entry>| (entry.generation, entry.tensor) == (generation, tensor);
+        let at = registered.entries.iter().position(known)?;
+        let name = registered.entries[at].name.as_ref().to_owned();
+        Some(Arc::new(NamedTensor { id: TensorId(at as u32), name }))
     }
 
     /// Appends a generation that all ranks agree on; `control` reaches the others, where there are any.
@@ -131,12 +147,17 @@ impl Tables {
         specs: &[TensorSpec],
         control: Option<&Control>,
         deadline: Duration,
+        step: u64,
     ) -> Result<Vec<TensorId>, Error> {
         let _turn = lock(&self.registering);
-        let mut grown = lock(&self.registered).table.clone();
+        let (mut grown, first) = {
+            let registered = lock(&self.registered);
+            (registered.table.clone(), registered.entries.len() as u32)
+        };
         let generation = grown.append(specs.to_vec()).map_err(argument)?;
         if let Some(control) = control {
-            agree(&grown, generation, self.rank, control, deadline)?;
+            Agreement { table: &grown, generation, first, rank: self.rank, control, deadline, step }
+                .reach()?;
         }
         let mut entries = Vec::with_capacity(specs.len());
         for (tensor, spec) in (0u32..).zip(specs) {
@@ -156,7 +177,6 @@ impl Tables {
             }));
         }
         let mut registered = lock(&self.registered);
-        let first = registered.entries.len() as u32;
         registered.table = grown;
         registered.entries.extend(entries);
         Ok((first..registered.entries.len() as u32).map(TensorId).collect())
@@ -167,43 +187,77 @@ fn argument(why: TableError) -> Error {
     Error::Argument(why.to_string())
 }
 
-/// Makes sure that all ranks have the same generation. Where not, digests of prefixes, halved again and again, lead to the first
-/// tensor that is not the same everywhere, and the error shows this rank's view of it beside that of the first that differs.
-fn agree(
-    table: &TensorTable,
+/// A new generation of this rank's table, on which all ranks have to agree.
+struct Agreement<'a> {
+    table: &'a TensorTable,
     generation: u32,
+    /// The number that its first tensor gets.
+    first: u32,
     rank: Rank,
-    control: &Control,
+    control: &'a Control,
     deadline: Duration,
-) -> Result<(), Error> {
-    let gather = |what: &str, bytes: &[u8]| {
+    step: u64,
+}
+
+impl Agreement<'_> {
+    /// Makes sure that all ranks have the same generation. Where not, digests of prefixes, halved again and again, lead to the
+    /// first tensor that is not the same everywhere, and the error shows this rank's view of it beside that of the first that
+    /// differs.
+    fn reach(&self) -> Result<(), Error> {
+        let Self { table, generation, rank, .. } = *self;
+        let same = |all: &[Vec<u8>]| all.windows(2).all(|pair| pair[0] == pair[1]);
+        let digest = table.digest(generation).map_err(argument)?;
+        if same(&self.gather("table", &digest)?) {
+            return Ok(());
+        }
+        // Beyond the end of a table its prefixes stay the same, so all ranks can begin with the longest that may be.
+        let (mut alike, mut differing) = (0, table::MAX_TENSORS);
+        while differing - alike > 1 {
+            let len = alike + (differing - alike) / 2;
+            let digest = table.prefix_digest(generation, len).map_err(argument)?;
+            let which =
+                if same(&self.gather("a part of table", &digest)?) { &mut alike } else { &mut differing };
+            *which = len;
+        }
+        let all = self.gather("a tensor of table", &table.to_bytes(generation, alike).map_err(argument)?)?;
+        for (other, bytes) in (0u32..).zip(&all).filter(|(other, _)| *other != rank.0) {
+            let theirs = table::from_bytes(bytes).map_err(|why| {
+                let text = format!("the table of rank {other}: {why}");
+                Error::mismatch(self.call(None), Some(other), Views::default(), text)
+            })?;
+            table.compare(generation, alike, Rank(other), theirs).map_err(|why| self.differs(&why))?;
+        }
+        Err(Error::Internal(format!(
+            "tables differ in generation {generation}, and none of their tensors does"
+        )))
+    }
+
+    fn gather(&self, what: &str, bytes: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
+        let Self { generation, control, deadline, .. } = *self;
         control.all_gather(&format!("{what} {generation}"), bytes, deadline).map_err(|why| match why {
-            ExchangeError::Ended { why, .. } => Error::PeerFailed(format!(
-                "generation {generation} of the tensor table was not agreed on: {why}"
-            )),
-            why => Error::Join(format!("agreeing on generation {generation} of the table: {why}")),
+            ExchangeError::Ended { ending, .. } => {
+                let text = format!("generation {generation} of the tensor table was not agreed on: {ending}");
+                match ending {
+                    Ending::Group(end) => Error::peer_failed(self.call(None), end.rank, end.reason, text),
+                    _ => Error::closed(text),
+                }
+            }
+            why => {
+                let text = format!("agreeing on generation {generation} of the table: {why}");
+                Error::Join { rank: why.rank(), missing: why.missing(), text: text.into() }
+            }
         })
-    };
-    let same = |all: &[Vec<u8>]| all.windows(2).all(|pair| pair[0] == pair[1]);
-    let digest = table.digest(generation).map_err(argument)?;
-    if same(&gather("table", &digest)?) {
-        return Ok(());
     }
-    // Beyond the end of a table its prefixes stay the same, so all ranks can begin with the longest that may be.
-    let (mut alike, mut differing) = (0, table::MAX_TENSORS);
-    while differing - alike > 1 {
-        let len = alike + (differing - alike) / 2;
-        let digest = table.prefix_digest(generation, len).map_err(argument)?;
-        let which = if same(&gather("a part of table", &digest)?) { &mut alike } else { &mut differing };
-        *which = len;
+
+    fn differs(&self, why: &table::Mismatch) -> Error {
+        let id = TensorId(self.first + why.index as u32);
+        let tensor = Arc::new(NamedTensor { id, name: why.tensor.clone() });
+        let view = |spec: &Option<TensorSpec>| spec.as_ref().map(|spec| spec.to_string().into());
+        let views = Views { ours: view(&why.expected), theirs: view(&why.found) };
+        Error::mismatch(self.call(Some(tensor)), Some(why.rank.0), views, why.to_string())
     }
-    let all = gather("a tensor of table", &table.to_bytes(generation, alike).map_err(argument)?)?;
-    for (other, bytes) in (0u32..).zip(&all).filter(|(other, _)| *other != rank.0) {
-        let theirs = table::from_bytes(bytes)
-            .map_err(|why| Error::Mismatch(format!("the table of rank {other}: {why}")))?;
-        table
-            .compare(generation, alike, Rank(other), theirs)
-            .map_err(|why| Error::Mismatch(why.to_string()))?;
+
+    fn call(&self, tensor: Option<Arc<NamedTensor>>) -> Call {
+        Call { operation: Operation::Register, tensor, step: self.step }
     }
-    Err(Error::Internal(format!("tables differ in generation {generation}, and none of their tensors does")))
 }

@@ -49,7 +49,7 @@ impl<T: Element> Tensor<T> {
             && let Some(node) = node
         {
             if node.is_fenced() {
-                return Err(Error::Closed("the group has ended; it has no memory to share".into()));
+                return Err(Error::closed("the group has ended; it has no memory to share"));
             }
             tracing::warn!(
                 bytes = len,

@@ -9,7 +9,7 @@ use crate::config::{Builder, Environment};
 use crate::runtime::in_forked_child;
 
 /// The ranks of a job on this host.
-fn ranks(size: u32) -> Vec<Group> {
+pub(super) fn ranks(size: u32) -> Vec<Group> {
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let member = |rank: u32| {
         let [size, rank, port] = [size, rank, port.into()].map(|number| number.to_string());
@@ -37,7 +37,7 @@ fn spec(count: u64) -> TensorSpec {
 }
 
 /// What every rank does at once.
-fn each<R: Send>(group: &[Group], body: impl Fn(&Group) -> R + Sync) -> Vec<R> {
+pub(super) fn each<R: Send>(group: &[Group], body: impl Fn(&Group) -> R + Sync) -> Vec<R> {
     thread::scope(|scope| {
         let body = &body;
         let threads: Vec<_> = group.iter().map(|rank| scope.spawn(move || body(rank))).collect();
@@ -75,7 +75,7 @@ fn an_operation_comes_back_from_a_wait_that_timed_out() {
     let mut first = push(0).unwrap();
     for _ in 0..3 {
         let WaitError { error, pending } = group[0].wait(first, Some(Duration::ZERO)).unwrap_err();
-        assert!(matches!(error, Error::Timeout(_)), "{error}");
+        assert!(matches!(error, Error::Timeout { .. }), "{error}");
         first = pending.unwrap();
     }
     let second = push(1).unwrap();
@@ -113,7 +113,7 @@ fn a_forked_child_is_refused_by_every_call() {
             rank.unpin(data),
             rank.finalize(),
         ];
-        let is_refused = |result: &Result<(), Error>| matches!(result, Err(Error::Closed(_)));
+        let is_refused = |result: &Result<(), Error>| matches!(result, Err(Error::Closed { .. }));
         refused.iter().position(|result| !is_refused(result)).map_or(100, |at| at as u8)
     });
     assert_eq!(status, 100, "a call of this number was not refused");

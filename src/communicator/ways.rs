@@ -258,7 +258,7 @@ pub(super) fn agree(
         let rank = grid.leader_of(node);
         let blob = roster.members.get(rank.0 as usize).map(|member| member.blob.as_slice());
         let told: Told = serde_json::from_slice(blob.unwrap_or_default())
-            .map_err(|why| Error::Join(format!("what {rank} told: {why}")))?;
+            .map_err(|why| Error::join_without(rank.0, format!("what {rank} told: {why}")))?;
         leaders.push((rank, told));
     }
     check_addresses(&leaders)?;
@@ -267,9 +267,7 @@ pub(super) fn agree(
         .iter()
         .map(|(rank, told)| if *rank == own { 0 } else { possible(config, &means, told) })
         .collect();
-    let all = control
-        .all_gather("ways", &ours, config.rendezvous_deadline)
-        .map_err(|why| Error::Join(why.to_string()))?;
+    let all = control.all_gather("ways", &ours, config.rendezvous_deadline)?;
     if !leads {
         return Ok(None);
     }
@@ -439,7 +437,7 @@ impl Prepared {
         let Self { ways: Ways { means, peers, mtu, .. }, ports, rdma } = self;
         let (rank, secret) = (Rank(config.rank), &roster.session_secret);
         let connections = config.channel_num.min(u32::from(u16::MAX)) as u16;
-        let joined = |why: &dyn std::fmt::Display| Error::Join(why.to_string());
+        let joined = |why: &dyn std::fmt::Display| Error::join(why.to_string());
         let of =
             |ways: &[Way]| -> Vec<&Peer> { peers.iter().filter(|peer| ways.contains(&peer.way)).collect() };
         let mut channels = vec![];
@@ -497,7 +495,7 @@ fn sockets(
 ) -> Result<(KernelChannel, Vec<Rank>), Error> {
     let settings = settings(config, secret, connections)?;
     let channel = KernelChannel::open(streams, Rank(config.rank), peers, settings, Clock.now());
-    let channel = channel.map_err(|why| Error::Join(why.to_string()))?;
+    let channel = channel.map_err(|why| Error::join(why.to_string()))?;
     Ok((channel, peers.iter().map(|peer| peer.rank).collect()))
 }
 

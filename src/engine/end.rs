@@ -9,6 +9,8 @@ use shouter_reducer::grid::Rank;
 use shouter_reducer::header::{Header, Identity, Kind, MatchKey, Shape};
 
 use super::{Engine, Staging, liveness};
+use crate::error::Reason;
+use crate::group::error::End;
 use crate::group::watch::Notice;
 use crate::runtime::Clock;
 
@@ -131,8 +133,8 @@ impl<D: Device> Drop for Engine<D> {
 
 /// Tells of the end by another way than the data's. A lost rank is news there; other causes come with the data, in order.
 pub(super) fn notify(notice: &Notice, cause: &AbortCause) {
-    let lost = (cause.why == Why::Failed).then_some(cause.culprit.0);
-    notice.ended(cause.to_string(), lost);
+    let (rank, reason) = (cause.culprit.0, Reason::from(&cause.why));
+    notice.ended(End { rank, reason, text: cause.to_string() });
 }
 
 /// Adds to an error that the tensor's memory must stay, since a rank's accelerator may still use it.

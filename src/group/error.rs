@@ -7,7 +7,9 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+use crate::error::Reason;
 use crate::key::KeyError;
+use crate::runtime::DriveError;
 
 /// How many missing ranks a message names.
 const NAMED: usize = 16;
@@ -162,6 +164,25 @@ pub enum Refusal {
 }
 
 impl Refusal {
+    /// The rank that does not fit.
+    fn rank(&self) -> Option<u32> {
+        match self {
+            Self::DuplicateRank { rank, .. }
+            | Self::Size { rank, .. }
+            | Self::Plan { rank, .. }
+            | Self::Place { rank, .. } => Some(*rank),
+            _ => None,
+        }
+    }
+
+    /// The ranks that did not arrive, of many the first ones.
+    fn missing(&self) -> Vec<u32> {
+        match self {
+            Self::Missing { missing, .. } => missing.ranks.clone(),
+            _ => vec![],
+        }
+    }
+
     /// Whether the job cannot go on without what was refused.
     pub(super) fn ends_the_job(&self) -> bool {
         !matches!(self, Self::AnotherJob { .. } | Self::DuplicateRank { .. })
@@ -276,8 +297,42 @@ pub enum JoinError {
 
 impl From<JoinError> for crate::error::Error {
     fn from(error: JoinError) -> Self {
-        Self::Join(error.to_string())
+        let (rank, missing) = match &error {
+            JoinError::Refused(refusal) => (refusal.rank(), refusal.missing()),
+            _ => (None, vec![]),
+        };
+        Self::Join { rank, missing, text: error.to_string().into() }
     }
+}
+
+/// How a group has ended on this rank.
+#[derive(Debug, Clone, PartialEq, Eq, Error, Serialize, Deserialize)]
+#[error("{text}")]
+pub struct End {
+    /// The rank that it ended with.
+    pub rank: u32,
+    /// What happened to it.
+    pub reason: Reason,
+    /// Both for people, with what is known besides.
+    pub text: String,
+}
+
+/// Why no exchange is of use any more.
+#[derive(Debug, Clone, PartialEq, Eq, Error, Serialize, Deserialize)]
+#[non_exhaustive]
+pub enum Ending {
+    /// The group has ended.
+    #[error(transparent)]
+    Group(End),
+    /// This rank leaves the group.
+    #[error("this rank leaves")]
+    Leaving,
+    /// This process was forked from the one that has the connections.
+    #[error("{}", DriveError::Forked)]
+    Forked,
+    /// Nobody serves the connections any more.
+    #[error("its connections are closed")]
+    Unserved,
 }
 
 /// Why an exchange over the [`ControlLink`](super::link::ControlLink) failed. The link is of no use after it; every call
@@ -298,13 +353,13 @@ pub enum ExchangeError {
         /// How long they were waited for.
         waited: Duration,
     },
-    /// The group ended meanwhile.
-    #[error("the exchange of {tag} was given up: {why}")]
+    /// The group, or this rank's part in it, ended meanwhile.
+    #[error("the exchange of {tag} was given up: {ending}")]
     Ended {
         /// What was exchanged.
         tag: String,
-        /// Why the group ended.
-        why: String,
+        /// How it ended.
+        ending: Ending,
     },
     /// A rank's connection closed.
     #[error("rank {rank} left during the exchange of {tag} ({why}); look at its log, and restart the job")]
@@ -361,8 +416,29 @@ pub enum ExchangeError {
     },
 }
 
+impl ExchangeError {
+    /// The rank that differs, or left.
+    pub(crate) fn rank(&self) -> Option<u32> {
+        match self {
+            Self::Left { rank, .. } | Self::Mismatch { rank, .. } | Self::Malformed { rank, .. } => {
+                Some(*rank)
+            }
+            Self::Ended { ending: Ending::Group(end), .. } => Some(end.rank),
+            _ => None,
+        }
+    }
+
+    /// The ranks that did not arrive, of many the first ones.
+    pub(crate) fn missing(&self) -> Vec<u32> {
+        match self {
+            Self::Missing { missing, .. } => missing.ranks.clone(),
+            _ => vec![],
+        }
+    }
+}
+
 impl From<ExchangeError> for crate::error::Error {
     fn from(error: ExchangeError) -> Self {
-        Self::Join(error.to_string())
+        Self::Join { rank: error.rank(), missing: error.missing(), text: error.to_string().into() }
     }
 }

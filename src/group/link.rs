@@ -98,7 +98,7 @@ impl Round<'_> {
     /// Whether the group has ended meanwhile.
     fn check(&self) -> Result<(), ExchangeError> {
         match self.bell.and_then(Bell::ended) {
-            Some(why) => Err(ExchangeError::Ended { tag: self.tag.into(), why: why.to_owned() }),
+            Some(ending) => Err(ExchangeError::Ended { tag: self.tag.into(), ending }),
             None => Ok(()),
         }
     }

@@ -14,7 +14,8 @@ use rustix::io::Errno;
 /// peer's end), and where its flag says so also for room to write. Returns for each whether it is ready.
 pub(super) fn wait(fds: &[(BorrowedFd<'_>, bool)], until: Instant) -> io::Result<Vec<bool>> {
     let events = |writes: bool| if writes { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
-    let mut polls: Vec<_> = fds.iter().map(|(fd, writes)| PollFd::from_borrowed_fd(*fd, events(*writes))).collect();
+    let mut polls: Vec<_> =
+        fds.iter().map(|(fd, writes)| PollFd::from_borrowed_fd(*fd, events(*writes))).collect();
     // A time that is too long for the system is none.
     let timeout = Timespec::try_from(until.saturating_duration_since(Instant::now())).ok();
     match poll(&mut polls, timeout.as_ref()) {

@@ -17,10 +17,11 @@ use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use super::error::ExchangeError;
+use super::error::{End, Ending, ExchangeError};
 use super::link::ControlLink;
 use super::sys::Unshared;
-use crate::runtime::{DriveError, fork_generation};
+use crate::error::Reason;
+use crate::runtime::fork_generation;
 
 /// What the connections tell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,14 +32,8 @@ pub enum News {
     Told,
 }
 
-/// Why the group has ended on this rank.
-struct Ended {
-    why: String,
-    lost: Option<u32>,
-}
-
 struct Shared {
-    ended: OnceLock<Ended>,
+    ended: OnceLock<End>,
     /// The others have been told of the end, or that this rank leaves.
     told: AtomicBool,
     leaving: AtomicBool,
@@ -73,10 +68,10 @@ impl Bell {
     }
 
     /// Why an exchange is of no use any more.
-    pub(super) fn ended(&self) -> Option<&str> {
+    pub(super) fn ended(&self) -> Option<Ending> {
         match self.shared.ended.get() {
-            Some(ended) => Some(&ended.why),
-            None if self.shared.stop.load(Ordering::Acquire) => Some("this rank leaves"),
+            Some(end) => Some(Ending::Group(end.clone())),
+            None if self.shared.stop.load(Ordering::Acquire) => Some(Ending::Leaving),
             None => None,
         }
     }
@@ -87,10 +82,10 @@ impl Bell {
 pub struct Notice(Arc<Shared>);
 
 impl Notice {
-    /// The group has ended on this rank; `lost` is the rank whose process has ended, if that was why. The others hear of a lost
-    /// rank; other causes reach them with the data. Whoever waits in an exchange returns.
-    pub fn ended(&self, why: String, lost: Option<u32>) {
-        if self.0.ended.set(Ended { why, lost }).is_ok() {
+    /// The group has ended on this rank. The others hear of a [lost](Reason::Lost) rank; other causes reach them with the data.
+    /// Whoever waits in an exchange returns.
+    pub fn ended(&self, end: End) {
+        if self.0.ended.set(end).is_ok() {
             self.0.ring();
         }
     }
@@ -149,9 +144,9 @@ impl Control {
         bytes: &[u8],
         deadline: Duration,
     ) -> Result<Vec<Vec<u8>>, ExchangeError> {
-        let ended = |why: String| Err(ExchangeError::Ended { tag: tag.into(), why });
+        let ended = |ending| Err(ExchangeError::Ended { tag: tag.into(), ending });
         if fork_generation() != self.forks {
-            return ended(DriveError::Forked.to_string());
+            return ended(Ending::Forked);
         }
         let (reply, answer) = channel();
         let request = Request { tag: tag.into(), bytes: bytes.to_vec(), deadline, reply };
@@ -162,9 +157,9 @@ impl Control {
         match (result, self.shared.ended.get()) {
             (Some(Ok(parts)), _) => Ok(parts),
             // Why a connection broke off is less than why the group ended.
-            (_, Some(why)) => ended(why.why.clone()),
+            (_, Some(end)) => ended(Ending::Group(end.clone())),
             (Some(Err(error)), None) => Err(error),
-            (None, None) => ended("its connections are closed".into()),
+            (None, None) => ended(Ending::Unserved),
         }
     }
 
@@ -259,8 +254,8 @@ impl Listener {
         }
         let ended = self.shared.ended.get();
         if (leaving || ended.is_some()) && !self.shared.told.load(Ordering::Relaxed) {
-            if let Some(rank) = ended.and_then(|ended| ended.lost) {
-                self.link.tell_lost(rank);
+            if let Some(end) = ended.filter(|end| end.reason == Reason::Lost) {
+                self.link.tell_lost(end.rank);
             }
             self.link.leave();
             self.shared.told.store(true, Ordering::Release);

@@ -56,6 +56,54 @@
 /* A GPU or its driver cannot be used, or has failed. */
 #define SHOUTER_ERROR_ACCELERATOR 11
 
+/* A rank's process was killed or has crashed, or its host or every connection to it is gone. */
+#define SHOUTER_REASON_LOST 1
+
+/* A rank left while operations were under way. */
+#define SHOUTER_REASON_ABORTED 2
+
+/* A rank did not take part in an operation before the deadline. */
+#define SHOUTER_REASON_LATE 3
+
+/* A rank runs other operations than the other ranks. */
+#define SHOUTER_REASON_DIVERGED 4
+
+/* A rank sent what no rank of this version and configuration sends. */
+#define SHOUTER_REASON_PROTOCOL 5
+
+/* A rank's GPU failed. */
+#define SHOUTER_REASON_ACCELERATOR 6
+
+/* A rank has lost its own port, device or address, as it said itself. */
+#define SHOUTER_REASON_DISCONNECTED 7
+
+/* A rank was stopped or cut off for longer than heartbeat_timeout, and the others have given it up. */
+#define SHOUTER_REASON_STOPPED 8
+
+/* An all-reduce, pushed or in one call. */
+#define SHOUTER_OPERATION_ALLREDUCE 1
+
+/* A broadcast. */
+#define SHOUTER_OPERATION_BROADCAST 2
+
+/* shouter_barrier. */
+#define SHOUTER_OPERATION_BARRIER 3
+
+/* shouter_register. */
+#define SHOUTER_OPERATION_REGISTER 4
+
+/* shouter_finalize. */
+#define SHOUTER_OPERATION_FINALIZE 5
+
+/* How many missing ranks shouter_error_info_t names. */
+#define SHOUTER_MISSING_NAMED 16
+
+/* Bytes for a tensor's name in shouter_error_info_t, the zero at its end included. */
+#define SHOUTER_NAME_BYTES 128
+
+/* Bytes for the text in shouter_error_info_t, the zero at its end included. */
+#define SHOUTER_TEXT_BYTES 1024
+
 /* Something failed, for good. */
 #define SHOUTER_LOG_ERROR 1
 
@@ -151,6 +199,36 @@ typedef struct shouter_tensor_t {
 
 /* An operation under way, from shouter_push to shouter_wait. The value has no meaning of its own. */
 typedef uint64_t shouter_pending_t;
+
+/* What is known of an error, for programs: see shouter_last_error_info. Later versions may add fields at the end. */
+typedef struct shouter_error_info_t {
+  /* Before the call: sizeof(shouter_error_info_t). After it: how many bytes of it this library has filled. */
+  size_t size;
+  /* The status of the call that failed; SHOUTER_OK if none has failed on this thread. */
+  shouter_status_t status;
+  /* The rank that is to blame; -1 if there is none, or it is not known. */
+  int32_t rank;
+  /* What happened to it: one of SHOUTER_REASON_LOST to SHOUTER_REASON_STOPPED; 0 if there is none. */
+  int32_t reason;
+  /* The call: one of SHOUTER_OPERATION_ALLREDUCE to SHOUTER_OPERATION_FINALIZE; 0 if it is none of these. */
+  int32_t operation;
+  /* The tensor, as shouter_register has numbered it; -1 if there is none, or it is not registered. */
+  int64_t tensor;
+  /* The trainer's step at the call, as shouter_set_step told it; 0 before that, and if there is none. */
+  uint64_t step;
+  /* Nanoseconds that the operation had (SHOUTER_ERROR_DEADLINE), or that were waited (SHOUTER_ERROR_TIMEOUT); else 0. */
+  uint64_t after_ns;
+  /* The rank whose GPU may still use the tensor, whose memory must stay as it is then; -1 if there is none. */
+  int32_t in_use_by;
+  /* How many entries of `missing` are filled. */
+  uint32_t missing_count;
+  /* The ranks that did not come in time, in order: the first SHOUTER_MISSING_NAMED of them. */
+  uint32_t missing[SHOUTER_MISSING_NAMED];
+  /* The tensor's name in UTF-8, cut off where it is longer; empty if there is none. */
+  char tensor_name[SHOUTER_NAME_BYTES];
+  /* The text of shouter_last_error, cut off where it is longer. */
+  char text[SHOUTER_TEXT_BYTES];
+} shouter_error_info_t;
 
 /* What this process has done since shouter_init. */
 typedef struct shouter_stats_t {
@@ -263,6 +341,21 @@ shouter_status_t shouter_set_step(const struct shouter_t *shouter, uint64_t step
 /* Why the calling thread's last failed call failed: who, what, and what to do next. An empty string if none has failed.
  * The text is valid until the next call of this library on the same thread. */
 const char *shouter_last_error(void);
+
+/* What is known of the calling thread's last error, copied to `*info`: which rank, why, during which call, of which tensor. */
+  /*  */
+/* ```c
+ * shouter_error_info_t why;
+ * why.size = sizeof why;
+ * if (shouter_wait(group, pending, SHOUTER_DEFAULT_TIMEOUT) != SHOUTER_OK
+ *     && shouter_last_error_info(&why) == SHOUTER_OK && why.status == SHOUTER_ERROR_PEER_FAILED)
+ *     fprintf(stderr, "without rank %d from step %llu on\n", (int)why.rank, (unsigned long long)why.step);
+ * ``` */
+  /*  */
+/* `info->size` must be set before the call; at most so many bytes are written, so a program that was compiled with an earlier
+ * header gets the fields that it knows. After the call `info->size` is how many bytes of it are filled. SHOUTER_ERROR_ARGUMENT if
+ * `info` is NULL or its size below that of the first two fields. This call leaves the thread's last error as it is. */
+shouter_status_t shouter_last_error_info(struct shouter_error_info_t *info);
 
 /* The name of a status, such as "deadline"; "unknown" for a number that is none. The text is static. */
 const char *shouter_error_name(shouter_status_t status);

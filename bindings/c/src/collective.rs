@@ -231,7 +231,7 @@ pub unsafe extern "C" fn shouter_set_step(shouter: *const Shouter, step: u64) ->
 /// What a library without CUDA says.
 #[cfg(not(feature = "cuda"))]
 fn no_cuda() -> Error {
-    Error::Accelerator("this libshouter.a has no CUDA; build it with the feature cuda".into())
+    Error::accelerator("this libshouter.a has no CUDA; build it with the feature cuda")
 }
 
 /// Checks what can be checked of a buffer from C: NULL (allowed when empty), alignment, a length that fits memory.

@@ -35,8 +35,81 @@ pub const SHOUTER_ERROR_TIMEOUT: i32 = 10;
 /// A GPU or its driver cannot be used, or has failed.
 pub const SHOUTER_ERROR_ACCELERATOR: i32 = 11;
 
+/// A rank's process was killed or has crashed, or its host or every connection to it is gone.
+pub const SHOUTER_REASON_LOST: i32 = 1;
+/// A rank left while operations were under way.
+pub const SHOUTER_REASON_ABORTED: i32 = 2;
+/// A rank did not take part in an operation before the deadline.
+pub const SHOUTER_REASON_LATE: i32 = 3;
+/// A rank runs other operations than the other ranks.
+pub const SHOUTER_REASON_DIVERGED: i32 = 4;
+/// A rank sent what no rank of this version and configuration sends.
+pub const SHOUTER_REASON_PROTOCOL: i32 = 5;
+/// A rank's GPU failed.
+pub const SHOUTER_REASON_ACCELERATOR: i32 = 6;
+/// A rank has lost its own port, device or address, as it said itself.
+pub const SHOUTER_REASON_DISCONNECTED: i32 = 7;
+/// A rank was stopped or cut off for longer than heartbeat_timeout, and the others have given it up.
+pub const SHOUTER_REASON_STOPPED: i32 = 8;
+
+/// An all-reduce, pushed or in one call.
+pub const SHOUTER_OPERATION_ALLREDUCE: i32 = 1;
+/// A broadcast.
+pub const SHOUTER_OPERATION_BROADCAST: i32 = 2;
+/// shouter_barrier.
+pub const SHOUTER_OPERATION_BARRIER: i32 = 3;
+/// shouter_register.
+pub const SHOUTER_OPERATION_REGISTER: i32 = 4;
+/// shouter_finalize.
+pub const SHOUTER_OPERATION_FINALIZE: i32 = 5;
+
+/// How many missing ranks shouter_error_info_t names.
+pub const SHOUTER_MISSING_NAMED: usize = 16;
+/// Bytes for a tensor's name in shouter_error_info_t, the zero at its end included.
+pub const SHOUTER_NAME_BYTES: usize = 128;
+/// Bytes for the text in shouter_error_info_t, the zero at its end included.
+pub const SHOUTER_TEXT_BYTES: usize = 1024;
+
+/// What is known of an error, for programs: see shouter_last_error_info. Later versions may add fields at the end.
+#[repr(C)]
+#[derive(Clone, Debug)]
+pub struct ErrorInfo {
+    /// Before the call: sizeof(shouter_error_info_t). After it: how many bytes of it this library has filled.
+    pub size: usize,
+    /// The status of the call that failed; SHOUTER_OK if none has failed on this thread.
+    pub status: Status,
+    /// The rank that is to blame; -1 if there is none, or it is not known.
+    pub rank: i32,
+    /// What happened to it: one of SHOUTER_REASON_LOST to SHOUTER_REASON_STOPPED; 0 if there is none.
+    pub reason: i32,
+    /// The call: one of SHOUTER_OPERATION_ALLREDUCE to SHOUTER_OPERATION_FINALIZE; 0 if it is none of these.
+    pub operation: i32,
+    /// The tensor, as shouter_register has numbered it; -1 if there is none, or it is not registered.
+    pub tensor: i64,
+    /// The trainer's step at the call, as shouter_set_step told it; 0 before that, and if there is none.
+    pub step: u64,
+    /// Nanoseconds that the operation had (SHOUTER_ERROR_DEADLINE), or that were waited (SHOUTER_ERROR_TIMEOUT); else 0.
+    pub after_ns: u64,
+    /// The rank whose GPU may still use the tensor, whose memory must stay as it is then; -1 if there is none.
+    pub in_use_by: i32,
+    /// How many entries of `missing` are filled.
+    pub missing_count: u32,
+    /// The ranks that did not come in time, in order: the first SHOUTER_MISSING_NAMED of them.
+    pub missing: [u32; SHOUTER_MISSING_NAMED],
+    /// The tensor's name in UTF-8, cut off where it is longer; empty if there is none.
+    pub tensor_name: [c_char; SHOUTER_NAME_BYTES],
+    /// The text of shouter_last_error, cut off where it is longer.
+    pub text: [c_char; SHOUTER_TEXT_BYTES],
+}
+
+/// The last error of a thread.
+struct Last {
+    text: CString,
+    error: Error,
+}
+
 thread_local! {
-    static LAST: RefCell<Option<CString>> = const { RefCell::new(None) };
+    static LAST: RefCell<Option<Last>> = const { RefCell::new(None) };
 }
 
 /// Runs a call: its error, or its panic, becomes the thread's last error and a status.
@@ -46,8 +119,9 @@ pub(crate) fn guard(call: impl FnOnce() -> Result<(), Error>) -> Status {
     match outcome {
         Ok(()) => SHOUTER_OK,
         Err(error) => {
-            remember(&error.to_string());
-            error.code()
+            let code = error.code();
+            remember(error);
+            code
         }
     }
 }
@@ -62,10 +136,48 @@ pub(crate) fn null(what: &str) -> Error {
     Error::Argument(format!("{what} is NULL"))
 }
 
-/// Keeps a message for the calling thread. A thread that is being torn down keeps none.
-fn remember(message: &str) {
-    let bytes: Vec<u8> = message.bytes().filter(|&b| b != 0).collect();
-    let _ = LAST.try_with(|last| *last.borrow_mut() = CString::new(bytes).ok());
+/// Keeps an error for the calling thread. A thread that is being torn down keeps none.
+fn remember(error: Error) {
+    let bytes: Vec<u8> = error.to_string().bytes().filter(|&b| b != 0).collect();
+    let text = CString::new(bytes).unwrap_or_default();
+    let _ = LAST.try_with(|last| *last.borrow_mut() = Some(Last { text, error }));
+}
+
+/// As much of a text as there is room for, between characters, with a zero at its end.
+fn fill<const N: usize>(text: &str) -> [c_char; N] {
+    let mut filled = [0; N];
+    let end = (0..N.min(text.len() + 1)).rev().find(|&end| text.is_char_boundary(end)).unwrap_or(0);
+    for (into, byte) in filled.iter_mut().zip(text.bytes().take(end).filter(|&byte| byte != 0)) {
+        *into = byte as c_char;
+    }
+    filled
+}
+
+impl ErrorInfo {
+    fn new(last: Option<&Last>) -> Self {
+        let error = last.map(|last| &last.error);
+        let rank = |rank: Option<u32>| rank.and_then(|rank| i32::try_from(rank).ok()).unwrap_or(-1);
+        let all = error.map(Error::missing).unwrap_or_default();
+        let mut missing = [0; SHOUTER_MISSING_NAMED];
+        missing.iter_mut().zip(all).for_each(|(into, rank)| *into = *rank);
+        let tensor = error.and_then(Error::tensor);
+        let after = error.and_then(Error::after).unwrap_or_default();
+        Self {
+            size: size_of::<Self>(),
+            status: error.map_or(SHOUTER_OK, Error::code),
+            rank: rank(error.and_then(Error::rank)),
+            reason: error.and_then(Error::reason).map_or(0, |reason| reason as i32),
+            operation: error.and_then(Error::operation).map_or(0, |operation| operation as i32),
+            tensor: tensor.map_or(-1, |tensor| tensor.id.0.into()),
+            step: error.and_then(Error::step).unwrap_or(0),
+            after_ns: u64::try_from(after.as_nanos()).unwrap_or(u64::MAX),
+            in_use_by: rank(error.and_then(Error::in_use_by)),
+            missing_count: all.len().min(SHOUTER_MISSING_NAMED) as u32,
+            missing,
+            tensor_name: fill(tensor.map_or("", |tensor| &tensor.name)),
+            text: fill(last.and_then(|last| last.text.to_str().ok()).unwrap_or("")),
+        }
+    }
 }
 
 fn message_of(panic: &(dyn Any + Send)) -> &str {
@@ -79,7 +191,44 @@ fn message_of(panic: &(dyn Any + Send)) -> &str {
 #[unsafe(no_mangle)]
 pub extern "C" fn shouter_last_error() -> *const c_char {
     const NONE: &CStr = c"";
-    LAST.try_with(|last| last.borrow().as_deref().unwrap_or(NONE).as_ptr()).unwrap_or(NONE.as_ptr())
+    let text = |last: &RefCell<Option<Last>>| last.borrow().as_ref().map_or(NONE, |last| &last.text).as_ptr();
+    LAST.try_with(text).unwrap_or(NONE.as_ptr())
+}
+
+/// What is known of the calling thread's last error, copied to `*info`: which rank, why, during which call, of which tensor.
+///
+/// ```c
+/// shouter_error_info_t why;
+/// why.size = sizeof why;
+/// if (shouter_wait(group, pending, SHOUTER_DEFAULT_TIMEOUT) != SHOUTER_OK
+///     && shouter_last_error_info(&why) == SHOUTER_OK && why.status == SHOUTER_ERROR_PEER_FAILED)
+///     fprintf(stderr, "without rank %d from step %llu on\n", (int)why.rank, (unsigned long long)why.step);
+/// ```
+///
+/// `info->size` must be set before the call; at most so many bytes are written, so a program that was compiled with an earlier
+/// header gets the fields that it knows. After the call `info->size` is how many bytes of it are filled. SHOUTER_ERROR_ARGUMENT if
+/// `info` is NULL or its size below that of the first two fields. This call leaves the thread's last error as it is.
+#[allow(unsafe_code, reason = "a pointer from C, which is checked for NULL")]
+#[allow(clippy::missing_safety_doc, reason = "the documentation is written for C")]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shouter_last_error_info(info: *mut ErrorInfo) -> Status {
+    if info.is_null() {
+        return SHOUTER_ERROR_ARGUMENT;
+    }
+    // SAFETY: not NULL; the caller promises a struct of at least the size that its first field says.
+    let room = unsafe { (&raw const (*info).size).read() };
+    if room < std::mem::offset_of!(ErrorInfo, rank) {
+        return SHOUTER_ERROR_ARGUMENT;
+    }
+    let filled = guard_value(None, || {
+        let known = |last: &RefCell<Option<Last>>| ErrorInfo::new(last.borrow().as_ref());
+        Some(LAST.try_with(known).unwrap_or_else(|_| ErrorInfo::new(None)))
+    });
+    let Some(mut filled) = filled else { return SHOUTER_ERROR_INTERNAL };
+    filled.size = room.min(size_of::<ErrorInfo>());
+    // SAFETY: so many bytes are there on both sides.
+    unsafe { info.cast::<u8>().copy_from_nonoverlapping((&raw const filled).cast(), filled.size) };
+    SHOUTER_OK
 }
 
 /// The name of a status, such as "deadline"; "unknown" for a number that is none. The text is static.

@@ -4,7 +4,7 @@ use std::process::{Command, Stdio};
 use std::ptr;
 use std::sync::Mutex;
 
-use shouter::{DType, Error, ReduceOp};
+use shouter::{DType, Error, Operation, Reason, ReduceOp};
 
 use crate::collective::*;
 use crate::error::*;
@@ -159,33 +159,115 @@ fn numbers_are_those_of_the_protocol() {
     }
 }
 
-/// The statuses of the header are the errors' codes, and each has a name.
+/// The statuses of the header are the errors' codes (shouter's `codes_are_stable` has those), and each has a name.
 #[test]
 fn statuses_are_the_errors_codes() {
-    let text = String::new;
-    let errors = [
-        (Error::Config(text()), SHOUTER_ERROR_CONFIG),
-        (Error::Join(text()), SHOUTER_ERROR_JOIN),
-        (Error::Device(text()), SHOUTER_ERROR_DEVICE),
-        (Error::Argument(text()), SHOUTER_ERROR_ARGUMENT),
-        (Error::Mismatch(text()), SHOUTER_ERROR_MISMATCH),
-        (Error::PeerFailed(text()), SHOUTER_ERROR_PEER_FAILED),
-        (Error::Deadline(text()), SHOUTER_ERROR_DEADLINE),
-        (Error::Closed(text()), SHOUTER_ERROR_CLOSED),
-        (Error::Internal(text()), SHOUTER_ERROR_INTERNAL),
-        (Error::Timeout(text()), SHOUTER_ERROR_TIMEOUT),
-        (Error::Accelerator(text()), SHOUTER_ERROR_ACCELERATOR),
+    let statuses = [
+        SHOUTER_ERROR_CONFIG,
+        SHOUTER_ERROR_JOIN,
+        SHOUTER_ERROR_DEVICE,
+        SHOUTER_ERROR_ARGUMENT,
+        SHOUTER_ERROR_MISMATCH,
+        SHOUTER_ERROR_PEER_FAILED,
+        SHOUTER_ERROR_DEADLINE,
+        SHOUTER_ERROR_CLOSED,
+        SHOUTER_ERROR_INTERNAL,
+        SHOUTER_ERROR_TIMEOUT,
+        SHOUTER_ERROR_ACCELERATOR,
     ];
-    let mut names = std::collections::BTreeSet::from([c"ok", c"unknown"]);
+    assert!(statuses.into_iter().eq(1..=11));
+    let errors = [
+        (Error::Config(String::new()), SHOUTER_ERROR_CONFIG),
+        (Error::Device(String::new()), SHOUTER_ERROR_DEVICE),
+        (Error::Argument(String::new()), SHOUTER_ERROR_ARGUMENT),
+        (Error::Internal(String::new()), SHOUTER_ERROR_INTERNAL),
+        (Error::accelerator(""), SHOUTER_ERROR_ACCELERATOR),
+    ];
     for (error, status) in errors {
         assert_eq!(error.code(), status, "{error:?}");
+    }
+    let mut names = std::collections::BTreeSet::from([c"ok", c"unknown"]);
+    for status in statuses {
         // SAFETY: shouter_error_name returns a static string.
-        assert!(names.insert(unsafe { CStr::from_ptr(shouter_error_name(status)) }), "{error:?}");
+        assert!(names.insert(unsafe { CStr::from_ptr(shouter_error_name(status)) }), "{status}");
     }
     for unknown in [-1, 12, i32::MAX] {
         // SAFETY: as above.
         assert_eq!(unsafe { CStr::from_ptr(shouter_error_name(unknown)) }, c"unknown");
     }
+}
+
+/// The numbers of the header are those of the library's enums.
+#[test]
+fn reasons_and_operations_are_the_librarys() {
+    let reasons = [
+        (Reason::Lost, SHOUTER_REASON_LOST),
+        (Reason::Aborted, SHOUTER_REASON_ABORTED),
+        (Reason::Late, SHOUTER_REASON_LATE),
+        (Reason::Diverged, SHOUTER_REASON_DIVERGED),
+        (Reason::Protocol, SHOUTER_REASON_PROTOCOL),
+        (Reason::Accelerator, SHOUTER_REASON_ACCELERATOR),
+        (Reason::Disconnected, SHOUTER_REASON_DISCONNECTED),
+        (Reason::Stopped, SHOUTER_REASON_STOPPED),
+    ];
+    assert!(reasons.iter().all(|(reason, number)| *reason as i32 == *number));
+    let operations = [
+        (Operation::AllReduce, SHOUTER_OPERATION_ALLREDUCE),
+        (Operation::Broadcast, SHOUTER_OPERATION_BROADCAST),
+        (Operation::Barrier, SHOUTER_OPERATION_BARRIER),
+        (Operation::Register, SHOUTER_OPERATION_REGISTER),
+        (Operation::Finalize, SHOUTER_OPERATION_FINALIZE),
+    ];
+    assert!(operations.iter().all(|(operation, number)| *operation as i32 == *number));
+}
+
+/// What shouter_last_error_info tells a program whose struct has this size, in memory that is 0xAA before.
+fn info(size: usize) -> (i32, ErrorInfo) {
+    // SAFETY: plain numbers.
+    let mut info: ErrorInfo = unsafe { std::mem::transmute([0xAAu8; size_of::<ErrorInfo>()]) };
+    info.size = size;
+    // SAFETY: it has `size` bytes or more.
+    let status = unsafe { shouter_last_error_info(&raw mut info) };
+    (status, info)
+}
+
+fn in_rust(text: &[std::ffi::c_char]) -> String {
+    text.iter().take_while(|byte| **byte != 0).map(|byte| *byte as u8 as char).collect()
+}
+
+#[test]
+fn the_last_errors_fields_are_copied_as_far_as_the_caller_knows_them() {
+    std::thread::spawn(|| {
+        let whole = size_of::<ErrorInfo>();
+        let (status, none) = info(whole);
+        assert_eq!(
+            (status, none.status, none.rank, none.tensor, none.in_use_by),
+            (SHOUTER_OK, SHOUTER_OK, -1, -1, -1)
+        );
+        assert_eq!(
+            (none.reason, none.operation, none.missing_count, in_rust(&none.text)),
+            (0, 0, 0, String::new())
+        );
+
+        guard(|| Err(Error::Argument("x".repeat(5000))));
+        let (status, all) = info(whole + 100);
+        assert_eq!((status, all.size, all.status), (SHOUTER_OK, whole, SHOUTER_ERROR_ARGUMENT));
+        assert_eq!(in_rust(&all.text), last()[..SHOUTER_TEXT_BYTES - 1]);
+
+        let (status, old) = info(std::mem::offset_of!(ErrorInfo, reason));
+        assert_eq!((status, old.size), (SHOUTER_OK, std::mem::offset_of!(ErrorInfo, reason)));
+        assert_eq!((old.status, old.rank), (SHOUTER_ERROR_ARGUMENT, -1));
+        assert_eq!((old.reason as u32, old.text[0] as u8), (0xAAAA_AAAA, 0xAA), "not the caller's memory");
+
+        for size in [0, 1, size_of::<usize>() + 3] {
+            assert_eq!(info(size).0, SHOUTER_ERROR_ARGUMENT);
+        }
+        // SAFETY: NULL is allowed.
+        assert_eq!(unsafe { shouter_last_error_info(ptr::null_mut()) }, SHOUTER_ERROR_ARGUMENT);
+        assert!(last().ends_with('x'), "the last error stays");
+    })
+    .join()
+    .unwrap();
 }
 
 #[test]
@@ -413,6 +495,59 @@ fn two(name: &str) -> ([Shared; 2], PathBuf) {
         })
     };
     ([join(0), join(1)].map(|rank| rank.join().unwrap()), folder)
+}
+
+/// A program hears which rank, which call and which tensor an error is about.
+#[test]
+fn an_error_names_rank_call_and_tensor_to_a_program() {
+    const COUNT: usize = 60_000;
+    let (ranks, folder) = two("fields");
+    let both = move |call: fn(Shared, usize) -> ErrorInfo| {
+        let second = std::thread::spawn(move || call(ranks[1], 1));
+        [call(ranks[0], 0), second.join().unwrap()]
+    };
+    let tables = both(|rank, number| {
+        let tensor =
+            Tensor { name: c"layer".as_ptr(), count: 8 + number, dtype: SHOUTER_F32, op: SHOUTER_SUM };
+        // SAFETY: a live group, and one tensor.
+        assert_eq!(unsafe { shouter_register(rank.get(), &tensor, 1, &mut 0) }, SHOUTER_ERROR_MISMATCH);
+        info(size_of::<ErrorInfo>()).1
+    });
+    for (number, why) in tables.iter().enumerate() {
+        assert_eq!((why.status, why.operation), (SHOUTER_ERROR_MISMATCH, SHOUTER_OPERATION_REGISTER));
+        assert_eq!((why.rank, why.tensor, &*in_rust(&why.tensor_name)), (1 - number as i32, 0, "layer"));
+    }
+    let diverged = both(|rank, number| {
+        let tensor = Tensor { name: c"layer".as_ptr(), count: COUNT, dtype: SHOUTER_F32, op: SHOUTER_SUM };
+        let (mut id, mut pending, mut data) = (0, 0, vec![1f32; COUNT]);
+        // SAFETY: a live group, one tensor, and data that lives until the wait.
+        unsafe {
+            assert_eq!(shouter_register(rank.get(), &tensor, 1, &mut id), SHOUTER_OK, "{}", last());
+            shouter_set_step(rank.get(), 7);
+            if number == 1 {
+                assert_eq!(shouter_barrier(rank.get()), SHOUTER_ERROR_MISMATCH, "{}", last());
+                return info(size_of::<ErrorInfo>()).1;
+            }
+            assert_eq!(shouter_push(rank.get(), id, data.as_mut_ptr().cast(), &mut pending), SHOUTER_OK);
+            let status = shouter_wait(rank.get(), pending, 0);
+            if status == SHOUTER_ERROR_TIMEOUT {
+                let why = info(size_of::<ErrorInfo>()).1;
+                assert_eq!((why.status, why.rank, why.operation), (SHOUTER_ERROR_TIMEOUT, -1, 0));
+                assert_eq!(shouter_wait(rank.get(), pending, 60_000), SHOUTER_ERROR_MISMATCH, "{}", last());
+            }
+            info(size_of::<ErrorInfo>()).1
+        }
+    });
+    let [pushed, barrier] = diverged;
+    assert_eq!((pushed.rank, pushed.operation, pushed.step), (1, SHOUTER_OPERATION_ALLREDUCE, 7));
+    assert_eq!((pushed.tensor, &*in_rust(&pushed.tensor_name)), (0, "layer"));
+    assert_eq!((barrier.rank, barrier.operation, barrier.tensor), (0, SHOUTER_OPERATION_BARRIER, -1));
+    assert_eq!(in_rust(&barrier.tensor_name), "");
+    for rank in ranks {
+        // SAFETY: the last call.
+        assert_ne!(unsafe { shouter_finalize(rank.get()) }, SHOUTER_OK);
+    }
+    std::fs::remove_dir_all(folder).unwrap();
 }
 
 /// Who waits takes the operation: of two the other is refused at once, as is a second wait, and nobody can wait for a call that

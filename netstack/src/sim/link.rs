@@ -99,7 +99,7 @@ pub struct LinkCounters {
 }
 
 /// Decides about a packet before anything else does: false loses it.
-pub type Rule<P> = Box<dyn FnMut(Instant, &P) -> bool>;
+pub type Rule<P> = Box<dyn FnMut(Instant, &P) -> bool + Send>;
 
 /// One direction of a link.
 pub struct Link<P> {

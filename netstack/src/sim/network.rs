@@ -1,8 +1,7 @@
 //! A switch, with a link to each host.
 
-use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::rc::Rc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rand::Rng;
 use rand::rngs::SmallRng;
@@ -20,7 +19,7 @@ const SHORTEST_FRAME: u64 = 60;
 
 /// A frame on its way.
 #[derive(Clone, Debug)]
-struct Carried(Rc<[u8]>);
+struct Carried(Arc<[u8]>);
 
 impl Packet for Carried {
     fn line_len(&self) -> u64 {
@@ -66,7 +65,7 @@ impl Fabric {
                 None => {
                     for (to, host) in self.hosts.iter_mut().enumerate() {
                         if to != from {
-                            host.down.send(at, Carried(Rc::clone(&frame)));
+                            host.down.send(at, Carried(Arc::clone(&frame)));
                         }
                     }
                 }
@@ -75,22 +74,27 @@ impl Fabric {
     }
 }
 
+/// What a panic elsewhere leaves is whole.
+fn lock(fabric: &Mutex<Fabric>) -> MutexGuard<'_, Fabric> {
+    fabric.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// A switch with hosts around it.
 #[derive(Clone, Debug)]
 pub struct Network {
-    fabric: Rc<RefCell<Fabric>>,
+    fabric: Arc<Mutex<Fabric>>,
 }
 
 impl Network {
     /// A network without hosts. What is lost follows from `seed`.
     pub fn new(seed: u64) -> Self {
-        Self { fabric: Rc::new(RefCell::new(Fabric { seed, hosts: Vec::new(), by_mac: BTreeMap::new() })) }
+        Self { fabric: Arc::new(Mutex::new(Fabric { seed, hosts: Vec::new(), by_mac: BTreeMap::new() })) }
     }
 
     /// Attaches a host by a link that is the same in both directions; its address is 02:51 followed by its number, from 1.
     /// A full queue on the host's side is back pressure, at the switch it is loss.
     pub fn attach(&self, mtu: u16, link: LinkConfig) -> SimDevice {
-        let mut fabric = self.fabric.borrow_mut();
+        let mut fabric = lock(&self.fabric);
         let index = fabric.hosts.len();
         let [a, b, c, d] = (index as u32 + 1).to_be_bytes();
         let mac = Mac([0x02, 0x51, a, b, c, d]);
@@ -98,7 +102,7 @@ impl Network {
         let seed = fabric.seed.wrapping_mul(1 << 16).wrapping_add(2 * index as u64);
         fabric.hosts.push(Host { up: Link::new(link, seed), down: Link::new(link, seed + 1) });
         SimDevice {
-            fabric: Rc::clone(&self.fabric),
+            fabric: Arc::clone(&self.fabric),
             index,
             mac,
             capabilities: Capabilities::plain("simulated", mtu, 64),
@@ -109,14 +113,14 @@ impl Network {
     /// Cuts or mends the link of the host that was attached as number `host`, from 0. Frames on a cut link are
     /// lost; the host is not told. Of a host that there is not, nothing is changed.
     pub fn set_cut(&self, host: usize, cut: bool) {
-        if let Some(host) = self.fabric.borrow_mut().hosts.get_mut(host) {
+        if let Some(host) = lock(&self.fabric).hosts.get_mut(host) {
             (host.up.cut, host.down.cut) = (cut, cut);
         }
     }
 
     /// What happened on a host's link: from it, and to it.
     pub fn counters(&self, host: usize) -> [LinkCounters; 2] {
-        let fabric = self.fabric.borrow();
+        let fabric = lock(&self.fabric);
         fabric
             .hosts
             .get(host)
@@ -126,14 +130,14 @@ impl Network {
     /// When something happens next in the network: a frame reaches the switch or a host, or a full line has room.
     pub fn next_event(&self, now: Instant) -> Option<Instant> {
         let events = |host: &Host| [host.up.next_arrival(), host.down.next_arrival(), host.up.room_at(now)];
-        self.fabric.borrow().hosts.iter().flat_map(events).flatten().min()
+        lock(&self.fabric).hosts.iter().flat_map(events).flatten().min()
     }
 }
 
 /// A host's end of its link.
 #[derive(Debug)]
 pub struct SimDevice {
-    fabric: Rc<RefCell<Fabric>>,
+    fabric: Arc<Mutex<Fabric>>,
     index: usize,
     mac: Mac,
     capabilities: Capabilities,
@@ -172,7 +176,7 @@ impl Device for SimDevice {
     /// Reads the payload of each frame now, as a NIC does.
     fn transmit(&mut self, now: Instant, batch: &mut TxBatch) -> usize {
         let longest = usize::from(self.capabilities.mtu) + ethernet::HEADER_LEN + vlan::TAG_LEN;
-        let mut fabric = self.fabric.borrow_mut();
+        let mut fabric = lock(&self.fabric);
         let up = &mut fabric.hosts[self.index].up;
         let mut taken = 0;
         for frame in batch.frames() {
@@ -204,7 +208,7 @@ impl Device for SimDevice {
 
     fn receive(&mut self, now: Instant, budget: usize, sink: &mut impl FnMut(RxFrame<'_>)) -> usize {
         for count in 0..budget {
-            let mut fabric = self.fabric.borrow_mut();
+            let mut fabric = lock(&self.fabric);
             fabric.advance(now);
             let Some(Carried(frame)) = fabric.hosts[self.index].down.receive(now) else { return count };
             // Not borrowed while the sink runs.

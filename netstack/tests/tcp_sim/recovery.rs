@@ -1,8 +1,8 @@
 //! Single losses at chosen places, reordering, and what a recovery may cost.
 
 use core::time::Duration;
-use std::cell::Cell;
-use std::rc::Rc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
 
 use shouter_netstack::sim::{LinkConfig, Rule, tcp::Segment};
 use shouter_netstack::tcp::{IcmpError, IcmpKind, Options};
@@ -254,13 +254,13 @@ fn marks_instead_of_losses() {
 
 #[test]
 fn two_messages_a_second_apart_need_no_time_out() {
-    let polled = Rc::new(Cell::new(0u64));
+    let polled = Arc::new(AtomicU64::new(0));
     let link = clean(1_000_000_000, 5 * MS);
     for algorithm in ALL {
         let mut world = World::new(71, &options(algorithm), [link, link]);
-        let counter = Rc::clone(&polled);
+        let counter = Arc::clone(&polled);
         world.links[0].rule = Some(Box::new(move |_, _| {
-            counter.set(counter.get() + 1);
+            counter.fetch_add(1, Relaxed);
             true
         }));
         let index = world.connect(100_000, None);
@@ -273,7 +273,7 @@ fn two_messages_a_second_apart_need_no_time_out() {
         assert_eq!((info.timeouts, info.retransmitted), (0, 0), "{algorithm:?}: {info:?}");
     }
     // Data, handshakes and few acknowledgements: no storm.
-    assert!((4 * 5 * 70..4 * 5 * 100).contains(&polled.get()), "{}", polled.get());
+    assert!((4 * 5 * 70..4 * 5 * 100).contains(&polled.load(Relaxed)), "{}", polled.load(Relaxed));
 }
 
 #[test]
@@ -316,12 +316,12 @@ fn a_way_that_takes_less_than_before_is_found_with_and_without_being_told() {
     for told in [true, false] {
         let mut world = warm(&options(ALL[1]), MS);
         // What is too long: lost in silence, or with an error that quotes the first of it.
-        let too_long = Rc::new(Cell::new(None));
-        let seen = Rc::clone(&too_long);
+        let too_long = Arc::new(OnceLock::new());
+        let seen = Arc::clone(&too_long);
         world.links[0].rule = Some(Box::new(move |_, packet| {
             let fits = packet.header.len() + packet.payload.len() + 20 <= usize::from(LESS);
-            if !fits && seen.get().is_none() {
-                seen.set(Some((packet.source, packet.destination, packet.seq())));
+            if !fits {
+                seen.get_or_init(|| (packet.source, packet.destination, packet.seq()));
             }
             fits
         }));
@@ -329,7 +329,7 @@ fn a_way_that_takes_less_than_before_is_found_with_and_without_being_told() {
         let begin = world.now;
         if told {
             assert!(world.run_until(begin + 10 * MS, |_| too_long.get().is_some()));
-            let (local, remote, seq) = too_long.get().unwrap();
+            let (local, remote, seq) = *too_long.get().unwrap();
             let error = IcmpError { local, remote, seq, kind: IcmpKind::TooBig(LESS) };
             let now = world.now;
             assert!(world.hosts[0].endpoint.on_icmp_error(now, &error));

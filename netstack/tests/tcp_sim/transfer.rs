@@ -1,6 +1,8 @@
 //! One transfer over a link that loses chosen segments, or many: how much is sent again, and how large segments stay.
 
 use core::time::Duration;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use shouter_netstack::cc::Algorithm;
 use shouter_netstack::sim::{LinkConfig, Rule, tcp::Segment};
@@ -31,15 +33,13 @@ fn transfer(
     bytes: u64,
     options: &Options,
     links: [LinkConfig; 2],
-    loses: impl Fn(u64) -> bool + 'static,
+    loses: impl Fn(u64) -> bool + Send + 'static,
 ) -> Outcome {
     let mut world = World::new(seed, options, links);
-    let count = std::rc::Rc::new(std::cell::Cell::new(0));
-    let counted = std::rc::Rc::clone(&count);
-    let rule: Rule<Segment> = Box::new(move |_, segment| {
-        counted.set(counted.get() + u64::from(!segment.payload.is_empty()));
-        segment.payload.is_empty() || !loses(counted.get())
-    });
+    let count = Arc::new(AtomicU64::new(0));
+    let counted = Arc::clone(&count);
+    let rule: Rule<Segment> =
+        Box::new(move |_, segment| segment.payload.is_empty() || !loses(counted.fetch_add(1, Relaxed) + 1));
     world.links[0].rule = Some(rule);
     world.super_segment = 1448;
     let index = world.connect(bytes, None);
@@ -47,7 +47,7 @@ fn transfer(
     let took = world.now - Instant::ZERO;
     // The last acknowledgements.
     world.run_to(world.now + Duration::from_secs(1));
-    Outcome { took, info: world.hosts[0].info(index), sent: count.get() }
+    Outcome { took, info: world.hosts[0].info(index), sent: count.load(Relaxed) }
 }
 
 /// A gigabit a second with a queue of a megabyte.

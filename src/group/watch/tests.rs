@@ -35,6 +35,11 @@ impl Rank {
     }
 }
 
+/// The end of a group for one reason.
+fn end(rank: u32, reason: Reason) -> End {
+    End { rank, reason, text: format!("rank {rank}: {reason}") }
+}
+
 /// The ranks of a job; a rank may go to rank 0 by another port.
 fn ranks(size: u32, port_of: impl Fn(u32, u16) -> u16) -> Vec<Rank> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
@@ -93,7 +98,7 @@ fn who_leaves_in_good_order_is_not_lost() {
 fn what_one_rank_knows_all_ranks_hear_and_its_own_end_is_not_taken_for_a_death() {
     // Rank 1 has seen the end of rank 3, which shares its host; its connection is still open.
     let mut ranks = ranks(4, straight);
-    ranks[1].control.notice().ended("rank 3: dead".into(), Some(3));
+    ranks[1].control.notice().ended(end(3, Reason::Lost));
     assert_eq!(ranks[1].next(), Some(News::Told));
     assert!(ranks[1].control.notice().is_told());
     drop(ranks.remove(1));
@@ -105,7 +110,7 @@ fn what_one_rank_knows_all_ranks_hear_and_its_own_end_is_not_taken_for_a_death()
 fn other_causes_go_with_the_data_and_are_not_taken_for_a_death_either() {
     for ended in 0..3 {
         let mut ranks = ranks(3, straight);
-        ranks[ended].control.notice().ended("rank 2: it runs another operation".into(), None);
+        ranks[ended].control.notice().ended(end(2, Reason::Diverged));
         assert_eq!(ranks[ended].next(), Some(News::Told));
         drop(ranks.remove(ended));
         assert!(ranks.iter().all(Rank::hears_nothing));
@@ -195,12 +200,12 @@ fn exchanges_go_on_beside_and_end_with_the_group() {
         thread::sleep(A_WHILE);
         let begun = Instant::now();
         for rank in &ranks[..2] {
-            rank.control.notice().ended("rank 2: it runs another operation".into(), None);
+            rank.control.notice().ended(end(2, Reason::Diverged));
         }
         for waiting in waiting {
             let error = waiting.join().unwrap().unwrap_err();
             assert!(
-                matches!(&error, ExchangeError::Ended { why, .. } if why.contains("another operation")),
+                matches!(&error, ExchangeError::Ended { ending, .. } if *ending == Ending::Group(end(2, Reason::Diverged))),
                 "{error}"
             );
         }

@@ -1,0 +1,144 @@
+//! Errors of operations: what the engine and the node's memory say, told with the tensors' names.
+
+use std::time::Duration;
+
+use shouter_reducer::executor::{AbortCause, Divergence, OpError, StartError, Why};
+use shouter_reducer::grid::Rank;
+use shouter_reducer::header::View;
+use shouter_reducer::header::{Identity, Shape};
+
+use super::{Entry, Group};
+use crate::error::{Call, Error, Reason, Views};
+
+impl Group {
+    /// An operation, of a registered tensor or outside the table.
+    fn call(&self, shape: &Shape, identity: &Identity, step: u64) -> Call {
+        Call { operation: shape.collective.into(), tensor: self.tables.named(identity), step }
+    }
+
+    /// A small operation.
+    fn small_call(shape: &Shape, step: u64) -> Call {
+        Call { operation: shape.collective.into(), tensor: None, step }
+    }
+
+    /// What ranks run that run different operations, by the tensors' names.
+    fn views(&self, Divergence { expected, found, .. }: &Divergence) -> Views {
+        let describe = |view| Some(self.tables.describe(view).into());
+        Views { ours: describe(expected), theirs: describe(found) }
+    }
+
+    /// The same for people.
+    fn divergence_text(&self, divergence: &Divergence) -> String {
+        format!(
+            "{}: {}; run the same operations in the same order on every rank",
+            divergence.rank,
+            divergence.describe(|view| self.tables.describe(view))
+        )
+    }
+
+    /// Ranks run another operation than this small one.
+    #[cold]
+    pub(super) fn diverged(&self, divergence: Option<Divergence>, shape: &Shape, step: u64) -> Error {
+        let call = Self::small_call(shape, step);
+        let Some(divergence) = divergence else {
+            let text = format!(
+                "{shape} at step {step} was given up: another rank runs another operation; run the same operations in the same \
+                 order on every rank"
+            );
+            return Error::mismatch(call, None, Views::default(), text);
+        };
+        let own = View { identity: Identity::ad_hoc(shape, Rank(0)), shape: *shape };
+        let divergence = divergence.seen_with(Some(own));
+        let text = format!("{shape} at step {step} was given up: {}", self.divergence_text(&divergence));
+        Error::mismatch(call, Some(divergence.rank.0), self.views(&divergence), text)
+    }
+
+    /// The group has ended under a small operation.
+    #[cold]
+    pub(super) fn aborted(cause: &AbortCause, shape: &Shape, step: u64) -> Error {
+        let text = format!("{shape} at step {step} was given up: {cause}");
+        Error::peer_failed(Self::small_call(shape, step), cause.culprit.0, Reason::from(&cause.why), text)
+    }
+
+    /// A small operation waits for a rank longer than it may.
+    #[cold]
+    pub(super) fn late(&self, missing: Rank, waited: Duration, shape: &Shape, step: u64) -> Error {
+        let text = format!(
+            "{shape} at step {step} waits for {missing} since {waited:?}; check that it runs the same operations, or give \
+             operations more time (SHOUTER_DEADLINE)"
+        );
+        Error::deadline(Self::small_call(shape, step), vec![missing.0], self.deadline, text)
+    }
+
+    /// Why an operation was not started, of a registered tensor or of this shape alone.
+    #[cold]
+    pub(super) fn start_error(
+        &self,
+        error: StartError,
+        shape: &Shape,
+        tensor: Option<&Entry>,
+        step: u64,
+    ) -> Error {
+        let cause = match error {
+            StartError::Aborted(cause) => cause,
+            StartError::Length { .. } | StartError::Busy { .. } | StartError::SlotBudget { .. } => {
+                return Error::Argument(error.to_string());
+            }
+            StartError::Schedule { .. } | StartError::NoNodeMemory { .. } => {
+                return Error::Internal(error.to_string());
+            }
+        };
+        let what = match tensor {
+            Some(entry) => format!("{shape} of \"{}\" was not started", entry.name),
+            None => format!("{shape} was not started"),
+        };
+        let Why::Diverged(found) = &cause.why else {
+            return Error::closed_by(&cause, format!("{what}: {cause}"));
+        };
+        let call = match tensor {
+            Some(entry) => self.call(shape, &entry.identity(0), step),
+            None => Self::small_call(shape, step),
+        };
+        let (views, why) = match found {
+            Some(divergence) => (self.views(divergence), self.divergence_text(divergence)),
+            None => (Views::default(), cause.to_string()),
+        };
+        Error::mismatch(call, Some(cause.culprit.0), views, format!("{what}: {why}"))
+    }
+
+    /// Why an operation that had been started has failed.
+    #[cold]
+    pub(super) fn op_error(&self, error: OpError) -> Error {
+        let subject = error.subject();
+        let call = self.call(&subject.shape, &subject.identity, subject.step);
+        let mut text = error.to_string();
+        let (mut cause, mut in_use_by) = (&error, None);
+        while let OpError::InUse { error, rank } = cause {
+            if *rank == self.rank {
+                return Error::accelerator_under(call, text).with_memory_in_use(rank.0);
+            }
+            in_use_by.get_or_insert(rank.0);
+            cause = error;
+        }
+        let told = match cause {
+            OpError::Deadline { missing, .. } => {
+                Error::deadline(call, missing.iter().map(|rank| rank.0).collect(), self.deadline, text)
+            }
+            OpError::Aborted { subject, cause: end } => match &end.why {
+                Why::Diverged(found) => {
+                    let views = found.as_ref().map(|divergence| self.views(divergence)).unwrap_or_default();
+                    if let (Some(divergence), None) = (found, in_use_by) {
+                        text = format!("{subject} was given up: {}", self.divergence_text(divergence));
+                    }
+                    Error::mismatch(call, Some(end.culprit.0), views, text)
+                }
+                why => Error::peer_failed(call, end.culprit.0, why.into(), text),
+            },
+            OpError::Accelerator { .. } | OpError::InUse { .. } => Error::accelerator_under(call, text),
+        };
+        match in_use_by {
+            Some(rank) => told.with_memory_in_use(rank),
+            None => told,
+        }
+    }
+}
