@@ -13,7 +13,7 @@ fn levels() -> Vec<Kernels> {
     Level::ALL.iter().filter_map(|&level| Kernels::with_level(level)).collect()
 }
 
-pub(super) fn is_float(dtype: DType) -> bool {
+pub(crate) fn is_float(dtype: DType) -> bool {
     matches!(dtype, DType::F16 | DType::Bf16 | DType::F32 | DType::F64)
 }
 
@@ -110,7 +110,7 @@ fn oracle(dtype: DType, op: ReduceOp, sources: &[u64]) -> u64 {
 
 /// What every fold must cope with: zeros, the least and largest of everything, infinities, NaNs of all kinds, and
 /// values where the narrow types round to even.
-pub(super) fn specials(dtype: DType) -> Vec<u64> {
+pub(crate) fn specials(dtype: DType) -> Vec<u64> {
     let (significand, width): (u32, u32) = match dtype {
         DType::F16 => (10, 16),
         DType::Bf16 => (7, 16),
@@ -153,7 +153,7 @@ pub(super) fn specials(dtype: DType) -> Vec<u64> {
 }
 
 /// `count` elements, a third of them special, the rest of a size that makes rounding matter or any bits at all.
-pub(super) fn random(rng: &mut SmallRng, dtype: DType, count: usize) -> Vec<u64> {
+pub(crate) fn random(rng: &mut SmallRng, dtype: DType, count: usize) -> Vec<u64> {
     let specials = specials(dtype);
     let mut element = || match rng.random_range(0..3) {
         0 => specials[rng.random_range(0..specials.len())],
@@ -173,7 +173,7 @@ pub(super) fn random(rng: &mut SmallRng, dtype: DType, count: usize) -> Vec<u64>
 }
 
 /// Elements laid out `shift` bytes behind an aligned address, with guard bytes around them.
-pub(super) struct Laid {
+pub(crate) struct Laid {
     bytes: Vec<u8>,
     start: usize,
     len: usize,
@@ -182,7 +182,7 @@ pub(super) struct Laid {
 impl Laid {
     const GUARD: u8 = 0xa5;
 
-    pub(super) fn new(dtype: DType, elements: &[u64], shift: usize) -> Self {
+    pub(crate) fn new(dtype: DType, elements: &[u64], shift: usize) -> Self {
         let len = elements.len() * dtype.size();
         let mut bytes = vec![Self::GUARD; len + shift + 192];
         let start = bytes.as_ptr().align_offset(64) + 64 + shift;
@@ -192,11 +192,11 @@ impl Laid {
         Self { bytes, start, len }
     }
 
-    pub(super) fn ptr(&mut self) -> *mut u8 {
+    pub(crate) fn ptr(&mut self) -> *mut u8 {
         self.bytes[self.start..].as_mut_ptr()
     }
 
-    pub(super) fn elements(&self, dtype: DType) -> Vec<u64> {
+    pub(crate) fn elements(&self, dtype: DType) -> Vec<u64> {
         let (before, rest) = self.bytes.split_at(self.start);
         let (inside, after) = rest.split_at(self.len);
         assert!(before.iter().chain(after).all(|&b| b == Self::GUARD), "wrote outside of the destination");

@@ -51,7 +51,7 @@ struct Count {
 
 impl Inbox for Count {
     #[inline]
-    fn fragment(&mut self, _: Instant, header: &Header, payload: &[u8]) -> Disposition {
+    fn fragment(&mut self, header: &Header, payload: &[u8]) -> Disposition {
         self.bytes += payload.len() as u64;
         self.messages += 1;
         self.ended |= header.round == LAST;

@@ -67,7 +67,7 @@ pub(super) struct Node {
     flags: Vec<AtomicU64>,
     locals: u32,
     /// Where tensors lie, by local rank: one for each operation that it has started.
-    tensors: RefCell<Vec<Vec<(TensorView, super::super::View)>>>,
+    tensors: RefCell<Vec<Vec<(TensorView, crate::header::View)>>>,
     /// Who could open the others' tensors, by (local rank, operation).
     agreed: RefCell<HashMap<(u32, u64), bool>>,
     /// Ranks see which operations the others have started.
@@ -98,7 +98,7 @@ impl NodeMemory for View<'_> {
         let ours = self.view(self.1, seq)?;
         (0..self.0.locals).try_fold(true, |all, local| Some(all & (self.view(local, seq)? == ours)))
     }
-    fn view(&self, local: u32, seq: u64) -> Option<super::super::View> {
+    fn view(&self, local: u32, seq: u64) -> Option<crate::header::View> {
         self.0.tensors.borrow()[local as usize].get(seq as usize).map(|(_, view)| *view)
     }
     fn tensor(&self, local: u32, seq: u64, len: usize) -> TensorView {
@@ -163,6 +163,8 @@ pub(super) struct Net {
     pub(super) faults: Faults,
     pub(super) fragment: usize,
     pub(super) dead: Option<Rank>,
+    /// The dead peer, once something was sent to it.
+    lost: Option<Rank>,
     /// Where receivers want what they asked for: (receiver, sender, credit message).
     landings: Vec<(Rank, Rank, Header, Landing)>,
     /// Packets that it wrote to their place.
@@ -182,6 +184,11 @@ impl Net {
         let whole = first.region().span(begin, first.len()).unwrap();
         whole.part(header.offset as usize, header.len as usize)
     }
+
+    /// A peer that was found to be gone, once.
+    pub(super) fn take_lost(&mut self) -> Option<Rank> {
+        self.lost.take()
+    }
 }
 
 /// Writes to a place, as a NIC does.
@@ -197,6 +204,7 @@ impl Transport for Port<'_> {
     }
     fn send(&mut self, to: Rank, header: &Header, payload: Span, token: Token) -> Result<(), SendError> {
         if self.0.dead == Some(to) {
+            self.0.lost = Some(to);
             return Err(SendError::PeerFailed);
         }
         if self.0.rng.random_range(0..100) < self.0.faults.full {
@@ -404,6 +412,7 @@ impl Group {
             faults,
             fragment: 128,
             dead: None,
+            lost: None,
             landings: Vec::new(),
             placed: 0,
             rng,
@@ -460,7 +469,7 @@ impl Group {
     pub(super) fn start(&mut self, rank: usize, request: Request) -> Result<OpId, StartError> {
         let id = Rank(rank as u32);
         let export = request.device.and_then(|device| device.export);
-        let what = super::super::View { identity: request.identity, shape: request.shape };
+        let what = crate::header::View { identity: request.identity, shape: request.shape };
         let tensor = match (request.data.kind(), export) {
             (memory::Kind::Shared, _) => TensorView::Shared(request.data),
             (_, Some(export)) => TensorView::Exported(export),
