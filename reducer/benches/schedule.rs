@@ -16,6 +16,7 @@ use shouter_reducer::schedule::Algorithm;
 use shouter_reducer::transport::{Flag, NodeMemory, SendError, Token, Transport};
 use std::hint::black_box;
 use std::sync::Arc;
+use std::time::Duration;
 
 fn shape(count: u64) -> Shape {
     Shape { collective: Collective::AllReduce, dtype: DType::F32, op: ReduceOp::Sum, count }

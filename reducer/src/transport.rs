@@ -42,8 +42,9 @@ pub enum SendError {
     /// No room now; the executor offers the fragment again at its next poll.
     #[error("the send queue is full; poll again")]
     Full,
-    /// The peer is gone; the transport reports it to the group as well.
-    #[error("the peer has failed; abort the group")]
+    /// The peer is gone. The executor goes on as if the queue were full: the transport reports the loss to its owner as well, who
+    /// decides what becomes of the group.
+    #[error("the peer has failed; look at what the transport reports of it")]
     PeerFailed,
 }
 

@@ -148,17 +148,16 @@ impl Executor {
     fn flush_control<T: Transport>(&mut self, transport: &mut T) -> bool {
         let mut worked = false;
         while let Some(Notice { to, header, landing }) = self.control.notices.front() {
-            let to = *to;
             let posted = match header.kind {
-                header::Kind::Credit => transport.credit(to, header, *landing),
-                _ => transport.send(to, header, Span::empty(), Token::CONTROL),
+                header::Kind::Credit => transport.credit(*to, header, *landing),
+                _ => transport.send(*to, header, Span::empty(), Token::CONTROL),
             };
             match posted {
                 Ok(()) => {}
                 Err(SendError::Full) => break,
+                // What becomes of the group is for whoever hears of the loss from the transport.
                 Err(SendError::PeerFailed) => {
                     self.control.notices.pop_front();
-                    self.abort(to, Why::Failed);
                     continue;
                 }
             }
@@ -472,14 +471,10 @@ impl<T: Transport, N: NodeMemory> Context<'_, '_, T, N> {
             };
             match self.transport.send(to, &header, payload, token) {
                 Ok(()) => {}
-                Err(SendError::Full) => {
+                // What becomes of a group that has lost a peer is for whoever hears of the loss from the transport.
+                Err(SendError::Full | SendError::PeerFailed) => {
                     self.blocked[node] = self.polls;
                     ran = if state.aux > before { Ran::Partly } else { Ran::NotYet };
-                    break;
-                }
-                Err(SendError::PeerFailed) => {
-                    self.failed = Some((to, Why::Failed));
-                    ran = Ran::NotYet;
                     break;
                 }
             }

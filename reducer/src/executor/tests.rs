@@ -393,6 +393,10 @@ fn a_dead_peer_fails_everything_and_is_named() {
     }
     group.net.dead = Some(Rank(1));
     group.poll(0);
+    assert!(group.completed[0].is_empty(), "the transport's owner decides");
+    let lost = group.net.take_lost().unwrap();
+    group.executors[0].abort(lost, Why::Failed);
+    group.poll(0);
     assert_eq!(group.completed[0].len(), 2);
     for completed in &group.completed[0] {
         let error = completed.result.as_ref().unwrap_err();
@@ -530,9 +534,8 @@ fn messages_that_fit_nothing_are_refused_without_effect() {
         granule: 64,
         len: 64,
     };
-    let now = group.now;
     let mut refused =
-        |header: Header, bytes: usize| match group.executors[0].on_fragment(now, &header, &vec![0; bytes]) {
+        |header: Header, bytes: usize| match group.executors[0].on_fragment(&header, &vec![0; bytes]) {
             Disposition::Consumed => None,
             Disposition::Refused(why) => Some(why),
         };
@@ -580,24 +583,24 @@ fn operations_that_run_one_after_the_other_work_with_the_same_memory() {
 #[test]
 fn requests_that_do_not_fit_are_refused() {
     let mut group = two(|config| config.slot_pool_bytes = 1024);
-    let (buffer, now) = (filled(3, 1), group.now);
+    let buffer = filled(3, 1);
     let good = group.request(Rank(0), Algorithm::Direct, sum(3), &buffer);
-    let mut start = |request: Request| group.executors[0].start(now, request).unwrap_err();
+    let mut start = |request: Request| group.executors[0].start(request).unwrap_err();
     assert!(matches!(
         start(Request { data: filled(4, 1).region, ..good.clone() }),
         StartError::Length { .. }
     ));
     assert!(matches!(start(Request { shape: sum(2), ..good.clone() }), StartError::Schedule { .. }));
     let other = group.request(Rank(1), Algorithm::Direct, sum(3), &buffer);
-    assert!(matches!(group.executors[0].start(now, other).unwrap_err(), StartError::Schedule { .. }));
+    assert!(matches!(group.executors[0].start(other).unwrap_err(), StartError::Schedule { .. }));
     let large = filled(200, 1);
     let request = group.request(Rank(0), Algorithm::Direct, sum(200), &large);
-    let error = group.executors[0].start(now, request).unwrap_err();
+    let error = group.executors[0].start(request).unwrap_err();
     assert!(matches!(error, StartError::SlotBudget { budget: 1024, .. }), "{error}");
     for _ in 0..8 {
-        group.executors[0].start(now, good.clone()).unwrap();
+        group.executors[0].start(good.clone()).unwrap();
     }
-    assert!(matches!(group.executors[0].start(now, good).unwrap_err(), StartError::Busy { .. }));
+    assert!(matches!(group.executors[0].start(good).unwrap_err(), StartError::Busy { .. }));
 }
 
 #[test]

@@ -163,6 +163,8 @@ pub(super) struct Net {
     pub(super) faults: Faults,
     pub(super) fragment: usize,
     pub(super) dead: Option<Rank>,
+    /// The dead peer, once something was sent to it.
+    lost: Option<Rank>,
     /// Where receivers want what they asked for: (receiver, sender, credit message).
     landings: Vec<(Rank, Rank, Header, Landing)>,
     /// Packets that it wrote to their place.
@@ -182,6 +184,11 @@ impl Net {
         let whole = first.region().span(begin, first.len()).unwrap();
         whole.part(header.offset as usize, header.len as usize)
     }
+
+    /// A peer that was found to be gone, once.
+    pub(super) fn take_lost(&mut self) -> Option<Rank> {
+        self.lost.take()
+    }
 }
 
 /// Writes to a place, as a NIC does.
@@ -197,6 +204,7 @@ impl Transport for Port<'_> {
     }
     fn send(&mut self, to: Rank, header: &Header, payload: Span, token: Token) -> Result<(), SendError> {
         if self.0.dead == Some(to) {
+            self.0.lost = Some(to);
             return Err(SendError::PeerFailed);
         }
         if self.0.rng.random_range(0..100) < self.0.faults.full {
@@ -404,6 +412,7 @@ impl Group {
             faults,
             fragment: 128,
             dead: None,
+            lost: None,
             landings: Vec::new(),
             placed: 0,
             rng,
