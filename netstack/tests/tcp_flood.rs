@@ -14,7 +14,7 @@ use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use shouter_netstack::device::{Capabilities, Device, DeviceCounters, RxFrame, TxBatch};
 use shouter_netstack::region::Extent;
-use shouter_netstack::rud::{Disposition, Failure, SessionId, Sink, Token};
+use shouter_netstack::rud::NoSink;
 use shouter_netstack::sim::{LinkConfig, Node, Sim, SimDevice};
 use shouter_netstack::stack::{Ipv6Config, PortConfig, PortId, Stack, StackConfig};
 use shouter_netstack::tcp::{
@@ -125,18 +125,6 @@ fn check(seed: u64, at: u64, mut bytes: &[u8]) {
         assert!(bytes[..expected.len()] == *expected, "seed {seed}: other bytes at {at}");
         at += expected.len() as u64;
         bytes = &bytes[expected.len()..];
-    }
-}
-
-struct Nothing;
-
-impl Sink for Nothing {
-    fn deliver(&mut self, _: SessionId, _: &[u8], _: &[u8]) -> Disposition {
-        Disposition::Consumed
-    }
-    fn released(&mut self, _: SessionId, _: Token) {}
-    fn failed(&mut self, _: SessionId, why: Failure) {
-        panic!("{why}");
     }
 }
 
@@ -382,7 +370,7 @@ impl Host {
 impl Node for Host {
     fn poll(&mut self, now: Instant) -> Option<Instant> {
         self.make_frames(now);
-        self.stack.receive(now, &mut Nothing);
+        self.stack.receive(now, &mut NoSink);
         self.act(now);
         self.stack.transmit(now);
         self.most_connections = self.most_connections.max(self.stack.tcp().connections());

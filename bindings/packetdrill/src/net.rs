@@ -82,7 +82,7 @@ impl Net {
     /// Runs the stack at the present time until nothing moves.
     pub(crate) fn run(&mut self) {
         for _ in 0..MAX_TURNS {
-            let progress = self.stack.poll(self.now, &mut Nobody);
+            let progress = self.stack.poll(self.now, &mut rud::NoSink);
             // Who has to know looks at the connections themselves.
             while self.tcp().next_event().is_some() {
                 self.moved = true;
@@ -116,15 +116,4 @@ impl Net {
         self.now = self.now.max(next);
         self.run();
     }
-}
-
-/// Nobody speaks RUD here.
-struct Nobody;
-
-impl rud::Sink for Nobody {
-    fn deliver(&mut self, _: rud::SessionId, _: &[u8], _: &[u8]) -> rud::Disposition {
-        rud::Disposition::Consumed
-    }
-    fn released(&mut self, _: rud::SessionId, _: rud::Token) {}
-    fn failed(&mut self, _: rud::SessionId, _: rud::Failure) {}
 }

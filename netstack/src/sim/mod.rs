@@ -14,21 +14,15 @@
 //!
 //! ```
 //! use core::time::Duration;
+//! use shouter_netstack::rud::NoSink;
 //! use shouter_netstack::sim::{LinkConfig, Node, Sim};
 //! use shouter_netstack::stack::{PortConfig, Stack, StackConfig};
 //! use shouter_netstack::time::Instant;
-//! # use shouter_netstack::rud::{Disposition, Failure, SessionId, Sink, Token};
-//! # struct Nothing;
-//! # impl Sink for Nothing {
-//! #     fn deliver(&mut self, _: SessionId, _: &[u8], _: &[u8]) -> Disposition { Disposition::Consumed }
-//! #     fn released(&mut self, _: SessionId, _: Token) {}
-//! #     fn failed(&mut self, _: SessionId, _: Failure) {}
-//! # }
 //!
 //! struct Host(Stack<shouter_netstack::sim::SimDevice>);
 //! impl Node for Host {
 //!     fn poll(&mut self, now: Instant) -> Option<Instant> {
-//!         self.0.poll(now, &mut Nothing);
+//!         self.0.poll(now, &mut NoSink);
 //!         self.0.next_deadline()
 //!     }
 //! }

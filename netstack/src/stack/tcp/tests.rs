@@ -6,24 +6,13 @@ use core::time::Duration;
 use crate::device::{Device, Loopback};
 use crate::region::{Region, RegionId};
 use crate::rss::{Rss, SYMMETRIC_KEY};
-use crate::rud::{Disposition, Failure, SessionId, Sink, Token as RudToken};
+use crate::rud::NoSink;
 use crate::sim::{LinkConfig, Node, Sim, SimDevice};
 use crate::stack::{Ipv6Config, PortConfig, Stack, StackConfig};
 use crate::tcp::{ConnectError, ConnectionId, Error, Event, ListenerId, Options, StateName, Token};
 use crate::time::Instant;
 
 const SECOND: Duration = Duration::from_secs(1);
-
-/// RUD is silent here.
-struct Silent;
-
-impl Sink for Silent {
-    fn deliver(&mut self, _: SessionId, _: &[u8], _: &[u8]) -> Disposition {
-        panic!("no RUD here")
-    }
-    fn released(&mut self, _: SessionId, _: RudToken) {}
-    fn failed(&mut self, _: SessionId, _: Failure) {}
-}
 
 fn ipv4(host: u8) -> Ipv4Addr {
     Ipv4Addr::new(10, 0, 0, host)
@@ -72,7 +61,7 @@ impl<D: Device> Server<D> {
     }
 
     fn turn(&mut self, now: Instant) {
-        self.stack.poll(now, &mut Silent);
+        self.stack.poll(now, &mut NoSink);
         let tcp = self.stack.tcp_mut();
         while tcp.next_event().is_some() {}
         while let Some((id, _)) = tcp.accept(self.listener) {
@@ -113,7 +102,7 @@ struct Client<D> {
 
 impl<D: Device> Client<D> {
     fn turn(&mut self, now: Instant) {
-        self.stack.poll(now, &mut Silent);
+        self.stack.poll(now, &mut NoSink);
         while let Some(event) = self.stack.tcp_mut().next_event() {
             self.events.push(event);
         }

@@ -2,8 +2,6 @@
 //! kernel, in a network namespace of the test's own.
 //!
 //! `SHOUTER_FLOOD=<SYNs a second>` sets the rate, `SHOUTER_SECONDS=<seconds>` how long it lasts.
-#![cfg(feature = "dpdk")]
-#![allow(unsafe_code, missing_docs)]
 
 use std::io::Write;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpStream};
@@ -14,8 +12,8 @@ use std::time::Duration;
 
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
-use shouter_netstack::device::dpdk::{DpdkDevice, Eal, EalConfig, Port, PortConfig as DevicePort};
-use shouter_netstack::rud::{Disposition, Failure, SessionId, Sink, Token};
+use shouter_netstack::device::dpdk::DpdkDevice;
+use shouter_netstack::rud::NoSink;
 use shouter_netstack::stack::{PortConfig, Stack, StackConfig};
 use shouter_netstack::tcp::{ConnectionId, Error, Event};
 use shouter_netstack::time::Instant;
@@ -25,8 +23,7 @@ use shouter_netstack::wire::ip::Protocol;
 use shouter_netstack::wire::ipv4;
 use shouter_netstack::wire::tcp::{Flags, Header, SeqNumber};
 
-/// Set in the process that lives in the namespace.
-const CHILD: &str = "SHOUTER_TEST_KERNEL_FLOOD";
+use super::run;
 
 const OURS: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 77, 0, 2), 80);
 
@@ -43,52 +40,18 @@ const FRAMES: usize = 1 << 16;
 const FRAME_LEN: usize = 60;
 const BATCH: u64 = 64;
 
-struct Nobody;
-
-impl Sink for Nobody {
-    fn deliver(&mut self, _: SessionId, _: &[u8], _: &[u8]) -> Disposition {
-        Disposition::Consumed
-    }
-    fn released(&mut self, _: SessionId, _: Token) {}
-    fn failed(&mut self, _: SessionId, why: Failure) {
-        panic!("no session was opened: {why}");
-    }
-}
-
-fn run(program: &str, arguments: &str) {
-    let done = Command::new(program).args(arguments.split(' ')).output().expect("the program is there");
-    assert!(done.status.success(), "{program} {arguments}: {}", String::from_utf8_lossy(&done.stderr));
-}
-
 fn from_environment(name: &str, otherwise: u64) -> u64 {
     std::env::var(name).ok().and_then(|value| value.parse().ok()).unwrap_or(otherwise)
 }
 
 #[test]
 fn a_flood_from_nobody_leaves_a_transfer_and_new_connections_alone() {
-    if std::env::var_os(CHILD).is_some() {
-        suffer();
-        return;
-    }
-    let in_namespace = |program: &std::path::Path| {
-        let mut command = Command::new("unshare");
-        command.args(["--map-root-user", "--net", "--"]).arg(program);
-        command
-    };
-    let possible = in_namespace("true".as_ref()).status().is_ok_and(|status| status.success())
-        && Command::new("ethtool").arg("--version").output().is_ok();
-    if !possible {
-        println!("skipped: no network namespace or no ethtool here");
-        return;
-    }
-    let output = in_namespace(&std::env::current_exe().unwrap())
-        .args(["--exact", "a_flood_from_nobody_leaves_a_transfer_and_new_connections_alone", "--nocapture"])
-        .env(CHILD, "1")
-        .output()
-        .unwrap();
-    let (said, wrong) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert!(output.status.success(), "{said}\n{wrong}");
-    println!("{said}");
+    let has_ethtool = Command::new("ethtool").arg("--version").output().is_ok();
+    super::in_namespace(
+        "flood::a_flood_from_nobody_leaves_a_transfer_and_new_connections_alone",
+        has_ethtool,
+        suffer,
+    );
 }
 
 /// A packet socket of the kernel that sends by the interface `name`.
@@ -182,7 +145,7 @@ fn serve(mut stack: Stack<DpdkDevice>, stop: &AtomicBool, read: &AtomicU64) -> S
     let mut open: Vec<ConnectionId> = Vec::new();
     while !stop.load(Ordering::Relaxed) {
         let now = Instant::ZERO + begun.elapsed();
-        let progress = stack.poll(now, &mut Nobody);
+        let progress = stack.poll(now, &mut NoSink);
         let tcp = stack.tcp_mut();
         while let Some(event) = tcp.next_event() {
             if let Event::Acceptable(listener) = event {
@@ -238,9 +201,7 @@ fn suffer() {
         run("ip", &format!("link set {end} up"));
     }
     run("ip", "addr add 10.77.0.1/16 dev flood0");
-    let eal = Eal::init(&EalConfig::default()).expect("DPDK starts");
-    let config = DevicePort { mtu: 1500, ..DevicePort::new("af_packet:flood1".parse().unwrap()) };
-    let device = Port::try_open(eal, &config).unwrap_or_else(|e| panic!("{e}")).into_devices().remove(0);
+    let device = super::device("af_packet:flood1");
     let mut stack = Stack::new(StackConfig::new(4791, 1));
     let station = Mac(shouter_netstack::device::Device::mac(&device));
     stack.add_port(device, PortConfig::new(*OURS.ip(), 16, 1500)).unwrap();

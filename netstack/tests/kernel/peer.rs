@@ -1,24 +1,19 @@
-//! The Linux kernel as a peer, over a TAP interface in a network namespace of the test's own: what two of our stacks
-//! agree on may still be wrong.
-#![cfg(feature = "dpdk")]
-#![allow(unsafe_code, missing_docs)]
+//! Ping, UDP, fragments and errors of both IP versions, over a TAP interface.
 
 use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::os::fd::FromRawFd;
-use std::process::Command;
 use std::time::Duration;
 
-use shouter_netstack::device::dpdk::{DpdkDevice, Eal, EalConfig, Port, PortConfig as DevicePort};
+use shouter_netstack::device::dpdk::DpdkDevice;
 use shouter_netstack::ip::IcmpErrorKind;
-use shouter_netstack::rud::{Disposition, Failure, SessionId, Sink, Token};
+use shouter_netstack::rud::NoSink;
 use shouter_netstack::stack::{Ipv6Config, PortConfig, Stack, StackConfig};
 use shouter_netstack::time::Instant;
 use shouter_netstack::udp::{Payload, SocketConfig, UdpHandle};
 use shouter_netstack::wire::icmpv4::{Echo, EchoKind, Message};
 
-/// Set in the process that lives in the namespace.
-const CHILD: &str = "SHOUTER_TEST_KERNEL_PEER";
+use super::run;
 
 const KERNEL: [IpAddr; 2] =
     [IpAddr::V4(Ipv4Addr::new(10, 77, 0, 1)), IpAddr::V6(Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, 1))];
@@ -27,18 +22,6 @@ const OURS: [IpAddr; 2] =
 
 /// Turns of the stack that something may take. Between two of them the kernel has its turn.
 const TURNS: u32 = 20_000;
-
-struct Nobody;
-
-impl Sink for Nobody {
-    fn deliver(&mut self, _: SessionId, _: &[u8], _: &[u8]) -> Disposition {
-        Disposition::Consumed
-    }
-    fn released(&mut self, _: SessionId, _: Token) {}
-    fn failed(&mut self, _: SessionId, why: Failure) {
-        panic!("no session was opened: {why}");
-    }
-}
 
 struct Host {
     stack: Stack<DpdkDevice>,
@@ -50,7 +33,7 @@ impl Host {
     fn until<R>(&mut self, what: &str, mut look: impl FnMut(&mut Stack<DpdkDevice>) -> Option<R>) -> R {
         for turn in 0..TURNS {
             self.now += Duration::from_micros(200);
-            self.stack.poll(self.now, &mut Nobody);
+            self.stack.poll(self.now, &mut NoSink);
             if let Some(found) = look(&mut self.stack) {
                 return found;
             }
@@ -64,11 +47,6 @@ impl Host {
     fn bind(&mut self, address: IpAddr, port: u16) -> UdpHandle {
         self.stack.udp_mut().bind((address, port), SocketConfig::default()).unwrap()
     }
-}
-
-fn ip(arguments: &str) {
-    let done = Command::new("ip").args(arguments.split(' ')).status().expect("the program ip is there");
-    assert!(done.success(), "ip {arguments}: {done}");
 }
 
 /// What would be there already, or not yet.
@@ -96,40 +74,18 @@ fn icmp_socket(version: IpAddr) -> UdpSocket {
 
 #[test]
 fn the_kernel_and_we_understand_each_other() {
-    if std::env::var_os(CHILD).is_some() {
-        converse();
-        return;
-    }
-    let in_namespace = |program: &std::path::Path| {
-        let mut command = Command::new("unshare");
-        command.args(["--map-root-user", "--net", "--"]).arg(program);
-        command
-    };
-    let possible = in_namespace("true".as_ref()).status().is_ok_and(|status| status.success())
-        && std::fs::File::options().read(true).write(true).open("/dev/net/tun").is_ok();
-    if !possible {
-        println!("skipped: no network namespace or no /dev/net/tun here");
-        return;
-    }
-    let output = in_namespace(&std::env::current_exe().unwrap())
-        .args(["--exact", "the_kernel_and_we_understand_each_other", "--nocapture"])
-        .env(CHILD, "1")
-        .output()
-        .unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{}\n{said}", String::from_utf8_lossy(&output.stdout));
+    let has_tun = std::fs::File::options().read(true).write(true).open("/dev/net/tun").is_ok();
+    super::in_namespace("peer::the_kernel_and_we_understand_each_other", has_tun, converse);
 }
 
 fn converse() {
-    let eal = Eal::init(&EalConfig::default()).expect("DPDK starts");
-    let config = DevicePort { mtu: 1500, ..DevicePort::new("tap:shouter0".parse().unwrap()) };
-    let device = Port::try_open(eal, &config).unwrap_or_else(|e| panic!("{e}")).into_devices().remove(0);
+    let device = super::device("tap:shouter0");
     // DPDK gives both ends the same address.
-    ip("link set dev shouter0 address 02:00:00:00:77:01");
-    ip("addr add 10.77.0.1/24 dev shouter0");
-    ip("addr add fd77::1/64 dev shouter0 nodad");
-    ip("link set dev shouter0 up");
-    ip("link set dev lo up");
+    run("ip", "link set dev shouter0 address 02:00:00:00:77:01");
+    run("ip", "addr add 10.77.0.1/24 dev shouter0");
+    run("ip", "addr add fd77::1/64 dev shouter0 nodad");
+    run("ip", "link set dev shouter0 up");
+    run("ip", "link set dev lo up");
 
     let mut stack = Stack::new(StackConfig::new(4791, 1));
     let [IpAddr::V4(four), IpAddr::V6(six)] = OURS else { panic!("one address of each version") };

@@ -1,0 +1,46 @@
+//! The Linux kernel as a peer, in a network namespace of each test's own: what two of our stacks agree on may still be wrong.
+#![cfg(feature = "dpdk")]
+#![allow(unsafe_code, missing_docs)]
+
+mod flood;
+mod peer;
+
+use std::process::Command;
+
+use shouter_netstack::device::dpdk::{DpdkDevice, Eal, EalConfig, Port, PortConfig};
+
+/// Set in the process that lives in the namespace.
+const CHILD: &str = "SHOUTER_TEST_IN_NAMESPACE";
+
+/// Runs `test`, which is called `name`, as root of a network namespace without interfaces, if the host can and `has` what it needs.
+fn in_namespace(name: &str, has: bool, test: fn()) {
+    if std::env::var_os(CHILD).is_some() {
+        return test();
+    }
+    let unshare = |program: &std::path::Path| {
+        let mut command = Command::new("unshare");
+        command.args(["--map-root-user", "--net", "--"]).arg(program);
+        command
+    };
+    if !has || !unshare("true".as_ref()).status().is_ok_and(|status| status.success()) {
+        println!("skipped: no network namespace, /dev/net/tun or ethtool here");
+        return;
+    }
+    let mut child = unshare(&std::env::current_exe().unwrap());
+    let output = child.args(["--exact", name, "--nocapture"]).env(CHILD, "1").output().unwrap();
+    let (said, wrong) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{said}\n{wrong}");
+    println!("{said}");
+}
+
+fn run(program: &str, arguments: &str) {
+    let done = Command::new(program).args(arguments.split(' ')).output().expect("the program is there");
+    assert!(done.status.success(), "{program} {arguments}: {}", String::from_utf8_lossy(&done.stderr));
+}
+
+/// A DPDK device over an interface of the namespace.
+fn device(name: &str) -> DpdkDevice {
+    let eal = Eal::init(&EalConfig::default()).expect("DPDK starts");
+    let config = PortConfig { mtu: 1500, ..PortConfig::new(name.parse().unwrap()) };
+    Port::try_open(eal, &config).unwrap_or_else(|why| panic!("{why}")).into_devices().remove(0)
+}
