@@ -1,5 +1,4 @@
 //! The CUDA C text, run on the host against the host's own kernels; and what NVRTC makes of it.
-#![allow(unsafe_code)]
 
 #![allow(unsafe_code)]
 
