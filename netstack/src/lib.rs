@@ -1,8 +1,8 @@
 //! Shouter's network stack: frames in, messages out.
 //!
 //! Everything here is *sans-IO*: time, randomness and frames are arguments; a protocol returns what to send and
-//! when to wake. There are no threads, no clock and no globals, so the same code runs on a NIC queue, in the
-//! simulator under virtual time, and under a fuzzer.
+//! when to wake. There are no threads, no clock and no globals, but in `device::dpdk`, as DPDK is initialised once for
+//! a process. So the same code runs on a NIC queue, in the simulator under virtual time, and under a fuzzer.
 //!
 //! ```text
 //!      messages       datagrams       streams

@@ -9,7 +9,6 @@ use super::api::{
 };
 use super::output::Turn;
 use super::recovery::NEVER;
-use super::releases::Releases;
 use super::session::{Accepted, Session};
 use super::table::TagTable;
 use crate::device::FramesOut;
@@ -45,7 +44,7 @@ pub struct Endpoint {
     ready: VecDeque<u16>,
     /// No session's deadline is earlier.
     earliest: u64,
-    releases: Releases,
+    frames_out: FramesOut,
     counters: EndpointCounters,
 }
 
@@ -60,7 +59,7 @@ impl Endpoint {
             peers: Peers::default(),
             ready: VecDeque::with_capacity(config.max_sessions),
             earliest: NEVER,
-            releases: Releases::default(),
+            frames_out: FramesOut::None,
             counters: EndpointCounters::default(),
             config,
         }
@@ -95,7 +94,8 @@ impl Endpoint {
         let now = now.as_nanos();
         let entry = &mut self.entries[index as usize];
         let id = SessionId::new(index, entry.generation);
-        let session = Session::new(now, id, &self.config, &params);
+        let mut session = Session::new(now, id, &self.config, &params);
+        session.sender.set_frames_out(self.frames_out);
         self.earliest = self.earliest.min(session.deadline());
         entry.session = Some(Box::new(session));
         self.tags.insert(params.local_tag, index);
@@ -105,8 +105,8 @@ impl Endpoint {
         Ok(id)
     }
 
-    /// Forgets a session at once, with what is unsent and unacknowledged; its tokens are not released, apart from those of
-    /// acknowledged messages that wait for frames. To leave the peer satisfied, call [`flush_acks`](Self::flush_acks) and [`transmit`](Self::transmit) before.
+    /// Forgets a session at once, with what is unsent and unacknowledged; its tokens are not released. To leave the
+    /// peer satisfied, call [`flush_acks`](Self::flush_acks) and [`transmit`](Self::transmit) before.
     pub fn close(&mut self, id: SessionId) {
         if let Some(session) = self.session(id) {
             let (tag, peer) = (session.local_tag, session.to.remote_ip);
@@ -190,23 +190,36 @@ impl Endpoint {
     /// Which frames that were emitted may still be read; [`FramesOut::None`] until somebody says otherwise.
     #[inline]
     pub fn frames_out(&self) -> FramesOut {
-        self.releases.frames_out
+        self.frames_out
     }
 
-    /// Says which frames that were emitted may still be read, of all sessions.
+    /// Says which frames that were emitted may still be read. That none may is said by
+    /// [`release_held`](Self::release_held).
     pub fn set_frames_out(&mut self, out: FramesOut) {
-        self.releases.frames_out = out;
+        if self.frames_out != out {
+            self.frames_out = out;
+            self.sessions_mut().for_each(|session| session.sender.set_frames_out(out));
+        }
     }
 
     /// Whether acknowledged messages wait to be released until no frame refers to them.
     #[inline]
     pub fn awaits_frames(&self) -> bool {
-        self.releases.wait()
+        let holds = |entry: &Entry| entry.session.as_ref().is_some_and(|s| s.sender.holds_releases());
+        self.frames_out != FramesOut::None && self.entries.iter().any(holds)
     }
 
     /// Releases the messages that waited for frames, none of which is out any more.
     pub fn release_held(&mut self, sink: &mut impl Sink) {
-        self.releases.release_held(sink);
+        self.set_frames_out(FramesOut::None);
+        for session in self.sessions_mut() {
+            let id = session.id;
+            session.sender.release_held(|token| sink.released(id, token));
+        }
+    }
+
+    fn sessions_mut(&mut self) -> impl Iterator<Item = &mut Session> {
+        self.entries.iter_mut().filter_map(|entry| entry.session.as_deref_mut())
     }
 
     /// Whether nothing is queued or unacknowledged; true for a session that was closed.
@@ -234,7 +247,7 @@ impl Endpoint {
         };
         let entry = &mut self.entries[index as usize];
         let Some(session) = entry.session.as_deref_mut() else { return };
-        match session.on_datagram(now, meta, &header, udp_payload, &mut self.releases, sink) {
+        match session.on_datagram(now, meta, &header, udp_payload, sink) {
             Accepted::Yes => {}
             Accepted::WrongAddress => self.counters.wrong_address += 1,
             Accepted::Damaged => self.counters.crc_dropped += 1,

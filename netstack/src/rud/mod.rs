@@ -24,7 +24,6 @@ mod endpoint;
 mod output;
 mod receiver;
 mod recovery;
-mod releases;
 mod sender;
 mod session;
 mod table;

@@ -20,10 +20,10 @@ use std::collections::VecDeque;
 
 use super::api::Token;
 use super::recovery::NEVER;
+use crate::device::FramesOut;
 use crate::region::Extent;
 use crate::wire::rud::{MAX_BODY, MAX_WINDOW, Psn, WORDS};
-pub(super) use slots::Slot;
-use slots::{EMPTY, List, NIL, Place, append, prepend, unlink};
+use slots::{EMPTY, List, NIL, Place, Slot, append, prepend, unlink};
 
 const RING: usize = 64 * WORDS as usize;
 
@@ -126,6 +126,9 @@ pub(super) struct Sender {
     retries: VecDeque<Retry>,
     flight_bytes: usize,
     serial: u32,
+    /// Which frames may still be read, and the acknowledged messages that wait for them.
+    frames_out: FramesOut,
+    held: Vec<Token>,
 }
 
 impl Sender {
@@ -169,7 +172,23 @@ impl Sender {
             retries: VecDeque::new(),
             flight_bytes: 0,
             serial: 1,
+            frames_out: FramesOut::None,
+            held: Vec::new(),
         }
+    }
+
+    pub(super) fn set_frames_out(&mut self, out: FramesOut) {
+        self.frames_out = out;
+    }
+
+    /// Whether releases wait for frames.
+    pub(super) fn holds_releases(&self) -> bool {
+        !self.held.is_empty()
+    }
+
+    /// No frame is out any more.
+    pub(super) fn release_held(&mut self, release: impl FnMut(Token)) {
+        self.held.drain(..).for_each(release);
     }
 
     /// Lowest PSN that is not settled.
@@ -382,7 +401,7 @@ impl Sender {
         context: &AckContext,
         cumulative: Psn,
         acked: &mut Acked,
-        release: &mut impl FnMut(&Slot),
+        release: &mut impl FnMut(Token),
     ) {
         //= rud/spec.md section 6.2
         // An acknowledgement of what was never sent is ignored.
@@ -409,7 +428,7 @@ impl Sender {
         received: u64,
         refused: u64,
         acked: &mut Acked,
-        release: &mut impl FnMut(&Slot),
+        release: &mut impl FnMut(Token),
     ) {
         let known = self.settled[ring_index(start) / 64];
         if (received | refused) & !known == 0 {
@@ -447,13 +466,27 @@ impl Sender {
         context: &AckContext,
         index: usize,
         acked: &mut Acked,
-        release: &mut impl FnMut(&Slot),
+        release: &mut impl FnMut(Token),
     ) {
         let at = self.take_off(context, index, acked);
         acked.count += 1;
         self.slots[at].place = Place::Free;
         prepend(&mut self.slots, &mut self.free, at);
-        release(&self.slots[at]);
+        if self.frames_out == FramesOut::None || !self.hold(at) {
+            release(self.slots[at].token);
+        }
+    }
+
+    /// Keeps a release back if a frame may refer to the message. A frame that only waits is another one than that which was
+    /// acknowledged: the message was sent again.
+    #[cold]
+    fn hold(&mut self, at: usize) -> bool {
+        let slot = &self.slots[at];
+        let hold = self.frames_out == FramesOut::Held || slot.tries > 1;
+        if hold {
+            self.held.push(slot.token);
+        }
+        hold
     }
 
     /// The unsettled PSN at `index` of the ring was refused.

@@ -2,13 +2,13 @@
 
 use super::Times;
 use super::api::{
-    Config, Counters, DatagramMeta, Destination, Disposition, Failure, SessionId, SessionParams, Sink, Why,
+    Config, Counters, DatagramMeta, Destination, Disposition, Failure, SessionId, SessionParams, Sink, Token,
+    Why,
 };
 use super::crc;
 use super::receiver::{Arrival, Receiver};
 use super::recovery::{NEVER, Recovery};
-use super::releases::Releases;
-use super::sender::{AckContext, Acked, Sender, Slot};
+use super::sender::{AckContext, Acked, Sender};
 use super::window::Window;
 use crate::wire::rud::{Block, HEADER_LEN, Header, Kind, Psn};
 use core::time::Duration;
@@ -127,7 +127,6 @@ impl Session {
         meta: &DatagramMeta,
         header: &Header,
         datagram: &[u8],
-        releases: &mut Releases,
         sink: &mut impl Sink,
     ) -> Accepted {
         //= rud/spec.md section 5.1
@@ -151,7 +150,7 @@ impl Session {
         }
         //= rud/spec.md section 5.1
         // Acknowledgements take effect before the payload is delivered.
-        self.on_acknowledgement(now, header, datagram, releases, sink);
+        self.on_acknowledgement(now, header, datagram, sink);
         match header.kind {
             Kind::Data => self.on_data(now, header, datagram, sink),
             Kind::Ack => self.counters.acks_received += 1,
@@ -196,14 +195,7 @@ impl Session {
     }
 
     #[inline]
-    fn on_acknowledgement(
-        &mut self,
-        now: u64,
-        header: &Header,
-        datagram: &[u8],
-        releases: &mut Releases,
-        sink: &mut impl Sink,
-    ) {
+    fn on_acknowledgement(&mut self, now: u64, header: &Header, datagram: &[u8], sink: &mut impl Sink) {
         let context = AckContext {
             now,
             min_rtt: self.recovery.min_rtt(),
@@ -212,7 +204,7 @@ impl Session {
         };
         let id = self.id;
         let mut acked = Acked::NOTHING;
-        let mut release = |slot: &Slot| releases.release(id, slot, sink);
+        let mut release = |token: Token| sink.released(id, token);
         let first_word = header.cumulative.word_start();
         self.sender.on_cumulative(&context, header.cumulative, &mut acked, &mut release);
         let start = first_word.plus(u32::from(header.sack_word) * 64);

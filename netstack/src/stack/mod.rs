@@ -131,7 +131,7 @@ impl<D: Device> Stack<D> {
     /// answers shall leave in the same turn. Returns how many frames came.
     #[inline]
     pub fn receive(&mut self, now: Instant, sink: &mut impl rud::Sink) -> usize {
-        if self.rud.awaits_frames() || self.tcp.awaits_releases() {
+        if self.rud.frames_out() != FramesOut::None {
             self.release_held(now, sink);
         }
         let mut frames_in = 0;
@@ -201,8 +201,8 @@ impl<D: Device> Stack<D> {
             && !self.tcp.wants_transmit()
             && self.ports.iter().all(|port| port.rests(now))
         {
-            if self.tcp.awaits_frames() || self.rud.frames_out() != FramesOut::None {
-                self.note_frames_out();
+            if self.tcp.awaits_frames() && self.ports.iter().all(Port::is_clear) {
+                self.tcp.frames_gone();
             }
             return 0;
         }
@@ -213,6 +213,7 @@ impl<D: Device> Stack<D> {
     #[inline(never)]
     fn transmit_now(&mut self, now: Instant) -> usize {
         let mut frames_out = 0;
+        let mut clear = true;
         for _ in 0..TX_ROUNDS {
             let mut taken = 0;
             if self.rud.wants_transmit() || self.tcp.wants_transmit() {
@@ -228,34 +229,39 @@ impl<D: Device> Stack<D> {
                 self.tcp.transmit(now, &mut emitter);
                 taken = emitter.taken;
             }
+            clear = true;
             for port in &mut self.ports {
                 // Whoever was asked for above is asked in the same turn.
                 port.tend(now, &mut self.counters);
                 taken += port.flush(now);
+                clear &= port.is_clear();
             }
             frames_out += taken;
             if taken == 0 || !(self.rud.wants_transmit() || self.tcp.wants_transmit()) {
                 break;
             }
         }
-        self.note_frames_out();
+        if !clear {
+            clear = self.note_frames_out() == FramesOut::None;
+        }
+        if clear && self.tcp.awaits_frames() {
+            self.tcp.frames_gone();
+        }
         frames_out
     }
 
-    /// Tells the protocols which frames still refer to memory of theirs and of their users.
-    #[inline]
-    fn note_frames_out(&mut self) {
+    /// Tells the protocols that frames refer to memory of their users, if so. That none does any more they learn in
+    /// [`release_held`](Self::release_held), which gives back what has waited for that.
+    #[cold]
+    fn note_frames_out(&mut self) -> FramesOut {
         let out = self.frames_out();
-        if out != self.rud.frames_out() {
+        if out != FramesOut::None {
             self.rud.set_frames_out(out);
-            self.tcp.set_frames_out(out != FramesOut::None);
+            self.tcp.set_frames_out();
         }
-        if out == FramesOut::None && self.tcp.awaits_frames() {
-            self.tcp.frames_gone();
-        }
+        out
     }
 
-    #[inline]
     fn frames_out(&self) -> FramesOut {
         self.ports.iter().map(Port::frames_out).max().unwrap_or_default()
     }
@@ -263,8 +269,7 @@ impl<D: Device> Stack<D> {
     /// Releases what waits until no frame refers to it, if that is so.
     #[cold]
     fn release_held(&mut self, now: Instant, sink: &mut impl rud::Sink) {
-        self.note_frames_out();
-        if self.rud.frames_out() == FramesOut::None {
+        if self.note_frames_out() == FramesOut::None {
             self.rud.release_held(sink);
             self.tcp.release_held();
         }
@@ -292,7 +297,6 @@ impl<D: Device> Stack<D> {
         for port in &mut self.ports {
             port.drop_waiting();
         }
-        self.note_frames_out();
     }
 
     /// Whether frames wait for a device that takes no more at present.

@@ -318,8 +318,13 @@ impl<D: Device> Port<D> {
         }
     }
 
-    /// Which frames on their way may still refer to a sender's memory.
+    /// Whether no frame waits, and the device keeps none.
     #[inline]
+    pub(super) fn is_clear(&self) -> bool {
+        self.iface.tx.is_empty() && !self.device.holds_extents()
+    }
+
+    /// Which frames on their way may still refer to a sender's memory.
     pub(super) fn frames_out(&self) -> FramesOut {
         if self.device.holds_extents() {
             FramesOut::Held

@@ -18,9 +18,9 @@ pub(super) enum Place {
 
 /// What every acknowledgement touches.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::rud) struct Slot {
+pub(super) struct Slot {
     pub(super) sent_at: u64,
-    pub(in crate::rud) token: Token,
+    pub(super) token: Token,
     pub(super) serial: u32,
     pub(super) psn: Psn,
     pub(super) prev: u16,
@@ -28,13 +28,6 @@ pub(in crate::rud) struct Slot {
     pub(super) bytes: u16,
     pub(super) tries: u8,
     pub(super) place: Place,
-}
-
-impl Slot {
-    /// Whether its message was sent more than once under its PSN.
-    pub(in crate::rud) fn was_resent(&self) -> bool {
-        self.tries > 1
-    }
 }
 
 /// A list through the slots; the links are in the slots.

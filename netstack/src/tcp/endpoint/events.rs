@@ -36,9 +36,9 @@ impl Endpoint {
         self.shared.events.next()
     }
 
-    /// Says whether frames that were emitted may still be read from their extents; false until somebody says otherwise.
-    pub fn set_frames_out(&mut self, out: bool) {
-        self.shared.events.frames_out = out;
+    /// Frames that were emitted may still be read from their extents, until [`release_held`](Self::release_held).
+    pub fn set_frames_out(&mut self) {
+        self.shared.events.frames_out = true;
     }
 
     /// Whether events of released extents wait until no frame is out.
@@ -50,6 +50,7 @@ impl Endpoint {
     /// No frame is out any more: what waited for that are the next events.
     pub fn release_held(&mut self) {
         let events = &mut self.shared.events;
+        events.frames_out = false;
         while let Some(event) = events.held.pop_back() {
             events.queue.push_front(event);
         }
