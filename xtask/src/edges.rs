@@ -70,13 +70,18 @@ pub(crate) fn check() -> Result<String, String> {
     })
 }
 
-/// All edges, as the list has them.
-pub(crate) fn print() -> Result<String, String> {
+/// Writes the list anew. The marks and the comment at its head stay.
+pub(crate) fn write() -> Result<String, String> {
+    let marked = list::read(LIST)?;
     let mut all = Vec::new();
     for (name, file) in CRATES {
-        all.extend(edges(name, &graph(file)?).into_iter().map(|(edge, _)| edge));
+        all.extend(edges(name, &graph(file)?).into_iter().map(|(edge, _)| {
+            let to_go = format!("! {edge}");
+            if marked.contains(&to_go) { to_go } else { edge }
+        }));
     }
-    Ok(all.join("\n"))
+    list::write(LIST, &all)?;
+    check()
 }
 
 fn edge(name: &str, from: &str, to: &str) -> String {

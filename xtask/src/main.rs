@@ -11,7 +11,7 @@ const USAGE: &str = "\
 usage: cargo run -p xtask -- COMMAND
 
   edges       compares the dependencies between the top-level modules of each crate with xtask/edges.txt, which has no cycle
-  edges list  prints them
+  edges write writes the list anew
 ";
 
 fn main() -> ExitCode {
@@ -19,7 +19,7 @@ fn main() -> ExitCode {
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     let done = match words[..] {
         ["edges"] => edges::check(),
-        ["edges", "list"] => edges::print(),
+        ["edges", "write"] => edges::write(),
         _ => {
             eprint!("{USAGE}");
             return ExitCode::from(2);
