@@ -9,7 +9,7 @@ use std::path::Path;
 
 use serde::Serialize;
 
-use super::Status;
+use crate::status::Status;
 
 mod built;
 mod gpu;

@@ -12,20 +12,8 @@ use clap::{Parser, Subcommand};
 mod bench;
 mod info;
 mod run;
+mod status;
 mod timeline;
-
-/// The exit status of a subcommand, as the shell reads it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Status(pub(crate) u8);
-
-impl Status {
-    /// All went well.
-    pub(crate) const OK: Status = Status(0);
-    /// The work failed; standard error says why.
-    pub(crate) const FAILED: Status = Status(1);
-    /// The command line asks for something that cannot be; standard error says what can.
-    pub(crate) const USAGE: Status = Status(2);
-}
 
 #[derive(Debug, Parser)]
 #[command(

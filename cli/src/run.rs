@@ -18,7 +18,7 @@ use std::time::Duration;
 use rand::rngs::OsRng;
 use rand::{Rng, TryRngCore};
 
-use super::Status;
+use crate::status::Status;
 use job::{Job, end_children, exit_status};
 use output::{Event, Style};
 use plan::{Link, MAX_HOSTS, Place};

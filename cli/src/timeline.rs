@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 use shouter::observe::{Merged, merge};
 
-use super::Status;
+use crate::status::Status;
 
 /// What to do.
 #[derive(Debug, Args)]

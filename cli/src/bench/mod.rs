@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use clap::{Args, Subcommand};
 
-use super::Status;
+use crate::status::Status;
 use report::Line;
 
 mod allreduce;

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use super::output::{self, Event, Stream, Style};
 use super::sys::{self, Signals};
-use crate::Status;
+use crate::status::Status;
 
 /// Between SIGTERM and SIGKILL.
 const TERM_TO_KILL: Duration = Duration::from_secs(5);

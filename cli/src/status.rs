@@ -1,0 +1,14 @@
+//! How a subcommand ended.
+
+/// The exit status of a subcommand, as the shell reads it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Status(pub(crate) u8);
+
+impl Status {
+    /// All went well.
+    pub(crate) const OK: Status = Status(0);
+    /// The work failed; standard error says why.
+    pub(crate) const FAILED: Status = Status(1);
+    /// The command line asks for something that cannot be; standard error says what can.
+    pub(crate) const USAGE: Status = Status(2);
+}

@@ -1,0 +1,38 @@
+//! What the compiler does not check of the workspace's structure. `scripts/test style` runs all of it.
+#![forbid(unsafe_code)]
+
+use std::process::ExitCode;
+
+mod edges;
+mod list;
+mod sources;
+
+const USAGE: &str = "\
+usage: cargo run -p xtask -- COMMAND
+
+  edges       compares the dependencies between the top-level modules of each crate with xtask/edges.txt, which has no cycle
+  edges write writes the list anew
+";
+
+fn main() -> ExitCode {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let done = match words[..] {
+        ["edges"] => edges::check(),
+        ["edges", "write"] => edges::write(),
+        _ => {
+            eprint!("{USAGE}");
+            return ExitCode::from(2);
+        }
+    };
+    match done {
+        Ok(said) => {
+            println!("{said}");
+            ExitCode::SUCCESS
+        }
+        Err(wrong) => {
+            eprintln!("{wrong}");
+            ExitCode::FAILURE
+        }
+    }
+}

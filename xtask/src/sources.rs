@@ -1,0 +1,155 @@
+//! The modules of a crate, without what only its tests see.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use proc_macro2::TokenStream;
+use syn::visit_mut::{self, VisitMut};
+use syn::{Attribute, Block, File, ImplItem, Item, Meta, Stmt};
+
+/// A module: a file, or the braces of an inline module.
+pub(crate) struct Module {
+    /// Its names from the crate's root, which itself has none.
+    pub(crate) path: Vec<String>,
+    /// Its items, less the modules in it.
+    pub(crate) items: Vec<Item>,
+}
+
+/// The repository.
+pub(crate) fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+/// All modules of the crate whose root is `file`, below the repository.
+pub(crate) fn modules(file: &str) -> Result<Vec<Module>, String> {
+    let file = root().join(file);
+    let folder = file.parent().expect("a file is in a folder").to_path_buf();
+    let mut found = Vec::new();
+    read(&file, &folder, Vec::new(), &mut found)?;
+    Ok(found)
+}
+
+/// Reads the file of a module, and those of the modules in it, which lie in `folder`.
+fn read(file: &Path, folder: &Path, path: Vec<String>, found: &mut Vec<Module>) -> Result<(), String> {
+    let parsed = fs::read_to_string(file)
+        .map_err(|error| error.to_string())
+        .and_then(|text| syn::parse_file(&text).map_err(|error| error.to_string()));
+    let mut parsed = parsed.map_err(|error| format!("{}: {error}", file.display()))?;
+    WithoutTests.visit_file_mut(&mut parsed);
+    collect(parsed.items, folder, path, found)
+}
+
+fn collect(
+    items: Vec<Item>,
+    folder: &Path,
+    path: Vec<String>,
+    found: &mut Vec<Module>,
+) -> Result<(), String> {
+    let mut own = Vec::new();
+    for item in items {
+        let Item::Mod(module) = item else {
+            own.push(item);
+            continue;
+        };
+        let name = module.ident.to_string();
+        let below = folder.join(&name);
+        let path = [&path[..], std::slice::from_ref(&name)].concat();
+        match module.content {
+            Some((_, items)) => collect(items, &below, path, found)?,
+            None => {
+                let beside = folder.join(format!("{name}.rs"));
+                let file = if beside.exists() { beside } else { below.join("mod.rs") };
+                read(&file, &below, path, found)?;
+            }
+        }
+    }
+    found.push(Module { path, items: own });
+    Ok(())
+}
+
+/// Removes what is compiled for tests only.
+struct WithoutTests;
+
+impl VisitMut for WithoutTests {
+    fn visit_file_mut(&mut self, file: &mut File) {
+        file.items.retain(|item| !for_tests(item_attributes(item)));
+        visit_mut::visit_file_mut(self, file);
+    }
+
+    fn visit_item_mut(&mut self, item: &mut Item) {
+        match item {
+            Item::Mod(module) => {
+                if let Some((_, items)) = &mut module.content {
+                    items.retain(|item| !for_tests(item_attributes(item)));
+                }
+            }
+            Item::Impl(block) => block.items.retain(|item| {
+                !for_tests(match item {
+                    ImplItem::Const(item) => &item.attrs,
+                    ImplItem::Fn(item) => &item.attrs,
+                    ImplItem::Type(item) => &item.attrs,
+                    ImplItem::Macro(item) => &item.attrs,
+                    _ => &[],
+                })
+            }),
+            _ => {}
+        }
+        visit_mut::visit_item_mut(self, item);
+    }
+
+    fn visit_block_mut(&mut self, block: &mut Block) {
+        block.stmts.retain(|statement| {
+            !for_tests(match statement {
+                Stmt::Local(local) => &local.attrs,
+                Stmt::Item(item) => item_attributes(item),
+                Stmt::Macro(call) => &call.attrs,
+                Stmt::Expr(..) => &[],
+            })
+        });
+        visit_mut::visit_block_mut(self, block);
+    }
+}
+
+/// The attributes of an item.
+pub(crate) fn item_attributes(item: &Item) -> &[Attribute] {
+    match item {
+        Item::Const(item) => &item.attrs,
+        Item::Enum(item) => &item.attrs,
+        Item::ExternCrate(item) => &item.attrs,
+        Item::Fn(item) => &item.attrs,
+        Item::ForeignMod(item) => &item.attrs,
+        Item::Impl(item) => &item.attrs,
+        Item::Macro(item) => &item.attrs,
+        Item::Mod(item) => &item.attrs,
+        Item::Static(item) => &item.attrs,
+        Item::Struct(item) => &item.attrs,
+        Item::Trait(item) => &item.attrs,
+        Item::TraitAlias(item) => &item.attrs,
+        Item::Type(item) => &item.attrs,
+        Item::Union(item) => &item.attrs,
+        Item::Use(item) => &item.attrs,
+        _ => &[],
+    }
+}
+
+/// `#[cfg(test)]`, `#[cfg(all(test, ...))]`, `#[test]`.
+fn for_tests(attributes: &[Attribute]) -> bool {
+    attributes.iter().any(|attribute| match &attribute.meta {
+        Meta::Path(path) => path.is_ident("test"),
+        Meta::List(list) if list.path.is_ident("cfg") => needs_test(list.tokens.clone()),
+        _ => false,
+    })
+}
+
+/// Whether a condition holds in tests only.
+fn needs_test(condition: TokenStream) -> bool {
+    match syn::parse2::<Meta>(condition) {
+        Ok(Meta::Path(path)) => path.is_ident("test"),
+        Ok(Meta::List(list)) if list.path.is_ident("all") => {
+            let parts =
+                list.parse_args_with(syn::punctuated::Punctuated::<Meta, syn::Token![,]>::parse_terminated);
+            parts.is_ok_and(|parts| parts.iter().any(|part| part.path().is_ident("test")))
+        }
+        _ => false,
+    }
+}
