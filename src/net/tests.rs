@@ -6,13 +6,27 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::{AsyncReadExt, AsyncWriteExt};
-use shouter_netstack::device::Loopback;
 use shouter_netstack::stack::{PortConfig, Stack, StackConfig};
 
+use super::host::net;
 use super::*;
-use crate::runtime::{LocalReactor, sleep, spawn_local, timeout};
+use crate::runtime::{Activity, Instant, Poller, Reactor, sleep, spawn_local, timeout};
 
-type Shard = LocalReactor<(NetPoller<Loopback>, NetPoller<Loopback>)>;
+type Shard = Reactor<(NetPoller<Loopback>, NetPoller<Loopback>)>;
+
+/// Two stacks of one shard.
+impl Poller for (NetPoller<Loopback>, NetPoller<Loopback>) {
+    fn poll(&mut self, now: Instant) -> Activity {
+        self.0.poll(now).or(self.1.poll(now))
+    }
+
+    fn next_deadline(&self) -> Option<Instant> {
+        match (self.0.next_deadline(), self.1.next_deadline()) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        }
+    }
+}
 
 /// Two stacks on one wire under one shard; the second is 10.0.0.2.
 fn pair(mtu: u16, offloads: bool) -> (Shard, Net, Net) {
@@ -24,7 +38,7 @@ fn pair(mtu: u16, offloads: bool) -> (Shard, Net, Net) {
         net(stack)
     });
     let ((client, left), (server, right)) = (halves.next().unwrap(), halves.next().unwrap());
-    (LocalReactor::new((left, right)), client, server)
+    (Reactor::new((left, right)), client, server)
 }
 
 fn address(port: u16) -> SocketAddr {
