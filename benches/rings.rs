@@ -9,10 +9,7 @@ use std::time::Instant as Wall;
 use criterion::{Criterion, criterion_group, criterion_main};
 use crossbeam::queue::{ArrayQueue, SegQueue};
 use rtrb::RingBuffer;
-use shouter::runtime::{
-    CoreAllowance, IdlePolicy, Instant, LocalReactor, Shard, ShardId, ShardOptions, mesh, spawn_local,
-    submit_to,
-};
+use shouter::runtime::{ShardId, ShardsBuilder, SubmitError, submit_to};
 
 /// A push and a pop on one thread: the cost of the ring itself.
 fn one_thread(c: &mut Criterion) {
@@ -70,52 +67,30 @@ fn two_threads(c: &mut Criterion) {
 
 /// `submit_to` between two shards: one at a time (latency), and 64 under way (throughput).
 fn submit(c: &mut Criterion) {
-    let idle = IdlePolicy::for_ranks(2, CoreAllowance::detect().whole_cores());
-    let shards: Vec<Shard> = mesh(2, 256)
-        .into_iter()
-        .map(|endpoint| {
-            let options = ShardOptions { idle, ..ShardOptions::default() };
-            Shard::spawn_on(endpoint, options, || Ok::<_, String>(())).expect("a shard starts")
-        })
-        .collect();
     for under_way in [1, 64] {
         c.bench_function(&format!("submit_to/round-trip/{under_way}-under-way"), |b| {
             b.iter_custom(|iterations| {
                 let rounds = iterations.div_ceil(under_way);
-                let took = shards[0].remote().run(move || async move {
-                    let begin = Wall::now();
-                    let mut calls = Vec::with_capacity(under_way as usize);
-                    for round in 0..rounds {
-                        calls.extend((0..under_way).map(|n| submit_to(ShardId(1), move || round ^ n)));
-                        for call in calls.drain(..) {
-                            black_box(call.await).expect("the other shard answers");
+                let shards = ShardsBuilder::new().start(0..2, move |shard| {
+                    let asks = async move {
+                        let begin = Wall::now();
+                        let mut calls = Vec::with_capacity(under_way as usize);
+                        for round in 0..if shard == 0 { rounds } else { 0 } {
+                            calls.extend((0..under_way).map(|n| submit_to(ShardId(1), move || round ^ n)));
+                            for call in calls.drain(..) {
+                                black_box(call.await)?;
+                            }
                         }
-                    }
-                    begin.elapsed()
+                        Ok::<_, SubmitError>(begin.elapsed())
+                    };
+                    Ok(((), asks))
                 });
-                let took = took.wait(IdlePolicy::FRUGAL, None).expect("the shard runs");
+                let took = shards.and_then(|shards| shards.join()).expect("the other shard answers")[0];
                 took.mul_f64(iterations as f64 / (rounds * under_way) as f64)
             });
         });
     }
 }
 
-/// Both shards turned by one thread: what a message costs in instructions, without the trip between cores.
-fn submit_on_one_thread(c: &mut Criterion) {
-    let mut endpoints = mesh(2, 256);
-    let mut answering = LocalReactor::on(endpoints.pop().expect("two"), ());
-    let mut asking = LocalReactor::on(endpoints.pop().expect("two"), ());
-    asking.visit(|()| {
-        spawn_local(async { while submit_to(ShardId(1), || ()).await.is_ok() {} }).detach();
-    });
-    let now = Instant::ZERO;
-    c.bench_function("submit_to/cost-on-one-thread", |b| {
-        b.iter(|| {
-            asking.turn(now);
-            answering.turn(now);
-        });
-    });
-}
-
-criterion_group!(benches, one_thread, two_threads, submit, submit_on_one_thread);
+criterion_group!(benches, one_thread, two_threads, submit);
 criterion_main!(benches);

@@ -11,11 +11,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
-use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
+use criterion::{Criterion, criterion_group, criterion_main};
 use shouter::observe::{Event, FlightRecorder, Latency, Operation, Timeline};
 use shouter::runtime::{
-    Activity, Backoff, Clock, CoreAllowance, Driver, DriverOptions, Event as Flag, IdlePolicy, Instant,
-    LocalReactor, Poller, sleep, spawn_local, yield_now,
+    Activity, Backoff, Clock, CoreAllowance, Driver, DriverOptions, IdlePolicy, Instant, Poller, Reactor,
+    sleep, spawn_local, yield_now,
 };
 
 const NOW: Instant = Instant::ZERO;
@@ -25,7 +25,7 @@ fn clock(c: &mut Criterion) {
 }
 
 fn turn(c: &mut Criterion) {
-    let mut reactor = LocalReactor::new(());
+    let mut reactor = Reactor::new(());
     c.bench_function("turn/idle", |b| b.iter(|| reactor.turn(black_box(NOW))));
 }
 
@@ -33,7 +33,7 @@ fn tasks(c: &mut Criterion) {
     // Tasks that are all ready in every turn: the cost of a wake and a poll.
     let mut group = c.benchmark_group("task/wake-and-poll");
     for ready in [1, 16, 1_000] {
-        let mut reactor = LocalReactor::new(());
+        let mut reactor = Reactor::new(());
         reactor.visit(|()| {
             for _ in 0..ready {
                 spawn_local(async {
@@ -49,7 +49,7 @@ fn tasks(c: &mut Criterion) {
     }
     group.finish();
 
-    let mut reactor = LocalReactor::new(());
+    let mut reactor = Reactor::new(());
     c.bench_function("task/spawn-poll-finish", |b| {
         b.iter(|| {
             reactor.visit(|()| spawn_local(async { black_box(1) }).detach());
@@ -58,7 +58,7 @@ fn tasks(c: &mut Criterion) {
     });
 
     // A task that is woken by a poller or another task, as a stream is by its stack.
-    let mut reactor = LocalReactor::new(());
+    let mut reactor = Reactor::new(());
     let waker: Rc<Cell<Option<Waker>>> = Rc::default();
     let place = waker.clone();
     reactor.visit(|()| {
@@ -78,7 +78,7 @@ fn tasks(c: &mut Criterion) {
 }
 
 fn timers(c: &mut Criterion) {
-    let mut reactor = LocalReactor::new(());
+    let mut reactor = Reactor::new(());
     reactor.visit(|()| {
         for n in 0..1_000 {
             spawn_local(sleep(Duration::from_secs(3600 + n))).detach();
@@ -140,16 +140,6 @@ fn waiting(c: &mut Criterion) {
     c.bench_function("backoff/spin-step", |b| b.iter(|| idle.step(black_box(Activity::Idle))));
     c.bench_function("backoff/pause", |b| b.iter(std::hint::spin_loop));
     c.bench_function("backoff/sched-yield", |b| b.iter(std::thread::yield_now));
-    c.bench_function("event/set-and-wait", |b| {
-        b.iter_batched_ref(
-            Flag::new,
-            |event| {
-                event.set();
-                event.wait(IdlePolicy::EXCLUSIVE, None)
-            },
-            BatchSize::SmallInput,
-        );
-    });
 }
 
 /// Passes a token around `threads` threads, each waiting by `policy`: what a hop costs when they outnumber the cores.

@@ -7,12 +7,13 @@
 
 mod support;
 
+use std::io;
 use std::net::Ipv6Addr;
 
 use clap::Parser;
 use futures_util::AsyncWriteExt;
 use shouter::net::{Net, TcpListener, TcpStream, UdpSocket};
-use shouter::runtime::spawn_local;
+use shouter::runtime::{current_shard, spawn_local, until_stop};
 
 /// Sends back whatever it gets, over TCP and UDP.
 #[derive(Parser, Debug)]
@@ -28,12 +29,11 @@ struct EchoArgs {
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let args = EchoArgs::parse();
-    let listen = args.listen;
-    support::run(&args.port, move |shard, net| serve(shard, net, listen))
+    let EchoArgs { port, listen } = EchoArgs::parse();
+    support::run("echo", &port, move |net| serve(net, listen))
 }
 
-async fn serve(shard: u16, net: Net, port: u16) -> std::io::Result<()> {
+async fn serve(net: Net, port: u16) -> io::Result<()> {
     let mut listener = TcpListener::bind(&net, (Ipv6Addr::UNSPECIFIED, port).into())?;
     let mut datagrams = UdpSocket::bind(&net, ([0, 0, 0, 0], port).into())?;
     spawn_local(async move {
@@ -43,12 +43,12 @@ async fn serve(shard: u16, net: Net, port: u16) -> std::io::Result<()> {
             datagrams.send_to(&buffer[..received.len.min(buffer.len())], received.from).await?;
         }
         #[allow(unreachable_code)]
-        Ok::<(), std::io::Error>(())
+        io::Result::Ok(())
     })
     .detach();
-    eprintln!("shard {shard} listens on port {port}");
-    loop {
-        let (stream, _) = listener.accept().await?;
+    eprintln!("{} listens on port {port}", current_shard().unwrap_or_default());
+    while let Some(accepted) = until_stop(listener.accept()).await {
+        let (stream, _) = accepted?;
         spawn_local(async move {
             if let Err(why) = echo(stream).await {
                 eprintln!("{why}");
@@ -56,10 +56,11 @@ async fn serve(shard: u16, net: Net, port: u16) -> std::io::Result<()> {
         })
         .detach();
     }
+    Ok(())
 }
 
 /// Chunks go back as they came, until the peer has finished.
-async fn echo(mut stream: TcpStream) -> std::io::Result<()> {
+async fn echo(mut stream: TcpStream) -> io::Result<()> {
     while let Some(chunk) = stream.read_chunk().await? {
         stream.write_all(&chunk).await?;
     }

@@ -1,4 +1,5 @@
-//! An HTTP client: hyper on Shouter's own TCP/IP stack. Writes the body to a file and prints its SHA-256.
+//! An HTTP client: hyper on Shouter's own TCP/IP stack. Writes the body to a file and prints its SHA-256. Of several pages each
+//! shard fetches one after the other; shard 0 has the list, and the others ask it for the next.
 //!
 //! ```text
 //! cargo run --release --example fetch -- --device af_packet:veth1 --address 10.0.0.2/24 http://10.0.0.1/big
@@ -7,6 +8,8 @@
 mod adapter;
 mod support;
 
+use std::cell::RefCell;
+use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, Write};
 use std::net::{IpAddr, SocketAddr};
@@ -20,39 +23,56 @@ use hyper::client::conn::http1;
 use hyper::{Request, Uri};
 use sha2::{Digest, Sha256};
 use shouter::net::{Net, TcpStream};
-use shouter::runtime::{spawn_local, timeout, yield_now};
+use shouter::runtime::{ShardId, spawn_local, submit_to, timeout, until_stop};
 
-/// Fetches a page and prints its SHA-256, length and rate.
+/// Fetches pages and prints their SHA-256, length and rate.
 #[derive(Parser, Debug)]
 #[command(after_help = "Examples:\n  \
     fetch --device af_packet:veth1 --address 10.0.0.2/24 http://10.0.0.1/big\n  \
-    fetch --device af_packet:veth1 --address 10.0.0.2/24 --output page.html http://10.0.0.1:8080/")]
+    fetch --device af_packet:veth1 --address 10.0.0.2/24 --output page.html http://10.0.0.1:8080/\n  \
+    fetch --device af_packet:veth1 --address 10.0.0.2/24 --shards 2 http://10.0.0.1/a http://10.0.0.1/b")]
 struct FetchArgs {
     #[command(flatten)]
     port: support::PortArgs,
-    /// Where the body goes; nowhere if it is left out
+    /// Where the body of a single page goes; nowhere if it is left out
     #[arg(long)]
     output: Option<PathBuf>,
-    /// Seconds to wait for the whole answer
+    /// Seconds to wait for the whole of a page
     #[arg(long, default_value_t = 300)]
     deadline: u64,
-    /// What to fetch; the host must be an address
-    url: Uri,
+    /// What to fetch; the hosts must be addresses
+    #[arg(required = true)]
+    urls: Vec<Uri>,
+}
+
+thread_local! {
+    /// What nobody has begun to fetch. Shard 0's counts.
+    static PAGES: RefCell<VecDeque<Uri>> = const { RefCell::new(VecDeque::new()) };
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let args = FetchArgs::parse();
-    let mut port = args.port.clone();
-    // One connection: one shard.
-    port.shards = 1;
-    let (url, output, limit) = (args.url, args.output, Duration::from_secs(args.deadline));
-    support::run(&port, move |_, net| {
-        let (url, output) = (url.clone(), output.clone());
-        async move { timeout(limit, fetch(net, url, output)).await.map_err(io::Error::other)? }
+    let FetchArgs { port, output, deadline, urls } = FetchArgs::parse();
+    if output.is_some() && urls.len() > 1 {
+        return Err("--output takes the body of one page".into());
+    }
+    support::run("fetch", &port, move |net| {
+        // Here already: before shard 0 does anything, others may ask it.
+        PAGES.set(urls.iter().cloned().collect());
+        let work = fetch_all(net, output.clone(), Duration::from_secs(deadline));
+        async { until_stop(work).await.unwrap_or_else(|| Err(io::Error::other("interrupted"))) }
     })
 }
 
-async fn fetch(net: Net, url: Uri, output: Option<PathBuf>) -> io::Result<()> {
+/// Fetches one page after the other until there is none.
+async fn fetch_all(net: Net, output: Option<PathBuf>, limit: Duration) -> io::Result<()> {
+    let next = || submit_to(ShardId(0), || PAGES.with_borrow_mut(VecDeque::pop_front));
+    while let Some(url) = next().await.map_err(io::Error::other)? {
+        timeout(limit, fetch(&net, url, output.clone())).await.map_err(io::Error::other)??;
+    }
+    Ok(())
+}
+
+async fn fetch(net: &Net, url: Uri, output: Option<PathBuf>) -> io::Result<()> {
     let invalid = |why: &str| io::Error::new(io::ErrorKind::InvalidInput, format!("{url}: {why}"));
     let host = url.host().ok_or_else(|| invalid("there is no host"))?;
     let address: IpAddr = host
@@ -61,7 +81,7 @@ async fn fetch(net: Net, url: Uri, output: Option<PathBuf>) -> io::Result<()> {
         .map_err(|_| invalid("the host must be an address; there is no resolver here"))?;
     let remote = SocketAddr::new(address, url.port_u16().unwrap_or(80));
     let begin = Instant::now();
-    let stream = TcpStream::connect(&net, remote).await?;
+    let stream = TcpStream::connect(net, remote).await?;
     let (mut sender, connection) = http1::handshake(adapter::Io(stream)).await.map_err(io::Error::other)?;
     let driver = spawn_local(connection);
     let path = url.path_and_query().map_or("/", |path| path.as_str());
@@ -83,11 +103,10 @@ async fn fetch(net: Net, url: Uri, output: Option<PathBuf>) -> io::Result<()> {
         }
     }
     let rate = bytes as f64 * 8.0 / begin.elapsed().as_secs_f64() / 1e9;
-    // Our end of the connection: hyper is asked for no more, drops the stream, and the next turn sends its FIN.
+    // Our end of the connection: hyper is asked for no more, and drops the stream.
     drop((response, sender));
     driver.await.map_err(io::Error::other)?;
-    yield_now().await;
     let hex: String = digest.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
-    println!("{hex}  {bytes} bytes  {rate:.2} Gb/s");
+    println!("{hex}  {bytes} bytes  {rate:.2} Gb/s  {url}");
     Ok(())
 }

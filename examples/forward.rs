@@ -14,7 +14,7 @@ use clap::Parser;
 use futures_util::future::try_join;
 use futures_util::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use shouter::net::{Net, TcpListener, TcpStream};
-use shouter::runtime::spawn_local;
+use shouter::runtime::{current_shard, spawn_local, until_stop};
 
 /// Passes TCP connections on, TLS or whatever they carry.
 #[derive(Parser, Debug)]
@@ -32,16 +32,15 @@ struct ForwardArgs {
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let args = ForwardArgs::parse();
-    let (listen, target) = (args.listen, args.target);
-    support::run(&args.port, move |shard, net| serve(shard, net, listen, target))
+    let ForwardArgs { port, listen, target } = ForwardArgs::parse();
+    support::run("forward", &port, move |net| serve(net, listen, target))
 }
 
-async fn serve(shard: u16, net: Net, port: u16, target: SocketAddr) -> io::Result<()> {
+async fn serve(net: Net, port: u16, target: SocketAddr) -> io::Result<()> {
     let mut listener = TcpListener::bind(&net, (Ipv6Addr::UNSPECIFIED, port).into())?;
-    eprintln!("shard {shard} listens on port {port}");
-    loop {
-        let (client, from) = listener.accept().await?;
+    eprintln!("{} listens on port {port}", current_shard().unwrap_or_default());
+    while let Some(accepted) = until_stop(listener.accept()).await {
+        let (client, from) = accepted?;
         let net = net.clone();
         spawn_local(async move {
             if let Err(why) = join(&net, client, target).await {
@@ -50,6 +49,7 @@ async fn serve(shard: u16, net: Net, port: u16, target: SocketAddr) -> io::Resul
         })
         .detach();
     }
+    Ok(())
 }
 
 /// Joins a client to the target until both have finished.

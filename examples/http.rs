@@ -8,6 +8,7 @@
 mod adapter;
 mod support;
 
+use std::cell::{Cell, RefCell};
 use std::convert::Infallible;
 use std::io;
 use std::net::Ipv6Addr;
@@ -22,9 +23,10 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Request, Response, StatusCode};
 use shouter::net::{Net, TcpListener};
-use shouter::runtime::spawn_local;
+use shouter::runtime::{all_shards, current_shard, spawn_local, submit_to, until_stop};
 
-/// Serves a greeting at `/` and any number of bytes at `/bytes/N` (with Ki, Mi or Gi behind it, if wished).
+/// Serves a greeting at `/`, any number of bytes at `/bytes/N` (with Ki, Mi or Gi behind it, if wished), and what each shard has
+/// done at `/stats`.
 #[derive(Parser, Debug)]
 #[command(after_help = "Examples:\n  \
     http --device af_packet:veth1 --address 10.0.0.2/24\n  \
@@ -40,23 +42,77 @@ struct HttpArgs {
     report: bool,
 }
 
-fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let args = HttpArgs::parse();
-    let (listen, report) = (args.listen, args.report);
-    support::run(&args.port, move |shard, net| serve(shard, net, listen, report))
+thread_local! {
+    /// What this shard has done.
+    static SERVED: Served = Served::default();
 }
 
-async fn serve(shard: u16, net: Net, port: u16, report: bool) -> io::Result<()> {
+#[derive(Default)]
+struct Served {
+    net: RefCell<Option<Net>>,
+    open: Cell<u64>,
+    accepted: Cell<u64>,
+    requests: Cell<u64>,
+}
+
+impl Served {
+    /// A line of text.
+    fn report(&self) -> String {
+        let tcp = self.net.borrow().as_ref().map(Net::tcp_counters).unwrap_or_default();
+        format!(
+            "{}: {} connections, {} of them open, {} requests, {} segments received\n",
+            current_shard().unwrap_or_default(),
+            self.accepted.get(),
+            self.open.get(),
+            self.requests.get(),
+            tcp.received
+        )
+    }
+}
+
+/// A connection that is open.
+struct Open;
+
+impl Open {
+    fn new() -> Self {
+        SERVED.with(|served| {
+            served.accepted.update(|count| count + 1);
+            served.open.update(|count| count + 1);
+        });
+        Self
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        SERVED.with(|served| served.open.update(|count| count - 1));
+    }
+}
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let HttpArgs { port, listen, report } = HttpArgs::parse();
+    support::run("http", &port, move |net| serve(net, listen, report))
+}
+
+async fn serve(net: Net, port: u16, report: bool) -> io::Result<()> {
     let mut listener = TcpListener::bind(&net, (Ipv6Addr::UNSPECIFIED, port).into())?;
     let pattern = Bytes::from_owner(pattern());
-    eprintln!("shard {shard} listens on port {port}");
-    loop {
-        let (stream, from) = listener.accept().await?;
+    SERVED.with(|served| served.net.replace(Some(net)));
+    eprintln!("{} listens on port {port}", current_shard().unwrap_or_default());
+    while let Some(accepted) = until_stop(listener.accept()).await {
+        let (stream, from) = accepted?;
         let pattern = pattern.clone();
         spawn_local(async move {
+            let _open = Open::new();
             let service = service_fn(move |request| {
-                let response = answer(&request, &pattern);
-                async move { Ok::<_, Infallible>(response) }
+                SERVED.with(|served| served.requests.update(|count| count + 1));
+                let response = (request.uri().path() != "/stats").then(|| answer(&request, &pattern));
+                async move {
+                    Ok::<_, Infallible>(match response {
+                        Some(response) => response,
+                        None => stats().await,
+                    })
+                }
             });
             let connection = http1::Builder::new().serve_connection(adapter::Io(stream), service);
             match connection.without_shutdown().await {
@@ -85,6 +141,21 @@ async fn serve(shard: u16, net: Net, port: u16, report: bool) -> io::Result<()> 
         })
         .detach();
     }
+    // The net refers to the stack, which ends with the shard.
+    SERVED.with(|served| served.net.take());
+    Ok(())
+}
+
+/// What each shard has done, by its own account.
+async fn stats() -> Response<Repeat> {
+    let mut text = String::new();
+    for shard in all_shards() {
+        match submit_to(shard, || SERVED.with(Served::report)).await {
+            Ok(line) => text.push_str(&line),
+            Err(why) => text.push_str(&format!("{shard}: {why}\n")),
+        }
+    }
+    Response::new(Repeat::once(Bytes::from(text)))
 }
 
 /// A mebibyte in which every 4 bytes are their own number, multiplied to look random.
@@ -100,7 +171,8 @@ fn answer(request: &Request<Incoming>, pattern: &Bytes) -> Response<Repeat> {
         None => None,
     };
     body.map(Response::new).unwrap_or_else(|| {
-        let mut response = Response::new(Repeat::once(Bytes::from_static(b"there are / and /bytes/N\n")));
+        let mut response =
+            Response::new(Repeat::once(Bytes::from_static(b"there are /, /bytes/N and /stats\n")));
         *response.status_mut() = StatusCode::NOT_FOUND;
         response
     })

@@ -1,20 +1,15 @@
-//! What the examples share: a port that is opened and addressed from the command line, and a thread for each shard.
+//! What the examples share: a port that is opened and addressed from the command line, and a shard for each of its queues.
 
 use std::error::Error;
 use std::future::Future;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use clap::Args;
-use shouter::net::{Net, net};
-use shouter::runtime::LocalReactor;
-use shouter_netstack::cc::Algorithm;
-use shouter_netstack::device::dpdk::{DeviceSpec, DpdkDevice, Eal, EalConfig, Port, PortConfig, PortError};
-use shouter_netstack::device::{Steered, steer};
-use shouter_netstack::rss::{Rss, SYMMETRIC_KEY};
-use shouter_netstack::stack::{Ipv6Config, PortConfig as Addresses, Stack, StackConfig};
+use shouter::net::{Addresses, Congestion, DeviceSpec, Interface, Ipv6Addresses, Net, open};
+use shouter::runtime::ShardsBuilder;
 
 /// How long to wait for the other side of an embedded link.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -57,101 +52,57 @@ pub(crate) struct PortArgs {
     #[arg(long, default_value_t = 1500)]
     pub(crate) mtu: u16,
     /// Congestion control of what we send: newreno, cubic, dctcp or bbr
-    #[arg(long, default_value = "cubic", value_parser = algorithm)]
-    pub(crate) congestion: Algorithm,
-    /// Shards, a thread each; a port with one queue is steered in software
+    #[arg(long, default_value = "cubic", value_parser = congestion)]
+    pub(crate) congestion: Congestion,
+    /// Shards, a thread each, pinned to a core where there is one for each; the port's frames are dealt out in software
     #[arg(long, default_value_t = 1)]
     pub(crate) shards: u16,
 }
 
-fn algorithm(name: &str) -> Result<Algorithm, String> {
+fn congestion(name: &str) -> Result<Congestion, String> {
     match name {
-        "newreno" => Ok(Algorithm::NewReno),
-        "cubic" => Ok(Algorithm::Cubic),
-        "dctcp" => Ok(Algorithm::Dctcp),
-        "bbr" => Ok(Algorithm::Bbr),
+        "newreno" => Ok(Congestion::NewReno),
+        "cubic" => Ok(Congestion::Cubic),
+        "dctcp" => Ok(Congestion::Dctcp),
+        "bbr" => Ok(Congestion::Bbr),
         _ => Err(format!("'{name}' is none of newreno, cubic, dctcp and bbr")),
     }
 }
 
-/// Opens the port and runs `each` on every shard; returns when all are done.
-pub(crate) fn run<F, R>(args: &PortArgs, each: F) -> Result<(), Box<dyn Error>>
+/// Opens the port and runs on every shard what `each` makes for it on its thread; returns when all are done. SIGINT and
+/// SIGTERM ask the shards to end.
+pub(crate) fn run<F, R>(name: &str, args: &PortArgs, each: F) -> Result<(), Box<dyn Error>>
 where
-    F: Fn(u16, Net) -> R + Clone + Send + 'static,
+    F: Fn(Net) -> R + Clone + Send + 'static,
     R: Future<Output = io::Result<()>> + 'static,
 {
-    let pci = match &args.device {
-        DeviceSpec::Pci(address) => vec![address.clone()],
-        _ => vec![],
-    };
-    let eal = Eal::init(&EalConfig { pci, ..EalConfig::default() })?;
-    let device = open(eal, args)?;
-    let rss = Rss::new(&SYMMETRIC_KEY, args.shards);
-    let threads: Vec<_> = (0u16..)
-        .zip(steer(device, rss.clone(), args.shards))
-        .map(|(shard, share)| {
-            let (args, rss, each) = (args.clone(), rss.clone(), each.clone());
-            std::thread::Builder::new().name(format!("shard-{shard}")).spawn(move || {
-                let stack = stack(share, &args, (rss, shard)).map_err(io::Error::other)?;
-                let (net, poller) = net(stack);
-                LocalReactor::new(poller).block_on(each(shard, net))
-            })
-        })
-        .collect::<Result<_, _>>()?;
-    for thread in threads {
-        thread.join().map_err(|_| "a shard panicked")??;
-    }
+    let device = open(&args.device, args.mtu, PATIENCE)?;
+    let shards = ShardsBuilder::new().name(name).stop_on_signals().start(
+        interface(args).queues(device, args.shards),
+        move |queue| {
+            let (net, poller) = queue.open()?;
+            Ok((poller, each(net)))
+        },
+    )?;
+    shards.join()?;
     Ok(())
 }
 
-fn open(eal: &'static Eal, args: &PortArgs) -> Result<DpdkDevice, Box<dyn Error>> {
-    let mut config = PortConfig::new(args.device.clone());
-    config.mtu = args.mtu;
-    config.offload = true;
-    let begin = Instant::now();
-    loop {
-        match Port::try_open(eal, &config) {
-            Ok(port) => return Ok(port.into_devices().into_iter().next().ok_or("a port without queues")?),
-            Err(PortError::NotYet { .. }) if begin.elapsed() < PATIENCE => {
-                std::thread::sleep(Duration::from_millis(10));
-            }
-            Err(why) => return Err(why.into()),
-        }
-    }
-}
-
-fn stack(
-    device: Steered<DpdkDevice>,
-    args: &PortArgs,
-    rss: (Rss, u16),
-) -> Result<Stack<Steered<DpdkDevice>>, Box<dyn Error + Send + Sync>> {
-    let mut key = [0; 32];
-    getrandom(&mut key)?;
-    let seed = u64::from_le_bytes(*key.first_chunk().ok_or("a key of 32 bytes")?);
-    let mut config = StackConfig::new(4790, seed);
-    config.tcp.key = key;
-    config.tcp.options.congestion = args.congestion;
-    // DCTCP lives on marks.
-    config.tcp.options.ecn = args.congestion == Algorithm::Dctcp;
-    config.rss = (args.shards > 1).then_some(rss);
-    let mut stack = Stack::new(config);
+fn interface(args: &PortArgs) -> Interface {
     let mut addresses = Addresses::new(args.address.address, args.address.prefix_len, args.mtu);
     if let Some(IpAddr::V4(gateway)) = args.gateway {
         addresses.gateway = Some(gateway);
     }
     addresses.ipv6 = args.address6.map(|Cidr { address, prefix_len }| {
-        let mut ipv6 = Ipv6Config::new(address, prefix_len);
+        let mut ipv6 = Ipv6Addresses::new(address, prefix_len);
         if let Some(IpAddr::V6(gateway)) = args.gateway {
             ipv6.gateway = Some(gateway);
         }
         ipv6
     });
-    stack.add_port(device, addresses)?;
-    Ok(stack)
-}
-
-/// Randomness from the system.
-fn getrandom(bytes: &mut [u8]) -> io::Result<()> {
-    use std::io::Read;
-    std::fs::File::open("/dev/urandom")?.read_exact(bytes)
+    let mut interface = Interface::new(addresses);
+    interface.tcp.congestion = args.congestion;
+    // DCTCP lives on marks.
+    interface.tcp.ecn = args.congestion == Congestion::Dctcp;
+    interface
 }

@@ -1,8 +1,7 @@
-//! Who turns the engine: the thread that blocks (with the runtime's helper between calls), or a pinned thread.
+//! Who turns the engine: the thread that blocks (with the runtime's helper between calls), or a pinned shard.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::convert::Infallible;
 use std::sync::{Arc, Weak};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use shouter_reducer::executor::{OpError, OpId, Request, StartError};
@@ -10,8 +9,10 @@ use shouter_reducer::executor::{OpError, OpId, Request, StartError};
 use crate::channel::port::PortDevice;
 use crate::engine::Engine;
 use crate::error::Error;
-use crate::observe::log;
-use crate::runtime::{Clock, DriveError, Driver, DriverOptions, Instant, Poller, fork_generation};
+use crate::runtime::{
+    Clock, Cores, DriveError, Driver, DriverOptions, IdlePolicy, Instant, Poller, ShardError, Shards,
+    ShardsBuilder, stopping,
+};
 
 /// The engine of a rank over whatever ports it has.
 pub(super) type RankEngine = Engine<PortDevice>;
@@ -24,32 +25,22 @@ const PAUSE: Duration = Duration::from_millis(2);
 
 /// An engine and those who turn it.
 pub(super) struct Drive {
-    /// Ends before the driver does.
-    _pinned: Option<Pinned>,
+    /// The shard of dedicated mode, which drives until told to stop. Ends before the driver does.
+    _shard: Option<Shards<()>>,
     driver: Arc<Driver<RankEngine>>,
-}
-
-/// The thread of dedicated mode: it drives until told to stop; callers hand it their goals.
-struct Pinned {
-    forks: u32,
-    stop: Arc<AtomicBool>,
-    driver: Arc<Driver<RankEngine>>,
-    thread: Option<JoinHandle<()>>,
 }
 
 impl Drive {
-    /// Puts the engine into its shard; with `dedicated`, on a thread of its own, pinned to that core if there is one.
+    /// Puts the engine into its driver; with `dedicated`, a shard drives it, pinned to that core if there is one.
     pub(super) fn new(
         engine: RankEngine,
         options: DriverOptions,
         dedicated: Option<Option<usize>>,
     ) -> Result<Self, Error> {
+        let idle = options.idle;
         let driver = Arc::new(Driver::new(engine, options).map_err(drive_error)?);
-        let pinned = match dedicated {
-            Some(core) => Some(Pinned::spawn(driver.clone(), core)?),
-            None => None,
-        };
-        Ok(Self { _pinned: pinned, driver })
+        let shard = dedicated.map(|core| start_shard(&driver, core, idle)).transpose()?;
+        Ok(Self { _shard: shard, driver })
     }
 
     /// Runs an operation to its end.
@@ -139,57 +130,32 @@ impl Drive {
     }
 }
 
-impl Pinned {
-    fn spawn(driver: Arc<Driver<RankEngine>>, core: Option<usize>) -> Result<Self, Error> {
-        let stop = Arc::new(AtomicBool::new(false));
-        let (stopping, driving) = (stop.clone(), driver.clone());
-        let rank = log::spoken_for();
-        let body = move || {
-            log::take_over(rank);
-            if let Some(id) = core
-                && !core_affinity::set_for_current(core_affinity::CoreId { id })
-            {
-                tracing::warn!(
-                    core = id,
-                    "the shard could not be pinned; it runs where the scheduler puts it"
-                );
-            }
-            while !stopping.load(Ordering::Acquire) {
-                let flag = stopping.clone();
-                let goal = move |_: &mut RankEngine| flag.load(Ordering::Acquire).then_some(());
-                match driving.drive_until(goal, Some(Clock.now() + Duration::from_millis(100))) {
-                    Ok(()) | Err(DriveError::Timeout { .. }) => {}
-                    Err(error) => {
-                        tracing::error!(%error, "the shard's thread has ended");
-                        return;
-                    }
-                }
-            }
-        };
-        let thread = std::thread::Builder::new().name("shouter-shard".into()).spawn(body);
-        let thread = thread.map_err(|why| Error::Device(format!("no thread for the shard: {why}")))?;
-        Ok(Self { forks: fork_generation(), stop, driver, thread: Some(thread) })
-    }
-}
-
-impl Drop for Pinned {
-    fn drop(&mut self) {
-        if fork_generation() != self.forks {
-            // The thread is the parent's.
-            std::mem::forget(self.thread.take());
-            return;
+/// Starts the shard that drives the engine, callers' goals included, until it is stopped.
+fn start_shard(
+    driver: &Driver<RankEngine>,
+    core: Option<usize>,
+    idle: IdlePolicy,
+) -> Result<Shards<()>, Error> {
+    let start = |cores| {
+        ShardsBuilder::new().name("shouter-shard").cores(cores).idle(idle).start(
+            [driver.dedicated()],
+            |engine| {
+                Ok::<_, Infallible>((engine, async {
+                    stopping().await;
+                    Ok(())
+                }))
+            },
+        )
+    };
+    let started = match core.map(|core| start(Cores::Each(vec![core]))) {
+        Some(Err(why @ (ShardError::CoreNotAllowed { .. } | ShardError::PinFailed { .. }))) => {
+            tracing::warn!(%why, "the shard could not be pinned; it runs where the scheduler puts it");
+            start(Cores::Any)
         }
-        self.stop.store(true, Ordering::Release);
-        // The thread asks its goal when something happens: this does.
-        if let Err(error) = self.driver.with(|_| ()) {
-            tracing::debug!(%error, "the shard's thread was not told to stop");
-        }
-        if let Some(thread) = self.thread.take()
-            && thread.join().is_err()
-        {
-            tracing::error!("the shard's thread panicked");
-        }
-    }
+        Some(started) => started,
+        None => start(Cores::Any),
+    };
+    started.map_err(|why| Error::Device(why.to_string()))
 }
 
 fn drive_error(error: DriveError) -> Error {

@@ -166,7 +166,7 @@ impl<D: Device> std::fmt::Debug for NetPoller<D> {
 }
 
 /// Cuts a stack in two: what a shard turns, and what its tasks use.
-pub fn net<D: Device + 'static>(stack: Stack<D>) -> (Net, NetPoller<D>) {
+pub(super) fn net<D: Device + 'static>(stack: Stack<D>) -> (Net, NetPoller<D>) {
     let shared = Rc::new(RefCell::new(Shared {
         connections: HashMap::new(),
         listeners: HashMap::new(),
@@ -176,13 +176,6 @@ pub fn net<D: Device + 'static>(stack: Stack<D>) -> (Net, NetPoller<D>) {
         host: stack,
     }));
     (Net(shared.clone()), NetPoller { shared, woken: Vec::new() })
-}
-
-impl<D: Device> NetPoller<D> {
-    /// Looks at the stack: counters, addresses, devices.
-    pub fn with_stack<R>(&mut self, look: impl FnOnce(&mut Stack<D>) -> R) -> R {
-        look(&mut self.shared.borrow_mut().host)
-    }
 }
 
 impl<D: Device> Poller for NetPoller<D> {
@@ -201,23 +194,16 @@ impl<D: Device> Poller for NetPoller<D> {
     fn next_deadline(&self) -> Option<Instant> {
         let shared = self.shared.borrow();
         // What a task wrote in the last part of a turn leaves with the next one.
-        let soon = shared.host.tcp().wants_transmit() || shared.host.is_backlogged();
-        if soon { Some(Instant::ZERO) } else { shared.host.next_deadline() }
+        if has_unsent(&shared.host) { Some(Instant::ZERO) } else { shared.host.next_deadline() }
+    }
+
+    fn has_unsent(&self) -> bool {
+        has_unsent(&self.shared.borrow().host)
     }
 }
 
-/// Two stacks of one shard, or more by nesting: tests and gateways have them.
-impl<A: Device, B: Device> Poller for (NetPoller<A>, NetPoller<B>) {
-    fn poll(&mut self, now: Instant) -> Activity {
-        self.0.poll(now).or(self.1.poll(now))
-    }
-
-    fn next_deadline(&self) -> Option<Instant> {
-        match (self.0.next_deadline(), self.1.next_deadline()) {
-            (Some(a), Some(b)) => Some(a.min(b)),
-            (a, b) => a.or(b),
-        }
-    }
+fn has_unsent<D: Device>(stack: &Stack<D>) -> bool {
+    stack.tcp().wants_transmit() || stack.is_backlogged()
 }
 
 /// The time of the shard's turn; of a call from outside of one, the clock's.

@@ -10,49 +10,60 @@
 //!                     NetPoller, turned by the shard
 //! ```
 //!
-//! [`net`] cuts a stack into the [`NetPoller`] that a shard turns and the [`Net`] that its tasks hold. Nothing
+//! An [`Interface`] gives a device its addresses and makes a [`Queue`] for each shard. On the shard's thread
+//! [`Queue::open`] makes of it the [`NetPoller`] that the shard turns and the [`Net`] that its tasks hold. Nothing
 //! crosses a thread: a call on a socket works on the connection at once, and what it has to send leaves with the
 //! shard's next turn.
 //!
 //! ```
 //! use futures_util::{AsyncReadExt, AsyncWriteExt};
-//! use shouter::net::{TcpListener, TcpStream, net};
-//! use shouter::runtime::{LocalReactor, spawn_local};
-//! use shouter_netstack::device::Loopback;
-//! use shouter_netstack::stack::{PortConfig, Stack, StackConfig};
+//! use shouter::net::{Addresses, Interface, Loopback, TcpListener, TcpStream};
+//! use shouter::runtime::{ShardsBuilder, spawn_local, until_stop};
 //!
-//! // Two stacks on one wire, both turned by one shard here.
+//! // Two hosts on one wire. The server has two shards, and connections are dealt out to them.
 //! let (left, right) = Loopback::pair(1500, 256);
-//! let mut stacks = [left, right].into_iter().zip(1u8..).map(|(device, host)| {
-//!     let mut stack = Stack::new(StackConfig::new(4791, host.into()));
-//!     stack.add_port(device, PortConfig::new([10, 0, 0, host].into(), 24, 1500)).map(|_| stack)
-//! });
-//! let (client, client_poller) = net(stacks.next().unwrap()?);
-//! let (server, server_poller) = net(stacks.next().unwrap()?);
-//! let mut shard = LocalReactor::new((client_poller, server_poller));
+//! let client = Interface::new(Addresses::new([10, 0, 0, 1].into(), 24, 1500)).queues(left, 1);
+//! let server = Interface::new(Addresses::new([10, 0, 0, 2].into(), 24, 1500)).queues(right, 2);
 //!
-//! let answer = shard.block_on(async move {
-//!     let mut listener = TcpListener::bind(&server, "10.0.0.2:7".parse().unwrap())?;
-//!     let echo = spawn_local(async move {
-//!         let (mut stream, _) = listener.accept().await?;
-//!         let mut bytes = Vec::new();
-//!         stream.read_to_end(&mut bytes).await?;
-//!         stream.write_all(&bytes).await?;
-//!         stream.close().await
-//!     });
-//!     let mut stream = TcpStream::connect(&client, "10.0.0.2:7".parse().unwrap()).await?;
-//!     stream.write_all(b"hello").await?;
-//!     stream.close().await?;
-//!     let mut answer = String::new();
-//!     stream.read_to_string(&mut answer).await?;
-//!     echo.await?;
-//!     Ok::<_, std::io::Error>(answer)
+//! let servers = ShardsBuilder::new().name("server").start(server, |queue| {
+//!     let (net, poller) = queue.open()?;
+//!     let mut listener = TcpListener::bind(&net, "10.0.0.2:7".parse().unwrap())?;
+//!     let serve = async move {
+//!         // Until the shards are stopped.
+//!         while let Some(accepted) = until_stop(listener.accept()).await {
+//!             let (mut stream, _) = accepted?;
+//!             spawn_local(async move {
+//!                 while let Some(chunk) = stream.read_chunk().await? {
+//!                     stream.write_all(&chunk).await?;
+//!                 }
+//!                 stream.close().await
+//!             })
+//!             .detach();
+//!         }
+//!         std::io::Result::Ok(())
+//!     };
+//!     Ok((poller, serve))
 //! })?;
-//! assert_eq!(answer, "hello");
-//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! let clients = ShardsBuilder::new().name("client").start(client, |queue| {
+//!     let (net, poller) = queue.open()?;
+//!     let ask = async move {
+//!         let mut stream = TcpStream::connect(&net, "10.0.0.2:7".parse().unwrap()).await?;
+//!         stream.write_all(b"hello").await?;
+//!         stream.close().await?;
+//!         let mut answer = String::new();
+//!         stream.read_to_string(&mut answer).await?;
+//!         std::io::Result::Ok(answer)
+//!     };
+//!     Ok((poller, ask))
+//! })?;
+//! assert_eq!(clients.join()?, ["hello"]);
+//! servers.stop();
+//! servers.join()?;
+//! # Ok::<(), shouter::runtime::ShardError>(())
 //! ```
 
 mod host;
+mod interface;
 #[allow(unsafe_code)]
 mod sys;
 mod tcp;
@@ -61,6 +72,17 @@ mod udp;
 #[cfg(test)]
 mod tests;
 
-pub use host::{Net, NetPoller, net};
+pub use host::{Net, NetPoller};
+#[cfg(feature = "dpdk")]
+pub use interface::open;
+pub use interface::{Interface, Queue};
 pub use tcp::{TcpListener, TcpStream};
 pub use udp::UdpSocket;
+
+pub use shouter_netstack::cc::Algorithm as Congestion;
+#[cfg(feature = "dpdk")]
+pub use shouter_netstack::device::dpdk::{DeviceSpec, DpdkDevice};
+pub use shouter_netstack::device::{Device, Loopback, Steered};
+pub use shouter_netstack::stack::{Ipv6Config as Ipv6Addresses, PortConfig as Addresses};
+pub use shouter_netstack::tcp::{Chunk, Counters as TcpCounters, Info as TcpInfo, Options as TcpOptions};
+pub use shouter_netstack::udp::{Received, SocketConfig as UdpOptions};

@@ -3,16 +3,33 @@ use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures_util::{AsyncReadExt, AsyncWriteExt};
-use shouter_netstack::device::Loopback;
 use shouter_netstack::stack::{PortConfig, Stack, StackConfig};
 
+use super::host::net;
 use super::*;
-use crate::runtime::{LocalReactor, sleep, spawn_local, timeout};
+use crate::runtime::{
+    Activity, Instant, Poller, Reactor, ShardsBuilder, sleep, spawn_local, timeout, until_stop,
+};
 
-type Shard = LocalReactor<(NetPoller<Loopback>, NetPoller<Loopback>)>;
+type Shard = Reactor<(NetPoller<Loopback>, NetPoller<Loopback>)>;
+
+/// Two stacks of one shard.
+impl Poller for (NetPoller<Loopback>, NetPoller<Loopback>) {
+    fn poll(&mut self, now: Instant) -> Activity {
+        self.0.poll(now).or(self.1.poll(now))
+    }
+
+    fn next_deadline(&self) -> Option<Instant> {
+        match (self.0.next_deadline(), self.1.next_deadline()) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        }
+    }
+}
 
 /// Two stacks on one wire under one shard; the second is 10.0.0.2.
 fn pair(mtu: u16, offloads: bool) -> (Shard, Net, Net) {
@@ -24,7 +41,7 @@ fn pair(mtu: u16, offloads: bool) -> (Shard, Net, Net) {
         net(stack)
     });
     let ((client, left), (server, right)) = (halves.next().unwrap(), halves.next().unwrap());
-    (LocalReactor::new((left, right)), client, server)
+    (Reactor::new((left, right)), client, server)
 }
 
 fn address(port: u16) -> SocketAddr {
@@ -235,4 +252,80 @@ fn datagrams_there_and_back() {
         assert_eq!(answered.get(), 20);
         Ok(())
     });
+}
+
+#[test]
+fn shards_of_both_hosts_share_a_wire() {
+    // Connections are dealt out to the shards of both hosts; each server says which of its shards answers.
+    let (left, right) = Loopback::pair(1500, 256);
+    let interface = |host| Interface::new(Addresses::new([10, 0, 0, host].into(), 24, 1500));
+    let servers = ShardsBuilder::new().start(interface(2).queues(right, 3), |queue| {
+        let shard = queue.shard();
+        let (net, poller) = queue.open()?;
+        let mut listener = TcpListener::bind(&net, address(7))?;
+        let serve = async move {
+            let mut accepted = 0;
+            while let Some(connection) = until_stop(listener.accept()).await {
+                let (mut stream, _) = connection?;
+                accepted += 1;
+                // Nothing closes it before the shards end.
+                spawn_local(async move {
+                    stream.write_all(&shard.to_be_bytes()).await?;
+                    std::future::pending::<()>().await;
+                    drop(stream);
+                    io::Result::Ok(())
+                })
+                .detach();
+            }
+            io::Result::Ok(accepted)
+        };
+        Ok((poller, serve))
+    });
+    let servers = servers.unwrap();
+    let heard = Arc::new(AtomicUsize::new(0));
+    let count = heard.clone();
+    let clients = ShardsBuilder::new().start(interface(1).queues(left, 2), move |queue| {
+        let (net, poller) = queue.open()?;
+        let count = count.clone();
+        let ask = async move {
+            let (mut streams, mut answers) = (Vec::new(), [0; 3]);
+            for _ in 0..30 {
+                let mut stream = TcpStream::connect(&net, address(7)).await?;
+                let mut answer = [0; 2];
+                stream.read_exact(&mut answer).await?;
+                answers[usize::from(u16::from_be_bytes(answer))] += 1;
+                streams.push(stream);
+            }
+            count.fetch_add(1, Ordering::Release);
+            // The servers end: what their shards still sent has come here, through the first of them.
+            for mut stream in streams {
+                assert_eq!(stream.read(&mut [0; 1]).await?, 0, "the end of the data");
+            }
+            io::Result::Ok(answers)
+        };
+        Ok((poller, ask))
+    });
+    let clients = clients.unwrap();
+    while heard.load(Ordering::Acquire) < 2 {
+        std::thread::yield_now();
+    }
+    servers.stop();
+    let accepted = servers.join().unwrap();
+    let answers = clients.join().unwrap();
+    let by_shard: Vec<usize> = (0..3).map(|shard| answers.iter().map(|client| client[shard]).sum()).collect();
+    assert_eq!(by_shard, accepted);
+    assert_eq!(accepted.iter().sum::<usize>(), 60);
+    assert!(accepted.iter().all(|count| *count > 0), "{accepted:?}");
+}
+
+#[test]
+fn addresses_that_no_host_can_have_are_refused() {
+    let (device, _other) = Loopback::pair(1500, 16);
+    let addresses = Addresses::new([224, 0, 0, 1].into(), 24, 1500);
+    let shards = ShardsBuilder::new().start(Interface::new(addresses).queues(device, 1), |queue| {
+        let (_net, poller) = queue.open()?;
+        Ok((poller, async { io::Result::Ok(()) }))
+    });
+    let why = shards.map(drop).unwrap_err();
+    assert!(why.to_string().contains("224.0.0.1"), "{why}");
 }

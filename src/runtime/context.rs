@@ -1,8 +1,7 @@
 //! What a shard's tasks may reach while they run: the queue, the timers, the links to other shards.
 //!
 //! A [`Context`] lives in its reactor and is moved into a thread-local for the length of a turn, so the free
-//! functions (`spawn`, `sleep`, `submit_to`) find it, and a caller-driven shard can be turned by another thread next
-//! time. Everything in it is `Send`; the move costs a pointer swap.
+//! functions (`spawn_local`, `sleep`, `submit_to`) find it. The move costs a pointer swap.
 //!
 //! The rule that keeps the `RefCell` quiet: inside [`with`] no foreign code runs. Wakers are cloned, woken and dropped
 //! outside, for the last reference to a task's waker may schedule the task, which comes back here.
@@ -29,8 +28,6 @@ pub(super) struct Context {
     pub(super) uid: u64,
     /// Identity, and the part that other threads may touch.
     pub(super) shared: Arc<Shared>,
-    /// Whether the shard stays on one thread, so that its tasks need not be `Send`.
-    pub(super) local: bool,
     /// Time of this turn.
     pub(super) now: Instant,
     /// Tasks to run, first in first out.
@@ -38,21 +35,24 @@ pub(super) struct Context {
     pub(super) timers: Timers,
     pub(super) calls: Calls,
     pub(super) links: Links,
-    pub(super) tasks: Tasks,
+    /// A waker for every task that has not finished, so that a shard that ends can drop all its futures.
+    pub(super) tasks: Wakers,
+    /// Those who wait for the shard to be asked to end.
+    pub(super) stop_waiters: Wakers,
 }
 
 impl Context {
-    pub(super) fn new(shared: Arc<Shared>, links: Links, local: bool) -> Self {
+    pub(super) fn new(shared: Arc<Shared>, links: Links) -> Self {
         Self {
             uid: shared.uid,
             shared,
-            local,
             now: Instant::ZERO,
             ready: VecDeque::with_capacity(64),
             timers: Timers::default(),
             calls: Calls::default(),
             links,
-            tasks: Tasks::default(),
+            tasks: Wakers::default(),
+            stop_waiters: Wakers::default(),
         }
     }
 }
@@ -100,42 +100,42 @@ impl Drop for Entered<'_> {
     }
 }
 
-/// A waker for every task that has not finished, so that a shard that stops can drop all its futures.
+/// Wakers, each in a place of its own.
 #[derive(Default)]
-pub(super) struct Tasks {
+pub(super) struct Wakers {
     wakers: Vec<Option<Waker>>,
     free: Vec<usize>,
-    live: usize,
+    taken: usize,
 }
 
-impl Tasks {
-    /// A place for a task about to be made.
+impl Wakers {
+    /// Takes a place.
     pub(super) fn reserve(&mut self) -> usize {
-        self.live += 1;
+        self.taken += 1;
         self.free.pop().unwrap_or_else(|| {
             self.wakers.push(None);
             self.wakers.len() - 1
         })
     }
 
-    /// Fills the place.
-    pub(super) fn fill(&mut self, key: usize, waker: Waker) {
-        self.wakers[key] = Some(waker);
+    /// Fills the place; what was in it is returned to be dropped outside of [`with`].
+    pub(super) fn fill(&mut self, key: usize, waker: Waker) -> Option<Waker> {
+        self.wakers[key].replace(waker)
     }
 
     /// Frees the place; the waker is returned to be dropped outside of [`with`].
     pub(super) fn release(&mut self, key: usize) -> Option<Waker> {
-        self.live -= 1;
+        self.taken -= 1;
         self.free.push(key);
         self.wakers[key].take()
     }
 
-    /// Tasks whose futures exist.
-    pub(super) fn live(&self) -> usize {
-        self.live
+    /// Places that are taken.
+    pub(super) fn taken(&self) -> usize {
+        self.taken
     }
 
-    /// All wakers; the places stay taken until the futures are dropped.
+    /// All wakers; the places stay taken until they are released.
     pub(super) fn take_wakers(&mut self) -> Vec<Waker> {
         self.wakers.iter_mut().filter_map(Option::take).collect()
     }

@@ -1,4 +1,4 @@
-//! A caller-driven shard: the thread that blocks for a result turns the shard itself.
+//! A caller-driven engine: the thread that blocks for a result turns the engine itself.
 //!
 //! There is one *seat*. Who blocks takes it, turns until its goal is reached, and leaves. Who finds it taken hands
 //! its goal to the one who sits there and waits; the driver checks everybody's goal after each turn that did
@@ -11,17 +11,25 @@
 //! ```
 //!
 //! The lists are touched only when threads do meet; one thread alone pays for an uncontended lock.
+//!
+//! A shard may sit there all the time ([`Driver::dedicated`]). Then callers only hand it their goals.
 
+mod dedicated;
 mod helper;
 mod waiters;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 use std::time::Duration;
 
-use super::shared::{Remote, Shared};
-use super::{Activity, Backoff, Clock, IdlePolicy, Instant, Poller, Reactor, TurnClock, panic_message, sys};
+use crossbeam::sync::Parker;
+use crossbeam::utils::CachePadded;
+
+use super::shared::Shared;
+use super::sleeper::Sleeper;
+use super::{Activity, Backoff, Clock, IdlePolicy, Instant, Poller, TurnClock, panic_message, sys};
+pub use dedicated::Dedicated;
 use helper::Helper;
 use waiters::{Ticket, Waiters};
 
@@ -53,13 +61,13 @@ impl Default for DriverOptions {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DriveError {
-    /// The deadline passed. The shard works on; drive again with a later deadline, or give the operation up.
+    /// The deadline passed. The engine works on; drive again with a later deadline, or give the operation up.
     #[error("not reached after {waited:?}; drive again with a later deadline, or cancel the operation")]
     Timeout {
         /// How long was waited.
         waited: Duration,
     },
-    /// The poller, or a closure run on it, panicked, now or earlier. The shard does nothing any more.
+    /// The poller, or a closure run on it, panicked, now or earlier. The engine does nothing any more.
     #[error("the network engine panicked: {message}; leave the job and start anew")]
     Panicked {
         /// What the panic said.
@@ -68,7 +76,7 @@ pub enum DriveError {
     /// This is a forked child; the engine and its devices belong to the parent.
     #[error("this process was forked from the one that owns the network engine; initialise after the fork")]
     Forked,
-    /// Called from inside of the engine (a poller, a task, a goal), which would wait for itself.
+    /// Called from inside of the engine (a poller, a goal), which would wait for itself.
     #[error("called from inside of the engine that is to be driven; hand the work to another thread")]
     Reentered,
     /// The helper thread could not be started.
@@ -78,15 +86,21 @@ pub enum DriveError {
 
 /// What the seat's lock protects.
 struct Seat<P> {
-    reactor: Reactor<P>,
+    poller: P,
+    /// Who sits here parks on it.
+    parker: Parker,
     /// Set by the panic that ended the engine.
     dead: Option<String>,
 }
 
 struct Inner<P> {
     seat: Mutex<Seat<P>>,
-    /// The reactor's outside, reachable without the seat.
-    shared: Arc<Shared>,
+    /// Who sits there, when parked.
+    sleeper: CachePadded<Sleeper>,
+    /// The shard that sits there all the time, once there is one.
+    shard: OnceLock<Arc<Shared>>,
+    /// The helper is to end.
+    stopping: AtomicBool,
     waiters: Waiters<P>,
     /// Callers that found the seat taken: the helper leaves when it sees one.
     contending: AtomicU32,
@@ -100,7 +114,7 @@ struct Inner<P> {
     forks: u32,
 }
 
-/// A shard driven by whichever thread blocks for it, with a helper that answers the network meanwhile.
+/// An engine driven by whichever thread blocks for it, with a helper that answers the network meanwhile.
 ///
 /// Share it by reference or `Arc`; any number of threads may block at once.
 ///
@@ -132,25 +146,19 @@ impl<P: Poller + Send + 'static> std::fmt::Debug for Driver<P> {
 }
 
 impl<P: Poller + Send + 'static> Driver<P> {
-    /// Puts `poller` into a shard without peers and starts the helper.
+    /// Takes `poller` in and starts the helper.
     ///
     /// # Errors
     ///
     /// [`DriveError::NoHelper`] if there is no thread to be had.
     pub fn new(poller: P, options: DriverOptions) -> Result<Self, DriveError> {
-        Self::with_reactor(Reactor::new(poller), options)
-    }
-
-    /// Drives a reactor that was made elsewhere, such as one with peers.
-    ///
-    /// # Errors
-    ///
-    /// [`DriveError::NoHelper`] if there is no thread to be had.
-    pub fn with_reactor(reactor: Reactor<P>, options: DriverOptions) -> Result<Self, DriveError> {
         sys::count_forks();
+        let parker = Parker::new();
         let inner = Arc::new(Inner {
-            shared: reactor.shared().clone(),
-            seat: Mutex::new(Seat { reactor, dead: None }),
+            sleeper: CachePadded::new(Sleeper::new(&parker)),
+            seat: Mutex::new(Seat { poller, parker, dead: None }),
+            shard: OnceLock::new(),
+            stopping: AtomicBool::new(false),
             waiters: Waiters::default(),
             contending: AtomicU32::new(0),
             helper_seated: AtomicBool::new(false),
@@ -161,6 +169,25 @@ impl<P: Poller + Send + 'static> Driver<P> {
         });
         let helper = Helper::start(inner.clone(), &options)?;
         Ok(Self { inner: Some(inner), helper: Some(helper) })
+    }
+
+    /// What a shard turns so that it drives the engine all the time, from its first turn until it ends. Callers hand it their
+    /// goals meanwhile, and the helper is gone. The second shard of one driver would only wait for the first.
+    ///
+    /// ```
+    /// use shouter::runtime::{Driver, DriverOptions, ShardsBuilder, stopping};
+    ///
+    /// let driver = Driver::new((), DriverOptions::default()).unwrap();
+    /// let shard = ShardsBuilder::new().start([driver.dedicated()], |engine| {
+    ///     Ok::<_, String>((engine, async { Ok(stopping().await) }))
+    /// })?;
+    /// assert_eq!(driver.with(|()| 7), Ok(7));
+    /// shard.stop();
+    /// shard.join()?;
+    /// # Ok::<(), shouter::runtime::ShardError>(())
+    /// ```
+    pub fn dedicated(&self) -> Dedicated<P> {
+        Dedicated::new(self.inner().clone())
     }
 
     /// Blocks until `goal` finds what it looks for in the engine, turning the engine meanwhile.
@@ -189,8 +216,7 @@ impl<P: Poller + Send + 'static> Driver<P> {
         }
     }
 
-    /// Runs `f` on the engine: at once if nobody drives it, else after the driver's current turn. Tasks may be spawned
-    /// and woken from there.
+    /// Runs `f` on the engine: at once if nobody drives it, else after the driver's current turn.
     ///
     /// # Errors
     ///
@@ -215,11 +241,6 @@ impl<P: Poller + Send + 'static> Driver<P> {
         self.inner().check_process()
     }
 
-    /// The way into the shard for threads that do not want to block; the helper sees to it soon.
-    pub fn remote(&self) -> Remote {
-        Remote(self.inner().shared.clone())
-    }
-
     fn inner(&self) -> &Arc<Inner<P>> {
         // Taken only by `drop`.
         self.inner.as_ref().expect("a driver that is not being dropped has its engine")
@@ -235,11 +256,11 @@ impl<P: Poller + Send + 'static> Drop for Driver<P> {
             std::mem::forget(inner);
             return;
         }
-        inner.shared.ask_to_stop();
+        inner.stopping.store(true, Ordering::Release);
         if let Some(helper) = self.helper.take() {
             helper.join();
         }
-        // The helper's reference is gone: the reactor is dropped here.
+        // The helper's reference is gone, and a shard's should be: the engine is dropped here.
         drop(inner);
     }
 }
@@ -256,9 +277,26 @@ impl<P: Poller + Send + 'static> Inner<P> {
         if sys::fork_generation() == self.forks { Ok(()) } else { Err(DriveError::Forked) }
     }
 
+    /// Whether a shard sits there all the time.
+    #[inline]
+    fn is_dedicated(&self) -> bool {
+        self.shard.get().is_some_and(|shard| !shard.is_stopped())
+    }
+
+    /// Tells who drives that there is a new goal.
+    fn wake(&self) {
+        match self.shard.get() {
+            Some(shard) if !shard.is_stopped() => shard.raise(),
+            _ => self.sleeper.wake(),
+        }
+    }
+
     /// The seat if it is free now.
     #[inline]
     fn try_seat(&self) -> Option<MutexGuard<'_, Seat<P>>> {
+        if self.is_dedicated() {
+            return None;
+        }
         let seat = match self.seat.try_lock() {
             Ok(seat) => seat,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
@@ -292,12 +330,11 @@ impl<P: Poller + Send + 'static> Inner<P> {
         if let Some(message) = &seat.dead {
             return Err(DriveError::Panicked { message: message.clone() });
         }
-        let reactor = &mut seat.reactor;
         let outcome = catch_unwind(AssertUnwindSafe(|| {
-            if let Some(result) = reactor.visit(&mut *goal) {
+            if let Some(result) = goal(&mut seat.poller) {
                 return Ok(result);
             }
-            self.turn_until(reactor, goal, deadline)
+            self.turn_until(seat, goal, deadline)
         }));
         outcome.unwrap_or_else(|payload| {
             let message = panic_message(&*payload);
@@ -308,26 +345,27 @@ impl<P: Poller + Send + 'static> Inner<P> {
 
     fn turn_until<R>(
         &self,
-        reactor: &mut Reactor<P>,
+        seat: &mut Seat<P>,
         goal: &mut impl FnMut(&mut P) -> Option<R>,
         deadline: Option<Instant>,
     ) -> Result<R, DriveError> {
+        let Seat { poller, parker, .. } = seat;
         let mut clock = TurnClock::new(Clock);
         let begin = clock.now();
         let mut idle = Backoff::new(self.idle);
         let mut fresh = true;
         loop {
-            let activity = self.turn(reactor, clock.now());
+            let activity = self.turn(poller, clock.now());
             let parked = idle.wait_with(
                 activity,
-                || earlier(reactor.next_deadline(), deadline),
-                |longest| reactor.park(longest),
+                || earlier(poller.next_deadline(), deadline),
+                |longest| self.sleeper.park(parker, longest, || self.waiters.have_fresh()),
             );
             if activity.is_busy() || parked {
                 fresh = true;
             }
             if std::mem::take(&mut fresh)
-                && let Some(result) = reactor.visit(&mut *goal)
+                && let Some(result) = goal(poller)
             {
                 return Ok(result);
             }
@@ -341,10 +379,10 @@ impl<P: Poller + Send + 'static> Inner<P> {
     /// One turn, and a look at the goals of those who wait. Busy also when one of them was reached: a closure
     /// run by [`Driver::with`] may have changed what another goal looks for.
     #[inline]
-    fn turn(&self, reactor: &mut Reactor<P>, now: Instant) -> Activity {
-        let activity = reactor.turn(now);
-        if !self.waiters.is_empty() && (activity.is_busy() || self.waiters.has_fresh()) {
-            let reached = reactor.visit(|poller| self.waiters.serve(poller));
+    fn turn(&self, poller: &mut P, now: Instant) -> Activity {
+        let activity = poller.poll(now);
+        if (activity.is_busy() && !self.waiters.is_empty()) || self.waiters.have_fresh() {
+            let reached = self.waiters.serve(poller);
             return activity.or(Activity::from_busy(reached));
         }
         activity
@@ -377,7 +415,7 @@ impl<P: Poller + Send + 'static> Inner<P> {
         let begin = Clock.now();
         let ticket: Ticket<R> = self.waiters.add(goal);
         // A driver that is parked looks at the new goal at once.
-        self.shared.wake();
+        self.wake();
         let mut idle = Backoff::new(self.idle);
         loop {
             if let Some(result) = ticket.take() {

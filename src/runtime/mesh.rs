@@ -21,26 +21,20 @@ use std::task::{Context, Poll, Waker};
 use crossbeam::sync::Parker;
 use rtrb::{Consumer, Producer, PushError, RingBuffer};
 
-use super::shared::{Remote, Shared};
+use super::shared::Shared;
 use super::{ShardId, context, panic_message};
 
-/// One shard's place in a [`mesh`]: its ends of the rings. To be given to a reactor or a shard thread.
-pub struct Endpoint {
+/// One shard's place in a [`mesh`]: its ends of the rings. To be given to a reactor.
+pub(super) struct Endpoint {
     pub(super) presence: Presence,
     pub(super) parker: Parker,
     pub(super) links: Links,
     pub(super) inbound: Vec<Inbound>,
 }
 
-impl std::fmt::Debug for Endpoint {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Endpoint").field("id", &self.id()).field("shards", &self.presence.all.len()).finish()
-    }
-}
-
 impl Endpoint {
     /// A shard without peers.
-    pub fn alone() -> Self {
+    pub(super) fn alone() -> Self {
         let parker = Parker::new();
         let all: Arc<[_]> = Arc::new([Shared::new(ShardId(0), &parker)]);
         let links = Links { all: all.clone(), outbound: vec![None], dirty: false };
@@ -48,18 +42,18 @@ impl Endpoint {
     }
 
     /// Which shard this makes.
-    pub fn id(&self) -> ShardId {
+    pub(super) fn id(&self) -> ShardId {
         self.presence.id
     }
 
-    /// The way into this shard from any thread. What is submitted before the shard runs, waits for it.
-    pub fn remote(&self) -> Remote {
-        Remote(self.presence.shared().clone())
+    /// What other threads may touch of each shard.
+    pub(super) fn all(&self) -> &Arc<[Arc<Shared>]> {
+        &self.presence.all
     }
 }
 
 /// Joins `shards` shards, each ordered pair by a ring of `depth` messages (24 bytes each).
-pub fn mesh(shards: usize, depth: usize) -> Vec<Endpoint> {
+pub(super) fn mesh(shards: usize, depth: usize) -> Vec<Endpoint> {
     let parkers: Vec<Parker> = (0..shards).map(|_| Parker::new()).collect();
     let all: Arc<[Arc<Shared>]> =
         parkers.iter().enumerate().map(|(id, parker)| Shared::new(ShardId(id), parker)).collect();
@@ -334,6 +328,12 @@ pub(super) fn fail_calls_to_the_gone() {
     wakers.into_iter().flatten().for_each(Waker::wake);
 }
 
+/// The shards of the mesh that the current one belongs to, itself among them; none outside of a shard.
+pub fn all_shards() -> impl Iterator<Item = ShardId> {
+    let count = context::with(|context| context.links.all.len()).unwrap_or(0);
+    (0..count).map(ShardId)
+}
+
 /// Why [`submit_to`] gave no result.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -353,9 +353,7 @@ pub enum SubmitError {
         message: String,
     },
     /// Not called from a shard of a mesh, or awaited on another than the calling one.
-    #[error(
-        "submit_to belongs in a task of a shard, and its future stays there; from other threads use Remote"
-    )]
+    #[error("submit_to belongs in a task of a shard, and its future stays there")]
     NotOnShard,
 }
 
@@ -383,14 +381,13 @@ impl<R> std::fmt::Debug for Submit<R> {
 /// under way. Messages to one shard arrive in order. To the calling shard itself it is a plain call.
 ///
 /// ```
-/// use shouter::runtime::{IdlePolicy, Shard, ShardId, ShardOptions, current_shard, mesh, submit_to};
+/// use shouter::runtime::{ShardId, ShardsBuilder, SubmitError, current_shard, submit_to};
 ///
-/// let shards: Vec<Shard> = mesh(2, 64)
-///     .into_iter()
-///     .map(|endpoint| Shard::spawn_on(endpoint, ShardOptions::default(), || Ok::<_, String>(())).unwrap())
-///     .collect();
-/// let answer = shards[0].remote().run(|| async { submit_to(ShardId(1), current_shard).await });
-/// assert_eq!(answer.wait(IdlePolicy::SHARED, None), Ok(Ok(Some(ShardId(1)))));
+/// let shards = ShardsBuilder::new().start(0..2, |_| {
+///     Ok::<_, SubmitError>(((), async { submit_to(ShardId(1), current_shard).await }))
+/// })?;
+/// assert_eq!(shards.join()?, [Some(ShardId(1)); 2]);
+/// # Ok::<(), shouter::runtime::ShardError>(())
 /// ```
 pub fn submit_to<R, F>(to: ShardId, f: F) -> Submit<R>
 where

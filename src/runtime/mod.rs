@@ -6,22 +6,26 @@
 //! ```text
 //!            +--------------------------- turn(now) ---------------------------+
 //!            |                                                                 |
-//!   NIC ---> | poller.poll -> wakes and jobs    -> rings from  -> due -> ready | ---> NIC
-//!            |                from other threads   other shards   timers tasks |
+//!   NIC ---> | poller.poll -> wakes from      -> rings from   -> due -> ready  | ---> NIC
+//!            |                other threads      other shards   timers tasks   |
 //!            +-----------------------------------------------------------------+
 //!                     nothing happened? PAUSE, later sched_yield, later park
 //! ```
 //!
 //! There is no epoll below it and no lock inside it. Shards speak to each other by [`submit_to`], over one
-//! single-producer ring for each ordered pair.
+//! single-producer ring for each ordered pair: it carries a closure there and its result back.
 //!
-//! # Who turns the shard
+//! [`ShardsBuilder`] starts shards on threads of their own, pinned to cores, and gives each its queue pair. They end
+//! together: when the work of all has ended, when one fails, or when they are asked to ([`stop_all`], a signal).
 //!
-//! * **Dedicated** ([`Shard`]): a thread of its own, pinned to a core. Tasks may hold `Rc` and `RefCell`
-//!   ([`spawn_local`]).
-//! * **Caller-driven** ([`Driver`]): the thread that blocks for a result turns the shard itself, so no message
+//! # Who turns an engine
+//!
+//! * **A shard.** Its tasks may hold `Rc` and `RefCell` ([`spawn_local()`]): the programs on [`net`](crate::net).
+//! * **Whoever waits for it** ([`Driver`]): the thread that blocks for a result turns the engine itself, so no message
 //!   crosses a core on its way to the one who waits. Between blocking calls a mostly sleeping helper thread answers the
-//!   network. Since the shard then changes threads, its tasks must be `Send` ([`spawn`]).
+//!   network: a group in its default mode.
+//! * **Both** ([`Driver::dedicated`]): a shard turns the engine all the time, and who waits hands it his goal: a group in
+//!   dedicated mode.
 //!
 //! # Waiting
 //!
@@ -31,16 +35,17 @@
 //!
 //! # Forks
 //!
-//! Threads do not survive `fork`. A [`Driver`] or [`Shard`] that finds itself in a forked child refuses to work
-//! ([`DriveError::Forked`]) and, when dropped there, leaks what it holds rather than touch the parent's devices.
+//! Threads do not survive `fork`. A [`Driver`] or [`Shards`] that finds itself in a forked child refuses to work
+//! ([`DriveError::Forked`], [`ShardError::Forked`]) and, when dropped there, leaks what it holds rather than touch the parent's
+//! devices.
 //!
 //! # Example
 //!
 //! ```
-//! use shouter::runtime::{LocalReactor, sleep, spawn_local, yield_now};
+//! use shouter::runtime::{Reactor, sleep, spawn_local, yield_now};
 //! use std::{cell::Cell, rc::Rc, time::Duration};
 //!
-//! let mut shard = LocalReactor::new(());
+//! let mut shard = Reactor::new(());
 //! let total = shard.block_on(async {
 //!     let total = Rc::new(Cell::new(0));
 //!     let tasks: Vec<_> = (1..=3)
@@ -65,12 +70,13 @@ mod clock;
 mod context;
 mod cores;
 mod driver;
-mod event;
 mod idle;
 mod mesh;
 mod reactor;
-mod shard;
+mod shards;
 mod shared;
+mod sleeper;
+mod stop;
 #[allow(unsafe_code)]
 mod sys;
 mod task;
@@ -81,21 +87,20 @@ mod tests;
 
 pub use clock::{Clock, TurnClock};
 pub use cores::{CoreAllowance, CpuQuota};
-pub use driver::{DriveError, Driver, DriverOptions};
-pub use event::{Completer, Completion, CompletionError, Event, completion};
+pub use driver::{Dedicated, DriveError, Driver, DriverOptions};
 pub use idle::{Backoff, IdlePolicy, Step};
-pub use mesh::{Endpoint, Submit, SubmitError, mesh, submit_to};
-pub use reactor::{LocalReactor, Reactor};
-pub use shard::{Shard, ShardError, ShardOptions};
-pub use shared::Remote;
+pub use mesh::{Submit, SubmitError, all_shards, submit_to};
+pub use reactor::Reactor;
+pub use shards::{Cores, ShardError, Shards, ShardsBuilder};
 pub use shouter_netstack::time::Instant;
+pub use stop::{Stopping, stop_all, stopping, until_stop};
 #[cfg(test)]
 pub(crate) use sys::in_forked_child;
 pub(crate) use sys::{count_forks, fork_generation};
-pub use task::{Task, current_shard, spawn, spawn_local, yield_now};
+pub use task::{Task, current_shard, spawn_local, yield_now};
 pub use timer::{Elapsed, Sleep, sleep, sleep_until, timeout};
 
-/// Which shard of a [`mesh`]: 0 up to the number of shards.
+/// Which of the shards that were started together: 0 up to their number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ShardId(pub usize);
 
@@ -144,6 +149,11 @@ pub trait Poller {
     /// When it needs the next call although nothing may arrive. A parked shard wakes by then.
     fn next_deadline(&self) -> Option<Instant> {
         None
+    }
+
+    /// Whether something waits to be sent by the next call. A shard that ends goes on for a moment until there is nothing.
+    fn has_unsent(&self) -> bool {
+        false
     }
 }
 

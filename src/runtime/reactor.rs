@@ -1,10 +1,12 @@
 //! The loop body of a shard.
 
+use std::any::Any;
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::future::Future;
 use std::marker::PhantomData;
-use std::ops::{Deref, DerefMut};
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::rc::Rc;
+use std::sync::Arc;
 use std::task::Waker;
 use std::time::Duration;
 
@@ -13,20 +15,18 @@ use crossbeam::sync::Parker;
 
 use super::context::{self, Context};
 use super::mesh::{self, Endpoint, Inbound, Presence};
-use super::shared::{Remote, Shared};
-use super::{Activity, Backoff, Clock, IdlePolicy, Instant, Poller, TurnClock, spawn_local};
+use super::shared::Shared;
+use super::{Activity, Backoff, Clock, IdlePolicy, Instant, Poller, ShardId, Task, TurnClock, spawn_local};
 
 /// Messages taken from one ring in one turn.
 const RING_BUDGET: usize = 64;
-/// Jobs and wake-ups from other threads taken in one turn.
+/// Wake-ups from other threads taken in one turn.
 const OUTSIDE_BUDGET: usize = 256;
 /// How long a stopping shard waits for a task that another thread is just waking.
 const STOP_PATIENCE: Duration = Duration::from_millis(500);
 
-/// One shard's state: its poller, ready tasks, timers, and rings. Whoever owns it turns it.
-///
-/// It is `Send` if the poller is, hence its tasks are, too ([`spawn`](super::spawn)); see [`LocalReactor`] for the
-/// other kind.
+/// One shard's state: its poller, ready tasks, timers, and rings. It stays on the thread that made it, so its tasks may hold
+/// `Rc` and `RefCell` ([`spawn_local`](super::spawn_local())).
 pub struct Reactor<P> {
     poller: P,
     /// At home between turns; in the thread-local during one.
@@ -37,6 +37,7 @@ pub struct Reactor<P> {
     parker: Parker,
     /// Last, so that peers are told after everything else is gone.
     presence: Presence,
+    _local: PhantomData<*const ()>,
 }
 
 impl<P> std::fmt::Debug for Reactor<P> {
@@ -51,14 +52,10 @@ impl<P: Poller> Reactor<P> {
         Self::on(Endpoint::alone(), poller)
     }
 
-    /// A shard of a [`mesh`](super::mesh()).
-    pub fn on(endpoint: Endpoint, poller: P) -> Self {
-        Self::build(endpoint, poller, false)
-    }
-
-    fn build(endpoint: Endpoint, poller: P, local: bool) -> Self {
+    /// A shard of a [`mesh`](mesh::mesh).
+    pub(super) fn on(endpoint: Endpoint, poller: P) -> Self {
         let Endpoint { presence, parker, links, inbound } = endpoint;
-        let context = Context::new(presence.shared().clone(), links, local);
+        let context = Context::new(presence.shared().clone(), links);
         Self {
             poller,
             context: Some(Box::new(context)),
@@ -66,6 +63,7 @@ impl<P: Poller> Reactor<P> {
             inbound,
             parker,
             presence,
+            _local: PhantomData,
         }
     }
 
@@ -120,40 +118,86 @@ impl<P: Poller> Reactor<P> {
         }
     }
 
-    /// Parks the calling thread for at most `longest`, unless there is something to do. Messages from shards,
-    /// submissions and wake-ups end the park; frames in a NIC queue do not.
-    pub fn park(&self, longest: Duration) {
-        let shared = self.shared();
-        shared.reactor_sleeps();
-        if self.has_input() {
-            // Perhaps a ring is full: let its reader run.
-            std::thread::yield_now();
-        } else {
-            self.parker.park_timeout(longest);
-        }
-        shared.reactor_woke();
+    /// Parks the thread for at most `longest`, unless there is something to do. Messages from shards and wake-ups end the
+    /// park; frames in a NIC queue do not.
+    pub(super) fn park(&self, longest: Duration) {
+        self.shared().park(&self.parker, longest, || {
+            self.inbound.iter().any(|inbound| !inbound.ring.is_empty())
+                || self.context.as_ref().is_some_and(|c| !c.ready.is_empty() || c.links.is_dirty())
+        });
     }
 
-    fn has_input(&self) -> bool {
-        self.shared().has_attention()
-            || self.inbound.iter().any(|inbound| !inbound.ring.is_empty())
-            || self.context.as_ref().is_some_and(|c| !c.ready.is_empty() || c.links.is_dirty())
+    /// Starts a task whose outcome is looked for between turns.
+    pub(super) fn start<F>(&mut self, future: F) -> Started<F::Output>
+    where
+        F: Future + 'static,
+        F::Output: 'static,
+    {
+        let outcome = Rc::new(Cell::new(None));
+        let place = outcome.clone();
+        let task =
+            self.visit(|_| spawn_local(async move { place.set(Some(super::task::caught(future).await)) }));
+        Started { outcome, _task: task }
+    }
+
+    /// Turns until `future`, run as a task, is done. Waits by the detected [`IdlePolicy`] for one rank.
+    ///
+    /// # Panics
+    ///
+    /// If the future does.
+    pub fn block_on<F>(&mut self, future: F) -> F::Output
+    where
+        F: Future + 'static,
+        F::Output: 'static,
+    {
+        let started = self.start(future);
+        let mut idle = Backoff::new(IdlePolicy::detect(1));
+        let mut clock = TurnClock::new(Clock);
+        let outcome = loop {
+            let activity = self.turn(clock.now());
+            if let Some(outcome) = started.take() {
+                break outcome;
+            }
+            self.wait(&mut idle, &mut clock, activity);
+        };
+        outcome.unwrap_or_else(|payload| std::panic::resume_unwind(payload))
+    }
+
+    /// After a turn that did this: waits if there was nothing to do, and sees to the clock.
+    #[inline]
+    pub(super) fn wait(&self, idle: &mut Backoff, clock: &mut TurnClock, activity: Activity) {
+        if idle.wait_with(activity, || self.next_deadline(), |longest| self.park(longest)) {
+            clock.refresh();
+        } else {
+            clock.after(activity);
+        }
+    }
+
+    /// Which shard of its mesh it is.
+    pub(super) fn id(&self) -> ShardId {
+        self.shared().id
+    }
+
+    /// Whether the poller has something to send.
+    pub(super) fn has_unsent(&self) -> bool {
+        self.poller.has_unsent()
     }
 }
 
-impl<P> Reactor<P> {
-    /// The poller.
-    pub fn poller(&mut self) -> &mut P {
-        &mut self.poller
-    }
+/// A task that the owner of a reactor has started. Dropping it cancels the task.
+pub(super) struct Started<R> {
+    outcome: Rc<Cell<Option<Result<R, Payload>>>>,
+    _task: Task<()>,
+}
 
-    /// The way into this shard from any thread.
-    pub fn remote(&self) -> Remote {
-        Remote(self.shared().clone())
-    }
+/// What a panic carries.
+pub(super) type Payload = Box<dyn Any + Send>;
 
-    pub(super) fn shared(&self) -> &std::sync::Arc<Shared> {
-        self.presence.shared()
+impl<R> Started<R> {
+    /// The output, or the panic, once.
+    #[inline]
+    pub(super) fn take(&self) -> Option<Result<R, Payload>> {
+        self.outcome.take()
     }
 }
 
@@ -186,11 +230,9 @@ fn attend(shared: &Shared, inbound: &mut [Inbound]) {
         budget -= 1;
         context::with(|context| context.ready.push_back(runnable));
     }
-    while budget > 0
-        && let Some(job) = shared.pop_job()
-    {
-        budget -= 1;
-        job();
+    if shared.is_stopping() {
+        let wakers = context::with(|context| context.stop_waiters.take_wakers()).unwrap_or_default();
+        wakers.into_iter().for_each(Waker::wake);
     }
     if budget == 0 {
         shared.raise();
@@ -206,12 +248,15 @@ fn attend(shared: &Shared, inbound: &mut [Inbound]) {
     }
 }
 
-impl<P> Drop for Reactor<P> {
+impl<P> Reactor<P> {
+    fn shared(&self) -> &Arc<Shared> {
+        self.presence.shared()
+    }
+
     /// Cancels all tasks: their futures are dropped here, on the shard's thread.
-    fn drop(&mut self) {
+    pub(super) fn cancel_tasks(&mut self) {
         let Self { context, batch, presence, .. } = self;
         let shared = presence.shared().clone();
-        shared.mark_stopped();
         let _entered = context::enter(context);
         let begin = Clock.now();
         loop {
@@ -226,102 +271,24 @@ impl<P> Drop for Reactor<P> {
                 // Dropping a runnable drops its future, which may wake others.
                 batch.drain(..).for_each(drop);
             }
-            let live = context::with(|context| context.tasks.live()).unwrap_or(0);
+            let live = context::with(|context| context.tasks.taken()).unwrap_or(0);
             if live == 0 || Clock.now().saturating_since(begin) > STOP_PATIENCE {
                 break;
             }
             std::thread::yield_now();
         }
+    }
+}
+
+impl<P> Drop for Reactor<P> {
+    fn drop(&mut self) {
+        self.shared().mark_stopped();
+        self.cancel_tasks();
         // Timers and calls hold wakers, too; they go outside of the context.
+        let _entered = context::enter(&mut self.context);
         let leftovers = context::with(|context| {
             (std::mem::take(&mut context.timers), std::mem::take(&mut context.calls))
         });
         drop(leftovers);
-    }
-}
-
-/// A [`Reactor`] that stays on one thread, so its tasks may hold `Rc` and `RefCell`
-/// ([`spawn_local`](super::spawn_local)).
-#[derive(Debug)]
-pub struct LocalReactor<P> {
-    reactor: Reactor<P>,
-    _local: PhantomData<*const ()>,
-}
-
-impl<P: Poller> LocalReactor<P> {
-    /// A shard without peers.
-    pub fn new(poller: P) -> Self {
-        Self::on(Endpoint::alone(), poller)
-    }
-
-    /// A shard of a [`mesh`](super::mesh()).
-    pub fn on(endpoint: Endpoint, poller: P) -> Self {
-        Self { reactor: Reactor::build(endpoint, poller, true), _local: PhantomData }
-    }
-
-    /// Turns until `future`, run as a task, is done. Waits by the detected [`IdlePolicy`] for one rank.
-    ///
-    /// # Panics
-    ///
-    /// If the future does.
-    pub fn block_on<F>(&mut self, future: F) -> F::Output
-    where
-        F: Future + 'static,
-        F::Output: 'static,
-    {
-        let slot = std::rc::Rc::new(std::cell::RefCell::new(None));
-        let filled = slot.clone();
-        let task = self.visit(|_| {
-            spawn_local(async move {
-                let result = super::task::caught(future).await;
-                *filled.borrow_mut() = Some(result);
-            })
-        });
-        let mut idle = Backoff::new(IdlePolicy::detect(1));
-        let mut clock = TurnClock::new(Clock);
-        let result = loop {
-            let activity = self.turn(clock.now());
-            if let Some(result) = slot.borrow_mut().take() {
-                break result;
-            }
-            if idle.wait_with(activity, || self.next_deadline(), |longest| self.park(longest)) {
-                clock.refresh();
-            } else {
-                clock.after(activity);
-            }
-        };
-        drop(task);
-        result.unwrap_or_else(|payload| std::panic::resume_unwind(payload))
-    }
-
-    /// Turns until the shard is [asked to stop](super::Shard::stop), waiting by `policy` when idle. An error is what
-    /// the poller's panic said.
-    pub(super) fn run(&mut self, policy: IdlePolicy) -> Result<(), String> {
-        catch_unwind(AssertUnwindSafe(|| {
-            let mut idle = Backoff::new(policy);
-            let mut clock = TurnClock::new(Clock);
-            while !self.shared().is_stopping() {
-                let activity = self.turn(clock.now());
-                if idle.wait_with(activity, || self.next_deadline(), |longest| self.park(longest)) {
-                    clock.refresh();
-                } else {
-                    clock.after(activity);
-                }
-            }
-        }))
-        .map_err(|payload| super::panic_message(&*payload))
-    }
-}
-
-impl<P> Deref for LocalReactor<P> {
-    type Target = Reactor<P>;
-    fn deref(&self) -> &Reactor<P> {
-        &self.reactor
-    }
-}
-
-impl<P> DerefMut for LocalReactor<P> {
-    fn deref_mut(&mut self) -> &mut Reactor<P> {
-        &mut self.reactor
     }
 }

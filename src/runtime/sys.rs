@@ -1,7 +1,7 @@
-//! The two things the runtime needs from the system: the monotonic clock as a number, and word of a fork.
+//! What the runtime needs from the system: the monotonic clock as a number, news of a fork, and of a signal that ends the program.
 
 use std::sync::Once;
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 
 use rustix::time::{ClockId, clock_gettime};
 
@@ -34,6 +34,34 @@ pub(crate) fn count_forks() {
         // A failure (ENOMEM) leaves forks uncounted: the check is a safety net, not something relied upon.
         unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
     });
+}
+
+static SIGNALLED: AtomicBool = AtomicBool::new(false);
+
+extern "C" fn on_signal(_signal: libc::c_int) {
+    SIGNALLED.store(true, Relaxed);
+}
+
+/// Whether SIGINT or SIGTERM has come since [`catch_signals`].
+#[inline]
+pub(super) fn was_signalled() -> bool {
+    SIGNALLED.load(Relaxed)
+}
+
+/// From here on the first SIGINT or SIGTERM is only noted; a second of the same kind ends the process, as without this call.
+pub(super) fn catch_signals() -> std::io::Result<()> {
+    for signal in [libc::SIGINT, libc::SIGTERM] {
+        // SAFETY: all zeros are a valid sigaction: no flags, an empty mask, the default action.
+        let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+        action.sa_sigaction = on_signal as extern "C" fn(libc::c_int) as libc::sighandler_t;
+        action.sa_flags = libc::SA_RESTART | libc::SA_RESETHAND;
+        // SAFETY: `action` is valid for the length of the call, and the handler only stores to an atomic, which is
+        // async-signal-safe; it is a static function and never unloaded before the process ends.
+        if unsafe { libc::sigaction(signal, &action, std::ptr::null_mut()) } != 0 {
+            return Err(std::io::Error::last_os_error());
+        }
+    }
+    Ok(())
 }
 
 /// Runs `child` in a forked child and returns the status with which it exits: `child`'s result, or 101 if it panics.

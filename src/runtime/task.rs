@@ -11,7 +11,7 @@ use async_task::Builder;
 use super::{ShardId, context};
 
 /// A spawned task. Awaiting it gives its output and passes on its panic; dropping it cancels the task;
-/// [`detach`](async_task::Task::detach) lets it run on by itself.
+/// [`detach`](async_task::Task::detach) lets it run on by itself. A panic ends the task alone, and is logged.
 pub use async_task::Task;
 
 /// The shard that this thread is turning, if any.
@@ -27,6 +27,10 @@ struct Registered {
 
 impl Drop for Registered {
     fn drop(&mut self) {
+        if std::thread::panicking() {
+            // What the panic said is in the panic hook's message, and goes to who awaits the task.
+            tracing::error!(shard = current_shard().map(|shard| shard.0), "a task of a shard panicked");
+        }
         let waker = context::with_uid(self.uid, |context| context.tasks.release(self.key));
         drop(waker);
     }
@@ -38,47 +42,16 @@ const NO_SHARD: &str = "called outside of a shard: call it from a task, a poller
 ///
 /// # Panics
 ///
-/// If this thread is not turning a shard, or one that may be turned by another thread next time (a
-/// [`Driver`](super::Driver)'s): use [`spawn`] there.
+/// If this thread is not turning a shard.
 pub fn spawn_local<F>(future: F) -> Task<F::Output>
 where
     F: Future + 'static,
     F::Output: 'static,
 {
-    let reserved =
-        context::with(|context| context.local.then(|| (context.shared.clone(), context.tasks.reserve())));
-    let (shared, key) =
-        reserved.unwrap_or_else(|| panic!("spawn_local was {NO_SHARD}")).unwrap_or_else(|| {
-            panic!("spawn_local on a caller-driven shard: use spawn, with a future that is Send")
-        });
+    let (shared, key) = context::with(|context| (context.shared.clone(), context.tasks.reserve()))
+        .unwrap_or_else(|| panic!("spawn_local was {NO_SHARD}"));
     let registered = Registered { uid: shared.uid, key };
     let (runnable, task) = Builder::new().propagate_panic(true).spawn_local(
-        move |()| async move {
-            let _registered = registered;
-            future.await
-        },
-        move |runnable| shared.schedule(runnable),
-    );
-    let waker = runnable.waker();
-    context::with(|context| context.tasks.fill(key, waker));
-    runnable.schedule();
-    task
-}
-
-/// Starts a task on the current shard, of either kind.
-///
-/// # Panics
-///
-/// If this thread is not turning a shard.
-pub fn spawn<F>(future: F) -> Task<F::Output>
-where
-    F: Future + Send + 'static,
-    F::Output: Send + 'static,
-{
-    let (shared, key) = context::with(|context| (context.shared.clone(), context.tasks.reserve()))
-        .unwrap_or_else(|| panic!("spawn was {NO_SHARD}"));
-    let registered = Registered { uid: shared.uid, key };
-    let (runnable, task) = Builder::new().propagate_panic(true).spawn(
         move |()| async move {
             let _registered = registered;
             future.await

@@ -10,8 +10,6 @@ use std::sync::atomic::{Ordering, fence};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use crossbeam::sync::Parker;
-
 use super::{DriveError, DriverOptions, Inner};
 use crate::observe::log;
 use crate::runtime::{Activity, Clock, Poller, panic_message};
@@ -29,36 +27,35 @@ pub(super) struct Helper {
 }
 
 impl Helper {
-    /// Starts the thread; it ends when the shard is asked to stop.
+    /// Starts the thread; it ends when the driver is dropped, or a shard has the seat for good.
     pub(super) fn start<P: Poller + Send + 'static>(
         inner: Arc<Inner<P>>,
         options: &DriverOptions,
     ) -> Result<Self, DriveError> {
-        let parker = Parker::new();
-        inner.shared.set_helper(parker.unparker().clone());
         let (active, slow) = (options.active_period, options.idle_period);
         let rank = log::spoken_for();
         let thread = std::thread::Builder::new()
             .name(options.name.clone())
             .spawn(move || {
                 log::take_over(rank);
-                run(&inner, &parker, active, slow);
+                run(&inner, active, slow);
             })
             .map_err(|error| DriveError::NoHelper(error.to_string()))?;
         Ok(Self { thread })
     }
 
-    /// Waits for its end.
+    /// Waits for its end, which was asked for.
     pub(super) fn join(self) {
+        self.thread.thread().unpark();
         // It catches the engine's panics, so there is no panic of its own to report.
         let _ = self.thread.join();
     }
 }
 
-fn run<P: Poller + Send + 'static>(inner: &Inner<P>, parker: &Parker, active: Duration, slow: Duration) {
+fn run<P: Poller + Send + 'static>(inner: &Inner<P>, active: Duration, slow: Duration) {
     let mut quiet_looks = 0;
     let mut drives = 0;
-    while !inner.shared.is_stopping() {
+    while !inner.stopping.load(Ordering::Acquire) && !inner.is_dedicated() {
         let seen = inner.drives.load(Ordering::Relaxed);
         let mut activity = Activity::from_busy(seen != drives);
         drives = seen;
@@ -79,11 +76,8 @@ fn run<P: Poller + Send + 'static>(inner: &Inner<P>, parker: &Parker, active: Du
         let period = if quiet_looks < LOOKS_BEFORE_SLOW { active } else { slow };
         let until =
             deadline.map_or(period, |at| at.saturating_since(Clock.now()).clamp(SHORTEST_SLEEP, period));
-        inner.shared.helper_sleeps();
-        if !inner.shared.has_attention() && !inner.shared.is_stopping() {
-            parker.park_timeout(until);
-        }
-        inner.shared.helper_woke();
+        // Unparked when the driver is dropped. Whoever wants the engine turned drives it himself.
+        std::thread::park_timeout(until);
     }
 }
 
@@ -103,18 +97,18 @@ fn sit<P: Poller + Send + 'static>(inner: &Inner<P>) -> Look {
     inner.helper_seated.store(true, Ordering::Relaxed);
     let mut look = Look::Dead;
     if seat.dead.is_none() {
-        let reactor = &mut seat.reactor;
+        let poller = &mut seat.poller;
         let turned = catch_unwind(AssertUnwindSafe(|| {
             let mut any = Activity::Idle;
             for _ in 0..TURNS_PER_SITTING {
-                let activity = inner.turn(reactor, Clock.now());
+                let activity = inner.turn(poller, Clock.now());
                 any = any.or(activity);
                 fence(Ordering::SeqCst);
                 if !activity.is_busy() || inner.contending.load(Ordering::Relaxed) != 0 {
                     break;
                 }
             }
-            Look::Done(any, reactor.next_deadline())
+            Look::Done(any, poller.next_deadline())
         }));
         match turned {
             Ok(done) => look = done,

@@ -1,9 +1,9 @@
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
+use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::time::Duration;
 
 use super::*;
-use crate::runtime::{completion, sleep, spawn, yield_now};
+use crate::runtime::{ShardError, ShardId, Shards, ShardsBuilder, stopping};
 
 /// A made-up peer: every request is answered a few turns later, out of order of who waits.
 #[derive(Default)]
@@ -181,66 +181,100 @@ fn the_helper_answers_while_nobody_drives() {
 }
 
 #[test]
-fn submissions_from_outside_wake_the_helper() {
+fn a_sleeping_helper_ends_with_its_driver() {
     let slow = DriverOptions {
         active_period: Duration::from_secs(60),
         idle_period: Duration::from_secs(60),
         ..options()
     };
-    let driver = Driver::new((), slow).unwrap();
-    for n in 0..200 {
-        assert_eq!(driver.remote().submit(move || n).wait(IdlePolicy::FRUGAL, in_30_s()), Ok(n));
-    }
     let begin = Clock.now();
-    drop(driver);
+    drop(Driver::new((), slow).unwrap());
     assert!(Clock.now().saturating_since(begin) < Duration::from_secs(30), "the helper slept on");
 }
 
-#[test]
-fn tasks_on_a_driver_run_whoever_drives() {
-    let driver = Driver::new((), options()).unwrap();
-    let (give, take) = completion();
-    driver
-        .with(|()| {
-            spawn(async move {
-                for _ in 0..20 {
-                    sleep(Duration::from_micros(100)).await;
-                    yield_now().await;
-                }
-                give.complete(7);
-            })
-            .detach();
-        })
-        .unwrap();
-    // First a caller drives for a while, then only the helper.
-    let _ = driver.drive_until(|()| None::<()>, Some(Clock.now() + Duration::from_millis(1)));
-    assert_eq!(take.wait(IdlePolicy::FRUGAL, in_30_s()), Ok(7));
-    let local = driver.remote().run(|| async {}).wait(IdlePolicy::FRUGAL, in_30_s());
-    assert_eq!(local, Err(crate::runtime::CompletionError::NotLocal));
+/// A shard that drives and waits by `idle`.
+fn dedicated<P: Poller + Send>(driver: &Driver<P>, idle: IdlePolicy) -> Shards<()> {
+    let shards = ShardsBuilder::new().idle(idle).start([driver.dedicated()], |engine| {
+        let work = async {
+            stopping().await;
+            Ok::<_, String>(())
+        };
+        Ok((engine, work))
+    });
+    shards.unwrap()
+}
+
+/// Waits until the shard has the seat.
+fn until_seated<P: Poller + Send>(driver: &Driver<P>) {
+    while !driver.inner().is_dedicated() {
+        std::thread::yield_now();
+    }
 }
 
 #[test]
-fn dropping_a_driver_drops_the_futures_of_its_tasks() {
-    struct Flag(Arc<AtomicBool>);
-    impl Drop for Flag {
-        fn drop(&mut self) {
-            self.0.store(true, Ordering::Release);
-        }
+fn a_dedicated_shard_serves_all_callers_and_leaves_the_seat_when_it_ends() {
+    // It parks for a minute whenever there is nothing to do: only the callers' goals wake it.
+    let minute = Duration::from_secs(60);
+    let parks = IdlePolicy { spins: 0, yields: 0, first_park: minute, longest_park: minute };
+    for idle in [parks, IdlePolicy::EXCLUSIVE] {
+        let driver = Driver::new((), options()).unwrap();
+        let shard = dedicated(&driver, idle);
+        until_seated(&driver);
+        let begin = Clock.now();
+        std::thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| {
+                    for n in 0..500 {
+                        let on = driver.with(move |()| (n, thread_number())).unwrap();
+                        assert_eq!(on.0, n);
+                        assert_ne!(on.1, thread_number(), "the caller drove");
+                    }
+                });
+            }
+        });
+        let deadline = Clock.now() + Duration::from_millis(5);
+        let never = driver.drive_until(|()| None::<()>, Some(deadline));
+        assert!(matches!(never, Err(DriveError::Timeout { .. })), "{never:?}");
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| {
+                // Reached on this thread alone, so after the shard has ended.
+                let me = thread_number();
+                driver.drive_until(move |()| (thread_number() == me).then_some(()), in_30_s())
+            });
+            while driver.inner().waiters.is_empty() {
+                std::thread::yield_now();
+            }
+            shard.stop();
+            shard.join().unwrap();
+            assert_eq!(waiting.join().unwrap(), Ok(()));
+        });
+        let me = thread_number();
+        assert_eq!(driver.with(|()| thread_number()), Ok(me), "the caller drives again");
+        assert!(Clock.now().saturating_since(begin) < Duration::from_secs(30), "a wake-up was lost");
     }
-    let dropped = Arc::new(AtomicBool::new(false));
+}
+
+#[test]
+fn a_dedicated_shard_drives_an_engine_that_needs_turns() {
+    let driver = Driver::new(Engine::default(), options()).unwrap();
+    let _shard = dedicated(&driver, IdlePolicy::SHARED);
+    for id in 0..1_000 {
+        driver.with(move |engine| engine.request(id)).unwrap();
+        assert_eq!(driver.drive_until(move |engine| engine.answer(id), in_30_s()), Ok(id));
+    }
+}
+
+#[test]
+fn a_panic_under_a_dedicated_shard_is_an_error_for_everybody() {
     let driver = Driver::new((), options()).unwrap();
-    let flag = Flag(dropped.clone());
-    driver
-        .with(move |()| {
-            spawn(async move {
-                let _flag = flag;
-                std::future::pending::<()>().await;
-            })
-            .detach();
-        })
-        .unwrap();
-    drop(driver);
-    assert!(dropped.load(Ordering::Acquire));
+    let shard = dedicated(&driver, IdlePolicy::SHARED);
+    until_seated(&driver);
+    let waiting = driver.drive_until(|()| -> Option<()> { panic!("a goal of this kind") }, in_30_s());
+    let panicked = DriveError::Panicked { message: "a goal of this kind".to_owned() };
+    assert_eq!(waiting, Err(panicked.clone()));
+    assert_eq!(driver.with(|()| ()), Err(panicked));
+    let message = "a goal of this kind".to_owned();
+    assert_eq!(shard.join(), Err(ShardError::Panicked { shard: ShardId(0), message }));
 }
 
 #[test]

@@ -104,10 +104,10 @@ impl<P> Waiters<P> {
         self.count.load(Ordering::Relaxed)
     }
 
-    /// Whether a goal was added that nobody has looked at.
+    /// Whether there is a goal that nobody has looked at.
     #[inline]
-    pub(super) fn has_fresh(&self) -> bool {
-        self.fresh.load(Ordering::Relaxed)
+    pub(super) fn have_fresh(&self) -> bool {
+        !self.is_empty() && self.fresh.load(Ordering::Relaxed)
     }
 
     /// Makes the next turn look at all goals.

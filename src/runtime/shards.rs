@@ -1,0 +1,510 @@
+//! Shards on threads of their own: one builder starts them, pinned, and their owner waits for them.
+
+use std::fmt::Display;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock, mpsc};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use super::mesh::mesh;
+use super::shared::Shared;
+use super::{
+    Backoff, Clock, CoreAllowance, IdlePolicy, Poller, Reactor, ShardId, TurnClock, panic_message,
+    spawn_local, stop, sys,
+};
+use crate::observe::log;
+
+/// Messages that a ring between two shards holds; more wait at the sender.
+const RING_DEPTH: usize = 256;
+
+/// How long shards that have finished go on turning to send what is left.
+const LINGER: Duration = Duration::from_millis(100);
+
+/// Which cores shards run on.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Cores {
+    /// Each shard is pinned to one core of the calling thread's affinity mask, in ascending order; the scheduler chooses if
+    /// there are fewer whole cores ([`CoreAllowance::whole_cores`]) than shards.
+    #[default]
+    Spread,
+    /// Each shard is pinned to one of these, as the operating system numbers them; they must be in the affinity mask of
+    /// the thread that starts the shards.
+    Each(Vec<usize>),
+    /// The scheduler chooses.
+    Any,
+}
+
+/// Why shards did not start, or ended.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ShardError {
+    /// There are fewer cores in [`Cores::Each`] than shards.
+    #[error("{shards} shards cannot be pinned to {cores} cores; name one for each shard")]
+    TooFewCores {
+        /// Shards to be started.
+        shards: usize,
+        /// Cores that were named.
+        cores: usize,
+    },
+    /// The core is outside of the affinity mask.
+    #[error(
+        "core {core} is not among those this process may use ({allowed:?}); choose one of these, or widen the mask"
+    )]
+    CoreNotAllowed {
+        /// The core asked for.
+        core: usize,
+        /// The cores of the affinity mask.
+        allowed: Vec<usize>,
+    },
+    /// The core is in the mask, but pinning to it failed (it went offline, or a cpuset changed).
+    #[error("pinning to core {core} failed although the affinity mask has it; is it online?")]
+    PinFailed {
+        /// The core asked for.
+        core: usize,
+    },
+    /// The operating system gave no thread.
+    #[error("no thread for the shard: {0}; look at the process and pids limits")]
+    NoThread(String),
+    /// The operating system did not take the handlers of SIGINT and SIGTERM.
+    #[error("SIGINT and SIGTERM cannot be caught: {0}")]
+    NoSignals(String),
+    /// The poller could not be made, or the shard's work ended with an error.
+    #[error("{shard}: {why}")]
+    Failed {
+        /// Which.
+        shard: ShardId,
+        /// The error.
+        why: String,
+    },
+    /// The poller or the shard's work panicked.
+    #[error("{shard} panicked: {message}; this is a bug in what ran there")]
+    Panicked {
+        /// Which.
+        shard: ShardId,
+        /// What the panic said.
+        message: String,
+    },
+    /// The work did not end in time after the shard was asked to; it was cancelled.
+    #[error(
+        "{shard} did not end within {grace:?} after it was asked to, and was cancelled; let its work end with `stopping`"
+    )]
+    Unfinished {
+        /// Which.
+        shard: ShardId,
+        /// How long it had.
+        grace: Duration,
+    },
+    /// This is a forked child; the shards' threads exist in the parent only.
+    #[error("the shards' threads are in the parent of this forked process; start new ones here")]
+    Forked,
+}
+
+/// Starts shards.
+///
+/// ```
+/// use shouter::runtime::{ShardsBuilder, all_shards, current_shard, submit_to};
+///
+/// // Three shards, each with a number for a queue; shard 0 asks the others what they have.
+/// thread_local!(static NUMBER: std::cell::Cell<u32> = const { std::cell::Cell::new(0) });
+/// let shards = ShardsBuilder::new().name("sum").start([1, 20, 300], |number| {
+///     NUMBER.set(number);
+///     let work = async move {
+///         let mut sum = 0;
+///         if current_shard().is_some_and(|shard| shard.0 == 0) {
+///             for shard in all_shards() {
+///                 sum += submit_to(shard, || NUMBER.get()).await.map_err(|why| why.to_string())?;
+///             }
+///         }
+///         Ok::<_, String>(sum)
+///     };
+///     Ok(((), work))
+/// })?;
+/// assert_eq!(shards.join()?, [321, 0, 0]);
+/// # Ok::<(), shouter::runtime::ShardError>(())
+/// ```
+#[derive(Clone, Debug)]
+#[must_use = "nothing runs before it is started"]
+pub struct ShardsBuilder {
+    name: String,
+    cores: Cores,
+    idle: Option<IdlePolicy>,
+    grace: Duration,
+    signals: bool,
+}
+
+impl Default for ShardsBuilder {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl ShardsBuilder {
+    /// Shards that are spread over the cores of the affinity mask and wait by the detected [`IdlePolicy`].
+    pub fn new() -> Self {
+        Self {
+            name: "shard".to_owned(),
+            cores: Cores::Spread,
+            idle: None,
+            grace: Duration::from_secs(1),
+            signals: false,
+        }
+    }
+
+    /// The threads' name; the shard's number is appended. Linux shows the first 15 bytes.
+    pub fn name(mut self, name: impl Into<String>) -> Self {
+        self.name = name.into();
+        self
+    }
+
+    /// Which cores they run on.
+    pub fn cores(mut self, cores: Cores) -> Self {
+        self.cores = cores;
+        self
+    }
+
+    /// How they wait. Spin only with a core for each shard.
+    pub fn idle(mut self, idle: IdlePolicy) -> Self {
+        self.idle = Some(idle);
+        self
+    }
+
+    /// How long a shard's work may go on after the shard was asked to end; one second, unless it is told otherwise.
+    pub fn grace(mut self, grace: Duration) -> Self {
+        self.grace = grace;
+        self
+    }
+
+    /// Asks all shards to end at the first SIGINT or SIGTERM. A second one of the same kind ends the process. This is
+    /// process-wide, so it is for programs, not for libraries.
+    pub fn stop_on_signals(mut self) -> Self {
+        self.signals = true;
+        self
+    }
+
+    /// Starts a shard for each of `queues`. On the shard's thread, pinned, `make` turns the queue into the poller that the
+    /// shard turns and the work that it does. Returns when all pollers are made.
+    ///
+    /// The shards belong together: each is turned until the work of all has ended, for others may depend on it. An error
+    /// or a panic of one asks all others to end, and is what [`Shards::join`] reports. In the end what is left of their
+    /// tasks is cancelled, and the pollers have 100 ms to send what that leaves to be sent.
+    ///
+    /// # Errors
+    ///
+    /// If a core may not be used, a thread cannot be had, or `make` fails; no shard is left then.
+    pub fn start<Q, P, F, R, E, M>(
+        &self,
+        queues: impl IntoIterator<Item = Q>,
+        make: M,
+    ) -> Result<Shards<R>, ShardError>
+    where
+        Q: Send + 'static,
+        P: Poller + 'static,
+        F: Future<Output = Result<R, E>> + 'static,
+        R: Send + 'static,
+        E: Display + 'static,
+        M: Fn(Q) -> Result<(P, F), E> + Clone + Send + 'static,
+    {
+        sys::count_forks();
+        let queues: Vec<Q> = queues.into_iter().collect();
+        let count = queues.len();
+        let cores = self.place(count)?;
+        if self.signals {
+            sys::catch_signals().map_err(|why| ShardError::NoSignals(why.to_string()))?;
+        }
+        let plan = Plan {
+            idle: self.idle.unwrap_or_else(|| IdlePolicy::detect(count)),
+            grace: self.grace,
+            signals: self.signals,
+        };
+        let endpoints = mesh(count, RING_DEPTH);
+        let all = endpoints.first().map_or_else(|| Arc::from([]), |endpoint| endpoint.all().clone());
+        let ending = Arc::new(Ending {
+            all,
+            unfinished: AtomicUsize::new(count),
+            unsent: AtomicUsize::new(count),
+            error: OnceLock::new(),
+        });
+        let mut shards = Shards {
+            threads: Vec::with_capacity(count),
+            ending: ending.clone(),
+            forks: sys::fork_generation(),
+        };
+        // Nothing is sent: each shard drops its end when it has made its poller, or has failed to.
+        let (making, made) = mpsc::channel::<()>();
+        let rank = log::spoken_for();
+        for ((endpoint, queue), core) in endpoints.into_iter().zip(queues).zip(cores) {
+            let (id, make, making) = (endpoint.id(), make.clone(), making.clone());
+            let mut part = Part { ending: ending.clone(), finished: false, sent: false };
+            let body = move || {
+                log::take_over(rank);
+                let mut making = Some(making);
+                let begin = |part: &mut Part| {
+                    pin(core)?;
+                    let failed = |why: E| ShardError::Failed { shard: id, why: why.to_string() };
+                    let (poller, work) = make(queue).map_err(failed)?;
+                    making = None;
+                    Reactor::on(endpoint, poller).work(work, plan, part)
+                };
+                let outcome = catch_unwind(AssertUnwindSafe(|| begin(&mut part)));
+                match outcome.unwrap_or_else(|payload| {
+                    Err(ShardError::Panicked { shard: id, message: panic_message(&*payload) })
+                }) {
+                    Ok(result) => result,
+                    Err(error) => {
+                        part.fail(error);
+                        None
+                    }
+                }
+            };
+            let thread = std::thread::Builder::new().name(format!("{}-{}", self.name, id.0)).spawn(body);
+            match thread {
+                Ok(thread) => shards.threads.push(thread),
+                Err(why) => ending.fail(ShardError::NoThread(why.to_string())),
+            }
+        }
+        drop(making);
+        // Ends when all have dropped theirs.
+        let _ = made.recv();
+        match ending.error.get() {
+            Some(error) => {
+                let error = error.clone();
+                // It is the first of the errors, which `wait` would only say again.
+                let _ = shards.wait();
+                Err(error)
+            }
+            None => Ok(shards),
+        }
+    }
+
+    /// A core for each shard, if they are pinned.
+    fn place(&self, count: usize) -> Result<Vec<Option<usize>>, ShardError> {
+        let allowance = CoreAllowance::detect();
+        let cores = match &self.cores {
+            Cores::Each(cores) => {
+                if let Some(&core) = cores.iter().find(|core| !allowance.cores.contains(core)) {
+                    return Err(ShardError::CoreNotAllowed { core, allowed: allowance.cores });
+                }
+                if cores.len() < count {
+                    return Err(ShardError::TooFewCores { shards: count, cores: cores.len() });
+                }
+                cores
+            }
+            Cores::Spread if allowance.whole_cores() >= count => &allowance.cores,
+            Cores::Spread | Cores::Any => return Ok(vec![None; count]),
+        };
+        Ok(cores.iter().take(count).copied().map(Some).collect())
+    }
+}
+
+/// How a shard is run.
+#[derive(Clone, Copy)]
+struct Plan {
+    idle: IdlePolicy,
+    grace: Duration,
+    signals: bool,
+}
+
+/// Pins the calling thread.
+fn pin(core: Option<usize>) -> Result<(), ShardError> {
+    match core {
+        Some(core) if !core_affinity::set_for_current(core_affinity::CoreId { id: core }) => {
+            Err(ShardError::PinFailed { core })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// How far the shards have come together.
+struct Ending {
+    all: Arc<[Arc<Shared>]>,
+    /// Shards whose work goes on.
+    unfinished: AtomicUsize,
+    /// Shards that have something to send.
+    unsent: AtomicUsize,
+    /// The first that went wrong.
+    error: OnceLock<ShardError>,
+}
+
+impl std::fmt::Debug for Ending {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Ending").field("unfinished", &self.unfinished).finish_non_exhaustive()
+    }
+}
+
+impl Ending {
+    fn stop(&self) {
+        self.all.iter().for_each(|shard| shard.ask_to_stop());
+    }
+
+    fn fail(&self, error: ShardError) {
+        // Of several errors the first is the cause.
+        let _ = self.error.set(error);
+        self.stop();
+    }
+
+    /// One shard less in `count`; the last one wakes all.
+    fn count_down(&self, count: &AtomicUsize) {
+        if count.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.all.iter().for_each(|shard| shard.raise());
+        }
+    }
+}
+
+/// One shard's part in the end of all.
+struct Part {
+    ending: Arc<Ending>,
+    finished: bool,
+    sent: bool,
+}
+
+impl Part {
+    fn fail(&self, error: ShardError) {
+        self.ending.fail(error);
+    }
+
+    fn finish(&mut self) {
+        if !std::mem::replace(&mut self.finished, true) {
+            self.ending.count_down(&self.ending.unfinished);
+        }
+    }
+
+    fn have_sent(&mut self) {
+        if !std::mem::replace(&mut self.sent, true) {
+            self.ending.count_down(&self.ending.unsent);
+        }
+    }
+
+    fn all_have_finished(&self) -> bool {
+        self.ending.unfinished.load(Ordering::Acquire) == 0
+    }
+
+    fn all_have_sent(&self) -> bool {
+        self.ending.unsent.load(Ordering::Acquire) == 0
+    }
+}
+
+impl Drop for Part {
+    /// Also where the thread could not be had, or has panicked.
+    fn drop(&mut self) {
+        self.finish();
+        self.have_sent();
+    }
+}
+
+impl<P: Poller> Reactor<P> {
+    /// Turns until the work of all shards has ended, and sends what is left. `None` if the work failed, which `part` knows.
+    fn work<F, R, E>(mut self, work: F, plan: Plan, part: &mut Part) -> Result<Option<R>, ShardError>
+    where
+        F: Future<Output = Result<R, E>> + 'static,
+        R: 'static,
+        E: Display + 'static,
+    {
+        let (shared, mut result) = (part.ending.all.clone(), None);
+        let id = self.id();
+        let mut work = Some(self.start(work));
+        if plan.signals && id == ShardId(0) {
+            self.visit(|_| spawn_local(stop::stop_all_on_signal()).detach());
+        }
+        let mut idle = Backoff::new(plan.idle);
+        let mut clock = TurnClock::new(Clock);
+        let mut until = None;
+        while !part.all_have_finished() {
+            let activity = self.turn(clock.now());
+            // Work ends in a turn that was busy.
+            if activity.is_busy()
+                && let Some(outcome) = work.as_ref().and_then(super::reactor::Started::take)
+            {
+                work = None;
+                match outcome {
+                    Ok(Ok(value)) => result = Some(value),
+                    Ok(Err(why)) => part.fail(ShardError::Failed { shard: id, why: why.to_string() }),
+                    Err(payload) => {
+                        part.fail(ShardError::Panicked { shard: id, message: panic_message(&*payload) });
+                    }
+                }
+                part.finish();
+            }
+            if work.is_some() && shared[id.0].is_stopping() {
+                let now = Clock.now();
+                if now > *until.get_or_insert(now + plan.grace) {
+                    part.fail(ShardError::Unfinished { shard: id, grace: plan.grace });
+                    work = None;
+                    part.finish();
+                }
+            }
+            self.wait(&mut idle, &mut clock, activity);
+        }
+        self.cancel_tasks();
+        let until = Clock.now() + LINGER;
+        while !part.all_have_sent() && Clock.now() < until {
+            self.turn(Clock.now());
+            if !self.has_unsent() {
+                part.have_sent();
+            }
+            std::thread::yield_now();
+        }
+        // What the others have sent may go through this shard's queue.
+        self.turn(Clock.now());
+        Ok(result)
+    }
+}
+
+/// Running shards. Dropping this stops them and waits for their threads.
+#[derive(Debug)]
+pub struct Shards<R> {
+    threads: Vec<JoinHandle<Option<R>>>,
+    ending: Arc<Ending>,
+    forks: u32,
+}
+
+impl<R> Shards<R> {
+    /// Asks all shards to end; does not wait. Their work hears of it by [`stopping`](super::stopping).
+    pub fn stop(&self) {
+        self.ending.stop();
+    }
+
+    /// Waits until the work of all shards has ended, and gives its results in the order of the shards.
+    ///
+    /// # Errors
+    ///
+    /// The first error or panic of any of them.
+    pub fn join(mut self) -> Result<Vec<R>, ShardError> {
+        self.wait()
+    }
+
+    fn wait(&mut self) -> Result<Vec<R>, ShardError> {
+        let threads = std::mem::take(&mut self.threads);
+        if sys::fork_generation() != self.forks {
+            // The threads stayed in the parent: there is nothing to wait for.
+            std::mem::forget(threads);
+            return Err(ShardError::Forked);
+        }
+        let mut results = Vec::with_capacity(threads.len());
+        for (id, thread) in threads.into_iter().enumerate() {
+            match thread.join() {
+                Ok(result) => results.extend(result),
+                // A destructor, after everything else was caught.
+                Err(payload) => self
+                    .ending
+                    .fail(ShardError::Panicked { shard: ShardId(id), message: panic_message(&*payload) }),
+            }
+        }
+        self.ending.error.get().map_or(Ok(results), |error| Err(error.clone()))
+    }
+}
+
+impl<R> Drop for Shards<R> {
+    fn drop(&mut self) {
+        if self.threads.is_empty() {
+            return;
+        }
+        if sys::fork_generation() == self.forks {
+            self.stop();
+        }
+        match self.wait() {
+            Ok(_) | Err(ShardError::Forked) => {}
+            Err(error) => tracing::error!(%error, "shards ended with an error"),
+        }
+    }
+}
