@@ -6,7 +6,66 @@ use super::op::Op;
 use super::run::{Context, Ran};
 use crate::memory::Spot;
 use crate::schedule::Place;
-use crate::transport::{Accelerator, AcceleratorError, Fence, Fold, NodeMemory, Transport};
+use crate::transport::{Accelerator, AcceleratorError, Fence, Fold, Moment, NodeMemory, Transport};
+
+/// What an accelerator does for an operation.
+#[derive(Debug, Default)]
+pub(super) struct Background {
+    /// What the tensor holds is there from then on; nothing once that has come.
+    moment: Option<Moment>,
+    /// Copies and folds that are not known to be done, with their steps.
+    started: Vec<(u32, Fence)>,
+}
+
+impl Background {
+    pub(super) fn start(&mut self, moment: Option<Moment>) {
+        self.moment = moment;
+        self.started.clear();
+    }
+
+    /// Whether an accelerator has to be asked something.
+    #[inline]
+    pub(super) fn asks(&self) -> bool {
+        self.moment.is_some() || !self.started.is_empty()
+    }
+
+    /// Copies and folds that are not known to be done.
+    pub(super) fn copies(&self) -> usize {
+        self.started.len()
+    }
+
+    /// The accelerator touches nothing any more.
+    pub(super) fn fenced(&mut self) {
+        self.started.clear();
+    }
+
+    /// Whether what the tensor holds is there.
+    fn has_come(&mut self, accelerator: &mut dyn Accelerator) -> Result<bool, AcceleratorError> {
+        if let Some(moment) = self.moment {
+            if !accelerator.has_come(moment)? {
+                return Ok(false);
+            }
+            self.moment = None;
+        }
+        Ok(true)
+    }
+
+    /// The next step that is done, from the one at a place on, which moves on to what was not asked about.
+    fn take_done(
+        &mut self,
+        index: &mut usize,
+        accelerator: &mut dyn Accelerator,
+    ) -> Result<Option<u32>, AcceleratorError> {
+        while let Some(&(step, fence)) = self.started.get(*index) {
+            if accelerator.is_done(fence)? {
+                self.started.remove(*index);
+                return Ok(Some(step));
+            }
+            *index += 1;
+        }
+        Ok(None)
+    }
+}
 
 impl Executor {
     /// Ends the steps whose copies are done; whether there was one. `None` while what the tensor holds is not there.
@@ -16,23 +75,16 @@ impl Executor {
         at: usize,
         accelerator: &mut Option<&mut dyn Accelerator>,
     ) -> Result<Option<bool>, AcceleratorError> {
+        let Some(accelerator) = accelerator else { return Ok(None) };
         let op = &mut self.ops[at];
-        let (mut index, mut came, Some(accelerator)) = (0, false, accelerator) else { return Ok(None) };
-        if let Some(moment) = op.moment {
-            if !accelerator.has_come(moment)? {
-                return Ok(None);
-            }
-            op.moment = None;
+        if !op.background.has_come(*accelerator)? {
+            return Ok(None);
         }
-        while let Some(&(step, fence)) = op.copies.get(index) {
-            if accelerator.is_done(fence)? {
-                op.copies.remove(index);
-                op.ended_behind(step, &mut self.control);
-                op.done(step, &mut self.control);
-                came = true;
-            } else {
-                index += 1;
-            }
+        let (mut index, mut came) = (0, false);
+        while let Some(step) = op.background.take_done(&mut index, *accelerator)? {
+            op.ended_behind(step, &mut self.control);
+            op.done(step, &mut self.control);
+            came = true;
         }
         self.finish_if_done(at);
         Ok(Some(came))
@@ -40,8 +92,7 @@ impl Executor {
 
     /// The operation ends with what the accelerator says, and the group with it.
     pub(super) fn accelerator_failed(&mut self, at: usize, error: AcceleratorError) {
-        let subject = self.ops[at].subject();
-        self.fail(at, OpError::Accelerator { subject, error });
+        self.fail(at, |subject| OpError::Accelerator { subject, error });
         self.abort(self.config.rank, Why::Accelerator);
     }
 }
@@ -70,15 +121,16 @@ impl<T: Transport, N: NodeMemory> Context<'_, '_, T, N> {
     ) -> Ran {
         self.spans.clear();
         for &place in into.iter().chain(sources) {
-            let Some(span) = op.spot(place, chunk).and_then(|(region, at)| region.span(at, len)) else {
+            let Some(span) = op.places.spot(place, chunk).and_then(|(region, at)| region.span(at, len))
+            else {
                 return Ran::Broken;
             };
             self.spans.push(span);
         }
         let Some(accelerator) = self.accelerator else { return Ran::Broken };
         let (destinations, sources) = self.spans.split_at(into.len());
-        let dtype = op.template.shape.dtype;
-        let started = accelerator.fold(&Fold { dtype, op: op.fold, destinations, sources, divide_by });
+        let (dtype, reduction) = (op.dtype(), op.reduction());
+        let started = accelerator.fold(&Fold { dtype, op: reduction, destinations, sources, divide_by });
         self.behind(op, step, started)
     }
 
@@ -86,8 +138,8 @@ impl<T: Transport, N: NodeMemory> Context<'_, '_, T, N> {
     fn behind(&mut self, op: &mut Op, step: u32, started: Result<Fence, AcceleratorError>) -> Ran {
         match started {
             Ok(fence) => {
-                op.begins(step, self.control);
-                op.copies.push((step, fence));
+                op.marks.begin(step, self.control.now());
+                op.background.started.push((step, fence));
                 Ran::Posted
             }
             Err(error) => {

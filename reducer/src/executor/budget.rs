@@ -17,7 +17,6 @@
 //! oldest operation needs can always be sent.
 
 use super::api::Disposition;
-use super::op::State;
 use super::{Control, Executor, Notice};
 use crate::grid::Rank;
 use crate::header::{Header, Kind};
@@ -125,13 +124,13 @@ impl Executor {
         // While an operation at the floor runs, none that comes behind it has its place of the ring used again.
         while budget.floor_seq < self.next_seq {
             let op = &self.ops[(budget.floor_seq & self.mask) as usize];
-            if op.template.key.seq == budget.floor_seq && op.state == State::Running && !op.credit {
+            if op.runs(budget.floor_seq) && !op.sends.wait_for_credit() {
                 break;
             }
             budget.floor_seq += 1;
         }
         budget.floor = match budget.floor_seq < self.next_seq {
-            true => self.ops[(budget.floor_seq & self.mask) as usize].begins,
+            true => self.ops[(budget.floor_seq & self.mask) as usize].sends.begins(),
             false => budget.next,
         };
         if budget.floor < budget.tell_at {
@@ -142,7 +141,7 @@ impl Executor {
             if let Some(talks) = self.control.budget.talks.get_mut(node as usize) {
                 *talks = false;
             }
-            self.control.tell_floor(self.config.grid.leader_of(node), node, &self.ops[at].template);
+            self.control.tell_floor(self.config.grid.leader_of(node), node, self.ops[at].template());
         }
     }
 

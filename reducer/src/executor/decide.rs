@@ -8,7 +8,7 @@
 use super::Executor;
 use super::divergence::Agreed;
 use super::op::Op;
-use crate::memory::{Kind, Region};
+use crate::memory::Region;
 use crate::transport::{Accelerator, NodeMemory, TensorView};
 
 impl Executor {
@@ -16,7 +16,7 @@ impl Executor {
     pub(super) fn decide_private(&mut self) {
         while let Some(&seq) = self.undecided.front() {
             let op = &self.ops[(seq & self.mask) as usize];
-            if op.template.key.seq == seq && op.undecided && may_be_in_place(op) {
+            if op.seq() == seq && op.is_undecided() && may_be_in_place(op) {
                 return;
             }
             self.undecided.pop_front();
@@ -66,10 +66,10 @@ impl Executor {
         let grid = self.config.grid;
         let (me, locals) = (grid.local_of(self.config.rank), 0..grid.per_node());
         let op = &mut self.ops[at];
-        if op.opened.is_none() {
-            op.peers.clear();
+        if op.places.opened().is_none() {
             self.views.clear();
-            let len = op.data.len();
+            let data = op.places.data();
+            let len = data.len();
             for local in locals.clone() {
                 match node.tensor(local, seq, len) {
                     TensorView::Unknown => return None,
@@ -77,21 +77,19 @@ impl Executor {
                 }
             }
             let exported = self.views.iter().all(|view| matches!(view, TensorView::Exported(_)));
-            for (local, &view) in locals.clone().zip(&self.views) {
-                op.peers.push(match (view, &mut *accelerator) {
-                    (TensorView::Shared(region), _) => region,
-                    (TensorView::Exported(_), _) if exported && local == me => op.data,
-                    (TensorView::Exported(export), Some(accelerator)) if exported => {
-                        accelerator.open(&export, len).unwrap_or(Region::empty())
-                    }
-                    _ => Region::empty(),
-                });
-            }
-            let all = op.peers.iter().all(|region| region.len() == len);
+            let peer = |(local, &view): (u32, &TensorView)| match (view, &mut *accelerator) {
+                (TensorView::Shared(region), _) => region,
+                (TensorView::Exported(_), _) if exported && local == me => data,
+                (TensorView::Exported(export), Some(accelerator)) if exported => {
+                    accelerator.open(&export, len).unwrap_or(Region::empty())
+                }
+                _ => Region::empty(),
+            };
+            let all = op.places.set_peers(locals.clone().zip(&self.views).map(peer));
             if !exported {
                 return Some(all);
             }
-            op.opened = Some(all);
+            op.places.set_opened(all);
             node.agree(seq, all);
         }
         locals.map(|local| node.has_agreed(local, seq)).try_fold(true, |all, one| Some(all & one?))
@@ -102,10 +100,10 @@ impl Executor {
     fn choose(&mut self, seq: u64, in_place: bool) {
         let at = (seq & self.mask) as usize;
         let op = &mut self.ops[at];
-        if !op.undecided || op.template.key.seq != seq {
+        if !op.is_undecided() || op.seq() != seq {
             return;
         }
-        let Some(staged) = op.schedule.take() else { return };
+        let Some(staged) = op.schedule().cloned() else { return };
         let schedule = match &staged.in_place {
             Some(views) if in_place => {
                 self.counters.in_place += 1;
@@ -123,6 +121,5 @@ impl Executor {
 
 /// Whether other ranks can be able to access an operation's tensor, and there are steps for that.
 fn may_be_in_place(op: &Op) -> bool {
-    let there_is = op.schedule.as_ref().is_some_and(|schedule| schedule.in_place.is_some());
-    there_is && (op.data.kind() == Kind::Shared || op.exported)
+    op.schedule().is_some_and(|schedule| schedule.in_place.is_some()) && op.places.is_shared()
 }

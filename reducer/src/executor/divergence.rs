@@ -183,7 +183,7 @@ impl Executor {
             kind: Kind::Vote,
             src: me,
             key: MatchKey { group: self.config.group, epoch: self.config.epoch, seq },
-            ..self.ops[0].template
+            ..*self.ops[0].template()
         };
         if votes.is_empty() {
             return vec![Header { round: me.0, offset: 0, granule: 0, len: 0, ..template }];
@@ -230,8 +230,8 @@ impl Executor {
 
     /// This rank's view of an operation, as long as no later one has taken its place.
     fn own_view(&self, seq: u64) -> Option<View> {
-        let ours = &self.ops[(seq & self.mask) as usize].template;
-        (ours.key.seq == seq).then_some(View { identity: ours.identity, shape: ours.shape })
+        let op = &self.ops[(seq & self.mask) as usize];
+        (op.seq() == seq).then(|| op.view())
     }
 
     /// A message of another operation than the one that runs here in its place.
@@ -306,7 +306,7 @@ impl Executor {
         }
         // A rank that has not come so far may run something without a number of its own there.
         let seq = self.agreement.through;
-        let running = self.ops[(seq & self.mask) as usize].state == State::Running;
+        let running = self.ops[(seq & self.mask) as usize].state() == State::Running;
         let Some(own) = self.own_view(seq).filter(|_| running) else { return };
         if (0..self.config.grid.per_node()).any(|l| node.view(l, seq).is_some_and(|view| view != own)) {
             self.found_on_node(node, seq);

@@ -47,12 +47,12 @@ pub use self::trace::{Passed, Phase, Trace};
 
 use self::budget::Budget;
 use self::divergence::Agreement;
-use self::op::{Desk, Op, State};
+use self::op::{Op, State, Steps};
 use self::park::Parking;
 use crate::grid::Rank;
 use crate::header::{GRANULE_UNIT, Header, Kind, MAX_COUNT, MatchKey};
 use crate::memory::{Addresses, Pool, Region, Span};
-use crate::schedule::{Action, Buffer, Schedule};
+use crate::schedule::Schedule;
 use crate::transport::{Landing, NodeMemory, TensorView, Token};
 use core::time::Duration;
 use std::collections::VecDeque;
@@ -152,7 +152,7 @@ pub struct Executor {
     completed: VecDeque<Completed>,
     aborted: Option<Arc<AbortCause>>,
     /// Of operations that have ended.
-    desks: Vec<Desk>,
+    spare: Vec<Steps>,
     agreement: Agreement,
     /// The votes on what ranks disagree about, if they do.
     tally: Option<Tally>,
@@ -216,7 +216,7 @@ impl Executor {
             },
             completed: VecDeque::with_capacity(operations),
             aborted: None,
-            desks: Vec::with_capacity(operations),
+            spare: Vec::with_capacity(operations),
             agreement: Agreement::default(),
             tally: None,
             suspect: config.rank,
@@ -242,11 +242,11 @@ impl Executor {
             Some(token) => {
                 let seq = (token.0 >> 32) as u32;
                 let op = &self.ops[(u64::from(seq) & self.mask) as usize];
-                (op.state != State::Vacant && op.template.key.seq as u32 == seq).then_some(op)
+                (op.state() != State::Vacant && op.seq() as u32 == seq).then_some(op)
             }
             None => {
-                let waiting = self.ops.iter().filter(|op| op.state != State::Vacant && op.unreleased > 0);
-                waiting.min_by_key(|op| op.template.key.seq)
+                let waits = |op: &&Op| op.state() != State::Vacant && op.sends.unreleased() > 0;
+                self.ops.iter().filter(waits).min_by_key(|op| op.seq())
             }
         };
         op.map(Op::called)
@@ -279,7 +279,7 @@ impl Executor {
             return Err(ExecutorError::Lanes { lanes: count, bytes });
         }
         let lanes = Arc::new(Lanes { count, bytes, stage, result });
-        self.ops.iter_mut().for_each(|op| op.lanes = Some(Arc::clone(&lanes)));
+        self.ops.iter_mut().for_each(|op| op.places.attach(Arc::clone(&lanes)));
         self.lanes = Some(lanes);
         Ok(())
     }
@@ -317,10 +317,9 @@ impl Executor {
         self.order.insert(place, entry);
         let credit = bytes > self.config.eager_bytes as u64;
         let cost = if credit { 0 } else { request.schedule.cost() };
-        let (begins, ends) = self.control.budget.begin(cost);
-        let op = &mut self.ops[at];
-        (op.begins, op.ends) = (begins, ends);
-        op.start(request, template, slots, credit, self.desks.pop().unwrap_or_default());
+        let positions = self.control.budget.begin(cost);
+        let steps = self.spare.pop().unwrap_or_default();
+        self.ops[at].start(request, template, slots, (credit, positions), steps);
         self.undecided.push_back(seq);
         self.decide_private();
         Ok(OpId(seq))
@@ -371,7 +370,7 @@ impl Executor {
         if schedule.slot_bytes() > budget {
             return Err(StartError::SlotBudget { needed: schedule.slot_bytes(), budget });
         }
-        if self.ops[(self.next_seq & self.mask) as usize].state != State::Vacant {
+        if self.ops[(self.next_seq & self.mask) as usize].state() != State::Vacant {
             return Err(StartError::Busy { what: "operations" });
         }
         Ok(())
@@ -382,7 +381,7 @@ impl Executor {
         let (seq, step) = ((token.0 >> 32) as u32, token.0 as u32);
         let at = (u64::from(seq) & self.mask) as usize;
         let op = &mut self.ops[at];
-        if token == Token::CONTROL || op.state == State::Vacant || op.template.key.seq as u32 != seq {
+        if token == Token::CONTROL || op.state() == State::Vacant || op.seq() as u32 != seq {
             return;
         }
         op.released(step, &mut self.control);
@@ -401,9 +400,8 @@ impl Executor {
         let cause = self.aborted.get_or_insert_with(|| Arc::new(AbortCause::seen_by(own, culprit, why)));
         let cause = Arc::clone(cause);
         while let Some(&(_, seq)) = self.order.first() {
-            let at = (seq & self.mask) as usize;
-            let subject = self.ops[at].subject();
-            self.fail(at, OpError::Aborted { subject, cause: Arc::clone(&cause) });
+            let cause = Arc::clone(&cause);
+            self.fail((seq & self.mask) as usize, |subject| OpError::Aborted { subject, cause });
         }
     }
 
@@ -415,9 +413,8 @@ impl Executor {
     /// After an error: transports and accelerators refer to nothing of this executor any more, and will not.
     pub fn fenced(&mut self) {
         for at in 0..self.ops.len() {
-            if self.ops[at].state == State::Lingering {
-                self.ops[at].unreleased = 0;
-                self.ops[at].copies.clear();
+            if self.ops[at].state() == State::Lingering {
+                self.ops[at].fenced();
                 self.vacate_if_free(at);
             }
         }
@@ -441,7 +438,7 @@ impl Executor {
 
     /// Whether an operation waits for an accelerator: then a poll is worth it although no event comes.
     pub fn waits_for_accelerator(&self) -> bool {
-        self.order.iter().any(|&(_, seq)| self.ops[(seq & self.mask) as usize].asks())
+        self.order.iter().any(|&(_, seq)| self.ops[(seq & self.mask) as usize].background.asks())
     }
 
     /// What was counted since the start.
@@ -449,51 +446,48 @@ impl Executor {
         self.counters
     }
 
+    #[inline]
     fn finish_if_done(&mut self, at: usize) {
-        let op = &mut self.ops[at];
-        if op.state != State::Running || op.left > 0 {
-            return;
+        if self.ops[at].steps.are_done() {
+            self.end(at, |_| Ok(()));
         }
-        op.state = State::Lingering;
-        let entry = (op.priority, op.template.key.seq);
-        self.end(at, entry, Ok(()));
     }
 
-    fn fail(&mut self, at: usize, error: OpError) {
-        let op = &mut self.ops[at];
-        if op.state != State::Running {
-            return;
-        }
-        op.state = State::Lingering;
-        let entry = (op.priority, op.template.key.seq);
-        self.end(at, entry, Err(error));
+    fn fail(&mut self, at: usize, error: impl FnOnce(Box<Subject>) -> OpError) {
+        self.end(at, |op| Err(error(op.subject())));
     }
 
-    fn end(&mut self, at: usize, entry: (u32, u64), result: Result<(), OpError>) {
+    /// Ends an operation, if it runs.
+    fn end(&mut self, at: usize, result: impl FnOnce(&Op) -> Result<(), OpError>) {
+        let op = &mut self.ops[at];
+        if !op.end() {
+            return;
+        }
+        let (result, entry, outstanding) = (result(op), op.entry(), op.outstanding());
+        let (small, early) = (!op.sends.wait_for_credit(), !op.early.is_empty());
         if let Ok(place) = self.order.binary_search(&entry) {
             self.order.remove(place);
         }
         if self.order.is_empty() {
             self.earliest = Duration::MAX;
         }
-        if !self.ops[at].parked.is_empty() {
+        if early {
             self.drop_parked(at, entry.1);
         }
-        if !self.ops[at].credit {
+        if small {
             self.raise_floor(at);
         }
-        let outstanding = self.ops[at].data_unreleased + self.ops[at].copies.len() as u32;
         self.completed.push_back(Completed { op: OpId(entry.1), result, outstanding });
         self.vacate_if_free(at);
     }
 
     fn vacate_if_free(&mut self, at: usize) {
         let op = &mut self.ops[at];
-        if op.state != State::Lingering || op.unreleased > 0 || !op.copies.is_empty() {
+        if !op.is_free() {
             return;
         }
-        let (slots, desk) = op.vacate();
-        self.desks.push(desk);
+        let (slots, steps) = op.vacate();
+        self.spare.push(steps);
         if let Some(slots) = slots {
             let device = slots.region().kind() == crate::memory::Kind::Device;
             match self.device_pool.as_mut().filter(|_| device) {
@@ -508,11 +502,6 @@ impl Executor {
 fn granule(max_fragment: usize) -> u32 {
     let granule = max_fragment.clamp(GRANULE_UNIT, crate::header::MAX_GRANULE);
     (granule / GRANULE_UNIT * GRANULE_UNIT) as u32
-}
-
-/// The source of a sending step.
-fn sent_from(action: &Action) -> Option<Buffer> {
-    if let Action::Send { from, .. } = action { Some(from.buffer) } else { None }
 }
 
 #[cfg(test)]

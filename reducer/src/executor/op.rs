@@ -1,15 +1,23 @@
-//! One operation: its counters, and what is ready.
+//! One operation: its life, and the parts that count for it.
 
+mod places;
+mod sends;
+mod steps;
+
+pub(super) use self::places::Places;
+pub(super) use self::sends::Sends;
+pub(super) use self::steps::{Expected, Steps};
+
+use super::Control;
 use super::api::{Request, Subject};
-use super::park::Parked;
-use super::trace::{Mark, Phase};
-use super::{Control, Lanes, sent_from};
-use crate::dtype::ReduceOp;
+use super::behind::Background;
+use super::park::Early;
+use super::trace::{Marks, Phase};
+use crate::dtype::{DType, ReduceOp};
 use crate::grid::Rank;
-use crate::header::{Collective, Header, Identity, Kind, MatchKey, Shape};
-use crate::memory::{self, Pooled, Region, Span};
-use crate::schedule::{Action, Buffer, EdgeKind, Place, Schedule, Step};
-use crate::transport::{Fence, Moment};
+use crate::header::{Collective, Header, Identity, Kind, MatchKey, Shape, View};
+use crate::memory::Pooled;
+use crate::schedule::{Action, Buffer, EdgeKind, Schedule, Step, StepId};
 use core::time::Duration;
 use std::sync::Arc;
 
@@ -24,118 +32,38 @@ pub(super) enum State {
     Lingering,
 }
 
-/// One step's counters.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct StepState {
-    /// Edges (and a credit) that it still waits for.
-    pub(super) pending: u32,
-    /// Bytes sent or received.
-    pub(super) progress: u32,
-    /// Bytes of a fragment; 0 before the first.
-    pub(super) granule: u32,
-    /// A send's fragments that are not released; a receive's first word in `bits`.
-    pub(super) aux: u32,
-    /// A send needs no credit, or it has come.
-    pub(super) credited: bool,
-    /// A send is posted, or any other step done.
-    pub(super) done: bool,
-}
-
-/// Steps that can run, as a bit per step.
-#[derive(Debug, Default)]
-pub(super) struct ReadySet {
-    pub(super) words: Vec<u64>,
-    /// All bits lie in `words[first..=last]`.
-    pub(super) first: usize,
-    pub(super) last: usize,
-}
-
-impl ReadySet {
-    fn reset(&mut self, steps: usize) {
-        self.words.clear();
-        self.words.resize(steps.div_ceil(64), 0);
-        (self.first, self.last) = (usize::MAX, 0);
-    }
-
-    #[inline]
-    fn insert(&mut self, step: u32) {
-        let word = step as usize / 64;
-        self.words[word] |= 1 << (step % 64);
-        self.first = self.first.min(word);
-        self.last = self.last.max(word);
-    }
-}
-
-/// What an operation's steps are counted with.
-#[derive(Debug, Default)]
-pub(super) struct Desk {
-    steps: Vec<StepState>,
-    ready: Vec<u64>,
-    bits: Vec<u64>,
+/// When an operation is given up.
+#[derive(Debug)]
+struct Patience {
+    deadline: Duration,
+    /// The deadline has passed, but who is late is for others to say: it was put off once.
+    put_off: bool,
 }
 
 #[derive(Debug)]
 pub(super) struct Op {
-    pub(super) state: State,
+    state: State,
     /// What every message of the operation has in common.
-    pub(super) template: Header,
-    pub(super) schedule: Option<Arc<Schedule>>,
-    pub(super) data: Region,
-    pub(super) slots: Region,
-    /// The tensors of all local ranks, where the operation works in place.
-    pub(super) peers: Vec<Region>,
-    /// The tensor was exported to the other ranks of the node.
-    pub(super) exported: bool,
-    /// Whether the others' could be opened, once that was tried.
-    pub(super) opened: Option<bool>,
-    pooled: Option<Pooled>,
-    pub(super) priority: u32,
-    pub(super) deadline: Duration,
-    /// The deadline has passed, but who is late is for others to say: it was put off once.
-    pub(super) put_off: bool,
-    name: Option<Arc<str>>,
-    annotation: u64,
-    /// The reduction that folds use (an average is a sum until it is finished).
-    pub(super) fold: ReduceOp,
-    pub(super) lane_base: u64,
-    /// The node's shared memory.
-    pub(super) lanes: Option<Arc<Lanes>>,
+    template: Header,
+    schedule: Option<Arc<Schedule>>,
     /// Its steps are not chosen yet: `schedule` is what it would run with tensors that are not shared.
-    pub(super) undecided: bool,
-    /// All messages wait for credit.
-    pub(super) credit: bool,
-    /// Where it begins and ends among the small operations.
-    pub(super) begins: u64,
-    pub(super) ends: u64,
-    pub(super) steps: Vec<StepState>,
-    pub(super) ready: ReadySet,
-    /// A bit per fragment of the messages that have several.
-    pub(super) bits: Vec<u64>,
-    /// What the tensor holds is there from then on; nothing once that has come.
-    pub(super) moment: Option<Moment>,
-    /// By step, where somebody listens.
-    pub(super) marks: Vec<Mark>,
-    /// Copies of an accelerator that are not known to be done, with their steps.
-    pub(super) copies: Vec<(u32, Fence)>,
-    /// Steps to do before the operation is complete.
-    pub(super) left: u32,
-    /// Fragments that are not released, and those of them that lie in the tensor.
-    pub(super) unreleased: u32,
-    pub(super) data_unreleased: u32,
-    /// Early messages, for this operation or a later one at the same place of the ring.
-    pub(super) parked: Vec<Parked>,
-    /// A receiving step became ready that may have parked messages.
-    pub(super) replay: bool,
+    undecided: bool,
+    priority: u32,
+    patience: Patience,
+    name: Option<Arc<str>>,
+    /// The trainer's step.
+    annotation: u64,
+    pub(super) places: Places,
+    pub(super) steps: Steps,
+    pub(super) sends: Sends,
+    pub(super) background: Background,
+    pub(super) early: Early,
+    pub(super) marks: Marks,
 }
 
 impl Op {
     pub(super) fn vacant() -> Self {
-        let shape = Shape {
-            collective: Collective::Barrier,
-            dtype: crate::dtype::DType::U8,
-            op: ReduceOp::Sum,
-            count: 0,
-        };
+        let shape = Shape { collective: Collective::Barrier, dtype: DType::U8, op: ReduceOp::Sum, count: 0 };
         let template = Header {
             kind: Kind::Data,
             src: Rank(0),
@@ -151,99 +79,68 @@ impl Op {
             state: State::Vacant,
             template,
             schedule: None,
-            data: Region::empty(),
-            slots: Region::empty(),
-            peers: Vec::new(),
-            exported: false,
-            opened: None,
-            pooled: None,
+            undecided: false,
             priority: 0,
-            deadline: Duration::MAX,
-            put_off: false,
+            patience: Patience { deadline: Duration::MAX, put_off: false },
             name: None,
             annotation: 0,
-            fold: ReduceOp::Sum,
-            lane_base: 0,
-            lanes: None,
-            undecided: false,
-            credit: false,
-            begins: 0,
-            ends: 0,
-            steps: Vec::new(),
-            ready: ReadySet::default(),
-            bits: Vec::new(),
-            moment: None,
-            marks: Vec::new(),
-            copies: Vec::new(),
-            left: 0,
-            unreleased: 0,
-            data_unreleased: 0,
-            parked: Vec::new(),
-            replay: false,
+            places: Places::new(),
+            steps: Steps::default(),
+            sends: Sends::default(),
+            background: Background::default(),
+            early: Early::default(),
+            marks: Marks::default(),
         }
     }
 
-    /// Takes the request; [`choose`](Self::choose) follows.
+    /// Takes the request; [`choose`](Self::choose) follows. It lies between these two positions of the small operations, and counts
+    /// its steps with `steps`.
     pub(super) fn start(
         &mut self,
         request: Request,
         template: Header,
         slots: Option<Pooled>,
-        credit: bool,
-        desk: Desk,
+        (credit, positions): (bool, (u64, u64)),
+        steps: Steps,
     ) {
-        (self.steps, self.ready.words, self.bits) = (desk.steps, desk.ready, desk.bits);
-        let Request { identity: _, shape, data, schedule, priority, deadline, name, step, device } = request;
+        let Request { identity: _, shape: _, data, schedule, priority, deadline, name, step, device } =
+            request;
         self.state = State::Running;
         self.template = template;
-        self.data = data;
-        self.slots = slots.as_ref().map_or(Region::empty(), Pooled::region);
-        self.pooled = slots;
-        (self.priority, self.deadline, self.put_off) = (priority, deadline, false);
-        (self.name, self.annotation) = (Some(name), step);
-        self.moment = device.and_then(|device| device.moment);
-        self.exported = device.is_some_and(|device| device.export.is_some());
-        self.opened = None;
-        self.fold = if shape.op == ReduceOp::Avg { ReduceOp::Sum } else { shape.op };
-        self.credit = credit;
-        (self.unreleased, self.data_unreleased, self.replay) = (0, 0, false);
-        // Until the steps are chosen there is one thing to do.
-        self.left = 1;
-        self.undecided = true;
-        self.bits.clear();
-        self.copies.clear();
-        self.peers.clear();
-        self.steps.clear();
-        self.ready.reset(0);
         self.schedule = Some(schedule);
+        self.undecided = true;
+        self.priority = priority;
+        self.patience = Patience { deadline, put_off: false };
+        (self.name, self.annotation) = (Some(name), step);
+        self.places.start(data, device.is_some_and(|device| device.export.is_some()), slots);
+        self.steps = steps;
+        self.steps.start();
+        self.sends.start(credit, positions);
+        self.background.start(device.and_then(|device| device.moment));
+        self.early.start();
     }
 
     /// Sets all counters to the schedule's, and asks for the messages that can be received at once. The lanes that the
     /// steps use are numbered from `lane_base`.
     pub(super) fn choose(&mut self, schedule: Arc<Schedule>, lane_base: u64, control: &mut Control) {
         self.undecided = false;
-        self.lane_base = lane_base;
-        let credit = self.credit;
-        self.left = schedule.steps.len() as u32;
-        self.ready.reset(schedule.steps.len());
-        self.mark_all(schedule.steps.len(), control);
-        self.steps.clear();
-        self.steps
-            .extend(schedule.indegree.iter().map(|&pending| StepState { pending, ..StepState::default() }));
-        for (index, step) in schedule.steps.iter().enumerate() {
-            let state = &mut self.steps[index];
+        self.places.set_lanes(lane_base);
+        let credit = self.sends.wait_for_credit();
+        self.marks.reset(schedule.steps.len(), control);
+        self.steps.reset(&schedule.indegree);
+        for (index, step) in (0u32..).zip(&schedule.steps) {
             let mut asks = false;
+            let mut pending = schedule.indegree[index as usize];
             if let Action::Send { to, .. } = step.action {
                 let node = schedule.problem.grid.node_of(to);
-                state.credited = !credit && control.budget.covers(node, self.ends);
-                asks = !state.credited;
-                state.pending += u32::from(asks);
+                asks = credit || !control.budget.covers(node, self.sends.ends());
+                pending = self.steps.set_credit(index, !asks);
             }
-            if asks && state.pending == 1 {
-                self.begins(index as u32, control);
-            } else if state.pending == 0 {
-                self.make_ready(&schedule, index as u32, credit, control);
-            } else if credit && schedule.behind_sends[index] {
+            if asks && pending == 1 {
+                self.marks.begin(index, control.now());
+            } else if pending == 0 {
+                self.make_ready(&schedule, index, credit, control);
+            } else if credit && schedule.behind_sends[index as usize] {
                 // What overwrites a range that was sent from cannot come before the peers have used what was sent, and
                 // then its release is as good as here: granting now saves a message's time.
                 self.grant(step, control);
@@ -252,18 +149,129 @@ impl Op {
         self.schedule = Some(schedule);
     }
 
+    /// Where it is in its life.
+    #[inline]
+    pub(super) fn state(&self) -> State {
+        self.state
+    }
+
+    /// Its number, or that of the one before it at this place of the ring.
+    #[inline]
+    pub(super) fn seq(&self) -> u64 {
+        self.template.key.seq
+    }
+
+    /// Whether it is this operation, and runs.
+    #[inline]
+    pub(super) fn runs(&self, seq: u64) -> bool {
+        self.state == State::Running && self.seq() == seq
+    }
+
+    /// What every message of the operation has in common.
+    #[inline]
+    pub(super) fn template(&self) -> &Header {
+        &self.template
+    }
+
+    /// What this rank runs.
+    pub(super) fn view(&self) -> View {
+        View { identity: self.template.identity, shape: self.template.shape }
+    }
+
+    /// The elements' type.
+    #[inline]
+    pub(super) fn dtype(&self) -> DType {
+        self.template.shape.dtype
+    }
+
+    /// The reduction that folds use: an average is a sum until it is finished.
+    #[inline]
+    pub(super) fn reduction(&self) -> ReduceOp {
+        match self.template.shape.op {
+            ReduceOp::Avg => ReduceOp::Sum,
+            op => op,
+        }
+    }
+
+    /// Whether its steps are not chosen yet.
+    #[inline]
+    pub(super) fn is_undecided(&self) -> bool {
+        self.undecided
+    }
+
+    /// Its place in the order of running operations.
+    pub(super) fn entry(&self) -> (u32, u64) {
+        (self.priority, self.seq())
+    }
+
+    /// When it is given up.
+    #[inline]
+    pub(super) fn deadline(&self) -> Duration {
+        self.patience.deadline
+    }
+
+    /// Gives it more time, once; whether that was the first time.
+    pub(super) fn put_off(&mut self, deadline: Duration) -> bool {
+        if self.patience.put_off {
+            return false;
+        }
+        self.patience = Patience { deadline, put_off: true };
+        true
+    }
+
+    /// Its steps; those that it would run with tensors that are not shared, before they are chosen.
+    #[inline]
+    pub(super) fn schedule(&self) -> Option<&Arc<Schedule>> {
+        self.schedule.as_ref()
+    }
+
+    /// Does something with the schedule, which the operation does not have meanwhile.
+    #[inline]
+    pub(super) fn with_schedule<R>(&mut self, act: impl FnOnce(&mut Self, &Arc<Schedule>) -> R) -> Option<R> {
+        let schedule = self.schedule.take()?;
+        let result = act(self, &schedule);
+        self.schedule = Some(schedule);
+        Some(result)
+    }
+
+    /// It has ended; whether it was running.
+    pub(super) fn end(&mut self) -> bool {
+        let ran = self.state == State::Running;
+        if ran {
+            self.state = State::Lingering;
+        }
+        ran
+    }
+
+    /// Fragments and copies of the tensor itself that a transport or an accelerator may still refer to.
+    pub(super) fn outstanding(&self) -> u32 {
+        self.sends.data_unreleased() + self.background.copies() as u32
+    }
+
+    /// Whether it was reported, and nothing refers to its memory any more.
+    pub(super) fn is_free(&self) -> bool {
+        self.state == State::Lingering && self.sends.unreleased() == 0 && self.background.copies() == 0
+    }
+
+    /// Transports and accelerators refer to nothing of it any more.
+    pub(super) fn fenced(&mut self) {
+        self.sends.fenced();
+        self.background.fenced();
+    }
+
     /// Counts down the steps that wait for this one. An ordinary step is done then; a send was acknowledged.
     #[inline]
     fn complete(&mut self, schedule: &Schedule, step: u32, control: &mut Control) {
-        for &next in schedule.successors(crate::schedule::StepId(step)) {
-            let state = &mut self.steps[next as usize];
-            state.pending = state.pending.saturating_sub(1);
-            if state.pending == 0 {
-                let credit = self.credit && !schedule.behind_sends[next as usize];
-                self.replay |= self.make_ready(schedule, next, credit, control);
-            } else if state.pending == 1 && control.trace.is_some() {
+        for &next in schedule.successors(StepId(step)) {
+            let pending = self.steps.count_down(next);
+            if pending == 0 {
+                let credit = self.sends.wait_for_credit() && !schedule.behind_sends[next as usize];
+                if self.make_ready(schedule, next, credit, control) {
+                    self.early.look_again();
+                }
+            } else if pending == 1 && control.trace.is_some() {
                 // Only its credit may be missing now.
-                self.begins(next, control);
+                self.marks.begin(next, control.now());
             }
         }
     }
@@ -273,7 +281,7 @@ impl Op {
     fn grant(&self, step: &Step, control: &mut Control) {
         match step.action {
             Action::Receive { from, round, into, len } => {
-                control.grant(from, &self.template, round, self.landing(into, step.chunk, len));
+                control.grant(from, &self.template, round, self.places.landing(into, step.chunk, len));
             }
             Action::ReceiveReduce { from, round, .. } => control.grant(from, &self.template, round, None),
             _ => {}
@@ -286,14 +294,14 @@ impl Op {
     fn make_ready(&mut self, schedule: &Schedule, index: u32, credit: bool, control: &mut Control) -> bool {
         let step = &schedule.steps[index as usize];
         let (Action::Receive { from, .. } | Action::ReceiveReduce { from, .. }) = step.action else {
-            self.ready.insert(index);
+            self.steps.make_ready(index);
             return false;
         };
-        let ask = match self.credit {
+        let ask = match self.sends.wait_for_credit() {
             true => credit,
             false => {
                 let node = schedule.problem.grid.node_of(from);
-                control.must_ask((from, node), &self.template, self.ends)
+                control.must_ask((from, node), &self.template, self.sends.ends())
             }
         };
         if ask {
@@ -302,153 +310,82 @@ impl Op {
         true
     }
 
-    /// Whether a place lies in an accelerator's memory.
-    #[inline]
-    pub(super) fn is_device(&self, place: Place) -> bool {
-        self.data.kind() == memory::Kind::Device && matches!(place.buffer, Buffer::Data | Buffer::Peer(_))
-    }
-
-    /// Where a place of the operation lies in memory.
-    #[inline]
-    pub(super) fn spot(&self, place: Place, chunk: u32) -> Option<(Region, usize)> {
-        let of_lane = |first: u32, all: fn(&Lanes) -> &[Region]| {
-            let lanes = self.lanes.as_deref()?;
-            let lane = (self.lane_base + u64::from(chunk)) % u64::from(lanes.count);
-            all(lanes).get(first as usize * lanes.count as usize + lane as usize).copied()
-        };
-        let region = match place.buffer {
-            Buffer::Data => self.data,
-            Buffer::Slot => self.slots,
-            Buffer::Peer(local) => *self.peers.get(local as usize)?,
-            Buffer::Stage(local) => of_lane(local, |lanes| &lanes.stage)?,
-            Buffer::Node => of_lane(0, |lanes| &lanes.result)?,
-        };
-        Some((region, place.offset))
-    }
-
-    /// Where a message that is only placed may be written by the peer itself: in memory that outlives the operation. Slots of the
-    /// host's are no such place, for no NIC knows them; those on a device are known.
-    #[inline]
-    pub(super) fn landing(&self, into: Place, chunk: u32, len: usize) -> Option<Span> {
-        if len == 0 {
-            return None;
-        }
-        let (region, offset) = self.spot(into, chunk)?;
-        let known = match into.buffer {
-            Buffer::Data | Buffer::Node => true,
-            Buffer::Slot => region.kind() == crate::memory::Kind::Device,
-            Buffer::Stage(_) | Buffer::Peer(_) => false,
-        };
-        if !known {
-            return None;
-        }
-        region.span(offset, len)
-    }
-
     /// A step other than a send is done.
     #[inline]
     pub(super) fn done_with(&mut self, schedule: &Schedule, step: u32, control: &mut Control) {
-        self.steps[step as usize].done = true;
-        self.left -= 1;
+        self.steps.done(step);
         self.complete(schedule, step, control);
     }
 
     /// As [`done_with`](Self::done_with), for callers that do not hold the schedule.
     #[inline]
     pub(super) fn done(&mut self, step: u32, control: &mut Control) {
-        if let Some(schedule) = self.schedule.take() {
-            self.done_with(&schedule, step, control);
-            self.schedule = Some(schedule);
-        }
+        self.with_schedule(|op, schedule| op.done_with(schedule, step, control));
     }
 
     /// A send's credit has come.
     pub(super) fn credited(&mut self, schedule: &Schedule, step: u32, control: &mut Control) {
-        let state = &mut self.steps[step as usize];
-        if state.credited {
-            return;
-        }
-        state.credited = true;
-        state.pending = state.pending.saturating_sub(1);
-        if state.pending == 0 {
-            self.ready.insert(step);
+        if self.steps.credit(step) == Some(true) {
             self.ends(schedule, step, Phase::Credit, control);
         }
     }
 
     /// A peer takes more of small operations: what goes to it needs no credit any more, if it takes that much.
     pub(super) fn cover(&mut self, peer: Rank, node: u32, control: &mut Control) {
-        if self.credit || self.undecided || !control.budget.covers(node, self.ends) {
+        let covered = control.budget.covers(node, self.sends.ends());
+        if self.sends.wait_for_credit() || self.undecided || !covered {
             return;
         }
-        let Some(schedule) = self.schedule.clone() else { return };
-        for (index, step) in schedule.steps.iter().enumerate() {
-            if matches!(step.action, Action::Send { to, .. } if to == peer) {
-                self.credited(&schedule, index as u32, control);
+        self.with_schedule(|op, schedule| {
+            for (index, step) in (0u32..).zip(&schedule.steps) {
+                if matches!(step.action, Action::Send { to, .. } if to == peer) {
+                    op.credited(schedule, index, control);
+                }
             }
-        }
+        });
+    }
+
+    /// Of a send in fragments of `granule` bytes, so many more and their bytes are posted.
+    #[inline]
+    pub(super) fn sent(&mut self, (step, from): (u32, Buffer), granule: u32, (bytes, fragments): (u32, u32)) {
+        self.steps.sent(step, granule, (bytes, fragments));
+        self.sends.posted(fragments, from);
     }
 
     /// A send is posted to its end. From a slot, nobody waits for more.
     pub(super) fn posted(&mut self, step: u32, from: Buffer) {
-        self.steps[step as usize].done = true;
-        if from == Buffer::Slot {
-            self.left -= 1;
-        }
+        self.steps.posted(step, from != Buffer::Slot);
     }
 
     /// One fragment of a send is released.
     pub(super) fn released(&mut self, step: u32, control: &mut Control) {
-        let Some(schedule) = self.schedule.take() else { return };
-        self.released_with(&schedule, step, control);
-        self.schedule = Some(schedule);
+        self.with_schedule(|op, schedule| op.released_with(schedule, step, control));
     }
 
     fn released_with(&mut self, schedule: &Schedule, step: u32, control: &mut Control) {
-        let (Some(state), Some(from)) = (
-            self.steps.get_mut(step as usize),
-            schedule.steps.get(step as usize).and_then(|step| sent_from(&step.action)),
-        ) else {
-            return;
-        };
-        if state.aux == 0 {
-            return;
-        }
-        state.aux -= 1;
-        self.unreleased = self.unreleased.saturating_sub(1);
-        if from == Buffer::Data {
-            self.data_unreleased = self.data_unreleased.saturating_sub(1);
-        }
-        let over = state.done && state.aux == 0;
-        if over {
+        let Some(plan) = schedule.steps.get(step as usize) else { return };
+        let Action::Send { from, .. } = plan.action else { return };
+        let Some(last) = self.steps.released(step) else { return };
+        self.sends.released(from.buffer);
+        if last {
             self.ends(schedule, step, Phase::Send, control);
         }
-        if over && self.state == State::Running {
-            debug_assert_eq!(schedule.steps[step as usize].edge_kind(), EdgeKind::Reusable);
-            if from != Buffer::Slot {
-                self.left -= 1;
+        if last && self.state == State::Running {
+            debug_assert_eq!(plan.edge_kind(), EdgeKind::Reusable);
+            if from.buffer != Buffer::Slot {
+                self.steps.is_released();
             }
             self.complete(schedule, step, control);
         }
     }
 
-    /// Forgets the operation; returns its slots, and what it worked with for the next operation: there is as much of that as
-    /// operations run at once, wherever in the ring they are.
-    pub(super) fn vacate(&mut self) -> (Option<Pooled>, Desk) {
+    /// Forgets the operation; returns its slots, and what its steps were counted with for the next operation: there is as much of
+    /// that as operations run at once, wherever in the ring they are.
+    pub(super) fn vacate(&mut self) -> (Option<Pooled>, Steps) {
         self.state = State::Vacant;
-        let steps = core::mem::take(&mut self.steps);
-        let (ready, bits) = (core::mem::take(&mut self.ready.words), core::mem::take(&mut self.bits));
         self.schedule = None;
         self.name = None;
-        (self.data, self.slots) = (Region::empty(), Region::empty());
-        self.peers.clear();
-        (self.pooled.take(), Desk { steps, ready, bits })
-    }
-
-    /// Whether an accelerator has to be asked something.
-    #[inline]
-    pub(super) fn asks(&self) -> bool {
-        self.moment.is_some() || !self.copies.is_empty()
+        (self.places.vacate(), self.steps.take())
     }
 
     /// Its tensor's name, and the trainer's step.
@@ -459,12 +396,7 @@ impl Op {
     /// Which operation this is, for errors.
     pub(super) fn subject(&self) -> Box<Subject> {
         let (name, step) = self.called();
-        Box::new(Subject {
-            seq: self.template.key.seq,
-            shape: self.template.shape,
-            identity: self.template.identity,
-            name,
-            step,
-        })
+        let View { identity, shape } = self.view();
+        Box::new(Subject { seq: self.seq(), shape, identity, name, step })
     }
 }

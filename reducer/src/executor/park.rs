@@ -41,6 +41,76 @@ impl Parked {
     }
 }
 
+/// Early messages, for an operation or a later one at the same place of the ring.
+#[derive(Debug, Default)]
+pub(super) struct Early {
+    parked: Vec<Parked>,
+    /// A receiving step became ready that may have parked messages.
+    again: bool,
+}
+
+impl Early {
+    /// An operation starts; its messages may be here.
+    pub(super) fn start(&mut self) {
+        self.again = false;
+    }
+
+    /// A receiving step became ready.
+    #[inline]
+    pub(super) fn look_again(&mut self) {
+        self.again = true;
+    }
+
+    /// Whether a message may have become welcome since this was [seen to](Self::is_seen_to).
+    #[inline]
+    pub(super) fn is_due(&self) -> bool {
+        self.again && !self.parked.is_empty()
+    }
+
+    /// All messages are looked at now.
+    pub(super) fn is_seen_to(&mut self) {
+        self.again = false;
+    }
+
+    /// Whether there is none.
+    pub(super) fn is_empty(&self) -> bool {
+        self.parked.is_empty()
+    }
+
+    /// Whether this one is here.
+    pub(super) fn has(&self, header: &Header) -> bool {
+        self.parked.iter().any(|parked| parked.is(header))
+    }
+
+    /// One more.
+    pub(super) fn keep(&mut self, parked: Parked) {
+        self.parked.push(parked);
+    }
+
+    /// The operation that the message at a place belongs to.
+    pub(super) fn seq_at(&self, index: usize) -> Option<u64> {
+        self.parked.get(index).map(|parked| parked.header.key.seq)
+    }
+
+    /// Takes the message at a place; the last one takes its place.
+    pub(super) fn take(&mut self, index: usize) -> Parked {
+        self.parked.swap_remove(index)
+    }
+
+    /// Undoes [`take`](Self::take).
+    pub(super) fn put_back(&mut self, index: usize, parked: Parked) {
+        self.parked.push(parked);
+        let last = self.parked.len() - 1;
+        self.parked.swap(index, last);
+    }
+
+    /// Takes a message of an operation.
+    pub(super) fn take_of(&mut self, seq: u64) -> Option<Parked> {
+        let index = self.parked.iter().position(|parked| parked.header.key.seq == seq)?;
+        Some(self.take(index))
+    }
+}
+
 /// Accounts for the pool, and keeps buffers for their next use.
 #[derive(Debug)]
 pub(super) struct Parking {

@@ -3,7 +3,7 @@
 use super::Control;
 use super::Executor;
 use super::api::{Disposition, Refusal, Why};
-use super::op::{Op, State};
+use super::op::{Expected, Op, State};
 use super::park::Class;
 use crate::grid::Rank;
 use crate::header::{Header, Kind};
@@ -60,20 +60,20 @@ impl Executor {
     /// there is the fragment only if the peer says so.
     pub fn landing(&self, header: &Header) -> Option<Span> {
         let op = &self.ops[(header.key.seq & self.mask) as usize];
-        let ours = op.template;
+        let ours = op.template();
         let same = (header.kind, header.key, header.identity, header.shape)
             == (ours.kind, ours.key, ours.identity, ours.shape);
-        if self.aborted.is_some() || op.state != State::Running || op.undecided || !same {
+        if self.aborted.is_some() || op.state() != State::Running || op.is_undecided() || !same {
             return None;
         }
-        let schedule = op.schedule.as_ref()?;
+        let schedule = op.schedule()?;
         let StepId(index) = schedule.receive(header.src, header.round)?;
-        if op.steps.get(index as usize)?.done {
+        if op.steps.of(index)?.done {
             return None;
         }
         let step = schedule.steps.get(index as usize)?;
         let Action::Receive { into, len, .. } = step.action else { return None };
-        let whole = op.landing(into, step.chunk, len)?;
+        let whole = op.places.landing(into, step.chunk, len)?;
         whole.part(usize::try_from(header.offset).ok()?, header.len as usize)
     }
 
@@ -124,7 +124,7 @@ impl Executor {
             }
             return self.park(at, header, payload);
         }
-        if self.ops[at].state != State::Running || self.ops[at].template.key.seq != seq {
+        if !self.ops[at].runs(seq) {
             self.counters.duplicates += 1;
             return Disposition::Consumed;
         }
@@ -159,7 +159,7 @@ impl Executor {
         if header.kind == Kind::Data && !payload.fits(header) {
             return self.malformed();
         }
-        if self.ops[at].parked.iter().any(|parked| parked.is(header)) {
+        if self.ops[at].early.has(header) {
             self.counters.duplicates += 1;
             return Disposition::Consumed;
         }
@@ -172,7 +172,7 @@ impl Executor {
         };
         match self.parking.park((node, class), header, payload) {
             Some(parked) => {
-                self.ops[at].parked.push(parked);
+                self.ops[at].early.keep(parked);
                 self.counters.parked += 1;
                 Disposition::Consumed
             }
@@ -182,32 +182,27 @@ impl Executor {
 
     /// An operation has ended: what is parked for it can only be repetitions.
     pub(super) fn drop_parked(&mut self, at: usize, seq: u64) {
-        while let Some(index) = self.ops[at].parked.iter().position(|parked| parked.header.key.seq == seq) {
-            let parked = self.ops[at].parked.swap_remove(index);
+        while let Some(parked) = self.ops[at].early.take_of(seq) {
             self.parking.release(self.config.grid.node_of(parked.header.src), parked);
         }
     }
 
     /// Looks again at the messages that an operation's start, or a step, may have made welcome.
     pub(super) fn replay(&mut self, at: usize) {
-        self.ops[at].replay = false;
+        self.ops[at].early.is_seen_to();
         let mut index = 0;
-        while index < self.ops[at].parked.len() {
-            let seq = self.ops[at].template.key.seq;
-            if self.ops[at].parked[index].header.key.seq != seq || self.ops[at].state != State::Running {
+        while let Some(seq) = self.ops[at].early.seq_at(index) {
+            if !self.ops[at].runs(seq) {
                 index += 1;
                 continue;
             }
-            let parked = self.ops[at].parked.swap_remove(index);
+            let parked = self.ops[at].early.take(index);
             let outcome = self.deliver(at, &parked.header, parked.payload());
             match outcome {
                 Outcome::Consumed => {}
                 Outcome::Duplicate => self.counters.duplicates += 1,
                 Outcome::Early => {
-                    let entries = &mut self.ops[at].parked;
-                    entries.push(parked);
-                    let last = entries.len() - 1;
-                    entries.swap(index, last);
+                    self.ops[at].early.put_back(index, parked);
                     index += 1;
                     continue;
                 }
@@ -221,10 +216,10 @@ impl Executor {
 
     fn deliver(&mut self, at: usize, header: &Header, payload: Payload<'_>) -> Outcome {
         let op = &mut self.ops[at];
-        if header.identity != op.template.identity || header.shape != op.template.shape {
+        if header.identity != op.template().identity || header.shape != op.template().shape {
             return Outcome::Differs;
         }
-        if op.undecided {
+        if op.is_undecided() {
             return Outcome::Early;
         }
         match header.kind {
@@ -246,7 +241,7 @@ impl Executor {
 
 /// Marks the messages that the receiver asks for.
 fn credit(op: &mut Op, header: &Header, control: &mut Control) -> Outcome {
-    let Some(schedule) = op.schedule.clone() else { return Outcome::Duplicate };
+    let Some(schedule) = op.schedule().cloned() else { return Outcome::Duplicate };
     for round in header.round..header.round.saturating_add(header.len) {
         let Some(StepId(step)) = schedule.send(header.src, round) else { return Outcome::Malformed };
         op.credited(&schedule, step, control);
@@ -263,7 +258,7 @@ fn data(
     payload: Payload<'_>,
     control: &mut Control,
 ) -> (Outcome, Option<u32>) {
-    let Some(schedule) = &op.schedule else { return (Outcome::Duplicate, None) };
+    let Some(schedule) = op.schedule() else { return (Outcome::Duplicate, None) };
     let Some(StepId(step)) = schedule.receive(header.src, header.round) else {
         return (Outcome::Malformed, None);
     };
@@ -280,40 +275,19 @@ fn data(
     if !fits || (header.len == 0 && total > 0) {
         return (Outcome::Malformed, None);
     }
-    let state = op.steps[step as usize];
-    if state.done {
-        return (Outcome::Duplicate, None);
-    }
-    if state.pending > 0 {
-        return (Outcome::Early, None);
-    }
-    let Some((region, base)) = op.spot(into, plan.chunk) else { return (Outcome::Malformed, None) };
-    let state = &mut op.steps[step as usize];
-    let first = state.granule == 0;
-    if first {
-        state.granule = header.granule;
-        if (header.granule as usize) < total {
-            state.aux = op.bits.len() as u32;
-            let fragments = total.div_ceil(header.granule as usize);
-            op.bits.resize(op.bits.len() + fragments.div_ceil(64), 0);
-        }
-    } else if state.granule != header.granule {
-        return (Outcome::Malformed, None);
-    }
-    let mut bit = None;
-    if (state.granule as usize) < total {
-        let index = (header.offset / u64::from(header.granule)) as usize;
-        let word = &mut op.bits[state.aux as usize + index / 64];
-        if *word & 1 << (index % 64) != 0 {
-            return (Outcome::Duplicate, None);
-        }
-        bit = Some((word, index % 64));
-    }
+    let chunk = plan.chunk;
+    let new = match op.steps.expects(step, total, header) {
+        Expected::New(new) => new,
+        Expected::Duplicate => return (Outcome::Duplicate, None),
+        Expected::Early => return (Outcome::Early, None),
+        Expected::Malformed => return (Outcome::Malformed, None),
+    };
+    let Some((region, base)) = op.places.spot(into, chunk) else { return (Outcome::Malformed, None) };
     let place = (region, base + header.offset as usize);
     let begin = control.now();
     let used = match payload {
         Payload::Bytes(bytes) if reduce => {
-            memory::accumulate(kernels, op.template.shape.dtype, op.fold, place, bytes)
+            memory::accumulate(kernels, op.dtype(), op.reduction(), place, bytes)
         }
         Payload::Bytes(bytes) => memory::write(place, bytes),
         Payload::Placed => (!reduce).then_some(()),
@@ -321,13 +295,9 @@ fn data(
     if used.is_none() {
         return (Outcome::Malformed, None);
     }
-    if let Some((word, bit)) = bit {
-        *word |= 1 << bit;
-    }
-    state.progress += header.len;
-    let last = state.progress as usize == total;
+    let last = op.steps.received(step, new, header.len, total);
     if begin.is_some() {
-        op.came(step, begin, (first, reduce, last), control);
+        op.came(step, begin, (new.is_first, reduce, last), control);
     }
     (Outcome::Consumed, last.then_some(step))
 }

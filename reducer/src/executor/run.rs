@@ -4,7 +4,7 @@ use super::api::{OpError, Progress, Why};
 use super::divergence::{Agreed, Agreement};
 use super::op::{Op, State};
 use super::trace::Phase;
-use super::{Control, Counters, Executor, Notice, granule};
+use super::{Control, Counters, Executor, Notice};
 use crate::grid::{Grid, Rank};
 use crate::header::{self, Header};
 use crate::kernel::Kernels;
@@ -82,11 +82,11 @@ impl Executor {
                 index += 1;
                 continue;
             }
-            if self.ops[at].replay && !self.ops[at].parked.is_empty() {
+            if self.ops[at].early.is_due() {
                 self.replay(at);
                 worked = true;
             }
-            if self.ops[at].asks() {
+            if self.ops[at].background.asks() {
                 match self.ask(at, &mut accelerator) {
                     Ok(Some(came)) => worked |= came,
                     Ok(None) => {
@@ -170,17 +170,18 @@ impl Executor {
     /// Fails the operations whose time has come, and finds the next deadline.
     fn check_deadlines<N: NodeMemory>(&mut self, now: Duration, node: Option<&N>) -> bool {
         let all = self.order.iter().map(|&(_, seq)| (seq & self.mask) as usize);
-        let late = all.filter(|&at| self.ops[at].deadline <= now);
+        let late = all.filter(|&at| self.ops[at].deadline() <= now);
         // The one that is most overdue: others may only wait for what it holds.
-        let Some(at) = late.min_by_key(|&at| self.ops[at].deadline) else {
-            let deadlines = self.order.iter().map(|&(_, seq)| self.ops[(seq & self.mask) as usize].deadline);
+        let Some(at) = late.min_by_key(|&at| self.ops[at].deadline()) else {
+            let deadlines =
+                self.order.iter().map(|&(_, seq)| self.ops[(seq & self.mask) as usize].deadline());
             self.earliest = deadlines.min().unwrap_or(Duration::MAX);
             return false;
         };
         let op = &mut self.ops[at];
         let (grid, rank) = (self.config.grid, self.config.rank);
         let missing = missing(op, grid, rank, node);
-        if missing.is_empty() && op.asks() {
+        if missing.is_empty() && op.background.asks() {
             // Nobody is nearer to it, and those who wait for this rank are to hear of it in time.
             let what = "a copy has not ended before the deadline; a kernel that it waits for has not ended, or the GPU hangs";
             self.accelerator_failed(at, AcceleratorError(what.into()));
@@ -190,22 +191,18 @@ impl Executor {
         // not started the operation is the one; where there is none, those nearer to it are given time to say so.
         let started = |other: &Rank| {
             let node = node.filter(|_| grid.node_of(*other) == grid.node_of(rank))?;
-            node.has_started(grid.local_of(*other), op.template.key.seq)
+            node.has_started(grid.local_of(*other), op.seq())
         };
         let absent: Vec<Rank> =
             missing.iter().copied().filter(|other| started(other) == Some(false)).collect();
-        let known =
-            node.is_some_and(|node| node.has_started(grid.local_of(rank), op.template.key.seq).is_some());
-        if absent.is_empty() && known && !op.put_off {
-            op.put_off = true;
-            op.deadline = now.saturating_add(HEARSAY);
+        let known = node.is_some_and(|node| node.has_started(grid.local_of(rank), op.seq()).is_some());
+        if absent.is_empty() && known && op.put_off(now.saturating_add(HEARSAY)) {
             self.earliest = now;
             return true;
         }
         let missing = if absent.is_empty() { missing } else { absent };
         let culprit = missing.first().copied().unwrap_or(self.config.rank);
-        let subject = op.subject();
-        self.fail(at, OpError::Deadline { subject, missing });
+        self.fail(at, |subject| OpError::Deadline { subject, missing });
         self.abort(culprit, Why::Late);
         true
     }
@@ -213,13 +210,13 @@ impl Executor {
 
 /// The ranks that an operation waits for.
 fn missing<N: NodeMemory>(op: &Op, grid: Grid, rank: Rank, node: Option<&N>) -> Vec<Rank> {
-    let Some(schedule) = &op.schedule else { return Vec::new() };
-    if op.undecided {
+    let Some(schedule) = op.schedule() else { return Vec::new() };
+    if op.is_undecided() {
         let silent = |local: &u32| {
             node.is_some_and(|node| {
-                let seq = op.template.key.seq;
-                matches!(node.tensor(*local, seq, op.data.len()), TensorView::Unknown)
-                    || op.opened.is_some() && node.has_agreed(*local, seq).is_none()
+                let seq = op.seq();
+                matches!(node.tensor(*local, seq, op.places.data().len()), TensorView::Unknown)
+                    || op.places.opened().is_some() && node.has_agreed(*local, seq).is_none()
             })
         };
         return (0..grid.per_node())
@@ -228,10 +225,10 @@ fn missing<N: NodeMemory>(op: &Op, grid: Grid, rank: Rank, node: Option<&N>) -> 
             .collect();
     }
     let mut ranks = std::collections::BTreeSet::new();
-    for (step, state) in schedule.steps.iter().zip(&op.steps) {
+    for (step, state) in schedule.steps.iter().zip(op.steps.iter()) {
         let mut lacks = |local: u32, flag: Flag, last: bool| {
             let Some(node) = node.filter(|_| schedule.params.lanes > 0) else { return };
-            let (lane, used) = lane(op, schedule, step.chunk);
+            let (lane, used) = op.places.lane(step.chunk, schedule.params.lanes);
             if node.observe(local, lane, flag) < if last { used - 1 } else { used } {
                 ranks.insert(grid.rank_at(grid.node_of(rank), local));
             }
@@ -266,57 +263,41 @@ fn missing<N: NodeMemory>(op: &Op, grid: Grid, rank: Rank, node: Option<&N>) -> 
     ranks.into_iter().collect()
 }
 
-/// The lane of a chunk and the number of its use, from 1.
-#[inline]
-fn lane(op: &Op, schedule: &Schedule, chunk: u32) -> (u32, u64) {
-    let (use_, lanes) = (op.lane_base + u64::from(chunk), u64::from(schedule.params.lanes));
-    ((use_ % lanes) as u32, use_ / lanes + 1)
-}
-
 impl<T: Transport, N: NodeMemory> Context<'_, '_, T, N> {
     /// Runs an operation until nothing is ready, nothing ready can go on, or the budget is used up.
     fn run(&mut self, op: &mut Op) -> bool {
-        if op.state != State::Running || op.ready.first == usize::MAX {
+        if op.state() != State::Running || !op.steps.are_ready() {
             return false;
         }
-        let Some(schedule) = op.schedule.take() else { return false };
+        op.with_schedule(|op, schedule| self.run_steps(op, schedule)) == Some(true)
+    }
+
+    #[inline]
+    fn run_steps(&mut self, op: &mut Op, schedule: &Schedule) -> bool {
         let mut worked = false;
         loop {
             // The range of words is found anew: steps that become ready widen it again.
-            let (first, mut last) = (op.ready.first, op.ready.last);
-            (op.ready.first, op.ready.last) = (usize::MAX, 0);
+            let (mut word, mut last) = op.steps.take_range();
             let mut progressed = false;
-            let mut word = first;
-            while word <= last && word < op.ready.words.len() {
-                let mut tried = 0u64;
+            while word <= last {
+                let mut tried = 0;
                 while self.budget > 0 && !self.is_over() {
-                    let bits = op.ready.words[word] & !tried;
-                    if bits == 0 {
-                        break;
-                    }
-                    let bit = bits.trailing_zeros();
-                    tried |= 1 << bit;
-                    progressed |= self.advance(op, &schedule, word as u32 * 64 + bit);
+                    let Some(step) = op.steps.next_ready(word, &mut tried) else { break };
+                    progressed |= self.advance(op, schedule, step);
                 }
-                if op.ready.words[word] != 0 {
-                    op.ready.first = op.ready.first.min(word);
-                    op.ready.last = op.ready.last.max(word);
-                }
-                last = last.max(op.ready.last);
+                last = op.steps.put_back(word, last);
                 word += 1;
             }
             worked |= progressed;
-            if !progressed || self.budget == 0 || self.is_over() || op.ready.first == usize::MAX {
-                break;
+            if !progressed || self.budget == 0 || self.is_over() || !op.steps.are_ready() {
+                return worked;
             }
         }
-        op.schedule = Some(schedule);
-        worked
     }
 
     /// Runs one ready step; returns whether anything happened.
     #[inline]
-    fn advance(&mut self, op: &mut Op, schedule: &std::sync::Arc<Schedule>, step: u32) -> bool {
+    fn advance(&mut self, op: &mut Op, schedule: &Schedule, step: u32) -> bool {
         let ran = self.step(op, schedule, step);
         match ran {
             Ran::NotYet => return false,
@@ -327,7 +308,7 @@ impl<T: Transport, N: NodeMemory> Context<'_, '_, T, N> {
             }
             Ran::Done | Ran::Posted => {}
         }
-        op.ready.words[step as usize / 64] &= !(1 << (step % 64));
+        op.steps.has_run(step);
         if matches!(ran, Ran::Done) {
             op.done_with(schedule, step, self.control);
         }
@@ -342,14 +323,15 @@ impl<T: Transport, N: NodeMemory> Context<'_, '_, T, N> {
         match plan.action {
             Action::Send { to, round, from, len } => self.send(op, step, chunk, (to, round), from, len),
             Action::Copy { from, into, len } => {
-                let (Some(from), Some(into)) = (op.spot(from, chunk), op.spot(into, chunk)) else {
+                let (Some(from), Some(into)) = (op.places.spot(from, chunk), op.places.spot(into, chunk))
+                else {
                     return Ran::Broken;
                 };
                 if from.0.kind() == Kind::Device || into.0.kind() == Kind::Device {
                     return self.copy_behind(op, step, into, from, len);
                 }
                 self.budget = self.budget.saturating_sub(len);
-                op.begins(step, self.control);
+                op.marks.begin(step, self.control.now());
                 let copied = memory::copy(into, from, len);
                 op.ends(schedule, step, Phase::Copy, self.control);
                 done(copied)
@@ -357,48 +339,49 @@ impl<T: Transport, N: NodeMemory> Context<'_, '_, T, N> {
             Action::Fold { first, destinations, sources, len, finish } => {
                 let places = schedule.fold_places(first, destinations, sources);
                 let divide_by = finish.then_some(self.grid.ranks());
-                if places.0.iter().chain(places.1).any(|place| op.is_device(*place)) {
+                if places.0.iter().chain(places.1).any(|place| op.places.is_device(*place)) {
                     return self.fold_behind(op, (step, chunk), places, len, divide_by);
                 }
                 self.budget = self.budget.saturating_sub(len);
                 let [into, sources] =
-                    [places.0, places.1].map(|all| all.iter().map(|&place| op.spot(place, chunk)));
-                let kind = (op.template.shape.dtype, op.fold);
+                    [places.0, places.1].map(|all| all.iter().map(|&place| op.places.spot(place, chunk)));
+                let kind = (op.dtype(), op.reduction());
                 let begin = self.control.now();
                 let folded = memory::fold(self.kernels, kind, into, sources, (len, divide_by), self.scratch);
-                op.began(step, begin);
+                op.marks.begin(step, begin);
                 op.ends(schedule, step, Phase::Fold, self.control);
                 done(folded)
             }
-            Action::Finish { at, len } if op.is_device(at) => {
+            Action::Finish { at, len } if op.places.is_device(at) => {
                 self.fold_behind(op, (step, chunk), (&[at], &[at]), len, Some(self.grid.ranks()))
             }
             Action::Finish { at, len } => {
                 self.budget = self.budget.saturating_sub(len);
-                let Some(at) = op.spot(at, chunk) else { return Ran::Broken };
-                op.begins(step, self.control);
-                let dtype = op.template.shape.dtype;
-                let finished = memory::finish_avg(self.kernels, dtype, at, len, self.grid.ranks());
+                let Some(at) = op.places.spot(at, chunk) else { return Ran::Broken };
+                op.marks.begin(step, self.control.now());
+                let finished = memory::finish_avg(self.kernels, op.dtype(), at, len, self.grid.ranks());
                 op.ends(schedule, step, Phase::Fold, self.control);
                 done(finished)
             }
             Action::Signal { flag } => {
                 let Some(node) = self.node else { return Ran::NotYet };
-                let (lane, used) = lane(op, schedule, chunk);
+                let (lane, used) = op.places.lane(chunk, schedule.params.lanes);
                 node.signal(lane, flag, used);
                 Ran::Done
             }
             Action::Wait { local, flag } => {
                 let Some(node) = self.node else { return Ran::NotYet };
-                let (lane, used) = lane(op, schedule, chunk);
+                let (lane, used) = op.places.lane(chunk, schedule.params.lanes);
                 if node.observe(local, lane, flag) >= used { self.agreed(op) } else { Ran::NotYet }
             }
-            Action::WaitAll { flag } => match self.all(lane(op, schedule, chunk), flag, true) {
-                Ran::Done => self.agreed(op),
-                ran => ran,
-            },
+            Action::WaitAll { flag } => {
+                match self.all(op.places.lane(chunk, schedule.params.lanes), flag, true) {
+                    Ran::Done => self.agreed(op),
+                    ran => ran,
+                }
+            }
             Action::WaitFree => {
-                let (lane, used) = lane(op, schedule, chunk);
+                let (lane, used) = op.places.lane(chunk, schedule.params.lanes);
                 self.all((lane, used - 1), Flag::Consumed, false)
             }
             // Receives are driven by fragments and never in the ready set.
@@ -410,7 +393,7 @@ impl<T: Transport, N: NodeMemory> Context<'_, '_, T, N> {
     #[inline]
     fn agreed(&mut self, op: &Op) -> Ran {
         let Some(node) = self.node.filter(|_| self.grid.per_node() > 1) else { return Ran::Done };
-        match self.agreement.reaches(node, op.template.key.seq) {
+        match self.agreement.reaches(node, op.seq()) {
             Agreed::Same => Ran::Done,
             Agreed::Unknown => Ran::NotYet,
             Agreed::Differs(seq) => {
@@ -449,48 +432,39 @@ impl<T: Transport, N: NodeMemory> Context<'_, '_, T, N> {
         if self.blocked[node] == self.polls {
             return Ran::NotYet;
         }
-        let Some((region, base)) = op.spot(from, chunk) else { return Ran::Broken };
-        let mut state = op.steps[step as usize];
-        if state.granule == 0 {
-            state.granule = granule(self.transport.max_fragment(to));
-            op.begins(step, self.control);
+        let Some((region, base)) = op.places.spot(from, chunk) else { return Ran::Broken };
+        let Some(&state) = op.steps.of(step) else { return Ran::Broken };
+        let mut granule = state.granule;
+        if granule == 0 {
+            granule = super::granule(self.transport.max_fragment(to));
+            op.marks.begin(step, self.control.now());
         }
-        let token = Token((op.template.key.seq & 0xffff_ffff) << 32 | u64::from(step));
-        let before = state.aux;
+        let token = Token((op.seq() & 0xffff_ffff) << 32 | u64::from(step));
+        let (mut sent, mut posted) = (state.progress, 0);
         let mut ran = Ran::Posted;
         loop {
-            let offset = state.progress as usize;
-            let bytes = (len - offset).min(state.granule as usize);
+            let offset = sent as usize;
+            let bytes = (len - offset).min(granule as usize);
             let Some(payload) = region.span(base + offset, bytes) else { return Ran::Broken };
-            let header = Header {
-                round,
-                offset: offset as u64,
-                granule: state.granule,
-                len: bytes as u32,
-                ..op.template
-            };
+            let offset = offset as u64;
+            let header = Header { round, offset, granule, len: bytes as u32, ..*op.template() };
             match self.transport.send(to, &header, payload, token) {
                 Ok(()) => {}
                 // What becomes of a group that has lost a peer is for whoever hears of the loss from the transport.
                 Err(SendError::Full | SendError::PeerFailed) => {
                     self.blocked[node] = self.polls;
-                    ran = if state.aux > before { Ran::Partly } else { Ran::NotYet };
+                    ran = if posted > 0 { Ran::Partly } else { Ran::NotYet };
                     break;
                 }
             }
-            state.progress += bytes as u32;
-            state.aux += 1;
-            if state.progress as usize == len {
+            sent += bytes as u32;
+            posted += 1;
+            if sent as usize == len {
                 break;
             }
         }
-        let posted = state.aux - before;
         self.counters.posted += u64::from(posted);
-        op.unreleased += posted;
-        if from.buffer == Buffer::Data {
-            op.data_unreleased += posted;
-        }
-        op.steps[step as usize] = state;
+        op.sent((step, from.buffer), granule, (sent - state.progress, posted));
         if matches!(ran, Ran::Posted) {
             if from.buffer != Buffer::Slot {
                 self.transport.hurry(to);

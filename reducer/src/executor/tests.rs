@@ -121,7 +121,7 @@ fn run_seed(seed: u64) -> [usize; 2] {
     assert!(before == after, "{what}: a result changed after its completion");
     for executor in &group.executors {
         assert_eq!(executor.counters().malformed, 0, "{what}");
-        assert!(executor.ops.iter().all(|op| op.state == State::Vacant && op.parked.is_empty()), "{what}");
+        assert!(executor.ops.iter().all(|op| op.state() == State::Vacant && op.early.is_empty()), "{what}");
     }
     assert!(group.refused.iter().all(|&refusal| refusal == Refusal::NotReady), "{what}");
     assert!(one_sided || group.net.placed == 0, "{what}");
@@ -430,9 +430,9 @@ fn buffers_are_fenced_after_a_failure() {
     group.poll(0);
     let completed = group.completed[0][0].clone();
     assert!(completed.result.is_err() && completed.outstanding > 0, "{completed:?}");
-    assert_eq!(group.executors[0].ops[0].state, State::Lingering);
+    assert_eq!(group.executors[0].ops[0].state(), State::Lingering);
     group.executors[0].fenced();
-    assert_eq!(group.executors[0].ops[0].state, State::Vacant);
+    assert_eq!(group.executors[0].ops[0].state(), State::Vacant);
 }
 
 #[test]
@@ -577,7 +577,7 @@ fn operations_that_run_one_after_the_other_work_with_the_same_memory() {
         }
         settle(&mut group);
     }
-    assert!(group.executors.iter().all(|executor| executor.desks.len() == 1));
+    assert!(group.executors.iter().all(|executor| executor.spare.len() == 1));
 }
 
 #[test]

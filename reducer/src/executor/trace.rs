@@ -53,11 +53,35 @@ pub trait Trace: fmt::Debug + Send {
 
 /// What is noted of a step, where somebody listens.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Mark {
+struct Mark {
     /// When its present phase began.
     since: Duration,
     /// Time in reductions of its fragments.
     folded: Duration,
+}
+
+/// By step; nothing where nobody listens.
+#[derive(Debug, Default)]
+pub(super) struct Marks(Vec<Mark>);
+
+impl Marks {
+    /// Makes room for the marks of so many steps.
+    pub(super) fn reset(&mut self, steps: usize, control: &Control) {
+        self.0.clear();
+        if control.trace.is_some() {
+            self.0.resize(steps, Mark::NONE);
+        }
+    }
+
+    /// A phase of the step began then, if that was noted.
+    #[inline]
+    pub(super) fn begin(&mut self, step: u32, then: Option<Duration>) {
+        if let Some(since) = then
+            && let Some(mark) = self.0.get_mut(step as usize)
+        {
+            *mark = Mark { since, ..Mark::NONE };
+        }
+    }
 }
 
 impl Mark {
@@ -73,30 +97,6 @@ impl Control {
 }
 
 impl Op {
-    /// Makes room for the marks of so many steps.
-    pub(super) fn mark_all(&mut self, steps: usize, control: &Control) {
-        self.marks.clear();
-        if control.trace.is_some() {
-            self.marks.resize(steps, Mark::NONE);
-        }
-    }
-
-    /// A phase of the step begins.
-    #[inline]
-    pub(super) fn begins(&mut self, step: u32, control: &Control) {
-        self.began(step, control.now());
-    }
-
-    /// A phase of the step began then.
-    #[inline]
-    pub(super) fn began(&mut self, step: u32, then: Option<Duration>) {
-        if let Some(now) = then
-            && let Some(mark) = self.marks.get_mut(step as usize)
-        {
-            *mark = Mark { since: now, ..Mark::NONE };
-        }
-    }
-
     /// A fragment came, which was handled since `begin`: the message's first, one that was reduced, its last.
     #[cold]
     pub(super) fn came(
@@ -107,15 +107,15 @@ impl Op {
         control: &mut Control,
     ) {
         if first {
-            self.began(step, begin);
+            self.marks.begin(step, begin);
         }
         if let (Some(begin), Some(now), Some(mark)) =
-            (begin, control.now(), self.marks.get_mut(step as usize))
+            (begin, control.now(), self.marks.0.get_mut(step as usize))
             && reduced
         {
             mark.folded += now.saturating_sub(begin);
         }
-        if let Some(schedule) = self.schedule.as_ref().filter(|_| last) {
+        if let Some(schedule) = self.schedule().filter(|_| last) {
             self.ends(schedule, step, Phase::Receive, control);
         }
     }
@@ -130,7 +130,7 @@ impl Op {
 
     /// What an accelerator did for the step has ended.
     pub(super) fn ended_behind(&self, step: u32, control: &mut Control) {
-        let Some(schedule) = &self.schedule else { return };
+        let Some(schedule) = self.schedule() else { return };
         let copies =
             schedule.steps.get(step as usize).is_some_and(|step| matches!(step.action, Action::Copy { .. }));
         self.ends(schedule, step, if copies { Phase::Copy } else { Phase::Fold }, control);
@@ -139,7 +139,7 @@ impl Op {
     #[cold]
     fn tell(&self, schedule: &Schedule, step: u32, phase: Phase, control: &mut Control) {
         let Some(trace) = &mut control.trace else { return };
-        let (Some(mark), Some(plan)) = (self.marks.get(step as usize), schedule.steps.get(step as usize))
+        let (Some(mark), Some(plan)) = (self.marks.0.get(step as usize), schedule.steps.get(step as usize))
         else {
             return;
         };

@@ -1,0 +1,141 @@
+//! Where an operation's steps find their memory.
+
+use super::super::Lanes;
+use crate::memory::{Kind, Pooled, Region, Span, Spot};
+use crate::schedule::{Buffer, Place};
+use std::sync::Arc;
+
+/// The memory that an operation works on.
+#[derive(Debug)]
+pub(in crate::executor) struct Places {
+    data: Region,
+    slots: Region,
+    pooled: Option<Pooled>,
+    /// The tensors of all local ranks, where the operation works in place.
+    peers: Vec<Region>,
+    /// The tensor was exported to the other ranks of the node.
+    exported: bool,
+    /// Whether the others' could be opened, once that was tried.
+    opened: Option<bool>,
+    /// The node's shared memory, and the number of the first use of a lane there.
+    lanes: Option<Arc<Lanes>>,
+    lane_base: u64,
+}
+
+impl Places {
+    pub(super) const fn new() -> Self {
+        Self {
+            data: Region::empty(),
+            slots: Region::empty(),
+            pooled: None,
+            peers: Vec::new(),
+            exported: false,
+            opened: None,
+            lanes: None,
+            lane_base: 0,
+        }
+    }
+
+    /// The node's shared memory, for all operations from now on.
+    pub(in crate::executor) fn attach(&mut self, lanes: Arc<Lanes>) {
+        self.lanes = Some(lanes);
+    }
+
+    pub(super) fn start(&mut self, data: Region, exported: bool, slots: Option<Pooled>) {
+        self.data = data;
+        self.exported = exported;
+        self.opened = None;
+        self.peers.clear();
+        self.slots = slots.as_ref().map_or(Region::empty(), Pooled::region);
+        self.pooled = slots;
+    }
+
+    /// Lanes are numbered from there.
+    pub(super) fn set_lanes(&mut self, lane_base: u64) {
+        self.lane_base = lane_base;
+    }
+
+    /// Forgets all but the lanes; returns the slots.
+    pub(super) fn vacate(&mut self) -> Option<Pooled> {
+        (self.data, self.slots) = (Region::empty(), Region::empty());
+        self.peers.clear();
+        self.pooled.take()
+    }
+
+    /// The tensor.
+    pub(in crate::executor) fn data(&self) -> Region {
+        self.data
+    }
+
+    /// Whether other ranks of the node may be able to access the tensor.
+    pub(in crate::executor) fn is_shared(&self) -> bool {
+        self.data.kind() == Kind::Shared || self.exported
+    }
+
+    /// Whether the other ranks' tensors could be opened, once that was tried.
+    pub(in crate::executor) fn opened(&self) -> Option<bool> {
+        self.opened
+    }
+
+    /// Takes the tensors of all local ranks, empty regions for those that cannot be accessed; whether all can be.
+    pub(in crate::executor) fn set_peers(&mut self, peers: impl Iterator<Item = Region>) -> bool {
+        self.peers.clear();
+        self.peers.extend(peers);
+        self.peers.iter().all(|region| region.len() == self.data.len())
+    }
+
+    /// It was tried to open the other ranks' tensors.
+    pub(in crate::executor) fn set_opened(&mut self, all: bool) {
+        self.opened = Some(all);
+    }
+
+    /// The lane of a chunk, of so many, and the number of its use, from 1.
+    #[inline]
+    pub(in crate::executor) fn lane(&self, chunk: u32, lanes: u32) -> (u32, u64) {
+        let (use_, lanes) = (self.lane_base + u64::from(chunk), u64::from(lanes));
+        ((use_ % lanes) as u32, use_ / lanes + 1)
+    }
+
+    /// Whether a place lies in an accelerator's memory.
+    #[inline]
+    pub(in crate::executor) fn is_device(&self, place: Place) -> bool {
+        self.data.kind() == Kind::Device && matches!(place.buffer, Buffer::Data | Buffer::Peer(_))
+    }
+
+    /// Where a place of the operation lies in memory.
+    #[inline]
+    pub(in crate::executor) fn spot(&self, place: Place, chunk: u32) -> Option<Spot> {
+        let of_lane = |first: u32, all: fn(&Lanes) -> &[Region]| {
+            let lanes = self.lanes.as_deref()?;
+            let lane = (self.lane_base + u64::from(chunk)) % u64::from(lanes.count);
+            all(lanes).get(first as usize * lanes.count as usize + lane as usize).copied()
+        };
+        let region = match place.buffer {
+            Buffer::Data => self.data,
+            Buffer::Slot => self.slots,
+            Buffer::Peer(local) => *self.peers.get(local as usize)?,
+            Buffer::Stage(local) => of_lane(local, |lanes| &lanes.stage)?,
+            Buffer::Node => of_lane(0, |lanes| &lanes.result)?,
+        };
+        Some((region, place.offset))
+    }
+
+    /// Where a message that is only placed may be written by the peer itself: in memory that outlives the operation. Slots of the
+    /// host's are no such place, for no NIC knows them; those on a device are known.
+    #[inline]
+    pub(in crate::executor) fn landing(&self, into: Place, chunk: u32, len: usize) -> Option<Span> {
+        if len == 0 {
+            return None;
+        }
+        let (region, offset) = self.spot(into, chunk)?;
+        let known = match into.buffer {
+            Buffer::Data | Buffer::Node => true,
+            Buffer::Slot => region.kind() == Kind::Device,
+            Buffer::Stage(_) | Buffer::Peer(_) => false,
+        };
+        if !known {
+            return None;
+        }
+        region.span(offset, len)
+    }
+}
