@@ -98,7 +98,7 @@ pub use stop::{Stopping, stop_all, stopping, until_stop};
 pub(crate) use sys::in_forked_child;
 pub(crate) use sys::{count_forks, fork_generation};
 pub use task::{Task, current_shard, spawn_local, yield_now};
-pub use timer::{Elapsed, Sleep, sleep, sleep_until, timeout};
+pub use timer::{Elapsed, Sleep, sleep, timeout};
 
 /// Which of the shards that were started together: 0 up to their number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]

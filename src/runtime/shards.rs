@@ -1,25 +1,20 @@
 //! Shards on threads of their own: one builder starts them, pinned, and their owner waits for them.
 
+mod ending;
+
 use std::fmt::Display;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock, mpsc};
+use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use super::mesh::mesh;
-use super::shared::Shared;
-use super::{
-    Backoff, Clock, CoreAllowance, IdlePolicy, Poller, Reactor, ShardId, TurnClock, panic_message,
-    spawn_local, stop, sys,
-};
+use super::{CoreAllowance, IdlePolicy, Poller, Reactor, ShardId, panic_message, sys};
 use crate::observe::log;
+use ending::{Ending, Part, Plan};
 
 /// Messages that a ring between two shards holds; more wait at the sender.
 const RING_DEPTH: usize = 256;
-
-/// How long shards that have finished go on turning to send what is left.
-const LINGER: Duration = Duration::from_millis(100);
 
 /// Which cores shards run on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -219,12 +214,7 @@ impl ShardsBuilder {
         };
         let endpoints = mesh(count, RING_DEPTH);
         let all = endpoints.first().map_or_else(|| Arc::from([]), |endpoint| endpoint.all().clone());
-        let ending = Arc::new(Ending {
-            all,
-            unfinished: AtomicUsize::new(count),
-            unsent: AtomicUsize::new(count),
-            error: OnceLock::new(),
-        });
+        let ending = Arc::new(Ending::new(all));
         let mut shards = Shards {
             threads: Vec::with_capacity(count),
             ending: ending.clone(),
@@ -235,7 +225,7 @@ impl ShardsBuilder {
         let rank = log::spoken_for();
         for ((endpoint, queue), core) in endpoints.into_iter().zip(queues).zip(cores) {
             let (id, make, making) = (endpoint.id(), make.clone(), making.clone());
-            let mut part = Part { ending: ending.clone(), finished: false, sent: false };
+            let mut part = Part::new(ending.clone());
             let body = move || {
                 log::take_over(rank);
                 let mut making = Some(making);
@@ -266,9 +256,8 @@ impl ShardsBuilder {
         drop(making);
         // Ends when all have dropped theirs.
         let _ = made.recv();
-        match ending.error.get() {
+        match ending.error() {
             Some(error) => {
-                let error = error.clone();
                 // It is the first of the errors, which `wait` would only say again.
                 let _ = shards.wait();
                 Err(error)
@@ -297,14 +286,6 @@ impl ShardsBuilder {
     }
 }
 
-/// How a shard is run.
-#[derive(Clone, Copy)]
-struct Plan {
-    idle: IdlePolicy,
-    grace: Duration,
-    signals: bool,
-}
-
 /// Pins the calling thread.
 fn pin(core: Option<usize>) -> Result<(), ShardError> {
     match core {
@@ -312,141 +293,6 @@ fn pin(core: Option<usize>) -> Result<(), ShardError> {
             Err(ShardError::PinFailed { core })
         }
         _ => Ok(()),
-    }
-}
-
-/// How far the shards have come together.
-struct Ending {
-    all: Arc<[Arc<Shared>]>,
-    /// Shards whose work goes on.
-    unfinished: AtomicUsize,
-    /// Shards that have something to send.
-    unsent: AtomicUsize,
-    /// The first that went wrong.
-    error: OnceLock<ShardError>,
-}
-
-impl std::fmt::Debug for Ending {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Ending").field("unfinished", &self.unfinished).finish_non_exhaustive()
-    }
-}
-
-impl Ending {
-    fn stop(&self) {
-        self.all.iter().for_each(|shard| shard.ask_to_stop());
-    }
-
-    fn fail(&self, error: ShardError) {
-        // Of several errors the first is the cause.
-        let _ = self.error.set(error);
-        self.stop();
-    }
-
-    /// One shard less in `count`; the last one wakes all.
-    fn count_down(&self, count: &AtomicUsize) {
-        if count.fetch_sub(1, Ordering::AcqRel) == 1 {
-            self.all.iter().for_each(|shard| shard.raise());
-        }
-    }
-}
-
-/// One shard's part in the end of all.
-struct Part {
-    ending: Arc<Ending>,
-    finished: bool,
-    sent: bool,
-}
-
-impl Part {
-    fn fail(&self, error: ShardError) {
-        self.ending.fail(error);
-    }
-
-    fn finish(&mut self) {
-        if !std::mem::replace(&mut self.finished, true) {
-            self.ending.count_down(&self.ending.unfinished);
-        }
-    }
-
-    fn have_sent(&mut self) {
-        if !std::mem::replace(&mut self.sent, true) {
-            self.ending.count_down(&self.ending.unsent);
-        }
-    }
-
-    fn all_have_finished(&self) -> bool {
-        self.ending.unfinished.load(Ordering::Acquire) == 0
-    }
-
-    fn all_have_sent(&self) -> bool {
-        self.ending.unsent.load(Ordering::Acquire) == 0
-    }
-}
-
-impl Drop for Part {
-    /// Also where the thread could not be had, or has panicked.
-    fn drop(&mut self) {
-        self.finish();
-        self.have_sent();
-    }
-}
-
-impl<P: Poller> Reactor<P> {
-    /// Turns until the work of all shards has ended, and sends what is left. `None` if the work failed, which `part` knows.
-    fn work<F, R, E>(mut self, work: F, plan: Plan, part: &mut Part) -> Result<Option<R>, ShardError>
-    where
-        F: Future<Output = Result<R, E>> + 'static,
-        R: 'static,
-        E: Display + 'static,
-    {
-        let (shared, mut result) = (part.ending.all.clone(), None);
-        let id = self.id();
-        let mut work = Some(self.start(work));
-        if plan.signals && id == ShardId(0) {
-            self.visit(|_| spawn_local(stop::stop_all_on_signal()).detach());
-        }
-        let mut idle = Backoff::new(plan.idle);
-        let mut clock = TurnClock::new(Clock);
-        let mut until = None;
-        while !part.all_have_finished() {
-            let activity = self.turn(clock.now());
-            // Work ends in a turn that was busy.
-            if activity.is_busy()
-                && let Some(outcome) = work.as_ref().and_then(super::reactor::Started::take)
-            {
-                work = None;
-                match outcome {
-                    Ok(Ok(value)) => result = Some(value),
-                    Ok(Err(why)) => part.fail(ShardError::Failed { shard: id, why: why.to_string() }),
-                    Err(payload) => {
-                        part.fail(ShardError::Panicked { shard: id, message: panic_message(&*payload) });
-                    }
-                }
-                part.finish();
-            }
-            if work.is_some() && shared[id.0].is_stopping() {
-                let now = Clock.now();
-                if now > *until.get_or_insert(now + plan.grace) {
-                    part.fail(ShardError::Unfinished { shard: id, grace: plan.grace });
-                    work = None;
-                    part.finish();
-                }
-            }
-            self.wait(&mut idle, &mut clock, activity);
-        }
-        self.cancel_tasks();
-        let until = Clock.now() + LINGER;
-        while !part.all_have_sent() && Clock.now() < until {
-            self.turn(Clock.now());
-            if !self.has_unsent() {
-                part.have_sent();
-            }
-            std::thread::yield_now();
-        }
-        // What the others have sent may go through this shard's queue.
-        self.turn(Clock.now());
-        Ok(result)
     }
 }
 
@@ -490,7 +336,7 @@ impl<R> Shards<R> {
                     .fail(ShardError::Panicked { shard: ShardId(id), message: panic_message(&*payload) }),
             }
         }
-        self.ending.error.get().map_or(Ok(results), |error| Err(error.clone()))
+        self.ending.error().map_or(Ok(results), Err)
     }
 }
 

@@ -53,7 +53,7 @@ enum State {
     Set { uid: u64, key: Key },
 }
 
-/// Ends at a point in time; see [`sleep`] and [`sleep_until`].
+/// Ends at a point in time; see [`sleep`].
 #[derive(Debug)]
 #[must_use = "futures do nothing unless awaited"]
 pub struct Sleep(State);
@@ -68,15 +68,6 @@ pub struct Sleep(State);
 /// When polled outside of a shard.
 pub const fn sleep(duration: Duration) -> Sleep {
     Sleep(State::After(duration))
-}
-
-/// Waits until the shard's clock has reached `at`.
-///
-/// # Panics
-///
-/// When polled outside of a shard.
-pub const fn sleep_until(at: Instant) -> Sleep {
-    Sleep(State::At(at))
 }
 
 impl Future for Sleep {
