@@ -11,13 +11,13 @@ use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use shouter::channel::rud::{RudChannel, rud_config};
 use shouter::channel::stream::{Settings, StackStreams, TcpChannel};
-use shouter::channel::up::{PeerAddress, UpChannel};
+use shouter::channel::up::{PeerAddress, UpChannels};
 use shouter::engine::{Engine, Parts};
 use shouter::key::Key;
 use shouter::runtime::Poller;
 use shouter::{DType, ReduceOp};
 use shouter_netstack::device::{Fault, FaultConfig};
-use shouter_netstack::sim::{LinkConfig, Node, Sim, SimDevice};
+use shouter_netstack::sim::{LinkConfig, Node, Sim};
 use shouter_netstack::stack::{PortConfig, Stack, StackConfig};
 use shouter_netstack::time::Instant;
 use shouter_reducer::executor::{Executor, ExecutorConfig, OpId, Request, Why};
@@ -31,8 +31,6 @@ use shouter_reducer::schedule::Algorithm;
 const PORT: u16 = 4_790;
 const MTU: u16 = 1_500;
 
-type SimEngine = Engine<Fault<SimDevice>>;
-
 /// What the fragments travel by.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Over {
@@ -43,7 +41,7 @@ enum Over {
 /// One rank, and the tensors that it reduces.
 struct Host {
     // Before the memory that it refers to.
-    engine: SimEngine,
+    engine: Engine,
     tensors: Vec<(OpId, Owned, usize)>,
 }
 
@@ -78,7 +76,7 @@ fn engine(
     plan: &Plan,
     faults: FaultConfig,
     dead_after: Duration,
-) -> SimEngine {
+) -> Engine {
     let device = Fault::new(sim.network().attach(MTU, LinkConfig::default()), faults).unwrap();
     let mut config = StackConfig::new(PORT, u64::from(rank));
     config.neighbours.request_interval = Duration::from_millis(1);
@@ -91,7 +89,7 @@ fn engine(
         .map(|peer| PeerAddress { rank: Rank(peer), ip: address(peer), port: PORT, local_ip: address(rank) })
         .collect();
     let (rank, secret, now) = (Rank(rank), Key::from_secret([7; 32]), Instant::ZERO);
-    let up: UpChannel<_> = match over {
+    let up: UpChannels = match over {
         Over::Rud => RudChannel::open(stack, rank, &peers, &secret, (2, PORT, MTU), now).unwrap().into(),
         Over::Tcp => {
             let salt = Key::from_secret([rank.0 as u8; 32]);
@@ -104,7 +102,7 @@ fn engine(
     config.eager_bytes = plan.eager_bytes as usize;
     // SAFETY: the engine has the channel, and drops it first.
     let executor = unsafe { Executor::new(config) }.unwrap();
-    Engine::new(Parts { executor, rank, per_node: 1, up: Some(up), node: None, dead_after }, Instant::ZERO)
+    Engine::new(Parts { executor, rank, per_node: 1, up, node: None, dead_after }, Instant::ZERO)
 }
 
 #[test]
@@ -226,7 +224,7 @@ fn run(over: Over, seed: u64) -> Option<(u64, u64)> {
                 );
             }
         }
-        let up = host.engine.up().unwrap();
+        let up = host.engine.up();
         totals.0 += up.resent();
         totals.1 += up.crc_dropped();
     }

@@ -3,7 +3,7 @@
 use shouter_reducer::grid::Rank;
 
 /// Indices of ranks: a look costs one access, and a rank that is no peer has none.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct ByRank(Vec<u32>);
 
 /// In the place of a rank that is no peer.

@@ -1,6 +1,8 @@
 //! Links to peers: `shm` between the ranks of one node, [`rud`] or [`stream`] between the leaders of different nodes.
 
+mod alarm;
 mod by_rank;
+mod peers;
 pub mod port;
 pub mod rud;
 pub(crate) mod shm;
@@ -15,20 +17,7 @@ use shouter_reducer::executor::{Disposition, Executor, Refusal};
 use shouter_reducer::grid::Rank;
 use shouter_reducer::header::{Header, HeaderError};
 use shouter_reducer::memory::Span;
-use shouter_reducer::transport::{PayloadRange, SendError, Token, Transport};
-
-/// The up grid of a rank that has none: one that is no leader, or whose node is the only one.
-pub(crate) struct Unconnected;
-
-impl Transport for Unconnected {
-    fn max_fragment(&self, _: Rank) -> usize {
-        64
-    }
-
-    fn send(&mut self, _: Rank, _: &Header, _: PayloadRange, _: Token) -> Result<(), SendError> {
-        Err(SendError::PeerFailed)
-    }
-}
+use shouter_reducer::transport::Token;
 
 /// Where a channel hands what it receives: the executor, or a bench's counter.
 pub trait Inbox {

@@ -15,16 +15,15 @@ use shouter_reducer::header::{HEADER_BYTES, Header};
 use shouter_reducer::transport::{PayloadRange, SendError, Token, Transport};
 
 use super::Inbox;
-use super::by_rank::ByRank;
+use super::peers::Peers;
 use super::sys::extent_of;
-use super::up::{Loss, PeerAddress, PeerLoss};
+use super::up::{Channel, Loss, PeerAddress, PeerLoss};
 use crate::key::Key;
 
 /// UDP source ports of a session's paths start here.
 const FIRST_SOURCE_PORT: u16 = 50_000;
 
 struct Peer {
-    rank: Rank,
     session: SessionId,
     max_fragment: usize,
 }
@@ -32,10 +31,7 @@ struct Peer {
 /// Sessions to all other leaders over one stack.
 pub struct RudChannel<D: Device> {
     stack: Stack<D>,
-    peers: Vec<Peer>,
-    /// Indices into `peers`.
-    by_rank: ByRank,
-    lost: Vec<PeerLoss>,
+    peers: Peers<Peer>,
     strays: u64,
     /// Control messages that have found no room yet.
     untold: Vec<(Rank, Header)>,
@@ -65,7 +61,7 @@ pub enum OpenError {
     },
 }
 
-impl<D: Device> RudChannel<D> {
+impl<D: Device + 'static> RudChannel<D> {
     /// Opens a session to every peer. `secret` is the group's; `paths` the lanes of each session; `port` the UDP port
     /// that every leader listens on; `mtu` the largest IP packet of the data network, the same on all ranks.
     pub fn open(
@@ -97,51 +93,9 @@ impl<D: Device> RudChannel<D> {
                 .rud_mut()
                 .open(now, params)
                 .map_err(|why| OpenError::Session { rank: peer.rank, why })?;
-            sessions.push(Peer { rank: peer.rank, session, max_fragment });
+            sessions.push((peer.rank, Peer { session, max_fragment }));
         }
-        Ok(Self {
-            stack,
-            by_rank: sessions.iter().zip(0..).map(|(peer, index)| (peer.rank, index)).collect(),
-            peers: sessions,
-            lost: vec![],
-            strays: 0,
-            untold: vec![],
-        })
-    }
-
-    /// Receives and hands fragments to the executor; what it makes of them goes out with the same turn's
-    /// [`transmit`](Self::transmit), with the acknowledgements on board. True if anything came.
-    #[inline]
-    pub fn receive(&mut self, now: Instant, inbox: &mut impl Inbox) -> bool {
-        let (peers, lost, strays) = (&self.peers, &mut self.lost, &mut self.strays);
-        let frames = self.stack.receive(now, &mut Sink { inbox, peers, lost, strays });
-        frames != 0
-    }
-
-    /// Sends what the executor has posted and what the protocols owe. True if anything was sent.
-    #[inline]
-    pub fn transmit(&mut self, now: Instant, _: &mut impl Inbox) -> bool {
-        if !self.untold.is_empty() {
-            self.tell();
-        }
-        self.stack.transmit(now) != 0
-    }
-
-    /// When the stack needs the next turn although nothing may arrive.
-    pub fn next_deadline(&self) -> Option<Instant> {
-        self.stack.next_deadline()
-    }
-
-    /// A peer that was lost since the last call.
-    pub fn take_lost(&mut self) -> Option<PeerLoss> {
-        self.lost.pop()
-    }
-
-    /// Posts a control message to every peer that is still there, as soon as there is room.
-    pub fn broadcast(&mut self, header: &Header) {
-        let peers = self.peers.iter().map(|peer| peer.rank);
-        self.untold.extend(peers.map(|rank| (rank, *header)));
-        self.tell();
+        Ok(Self { stack, peers: sessions.into_iter().collect(), strays: 0, untold: vec![] })
     }
 
     /// Posts what has found no room yet.
@@ -161,30 +115,16 @@ impl<D: Device> RudChannel<D> {
         self.untold = untold;
     }
 
-    /// Gives up everything that waits for an acknowledgement or for a device: afterwards nothing refers to any memory. Sessions
-    /// stay open for control messages.
-    pub fn fence(&mut self) {
-        for peer in &self.peers {
-            self.stack.rud_mut().fence(peer.session);
-        }
-        self.stack.drop_waiting();
-    }
-
-    /// Whether everything that was sent has been acknowledged.
-    pub fn is_drained(&self) -> bool {
-        self.untold.is_empty() && self.peers.iter().all(|peer| self.stack.rud().is_idle(peer.session))
-    }
-
     /// Gives every peer a sign of life with the next turn.
     pub fn announce(&mut self) {
-        for peer in &self.peers {
+        for (_, peer) in self.peers.iter() {
             self.stack.rud_mut().announce(peer.session);
         }
     }
 
     /// Whether anything valid has come from a peer.
     pub fn hears(&self, rank: Rank) -> bool {
-        let counters = self.peer(rank).map(|peer| self.stack.rud().counters(peer.session));
+        let counters = self.peers.of(rank).map(|peer| self.stack.rud().counters(peer.session));
         counters.is_some_and(|counters| counters.acks_received + counters.received > 0)
     }
 
@@ -192,46 +132,78 @@ impl<D: Device> RudChannel<D> {
     pub fn stack_mut(&mut self) -> &mut Stack<D> {
         &mut self.stack
     }
+}
 
-    /// Datagrams sent again, over all sessions.
-    pub fn resent(&self) -> u64 {
-        self.peers.iter().map(|peer| self.stack.rud().counters(peer.session).resent).sum()
+impl<D: Device + 'static> Channel for RudChannel<D> {
+    #[inline]
+    fn receive(&mut self, now: Instant, inbox: &mut dyn Inbox) -> bool {
+        let mut sink = Sink { inbox, peers: &mut self.peers, strays: &mut self.strays };
+        let frames = self.stack.receive(now, &mut sink);
+        frames != 0
     }
 
-    /// Datagrams declared lost, over all sessions.
-    pub fn lost(&self) -> u64 {
-        self.peers.iter().map(|peer| self.stack.rud().counters(peer.session).lost).sum()
+    #[inline]
+    fn transmit(&mut self, now: Instant, _: &mut dyn Inbox) -> bool {
+        if !self.untold.is_empty() {
+            self.tell();
+        }
+        self.stack.transmit(now) != 0
     }
 
-    /// What was sent again last, and to whom.
-    pub fn last_resent(&self) -> Option<(Rank, Token)> {
-        let of = |peer: &Peer| {
+    fn next_deadline(&self) -> Option<Instant> {
+        self.stack.next_deadline()
+    }
+
+    fn take_lost(&mut self) -> Option<PeerLoss> {
+        self.peers.take_lost()
+    }
+
+    fn broadcast(&mut self, header: &Header) {
+        self.untold.extend(self.peers.iter().map(|(rank, _)| (rank, *header)));
+        self.tell();
+    }
+
+    fn fence(&mut self) {
+        for (_, peer) in self.peers.iter() {
+            self.stack.rud_mut().fence(peer.session);
+        }
+        self.stack.drop_waiting();
+    }
+
+    fn is_drained(&self) -> bool {
+        self.untold.is_empty() && self.peers.iter().all(|(_, peer)| self.stack.rud().is_idle(peer.session))
+    }
+
+    fn resent(&self) -> u64 {
+        self.peers.iter().map(|(_, peer)| self.stack.rud().counters(peer.session).resent).sum()
+    }
+
+    fn lost(&self) -> u64 {
+        self.peers.iter().map(|(_, peer)| self.stack.rud().counters(peer.session).lost).sum()
+    }
+
+    fn last_resent(&self) -> Option<(Rank, Token)> {
+        let of = |(rank, peer): (Rank, &Peer)| {
             let (at, token) = self.stack.rud().counters(peer.session).last_resent?;
-            Some((at, peer.rank, Token(token.0)))
+            Some((at, rank, Token(token.0)))
         };
         let last = self.peers.iter().filter_map(of).max_by_key(|(at, ..)| *at);
         last.map(|(_, rank, token)| (rank, token))
     }
 
-    /// Datagrams dropped because their CRC was wrong.
-    pub fn crc_dropped(&self) -> u64 {
+    fn crc_dropped(&self) -> u64 {
         self.stack.rud().endpoint_counters().crc_dropped
     }
 
-    /// The sum of the counters of all ports.
-    pub fn device_counters(&self) -> DeviceCounters {
+    fn device_counters(&self) -> DeviceCounters {
         super::device_counters(&self.stack)
-    }
-
-    fn peer(&self, rank: Rank) -> Option<&Peer> {
-        self.peers.get(self.by_rank.get(rank)?)
     }
 }
 
-impl<D: Device> Transport for RudChannel<D> {
+impl<D: Device + 'static> Transport for RudChannel<D> {
     #[inline]
     fn max_fragment(&self, to: Rank) -> usize {
-        self.peer(to).map_or(64, |peer| peer.max_fragment)
+        self.peers.of(to).map_or(64, |peer| peer.max_fragment)
     }
 
     #[inline]
@@ -242,7 +214,7 @@ impl<D: Device> Transport for RudChannel<D> {
         payload: PayloadRange,
         token: Token,
     ) -> Result<(), SendError> {
-        let session = self.peer(to).ok_or(SendError::PeerFailed)?.session;
+        let session = self.peers.of(to).ok_or(SendError::PeerFailed)?.session;
         let mut bytes = [0; HEADER_BYTES];
         header.encode(&mut bytes);
         match self.stack.rud_mut().send(session, &bytes, extent_of(&payload), rud::Token(token.0)) {
@@ -254,24 +226,31 @@ impl<D: Device> Transport for RudChannel<D> {
 
     #[inline]
     fn hurry(&mut self, to: Rank) {
-        if let Some(session) = self.peer(to).map(|peer| peer.session) {
+        if let Some(session) = self.peers.of(to).map(|peer| peer.session) {
             self.stack.rud_mut().hurry(session);
         }
     }
 }
 
 /// Where checked datagrams go: the executor, while the bytes are in the receive buffer.
-struct Sink<'a, I> {
-    inbox: &'a mut I,
-    peers: &'a [Peer],
-    lost: &'a mut Vec<PeerLoss>,
+struct Sink<'a> {
+    inbox: &'a mut dyn Inbox,
+    peers: &'a mut Peers<Peer>,
     strays: &'a mut u64,
 }
 
-impl<I: Inbox> rud::Sink for Sink<'_, I> {
+impl Sink<'_> {
+    /// The index of the peer of a session.
+    #[inline]
+    fn index(&self, session: SessionId) -> Option<usize> {
+        self.peers.iter().position(|(_, peer)| peer.session == session)
+    }
+}
+
+impl rud::Sink for Sink<'_> {
     #[inline]
     fn deliver(&mut self, session: SessionId, header: &[u8], payload: &[u8]) -> rud::Disposition {
-        let sender = self.peers.iter().find(|peer| peer.session == session).map(|peer| peer.rank);
+        let sender = self.index(session).and_then(|index| self.peers.rank(index));
         match Header::parse(header) {
             Ok(header) if Some(header.src) == sender => match self.inbox.fragment(&header, payload) {
                 Disposition::Refused(why) if why.is_retryable() => {
@@ -293,8 +272,8 @@ impl<I: Inbox> rud::Sink for Sink<'_, I> {
     }
 
     fn failed(&mut self, session: SessionId, why: rud::Failure) {
-        if let Some(peer) = self.peers.iter().find(|peer| peer.session == session) {
-            self.lost.push(PeerLoss { rank: peer.rank, why: Loss::Rud(why) });
+        if let Some(index) = self.index(session) {
+            self.peers.lose(index, Loss::Rud(why));
         }
     }
 }

@@ -1,10 +1,11 @@
-//! The up grid: this leader's channel to the leaders of other nodes, whichever it is.
+//! The up grid: the channels from this leader to the leaders of other nodes. One is the usual case; there are several where not all
+//! hosts of a job reach each other in the same way.
 
+use std::any::Any;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-use shouter_netstack::device::{Device, DeviceCounters};
-use shouter_netstack::stack::Stack;
+use shouter_netstack::device::DeviceCounters;
 use shouter_netstack::time::Instant;
 use shouter_netstack::{rud, tcp};
 use shouter_reducer::grid::Rank;
@@ -13,12 +14,8 @@ use shouter_reducer::memory::Region;
 use shouter_reducer::transport::{Landing, PayloadRange, SendError, Token, Transport};
 
 use super::Inbox;
-use super::rud::RudChannel;
-use super::stream::{KernelChannel, TcpChannel};
-use super::verbs;
-pub use mixed::Mixed;
-
-mod mixed;
+use super::by_rank::ByRank;
+use super::verbs::{self, Digest, Export, Reach, RegisterError, Registered, Registering};
 
 /// A leader elsewhere.
 #[derive(Clone, Copy, Debug)]
@@ -111,299 +108,242 @@ impl Loss {
     }
 }
 
-/// The channel to the leaders of other nodes.
-pub enum UpChannel<D: Device> {
-    /// Datagrams.
-    Rud(Box<RudChannel<D>>),
-    /// Connections of our own TCP.
-    Tcp(Box<TcpChannel<D>>),
-    /// Connections of the kernel's.
-    Kernel(Box<KernelChannel>),
-    /// Queue pairs, with the kernel's connections beside them.
-    #[cfg(feature = "verbs")]
-    Verbs(Box<verbs::OverRdma>),
-    /// Several, each to some of the leaders.
-    Mixed(Box<Mixed<D>>),
-}
-
-impl<D: Device> From<RudChannel<D>> for UpChannel<D> {
-    fn from(channel: RudChannel<D>) -> Self {
-        Self::Rud(Box::new(channel))
-    }
-}
-
-impl<D: Device> From<TcpChannel<D>> for UpChannel<D> {
-    fn from(channel: TcpChannel<D>) -> Self {
-        Self::Tcp(Box::new(channel))
-    }
-}
-
-impl<D: Device> From<KernelChannel> for UpChannel<D> {
-    fn from(channel: KernelChannel) -> Self {
-        Self::Kernel(Box::new(channel))
-    }
-}
-
-#[cfg(feature = "verbs")]
-impl<D: Device> From<verbs::OverRdma> for UpChannel<D> {
-    fn from(channel: verbs::OverRdma) -> Self {
-        Self::Verbs(Box::new(channel))
-    }
-}
-
-/// Calls the channel that there is.
-macro_rules! of {
-    ($channel:expr, $up:ident => $call:expr) => {
-        match $channel {
-            UpChannel::Rud($up) => $call,
-            UpChannel::Tcp($up) => $call,
-            UpChannel::Kernel($up) => $call,
-            #[cfg(feature = "verbs")]
-            UpChannel::Verbs($up) => $call,
-            UpChannel::Mixed($up) => $call,
-        }
-    };
-}
-
-impl<D: Device> UpChannel<D> {
-    /// The channel to all of these ranks, each by the one that is given with it.
-    pub fn mixed(mut channels: Vec<(Self, Vec<Rank>)>) -> Self {
-        match channels.pop() {
-            Some((only, _)) if channels.is_empty() => only,
-            last => {
-                channels.extend(last);
-                Self::Mixed(Box::new(Mixed::new(channels)))
-            }
-        }
-    }
-
-    /// Receives and hands fragments to the executor; what it makes of them goes out with the same turn's
+/// A channel to some leaders of other nodes. It is polled and never blocks.
+pub trait Channel: Transport + Any {
+    /// Receives and hands fragments to the inbox; what the inbox makes of them goes out with the same turn's
     /// [`transmit`](Self::transmit). True if anything came.
-    #[inline]
-    pub fn receive(&mut self, now: Instant, inbox: &mut impl Inbox) -> bool {
-        of!(self, up => up.receive(now, inbox))
-    }
+    fn receive(&mut self, now: Instant, inbox: &mut dyn Inbox) -> bool;
 
-    /// Sends what the executor has posted and what the protocols owe. True if anything was sent.
-    #[inline]
-    pub fn transmit(&mut self, now: Instant, inbox: &mut impl Inbox) -> bool {
-        of!(self, up => up.transmit(now, inbox))
-    }
+    /// Sends what was posted and what the protocol owes. True if anything was sent.
+    fn transmit(&mut self, now: Instant, inbox: &mut dyn Inbox) -> bool;
 
     /// When the next turn is needed although nothing may arrive.
-    pub fn next_deadline(&self) -> Option<Instant> {
-        of!(self, up => up.next_deadline())
-    }
+    fn next_deadline(&self) -> Option<Instant>;
 
     /// A peer that was lost since the last call.
-    #[inline]
-    pub fn take_lost(&mut self) -> Option<PeerLoss> {
-        of!(self, up => up.take_lost())
-    }
-
-    /// Gives the peers a sign of life with the next turn, where none is given before a connection is made.
-    pub fn announce(&mut self) {
-        if let Self::Rud(up) = self {
-            up.announce();
-        }
-    }
-
-    /// Whether a peer has been heard on a channel that goes over ports.
-    pub fn hears(&self, rank: Rank) -> bool {
-        match self {
-            Self::Rud(up) => up.hears(rank),
-            Self::Tcp(up) => up.is_connected(rank),
-            _ => false,
-        }
-    }
-
-    /// The stack of a channel that goes over ports.
-    pub fn stack_mut(&mut self) -> Option<&mut Stack<D>> {
-        match self {
-            Self::Rud(up) => Some(up.stack_mut()),
-            Self::Tcp(up) => Some(up.stack_mut()),
-            _ => None,
-        }
-    }
+    fn take_lost(&mut self) -> Option<PeerLoss>;
 
     /// Posts a control message to every peer that is still there, as soon as there is room.
-    pub fn broadcast(&mut self, header: &Header) {
-        of!(self, up => up.broadcast(header));
-    }
+    fn broadcast(&mut self, header: &Header);
 
     /// Gives up everything that waits for an acknowledgement or for a device: afterwards nothing refers to any memory.
     /// Control messages still get through.
-    pub fn fence(&mut self) {
-        of!(self, up => up.fence());
-    }
+    fn fence(&mut self);
 
     /// Tells the peers that this rank leaves in good order, where they would take the end of its connections for a failure.
-    pub fn depart(&mut self) {
-        match self {
-            Self::Rud(_) => {}
-            Self::Tcp(up) => up.depart(),
-            Self::Kernel(up) => up.depart(),
-            #[cfg(feature = "verbs")]
-            Self::Verbs(up) => up.depart(),
-            Self::Mixed(up) => up.depart(),
-        }
+    fn depart(&mut self) {}
+
+    /// Whether everything that was sent has been acknowledged.
+    fn is_drained(&self) -> bool;
+
+    /// What keeps the memory that the channel's device accesses directly; `None` if the channel copies all payloads.
+    fn registry(&mut self) -> Option<&mut dyn Registry> {
+        None
     }
 
-    /// Whether it can make use of memory that it knows; elsewhere [`register`](Self::register) does nothing.
-    pub fn takes_memory(&self) -> bool {
-        match self {
-            Self::Rud(_) | Self::Tcp(_) | Self::Kernel(_) => false,
-            #[cfg(feature = "verbs")]
-            Self::Verbs(_) => true,
-            Self::Mixed(up) => up.takes_memory(),
-        }
+    /// Datagrams, segments or fragments sent again.
+    fn resent(&self) -> u64;
+
+    /// Datagrams declared lost, where the channel knows of each.
+    fn lost(&self) -> u64 {
+        0
     }
 
+    /// What was sent again last and to whom, where the channel knows.
+    fn last_resent(&self) -> Option<(Rank, Token)> {
+        None
+    }
+
+    /// Datagrams, segments or fragments dropped because their CRC or checksum was wrong.
+    fn crc_dropped(&self) -> u64;
+
+    /// The sum of the counters of all ports; zero for a channel without ports.
+    fn device_counters(&self) -> DeviceCounters {
+        DeviceCounters::default()
+    }
+}
+
+/// Memory that an RDMA device reads where it lies, and that peers write.
+pub trait Registry {
     /// What makes memory known, so that an RDMA device reads it where it lies, once it is [adopted](Self::adopt); `None` if it is copied as
     /// before. A system call, and one that touches every page: it is made where nobody waits for it.
     ///
     /// # Safety
     /// The memory stays mapped until what comes of this is dropped: by [`unregister`](Self::unregister)'s caller, or with the channel.
     #[allow(unsafe_code)]
-    pub unsafe fn registering(&mut self, memory: Region) -> Option<verbs::Registering> {
-        match self {
-            Self::Rud(_) | Self::Tcp(_) | Self::Kernel(_) => None,
-            #[cfg(feature = "verbs")]
-            // SAFETY: passed on to the caller.
-            Self::Verbs(up) => unsafe { up.registering(memory) },
-            // SAFETY: passed on to the caller.
-            Self::Mixed(up) => unsafe { up.registering(memory) },
-        }
-    }
+    unsafe fn registering(&mut self, memory: Region) -> Option<Registering>;
 
     /// Takes what came of [`registering`](Self::registering); whether the memory is known from now on.
-    pub fn adopt(
-        &mut self,
-        memory: Region,
-        registered: Result<verbs::Registered, verbs::RegisterError>,
-    ) -> bool {
-        match self {
-            Self::Rud(_) | Self::Tcp(_) | Self::Kernel(_) => false,
-            #[cfg(feature = "verbs")]
-            Self::Verbs(up) => up.adopt(memory, registered),
-            Self::Mixed(up) => up.adopt(memory, registered),
-        }
-    }
+    fn adopt(&mut self, memory: Region, registered: Result<Registered, RegisterError>) -> bool;
 
     /// Makes memory known at once; false if it is copied as before.
     ///
     /// # Safety
     /// As for [`registering`](Self::registering).
     #[allow(unsafe_code)]
-    pub unsafe fn register(&mut self, memory: Region) -> bool {
+    unsafe fn register(&mut self, memory: Region) -> bool {
         // SAFETY: passed on to the caller.
         let registering = unsafe { self.registering(memory) };
         registering.is_some_and(|registering| self.adopt(memory, registering()))
     }
 
-    /// Whether it takes memory of devices: where all of it is queue pairs.
-    pub fn takes_device_memory(&self) -> bool {
-        match self {
-            #[cfg(feature = "verbs")]
-            Self::Verbs(_) => true,
-            _ => false,
-        }
-    }
-
-    /// Makes memory of a device known to the NIC.
+    /// Makes memory of a device known to the NIC, which reads and writes it by its dma-buf or by its address.
     ///
     /// # Errors
-    /// [`RegisterError`](verbs::RegisterError); nothing has changed then.
+    /// [`RegisterError`]; nothing has changed then, and nothing of that memory may be named to the channel.
     ///
     /// # Safety
-    /// As for [`register`](Self::register), or no operation names the memory any more.
+    /// The memory stays allocated until [`unregister`](Self::unregister), or no operation names it any more.
     #[allow(unsafe_code)]
-    pub unsafe fn register_device(
+    unsafe fn register_device(
         &mut self,
         memory: Region,
-        export: Option<verbs::Export>,
-    ) -> Result<verbs::Reach, verbs::RegisterError> {
-        match self {
-            #[cfg(feature = "verbs")]
-            // SAFETY: passed on to the caller.
-            Self::Verbs(up) => unsafe { up.register_device(memory, export) },
-            _ => {
-                drop((memory, export));
-                Err(verbs::RegisterError::Refused)
-            }
+        export: Option<Export>,
+    ) -> Result<Reach, RegisterError>;
+
+    /// Forgets memory that begins at `address`, if it is known. The registration ends with the drop of what is returned, which may take
+    /// long. Nothing may be under way from there.
+    fn unregister(&mut self, address: usize) -> Option<Registered>;
+
+    /// From now on payloads may lie in a device's memory. Once.
+    fn attach_digest(&mut self, digest: Box<dyn Digest + Send>);
+}
+
+/// The channels to the leaders of other nodes; none on a rank that is no leader, or whose node is the only one.
+#[derive(Default)]
+pub struct UpChannels {
+    channels: Vec<Box<dyn Channel + Send>>,
+    /// Indices into `channels`, where there are several.
+    by_rank: ByRank,
+}
+
+impl<C: Channel + Send> From<C> for UpChannels {
+    fn from(channel: C) -> Self {
+        Self { channels: vec![Box::new(channel)], by_rank: ByRank::default() }
+    }
+}
+
+impl UpChannels {
+    /// The channels to all of these ranks, each by the one that is given with it.
+    pub fn new(channels: Vec<(Box<dyn Channel + Send>, Vec<Rank>)>) -> Self {
+        let all = channels.iter().zip(0..);
+        let by_rank =
+            all.flat_map(|((_, ranks), index)| ranks.iter().map(move |rank| (*rank, index))).collect();
+        Self { channels: channels.into_iter().map(|(channel, _)| channel).collect(), by_rank }
+    }
+
+    /// Whether this rank sends nothing to other nodes.
+    pub fn is_empty(&self) -> bool {
+        self.channels.is_empty()
+    }
+
+    /// The channel to a peer. The only one refuses by itself whoever is no peer.
+    #[inline]
+    fn to(&mut self, rank: Rank) -> Option<&mut (dyn Channel + Send)> {
+        match &mut *self.channels {
+            [only] => Some(&mut **only),
+            all => Some(&mut **all.get_mut(self.by_rank.get(rank)?)?),
         }
     }
 
-    /// From now on payloads may lie in a device's memory, if it takes such.
-    pub fn attach_digest(&mut self, digest: Box<dyn verbs::Digest + Send>) {
-        match self {
-            #[cfg(feature = "verbs")]
-            Self::Verbs(up) => up.attach_digest(digest),
-            _ => drop(digest),
-        }
+    /// Receives on all channels; see [`Channel::receive`].
+    #[inline]
+    pub fn receive(&mut self, now: Instant, inbox: &mut dyn Inbox) -> bool {
+        self.channels.iter_mut().fold(false, |any, channel| channel.receive(now, inbox) | any)
     }
 
-    /// Forgets memory that begins at `address`, if it is known; the device does with the drop of what is returned. Nothing may be under way
-    /// from there.
-    pub fn unregister(&mut self, address: usize) -> Option<verbs::Registered> {
-        match self {
-            Self::Rud(_) | Self::Tcp(_) | Self::Kernel(_) => None,
-            #[cfg(feature = "verbs")]
-            Self::Verbs(up) => up.unregister(address),
-            Self::Mixed(up) => up.unregister(address),
-        }
+    /// Sends on all channels; see [`Channel::transmit`].
+    #[inline]
+    pub fn transmit(&mut self, now: Instant, inbox: &mut dyn Inbox) -> bool {
+        self.channels.iter_mut().fold(false, |any, channel| channel.transmit(now, inbox) | any)
+    }
+
+    /// When the next turn is needed although nothing may arrive.
+    pub fn next_deadline(&self) -> Option<Instant> {
+        self.channels.iter().filter_map(|channel| channel.next_deadline()).min()
+    }
+
+    /// A peer that was lost since the last call.
+    #[inline]
+    pub fn take_lost(&mut self) -> Option<PeerLoss> {
+        self.channels.iter_mut().find_map(|channel| channel.take_lost())
+    }
+
+    /// Posts a control message to every peer that is still there, as soon as there is room.
+    pub fn broadcast(&mut self, header: &Header) {
+        self.channels.iter_mut().for_each(|channel| channel.broadcast(header));
+    }
+
+    /// Gives up everything that is under way; see [`Channel::fence`].
+    pub fn fence(&mut self) {
+        self.channels.iter_mut().for_each(|channel| channel.fence());
+    }
+
+    /// Tells the peers that this rank leaves in good order.
+    pub fn depart(&mut self) {
+        self.channels.iter_mut().for_each(|channel| channel.depart());
     }
 
     /// Whether everything that was sent has been acknowledged.
     pub fn is_drained(&self) -> bool {
-        of!(self, up => up.is_drained())
+        self.channels.iter().all(|channel| channel.is_drained())
     }
 
-    /// Datagrams or segments sent again.
-    pub fn resent(&self) -> u64 {
-        of!(self, up => up.resent())
+    /// What keeps the memory that a channel's device accesses directly, if one does: of all that RDMA reaches there is one channel.
+    pub fn registry(&mut self) -> Option<&mut dyn Registry> {
+        self.channels.iter_mut().find_map(|channel| channel.registry())
     }
 
-    /// Datagrams declared lost, where the channel knows of each.
-    pub fn lost(&self) -> u64 {
-        match self {
-            Self::Rud(up) => up.lost(),
-            Self::Mixed(up) => up.lost(),
-            _ => 0,
-        }
-    }
-
-    /// What was sent again last and to whom, where the channel knows.
-    pub fn last_resent(&self) -> Option<(Rank, Token)> {
-        match self {
-            Self::Rud(up) => up.last_resent(),
-            Self::Mixed(up) => up.last_resent(),
+    /// The same for memory of devices, which no other channel can send.
+    pub fn device_registry(&mut self) -> Option<&mut dyn Registry> {
+        match &mut *self.channels {
+            [only] => only.registry(),
             _ => None,
         }
     }
 
-    /// Datagrams or segments dropped because their CRC or checksum was wrong.
+    /// Datagrams, segments or fragments sent again.
+    pub fn resent(&self) -> u64 {
+        self.channels.iter().map(|channel| channel.resent()).sum()
+    }
+
+    /// Datagrams declared lost, where the channel knows of each.
+    pub fn lost(&self) -> u64 {
+        self.channels.iter().map(|channel| channel.lost()).sum()
+    }
+
+    /// What was sent again last and to whom, where the channel knows.
+    pub fn last_resent(&self) -> Option<(Rank, Token)> {
+        self.channels.iter().find_map(|channel| channel.last_resent())
+    }
+
+    /// Datagrams, segments or fragments dropped because their CRC or checksum was wrong.
     pub fn crc_dropped(&self) -> u64 {
-        match self {
-            Self::Rud(up) => up.crc_dropped(),
-            Self::Tcp(up) => up.checksum_dropped(),
-            #[cfg(feature = "verbs")]
-            Self::Verbs(up) => up.damaged(),
-            Self::Mixed(up) => up.crc_dropped(),
-            Self::Kernel(up) => up.checksum_dropped(),
-        }
+        self.channels.iter().map(|channel| channel.crc_dropped()).sum()
     }
 
     /// The sum of the counters of all ports.
     pub fn device_counters(&self) -> DeviceCounters {
-        of!(self, up => up.device_counters())
+        super::sum(self.channels.iter().map(|channel| channel.device_counters()))
+    }
+
+    /// The channel, if it is the only one and of this type.
+    #[cfg(test)]
+    pub(crate) fn only<C: Channel>(&self) -> Option<&C> {
+        let [only] = &*self.channels else { return None };
+        let only: &dyn Any = &**only;
+        only.downcast_ref()
     }
 }
 
-impl<D: Device> Transport for UpChannel<D> {
+impl Transport for UpChannels {
     #[inline]
     fn max_fragment(&self, to: Rank) -> usize {
-        of!(self, up => up.max_fragment(to))
+        let channel = match &*self.channels {
+            [only] => Some(only),
+            all => self.by_rank.get(to).and_then(|index| all.get(index)),
+        };
+        channel.map_or(64, |channel| channel.max_fragment(to))
     }
 
     #[inline]
@@ -414,16 +354,20 @@ impl<D: Device> Transport for UpChannel<D> {
         payload: PayloadRange,
         token: Token,
     ) -> Result<(), SendError> {
-        of!(self, up => up.send(to, header, payload, token))
+        self.to(to).ok_or(SendError::PeerFailed)?.send(to, header, payload, token)
     }
 
+    /// With several channels the landing is left out: another of them may send what lies there again, until that is acknowledged.
     #[inline]
     fn credit(&mut self, to: Rank, header: &Header, landing: Option<Landing>) -> Result<(), SendError> {
-        of!(self, up => up.credit(to, header, landing))
+        let landing = landing.filter(|_| self.channels.len() == 1);
+        self.to(to).ok_or(SendError::PeerFailed)?.credit(to, header, landing)
     }
 
     #[inline]
     fn hurry(&mut self, to: Rank) {
-        of!(self, up => up.hurry(to));
+        if let Some(channel) = self.to(to) {
+            channel.hurry(to);
+        }
     }
 }

@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use shouter_reducer::executor::{OpError, OpId, Request, StartError};
 
-use crate::channel::port::PortDevice;
 use crate::engine::Engine;
 use crate::error::Error;
 use crate::runtime::{
@@ -15,7 +14,7 @@ use crate::runtime::{
 };
 
 /// The engine of a rank over whatever ports it has.
-pub(super) type RankEngine = Engine<PortDevice>;
+pub(super) type RankEngine = Engine;
 
 /// How long a leaving rank answers peers that have not yet heard that it is done.
 const LINGER: Duration = Duration::from_millis(200);

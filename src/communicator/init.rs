@@ -16,10 +16,9 @@ use super::table::Tables;
 use super::transport::Transport;
 use super::ways::{self, Means, Prepared};
 use super::{Group, pending};
-use crate::channel::port;
 use crate::channel::shm::pass::{self, PassError};
 use crate::channel::shm::{ANNOUNCEMENTS, NodeSegment, Shape};
-use crate::channel::up::UpChannel;
+use crate::channel::up::UpChannels;
 use crate::config::{Config, Idle, Mode, TransportChoice};
 use crate::engine::{Engine, Parts};
 use crate::error::Error;
@@ -65,15 +64,15 @@ pub fn init(config: Config) -> Result<Group, Error> {
     let mut executor_config = ExecutorConfig::new(rank, grid, kernels);
     executor_config.eager_bytes = plan.eager_bytes as usize;
     executor_config.max_operations = MAX_OPERATIONS;
-    let takes_memory = up.as_ref().is_some_and(UpChannel::takes_memory);
+    let takes_memory = up.registry().is_some();
     executor_config.one_sided = takes_memory;
     let internal = |why: &dyn std::fmt::Display| Error::Internal(why.to_string());
     let mut executor = executor(executor_config).map_err(|why| internal(&why))?;
     if let Some(node) = &node {
         executor.attach_node(&**node).map_err(|why| internal(&why))?;
     }
-    if let (Some(up), Some(node)) = (&mut up, &node) {
-        lend_results(up, node);
+    if let Some(node) = &node {
+        lend_results(&mut up, node);
     }
     let idle = idle_policy(&config);
     let cells = match (&node, grid.nodes()) {
@@ -182,10 +181,11 @@ fn executor(config: ExecutorConfig) -> Result<Executor, ExecutorError> {
 
 /// What a leader sends to other hosts, and gets from them, lies in the node's result areas: makes them known to the channel.
 #[allow(unsafe_code)]
-fn lend_results(up: &mut UpChannel<port::PortDevice>, node: &NodeSegment) {
+fn lend_results(up: &mut UpChannels, node: &NodeSegment) {
+    let Some(registry) = up.registry() else { return };
     for lane in 0..node.lanes() {
         // SAFETY: the segment stays mapped until the channel is dropped, which an engine does first.
-        unsafe { up.register(node.result(lane)) };
+        unsafe { registry.register(node.result(lane)) };
     }
 }
 
@@ -256,7 +256,7 @@ fn meet(config: &Config, grid: &Grid, plan: &Plan, roster: &Roster) -> Result<No
 #[derive(Default)]
 struct Reached {
     /// On a leader, where there are other hosts.
-    up: Option<UpChannel<port::PortDevice>>,
+    up: UpChannels,
     /// The kind of the leader's ports.
     device: Option<&'static str>,
     /// The names of the channels that this host's leader uses.
@@ -281,7 +281,7 @@ fn reach(config: &Config, grid: &Grid, joined: Joined) -> Result<Reached, Error>
     let device = prepared.as_ref().and_then(Prepared::device);
     let reasons = prepared.as_ref().map(Prepared::reasons).unwrap_or_default();
     let (up, reached) = prepared.map(|prepared| prepared.connect(config, &roster)).transpose()?.unzip();
-    let channels = channels.unwrap_or_default();
+    let (up, channels) = (up.unwrap_or_default(), channels.unwrap_or_default());
     let unreached = reached.and_then(Result::err);
     Ok(Reached { up, device, channels, reasons, control: Some(control), unreached })
 }
@@ -291,7 +291,7 @@ fn reach(config: &Config, grid: &Grid, joined: Joined) -> Result<Reached, Error>
 ///
 /// # Errors
 /// As [`init`].
-pub fn leaders(config: &Config) -> Result<(UpChannel<port::PortDevice>, ControlLink), Error> {
+pub fn leaders(config: &Config) -> Result<(UpChannels, ControlLink), Error> {
     log::speak_for(config.rank);
     let plan = Plan::default();
     let grid = grid(config, &plan)?;
@@ -299,8 +299,8 @@ pub fn leaders(config: &Config) -> Result<(UpChannel<port::PortDevice>, ControlL
     if let Some(why) = reached.unreached {
         return Err(Error::join(why));
     }
-    match (reached.up, reached.control) {
-        (Some(up), Some(control)) => Ok((up, control)),
+    match reached.control {
+        Some(control) if !reached.up.is_empty() => Ok((reached.up, control)),
         _ => Err(Error::Config("a channel is measured between two ranks, each on a host of its own".into())),
     }
 }

@@ -18,11 +18,12 @@ use crate::runtime::Driver;
 /// The memory stays mapped until it was unregistered, or for ever.
 unsafe fn make_known(drive: &Drive, memory: Region) -> Result<bool, Error> {
     // SAFETY: passed on to the caller.
-    let Some(registering) = drive.with(move |engine| unsafe { engine.registering(memory) })? else {
+    let registering = drive.with(move |engine| unsafe { engine.registry()?.registering(memory) })?;
+    let Some(registering) = registering else {
         return Ok(false);
     };
     let registered = registering();
-    drive.with(move |engine| engine.adopt(memory, registered))
+    drive.with(move |engine| engine.registry().is_some_and(|registry| registry.adopt(memory, registered)))
 }
 
 /// Memory that is known for as long as this is not [ended](Self::end).
@@ -48,7 +49,7 @@ impl Registration {
         let Some(driver) = self.driver.upgrade() else { return true };
         let address = self.address;
         // What is known is dropped in this thread: that may take seconds, too.
-        driver.with(move |engine| engine.unregister(address)).is_ok()
+        driver.with(move |engine| engine.registry()?.unregister(address)).is_ok()
     }
 }
 
@@ -91,6 +92,6 @@ impl Group {
         }
         let address = data.addr();
         // Dropped in this thread, as it may take seconds.
-        self.drive.with(move |engine| engine.unregister(address)).map(drop)
+        self.drive.with(move |engine| engine.registry()?.unregister(address)).map(drop)
     }
 }

@@ -58,13 +58,12 @@ impl Tally {
             ..Stats::default()
         };
         let counted = drive.with(|engine| {
-            let network = engine.up().map(|up| (up.device_counters(), up.resent(), up.crc_dropped()));
-            (engine.counters().in_place, network)
+            let up = engine.up();
+            (engine.counters().in_place, up.device_counters(), up.resent(), up.crc_dropped())
         });
         match counted {
-            Ok((in_place, network)) => {
+            Ok((in_place, device, resent, crc_dropped)) => {
                 stats.in_place = in_place;
-                let Some((device, resent, crc_dropped)) = network else { return stats };
                 stats.frames_sent = device.tx_frames;
                 stats.frames_received = device.rx_frames;
                 stats.bytes_sent = device.tx_bytes;

@@ -10,10 +10,10 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4, UdpSocket};
 use serde::{Deserialize, Serialize};
 use shouter_reducer::grid::{Grid, Rank};
 
-use crate::channel::port::{self, PortDevice};
+use crate::channel::port;
 use crate::channel::rud::{RudChannel, rud_config};
 use crate::channel::stream::{KernelChannel, KernelStreams, Settings, StackStreams, TcpChannel};
-use crate::channel::up::{PeerAddress, UpChannel};
+use crate::channel::up::{Channel, PeerAddress, UpChannels};
 use crate::config::{Config, TransportChoice};
 use crate::error::Error;
 use crate::group::rendezvous::{self, ControlLink, RendezvousConfig, Roster};
@@ -21,6 +21,7 @@ use crate::key::Key;
 use crate::runtime::Clock;
 
 use super::transport::named;
+use preflight::OverPorts;
 
 #[cfg(not(feature = "verbs"))]
 mod no_rdma;
@@ -433,55 +434,52 @@ impl Prepared {
         self,
         config: &Config,
         roster: &Roster,
-    ) -> Result<(UpChannel<PortDevice>, Result<(), String>), Error> {
+    ) -> Result<(UpChannels, Result<(), String>), Error> {
         let Self { ways: Ways { means, peers, mtu, .. }, ports, rdma } = self;
         let (rank, secret) = (Rank(config.rank), &roster.session_secret);
         let connections = config.channel_num.min(u32::from(u16::MAX)) as u16;
         let joined = |why: &dyn std::fmt::Display| Error::join(why.to_string());
         let of =
             |ways: &[Way]| -> Vec<&Peer> { peers.iter().filter(|peer| ways.contains(&peer.way)).collect() };
-        let mut channels = vec![];
-        let mut addresses = vec![];
+        let mut channels: Vec<(Box<dyn Channel + Send>, _)> = vec![];
+        let mut over_ports: Option<(Box<dyn OverPorts + Send>, Vec<PeerAddress>)> = None;
         if let Some(ports) = ports {
-            let lead = of(&[Way::Rud, Way::Tcp]);
-            addresses = lead
-                .iter()
-                .filter_map(|peer| {
-                    let (local_ip, ip) = route(config, &peer.told.ports)?;
-                    Some(PeerAddress { rank: peer.rank, ip, port: port::TCP_PORT, local_ip })
-                })
-                .collect::<Vec<_>>();
-            let ranks = lead.iter().map(|peer| peer.rank).collect();
-            let channel = if config.transport == TransportChoice::Tcp {
+            let lead = of(&[Way::Rud, Way::Tcp]).into_iter().filter_map(|peer| {
+                let (local_ip, ip) = route(config, &peer.told.ports)?;
+                Some(PeerAddress { rank: peer.rank, ip, port: port::TCP_PORT, local_ip })
+            });
+            let lead = lead.collect::<Vec<_>>();
+            let channel: Box<dyn OverPorts + Send> = if config.transport == TransportChoice::Tcp {
                 let settings = settings(config, secret, connections)?;
                 let streams = StackStreams::new(ports.stack, port::TCP_PORT, config.heartbeat_timeout);
-                let channel = TcpChannel::open(streams, rank, &addresses, settings, Clock.now());
-                UpChannel::from(channel.map_err(|why| joined(&why))?)
+                let channel = TcpChannel::open(streams, rank, &lead, settings, Clock.now());
+                Box::new(channel.map_err(|why| joined(&why))?)
             } else {
                 let wire = (connections, port::RUD_PORT, mtu);
-                let channel = RudChannel::open(ports.stack, rank, &addresses, secret, wire, Clock.now());
-                UpChannel::from(channel.map_err(|why| joined(&why))?)
+                let channel = RudChannel::open(ports.stack, rank, &lead, secret, wire, Clock.now());
+                Box::new(channel.map_err(|why| joined(&why))?)
             };
-            channels.push((channel, ranks));
+            over_ports = Some((channel, lead));
         }
         let lead: Vec<PeerAddress> =
             of(&[Way::Kernel]).iter().filter_map(|peer| peer.listening(peer.told.kernel)).collect();
         if let (Some(streams), false) = (means.kernel, lead.is_empty()) {
             let (channel, ranks) = sockets(config, secret, &lead, streams, connections)?;
-            channels.push((UpChannel::from(channel), ranks));
+            channels.push((Box::new(channel), ranks));
         }
         if let (Some(streams), Some(rdma)) = (means.control, rdma) {
             let lead: Vec<PeerAddress> =
                 of(&[Way::Verbs]).iter().filter_map(|peer| peer.listening(peer.told.control)).collect();
             let (control, ranks) = sockets(config, secret, &lead, streams, 0)?;
-            channels.push((rdma.connect(config, control, &ranks), ranks));
+            channels.push((Box::new(rdma.connect(config, control, &ranks)), ranks));
         }
-        // The first is that over the ports, if there are any; the others have been opened by now, too.
-        let reached = match channels.first_mut() {
-            Some((channel, _)) if !addresses.is_empty() => preflight::check(channel, config, &addresses, mtu),
-            _ => Ok(()),
-        };
-        Ok((UpChannel::mixed(channels), reached))
+        // All channels are open by now.
+        let mut reached = Ok(());
+        if let Some((mut channel, lead)) = over_ports {
+            reached = preflight::check(&mut *channel, config, &lead, mtu);
+            channels.insert(0, (channel, lead.iter().map(|peer| peer.rank).collect()));
+        }
+        Ok((UpChannels::new(channels), reached))
     }
 }
 

@@ -7,7 +7,6 @@
 
 use std::time::Duration;
 
-use shouter_netstack::device::Device;
 use shouter_netstack::time::Instant;
 use shouter_reducer::executor::{OpId, Request, Why};
 use shouter_reducer::grid::Rank;
@@ -77,7 +76,7 @@ pub(super) struct Ballot {
     pub(super) next: Instant,
 }
 
-impl<D: Device> Engine<D> {
+impl Engine {
     /// Ends the group here as a rank of the node, or this rank's channel, has ended it.
     #[cold]
     pub(super) fn follow(&mut self, (culprit, why): (Rank, Why)) {
@@ -121,9 +120,7 @@ impl<D: Device> Engine<D> {
         if ballot.voted != Some(seq) && (known || late || now >= ballot.begun + VIEWS) {
             ballot.voted = Some(seq);
             let votes = executor.vote(node);
-            if let Some(up) = up {
-                votes.iter().for_each(|vote| up.broadcast(vote));
-            }
+            votes.iter().for_each(|vote| up.broadcast(vote));
         }
         // Who is no leader has its leader's verdict.
         let complete = rank == first && ballot.voted == Some(seq) && executor.has_all_votes();

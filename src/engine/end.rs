@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use shouter_netstack::device::Device;
 use shouter_netstack::time::Instant;
 use shouter_reducer::executor::{AbortCause, Completed, OpError, Why};
 use shouter_reducer::grid::Rank;
@@ -20,7 +19,7 @@ pub(super) const COPIES_END: Duration = Duration::from_secs(2);
 /// How long the word that ends the group may take to be acknowledged before the trainer hears of it; it may leave then.
 const FLOOD: Duration = Duration::from_millis(200);
 
-impl<D: Device> Engine<D> {
+impl Engine {
     /// After the group has ended: waits until no accelerator touches the tensors of this rank, and its own touches nothing;
     /// returns for how long.
     #[cold]
@@ -94,22 +93,20 @@ impl<D: Device> Engine<D> {
         if let Some(notice) = &self.notice {
             notify(notice, &cause);
         }
-        if let Some(up) = &mut self.up {
-            up.fence();
-            up.broadcast(&abort_header(self.rank, &cause, self.executor.diverged().unwrap_or(0)));
-            // Ahead of the wait for copies.
-            up.transmit(now, &mut self.executor);
-        }
+        self.up.fence();
+        self.up.broadcast(&abort_header(self.rank, &cause, self.executor.diverged().unwrap_or(0)));
+        // Ahead of the wait for copies.
+        self.up.transmit(now, &mut self.executor);
         // Their outcomes say whether the copies have ended.
         self.gather();
         let waited = self.come_to_rest();
         self.executor.fenced();
-        let others = self.up.is_some() || self.notice.is_some();
+        let others = !self.up.is_empty() || self.notice.is_some();
         self.settling = others.then(|| now + waited + FLOOD);
     }
 }
 
-impl<D: Device> Drop for Engine<D> {
+impl Drop for Engine {
     fn drop(&mut self) {
         if self.flooded {
             return;

@@ -18,7 +18,6 @@ use std::any::Any;
 use std::sync::Arc;
 use std::time::Duration;
 
-use shouter_netstack::device::Device;
 use shouter_netstack::time::Instant;
 use shouter_reducer::executor::{
     AbortCause, Completed, Counters, Executor, ExecutorError, OpId, Request, StartError, Why,
@@ -30,8 +29,8 @@ use shouter_reducer::solo::Solo;
 use shouter_reducer::transport::{Accelerator, NodeMemory};
 
 use crate::channel::shm::NodeSegment;
-use crate::channel::up::{Loss, UpChannel};
-use crate::channel::verbs::{Digest, Export, Fault, Reach, RegisterError, Registered, Registering};
+use crate::channel::up::{Loss, Registry, UpChannels};
+use crate::channel::verbs::{Digest, Fault};
 use crate::group::watch::Notice;
 use crate::observe::Timeline;
 use crate::runtime::{Activity, Poller};
@@ -55,15 +54,15 @@ pub(crate) fn executor_time(now: Instant) -> Duration {
 }
 
 /// What an engine is made of.
-pub struct Parts<D: Device> {
+pub struct Parts {
     /// Runs the schedules.
     pub executor: Executor,
     /// This rank.
     pub rank: Rank,
     /// Ranks on this node.
     pub per_node: u32,
-    /// The channel to the other leaders, where this rank is one and there are others.
-    pub up: Option<UpChannel<D>>,
+    /// The channels to the other leaders, where this rank is one and there are others.
+    pub up: UpChannels,
     /// The memory shared with this node's ranks, where there are several.
     pub node: Option<Arc<NodeSegment>>,
     /// A process of this node that shows no sign of life for so long is dead.
@@ -81,9 +80,9 @@ pub struct Staging {
 }
 
 /// Everything that one rank drives.
-pub struct Engine<D: Device> {
+pub struct Engine {
     rank: Rank,
-    up: Option<UpChannel<D>>,
+    up: UpChannels,
     node: Option<Arc<NodeSegment>>,
     liveness: Liveness,
     /// Operations started whose outcome has not been taken.
@@ -120,9 +119,9 @@ pub struct Engine<D: Device> {
     watch: Option<Watch>,
 }
 
-impl<D: Device> Engine<D> {
+impl Engine {
     /// An engine of these parts, which have been joined to their peers.
-    pub fn new(parts: Parts<D>, now: Instant) -> Self {
+    pub fn new(parts: Parts, now: Instant) -> Self {
         let Parts { executor, rank, per_node, up, node, dead_after } = parts;
         let local = rank.0 % per_node.max(1);
         let first = Rank(rank.0 - local);
@@ -188,7 +187,7 @@ impl<D: Device> Engine<D> {
 
     /// Whether everything that was sent is acknowledged and nothing has happened for a while.
     pub fn is_quiet(&self, now: Instant) -> bool {
-        self.up.as_ref().is_none_or(|up| up.is_drained() && now - self.last_busy > QUIET)
+        self.up.is_empty() || self.up.is_drained() && now - self.last_busy > QUIET
     }
 
     /// Why the group ended, if it did.
@@ -252,62 +251,26 @@ impl<D: Device> Engine<D> {
         }
     }
 
-    /// The channel to other nodes.
-    pub fn up(&self) -> Option<&UpChannel<D>> {
-        self.up.as_ref()
+    /// The channels to other nodes.
+    pub fn up(&self) -> &UpChannels {
+        &self.up
     }
 
-    /// What makes memory known to the channel to other nodes, once it is [adopted](Self::adopt): it may take seconds, so it is called where
-    /// no turn of the engine waits for it. `None` if the channel makes no use of it.
-    ///
-    /// # Safety
-    /// The memory stays mapped until what comes of this is dropped: by [`unregister`](Self::unregister)'s caller, or with the engine.
-    #[allow(unsafe_code)]
-    pub unsafe fn registering(&mut self, memory: Region) -> Option<Registering> {
-        // SAFETY: passed on to the caller.
-        unsafe { self.up.as_mut()?.registering(memory) }
+    /// What keeps the memory that a channel's device accesses directly; `None` if no channel makes use of it. What is registered there
+    /// stays mapped until it is unregistered or the engine is dropped, and no operation is under way in what is unregistered.
+    pub fn registry(&mut self) -> Option<&mut dyn Registry> {
+        self.up.registry()
     }
 
-    /// Takes what came of [`registering`](Self::registering); whether the channel knows the memory from now on.
-    pub fn adopt(&mut self, memory: Region, registered: Result<Registered, RegisterError>) -> bool {
-        self.up.as_mut().is_some_and(|up| up.adopt(memory, registered))
-    }
-
-    /// Forgets memory that begins at `address`, if it is known; what is returned is to be dropped where no turn of the engine waits for
-    /// that. No operation may be under way there.
-    pub fn unregister(&mut self, address: usize) -> Option<Registered> {
-        self.up.as_mut()?.unregister(address)
-    }
-
-    /// Whether the channel to other nodes takes memory of devices.
-    pub fn takes_device_memory(&self) -> bool {
-        self.up.as_ref().is_some_and(UpChannel::takes_device_memory)
-    }
-
-    /// Makes memory of a device known to the NIC.
-    ///
-    /// # Errors
-    /// [`RegisterError`]; nothing has changed then.
-    ///
-    /// # Safety
-    /// The memory stays allocated until [`unregister`](Self::unregister) or until the engine is dropped, or no operation names it any
-    /// more.
-    #[allow(unsafe_code)]
-    pub unsafe fn register_device(
-        &mut self,
-        memory: Region,
-        export: Option<Export>,
-    ) -> Result<Reach, RegisterError> {
-        // SAFETY: passed on to the caller.
-        self.up
-            .as_mut()
-            .map_or(Err(RegisterError::Refused), |up| unsafe { up.register_device(memory, export) })
+    /// The same for memory of devices.
+    pub fn device_registry(&mut self) -> Option<&mut dyn Registry> {
+        self.up.device_registry()
     }
 
     /// From now on operations may work on a device's memory, with slots there, which the NIC knows. Once.
     pub fn attach_device(&mut self, digest: Box<dyn Digest + Send>, slots: Region) {
-        if let Some(up) = &mut self.up {
-            up.attach_digest(digest);
+        if let Some(registry) = self.up.device_registry() {
+            registry.attach_digest(digest);
         }
         self.executor.attach_device_slots(slots);
     }
@@ -317,10 +280,10 @@ impl<D: Device> Engine<D> {
     pub fn attach(&mut self, staging: Staging) -> Result<(), ExecutorError> {
         if let Some(solo) = &staging.solo {
             self.executor.attach_node(solo)?;
-            for lane in 0..solo.lanes() {
-                if let Some(up) = &mut self.up {
+            if let Some(registry) = self.up.registry() {
+                for lane in 0..solo.lanes() {
                     // SAFETY: the memory of `staging` is dropped after the channel.
-                    unsafe { up.register(solo.result(lane)) };
+                    unsafe { registry.register(solo.result(lane)) };
                 }
             }
         }
@@ -345,9 +308,7 @@ impl<D: Device> Engine<D> {
             if let Some(node) = &self.node {
                 node.leave();
             }
-            if let Some(up) = &mut self.up {
-                up.depart();
-            }
+            self.up.depart();
         }
     }
 
@@ -366,7 +327,7 @@ impl<D: Device> Engine<D> {
 
     /// Whether the other ranks know that the group has ended, as far as this rank can tell.
     fn all_are_told(&self) -> bool {
-        self.up.as_ref().is_none_or(UpChannel::is_drained) && self.notice.as_ref().is_none_or(Notice::is_told)
+        self.up.is_drained() && self.notice.as_ref().is_none_or(Notice::is_told)
     }
 
     /// Takes the operations that have ended from the executor; whether there was one.
@@ -382,7 +343,7 @@ impl<D: Device> Engine<D> {
     }
 }
 
-impl<D: Device> Poller for Engine<D> {
+impl Poller for Engine {
     #[inline]
     fn poll(&mut self, now: Instant) -> Activity {
         let mut busy = false;
@@ -393,25 +354,23 @@ impl<D: Device> Poller for Engine<D> {
         {
             self.end(culprit, why);
         }
-        if let Some(up) = &mut self.up {
-            busy |= up.receive(now, &mut self.executor);
-            while let Some(loss) = self.up.as_mut().and_then(UpChannel::take_lost) {
-                if self.liveness.departures_expected() {
-                    continue;
-                }
-                tracing::error!(rank = loss.rank.0, why = %loss.why, "a leader is lost");
-                if let Some(watch) = &self.watch {
-                    watch.lost(now, loss.rank);
-                }
-                // Whoever has lost its own port names itself: the peer is well.
-                let cause = match &loss.why {
-                    Loss::Verbs(Fault::Accelerator) => (self.rank, Why::Accelerator),
-                    why if why.is_own() => (self.rank, Why::Disconnected),
-                    _ => (loss.rank, Why::Failed),
-                };
-                self.suspect.get_or_insert(cause);
-                busy = true;
+        busy |= self.up.receive(now, &mut self.executor);
+        while let Some(loss) = self.up.take_lost() {
+            if self.liveness.departures_expected() {
+                continue;
             }
+            tracing::error!(rank = loss.rank.0, why = %loss.why, "a leader is lost");
+            if let Some(watch) = &self.watch {
+                watch.lost(now, loss.rank);
+            }
+            // Whoever has lost its own port names itself: the peer is well.
+            let cause = match &loss.why {
+                Loss::Verbs(Fault::Accelerator) => (self.rank, Why::Accelerator),
+                why if why.is_own() => (self.rank, Why::Disconnected),
+                _ => (loss.rank, Why::Failed),
+            };
+            self.suspect.get_or_insert(cause);
+            busy = true;
         }
         if self.running != 0 {
             // Nothing is begun in GPU memory of ranks that have given up, as this process may have been stopped meanwhile. Other
@@ -427,18 +386,16 @@ impl<D: Device> Poller for Engine<D> {
                 solo = staging.solo.as_ref();
                 accelerator = Some(&mut *staging.accelerator as &mut dyn Accelerator);
             }
-            busy |= match (up, solo) {
-                (Some(up), Some(solo)) => executor.poll(time, up, Some(solo), accelerator),
-                (Some(up), None) => executor.poll(time, up, node, accelerator),
-                (None, _) => executor.poll(time, &mut crate::channel::Unconnected, node, accelerator),
+            // Who is alone on its node and in the job has no use for the lanes.
+            busy |= match solo.filter(|_| !up.is_empty()) {
+                Some(solo) => executor.poll(time, up, Some(solo), accelerator),
+                None => executor.poll(time, up, node, accelerator),
             }
             .worked;
         }
-        if let Some(up) = &mut self.up {
-            busy |= up.transmit(now, &mut self.executor);
-            if let Some(watch) = &mut self.watch {
-                watch.look(now, up, &self.executor);
-            }
+        busy |= self.up.transmit(now, &mut self.executor);
+        if let Some(watch) = &mut self.watch {
+            watch.look(now, &self.up, &self.executor);
         }
         busy |= self.gather();
         if let Some(node) = &self.node
@@ -476,7 +433,7 @@ impl<D: Device> Poller for Engine<D> {
 
     fn next_deadline(&self) -> Option<Instant> {
         let executor = self.executor.next_deadline().map(|deadline| Instant::ZERO + deadline);
-        let up = self.up.as_ref().and_then(UpChannel::next_deadline);
+        let up = self.up.next_deadline();
         let node = self.node.as_ref().map(|_| self.liveness.next_check());
         let ballot = self.ballot.as_ref().filter(|_| !self.flooded).map(|ballot| ballot.next);
         let suspect = self.suspect.as_ref().map(|_| self.turned);

@@ -17,7 +17,6 @@ use shouter_reducer::transport::{AcceleratorError, Export, Fence, Fold, Moment, 
 
 use super::end::COPIES_END;
 use super::*;
-use crate::channel::port::PortDevice;
 use crate::channel::shm::Shape as NodeShape;
 use crate::runtime::Clock;
 
@@ -74,14 +73,14 @@ impl Accelerator for Slow {
 
 struct Member {
     // Before the memory that it refers to.
-    engine: Engine<PortDevice>,
+    engine: Engine,
     accelerator: Slow,
     op: OpId,
     memory: Owned,
 }
 
 /// Two ranks of one node.
-fn engines(plan: &Plan, grid: Grid) -> [Engine<PortDevice>; 2] {
+fn engines(plan: &Plan, grid: Grid) -> [Engine; 2] {
     let params = plan.params();
     let lane_bytes = params.chunk_bytes_on(&grid);
     let shape = NodeShape { ranks: 2, lanes: params.lanes, lane_bytes, arena_bytes: 0 };
@@ -99,7 +98,7 @@ fn engines(plan: &Plan, grid: Grid) -> [Engine<PortDevice>; 2] {
             executor,
             rank,
             per_node: 2,
-            up: None,
+            up: UpChannels::default(),
             node: Some(Arc::new(node)),
             dead_after: DEAD_AFTER,
         };
@@ -229,7 +228,7 @@ fn an_error_says_whose_memory_must_stay() {
 }
 
 /// Two ranks of one node that have nothing to do.
-fn idle() -> [Engine<PortDevice>; 2] {
+fn idle() -> [Engine; 2] {
     engines(&Plan::default(), Grid::new(2, 2, 1).unwrap())
 }
 

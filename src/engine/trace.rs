@@ -3,12 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use shouter_netstack::device::Device;
 use shouter_netstack::time::Instant;
 use shouter_reducer::executor::{Executor, Passed, Phase, Trace};
 use shouter_reducer::grid::Rank;
 
-use crate::channel::up::UpChannel;
+use crate::channel::up::UpChannels;
 use crate::observe::{Category, Event, Timeline};
 use crate::runtime::Clock;
 
@@ -66,7 +65,7 @@ impl Watch {
     }
 
     /// Puts on the timeline what has been counted since the last look.
-    pub(super) fn look<D: Device>(&mut self, now: Instant, up: &UpChannel<D>, executor: &Executor) {
+    pub(super) fn look(&mut self, now: Instant, up: &UpChannels, executor: &Executor) {
         let counted = Counted { lost: up.lost(), resent: up.resent(), damaged: up.crc_dropped() };
         let before = std::mem::replace(&mut self.counted, counted);
         if counted == before {

@@ -14,8 +14,8 @@ use crate::channel::Inbox;
 
 impl<S: Streams> StreamChannel<S> {
     /// Hands on what came too early and what was left unread for it.
-    pub(super) fn take_up(&mut self, now: Instant, inbox: &mut impl Inbox) {
-        for index in 0..self.peers.len() {
+    pub(super) fn take_up(&mut self, now: Instant, inbox: &mut dyn Inbox) {
+        for index in self.peers.indices() {
             let Some(peer) = self.peers.get_mut(index) else { return };
             if peer.aside.is_empty() && peer.unread.is_empty() {
                 continue;
@@ -35,9 +35,10 @@ impl<S: Streams> StreamChannel<S> {
     }
 
     /// Reads a connection to its end.
-    pub(super) fn read(&mut self, now: Instant, index: usize, at: usize, inbox: &mut impl Inbox) {
+    pub(super) fn read(&mut self, now: Instant, index: usize, at: usize, inbox: &mut dyn Inbox) {
+        let Some(rank) = self.peers.rank(index) else { return };
         let Some(peer) = self.peers.get_mut(index) else { return };
-        let Peer { rank, lanes, aside, aside_bytes, unread, sides_in, heard, leaving, .. } = peer;
+        let Peer { lanes, aside, aside_bytes, unread, sides_in, heard, leaving, .. } = peer;
         let Some(lane) = lanes.get_mut(at) else { return };
         let Some(id) = lane.id.filter(|_| lane.state == State::Up) else { return };
         let (strays, crc) = (&mut self.strays, self.settings.crc);
@@ -45,7 +46,7 @@ impl<S: Streams> StreamChannel<S> {
         let aside_limit = if at == CONTROL { 2 * ASIDE } else { ASIDE };
         let room = *aside_bytes <= aside_limit;
         let mut message = |head: &[u8], payload: &[u8]| match Header::parse(head) {
-            Ok(header) if header.src == *rank => {
+            Ok(header) if header.src == rank => {
                 if is_early(inbox.fragment(&header, payload)) {
                     *aside_bytes += payload.len() + HEAD;
                     aside.push_back(Aside { header, payload: payload.into() });
@@ -53,7 +54,7 @@ impl<S: Streams> StreamChannel<S> {
                 *aside_bytes <= aside_limit
             }
             stray => {
-                crate::channel::stray(strays, Some(*rank), stray.err());
+                crate::channel::stray(strays, Some(rank), stray.err());
                 true
             }
         };

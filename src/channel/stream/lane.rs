@@ -55,51 +55,50 @@ pub(super) enum Frame<'a> {
 /// The head of a message's frame.
 #[inline]
 pub(super) fn message_head(header: &Header, payload: &[u8], crc: bool) -> [u8; HEAD] {
-    let mut bytes = [0; HEADER_BYTES];
-    header.encode(&mut bytes);
-    head(payload.len() as u32, &bytes, payload, crc)
+    head(payload.len() as u32, |bytes| header.encode(bytes), payload, crc)
 }
 
 /// The frame of a side message of at most [`MAX_SIDE`] bytes.
 pub(super) fn side_frame(bytes: &[u8], crc: bool) -> Vec<u8> {
-    let mut frame = head(SIDE | bytes.len() as u32, &[0; HEADER_BYTES], bytes, crc).to_vec();
+    let mut frame = head(SIDE | bytes.len() as u32, |_| {}, bytes, crc).to_vec();
     frame.extend_from_slice(bytes);
     frame
 }
 
 /// The frame that says that this process runs, or that it leaves.
 pub(super) fn sign(farewell: bool, crc: bool) -> [u8; HEAD] {
-    let mut header = [0; HEADER_BYTES];
-    if let Some(first) = header.first_mut() {
-        *first = u8::from(farewell);
-    }
-    head(SIGN, &header, &[], crc)
+    head(SIGN, |[first, ..]| *first = u8::from(farewell), &[], crc)
 }
 
+/// A head whose message header `write` fills in.
 #[inline]
-fn head(what: u32, header: &[u8; HEADER_BYTES], payload: &[u8], crc: bool) -> [u8; HEAD] {
+fn head(what: u32, write: impl FnOnce(&mut [u8; HEADER_BYTES]), payload: &[u8], crc: bool) -> [u8; HEAD] {
     let mut head = [0; HEAD];
     if let Some((first, rest)) = head.split_first_chunk_mut::<4>()
-        && let Some((middle, _)) = rest.split_first_chunk_mut::<HEADER_BYTES>()
+        && let Some((header, _)) = rest.split_first_chunk_mut()
     {
-        (*first, *middle) = (what.to_le_bytes(), *header);
+        *first = what.to_le_bytes();
+        write(header);
     }
-    if crc && let Some((covered, sum)) = head.split_last_chunk_mut::<4>() {
-        *sum = sum_of(covered, payload).to_le_bytes();
+    if crc {
+        let sum = sum_of(&mut head, payload).to_le_bytes();
+        set_sum(&mut head, sum);
     }
     head
 }
 
-/// The CRC of a frame: over what the head has in front of it, and the payload's.
+/// The CRC of a frame: over what the head has in front of it, and over the payload's, which this leaves in the CRC's place.
 #[inline]
-fn sum_of(covered: &[u8], payload: &[u8]) -> u32 {
-    let mut bytes = [0; HEAD];
-    if let Some((front, back)) = bytes.split_last_chunk_mut::<4>()
-        && let (Some(front), Some(covered)) = (front.first_chunk_mut(), covered.first_chunk::<COVERED>())
-    {
-        (*front, *back) = (*covered, crc32c(payload).to_le_bytes());
+fn sum_of(head: &mut [u8; HEAD], payload: &[u8]) -> u32 {
+    set_sum(head, crc32c(payload).to_le_bytes());
+    crc32c(head)
+}
+
+#[inline]
+fn set_sum(head: &mut [u8; HEAD], sum: [u8; 4]) {
+    if let Some(place) = head.last_chunk_mut() {
+        *place = sum;
     }
-    crc32c(&bytes)
 }
 
 /// A fragment on its way to a connection.
@@ -193,9 +192,13 @@ impl<Id: Copy> Lane<Id> {
         true
     }
 
-    /// Writes bytes behind what was written.
+    /// Writes bytes behind what was written; no extent may be stuck.
     pub(super) fn write(&mut self, now: Instant, streams: &mut impl Streams<Id = Id>, bytes: &[u8]) {
-        self.bytes.extend_from_slice(bytes);
+        let taken = match self.id {
+            Some(id) if self.bytes.is_empty() => streams.write(now, id, bytes).unwrap_or(0),
+            _ => 0,
+        };
+        self.bytes.extend_from_slice(bytes.get(taken..).unwrap_or_default());
         self.flush(now, streams);
     }
 
@@ -206,20 +209,20 @@ impl<Id: Copy> Lane<Id> {
         streams: &mut impl Streams<Id = Id>,
         post: &Post,
     ) -> Option<Token> {
-        self.bytes.extend_from_slice(&post.head);
-        let payload = match &post.payload {
-            Some(payload) if payload.len() > COPIED => {
-                self.extent = Some((*payload, tcp::Token(post.token.0)));
-                None
-            }
-            Some(payload) => {
-                self.bytes.extend_from_slice(payload.as_bytes());
-                Some(post.token)
-            }
-            None => Some(post.token),
+        let Some(payload) = &post.payload else {
+            self.write(now, streams, &post.head);
+            return Some(post.token);
         };
+        if payload.len() > COPIED {
+            self.write(now, streams, &post.head);
+            self.extent = Some((*payload, tcp::Token(post.token.0)));
+            self.flush(now, streams);
+            return None;
+        }
+        self.bytes.extend_from_slice(&post.head);
+        self.bytes.extend_from_slice(payload.as_bytes());
         self.flush(now, streams);
-        payload
+        Some(post.token)
     }
 }
 
@@ -302,8 +305,11 @@ fn payload_len(head: &[u8]) -> Result<usize, BadFrame> {
 #[inline]
 fn open<'a>(head: &'a [u8], payload: &'a [u8], crc: bool) -> Result<Frame<'a>, BadFrame> {
     let (covered, sum) = head.split_last_chunk::<4>().ok_or(BadFrame::Nonsense)?;
-    if crc && u32::from_le_bytes(*sum) != sum_of(covered, payload) {
-        return Err(BadFrame::Corrupted);
+    if crc {
+        let mut copy = *head.first_chunk().ok_or(BadFrame::Nonsense)?;
+        if u32::from_le_bytes(*sum) != sum_of(&mut copy, payload) {
+            return Err(BadFrame::Corrupted);
+        }
     }
     let header = covered.get(4..).unwrap_or_default();
     Ok(match what(head) & (SIDE | SIGN) {

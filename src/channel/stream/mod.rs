@@ -46,9 +46,10 @@ use shouter_reducer::header::{Header, Kind};
 use shouter_reducer::transport::{PayloadRange, SendError, Token, Transport};
 
 use super::Inbox;
-use super::by_rank::ByRank;
+use super::alarm::Alarm;
+use super::peers::Peers;
 use super::sys::extent_of;
-use super::up::{PeerAddress, PeerLoss};
+use super::up::{Channel, PeerAddress, PeerLoss};
 use crate::key::Key;
 use entrance::Secrets;
 use lane::{HEAD, Lane, MAX_FRAGMENT, Post, State};
@@ -104,7 +105,6 @@ struct Aside {
 }
 
 struct Peer<Id> {
-    rank: Rank,
     local_ip: Ipv4Addr,
     remote: SocketAddr,
     lanes: Vec<Lane<Id>>,
@@ -125,7 +125,6 @@ struct Peer<Id> {
     leaving: bool,
     /// A connection for data was reset then: either the peer's group has ended, and it says so, or it is gone.
     suspect: Option<(Instant, tcp::Failure)>,
-    lost: bool,
 }
 
 /// Connections to all other leaders.
@@ -134,21 +133,18 @@ pub struct StreamChannel<S: Streams> {
     rank: Rank,
     secrets: Secrets,
     settings: Settings,
-    peers: Vec<Peer<S::Id>>,
-    /// Indices into `peers`.
-    by_rank: ByRank,
+    peers: Peers<Peer<S::Id>>,
     places: HashMap<S::Id, Place>,
     strangers: VecDeque<Stranger<S::Id>>,
     /// Connections that peers have yet to make.
     awaited: usize,
     /// Connections that were turned away.
     refused: u64,
-    lost: Vec<PeerLoss>,
     strays: u64,
     /// When connections have to be there.
     ready_until: Instant,
     /// When `tend` has something to do.
-    tend_at: Option<Instant>,
+    alarm: Alarm,
     /// When the next sign of life is due, where the provider gives none.
     sign_at: Option<Instant>,
     fenced: bool,
@@ -181,8 +177,7 @@ impl<S: Streams> StreamChannel<S> {
         }
         let connect = |peer: &PeerAddress| {
             let down = State::Down((rank > peer.rank).then_some(now));
-            Peer {
-                rank: peer.rank,
+            let state = Peer {
                 local_ip: peer.local_ip,
                 remote: SocketAddr::from((peer.ip, peer.port)),
                 lanes: (0..lanes).map(|_| Lane::new(down)).collect(),
@@ -197,26 +192,25 @@ impl<S: Streams> StreamChannel<S> {
                 heard: now,
                 leaving: false,
                 suspect: None,
-                lost: false,
-            }
+            };
+            (peer.rank, state)
         };
-        let by_rank = peers.iter().zip(0..).map(|(peer, index)| (peer.rank, index)).collect();
         let peers = peers.iter().map(connect).collect();
+        let mut alarm = Alarm::default();
+        alarm.set(now);
         Ok(Self {
             streams,
             rank,
             secrets: Secrets::new(settings.secret.clone(), settings.salt.clone()),
             peers,
-            by_rank,
             places: HashMap::new(),
             strangers: VecDeque::new(),
             awaited,
             refused: 0,
-            lost: vec![],
             strays: 0,
             ready_until: now + settings.dead_after.max(session::SETUP),
             settings,
-            tend_at: Some(now),
+            alarm,
             sign_at: (!S::PROVES_LIFE).then_some(now),
             fenced: false,
             copied: vec![],
@@ -226,46 +220,11 @@ impl<S: Streams> StreamChannel<S> {
         })
     }
 
-    /// Receives and hands fragments to the executor; what it makes of them goes out with the same turn's
-    /// [`transmit`](Self::transmit). True if anything came.
-    pub fn receive(&mut self, now: Instant, inbox: &mut impl Inbox) -> bool {
-        self.now = now;
-        let any = self.streams.receive(now);
-        self.take_up(now, inbox);
-        while let Some(event) = self.streams.next_event() {
-            self.on_event(now, event, inbox);
-        }
-        if self.tend_at.is_some_and(|at| at <= now) {
-            self.tend(now);
-        }
-        if self.sign_at.is_some_and(|at| at <= now) {
-            self.look_after(now);
-        }
-        any
-    }
-
-    /// Sends what the executor has posted and what the protocol owes. True if anything was sent.
-    pub fn transmit(&mut self, now: Instant, inbox: &mut impl Inbox) -> bool {
-        self.now = now;
-        let mut any = false;
-        for _ in 0..ROUNDS {
-            let more = self.share(now);
-            any |= self.streams.transmit(now);
-            if !more {
-                break;
-            }
-        }
-        for token in self.copied.drain(..) {
-            inbox.released(token);
-        }
-        any
-    }
-
     /// Gives what waits to the connections; true if any took something.
     fn share(&mut self, now: Instant) -> bool {
         let mut any = false;
         let streams = &mut self.streams;
-        for peer in &mut self.peers {
+        for (_, peer) in self.peers.iter_mut() {
             let Peer { lanes, queue, queued, control, sides_out, .. } = peer;
             for lane in lanes.iter_mut().filter(|lane| lane.is_stuck()) {
                 any |= lane.flush(now, streams);
@@ -315,30 +274,77 @@ impl<S: Streams> StreamChannel<S> {
         any
     }
 
-    /// When the channel needs the next turn although nothing may arrive.
-    pub fn next_deadline(&self) -> Option<Instant> {
-        [self.streams.next_deadline(), self.tend_at, self.sign_at].into_iter().flatten().min()
+    /// Connections of strangers that were turned away.
+    pub fn refused(&self) -> u64 {
+        self.refused
     }
 
-    /// A peer that was lost since the last call.
-    pub fn take_lost(&mut self) -> Option<PeerLoss> {
-        self.lost.pop()
+    /// Bytes of fragments acknowledged by a peer, by connection.
+    pub fn acknowledged(&self, rank: Rank) -> Vec<u64> {
+        let lanes = self.peers.of(rank).map(|peer| peer.lanes.iter().skip(CONTROL + 1)).into_iter().flatten();
+        let info = |lane: &Lane<S::Id>| lane.id.and_then(|id| self.streams.info(id));
+        lanes.map(|lane| info(lane).map_or(0, |info| info.acknowledged)).collect()
     }
 
-    /// Posts a control message to every peer that is still there.
-    pub fn broadcast(&mut self, header: &Header) {
+    /// Whether the connection for control messages with a peer is in use.
+    pub fn is_connected(&self, rank: Rank) -> bool {
+        let control = self.peers.of(rank).and_then(|peer| peer.lanes.get(CONTROL));
+        control.is_some_and(|lane| lane.state == State::Up)
+    }
+}
+
+impl<S: Streams> Channel for StreamChannel<S> {
+    fn receive(&mut self, now: Instant, inbox: &mut dyn Inbox) -> bool {
+        self.now = now;
+        let any = self.streams.receive(now);
+        self.take_up(now, inbox);
+        while let Some(event) = self.streams.next_event() {
+            self.on_event(now, event, inbox);
+        }
+        if self.alarm.take_due(now) {
+            self.tend(now);
+        }
+        if self.sign_at.is_some_and(|at| at <= now) {
+            self.look_after(now);
+        }
+        any
+    }
+
+    fn transmit(&mut self, now: Instant, inbox: &mut dyn Inbox) -> bool {
+        self.now = now;
+        let mut any = false;
+        for _ in 0..ROUNDS {
+            let more = self.share(now);
+            any |= self.streams.transmit(now);
+            if !more {
+                break;
+            }
+        }
+        for token in self.copied.drain(..) {
+            inbox.released(token);
+        }
+        any
+    }
+
+    fn next_deadline(&self) -> Option<Instant> {
+        [self.streams.next_deadline(), self.alarm.at(), self.sign_at].into_iter().flatten().min()
+    }
+
+    fn take_lost(&mut self) -> Option<PeerLoss> {
+        self.peers.take_lost()
+    }
+
+    fn broadcast(&mut self, header: &Header) {
         let head = lane::message_head(header, &[], self.settings.crc);
-        for peer in self.peers.iter_mut().filter(|peer| !peer.lost) {
+        for (_, peer) in self.peers.all_present_mut() {
             peer.control.push_back(head);
         }
         self.share(self.now);
     }
 
-    /// Gives up everything that waits for an acknowledgement or for a device: afterwards nothing refers to any memory.
-    /// Control messages still get through.
-    pub fn fence(&mut self) {
+    fn fence(&mut self) {
         self.fenced = true;
-        for peer in &mut self.peers {
+        for (_, peer) in self.peers.iter_mut() {
             peer.queue.clear();
             peer.queued = 0;
             for lane in peer.lanes.iter_mut().skip(CONTROL + 1) {
@@ -354,13 +360,20 @@ impl<S: Streams> StreamChannel<S> {
         self.copied.clear();
     }
 
-    /// Whether everything that was sent has been acknowledged.
-    pub fn is_drained(&self) -> bool {
+    fn depart(&mut self) {
+        let farewell = lane::sign(true, self.settings.crc);
+        for (_, peer) in self.peers.all_present_mut() {
+            peer.control.push_back(farewell);
+        }
+        self.share(self.now);
+    }
+
+    fn is_drained(&self) -> bool {
         let acknowledged = |lane: &Lane<S::Id>| {
             let info = lane.id.and_then(|id| self.streams.info(id));
             !lane.is_stuck() && info.is_none_or(|info| info.unacknowledged == 0)
         };
-        self.peers.iter().filter(|peer| !peer.lost).all(|peer| {
+        self.peers.all_present().all(|peer| {
             peer.queue.is_empty()
                 && peer.control.is_empty()
                 && peer.sides_out.is_empty()
@@ -368,43 +381,18 @@ impl<S: Streams> StreamChannel<S> {
         })
     }
 
-    /// Segments sent again, over all connections.
-    pub fn resent(&self) -> u64 {
-        let ids = self.peers.iter().flat_map(|peer| &peer.lanes).filter_map(|lane| lane.id);
+    fn resent(&self) -> u64 {
+        let ids = self.peers.iter().flat_map(|(_, peer)| &peer.lanes).filter_map(|lane| lane.id);
         let infos = ids.filter_map(|id| self.streams.info(id));
         self.resent_before + infos.map(|info| info.retransmitted).sum::<u64>()
     }
 
-    /// Segments dropped because their checksum was wrong.
-    pub fn checksum_dropped(&self) -> u64 {
+    fn crc_dropped(&self) -> u64 {
         self.streams.checksum_dropped()
     }
 
-    /// Connections of strangers that were turned away.
-    pub fn refused(&self) -> u64 {
-        self.refused
-    }
-
-    /// Bytes of fragments acknowledged by a peer, by connection.
-    pub fn acknowledged(&self, rank: Rank) -> Vec<u64> {
-        let lanes = self.peer(rank).map(|peer| peer.lanes.iter().skip(CONTROL + 1)).into_iter().flatten();
-        let info = |lane: &Lane<S::Id>| lane.id.and_then(|id| self.streams.info(id));
-        lanes.map(|lane| info(lane).map_or(0, |info| info.acknowledged)).collect()
-    }
-
-    /// Whether the connection for control messages with a peer is in use.
-    pub fn is_connected(&self, rank: Rank) -> bool {
-        let control = self.peer(rank).and_then(|peer| peer.lanes.get(CONTROL));
-        control.is_some_and(|lane| lane.state == State::Up)
-    }
-
-    /// The sum of the counters of all ports.
-    pub fn device_counters(&self) -> DeviceCounters {
+    fn device_counters(&self) -> DeviceCounters {
         self.streams.device_counters()
-    }
-
-    fn peer(&self, rank: Rank) -> Option<&Peer<S::Id>> {
-        self.peers.get(self.by_rank.get(rank)?)
     }
 }
 
@@ -422,8 +410,8 @@ impl<S: Streams> Transport for StreamChannel<S> {
         payload: PayloadRange,
         token: Token,
     ) -> Result<(), SendError> {
-        let index = self.by_rank.get(to).ok_or(SendError::PeerFailed)?;
-        let peer = self.peers.get_mut(index).filter(|peer| !peer.lost).ok_or(SendError::PeerFailed)?;
+        let index = self.peers.present(to).ok_or(SendError::PeerFailed)?;
+        let peer = self.peers.get_mut(index).ok_or(SendError::PeerFailed)?;
         let payload = extent_of(&payload);
         let bytes = payload.as_ref().map_or(&[][..], |payload| payload.as_bytes());
         let head = lane::message_head(header, bytes, self.settings.crc);

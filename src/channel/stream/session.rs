@@ -12,7 +12,7 @@ use super::lane::State;
 use super::streams::{Event, Streams};
 use super::{CONTROL, StreamChannel};
 use crate::channel::Inbox;
-use crate::channel::up::{Loss, PeerLoss};
+use crate::channel::up::Loss;
 
 /// Connections that have not shown yet that they belong to the group, at most, beside those that are expected: the oldest
 /// goes.
@@ -63,7 +63,7 @@ pub(super) enum Ending {
 }
 
 impl<S: Streams> StreamChannel<S> {
-    pub(super) fn on_event(&mut self, now: Instant, event: Event<S::Id>, inbox: &mut impl Inbox) {
+    pub(super) fn on_event(&mut self, now: Instant, event: Event<S::Id>, inbox: &mut dyn Inbox) {
         match event {
             Event::Acceptable => self.admit(now),
             Event::Readable(id) => match self.places.get(&id) {
@@ -96,7 +96,7 @@ impl<S: Streams> StreamChannel<S> {
                 Ok(CHALLENGE) => {
                     self.places.insert(id, Place::Stranger);
                     self.strangers.push_back(Stranger { id, until, challenge, said: vec![] });
-                    self.wake(until);
+                    self.alarm.set(until);
                 }
                 _ => self.turn_away(now, id, "it took no challenge"),
             }
@@ -119,7 +119,7 @@ impl<S: Streams> StreamChannel<S> {
     }
 
     /// Reads a stranger's hello; a peer's connection is used from then on.
-    fn hear_stranger(&mut self, now: Instant, id: S::Id, inbox: &mut impl Inbox) {
+    fn hear_stranger(&mut self, now: Instant, id: S::Id, inbox: &mut dyn Inbox) {
         let Some(at) = self.strangers.iter().position(|stranger| stranger.id == id) else { return };
         let Some(stranger) = self.strangers.get_mut(at) else { return };
         let heard = gather(now, &mut self.streams, id, &mut stranger.said, HELLO);
@@ -135,7 +135,7 @@ impl<S: Streams> StreamChannel<S> {
         let Some(claim) = claim.filter(|claim| claim.to == self.rank && claim.from > self.rank) else {
             return self.turn_away(now, id, "its proof is wrong");
         };
-        let Some(index) = self.by_rank.get(claim.from) else {
+        let Some(index) = self.peers.index(claim.from) else {
             return self.turn_away(now, id, "it is no peer of this rank");
         };
         let at = claim.lane as usize;
@@ -149,7 +149,8 @@ impl<S: Streams> StreamChannel<S> {
             return self.lose(now, index, crc_differs(claim.from, self.settings.crc));
         }
         let welcome = self.secrets.answer(Answer::Welcome, &stranger.challenge, &claim);
-        let peer = self.peers.get_mut(index).filter(|peer| !peer.lost);
+        let is_lost = self.peers.is_lost(index);
+        let peer = self.peers.get_mut(index).filter(|_| !is_lost);
         match peer.and_then(|peer| peer.lanes.get_mut(at)) {
             Some(lane) if matches!(lane.state, State::Down(_)) => {
                 lane.state = State::Up;
@@ -167,9 +168,10 @@ impl<S: Streams> StreamChannel<S> {
     }
 
     /// Reads a peer's connection: the rest of its handshake, then its frames.
-    fn hear(&mut self, now: Instant, index: usize, at: usize, inbox: &mut impl Inbox) {
+    fn hear(&mut self, now: Instant, index: usize, at: usize, inbox: &mut dyn Inbox) {
+        let Some(to) = self.peers.rank(index) else { return };
         let Some(peer) = self.peers.get_mut(index) else { return };
-        let (from, to, crc) = (self.rank, peer.rank, self.settings.crc);
+        let (from, crc) = (self.rank, self.settings.crc);
         let Some(lane) = peer.lanes.get_mut(at) else { return };
         let Some(id) = lane.id else { return };
         let streams = &mut self.streams;
@@ -217,6 +219,7 @@ impl<S: Streams> StreamChannel<S> {
 
     /// A peer's connection is over: it is dialled again if it never worked, else the peer may be lost.
     pub(super) fn lane_ended(&mut self, now: Instant, index: usize, at: usize, ending: Ending) {
+        let Some(rank) = self.peers.rank(index) else { return };
         let Some(peer) = self.peers.get_mut(index) else { return };
         let Some(lane) = peer.lanes.get_mut(at) else { return };
         let begun = matches!(lane.state, State::Dialled | State::Greeted(..));
@@ -226,9 +229,9 @@ impl<S: Streams> StreamChannel<S> {
             self.resent_before += self.streams.info(id).map_or(0, |info| info.retransmitted);
             self.streams.abort(now, id);
         }
-        let (rank, remote) = (peer.rank, peer.remote);
+        let remote = peer.remote;
         if begun && !matches!(ending, Ending::CrcDiffers) {
-            return self.wake(now + PAUSE);
+            return self.alarm.set(now + PAUSE);
         }
         let why = match ending {
             Ending::Finished => Loss::Tcp(Failure::Reset { remote }),
@@ -242,12 +245,12 @@ impl<S: Streams> StreamChannel<S> {
             Loss::Tcp(failure) if peer.leaving => {
                 let until = now + self.settings.dead_after;
                 peer.suspect.get_or_insert((until, failure));
-                self.wake(until);
+                self.alarm.set(until);
             }
             Loss::Tcp(failure @ Failure::Reset { .. }) if at != CONTROL => {
                 if !self.fenced {
                     peer.suspect.get_or_insert((now + DOUBT, failure));
-                    self.wake(now + DOUBT);
+                    self.alarm.set(now + DOUBT);
                 }
             }
             why => self.lose(now, index, why),
@@ -256,14 +259,12 @@ impl<S: Streams> StreamChannel<S> {
 
     /// A peer cannot be reached any more.
     pub(super) fn lose(&mut self, now: Instant, index: usize, why: Loss) {
-        let Some(peer) = self.peers.get_mut(index).filter(|peer| !peer.lost) else { return };
-        peer.lost = true;
+        let Some(peer) = self.peers.lose(index, why) else { return };
         peer.suspect = None;
         peer.queue.clear();
         peer.queued = 0;
         peer.control.clear();
         peer.sides_out.clear();
-        self.lost.push(PeerLoss { rank: peer.rank, why });
         for lane in &mut peer.lanes {
             if let Some(id) = lane.end(State::Over) {
                 self.places.remove(&id);
@@ -273,35 +274,29 @@ impl<S: Streams> StreamChannel<S> {
         }
     }
 
-    /// Sees to it that `tend` is called at `at`.
-    fn wake(&mut self, at: Instant) {
-        self.tend_at = Some(self.tend_at.map_or(at, |other| other.min(at)));
-    }
-
     /// Dials who is to be dialled, and ends what has taken too long.
     pub(super) fn tend(&mut self, now: Instant) {
-        self.tend_at = None;
         while let Some(stranger) = self.strangers.front() {
             let (id, until) = (stranger.id, stranger.until);
             if until > now {
-                self.wake(until);
+                self.alarm.set(until);
                 break;
             }
             self.strangers.pop_front();
             self.turn_away(now, id, "it has not said hello in time");
         }
-        for index in 0..self.peers.len() {
+        for index in self.peers.indices() {
             self.tend_peer(now, index);
         }
     }
 
     fn tend_peer(&mut self, now: Instant, index: usize) {
-        let Some(peer) = self.peers.get(index).filter(|peer| !peer.lost) else { return };
+        let Some(peer) = self.peers.get(index).filter(|_| !self.peers.is_lost(index)) else { return };
         if let Some((at, failure)) = peer.suspect {
             if at <= now {
                 return self.lose(now, index, Loss::Tcp(failure));
             }
-            self.wake(at);
+            self.alarm.set(at);
         }
         let Some(peer) = self.peers.get(index) else { return };
         if peer.lanes.iter().all(|lane| matches!(lane.state, State::Up | State::Over)) {
@@ -312,7 +307,7 @@ impl<S: Streams> StreamChannel<S> {
             let waited = self.settings.dead_after.max(SETUP);
             return self.lose(now, index, Loss::Unconnected { remote, waited });
         }
-        self.wake(self.ready_until);
+        self.alarm.set(self.ready_until);
         let mut wake = None;
         if let Some(peer) = self.peers.get_mut(index) {
             let (local, remote) = (peer.local_ip.into(), peer.remote);
@@ -337,7 +332,7 @@ impl<S: Streams> StreamChannel<S> {
             }
         }
         if let Some(at) = wake {
-            self.wake(at);
+            self.alarm.set(at);
         }
     }
 }

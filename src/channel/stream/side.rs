@@ -22,8 +22,8 @@ impl<S: Streams> StreamChannel<S> {
     /// proved to belong to the group. False if there is no such peer (any more), too many wait, or it is too long.
     pub fn send_side(&mut self, to: Rank, bytes: &[u8]) -> bool {
         let crc = self.settings.crc;
-        let Some(index) = self.by_rank.get(to) else { return false };
-        let Some(peer) = self.peers.get_mut(index).filter(|peer| !peer.lost) else { return false };
+        let Some(index) = self.peers.present(to) else { return false };
+        let Some(peer) = self.peers.get_mut(index) else { return false };
         let fits = bytes.len() <= MAX_SIDE && peer.sides_out.len() < SIDES_QUEUED;
         if fits {
             peer.sides_out.push_back(lane::side_frame(bytes, crc));
@@ -34,16 +34,7 @@ impl<S: Streams> StreamChannel<S> {
     /// The next side message that has come, and from whom. To be called until there is none after every
     /// [`receive`](Self::receive): a peer is not read while 64 of its messages wait.
     pub fn take_side(&mut self) -> Option<(Rank, Vec<u8>)> {
-        self.peers.iter_mut().find_map(|peer| Some((peer.rank, peer.sides_in.pop_front()?)))
-    }
-
-    /// Tells all peers that this rank leaves in good order: that its connections end then is no failure.
-    pub fn depart(&mut self) {
-        let farewell = lane::sign(true, self.settings.crc);
-        for peer in self.peers.iter_mut().filter(|peer| !peer.lost) {
-            peer.control.push_back(farewell);
-        }
-        self.share(self.now);
+        self.peers.iter_mut().find_map(|(rank, peer)| Some((rank, peer.sides_in.pop_front()?)))
     }
 
     /// Between two signs of life.
@@ -60,7 +51,7 @@ impl<S: Streams> StreamChannel<S> {
         self.sign_at = Some(now + self.sign_every());
         let sign = lane::sign(false, self.settings.crc);
         let mut silent = vec![];
-        for (index, peer) in self.peers.iter_mut().enumerate().filter(|(_, peer)| !peer.lost) {
+        for (index, peer) in self.peers.all_present_mut() {
             let is_up = peer.lanes.get(CONTROL).is_some_and(|lane| lane.state == State::Up);
             if is_up && peer.control.is_empty() {
                 peer.control.push_back(sign);

@@ -43,14 +43,14 @@ impl<D: Device> StackStreams<D> {
     }
 }
 
-impl<D: Device> StreamChannel<StackStreams<D>> {
+impl<D: Device + 'static> StreamChannel<StackStreams<D>> {
     /// The stack below.
     pub fn stack_mut(&mut self) -> &mut Stack<D> {
         &mut self.streams.stack
     }
 }
 
-impl<D: Device> Streams for StackStreams<D> {
+impl<D: Device + 'static> Streams for StackStreams<D> {
     type Id = ConnectionId;
     type Chunk<'a>
         = Chunk

@@ -91,7 +91,7 @@ pub enum ListenError {
 /// A provider of byte streams: one listener, any number of connections; polled, never blocking. It holds memory that was
 /// given as extents until it says [`Event::Released`] or [`Event::Dropped`], or until the connection is aborted and
 /// [`drop_waiting`](Self::drop_waiting) was called.
-pub trait Streams {
+pub trait Streams: 'static {
     /// A connection; a stale one finds nothing.
     type Id: Copy + Eq + Hash + Debug + Send;
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use shouter_netstack::device::Device;
 use shouter_netstack::rud;
-use shouter_netstack::sim::{LinkConfig, Node, Sim};
+use shouter_netstack::sim::{LinkConfig, Node, Sim, SimDevice};
 use shouter_netstack::stack::{PortConfig, Stack, StackConfig};
 use shouter_netstack::tcp::{self, ConnectionId};
 use shouter_netstack::time::Instant;
@@ -23,7 +23,7 @@ use shouter_reducer::memory::Owned;
 use shouter_reducer::plan::Plan;
 
 use super::*;
-use crate::channel::up::UpChannel;
+use crate::channel::up::UpChannels;
 use crate::engine::{Engine, Parts};
 use crate::key::Key;
 use crate::runtime::Poller;
@@ -34,13 +34,13 @@ const MTU: u16 = 9_000;
 const CONNECTIONS: u16 = 10;
 const DEAD_AFTER: Duration = Duration::from_secs(5);
 
-struct Host<D: Device> {
+struct Host {
     // Before the memory that it refers to.
-    engine: Engine<D>,
+    engine: Engine,
     _memory: Owned,
 }
 
-impl<D: Device> Node for Host<D> {
+impl Node for Host {
     fn poll(&mut self, now: Instant) -> Option<Instant> {
         if self.engine.poll(now).is_busy() { Some(now) } else { self.engine.next_deadline() }
     }
@@ -56,7 +56,7 @@ fn stack<D: Device>(rank: u32, device: D) -> Stack<D> {
     stack
 }
 
-fn channel<D: Device>(rank: u32, peer: u32, device: D) -> TcpChannel<D> {
+fn channel<D: Device + 'static>(rank: u32, peer: u32, device: D) -> TcpChannel<D> {
     let peers = [PeerAddress { rank: Rank(peer), ip: address(peer), port: PORT, local_ip: address(rank) }];
     let (secret, salt) = (Key::from_secret([7; 32]), Key::from_secret([rank as u8; 32]));
     let settings = Settings { secret, salt, connections: CONNECTIONS, dead_after: DEAD_AFTER, crc: true };
@@ -72,15 +72,14 @@ fn executor(rank: u32, grid: Grid) -> Executor {
     unsafe { Executor::new(config) }.unwrap()
 }
 
-fn host<D: Device>(rank: u32, device: D, bytes: usize) -> Host<D> {
-    let up = UpChannel::from(channel(rank, 1 - rank, device));
+fn host<D: Device + Send + 'static>(rank: u32, device: D, bytes: usize) -> Host {
+    let up = UpChannels::from(channel(rank, 1 - rank, device));
     let executor = executor(rank, Grid::new(2, 1, Plan::default().leaf_size).unwrap());
-    let parts =
-        Parts { executor, rank: Rank(rank), per_node: 1, up: Some(up), node: None, dead_after: DEAD_AFTER };
+    let parts = Parts { executor, rank: Rank(rank), per_node: 1, up, node: None, dead_after: DEAD_AFTER };
     Host { engine: Engine::new(parts, Instant::ZERO), _memory: Owned::new(bytes).unwrap() }
 }
 
-fn start<D: Device>(now: Instant, rank: u32, host: &mut Host<D>, bytes: usize) -> OpId {
+fn start(now: Instant, rank: u32, host: &mut Host, bytes: usize) -> OpId {
     let plan = Plan::default();
     let grid = Grid::new(2, 1, plan.leaf_size).unwrap();
     let count = bytes as u64 / 4;
@@ -197,9 +196,14 @@ impl<D: Device> Node for Intruder<D> {
     }
 }
 
+/// The channel of a member of a simulated network.
+fn tcp(host: &Host) -> &TcpChannel<SimDevice> {
+    host.engine.up().only().expect("TCP is used")
+}
+
 /// Whoever runs in the simulation.
 enum Anyone<D: Device> {
-    Member(Box<Host<D>>),
+    Member(Box<Host>),
     Intruder(Box<Intruder<D>>),
 }
 
@@ -213,7 +217,7 @@ impl<D: Device> Node for Anyone<D> {
 }
 
 impl<D: Device> Anyone<D> {
-    fn member(&mut self) -> &mut Host<D> {
+    fn member(&mut self) -> &mut Host {
         match self {
             Self::Member(host) => host,
             Self::Intruder(_) => panic!("a member is asked for"),
@@ -253,14 +257,14 @@ fn strangers_are_turned_away_and_hold_nothing() {
                     left -= 1;
                 }
             }
-            let Some(UpChannel::Tcp(up)) = nodes[0].member().engine.up() else { panic!("TCP is used") };
+            let up = tcp(nodes[0].member());
             most = most.max(up.strangers.len());
             assert!(up.places.len() <= usize::from(CONNECTIONS) + 1 + session::STRANGERS);
             left <= 0 && nodes[2].intruder().reset == CALLS
         });
         let intruder = nodes[2].intruder();
         assert!(done, "{left} operations are left, {} of {CALLS} reset", intruder.reset);
-        let Some(UpChannel::Tcp(up)) = nodes[0].member().engine.up() else { panic!("TCP is used") };
+        let up = tcp(nodes[0].member());
         // Those who call when all are in who are expected are refused by the stack.
         assert!(up.refused() > 0 && up.refused() < CALLS as u64, "{} of {CALLS}", up.refused());
         assert_eq!(up.strangers.len(), 0, "at most {most} at once");

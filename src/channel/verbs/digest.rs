@@ -10,16 +10,16 @@ use std::time::Duration;
 use shouter_netstack::time::Instant;
 use shouter_reducer::executor::Disposition;
 use shouter_reducer::grid::Rank;
-use shouter_reducer::header::{HEADER_BYTES, Header};
-use shouter_reducer::memory::{Kind, Region, Span};
+use shouter_reducer::header::Header;
+use shouter_reducer::memory::{Kind, Span};
 use shouter_reducer::transport::{AcceleratorError, PayloadRange, SendError, Token};
 
-use super::fabric::{Export, Fabric, Fault, Reach, RegisterError};
+use super::fabric::{Fabric, Fault};
 use super::lane::{Verdict, Why};
-use super::message::{Check, Read, TRAILER};
+use super::message::{Check, Head, Read, TRAILER};
 use super::{Control, VerbsChannel};
 use crate::channel::Inbox;
-use crate::channel::up::{Loss, PeerLoss};
+use crate::channel::up::Loss;
 
 /// Payloads that wait for their CRC, or for room on a lane, at most.
 const OUTBOX: usize = 256;
@@ -143,41 +143,6 @@ pub(super) struct OnDevice {
 }
 
 impl<F: Fabric, C: Control> VerbsChannel<F, C> {
-    /// From now on payloads may lie in a device's memory. Once.
-    pub fn attach_digest(&mut self, digest: Box<dyn Digest + Send>) {
-        self.device = Some(OnDevice {
-            digest,
-            outbox: vec![],
-            arrivals: vec![],
-            fresh: false,
-            moved: Instant::ZERO,
-            ask_at: None,
-        });
-    }
-
-    /// Makes memory of a device known, so that the NIC reads and writes it: by its dma-buf, or by its address.
-    ///
-    /// # Errors
-    /// [`RegisterError`]; then nothing of that memory may be named to the channel.
-    ///
-    /// # Safety
-    /// The memory stays allocated until [`unregister`](Self::unregister), or nothing of it is sent or received any more.
-    #[allow(unsafe_code)]
-    pub unsafe fn register_device(
-        &mut self,
-        memory: Region,
-        export: Option<Export>,
-    ) -> Result<Reach, RegisterError> {
-        let base = memory.as_ptr().addr();
-        if self.fenced || memory.is_empty() || !self.ranges.is_free(base, memory.len()) {
-            return Err(RegisterError::Refused);
-        }
-        // SAFETY: passed on to the caller.
-        let (key, reach) = unsafe { self.fabric.register_device(memory, export) }?;
-        self.ranges.insert(base, memory.len(), key);
-        Ok(reach)
-    }
-
     /// Queues a payload of a device until its CRC is known.
     pub(super) fn send_from_device(
         &mut self,
@@ -186,7 +151,7 @@ impl<F: Fabric, C: Control> VerbsChannel<F, C> {
         span: PayloadRange,
         token: Token,
     ) -> Result<(), SendError> {
-        let crc = if self.crc { Answer::Unasked } else { Answer::Known(0) };
+        let crc = if self.settings.crc { Answer::Unasked } else { Answer::Known(0) };
         let device = self.device.as_mut().ok_or(SendError::PeerFailed)?;
         if device.outbox.len() >= OUTBOX {
             return Err(SendError::Full);
@@ -196,7 +161,7 @@ impl<F: Fabric, C: Control> VerbsChannel<F, C> {
     }
 
     /// Sends what has its CRC, and settles what has come. True if anything happened.
-    pub(super) fn tend_device(&mut self, now: Instant, inbox: &mut impl Inbox) -> bool {
+    pub(super) fn tend_device(&mut self, now: Instant, inbox: &mut dyn Inbox) -> bool {
         let Some(mut device) = self.device.take() else { return false };
         let looked = self.settle_arrivals(now, &mut device, inbox).and_then(|settled| {
             // What a device says first is what it was asked first, so the rest can wait.
@@ -227,7 +192,7 @@ impl<F: Fabric, C: Control> VerbsChannel<F, C> {
         &mut self,
         now: Instant,
         device: &mut OnDevice,
-        inbox: &mut impl Inbox,
+        inbox: &mut dyn Inbox,
     ) -> Result<bool, AcceleratorError> {
         if device.arrivals.is_empty() {
             return Ok(false);
@@ -247,7 +212,7 @@ impl<F: Fabric, C: Control> VerbsChannel<F, C> {
             settled += 1;
             let Arrived { lane: at, number, header, check, .. } = *arrived;
             let refused = if !check.passes(crc) {
-                self.damaged += 1;
+                self.counts.damaged += 1;
                 Some(Why::Damaged)
             } else if !self.heard(at, number, &check, inbox) || self.sender_of(at) != Some(header.src) {
                 self.broken(now, at, Fault::Protocol);
@@ -255,16 +220,17 @@ impl<F: Fabric, C: Control> VerbsChannel<F, C> {
             } else {
                 not_ready(inbox.placed(&header))
             };
-            self.settle(at, number, refused);
+            self.lanes.settle(at, number, Verdict::Settled(refused));
         }
         device.arrivals.drain(..settled);
         Ok(settled > 0)
     }
 
     /// Takes what the trailer of a sound fragment says; false if it makes no sense.
-    fn heard(&mut self, at: usize, number: u64, check: &Check, inbox: &mut impl Inbox) -> bool {
-        let (released, Some(lane)) = (&mut self.released, self.all.get_mut(at)) else { return false };
+    fn heard(&mut self, at: usize, number: u64, check: &Check, inbox: &mut dyn Inbox) -> bool {
+        let (released, Some(lane)) = (&mut self.released, self.lanes.get_mut(at)) else { return false };
         let heard = lane.sender.acknowledged(check.ack, 32, |token| released.push(token));
+        // The peer is answered when the fragment is settled.
         if check.ask {
             lane.receiver.ask();
         }
@@ -275,17 +241,7 @@ impl<F: Fabric, C: Control> VerbsChannel<F, C> {
     }
 
     fn sender_of(&self, lane: usize) -> Option<Rank> {
-        self.peers.get(lane / self.lanes).map(|peer| peer.rank)
-    }
-
-    /// It is known what is made of a fragment that came on a lane.
-    fn settle(&mut self, at: usize, number: u64, refused: Option<Why>) {
-        let Some(lane) = self.all.get_mut(at) else { return };
-        lane.receiver.settle(number, Verdict::Settled(refused));
-        self.asked |= lane.receiver.is_asked();
-        if !std::mem::replace(&mut lane.indebted, true) {
-            self.debts.push(at);
-        }
+        self.peers.rank(self.lanes.split(lane).0)
     }
 
     fn send_known(&mut self, device: &mut OnDevice) -> Result<bool, AcceleratorError> {
@@ -298,23 +254,21 @@ impl<F: Fabric, C: Control> VerbsChannel<F, C> {
         }
         while let Some(waiting) = outbox.get_mut(at) {
             let Some(crc) = waiting.crc.look(&mut **digest)? else { break };
-            let Some(lane) = self.pick(waiting.index, 1) else {
+            let Some(lane) = self.lanes.pick(waiting.index, 1, &self.fabric) else {
                 // Another peer's may have room.
                 at += 1;
                 continue;
             };
             let Waiting { index, header, span, token, .. } = outbox.remove(at);
-            let mut bytes = [0; HEADER_BYTES];
-            header.encode(&mut bytes);
             let into = self.destination(index, &header);
             sent = true;
-            if self.lend(lane, &bytes, (span, into), token, Some(Read::Crc(crc))) {
+            if self.lend(lane, &header, (span, into), token, Some(Read::Crc(crc))) {
                 continue;
             }
             // It is not registered any more.
             let mut copy = vec![0; span.len()];
             digest.read(span, &mut copy)?;
-            self.post(lane, &bytes, &copy);
+            self.post(lane, Head::New(&header), &copy);
             self.released.push(token);
         }
         Ok(sent)
@@ -339,7 +293,7 @@ impl<F: Fabric, C: Control> VerbsChannel<F, C> {
 
     /// Nobody waits any more for what goes to a peer, or to any, or came from it.
     pub(super) fn forget_device(&mut self, peer: Option<usize>) {
-        let lanes = self.lanes;
+        let lanes = &self.lanes;
         let Some(OnDevice { digest, outbox, arrivals, .. }) = &mut self.device else { return };
         let of = |index: usize| peer.is_none_or(|peer| peer == index);
         outbox.retain(|waiting| {
@@ -350,7 +304,7 @@ impl<F: Fabric, C: Control> VerbsChannel<F, C> {
             !gone
         });
         arrivals.retain(|arrived| {
-            let gone = of(arrived.lane / lanes);
+            let gone = of(lanes.split(arrived.lane).0);
             if gone {
                 arrived.crc.forget(&mut **digest);
             }
@@ -377,13 +331,15 @@ impl<F: Fabric, C: Control> VerbsChannel<F, C> {
     #[cold]
     pub(super) fn device_failed(&mut self, error: &AcceleratorError) {
         tracing::error!(%error, "an accelerator failed under payloads that lie in its memory");
-        if let Some(peer) = self.peers.first() {
-            self.lost.push(PeerLoss { rank: peer.rank, why: Loss::Verbs(Fault::Accelerator) });
-        }
+        self.peers.blame(0, Loss::Verbs(Fault::Accelerator));
     }
 }
 
 impl OnDevice {
+    pub(super) fn new(digest: Box<dyn Digest + Send>) -> Self {
+        Self { digest, outbox: vec![], arrivals: vec![], fresh: false, moved: Instant::ZERO, ask_at: None }
+    }
+
     /// What NICs wrote needs no check, and is to be seen by the device.
     pub(super) fn see_writes(&mut self) -> Result<(), AcceleratorError> {
         self.digest.settle_writes()
@@ -401,7 +357,7 @@ pub(super) fn deliver(
     device: &mut Option<OnDevice>,
     header: &Header,
     payload: &[u8],
-    inbox: &mut impl Inbox,
+    inbox: &mut dyn Inbox,
 ) -> Result<Disposition, AcceleratorError> {
     let landing = device.as_ref().and_then(|_| inbox.landing(header));
     let landing = landing.filter(|span| span.region().kind() == Kind::Device && span.len() == payload.len());

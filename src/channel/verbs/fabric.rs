@@ -206,7 +206,7 @@ pub type Registered = Box<dyn Any + Send>;
 pub type Registering = Box<dyn FnOnce() -> Result<Registered, RegisterError> + Send>;
 
 /// Queue pairs by lane, with slots for each. A lane has one queue pair at a time.
-pub trait Fabric {
+pub trait Fabric: 'static {
     /// The sizes that all lanes have.
     fn sizes(&self) -> Sizes;
 

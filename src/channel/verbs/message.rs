@@ -15,7 +15,7 @@
 //! The payload of a credit message may be a [`Window`]. The immediate value of such a write is the slot's index. A message without a slot (a SEND) carries a [`Word`].
 
 use shouter_netstack::crc::{crc32c, crc32c_behind, crc32c_of_two};
-use shouter_reducer::header::HEADER_BYTES;
+use shouter_reducer::header::{HEADER_BYTES, Header};
 use shouter_reducer::memory::{Kind, Span};
 
 use crate::channel::sys::bytes_of;
@@ -44,6 +44,15 @@ const ASK: u32 = 1;
 
 /// The bit of a payload that lies where it belongs.
 const PLACED: u32 = 2;
+
+/// The header of a message that goes out.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Head<'a> {
+    /// It is encoded into the trailer.
+    New(&'a Header),
+    /// The message was sent before.
+    Encoded(&'a [u8; HEADER_BYTES]),
+}
 
 /// Where a payload is that a trailer follows.
 #[derive(Clone, Copy, Debug)]
@@ -110,14 +119,17 @@ pub(super) struct Opened<'a> {
 pub(super) fn seal(
     slot: &mut [u8],
     payload: Payload<'_>,
-    header: &[u8; HEADER_BYTES],
+    header: Head<'_>,
     (number, ack): (u64, u64),
     crc: bool,
 ) {
     let Some((covered, field)) = slot.split_last_chunk_mut::<4>() else { return };
     let Some((_, trailer)) = covered.split_last_chunk_mut::<COVERED>() else { return };
-    let (head, words) = trailer.split_at_mut(HEADER_BYTES);
-    head.copy_from_slice(header);
+    let Some((head, words)) = trailer.split_first_chunk_mut::<HEADER_BYTES>() else { return };
+    match header {
+        Head::New(header) => header.encode(head),
+        Head::Encoded(bytes) => *head = *bytes,
+    }
     let flags = match payload {
         Payload::Slot => 0,
         Payload::Lent(_) => ASK,

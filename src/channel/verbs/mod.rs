@@ -27,6 +27,8 @@
 //! | `digest` | payloads in a device's memory, which the host does not read |
 //! | `ranges` | which memory of this process is registered |
 //! | `lane` | which fragments are out, taken, refused |
+//! | `lanes` | the lanes of all peers, and what is to be told of them |
+//! | `link` | the state of a lane's queue pair |
 //! | `setup` | a lane comes up, fails, and comes up again |
 //! | `control` | the connections beside the lanes |
 //! | `choice` | which device and port lead to a peer |
@@ -40,7 +42,9 @@ mod control;
 mod digest;
 mod fabric;
 mod lane;
+mod lanes;
 mod lend;
+mod link;
 mod message;
 mod ranges;
 #[cfg(feature = "verbs")]
@@ -57,19 +61,19 @@ use std::time::Duration;
 #[cfg(feature = "verbs")]
 pub use choice::{Found, Reachable, survey};
 pub use control::Control;
+use control::ControlPath;
 use digest::OnDevice;
 pub use digest::{Digest, Ticket};
 pub use fabric::{
     Address, Event, Export, Fabric, Fault, Reach, RegisterError, Registered, Registering, Remote, Sizes,
     Source,
 };
-use lane::{Receiver, Retry, Sender};
-use message::{Payload, TRAILER};
-use ranges::Ranges;
+use lane::Retry;
+use lanes::Lanes;
+use lend::Memory;
+use message::{Head, Payload, TRAILER};
 #[cfg(feature = "verbs")]
 pub use rdma::{Port, Rdma};
-use setup::State;
-use shouter_netstack::device::DeviceCounters;
 use shouter_netstack::time::Instant;
 use shouter_reducer::grid::Rank;
 use shouter_reducer::header::{GRANULE_UNIT, HEADER_BYTES, Header, Kind};
@@ -78,39 +82,35 @@ use shouter_reducer::transport::{Landing, PayloadRange, SendError, Token, Transp
 use windows::Windows;
 
 use super::Inbox;
-use super::by_rank::ByRank;
+use super::alarm::Alarm;
+use super::peers::Peers;
 use super::sys::bytes_of;
-use super::up::PeerLoss;
+use super::up::{Channel, PeerLoss, Registry};
 
-/// Between two looks at the control connections, while all lanes are up.
-const LISTEN_EVERY: Duration = Duration::from_millis(1);
-
-/// One queue pair's place, whichever it has.
-struct Lane {
-    state: State,
-    /// Counts its queue pairs.
-    epoch: u32,
-    sender: Sender,
-    receiver: Receiver,
-    /// Since when it does not work, counted until it has worked again.
-    down_since: Option<Instant>,
-    /// Fragments that the peer had taken when the present queue pair came up.
-    taken_before: u64,
-    last_fault: Fault,
-    pause: Duration,
-    /// Whether it is among those that may have something to tell.
-    indebted: bool,
-}
-
+/// What is kept for a peer.
+#[derive(Default)]
 struct Peer {
-    rank: Rank,
     /// Its control connection has been seen.
     greeted: bool,
-    lost: bool,
     /// Fragments that came back, in the order of their time.
     retries: VecDeque<Retry>,
     /// Where it wants what it asked for.
     windows: Windows,
+}
+
+/// What was counted.
+#[derive(Default)]
+struct Counts {
+    /// Messages that are none of this group.
+    strays: u64,
+    /// Fragments sent again.
+    resent: u64,
+    /// Fragments that came damaged.
+    damaged: u64,
+    /// Fragments that were sent without a copy.
+    lent: u64,
+    /// Fragments that were written to where they belong.
+    placed: u64,
 }
 
 /// Bytes of a slot: a fragment of 64 KiB and what stands behind it.
@@ -139,118 +139,104 @@ pub const LEND_FROM: usize = 4096;
 /// Queue pairs to all other leaders.
 pub struct VerbsChannel<F: Fabric, C: Control> {
     fabric: F,
-    control: C,
-    crc: bool,
-    lend_from: usize,
-    ranges: Ranges,
+    control: ControlPath<C>,
+    settings: Settings,
+    max_fragment: usize,
+    peers: Peers<Peer>,
+    lanes: Lanes,
+    /// Registered memory.
+    memory: Memory,
     /// For payloads in a device's memory.
     device: Option<OnDevice>,
-    /// That some memory cannot be registered was logged.
-    complained: bool,
-    /// Lanes of each peer.
-    lanes: usize,
-    /// The lanes of all peers, one peer's behind the other's.
-    all: Vec<Lane>,
-    peers: Vec<Peer>,
-    /// Indices into `peers`.
-    by_rank: ByRank,
-    max_fragment: usize,
-    patience: Duration,
     ready_until: Instant,
-    tend_at: Option<Instant>,
-    /// When the control connections are looked at next, and whether they have something to send.
-    listen_at: Instant,
-    speak: bool,
+    /// When `tend` has something to do.
+    alarm: Alarm,
     events: Vec<Event>,
-    /// Lanes that may have something to tell.
-    debts: Vec<usize>,
     /// Nothing came in the last turn.
     idle: bool,
-    /// A peer waits to hear what was taken.
-    asked: bool,
     released: Vec<Token>,
-    /// What the control connections had no room for.
-    untold: VecDeque<(Rank, Vec<u8>)>,
-    lost: Vec<PeerLoss>,
-    strays: u64,
-    resent: u64,
-    damaged: u64,
-    lent: u64,
-    placed: u64,
+    counts: Counts,
     fenced: bool,
 }
 
 impl<F: Fabric, C: Control> VerbsChannel<F, C> {
     /// Lanes to these ranks; they come up in the turns that follow.
     pub fn new(fabric: F, control: C, peers: &[Rank], settings: Settings, now: Instant) -> Self {
-        let Settings { lanes, crc, dead_after, lend_from } = settings;
-        let (lanes, sizes) = (usize::from(lanes.max(1)), fabric.sizes());
-        let lane = |_| Lane {
-            state: State::Down(None),
-            epoch: 0,
-            sender: Sender::new(sizes.window),
-            receiver: Receiver::new(sizes.window),
-            down_since: None,
-            taken_before: 0,
-            last_fault: Fault::RetryExceeded,
-            pause: Duration::ZERO,
-            indebted: false,
-        };
-        let peer = |rank: &Rank| Peer {
-            rank: *rank,
-            greeted: false,
-            lost: false,
-            retries: VecDeque::new(),
-            windows: Windows::default(),
-        };
+        let (lanes, sizes) = (usize::from(settings.lanes.max(1)), fabric.sizes());
         let room = (sizes.slot_bytes as usize).saturating_sub(TRAILER) / GRANULE_UNIT * GRANULE_UNIT;
+        let mut alarm = Alarm::default();
+        alarm.set(now);
         Self {
             fabric,
-            control,
-            crc,
-            lend_from: lend_from.max(1),
-            ranges: Ranges::default(),
-            device: None,
-            complained: false,
-            lanes,
-            all: (0..peers.len() * lanes).map(lane).collect(),
-            peers: peers.iter().map(peer).collect(),
-            by_rank: peers.iter().zip(0..).map(|(rank, index)| (*rank, index)).collect(),
+            control: ControlPath::new(control, now),
             max_fragment: room.max(GRANULE_UNIT),
-            patience: dead_after,
-            ready_until: now + dead_after.max(Duration::from_secs(10)),
-            tend_at: Some(now),
-            listen_at: now,
-            speak: true,
+            peers: peers.iter().map(|rank| (*rank, Peer::default())).collect(),
+            lanes: Lanes::new(peers.len(), lanes, sizes.window),
+            memory: Memory::new(settings.lend_from),
+            device: None,
+            ready_until: now + settings.dead_after.max(Duration::from_secs(10)),
+            settings,
+            alarm,
             events: Vec::with_capacity(256),
-            debts: Vec::with_capacity(peers.len() * lanes),
             idle: true,
-            asked: false,
             released: Vec::with_capacity(256),
-            untold: VecDeque::new(),
-            lost: vec![],
-            strays: 0,
-            resent: 0,
-            damaged: 0,
-            lent: 0,
-            placed: 0,
+            counts: Counts::default(),
             fenced: false,
         }
     }
 
-    /// Receives and hands fragments to the executor. True if anything came.
-    pub fn receive(&mut self, now: Instant, inbox: &mut impl Inbox) -> bool {
+    /// Sends what came back, if its time has come.
+    fn retry(&mut self, now: Instant, index: usize) {
+        loop {
+            let Some(peer) = self.peers.get_mut(index) else { return };
+            let Some(retry) = peer.retries.front() else { return };
+            if retry.at > now {
+                let at = retry.at;
+                return self.alarm.set(at);
+            }
+            let Some(at) = self.lanes.pick(index, 0, &self.fabric) else {
+                return self.alarm.set(now + Duration::from_micros(20));
+            };
+            let Some(peer) = self.peers.get_mut(index) else { return };
+            let Some(Retry { bytes, refusals, .. }) = peer.retries.pop_front() else { return };
+            let Some((payload, trailer)) = bytes.split_last_chunk::<TRAILER>() else { continue };
+            let Some(header) = trailer.first_chunk::<HEADER_BYTES>() else { continue };
+            self.counts.resent += 1;
+            self.post(at, Head::Encoded(header), payload);
+            if let Some(lane) = self.lanes.get_mut(at) {
+                lane.sender.was_refused(refusals);
+            }
+        }
+    }
+
+    /// Fills the next slot of a lane, which has one, and queues its write.
+    #[inline]
+    fn post(&mut self, at: usize, header: Head<'_>, payload: &[u8]) {
+        let Some(lane) = self.lanes.get_mut(at) else { return };
+        let Some(slot) = lane.sender.slot() else { return };
+        let len = payload.len() + TRAILER;
+        let Some(bytes) = self.fabric.outgoing(at, slot).get_mut(..len) else { return };
+        if let Some(place) = bytes.get_mut(..payload.len()) {
+            place.copy_from_slice(payload);
+        }
+        let counts = (lane.sender.next(), lane.receiver.tell());
+        message::seal(bytes, Payload::Slot, header, counts, self.settings.crc);
+        lane.sender.sent(len as u32, None);
+        self.fabric.write(at, slot, len as u32);
+    }
+}
+
+impl<F: Fabric, C: Control> Channel for VerbsChannel<F, C> {
+    fn receive(&mut self, now: Instant, inbox: &mut dyn Inbox) -> bool {
         let mut came = false;
-        if now >= self.listen_at {
-            // A look costs a system call, so not in every turn.
-            self.listen_at = now + if self.tend_at.is_some() { Duration::ZERO } else { LISTEN_EVERY };
-            came |= self.control.receive(now, inbox);
+        // In each turn, while there is something to set up.
+        if let Some(any) = self.control.receive(now, self.alarm.at().is_some(), inbox) {
+            came |= any;
             while let Some((rank, bytes)) = self.control.take_side() {
-                if let Some(index) = self.index(rank).filter(|_| !self.fenced) {
+                if let Some(index) = self.peers.index(rank).filter(|_| !self.fenced) {
                     self.on_side(now, index, &bytes);
                 }
             }
-            self.speak = true;
         }
         let mut events = std::mem::take(&mut self.events);
         self.fabric.poll(&mut events);
@@ -265,119 +251,52 @@ impl<F: Fabric, C: Control> VerbsChannel<F, C> {
         }
         self.events = events;
         came |= self.tend_device(now, inbox);
-        if std::mem::take(&mut self.asked) {
+        if self.lanes.take_asked() {
             // Ahead of what the executor sends now: it may answer what was sent from the memory that the peer wants back.
-            self.pay(false);
+            self.lanes.tell(&mut self.fabric, false);
             self.fabric.flush();
         }
-        if self.tend_at.is_some_and(|at| at <= now) {
+        if self.alarm.take_due(now) {
             self.tend(now);
         }
         came
     }
 
-    /// Sends what the executor has posted, and tells peers what was taken. True if anything was sent.
-    pub fn transmit(&mut self, now: Instant, inbox: &mut impl Inbox) -> bool {
+    fn transmit(&mut self, now: Instant, inbox: &mut dyn Inbox) -> bool {
         let mut sent = self.tend_device(now, inbox);
-        self.pay(self.idle);
+        self.lanes.tell(&mut self.fabric, self.idle);
         sent |= self.fabric.flush();
         for token in self.released.drain(..) {
             inbox.released(token);
         }
-        while let Some((rank, bytes)) = self.untold.front()
-            && self.control.send_side(*rank, bytes)
-        {
-            self.untold.pop_front();
-            self.speak = true;
-        }
-        if std::mem::take(&mut self.speak) {
-            sent |= self.control.transmit(now, inbox);
-        }
+        sent |= self.control.transmit(now, inbox);
         sent
     }
 
-    /// Sends what came back, if its time has come.
-    fn retry(&mut self, now: Instant, index: usize) {
-        loop {
-            let Some(peer) = self.peers.get_mut(index) else { return };
-            let Some(retry) = peer.retries.front() else { return };
-            if retry.at > now {
-                let at = retry.at;
-                return self.wake(at);
-            }
-            let Some(at) = self.pick(index, 0) else {
-                return self.wake(now + Duration::from_micros(20));
-            };
-            let Some(peer) = self.peers.get_mut(index) else { return };
-            let Some(Retry { bytes, refusals, .. }) = peer.retries.pop_front() else { return };
-            let Some((payload, trailer)) = bytes.split_last_chunk::<TRAILER>() else { continue };
-            let Some(header) = trailer.first_chunk::<HEADER_BYTES>() else { continue };
-            self.resent += 1;
-            self.post(at, header, payload);
-            if let Some(lane) = self.all.get_mut(at) {
-                lane.sender.was_refused(refusals);
-            }
-        }
-    }
-
-    /// The lane of a peer that takes the next fragment: the one with the fewest out, which leaves so many slots free.
-    #[inline]
-    fn pick(&self, index: usize, spare: u64) -> Option<usize> {
-        let first = index * self.lanes;
-        let lanes = self.all.get(first..first + self.lanes)?.iter().zip(first..);
-        let usable = lanes.filter(|(lane, at)| {
-            lane.state == State::Up && lane.sender.has_slots(1 + spare) && self.fabric.has_room(*at, 1)
-        });
-        usable.min_by_key(|(lane, _)| lane.sender.in_flight()).map(|(_, at)| at)
-    }
-
-    /// Fills the next slot of a lane, which has one, and queues its write.
-    #[inline]
-    fn post(&mut self, at: usize, header: &[u8; HEADER_BYTES], payload: &[u8]) {
-        let Some(lane) = self.all.get_mut(at) else { return };
-        let Some(slot) = lane.sender.slot() else { return };
-        let len = payload.len() + TRAILER;
-        let Some(bytes) = self.fabric.outgoing(at, slot).get_mut(..len) else { return };
-        if let Some(place) = bytes.get_mut(..payload.len()) {
-            place.copy_from_slice(payload);
-        }
-        let counts = (lane.sender.next(), lane.receiver.tell());
-        message::seal(bytes, Payload::Slot, header, counts, self.crc);
-        lane.sender.sent(len as u32, None);
-        self.fabric.write(at, slot, len as u32);
-    }
-
-    /// When the next turn is needed although nothing may arrive.
-    pub fn next_deadline(&self) -> Option<Instant> {
+    fn next_deadline(&self) -> Option<Instant> {
         let ask_at = self.device.as_ref().and_then(|device| device.ask_at);
-        [self.control.next_deadline(), self.tend_at, Some(self.listen_at), ask_at].into_iter().flatten().min()
+        [Some(self.control.next_deadline()), self.alarm.at(), ask_at].into_iter().flatten().min()
     }
 
-    /// A peer that was lost since the last call.
-    pub fn take_lost(&mut self) -> Option<PeerLoss> {
-        if let Some(loss) = self.lost.pop() {
+    fn take_lost(&mut self) -> Option<PeerLoss> {
+        if let Some(loss) = self.peers.take_lost() {
             return Some(loss);
         }
         let loss = self.control.take_lost()?;
-        if let Some(index) = self.index(loss.rank) {
-            if let Some(peer) = self.peers.get_mut(index) {
-                peer.lost = true;
-            }
+        if let Some(index) = self.peers.index(loss.rank) {
+            self.peers.forget(index);
             self.end_lanes(index);
         }
         Some(loss)
     }
 
-    /// Posts a control message to every peer, by the control connections.
-    pub fn broadcast(&mut self, header: &Header) {
-        self.speak = true;
+    fn broadcast(&mut self, header: &Header) {
         self.control.broadcast(header);
     }
 
-    /// Closes all queue pairs: afterwards nothing refers to any memory. Control messages still get through.
-    pub fn fence(&mut self) {
+    fn fence(&mut self) {
         self.fenced = true;
-        for index in 0..self.peers.len() {
+        for index in self.peers.indices() {
             self.end_lanes(index);
             if let Some(peer) = self.peers.get_mut(index) {
                 peer.retries.clear();
@@ -388,46 +307,27 @@ impl<F: Fabric, C: Control> VerbsChannel<F, C> {
         self.released.clear();
     }
 
-    /// Tells the peers that this rank leaves in good order.
-    pub fn depart(&mut self) {
-        self.speak = true;
+    fn depart(&mut self) {
         self.control.depart();
     }
 
-    /// Nothing: no frame of this channel passes through a device of ours.
-    pub fn device_counters(&self) -> DeviceCounters {
-        DeviceCounters::default()
-    }
-
-    /// Whether everything that was sent has been taken.
-    pub fn is_drained(&self) -> bool {
-        let quiet = |peer: &Peer| peer.lost || peer.retries.is_empty();
+    fn is_drained(&self) -> bool {
         self.control.is_drained()
             && self.device_is_drained()
-            && self.peers.iter().all(quiet)
-            && self.all.iter().all(|lane| lane.sender.in_flight() == 0)
+            && self.peers.all_present().all(|peer| peer.retries.is_empty())
+            && self.lanes.iter().all(|lane| lane.sender.in_flight() == 0)
     }
 
-    /// Fragments sent again.
-    pub fn resent(&self) -> u64 {
-        self.resent
+    fn registry(&mut self) -> Option<&mut dyn Registry> {
+        Some(self)
     }
 
-    /// Fragments that came damaged.
-    pub fn damaged(&self) -> u64 {
-        self.damaged
+    fn resent(&self) -> u64 {
+        self.counts.resent
     }
 
-    fn index(&self, rank: Rank) -> Option<usize> {
-        self.by_rank.get(rank)
-    }
-
-    /// The index of a peer that is not lost.
-    #[inline]
-    fn usable(&self, rank: Rank) -> Result<usize, SendError> {
-        let index = self.index(rank).ok_or(SendError::PeerFailed)?;
-        let there = self.peers.get(index).is_some_and(|peer| !peer.lost);
-        if there { Ok(index) } else { Err(SendError::PeerFailed) }
+    fn crc_dropped(&self) -> u64 {
+        self.counts.damaged
     }
 }
 
@@ -445,11 +345,10 @@ impl<F: Fabric, C: Control> Transport for VerbsChannel<F, C> {
         payload: PayloadRange,
         token: Token,
     ) -> Result<(), SendError> {
-        let index = self.usable(to)?;
+        let index = self.peers.present(to).ok_or(SendError::PeerFailed)?;
         if matches!(header.kind, Kind::Vote | Kind::Abort) {
             // The lanes are closed when the group ends, and these say why it does.
-            self.speak = true;
-            return self.control.send_control(to, header);
+            return self.control.send(to, header);
         }
         if self.fenced {
             return Err(SendError::PeerFailed);
@@ -457,12 +356,10 @@ impl<F: Fabric, C: Control> Transport for VerbsChannel<F, C> {
         if payload.region().kind() == MemoryKind::Device && !payload.is_empty() {
             return self.send_from_device(index, header, payload, token);
         }
-        let at = self.pick(index, 0).ok_or(SendError::Full)?;
-        let mut bytes = [0; HEADER_BYTES];
-        header.encode(&mut bytes);
+        let at = self.lanes.pick(index, 0, &self.fabric).ok_or(SendError::Full)?;
         let into = self.destination(index, header);
-        if !self.lend(at, &bytes, (payload, into), token, None) {
-            self.post(at, &bytes, bytes_of(&payload).unwrap_or_default());
+        if !self.lend(at, header, (payload, into), token, None) {
+            self.post(at, Head::New(header), bytes_of(&payload).unwrap_or_default());
             // Its bytes are in the slot.
             self.released.push(token);
         }
@@ -470,18 +367,15 @@ impl<F: Fabric, C: Control> Transport for VerbsChannel<F, C> {
     }
 
     fn credit(&mut self, to: Rank, header: &Header, landing: Option<Landing>) -> Result<(), SendError> {
-        let index = self.usable(to)?;
-        let at = self.pick(index, 0).filter(|_| !self.fenced).ok_or(if self.fenced {
-            SendError::PeerFailed
-        } else {
-            SendError::Full
-        })?;
-        let mut bytes = [0; HEADER_BYTES];
-        header.encode(&mut bytes);
+        let index = self.peers.present(to).ok_or(SendError::PeerFailed)?;
+        if self.fenced {
+            return Err(SendError::PeerFailed);
+        }
+        let at = self.lanes.pick(index, 0, &self.fabric).ok_or(SendError::Full)?;
         let window = landing.and_then(|landing| self.window(landing, header.len));
         match window {
-            Some(window) => self.post(at, &bytes, &window.encode()),
-            None => self.post(at, &bytes, &[]),
+            Some(window) => self.post(at, Head::New(header), &window.encode()),
+            None => self.post(at, Head::New(header), &[]),
         }
         Ok(())
     }

@@ -61,6 +61,7 @@ impl Ranges {
     }
 
     /// How many there are.
+    #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         self.all.len()
     }

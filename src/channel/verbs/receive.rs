@@ -8,18 +8,14 @@ use super::digest::{self, not_ready};
 use super::fabric::{Fabric, Fault};
 use super::lane::{self, Verdict, Why};
 use super::message::{self, Opened, WORD_BITS, Window, Word};
-use super::setup::State;
 use super::{Control, VerbsChannel};
 use crate::channel::{Inbox, stray};
 
 impl<F: Fabric, C: Control> VerbsChannel<F, C> {
     /// A fragment has come.
-    pub(super) fn written(&mut self, now: Instant, at: usize, slot: u32, len: u32, inbox: &mut impl Inbox) {
-        let Some(lane) = self.all.get_mut(at) else { return };
-        if !matches!(lane.state, State::Connected | State::Up) {
-            return;
-        }
-        let Some(peer) = self.peers.get_mut(at / self.lanes) else { return };
+    pub(super) fn written(&mut self, now: Instant, at: usize, slot: u32, len: u32, inbox: &mut dyn Inbox) {
+        let index = self.lanes.split(at).0;
+        let Some(lane) = self.lanes.get_mut(at).filter(|lane| lane.link.receives()) else { return };
         let bytes = self.fabric.incoming(at, slot).get(..len as usize);
         if !lane.receiver.expects(slot) {
             return self.broken(now, at, Fault::Protocol);
@@ -27,11 +23,11 @@ impl<F: Fabric, C: Control> VerbsChannel<F, C> {
         let (number, known) = (lane.receiver.next(), lane.receiver.known());
         let (mut open, mut failed) = (None, None);
         let landing = |header: &[u8]| inbox.landing(&Header::parse(header).ok()?);
-        let verdict = match bytes.and_then(|bytes| message::open(bytes, self.crc, landing)) {
+        let verdict = match bytes.and_then(|bytes| message::open(bytes, self.settings.crc, landing)) {
             // What was handed on is not wanted again.
             _ if known == Some(Verdict::Settled(None)) => Verdict::Settled(None),
             None => {
-                self.damaged += 1;
+                self.counts.damaged += 1;
                 Verdict::Settled(Some(Why::Damaged))
             }
             Some(Opened { trailer, check: Some(check), .. }) => {
@@ -45,15 +41,14 @@ impl<F: Fabric, C: Control> VerbsChannel<F, C> {
                     return self.broken(now, at, Fault::Protocol);
                 }
                 if trailer.ask {
-                    lane.receiver.ask();
-                    self.asked = true;
+                    self.lanes.ask(at);
                 }
                 // What comes may go where something was sent from.
                 for token in self.released.drain(..) {
                     inbox.released(token);
                 }
                 match Header::parse(trailer.header) {
-                    Ok(header) if header.src == peer.rank => {
+                    Ok(header) if self.peers.rank(index) == Some(header.src) => {
                         let disposition = match payload {
                             None => {
                                 failed = self.device.as_mut().and_then(|device| device.see_writes().err());
@@ -68,7 +63,9 @@ impl<F: Fabric, C: Control> VerbsChannel<F, C> {
                                     failed = Some(error);
                                     Disposition::Refused(Refusal::Aborted)
                                 });
-                                if let (Some(window), Disposition::Consumed) = (window, disposition) {
+                                if let (Some(window), Disposition::Consumed, Some(peer)) =
+                                    (window, disposition, self.peers.get_mut(index))
+                                {
                                     peer.windows.open(&header, window);
                                 }
                                 disposition
@@ -77,17 +74,13 @@ impl<F: Fabric, C: Control> VerbsChannel<F, C> {
                         Verdict::Settled(not_ready(disposition))
                     }
                     other => {
-                        stray(&mut self.strays, Some(peer.rank), other.err());
+                        stray(&mut self.counts.strays, self.peers.rank(index), other.err());
                         Verdict::Settled(None)
                     }
                 }
             }
         };
-        lane.receiver.came(verdict);
-        if !lane.indebted {
-            lane.indebted = true;
-            self.debts.push(at);
-        }
+        self.lanes.came(at, verdict);
         if known == Some(Verdict::Open) {
             self.forget_arrival(at, number);
         }
@@ -101,10 +94,7 @@ impl<F: Fabric, C: Control> VerbsChannel<F, C> {
 
     /// A word has come.
     pub(super) fn said(&mut self, now: Instant, at: usize, word: u32) {
-        let Some(lane) = self.all.get_mut(at) else { return };
-        if !matches!(lane.state, State::Connected | State::Up) {
-            return;
-        }
+        let Some(lane) = self.lanes.get_mut(at).filter(|lane| lane.link.receives()) else { return };
         let released = &mut self.released;
         let heard = match Word::decode(word) {
             Some(Word::Ack(count)) => {
@@ -119,27 +109,5 @@ impl<F: Fabric, C: Control> VerbsChannel<F, C> {
             Ok(Some(fragment)) => self.keep(now, at, fragment),
             Err(_) => self.broken(now, at, Fault::Protocol),
         }
-    }
-
-    /// Tells peers what was taken, where they should know it: at the latest when nothing else is to do.
-    pub(super) fn pay(&mut self, idle: bool) {
-        let mut debts = std::mem::take(&mut self.debts);
-        debts.retain(|&at| {
-            let Some(lane) = self.all.get_mut(at) else { return false };
-            if lane.state == State::Up {
-                while let Some(word) = lane.receiver.refusal()
-                    && self.fabric.has_room(at, 1)
-                {
-                    self.fabric.say(at, word.encode());
-                    lane.receiver.refusal_said();
-                }
-                if lane.receiver.due(idle) && self.fabric.has_room(at, 1) {
-                    self.fabric.say(at, Word::Ack(lane.receiver.tell() as u32).encode());
-                }
-            }
-            lane.indebted = lane.state != State::Over && lane.receiver.due(true);
-            lane.indebted
-        });
-        self.debts = debts;
     }
 }

@@ -18,30 +18,12 @@ use shouter_netstack::time::Instant;
 
 use super::fabric::{Address, Fabric, Fault, Sizes};
 use super::lane::{MAX_WINDOW, Outstanding, Retry, Taken, Why};
+use super::link::{PAUSE, State};
 use super::{Control, VerbsChannel};
-use crate::channel::up::{Loss, PeerLoss};
-
-/// Between two queue pairs of a lane, at first and at most.
-const PAUSE: Duration = Duration::from_millis(5);
-const MAX_PAUSE: Duration = Duration::from_millis(200);
+use crate::channel::up::Loss;
 
 /// A fragment that the peer had no room for is sent again after so long.
 const NOT_READY: Duration = Duration::from_micros(100);
-
-/// Where a lane is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum State {
-    /// It has no queue pair; one is offered then, or when the control connection is there.
-    Down(Option<Instant>),
-    /// A queue pair is offered; the peer's offer is awaited.
-    Offered,
-    /// Connected; the peer is not known to be.
-    Connected,
-    /// In use.
-    Up,
-    /// Never to be used again.
-    Over,
-}
 
 /// What goes by the control connection.
 #[derive(Debug, Serialize, Deserialize)]
@@ -66,7 +48,8 @@ struct Offer {
 impl<F: Fabric, C: Control> VerbsChannel<F, C> {
     /// A word of the peer by the control connection.
     pub(super) fn on_side(&mut self, now: Instant, index: usize, bytes: &[u8]) {
-        let lane_of = |lane: u32| (lane < self.lanes as u32).then_some(index * self.lanes + lane as usize);
+        let lanes = self.lanes.of_peer(index);
+        let lane_of = |lane: u32| lanes.clone().nth(lane as usize);
         let heard = match serde_json::from_slice(bytes) {
             Ok(Message::Offer(offer)) => match lane_of(offer.lane) {
                 Some(at) => self.on_offer(now, at, &offer),
@@ -88,24 +71,24 @@ impl<F: Fabric, C: Control> VerbsChannel<F, C> {
 
     fn on_offer(&mut self, now: Instant, at: usize, offer: &Offer) -> Result<(), Fault> {
         let sizes = self.fabric.sizes();
-        if (offer.lanes as usize, offer.crc, offer.sizes) != (self.lanes, self.crc, sizes) {
+        if (offer.lanes as usize, offer.crc, offer.sizes) != (self.lanes.per_peer(), self.settings.crc, sizes)
+        {
             return Err(Fault::Settings);
         }
-        let Some(lane) = self.all.get_mut(at) else { return Err(Fault::Protocol) };
-        if lane.state == State::Over || offer.epoch < lane.epoch {
+        let Some(lane) = self.lanes.get_mut(at) else { return Err(Fault::Protocol) };
+        if lane.link.is_over() || offer.epoch < lane.link.epoch() {
             return Ok(());
         }
-        if offer.epoch > lane.epoch {
+        if offer.epoch > lane.link.epoch() {
             tracing::debug!(lane = at, epoch = offer.epoch, "the peer has closed a queue pair");
-            lane.epoch = offer.epoch;
-            lane.down_since.get_or_insert(now);
+            lane.link.follow(now, offer.epoch);
             self.fabric.close(at);
             self.offer(at)?;
-        } else if matches!(lane.state, State::Down(_)) {
+        } else if matches!(lane.link.state(), State::Down(_)) {
             self.offer(at)?;
         }
-        let Some(lane) = self.all.get_mut(at) else { return Err(Fault::Protocol) };
-        if lane.state != State::Offered {
+        let Some(lane) = self.lanes.get_mut(at) else { return Err(Fault::Protocol) };
+        if lane.link.state() != State::Offered {
             return Ok(());
         }
         let taken = Taken { count: offer.taken, refused: offer.refused };
@@ -131,20 +114,19 @@ impl<F: Fabric, C: Control> VerbsChannel<F, C> {
             self.broken(now, at, why);
             return Ok(());
         }
-        let Some(lane) = self.all.get_mut(at) else { return Err(Fault::Protocol) };
-        lane.state = State::Connected;
-        let ready = Message::Ready { lane: (at % self.lanes) as u32, epoch: lane.epoch };
+        let Some(lane) = self.lanes.get_mut(at) else { return Err(Fault::Protocol) };
+        lane.link.connected();
+        let epoch = lane.link.epoch();
+        let ready = Message::Ready { lane: self.lanes.split(at).1 as u32, epoch };
         self.tell(at, &ready);
         Ok(())
     }
 
     fn on_ready(&mut self, at: usize, epoch: u32) {
-        let Some(lane) = self.all.get_mut(at) else { return };
-        if lane.epoch != epoch || lane.state != State::Connected {
+        let Some(lane) = self.lanes.get_mut(at) else { return };
+        if !lane.link.ready(epoch, lane.sender.acked()) {
             return;
         }
-        lane.state = State::Up;
-        lane.taken_before = lane.sender.acked();
         if epoch > 0 {
             tracing::info!(lane = at, epoch, "a queue pair was set up again");
         }
@@ -153,22 +135,22 @@ impl<F: Fabric, C: Control> VerbsChannel<F, C> {
         for Outstanding { slot, len, lent } in again {
             self.take_in(at, slot, lent);
             self.fabric.write(at, slot, len);
-            self.resent += 1;
+            self.counts.resent += 1;
         }
     }
 
     /// Makes a queue pair and tells the peer.
     fn offer(&mut self, at: usize) -> Result<(), Fault> {
         let address = self.fabric.open(at)?;
-        let Some(lane) = self.all.get_mut(at) else { return Err(Fault::Protocol) };
-        lane.state = State::Offered;
-        let taken = lane.receiver.taken();
+        let Some(lane) = self.lanes.get_mut(at) else { return Err(Fault::Protocol) };
+        lane.link.offered();
+        let (epoch, taken) = (lane.link.epoch(), lane.receiver.taken());
         lane.receiver.resume();
         let offer = Offer {
-            lane: (at % self.lanes) as u32,
-            epoch: lane.epoch,
-            lanes: self.lanes as u32,
-            crc: self.crc,
+            lane: self.lanes.split(at).1 as u32,
+            epoch,
+            lanes: self.lanes.per_peer() as u32,
+            crc: self.settings.crc,
             sizes: self.fabric.sizes(),
             address,
             taken: taken.count,
@@ -179,34 +161,29 @@ impl<F: Fabric, C: Control> VerbsChannel<F, C> {
     }
 
     fn tell(&mut self, at: usize, message: &Message) {
-        let Some(peer) = self.peers.get(at / self.lanes) else { return };
+        let Some(rank) = self.peers.rank(self.lanes.split(at).0) else { return };
         // Numbers and addresses: this cannot fail.
         let Ok(bytes) = serde_json::to_vec(message) else { return };
-        // In order with what waits.
-        self.untold.push_back((peer.rank, bytes));
+        self.control.tell(rank, bytes);
     }
 
     /// A queue pair has failed: closes it, and offers another in a while.
     pub(super) fn broken(&mut self, now: Instant, at: usize, why: Fault) {
-        let Some(lane) = self.all.get_mut(at).filter(|lane| lane.state != State::Over) else { return };
-        let rank = self.peers.get(at / self.lanes).map(|peer| peer.rank);
-        if lane.down_since.is_none() {
-            tracing::warn!(?rank, lane = at % self.lanes, %why, "a queue pair has failed; it is set up again");
+        let (index, of_peer) = self.lanes.split(at);
+        let Some(lane) = self.lanes.get_mut(at).filter(|lane| !lane.link.is_over()) else { return };
+        let (due, worked) = lane.link.broke(now, why);
+        if worked {
+            let rank = self.peers.rank(index);
+            tracing::warn!(?rank, lane = of_peer, %why, "a queue pair has failed; it is set up again");
         }
-        lane.down_since.get_or_insert(now);
-        lane.last_fault = why;
-        lane.pause = (lane.pause * 2).clamp(PAUSE, MAX_PAUSE);
-        let due = now + lane.pause;
-        lane.state = State::Down(Some(due));
-        lane.epoch += 1;
         self.fabric.close(at);
         if why == Fault::RemoteAccess
-            && let Some(peer) = self.peers.get_mut(at / self.lanes)
+            && let Some(peer) = self.peers.get_mut(index)
         {
             // Perhaps a key that is none any more: the slots will do.
             peer.windows.clear();
         }
-        self.wake(due);
+        self.alarm.set(due);
     }
 
     /// Keeps a fragment that came back until it goes out again.
@@ -222,90 +199,71 @@ impl<F: Fabric, C: Control> VerbsChannel<F, C> {
                 (now + wait, fragment.refusals.saturating_add(1))
             }
         };
-        if let Some(peer) = self.peers.get_mut(at / self.lanes) {
+        if let Some(peer) = self.peers.get_mut(self.lanes.split(at).0) {
             let place = peer.retries.partition_point(|other| other.at <= due);
             peer.retries.insert(place, Retry { at: due, bytes, refusals });
         }
-        self.wake(due);
-    }
-
-    /// Sees to it that `tend` is called at `at`.
-    pub(super) fn wake(&mut self, at: Instant) {
-        self.tend_at = Some(self.tend_at.map_or(at, |other| other.min(at)));
+        self.alarm.set(due);
     }
 
     /// Offers what is to be offered, gives up on what is down for too long, and sends what came back.
     pub(super) fn tend(&mut self, now: Instant) {
-        self.tend_at = None;
-        for index in 0..self.peers.len() {
-            let Some(peer) = self.peers.get_mut(index).filter(|peer| !peer.lost) else { continue };
+        for index in self.peers.indices() {
+            if self.peers.is_lost(index) {
+                continue;
+            }
+            let (Some(rank), Some(peer)) = (self.peers.rank(index), self.peers.get_mut(index)) else {
+                continue;
+            };
             if !peer.greeted {
-                if self.control.is_connected(peer.rank) {
+                if self.control.is_connected(rank) {
                     peer.greeted = true;
                 } else if now >= self.ready_until {
                     self.lose(index, Fault::RetryExceeded);
                     continue;
                 } else {
-                    self.wake(now + PAUSE);
+                    self.alarm.set(now + PAUSE);
                     continue;
                 }
             }
-            for at in index * self.lanes..(index + 1) * self.lanes {
-                if let Err(why) = self.tend_lane(now, at) {
-                    self.lose(index, why);
-                    break;
-                }
+            if let Err(why) = self.lanes.of_peer(index).try_for_each(|at| self.tend_lane(now, at)) {
+                self.lose(index, why);
             }
             self.retry(now, index);
         }
     }
 
     fn tend_lane(&mut self, now: Instant, at: usize) -> Result<(), Fault> {
-        let Some(lane) = self.all.get_mut(at) else { return Ok(()) };
-        if lane.state == State::Up {
-            // It counts as up for good when the peer has taken something, or nothing is to be taken.
-            let moved = lane.sender.in_flight() == 0 || lane.sender.acked() > lane.taken_before;
-            if lane.down_since.is_some() && moved {
-                lane.down_since = None;
-                lane.pause = Duration::ZERO;
-            }
+        let Some(lane) = self.lanes.get_mut(at) else { return Ok(()) };
+        lane.link.settle(lane.sender.in_flight(), lane.sender.acked());
+        if let Some(again) = lane.link.check(now, self.settings.dead_after)? {
+            self.alarm.set(again);
         }
-        if let Some(since) = lane.down_since {
-            let until = since + self.patience;
-            if now >= until {
-                return Err(lane.last_fault);
-            }
-            self.wake(until.min(now + MAX_PAUSE));
-        }
-        let Some(lane) = self.all.get(at) else { return Ok(()) };
-        if let State::Down(due) = lane.state {
-            match due {
-                Some(due) if due > now => self.wake(due),
-                _ => self.offer(at)?,
-            }
+        match lane.link.state() {
+            State::Down(Some(due)) if due > now => self.alarm.set(due),
+            State::Down(_) => self.offer(at)?,
+            _ => {}
         }
         Ok(())
     }
 
     /// A peer cannot be reached any more.
     pub(super) fn lose(&mut self, index: usize, why: Fault) {
-        let Some(peer) = self.peers.get_mut(index).filter(|peer| !peer.lost) else { return };
-        peer.lost = true;
+        let Some(peer) = self.peers.lose(index, Loss::Verbs(why)) else { return };
         peer.retries.clear();
-        self.lost.push(PeerLoss { rank: peer.rank, why: Loss::Verbs(why) });
         self.end_lanes(index);
     }
 
     /// Ends all queue pairs to a peer.
     pub(super) fn end_lanes(&mut self, index: usize) {
-        if let Some(rank) = self.peers.get(index).map(|peer| peer.rank) {
-            self.untold.retain(|(to, _)| *to != rank);
+        if let Some(rank) = self.peers.rank(index) {
+            self.control.forget(rank);
         }
         self.forget_device(Some(index));
-        for at in index * self.lanes..(index + 1) * self.lanes {
+        for at in self.lanes.of_peer(index) {
             self.fabric.close(at);
-            if let Some(lane) = self.all.get_mut(at) {
-                lane.state = State::Over;
+            if let Some(lane) = self.lanes.get_mut(at) {
+                lane.link.end();
                 lane.sender.abandon();
             }
         }

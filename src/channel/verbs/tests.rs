@@ -204,18 +204,22 @@ fn sums_are_right_and_everything_is_acknowledged_in_the_end() {
         (0..200).for_each(|_| drop(pair.turn()));
         for leader in &pair.leaders {
             assert!(leader.channel.is_drained());
-            assert_eq!(leader.channel.damaged(), 0);
+            assert_eq!(leader.channel.crc_dropped(), 0);
             // Of 78,000 elements, each leader sends half and its half of the sums, some hundred bytes a fragment.
             assert_eq!(
-                leader.channel.lent() > 300,
+                leader.channel.counts.lent > 300,
                 registered,
                 "{} fragments were lent",
-                leader.channel.lent()
+                leader.channel.counts.lent
             );
             // The sums are only placed.
-            let placed = leader.channel.placed();
-            assert_eq!(placed > 150 && placed < leader.channel.lent(), registered, "{placed} were placed");
-            assert!(leader.channel.peers[0].windows.is_empty());
+            let placed = leader.channel.counts.placed;
+            assert_eq!(
+                placed > 150 && placed < leader.channel.counts.lent,
+                registered,
+                "{placed} were placed"
+            );
+            assert!(leader.channel.peers.get(0).unwrap().windows.is_empty());
         }
     }
 }
@@ -227,8 +231,8 @@ fn sums_are_right_over_queue_pairs_that_damage_and_fail() {
         let pair = run(seed, 0.01, 0.002, seed % 2 == 1);
         let hub = pair.hub.borrow();
         (cut, damaged) = (cut + hub.cut, damaged + hub.damaged);
-        placed += pair.leaders.iter().map(|leader| leader.channel.placed()).sum::<u64>();
-        let found: u64 = pair.leaders.iter().map(|leader| leader.channel.damaged()).sum();
+        placed += pair.leaders.iter().map(|leader| leader.channel.counts.placed).sum::<u64>();
+        let found: u64 = pair.leaders.iter().map(|leader| leader.channel.crc_dropped()).sum();
         assert!(found <= hub.damaged);
     }
     assert!(cut > 100 && damaged > 100, "{cut} queue pairs failed, {damaged} fragments were damaged");
@@ -263,17 +267,17 @@ fn memory_beyond_the_budget_is_copied_and_what_goes_is_forgotten() {
     assert!(!pair.leaders[1].start_registered(1, vec![2; 70_000]), "the budget is the other's");
     assert_eq!(pair.complete(1), [vec![Ok(())], vec![Ok(())]]);
     (0..200).for_each(|_| drop(pair.turn()));
-    assert!(pair.leaders[0].channel.lent() > 0);
-    assert_eq!(pair.leaders[1].channel.lent(), 0);
+    assert!(pair.leaders[0].channel.counts.lent > 0);
+    assert_eq!(pair.leaders[1].channel.counts.lent, 0);
     let leader = &mut pair.leaders[0];
-    let (base, lent) = (leader.data[0].as_ptr().addr(), leader.channel.lent());
+    let (base, lent) = (leader.data[0].as_ptr().addr(), leader.channel.counts.lent);
     assert!(leader.channel.unregister(base).is_some());
     assert!(leader.channel.unregister(base).is_none());
-    assert_eq!(leader.channel.registered(), 0);
+    assert_eq!(leader.channel.memory.len(), 0);
     pair.leaders[0].start(0, vec![1; 70_000]);
     assert!(pair.leaders[1].start_registered(1, vec![2; 70_000]), "there is room again");
     assert_eq!(pair.complete(1), [vec![Ok(())], vec![Ok(())]]);
-    assert_eq!(pair.leaders[0].channel.lent(), lent);
+    assert_eq!(pair.leaders[0].channel.counts.lent, lent);
     assert!(pair.leaders.iter().all(|leader| leader.data.iter().flatten().all(|sum| *sum == 3)));
 }
 
@@ -314,7 +318,7 @@ fn registering_memory_holds_up_no_turn_of_the_channel() {
         pair.leaders[rank].start(rank as u32, vec![1; 50_000]);
     }
     assert_eq!(pair.complete(1), [vec![Ok(())], vec![Ok(())]]);
-    assert_eq!(pair.leaders[0].channel.registered(), 0);
+    assert_eq!(pair.leaders[0].channel.memory.len(), 0);
     go.send(()).unwrap();
     let registered = thread.join().unwrap();
     assert!(pair.leaders[0].channel.adopt(region, registered));
@@ -322,7 +326,7 @@ fn registering_memory_holds_up_no_turn_of_the_channel() {
     // SAFETY: as above.
     assert!(unsafe { pair.leaders[0].channel.registering(region) }.is_none());
     assert!(!pair.leaders[0].channel.adopt(region, Ok(Box::new(region))));
-    assert_eq!(pair.leaders[0].channel.registered(), 1);
+    assert_eq!(pair.leaders[0].channel.memory.len(), 1);
 }
 
 #[test]
@@ -341,7 +345,7 @@ fn another_step_over_the_same_tensors_registers_and_allocates_nothing() {
         for (rank, leader) in pair.leaders.iter_mut().enumerate() {
             (0..TENSORS).for_each(|tensor| leader.start_again(rank as u32, tensor));
         }
-        let (before, lent) = (allocations::count(), pair.leaders[0].channel.lent());
+        let (before, lent) = (allocations::count(), pair.leaders[0].channel.counts.lent);
         let mut open = 2 * TENSORS;
         for _ in 0..1_000_000 {
             assert!(pair.turn().is_empty());
@@ -356,7 +360,7 @@ fn another_step_over_the_same_tensors_registers_and_allocates_nothing() {
             }
         }
         assert_eq!(open, 0);
-        assert!(pair.leaders[0].channel.lent() > lent);
+        assert!(pair.leaders[0].channel.counts.lent > lent);
         // Each of the executor's 16 places has its memory after 16 operations.
         assert!(step < 7 || allocations::count() == before, "step {step} allocates");
     }
@@ -371,14 +375,16 @@ fn nothing_is_lent_after_a_fence() {
         assert!(pair.leaders[rank].start_registered(rank as u32, vec![1; 50_000]));
     }
     let until = pair.now + Duration::from_secs(1);
-    while pair.leaders[0].channel.lent() == 0 || pair.leaders[0].channel.is_drained() {
+    while pair.leaders[0].channel.counts.lent == 0 || pair.leaders[0].channel.is_drained() {
         pair.turn();
         assert!(pair.now < until, "nothing was lent");
     }
     let leader = &mut pair.leaders[0];
     leader.channel.fence();
     assert!(leader.channel.is_drained());
-    assert!(leader.channel.all.iter_mut().all(|lane| lane.sender.outstanding().count() == 0));
+    let lanes = 0..usize::from(LANES);
+    let mut out = lanes.filter_map(|at| leader.channel.lanes.get_mut(at)?.sender.outstanding().next());
+    assert!(out.next().is_none());
     // What the memory holds from here on arrives nowhere: a sum made of it would show.
     leader.data[0].fill(1 << 20);
     (0..400).for_each(|_| drop(pair.turn()));

@@ -138,7 +138,7 @@ impl Group {
             return Err("other ranks of this host take part; their tensors meet first".into());
         }
         let text = |why: &dyn std::fmt::Display| why.to_string();
-        if !self.drive.with(|engine| engine.takes_device_memory()).map_err(|why| text(&why))? {
+        if !self.drive.with(|engine| engine.device_registry().is_some()).map_err(|why| text(&why))? {
             return Err("not all channels to other hosts are RDMA queue pairs (transport = \"verbs\")".into());
         }
         if context.nic_writes() == NicWrites::Unknown {
@@ -185,7 +185,9 @@ impl Group {
         let Some(region) = device_region(address, bytes) else { return Ok(Err("no address".into())) };
         // SAFETY: slots go after the channel. What the trainer frees is not named again: each hand-over asks which allocation it is,
         // and what was freed is unregistered then.
-        let known = self.drive.with(move |engine| unsafe { engine.register_device(region, export) })?;
+        let known = self.drive.with(move |engine| unsafe {
+            engine.device_registry().ok_or(RegisterError::Refused)?.register_device(region, export)
+        })?;
         Ok(known.map_err(|why: RegisterError| why.to_string()))
     }
 
@@ -217,7 +219,7 @@ impl Group {
         }
         for at in gone {
             if known.remove(&at).is_some_and(|found| found.registered) {
-                drop(self.drive.with(move |engine| engine.unregister(at as usize))?);
+                drop(self.drive.with(move |engine| engine.registry()?.unregister(at as usize))?);
             }
         }
         if known.len() >= MOST {

@@ -5,9 +5,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use shouter_reducer::grid::{Grid, Rank};
 
-use crate::channel::port::PortDevice;
 use crate::channel::stream::KernelChannel;
-use crate::channel::up::UpChannel;
 use crate::config::Config;
 use crate::error::Error;
 
@@ -51,7 +49,7 @@ impl Prepared {
         Err(Error::Internal("verbs were chosen in a build that has none".into()))
     }
 
-    pub(super) fn connect(self, _: &Config, _: KernelChannel, _: &[Rank]) -> UpChannel<PortDevice> {
+    pub(super) fn connect(self, _: &Config, _: KernelChannel, _: &[Rank]) -> KernelChannel {
         match self {}
     }
 }

@@ -11,12 +11,15 @@ use shouter_netstack::ip::neighbour::Resolution;
 use shouter_netstack::stack::Stack;
 use shouter_netstack::time::Instant;
 use shouter_reducer::executor::{Disposition, Refusal};
+use shouter_reducer::grid::Rank;
 use shouter_reducer::header::Header;
 use shouter_reducer::transport::Token;
 
 use crate::channel::Inbox;
 use crate::channel::port::{self, PortDevice};
-use crate::channel::up::{PeerAddress, UpChannel};
+use crate::channel::rud::RudChannel;
+use crate::channel::stream::TcpChannel;
+use crate::channel::up::{Channel, PeerAddress};
 use crate::config::{Config, TransportChoice};
 use crate::runtime::Clock;
 
@@ -36,6 +39,45 @@ const ECHO_HEADERS: u16 = 28;
 
 /// The bytes that are echoed.
 static FILLER: [u8; u16::MAX as usize] = [0; u16::MAX as usize];
+
+/// A channel over this host's ports.
+pub(super) trait OverPorts: Channel {
+    /// The stack over the ports.
+    fn stack_mut(&mut self) -> &mut Stack<PortDevice>;
+
+    /// Sends every peer a sign of life with the next turn, where none is sent before a connection is made.
+    fn announce(&mut self);
+
+    /// Whether a peer has been heard.
+    fn hears(&self, rank: Rank) -> bool;
+}
+
+impl OverPorts for RudChannel<PortDevice> {
+    fn stack_mut(&mut self) -> &mut Stack<PortDevice> {
+        self.stack_mut()
+    }
+
+    fn announce(&mut self) {
+        self.announce();
+    }
+
+    fn hears(&self, rank: Rank) -> bool {
+        self.hears(rank)
+    }
+}
+
+impl OverPorts for TcpChannel<PortDevice> {
+    fn stack_mut(&mut self) -> &mut Stack<PortDevice> {
+        self.stack_mut()
+    }
+
+    /// Connections are made without being asked for.
+    fn announce(&mut self) {}
+
+    fn hears(&self, rank: Rank) -> bool {
+        self.is_connected(rank)
+    }
+}
 
 /// What is known about the way to a peer.
 struct Probe<'a> {
@@ -72,7 +114,7 @@ impl Inbox for Nothing {
 /// # Errors
 /// What is wrong with the way to some of them, and what to do.
 pub(super) fn check(
-    up: &mut UpChannel<PortDevice>,
+    up: &mut dyn OverPorts,
     config: &Config,
     peers: &[PeerAddress],
     mtu: u16,
@@ -84,7 +126,7 @@ pub(super) fn check(
     loop {
         let now = Clock.now();
         let mut any = up.receive(now, &mut Nothing);
-        any |= up.stack_mut().is_some_and(|stack| take_echoes(stack, now, &mut probes));
+        any |= take_echoes(up.stack_mut(), now, &mut probes);
         let mut news = false;
         for probe in probes.iter_mut().filter(|probe| !probe.heard) {
             if up.hears(probe.peer.rank) {
@@ -96,9 +138,7 @@ pub(super) fn check(
             next = now + PAUSE;
             up.announce();
         }
-        if let Some(stack) = up.stack_mut() {
-            ask(stack, now, &mut probes, mtu);
-        }
+        ask(up.stack_mut(), now, &mut probes, mtu);
         any |= up.transmit(now, &mut Nothing);
         let is_complete = |probe: &Probe<'_>| probe.heard && probe.passed >= mtu;
         if probes.iter().all(is_complete) {
@@ -141,7 +181,7 @@ fn ask(stack: &mut Stack<PortDevice>, now: Instant, probes: &mut [Probe<'_>], mt
 
 /// What the probes have found.
 fn judge(
-    up: &mut UpChannel<PortDevice>,
+    up: &mut dyn OverPorts,
     now: Instant,
     config: &Config,
     probes: &[Probe<'_>],
@@ -172,19 +212,13 @@ fn judge(
 }
 
 /// Why nothing was heard from a peer.
-fn unheard(
-    up: &mut UpChannel<PortDevice>,
-    now: Instant,
-    config: &Config,
-    peer: &PeerAddress,
-    passed: u16,
-) -> String {
+fn unheard(up: &mut dyn OverPorts, now: Instant, config: &Config, peer: &PeerAddress, passed: u16) -> String {
     let (rank, ip) = (peer.rank, peer.ip);
     let (name, protocol) = match config.transport {
         TransportChoice::Tcp => ("tcp", "TCP"),
         _ => ("rud", "UDP"),
     };
-    let Some(stack) = up.stack_mut() else { return "the channel has no port".to_owned() };
+    let stack = up.stack_mut();
     let port = stack.addresses().find(|(_, own)| *own == IpAddr::V4(peer.local_ip)).map(|(port, _)| port);
     let is_up =
         port.and_then(|port| stack.device_mut(port)).is_none_or(shouter_netstack::device::Device::link_up);

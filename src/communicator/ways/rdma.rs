@@ -5,10 +5,9 @@ use rand::{Rng, SeedableRng};
 use shouter_netstack::verbs::{Context, Gid, LinkLayer};
 use shouter_reducer::grid::{Grid, Rank};
 
-use crate::channel::port::{PortDevice, randomness};
+use crate::channel::port::randomness;
 use crate::channel::stream::KernelChannel;
-use crate::channel::up::UpChannel;
-use crate::channel::verbs::{self, Port, Rdma, Settings, Sizes, VerbsChannel};
+use crate::channel::verbs::{self, OverRdma, Port, Rdma, Settings, Sizes, VerbsChannel};
 use crate::config::Config;
 use crate::error::Error;
 use crate::runtime::Clock;
@@ -59,19 +58,14 @@ impl Prepared {
     }
 
     /// The channel to these ranks.
-    pub(super) fn connect(
-        self,
-        config: &Config,
-        control: KernelChannel,
-        peers: &[Rank],
-    ) -> UpChannel<PortDevice> {
+    pub(super) fn connect(self, config: &Config, control: KernelChannel, peers: &[Rank]) -> OverRdma {
         let settings = Settings {
             lanes: config.channel_num as u16,
             crc: config.crc,
             dead_after: config.heartbeat_timeout,
             lend_from: verbs::LEND_FROM,
         };
-        VerbsChannel::new(self.rdma, control, peers, settings, Clock.now()).into()
+        VerbsChannel::new(self.rdma, control, peers, settings, Clock.now())
     }
 }
 

@@ -5,8 +5,7 @@ use std::ptr::NonNull;
 use std::time::Duration;
 
 use shouter::channel::Inbox;
-use shouter::channel::port::PortDevice;
-use shouter::channel::up::UpChannel;
+use shouter::channel::up::UpChannels;
 use shouter::config::Config;
 use shouter::group::rendezvous::ControlLink;
 use shouter::runtime::{Clock, Instant};
@@ -34,7 +33,7 @@ const AFTERWARDS: Duration = Duration::from_millis(50);
 pub(super) struct End {
     rank: Rank,
     peer: Rank,
-    up: UpChannel<PortDevice>,
+    up: UpChannels,
     control: ControlLink,
     cold: Region,
     walked: usize,
@@ -78,8 +77,10 @@ impl End {
         let bytes = NonNull::from(bytes.leak());
         // SAFETY: the memory stays for ever, and nobody writes to it.
         let cold = unsafe { Region::from_raw_parts(MemoryKind::Host, bytes.cast(), COLD, 0) };
-        // SAFETY: the memory stays for ever.
-        unsafe { up.register(cold) };
+        if let Some(registry) = up.registry() {
+            // SAFETY: the memory stays for ever.
+            unsafe { registry.register(cold) };
+        }
         Ok(Self {
             rank,
             peer: Rank(1 - rank.0.min(1)),

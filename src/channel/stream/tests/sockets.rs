@@ -85,8 +85,9 @@ fn until(ends: &mut [End], what: &str, mut goal: impl FnMut(&mut [End]) -> bool)
 
 fn connected(ends: &mut [End]) {
     until(ends, "connections", |ends| {
-        let up =
-            |end: &End| end.channel.peers.iter().flat_map(|peer| &peer.lanes).all(|l| l.state == State::Up);
+        let up = |end: &End| {
+            end.channel.peers.iter().flat_map(|(_, peer)| &peer.lanes).all(|l| l.state == State::Up)
+        };
         ends.iter().all(up)
     });
 }
@@ -178,7 +179,7 @@ fn frame(payload: &[u8]) -> Vec<u8> {
 }
 
 /// Runs one all-reduce on two engines, and checks every element.
-fn all_reduce<D: Device>(mut hosts: [Host<D>; 2], bytes: usize, clock: impl Fn() -> Instant) {
+fn all_reduce(mut hosts: [Host; 2], bytes: usize, clock: impl Fn() -> Instant) {
     for (rank, host) in hosts.iter().enumerate() {
         let values: Vec<u8> = (0..bytes as u32 / 4).flat_map(|at| (at + rank as u32).to_le_bytes()).collect();
         fill(&host._memory, &values);
@@ -204,10 +205,10 @@ fn all_reduce<D: Device>(mut hosts: [Host<D>; 2], bytes: usize, clock: impl Fn()
     }
 }
 
-fn socket_hosts(connections: u16, crc: bool, bytes: usize) -> [Host<Loopback>; 2] {
+fn socket_hosts(connections: u16, crc: bool, bytes: usize) -> [Host; 2] {
     let mut rank = 0;
     ends(connections, [crc; 2]).map(|end| {
-        let (executor, up) = (end.executor, Some(UpChannel::from(end.channel)));
+        let (executor, up) = (end.executor, UpChannels::from(end.channel));
         let parts = Parts { executor, rank: Rank(rank), per_node: 1, up, node: None, dead_after: DEAD_AFTER };
         rank += 1;
         Host { engine: Engine::new(parts, Clock.now()), _memory: Owned::new(bytes).unwrap() }
@@ -301,7 +302,7 @@ fn who_says_farewell_is_not_lost_until_it_is_missed() {
     drop(goes);
     let mut end = [stays];
     until(&mut end, "the end of its connections", |end| {
-        end[0].channel.peers[0].lanes.iter().all(|lane| lane.state == State::Over)
+        end[0].channel.peers.get(0).unwrap().lanes.iter().all(|lane| lane.state == State::Over)
     });
     assert!(end[0].loss().is_none());
     let now = Clock.now();
@@ -371,7 +372,7 @@ fn a_frame_cut_in_half_is_never_handed_on() {
     let loss = puppet.loss();
     assert!(matches!(loss, Loss::Tcp(Failure::Reset { .. })), "{loss}");
     let channel = &mut puppet.end[0].channel;
-    assert!(channel.peers[0].aside.is_empty() && channel.take_side().is_none());
+    assert!(channel.peers.get(0).unwrap().aside.is_empty() && channel.take_side().is_none());
 }
 
 #[test]
@@ -392,7 +393,7 @@ fn a_frame_whose_crc_is_wrong_ends_the_peer_and_says_what_to_do() {
         let loss = puppet.says(lane, &bad);
         assert!(matches!(loss, Loss::Corrupted { .. }), "byte {at}: {loss}");
         assert!(loss.to_string().contains("transport = \"rud\""), "{loss}");
-        assert!(puppet.end[0].channel.peers[0].aside.is_empty(), "nothing of it was handed on");
+        assert!(puppet.end[0].channel.peers.get(0).unwrap().aside.is_empty(), "nothing of it was handed on");
     }
 }
 
@@ -420,14 +421,14 @@ fn a_fence_in_the_middle_of_a_transfer_leaves_nothing_behind_and_the_word_gets_t
     let mut hosts = socket_hosts(4, true, BYTES);
     let ops = [0, 1].map(|rank| start(Clock.now(), rank as u32, &mut hosts[rank], BYTES));
     let end = Clock.now() + PATIENCE;
-    let turn = |hosts: &mut [Host<Loopback>; 2]| {
+    let turn = |hosts: &mut [Host; 2]| {
         let now = Clock.now();
         assert!(now < end, "not within {PATIENCE:?}");
         hosts.iter_mut().for_each(|host| {
             host.engine.poll(now);
         });
     };
-    let sent = |host: &Host<Loopback>| host.engine.up().map_or(0, |up| up.device_counters().tx_bytes);
+    let sent = |host: &Host| host.engine.up().device_counters().tx_bytes;
     while sent(&hosts[0]) < BYTES as u64 / 8 {
         turn(&mut hosts);
     }
@@ -435,8 +436,12 @@ fn a_fence_in_the_middle_of_a_transfer_leaves_nothing_behind_and_the_word_gets_t
     // control.
     hosts[0].engine.poll(Clock.now() + Duration::from_secs(61));
     assert!(hosts[0].engine.aborted().is_some());
-    let Some(UpChannel::Kernel(up)) = hosts[0].engine.up() else { panic!("sockets are used") };
-    assert_eq!((up.places.len(), up.peers[0].queue.len()), (1, 0), "only the connection for control is left");
+    let up: &KernelChannel = hosts[0].engine.up().only().expect("sockets are used");
+    assert_eq!(
+        (up.places.len(), up.peers.get(0).unwrap().queue.len()),
+        (1, 0),
+        "only the connection for control is left"
+    );
     let result = loop {
         turn(&mut hosts);
         if let Some(completed) = hosts[1].engine.take_finished(ops[1]) {
@@ -499,7 +504,7 @@ fn side_messages_come_in_order_and_are_bounded() {
         refused += usize::from(!ends[0].channel.send_side(Rank(1), &vec![1; MAX_SIDE]));
         refused > 1000
     });
-    let waiting = both[1].channel.peers[0].sides_in.len();
+    let waiting = both[1].channel.peers.get(0).unwrap().sides_in.len();
     assert!((64..=64 + (256 << 10) / MAX_SIDE).contains(&waiting), "{waiting} wait");
 }
 
@@ -513,6 +518,6 @@ fn without_connections_for_data_control_messages_still_come_through() {
     let grant = Header { kind: Kind::Credit, granule: 0, ..header(0, 0) };
     end.channel.broadcast(&grant);
     until(&mut both, "the message", |ends| {
-        ends[1].channel.peers[0].heard > Instant::ZERO && ends[0].channel.is_drained()
+        ends[1].channel.peers.get(0).unwrap().heard > Instant::ZERO && ends[0].channel.is_drained()
     });
 }

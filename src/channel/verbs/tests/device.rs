@@ -316,12 +316,12 @@ fn payloads_of_devices_are_sent_and_placed_without_the_host() {
     for side in &both.sides {
         let asked = side.asked.lock().unwrap();
         assert_eq!(asked.reads, 0, "the host reads nothing");
-        assert_eq!(side.channel.lent(), all as u64);
-        let placed = side.channel.placed() as usize;
+        assert_eq!(side.channel.counts.lent, all as u64);
+        let placed = side.channel.counts.placed as usize;
         assert!(placed > all / 2, "{placed} were placed");
         // One question for each that is sent, and for each that was placed here.
         assert!(asked.starts > all + all / 2 && asked.writes < all / 2 && asked.settled > 0);
-        assert_eq!(side.channel.damaged() + side.channel.resent(), 0);
+        assert_eq!(side.channel.crc_dropped() + side.channel.resent(), 0);
     }
 }
 
@@ -347,7 +347,7 @@ fn damage_and_failures_cost_a_resend_and_nothing_comes_twice() {
         both.complete(seed);
         let hub = both.hub.borrow();
         (cut, damaged) = (cut + hub.cut, damaged + hub.damaged);
-        found += both.sides.iter().map(|side| side.channel.damaged()).sum::<u64>();
+        found += both.sides.iter().map(|side| side.channel.crc_dropped()).sum::<u64>();
         resent += both.sides.iter().map(|side| side.channel.resent()).sum::<u64>();
     }
     assert!(cut > 50 && damaged > 50 && found > 50 && found <= damaged, "{cut} {damaged} {found}");
@@ -359,7 +359,7 @@ fn what_comes_from_a_host_s_memory_is_copied_to_the_device() {
     let mut both = both(3, true, MemoryKind::Host);
     both.complete(3);
     let all = MESSAGES * FRAGMENTS;
-    assert_eq!(both.sides[0].channel.lent(), 0);
+    assert_eq!(both.sides[0].channel.counts.lent, 0);
     assert_eq!(both.sides[1].asked.lock().unwrap().writes, all);
 }
 
@@ -407,18 +407,18 @@ pub(super) fn damaged_and_cut<F: Fabric>(mut both: Both<F>, begin: Instant) {
     both.complete_with(0, |now, mut channels| {
         turns += 1;
         let channel = &mut channels[cut % 2];
-        let busy = |lane: &Lane| lane.state == State::Up && lane.sender.in_flight() > 0;
+        let busy = |lane: &lanes::Lane| lane.link.is_up() && lane.sender.in_flight() > 0;
         if turns % 40 == 0
             && cut < 8
-            && let Some(lane) = channel.all.iter().position(busy)
+            && let Some(lane) = channel.lanes.iter().position(busy)
         {
             channel.broken(now, lane, Fault::RetryExceeded);
             cut += 1;
         }
     });
     let damaged: u64 = both.sides.iter().map(|side| side.asked.lock().unwrap().damaged).sum();
-    let found: u64 = both.sides.iter().map(|side| side.channel.damaged()).sum();
-    let placed: u64 = both.sides.iter().map(|side| side.channel.placed()).sum();
+    let found: u64 = both.sides.iter().map(|side| side.channel.crc_dropped()).sum();
+    let placed: u64 = both.sides.iter().map(|side| side.channel.counts.placed).sum();
     assert!(cut > 0 && damaged > 0, "{cut} queue pairs were cut, {damaged} fragments damaged");
     // One that was damaged and came again by a slot before it was looked at counts only once.
     assert!(found <= damaged && found > 0, "{found} of {damaged} were found");

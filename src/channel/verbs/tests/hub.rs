@@ -12,7 +12,7 @@ use shouter_netstack::time::Instant;
 use shouter_reducer::grid::Rank;
 use shouter_reducer::header::Header;
 use shouter_reducer::memory::{Kind, Region, Span};
-use shouter_reducer::transport::SendError;
+use shouter_reducer::transport::{PayloadRange, SendError, Token, Transport};
 
 use super::super::Control;
 use super::super::fabric::{
@@ -22,7 +22,7 @@ use super::super::fabric::{
 use super::allocations::Pause;
 use crate::channel::Inbox;
 use crate::channel::sys::bytes_of;
-use crate::channel::up::PeerLoss;
+use crate::channel::up::{Channel, PeerLoss};
 
 struct Pair {
     end: usize,
@@ -365,8 +365,19 @@ impl Wire {
     }
 }
 
-impl Control for Wire {
-    fn receive(&mut self, _: Instant, inbox: &mut impl Inbox) -> bool {
+impl Transport for Wire {
+    fn max_fragment(&self, _: Rank) -> usize {
+        64
+    }
+
+    fn send(&mut self, _: Rank, header: &Header, _: PayloadRange, _: Token) -> Result<(), SendError> {
+        self.hub.borrow_mut().control[1 - self.end].push_back(*header);
+        Ok(())
+    }
+}
+
+impl Channel for Wire {
+    fn receive(&mut self, _: Instant, inbox: &mut dyn Inbox) -> bool {
         let headers = std::mem::take(&mut self.hub.borrow_mut().control[self.end]);
         for header in &headers {
             inbox.fragment(header, &[]);
@@ -374,7 +385,7 @@ impl Control for Wire {
         !headers.is_empty()
     }
 
-    fn transmit(&mut self, _: Instant, _: &mut impl Inbox) -> bool {
+    fn transmit(&mut self, _: Instant, _: &mut dyn Inbox) -> bool {
         false
     }
 
@@ -386,19 +397,26 @@ impl Control for Wire {
         None
     }
 
-    fn send_control(&mut self, _: Rank, header: &Header) -> Result<(), SendError> {
-        self.hub.borrow_mut().control[1 - self.end].push_back(*header);
-        Ok(())
-    }
-
     fn broadcast(&mut self, header: &Header) {
         self.hub.borrow_mut().control[1 - self.end].push_back(*header);
     }
+
+    fn fence(&mut self) {}
 
     fn is_drained(&self) -> bool {
         true
     }
 
+    fn resent(&self) -> u64 {
+        0
+    }
+
+    fn crc_dropped(&self) -> u64 {
+        0
+    }
+}
+
+impl Control for Wire {
     fn is_connected(&self, _: Rank) -> bool {
         true
     }
@@ -417,6 +435,4 @@ impl Control for Wire {
         let bytes = self.hub.borrow_mut().side[self.end].pop_front()?;
         Some((Rank(1 - self.end as u32), bytes))
     }
-
-    fn depart(&mut self) {}
 }

@@ -68,7 +68,7 @@ fn sums_are_right_over_real_queue_pairs() {
     let Some(mut pair) = real() else { return };
     reduce(&mut pair, 0, false);
     for leader in &pair.leaders {
-        assert_eq!((leader.channel.damaged(), leader.channel.lent()), (0, 0));
+        assert_eq!((leader.channel.crc_dropped(), leader.channel.counts.lent), (0, 0));
     }
 }
 
@@ -77,8 +77,8 @@ fn sums_are_right_from_registered_memory() {
     let Some(mut pair) = real() else { return };
     reduce(&mut pair, 0, true);
     for leader in &pair.leaders {
-        assert_eq!(leader.channel.damaged(), 0);
-        let (lent, placed) = (leader.channel.lent(), leader.channel.placed());
+        assert_eq!(leader.channel.crc_dropped(), 0);
+        let (lent, placed) = (leader.channel.counts.lent, leader.channel.counts.placed);
         assert!(lent > 50 && placed > 25 && placed < lent, "{lent} fragments were lent, {placed} placed");
     }
 }
@@ -96,10 +96,10 @@ fn queue_pairs_that_fail_under_way_are_set_up_again() {
     for turn in 0..2_000_000 {
         assert_eq!(pair.turn().len(), 0);
         let leader = &mut pair.leaders[1 - cut % 2].channel;
-        let busy = |lane: &Lane| lane.state == State::Up && lane.sender.in_flight() > 0;
+        let busy = |lane: &lanes::Lane| lane.link.is_up() && lane.sender.in_flight() > 0;
         if turn - last >= 10
             && cut < 12
-            && let Some(lane) = leader.all.iter().position(busy)
+            && let Some(lane) = leader.lanes.iter().position(busy)
         {
             // As if the device had given it up.
             leader.broken(pair.now, lane, Fault::RetryExceeded);

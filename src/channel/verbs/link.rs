@@ -1,0 +1,141 @@
+//! The state of a lane's queue pair, from offer to end, and for how long the lane has not worked.
+
+use std::time::Duration;
+
+use shouter_netstack::time::Instant;
+
+use super::fabric::Fault;
+
+/// Between two queue pairs of a lane, at first and at most.
+pub(super) const PAUSE: Duration = Duration::from_millis(5);
+const MAX_PAUSE: Duration = Duration::from_millis(200);
+
+/// Where a lane is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum State {
+    /// It has no queue pair; one is offered then, or when the control connection is there.
+    Down(Option<Instant>),
+    /// A queue pair is offered; the peer's offer is awaited.
+    Offered,
+    /// Connected; the peer is not known to be.
+    Connected,
+    /// In use.
+    Up,
+    /// Never to be used again.
+    Over,
+}
+
+/// A lane's queue pair, whichever it has.
+#[derive(Debug)]
+pub(super) struct Link {
+    state: State,
+    /// Counts the lane's queue pairs.
+    epoch: u32,
+    /// Since when it does not work, counted until it has worked again.
+    down_since: Option<Instant>,
+    /// Fragments that the peer had taken when the present queue pair came up.
+    taken_before: u64,
+    last_fault: Fault,
+    pause: Duration,
+}
+
+impl Link {
+    /// A lane that has had no queue pair yet.
+    pub(super) fn new() -> Self {
+        Self {
+            state: State::Down(None),
+            epoch: 0,
+            down_since: None,
+            taken_before: 0,
+            last_fault: Fault::RetryExceeded,
+            pause: Duration::ZERO,
+        }
+    }
+
+    #[inline]
+    pub(super) fn state(&self) -> State {
+        self.state
+    }
+
+    /// The number of the queue pair.
+    pub(super) fn epoch(&self) -> u32 {
+        self.epoch
+    }
+
+    #[inline]
+    pub(super) fn is_up(&self) -> bool {
+        self.state == State::Up
+    }
+
+    /// Whether the queue pair can receive: the peer may begin before this end has heard that it is connected.
+    #[inline]
+    pub(super) fn receives(&self) -> bool {
+        matches!(self.state, State::Connected | State::Up)
+    }
+
+    #[inline]
+    pub(super) fn is_over(&self) -> bool {
+        self.state == State::Over
+    }
+
+    /// The peer has closed the queue pair and offers another.
+    pub(super) fn follow(&mut self, now: Instant, epoch: u32) {
+        self.epoch = epoch;
+        self.down_since.get_or_insert(now);
+    }
+
+    /// A queue pair was made and offered.
+    pub(super) fn offered(&mut self) {
+        self.state = State::Offered;
+    }
+
+    /// The queue pair is connected with the one that the peer has offered.
+    pub(super) fn connected(&mut self) {
+        self.state = State::Connected;
+    }
+
+    /// The peer's queue pair of this number is connected, and it has taken so many fragments; true if the lane is up by that.
+    pub(super) fn ready(&mut self, epoch: u32, taken: u64) -> bool {
+        let comes_up = self.epoch == epoch && self.state == State::Connected;
+        if comes_up {
+            self.state = State::Up;
+            self.taken_before = taken;
+        }
+        comes_up
+    }
+
+    /// The queue pair has failed. Returns when to offer another, and whether the lane had worked until now.
+    pub(super) fn broke(&mut self, now: Instant, why: Fault) -> (Instant, bool) {
+        let worked = self.down_since.is_none();
+        self.down_since.get_or_insert(now);
+        self.last_fault = why;
+        self.pause = (self.pause * 2).clamp(PAUSE, MAX_PAUSE);
+        let due = now + self.pause;
+        self.state = State::Down(Some(due));
+        self.epoch += 1;
+        (due, worked)
+    }
+
+    /// Looks whether a lane that is up counts as up for good: the peer has taken something, or nothing is to be taken.
+    pub(super) fn settle(&mut self, in_flight: u64, taken: u64) {
+        if self.is_up() && self.down_since.is_some() && (in_flight == 0 || taken > self.taken_before) {
+            self.down_since = None;
+            self.pause = Duration::ZERO;
+        }
+    }
+
+    /// When to look again at a lane that does not work.
+    ///
+    /// # Errors
+    /// The last fault, if it has not worked for `patience`.
+    pub(super) fn check(&self, now: Instant, patience: Duration) -> Result<Option<Instant>, Fault> {
+        let Some(since) = self.down_since else { return Ok(None) };
+        let until = since + patience;
+        if now >= until { Err(self.last_fault) } else { Ok(Some(until.min(now + MAX_PAUSE))) }
+    }
+
+    /// The lane is never to be used again.
+    pub(super) fn end(&mut self) {
+        self.state = State::Over;
+    }
+}
