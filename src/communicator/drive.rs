@@ -30,6 +30,34 @@ pub(super) struct Drive {
     driver: Arc<Driver<RankEngine>>,
 }
 
+/// Why an operation brought no result.
+pub(super) enum RunError {
+    /// The engine cannot be driven, or the time to wait is over.
+    Drive(Error),
+    /// It was not started.
+    Start(StartError),
+    /// It has failed.
+    Operation(OpError),
+}
+
+impl From<Error> for RunError {
+    fn from(error: Error) -> Self {
+        Self::Drive(error)
+    }
+}
+
+impl From<StartError> for RunError {
+    fn from(error: StartError) -> Self {
+        Self::Start(error)
+    }
+}
+
+impl From<OpError> for RunError {
+    fn from(error: OpError) -> Self {
+        Self::Operation(error)
+    }
+}
+
 impl Drive {
     /// Puts the engine into its driver; with `dedicated`, a shard drives it, pinned to that core if there is one.
     pub(super) fn new(
@@ -45,7 +73,7 @@ impl Drive {
 
     /// Runs an operation to its end.
     #[inline]
-    pub(super) fn run(&self, request: Request) -> Result<Result<Result<(), OpError>, StartError>, Error> {
+    pub(super) fn run(&self, request: Request) -> Result<(), RunError> {
         let mut started = None;
         let goal = move |engine: &mut RankEngine| {
             let op = match started {
@@ -53,16 +81,16 @@ impl Drive {
                 None => match engine.start(Clock.now(), request.clone()) {
                     Ok(op) => *started.insert(op),
                     Err(StartError::Busy { .. }) => return None,
-                    Err(error) => return Some(Err(error)),
+                    Err(error) => return Some(Err(error.into())),
                 },
             };
-            engine.take_finished(op).map(|completed| Ok(completed.result))
+            engine.take_finished(op).map(|completed| completed.result.map_err(RunError::from))
         };
-        self.driver.drive_until(goal, None).map_err(drive_error)
+        self.driver.drive_until(goal, None).map_err(drive_error)?
     }
 
     /// Starts an operation and takes its first turn, so that it is on its way when this returns.
-    pub(super) fn start(&self, request: Request) -> Result<Result<OpId, StartError>, Error> {
+    pub(super) fn start(&self, request: Request) -> Result<OpId, RunError> {
         let goal = move |engine: &mut RankEngine| {
             let now = Clock.now();
             match engine.start(now, request.clone()) {
@@ -71,16 +99,18 @@ impl Drive {
                     Some(Ok(op))
                 }
                 Err(StartError::Busy { .. }) => None,
-                Err(error) => Some(Err(error)),
+                Err(error) => Some(Err(error.into())),
             }
         };
-        self.driver.drive_until(goal, None).map_err(drive_error)
+        self.driver.drive_until(goal, None).map_err(drive_error)?
     }
 
-    /// Waits for the end of an operation, whose outcome nobody else takes. After an error it is still under way.
-    pub(super) fn wait(&self, op: OpId, until: Option<Instant>) -> Result<Result<(), OpError>, Error> {
-        let goal = move |engine: &mut RankEngine| engine.take_finished(op).map(|completed| completed.result);
-        self.driver.drive_until(goal, until).map_err(drive_error)
+    /// Waits for the end of an operation, whose outcome nobody else takes. It is still under way unless that is its own.
+    pub(super) fn wait(&self, op: OpId, until: Option<Instant>) -> Result<(), RunError> {
+        let goal = move |engine: &mut RankEngine| {
+            engine.take_finished(op).map(|completed| completed.result.map_err(RunError::from))
+        };
+        self.driver.drive_until(goal, until).map_err(drive_error)?
     }
 
     /// Refuses a forked child, before it waits for a lock that a thread of its parent's may have held.

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use shouter_reducer::executor::{AbortCause, Divergence, OpError, StartError, Why};
 use shouter_reducer::grid::Rank;
-use shouter_reducer::header::View;
-use shouter_reducer::header::{Identity, Shape};
+use shouter_reducer::header::{Identity, Shape, View};
 
+use super::drive::RunError;
 use super::{Entry, Group};
 use crate::error::{Call, Error, Reason, Views};
 
@@ -70,15 +70,25 @@ impl Group {
         Error::deadline(Self::small_call(shape, step), vec![missing.0], self.deadline, text)
     }
 
-    /// Why an operation was not started, of a registered tensor or of this shape alone.
+    /// Why an operation brought no result, of a registered tensor or of this shape alone.
     #[cold]
-    pub(super) fn start_error(
+    pub(super) fn run_error(
         &self,
-        error: StartError,
+        error: RunError,
         shape: &Shape,
         tensor: Option<&Entry>,
         step: u64,
     ) -> Error {
+        match error {
+            RunError::Drive(error) => error,
+            RunError::Start(error) => self.start_error(error, shape, tensor, step),
+            RunError::Operation(error) => self.op_error(error),
+        }
+    }
+
+    /// Why an operation was not started, of a registered tensor or of this shape alone.
+    #[cold]
+    fn start_error(&self, error: StartError, shape: &Shape, tensor: Option<&Entry>, step: u64) -> Error {
         let cause = match error {
             StartError::Aborted(cause) => cause,
             StartError::Length { .. } | StartError::Busy { .. } | StartError::SlotBudget { .. } => {

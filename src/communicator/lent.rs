@@ -43,6 +43,14 @@ owned!(Vec<T>, Box<[T]>, Tensor<T>);
 /// that something may still read or write after that is never freed, and the log says so. [Forgetting](std::mem::forget) it
 /// leaks the buffer.
 ///
+/// ```compile_fail,E0505
+/// # fn leave(group: shouter::Group, id: shouter::TensorId) -> Result<(), shouter::Error> {
+/// let lent = group.lend(id, vec![1f32; 1000])?;
+/// drop(group); // Lent to it.
+/// # lent.wait().map(drop).map_err(Into::into)
+/// # }
+/// ```
+///
 /// ```compile_fail,E0382
 /// # fn touch(group: &shouter::Group, id: shouter::TensorId) -> Result<(), shouter::Error> {
 /// let gradient = vec![1f32; 1000];

@@ -39,7 +39,7 @@ use crate::error::{Call, Error, Operation};
 use crate::group::watch::Control;
 use crate::observe::{Event, Timeline};
 use crate::runtime::{Clock, Instant};
-use drive::Drive;
+use drive::{Drive, RunError};
 pub use element::Element;
 pub use init::{init, leaders};
 pub use lent::{Lend, LendError, Lent};
@@ -259,10 +259,8 @@ impl Group {
             step,
             device,
         };
-        let op = self
-            .drive
-            .start(request)?
-            .map_err(|why| self.start_error(why, &entry.shape, Some(&entry), step))?;
+        let op =
+            self.drive.start(request).map_err(|why| self.run_error(why, &entry.shape, Some(&entry), step))?;
         Ok(Pending { group: self.number, op, begin, entry })
     }
 
@@ -279,12 +277,15 @@ impl Group {
         }
         let until = timeout.map(|timeout| Clock.now() + timeout);
         match self.drive.wait(pending.op, until) {
-            Ok(Ok(())) => {
+            Ok(()) => {
                 self.finished(pending.begin, &pending.entry.name, pending.entry.bytes());
                 Ok(())
             }
-            Ok(Err(error)) => Err(WaitError { error: self.op_error(error), pending: None }),
-            Err(error) => Err(WaitError { error, pending: Some(pending) }),
+            Err(RunError::Operation(error)) => Err(WaitError { error: self.op_error(error), pending: None }),
+            Err(why) => {
+                let error = self.run_error(why, &pending.entry.shape, Some(&pending.entry), 0);
+                Err(WaitError { error, pending: Some(pending) })
+            }
         }
     }
 
@@ -350,10 +351,7 @@ impl Group {
             step,
             device,
         };
-        self.drive
-            .run(request)?
-            .map_err(|why| self.start_error(why, &shape, None, step))?
-            .map_err(|error| self.op_error(error))
+        self.drive.run(request).map_err(|why| self.run_error(why, &shape, None, step))
     }
 
     #[inline]
