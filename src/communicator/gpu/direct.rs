@@ -159,11 +159,11 @@ impl Group {
             complained: AtomicBool::new(false),
         };
         let (address, bytes) = (slots.address(), slots.len() as u64);
-        let reach = self.register_with_nic(&direct, address, bytes).map_err(|why| text(&why))?;
+        let reach = self.register_with_nic(&direct, address, bytes).map_err(|why| text(&why))??;
         let region = device_region(address, bytes).ok_or("the slots have no address")?;
         let digest = Box::new(crcs.clone());
         self.drive.with(move |engine| engine.attach_device(digest, region)).map_err(|why| text(&why))?;
-        Ok((direct, Parts { crcs, slots }, reach?))
+        Ok((direct, Parts { crcs, slots }, reach))
     }
 
     /// Registers device memory with the NIC: by its dma-buf if the driver gives one, else by its address.
