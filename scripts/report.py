@@ -12,11 +12,13 @@ import html
 import io
 import json
 import math
+import os
 import pathlib
 import statistics
 import subprocess
 import sys
 
+FOLDER = os.environ.get("PROFILE", "release").replace("dev", "debug")
 TOLERANCE = 1e-4
 ACCURACY = 0.95
 
@@ -192,7 +194,7 @@ def main():
         print(f"  {'holds' if good else 'FAILS'}: {what}")
 
     timelines = [folder / f"{name}-{rank}.timeline" for rank in range(options.ranks)]
-    merge = [pathlib.Path(__file__).parent.parent / "target/release/shouter", "timeline", "merge", folder / "timeline.json", *timelines]
+    merge = [pathlib.Path(__file__).parent.parent / "target" / FOLDER / "shouter", "timeline", "merge", folder / "timeline.json", *timelines]
     traced = subprocess.run(merge, check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
     tables = [("By epoch", epochs), ("By rank", network)]
     write_html(folder / "report.html", title, plots(ranks, single), tables, {"hashes": hashes, "checks": checks})

@@ -70,3 +70,19 @@ need_rust() {
         sh -s -- -y --profile minimal --component clippy --component rustfmt --no-modify-path >&2
     PATH="${CARGO_HOME:-$HOME/.cargo}/bin:$PATH"
 }
+
+# The profile of what is built, release or dev, and where cargo leaves it.
+profile=${PROFILE:-release}
+built=target/${profile/#dev/debug}
+
+# All packages but the one that is to have no DPDK in it.
+WHOLE=(--workspace --exclude shouter-packetdrill)
+
+# build_programs: the program and the C library; with the profile dev as the tests build them, examples too, so that nothing is built twice.
+build_programs() {
+    if [ "$profile" = dev ]; then
+        cargo build --locked "${WHOLE[@]}" --lib --bins --examples
+    else
+        cargo build --locked --profile "$profile" -p shouter-cli -p shouter-c
+    fi
+}

@@ -3,7 +3,7 @@
 # A scenario begins with a comment of `# KEY: VALUE` lines:
 #   shows      what it proves, in one line
 #   options    of `vm-lab run`: guests, NICs, memory; none by default
-#   needs      binaries of target/release, such as shouter and examples/echo: built when they are needed, put on the guest's PATH
+#   needs      binaries of target/release (target/debug with PROFILE=dev), such as shouter and examples/echo: built when they are needed, put on the guest's PATH
 #   slice      yes: part of `vm-lab slice`
 # and its body runs in the guest, or in both, with bash and guest/lib.sh loaded. It passes by ending with 0 and is skipped by ending
 # with 77; its last line `shown: ...` or `skipped: ...` is printed in the table.
@@ -28,26 +28,26 @@ list_scenarios() {
     done < <(scenario_files)
 }
 
-# test_binary NAME ARGUMENT...: builds a test binary by cargo's arguments, as target/release/NAME.
+# test_binary NAME ARGUMENT...: builds a test binary by cargo's arguments, as $target/NAME.
 test_binary() {
-    local name=$1 built
+    local name=$1 found
     shift
-    built=$(cargo test --locked --no-run --message-format=json "$@" | sed -n 's/.*"executable":"\([^"]*\)".*/\1/p' | tail -n 1)
-    [ -n "$built" ] && cp "$built" "$target/release/$name"
+    found=$(cargo test --locked --no-run --message-format=json "$@" | sed -n 's/.*"executable":"\([^"]*\)".*/\1/p' | tail -n 1)
+    [ -n "$found" ] && cp "$found" "$target/$name"
 }
 
-# build_binary NAME: builds one of the project's programs as target/release/NAME, unless it is up to date.
+# build_binary NAME: builds one of the project's programs as $target/NAME, unless it is up to date.
 build_binary() {
-    mkdir -p "$target/release"
+    mkdir -p "$target"
     case $1 in
-    shouter) cargo build --locked --release --bin shouter ;;
-    examples/*) cargo build --locked --release --example "${1#examples/}" ;;
-    verbs_rxe) test_binary verbs_rxe -p shouter-netstack --test verbs_rxe ;;
+    shouter) build_programs ;;
+    examples/*) cargo build --locked --profile "$profile" "${WHOLE[@]}" --example "${1#examples/}" ;;
+    verbs_rxe) test_binary verbs_rxe "${WHOLE[@]}" --test verbs_rxe ;;
     shouter_lib) test_binary shouter_lib -p shouter --lib ;;
-    trainer) scripts/package-c && scripts/lib/compile-trainer "$target/release/trainer" ;;
+    trainer) scripts/package-c && scripts/lib/compile-trainer "$target/trainer" ;;
     cuda-sim/kernels.tar) build_binary shouter && build_binary cuda-sim/libcuda.so.1 &&
-        scripts/lib/cuda-sim/kernels "$target/release/cuda-sim" "$target/release/shouter" ;;
-    cuda-sim/*) scripts/lib/cuda-sim/build "$target/release/cuda-sim" ;;
+        scripts/lib/cuda-sim/kernels "$target/cuda-sim" "$target/shouter" ;;
+    cuda-sim/*) scripts/lib/cuda-sim/build "$target/cuda-sim" ;;
     *) printf 'error: no rule builds %s\n' "$1" >&2 && return 1 ;;
     esac
 }
@@ -55,7 +55,7 @@ build_binary() {
 # build_binaries FILE...: builds what these scenarios need and nobody has given.
 build_binaries() {
     local file binary binaries
-    export CARGO_TARGET_DIR=$target
+    export CARGO_TARGET_DIR=${target%/*}
     install_packages "to build" "${PACKAGES_BUILD[@]}"
     need_rust
     mapfile -t binaries < <(for file in "$@"; do
@@ -72,7 +72,7 @@ build_binaries() {
 # run_scenarios FILE...: runs them one after another; prints the table; fails if a scenario does.
 run_scenarios() {
     local file name binary bin began result status said rows=() options passed=0 failed=0 skipped=0
-    local target=${CARGO_TARGET_DIR:-$root/target}
+    local target=${CARGO_TARGET_DIR:-$root/target}/${built##*/}
     # Before the first of them boots.
     build_binaries "$@"
     mkdir -p "$lab/logs"
@@ -81,7 +81,7 @@ run_scenarios() {
         options=()
         for binary in $(key needs "$file"); do
             bin=$(given_bin "$binary")
-            options+=(--bin "${bin:-$target/release/$binary}")
+            options+=(--bin "${bin:-$target/$binary}")
         done
         # shellcheck disable=SC2207 # words are meant to be split
         options+=($(key options "$file"))

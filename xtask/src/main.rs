@@ -3,8 +3,10 @@
 
 use std::process::ExitCode;
 
+mod citations;
 mod edges;
 mod list;
+mod public;
 mod sources;
 
 const USAGE: &str = "\
@@ -12,6 +14,10 @@ usage: cargo run -p xtask -- COMMAND
 
   edges       compares the dependencies between the top-level modules of each crate with xtask/edges.txt, which has no cycle
   edges write writes the list anew
+  citations   compares the requirements of RFC 9293 that netstack's comments cite with the index of the conformance tests; lists
+              those that nothing cites
+  pub         compares the public items that only tests and benchmarks use with xtask/public.txt: the API that is for users
+  pub write   writes the list anew
 ";
 
 fn main() -> ExitCode {
@@ -19,6 +25,9 @@ fn main() -> ExitCode {
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     let done = match words[..] {
         ["edges"] => edges::check(),
+        ["citations"] => citations::check(),
+        ["pub"] => public::check(),
+        ["pub", "write"] => public::write(),
         ["edges", "write"] => edges::write(),
         _ => {
             eprint!("{USAGE}");

@@ -17,7 +17,27 @@ pub(crate) struct Module {
 
 /// The repository.
 pub(crate) fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new("/")).to_path_buf()
+}
+
+/// All Rust files in a folder of the repository and in those below.
+pub(crate) fn files(folder: &str) -> Result<Vec<PathBuf>, String> {
+    let mut left = vec![PathBuf::from(folder)];
+    let mut files = Vec::new();
+    while let Some(folder) = left.pop() {
+        let entries =
+            fs::read_dir(root().join(&folder)).map_err(|error| format!("{}: {error}", folder.display()))?;
+        for entry in entries {
+            let path = entry.map_err(|error| error.to_string())?.path();
+            if path.is_dir() {
+                left.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                files.push(path);
+            }
+        }
+    }
+    files.sort();
+    Ok(files)
 }
 
 /// All modules of the crate whose root is `file`, below the repository.

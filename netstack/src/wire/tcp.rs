@@ -351,7 +351,7 @@ impl Options {
                 let unit = if value & 0x8000 != 0 { 60 } else { 1 };
                 self.user_timeout = Some(UserTimeout { seconds: (value & 0x7fff) * unit });
             }
-            //= RFC 9293 section 3.2, MUST-6: an option that is not known is ignored.
+            //= RFC 9293 section 3.1, MUST-6: an option that is not known is ignored.
             _ => {}
         }
     }

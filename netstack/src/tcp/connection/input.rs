@@ -61,7 +61,7 @@ impl Connection {
         }
         //= RFC 9293 section 3.10.7.4, first: is anything of it in the window?
         if !self.receiver.is_acceptable(header.seq, len) {
-            //= RFC 9293 section 3.10.7.4, MUST-66: acknowledgements, and urgency, are heeded with a window of zero.
+            //= RFC 9293 section 3.4, MUST-66: acknowledgements, and urgency, are heeded with a window of zero.
             let shut = self.receiver.window() == 0 && header.seq == next && !rst && !syn;
             if shut && flags.contains(Flags::ACK) && self.is_synchronised() {
                 if !self.believe(now, header, cx) {

@@ -339,7 +339,7 @@ impl Endpoint {
         accept_port: &mut dyn FnMut(u16) -> bool,
     ) -> Result<ConnectionId, ConnectError> {
         let (mut local, remote) = (plain(local), plain(remote));
-        //= RFC 9293 section 3.9.2.3, MUST-46: a connection to a group or to all hosts is refused.
+        //= RFC 9293 section 3.9.1.1, MUST-46: a connection to a group or to all hosts is refused.
         if remote.port() == 0 || !is_host(remote.ip()) {
             return Err(ConnectError::BadRemote { remote });
         }

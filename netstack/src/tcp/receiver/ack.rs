@@ -50,7 +50,7 @@ impl AckPolicy {
         }
     }
 
-    //= RFC 9293 section 3.8.6.3, MUST-58 (an acknowledgement is delayed less than 0.5 s) and MUST-59 (at least every
+    //= RFC 9293 section 3.8.6.3, MUST-40 (an acknowledgement is delayed less than 0.5 s) and SHLD-19 (at least every
     //= second full segment is acknowledged).
     /// `bytes` new bytes in order, by a segment with `payload` bytes.
     #[inline]

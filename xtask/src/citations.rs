@@ -1,0 +1,106 @@
+//! What netstack's code cites of RFC 9293 (`//= RFC 9293 section 3.8.6.1, MUST-36: ...`), against the index of its requirements.
+//!
+//! A requirement that is named must be one of the index, and the section before it must be the one that states it. Citations
+//! without a requirement, of what the RFC only allows (MAY), and of other documents are taken as they are.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
+
+use crate::sources;
+
+const INDEX: &str = "netstack/tests/conformance/INDEX.md";
+const SECTIONS: &str = "netstack/tests/conformance/sections.txt";
+
+/// Checks every citation; says which requirements no code cites.
+pub(crate) fn check() -> Result<String, String> {
+    let sections = sections(&text(SECTIONS)?);
+    let index = text(INDEX)?;
+    let rows = index.lines().filter_map(|line| line.strip_prefix("| ")?.split(' ').next());
+    let indexed: BTreeSet<&str> = rows.filter(|id| is_requirement(id)).collect();
+    let mut wrong = Vec::new();
+    for id in indexed.iter().filter(|id| !sections.contains_key(**id)) {
+        wrong.push(format!("{SECTIONS}: {id} of {INDEX} has no section"));
+    }
+    let mut cited = BTreeSet::new();
+    for file in sources::files("netstack/src")? {
+        let lines = fs::read_to_string(&file).map_err(|error| format!("{}: {error}", file.display()))?;
+        for (line, section, id) in citations(&lines) {
+            match sections.get(&id) {
+                _ if id.starts_with("MAY-") => {}
+                Some(stated) if *stated == section => {}
+                Some(stated) => wrong
+                    .push(format!("{}:{line}: {id} is in section {stated}, not {section}", file.display())),
+                None => wrong.push(format!("{}:{line}: RFC 9293 has no {id}", file.display())),
+            }
+            cited.insert(id);
+        }
+    }
+    if !wrong.is_empty() {
+        return Err(wrong.join("\n"));
+    }
+    let nowhere: Vec<&str> = indexed.iter().filter(|id| !cited.contains(**id)).copied().collect();
+    Ok(format!("{} requirements are cited; {} are not: {}", cited.len(), nowhere.len(), nowhere.join(", ")))
+}
+
+fn text(path: &str) -> Result<String, String> {
+    fs::read_to_string(sources::root().join(Path::new(path))).map_err(|error| format!("{path}: {error}"))
+}
+
+/// The section of each requirement.
+fn sections(text: &str) -> BTreeMap<String, String> {
+    let lines = text.lines().filter(|line| !line.starts_with('#'));
+    let entries = lines.filter_map(|line| line.split_once(' '));
+    entries
+        .flat_map(|(section, ids)| ids.split(' ').map(move |id| (id.to_owned(), section.to_owned())))
+        .collect()
+}
+
+fn is_requirement(word: &str) -> bool {
+    let number = ["MUST-", "SHLD-", "MAY-", "REC-"].iter().find_map(|kind| word.strip_prefix(kind));
+    number.is_some_and(|number| number.parse::<u32>().is_ok())
+}
+
+/// The requirements that the lines name: line, the section before it, requirement. A citation may go on over several lines.
+fn citations(text: &str) -> Vec<(usize, String, String)> {
+    let mut found: Vec<(usize, String, String)> = Vec::new();
+    let (mut document, mut section) = (String::new(), String::new());
+    for (number, line) in text.lines().enumerate() {
+        let Some(citation) = line.trim_start().strip_prefix("//= ") else {
+            document.clear();
+            continue;
+        };
+        let mut before = ["", ""];
+        for word in citation.split_whitespace() {
+            let word = word.trim_matches(|c: char| !c.is_alphanumeric());
+            match before[1] {
+                "RFC" => word.clone_into(&mut document),
+                "section" => word.clone_into(&mut section),
+                _ if document == "9293" && is_requirement(word) => {
+                    if before[1] == "to" {
+                        found.extend(between(before[0], word).map(|id| (number + 1, section.clone(), id)));
+                    }
+                    found.push((number + 1, section.clone(), word.to_owned()));
+                }
+                _ => {}
+            }
+            before = [before[1], word];
+        }
+    }
+    found
+}
+
+/// The requirements between two of a kind, such as MUST-6 between MUST-5 and MUST-7.
+fn between(first: &str, last: &str) -> impl Iterator<Item = String> {
+    let split = |id: &str| {
+        id.split_once('-').map(|(kind, number)| (kind.to_owned(), number.parse::<u32>().unwrap_or(0)))
+    };
+    let range = match (split(first), split(last)) {
+        (Some((kind, from)), Some((same, to))) if kind == same => Some((kind, from + 1..to)),
+        _ => None,
+    };
+    range.into_iter().flat_map(|(kind, numbers)| numbers.map(move |number| format!("{kind}-{number}")))
+}
+
+#[cfg(test)]
+mod tests;
