@@ -6,6 +6,7 @@ use super::limits::Limit;
 use super::rack::Rack;
 use super::rate::Rate;
 use super::scoreboard::Record;
+use super::window::Change;
 use super::{AckIn, AckOut, Phase, Sender, Token};
 use crate::cc::{AckSample, Congestion, RateSample};
 use crate::tcp::memory::Memory;
@@ -117,7 +118,7 @@ impl Sender {
         memory: &mut Memory,
         released: &mut Vec<Token>,
     ) -> AckOut {
-        if self.is_closed() || ack.ack.is_after(self.max_sent()) {
+        if self.control.is_closed() || ack.ack.is_after(self.max_sent()) {
             return AckOut::default();
         }
         if ack.ack.is_before(self.una) {
@@ -142,10 +143,10 @@ impl Sender {
         memory: &mut Memory,
         released: &mut Vec<Token>,
     ) -> AckOut {
-        self.last_heard = now;
+        self.contact.on_heard(now);
         let probing = self.timers.persisting();
         let same_window = !self.update_window(ack);
-        let open = matches!(self.phase, Phase::Open);
+        let open = self.recovery.is_open();
         let prior_in_flight = self.in_flight();
         if ack.ack.is_after(self.nxt) {
             // The byte, or the FIN, of a window probe was taken.
@@ -159,7 +160,7 @@ impl Sender {
         let pure = news.acked == 0 && !ack.has_data && same_window && ack.sack.is_empty();
         self.on_news(now, ack, &mut news, duplicate, pure, prior_in_flight);
         if news.acked > 0 {
-            self.waiting_since = now;
+            self.contact.waits_from(now);
         }
         let answered = probing || self.timers.persisting();
         if answered {
@@ -183,7 +184,7 @@ impl Sender {
             return;
         }
         let prior_in_flight = self.in_flight();
-        let mut news = News::new(self.una, 0, matches!(self.phase, Phase::Open), ack.echo);
+        let mut news = News::new(self.una, 0, self.recovery.is_open(), ack.echo);
         // Its mark was told by those that overtook it, and its echo is of long ago.
         let ack = AckIn { ece: false, has_data: false, ..*ack };
         let duplicate = self.deliver(now, &ack, &mut news, memory, released);
@@ -202,7 +203,7 @@ impl Sender {
         pure: bool,
         prior_in_flight: u32,
     ) {
-        self.largest_acked = self.largest_acked.max(news.size);
+        self.size.acknowledged(news.size);
         self.measure(now, ack, news);
         if ack.has_data && ack.echo.is_some() {
             self.rtt.hear(ack.rtt);
@@ -212,9 +213,9 @@ impl Sender {
         }
         let mut doubled = 0;
         if let Some(block) = duplicate {
-            doubled = block.end.distance(block.start).div_ceil(u32::from(self.mss));
+            doubled = block.end.distance(block.start).div_ceil(u32::from(self.size.mss()));
             // A probe that was for nothing says nothing about reordering.
-            if self.timers.tail_probe.is_none_or(|probe| probe.last != block.end) {
+            if self.timers.tail_probe().is_none_or(|probe| probe.last != block.end) {
                 self.rack.on_duplicate(self.una, self.nxt);
             }
         }
@@ -236,20 +237,13 @@ impl Sender {
     }
 
     /// Takes the window over, if the segment is not older than the one that said so last. Returns whether it changed.
+    #[inline]
     pub(super) fn update_window(&mut self, ack: &AckIn) -> bool {
-        //= RFC 9293 section 3.10.7.4: SND.WL1 and SND.WL2 keep old segments from setting the window
-        if self.wl1.is_after(ack.seq) || (self.wl1 == ack.seq && self.wl2.is_after(ack.ack)) {
-            return false;
+        let change = self.window.update(ack);
+        if change == Change::Reopened {
+            self.on_window_reopened(self.contact.heard());
         }
-        self.wl1 = ack.seq;
-        self.wl2 = ack.ack;
-        let changed = self.window != ack.window;
-        if self.window == 0 && changed {
-            self.on_window_reopened(self.last_heard);
-        }
-        self.window = ack.window;
-        self.max_window = self.max_window.max(ack.window);
-        changed
+        change != Change::None
     }
 
     /// Scoreboard and queue. Returns the block that reports a duplicate, if there is one.
@@ -261,8 +255,8 @@ impl Sender {
         memory: &mut Memory,
         released: &mut Vec<Token>,
     ) -> Option<SeqRange> {
-        let point = match self.phase {
-            Phase::Loss { point, .. } => Some(point),
+        let point = match self.recovery.phase() {
+            Phase::Loss { point, .. } => Some(*point),
             _ => None,
         };
         let (fack, min) = (self.rack.fack(), self.rtt.min());
@@ -278,7 +272,7 @@ impl Sender {
         if !self.sack {
             return None;
         }
-        let duplicate = duplicate(ack, self.una - self.max_window.max(1 << 16));
+        let duplicate = duplicate(ack, self.una - self.window.greatest().max(1 << 16));
         // An exact duplicate is followed by the same block once more, which counts like any other.
         for block in ack.sack.as_slice().iter().skip(duplicate.is_some().into()) {
             //= RFC 2018 section 5: blocks beyond what is out mean nothing; those below SND.UNA are duplicates.
@@ -296,11 +290,11 @@ impl Sender {
     #[inline]
     pub(super) fn advance(&mut self, una: SeqNumber, memory: &mut Memory, released: &mut Vec<Token>) {
         self.queue.acknowledge(self.position(una), memory, released);
-        // So that none of these is ever 2^31 behind; this one is compared with what was unacknowledged before.
-        self.limited_end = self.limited_end.max(self.una);
+        self.control.advance(self.una);
         self.una = una;
+        // So that it is never 2^31 behind.
         self.small_end = self.small_end.max(self.una);
-        self.ecn_point = self.ecn_point.max(self.una - 1);
+        self.ecn.advance(self.una);
     }
 
     /// Round-trip time.
@@ -319,10 +313,10 @@ impl Sender {
 
     /// What became of the tail-loss probe.
     fn settle_tail_probe(&mut self, now: Instant, news: &News, duplicate: Option<SeqRange>, pure: bool) {
-        let Some(probe) = &mut self.timers.tail_probe else { return };
-        if duplicate.is_some_and(|block| block.end == probe.last) {
-            probe.resends = probe.resends.saturating_sub(1);
+        if let Some(block) = duplicate {
+            self.timers.on_duplicate(block.end);
         }
+        let Some(probe) = self.timers.tail_probe() else { return };
         if self.una.is_before(probe.end) {
             return;
         }
@@ -331,43 +325,39 @@ impl Sender {
         let repaired = probe.resends > 0 && self.una.is_after(probe.end);
         let settled = probe.resends == 0 || repaired || pure;
         if settled || self.board.is_empty() && news.acked == 0 {
-            self.timers.tail_probe = None;
+            self.timers.settle_tail_probe();
         }
-        if repaired && matches!(self.phase, Phase::Open) {
-            let in_flight = u64::from(self.in_flight());
-            if let Some(controller) = &mut self.controller {
-                controller.on_congestion(now, Congestion::Loss, in_flight);
-                controller.on_recovery_end(now);
-            }
+        if repaired && self.recovery.is_open() {
+            let in_flight = self.in_flight();
+            self.control.on_congestion(now, Congestion::Loss, in_flight);
+            self.control.on_recovery_end(now);
             self.window_reduced();
         }
     }
 
     /// A duplicate acknowledgement on a connection without SACK: a segment has left the network.
     fn on_duplicate_ack(&mut self, news: &mut News) {
-        let limit = self.board.in_flight().saturating_sub(u32::from(self.mss));
-        let before = self.duplicates;
-        self.duplicates = (self.duplicates + u32::from(self.mss)).min(limit.max(before));
-        news.delivered += self.duplicates - before;
+        let mss = u32::from(self.size.mss());
+        let limit = self.board.in_flight().saturating_sub(mss);
+        news.delivered += self.recovery.on_duplicate_ack(mss, limit);
     }
 
     /// Losses that the acknowledgement shows. Returns how many bytes.
     fn find_losses(&mut self, now: Instant, prior_in_flight: u32, news: &News) -> u32 {
-        let mss = u32::from(self.mss);
+        let mss = u32::from(self.size.mss());
         let mut lost = 0;
         if self.sack {
             if news.delivered > 0 {
                 lost = self.detect_losses(now, prior_in_flight, news.delivered);
             }
-        } else if matches!(self.phase, Phase::Open) {
+        } else if self.recovery.is_open() {
             if news.acked > 0 {
-                self.duplicates = 0;
+                self.recovery.forget_duplicates();
             }
             //= RFC 5681 section 3.2: three duplicate acknowledgements; RFC 6582 section 3.2, step 2: not for what a
             //= recovery that is over has sent again.
-            let enough = self.duplicates >= 3 * mss.min(u32::MAX / 3);
-            let covered =
-                self.undo.and_then(|undo| undo.until()).is_none_or(|until| !self.una.is_before(until));
+            let enough = self.recovery.duplicates() >= 3 * mss.min(u32::MAX / 3);
+            let covered = self.recovery.repaired_until().is_none_or(|until| !self.una.is_before(until));
             if enough && covered && news.delivered > 0 {
                 if self.board.front().is_some_and(|front| front.path_mtu) {
                     self.path_mtu_lost(now);
@@ -376,7 +366,7 @@ impl Sender {
                 self.rate.on_lost(lost);
             }
         }
-        if matches!(self.phase, Phase::Open) && self.board.lost() > 0 && self.pending_losses() {
+        if self.recovery.is_open() && self.board.lost() > 0 && self.pending_losses() {
             self.begin_recovery(now, prior_in_flight, news.delivered);
         }
         lost
@@ -384,13 +374,11 @@ impl Sender {
 
     //= RFC 3168 section 6.1.2: ECN echo is a sign of congestion, at most once per window of data.
     fn on_ecn_echo(&mut self, now: Instant, ack: &AckIn) {
-        if !self.ecn || !ack.ece || !matches!(self.phase, Phase::Open) || !self.una.is_after(self.ecn_point) {
+        if !ack.ece || !self.recovery.is_open() || !self.ecn.counts(self.una) {
             return;
         }
-        let in_flight = u64::from(self.in_flight());
-        if let Some(controller) = &mut self.controller {
-            controller.on_congestion(now, Congestion::Ecn, in_flight);
-        }
+        let in_flight = self.in_flight();
+        self.control.on_congestion(now, Congestion::Ecn, in_flight);
         self.window_reduced();
     }
 
@@ -406,12 +394,10 @@ impl Sender {
             return;
         }
         let in_flight = self.in_flight();
-        let (threshold, mss) = (self.threshold(), u32::from(self.mss));
-        if let Phase::Recovery { prr, .. } = &mut self.phase {
-            //= RFC 9937 section 6.2: safe means progress without further losses
-            let safe = news.acked > 0 && lost == 0;
-            prr.on_ack(news.delivered, in_flight, threshold, mss, safe);
-        }
+        let (threshold, mss) = (self.threshold(), u32::from(self.size.mss()));
+        //= RFC 9937 section 6.2: safe means progress without further losses
+        let safe = news.acked > 0 && lost == 0;
+        self.recovery.on_ack(news.delivered, in_flight, threshold, mss, safe);
         let rate = news.latest.and_then(|latest| self.sample_rate(&latest));
         let sample = AckSample {
             now,
@@ -425,21 +411,19 @@ impl Sender {
             srtt: self.rtt.srtt(),
             min_rtt: self.rtt.min(),
             rate,
-            marked: if self.ecn && ack.ece { u64::from(news.delivered) } else { 0 },
+            marked: if self.ecn.is_on() && ack.ece { u64::from(news.delivered) } else { 0 },
             lost: u64::from(lost),
-            in_recovery: matches!(self.phase, Phase::Recovery { .. }),
-            window_limited: self.limited_end.is_after(news.una),
+            in_recovery: matches!(self.recovery.phase(), Phase::Recovery { .. }),
+            window_limited: self.control.was_limiting(news.una),
         };
-        if let Some(controller) = &mut self.controller {
-            controller.on_ack(&sample);
-        }
+        self.control.on_ack(&sample);
     }
 
     /// How fast the path delivered up to `latest`, for a controller that wants to know.
     #[inline]
     pub(super) fn sample_rate(&mut self, latest: &Record) -> Option<RateSample> {
         self.rate.begin_after(latest);
-        let wanted = self.controller.as_ref().is_some_and(|controller| controller.uses_rate());
+        let wanted = self.control.get().is_some_and(|controller| controller.uses_rate());
         if wanted { self.rate.sample(latest, self.rtt.min()) } else { None }
     }
 
@@ -450,7 +434,8 @@ impl Sender {
         let usable = u64::from(self.usable());
         !waiting
             || (usable > 0
-                && (usable >= unsent.min(u64::from(self.mss)) || usable >= u64::from(self.max_window / 2)))
+                && (usable >= unsent.min(u64::from(self.size.mss()))
+                    || usable >= u64::from(self.window.greatest() / 2)))
     }
 
     /// Whether a writer that was turned away finds enough room now to be worth its while.

@@ -131,25 +131,25 @@ impl Sender {
 
     /// How the sending goes.
     pub(crate) fn sending(&self, now: Instant) -> Sending {
-        let repair = match self.phase {
+        let repair = match self.recovery.phase() {
             Phase::Recovery { .. } => Repair::Recovery,
             Phase::Loss { .. } => Repair::Loss,
-            Phase::Open if self.ecn && self.una.is_before(self.ecn_point) => Repair::Reduced,
-            Phase::Open if self.board.sacked() > 0 || self.duplicates > 0 => Repair::Disorder,
+            Phase::Open if self.ecn.is_reduced(self.una) => Repair::Reduced,
+            Phase::Open if self.board.sacked() > 0 || self.recovery.duplicates() > 0 => Repair::Disorder,
             Phase::Open => Repair::None,
         };
         let counts = self.board.counts();
         // What a repair has sent again was lost; a tail-loss probe may repeat what was not.
-        let repaired = if matches!(self.phase, Phase::Open) { 0 } else { counts.resent };
+        let repaired = if self.recovery.is_open() { 0 } else { counts.resent };
         let times = self.tally.as_ref().map(|tally| tally.limits.times(now));
         let (busy, window, buffer) = times.unwrap_or_default();
         Sending {
             repair,
             out: counts.out,
-            sacked: counts.sacked.saturating_add(self.duplicates / u32::from(self.mss)),
+            sacked: counts.sacked.saturating_add(self.recovery.duplicates() / u32::from(self.size.mss())),
             lost: counts.lost.saturating_add(repaired),
             resent: counts.resent,
-            retries: self.timers.retries,
+            retries: self.timers.retries(),
             busy: Duration::from_nanos(busy),
             window_limited: Duration::from_nanos(window),
             buffer_limited: Duration::from_nanos(buffer),

@@ -11,6 +11,7 @@
 //! | `ack`, `predicted` | acknowledgements; the one that was expected |
 //! | `recovery` | fast recovery, time-outs, and taking them back when they were spurious |
 //! | `rack`, `prr`, `rtt`, `rate` | what the RFCs compute, without side effects |
+//! | `control`, `window`, `ecn`, `pacing` | the congestion window and its controller, the peer's window, marks, the pace |
 //! | `transmit` | what leaves next |
 //! | `hold` | what is held back for what the writer says will follow |
 //! | `limits` | what the sending waits for, and for how long |
@@ -22,14 +23,16 @@ use std::sync::Arc;
 
 use super::memory::Memory;
 use super::{Info, Options, Path, Token};
-use crate::cc::{Controller, Parameters};
 use crate::region::Extent;
 use crate::time::Instant;
 use crate::wire::tcp::{SackBlocks, SeqNumber};
 
 mod ack;
+mod control;
+mod ecn;
 mod hold;
 mod limits;
+mod pacing;
 mod path_mtu;
 mod predicted;
 mod prr;
@@ -41,19 +44,24 @@ mod rtt;
 mod scoreboard;
 mod timers;
 mod transmit;
+mod window;
 
 #[cfg(test)]
 mod tests;
 
+use control::Control;
+use ecn::Ecn;
 use limits::Tally;
-use path_mtu::PathMtu;
+use pacing::Pacer;
+use path_mtu::SegmentSize;
 use queue::Queue;
 use rack::Rack;
 use rate::Rate;
-use recovery::{Phase, Undo};
+use recovery::{Phase, Recovery};
 use rtt::Rtt;
 use scoreboard::Scoreboard;
-use timers::Timers;
+use timers::{Contact, Timers};
+use window::Window;
 
 /// What the handshake agreed on.
 #[derive(Clone, Copy, Debug)]
@@ -162,32 +170,20 @@ struct Counts {
     probes: u32,
 }
 
-/// The sending half.
+/// The sending half. Its parts keep their own books; here is what they have in common.
 #[derive(Debug)]
 pub(crate) struct Sender {
     options: Arc<Options>,
-    /// Made when the handshake is over and there is something to send: a server has many connections that only wait.
-    controller: Option<Box<dyn Controller>>,
-    /// The controller's initial window in segments; 0 until the handshake is over.
-    initial_window: u32,
+    control: Control,
     queue: Queue,
     board: Scoreboard,
     una: SeqNumber,
     nxt: SeqNumber,
-    /// The peer's window, and the greatest it ever was.
-    window: u32,
-    max_window: u32,
-    /// The segment that said so: its sequence number and acknowledgement (SND.WL1 and SND.WL2).
-    wl1: SeqNumber,
-    wl2: SeqNumber,
-    /// Payload per segment at present.
-    mss: u16,
-    /// And at most, by the handshake.
-    mss_limit: u16,
-    overhead: u16,
+    window: Window,
+    size: SegmentSize,
     timestamps: bool,
     sack: bool,
-    ecn: bool,
+    ecn: Ecn,
     /// The FIN is to follow the queue; it was sent.
     fin_queued: bool,
     fin_sent: bool,
@@ -197,31 +193,16 @@ pub(crate) struct Sender {
     blocked: bool,
     /// The last write said that more would follow.
     more: bool,
-    /// The next new segment says CWR.
-    cwr: bool,
-    /// ECN echo does not count before this is acknowledged.
-    ecn_point: SeqNumber,
     /// End of the last segment that was less than full (for Nagle's algorithm).
     small_end: SeqNumber,
-    /// The window was in full use when this was the next to send.
-    limited_end: SeqNumber,
-    /// Segments that have left the network by duplicate acknowledgements, in bytes: without SACK only.
-    duplicates: u32,
-    last_sent: Instant,
-    last_heard: Instant,
-    /// Since when the oldest number is out unacknowledged.
-    waiting_since: Instant,
-    pace_at: Instant,
+    contact: Contact,
+    pacer: Pacer,
     rtt: Rtt,
     rack: Rack,
     rate: Rate,
     timers: Timers,
-    phase: Phase,
-    undo: Option<Undo>,
-    path_mtu: Option<Box<PathMtu>>,
+    recovery: Recovery,
     tally: Option<Box<Tally>>,
-    /// The most payload of a segment that was acknowledged.
-    largest_acked: u16,
 }
 
 impl Sender {
@@ -230,45 +211,30 @@ impl Sender {
         let first = iss + 1;
         Self {
             options,
-            controller: None,
-            initial_window: 0,
+            control: Control::new(iss),
             queue: Queue::default(),
             board: Scoreboard::default(),
             una: first,
             nxt: first,
-            window: 0,
-            max_window: 0,
-            wl1: SeqNumber(0),
-            wl2: first,
-            mss: 536,
-            mss_limit: 536,
-            overhead: 40,
+            window: Window::new(first),
+            size: SegmentSize::new(),
             timestamps: false,
             sack: false,
-            ecn: false,
+            ecn: Ecn::new(first),
             fin_queued: false,
             fin_sent: false,
             probed: false,
             blocked: false,
             more: false,
-            cwr: false,
-            ecn_point: first,
             small_end: first,
-            limited_end: iss,
-            duplicates: 0,
-            last_sent: Instant::ZERO,
-            last_heard: Instant::ZERO,
-            waiting_since: Instant::ZERO,
-            pace_at: Instant::ZERO,
+            contact: Contact::default(),
+            pacer: Pacer::default(),
             rtt: Rtt::new(),
             rack: Rack::new(iss),
             rate: Rate::default(),
             timers: Timers::default(),
-            phase: Phase::Open,
-            undo: None,
-            path_mtu: None,
+            recovery: Recovery::new(),
             tally: None,
-            largest_acked: 0,
         }
     }
 
@@ -300,19 +266,14 @@ impl Sender {
     }
 
     fn begin(&mut self, now: Instant, terms: &Terms, window: u32, seq: SeqNumber, initial_window: u32) {
-        self.initial_window = initial_window.max(1);
-        self.mss = terms.mss.max(1);
-        self.mss_limit = self.mss;
-        self.overhead = terms.overhead;
+        self.control.begin(initial_window);
+        self.size.begin(terms.mss, terms.overhead);
         self.timestamps = terms.timestamps;
         self.sack = terms.sack;
-        self.ecn = terms.ecn;
-        self.window = window;
-        self.max_window = window;
-        self.wl1 = seq;
-        self.last_sent = now;
-        self.last_heard = now;
-        self.pace_at = now;
+        self.ecn.begin(terms.ecn);
+        self.window.begin(window, seq);
+        self.contact.begin(now);
+        self.pacer.restart(now);
         if self.queue.len() > 0 || self.fin_queued {
             self.take_control();
         }
@@ -321,15 +282,7 @@ impl Sender {
     /// Sees to it that there is a controller, now that there is something to send.
     #[inline]
     fn take_control(&mut self) {
-        if self.controller.is_none() && self.initial_window > 0 {
-            let parameters = Parameters { mss: u32::from(self.mss), initial_window: self.initial_window };
-            self.controller = Some(self.options.congestion.build(&parameters));
-        }
-    }
-
-    /// Whether the handshake is not over yet, or everything is.
-    fn is_closed(&self) -> bool {
-        self.initial_window == 0
+        self.control.take(&self.options, self.size.mss());
     }
 
     /// Copies the beginning of `bytes` into the queue and returns how many were taken. If that is not all,
@@ -371,8 +324,7 @@ impl Sender {
         self.board.clear();
         self.timers = Timers::default();
         self.nxt = self.una;
-        self.controller = None;
-        self.initial_window = 0;
+        self.control.end();
         self.fin_queued = false;
         self.blocked = false;
     }
@@ -382,7 +334,7 @@ impl Sender {
         self.queue.trim();
         self.board.trim();
         if self.board.is_empty() {
-            self.undo = None;
+            self.recovery.forget_undo();
         }
     }
 
@@ -407,13 +359,13 @@ impl Sender {
     /// The number that a segment without data carries: SND.NXT, but not beyond the peer's window, where it would not
     /// be acceptable if the peer has shrunk it.
     pub(crate) fn control_seq(&self) -> SeqNumber {
-        self.nxt.min(self.una + self.window)
+        self.nxt.min(self.una + self.window.size())
     }
 
     /// The greatest window that the peer ever offered (MAX.SND.WND of RFC 5961).
     #[inline]
     pub(crate) fn max_window(&self) -> u32 {
-        self.max_window
+        self.window.greatest()
     }
 
     /// Bytes that can be written.
@@ -448,13 +400,13 @@ impl Sender {
     /// Payload bytes per segment.
     #[inline]
     pub(crate) fn mss(&self) -> u16 {
-        self.mss
+        self.size.mss()
     }
 
     /// Sequence numbers believed to be on their way.
     #[inline]
     pub(crate) fn in_flight(&self) -> u32 {
-        self.board.in_flight().saturating_sub(self.duplicates)
+        self.board.in_flight().saturating_sub(self.recovery.duplicates())
     }
 
     /// Since when the peer owes an acknowledgement of something that was sent (for the user timeout); `None` if it
@@ -464,7 +416,7 @@ impl Sender {
             // Window probes are owed an answer too.
             return self.timers.probing_since();
         }
-        Some(self.waiting_since)
+        Some(self.contact.waiting_since())
     }
 
     /// The round-trip time, by whatever there is: the receive buffer is tuned by it.
@@ -474,13 +426,11 @@ impl Sender {
 
     /// The congestion window in bytes.
     fn congestion_window(&self) -> u64 {
-        let Some(controller) = &self.controller else {
-            // What the controller will begin with.
-            return u64::from(self.initial_window) * u64::from(self.mss);
-        };
-        match &self.phase {
-            Phase::Recovery { prr, .. } if !controller.controls_recovery() => prr.window(),
-            _ => controller.window(),
+        match (self.recovery.phase(), self.control.get()) {
+            (Phase::Recovery { prr, .. }, Some(controller)) if !controller.controls_recovery() => {
+                prr.window()
+            }
+            _ => self.control.window(self.size.mss()),
         }
     }
 
@@ -499,7 +449,7 @@ impl Sender {
     /// Sequence numbers from SND.NXT that the peer's window admits.
     #[inline]
     fn usable(&self) -> u32 {
-        (self.una + self.window).distance(self.nxt)
+        (self.una + self.window.size()).distance(self.nxt)
     }
 
     /// Fills in what the sending half knows.
@@ -513,13 +463,12 @@ impl Sender {
         info.min_rtt = self.rtt.min();
         info.rto = self.rtt.rto(&self.options);
         info.congestion_window = self.congestion_window();
-        info.slow_start_threshold =
-            self.controller.as_ref().map_or(u64::MAX, |controller| controller.slow_start_threshold());
-        info.mss = self.mss;
-        info.peer_window = self.window;
+        info.slow_start_threshold = self.control.threshold().unwrap_or(u64::MAX);
+        info.mss = self.size.mss();
+        info.peer_window = self.window.size();
         info.timestamps = self.timestamps;
         info.sack = self.sack;
-        info.ecn = self.ecn;
+        info.ecn = self.ecn.is_on();
         let counts = self.counts();
         info.retransmitted = u64::from(counts.retransmitted);
         info.timeouts = u64::from(counts.timeouts);

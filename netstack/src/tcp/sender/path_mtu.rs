@@ -8,7 +8,7 @@
 use core::time::Duration;
 
 use super::timers::NEVER;
-use super::{Path, Phase, Sender};
+use super::{Path, Sender};
 use crate::time::Instant;
 use crate::wire::tcp::SeqNumber;
 
@@ -81,36 +81,83 @@ impl PathMtu {
     }
 }
 
-impl Sender {
-    fn set_mss(&mut self, mss: u16) {
+/// Payload bytes per segment.
+#[derive(Debug)]
+pub(super) struct SegmentSize {
+    mss: u16,
+    /// At most, by the handshake.
+    limit: u16,
+    /// Bytes of the headers and options in front.
+    overhead: u16,
+    /// The most that was acknowledged in one segment.
+    largest_acked: u16,
+    search: Option<Box<PathMtu>>,
+}
+
+impl SegmentSize {
+    pub(super) fn new() -> Self {
+        Self { mss: 536, limit: 536, overhead: 40, largest_acked: 0, search: None }
+    }
+
+    /// What the handshake agreed on.
+    pub(super) fn begin(&mut self, mss: u16, overhead: u16) {
         self.mss = mss.max(1);
-        if let Some(controller) = &mut self.controller {
-            controller.set_mss(u32::from(self.mss));
-        }
+        self.limit = self.mss;
+        self.overhead = overhead;
+    }
+
+    /// At present.
+    #[inline]
+    pub(super) fn mss(&self) -> u16 {
+        self.mss
+    }
+
+    /// A segment of so much payload was acknowledged.
+    #[inline]
+    pub(super) fn acknowledged(&mut self, payload: u16) {
+        self.largest_acked = self.largest_acked.max(payload);
+    }
+
+    /// Whether the path carries what the handshake hoped for, and nobody says otherwise.
+    #[inline]
+    pub(super) fn is_settled(&self) -> bool {
+        self.search.is_none()
+    }
+
+    /// Whether nothing is known to be wrong with the size.
+    pub(super) fn is_unproven(&self) -> bool {
+        self.search.as_ref().is_none_or(|search| search.is_rumour())
     }
 
     /// Payload per segment on a path of that MTU.
     fn payload(&self, mtu: u16) -> u16 {
-        mtu.saturating_sub(self.overhead).max(LEAST).min(self.mss_limit)
+        mtu.saturating_sub(self.overhead).max(LEAST).min(self.limit)
+    }
+}
+
+impl Sender {
+    fn set_mss(&mut self, mss: u16) {
+        self.size.mss = mss.max(1);
+        self.control.set_mss(self.size.mss);
     }
 
     /// The route's MTU may have changed; and the search may go on.
     pub(super) fn obey_path(&mut self, now: Instant, path: &Path) {
-        let most = self.payload(path.mtu);
-        match &mut self.path_mtu {
-            None if most != self.mss => self.set_mss(most),
+        let most = self.size.payload(path.mtu);
+        match &mut self.size.search {
+            None if most != self.size.mss => self.set_mss(most),
             None => {}
             Some(search)
                 if search.is_rumour()
                     && search.claim.is_none_or(|claim| claim.quoted.is_before(self.una)) =>
             {
-                self.path_mtu = None;
+                self.size.search = None;
                 self.obey_path(now, path);
             }
             Some(search) => {
                 if search.next_at <= now && !search.due {
                     if !self.options.mtu_probing {
-                        self.path_mtu = None;
+                        self.size.search = None;
                         return self.obey_path(now, path);
                     }
                     search.due = true;
@@ -121,7 +168,7 @@ impl Sender {
                     }
                 }
                 search.high = search.high.min(most);
-                if self.mss > most {
+                if self.size.mss > most {
                     search.low = search.low.min(most);
                     self.set_mss(most);
                 }
@@ -132,27 +179,27 @@ impl Sender {
     /// The size of the segment that the search wants to send next, if there is enough data behind it and the window
     /// is large enough that its loss is noticed soon.
     pub(super) fn path_mtu_candidate(&self, admitted: u32) -> Option<u16> {
-        let search = self.path_mtu.as_ref()?;
-        if !search.due || search.out || !self.options.mtu_probing || !matches!(self.phase, Phase::Open) {
+        let search = self.size.search.as_ref()?;
+        if !search.due || search.out || !self.options.mtu_probing || !self.recovery.is_open() {
             return None;
         }
         let size = search.candidate()?;
         //= RFC 4821 section 7.4: enough data behind it to notice its loss
-        let enough = admitted >= u32::from(size) + u32::from(self.mss) && self.board.lost() == 0;
+        let enough = admitted >= u32::from(size) + u32::from(self.size.mss) && self.board.lost() == 0;
         // It is one packet: in one piece, so that every device can send it.
         let whole = || self.queue.span(self.position(self.nxt), u32::from(size), 1) >= u32::from(size);
         (enough && whole()).then_some(size)
     }
 
     pub(super) fn path_mtu_sent(&mut self) {
-        if let Some(search) = &mut self.path_mtu {
+        if let Some(search) = &mut self.size.search {
             search.out = true;
         }
     }
 
     /// A probe got through.
     pub(super) fn path_mtu_proved(&mut self, now: Instant, size: u16) {
-        let Some(search) = &mut self.path_mtu else { return };
+        let Some(search) = &mut self.size.search else { return };
         search.out = false;
         search.bold = false;
         search.tries = 0;
@@ -162,17 +209,17 @@ impl Sender {
             search.due = false;
             search.next_at = now + RAISE;
         }
-        if size >= self.mss_limit {
-            self.path_mtu = None;
+        if size >= self.size.limit {
+            self.size.search = None;
         }
-        if size > self.mss {
+        if size > self.size.mss {
             self.set_mss(size);
         }
     }
 
     /// A probe was lost.
     pub(super) fn path_mtu_lost(&mut self, now: Instant) {
-        let Some(search) = &mut self.path_mtu else { return };
+        let Some(search) = &mut self.size.search else { return };
         if !search.out {
             return;
         }
@@ -202,17 +249,18 @@ impl Sender {
         self.path_mtu_lost(now);
         self.weigh_claim(now);
         //= RFC 4821 section 7.7: several time-outs in a row of full segments make the sender go down
-        let full = self.board.front().is_some_and(|front| front.len() >= u32::from(self.mss));
+        let full = self.board.front().is_some_and(|front| front.len() >= u32::from(self.size.mss));
         let often =
-            self.timers.retries.checked_sub(BLACK_HOLE).is_some_and(|more| more.is_multiple_of(FURTHER));
+            self.timers.retries().checked_sub(BLACK_HOLE).is_some_and(|more| more.is_multiple_of(FURTHER));
         if !self.options.mtu_probing || !full || !often {
             return;
         }
-        let Some(less) = STEPS.iter().map(|mtu| self.payload(*mtu)).find(|size| *size < self.mss) else {
+        let Some(less) = STEPS.iter().map(|mtu| self.size.payload(*mtu)).find(|size| *size < self.size.mss)
+        else {
             return;
         };
-        let high = self.path_mtu.as_ref().map_or(self.mss, |search| search.high);
-        self.path_mtu = Some(Box::new(PathMtu {
+        let high = self.size.search.as_ref().map_or(self.size.mss, |search| search.high);
+        self.size.search = Some(Box::new(PathMtu {
             low: less,
             high,
             bold: true,
@@ -231,12 +279,12 @@ impl Sender {
     pub(crate) fn on_packet_too_big(&mut self, now: Instant, mtu: u16, quoted: SeqNumber) -> bool {
         //= RFC 5927 section 4.1 and 7.2: only about a number that is out, and only if it is news.
         let plausible = !quoted.is_before(self.una) && quoted.is_before(self.nxt);
-        let size = self.payload(mtu);
-        if !plausible || self.controller.is_none() || size >= self.mss {
+        let size = self.size.payload(mtu);
+        if !plausible || self.control.is_idle() || size >= self.size.mss {
             return false;
         }
         //= RFC 5927 section 7.2: a claim below the largest size that was acknowledged has to wait.
-        if size < self.largest_acked {
+        if size < self.size.largest_acked {
             self.doubt(Claim { size, quoted, delivered: self.rate.delivered() });
             return false;
         }
@@ -246,7 +294,7 @@ impl Sender {
 
     /// A tail-loss probe is due: if nothing was delivered since a claim came, it may well be true.
     pub(super) fn weigh_early(&mut self, now: Instant) {
-        let claim = self.path_mtu.as_ref().and_then(|search| search.claim);
+        let claim = self.size.search.as_ref().and_then(|search| search.claim);
         if claim.is_some_and(|claim| claim.delivered == self.rate.delivered()) {
             self.weigh_claim(now);
         }
@@ -255,8 +303,8 @@ impl Sender {
     /// Keeps a claim until it can be weighed, one at a time.
     fn doubt(&mut self, claim: Claim) {
         let rumour = PathMtu {
-            low: self.mss,
-            high: self.mss,
+            low: self.size.mss,
+            high: self.size.mss,
             bold: false,
             told: None,
             tries: 0,
@@ -265,7 +313,7 @@ impl Sender {
             next_at: NEVER,
             claim: None,
         };
-        let search = self.path_mtu.get_or_insert_with(|| Box::new(rumour));
+        let search = self.size.search.get_or_insert_with(|| Box::new(rumour));
         if search.claim.is_none_or(|claim| claim.quoted.is_before(self.una)) {
             search.claim = Some(claim);
         }
@@ -273,14 +321,14 @@ impl Sender {
 
     //= RFC 5927 section 7.2: such a claim is honoured when the segment that it is about was not acknowledged in time.
     fn weigh_claim(&mut self, now: Instant) {
-        let Some(search) = &mut self.path_mtu else { return };
+        let Some(search) = &mut self.size.search else { return };
         let claim = search.claim.take();
         if search.is_rumour() {
-            self.path_mtu = None;
+            self.size.search = None;
         }
         if let Some(claim) = claim
             && !claim.quoted.is_before(self.una)
-            && claim.size < self.mss
+            && claim.size < self.size.mss
         {
             self.believe_too_big(now, claim.size);
         }
@@ -288,8 +336,8 @@ impl Sender {
 
     fn believe_too_big(&mut self, now: Instant, size: u16) {
         let again = if self.options.mtu_probing { TRY_AGAIN } else { RAISE };
-        let told = self.path_mtu.as_ref().and_then(|search| search.told).unwrap_or(again);
-        self.path_mtu = Some(Box::new(PathMtu {
+        let told = self.size.search.as_ref().and_then(|search| search.told).unwrap_or(again);
+        self.size.search = Some(Box::new(PathMtu {
             low: size,
             high: size,
             bold: true,
@@ -300,7 +348,7 @@ impl Sender {
             next_at: now + told,
             claim: None,
         }));
-        self.largest_acked = self.largest_acked.min(size);
+        self.size.largest_acked = self.size.largest_acked.min(size);
         self.set_mss(size);
         // What was too big is lost, but not by congestion.
         let lost =

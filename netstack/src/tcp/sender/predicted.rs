@@ -3,7 +3,7 @@
 //! this way. What happens is the same as in `ack`, where most of the questions need not be asked.
 
 use super::scoreboard::Record;
-use super::{AckIn, AckOut, Phase, Sender, Token};
+use super::{AckIn, AckOut, Sender, Token};
 use crate::cc::AckSample;
 use crate::tcp::memory::Memory;
 use crate::time::Instant;
@@ -14,9 +14,9 @@ impl Sender {
     pub(super) fn predicted(&self, ack: &AckIn) -> Option<Record> {
         let record = self.board.only()?;
         let all = ack.ack == record.end && ack.ack == self.nxt;
-        let news = !ack.sack.is_empty() || (self.ecn && ack.ece);
-        let quiet = matches!(self.phase, Phase::Open) && self.undo.is_none() && self.duplicates == 0;
-        let probing = self.timers.tail_probe.is_some() || self.timers.persisting();
+        let news = !ack.sack.is_empty() || (self.ecn.is_on() && ack.ece);
+        let quiet = self.recovery.is_quiet();
+        let probing = self.timers.tail_probe().is_some() || self.timers.persisting();
         let plain = record.sends == 1 && !record.sacked && !record.lost && !record.path_mtu;
         (all && !news && quiet && !probing && plain).then_some(*record)
     }
@@ -30,12 +30,12 @@ impl Sender {
         memory: &mut Memory,
         released: &mut Vec<Token>,
     ) -> AckOut {
-        self.last_heard = now;
+        self.contact.on_heard(now);
         self.update_window(ack);
         let acked = record.len();
         let (una, fack) = (self.una, self.rack.fack());
         self.board.acknowledge_only();
-        self.largest_acked = self.largest_acked.max(record.payload_per_segment());
+        self.size.acknowledged(record.payload_per_segment());
         // What was sent once needs no least round-trip time to tell which sending arrived.
         self.rack.on_delivered(now, record, fack, None);
         self.rate.on_delivered(now, acked);
@@ -61,13 +61,11 @@ impl Sender {
             marked: 0,
             lost: 0,
             in_recovery: false,
-            window_limited: self.limited_end.is_after(una),
+            window_limited: self.control.was_limiting(una),
         };
-        if let Some(controller) = &mut self.controller {
-            controller.on_ack(&sample);
-        }
+        self.control.on_ack(&sample);
         self.timers_on_ack(now, true, true);
-        self.waiting_since = now;
+        self.contact.waits_from(now);
         let fin_acked = self.fin_sent;
         AckOut { acked, fin_acked, became_writable: self.unblock(now), progress: true }
     }

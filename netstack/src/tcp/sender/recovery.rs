@@ -4,7 +4,6 @@
 use super::Sender;
 use super::ack::News;
 use super::prr::Prr;
-use super::timers::NEVER;
 use crate::cc::Congestion;
 use crate::time::Instant;
 use crate::wire::tcp::SeqNumber;
@@ -32,10 +31,78 @@ pub(super) struct Undo {
     until: Option<SeqNumber>,
 }
 
-impl Undo {
-    /// What the recovery that is over had to repair ended here.
-    pub(super) fn until(&self) -> Option<SeqNumber> {
-        self.until
+/// What is being repaired, and what can be taken back.
+#[derive(Debug)]
+pub(super) struct Recovery {
+    phase: Phase,
+    undo: Option<Undo>,
+    /// Segments that have left the network by duplicate acknowledgements, in bytes: without SACK only.
+    duplicates: u32,
+}
+
+impl Recovery {
+    pub(super) fn new() -> Self {
+        Self { phase: Phase::Open, undo: None, duplicates: 0 }
+    }
+
+    #[inline]
+    pub(super) fn phase(&self) -> &Phase {
+        &self.phase
+    }
+
+    /// Whether nothing is being repaired.
+    #[inline]
+    pub(super) fn is_open(&self) -> bool {
+        matches!(self.phase, Phase::Open)
+    }
+
+    /// Whether nothing is, nor was lately, and no acknowledgement was a duplicate.
+    #[inline]
+    pub(super) fn is_quiet(&self) -> bool {
+        self.is_open() && self.undo.is_none() && self.duplicates == 0
+    }
+
+    /// Bytes that have left the network by duplicate acknowledgements.
+    #[inline]
+    pub(super) fn duplicates(&self) -> u32 {
+        self.duplicates
+    }
+
+    /// A segment of `mss` bytes has left the network, of `limit` bytes at most. Returns how many bytes that is.
+    pub(super) fn on_duplicate_ack(&mut self, mss: u32, limit: u32) -> u32 {
+        let before = self.duplicates;
+        self.duplicates = (before + mss).min(limit.max(before));
+        self.duplicates - before
+    }
+
+    /// SND.UNA has moved on while nothing was being repaired.
+    pub(super) fn forget_duplicates(&mut self) {
+        self.duplicates = 0;
+    }
+
+    /// Where what the last recovery had to repair ended.
+    pub(super) fn repaired_until(&self) -> Option<SeqNumber> {
+        self.undo.and_then(|undo| undo.until)
+    }
+
+    /// Nothing is out: nothing can be taken back.
+    pub(super) fn forget_undo(&mut self) {
+        self.undo = None;
+    }
+
+    /// Bytes have left.
+    #[inline]
+    pub(super) fn on_sent(&mut self, bytes: u32) {
+        if let Phase::Recovery { prr, .. } = &mut self.phase {
+            prr.on_sent(bytes);
+        }
+    }
+
+    /// An acknowledgement during fast recovery, as [`Prr::on_ack`] has it.
+    pub(super) fn on_ack(&mut self, delivered: u32, in_flight: u32, threshold: u64, mss: u32, safe: bool) {
+        if let Phase::Recovery { prr, .. } = &mut self.phase {
+            prr.on_ack(delivered, in_flight, threshold, mss, safe);
+        }
     }
 }
 
@@ -43,7 +110,7 @@ impl Sender {
     /// Segments from SND.UNA or above were sent again.
     pub(super) fn note_resent(&mut self, seq: SeqNumber, segments: u32, timestamp: u32) {
         let timestamps = self.timestamps;
-        if let Some(undo) = &mut self.undo {
+        if let Some(undo) = &mut self.recovery.undo {
             undo.first.get_or_insert((seq, timestamps.then_some(timestamp)));
             undo.resent += segments;
         }
@@ -55,13 +122,13 @@ impl Sender {
             return 0;
         }
         if self.board.is_empty() {
-            self.timers.reorder = NEVER;
+            self.timers.reorder_at(None);
             return 0;
         }
-        let recovering = !matches!(self.phase, Phase::Open);
+        let recovering = !self.recovery.is_open();
         let (srtt, min) = (self.rtt.srtt(), self.rtt.min());
         let found = self.rack.detect(now, &mut self.board, srtt, min, recovering);
-        self.timers.reorder = found.again.unwrap_or(NEVER);
+        self.timers.reorder_at(found.again);
         if found.path_mtu > 0 {
             self.path_mtu_lost(now);
         }
@@ -78,42 +145,36 @@ impl Sender {
     pub(super) fn begin_recovery(&mut self, now: Instant, prior_in_flight: u32, delivered: u32) {
         let flight =
             self.nxt.distance(self.una).saturating_sub(self.board.sacked()).saturating_add(delivered);
-        if let Some(controller) = &mut self.controller {
-            controller.on_congestion(now, Congestion::Loss, u64::from(prior_in_flight));
-        }
+        self.control.on_congestion(now, Congestion::Loss, prior_in_flight);
         self.window_reduced();
-        self.undo = Some(Undo::default());
+        self.recovery.undo = Some(Undo::default());
         // The retransmission asks what a probe would have.
-        self.timers.tail_due = false;
+        self.timers.cancel_tail_probe();
         let mut prr = Prr::new(flight);
-        prr.on_ack(0, self.in_flight(), self.threshold(), u32::from(self.mss), false);
-        self.phase = Phase::Recovery { point: self.nxt, prr };
+        prr.on_ack(0, self.in_flight(), self.threshold(), u32::from(self.size.mss()), false);
+        self.recovery.phase = Phase::Recovery { point: self.nxt, prr };
     }
 
     /// Whether losses wait that are not those of a path MTU probe or of an ICMP error.
     pub(super) fn pending_losses(&self) -> bool {
-        self.path_mtu.as_ref().is_none_or(|search| search.is_rumour()) || self.board.sacked() > 0
+        self.size.is_unproven() || self.board.sacked() > 0
     }
 
     /// Losses were found without an acknowledgement: they do not open the window.
     pub(super) fn limit_recovery(&mut self) {
         let (in_flight, threshold) = (self.in_flight(), self.threshold());
-        let mss = u32::from(self.mss);
-        if let Phase::Recovery { prr, .. } = &mut self.phase {
-            prr.on_ack(0, in_flight, threshold, mss, false);
-        }
+        let mss = u32::from(self.size.mss());
+        self.recovery.on_ack(0, in_flight, threshold, mss, false);
     }
 
     /// The threshold towards which the window is reduced.
     pub(super) fn threshold(&self) -> u64 {
-        self.controller.as_ref().map_or(0, |controller| controller.slow_start_threshold())
+        self.control.threshold().unwrap_or(0)
     }
 
     /// The window was reduced, for whatever reason.
     pub(super) fn window_reduced(&mut self) {
-        //= RFC 3168 section 6.1.2: at most once per window of data, and the first new segment says CWR
-        self.ecn_point = self.nxt;
-        self.cwr = self.ecn;
+        self.ecn.reduced(self.nxt);
     }
 
     /// The retransmission timer ran out.
@@ -132,20 +193,18 @@ impl Sender {
             .board
             .lose(|record| Some(all || record.start == una || rack.overdue(now, record, srtt, min)));
         self.rate.on_lost(lost);
-        let open = matches!(self.phase, Phase::Open);
-        let again = self.timers.retries > 0;
-        if !matches!(self.phase, Phase::Loss { .. }) || !again {
+        let open = self.recovery.is_open();
+        let again = self.timers.retries() > 0;
+        if !matches!(self.recovery.phase, Phase::Loss { .. }) || !again {
             //= RFC 5681 section 3.1, equation 4: the threshold falls once, not with each time-out of the same data.
-            if let Some(controller) = &mut self.controller {
-                controller.on_congestion(now, Congestion::Timeout, u64::from(in_flight));
-            }
-            self.undo = Some(Undo::default());
+            self.control.on_congestion(now, Congestion::Timeout, in_flight);
+            self.recovery.undo = Some(Undo::default());
         }
         self.window_reduced();
-        self.duplicates = 0;
-        self.pace_at = now;
+        self.recovery.duplicates = 0;
+        self.pacer.restart(now);
         self.tally().count(|counts| &mut counts.timeouts, 1);
-        self.phase = Phase::Loss { point: self.nxt, frto: (open || again) && !reneged, new: false };
+        self.recovery.phase = Phase::Loss { point: self.nxt, frto: (open || again) && !reneged, new: false };
         self.black_hole(now);
     }
 
@@ -155,16 +214,18 @@ impl Sender {
             self.take_back(now);
             return;
         }
-        match self.phase {
+        match self.recovery.phase {
             Phase::Open => {}
             Phase::Recovery { point, .. } => {
                 if !self.una.is_before(point) {
                     self.end_repair(now);
                 } else if !self.sack && news.acked > 0 {
                     //= RFC 6582 section 3.2, step 3: a partial acknowledgement shows the next hole
-                    self.duplicates =
-                        self.duplicates.saturating_sub(news.acked.saturating_sub(u32::from(self.mss)));
-                    let lost = self.board.lose_front(u32::from(self.mss));
+                    self.recovery.duplicates = self
+                        .recovery
+                        .duplicates
+                        .saturating_sub(news.acked.saturating_sub(u32::from(self.size.mss())));
+                    let lost = self.board.lose_front(u32::from(self.size.mss()));
                     self.rate.on_lost(lost);
                 }
             }
@@ -189,34 +250,32 @@ impl Sender {
                 } else if news.acked > 0 {
                     //= RFC 5682 section 3.1, step 2b: up to two new segments instead of retransmissions, if there are
                     let new = self.unsent() > 0
-                        && u64::from(self.usable()) >= self.unsent().min(u64::from(self.mss));
+                        && u64::from(self.usable()) >= self.unsent().min(u64::from(self.size.mss()));
                     (new, new)
                 } else {
                     (true, false)
                 };
-                self.phase = Phase::Loss { point, frto: next.0, new: next.1 };
+                self.recovery.phase = Phase::Loss { point, frto: next.0, new: next.1 };
             }
         }
     }
 
     /// Everything out when the repair began is acknowledged.
     fn end_repair(&mut self, now: Instant) {
-        if let Some(controller) = &mut self.controller {
-            controller.on_recovery_end(now);
-        }
+        self.control.on_recovery_end(now);
         self.rack.on_recovery_end();
-        self.phase = Phase::Open;
-        self.duplicates = 0;
-        self.timers.tail_probe = None;
+        self.recovery.phase = Phase::Open;
+        self.recovery.duplicates = 0;
+        self.timers.settle_tail_probe();
         let until = self.nxt;
-        if let Some(undo) = &mut self.undo {
+        if let Some(undo) = &mut self.recovery.undo {
             undo.until = Some(until);
         }
     }
 
     /// Eifel: the acknowledgement of what was first sent again echoes a timestamp from before that.
     fn was_delayed(&self, news: &News) -> bool {
-        let Some(Undo { first: Some((first, Some(stamp))), until: None, .. }) = self.undo else {
+        let Some(Undo { first: Some((first, Some(stamp))), until: None, .. }) = self.recovery.undo else {
             return false;
         };
         //= RFC 3522 section 3.2, step 5: older than the retransmission means that the original arrived.
@@ -228,7 +287,7 @@ impl Sender {
 
     /// `segments` were reported as duplicates.
     pub(super) fn on_duplicate_report(&mut self, now: Instant, segments: u32) {
-        let Some(undo) = &mut self.undo else { return };
+        let Some(undo) = &mut self.recovery.undo else { return };
         if undo.resent == 0 {
             return;
         }
@@ -241,28 +300,24 @@ impl Sender {
 
     /// The repair was for nothing.
     fn take_back(&mut self, now: Instant) {
-        if let Some(controller) = &mut self.controller {
-            controller.undo(now);
-        }
-        if matches!(self.phase, Phase::Recovery { .. }) {
+        self.control.undo(now);
+        if matches!(self.recovery.phase, Phase::Recovery { .. }) {
             self.rack.on_reordering();
         }
         self.board.unlose();
-        self.phase = Phase::Open;
-        self.undo = None;
-        self.duplicates = 0;
-        self.timers.retries = 0;
-        self.timers.reorder = NEVER;
-        self.cwr = false;
-        self.ecn_point = self.una;
+        self.recovery.phase = Phase::Open;
+        self.recovery.undo = None;
+        self.recovery.duplicates = 0;
+        self.timers.take_back();
+        self.ecn.taken_back(self.una);
         self.tally().count(|counts| &mut counts.spurious, 1);
     }
 
     /// Forgets what could be taken back when it is too late for that.
     pub(super) fn expire_undo(&mut self) {
         let una = self.una;
-        if self.undo.is_some_and(|undo| undo.until.is_some_and(|until| una.is_after(until))) {
-            self.undo = None;
+        if self.recovery.undo.is_some_and(|undo| undo.until.is_some_and(|until| una.is_after(until))) {
+            self.recovery.undo = None;
         }
     }
 }

@@ -38,20 +38,67 @@ pub(super) struct Timers {
     retransmit: Instant,
     /// The tail-loss probe; when nothing is out, when to give memory back.
     tail: Instant,
-    pub(super) reorder: Instant,
+    reorder: Instant,
     persist: Instant,
     /// Time-outs without progress.
-    pub(super) retries: u8,
+    retries: u8,
     /// Window probes without progress.
     probes: u8,
     probing_since: Instant,
     /// A tail-loss probe is to be sent.
-    pub(super) tail_due: bool,
+    tail_due: bool,
     /// Tail-loss probes since the peer was heard to have something new.
-    pub(super) unanswered: u8,
+    unanswered: u8,
     /// A window probe is to be sent.
-    pub(super) persist_due: bool,
-    pub(super) tail_probe: Option<TailProbe>,
+    persist_due: bool,
+    tail_probe: Option<TailProbe>,
+}
+
+/// When this side sent something last and heard from the peer last.
+#[derive(Debug, Default)]
+pub(super) struct Contact {
+    sent: Instant,
+    heard: Instant,
+    /// Since when the oldest number is out unacknowledged.
+    waiting: Instant,
+}
+
+impl Contact {
+    /// The handshake is over.
+    pub(super) fn begin(&mut self, now: Instant) {
+        (self.sent, self.heard) = (now, now);
+    }
+
+    #[inline]
+    pub(super) fn sent(&self) -> Instant {
+        self.sent
+    }
+
+    #[inline]
+    pub(super) fn heard(&self) -> Instant {
+        self.heard
+    }
+
+    /// Since when the oldest number is out unacknowledged.
+    pub(super) fn waiting_since(&self) -> Instant {
+        self.waiting
+    }
+
+    #[inline]
+    pub(super) fn on_sent(&mut self, now: Instant) {
+        self.sent = now;
+    }
+
+    #[inline]
+    pub(super) fn on_heard(&mut self, now: Instant) {
+        self.heard = now;
+    }
+
+    /// The oldest number that is out is waited for from now on.
+    #[inline]
+    pub(super) fn waits_from(&mut self, now: Instant) {
+        self.waiting = now;
+    }
 }
 
 impl Default for Timers {
@@ -73,6 +120,72 @@ impl Default for Timers {
 }
 
 impl Timers {
+    /// Time-outs without progress.
+    pub(super) fn retries(&self) -> u8 {
+        self.retries
+    }
+
+    /// Whether a tail-loss probe is to be sent.
+    #[inline]
+    pub(super) fn tail_due(&self) -> bool {
+        self.tail_due
+    }
+
+    /// Whether a window probe is to be sent.
+    #[inline]
+    pub(super) fn persist_due(&self) -> bool {
+        self.persist_due
+    }
+
+    /// Tail-loss probes since the peer was heard to have something new.
+    #[inline]
+    pub(super) fn unanswered(&self) -> u8 {
+        self.unanswered
+    }
+
+    /// The tail-loss probes that are out.
+    #[inline]
+    pub(super) fn tail_probe(&self) -> Option<TailProbe> {
+        self.tail_probe
+    }
+
+    /// A tail-loss probe has left: it ended at `end`, and SND.NXT is `nxt`.
+    pub(super) fn tail_probe_sent(&mut self, nxt: SeqNumber, end: SeqNumber, resend: bool) {
+        let before = self.tail_probe.map_or(0, |probe| probe.resends);
+        let resends = before.saturating_add(resend.into());
+        self.tail_probe = Some(TailProbe { end: nxt, last: end, resends });
+        self.tail_due = false;
+        self.unanswered = self.unanswered.saturating_add(1);
+    }
+
+    /// What ended at `end` was reported as a duplicate: if it was the last probe, that repaired nothing.
+    pub(super) fn on_duplicate(&mut self, end: SeqNumber) {
+        if let Some(probe) = self.tail_probe.as_mut().filter(|probe| probe.last == end) {
+            probe.resends = probe.resends.saturating_sub(1);
+        }
+    }
+
+    /// What the tail-loss probes were for is known.
+    pub(super) fn settle_tail_probe(&mut self) {
+        self.tail_probe = None;
+    }
+
+    /// No tail-loss probe is needed now.
+    pub(super) fn cancel_tail_probe(&mut self) {
+        self.tail_due = false;
+    }
+
+    /// When to look for losses by time; `None`: there is nothing to be looked at.
+    pub(super) fn reorder_at(&mut self, at: Option<Instant>) {
+        self.reorder = at.unwrap_or(NEVER);
+    }
+
+    /// Time-outs and losses were none.
+    pub(super) fn take_back(&mut self) {
+        self.retries = 0;
+        self.reorder = NEVER;
+    }
+
     /// Since when window probes are not answered.
     pub(super) fn probing_since(&self) -> Option<Instant> {
         (self.probing_since != NEVER).then_some(self.probing_since)
@@ -103,7 +216,7 @@ impl Sender {
     #[inline]
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
         let Timers { retransmit, tail, reorder, persist, .. } = self.timers;
-        let paced = if self.waits_for_pace() { self.pace_at } else { NEVER };
+        let paced = if self.waits_for_pace() { self.pacer.at() } else { NEVER };
         let first = retransmit.min(tail).min(reorder).min(persist).min(paced);
         (first != NEVER).then_some(first)
     }
@@ -152,7 +265,7 @@ impl Sender {
     /// The peer's window was shut and is open: what has waited did so for the peer's sake, so that patience and
     /// time-outs begin anew.
     pub(super) fn on_window_reopened(&mut self, now: Instant) {
-        self.waiting_since = now;
+        self.contact.waits_from(now);
         self.timers.retries = 0;
         self.rtt.calm();
         if self.timers.retransmit != NEVER {
@@ -163,7 +276,7 @@ impl Sender {
     /// Whether the peer has been heard since something was sent last: the intervals between probes grow longer than
     /// anybody's patience with silence.
     fn is_answered(&self) -> bool {
-        self.last_heard >= self.last_sent
+        self.contact.heard >= self.contact.sent
     }
 
     /// The retransmission timer ran out; false: once too often.
@@ -172,10 +285,14 @@ impl Sender {
             self.timers.retransmit = NEVER;
             return true;
         }
-        let since =
-            if self.window == 0 { self.last_heard.max(self.waiting_since) } else { self.waiting_since };
+        let since = if self.window.size() == 0 {
+            self.contact.heard.max(self.contact.waiting)
+        } else {
+            self.contact.waiting
+        };
         //= RFC 9293 section 3.8.6, SHLD-17: nor does data that the peer keeps out by a window that it has shut.
-        let patient = now.saturating_since(since) < PATIENCE || (self.window == 0 && self.is_answered());
+        let patient =
+            now.saturating_since(since) < PATIENCE || (self.window.size() == 0 && self.is_answered());
         if self.timers.retries >= ATTEMPTS && !patient {
             return false;
         }
@@ -240,7 +357,7 @@ impl Sender {
     /// acknowledgement would tell, is probed for too.
     fn may_probe_tail(&self) -> bool {
         let again = self.options.repeat_tail_probes;
-        let wanted = match self.phase {
+        let wanted = match self.recovery.phase() {
             //= RFC 8985 section 7.2: with SACK, nothing selectively acknowledged; section 7.3: one probe at a time
             Phase::Open => {
                 self.board.sacked() == 0
@@ -270,7 +387,7 @@ impl Sender {
         // They count from the last transmission, as it is that one whose acknowledgement is missed; an acknowledgement
         // of something older puts the probe off by no more than what the queue on the way may have grown by.
         if self.timers.unanswered == 0 {
-            let at = self.last_sent.later(patience).max(now.later(trip / 2));
+            let at = self.contact.sent.later(patience).max(now.later(trip / 2));
             self.timers.tail = at.min(self.timers.retransmit);
             return;
         }

@@ -3,7 +3,6 @@
 use core::time::Duration;
 
 use super::limits::Limit;
-use super::timers::TailProbe;
 use super::{Outgoing, Path, Phase, Probe, Sender, path_mtu};
 use crate::region::Extent;
 use crate::time::Instant;
@@ -57,7 +56,7 @@ impl Sender {
     #[inline]
     fn has_nothing(&self) -> bool {
         let finished = self.fin_sent || !self.fin_queued;
-        let due = self.timers.persist_due || self.timers.tail_due;
+        let due = self.timers.persist_due() || self.timers.tail_due();
         self.unsent() == 0 && finished && !due && self.board.lost() == 0
     }
 
@@ -67,7 +66,11 @@ impl Sender {
     fn has_way(&self, now: Instant) -> bool {
         let unsent = self.unsent();
         let admitted = unsent > 0 && unsent <= u64::from(self.usable());
-        admitted && self.board.is_empty() && now >= self.pace_at && self.controller.is_some() && !self.holds()
+        admitted
+            && self.board.is_empty()
+            && !self.pacer.waits(now)
+            && !self.control.is_idle()
+            && !self.holds()
     }
 
     /// Whether something could leave if it were not for the pace.
@@ -84,7 +87,7 @@ impl Sender {
 
     /// What to send now. To be asked again after [`Sender::on_sent`].
     pub(crate) fn next(&mut self, now: Instant, path: &Path) -> Option<Outgoing> {
-        self.controller.as_ref()?;
+        self.control.get()?;
         if self.has_nothing() {
             self.on_emptied(now);
             return None;
@@ -105,7 +108,7 @@ impl Sender {
                 match wait {
                     // What is held back for more leaves as what a small window holds back does, in the end.
                     Wait::Window | Wait::More if self.should_persist() => self.start_persisting(now),
-                    Wait::Congestion => self.limited_end = self.nxt,
+                    Wait::Congestion => self.control.is_limiting(self.nxt),
                     Wait::Nothing => self.note_app_limited(),
                     _ => {}
                 }
@@ -120,7 +123,7 @@ impl Sender {
         if self.blocked && !self.fills_window() {
             self.tally().limits.start(now, Limit::Buffer);
         }
-        if now >= self.pace_at {
+        if !self.pacer.waits(now) {
             self.note_app_limited();
         }
     }
@@ -128,17 +131,17 @@ impl Sender {
     /// Whether the congestion window has no room for another segment.
     #[inline]
     fn fills_window(&self) -> bool {
-        u64::from(self.in_flight()) + u64::from(self.mss) > self.congestion_window()
+        u64::from(self.in_flight()) + u64::from(self.size.mss()) > self.congestion_window()
     }
 
     /// All that was written, if it fits a segment on every path, is in one piece, and nothing stands in its way: a small
     /// request, or the answer to one. It is what [`Sender::next`] would say, who wants to know the path.
     #[inline]
     pub(crate) fn small_message(&mut self, now: Instant) -> Option<Outgoing> {
-        let due = self.timers.persist_due || self.timers.tail_due || self.fin_queued;
+        let due = self.timers.persist_due() || self.timers.tail_due() || self.fin_queued;
         let whole = !self.more && !self.queue.has_marks();
         let len = self.queue.len_of_only()?;
-        let small = len < u64::from(self.mss.min(path_mtu::LEAST)) && self.path_mtu.is_none();
+        let small = len < u64::from(self.size.mss().min(path_mtu::LEAST)) && self.size.is_settled();
         if due || !whole || !small || len != self.unsent() || !self.has_way(now) {
             return None;
         }
@@ -146,11 +149,11 @@ impl Sender {
         let out = Outgoing {
             seq: self.nxt,
             len: len as u32,
-            segment_size: self.mss,
+            segment_size: self.size.mss(),
             fin: false,
             psh: true,
-            cwr: self.cwr,
-            ect: self.ecn,
+            cwr: self.ecn.says_cwr(),
+            ect: self.ecn.is_on(),
             resend: false,
             probe: Probe::None,
         };
@@ -172,25 +175,25 @@ impl Sender {
 
     /// `now` is `None` to ask what would leave without pacing.
     fn plan(&self, now: Option<Instant>, path: &Path) -> Plan {
-        if self.controller.is_none() {
+        if self.control.is_idle() {
             return Err(Wait::Nothing);
         }
-        if self.timers.persist_due
+        if self.timers.persist_due()
             && let Some(out) = self.window_probe()
         {
             return Ok(out);
         }
-        if self.timers.tail_due
+        if self.timers.tail_due()
             && let Some(out) = self.tail_probe(path)
         {
             return Ok(out);
         }
         if let Some(now) = now
-            && now < self.pace_at
+            && self.pacer.waits(now)
         {
             return Err(Wait::Pace);
         }
-        let cautious = matches!(self.phase, Phase::Loss { frto: true, new: true, .. });
+        let cautious = matches!(self.recovery.phase(), Phase::Loss { frto: true, new: true, .. });
         if !cautious && let Some(plan) = self.resend(path) {
             return plan;
         }
@@ -206,7 +209,7 @@ impl Sender {
         let usable = u64::from(self.usable());
         if usable > 0 && unsent > 0 {
             //= RFC 9293 section 3.8.6.2.1, the fourth condition: after a time-out what fits is sent.
-            let len = unsent.min(usable).min(u64::from(self.mss)) as u32;
+            let len = unsent.min(usable).min(u64::from(self.size.mss())) as u32;
             // It leaves late: there may be nothing behind it though there was to be.
             let all = u64::from(len) == unsent;
             let out = self.new_data(self.queue.within_record(self.position(self.nxt), len), Probe::None);
@@ -227,8 +230,8 @@ impl Sender {
     /// What makes the peer answer at once: outside of recovery new data if there is any, and if that was not answered, or
     /// there is none, the last segment again; in recovery the first segment that is out again.
     fn tail_probe(&self, path: &Path) -> Option<Outgoing> {
-        let mss = u32::from(self.mss);
-        if matches!(self.phase, Phase::Recovery { .. }) {
+        let mss = u32::from(self.size.mss());
+        if matches!(self.recovery.phase(), Phase::Recovery { .. }) {
             let first = self.board.first_in_flight()?;
             let len = (first.len() - u32::from(first.fin)).min(mss);
             let span = self.queue.span(self.position(first.start), len, path.max_extents);
@@ -240,7 +243,7 @@ impl Sender {
         let unsent = self.unsent();
         let len = unsent.min(u64::from(self.usable())).min(u64::from(mss)) as u32;
         // A second new segment could wait for the peer's delay as the first one did: a repetition is answered at once.
-        if self.timers.unanswered == 0 && len > 0 && (u64::from(len) == unsent || len == mss) {
+        if self.timers.unanswered() == 0 && len > 0 && (u64::from(len) == unsent || len == mss) {
             let len = self.queue.span(self.position(self.nxt), len, path.max_extents);
             return Some(self.new_data(len, Probe::Tail));
         }
@@ -248,7 +251,7 @@ impl Sender {
         let data = last.len() - u32::from(last.fin);
         let len = data.min(match data % mss {
             0 => mss,
-            rest if last.segment_size == self.mss => rest,
+            rest if last.segment_size == self.size.mss() => rest,
             _ => mss,
         });
         let seq = last.end - (len + u32::from(last.fin));
@@ -260,7 +263,7 @@ impl Sender {
         Outgoing {
             seq,
             len,
-            segment_size: self.mss,
+            segment_size: self.size.mss(),
             fin,
             psh: self.pushes(self.position(seq) + u64::from(len)),
             cwr: false,
@@ -276,11 +279,11 @@ impl Sender {
         Outgoing {
             seq: self.nxt,
             len,
-            segment_size: self.mss,
+            segment_size: self.size.mss(),
             fin: all && self.fin_queued && (self.usable() > len || probe == Probe::Window),
             psh: len > 0 && self.pushes(self.position(self.nxt) + u64::from(len)),
-            cwr: self.cwr && len > 0,
-            ect: self.ecn && len > 0,
+            cwr: len > 0 && self.ecn.says_cwr(),
+            ect: len > 0 && self.ecn.is_on(),
             resend: false,
             probe,
         }
@@ -289,7 +292,7 @@ impl Sender {
     /// The first of what is lost; `None` if nothing is.
     fn resend(&self, path: &Path) -> Option<Plan> {
         let lost = self.board.next_lost()?;
-        let mss = u32::from(self.mss);
+        let mss = u32::from(self.size.mss());
         let mut len = lost.len() - u32::from(lost.fin);
         let in_flight = u64::from(self.in_flight());
         let open = self.congestion_window().saturating_sub(in_flight);
@@ -297,7 +300,7 @@ impl Sender {
             return Some(Err(Wait::Congestion));
         }
         // A window that shrank behind it: only the oldest segment goes, as a probe.
-        let right = self.una + self.window;
+        let right = self.una + self.window.size();
         let admitted = right.distance(lost.start);
         if admitted < len.min(mss) && lost.start != self.una {
             return Some(Err(Wait::Window));
@@ -326,7 +329,7 @@ impl Sender {
             }
             return if usable == 0 { Err(Wait::Window) } else { Ok(self.new_data(0, Probe::None)) };
         }
-        let mss = u32::from(self.mss);
+        let mss = u32::from(self.size.mss());
         let in_flight = u64::from(self.in_flight());
         // A segment at least may leave when nothing is out.
         let open = || match in_flight {
@@ -343,7 +346,7 @@ impl Sender {
         let more = self.holds();
         if admitted < mss {
             //= RFC 9293 section 3.8.6.2.1, MUST-38: a full segment, or all that is there, or half the greatest window
-            if !all && (admitted == 0 || admitted < self.max_window / 2) {
+            if !all && (admitted == 0 || admitted < self.window.greatest() / 2) {
                 return Err(Wait::Window);
             }
             if small_out && last {
@@ -383,12 +386,12 @@ impl Sender {
 
     /// The most that leaves at once, in bytes: at least a segment, and whole ones.
     fn burst(&self, path: &Path) -> u32 {
-        let mss = u32::from(self.mss);
+        let mss = u32::from(self.size.mss());
         let mut burst = u64::from(path.max_payload).min(u64::from(path.max_segments) * u64::from(mss));
-        let window = self.congestion_window().min(u64::from(self.max_window));
+        let window = self.congestion_window().min(u64::from(self.window.greatest()));
         // About half a window keeps the acknowledgements coming.
         burst = burst.min(window / 2);
-        let quantum = self.controller.as_ref().and_then(|controller| controller.send_quantum());
+        let quantum = self.control.get().and_then(|controller| controller.send_quantum());
         match (quantum, self.pacing_rate()) {
             (Some(quantum), _) => burst = burst.min(quantum),
             // About a millisecond's worth.
@@ -399,13 +402,12 @@ impl Sender {
     }
 
     fn paces(&self) -> bool {
-        self.options.pacing
-            || self.controller.as_ref().is_some_and(|controller| controller.pacing_rate().is_some())
+        self.options.pacing || self.control.get().is_some_and(|controller| controller.pacing_rate().is_some())
     }
 
     /// Bytes per second, if the connection paces.
     fn pacing_rate(&self) -> Option<u64> {
-        let controller = self.controller.as_ref()?;
+        let controller = self.control.get()?;
         if let Some(rate) = controller.pacing_rate() {
             return Some(rate.max(1));
         }
@@ -425,13 +427,11 @@ impl Sender {
         if !self.board.is_empty() || self.unsent() == 0 {
             return;
         }
-        let (idle, rto) = (now.nanos_since(self.last_sent), self.rtt.rto_nanos(&self.options));
+        let (idle, rto) = (now.nanos_since(self.contact.sent()), self.rtt.rto_nanos(&self.options));
         if idle > rto {
             let (idle, rto) = (Duration::from_nanos(idle), Duration::from_nanos(rto));
-            if let Some(controller) = &mut self.controller {
-                controller.on_idle_restart(now, idle, rto);
-            }
-            self.last_sent = now;
+            self.control.on_idle_restart(now, idle, rto);
+            self.contact.on_sent(now);
         }
     }
 
@@ -439,7 +439,7 @@ impl Sender {
     pub(crate) fn on_sent(&mut self, now: Instant, out: &Outgoing, timestamp: u32) {
         if out.probe == Probe::Window {
             self.probed = true;
-            self.last_sent = now;
+            self.contact.on_sent(now);
             self.window_probe_sent(now);
             return;
         }
@@ -449,7 +449,7 @@ impl Sender {
         }
         self.tally().limits.start(now, Limit::Busy);
         if self.board.is_empty() {
-            self.waiting_since = now;
+            self.contact.waits_from(now);
             self.timers.stop_persisting();
         }
         let in_flight = self.in_flight();
@@ -464,10 +464,10 @@ impl Sender {
                 record.path_mtu = false;
             });
             self.tally().count(|counts| &mut counts.retransmitted, out.segments());
-            if out.seq == self.una && (out.probe != Probe::Tail || self.timers.unanswered == 0) {
+            if out.seq == self.una && (out.probe != Probe::Tail || self.timers.unanswered() == 0) {
                 self.oldest_resent(now);
             }
-            if out.probe != Probe::Tail || matches!(self.phase, Phase::Recovery { .. }) {
+            if out.probe != Probe::Tail || matches!(self.recovery.phase(), Phase::Recovery { .. }) {
                 self.note_resent(out.seq, out.segments(), timestamp);
             }
         } else {
@@ -487,36 +487,28 @@ impl Sender {
             // The byte of a window probe is sent again as a part of this.
             self.probed = false;
             self.fin_sent |= out.fin;
-            self.cwr &= !out.cwr;
+            self.ecn.said_cwr(out.cwr);
             if out.len < u32::from(out.segment_size) && out.len > 0
                 || !out.len.is_multiple_of(u32::from(out.segment_size).max(1))
             {
                 self.small_end = end;
             }
         }
-        if let Phase::Recovery { prr, .. } = &mut self.phase {
-            prr.on_sent(span);
-        }
-        if let Some(controller) = &mut self.controller {
-            controller.on_sent(now, u64::from(span), u64::from(in_flight), app_limited);
-        }
+        self.recovery.on_sent(span);
+        self.control.on_sent(now, span, in_flight, app_limited);
         match out.probe {
             Probe::Tail => {
-                self.timers.tail_due = false;
-                let before = self.timers.tail_probe.map_or(0, |probe| probe.resends);
-                let resends = before.saturating_add(out.resend.into());
-                self.timers.tail_probe = Some(TailProbe { end: self.nxt, last: end, resends });
-                self.timers.unanswered = self.timers.unanswered.saturating_add(1);
+                self.timers.tail_probe_sent(self.nxt, end, out.resend);
                 self.tally().count(|counts| &mut counts.probes, 1);
             }
             Probe::PathMtu => self.path_mtu_sent(),
             _ => {}
         }
         if self.fills_window() {
-            self.limited_end = self.nxt;
+            self.control.is_limiting(self.nxt);
         }
         self.pace(now, span);
-        self.last_sent = now;
+        self.contact.on_sent(now);
         self.timers_on_sent(now);
     }
 
@@ -525,11 +517,7 @@ impl Sender {
         let Some(rate) = self.pacing_rate() else { return };
         let nanos = u128::from(bytes) * 1_000_000_000 / u128::from(rate);
         let time = Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX));
-        // A late turn of the loop is made up for, by half a millisecond at most.
-        let grace = Duration::from_micros(500).min(time);
-        let from =
-            Instant::from_nanos(now.as_nanos().saturating_sub(grace.as_nanos() as u64)).max(self.pace_at);
-        self.pace_at = from + time;
+        self.pacer.on_sent(now, time);
     }
 }
 

@@ -6,7 +6,7 @@ use super::super::*;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
-use crate::cc::{AckSample, Congestion};
+use crate::cc::{AckSample, Congestion, Controller};
 use crate::region::{Region, RegionId};
 use crate::wire::tcp::{SackBlocks, SeqRange};
 
@@ -118,7 +118,7 @@ impl Script {
         let now = Instant::from_nanos(5_000_000_000);
         let terms = Terms { mss: MSS as u16, overhead: 52, timestamps: true, sack: true, ecn: true };
         sender.begin(now, &terms, 100_000, SeqNumber(1), 10);
-        sender.controller = Some(Box::new(controller));
+        sender.control.replace(Box::new(controller));
         sender.rtt.sample(RTT, sender.una, sender.nxt);
         Self {
             now,
@@ -512,13 +512,13 @@ fn old_segments_do_not_set_the_window() {
     s.peer_seq = SeqNumber(99);
     s.window = 1;
     s.ack(0);
-    assert_eq!(s.sender.window, 5000);
+    assert_eq!(s.sender.window.size(), 5000);
     s.write(10);
     s.flush();
     s.peer_seq = SeqNumber(100);
     s.window = 7000;
     s.ack(10);
-    assert_eq!(s.sender.window, 7000);
+    assert_eq!(s.sender.window.size(), 7000);
 }
 
 #[test]
@@ -659,7 +659,7 @@ fn a_timestamp_from_before_the_resend_takes_it_back() {
     assert_eq!(s.flush(), [again(0, 1000)]);
     s.ack_with(4000, |ack| ack.echo = Some(10));
     assert_eq!(s.undone(), 1);
-    assert!(matches!(s.sender.phase, Phase::Open));
+    assert!(s.sender.recovery.is_open());
 }
 
 #[test]
@@ -749,7 +749,7 @@ fn a_tail_probe_prefers_new_data() {
     assert_eq!(waited, RTT * 2);
     assert_eq!(s.flush(), [Left { probe: Probe::Tail, ..new(2000, 1000) }]);
     // One at a time.
-    assert_eq!(s.sender.timers.tail_probe.map(|probe| probe.resends), Some(0));
+    assert_eq!(s.sender.timers.tail_probe().map(|probe| probe.resends), Some(0));
     let (waited, _) = s.wait_timer();
     assert_eq!(waited, Duration::from_millis(300));
     assert_eq!(s.congestion(), [Congestion::Timeout]);

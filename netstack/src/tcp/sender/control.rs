@@ -1,0 +1,144 @@
+//! The congestion controller of a connection, which has none before it sends something.
+
+use core::time::Duration;
+
+use super::Options;
+use crate::cc::{AckSample, Congestion, Controller, Parameters};
+use crate::time::Instant;
+use crate::wire::tcp::SeqNumber;
+
+/// The controller, and what is noted for it.
+#[derive(Debug)]
+pub(super) struct Control {
+    /// Made when the handshake is over and there is something to send: a server has many connections that only wait.
+    controller: Option<Box<dyn Controller>>,
+    /// Its initial window in segments; 0 until the handshake is over, and when everything is.
+    initial_window: u32,
+    /// The window was in full use when this was the next to send.
+    limited_end: SeqNumber,
+}
+
+impl Control {
+    pub(super) fn new(iss: SeqNumber) -> Self {
+        Self { controller: None, initial_window: 0, limited_end: iss }
+    }
+
+    /// The handshake is over.
+    pub(super) fn begin(&mut self, initial_window: u32) {
+        self.initial_window = initial_window.max(1);
+    }
+
+    /// Everything is.
+    pub(super) fn end(&mut self) {
+        (self.controller, self.initial_window) = (None, 0);
+    }
+
+    /// Whether the handshake is not over yet, or everything is.
+    #[inline]
+    pub(super) fn is_closed(&self) -> bool {
+        self.initial_window == 0
+    }
+
+    /// Sees to it that there is a controller, now that there is something to send.
+    #[inline]
+    pub(super) fn take(&mut self, options: &Options, mss: u16) {
+        if self.controller.is_none() && self.initial_window > 0 {
+            let parameters = Parameters { mss: mss.into(), initial_window: self.initial_window };
+            self.controller = Some(options.congestion.build(&parameters));
+        }
+    }
+
+    /// Another controller, for tests.
+    #[cfg(test)]
+    pub(super) fn replace(&mut self, controller: Box<dyn Controller>) {
+        self.controller = Some(controller);
+    }
+
+    /// Whether there is none.
+    #[inline]
+    pub(super) fn is_idle(&self) -> bool {
+        self.controller.is_none()
+    }
+
+    /// To be asked.
+    #[inline]
+    pub(super) fn get(&self) -> Option<&dyn Controller> {
+        self.controller.as_deref()
+    }
+
+    /// The congestion window in bytes; that which it will begin with, if there is no controller yet.
+    #[inline]
+    pub(super) fn window(&self, mss: u16) -> u64 {
+        match &self.controller {
+            Some(controller) => controller.window(),
+            None => u64::from(self.initial_window) * u64::from(mss),
+        }
+    }
+
+    /// The threshold towards which the window is reduced.
+    pub(super) fn threshold(&self) -> Option<u64> {
+        self.controller.as_ref().map(|controller| controller.slow_start_threshold())
+    }
+
+    pub(super) fn set_mss(&mut self, mss: u16) {
+        if let Some(controller) = &mut self.controller {
+            controller.set_mss(mss.into());
+        }
+    }
+
+    #[inline]
+    pub(super) fn on_sent(&mut self, now: Instant, bytes: u32, in_flight: u32, app_limited: bool) {
+        if let Some(controller) = &mut self.controller {
+            controller.on_sent(now, bytes.into(), in_flight.into(), app_limited);
+        }
+    }
+
+    #[inline]
+    pub(super) fn on_ack(&mut self, sample: &AckSample) {
+        if let Some(controller) = &mut self.controller {
+            controller.on_ack(sample);
+        }
+    }
+
+    pub(super) fn on_congestion(&mut self, now: Instant, sign: Congestion, in_flight: u32) {
+        if let Some(controller) = &mut self.controller {
+            controller.on_congestion(now, sign, in_flight.into());
+        }
+    }
+
+    pub(super) fn on_recovery_end(&mut self, now: Instant) {
+        if let Some(controller) = &mut self.controller {
+            controller.on_recovery_end(now);
+        }
+    }
+
+    pub(super) fn undo(&mut self, now: Instant) {
+        if let Some(controller) = &mut self.controller {
+            controller.undo(now);
+        }
+    }
+
+    pub(super) fn on_idle_restart(&mut self, now: Instant, idle: Duration, rto: Duration) {
+        if let Some(controller) = &mut self.controller {
+            controller.on_idle_restart(now, idle, rto);
+        }
+    }
+
+    /// The window is in full use, and `nxt` the next to send.
+    #[inline]
+    pub(super) fn is_limiting(&mut self, nxt: SeqNumber) {
+        self.limited_end = nxt;
+    }
+
+    /// Whether it was in full use when `una` was acknowledged.
+    #[inline]
+    pub(super) fn was_limiting(&self, una: SeqNumber) -> bool {
+        self.limited_end.is_after(una)
+    }
+
+    /// SND.UNA moves on from `una`: what is noted is never 2^31 behind, and is compared with what was unacknowledged before.
+    #[inline]
+    pub(super) fn advance(&mut self, una: SeqNumber) {
+        self.limited_end = self.limited_end.max(una);
+    }
+}
