@@ -42,7 +42,7 @@ pub(crate) fn check() -> Result<String, String> {
         wrong.push(format!("{item}: used, or gone; remove the line from xtask/{LIST}"));
     }
     if wrong.is_empty() {
-        Ok(format!("{} public items are for users alone", listed.len()))
+        Ok(format!("{} public items are used by tests and benchmarks only", listed.len()))
     } else {
         Err(wrong.join("\n"))
     }
