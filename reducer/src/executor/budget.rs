@@ -16,8 +16,9 @@
 //! So a receiver never has to keep more than the budget of any peer, whichever order a transport delivers in, and what its
 //! oldest operation needs can always be sent.
 
+use super::Executor;
 use super::api::Disposition;
-use super::{Control, Executor, Notice};
+use super::control::{Control, Notice};
 use crate::grid::Rank;
 use crate::header::{Header, Kind};
 

@@ -29,6 +29,7 @@
 mod api;
 mod behind;
 mod budget;
+mod control;
 mod decide;
 mod divergence;
 mod op;
@@ -45,15 +46,14 @@ pub use self::divergence::{Divergence, Tally, Vote};
 
 pub use self::trace::{Passed, Phase, Trace};
 
-use self::budget::Budget;
+use self::control::Control;
 use self::divergence::Agreement;
 use self::op::{Op, State, Steps};
 use self::park::Parking;
 use crate::grid::Rank;
 use crate::header::{GRANULE_UNIT, Header, Kind, MAX_COUNT, MatchKey};
-use crate::memory::{Addresses, Pool, Region, Span};
-use crate::schedule::Schedule;
-use crate::transport::{Landing, NodeMemory, TensorView, Token};
+use crate::memory::{self, Addresses, Pool, Region, Span};
+use crate::transport::{NodeMemory, TensorView, Token};
 use core::time::Duration;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -68,63 +68,21 @@ struct Lanes {
     result: Vec<Region>,
 }
 
-/// A message without payload that waits to be posted.
+/// Room for the slots of operations.
 #[derive(Debug)]
-struct Notice {
-    to: Rank,
-    header: Header,
-    /// Where the messages go that it asks for, if it does and if the transport can make use of that.
-    landing: Option<Landing>,
+struct Slots {
+    host: Pool,
+    /// On a device, for operations that work there.
+    device: Option<Pool>,
 }
 
-/// All such messages, how much may be sent without them, and who listens.
-#[derive(Debug)]
-struct Control {
-    notices: VecDeque<Notice>,
-    one_sided: bool,
-    budget: Budget,
-    trace: Option<Box<dyn Trace>>,
-}
-
-impl Control {
-    /// How far back to look for a credit message that can be extended.
-    const MERGE: usize = 16;
-
-    /// Asks `to` for one more message, which goes `into` there; joins neighbours into one credit message.
-    fn grant(&mut self, to: Rank, template: &Header, round: u32, into: Option<Span>) {
-        let into = into.filter(|_| self.one_sided);
-        for Notice { to: rank, header, landing } in self.notices.iter_mut().rev().take(Self::MERGE) {
-            let same = *rank == to && header.kind == Kind::Credit && header.key == template.key;
-            if same && header.round.checked_add(header.len) == Some(round) && joins(landing, header.len, into)
-            {
-                header.len += 1;
-                return;
-            }
-        }
-        let header = Header { kind: Kind::Credit, round, offset: 0, granule: 0, len: 1, ..*template };
-        let landing = into.map(|first| Landing { first, stride: 0 });
-        self.notices.push_back(Notice { to, header, landing });
+impl Slots {
+    fn of(&self, on_device: bool) -> Option<&Pool> {
+        if on_device { self.device.as_ref() } else { Some(&self.host) }
     }
-}
 
-/// Whether a message that goes `into` there can be one more of `count` that a landing describes, which it does then.
-fn joins(landing: &mut Option<Landing>, count: u32, into: Option<Span>) -> bool {
-    match (landing, into) {
-        (None, None) => true,
-        (Some(landing), Some(into)) => {
-            let first = landing.first;
-            let behind = into.as_ptr().addr().checked_sub(first.as_ptr().addr());
-            let Some(behind) = behind.filter(|behind| *behind > 0) else { return false };
-            let stride = if count == 1 { behind } else { landing.stride };
-            let next = stride.checked_mul(count as usize) == Some(behind);
-            let joins =
-                next && into.len() == first.len() && into.region().as_ptr() == first.region().as_ptr();
-            if joins {
-                landing.stride = stride;
-            }
-            joins
-        }
-        _ => false,
+    fn of_mut(&mut self, on_device: bool) -> Option<&mut Pool> {
+        if on_device { self.device.as_mut() } else { Some(&mut self.host) }
     }
 }
 
@@ -144,9 +102,7 @@ pub struct Executor {
     /// Running operations as (priority, seq), the most urgent first.
     order: Vec<(u32, u64)>,
     lanes: Option<Arc<Lanes>>,
-    pool: Pool,
-    /// The same on a device, for operations that work there.
-    device_pool: Option<Pool>,
+    slots: Slots,
     parking: Parking,
     control: Control,
     completed: VecDeque<Completed>,
@@ -194,7 +150,7 @@ impl Executor {
             return Err(ExecutorError::Rank { rank: config.rank, ranks: config.grid.ranks() });
         }
         let nodes = config.grid.nodes() as usize;
-        let pool =
+        let host =
             Pool::new(config.slot_pool_bytes).ok_or(ExecutorError::SlotPool(config.slot_pool_bytes))?;
         Ok(Self {
             config,
@@ -205,15 +161,9 @@ impl Executor {
             undecided: VecDeque::new(),
             order: Vec::with_capacity(operations),
             lanes: None,
-            pool,
-            device_pool: None,
+            slots: Slots { host, device: None },
             parking: Parking::new(nodes, config.eager_pool_bytes, operations),
-            control: Control {
-                notices: VecDeque::new(),
-                one_sided: config.one_sided,
-                budget: Budget::new(nodes, config.eager_pool_bytes),
-                trace: None,
-            },
+            control: Control::new(nodes, &config),
             completed: VecDeque::with_capacity(operations),
             aborted: None,
             spare: Vec::with_capacity(operations),
@@ -254,19 +204,19 @@ impl Executor {
 
     /// Gives the memory of all slots up for good: after an error, where an accelerator may still refer to it.
     pub fn leak_slots(&mut self) {
-        self.pool.leak();
-        self.device_pool.iter_mut().for_each(Pool::leak);
+        self.slots.host.leak();
+        self.slots.device.iter_mut().for_each(Pool::leak);
     }
 
     /// Gives room for the slots of operations that work on a device ([`Problem::direct`](crate::schedule::Problem::direct)):
     /// memory of that device, which stays allocated for as long as the executor has operations. Once.
     pub fn attach_device_slots(&mut self, memory: Region) {
-        self.device_pool = Some(Pool::of(memory));
+        self.slots.device = Some(Pool::of(memory));
     }
 
     /// The memory of all slots, which an accelerator copies from where tensors of several ranks of a node lie there.
     pub fn slots(&self) -> Region {
-        self.pool.whole()
+        self.slots.host.whole()
     }
 
     /// Makes the memory shared by the ranks of this node known, once and before the first operation that uses it.
@@ -292,7 +242,7 @@ impl Executor {
         let slots = match request.schedule.slot_bytes() {
             0 => None,
             bytes => {
-                let pool = self.pool_for(&request.schedule);
+                let pool = self.slots.of_mut(request.schedule.problem().works_on_device());
                 Some(pool.and_then(|pool| pool.take(bytes)).ok_or(StartError::Busy { what: "slots" })?)
             }
         };
@@ -325,11 +275,6 @@ impl Executor {
         Ok(OpId(seq))
     }
 
-    /// Where an operation's slots are taken from.
-    fn pool_for(&mut self, schedule: &Schedule) -> Option<&mut Pool> {
-        if schedule.problem().works_on_device() { self.device_pool.as_mut() } else { Some(&mut self.pool) }
-    }
-
     fn admit(&self, request: &Request) -> Result<(), StartError> {
         if let Some(cause) = &self.aborted {
             return Err(StartError::Aborted(Arc::clone(cause)));
@@ -355,7 +300,7 @@ impl Executor {
                 bytes: request.data.len(),
             });
         }
-        if (request.data.kind() == crate::memory::Kind::Device) != problem.access.is_device() {
+        if (request.data.kind() == memory::Kind::Device) != problem.access.is_device() {
             return differs("kind of memory");
         }
         if schedule.lane_chunks() > 0 {
@@ -365,8 +310,7 @@ impl Executor {
                 return Err(StartError::NoNodeMemory { lanes, bytes });
             }
         }
-        let pool = if problem.works_on_device() { self.device_pool.as_ref() } else { Some(&self.pool) };
-        let budget = pool.map_or(0, Pool::capacity);
+        let budget = self.slots.of(problem.works_on_device()).map_or(0, Pool::capacity);
         if schedule.slot_bytes() > budget {
             return Err(StartError::SlotBudget { needed: schedule.slot_bytes(), budget });
         }
@@ -489,10 +433,9 @@ impl Executor {
         let (slots, steps) = op.vacate();
         self.spare.push(steps);
         if let Some(slots) = slots {
-            let device = slots.region().kind() == crate::memory::Kind::Device;
-            match self.device_pool.as_mut().filter(|_| device) {
-                Some(pool) => pool.put(slots),
-                None => self.pool.put(slots),
+            let on_device = slots.region().kind() == memory::Kind::Device;
+            if let Some(pool) = self.slots.of_mut(on_device) {
+                pool.put(slots);
             }
         }
     }

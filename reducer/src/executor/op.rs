@@ -8,9 +8,9 @@ pub(super) use self::places::Places;
 pub(super) use self::sends::Sends;
 pub(super) use self::steps::{Expected, Steps};
 
-use super::Control;
 use super::api::{Request, Subject};
 use super::behind::Background;
+use super::control::Control;
 use super::park::Early;
 use super::trace::{Marks, Phase};
 use crate::dtype::{DType, ReduceOp};

@@ -1,8 +1,8 @@
 //! The receiving side: a message finds its operation and step, and its bytes their place.
 
-use super::Control;
 use super::Executor;
 use super::api::{Disposition, Refusal, Why};
+use super::control::Control;
 use super::op::{Expected, Op, State};
 use super::park::Class;
 use crate::grid::Rank;

@@ -1,10 +1,11 @@
 //! The polled side: runs ready steps, posts fragments, looks at flags and at the deadline.
 
 use super::api::{OpError, Progress, Why};
+use super::control::{Control, Notice};
 use super::divergence::{Agreed, Agreement};
 use super::op::{Op, State};
 use super::trace::Phase;
-use super::{Control, Counters, Executor, Notice};
+use super::{Counters, Executor};
 use crate::grid::{Grid, Rank};
 use crate::header::{self, Header};
 use crate::kernel::Kernels;

@@ -1,6 +1,6 @@
 //! What operations spend their time on, told while they run: for a timeline. Nothing is measured where nobody listens.
 
-use super::Control;
+use super::control::Control;
 use super::op::Op;
 use crate::grid::Rank;
 use crate::schedule::{Action, Schedule};

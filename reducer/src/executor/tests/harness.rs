@@ -12,8 +12,8 @@ use crate::kernel::Kernels;
 use crate::memory::{Owned, Span};
 use crate::schedule::{Algorithm, Params, Problem, build};
 use crate::transport::{
-    Accelerator, AcceleratorError, Export, Fence, Flag, Fold, Moment, OnDevice, SendError, TensorView,
-    Transport,
+    Accelerator, AcceleratorError, Export, Fence, Flag, Fold, Landing, Moment, OnDevice, SendError,
+    TensorView, Transport,
 };
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};

@@ -1,0 +1,79 @@
+//! Messages without payload, how much may be sent without them, and who listens.
+
+use super::api::ExecutorConfig;
+use super::budget::Budget;
+use super::trace::Trace;
+use crate::grid::Rank;
+use crate::header::{Header, Kind};
+use crate::memory::Span;
+use crate::transport::Landing;
+use std::collections::VecDeque;
+
+/// A message without payload that waits to be posted.
+#[derive(Debug)]
+pub(super) struct Notice {
+    pub(super) to: Rank,
+    pub(super) header: Header,
+    /// Where the messages go that it asks for, if it does and if the transport can make use of that.
+    pub(super) landing: Option<Landing>,
+}
+
+/// All such messages, how much may be sent without them, and who listens.
+#[derive(Debug)]
+pub(super) struct Control {
+    pub(super) notices: VecDeque<Notice>,
+    one_sided: bool,
+    pub(super) budget: Budget,
+    pub(super) trace: Option<Box<dyn Trace>>,
+}
+
+impl Control {
+    /// How far back to look for a credit message that can be extended.
+    const MERGE: usize = 16;
+
+    pub(super) fn new(nodes: usize, config: &ExecutorConfig) -> Self {
+        Self {
+            notices: VecDeque::new(),
+            one_sided: config.one_sided,
+            budget: Budget::new(nodes, config.eager_pool_bytes),
+            trace: None,
+        }
+    }
+
+    /// Asks `to` for one more message, which goes `into` there; joins neighbours into one credit message.
+    pub(super) fn grant(&mut self, to: Rank, template: &Header, round: u32, into: Option<Span>) {
+        let into = into.filter(|_| self.one_sided);
+        for Notice { to: rank, header, landing } in self.notices.iter_mut().rev().take(Self::MERGE) {
+            let same = *rank == to && header.kind == Kind::Credit && header.key == template.key;
+            if same && header.round.checked_add(header.len) == Some(round) && joins(landing, header.len, into)
+            {
+                header.len += 1;
+                return;
+            }
+        }
+        let header = Header { kind: Kind::Credit, round, offset: 0, granule: 0, len: 1, ..*template };
+        let landing = into.map(|first| Landing { first, stride: 0 });
+        self.notices.push_back(Notice { to, header, landing });
+    }
+}
+
+/// Whether a message that goes `into` there can be one more of `count` that a landing describes, which it does then.
+fn joins(landing: &mut Option<Landing>, count: u32, into: Option<Span>) -> bool {
+    match (landing, into) {
+        (None, None) => true,
+        (Some(landing), Some(into)) => {
+            let first = landing.first;
+            let behind = into.as_ptr().addr().checked_sub(first.as_ptr().addr());
+            let Some(behind) = behind.filter(|behind| *behind > 0) else { return false };
+            let stride = if count == 1 { behind } else { landing.stride };
+            let next = stride.checked_mul(count as usize) == Some(behind);
+            let joins =
+                next && into.len() == first.len() && into.region().as_ptr() == first.region().as_ptr();
+            if joins {
+                landing.stride = stride;
+            }
+            joins
+        }
+        _ => false,
+    }
+}
