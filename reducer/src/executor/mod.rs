@@ -50,8 +50,9 @@ use self::divergence::Agreement;
 use self::op::{Op, State, Steps};
 use self::park::Parking;
 use crate::grid::Rank;
-use crate::header::{GRANULE_UNIT, Header, Kind, MAX_COUNT, MatchKey};
+use crate::header::{GRANULE_UNIT, Header, Identity, Kind, MAX_COUNT, MatchKey};
 use crate::memory::{Addresses, Pool, Region, Span};
+use crate::recorder::{Record, Recorder, What};
 use crate::schedule::Schedule;
 use crate::transport::{Landing, NodeMemory, TensorView, Token};
 use core::time::Duration;
@@ -80,6 +81,9 @@ struct Notice {
 /// All such messages, how much may be sent without them, and who listens.
 #[derive(Debug)]
 struct Control {
+    /// The present turn's time, as far as the executor was told.
+    turn: Duration,
+    recorder: Option<Recorder>,
     notices: VecDeque<Notice>,
     one_sided: bool,
     budget: Budget,
@@ -87,6 +91,14 @@ struct Control {
 }
 
 impl Control {
+    /// Keeps an event of the present turn, where there is a recorder.
+    #[inline]
+    fn note(&mut self, record: Record) {
+        if let Some(recorder) = &mut self.recorder {
+            recorder.record(Record { at: self.turn, ..record });
+        }
+    }
+
     /// How far back to look for a credit message that can be extended.
     const MERGE: usize = 16;
 
@@ -213,6 +225,8 @@ impl Executor {
                 one_sided: config.one_sided,
                 budget: Budget::new(nodes, config.eager_pool_bytes),
                 trace: None,
+                turn: Duration::ZERO,
+                recorder: None,
             },
             completed: VecDeque::with_capacity(operations),
             aborted: None,
@@ -233,6 +247,22 @@ impl Executor {
     /// From now on what operations spend their time on is told. Before the first operation.
     pub fn attach_trace(&mut self, trace: Box<dyn Trace>) {
         self.control.trace = Some(trace);
+    }
+
+    /// From now on the last events are kept. Before the first operation.
+    pub fn attach_recorder(&mut self, recorder: Recorder) {
+        self.control.recorder = Some(recorder);
+    }
+
+    /// A turn begins: what is recorded until the next one has this time.
+    #[inline]
+    pub fn turn(&mut self, now: Duration) {
+        self.control.turn = now;
+    }
+
+    /// Records an event of this turn, where there is a recorder.
+    pub fn note(&mut self, record: Record) {
+        self.control.note(record);
     }
 
     /// The name of an operation that is on the wire, and the trainer's step: that of this token, or else the oldest of those
@@ -312,6 +342,11 @@ impl Executor {
             len: 0,
         };
         self.earliest = self.earliest.min(request.deadline);
+        let tensor = match request.identity {
+            Identity::Registered { tensor, .. } => Some(tensor),
+            Identity::AdHoc(_) => None,
+        };
+        self.control.note(Record { tensor, seq, value: request.step, bytes, ..Record::of(What::Started) });
         let entry = (request.priority, seq);
         let place = self.order.partition_point(|&other| other < entry);
         self.order.insert(place, entry);
@@ -397,6 +432,13 @@ impl Executor {
             return;
         }
         let own = self.config.rank;
+        if self.aborted.is_none() {
+            self.control.note(Record {
+                rank: Some(culprit),
+                value: why.code().into(),
+                ..Record::of(What::Ended)
+            });
+        }
         let cause = self.aborted.get_or_insert_with(|| Arc::new(AbortCause::seen_by(own, culprit, why)));
         let cause = Arc::clone(cause);
         while let Some(&(_, seq)) = self.order.first() {
@@ -477,6 +519,11 @@ impl Executor {
         if small {
             self.raise_floor(at);
         }
+        let (what, rank) = match &result {
+            Ok(()) => (What::Done, None),
+            Err(_) => (What::Failed, self.aborted.as_ref().map(|cause| cause.culprit)),
+        };
+        self.control.note(Record { rank, seq: entry.1, ..Record::of(what) });
         self.completed.push_back(Completed { op: OpId(entry.1), result, outstanding });
         self.vacate_if_free(at);
     }
