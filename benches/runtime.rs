@@ -12,11 +12,13 @@ use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use criterion::{Criterion, criterion_group, criterion_main};
-use shouter::observe::{Event, FlightRecorder, Latency, Operation, Timeline};
+use shouter::observe::{Event, Timeline};
 use shouter::runtime::{
     Activity, Backoff, Clock, CoreAllowance, Driver, DriverOptions, IdlePolicy, Instant, Poller, Reactor,
     sleep, spawn_local, yield_now,
 };
+use shouter_reducer::grid::Rank;
+use shouter_reducer::recorder::{Record, Recorder, What};
 
 const NOW: Instant = Instant::ZERO;
 
@@ -191,14 +193,9 @@ fn observe(c: &mut Criterion) {
         Event { name: "all-reduce", duration_ns: Some(5), tensor, bytes: Some(4096), ..Event::default() };
     let timeline = Timeline::new(0, "host", 1 << 12);
     c.bench_function("observe/timeline", |b| b.iter(|| timeline.engine(black_box(&event).clone())));
-    let mut latency = Latency::new();
-    c.bench_function("observe/latency", |b| {
-        b.iter(|| latency.record(black_box(Duration::from_nanos(2_345))))
-    });
-    let mut flight = FlightRecorder::new(256);
-    let operation =
-        Operation { what: "allreduce", group: 0, epoch: 0, seq: 0, tensor: None, step: 0, bytes: 4 };
-    c.bench_function("observe/flight-post", |b| b.iter(|| flight.post(NOW, black_box(operation))));
+    let mut recorder = Recorder::new();
+    let record = Record { rank: Some(Rank(1)), bytes: 4096, ..Record::of(What::Sent) };
+    c.bench_function("observe/recorder", |b| b.iter(|| recorder.record(black_box(record))));
 }
 
 criterion_group!(benches, clock, turn, tasks, timers, driver, waiting, oversubscribed, observe);

@@ -1,11 +1,13 @@
 //! Errors as a trainer meets them: fields for a program, a text for people that says what to do next, and a stable number
 //! for C and for exit codes.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use shouter_reducer::executor::{AbortCause, Why};
 use shouter_reducer::header::Collective;
+use shouter_reducer::recorder::EVENTS;
 
 use crate::communicator::TensorId;
 
@@ -254,6 +256,35 @@ pub(crate) struct Views {
 }
 
 impl Error {
+    /// Whether it can be how a group has ended, or what a call says after that.
+    pub(crate) fn can_end_group(&self) -> bool {
+        use Error::{Accelerator, Closed, Deadline, Internal, Mismatch, PeerFailed};
+        matches!(
+            self,
+            Mismatch { .. }
+                | PeerFailed { .. }
+                | Deadline { .. }
+                | Accelerator { .. }
+                | Closed { .. }
+                | Internal(_)
+        )
+    }
+
+    /// The same, and at the end of its text where the rank's last events are.
+    pub(crate) fn with_events_in(mut self, path: &Path) -> Self {
+        let more = format!("; the last {EVENTS} events of this rank are in {}", path.display());
+        match &mut self {
+            Self::Mismatch { text, .. }
+            | Self::PeerFailed { text, .. }
+            | Self::Deadline { text, .. }
+            | Self::Accelerator { text, .. }
+            | Self::Closed { text, .. } => *text = format!("{text}{more}").into(),
+            Self::Internal(text) => text.push_str(&more),
+            _ => {}
+        }
+        self
+    }
+
     /// A stable number for C and for exit codes: 1 to 11.
     pub fn code(&self) -> i32 {
         match self {

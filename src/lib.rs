@@ -10,7 +10,7 @@
 //!   group          rendezvous: handshake, hellos, the roster
 //!   net            sockets for a shard's tasks
 //!   runtime        shards, tasks, timers, who drives
-//!   observe        counters, timeline, flight recorder
+//!   observe        log, timeline, flight recorder
 //!   config         file, environment, lists
 //!   key            the job's secret: HMACs and what is derived from it
 //! ```

@@ -13,7 +13,7 @@ use crate::status::Status;
     SHOUTER_TIMELINE=t.json shouter run -n 4 --hosts 2 -- ./trainer --timeline rank-%r.json\n  \
     shouter timeline merge all.json rank-*.json\n\n\
     A rank writes its file by shouter_timeline (Group::write_timeline), where SHOUTER_TIMELINE was set from the start. \
-    https://ui.perfetto.dev opens it.\n\n\
+    https://ui.perfetto.dev opens it. The last events that a rank leaves in the folder `dump_folder` are such a file, too.\n\n\
     Exit status: 0 done, 1 a file cannot be read or written, 2 a wrong command line.")]
 pub(crate) struct TimelineArgs {
     #[command(subcommand)]

@@ -1,15 +1,16 @@
-//! What a job says of itself: its log, the transport that it chose, its timeline.
+//! What a job says of itself: its log, the transport that it chose, its timeline, its last events.
 
 #![allow(unsafe_code)]
 
 mod ranks;
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
-use ranks::{end, job, parameter, scenario, tell};
+use ranks::{LIMIT, end, job, names_only, parameter, scenario, tell};
 use serde_json::Value;
 use shouter::config::{Builder, ConfigError};
 use shouter::{Config, DType, Error, Group, ReduceOp, TensorSpec};
@@ -20,6 +21,10 @@ use tracing::{Event, Metadata, Subscriber};
 #[test]
 fn rank_body() {
     let Some(scenario) = scenario() else { return };
+    if scenario == "dump" {
+        // SAFETY: the handler only counts.
+        unsafe { libc::signal(libc::SIGUSR2, count_signal as *const () as libc::sighandler_t) };
+    }
     if scenario == "own subscriber" {
         tracing::subscriber::set_global_default(Counting).unwrap();
     }
@@ -27,9 +32,17 @@ fn rank_body() {
     end(config.and_then(shouter::init).and_then(|group| {
         match scenario.as_str() {
             "timeline" => train(&group)?,
+            "steps" => steps(&group)?,
+            "small steps" => small_steps(&group)?,
+            "dump" => dump(&group)?,
             _ => group.transport().to_string().lines().for_each(tell),
         }
         group.finalize()?;
+        if scenario == "dump" {
+            // SAFETY: there is a handler.
+            unsafe { libc::raise(libc::SIGUSR2) };
+            tell(format_args!("signals {}", SIGNALS.load(Ordering::Relaxed)));
+        }
         tell(format_args!("events {}", HEARD.load(Ordering::Relaxed)));
         Ok(())
     }));
@@ -65,6 +78,69 @@ impl Subscriber for Counting {
     }
     fn enter(&self, _: &Id) {}
     fn exit(&self, _: &Id) {}
+}
+
+static SIGNALS: AtomicUsize = AtomicUsize::new(0);
+
+extern "C" fn count_signal(_: i32) {
+    SIGNALS.fetch_add(1, Ordering::Relaxed);
+}
+
+/// Steps with a large tensor until somebody fails.
+fn steps(group: &Group) -> Result<(), Error> {
+    let spec = TensorSpec { name: "trunk".into(), dtype: DType::F32, count: 1 << 20, op: ReduceOp::Sum };
+    let ids = group.register(&[spec])?;
+    let mut tensor = vec![0f32; 1 << 20];
+    for step in 0.. {
+        group.set_step(step);
+        // SAFETY: the registered number of elements, left alone until the wait.
+        group.wait(unsafe { group.push(ids[0], tensor.as_mut_ptr().cast()) }?, None)?;
+        if step == 2 {
+            tell("steps");
+        }
+    }
+    Ok(())
+}
+
+/// Steps with a small tensor until somebody fails; the first error is the last call's as well.
+fn small_steps(group: &Group) -> Result<(), Error> {
+    for step in 0.. {
+        group.set_step(step);
+        let failed = group.all_reduce(&mut [1f32; 8], ReduceOp::Sum).err();
+        if let Some(first) = failed {
+            let then = group.barrier().unwrap_err();
+            assert_eq!(dump_of(&first.to_string()), dump_of(&then.to_string()));
+            return Err(first);
+        }
+        if step == 2 {
+            tell("steps");
+        }
+    }
+    Ok(())
+}
+
+/// Some steps, a dump, and another one when the signal has come.
+fn dump(group: &Group) -> Result<(), Error> {
+    for _ in 0..3 {
+        group.all_reduce(&mut vec![1f32; 100_000], ReduceOp::Sum)?;
+        group.all_reduce(&mut [1f32; 8], ReduceOp::Sum)?;
+    }
+    let path = group.dump()?;
+    tell(format_args!("dump {}", path.display()));
+    let second = path.with_file_name(format!("{}-2.json", path.file_stem().unwrap().to_str().unwrap()));
+    let until = Instant::now() + LIMIT;
+    while std::fs::read(&second).map_or(true, |text| !text.ends_with(b"\n")) {
+        assert!(Instant::now() < until, "no dump after the signal");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    tell(format_args!("dump {}", second.display()));
+    group.barrier()
+}
+
+/// The file that an error names.
+fn dump_of(error: &str) -> Option<PathBuf> {
+    let (_, path) = error.split_once("; the last 4096 events of this rank are in ")?;
+    Some(path.into())
 }
 
 /// Some steps with two tensors, one of them large, and the timeline of them.
@@ -238,4 +314,123 @@ fn the_timeline_shows_what_the_network_did_to_each_tensor() {
     assert_eq!(twice.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&twice.stderr).contains("both of rank 0"), "{twice:?}");
     std::fs::remove_dir_all(folder).unwrap();
+}
+
+/// A folder for one test, removed at the end.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("shouter-observe-{}-{name}", std::process::id()));
+        std::fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+
+    fn files(&self) -> usize {
+        std::fs::read_dir(&self.0).unwrap().count()
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn trace(path: &Path) -> Value {
+    serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
+}
+
+/// The events of a trace that have this name.
+fn named<'a>(trace: &'a Value, name: &str) -> Vec<&'a Value> {
+    trace["traceEvents"].as_array().unwrap().iter().filter(|event| event["name"] == name).collect()
+}
+
+/// Every survivor writes its last events, its error says where, and they show the operation and the culprit.
+#[test]
+fn the_error_of_a_group_names_a_file_with_the_last_events() {
+    for (ranks, hosts, victim, scenario) in [(3, 1, 1, "steps"), (3, 1, 2, "small steps"), (4, 2, 2, "steps")]
+    {
+        let folder = Folder::new("killed");
+        let job = job(ranks, hosts, scenario).env("SHOUTER_DUMP_FOLDER", folder.0.display()).start();
+        job.until("steps are made", LIMIT, |state| state.all_told("steps"));
+        job.signal(victim, "KILL");
+        let state = job.finish();
+        let mut dumps = vec![];
+        for (rank, survivor) in (0u32..).zip(&state.ranks).filter(|(rank, _)| *rank != victim) {
+            let error = survivor.error();
+            let path = dump_of(error).unwrap_or_else(|| panic!("{error}\n{state}"));
+            let name = path.file_name().unwrap().to_str().unwrap();
+            // The launcher names the job.
+            assert!(path.parent() == Some(&folder.0) && name.starts_with("shouter-run-"), "{path:?}");
+            assert!(name.ends_with(&format!("-rank{rank}-{}.json", survivor.pid.unwrap())), "{state}");
+            let trace = trace(&path);
+            let cause = trace["otherData"]["cause"].as_str().unwrap();
+            assert!(error.contains(cause) && names_only(cause, victim), "{cause}\n{state}");
+            let failed = named(&trace, "failed");
+            let [failed] = failed[..] else { panic!("{failed:?}\n{state}") };
+            let bytes = if scenario == "steps" { 4 << 20 } else { 32 };
+            assert_eq!(failed["args"]["culprit"], victim, "{failed}\n{state}");
+            // A small operation may fail as it starts.
+            assert!(failed["args"]["bytes"] == bytes || failed["dur"] == Value::Null, "{failed}\n{state}");
+            if scenario == "steps" {
+                let ended = named(&trace, "group ended");
+                assert!(ended.len() == 1 && ended[0]["args"]["culprit"] == victim, "{ended:?}\n{state}");
+                assert!(!named(&trace, "operation").is_empty());
+            }
+            if hosts > 1 && rank % 2 == 0 {
+                let sent = named(&trace, "first fragment sent");
+                assert!(sent.iter().any(|event| event["args"]["peer"] == 2 - rank), "{state}");
+            }
+            dumps.push(path);
+        }
+        assert_eq!(folder.files(), dumps.len(), "the ranks write one file each");
+        let out = folder.0.join("all.json");
+        let merged = Command::new(env!("CARGO_BIN_EXE_shouter"))
+            .args(["timeline", "merge"])
+            .arg(&out)
+            .args(&dumps)
+            .output()
+            .unwrap();
+        assert!(merged.status.success(), "{merged:?}");
+        assert_eq!(named(&trace(&out), "failed").len(), dumps.len());
+    }
+}
+
+#[test]
+fn dumps_are_written_on_request_and_on_a_signal_which_others_may_use_too() {
+    let folder = Folder::new("asked");
+    let job = job(2, 1, "dump")
+        .env("SHOUTER_DUMP_FOLDER", folder.0.display())
+        .env("SHOUTER_DUMP_SIGNAL", "SIGUSR2")
+        .start();
+    job.until("a dump is written", LIMIT, |state| state.all_told("dump"));
+    (0..2).for_each(|rank| job.signal(rank, "USR2"));
+    let state = job.finish();
+    state.assert_success();
+    for rank in &state.ranks {
+        let paths = rank.told.iter().filter_map(|line| line.strip_prefix("dump "));
+        let causes = ["asked for by the program", "the signal USR2 came"];
+        for (path, cause) in paths.zip(causes) {
+            let trace = trace(path.as_ref());
+            assert_eq!(trace["otherData"]["cause"], cause, "{state}");
+            assert_eq!(named(&trace, "operation").len(), 3, "{state}");
+        }
+        // The program's own handler was called each time, and is still there after the group.
+        assert!(rank.told.contains(&"signals 2".into()), "{state}");
+    }
+    assert_eq!(folder.files(), 4, "a group that ends in good order writes nothing");
+}
+
+#[test]
+fn a_folder_that_cannot_be_written_to_hides_no_error() {
+    let job = job(2, 1, "steps").env("SHOUTER_DUMP_FOLDER", "/proc").env("SHOUTER_LOG", "warn").start();
+    job.until("steps are made", LIMIT, |state| state.all_told("steps"));
+    job.signal(1, "KILL");
+    let state = job.finish();
+    let error = state.ranks[0].error();
+    assert!(names_only(error, 1) && dump_of(error).is_none(), "{state}");
+    let said = logged(&state);
+    let warned = |line: &String| line.contains("could not be written") && line.contains("/proc/shouter-run-");
+    assert!(said.iter().any(warned), "{state}");
 }

@@ -9,6 +9,7 @@
 //! | [`schedule`] | collectives as data: one rank's steps and their order |
 //! |  `check` | proves that the schedules of all ranks fit together |
 //! | [`executor`] | runs schedules, fragment by fragment |
+//! | [`recorder`] | the last events of a shard, kept for when its group fails |
 //! | [`header`] | what a message says about itself |
 //! | [`transport`] | the seams to the network and to the node's shared memory |
 //! | [`memory`] | regions: memory that collectives read and write |
@@ -26,6 +27,7 @@ pub mod header;
 pub mod kernel;
 pub mod memory;
 pub mod plan;
+pub mod recorder;
 pub mod schedule;
 pub mod solo;
 pub mod table;

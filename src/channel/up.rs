@@ -149,6 +149,11 @@ pub trait Channel: Transport + Any {
         0
     }
 
+    /// Connections made again after one has failed, where the channel does so.
+    fn reconnected(&self) -> u64 {
+        0
+    }
+
     /// What was sent again last and to whom, where the channel knows.
     fn last_resent(&self) -> Option<(Rank, Token)> {
         None
@@ -310,6 +315,11 @@ impl UpChannels {
     /// Datagrams declared lost, where the channel knows of each.
     pub fn lost(&self) -> u64 {
         self.channels.iter().map(|channel| channel.lost()).sum()
+    }
+
+    /// Connections made again after one has failed, where the channel does so.
+    pub fn reconnected(&self) -> u64 {
+        self.channels.iter().map(|channel| channel.reconnected()).sum()
     }
 
     /// What was sent again last and to whom, where the channel knows.

@@ -11,6 +11,24 @@ use super::{Entry, Group};
 use crate::error::{Call, Error, Reason, Views};
 
 impl Group {
+    /// An error of a call as the caller gets it: with the path of the rank's last events, if the group has ended.
+    #[cold]
+    pub(super) fn recorded(&self, error: Error) -> Error {
+        if !error.can_end_group() || self.drive.check_process().is_err() || !self.has_ended() {
+            return error;
+        }
+        match self.flight.ended(&error.to_string()) {
+            Some(path) => error.with_events_in(path),
+            None => error,
+        }
+    }
+
+    /// Whether the group has ended in error, or its engine has panicked.
+    fn has_ended(&self) -> bool {
+        let by_node = self.node.as_ref().is_some_and(|node| node.abort().is_some());
+        by_node || self.drive.with(|engine| engine.aborted().is_some()).unwrap_or(true)
+    }
+
     /// An operation, of a registered tensor or outside the table.
     fn call(&self, shape: &Shape, identity: &Identity, step: u64) -> Call {
         Call { operation: shape.collective.into(), tensor: self.tables.named(identity), step }

@@ -7,6 +7,7 @@ use shouter_reducer::executor::{Executor, ExecutorConfig, ExecutorError};
 use shouter_reducer::grid::{Grid, Rank};
 use shouter_reducer::kernel::Kernels;
 use shouter_reducer::plan::Plan;
+use shouter_reducer::recorder::Recorder;
 use shouter_reducer::transport::NodeMemory;
 
 use super::drive::Drive;
@@ -24,6 +25,8 @@ use crate::engine::{Engine, Parts};
 use crate::error::Error;
 use crate::group::rendezvous::{self, ControlLink, Hello, RendezvousConfig, Roster};
 use crate::group::watch::{Control, News};
+use crate::observe::flight::{Flight, Place};
+use crate::observe::signal::OnSignal;
 use crate::observe::{Timeline, log};
 use crate::runtime::{Clock, CoreAllowance, DriverOptions, IdlePolicy, Poller};
 
@@ -75,8 +78,11 @@ pub fn init(config: Config) -> Result<Group, Error> {
         lend_results(&mut up, node);
     }
     let idle = idle_policy(&config);
+    let (shard, small) = (Recorder::new(), Recorder::new());
+    let rows = vec![("engine", shard.records()), ("small operations", small.records())];
+    let flight = Arc::new(Flight::new(dump_place(&config, &grid), rows));
     let cells = match (&node, grid.nodes()) {
-        (Some(node), 1) => Some(Cells::new(node.clone(), kernels, idle)),
+        (Some(node), 1) => Some(Cells::new(node.clone(), kernels, idle, small)),
         _ => None,
     };
     let (dead_after, shared) = (config.heartbeat_timeout, node.clone());
@@ -86,9 +92,7 @@ pub fn init(config: Config) -> Result<Group, Error> {
         let timeline = Timeline::new(rank.0, grid.node_of(rank).to_string(), TIMELINE_EVENTS);
         Arc::new(timeline)
     });
-    if let Some(timeline) = &timeline {
-        engine.record(timeline.clone());
-    }
+    engine.record(shard, timeline.clone());
     let options = DriverOptions { idle, ..DriverOptions::default() };
     let dedicated = (config.mode == Mode::Dedicated).then(|| config.cores.first().copied());
     let drive = Drive::new(engine, options, dedicated)?;
@@ -108,9 +112,13 @@ pub fn init(config: Config) -> Result<Group, Error> {
         }
     }
     let control = control.map(|link| listen(link, &drive)).transpose()?;
-    if let Some(timeline) = &timeline {
-        timeline.joined(Clock.now());
-    }
+    let now = Clock.now();
+    timeline.iter().for_each(|timeline| timeline.joined(now));
+    flight.joined(now);
+    let on_signal = config.dump_signal.map(|signal| OnSignal::listen(signal, flight.clone()));
+    let on_signal = on_signal
+        .transpose()
+        .map_err(|why| Error::Device(format!("no dump on a signal (dump_signal): {why}")))?;
     let transport = Transport::new(&grid, rank, &channels, reasons);
     tracing::info!(
         size = grid.ranks(),
@@ -131,6 +139,8 @@ pub fn init(config: Config) -> Result<Group, Error> {
         step: AtomicU64::new(0),
         tally: Tally::default(),
         timeline,
+        flight,
+        _on_signal: on_signal,
         ad_hoc: Arc::from("ad hoc"),
         device,
         takes_memory,
@@ -138,6 +148,21 @@ pub fn init(config: Config) -> Result<Group, Error> {
         gpu: super::gpu::Bound::new(&config),
         transport,
     })
+}
+
+/// Where dumps go.
+fn dump_place(config: &Config, grid: &Grid) -> Place {
+    let folder = config.dump_folder.clone().unwrap_or_else(std::env::temp_dir);
+    if !folder.is_dir() {
+        tracing::warn!(?folder, "dump_folder is no folder here; the last events cannot be written to it");
+    }
+    Place {
+        folder,
+        job: config.job.clone(),
+        rank: config.rank,
+        size: config.size,
+        host: grid.node_of(Rank(config.rank)).to_string(),
+    }
 }
 
 /// The grid of the job. Where this rank's numbers make none, those of other ranks may differ: all of them hear it.

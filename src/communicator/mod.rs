@@ -21,7 +21,7 @@ mod tensor;
 mod transport;
 mod ways;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -37,6 +37,8 @@ use crate::channel::shm::NodeSegment;
 use crate::engine::executor_time;
 use crate::error::{Call, Error, Operation};
 use crate::group::watch::Control;
+use crate::observe::flight::Flight;
+use crate::observe::signal::OnSignal;
 use crate::observe::{Event, Timeline};
 use crate::runtime::{Clock, Instant};
 use drive::{Drive, RunError};
@@ -84,6 +86,9 @@ pub struct Group {
     step: AtomicU64,
     tally: Tally,
     timeline: Option<Arc<Timeline>>,
+    flight: Arc<Flight>,
+    /// Writes dumps when a signal comes, where the configuration names one.
+    _on_signal: Option<OnSignal>,
     ad_hoc: Arc<str>,
     device: Option<&'static str>,
     /// The channel to other hosts makes use of memory that it knows.
@@ -214,7 +219,8 @@ impl Group {
     pub fn register(&self, tensors: &[TensorSpec]) -> Result<Vec<TensorId>, Error> {
         self.drive.check_process()?;
         let step = self.step.load(Ordering::Relaxed);
-        self.tables.register(tensors, self.control.as_ref(), self.deadline, step)
+        let registered = self.tables.register(tensors, self.control.as_ref(), self.deadline, step);
+        registered.map_err(|error| self.recorded(error))
     }
 
     /// Starts to reduce a registered tensor at `data`, an address that is aligned to its elements, in place; returns at once.
@@ -259,8 +265,10 @@ impl Group {
             step,
             device,
         };
-        let op =
-            self.drive.start(request).map_err(|why| self.run_error(why, &entry.shape, Some(&entry), step))?;
+        let op = self
+            .drive
+            .start(request)
+            .map_err(|why| self.recorded(self.run_error(why, &entry.shape, Some(&entry), step)))?;
         Ok(Pending { group: self.number, op, begin, entry })
     }
 
@@ -281,10 +289,12 @@ impl Group {
                 self.finished(pending.begin, &pending.entry.name, pending.entry.bytes());
                 Ok(())
             }
-            Err(RunError::Operation(error)) => Err(WaitError { error: self.op_error(error), pending: None }),
+            Err(RunError::Operation(error)) => {
+                Err(WaitError { error: self.recorded(self.op_error(error)), pending: None })
+            }
             Err(why) => {
                 let error = self.run_error(why, &pending.entry.shape, Some(&pending.entry), 0);
-                Err(WaitError { error, pending: Some(pending) })
+                Err(WaitError { error: self.recorded(error), pending: Some(pending) })
             }
         }
     }
@@ -351,7 +361,8 @@ impl Group {
             step,
             device,
         };
-        self.drive.run(request).map_err(|why| self.run_error(why, &shape, None, step))
+        let run = self.drive.run(request);
+        run.map_err(|why| self.recorded(self.run_error(why, &shape, None, step)))
     }
 
     #[inline]
@@ -389,6 +400,18 @@ impl Group {
             .map_err(|why| Error::Argument(format!("the timeline '{}': {why}", path.display())))
     }
 
+    /// Writes the last 4,096 events of this rank to a new file and returns its path: a trace that Perfetto opens, and `shouter timeline merge`
+    /// takes. The file is in the folder that the key `dump_folder` names.
+    ///
+    /// The same is done by itself when the group ends in error, whose text names the file then.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] if the file cannot be written; [`Error::Closed`] in a forked child.
+    pub fn dump(&self) -> Result<PathBuf, Error> {
+        self.drive.check_process()?;
+        self.flight.dump("asked for by the program").map_err(|why| Error::Argument(why.to_string()))
+    }
+
     /// Leaves the group together with all other ranks: nobody's last message is lost.
     ///
     /// # Errors
@@ -404,12 +427,8 @@ impl Group {
                 tensor: None,
                 step: self.step.load(Ordering::Relaxed),
             };
-            return Err(Error::peer_failed(
-                call,
-                culprit.0,
-                why.into(),
-                format!("leaving the group: {cause}"),
-            ));
+            let text = format!("leaving the group: {cause}");
+            return Err(self.recorded(Error::peer_failed(call, culprit.0, why.into(), text)));
         }
         self.control.iter().for_each(Control::leave);
         self.drive.depart();

@@ -13,12 +13,14 @@ use shouter_reducer::executor::{AbortCause, Divergence, Tally, Vote, Why};
 use shouter_reducer::grid::Rank;
 use shouter_reducer::header::Shape;
 use shouter_reducer::kernel::Kernels;
+use shouter_reducer::recorder::{Record, Recorder, What};
 
 use super::Group;
 use super::element::Buffer;
 use super::stats::lock;
 use crate::channel::shm::{Abort, CELL_PAYLOAD, Cell, NodeSegment, pack, unpack};
 use crate::engine::divergence::{VERDICT, VIEWS, instead_of_small};
+use crate::engine::executor_time;
 use crate::error::Error;
 use crate::runtime::{Activity, Backoff, Clock, IdlePolicy, Instant};
 
@@ -39,17 +41,24 @@ pub(super) struct Cells {
     state: Mutex<State>,
 }
 
-#[derive(Default)]
 struct State {
     /// Small operations so far.
     number: u64,
     /// The last one failed.
     is_broken: bool,
+    /// Keeps the start of each: the next one's says that it has ended.
+    recorder: Recorder,
 }
 
 impl Cells {
-    pub(super) fn new(segment: Arc<NodeSegment>, kernels: Kernels, idle: IdlePolicy) -> Self {
-        Self { segment, kernels, idle, state: Mutex::default() }
+    pub(super) fn new(
+        segment: Arc<NodeSegment>,
+        kernels: Kernels,
+        idle: IdlePolicy,
+        recorder: Recorder,
+    ) -> Self {
+        let state = State { number: 0, is_broken: false, recorder };
+        Self { segment, kernels, idle, state: Mutex::new(state) }
     }
 
     /// Reduces `data` over all ranks of the node.
@@ -65,12 +74,19 @@ impl Cells {
         if let Some(abort) = self.segment.abort()
             && let Some(error) = self.refusal(group, abort, state.is_broken, shape, step)
         {
-            return Err(error);
+            return Err(group.recorded(error));
         }
         state.number += 1;
+        let (at, seq, bytes) = (executor_time(begin), state.number, data.len() as u64);
+        state.recorder.record(Record { at, seq, value: step, bytes, ..Record::of(What::Started) });
         let result = self.exchange(group, begin, shape, data, step, state.number);
         state.is_broken = result.is_err();
-        result
+        result.map_err(|error| {
+            let rank = self.segment.abort().map(|abort| Rank(abort.culprit));
+            let at = executor_time(Clock.now());
+            state.recorder.record(Record { at, seq, rank, ..Record::of(What::Failed) });
+            group.recorded(error)
+        })
     }
 
     /// Why nothing is published any more, after the group has ended. Where ranks diverge, this one says what it runs.

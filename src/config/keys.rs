@@ -194,6 +194,20 @@ pub const KEYS: &[KeySpec] = &[
         "none",
         "record a timeline that Perfetto opens; the trainer writes it (shouter_timeline, Group::write_timeline)",
     ),
+    key(
+        "dump_folder",
+        "the path of a folder",
+        "the system's folder for temporary files (TMPDIR, else /tmp)",
+        "where a rank writes its last 4,096 events, as a file that Perfetto opens: when the group ends in error, whose text names the file; by \
+         shouter_dump or Group::dump; on dump_signal",
+    ),
+    key(
+        "dump_signal",
+        "one of USR1, USR2, HUP, QUIT, URG, WINCH",
+        "none",
+        "the signal on which a rank writes its last events; a handler that the program has set before is called, too, and the signal is \
+         ignored after the group's end where there is none",
+    ),
 ];
 
 /// What a key's value may be.

@@ -226,6 +226,10 @@ pub struct Config {
     pub faults: Faults,
     /// Where to write a timeline.
     pub timeline: Option<PathBuf>,
+    /// The folder for the rank's last events; `None`: the system's folder for temporary files.
+    pub dump_folder: Option<PathBuf>,
+    /// The signal on which the last events are written: its number and name.
+    pub dump_signal: Option<(i32, &'static str)>,
 }
 
 impl Config {
@@ -344,6 +348,8 @@ impl Builder {
                 seed: value::integer(layers, "fault_seed", 0..=u64::MAX)?.unwrap_or(1),
             },
             timeline: value::path(layers, "timeline")?,
+            dump_folder: value::path(layers, "dump_folder")?,
+            dump_signal: value::signal(layers, "dump_signal")?,
         })
     }
 }

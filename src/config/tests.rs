@@ -325,6 +325,22 @@ fn lists_that_cannot_be_are_refused() {
 }
 
 #[test]
+fn a_signal_is_one_that_can_be_caught() {
+    let given = |name: &str| {
+        let environment = [("SHOUTER_SIZE", "1"), ("SHOUTER_RANK", "0"), ("SHOUTER_DUMP_SIGNAL", name)];
+        Builder::from_environment(environment.into_iter().collect()).unwrap().build()
+    };
+    assert_eq!(given("").unwrap().dump_signal, None);
+    for name in ["USR2", "SIGUSR2", "usr2"] {
+        assert_eq!(given(name).unwrap().dump_signal, Some((libc::SIGUSR2, "USR2")));
+    }
+    for name in ["KILL", "STOP", "SEGV", "TERM", "USR3", "12"] {
+        let error = given(name).unwrap_err().to_string();
+        assert!(error.contains("SHOUTER_DUMP_SIGNAL") && error.contains("USR1, USR2, HUP"), "{error}");
+    }
+}
+
+#[test]
 fn every_key_can_be_set_and_is_described() {
     for spec in keys::KEYS {
         assert!(

@@ -52,6 +52,24 @@ pub(super) fn word<T: Copy>(
     })
 }
 
+/// A signal that can be caught and that means nothing to the system: its number and name.
+pub(super) fn signal(layers: &Layers, key: &str) -> Result<Option<(i32, &'static str)>, ConfigError> {
+    use signal_hook::consts;
+    const SIGNALS: [(i32, &str); 6] = [
+        (consts::SIGUSR1, "USR1"),
+        (consts::SIGUSR2, "USR2"),
+        (consts::SIGHUP, "HUP"),
+        (consts::SIGQUIT, "QUIT"),
+        (consts::SIGURG, "URG"),
+        (consts::SIGWINCH, "WINCH"),
+    ];
+    take(layers, key, |value| {
+        let name = to_text(value)?.to_uppercase();
+        let name = name.strip_prefix("SIG").unwrap_or(&name);
+        SIGNALS.into_iter().find(|(_, known)| *known == name)
+    })
+}
+
 /// A duration above zero and of at most a year.
 pub(super) fn duration(layers: &Layers, key: &str) -> Result<Option<Duration>, ConfigError> {
     take(layers, key, |value| match &value.raw {

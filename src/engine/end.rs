@@ -6,6 +6,7 @@ use shouter_netstack::time::Instant;
 use shouter_reducer::executor::{AbortCause, Completed, OpError, Why};
 use shouter_reducer::grid::Rank;
 use shouter_reducer::header::{Header, Identity, Kind, MatchKey, Shape};
+use shouter_reducer::recorder::{Record, What};
 
 use super::{Engine, Staging, liveness};
 use crate::error::Reason;
@@ -87,6 +88,8 @@ impl Engine {
         self.flooded = true;
         self.fence_tensors();
         tracing::error!(rank = self.rank.0, culprit = cause.culprit.0, why = %cause.why, "the group has ended");
+        let (rank, value) = (Some(cause.culprit), cause.why.code().into());
+        self.executor.note(Record { rank, value, ..Record::of(What::AbortSent) });
         if let Some(node) = &self.node {
             liveness::publish(node, &cause);
         }

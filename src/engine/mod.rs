@@ -25,6 +25,7 @@ use shouter_reducer::executor::{
 use shouter_reducer::grid::Rank;
 
 use shouter_reducer::memory::Region;
+use shouter_reducer::recorder::Recorder;
 use shouter_reducer::solo::Solo;
 use shouter_reducer::transport::{Accelerator, NodeMemory};
 
@@ -115,8 +116,8 @@ pub struct Engine {
     suspect: Option<(Rank, Why)>,
     /// When an accelerator is asked again whether it is done.
     ask_at: Option<Instant>,
-    /// Writes the timeline, where there is one.
-    watch: Option<Watch>,
+    /// Tells timeline and flight recorder what the channel to other nodes meets.
+    watch: Watch,
 }
 
 impl Engine {
@@ -148,18 +149,22 @@ impl Engine {
             ballot: None,
             suspect: None,
             ask_at: None,
-            watch: None,
+            watch: Watch::new(now),
         }
     }
 
-    /// From now on what happens is put on the timeline. Before the first operation.
-    pub fn record(&mut self, timeline: Arc<Timeline>) {
-        self.watch = Some(Watch::new(timeline, &mut self.executor));
+    /// From now on the last events are kept, and put on the timeline, if there is one. Before the first operation.
+    pub fn record(&mut self, recorder: Recorder, timeline: Option<Arc<Timeline>>) {
+        self.executor.attach_recorder(recorder);
+        if let Some(timeline) = timeline {
+            self.watch.draw(timeline, &mut self.executor);
+        }
     }
 
     /// Starts an operation. Its order among this rank's operations is its identity on all ranks.
     pub fn start(&mut self, now: Instant, request: Request) -> Result<OpId, StartError> {
         let mut open = Open::new(&request, self.node.as_deref());
+        self.executor.turn(executor_time(now));
         let op = self.executor.start(request)?;
         open.op = op;
         if let Some(node) = &self.node {
@@ -239,6 +244,7 @@ impl Engine {
     fn look_back(&mut self, now: Instant) {
         let pause = now.saturating_since(self.turned);
         self.turned = now;
+        self.executor.turn(executor_time(now));
         // The others count from this rank's last sign of life, which was before it was stopped.
         if pause > self.dead_after / 4 * 3 {
             tracing::warn!(
@@ -360,9 +366,7 @@ impl Poller for Engine {
                 continue;
             }
             tracing::error!(rank = loss.rank.0, why = %loss.why, "a leader is lost");
-            if let Some(watch) = &self.watch {
-                watch.lost(now, loss.rank);
-            }
+            self.watch.lost(now, loss.rank, &mut self.executor);
             // Whoever has lost its own port names itself: the peer is well.
             let cause = match &loss.why {
                 Loss::Verbs(Fault::Accelerator) => (self.rank, Why::Accelerator),
@@ -394,9 +398,7 @@ impl Poller for Engine {
             .worked;
         }
         busy |= self.up.transmit(now, &mut self.executor);
-        if let Some(watch) = &mut self.watch {
-            watch.look(now, &self.up, &self.executor);
-        }
+        self.watch.look(now, &self.up, &mut self.executor);
         busy |= self.gather();
         if let Some(node) = &self.node
             && let Some((culprit, why)) = self.liveness.check(now, node)

@@ -1,4 +1,4 @@
-//! What the engine writes to the timeline: what operations are made of, and what went wrong on the wire.
+//! What the engine tells the timeline and the flight recorder: what operations are made of, and what went wrong on the wire.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,10 +6,15 @@ use std::time::Duration;
 use shouter_netstack::time::Instant;
 use shouter_reducer::executor::{Executor, Passed, Phase, Trace};
 use shouter_reducer::grid::Rank;
+use shouter_reducer::recorder::{Record, What};
+use shouter_reducer::transport::Token;
 
 use crate::channel::up::UpChannels;
 use crate::observe::{Category, Event, Timeline};
 use crate::runtime::Clock;
+
+/// Between two looks at what a channel has counted: they cost a look at each peer.
+const LOOK_EVERY: Duration = Duration::from_millis(1);
 
 /// Puts the phases of operations on the timeline.
 #[derive(Debug)]
@@ -48,65 +53,88 @@ struct Counted {
     lost: u64,
     resent: u64,
     damaged: u64,
+    reconnected: u64,
 }
 
-/// Looks at a channel's counts after each turn.
+/// Looks at a channel's counts: after each turn for a timeline, else now and then.
 #[derive(Debug)]
 pub(super) struct Watch {
-    timeline: Arc<Timeline>,
+    timeline: Option<Arc<Timeline>>,
     counted: Counted,
+    next: Instant,
 }
 
 impl Watch {
-    /// Makes the executor tell its phases, too.
-    pub(super) fn new(timeline: Arc<Timeline>, executor: &mut Executor) -> Self {
-        executor.attach_trace(Box::new(Phases(timeline.clone())));
-        Self { timeline, counted: Counted::default() }
+    pub(super) fn new(now: Instant) -> Self {
+        Self { timeline: None, counted: Counted::default(), next: now }
     }
 
-    /// Puts on the timeline what has been counted since the last look.
-    pub(super) fn look(&mut self, now: Instant, up: &UpChannels, executor: &Executor) {
-        let counted = Counted { lost: up.lost(), resent: up.resent(), damaged: up.crc_dropped() };
-        let before = std::mem::replace(&mut self.counted, counted);
-        if counted == before {
+    /// Puts what happens on the timeline, too, and makes the executor tell its phases.
+    pub(super) fn draw(&mut self, timeline: Arc<Timeline>, executor: &mut Executor) {
+        executor.attach_trace(Box::new(Phases(timeline.clone())));
+        self.timeline = Some(timeline);
+    }
+
+    /// Keeps what has been counted since the last look.
+    #[inline]
+    pub(super) fn look(&mut self, now: Instant, up: &UpChannels, executor: &mut Executor) {
+        if now < self.next && self.timeline.is_none() {
             return;
         }
-        let last = up.last_resent();
+        self.next = now + LOOK_EVERY;
+        let counted = Counted {
+            lost: up.lost(),
+            resent: up.resent(),
+            damaged: up.crc_dropped(),
+            reconnected: up.reconnected(),
+        };
+        if counted != self.counted {
+            let before = std::mem::replace(&mut self.counted, counted);
+            self.tell(now, before, up.last_resent(), executor);
+        }
+    }
+
+    #[cold]
+    fn tell(&self, now: Instant, before: Counted, last: Option<(Rank, Token)>, executor: &mut Executor) {
+        let counted = self.counted;
         let (peer, token) = last.unzip();
-        let about = executor.on_the_wire(token);
-        let (tensor, step) = about.unzip();
+        let (tensor, step) = executor.on_the_wire(token).unzip();
         let kinds = [
-            ("lost", counted.lost, before.lost, true),
-            ("resend", counted.resent, before.resent, true),
-            ("damaged", counted.damaged, before.damaged, false),
+            (What::Lost, counted.lost, before.lost, true),
+            (What::Resent, counted.resent, before.resent, true),
+            (What::Damaged, counted.damaged, before.damaged, false),
+            (What::Reconnected, counted.reconnected, before.reconnected, false),
         ];
-        for (name, count, before, ours) in kinds {
+        for (what, count, before, ours) in kinds {
             // A connection that ends may take some of its count with it.
-            let count = count.saturating_sub(before);
-            if count > 0 {
-                self.timeline.engine(Event {
-                    name,
-                    category: Category::Network,
-                    start: now,
-                    tensor: tensor.clone().filter(|_| ours),
-                    step: step.unwrap_or(0),
-                    peer: peer.map(|rank: Rank| rank.0).filter(|_| ours),
-                    count: Some(count),
-                    ..Event::default()
-                });
+            let value = count.saturating_sub(before);
+            if value == 0 {
+                continue;
             }
+            let rank = peer.filter(|_| ours);
+            executor.note(Record { rank, value, ..Record::of(what) });
+            self.happened(Event {
+                name: what.name(),
+                start: now,
+                tensor: tensor.clone().filter(|_| ours),
+                step: step.unwrap_or(0),
+                peer: rank.map(|rank| rank.0),
+                count: Some(value),
+                ..Event::default()
+            });
         }
     }
 
     /// A leader was given up.
-    pub(super) fn lost(&self, now: Instant, peer: Rank) {
-        let category = Category::Network;
-        self.timeline.engine(Event {
-            name: "peer lost",
-            category,
-            start: now,
-            peer: Some(peer.0),
-            ..Event::default()
-        });
+    pub(super) fn lost(&self, now: Instant, peer: Rank, executor: &mut Executor) {
+        let what = What::PeerLost;
+        executor.note(Record { rank: Some(peer), ..Record::of(what) });
+        self.happened(Event { name: what.name(), start: now, peer: Some(peer.0), ..Event::default() });
+    }
+
+    fn happened(&self, event: Event) {
+        if let Some(timeline) = &self.timeline {
+            timeline.engine(Event { category: Category::Network, ..event });
+        }
     }
 }

@@ -1,13 +1,13 @@
-//! Several ranks' timelines in one file.
+//! Several ranks' timelines, or dumps, in one file.
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{BufReader, BufWriter, Write};
+use std::io::BufReader;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value, json};
 
-use super::TimelineError;
+use super::{TimelineError, perfetto};
 
 /// What [`merge`] wrote.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,12 +75,7 @@ pub fn merge(files: &[PathBuf], out: &Path) -> Result<Merged, TimelineError> {
         "traceEvents": names,
     });
     let file = File::create(out).map_err(TimelineError::io(out))?;
-    let mut writer = BufWriter::new(file);
-    serde_json::to_writer(&mut writer, &trace)
-        .map_err(std::io::Error::from)
-        .and_then(|()| writer.write_all(b"\n"))
-        .and_then(|()| writer.flush())
-        .map_err(TimelineError::io(out))?;
+    perfetto::write(file, &trace).map_err(TimelineError::io(out))?;
     Ok(merged)
 }
 

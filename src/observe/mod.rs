@@ -1,22 +1,19 @@
-//! What a rank did, for people: a log, counters, a timeline, and a flight recorder.
+//! What a rank did, for people: a log, a timeline, and a flight recorder.
 //!
-//! * [`Counters`] answer *how much*: frames, bytes, losses, and the latency of operations as a histogram. They are plain
-//!   numbers owned by whoever counts; a [`Snapshot`] is taken when somebody asks.
-//! * A [`Timeline`] answers *when*: it keeps the last so many events in a preallocated ring and writes them as a trace that
-//!   <https://ui.perfetto.dev> opens. Recording costs some nanoseconds when on and a comparison when off.
-//! * A [`FlightRecorder`] answers *what was going on* when something failed: the last operations with their states, and
-//!   the last notable events, as text or JSON.
+//! * The [`log`] says at once what is worth a line.
+//! * A [`Timeline`] answers *when*: where one is asked for, it keeps what each operation spends its time on in a preallocated ring.
+//! * The flight recorder answers *what was going on* when a group has failed: it always keeps the last events of each shard
+//!   ([`Recorder`](shouter_reducer::recorder::Recorder)).
 //!
-//! None of these formats, allocates or makes a system call until it is asked to write. The [`log`] says at once what is worth
-//! a line.
+//! Timelines and dumps of the flight recorder are files of one format, which <https://ui.perfetto.dev> opens; [`merge`] makes one of those
+//! of several ranks. Nothing formats or makes a system call until it is asked to write.
 
-mod counters;
-mod flight;
+pub(crate) mod flight;
 pub mod log;
 mod merge;
+mod perfetto;
+pub(crate) mod signal;
 mod timeline;
 
-pub use counters::{Counters, Latency, LatencySummary, OpCounters, Snapshot};
-pub use flight::{FlightDump, FlightRecorder, Note, OpState, Operation, Ticket};
 pub use merge::{Merged, merge};
 pub use timeline::{Category, Event, Timeline, TimelineError};

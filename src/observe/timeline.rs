@@ -21,25 +21,15 @@
 //! Each lane is a ring allocated when it is made; when full, the oldest event goes and is counted. Times are those of
 //! [`Clock`](crate::runtime::Clock), which all processes of a host share, so their files line up as they are; files of several
 //! hosts are lined up by the moment at which the ranks had joined.
-//!
-//! The format is Chrome's "Trace Event Format" (JSON object form): complete events (`ph: X`) and instants (`ph: i`) with
-//! microseconds.
 
 use std::fs::File;
-use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use serde::Serialize;
-use serde::ser::{SerializeSeq, Serializer};
 
+use super::perfetto::{self, Args, Line, Trace};
 use crate::runtime::Instant;
-
-/// Names the kernel's present boot: processes that read the same have one CLOCK_MONOTONIC.
-const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
-
-/// Rows that one lane may take in the viewer.
-const ROWS_PER_LANE: u64 = 1000;
 
 /// What an event is about; the viewer can filter by it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -203,12 +193,7 @@ impl Timeline {
     /// [`TimelineError::Io`] if the file cannot be written.
     pub fn write(&self, path: &Path) -> Result<(), TimelineError> {
         let file = File::create(path).map_err(TimelineError::io(path))?;
-        let mut out = BufWriter::new(file);
-        serde_json::to_writer(&mut out, &self.trace())
-            .map_err(std::io::Error::from)
-            .and_then(|()| out.write_all(b"\n"))
-            .and_then(|()| out.flush())
-            .map_err(TimelineError::io(path))
+        perfetto::write(file, &self.trace()).map_err(TimelineError::io(path))
     }
 
     /// The trace as text.
@@ -218,169 +203,25 @@ impl Timeline {
     }
 
     fn trace(&self) -> Trace {
-        let lanes = [lock(&self.calls).clone(), lock(&self.engine).clone()];
-        let mut lines = vec![
-            Line::meta(
-                "process_name",
-                self.rank,
-                0,
-                Args::name(format!("rank {} (host {})", self.rank, self.host)),
-            ),
-            Line::meta("process_sort_index", self.rank, 0, Args::sort_index(u64::from(self.rank))),
-        ];
-        let mut overwritten = 0;
-        for (index, lane) in (0..).zip(&lanes) {
-            overwritten += lane.overwritten;
-            self.add_lane(&mut lines, lane, index * ROWS_PER_LANE);
+        let mut trace = Trace::new(self.rank, &self.host, self.joined.get().copied(), None);
+        for lane in [&self.calls, &self.engine] {
+            let lane = lock(lane).clone();
+            trace.add(lane.name, lane.events.iter().map(line).collect(), lane.overwritten);
         }
-        let other = OtherData {
-            rank: self.rank,
-            host: self.host.clone(),
-            overwritten,
-            clock: std::fs::read_to_string(BOOT_ID).unwrap_or_default().trim().to_owned(),
-            joined_ns: self.joined.get().map(|joined| joined.as_nanos()),
-        };
-        Trace { lines, other }
-    }
-
-    /// Adds a lane's events by time, spread over as many rows as overlap: the viewer shows events of one row as
-    /// nested calls, which operations that overlap are not.
-    fn add_lane(&self, lines: &mut Vec<Line>, lane: &Lane, first_row: u64) {
-        let mut events: Vec<&Event> = lane.events.iter().collect();
-        events.sort_by_key(|event| event.start);
-        let mut ends: Vec<u64> = Vec::new();
-        for event in events {
-            let start = event.start.as_nanos();
-            let row = ends.iter().position(|end| *end <= start).unwrap_or_else(|| {
-                if (ends.len() as u64) < ROWS_PER_LANE {
-                    ends.push(0);
-                }
-                ends.len() - 1
-            });
-            ends[row] = start.saturating_add(event.duration_ns.unwrap_or(0));
-            lines.push(Line::event(event, self.rank, first_row + row as u64));
-        }
-        for row in 0..ends.len() as u64 {
-            let tid = first_row + row;
-            let name = if row == 0 { lane.name.into() } else { format!("{} (overlap {row})", lane.name) };
-            lines.push(Line::meta("thread_name", self.rank, tid, Args::name(name)));
-            lines.push(Line::meta("thread_sort_index", self.rank, tid, Args::sort_index(tid)));
-        }
+        trace
     }
 }
 
-struct Trace {
-    lines: Vec<Line>,
-    other: OtherData,
-}
-
-impl Serialize for Trace {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        use serde::ser::SerializeStruct;
-        struct Lines<'a>(&'a [Line]);
-        impl Serialize for Lines<'_> {
-            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-                let mut sequence = serializer.serialize_seq(Some(self.0.len()))?;
-                for line in self.0 {
-                    sequence.serialize_element(line)?;
-                }
-                sequence.end()
-            }
-        }
-        let mut object = serializer.serialize_struct("Trace", 3)?;
-        object.serialize_field("displayTimeUnit", "ns")?;
-        object.serialize_field("otherData", &self.other)?;
-        object.serialize_field("traceEvents", &Lines(&self.lines))?;
-        object.end()
-    }
-}
-
-#[derive(Serialize)]
-struct OtherData {
-    rank: u32,
-    host: String,
-    overwritten: u64,
-    /// Whose clock the times are of: the boot of a host.
-    clock: String,
-    /// When all ranks had met, by that clock.
-    joined_ns: Option<u64>,
-}
-
-/// One entry of `traceEvents`.
-#[derive(Serialize)]
-struct Line {
-    name: &'static str,
-    ph: &'static str,
-    pid: u32,
-    tid: u64,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    cat: Option<Category>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    ts: Option<f64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    dur: Option<f64>,
-    /// How wide an instant is drawn.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    s: Option<&'static str>,
-    args: Args,
-}
-
-#[derive(Default, Serialize)]
-struct Args {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    name: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    sort_index: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    tensor: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    step: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    peer: Option<u32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    bytes: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    count: Option<u64>,
-}
-
-impl Args {
-    fn name(name: String) -> Self {
-        Self { name: Some(name), ..Self::default() }
-    }
-
-    fn sort_index(index: u64) -> Self {
-        Self { sort_index: Some(index), ..Self::default() }
-    }
-}
-
-impl Line {
-    fn meta(name: &'static str, pid: u32, tid: u64, args: Args) -> Self {
-        Self { name, ph: "M", pid, tid, cat: None, ts: None, dur: None, s: None, args }
-    }
-
-    fn event(event: &Event, pid: u32, tid: u64) -> Self {
-        let micros = |nanos: u64| nanos as f64 / 1e3;
-        let args = Args {
-            tensor: event.tensor.as_deref().map(str::to_owned),
-            step: Some(event.step),
-            peer: event.peer,
-            bytes: event.bytes,
-            count: event.count,
-            ..Args::default()
-        };
-        let instant = event.duration_ns.is_none();
-        Self {
-            name: event.name,
-            ph: if instant { "i" } else { "X" },
-            pid,
-            tid,
-            cat: Some(event.category),
-            ts: Some(micros(event.start.as_nanos())),
-            dur: event.duration_ns.map(micros),
-            s: instant.then_some("t"),
-            args,
-        }
-    }
+fn line(event: &Event) -> Line {
+    let args = Args {
+        tensor: event.tensor.as_deref().map(str::to_owned),
+        step: Some(event.step),
+        peer: event.peer,
+        bytes: event.bytes,
+        count: event.count,
+        ..Args::default()
+    };
+    Line::new(event.name, event.start, event.duration_ns, args).of(event.category)
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -444,6 +444,14 @@ shouter_status_t shouter_stats(const struct shouter_t *shouter, struct shouter_s
 shouter_status_t shouter_timeline(const struct shouter_t *shouter,
                                   const char *path);
 
+/* Writes the last 4,096 events of this rank to a new file, and the file's path, which ends in a zero byte, to the `len` bytes at `path`;
+ * a NULL `path` takes none. https://ui.perfetto.dev opens the file; it is in the folder that the key dump_folder names. If the path does not
+ * fit, the status is SHOUTER_ERROR_ARGUMENT, and the file is there. When a group ends in error, the same has been done already: the
+ * error's text names the file. */
+shouter_status_t shouter_dump(const struct shouter_t *shouter,
+                              char *path,
+                              size_t len);
+
 /* This library's version, such as "0.1.0". The text is static. */
 const char *shouter_version(void);
 

@@ -14,6 +14,7 @@
 use std::collections::HashMap;
 use std::ffi::{CStr, CString, c_char, c_void};
 use std::net::IpAddr;
+use std::os::unix::ffi::OsStrExt;
 use std::sync::{Mutex, PoisonError};
 
 use shouter::config::Builder;
@@ -317,6 +318,35 @@ pub unsafe extern "C" fn shouter_timeline(shouter: *const Shouter, path: *const 
         // SAFETY: NULL or live, as the module demands of its callers; the caller promises a string.
         let (group, path) = unsafe { (group(shouter)?, text(path, "path")?) };
         group.write_timeline(path.as_ref())
+    })
+}
+
+/// Writes the last 4,096 events of this rank to a new file, and the file's path, which ends in a zero byte, to the `len` bytes at `path`;
+/// a NULL `path` takes none. https://ui.perfetto.dev opens the file; it is in the folder that the key dump_folder names. If the path does not
+/// fit, the status is SHOUTER_ERROR_ARGUMENT, and the file is there. When a group ends in error, the same has been done already: the
+/// error's text names the file.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shouter_dump(shouter: *const Shouter, path: *mut c_char, len: usize) -> Status {
+    guard(|| {
+        // SAFETY: NULL or live, as the module demands of its callers.
+        let written = unsafe { group(shouter) }?.dump()?;
+        if path.is_null() {
+            return Ok(());
+        }
+        let name = written.as_os_str().as_bytes();
+        if name.len() >= len {
+            let needed = name.len() + 1;
+            let written = written.display();
+            return Err(Error::Argument(format!(
+                "len is {len}, and the path of {written} needs {needed} bytes"
+            )));
+        }
+        // SAFETY: the caller promises room for `len` bytes, which are more than those of the path.
+        unsafe {
+            path.cast::<u8>().copy_from_nonoverlapping(name.as_ptr(), name.len());
+            path.add(name.len()).write(0);
+        }
+        Ok(())
     })
 }
 

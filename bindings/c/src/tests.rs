@@ -308,6 +308,7 @@ fn null_is_refused_everywhere() {
             shouter_set_step(none, 0),
             shouter_stats(none, &mut Stats::default()),
             shouter_timeline(none, c"x".as_ptr()),
+            shouter_dump(none, ptr::null_mut(), 0),
             shouter_alloc(none, 1, &mut memory),
             shouter_free(none, (&raw mut pending).cast()),
             shouter_pin(none, (&raw mut pending).cast(), 1),
@@ -337,8 +338,8 @@ fn solo(name: &str) -> (*mut Shouter, PathBuf) {
     std::fs::create_dir_all(&folder).unwrap();
     let file = folder.join("shouter.toml");
     let timeline = folder.join("timeline.json");
-    std::fs::write(&file, format!("rank = 0\nsize = 1\ntimeline = {:?}\n", timeline.to_str().unwrap()))
-        .unwrap();
+    let text = format!("rank = 0\nsize = 1\ntimeline = {timeline:?}\ndump_folder = {folder:?}\n");
+    std::fs::write(&file, text).unwrap();
     let path = CString::new(file.to_str().unwrap()).unwrap();
     let mut shouter = ptr::null_mut();
     // SAFETY: a string, and room for a pointer.
@@ -395,6 +396,15 @@ fn a_group_of_one_trains() {
         let path = CString::new(trace.to_str().unwrap()).unwrap();
         assert_eq!(shouter_timeline(shouter, path.as_ptr()), SHOUTER_OK, "{}", last());
         assert!(std::fs::read_to_string(trace).unwrap().contains("traceEvents"));
+        let mut path = [1; 4096];
+        assert_eq!(shouter_dump(shouter, path.as_mut_ptr(), path.len()), SHOUTER_OK, "{}", last());
+        let dump = CStr::from_ptr(path.as_ptr()).to_str().unwrap();
+        assert!(dump.starts_with(folder.to_str().unwrap()), "{dump}");
+        assert!(std::fs::read_to_string(dump).unwrap().contains("asked for by the program"));
+        assert_eq!(shouter_dump(shouter, ptr::null_mut(), 0), SHOUTER_OK, "{}", last());
+        let needed = dump.len() + "-3".len() + 1;
+        assert_eq!(shouter_dump(shouter, path.as_mut_ptr(), needed - 1), SHOUTER_ERROR_ARGUMENT);
+        assert!(last().contains(&format!("needs {needed} bytes")), "{}", last());
         assert_eq!(shouter_finalize(shouter), SHOUTER_OK);
     }
     std::fs::remove_dir_all(folder).unwrap();

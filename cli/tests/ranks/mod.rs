@@ -55,6 +55,7 @@ pub(crate) fn end(result: Result<(), shouter::Error>) -> ! {
 pub(crate) struct Plan {
     command: Command,
     home: PathBuf,
+    dumps: PathBuf,
     ranks: u32,
     after: Vec<String>,
 }
@@ -64,15 +65,17 @@ pub(crate) fn job(ranks: u32, hosts: u32, scenario: &str) -> Plan {
     static NUMBER: AtomicU32 = AtomicU32::new(0);
     let number = NUMBER.fetch_add(1, Ordering::Relaxed);
     let home = std::env::temp_dir().join(format!("shouter-ranks-{}-{number}", std::process::id()));
-    std::fs::create_dir(&home).unwrap();
+    let dumps = home.with_extension("dumps");
+    [&home, &dumps].into_iter().for_each(|folder| std::fs::create_dir(folder).unwrap());
     let mut command = Command::new(env!("CARGO_BIN_EXE_shouter"));
     for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("SHOUTER_")) {
         command.env_remove(name);
     }
     command.args(["run", "--json", "--grace", "40", "-n", &ranks.to_string(), "--hosts", &hosts.to_string()]);
     command.env("SHOUTER_TEST_SCENARIO", scenario).env("SHOUTER_HEARTBEAT_TIMEOUT", "2s");
+    command.env("SHOUTER_DUMP_FOLDER", &dumps);
     command.env("XDG_RUNTIME_DIR", &home).env("TMPDIR", &home).stdin(Stdio::null());
-    Plan { command, home, ranks, after: vec![] }
+    Plan { command, home, dumps, ranks, after: vec![] }
 }
 
 impl Plan {
@@ -118,7 +121,14 @@ impl Plan {
             state_of(&seen).closed = true;
             seen.1.notify_all();
         });
-        Job { launcher, shared, reader: Some(reader), home: self.home, begun: Instant::now() }
+        Job {
+            launcher,
+            shared,
+            reader: Some(reader),
+            home: self.home,
+            dumps: self.dumps,
+            begun: Instant::now(),
+        }
     }
 
     /// Runs it to its end.
@@ -223,6 +233,8 @@ pub(crate) struct Job {
     shared: Arc<(Mutex<State>, Condvar)>,
     reader: Option<std::thread::JoinHandle<()>>,
     home: PathBuf,
+    /// Where ranks whose group ends in error write their last events.
+    dumps: PathBuf,
     begun: Instant,
 }
 
@@ -324,7 +336,7 @@ impl Drop for Job {
         }
         let _ = self.launcher.kill();
         let _ = self.launcher.wait();
-        let _ = std::fs::remove_dir_all(&self.home);
+        let _ = [&self.home, &self.dumps].map(std::fs::remove_dir_all);
     }
 }
 

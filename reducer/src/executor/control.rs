@@ -6,7 +6,9 @@ use super::trace::Trace;
 use crate::grid::Rank;
 use crate::header::{Header, Kind};
 use crate::memory::Span;
+use crate::recorder::{Record, Recorder};
 use crate::transport::Landing;
+use core::time::Duration;
 use std::collections::VecDeque;
 
 /// A message without payload that waits to be posted.
@@ -25,6 +27,9 @@ pub(super) struct Control {
     one_sided: bool,
     pub(super) budget: Budget,
     pub(super) trace: Option<Box<dyn Trace>>,
+    /// The present poll's time, as far as the executor was told.
+    pub(super) now: Duration,
+    pub(super) recorder: Option<Recorder>,
 }
 
 impl Control {
@@ -37,6 +42,16 @@ impl Control {
             one_sided: config.one_sided,
             budget: Budget::new(nodes, config.eager_pool_bytes),
             trace: None,
+            now: Duration::ZERO,
+            recorder: None,
+        }
+    }
+
+    /// Keeps an event of the present poll, where there is a recorder.
+    #[inline]
+    pub(super) fn note(&mut self, record: Record) {
+        if let Some(recorder) = &mut self.recorder {
+            recorder.record(Record { at: self.now, ..record });
         }
     }
 

@@ -10,6 +10,7 @@ use super::api::Why;
 use super::{Executor, State};
 use crate::grid::Rank;
 use crate::header::{GRANULE_UNIT, Header, Kind, MatchKey, View};
+use crate::recorder::{Record, What};
 use crate::transport::NodeMemory;
 use core::fmt;
 use std::collections::BTreeMap;
@@ -145,6 +146,7 @@ impl Executor {
     /// the votes are in and [`conclude`](Self::conclude) ends the group.
     pub fn diverge(&mut self, seq: u64, suspect: Rank) {
         if self.aborted.is_none() && self.tally.as_ref().is_none_or(|tally| seq < tally.seq) {
+            self.control.note(Record { rank: Some(suspect), seq, ..Record::of(What::Diverged) });
             self.tally = Some(Tally::new(seq));
             self.suspect = suspect;
         }
@@ -165,6 +167,7 @@ impl Executor {
     pub fn vote<N: NodeMemory>(&mut self, node: Option<&N>) -> Vec<Header> {
         let (grid, me) = (self.config.grid, self.config.rank);
         let Some(seq) = self.diverged() else { return Vec::new() };
+        self.control.note(Record { rank: Some(me), seq, ..Record::of(What::Voted) });
         let own = self.own_view(seq);
         let mut votes: Vec<Vote> = Vec::new();
         for local in 0..grid.per_node() {
@@ -253,7 +256,9 @@ impl Executor {
             self.counters.malformed += 1;
             return;
         }
-        self.diverge(header.key.seq, rank);
+        let (src, seq) = (Some(header.src), header.key.seq);
+        self.control.note(Record { rank: src, seq, ..Record::of(What::VoteReceived) });
+        self.diverge(seq, rank);
         let view = View { identity: header.identity, shape: header.shape };
         if let Some(tally) = self.tally.as_mut().filter(|tally| tally.seq == header.key.seq) {
             tally.add(node, Vote { view, rank, ranks: header.len }, header.granule == 0);

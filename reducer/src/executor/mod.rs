@@ -51,8 +51,9 @@ use self::divergence::Agreement;
 use self::op::{Op, State, Steps};
 use self::park::Parking;
 use crate::grid::Rank;
-use crate::header::{GRANULE_UNIT, Header, Kind, MAX_COUNT, MatchKey};
+use crate::header::{GRANULE_UNIT, Header, Identity, Kind, MAX_COUNT, MatchKey};
 use crate::memory::{self, Addresses, Pool, Region, Span};
+use crate::recorder::{Record, Recorder, What};
 use crate::transport::{NodeMemory, TensorView, Token};
 use core::time::Duration;
 use std::collections::VecDeque;
@@ -185,6 +186,22 @@ impl Executor {
         self.control.trace = Some(trace);
     }
 
+    /// From now on the last events are kept. Before the first operation.
+    pub fn attach_recorder(&mut self, recorder: Recorder) {
+        self.control.recorder = Some(recorder);
+    }
+
+    /// A turn begins: what is recorded until the next one has this time.
+    #[inline]
+    pub fn turn(&mut self, now: Duration) {
+        self.control.now = now;
+    }
+
+    /// Records an event of this turn, where there is a recorder.
+    pub fn note(&mut self, record: Record) {
+        self.control.note(record);
+    }
+
     /// The name of an operation that is on the wire, and the trainer's step: that of this token, or else the oldest of those
     /// that wait for a release.
     pub fn on_the_wire(&self, token: Option<Token>) -> Option<(Arc<str>, u64)> {
@@ -262,6 +279,11 @@ impl Executor {
             len: 0,
         };
         self.earliest = self.earliest.min(request.deadline);
+        let tensor = match request.identity {
+            Identity::Registered { tensor, .. } => Some(tensor),
+            Identity::AdHoc(_) => None,
+        };
+        self.control.note(Record { tensor, seq, value: request.step, bytes, ..Record::of(What::Started) });
         let entry = (request.priority, seq);
         let place = self.order.partition_point(|&other| other < entry);
         self.order.insert(place, entry);
@@ -341,6 +363,13 @@ impl Executor {
             return;
         }
         let own = self.config.rank;
+        if self.aborted.is_none() {
+            self.control.note(Record {
+                rank: Some(culprit),
+                value: why.code().into(),
+                ..Record::of(What::Ended)
+            });
+        }
         let cause = self.aborted.get_or_insert_with(|| Arc::new(AbortCause::seen_by(own, culprit, why)));
         let cause = Arc::clone(cause);
         while let Some(&(_, seq)) = self.order.first() {
@@ -421,6 +450,11 @@ impl Executor {
         if small {
             self.raise_floor(at);
         }
+        let (what, rank) = match &result {
+            Ok(()) => (What::Done, None),
+            Err(_) => (What::Failed, self.aborted.as_ref().map(|cause| cause.culprit)),
+        };
+        self.control.note(Record { rank, seq: entry.1, ..Record::of(what) });
         self.completed.push_back(Completed { op: OpId(entry.1), result, outstanding });
         self.vacate_if_free(at);
     }

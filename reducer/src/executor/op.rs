@@ -17,6 +17,7 @@ use crate::dtype::{DType, ReduceOp};
 use crate::grid::Rank;
 use crate::header::{Collective, Header, Identity, Kind, MatchKey, Shape, View};
 use crate::memory::Pooled;
+use crate::recorder::{Record, What};
 use crate::schedule::{Action, Buffer, EdgeKind, Schedule, Step, StepId};
 use core::time::Duration;
 use std::sync::Arc;
@@ -137,7 +138,7 @@ impl Op {
                 pending = self.steps.set_credit(index, !asks);
             }
             if asks && pending == 1 {
-                self.marks.begin(index, control.now());
+                self.waits_for_credit(index, step, control);
             } else if pending == 0 {
                 self.make_ready(&schedule, index, credit, control);
             } else if credit && schedule.behind_sends[index as usize] {
@@ -269,10 +270,18 @@ impl Op {
                 if self.make_ready(schedule, next, credit, control) {
                     self.early.look_again();
                 }
-            } else if pending == 1 && control.trace.is_some() {
-                // Only its credit may be missing now.
-                self.marks.begin(next, control.now());
+            } else if pending == 1 && self.steps.of(next).is_some_and(|step| !step.credited) {
+                self.waits_for_credit(next, &schedule.steps[next as usize], control);
             }
+        }
+    }
+
+    /// If the step, for which one thing is missing, is a send without credit, that is what it waits for.
+    fn waits_for_credit(&mut self, index: u32, step: &Step, control: &mut Control) {
+        if let Action::Send { to, len, .. } = step.action {
+            let (rank, seq, bytes) = (Some(to), self.seq(), len as u64);
+            control.note(Record { rank, seq, bytes, ..Record::of(What::CreditWait) });
+            self.marks.begin(index, control.now());
         }
     }
 

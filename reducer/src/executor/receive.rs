@@ -8,6 +8,7 @@ use super::park::Class;
 use crate::grid::Rank;
 use crate::header::{Header, Kind};
 use crate::memory::{self, Span};
+use crate::recorder::{Record, What};
 use crate::schedule::{Action, StepId};
 
 /// What comes with a header.
@@ -100,6 +101,8 @@ impl Executor {
             if !grid.contains(culprit) {
                 return self.malformed();
             }
+            let value = header.len.into();
+            self.control.note(Record { rank: Some(header.src), value, ..Record::of(What::AbortReceived) });
             match Why::from_code(header.len) {
                 Why::Diverged(_) => self.diverge(header.key.seq, culprit),
                 why => self.abort(culprit, why),
@@ -296,6 +299,10 @@ fn data(
         return (Outcome::Malformed, None);
     }
     let last = op.steps.received(step, new, header.len, total);
+    if new.is_first {
+        let (rank, seq, bytes) = (Some(header.src), header.key.seq, total as u64);
+        control.note(Record { rank, seq, bytes, ..Record::of(What::Received) });
+    }
     if begin.is_some() {
         op.came(step, begin, (new.is_first, reduce, last), control);
     }

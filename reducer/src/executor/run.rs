@@ -10,6 +10,7 @@ use crate::grid::{Grid, Rank};
 use crate::header::{self, Header};
 use crate::kernel::Kernels;
 use crate::memory::{self, Addresses, Kind, Span};
+use crate::recorder::{Record, What};
 use crate::schedule::{Action, Buffer, Place, Schedule};
 use crate::transport::{
     Accelerator, AcceleratorError, Flag, NodeMemory, SendError, TensorView, Token, Transport,
@@ -465,6 +466,10 @@ impl<T: Transport, N: NodeMemory> Context<'_, '_, T, N> {
             }
         }
         self.counters.posted += u64::from(posted);
+        if state.progress == 0 && posted > 0 {
+            let (rank, seq, bytes) = (Some(to), op.seq(), len as u64);
+            self.control.note(Record { rank, seq, bytes, ..Record::of(What::Sent) });
+        }
         op.sent((step, from.buffer), granule, (sent - state.progress, posted));
         if matches!(ran, Ran::Posted) {
             if from.buffer != Buffer::Slot {

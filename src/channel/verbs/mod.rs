@@ -326,6 +326,10 @@ impl<F: Fabric, C: Control> Channel for VerbsChannel<F, C> {
         self.counts.resent
     }
 
+    fn reconnected(&self) -> u64 {
+        self.lanes.iter().map(|lane| u64::from(lane.link.epoch())).sum()
+    }
+
     fn crc_dropped(&self) -> u64 {
         self.counts.damaged
     }

@@ -1,67 +1,123 @@
-use super::*;
+use std::time::Duration;
+
 use serde_json::Value;
+use shouter_reducer::grid::Rank;
+use shouter_reducer::recorder::{EVENTS, Recorder};
 
-fn at(micros: u64) -> Instant {
-    Instant::from_nanos(micros * 1_000)
+use super::*;
+use crate::observe::{Merged, merge};
+
+/// A folder for one test, removed at the end.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("shouter-flight-{}-{name}", std::process::id()));
+        fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+
+    fn flight(&self, rank: u32, rows: Vec<(&'static str, Records)>) -> Flight {
+        let place = Place { folder: self.0.clone(), job: "a:b".into(), rank, size: 4, host: "1".into() };
+        Flight::new(place, rows)
+    }
 }
 
-fn operation(seq: u64) -> Operation {
-    Operation { what: "allreduce", group: 1, epoch: 2, seq, tensor: Some(seq as u32), step: 7, bytes: 100 }
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn parse(path: &Path) -> Value {
+    serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap()
+}
+
+fn events(trace: &Value) -> Vec<&Value> {
+    trace["traceEvents"].as_array().unwrap().iter().filter(|event| event["ph"] != "M").collect()
+}
+
+fn at(micros: u64, what: What) -> Record {
+    Record { at: Duration::from_micros(micros), seq: 5, ..Record::of(what) }
 }
 
 #[test]
-fn the_last_operations_are_kept_with_their_states() {
-    let mut flight = FlightRecorder::new(3);
-    let tickets: Vec<Ticket> = (0..5).map(|seq| flight.post(at(seq), operation(seq))).collect();
-    flight.advance(at(10), tickets[0], OpState::Failed); // Forgotten: no effect.
-    flight.advance(at(11), tickets[2], OpState::Free);
-    flight.progress(at(12), tickets[4], 40, Some(3));
-    let json: Value = serde_json::from_str(&flight.dump(9, at(20), "why").to_json()).unwrap();
+fn a_dump_tells_what_was_under_way_and_who_is_to_blame() {
+    let folder = Folder::new("tells");
+    let (mut shard, small) = (Recorder::new(), Recorder::new());
+    let flight = folder.flight(2, vec![("engine", shard.records()), ("small operations", small.records())]);
+    let rank = Some(Rank(3));
+    shard.record(Record { tensor: Some(8), value: 70, bytes: 4096, ..at(10, What::Started) });
+    shard.record(Record { rank, bytes: 1024, ..at(11, What::CreditWait) });
+    shard.record(Record { rank, value: Why::Failed.code().into(), ..at(12, What::Ended) });
+    shard.record(Record { rank, ..at(13, What::Failed) });
+    flight.joined(Instant::from_nanos(1));
+    let path = flight.dump("rank 3: gone").unwrap();
+    let name = format!("shouter-a:b-rank2-{}.json", std::process::id());
+    assert_eq!(path, folder.0.join(name));
+    let trace = parse(&path);
+    let about = &trace["otherData"];
     assert_eq!(
-        (&json["rank"], &json["reason"], &json["operations_before"]),
-        (&9.into(), &"why".into(), &2.into())
+        (&about["cause"], &about["rank"], &about["joined_ns"]),
+        (&"rank 3: gone".into(), &2.into(), &1.into())
     );
-    let seen: Vec<(u64, &str, u64, f64)> = json["operations"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|op| {
-            let state = op["state"].as_str().unwrap();
-            (
-                op["seq"].as_u64().unwrap(),
-                state,
-                op["done_bytes"].as_u64().unwrap(),
-                op["changed_us_ago"].as_f64().unwrap(),
-            )
-        })
-        .collect();
-    assert_eq!(seen, [(2, "free", 100, 9.0), (3, "posted", 0, 17.0), (4, "running", 40, 8.0)]);
-    assert_eq!(json["operations"][2]["waiting_for"], 3);
+    assert!(about["clock_zero_unix_ns"].as_u64().unwrap() > 1_600_000_000_000_000_000);
+    let events = events(&trace);
+    let names: Vec<_> = events.iter().map(|event| event["name"].as_str().unwrap()).collect();
+    // The failed operation begins with its start and has a length.
+    assert_eq!(names, ["started", "failed", "wait for credit", "group ended"]);
+    let failed = events[1];
+    assert_eq!((&failed["ts"], &failed["dur"]), (&10.0.into(), &3.0.into()));
+    let args = &failed["args"];
+    assert_eq!((&args["seq"], &args["step"], &args["bytes"]), (&5.into(), &70.into(), &4096.into()));
+    assert_eq!((&args["tensor_id"], &args["culprit"]), (&8.into(), &3.into()));
+    assert_eq!(events[2]["args"]["peer"], 3);
+    assert!(events[3]["args"]["why"].as_str().unwrap().contains("dead or unreachable"));
 }
 
 #[test]
-fn notes_are_bounded_and_counted() {
-    let mut flight = FlightRecorder::new(2);
-    for n in 0..5 {
-        flight.note(at(n), Note { what: "resend", peer: (n == 4).then_some(1), value: n });
-    }
-    let dump = flight.dump(0, at(4), "test");
-    assert_eq!(dump.notes_before, 3);
-    let values: Vec<u64> = dump.notes.iter().map(|line| line.note.value).collect();
-    assert_eq!(values, [3, 4]);
-    assert!(dump.to_string().contains("resend (4), rank 1"), "{dump}");
+fn no_dump_overwrites_another_and_the_end_writes_one() {
+    let folder = Folder::new("another");
+    let flight = folder.flight(0, vec![]);
+    let first = flight.dump("one").unwrap();
+    let second = flight.dump("two").unwrap();
+    assert_ne!(first, second);
+    assert_eq!(parse(&first)["otherData"]["cause"], "one");
+    let last = flight.ended("three").unwrap().to_owned();
+    assert_eq!(flight.ended("four").unwrap(), last);
+    assert_eq!(parse(&last)["otherData"]["cause"], "three");
+    assert_eq!(fs::read_dir(&folder.0).unwrap().count(), 3);
 }
 
 #[test]
-fn the_text_names_operation_tensor_and_culprit() {
-    let mut flight = FlightRecorder::new(8);
-    let ticket = flight.post(at(0), operation(5));
-    flight.progress(at(1_000), ticket, 60, Some(2));
-    flight.advance(at(1_500), ticket, OpState::Failed);
-    let text = flight.dump(0, at(2_000), "rank 2 is gone").to_string();
-    for part in
-        ["rank 0: rank 2 is gone", "FAILED", "tensor 5", "60 of 100 bytes", "2.0ms ago", "waits for rank 2"]
-    {
-        assert!(text.contains(part), "'{part}' is missing in:\n{text}");
+fn dumps_of_several_ranks_are_merged_as_timelines_are() {
+    let folder = Folder::new("merged");
+    let mut files = vec![];
+    for rank in 0..2 {
+        let mut shard = Recorder::new();
+        let flight = folder.flight(rank, vec![("engine", shard.records())]);
+        for micros in 0..EVENTS as u64 + 7 {
+            shard.record(at(micros * 2 + u64::from(rank), What::Sent));
+        }
+        files.push(flight.dump("asked").unwrap());
     }
+    let out = folder.0.join("all.json");
+    let merged = merge(&files, &out).unwrap();
+    assert_eq!(merged, Merged { ranks: 2, events: 2 * EVENTS, overwritten: 14 });
+    let trace = parse(&out);
+    let times: Vec<_> = events(&trace).iter().map(|event| event["ts"].as_f64().unwrap()).collect();
+    assert!(times.is_sorted());
+    let labels = |event: &&Value| event["name"] == "process_labels" && event["args"]["labels"] == "asked";
+    assert_eq!(trace["traceEvents"].as_array().unwrap().iter().filter(labels).count(), 2);
+}
+
+#[test]
+fn what_cannot_be_written_leaves_nothing_behind() {
+    let folder = Folder::new("nothing");
+    let gone = Place { folder: folder.0.join("none"), ..folder.flight(0, vec![]).place };
+    let flight = Flight::new(gone, vec![]);
+    let error = flight.dump("x").unwrap_err();
+    assert!(error.to_string().contains("none/shouter-a:b-rank0"), "{error}");
+    assert_eq!(flight.ended("x"), None);
+    assert_eq!(fs::read_dir(&folder.0).unwrap().count(), 0);
 }

@@ -1,0 +1,215 @@
+//! A flight recorder: the last [`EVENTS`] events of one shard, for the moment when its group fails.
+//!
+//! A [`Recorder`] writes fixed-size records into a ring that is allocated once; it neither formats nor reads a clock. [`Records`]
+//! copies the ring at any time and from any thread, without a lock, so also while the thread that writes hangs.
+
+use core::fmt;
+use core::time::Duration;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering, fence};
+
+use crate::grid::Rank;
+
+/// Events that are kept.
+pub const EVENTS: usize = 4096;
+
+/// One more than are kept: the writer may be about to overwrite the oldest.
+const SLOTS: usize = EVENTS + 1;
+
+/// Stands for no rank and no tensor.
+const NONE: u32 = u32::MAX;
+
+type Slot = [AtomicU64; 5];
+
+macro_rules! kinds {
+    ($($(#[$doc:meta])* $kind:ident $name:literal,)*) => {
+        /// What has happened.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        pub enum What {
+            $($(#[$doc])* $kind,)*
+        }
+
+        impl What {
+            const ALL: &[Self] = &[$(Self::$kind),*];
+
+            /// As a trace names it.
+            pub fn name(self) -> &'static str {
+                match self {
+                    $(Self::$kind => $name,)*
+                }
+            }
+        }
+    };
+}
+
+kinds! {
+    /// An operation was started: `seq`, `tensor` (if registered), the trainer's step as `value`, `bytes`.
+    #[default]
+    Started "started",
+    /// An operation has its result: `seq`.
+    Done "operation",
+    /// An operation has failed: `seq`; `rank` is the culprit, where one is known.
+    Failed "failed",
+    /// The first fragment of a message was handed to the transport: `seq`, `rank`, the message's `bytes`.
+    Sent "first fragment sent",
+    /// The first fragment of a message has come: `seq`, `rank`, the message's `bytes`.
+    Received "first fragment received",
+    /// A message could go, but `rank` has not asked for it yet: `seq`, `bytes`.
+    CreditWait "wait for credit",
+    /// Ranks run different operations as `seq`; `rank` is one of them.
+    Diverged "divergence",
+    /// This host's leader has voted on operation `seq`.
+    Voted "vote sent",
+    /// The leader `rank` has voted on operation `seq`.
+    VoteReceived "vote received",
+    /// `rank` says that the group has ended; `value` is the cause's [code](crate::executor::Why::code).
+    AbortReceived "abort received",
+    /// The group has ended here: `rank` is the culprit, `value` the cause's code.
+    Ended "group ended",
+    /// The other ranks were told that the group has ended: `rank` is the culprit, `value` the cause's code.
+    AbortSent "abort sent",
+    /// The channel has given `rank` up.
+    PeerLost "peer lost",
+    /// `value` datagrams or segments were sent again; `rank` is the last one's receiver, where that is known.
+    Resent "resend",
+    /// `value` datagrams or segments were declared lost; `rank` as above.
+    Lost "lost",
+    /// `value` datagrams have come with a wrong checksum.
+    Damaged "damaged",
+    /// `value` connections or queue pairs were made again.
+    Reconnected "reconnect",
+}
+
+impl What {
+    fn from_code(code: u64) -> Self {
+        usize::try_from(code).ok().and_then(|code| Self::ALL.get(code)).copied().unwrap_or_default()
+    }
+}
+
+/// An event. What is not said of its kind is 0 or `None`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Record {
+    /// When: the time of the turn in which it happened, since the executor's origin.
+    pub at: Duration,
+    /// What.
+    pub what: What,
+    /// The other rank, or the culprit.
+    pub rank: Option<Rank>,
+    /// The registered tensor.
+    pub tensor: Option<u32>,
+    /// The operation's number.
+    pub seq: u64,
+    /// The trainer's step, a number of datagrams, a cause.
+    pub value: u64,
+    /// Bytes of the tensor or of the message.
+    pub bytes: u64,
+}
+
+impl Record {
+    /// An event of this kind, of which nothing is said yet.
+    pub const fn of(what: What) -> Self {
+        Self { at: Duration::ZERO, what, rank: None, tensor: None, seq: 0, value: 0, bytes: 0 }
+    }
+
+    #[inline]
+    fn to_words(self) -> [u64; 5] {
+        // No kind has both.
+        let whom = self.rank.map(|rank| rank.0).or(self.tensor).unwrap_or(NONE);
+        [
+            self.at.as_nanos() as u64,
+            self.seq,
+            self.value,
+            self.bytes,
+            u64::from(whom) << 32 | self.what as u64,
+        ]
+    }
+
+    fn from_words([at, seq, value, bytes, last]: [u64; 5]) -> Self {
+        let (what, whom) = (What::from_code(last & 0xffff_ffff), (last >> 32) as u32);
+        let whom = (whom != NONE).then_some(whom);
+        let (tensor, rank) = if what == What::Started { (whom, None) } else { (None, whom) };
+        Self { at: Duration::from_nanos(at), what, rank: rank.map(Rank), tensor, seq, value, bytes }
+    }
+}
+
+struct Ring {
+    slots: Box<[Slot]>,
+    /// Events so far; event `n` lies in slot `n % SLOTS`.
+    events: AtomicU64,
+}
+
+/// Writes the events of one shard.
+pub struct Recorder {
+    ring: Arc<Ring>,
+    /// As `Ring::events`, which only this writes.
+    events: u64,
+}
+
+/// Reads what a [`Recorder`] wrote.
+#[derive(Clone)]
+pub struct Records(Arc<Ring>);
+
+impl Default for Recorder {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Recorder {
+    /// Allocates the ring.
+    pub fn new() -> Self {
+        let slots = std::iter::repeat_with(Slot::default).take(SLOTS).collect();
+        Self { ring: Arc::new(Ring { slots, events: AtomicU64::new(0) }), events: 0 }
+    }
+
+    /// What reads it.
+    pub fn records(&self) -> Records {
+        Records(Arc::clone(&self.ring))
+    }
+
+    /// Keeps an event in the place of the oldest.
+    #[inline]
+    pub fn record(&mut self, record: Record) {
+        let Some(slot) = self.ring.slots.get((self.events % SLOTS as u64) as usize) else { return };
+        // A reader that sees a word of this event sees the count of all before it.
+        fence(Ordering::Release);
+        for (word, value) in slot.iter().zip(record.to_words()) {
+            word.store(value, Ordering::Relaxed);
+        }
+        self.events += 1;
+        self.ring.events.store(self.events, Ordering::Release);
+    }
+}
+
+impl Records {
+    /// The events that are kept, the oldest first, and how many there were before them.
+    pub fn copy(&self) -> (Vec<Record>, u64) {
+        let Ring { slots, events } = &*self.0;
+        let before = events.load(Ordering::Acquire);
+        let oldest = before.saturating_sub(EVENTS as u64);
+        let slot = |event: u64| slots.get((event % SLOTS as u64) as usize);
+        let words = |slot: &Slot| slot.each_ref().map(|word| word.load(Ordering::Relaxed));
+        let copied: Vec<_> = (oldest..before).filter_map(slot).map(words).collect();
+        fence(Ordering::Acquire);
+        // Event `after` may be half written, over the one that is SLOTS older; what is younger than that was whole.
+        let after = events.load(Ordering::Relaxed);
+        let first = oldest.max((after + 1).saturating_sub(SLOTS as u64));
+        let whole = copied.into_iter().skip((first - oldest) as usize).map(Record::from_words);
+        (whole.collect(), first)
+    }
+}
+
+impl fmt::Debug for Recorder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Recorder").field("events", &self.events).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Records {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Records").finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests;

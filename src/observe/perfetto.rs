@@ -1,0 +1,207 @@
+//! The file format of timelines and dumps: Chrome's "Trace Event Format" (JSON object form), which <https://ui.perfetto.dev> opens.
+//!
+//! A rank is a process, and each of its rows a thread. There are complete events (`ph: X`) and instants (`ph: i`), with microseconds of
+//! the host's clock; `otherData` says which clock that is, so that files of several ranks can be put on one time axis.
+
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde::Serialize;
+
+use super::timeline::Category;
+use crate::runtime::{Clock, Instant};
+
+/// Names the kernel's present boot: processes that read the same have one CLOCK_MONOTONIC.
+const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
+
+/// Rows that one kind of event may take in the viewer.
+const ROWS: u64 = 1000;
+
+/// A file in the making.
+#[derive(Serialize)]
+pub(super) struct Trace {
+    #[serde(rename = "displayTimeUnit")]
+    unit: &'static str,
+    #[serde(rename = "otherData")]
+    about: About,
+    #[serde(rename = "traceEvents")]
+    lines: Vec<Line>,
+    /// The first number of the next rows.
+    #[serde(skip)]
+    next_row: u64,
+}
+
+/// Whose trace it is.
+#[derive(Serialize)]
+struct About {
+    rank: u32,
+    host: String,
+    /// Earlier events that are not in the file.
+    overwritten: u64,
+    /// Whose clock the times are of: the boot of a host.
+    clock: String,
+    /// The zero of that clock, in nanoseconds of UTC since 1970.
+    clock_zero_unix_ns: u64,
+    /// When all ranks had met, by that clock.
+    joined_ns: Option<u64>,
+    #[serde(flatten)]
+    dump: Option<Dump>,
+}
+
+/// What a dump says besides.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Dump {
+    /// The job's name.
+    pub(super) job: String,
+    /// Ranks of the group.
+    pub(super) size: u32,
+    /// This process.
+    pub(super) pid: u32,
+    /// Why it was written.
+    pub(super) cause: String,
+}
+
+/// One entry of `traceEvents`.
+#[derive(Serialize)]
+pub(super) struct Line {
+    name: &'static str,
+    ph: &'static str,
+    pid: u32,
+    tid: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cat: Option<Category>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ts: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    dur: Option<f64>,
+    /// How wide an instant is drawn.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    s: Option<&'static str>,
+    args: Args,
+    #[serde(skip)]
+    start: Instant,
+    #[serde(skip)]
+    end: u64,
+}
+
+/// What an event says besides its name and time.
+#[derive(Default, Serialize)]
+pub(super) struct Args {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) name: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) labels: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) sort_index: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) tensor: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) tensor_id: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) seq: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) step: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) peer: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) culprit: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) why: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) bytes: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) count: Option<u64>,
+}
+
+impl Trace {
+    /// A trace without events.
+    pub(super) fn new(rank: u32, host: &str, joined: Option<Instant>, dump: Option<Dump>) -> Self {
+        let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
+        let about = About {
+            rank,
+            host: host.to_owned(),
+            overwritten: 0,
+            clock: std::fs::read_to_string(BOOT_ID).unwrap_or_default().trim().to_owned(),
+            clock_zero_unix_ns: (unix as u64).saturating_sub(Clock.now().as_nanos()),
+            joined_ns: joined.map(Instant::as_nanos),
+            dump,
+        };
+        let mut trace = Self { unit: "ns", about, lines: Vec::new(), next_row: 0 };
+        let named = |name| Args { name: Some(name), ..Args::default() };
+        trace.meta("process_name", 0, named(format!("rank {rank} (host {host})")));
+        trace.meta("process_sort_index", 0, Args { sort_index: Some(rank.into()), ..Args::default() });
+        if let Some(dump) = &trace.about.dump {
+            let labels = Some(dump.cause.clone());
+            trace.meta("process_labels", 0, Args { labels, ..Args::default() });
+        }
+        trace
+    }
+
+    /// Adds events by time, before which `overwritten` others have been, spread over as many rows as overlap: the viewer shows events of
+    /// one row as nested calls, which operations that overlap are not.
+    pub(super) fn add(&mut self, name: &str, mut events: Vec<Line>, overwritten: u64) {
+        let first_row = self.next_row;
+        self.next_row += ROWS;
+        self.about.overwritten += overwritten;
+        events.sort_by_key(|event| event.start);
+        let mut ends: Vec<u64> = Vec::new();
+        for mut event in events {
+            let start = event.start.as_nanos();
+            let row = ends.iter().position(|end| *end <= start).unwrap_or_else(|| {
+                if (ends.len() as u64) < ROWS {
+                    ends.push(0);
+                }
+                ends.len() - 1
+            });
+            ends[row] = event.end;
+            (event.pid, event.tid) = (self.about.rank, first_row + row as u64);
+            self.lines.push(event);
+        }
+        for row in 0..ends.len() as u64 {
+            let tid = first_row + row;
+            let name = if row == 0 { name.into() } else { format!("{name} (overlap {row})") };
+            self.meta("thread_name", tid, Args { name: Some(name), ..Args::default() });
+            self.meta("thread_sort_index", tid, Args { sort_index: Some(tid), ..Args::default() });
+        }
+    }
+
+    fn meta(&mut self, name: &'static str, tid: u64, args: Args) {
+        let line =
+            Line { ph: "M", cat: None, ts: None, s: None, ..Line::new(name, Instant::ZERO, None, args) };
+        self.lines.push(Line { pid: self.about.rank, tid, ..line });
+    }
+}
+
+impl Line {
+    /// An event that began then and took so many nanoseconds; an instant, if it has no length.
+    pub(super) fn new(name: &'static str, start: Instant, duration_ns: Option<u64>, args: Args) -> Self {
+        let micros = |nanos: u64| nanos as f64 / 1e3;
+        Self {
+            name,
+            ph: if duration_ns.is_some() { "X" } else { "i" },
+            pid: 0,
+            tid: 0,
+            cat: Some(Category::default()),
+            ts: Some(micros(start.as_nanos())),
+            dur: duration_ns.map(micros),
+            s: duration_ns.is_none().then_some("t"),
+            args,
+            start,
+            end: start.as_nanos().saturating_add(duration_ns.unwrap_or(0)),
+        }
+    }
+
+    /// The event with this category.
+    pub(super) fn of(self, category: Category) -> Self {
+        Self { cat: Some(category), ..self }
+    }
+}
+
+/// Writes a trace to a file that has just been created.
+pub(super) fn write(file: File, trace: &impl Serialize) -> io::Result<()> {
+    let mut out = BufWriter::new(file);
+    serde_json::to_writer(&mut out, trace)?;
+    out.write_all(b"\n")?;
+    out.flush()
+}
