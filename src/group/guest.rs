@@ -7,13 +7,13 @@ use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
-use super::codec::{Malformed, Reader};
 use super::conn::{Conn, End, Trusted};
 use super::error::{JoinError, Missing, Refusal};
-use super::frame::{Framer, Kind, MAX_PAYLOAD};
+use super::frame::Framer;
 use super::handshake::{Connector, OPENING_LEN, Stranger, VERDICT_LEN, VERSION};
 use super::hello::Hello;
 use super::host::SILENCE;
+use super::message::{MAX_MESSAGE, Message};
 use super::rendezvous::{RendezvousConfig, addresses};
 use super::roster::Roster;
 use super::sys;
@@ -93,31 +93,24 @@ fn attempt(
     let framer = prove(config, hello.rank, &stream, address, until)?;
     let retry = |error: io::Error| Setback::Retry(error.to_string());
     let mut host = Trusted::new(Conn::new(stream, address).map_err(retry)?, framer);
-    host.queue(Kind::Hello, &hello.encode());
+    host.queue(&Message::Hello(hello.clone()));
     *waiting_for = None;
     let mut heard = Instant::now();
     loop {
         let flushed = host.conn.flush();
-        let end = host.read(MAX_PAYLOAD).map_err(retry)?;
+        let end = host.read(MAX_MESSAGE).map_err(retry)?;
         let meaningless = || Setback::Retry("rank 0 sent something without meaning".into());
-        while let Some((kind, payload)) = host.next(MAX_PAYLOAD).map_err(|_| meaningless())? {
-            match kind {
-                Kind::Waiting => {
-                    *waiting_for = Some(decode_missing(&payload).map_err(|_| meaningless())?);
+        while let Some(message) = host.next(MAX_MESSAGE).map_err(|_| meaningless())? {
+            match message {
+                Message::Waiting(missing) => {
+                    *waiting_for = Some(missing);
                     heard = Instant::now();
                 }
-                Kind::Roster => {
-                    let roster =
-                        Roster::decode(&payload, &config.job, &config.key).map_err(|_| meaningless())?;
-                    if roster.members.len() != hello.size as usize {
-                        return Err(meaningless());
-                    }
+                Message::Roster { epoch, nonce, members } if members.len() == hello.size as usize => {
+                    let roster = Roster::received(epoch, &nonce, members, &config.job, &config.key);
                     return Ok((roster, host));
                 }
-                Kind::Refused => {
-                    let refusal = serde_json::from_slice(&payload).map_err(|_| meaningless())?;
-                    return Err(Setback::Give(JoinError::Refused(refusal)));
-                }
+                Message::Refused(refusal) => return Err(Setback::Give(JoinError::Refused(refusal))),
                 _ => return Err(meaningless()),
             }
         }
@@ -191,7 +184,14 @@ fn prove(
     stream.write_all(&proof).map_err(retry)?;
     let mut verdict = [0; VERDICT_LEN];
     stream.read_exact(&mut verdict).map_err(retry)?;
-    connector.conclude(&config.key, &verdict).map_err(strange)
+    let (framer, version) = connector.conclude(&config.key, &verdict).map_err(strange)?;
+    // Nothing after the handshake can be understood then, not even the reason that rank 0 gives.
+    if version != VERSION {
+        let address = stream.stream.local_addr().map_err(retry)?;
+        let refusal = Refusal::Version { address, theirs: VERSION, ours: version };
+        return Err(Setback::Give(JoinError::Refused(refusal)));
+    }
+    Ok(framer)
 }
 
 /// A stream on which every call ends at one time.
@@ -223,14 +223,4 @@ impl Write for Timed<'_> {
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }
-}
-
-/// The inverse of rank 0's `encode_missing`.
-pub(super) fn decode_missing(bytes: &[u8]) -> Result<Missing, Malformed> {
-    let mut reader = Reader::new(bytes);
-    let total = reader.u32()?;
-    let count = reader.count(4)?;
-    let ranks = (0..count).map(|_| reader.u32()).collect::<Result<_, _>>()?;
-    reader.end()?;
-    Ok(Missing { ranks, total })
 }

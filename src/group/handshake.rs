@@ -22,7 +22,7 @@ const CONNECTOR_MAGIC: [u8; 8] = *b"SHOUTER\x01";
 const LISTENER_MAGIC: [u8; 8] = *b"SHOUTER\x02";
 
 /// The version of what follows the handshake.
-pub(super) const VERSION: u32 = 1;
+pub(super) const VERSION: u32 = 2;
 
 /// Magic, version, nonce.
 pub(super) const OPENING_LEN: usize = 8 + 4 + TAG_LEN;
@@ -171,17 +171,18 @@ impl Connector {
         Ok(bytes)
     }
 
-    /// Takes the verdict.
-    pub(super) fn conclude(self, key: &Key, verdict: &[u8; VERDICT_LEN]) -> Result<Framer, Stranger> {
+    /// Takes the verdict, and returns rank 0's version as well.
+    pub(super) fn conclude(self, key: &Key, verdict: &[u8; VERDICT_LEN]) -> Result<(Framer, u32), Stranger> {
         let Some((theirs, tag)) = self.state else { return Err(Stranger::OtherProtocol) };
         let parts: [&[u8]; 3] = [&self.ours, &theirs, &tag];
         if verdict[0] != ACCEPTED || !key.verify("shouter listener v1", &parts, &verdict[1..]) {
             return Err(Stranger::WrongKey);
         }
-        Ok(Framer::new(
+        let framer = Framer::new(
             key.derive("shouter frames up v1", &parts),
             key.derive("shouter frames down v1", &parts),
-        ))
+        );
+        Ok((framer, version_of(&theirs)))
     }
 }
 

@@ -12,18 +12,19 @@ use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 use std::{io, mem};
 
-use super::codec::Writer;
 use super::conn::{Conn, End, Trusted};
 use super::error::{JoinError, Missing, Refusal};
-use super::frame::{FrameError, Kind, MAX_PAYLOAD};
+use super::frame::FrameError;
 use super::handshake::{Answer, Listener as Handshake, Stranger, VERSION};
 use super::hello::{Hello, MAX_HELLO};
 use super::listen::listen;
+use super::message::{MAX_MESSAGE, Message};
 use super::rendezvous::RendezvousConfig;
 use super::roster::Roster;
 use super::strangers::Strangers;
 use super::sys;
 use crate::key::random;
+use crate::wire;
 
 /// How long a connection may take to prove itself and to say its hello.
 const HANDSHAKE: Duration = Duration::from_secs(5);
@@ -33,6 +34,8 @@ const PROGRESS: Duration = Duration::from_millis(500);
 const FAREWELL: Duration = Duration::from_secs(2);
 /// How long the door stays open when the job cannot go on, so that those who come a little later hear why.
 const LATECOMERS: Duration = Duration::from_secs(5);
+/// How long a rank whose connection has closed may take to come back: a living one connects again at once.
+const RETURN: Duration = Duration::from_secs(5);
 /// A rank whose time is up stays for as long as it hears from rank 0 this often: rank 0's time will be up too, and its
 /// verdict is the same for all.
 pub(super) const SILENCE: Duration = Duration::from_secs(2);
@@ -90,6 +93,8 @@ struct Host<'a> {
     over: Option<Refusal>,
     /// Ranks that were refused, and know it.
     refused: HashSet<u32>,
+    /// Ranks that were here and have left, with their addresses, and until when they may come back.
+    left: Vec<(u32, SocketAddr, Instant)>,
     until: Instant,
     slots: usize,
 }
@@ -112,6 +117,7 @@ pub(super) fn join(
         duplicate: None,
         over: None,
         refused: HashSet::new(),
+        left: Vec::new(),
         until: Instant::now() + config.deadline,
         slots,
     };
@@ -157,12 +163,20 @@ impl Host<'_> {
             if now >= until {
                 return Err(Failure::Refused(self.too_late()));
             }
+            if let Some((rank, address, _)) = self.left.iter().find(|(.., until)| now >= *until) {
+                let (rank, address, seconds) = (*rank, *address, RETURN.as_secs_f64());
+                return Err(Failure::Refused(Refusal::Left { rank, address, seconds }));
+            }
             if now >= next_progress && self.over.is_none() {
                 self.tell_progress();
                 next_progress = now + PROGRESS;
             }
             let first_pending = self.pending.iter().map(|pending| pending.until).min();
-            let wake = until.min(next_progress).min(first_pending.unwrap_or(until));
+            let first_left = self.left.iter().map(|(.., until)| *until).min();
+            let wake = [first_pending, first_left]
+                .into_iter()
+                .flatten()
+                .fold(until.min(next_progress), Instant::min);
             let mut fds = vec![(self.listener.as_fd(), false)];
             fds.extend(self.pending.iter().map(|pending| (pending.conn.fd(), pending.conn.has_output())));
             fds.extend(self.members.iter().flatten().map(|(m, _)| (m.conn.fd(), m.conn.has_output())));
@@ -320,13 +334,9 @@ impl Host<'_> {
                     let mut trusted = Trusted::new(pending.conn, *framer);
                     let Ok(end) = trusted.read(MAX_HELLO) else { return Outcome::Drop };
                     return match trusted.next(MAX_HELLO) {
-                        Ok(Some((Kind::Hello, payload))) => match Hello::decode(&payload) {
-                            Ok(hello) => Outcome::Arrived(trusted, hello),
-                            Err(_) => Outcome::Strange("its hello has no meaning"),
-                        },
-                        Ok(Some(_)) | Err(FrameError::UnknownKind) => {
-                            Outcome::Strange("it does not say hello")
-                        }
+                        Ok(Some(Message::Hello(hello))) => Outcome::Arrived(trusted, hello),
+                        Ok(Some(_)) => Outcome::Strange("it does not say hello"),
+                        Err(FrameError::Malformed) => Outcome::Strange("its hello has no meaning"),
                         Err(FrameError::TooLong) => Outcome::Strange("its hello is too long"),
                         Err(FrameError::Forged) => Outcome::Strange("its hello is not authentic"),
                         Ok(None) if end == End::Closed => Outcome::Drop,
@@ -351,9 +361,7 @@ impl Host<'_> {
             return self.refuse(trusted, over);
         }
         // Its predecessor may have died without our having looked.
-        if let Some(predecessor) = self.members.get_mut(hello.rank as usize) {
-            forget_if_gone(predecessor);
-        }
+        self.forget_if_gone(hello.rank as usize);
         match self.check(&hello, trusted.conn.peer()) {
             Err(refusal) => {
                 if refusal.ends_the_job() {
@@ -364,6 +372,7 @@ impl Host<'_> {
             Ok(()) => {
                 tracing::debug!(rank = hello.rank, address = %trusted.conn.peer(), "arrived");
                 let place = hello.rank as usize;
+                self.left.retain(|(rank, ..)| *rank != hello.rank);
                 self.members[place] = Some((trusted, hello));
                 Ok(())
             }
@@ -396,7 +405,7 @@ impl Host<'_> {
     /// Tells a rank why not, and ends the job where it cannot go on without it.
     fn refuse(&mut self, mut trusted: Trusted, refusal: Refusal) -> Result<(), Failure> {
         tracing::warn!(address = %trusted.conn.peer(), %refusal, "refused a rank");
-        tell(&mut trusted, &refusal);
+        trusted.queue(&Message::Refused(refusal.clone()));
         self.pending.push(Pending::leaving(trusted));
         if refusal.ends_the_job() && self.over.is_none() {
             return Err(Failure::Refused(refusal));
@@ -409,19 +418,33 @@ impl Host<'_> {
 
     /// A member says nothing while it waits; when it has something to read, it is its end.
     fn serve_members(&mut self, ready: &[bool]) {
-        let members = self.members.iter_mut().filter(|member| member.is_some());
-        for (member, _) in members.zip(ready).filter(|(_, ready)| **ready) {
-            forget_if_gone(member);
+        let places = (0..self.members.len()).filter(|place| self.members[*place].is_some());
+        let ready: Vec<usize> =
+            places.zip(ready).filter(|(_, ready)| **ready).map(|(place, _)| place).collect();
+        ready.into_iter().for_each(|place| self.forget_if_gone(place));
+    }
+
+    /// Takes a member off its place when its connection is at its end.
+    fn forget_if_gone(&mut self, place: usize) {
+        let Some(Some((trusted, hello))) = self.members.get_mut(place) else { return };
+        let flushed = trusted.conn.flush();
+        let end = trusted.conn.read(1);
+        if flushed.is_err() || !matches!(end, Ok(End::Open)) || !trusted.conn.inbox.is_empty() {
+            tracing::warn!(
+                rank = hello.rank,
+                "a rank left before the others came; waiting for it to come back"
+            );
+            self.left.push((hello.rank, trusted.conn.peer(), Instant::now() + RETURN));
+            self.members[place] = None;
         }
     }
 
     fn tell_progress(&mut self) {
-        let missing = self.missing();
-        let payload = encode_missing(&missing);
+        let message = wire::encode(&Message::Waiting(self.missing()));
         for (trusted, _) in self.members.iter_mut().flatten() {
             // A member that does not read is not told again and again.
             if !trusted.conn.has_output() {
-                trusted.queue(Kind::Waiting, &payload);
+                trusted.queue_encoded(&message);
             }
         }
     }
@@ -436,12 +459,12 @@ impl Host<'_> {
             Ok(roster) => roster,
             Err(refusal) => return Err(self.fail(refusal)),
         };
-        let payload = roster.encode(&nonce);
-        if payload.len() > MAX_PAYLOAD {
-            return Err(self.fail(Refusal::TooLarge { len: payload.len(), limit: MAX_PAYLOAD }));
+        let message = wire::encode(&roster.message(&nonce));
+        if message.len() > MAX_MESSAGE {
+            return Err(self.fail(Refusal::TooLarge { len: message.len(), limit: MAX_MESSAGE }));
         }
         for (trusted, _) in self.members.iter_mut().flatten() {
-            trusted.queue(Kind::Roster, &payload);
+            trusted.queue_encoded(&message);
         }
         // A member whose connection breaks here is found by the first exchange, which names it.
         self.flush(Instant::now() + self.config.deadline.min(HANDSHAKE));
@@ -455,12 +478,13 @@ impl Host<'_> {
     /// Tells every member that the job cannot go on, and those who come a little later.
     fn fail(&mut self, refusal: Refusal) -> JoinError {
         for (mut trusted, hello) in self.members.iter_mut().filter_map(Option::take) {
-            tell(&mut trusted, &refusal);
+            trusted.queue(&Message::Refused(refusal.clone()));
             self.refused.insert(hello.rank);
             self.pending.push(Pending::leaving(trusted));
         }
         self.flush(Instant::now() + FAREWELL);
         self.over = Some(refusal.clone());
+        self.left.clear();
         self.until = self.until.min(Instant::now() + LATECOMERS);
         if let Err(Failure::System(what, error)) = self.gather() {
             tracing::warn!(error = %system(what, error), "ranks that come later are not told why the job has ended");
@@ -486,30 +510,4 @@ impl Host<'_> {
             }
         }
     }
-}
-
-/// Takes a member off its place when its connection is at its end.
-fn forget_if_gone(member: &mut Option<(Trusted, Hello)>) {
-    let Some((trusted, hello)) = member else { return };
-    let flushed = trusted.conn.flush();
-    let end = trusted.conn.read(1);
-    if flushed.is_err() || !matches!(end, Ok(End::Open)) || !trusted.conn.inbox.is_empty() {
-        tracing::warn!(rank = hello.rank, "a rank left before the others came; waiting for it to come back");
-        *member = None;
-    }
-}
-
-fn tell(trusted: &mut Trusted, refusal: &Refusal) {
-    // Encoding our own plain data cannot fail; an empty reason would be refused by the other side as meaningless.
-    trusted.queue(Kind::Refused, &serde_json::to_vec(refusal).unwrap_or_default());
-}
-
-/// Who is missing, as those who wait are told.
-pub(super) fn encode_missing(missing: &Missing) -> Vec<u8> {
-    let mut writer = Writer::default();
-    writer.u32(missing.total).u32(missing.ranks.len() as u32);
-    for rank in &missing.ranks {
-        writer.u32(*rank);
-    }
-    writer.into_bytes()
 }

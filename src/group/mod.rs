@@ -11,7 +11,6 @@
 //! wire sees addresses and the names of tensors, but can neither take part nor change a byte unseen, and the
 //! session's secret is derived at both ends and never sent.
 
-mod codec;
 mod conn;
 pub mod error;
 mod frame;
@@ -22,6 +21,7 @@ mod host;
 mod line;
 pub mod link;
 mod listen;
+mod message;
 pub mod rendezvous;
 pub mod roster;
 mod strangers;

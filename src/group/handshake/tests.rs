@@ -1,5 +1,6 @@
 use super::*;
-use crate::group::frame::Kind;
+use crate::group::message::Message;
+use crate::wire;
 
 fn key(byte: u8) -> Key {
     Key::from_secret([byte; 32])
@@ -19,7 +20,7 @@ fn shake(
     listener_key: &Key,
     connector_key: &Key,
     jobs: [&str; 2],
-) -> (Option<Guest>, Result<Framer, Stranger>) {
+) -> (Option<Guest>, Result<(Framer, u32), Stranger>) {
     let Ends { mut listener, mut connector } = ends();
     let Ok(Answer::Send(theirs)) = listener.step(listener_key, jobs[0], connector.opening()) else {
         panic!("an opening is answered")
@@ -35,12 +36,12 @@ fn shake(
 #[test]
 fn two_holders_of_the_key_can_talk() {
     let (guest, framer) = shake(&key(1), &key(1), ["a", "a"]);
-    let (mut guest, mut framer) = (guest.unwrap(), framer.unwrap());
-    assert!(guest.same_job && guest.version == VERSION);
-    let mut wire = framer.seal(Kind::Hello, b"up");
-    assert_eq!(guest.framer.open(&mut wire, 100), Ok(Some((Kind::Hello, b"up".to_vec()))));
-    let mut wire = guest.framer.seal(Kind::Roster, b"down");
-    assert_eq!(framer.open(&mut wire, 100), Ok(Some((Kind::Roster, b"down".to_vec()))));
+    let (mut guest, (mut framer, version)) = (guest.unwrap(), framer.unwrap());
+    assert!(guest.same_job && guest.version == VERSION && version == VERSION);
+    let mut wire = framer.seal(&wire::encode(&Message::Lost(1)));
+    assert_eq!(guest.framer.open(&mut wire, 100), Ok(Some(Message::Lost(1))));
+    let mut wire = guest.framer.seal(&wire::encode(&Message::Leave));
+    assert_eq!(framer.open(&mut wire, 100), Ok(Some(Message::Leave)));
 }
 
 #[test]

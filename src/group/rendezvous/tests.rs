@@ -5,9 +5,7 @@ use std::time::Instant;
 
 use super::*;
 use crate::group::conn::{Conn, End, Trusted};
-use crate::group::frame::Kind;
-use crate::group::guest::decode_missing;
-use crate::group::handshake::{Connector, OPENING_LEN, VERDICT_LEN, VERSION};
+use crate::group::handshake::{Answer, Connector, Listener, OPENING_LEN, PROOF_LEN, VERDICT_LEN, VERSION};
 use crate::group::sys;
 
 type Joined = Result<(Roster, ControlLink), JoinError>;
@@ -383,13 +381,23 @@ fn by_hand(job: &Job, version: u32) -> Trusted {
     stream.write_all(&connector.prove(&job.config.key, "test", &opening).unwrap()).unwrap();
     let mut verdict = [0; VERDICT_LEN];
     stream.read_exact(&mut verdict).unwrap();
-    let framer = connector.conclude(&job.config.key, &verdict).unwrap();
+    let (framer, _) = connector.conclude(&job.config.key, &verdict).unwrap();
     let peer = stream.peer_addr().unwrap();
     Trusted::new(Conn::new(stream, peer).unwrap(), framer)
 }
 
+/// A rank by hand that rank 0 has taken in.
+fn taken_in(job: &Job, rank: u32) -> Trusted {
+    let mut member = by_hand(job, VERSION);
+    member.queue(&Message::Hello(job.hello(rank)));
+    member.conn.flush().unwrap();
+    let Message::Waiting(missing) = next(&mut member) else { panic!("not taken in") };
+    assert!(!missing.ranks.contains(&rank), "{missing}");
+    member
+}
+
 /// The next message on a connection by hand.
-fn next(trusted: &mut Trusted) -> (Kind, Vec<u8>) {
+fn next(trusted: &mut Trusted) -> Message {
     let until = Instant::now() + Duration::from_secs(20);
     let mut end = End::Open;
     loop {
@@ -407,24 +415,39 @@ fn next(trusted: &mut Trusted) -> (Kind, Vec<u8>) {
 fn another_version_that_holds_the_key_ends_the_job_for_all() {
     let job = Job::new(2);
     let zero = job.join(0);
-    let (kind, payload) = next(&mut by_hand(&job, VERSION + 1));
-    assert_eq!(kind, Kind::Refused);
-    let told: Refusal = serde_json::from_slice(&payload).unwrap();
-    assert!(matches!(told, Refusal::Version { theirs: 2, ours: 1, .. }), "{told}");
+    let Message::Refused(told) = next(&mut by_hand(&job, VERSION + 1)) else { panic!("not refused") };
+    assert!(matches!(told, Refusal::Version { theirs: 3, ours: 2, .. }), "{told}");
     assert_eq!(refusal(zero), told);
+}
+
+/// What rank 0 sends after the handshake has no meaning for this rank then.
+#[test]
+fn a_rank_sees_by_the_handshake_alone_that_rank_0_has_another_version() {
+    let job = Job::new(2);
+    let one = job.join(1);
+    let mut stream = job.config.listener.as_ref().unwrap().accept().unwrap().0;
+    let mut handshake = Listener::new(VERSION + 1, [1; 32]);
+    let (mut opening, mut proof) = ([0; OPENING_LEN], [0; PROOF_LEN]);
+    stream.read_exact(&mut opening).unwrap();
+    let Ok(Answer::Send(ours)) = handshake.step(&job.config.key, "test", &opening) else { panic!() };
+    stream.write_all(&ours).unwrap();
+    stream.read_exact(&mut proof).unwrap();
+    let Ok(Answer::Welcome(verdict, _)) = handshake.step(&job.config.key, "test", &proof) else { panic!() };
+    stream.write_all(&verdict).unwrap();
+    let told = refusal(one);
+    assert!(matches!(told, Refusal::Version { theirs: 2, ours: 3, .. }), "{told}");
+    let text = told.to_string();
+    assert!(
+        text.contains("speaks version 2 of the rendezvous and rank 0 speaks 3; install the same release"),
+        "{text}"
+    );
 }
 
 #[test]
 fn a_rank_that_dies_before_the_others_come_may_come_back() {
     let job = Job::new(3);
     let zero = job.join(0);
-    let mut first = by_hand(&job, VERSION);
-    first.queue(Kind::Hello, &job.hello(1).encode());
-    first.conn.flush().unwrap();
-    // It waits long enough to know that it was taken in.
-    let (kind, payload) = next(&mut first);
-    assert_eq!((kind, decode_missing(&payload).unwrap().ranks), (Kind::Waiting, vec![2]));
-    drop(first);
+    drop(taken_in(&job, 1));
     let one = job.join(1);
     let two = job.join(2);
     assert_eq!(roster(zero), roster(one));
@@ -432,14 +455,22 @@ fn a_rank_that_dies_before_the_others_come_may_come_back() {
 }
 
 #[test]
+fn a_rank_that_dies_and_does_not_come_back_is_named_long_before_the_deadline() {
+    let job = Job::new(4);
+    let (zero, one) = (job.join(0), job.join(1));
+    drop(taken_in(&job, 2));
+    let told = refusal(zero);
+    assert!(matches!(told, Refusal::Left { rank: 2, .. }), "{told}");
+    assert_eq!(refusal(one), told);
+}
+
+#[test]
 fn a_member_without_sense_is_refused_and_the_job_goes_on() {
     let job = Job::new(2);
     let zero = job.join(0);
-    for (kind, payload) in
-        [(Kind::Hello, &b"short"[..]), (Kind::Part, b""), (Kind::Hello, &[0; MAX_HELLO + 1])]
-    {
+    for message in [&b"short"[..], &wire::encode(&Message::Leave), &[0; MAX_HELLO + 1]] {
         let mut odd = by_hand(&job, VERSION);
-        odd.queue(kind, payload);
+        odd.queue_encoded(message);
         let _ = odd.conn.flush();
         let until = Instant::now() + Duration::from_secs(20);
         while matches!(odd.read(10_000), Ok(End::Open)) {
