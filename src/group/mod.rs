@@ -27,3 +27,6 @@ pub mod roster;
 mod strangers;
 mod sys;
 pub mod watch;
+
+#[cfg(test)]
+mod tests;

@@ -1,31 +1,10 @@
-use std::net::{Ipv4Addr, TcpListener};
-use std::sync::Arc;
 use std::thread;
 
 use super::*;
-use crate::group::rendezvous::{Hello, RendezvousConfig, join};
-use crate::key::Key;
+use crate::group::tests::{Job, SOON};
 
-const SOON: Duration = Duration::from_secs(20);
-
-/// The links of a job, by rank.
 fn links(size: u32) -> Vec<ControlLink> {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-    let config = RendezvousConfig {
-        host: "127.0.0.1".into(),
-        port: listener.local_addr().unwrap().port(),
-        listener: Some(Arc::new(listener)),
-        key: Key::from_secret([7; 32]),
-        job: "test".into(),
-        deadline: SOON,
-    };
-    let ranks: Vec<_> = (0..size)
-        .map(|rank| {
-            let config = config.clone();
-            thread::spawn(move || join(&config, Hello::new(rank, size, rank, size)).unwrap().1)
-        })
-        .collect();
-    ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+    Job::new(size).links()
 }
 
 /// Runs `body` on every rank at once, and returns the results and the links.

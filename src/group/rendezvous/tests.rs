@@ -1,76 +1,13 @@
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Shutdown, TcpStream};
-use std::thread::{self, JoinHandle};
+use std::thread;
 use std::time::Instant;
 
 use super::*;
 use crate::group::conn::{Conn, End, Trusted};
 use crate::group::handshake::{Answer, Connector, Listener, OPENING_LEN, PROOF_LEN, VERDICT_LEN, VERSION};
 use crate::group::sys;
-
-type Joined = Result<(Roster, ControlLink), JoinError>;
-
-/// A job of `size` ranks on one host, on an open port of loopback.
-#[derive(Clone)]
-struct Job {
-    size: u32,
-    config: RendezvousConfig,
-}
-
-impl Job {
-    fn new(size: u32) -> Self {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-        let port = listener.local_addr().unwrap().port();
-        let config = RendezvousConfig {
-            host: "127.0.0.1".into(),
-            port,
-            listener: Some(Arc::new(listener)),
-            key: Key::from_secret([7; 32]),
-            job: "test".into(),
-            deadline: Duration::from_secs(30),
-        };
-        Self { size, config }
-    }
-
-    fn within(mut self, deadline: Duration) -> Self {
-        self.config.deadline = deadline;
-        self
-    }
-
-    fn hello(&self, rank: u32) -> Hello {
-        let mut hello = Hello::new(rank, self.size, rank, self.size);
-        hello.blob = format!("blob of {rank}").into_bytes();
-        hello.plan = vec![("channel_num".into(), 10), ("lanes".into(), 3)];
-        hello
-    }
-
-    fn join(&self, rank: u32) -> JoinHandle<Joined> {
-        self.join_as(self.hello(rank), |_| {})
-    }
-
-    fn join_as(&self, hello: Hello, change: impl FnOnce(&mut RendezvousConfig)) -> JoinHandle<Joined> {
-        let mut config = self.config.clone();
-        change(&mut config);
-        thread::spawn(move || join(&config, hello))
-    }
-
-    fn connect(&self) -> TcpStream {
-        let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, self.config.port)).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
-        stream
-    }
-}
-
-fn roster(joined: JoinHandle<Joined>) -> Roster {
-    joined.join().unwrap().expect("joins").0
-}
-
-fn refusal(joined: JoinHandle<Joined>) -> Refusal {
-    match joined.join().unwrap() {
-        Err(JoinError::Refused(refusal)) => refusal,
-        other => panic!("not refused: {other:?}"),
-    }
-}
+use crate::group::tests::{Job, SOON, refusal, roster};
 
 /// Reads until the other side closes, and returns how much came.
 fn until_closed(mut stream: TcpStream) -> usize {
@@ -398,7 +335,7 @@ fn taken_in(job: &Job, rank: u32) -> Trusted {
 
 /// The next message on a connection by hand.
 fn next(trusted: &mut Trusted) -> Message {
-    let until = Instant::now() + Duration::from_secs(20);
+    let until = Instant::now() + SOON;
     let mut end = End::Open;
     loop {
         if let Some(message) = trusted.next(10_000).unwrap() {
@@ -472,7 +409,7 @@ fn a_member_without_sense_is_refused_and_the_job_goes_on() {
         let mut odd = by_hand(&job, VERSION);
         odd.queue_encoded(message);
         let _ = odd.conn.flush();
-        let until = Instant::now() + Duration::from_secs(20);
+        let until = Instant::now() + SOON;
         while matches!(odd.read(10_000), Ok(End::Open)) {
             assert!(Instant::now() < until, "it is still held");
             sys::wait(&[(odd.conn.fd(), odd.conn.has_output())], until).unwrap();
