@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::runtime::Instant;
+use shouter_netstack::time::Instant;
 
 /// How far an operation has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]

@@ -33,7 +33,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use serde::Serialize;
 use serde::ser::{SerializeSeq, Serializer};
 
-use crate::runtime::Instant;
+use shouter_netstack::time::Instant;
 
 /// Names the kernel's present boot: processes that read the same have one CLOCK_MONOTONIC.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
