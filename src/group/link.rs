@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 
 use super::conn::Trusted;
 use super::error::{ExchangeError, Missing};
-use super::host::SILENCE;
 use super::line::{Line, State};
 use super::message::{MAX_MESSAGE, Message, Run};
+use super::server::SILENCE;
 use super::sys;
 use super::watch::Bell;
 use crate::wire::{self, Malformed};

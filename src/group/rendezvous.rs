@@ -13,7 +13,7 @@ pub use super::hello::{Hello, MAX_HELLO};
 pub use super::link::ControlLink;
 use super::message::Message;
 pub use super::roster::{Member, Roster};
-use super::{guest, host};
+use super::{client, server};
 use crate::config::Config;
 use crate::key::{Key, random};
 use crate::wire;
@@ -133,10 +133,10 @@ pub fn join(config: &RendezvousConfig, hello: Hello) -> Result<(Roster, ControlL
         return Ok((roster, ControlLink::alone()));
     }
     if rank == 0 {
-        let (roster, members) = host::join(config, hello)?;
+        let (roster, members) = server::join(config, hello)?;
         return Ok((roster, ControlLink::leader(members)));
     }
-    let (roster, host) = guest::join(config, &hello)?;
+    let (roster, host) = client::join(config, &hello)?;
     Ok((roster, ControlLink::member(rank, size, host)))
 }
 

@@ -12,10 +12,10 @@ use super::error::{JoinError, Missing, Refusal};
 use super::frame::Framer;
 use super::handshake::{Connector, OPENING_LEN, Stranger, VERDICT_LEN, VERSION};
 use super::hello::Hello;
-use super::host::SILENCE;
 use super::message::{MAX_MESSAGE, Message};
 use super::rendezvous::{RendezvousConfig, addresses};
 use super::roster::Roster;
+use super::server::SILENCE;
 use super::sys;
 use crate::key::random;
 
