@@ -53,7 +53,7 @@ enum Role {
     Member {
         rank: u32,
         size: u32,
-        host: Box<Line>,
+        server: Box<Line>,
     },
 }
 
@@ -141,8 +141,8 @@ impl ControlLink {
         Self::new(Role::Leader(members.into_iter().map(|member| member.map(Line::new)).collect()))
     }
 
-    pub(super) fn member(rank: u32, size: u32, host: Trusted) -> Self {
-        Self::new(Role::Member { rank, size, host: Box::new(Line::new(host)) })
+    pub(super) fn member(rank: u32, size: u32, server: Trusted) -> Self {
+        Self::new(Role::Member { rank, size, server: Box::new(Line::new(server)) })
     }
 
     /// Gives `bytes` and returns those of every rank, in the order of ranks. All ranks must make the same calls, with the
@@ -172,7 +172,7 @@ impl ControlLink {
         let result = match &mut self.role {
             Role::Alone => Ok(vec![bytes.to_vec()]),
             Role::Leader(members) => lead(members, &round, bytes),
-            Role::Member { rank, size, host } => follow(host, *rank, *size, &round, bytes),
+            Role::Member { rank, size, server } => follow(server, *rank, *size, &round, bytes),
         };
         result.inspect_err(|error| self.fail(error))
     }
@@ -230,22 +230,22 @@ impl ControlLink {
     }
 
     fn lines(&self) -> impl Iterator<Item = (u32, &Line)> {
-        let (members, host) = match &self.role {
+        let (members, server) = match &self.role {
             Role::Alone => (&[][..], None),
             Role::Leader(members) => (&members[..], None),
-            Role::Member { host, .. } => (&[][..], Some((0, &**host))),
+            Role::Member { server, .. } => (&[][..], Some((0, &**server))),
         };
         let members = (0..).zip(members).filter_map(|(rank, member)| Some((rank, member.as_ref()?)));
-        members.chain(host)
+        members.chain(server)
     }
 
     fn lines_mut(&mut self) -> impl Iterator<Item = &mut Line> {
-        let (members, host) = match &mut self.role {
+        let (members, server) = match &mut self.role {
             Role::Alone => (&mut [][..], None),
             Role::Leader(members) => (&mut members[..], None),
-            Role::Member { host, .. } => (&mut [][..], Some(&mut **host)),
+            Role::Member { server, .. } => (&mut [][..], Some(&mut **server)),
         };
-        members.iter_mut().flatten().chain(host)
+        members.iter_mut().flatten().chain(server)
     }
 
     /// The sockets, as long as this lives.
@@ -300,9 +300,9 @@ impl ControlLink {
         match &mut self.role {
             Role::Alone => {}
             Role::Leader(members) => tell_all(members, message),
-            Role::Member { host, .. } => {
-                host.queue(&wire::encode(message));
-                host.flush();
+            Role::Member { server, .. } => {
+                server.queue(&wire::encode(message));
+                server.flush();
             }
         }
     }
@@ -439,19 +439,19 @@ fn tell_all(members: &mut [Option<Line>], message: &Message) {
 
 /// The side of every other rank.
 fn follow(
-    host: &mut Line,
+    server: &mut Line,
     rank: u32,
     size: u32,
     round: &Round<'_>,
     ours: &[u8],
 ) -> Result<Vec<Vec<u8>>, ExchangeError> {
     let part = Message::Part { number: round.number, tag: round.tag.into(), bytes: ours.to_vec() };
-    host.queue(&wire::encode(&part));
+    server.queue(&wire::encode(&part));
     let mut missing = Missing::of(std::iter::once(0));
     let mut until = round.until;
     loop {
-        host.pump(MAX_MESSAGE);
-        while let Some(message) = host.hear() {
+        server.pump(MAX_MESSAGE);
+        while let Some(message) = server.hear() {
             match message {
                 // One that was on its way when rank 0 handed out an earlier result says nothing about this round, and
                 // cannot come: rank 0's messages are in order.
@@ -471,12 +471,12 @@ fn follow(
             }
         }
         // Only now: a reason that rank 0 sent before it closed has been read.
-        round.check_line(0, host)?;
+        round.check_line(0, server)?;
         round.check()?;
         if Instant::now() >= until {
             return Err(round.missing(missing));
         }
-        round.wait(std::iter::once(&*host), until)?;
+        round.wait(std::iter::once(&*server), until)?;
     }
 }
 

@@ -136,8 +136,8 @@ pub fn join(config: &RendezvousConfig, hello: Hello) -> Result<(Roster, ControlL
         let (roster, members) = server::join(config, hello)?;
         return Ok((roster, ControlLink::leader(members)));
     }
-    let (roster, host) = client::join(config, &hello)?;
-    Ok((roster, ControlLink::member(rank, size, host)))
+    let (roster, server) = client::join(config, &hello)?;
+    Ok((roster, ControlLink::member(rank, size, server)))
 }
 
 #[cfg(test)]

@@ -66,7 +66,7 @@ fn ranks_may_come_before_rank_0_listens() {
 }
 
 #[test]
-fn strangers_are_refused_and_the_job_goes_on() {
+fn connections_without_the_key_are_refused_and_the_job_goes_on() {
     let job = Job::new(2);
     let zero = job.join(0);
 
@@ -109,10 +109,10 @@ fn strangers_are_refused_and_the_job_goes_on() {
 }
 
 #[test]
-fn silent_strangers_do_not_delay_the_join() {
+fn silent_connections_do_not_delay_the_join() {
     let job = Job::new(3);
     let zero = job.join(0);
-    // More than the door has slots, some silent, some with half an opening.
+    // More than there are slots, some silent, some with half an opening.
     let silent: Vec<TcpStream> = (0..100)
         .map(|i| {
             let mut stream = job.connect();
@@ -127,7 +127,7 @@ fn silent_strangers_do_not_delay_the_join() {
     let zero = roster(zero);
     assert_eq!(zero, roster(one));
     assert_eq!(zero, roster(two));
-    assert!(begun.elapsed() < Duration::from_secs(4), "the strangers' five seconds were waited for");
+    assert!(begun.elapsed() < Duration::from_secs(4), "their five seconds were waited for");
     drop(silent);
 }
 
@@ -187,18 +187,18 @@ fn a_name_that_does_not_resolve_is_named() {
     }
 }
 
-/// A rank that waits for rank 0 meets strangers on its port: one of another job with another key, and another program.
+/// A rank that waits for rank 0 meets others on its port: one of another job with another key, and another program.
 #[test]
-fn a_waiting_rank_tries_again_after_strangers() {
+fn a_waiting_rank_tries_again_after_others_had_the_port() {
     let mut job = Job::new(2);
     let waiting = job.join_as(job.hello(1), |config| config.listener = None);
     // They have the port at first.
-    let mut stranger = job.clone().within(Duration::from_millis(300));
-    stranger.config.key = Key::from_secret([8; 32]);
+    let mut other = job.clone().within(Duration::from_millis(300));
+    other.config.key = Key::from_secret([8; 32]);
     job.config.listener = None;
-    let refused = refusal(stranger.join(0)).to_string();
+    let refused = refusal(other.join(0)).to_string();
     assert!(refused.contains("it has another key"), "the rank did not meet it: {refused}");
-    drop(stranger);
+    drop(other);
     let program = TcpListener::bind((Ipv4Addr::LOCALHOST, job.config.port)).unwrap();
     let mut met = program.accept().unwrap().0;
     met.write_all(b"220 mail.example ESMTP\r\n").unwrap();

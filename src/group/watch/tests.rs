@@ -104,11 +104,11 @@ fn other_causes_go_with_the_data_and_are_not_taken_for_a_death_either() {
 
 /// A middlebox before rank 0: its port, and what makes it close the connection that it has taken, after `before`.
 fn middlebox(port: u16, before: impl FnOnce(&TcpStream) + Send + 'static) -> (u16, Sender<()>) {
-    let door = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-    let at = door.local_addr().unwrap().port();
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let at = listener.local_addr().unwrap().port();
     let (cutter, cutting) = channel();
     thread::spawn(move || {
-        let (mut near, _) = door.accept().unwrap();
+        let (mut near, _) = listener.accept().unwrap();
         let mut far = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).unwrap();
         let pause = Some(Duration::from_millis(2));
         near.set_read_timeout(pause).unwrap();
