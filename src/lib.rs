@@ -13,6 +13,7 @@
 //!   observe        log, timeline, flight recorder
 //!   config         file, environment, lists
 //!   key            the job's secret: HMACs and what is derived from it
+//!   wire           how control messages are encoded
 //! ```
 #![deny(unsafe_code)]
 
@@ -30,6 +31,7 @@ pub mod net;
 #[doc(hidden)]
 pub mod observe;
 pub mod runtime;
+mod wire;
 
 pub use communicator::{
     Element, Group, Lend, LendError, Lent, Pending, Stats, Tensor, TensorId, TensorSpec, Transport,

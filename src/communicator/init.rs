@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::time::{Duration, Instant};
 
 use shouter_reducer::executor::{Executor, ExecutorConfig, ExecutorError};
 use shouter_reducer::grid::{Grid, Rank};
@@ -40,6 +41,9 @@ const MAX_OPERATIONS: usize = ANNOUNCEMENTS / 2;
 /// is limited (RLIMIT_AS) they get less.
 const ARENA_BYTES: usize = 64 << 30;
 
+/// Between two looks whether a rank has ended, while others of its host are waited for.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+
 /// Joins the group that the configuration describes, and returns when all its ranks are there and connected.
 ///
 /// # Errors
@@ -51,12 +55,15 @@ pub fn init(config: Config) -> Result<Group, Error> {
     let grid = grid(&config, &plan)?;
     let rank = Rank(config.rank);
     check_transport(&config, &grid)?;
-    let joined = match config.size {
+    let mut joined = match config.size {
         1 => None,
         _ => Some(join(&config, &grid, &plan)?),
     };
-    let node = match &joined {
-        Some(joined) if grid.per_node() > 1 => Some(Arc::new(meet(&config, &grid, &plan, &joined.roster)?)),
+    let node = match &mut joined {
+        Some(joined) if grid.per_node() > 1 => {
+            let met = meet(&config, &grid, &plan, joined);
+            Some(Arc::new(met.inspect_err(|why| joined.control.give_up(&why.to_string()))?))
+        }
         _ => None,
     };
     let Reached { mut up, device, channels, reasons, mut control, unreached } = match joined {
@@ -251,14 +258,14 @@ fn join(config: &Config, grid: &Grid, plan: &Plan) -> Result<Joined, Error> {
     let means = Means::of(config, leads)?;
     let mut hello = Hello::of(config);
     hello.plan = plan.fields().map(|(name, value)| (name.to_owned(), value)).into();
-    hello.blob = means.to_bytes()?;
+    hello.blob = means.to_bytes();
     let meeting = RendezvousConfig::of(config)?;
     let (roster, control) = rendezvous::join(&meeting, hello)?;
     Ok(Joined { roster, control, means })
 }
 
 /// Maps the memory of this node.
-fn meet(config: &Config, grid: &Grid, plan: &Plan, roster: &Roster) -> Result<NodeSegment, Error> {
+fn meet(config: &Config, grid: &Grid, plan: &Plan, joined: &mut Joined) -> Result<NodeSegment, Error> {
     let shape = Shape {
         ranks: grid.per_node(),
         lanes: plan.lanes,
@@ -267,12 +274,23 @@ fn meet(config: &Config, grid: &Grid, plan: &Plan, roster: &Roster) -> Result<No
     };
     let rank = Rank(config.rank);
     let (node, local) = (grid.node_of(rank), grid.local_of(rank));
-    let segment = pass::meet(&roster.session_secret, node, local, shape, config.rendezvous_deadline);
+    let Joined { roster, control, .. } = joined;
+    let mut next = Instant::now();
+    let mut check = || match Instant::now() {
+        now if now < next => Ok(()),
+        now => {
+            next = now + LOOK_EVERY;
+            control.check("the shared memory of hosts")
+        }
+    };
+    let segment =
+        pass::meet(&roster.session_secret, node, local, shape, config.rendezvous_deadline, &mut check);
     segment.map_err(|why| match why {
         PassError::First { why } => {
             let leader = grid.leader_of(node);
             Error::join_without(leader.0, format!("{leader} made no shared memory for its host: {why}"))
         }
+        PassError::Ended(why) => why.into(),
         why => Error::join(why.to_string()),
     })
 }
@@ -296,7 +314,19 @@ struct Reached {
 /// Agrees on the ways between hosts, and opens the channels.
 fn reach(config: &Config, grid: &Grid, joined: Joined) -> Result<Reached, Error> {
     let Joined { roster, mut control, means } = joined;
-    let ways = ways::agree(config, grid, means, &roster, &mut control)?;
+    let reached = connect(config, grid, means, &roster, &mut control);
+    let reached = reached.inspect_err(|why| control.give_up(&why.to_string()))?;
+    Ok(Reached { control: Some(control), ..reached })
+}
+
+fn connect(
+    config: &Config,
+    grid: &Grid,
+    means: Means,
+    roster: &Roster,
+    control: &mut ControlLink,
+) -> Result<Reached, Error> {
+    let ways = ways::agree(config, grid, means, roster, control)?;
     let prepared = ways.map(|ways| ways.prepare(config, grid)).transpose()?;
     let names = prepared.as_ref().map(|prepared| prepared.names().join("+")).unwrap_or_default();
     // Opening ports takes its time. From here on everybody shows signs of life, and expects them.
@@ -305,10 +335,10 @@ fn reach(config: &Config, grid: &Grid, joined: Joined) -> Result<Reached, Error>
     let channels = all.get(leader.0 as usize).map(|names| String::from_utf8_lossy(names).into_owned());
     let device = prepared.as_ref().and_then(Prepared::device);
     let reasons = prepared.as_ref().map(Prepared::reasons).unwrap_or_default();
-    let (up, reached) = prepared.map(|prepared| prepared.connect(config, &roster)).transpose()?.unzip();
+    let (up, reached) = prepared.map(|prepared| prepared.connect(config, roster)).transpose()?.unzip();
     let (up, channels) = (up.unwrap_or_default(), channels.unwrap_or_default());
     let unreached = reached.and_then(Result::err);
-    Ok(Reached { up, device, channels, reasons, control: Some(control), unreached })
+    Ok(Reached { up, device, channels, reasons, control: None, unreached })
 }
 
 /// Meets the other ranks and opens the channel to those of other hosts, for a measurement of it: what a

@@ -19,6 +19,7 @@ use crate::error::Error;
 use crate::group::rendezvous::{self, ControlLink, RendezvousConfig, Roster};
 use crate::key::Key;
 use crate::runtime::Clock;
+use crate::wire;
 
 use super::transport::named;
 use preflight::OverPorts;
@@ -70,7 +71,7 @@ impl Way {
 }
 
 /// What a leader tells about itself, opaque to the rendezvous.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct Told {
     /// The transport that it is told to use.
     transport: TransportChoice,
@@ -121,8 +122,8 @@ impl Means {
     }
 
     /// For the rendezvous.
-    pub(super) fn to_bytes(&self) -> Result<Vec<u8>, Error> {
-        serde_json::to_vec(&self.told).map_err(|why| Error::Internal(why.to_string()))
+    pub(super) fn to_bytes(&self) -> Vec<u8> {
+        wire::encode(&self.told)
     }
 }
 
@@ -258,7 +259,7 @@ pub(super) fn agree(
     for node in 0..if leads { grid.nodes() } else { 0 } {
         let rank = grid.leader_of(node);
         let blob = roster.members.get(rank.0 as usize).map(|member| member.blob.as_slice());
-        let told: Told = serde_json::from_slice(blob.unwrap_or_default())
+        let told: Told = wire::decode(blob.unwrap_or_default())
             .map_err(|why| Error::join_without(rank.0, format!("what {rank} told: {why}")))?;
         leaders.push((rank, told));
     }

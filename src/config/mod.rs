@@ -25,6 +25,7 @@ use crate::key::Key;
 
 pub use error::{ConfigError, Source};
 pub use layers::Environment;
+pub(crate) use place::MAX_RANKS;
 
 mod error;
 pub mod keys;

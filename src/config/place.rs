@@ -5,7 +5,7 @@ use super::layers::{Environment, Layers, Located, Raw};
 use super::{Meeting, value};
 
 /// The most ranks that a job may have.
-pub(super) const MAX_RANKS: u64 = 65_536;
+pub(crate) const MAX_RANKS: u64 = 65_536;
 
 /// A rank's place in the job.
 pub(super) struct Place {

@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use socket2::{SockRef, TcpKeepalive};
 
-use super::frame::{FrameError, Framer, HEADER_LEN, Kind};
+use super::frame::{FrameError, Framer, HEADER_LEN};
+use super::message::Message;
+use crate::wire;
 
 /// How much is read from a connection before the others have their turn, in bytes.
 const READ_AT_ONCE: usize = 256 * 1024;
@@ -127,13 +129,18 @@ impl Trusted {
     }
 
     /// Puts a message behind what has yet to go.
-    pub(super) fn queue(&mut self, kind: Kind, payload: &[u8]) {
-        let bytes = self.framer.seal(kind, payload);
+    pub(super) fn queue(&mut self, message: &Message) {
+        self.queue_encoded(&wire::encode(message));
+    }
+
+    /// The same for a message that goes to several ranks, and is encoded once.
+    pub(super) fn queue_encoded(&mut self, message: &[u8]) {
+        let bytes = self.framer.seal(message);
         self.conn.queue(&bytes);
     }
 
-    /// The next message with a payload of at most `limit` bytes, if one is whole.
-    pub(super) fn next(&mut self, limit: usize) -> Result<Option<(Kind, Vec<u8>)>, FrameError> {
+    /// The next message of at most `limit` bytes, if one is whole.
+    pub(super) fn next(&mut self, limit: usize) -> Result<Option<Message>, FrameError> {
         self.framer.open(&mut self.conn.inbox, limit)
     }
 

@@ -18,6 +18,7 @@ const NAMED: usize = 16;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Missing {
     /// The first of them, in order.
+    #[serde(deserialize_with = "crate::wire::at_most::<NAMED, _, _>")]
     pub ranks: Vec<u32>,
     /// How many there are in all.
     pub total: u32,
@@ -151,6 +152,19 @@ pub enum Refusal {
         /// What was refused in the meantime, for a reader.
         refused: String,
     },
+    /// A rank was there and is gone.
+    #[error(
+        "rank {rank} at {address} left before all ranks had arrived, and did not come back within {seconds} s: its process has ended, or \
+         lost its connection; look at its log, and restart the job"
+    )]
+    Left {
+        /// The rank.
+        rank: u32,
+        /// Its address, as rank 0 saw it.
+        address: SocketAddr,
+        /// How long it was waited for.
+        seconds: f64,
+    },
     /// What all ranks say about themselves is too large to be passed on.
     #[error(
         "the ranks' hellos have {len} bytes together, and at most {limit} are passed on; register fewer tensors before joining"
@@ -170,7 +184,8 @@ impl Refusal {
             Self::DuplicateRank { rank, .. }
             | Self::Size { rank, .. }
             | Self::Plan { rank, .. }
-            | Self::Place { rank, .. } => Some(*rank),
+            | Self::Place { rank, .. }
+            | Self::Left { rank, .. } => Some(*rank),
             _ => None,
         }
     }
@@ -371,6 +386,14 @@ pub enum ExchangeError {
         /// How its absence showed.
         why: String,
     },
+    /// A rank cannot go on with the set-up.
+    #[error("rank {rank} left the set-up: {why}")]
+    GaveUp {
+        /// Who.
+        rank: u32,
+        /// Its error.
+        why: String,
+    },
     /// Ranks exchange different things.
     #[error(
         "rank {rank} exchanges {found} where rank 0 exchanges {expected}: let every rank make the same calls in the same \
@@ -420,9 +443,10 @@ impl ExchangeError {
     /// The rank that differs, or left.
     pub(crate) fn rank(&self) -> Option<u32> {
         match self {
-            Self::Left { rank, .. } | Self::Mismatch { rank, .. } | Self::Malformed { rank, .. } => {
-                Some(*rank)
-            }
+            Self::Left { rank, .. }
+            | Self::GaveUp { rank, .. }
+            | Self::Mismatch { rank, .. }
+            | Self::Malformed { rank, .. } => Some(*rank),
             Self::Ended { ending: Ending::Group(end), .. } => Some(end.rank),
             _ => None,
         }

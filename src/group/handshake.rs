@@ -1,4 +1,4 @@
-//! Two strangers prove to each other that they hold the job's key.
+//! Two processes prove to each other that they hold the job's key.
 //!
 //! ```text
 //!   connector                                    rank 0
@@ -22,7 +22,7 @@ const CONNECTOR_MAGIC: [u8; 8] = *b"SHOUTER\x01";
 const LISTENER_MAGIC: [u8; 8] = *b"SHOUTER\x02";
 
 /// The version of what follows the handshake.
-pub(super) const VERSION: u32 = 1;
+pub(super) const VERSION: u32 = 2;
 
 /// Magic, version, nonce.
 pub(super) const OPENING_LEN: usize = 8 + 4 + TAG_LEN;
@@ -58,7 +58,7 @@ fn job_tag(key: &Key, job: &str) -> [u8; TAG_LEN] {
 
 /// Why a peer is not one of ours.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Stranger {
+pub(super) enum HandshakeError {
     /// It does not speak this protocol.
     OtherProtocol,
     /// It does not hold the key.
@@ -66,7 +66,7 @@ pub(super) enum Stranger {
 }
 
 /// What rank 0 knows after a handshake.
-pub(super) struct Guest {
+pub(super) struct Peer {
     pub(super) framer: Framer,
     pub(super) version: u32,
     pub(super) same_job: bool,
@@ -84,7 +84,7 @@ pub(super) enum Answer {
     /// Send this and wait for more.
     Send(Opening),
     /// Send this; the peer has proved itself.
-    Welcome([u8; VERDICT_LEN], Guest),
+    Welcome([u8; VERDICT_LEN], Peer),
     /// Send this and close.
     Refuse([u8; VERDICT_LEN]),
 }
@@ -105,17 +105,17 @@ impl Listener {
     }
 
     /// Takes the next step on exactly [`wanted`](Self::wanted) bytes.
-    pub(super) fn step(&mut self, key: &Key, job: &str, bytes: &[u8]) -> Result<Answer, Stranger> {
+    pub(super) fn step(&mut self, key: &Key, job: &str, bytes: &[u8]) -> Result<Answer, HandshakeError> {
         let Some((theirs, ours)) = &self.openings else {
-            let theirs: Opening = bytes.try_into().map_err(|_| Stranger::OtherProtocol)?;
+            let theirs: Opening = bytes.try_into().map_err(|_| HandshakeError::OtherProtocol)?;
             if theirs[..8] != CONNECTOR_MAGIC {
-                return Err(Stranger::OtherProtocol);
+                return Err(HandshakeError::OtherProtocol);
             }
             let ours = opening(LISTENER_MAGIC, self.version, &self.nonce);
             self.openings = Some((theirs, ours));
             return Ok(Answer::Send(ours));
         };
-        let (tag, proof) = bytes.split_at_checked(TAG_LEN).ok_or(Stranger::OtherProtocol)?;
+        let (tag, proof) = bytes.split_at_checked(TAG_LEN).ok_or(HandshakeError::OtherProtocol)?;
         if !key.verify("shouter connector v1", &[theirs, ours, tag], proof) {
             let mut verdict = [0; VERDICT_LEN];
             verdict[0] = REFUSED;
@@ -128,7 +128,7 @@ impl Listener {
             key.derive("shouter frames up v1", &[theirs, ours, tag]),
         );
         let same_job = key.verify(JOB_TAG, &[job.as_bytes()], tag);
-        Ok(Answer::Welcome(verdict, Guest { framer, version: version_of(theirs), same_job }))
+        Ok(Answer::Welcome(verdict, Peer { framer, version: version_of(theirs), same_job }))
     }
 }
 
@@ -159,9 +159,9 @@ impl Connector {
         key: &Key,
         job: &str,
         theirs: &Opening,
-    ) -> Result<[u8; PROOF_LEN], Stranger> {
+    ) -> Result<[u8; PROOF_LEN], HandshakeError> {
         if theirs[..8] != LISTENER_MAGIC {
-            return Err(Stranger::OtherProtocol);
+            return Err(HandshakeError::OtherProtocol);
         }
         let tag = job_tag(key, job);
         self.state = Some((*theirs, tag));
@@ -171,17 +171,22 @@ impl Connector {
         Ok(bytes)
     }
 
-    /// Takes the verdict.
-    pub(super) fn conclude(self, key: &Key, verdict: &[u8; VERDICT_LEN]) -> Result<Framer, Stranger> {
-        let Some((theirs, tag)) = self.state else { return Err(Stranger::OtherProtocol) };
+    /// Takes the verdict, and returns rank 0's version as well.
+    pub(super) fn conclude(
+        self,
+        key: &Key,
+        verdict: &[u8; VERDICT_LEN],
+    ) -> Result<(Framer, u32), HandshakeError> {
+        let Some((theirs, tag)) = self.state else { return Err(HandshakeError::OtherProtocol) };
         let parts: [&[u8]; 3] = [&self.ours, &theirs, &tag];
         if verdict[0] != ACCEPTED || !key.verify("shouter listener v1", &parts, &verdict[1..]) {
-            return Err(Stranger::WrongKey);
+            return Err(HandshakeError::WrongKey);
         }
-        Ok(Framer::new(
+        let framer = Framer::new(
             key.derive("shouter frames up v1", &parts),
             key.derive("shouter frames down v1", &parts),
-        ))
+        );
+        Ok((framer, version_of(&theirs)))
     }
 }
 

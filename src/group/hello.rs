@@ -3,19 +3,20 @@
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 
+use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use super::codec::{Malformed, Reader, Writer};
 use crate::key::TAG_LEN;
+use crate::wire;
 
 /// The largest hello, in bytes.
 pub const MAX_HELLO: usize = 64 * 1024;
 
-/// On the wire, a node that was not given.
-const NO_NODE: u32 = u32::MAX;
+/// The most entries of a plan.
+const MAX_PLAN: usize = 1024;
 
 /// A rank's own view of the job, and what its channels want the others to know.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hello {
     /// This rank.
     pub rank: u32,
@@ -28,10 +29,13 @@ pub struct Hello {
     /// The host's number, where it was given.
     pub node: Option<u32>,
     /// What could differ between ranks and must not, by name: schedules, slices, channels.
+    #[serde(deserialize_with = "wire::at_most::<MAX_PLAN, _, _>")]
     pub plan: Vec<(String, u64)>,
     /// The tensor table, where it is known already; opaque here.
+    #[serde(with = "serde_bytes")]
     pub table: Vec<u8>,
     /// What the channels of this rank want the others to know, such as addresses; opaque here.
+    #[serde(with = "serde_bytes")]
     pub blob: Vec<u8>,
     machine: [u8; TAG_LEN],
 }
@@ -72,36 +76,6 @@ impl Hello {
     pub(super) fn on_machine(mut self, machine: u8) -> Self {
         self.machine = [machine; TAG_LEN];
         self
-    }
-
-    pub(super) fn encode(&self) -> Vec<u8> {
-        let mut writer = Writer::default();
-        writer.u32(self.rank).u32(self.size).u32(self.local_rank).u32(self.local_size);
-        writer.u32(self.node.unwrap_or(NO_NODE)).array(&self.machine).u32(self.plan.len() as u32);
-        for (name, value) in &self.plan {
-            writer.bytes(name.as_bytes()).u64(*value);
-        }
-        writer.bytes(&self.table).bytes(&self.blob);
-        writer.into_bytes()
-    }
-
-    pub(super) fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
-        let mut reader = Reader::new(bytes);
-        let hello = Self {
-            rank: reader.u32()?,
-            size: reader.u32()?,
-            local_rank: reader.u32()?,
-            local_size: reader.u32()?,
-            node: Some(reader.u32()?).filter(|node| *node != NO_NODE),
-            machine: reader.array()?,
-            plan: (0..reader.count(12)?)
-                .map(|_| Ok((reader.text()?.to_owned(), reader.u64()?)))
-                .collect::<Result<_, _>>()?,
-            table: reader.bytes()?.to_vec(),
-            blob: reader.bytes()?.to_vec(),
-        };
-        reader.end()?;
-        Ok(hello)
     }
 }
 

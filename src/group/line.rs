@@ -5,7 +5,8 @@ use std::io;
 use std::os::fd::BorrowedFd;
 
 use super::conn::{End, Trusted};
-use super::frame::Kind;
+use super::error::ExchangeError;
+use super::message::Message;
 
 /// Messages of exchanges that may wait to be looked at; no rank has reason to send more ahead.
 const AHEAD: usize = 8;
@@ -26,7 +27,7 @@ pub(super) enum State {
 pub(super) struct Line {
     trusted: Trusted,
     state: State,
-    heard: VecDeque<(Kind, Vec<u8>)>,
+    heard: VecDeque<Message>,
     lost: Option<u32>,
     /// The other side has closed and reads nothing any more.
     deaf: bool,
@@ -51,8 +52,15 @@ impl Line {
     }
 
     /// The next message of an exchange.
-    pub(super) fn hear(&mut self) -> Option<(Kind, Vec<u8>)> {
+    pub(super) fn hear(&mut self) -> Option<Message> {
         self.heard.pop_front()
+    }
+
+    /// What the other side could not go on for, while no exchange is under way here.
+    pub(super) fn failure(&self) -> Option<&ExchangeError> {
+        self.heard
+            .iter()
+            .find_map(|message| if let Message::Failed(error) = message { Some(error) } else { None })
     }
 
     /// The descriptor, and whether it waits for room to write; `None` when nothing can come any more.
@@ -64,10 +72,10 @@ impl Line {
         self.is_open() && !self.deaf && self.trusted.conn.has_output()
     }
 
-    /// Puts a message behind what has yet to go.
-    pub(super) fn queue(&mut self, kind: Kind, payload: &[u8]) {
+    /// Puts an encoded message behind what has yet to go.
+    pub(super) fn queue(&mut self, message: &[u8]) {
         if self.is_open() {
-            self.trusted.queue(kind, payload);
+            self.trusted.queue_encoded(message);
         }
     }
 
@@ -84,7 +92,7 @@ impl Line {
         }
     }
 
-    /// Writes and reads what can be; payloads have `limit` bytes at most.
+    /// Writes and reads what can be; messages have `limit` bytes at most.
     pub(super) fn pump(&mut self, limit: usize) {
         self.flush();
         if !self.is_open() {
@@ -95,16 +103,12 @@ impl Line {
         loop {
             match self.trusted.next(limit) {
                 Ok(None) => break,
-                Ok(Some((Kind::Leave, _))) => {
+                Ok(Some(Message::Leave)) => {
                     self.state = State::Left;
                     return;
                 }
-                Ok(Some((Kind::Lost, payload))) if payload.len() == 4 => {
-                    self.lost = payload.first_chunk().map(|rank| u32::from_be_bytes(*rank));
-                }
-                Ok(Some(message)) if message.0 != Kind::Lost && self.heard.len() < AHEAD => {
-                    self.heard.push_back(message);
-                }
+                Ok(Some(Message::Lost(rank))) => self.lost = Some(rank),
+                Ok(Some(message)) if self.heard.len() < AHEAD => self.heard.push_back(message),
                 Ok(Some(_)) | Err(_) => {
                     self.state = State::Broken("it sent something without meaning".into());
                     return;

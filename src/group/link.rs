@@ -9,15 +9,14 @@
 use std::os::fd::{AsRawFd, RawFd};
 use std::time::{Duration, Instant};
 
-use super::codec::{Malformed, Reader, Writer};
 use super::conn::Trusted;
 use super::error::{ExchangeError, Missing};
-use super::frame::{Kind, MAX_PAYLOAD};
-use super::guest::decode_missing;
-use super::host::{SILENCE, encode_missing};
 use super::line::{Line, State};
+use super::message::{MAX_MESSAGE, Message, Run};
+use super::server::SILENCE;
 use super::sys;
 use super::watch::Bell;
+use crate::wire::{self, Malformed};
 
 /// How often rank 0 tells those who wait who is missing.
 const PROGRESS: Duration = Duration::from_millis(500);
@@ -26,7 +25,7 @@ pub(super) const FAREWELL: Duration = Duration::from_secs(2);
 /// The most that one rank may give to an exchange, in bytes.
 pub const MAX_PART: usize = 16 * 1024 * 1024;
 /// The most that all ranks may give together, in bytes; what surrounds it has room beside it.
-const MAX_RESULT: usize = MAX_PAYLOAD - (1 << 20);
+const MAX_RESULT: usize = MAX_MESSAGE - (1 << 20);
 /// What surrounds a rank's part on the wire, in bytes, beyond its tag.
 const PART_OVERHEAD: usize = 64;
 /// The longest tag, in bytes.
@@ -54,7 +53,7 @@ enum Role {
     Member {
         rank: u32,
         size: u32,
-        host: Box<Line>,
+        server: Box<Line>,
     },
 }
 
@@ -142,8 +141,8 @@ impl ControlLink {
         Self::new(Role::Leader(members.into_iter().map(|member| member.map(Line::new)).collect()))
     }
 
-    pub(super) fn member(rank: u32, size: u32, host: Trusted) -> Self {
-        Self::new(Role::Member { rank, size, host: Box::new(Line::new(host)) })
+    pub(super) fn member(rank: u32, size: u32, server: Trusted) -> Self {
+        Self::new(Role::Member { rank, size, server: Box::new(Line::new(server)) })
     }
 
     /// Gives `bytes` and returns those of every rank, in the order of ranks. All ranks must make the same calls, with the
@@ -173,19 +172,48 @@ impl ControlLink {
         let result = match &mut self.role {
             Role::Alone => Ok(vec![bytes.to_vec()]),
             Role::Leader(members) => lead(members, &round, bytes),
-            Role::Member { rank, size, host } => follow(host, *rank, *size, &round, bytes),
+            Role::Member { rank, size, server } => follow(server, *rank, *size, &round, bytes),
         };
-        if let Err(error) = &result {
-            self.failed = Some(error.clone());
-            // Whose process has ended comes first: it is more than that the exchange has failed.
-            if let (Some(_), Some(rank)) = (&self.bell, self.lost()) {
-                self.tell_lost(rank);
-            }
-            if let Role::Leader(members) = &mut self.role {
-                tell_all(members, Kind::Failed, &serde_json::to_vec(error).unwrap_or_default());
-            }
+        result.inspect_err(|error| self.fail(error))
+    }
+
+    /// The link is of no use any more; rank 0 tells the others why.
+    fn fail(&mut self, error: &ExchangeError) {
+        self.failed = Some(error.clone());
+        // Whose process has ended comes first: it is more than that the exchange has failed.
+        if let (Some(_), Some(rank)) = (&self.bell, self.lost()) {
+            self.tell_lost(rank);
         }
-        result
+        if let Role::Leader(members) = &mut self.role {
+            tell_all(members, &Message::Failed(error.clone()));
+        }
+    }
+
+    /// Looks without waiting whether a rank has ended or given up: for what waits for something else than an exchange, which
+    /// `tag` names.
+    ///
+    /// # Errors
+    /// As [`all_gather`](Self::all_gather).
+    pub fn check(&mut self, tag: &str) -> Result<(), ExchangeError> {
+        if let Some(error) = &self.failed {
+            return Err(error.clone());
+        }
+        self.pump();
+        let now = Instant::now();
+        let round = Round { number: self.round, tag: shortened(tag), bell: None, begun: now, until: now };
+        let result = self.lines().try_for_each(|(rank, line)| match line.failure() {
+            Some(error) => Err(error.clone()),
+            None => round.check_line(rank, line),
+        });
+        result.inspect_err(|error| self.fail(error))
+    }
+
+    /// This rank cannot go on with the set-up; all others hear why, in their next exchange or the one that they are in.
+    pub fn give_up(&mut self, why: &str) {
+        let rank = if let Role::Member { rank, .. } = &self.role { *rank } else { 0 };
+        if self.failed.is_none() {
+            self.send(&Message::Failed(ExchangeError::GaveUp { rank, why: why.to_owned() }));
+        }
     }
 
     /// Waits until every rank has called it with the same tag.
@@ -202,22 +230,22 @@ impl ControlLink {
     }
 
     fn lines(&self) -> impl Iterator<Item = (u32, &Line)> {
-        let (members, host) = match &self.role {
+        let (members, server) = match &self.role {
             Role::Alone => (&[][..], None),
             Role::Leader(members) => (&members[..], None),
-            Role::Member { host, .. } => (&[][..], Some((0, &**host))),
+            Role::Member { server, .. } => (&[][..], Some((0, &**server))),
         };
         let members = (0..).zip(members).filter_map(|(rank, member)| Some((rank, member.as_ref()?)));
-        members.chain(host)
+        members.chain(server)
     }
 
     fn lines_mut(&mut self) -> impl Iterator<Item = &mut Line> {
-        let (members, host) = match &mut self.role {
+        let (members, server) = match &mut self.role {
             Role::Alone => (&mut [][..], None),
             Role::Leader(members) => (&mut members[..], None),
-            Role::Member { host, .. } => (&mut [][..], Some(&mut **host)),
+            Role::Member { server, .. } => (&mut [][..], Some(&mut **server)),
         };
-        members.iter_mut().flatten().chain(host)
+        members.iter_mut().flatten().chain(server)
     }
 
     /// The sockets, as long as this lives.
@@ -227,10 +255,15 @@ impl ControlLink {
 
     /// Reads what has come, until something can be read or the bell rings.
     pub(super) fn listen(&mut self) -> std::io::Result<()> {
-        let limit = if let Role::Member { .. } = &self.role { MAX_PAYLOAD } else { FROM_MEMBER };
         wait(self.lines().map(|(_, line)| line), self.bell.as_ref(), Instant::now() + IDLE)?;
-        self.lines_mut().for_each(|line| line.pump(limit));
+        self.pump();
         Ok(())
+    }
+
+    /// Reads and writes what can be.
+    fn pump(&mut self) {
+        let limit = if let Role::Member { .. } = &self.role { MAX_MESSAGE } else { FROM_MEMBER };
+        self.lines_mut().for_each(|line| line.pump(limit));
     }
 
     /// A rank whose process has ended for certain: its kernel has closed the connection without a word of its own, or another
@@ -253,23 +286,23 @@ impl ControlLink {
     pub(super) fn tell_lost(&mut self, rank: u32) {
         if self.told.is_none() {
             self.told = Some(rank);
-            self.send(Kind::Lost, &rank.to_be_bytes());
+            self.send(&Message::Lost(rank));
         }
     }
 
     /// Tells the others that what ends now is no process.
     pub(super) fn leave(&mut self) {
-        self.send(Kind::Leave, &[]);
+        self.send(&Message::Leave);
     }
 
     /// Sends a message to every open connection.
-    fn send(&mut self, kind: Kind, payload: &[u8]) {
+    fn send(&mut self, message: &Message) {
         match &mut self.role {
             Role::Alone => {}
-            Role::Leader(members) => tell_all(members, kind, payload),
-            Role::Member { host, .. } => {
-                host.queue(kind, payload);
-                host.flush();
+            Role::Leader(members) => tell_all(members, message),
+            Role::Member { server, .. } => {
+                server.queue(&wire::encode(message));
+                server.flush();
             }
         }
     }
@@ -310,10 +343,10 @@ fn lead(members: &mut [Option<Line>], round: &Round<'_>, ours: &[u8]) -> Result<
         }
         if now >= next_progress {
             next_progress = now + PROGRESS;
-            let payload = encode_missing(&missing);
+            let message = wire::encode(&Message::Waiting(missing));
             for (member, _) in members.iter_mut().zip(&parts).filter(|(_, part)| part.is_some()) {
                 if let Some(member) = member.as_mut().filter(|member| !member.has_output()) {
-                    member.queue(Kind::Waiting, &payload);
+                    member.queue(&message);
                 }
             }
         }
@@ -324,9 +357,10 @@ fn lead(members: &mut [Option<Line>], round: &Round<'_>, ours: &[u8]) -> Result<
     if len > MAX_RESULT {
         return Err(ExchangeError::TooLarge { tag: round.tag.into(), len, limit: MAX_RESULT });
     }
-    let payload = encode_parts(round, &parts);
+    let message = Message::Parts { number: round.number, tag: round.tag.into(), runs: runs(&parts) };
+    let message = wire::encode(&message);
     for member in members.iter_mut().flatten() {
-        member.queue(Kind::Parts, &payload);
+        member.queue(&message);
     }
     hand_out(members, round)?;
     Ok(parts)
@@ -344,14 +378,14 @@ fn collect(
     if part.is_none() {
         match line.hear() {
             None => {}
-            Some((Kind::Part, payload)) => {
-                let (number, tag, bytes) = decode_part(&payload).map_err(|_| round.malformed(rank))?;
-                if (number, tag) != (round.number, round.tag) {
-                    let found = format!("{tag} (exchange {number})");
-                    return Err(ExchangeError::Mismatch { rank, expected: round.shown(), found });
-                }
-                *part = Some(bytes.to_vec());
+            Some(Message::Part { number, tag, bytes }) if (number, &*tag) == (round.number, round.tag) => {
+                *part = Some(bytes);
             }
+            Some(Message::Part { number, tag, .. }) => {
+                let found = format!("{tag} (exchange {number})");
+                return Err(ExchangeError::Mismatch { rank, expected: round.shown(), found });
+            }
+            Some(Message::Failed(error)) => return Err(error),
             Some(_) => return Err(round.malformed(rank)),
         }
     }
@@ -382,10 +416,11 @@ fn hand_out(members: &mut [Option<Line>], round: &Round<'_>) -> Result<(), Excha
 }
 
 /// Tells every member something, as well as its connection allows.
-fn tell_all(members: &mut [Option<Line>], kind: Kind, payload: &[u8]) {
+fn tell_all(members: &mut [Option<Line>], message: &Message) {
+    let message = wire::encode(message);
     let mut open: Vec<&mut Line> = members.iter_mut().flatten().collect();
     for line in &mut open {
-        line.queue(kind, payload);
+        line.queue(&message);
     }
     let until = Instant::now() + FAREWELL;
     loop {
@@ -404,48 +439,44 @@ fn tell_all(members: &mut [Option<Line>], kind: Kind, payload: &[u8]) {
 
 /// The side of every other rank.
 fn follow(
-    host: &mut Line,
+    server: &mut Line,
     rank: u32,
     size: u32,
     round: &Round<'_>,
     ours: &[u8],
 ) -> Result<Vec<Vec<u8>>, ExchangeError> {
-    host.queue(Kind::Part, &encode_part(round, ours));
+    let part = Message::Part { number: round.number, tag: round.tag.into(), bytes: ours.to_vec() };
+    server.queue(&wire::encode(&part));
     let mut missing = Missing::of(std::iter::once(0));
     let mut until = round.until;
     loop {
-        host.pump(MAX_PAYLOAD);
-        while let Some((kind, payload)) = host.hear() {
-            match kind {
+        server.pump(MAX_MESSAGE);
+        while let Some(message) = server.hear() {
+            match message {
                 // One that was on its way when rank 0 handed out an earlier result says nothing about this round, and
                 // cannot come: rank 0's messages are in order.
-                Kind::Waiting => {
-                    missing = decode_missing(&payload).map_err(|_| round.malformed(0))?;
+                Message::Waiting(absent) => {
+                    missing = absent;
                     until = round.until.max(Instant::now() + SILENCE);
                 }
-                Kind::Failed => {
-                    return Err(serde_json::from_slice(&payload).unwrap_or_else(|_| round.malformed(0)));
+                Message::Failed(error) => return Err(error),
+                Message::Parts { number, tag, runs } if (number, &*tag) == (round.number, round.tag) => {
+                    return expand(runs, size as usize).map_err(|_| round.malformed(0));
                 }
-                Kind::Parts => {
-                    let (number, tag, parts) =
-                        decode_parts(&payload, size as usize).map_err(|_| round.malformed(0))?;
-                    if (number, tag) != (round.number, round.tag) {
-                        let found = round.shown();
-                        let expected = format!("{tag} (exchange {number})");
-                        return Err(ExchangeError::Mismatch { rank, expected, found });
-                    }
-                    return Ok(parts);
+                Message::Parts { number, tag, .. } => {
+                    let expected = format!("{tag} (exchange {number})");
+                    return Err(ExchangeError::Mismatch { rank, expected, found: round.shown() });
                 }
                 _ => return Err(round.malformed(0)),
             }
         }
         // Only now: a reason that rank 0 sent before it closed has been read.
-        round.check_line(0, host)?;
+        round.check_line(0, server)?;
         round.check()?;
         if Instant::now() >= until {
             return Err(round.missing(missing));
         }
-        round.wait(std::iter::once(&*host), until)?;
+        round.wait(std::iter::once(&*server), until)?;
     }
 }
 
@@ -458,45 +489,25 @@ fn shortened(tag: &str) -> &str {
     &tag[..end]
 }
 
-fn encode_part(round: &Round<'_>, bytes: &[u8]) -> Vec<u8> {
-    let mut writer = Writer::default();
-    writer.u64(round.number).bytes(round.tag.as_bytes()).bytes(bytes);
-    writer.into_bytes()
-}
-
-fn decode_part(payload: &[u8]) -> Result<(u64, &str, &[u8]), Malformed> {
-    let mut reader = Reader::new(payload);
-    let part = (reader.u64()?, reader.text()?, reader.bytes()?);
-    reader.end()?;
-    Ok(part)
-}
-
 /// The parts in the order of ranks, those that are equal and follow one another once.
-fn encode_parts(round: &Round<'_>, parts: &[Vec<u8>]) -> Vec<u8> {
-    let mut writer = Writer::default();
-    writer.u64(round.number).bytes(round.tag.as_bytes());
-    for equal in parts.chunk_by(|a, b| a == b) {
-        writer.u32(equal.len() as u32).bytes(&equal[0]);
-    }
-    writer.into_bytes()
+fn runs(parts: &[Vec<u8>]) -> Vec<Run> {
+    let equal = parts.chunk_by(|a, b| a == b);
+    equal.map(|equal| Run { ranks: equal.len() as u32, part: equal[0].clone() }).collect()
 }
 
-fn decode_parts(payload: &[u8], size: usize) -> Result<(u64, &str, Vec<Vec<u8>>), Malformed> {
-    let mut reader = Reader::new(payload);
-    let (number, tag) = (reader.u64()?, reader.text()?);
+/// The parts of all `size` ranks.
+fn expand(runs: Vec<Run>, size: usize) -> Result<Vec<Vec<u8>>, Malformed> {
     let (mut parts, mut len) = (Vec::new(), 0usize);
-    while parts.len() < size {
-        let equal = reader.u32()? as usize;
-        let bytes = reader.bytes()?;
+    for Run { ranks, part } in runs {
+        let ranks = ranks as usize;
         // Equal parts take no bytes of the message, and much memory here.
-        len = len.saturating_add(equal.saturating_mul(bytes.len()));
-        if equal == 0 || equal > size - parts.len() || len > MAX_RESULT {
+        len = len.saturating_add(ranks.saturating_mul(part.len()));
+        if ranks > size - parts.len() || len > MAX_RESULT {
             return Err(Malformed);
         }
-        parts.resize(parts.len() + equal, bytes.to_vec());
+        parts.resize(parts.len() + ranks, part);
     }
-    reader.end()?;
-    Ok((number, tag, parts))
+    if parts.len() == size { Ok(parts) } else { Err(Malformed) }
 }
 
 #[cfg(test)]

@@ -11,19 +11,22 @@
 //! wire sees addresses and the names of tensors, but can neither take part nor change a byte unseen, and the
 //! session's secret is derived at both ends and never sent.
 
-mod codec;
+mod client;
 mod conn;
 pub mod error;
 mod frame;
-mod guest;
 mod handshake;
 pub mod hello;
-mod host;
 mod line;
 pub mod link;
 mod listen;
+mod message;
+mod rejections;
 pub mod rendezvous;
 pub mod roster;
-mod strangers;
+mod server;
 mod sys;
 pub mod watch;
+
+#[cfg(test)]
+mod tests;

@@ -11,10 +11,12 @@ use std::time::{Duration, Instant};
 pub use super::error::{ExchangeError, JoinError, Missing, Refusal};
 pub use super::hello::{Hello, MAX_HELLO};
 pub use super::link::ControlLink;
+use super::message::Message;
 pub use super::roster::{Member, Roster};
-use super::{guest, host};
+use super::{client, server};
 use crate::config::Config;
 use crate::key::{Key, random};
+use crate::wire;
 
 /// Where and how the ranks meet; the same on every rank, but for the listener.
 #[derive(Clone)]
@@ -120,7 +122,7 @@ pub fn join(config: &RendezvousConfig, hello: Hello) -> Result<(Roster, ControlL
     if rank >= size {
         return Err(JoinError::NoSuchRank { rank, size });
     }
-    let len = hello.encode().len();
+    let len = wire::encode(&Message::Hello(hello.clone())).len();
     if len > MAX_HELLO {
         return Err(JoinError::HelloTooLarge { len, limit: MAX_HELLO });
     }
@@ -131,11 +133,11 @@ pub fn join(config: &RendezvousConfig, hello: Hello) -> Result<(Roster, ControlL
         return Ok((roster, ControlLink::alone()));
     }
     if rank == 0 {
-        let (roster, members) = host::join(config, hello)?;
+        let (roster, members) = server::join(config, hello)?;
         return Ok((roster, ControlLink::leader(members)));
     }
-    let (roster, host) = guest::join(config, &hello)?;
-    Ok((roster, ControlLink::member(rank, size, host)))
+    let (roster, server) = client::join(config, &hello)?;
+    Ok((roster, ControlLink::member(rank, size, server)))
 }
 
 #[cfg(test)]

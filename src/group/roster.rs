@@ -1,14 +1,17 @@
 //! Who is in the group: the same list on every rank.
 
-use super::codec::{Malformed, Reader, Writer};
+use serde::{Deserialize, Serialize};
+
 use super::error::Refusal;
 use super::hello::Hello;
+use super::message::Message;
 use crate::key::{Key, TAG_LEN};
 
 /// One rank of the group.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Member {
     /// Its number in the group; its index in the roster.
+    #[serde(skip)]
     pub rank: u32,
     /// Its number on its node.
     pub local_rank: u32,
@@ -17,8 +20,10 @@ pub struct Member {
     /// Its node's number, counted from 0 in the order of ranks.
     pub node: u32,
     /// Its tensor table, as its hello had it.
+    #[serde(with = "serde_bytes")]
     pub table: Vec<u8>,
     /// What its channels told, as its hello had it.
+    #[serde(with = "serde_bytes")]
     pub blob: Vec<u8>,
 }
 
@@ -45,9 +50,6 @@ impl std::fmt::Debug for Roster {
             .finish_non_exhaustive()
     }
 }
-
-/// The bytes of a member on the wire without its table and blob.
-const MEMBER_LEN: usize = 20;
 
 impl Roster {
     /// The number of nodes.
@@ -129,34 +131,20 @@ impl Roster {
     }
 
     /// The roster as it crosses the wire: with the nonce, without the secret.
-    pub(super) fn encode(&self, nonce: &[u8; TAG_LEN]) -> Vec<u8> {
-        let mut writer = Writer::default();
-        writer.u64(self.epoch).array(nonce).u32(self.members.len() as u32);
-        for member in &self.members {
-            writer.u32(member.local_rank).u32(member.local_size).u32(member.node);
-            writer.bytes(&member.table).bytes(&member.blob);
-        }
-        writer.into_bytes()
+    pub(super) fn message(&self, nonce: &[u8; TAG_LEN]) -> Message {
+        Message::Roster { epoch: self.epoch, nonce: *nonce, members: self.members.clone() }
     }
 
-    pub(super) fn decode(bytes: &[u8], job: &str, key: &Key) -> Result<Self, Malformed> {
-        let mut reader = Reader::new(bytes);
-        let epoch = reader.u64()?;
-        let nonce = reader.array()?;
-        let count = reader.count(MEMBER_LEN)?;
-        let mut members = Vec::with_capacity(count);
-        for rank in 0..count {
-            members.push(Member {
-                rank: rank as u32,
-                local_rank: reader.u32()?,
-                local_size: reader.u32()?,
-                node: reader.u32()?,
-                table: reader.bytes()?.to_vec(),
-                blob: reader.bytes()?.to_vec(),
-            });
-        }
-        reader.end()?;
-        Ok(Self { members, epoch, job: job.to_owned(), session_secret: secret(job, key, &nonce) })
+    /// The roster from what has crossed the wire.
+    pub(super) fn received(
+        epoch: u64,
+        nonce: &[u8; TAG_LEN],
+        mut members: Vec<Member>,
+        job: &str,
+        key: &Key,
+    ) -> Self {
+        (0..).zip(&mut members).for_each(|(rank, member)| member.rank = rank);
+        Self { members, epoch, job: job.to_owned(), session_secret: secret(job, key, nonce) }
     }
 }
 

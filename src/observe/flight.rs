@@ -19,7 +19,7 @@ use shouter_reducer::recorder::{Record, Records, What};
 
 use super::perfetto::{self, Args, Dump, Line, Trace};
 use super::timeline::{Category, TimelineError};
-use crate::runtime::Instant;
+use shouter_netstack::time::Instant;
 
 /// Dumps that one process may write for one job and rank.
 const MOST: u32 = 1000;

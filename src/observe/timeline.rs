@@ -29,7 +29,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use serde::Serialize;
 
 use super::perfetto::{self, Args, Line, Trace};
-use crate::runtime::Instant;
+use shouter_netstack::time::Instant;
 
 /// What an event is about; the viewer can filter by it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]

@@ -3,10 +3,17 @@
 
 use std::ffi::CStr;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{FromRawFd, OwnedFd};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Command, ExitStatus};
 use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::process::{
+    self, Pid, Signal, WaitId, WaitIdOptions, WaitOptions, set_child_subreaper,
+    set_parent_process_death_signal,
+};
 
 /// What the kernel sends to the process that runs the job when the one in front of it has died.
 pub(super) const FRONT_DIED: i32 = libc::SIGUSR1;
@@ -46,29 +53,22 @@ impl Signals {
         if let Some(signal) = self.read()? {
             return Ok(Some(signal));
         }
-        let millis = timeout.map_or(-1, |t| t.as_millis().saturating_add(1).try_into().unwrap_or(i32::MAX));
-        let mut poll = libc::pollfd { fd: self.0.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-        // SAFETY: `poll` is one valid pollfd that lives through the call.
-        if unsafe { libc::poll(&mut poll, 1, millis) } < 0 {
-            let error = io::Error::last_os_error();
-            return if error.kind() == io::ErrorKind::Interrupted { Ok(None) } else { Err(error) };
+        // A time that is too long for the system is none.
+        let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
+        match poll(&mut [PollFd::new(&self.0, PollFlags::IN)], timeout.as_ref()) {
+            Ok(_) => self.read(),
+            Err(Errno::INTR) => Ok(None),
+            Err(error) => Err(error.into()),
         }
-        self.read()
     }
 
     fn read(&self) -> io::Result<Option<i32>> {
-        let mut info = std::mem::MaybeUninit::<libc::signalfd_siginfo>::uninit();
-        let size = size_of::<libc::signalfd_siginfo>();
-        // SAFETY: the buffer is `size` bytes long and writable; signalfd writes whole records only.
-        let read = unsafe { libc::read(self.0.as_raw_fd(), info.as_mut_ptr().cast(), size) };
-        if read == size as isize {
-            // SAFETY: a whole record was written.
-            return Ok(Some(unsafe { info.assume_init() }.ssi_signo as i32));
-        }
-        let error = io::Error::last_os_error();
-        match error.kind() {
-            io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => Ok(None),
-            _ => Err(error),
+        // signalfd writes whole records, each of which begins with the signal's number as an u32 (signalfd(2)).
+        let mut record = [0; size_of::<libc::signalfd_siginfo>()];
+        match rustix::io::read(&self.0, &mut record) {
+            Ok(_) => Ok(record.first_chunk().map(|number| i32::from_ne_bytes(*number))),
+            Err(Errno::AGAIN | Errno::INTR) => Ok(None),
+            Err(error) => Err(error.into()),
         }
     }
 }
@@ -94,31 +94,21 @@ pub(super) enum Half {
 /// through the front; the death of the front is a signal to it ([`FRONT_DIED`]).
 pub(super) fn split() -> io::Result<Half> {
     let front = std::process::id();
-    // SAFETY: prctl with these arguments touches no memory. After fork the child is a copy with the same single thread,
-    // so that no lock is held in it by a thread that it does not have. The name is a terminated string.
-    unsafe {
-        let one: libc::c_ulong = 1;
-        if libc::prctl(libc::PR_SET_CHILD_SUBREAPER, one) != 0 {
-            return Err(io::Error::last_os_error());
+    set_child_subreaper(Some(process::getpid()))?;
+    // SAFETY: after fork the child is a copy with the same single thread, so that no lock is held in it by a thread that it
+    // does not have.
+    match unsafe { libc::fork() } {
+        0 => {}
+        keeper => {
+            let keeper = u32::try_from(keeper).map_err(|_| io::Error::last_os_error())?;
+            return Ok(Half::Front { keeper });
         }
-        match libc::fork() {
-            0 => {}
-            keeper => {
-                return match u32::try_from(keeper) {
-                    Ok(keeper) => Ok(Half::Front { keeper }),
-                    Err(_) => Err(io::Error::last_os_error()),
-                };
-            }
-        }
-        if libc::setsid() < 0
-            || libc::prctl(libc::PR_SET_CHILD_SUBREAPER, one) != 0
-            || libc::prctl(libc::PR_SET_PDEATHSIG, FRONT_DIED) != 0
-        {
-            return Err(io::Error::last_os_error());
-        }
-        // A wish: only tools look at it.
-        libc::prctl(libc::PR_SET_NAME, KEEPER.as_ptr());
     }
+    process::setsid()?;
+    set_child_subreaper(Some(process::getpid()))?;
+    set_parent_process_death_signal(Signal::from_named_raw(FRONT_DIED))?;
+    // A wish: only tools look at it.
+    let _ = rustix::thread::set_name(KEEPER);
     Ok(Half::Keeper { front })
 }
 
@@ -129,14 +119,14 @@ pub(super) fn is_parent(pid: u32) -> bool {
 
 /// Waits for a child if it has ended.
 pub(super) fn reap(pid: u32) -> io::Result<Option<ExitStatus>> {
-    let pid = libc::pid_t::try_from(pid).map_err(io::Error::other)?;
-    let mut status = 0;
-    // SAFETY: `status` is valid for the write.
-    match unsafe { libc::waitpid(pid, &raw mut status, libc::WNOHANG) } {
-        0 => Ok(None),
-        ended if ended == pid => Ok(Some(ExitStatus::from_raw(status))),
-        _ => Err(io::Error::last_os_error()),
-    }
+    let pid = pid_of(pid).ok_or(Errno::CHILD)?;
+    let ended = process::waitpid(Some(pid), WaitOptions::NOHANG)?;
+    Ok(ended.map(|(_, status)| ExitStatus::from_raw(status.as_raw())))
+}
+
+/// A process by its number; none for 0, which stands for others.
+fn pid_of(pid: u32) -> Option<Pid> {
+    i32::try_from(pid).ok().and_then(Pid::from_raw)
 }
 
 /// A child that has ended and is not waited for yet.
@@ -153,11 +143,11 @@ pub(super) fn ended_child() -> Option<u32> {
 
 /// Sends a signal to a child. One that has ended and is not waited for yet is not harmed.
 pub(super) fn signal(child: u32, signal: i32) {
-    if let Ok(pid) = libc::pid_t::try_from(child)
-        && pid > 1
+    if let (Some(pid), Some(signal)) =
+        (pid_of(child).filter(|pid| !pid.is_init()), Signal::from_named_raw(signal))
     {
-        // SAFETY: kill touches no memory of ours.
-        unsafe { libc::kill(pid, signal) };
+        // One that is gone needs none.
+        let _ = process::kill_process(pid, signal);
     }
 }
 
@@ -165,17 +155,15 @@ pub(super) fn signal(child: u32, signal: i32) {
 ///
 /// The kernel ties the death signal to the *thread* that forks, so spawn from one that lives as long as the process.
 pub(super) fn tie_to_parent(command: &mut Command) {
-    let parent = std::process::id() as libc::pid_t;
+    let parent = process::getpid();
     let setup = move || {
-        // SAFETY: prctl, getppid, sigemptyset and sigprocmask are async-signal-safe and `set` is initialised before use.
+        set_parent_process_death_signal(Some(Signal::KILL))?;
+        if process::getppid() != Some(parent) {
+            // The launcher died before the line above took effect.
+            return Err(Errno::CHILD.into());
+        }
+        // SAFETY: sigemptyset and sigprocmask are async-signal-safe and `set` is initialised before use.
         unsafe {
-            if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) != 0 {
-                return Err(io::Error::last_os_error());
-            }
-            if libc::getppid() != parent {
-                // The launcher died before the line above took effect.
-                return Err(io::Error::from_raw_os_error(libc::ECHILD));
-            }
             let mut set = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
             libc::sigemptyset(set.as_mut_ptr());
             libc::sigprocmask(libc::SIG_SETMASK, set.as_ptr(), std::ptr::null_mut());
@@ -190,31 +178,23 @@ pub(super) fn tie_to_parent(command: &mut Command) {
 
 /// Whether the child has ended, without reaping it: its pid and its group's id stay taken until it is.
 pub(super) fn has_ended(pid: u32) -> io::Result<bool> {
-    let mut info = std::mem::MaybeUninit::<libc::siginfo_t>::zeroed();
-    let flags = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
-    // SAFETY: `info` is a writable siginfo_t; zeroed, so that si_pid is 0 when no child changed state.
-    unsafe {
-        if libc::waitid(libc::P_PID, pid, info.as_mut_ptr(), flags) != 0 {
-            return Err(io::Error::last_os_error());
-        }
-        Ok(info.assume_init().si_pid() != 0)
-    }
+    let pid = pid_of(pid).ok_or(Errno::CHILD)?;
+    let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+    Ok(process::waitid(WaitId::Pid(pid), options)?.is_some())
 }
 
 /// Sends a signal to a process group. A group that is gone is not an error.
 pub(super) fn signal_group(leader: u32, signal: i32) {
-    if let Ok(pid) = libc::pid_t::try_from(leader)
-        && pid > 1
+    if let (Some(pid), Some(signal)) =
+        (pid_of(leader).filter(|pid| !pid.is_init()), Signal::from_named_raw(signal))
     {
-        // SAFETY: kill touches no memory of ours; a negative pid names the group that the child leads.
-        unsafe { libc::kill(-pid, signal) };
+        let _ = process::kill_process_group(pid, signal);
     }
 }
 
 /// The effective user.
 pub(super) fn user() -> u32 {
-    // SAFETY: geteuid always succeeds and touches no memory.
-    unsafe { libc::geteuid() }
+    process::geteuid().as_raw()
 }
 
 /// The signal's usual name.

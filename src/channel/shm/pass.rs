@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use super::layout::Shape;
 use super::segment::{NodeSegment, SegmentError};
 use super::sys;
-use crate::group::error::Missing;
+use crate::group::error::{ExchangeError, Missing};
 use crate::key::Key;
 
 /// Between two looks for a connection.
@@ -48,6 +48,9 @@ pub(crate) enum PassError {
         /// What it said; or that it is gone.
         why: String,
     },
+    /// A rank of the job has ended meanwhile.
+    #[error(transparent)]
+    Ended(#[from] ExchangeError),
     /// A rank was there and is gone.
     #[error("rank {rank} has ended while the shared memory of its host was made: {why}")]
     Gone {
@@ -69,9 +72,12 @@ pub(crate) enum PassError {
     },
 }
 
+/// Whether all ranks are still there; if not, why.
+type Check<'a> = &'a mut dyn FnMut() -> Result<(), ExchangeError>;
+
 /// The segment of this node, shared with its other ranks. Every rank of the node calls it: local rank 0 makes the
 /// segment and passes it on, the others fetch it. `secret` is the group's. The arena is smaller than the shape says where a
-/// rank's address space is limited.
+/// rank's address space is limited. `check` is called while others are waited for, and fails when they cannot come any more.
 ///
 /// # Errors
 /// If the others do not come before the deadline, or memory cannot be had.
@@ -81,15 +87,16 @@ pub(crate) fn meet(
     local: u32,
     shape: Shape,
     wait: Duration,
+    check: Check<'_>,
 ) -> Result<NodeSegment, PassError> {
     let key = secret.derive("shouter node segment", &[&node.to_le_bytes()]);
     let name = SocketAddr::from_abstract_name(format!("shouter-{}", hex(&key.tag("name", &[]))))?;
     // Ranks fill hosts in blocks, of as many on each.
     let first = node * shape.ranks;
     if local == 0 {
-        give(&name, &key, first, shape, wait)
+        give(&name, &key, first, shape, wait, check)
     } else {
-        fetch(&name, &key, first, local, shape, wait)
+        fetch(&name, &key, (first, local), shape, wait, check)
     }
 }
 
@@ -107,11 +114,12 @@ fn give(
     first: u32,
     shape: Shape,
     wait: Duration,
+    check: Check<'_>,
 ) -> Result<NodeSegment, PassError> {
     let listener = UnixListener::bind_addr(name)?;
     listener.set_nonblocking(true)?;
     let mut guests = Vec::new();
-    let made = gather(&listener, key, first..first + shape.ranks, wait, &mut guests).and_then(|()| {
+    let made = gather(&listener, key, first..first + shape.ranks, wait, check, &mut guests).and_then(|()| {
         let least = guests.iter().map(|guest| guest.room).fold(sys::address_room(), u64::min);
         let segment = NodeSegment::create(shape.within(least))?;
         guests.iter().try_for_each(|guest| pass(guest, first, &segment))?;
@@ -134,6 +142,7 @@ fn gather(
     key: &Key,
     ranks: Range<u32>,
     wait: Duration,
+    check: Check<'_>,
     guests: &mut Vec<Guest>,
 ) -> Result<(), PassError> {
     let begin = Instant::now();
@@ -158,6 +167,7 @@ fn gather(
                     let missing = Missing::of(missing.map(|local| first + local));
                     return Err(PassError::Missing { missing, waited: wait });
                 }
+                check()?;
                 std::thread::sleep(PAUSE);
             }
             Err(error) => return Err(error.into()),
@@ -193,10 +203,10 @@ fn pass(guest: &Guest, first: u32, segment: &NodeSegment) -> Result<(), PassErro
 fn fetch(
     name: &SocketAddr,
     key: &Key,
-    first: u32,
-    local: u32,
+    (first, local): (u32, u32),
     shape: Shape,
     wait: Duration,
+    check: Check<'_>,
 ) -> Result<NodeSegment, PassError> {
     let begin = Instant::now();
     let stream = loop {
@@ -207,6 +217,7 @@ fn fetch(
                     let missing = Missing::of([first].into_iter());
                     return Err(PassError::Missing { missing, waited: wait });
                 }
+                check()?;
                 std::thread::sleep(PAUSE);
             }
             Err(error) => return Err(error.into()),

@@ -10,6 +10,7 @@ use shouter_reducer::transport::{Flag, NodeMemory, TensorView};
 use super::layout::Layout;
 use super::segment::Abort;
 use super::*;
+use crate::group::error::ExchangeError;
 use crate::key::Key;
 use crate::runtime::in_forked_child;
 
@@ -23,7 +24,9 @@ fn node() -> Vec<NodeSegment> {
     let ranks: Vec<_> = (0..SHAPE.ranks)
         .map(|local| {
             let secret = secret.clone();
-            std::thread::spawn(move || pass::meet(&secret, 0, local, SHAPE, Duration::from_secs(20)).unwrap())
+            std::thread::spawn(move || {
+                pass::meet(&secret, 0, local, SHAPE, Duration::from_secs(20), &mut || Ok(())).unwrap()
+            })
         })
         .collect();
     ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
@@ -153,13 +156,29 @@ fn a_living_process_is_not_gone_and_beats() {
 
 #[test]
 fn a_rank_that_does_not_come_is_missed() {
-    let error = pass::meet(&Key::from_secret([9; 32]), 77, 0, SHAPE, Duration::from_millis(30)).unwrap_err();
+    let error =
+        pass::meet(&Key::from_secret([9; 32]), 77, 0, SHAPE, Duration::from_millis(30), &mut || Ok(()))
+            .unwrap_err();
     assert!(
         matches!(&error, pass::PassError::Missing { missing, .. } if missing.ranks == [232, 233]),
         "{error}"
     );
-    let error = pass::meet(&Key::from_secret([9; 32]), 78, 1, SHAPE, Duration::from_millis(30)).unwrap_err();
+    let error =
+        pass::meet(&Key::from_secret([9; 32]), 78, 1, SHAPE, Duration::from_millis(30), &mut || Ok(()))
+            .unwrap_err();
     assert!(matches!(error, pass::PassError::Missing { .. }), "{error}");
+    // The same when it is known that it cannot come any more, at once.
+    let left = ExchangeError::GaveUp { rank: 7, why: "no memory".into() };
+    for (node, local) in [(79, 0), (80, 1)] {
+        let mut looks = 0;
+        let mut check = || {
+            looks += 1;
+            if looks == 3 { Err(left.clone()) } else { Ok(()) }
+        };
+        let secret = Key::from_secret([9; 32]);
+        let met = pass::meet(&secret, node, local, SHAPE, Duration::from_secs(600), &mut check);
+        assert_eq!(met.unwrap_err().to_string(), left.to_string());
+    }
 }
 
 /// All ranks of a node, each on a thread, with what they are told.
@@ -171,8 +190,16 @@ fn meeting(
     let ranks: Vec<_> = ranks
         .into_iter()
         .map(|(local, shape)| {
-            let meet =
-                move || pass::meet(&Key::from_secret([secret; 32]), std::process::id(), local, shape, wait);
+            let meet = move || {
+                pass::meet(
+                    &Key::from_secret([secret; 32]),
+                    std::process::id(),
+                    local,
+                    shape,
+                    wait,
+                    &mut || Ok(()),
+                )
+            };
             std::thread::spawn(move || meet().map_err(|error| error.to_string()))
         })
         .collect();

@@ -21,19 +21,20 @@ use super::lane::{MAX_WINDOW, Outstanding, Retry, Taken, Why};
 use super::link::{PAUSE, State};
 use super::{Control, VerbsChannel};
 use crate::channel::up::Loss;
+use crate::wire;
 
 /// A fragment that the peer had no room for is sent again after so long.
 const NOT_READY: Duration = Duration::from_micros(100);
 
 /// What goes by the control connection.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
 enum Message {
     Offer(Offer),
     Ready { lane: u32, epoch: u32 },
 }
 
 /// One end of a lane.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 struct Offer {
     lane: u32,
     epoch: u32,
@@ -50,7 +51,7 @@ impl<F: Fabric, C: Control> VerbsChannel<F, C> {
     pub(super) fn on_side(&mut self, now: Instant, index: usize, bytes: &[u8]) {
         let lanes = self.lanes.of_peer(index);
         let lane_of = |lane: u32| lanes.clone().nth(lane as usize);
-        let heard = match serde_json::from_slice(bytes) {
+        let heard = match wire::decode(bytes) {
             Ok(Message::Offer(offer)) => match lane_of(offer.lane) {
                 Some(at) => self.on_offer(now, at, &offer),
                 None => Err(Fault::Settings),
@@ -162,9 +163,7 @@ impl<F: Fabric, C: Control> VerbsChannel<F, C> {
 
     fn tell(&mut self, at: usize, message: &Message) {
         let Some(rank) = self.peers.rank(self.lanes.split(at).0) else { return };
-        // Numbers and addresses: this cannot fail.
-        let Ok(bytes) = serde_json::to_vec(message) else { return };
-        self.control.tell(rank, bytes);
+        self.control.tell(rank, wire::encode(message));
     }
 
     /// A queue pair has failed: closes it, and offers another in a while.
@@ -269,3 +268,6 @@ impl<F: Fabric, C: Control> VerbsChannel<F, C> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

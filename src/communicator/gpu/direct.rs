@@ -272,7 +272,5 @@ fn device_region(address: u64, bytes: u64) -> Option<Region> {
 
 /// Bytes of a page of this host.
 fn page_bytes() -> u64 {
-    // SAFETY: no pointers.
-    let bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
-    u64::try_from(bytes).unwrap_or(4096).max(4096)
+    rustix::param::page_size() as u64
 }

@@ -9,9 +9,12 @@ use crate::channel::stream::KernelChannel;
 use crate::config::Config;
 use crate::error::Error;
 
-/// What a rank tells the others about its RDMA ports, of which it knows none.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub(super) struct Reachable {}
+/// What a rank tells the others about its RDMA ports, of which it knows none. A build with verbs tells the same fields.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(super) struct Reachable {
+    gids: Vec<[u8; 16]>,
+    lids: Vec<u16>,
+}
 
 impl fmt::Display for Reachable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -33,7 +36,7 @@ pub(super) fn survey(_: &str) -> Found {
 
 impl Found {
     pub(super) fn reachable(&self) -> Reachable {
-        Reachable {}
+        Reachable::default()
     }
 
     pub(super) fn way(&self, _: &Reachable) -> Option<()> {

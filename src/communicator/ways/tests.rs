@@ -65,3 +65,10 @@ fn ports_lead_to_their_network_and_to_the_peers_they_name() {
     assert_eq!(to([10, 9, 0, 9]), Some([10, 1, 0, 1]));
     assert_eq!(to([10, 1, 0, 7]), None, "that port leads only to the peer it names");
 }
+
+#[test]
+fn what_a_leader_tells_is_refused_when_it_is_damaged() {
+    let mut told = leader(TransportChoice::Kernel, true, [10, 0, 0, 1]);
+    told.ports = vec![(Ipv4Addr::LOCALHOST, vec![]), (Ipv4Addr::BROADCAST, vec![Ipv4Addr::LOCALHOST])];
+    wire::tests::fuzz(&[told, leader(TransportChoice::Auto, false, [10, 0, 0, 2])]);
+}

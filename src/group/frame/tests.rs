@@ -1,5 +1,9 @@
 use super::*;
 
+fn part(bytes: &[u8]) -> Message {
+    Message::Part { number: 0, tag: String::new(), bytes: bytes.to_vec() }
+}
+
 fn pair() -> (Framer, Framer) {
     let key = |byte| Key::from_secret([byte; 32]);
     (Framer::new(key(1), key(2)), Framer::new(key(2), key(1)))
@@ -8,7 +12,7 @@ fn pair() -> (Framer, Framer) {
 #[test]
 fn messages_come_out_whole_and_in_order_however_they_are_cut() {
     let (mut a, mut b) = pair();
-    let wire = [a.seal(Kind::Part, b"one"), a.seal(Kind::Parts, b"")].concat();
+    let wire = [part(b"one"), Message::Leave].map(|message| a.seal(&wire::encode(&message))).concat();
     for cut in 0..wire.len() {
         let mut b = Framer::new(b.send.clone(), b.receive.clone());
         let mut inbox = wire[..cut].to_vec();
@@ -20,7 +24,7 @@ fn messages_come_out_whole_and_in_order_however_they_are_cut() {
         while let Some(message) = b.open(&mut inbox, 10).unwrap() {
             out.push(message);
         }
-        assert_eq!(out, [(Kind::Part, b"one".to_vec()), (Kind::Parts, vec![])], "cut at {cut}");
+        assert_eq!(out, [part(b"one"), Message::Leave], "cut at {cut}");
     }
     assert_eq!(b.open(&mut Vec::new(), 10), Ok(None));
 }
@@ -28,7 +32,7 @@ fn messages_come_out_whole_and_in_order_however_they_are_cut() {
 #[test]
 fn every_flipped_bit_is_seen() {
     let (mut a, b) = pair();
-    let wire = a.seal(Kind::Part, b"payload");
+    let wire = a.seal(&wire::encode(&part(b"payload")));
     for bit in 0..wire.len() * 8 {
         let mut b = Framer::new(b.send.clone(), b.receive.clone());
         let mut inbox = wire.clone();
@@ -41,7 +45,7 @@ fn every_flipped_bit_is_seen() {
 #[test]
 fn a_message_cannot_be_repeated_left_out_or_sent_back() {
     let (mut a, mut b) = pair();
-    let (one, two) = (a.seal(Kind::Part, b"1"), a.seal(Kind::Part, b"2"));
+    let (one, two) = (a.seal(&wire::encode(&Message::Lost(1))), a.seal(&wire::encode(&Message::Lost(2))));
     assert_eq!(b.open(&mut two.clone(), 10), Err(FrameError::Forged), "the first is left out");
     assert!(b.open(&mut one.clone(), 10).unwrap().is_some());
     assert_eq!(b.open(&mut one.clone(), 10), Err(FrameError::Forged), "repeated");
@@ -51,6 +55,15 @@ fn a_message_cannot_be_repeated_left_out_or_sent_back() {
 #[test]
 fn a_length_beyond_the_limit_is_refused_before_its_bytes_come() {
     let (mut a, mut b) = pair();
-    let wire = a.seal(Kind::Part, &[0; 11]);
+    let wire = a.seal(&[0; 11]);
     assert_eq!(b.open(&mut wire[..HEADER_LEN].to_vec(), 10), Err(FrameError::TooLong));
+}
+
+#[test]
+fn what_is_authentic_and_no_message_is_refused() {
+    let (mut a, mut b) = pair();
+    for bytes in [&b""[..], b"\xff", &[&wire::encode(&Message::Leave)[..], b"more"].concat()] {
+        assert_eq!(b.open(&mut a.seal(bytes), 10), Err(FrameError::Malformed));
+        b.received += 1;
+    }
 }

@@ -1,5 +1,6 @@
 use super::*;
-use crate::group::frame::Kind;
+use crate::group::message::Message;
+use crate::wire;
 
 fn key(byte: u8) -> Key {
     Key::from_secret([byte; 32])
@@ -19,14 +20,14 @@ fn shake(
     listener_key: &Key,
     connector_key: &Key,
     jobs: [&str; 2],
-) -> (Option<Guest>, Result<Framer, Stranger>) {
+) -> (Option<Peer>, Result<(Framer, u32), HandshakeError>) {
     let Ends { mut listener, mut connector } = ends();
     let Ok(Answer::Send(theirs)) = listener.step(listener_key, jobs[0], connector.opening()) else {
         panic!("an opening is answered")
     };
     let proof = connector.prove(connector_key, jobs[1], &theirs).unwrap();
     match listener.step(listener_key, jobs[0], &proof).unwrap() {
-        Answer::Welcome(verdict, guest) => (Some(guest), connector.conclude(connector_key, &verdict)),
+        Answer::Welcome(verdict, peer) => (Some(peer), connector.conclude(connector_key, &verdict)),
         Answer::Refuse(verdict) => (None, connector.conclude(connector_key, &verdict)),
         Answer::Send(_) => panic!("the second step decides"),
     }
@@ -34,26 +35,26 @@ fn shake(
 
 #[test]
 fn two_holders_of_the_key_can_talk() {
-    let (guest, framer) = shake(&key(1), &key(1), ["a", "a"]);
-    let (mut guest, mut framer) = (guest.unwrap(), framer.unwrap());
-    assert!(guest.same_job && guest.version == VERSION);
-    let mut wire = framer.seal(Kind::Hello, b"up");
-    assert_eq!(guest.framer.open(&mut wire, 100), Ok(Some((Kind::Hello, b"up".to_vec()))));
-    let mut wire = guest.framer.seal(Kind::Roster, b"down");
-    assert_eq!(framer.open(&mut wire, 100), Ok(Some((Kind::Roster, b"down".to_vec()))));
+    let (peer, framer) = shake(&key(1), &key(1), ["a", "a"]);
+    let (mut peer, (mut framer, version)) = (peer.unwrap(), framer.unwrap());
+    assert!(peer.same_job && peer.version == VERSION && version == VERSION);
+    let mut wire = framer.seal(&wire::encode(&Message::Lost(1)));
+    assert_eq!(peer.framer.open(&mut wire, 100), Ok(Some(Message::Lost(1))));
+    let mut wire = peer.framer.seal(&wire::encode(&Message::Leave));
+    assert_eq!(framer.open(&mut wire, 100), Ok(Some(Message::Leave)));
 }
 
 #[test]
 fn another_key_is_refused_on_both_ends() {
-    let (guest, framer) = shake(&key(1), &key(2), ["a", "a"]);
-    assert!(guest.is_none());
-    assert_eq!(framer.err(), Some(Stranger::WrongKey));
+    let (peer, framer) = shake(&key(1), &key(2), ["a", "a"]);
+    assert!(peer.is_none());
+    assert_eq!(framer.err(), Some(HandshakeError::WrongKey));
 }
 
 #[test]
 fn another_job_with_the_same_key_is_told_apart() {
-    let (guest, _) = shake(&key(1), &key(1), ["a", "b"]);
-    assert!(!guest.unwrap().same_job);
+    let (peer, _) = shake(&key(1), &key(1), ["a", "b"]);
+    assert!(!peer.unwrap().same_job);
 }
 
 #[test]
@@ -64,7 +65,7 @@ fn a_false_listener_cannot_prove_itself() {
     // It returns the connector's own proof, having no other.
     let mut verdict = [ACCEPTED; VERDICT_LEN];
     verdict[1..].copy_from_slice(&proof[TAG_LEN..]);
-    assert_eq!(honest.conclude(&key(1), &verdict).err(), Some(Stranger::WrongKey));
+    assert_eq!(honest.conclude(&key(1), &verdict).err(), Some(HandshakeError::WrongKey));
 }
 
 #[test]
@@ -84,9 +85,9 @@ fn a_foreign_protocol_is_seen_at_its_first_byte() {
     assert!(listener.plausible(b"") && listener.plausible(b"SHOU"));
     assert!(!listener.plausible(b"SHOUTER\x02"), "another listener");
     let http = [b"GET / HTTP/1.1\r\n".to_vec(), vec![b' '; 64]].concat();
-    assert_eq!(listener.step(&key(1), "a", &http[..OPENING_LEN]).err(), Some(Stranger::OtherProtocol));
+    assert_eq!(listener.step(&key(1), "a", &http[..OPENING_LEN]).err(), Some(HandshakeError::OtherProtocol));
     let foreign: Opening = http[..OPENING_LEN].try_into().unwrap();
-    assert_eq!(connector.prove(&key(1), "a", &foreign).err(), Some(Stranger::OtherProtocol));
+    assert_eq!(connector.prove(&key(1), "a", &foreign).err(), Some(HandshakeError::OtherProtocol));
 }
 
 /// The handshake comes before versions are compared, so it never changes: every byte of one with fixed nonces. The digests

@@ -1,31 +1,10 @@
-use std::net::{Ipv4Addr, TcpListener};
-use std::sync::Arc;
 use std::thread;
 
 use super::*;
-use crate::group::rendezvous::{Hello, RendezvousConfig, join};
-use crate::key::Key;
+use crate::group::tests::{Job, SOON};
 
-const SOON: Duration = Duration::from_secs(20);
-
-/// The links of a job, by rank.
 fn links(size: u32) -> Vec<ControlLink> {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-    let config = RendezvousConfig {
-        host: "127.0.0.1".into(),
-        port: listener.local_addr().unwrap().port(),
-        listener: Some(Arc::new(listener)),
-        key: Key::from_secret([7; 32]),
-        job: "test".into(),
-        deadline: SOON,
-    };
-    let ranks: Vec<_> = (0..size)
-        .map(|rank| {
-            let config = config.clone();
-            thread::spawn(move || join(&config, Hello::new(rank, size, rank, size)).unwrap().1)
-        })
-        .collect();
-    ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+    Job::new(size).links()
 }
 
 /// Runs `body` on every rank at once, and returns the results and the links.
@@ -124,6 +103,38 @@ fn a_rank_that_is_gone_is_named_on_every_rank_and_the_link_stays_closed() {
 }
 
 #[test]
+fn a_rank_that_ends_between_exchanges_is_named_by_those_who_look() {
+    let mut links = links(4);
+    let until = Instant::now() + SOON;
+    assert_eq!(links.iter_mut().map(|link| link.check("memory")).collect::<Vec<_>>(), vec![Ok(()); 4]);
+    drop(links.pop());
+    for link in &mut links {
+        let error = loop {
+            match link.check("memory") {
+                Err(error) => break error,
+                Ok(()) => assert!(Instant::now() < until),
+            }
+        };
+        assert!(matches!(error, ExchangeError::Left { rank: 3, .. }), "{error}");
+    }
+}
+
+#[test]
+fn all_hear_why_a_rank_gives_up() {
+    for gives_up in [0, 2] {
+        let (results, _) = on_all(links(3), |rank, link| {
+            if rank == gives_up {
+                link.give_up("no port");
+                return None;
+            }
+            Some(link.all_gather("ways", b"x", SOON).unwrap_err())
+        });
+        let expected = ExchangeError::GaveUp { rank: gives_up, why: "no port".into() };
+        assert_eq!(results.into_iter().flatten().collect::<Vec<_>>(), vec![expected; 2]);
+    }
+}
+
+#[test]
 fn a_rank_that_makes_another_call_is_named_with_both_views() {
     let (results, _) = on_all(links(3), |rank, link| {
         let tag = if rank == 2 { "tensor table 1" } else { "plan" };
@@ -153,38 +164,16 @@ fn a_tag_is_cut_between_characters() {
 }
 
 #[test]
-fn damaged_parts_have_no_meaning_and_do_not_panic() {
-    let begun = Instant::now();
-    let round = Round { number: 3, tag: "tag", bell: None, begun, until: begun };
-    let part = encode_part(&round, b"bytes");
-    assert_eq!(decode_part(&part), Ok((3, "tag", &b"bytes"[..])));
-    let given = [b"a".to_vec(), b"".to_vec(), b"".to_vec()];
-    let parts = encode_parts(&round, &given);
-    assert_eq!(decode_parts(&parts, 3), Ok((3, "tag", given.to_vec())));
-    assert_eq!(decode_parts(&parts, 2), Err(Malformed));
-    assert_eq!(decode_parts(&parts, 4), Err(Malformed));
-    for cut in 0..part.len() {
-        assert_eq!(decode_part(&part[..cut]), Err(Malformed));
-    }
-    for cut in 0..parts.len() {
-        assert_eq!(decode_parts(&parts[..cut], 3), Err(Malformed));
-    }
-    // Parts beyond those of the job, none, or more than memory should hold.
-    for (equal, len) in [(u32::MAX, 1), (0, 1), (4, 1), (3, 100 << 20)] {
-        let mut liar = Writer::default();
-        liar.u64(3).bytes(b"tag").u32(equal).bytes(&vec![0; len]);
-        assert_eq!(decode_parts(&liar.into_bytes(), 3), Err(Malformed));
-    }
-}
-
-#[test]
-fn equal_parts_are_handed_out_once() {
-    let begun = Instant::now();
-    let round = Round { number: 3, tag: "tag", bell: None, begun, until: begun };
+fn equal_parts_are_handed_out_once_and_never_to_more_ranks_than_there_are() {
     let mut parts = vec![vec![7; 32]; 10_000];
-    assert!(encode_parts(&round, &parts).len() < 100);
     parts[5000] = vec![8; 32];
-    let bytes = encode_parts(&round, &parts);
-    assert!(bytes.len() < 200);
-    assert_eq!(decode_parts(&bytes, 10_000), Ok((3, "tag", parts)));
+    let once = runs(&parts);
+    assert_eq!(once.len(), 3);
+    assert_eq!(expand(once.clone(), 9_999), Err(Malformed));
+    assert_eq!(expand(once.clone(), 10_001), Err(Malformed));
+    assert_eq!(expand(once, 10_000), Ok(parts));
+    // More than memory should hold.
+    for (ranks, len) in [(u32::MAX, 1), (4, 1), (3, 100 << 20)] {
+        assert_eq!(expand(vec![Run { ranks, part: vec![0; len] }], 3), Err(Malformed));
+    }
 }

@@ -1,78 +1,13 @@
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Shutdown, TcpStream};
-use std::thread::{self, JoinHandle};
+use std::thread;
 use std::time::Instant;
 
 use super::*;
 use crate::group::conn::{Conn, End, Trusted};
-use crate::group::frame::Kind;
-use crate::group::guest::decode_missing;
-use crate::group::handshake::{Connector, OPENING_LEN, VERDICT_LEN, VERSION};
+use crate::group::handshake::{Answer, Connector, Listener, OPENING_LEN, PROOF_LEN, VERDICT_LEN, VERSION};
 use crate::group::sys;
-
-type Joined = Result<(Roster, ControlLink), JoinError>;
-
-/// A job of `size` ranks on one host, on an open port of loopback.
-#[derive(Clone)]
-struct Job {
-    size: u32,
-    config: RendezvousConfig,
-}
-
-impl Job {
-    fn new(size: u32) -> Self {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-        let port = listener.local_addr().unwrap().port();
-        let config = RendezvousConfig {
-            host: "127.0.0.1".into(),
-            port,
-            listener: Some(Arc::new(listener)),
-            key: Key::from_secret([7; 32]),
-            job: "test".into(),
-            deadline: Duration::from_secs(30),
-        };
-        Self { size, config }
-    }
-
-    fn within(mut self, deadline: Duration) -> Self {
-        self.config.deadline = deadline;
-        self
-    }
-
-    fn hello(&self, rank: u32) -> Hello {
-        let mut hello = Hello::new(rank, self.size, rank, self.size);
-        hello.blob = format!("blob of {rank}").into_bytes();
-        hello.plan = vec![("channel_num".into(), 10), ("lanes".into(), 3)];
-        hello
-    }
-
-    fn join(&self, rank: u32) -> JoinHandle<Joined> {
-        self.join_as(self.hello(rank), |_| {})
-    }
-
-    fn join_as(&self, hello: Hello, change: impl FnOnce(&mut RendezvousConfig)) -> JoinHandle<Joined> {
-        let mut config = self.config.clone();
-        change(&mut config);
-        thread::spawn(move || join(&config, hello))
-    }
-
-    fn connect(&self) -> TcpStream {
-        let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, self.config.port)).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
-        stream
-    }
-}
-
-fn roster(joined: JoinHandle<Joined>) -> Roster {
-    joined.join().unwrap().expect("joins").0
-}
-
-fn refusal(joined: JoinHandle<Joined>) -> Refusal {
-    match joined.join().unwrap() {
-        Err(JoinError::Refused(refusal)) => refusal,
-        other => panic!("not refused: {other:?}"),
-    }
-}
+use crate::group::tests::{Job, SOON, refusal, roster};
 
 /// Reads until the other side closes, and returns how much came.
 fn until_closed(mut stream: TcpStream) -> usize {
@@ -131,7 +66,7 @@ fn ranks_may_come_before_rank_0_listens() {
 }
 
 #[test]
-fn strangers_are_refused_and_the_job_goes_on() {
+fn connections_without_the_key_are_refused_and_the_job_goes_on() {
     let job = Job::new(2);
     let zero = job.join(0);
 
@@ -174,10 +109,10 @@ fn strangers_are_refused_and_the_job_goes_on() {
 }
 
 #[test]
-fn silent_strangers_do_not_delay_the_join() {
+fn silent_connections_do_not_delay_the_join() {
     let job = Job::new(3);
     let zero = job.join(0);
-    // More than the door has slots, some silent, some with half an opening.
+    // More than there are slots, some silent, some with half an opening.
     let silent: Vec<TcpStream> = (0..100)
         .map(|i| {
             let mut stream = job.connect();
@@ -192,7 +127,7 @@ fn silent_strangers_do_not_delay_the_join() {
     let zero = roster(zero);
     assert_eq!(zero, roster(one));
     assert_eq!(zero, roster(two));
-    assert!(begun.elapsed() < Duration::from_secs(4), "the strangers' five seconds were waited for");
+    assert!(begun.elapsed() < Duration::from_secs(4), "their five seconds were waited for");
     drop(silent);
 }
 
@@ -252,18 +187,18 @@ fn a_name_that_does_not_resolve_is_named() {
     }
 }
 
-/// A rank that waits for rank 0 meets strangers on its port: one of another job with another key, and another program.
+/// A rank that waits for rank 0 meets others on its port: one of another job with another key, and another program.
 #[test]
-fn a_waiting_rank_tries_again_after_strangers() {
+fn a_waiting_rank_tries_again_after_others_had_the_port() {
     let mut job = Job::new(2);
     let waiting = job.join_as(job.hello(1), |config| config.listener = None);
     // They have the port at first.
-    let mut stranger = job.clone().within(Duration::from_millis(300));
-    stranger.config.key = Key::from_secret([8; 32]);
+    let mut other = job.clone().within(Duration::from_millis(300));
+    other.config.key = Key::from_secret([8; 32]);
     job.config.listener = None;
-    let refused = refusal(stranger.join(0)).to_string();
+    let refused = refusal(other.join(0)).to_string();
     assert!(refused.contains("it has another key"), "the rank did not meet it: {refused}");
-    drop(stranger);
+    drop(other);
     let program = TcpListener::bind((Ipv4Addr::LOCALHOST, job.config.port)).unwrap();
     let mut met = program.accept().unwrap().0;
     met.write_all(b"220 mail.example ESMTP\r\n").unwrap();
@@ -383,14 +318,24 @@ fn by_hand(job: &Job, version: u32) -> Trusted {
     stream.write_all(&connector.prove(&job.config.key, "test", &opening).unwrap()).unwrap();
     let mut verdict = [0; VERDICT_LEN];
     stream.read_exact(&mut verdict).unwrap();
-    let framer = connector.conclude(&job.config.key, &verdict).unwrap();
+    let (framer, _) = connector.conclude(&job.config.key, &verdict).unwrap();
     let peer = stream.peer_addr().unwrap();
     Trusted::new(Conn::new(stream, peer).unwrap(), framer)
 }
 
+/// A rank by hand that rank 0 has taken in.
+fn taken_in(job: &Job, rank: u32) -> Trusted {
+    let mut member = by_hand(job, VERSION);
+    member.queue(&Message::Hello(job.hello(rank)));
+    member.conn.flush().unwrap();
+    let Message::Waiting(missing) = next(&mut member) else { panic!("not taken in") };
+    assert!(!missing.ranks.contains(&rank), "{missing}");
+    member
+}
+
 /// The next message on a connection by hand.
-fn next(trusted: &mut Trusted) -> (Kind, Vec<u8>) {
-    let until = Instant::now() + Duration::from_secs(20);
+fn next(trusted: &mut Trusted) -> Message {
+    let until = Instant::now() + SOON;
     let mut end = End::Open;
     loop {
         if let Some(message) = trusted.next(10_000).unwrap() {
@@ -407,24 +352,39 @@ fn next(trusted: &mut Trusted) -> (Kind, Vec<u8>) {
 fn another_version_that_holds_the_key_ends_the_job_for_all() {
     let job = Job::new(2);
     let zero = job.join(0);
-    let (kind, payload) = next(&mut by_hand(&job, VERSION + 1));
-    assert_eq!(kind, Kind::Refused);
-    let told: Refusal = serde_json::from_slice(&payload).unwrap();
-    assert!(matches!(told, Refusal::Version { theirs: 2, ours: 1, .. }), "{told}");
+    let Message::Refused(told) = next(&mut by_hand(&job, VERSION + 1)) else { panic!("not refused") };
+    assert!(matches!(told, Refusal::Version { theirs: 3, ours: 2, .. }), "{told}");
     assert_eq!(refusal(zero), told);
+}
+
+/// What rank 0 sends after the handshake has no meaning for this rank then.
+#[test]
+fn a_rank_sees_by_the_handshake_alone_that_rank_0_has_another_version() {
+    let job = Job::new(2);
+    let one = job.join(1);
+    let mut stream = job.config.listener.as_ref().unwrap().accept().unwrap().0;
+    let mut handshake = Listener::new(VERSION + 1, [1; 32]);
+    let (mut opening, mut proof) = ([0; OPENING_LEN], [0; PROOF_LEN]);
+    stream.read_exact(&mut opening).unwrap();
+    let Ok(Answer::Send(ours)) = handshake.step(&job.config.key, "test", &opening) else { panic!() };
+    stream.write_all(&ours).unwrap();
+    stream.read_exact(&mut proof).unwrap();
+    let Ok(Answer::Welcome(verdict, _)) = handshake.step(&job.config.key, "test", &proof) else { panic!() };
+    stream.write_all(&verdict).unwrap();
+    let told = refusal(one);
+    assert!(matches!(told, Refusal::Version { theirs: 2, ours: 3, .. }), "{told}");
+    let text = told.to_string();
+    assert!(
+        text.contains("speaks version 2 of the rendezvous and rank 0 speaks 3; install the same release"),
+        "{text}"
+    );
 }
 
 #[test]
 fn a_rank_that_dies_before_the_others_come_may_come_back() {
     let job = Job::new(3);
     let zero = job.join(0);
-    let mut first = by_hand(&job, VERSION);
-    first.queue(Kind::Hello, &job.hello(1).encode());
-    first.conn.flush().unwrap();
-    // It waits long enough to know that it was taken in.
-    let (kind, payload) = next(&mut first);
-    assert_eq!((kind, decode_missing(&payload).unwrap().ranks), (Kind::Waiting, vec![2]));
-    drop(first);
+    drop(taken_in(&job, 1));
     let one = job.join(1);
     let two = job.join(2);
     assert_eq!(roster(zero), roster(one));
@@ -432,16 +392,24 @@ fn a_rank_that_dies_before_the_others_come_may_come_back() {
 }
 
 #[test]
+fn a_rank_that_dies_and_does_not_come_back_is_named_long_before_the_deadline() {
+    let job = Job::new(4);
+    let (zero, one) = (job.join(0), job.join(1));
+    drop(taken_in(&job, 2));
+    let told = refusal(zero);
+    assert!(matches!(told, Refusal::Left { rank: 2, .. }), "{told}");
+    assert_eq!(refusal(one), told);
+}
+
+#[test]
 fn a_member_without_sense_is_refused_and_the_job_goes_on() {
     let job = Job::new(2);
     let zero = job.join(0);
-    for (kind, payload) in
-        [(Kind::Hello, &b"short"[..]), (Kind::Part, b""), (Kind::Hello, &[0; MAX_HELLO + 1])]
-    {
+    for message in [&b"short"[..], &wire::encode(&Message::Leave), &[0; MAX_HELLO + 1]] {
         let mut odd = by_hand(&job, VERSION);
-        odd.queue(kind, payload);
+        odd.queue_encoded(message);
         let _ = odd.conn.flush();
-        let until = Instant::now() + Duration::from_secs(20);
+        let until = Instant::now() + SOON;
         while matches!(odd.read(10_000), Ok(End::Open)) {
             assert!(Instant::now() < until, "it is still held");
             sys::wait(&[(odd.conn.fd(), odd.conn.has_output())], until).unwrap();

@@ -8,10 +8,8 @@ use std::time::Instant;
 use socket2::SockRef;
 
 use super::*;
-use crate::group::rendezvous::{Hello, RendezvousConfig, join};
-use crate::key::Key;
+use crate::group::tests::{Job, SOON};
 
-const SOON: Duration = Duration::from_secs(20);
 /// Long enough for news that must not come.
 const A_WHILE: Duration = Duration::from_millis(400);
 
@@ -42,28 +40,15 @@ fn end(rank: u32, reason: Reason) -> End {
 
 /// The ranks of a job; a rank may go to rank 0 by another port.
 fn ranks(size: u32, port_of: impl Fn(u32, u16) -> u16) -> Vec<Rank> {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-    let port = listener.local_addr().unwrap().port();
-    let config = RendezvousConfig {
-        host: "127.0.0.1".into(),
-        port,
-        listener: Some(Arc::new(listener)),
-        key: Key::from_secret([7; 32]),
-        job: "test".into(),
-        deadline: SOON,
+    let job = Job::new(size);
+    let join = |rank| job.join_as(job.hello(rank), |config| config.port = port_of(rank, config.port));
+    let joining: Vec<_> = (0..size).map(join).collect();
+    let listen = |link| {
+        let (told, news) = channel();
+        let control = Control::listen(link, move |news| told.send(news).unwrap_or(())).unwrap();
+        Rank { control, news }
     };
-    let ranks: Vec<_> = (0..size)
-        .map(|rank| {
-            let config = RendezvousConfig { port: port_of(rank, port), ..config.clone() };
-            thread::spawn(move || {
-                let link = join(&config, Hello::new(rank, size, rank, size)).unwrap().1;
-                let (told, news) = channel();
-                let control = Control::listen(link, move |news| told.send(news).unwrap_or(())).unwrap();
-                Rank { control, news }
-            })
-        })
-        .collect();
-    ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+    joining.into_iter().map(|rank| listen(rank.join().unwrap().unwrap().1)).collect()
 }
 
 fn straight(_: u32, port: u16) -> u16 {
@@ -119,11 +104,11 @@ fn other_causes_go_with_the_data_and_are_not_taken_for_a_death_either() {
 
 /// A middlebox before rank 0: its port, and what makes it close the connection that it has taken, after `before`.
 fn middlebox(port: u16, before: impl FnOnce(&TcpStream) + Send + 'static) -> (u16, Sender<()>) {
-    let door = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-    let at = door.local_addr().unwrap().port();
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let at = listener.local_addr().unwrap().port();
     let (cutter, cutting) = channel();
     thread::spawn(move || {
-        let (mut near, _) = door.accept().unwrap();
+        let (mut near, _) = listener.accept().unwrap();
         let mut far = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).unwrap();
         let pause = Some(Duration::from_millis(2));
         near.set_read_timeout(pause).unwrap();
@@ -140,21 +125,25 @@ fn middlebox(port: u16, before: impl FnOnce(&TcpStream) + Send + 'static) -> (u1
     (at, cutter)
 }
 
-#[test]
-fn a_connection_that_is_reset_proves_nothing() {
+/// The ranks of a job of which rank 1's connection has been cut by a middlebox.
+fn cut_off(size: u32, before: impl Fn(&TcpStream) + Copy + Send + 'static) -> Vec<Rank> {
     let cutter = std::cell::RefCell::new(None);
-    let ranks = ranks(3, |rank, port| {
+    let ranks = ranks(size, |rank, port| {
         if rank != 1 {
             return port;
         }
-        let (at, cut) = middlebox(port, |far| {
-            // As a firewall does: a reset instead of an end.
-            SockRef::from(far).set_linger(Some(Duration::ZERO)).unwrap();
-        });
+        let (at, cut) = middlebox(port, before);
         *cutter.borrow_mut() = Some(cut);
         at
     });
     cutter.borrow().as_ref().unwrap().send(()).unwrap();
+    ranks
+}
+
+#[test]
+fn a_connection_that_is_reset_proves_nothing() {
+    // As a firewall does: a reset instead of an end.
+    let ranks = cut_off(3, |far| SockRef::from(far).set_linger(Some(Duration::ZERO)).unwrap());
     assert!(ranks[0].hears_nothing() && ranks[2].hears_nothing());
     let error = ranks[0].control.all_gather("table", b"", SOON).unwrap_err().to_string();
     assert!(error.contains("rank 1 left") && error.contains("reset"), "{error}");
@@ -162,17 +151,22 @@ fn a_connection_that_is_reset_proves_nothing() {
 
 #[test]
 fn an_end_in_order_is_believed_whoever_stands_between() {
-    let cutter = std::cell::RefCell::new(None);
-    let ranks = ranks(2, |rank, port| {
-        if rank != 1 {
-            return port;
-        }
-        let (at, cut) = middlebox(port, |_| {});
-        *cutter.borrow_mut() = Some(cut);
-        at
-    });
-    cutter.borrow().as_ref().unwrap().send(()).unwrap();
-    assert_eq!(ranks[0].next(), Some(News::Lost(1)));
+    assert_eq!(cut_off(2, |_| {})[0].next(), Some(News::Lost(1)));
+}
+
+type Exchanging<'scope> = thread::ScopedJoinHandle<'scope, Result<Vec<Vec<u8>>, ExchangeError>>;
+
+/// Ranks that are in an exchange to which one does not come.
+fn exchange<'scope>(
+    scope: &'scope thread::Scope<'scope, '_>,
+    ranks: &'scope [Rank],
+) -> Vec<Exchanging<'scope>> {
+    let controls = ranks.iter().map(|rank| &rank.control);
+    let enter =
+        |control: &'scope Control| scope.spawn(|| control.all_gather("table", b"", Duration::from_secs(600)));
+    let waiting = controls.map(enter).collect();
+    thread::sleep(A_WHILE);
+    waiting
 }
 
 #[test]
@@ -192,12 +186,7 @@ fn exchanges_go_on_beside_and_end_with_the_group() {
     });
     // Rank 2 does not come to the next one.
     thread::scope(|scope| {
-        let waiting: Vec<_> = ranks[..2]
-            .iter()
-            .map(|rank| &rank.control)
-            .map(|control| scope.spawn(|| control.all_gather("table", b"", Duration::from_secs(600))))
-            .collect();
-        thread::sleep(A_WHILE);
+        let waiting = exchange(scope, &ranks[..2]);
         let begun = Instant::now();
         for rank in &ranks[..2] {
             rank.control.notice().ended(end(2, Reason::Diverged));
@@ -220,12 +209,7 @@ fn a_death_ends_an_exchange_as_a_death() {
         let mut ranks = ranks(3, straight);
         let dies = ranks.remove(lost as usize);
         thread::scope(|scope| {
-            let waiting: Vec<_> = ranks
-                .iter()
-                .map(|rank| &rank.control)
-                .map(|control| scope.spawn(|| control.all_gather("table", b"", Duration::from_secs(600))))
-                .collect();
-            thread::sleep(A_WHILE);
+            let waiting = exchange(scope, &ranks);
             let begun = Instant::now();
             drop(dies);
             for rank in &ranks {

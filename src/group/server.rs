@@ -1,4 +1,4 @@
-//! Rank 0's side of the rendezvous: the door, and who waits behind it.
+//! Rank 0's side of the rendezvous: its listener, and the ranks that wait for the others.
 //!
 //! One thread serves every connection without blocking on any. A connection is *pending* until its proof holds and its hello
 //! is taken; it then is the *member* of its rank. Pending connections are few and short-lived: at most [`slots`] of them,
@@ -12,18 +12,19 @@ use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 use std::{io, mem};
 
-use super::codec::Writer;
 use super::conn::{Conn, End, Trusted};
 use super::error::{JoinError, Missing, Refusal};
-use super::frame::{FrameError, Kind, MAX_PAYLOAD};
-use super::handshake::{Answer, Listener as Handshake, Stranger, VERSION};
+use super::frame::FrameError;
+use super::handshake::{Answer, HandshakeError, Listener as Handshake, VERSION};
 use super::hello::{Hello, MAX_HELLO};
 use super::listen::listen;
+use super::message::{MAX_MESSAGE, Message};
+use super::rejections::Rejections;
 use super::rendezvous::RendezvousConfig;
 use super::roster::Roster;
-use super::strangers::Strangers;
 use super::sys;
 use crate::key::random;
+use crate::wire;
 
 /// How long a connection may take to prove itself and to say its hello.
 const HANDSHAKE: Duration = Duration::from_secs(5);
@@ -31,8 +32,10 @@ const HANDSHAKE: Duration = Duration::from_secs(5);
 const PROGRESS: Duration = Duration::from_millis(500);
 /// How long a last message may take to leave.
 const FAREWELL: Duration = Duration::from_secs(2);
-/// How long the door stays open when the job cannot go on, so that those who come a little later hear why.
+/// How long the listener stays open when the job cannot go on, so that those who come a little later hear why.
 const LATECOMERS: Duration = Duration::from_secs(5);
+/// How long a rank whose connection has closed may take to come back: a living one connects again at once.
+const RETURN: Duration = Duration::from_secs(5);
 /// A rank whose time is up stays for as long as it hears from rank 0 this often: rank 0's time will be up too, and its
 /// verdict is the same for all.
 pub(super) const SILENCE: Duration = Duration::from_secs(2);
@@ -42,7 +45,7 @@ fn slots(size: u32) -> usize {
     64.max(2 * size as usize)
 }
 
-/// A connection at the door.
+/// A connection that has not become a member's.
 struct Pending {
     conn: Conn,
     stage: Stage,
@@ -59,7 +62,7 @@ impl Pending {
 
 enum Stage {
     /// It has yet to prove that it holds the key.
-    Strange(Handshake),
+    Unproved(Handshake),
     /// It holds the key; its hello is awaited.
     Proved(Box<super::frame::Framer>),
     /// It was told why not. What it still sends is thrown away until it closes: to close first would reset the
@@ -71,25 +74,27 @@ enum Stage {
 enum Outcome {
     Stay(Pending),
     Drop,
-    Strange(&'static str),
+    Rejected(&'static str),
     Arrived(Trusted, Hello),
     Refused(Trusted, Refusal),
 }
 
-/// The door of one join.
-struct Host<'a> {
+/// The rendezvous of one job.
+struct Server<'a> {
     config: &'a RendezvousConfig,
     ours: Hello,
     listener: TcpListener,
     pending: Vec<Pending>,
     members: Vec<Option<(Trusted, Hello)>>,
-    strangers: Strangers,
+    rejections: Rejections,
     /// Said in the error when the time runs out: a rank that came twice leaves another one missing.
     duplicate: Option<Refusal>,
     /// Why the job cannot go on, once that is so.
     over: Option<Refusal>,
     /// Ranks that were refused, and know it.
     refused: HashSet<u32>,
+    /// Ranks that were here and have left, with their addresses, and until when they may come back.
+    left: Vec<(u32, SocketAddr, Instant)>,
     until: Instant,
     slots: usize,
 }
@@ -102,26 +107,27 @@ pub(super) fn join(
     let listener = listen(config)?;
     let slots = slots(ours.size);
     let members = (0..ours.size).map(|_| None).collect();
-    let mut host = Host {
+    let mut server = Server {
         config,
         ours,
         listener,
         pending: Vec::new(),
         members,
-        strangers: Strangers::default(),
+        rejections: Rejections::default(),
         duplicate: None,
         over: None,
         refused: HashSet::new(),
+        left: Vec::new(),
         until: Instant::now() + config.deadline,
         slots,
     };
-    let gathered = match host.check_own() {
-        Ok(()) => host.gather(),
+    let gathered = match server.check_own() {
+        Ok(()) => server.gather(),
         uneven => uneven,
     };
     match gathered {
-        Ok(()) => host.finish(),
-        Err(Failure::Refused(refusal)) => Err(host.fail(refusal)),
+        Ok(()) => server.finish(),
+        Err(Failure::Refused(refusal)) => Err(server.fail(refusal)),
         Err(Failure::System(what, error)) => Err(system(what, error)),
     }
 }
@@ -135,7 +141,7 @@ enum Failure {
     System(&'static str, io::Error),
 }
 
-impl Host<'_> {
+impl Server<'_> {
     /// This rank's own place may already be one that cannot be.
     fn check_own(&self) -> Result<(), Failure> {
         let Hello { size, local_size, .. } = self.ours;
@@ -148,7 +154,7 @@ impl Host<'_> {
         Err(Failure::Refused(Refusal::Uneven { what }))
     }
 
-    /// Serves the door until every rank is there, or has been refused.
+    /// Serves all connections until every rank is there, or has been refused.
     fn gather(&mut self) -> Result<(), Failure> {
         let until = self.until;
         let mut next_progress = Instant::now() + PROGRESS;
@@ -157,21 +163,29 @@ impl Host<'_> {
             if now >= until {
                 return Err(Failure::Refused(self.too_late()));
             }
+            if let Some((rank, address, _)) = self.left.iter().find(|(.., until)| now >= *until) {
+                let (rank, address, seconds) = (*rank, *address, RETURN.as_secs_f64());
+                return Err(Failure::Refused(Refusal::Left { rank, address, seconds }));
+            }
             if now >= next_progress && self.over.is_none() {
                 self.tell_progress();
                 next_progress = now + PROGRESS;
             }
             let first_pending = self.pending.iter().map(|pending| pending.until).min();
-            let wake = until.min(next_progress).min(first_pending.unwrap_or(until));
+            let first_left = self.left.iter().map(|(.., until)| *until).min();
+            let wake = [first_pending, first_left]
+                .into_iter()
+                .flatten()
+                .fold(until.min(next_progress), Instant::min);
             let mut fds = vec![(self.listener.as_fd(), false)];
             fds.extend(self.pending.iter().map(|pending| (pending.conn.fd(), pending.conn.has_output())));
             fds.extend(self.members.iter().flatten().map(|(m, _)| (m.conn.fd(), m.conn.has_output())));
             let ready = sys::wait(&fds, wake).map_err(|error| Failure::System("waiting for ranks", error))?;
-            let (door, rest) = ready.split_at(1);
-            let (at_door, inside) = rest.split_at(self.pending.len());
-            self.serve_members(inside);
-            self.serve_pending(at_door)?;
-            if door[0] {
+            let (listener, rest) = ready.split_at(1);
+            let (pending, members) = rest.split_at(self.pending.len());
+            self.serve_members(members);
+            self.serve_pending(pending)?;
+            if listener[0] {
                 self.accept()?;
             }
         }
@@ -184,7 +198,7 @@ impl Host<'_> {
     }
 
     fn too_late(&self) -> Refusal {
-        let mut refused = self.strangers.summary();
+        let mut refused = self.rejections.summary();
         if let Some(duplicate) = &self.duplicate {
             refused += &format!("; and {duplicate}");
         }
@@ -207,7 +221,7 @@ impl Host<'_> {
                     io::ErrorKind::ConnectionAborted
                     | io::ErrorKind::ConnectionReset
                     | io::ErrorKind::Interrupted => continue,
-                    // Out of descriptors or memory: make room at the door, which is where it went.
+                    // Out of descriptors or memory: close one of the pending connections, which took it.
                     _ if !self.pending.is_empty() => {
                         self.turn_away_oldest();
                         continue;
@@ -221,7 +235,7 @@ impl Host<'_> {
             }
             let nonce =
                 random().map_err(|error| Failure::System("drawing a nonce", io::Error::other(error)))?;
-            let stage = Stage::Strange(Handshake::new(VERSION, nonce));
+            let stage = Stage::Unproved(Handshake::new(VERSION, nonce));
             self.pending.push(Pending { conn, stage, until: Instant::now() + HANDSHAKE });
         }
     }
@@ -230,7 +244,7 @@ impl Host<'_> {
         let oldest = self.pending.iter().enumerate().min_by_key(|(_, pending)| pending.until).map(|(i, _)| i);
         if let Some(index) = oldest {
             let pending = self.pending.swap_remove(index);
-            self.strangers.refuse(pending.conn.peer(), "too many connections wait at once");
+            self.rejections.refuse(pending.conn.peer(), "too many connections wait at once");
         }
     }
 
@@ -243,7 +257,7 @@ impl Host<'_> {
                     _ if now < pending.until => self.pending.push(pending),
                     // It was told, or would not listen.
                     Stage::Leaving => {}
-                    _ => self.strangers.refuse(pending.conn.peer(), "it did not prove itself in time"),
+                    _ => self.rejections.refuse(pending.conn.peer(), "it did not prove itself in time"),
                 }
                 continue;
             }
@@ -251,7 +265,7 @@ impl Host<'_> {
             match self.step(pending) {
                 Outcome::Stay(pending) => self.pending.push(pending),
                 Outcome::Drop => {}
-                Outcome::Strange(why) => self.strangers.refuse(peer, why),
+                Outcome::Rejected(why) => self.rejections.refuse(peer, why),
                 Outcome::Arrived(trusted, hello) => self.arrive(trusted, hello)?,
                 Outcome::Refused(trusted, refusal) => self.refuse(trusted, refusal)?,
             }
@@ -270,49 +284,49 @@ impl Host<'_> {
                     let end = pending.conn.discard();
                     return if matches!(end, Ok(End::Open)) { Outcome::Stay(pending) } else { Outcome::Drop };
                 }
-                Stage::Strange(mut handshake) => {
+                Stage::Unproved(mut handshake) => {
                     let wanted = handshake.wanted();
                     let Ok(end) = pending.conn.read(wanted) else {
-                        return Outcome::Strange("it broke off before proving itself");
+                        return Outcome::Rejected("it broke off before proving itself");
                     };
                     if !handshake.plausible(&pending.conn.inbox) {
-                        return Outcome::Strange("it speaks another protocol");
+                        return Outcome::Rejected("it speaks another protocol");
                     }
                     if pending.conn.inbox.len() < wanted {
                         if end == End::Closed {
-                            return Outcome::Strange("it broke off before proving itself");
+                            return Outcome::Rejected("it broke off before proving itself");
                         }
-                        pending.stage = Stage::Strange(handshake);
+                        pending.stage = Stage::Unproved(handshake);
                         return Outcome::Stay(pending);
                     }
                     let bytes = mem::take(&mut pending.conn.inbox);
                     match handshake.step(&self.config.key, &self.config.job, &bytes) {
                         Ok(Answer::Send(opening)) => {
                             pending.conn.queue(&opening);
-                            pending.stage = Stage::Strange(handshake);
+                            pending.stage = Stage::Unproved(handshake);
                         }
                         Ok(Answer::Refuse(verdict)) => {
                             pending.conn.queue(&verdict);
-                            // One attempt: what does not fit into the socket's buffer is lost on a stranger.
+                            // One attempt: what does not fit into the socket's buffer does not reach it.
                             let _ = pending.conn.flush();
-                            return Outcome::Strange("it has another key");
+                            return Outcome::Rejected("it has another key");
                         }
-                        Ok(Answer::Welcome(verdict, guest)) => {
+                        Ok(Answer::Welcome(verdict, peer)) => {
                             pending.conn.queue(&verdict);
                             let address = pending.conn.peer();
-                            if !guest.same_job {
+                            if !peer.same_job {
                                 let refusal = Refusal::AnotherJob { job: self.config.job.clone() };
-                                return Outcome::Refused(Trusted::new(pending.conn, guest.framer), refusal);
+                                return Outcome::Refused(Trusted::new(pending.conn, peer.framer), refusal);
                             }
-                            if guest.version != VERSION {
+                            if peer.version != VERSION {
                                 let refusal =
-                                    Refusal::Version { address, theirs: guest.version, ours: VERSION };
-                                return Outcome::Refused(Trusted::new(pending.conn, guest.framer), refusal);
+                                    Refusal::Version { address, theirs: peer.version, ours: VERSION };
+                                return Outcome::Refused(Trusted::new(pending.conn, peer.framer), refusal);
                             }
-                            pending.stage = Stage::Proved(Box::new(guest.framer));
+                            pending.stage = Stage::Proved(Box::new(peer.framer));
                         }
-                        Err(Stranger::OtherProtocol | Stranger::WrongKey) => {
-                            return Outcome::Strange("it speaks another protocol");
+                        Err(HandshakeError::OtherProtocol | HandshakeError::WrongKey) => {
+                            return Outcome::Rejected("it speaks another protocol");
                         }
                     }
                 }
@@ -320,15 +334,11 @@ impl Host<'_> {
                     let mut trusted = Trusted::new(pending.conn, *framer);
                     let Ok(end) = trusted.read(MAX_HELLO) else { return Outcome::Drop };
                     return match trusted.next(MAX_HELLO) {
-                        Ok(Some((Kind::Hello, payload))) => match Hello::decode(&payload) {
-                            Ok(hello) => Outcome::Arrived(trusted, hello),
-                            Err(_) => Outcome::Strange("its hello has no meaning"),
-                        },
-                        Ok(Some(_)) | Err(FrameError::UnknownKind) => {
-                            Outcome::Strange("it does not say hello")
-                        }
-                        Err(FrameError::TooLong) => Outcome::Strange("its hello is too long"),
-                        Err(FrameError::Forged) => Outcome::Strange("its hello is not authentic"),
+                        Ok(Some(Message::Hello(hello))) => Outcome::Arrived(trusted, hello),
+                        Ok(Some(_)) => Outcome::Rejected("it does not say hello"),
+                        Err(FrameError::Malformed) => Outcome::Rejected("its hello has no meaning"),
+                        Err(FrameError::TooLong) => Outcome::Rejected("its hello is too long"),
+                        Err(FrameError::Forged) => Outcome::Rejected("its hello is not authentic"),
                         Ok(None) if end == End::Closed => Outcome::Drop,
                         Ok(None) => {
                             let (conn, framer) = trusted.into_parts();
@@ -351,9 +361,7 @@ impl Host<'_> {
             return self.refuse(trusted, over);
         }
         // Its predecessor may have died without our having looked.
-        if let Some(predecessor) = self.members.get_mut(hello.rank as usize) {
-            forget_if_gone(predecessor);
-        }
+        self.forget_if_gone(hello.rank as usize);
         match self.check(&hello, trusted.conn.peer()) {
             Err(refusal) => {
                 if refusal.ends_the_job() {
@@ -364,6 +372,7 @@ impl Host<'_> {
             Ok(()) => {
                 tracing::debug!(rank = hello.rank, address = %trusted.conn.peer(), "arrived");
                 let place = hello.rank as usize;
+                self.left.retain(|(rank, ..)| *rank != hello.rank);
                 self.members[place] = Some((trusted, hello));
                 Ok(())
             }
@@ -396,7 +405,7 @@ impl Host<'_> {
     /// Tells a rank why not, and ends the job where it cannot go on without it.
     fn refuse(&mut self, mut trusted: Trusted, refusal: Refusal) -> Result<(), Failure> {
         tracing::warn!(address = %trusted.conn.peer(), %refusal, "refused a rank");
-        tell(&mut trusted, &refusal);
+        trusted.queue(&Message::Refused(refusal.clone()));
         self.pending.push(Pending::leaving(trusted));
         if refusal.ends_the_job() && self.over.is_none() {
             return Err(Failure::Refused(refusal));
@@ -409,19 +418,33 @@ impl Host<'_> {
 
     /// A member says nothing while it waits; when it has something to read, it is its end.
     fn serve_members(&mut self, ready: &[bool]) {
-        let members = self.members.iter_mut().filter(|member| member.is_some());
-        for (member, _) in members.zip(ready).filter(|(_, ready)| **ready) {
-            forget_if_gone(member);
+        let places = (0..self.members.len()).filter(|place| self.members[*place].is_some());
+        let ready: Vec<usize> =
+            places.zip(ready).filter(|(_, ready)| **ready).map(|(place, _)| place).collect();
+        ready.into_iter().for_each(|place| self.forget_if_gone(place));
+    }
+
+    /// Takes a member off its place when its connection is at its end.
+    fn forget_if_gone(&mut self, place: usize) {
+        let Some(Some((trusted, hello))) = self.members.get_mut(place) else { return };
+        let flushed = trusted.conn.flush();
+        let end = trusted.conn.read(1);
+        if flushed.is_err() || !matches!(end, Ok(End::Open)) || !trusted.conn.inbox.is_empty() {
+            tracing::warn!(
+                rank = hello.rank,
+                "a rank left before the others came; waiting for it to come back"
+            );
+            self.left.push((hello.rank, trusted.conn.peer(), Instant::now() + RETURN));
+            self.members[place] = None;
         }
     }
 
     fn tell_progress(&mut self) {
-        let missing = self.missing();
-        let payload = encode_missing(&missing);
+        let message = wire::encode(&Message::Waiting(self.missing()));
         for (trusted, _) in self.members.iter_mut().flatten() {
             // A member that does not read is not told again and again.
             if !trusted.conn.has_output() {
-                trusted.queue(Kind::Waiting, &payload);
+                trusted.queue_encoded(&message);
             }
         }
     }
@@ -436,17 +459,17 @@ impl Host<'_> {
             Ok(roster) => roster,
             Err(refusal) => return Err(self.fail(refusal)),
         };
-        let payload = roster.encode(&nonce);
-        if payload.len() > MAX_PAYLOAD {
-            return Err(self.fail(Refusal::TooLarge { len: payload.len(), limit: MAX_PAYLOAD }));
+        let message = wire::encode(&roster.message(&nonce));
+        if message.len() > MAX_MESSAGE {
+            return Err(self.fail(Refusal::TooLarge { len: message.len(), limit: MAX_MESSAGE }));
         }
         for (trusted, _) in self.members.iter_mut().flatten() {
-            trusted.queue(Kind::Roster, &payload);
+            trusted.queue_encoded(&message);
         }
         // A member whose connection breaks here is found by the first exchange, which names it.
         self.flush(Instant::now() + self.config.deadline.min(HANDSHAKE));
-        if self.strangers.summary() != "" {
-            tracing::info!("the ranks are complete{}", self.strangers.summary());
+        if self.rejections.summary() != "" {
+            tracing::info!("the ranks are complete{}", self.rejections.summary());
         }
         let members = self.members.into_iter().map(|member| member.map(|(trusted, _)| trusted)).collect();
         Ok((roster, members))
@@ -455,12 +478,13 @@ impl Host<'_> {
     /// Tells every member that the job cannot go on, and those who come a little later.
     fn fail(&mut self, refusal: Refusal) -> JoinError {
         for (mut trusted, hello) in self.members.iter_mut().filter_map(Option::take) {
-            tell(&mut trusted, &refusal);
+            trusted.queue(&Message::Refused(refusal.clone()));
             self.refused.insert(hello.rank);
             self.pending.push(Pending::leaving(trusted));
         }
         self.flush(Instant::now() + FAREWELL);
         self.over = Some(refusal.clone());
+        self.left.clear();
         self.until = self.until.min(Instant::now() + LATECOMERS);
         if let Err(Failure::System(what, error)) = self.gather() {
             tracing::warn!(error = %system(what, error), "ranks that come later are not told why the job has ended");
@@ -486,30 +510,4 @@ impl Host<'_> {
             }
         }
     }
-}
-
-/// Takes a member off its place when its connection is at its end.
-fn forget_if_gone(member: &mut Option<(Trusted, Hello)>) {
-    let Some((trusted, hello)) = member else { return };
-    let flushed = trusted.conn.flush();
-    let end = trusted.conn.read(1);
-    if flushed.is_err() || !matches!(end, Ok(End::Open)) || !trusted.conn.inbox.is_empty() {
-        tracing::warn!(rank = hello.rank, "a rank left before the others came; waiting for it to come back");
-        *member = None;
-    }
-}
-
-fn tell(trusted: &mut Trusted, refusal: &Refusal) {
-    // Encoding our own plain data cannot fail; an empty reason would be refused by the other side as meaningless.
-    trusted.queue(Kind::Refused, &serde_json::to_vec(refusal).unwrap_or_default());
-}
-
-/// Who is missing, as those who wait are told.
-pub(super) fn encode_missing(missing: &Missing) -> Vec<u8> {
-    let mut writer = Writer::default();
-    writer.u32(missing.total).u32(missing.ranks.len() as u32);
-    for rank in &missing.ranks {
-        writer.u32(*rank);
-    }
-    writer.into_bytes()
 }

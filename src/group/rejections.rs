@@ -1,20 +1,20 @@
-//! Who was turned away at the door, said once each.
+//! Connections that were refused, each logged once.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 
-/// How many different strangers are logged and remembered; beyond it they are only counted.
+/// How many different addresses are logged and remembered; beyond it they are only counted.
 const REMEMBERED: usize = 64;
 
 /// Connections that were refused during a join.
 #[derive(Debug, Default)]
-pub(super) struct Strangers {
+pub(super) struct Rejections {
     seen: HashMap<(IpAddr, &'static str), u32>,
     total: u64,
     last: Option<(SocketAddr, &'static str)>,
 }
 
-impl Strangers {
+impl Rejections {
     /// Counts a refusal, and logs the first one of an address for a reason.
     pub(super) fn refuse(&mut self, address: SocketAddr, why: &'static str) {
         self.total += 1;

@@ -1,21 +1,21 @@
 //! The side of every rank but 0: find rank 0, prove oneself, say hello, wait for the roster.
 //!
 //! Whatever does not come from rank 0 for certain (nobody listens yet, the connection breaks, no answer, a name that is not
-//! known, and any stranger on the port) is tried again until the deadline. What rank 0 itself says is returned at once.
+//! known, and any other program on the port) is tried again until the deadline. What rank 0 itself says is returned at once.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
-use super::codec::{Malformed, Reader};
 use super::conn::{Conn, End, Trusted};
 use super::error::{JoinError, Missing, Refusal};
-use super::frame::{Framer, Kind, MAX_PAYLOAD};
-use super::handshake::{Connector, OPENING_LEN, Stranger, VERDICT_LEN, VERSION};
+use super::frame::Framer;
+use super::handshake::{Connector, HandshakeError, OPENING_LEN, VERDICT_LEN, VERSION};
 use super::hello::Hello;
-use super::host::SILENCE;
+use super::message::{MAX_MESSAGE, Message};
 use super::rendezvous::{RendezvousConfig, addresses};
 use super::roster::Roster;
+use super::server::SILENCE;
 use super::sys;
 use crate::key::random;
 
@@ -92,32 +92,25 @@ fn attempt(
     let (stream, address) = connect(config, until)?;
     let framer = prove(config, hello.rank, &stream, address, until)?;
     let retry = |error: io::Error| Setback::Retry(error.to_string());
-    let mut host = Trusted::new(Conn::new(stream, address).map_err(retry)?, framer);
-    host.queue(Kind::Hello, &hello.encode());
+    let mut server = Trusted::new(Conn::new(stream, address).map_err(retry)?, framer);
+    server.queue(&Message::Hello(hello.clone()));
     *waiting_for = None;
     let mut heard = Instant::now();
     loop {
-        let flushed = host.conn.flush();
-        let end = host.read(MAX_PAYLOAD).map_err(retry)?;
+        let flushed = server.conn.flush();
+        let end = server.read(MAX_MESSAGE).map_err(retry)?;
         let meaningless = || Setback::Retry("rank 0 sent something without meaning".into());
-        while let Some((kind, payload)) = host.next(MAX_PAYLOAD).map_err(|_| meaningless())? {
-            match kind {
-                Kind::Waiting => {
-                    *waiting_for = Some(decode_missing(&payload).map_err(|_| meaningless())?);
+        while let Some(message) = server.next(MAX_MESSAGE).map_err(|_| meaningless())? {
+            match message {
+                Message::Waiting(missing) => {
+                    *waiting_for = Some(missing);
                     heard = Instant::now();
                 }
-                Kind::Roster => {
-                    let roster =
-                        Roster::decode(&payload, &config.job, &config.key).map_err(|_| meaningless())?;
-                    if roster.members.len() != hello.size as usize {
-                        return Err(meaningless());
-                    }
-                    return Ok((roster, host));
+                Message::Roster { epoch, nonce, members } if members.len() == hello.size as usize => {
+                    let roster = Roster::received(epoch, &nonce, members, &config.job, &config.key);
+                    return Ok((roster, server));
                 }
-                Kind::Refused => {
-                    let refusal = serde_json::from_slice(&payload).map_err(|_| meaningless())?;
-                    return Err(Setback::Give(JoinError::Refused(refusal)));
-                }
+                Message::Refused(refusal) => return Err(Setback::Give(JoinError::Refused(refusal))),
                 _ => return Err(meaningless()),
             }
         }
@@ -131,7 +124,7 @@ fn attempt(
         if Instant::now() >= until {
             return Err(Setback::Retry("it was reached, and not all ranks came".into()));
         }
-        sys::wait(&[(host.conn.fd(), host.conn.has_output())], until).map_err(retry)?;
+        sys::wait(&[(server.conn.fd(), server.conn.has_output())], until).map_err(retry)?;
     }
 }
 
@@ -172,9 +165,9 @@ fn prove(
         _ => Setback::Retry(format!("{address} closed the connection ({error})")),
     };
     let seconds = config.deadline.as_secs_f64();
-    let strange = |stranger| match stranger {
-        Stranger::OtherProtocol => Setback::Met(JoinError::NotShouter { address, seconds }),
-        Stranger::WrongKey => Setback::Met(JoinError::WrongKey { rank, address, seconds }),
+    let refuted = |error| match error {
+        HandshakeError::OtherProtocol => Setback::Met(JoinError::NotShouter { address, seconds }),
+        HandshakeError::WrongKey => Setback::Met(JoinError::WrongKey { rank, address, seconds }),
     };
     let nonce = random().map_err(|error| Setback::Give(JoinError::Randomness(error)))?;
     let mut connector = Connector::new(VERSION, nonce);
@@ -184,14 +177,21 @@ fn prove(
     // A foreign server shows itself in its first bytes and may send no more.
     stream.read_exact(&mut opening[..8]).map_err(retry)?;
     if !Connector::plausible(&opening[..8]) {
-        return Err(strange(Stranger::OtherProtocol));
+        return Err(refuted(HandshakeError::OtherProtocol));
     }
     stream.read_exact(&mut opening[8..]).map_err(retry)?;
-    let proof = connector.prove(&config.key, &config.job, &opening).map_err(strange)?;
+    let proof = connector.prove(&config.key, &config.job, &opening).map_err(refuted)?;
     stream.write_all(&proof).map_err(retry)?;
     let mut verdict = [0; VERDICT_LEN];
     stream.read_exact(&mut verdict).map_err(retry)?;
-    connector.conclude(&config.key, &verdict).map_err(strange)
+    let (framer, version) = connector.conclude(&config.key, &verdict).map_err(refuted)?;
+    // Nothing after the handshake can be understood then, not even the reason that rank 0 gives.
+    if version != VERSION {
+        let address = stream.stream.local_addr().map_err(retry)?;
+        let refusal = Refusal::Version { address, theirs: VERSION, ours: version };
+        return Err(Setback::Give(JoinError::Refused(refusal)));
+    }
+    Ok(framer)
 }
 
 /// A stream on which every call ends at one time.
@@ -223,14 +223,4 @@ impl Write for Timed<'_> {
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }
-}
-
-/// The inverse of rank 0's `encode_missing`.
-pub(super) fn decode_missing(bytes: &[u8]) -> Result<Missing, Malformed> {
-    let mut reader = Reader::new(bytes);
-    let total = reader.u32()?;
-    let count = reader.count(4)?;
-    let ranks = (0..count).map(|_| reader.u32()).collect::<Result<_, _>>()?;
-    reader.end()?;
-    Ok(Missing { ranks, total })
 }

@@ -1,0 +1,64 @@
+//! What the ranks tell each other over their control connections, from the end of the handshake on.
+
+use serde::{Deserialize, Serialize};
+
+use super::error::{ExchangeError, Missing, Refusal};
+use super::hello::Hello;
+use super::roster::Member;
+use crate::key::TAG_LEN;
+use crate::wire;
+
+/// The largest message, in bytes.
+pub(super) const MAX_MESSAGE: usize = 256 * 1024 * 1024;
+
+/// The most ranks of a job.
+const MAX_RANKS: usize = crate::config::MAX_RANKS as usize;
+
+/// A message between a rank and rank 0.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(super) enum Message {
+    /// A rank says who it is.
+    Hello(Hello),
+    /// Rank 0 says who is still missing.
+    Waiting(Missing),
+    /// Rank 0 says who the members are, in the order of ranks, and what the session's secret is derived from.
+    Roster {
+        epoch: u64,
+        nonce: [u8; TAG_LEN],
+        #[serde(deserialize_with = "wire::at_most::<MAX_RANKS, _, _>")]
+        members: Vec<Member>,
+    },
+    /// Rank 0 says why not.
+    Refused(Refusal),
+    /// A rank's part in an exchange.
+    Part {
+        number: u64,
+        tag: String,
+        #[serde(with = "serde_bytes")]
+        bytes: Vec<u8>,
+    },
+    /// All parts of an exchange, in the order of ranks.
+    Parts {
+        number: u64,
+        tag: String,
+        #[serde(deserialize_with = "wire::at_most::<MAX_RANKS, _, _>")]
+        runs: Vec<Run>,
+    },
+    /// Why an exchange failed.
+    Failed(ExchangeError),
+    /// The process of a rank has ended.
+    Lost(u32),
+    /// A rank leaves; that its connection closes next means nothing.
+    Leave,
+}
+
+/// Equal parts of consecutive ranks.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Run {
+    pub(super) ranks: u32,
+    #[serde(with = "serde_bytes")]
+    pub(super) part: Vec<u8>,
+}
+
+#[cfg(test)]
+mod tests;
