@@ -9,8 +9,6 @@ use shouter_reducer::executor::{AbortCause, Why};
 use shouter_reducer::header::Collective;
 use shouter_reducer::recorder::EVENTS;
 
-use crate::communicator::TensorId;
-
 /// What went wrong, for whom, and the remedy.
 ///
 /// A program looks at the variant and its fields; [`Display`](std::fmt::Display) is the text for people. The fields may grow:
@@ -229,6 +227,10 @@ impl From<Collective> for Operation {
         }
     }
 }
+
+/// A registered tensor: an index over all generations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct TensorId(pub u32);
 
 /// A registered tensor as errors name it.
 #[derive(Clone, Debug, PartialEq, Eq)]

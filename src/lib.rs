@@ -27,6 +27,8 @@ mod error;
 #[doc(hidden)]
 pub mod group;
 pub mod key;
+#[doc(hidden)]
+pub mod log;
 pub mod net;
 #[doc(hidden)]
 pub mod observe;
@@ -34,10 +36,10 @@ pub mod runtime;
 mod wire;
 
 pub use communicator::{
-    Element, Group, Lend, LendError, Lent, Pending, Stats, Tensor, TensorId, TensorSpec, Transport,
-    WaitError, init, leaders,
+    Element, Group, Lend, LendError, Lent, Pending, Stats, Tensor, TensorSpec, Transport, WaitError, init,
+    leaders,
 };
 pub use config::Config;
-pub use error::{Error, NamedTensor, Operation, Reason};
+pub use error::{Error, NamedTensor, Operation, Reason, TensorId};
 pub use half::{bf16, f16};
 pub use shouter_reducer::dtype::{DType, ReduceOp};

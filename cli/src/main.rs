@@ -44,7 +44,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    shouter::observe::log::start();
+    shouter::log::start();
     let cli = Cli::parse();
     let status = match &cli.command {
         Command::Info(args) => info::main(args),

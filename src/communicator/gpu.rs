@@ -28,9 +28,10 @@ use shouter_reducer::solo::Solo;
 use shouter_reducer::transport::{Accelerator, AcceleratorError, Export, Fence, Fold, Moment, OnDevice};
 
 use super::stats::lock;
-use super::{Group, Pending, TensorId, element, small};
+use super::{Group, Pending, element, small};
 use crate::config::Config;
 use crate::engine::Staging;
+use crate::error::TensorId;
 use crate::error::{Call, Error, Operation};
 use crate::runtime::{Clock, Instant};
 use direct::{Crcs, Direct, Parts};

@@ -26,9 +26,10 @@ use crate::engine::{Engine, Parts};
 use crate::error::Error;
 use crate::group::rendezvous::{self, ControlLink, Hello, RendezvousConfig, Roster};
 use crate::group::watch::{Control, News};
+use crate::log;
+use crate::observe::Timeline;
 use crate::observe::flight::{Flight, Place};
 use crate::observe::signal::OnSignal;
-use crate::observe::{Timeline, log};
 use crate::runtime::{Clock, CoreAllowance, DriverOptions, IdlePolicy, Poller};
 
 /// Operations that a timeline keeps, and events of the engine: the last ones.

@@ -5,8 +5,9 @@ use std::mem::MaybeUninit;
 use std::ops::Deref;
 use std::time::Duration;
 
-use super::{Element, Group, Pending, Tensor, TensorId, WaitError};
+use super::{Element, Group, Pending, Tensor, WaitError};
 use crate::error::Error;
+use crate::error::TensorId;
 
 mod sealed {
     pub trait Sealed {}

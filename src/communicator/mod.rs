@@ -35,7 +35,7 @@ use shouter_reducer::transport::OnDevice;
 
 use crate::channel::shm::NodeSegment;
 use crate::engine::executor_time;
-use crate::error::{Call, Error, Operation};
+use crate::error::{Call, Error, Operation, TensorId};
 use crate::group::watch::Control;
 use crate::observe::flight::Flight;
 use crate::observe::signal::OnSignal;
@@ -49,8 +49,8 @@ pub use pending::{Pending, WaitError};
 use small::Cells;
 pub use stats::Stats;
 use stats::Tally;
+pub use table::TensorSpec;
 use table::{Entry, Tables};
-pub use table::{TensorId, TensorSpec};
 pub use tensor::Tensor;
 pub use transport::Transport;
 

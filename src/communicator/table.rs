@@ -13,13 +13,9 @@ use shouter_reducer::table::{self, TableError, TensorTable};
 
 use super::schedules::Schedules;
 use super::stats::lock;
-use crate::error::{Call, Error, NamedTensor, Operation, Views};
+use crate::error::{Call, Error, NamedTensor, Operation, TensorId, Views};
 use crate::group::error::{Ending, ExchangeError};
 use crate::group::watch::Control;
-
-/// A registered tensor: an index over all generations.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct TensorId(pub u32);
 
 /// What is needed to push a tensor.
 pub(super) struct Entry {

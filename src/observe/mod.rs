@@ -1,6 +1,5 @@
-//! What a rank did, for people: a log, a timeline, and a flight recorder.
+//! What a rank did, for people: a timeline, and a flight recorder.
 //!
-//! * The [`log`] says at once what is worth a line.
 //! * A [`Timeline`] answers *when*: where one is asked for, it keeps what each operation spends its time on in a preallocated ring.
 //! * The flight recorder answers *what was going on* when a group has failed: it always keeps the last events of each shard
 //!   ([`Recorder`](shouter_reducer::recorder::Recorder)).
@@ -9,7 +8,6 @@
 //! of several ranks. Nothing formats or makes a system call until it is asked to write.
 
 pub(crate) mod flight;
-pub mod log;
 mod merge;
 mod perfetto;
 pub(crate) mod signal;

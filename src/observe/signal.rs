@@ -11,7 +11,7 @@ use std::thread::JoinHandle;
 use signal_hook::iterator::{Handle, Signals};
 
 use super::flight::Flight;
-use super::log;
+use crate::log;
 use crate::runtime::fork_generation;
 
 /// Writes a dump for each signal that comes while this lives.

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use super::mesh::mesh;
 use super::{CoreAllowance, IdlePolicy, Poller, Reactor, ShardId, panic_message, sys};
-use crate::observe::log;
+use crate::log;
 use ending::{Ending, Part, Plan};
 
 /// Messages that a ring between two shards holds; more wait at the sender.

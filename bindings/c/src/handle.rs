@@ -18,7 +18,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::sync::{Mutex, PoisonError};
 
 use shouter::config::Builder;
-use shouter::observe::log;
+use shouter::log;
 use shouter::{Config, Error, Group, Tensor};
 
 use crate::error::{Status, guard, guard_value, null};

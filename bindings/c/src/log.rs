@@ -8,7 +8,7 @@
 use std::ffi::{CString, c_char, c_void};
 
 use shouter::Error;
-use shouter::observe::log::{self, Line, Sink};
+use shouter::log::{self, Line, Sink};
 
 use crate::error::{Status, guard};
 use crate::handle::text;

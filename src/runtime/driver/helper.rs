@@ -11,7 +11,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use super::{DriveError, DriverOptions, Inner};
-use crate::observe::log;
+use crate::log;
 use crate::runtime::{Activity, Clock, Poller, panic_message};
 
 /// Idle looks at the network before the helper slows down: 16 of half a millisecond.
