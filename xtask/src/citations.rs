@@ -10,7 +10,7 @@ use std::path::Path;
 use crate::sources;
 
 const INDEX: &str = "netstack/tests/conformance/INDEX.md";
-const SECTIONS: &str = "netstack/tests/conformance/sections.txt";
+const SECTIONS: &str = "netstack/tests/conformance/sections.list";
 
 /// Checks every citation; says which requirements no code cites.
 pub(crate) fn check() -> Result<String, String> {
