@@ -135,7 +135,7 @@ pub struct SessionParams {
 
 /// The user's name for a message, handed back when its memory is free again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Token(pub u64);
+pub struct MessageToken(pub u64);
 
 /// Where a received UDP datagram came from and went to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -169,13 +169,13 @@ pub enum Disposition {
     /// It used or copied the bytes: the datagram will not be delivered again.
     Consumed,
     /// It cannot use the bytes now: the sender sends them again later.
-    Refused(Why),
+    Refused(RefusalReason),
 }
 
 /// Why a datagram was refused. Counted here; the peer only learns that it was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Why {
+pub enum RefusalReason {
     /// The operation it belongs to has not been posted here yet.
     NotReady,
     /// There is no memory to keep it in.
@@ -287,7 +287,7 @@ pub struct Counters {
     /// Data sent again under the same PSN.
     pub resent: u64,
     /// When that was last, and of which message.
-    pub last_resent: Option<(Instant, Token)>,
+    pub last_resent: Option<(Instant, MessageToken)>,
     /// Payload bytes sent for the first time.
     pub sent_bytes: u64,
     /// Data acknowledged as consumed.
@@ -347,7 +347,7 @@ pub trait Sink {
     fn deliver(&mut self, session: SessionId, header: &[u8], payload: &[u8]) -> Disposition;
 
     /// The message is acknowledged and no frame refers to its extent: the memory is free.
-    fn released(&mut self, session: SessionId, token: Token);
+    fn released(&mut self, session: SessionId, token: MessageToken);
 
     /// The session ended by itself. Called once.
     fn failed(&mut self, session: SessionId, why: Failure);
@@ -371,6 +371,6 @@ impl Sink for NoSink {
     fn deliver(&mut self, _: SessionId, _: &[u8], _: &[u8]) -> Disposition {
         Disposition::Consumed
     }
-    fn released(&mut self, _: SessionId, _: Token) {}
+    fn released(&mut self, _: SessionId, _: MessageToken) {}
     fn failed(&mut self, _: SessionId, _: Failure) {}
 }

@@ -4,10 +4,10 @@ use core::net::IpAddr;
 use std::collections::VecDeque;
 
 use super::api::{
-    Config, Counters, DatagramMeta, Emit, EndpointCounters, MAX_MESSAGE_HEADER, MAX_PAYLOAD, OpenError,
-    SendError, SessionId, SessionParams, Sink, Token,
+    Config, Counters, DatagramMeta, Emit, EndpointCounters, MAX_MESSAGE_HEADER, MAX_PAYLOAD, MessageToken,
+    OpenError, SendError, SessionId, SessionParams, Sink,
 };
-use super::output::Turn;
+use super::output::TransmitOutcome;
 use super::recovery::NEVER;
 use super::session::{Accepted, Session};
 use super::table::TagTable;
@@ -127,7 +127,7 @@ impl Endpoint {
         id: SessionId,
         header: &[u8],
         payload: Option<Extent>,
-        token: Token,
+        token: MessageToken,
     ) -> Result<(), SendError> {
         let entry = self.entries.get_mut(id.index()).ok_or(SendError::Closed)?;
         let session = entry.session.as_deref_mut().filter(|s| s.id == id).ok_or(SendError::Closed)?;
@@ -151,11 +151,11 @@ impl Endpoint {
     /// The message queued last is one whose release is waited for: its acknowledgement is asked for at once instead of
     /// with the next batch.
     #[inline]
-    pub fn hurry(&mut self, id: SessionId) {
+    pub fn request_ack(&mut self, id: SessionId) {
         if let Some(session) = self.entries.get_mut(id.index()).and_then(|entry| entry.session.as_deref_mut())
             && session.id == id
         {
-            session.sender.hurry();
+            session.sender.request_ack();
         }
     }
 
@@ -282,15 +282,15 @@ impl Endpoint {
                     self.earliest = self.earliest.min(session.deadline());
                     turn
                 }
-                None => Turn::Done,
+                None => TransmitOutcome::Done,
             };
             match turn {
-                Turn::Done => {
+                TransmitOutcome::Done => {
                     entry.ready = false;
                     self.ready.pop_front();
                 }
-                Turn::More => self.ready.rotate_left(1),
-                Turn::Blocked => {
+                TransmitOutcome::More => self.ready.rotate_left(1),
+                TransmitOutcome::Blocked => {
                     // The next session begins when there is room again.
                     self.ready.rotate_left(1);
                     return;

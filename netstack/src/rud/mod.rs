@@ -33,8 +33,8 @@ mod window;
 
 pub use api::{
     Config, Counters, DatagramMeta, Destination, Disposition, Emit, EndpointCounters, Failure,
-    MAX_MESSAGE_HEADER, MAX_PAYLOAD, NoSink, OpenError, SendError, SessionId, SessionParams, Sink, Token,
-    Why, payload_room,
+    MAX_MESSAGE_HEADER, MAX_PAYLOAD, MessageToken, NoSink, OpenError, RefusalReason, SendError, SessionId,
+    SessionParams, Sink, payload_room,
 };
 pub use endpoint::Endpoint;
 

@@ -2,8 +2,8 @@
 
 use super::Times;
 use super::api::{
-    Config, Counters, DatagramMeta, Destination, Disposition, Failure, SessionId, SessionParams, Sink, Token,
-    Why,
+    Config, Counters, DatagramMeta, Destination, Disposition, Failure, MessageToken, RefusalReason,
+    SessionId, SessionParams, Sink,
 };
 use super::crc;
 use super::receiver::{Arrival, Receiver};
@@ -178,7 +178,7 @@ impl Session {
                         self.receiver.refused(header.psn);
                         self.ack_due = true;
                         self.counters.refused += 1;
-                        self.counters.refused_not_ready += u64::from(why == Why::NotReady);
+                        self.counters.refused_not_ready += u64::from(why == RefusalReason::NotReady);
                     }
                 }
             }
@@ -204,7 +204,7 @@ impl Session {
         };
         let id = self.id;
         let mut acked = Acked::NOTHING;
-        let mut release = |token: Token| sink.released(id, token);
+        let mut release = |token: MessageToken| sink.released(id, token);
         let first_word = header.cumulative.word_start();
         self.sender.on_cumulative(&context, header.cumulative, &mut acked, &mut release);
         let start = first_word.plus(u32::from(header.sack_word) * 64);

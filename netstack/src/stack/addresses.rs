@@ -5,7 +5,7 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use super::counters::Counters;
 use super::destination::ethertype_of;
 use super::port::Interface;
-use crate::ip::neighbour::{Asker, Resolution};
+use crate::ip::neighbour::{Requester, Resolution};
 use crate::ip::{NextHop, RouteTable};
 use crate::time::Instant;
 use crate::wire::arp;
@@ -152,7 +152,7 @@ impl Interface {
     }
 
     /// Works off what is due in the neighbour cache.
-    pub(super) fn tend_neighbours(&mut self, now: Instant, counters: &mut Counters) {
+    pub(super) fn poll_neighbours(&mut self, now: Instant, counters: &mut Counters) {
         let mut asked = Vec::new();
         let before = self.neighbours.dropped();
         self.neighbours.poll(now, |request| asked.push(request));
@@ -260,14 +260,26 @@ impl Interface {
     }
 
     /// What is known about the next hop `hop` of a packet of `asker` to `remote`.
-    pub(super) fn resolve(&mut self, now: Instant, hop: IpAddr, remote: IpAddr, asker: Asker) -> Resolution {
+    pub(super) fn resolve(
+        &mut self,
+        now: Instant,
+        hop: IpAddr,
+        remote: IpAddr,
+        asker: Requester,
+    ) -> Resolution {
         // There are few gateways, and others need them too, whoever is answered through them.
-        let asker = if hop == remote { asker } else { Asker::Session };
+        let asker = if hop == remote { asker } else { Requester::Session };
         self.neighbours.resolve(now, hop, asker)
     }
 
     /// Keeps a packet of `asker` until the neighbour `address` is known.
-    pub(super) fn hold(&mut self, address: IpAddr, parts: [&[u8]; 3], asker: Asker, counters: &mut Counters) {
+    pub(super) fn hold(
+        &mut self,
+        address: IpAddr,
+        parts: [&[u8]; 3],
+        asker: Requester,
+        counters: &mut Counters,
+    ) {
         if parts.iter().map(|part| part.len()).sum::<usize>() > usize::from(self.mtu) {
             counters.tx_too_long += 1;
             return;

@@ -6,7 +6,7 @@ use super::icmp::MAX_QUOTE_IPV6;
 use super::receive::{Inbound, Receiver, rest_len};
 use crate::device::{RxChecksum, RxFrame};
 use crate::ip::neighbour::Observation;
-use crate::ip::reassembly::{Key, Outcome, Piece};
+use crate::ip::reassembly::{FragmentPayload, Key, ReassemblyOutcome};
 use crate::rud;
 use crate::wire::ethernet::Mac;
 use crate::wire::icmp::ErrorKind;
@@ -101,7 +101,7 @@ impl<S: rud::Sink> Receiver<'_, S> {
             protocol: 0,
             identification: fragment.identification,
         };
-        let piece = Piece {
+        let piece = FragmentPayload {
             offset: fragment.offset,
             more: fragment.more,
             protocol: chain.protocol,
@@ -111,12 +111,12 @@ impl<S: rud::Sink> Receiver<'_, S> {
         };
         let problem = |pointer| ErrorKind::ParameterProblem { code: parameter::FIELD, pointer };
         match self.reassembly.insert(self.now, key, &piece) {
-            Outcome::Waiting => self.counters.rx_fragments += 1,
+            ReassemblyOutcome::Waiting => self.counters.rx_fragments += 1,
             // Extension headers within it are walked like others, and may not be fragments again.
-            Outcome::Whole(datagram) if datagram.protocol == ipv6::FRAGMENT => {
+            ReassemblyOutcome::Whole(datagram) if datagram.protocol == ipv6::FRAGMENT => {
                 self.counters.rx_fragment_malformed += 1;
             }
-            Outcome::Whole(datagram) => {
+            ReassemblyOutcome::Whole(datagram) => {
                 self.counters.rx_reassembled += 1;
                 let whole = Inbound {
                     ecn: datagram.ecn,
@@ -129,13 +129,13 @@ impl<S: rud::Sink> Receiver<'_, S> {
                 };
                 self.on_chain(&whole, datagram.protocol, chain.payload_at);
             }
-            Outcome::Overlap => self.counters.rx_fragment_overlap += 1,
-            Outcome::BadLength => {
+            ReassemblyOutcome::Overlap => self.counters.rx_fragment_overlap += 1,
+            ReassemblyOutcome::BadLength => {
                 self.counters.rx_fragment_malformed += 1;
                 //= RFC 8200 section 4.5: a parameter problem that points to the payload length.
                 self.send_error(packet, problem(PAYLOAD_LEN_AT));
             }
-            Outcome::TooLong => {
+            ReassemblyOutcome::TooLong => {
                 self.counters.rx_fragment_malformed += 1;
                 //= RFC 8200 section 4.5: a parameter problem that points to the fragment offset.
                 let offset_at = chain.payload_at.saturating_sub(ipv6::FRAGMENT_LEN - 2);

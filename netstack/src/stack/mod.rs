@@ -40,7 +40,7 @@ pub use counters::Counters;
 
 use crate::device::{Device, DeviceCounters, FramesOut};
 use crate::ip::limit::TokenBucket;
-use crate::ip::neighbour::{Asker, Resolution};
+use crate::ip::neighbour::{Requester, Resolution};
 use crate::ip::reassembly::Reassembly;
 use crate::rud;
 use crate::tcp as tcp_protocol;
@@ -49,7 +49,7 @@ use crate::udp::{Payload, Sockets, UdpHandle};
 use crate::wire::ethernet::Mac;
 use crate::wire::icmp::{Echo, EchoKind, ErrorKind};
 use crate::wire::udp as udp_wire;
-use destination::{Destinations, Emitter, Miss, Way, any_for, ip_udp_len};
+use destination::{Destinations, Emitter, Miss, ResolvedRoute, any_for, ip_udp_len};
 use icmp::{About, SendIcmpError};
 use port::{Interface, Port, QueueError, Sizes};
 use receive::Receiver;
@@ -232,7 +232,7 @@ impl<D: Device> Stack<D> {
             clear = true;
             for port in &mut self.ports {
                 // Whoever was asked for above is asked in the same turn.
-                port.tend(now, &mut self.counters);
+                port.poll_timers(now, &mut self.counters);
                 taken += port.flush(now);
                 clear &= port.is_clear();
             }
@@ -345,7 +345,7 @@ impl<D: Device> Stack<D> {
             return Err(SendError::BadSocket);
         }
         let (index, source, found) =
-            match self.destinations.find(now, &mut self.ports, local.ip(), to.ip(), Asker::User) {
+            match self.destinations.find(now, &mut self.ports, local.ip(), to.ip(), Requester::User) {
                 Ok(template) => (template.port, template.source, Ok(template)),
                 Err(Miss::Pending { port, next_hop, source }) => (port, source, Err(next_hop)),
                 Err(Miss::Error(error)) => return Err(error),
@@ -384,7 +384,12 @@ impl<D: Device> Stack<D> {
                 iface.queue_extent(&template.link, [headers, header], extent)
             }
             (Err(next_hop), payload) => {
-                iface.hold(next_hop, [headers, header, payload.as_bytes()], Asker::User, &mut self.counters);
+                iface.hold(
+                    next_hop,
+                    [headers, header, payload.as_bytes()],
+                    Requester::User,
+                    &mut self.counters,
+                );
                 Ok(())
             }
         };
@@ -407,13 +412,14 @@ impl<D: Device> Stack<D> {
         data: &[u8],
     ) -> Result<(), SendError> {
         let remote = remote.into();
-        let Way { port, source, next_hop } = destination::route(&self.ports, any_for(remote), remote)?;
+        let ResolvedRoute { port, source, next_hop } =
+            destination::route(&self.ports, any_for(remote), remote)?;
         let Some(Port { iface, .. }) = self.ports.get_mut(port) else {
             return Err(SendError::NoRoute { remote });
         };
         let limit = usize::from(iface.mtu).saturating_sub(ip_udp_len(&remote));
         let echo = Echo { kind: EchoKind::Request, identifier, sequence, data };
-        let sent = icmp::send_echo(now, iface, source, remote, &echo, Asker::User, &mut self.counters);
+        let sent = icmp::send_echo(now, iface, source, remote, &echo, Requester::User, &mut self.counters);
         sent.map_err(|error| match error {
             SendIcmpError::NoRoute => SendError::NoRoute { remote },
             SendIcmpError::Unreachable | SendIcmpError::Limited => {
@@ -434,9 +440,9 @@ impl<D: Device> Stack<D> {
         remote: impl Into<IpAddr>,
     ) -> Result<(IpAddr, Resolution), SendError> {
         let remote = remote.into();
-        let Way { port, next_hop, .. } = destination::route(&self.ports, any_for(remote), remote)?;
+        let ResolvedRoute { port, next_hop, .. } = destination::route(&self.ports, any_for(remote), remote)?;
         let port = self.ports.get_mut(port).ok_or(SendError::NoRoute { remote })?;
-        Ok((next_hop, port.iface.neighbours.resolve(now, next_hop, Asker::Session)))
+        Ok((next_hop, port.iface.neighbours.resolve(now, next_hop, Requester::Session)))
     }
 
     /// Takes the oldest answer to a [`Stack::ping`].

@@ -232,14 +232,14 @@ impl Interface {
         if self.push(frame) { Ok(()) } else { Err(QueueError::Full) }
     }
 
-    /// When [`Port::tend`] has work that cannot wait. A link that is up is looked at when there is a turn anyhow.
+    /// When [`Port::poll_timers`] has work that cannot wait. A link that is up is looked at when there is a turn anyhow.
     #[inline]
     fn next_deadline(&self) -> Option<Instant> {
         // Nobody can be asked over a link that is down.
         if self.link.up { self.neighbours.next_deadline() } else { Some(self.link.next_check) }
     }
 
-    /// Whether [`Port::tend`] has work.
+    /// Whether [`Port::poll_timers`] has work.
     #[inline]
     fn has_work(&self, now: Instant) -> bool {
         self.link.next_check <= now || self.next_deadline().is_some_and(|deadline| deadline <= now)
@@ -252,7 +252,7 @@ impl<D: Device> Port<D> {
         earliest(self.iface.next_deadline(), self.device.next_deadline())
     }
 
-    /// Whether [`Port::tend`] and [`Port::flush`] have nothing to do.
+    /// Whether [`Port::poll_timers`] and [`Port::flush`] have nothing to do.
     #[inline]
     pub(super) fn rests(&self, now: Instant) -> bool {
         let iface = &self.iface;
@@ -261,14 +261,14 @@ impl<D: Device> Port<D> {
 
     /// Looks after the link and the neighbours.
     #[inline]
-    pub(super) fn tend(&mut self, now: Instant, counters: &mut Counters) {
+    pub(super) fn poll_timers(&mut self, now: Instant, counters: &mut Counters) {
         if self.iface.has_work(now) {
-            self.tend_now(now, counters);
+            self.poll_timers_now(now, counters);
         }
     }
 
     #[cold]
-    fn tend_now(&mut self, now: Instant, counters: &mut Counters) {
+    fn poll_timers_now(&mut self, now: Instant, counters: &mut Counters) {
         let iface = &mut self.iface;
         if iface.link.next_check <= now {
             let up = self.device.link_up();
@@ -280,7 +280,7 @@ impl<D: Device> Port<D> {
             iface.link = Link { up, next_check: now + if up { UP_CHECK } else { DOWN_CHECK } };
         }
         if iface.link.up {
-            iface.tend_neighbours(now, counters);
+            iface.poll_neighbours(now, counters);
         }
     }
 

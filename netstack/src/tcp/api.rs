@@ -22,10 +22,10 @@ pub struct ListenerId {
     pub(super) generation: u32,
 }
 
-/// The caller's name for an extent that was given to a connection; it comes back with [`Event::Released`] or
-/// [`Event::Dropped`].
+/// The caller's name for an extent that was given to a connection; it comes back with [`TcpEvent::Released`] or
+/// [`TcpEvent::Dropped`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Token(pub u64);
+pub struct ReleaseToken(pub u64);
 
 /// The states of RFC 9293 section 3.3.2.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -169,7 +169,7 @@ pub enum ListenError {
 /// What has changed; the caller looks at the connection for more. Each is told once per change, in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Event {
+pub enum TcpEvent {
     /// A connection can be accepted.
     Acceptable(ListenerId),
     /// A connection that this side asked for is established.
@@ -179,9 +179,9 @@ pub enum Event {
     /// There is room to write again after [`Error::WouldBlock`].
     Writable(ConnectionId),
     /// All bytes of an extent are acknowledged, and no frame refers to it: its memory is free.
-    Released(ConnectionId, Token),
+    Released(ConnectionId, ReleaseToken),
     /// The connection has ended before all bytes of an extent were acknowledged; its memory is free likewise.
-    Dropped(ConnectionId, Token),
+    Dropped(ConnectionId, ReleaseToken),
     /// The connection has failed.
     Failed(ConnectionId, Failure),
     /// Both directions are finished, everything sent is acknowledged.
@@ -400,5 +400,5 @@ pub trait Emit {
 
     /// The connection has sent all that it has: what was emitted may leave before the sender's books are brought up to date.
     /// Whether that is worth while is below's to say; it leaves anyhow when the turn is over.
-    fn hurry(&mut self) {}
+    fn flush_now(&mut self) {}
 }

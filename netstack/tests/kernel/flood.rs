@@ -15,7 +15,7 @@ use rand::{Rng, SeedableRng};
 use shouter_netstack::device::dpdk::DpdkDevice;
 use shouter_netstack::rud::NoSink;
 use shouter_netstack::stack::{PortConfig, Stack, StackConfig};
-use shouter_netstack::tcp::{ConnectionId, Error, Event};
+use shouter_netstack::tcp::{ConnectionId, Error, TcpEvent};
 use shouter_netstack::time::Instant;
 use shouter_netstack::wire::checksum::pseudo_header;
 use shouter_netstack::wire::ethernet::{self, EtherType, Mac};
@@ -148,7 +148,7 @@ fn serve(mut stack: Stack<DpdkDevice>, stop: &AtomicBool, read: &AtomicU64) -> S
         let progress = stack.poll(now, &mut NoSink);
         let tcp = stack.tcp_mut();
         while let Some(event) = tcp.next_event() {
-            if let Event::Acceptable(listener) = event {
+            if let TcpEvent::Acceptable(listener) = event {
                 open.extend(core::iter::from_fn(|| tcp.accept(listener)).map(|(id, _)| id));
             }
         }

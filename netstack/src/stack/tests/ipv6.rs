@@ -10,7 +10,7 @@ use super::{
 };
 use crate::device::Loopback;
 use crate::ip::Ipv6Config;
-use crate::rud::{SessionParams, Token};
+use crate::rud::{MessageToken, SessionParams};
 use crate::stack::{PortConfig, SendError, Stack};
 use crate::time::Instant;
 use crate::udp::{Payload, SocketConfig};
@@ -310,13 +310,13 @@ fn rud_messages_cross_over_ipv6() {
     pair.b.rud_mut().open(Instant::ZERO, params(B6, A6, (2, 1))).unwrap();
     for message in 0..50u64 {
         let extent = region().extent(message as usize, [1, 700, largest as u32][message as usize % 3]);
-        pair.a.rud_mut().send(to_b, &[message as u8; 16], extent, Token(message)).unwrap();
+        pair.a.rud_mut().send(to_b, &[message as u8; 16], extent, MessageToken(message)).unwrap();
     }
     pair.turns(3000);
     assert_eq!((pair.sink_b.got.len(), pair.sink_a.released.len()), (50, 50));
     // What the path is said to take does not change what sessions send.
     assert!(pair.a.path_mtu_reduce(pair.now(), B6, 1280));
-    pair.a.rud_mut().send(to_b, &[0; 16], region().extent(0, largest as u32), Token(99)).unwrap();
+    pair.a.rud_mut().send(to_b, &[0; 16], region().extent(0, largest as u32), MessageToken(99)).unwrap();
     pair.turns(3000);
     assert_eq!(pair.sink_b.got.len(), 51);
 }

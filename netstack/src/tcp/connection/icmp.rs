@@ -1,6 +1,6 @@
 //! ICMP errors about segments of a connection (RFC 9293 section 3.9.2.2, RFC 5461, RFC 5927).
 
-use super::{Connection, Context, Disposition, End, State};
+use super::{Connection, ConnectionState, Context, Disposition, EndReason};
 use crate::time::Instant;
 use crate::wire::ipv6;
 use crate::wire::tcp::SeqNumber;
@@ -27,8 +27,8 @@ impl Connection {
     ) -> Disposition {
         //= RFC 5927 section 4.1: only an error about something on its way is believed.
         let attempt = match &self.state {
-            State::Over(_) => return Disposition::Keep,
-            State::SynSent(_) | State::SynReceived(_) => {
+            ConnectionState::Over(_) => return Disposition::Keep,
+            ConnectionState::SynSent(_) | ConnectionState::SynReceived(_) => {
                 if quoted != self.iss {
                     return Disposition::Keep;
                 }
@@ -46,7 +46,7 @@ impl Connection {
             //= RFC 9293 section 3.9.2.2, MUST-56: a soft error does not end the connection.
             IcmpKind::Unreachable => self.unreachable = true,
             //= RFC 5461 section 4.1, RFC 5927 section 5.2: a hard error ends an attempt, and is soft afterwards.
-            IcmpKind::Refused if attempt => return self.end(End::Refused, cx),
+            IcmpKind::Refused if attempt => return self.end(EndReason::Refused, cx),
             IcmpKind::Refused => self.unreachable = true,
             IcmpKind::TooBig(mtu) => {
                 //= RFC 8201 section 4: every IPv6 path carries 1280 bytes.

@@ -1,8 +1,8 @@
 //! A segment arrives in a synchronised state (RFC 9293 section 3.10.7.4).
 
-use super::{Connection, Context, Disposition, End, NEVER, State};
+use super::{Connection, ConnectionState, Context, Disposition, EndReason, NEVER};
 use crate::tcp::sender::AckIn;
-use crate::tcp::{Event, Segment};
+use crate::tcp::{Segment, TcpEvent};
 use crate::time::Instant;
 use crate::wire::tcp::{Flags, Header, SeqNumber};
 
@@ -15,9 +15,9 @@ impl Connection {
         cx: &mut Context<'_>,
     ) -> Disposition {
         match &mut self.state {
-            State::SynSent(_) => return self.on_syn_sent(now, segment, cx),
-            State::Over(_) => return Disposition::Keep,
-            State::SynReceived(handshake)
+            ConnectionState::SynSent(_) => return self.on_syn_sent(now, segment, cx),
+            ConnectionState::Over(_) => return Disposition::Keep,
+            ConnectionState::SynReceived(handshake)
                 if segment.header.seq == self.irs
                     && segment.header.flags.contains(Flags::SYN)
                     && !segment.header.flags.intersects(Flags::RST) =>
@@ -47,7 +47,7 @@ impl Connection {
         let len = payload_len + u32::from(syn) + u32::from(fin);
         let next = self.receiver.next();
 
-        if self.terms.timestamps && !rst {
+        if self.negotiated.timestamps && !rst {
             match header.options.timestamps {
                 //= RFC 7323 section 3.2: once timestamps are agreed upon, a segment without is dropped in silence.
                 None => return Disposition::Keep,
@@ -90,7 +90,7 @@ impl Connection {
         //= section 4.2) it is challenged: a peer that has lost its state answers with a reset.
         if syn {
             if self.is_passive_handshake() {
-                return self.end(End::Reset, cx);
+                return self.end(EndReason::Reset, cx);
             }
             self.challenge(now, cx);
             return Disposition::Keep;
@@ -100,7 +100,7 @@ impl Connection {
             return Disposition::Keep;
         }
         let mut opened = None;
-        if let State::SynReceived(_) = self.state {
+        if let ConnectionState::SynReceived(_) = self.state {
             if header.ack != self.iss + 1 {
                 return Disposition::Answer(self.reset_for_ack(now, header));
             }
@@ -141,7 +141,7 @@ impl Connection {
         } else {
             self.challenge(now, cx);
         }
-        if let State::SynReceived(handshake) = &mut self.state {
+        if let ConnectionState::SynReceived(handshake) = &mut self.state {
             // The peer does not know this side's SYN if it repeats its own.
             handshake.send |= handshake.deadline.is_none();
         }
@@ -171,9 +171,9 @@ impl Connection {
     //= RFC 9293 section 3.10.7.4, second: what a reset means in each state.
     fn on_reset(&mut self, cx: &mut Context<'_>) -> Disposition {
         let end = match self.state {
-            State::SynReceived(_) => End::Refused,
-            State::Closing | State::LastAck => End::Closed,
-            _ => End::Reset,
+            ConnectionState::SynReceived(_) => EndReason::Refused,
+            ConnectionState::Closing | ConnectionState::LastAck => EndReason::Closed,
+            _ => EndReason::Reset,
         };
         self.end(end, cx)
     }
@@ -183,26 +183,26 @@ impl Connection {
     fn on_ack(&mut self, now: Instant, segment: &Segment<'_>, cx: &mut Context<'_>) -> Option<Disposition> {
         let Header { ack, seq, flags, window, ref options, .. } = segment.header;
         let has_data = flags.intersects(Flags::FIN.with(Flags::SYN)) || !segment.payload.is_empty();
-        let echo = options.timestamps.filter(|_| self.terms.timestamps).map(|stamps| stamps.echo);
+        let echo = options.timestamps.filter(|_| self.negotiated.timestamps).map(|stamps| stamps.echo);
         let input = AckIn {
             ack,
             seq,
-            window: u32::from(window) << self.terms.peer_shift,
+            window: u32::from(window) << self.negotiated.peer_shift,
             sack: options.sack,
             rtt: echo.and_then(|echo| self.round_trip(now, echo)),
             echo,
-            ece: self.terms.ecn && flags.contains(Flags::ECE),
+            ece: self.negotiated.ecn && flags.contains(Flags::ECE),
             has_data,
         };
         if self.work_in(now, &input, cx) {
             //= RFC 9293 section 3.10.7.4, fifth: what the acknowledgement of this side's FIN means in each state.
             match self.state {
-                State::FinWait1 => {
+                ConnectionState::FinWait1 => {
                     let until = if self.released { now + self.options.fin_wait_2 } else { NEVER };
-                    self.state = State::FinWait2 { until };
+                    self.state = ConnectionState::FinWait2 { until };
                 }
-                State::Closing => return Some(self.enter_time_wait(now, cx)),
-                State::LastAck => return Some(self.end(End::Closed, cx)),
+                ConnectionState::Closing => return Some(self.enter_time_wait(now, cx)),
+                ConnectionState::LastAck => return Some(self.end(EndReason::Closed, cx)),
                 _ => {}
             }
         }
@@ -239,7 +239,7 @@ impl Connection {
     #[inline]
     pub(super) fn tell_writable(&self, became_writable: bool, cx: &mut Context<'_>) {
         if became_writable && !self.released && !self.shut {
-            cx.events.push_back(Event::Writable(cx.id));
+            cx.events.push_back(TcpEvent::Writable(cx.id));
         }
     }
 
@@ -254,7 +254,10 @@ impl Connection {
         fin: bool,
         cx: &mut Context<'_>,
     ) -> Disposition {
-        if !matches!(self.state, State::Established | State::FinWait1 | State::FinWait2 { .. }) {
+        if !matches!(
+            self.state,
+            ConnectionState::Established | ConnectionState::FinWait1 | ConnectionState::FinWait2 { .. }
+        ) {
             // The peer has finished before: this can only be a repetition.
             self.receiver.acknowledge_now();
             return Disposition::Keep;
@@ -263,9 +266,9 @@ impl Connection {
         if len > 0 {
             //= RFC 9293 section 3.6.1, RFC 2525 section 2.17: data that nobody will read is answered by a reset.
             if self.released && (seq + len.min(i32::MAX as usize) as u32).is_after(self.receiver.next()) {
-                return self.end_with_reset(now, End::Reset, cx);
+                return self.end_with_reset(now, EndReason::Reset, cx);
             }
-            if self.terms.ecn {
+            if self.negotiated.ecn {
                 let cwr = segment.header.flags.contains(Flags::CWR);
                 self.receiver.on_mark(segment.congestion_experienced, cwr);
             }
@@ -273,13 +276,13 @@ impl Connection {
         let taken = self.receiver.on_data(now, seq, segment.payload, fin, cx.pool);
         if (taken.readable > 0 || taken.fin) && self.tell_readable && !self.released {
             self.tell_readable = false;
-            cx.events.push_back(Event::Readable(cx.id));
+            cx.events.push_back(TcpEvent::Readable(cx.id));
         }
         if taken.fin {
             match self.state {
-                State::Established => self.state = State::CloseWait,
-                State::FinWait1 => self.state = State::Closing,
-                State::FinWait2 { .. } => return self.enter_time_wait(now, cx),
+                ConnectionState::Established => self.state = ConnectionState::CloseWait,
+                ConnectionState::FinWait1 => self.state = ConnectionState::Closing,
+                ConnectionState::FinWait2 { .. } => return self.enter_time_wait(now, cx),
                 _ => {}
             }
         }

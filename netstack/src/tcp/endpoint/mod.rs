@@ -37,7 +37,7 @@ use std::sync::Arc;
 pub use counters::Counters;
 pub use demux::IcmpError;
 
-use super::api::{ConnectError, ConnectionId, Event, ListenError, ListenerId, StateName, Token};
+use super::api::{ConnectError, ConnectionId, ListenError, ListenerId, ReleaseToken, StateName, TcpEvent};
 use super::connection::{Connection, Context, Open, RateLimit};
 use super::memory::Memory;
 use super::options::{Config, Options};
@@ -65,7 +65,7 @@ const DEFAULT_MTU: u16 = 1500;
 
 /// Who looks after a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+enum ConnectionOwner {
     /// The user.
     User,
     /// A listener; the handshake is going on.
@@ -79,7 +79,7 @@ enum Place {
 /// One connection's place in the slab.
 struct Slot {
     generation: u32,
-    place: Place,
+    owner: ConnectionOwner,
     /// Whether the index is in `ready`.
     ready: bool,
     armed: Armed,
@@ -94,8 +94,8 @@ struct Shared {
     challenges: u32,
     events: Events,
     /// Events of connections that the user does not know yet end here.
-    muted: VecDeque<Event>,
-    released: Vec<Token>,
+    muted: VecDeque<TcpEvent>,
+    released: Vec<ReleaseToken>,
     extents: Vec<Extent>,
 }
 
@@ -148,7 +148,7 @@ pub struct Endpoint {
     records: Records,
     /// Connections that were refused memory, to be told when there is some.
     starved: BTreeSet<ConnectionId>,
-    /// Slots whose place is [`Place::Orphan`], and the one that was looked at last when there were too many.
+    /// Slots whose owner is [`ConnectionOwner::Orphan`], and the one that was looked at last when there were too many.
     orphans: usize,
     hand: usize,
     ports: Ports,
@@ -274,7 +274,7 @@ impl Endpoint {
         }
         let Some(index) = self.listeners.close(id) else { return };
         let half_open =
-            self.slots.iter().enumerate().filter(|(_, slot)| slot.place == Place::HalfOpen(index));
+            self.slots.iter().enumerate().filter(|(_, slot)| slot.owner == ConnectionOwner::HalfOpen(index));
         orphans.extend(half_open.map(|(index, _)| index as u32));
         for index in orphans {
             if let Some(end) = self.call(index, |connection, cx| connection.abort(now, cx)) {
@@ -290,12 +290,12 @@ impl Endpoint {
             let connection = self.listeners.get_mut(id)?.pop()?;
             let Some(slot) = self.slots.get_mut(connection.index as usize) else { continue };
             let Some(found) = slot.connection.as_deref() else { continue };
-            if slot.generation != connection.generation || slot.place != Place::Queued {
+            if slot.generation != connection.generation || slot.owner != ConnectionOwner::Queued {
                 continue;
             }
             let (readable, over, remote) = (found.info().readable, found.is_over(), found.remote());
             let state = found.state();
-            slot.place = Place::User;
+            slot.owner = ConnectionOwner::User;
             let id = connection;
             if over && readable == 0 && state == StateName::Closed {
                 // It was reset while it waited: nobody needs to know.
@@ -304,14 +304,14 @@ impl Endpoint {
             }
             let ended = !matches!(state, StateName::Established | StateName::SynReceived);
             if readable > 0 || ended {
-                self.shared.events.queue.push_back(Event::Readable(id));
+                self.shared.events.queue.push_back(TcpEvent::Readable(id));
             }
             return Some((id, remote));
         }
     }
 
     /// Opens a connection from `local`, one of this host's addresses, to `remote`; with port 0 a free port is chosen
-    /// (RFC 6056). [`Event::Connected`] or [`Event::Failed`] says how it went.
+    /// (RFC 6056). [`TcpEvent::Connected`] or [`TcpEvent::Failed`] says how it went.
     ///
     /// # Errors
     /// [`ConnectError`] says what cannot be.
@@ -365,7 +365,7 @@ impl Endpoint {
         let options = self.shared_options(options);
         let connection = Connection::connect(now, &open, options);
         self.counters.active_opens += 1;
-        Ok(self.add(now, local, remote, connection, Place::User))
+        Ok(self.add(now, local, remote, connection, ConnectionOwner::User))
     }
 
     /// Whether a connection leads to `host`; one that a stranger has begun counts when its handshake is over.
@@ -397,7 +397,7 @@ impl Endpoint {
     #[inline]
     fn user(&self, id: ConnectionId) -> Option<&Connection> {
         let slot = self.slots.get(id.index as usize)?;
-        let found = slot.generation == id.generation && slot.place == Place::User;
+        let found = slot.generation == id.generation && slot.owner == ConnectionOwner::User;
         slot.connection.as_deref().filter(|connection| found && !connection.released())
     }
 
@@ -407,7 +407,7 @@ impl Endpoint {
         let slot = self.slots.get_mut(index as usize)?;
         let connection = slot.connection.as_deref_mut()?;
         let id = ConnectionId { index, generation: slot.generation };
-        let muted = matches!(slot.place, Place::HalfOpen(_) | Place::Queued);
+        let muted = matches!(slot.owner, ConnectionOwner::HalfOpen(_) | ConnectionOwner::Queued);
         let mut cx = self.shared.context(id, muted);
         Some(run(connection, &mut cx))
     }
@@ -446,13 +446,13 @@ impl Endpoint {
         local: SocketAddr,
         remote: SocketAddr,
         connection: Connection,
-        place: Place,
+        owner: ConnectionOwner,
     ) -> ConnectionId {
         let index = self.free.pop().unwrap_or(self.slots.len() as u32);
         let connection = Some(Box::new(connection));
         // Its predecessor may have left the slot's number in the queue.
         let ready = self.slots.get(index as usize).is_some_and(|slot| slot.ready);
-        let fresh = |generation| Slot { generation, place, ready, armed: Armed::NOT, connection };
+        let fresh = |generation| Slot { generation, owner, ready, armed: Armed::NOT, connection };
         let generation = match self.slots.get_mut(index as usize) {
             Some(slot) => {
                 *slot = fresh(slot.generation);
@@ -468,7 +468,7 @@ impl Endpoint {
             }
         };
         self.table.insert(self.secret.hash(&local, &remote), index);
-        if place == Place::User {
+        if owner == ConnectionOwner::User {
             self.peers.add(remote.ip());
         }
         self.settle(now, index);
@@ -479,7 +479,7 @@ impl Endpoint {
     fn release(&mut self, index: u32) {
         let Some(slot) = self.slots.get_mut(index as usize) else { return };
         if let Some(connection) = slot.connection.take() {
-            if !matches!(slot.place, Place::HalfOpen(_)) {
+            if !matches!(slot.owner, ConnectionOwner::HalfOpen(_)) {
                 self.peers.remove(connection.remote().ip());
             }
             self.timers.disarm(&mut slot.armed);

@@ -1,7 +1,7 @@
 //! Turns and timers.
 
-use super::super::api::{Destination, Emit, Emitted, Event};
-use super::super::connection::Turn;
+use super::super::api::{Destination, Emit, Emitted, TcpEvent};
+use super::super::connection::TransmitOutcome;
 use super::timers::{Armed, Timer};
 use super::{Endpoint, Reply};
 use crate::time::Instant;
@@ -99,19 +99,23 @@ impl Endpoint {
         }
         while let Some(index) = self.ready.pop_front() {
             let turn = self.call(index, |connection, cx| {
-                if connection.is_over() { Turn::Done } else { connection.transmit(now, QUANTUM, emit, cx) }
+                if connection.is_over() {
+                    TransmitOutcome::Done
+                } else {
+                    connection.transmit(now, QUANTUM, emit, cx)
+                }
             });
-            let turn = turn.unwrap_or(Turn::Done);
+            let turn = turn.unwrap_or(TransmitOutcome::Done);
             if let Some(slot) = self.slots.get_mut(index as usize) {
-                slot.ready = turn != Turn::Done;
+                slot.ready = turn != TransmitOutcome::Done;
                 let connection = slot.connection.as_deref().filter(|connection| !connection.is_over());
                 let deadline = connection.and_then(|connection| connection.next_deadline());
                 self.timers.arm(&mut slot.armed, index, deadline);
             }
             match turn {
-                Turn::Done => {}
-                Turn::More => self.ready.push_back(index),
-                Turn::Blocked => {
+                TransmitOutcome::Done => {}
+                TransmitOutcome::More => self.ready.push_back(index),
+                TransmitOutcome::Blocked => {
                     // The next connection begins when there is room again.
                     self.ready.push_back(index);
                     return;
@@ -143,7 +147,7 @@ impl Endpoint {
         self.shared.memory.frames_gone();
         if !self.starved.is_empty() && !self.shared.memory.is_full() {
             let starved = core::mem::take(&mut self.starved);
-            self.shared.events.queue.extend(starved.into_iter().map(Event::Writable));
+            self.shared.events.queue.extend(starved.into_iter().map(TcpEvent::Writable));
         }
     }
 }

@@ -37,7 +37,7 @@ pub(super) struct Record {
 
 /// What to do about a segment for a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub(super) enum TimeWaitAction {
     /// Nothing.
     Drop,
     /// Send the last acknowledgement again; it is a plain one.
@@ -127,18 +127,18 @@ impl Record {
     }
 
     /// What RFC 9293 section 3.10.7.4 says for the state TIME-WAIT.
-    pub(super) fn judge(&self, header: &Header, payload_len: usize) -> Verdict {
+    pub(super) fn judge(&self, header: &Header, payload_len: usize) -> TimeWaitAction {
         let Header { flags, seq, .. } = header;
         if flags.contains(Flags::RST) {
             //= RFC 1337 section 3 (F1): resets are ignored, or TIME-WAIT could be assassinated.
-            return Verdict::Drop;
+            return TimeWaitAction::Drop;
         }
         let stamps = header.options.timestamps.filter(|_| self.timestamps);
         let age = stamps.map(|stamps| stamps.value.wrapping_sub(self.ts_recent) as i32);
         if flags.contains(Flags::SYN) {
             // A SYN with ACK or FIN opens nothing.
             if flags.intersects(Flags::ACK.with(Flags::FIN)) {
-                return Verdict::Acknowledge;
+                return TimeWaitAction::Acknowledge;
             }
             //= RFC 6191 section 2: a later timestamp is enough; with an equal one, or none, the sequence number must be
             // beyond the last (RFC 9293 section 3.6.1, MAY-2).
@@ -147,26 +147,26 @@ impl Record {
                 None => seq.is_after(self.rcv_nxt),
             };
             //= RFC 5961 section 4.2: any other SYN is answered by an acknowledgement.
-            return if later { Verdict::Reopen } else { Verdict::Acknowledge };
+            return if later { TimeWaitAction::Reopen } else { TimeWaitAction::Acknowledge };
         }
         if !flags.contains(Flags::ACK) {
-            return Verdict::Drop;
+            return TimeWaitAction::Drop;
         }
         //= RFC 7323 section 5.3, R1: an old timestamp is answered by an acknowledgement, and the segment dropped.
         if age.is_some_and(|age| age < 0) {
-            return Verdict::Acknowledge;
+            return TimeWaitAction::Acknowledge;
         }
         let end = *seq + u32::try_from(payload_len).unwrap_or(u32::MAX);
         if flags.contains(Flags::FIN) && end + 1 == self.rcv_nxt {
             //= RFC 9293 section 3.10.7.4, eighth: a retransmission of the FIN is acknowledged, and the 2 MSL begin anew.
-            return Verdict::Restart;
+            return TimeWaitAction::Restart;
         }
         if *seq == self.rcv_nxt && payload_len == 0 && !flags.contains(Flags::FIN) {
             // A plain acknowledgement in sequence.
-            return Verdict::Drop;
+            return TimeWaitAction::Drop;
         }
         //= RFC 9293 section 3.10.7.4, first: what is not acceptable is answered by an acknowledgement.
-        Verdict::Acknowledge
+        TimeWaitAction::Acknowledge
     }
 
     /// The acknowledgement; `clock` is the timestamp clock without offset.

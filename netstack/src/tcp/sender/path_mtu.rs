@@ -55,7 +55,7 @@ pub(super) struct PathMtu {
     /// The first probe tries the greatest size at once: perhaps it was an outage.
     bold: bool,
     /// A message told the size, and the next try after a failure comes after this long: nothing in between needs a search.
-    told: Option<Duration>,
+    reported: Option<Duration>,
     /// Probes of the present size that were lost.
     tries: u8,
     /// A probe is out.
@@ -161,7 +161,7 @@ impl Sender {
                         return self.obey_path(now, path);
                     }
                     search.due = true;
-                    search.bold |= search.told.is_some();
+                    search.bold |= search.reported.is_some();
                     // The search was over: the path may carry more by now.
                     if search.candidate().is_none() {
                         search.high = most.max(search.low);
@@ -233,10 +233,10 @@ impl Sender {
         search.bold = false;
         search.high = tried.saturating_sub(1).max(search.low);
         let mut pause = RAISE;
-        if let Some(told) = &mut search.told {
+        if let Some(reported) = &mut search.reported {
             search.high = search.low;
-            *told = (*told * 2).min(RAISE);
-            pause = *told;
+            *reported = (*reported * 2).min(RAISE);
+            pause = *reported;
         }
         if search.candidate().is_none() {
             search.due = false;
@@ -264,7 +264,7 @@ impl Sender {
             low: less,
             high,
             bold: true,
-            told: None,
+            reported: None,
             tries: 0,
             out: false,
             due: false,
@@ -306,7 +306,7 @@ impl Sender {
             low: self.size.mss,
             high: self.size.mss,
             bold: false,
-            told: None,
+            reported: None,
             tries: 0,
             out: false,
             due: false,
@@ -336,16 +336,16 @@ impl Sender {
 
     fn believe_too_big(&mut self, now: Instant, size: u16) {
         let again = if self.options.mtu_probing { TRY_AGAIN } else { RAISE };
-        let told = self.size.search.as_ref().and_then(|search| search.told).unwrap_or(again);
+        let reported = self.size.search.as_ref().and_then(|search| search.reported).unwrap_or(again);
         self.size.search = Some(Box::new(PathMtu {
             low: size,
             high: size,
             bold: true,
-            told: Some(told),
+            reported: Some(reported),
             tries: 0,
             out: false,
             due: false,
-            next_at: now + told,
+            next_at: now + reported,
             claim: None,
         }));
         self.size.largest_acked = self.size.largest_acked.min(size);

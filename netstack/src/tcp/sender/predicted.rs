@@ -3,7 +3,7 @@
 //! this way. What happens is the same as in `ack`, where most of the questions need not be asked.
 
 use super::scoreboard::Record;
-use super::{AckIn, AckOut, Sender, Token};
+use super::{AckIn, AckOut, ReleaseToken, Sender};
 use crate::cc::AckSample;
 use crate::tcp::memory::Memory;
 use crate::time::Instant;
@@ -28,7 +28,7 @@ impl Sender {
         ack: &AckIn,
         record: &Record,
         memory: &mut Memory,
-        released: &mut Vec<Token>,
+        released: &mut Vec<ReleaseToken>,
     ) -> AckOut {
         self.contact.on_heard(now);
         self.update_window(ack);

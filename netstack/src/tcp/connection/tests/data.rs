@@ -25,7 +25,7 @@ fn blocks(sent: &Sent) -> Vec<(u32, u32)> {
 fn bytes_both_ways() {
     let mut rig = Rig::established(Options::internet());
     assert!(matches!(rig.data(0, 0, b"question"), Disposition::Keep));
-    assert_eq!(rig.events(), [Event::Readable(ID)]);
+    assert_eq!(rig.events(), [TcpEvent::Readable(ID)]);
     assert_eq!(rig.read().as_deref(), Ok(&b"question"[..]));
     assert_eq!(rig.read(), Err(Error::WouldBlock));
     assert_eq!(rig.write(b"answer"), Ok(6));
@@ -55,10 +55,10 @@ fn events_come_once_per_look() {
     for index in 0..3 {
         assert!(matches!(rig.data(index, 0, b"x"), Disposition::Keep));
     }
-    assert_eq!(rig.events(), [Event::Readable(ID)]);
+    assert_eq!(rig.events(), [TcpEvent::Readable(ID)]);
     assert_eq!(rig.read().as_deref(), Ok(&b"xxx"[..]));
     assert!(matches!(rig.data(3, 0, b"y"), Disposition::Keep));
-    assert_eq!(rig.events(), [Event::Readable(ID)]);
+    assert_eq!(rig.events(), [TcpEvent::Readable(ID)]);
 }
 
 #[test]

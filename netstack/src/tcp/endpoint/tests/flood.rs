@@ -3,7 +3,7 @@
 use core::time::Duration;
 
 use super::pair::{Pair, address, syn};
-use crate::tcp::{Event, KeepAlive, Options, StateName};
+use crate::tcp::{KeepAlive, Options, StateName, TcpEvent};
 use crate::wire::tcp::{Flags, Header, SeqNumber};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -63,7 +63,7 @@ fn a_full_accept_queue_holds_connections_back() {
         .map(|_| pair.a.connect(pair.now, address("10.0.0.1:0"), address("10.0.0.2:80"), None).unwrap())
         .collect();
     pair.pass(SECOND / 2);
-    assert_eq!(pair.events_b, [Event::Acceptable(listener); 2]);
+    assert_eq!(pair.events_b, [TcpEvent::Acceptable(listener); 2]);
     assert!(pair.b.counters().accept_queue_full >= 1);
     // Room makes the others' repeated segments welcome.
     let mut accepted = 0;

@@ -8,8 +8,8 @@ use super::super::Endpoint;
 use crate::region::Extent;
 use crate::sim::tcp::{Segment, segments};
 use crate::tcp::{
-    Config, ConnectionId, Destination, Emit, Emitted, Error, Event, ListenerId, Options, Path, Payload,
-    SegmentMeta,
+    Config, ConnectionId, Destination, Emit, Emitted, Error, ListenerId, Options, Path, Payload, SegmentMeta,
+    TcpEvent,
 };
 use crate::time::Instant;
 use crate::wire::tcp::{Flags, Header, SeqNumber};
@@ -74,7 +74,7 @@ fn turn(
     endpoint: &mut Endpoint,
     incoming: &mut Wire,
     outgoing: &mut Wire,
-    events: &mut Vec<Event>,
+    events: &mut Vec<TcpEvent>,
 ) {
     while incoming.queue.front().is_some_and(|(at, _)| *at <= now) {
         let Some((_, segment)) = incoming.queue.pop_front() else { break };
@@ -97,8 +97,8 @@ pub(super) struct Pair {
     pub(super) there: Wire,
     pub(super) back: Wire,
     pub(super) now: Instant,
-    pub(super) events_a: Vec<Event>,
-    pub(super) events_b: Vec<Event>,
+    pub(super) events_a: Vec<TcpEvent>,
+    pub(super) events_b: Vec<TcpEvent>,
 }
 
 pub(super) fn address(text: &str) -> SocketAddr {
@@ -189,7 +189,7 @@ impl Pair {
         }));
         let (b, from) = accepted.unwrap();
         assert_eq!(from, self.a.info(a).unwrap().local);
-        assert!(self.events_a.contains(&Event::Connected(a)));
+        assert!(self.events_a.contains(&TcpEvent::Connected(a)));
         (a, b)
     }
 

@@ -6,7 +6,7 @@ use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
 use super::pair::{Pair, address};
-use crate::tcp::{Error, Event, Options, Repair};
+use crate::tcp::{Error, Options, Repair, TcpEvent};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -33,7 +33,7 @@ fn to_peek_takes_nothing() {
     pair.events_b.clear();
     pair.a.shutdown(pair.now, a).unwrap();
     pair.pass(SECOND);
-    assert_eq!(pair.events_b, [Event::Readable(b)]);
+    assert_eq!(pair.events_b, [TcpEvent::Readable(b)]);
     assert_eq!(pair.b.peek(b, &mut buffer), Ok(0));
     assert_eq!(pair.b.peek(b, &mut buffer), Ok(0));
 }
@@ -67,7 +67,7 @@ fn a_limit_of_what_is_unsent_lets_writers_go_on_when_it_was_sent() {
     // Nothing is acknowledged yet, but two segments left; a third of the limit is not free.
     let info = pair.a.info(a).unwrap();
     assert!(info.unsent < 10_000 && info.unacknowledged == 10_000, "{info:?}");
-    assert!(pair.run(SECOND, |pair| pair.events_a.contains(&Event::Writable(a))));
+    assert!(pair.run(SECOND, |pair| pair.events_a.contains(&TcpEvent::Writable(a))));
     assert!(pair.a.info(a).unwrap().unsent <= 7_500);
     assert!(pair.transfer(a, b, &bytes, 100 * SECOND).len() >= bytes.len());
 }
