@@ -21,12 +21,12 @@
 //!   +-------------------------------------------+
 //! ```
 //!
-//! - Payload is never copied on its way down: protocols emit header bytes plus an [`Extent`](region::Extent) of
+//! - Payload is never copied when sent: protocols emit header bytes plus an [`Extent`](region::Extent) of
 //!   registered memory, and the device reads it when it transmits.
-//! - Payload is borrowed on its way up: a [`rud::Sink`] sees the bytes in the receive buffer, checked, and uses or
+//! - Payload is borrowed when received: a [`rud::Sink`] sees the bytes in the receive buffer, checked, and uses or
 //!   copies them before it returns.
 //! - Beside the stack stands `verbs` (feature `verbs`): RDMA queue pairs, where the adapter is the transport.
-//! - [`Stack::poll`](stack::Stack::poll) is one turn of the loop; who calls it, and when, is the caller's business:
+//! - [`Stack::poll`](stack::Stack::poll) is one iteration of the loop; the caller decides when and where it runs:
 //!   a pinned thread on a NIC queue, or [`sim::Sim`] with virtual time.
 //!
 //! # Example

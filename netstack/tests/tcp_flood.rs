@@ -532,7 +532,7 @@ fn segment(to: Mac, from: SocketAddrV4, at: SocketAddrV4, header: Header, payloa
     packet(to, [*from.ip(), *at.ip()], 6, (0, 0x4000), &bytes)
 }
 
-/// Somebody far away.
+/// A random remote address.
 fn random_source(rng: &mut SmallRng) -> SocketAddrV4 {
     let [b, c, d] = rng.random();
     SocketAddrV4::new(Ipv4Addr::new(rng.random_range(100..=120), b, c, d), rng.random_range(1..=u16::MAX))
@@ -560,7 +560,7 @@ fn a_connection_keeps_its_load_under_a_syn_flood_and_a_new_client_gets_in() {
     assert!(share >= 0.8, "seed {seed}: {share} of the load");
     world.run(Duration::from_millis(1));
     let taken = world.check(SERVER);
-    assert_eq!(taken as u128, span.as_micros() / 2, "seed {seed}: no SYN was lost on the way");
+    assert_eq!(taken as u128, span.as_micros() / 2, "seed {seed}: no SYN was lost");
     let server = &world.hosts[SERVER];
     let counters = *server.stack.tcp().counters();
     // One is the connection's own.
@@ -659,7 +659,7 @@ fn addresses_that_nobody_has_take_no_neighbours_from_connections() {
     }
 }
 
-/// Somebody who sees the connection says that its segments do not get through: now large ones, now any.
+/// An observer of the connection claims that its segments do not get through: now large ones, now any.
 fn too_big(rng: &mut SmallRng, scene: &Scene<'_>) -> Vec<u8> {
     // Behind Ethernet and IPv4 headers of 34 bytes; the number that the other side expects next is out.
     let expected = scene.sniffed.get(42..46).map_or([0; 4], |bytes| [bytes[0], bytes[1], bytes[2], bytes[3]]);
@@ -768,7 +768,7 @@ fn noise(rng: &mut SmallRng, scene: &Scene<'_>) -> Vec<u8> {
             packet(scene.victim_mac, ends, protocol, (rng.random(), fragment), &random(rng, 1480))
         }
         _ => {
-            // Random options and fields in segments with good checksums, from strangers.
+            // Random options and fields in segments with good checksums, from random sources.
             let (from, mut to) = (random_source(rng), scene.victim);
             if rng.random() {
                 to.set_port(rng.random());
@@ -1007,7 +1007,7 @@ fn peers_that_keep_their_window_shut_hold_no_more_than_the_limit() {
     for (peer, id) in &peers {
         assert_eq!(lone.endpoint.state(*id), Some(StateName::Established), "{}", peer.address);
     }
-    // Whoever holds on too long can be put out, and what it held serves those who waited.
+    // A connection that holds memory too long can be aborted, and its memory serves those that waited.
     for (_, id) in &peers {
         lone.endpoint.abort(lone.now, *id);
     }

@@ -1,7 +1,7 @@
 //! One queue for many shards: a device without receive-side scaling, steered in software.
 //!
 //! ```text
-//!                   +--> shard 0's stack (the owner turns the device)
+//!                   +--> shard 0's stack (the owner polls the device)
 //!   device --hash--<---ring--> shard 1's stack        frames are copied once each way;
 //!                   +--ring--> shard 2's stack        their buffers go round
 //! ```
@@ -27,7 +27,7 @@ use crate::wire::{ethernet, vlan};
 #[cfg(test)]
 mod tests;
 
-/// A frame on its way between shards, with what the device knew about it.
+/// A frame in transit between shards, with what the device knew about it.
 struct Passed {
     bytes: Vec<u8>,
     checksum: RxChecksum,
@@ -100,7 +100,7 @@ enum Share<D> {
     Secondary(Secondary),
 }
 
-/// The shard that turns the device.
+/// The shard that polls the device.
 struct Owner<D> {
     device: D,
     capabilities: Capabilities,
@@ -137,7 +137,7 @@ impl core::fmt::Debug for Secondary {
     }
 }
 
-/// Frames that a shard may hand to the owner before it takes them, and the other way round.
+/// Frames that a shard may hand to the owner before it takes them, and in the other direction.
 const DEPTH: usize = 512;
 
 /// Cuts a device into `shards` shares (at least one); the first is the owner's. `rss` says where a flow belongs, and
@@ -194,7 +194,7 @@ enum Addressee {
 /// Datagrams whose first fragments are remembered.
 const DATAGRAMS: usize = 64;
 
-/// Where the first fragments of the latest datagrams went. What comes before its first fragment, or long after it, is the
+/// Where the first fragments of the latest datagrams went. A fragment that arrives before the first, or long after it, is the
 /// owner's, where it never becomes whole: the datagram is lost, and nobody answers in another shard's name.
 #[derive(Debug, Default)]
 struct Fragments {
@@ -282,7 +282,7 @@ struct Packet<'a> {
 }
 
 /// Bytes of the more-fragments flag and the offset: of IPv4 (RFC 791 section 3.1), and of IPv6 (RFC 8200 section 4.5),
-/// where the offset alone is told apart too.
+/// where the offset alone is distinguished too.
 const FRAGMENT_IPV4: u16 = 0x3fff;
 const OFFSET_IPV4: u16 = 0x1fff;
 const OFFSET_IPV6: u16 = 0xfff8;

@@ -38,7 +38,7 @@ pub struct PortConfig {
 /// appendix A).
 ///
 /// Addresses come from here alone: there is no autoconfiguration from routers, and no detection of duplicates before an
-/// address is used. That somebody else has it is counted.
+/// address is used. Duplicates are counted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ipv6Config {
     /// The port's own address; `::` if the link-local one is enough.

@@ -53,9 +53,9 @@ pub struct Config {
     pub capacity: usize,
     /// Addresses that are asked for, or did not answer, at a time; those of connections and sessions come on top.
     pub incomplete: usize,
-    /// Addresses that are asked for in a second because strangers' packets are to be answered.
+    /// Addresses resolved per second to answer packets of unauthenticated peers.
     pub unauthenticated_per_second: u32,
-    /// Packets that wait for answers, over all addresses; as many again of answers to strangers.
+    /// Packets that wait for resolution, over all addresses; as many again of replies to unauthenticated peers.
     pub pending: usize,
 }
 
@@ -68,7 +68,7 @@ impl Default for Config {
             //= RFC 1122 section 2.3.2.1: a timeout of the order of a minute.
             lifetime: Duration::from_secs(60),
             capacity: 4096,
-            // More than strangers can fill: each address stays for five intervals.
+            // More than unauthenticated peers can fill: each address stays for five intervals.
             incomplete: 512,
             unauthenticated_per_second: 64,
             pending: 64,
@@ -76,14 +76,14 @@ impl Default for Config {
     }
 }
 
-/// On whose behalf an address is asked for.
+/// On whose behalf an address is resolved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Requester {
-    /// A packet that is to be answered: anybody can have sent it, from any address.
+    /// A reply to a packet whose source address nothing has verified.
     Unauthenticated,
     /// A program that sends datagrams.
     User,
-    /// A connection or a session, whose number has limits of its own, or the way to a gateway.
+    /// A connection or a session, whose number has limits of its own, or the route to a gateway.
     Session,
 }
 
@@ -173,7 +173,7 @@ impl Cache {
         }
     }
 
-    /// Changes whenever the answer for some address may have changed; whoever keeps answers compares it.
+    /// Changes whenever the answer for some address may have changed; callers that cache answers compare it.
     #[inline]
     pub fn generation(&self) -> u32 {
         self.generation
@@ -243,7 +243,7 @@ impl Cache {
             return;
         };
         let held = &mut entry::family(&mut self.ipv4, &mut self.ipv6, address).held[usize::from(answer)];
-        // Strangers can have an answer each, as long as there is room.
+        // Unauthenticated peers get a reply each, as long as there is room.
         let oldest = entry.waiting.iter().position(|(other, _)| *other == answer);
         if *held >= limit || (answer && oldest.is_some()) {
             //= RFC 1122 section 2.3.2.2: at least the latest packet for an unresolved address is kept.
@@ -420,7 +420,7 @@ impl Cache {
         Resolution::Pending
     }
 
-    /// Whether a station that nobody asked for can be remembered: others of its kind make room for it.
+    /// Whether a station that was not asked for can be remembered: others of its kind make room for it.
     fn room_for_heard(&mut self, now: Instant, address: IpAddr, in_use: &dyn Fn(IpAddr) -> bool) -> bool {
         let capacity = self.config.capacity;
         for _ in 0..LOOKS {

@@ -14,7 +14,7 @@ pub const MAX_MESSAGE_HEADER: usize = MAX_BODY;
 pub const MAX_PAYLOAD: usize = 65_507 - HEADER_LEN - MAX_BODY;
 
 /// Payload bytes that fit one datagram behind a message header of `message_header` bytes, when IP packets may have
-/// `mtu` bytes on the way between addresses of `ip`'s family. Zero if nothing fits.
+/// `mtu` bytes on the path between addresses of `ip`'s family. Zero if nothing fits.
 pub const fn payload_room(mtu: usize, ip: &IpAddr, message_header: usize) -> usize {
     let ip_header = match ip {
         IpAddr::V4(_) => 20,
@@ -54,7 +54,7 @@ pub struct Config {
     pub ack_delay: Duration,
     /// A refused datagram is sent again after this long; it doubles with every refusal of the same message, without a limit.
     pub refusal_backoff: Duration,
-    /// An idle session tells its peer this often that it lives.
+    /// An idle session sends a heartbeat at this interval.
     pub heartbeat: Duration,
     /// A peer that is silent for this long is dead.
     pub dead_after: Duration,
@@ -216,7 +216,7 @@ pub enum OpenError {
         /// The endpoint's limit.
         limit: usize,
     },
-    /// Two sessions with the same local tag could not be told apart.
+    /// Two sessions with the same local tag could not be distinguished.
     #[error("the local tag belongs to another open session; agree on a fresh random tag")]
     TagInUse,
     /// Zero is no random number.
@@ -260,7 +260,7 @@ pub enum SendError {
     /// The id is of a session that was closed.
     #[error("the session is closed")]
     Closed,
-    /// The session has failed; the sink was told why.
+    /// The session has failed; the sink was given the reason.
     #[error("the session has failed; close it")]
     Failed,
     /// The message header is too long.

@@ -1,4 +1,4 @@
-//! The sessions of one shard: finds a datagram's session, gives sessions turns to send, and keeps the next deadline.
+//! The sessions of one shard: finds a datagram's session, schedules sessions to send, and keeps the next deadline.
 
 use core::net::IpAddr;
 use std::collections::VecDeque;
@@ -17,7 +17,7 @@ use crate::region::Extent;
 use crate::time::Instant;
 use crate::wire::rud::Header;
 
-/// Data datagrams that a session may send before the next session's turn.
+/// Data datagrams that a session may send before the next session is served.
 const QUANTUM: u32 = 64;
 
 #[derive(Debug, Default)]
@@ -40,7 +40,7 @@ pub struct Endpoint {
     free: Vec<u16>,
     tags: TagTable,
     peers: Peers,
-    /// Sessions with something to send, in turn. Each is in it at most once.
+    /// Sessions with something to send, in round-robin order. Each is in it at most once.
     ready: VecDeque<u16>,
     /// No session's deadline is earlier.
     earliest: u64,
@@ -100,7 +100,7 @@ impl Endpoint {
         entry.session = Some(Box::new(session));
         self.tags.insert(params.local_tag, index);
         self.peers.add(params.remote_ip);
-        // The first heartbeat: it tells the peer that we are here.
+        // The first heartbeat: it shows the peer that this side is alive.
         Self::make_ready(&mut self.ready, entry, index);
         Ok(id)
     }
@@ -120,7 +120,7 @@ impl Endpoint {
     }
 
     /// Queues one datagram: `header` (at most 64 bytes) is copied, `payload` is read when the datagram is sent, and
-    /// sent again, until the sink is told that `token` is released.
+    /// sent again, until [`Sink::released`] gives `token` back.
     #[inline]
     pub fn send(
         &mut self,
@@ -148,7 +148,7 @@ impl Endpoint {
         Ok(())
     }
 
-    /// The message queued last is one whose release is waited for: its acknowledgement is asked for at once instead of
+    /// The caller waits for the release of the message queued last: its acknowledgement is requested at once instead of
     /// with the next batch.
     #[inline]
     pub fn request_ack(&mut self, id: SessionId) {
@@ -165,7 +165,7 @@ impl Endpoint {
         self.session(id).filter(|s| !s.failed).map_or(0, |s| s.sender.capacity() as usize)
     }
 
-    /// Sends the peer a sign of life with the next [`transmit`](Self::transmit), instead of when one is due.
+    /// Sends the peer a heartbeat with the next [`transmit`](Self::transmit), instead of when one is due.
     pub fn announce(&mut self, id: SessionId) {
         if let Some(entry) = self.entries.get_mut(id.index())
             && let Some(session) = entry.session.as_deref_mut()
@@ -187,7 +187,7 @@ impl Endpoint {
         }
     }
 
-    /// Which frames that were emitted may still be read; [`FramesOut::None`] until somebody says otherwise.
+    /// Which frames that were emitted may still be read; [`FramesOut::None`] until it is set.
     #[inline]
     pub fn frames_out(&self) -> FramesOut {
         self.frames_out

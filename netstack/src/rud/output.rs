@@ -9,7 +9,7 @@ use crate::crc::crc32c;
 use crate::time::Instant;
 use crate::wire::rud::{BLOCK_LEN, Block, HEADER_LEN, Header, Kind, MAX_BLOCKS, MAX_BODY};
 
-/// How a session's turn ended.
+/// How a call of `transmit` ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TransmitOutcome {
     /// Nothing more is due.
@@ -166,7 +166,7 @@ impl Session {
             header.emit(fixed);
         }
         //= rud/spec.md section 6.7
-        // Paths take turns.
+        // Paths are used round-robin.
         let mut to = self.to;
         to.src_port = to.src_port.wrapping_add(self.path);
         crc::seal(&mut self.scratch, len, self.crc_out, to.src_port, to.dst_port, payload_crc);

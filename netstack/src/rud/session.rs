@@ -20,7 +20,7 @@ pub(super) enum Accepted {
     Yes,
     /// Its addresses are not.
     WrongAddress,
-    /// It was damaged on the way.
+    /// It was damaged in transit.
     Damaged,
 }
 

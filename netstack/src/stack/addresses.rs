@@ -1,4 +1,4 @@
-//! A port's own addresses, the ways from it, and its neighbours: who is asked for, announced to, and waited for.
+//! A port's own addresses, its routes, and its neighbours: resolution, announcements, and packets that wait.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -138,7 +138,7 @@ impl Addresses {
 }
 
 impl Interface {
-    /// Tells the link that we are there, so that whoever asked before knows us now.
+    /// Announces this host on the link, so that hosts that asked before know it now.
     pub(super) fn announce(&mut self, counters: &mut Counters) {
         if let Some(Ipv4 { address, .. }) = self.addresses.ipv4 {
             //= RFC 5227 section 2.3: an announcement is a request for the own address.
@@ -182,7 +182,7 @@ impl Interface {
         }
     }
 
-    /// Sends an ARP packet, or drops it if there is no room: whoever asked will ask again.
+    /// Sends an ARP packet, or drops it if there is no room: the other side will ask again.
     pub(super) fn send_arp(&mut self, destination: Mac, packet: &arp::Repr, counters: &mut Counters) {
         let link = self.link_header(destination, EtherType::Arp);
         if self.queue_bytes(&link, [&packet.emit(), &[], &[]]).is_err() {
@@ -267,7 +267,7 @@ impl Interface {
         remote: IpAddr,
         asker: Requester,
     ) -> Resolution {
-        // There are few gateways, and others need them too, whoever is answered through them.
+        // There are few gateways, and others need them too, whichever peer is answered through them.
         let asker = if hop == remote { asker } else { Requester::Session };
         self.neighbours.resolve(now, hop, asker)
     }

@@ -209,7 +209,7 @@ impl Destinations {
         slot.as_ref().ok_or(Miss::Error(SendError::NoRoute { remote }))
     }
 
-    /// The same, if there is one; nobody is asked for.
+    /// The same, if there is one; nothing is resolved.
     #[inline]
     pub(super) fn find_known<D>(
         &mut self,
@@ -233,7 +233,7 @@ impl Destinations {
                         .is_some_and(|port| port.iface.neighbours.generation() == t.generation)
             })
         };
-        // Packets often follow each other on one way.
+        // Consecutive packets often take the same route.
         if !fits(&self.slots[self.last & (SLOTS - 1)]) {
             let hash = (bits(remote) ^ bits(local).rotate_left(16)).wrapping_mul(0x9e37_79b1);
             self.last = hash as usize >> 23 & (SLOTS - 1);
@@ -248,7 +248,7 @@ impl Destinations {
     }
 
     /// Notes that packets to `remote` longer than `mtu` do not get through, where `current` ones were tried. The caller
-    /// has checked that this comes from somebody on the path.
+    /// has checked that this comes from a host on the path.
     pub(super) fn reduce_path_mtu(&mut self, now: Instant, remote: IpAddr, mtu: u16, current: u16) -> bool {
         let news = self.path_mtus.reduce(now, remote, mtu, current);
         if news {
@@ -298,7 +298,7 @@ pub(super) const fn any_for(remote: IpAddr) -> IpAddr {
     }
 }
 
-/// A way to a destination.
+/// A route to a destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ResolvedRoute {
     /// The port to send from.
@@ -404,7 +404,7 @@ pub(super) struct Emitter<'a, D> {
     pub(super) counters: &'a mut Counters,
     /// Only one connection has something to send: a message of it need not wait for others to share a burst with.
     pub(super) alone: bool,
-    /// Frames that devices took before the end of the turn.
+    /// Frames that devices took before the end of the poll.
     pub(super) taken: usize,
 }
 

@@ -167,7 +167,7 @@ impl<S: rud::Sink> Receiver<'_, S> {
         Ok(())
     }
 
-    /// Tells the sender of a packet that something is wrong with it, if it may be told.
+    /// Sends an ICMP error about a packet to its sender, if one is allowed.
     #[cold]
     pub(super) fn send_error(&mut self, about: &Inbound<'_>, kind: ErrorKind) {
         let about = About {
@@ -190,7 +190,7 @@ pub(super) struct About<'a> {
     pub(super) packet: &'a [u8],
 }
 
-/// Sends an error, unless it would be about a packet that nobody may be told of, or there were many of late.
+/// Sends an error, unless the packet must not be answered by one, or the rate limit is reached.
 pub(super) fn send_error(
     now: Instant,
     iface: &mut Interface,

@@ -1,4 +1,4 @@
-//! One shard's stack: ports, the protocols above them, and the poll loop's turn.
+//! One shard's stack: ports, the protocols above them, and the poll.
 //!
 //! ```text
 //!            RUD endpoint          UDP sockets      echo
@@ -11,7 +11,7 @@
 //!              device (loopback, fault, pcap, dpdk, simulated)
 //! ```
 //!
-//! [`Stack::poll`] is one turn: a burst is received from each port and handed to the protocols, timers fire, and
+//! [`Stack::poll`] works as follows: a burst is received from each port and handed to the protocols, timers fire, and
 //! what is to be sent goes to the devices until they take no more. Frames that a device does not take stay in the
 //! port's batch; back pressure is not loss.
 
@@ -54,7 +54,7 @@ use icmp::{About, SendIcmpError};
 use port::{Interface, Port, QueueError, Sizes};
 use receive::Receiver;
 
-/// Turns of filling and flushing the batches within one poll.
+/// Rounds of filling and flushing the batches within one poll.
 const TX_ROUNDS: usize = 4;
 
 /// ICMP errors that may be sent at once.
@@ -121,14 +121,14 @@ impl<D: Device> Stack<D> {
         Ok(PortId(self.ports.len() - 1))
     }
 
-    /// One turn: receive a burst from each port, run the protocols and their timers, transmit what devices take.
+    /// One poll: receive a burst from each port, run the protocols and their timers, transmit what devices take.
     #[inline]
     pub fn poll(&mut self, now: Instant, sink: &mut impl rud::Sink) -> Progress {
         Progress { frames_in: self.receive(now, sink), frames_out: self.transmit(now) }
     }
 
-    /// The first half of a turn: receives, runs the protocols and their timers, sends nothing yet. For a caller whose
-    /// answers shall leave in the same turn. Returns how many frames came.
+    /// The first half of a poll: receives, runs the protocols and their timers, sends nothing yet. For a caller whose
+    /// answers shall leave in the same poll. Returns how many frames came.
     #[inline]
     pub fn receive(&mut self, now: Instant, sink: &mut impl rud::Sink) -> usize {
         if self.rud.frames_out() != FramesOut::None {
@@ -178,7 +178,7 @@ impl<D: Device> Stack<D> {
         self.destinations.poll(now);
         while let Some(expired) = self.reassembly.poll(now) {
             self.counters.rx_fragment_timeout += 1;
-            //= RFC 8200 section 4.5: the sender is told if the first fragment came; RFC 1122 section 3.3.2 likewise.
+            //= RFC 8200 section 4.5: an error is sent if the first fragment came; RFC 1122 section 3.3.2 likewise.
             let (Some(packet), Some(port)) = (expired.packet, self.ports.get_mut(expired.key.port)) else {
                 continue;
             };
@@ -194,7 +194,7 @@ impl<D: Device> Stack<D> {
     }
 
     /// Sends what the protocols have to send, without receiving: for a caller that has just posted messages and
-    /// wants them on the wire before its next turn. Returns how many frames devices took.
+    /// wants them on the wire before its next poll. Returns how many frames devices took.
     #[inline]
     pub fn transmit(&mut self, now: Instant) -> usize {
         if !self.rud.wants_transmit()
@@ -231,7 +231,7 @@ impl<D: Device> Stack<D> {
             }
             clear = true;
             for port in &mut self.ports {
-                // Whoever was asked for above is asked in the same turn.
+                // Neighbours that were requested above are resolved in the same poll.
                 port.poll_timers(now, &mut self.counters);
                 taken += port.flush(now);
                 clear &= port.is_clear();
@@ -292,7 +292,7 @@ impl<D: Device> Stack<D> {
         self.frames_out() != FramesOut::None
     }
 
-    /// Drops all frames that wait, as if they were lost on the way: afterwards none refers to memory of the stack's users.
+    /// Drops all frames that wait, as if they were lost in transit: afterwards none refers to memory of the stack's users.
     pub fn drop_waiting(&mut self) {
         for port in &mut self.ports {
             port.drop_waiting();
@@ -324,7 +324,7 @@ impl<D: Device> Stack<D> {
         &mut self.sockets
     }
 
-    /// Queues a UDP datagram of `header` and `payload`. It goes out with the next turn, or when its neighbour's
+    /// Queues a UDP datagram of `header` and `payload`. It goes out with the next poll, or when its neighbour's
     /// address is known. An extent must stay as it is until [`Stack::holds_extents`] is false.
     ///
     /// # Errors
@@ -430,7 +430,7 @@ impl<D: Device> Stack<D> {
         })
     }
 
-    /// The next hop on the way to `remote`, itself or a router, and what is known about its station.
+    /// The next hop towards `remote`, itself or a router, and what is known about its station.
     ///
     /// # Errors
     /// [`SendError::NoRoute`] or [`SendError::NotUnicast`].

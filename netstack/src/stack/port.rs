@@ -45,7 +45,7 @@ pub(super) struct Interface {
     queued: u64,
     sent: u64,
     scratch: Scratch,
-    /// Slots of frames on their way, with the number of their frame.
+    /// Slots of frames in flight, with the number of their frame.
     in_flight: VecDeque<(u64, Slot)>,
     link: Link,
 }
@@ -232,10 +232,10 @@ impl Interface {
         if self.push(frame) { Ok(()) } else { Err(QueueError::Full) }
     }
 
-    /// When [`Port::poll_timers`] has work that cannot wait. A link that is up is looked at when there is a turn anyhow.
+    /// When [`Port::poll_timers`] has work that cannot wait. A link that is up is checked with any poll.
     #[inline]
     fn next_deadline(&self) -> Option<Instant> {
-        // Nobody can be asked over a link that is down.
+        // Nothing can be resolved over a link that is down.
         if self.link.up { self.neighbours.next_deadline() } else { Some(self.link.next_check) }
     }
 
@@ -247,7 +247,7 @@ impl Interface {
 }
 
 impl<D: Device> Port<D> {
-    /// When this port needs the next turn although nothing arrives.
+    /// When this port needs the next poll although nothing arrives.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
         earliest(self.iface.next_deadline(), self.device.next_deadline())
     }
@@ -259,7 +259,7 @@ impl<D: Device> Port<D> {
         !iface.has_work(now) && iface.tx.is_empty() && iface.in_flight.is_empty()
     }
 
-    /// Looks after the link and the neighbours.
+    /// Runs the timers of the link and the neighbours.
     #[inline]
     pub(super) fn poll_timers(&mut self, now: Instant, counters: &mut Counters) {
         if self.iface.has_work(now) {
@@ -324,7 +324,7 @@ impl<D: Device> Port<D> {
         self.iface.tx.is_empty() && !self.device.holds_extents()
     }
 
-    /// Which frames on their way may still refer to a sender's memory.
+    /// Which frames in flight may still refer to a sender's memory.
     pub(super) fn frames_out(&self) -> FramesOut {
         if self.device.holds_extents() {
             FramesOut::Held

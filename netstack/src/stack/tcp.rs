@@ -264,7 +264,7 @@ impl<D: Device> Stack<D> {
         self.tcp.connect_from(now, local, remote, options, is_ours)
     }
 
-    /// The same, from a port that `accept_port` accepts; it is told the local address too. With several shards that is
+    /// The same, from a port that `accept_port` accepts; it is given the local address too. With several shards that is
     /// how answers come to the one that asked.
     ///
     /// # Errors

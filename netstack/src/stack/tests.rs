@@ -562,7 +562,7 @@ fn arp_answers_probes_and_keeps_its_address() {
     assert_eq!(alone.exchange(Some(&arp_frame(request(B, Ipv4Addr::new(10, 0, 0, 3))))).len(), 0);
     assert_eq!(alone.stack.counters().rx_arp_conflict, 0);
     assert_eq!(alone.exchange(Some(&arp_frame(request(A, A)))).len(), 0);
-    assert_eq!(alone.stack.counters().rx_arp_conflict, 1, "somebody else has our address");
+    assert_eq!(alone.stack.counters().rx_arp_conflict, 1, "another host has our address");
     alone.exchange(Some(&arp_frame(request(B, A))[..30]));
     assert_eq!(alone.stack.counters().rx_arp_malformed, 1);
 }

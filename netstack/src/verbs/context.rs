@@ -50,7 +50,7 @@ impl Context {
     }
 }
 
-/// libibverbs tries several ways and returns the last one's error number, so the character device itself is asked.
+/// libibverbs tries several methods and returns the last one's error number, so the character device itself is asked.
 fn why_not_opened(found: &sys::ListedDevice, errno: sys::Errno) -> VerbsError {
     let path = format!("/dev/infiniband/{}", found.uverbs);
     match std::fs::OpenOptions::new().read(true).write(true).open(&path) {

@@ -13,7 +13,7 @@ pub const QUOTED_PAYLOAD: usize = 8;
 pub mod unreachable {
     /// The host does not speak the protocol.
     pub const PROTOCOL: u8 = 2;
-    /// Nobody listens at the port.
+    /// Nothing listens at the port.
     pub const PORT: u8 = 3;
     /// Longer than a link allows, and must not be fragmented: [`ErrorKind::PacketTooBig`](super::ErrorKind).
     pub const FRAGMENTATION_NEEDED: u8 = 4;

@@ -46,7 +46,7 @@ pub enum Malformed {
     Unsupported,
     /// The checksum does not match the bytes.
     #[error(
-        "the checksum does not match the bytes: they changed on the way; drop it, the sender will resend"
+        "the checksum does not match the bytes: they changed in transit; drop it, the sender will resend"
     )]
     Checksum,
     /// An IPv4 fragment. Fragments are not reassembled.

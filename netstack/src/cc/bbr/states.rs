@@ -61,7 +61,7 @@ impl BbrState {
     }
 }
 
-/// What acknowledgements at present tell about.
+/// What the present acknowledgements measure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AckPhase {
     Idle,

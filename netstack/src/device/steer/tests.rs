@@ -114,11 +114,11 @@ fn fragments_follow_the_one_with_the_ports() {
         assert_eq!(counts(&pieces(ipv6, owners, 2)), [3, 0]);
         // The same number again, of another flow.
         assert_eq!(counts(&pieces(ipv6, owners, 1)), [3, 0]);
-        // What comes before the first is not known.
+        // A fragment before the first is not known.
         let [first, second, third] = pieces(ipv6, secondaries, 3);
         assert_eq!(counts(core::slice::from_ref(&second)), [1, 0]);
         assert_eq!(counts(&[first, third]), [0, 2]);
-        // Nor is what comes after many others.
+        // Nor is one after many others.
         for identification in 4..4 + DATAGRAMS as u16 {
             assert_eq!(counts(&pieces(ipv6, secondaries, identification)), [0, 3]);
         }

@@ -18,7 +18,7 @@ pub(super) enum EntryState {
     Unreachable {
         until: Instant,
     },
-    /// Nobody has asked whether it still holds, and nobody has used it since.
+    /// Not confirmed lately, and not used since.
     Stale(Mac),
     /// It is used, and will be asked for unless progress above proves it.
     Delay {
@@ -52,7 +52,7 @@ pub(super) struct Entry {
     pub(super) since: Instant,
     /// It was given out since the generation changed for it last.
     pub(super) used: bool,
-    /// Packets that wait, and whether they answer strangers.
+    /// Packets that wait, and whether they are replies to unauthenticated peers.
     pub(super) waiting: VecDeque<(bool, Vec<u8>)>,
 }
 
@@ -90,7 +90,7 @@ pub(super) struct Family {
     pub(super) incomplete: BTreeSet<(Requester, Instant, IpAddr)>,
     pub(super) known: BTreeSet<(Requester, Instant, IpAddr)>,
     pub(super) unauthenticated: TokenBucket,
-    /// Packets that wait: our own, and answers to strangers.
+    /// Packets that wait: our own, and replies to unauthenticated peers.
     pub(super) held: [usize; 2],
 }
 

@@ -110,7 +110,7 @@ fn progress_above_takes_the_place_of_an_answer() {
     assert_eq!(asked(&mut cache, secs(10)).len(), 1);
     cache.observe(secs(10), to, MAC, true, &|_| false);
     assert_eq!(cache.awaits_proof(|| Some(to)), Some(to));
-    // What was on its way when the answer came says nothing of it.
+    // What was in flight when the answer came says nothing of it.
     cache.confirm(secs(10), to);
     assert_eq!(cache.awaits_proof(|| Some(to)), Some(to));
     cache.confirm(secs(10) + Duration::from_millis(500), to);
@@ -174,7 +174,7 @@ fn a_damaged_answer_does_not_last() {
     cache.observe(secs(0), to, wrong, true, &|_| false);
     for second in 1..10 {
         for request in asked(&mut cache, secs(second)) {
-            // Whoever has the wrong address has another IP address, and does not answer.
+            // The host with the wrong address has another IP address, and does not answer.
             if request.station != Some(wrong) {
                 cache.observe(secs(second), to, MAC, true, &|_| false);
             }
@@ -233,7 +233,7 @@ fn a_flood_of_strangers_takes_nothing_from_others() {
     let allowed = config.unauthenticated_per_second * 11;
     assert!((allowed / 2..=allowed).contains(&began), "{began} of 100,000 in ten seconds");
     assert!(requests <= 4 * allowed, "{requests} requests");
-    // Whoever is needed is asked for as ever, and its packets wait.
+    // Addresses that connections need are resolved as before, and their packets wait.
     let now = secs(12);
     for number in 0..1000 {
         let address = host(61_000 + number);
@@ -297,7 +297,7 @@ fn a_flood_of_claims_displaces_only_claims() {
     }
     assert!((5000..5100).all(|number| cache.knows(host(number))));
     assert_eq!(cache.observe(secs(3), host(6000), MAC, true, &all), Observation::Ignored);
-    // And forgotten when nobody needs them.
+    // And forgotten when they are unused.
     for number in 5100..5200 {
         cache.resolve(secs(4), host(number), Requester::User);
         cache.observe(secs(4), host(number), MAC, true, &|_| false);

@@ -87,7 +87,7 @@ fn overlaps_spoil_the_datagram_until_it_expires() {
             assert_eq!(outcome, ReassemblyOutcome::Overlap, "{pair:?}: those to come are dropped too");
         }
         assert!(all.bytes() < 200, "their bytes are not kept");
-        assert_eq!(all.poll(secs(30)).map(|expired| expired.packet), Some(None), "nobody is told");
+        assert_eq!(all.poll(secs(30)).map(|expired| expired.packet), Some(None), "no error is sent");
         assert_eq!(all.poll(secs(30)), None);
         assert_eq!(all.insert(secs(31), key(1), &piece(0, true, &[0; 8])), ReassemblyOutcome::Waiting);
     }

@@ -6,7 +6,7 @@ use crate::wire::rud::Psn;
 /// No slot: no endpoint has so many.
 pub(super) const NIL: u16 = u16::MAX;
 
-/// Where a slot stands.
+/// The state of a slot's message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SlotState {
     Free,
@@ -16,7 +16,7 @@ pub(super) enum SlotState {
     Refused,
 }
 
-/// What every acknowledgement touches.
+/// The part of a message that every acknowledgement touches.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Slot {
     pub(super) sent_at: u64,

@@ -121,7 +121,7 @@ pub(super) struct End {
     pub(super) alive: bool,
 }
 
-/// A datagram on its way.
+/// A datagram in flight.
 #[derive(Clone, Debug)]
 pub(super) struct Datagram {
     src_port: u16,

@@ -61,7 +61,7 @@ fn a_thousand_seeds_of_loss_reordering_duplicates_and_bit_flips() {
         }
     }
     if only.is_none() {
-        // The faults were really there; a flipped datagram that is still on the way at the end is not counted.
+        // The faults were really there; a flipped datagram that is still in flight at the end is not counted.
         assert!(
             flipped > 5_000 && dropped <= flipped && dropped > flipped * 9 / 10,
             "{dropped} of {flipped}"
@@ -471,7 +471,7 @@ fn payload_room_adds_up() {
 
 proptest! {
     /// Bytes of every length, with a right tag and even a right CRC, but any header: no panic, and the session
-    /// still works afterwards or has only been told of a base that a real peer could have.
+    /// still works afterwards or has only received a base that a real peer could have.
     #[test]
     fn garbage_does_not_panic(
         garbage in proptest::collection::vec((proptest::collection::vec(any::<u8>(), 0..160), any::<bool>()), 1..40),

@@ -163,7 +163,7 @@ fn solicitations_are_answered_and_forged_ones_are_not() {
         let answers = alone.exchange(Some(&solicitation(asker, target, 255, verify)));
         assert_eq!(icmp(&answers[0], as_advertisement).0, MAC_B);
 
-        // Somebody else's address, a packet that was forwarded, a group that is not ours.
+        // Another host's address, a packet that was forwarded, a group that is not ours.
         let other = Solicitation { target: B6, source: Some(MAC_B) };
         assert!(alone.exchange(Some(&solicitation(asker, group, 255, other))).is_empty());
         assert!(alone.exchange(Some(&solicitation(asker, group, 254, question))).is_empty());
@@ -350,12 +350,12 @@ fn fragments_become_datagrams() {
     alone.exchange(Some(&frame(MAC_A, &packet(B6, A6, 44, 64, &atomic))));
     assert_eq!(alone.stack.udp_mut().recv(socket, &mut buffer).map(|got| got.len), Some(6));
 
-    // Without its beginning a datagram goes in silence; with it the sender is told.
+    // Without its beginning a datagram goes in silence; with it the sender gets an error.
     alone.exchange(Some(&piece(0, 1200, 3)));
     assert!(alone.stack.next_deadline().is_some_and(|at| at <= Instant::ZERO + Duration::from_secs(61)));
     alone.now = 61_000_000;
-    let told = alone.exchange(None);
-    let errors: Vec<_> = told
+    let replies = alone.exchange(None);
+    let errors: Vec<_> = replies
         .iter()
         .filter_map(|bytes| {
             icmp(bytes, |message| match message {

@@ -20,7 +20,7 @@ impl Connection {
             match self.state {
                 ConnectionState::Established => self.state = ConnectionState::FinWait1,
                 ConnectionState::CloseWait => self.state = ConnectionState::LastAck,
-                // SYN-SENT and SYN-RECEIVED go to FIN-WAIT-1 by way of `establish`.
+                // SYN-SENT and SYN-RECEIVED go to FIN-WAIT-1 through `establish`.
                 _ => {}
             }
         }
@@ -66,7 +66,7 @@ impl Connection {
     }
 
     //= RFC 9293 section 3.8.6.1 as RFC 6429 section 4 has it: a window may stay closed for ever for the protocol's sake,
-    //= and whoever runs short of memory may end the connection all the same.
+    //= and a host that runs short of memory may end the connection all the same.
     /// The user has closed, and the peer does not take what was written: it is given up.
     pub(crate) fn give_up(&mut self, now: Instant, cx: &mut Context<'_>) -> Disposition {
         let after = now.saturating_since(self.idle.progress);
@@ -103,7 +103,7 @@ impl Connection {
         Disposition::TimeWait(record, answer)
     }
 
-    /// The protocol is over: gives the memory back and tells the user.
+    /// The protocol is over: gives the memory back and queues the last event.
     pub(super) fn end(&mut self, end: EndReason, cx: &mut Context<'_>) -> Disposition {
         self.state = ConnectionState::Over(end);
         self.idle.send = false;
@@ -124,7 +124,7 @@ impl Connection {
         Disposition::Remove
     }
 
-    /// The same, and a reset tells the peer.
+    /// The same, and sends the peer a reset.
     pub(super) fn end_with_reset(
         &mut self,
         now: Instant,

@@ -25,7 +25,7 @@ impl Connection {
         quoted: SeqNumber,
         cx: &mut Context<'_>,
     ) -> Disposition {
-        //= RFC 5927 section 4.1: only an error about something on its way is believed.
+        //= RFC 5927 section 4.1: only an error about a segment in flight is believed.
         let attempt = match &self.state {
             ConnectionState::Over(_) => return Disposition::Keep,
             ConnectionState::SynSent(_) | ConnectionState::SynReceived(_) => {

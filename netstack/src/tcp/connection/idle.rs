@@ -99,7 +99,7 @@ impl Connection {
         Some(self.sender.stalled_since()? + timeout)
     }
 
-    //= RFC 9293 section 3.8.4, MUST-24 to MUST-29: only if asked for, only when nothing is on its way, and silence is
+    //= RFC 9293 section 3.8.4, MUST-24 to MUST-29: only if asked for, only when nothing is in flight, and silence is
     //= not taken for death before several probes.
     #[inline]
     fn keep_alive_deadline(&self) -> Option<Instant> {

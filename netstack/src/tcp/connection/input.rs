@@ -61,7 +61,7 @@ impl Connection {
         }
         //= RFC 9293 section 3.10.7.4, first: is anything of it in the window?
         if !self.receiver.is_acceptable(header.seq, len) {
-            //= RFC 9293 section 3.4, MUST-66: acknowledgements, and urgency, are heeded with a window of zero.
+            //= RFC 9293 section 3.4, MUST-66: acknowledgements and urgent pointers are processed with a window of zero.
             let shut = self.receiver.window() == 0 && header.seq == next && !rst && !syn;
             if shut && flags.contains(Flags::ACK) && self.is_synchronised() {
                 if !self.believe(now, header, cx) {
@@ -115,7 +115,7 @@ impl Connection {
         if let Some(disposition) = self.on_ack(now, segment, cx) {
             return disposition;
         }
-        //= RFC 9293 section 3.10.7.4, sixth: urgent data is data like any other here: in line, and not told apart. What
+        //= RFC 9293 section 3.10.7.4, sixth: urgent data is data like any other here: in line, and not distinguished. What
         //= applications get of the urgent pointer differs so much between stacks that RFC 6093 advises against its use.
         if payload_len > 0 || fin {
             let disposition = self.on_text(now, header.seq, segment, fin, cx);
@@ -134,7 +134,7 @@ impl Connection {
         if payload_len > 0 || header.flags.contains(Flags::FIN) {
             self.receiver.on_repeated(seq, (seq + payload_len).min(next));
         } else if seq + 1 == next && self.is_ack_plausible(header.ack) {
-            // A keep-alive: whoever knows no sequence numbers cannot use up what its answers are taken from.
+            // A keep-alive: a sender that knows no sequence numbers cannot use up the limit of its answers.
             if self.idle.keep_alives.take(now, cx.challenges) {
                 self.receiver.acknowledge_now();
             }
@@ -218,7 +218,8 @@ impl Connection {
         !ack.is_after(self.sender.max_sent()) && !ack.is_before(oldest)
     }
 
-    /// Works an acknowledgement in, and tells the user what it must know. Returns whether this side's FIN was acknowledged.
+    /// Processes an acknowledgement and queues the events that follow from it. Returns whether this side's FIN
+    /// was acknowledged.
     #[inline]
     pub(super) fn work_in(&mut self, now: Instant, ack: &AckIn, cx: &mut Context<'_>) -> bool {
         let out = self.sender.on_ack(now, ack, cx.memory, cx.released);
@@ -235,7 +236,7 @@ impl Connection {
         out.fin_acked
     }
 
-    /// Tells the user that there is room to write again.
+    /// Queues the event that there is room to write again.
     #[inline]
     pub(super) fn tell_writable(&self, became_writable: bool, cx: &mut Context<'_>) {
         if became_writable && !self.released && !self.shut {
@@ -264,7 +265,7 @@ impl Connection {
         }
         let len = segment.payload.len();
         if len > 0 {
-            //= RFC 9293 section 3.6.1, RFC 2525 section 2.17: data that nobody will read is answered by a reset.
+            //= RFC 9293 section 3.6.1, RFC 2525 section 2.17: data that cannot be read any more is answered by a reset.
             if self.released && (seq + len.min(i32::MAX as usize) as u32).is_after(self.receiver.next()) {
                 return self.end_with_reset(now, EndReason::Reset, cx);
             }

@@ -1,6 +1,6 @@
 //! One connection: RFC 9293's state machine around a [`Sender`] and a [`Receiver`].
 //!
-//! The endpoint calls it with segments, time and the user's wishes; a [`Disposition`] tells the endpoint what to do,
+//! The endpoint calls it with segments, time and the user's calls; a [`Disposition`] says what the endpoint is to do,
 //! and [`Connection::transmit`] sends what is due at the end of a burst.
 
 mod calls;
@@ -46,7 +46,7 @@ pub(crate) struct Context<'a> {
     pub(crate) pool: &'a mut Pool,
     /// Challenge acknowledgements of a connection per second (RFC 5961 section 7).
     pub(crate) challenges: u32,
-    /// Scratch: tokens on their way to becoming events.
+    /// Scratch: tokens that become events.
     pub(crate) released: &'a mut Vec<ReleaseToken>,
     /// Scratch: the extents of a segment.
     pub(crate) extents: &'a mut Vec<Extent>,
@@ -135,14 +135,14 @@ pub(crate) struct TimeWaitRecord {
     pub(crate) duration: Duration,
 }
 
-/// How a turn of transmission ended.
+/// How a call of `transmit` ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TransmitOutcome {
     /// Nothing more to send at present.
     Done,
     /// The quantum is used up.
     More,
-    /// The device has no room: again in the next turn.
+    /// The device has no room: again in the next poll.
     Blocked,
 }
 
@@ -182,7 +182,7 @@ enum EndReason {
     Aborted,
 }
 
-/// What was settled by the handshake.
+/// What the handshake settled.
 #[derive(Clone, Copy, Debug, Default)]
 struct NegotiatedOptions {
     /// The peer's window shift; zero without scaling.
@@ -216,9 +216,9 @@ pub(crate) struct Connection {
     released: bool,
     /// The user has shut sending.
     shut: bool,
-    /// What arrives is to be told by an event.
+    /// Whether arriving data queues an event.
     tell_readable: bool,
-    /// A packet found no way, or an ICMP error said so: what a later time-out is then put down to.
+    /// A packet found no route, or an ICMP error said so: a later time-out is reported with that cause.
     unreachable: bool,
 }
 

@@ -60,7 +60,7 @@ impl Handshake {
     }
 }
 
-/// The largest payload that the peer is told it may send: what the path carries without options.
+/// The largest payload announced to the peer (MSS): what the path carries without options.
 ///
 //= RFC 9293 section 3.7.1, MUST-14, MUST-67: the MSS option is sent, and does not count options.
 fn own_mss(open_mtu: u16, v6: bool, options: &Options) -> u16 {

@@ -1,4 +1,4 @@
-//! What leaves: headers, segments in turn, acknowledgements at the end.
+//! Output: headers, segments, acknowledgements at the end.
 
 use super::{Connection, ConnectionState, Context, TransmitOutcome, timestamp};
 use crate::region::Extent;

@@ -53,7 +53,7 @@ impl Endpoint {
         result
     }
 
-    /// A call of the user that reads. All that it can lead to is an acknowledgement that tells of room.
+    /// A call of the user that reads. It can lead only to a window update.
     #[inline]
     fn read_of<R>(
         &mut self,
@@ -81,7 +81,7 @@ impl Endpoint {
     }
 
     /// The same for bytes that more will follow at once: a last segment that is less than full waits for them, until
-    /// something is heard from the peer or, with nothing on its way, a retransmission time-out has passed.
+    /// something is heard from the peer or, with nothing in flight, a retransmission time-out has passed.
     ///
     /// # Errors
     /// As [`Endpoint::write`].
@@ -97,7 +97,7 @@ impl Endpoint {
     ) -> Result<usize, Error> {
         let result = self.write_of(now, id, run);
         if result == Err(Error::WouldBlock) && self.shared.memory.is_full() {
-            // Its own acknowledgements will not tell it when there is room: it may have nothing on its way.
+            // Acknowledgements may not wake it when there is room: it may have nothing in flight.
             self.starved.insert(id);
             if self.info(id).is_some_and(|info| info.writable > 0) {
                 self.reclaim(now);

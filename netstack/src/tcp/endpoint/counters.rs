@@ -12,7 +12,7 @@ counters! {
         active_opens,
         /// Connections opened by a peer: handshakes that were completed.
         passive_opens,
-        /// Connections that ended, in whatever way.
+        /// Connections that ended, for any reason.
         ended,
         /// SYN that made a half-open connection.
         syn_received,

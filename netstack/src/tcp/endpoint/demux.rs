@@ -1,4 +1,4 @@
-//! From a segment to whoever it is for: a connection, a record in TIME-WAIT, a listener, or nobody.
+//! Finds what a segment is for: a connection, a record in TIME-WAIT, a listener, or nothing.
 
 use core::net::SocketAddr;
 
@@ -199,12 +199,12 @@ impl Endpoint {
         }
     }
 
-    /// A segment of no connection: for a listener, or for nobody.
+    /// A segment of no connection: for a listener, or for none.
     #[cold]
     fn on_unmatched(&mut self, now: Instant, local: SocketAddr, remote: SocketAddr, segment: &Segment<'_>) {
         let flags = segment.header.flags;
         // Nobody sends from port 0, nor to itself (over a device).
-        //= RFC 9293 section 3.9.2.3, MUST-57, MUST-63: what comes from or goes to no single host is dropped in silence.
+        //= RFC 9293 section 3.9.2.3, MUST-57, MUST-63: segments from or to addresses that are not unicast are dropped.
         // IP does it too, and knows the broadcast addresses of its subnets.
         if remote.port() == 0 || local == remote || !is_host(remote.ip()) || !is_host(local.ip()) {
             self.counters.no_connection += 1;
@@ -228,7 +228,7 @@ impl Endpoint {
         } else if flags.intersects(Flags::SYN) && !flags.intersects(Flags::FIN) {
             self.on_syn(now, listener, local, remote, segment);
         } else {
-            // A SYN with FIN is nobody's handshake.
+            // No handshake has a SYN with FIN.
             self.counters.no_connection += 1;
         }
     }
@@ -325,7 +325,7 @@ impl Endpoint {
         true
     }
 
-    /// Answers a segment that nobody wants.
+    /// Answers a segment that no connection or listener takes.
     fn refuse(&mut self, now: Instant, local: SocketAddr, remote: SocketAddr, segment: &Segment<'_>) {
         let Header { flags, seq, ack, .. } = segment.header;
         //= RFC 9293 section 3.10.7.1: a reset is never answered; an acknowledged number is used, or else all of the

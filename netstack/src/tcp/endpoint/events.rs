@@ -1,11 +1,11 @@
-//! What the user has yet to be told, and the releases that wait until no frame refers to their extents.
+//! Events that the user has not taken yet, and releases that wait until no frame refers to their extents.
 
 use std::collections::VecDeque;
 
 use super::super::api::TcpEvent;
 use super::Endpoint;
 
-/// Events on their way to the user.
+/// Events in flight to the user.
 #[derive(Debug, Default)]
 pub(super) struct Events {
     /// Oldest first.

@@ -1,13 +1,13 @@
-//! All TCP connections of one shard: finds a segment's connection, opens and closes connections, gives them turns to
+//! All TCP connections of one shard: finds a segment's connection, opens and closes connections, schedules them to
 //! send, and keeps their timers.
 //!
 //! ```text
 //!   segment --> table --> connection         a slab of boxes, one timer each
 //!                    \--> TIME-WAIT record   64 bytes, aged by the same wheel
 //!           --> listener: half-open connections, SYN cookies, accept queue
-//!           --> nobody: a reset
+//!           --> none: a reset
 //!
-//!   answers of no connection, then connections in turn --> Emit
+//!   answers of no connection, then connections round-robin --> Emit
 //! ```
 //!
 //! An [`Endpoint`] needs no stack: tests and fuzzers give it segments and time, and take its segments through [`Emit`].
@@ -60,10 +60,10 @@ use super::api::Emit;
 /// In the table, values with this bit are records in TIME-WAIT, others connections.
 const TIME_WAIT: u32 = 1 << 31;
 
-/// Largest IP packet until somebody says otherwise: Ethernet's.
+/// Largest IP packet until the MTU is set: Ethernet's.
 const DEFAULT_MTU: u16 = 1500;
 
-/// Who looks after a connection.
+/// Who owns a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ConnectionOwner {
     /// The user.
@@ -146,7 +146,7 @@ pub struct Endpoint {
     last: u32,
     listeners: Listeners,
     records: Records,
-    /// Connections that were refused memory, to be told when there is some.
+    /// Connections that were refused memory; they are notified when there is some.
     starved: BTreeSet<ConnectionId>,
     /// Slots whose owner is [`ConnectionOwner::Orphan`], and the one that was looked at last when there were too many.
     orphans: usize,
@@ -155,7 +155,7 @@ pub struct Endpoint {
     timers: Timers,
     /// Scratch of `on_timeout`.
     fired: Vec<Timer>,
-    /// Connections with something to send, in turn. Each is in it at most once.
+    /// Connections with something to send, in round-robin order. Each is in it at most once.
     ready: VecDeque<u32>,
     replies: VecDeque<Reply>,
     resets: RateLimit,
@@ -298,7 +298,7 @@ impl Endpoint {
             slot.owner = ConnectionOwner::User;
             let id = connection;
             if over && readable == 0 && state == StateName::Closed {
-                // It was reset while it waited: nobody needs to know.
+                // It was reset while it waited: the user never saw it.
                 self.release(id.index);
                 continue;
             }
@@ -368,7 +368,7 @@ impl Endpoint {
         Ok(self.add(now, local, remote, connection, ConnectionOwner::User))
     }
 
-    /// Whether a connection leads to `host`; one that a stranger has begun counts when its handshake is over.
+    /// Whether a connection leads to `host`; one that a remote peer opened counts once its handshake is over.
     pub fn has_peer(&self, host: IpAddr) -> bool {
         self.peers.has(host)
     }
@@ -439,7 +439,7 @@ impl Endpoint {
         Open { local, remote, iss, timestamp_offset, mtu }
     }
 
-    /// Gives a connection a slot, a place in the table, a timer and a turn.
+    /// Gives a connection a slot, an entry in the table, a timer and a place in the send queue.
     fn add(
         &mut self,
         now: Instant,

@@ -1,4 +1,4 @@
-//! Connections that their users have closed, and that still hold what was written. Nobody else will end them, so their number
+//! Connections that their users have closed, and that still hold what was written. No user will end them, so their number
 //! is bounded, and they make room for those who write.
 
 use super::{Connection, ConnectionOwner, Endpoint};
@@ -32,8 +32,8 @@ impl Endpoint {
         }
     }
 
-    /// There is no memory for what somebody writes: orphans give theirs up, until there will be some as soon as no frame refers
-    /// to it.
+    /// There is no memory for a connection's write: orphans give theirs up, until there will be
+    /// some as soon as no frame refers to it.
     #[cold]
     pub(super) fn reclaim(&mut self, now: Instant) {
         while !self.shared.memory.awaits_frames() && self.end_orphan(now) {}

@@ -1,4 +1,4 @@
-//! Turns and timers.
+//! Scheduling and timers.
 
 use super::super::api::{Destination, Emit, Emitted, TcpEvent};
 use super::super::connection::TransmitOutcome;
@@ -6,11 +6,11 @@ use super::timers::{Armed, Timer};
 use super::{Endpoint, Reply};
 use crate::time::Instant;
 
-/// Segments that a connection may send before the next one's turn.
+/// Segments that a connection may send before the next connection is served.
 const QUANTUM: u32 = 64;
 
 impl Endpoint {
-    /// Gives a connection a turn, and its timer, if it wants them.
+    /// Schedules a connection to send and arms its timer, if it wants them.
     #[inline]
     pub(super) fn settle(&mut self, now: Instant, index: u32) {
         let Some(slot) = self.slots.get_mut(index as usize) else { return };
@@ -25,7 +25,8 @@ impl Endpoint {
         self.timers.arm(&mut slot.armed, index, connection.next_deadline());
     }
 
-    /// The same after a write, which starts no timer by itself: if the connection gets a turn, its timer is seen to then.
+    /// The same after a write, which starts no timer by itself: if the connection is scheduled to send, its
+    /// timer is armed then.
     #[inline]
     pub(super) fn settle_written(&mut self, now: Instant, index: u32) {
         let Some(slot) = self.slots.get_mut(index as usize) else { return };
@@ -82,13 +83,13 @@ impl Endpoint {
         !self.ready.is_empty() || !self.replies.is_empty()
     }
 
-    /// Whether [`transmit`](Self::transmit) would give one connection a turn, and do nothing else.
+    /// Whether [`transmit`](Self::transmit) would serve one connection, and do nothing else.
     #[inline]
     pub(crate) fn is_one_turn(&self) -> bool {
         self.ready.len() == 1 && self.replies.is_empty()
     }
 
-    /// Sends what is due while `emit` has room: answers first, then connections in turn.
+    /// Sends what is due while `emit` has room: answers first, then connections round-robin.
     #[inline]
     pub fn transmit(&mut self, now: Instant, emit: &mut impl Emit) {
         while let Some(reply) = self.replies.front().copied() {

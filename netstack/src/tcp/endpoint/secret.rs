@@ -8,7 +8,7 @@ use siphasher::sip::{SipHasher13, SipHasher24};
 use crate::time::Instant;
 use crate::wire::tcp::SeqNumber;
 
-/// What a value is for, so that none tells anything about another.
+/// What a value is for, so that no value reveals anything about another.
 #[derive(Clone, Copy, Debug)]
 #[repr(u8)]
 pub(super) enum Purpose {
@@ -82,7 +82,7 @@ impl Secret {
         self.strong.hash(&bytes)
     }
 
-    /// Where something begins that nobody should foresee.
+    /// A start value that must not be predictable.
     pub(super) fn seed(&self, number: u64) -> u64 {
         let any = SocketAddr::from(([0, 0, 0, 0], 0));
         self.value(Purpose::Seed, &any, &any, number)

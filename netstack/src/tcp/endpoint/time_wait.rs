@@ -1,4 +1,4 @@
-//! Connections in TIME-WAIT, as small records: only the answer to a repeated FIN, and the way out for a new connection,
+//! Connections in TIME-WAIT, as small records: only the answer to a repeated FIN, and the check that lets a new connection in,
 //! need to be known.
 
 use core::net::{IpAddr, Ipv6Addr, SocketAddr};
@@ -13,7 +13,7 @@ use crate::wire::tcp::{Flags, Header, SeqNumber, Timestamps};
 #[cfg(test)]
 mod tests;
 
-/// A connection that is over, but whose segments may still be on their way.
+/// A connection that is over, but whose segments may still be in flight.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Record {
     local: [u8; 16],
@@ -44,7 +44,7 @@ pub(super) enum TimeWaitAction {
     Acknowledge,
     /// The same, and TIME-WAIT begins anew.
     Restart,
-    /// The segment opens a new connection, if somebody listens.
+    /// The segment opens a new connection, if there is a listener.
     Reopen,
 }
 
@@ -113,7 +113,7 @@ impl Record {
 
     /// Whether this side may open the pair anew before the time is over.
     pub(super) fn reusable(&self, now: Instant) -> bool {
-        //= RFC 6191 section 2: timestamps that go on rising tell old segments from new ones; the clock ticks in
+        //= RFC 6191 section 2: timestamps that go on rising distinguish old segments from new ones; the clock ticks in
         // milliseconds, and two have to pass so that they really rose. RFC 1337's hazards need sequence numbers or
         // timestamps of the old connection to be acceptable in the new one: PAWS refuses them.
         let age = u32::from(self.duration) * 16 - self.left(now).min(u32::from(self.duration) * 16);

@@ -57,7 +57,7 @@ impl AckPolicy {
     pub(super) fn on_data(&mut self, now: Instant, bytes: u32, payload: usize, mss: u16) {
         let gap = u32::try_from(now.nanos_since(self.last_arrival) / 1000).unwrap_or(u32::MAX);
         self.last_arrival = now;
-        // Half of the old, half of the new: two segments after a pause tell enough.
+        // Half of the old, half of the new: two segments after a pause are enough.
         self.gap = self.gap.min(self.max_delay) / 2 + gap.min(self.max_delay) / 2;
         self.full = self.full.max(payload.min(usize::from(mss)) as u16);
         self.bytes = self.bytes.saturating_add(bytes);
@@ -118,7 +118,7 @@ impl AckPolicy {
         }
     }
 
-    /// Duplicates owed beyond the one acknowledgement that tells all.
+    /// Duplicates owed beyond the one acknowledgement that reports all.
     pub(super) fn take_duplicates(&mut self) -> u8 {
         core::mem::take(&mut self.duplicates).saturating_sub(1)
     }

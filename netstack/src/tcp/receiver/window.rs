@@ -42,7 +42,7 @@ impl Window {
         }
     }
 
-    /// The shift to ask for: the least by which the largest window can be told.
+    /// The shift to ask for: the least by which the largest window can be announced.
     pub(super) fn wanted_shift(ceiling: usize) -> u8 {
         (0..14).find(|&shift| ceiling >> shift <= usize::from(u16::MAX)).unwrap_or(14)
     }
@@ -54,7 +54,7 @@ impl Window {
         self.capacity = self.capacity.min(self.ceiling);
     }
 
-    /// The first window, as it is told with a SYN: never scaled.
+    /// The first window, as a SYN announces it: never scaled.
     pub(super) fn open(&mut self, next: SeqNumber) {
         self.edge = next + u32::from(self.initial_field());
     }

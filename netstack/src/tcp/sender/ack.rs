@@ -16,7 +16,7 @@ use crate::wire::tcp::{SeqNumber, SeqRange};
 /// Two ticks of the timestamp clock.
 const TICKS: Duration = Duration::from_millis(2);
 
-/// What an acknowledgement tells.
+/// What an acknowledgement reports.
 #[derive(Debug)]
 pub(super) struct AckSummary {
     /// SND.UNA before it.
@@ -25,7 +25,7 @@ pub(super) struct AckSummary {
     pub(super) acked: u32,
     /// Nothing was being repaired before it.
     open: bool,
-    /// Sequence numbers acknowledged in whatever way for the first time.
+    /// Sequence numbers acknowledged for the first time, cumulatively or selectively.
     pub(super) delivered: u32,
     /// Something that was sent more than once was delivered.
     resent: bool,
@@ -178,7 +178,7 @@ impl Sender {
     }
 
     //= RFC 6675 section 5: the scoreboard learns from any acknowledgement.
-    /// One that was overtaken by others: of what it says only the SACK blocks may be news.
+    /// One that was overtaken by others: only its SACK blocks may be new.
     fn on_old_ack(
         &mut self,
         now: Instant,
@@ -191,7 +191,7 @@ impl Sender {
         }
         let prior_in_flight = self.in_flight();
         let mut summary = AckSummary::new(self.una, 0, self.recovery.is_open(), ack.echo);
-        // Its mark was told by those that overtook it, and its echo is of long ago.
+        // Later acknowledgements have reported its ECN mark already, and its timestamp echo is old.
         let ack = AckIn { ece: false, has_data: false, ..*ack };
         let duplicate = self.deliver(now, &ack, &mut summary, memory, released);
         if summary.delivered > 0 || duplicate.is_some() {
@@ -199,7 +199,7 @@ impl Sender {
         }
     }
 
-    /// What follows from an acknowledgement, once scoreboard and queue know of it. `pure`: it tells nothing at all.
+    /// What follows from an acknowledgement, once scoreboard and queue know of it. `pure`: it reports nothing new.
     fn on_summary(
         &mut self,
         now: Instant,

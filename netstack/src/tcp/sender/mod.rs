@@ -170,7 +170,7 @@ struct Counts {
     probes: u32,
 }
 
-/// The sending half. Its parts keep their own books; here is what they have in common.
+/// The sending half. Its parts keep their own state; this type keeps what they share.
 #[derive(Debug)]
 pub(crate) struct Sender {
     options: Arc<Options>,
@@ -410,7 +410,7 @@ impl Sender {
         self.size.mss()
     }
 
-    /// Sequence numbers believed to be on their way.
+    /// Sequence numbers believed to be in flight.
     #[inline]
     pub(crate) fn in_flight(&self) -> u32 {
         self.board.in_flight().saturating_sub(self.recovery.duplicates())

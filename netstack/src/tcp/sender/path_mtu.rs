@@ -1,7 +1,7 @@
 //! The path's MTU: by what ICMP says (RFC 1191, RFC 8201), believed with the care of RFC 5927, and by probing with
 //! data (RFC 4821), down when nothing gets through and up again afterwards.
 //!
-//! Whoever sees or guesses a sequence number can claim anything. So a claim that packets like those that were
+//! A third party that sees or guesses a sequence number can forge any claim. So a claim that packets like those that were
 //! acknowledged are too big counts only if nothing is delivered from then on until a tail-loss probe is due, or what it is
 //! about is not acknowledged within a time-out; and whatever was believed is tried again with data after seconds.
 
@@ -54,7 +54,7 @@ pub(super) struct PathMtu {
     high: u16,
     /// The first probe tries the greatest size at once: perhaps it was an outage.
     bold: bool,
-    /// A message told the size, and the next try after a failure comes after this long: nothing in between needs a search.
+    /// A message reported the size, and the next try after a failure comes after this long: nothing in between needs a search.
     reported: Option<Duration>,
     /// Probes of the present size that were lost.
     tries: u8,
@@ -68,7 +68,7 @@ pub(super) struct PathMtu {
 }
 
 impl PathMtu {
-    /// Nothing is wrong but for what somebody said.
+    /// No loss was seen; only an ICMP message claims one.
     pub(super) fn is_rumour(&self) -> bool {
         self.next_at == NEVER
     }
@@ -118,7 +118,7 @@ impl SegmentSize {
         self.largest_acked = self.largest_acked.max(payload);
     }
 
-    /// Whether the path carries what the handshake hoped for, and nobody says otherwise.
+    /// Whether the path carries the handshake's segment size, and no ICMP message denies it.
     #[inline]
     pub(super) fn is_settled(&self) -> bool {
         self.search.is_none()

@@ -1,6 +1,6 @@
 //! The acknowledgement that was expected (Van Jacobson's header prediction, for the half of it that sends): it covers all that
 //! is out, which was sent once and as one, and nothing is being repaired. A request that was answered is acknowledged in
-//! this way. What happens is the same as in `ack`, where most of the questions need not be asked.
+//! this way. The result is the same as in `ack`, without most of its checks.
 
 use super::scoreboard::Record;
 use super::{AckIn, AckOut, ReleaseToken, Sender};

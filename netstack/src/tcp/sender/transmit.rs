@@ -8,7 +8,7 @@ use crate::region::Extent;
 use crate::time::Instant;
 use crate::wire::tcp::SeqNumber;
 
-/// A way on which nothing needs to be cut.
+/// A path on which nothing needs to be cut.
 const ANY: Path =
     Path { mtu: u16::MAX, max_payload: u32::MAX, max_extents: usize::MAX, max_segments: u32::MAX };
 

@@ -167,7 +167,7 @@ impl Domain {
     /// The valid entries of all ports' GID tables, `max` at most.
     pub(in super::super) fn gids(&self, max: usize) -> Result<Vec<RawGid>, Errno> {
         let mut entries: Vec<rdma_sys::ibv_gid_entry> = Vec::with_capacity(max);
-        // SAFETY: an open context, and room for `max` entries of the size that is told.
+        // SAFETY: an open context, and room for `max` entries of the size that is given.
         let count = unsafe {
             ffi::_ibv_query_gid_table(
                 self.context(),

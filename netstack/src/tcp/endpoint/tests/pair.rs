@@ -127,7 +127,7 @@ impl Pair {
         }
     }
 
-    /// One turn at the present time.
+    /// One poll at the present time.
     pub(super) fn turn(&mut self) {
         let Self { a, b, there, back, now, events_a, events_b } = self;
         turn(*now, a, back, there, events_a);
@@ -224,7 +224,7 @@ impl Pair {
         got
     }
 
-    /// Gives `b` a segment that a stranger made up.
+    /// Gives `b` a forged segment.
     pub(super) fn forge(&mut self, from: SocketAddr, to: SocketAddr, header: Header) {
         let header = Header { source_port: from.port(), destination_port: to.port(), ..header };
         let meta = SegmentMeta { source: from.ip(), destination: to.ip(), congestion_experienced: false };

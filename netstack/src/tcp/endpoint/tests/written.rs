@@ -28,7 +28,7 @@ fn to_peek_takes_nothing() {
     let info = pair.b.info(b).unwrap();
     assert_eq!((info.readable, info.own_window), (bytes.len(), window));
     assert_eq!(pair.b.read(pair.now, b, &mut buffer), Ok(bytes.len()));
-    // The end is seen as often as one looks, and what comes next is told.
+    // The end is seen as often as one looks, and later data is reported.
     assert_eq!(pair.b.peek(b, &mut buffer), Err(Error::WouldBlock));
     pair.events_b.clear();
     pair.a.shutdown(pair.now, a).unwrap();
@@ -46,7 +46,7 @@ fn a_listeners_options_are_those_of_the_connections_that_come() {
     let (client, after) = pair.connect(listener, None);
     assert_eq!(pair.b.options(before).unwrap().max_segment, None);
     assert_eq!(pair.b.options(after).unwrap().max_segment, Some(700));
-    // The peer was told so: the option of its SYN counts no options, the payload of a segment does.
+    // The peer knows it: the option of its SYN counts no options, the payload of a segment does.
     assert!(pair.a.info(client).unwrap().mss <= 700);
     // One that was closed has none.
     pair.b.close_listener(pair.now, listener);

@@ -836,7 +836,7 @@ fn a_smaller_path_mtu_is_believed_only_about_what_is_out() {
     assert_eq!(s.sender.mss(), 256);
 }
 
-/// A sender that has had full segments acknowledged, with one out that somebody says is too big.
+/// A sender that has had full segments acknowledged, with one in flight that an ICMP message says is too big.
 fn doubted(options: Options) -> Script {
     let mut s = Script::with(options, 100_000, None);
     s.write(5000);
