@@ -276,15 +276,15 @@ impl Endpoint {
         let now = now.as_nanos();
         while let Some(&index) = self.ready.front() {
             let entry = &mut self.entries[index as usize];
-            let turn = match entry.session.as_deref_mut() {
+            let outcome = match entry.session.as_deref_mut() {
                 Some(session) => {
-                    let turn = session.transmit(now, QUANTUM, emit);
+                    let outcome = session.transmit(now, QUANTUM, emit);
                     self.earliest = self.earliest.min(session.deadline());
-                    turn
+                    outcome
                 }
                 None => TransmitOutcome::Done,
             };
-            match turn {
+            match outcome {
                 TransmitOutcome::Done => {
                     entry.ready = false;
                     self.ready.pop_front();

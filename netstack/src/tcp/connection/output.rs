@@ -115,8 +115,8 @@ impl Connection {
         if self.is_over() {
             return TransmitOutcome::Done;
         }
-        if let Some(turn) = self.transmit_syn(now, emit) {
-            return turn;
+        if let Some(outcome) = self.transmit_syn(now, emit) {
+            return outcome;
         }
         if let ConnectionState::SynReceived(_) = self.state {
             return if self.transmit_ack(now, emit, cx) {
@@ -137,14 +137,14 @@ impl Connection {
         if self.receiver.is_ack_due() && self.receiver.has_blocks() && !self.transmit_ack(now, emit, cx) {
             return TransmitOutcome::Blocked;
         }
-        let turn = self.transmit_data(now, quantum, emit, cx);
+        let outcome = self.transmit_data(now, quantum, emit, cx);
         if self.options.unsent_limit.is_some() {
             // What was sent made room, too.
             let became_writable = self.sender.unblock(now);
             self.tell_writable(became_writable, cx);
         }
-        if turn == TransmitOutcome::Blocked {
-            return turn;
+        if outcome == TransmitOutcome::Blocked {
+            return outcome;
         }
         //= RFC 9293 section 3.8.4: a keep-alive repeats the number before the next, so that it must be answered.
         if self.idle.send {
@@ -159,7 +159,7 @@ impl Connection {
         if self.receiver.is_ack_due() && !self.transmit_ack(now, emit, cx) {
             return TransmitOutcome::Blocked;
         }
-        turn
+        outcome
     }
 
     /// Sends the SYN or SYN-ACK if it is due. `Some`: nothing else can be sent.

@@ -99,21 +99,21 @@ impl Endpoint {
             self.replies.pop_front();
         }
         while let Some(index) = self.ready.pop_front() {
-            let turn = self.call(index, |connection, cx| {
+            let outcome = self.call(index, |connection, cx| {
                 if connection.is_over() {
                     TransmitOutcome::Done
                 } else {
                     connection.transmit(now, QUANTUM, emit, cx)
                 }
             });
-            let turn = turn.unwrap_or(TransmitOutcome::Done);
+            let outcome = outcome.unwrap_or(TransmitOutcome::Done);
             if let Some(slot) = self.slots.get_mut(index as usize) {
-                slot.ready = turn != TransmitOutcome::Done;
+                slot.ready = outcome != TransmitOutcome::Done;
                 let connection = slot.connection.as_deref().filter(|connection| !connection.is_over());
                 let deadline = connection.and_then(|connection| connection.next_deadline());
                 self.timers.arm(&mut slot.armed, index, deadline);
             }
-            match turn {
+            match outcome {
                 TransmitOutcome::Done => {}
                 TransmitOutcome::More => self.ready.push_back(index),
                 TransmitOutcome::Blocked => {
