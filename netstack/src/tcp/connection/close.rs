@@ -27,7 +27,8 @@ impl Connection {
         Ok(())
     }
 
-    /// The user lets go: FIN after what was written; a reset if something is unread (RFC 2525 section 2.17).
+    //= RFC 9293 section 3.6.1, SHLD-3: a close with received data unread sends a reset.
+    /// The user closes: FIN after what was written; a reset if something is unread (RFC 2525 section 2.17).
     pub(crate) fn close(&mut self, now: Instant, cx: &mut Context<'_>) -> Disposition {
         self.released = true;
         self.idle.progress = now;
@@ -65,7 +66,7 @@ impl Connection {
         }
     }
 
-    //= RFC 9293 section 3.8.6.1 as RFC 6429 section 4 has it: a window may stay closed for ever for the protocol's sake,
+    //= RFC 9293 section 3.8.6.1, MUST-37, as RFC 6429 section 4 has it: a window may stay closed for ever for the protocol's sake,
     //= and a host that runs short of memory may end the connection all the same.
     /// The user has closed, and the peer does not take what was written: it is given up.
     pub(crate) fn give_up(&mut self, now: Instant, cx: &mut Context<'_>) -> Disposition {
@@ -116,6 +117,7 @@ impl Connection {
             self.receiver.abandon(cx.pool);
         }
         if !self.released {
+            //= RFC 9293 section 3.6, MUST-12: the user learns whether the connection was closed or aborted.
             cx.events.push_back(match failure {
                 Some(failure) => TcpEvent::Failed(cx.id, failure),
                 None => TcpEvent::Closed(cx.id),

@@ -45,7 +45,8 @@ impl Connection {
         match kind {
             //= RFC 9293 section 3.9.2.2, MUST-56: a soft error does not end the connection.
             IcmpKind::Unreachable => self.unreachable = true,
-            //= RFC 5461 section 4.1, RFC 5927 section 5.2: a hard error ends an attempt, and is soft afterwards.
+            //= RFC 9293 section 3.9.2.2, SHLD-26, as RFC 5461 section 4.1 and RFC 5927 section 5.2 have it: a hard error
+            //= ends an attempt, and is soft afterwards.
             IcmpKind::Refused if attempt => return self.end(EndReason::Refused, cx),
             IcmpKind::Refused => self.unreachable = true,
             IcmpKind::TooBig(mtu) => {

@@ -137,7 +137,7 @@ impl Connection {
         }
         let due = |deadline: Option<Instant>| deadline.is_some_and(|deadline| deadline <= now);
         self.receiver.on_timer(now);
-        //= RFC 9293 section 3.10.8: the user timeout ends the connection in any state.
+        //= RFC 9293 section 3.10.8; section 3.8.3, MUST-21: the user timeout ends the connection in any state.
         if due(self.user_timeout_deadline()) {
             return self.time_out(now, cx);
         }

@@ -27,7 +27,7 @@ impl Connection {
                     handshake.send = true;
                     return Disposition::Keep;
                 }
-                //= RFC 9293 section 3.5, figure 8: in a simultaneous open the SYN comes again with an acknowledgement.
+                //= RFC 9293 section 3.5, MUST-10, figure 8: in a simultaneous open the SYN comes again with an acknowledgement.
                 let mut without = *segment;
                 without.header.seq += 1;
                 without.header.flags = without.header.flags.without(Flags::SYN);
@@ -86,8 +86,8 @@ impl Connection {
             }
             return Disposition::Keep;
         }
-        //= RFC 9293 section 3.10.7.4, fourth: a SYN sends a passive SYN-RECEIVED back to LISTEN; elsewhere (RFC 5961
-        //= section 4.2) it is challenged: a peer that has lost its state answers with a reset.
+        //= RFC 9293 section 3.10.7.4, fourth; section 3.5, MUST-11: a SYN sends a passive SYN-RECEIVED back to LISTEN;
+        //= elsewhere (RFC 5961 section 4.2) it is challenged: a peer that has lost its state answers with a reset.
         if syn {
             if self.is_passive_handshake() {
                 return self.end(EndReason::Reset, cx);
@@ -115,7 +115,7 @@ impl Connection {
         if let Some(disposition) = self.on_ack(now, segment, cx) {
             return disposition;
         }
-        //= RFC 9293 section 3.10.7.4, sixth: urgent data is data like any other here: in line, and not distinguished. What
+        //= RFC 9293 section 3.10.7.4, sixth; section 3.8.5, MUST-30, MUST-31: urgent data of any length is data like any other here: in line, and not distinguished. What
         //= applications get of the urgent pointer differs so much between stacks that RFC 6093 advises against its use.
         if payload_len > 0 || fin {
             let disposition = self.on_text(now, header.seq, segment, fin, cx);
@@ -187,6 +187,7 @@ impl Connection {
         let input = AckIn {
             ack,
             seq,
+            //= RFC 9293 section 3.1, MUST-1, REC-1: the window is unsigned, and computed with 32 bits.
             window: u32::from(window) << self.negotiated.peer_shift,
             sack: options.sack,
             rtt: echo.and_then(|echo| self.round_trip(now, echo)),
@@ -265,7 +266,7 @@ impl Connection {
         }
         let len = segment.payload.len();
         if len > 0 {
-            //= RFC 9293 section 3.6.1, RFC 2525 section 2.17: data that cannot be read any more is answered by a reset.
+            //= RFC 9293 section 3.6.1, SHLD-3, RFC 2525 section 2.17: data that cannot be read any more is answered by a reset.
             if self.released && (seq + len.min(i32::MAX as usize) as u32).is_after(self.receiver.next()) {
                 return self.end_with_reset(now, EndReason::Reset, cx);
             }

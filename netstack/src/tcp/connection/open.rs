@@ -290,7 +290,7 @@ impl Connection {
             }
             return Disposition::Keep;
         }
-        //= RFC 9293 section 3.10.7.3, fourth: both sides have opened at once.
+        //= RFC 9293 section 3.10.7.3, fourth; section 3.5, MUST-10: both sides have opened at once.
         let ecn = asks_for_ecn(flags);
         let options = Arc::clone(&self.options);
         let mut fresh = Handshake::new(&options, false, header.options);
@@ -329,6 +329,7 @@ impl Connection {
             window: self.receiver.syn_window(),
             urgent: 0,
             options: tcp::Options {
+                //= RFC 9293 section 3.7.1, SHLD-5: in every SYN; section 3.2, MUST-65: in no other segment.
                 mss: Some(own_mss(self.mtu, self.local_ip.is_ipv6(), own)),
                 window_scale: offer(own.window_scaling, self.negotiated.scaling)
                     .then(|| Receiver::wanted_shift(own)),
@@ -354,7 +355,7 @@ impl Connection {
             return Disposition::Keep;
         }
         handshake.deadline = None;
-        //= RFC 9293 section 3.8.3, MUST-23: an attempt lasts a while, and may be given up.
+        //= RFC 9293 section 3.8.3, MUST-22, MUST-23: a SYN is sent again for a while, and may be given up.
         if handshake.sent > self.options.syn_retries {
             let after = now.saturating_since(handshake.first_sent.unwrap_or(now));
             let end = if self.unreachable { EndReason::Unreachable } else { EndReason::timed_out(after) };

@@ -146,7 +146,8 @@ impl Connection {
         if outcome == TransmitOutcome::Blocked {
             return outcome;
         }
-        //= RFC 9293 section 3.8.4: a keep-alive repeats the number before the next, so that it must be answered.
+        //= RFC 9293 section 3.8.4, SHLD-12: a keep-alive has no data; it repeats the number before the next, so that it
+        //= must be answered.
         if self.idle.send {
             let say = self.receiver.acknowledgement(cx.pool);
             let header = self.header(now, self.sender.nxt() - 1, Flags::ACK, &say);

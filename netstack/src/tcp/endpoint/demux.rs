@@ -364,6 +364,7 @@ impl Endpoint {
     /// Takes in an ICMP error about a segment of ours. Whether it is believed is the connection's to say: it is if it
     /// quotes a number that is in flight (RFC 5927 section 4.1). False if there is no such connection.
     pub fn on_icmp_error(&mut self, now: Instant, error: &IcmpError) -> bool {
+        //= RFC 9293 section 3.9.2.2, MUST-54: an ICMP error goes to the connection whose segment caused it.
         let (local, remote) = (super::plain(error.local), super::plain(error.remote));
         let TableEntry::Connection(index) = self.find(&local, &remote) else { return false };
         if let Some(end) =

@@ -140,8 +140,8 @@ impl Record {
             if flags.intersects(Flags::ACK.with(Flags::FIN)) {
                 return TimeWaitAction::Acknowledge;
             }
-            //= RFC 6191 section 2: a later timestamp is enough; with an equal one, or none, the sequence number must be
-            // beyond the last (RFC 9293 section 3.6.1, MAY-2).
+            //= RFC 9293 section 3.6.1, SHLD-4 (RFC 6191 section 2): a later timestamp is enough; with an equal one, or none,
+            //= the sequence number must be beyond the last (RFC 9293 section 3.6.1, MAY-2).
             let later = match age {
                 Some(age) => age > 0 || age == 0 && seq.is_after(self.rcv_nxt),
                 None => seq.is_after(self.rcv_nxt),

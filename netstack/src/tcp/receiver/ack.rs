@@ -50,8 +50,8 @@ impl AckPolicy {
         }
     }
 
-    //= RFC 9293 section 3.8.6.3, MUST-40 (an acknowledgement is delayed less than 0.5 s) and SHLD-19 (at least every
-    //= second full segment is acknowledged).
+    //= RFC 9293 section 3.8.6.3, SHLD-18 (acknowledgements are delayed), MUST-40 (by less than 0.5 s) and SHLD-19 (at
+    //= least every second full segment is acknowledged).
     /// `bytes` new bytes in order, by a segment with `payload` bytes.
     #[inline]
     pub(super) fn on_data(&mut self, now: Instant, bytes: u32, payload: usize, mss: u16) {

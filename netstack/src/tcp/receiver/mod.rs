@@ -300,6 +300,7 @@ impl Receiver {
                 self.on_repeated(seq, end.min(before));
             }
         } else {
+            //= RFC 9293 section 3.10.7.4, SHLD-31: a segment that begins beyond RCV.NXT is kept.
             self.out_of_order(seq, stop, payload, pool);
         }
         let readable = self.next.distance(before);

@@ -81,7 +81,7 @@ impl Window {
     }
 
     //= RFC 9293 section 3.8.6.2.2, MUST-39: the edge moves by a segment or by half of the buffer at a time, whichever
-    //= is less.
+    //= is less; section 3.8.6, SHLD-14: it never moves left.
     /// Where the edge can go with `unread` bytes waiting, if that is worth telling.
     #[inline]
     fn candidate(&self, next: SeqNumber, unread: u32, mss: u16) -> SeqNumber {

@@ -453,6 +453,7 @@ impl Sender {
         if self.fin_sent { 0 } else { self.queue.tail().saturating_sub(self.position(self.nxt)) }
     }
 
+    //= RFC 9293 section 3.8.6, MUST-34, SHLD-15: if the window has shrunk below SND.NXT, none.
     /// Sequence numbers from SND.NXT that the peer's window admits.
     #[inline]
     fn usable(&self) -> u32 {

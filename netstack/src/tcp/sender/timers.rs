@@ -12,7 +12,7 @@ use crate::wire::tcp::SeqNumber;
 /// Retransmissions, or unanswered window probes, after which the connection is given up...
 const ATTEMPTS: u8 = 15;
 
-//= RFC 9293 section 3.8.3, MUST-20 to SHLD-11: ...if that took at least 100 s (R2).
+//= RFC 9293 section 3.8.3, MUST-20, SHLD-11: ...if that took at least 100 s (R2).
 const PATIENCE: Duration = Duration::from_secs(100);
 
 /// The tail-loss probes that were sent and not answered.

@@ -208,7 +208,8 @@ impl Sender {
         }
         let usable = u64::from(self.usable());
         if usable > 0 && unsent > 0 {
-            //= RFC 9293 section 3.8.6.2.1, the fourth condition: after a time-out what fits is sent.
+            //= RFC 9293 section 3.8.6.2.1, MUST-38, the fourth condition; section 3.9.1.2, MUST-60: after a time-out
+            //= what fits is sent.
             let len = unsent.min(usable).min(u64::from(self.size.mss())) as u32;
             // It leaves late: there may be nothing behind it though there was to be.
             let all = u64::from(len) == unsent;
@@ -338,7 +339,7 @@ impl Sender {
         };
         let admitted = unsent.min(u64::from(usable)) as u32;
         let all = u64::from(admitted) == unsent;
-        //= RFC 9293 section 3.7.4, MUST-17: Nagle's algorithm can be switched off per connection; as long as a small
+        //= RFC 9293 section 3.7.4, SHLD-7, MUST-17: Nagle's algorithm can be switched off per connection; as long as a small
         //= segment is out, no other follows.
         let small_out = self.options.nagle && !self.fin_queued && self.small_end.is_after(self.una);
         // What has another record behind it waits for nothing.
