@@ -387,7 +387,7 @@ fn child(name: &str, uid: Option<u32>) {
 const NOBODY: u32 = 65534;
 
 #[test]
-fn a_user_without_permission_is_told_which_file() {
+fn a_permission_error_names_the_file() {
     use std::os::unix::fs::PermissionsExt;
     if std::env::var_os(CHILD).is_some() {
         match devices() {
@@ -407,7 +407,7 @@ fn a_user_without_permission_is_told_which_file() {
         println!("skipped: not root, or every user may open the devices");
         return;
     }
-    child("a_user_without_permission_is_told_which_file", Some(NOBODY));
+    child("a_permission_error_names_the_file", Some(NOBODY));
 }
 
 #[test]

@@ -127,7 +127,7 @@ impl Frame {
         u32::try_from(total).map(|total| self.payload_len = total).is_ok()
     }
 
-    /// Whether the headers that the offload speaks of lie in the header bytes.
+    /// Whether the headers that the offload refers to lie in the header bytes.
     fn offload_fits(&self) -> bool {
         let Offload { transport, l3_offset, l4_offset, .. } = self.offload;
         let (l3, l4) = (usize::from(l3_offset), usize::from(l4_offset));

@@ -8,7 +8,7 @@
 //!
 //! The owner looks at each received frame, computes the hash that a NIC would ([`crate::rss`]), and keeps the frame or passes it on. What the others
 //! transmit comes to the owner by ring and leaves with its own next burst. Answers of ARP and neighbour discovery go to
-//! everybody, so that each shard's stack knows the neighbours; questions are the owner's. The fragments of a datagram
+//! all shards, so that each shard's stack knows the neighbours; questions are the owner's. The fragments of a datagram
 //! follow the first one, which has the ports.
 
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -195,7 +195,7 @@ enum Addressee {
 const DATAGRAMS: usize = 64;
 
 /// Where the first fragments of the latest datagrams went. A fragment that arrives before the first, or long after it, is the
-/// owner's, where it never becomes whole: the datagram is lost, and nobody answers in another shard's name.
+/// owner's, where it never becomes whole: the datagram is lost, and no shard answers for another.
 #[derive(Debug, Default)]
 struct Fragments {
     shards: VecDeque<(Key, usize)>,

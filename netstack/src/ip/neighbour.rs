@@ -94,7 +94,7 @@ pub enum Resolution {
     Station(Mac),
     /// It is being asked for.
     Pending,
-    /// Nobody answered; it will be asked for again later.
+    /// No answer came; it will be asked for again later.
     Unreachable,
     /// Too many are being asked for: it is not.
     Limited,
@@ -129,7 +129,7 @@ pub struct Request {
 pub struct Dropped {
     /// The queue was full.
     pub queue_full: u64,
-    /// Nobody answered.
+    /// No answer came.
     pub unreachable: u64,
 }
 
@@ -353,7 +353,7 @@ impl Cache {
         });
     }
 
-    /// Works off what is due and calls `ask` for every request that is to be sent.
+    /// Runs what is due and calls `ask` for every request that is to be sent.
     pub fn poll(&mut self, now: Instant, mut ask: impl FnMut(Request)) {
         let Config { request_interval, requests, .. } = self.config;
         let next = now + request_interval;

@@ -57,7 +57,7 @@ struct Times {
 
 impl From<&Config> for Times {
     fn from(config: &Config) -> Self {
-        // A day is for ever here, and keeps sums far from overflow.
+        // A day stands for "never", and keeps sums far from overflow.
         let nanos = |time: Duration| time.min(Duration::from_secs(86_400)).as_nanos() as u64;
         Self {
             ack_every: config.ack_every,

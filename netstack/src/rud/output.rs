@@ -7,7 +7,7 @@ use super::sender::Pick;
 use super::session::Session;
 use crate::crc::crc32c;
 use crate::time::Instant;
-use crate::wire::rud::{BLOCK_LEN, Block, HEADER_LEN, Header, Kind, MAX_BLOCKS, MAX_BODY};
+use crate::wire::rud::{BLOCK_LEN, Block, DatagramKind, HEADER_LEN, Header, MAX_BLOCKS, MAX_BODY};
 
 /// How a call of `transmit` ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,7 +90,7 @@ impl Session {
         // The whole array: a copy of constant length is quicker, and the surplus is not sent.
         self.scratch[HEADER_LEN..HEADER_LEN + MAX_BODY].copy_from_slice(&message.header);
         let header = Header {
-            kind: Kind::Data,
+            kind: DatagramKind::Data,
             ack_request,
             body_len: header_len,
             payload_len: payload_len as u16,
@@ -129,7 +129,7 @@ impl Session {
         }
         let psn = self.sender.next();
         let header = Header {
-            kind: Kind::Ack,
+            kind: DatagramKind::Ack,
             ack_request: false,
             body_len: (count * BLOCK_LEN) as u8,
             payload_len: 0,

@@ -10,7 +10,7 @@ use super::receiver::{Arrival, Receiver};
 use super::recovery::{NEVER, Recovery};
 use super::sender::{AckContext, Acked, Sender};
 use super::window::Window;
-use crate::wire::rud::{Block, HEADER_LEN, Header, Kind, Psn};
+use crate::wire::rud::{Block, DatagramKind, HEADER_LEN, Header, Psn};
 use core::time::Duration;
 
 /// What became of a datagram before it touched the session.
@@ -152,8 +152,8 @@ impl Session {
         // Acknowledgements take effect before the payload is delivered.
         self.on_acknowledgement(now, header, datagram, sink);
         match header.kind {
-            Kind::Data => self.on_data(now, header, datagram, sink),
-            Kind::Ack => self.counters.acks_received += 1,
+            DatagramKind::Data => self.on_data(now, header, datagram, sink),
+            DatagramKind::Ack => self.counters.acks_received += 1,
         }
         self.ack_due |= header.ack_request;
         Accepted::Yes
@@ -209,7 +209,7 @@ impl Session {
         self.sender.on_cumulative(&context, header.cumulative, &mut acked, &mut release);
         let start = first_word.plus(u32::from(header.sack_word) * 64);
         self.sender.on_word(&context, start, header.sack, 0, &mut acked, &mut release);
-        if header.kind == Kind::Ack {
+        if header.kind == DatagramKind::Ack {
             for block in Block::parse_all(&datagram[HEADER_LEN..]) {
                 let start = first_word.plus(u32::from(block.word) * 64);
                 let Block { received, refused, .. } = block;

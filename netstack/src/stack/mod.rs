@@ -199,7 +199,7 @@ impl<D: Device> Stack<D> {
     pub fn transmit(&mut self, now: Instant) -> usize {
         if !self.rud.wants_transmit()
             && !self.tcp.wants_transmit()
-            && self.ports.iter().all(|port| port.rests(now))
+            && self.ports.iter().all(|port| port.is_idle(now))
         {
             if self.tcp.awaits_frames() && self.ports.iter().all(Port::is_clear) {
                 self.tcp.frames_gone();
@@ -222,7 +222,7 @@ impl<D: Device> Stack<D> {
                     ports: &mut self.ports,
                     destinations: &mut self.destinations,
                     counters: &mut self.counters,
-                    alone: !self.rud.wants_transmit() && self.tcp.is_one_turn(),
+                    alone: !self.rud.wants_transmit() && self.tcp.would_serve_one(),
                     taken: 0,
                 };
                 self.rud.transmit(now, &mut emitter);
@@ -250,7 +250,7 @@ impl<D: Device> Stack<D> {
         frames_out
     }
 
-    /// Tells the protocols that frames refer to memory of their users, if so. That none does any more they learn in
+    /// Informs the protocols that frames refer to memory of their users, if so. That none does any more they learn in
     /// [`release_held`](Self::release_held), which gives back what has waited for that.
     #[cold]
     fn note_frames_out(&mut self) -> FramesOut {

@@ -254,7 +254,7 @@ impl<D: Device> Port<D> {
 
     /// Whether [`Port::poll_timers`] and [`Port::flush`] have nothing to do.
     #[inline]
-    pub(super) fn rests(&self, now: Instant) -> bool {
+    pub(super) fn is_idle(&self, now: Instant) -> bool {
         let iface = &self.iface;
         !iface.has_work(now) && iface.tx.is_empty() && iface.in_flight.is_empty()
     }

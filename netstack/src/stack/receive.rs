@@ -79,7 +79,7 @@ impl<S: rud::Sink> Receiver<'_, S> {
         }
     }
 
-    /// TCP takes a frame in pieces; for everybody else it is put together first.
+    /// TCP takes a frame in pieces; for other protocols it is assembled first.
     #[cold]
     fn on_pieces(&mut self, frame: &RxFrame<'_>) {
         if is_tcp(frame.head()) {

@@ -644,7 +644,7 @@ fn each_drop_is_counted_under_its_reason() {
 }
 
 #[test]
-fn ports_are_told_apart_by_route_and_by_source() {
+fn ports_are_selected_by_route_and_by_source() {
     let second = Ipv4Addr::new(10, 1, 0, 1);
     let (device_a, mut wire_a) = Loopback::pair(1500, 8);
     let (device_b, mut wire_b) = Loopback::pair(9000, 8);

@@ -311,7 +311,7 @@ fn a_way_that_becomes_longer_is_filled_again() {
 }
 
 #[test]
-fn a_way_that_takes_less_than_before_is_found_with_and_without_being_told() {
+fn a_path_that_carries_less_than_before_is_found_with_and_without_icmp() {
     const LESS: u16 = 1300;
     for reported in [true, false] {
         let mut world = warm(&options(ALL[1]), MS);

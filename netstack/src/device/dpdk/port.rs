@@ -17,7 +17,7 @@ const LINK_HEADER: u16 = 14 + 2 * 4;
 const EMBEDDED_MTU_MAX: u16 = 9000;
 
 /// Buffers that each queue keeps at hand. They are used last in, first out, so that a few that are warm serve for all; without
-/// a cache they would take turns, and each would be fetched from memory.
+/// a cache they would alternate, and each would be fetched from memory.
 const CACHE: u32 = 128;
 
 /// How payload gets from its region into the device.
@@ -303,7 +303,7 @@ impl Port {
         check_limit(device, "queues", config.queues, 1, info.max_queues())?;
         // memif's largest frame is its `bsize`, whatever it says about its MTU, which it refuses to set.
         let is_memif = matches!(device, DeviceSpec::MemifServer(_) | DeviceSpec::MemifClient(_));
-        // A packet socket's is a slot of its ring, while the driver speaks of 1514 bytes and refuses more.
+        // A packet socket's is a slot of its ring, while the driver reports 1514 bytes and refuses more.
         let fixed_mtu =
             is_memif || matches!(device, DeviceSpec::AfPacket(_) | DeviceSpec::Ring | DeviceSpec::Null);
         if !fixed_mtu {

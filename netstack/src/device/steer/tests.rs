@@ -141,7 +141,7 @@ fn answers_of_arp_are_everybodys_and_questions_the_owners() {
 }
 
 #[test]
-fn what_guests_send_leaves_with_the_owners_turn_however_long_it_is() {
+fn frames_of_secondaries_leave_with_the_owners_poll_at_any_length() {
     let (mut peer, mut shares, _) = shares(2);
     for len in [46, 154, 155, 1500] {
         let payload: Vec<u8> = (0..len).map(|i| i as u8).collect();
@@ -153,7 +153,7 @@ fn what_guests_send_leaves_with_the_owners_turn_however_long_it_is() {
 }
 
 #[test]
-fn a_full_ring_is_back_pressure_for_the_guest_and_loss_for_the_owner() {
+fn a_full_ring_is_back_pressure_for_the_secondary_and_loss_for_the_owner() {
     let (mut peer, mut shares, rss) = shares(2);
     let mut batch = TxBatch::with_capacity(DEPTH + 1);
     for _ in 0..=DEPTH {

@@ -205,7 +205,7 @@ fn host6(number: u32) -> IpAddr {
 }
 
 #[test]
-fn a_flood_of_strangers_takes_nothing_from_others() {
+fn a_flood_of_unauthenticated_packets_takes_nothing_from_others() {
     let config = Config::default();
     let mut cache = Cache::new(config.clone(), &[]);
     let peer = host(65_000);
@@ -248,7 +248,7 @@ fn a_flood_of_strangers_takes_nothing_from_others() {
 }
 
 #[test]
-fn users_displace_strangers_and_one_another_but_not_sessions() {
+fn users_displace_unauthenticated_entries_and_one_another_but_not_sessions() {
     let config = Config { incomplete: 4, ..Config::default() };
     let mut cache = Cache::new(config, &[]);
     let mut resolve = |number, requester| cache.resolve(secs(1), host(number), requester);

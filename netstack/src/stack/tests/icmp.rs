@@ -102,7 +102,7 @@ fn senders_learn_what_is_wrong_with_their_packets() {
 }
 
 #[test]
-fn nobody_is_told_about_errors_groups_and_bad_senders() {
+fn no_error_is_sent_about_errors_groups_and_bad_senders() {
     let mut alone = alone();
     let about = |kind: IcmpErrorKind| icmpv4::Message::Error { kind, quoted: b"nothing of ours" };
     let unreachable = about(IcmpErrorKind::Unreachable { code: 3 });

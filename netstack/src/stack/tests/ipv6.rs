@@ -175,7 +175,7 @@ fn solicitations_are_answered_and_forged_ones_are_not() {
 }
 
 #[test]
-fn whoever_probes_our_address_is_told() {
+fn a_probe_of_our_address_is_answered() {
     let mut alone = Alone::new(dual(A, A6));
     let group = solicited_node(A6);
     let probe = Solicitation { target: A6, source: None };

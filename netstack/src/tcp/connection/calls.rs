@@ -72,7 +72,7 @@ impl Connection {
         self.check_writable()?;
         if extent.is_empty() {
             cx.released.push(token);
-            cx.tell_released();
+            cx.notify_released();
             return Ok(());
         }
         if self.sender.write_extent(extent, token) { Ok(()) } else { Err(Error::WouldBlock) }
@@ -106,7 +106,7 @@ impl Connection {
         buffer: &mut [u8],
         cx: &mut Context<'_>,
     ) -> Result<usize, Error> {
-        self.tell_readable = true;
+        self.notify_readable = true;
         let round_trip = self.known_round_trip();
         match self.receiver.read(now, buffer, round_trip, cx.pool) {
             0 if self.receiver.readable() > 0 => Ok(0),
@@ -120,7 +120,7 @@ impl Connection {
     /// # Errors
     /// As for [`Connection::read`].
     pub(crate) fn peek(&mut self, buffer: &mut [u8]) -> Result<usize, Error> {
-        self.tell_readable = true;
+        self.notify_readable = true;
         match self.receiver.peek(buffer) {
             0 if self.receiver.readable() > 0 => Ok(0),
             0 => self.at_end().map(|()| 0),
@@ -133,7 +133,7 @@ impl Connection {
     /// # Errors
     /// As for [`Connection::read`].
     pub(crate) fn read_chunk(&mut self, now: Instant, cx: &mut Context<'_>) -> Result<Option<Chunk>, Error> {
-        self.tell_readable = true;
+        self.notify_readable = true;
         let round_trip = self.known_round_trip();
         match self.receiver.read_chunk(now, round_trip, cx.pool) {
             Some(chunk) => Ok(Some(chunk)),

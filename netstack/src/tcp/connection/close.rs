@@ -109,7 +109,7 @@ impl Connection {
         self.state = ConnectionState::Over(end);
         self.idle.send = false;
         self.sender.abort(cx.memory, cx.released);
-        cx.tell_dropped();
+        cx.notify_dropped();
         let failure = self.failure();
         if self.released || failure.is_some() {
             self.receiver.clear(cx.pool);

@@ -48,8 +48,9 @@ impl Connection {
         };
         // Nothing has been finished yet: there is no FIN of ours to be acknowledged.
         self.work_in(now, &input, cx);
-        if !payload.is_empty() && self.receiver.on_expected(now, payload, cx.pool) > 0 && self.tell_readable {
-            self.tell_readable = false;
+        if !payload.is_empty() && self.receiver.on_expected(now, payload, cx.pool) > 0 && self.notify_readable
+        {
+            self.notify_readable = false;
             cx.events.push_back(TcpEvent::Readable(cx.id));
         }
         true

@@ -7,7 +7,7 @@ use super::{Connection, ConnectionState, Context, Disposition, EndReason, NEVER}
 use crate::tcp::sender::TimerOut;
 use crate::time::Instant;
 
-//= RFC 5482 section 3.1: a peer's wish is kept within limits: not so short that an ordinary black-out ends the
+//= RFC 5482 section 3.1: a peer's request is kept within limits: not so short that an ordinary black-out ends the
 //= connection, not so long that dead connections gather.
 const PEER_TIMEOUT: core::ops::RangeInclusive<u64> = 100..=3600;
 
@@ -86,7 +86,7 @@ impl Connection {
         (first != NEVER).then_some(first)
     }
 
-    //= RFC 5482 section 3.1: the user's own choice goes before the peer's wish.
+    //= RFC 5482 section 3.1: the user's own choice takes precedence over the peer's request.
     #[inline]
     fn user_timeout(&self) -> Option<Duration> {
         let theirs = self.idle.peer_timeout;

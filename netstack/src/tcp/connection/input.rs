@@ -225,7 +225,7 @@ impl Connection {
     pub(super) fn work_in(&mut self, now: Instant, ack: &AckIn, cx: &mut Context<'_>) -> bool {
         let out = self.sender.on_ack(now, ack, cx.memory, cx.released);
         if !cx.released.is_empty() {
-            cx.tell_released();
+            cx.notify_released();
         }
         if out.progress {
             self.unreachable = false;
@@ -233,13 +233,13 @@ impl Connection {
         if out.acked > 0 && self.released {
             self.idle.progress = now;
         }
-        self.tell_writable(out.became_writable, cx);
+        self.notify_writable(out.became_writable, cx);
         out.fin_acked
     }
 
     /// Queues the event that there is room to write again.
     #[inline]
-    pub(super) fn tell_writable(&self, became_writable: bool, cx: &mut Context<'_>) {
+    pub(super) fn notify_writable(&self, became_writable: bool, cx: &mut Context<'_>) {
         if became_writable && !self.released && !self.shut {
             cx.events.push_back(TcpEvent::Writable(cx.id));
         }
@@ -276,8 +276,8 @@ impl Connection {
             }
         }
         let taken = self.receiver.on_data(now, seq, segment.payload, fin, cx.pool);
-        if (taken.readable > 0 || taken.fin) && self.tell_readable && !self.released {
-            self.tell_readable = false;
+        if (taken.readable > 0 || taken.fin) && self.notify_readable && !self.released {
+            self.notify_readable = false;
             cx.events.push_back(TcpEvent::Readable(cx.id));
         }
         if taken.fin {

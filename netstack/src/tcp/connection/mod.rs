@@ -33,7 +33,7 @@ use crate::region::Extent;
 use crate::time::Instant;
 use crate::wire::tcp::{Header, SeqNumber};
 
-/// What a connection shares with the others of its endpoint, lent for a call.
+/// What a connection shares with the others of its endpoint, borrowed for a call.
 #[derive(Debug)]
 pub(crate) struct Context<'a> {
     /// The connection's own name, for events.
@@ -54,12 +54,12 @@ pub(crate) struct Context<'a> {
 
 impl Context<'_> {
     /// Tokens of what was acknowledged become events.
-    fn tell_released(&mut self) {
+    fn notify_released(&mut self) {
         self.events.extend(self.released.drain(..).map(|token| TcpEvent::Released(self.id, token)));
     }
 
     /// Tokens of what was not become events.
-    fn tell_dropped(&mut self) {
+    fn notify_dropped(&mut self) {
         self.events.extend(self.released.drain(..).map(|token| TcpEvent::Dropped(self.id, token)));
     }
 }
@@ -217,7 +217,7 @@ pub(crate) struct Connection {
     /// The user has shut sending.
     shut: bool,
     /// Whether arriving data queues an event.
-    tell_readable: bool,
+    notify_readable: bool,
     /// A packet found no route, or an ICMP error said so: a later time-out is reported with that cause.
     unreachable: bool,
 }

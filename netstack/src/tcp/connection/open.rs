@@ -128,7 +128,7 @@ impl Connection {
             negotiated: NegotiatedOptions::default(),
             released: false,
             shut: false,
-            tell_readable: true,
+            notify_readable: true,
             unreachable: false,
         }
     }

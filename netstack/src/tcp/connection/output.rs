@@ -141,7 +141,7 @@ impl Connection {
         if self.options.unsent_limit.is_some() {
             // What was sent made room, too.
             let became_writable = self.sender.unblock(now);
-            self.tell_writable(became_writable, cx);
+            self.notify_writable(became_writable, cx);
         }
         if outcome == TransmitOutcome::Blocked {
             return outcome;

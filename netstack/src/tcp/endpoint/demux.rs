@@ -203,7 +203,7 @@ impl Endpoint {
     #[cold]
     fn on_unmatched(&mut self, now: Instant, local: SocketAddr, remote: SocketAddr, segment: &Segment<'_>) {
         let flags = segment.header.flags;
-        // Nobody sends from port 0, nor to itself (over a device).
+        // No host sends from port 0, nor to itself (over a device).
         //= RFC 9293 section 3.9.2.3, MUST-57, MUST-63: segments from or to addresses that are not unicast are dropped.
         // IP does it too, and knows the broadcast addresses of its subnets.
         if remote.port() == 0 || local == remote || !is_host(remote.ip()) || !is_host(local.ip()) {

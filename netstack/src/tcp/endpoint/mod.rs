@@ -72,7 +72,7 @@ enum ConnectionOwner {
     HalfOpen(u32),
     /// A listener's accept queue.
     Queued,
-    /// Nobody: the user has closed it, and it holds what was written.
+    /// The endpoint alone: the user has closed it, and it still holds written data.
     Orphan,
 }
 
@@ -225,7 +225,7 @@ impl Endpoint {
     }
 
     /// The largest IP packet on the link of an address of ours, in bytes; 1500 for addresses that nothing was said
-    /// about. New connections tell their peers.
+    /// about. New connections announce it.
     pub fn set_mtu(&mut self, local: IpAddr, mtu: u16) {
         self.mtus.insert(local, mtu);
     }

@@ -85,7 +85,7 @@ impl Endpoint {
 
     /// Whether [`transmit`](Self::transmit) would serve one connection, and do nothing else.
     #[inline]
-    pub(crate) fn is_one_turn(&self) -> bool {
+    pub(crate) fn would_serve_one(&self) -> bool {
         self.ready.len() == 1 && self.replies.is_empty()
     }
 

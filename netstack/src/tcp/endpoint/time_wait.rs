@@ -91,7 +91,7 @@ impl Record {
         SocketAddr::new(address(self.remote), self.remote_port)
     }
 
-    /// Nobody sends from port 0.
+    /// No host sends from port 0.
     #[inline]
     fn in_use(&self) -> bool {
         self.remote_port != 0

@@ -84,7 +84,7 @@ impl AckPolicy {
         self.max_delay = bounded(max_delay);
     }
 
-    /// Something that the peer should hear of at once.
+    /// An acknowledgement is due at once.
     #[inline]
     pub(super) fn now(&mut self) {
         self.due = true;

@@ -239,7 +239,7 @@ impl Receiver {
         seq == self.next || (!seq.is_before(self.next) && seq.is_before(self.window.edge()))
     }
 
-    /// Bytes from `start` up to `end` came again: the peer lost acknowledgements or is too hasty, and hears of it at
+    /// Bytes from `start` up to `end` came again: the peer lost acknowledgements or retransmits too early, and is answered at
     /// once, with a D-SACK block (RFC 2883).
     pub(crate) fn on_repeated(&mut self, start: SeqNumber, end: SeqNumber) {
         if self.sack && start.is_before(end) && !end.is_after(self.next) {

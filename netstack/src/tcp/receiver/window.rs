@@ -122,7 +122,7 @@ impl Window {
         u16::try_from(self.edge.distance(ack) >> self.shift).unwrap_or(u16::MAX)
     }
 
-    /// Whether the reader made so much room that the peer should hear of it unasked: it moves the edge, and at least
+    /// Whether the reader made so much room that an unsolicited window update is due: it moves the edge, and at least
     /// doubles what is left of the window.
     pub(super) fn wants_update(&self, next: SeqNumber, unread: u32, mss: u16) -> bool {
         let left = self.edge.distance(next);

@@ -238,7 +238,7 @@ impl Sender {
         self.expire_undo();
         let lost = self.find_losses(now, prior_in_flight, summary);
         self.on_ecn_echo(now, ack);
-        self.tell_controller(now, ack, summary, prior_in_flight, lost);
+        self.notify_controller(now, ack, summary, prior_in_flight, lost);
         self.timers_on_ack(now, summary.acked > 0, summary.delivered > 0);
     }
 
@@ -305,7 +305,7 @@ impl Sender {
 
     /// Round-trip time.
     fn measure(&mut self, now: Instant, ack: &AckIn, summary: &AckSummary) {
-        //= RFC 6298 section 3: not from what was sent again (Karn's algorithm), unless a timestamp tells which it was.
+        //= RFC 6298 section 3: not from what was sent again (Karn's algorithm), unless a timestamp shows which it was.
         // What arrived behind a hole has waited at the peer until that was filled.
         if let (Some(oldest), Some(newest), false) = (summary.oldest, summary.newest, summary.resent) {
             self.rtt.observe(now.saturating_since(newest));
@@ -395,7 +395,7 @@ impl Sender {
         self.window_reduced();
     }
 
-    fn tell_controller(
+    fn notify_controller(
         &mut self,
         now: Instant,
         ack: &AckIn,

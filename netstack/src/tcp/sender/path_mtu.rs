@@ -280,7 +280,7 @@ impl Sender {
         //= RFC 5927 section 4.1 and 7.2: only about a number that is out, and only if it is news.
         let plausible = !quoted.is_before(self.una) && quoted.is_before(self.nxt);
         let size = self.size.payload(mtu);
-        if !plausible || self.control.is_idle() || size >= self.size.mss {
+        if !plausible || self.control.has_no_controller() || size >= self.size.mss {
             return false;
         }
         //= RFC 5927 section 7.2: a claim below the largest size that was acknowledged has to wait.

@@ -36,7 +36,7 @@ impl Sender {
         let (una, fack) = (self.una, self.rack.fack());
         self.board.acknowledge_only();
         self.size.acknowledged(record.payload_per_segment());
-        // What was sent once needs no least round-trip time to tell which sending arrived.
+        // What was sent once needs no least round-trip time to decide which transmission arrived.
         self.rack.on_delivered(now, record, fack, None);
         self.rate.on_delivered(now, acked);
         self.advance(ack.ack, memory, released);

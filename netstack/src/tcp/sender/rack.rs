@@ -21,7 +21,7 @@ pub(super) struct Rack {
     sent_at: Instant,
     end: SeqNumber,
     rtt: Duration,
-    /// Highest number acknowledged in any way.
+    /// Highest number acknowledged, cumulatively or selectively.
     fack: SeqNumber,
     reordering: bool,
     /// The window in quarters of the least round-trip time, less one.

@@ -231,7 +231,7 @@ impl Sender {
             }
             Phase::Loss { point, frto, .. } => {
                 //= RFC 5682 section 3.1, step 3: what was sent once, before the time-out, arrived after all
-                // (without SACK it may have waited behind the hole: only a second acknowledgement tells)
+                // (without SACK it may have waited behind the hole: only a second acknowledgement shows it)
                 if frto && summary.original && (self.sack || self.nxt.is_after(point)) {
                     self.take_back(now);
                     return;

@@ -266,7 +266,7 @@ impl Scoreboard {
         index + 1
     }
 
-    /// Everything before `ack` is acknowledged. Tells of each record, or part of one, that had not been selectively
+    /// Everything before `ack` is acknowledged. Calls `delivered` with each record, or part of one, that had not been selectively
     /// acknowledged.
     pub(super) fn acknowledge(&mut self, ack: SeqNumber, mut delivered: impl FnMut(&Record)) {
         while let Some(front) = self.records.front().copied() {
@@ -297,7 +297,7 @@ impl Scoreboard {
     }
 
     /// A block was selectively acknowledged. Only whole segments count, so that a peer cannot make the records
-    /// smaller than segments. Tells of each record that is delivered by it.
+    /// smaller than segments. Calls `delivered` with each record that it delivers.
     pub(super) fn sack(&mut self, range: SeqRange, mut delivered: impl FnMut(&Record)) {
         let todo = self.seen.without(range);
         if !todo.start.is_before(todo.end) {

@@ -354,7 +354,7 @@ impl Sender {
     /// time-out, whose lower bound is a thousand round trips on a short path. So, with [`Options::repeat_tail_probes`], a
     /// probe that nothing answers is repeated, after twice as long each time (as RFC 9002 section 6.2 does in QUIC), in the
     /// first half of the time-out; and a retransmission that nothing answers, with nothing sent after it whose
-    /// acknowledgement would tell, is probed for too.
+    /// acknowledgement would show, is probed for too.
     fn may_probe_tail(&self) -> bool {
         let again = self.options.repeat_tail_probes;
         let wanted = match self.recovery.phase() {

@@ -69,7 +69,7 @@ impl Sender {
         admitted
             && self.board.is_empty()
             && !self.pacer.waits(now)
-            && !self.control.is_idle()
+            && !self.control.has_no_controller()
             && !self.holds()
     }
 
@@ -134,7 +134,7 @@ impl Sender {
         u64::from(self.in_flight()) + u64::from(self.size.mss()) > self.congestion_window()
     }
 
-    /// All that was written, if it fits a segment on every path, is in one piece, and nothing stands in its way: a small
+    /// All that was written, if it fits a segment on every path, is in one piece, and nothing holds it back: a small
     /// request, or the answer to one. It is what [`Sender::next`] would say, who wants to know the path.
     #[inline]
     pub(crate) fn small_message(&mut self, now: Instant) -> Option<Outgoing> {
@@ -175,7 +175,7 @@ impl Sender {
 
     /// `now` is `None` to ask what would leave without pacing.
     fn plan(&self, now: Option<Instant>, path: &Path) -> Plan {
-        if self.control.is_idle() {
+        if self.control.has_no_controller() {
             return Err(Wait::Nothing);
         }
         if self.timers.persist_due()

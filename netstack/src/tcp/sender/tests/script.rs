@@ -214,7 +214,7 @@ impl Script {
     }
 
     /// Nothing is left to do but to give memory back.
-    fn rests(&mut self) {
+    fn is_idle(&mut self) {
         assert_eq!(self.wait_timer(), (Duration::from_secs(1), TimerOut::None));
         assert_eq!(self.sender.next_deadline(), None);
         assert_eq!(self.sender.board.capacity(), 0);
@@ -251,7 +251,7 @@ fn whole_segments_and_then_the_rest() {
     assert_eq!(s.flush(), [new(0, 1000), new(1000, 1000), new(2000, 500)]);
     assert_eq!(s.ack(2500), AckOut { acked: 2500, fin_acked: false, became_writable: false, progress: true });
     assert!(s.sender.is_empty());
-    s.rests();
+    s.is_idle();
 }
 
 #[test]
@@ -263,7 +263,7 @@ fn the_fin_goes_with_the_last_data_and_is_acknowledged() {
     assert!(s.sender.fin_sent());
     assert!(!s.ack(1500).fin_acked);
     assert!(s.ack(1501).fin_acked);
-    s.rests();
+    s.is_idle();
     assert_eq!(s.sender.write(&mut s.memory, b"late"), 0);
 }
 
@@ -400,7 +400,7 @@ fn a_closed_window_is_probed_for_ever_as_long_as_the_peer_answers() {
     assert_eq!(s.flush(), [new(0, 100)]);
     s.ack(100);
     assert!(s.sender.is_empty());
-    s.rests();
+    s.is_idle();
 }
 
 #[test]
@@ -936,7 +936,7 @@ fn the_route_decides_what_a_segment_carries() {
 }
 
 #[test]
-fn after_an_idle_time_the_controller_is_told() {
+fn after_an_idle_time_the_controller_is_notified() {
     let mut s = Script::new();
     s.write(1000);
     s.flush();
