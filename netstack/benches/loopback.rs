@@ -7,7 +7,7 @@ use core::time::Duration;
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use shouter_netstack::device::Loopback;
 use shouter_netstack::region::{Region, RegionId};
-use shouter_netstack::rud::{self, Disposition, Failure, SessionId, SessionParams, Sink, Token};
+use shouter_netstack::rud::{self, Disposition, Failure, MessageToken, SessionId, SessionParams, Sink};
 use shouter_netstack::stack::{PortConfig, Stack, StackConfig};
 use shouter_netstack::time::Instant;
 
@@ -24,7 +24,7 @@ impl Sink for Count {
         self.0 += 1;
         Disposition::Consumed
     }
-    fn released(&mut self, _: SessionId, _: Token) {}
+    fn released(&mut self, _: SessionId, _: MessageToken) {}
     fn failed(&mut self, _: SessionId, why: Failure) {
         panic!("{why}");
     }
@@ -81,7 +81,7 @@ impl Pair {
             let payload = region.extent(0, len as u32);
             self.stacks[0]
                 .rud_mut()
-                .send(self.sessions[0], &[], payload, Token(0))
+                .send(self.sessions[0], &[], payload, MessageToken(0))
                 .expect("the window has room");
         }
         let mut left = BURST;

@@ -69,7 +69,7 @@ impl Sink for Count {
         self.delivered += u64::from(header[0]) + payload.len() as u64;
         Disposition::Consumed
     }
-    fn released(&mut self, _: SessionId, token: Token) {
+    fn released(&mut self, _: SessionId, token: MessageToken) {
         self.released += token.0;
     }
     fn failed(&mut self, _: SessionId, why: Failure) {
@@ -125,7 +125,7 @@ impl Pair {
             let extent =
                 if self.payload == 0 { None } else { self.region.extent(self.at, self.payload as u32) };
             self.at += self.payload;
-            endpoint.send(*id, &HEADER, extent, Token(1)).unwrap();
+            endpoint.send(*id, &HEADER, extent, MessageToken(1)).unwrap();
         }
         self.out.used = 0;
         endpoint.transmit(Instant::from_nanos(self.now), &mut self.out);
@@ -216,7 +216,7 @@ fn ping_pong(c: &mut Criterion) {
                 pair.now += 300;
                 let now = Instant::from_nanos(pair.now);
                 let (endpoint, id) = &mut pair.ends[from];
-                endpoint.send(*id, &HEADER, extent, Token(1)).unwrap();
+                endpoint.send(*id, &HEADER, extent, MessageToken(1)).unwrap();
                 pair.out.used = 0;
                 endpoint.transmit(now, &mut pair.out);
                 let (endpoint, _) = &mut pair.ends[1 - from];

@@ -10,7 +10,7 @@ use core::net::Ipv4Addr;
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
 use shouter_netstack::device::{Device, Frame, Loopback, RxFrame, TxBatch};
 use shouter_netstack::region::{Region, RegionId};
-use shouter_netstack::rud::{Disposition, Failure, SessionId, SessionParams, Sink, Token};
+use shouter_netstack::rud::{Disposition, Failure, MessageToken, SessionId, SessionParams, Sink};
 use shouter_netstack::stack::{PortConfig, Stack, StackConfig};
 use shouter_netstack::time::Instant;
 use shouter_netstack::wire::ethernet::{EtherType, Mac};
@@ -82,7 +82,7 @@ impl Sink for Ignore {
         black_box(payload.len());
         Disposition::Consumed
     }
-    fn released(&mut self, _: SessionId, _: Token) {}
+    fn released(&mut self, _: SessionId, _: MessageToken) {}
     fn failed(&mut self, _: SessionId, _: Failure) {}
 }
 
@@ -174,7 +174,10 @@ fn stack(c: &mut Criterion) {
                     let session = stack.rud_mut().open(Instant::ZERO, params).unwrap();
                     stack.poll(Instant::from_nanos(1000), &mut Ignore);
                     for _ in 0..64 {
-                        stack.rud_mut().send(session, &[0; 16], region.extent(0, len), Token(0)).unwrap();
+                        stack
+                            .rud_mut()
+                            .send(session, &[0; 16], region.extent(0, len), MessageToken(0))
+                            .unwrap();
                     }
                     stack
                 },

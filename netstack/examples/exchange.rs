@@ -16,7 +16,7 @@ use shouter_netstack::device::Loopback;
 use shouter_netstack::region::{Region, RegionId};
 use shouter_netstack::rud::{self, SessionId, SessionParams};
 use shouter_netstack::stack::{PortConfig, Stack, StackConfig};
-use shouter_netstack::tcp::{ConnectionId, Event, Options};
+use shouter_netstack::tcp::{ConnectionId, Options, TcpEvent};
 use shouter_netstack::time::Instant;
 
 const RUD_PORT: u16 = 4_790;
@@ -37,7 +37,7 @@ impl rud::Sink for Arrived {
         self.0 += 1;
         rud::Disposition::Consumed
     }
-    fn released(&mut self, _: SessionId, _: rud::Token) {}
+    fn released(&mut self, _: SessionId, _: rud::MessageToken) {}
     fn failed(&mut self, _: SessionId, why: rud::Failure) {
         panic!("{why}");
     }
@@ -102,7 +102,7 @@ impl Pair {
         stack.poll(self.now, &mut Arrived::default());
         let mut news = false;
         while let Some(event) = stack.tcp_mut().next_event() {
-            news |= matches!(event, Event::Readable(_));
+            news |= matches!(event, TcpEvent::Readable(_));
         }
         assert!(news, "the message has not arrived");
         let mut buffer = [0; BYTES];
@@ -113,7 +113,7 @@ impl Pair {
     fn rud(&mut self, from: usize, region: &Region) {
         let stack = &mut self.stacks[from];
         let payload = region.extent(0, BYTES as u32);
-        stack.rud_mut().send(self.sessions[from], &[], payload, rud::Token(0)).expect("room");
+        stack.rud_mut().send(self.sessions[from], &[], payload, rud::MessageToken(0)).expect("room");
         stack.transmit(self.now);
         self.now += STEP;
         let mut arrived = Arrived::default();

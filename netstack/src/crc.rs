@@ -15,7 +15,7 @@ pub fn crc32c_of_two(first: &[u8], second: &[u8]) -> u32 {
     digest.finalize() as u32
 }
 
-/// The CRC32C of bytes whose own is `first`, with `second` behind them: for bytes that somebody else has read.
+/// The CRC32C of bytes whose own is `first`, with `second` behind them: for bytes that another part has read.
 #[inline]
 pub fn crc32c_behind(first: u32, second: &[u8]) -> u32 {
     let state = u64::from(!first);

@@ -21,12 +21,12 @@
 //!   +-------------------------------------------+
 //! ```
 //!
-//! - Payload is never copied on its way down: protocols emit header bytes plus an [`Extent`](region::Extent) of
+//! - Payload is never copied when sent: protocols emit header bytes plus an [`Extent`](region::Extent) of
 //!   registered memory, and the device reads it when it transmits.
-//! - Payload is borrowed on its way up: a [`rud::Sink`] sees the bytes in the receive buffer, checked, and uses or
+//! - Payload is borrowed when received: a [`rud::Sink`] sees the bytes in the receive buffer, checked, and uses or
 //!   copies them before it returns.
 //! - Beside the stack stands `verbs` (feature `verbs`): RDMA queue pairs, where the adapter is the transport.
-//! - [`Stack::poll`](stack::Stack::poll) is one turn of the loop; who calls it, and when, is the caller's business:
+//! - [`Stack::poll`](stack::Stack::poll) is one iteration of the loop; the caller decides when and where it runs:
 //!   a pinned thread on a NIC queue, or [`sim::Sim`] with virtual time.
 //!
 //! # Example
@@ -37,7 +37,7 @@
 //! use core::time::Duration;
 //! use shouter_netstack::device::Loopback;
 //! use shouter_netstack::region::{Region, RegionId};
-//! use shouter_netstack::rud::{Disposition, Failure, SessionId, SessionParams, Sink, Token};
+//! use shouter_netstack::rud::{Disposition, Failure, SessionId, SessionParams, Sink, MessageToken};
 //! use shouter_netstack::stack::{PortConfig, Stack, StackConfig};
 //! use shouter_netstack::time::Instant;
 //!
@@ -45,7 +45,7 @@
 //! #[derive(Default)]
 //! struct Inbox {
 //!     messages: Vec<Vec<u8>>,
-//!     released: Vec<Token>,
+//!     released: Vec<MessageToken>,
 //! }
 //!
 //! impl Sink for Inbox {
@@ -53,7 +53,7 @@
 //!         self.messages.push(payload.to_vec());
 //!         Disposition::Consumed
 //!     }
-//!     fn released(&mut self, _: SessionId, token: Token) {
+//!     fn released(&mut self, _: SessionId, token: MessageToken) {
 //!         self.released.push(token);
 //!     }
 //!     fn failed(&mut self, _: SessionId, why: Failure) {
@@ -93,7 +93,7 @@
 //!
 //! // The message is sent from where it is, and stays as it is until its token is released.
 //! let region = Region::from_static(RegionId(1), b"a gradient, say");
-//! alice.rud_mut().send(session, b"offset 0", region.extent(0, 15), Token(7))?;
+//! alice.rud_mut().send(session, b"offset 0", region.extent(0, 15), MessageToken(7))?;
 //!
 //! let (mut at_alice, mut at_bob) = (Inbox::default(), Inbox::default());
 //! for micros in 0..1000 {
@@ -102,7 +102,7 @@
 //!     bob.poll(now, &mut at_bob);
 //! }
 //! assert_eq!(at_bob.messages, [b"a gradient, say"]);
-//! assert_eq!(at_alice.released, [Token(7)]);
+//! assert_eq!(at_alice.released, [MessageToken(7)]);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!

@@ -12,7 +12,9 @@ use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use shouter_netstack::device::{Fault, FaultConfig};
 use shouter_netstack::region::{Region, RegionId};
-use shouter_netstack::rud::{self, Disposition, Failure, SessionId, SessionParams, Sink, Token, Why};
+use shouter_netstack::rud::{
+    self, Disposition, Failure, MessageToken, RefusalReason, SessionId, SessionParams, Sink,
+};
 use shouter_netstack::sim::{LinkConfig, Node, Sim, SimDevice};
 use shouter_netstack::stack::{PortConfig, Stack, StackConfig};
 use shouter_netstack::time::Instant;
@@ -76,7 +78,7 @@ impl Sink for Checker {
         assert!(payload == expected, "seed {}: {message:?} was damaged", self.seed);
         if self.rng.random_ratio(1, 8) {
             self.refused += 1;
-            return Disposition::Refused(Why::NotReady);
+            return Disposition::Refused(RefusalReason::NotReady);
         }
         let count = self.got.entry(message).or_default();
         *count += 1;
@@ -84,7 +86,7 @@ impl Sink for Checker {
         Disposition::Consumed
     }
 
-    fn released(&mut self, _: SessionId, token: Token) {
+    fn released(&mut self, _: SessionId, token: MessageToken) {
         self.released.push(token.0);
     }
 
@@ -114,7 +116,7 @@ impl Node for Host {
         let region = Region::from_static(RegionId(1), SOURCE.as_slice());
         while let Some(&(session, message)) = self.unsent.last() {
             let extent = region.extent(message.offset as usize, message.len);
-            let token = Token(self.tokens);
+            let token = MessageToken(self.tokens);
             match self.stack.rud_mut().send(session, &message.encode(), extent, token) {
                 Ok(()) => {
                     self.tokens += 1;

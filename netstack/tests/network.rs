@@ -5,7 +5,7 @@ use core::time::Duration;
 
 use shouter_netstack::device::{Fault, FaultConfig, Pcap};
 use shouter_netstack::region::{Region, RegionId};
-use shouter_netstack::rud::{Disposition, Failure, SessionId, SessionParams, Sink, Token};
+use shouter_netstack::rud::{Disposition, Failure, MessageToken, SessionId, SessionParams, Sink};
 use shouter_netstack::sim::{LinkConfig, Node, Sim, SimDevice};
 use shouter_netstack::stack::{Ipv6Config, PortConfig, Stack, StackConfig};
 use shouter_netstack::time::Instant;
@@ -37,7 +37,7 @@ impl Sink for Count {
         self.bytes += payload.len();
         Disposition::Consumed
     }
-    fn released(&mut self, _: SessionId, _: Token) {
+    fn released(&mut self, _: SessionId, _: MessageToken) {
         self.released += 1;
     }
     fn failed(&mut self, _: SessionId, why: Failure) {
@@ -59,7 +59,7 @@ impl Node for Host {
     fn poll(&mut self, now: Instant) -> Option<Instant> {
         let extent = Region::from_static(RegionId(1), &BYTES).extent(0, self.len);
         while let Some(session) = self.session.filter(|_| self.to_send > 0) {
-            if self.stack.rud_mut().send(session, b"", extent, Token(0)).is_err() {
+            if self.stack.rud_mut().send(session, b"", extent, MessageToken(0)).is_err() {
                 break;
             }
             self.to_send -= 1;

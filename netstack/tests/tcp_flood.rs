@@ -18,8 +18,8 @@ use shouter_netstack::rud::NoSink;
 use shouter_netstack::sim::{LinkConfig, Node, Sim, SimDevice};
 use shouter_netstack::stack::{Ipv6Config, PortConfig, PortId, Stack, StackConfig};
 use shouter_netstack::tcp::{
-    self, ConnectionId, Destination, Emit, Emitted, Endpoint, Error, Event, ListenerId, Options, Path,
-    Payload, SegmentMeta, StateName,
+    self, ConnectionId, Destination, Emit, Emitted, Endpoint, Error, ListenerId, Options, Path, Payload,
+    SegmentMeta, StateName, TcpEvent,
 };
 use shouter_netstack::time::Instant;
 use shouter_netstack::wire::checksum::{checksum, pseudo_header};
@@ -318,13 +318,13 @@ impl Host {
         let tcp = self.stack.tcp_mut();
         while let Some(event) = tcp.next_event() {
             match event {
-                Event::Acceptable(listener) => {
+                TcpEvent::Acceptable(listener) => {
                     while let Some((id, _)) = tcp.accept(listener) {
                         self.apps.push(App::new(id));
                     }
                 }
-                Event::Connected(_) => self.connected += 1,
-                Event::Failed(_, why) => panic!("seed {seed}: host {}: {why}", self.number),
+                TcpEvent::Connected(_) => self.connected += 1,
+                TcpEvent::Failed(_, why) => panic!("seed {seed}: host {}: {why}", self.number),
                 _ => {}
             }
         }
@@ -532,8 +532,8 @@ fn segment(to: Mac, from: SocketAddrV4, at: SocketAddrV4, header: Header, payloa
     packet(to, [*from.ip(), *at.ip()], 6, (0, 0x4000), &bytes)
 }
 
-/// Somebody far away.
-fn stranger(rng: &mut SmallRng) -> SocketAddrV4 {
+/// A random remote address.
+fn random_source(rng: &mut SmallRng) -> SocketAddrV4 {
     let [b, c, d] = rng.random();
     SocketAddrV4::new(Ipv4Addr::new(rng.random_range(100..=120), b, c, d), rng.random_range(1..=u16::MAX))
 }
@@ -545,7 +545,7 @@ fn flooding_syn(rng: &mut SmallRng, scene: &Scene<'_>) -> Vec<u8> {
     header.options.sack_permitted = rng.random();
     header.options.window_scale = rng.random::<bool>().then_some(7);
     header.options.timestamps = rng.random::<bool>().then_some(Timestamps { value: rng.random(), echo: 0 });
-    segment(scene.victim_mac, stranger(rng), scene.victim, header, &[])
+    segment(scene.victim_mac, random_source(rng), scene.victim, header, &[])
 }
 
 #[test]
@@ -560,7 +560,7 @@ fn a_connection_keeps_its_load_under_a_syn_flood_and_a_new_client_gets_in() {
     assert!(share >= 0.8, "seed {seed}: {share} of the load");
     world.run(Duration::from_millis(1));
     let taken = world.check(SERVER);
-    assert_eq!(taken as u128, span.as_micros() / 2, "seed {seed}: no SYN was lost on the way");
+    assert_eq!(taken as u128, span.as_micros() / 2, "seed {seed}: no SYN was lost");
     let server = &world.hosts[SERVER];
     let counters = *server.stack.tcp().counters();
     // One is the connection's own.
@@ -659,7 +659,7 @@ fn addresses_that_nobody_has_take_no_neighbours_from_connections() {
     }
 }
 
-/// Somebody who sees the connection says that its segments do not get through: now large ones, now any.
+/// An observer of the connection claims that its segments do not get through: now large ones, now any.
 fn too_big(rng: &mut SmallRng, scene: &Scene<'_>) -> Vec<u8> {
     // Behind Ethernet and IPv4 headers of 34 bytes; the number that the other side expects next is out.
     let expected = scene.sniffed.get(42..46).map_or([0; 4], |bytes| [bytes[0], bytes[1], bytes[2], bytes[3]]);
@@ -668,7 +668,7 @@ fn too_big(rng: &mut SmallRng, scene: &Scene<'_>) -> Vec<u8> {
     let quoted = packet(mac(ROUTER), ends, 6, (0, 0x4000), &[&ports[..], &expected].concat());
     let kind = ErrorKind::PacketTooBig { mtu: if rng.random() { 68 } else { rng.random_range(0..1500) } };
     let message = icmpv4::Message::Error { kind, quoted: &quoted[14..] }.emit();
-    let source = *stranger(rng).ip();
+    let source = *random_source(rng).ip();
     packet(scene.victim_mac, [source, *scene.victim.ip()], 1, (0, 0), &[&message[..], &quoted[14..]].concat())
 }
 
@@ -764,12 +764,12 @@ fn noise(rng: &mut SmallRng, scene: &Scene<'_>) -> Vec<u8> {
             // Any protocol, fragments too, in good IP headers.
             let protocol = [1, 6, 17, 17, 58, rng.random()][rng.random_range(0..6)];
             let fragment = if rng.random_range(0..4) == 0 { rng.random() } else { 0 };
-            let ends = [*stranger(rng).ip(), *scene.victim.ip()];
+            let ends = [*random_source(rng).ip(), *scene.victim.ip()];
             packet(scene.victim_mac, ends, protocol, (rng.random(), fragment), &random(rng, 1480))
         }
         _ => {
-            // Random options and fields in segments with good checksums, from strangers.
-            let (from, mut to) = (stranger(rng), scene.victim);
+            // Random options and fields in segments with good checksums, from random sources.
+            let (from, mut to) = (random_source(rng), scene.victim);
             if rng.random() {
                 to.set_port(rng.random());
             }
@@ -827,7 +827,7 @@ fn noise_at_line_rate_is_counted_and_harms_nobody() {
 fn scattered_fragment(rng: &mut SmallRng, scene: &Scene<'_>) -> Vec<u8> {
     let offset = if rng.random() { 0 } else { rng.random_range(1..0x1f00) };
     let payload = vec![rng.random(); rng.random_range(1..=185) * 8];
-    let source = if rng.random() { *stranger(rng).ip() } else { *scene.peer.ip() };
+    let source = if rng.random() { *random_source(rng).ip() } else { *scene.peer.ip() };
     let protocol = if rng.random() { 6 } else { 17 };
     packet(
         scene.victim_mac,
@@ -1007,7 +1007,7 @@ fn peers_that_keep_their_window_shut_hold_no_more_than_the_limit() {
     for (peer, id) in &peers {
         assert_eq!(lone.endpoint.state(*id), Some(StateName::Established), "{}", peer.address);
     }
-    // Whoever holds on too long can be put out, and what it held serves those who waited.
+    // A connection that holds memory too long can be aborted, and its memory serves those that waited.
     for (_, id) in &peers {
         lone.endpoint.abort(lone.now, *id);
     }

@@ -8,7 +8,7 @@ use std::alloc::System;
 
 use shouter_netstack::sim::tcp::Outlet;
 use shouter_netstack::sim::{Link, LinkConfig};
-use shouter_netstack::tcp::{Config, ConnectionId, Endpoint, Event, Path, StateName};
+use shouter_netstack::tcp::{Config, ConnectionId, Endpoint, Path, StateName, TcpEvent};
 use shouter_netstack::time::Instant;
 
 /// The system's allocator, with the sum of what it has given out.
@@ -113,7 +113,7 @@ fn a_hundred_thousand_idle_connections_cost_a_kibibyte_each() {
     }
     settle(&mut now, &mut client, &mut server);
     while let Some(event) = server.next_event() {
-        assert!(matches!(event, Event::Readable(_)));
+        assert!(matches!(event, TcpEvent::Readable(_)));
     }
     let again = (HELD.load(Ordering::Relaxed) - before - names) / (2 * COUNT);
     println!("{again} bytes after some were used");

@@ -1,5 +1,5 @@
 //! Verbs between two soft-RoCE devices of one host, `rxe1` (10.9.0.1) and `rxe2` (10.9.0.2): in the virtual machine of
-//! `scripts/vm-lab`, or wherever somebody set the two up. Elsewhere these tests say that they are skipped. There:
+//! `scripts/vm-lab`, or wherever the two are set up. Elsewhere these tests say that they are skipped. There:
 //!
 //! ```text
 //! cargo test -p shouter-netstack --no-default-features --features verbs --test verbs_rxe --no-run
@@ -208,14 +208,14 @@ fn reads_fetch_the_peers_memory() {
     assert_eq!((done[0].opcode, done[0].byte_len), (Some(Opcode::Read), 512));
 }
 
-/// The peer's queue pair goes back to RESET, where the device drops what comes for it: as if its host were gone.
+/// The peer's queue pair goes back to RESET, where the device drops what arrives for it: as if its host were gone.
 #[test]
 fn a_silent_peer_is_given_up_and_met_again() {
     let Some(_guard) = devices_are_there() else { return };
     let (mut a, mut b) = connected(shaken);
     b.pair.reset().unwrap();
     let sge = a.buffer.sge(0, 64).unwrap();
-    // Failures are told for requests that are not signalled too.
+    // Failures are reported for requests that are not signalled too.
     let requests = [1, 2, 3].map(|id| WorkRequest::new(id, b.write(0), sge).unsignalled());
     a.pair.post_send(&requests).unwrap();
     let done = a.done(3);
@@ -387,7 +387,7 @@ fn child(name: &str, uid: Option<u32>) {
 const NOBODY: u32 = 65534;
 
 #[test]
-fn a_user_without_permission_is_told_which_file() {
+fn a_permission_error_names_the_file() {
     use std::os::unix::fs::PermissionsExt;
     if std::env::var_os(CHILD).is_some() {
         match devices() {
@@ -407,7 +407,7 @@ fn a_user_without_permission_is_told_which_file() {
         println!("skipped: not root, or every user may open the devices");
         return;
     }
-    child("a_user_without_permission_is_told_which_file", Some(NOBODY));
+    child("a_permission_error_names_the_file", Some(NOBODY));
 }
 
 #[test]

@@ -72,7 +72,7 @@ pub trait Transport {
 
     /// The release of what was posted last to this peer is waited for: the transport should ask for its acknowledgement
     /// at once. A wish; the default does nothing.
-    fn hurry(&mut self, _to: Rank) {}
+    fn request_ack(&mut self, _to: Rank) {}
 }
 
 /// How far a rank has come with a lane's present use.

@@ -217,7 +217,7 @@ impl<D: Device + 'static> Transport for RudChannel<D> {
         let session = self.peers.of(to).ok_or(SendError::PeerFailed)?.session;
         let mut bytes = [0; HEADER_BYTES];
         header.encode(&mut bytes);
-        match self.stack.rud_mut().send(session, &bytes, extent_of(&payload), rud::Token(token.0)) {
+        match self.stack.rud_mut().send(session, &bytes, extent_of(&payload), rud::MessageToken(token.0)) {
             Ok(()) => Ok(()),
             Err(rud::SendError::Full) => Err(SendError::Full),
             Err(_) => Err(SendError::PeerFailed),
@@ -225,9 +225,9 @@ impl<D: Device + 'static> Transport for RudChannel<D> {
     }
 
     #[inline]
-    fn hurry(&mut self, to: Rank) {
+    fn request_ack(&mut self, to: Rank) {
         if let Some(session) = self.peers.of(to).map(|peer| peer.session) {
-            self.stack.rud_mut().hurry(session);
+            self.stack.rud_mut().request_ack(session);
         }
     }
 }
@@ -254,7 +254,7 @@ impl rud::Sink for Sink<'_> {
         match Header::parse(header) {
             Ok(header) if Some(header.src) == sender => match self.inbox.fragment(&header, payload) {
                 Disposition::Refused(why) if why.is_retryable() => {
-                    rud::Disposition::Refused(rud::Why::NotReady)
+                    rud::Disposition::Refused(rud::RefusalReason::NotReady)
                 }
                 Disposition::Consumed | Disposition::Refused(_) => rud::Disposition::Consumed,
             },
@@ -267,7 +267,7 @@ impl rud::Sink for Sink<'_> {
     }
 
     #[inline]
-    fn released(&mut self, _: SessionId, token: rud::Token) {
+    fn released(&mut self, _: SessionId, token: rud::MessageToken) {
         self.inbox.released(Token(token.0));
     }
 

@@ -375,9 +375,9 @@ impl Transport for UpChannels {
     }
 
     #[inline]
-    fn hurry(&mut self, to: Rank) {
+    fn request_ack(&mut self, to: Rank) {
         if let Some(channel) = self.to(to) {
-            channel.hurry(to);
+            channel.request_ack(to);
         }
     }
 }

@@ -8,7 +8,7 @@ use std::task::Waker;
 use shouter_netstack::device::Device;
 use shouter_netstack::rud;
 use shouter_netstack::stack::Stack;
-use shouter_netstack::tcp::{ConnectionId, Endpoint, Event, ListenerId, Token};
+use shouter_netstack::tcp::{ConnectionId, Endpoint, ListenerId, ReleaseToken, TcpEvent};
 use shouter_netstack::udp::{Sockets, UdpHandle};
 
 use super::sys::SharedRegion;
@@ -77,7 +77,7 @@ pub(super) struct Shared<H: ?Sized> {
     pub(super) listeners: HashMap<ListenerId, Waker>,
     pub(super) datagrams: HashMap<UdpHandle, Waker>,
     /// Memory that connections send from without a copy: held, not looked at.
-    lent: HashMap<(ConnectionId, Token), Rc<SharedRegion>>,
+    lent: HashMap<(ConnectionId, ReleaseToken), Rc<SharedRegion>>,
     next_token: u64,
     pub(super) host: H,
 }
@@ -90,7 +90,7 @@ impl<H: Host + ?Sized> Shared<H> {
         connection: ConnectionId,
         region: &Rc<SharedRegion>,
     ) -> Result<(), shouter_netstack::tcp::Error> {
-        let token = Token(self.next_token);
+        let token = ReleaseToken(self.next_token);
         self.host.tcp().write_extent(now, connection, region.extent(), token)?;
         self.next_token += 1;
         self.lent.insert((connection, token), region.clone());
@@ -101,19 +101,19 @@ impl<H: Host + ?Sized> Shared<H> {
     fn dispatch(&mut self, woken: &mut Vec<Waker>) {
         while let Some(event) = self.host.tcp().next_event() {
             match event {
-                Event::Acceptable(listener) => woken.extend(self.listeners.remove(&listener)),
-                Event::Readable(id) => {
+                TcpEvent::Acceptable(listener) => woken.extend(self.listeners.remove(&listener)),
+                TcpEvent::Readable(id) => {
                     woken.extend(self.connections.get_mut(&id).and_then(|waiters| waiters.reader.take()));
                 }
-                Event::Connected(id) | Event::Writable(id) => {
+                TcpEvent::Connected(id) | TcpEvent::Writable(id) => {
                     woken.extend(self.connections.get_mut(&id).and_then(|waiters| waiters.writer.take()));
                 }
-                Event::Failed(id, _) | Event::Closed(id) => {
+                TcpEvent::Failed(id, _) | TcpEvent::Closed(id) => {
                     if let Some(Waiters { reader, writer }) = self.connections.get_mut(&id) {
                         woken.extend(reader.take().into_iter().chain(writer.take()));
                     }
                 }
-                Event::Released(id, token) | Event::Dropped(id, token) => {
+                TcpEvent::Released(id, token) | TcpEvent::Dropped(id, token) => {
                     self.lent.remove(&(id, token));
                 }
                 _ => {}

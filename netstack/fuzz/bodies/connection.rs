@@ -10,8 +10,8 @@ use std::collections::BTreeSet;
 use shouter_netstack::cc::Algorithm;
 use shouter_netstack::region::{Extent, Region, RegionId};
 use shouter_netstack::tcp::{
-    Config, ConnectionId, Destination, Emit, Emitted, Endpoint, Event, IcmpError, IcmpKind, KeepAlive,
-    Options, Path, Payload, SegmentMeta, StateName, Token,
+    Config, ConnectionId, Destination, Emit, Emitted, Endpoint, IcmpError, IcmpKind, KeepAlive, Options,
+    Path, Payload, ReleaseToken, SegmentMeta, StateName, TcpEvent,
 };
 use shouter_netstack::time::Instant;
 use shouter_netstack::wire::tcp::{Flags, Header, SeqNumber, SeqRange, Timestamps};
@@ -293,7 +293,7 @@ impl World {
                 let extent = Region::from_static(RegionId(3), &DATA).extent(0, len);
                 if let (Some(id), Some(extent)) = (id, extent) {
                     self.next_token += 1;
-                    if self.endpoint.write_extent(now, id, extent, Token(self.next_token)).is_ok() {
+                    if self.endpoint.write_extent(now, id, extent, ReleaseToken(self.next_token)).is_ok() {
                         self.tokens.insert((id, self.next_token));
                     }
                 }
@@ -445,13 +445,13 @@ impl World {
         }
         while let Some(event) = self.endpoint.next_event() {
             match event {
-                Event::Released(id, token) | Event::Dropped(id, token) => {
+                TcpEvent::Released(id, token) | TcpEvent::Dropped(id, token) => {
                     assert!(
                         self.tokens.remove(&(id, token.0)),
                         "{token:?} is released twice, or was not accepted"
                     );
                 }
-                Event::Acceptable(id) => assert_eq!(id, self.listener),
+                TcpEvent::Acceptable(id) => assert_eq!(id, self.listener),
                 _ => {}
             }
         }

@@ -31,7 +31,7 @@ pub enum Algorithm {
     /// CUBIC (RFC 9438).
     #[default]
     Cubic,
-    /// Data Center TCP (RFC 8257); needs ECN on the whole way.
+    /// Data Center TCP (RFC 8257); needs ECN on the whole path.
     Dctcp,
     /// BBR: a model of the path's rate and round-trip time (draft-ietf-ccwg-bbr).
     Bbr,

@@ -18,7 +18,7 @@ pub struct NewReno {
     carry: u64,
     hystart: Option<HyStart>,
     episode: Episode,
-    /// Window and threshold before the last event that may turn out to be none.
+    /// Window and threshold before the last event that may prove spurious.
     saved: Option<(u64, u64)>,
 }
 

@@ -8,7 +8,7 @@ pub const HEADER_CAPACITY: usize = 168;
 /// How many extents a [`Frame`] may have.
 pub const MAX_EXTENTS: usize = 4;
 
-/// The protocol whose checksum is left to whoever resolves an [`Offload`].
+/// The protocol whose checksum is left to the resolver of an [`Offload`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Transport {
     /// The frame is complete: it goes out as it is.
@@ -22,7 +22,7 @@ pub enum Transport {
 
 /// What a frame leaves to the device, or to the port in software where the device cannot.
 ///
-/// With a `transport` its checksum field is zero in the header; whoever resolves the offload makes the pseudo header
+/// With a `transport` its checksum field is zero in the header; the resolver of the offload makes the pseudo header
 /// from the IP header in the frame and fills the field in. With a `segment_size` the frame is a super-segment of TCP: an
 /// IP packet of up to 65,535 bytes that leaves as segments of that much payload each, as NICs do it (TSO).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -127,7 +127,7 @@ impl Frame {
         u32::try_from(total).map(|total| self.payload_len = total).is_ok()
     }
 
-    /// Whether the headers that the offload speaks of lie in the header bytes.
+    /// Whether the headers that the offload refers to lie in the header bytes.
     fn offload_fits(&self) -> bool {
         let Offload { transport, l3_offset, l4_offset, .. } = self.offload;
         let (l3, l4) = (usize::from(l3_offset), usize::from(l4_offset));
@@ -178,7 +178,7 @@ impl Frame {
         self.offload
     }
 
-    /// The bytes are complete: whoever filled in the checksums says so.
+    /// The bytes are complete: the checksums are filled in.
     #[inline]
     pub fn resolve(&mut self) {
         self.offload = Offload::NONE;
@@ -201,7 +201,7 @@ impl Frame {
     }
 }
 
-/// Frames on their way to a device, in order. Capacity is fixed when it is made; nothing allocates afterwards.
+/// Frames queued for a device, in order. Capacity is fixed when it is made; nothing allocates afterwards.
 #[derive(Debug)]
 pub struct TxBatch {
     /// Twice the room, so that frames move to the front at most once per `capacity` frames. What lies outside of

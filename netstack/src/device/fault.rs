@@ -158,7 +158,7 @@ pub struct Fault<D> {
     config: FaultConfig,
     harmless: bool,
     rng: SmallRng,
-    /// On the way to the inner device.
+    /// In transit to the inner device.
     staging: TxBatch,
     held: BinaryHeap<Reverse<Held>>,
     /// Slots of frames in `staging` or in the inner device.

@@ -39,7 +39,7 @@ fn lock(ring: &Mutex<Ring>) -> MutexGuard<'_, Ring> {
 /// Frames are copied at transmit, so extents are never held. A full ring takes no more frames (back pressure, not
 /// loss). Frames longer than the MTU allows are dropped and counted, as a switch would. With
 /// [`Loopback::pair_with_offloads`] the ends trust each other as the ends of a vhost link do: super-segments pass whole,
-/// checksums are left out, and the receiver is told so.
+/// checksums are left out, and the receiver learns so.
 ///
 /// ```
 /// use shouter_netstack::device::{Device, Frame, Loopback, TxBatch};

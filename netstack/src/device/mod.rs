@@ -136,7 +136,7 @@ pub trait Device {
         false
     }
 
-    /// Drops frames that wait in the device, as if they were lost on the way: the memory that they refer to is about to go.
+    /// Drops frames that wait in the device, as if they were lost in transit: the memory that they refer to is about to go.
     fn drop_waiting(&mut self) {}
 
     /// Counters since the device was opened.

@@ -6,7 +6,7 @@ pub const HEAD_MIN: usize = 256;
 /// What the device says about the transport checksum of a received frame.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RxChecksum {
-    /// Nothing: whoever wants to know computes it.
+    /// Nothing: the stack computes it.
     #[default]
     Unknown,
     /// The TCP or UDP checksum holds, or the frame never left memory that is trusted. The field itself may be unfilled, so

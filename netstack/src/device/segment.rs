@@ -70,7 +70,7 @@ fn cut(frame: &Frame, index: usize, size: usize, last: bool) -> Option<Frame> {
         *flags &= !(Flags::FIN.0 | Flags::PSH.0);
     }
     if index > 0 {
-        //= RFC 3168 section 6.1.2: one reduction of the window is told once, with the first new data.
+        //= RFC 3168 section 6.1.2: one reduction of the window is reported once, with the first new data.
         *flags &= !Flags::CWR.0;
     }
     Some(segment)

@@ -1,14 +1,14 @@
 //! One queue for many shards: a device without receive-side scaling, steered in software.
 //!
 //! ```text
-//!                   +--> shard 0's stack (the owner turns the device)
+//!                   +--> shard 0's stack (the owner polls the device)
 //!   device --hash--<---ring--> shard 1's stack        frames are copied once each way;
 //!                   +--ring--> shard 2's stack        their buffers go round
 //! ```
 //!
 //! The owner looks at each received frame, computes the hash that a NIC would ([`crate::rss`]), and keeps the frame or passes it on. What the others
 //! transmit comes to the owner by ring and leaves with its own next burst. Answers of ARP and neighbour discovery go to
-//! everybody, so that each shard's stack knows the neighbours; questions are the owner's. The fragments of a datagram
+//! all shards, so that each shard's stack knows the neighbours; questions are the owner's. The fragments of a datagram
 //! follow the first one, which has the ports.
 
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -27,7 +27,7 @@ use crate::wire::{ethernet, vlan};
 #[cfg(test)]
 mod tests;
 
-/// A frame on its way between shards, with what the device knew about it.
+/// A frame in transit between shards, with what the device knew about it.
 struct Passed {
     bytes: Vec<u8>,
     checksum: RxChecksum,
@@ -97,10 +97,10 @@ pub struct Steered<D>(Share<D>);
 #[derive(Debug)]
 enum Share<D> {
     Owner(Box<Owner<D>>),
-    Guest(Guest),
+    Secondary(Secondary),
 }
 
-/// The shard that turns the device.
+/// The shard that polls the device.
 struct Owner<D> {
     device: D,
     capabilities: Capabilities,
@@ -117,7 +117,7 @@ struct Owner<D> {
 }
 
 /// A shard that is served by the owner.
-struct Guest {
+struct Secondary {
     capabilities: Capabilities,
     mac: [u8; 6],
     outlet: Outlet,
@@ -131,13 +131,13 @@ impl<D> core::fmt::Debug for Owner<D> {
     }
 }
 
-impl core::fmt::Debug for Guest {
+impl core::fmt::Debug for Secondary {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.debug_struct("Guest").field("counters", &self.counters).finish_non_exhaustive()
+        f.debug_struct("Secondary").field("counters", &self.counters).finish_non_exhaustive()
     }
 }
 
-/// Frames that a shard may hand to the owner before it takes them, and the other way round.
+/// Frames that a shard may hand to the owner before it takes them, and in the other direction.
 const DEPTH: usize = 512;
 
 /// Cuts a device into `shards` shares (at least one); the first is the owner's. `rss` says where a flow belongs, and
@@ -148,21 +148,22 @@ pub fn steer<D: Device>(device: D, rss: Rss, shards: u16) -> Vec<Steered<D>> {
         Capabilities::plain(kind, mtu, burst)
     };
     let mac = device.mac();
-    let (mut outlets, mut inlets, mut guests) = (vec![], vec![], vec![]);
+    let (mut outlets, mut inlets, mut secondaries) = (vec![], vec![], vec![]);
     for _ in 1..shards.max(1) {
-        let ((to_guest, at_guest), (to_owner, at_owner)) = (ring(DEPTH), ring(DEPTH));
-        outlets.push(to_guest);
+        let ((to_secondary, at_secondary), (to_owner, at_owner)) = (ring(DEPTH), ring(DEPTH));
+        outlets.push(to_secondary);
         inlets.push(at_owner);
         let counters = DeviceCounters::default();
-        let guest = Guest { capabilities: plain.clone(), mac, outlet: to_owner, inlet: at_guest, counters };
-        guests.push(Steered(Share::Guest(guest)));
+        let secondary =
+            Secondary { capabilities: plain.clone(), mac, outlet: to_owner, inlet: at_secondary, counters };
+        secondaries.push(Steered(Share::Secondary(secondary)));
     }
     let longest = usize::from(plain.mtu) + ethernet::HEADER_LEN + vlan::TAG_LEN;
     let owner = Owner {
         capabilities: device.capabilities().clone(),
         device,
         rss,
-        scratch: Scratch::new(if guests.is_empty() { 0 } else { 256 }, longest),
+        scratch: Scratch::new(if secondaries.is_empty() { 0 } else { 256 }, longest),
         outlets,
         inlets,
         batch: TxBatch::with_capacity(256),
@@ -171,7 +172,7 @@ pub fn steer<D: Device>(device: D, rss: Rss, shards: u16) -> Vec<Steered<D>> {
         counters: DeviceCounters::default(),
     };
     let mut shares = vec![Steered(Share::Owner(Box::new(owner)))];
-    shares.append(&mut guests);
+    shares.append(&mut secondaries);
     shares
 }
 
@@ -193,8 +194,8 @@ enum Addressee {
 /// Datagrams whose first fragments are remembered.
 const DATAGRAMS: usize = 64;
 
-/// Where the first fragments of the latest datagrams went. What comes before its first fragment, or long after it, is the
-/// owner's, where it never becomes whole: the datagram is lost, and nobody answers in another shard's name.
+/// Where the first fragments of the latest datagrams went. A fragment that arrives before the first, or long after it, is the
+/// owner's, where it never becomes whole: the datagram is lost, and no shard answers for another.
 #[derive(Debug, Default)]
 struct Fragments {
     shards: VecDeque<(Key, usize)>,
@@ -281,7 +282,7 @@ struct Packet<'a> {
 }
 
 /// Bytes of the more-fragments flag and the offset: of IPv4 (RFC 791 section 3.1), and of IPv6 (RFC 8200 section 4.5),
-/// where the offset alone is told apart too.
+/// where the offset alone is distinguished too.
 const FRAGMENT_IPV4: u16 = 0x3fff;
 const OFFSET_IPV4: u16 = 0x1fff;
 const OFFSET_IPV6: u16 = 0xfff8;
@@ -351,7 +352,7 @@ impl<D: Device> Owner<D> {
                 }
                 Addressee::Following { datagram } => fragments.shard(&datagram),
             };
-            match shard.checked_sub(1).and_then(|guest| outlets.get_mut(guest)) {
+            match shard.checked_sub(1).and_then(|secondary| outlets.get_mut(secondary)) {
                 Some(outlet) => pass(outlet),
                 None => sink(frame),
             }
@@ -394,22 +395,22 @@ impl<D: Device> Device for Steered<D> {
     fn capabilities(&self) -> &Capabilities {
         match &self.0 {
             Share::Owner(owner) => &owner.capabilities,
-            Share::Guest(guest) => &guest.capabilities,
+            Share::Secondary(secondary) => &secondary.capabilities,
         }
     }
 
     fn mac(&self) -> [u8; 6] {
         match &self.0 {
             Share::Owner(owner) => owner.device.mac(),
-            Share::Guest(guest) => guest.mac,
+            Share::Secondary(secondary) => secondary.mac,
         }
     }
 
-    /// A guest's link is up as long as the owner is there.
+    /// A secondary's link is up as long as the owner is there.
     fn link_up(&mut self) -> bool {
         match &mut self.0 {
             Share::Owner(owner) => owner.device.link_up(),
-            Share::Guest(guest) => !guest.outlet.frames.is_abandoned(),
+            Share::Secondary(secondary) => !secondary.outlet.frames.is_abandoned(),
         }
     }
 
@@ -421,14 +422,16 @@ impl<D: Device> Device for Steered<D> {
                 owner.counters.tx_frames += taken as u64;
                 taken
             }
-            Share::Guest(guest) => {
+            Share::Secondary(secondary) => {
                 let mut taken = 0;
                 for frame in batch.frames() {
-                    if !guest.outlet.room() || !guest.outlet.pass(frame.pieces(), (RxChecksum::Unknown, 0)) {
+                    if !secondary.outlet.room()
+                        || !secondary.outlet.pass(frame.pieces(), (RxChecksum::Unknown, 0))
+                    {
                         break;
                     }
-                    guest.counters.tx_frames += 1;
-                    guest.counters.tx_bytes += frame.len() as u64;
+                    secondary.counters.tx_frames += 1;
+                    secondary.counters.tx_bytes += frame.len() as u64;
                     taken += 1;
                 }
                 batch.consume(taken);
@@ -444,8 +447,8 @@ impl<D: Device> Device for Steered<D> {
                 let forwarded = owner.forward(now);
                 owner.receive(now, budget, sink) + forwarded
             }
-            Share::Guest(guest) => {
-                let Guest { inlet, counters, .. } = guest;
+            Share::Secondary(secondary) => {
+                let Secondary { inlet, counters, .. } = secondary;
                 let mut count = 0;
                 while count < budget
                     && inlet.take(|passed| {
@@ -464,14 +467,14 @@ impl<D: Device> Device for Steered<D> {
     fn next_deadline(&self) -> Option<Instant> {
         match &self.0 {
             Share::Owner(owner) => owner.device.next_deadline(),
-            Share::Guest(_) => None,
+            Share::Secondary(_) => None,
         }
     }
 
     fn holds_extents(&self) -> bool {
         match &self.0 {
             Share::Owner(owner) => owner.device.holds_extents(),
-            Share::Guest(_) => false,
+            Share::Secondary(_) => false,
         }
     }
 
@@ -488,7 +491,7 @@ impl<D: Device> Device for Steered<D> {
                 let device = owner.device.counters();
                 DeviceCounters { dropped: device.dropped + owner.counters.dropped, ..device }
             }
-            Share::Guest(guest) => guest.counters,
+            Share::Secondary(secondary) => secondary.counters,
         }
     }
 }

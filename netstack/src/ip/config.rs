@@ -16,7 +16,7 @@ const LINK_LOCAL: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0);
 /// How a port takes part in IP.
 #[derive(Clone, Debug)]
 pub struct PortConfig {
-    /// The port's own IPv4 address; 0.0.0.0 if it speaks IPv6 alone.
+    /// The port's own IPv4 address; 0.0.0.0 if it has IPv6 only.
     pub address: Ipv4Addr,
     /// Leading bits that the addresses on the link share, 1 to 32.
     pub prefix_len: u8,
@@ -38,7 +38,7 @@ pub struct PortConfig {
 /// appendix A).
 ///
 /// Addresses come from here alone: there is no autoconfiguration from routers, and no detection of duplicates before an
-/// address is used. That somebody else has it is counted.
+/// address is used. Duplicates are counted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ipv6Config {
     /// The port's own address; `::` if the link-local one is enough.
@@ -75,7 +75,7 @@ impl PortConfig {
         }
     }
 
-    /// A port that speaks IPv6 alone.
+    /// A port with IPv6 only.
     pub fn ipv6_only(ipv6: Ipv6Config, mtu: u16) -> Self {
         Self { ipv6: Some(ipv6), ..Self::new(Ipv4Addr::UNSPECIFIED, 0, mtu) }
     }

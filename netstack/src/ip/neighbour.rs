@@ -17,7 +17,7 @@
 //!
 //! Anybody on the link can make this host ask for addresses, by packets that it answers, and can claim to have any
 //! address. So there are budgets for each IP version, one of addresses that are asked for and one of stations that are
-//! known; what [strangers](Asker) cause is limited in rate, and makes room first; what connections and sessions need is
+//! known; what [unauthenticated packets](Requester) cause is limited in rate, and makes room first; what connections and sessions need is
 //! neither refused nor evicted.
 //!
 //! ARP has no checksum, so a single packet is not taken at its word: a new answer is asked for once more after one
@@ -35,7 +35,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use crate::time::Instant;
 use crate::wire::ethernet::Mac;
-use entry::{Entry, Family, State};
+use entry::{Entry, EntryState, Family};
 
 /// Stations that are looked at to find one that can be forgotten. Those in use go to the back of the queue.
 const LOOKS: usize = 8;
@@ -53,9 +53,9 @@ pub struct Config {
     pub capacity: usize,
     /// Addresses that are asked for, or did not answer, at a time; those of connections and sessions come on top.
     pub incomplete: usize,
-    /// Addresses that are asked for in a second because strangers' packets are to be answered.
-    pub strangers_per_second: u32,
-    /// Packets that wait for answers, over all addresses; as many again of answers to strangers.
+    /// Addresses resolved per second to answer packets of unauthenticated peers.
+    pub unauthenticated_per_second: u32,
+    /// Packets that wait for resolution, over all addresses; as many again of replies to unauthenticated peers.
     pub pending: usize,
 }
 
@@ -68,22 +68,22 @@ impl Default for Config {
             //= RFC 1122 section 2.3.2.1: a timeout of the order of a minute.
             lifetime: Duration::from_secs(60),
             capacity: 4096,
-            // More than strangers can fill: each address stays for five intervals.
+            // More than unauthenticated peers can fill: each address stays for five intervals.
             incomplete: 512,
-            strangers_per_second: 64,
+            unauthenticated_per_second: 64,
             pending: 64,
         }
     }
 }
 
-/// On whose behalf an address is asked for.
+/// On whose behalf an address is resolved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Asker {
-    /// A packet that is to be answered: anybody can have sent it, from any address.
-    Stranger,
+pub enum Requester {
+    /// A reply to a packet whose source address nothing has verified.
+    Unauthenticated,
     /// A program that sends datagrams.
     User,
-    /// A connection or a session, whose number has limits of its own, or the way to a gateway.
+    /// A connection or a session, whose number has limits of its own, or the route to a gateway.
     Session,
 }
 
@@ -94,7 +94,7 @@ pub enum Resolution {
     Station(Mac),
     /// It is being asked for.
     Pending,
-    /// Nobody answered; it will be asked for again later.
+    /// No answer came; it will be asked for again later.
     Unreachable,
     /// Too many are being asked for: it is not.
     Limited,
@@ -129,7 +129,7 @@ pub struct Request {
 pub struct Dropped {
     /// The queue was full.
     pub queue_full: u64,
-    /// Nobody answered.
+    /// No answer came.
     pub unreachable: u64,
 }
 
@@ -154,8 +154,8 @@ impl Cache {
     /// A cache that knows the `fixed` neighbours for ever.
     pub fn new(config: Config, fixed: &[(IpAddr, Mac)]) -> Self {
         let entry = |mac| Entry {
-            state: State::Static(mac),
-            asker: Asker::Session,
+            state: EntryState::Static(mac),
+            requester: Requester::Session,
             since: Instant::ZERO,
             used: false,
             waiting: VecDeque::new(),
@@ -173,7 +173,7 @@ impl Cache {
         }
     }
 
-    /// Changes whenever the answer for some address may have changed; whoever keeps answers compares it.
+    /// Changes whenever the answer for some address may have changed; callers that cache answers compare it.
     #[inline]
     pub fn generation(&self) -> u32 {
         self.generation
@@ -190,39 +190,41 @@ impl Cache {
         self.dropped
     }
 
-    /// What is known about `address`; if nothing is, asking on behalf of `asker` begins with the next [`Cache::poll`],
+    /// What is known about `address`; if nothing is, asking on behalf of `requester` begins with the next [`Cache::poll`],
     /// unless the answer is [`Resolution::Limited`].
-    pub fn resolve(&mut self, now: Instant, address: impl Into<IpAddr>, asker: Asker) -> Resolution {
+    pub fn resolve(&mut self, now: Instant, address: impl Into<IpAddr>, requester: Requester) -> Resolution {
         let address = address.into();
         let Some(entry) = self.entries.get_mut(&address) else {
-            return self.begin(now, address, asker);
+            return self.begin(now, address, requester);
         };
         match entry.state {
-            State::Static(mac) => Resolution::Station(mac),
-            State::Reachable { mac, .. } | State::Delay { mac, .. } | State::Probe { mac, .. } => {
+            EntryState::Static(mac) => Resolution::Station(mac),
+            EntryState::Reachable { mac, .. }
+            | EntryState::Delay { mac, .. }
+            | EntryState::Probe { mac, .. } => {
                 entry.used = true;
                 Resolution::Station(mac)
             }
-            State::Stale(mac) => {
+            EntryState::Stale(mac) => {
                 //= RFC 4861 section 7.3.3: a stale entry is used, and verified after a delay for progress above.
                 let until = now + self.config.request_interval;
                 self.change(address, |entry| {
-                    entry.state = State::Delay { mac, until };
-                    entry.asker = entry.asker.max(asker);
+                    entry.state = EntryState::Delay { mac, until };
+                    entry.requester = entry.requester.max(requester);
                     entry.used = true;
                 });
                 Resolution::Station(mac)
             }
-            State::Incomplete { .. } => {
-                if entry.asker < asker {
-                    self.change(address, |entry| entry.asker = asker);
+            EntryState::Incomplete { .. } => {
+                if entry.requester < requester {
+                    self.change(address, |entry| entry.requester = requester);
                 }
                 Resolution::Pending
             }
-            State::Unreachable { until } if now < until => Resolution::Unreachable,
-            State::Unreachable { .. } => {
+            EntryState::Unreachable { until } if now < until => Resolution::Unreachable,
+            EntryState::Unreachable { .. } => {
                 self.forget(address);
-                self.begin(now, address, asker)
+                self.begin(now, address, requester)
             }
         }
     }
@@ -232,16 +234,16 @@ impl Cache {
         self.entries.contains_key(&address.into())
     }
 
-    /// Keeps a copy of a packet of `asker` until `address`, which is being asked for, is known.
-    pub fn hold(&mut self, address: impl Into<IpAddr>, packet: Vec<u8>, asker: Asker) {
+    /// Keeps a copy of a packet of `requester` until `address`, which is being asked for, is known.
+    pub fn hold(&mut self, address: impl Into<IpAddr>, packet: Vec<u8>, requester: Requester) {
         let address = address.into();
-        let (limit, answer) = (self.config.pending, asker == Asker::Stranger);
+        let (limit, answer) = (self.config.pending, requester == Requester::Unauthenticated);
         let Some(entry) = self.entries.get_mut(&address) else {
             self.dropped.queue_full += 1;
             return;
         };
         let held = &mut entry::family(&mut self.ipv4, &mut self.ipv6, address).held[usize::from(answer)];
-        // Strangers can have an answer each, as long as there is room.
+        // Unauthenticated peers get a reply each, as long as there is room.
         let oldest = entry.waiting.iter().position(|(other, _)| *other == answer);
         if *held >= limit || (answer && oldest.is_some()) {
             //= RFC 1122 section 2.3.2.2: at least the latest packet for an unresolved address is kept.
@@ -277,45 +279,47 @@ impl Cache {
         let address = address.into();
         let Config { request_interval, lifetime, requests, .. } = self.config;
         // To be asked for again soon, until a second packet says the same.
-        let learned = State::Delay { mac, until: now + request_interval };
+        let learned = EntryState::Delay { mac, until: now + request_interval };
         let Some(entry) = self.entries.get(&address) else {
             //= RFC 826, Packet Reception: if we are the target, a new sender is added, for it will be answered.
             if !for_us || !self.room_for_heard(now, address, in_use) {
                 return Observation::Ignored;
             }
-            self.insert(now, address, State::Stale(mac), Asker::Stranger);
+            self.insert(now, address, EntryState::Stale(mac), Requester::Unauthenticated);
             return Observation::Learned;
         };
-        let (since, asker) = (entry.since, entry.asker);
+        let (since, requester) = (entry.since, entry.requester);
         match entry.state {
-            State::Static(known) if known == mac => Observation::Confirmed,
-            State::Static(_) => Observation::Conflict,
-            State::Incomplete { .. } | State::Unreachable { .. } => {
+            EntryState::Static(known) if known == mac => Observation::Confirmed,
+            EntryState::Static(_) => Observation::Conflict,
+            EntryState::Incomplete { .. } | EntryState::Unreachable { .. } => {
                 self.renew(now, address, learned);
                 self.shrink(now, address, in_use);
                 Observation::Learned
             }
-            State::Reachable { mac: known, .. }
-            | State::Stale(known)
-            | State::Delay { mac: known, .. }
-            | State::Probe { mac: known, .. }
+            EntryState::Reachable { mac: known, .. }
+            | EntryState::Stale(known)
+            | EntryState::Delay { mac: known, .. }
+            | EntryState::Probe { mac: known, .. }
                 if known == mac =>
             {
-                self.renew(now, address, State::Reachable { mac, until: now + lifetime });
+                self.renew(now, address, EntryState::Reachable { mac, until: now + lifetime });
                 Observation::Confirmed
             }
             //= RFC 826, Packet Reception: a pair that is known is updated with the sender's hardware address.
-            State::Probe { asked, .. } if for_us && asked > requests / 2 => {
+            EntryState::Probe { asked, .. } if for_us && asked > requests / 2 => {
                 self.generation = self.generation.wrapping_add(1);
                 self.renew(now, address, learned);
                 Observation::Confirmed
             }
-            State::Probe { .. } => Observation::Doubted,
-            State::Reachable { mac: known, .. } | State::Stale(known) | State::Delay { mac: known, .. } => {
-                if asker > Asker::Stranger || self.family(address).strangers.take(now) {
+            EntryState::Probe { .. } => Observation::Doubted,
+            EntryState::Reachable { mac: known, .. }
+            | EntryState::Stale(known)
+            | EntryState::Delay { mac: known, .. } => {
+                if requester > Requester::Unauthenticated || self.family(address).unauthenticated.take(now) {
                     // At most one question per interval, however many packets contradict one another.
                     let next = now.max(since + request_interval);
-                    let probe = State::Probe { mac: known, asked: requests / 2, next };
+                    let probe = EntryState::Probe { mac: known, asked: requests / 2, next };
                     self.change(address, |entry| entry.state = probe);
                 }
                 Observation::Doubted
@@ -338,18 +342,18 @@ impl Cache {
         //= RFC 4861 section 7.3.1: forward progress of a layer above confirms that a neighbour is reachable.
         let mac = match entry.state {
             // What peers acknowledge sooner may have been sent to another station.
-            State::Delay { mac, until } if now + self.config.request_interval / 2 >= until => mac,
-            State::Probe { mac, .. } => mac,
+            EntryState::Delay { mac, until } if now + self.config.request_interval / 2 >= until => mac,
+            EntryState::Probe { mac, .. } => mac,
             _ => return,
         };
         let until = now + self.config.lifetime;
         self.change(address, |entry| {
-            (entry.state, entry.since) = (State::Reachable { mac, until }, now);
-            entry.asker = Asker::Session;
+            (entry.state, entry.since) = (EntryState::Reachable { mac, until }, now);
+            entry.requester = Requester::Session;
         });
     }
 
-    /// Works off what is due and calls `ask` for every request that is to be sent.
+    /// Runs what is due and calls `ask` for every request that is to be sent.
     pub fn poll(&mut self, now: Instant, mut ask: impl FnMut(Request)) {
         let Config { request_interval, requests, .. } = self.config;
         let next = now + request_interval;
@@ -358,64 +362,65 @@ impl Cache {
         {
             let Some(mut entry) = self.take(address) else { break };
             entry.state = match entry.state {
-                State::Incomplete { asked, .. } if asked >= requests => {
+                EntryState::Incomplete { asked, .. } if asked >= requests => {
                     self.dropped.unreachable += self.drop_waiting(address, &mut entry);
-                    State::Unreachable { until: next }
+                    EntryState::Unreachable { until: next }
                 }
-                State::Incomplete { asked, .. } => {
+                EntryState::Incomplete { asked, .. } => {
                     ask(Request { address, station: None });
-                    State::Incomplete { asked: asked + 1, next }
+                    EntryState::Incomplete { asked: asked + 1, next }
                 }
                 // Who still uses it resolves it again.
-                State::Reachable { mac, .. } => {
+                EntryState::Reachable { mac, .. } => {
                     self.outdate(&mut entry);
-                    State::Stale(mac)
+                    EntryState::Stale(mac)
                 }
-                State::Delay { mac, .. }
-                    if entry.asker == Asker::Stranger && !self.family(address).strangers.take(now) =>
+                EntryState::Delay { mac, .. }
+                    if entry.requester == Requester::Unauthenticated
+                        && !self.family(address).unauthenticated.take(now) =>
                 {
                     self.outdate(&mut entry);
-                    State::Stale(mac)
+                    EntryState::Stale(mac)
                 }
-                State::Delay { mac, .. } => {
+                EntryState::Delay { mac, .. } => {
                     //= RFC 1122 section 2.3.2.1: unicast poll, a request to the station that had it.
                     ask(Request { address, station: Some(mac) });
-                    State::Probe { mac, asked: 1, next }
+                    EntryState::Probe { mac, asked: 1, next }
                 }
-                State::Probe { mac, asked, .. } if asked < requests => {
+                EntryState::Probe { mac, asked, .. } if asked < requests => {
                     // The station may have a new interface: the later requests go to all.
                     let station = (asked < requests / 2).then_some(mac);
                     ask(Request { address, station });
-                    State::Probe { mac, asked: asked + 1, next }
+                    EntryState::Probe { mac, asked: asked + 1, next }
                 }
-                State::Probe { .. } => {
+                EntryState::Probe { .. } => {
                     self.outdate(&mut entry);
                     continue;
                 }
-                State::Unreachable { .. } | State::Static(_) | State::Stale(_) => continue,
+                EntryState::Unreachable { .. } | EntryState::Static(_) | EntryState::Stale(_) => continue,
             };
             self.put(address, entry);
         }
     }
 
     /// Begins to ask for an address that there is no entry for.
-    fn begin(&mut self, now: Instant, address: IpAddr, asker: Asker) -> Resolution {
+    fn begin(&mut self, now: Instant, address: IpAddr, requester: Requester) -> Resolution {
         let limit = self.config.incomplete;
         let family = self.family(address);
-        if asker == Asker::Stranger && !family.strangers.take(now) {
+        if requester == Requester::Unauthenticated && !family.unauthenticated.take(now) {
             return Resolution::Limited;
         }
-        if asker < Asker::Session && family.incomplete.len() >= limit {
+        if requester < Requester::Session && family.incomplete.len() >= limit {
             match family.incomplete.first() {
-                Some(&(other, _, oldest)) if other <= asker => self.forget(oldest),
+                Some(&(other, _, oldest)) if other <= requester => self.forget(oldest),
                 _ => return Resolution::Limited,
             }
         }
-        self.insert(now, address, State::Incomplete { asked: 0, next: now }, asker);
+        self.insert(now, address, EntryState::Incomplete { asked: 0, next: now }, requester);
         Resolution::Pending
     }
 
-    /// Whether a station that nobody asked for can be remembered: others of its kind make room for it.
+    /// Whether a station that was not asked for can be remembered: others of its kind make room for it.
     fn room_for_heard(&mut self, now: Instant, address: IpAddr, in_use: &dyn Fn(IpAddr) -> bool) -> bool {
         let capacity = self.config.capacity;
         for _ in 0..LOOKS {
@@ -424,7 +429,7 @@ impl Cache {
                 return true;
             }
             match known.first() {
-                Some(&(Asker::Stranger, _, oldest)) => self.evict(now, oldest, in_use),
+                Some(&(Requester::Unauthenticated, _, oldest)) => self.evict(now, oldest, in_use),
                 _ => return false,
             }
         }
@@ -446,7 +451,7 @@ impl Cache {
     /// Forgets a station, or puts it to the back of the queue if it is in use.
     fn evict(&mut self, now: Instant, address: IpAddr, in_use: &dyn Fn(IpAddr) -> bool) {
         if in_use(address) {
-            self.change(address, |entry| (entry.asker, entry.since) = (Asker::Session, now));
+            self.change(address, |entry| (entry.requester, entry.since) = (Requester::Session, now));
         } else {
             self.forget(address);
         }
@@ -475,12 +480,12 @@ impl Cache {
         count
     }
 
-    fn insert(&mut self, now: Instant, address: IpAddr, state: State, asker: Asker) {
-        let entry = Entry { state, asker, since: now, used: false, waiting: VecDeque::new() };
+    fn insert(&mut self, now: Instant, address: IpAddr, state: EntryState, requester: Requester) {
+        let entry = Entry { state, requester, since: now, used: false, waiting: VecDeque::new() };
         self.put(address, entry);
     }
 
-    fn renew(&mut self, now: Instant, address: IpAddr, state: State) {
+    fn renew(&mut self, now: Instant, address: IpAddr, state: EntryState) {
         self.change(address, |entry| (entry.state, entry.since) = (state, now));
     }
 
@@ -499,7 +504,7 @@ impl Cache {
             self.deadline = self.due.first().map(|(due, _)| *due);
         }
         if let Some(budget) = entry.budget() {
-            self.family(address).order(budget).remove(&(entry.asker, entry.since, address));
+            self.family(address).order(budget).remove(&(entry.requester, entry.since, address));
         }
         self.unsure -= usize::from(entry.is_unsure());
         Some(entry)
@@ -511,7 +516,7 @@ impl Cache {
             self.deadline = self.due.first().map(|(due, _)| *due);
         }
         if let Some(budget) = entry.budget() {
-            self.family(address).order(budget).insert((entry.asker, entry.since, address));
+            self.family(address).order(budget).insert((entry.requester, entry.since, address));
         }
         self.unsure += usize::from(entry.is_unsure());
         self.entries.insert(address, entry);

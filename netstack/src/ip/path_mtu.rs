@@ -1,6 +1,6 @@
 //! Path MTUs: how long packets to a host may be, where that is less than the port's own MTU.
 //!
-//! The cache believes what it is told: whoever hears of a packet that was too big (anybody can say so) checks first
+//! The cache does not verify its input: a caller that receives a "packet too big" message (anyone can forge one) checks first
 //! that it was sent, by a sequence number for instance. What was learned is forgotten after ten minutes, for the path
 //! may have changed for the better.
 

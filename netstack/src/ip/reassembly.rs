@@ -63,7 +63,7 @@ pub struct Key {
 
 /// One fragment.
 #[derive(Clone, Copy, Debug)]
-pub struct Piece<'a> {
+pub struct FragmentPayload<'a> {
     /// Where it belongs, in bytes.
     pub offset: u16,
     /// Whether it is not the last one.
@@ -93,7 +93,7 @@ pub struct Datagram {
 
 /// What became of a fragment.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum ReassemblyOutcome {
     /// More fragments are missing, or it was there already.
     Waiting,
     /// It was the last one that was missing.
@@ -174,31 +174,31 @@ impl Reassembly {
     }
 
     /// Takes in a fragment.
-    pub fn insert(&mut self, now: Instant, key: Key, piece: &Piece<'_>) -> Outcome {
+    pub fn insert(&mut self, now: Instant, key: Key, piece: &FragmentPayload<'_>) -> ReassemblyOutcome {
         let len = piece.payload.len();
         //= RFC 8200 section 4.5: the length of a fragment that is not the last is a multiple of eight.
         if len == 0 || (piece.more && !len.is_multiple_of(8)) {
-            return Outcome::BadLength;
+            return ReassemblyOutcome::BadLength;
         }
         let end = usize::from(piece.offset) + len;
         if end > MAX_LEN {
-            return Outcome::TooLong;
+            return ReassemblyOutcome::TooLong;
         }
         if !self.entries.contains_key(&key) {
             self.add(now, key);
         }
         let Some(entry) = self.entries.get_mut(&key) else {
-            return Outcome::Waiting;
+            return ReassemblyOutcome::Waiting;
         };
         if entry.spoilt {
-            return Outcome::Overlap;
+            return ReassemblyOutcome::Overlap;
         }
         let before = entry.cost();
         let outcome = entry.insert(piece, end);
-        let whole = entry.total == Some(entry.len) && outcome == Outcome::Waiting;
+        let whole = entry.total == Some(entry.len) && outcome == ReassemblyOutcome::Waiting;
         self.bytes = (self.bytes + entry.cost()).saturating_sub(before);
         if whole && let Some(entry) = self.remove(&key) {
-            return Outcome::Whole(entry.assemble());
+            return ReassemblyOutcome::Whole(entry.assemble());
         }
         while self.bytes > self.config.bytes && self.evict() {}
         outcome
@@ -262,7 +262,7 @@ impl Reassembly {
 }
 
 impl Entry {
-    fn insert(&mut self, piece: &Piece<'_>, end: usize) -> Outcome {
+    fn insert(&mut self, piece: &FragmentPayload<'_>, end: usize) -> ReassemblyOutcome {
         let offset = usize::from(piece.offset);
         let total = if piece.more { self.total } else { Some(end) };
         let agreed = self.total.is_none_or(|known| total == Some(known));
@@ -274,7 +274,7 @@ impl Entry {
         let after = self.pieces.get(index);
         //= RFC 8200 section 4.5: an exact duplicate may be ignored.
         if after.is_some_and(|(at, bytes)| *at == piece.offset && bytes == piece.payload) {
-            return Outcome::Waiting;
+            return ReassemblyOutcome::Waiting;
         }
         let before = index.checked_sub(1).and_then(|index| self.pieces.get(index));
         //= RFC 5722 section 4: if any fragments overlap, the whole datagram is silently discarded; of IPv4 too here.
@@ -296,15 +296,15 @@ impl Entry {
             (Ecn::Ce, _) | (_, Ecn::Ce) => Ecn::Ce,
             _ => piece.ecn,
         };
-        Outcome::Waiting
+        ReassemblyOutcome::Waiting
     }
 
-    fn spoil(&mut self) -> Outcome {
+    fn spoil(&mut self) -> ReassemblyOutcome {
         self.spoilt = true;
         self.pieces = Vec::new();
         self.packet = None;
         self.len = 0;
-        Outcome::Overlap
+        ReassemblyOutcome::Overlap
     }
 
     fn assemble(self) -> Datagram {

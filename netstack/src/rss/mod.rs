@@ -2,7 +2,7 @@
 //!
 //! A NIC with several receive queues hashes each packet's addresses and ports with the Toeplitz function under a
 //! 40-byte key, looks the hash's low bits up in an indirection table, and so finds the queue. Who knows key and table
-//! can tell beforehand where the reply to a packet will land, and choose a source port for which that is the asking
+//! can compute beforehand where the reply to a packet will land, and choose a source port for which that is the asking
 //! shard; and a device without such hardware can be steered by the same function in software.
 
 use core::net::{IpAddr, SocketAddr};

@@ -14,7 +14,7 @@ pub const MAX_MESSAGE_HEADER: usize = MAX_BODY;
 pub const MAX_PAYLOAD: usize = 65_507 - HEADER_LEN - MAX_BODY;
 
 /// Payload bytes that fit one datagram behind a message header of `message_header` bytes, when IP packets may have
-/// `mtu` bytes on the way between addresses of `ip`'s family. Zero if nothing fits.
+/// `mtu` bytes on the path between addresses of `ip`'s family. Zero if nothing fits.
 pub const fn payload_room(mtu: usize, ip: &IpAddr, message_header: usize) -> usize {
     let ip_header = match ip {
         IpAddr::V4(_) => 20,
@@ -54,7 +54,7 @@ pub struct Config {
     pub ack_delay: Duration,
     /// A refused datagram is sent again after this long; it doubles with every refusal of the same message, without a limit.
     pub refusal_backoff: Duration,
-    /// An idle session tells its peer this often that it lives.
+    /// An idle session sends a heartbeat at this interval.
     pub heartbeat: Duration,
     /// A peer that is silent for this long is dead.
     pub dead_after: Duration,
@@ -135,7 +135,7 @@ pub struct SessionParams {
 
 /// The user's name for a message, handed back when its memory is free again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Token(pub u64);
+pub struct MessageToken(pub u64);
 
 /// Where a received UDP datagram came from and went to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -169,13 +169,13 @@ pub enum Disposition {
     /// It used or copied the bytes: the datagram will not be delivered again.
     Consumed,
     /// It cannot use the bytes now: the sender sends them again later.
-    Refused(Why),
+    Refused(RefusalReason),
 }
 
 /// Why a datagram was refused. Counted here; the peer only learns that it was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Why {
+pub enum RefusalReason {
     /// The operation it belongs to has not been posted here yet.
     NotReady,
     /// There is no memory to keep it in.
@@ -216,7 +216,7 @@ pub enum OpenError {
         /// The endpoint's limit.
         limit: usize,
     },
-    /// Two sessions with the same local tag could not be told apart.
+    /// Two sessions with the same local tag could not be distinguished.
     #[error("the local tag belongs to another open session; agree on a fresh random tag")]
     TagInUse,
     /// Zero is no random number.
@@ -260,7 +260,7 @@ pub enum SendError {
     /// The id is of a session that was closed.
     #[error("the session is closed")]
     Closed,
-    /// The session has failed; the sink was told why.
+    /// The session has failed; the sink was given the reason.
     #[error("the session has failed; close it")]
     Failed,
     /// The message header is too long.
@@ -287,7 +287,7 @@ pub struct Counters {
     /// Data sent again under the same PSN.
     pub resent: u64,
     /// When that was last, and of which message.
-    pub last_resent: Option<(Instant, Token)>,
+    pub last_resent: Option<(Instant, MessageToken)>,
     /// Payload bytes sent for the first time.
     pub sent_bytes: u64,
     /// Data acknowledged as consumed.
@@ -347,7 +347,7 @@ pub trait Sink {
     fn deliver(&mut self, session: SessionId, header: &[u8], payload: &[u8]) -> Disposition;
 
     /// The message is acknowledged and no frame refers to its extent: the memory is free.
-    fn released(&mut self, session: SessionId, token: Token);
+    fn released(&mut self, session: SessionId, token: MessageToken);
 
     /// The session ended by itself. Called once.
     fn failed(&mut self, session: SessionId, why: Failure);
@@ -371,6 +371,6 @@ impl Sink for NoSink {
     fn deliver(&mut self, _: SessionId, _: &[u8], _: &[u8]) -> Disposition {
         Disposition::Consumed
     }
-    fn released(&mut self, _: SessionId, _: Token) {}
+    fn released(&mut self, _: SessionId, _: MessageToken) {}
     fn failed(&mut self, _: SessionId, _: Failure) {}
 }

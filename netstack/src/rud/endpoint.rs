@@ -1,13 +1,13 @@
-//! The sessions of one shard: finds a datagram's session, gives sessions turns to send, and keeps the next deadline.
+//! The sessions of one shard: finds a datagram's session, schedules sessions to send, and keeps the next deadline.
 
 use core::net::IpAddr;
 use std::collections::VecDeque;
 
 use super::api::{
-    Config, Counters, DatagramMeta, Emit, EndpointCounters, MAX_MESSAGE_HEADER, MAX_PAYLOAD, OpenError,
-    SendError, SessionId, SessionParams, Sink, Token,
+    Config, Counters, DatagramMeta, Emit, EndpointCounters, MAX_MESSAGE_HEADER, MAX_PAYLOAD, MessageToken,
+    OpenError, SendError, SessionId, SessionParams, Sink,
 };
-use super::output::Turn;
+use super::output::TransmitOutcome;
 use super::recovery::NEVER;
 use super::session::{Accepted, Session};
 use super::table::TagTable;
@@ -17,7 +17,7 @@ use crate::region::Extent;
 use crate::time::Instant;
 use crate::wire::rud::Header;
 
-/// Data datagrams that a session may send before the next session's turn.
+/// Data datagrams that a session may send before the next session is served.
 const QUANTUM: u32 = 64;
 
 #[derive(Debug, Default)]
@@ -40,7 +40,7 @@ pub struct Endpoint {
     free: Vec<u16>,
     tags: TagTable,
     peers: Peers,
-    /// Sessions with something to send, in turn. Each is in it at most once.
+    /// Sessions with something to send, in round-robin order. Each is in it at most once.
     ready: VecDeque<u16>,
     /// No session's deadline is earlier.
     earliest: u64,
@@ -100,7 +100,7 @@ impl Endpoint {
         entry.session = Some(Box::new(session));
         self.tags.insert(params.local_tag, index);
         self.peers.add(params.remote_ip);
-        // The first heartbeat: it tells the peer that we are here.
+        // The first heartbeat: it shows the peer that this side is alive.
         Self::make_ready(&mut self.ready, entry, index);
         Ok(id)
     }
@@ -120,14 +120,14 @@ impl Endpoint {
     }
 
     /// Queues one datagram: `header` (at most 64 bytes) is copied, `payload` is read when the datagram is sent, and
-    /// sent again, until the sink is told that `token` is released.
+    /// sent again, until [`Sink::released`] gives `token` back.
     #[inline]
     pub fn send(
         &mut self,
         id: SessionId,
         header: &[u8],
         payload: Option<Extent>,
-        token: Token,
+        token: MessageToken,
     ) -> Result<(), SendError> {
         let entry = self.entries.get_mut(id.index()).ok_or(SendError::Closed)?;
         let session = entry.session.as_deref_mut().filter(|s| s.id == id).ok_or(SendError::Closed)?;
@@ -148,14 +148,14 @@ impl Endpoint {
         Ok(())
     }
 
-    /// The message queued last is one whose release is waited for: its acknowledgement is asked for at once instead of
+    /// The caller waits for the release of the message queued last: its acknowledgement is requested at once instead of
     /// with the next batch.
     #[inline]
-    pub fn hurry(&mut self, id: SessionId) {
+    pub fn request_ack(&mut self, id: SessionId) {
         if let Some(session) = self.entries.get_mut(id.index()).and_then(|entry| entry.session.as_deref_mut())
             && session.id == id
         {
-            session.sender.hurry();
+            session.sender.request_ack();
         }
     }
 
@@ -165,7 +165,7 @@ impl Endpoint {
         self.session(id).filter(|s| !s.failed).map_or(0, |s| s.sender.capacity() as usize)
     }
 
-    /// Sends the peer a sign of life with the next [`transmit`](Self::transmit), instead of when one is due.
+    /// Sends the peer a heartbeat with the next [`transmit`](Self::transmit), instead of when one is due.
     pub fn announce(&mut self, id: SessionId) {
         if let Some(entry) = self.entries.get_mut(id.index())
             && let Some(session) = entry.session.as_deref_mut()
@@ -187,7 +187,7 @@ impl Endpoint {
         }
     }
 
-    /// Which frames that were emitted may still be read; [`FramesOut::None`] until somebody says otherwise.
+    /// Which frames that were emitted may still be read; [`FramesOut::None`] until it is set.
     #[inline]
     pub fn frames_out(&self) -> FramesOut {
         self.frames_out
@@ -276,21 +276,21 @@ impl Endpoint {
         let now = now.as_nanos();
         while let Some(&index) = self.ready.front() {
             let entry = &mut self.entries[index as usize];
-            let turn = match entry.session.as_deref_mut() {
+            let outcome = match entry.session.as_deref_mut() {
                 Some(session) => {
-                    let turn = session.transmit(now, QUANTUM, emit);
+                    let outcome = session.transmit(now, QUANTUM, emit);
                     self.earliest = self.earliest.min(session.deadline());
-                    turn
+                    outcome
                 }
-                None => Turn::Done,
+                None => TransmitOutcome::Done,
             };
-            match turn {
-                Turn::Done => {
+            match outcome {
+                TransmitOutcome::Done => {
                     entry.ready = false;
                     self.ready.pop_front();
                 }
-                Turn::More => self.ready.rotate_left(1),
-                Turn::Blocked => {
+                TransmitOutcome::More => self.ready.rotate_left(1),
+                TransmitOutcome::Blocked => {
                     // The next session begins when there is room again.
                     self.ready.rotate_left(1);
                     return;

@@ -33,8 +33,8 @@ mod window;
 
 pub use api::{
     Config, Counters, DatagramMeta, Destination, Disposition, Emit, EndpointCounters, Failure,
-    MAX_MESSAGE_HEADER, MAX_PAYLOAD, NoSink, OpenError, SendError, SessionId, SessionParams, Sink, Token,
-    Why, payload_room,
+    MAX_MESSAGE_HEADER, MAX_PAYLOAD, MessageToken, NoSink, OpenError, RefusalReason, SendError, SessionId,
+    SessionParams, Sink, payload_room,
 };
 pub use endpoint::Endpoint;
 
@@ -57,7 +57,7 @@ struct Times {
 
 impl From<&Config> for Times {
     fn from(config: &Config) -> Self {
-        // A day is for ever here, and keeps sums far from overflow.
+        // A day stands for "never", and keeps sums far from overflow.
         let nanos = |time: Duration| time.min(Duration::from_secs(86_400)).as_nanos() as u64;
         Self {
             ack_every: config.ack_every,

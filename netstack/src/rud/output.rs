@@ -7,11 +7,11 @@ use super::sender::Pick;
 use super::session::Session;
 use crate::crc::crc32c;
 use crate::time::Instant;
-use crate::wire::rud::{BLOCK_LEN, Block, HEADER_LEN, Header, Kind, MAX_BLOCKS, MAX_BODY};
+use crate::wire::rud::{BLOCK_LEN, Block, DatagramKind, HEADER_LEN, Header, MAX_BLOCKS, MAX_BODY};
 
-/// How a session's turn ended.
+/// How a call of `transmit` ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Turn {
+pub(super) enum TransmitOutcome {
     /// Nothing more is due.
     Done,
     /// The quantum is used up.
@@ -40,9 +40,9 @@ impl Session {
 
     /// Sends what is due, up to `quantum` data datagrams.
     #[inline]
-    pub(super) fn transmit(&mut self, now: u64, quantum: u32, emit: &mut impl Emit) -> Turn {
+    pub(super) fn transmit(&mut self, now: u64, quantum: u32, emit: &mut impl Emit) -> TransmitOutcome {
         if self.failed {
-            return Turn::Done;
+            return TransmitOutcome::Done;
         }
         self.sender.requeue(now);
         let mut left = quantum;
@@ -50,19 +50,19 @@ impl Session {
             && let Some(pick) = self.sender.pick()
         {
             if left == 0 {
-                return Turn::More;
+                return TransmitOutcome::More;
             }
             if emit.room() == 0 || !self.send_data(now, pick, emit) {
-                return Turn::Blocked;
+                return TransmitOutcome::Blocked;
             }
             left -= 1;
         }
         while self.ack_due || self.heartbeat_due {
             if emit.room() == 0 || !self.send_ack(now, emit) {
-                return Turn::Blocked;
+                return TransmitOutcome::Blocked;
             }
         }
-        Turn::Done
+        TransmitOutcome::Done
     }
 
     /// Whether the next datagram should ask for an acknowledgement because nothing may follow it.
@@ -78,7 +78,7 @@ impl Session {
     #[inline]
     fn send_data(&mut self, now: u64, pick: Pick, emit: &mut impl Emit) -> bool {
         let Pick { slot, psn, again } = pick;
-        let ack_request = again || self.sender.message(slot).hurry || self.closes_window();
+        let ack_request = again || self.sender.message(slot).request_ack || self.closes_window();
         let base_lag = psn.since(self.sender.base()) as u16;
         let (sack_word, sack) = self.receiver.piggyback();
         let message = self.sender.message(slot);
@@ -90,7 +90,7 @@ impl Session {
         // The whole array: a copy of constant length is quicker, and the surplus is not sent.
         self.scratch[HEADER_LEN..HEADER_LEN + MAX_BODY].copy_from_slice(&message.header);
         let header = Header {
-            kind: Kind::Data,
+            kind: DatagramKind::Data,
             ack_request,
             body_len: header_len,
             payload_len: payload_len as u16,
@@ -129,7 +129,7 @@ impl Session {
         }
         let psn = self.sender.next();
         let header = Header {
-            kind: Kind::Ack,
+            kind: DatagramKind::Ack,
             ack_request: false,
             body_len: (count * BLOCK_LEN) as u8,
             payload_len: 0,
@@ -166,7 +166,7 @@ impl Session {
             header.emit(fixed);
         }
         //= rud/spec.md section 6.7
-        // Paths take turns.
+        // Paths are used round-robin.
         let mut to = self.to;
         to.src_port = to.src_port.wrapping_add(self.path);
         crc::seal(&mut self.scratch, len, self.crc_out, to.src_port, to.dst_port, payload_crc);

@@ -109,7 +109,7 @@ impl Receiver {
     /// The sink refused `psn`, which was [`Arrival::New`].
     pub(super) fn refused(&mut self, psn: Psn) {
         //= rud/spec.md section 5.3
-        // A refused PSN is never delivered, whatever copies of it are still on the way.
+        // A refused PSN is never delivered, whatever copies of it are still in flight.
         self.refused[word(psn) as usize] |= bit(psn);
         self.refusals |= 1 << word(psn);
         self.raise_highest(psn);

@@ -18,12 +18,12 @@ mod slots;
 
 use std::collections::VecDeque;
 
-use super::api::Token;
+use super::api::MessageToken;
 use super::recovery::NEVER;
 use crate::device::FramesOut;
 use crate::region::Extent;
 use crate::wire::rud::{MAX_BODY, MAX_WINDOW, Psn, WORDS};
-use slots::{EMPTY, List, NIL, Place, Slot, append, prepend, unlink};
+use slots::{EMPTY, List, NIL, Slot, SlotState, append, prepend, unlink};
 
 const RING: usize = 64 * WORDS as usize;
 
@@ -39,7 +39,7 @@ pub(super) struct Message {
     /// The payload.
     pub(super) extent: Option<Extent>,
     /// Its sender waits for the acknowledgement.
-    pub(super) hurry: bool,
+    pub(super) request_ack: bool,
     /// CRC of the payload, once it was computed.
     pub(super) payload_crc: Option<u32>,
 }
@@ -128,7 +128,7 @@ pub(super) struct Sender {
     serial: u32,
     /// Which frames may still be read, and the acknowledged messages that wait for them.
     frames_out: FramesOut,
-    held: Vec<Token>,
+    held: Vec<MessageToken>,
 }
 
 impl Sender {
@@ -136,20 +136,20 @@ impl Sender {
     pub(super) fn new(first: Psn, capacity: u32) -> Self {
         let slot = Slot {
             sent_at: 0,
-            token: Token(0),
+            token: MessageToken(0),
             serial: 0,
             psn: first,
             prev: NIL,
             next: NIL,
             bytes: 0,
             tries: 0,
-            place: Place::Free,
+            state: SlotState::Free,
         };
         let message = Message {
             header: [0; MAX_BODY],
             header_len: 0,
             refusals: 0,
-            hurry: false,
+            request_ack: false,
             extent: None,
             payload_crc: None,
         };
@@ -187,7 +187,7 @@ impl Sender {
     }
 
     /// No frame is out any more.
-    pub(super) fn release_held(&mut self, release: impl FnMut(Token)) {
+    pub(super) fn release_held(&mut self, release: impl FnMut(MessageToken)) {
         self.held.drain(..).for_each(release);
     }
 
@@ -258,7 +258,7 @@ impl Sender {
 
     /// Queues a message; `header` has at most 64 bytes, the payload at most 65,535. False if no slot is free.
     #[inline]
-    pub(super) fn push(&mut self, header: &[u8], extent: Option<Extent>, token: Token) -> bool {
+    pub(super) fn push(&mut self, header: &[u8], extent: Option<Extent>, token: MessageToken) -> bool {
         let at = self.free.head as usize;
         if self.free.len == 0 {
             return false;
@@ -268,13 +268,13 @@ impl Sender {
         slot.token = token;
         slot.bytes = extent.map_or(0, |extent| extent.len() as u16);
         slot.tries = 0;
-        slot.place = Place::Queued;
+        slot.state = SlotState::Queued;
         append(&mut self.slots, &mut self.queued, at);
         let message = &mut self.messages[at];
         message.header[..header.len()].copy_from_slice(header);
         message.header_len = header.len() as u8;
         message.refusals = 0;
-        message.hurry = false;
+        message.request_ack = false;
         message.extent = extent;
         message.payload_crc = None;
         true
@@ -282,9 +282,9 @@ impl Sender {
 
     /// The message queued last asks for its acknowledgement at once, if it has not been sent yet.
     #[inline]
-    pub(super) fn hurry(&mut self) {
+    pub(super) fn request_ack(&mut self) {
         if let Some(message) = self.messages.get_mut(self.queued.tail as usize) {
-            message.hurry = true;
+            message.request_ack = true;
         }
     }
 
@@ -295,7 +295,7 @@ impl Sender {
             let Some(retry) = self.retries.pop_front() else { return };
             let at = retry.slot as usize;
             self.slots[at].tries = 0;
-            self.slots[at].place = Place::Queued;
+            self.slots[at].state = SlotState::Queued;
             append(&mut self.slots, &mut self.queued, at);
         }
     }
@@ -349,14 +349,14 @@ impl Sender {
         slot.sent_at = now;
         slot.serial = self.serial;
         slot.tries = slot.tries.saturating_add(1);
-        slot.place = Place::Sent;
+        slot.state = SlotState::Sent;
         self.serial = self.serial.wrapping_add(1);
         self.flight_bytes += slot.bytes as usize;
         append(&mut self.slots, &mut self.sent, at);
     }
 
     /// Whose message a slot holds.
-    pub(super) fn token(&self, at: u16) -> Option<Token> {
+    pub(super) fn token(&self, at: u16) -> Option<MessageToken> {
         self.slots.get(at as usize).map(|slot| slot.token)
     }
 
@@ -391,7 +391,7 @@ impl Sender {
     fn take_from_wire(&mut self, at: usize) {
         unlink(&mut self.slots, &mut self.sent, at);
         self.flight_bytes -= self.slots[at].bytes as usize;
-        self.slots[at].place = Place::Lost;
+        self.slots[at].state = SlotState::Lost;
     }
 
     /// Every PSN before `cumulative` has been consumed.
@@ -401,7 +401,7 @@ impl Sender {
         context: &AckContext,
         cumulative: Psn,
         acked: &mut Acked,
-        release: &mut impl FnMut(Token),
+        release: &mut impl FnMut(MessageToken),
     ) {
         //= rud/spec.md section 6.2
         // An acknowledgement of what was never sent is ignored.
@@ -428,7 +428,7 @@ impl Sender {
         received: u64,
         refused: u64,
         acked: &mut Acked,
-        release: &mut impl FnMut(Token),
+        release: &mut impl FnMut(MessageToken),
     ) {
         let known = self.settled[ring_index(start) / 64];
         if (received | refused) & !known == 0 {
@@ -466,11 +466,11 @@ impl Sender {
         context: &AckContext,
         index: usize,
         acked: &mut Acked,
-        release: &mut impl FnMut(Token),
+        release: &mut impl FnMut(MessageToken),
     ) {
         let at = self.take_off(context, index, acked);
         acked.count += 1;
-        self.slots[at].place = Place::Free;
+        self.slots[at].state = SlotState::Free;
         prepend(&mut self.slots, &mut self.free, at);
         if self.frames_out == FramesOut::None || !self.hold(at) {
             release(self.slots[at].token);
@@ -495,7 +495,7 @@ impl Sender {
         // The PSN is settled; the message waits, and then takes a new one.
         let at = self.take_off(context, index, acked);
         acked.refused += 1;
-        self.slots[at].place = Place::Refused;
+        self.slots[at].state = SlotState::Refused;
         let refusals = &mut self.messages[at].refusals;
         let backoff = context.refusal_backoff.saturating_mul(1 << (*refusals).min(32));
         *refusals = refusals.saturating_add(1);
@@ -511,7 +511,7 @@ impl Sender {
         self.settled[index / 64] |= 1 << (index % 64);
         let at = self.ring[index] as usize;
         let slot = self.slots[at];
-        let lost = slot.place == Place::Lost;
+        let lost = slot.state == SlotState::Lost;
         if lost {
             unlink(&mut self.slots, &mut self.lost, at);
         } else {

@@ -2,15 +2,15 @@
 
 use super::Times;
 use super::api::{
-    Config, Counters, DatagramMeta, Destination, Disposition, Failure, SessionId, SessionParams, Sink, Token,
-    Why,
+    Config, Counters, DatagramMeta, Destination, Disposition, Failure, MessageToken, RefusalReason,
+    SessionId, SessionParams, Sink,
 };
 use super::crc;
 use super::receiver::{Arrival, Receiver};
 use super::recovery::{NEVER, Recovery};
 use super::sender::{AckContext, Acked, Sender};
 use super::window::Window;
-use crate::wire::rud::{Block, HEADER_LEN, Header, Kind, Psn};
+use crate::wire::rud::{Block, DatagramKind, HEADER_LEN, Header, Psn};
 use core::time::Duration;
 
 /// What became of a datagram before it touched the session.
@@ -20,7 +20,7 @@ pub(super) enum Accepted {
     Yes,
     /// Its addresses are not.
     WrongAddress,
-    /// It was damaged on the way.
+    /// It was damaged in transit.
     Damaged,
 }
 
@@ -152,8 +152,8 @@ impl Session {
         // Acknowledgements take effect before the payload is delivered.
         self.on_acknowledgement(now, header, datagram, sink);
         match header.kind {
-            Kind::Data => self.on_data(now, header, datagram, sink),
-            Kind::Ack => self.counters.acks_received += 1,
+            DatagramKind::Data => self.on_data(now, header, datagram, sink),
+            DatagramKind::Ack => self.counters.acks_received += 1,
         }
         self.ack_due |= header.ack_request;
         Accepted::Yes
@@ -178,7 +178,7 @@ impl Session {
                         self.receiver.refused(header.psn);
                         self.ack_due = true;
                         self.counters.refused += 1;
-                        self.counters.refused_not_ready += u64::from(why == Why::NotReady);
+                        self.counters.refused_not_ready += u64::from(why == RefusalReason::NotReady);
                     }
                 }
             }
@@ -204,12 +204,12 @@ impl Session {
         };
         let id = self.id;
         let mut acked = Acked::NOTHING;
-        let mut release = |token: Token| sink.released(id, token);
+        let mut release = |token: MessageToken| sink.released(id, token);
         let first_word = header.cumulative.word_start();
         self.sender.on_cumulative(&context, header.cumulative, &mut acked, &mut release);
         let start = first_word.plus(u32::from(header.sack_word) * 64);
         self.sender.on_word(&context, start, header.sack, 0, &mut acked, &mut release);
-        if header.kind == Kind::Ack {
+        if header.kind == DatagramKind::Ack {
             for block in Block::parse_all(&datagram[HEADER_LEN..]) {
                 let start = first_word.plus(u32::from(block.word) * 64);
                 let Block { received, refused, .. } = block;

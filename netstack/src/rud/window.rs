@@ -1,5 +1,5 @@
 //! How many datagrams may be on the wire (spec.md section 7). The seam at which congestion control will sit: it is
-//! told of acknowledgements, losses and time-outs, and answers with a limit.
+//! given acknowledgements, losses and time-outs, and answers with a limit.
 
 use super::api::Config;
 

@@ -227,7 +227,7 @@ impl<P: Packet> Link<P> {
         Some(first.remove())
     }
 
-    /// Loses those packets on their way for which `keep` is false.
+    /// Loses those packets in flight for which `keep` is false.
     pub fn retain(&mut self, mut keep: impl FnMut(&P) -> bool) {
         self.arrivals.retain(|_, packet| keep(packet));
     }

@@ -62,7 +62,7 @@ use crate::time::Instant;
 
 /// Something that runs on a simulated host.
 pub trait Node {
-    /// One turn at `now`. Returns when the next one is due at the latest, if nothing arrives before.
+    /// One poll at `now`. Returns when the next one is due at the latest, if nothing arrives before.
     fn poll(&mut self, now: Instant) -> Option<Instant>;
 }
 
@@ -92,8 +92,8 @@ impl Sim {
         Self { network: Network::new(seed), now: Instant::ZERO, turn: Duration::from_micros(1) }
     }
 
-    /// The same with another length of a turn: the least time between two polls of a node, 1 us unless set. It is
-    /// what a poll loop's turn takes on a real host, and longer turns simulate faster.
+    /// The same with another poll interval: the least time between two polls of a node, 1 us unless set. It is
+    /// what one poll takes on a real host, and longer intervals simulate faster.
     #[must_use]
     pub fn with_turn(mut self, turn: Duration) -> Self {
         self.turn = turn.max(Duration::from_nanos(1));

@@ -17,7 +17,7 @@ const LINE_OVERHEAD: u64 = 8 + 4 + 12;
 /// The shortest frame without its check sequence.
 const SHORTEST_FRAME: u64 = 60;
 
-/// A frame on its way.
+/// A frame in flight.
 #[derive(Clone, Debug)]
 struct Carried(Arc<[u8]>);
 
@@ -111,7 +111,7 @@ impl Network {
     }
 
     /// Cuts or mends the link of the host that was attached as number `host`, from 0. Frames on a cut link are
-    /// lost; the host is not told. Of a host that there is not, nothing is changed.
+    /// lost; the host is not notified. An unknown host changes nothing.
     pub fn set_cut(&self, host: usize, cut: bool) {
         if let Some(host) = lock(&self.fabric).hosts.get_mut(host) {
             (host.up.cut, host.down.cut) = (cut, cut);

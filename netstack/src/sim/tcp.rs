@@ -43,7 +43,7 @@ impl Segment {
         Header::parse(&self.header).expect("a TCP header").0
     }
 
-    /// What the endpoint at the other end is told beside the segment.
+    /// What the endpoint at the other end is given beside the segment.
     pub fn meta(&self) -> SegmentMeta {
         SegmentMeta {
             source: self.source.ip(),
@@ -120,7 +120,7 @@ pub struct Outlet<'a> {
     pub now: Instant,
     /// Where segments go.
     pub link: &'a mut Link<Segment>,
-    /// What the endpoint is told of the path.
+    /// What the endpoint learns about the path.
     pub path: Path,
 }
 

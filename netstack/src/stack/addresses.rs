@@ -1,11 +1,11 @@
-//! A port's own addresses, the ways from it, and its neighbours: who is asked for, announced to, and waited for.
+//! A port's own addresses, its routes, and its neighbours: resolution, announcements, and packets that wait.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::counters::Counters;
 use super::destination::ethertype_of;
 use super::port::Interface;
-use crate::ip::neighbour::{Asker, Resolution};
+use crate::ip::neighbour::{Requester, Resolution};
 use crate::ip::{NextHop, RouteTable};
 use crate::time::Instant;
 use crate::wire::arp;
@@ -138,7 +138,7 @@ impl Addresses {
 }
 
 impl Interface {
-    /// Tells the link that we are there, so that whoever asked before knows us now.
+    /// Announces this host on the link, so that hosts that asked before know it now.
     pub(super) fn announce(&mut self, counters: &mut Counters) {
         if let Some(Ipv4 { address, .. }) = self.addresses.ipv4 {
             //= RFC 5227 section 2.3: an announcement is a request for the own address.
@@ -152,7 +152,7 @@ impl Interface {
     }
 
     /// Works off what is due in the neighbour cache.
-    pub(super) fn tend_neighbours(&mut self, now: Instant, counters: &mut Counters) {
+    pub(super) fn poll_neighbours(&mut self, now: Instant, counters: &mut Counters) {
         let mut asked = Vec::new();
         let before = self.neighbours.dropped();
         self.neighbours.poll(now, |request| asked.push(request));
@@ -182,7 +182,7 @@ impl Interface {
         }
     }
 
-    /// Sends an ARP packet, or drops it if there is no room: whoever asked will ask again.
+    /// Sends an ARP packet, or drops it if there is no room: the other side will ask again.
     pub(super) fn send_arp(&mut self, destination: Mac, packet: &arp::Repr, counters: &mut Counters) {
         let link = self.link_header(destination, EtherType::Arp);
         if self.queue_bytes(&link, [&packet.emit(), &[], &[]]).is_err() {
@@ -260,14 +260,26 @@ impl Interface {
     }
 
     /// What is known about the next hop `hop` of a packet of `asker` to `remote`.
-    pub(super) fn resolve(&mut self, now: Instant, hop: IpAddr, remote: IpAddr, asker: Asker) -> Resolution {
-        // There are few gateways, and others need them too, whoever is answered through them.
-        let asker = if hop == remote { asker } else { Asker::Session };
+    pub(super) fn resolve(
+        &mut self,
+        now: Instant,
+        hop: IpAddr,
+        remote: IpAddr,
+        asker: Requester,
+    ) -> Resolution {
+        // There are few gateways, and others need them too, whichever peer is answered through them.
+        let asker = if hop == remote { asker } else { Requester::Session };
         self.neighbours.resolve(now, hop, asker)
     }
 
     /// Keeps a packet of `asker` until the neighbour `address` is known.
-    pub(super) fn hold(&mut self, address: IpAddr, parts: [&[u8]; 3], asker: Asker, counters: &mut Counters) {
+    pub(super) fn hold(
+        &mut self,
+        address: IpAddr,
+        parts: [&[u8]; 3],
+        asker: Requester,
+        counters: &mut Counters,
+    ) {
         if parts.iter().map(|part| part.len()).sum::<usize>() > usize::from(self.mtu) {
             counters.tx_too_long += 1;
             return;

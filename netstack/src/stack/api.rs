@@ -19,8 +19,8 @@ pub struct StackConfig {
     pub rud: rud::Config,
     /// The UDP port that RUD datagrams arrive at.
     pub rud_port: u16,
-    /// The TCP endpoint. [`StackConfig::new`] makes its key from `seed`; a stack that strangers can reach should have one
-    /// from the system's random source.
+    /// The TCP endpoint. [`StackConfig::new`] makes its key from `seed`; a stack that
+    /// unauthenticated peers can reach should have one from the system's random source.
     pub tcp: tcp::Config,
     /// How the device deals flows out to shards, and which of them this stack is: [`Stack::tcp_connect`] then takes source
     /// ports whose answers arrive here. `None` if everything arrives here.
@@ -37,9 +37,9 @@ pub struct StackConfig {
     pub icmp_errors_per_second: u32,
     /// Frames of data that may wait for each port's device.
     pub tx_frames: usize,
-    /// Frames received from each port in one turn.
+    /// Frames received from each port in one poll.
     pub rx_budget: usize,
-    /// Packets of the stack's own (copied datagrams, long echo replies) that may be on their way, per port.
+    /// Packets of the stack's own (copied datagrams, long echo replies) that may be in flight, per port.
     pub scratch_slots: u16,
 }
 
@@ -80,7 +80,7 @@ impl PortId {
     }
 }
 
-/// What one turn did.
+/// What one poll did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
     /// Frames received.

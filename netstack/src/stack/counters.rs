@@ -78,11 +78,11 @@ counters! {
         rx_icmp_unsupported,
         /// ICMP errors handed to the protocol whose packet they are about.
         rx_icmp_errors,
-        /// Dropped: an ICMP error about a packet that is not ours, or that nobody wants to hear of.
+        /// Dropped: an ICMP error about a packet that is not ours, or of no interest to any protocol.
         rx_icmp_ignored,
         /// Dropped: the ICMP checksum is wrong.
         rx_icmp_checksum,
-        /// Dropped: nobody takes the echo replies.
+        /// Dropped: the user does not take the echo replies.
         rx_echo_queue_full,
         /// Dropped: a UDP header that cannot be.
         rx_udp_malformed,

@@ -11,7 +11,7 @@ use super::counters::Counters;
 use super::port::{LinkHeader, Port};
 use crate::device::{Device, Offload};
 use crate::ip::is_unicast_ip;
-use crate::ip::neighbour::{Asker, Resolution};
+use crate::ip::neighbour::{Requester, Resolution};
 use crate::ip::path_mtu::PathMtus;
 use crate::region::Extent;
 use crate::rud;
@@ -199,7 +199,7 @@ impl Destinations {
         ports: &mut [Port<D>],
         local: IpAddr,
         remote: IpAddr,
-        asker: Asker,
+        asker: Requester,
     ) -> Result<&Template, Miss> {
         if !self.seek(ports, local, remote) {
             let template = resolve(now, ports, &self.path_mtus, local, remote, asker)?;
@@ -209,7 +209,7 @@ impl Destinations {
         slot.as_ref().ok_or(Miss::Error(SendError::NoRoute { remote }))
     }
 
-    /// The same, if there is one; nobody is asked for.
+    /// The same, if there is one; nothing is resolved.
     #[inline]
     pub(super) fn find_known<D>(
         &mut self,
@@ -233,7 +233,7 @@ impl Destinations {
                         .is_some_and(|port| port.iface.neighbours.generation() == t.generation)
             })
         };
-        // Packets often follow each other on one way.
+        // Consecutive packets often take the same route.
         if !fits(&self.slots[self.last & (SLOTS - 1)]) {
             let hash = (bits(remote) ^ bits(local).rotate_left(16)).wrapping_mul(0x9e37_79b1);
             self.last = hash as usize >> 23 & (SLOTS - 1);
@@ -248,7 +248,7 @@ impl Destinations {
     }
 
     /// Notes that packets to `remote` longer than `mtu` do not get through, where `current` ones were tried. The caller
-    /// has checked that this comes from somebody on the path.
+    /// has checked that this comes from a host on the path.
     pub(super) fn reduce_path_mtu(&mut self, now: Instant, remote: IpAddr, mtu: u16, current: u16) -> bool {
         let news = self.path_mtus.reduce(now, remote, mtu, current);
         if news {
@@ -298,9 +298,9 @@ pub(super) const fn any_for(remote: IpAddr) -> IpAddr {
     }
 }
 
-/// A way to a destination.
+/// A route to a destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Way {
+pub(super) struct ResolvedRoute {
     /// The port to send from.
     pub(super) port: usize,
     /// The port's address to send from.
@@ -310,14 +310,14 @@ pub(super) struct Way {
 }
 
 /// The port to send from, and the next hop there.
-pub(super) fn route<D>(ports: &[Port<D>], local: IpAddr, remote: IpAddr) -> Result<Way, SendError> {
+pub(super) fn route<D>(ports: &[Port<D>], local: IpAddr, remote: IpAddr) -> Result<ResolvedRoute, SendError> {
     if !is_unicast_ip(remote) {
         return Err(SendError::NotUnicast { remote });
     }
     if local.is_ipv4() != remote.is_ipv4() {
         return Err(SendError::NotOurs { local });
     }
-    let mut best: Option<(u8, Way)> = None;
+    let mut best: Option<(u8, ResolvedRoute)> = None;
     let mut has_address = local.is_unspecified();
     for (index, port) in ports.iter().enumerate() {
         //= RFC 1122 section 3.3.4.2: strong model, a datagram leaves through the interface of its source address.
@@ -329,7 +329,7 @@ pub(super) fn route<D>(ports: &[Port<D>], local: IpAddr, remote: IpAddr) -> Resu
             && best.is_none_or(|(len, _)| hop.prefix_len > len)
         {
             let source = if local.is_unspecified() { own } else { local };
-            best = Some((hop.prefix_len, Way { port: index, source, next_hop: hop.address }));
+            best = Some((hop.prefix_len, ResolvedRoute { port: index, source, next_hop: hop.address }));
         }
     }
     match best {
@@ -346,9 +346,9 @@ fn resolve<D: Device>(
     path_mtus: &PathMtus,
     local: IpAddr,
     remote: IpAddr,
-    asker: Asker,
+    asker: Requester,
 ) -> Result<Template, Miss> {
-    let Way { port, source, next_hop } = route(ports, local, remote).map_err(Miss::Error)?;
+    let ResolvedRoute { port, source, next_hop } = route(ports, local, remote).map_err(Miss::Error)?;
     let no_route = Miss::Error(SendError::NoRoute { remote });
     let Some(Port { iface, .. }) = ports.get_mut(port) else {
         return Err(no_route);
@@ -404,7 +404,7 @@ pub(super) struct Emitter<'a, D> {
     pub(super) counters: &'a mut Counters,
     /// Only one connection has something to send: a message of it need not wait for others to share a burst with.
     pub(super) alone: bool,
-    /// Frames that devices took before the end of the turn.
+    /// Frames that devices took before the end of the poll.
     pub(super) taken: usize,
 }
 
@@ -435,7 +435,7 @@ impl<D: Device> Emitter<'_, D> {
         match (headers, self.ports.get_mut(port)) {
             (Some(headers), Some(port)) => {
                 let parts = [headers.as_bytes(), header, payload];
-                port.iface.hold(next_hop, parts, Asker::Session, self.counters);
+                port.iface.hold(next_hop, parts, Requester::Session, self.counters);
             }
             _ => self.counters.tx_too_long += 1,
         }
@@ -472,7 +472,7 @@ impl<D: Device> rud::Emit for Emitter<'_, D> {
         //= RFC 768: a UDP checksum of zero says that there is none; over IPv4 that is allowed.
         //= RFC 6936 section 4: over IPv6 too, between hosts that agree on it, with a check of their own over addresses.
         let (local, remote) = (to.local_ip, to.remote_ip);
-        let template = match self.destinations.find(self.now, self.ports, local, remote, Asker::Session) {
+        let template = match self.destinations.find(self.now, self.ports, local, remote, Requester::Session) {
             Ok(template) => template,
             Err(miss) => {
                 self.miss(miss, (remote, to.src_port, to.dst_port), header, payload);

@@ -8,7 +8,7 @@ use super::destination::ethertype_of;
 use super::port::{Interface, QueueError};
 use super::receive::{Inbound, Receiver};
 use crate::ip::limit::TokenBucket;
-use crate::ip::neighbour::{Asker, Resolution};
+use crate::ip::neighbour::{Requester, Resolution};
 use crate::ip::path_mtu::plateau_below;
 use crate::ip::{IcmpError, is_unicast_ip};
 use crate::rud;
@@ -114,7 +114,7 @@ impl<S: rud::Sink> Receiver<'_, S> {
                 if ip_len + HEADER_LEN + echo.data.len() > usize::from(self.iface.mtu) {
                     self.answer_in_fragments(from, request, echo)
                 } else {
-                    send_echo(self.now, self.iface, from, to, echo, Asker::Stranger, self.counters)
+                    send_echo(self.now, self.iface, from, to, echo, Requester::Unauthenticated, self.counters)
                 }
             }
             _ => Err(SendIcmpError::NoRoute),
@@ -134,7 +134,7 @@ impl<S: rud::Sink> Receiver<'_, S> {
         let (to, iface) = (request.source, &mut *self.iface);
         let header = echo_header(from, to, echo);
         let (hop, _) = iface.addresses.next_hop(to).ok_or(SendIcmpError::NoRoute)?;
-        let mac = match iface.resolve(self.now, hop.address, to, Asker::Stranger) {
+        let mac = match iface.resolve(self.now, hop.address, to, Requester::Unauthenticated) {
             Resolution::Station(mac) => mac,
             Resolution::Limited => return Err(SendIcmpError::Limited),
             // It is not worth so many places in the queue of those that wait.
@@ -167,7 +167,7 @@ impl<S: rud::Sink> Receiver<'_, S> {
         Ok(())
     }
 
-    /// Tells the sender of a packet that something is wrong with it, if it may be told.
+    /// Sends an ICMP error about a packet to its sender, if one is allowed.
     #[cold]
     pub(super) fn send_error(&mut self, about: &Inbound<'_>, kind: ErrorKind) {
         let about = About {
@@ -190,7 +190,7 @@ pub(super) struct About<'a> {
     pub(super) packet: &'a [u8],
 }
 
-/// Sends an error, unless it would be about a packet that nobody may be told of, or there were many of late.
+/// Sends an error, unless the packet must not be answered by one, or the rate limit is reached.
 pub(super) fn send_error(
     now: Instant,
     iface: &mut Interface,
@@ -223,7 +223,7 @@ pub(super) fn send_error(
         (IpAddr::V6(from), IpAddr::V6(to)) => icmpv6::emit_error(from, to, kind, quoted),
         _ => icmpv4::Message::Error { kind, quoted }.emit(),
     };
-    match send_message(now, iface, [from, source], &header, quoted, Asker::Stranger, counters) {
+    match send_message(now, iface, [from, source], &header, quoted, Requester::Unauthenticated, counters) {
         Ok(()) => counters.tx_icmp_errors += 1,
         Err(why) => why.count(counters),
     }
@@ -315,7 +315,7 @@ pub(super) fn send_echo(
     from: IpAddr,
     to: IpAddr,
     echo: &Echo<'_>,
-    asker: Asker,
+    asker: Requester,
     counters: &mut Counters,
 ) -> Result<(), SendIcmpError> {
     send_message(now, iface, [from, to], &echo_header(from, to, echo), echo.data, asker, counters)
@@ -361,7 +361,7 @@ fn send_message(
     [from, to]: [IpAddr; 2],
     header: &[u8; HEADER_LEN],
     data: &[u8],
-    asker: Asker,
+    asker: Requester,
     counters: &mut Counters,
 ) -> Result<(), SendIcmpError> {
     let protocol = if to.is_ipv4() { Protocol::Icmp } else { Protocol::Icmpv6 };

@@ -7,7 +7,7 @@ use super::receive::{Inbound, Receiver, rest_len};
 use crate::device::RxFrame;
 use crate::ip::is_unicast;
 use crate::ip::neighbour::Observation;
-use crate::ip::reassembly::{Key, Outcome, Piece};
+use crate::ip::reassembly::{FragmentPayload, Key, ReassemblyOutcome};
 use crate::rud;
 use crate::wire::ethernet::Mac;
 use crate::wire::ip::{Ecn, Protocol};
@@ -70,7 +70,7 @@ impl<S: rud::Sink> Receiver<'_, S> {
             protocol,
             identification: u32::from(packet.identification()),
         };
-        let piece = Piece {
+        let piece = FragmentPayload {
             offset: packet.fragment_offset(),
             more: packet.more_fragments(),
             protocol,
@@ -79,8 +79,8 @@ impl<S: rud::Sink> Receiver<'_, S> {
             packet: bytes.get(..bytes.len().min(super::icmp::MAX_QUOTE_IPV4)).unwrap_or(bytes),
         };
         match self.reassembly.insert(self.now, key, &piece) {
-            Outcome::Waiting => self.counters.rx_fragments += 1,
-            Outcome::Whole(datagram) => {
+            ReassemblyOutcome::Waiting => self.counters.rx_fragments += 1,
+            ReassemblyOutcome::Whole(datagram) => {
                 self.counters.rx_reassembled += 1;
                 self.on_packet(&Inbound {
                     source,
@@ -97,8 +97,10 @@ impl<S: rud::Sink> Receiver<'_, S> {
                     packet: &datagram.packet,
                 });
             }
-            Outcome::Overlap => self.counters.rx_fragment_overlap += 1,
-            Outcome::BadLength | Outcome::TooLong => self.counters.rx_fragment_malformed += 1,
+            ReassemblyOutcome::Overlap => self.counters.rx_fragment_overlap += 1,
+            ReassemblyOutcome::BadLength | ReassemblyOutcome::TooLong => {
+                self.counters.rx_fragment_malformed += 1
+            }
         }
     }
 

@@ -6,7 +6,7 @@ use super::icmp::MAX_QUOTE_IPV6;
 use super::receive::{Inbound, Receiver, rest_len};
 use crate::device::{RxChecksum, RxFrame};
 use crate::ip::neighbour::Observation;
-use crate::ip::reassembly::{Key, Outcome, Piece};
+use crate::ip::reassembly::{FragmentPayload, Key, ReassemblyOutcome};
 use crate::rud;
 use crate::wire::ethernet::Mac;
 use crate::wire::icmp::ErrorKind;
@@ -101,7 +101,7 @@ impl<S: rud::Sink> Receiver<'_, S> {
             protocol: 0,
             identification: fragment.identification,
         };
-        let piece = Piece {
+        let piece = FragmentPayload {
             offset: fragment.offset,
             more: fragment.more,
             protocol: chain.protocol,
@@ -111,12 +111,12 @@ impl<S: rud::Sink> Receiver<'_, S> {
         };
         let problem = |pointer| ErrorKind::ParameterProblem { code: parameter::FIELD, pointer };
         match self.reassembly.insert(self.now, key, &piece) {
-            Outcome::Waiting => self.counters.rx_fragments += 1,
+            ReassemblyOutcome::Waiting => self.counters.rx_fragments += 1,
             // Extension headers within it are walked like others, and may not be fragments again.
-            Outcome::Whole(datagram) if datagram.protocol == ipv6::FRAGMENT => {
+            ReassemblyOutcome::Whole(datagram) if datagram.protocol == ipv6::FRAGMENT => {
                 self.counters.rx_fragment_malformed += 1;
             }
-            Outcome::Whole(datagram) => {
+            ReassemblyOutcome::Whole(datagram) => {
                 self.counters.rx_reassembled += 1;
                 let whole = Inbound {
                     ecn: datagram.ecn,
@@ -129,13 +129,13 @@ impl<S: rud::Sink> Receiver<'_, S> {
                 };
                 self.on_chain(&whole, datagram.protocol, chain.payload_at);
             }
-            Outcome::Overlap => self.counters.rx_fragment_overlap += 1,
-            Outcome::BadLength => {
+            ReassemblyOutcome::Overlap => self.counters.rx_fragment_overlap += 1,
+            ReassemblyOutcome::BadLength => {
                 self.counters.rx_fragment_malformed += 1;
                 //= RFC 8200 section 4.5: a parameter problem that points to the payload length.
                 self.send_error(packet, problem(PAYLOAD_LEN_AT));
             }
-            Outcome::TooLong => {
+            ReassemblyOutcome::TooLong => {
                 self.counters.rx_fragment_malformed += 1;
                 //= RFC 8200 section 4.5: a parameter problem that points to the fragment offset.
                 let offset_at = chain.payload_at.saturating_sub(ipv6::FRAGMENT_LEN - 2);
@@ -144,7 +144,7 @@ impl<S: rud::Sink> Receiver<'_, S> {
         }
     }
 
-    /// Somebody asks for one of our addresses, or verifies that we have it.
+    /// A neighbour solicitation: asks for one of our addresses, or verifies that we have it.
     pub(super) fn on_solicitation(&mut self, packet: &Inbound<'_>, message: &Solicitation) {
         let (Some(source), Some(ipv6)) = (neighbour(packet), &self.iface.addresses.ipv6) else {
             self.counters.rx_neighbour_forged += 1;
@@ -159,7 +159,7 @@ impl<S: rud::Sink> Receiver<'_, S> {
             self.counters.rx_neighbour_conflict += 1;
         }
         if source.is_unspecified() {
-            //= RFC 4862 section 5.4.3: somebody is about to take our address, and is told by an answer to all nodes.
+            //= RFC 4862 section 5.4.3: another host is about to take our address; the answer goes to all nodes.
             self.iface.send_advertisement(message.target, None, Mac::BROADCAST, self.counters);
         }
         if from_us || source.is_unspecified() {
@@ -173,7 +173,7 @@ impl<S: rud::Sink> Receiver<'_, S> {
         self.iface.send_advertisement(message.target, Some(source), station, self.counters);
     }
 
-    /// Somebody says which station has an address.
+    /// A neighbour advertisement: says which station has an address.
     pub(super) fn on_advertisement(&mut self, packet: &Inbound<'_>, message: &Advertisement) {
         let (Some(_), Some(ipv6)) = (neighbour(packet), &self.iface.addresses.ipv6) else {
             self.counters.rx_neighbour_forged += 1;
@@ -181,11 +181,11 @@ impl<S: rud::Sink> Receiver<'_, S> {
         };
         self.counters.rx_neighbour += 1;
         if ipv6.has(message.target) {
-            //= RFC 4862 section 5.4.4: somebody else has an address of ours; we keep it.
+            //= RFC 4862 section 5.4.4: another host has an address of ours; we keep it.
             self.counters.rx_neighbour_conflict += 1;
             return;
         }
-        //= RFC 4861 section 7.2.5: an advertisement about nobody that we asked for is silently discarded.
+        //= RFC 4861 section 7.2.5: an advertisement of an address that we did not ask for is silently discarded.
         if !self.iface.neighbours.knows(message.target) {
             return;
         }

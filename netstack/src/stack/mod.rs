@@ -1,4 +1,4 @@
-//! One shard's stack: ports, the protocols above them, and the poll loop's turn.
+//! One shard's stack: ports, the protocols above them, and the poll.
 //!
 //! ```text
 //!            RUD endpoint          UDP sockets      echo
@@ -11,7 +11,7 @@
 //!              device (loopback, fault, pcap, dpdk, simulated)
 //! ```
 //!
-//! [`Stack::poll`] is one turn: a burst is received from each port and handed to the protocols, timers fire, and
+//! [`Stack::poll`] works as follows: a burst is received from each port and handed to the protocols, timers fire, and
 //! what is to be sent goes to the devices until they take no more. Frames that a device does not take stay in the
 //! port's batch; back pressure is not loss.
 
@@ -40,7 +40,7 @@ pub use counters::Counters;
 
 use crate::device::{Device, DeviceCounters, FramesOut};
 use crate::ip::limit::TokenBucket;
-use crate::ip::neighbour::{Asker, Resolution};
+use crate::ip::neighbour::{Requester, Resolution};
 use crate::ip::reassembly::Reassembly;
 use crate::rud;
 use crate::tcp as tcp_protocol;
@@ -49,12 +49,12 @@ use crate::udp::{Payload, Sockets, UdpHandle};
 use crate::wire::ethernet::Mac;
 use crate::wire::icmp::{Echo, EchoKind, ErrorKind};
 use crate::wire::udp as udp_wire;
-use destination::{Destinations, Emitter, Miss, Way, any_for, ip_udp_len};
+use destination::{Destinations, Emitter, Miss, ResolvedRoute, any_for, ip_udp_len};
 use icmp::{About, SendIcmpError};
 use port::{Interface, Port, QueueError, Sizes};
 use receive::Receiver;
 
-/// Turns of filling and flushing the batches within one poll.
+/// Rounds of filling and flushing the batches within one poll.
 const TX_ROUNDS: usize = 4;
 
 /// ICMP errors that may be sent at once.
@@ -121,14 +121,14 @@ impl<D: Device> Stack<D> {
         Ok(PortId(self.ports.len() - 1))
     }
 
-    /// One turn: receive a burst from each port, run the protocols and their timers, transmit what devices take.
+    /// One poll: receive a burst from each port, run the protocols and their timers, transmit what devices take.
     #[inline]
     pub fn poll(&mut self, now: Instant, sink: &mut impl rud::Sink) -> Progress {
         Progress { frames_in: self.receive(now, sink), frames_out: self.transmit(now) }
     }
 
-    /// The first half of a turn: receives, runs the protocols and their timers, sends nothing yet. For a caller whose
-    /// answers shall leave in the same turn. Returns how many frames came.
+    /// The first half of a poll: receives, runs the protocols and their timers, sends nothing yet. For a caller whose
+    /// answers shall leave in the same poll. Returns how many frames came.
     #[inline]
     pub fn receive(&mut self, now: Instant, sink: &mut impl rud::Sink) -> usize {
         if self.rud.frames_out() != FramesOut::None {
@@ -178,7 +178,7 @@ impl<D: Device> Stack<D> {
         self.destinations.poll(now);
         while let Some(expired) = self.reassembly.poll(now) {
             self.counters.rx_fragment_timeout += 1;
-            //= RFC 8200 section 4.5: the sender is told if the first fragment came; RFC 1122 section 3.3.2 likewise.
+            //= RFC 8200 section 4.5: an error is sent if the first fragment came; RFC 1122 section 3.3.2 likewise.
             let (Some(packet), Some(port)) = (expired.packet, self.ports.get_mut(expired.key.port)) else {
                 continue;
             };
@@ -194,12 +194,12 @@ impl<D: Device> Stack<D> {
     }
 
     /// Sends what the protocols have to send, without receiving: for a caller that has just posted messages and
-    /// wants them on the wire before its next turn. Returns how many frames devices took.
+    /// wants them on the wire before its next poll. Returns how many frames devices took.
     #[inline]
     pub fn transmit(&mut self, now: Instant) -> usize {
         if !self.rud.wants_transmit()
             && !self.tcp.wants_transmit()
-            && self.ports.iter().all(|port| port.rests(now))
+            && self.ports.iter().all(|port| port.is_idle(now))
         {
             if self.tcp.awaits_frames() && self.ports.iter().all(Port::is_clear) {
                 self.tcp.frames_gone();
@@ -222,7 +222,7 @@ impl<D: Device> Stack<D> {
                     ports: &mut self.ports,
                     destinations: &mut self.destinations,
                     counters: &mut self.counters,
-                    alone: !self.rud.wants_transmit() && self.tcp.is_one_turn(),
+                    alone: !self.rud.wants_transmit() && self.tcp.would_serve_one(),
                     taken: 0,
                 };
                 self.rud.transmit(now, &mut emitter);
@@ -231,8 +231,8 @@ impl<D: Device> Stack<D> {
             }
             clear = true;
             for port in &mut self.ports {
-                // Whoever was asked for above is asked in the same turn.
-                port.tend(now, &mut self.counters);
+                // Neighbours that were requested above are resolved in the same poll.
+                port.poll_timers(now, &mut self.counters);
                 taken += port.flush(now);
                 clear &= port.is_clear();
             }
@@ -250,7 +250,7 @@ impl<D: Device> Stack<D> {
         frames_out
     }
 
-    /// Tells the protocols that frames refer to memory of their users, if so. That none does any more they learn in
+    /// Informs the protocols that frames refer to memory of their users, if so. That none does any more they learn in
     /// [`release_held`](Self::release_held), which gives back what has waited for that.
     #[cold]
     fn note_frames_out(&mut self) -> FramesOut {
@@ -292,7 +292,7 @@ impl<D: Device> Stack<D> {
         self.frames_out() != FramesOut::None
     }
 
-    /// Drops all frames that wait, as if they were lost on the way: afterwards none refers to memory of the stack's users.
+    /// Drops all frames that wait, as if they were lost in transit: afterwards none refers to memory of the stack's users.
     pub fn drop_waiting(&mut self) {
         for port in &mut self.ports {
             port.drop_waiting();
@@ -324,7 +324,7 @@ impl<D: Device> Stack<D> {
         &mut self.sockets
     }
 
-    /// Queues a UDP datagram of `header` and `payload`. It goes out with the next turn, or when its neighbour's
+    /// Queues a UDP datagram of `header` and `payload`. It goes out with the next poll, or when its neighbour's
     /// address is known. An extent must stay as it is until [`Stack::holds_extents`] is false.
     ///
     /// # Errors
@@ -345,7 +345,7 @@ impl<D: Device> Stack<D> {
             return Err(SendError::BadSocket);
         }
         let (index, source, found) =
-            match self.destinations.find(now, &mut self.ports, local.ip(), to.ip(), Asker::User) {
+            match self.destinations.find(now, &mut self.ports, local.ip(), to.ip(), Requester::User) {
                 Ok(template) => (template.port, template.source, Ok(template)),
                 Err(Miss::Pending { port, next_hop, source }) => (port, source, Err(next_hop)),
                 Err(Miss::Error(error)) => return Err(error),
@@ -384,7 +384,12 @@ impl<D: Device> Stack<D> {
                 iface.queue_extent(&template.link, [headers, header], extent)
             }
             (Err(next_hop), payload) => {
-                iface.hold(next_hop, [headers, header, payload.as_bytes()], Asker::User, &mut self.counters);
+                iface.hold(
+                    next_hop,
+                    [headers, header, payload.as_bytes()],
+                    Requester::User,
+                    &mut self.counters,
+                );
                 Ok(())
             }
         };
@@ -407,13 +412,14 @@ impl<D: Device> Stack<D> {
         data: &[u8],
     ) -> Result<(), SendError> {
         let remote = remote.into();
-        let Way { port, source, next_hop } = destination::route(&self.ports, any_for(remote), remote)?;
+        let ResolvedRoute { port, source, next_hop } =
+            destination::route(&self.ports, any_for(remote), remote)?;
         let Some(Port { iface, .. }) = self.ports.get_mut(port) else {
             return Err(SendError::NoRoute { remote });
         };
         let limit = usize::from(iface.mtu).saturating_sub(ip_udp_len(&remote));
         let echo = Echo { kind: EchoKind::Request, identifier, sequence, data };
-        let sent = icmp::send_echo(now, iface, source, remote, &echo, Asker::User, &mut self.counters);
+        let sent = icmp::send_echo(now, iface, source, remote, &echo, Requester::User, &mut self.counters);
         sent.map_err(|error| match error {
             SendIcmpError::NoRoute => SendError::NoRoute { remote },
             SendIcmpError::Unreachable | SendIcmpError::Limited => {
@@ -424,7 +430,7 @@ impl<D: Device> Stack<D> {
         })
     }
 
-    /// The next hop on the way to `remote`, itself or a router, and what is known about its station.
+    /// The next hop towards `remote`, itself or a router, and what is known about its station.
     ///
     /// # Errors
     /// [`SendError::NoRoute`] or [`SendError::NotUnicast`].
@@ -434,9 +440,9 @@ impl<D: Device> Stack<D> {
         remote: impl Into<IpAddr>,
     ) -> Result<(IpAddr, Resolution), SendError> {
         let remote = remote.into();
-        let Way { port, next_hop, .. } = destination::route(&self.ports, any_for(remote), remote)?;
+        let ResolvedRoute { port, next_hop, .. } = destination::route(&self.ports, any_for(remote), remote)?;
         let port = self.ports.get_mut(port).ok_or(SendError::NoRoute { remote })?;
-        Ok((next_hop, port.iface.neighbours.resolve(now, next_hop, Asker::Session)))
+        Ok((next_hop, port.iface.neighbours.resolve(now, next_hop, Requester::Session)))
     }
 
     /// Takes the oldest answer to a [`Stack::ping`].

@@ -45,7 +45,7 @@ pub(super) struct Interface {
     queued: u64,
     sent: u64,
     scratch: Scratch,
-    /// Slots of frames on their way, with the number of their frame.
+    /// Slots of frames in flight, with the number of their frame.
     in_flight: VecDeque<(u64, Slot)>,
     link: Link,
 }
@@ -232,14 +232,14 @@ impl Interface {
         if self.push(frame) { Ok(()) } else { Err(QueueError::Full) }
     }
 
-    /// When [`Port::tend`] has work that cannot wait. A link that is up is looked at when there is a turn anyhow.
+    /// When [`Port::poll_timers`] has work that cannot wait. A link that is up is checked with any poll.
     #[inline]
     fn next_deadline(&self) -> Option<Instant> {
-        // Nobody can be asked over a link that is down.
+        // Nothing can be resolved over a link that is down.
         if self.link.up { self.neighbours.next_deadline() } else { Some(self.link.next_check) }
     }
 
-    /// Whether [`Port::tend`] has work.
+    /// Whether [`Port::poll_timers`] has work.
     #[inline]
     fn has_work(&self, now: Instant) -> bool {
         self.link.next_check <= now || self.next_deadline().is_some_and(|deadline| deadline <= now)
@@ -247,28 +247,28 @@ impl Interface {
 }
 
 impl<D: Device> Port<D> {
-    /// When this port needs the next turn although nothing arrives.
+    /// When this port needs the next poll although nothing arrives.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
         earliest(self.iface.next_deadline(), self.device.next_deadline())
     }
 
-    /// Whether [`Port::tend`] and [`Port::flush`] have nothing to do.
+    /// Whether [`Port::poll_timers`] and [`Port::flush`] have nothing to do.
     #[inline]
-    pub(super) fn rests(&self, now: Instant) -> bool {
+    pub(super) fn is_idle(&self, now: Instant) -> bool {
         let iface = &self.iface;
         !iface.has_work(now) && iface.tx.is_empty() && iface.in_flight.is_empty()
     }
 
-    /// Looks after the link and the neighbours.
+    /// Runs the timers of the link and the neighbours.
     #[inline]
-    pub(super) fn tend(&mut self, now: Instant, counters: &mut Counters) {
+    pub(super) fn poll_timers(&mut self, now: Instant, counters: &mut Counters) {
         if self.iface.has_work(now) {
-            self.tend_now(now, counters);
+            self.poll_timers_now(now, counters);
         }
     }
 
     #[cold]
-    fn tend_now(&mut self, now: Instant, counters: &mut Counters) {
+    fn poll_timers_now(&mut self, now: Instant, counters: &mut Counters) {
         let iface = &mut self.iface;
         if iface.link.next_check <= now {
             let up = self.device.link_up();
@@ -280,7 +280,7 @@ impl<D: Device> Port<D> {
             iface.link = Link { up, next_check: now + if up { UP_CHECK } else { DOWN_CHECK } };
         }
         if iface.link.up {
-            iface.tend_neighbours(now, counters);
+            iface.poll_neighbours(now, counters);
         }
     }
 
@@ -324,7 +324,7 @@ impl<D: Device> Port<D> {
         self.iface.tx.is_empty() && !self.device.holds_extents()
     }
 
-    /// Which frames on their way may still refer to a sender's memory.
+    /// Which frames in flight may still refer to a sender's memory.
     pub(super) fn frames_out(&self) -> FramesOut {
         if self.device.holds_extents() {
             FramesOut::Held

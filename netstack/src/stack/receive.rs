@@ -79,7 +79,7 @@ impl<S: rud::Sink> Receiver<'_, S> {
         }
     }
 
-    /// TCP takes a frame in pieces; for everybody else it is put together first.
+    /// TCP takes a frame in pieces; for other protocols it is assembled first.
     #[cold]
     fn on_pieces(&mut self, frame: &RxFrame<'_>) {
         if is_tcp(frame.head()) {
@@ -192,7 +192,7 @@ impl<S: rud::Sink> Receiver<'_, S> {
     fn on_unknown(&mut self, packet: &Inbound<'_>) {
         self.counters.rx_unknown_protocol += 1;
         let kind = match packet.source {
-            //= RFC 1122 section 3.2.2.1: protocol unreachable, where nobody speaks it.
+            //= RFC 1122 section 3.2.2.1: protocol unreachable, where no protocol handles it.
             IpAddr::V4(_) => ErrorKind::Unreachable { code: icmpv4::unreachable::PROTOCOL },
             //= RFC 8200 section 4: a next header that is not known is a parameter problem that points to it.
             IpAddr::V6(_) => ErrorKind::ParameterProblem {

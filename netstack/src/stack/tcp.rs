@@ -6,7 +6,7 @@ use super::destination::{Emitter, Miss, any_for, route};
 use super::receive::{Inbound, Receiver};
 use super::{SendError, Stack};
 use crate::device::{Device, Offload, RxChecksum, Transport};
-use crate::ip::neighbour::Asker;
+use crate::ip::neighbour::Requester;
 use crate::ip::{IcmpError, IcmpErrorKind};
 use crate::region::Extent;
 use crate::rud;
@@ -114,10 +114,10 @@ impl<S: rud::Sink> Receiver<'_, S> {
 
 /// On whose behalf a segment is sent. A SYN-ACK and a reset answer what anybody can have sent; all else is for a
 /// connection that both sides want.
-fn asker(header: &[u8]) -> Asker {
+fn asker(header: &[u8]) -> Requester {
     let flags = Flags(header.get(13).copied().unwrap_or(0));
     let answer = flags.contains(Flags::SYN.with(Flags::ACK)) || flags.contains(Flags::RST);
-    if answer { Asker::Stranger } else { Asker::Session }
+    if answer { Requester::Unauthenticated } else { Requester::Session }
 }
 
 impl<D: Device> Emitter<'_, D> {
@@ -224,7 +224,7 @@ impl<D: Device> Emit for Emitter<'_, D> {
     }
 
     #[inline]
-    fn hurry(&mut self) {
+    fn flush_now(&mut self) {
         if self.alone {
             let now = self.now;
             self.taken += self.ports.iter_mut().map(|port| port.flush(now)).sum::<usize>();
@@ -264,7 +264,7 @@ impl<D: Device> Stack<D> {
         self.tcp.connect_from(now, local, remote, options, is_ours)
     }
 
-    /// The same, from a port that `accept_port` accepts; it is told the local address too. With several shards that is
+    /// The same, from a port that `accept_port` accepts; it is given the local address too. With several shards that is
     /// how answers come to the one that asked.
     ///
     /// # Errors

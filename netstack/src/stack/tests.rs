@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use super::{ConfigError, PortConfig, PortId, SendError, Stack, StackConfig};
 use crate::device::{Capabilities, Device, DeviceCounters, Frame, Loopback, RxFrame, TxBatch};
 use crate::region::{Region, RegionId};
-use crate::rud::{self, Disposition, Failure, SessionId, SessionParams, Sink, Token};
+use crate::rud::{self, Disposition, Failure, MessageToken, SessionId, SessionParams, Sink};
 use crate::time::Instant;
 use crate::udp::{Payload, SocketConfig};
 use crate::wire::ethernet::{EtherType, Mac};
@@ -42,7 +42,7 @@ fn region() -> Region {
 #[derive(Debug, Default)]
 struct Collect {
     got: Vec<(Vec<u8>, Vec<u8>)>,
-    released: Vec<Token>,
+    released: Vec<MessageToken>,
 }
 
 impl Sink for Collect {
@@ -50,7 +50,7 @@ impl Sink for Collect {
         self.got.push((header.to_vec(), payload.to_vec()));
         Disposition::Consumed
     }
-    fn released(&mut self, _: SessionId, token: Token) {
+    fn released(&mut self, _: SessionId, token: MessageToken) {
         self.released.push(token);
     }
     fn failed(&mut self, _: SessionId, why: Failure) {
@@ -197,7 +197,7 @@ fn rud_messages_cross_and_their_memory_is_released() {
         let len = [0, 1, 700, largest][message as usize % 4];
         let extent = region().extent(message as usize, len as u32);
         let header = [message as u8; 16];
-        pair.a.rud_mut().send(to_b, &header, extent, Token(message)).unwrap();
+        pair.a.rud_mut().send(to_b, &header, extent, MessageToken(message)).unwrap();
     }
     pair.turns(3000);
     let mut got = core::mem::take(&mut pair.sink_b.got);
@@ -254,7 +254,7 @@ fn rud_hands_a_long_queue_to_the_device_bit_by_bit_within_one_turn() {
     stack.poll(Instant::ZERO, &mut Collect::default());
     let to_b = session(&mut stack, A, B, (1, 2));
     for message in 0..200 {
-        stack.rud_mut().send(to_b, b"header", region().extent(0, 1400), Token(message)).unwrap();
+        stack.rud_mut().send(to_b, b"header", region().extent(0, 1400), MessageToken(message)).unwrap();
     }
     let before = stack.device(PortId(0)).unwrap().lengths.len();
     stack.poll(at_micros(1), &mut Collect::default());
@@ -327,7 +327,7 @@ fn what_rud_sends_is_well_formed() {
     alone.exchange(None);
     for len in [0, 1, 333, 1400] {
         let extent = region().extent(5, len);
-        alone.stack.rud_mut().send(to_b, b"header", extent, Token(0)).unwrap();
+        alone.stack.rud_mut().send(to_b, b"header", extent, MessageToken(0)).unwrap();
         let frames = alone.exchange(None);
         assert_eq!(frames.len(), 1);
         let frame = ethernet::Frame::new(&frames[0]).unwrap();
@@ -353,7 +353,7 @@ fn a_full_device_is_back_pressure() {
     stack.add_port(device, config).unwrap();
     let to_b = session(&mut stack, A, B, (1, 2));
     for message in 0..12 {
-        stack.rud_mut().send(to_b, &[message], region().extent(0, 100), Token(0)).unwrap();
+        stack.rud_mut().send(to_b, &[message], region().extent(0, 100), MessageToken(0)).unwrap();
     }
     let mut sink = Collect::default();
     let mut numbers = Vec::new();
@@ -562,7 +562,7 @@ fn arp_answers_probes_and_keeps_its_address() {
     assert_eq!(alone.exchange(Some(&arp_frame(request(B, Ipv4Addr::new(10, 0, 0, 3))))).len(), 0);
     assert_eq!(alone.stack.counters().rx_arp_conflict, 0);
     assert_eq!(alone.exchange(Some(&arp_frame(request(A, A)))).len(), 0);
-    assert_eq!(alone.stack.counters().rx_arp_conflict, 1, "somebody else has our address");
+    assert_eq!(alone.stack.counters().rx_arp_conflict, 1, "another host has our address");
     alone.exchange(Some(&arp_frame(request(B, A))[..30]));
     assert_eq!(alone.stack.counters().rx_arp_malformed, 1);
 }
@@ -644,7 +644,7 @@ fn each_drop_is_counted_under_its_reason() {
 }
 
 #[test]
-fn ports_are_told_apart_by_route_and_by_source() {
+fn ports_are_selected_by_route_and_by_source() {
     let second = Ipv4Addr::new(10, 1, 0, 1);
     let (device_a, mut wire_a) = Loopback::pair(1500, 8);
     let (device_b, mut wire_b) = Loopback::pair(9000, 8);

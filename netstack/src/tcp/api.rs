@@ -22,10 +22,10 @@ pub struct ListenerId {
     pub(super) generation: u32,
 }
 
-/// The caller's name for an extent that was given to a connection; it comes back with [`Event::Released`] or
-/// [`Event::Dropped`].
+/// The caller's name for an extent that was given to a connection; it comes back with [`TcpEvent::Released`] or
+/// [`TcpEvent::Dropped`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Token(pub u64);
+pub struct ReleaseToken(pub u64);
 
 /// The states of RFC 9293 section 3.3.2.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -70,7 +70,7 @@ pub enum Failure {
         /// Since when.
         after: Duration,
     },
-    /// There is no way to the peer.
+    /// There is no route to the peer.
     #[error("{remote} cannot be reached; give a port a route to it and see that its next hop answers")]
     Unreachable {
         /// The peer.
@@ -95,7 +95,7 @@ pub enum Error {
     #[error("no such connection: it was closed by this side; open another")]
     Unknown,
     /// The sending side has been shut.
-    #[error("this side has shut down sending; what comes after the FIN needs another connection")]
+    #[error("this side has shut down sending; further data needs another connection")]
     Shut,
     /// The connection has failed.
     #[error(transparent)]
@@ -120,13 +120,13 @@ pub enum ConnectError {
         /// The remote address.
         remote: SocketAddr,
     },
-    /// There is no way to the remote address.
+    /// There is no route to the remote address.
     #[error("no port has a route to {remote}; add a route or a gateway to a port's configuration")]
     NoRoute {
         /// The remote address.
         remote: SocketAddr,
     },
-    /// The local address is nobody's here.
+    /// The local address is not configured on this stack.
     #[error("no port has the address {local}; connect from a port's address, or from 0.0.0.0 or ::")]
     NotOurs {
         /// The local address.
@@ -166,10 +166,10 @@ pub enum ListenError {
     },
 }
 
-/// What has changed; the caller looks at the connection for more. Each is told once per change, in order.
+/// What has changed; the caller looks at the connection for more. Each change is reported once, in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Event {
+pub enum TcpEvent {
     /// A connection can be accepted.
     Acceptable(ListenerId),
     /// A connection that this side asked for is established.
@@ -179,9 +179,9 @@ pub enum Event {
     /// There is room to write again after [`Error::WouldBlock`].
     Writable(ConnectionId),
     /// All bytes of an extent are acknowledged, and no frame refers to it: its memory is free.
-    Released(ConnectionId, Token),
+    Released(ConnectionId, ReleaseToken),
     /// The connection has ended before all bytes of an extent were acknowledged; its memory is free likewise.
-    Dropped(ConnectionId, Token),
+    Dropped(ConnectionId, ReleaseToken),
     /// The connection has failed.
     Failed(ConnectionId, Failure),
     /// Both directions are finished, everything sent is acknowledged.
@@ -222,7 +222,7 @@ pub struct Info {
     pub slow_start_threshold: u64,
     /// Payload bytes per segment sent.
     pub mss: u16,
-    /// Payload bytes per segment that the peer was told it may send.
+    /// Payload bytes per segment that were announced to the peer (MSS).
     pub own_mss: u16,
     /// The largest payload that came in one segment in order, `own_mss` at most; zero if none came.
     pub received_mss: u16,
@@ -278,11 +278,11 @@ pub struct Sending {
     pub repair: Repair,
     /// Segments that were sent and not acknowledged cumulatively.
     pub out: u32,
-    /// Of these, segments selectively acknowledged; without SACK as many as duplicate acknowledgements tell of.
+    /// Of these, segments selectively acknowledged; without SACK as many as there were duplicate acknowledgements.
     pub sacked: u32,
     /// Of those out, segments that count as lost, whether sent again or not.
     pub lost: u32,
-    /// Of those out, segments that were sent again and are believed to be on their way.
+    /// Of those out, segments that were sent again and are believed to be in flight.
     pub resent: u32,
     /// Retransmission time-outs without progress.
     pub retries: u8,
@@ -361,7 +361,7 @@ pub struct Destination {
     pub ect: bool,
 }
 
-/// What a way to a peer can carry.
+/// What a path to a peer can carry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Path {
     /// Largest IP packet in bytes.
@@ -377,9 +377,9 @@ pub struct Path {
 /// What became of an emitted segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Emitted {
-    /// It is on its way (or lost like any packet: its neighbour does not answer).
+    /// It was sent (or lost like any packet: its neighbour does not answer).
     Sent,
-    /// There is no room at present: try again in the next turn.
+    /// There is no room at present: try again in the next poll.
     NoRoom,
     /// There is no route.
     NoRoute,
@@ -387,7 +387,7 @@ pub enum Emitted {
 
 /// How the endpoint sends; the stack implements it over its ports.
 pub trait Emit {
-    /// What the way from `local` to `remote` can carry; `None` if there is no route.
+    /// What the path from `local` to `remote` can carry; `None` if there is no route.
     fn path(&mut self, local: IpAddr, remote: IpAddr) -> Option<Path>;
 
     /// The local address that packets to `remote` leave from; `None` if there is no route.
@@ -398,7 +398,7 @@ pub trait Emit {
     /// numbers follow; FIN and PSH stay on the last, CWR on the first.
     fn emit(&mut self, to: &Destination, header: &[u8], payload: &[Extent], segment_size: u16) -> Emitted;
 
-    /// The connection has sent all that it has: what was emitted may leave before the sender's books are brought up to date.
-    /// Whether that is worth while is below's to say; it leaves anyhow when the turn is over.
-    fn hurry(&mut self) {}
+    /// The connection has sent all that it has: the implementation may flush what was emitted before
+    /// the sender updates its state. It may ignore the call: everything leaves when the poll ends.
+    fn flush_now(&mut self) {}
 }

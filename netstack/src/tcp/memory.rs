@@ -92,7 +92,7 @@ impl Memory {
         if let Some(run) = last {
             let behind = (run.start + run.capacity) as usize;
             let mut room = (run.capacity - run.len) as usize;
-            // Whoever wrote last in the current block may go on there.
+            // The connection that wrote last in the current block may continue there.
             if self.current == Some(run.block)
                 && let Some(block) = self.blocks.get_mut(run.block as usize)
                 && block.used == behind

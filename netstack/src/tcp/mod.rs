@@ -9,8 +9,8 @@ mod receiver;
 mod sender;
 
 pub use api::{
-    ConnectError, ConnectionId, Destination, Emit, Emitted, Error, Event, Failure, Info, ListenError,
-    ListenerId, Path, Payload, Repair, Segment, SegmentMeta, Sending, StateName, Token,
+    ConnectError, ConnectionId, Destination, Emit, Emitted, Error, Failure, Info, ListenError, ListenerId,
+    Path, Payload, ReleaseToken, Repair, Segment, SegmentMeta, Sending, StateName, TcpEvent,
 };
 pub use connection::IcmpKind;
 pub use endpoint::{Counters, Endpoint, IcmpError};

@@ -8,8 +8,8 @@ use crate::ip::path_mtu;
 /// The options of a connection. Those that a listener has are its connections'.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Options {
-    /// The least retransmission time-out: 200 ms for strangers, whose acknowledgements may be delayed that long
-    /// (RFC 6298 section 2.4 asks for a second; no stack keeps to that).
+    /// The least retransmission time-out: 200 ms for peers of unknown implementation, whose acknowledgements may be
+    /// delayed that long (RFC 6298 section 2.4 asks for a second; no stack keeps to that).
     pub min_rto: Duration,
     /// The greatest retransmission time-out (RFC 6298 section 2.5: at least 60 s).
     pub max_rto: Duration,
@@ -20,7 +20,7 @@ pub struct Options {
     pub max_ack_delay: Duration,
     /// Nagle's algorithm (RFC 9293 section 3.7.4).
     pub nagle: bool,
-    /// Holds back a last segment that is less than full until this is off or, with nothing on its way, a retransmission
+    /// Holds back a last segment that is less than full until this is off or, with nothing in flight, a retransmission
     /// time-out has passed.
     pub cork: bool,
     /// Bytes that may wait to be sent or acknowledged.
@@ -65,7 +65,7 @@ pub struct Options {
     /// nothing answers. RFC 8985 section 7.3 forbids a second probe as long as one is out, so this is for peers of the same
     /// network alone, where a time-out costs thousands of round trips.
     pub repeat_tail_probes: bool,
-    /// The least MTU in bytes that an ICMP message is believed to tell of an IPv4 path (RFC 5927 section 7.2); of IPv6 it
+    /// The least MTU in bytes that an ICMP message is believed to report for an IPv4 path (RFC 5927 section 7.2); of IPv6 it
     /// is 1280.
     pub min_path_mtu: u16,
 }

@@ -103,7 +103,7 @@ impl Default for SocketConfig {
     }
 }
 
-/// What an ICMP error said about a datagram that was sent from a socket. Nobody vouches for it: whoever knows a host's
+/// What an ICMP error said about a datagram that was sent from a socket. It is not authenticated: anyone who knows a host's
 /// addresses and ports can send one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SocketError {
@@ -324,7 +324,7 @@ const fn last_like(address: IpAddr) -> IpAddr {
     }
 }
 
-/// Address and port alone: neither flow label nor scope tells sockets apart.
+/// Address and port alone: neither flow label nor scope distinguishes sockets.
 fn plain(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip(), address.port())
 }

@@ -50,8 +50,8 @@ impl Context {
     }
 }
 
-/// libibverbs tries several ways and returns the last one's error number, so the character device itself is asked.
-fn why_not_opened(found: &sys::Found, errno: sys::Errno) -> VerbsError {
+/// libibverbs tries several methods and returns the last one's error number, so the character device itself is asked.
+fn why_not_opened(found: &sys::ListedDevice, errno: sys::Errno) -> VerbsError {
     let path = format!("/dev/infiniband/{}", found.uverbs);
     match std::fs::OpenOptions::new().read(true).write(true).open(&path) {
         Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => VerbsError::Permission { path },
@@ -86,7 +86,7 @@ pub enum AsyncEvent {
 }
 
 impl AsyncEvent {
-    fn of(event: &sys::Event) -> Self {
+    fn of(event: &sys::DeviceEvent) -> Self {
         match event.kind {
             0 => Self::CqError,
             // QP_FATAL, QP_REQ_ERR, QP_ACCESS_ERR.

@@ -103,7 +103,7 @@ pub fn devices() -> Result<Vec<DeviceInfo>, VerbsError> {
 }
 
 /// The devices that libibverbs drives, or why there is none.
-pub(super) fn list() -> Result<Vec<sys::Found>, VerbsError> {
+pub(super) fn list() -> Result<Vec<sys::ListedDevice>, VerbsError> {
     match sys::list() {
         Ok(list) if !list.is_empty() => Ok(list),
         // Without RDMA in the kernel libibverbs says ENOSYS, or lists nothing.

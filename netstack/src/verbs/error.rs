@@ -45,7 +45,7 @@ pub enum VerbsError {
         /// The character device.
         path: String,
     },
-    /// The limit of locked memory is in the way of a registration or a queue.
+    /// The limit of locked memory is too low for a registration or a queue.
     #[error(
         "{device}: {len} bytes cannot be locked: the limit (RLIMIT_MEMLOCK) is {limit} bytes, of which {pinned} are used; raise \
          it with `ulimit -l unlimited`, in /etc/security/limits.d (memlock), by LimitMEMLOCK=infinity of the systemd unit, or \

@@ -73,7 +73,7 @@ fn routable(raw: &[u8; 16]) -> Option<IpAddr> {
 /// then the order of `ours` and of `theirs`. `None` where no route leads there.
 ///
 /// The kernel is asked over rtnetlink for the matching entry of its routing tables, rules included. (A socket bound to the
-/// interface would not tell: IPv4 then takes any destination for a neighbour.)
+/// interface would not show it: IPv4 then takes any destination for a neighbour.)
 ///
 /// # Errors
 /// [`VerbsError::Routing`] where this process may not use netlink.

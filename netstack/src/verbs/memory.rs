@@ -137,8 +137,8 @@ impl Sge<'_> {
 /// Page-aligned memory of its own, zero at first, registered.
 ///
 /// Where it is registered for it, a peer (or an RDMA read of this side) may write to it at any time. The protocol above says
-/// when it may not: whoever calls [`bytes`](Self::bytes) does so while no one writes there. A peer that breaks the protocol
-/// can garble the bytes of this buffer while they are looked at, and no more; so what is read from it is checked as any
+/// when it may not: the caller of [`bytes`](Self::bytes) ensures that nothing writes there meanwhile. A peer that
+/// breaks the protocol can garble the bytes of this buffer while they are looked at, and no more; so what is read from it is checked as any
 /// input from the network is, once it is copied or the peer has lost its access. A vhost ring has the same rules.
 #[derive(Debug)]
 pub struct Buffer {
@@ -191,7 +191,7 @@ impl Context {
     /// `len` bytes of new memory (one or more), registered.
     ///
     /// # Errors
-    /// [`VerbsError::Empty`] for no bytes; [`VerbsError::MemoryLock`] where the limit of locked memory is in the way;
+    /// [`VerbsError::Empty`] for no bytes; [`VerbsError::MemoryLock`] where the limit of locked memory is too low;
     /// [`VerbsError::OutOfMemory`] where memory is.
     pub fn register_owned(&self, len: usize, access: Access) -> Result<Buffer, VerbsError> {
         if len == 0 {

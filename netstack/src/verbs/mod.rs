@@ -1,7 +1,7 @@
 //! RDMA verbs: queue pairs on RoCE v2 (and InfiniBand), through libibverbs.
 //!
 //! A thin safe layer. A [`Context`] is an opened device; memory is registered with it ([`Buffer`], [`MemoryRegion`]); a
-//! [`QueuePair`] carries requests to one peer, whose outcome a [`CompletionQueue`] tells. All of them keep what they depend
+//! [`QueuePair`] carries requests to one peer, whose outcome a [`CompletionQueue`] reports. All of them keep what they depend
 //! on alive. Nothing here waits, and posting and polling do not allocate. Whatever both ends have to know of each other
 //! (queue pair numbers, GIDs, PSNs, addresses, keys) goes over a connection of the caller's own.
 //!
@@ -10,7 +10,7 @@
 //!
 //! # Example
 //!
-//! An RDMA write with immediate value to a peer that told its GIDs, the number of its queue pair, and a region:
+//! An RDMA write with immediate value to a peer that announced its GIDs, the number of its queue pair, and a region:
 //!
 //! ```no_run
 //! use shouter_netstack::verbs::{

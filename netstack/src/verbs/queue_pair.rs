@@ -1,4 +1,4 @@
-//! Reliable connected queue pairs: connected by what both ends tell each other, then posted to.
+//! Reliable connected queue pairs: connected with what both ends exchange, then posted to.
 
 use std::sync::Arc;
 
@@ -112,7 +112,7 @@ pub enum Destination {
     },
 }
 
-/// A connection: what the peer told, and how to treat it. The peer's must mirror it.
+/// A connection: what the peer announced, and the options. The peer's must mirror it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Connection {
     /// Our port.
@@ -134,7 +134,7 @@ pub struct Connection {
     pub retry_cnt: u8,
     /// How often to send again when the peer has no receive posted, 0 to 7; 7 is for ever.
     pub rnr_retry: u8,
-    /// How long the peer is told to wait when we have no receive posted, as the InfiniBand specification codes it (table 45 of
+    /// How long the peer waits when we have no receive posted (RNR NAK), as the InfiniBand specification codes it (table 45 of
     /// volume 1: 1 is 0.01 ms, 12 is 0.64 ms, 31 is 491 ms, 0 is 655 ms).
     pub min_rnr_timer: u8,
     /// RDMA reads under way at a time, either way; [`DeviceInfo::max_rd_atomic`](super::DeviceInfo::max_rd_atomic) of both

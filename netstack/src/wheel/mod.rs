@@ -6,7 +6,7 @@
 //! ```text
 //!   level 0   |.|.|x|.|.|.| ...  64 slots of 1 us         a timer sits at the level of the highest
 //!   level 1   |  x  |     | ...  64 slots of 65 us        group of six bits in which its tick differs
-//!   level 2   |           | ...  64 slots of 4.2 ms       from the present one; when the wheel turns
+//!   level 2   |           | ...  64 slots of 4.2 ms       from the present one; when the wheel advances
 //!   ...                          8 levels: nine years     to its slot, it moves down, or fires
 //! ```
 //!
@@ -25,7 +25,7 @@ const SLOT_BITS: u32 = 6;
 const SLOTS: usize = 1 << SLOT_BITS;
 const LEVELS: usize = 8;
 /// The farthest that a timer can be from the present, in ticks; later ones wait there and are looked at again. One
-/// top slot less than a whole turn, so that no timer lands in the slot that is being worked off.
+/// top slot less than a whole revolution, so that no timer lands in the slot that is being worked off.
 const HORIZON: u64 = (1 << (SLOT_BITS * LEVELS as u32)) - (1 << (SLOT_BITS * (LEVELS as u32 - 1)));
 /// No entry.
 const NIL: u32 = u32::MAX;
@@ -152,7 +152,7 @@ impl<T> Wheel<T> {
             .is_some_and(|entry| entry.generation == key.generation && entry.value.is_some())
     }
 
-    /// Turns the wheel to `now` and hands what each expired timer carried to `fire`, in the order of their ticks.
+    /// Advances the wheel to `now` and hands what each expired timer carried to `fire`, in the order of their ticks.
     /// Returns how many fired.
     pub fn expire(&mut self, now: Instant, mut fire: impl FnMut(T)) -> usize {
         let now = now.as_nanos() >> TICK_SHIFT;
@@ -210,7 +210,7 @@ impl<T> Wheel<T> {
             let turn = self.elapsed >> shift >> SLOT_BITS << SLOT_BITS;
             let mut start = (turn + u64::from(slot)) << shift;
             if slot < position {
-                // Only the top level wraps around: a timer past the end of its turn.
+                // Only the top level wraps around: a timer past the end of its revolution.
                 start = start.saturating_add(1 << (shift + SLOT_BITS));
             }
             return Some((level, slot as usize, start));

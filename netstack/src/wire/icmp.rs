@@ -14,7 +14,7 @@ pub enum EchoKind {
 pub struct Echo<'a> {
     /// Request or reply.
     pub kind: EchoKind,
-    /// Tells the pings of one sender apart.
+    /// Distinguishes the pings of one sender.
     pub identifier: u16,
     /// Counts the requests.
     pub sequence: u16,
@@ -30,7 +30,7 @@ pub enum ErrorKind {
         /// Why (RFC 792, RFC 1122 section 3.2.2.1, RFC 4443 section 3.1).
         code: u8,
     },
-    /// Longer than a link on the way allows.
+    /// Longer than a link on the path allows.
     PacketTooBig {
         /// The largest packet in bytes that the link takes; 0 from an IPv4 router that does not say (RFC 1191
         /// section 5).
@@ -41,7 +41,7 @@ pub enum ErrorKind {
         /// 0 for hops, 1 for fragments.
         code: u8,
     },
-    /// Somebody could not make sense of its header.
+    /// A node could not parse its header.
     ParameterProblem {
         /// Why (RFC 1122 section 3.2.2.5, RFC 4443 section 3.4).
         code: u8,

@@ -11,9 +11,9 @@ pub const QUOTED_PAYLOAD: usize = 8;
 
 /// Destination unreachable, with these codes among others (RFC 792, RFC 1122 section 3.2.2.1).
 pub mod unreachable {
-    /// The host does not speak the protocol.
+    /// The host does not support the protocol.
     pub const PROTOCOL: u8 = 2;
-    /// Nobody listens at the port.
+    /// Nothing listens at the port.
     pub const PORT: u8 = 3;
     /// Longer than a link allows, and must not be fragmented: [`ErrorKind::PacketTooBig`](super::ErrorKind).
     pub const FRAGMENTATION_NEEDED: u8 = 4;

@@ -19,7 +19,7 @@ pub const NEIGHBOUR_HOP_LIMIT: NonZeroU8 = NonZeroU8::MAX;
 
 /// Codes of destination unreachable (RFC 4443 section 3.1).
 pub mod unreachable {
-    /// Nobody listens at the port.
+    /// Nothing listens at the port.
     pub const PORT: u8 = 4;
 }
 
@@ -117,7 +117,7 @@ impl<'a> Message<'a> {
             (136, 0) => {
                 let (target, station) = neighbour(data, OPTION_TARGET)?;
                 let solicited = a & 0x40 != 0;
-                //= RFC 4861 section 7.1.2: what was sent to a group answers nobody.
+                //= RFC 4861 section 7.1.2: a solicited advertisement is never multicast.
                 if solicited && destination.is_multicast() {
                     return Err(Malformed::Unsupported);
                 }

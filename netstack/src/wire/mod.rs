@@ -41,12 +41,12 @@ pub enum Malformed {
     /// A length field that cannot be right.
     #[error("a length field contradicts the header it stands in; drop it, the sender is broken")]
     Length,
-    /// Another version, hardware type or operation than this stack speaks.
-    #[error("a version, type or code that this stack does not speak; drop it")]
+    /// Another version, hardware type or operation than this stack supports.
+    #[error("a version, type or code that this stack does not support; drop it")]
     Unsupported,
     /// The checksum does not match the bytes.
     #[error(
-        "the checksum does not match the bytes: they changed on the way; drop it, the sender will resend"
+        "the checksum does not match the bytes: they changed in transit; drop it, the sender will resend"
     )]
     Checksum,
     /// An IPv4 fragment. Fragments are not reassembled.

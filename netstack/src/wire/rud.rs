@@ -78,7 +78,7 @@ impl fmt::Debug for Psn {
 
 /// What a datagram carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum DatagramKind {
     /// A message: the body is the upper layer's header, the payload follows.
     Data,
     /// An acknowledgement or a heartbeat: the body is acknowledgement blocks, there is no payload.
@@ -110,7 +110,7 @@ pub enum Malformed {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
     /// What the datagram carries.
-    pub kind: Kind,
+    pub kind: DatagramKind,
     /// The sender asks for an acknowledgement without delay.
     pub ack_request: bool,
     /// Bytes of body behind the fixed header, at most [`MAX_BODY`].
@@ -140,8 +140,8 @@ impl Header {
             return Err(Malformed::Version);
         }
         let kind = match fixed[4] & 0x0f {
-            0 => Kind::Data,
-            1 => Kind::Ack,
+            0 => DatagramKind::Data,
+            1 => DatagramKind::Ack,
             _ => return Err(Malformed::Kind),
         };
         let header = Self {
@@ -165,7 +165,7 @@ impl Header {
         if HEADER_LEN + header.body_len as usize + header.payload_len as usize != datagram.len() {
             return Err(Malformed::Length);
         }
-        if kind == Kind::Ack
+        if kind == DatagramKind::Ack
             && (header.payload_len != 0 || !usize::from(header.body_len).is_multiple_of(BLOCK_LEN))
         {
             return Err(Malformed::Length);
@@ -178,8 +178,8 @@ impl Header {
     pub fn emit(&self, out: &mut [u8; HEADER_LEN]) {
         out[4] = VERSION << 4
             | match self.kind {
-                Kind::Data => 0,
-                Kind::Ack => 1,
+                DatagramKind::Data => 0,
+                DatagramKind::Ack => 1,
             };
         out[5] = self.body_len | if self.ack_request { ACK_REQUEST } else { 0 };
         out[6..8].copy_from_slice(&self.payload_len.to_be_bytes());

@@ -306,8 +306,8 @@ impl Options {
     /// [`Malformed`] if an option's length is impossible.
     pub fn parse(mut bytes: &[u8]) -> Result<Self, Malformed> {
         let mut options = Self::default();
-        //= RFC 9293 section 3.1, MUST-5 to MUST-7: END and NOP are one byte long; others have a length, and one that
-        //= cannot be is handled without harm.
+        //= RFC 9293 section 3.1, MUST-4 to MUST-7, MUST-68: END and NOP are one byte long; others have a length, and one that
+        //= cannot be is handled without harm; section 3.2, MUST-64: at any alignment.
         while let Some((&kind, rest)) = bytes.split_first() {
             if kind == kind::END {
                 break;

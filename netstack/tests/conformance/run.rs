@@ -6,14 +6,14 @@ use std::collections::VecDeque;
 
 use shouter_netstack::region::{Region, RegionId};
 use shouter_netstack::tcp::{
-    Config, ConnectError, Error, Event, Failure, ListenerId, Options, StateName, Token,
+    Config, ConnectError, Error, Failure, ListenerId, Options, ReleaseToken, StateName, TcpEvent,
 };
 use shouter_netstack::wire::tcp::Header;
 
 use super::language::Line;
 use super::peer::{Flow, our_byte, peer_byte};
 use super::settings;
-use super::world::{Way, World, address};
+use super::world::{PathState, World, address};
 
 /// The port that scripts listen on, and that the peer listens on when we connect.
 const SERVER_PORT: u16 = 80;
@@ -236,12 +236,12 @@ impl Run {
                 self.world().network.max_payload = bytes.parse().map_err(|_| "path payload BYTES")?;
                 return Ok(());
             }
-            ["open"] => Way::Open,
-            ["full"] => Way::NoRoom,
-            ["none"] => Way::NoRoute,
+            ["open"] => PathState::Open,
+            ["full"] => PathState::NoRoom,
+            ["none"] => PathState::NoRoute,
             _ => return Err("path mtu|payload|open|full|none".to_owned()),
         };
-        self.world().network.way = way;
+        self.world().network.path_state = way;
         self.pump()
     }
 
@@ -389,7 +389,7 @@ impl Run {
     fn write_extent(&mut self, words: &[&str]) -> Outcome {
         let [len, token] = words else { return Err("write-extent LEN TOKEN".to_owned()) };
         let (id, len) = (self.id()?, number_of(len)?);
-        let token = Token(token.parse().map_err(|_| "write-extent LEN TOKEN")?);
+        let token = ReleaseToken(token.parse().map_err(|_| "write-extent LEN TOKEN")?);
         let bytes: &'static [u8] = self.stream(len).leak();
         let extent = Region::from_static(RegionId(9), bytes).extent(0, len as u32).ok_or("the extent")?;
         let now = self.world().now();
@@ -464,16 +464,16 @@ impl Run {
     fn event(&mut self, wanted: bool, words: &[&str]) -> Outcome {
         let (&name, rest) = words.split_first().ok_or("event NAME")?;
         let id = self.flows.get(&self.flow).and_then(|flow| flow.id);
-        let matches = |event: &Event| match (name, event) {
-            ("acceptable", Event::Acceptable(_)) => true,
-            ("connected", Event::Connected(c))
-            | ("readable", Event::Readable(c))
-            | ("writable", Event::Writable(c))
-            | ("closed", Event::Closed(c)) => id.is_none_or(|id| id == *c),
-            ("released", Event::Released(c, token)) | ("dropped", Event::Dropped(c, token)) => {
+        let matches = |event: &TcpEvent| match (name, event) {
+            ("acceptable", TcpEvent::Acceptable(_)) => true,
+            ("connected", TcpEvent::Connected(c))
+            | ("readable", TcpEvent::Readable(c))
+            | ("writable", TcpEvent::Writable(c))
+            | ("closed", TcpEvent::Closed(c)) => id.is_none_or(|id| id == *c),
+            ("released", TcpEvent::Released(c, token)) | ("dropped", TcpEvent::Dropped(c, token)) => {
                 id.is_none_or(|id| id == *c) && rest == [token.0.to_string()]
             }
-            ("failed", Event::Failed(c, failure)) => {
+            ("failed", TcpEvent::Failed(c, failure)) => {
                 id.is_none_or(|id| id == *c) && (rest.is_empty() || is_failure(failure, rest))
             }
             _ => false,

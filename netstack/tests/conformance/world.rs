@@ -5,7 +5,7 @@ use core::time::Duration;
 use std::collections::VecDeque;
 
 use shouter_netstack::region::Extent;
-use shouter_netstack::tcp::{Config, Destination, Emit, Emitted, Endpoint, Event, Path};
+use shouter_netstack::tcp::{Config, Destination, Emit, Emitted, Endpoint, Path, TcpEvent};
 use shouter_netstack::time::Instant;
 use shouter_netstack::wire::tcp::{Flags, Header};
 
@@ -16,7 +16,7 @@ const ROUNDS: usize = 10_000;
 
 /// What the script says of the way to the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Way {
+pub(crate) enum PathState {
     Open,
     NoRoom,
     NoRoute,
@@ -25,7 +25,7 @@ pub(crate) enum Way {
 /// Records what is sent; splits it as a device does.
 pub(crate) struct Recorder {
     now: u64,
-    pub(crate) way: Way,
+    pub(crate) path_state: PathState,
     pub(crate) mtu: u16,
     pub(crate) max_payload: u32,
     pub(crate) source: Option<IpAddr>,
@@ -36,7 +36,7 @@ pub(crate) struct Recorder {
 
 impl Emit for Recorder {
     fn path(&mut self, _: IpAddr, _: IpAddr) -> Option<Path> {
-        (self.way != Way::NoRoute).then_some(Path {
+        (self.path_state != PathState::NoRoute).then_some(Path {
             mtu: self.mtu,
             max_payload: self.max_payload,
             max_extents: 16,
@@ -49,10 +49,10 @@ impl Emit for Recorder {
     }
 
     fn emit(&mut self, to: &Destination, header: &[u8], payload: &[Extent], segment_size: u16) -> Emitted {
-        match self.way {
-            Way::Open => {}
-            Way::NoRoom => return Emitted::NoRoom,
-            Way::NoRoute => return Emitted::NoRoute,
+        match self.path_state {
+            PathState::Open => {}
+            PathState::NoRoom => return Emitted::NoRoom,
+            PathState::NoRoute => return Emitted::NoRoute,
         }
         self.emitted += 1;
         if let Err(why) = self.record(to, header, payload, segment_size) {
@@ -127,7 +127,7 @@ pub(crate) struct World {
     pub(crate) endpoint: Endpoint,
     pub(crate) now: u64,
     pub(crate) network: Recorder,
-    pub(crate) events: VecDeque<Event>,
+    pub(crate) events: VecDeque<TcpEvent>,
 }
 
 impl World {
@@ -137,7 +137,7 @@ impl World {
             now: start,
             network: Recorder {
                 now: start,
-                way: Way::Open,
+                path_state: PathState::Open,
                 mtu: 1500,
                 max_payload: 65_536,
                 source: None,
@@ -168,7 +168,7 @@ impl World {
             if let Some(why) = self.network.error.take() {
                 return Err(why);
             }
-            if !self.endpoint.wants_transmit() || self.network.way != Way::Open {
+            if !self.endpoint.wants_transmit() || self.network.path_state != PathState::Open {
                 return Ok(());
             }
             if self.network.emitted == emitted {

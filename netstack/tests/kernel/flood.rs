@@ -15,7 +15,7 @@ use rand::{Rng, SeedableRng};
 use shouter_netstack::device::dpdk::DpdkDevice;
 use shouter_netstack::rud::NoSink;
 use shouter_netstack::stack::{PortConfig, Stack, StackConfig};
-use shouter_netstack::tcp::{ConnectionId, Error, Event};
+use shouter_netstack::tcp::{ConnectionId, Error, TcpEvent};
 use shouter_netstack::time::Instant;
 use shouter_netstack::wire::checksum::pseudo_header;
 use shouter_netstack::wire::ethernet::{self, EtherType, Mac};
@@ -100,7 +100,7 @@ fn frames(station: Mac) -> Vec<[u8; FRAME_LEN]> {
     (0..FRAMES).map(|_| frame()).collect()
 }
 
-/// Sends `rate` frames a second by the kernel's end until told to stop; returns how many.
+/// Sends `rate` frames a second by the kernel's end until stopped; returns how many.
 fn flood(frames: &[[u8; FRAME_LEN]], rate: u64, stop: &AtomicBool) -> u64 {
     let (socket, mut to) = packet_socket("flood0");
     let begun = std::time::Instant::now();
@@ -148,7 +148,7 @@ fn serve(mut stack: Stack<DpdkDevice>, stop: &AtomicBool, read: &AtomicU64) -> S
         let progress = stack.poll(now, &mut NoSink);
         let tcp = stack.tcp_mut();
         while let Some(event) = tcp.next_event() {
-            if let Event::Acceptable(listener) = event {
+            if let TcpEvent::Acceptable(listener) = event {
                 open.extend(core::iter::from_fn(|| tcp.accept(listener)).map(|(id, _)| id));
             }
         }
@@ -171,7 +171,7 @@ fn serve(mut stack: Stack<DpdkDevice>, stop: &AtomicBool, read: &AtomicU64) -> S
     stack
 }
 
-/// Writes `LOAD` bytes a second until told to stop; returns how many were due.
+/// Writes `LOAD` bytes a second until stopped; returns how many were due.
 fn transfer(mut stream: TcpStream, stop: &AtomicBool) -> u64 {
     let (begun, mut written) = (std::time::Instant::now(), 0);
     stream.set_nonblocking(true).unwrap();

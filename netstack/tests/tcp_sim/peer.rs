@@ -12,7 +12,7 @@ use smoltcp::wire::{HardwareAddress, IpAddress, IpCidr, IpProtocol, Ipv4Packet, 
 
 use shouter_netstack::sim::tcp::{Outlet, Segment};
 use shouter_netstack::sim::{Link, LinkConfig};
-use shouter_netstack::tcp::{Config, ConnectionId, Endpoint, Error, Event, Options, StateName};
+use shouter_netstack::tcp::{Config, ConnectionId, Endpoint, Error, Options, StateName, TcpEvent};
 use shouter_netstack::time::Instant;
 
 use super::goodput::{ALL, options};
@@ -185,8 +185,10 @@ impl Both {
         let now = self.now;
         while let Some(event) = self.ours.next_event() {
             match event {
-                Event::Acceptable(listener) => self.connection = self.ours.accept(listener).map(|(id, _)| id),
-                Event::Failed(_, why) => panic!("{why}"),
+                TcpEvent::Acceptable(listener) => {
+                    self.connection = self.ours.accept(listener).map(|(id, _)| id)
+                }
+                TcpEvent::Failed(_, why) => panic!("{why}"),
                 _ => {}
             }
         }

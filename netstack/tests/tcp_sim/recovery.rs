@@ -311,9 +311,9 @@ fn a_way_that_becomes_longer_is_filled_again() {
 }
 
 #[test]
-fn a_way_that_takes_less_than_before_is_found_with_and_without_being_told() {
+fn a_path_that_carries_less_than_before_is_found_with_and_without_icmp() {
     const LESS: u16 = 1300;
-    for told in [true, false] {
+    for reported in [true, false] {
         let mut world = warm(&options(ALL[1]), MS);
         // What is too long: lost in silence, or with an error that quotes the first of it.
         let too_long = Arc::new(OnceLock::new());
@@ -327,18 +327,18 @@ fn a_way_that_takes_less_than_before_is_found_with_and_without_being_told() {
         }));
         world.hosts[0].apps[0].to_write = 1_000_000;
         let begin = world.now;
-        if told {
+        if reported {
             assert!(world.run_until(begin + 10 * MS, |_| too_long.get().is_some()));
             let (local, remote, seq) = *too_long.get().unwrap();
             let error = IcmpError { local, remote, seq, kind: IcmpKind::TooBig(LESS) };
             let now = world.now;
             assert!(world.hosts[0].endpoint.on_icmp_error(now, &error));
         }
-        let limit = if told { 100 * MS } else { 5000 * MS };
+        let limit = if reported { 100 * MS } else { 5000 * MS };
         let done = world.run_until(begin + limit, |world| world.received(0) == 1_200_000);
         let info = world.hosts[0].info(0);
-        assert!(done, "told: {told}, {:?}: {info:?}", world.now - begin);
-        assert!(info.mss + 52 <= LESS, "told: {told}, {info:?}");
-        assert_eq!(info.timeouts == 0, told, "{info:?}");
+        assert!(done, "reported: {reported}, {:?}: {info:?}", world.now - begin);
+        assert!(info.mss + 52 <= LESS, "reported: {reported}, {info:?}");
+        assert_eq!(info.timeouts == 0, reported, "{info:?}");
     }
 }

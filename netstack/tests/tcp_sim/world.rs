@@ -6,7 +6,7 @@ use core::time::Duration;
 use shouter_netstack::sim::tcp::{Outlet, Segment};
 use shouter_netstack::sim::{Link, LinkConfig};
 use shouter_netstack::tcp::{
-    Config, ConnectionId, Endpoint, Error, Event, Failure, Info, ListenerId, Options,
+    Config, ConnectionId, Endpoint, Error, Failure, Info, ListenerId, Options, TcpEvent,
 };
 use shouter_netstack::time::Instant;
 
@@ -77,15 +77,15 @@ impl Host {
     fn act(&mut self, now: Instant) {
         while let Some(event) = self.endpoint.next_event() {
             match event {
-                Event::Acceptable(listener) => {
+                TcpEvent::Acceptable(listener) => {
                     while let Some((id, _)) = self.endpoint.accept(listener) {
                         let app = App { connected: true, to_write: self.answer, ..App::new(id) };
                         self.apps.push(app);
                     }
                 }
-                Event::Connected(id) => self.app(id, |app| app.connected = true),
-                Event::Failed(id, why) => self.app(id, |app| app.failure = Some(why)),
-                Event::Closed(id) => self.app(id, |app| app.closed = true),
+                TcpEvent::Connected(id) => self.app(id, |app| app.connected = true),
+                TcpEvent::Failed(id, why) => self.app(id, |app| app.failure = Some(why)),
+                TcpEvent::Closed(id) => self.app(id, |app| app.closed = true),
                 _ => {}
             }
         }

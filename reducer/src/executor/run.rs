@@ -473,7 +473,7 @@ impl<T: Transport, N: NodeMemory> Context<'_, '_, T, N> {
         op.sent((step, from.buffer), granule, (sent - state.progress, posted));
         if matches!(ran, Ran::Posted) {
             if from.buffer != Buffer::Slot {
-                self.transport.hurry(to);
+                self.transport.request_ack(to);
             }
             op.posted(step, from.buffer);
         }

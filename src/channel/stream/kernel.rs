@@ -18,7 +18,7 @@ use mio::net::{TcpListener, TcpStream};
 use mio::{Events, Interest, Poll};
 use shouter_netstack::device::DeviceCounters;
 use shouter_netstack::region::Extent;
-use shouter_netstack::tcp::{Error, Failure, Token};
+use shouter_netstack::tcp::{Error, Failure, ReleaseToken};
 use shouter_netstack::time::Instant;
 use socket2::{Domain, Protocol, SockRef, Socket as RawSocket, Type};
 
@@ -322,7 +322,13 @@ impl Streams for KernelStreams {
     }
 
     #[inline]
-    fn write_extent(&mut self, _: Instant, id: SocketId, extent: Extent, token: Token) -> Result<(), Error> {
+    fn write_extent(
+        &mut self,
+        _: Instant,
+        id: SocketId,
+        extent: Extent,
+        token: ReleaseToken,
+    ) -> Result<(), Error> {
         let socket = self.get_mut(id).ok_or(Error::Unknown)?;
         if let Stage::Failed(failure) = socket.stage {
             return Err(failure.into());

@@ -142,7 +142,7 @@ pub(super) struct Lane<Id> {
     /// What found no room yet: bytes from an offset on, then an extent.
     bytes: Vec<u8>,
     written: usize,
-    extent: Option<(Extent, tcp::Token)>,
+    extent: Option<(Extent, tcp::ReleaseToken)>,
 }
 
 impl<Id: Copy> Lane<Id> {
@@ -215,7 +215,7 @@ impl<Id: Copy> Lane<Id> {
         };
         if payload.len() > COPIED {
             self.write(now, streams, &post.head);
-            self.extent = Some((*payload, tcp::Token(post.token.0)));
+            self.extent = Some((*payload, tcp::ReleaseToken(post.token.0)));
             self.flush(now, streams);
             return None;
         }

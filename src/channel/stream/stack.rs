@@ -7,7 +7,7 @@ use shouter_netstack::device::{Device, DeviceCounters};
 use shouter_netstack::region::Extent;
 use shouter_netstack::rud;
 use shouter_netstack::stack::Stack;
-use shouter_netstack::tcp::{self, Chunk, ConnectionId, Error, KeepAlive, ListenerId, Token};
+use shouter_netstack::tcp::{self, Chunk, ConnectionId, Error, KeepAlive, ListenerId, ReleaseToken};
 use shouter_netstack::time::Instant;
 
 use super::StreamChannel;
@@ -98,7 +98,7 @@ impl<D: Device + 'static> Streams for StackStreams<D> {
         now: Instant,
         id: ConnectionId,
         extent: Extent,
-        token: Token,
+        token: ReleaseToken,
     ) -> Result<(), Error> {
         self.stack.tcp_mut().write_extent(now, id, extent, token)
     }
@@ -133,12 +133,12 @@ impl<D: Device + 'static> Streams for StackStreams<D> {
     fn next_event(&mut self) -> Option<Event<ConnectionId>> {
         loop {
             return Some(match self.stack.tcp_mut().next_event()? {
-                tcp::Event::Acceptable(_) => Event::Acceptable,
-                tcp::Event::Readable(id) => Event::Readable(id),
-                tcp::Event::Released(id, token) => Event::Released(id, token),
-                tcp::Event::Dropped(id, token) => Event::Dropped(id, token),
-                tcp::Event::Failed(id, failure) => Event::Failed(id, failure),
-                tcp::Event::Closed(id) => Event::Closed(id),
+                tcp::TcpEvent::Acceptable(_) => Event::Acceptable,
+                tcp::TcpEvent::Readable(id) => Event::Readable(id),
+                tcp::TcpEvent::Released(id, token) => Event::Released(id, token),
+                tcp::TcpEvent::Dropped(id, token) => Event::Dropped(id, token),
+                tcp::TcpEvent::Failed(id, failure) => Event::Failed(id, failure),
+                tcp::TcpEvent::Closed(id) => Event::Closed(id),
                 // What found no room is tried again in every turn, and who dials waits for the challenge.
                 _ => continue,
             });

@@ -12,7 +12,7 @@ use std::ops::Deref;
 
 use shouter_netstack::device::DeviceCounters;
 use shouter_netstack::region::Extent;
-use shouter_netstack::tcp::{self, Error, Failure, Token};
+use shouter_netstack::tcp::{self, Error, Failure, ReleaseToken};
 use shouter_netstack::time::Instant;
 
 /// What has changed; each is told once per change, in order.
@@ -23,9 +23,9 @@ pub enum Event<Id> {
     /// There is something to read: data, or the end of the data.
     Readable(Id),
     /// The extent of this token was taken, as far as the provider knows, and nothing of it refers to the extent any more.
-    Released(Id, Token),
+    Released(Id, ReleaseToken),
     /// The connection has ended before the extent of this token was taken, and nothing refers to the extent any more.
-    Dropped(Id, Token),
+    Dropped(Id, ReleaseToken),
     /// The connection has failed.
     Failed(Id, Failure),
     /// Both directions are finished.
@@ -132,8 +132,13 @@ pub trait Streams: 'static {
     ///
     /// # Errors
     /// As [`write`](Self::write); then nothing was taken.
-    fn write_extent(&mut self, now: Instant, id: Self::Id, extent: Extent, token: Token)
-    -> Result<(), Error>;
+    fn write_extent(
+        &mut self,
+        now: Instant,
+        id: Self::Id,
+        extent: Extent,
+        token: ReleaseToken,
+    ) -> Result<(), Error>;
 
     /// Copies received bytes into `buffer`, not more than it holds, and returns how many; 0 is the end of the data.
     ///

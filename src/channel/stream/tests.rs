@@ -184,10 +184,10 @@ impl<D: Device> Node for Intruder<D> {
         self.stack.poll(now, &mut rud::NoSink);
         while let Some(event) = self.stack.tcp_mut().next_event() {
             match event {
-                tcp::Event::Readable(id) if !self.says.is_empty() => {
+                tcp::TcpEvent::Readable(id) if !self.says.is_empty() => {
                     let _ = self.stack.tcp_mut().write(now, id, &self.says);
                 }
-                tcp::Event::Failed(..) => self.reset += 1,
+                tcp::TcpEvent::Failed(..) => self.reset += 1,
                 _ => {}
             }
         }

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use shouter::runtime::{Clock, Instant};
-use shouter_netstack::tcp::{ConnectionId, Event, ListenerId, Options};
+use shouter_netstack::tcp::{ConnectionId, ListenerId, Options, TcpEvent};
 
 use super::super::report::{Line, median, round4};
 use super::wire::{Ignore, Wire};
@@ -87,15 +87,15 @@ fn open(wire: &mut Wire, concurrent: usize, end: Instant) -> Result<u64, BenchEr
         while let Some(event) = wire.stack.tcp_mut().next_event() {
             match event {
                 // The FIN goes first from this side, so TIME-WAIT is here, as it is with most clients.
-                Event::Connected(id) => {
+                TcpEvent::Connected(id) => {
                     wire.stack.tcp_mut().shutdown(now, id).map_err(|why| failed(&why))?;
                 }
-                Event::Readable(id) => {
+                TcpEvent::Readable(id) => {
                     wire.stack.tcp_mut().close(now, id);
                     under_way -= 1;
                     finished += 1;
                 }
-                Event::Failed(_, why) => return Err(failed(&why)),
+                TcpEvent::Failed(_, why) => return Err(failed(&why)),
                 _ => {}
             }
         }
@@ -118,10 +118,10 @@ fn serve(wire: &mut Wire, listeners: &[ListenerId], end: Instant) -> u64 {
         while let Some(event) = wire.stack.tcp_mut().next_event() {
             last = now;
             match event {
-                Event::Acceptable(listener) if listeners.contains(&listener) => {
+                TcpEvent::Acceptable(listener) if listeners.contains(&listener) => {
                     while wire.stack.tcp_mut().accept(listener).is_some() {}
                 }
-                Event::Readable(id) => {
+                TcpEvent::Readable(id) => {
                     wire.stack.tcp_mut().close(now, id);
                     finished += 1;
                 }
@@ -156,8 +156,8 @@ pub(super) fn idle(wire: &mut Wire, count: usize) -> Result<(), BenchError> {
             let had = open.len();
             while let Some(event) = wire.stack.tcp_mut().next_event() {
                 match event {
-                    Event::Connected(id) => open.push(id),
-                    Event::Failed(_, why) => return Err(BenchError::Failed(why.to_string())),
+                    TcpEvent::Connected(id) => open.push(id),
+                    TcpEvent::Failed(_, why) => return Err(BenchError::Failed(why.to_string())),
                     _ => {}
                 }
             }

@@ -26,7 +26,7 @@ impl rud::Sink for Arrived {
         self.0 = true;
         rud::Disposition::Consumed
     }
-    fn released(&mut self, _: SessionId, _: rud::Token) {}
+    fn released(&mut self, _: SessionId, _: rud::MessageToken) {}
     fn failed(&mut self, _: SessionId, why: rud::Failure) {
         eprintln!("the link failed: {why}");
     }
@@ -123,7 +123,7 @@ fn send(wire: &mut Wire, protocol: Protocol, bytes: usize) -> Result<(), BenchEr
         }
         Protocol::Rud => {
             let payload = wire.payload(bytes);
-            let sent = wire.stack.rud_mut().send(wire.session, &[], payload, rud::Token(0));
+            let sent = wire.stack.rud_mut().send(wire.session, &[], payload, rud::MessageToken(0));
             sent.map_err(|why| BenchError::Failed(why.to_string()))?;
             wire.stack.transmit(now);
         }

@@ -33,7 +33,7 @@ impl rud::Sink for Count {
         self.frames += 1;
         rud::Disposition::Consumed
     }
-    fn released(&mut self, _: SessionId, _: rud::Token) {}
+    fn released(&mut self, _: SessionId, _: rud::MessageToken) {}
     fn failed(&mut self, _: SessionId, why: rud::Failure) {
         eprintln!("the link failed: {why}");
     }
@@ -174,7 +174,7 @@ fn rud(wire: &mut Wire, end: Instant, sends: bool) -> (u64, u64) {
             let room = wire.stack.rud().capacity(wire.session).min(64);
             for _ in 0..room {
                 let payload = wire.payload(len);
-                if wire.stack.rud_mut().send(wire.session, &[], payload, rud::Token(0)).is_err() {
+                if wire.stack.rud_mut().send(wire.session, &[], payload, rud::MessageToken(0)).is_err() {
                     break;
                 }
             }
@@ -198,7 +198,7 @@ fn tcp(wire: &mut Wire, end: Instant, sends: bool) -> Result<(u64, u64), BenchEr
         }
         if sends {
             while let Some(extent) = wire.payload(TCP_WRITE) {
-                match wire.stack.tcp_mut().write_extent(now, connection, extent, tcp::Token(0)) {
+                match wire.stack.tcp_mut().write_extent(now, connection, extent, tcp::ReleaseToken(0)) {
                     Ok(()) => {}
                     Err(tcp::Error::WouldBlock) => break,
                     Err(why) => return Err(BenchError::Failed(why.to_string())),

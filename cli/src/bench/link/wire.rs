@@ -258,7 +258,7 @@ impl Wire {
     fn news(&mut self) -> Option<ConnectionId> {
         let mut news = false;
         while let Some(event) = self.stack.tcp_mut().next_event() {
-            news |= matches!(event, tcp::Event::Readable(_) | tcp::Event::Failed(..));
+            news |= matches!(event, tcp::TcpEvent::Readable(_) | tcp::TcpEvent::Failed(..));
         }
         self.connection.filter(|_| news)
     }
@@ -326,7 +326,7 @@ impl rud::Sink for Ignore {
     fn deliver(&mut self, _: SessionId, _: &[u8], _: &[u8]) -> rud::Disposition {
         rud::Disposition::Consumed
     }
-    fn released(&mut self, _: SessionId, _: rud::Token) {}
+    fn released(&mut self, _: SessionId, _: rud::MessageToken) {}
     fn failed(&mut self, _: SessionId, why: rud::Failure) {
         eprintln!("the link failed: {why}");
     }

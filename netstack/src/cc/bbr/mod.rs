@@ -15,7 +15,7 @@ mod states;
 use core::time::Duration;
 
 use model::{Model, NONE, percent};
-use states::{AckPhase, State};
+use states::{AckPhase, BbrState};
 
 use super::{AckSample, Congestion, Controller, Parameters, RateSample};
 use crate::time::Instant;
@@ -28,7 +28,7 @@ const LARGEST_QUANTUM: u64 = 64 * 1024;
 #[derive(Debug)]
 pub struct Bbr {
     model: Model,
-    state: State,
+    state: BbrState,
     phase: AckPhase,
     /// Acknowledgements may still be of the probe.
     probe_samples: bool,
@@ -59,7 +59,7 @@ impl Bbr {
         let window = parameters.initial_window_bytes();
         let mut bbr = Self {
             model: Model::new(parameters),
-            state: State::Startup,
+            state: BbrState::Startup,
             phase: AckPhase::Idle,
             probe_samples: false,
             window,
@@ -85,7 +85,7 @@ impl Bbr {
     fn begin_pacing(&mut self, rtt: Duration) {
         let nanos = rtt.as_nanos().max(1);
         let rate = u128::from(self.initial_window) * 1_000_000_000 / nanos;
-        let rate = percent(u64::try_from(rate).unwrap_or(NONE >> 8), State::Startup.pacing_gain());
+        let rate = percent(u64::try_from(rate).unwrap_or(NONE >> 8), BbrState::Startup.pacing_gain());
         self.pacing_rate = rate.max(1);
     }
 
@@ -97,7 +97,7 @@ impl Bbr {
 
     //= draft-ietf-ccwg-bbr section 5.6.4.2
     fn with_budget(&self, inflight: u64) -> u64 {
-        let up = if self.state == State::Up { 2 * self.model.mss } else { 0 };
+        let up = if self.state == BbrState::Up { 2 * self.model.mss } else { 0 };
         inflight.max(3 * self.quantum()).max(self.model.least_window()).saturating_add(up)
     }
 
@@ -111,7 +111,7 @@ impl Bbr {
     }
 
     fn save_window(&mut self) {
-        let reduced = self.in_recovery || matches!(self.state, State::ProbeRtt { .. });
+        let reduced = self.in_recovery || matches!(self.state, BbrState::ProbeRtt { .. });
         self.prior_window = if reduced { self.prior_window.max(self.window) } else { self.window };
     }
 
@@ -136,8 +136,8 @@ impl Bbr {
             self.window = self.window.saturating_add(sample.delivered);
         }
         let cap = match self.state {
-            State::ProbeRtt { .. } => self.probe_rtt_window().min(model.inflight_with_headroom()),
-            State::Cruise => model.inflight_with_headroom(),
+            BbrState::ProbeRtt { .. } => self.probe_rtt_window().min(model.inflight_with_headroom()),
+            BbrState::Cruise => model.inflight_with_headroom(),
             state if state.is_probe_bw() => model.inflight_hi,
             _ => NONE,
         };

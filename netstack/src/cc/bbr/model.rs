@@ -253,7 +253,7 @@ impl Model {
         }
     }
 
-    /// Closes the sample: signals of a finished round give way to the next one's, and the rate is bounded.
+    /// Closes the sample: signals of a finished round are replaced by the next one's, and the rate is bounded.
     pub(super) fn finish(&mut self, sample: &AckSample) {
         if self.loss_round_start
             && let Some(rate) = &sample.rate

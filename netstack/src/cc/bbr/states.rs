@@ -14,7 +14,7 @@ const LONGEST_CRUISE: u64 = 63;
 
 /// What BBR does at present.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum State {
+pub(super) enum BbrState {
     Startup,
     Drain,
     /// ProbeBW: drains what probing left in the queue.
@@ -31,7 +31,7 @@ pub(super) enum State {
     },
 }
 
-impl State {
+impl BbrState {
     //= draft-ietf-ccwg-bbr section 2.10: gains, here in percent
     pub(super) const fn pacing_gain(self) -> u64 {
         match self {
@@ -61,7 +61,7 @@ impl State {
     }
 }
 
-/// What acknowledgements at present tell about.
+/// What the present acknowledgements measure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AckPhase {
     Idle,
@@ -76,7 +76,7 @@ pub(super) enum AckPhase {
 
 impl Bbr {
     pub(super) fn check_startup(&mut self, sample: &AckSample) {
-        if self.state != State::Startup {
+        if self.state != BbrState::Startup {
             return;
         }
         //= draft-ietf-ccwg-bbr section 5.3.1.3: leave on persistent, high loss
@@ -91,12 +91,12 @@ impl Bbr {
             self.model.inflight_hi = bdp.max(self.model.inflight_latest);
         }
         if self.model.full_bw_reached {
-            self.state = State::Drain;
+            self.state = BbrState::Drain;
         }
     }
 
     pub(super) fn check_drain(&mut self, sample: &AckSample) {
-        if self.state == State::Drain && sample.in_flight <= self.inflight(self.model.bw, 100) {
+        if self.state == BbrState::Drain && sample.in_flight <= self.inflight(self.model.bw, 100) {
             self.go_down(sample.now);
         }
     }
@@ -108,7 +108,7 @@ impl Bbr {
         self.cycle_at = now;
         self.phase = AckPhase::Stopping;
         self.model.begin_round();
-        self.state = State::Down;
+        self.state = BbrState::Down;
     }
 
     fn refill(&mut self) {
@@ -117,14 +117,14 @@ impl Bbr {
         self.up_acked = 0;
         self.phase = AckPhase::Refilling;
         self.model.begin_round();
-        self.state = State::Refill;
+        self.state = BbrState::Refill;
     }
 
     fn go_up(&mut self, sample: &AckSample) {
         self.phase = AckPhase::Starting;
         self.model.begin_round();
         self.model.look_for_full_bw(sample.rate.as_ref().map_or(0, bytes_per_second));
-        self.state = State::Up;
+        self.state = BbrState::Up;
         self.steepen();
     }
 
@@ -151,19 +151,19 @@ impl Bbr {
             self.adapt_upper_bounds(sample, rate);
         }
         match self.state {
-            State::Down | State::Cruise if self.is_time_to_probe(sample.now) => self.refill(),
-            State::Down
+            BbrState::Down | BbrState::Cruise if self.is_time_to_probe(sample.now) => self.refill(),
+            BbrState::Down
                 if sample.in_flight <= self.model.inflight_with_headroom()
                     && sample.in_flight <= self.inflight(self.model.max_bw(), 100) =>
             {
-                self.state = State::Cruise;
+                self.state = BbrState::Cruise;
             }
-            State::Refill if self.model.round_start => {
+            BbrState::Refill if self.model.round_start => {
                 // From here on, losses are of the probing.
                 self.probe_samples = true;
                 self.go_up(sample);
             }
-            State::Up => {
+            BbrState::Up => {
                 if sample.window_limited && self.window >= self.model.inflight_hi {
                     // The bound limits, not the path.
                     self.model.look_for_full_bw(sample.rate.as_ref().map_or(0, bytes_per_second));
@@ -193,13 +193,13 @@ impl Bbr {
             if self.probe_samples {
                 self.probe_samples = false;
                 self.model.lower_inflight_hi(rate, self.window);
-                if self.state == State::Up {
+                if self.state == BbrState::Up {
                     self.go_down(sample.now);
                 }
             }
         } else if self.model.inflight_hi != NONE {
             self.model.inflight_hi = self.model.inflight_hi.max(rate.in_flight_at_send);
-            if self.state == State::Up {
+            if self.state == BbrState::Up {
                 self.probe_upward(sample);
             }
         }
@@ -231,7 +231,7 @@ impl Bbr {
 
     //= draft-ietf-ccwg-bbr section 5.3.4.4
     pub(super) fn check_probe_rtt(&mut self, sample: &AckSample) {
-        if !matches!(self.state, State::ProbeRtt { .. })
+        if !matches!(self.state, BbrState::ProbeRtt { .. })
             && self.model.probe_rtt_expired
             && !self.idle_restart
             && self.has_rtt
@@ -239,19 +239,19 @@ impl Bbr {
             self.save_window();
             self.phase = AckPhase::Stopping;
             self.model.begin_round();
-            self.state = State::ProbeRtt { until: None, round_done: false };
+            self.state = BbrState::ProbeRtt { until: None, round_done: false };
         }
-        if let State::ProbeRtt { until, round_done } = self.state {
+        if let BbrState::ProbeRtt { until, round_done } = self.state {
             match until {
                 None if sample.in_flight <= self.probe_rtt_window() => {
                     self.model.begin_round();
                     self.state =
-                        State::ProbeRtt { until: Some(sample.now + PROBE_RTT_TIME), round_done: false };
+                        BbrState::ProbeRtt { until: Some(sample.now + PROBE_RTT_TIME), round_done: false };
                 }
                 None => {}
                 Some(_) => {
                     let round_done = round_done || self.model.round_start;
-                    self.state = State::ProbeRtt { until, round_done };
+                    self.state = BbrState::ProbeRtt { until, round_done };
                     self.end_probe_rtt(sample.now);
                 }
             }
@@ -262,7 +262,7 @@ impl Bbr {
     }
 
     pub(super) fn end_probe_rtt(&mut self, now: Instant) {
-        if let State::ProbeRtt { until: Some(until), round_done: true } = self.state
+        if let BbrState::ProbeRtt { until: Some(until), round_done: true } = self.state
             && now > until
         {
             self.model.probe_rtt_at = now;
@@ -270,9 +270,9 @@ impl Bbr {
             self.model.reset_lower_bounds();
             if self.model.full_bw_reached {
                 self.go_down(now);
-                self.state = State::Cruise;
+                self.state = BbrState::Cruise;
             } else {
-                self.state = State::Startup;
+                self.state = BbrState::Startup;
             }
         }
     }

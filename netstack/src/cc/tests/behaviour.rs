@@ -355,7 +355,7 @@ fn windows_stay_put_while_the_application_sends_little() {
     }
 }
 
-/// Anything that can be told to a controller.
+/// Any call of a controller.
 #[derive(Clone, Debug)]
 enum Say {
     Ack(AckSample),

@@ -1,5 +1,5 @@
-//! Flows that share one bottleneck: packets, a queue, a rate and a delay. Loss is told to the controllers as a
-//! sender would tell it: three packets later, once per window; and a time-out if nothing comes back.
+//! Flows that share one bottleneck: packets, a queue, a rate and a delay. Loss is reported to the controllers as a
+//! sender would report it: three packets later, once per window; and a time-out if nothing comes back.
 
 use core::cmp::Reverse;
 use core::time::Duration;
@@ -318,7 +318,7 @@ impl World {
                 }
                 self.send(index);
             }
-            // Nothing on its way, and nothing due: everything was lost.
+            // Nothing in flight, and nothing due: everything was lost.
             if self.events.is_empty()
                 && let Some(at) =
                     self.flows.iter().filter(|flow| flow.in_flight > 0).map(|flow| flow.last_ack).min()

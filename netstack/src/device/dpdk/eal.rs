@@ -22,7 +22,7 @@ pub struct EalConfig {
     pub hugepages: bool,
     /// PCI addresses of the NICs to use (`0000:03:00.0`). With none, the PCI bus is left alone.
     pub pci: Vec<String>,
-    /// Tells this process's DPDK from others on the host. Empty: made from the process id.
+    /// Distinguishes this process's DPDK from others on the host. Empty: made from the process id.
     pub file_prefix: String,
     /// Copies DPDK's log to standard error. It is kept in memory for error messages in any case.
     pub echo_log: bool,

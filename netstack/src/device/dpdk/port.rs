@@ -17,7 +17,7 @@ const LINK_HEADER: u16 = 14 + 2 * 4;
 const EMBEDDED_MTU_MAX: u16 = 9000;
 
 /// Buffers that each queue keeps at hand. They are used last in, first out, so that a few that are warm serve for all; without
-/// a cache they would take turns, and each would be fetched from memory.
+/// a cache they would alternate, and each would be fetched from memory.
 const CACHE: u32 = 128;
 
 /// How payload gets from its region into the device.
@@ -60,12 +60,12 @@ pub struct PortConfig {
 /// Bytes of frame in a buffer of a port with offloads, at least: a super-segment takes a few buffers, not dozens.
 const OFFLOAD_ROOM: u16 = 16 << 10;
 
-/// Descriptors of each ring of a port with offloads, unless it is told otherwise. Time of both ends of a link together for
+/// Descriptors of each ring of a port with offloads, unless set otherwise. Time of both ends of a link together for
 /// super-segments, as Gb/s of one core's time, payload cold: 32 descriptors 82, 128 75 and 256 74 to vhost, 122, 101 and
 /// 100 to virtio; frames of 1500 bytes on a link without offloads: 42 and 41.
 const OFFLOAD_RING: u32 = 128;
 
-/// Bytes that the buffers of a ring take together, at most, unless the ring is told otherwise.
+/// Bytes that the buffers of a ring take together, at most, unless set otherwise.
 const RING_BYTES: u32 = 640 << 10;
 
 impl PortConfig {
@@ -102,7 +102,7 @@ impl PortConfig {
 #[non_exhaustive]
 pub enum PortError {
     /// The other side does not serve the socket yet. Try again until your deadline.
-    #[error("{device}: nobody serves the socket yet ({source}); start the other side, or check the path")]
+    #[error("{device}: no process serves the socket yet ({source}); start the other side, or check the path")]
     NotYet {
         /// The device.
         device: DeviceSpec,
@@ -301,9 +301,9 @@ impl Port {
         })?;
         let info = attached.info().map_err(attach)?;
         check_limit(device, "queues", config.queues, 1, info.max_queues())?;
-        // memif's largest frame is its `bsize`, whatever it says about its MTU, which it refuses to be told.
+        // memif's largest frame is its `bsize`, whatever it says about its MTU, which it refuses to set.
         let is_memif = matches!(device, DeviceSpec::MemifServer(_) | DeviceSpec::MemifClient(_));
-        // A packet socket's is a slot of its ring, while the driver speaks of 1514 bytes and refuses more.
+        // A packet socket's is a slot of its ring, while the driver reports 1514 bytes and refuses more.
         let fixed_mtu =
             is_memif || matches!(device, DeviceSpec::AfPacket(_) | DeviceSpec::Ring | DeviceSpec::Null);
         if !fixed_mtu {
@@ -511,7 +511,7 @@ fn device_arguments(config: &PortConfig, number: u32) -> (&'static str, String, 
         DeviceSpec::AfPacket(interface) => {
             let frame = packet_slot(config);
             let block = frame.max(4096) * 4;
-            // As much as a peer may have on its way to us, with a thread that is not always running.
+            // As much as a peer may have in flight to us, with a thread that is not always running.
             let frames = (PACKET_RING / frame).clamp(512, 2048);
             (
                 "net_af_packet",

@@ -1,4 +1,4 @@
-//! The UNIX socket of an embedded link: whether somebody serves it, making way for one, and parting from it.
+//! The UNIX socket of an embedded link: whether a process serves it, making room for one, and removing it.
 
 use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -45,7 +45,7 @@ pub(super) fn not_yet(device: &DeviceSpec, source: io::Error) -> PortError {
 /// Whether a process has the socket open: connects, and hangs up.
 pub(super) fn is_served(path: &Path) -> io::Result<()> {
     match UnixStream::connect(path) {
-        // memif's are of type SOCK_SEQPACKET: the kernel says so only of a socket that somebody holds (unix(7)).
+        // memif's are of type SOCK_SEQPACKET: the kernel says so only of a socket that a process holds open (unix(7)).
         Err(e) if e.raw_os_error() == Some(EPROTOTYPE) => Ok(()),
         other => other.map(drop),
     }
@@ -61,7 +61,7 @@ pub(super) fn serve_at_once(path: &Path) {
     }
 }
 
-/// Makes way for a socket at `path`: removes one that nobody listens on, and nothing else.
+/// Makes room for a socket at `path`: removes one without a listener, and nothing else.
 pub(super) fn remove_stale_socket(device: &DeviceSpec, path: &Path) -> Result<(), PortError> {
     let error = |what, source| PortError::Socket { device: device.clone(), what, source };
     match fs::symlink_metadata(path) {

@@ -105,22 +105,22 @@ fn fragments_follow_the_one_with_the_ports() {
         let [from, to] = hosts.map(|host| host.parse::<IpAddr>().unwrap());
         let port_of =
             |shard| (1000..).find(|port| rss.queue((from, *port).into(), (to, 80).into()) == shard).unwrap();
-        let (owners, guests) = (port_of(0), port_of(1));
+        let (owners, secondaries) = (port_of(0), port_of(1));
         let mut counts = |pieces: &[Vec<u8>]| {
             pieces.iter().for_each(|piece| send(&mut peer, ethertype, piece));
             [0, 1].map(|shard| received(&mut shares[shard]).len())
         };
-        assert_eq!(counts(&pieces(ipv6, guests, 1)), [0, 3], "IPv6: {ipv6}");
+        assert_eq!(counts(&pieces(ipv6, secondaries, 1)), [0, 3], "IPv6: {ipv6}");
         assert_eq!(counts(&pieces(ipv6, owners, 2)), [3, 0]);
         // The same number again, of another flow.
         assert_eq!(counts(&pieces(ipv6, owners, 1)), [3, 0]);
-        // What comes before the first is not known.
-        let [first, second, third] = pieces(ipv6, guests, 3);
+        // A fragment before the first is not known.
+        let [first, second, third] = pieces(ipv6, secondaries, 3);
         assert_eq!(counts(core::slice::from_ref(&second)), [1, 0]);
         assert_eq!(counts(&[first, third]), [0, 2]);
-        // Nor is what comes after many others.
+        // Nor is one after many others.
         for identification in 4..4 + DATAGRAMS as u16 {
-            assert_eq!(counts(&pieces(ipv6, guests, identification)), [0, 3]);
+            assert_eq!(counts(&pieces(ipv6, secondaries, identification)), [0, 3]);
         }
         assert_eq!(counts(&[second]), [1, 0]);
     }
@@ -134,14 +134,14 @@ fn answers_of_arp_are_everybodys_and_questions_the_owners() {
         packet.extend([2, 0, 0, 0, 0, 1, 10, 0, 0, sender, 0, 0, 0, 0, 0, 0, 10, 0, 0, target]);
         packet
     };
-    for (packet, at_guest) in [(arp(1, 1, 2), 0), (arp(2, 1, 2), 1), (arp(1, 1, 1), 1)] {
+    for (packet, at_secondary) in [(arp(1, 1, 2), 0), (arp(2, 1, 2), 1), (arp(1, 1, 1), 1)] {
         send(&mut peer, [8, 6], &packet);
-        assert_eq!((received(&mut shares[0]).len(), received(&mut shares[1]).len()), (1, at_guest));
+        assert_eq!((received(&mut shares[0]).len(), received(&mut shares[1]).len()), (1, at_secondary));
     }
 }
 
 #[test]
-fn what_guests_send_leaves_with_the_owners_turn_however_long_it_is() {
+fn frames_of_secondaries_leave_with_the_owners_poll_at_any_length() {
     let (mut peer, mut shares, _) = shares(2);
     for len in [46, 154, 155, 1500] {
         let payload: Vec<u8> = (0..len).map(|i| i as u8).collect();
@@ -153,7 +153,7 @@ fn what_guests_send_leaves_with_the_owners_turn_however_long_it_is() {
 }
 
 #[test]
-fn a_full_ring_is_back_pressure_for_the_guest_and_loss_for_the_owner() {
+fn a_full_ring_is_back_pressure_for_the_secondary_and_loss_for_the_owner() {
     let (mut peer, mut shares, rss) = shares(2);
     let mut batch = TxBatch::with_capacity(DEPTH + 1);
     for _ in 0..=DEPTH {

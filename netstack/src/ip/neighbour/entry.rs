@@ -3,13 +3,13 @@
 use core::net::IpAddr;
 use std::collections::{BTreeSet, VecDeque};
 
-use super::{Asker, Config};
+use super::{Config, Requester};
 use crate::ip::limit::TokenBucket;
 use crate::time::Instant;
 use crate::wire::ethernet::Mac;
 
 #[derive(Clone, Copy, Debug)]
-pub(super) enum State {
+pub(super) enum EntryState {
     Static(Mac),
     Incomplete {
         asked: u8,
@@ -18,7 +18,7 @@ pub(super) enum State {
     Unreachable {
         until: Instant,
     },
-    /// Nobody has asked whether it still holds, and nobody has used it since.
+    /// Not confirmed lately, and not used since.
     Stale(Mac),
     /// It is used, and will be asked for unless progress above proves it.
     Delay {
@@ -45,33 +45,33 @@ pub(super) enum Budget {
 
 #[derive(Debug)]
 pub(super) struct Entry {
-    pub(super) state: State,
+    pub(super) state: EntryState,
     /// The most important one who ever asked.
-    pub(super) asker: Asker,
+    pub(super) requester: Requester,
     /// When it was learned, confirmed or found in use: the oldest goes first.
     pub(super) since: Instant,
     /// It was given out since the generation changed for it last.
     pub(super) used: bool,
-    /// Packets that wait, and whether they answer strangers.
+    /// Packets that wait, and whether they are replies to unauthenticated peers.
     pub(super) waiting: VecDeque<(bool, Vec<u8>)>,
 }
 
 impl Entry {
     pub(super) fn due(&self) -> Option<Instant> {
         match self.state {
-            State::Static(_) | State::Stale(_) => None,
-            State::Incomplete { next, .. } | State::Probe { next, .. } => Some(next),
-            State::Delay { until, .. } | State::Reachable { until, .. } | State::Unreachable { until } => {
-                Some(until)
-            }
+            EntryState::Static(_) | EntryState::Stale(_) => None,
+            EntryState::Incomplete { next, .. } | EntryState::Probe { next, .. } => Some(next),
+            EntryState::Delay { until, .. }
+            | EntryState::Reachable { until, .. }
+            | EntryState::Unreachable { until } => Some(until),
         }
     }
 
     pub(super) fn budget(&self) -> Option<Budget> {
         match self.state {
-            State::Static(_) => None,
-            State::Incomplete { .. } | State::Unreachable { .. } => {
-                (self.asker < Asker::Session).then_some(Budget::Incomplete)
+            EntryState::Static(_) => None,
+            EntryState::Incomplete { .. } | EntryState::Unreachable { .. } => {
+                (self.requester < Requester::Session).then_some(Budget::Incomplete)
             }
             _ => Some(Budget::Known),
         }
@@ -79,7 +79,7 @@ impl Entry {
 
     /// Whether progress above would prove it.
     pub(super) fn is_unsure(&self) -> bool {
-        matches!(self.state, State::Delay { .. } | State::Probe { .. })
+        matches!(self.state, EntryState::Delay { .. } | EntryState::Probe { .. })
     }
 }
 
@@ -87,25 +87,25 @@ impl Entry {
 #[derive(Debug)]
 pub(super) struct Family {
     /// Entries in the order in which they make room.
-    pub(super) incomplete: BTreeSet<(Asker, Instant, IpAddr)>,
-    pub(super) known: BTreeSet<(Asker, Instant, IpAddr)>,
-    pub(super) strangers: TokenBucket,
-    /// Packets that wait: our own, and answers to strangers.
+    pub(super) incomplete: BTreeSet<(Requester, Instant, IpAddr)>,
+    pub(super) known: BTreeSet<(Requester, Instant, IpAddr)>,
+    pub(super) unauthenticated: TokenBucket,
+    /// Packets that wait: our own, and replies to unauthenticated peers.
     pub(super) held: [usize; 2],
 }
 
 impl Family {
     pub(super) fn new(config: &Config) -> Self {
-        let rate = config.strangers_per_second;
+        let rate = config.unauthenticated_per_second;
         Self {
             incomplete: BTreeSet::new(),
             known: BTreeSet::new(),
-            strangers: TokenBucket::new(rate, rate),
+            unauthenticated: TokenBucket::new(rate, rate),
             held: [0; 2],
         }
     }
 
-    pub(super) fn order(&mut self, budget: Budget) -> &mut BTreeSet<(Asker, Instant, IpAddr)> {
+    pub(super) fn order(&mut self, budget: Budget) -> &mut BTreeSet<(Requester, Instant, IpAddr)> {
         match budget {
             Budget::Incomplete => &mut self.incomplete,
             Budget::Known => &mut self.known,

@@ -3,7 +3,7 @@ use core::time::Duration;
 
 use proptest::prelude::*;
 
-use super::{Config, Key, Outcome, Piece, Reassembly};
+use super::{Config, FragmentPayload, Key, Reassembly, ReassemblyOutcome};
 use crate::time::Instant;
 use crate::wire::ip::Ecn;
 
@@ -17,17 +17,17 @@ fn key(identification: u32) -> Key {
     }
 }
 
-fn piece(offset: u16, more: bool, payload: &[u8]) -> Piece<'_> {
-    Piece { offset, more, protocol: 17, ecn: Ecn::Ect0, payload, packet: b"header" }
+fn piece(offset: u16, more: bool, payload: &[u8]) -> FragmentPayload<'_> {
+    FragmentPayload { offset, more, protocol: 17, ecn: Ecn::Ect0, payload, packet: b"header" }
 }
 
 fn secs(seconds: u64) -> Instant {
     Instant::ZERO + Duration::from_secs(seconds)
 }
 
-fn whole(outcome: Outcome) -> Vec<u8> {
+fn whole(outcome: ReassemblyOutcome) -> Vec<u8> {
     match outcome {
-        Outcome::Whole(datagram) => datagram.payload,
+        ReassemblyOutcome::Whole(datagram) => datagram.payload,
         other => panic!("not whole: {other:?}"),
     }
 }
@@ -40,7 +40,7 @@ fn pieces_in_any_order_with_duplicates() {
         all.insert(secs(0), key(1), &piece(at as u16, at + len < 40, &bytes[at..at + len]))
     };
     for (at, len) in [(32, 8), (8, 8), (8, 8), (32, 8), (16, 16)] {
-        assert_eq!(put(&mut all, at, len), Outcome::Waiting);
+        assert_eq!(put(&mut all, at, len), ReassemblyOutcome::Waiting);
     }
     assert_eq!(whole(put(&mut all, 0, 8)), bytes);
     assert_eq!((all.bytes(), all.datagrams()), (0, 0));
@@ -49,10 +49,10 @@ fn pieces_in_any_order_with_duplicates() {
 #[test]
 fn what_one_fragment_met_the_datagram_met() {
     let mut all = Reassembly::new(Config::default());
-    let marked = Piece { ecn: Ecn::Ce, ..piece(0, true, &[1; 8]) };
+    let marked = FragmentPayload { ecn: Ecn::Ce, ..piece(0, true, &[1; 8]) };
     all.insert(secs(0), key(1), &marked);
     match all.insert(secs(0), key(1), &piece(8, false, &[2])) {
-        Outcome::Whole(datagram) => {
+        ReassemblyOutcome::Whole(datagram) => {
             assert_eq!(
                 (datagram.ecn, datagram.protocol, &datagram.packet[..]),
                 (Ecn::Ce, 17, &b"header"[..])
@@ -76,28 +76,31 @@ fn overlaps_spoil_the_datagram_until_it_expires() {
     for pair in pairs {
         let mut all = Reassembly::new(Config::default());
         let [first, second] = pair.map(|(offset, more, len, fill)| (offset, more, vec![fill; len]));
-        assert_eq!(all.insert(secs(0), key(1), &piece(first.0, first.1, &first.2)), Outcome::Waiting);
+        assert_eq!(
+            all.insert(secs(0), key(1), &piece(first.0, first.1, &first.2)),
+            ReassemblyOutcome::Waiting
+        );
         let outcome = all.insert(secs(0), key(1), &piece(second.0, second.1, &second.2));
-        assert_eq!(outcome, Outcome::Overlap, "{pair:?}");
+        assert_eq!(outcome, ReassemblyOutcome::Overlap, "{pair:?}");
         for (offset, more) in [(0, true), (64, false)] {
             let outcome = all.insert(secs(1), key(1), &piece(offset, more, &[0; 64]));
-            assert_eq!(outcome, Outcome::Overlap, "{pair:?}: those to come are dropped too");
+            assert_eq!(outcome, ReassemblyOutcome::Overlap, "{pair:?}: those to come are dropped too");
         }
         assert!(all.bytes() < 200, "their bytes are not kept");
-        assert_eq!(all.poll(secs(30)).map(|expired| expired.packet), Some(None), "nobody is told");
+        assert_eq!(all.poll(secs(30)).map(|expired| expired.packet), Some(None), "no error is sent");
         assert_eq!(all.poll(secs(30)), None);
-        assert_eq!(all.insert(secs(31), key(1), &piece(0, true, &[0; 8])), Outcome::Waiting);
+        assert_eq!(all.insert(secs(31), key(1), &piece(0, true, &[0; 8])), ReassemblyOutcome::Waiting);
     }
 }
 
 #[test]
 fn lengths_that_cannot_be() {
     let mut all = Reassembly::new(Config::default());
-    assert_eq!(all.insert(secs(0), key(1), &piece(0, true, &[0; 9])), Outcome::BadLength);
-    assert_eq!(all.insert(secs(0), key(1), &piece(8, false, &[])), Outcome::BadLength);
-    assert_eq!(all.insert(secs(0), key(1), &piece(65_528, false, &[0; 8])), Outcome::TooLong);
+    assert_eq!(all.insert(secs(0), key(1), &piece(0, true, &[0; 9])), ReassemblyOutcome::BadLength);
+    assert_eq!(all.insert(secs(0), key(1), &piece(8, false, &[])), ReassemblyOutcome::BadLength);
+    assert_eq!(all.insert(secs(0), key(1), &piece(65_528, false, &[0; 8])), ReassemblyOutcome::TooLong);
     assert_eq!(all.datagrams(), 0);
-    assert_eq!(all.insert(secs(0), key(1), &piece(65_528, false, &[0; 7])), Outcome::Waiting);
+    assert_eq!(all.insert(secs(0), key(1), &piece(65_528, false, &[0; 7])), ReassemblyOutcome::Waiting);
 }
 
 #[test]
@@ -133,7 +136,7 @@ fn fragments_that_never_become_whole_do_not_grow_it() {
         assert!(all.bytes() <= 10_000 && all.datagrams() <= 8, "{} bytes", all.bytes());
     }
     assert!(all.evicted() > 9_000);
-    assert_eq!(all.insert(secs(0), key(9), &piece(8, false, &[1; 8])), Outcome::Waiting);
+    assert_eq!(all.insert(secs(0), key(9), &piece(8, false, &[1; 8])), ReassemblyOutcome::Waiting);
     assert_eq!(
         whole(all.insert(secs(0), key(9), &piece(0, true, &[0; 8]))).len(),
         16,
@@ -164,12 +167,12 @@ proptest! {
         let mut all = Reassembly::new(Config::default());
         for (offset, more, len) in &noise {
             let outcome = all.insert(secs(0), key(2), &piece(offset * 8, *more, &vec![0; *len]));
-            prop_assert!(!matches!(outcome, Outcome::Whole(datagram) if datagram.payload.is_empty()));
+            prop_assert!(!matches!(outcome, ReassemblyOutcome::Whole(datagram) if datagram.payload.is_empty()));
         }
         for (index, &(from, to)) in pieces.iter().enumerate() {
             let outcome = all.insert(secs(0), key(1), &piece(from as u16, to < len, &bytes[from..to]));
             if index + 1 < pieces.len() {
-                prop_assert_eq!(outcome, Outcome::Waiting);
+                prop_assert_eq!(outcome, ReassemblyOutcome::Waiting);
             } else {
                 prop_assert_eq!(whole(outcome), bytes.clone());
             }

@@ -1,14 +1,14 @@
 //! The slots of a sender's messages, and the lists through them: free, queued, sent, lost.
 
-use crate::rud::api::Token;
+use crate::rud::api::MessageToken;
 use crate::wire::rud::Psn;
 
 /// No slot: no endpoint has so many.
 pub(super) const NIL: u16 = u16::MAX;
 
-/// Where a slot stands.
+/// The state of a slot's message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum SlotState {
     Free,
     Queued,
     Sent,
@@ -16,18 +16,18 @@ pub(super) enum Place {
     Refused,
 }
 
-/// What every acknowledgement touches.
+/// The part of a message that every acknowledgement touches.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Slot {
     pub(super) sent_at: u64,
-    pub(super) token: Token,
+    pub(super) token: MessageToken,
     pub(super) serial: u32,
     pub(super) psn: Psn,
     pub(super) prev: u16,
     pub(super) next: u16,
     pub(super) bytes: u16,
     pub(super) tries: u8,
-    pub(super) place: Place,
+    pub(super) state: SlotState,
 }
 
 /// A list through the slots; the links are in the slots.

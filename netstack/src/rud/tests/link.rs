@@ -50,7 +50,7 @@ impl Sink for App {
         let number = u64::from_be_bytes(*number);
         if self.rng.as_mut().is_some_and(|rng| rng.random_bool(self.refuse)) {
             self.refusals += 1;
-            return Disposition::Refused(Why::NotReady);
+            return Disposition::Refused(RefusalReason::NotReady);
         }
         let intact = rest == expected_header(number).split_at(8).1
             && payload.iter().enumerate().all(|(i, byte)| *byte == pattern(number, i))
@@ -62,7 +62,7 @@ impl Sink for App {
         Disposition::Consumed
     }
 
-    fn released(&mut self, _: SessionId, token: Token) {
+    fn released(&mut self, _: SessionId, token: MessageToken) {
         *self.released.entry(token.0).or_default() += 1;
     }
 
@@ -121,7 +121,7 @@ pub(super) struct End {
     pub(super) alive: bool,
 }
 
-/// A datagram on its way.
+/// A datagram in flight.
 #[derive(Clone, Debug)]
 pub(super) struct Datagram {
     src_port: u16,
@@ -236,7 +236,7 @@ impl World {
                 if end.endpoint.capacity(end.id) == 0 {
                     break;
                 }
-                end.endpoint.send(end.id, &header, extent_of(number), Token(number)).unwrap();
+                end.endpoint.send(end.id, &header, extent_of(number), MessageToken(number)).unwrap();
                 end.to_send.pop_front();
             }
             let mut collect = Collect { out: Vec::new(), room: 64 };

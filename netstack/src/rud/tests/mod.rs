@@ -61,7 +61,7 @@ fn a_thousand_seeds_of_loss_reordering_duplicates_and_bit_flips() {
         }
     }
     if only.is_none() {
-        // The faults were really there; a flipped datagram that is still on the way at the end is not counted.
+        // The faults were really there; a flipped datagram that is still in flight at the end is not counted.
         assert!(
             flipped > 5_000 && dropped <= flipped && dropped > flipped * 9 / 10,
             "{dropped} of {flipped}"
@@ -144,7 +144,7 @@ fn a_dead_peer_is_found_and_an_idle_one_is_not() {
     assert!(
         matches!(end.app.failures[..], [Failure::PeerSilent { silent }] if silent >= Duration::from_secs(2))
     );
-    assert_eq!(end.endpoint.send(end.id, &[], None, Token(0)), Err(SendError::Failed));
+    assert_eq!(end.endpoint.send(end.id, &[], None, MessageToken(0)), Err(SendError::Failed));
     assert_eq!(end.endpoint.capacity(end.id), 0);
     assert!(end.app.released.is_empty(), "nothing of the dead peer's was acknowledged");
     // Once is enough.
@@ -200,17 +200,17 @@ fn a_full_window_refuses_until_acknowledgements_come() {
     let end = &mut world.ends[0];
     assert_eq!(end.endpoint.capacity(end.id), 100);
     for number in 0..100 {
-        end.endpoint.send(end.id, &expected_header(number), extent_of(number), Token(number)).unwrap();
+        end.endpoint.send(end.id, &expected_header(number), extent_of(number), MessageToken(number)).unwrap();
     }
     assert_eq!(end.endpoint.capacity(end.id), 0);
-    assert_eq!(end.endpoint.send(end.id, &[], None, Token(0)), Err(SendError::Full));
+    assert_eq!(end.endpoint.send(end.id, &[], None, MessageToken(0)), Err(SendError::Full));
     assert_eq!(
-        end.endpoint.send(end.id, &[0; 65], None, Token(0)),
+        end.endpoint.send(end.id, &[0; 65], None, MessageToken(0)),
         Err(SendError::HeaderTooLong { len: 65 })
     );
     let long = extent_from(vec![0; 1401]);
     assert_eq!(
-        end.endpoint.send(end.id, &[], long, Token(0)),
+        end.endpoint.send(end.id, &[], long, MessageToken(0)),
         Err(SendError::PayloadTooLong { len: 1401, limit: 1400 })
     );
     world.run_to_completion(MS, "full window");
@@ -226,7 +226,7 @@ impl Sink for Journal {
         self.0.push(format!("deliver {header:?} {}", payload.len()));
         Disposition::Consumed
     }
-    fn released(&mut self, _: SessionId, token: Token) {
+    fn released(&mut self, _: SessionId, token: MessageToken) {
         self.0.push(format!("released {}", token.0));
     }
     fn failed(&mut self, _: SessionId, why: Failure) {
@@ -257,11 +257,11 @@ fn transmit(endpoint: &mut Endpoint, now: u64) -> Vec<(Destination, Vec<u8>)> {
 fn a_piggybacked_acknowledgement_takes_effect_before_the_delivery() {
     let [(mut a, a_id), (mut b, b_id)] = pair();
     let (mut at_a, mut at_b) = (Journal::default(), Journal::default());
-    a.send(a_id, &[1], None, Token(11)).unwrap();
+    a.send(a_id, &[1], None, MessageToken(11)).unwrap();
     for (to, bytes) in transmit(&mut a, 100) {
         b.on_datagram(Instant::from_nanos(200), &meta(1, to.src_port), &bytes, &mut at_b);
     }
-    b.send(b_id, &[2], extent_from(vec![7; 5]), Token(12)).unwrap();
+    b.send(b_id, &[2], extent_from(vec![7; 5]), MessageToken(12)).unwrap();
     let reply = transmit(&mut b, 200);
     assert_eq!(reply.len(), 1, "the reply carries the acknowledgement");
     a.on_datagram(Instant::from_nanos(300), &meta(0, reply[0].0.src_port), &reply[0].1, &mut at_a);
@@ -276,7 +276,7 @@ fn acknowledgements_wait_for_company_and_can_be_flushed() {
     let mut journal = Journal::default();
     let mut exchange = |count: u64, a: &mut Endpoint, b: &mut Endpoint| {
         for number in 0..count {
-            a.send(a_id, &[], None, Token(number)).unwrap();
+            a.send(a_id, &[], None, MessageToken(number)).unwrap();
         }
         for (to, bytes) in transmit(a, 0) {
             b.on_datagram(Instant::ZERO, &meta(1, to.src_port), &bytes, &mut journal);
@@ -301,7 +301,7 @@ fn acknowledgements_wait_for_company_and_can_be_flushed() {
 fn datagrams_take_turns_over_the_paths() {
     let [(mut a, a_id), _] = pair();
     for number in 0..8 {
-        a.send(a_id, &[], None, Token(number)).unwrap();
+        a.send(a_id, &[], None, MessageToken(number)).unwrap();
     }
     let ports: Vec<u16> = transmit(&mut a, 0).iter().map(|(to, _)| to.src_port - link::PORTS[0]).collect();
     assert_eq!(ports, [1, 2, 3, 0, 1, 2, 3, 0]);
@@ -314,7 +314,7 @@ fn sessions_share_the_room() {
     transmit(&mut endpoint, 0);
     for number in 0..300 {
         for id in ids {
-            endpoint.send(id, &[], None, Token(number)).unwrap();
+            endpoint.send(id, &[], None, MessageToken(number)).unwrap();
         }
     }
     for _ in 0..30 {
@@ -337,7 +337,7 @@ fn ipv6_and_one_path() {
     });
     let mut journal = Journal::default();
     let id = ends[0].1;
-    ends[0].0.send(id, &[5; 64], extent_from(vec![1; 1400]), Token(1)).unwrap();
+    ends[0].0.send(id, &[5; 64], extent_from(vec![1; 1400]), MessageToken(1)).unwrap();
     let (to, bytes) = transmit(&mut ends[0].0, 0).remove(0);
     assert_eq!((to.local_ip, to.remote_ip), (ips[0], ips[1]));
     let meta = DatagramMeta {
@@ -357,10 +357,10 @@ fn ipv6_and_one_path() {
 fn a_window_that_closes_asks_for_an_acknowledgement() {
     let [(mut a, a_id), _] = pair();
     let asks = |bytes: &[u8]| bytes[5] & 0x80 != 0;
-    a.send(a_id, &[], None, Token(0)).unwrap();
+    a.send(a_id, &[], None, MessageToken(0)).unwrap();
     assert!(!asks(&transmit(&mut a, 0)[0].1));
     let mut asked = 0;
-    while a.send(a_id, &[], None, Token(0)).is_ok() {
+    while a.send(a_id, &[], None, MessageToken(0)).is_ok() {
         asked += transmit(&mut a, 0).iter().filter(|(_, bytes)| asks(bytes)).count();
     }
     assert_eq!(asked, 1);
@@ -371,7 +371,7 @@ fn a_sender_without_room_keeps_what_it_has() {
     let [(mut a, a_id), (mut b, _)] = pair();
     let mut app = App::default();
     for number in 0..40 {
-        a.send(a_id, &expected_header(number), extent_of(number), Token(number)).unwrap();
+        a.send(a_id, &expected_header(number), extent_of(number), MessageToken(number)).unwrap();
     }
     for room in [0, 1, 0, 7, 100] {
         let mut collect = Collect { out: Vec::new(), room };
@@ -388,7 +388,7 @@ fn a_sender_without_room_keeps_what_it_has() {
 fn forged_and_misdirected_datagrams_have_no_effect() {
     let [(mut a, a_id), (mut b, b_id)] = pair();
     let mut journal = Journal::default();
-    a.send(a_id, &[1, 2, 3], extent_from(vec![9; 100]), Token(1)).unwrap();
+    a.send(a_id, &[1, 2, 3], extent_from(vec![9; 100]), MessageToken(1)).unwrap();
     let (to, bytes) = transmit(&mut a, 0).remove(0);
     let now = Instant::ZERO;
     let right = meta(1, to.src_port);
@@ -433,9 +433,9 @@ fn sessions_are_opened_up_to_the_limit_and_ids_do_not_come_back_to_life() {
     endpoint.close(first);
     let third = open(&mut endpoint, 3).unwrap();
     assert_ne!(first, third);
-    assert_eq!(endpoint.send(first, &[], None, Token(0)), Err(SendError::Closed));
+    assert_eq!(endpoint.send(first, &[], None, MessageToken(0)), Err(SendError::Closed));
     assert_eq!((endpoint.capacity(first), endpoint.counters(first)), (0, Counters::default()));
-    assert!(endpoint.send(third, &[], None, Token(0)).is_ok());
+    assert!(endpoint.send(third, &[], None, MessageToken(0)).is_ok());
 
     let wrong = |params| Endpoint::new(Config::default()).open(Instant::ZERO, params).unwrap_err();
     let right = params(0, TAGS);
@@ -471,7 +471,7 @@ fn payload_room_adds_up() {
 
 proptest! {
     /// Bytes of every length, with a right tag and even a right CRC, but any header: no panic, and the session
-    /// still works afterwards or has only been told of a base that a real peer could have.
+    /// still works afterwards or has only received a base that a real peer could have.
     #[test]
     fn garbage_does_not_panic(
         garbage in proptest::collection::vec((proptest::collection::vec(any::<u8>(), 0..160), any::<bool>()), 1..40),
@@ -479,8 +479,8 @@ proptest! {
         let [(mut a, a_id), (mut b, _)] = pair();
         let mut journal = Journal::default();
         for number in 0..5 {
-            a.send(a_id, &[number as u8], None, Token(number)).unwrap();
-            b.send(SessionId(0), &[number as u8], None, Token(number)).unwrap();
+            a.send(a_id, &[number as u8], None, MessageToken(number)).unwrap();
+            b.send(SessionId(0), &[number as u8], None, MessageToken(number)).unwrap();
         }
         transmit(&mut b, 0);
         for (mut bytes, dressed) in garbage {

@@ -9,7 +9,7 @@ use crate::rss::{Rss, SYMMETRIC_KEY};
 use crate::rud::NoSink;
 use crate::sim::{LinkConfig, Node, Sim, SimDevice};
 use crate::stack::{Ipv6Config, PortConfig, Stack, StackConfig};
-use crate::tcp::{ConnectError, ConnectionId, Error, Event, ListenerId, Options, StateName, Token};
+use crate::tcp::{ConnectError, ConnectionId, Error, ListenerId, Options, ReleaseToken, StateName, TcpEvent};
 use crate::time::Instant;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -97,7 +97,7 @@ impl<D: Device> Server<D> {
 /// A host that asks.
 struct Client<D> {
     stack: Stack<D>,
-    events: Vec<Event>,
+    events: Vec<TcpEvent>,
 }
 
 impl<D: Device> Client<D> {
@@ -194,9 +194,9 @@ fn a_megabyte_leaves_the_callers_memory_in_place() {
     let bytes: &'static [u8] = (0..1 << 20u32).map(|n: u32| (n % 253) as u8).collect::<Vec<_>>().leak();
     let region = Region::from_static(RegionId(7), bytes);
     let extent = region.extent(0, bytes.len() as u32).unwrap();
-    client.stack.tcp_mut().write_extent(now, id, extent, Token(9)).unwrap();
+    client.stack.tcp_mut().write_extent(now, id, extent, ReleaseToken(9)).unwrap();
     assert!(run(&mut now, &mut client, &mut server, |_, client, _| {
-        client.events.contains(&Event::Released(id, Token(9)))
+        client.events.contains(&TcpEvent::Released(id, ReleaseToken(9)))
     }));
     assert_eq!(server.connections[0].received, bytes.len() as u64);
     assert_eq!(server.connections[0].digest, digest(0, bytes));
@@ -251,7 +251,7 @@ fn a_peer_that_is_not_there_is_unreachable_or_silent() {
     let remote = SocketAddr::from((ipv4(77), 80));
     let id = client.stack.tcp_connect(now, None, remote, Some(options)).unwrap();
     assert!(run(&mut now, &mut client, &mut server, |_, client, _| {
-        matches!(client.events[..], [Event::Failed(failed, _)] if failed == id)
+        matches!(client.events[..], [TcpEvent::Failed(failed, _)] if failed == id)
     }));
 }
 
@@ -328,7 +328,7 @@ fn stream(seed: u64, len: u64, loss: f64, delay: Duration, offloads: bool, optio
         let Host::Client(client) = &hosts[0] else { unreachable!() };
         assert!(
             now < start + 1000 * SECOND
-                && !client.events.iter().any(|event| matches!(event, Event::Failed(..))),
+                && !client.events.iter().any(|event| matches!(event, TcpEvent::Failed(..))),
             "seed {seed}: {written} of {len} bytes written, {:?} {:?}",
             client.events,
             client.stack.tcp().info(id)

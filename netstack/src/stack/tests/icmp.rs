@@ -88,21 +88,21 @@ fn senders_learn_what_is_wrong_with_their_packets() {
     ];
     for (frame, kind) in cases {
         let mut alone = alone();
-        let told = alone.exchange(Some(&frame));
-        assert_eq!(told.len(), 1, "{kind:?}");
-        assert_eq!(error(&told[0]), (kind, frame[14..].to_vec()));
+        let replies = alone.exchange(Some(&frame));
+        assert_eq!(replies.len(), 1, "{kind:?}");
+        assert_eq!(error(&replies[0]), (kind, frame[14..].to_vec()));
         assert_eq!(alone.stack.counters().tx_icmp_errors, 1);
     }
     // A long packet is quoted as far as an error may be long.
     let mut alone = alone();
-    let told = alone.exchange(Some(&udp_frame(&BYTES[..1400], 5001)));
-    assert_eq!((told[0].len(), error(&told[0]).1.len()), (14 + 576, 548));
-    let told = alone.exchange(Some(&frame6(A6, 17, &udp6(5001, &BYTES[..1400]))));
-    assert_eq!((told[0].len(), error(&told[0]).1.len()), (14 + 1280, 1232));
+    let replies = alone.exchange(Some(&udp_frame(&BYTES[..1400], 5001)));
+    assert_eq!((replies[0].len(), error(&replies[0]).1.len()), (14 + 576, 548));
+    let replies = alone.exchange(Some(&frame6(A6, 17, &udp6(5001, &BYTES[..1400]))));
+    assert_eq!((replies[0].len(), error(&replies[0]).1.len()), (14 + 1280, 1232));
 }
 
 #[test]
-fn nobody_is_told_about_errors_groups_and_bad_senders() {
+fn no_error_is_sent_about_errors_groups_and_bad_senders() {
     let mut alone = alone();
     let about = |kind: IcmpErrorKind| icmpv4::Message::Error { kind, quoted: b"nothing of ours" };
     let unreachable = about(IcmpErrorKind::Unreachable { code: 3 });
@@ -123,9 +123,9 @@ fn nobody_is_told_about_errors_groups_and_bad_senders() {
     for (case, frame) in silent.iter().enumerate() {
         assert!(alone.exchange(Some(frame)).is_empty(), "case {case}");
     }
-    // Only about options that whoever joins a group has to know.
-    let told = alone.exchange(Some(&frame6(all_nodes, 60, &[17, 0, 0x85, 4, 0, 0, 0, 0])));
-    let to = ipv6::Packet::new(&told[0][14..]).unwrap();
+    // Only about options that every member of a multicast group has to know.
+    let replies = alone.exchange(Some(&frame6(all_nodes, 60, &[17, 0, 0x85, 4, 0, 0, 0, 0])));
+    let to = ipv6::Packet::new(&replies[0][14..]).unwrap();
     assert_eq!((to.source(), to.destination()), (A6, B6), "from an address of ours");
 }
 
@@ -133,12 +133,12 @@ fn nobody_is_told_about_errors_groups_and_bad_senders() {
 fn errors_are_limited_in_rate() {
     let mut alone = alone();
     let flood = udp_frame(b"scan", 5001);
-    let told: usize = (0..1000).map(|_| alone.exchange(Some(&flood)).len()).sum();
-    assert_eq!(told, 20);
+    let replies: usize = (0..1000).map(|_| alone.exchange(Some(&flood)).len()).sum();
+    assert_eq!(replies, 20);
     assert_eq!(alone.stack.counters().tx_icmp_limited, 980);
     alone.now += 100_000;
-    let told: usize = (0..1000).map(|_| alone.exchange(Some(&flood)).len()).sum();
-    assert_eq!(told, 10, "a hundred a second");
+    let replies: usize = (0..1000).map(|_| alone.exchange(Some(&flood)).len()).sum();
+    assert_eq!(replies, 10, "a hundred a second");
 }
 
 /// What a host or router says about a datagram that socket `local` sent to `remote`.
@@ -267,8 +267,8 @@ fn ipv4_fragments_become_datagrams_or_time_out() {
     let first = fragment(&stray, 0, 1480, 2);
     alone.exchange(Some(&fragment(&stray, 1480, 2960, 2)));
     alone.exchange(Some(&fragment(&stray, 2960, 3008, 2)));
-    let told = alone.exchange(Some(&first));
-    assert_eq!(error(&told[0]), (IcmpErrorKind::Unreachable { code: 3 }, first[14..14 + 548].to_vec()));
+    let replies = alone.exchange(Some(&first));
+    assert_eq!(error(&replies[0]), (IcmpErrorKind::Unreachable { code: 3 }, first[14..14 + 548].to_vec()));
 
     alone.exchange(Some(&first));
     alone.exchange(Some(&fragment(&stray, 1480, 2960, 3)));
@@ -277,9 +277,9 @@ fn ipv4_fragments_become_datagrams_or_time_out() {
     assert_eq!(alone.stack.counters().rx_fragment_overlap, 1);
     alone.exchange(Some(&fragment(&stray, 0, 1480, 4)));
     alone.now = 31_000_000;
-    let told = alone.exchange(None);
-    assert_eq!(told.len(), 1, "about the one whose beginning came, and which was not spoilt");
-    assert_eq!(error(&told[0]).0, IcmpErrorKind::TimeExceeded { code: 1 });
+    let replies = alone.exchange(None);
+    assert_eq!(replies.len(), 1, "about the one whose beginning came, and which was not spoilt");
+    assert_eq!(error(&replies[0]).0, IcmpErrorKind::TimeExceeded { code: 1 });
     assert_eq!(alone.stack.counters().rx_fragment_timeout, 3);
 }
 

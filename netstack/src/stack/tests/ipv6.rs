@@ -10,7 +10,7 @@ use super::{
 };
 use crate::device::Loopback;
 use crate::ip::Ipv6Config;
-use crate::rud::{SessionParams, Token};
+use crate::rud::{MessageToken, SessionParams};
 use crate::stack::{PortConfig, SendError, Stack};
 use crate::time::Instant;
 use crate::udp::{Payload, SocketConfig};
@@ -163,7 +163,7 @@ fn solicitations_are_answered_and_forged_ones_are_not() {
         let answers = alone.exchange(Some(&solicitation(asker, target, 255, verify)));
         assert_eq!(icmp(&answers[0], as_advertisement).0, MAC_B);
 
-        // Somebody else's address, a packet that was forwarded, a group that is not ours.
+        // Another host's address, a packet that was forwarded, a group that is not ours.
         let other = Solicitation { target: B6, source: Some(MAC_B) };
         assert!(alone.exchange(Some(&solicitation(asker, group, 255, other))).is_empty());
         assert!(alone.exchange(Some(&solicitation(asker, group, 254, question))).is_empty());
@@ -175,7 +175,7 @@ fn solicitations_are_answered_and_forged_ones_are_not() {
 }
 
 #[test]
-fn whoever_probes_our_address_is_told() {
+fn a_probe_of_our_address_is_answered() {
     let mut alone = Alone::new(dual(A, A6));
     let group = solicited_node(A6);
     let probe = Solicitation { target: A6, source: None };
@@ -310,13 +310,13 @@ fn rud_messages_cross_over_ipv6() {
     pair.b.rud_mut().open(Instant::ZERO, params(B6, A6, (2, 1))).unwrap();
     for message in 0..50u64 {
         let extent = region().extent(message as usize, [1, 700, largest as u32][message as usize % 3]);
-        pair.a.rud_mut().send(to_b, &[message as u8; 16], extent, Token(message)).unwrap();
+        pair.a.rud_mut().send(to_b, &[message as u8; 16], extent, MessageToken(message)).unwrap();
     }
     pair.turns(3000);
     assert_eq!((pair.sink_b.got.len(), pair.sink_a.released.len()), (50, 50));
     // What the path is said to take does not change what sessions send.
     assert!(pair.a.path_mtu_reduce(pair.now(), B6, 1280));
-    pair.a.rud_mut().send(to_b, &[0; 16], region().extent(0, largest as u32), Token(99)).unwrap();
+    pair.a.rud_mut().send(to_b, &[0; 16], region().extent(0, largest as u32), MessageToken(99)).unwrap();
     pair.turns(3000);
     assert_eq!(pair.sink_b.got.len(), 51);
 }
@@ -350,12 +350,12 @@ fn fragments_become_datagrams() {
     alone.exchange(Some(&frame(MAC_A, &packet(B6, A6, 44, 64, &atomic))));
     assert_eq!(alone.stack.udp_mut().recv(socket, &mut buffer).map(|got| got.len), Some(6));
 
-    // Without its beginning a datagram goes in silence; with it the sender is told.
+    // Without its beginning a datagram goes in silence; with it the sender gets an error.
     alone.exchange(Some(&piece(0, 1200, 3)));
     assert!(alone.stack.next_deadline().is_some_and(|at| at <= Instant::ZERO + Duration::from_secs(61)));
     alone.now = 61_000_000;
-    let told = alone.exchange(None);
-    let errors: Vec<_> = told
+    let replies = alone.exchange(None);
+    let errors: Vec<_> = replies
         .iter()
         .filter_map(|bytes| {
             icmp(bytes, |message| match message {

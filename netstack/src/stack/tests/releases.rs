@@ -116,9 +116,9 @@ impl Hosts {
     }
 
     /// Whether an extent came back among the events of the first host.
-    fn came_back(&mut self) -> Option<tcp::Event> {
+    fn came_back(&mut self) -> Option<tcp::TcpEvent> {
         core::iter::from_fn(|| self.a.tcp_mut().next_event())
-            .find(|event| matches!(event, tcp::Event::Released(..) | tcp::Event::Dropped(..)))
+            .find(|event| matches!(event, tcp::TcpEvent::Released(..) | tcp::TcpEvent::Dropped(..)))
     }
 }
 
@@ -127,13 +127,13 @@ fn rud_releases_when_the_device_has_let_go() {
     let mut hosts = Hosts::new();
     let to_b = hosts.rud();
     hosts.mode.set(Mode::Keep);
-    hosts.a.rud_mut().send(to_b, b"header", region().extent(0, 1000), Token(7)).unwrap();
+    hosts.a.rud_mut().send(to_b, b"header", region().extent(0, 1000), MessageToken(7)).unwrap();
     hosts.turns(200);
     assert_eq!((hosts.a.rud().counters(to_b).acked, hosts.at_b.got.len()), (1, 1));
     assert!(hosts.at_a.released.is_empty(), "the device keeps the frame");
     hosts.mode.set(Mode::Pass);
     hosts.when_due(1);
-    assert_eq!(hosts.at_a.released, [Token(7)]);
+    assert_eq!(hosts.at_a.released, [MessageToken(7)]);
 }
 
 #[test]
@@ -142,7 +142,7 @@ fn rud_releases_when_a_resend_has_left_and_what_was_sent_once_at_once() {
     let to_b = hosts.rud();
     hosts.turns(100);
     for message in [1, 2] {
-        hosts.a.rud_mut().send(to_b, b"header", region().extent(0, 1000), Token(message)).unwrap();
+        hosts.a.rud_mut().send(to_b, b"header", region().extent(0, 1000), MessageToken(message)).unwrap();
     }
     hosts.a.poll(hosts.now, &mut hosts.at_a);
     hosts.mode.set(Mode::Shut);
@@ -154,10 +154,10 @@ fn rud_releases_when_a_resend_has_left_and_what_was_sent_once_at_once() {
     assert!(hosts.a.holds_extents());
     hosts.turns(100);
     assert_eq!((hosts.a.rud().counters(to_b).acked, hosts.at_b.got.len()), (2, 2));
-    assert_eq!(hosts.at_a.released, [Token(1)], "the other one waits in the batch");
+    assert_eq!(hosts.at_a.released, [MessageToken(1)], "the other one waits in the batch");
     hosts.mode.set(Mode::Pass);
     hosts.when_due(2);
-    assert_eq!(hosts.at_a.released, [Token(1), Token(2)]);
+    assert_eq!(hosts.at_a.released, [MessageToken(1), MessageToken(2)]);
 }
 
 #[test]
@@ -166,7 +166,7 @@ fn after_a_fence_no_frame_refers_to_the_memory() {
     let to_b = hosts.rud();
     hosts.mode.set(Mode::Keep);
     let send = |hosts: &mut Hosts, token| {
-        hosts.a.rud_mut().send(to_b, b"header", region().extent(0, 1000), Token(token)).unwrap();
+        hosts.a.rud_mut().send(to_b, b"header", region().extent(0, 1000), MessageToken(token)).unwrap();
     };
     send(&mut hosts, 1);
     hosts.turns(200);
@@ -181,7 +181,7 @@ fn after_a_fence_no_frame_refers_to_the_memory() {
     hosts.mode.set(Mode::Pass);
     hosts.turns(50_000);
     assert!(hosts.at_b.got.iter().any(|(header, payload)| header == b"header" && payload.is_empty()));
-    assert_eq!(hosts.at_a.released, [Token(1), Token(2)], "tokens come back as ever");
+    assert_eq!(hosts.at_a.released, [MessageToken(1), MessageToken(2)], "tokens come back as ever");
 }
 
 #[test]
@@ -190,7 +190,7 @@ fn tcp_releases_when_the_device_has_let_go() {
     let id = hosts.connection();
     hosts.mode.set(Mode::Keep);
     let extent = region().extent(0, 4000).unwrap();
-    hosts.a.tcp_mut().write_extent(hosts.now, id, extent, tcp::Token(7)).unwrap();
+    hosts.a.tcp_mut().write_extent(hosts.now, id, extent, tcp::ReleaseToken(7)).unwrap();
     for _ in 0..2000 {
         hosts.turn();
         assert_eq!(hosts.came_back(), None, "the device keeps the frames");
@@ -198,7 +198,7 @@ fn tcp_releases_when_the_device_has_let_go() {
     assert_eq!(hosts.a.tcp().info(id).unwrap().unacknowledged, 0);
     hosts.mode.set(Mode::Pass);
     hosts.when_due(1);
-    assert_eq!(hosts.came_back(), Some(tcp::Event::Released(id, tcp::Token(7))));
+    assert_eq!(hosts.came_back(), Some(tcp::TcpEvent::Released(id, tcp::ReleaseToken(7))));
 }
 
 #[test]
@@ -207,7 +207,7 @@ fn an_aborted_connections_memory_comes_back_when_its_frames_have_left() {
     let id = hosts.connection();
     hosts.mode.set(Mode::Shut);
     let extent = region().extent(0, 4000).unwrap();
-    hosts.a.tcp_mut().write_extent(hosts.now, id, extent, tcp::Token(8)).unwrap();
+    hosts.a.tcp_mut().write_extent(hosts.now, id, extent, tcp::ReleaseToken(8)).unwrap();
     hosts.turn();
     assert!(hosts.a.holds_extents());
     hosts.a.tcp_mut().abort(hosts.now, id);
@@ -215,5 +215,5 @@ fn an_aborted_connections_memory_comes_back_when_its_frames_have_left() {
     assert_eq!(hosts.came_back(), None, "its frames wait for the device");
     hosts.mode.set(Mode::Pass);
     hosts.when_due(2);
-    assert_eq!(hosts.came_back(), Some(tcp::Event::Dropped(id, tcp::Token(8))));
+    assert_eq!(hosts.came_back(), Some(tcp::TcpEvent::Dropped(id, tcp::ReleaseToken(8))));
 }

@@ -2,10 +2,10 @@
 
 use core::time::Duration;
 
-use super::{Connection, Context, End, State};
+use super::{Connection, ConnectionState, Context, EndReason};
 use crate::region::Extent;
 use crate::tcp::receiver::Chunk;
-use crate::tcp::{Error, Token};
+use crate::tcp::{Error, ReleaseToken};
 use crate::time::Instant;
 
 impl Connection {
@@ -19,7 +19,7 @@ impl Connection {
     /// Takes bytes to send; returns how many.
     ///
     /// # Errors
-    /// [`Error::WouldBlock`] if there is no room: `Event::Writable` follows. [`Error::Shut`] after a shutdown, and the
+    /// [`Error::WouldBlock`] if there is no room: `TcpEvent::Writable` follows. [`Error::Shut`] after a shutdown, and the
     /// connection's failure.
     pub(crate) fn write(&mut self, bytes: &[u8], cx: &mut Context<'_>) -> Result<usize, Error> {
         self.check_writable()?;
@@ -59,20 +59,20 @@ impl Connection {
         self.sender.push();
     }
 
-    /// Takes an extent to send without a copy; `Event::Released` gives the token back.
+    /// Takes an extent to send without a copy; `TcpEvent::Released` gives the token back.
     ///
     /// # Errors
     /// As for [`Connection::write`].
     pub(crate) fn write_extent(
         &mut self,
         extent: Extent,
-        token: Token,
+        token: ReleaseToken,
         cx: &mut Context<'_>,
     ) -> Result<(), Error> {
         self.check_writable()?;
         if extent.is_empty() {
             cx.released.push(token);
-            cx.tell_released();
+            cx.notify_released();
             return Ok(());
         }
         if self.sender.write_extent(extent, token) { Ok(()) } else { Err(Error::WouldBlock) }
@@ -83,7 +83,9 @@ impl Connection {
         if let Some(failure) = self.failure() {
             return Err(failure.into());
         }
-        if self.receiver.finished() || matches!(self.state, State::Over(End::Closed | End::TimeWait)) {
+        if self.receiver.finished()
+            || matches!(self.state, ConnectionState::Over(EndReason::Closed | EndReason::TimeWait))
+        {
             return Ok(());
         }
         Err(Error::WouldBlock)
@@ -97,14 +99,14 @@ impl Connection {
     /// Copies received bytes out; returns how many, zero at the end of the data (or for an empty buffer).
     ///
     /// # Errors
-    /// [`Error::WouldBlock`] if there is nothing: `Event::Readable` follows. The connection's failure.
+    /// [`Error::WouldBlock`] if there is nothing: `TcpEvent::Readable` follows. The connection's failure.
     pub(crate) fn read(
         &mut self,
         now: Instant,
         buffer: &mut [u8],
         cx: &mut Context<'_>,
     ) -> Result<usize, Error> {
-        self.tell_readable = true;
+        self.notify_readable = true;
         let round_trip = self.known_round_trip();
         match self.receiver.read(now, buffer, round_trip, cx.pool) {
             0 if self.receiver.readable() > 0 => Ok(0),
@@ -118,7 +120,7 @@ impl Connection {
     /// # Errors
     /// As for [`Connection::read`].
     pub(crate) fn peek(&mut self, buffer: &mut [u8]) -> Result<usize, Error> {
-        self.tell_readable = true;
+        self.notify_readable = true;
         match self.receiver.peek(buffer) {
             0 if self.receiver.readable() > 0 => Ok(0),
             0 => self.at_end().map(|()| 0),
@@ -131,7 +133,7 @@ impl Connection {
     /// # Errors
     /// As for [`Connection::read`].
     pub(crate) fn read_chunk(&mut self, now: Instant, cx: &mut Context<'_>) -> Result<Option<Chunk>, Error> {
-        self.tell_readable = true;
+        self.notify_readable = true;
         let round_trip = self.known_round_trip();
         match self.receiver.read_chunk(now, round_trip, cx.pool) {
             Some(chunk) => Ok(Some(chunk)),

@@ -1,7 +1,7 @@
 //! How connections end (RFC 9293 sections 3.6, 3.10.4 and 3.10.5).
 
-use super::{Connection, Context, Disposition, End, State, TimeWaitRecord};
-use crate::tcp::{Error, Event};
+use super::{Connection, ConnectionState, Context, Disposition, EndReason, TimeWaitRecord};
+use crate::tcp::{Error, TcpEvent};
 use crate::time::Instant;
 
 impl Connection {
@@ -18,30 +18,31 @@ impl Connection {
             self.shut = true;
             self.sender.finish();
             match self.state {
-                State::Established => self.state = State::FinWait1,
-                State::CloseWait => self.state = State::LastAck,
-                // SYN-SENT and SYN-RECEIVED go to FIN-WAIT-1 by way of `establish`.
+                ConnectionState::Established => self.state = ConnectionState::FinWait1,
+                ConnectionState::CloseWait => self.state = ConnectionState::LastAck,
+                // SYN-SENT and SYN-RECEIVED go to FIN-WAIT-1 through `establish`.
                 _ => {}
             }
         }
         Ok(())
     }
 
-    /// The user lets go: FIN after what was written; a reset if something is unread (RFC 2525 section 2.17).
+    //= RFC 9293 section 3.6.1, SHLD-3: a close with received data unread sends a reset.
+    /// The user closes: FIN after what was written; a reset if something is unread (RFC 2525 section 2.17).
     pub(crate) fn close(&mut self, now: Instant, cx: &mut Context<'_>) -> Disposition {
         self.released = true;
         self.idle.progress = now;
         match &mut self.state {
-            State::Over(_) => {
+            ConnectionState::Over(_) => {
                 self.receiver.clear(cx.pool);
                 return Disposition::Remove;
             }
-            State::SynSent(_) => return self.end(End::Closed, cx),
-            State::FinWait2 { until } => *until = now + self.options.fin_wait_2,
+            ConnectionState::SynSent(_) => return self.end(EndReason::Closed, cx),
+            ConnectionState::FinWait2 { until } => *until = now + self.options.fin_wait_2,
             _ => {}
         }
         if self.receiver.readable() > 0 {
-            return self.end_with_reset(now, End::Aborted, cx);
+            return self.end_with_reset(now, EndReason::Aborted, cx);
         }
         self.receiver.abandon(cx.pool);
         // It cannot fail: the connection is not over.
@@ -54,21 +55,23 @@ impl Connection {
     pub(crate) fn abort(&mut self, now: Instant, cx: &mut Context<'_>) -> Disposition {
         self.released = true;
         match self.state {
-            State::Over(_) => {
+            ConnectionState::Over(_) => {
                 self.receiver.clear(cx.pool);
                 Disposition::Remove
             }
-            State::SynSent(_) | State::Closing | State::LastAck => self.end(End::Aborted, cx),
-            _ => self.end_with_reset(now, End::Aborted, cx),
+            ConnectionState::SynSent(_) | ConnectionState::Closing | ConnectionState::LastAck => {
+                self.end(EndReason::Aborted, cx)
+            }
+            _ => self.end_with_reset(now, EndReason::Aborted, cx),
         }
     }
 
-    //= RFC 9293 section 3.8.6.1 as RFC 6429 section 4 has it: a window may stay closed for ever for the protocol's sake,
-    //= and whoever runs short of memory may end the connection all the same.
+    //= RFC 9293 section 3.8.6.1, MUST-37, as RFC 6429 section 4 has it: a window may stay closed for ever for the protocol's sake,
+    //= and a host that runs short of memory may end the connection all the same.
     /// The user has closed, and the peer does not take what was written: it is given up.
     pub(crate) fn give_up(&mut self, now: Instant, cx: &mut Context<'_>) -> Disposition {
         let after = now.saturating_since(self.idle.progress);
-        self.end_with_reset(now, End::timed_out(after), cx)
+        self.end_with_reset(now, EndReason::timed_out(after), cx)
     }
 
     /// Since when a connection that the user has closed has got nothing through.
@@ -97,16 +100,16 @@ impl Connection {
         };
         // Entered by an acknowledgement of this side's FIN, there may be nothing to acknowledge.
         let answer = self.receiver.is_ack_due().then_some(header);
-        let _ = self.end(End::TimeWait, cx);
+        let _ = self.end(EndReason::TimeWait, cx);
         Disposition::TimeWait(record, answer)
     }
 
-    /// The protocol is over: gives the memory back and tells the user.
-    pub(super) fn end(&mut self, end: End, cx: &mut Context<'_>) -> Disposition {
-        self.state = State::Over(end);
+    /// The protocol is over: gives the memory back and queues the last event.
+    pub(super) fn end(&mut self, end: EndReason, cx: &mut Context<'_>) -> Disposition {
+        self.state = ConnectionState::Over(end);
         self.idle.send = false;
         self.sender.abort(cx.memory, cx.released);
-        cx.tell_dropped();
+        cx.notify_dropped();
         let failure = self.failure();
         if self.released || failure.is_some() {
             self.receiver.clear(cx.pool);
@@ -114,16 +117,22 @@ impl Connection {
             self.receiver.abandon(cx.pool);
         }
         if !self.released {
+            //= RFC 9293 section 3.6, MUST-12: the user learns whether the connection was closed or aborted.
             cx.events.push_back(match failure {
-                Some(failure) => Event::Failed(cx.id, failure),
-                None => Event::Closed(cx.id),
+                Some(failure) => TcpEvent::Failed(cx.id, failure),
+                None => TcpEvent::Closed(cx.id),
             });
         }
         Disposition::Remove
     }
 
-    /// The same, and a reset tells the peer.
-    pub(super) fn end_with_reset(&mut self, now: Instant, end: End, cx: &mut Context<'_>) -> Disposition {
+    /// The same, and sends the peer a reset.
+    pub(super) fn end_with_reset(
+        &mut self,
+        now: Instant,
+        end: EndReason,
+        cx: &mut Context<'_>,
+    ) -> Disposition {
         let reset = self.reset(now);
         let _ = self.end(end, cx);
         Disposition::Reset(reset)

@@ -2,9 +2,9 @@
 //! established connection, with nothing unusual about it. Most segments are. What happens is the same as in `input`, where
 //! most of the questions need not be asked.
 
-use super::{Connection, Context, State};
+use super::{Connection, ConnectionState, Context};
 use crate::tcp::sender::AckIn;
-use crate::tcp::{Event, Payload};
+use crate::tcp::{Payload, TcpEvent};
 use crate::time::Instant;
 use crate::wire::tcp::{PlainHeader, SackBlocks};
 
@@ -20,11 +20,12 @@ impl Connection {
     ) -> bool {
         let PlainHeader { seq, ack, window, timestamps, .. } = *header;
         // With ECN there are marks to be looked at, and data after a close is to be answered by a reset.
-        let usual = matches!(self.state, State::Established) && !self.terms.ecn && !self.released;
+        let usual =
+            matches!(self.state, ConnectionState::Established) && !self.negotiated.ecn && !self.released;
         if !usual || !self.receiver.expects(seq, payload.len()) || !self.is_ack_plausible(ack) {
             return false;
         }
-        if self.terms.timestamps != timestamps.is_some() {
+        if self.negotiated.timestamps != timestamps.is_some() {
             return false;
         }
         if let Some(stamps) = timestamps {
@@ -38,7 +39,7 @@ impl Connection {
         let input = AckIn {
             ack,
             seq,
-            window: u32::from(window) << self.terms.peer_shift,
+            window: u32::from(window) << self.negotiated.peer_shift,
             sack: SackBlocks::NONE,
             rtt: echo.and_then(|echo| self.round_trip(now, echo)),
             echo,
@@ -47,9 +48,10 @@ impl Connection {
         };
         // Nothing has been finished yet: there is no FIN of ours to be acknowledged.
         self.work_in(now, &input, cx);
-        if !payload.is_empty() && self.receiver.on_expected(now, payload, cx.pool) > 0 && self.tell_readable {
-            self.tell_readable = false;
-            cx.events.push_back(Event::Readable(cx.id));
+        if !payload.is_empty() && self.receiver.on_expected(now, payload, cx.pool) > 0 && self.notify_readable
+        {
+            self.notify_readable = false;
+            cx.events.push_back(TcpEvent::Readable(cx.id));
         }
         true
     }

@@ -1,6 +1,6 @@
 //! ICMP errors about segments of a connection (RFC 9293 section 3.9.2.2, RFC 5461, RFC 5927).
 
-use super::{Connection, Context, Disposition, End, State};
+use super::{Connection, ConnectionState, Context, Disposition, EndReason};
 use crate::time::Instant;
 use crate::wire::ipv6;
 use crate::wire::tcp::SeqNumber;
@@ -25,10 +25,10 @@ impl Connection {
         quoted: SeqNumber,
         cx: &mut Context<'_>,
     ) -> Disposition {
-        //= RFC 5927 section 4.1: only an error about something on its way is believed.
+        //= RFC 5927 section 4.1: only an error about a segment in flight is believed.
         let attempt = match &self.state {
-            State::Over(_) => return Disposition::Keep,
-            State::SynSent(_) | State::SynReceived(_) => {
+            ConnectionState::Over(_) => return Disposition::Keep,
+            ConnectionState::SynSent(_) | ConnectionState::SynReceived(_) => {
                 if quoted != self.iss {
                     return Disposition::Keep;
                 }
@@ -45,8 +45,9 @@ impl Connection {
         match kind {
             //= RFC 9293 section 3.9.2.2, MUST-56: a soft error does not end the connection.
             IcmpKind::Unreachable => self.unreachable = true,
-            //= RFC 5461 section 4.1, RFC 5927 section 5.2: a hard error ends an attempt, and is soft afterwards.
-            IcmpKind::Refused if attempt => return self.end(End::Refused, cx),
+            //= RFC 9293 section 3.9.2.2, SHLD-26, as RFC 5461 section 4.1 and RFC 5927 section 5.2 have it: a hard error
+            //= ends an attempt, and is soft afterwards.
+            IcmpKind::Refused if attempt => return self.end(EndReason::Refused, cx),
             IcmpKind::Refused => self.unreachable = true,
             IcmpKind::TooBig(mtu) => {
                 //= RFC 8201 section 4: every IPv6 path carries 1280 bytes.

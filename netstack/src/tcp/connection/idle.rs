@@ -3,11 +3,11 @@
 use core::time::Duration;
 
 use super::limit::Budget;
-use super::{Connection, Context, Disposition, End, NEVER, State};
+use super::{Connection, ConnectionState, Context, Disposition, EndReason, NEVER};
 use crate::tcp::sender::TimerOut;
 use crate::time::Instant;
 
-//= RFC 5482 section 3.1: a peer's wish is kept within limits: not so short that an ordinary black-out ends the
+//= RFC 5482 section 3.1: a peer's request is kept within limits: not so short that an ordinary black-out ends the
 //= connection, not so long that dead connections gather.
 const PEER_TIMEOUT: core::ops::RangeInclusive<u64> = 100..=3600;
 
@@ -69,9 +69,11 @@ impl Connection {
     #[inline]
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
         let until = match &self.state {
-            State::SynSent(handshake) | State::SynReceived(handshake) => return handshake.deadline,
-            State::Over(_) => return None,
-            State::FinWait2 { until } => *until,
+            ConnectionState::SynSent(handshake) | ConnectionState::SynReceived(handshake) => {
+                return handshake.deadline;
+            }
+            ConnectionState::Over(_) => return None,
+            ConnectionState::FinWait2 { until } => *until,
             _ => NEVER,
         };
         let or_never = |deadline: Option<Instant>| deadline.unwrap_or(NEVER);
@@ -84,7 +86,7 @@ impl Connection {
         (first != NEVER).then_some(first)
     }
 
-    //= RFC 5482 section 3.1: the user's own choice goes before the peer's wish.
+    //= RFC 5482 section 3.1: the user's own choice takes precedence over the peer's request.
     #[inline]
     fn user_timeout(&self) -> Option<Duration> {
         let theirs = self.idle.peer_timeout;
@@ -97,7 +99,7 @@ impl Connection {
         Some(self.sender.stalled_since()? + timeout)
     }
 
-    //= RFC 9293 section 3.8.4, MUST-24 to MUST-29: only if asked for, only when nothing is on its way, and silence is
+    //= RFC 9293 section 3.8.4, MUST-24 to MUST-29: only if asked for, only when nothing is in flight, and silence is
     //= not taken for death before several probes.
     #[inline]
     fn keep_alive_deadline(&self) -> Option<Instant> {
@@ -115,22 +117,27 @@ impl Connection {
     /// what was written, for ever.
     #[inline]
     fn orphan_deadline(&self) -> Option<Instant> {
-        let waits = matches!(self.state, State::FinWait1 | State::Closing | State::LastAck);
+        let waits = matches!(
+            self.state,
+            ConnectionState::FinWait1 | ConnectionState::Closing | ConnectionState::LastAck
+        );
         (self.released && waits).then(|| self.idle.progress + self.options.orphan_timeout)
     }
 
     /// The deadline has come: does what is due.
     pub(crate) fn on_timer(&mut self, now: Instant, cx: &mut Context<'_>) -> Disposition {
         match &self.state {
-            State::SynSent(_) | State::SynReceived(_) => return self.on_handshake_timer(now, cx),
-            State::Over(_) => return Disposition::Keep,
+            ConnectionState::SynSent(_) | ConnectionState::SynReceived(_) => {
+                return self.on_handshake_timer(now, cx);
+            }
+            ConnectionState::Over(_) => return Disposition::Keep,
             //= RFC 9293 section 3.6, as stacks do: a closed connection does not wait for ever for the peer's FIN.
-            State::FinWait2 { until } if *until <= now => return self.end(End::Closed, cx),
+            ConnectionState::FinWait2 { until } if *until <= now => return self.end(EndReason::Closed, cx),
             _ => {}
         }
         let due = |deadline: Option<Instant>| deadline.is_some_and(|deadline| deadline <= now);
         self.receiver.on_timer(now);
-        //= RFC 9293 section 3.10.8: the user timeout ends the connection in any state.
+        //= RFC 9293 section 3.10.8; section 3.8.3, MUST-21: the user timeout ends the connection in any state.
         if due(self.user_timeout_deadline()) {
             return self.time_out(now, cx);
         }
@@ -145,7 +152,7 @@ impl Connection {
             let probes = self.options.keep_alive.map_or(0, |keep_alive| keep_alive.probes);
             if self.idle.probes >= probes {
                 let after = now.saturating_since(self.idle.last_heard);
-                return self.end_with_reset(now, End::timed_out(after), cx);
+                return self.end_with_reset(now, EndReason::timed_out(after), cx);
             }
             self.idle.send = true;
         }
@@ -155,7 +162,7 @@ impl Connection {
     fn time_out(&mut self, now: Instant, cx: &mut Context<'_>) -> Disposition {
         let since = self.sender.stalled_since().unwrap_or(self.idle.last_heard);
         let after = now.saturating_since(since);
-        let end = if self.unreachable { End::Unreachable } else { End::timed_out(after) };
+        let end = if self.unreachable { EndReason::Unreachable } else { EndReason::timed_out(after) };
         self.end(end, cx)
     }
 }

@@ -1,8 +1,8 @@
 //! A segment arrives in a synchronised state (RFC 9293 section 3.10.7.4).
 
-use super::{Connection, Context, Disposition, End, NEVER, State};
+use super::{Connection, ConnectionState, Context, Disposition, EndReason, NEVER};
 use crate::tcp::sender::AckIn;
-use crate::tcp::{Event, Segment};
+use crate::tcp::{Segment, TcpEvent};
 use crate::time::Instant;
 use crate::wire::tcp::{Flags, Header, SeqNumber};
 
@@ -15,9 +15,9 @@ impl Connection {
         cx: &mut Context<'_>,
     ) -> Disposition {
         match &mut self.state {
-            State::SynSent(_) => return self.on_syn_sent(now, segment, cx),
-            State::Over(_) => return Disposition::Keep,
-            State::SynReceived(handshake)
+            ConnectionState::SynSent(_) => return self.on_syn_sent(now, segment, cx),
+            ConnectionState::Over(_) => return Disposition::Keep,
+            ConnectionState::SynReceived(handshake)
                 if segment.header.seq == self.irs
                     && segment.header.flags.contains(Flags::SYN)
                     && !segment.header.flags.intersects(Flags::RST) =>
@@ -27,7 +27,7 @@ impl Connection {
                     handshake.send = true;
                     return Disposition::Keep;
                 }
-                //= RFC 9293 section 3.5, figure 8: in a simultaneous open the SYN comes again with an acknowledgement.
+                //= RFC 9293 section 3.5, MUST-10, figure 8: in a simultaneous open the SYN comes again with an acknowledgement.
                 let mut without = *segment;
                 without.header.seq += 1;
                 without.header.flags = without.header.flags.without(Flags::SYN);
@@ -47,7 +47,7 @@ impl Connection {
         let len = payload_len + u32::from(syn) + u32::from(fin);
         let next = self.receiver.next();
 
-        if self.terms.timestamps && !rst {
+        if self.negotiated.timestamps && !rst {
             match header.options.timestamps {
                 //= RFC 7323 section 3.2: once timestamps are agreed upon, a segment without is dropped in silence.
                 None => return Disposition::Keep,
@@ -61,7 +61,7 @@ impl Connection {
         }
         //= RFC 9293 section 3.10.7.4, first: is anything of it in the window?
         if !self.receiver.is_acceptable(header.seq, len) {
-            //= RFC 9293 section 3.4, MUST-66: acknowledgements, and urgency, are heeded with a window of zero.
+            //= RFC 9293 section 3.4, MUST-66: acknowledgements and urgent pointers are processed with a window of zero.
             let shut = self.receiver.window() == 0 && header.seq == next && !rst && !syn;
             if shut && flags.contains(Flags::ACK) && self.is_synchronised() {
                 if !self.believe(now, header, cx) {
@@ -86,11 +86,11 @@ impl Connection {
             }
             return Disposition::Keep;
         }
-        //= RFC 9293 section 3.10.7.4, fourth: a SYN sends a passive SYN-RECEIVED back to LISTEN; elsewhere (RFC 5961
-        //= section 4.2) it is challenged: a peer that has lost its state answers with a reset.
+        //= RFC 9293 section 3.10.7.4, fourth; section 3.5, MUST-11: a SYN sends a passive SYN-RECEIVED back to LISTEN;
+        //= elsewhere (RFC 5961 section 4.2) it is challenged: a peer that has lost its state answers with a reset.
         if syn {
             if self.is_passive_handshake() {
-                return self.end(End::Reset, cx);
+                return self.end(EndReason::Reset, cx);
             }
             self.challenge(now, cx);
             return Disposition::Keep;
@@ -100,7 +100,7 @@ impl Connection {
             return Disposition::Keep;
         }
         let mut opened = None;
-        if let State::SynReceived(_) = self.state {
+        if let ConnectionState::SynReceived(_) = self.state {
             if header.ack != self.iss + 1 {
                 return Disposition::Answer(self.reset_for_ack(now, header));
             }
@@ -115,7 +115,7 @@ impl Connection {
         if let Some(disposition) = self.on_ack(now, segment, cx) {
             return disposition;
         }
-        //= RFC 9293 section 3.10.7.4, sixth: urgent data is data like any other here: in line, and not told apart. What
+        //= RFC 9293 section 3.10.7.4, sixth; section 3.8.5, MUST-30, MUST-31: urgent data of any length is data like any other here: in line, and not distinguished. What
         //= applications get of the urgent pointer differs so much between stacks that RFC 6093 advises against its use.
         if payload_len > 0 || fin {
             let disposition = self.on_text(now, header.seq, segment, fin, cx);
@@ -134,14 +134,14 @@ impl Connection {
         if payload_len > 0 || header.flags.contains(Flags::FIN) {
             self.receiver.on_repeated(seq, (seq + payload_len).min(next));
         } else if seq + 1 == next && self.is_ack_plausible(header.ack) {
-            // A keep-alive: whoever knows no sequence numbers cannot use up what its answers are taken from.
+            // A keep-alive: a sender that knows no sequence numbers cannot use up the limit of its answers.
             if self.idle.keep_alives.take(now, cx.challenges) {
                 self.receiver.acknowledge_now();
             }
         } else {
             self.challenge(now, cx);
         }
-        if let State::SynReceived(handshake) = &mut self.state {
+        if let ConnectionState::SynReceived(handshake) = &mut self.state {
             // The peer does not know this side's SYN if it repeats its own.
             handshake.send |= handshake.deadline.is_none();
         }
@@ -171,9 +171,9 @@ impl Connection {
     //= RFC 9293 section 3.10.7.4, second: what a reset means in each state.
     fn on_reset(&mut self, cx: &mut Context<'_>) -> Disposition {
         let end = match self.state {
-            State::SynReceived(_) => End::Refused,
-            State::Closing | State::LastAck => End::Closed,
-            _ => End::Reset,
+            ConnectionState::SynReceived(_) => EndReason::Refused,
+            ConnectionState::Closing | ConnectionState::LastAck => EndReason::Closed,
+            _ => EndReason::Reset,
         };
         self.end(end, cx)
     }
@@ -183,26 +183,27 @@ impl Connection {
     fn on_ack(&mut self, now: Instant, segment: &Segment<'_>, cx: &mut Context<'_>) -> Option<Disposition> {
         let Header { ack, seq, flags, window, ref options, .. } = segment.header;
         let has_data = flags.intersects(Flags::FIN.with(Flags::SYN)) || !segment.payload.is_empty();
-        let echo = options.timestamps.filter(|_| self.terms.timestamps).map(|stamps| stamps.echo);
+        let echo = options.timestamps.filter(|_| self.negotiated.timestamps).map(|stamps| stamps.echo);
         let input = AckIn {
             ack,
             seq,
-            window: u32::from(window) << self.terms.peer_shift,
+            //= RFC 9293 section 3.1, MUST-1, REC-1: the window is unsigned, and computed with 32 bits.
+            window: u32::from(window) << self.negotiated.peer_shift,
             sack: options.sack,
             rtt: echo.and_then(|echo| self.round_trip(now, echo)),
             echo,
-            ece: self.terms.ecn && flags.contains(Flags::ECE),
+            ece: self.negotiated.ecn && flags.contains(Flags::ECE),
             has_data,
         };
         if self.work_in(now, &input, cx) {
             //= RFC 9293 section 3.10.7.4, fifth: what the acknowledgement of this side's FIN means in each state.
             match self.state {
-                State::FinWait1 => {
+                ConnectionState::FinWait1 => {
                     let until = if self.released { now + self.options.fin_wait_2 } else { NEVER };
-                    self.state = State::FinWait2 { until };
+                    self.state = ConnectionState::FinWait2 { until };
                 }
-                State::Closing => return Some(self.enter_time_wait(now, cx)),
-                State::LastAck => return Some(self.end(End::Closed, cx)),
+                ConnectionState::Closing => return Some(self.enter_time_wait(now, cx)),
+                ConnectionState::LastAck => return Some(self.end(EndReason::Closed, cx)),
                 _ => {}
             }
         }
@@ -218,12 +219,13 @@ impl Connection {
         !ack.is_after(self.sender.max_sent()) && !ack.is_before(oldest)
     }
 
-    /// Works an acknowledgement in, and tells the user what it must know. Returns whether this side's FIN was acknowledged.
+    /// Processes an acknowledgement and queues the events that follow from it. Returns whether this side's FIN
+    /// was acknowledged.
     #[inline]
     pub(super) fn work_in(&mut self, now: Instant, ack: &AckIn, cx: &mut Context<'_>) -> bool {
         let out = self.sender.on_ack(now, ack, cx.memory, cx.released);
         if !cx.released.is_empty() {
-            cx.tell_released();
+            cx.notify_released();
         }
         if out.progress {
             self.unreachable = false;
@@ -231,15 +233,15 @@ impl Connection {
         if out.acked > 0 && self.released {
             self.idle.progress = now;
         }
-        self.tell_writable(out.became_writable, cx);
+        self.notify_writable(out.became_writable, cx);
         out.fin_acked
     }
 
-    /// Tells the user that there is room to write again.
+    /// Queues the event that there is room to write again.
     #[inline]
-    pub(super) fn tell_writable(&self, became_writable: bool, cx: &mut Context<'_>) {
+    pub(super) fn notify_writable(&self, became_writable: bool, cx: &mut Context<'_>) {
         if became_writable && !self.released && !self.shut {
-            cx.events.push_back(Event::Writable(cx.id));
+            cx.events.push_back(TcpEvent::Writable(cx.id));
         }
     }
 
@@ -254,32 +256,35 @@ impl Connection {
         fin: bool,
         cx: &mut Context<'_>,
     ) -> Disposition {
-        if !matches!(self.state, State::Established | State::FinWait1 | State::FinWait2 { .. }) {
+        if !matches!(
+            self.state,
+            ConnectionState::Established | ConnectionState::FinWait1 | ConnectionState::FinWait2 { .. }
+        ) {
             // The peer has finished before: this can only be a repetition.
             self.receiver.acknowledge_now();
             return Disposition::Keep;
         }
         let len = segment.payload.len();
         if len > 0 {
-            //= RFC 9293 section 3.6.1, RFC 2525 section 2.17: data that nobody will read is answered by a reset.
+            //= RFC 9293 section 3.6.1, SHLD-3, RFC 2525 section 2.17: data that cannot be read any more is answered by a reset.
             if self.released && (seq + len.min(i32::MAX as usize) as u32).is_after(self.receiver.next()) {
-                return self.end_with_reset(now, End::Reset, cx);
+                return self.end_with_reset(now, EndReason::Reset, cx);
             }
-            if self.terms.ecn {
+            if self.negotiated.ecn {
                 let cwr = segment.header.flags.contains(Flags::CWR);
                 self.receiver.on_mark(segment.congestion_experienced, cwr);
             }
         }
         let taken = self.receiver.on_data(now, seq, segment.payload, fin, cx.pool);
-        if (taken.readable > 0 || taken.fin) && self.tell_readable && !self.released {
-            self.tell_readable = false;
-            cx.events.push_back(Event::Readable(cx.id));
+        if (taken.readable > 0 || taken.fin) && self.notify_readable && !self.released {
+            self.notify_readable = false;
+            cx.events.push_back(TcpEvent::Readable(cx.id));
         }
         if taken.fin {
             match self.state {
-                State::Established => self.state = State::CloseWait,
-                State::FinWait1 => self.state = State::Closing,
-                State::FinWait2 { .. } => return self.enter_time_wait(now, cx),
+                ConnectionState::Established => self.state = ConnectionState::CloseWait,
+                ConnectionState::FinWait1 => self.state = ConnectionState::Closing,
+                ConnectionState::FinWait2 { .. } => return self.enter_time_wait(now, cx),
                 _ => {}
             }
         }

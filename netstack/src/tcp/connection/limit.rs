@@ -5,7 +5,7 @@ use crate::time::Instant;
 /// What one connection has given in the present second.
 ///
 //= RFC 5961 section 7: challenge acknowledgements are limited. Each connection has a limit of its own: of a common one,
-//= whoever provokes many takes away the answers of others, their answers to keep-alives among them, and can measure what
+//= a sender that provokes many takes away the answers of others, their answers to keep-alives among them, and can measure what
 //= they were given.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Budget {
@@ -29,7 +29,7 @@ impl Budget {
 
 /// So many per second, over all connections.
 ///
-/// A limit that is exact and shared can be measured by a third party and tells it about others, so this one differs from
+/// A limit that is exact and shared can be measured by a third party and reveals traffic of others, so this one differs from
 /// second to second.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RateLimit {

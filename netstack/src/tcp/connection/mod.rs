@@ -1,6 +1,6 @@
 //! One connection: RFC 9293's state machine around a [`Sender`] and a [`Receiver`].
 //!
-//! The endpoint calls it with segments, time and the user's wishes; a [`Disposition`] tells the endpoint what to do,
+//! The endpoint calls it with segments, time and the user's calls; a [`Disposition`] says what the endpoint is to do,
 //! and [`Connection::transmit`] sends what is due at the end of a burst.
 
 mod calls;
@@ -28,39 +28,39 @@ pub(crate) use self::open::cookie_syn_ack;
 use super::memory::Memory;
 use super::receiver::{Pool, Receiver};
 use super::sender::Sender;
-use super::{ConnectionId, Event, Failure, Info, Options, Sending, StateName, Token};
+use super::{ConnectionId, Failure, Info, Options, ReleaseToken, Sending, StateName, TcpEvent};
 use crate::region::Extent;
 use crate::time::Instant;
 use crate::wire::tcp::{Header, SeqNumber};
 
-/// What a connection shares with the others of its endpoint, lent for a call.
+/// What a connection shares with the others of its endpoint, borrowed for a call.
 #[derive(Debug)]
 pub(crate) struct Context<'a> {
     /// The connection's own name, for events.
     pub(crate) id: ConnectionId,
     /// Events are appended.
-    pub(crate) events: &'a mut VecDeque<Event>,
+    pub(crate) events: &'a mut VecDeque<TcpEvent>,
     /// Memory of what was written.
     pub(crate) memory: &'a mut Memory,
     /// Memory of what was received, and its limit.
     pub(crate) pool: &'a mut Pool,
     /// Challenge acknowledgements of a connection per second (RFC 5961 section 7).
     pub(crate) challenges: u32,
-    /// Scratch: tokens on their way to becoming events.
-    pub(crate) released: &'a mut Vec<Token>,
+    /// Scratch: tokens that become events.
+    pub(crate) released: &'a mut Vec<ReleaseToken>,
     /// Scratch: the extents of a segment.
     pub(crate) extents: &'a mut Vec<Extent>,
 }
 
 impl Context<'_> {
     /// Tokens of what was acknowledged become events.
-    fn tell_released(&mut self) {
-        self.events.extend(self.released.drain(..).map(|token| Event::Released(self.id, token)));
+    fn notify_released(&mut self) {
+        self.events.extend(self.released.drain(..).map(|token| TcpEvent::Released(self.id, token)));
     }
 
     /// Tokens of what was not become events.
-    fn tell_dropped(&mut self) {
-        self.events.extend(self.released.drain(..).map(|token| Event::Dropped(self.id, token)));
+    fn notify_dropped(&mut self) {
+        self.events.extend(self.released.drain(..).map(|token| TcpEvent::Dropped(self.id, token)));
     }
 }
 
@@ -81,7 +81,7 @@ pub(crate) struct Open {
 
 /// What a SYN cookie kept of the peer's SYN.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct CookieTerms {
+pub(crate) struct CookieOptions {
     /// The peer's MSS option, rounded down.
     pub(crate) mss: u16,
     /// The peer's shift; `None`: no scaling in either direction.
@@ -135,20 +135,20 @@ pub(crate) struct TimeWaitRecord {
     pub(crate) duration: Duration,
 }
 
-/// How a turn of transmission ended.
+/// How a call of `transmit` ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Turn {
+pub(crate) enum TransmitOutcome {
     /// Nothing more to send at present.
     Done,
     /// The quantum is used up.
     More,
-    /// The device has no room: again in the next turn.
+    /// The device has no room: again in the next poll.
     Blocked,
 }
 
 /// The states of RFC 9293 section 3.3.2, each with what only it knows.
 #[derive(Debug)]
-enum State {
+enum ConnectionState {
     SynSent(Box<Handshake>),
     SynReceived(Box<Handshake>),
     Established,
@@ -161,7 +161,7 @@ enum State {
     Closing,
     LastAck,
     /// The protocol is over; what was received may still be read.
-    Over(End),
+    Over(EndReason),
 }
 
 /// No deadline.
@@ -169,7 +169,7 @@ const NEVER: Instant = Instant::from_nanos(u64::MAX);
 
 /// How a connection ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum End {
+enum EndReason {
     /// Both sides' FIN are acknowledged, and this side waits in TIME-WAIT (elsewhere).
     TimeWait,
     /// Both sides' FIN are acknowledged.
@@ -182,9 +182,9 @@ enum End {
     Aborted,
 }
 
-/// What was settled by the handshake.
+/// What the handshake settled.
 #[derive(Clone, Copy, Debug, Default)]
-struct Terms {
+struct NegotiatedOptions {
     /// The peer's window shift; zero without scaling.
     peer_shift: u8,
     /// This side's.
@@ -205,20 +205,20 @@ pub(crate) struct Connection {
     options: Arc<Options>,
     sender: Sender,
     receiver: Receiver,
-    state: State,
+    state: ConnectionState,
     idle: Idle,
     iss: SeqNumber,
     irs: SeqNumber,
     timestamp_offset: u32,
     mtu: u16,
-    terms: Terms,
+    negotiated: NegotiatedOptions,
     /// The user has closed or aborted.
     released: bool,
     /// The user has shut sending.
     shut: bool,
-    /// What arrives is to be told by an event.
-    tell_readable: bool,
-    /// A packet found no way, or an ICMP error said so: what a later time-out is then put down to.
+    /// Whether arriving data queues an event.
+    notify_readable: bool,
+    /// A packet found no route, or an ICMP error said so: a later time-out is reported with that cause.
     unreachable: bool,
 }
 
@@ -229,7 +229,7 @@ pub(crate) fn timestamp(now: Instant, offset: u32) -> u32 {
     ((now.as_nanos() / 1_000_000) as u32).wrapping_add(offset)
 }
 
-impl End {
+impl EndReason {
     fn timed_out(after: Duration) -> Self {
         Self::TimedOut(u32::try_from(after.as_millis()).unwrap_or(u32::MAX))
     }
@@ -285,50 +285,53 @@ impl Connection {
 
     /// Whether the protocol is over: `Remove`, `Reset` or `TimeWait` was returned.
     pub(crate) fn is_over(&self) -> bool {
-        matches!(self.state, State::Over(_))
+        matches!(self.state, ConnectionState::Over(_))
     }
 
     /// Whether the handshake is complete.
     fn is_synchronised(&self) -> bool {
-        !matches!(self.state, State::SynSent(_) | State::SynReceived(_) | State::Over(_))
+        !matches!(
+            self.state,
+            ConnectionState::SynSent(_) | ConnectionState::SynReceived(_) | ConnectionState::Over(_)
+        )
     }
 
     /// The state.
     pub(crate) fn state(&self) -> StateName {
         match &self.state {
-            State::SynSent(_) => StateName::SynSent,
-            State::SynReceived(_) => StateName::SynReceived,
-            State::Established => StateName::Established,
-            State::FinWait1 => StateName::FinWait1,
-            State::FinWait2 { .. } => StateName::FinWait2,
-            State::CloseWait => StateName::CloseWait,
-            State::Closing => StateName::Closing,
-            State::LastAck => StateName::LastAck,
-            State::Over(End::TimeWait) => StateName::TimeWait,
-            State::Over(_) => StateName::Closed,
+            ConnectionState::SynSent(_) => StateName::SynSent,
+            ConnectionState::SynReceived(_) => StateName::SynReceived,
+            ConnectionState::Established => StateName::Established,
+            ConnectionState::FinWait1 => StateName::FinWait1,
+            ConnectionState::FinWait2 { .. } => StateName::FinWait2,
+            ConnectionState::CloseWait => StateName::CloseWait,
+            ConnectionState::Closing => StateName::Closing,
+            ConnectionState::LastAck => StateName::LastAck,
+            ConnectionState::Over(EndReason::TimeWait) => StateName::TimeWait,
+            ConnectionState::Over(_) => StateName::Closed,
         }
     }
 
     /// Why it failed, if it did.
     pub(crate) fn failure(&self) -> Option<Failure> {
-        let State::Over(end) = &self.state else { return None };
+        let ConnectionState::Over(end) = &self.state else { return None };
         let remote = self.remote();
         match *end {
-            End::TimeWait | End::Closed => None,
-            End::Refused => Some(Failure::Refused { remote }),
-            End::Reset => Some(Failure::Reset { remote }),
-            End::TimedOut(millis) => {
+            EndReason::TimeWait | EndReason::Closed => None,
+            EndReason::Refused => Some(Failure::Refused { remote }),
+            EndReason::Reset => Some(Failure::Reset { remote }),
+            EndReason::TimedOut(millis) => {
                 let after = Duration::from_millis(u64::from(millis));
                 Some(Failure::TimedOut { remote, after })
             }
-            End::Unreachable => Some(Failure::Unreachable { remote }),
-            End::Aborted => Some(Failure::Aborted { remote }),
+            EndReason::Unreachable => Some(Failure::Unreachable { remote }),
+            EndReason::Aborted => Some(Failure::Aborted { remote }),
         }
     }
 
     /// What it looks like at present.
     pub(crate) fn info(&self) -> Info {
-        let terms = &self.terms;
+        let negotiated = &self.negotiated;
         let mut info = Info {
             state: self.state(),
             local: self.local(),
@@ -349,10 +352,10 @@ impl Connection {
             received_mss: self.receiver.largest(),
             peer_window: 0,
             own_window: self.receiver.window(),
-            window_shifts: terms.scaling.then_some((terms.own_shift, terms.peer_shift)),
-            timestamps: terms.timestamps,
-            sack: terms.sack,
-            ecn: terms.ecn,
+            window_shifts: negotiated.scaling.then_some((negotiated.own_shift, negotiated.peer_shift)),
+            timestamps: negotiated.timestamps,
+            sack: negotiated.sack,
+            ecn: negotiated.ecn,
             retransmitted: 0,
             timeouts: 0,
             spurious: 0,

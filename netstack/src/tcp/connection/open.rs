@@ -4,11 +4,14 @@ use core::time::Duration;
 use std::sync::Arc;
 
 use super::idle::Idle;
-use super::{Connection, Context, CookieTerms, Disposition, End, Open, State, Terms, timestamp};
+use super::{
+    Connection, ConnectionState, Context, CookieOptions, Disposition, EndReason, NegotiatedOptions, Open,
+    timestamp,
+};
 use crate::cc::Algorithm;
 use crate::tcp::receiver::Receiver;
 use crate::tcp::sender::{self, Sender};
-use crate::tcp::{Event, Options, Segment};
+use crate::tcp::{Options, Segment, TcpEvent};
 use crate::time::Instant;
 use crate::wire::tcp::{self, Flags, Header, SeqNumber, Timestamps, UserTimeout};
 
@@ -57,7 +60,7 @@ impl Handshake {
     }
 }
 
-/// The largest payload that the peer is told it may send: what the path carries without options.
+/// The largest payload announced to the peer (MSS): what the path carries without options.
 ///
 //= RFC 9293 section 3.7.1, MUST-14, MUST-67: the MSS option is sent, and does not count options.
 fn own_mss(open_mtu: u16, v6: bool, options: &Options) -> u16 {
@@ -107,7 +110,7 @@ pub(crate) fn cookie_syn_ack(open: &Open, options: &Options, syn: &Header, value
 }
 
 impl Connection {
-    fn new(now: Instant, open: &Open, options: Arc<Options>, state: State) -> Self {
+    fn new(now: Instant, open: &Open, options: Arc<Options>, state: ConnectionState) -> Self {
         Self {
             local_ip: open.local.ip(),
             remote_ip: open.remote.ip(),
@@ -122,10 +125,10 @@ impl Connection {
             irs: SeqNumber(0),
             timestamp_offset: open.timestamp_offset,
             mtu: open.mtu,
-            terms: Terms::default(),
+            negotiated: NegotiatedOptions::default(),
             released: false,
             shut: false,
-            tell_readable: true,
+            notify_readable: true,
             unreachable: false,
         }
     }
@@ -133,7 +136,7 @@ impl Connection {
     /// Active open: SYN-SENT. `transmit` sends the SYN.
     pub(crate) fn connect(now: Instant, open: &Open, options: Arc<Options>) -> Self {
         let handshake = Handshake::new(&options, false, tcp::Options::default());
-        Self::new(now, open, options, State::SynSent(handshake))
+        Self::new(now, open, options, ConnectionState::SynSent(handshake))
     }
 
     /// Passive open by this SYN: SYN-RECEIVED. `transmit` sends the SYN-ACK. What else the SYN carries is not taken
@@ -141,7 +144,7 @@ impl Connection {
     pub(crate) fn accept(now: Instant, open: &Open, options: Arc<Options>, syn: &Segment<'_>) -> Self {
         let header = &syn.header;
         let handshake = Handshake::new(&options, true, header.options);
-        let mut connection = Self::new(now, open, options, State::SynReceived(handshake));
+        let mut connection = Self::new(now, open, options, ConnectionState::SynReceived(handshake));
         connection.on_peer_syn(now, header, asks_for_ecn(header.flags));
         connection
     }
@@ -152,33 +155,33 @@ impl Connection {
         now: Instant,
         open: &Open,
         options: Arc<Options>,
-        terms: &CookieTerms,
+        negotiated: &CookieOptions,
         ack: &Segment<'_>,
     ) -> Self {
         let header = &ack.header;
         let peer = tcp::Options {
-            mss: Some(terms.mss),
-            window_scale: terms.window_scale,
-            sack_permitted: terms.sack,
-            timestamps: header.options.timestamps.filter(|_| terms.timestamps),
+            mss: Some(negotiated.mss),
+            window_scale: negotiated.window_scale,
+            sack_permitted: negotiated.sack,
+            timestamps: header.options.timestamps.filter(|_| negotiated.timestamps),
             ..tcp::Options::default()
         };
         let mut handshake = Handshake::new(&options, true, peer);
         handshake.send = false;
         handshake.sent = 1;
         handshake.deadline = Some(now + handshake.rto);
-        let mut connection = Self::new(now, open, options, State::SynReceived(handshake));
+        let mut connection = Self::new(now, open, options, ConnectionState::SynReceived(handshake));
         let syn = Header { seq: header.seq - 1, options: peer, ..*header };
-        connection.on_peer_syn(now, &syn, terms.ecn);
+        connection.on_peer_syn(now, &syn, negotiated.ecn);
         connection
     }
 
-    /// The peer's SYN, in whichever state: settles the terms.
+    /// The peer's SYN, in whichever state: settles the options.
     fn on_peer_syn(&mut self, now: Instant, syn: &Header, ecn: bool) {
         let (own, peer) = (&self.options, &syn.options);
         let scaling = own.window_scaling && peer.window_scale.is_some();
         self.irs = syn.seq;
-        self.terms = Terms {
+        self.negotiated = NegotiatedOptions {
             //= RFC 7323 section 2.2: scaling works in both directions, or in none.
             peer_shift: peer.window_scale.filter(|_| scaling).unwrap_or(0).min(14),
             own_shift: if scaling { Receiver::wanted_shift(own) } else { 0 },
@@ -188,9 +191,9 @@ impl Connection {
             ecn: own.ecn && ecn,
         };
         let mss = own_mss(self.mtu, self.local_ip.is_ipv6(), own);
-        let value = peer.timestamps.filter(|_| self.terms.timestamps).map(|theirs| theirs.value);
+        let value = peer.timestamps.filter(|_| self.negotiated.timestamps).map(|theirs| theirs.value);
         self.receiver.open(now, syn.seq, mss, value);
-        let Terms { own_shift, sack, ecn, .. } = self.terms;
+        let NegotiatedOptions { own_shift, sack, ecn, .. } = self.negotiated;
         self.receiver.establish(own_shift, sack, ecn, own.congestion == Algorithm::Dctcp);
         if let Some(UserTimeout { seconds }) = peer.user_timeout {
             self.idle.on_user_timeout_option(seconds);
@@ -199,44 +202,44 @@ impl Connection {
 
     /// The handshake is complete: the peer has acknowledged the SYN.
     pub(super) fn establish(&mut self, now: Instant, header: &Header, cx: &mut Context<'_>) -> Disposition {
-        let state = if self.shut { State::FinWait1 } else { State::Established };
+        let state = if self.shut { ConnectionState::FinWait1 } else { ConnectionState::Established };
         let before = core::mem::replace(&mut self.state, state);
-        let (State::SynSent(handshake) | State::SynReceived(handshake)) = before else {
+        let (ConnectionState::SynSent(handshake) | ConnectionState::SynReceived(handshake)) = before else {
             return Disposition::Keep;
         };
         let v6 = self.local_ip.is_ipv6();
-        let option_len = if self.terms.timestamps { TIMESTAMPS_LEN } else { 0 };
+        let option_len = if self.negotiated.timestamps { TIMESTAMPS_LEN } else { 0 };
         //= RFC 9293 section 3.7.1, MUST-15: without an MSS option, 536 bytes (IPv4) or 1220 (IPv6).
         let theirs = handshake.peer.mss.unwrap_or(if v6 { 1220 } else { 536 });
         //= RFC 9293 section 3.7.1, MUST-16: the least of what the peer takes and the path carries, less the options.
         let mss = theirs.min(own_mss(self.mtu, v6, &self.options));
         let mss = mss.max(LEAST_MSS + option_len) - option_len;
-        let terms = sender::Terms {
+        let negotiated = sender::SenderOptions {
             mss,
             overhead: if v6 { 60 } else { 40 } + option_len,
-            timestamps: self.terms.timestamps,
-            sack: self.terms.sack,
-            ecn: self.terms.ecn,
+            timestamps: self.negotiated.timestamps,
+            sack: self.negotiated.sack,
+            ecn: self.negotiated.ecn,
         };
         //= RFC 7323 section 2.2: the window of a SYN is not scaled.
         let syn = header.flags.contains(Flags::SYN);
-        let window = u32::from(header.window) << if syn { 0 } else { self.terms.peer_shift };
+        let window = u32::from(header.window) << if syn { 0 } else { self.negotiated.peer_shift };
         let resent = handshake.sent > 1;
         //= RFC 6298 section 3: no round-trip time is taken from a SYN that was sent twice, but by its timestamp.
         let rtt = match handshake.first_sent {
             Some(at) if !resent => Some(now.saturating_since(at)),
             _ => {
-                let stamps = header.options.timestamps.filter(|_| self.terms.timestamps);
+                let stamps = header.options.timestamps.filter(|_| self.negotiated.timestamps);
                 stamps.and_then(|stamps| self.round_trip(now, stamps.echo))
             }
         };
-        self.sender.establish(now, &terms, window, header.seq, rtt, resent);
+        self.sender.establish(now, &negotiated, window, header.seq, rtt, resent);
         self.idle.on_heard(now);
         if handshake.passive {
             return Disposition::Opened;
         }
         if !self.released {
-            cx.events.push_back(Event::Connected(cx.id));
+            cx.events.push_back(TcpEvent::Connected(cx.id));
         }
         Disposition::Keep
     }
@@ -267,12 +270,12 @@ impl Connection {
         }
         //= RFC 9293 section 3.10.7.3, second: a reset counts if it acknowledges the SYN.
         if flags.contains(Flags::RST) {
-            return if acked { self.end(End::Refused, cx) } else { Disposition::Keep };
+            return if acked { self.end(EndReason::Refused, cx) } else { Disposition::Keep };
         }
         if !flags.contains(Flags::SYN) {
             return Disposition::Keep;
         }
-        let State::SynSent(handshake) = &mut self.state else { return Disposition::Keep };
+        let ConnectionState::SynSent(handshake) = &mut self.state else { return Disposition::Keep };
         handshake.peer = header.options;
         if acked {
             // ECN only if this side still asked for it (a SYN that is sent again does not).
@@ -287,13 +290,13 @@ impl Connection {
             }
             return Disposition::Keep;
         }
-        //= RFC 9293 section 3.10.7.3, fourth: both sides have opened at once.
+        //= RFC 9293 section 3.10.7.3, fourth; section 3.5, MUST-10: both sides have opened at once.
         let ecn = asks_for_ecn(flags);
         let options = Arc::clone(&self.options);
         let mut fresh = Handshake::new(&options, false, header.options);
         fresh.first_sent = handshake.first_sent;
         fresh.sent = handshake.sent;
-        self.state = State::SynReceived(fresh);
+        self.state = ConnectionState::SynReceived(fresh);
         self.on_peer_syn(now, header, ecn);
         Disposition::Keep
     }
@@ -303,12 +306,12 @@ impl Connection {
         let own = &self.options;
         let value = timestamp(now, self.timestamp_offset);
         let (handshake, received) = match &self.state {
-            State::SynSent(handshake) => (handshake, false),
-            State::SynReceived(handshake) => (handshake, true),
+            ConnectionState::SynSent(handshake) => (handshake, false),
+            ConnectionState::SynReceived(handshake) => (handshake, true),
             _ => return None,
         };
         let mut flags = if received { Flags::SYN.with(Flags::ACK) } else { Flags::SYN };
-        if received && self.terms.ecn {
+        if received && self.negotiated.ecn {
             flags = flags.with(Flags::ECE);
         }
         //= RFC 3168 section 6.1.1.1: a SYN that was not answered is sent again without asking for ECN.
@@ -326,11 +329,12 @@ impl Connection {
             window: self.receiver.syn_window(),
             urgent: 0,
             options: tcp::Options {
+                //= RFC 9293 section 3.7.1, SHLD-5: in every SYN; section 3.2, MUST-65: in no other segment.
                 mss: Some(own_mss(self.mtu, self.local_ip.is_ipv6(), own)),
-                window_scale: offer(own.window_scaling, self.terms.scaling)
+                window_scale: offer(own.window_scaling, self.negotiated.scaling)
                     .then(|| Receiver::wanted_shift(own)),
-                sack_permitted: offer(own.sack, self.terms.sack),
-                timestamps: offer(own.timestamps, self.terms.timestamps)
+                sack_permitted: offer(own.sack, self.negotiated.sack),
+                timestamps: offer(own.timestamps, self.negotiated.timestamps)
                     .then(|| Timestamps { value, echo: self.receiver.ts_recent().unwrap_or(0) }),
                 //= RFC 5482 section 3.1: announced if the user chose one.
                 user_timeout: own.user_timeout.map(|time| UserTimeout {
@@ -343,17 +347,18 @@ impl Connection {
 
     /// The SYN was not answered in time.
     pub(super) fn on_handshake_timer(&mut self, now: Instant, cx: &mut Context<'_>) -> Disposition {
-        let (State::SynSent(handshake) | State::SynReceived(handshake)) = &mut self.state else {
+        let (ConnectionState::SynSent(handshake) | ConnectionState::SynReceived(handshake)) = &mut self.state
+        else {
             return Disposition::Keep;
         };
         if handshake.deadline.is_none_or(|deadline| deadline > now) {
             return Disposition::Keep;
         }
         handshake.deadline = None;
-        //= RFC 9293 section 3.8.3, MUST-23: an attempt lasts a while, and may be given up.
+        //= RFC 9293 section 3.8.3, MUST-22, MUST-23: a SYN is sent again for a while, and may be given up.
         if handshake.sent > self.options.syn_retries {
             let after = now.saturating_since(handshake.first_sent.unwrap_or(now));
-            let end = if self.unreachable { End::Unreachable } else { End::timed_out(after) };
+            let end = if self.unreachable { EndReason::Unreachable } else { EndReason::timed_out(after) };
             return self.end(end, cx);
         }
         handshake.rto = handshake.rto.saturating_mul(2).min(self.options.max_rto);
@@ -363,6 +368,6 @@ impl Connection {
 
     /// Whether the connection was opened by the peer.
     pub(super) fn is_passive_handshake(&self) -> bool {
-        matches!(&self.state, State::SynReceived(handshake) if handshake.passive)
+        matches!(&self.state, ConnectionState::SynReceived(handshake) if handshake.passive)
     }
 }

@@ -1,6 +1,6 @@
-//! What leaves: headers, segments in turn, acknowledgements at the end.
+//! Output: headers, segments, acknowledgements at the end.
 
-use super::{Connection, Context, State, Turn, timestamp};
+use super::{Connection, ConnectionState, Context, TransmitOutcome, timestamp};
 use crate::region::Extent;
 use crate::tcp::receiver::Acknowledgement;
 use crate::tcp::sender::Outgoing;
@@ -80,7 +80,7 @@ impl Connection {
     fn blocks(&self) -> SackBlocks {
         //= RFC 2018 section 3: three blocks beside timestamps, four without.
         if self.receiver.has_blocks() {
-            self.receiver.blocks(if self.terms.timestamps { 3 } else { 4 })
+            self.receiver.blocks(if self.negotiated.timestamps { 3 } else { 4 })
         } else {
             SackBlocks::NONE
         }
@@ -96,9 +96,9 @@ impl Connection {
     #[inline]
     pub(crate) fn wants_transmit(&self, now: Instant) -> bool {
         match &self.state {
-            State::SynSent(handshake) => handshake.send,
-            State::SynReceived(handshake) => handshake.send || self.receiver.is_ack_due(),
-            State::Over(_) => false,
+            ConnectionState::SynSent(handshake) => handshake.send,
+            ConnectionState::SynReceived(handshake) => handshake.send || self.receiver.is_ack_due(),
+            ConnectionState::Over(_) => false,
             _ => self.receiver.is_ack_due() || self.idle.send || self.sender.wants_transmit(now),
         }
     }
@@ -111,73 +111,81 @@ impl Connection {
         quantum: u32,
         emit: &mut impl Emit,
         cx: &mut Context<'_>,
-    ) -> Turn {
+    ) -> TransmitOutcome {
         if self.is_over() {
-            return Turn::Done;
+            return TransmitOutcome::Done;
         }
-        if let Some(turn) = self.transmit_syn(now, emit) {
-            return turn;
+        if let Some(outcome) = self.transmit_syn(now, emit) {
+            return outcome;
         }
-        if let State::SynReceived(_) = self.state {
-            return if self.transmit_ack(now, emit, cx) { Turn::Done } else { Turn::Blocked };
+        if let ConnectionState::SynReceived(_) = self.state {
+            return if self.transmit_ack(now, emit, cx) {
+                TransmitOutcome::Done
+            } else {
+                TransmitOutcome::Blocked
+            };
         }
         // What was acknowledged under another ECN mark goes first (DCTCP).
         while let Some(say) = self.receiver.earlier(cx.pool) {
             let header = self.header(now, self.sender.control_seq(), Flags::ACK, &say);
             if !self.emit(emit, &header, &[], 0, false) {
-                return Turn::Blocked;
+                return TransmitOutcome::Blocked;
             }
             self.receiver.on_earlier_sent();
         }
         // SACK blocks travel alone: a full segment has no room for them.
         if self.receiver.is_ack_due() && self.receiver.has_blocks() && !self.transmit_ack(now, emit, cx) {
-            return Turn::Blocked;
+            return TransmitOutcome::Blocked;
         }
-        let turn = self.transmit_data(now, quantum, emit, cx);
+        let outcome = self.transmit_data(now, quantum, emit, cx);
         if self.options.unsent_limit.is_some() {
             // What was sent made room, too.
             let became_writable = self.sender.unblock(now);
-            self.tell_writable(became_writable, cx);
+            self.notify_writable(became_writable, cx);
         }
-        if turn == Turn::Blocked {
-            return turn;
+        if outcome == TransmitOutcome::Blocked {
+            return outcome;
         }
-        //= RFC 9293 section 3.8.4: a keep-alive repeats the number before the next, so that it must be answered.
+        //= RFC 9293 section 3.8.4, SHLD-12: a keep-alive has no data; it repeats the number before the next, so that it
+        //= must be answered.
         if self.idle.send {
             let say = self.receiver.acknowledgement(cx.pool);
             let header = self.header(now, self.sender.nxt() - 1, Flags::ACK, &say);
             if !self.emit(emit, &header, &[], 0, false) {
-                return Turn::Blocked;
+                return TransmitOutcome::Blocked;
             }
             self.idle.on_probe_sent(now);
             self.receiver.on_ack_sent(false);
         }
         if self.receiver.is_ack_due() && !self.transmit_ack(now, emit, cx) {
-            return Turn::Blocked;
+            return TransmitOutcome::Blocked;
         }
-        turn
+        outcome
     }
 
     /// Sends the SYN or SYN-ACK if it is due. `Some`: nothing else can be sent.
-    fn transmit_syn(&mut self, now: Instant, emit: &mut impl Emit) -> Option<Turn> {
-        let (State::SynSent(handshake) | State::SynReceived(handshake)) = &self.state else { return None };
+    fn transmit_syn(&mut self, now: Instant, emit: &mut impl Emit) -> Option<TransmitOutcome> {
+        let (ConnectionState::SynSent(handshake) | ConnectionState::SynReceived(handshake)) = &self.state
+        else {
+            return None;
+        };
         if handshake.send {
             let header = self.syn(now)?;
             if !self.emit(emit, &header, &[], 0, false) {
-                return Some(Turn::Blocked);
+                return Some(TransmitOutcome::Blocked);
             }
         }
         match &mut self.state {
-            State::SynSent(handshake) => {
+            ConnectionState::SynSent(handshake) => {
                 if handshake.send {
                     handshake.on_sent(now);
                 }
-                Some(Turn::Done)
+                Some(TransmitOutcome::Done)
             }
-            State::SynReceived(handshake) if handshake.send => {
+            ConnectionState::SynReceived(handshake) if handshake.send => {
                 handshake.on_sent(now);
                 self.receiver.on_ack_sent(false);
-                Some(Turn::Done)
+                Some(TransmitOutcome::Done)
             }
             _ => None,
         }
@@ -189,16 +197,16 @@ impl Connection {
         quantum: u32,
         emit: &mut impl Emit,
         cx: &mut Context<'_>,
-    ) -> Turn {
+    ) -> TransmitOutcome {
         if let Some(out) = self.sender.small_message(now) {
             if !self.send(now, &out, emit, cx) {
-                return Turn::Blocked;
+                return TransmitOutcome::Blocked;
             }
             self.sender.on_emptied(now);
-            return Turn::Done;
+            return TransmitOutcome::Done;
         }
         if !self.sender.wants_transmit(now) {
-            return Turn::Done;
+            return TransmitOutcome::Done;
         }
         let path = emit.path(self.local_ip, self.remote_ip).unwrap_or(Path {
             mtu: self.mtu,
@@ -208,13 +216,13 @@ impl Connection {
         });
         let mut left = quantum;
         while left > 0 {
-            let Some(out) = self.sender.next(now, &path) else { return Turn::Done };
+            let Some(out) = self.sender.next(now, &path) else { return TransmitOutcome::Done };
             if !self.send(now, &out, emit, cx) {
-                return Turn::Blocked;
+                return TransmitOutcome::Blocked;
             }
             left = left.saturating_sub(out.segments());
         }
-        if self.sender.wants_transmit(now) { Turn::More } else { Turn::Done }
+        if self.sender.wants_transmit(now) { TransmitOutcome::More } else { TransmitOutcome::Done }
     }
 
     /// Sends what the sender has planned; false if there is no room.
@@ -234,7 +242,7 @@ impl Connection {
             return false;
         }
         if out.psh {
-            emit.hurry();
+            emit.flush_now();
         }
         self.sender.on_sent(now, out, header.options.timestamps.map_or(0, |stamps| stamps.value));
         self.receiver.on_ack_sent(true);

@@ -1,6 +1,6 @@
 //! What a user does with a connection: write, read, end it, look at it, change it.
 
-use super::super::api::{ConnectionId, Error, Info, Sending, StateName, Token};
+use super::super::api::{ConnectionId, Error, Info, ReleaseToken, Sending, StateName};
 use super::super::connection::{Connection, Context};
 use super::super::options::Options;
 use super::super::receiver::Chunk;
@@ -53,7 +53,7 @@ impl Endpoint {
         result
     }
 
-    /// A call of the user that reads. All that it can lead to is an acknowledgement that tells of room.
+    /// A call of the user that reads. It can lead only to a window update.
     #[inline]
     fn read_of<R>(
         &mut self,
@@ -75,13 +75,13 @@ impl Endpoint {
     /// Takes as many of the bytes as find room to be sent, and returns how many.
     ///
     /// # Errors
-    /// [`Error::WouldBlock`] if there is no room; [`Event::Writable`] follows. Else [`Error`] says why not.
+    /// [`Error::WouldBlock`] if there is no room; [`TcpEvent::Writable`] follows. Else [`Error`] says why not.
     pub fn write(&mut self, now: Instant, id: ConnectionId, bytes: &[u8]) -> Result<usize, Error> {
         self.write_by(now, id, |connection, cx| connection.write(bytes, cx))
     }
 
     /// The same for bytes that more will follow at once: a last segment that is less than full waits for them, until
-    /// something is heard from the peer or, with nothing on its way, a retransmission time-out has passed.
+    /// something is heard from the peer or, with nothing in flight, a retransmission time-out has passed.
     ///
     /// # Errors
     /// As [`Endpoint::write`].
@@ -97,7 +97,7 @@ impl Endpoint {
     ) -> Result<usize, Error> {
         let result = self.write_of(now, id, run);
         if result == Err(Error::WouldBlock) && self.shared.memory.is_full() {
-            // Its own acknowledgements will not tell it when there is room: it may have nothing on its way.
+            // Acknowledgements may not wake it when there is room: it may have nothing in flight.
             self.starved.insert(id);
             if self.info(id).is_some_and(|info| info.writable > 0) {
                 self.reclaim(now);
@@ -125,16 +125,16 @@ impl Endpoint {
         })
     }
 
-    /// Queues bytes that stay where they are until [`Event::Released`] gives `token` back.
+    /// Queues bytes that stay where they are until [`TcpEvent::Released`] gives `token` back.
     ///
     /// # Errors
-    /// [`Error::WouldBlock`] if there is no room; [`Event::Writable`] follows. Else [`Error`] says why not.
+    /// [`Error::WouldBlock`] if there is no room; [`TcpEvent::Writable`] follows. Else [`Error`] says why not.
     pub fn write_extent(
         &mut self,
         now: Instant,
         id: ConnectionId,
         extent: Extent,
-        token: Token,
+        token: ReleaseToken,
     ) -> Result<(), Error> {
         self.use_of(now, id, |connection, cx| connection.write_extent(extent, token, cx))
     }
@@ -142,7 +142,7 @@ impl Endpoint {
     /// Copies received bytes into `buffer` and returns how many; 0 is the end of the data.
     ///
     /// # Errors
-    /// [`Error::WouldBlock`] if there are none; [`Event::Readable`] follows. Else [`Error`] says why not.
+    /// [`Error::WouldBlock`] if there are none; [`TcpEvent::Readable`] follows. Else [`Error`] says why not.
     pub fn read(&mut self, now: Instant, id: ConnectionId, buffer: &mut [u8]) -> Result<usize, Error> {
         self.read_of(now, id, |connection, cx| connection.read(now, buffer, cx))
     }
@@ -174,7 +174,7 @@ impl Endpoint {
 
     /// Lets go of a connection. What was written is still sent, then a FIN; if received data is unread, a reset says so
     /// to the peer (RFC 9293 section 3.6, by way of RFC 2525 section 2.17). The id is unknown afterwards, and only
-    /// [`Event::Released`] may follow. What the peer does not take within [`Options::orphan_timeout`], or keeps from others who
+    /// [`TcpEvent::Released`] may follow. What the peer does not take within [`Options::orphan_timeout`], or keeps from others who
     /// write, is lost.
     pub fn close(&mut self, now: Instant, id: ConnectionId) {
         self.let_go(now, id, false);

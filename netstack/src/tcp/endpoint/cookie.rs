@@ -12,7 +12,7 @@
 
 use core::net::SocketAddr;
 
-use super::super::connection::CookieTerms;
+use super::super::connection::CookieOptions;
 use super::secret::{Purpose, Secret};
 use crate::time::Instant;
 use crate::wire::tcp::{Flags, Header, SeqNumber};
@@ -98,7 +98,7 @@ pub(super) fn open(
     local: &SocketAddr,
     remote: &SocketAddr,
     ack: &Header,
-) -> Option<CookieTerms> {
+) -> Option<CookieOptions> {
     let (cookie, peer) = (ack.ack - 1, ack.seq - 1);
     let plain = cookie.0 ^ mask(secret, local, remote, peer);
     let class = plain >> HASH_BITS & 7;
@@ -110,10 +110,10 @@ pub(super) fn open(
     }
     let mss = MSS.get(class as usize).copied()?;
     Some(match ack.options.timestamps {
-        None => CookieTerms { mss, window_scale: None, sack: false, ecn: false, timestamps: false },
+        None => CookieOptions { mss, window_scale: None, sack: false, ecn: false, timestamps: false },
         Some(stamps) => {
             let scale = stamps.echo & 15;
-            CookieTerms {
+            CookieOptions {
                 mss,
                 window_scale: if scale == SCALE_NONE { None } else { Some(scale as u8) },
                 sack: stamps.echo & SACK != 0,

@@ -12,7 +12,7 @@ counters! {
         active_opens,
         /// Connections opened by a peer: handshakes that were completed.
         passive_opens,
-        /// Connections that ended, in whatever way.
+        /// Connections that ended, for any reason.
         ended,
         /// SYN that made a half-open connection.
         syn_received,
@@ -36,7 +36,7 @@ counters! {
         answers_suppressed,
         /// Connections that went into TIME-WAIT.
         time_wait,
-        /// Connections in TIME-WAIT that gave way to a new one of the same pair.
+        /// Connections in TIME-WAIT that were replaced by a new one of the same pair.
         time_wait_reused,
         /// Connections in TIME-WAIT that went early because there were too many.
         time_wait_overflow,

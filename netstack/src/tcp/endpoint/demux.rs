@@ -1,14 +1,14 @@
-//! From a segment to whoever it is for: a connection, a record in TIME-WAIT, a listener, or nobody.
+//! Finds what a segment is for: a connection, a record in TIME-WAIT, a listener, or nothing.
 
 use core::net::SocketAddr;
 
-use super::super::api::{Event, Payload, Segment, SegmentMeta};
+use super::super::api::{Payload, Segment, SegmentMeta, TcpEvent};
 use super::super::connection::{
     Connection, Disposition, IcmpKind, TimeWaitRecord, cookie_syn_ack, timestamp,
 };
 use super::super::options::Options;
-use super::time_wait::Verdict;
-use super::{Endpoint, Place, Reply, TIME_WAIT, cookie, is_host};
+use super::time_wait::TimeWaitAction;
+use super::{ConnectionOwner, Endpoint, Reply, TIME_WAIT, cookie, is_host};
 use crate::time::Instant;
 use crate::wire::tcp::{Flags, Header, PlainHeader, SeqNumber};
 
@@ -30,7 +30,7 @@ pub struct IcmpError {
 
 /// What the table knows about a pair of addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Found {
+enum TableEntry {
     Connection(u32),
     TimeWait(u32),
     Nothing,
@@ -43,7 +43,7 @@ fn is_pure_ack(flags: Flags) -> bool {
 
 impl Endpoint {
     #[inline]
-    fn find(&self, local: &SocketAddr, remote: &SocketAddr) -> Found {
+    fn find(&self, local: &SocketAddr, remote: &SocketAddr) -> TableEntry {
         let value = self.table.find(self.secret.hash(local, remote), |value| {
             if value & TIME_WAIT != 0 {
                 return self.records.get(value & !TIME_WAIT).is_some_and(|record| record.is(local, remote));
@@ -53,25 +53,25 @@ impl Endpoint {
                 .is_some_and(|found| found.is_between(local.ip(), local.port(), remote.ip(), remote.port()))
         });
         match value {
-            Some(value) if value & TIME_WAIT != 0 => Found::TimeWait(value & !TIME_WAIT),
-            Some(value) => Found::Connection(value),
-            None => Found::Nothing,
+            Some(value) if value & TIME_WAIT != 0 => TableEntry::TimeWait(value & !TIME_WAIT),
+            Some(value) => TableEntry::Connection(value),
+            None => TableEntry::Nothing,
         }
     }
 
     /// Whether a connection of the pair may be opened by this side.
     pub(super) fn is_free(&self, now: Instant, local: &SocketAddr, remote: &SocketAddr) -> bool {
         match self.find(local, remote) {
-            Found::Nothing => true,
-            Found::Connection(_) => false,
-            Found::TimeWait(index) => self.records.get(index).is_some_and(|record| record.reusable(now)),
+            TableEntry::Nothing => true,
+            TableEntry::Connection(_) => false,
+            TableEntry::TimeWait(index) => self.records.get(index).is_some_and(|record| record.reusable(now)),
         }
     }
 
     /// Takes the pair out of TIME-WAIT, if it is there, for a new connection that is about to be made, and says what the old
     /// one's sequence numbers ended at.
     pub(super) fn leave_time_wait(&mut self, local: &SocketAddr, remote: &SocketAddr) -> Option<SeqNumber> {
-        let Found::TimeWait(index) = self.find(local, remote) else { return None };
+        let TableEntry::TimeWait(index) = self.find(local, remote) else { return None };
         let record = self.records.remove(index)?;
         self.timers.time_wait_over(index);
         self.table.remove(self.secret.hash(local, remote), index | TIME_WAIT);
@@ -101,12 +101,12 @@ impl Endpoint {
         let remote = SocketAddr::new(meta.source, header.source_port);
         let segment = Segment { header, payload, congestion_experienced: meta.congestion_experienced };
         match self.find(&local, &remote) {
-            Found::Connection(index) => {
+            TableEntry::Connection(index) => {
                 self.last = index;
                 self.on_connection(now, index, &segment);
             }
-            Found::TimeWait(index) => self.on_time_wait(now, index, local, remote, &segment),
-            Found::Nothing => self.on_stranger(now, local, remote, &segment),
+            TableEntry::TimeWait(index) => self.on_time_wait(now, index, local, remote, &segment),
+            TableEntry::Nothing => self.on_unmatched(now, local, remote, &segment),
         }
     }
 
@@ -116,7 +116,7 @@ impl Endpoint {
         let &[a, b, c, d] = header.first_chunk()?;
         let local = SocketAddr::new(meta.destination, u16::from_be_bytes([c, d]));
         let remote = SocketAddr::new(meta.source, u16::from_be_bytes([a, b]));
-        let Found::Connection(index) = self.find(&local, &remote) else { return None };
+        let TableEntry::Connection(index) = self.find(&local, &remote) else { return None };
         self.slots.get(index as usize)?.connection.as_deref().map(Connection::acknowledged)
     }
 
@@ -144,7 +144,7 @@ impl Endpoint {
     #[inline]
     fn on_connection(&mut self, now: Instant, index: u32, segment: &Segment<'_>) {
         if let Some(slot) = self.slots.get(index as usize)
-            && let Place::HalfOpen(listener) = slot.place
+            && let ConnectionOwner::HalfOpen(listener) = slot.owner
             && segment.header.flags.contains(Flags::ACK)
             && !segment.header.flags.intersects(Flags::RST)
             && self.listeners.at(listener).is_some_and(|(_, listener)| listener.is_full())
@@ -171,24 +171,24 @@ impl Endpoint {
         let listener = self.listeners.find(&local);
         let Some(record) = self.records.get(index).copied() else { return };
         let answer = Reply { local, remote, header: record.acknowledgement(timestamp(now, 0)) };
-        let verdict = record.judge(&segment.header, segment.payload.len());
+        let action = record.judge(&segment.header, segment.payload.len());
         // A SYN of the pair may have been answered by a cookie, for want of room.
-        if let (Verdict::Drop | Verdict::Acknowledge, Some(listener)) = (verdict, listener)
+        if let (TimeWaitAction::Drop | TimeWaitAction::Acknowledge, Some(listener)) = (action, listener)
             && is_pure_ack(segment.header.flags)
             && self.on_cookie(now, listener, local, remote, segment)
         {
             return;
         }
-        match (verdict, listener) {
-            (Verdict::Restart, _) => {
+        match (action, listener) {
+            (TimeWaitAction::Restart, _) => {
                 self.records.restart(now, index);
                 self.reply(answer);
             }
             //= RFC 9293 section 3.6.1, MAY-2: the old connection is forgotten once the new one exists, not before: its peer
             //= may repeat the FIN as long as the listener has no room.
-            (Verdict::Reopen, Some(listener)) => self.on_syn(now, listener, local, remote, segment),
-            (Verdict::Drop, _) => {}
-            (Verdict::Acknowledge | Verdict::Reopen, _) => {
+            (TimeWaitAction::Reopen, Some(listener)) => self.on_syn(now, listener, local, remote, segment),
+            (TimeWaitAction::Drop, _) => {}
+            (TimeWaitAction::Acknowledge | TimeWaitAction::Reopen, _) => {
                 //= RFC 5961 section 7: so many per second.
                 if self.records.may_answer(now, index) {
                     self.reply(answer);
@@ -199,12 +199,12 @@ impl Endpoint {
         }
     }
 
-    /// A segment of no connection: for a listener, or for nobody.
+    /// A segment of no connection: for a listener, or for none.
     #[cold]
-    fn on_stranger(&mut self, now: Instant, local: SocketAddr, remote: SocketAddr, segment: &Segment<'_>) {
+    fn on_unmatched(&mut self, now: Instant, local: SocketAddr, remote: SocketAddr, segment: &Segment<'_>) {
         let flags = segment.header.flags;
-        // Nobody sends from port 0, nor to itself (over a device).
-        //= RFC 9293 section 3.9.2.3, MUST-57, MUST-63: what comes from or goes to no single host is dropped in silence.
+        // No host sends from port 0, nor to itself (over a device).
+        //= RFC 9293 section 3.9.2.3, MUST-57, MUST-63: segments from or to addresses that are not unicast are dropped.
         // IP does it too, and knows the broadcast addresses of its subnets.
         if remote.port() == 0 || local == remote || !is_host(remote.ip()) || !is_host(local.ip()) {
             self.counters.no_connection += 1;
@@ -228,7 +228,7 @@ impl Endpoint {
         } else if flags.intersects(Flags::SYN) && !flags.intersects(Flags::FIN) {
             self.on_syn(now, listener, local, remote, segment);
         } else {
-            // A SYN with FIN is nobody's handshake.
+            // No handshake has a SYN with FIN.
             self.counters.no_connection += 1;
         }
     }
@@ -264,7 +264,7 @@ impl Endpoint {
         let after = self.leave_time_wait(&local, &remote);
         let open = self.open(now, local, remote, after);
         let connection = Connection::accept(now, &open, options, segment);
-        self.add(now, local, remote, connection, Place::HalfOpen(index));
+        self.add(now, local, remote, connection, ConnectionOwner::HalfOpen(index));
     }
 
     fn send_cookie(
@@ -301,7 +301,7 @@ impl Endpoint {
         if !listener.expects_cookies(now) {
             return false;
         }
-        let Some(terms) = cookie::open(&self.secret, now, &local, &remote, &segment.header) else {
+        let Some(negotiated) = cookie::open(&self.secret, now, &local, &remote, &segment.header) else {
             self.counters.cookies_refused += 1;
             return false;
         };
@@ -318,14 +318,14 @@ impl Endpoint {
         self.leave_time_wait(&local, &remote);
         let mut open = self.open(now, local, remote, None);
         open.iss = segment.header.ack - 1;
-        let connection = Connection::from_cookie(now, &open, options, &terms, segment);
+        let connection = Connection::from_cookie(now, &open, options, &negotiated, segment);
         self.counters.cookies_accepted += 1;
-        let id = self.add(now, local, remote, connection, Place::HalfOpen(index));
+        let id = self.add(now, local, remote, connection, ConnectionOwner::HalfOpen(index));
         self.on_connection(now, id.index, segment);
         true
     }
 
-    /// Answers a segment that nobody wants.
+    /// Answers a segment that no connection or listener takes.
     fn refuse(&mut self, now: Instant, local: SocketAddr, remote: SocketAddr, segment: &Segment<'_>) {
         let Header { flags, seq, ack, .. } = segment.header;
         //= RFC 9293 section 3.10.7.1: a reset is never answered; an acknowledged number is used, or else all of the
@@ -364,8 +364,9 @@ impl Endpoint {
     /// Takes in an ICMP error about a segment of ours. Whether it is believed is the connection's to say: it is if it
     /// quotes a number that is in flight (RFC 5927 section 4.1). False if there is no such connection.
     pub fn on_icmp_error(&mut self, now: Instant, error: &IcmpError) -> bool {
+        //= RFC 9293 section 3.9.2.2, MUST-54: an ICMP error goes to the connection whose segment caused it.
         let (local, remote) = (super::plain(error.local), super::plain(error.remote));
-        let Found::Connection(index) = self.find(&local, &remote) else { return false };
+        let TableEntry::Connection(index) = self.find(&local, &remote) else { return false };
         if let Some(end) =
             self.call(index, |connection, cx| connection.on_icmp(now, error.kind, error.seq, cx))
         {
@@ -408,17 +409,17 @@ impl Endpoint {
     fn opened(&mut self, index: u32) {
         let Some(slot) = self.slots.get_mut(index as usize) else { return };
         let id = super::ConnectionId { index, generation: slot.generation };
-        if let Place::HalfOpen(listener) = slot.place
+        if let ConnectionOwner::HalfOpen(listener) = slot.owner
             && let Some((listener_id, listener)) = self.listeners.at(listener)
         {
-            slot.place = Place::Queued;
+            slot.owner = ConnectionOwner::Queued;
             if let Some(connection) = slot.connection.as_deref() {
                 self.peers.add(connection.remote().ip());
             }
             listener.half_open = listener.half_open.saturating_sub(1);
             listener.push(id);
             self.counters.passive_opens += 1;
-            self.shared.events.queue.push_back(Event::Acceptable(listener_id));
+            self.shared.events.queue.push_back(TcpEvent::Acceptable(listener_id));
         }
     }
 
@@ -429,18 +430,18 @@ impl Endpoint {
         let hash = self.secret.hash(&connection.local(), &connection.remote());
         self.table.remove(hash, index);
         let released = connection.released();
-        match slot.place {
-            Place::HalfOpen(listener) => {
+        match slot.owner {
+            ConnectionOwner::HalfOpen(listener) => {
                 if let Some((_, listener)) = self.listeners.at(listener) {
                     listener.half_open = listener.half_open.saturating_sub(1);
                 }
                 self.release(index);
             }
-            Place::User | Place::Queued if released => self.release(index),
-            Place::User | Place::Queued => self.timers.disarm(&mut slot.armed),
-            Place::Orphan => {
+            ConnectionOwner::User | ConnectionOwner::Queued if released => self.release(index),
+            ConnectionOwner::User | ConnectionOwner::Queued => self.timers.disarm(&mut slot.armed),
+            ConnectionOwner::Orphan => {
                 // It is counted no more, whatever is done with the slot next.
-                slot.place = Place::User;
+                slot.owner = ConnectionOwner::User;
                 self.orphans -= 1;
                 self.release(index);
             }

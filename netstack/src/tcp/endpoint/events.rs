@@ -1,27 +1,27 @@
-//! What the user has yet to be told, and the releases that wait until no frame refers to their extents.
+//! Events that the user has not taken yet, and releases that wait until no frame refers to their extents.
 
 use std::collections::VecDeque;
 
-use super::super::api::Event;
+use super::super::api::TcpEvent;
 use super::Endpoint;
 
-/// Events on their way to the user.
+/// Events in flight to the user.
 #[derive(Debug, Default)]
 pub(super) struct Events {
     /// Oldest first.
-    pub(super) queue: VecDeque<Event>,
+    pub(super) queue: VecDeque<TcpEvent>,
     /// Of extents that a frame may still refer to.
-    held: VecDeque<Event>,
+    held: VecDeque<TcpEvent>,
     /// Frames that were emitted may still be read.
     frames_out: bool,
 }
 
 impl Events {
     #[inline]
-    fn next(&mut self) -> Option<Event> {
+    fn next(&mut self) -> Option<TcpEvent> {
         loop {
             let event = self.queue.pop_front()?;
-            if !self.frames_out || !matches!(event, Event::Released(..) | Event::Dropped(..)) {
+            if !self.frames_out || !matches!(event, TcpEvent::Released(..) | TcpEvent::Dropped(..)) {
                 return Some(event);
             }
             self.held.push_back(event);
@@ -32,7 +32,7 @@ impl Events {
 impl Endpoint {
     /// What has changed since, oldest first. An extent comes back only while no frame is out.
     #[inline]
-    pub fn next_event(&mut self) -> Option<Event> {
+    pub fn next_event(&mut self) -> Option<TcpEvent> {
         self.shared.events.next()
     }
 

@@ -1,13 +1,13 @@
-//! All TCP connections of one shard: finds a segment's connection, opens and closes connections, gives them turns to
+//! All TCP connections of one shard: finds a segment's connection, opens and closes connections, schedules them to
 //! send, and keeps their timers.
 //!
 //! ```text
 //!   segment --> table --> connection         a slab of boxes, one timer each
 //!                    \--> TIME-WAIT record   64 bytes, aged by the same wheel
 //!           --> listener: half-open connections, SYN cookies, accept queue
-//!           --> nobody: a reset
+//!           --> none: a reset
 //!
-//!   answers of no connection, then connections in turn --> Emit
+//!   answers of no connection, then connections round-robin --> Emit
 //! ```
 //!
 //! An [`Endpoint`] needs no stack: tests and fuzzers give it segments and time, and take its segments through [`Emit`].
@@ -37,7 +37,7 @@ use std::sync::Arc;
 pub use counters::Counters;
 pub use demux::IcmpError;
 
-use super::api::{ConnectError, ConnectionId, Event, ListenError, ListenerId, StateName, Token};
+use super::api::{ConnectError, ConnectionId, ListenError, ListenerId, ReleaseToken, StateName, TcpEvent};
 use super::connection::{Connection, Context, Open, RateLimit};
 use super::memory::Memory;
 use super::options::{Config, Options};
@@ -60,26 +60,26 @@ use super::api::Emit;
 /// In the table, values with this bit are records in TIME-WAIT, others connections.
 const TIME_WAIT: u32 = 1 << 31;
 
-/// Largest IP packet until somebody says otherwise: Ethernet's.
+/// Largest IP packet until the MTU is set: Ethernet's.
 const DEFAULT_MTU: u16 = 1500;
 
-/// Who looks after a connection.
+/// Who owns a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+enum ConnectionOwner {
     /// The user.
     User,
     /// A listener; the handshake is going on.
     HalfOpen(u32),
     /// A listener's accept queue.
     Queued,
-    /// Nobody: the user has closed it, and it holds what was written.
+    /// The endpoint alone: the user has closed it, and it still holds written data.
     Orphan,
 }
 
 /// One connection's place in the slab.
 struct Slot {
     generation: u32,
-    place: Place,
+    owner: ConnectionOwner,
     /// Whether the index is in `ready`.
     ready: bool,
     armed: Armed,
@@ -94,8 +94,8 @@ struct Shared {
     challenges: u32,
     events: Events,
     /// Events of connections that the user does not know yet end here.
-    muted: VecDeque<Event>,
-    released: Vec<Token>,
+    muted: VecDeque<TcpEvent>,
+    released: Vec<ReleaseToken>,
     extents: Vec<Extent>,
 }
 
@@ -146,16 +146,16 @@ pub struct Endpoint {
     last: u32,
     listeners: Listeners,
     records: Records,
-    /// Connections that were refused memory, to be told when there is some.
+    /// Connections that were refused memory; they are notified when there is some.
     starved: BTreeSet<ConnectionId>,
-    /// Slots whose place is [`Place::Orphan`], and the one that was looked at last when there were too many.
+    /// Slots whose owner is [`ConnectionOwner::Orphan`], and the one that was looked at last when there were too many.
     orphans: usize,
     hand: usize,
     ports: Ports,
     timers: Timers,
     /// Scratch of `on_timeout`.
     fired: Vec<Timer>,
-    /// Connections with something to send, in turn. Each is in it at most once.
+    /// Connections with something to send, in round-robin order. Each is in it at most once.
     ready: VecDeque<u32>,
     replies: VecDeque<Reply>,
     resets: RateLimit,
@@ -225,7 +225,7 @@ impl Endpoint {
     }
 
     /// The largest IP packet on the link of an address of ours, in bytes; 1500 for addresses that nothing was said
-    /// about. New connections tell their peers.
+    /// about. New connections announce it.
     pub fn set_mtu(&mut self, local: IpAddr, mtu: u16) {
         self.mtus.insert(local, mtu);
     }
@@ -274,7 +274,7 @@ impl Endpoint {
         }
         let Some(index) = self.listeners.close(id) else { return };
         let half_open =
-            self.slots.iter().enumerate().filter(|(_, slot)| slot.place == Place::HalfOpen(index));
+            self.slots.iter().enumerate().filter(|(_, slot)| slot.owner == ConnectionOwner::HalfOpen(index));
         orphans.extend(half_open.map(|(index, _)| index as u32));
         for index in orphans {
             if let Some(end) = self.call(index, |connection, cx| connection.abort(now, cx)) {
@@ -290,28 +290,28 @@ impl Endpoint {
             let connection = self.listeners.get_mut(id)?.pop()?;
             let Some(slot) = self.slots.get_mut(connection.index as usize) else { continue };
             let Some(found) = slot.connection.as_deref() else { continue };
-            if slot.generation != connection.generation || slot.place != Place::Queued {
+            if slot.generation != connection.generation || slot.owner != ConnectionOwner::Queued {
                 continue;
             }
             let (readable, over, remote) = (found.info().readable, found.is_over(), found.remote());
             let state = found.state();
-            slot.place = Place::User;
+            slot.owner = ConnectionOwner::User;
             let id = connection;
             if over && readable == 0 && state == StateName::Closed {
-                // It was reset while it waited: nobody needs to know.
+                // It was reset while it waited: the user never saw it.
                 self.release(id.index);
                 continue;
             }
             let ended = !matches!(state, StateName::Established | StateName::SynReceived);
             if readable > 0 || ended {
-                self.shared.events.queue.push_back(Event::Readable(id));
+                self.shared.events.queue.push_back(TcpEvent::Readable(id));
             }
             return Some((id, remote));
         }
     }
 
     /// Opens a connection from `local`, one of this host's addresses, to `remote`; with port 0 a free port is chosen
-    /// (RFC 6056). [`Event::Connected`] or [`Event::Failed`] says how it went.
+    /// (RFC 6056). [`TcpEvent::Connected`] or [`TcpEvent::Failed`] says how it went.
     ///
     /// # Errors
     /// [`ConnectError`] says what cannot be.
@@ -365,10 +365,10 @@ impl Endpoint {
         let options = self.shared_options(options);
         let connection = Connection::connect(now, &open, options);
         self.counters.active_opens += 1;
-        Ok(self.add(now, local, remote, connection, Place::User))
+        Ok(self.add(now, local, remote, connection, ConnectionOwner::User))
     }
 
-    /// Whether a connection leads to `host`; one that a stranger has begun counts when its handshake is over.
+    /// Whether a connection leads to `host`; one that a remote peer opened counts once its handshake is over.
     pub fn has_peer(&self, host: IpAddr) -> bool {
         self.peers.has(host)
     }
@@ -397,7 +397,7 @@ impl Endpoint {
     #[inline]
     fn user(&self, id: ConnectionId) -> Option<&Connection> {
         let slot = self.slots.get(id.index as usize)?;
-        let found = slot.generation == id.generation && slot.place == Place::User;
+        let found = slot.generation == id.generation && slot.owner == ConnectionOwner::User;
         slot.connection.as_deref().filter(|connection| found && !connection.released())
     }
 
@@ -407,7 +407,7 @@ impl Endpoint {
         let slot = self.slots.get_mut(index as usize)?;
         let connection = slot.connection.as_deref_mut()?;
         let id = ConnectionId { index, generation: slot.generation };
-        let muted = matches!(slot.place, Place::HalfOpen(_) | Place::Queued);
+        let muted = matches!(slot.owner, ConnectionOwner::HalfOpen(_) | ConnectionOwner::Queued);
         let mut cx = self.shared.context(id, muted);
         Some(run(connection, &mut cx))
     }
@@ -439,20 +439,20 @@ impl Endpoint {
         Open { local, remote, iss, timestamp_offset, mtu }
     }
 
-    /// Gives a connection a slot, a place in the table, a timer and a turn.
+    /// Gives a connection a slot, an entry in the table, a timer and a place in the send queue.
     fn add(
         &mut self,
         now: Instant,
         local: SocketAddr,
         remote: SocketAddr,
         connection: Connection,
-        place: Place,
+        owner: ConnectionOwner,
     ) -> ConnectionId {
         let index = self.free.pop().unwrap_or(self.slots.len() as u32);
         let connection = Some(Box::new(connection));
         // Its predecessor may have left the slot's number in the queue.
         let ready = self.slots.get(index as usize).is_some_and(|slot| slot.ready);
-        let fresh = |generation| Slot { generation, place, ready, armed: Armed::NOT, connection };
+        let fresh = |generation| Slot { generation, owner, ready, armed: Armed::NOT, connection };
         let generation = match self.slots.get_mut(index as usize) {
             Some(slot) => {
                 *slot = fresh(slot.generation);
@@ -468,7 +468,7 @@ impl Endpoint {
             }
         };
         self.table.insert(self.secret.hash(&local, &remote), index);
-        if place == Place::User {
+        if owner == ConnectionOwner::User {
             self.peers.add(remote.ip());
         }
         self.settle(now, index);
@@ -479,7 +479,7 @@ impl Endpoint {
     fn release(&mut self, index: u32) {
         let Some(slot) = self.slots.get_mut(index as usize) else { return };
         if let Some(connection) = slot.connection.take() {
-            if !matches!(slot.place, Place::HalfOpen(_)) {
+            if !matches!(slot.owner, ConnectionOwner::HalfOpen(_)) {
                 self.peers.remove(connection.remote().ip());
             }
             self.timers.disarm(&mut slot.armed);

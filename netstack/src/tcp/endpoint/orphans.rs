@@ -1,7 +1,7 @@
-//! Connections that their users have closed, and that still hold what was written. Nobody else will end them, so their number
+//! Connections that their users have closed, and that still hold what was written. No user will end them, so their number
 //! is bounded, and they make room for those who write.
 
-use super::{Connection, Endpoint, Place};
+use super::{Connection, ConnectionOwner, Endpoint};
 use crate::time::Instant;
 
 /// Of so many, the one that has got nothing through for longest is ended.
@@ -12,10 +12,10 @@ impl Endpoint {
     pub(super) fn orphan(&mut self, now: Instant, index: u32) {
         let Some(slot) = self.slots.get_mut(index as usize) else { return };
         let held = slot.connection.as_deref().is_some_and(Connection::holds_data);
-        if !held || slot.place != Place::User {
+        if !held || slot.owner != ConnectionOwner::User {
             return;
         }
-        slot.place = Place::Orphan;
+        slot.owner = ConnectionOwner::Orphan;
         self.orphans += 1;
         while self.orphans > self.config.max_orphans && self.end_orphan(now) {}
     }
@@ -24,14 +24,16 @@ impl Endpoint {
     #[inline]
     pub(super) fn look_at_orphan(&mut self, index: u32) {
         let Some(slot) = self.slots.get_mut(index as usize) else { return };
-        if slot.place == Place::Orphan && !slot.connection.as_deref().is_some_and(Connection::holds_data) {
-            slot.place = Place::User;
+        if slot.owner == ConnectionOwner::Orphan
+            && !slot.connection.as_deref().is_some_and(Connection::holds_data)
+        {
+            slot.owner = ConnectionOwner::User;
             self.orphans -= 1;
         }
     }
 
-    /// There is no memory for what somebody writes: orphans give theirs up, until there will be some as soon as no frame refers
-    /// to it.
+    /// There is no memory for a connection's write: orphans give theirs up, until there will be
+    /// some as soon as no frame refers to it.
     #[cold]
     pub(super) fn reclaim(&mut self, now: Instant) {
         while !self.shared.memory.awaits_frames() && self.end_orphan(now) {}
@@ -45,7 +47,7 @@ impl Endpoint {
                 break;
             }
             self.hand = (self.hand + 1) % self.slots.len();
-            let slot = self.slots.get(self.hand).filter(|slot| slot.place == Place::Orphan);
+            let slot = self.slots.get(self.hand).filter(|slot| slot.owner == ConnectionOwner::Orphan);
             let Some(connection) = slot.and_then(|slot| slot.connection.as_deref()) else { continue };
             looked += 1;
             let since = connection.stalled_since();

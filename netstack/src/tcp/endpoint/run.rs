@@ -1,16 +1,16 @@
-//! Turns and timers.
+//! Scheduling and timers.
 
-use super::super::api::{Destination, Emit, Emitted, Event};
-use super::super::connection::Turn;
+use super::super::api::{Destination, Emit, Emitted, TcpEvent};
+use super::super::connection::TransmitOutcome;
 use super::timers::{Armed, Timer};
 use super::{Endpoint, Reply};
 use crate::time::Instant;
 
-/// Segments that a connection may send before the next one's turn.
+/// Segments that a connection may send before the next connection is served.
 const QUANTUM: u32 = 64;
 
 impl Endpoint {
-    /// Gives a connection a turn, and its timer, if it wants them.
+    /// Schedules a connection to send and arms its timer, if it wants them.
     #[inline]
     pub(super) fn settle(&mut self, now: Instant, index: u32) {
         let Some(slot) = self.slots.get_mut(index as usize) else { return };
@@ -25,7 +25,8 @@ impl Endpoint {
         self.timers.arm(&mut slot.armed, index, connection.next_deadline());
     }
 
-    /// The same after a write, which starts no timer by itself: if the connection gets a turn, its timer is seen to then.
+    /// The same after a write, which starts no timer by itself: if the connection is scheduled to send, its
+    /// timer is armed then.
     #[inline]
     pub(super) fn settle_written(&mut self, now: Instant, index: u32) {
         let Some(slot) = self.slots.get_mut(index as usize) else { return };
@@ -82,13 +83,13 @@ impl Endpoint {
         !self.ready.is_empty() || !self.replies.is_empty()
     }
 
-    /// Whether [`transmit`](Self::transmit) would give one connection a turn, and do nothing else.
+    /// Whether [`transmit`](Self::transmit) would serve one connection, and do nothing else.
     #[inline]
-    pub(crate) fn is_one_turn(&self) -> bool {
+    pub(crate) fn would_serve_one(&self) -> bool {
         self.ready.len() == 1 && self.replies.is_empty()
     }
 
-    /// Sends what is due while `emit` has room: answers first, then connections in turn.
+    /// Sends what is due while `emit` has room: answers first, then connections round-robin.
     #[inline]
     pub fn transmit(&mut self, now: Instant, emit: &mut impl Emit) {
         while let Some(reply) = self.replies.front().copied() {
@@ -98,20 +99,24 @@ impl Endpoint {
             self.replies.pop_front();
         }
         while let Some(index) = self.ready.pop_front() {
-            let turn = self.call(index, |connection, cx| {
-                if connection.is_over() { Turn::Done } else { connection.transmit(now, QUANTUM, emit, cx) }
+            let outcome = self.call(index, |connection, cx| {
+                if connection.is_over() {
+                    TransmitOutcome::Done
+                } else {
+                    connection.transmit(now, QUANTUM, emit, cx)
+                }
             });
-            let turn = turn.unwrap_or(Turn::Done);
+            let outcome = outcome.unwrap_or(TransmitOutcome::Done);
             if let Some(slot) = self.slots.get_mut(index as usize) {
-                slot.ready = turn != Turn::Done;
+                slot.ready = outcome != TransmitOutcome::Done;
                 let connection = slot.connection.as_deref().filter(|connection| !connection.is_over());
                 let deadline = connection.and_then(|connection| connection.next_deadline());
                 self.timers.arm(&mut slot.armed, index, deadline);
             }
-            match turn {
-                Turn::Done => {}
-                Turn::More => self.ready.push_back(index),
-                Turn::Blocked => {
+            match outcome {
+                TransmitOutcome::Done => {}
+                TransmitOutcome::More => self.ready.push_back(index),
+                TransmitOutcome::Blocked => {
                     // The next connection begins when there is room again.
                     self.ready.push_back(index);
                     return;
@@ -143,7 +148,7 @@ impl Endpoint {
         self.shared.memory.frames_gone();
         if !self.starved.is_empty() && !self.shared.memory.is_full() {
             let starved = core::mem::take(&mut self.starved);
-            self.shared.events.queue.extend(starved.into_iter().map(Event::Writable));
+            self.shared.events.queue.extend(starved.into_iter().map(TcpEvent::Writable));
         }
     }
 }

@@ -8,7 +8,7 @@ use siphasher::sip::{SipHasher13, SipHasher24};
 use crate::time::Instant;
 use crate::wire::tcp::SeqNumber;
 
-/// What a value is for, so that none tells anything about another.
+/// What a value is for, so that no value reveals anything about another.
 #[derive(Clone, Copy, Debug)]
 #[repr(u8)]
 pub(super) enum Purpose {
@@ -82,7 +82,7 @@ impl Secret {
         self.strong.hash(&bytes)
     }
 
-    /// Where something begins that nobody should foresee.
+    /// A start value that must not be predictable.
     pub(super) fn seed(&self, number: u64) -> u64 {
         let any = SocketAddr::from(([0, 0, 0, 0], 0));
         self.value(Purpose::Seed, &any, &any, number)
@@ -90,8 +90,8 @@ impl Secret {
 
     /// The initial sequence number of a connection opened now.
     pub(super) fn sequence(&self, now: Instant, local: &SocketAddr, remote: &SocketAddr) -> SeqNumber {
-        //= RFC 9293 section 3.4.1, MUST-8: a clock that ticks every 4 us
-        //= RFC 6528 section 3: ISN = M + F(addresses and ports, secret key)
+        //= RFC 9293 section 3.4.1, MUST-8: a clock that ticks every 4 us; SHLD-1: ISN = M + F(addresses and ports, secret
+        //= key); MUST-9: F is SipHash with a secret key.
         let clock = now.as_nanos() / 4000;
         SeqNumber((clock as u32).wrapping_add(self.value(Purpose::Sequence, local, remote, 0) as u32))
     }

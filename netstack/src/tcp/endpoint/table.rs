@@ -8,7 +8,7 @@ const EMPTY: u32 = u32::MAX;
 /// Slots of an empty table, a power of two.
 const LEAST: usize = 64;
 
-/// One slot: half of the hash, to find its home and to tell most strangers apart, and the value.
+/// One slot: half of the hash, to find its home position and to rule out most other keys, and the value.
 #[derive(Clone, Copy, Debug)]
 struct Slot {
     hash: u32,

@@ -1,4 +1,4 @@
-//! Connections in TIME-WAIT, as small records: only the answer to a repeated FIN, and the way out for a new connection,
+//! Connections in TIME-WAIT, as small records: only the answer to a repeated FIN, and the check that lets a new connection in,
 //! need to be known.
 
 use core::net::{IpAddr, Ipv6Addr, SocketAddr};
@@ -13,7 +13,7 @@ use crate::wire::tcp::{Flags, Header, SeqNumber, Timestamps};
 #[cfg(test)]
 mod tests;
 
-/// A connection that is over, but whose segments may still be on their way.
+/// A connection that is over, but whose segments may still be in flight.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Record {
     local: [u8; 16],
@@ -37,14 +37,14 @@ pub(super) struct Record {
 
 /// What to do about a segment for a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub(super) enum TimeWaitAction {
     /// Nothing.
     Drop,
     /// Send the last acknowledgement again; it is a plain one.
     Acknowledge,
     /// The same, and TIME-WAIT begins anew.
     Restart,
-    /// The segment opens a new connection, if somebody listens.
+    /// The segment opens a new connection, if there is a listener.
     Reopen,
 }
 
@@ -91,7 +91,7 @@ impl Record {
         SocketAddr::new(address(self.remote), self.remote_port)
     }
 
-    /// Nobody sends from port 0.
+    /// No host sends from port 0.
     #[inline]
     fn in_use(&self) -> bool {
         self.remote_port != 0
@@ -113,7 +113,7 @@ impl Record {
 
     /// Whether this side may open the pair anew before the time is over.
     pub(super) fn reusable(&self, now: Instant) -> bool {
-        //= RFC 6191 section 2: timestamps that go on rising tell old segments from new ones; the clock ticks in
+        //= RFC 6191 section 2: timestamps that go on rising distinguish old segments from new ones; the clock ticks in
         // milliseconds, and two have to pass so that they really rose. RFC 1337's hazards need sequence numbers or
         // timestamps of the old connection to be acceptable in the new one: PAWS refuses them.
         let age = u32::from(self.duration) * 16 - self.left(now).min(u32::from(self.duration) * 16);
@@ -127,46 +127,46 @@ impl Record {
     }
 
     /// What RFC 9293 section 3.10.7.4 says for the state TIME-WAIT.
-    pub(super) fn judge(&self, header: &Header, payload_len: usize) -> Verdict {
+    pub(super) fn judge(&self, header: &Header, payload_len: usize) -> TimeWaitAction {
         let Header { flags, seq, .. } = header;
         if flags.contains(Flags::RST) {
             //= RFC 1337 section 3 (F1): resets are ignored, or TIME-WAIT could be assassinated.
-            return Verdict::Drop;
+            return TimeWaitAction::Drop;
         }
         let stamps = header.options.timestamps.filter(|_| self.timestamps);
         let age = stamps.map(|stamps| stamps.value.wrapping_sub(self.ts_recent) as i32);
         if flags.contains(Flags::SYN) {
             // A SYN with ACK or FIN opens nothing.
             if flags.intersects(Flags::ACK.with(Flags::FIN)) {
-                return Verdict::Acknowledge;
+                return TimeWaitAction::Acknowledge;
             }
-            //= RFC 6191 section 2: a later timestamp is enough; with an equal one, or none, the sequence number must be
-            // beyond the last (RFC 9293 section 3.6.1, MAY-2).
+            //= RFC 9293 section 3.6.1, SHLD-4 (RFC 6191 section 2): a later timestamp is enough; with an equal one, or none,
+            //= the sequence number must be beyond the last (RFC 9293 section 3.6.1, MAY-2).
             let later = match age {
                 Some(age) => age > 0 || age == 0 && seq.is_after(self.rcv_nxt),
                 None => seq.is_after(self.rcv_nxt),
             };
             //= RFC 5961 section 4.2: any other SYN is answered by an acknowledgement.
-            return if later { Verdict::Reopen } else { Verdict::Acknowledge };
+            return if later { TimeWaitAction::Reopen } else { TimeWaitAction::Acknowledge };
         }
         if !flags.contains(Flags::ACK) {
-            return Verdict::Drop;
+            return TimeWaitAction::Drop;
         }
         //= RFC 7323 section 5.3, R1: an old timestamp is answered by an acknowledgement, and the segment dropped.
         if age.is_some_and(|age| age < 0) {
-            return Verdict::Acknowledge;
+            return TimeWaitAction::Acknowledge;
         }
         let end = *seq + u32::try_from(payload_len).unwrap_or(u32::MAX);
         if flags.contains(Flags::FIN) && end + 1 == self.rcv_nxt {
             //= RFC 9293 section 3.10.7.4, eighth: a retransmission of the FIN is acknowledged, and the 2 MSL begin anew.
-            return Verdict::Restart;
+            return TimeWaitAction::Restart;
         }
         if *seq == self.rcv_nxt && payload_len == 0 && !flags.contains(Flags::FIN) {
             // A plain acknowledgement in sequence.
-            return Verdict::Drop;
+            return TimeWaitAction::Drop;
         }
         //= RFC 9293 section 3.10.7.4, first: what is not acceptable is answered by an acknowledgement.
-        Verdict::Acknowledge
+        TimeWaitAction::Acknowledge
     }
 
     /// The acknowledgement; `clock` is the timestamp clock without offset.

@@ -50,14 +50,14 @@ impl AckPolicy {
         }
     }
 
-    //= RFC 9293 section 3.8.6.3, MUST-40 (an acknowledgement is delayed less than 0.5 s) and SHLD-19 (at least every
-    //= second full segment is acknowledged).
+    //= RFC 9293 section 3.8.6.3, SHLD-18 (acknowledgements are delayed), MUST-40 (by less than 0.5 s) and SHLD-19 (at
+    //= least every second full segment is acknowledged).
     /// `bytes` new bytes in order, by a segment with `payload` bytes.
     #[inline]
     pub(super) fn on_data(&mut self, now: Instant, bytes: u32, payload: usize, mss: u16) {
         let gap = u32::try_from(now.nanos_since(self.last_arrival) / 1000).unwrap_or(u32::MAX);
         self.last_arrival = now;
-        // Half of the old, half of the new: two segments after a pause tell enough.
+        // Half of the old, half of the new: two segments after a pause are enough.
         self.gap = self.gap.min(self.max_delay) / 2 + gap.min(self.max_delay) / 2;
         self.full = self.full.max(payload.min(usize::from(mss)) as u16);
         self.bytes = self.bytes.saturating_add(bytes);
@@ -84,7 +84,7 @@ impl AckPolicy {
         self.max_delay = bounded(max_delay);
     }
 
-    /// Something that the peer should hear of at once.
+    /// An acknowledgement is due at once.
     #[inline]
     pub(super) fn now(&mut self) {
         self.due = true;
@@ -118,7 +118,7 @@ impl AckPolicy {
         }
     }
 
-    /// Duplicates owed beyond the one acknowledgement that tells all.
+    /// Duplicates owed beyond the one acknowledgement that reports all.
     pub(super) fn take_duplicates(&mut self) -> u8 {
         core::mem::take(&mut self.duplicates).saturating_sub(1)
     }

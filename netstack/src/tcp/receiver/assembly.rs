@@ -150,7 +150,7 @@ impl Assembly {
                 return;
             }
         }
-        // Room that is left tells of the oldest holes.
+        // Room that is left reports the oldest holes.
         for piece in self.runs.iter().take(RECENT) {
             let range = piece.range();
             if !into.as_slice().contains(&range) && !into.push(range) {

@@ -1,4 +1,4 @@
-//! The data that was expected: what comes next, with nothing before or behind it to be thought of.
+//! Header prediction: the next expected data in order, with nothing out of order before or behind it.
 
 use super::Receiver;
 use super::pool::Pool;
@@ -8,7 +8,7 @@ use crate::time::Instant;
 use crate::wire::tcp::SeqNumber;
 
 impl Receiver {
-    /// Whether a segment with `len` bytes of payload and no flags is what comes next, all of it in the window, with
+    /// Whether a segment with `len` bytes of payload and no flags is the next in order, all of it in the window, with
     /// nothing held out of order and the end not in sight.
     #[inline]
     pub(crate) fn expects(&self, seq: SeqNumber, len: usize) -> bool {

@@ -46,7 +46,7 @@ enum Echo {
     Classic {
         echo: bool,
     },
-    //= RFC 8257 section 3.2: acknowledgements tell marked from unmarked bytes; when the mark changes, what came before
+    //= RFC 8257 section 3.2: acknowledgements distinguish marked from unmarked bytes; when the mark changes, what came before
     //= is acknowledged by itself.
     Exact(Box<Exact>),
 }
@@ -83,7 +83,7 @@ pub(crate) struct Receiver {
     /// Whether it was reached.
     finished: bool,
     sack: bool,
-    /// The largest payload that the peer was told it may send.
+    /// The largest payload per segment that was announced to the peer.
     mss: u16,
     queue: Run,
     assembly: Option<Box<Assembly>>,
@@ -159,7 +159,7 @@ impl Receiver {
         self.next
     }
 
-    /// RCV.WND, in bytes: what the peer was told last.
+    /// RCV.WND, in bytes: the window announced last.
     #[inline]
     pub(crate) fn window(&self) -> u32 {
         self.window.edge().distance(self.next)
@@ -176,7 +176,7 @@ impl Receiver {
         self.finished
     }
 
-    /// The largest payload that the peer was told it may send in a segment.
+    /// The largest payload per segment that was announced to the peer.
     pub(crate) fn mss(&self) -> u16 {
         self.mss
     }
@@ -239,7 +239,7 @@ impl Receiver {
         seq == self.next || (!seq.is_before(self.next) && seq.is_before(self.window.edge()))
     }
 
-    /// Bytes from `start` up to `end` came again: the peer lost acknowledgements or is too hasty, and hears of it at
+    /// Bytes from `start` up to `end` came again: the peer lost acknowledgements or retransmits too early, and is answered at
     /// once, with a D-SACK block (RFC 2883).
     pub(crate) fn on_repeated(&mut self, start: SeqNumber, end: SeqNumber) {
         if self.sack && start.is_before(end) && !end.is_after(self.next) {
@@ -300,6 +300,7 @@ impl Receiver {
                 self.on_repeated(seq, end.min(before));
             }
         } else {
+            //= RFC 9293 section 3.10.7.4, SHLD-31: a segment that begins beyond RCV.NXT is kept.
             self.out_of_order(seq, stop, payload, pool);
         }
         let readable = self.next.distance(before);
@@ -365,10 +366,10 @@ impl Receiver {
             return;
         }
         let cut = Cut::new(payload, from, from + len as usize);
-        // What comes next is always taken while nothing waits, so that no connection stands still for the others.
+        // The next data in order is always taken while nothing waits, so that no connection stalls for the others.
         let mut took = self.queue.append(&cut, pool, self.queue.len() == 0);
         if took < len && self.assembly.is_some() {
-            // What may be sent again makes room for what comes first (RFC 2018 section 8 allows it).
+            // Data that may be sent again makes room for the next data in order (RFC 2018 section 8 allows it).
             self.forget_assembly(pool);
             let rest = Cut::new(payload, from + took as usize, from + len as usize);
             took += self.queue.append(&rest, pool, false);
@@ -494,7 +495,7 @@ impl Receiver {
         }
     }
 
-    /// Acknowledgements owed beyond one, each to its segment out of order; zero with SACK, which tells all at once.
+    /// Acknowledgements owed beyond one, each to its segment out of order; zero with SACK, which reports all at once.
     pub(crate) fn take_duplicates(&mut self) -> u8 {
         let owed = self.policy.take_duplicates();
         if self.sack { 0 } else { owed }

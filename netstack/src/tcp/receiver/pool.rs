@@ -98,7 +98,7 @@ impl Pool {
                 block.clear();
                 Some(block)
             }
-            // Somebody still reads it: perhaps for long, so the others get their turn first.
+            // A reader still holds it, perhaps for long: the others are tried first.
             Err(block) => {
                 lent.push_back(block);
                 None

@@ -42,7 +42,7 @@ impl Window {
         }
     }
 
-    /// The shift to ask for: the least by which the largest window can be told.
+    /// The shift to ask for: the least by which the largest window can be announced.
     pub(super) fn wanted_shift(ceiling: usize) -> u8 {
         (0..14).find(|&shift| ceiling >> shift <= usize::from(u16::MAX)).unwrap_or(14)
     }
@@ -54,7 +54,7 @@ impl Window {
         self.capacity = self.capacity.min(self.ceiling);
     }
 
-    /// The first window, as it is told with a SYN: never scaled.
+    /// The first window, as a SYN announces it: never scaled.
     pub(super) fn open(&mut self, next: SeqNumber) {
         self.edge = next + u32::from(self.initial_field());
     }
@@ -81,7 +81,7 @@ impl Window {
     }
 
     //= RFC 9293 section 3.8.6.2.2, MUST-39: the edge moves by a segment or by half of the buffer at a time, whichever
-    //= is less.
+    //= is less; section 3.8.6, SHLD-14: it never moves left.
     /// Where the edge can go with `unread` bytes waiting, if that is worth telling.
     #[inline]
     fn candidate(&self, next: SeqNumber, unread: u32, mss: u16) -> SeqNumber {
@@ -122,7 +122,7 @@ impl Window {
         u16::try_from(self.edge.distance(ack) >> self.shift).unwrap_or(u16::MAX)
     }
 
-    /// Whether the reader made so much room that the peer should hear of it unasked: it moves the edge, and at least
+    /// Whether the reader made so much room that an unsolicited window update is due: it moves the edge, and at least
     /// doubles what is left of the window.
     pub(super) fn wants_update(&self, next: SeqNumber, unread: u32, mss: u16) -> bool {
         let left = self.edge.distance(next);

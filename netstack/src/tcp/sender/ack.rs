@@ -7,7 +7,7 @@ use super::rack::Rack;
 use super::rate::Rate;
 use super::scoreboard::Record;
 use super::window::Change;
-use super::{AckIn, AckOut, Phase, Sender, Token};
+use super::{AckIn, AckOut, Phase, ReleaseToken, Sender};
 use crate::cc::{AckSample, Congestion, RateSample};
 use crate::tcp::memory::Memory;
 use crate::time::Instant;
@@ -16,16 +16,16 @@ use crate::wire::tcp::{SeqNumber, SeqRange};
 /// Two ticks of the timestamp clock.
 const TICKS: Duration = Duration::from_millis(2);
 
-/// What an acknowledgement tells.
+/// What an acknowledgement reports.
 #[derive(Debug)]
-pub(super) struct News {
+pub(super) struct AckSummary {
     /// SND.UNA before it.
     pub(super) una: SeqNumber,
     /// Sequence numbers acknowledged cumulatively.
     pub(super) acked: u32,
     /// Nothing was being repaired before it.
     open: bool,
-    /// Sequence numbers acknowledged in whatever way for the first time.
+    /// Sequence numbers acknowledged for the first time, cumulatively or selectively.
     pub(super) delivered: u32,
     /// Something that was sent more than once was delivered.
     resent: bool,
@@ -43,7 +43,7 @@ pub(super) struct News {
     size: u16,
 }
 
-impl News {
+impl AckSummary {
     fn new(una: SeqNumber, acked: u32, open: bool, echo: Option<u32>) -> Self {
         Self {
             una,
@@ -80,7 +80,7 @@ impl News {
     }
 }
 
-impl News {
+impl AckSummary {
     /// Whether a round-trip time by timestamps is that of the last transmission of what was delivered. If it is longer,
     /// the timestamp is an earlier transmission's, and what was answered may be either: the acknowledgement of the first
     /// may be lost, and this one the peer's answer to the second (RFC 7323 section 4.1 has it measure from the first, and
@@ -93,7 +93,7 @@ impl News {
 /// Works a delivered record in.
 struct Delivery<'a> {
     now: Instant,
-    news: &'a mut News,
+    summary: &'a mut AckSummary,
     rack: &'a mut Rack,
     rate: &'a mut Rate,
     fack: SeqNumber,
@@ -103,7 +103,7 @@ struct Delivery<'a> {
 
 impl Delivery<'_> {
     fn on(&mut self, record: &Record) {
-        self.news.note(record, self.point);
+        self.summary.note(record, self.point);
         self.rack.on_delivered(self.now, record, self.fack, self.min);
         self.rate.on_delivered(self.now, record.len());
     }
@@ -116,7 +116,7 @@ impl Sender {
         now: Instant,
         ack: &AckIn,
         memory: &mut Memory,
-        released: &mut Vec<Token>,
+        released: &mut Vec<ReleaseToken>,
     ) -> AckOut {
         if self.control.is_closed() || ack.ack.is_after(self.max_sent()) {
             return AckOut::default();
@@ -141,7 +141,7 @@ impl Sender {
         now: Instant,
         ack: &AckIn,
         memory: &mut Memory,
-        released: &mut Vec<Token>,
+        released: &mut Vec<ReleaseToken>,
     ) -> AckOut {
         self.contact.on_heard(now);
         let probing = self.timers.persisting();
@@ -154,12 +154,12 @@ impl Sender {
             self.nxt = ack.ack;
             self.probed = false;
         }
-        let mut news = News::new(self.una, ack.ack.distance(self.una), open, ack.echo);
-        let duplicate = self.deliver(now, ack, &mut news, memory, released);
-        let fin_acked = news.acked > 0 && self.fin_sent && self.una == self.nxt;
-        let pure = news.acked == 0 && !ack.has_data && same_window && ack.sack.is_empty();
-        self.on_news(now, ack, &mut news, duplicate, pure, prior_in_flight);
-        if news.acked > 0 {
+        let mut summary = AckSummary::new(self.una, ack.ack.distance(self.una), open, ack.echo);
+        let duplicate = self.deliver(now, ack, &mut summary, memory, released);
+        let fin_acked = summary.acked > 0 && self.fin_sent && self.una == self.nxt;
+        let pure = summary.acked == 0 && !ack.has_data && same_window && ack.sack.is_empty();
+        self.on_summary(now, ack, &mut summary, duplicate, pure, prior_in_flight);
+        if summary.acked > 0 {
             self.contact.waits_from(now);
         }
         let answered = probing || self.timers.persisting();
@@ -170,70 +170,76 @@ impl Sender {
             }
         }
         AckOut {
-            acked: news.acked,
+            acked: summary.acked,
             fin_acked,
             became_writable: self.unblock(now),
-            progress: news.acked > 0 || answered,
+            progress: summary.acked > 0 || answered,
         }
     }
 
     //= RFC 6675 section 5: the scoreboard learns from any acknowledgement.
-    /// One that was overtaken by others: of what it says only the SACK blocks may be news.
-    fn on_old_ack(&mut self, now: Instant, ack: &AckIn, memory: &mut Memory, released: &mut Vec<Token>) {
+    /// One that was overtaken by others: only its SACK blocks may be new.
+    fn on_old_ack(
+        &mut self,
+        now: Instant,
+        ack: &AckIn,
+        memory: &mut Memory,
+        released: &mut Vec<ReleaseToken>,
+    ) {
         if !self.sack || ack.sack.is_empty() || self.board.is_empty() {
             return;
         }
         let prior_in_flight = self.in_flight();
-        let mut news = News::new(self.una, 0, self.recovery.is_open(), ack.echo);
-        // Its mark was told by those that overtook it, and its echo is of long ago.
+        let mut summary = AckSummary::new(self.una, 0, self.recovery.is_open(), ack.echo);
+        // Later acknowledgements have reported its ECN mark already, and its timestamp echo is old.
         let ack = AckIn { ece: false, has_data: false, ..*ack };
-        let duplicate = self.deliver(now, &ack, &mut news, memory, released);
-        if news.delivered > 0 || duplicate.is_some() {
-            self.on_news(now, &ack, &mut news, duplicate, false, prior_in_flight);
+        let duplicate = self.deliver(now, &ack, &mut summary, memory, released);
+        if summary.delivered > 0 || duplicate.is_some() {
+            self.on_summary(now, &ack, &mut summary, duplicate, false, prior_in_flight);
         }
     }
 
-    /// What follows from an acknowledgement, once scoreboard and queue know of it. `pure`: it tells nothing at all.
-    fn on_news(
+    /// What follows from an acknowledgement, once scoreboard and queue know of it. `pure`: it reports nothing new.
+    fn on_summary(
         &mut self,
         now: Instant,
         ack: &AckIn,
-        news: &mut News,
+        summary: &mut AckSummary,
         duplicate: Option<SeqRange>,
         pure: bool,
         prior_in_flight: u32,
     ) {
-        self.size.acknowledged(news.size);
-        self.measure(now, ack, news);
+        self.size.acknowledged(summary.size);
+        self.measure(now, ack, summary);
         if ack.has_data && ack.echo.is_some() {
             self.rtt.hear(ack.rtt);
         }
-        if let Some(size) = news.path_mtu {
+        if let Some(size) = summary.path_mtu {
             self.path_mtu_proved(now, size);
         }
-        let mut doubled = 0;
+        let mut dsack_segments = 0;
         if let Some(block) = duplicate {
-            doubled = block.end.distance(block.start).div_ceil(u32::from(self.size.mss()));
+            dsack_segments = block.end.distance(block.start).div_ceil(u32::from(self.size.mss()));
             // A probe that was for nothing says nothing about reordering.
             if self.timers.tail_probe().is_none_or(|probe| probe.last != block.end) {
                 self.rack.on_duplicate(self.una, self.nxt);
             }
         }
         self.rack.on_progress(self.una);
-        self.settle_tail_probe(now, news, duplicate, pure);
+        self.settle_tail_probe(now, summary, duplicate, pure);
         if !self.sack && pure && !self.board.is_empty() {
-            self.on_duplicate_ack(news);
+            self.on_duplicate_ack(summary);
         }
 
-        self.repair(now, news);
-        if doubled > 0 {
-            self.on_duplicate_report(now, doubled);
+        self.repair(now, summary);
+        if dsack_segments > 0 {
+            self.on_duplicate_report(now, dsack_segments);
         }
         self.expire_undo();
-        let lost = self.find_losses(now, prior_in_flight, news);
+        let lost = self.find_losses(now, prior_in_flight, summary);
         self.on_ecn_echo(now, ack);
-        self.tell_controller(now, ack, news, prior_in_flight, lost);
-        self.timers_on_ack(now, news.acked > 0, news.delivered > 0);
+        self.notify_controller(now, ack, summary, prior_in_flight, lost);
+        self.timers_on_ack(now, summary.acked > 0, summary.delivered > 0);
     }
 
     /// Takes the window over, if the segment is not older than the one that said so last. Returns whether it changed.
@@ -251,9 +257,9 @@ impl Sender {
         &mut self,
         now: Instant,
         ack: &AckIn,
-        news: &mut News,
+        summary: &mut AckSummary,
         memory: &mut Memory,
-        released: &mut Vec<Token>,
+        released: &mut Vec<ReleaseToken>,
     ) -> Option<SeqRange> {
         let point = match self.recovery.phase() {
             Phase::Loss { point, .. } => Some(*point),
@@ -265,7 +271,7 @@ impl Sender {
             self.advance(ack.ack, memory, released);
         }
         let mut delivery =
-            Delivery { now, news, rack: &mut self.rack, rate: &mut self.rate, fack, min, point };
+            Delivery { now, summary, rack: &mut self.rack, rate: &mut self.rate, fack, min, point };
         if moves {
             self.board.acknowledge(ack.ack, |record| delivery.on(record));
         }
@@ -288,7 +294,7 @@ impl Sender {
 
     /// SND.UNA moves on to `una`.
     #[inline]
-    pub(super) fn advance(&mut self, una: SeqNumber, memory: &mut Memory, released: &mut Vec<Token>) {
+    pub(super) fn advance(&mut self, una: SeqNumber, memory: &mut Memory, released: &mut Vec<ReleaseToken>) {
         self.queue.acknowledge(self.position(una), memory, released);
         self.control.advance(self.una);
         self.una = una;
@@ -298,21 +304,28 @@ impl Sender {
     }
 
     /// Round-trip time.
-    fn measure(&mut self, now: Instant, ack: &AckIn, news: &News) {
-        //= RFC 6298 section 3: not from what was sent again (Karn's algorithm), unless a timestamp tells which it was.
+    fn measure(&mut self, now: Instant, ack: &AckIn, summary: &AckSummary) {
+        //= RFC 6298 section 3: not from what was sent again (Karn's algorithm), unless a timestamp shows which it was.
         // What arrived behind a hole has waited at the peer until that was filled.
-        if let (Some(oldest), Some(newest), false) = (news.oldest, news.newest, news.resent) {
+        if let (Some(oldest), Some(newest), false) = (summary.oldest, summary.newest, summary.resent) {
             self.rtt.observe(now.saturating_since(newest));
             self.rtt.sample(now.saturating_since(oldest), self.una, self.nxt);
-        } else if let Some(rtt) = ack.rtt.filter(|rtt| news.acked > 0 && news.is_from_latest(now, *rtt)) {
+        } else if let Some(rtt) = ack.rtt.filter(|rtt| summary.acked > 0 && summary.is_from_latest(now, *rtt))
+        {
             self.rtt.coarse_sample(rtt, self.una, self.nxt);
-        } else if news.acked > 0 {
+        } else if summary.acked > 0 {
             self.rtt.calm();
         }
     }
 
     /// What became of the tail-loss probe.
-    fn settle_tail_probe(&mut self, now: Instant, news: &News, duplicate: Option<SeqRange>, pure: bool) {
+    fn settle_tail_probe(
+        &mut self,
+        now: Instant,
+        summary: &AckSummary,
+        duplicate: Option<SeqRange>,
+        pure: bool,
+    ) {
         if let Some(block) = duplicate {
             self.timers.on_duplicate(block.end);
         }
@@ -324,7 +337,7 @@ impl Sender {
         //= beyond the probe without a duplicate: the probe repaired one.
         let repaired = probe.resends > 0 && self.una.is_after(probe.end);
         let settled = probe.resends == 0 || repaired || pure;
-        if settled || self.board.is_empty() && news.acked == 0 {
+        if settled || self.board.is_empty() && summary.acked == 0 {
             self.timers.settle_tail_probe();
         }
         if repaired && self.recovery.is_open() {
@@ -336,29 +349,29 @@ impl Sender {
     }
 
     /// A duplicate acknowledgement on a connection without SACK: a segment has left the network.
-    fn on_duplicate_ack(&mut self, news: &mut News) {
+    fn on_duplicate_ack(&mut self, summary: &mut AckSummary) {
         let mss = u32::from(self.size.mss());
         let limit = self.board.in_flight().saturating_sub(mss);
-        news.delivered += self.recovery.on_duplicate_ack(mss, limit);
+        summary.delivered += self.recovery.on_duplicate_ack(mss, limit);
     }
 
     /// Losses that the acknowledgement shows. Returns how many bytes.
-    fn find_losses(&mut self, now: Instant, prior_in_flight: u32, news: &News) -> u32 {
+    fn find_losses(&mut self, now: Instant, prior_in_flight: u32, summary: &AckSummary) -> u32 {
         let mss = u32::from(self.size.mss());
         let mut lost = 0;
         if self.sack {
-            if news.delivered > 0 {
-                lost = self.detect_losses(now, prior_in_flight, news.delivered);
+            if summary.delivered > 0 {
+                lost = self.detect_losses(now, prior_in_flight, summary.delivered);
             }
         } else if self.recovery.is_open() {
-            if news.acked > 0 {
+            if summary.acked > 0 {
                 self.recovery.forget_duplicates();
             }
             //= RFC 5681 section 3.2: three duplicate acknowledgements; RFC 6582 section 3.2, step 2: not for what a
             //= recovery that is over has sent again.
             let enough = self.recovery.duplicates() >= 3 * mss.min(u32::MAX / 3);
             let covered = self.recovery.repaired_until().is_none_or(|until| !self.una.is_before(until));
-            if enough && covered && news.delivered > 0 {
+            if enough && covered && summary.delivered > 0 {
                 if self.board.front().is_some_and(|front| front.path_mtu) {
                     self.path_mtu_lost(now);
                 }
@@ -367,7 +380,7 @@ impl Sender {
             }
         }
         if self.recovery.is_open() && self.board.lost() > 0 && self.pending_losses() {
-            self.begin_recovery(now, prior_in_flight, news.delivered);
+            self.begin_recovery(now, prior_in_flight, summary.delivered);
         }
         lost
     }
@@ -382,39 +395,39 @@ impl Sender {
         self.window_reduced();
     }
 
-    fn tell_controller(
+    fn notify_controller(
         &mut self,
         now: Instant,
         ack: &AckIn,
-        news: &mut News,
+        summary: &mut AckSummary,
         prior_in_flight: u32,
         lost: u32,
     ) {
-        if news.delivered == 0 && news.acked == 0 && lost == 0 {
+        if summary.delivered == 0 && summary.acked == 0 && lost == 0 {
             return;
         }
         let in_flight = self.in_flight();
         let (threshold, mss) = (self.threshold(), u32::from(self.size.mss()));
         //= RFC 9937 section 6.2: safe means progress without further losses
-        let safe = news.acked > 0 && lost == 0;
-        self.recovery.on_ack(news.delivered, in_flight, threshold, mss, safe);
-        let rate = news.latest.and_then(|latest| self.sample_rate(&latest));
+        let safe = summary.acked > 0 && lost == 0;
+        self.recovery.on_ack(summary.delivered, in_flight, threshold, mss, safe);
+        let rate = summary.latest.and_then(|latest| self.sample_rate(&latest));
         let sample = AckSample {
             now,
             //= RFC 5681 section 3.2, RFC 3042 section 2: a duplicate acknowledgement lets a segment go, but does not make the
             //= window larger: its bytes count when they are acknowledged. Those of a repair do not count a second time.
-            acked: u64::from(if news.open { news.acked } else { news.acked.min(news.delivered) }),
-            delivered: u64::from(if self.sack { news.delivered } else { news.acked }),
+            acked: u64::from(if summary.open { summary.acked } else { summary.acked.min(summary.delivered) }),
+            delivered: u64::from(if self.sack { summary.delivered } else { summary.acked }),
             prior_in_flight: u64::from(prior_in_flight),
             in_flight: u64::from(in_flight),
-            rtt: news.newest.filter(|_| !news.resent).map(|newest| now.saturating_since(newest)),
+            rtt: summary.newest.filter(|_| !summary.resent).map(|newest| now.saturating_since(newest)),
             srtt: self.rtt.srtt(),
             min_rtt: self.rtt.min(),
             rate,
-            marked: if self.ecn.is_on() && ack.ece { u64::from(news.delivered) } else { 0 },
+            marked: if self.ecn.is_on() && ack.ece { u64::from(summary.delivered) } else { 0 },
             lost: u64::from(lost),
             in_recovery: matches!(self.recovery.phase(), Phase::Recovery { .. }),
-            window_limited: self.control.was_limiting(news.una),
+            window_limited: self.control.was_limiting(summary.una),
         };
         self.control.on_ack(&sample);
     }

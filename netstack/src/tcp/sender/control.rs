@@ -56,7 +56,7 @@ impl Control {
 
     /// Whether there is none.
     #[inline]
-    pub(super) fn is_idle(&self) -> bool {
+    pub(super) fn has_no_controller(&self) -> bool {
         self.controller.is_none()
     }
 

@@ -22,7 +22,7 @@ use core::time::Duration;
 use std::sync::Arc;
 
 use super::memory::Memory;
-use super::{Info, Options, Path, Token};
+use super::{Info, Options, Path, ReleaseToken};
 use crate::region::Extent;
 use crate::time::Instant;
 use crate::wire::tcp::{SackBlocks, SeqNumber};
@@ -65,7 +65,7 @@ use window::Window;
 
 /// What the handshake agreed on.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Terms {
+pub(crate) struct SenderOptions {
     /// Payload bytes per segment, at most: the peer's MSS and the path's, less the options of every segment.
     pub(crate) mss: u16,
     /// Bytes of IP header, TCP header and the options of every segment.
@@ -170,7 +170,7 @@ struct Counts {
     probes: u32,
 }
 
-/// The sending half. Its parts keep their own books; here is what they have in common.
+/// The sending half. Its parts keep their own state; this type keeps what they share.
 #[derive(Debug)]
 pub(crate) struct Sender {
     options: Arc<Options>,
@@ -248,7 +248,7 @@ impl Sender {
     pub(crate) fn establish(
         &mut self,
         now: Instant,
-        terms: &Terms,
+        negotiated: &SenderOptions,
         window: u32,
         seq: SeqNumber,
         rtt: Option<Duration>,
@@ -256,7 +256,7 @@ impl Sender {
     ) {
         //= RFC 5681 section 3.1: after a lost SYN the initial window is one segment.
         let initial_window = if syn_resent { 1 } else { self.options.initial_window };
-        self.begin(now, terms, window, seq, initial_window);
+        self.begin(now, negotiated, window, seq, initial_window);
         if syn_resent {
             self.rtt.be_cautious();
         }
@@ -265,12 +265,19 @@ impl Sender {
         }
     }
 
-    fn begin(&mut self, now: Instant, terms: &Terms, window: u32, seq: SeqNumber, initial_window: u32) {
+    fn begin(
+        &mut self,
+        now: Instant,
+        negotiated: &SenderOptions,
+        window: u32,
+        seq: SeqNumber,
+        initial_window: u32,
+    ) {
         self.control.begin(initial_window);
-        self.size.begin(terms.mss, terms.overhead);
-        self.timestamps = terms.timestamps;
-        self.sack = terms.sack;
-        self.ecn.begin(terms.ecn);
+        self.size.begin(negotiated.mss, negotiated.overhead);
+        self.timestamps = negotiated.timestamps;
+        self.sack = negotiated.sack;
+        self.ecn.begin(negotiated.ecn);
         self.window.begin(window, seq);
         self.contact.begin(now);
         self.pacer.restart(now);
@@ -300,7 +307,7 @@ impl Sender {
 
     /// Queues an extent; false if there is no room: [`AckOut::became_writable`] will follow. One larger than the send
     /// buffer is taken when the queue is empty. An extent of no bytes must not be given.
-    pub(crate) fn write_extent(&mut self, extent: Extent, token: Token) -> bool {
+    pub(crate) fn write_extent(&mut self, extent: Extent, token: ReleaseToken) -> bool {
         if self.fin_queued || (extent.len() > self.room() && self.queue.len() > 0) {
             self.blocked = true;
             return false;
@@ -319,7 +326,7 @@ impl Sender {
     }
 
     /// Forgets everything that was written: to be called at the end of every connection.
-    pub(crate) fn abort(&mut self, memory: &mut Memory, released: &mut Vec<Token>) {
+    pub(crate) fn abort(&mut self, memory: &mut Memory, released: &mut Vec<ReleaseToken>) {
         self.queue.clear(memory, released);
         self.board.clear();
         self.timers = Timers::default();
@@ -403,7 +410,7 @@ impl Sender {
         self.size.mss()
     }
 
-    /// Sequence numbers believed to be on their way.
+    /// Sequence numbers believed to be in flight.
     #[inline]
     pub(crate) fn in_flight(&self) -> u32 {
         self.board.in_flight().saturating_sub(self.recovery.duplicates())
@@ -446,6 +453,7 @@ impl Sender {
         if self.fin_sent { 0 } else { self.queue.tail().saturating_sub(self.position(self.nxt)) }
     }
 
+    //= RFC 9293 section 3.8.6, MUST-34, SHLD-15: if the window has shrunk below SND.NXT, none.
     /// Sequence numbers from SND.NXT that the peer's window admits.
     #[inline]
     fn usable(&self) -> u32 {

@@ -4,7 +4,7 @@ use core::time::Duration;
 
 use crate::time::Instant;
 
-/// What a late turn of the loop may make up for.
+/// What a late poll may make up for.
 const GRACE: Duration = Duration::from_micros(500);
 
 /// The pace of a connection.

@@ -1,7 +1,7 @@
 //! The path's MTU: by what ICMP says (RFC 1191, RFC 8201), believed with the care of RFC 5927, and by probing with
 //! data (RFC 4821), down when nothing gets through and up again afterwards.
 //!
-//! Whoever sees or guesses a sequence number can claim anything. So a claim that packets like those that were
+//! A third party that sees or guesses a sequence number can forge any claim. So a claim that packets like those that were
 //! acknowledged are too big counts only if nothing is delivered from then on until a tail-loss probe is due, or what it is
 //! about is not acknowledged within a time-out; and whatever was believed is tried again with data after seconds.
 
@@ -54,8 +54,8 @@ pub(super) struct PathMtu {
     high: u16,
     /// The first probe tries the greatest size at once: perhaps it was an outage.
     bold: bool,
-    /// A message told the size, and the next try after a failure comes after this long: nothing in between needs a search.
-    told: Option<Duration>,
+    /// A message reported the size, and the next try after a failure comes after this long: nothing in between needs a search.
+    reported: Option<Duration>,
     /// Probes of the present size that were lost.
     tries: u8,
     /// A probe is out.
@@ -68,7 +68,7 @@ pub(super) struct PathMtu {
 }
 
 impl PathMtu {
-    /// Nothing is wrong but for what somebody said.
+    /// No loss was seen; only an ICMP message claims one.
     pub(super) fn is_rumour(&self) -> bool {
         self.next_at == NEVER
     }
@@ -118,7 +118,7 @@ impl SegmentSize {
         self.largest_acked = self.largest_acked.max(payload);
     }
 
-    /// Whether the path carries what the handshake hoped for, and nobody says otherwise.
+    /// Whether the path carries the handshake's segment size, and no ICMP message denies it.
     #[inline]
     pub(super) fn is_settled(&self) -> bool {
         self.search.is_none()
@@ -161,7 +161,7 @@ impl Sender {
                         return self.obey_path(now, path);
                     }
                     search.due = true;
-                    search.bold |= search.told.is_some();
+                    search.bold |= search.reported.is_some();
                     // The search was over: the path may carry more by now.
                     if search.candidate().is_none() {
                         search.high = most.max(search.low);
@@ -233,10 +233,10 @@ impl Sender {
         search.bold = false;
         search.high = tried.saturating_sub(1).max(search.low);
         let mut pause = RAISE;
-        if let Some(told) = &mut search.told {
+        if let Some(reported) = &mut search.reported {
             search.high = search.low;
-            *told = (*told * 2).min(RAISE);
-            pause = *told;
+            *reported = (*reported * 2).min(RAISE);
+            pause = *reported;
         }
         if search.candidate().is_none() {
             search.due = false;
@@ -264,7 +264,7 @@ impl Sender {
             low: less,
             high,
             bold: true,
-            told: None,
+            reported: None,
             tries: 0,
             out: false,
             due: false,
@@ -280,7 +280,7 @@ impl Sender {
         //= RFC 5927 section 4.1 and 7.2: only about a number that is out, and only if it is news.
         let plausible = !quoted.is_before(self.una) && quoted.is_before(self.nxt);
         let size = self.size.payload(mtu);
-        if !plausible || self.control.is_idle() || size >= self.size.mss {
+        if !plausible || self.control.has_no_controller() || size >= self.size.mss {
             return false;
         }
         //= RFC 5927 section 7.2: a claim below the largest size that was acknowledged has to wait.
@@ -306,7 +306,7 @@ impl Sender {
             low: self.size.mss,
             high: self.size.mss,
             bold: false,
-            told: None,
+            reported: None,
             tries: 0,
             out: false,
             due: false,
@@ -336,16 +336,16 @@ impl Sender {
 
     fn believe_too_big(&mut self, now: Instant, size: u16) {
         let again = if self.options.mtu_probing { TRY_AGAIN } else { RAISE };
-        let told = self.size.search.as_ref().and_then(|search| search.told).unwrap_or(again);
+        let reported = self.size.search.as_ref().and_then(|search| search.reported).unwrap_or(again);
         self.size.search = Some(Box::new(PathMtu {
             low: size,
             high: size,
             bold: true,
-            told: Some(told),
+            reported: Some(reported),
             tries: 0,
             out: false,
             due: false,
-            next_at: now + told,
+            next_at: now + reported,
             claim: None,
         }));
         self.size.largest_acked = self.size.largest_acked.min(size);

@@ -1,9 +1,9 @@
 //! The acknowledgement that was expected (Van Jacobson's header prediction, for the half of it that sends): it covers all that
 //! is out, which was sent once and as one, and nothing is being repaired. A request that was answered is acknowledged in
-//! this way. What happens is the same as in `ack`, where most of the questions need not be asked.
+//! this way. The result is the same as in `ack`, without most of its checks.
 
 use super::scoreboard::Record;
-use super::{AckIn, AckOut, Sender, Token};
+use super::{AckIn, AckOut, ReleaseToken, Sender};
 use crate::cc::AckSample;
 use crate::tcp::memory::Memory;
 use crate::time::Instant;
@@ -28,7 +28,7 @@ impl Sender {
         ack: &AckIn,
         record: &Record,
         memory: &mut Memory,
-        released: &mut Vec<Token>,
+        released: &mut Vec<ReleaseToken>,
     ) -> AckOut {
         self.contact.on_heard(now);
         self.update_window(ack);
@@ -36,7 +36,7 @@ impl Sender {
         let (una, fack) = (self.una, self.rack.fack());
         self.board.acknowledge_only();
         self.size.acknowledged(record.payload_per_segment());
-        // What was sent once needs no least round-trip time to tell which sending arrived.
+        // What was sent once needs no least round-trip time to decide which transmission arrived.
         self.rack.on_delivered(now, record, fack, None);
         self.rate.on_delivered(now, acked);
         self.advance(ack.ack, memory, released);

@@ -5,7 +5,7 @@
 use std::collections::VecDeque;
 
 use crate::region::Extent;
-use crate::tcp::Token;
+use crate::tcp::ReleaseToken;
 use crate::tcp::memory::{Memory, Run};
 
 #[cfg(test)]
@@ -16,7 +16,7 @@ enum Holder {
     /// Copied bytes.
     Run(Run),
     /// The caller's.
-    Token(Token),
+    Token(ReleaseToken),
 }
 
 #[derive(Debug)]
@@ -103,7 +103,7 @@ impl Queue {
     }
 
     /// Appends an extent as it is.
-    pub(super) fn push(&mut self, extent: Extent, token: Token) {
+    pub(super) fn push(&mut self, extent: Extent, token: ReleaseToken) {
         self.pieces.push_back(Piece { start: self.tail, extent, holder: Holder::Token(token) });
         self.tail += extent.len() as u64;
     }
@@ -138,7 +138,12 @@ impl Queue {
     }
 
     /// Everything before `position` is acknowledged.
-    pub(super) fn acknowledge(&mut self, position: u64, memory: &mut Memory, released: &mut Vec<Token>) {
+    pub(super) fn acknowledge(
+        &mut self,
+        position: u64,
+        memory: &mut Memory,
+        released: &mut Vec<ReleaseToken>,
+    ) {
         self.head = position.clamp(self.head, self.tail);
         if let Some(marks) = &mut self.marks {
             while marks.front().is_some_and(|&mark| mark <= self.head) {
@@ -201,7 +206,7 @@ impl Queue {
     }
 
     /// Gives everything back.
-    pub(super) fn clear(&mut self, memory: &mut Memory, released: &mut Vec<Token>) {
+    pub(super) fn clear(&mut self, memory: &mut Memory, released: &mut Vec<ReleaseToken>) {
         self.acknowledge(self.tail, memory, released);
         self.trim();
     }

@@ -21,7 +21,7 @@ pub(super) struct Rack {
     sent_at: Instant,
     end: SeqNumber,
     rtt: Duration,
-    /// Highest number acknowledged in any way.
+    /// Highest number acknowledged, cumulatively or selectively.
     fack: SeqNumber,
     reordering: bool,
     /// The window in quarters of the least round-trip time, less one.
@@ -33,7 +33,7 @@ pub(super) struct Rack {
 
 /// What the walk over the records found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Found {
+pub(super) struct DetectedLosses {
     /// Bytes that count as lost from now on.
     pub(super) lost: u32,
     /// Of these, the bytes of a probe for a larger path MTU.
@@ -131,10 +131,10 @@ impl Rack {
         srtt: Option<Duration>,
         min: Option<Duration>,
         recovering: bool,
-    ) -> Found {
+    ) -> DetectedLosses {
         let hasty = recovering || board.sacked_segments() >= DUP_THRESH;
         let patience = self.rtt + self.window(srtt, min, hasty);
-        let mut found = Found::default();
+        let mut found = DetectedLosses::default();
         let (mut again, mut path_mtu) = (None::<Instant>, 0);
         found.lost = board.lose(|record| {
             if !record.sent_before(self.sent_at, self.end) {

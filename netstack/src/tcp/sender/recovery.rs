@@ -2,7 +2,7 @@
 //! taking back what was done for nothing (F-RTO, RFC 5682; Eifel, RFC 3522; duplicate SACK, RFC 3708).
 
 use super::Sender;
-use super::ack::News;
+use super::ack::AckSummary;
 use super::prr::Prr;
 use crate::cc::Congestion;
 use crate::time::Instant;
@@ -209,8 +209,8 @@ impl Sender {
     }
 
     /// What an acknowledgement means for the repair that is going on.
-    pub(super) fn repair(&mut self, now: Instant, news: &News) {
-        if self.was_delayed(news) {
+    pub(super) fn repair(&mut self, now: Instant, summary: &AckSummary) {
+        if self.was_delayed(summary) {
             self.take_back(now);
             return;
         }
@@ -219,20 +219,20 @@ impl Sender {
             Phase::Recovery { point, .. } => {
                 if !self.una.is_before(point) {
                     self.end_repair(now);
-                } else if !self.sack && news.acked > 0 {
+                } else if !self.sack && summary.acked > 0 {
                     //= RFC 6582 section 3.2, step 3: a partial acknowledgement shows the next hole
                     self.recovery.duplicates = self
                         .recovery
                         .duplicates
-                        .saturating_sub(news.acked.saturating_sub(u32::from(self.size.mss())));
+                        .saturating_sub(summary.acked.saturating_sub(u32::from(self.size.mss())));
                     let lost = self.board.lose_front(u32::from(self.size.mss()));
                     self.rate.on_lost(lost);
                 }
             }
             Phase::Loss { point, frto, .. } => {
                 //= RFC 5682 section 3.1, step 3: what was sent once, before the time-out, arrived after all
-                // (without SACK it may have waited behind the hole: only a second acknowledgement tells)
-                if frto && news.original && (self.sack || self.nxt.is_after(point)) {
+                // (without SACK it may have waited behind the hole: only a second acknowledgement shows it)
+                if frto && summary.original && (self.sack || self.nxt.is_after(point)) {
                     self.take_back(now);
                     return;
                 }
@@ -246,8 +246,8 @@ impl Sender {
                 let sent_new = self.nxt.is_after(point);
                 let next = if sent_new {
                     //= RFC 5682 section 3.1, step 3a: nothing but duplicates follows: the loss was real.
-                    (news.acked > 0, false)
-                } else if news.acked > 0 {
+                    (summary.acked > 0, false)
+                } else if summary.acked > 0 {
                     //= RFC 5682 section 3.1, step 2b: up to two new segments instead of retransmissions, if there are
                     let new = self.unsent() > 0
                         && u64::from(self.usable()) >= self.unsent().min(u64::from(self.size.mss()));
@@ -274,15 +274,15 @@ impl Sender {
     }
 
     /// Eifel: the acknowledgement of what was first sent again echoes a timestamp from before that.
-    fn was_delayed(&self, news: &News) -> bool {
+    fn was_delayed(&self, summary: &AckSummary) -> bool {
         let Some(Undo { first: Some((first, Some(stamp))), until: None, .. }) = self.recovery.undo else {
             return false;
         };
         //= RFC 3522 section 3.2, step 5: older than the retransmission means that the original arrived.
-        news.acked > 0
-            && !first.is_before(news.una)
+        summary.acked > 0
+            && !first.is_before(summary.una)
             && self.una.is_after(first)
-            && news.echo.is_some_and(|echo| (echo.wrapping_sub(stamp) as i32) < 0)
+            && summary.echo.is_some_and(|echo| (echo.wrapping_sub(stamp) as i32) < 0)
     }
 
     /// `segments` were reported as duplicates.

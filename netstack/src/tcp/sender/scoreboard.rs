@@ -50,7 +50,7 @@ impl Record {
         segments_of(self.len(), self.segment_size)
     }
 
-    /// Whether it is believed to be on its way.
+    /// Whether it is believed to be in flight.
     #[inline]
     fn flies(&self) -> bool {
         !self.sacked && !self.lost
@@ -79,7 +79,7 @@ pub(super) struct Counts {
     pub(super) sacked: u32,
     /// Lost and not sent again.
     pub(super) lost: u32,
-    /// Sent more than once, and on its way.
+    /// Sent more than once, and in flight.
     pub(super) resent: u32,
 }
 
@@ -87,7 +87,7 @@ pub(super) struct Counts {
 #[derive(Debug, Default)]
 pub(super) struct Scoreboard {
     records: VecDeque<Record>,
-    /// Sequence numbers on their way, selectively acknowledged, and lost.
+    /// Sequence numbers in flight, selectively acknowledged, and lost.
     in_flight: u32,
     sacked: u32,
     lost: u32,
@@ -141,7 +141,7 @@ impl Scoreboard {
         self.records.is_empty()
     }
 
-    /// Sequence numbers believed to be on their way (RFC 6675: the pipe).
+    /// Sequence numbers believed to be in flight (RFC 6675: the pipe).
     #[inline]
     pub(super) fn in_flight(&self) -> u32 {
         self.in_flight
@@ -188,7 +188,7 @@ impl Scoreboard {
         self.seen = Seen::default();
     }
 
-    /// The first record that is believed to be on its way.
+    /// The first record that is believed to be in flight.
     pub(super) fn first_in_flight(&self) -> Option<&Record> {
         self.records.iter().find(|record| record.flies())
     }
@@ -266,7 +266,7 @@ impl Scoreboard {
         index + 1
     }
 
-    /// Everything before `ack` is acknowledged. Tells of each record, or part of one, that had not been selectively
+    /// Everything before `ack` is acknowledged. Calls `delivered` with each record, or part of one, that had not been selectively
     /// acknowledged.
     pub(super) fn acknowledge(&mut self, ack: SeqNumber, mut delivered: impl FnMut(&Record)) {
         while let Some(front) = self.records.front().copied() {
@@ -297,7 +297,7 @@ impl Scoreboard {
     }
 
     /// A block was selectively acknowledged. Only whole segments count, so that a peer cannot make the records
-    /// smaller than segments. Tells of each record that is delivered by it.
+    /// smaller than segments. Calls `delivered` with each record that it delivers.
     pub(super) fn sack(&mut self, range: SeqRange, mut delivered: impl FnMut(&Record)) {
         let todo = self.seen.without(range);
         if !todo.start.is_before(todo.end) {
@@ -351,7 +351,7 @@ impl Scoreboard {
         self.seen = Seen::default();
     }
 
-    /// Marks as lost what is on its way and for which `lost` says yes; the walk ends with a `None`. Returns how many
+    /// Marks as lost what is in flight and for which `lost` says yes; the walk ends with a `None`. Returns how many
     /// sequence numbers that were.
     pub(super) fn lose(&mut self, mut lost: impl FnMut(&Record) -> Option<bool>) -> u32 {
         let before = self.lost;
@@ -369,7 +369,7 @@ impl Scoreboard {
         self.lost.saturating_sub(before)
     }
 
-    /// Marks the first `len` sequence numbers as lost, if they are on their way.
+    /// Marks the first `len` sequence numbers as lost, if they are in flight.
     pub(super) fn lose_front(&mut self, len: u32) -> u32 {
         let Some(front) = self.records.front().copied() else { return 0 };
         if !front.flies() {

@@ -12,7 +12,7 @@ use crate::wire::tcp::SeqNumber;
 /// Retransmissions, or unanswered window probes, after which the connection is given up...
 const ATTEMPTS: u8 = 15;
 
-//= RFC 9293 section 3.8.3, MUST-20 to SHLD-11: ...if that took at least 100 s (R2).
+//= RFC 9293 section 3.8.3, MUST-20, SHLD-11: ...if that took at least 100 s (R2).
 const PATIENCE: Duration = Duration::from_secs(100);
 
 /// The tail-loss probes that were sent and not answered.
@@ -351,10 +351,10 @@ impl Sender {
     /// Whether a loss of the tail would otherwise be found by a time-out only.
     ///
     /// RFC 8985 sends one probe, and none in recovery; then a probe, a retransmission or an answer that is lost costs a
-    /// time-out, whose lower bound is a thousand round trips on a short way. So, with [`Options::repeat_tail_probes`], a
+    /// time-out, whose lower bound is a thousand round trips on a short path. So, with [`Options::repeat_tail_probes`], a
     /// probe that nothing answers is repeated, after twice as long each time (as RFC 9002 section 6.2 does in QUIC), in the
     /// first half of the time-out; and a retransmission that nothing answers, with nothing sent after it whose
-    /// acknowledgement would tell, is probed for too.
+    /// acknowledgement would show, is probed for too.
     fn may_probe_tail(&self) -> bool {
         let again = self.options.repeat_tail_probes;
         let wanted = match self.recovery.phase() {
@@ -385,7 +385,7 @@ impl Sender {
             patience = patience.saturating_add(whole_nanos(self.options.max_ack_delay));
         }
         // They count from the last transmission, as it is that one whose acknowledgement is missed; an acknowledgement
-        // of something older puts the probe off by no more than what the queue on the way may have grown by.
+        // of something older puts the probe off by no more than what the queue on the path may have grown by.
         if self.timers.unanswered == 0 {
             let at = self.contact.sent.later(patience).max(now.later(trip / 2));
             self.timers.tail = at.min(self.timers.retransmit);
@@ -393,7 +393,7 @@ impl Sender {
         }
         let factor = 1u64.checked_shl(self.timers.unanswered.into()).unwrap_or(u64::MAX);
         let patience = patience.saturating_mul(factor);
-        // Shortly before the time-out it is the time-out's turn.
+        // Shortly before the time-out no probe is sent: the time-out fires instead.
         if now.later(patience.saturating_mul(2)) <= self.timers.retransmit {
             self.timers.tail = now.later(patience);
         }

@@ -8,7 +8,7 @@ use crate::region::Extent;
 use crate::time::Instant;
 use crate::wire::tcp::SeqNumber;
 
-/// A way on which nothing needs to be cut.
+/// A path on which nothing needs to be cut.
 const ANY: Path =
     Path { mtu: u16::MAX, max_payload: u32::MAX, max_extents: usize::MAX, max_segments: u32::MAX };
 
@@ -69,7 +69,7 @@ impl Sender {
         admitted
             && self.board.is_empty()
             && !self.pacer.waits(now)
-            && !self.control.is_idle()
+            && !self.control.has_no_controller()
             && !self.holds()
     }
 
@@ -134,7 +134,7 @@ impl Sender {
         u64::from(self.in_flight()) + u64::from(self.size.mss()) > self.congestion_window()
     }
 
-    /// All that was written, if it fits a segment on every path, is in one piece, and nothing stands in its way: a small
+    /// All that was written, if it fits a segment on every path, is in one piece, and nothing holds it back: a small
     /// request, or the answer to one. It is what [`Sender::next`] would say, who wants to know the path.
     #[inline]
     pub(crate) fn small_message(&mut self, now: Instant) -> Option<Outgoing> {
@@ -175,7 +175,7 @@ impl Sender {
 
     /// `now` is `None` to ask what would leave without pacing.
     fn plan(&self, now: Option<Instant>, path: &Path) -> Plan {
-        if self.control.is_idle() {
+        if self.control.has_no_controller() {
             return Err(Wait::Nothing);
         }
         if self.timers.persist_due()
@@ -208,7 +208,8 @@ impl Sender {
         }
         let usable = u64::from(self.usable());
         if usable > 0 && unsent > 0 {
-            //= RFC 9293 section 3.8.6.2.1, the fourth condition: after a time-out what fits is sent.
+            //= RFC 9293 section 3.8.6.2.1, MUST-38, the fourth condition; section 3.9.1.2, MUST-60: after a time-out
+            //= what fits is sent.
             let len = unsent.min(usable).min(u64::from(self.size.mss())) as u32;
             // It leaves late: there may be nothing behind it though there was to be.
             let all = u64::from(len) == unsent;
@@ -338,7 +339,7 @@ impl Sender {
         };
         let admitted = unsent.min(u64::from(usable)) as u32;
         let all = u64::from(admitted) == unsent;
-        //= RFC 9293 section 3.7.4, MUST-17: Nagle's algorithm can be switched off per connection; as long as a small
+        //= RFC 9293 section 3.7.4, SHLD-7, MUST-17: Nagle's algorithm can be switched off per connection; as long as a small
         //= segment is out, no other follows.
         let small_out = self.options.nagle && !self.fin_queued && self.small_end.is_after(self.una);
         // What has another record behind it waits for nothing.

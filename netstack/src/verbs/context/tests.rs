@@ -4,7 +4,7 @@ use super::*;
 
 #[test]
 fn events_have_the_numbers_of_the_interface() {
-    let event = |kind: kind| AsyncEvent::of(&sys::Event { kind: kind as u32, port: 2, qp: 17 });
+    let event = |kind: kind| AsyncEvent::of(&sys::DeviceEvent { kind: kind as u32, port: 2, qp: 17 });
     assert_eq!(event(kind::IBV_EVENT_CQ_ERR), AsyncEvent::CqError);
     for failure in [kind::IBV_EVENT_QP_FATAL, kind::IBV_EVENT_QP_REQ_ERR, kind::IBV_EVENT_QP_ACCESS_ERR] {
         assert_eq!(event(failure), AsyncEvent::QpFatal(17));

@@ -14,7 +14,7 @@ fn mtu_numbers_are_powers_of_two_from_256_to_4096() {
 }
 
 #[test]
-fn having_no_device_is_told_from_not_reaching_one() {
+fn having_no_device_is_distinguished_from_not_reaching_one() {
     let names = |names: &[&str]| names.iter().map(|n| (*n).to_owned()).collect::<Vec<_>>();
     assert_eq!(why_none(&[], &[]), VerbsError::NoDevice);
     let device = "mlx5_0".to_owned();

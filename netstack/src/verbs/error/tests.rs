@@ -12,7 +12,7 @@ fn the_limit_of_locked_memory_is_read_from_the_process() {
 }
 
 #[test]
-fn the_limit_of_locked_memory_is_told_from_no_memory() {
+fn the_limit_of_locked_memory_is_distinguished_from_no_memory() {
     let enomem = Errno(libc::ENOMEM);
     let with = |limit, pinned, privileged, errno| {
         VerbsError::registration_with("rxe0", 4096, errno, LockedMemory { limit, pinned, privileged })

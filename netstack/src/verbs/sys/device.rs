@@ -8,7 +8,7 @@ use super::{Errno, ffi};
 
 /// A device that libibverbs has a driver for.
 #[derive(Clone, Debug)]
-pub(in super::super) struct Found {
+pub(in super::super) struct ListedDevice {
     pub(in super::super) name: String,
     /// The character device's name, such as `uverbs0`.
     pub(in super::super) uverbs: String,
@@ -42,15 +42,15 @@ impl Drop for List {
     }
 }
 
-fn found(device: *mut rdma_sys::ibv_device) -> Found {
+fn found(device: *mut rdma_sys::ibv_device) -> ListedDevice {
     // SAFETY: a device of a list that is still held; both names are terminated strings inside it.
     let (name, uverbs) =
         unsafe { (CStr::from_ptr((*device).name.as_ptr()), CStr::from_ptr((*device).dev_name.as_ptr())) };
-    Found { name: name.to_string_lossy().into_owned(), uverbs: uverbs.to_string_lossy().into_owned() }
+    ListedDevice { name: name.to_string_lossy().into_owned(), uverbs: uverbs.to_string_lossy().into_owned() }
 }
 
 /// The devices that libibverbs can drive. Where the kernel has no RDMA at all, an error.
-pub(in super::super) fn list() -> Result<Vec<Found>, Errno> {
+pub(in super::super) fn list() -> Result<Vec<ListedDevice>, Errno> {
     Ok(List::new()?.devices().iter().map(|&device| found(device)).collect())
 }
 
@@ -73,7 +73,7 @@ pub(in super::super) struct RawGid {
 }
 
 /// An asynchronous event: its type, and the port or queue pair that it is about.
-pub(in super::super) struct Event {
+pub(in super::super) struct DeviceEvent {
     pub(in super::super) kind: u32,
     pub(in super::super) port: u8,
     pub(in super::super) qp: u32,
@@ -167,7 +167,7 @@ impl Domain {
     /// The valid entries of all ports' GID tables, `max` at most.
     pub(in super::super) fn gids(&self, max: usize) -> Result<Vec<RawGid>, Errno> {
         let mut entries: Vec<rdma_sys::ibv_gid_entry> = Vec::with_capacity(max);
-        // SAFETY: an open context, and room for `max` entries of the size that is told.
+        // SAFETY: an open context, and room for `max` entries of the size that is given.
         let count = unsafe {
             ffi::_ibv_query_gid_table(
                 self.context(),
@@ -194,7 +194,7 @@ impl Domain {
     }
 
     /// The next asynchronous event, if there is one: read and acknowledged.
-    pub(in super::super) fn next_event(&self) -> Option<Event> {
+    pub(in super::super) fn next_event(&self) -> Option<DeviceEvent> {
         use rdma_sys::ibv_event_type as kind;
         let mut event = MaybeUninit::<ffi::AsyncEvent>::zeroed();
         // SAFETY: an open context, and room for the event. The descriptor does not block.
@@ -222,7 +222,7 @@ impl Domain {
         let port = (event.element as usize).to_ne_bytes()[if cfg!(target_endian = "big") { 3 } else { 0 }];
         // SAFETY: the event that was read above, once.
         unsafe { ffi::ibv_ack_async_event(&mut event) };
-        Some(Event { kind: u32::try_from(event.event_type).unwrap_or(u32::MAX), port, qp })
+        Some(DeviceEvent { kind: u32::try_from(event.event_type).unwrap_or(u32::MAX), port, qp })
     }
 }
 

@@ -21,7 +21,7 @@ mod tests;
 use core::fmt;
 
 pub(super) use completion::Queue;
-pub(super) use device::{Domain, Event, Found, PortAttributes, RawGid, list};
+pub(super) use device::{DeviceEvent, Domain, ListedDevice, PortAttributes, RawGid, list};
 pub(super) use memory::{DmabufError, Region, memory_lock_limit};
 pub(super) use queue_pair::{Global, Pair, Target};
 pub(super) use route::{ask_routes, interface_index, interface_name};

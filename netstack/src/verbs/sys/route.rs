@@ -23,7 +23,7 @@ pub(in super::super) fn ask_routes(
     // SAFETY: opened above, owned by nobody else.
     let socket = unsafe { OwnedFd::from_raw_fd(fd) };
     let deadline = libc::timeval { tv_sec: DEADLINE, tv_usec: 0 };
-    // SAFETY: an open socket and a structure of the size that is told.
+    // SAFETY: an open socket and a structure of the size that is given.
     check(unsafe {
         libc::setsockopt(
             socket.as_raw_fd(),
@@ -39,7 +39,7 @@ pub(in super::super) fn ask_routes(
             libc::send(socket.as_raw_fd(), request.as_ptr().cast::<c_void>(), request.len(), 0)
         })?;
         let mut reply = [0_u8; 4096];
-        // SAFETY: an open socket, and room for as many bytes as are told.
+        // SAFETY: an open socket, and room for as many bytes as are given.
         let len =
             check(unsafe { libc::recv(socket.as_raw_fd(), reply.as_mut_ptr().cast(), reply.len(), 0) })?;
         answer(index, reply.get(..len).unwrap_or_default());

@@ -13,7 +13,7 @@ pub(crate) const FRAGMENT: u8 = 44;
 const NO_NEXT: u8 = 59;
 const DESTINATION: u8 = 60;
 
-/// What comes at the end of the chain.
+/// The protocol at the end of the chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Chain<'a> {
     /// The number of the protocol, or of a header that is none of those known here.
@@ -60,8 +60,8 @@ pub enum Problem {
     /// It is to be dropped without a word: an option says so, nothing follows, or there are too many headers.
     #[error("an extension header asks for the packet to be dropped; drop it")]
     Drop,
-    /// The sender is to be told.
-    #[error("an extension header that this host cannot act on; tell the sender where it is")]
+    /// An ICMP error is to be sent.
+    #[error("an extension header that this host cannot act on; report its position to the sender")]
     Parameter {
         /// The code of the ICMPv6 parameter problem.
         code: u8,
@@ -155,7 +155,7 @@ fn options(header: &[u8], at: usize, to_group: bool) -> Result<(), Problem> {
         }
         let [len, tail @ ..] = tail else { return Err(Problem::Truncated) };
         rest = tail.get(usize::from(*len)..).ok_or(Problem::Truncated)?;
-        //= RFC 8200 section 4.2: the two high bits say what whoever does not know the option does with the packet.
+        //= RFC 8200 section 4.2: the two high bits say what a node that does not know the option does with the packet.
         match kind >> 6 {
             0 => {}
             1 => return Err(Problem::Drop),

@@ -31,7 +31,7 @@ fn headers_that_are_known_are_skipped() {
 }
 
 #[test]
-fn what_cannot_be_is_dropped_or_told() {
+fn invalid_headers_are_dropped_or_reported() {
     let problem = |code, pointer| Err(Problem::Parameter { code, pointer });
     assert_eq!(walk(59, b"", HEADER_LEN, false), Err(Problem::Drop), "nothing follows");
     let bytes = chain(&[&[0, 0, 4, 0, 0, 0, 0, 0], &HOPS]);

@@ -8,9 +8,9 @@ prop_compose! {
         sack_word in 0..WORDS as u16, sack in any::<u64>(),
     ) -> Header {
         let (kind, body_len, payload_len) = if ack {
-            (Kind::Ack, body / BLOCK_LEN as u8 * BLOCK_LEN as u8, 0)
+            (DatagramKind::Ack, body / BLOCK_LEN as u8 * BLOCK_LEN as u8, 0)
         } else {
-            (Kind::Data, body, payload_len)
+            (DatagramKind::Data, body, payload_len)
         };
         Header {
             kind, ack_request, body_len, payload_len, tag, psn: Psn(psn), base_lag,
@@ -65,7 +65,7 @@ fn a_psn_wraps() {
 #[test]
 fn fields_out_of_range_are_refused() {
     let header = Header {
-        kind: Kind::Data,
+        kind: DatagramKind::Data,
         ack_request: false,
         body_len: 0,
         payload_len: 0,

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use mio::net::TcpStream;
 use shouter_netstack::region::Extent;
-use shouter_netstack::tcp::{Failure, Token};
+use shouter_netstack::tcp::{Failure, ReleaseToken};
 use shouter_netstack::time::Instant;
 use socket2::{SockRef, TcpKeepalive};
 
@@ -42,7 +42,7 @@ enum Piece {
     /// So many of the staged bytes.
     Staged(usize),
     /// An extent, from an offset on.
-    Extent(Extent, usize, Token),
+    Extent(Extent, usize, ReleaseToken),
 }
 
 /// What the kernel last said.
@@ -154,13 +154,13 @@ impl Socket {
     }
 
     /// Queues an extent.
-    pub(super) fn push_extent(&mut self, extent: Extent, token: Token) {
+    pub(super) fn push_extent(&mut self, extent: Extent, token: ReleaseToken) {
         self.queued += extent.len();
         self.queue.push_back(Piece::Extent(extent, 0, token));
     }
 
     /// Gives the kernel what it takes, and returns how much that was; `released` hears of extents that it has copied.
-    pub(super) fn flush(&mut self, mut released: impl FnMut(Token)) -> io::Result<usize> {
+    pub(super) fn flush(&mut self, mut released: impl FnMut(ReleaseToken)) -> io::Result<usize> {
         let mut total = 0;
         while !self.queue.is_empty() {
             let mut slices = [IoSlice::new(&[]); PIECES];
@@ -194,7 +194,7 @@ impl Socket {
     }
 
     /// The kernel has taken the first `count` bytes of the queue.
-    fn advance(&mut self, mut count: usize, released: &mut impl FnMut(Token)) {
+    fn advance(&mut self, mut count: usize, released: &mut impl FnMut(ReleaseToken)) {
         self.written += count as u64;
         self.queued = self.queued.saturating_sub(count);
         while let Some(piece) = self.queue.front_mut() {
@@ -226,7 +226,7 @@ impl Socket {
     }
 
     /// Forgets what waits; `released` hears of its extents.
-    pub(super) fn drop_queue(&mut self, mut released: impl FnMut(Token)) {
+    pub(super) fn drop_queue(&mut self, mut released: impl FnMut(ReleaseToken)) {
         for piece in self.queue.drain(..) {
             if let Piece::Extent(_, _, token) = piece {
                 released(token);

@@ -44,14 +44,14 @@ fn bytes_and_extents_arrive_in_order_and_extents_are_free_once_copied() {
     let (mut streams, id, mut other) = accepted();
     let now = Clock.now();
     assert_eq!(streams.write(now, id, b"head").unwrap(), 4);
-    streams.write_extent(now, id, extent(5000), Token(1)).unwrap();
+    streams.write_extent(now, id, extent(5000), ReleaseToken(1)).unwrap();
     assert_eq!(streams.write(now, id, b"tail").unwrap(), 4);
-    streams.write_extent(now, id, extent(10), Token(2)).unwrap();
+    streams.write_extent(now, id, extent(10), ReleaseToken(2)).unwrap();
     assert!(streams.next_event().is_none(), "nothing is free before the kernel has it");
     assert_eq!(streams.info(id).unwrap().unsent, 5018);
     assert!(streams.transmit(now));
     let released: Vec<_> = std::iter::from_fn(|| streams.next_event()).collect();
-    assert_eq!(released, [Event::Released(id, Token(1)), Event::Released(id, Token(2))]);
+    assert_eq!(released, [Event::Released(id, ReleaseToken(1)), Event::Released(id, ReleaseToken(2))]);
     let mut got = vec![0; 5018];
     other.read_exact(&mut got).unwrap();
     assert_eq!((&got[..4], &got[5004..5008]), (&b"head"[..], &b"tail"[..]));
@@ -72,7 +72,7 @@ fn who_does_not_read_stops_the_writer_and_loses_nothing() {
     let now = Clock.now();
     let mut written = 0u64;
     while streams.info(id).unwrap().writable > 0 {
-        streams.write_extent(now, id, extent(32_000), Token(written)).unwrap();
+        streams.write_extent(now, id, extent(32_000), ReleaseToken(written)).unwrap();
         written += 32_000;
         streams.transmit(now);
     }
@@ -171,7 +171,7 @@ fn a_long_read_goes_on_in_the_next_turn() {
 fn an_aborted_connection_is_reset_and_its_id_finds_nothing() {
     let (mut streams, id, mut other) = accepted();
     let now = Clock.now();
-    streams.write_extent(now, id, extent(32_000), Token(1)).unwrap();
+    streams.write_extent(now, id, extent(32_000), ReleaseToken(1)).unwrap();
     streams.abort(now, id);
     let reset = other.read(&mut [0; 10]).unwrap_err();
     assert_eq!(reset.kind(), io::ErrorKind::ConnectionReset);

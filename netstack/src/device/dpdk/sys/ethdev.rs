@@ -130,7 +130,7 @@ impl Drop for Attached {
 /// How a port is to be set up.
 #[derive(Clone, Debug)]
 pub(in super::super) struct Setup {
-    /// Largest IP packet; `None` where the driver refuses to be told.
+    /// Largest IP packet; `None` where the driver refuses to set it.
     pub(in super::super) mtu: Option<u16>,
     /// Queue pairs.
     pub(in super::super) queues: u16,
@@ -308,7 +308,7 @@ impl StartedPort {
         result == 0 && features & WANTED == WANTED
     }
 
-    /// Frames that the port itself lost on their way in.
+    /// Received frames that the port itself dropped.
     pub(in super::super) fn missed(&self) -> u64 {
         // SAFETY: all-zero is valid.
         let mut stats: dpdk_sys::rte_eth_stats = unsafe { MaybeUninit::zeroed().assume_init() };

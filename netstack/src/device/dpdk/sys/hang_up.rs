@@ -3,7 +3,7 @@
 use std::os::fd::RawFd;
 use std::path::Path;
 
-/// Shuts down every connection of this process to the server at `path`: whoever waits there for an answer is told that
+/// Shuts down every connection of this process to the server at `path`: a peer that waits there for an answer learns that
 /// there will be none. Returns how many there were.
 pub(in super::super) fn hang_up(path: &Path) -> usize {
     let Ok(entries) = std::fs::read_dir("/proc/self/fd") else { return 0 };

@@ -3,7 +3,7 @@
 //! A memory pool has a cache for each lcore id of the EAL, which a thread has while it is registered. The thread that
 //! drives a queue changes: any thread of a trainer may wait for a result, and there may be more of them than ids. So a
 //! queue has the id, and lends it to whichever thread moves its frames, for as long as that takes. Caches then
-//! stay with the queue: there is one for each, and it is warm whoever comes next.
+//! stay with the queue: there is one for each, and it is warm for the next thread.
 
 use super::Errno;
 
@@ -24,7 +24,7 @@ impl Lcore {
     pub(in super::super) fn take() -> Result<Self, Errno> {
         // SAFETY: no id.
         let lent = unsafe { Lent::new(NONE) };
-        // SAFETY: needs the EAL only, which whoever opens a port has a reference to.
+        // SAFETY: needs the EAL only, to which each open port holds a reference.
         let result = Errno::check(unsafe { dpdk_sys::rte_thread_register() });
         // SAFETY: the thread gives the id away, and keeps none.
         let id = unsafe { dpdk_sys::shouter_dpdk_lcore_swap(NONE) };

@@ -88,7 +88,7 @@ pub(super) fn runtime_directory() -> String {
     unsafe { CStr::from_ptr(dpdk_sys::rte_eal_get_runtime_dir()) }.to_string_lossy().into_owned()
 }
 
-/// Makes DPDK's vhost thread look at its list of sockets again; somebody listens at `path`.
+/// Makes DPDK's vhost thread look at its list of sockets again; `path` has a listener.
 pub(super) fn wake_vhost(path: &str) {
     if let Ok(path) = CString::new(path) {
         // SAFETY: a terminated string.

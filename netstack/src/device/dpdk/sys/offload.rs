@@ -1,4 +1,4 @@
-//! Frames that leave work to the port: super-segments, checksums, and frames in several buffers, both ways.
+//! Frames that leave work to the port: super-segments, checksums, and frames in several buffers, in both directions.
 //!
 //! A queue takes this path if its port was opened with offloads; the others keep to the one in `mbuf`.
 

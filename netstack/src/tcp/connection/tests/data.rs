@@ -25,7 +25,7 @@ fn blocks(sent: &Sent) -> Vec<(u32, u32)> {
 fn bytes_both_ways() {
     let mut rig = Rig::established(Options::internet());
     assert!(matches!(rig.data(0, 0, b"question"), Disposition::Keep));
-    assert_eq!(rig.events(), [Event::Readable(ID)]);
+    assert_eq!(rig.events(), [TcpEvent::Readable(ID)]);
     assert_eq!(rig.read().as_deref(), Ok(&b"question"[..]));
     assert_eq!(rig.read(), Err(Error::WouldBlock));
     assert_eq!(rig.write(b"answer"), Ok(6));
@@ -55,10 +55,10 @@ fn events_come_once_per_look() {
     for index in 0..3 {
         assert!(matches!(rig.data(index, 0, b"x"), Disposition::Keep));
     }
-    assert_eq!(rig.events(), [Event::Readable(ID)]);
+    assert_eq!(rig.events(), [TcpEvent::Readable(ID)]);
     assert_eq!(rig.read().as_deref(), Ok(&b"xxx"[..]));
     assert!(matches!(rig.data(3, 0, b"y"), Disposition::Keep));
-    assert_eq!(rig.events(), [Event::Readable(ID)]);
+    assert_eq!(rig.events(), [TcpEvent::Readable(ID)]);
 }
 
 #[test]
@@ -189,10 +189,10 @@ fn the_right_edge_never_moves_left() {
         assert_eq!(rig.connection.receiver.next(), IRS + 1 + at, "what was promised is taken");
         rig.connection.receiver.acknowledge_now();
         let header = rig.sent_one().header;
-        let told = header.ack + (u32::from(header.window) << 7);
+        let announced = header.ack + (u32::from(header.window) << 7);
         // RFC 7323 section 2.4: by less than a unit, near the end of the buffer.
-        assert!(!(told + 127).is_before(edge), "{edge:?} became {told:?}");
-        edge = edge.max(told);
+        assert!(!(announced + 127).is_before(edge), "{edge:?} became {announced:?}");
+        edge = edge.max(announced);
     }
     assert!((65535..65536 + 256).contains(&edge.distance(IRS + 1)));
     assert_eq!(at, edge.distance(IRS + 1), "the window is full in the end");
@@ -205,9 +205,9 @@ fn the_right_edge_never_moves_left() {
         assert_eq!(rig.read().map(|bytes| bytes.len()), Ok(len));
         rig.connection.receiver.acknowledge_now();
         let header = rig.sent_one().header;
-        let told = header.ack + (u32::from(header.window) << 7);
-        assert!(!told.is_before(edge), "{edge:?} became {told:?}");
-        edge = told;
+        let announced = header.ack + (u32::from(header.window) << 7);
+        assert!(!announced.is_before(edge), "{edge:?} became {announced:?}");
+        edge = announced;
     }
 }
 
@@ -324,12 +324,12 @@ fn dctcp_acknowledges_marked_and_unmarked_apart() {
     for (index, marked) in [false, false, true, true, true, false].into_iter().enumerate() {
         give(&mut rig, index as u32 * 100, marked);
     }
-    let told: Vec<_> = rig
+    let announced: Vec<_> = rig
         .sent()
         .iter()
         .map(|sent| (sent.header.ack.distance(IRS + 1), sent.header.flags.contains(Flags::ECE)))
         .collect();
-    assert_eq!(told, [(200, false), (500, true), (600, false)]);
+    assert_eq!(announced, [(200, false), (500, true), (600, false)]);
 }
 
 #[test]
@@ -344,7 +344,7 @@ fn memory_is_bounded_for_all_connections_together() {
     }
     let wanted = at as usize;
     assert!(wanted > 4096);
-    // Holes far away do not keep what comes next from being taken.
+    // Holes far away do not keep the next data in order from being taken.
     assert!(matches!(rig.data(at + 20_000, 0, &[1; 1448]), Disposition::Keep));
     let mut read = 0;
     while let Ok(bytes) = rig.read() {

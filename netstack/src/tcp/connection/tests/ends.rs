@@ -4,7 +4,7 @@ use super::*;
 use crate::tcp::{Failure, KeepAlive};
 
 fn failed(rig: &mut Rig, failure: Failure) {
-    assert_eq!(rig.events(), [Event::Failed(ID, failure)]);
+    assert_eq!(rig.events(), [TcpEvent::Failed(ID, failure)]);
 }
 
 #[test]
@@ -33,7 +33,7 @@ fn the_peer_closes_first() {
     let mut rig = Rig::established(Options::internet());
     assert!(matches!(rig.fin(0, 0), Disposition::Keep));
     assert_eq!(rig.state(), StateName::CloseWait);
-    assert_eq!(rig.events(), [Event::Readable(ID)]);
+    assert_eq!(rig.events(), [TcpEvent::Readable(ID)]);
     assert_eq!(rig.sent_one().header.ack, IRS + 2);
     assert_eq!(rig.read().as_deref(), Ok(&b""[..]));
     // Half-closed: this side may go on.
@@ -43,7 +43,7 @@ fn the_peer_closes_first() {
     assert_eq!(rig.state(), StateName::LastAck);
     assert!(rig.sent_one().header.flags.contains(Flags::FIN));
     assert!(matches!(rig.data(1, 11, &[]), Disposition::Remove));
-    assert_eq!(rig.events(), [Event::Closed(ID)]);
+    assert_eq!(rig.events(), [TcpEvent::Closed(ID)]);
     assert_eq!(rig.state(), StateName::Closed);
     assert_eq!(rig.read().as_deref(), Ok(&b""[..]));
 }
@@ -58,7 +58,7 @@ fn both_close_at_once() {
     assert_eq!(rig.sent_one().header.ack, IRS + 2);
     let Disposition::TimeWait(record, None) = rig.data(1, 1, &[]) else { panic!("no TIME-WAIT") };
     assert_eq!((record.snd_nxt, record.rcv_nxt), (ISS + 2, IRS + 2));
-    assert_eq!(rig.events(), [Event::Readable(ID), Event::Closed(ID)]);
+    assert_eq!(rig.events(), [TcpEvent::Readable(ID), TcpEvent::Closed(ID)]);
 }
 
 #[test]
@@ -151,7 +151,7 @@ fn resets_are_believed_with_the_next_number_only() {
     let header = Header { options: tcp::Options::default(), ..rig.header(4, 0, Flags::RST) };
     assert!(matches!(rig.give(header, &[]), Disposition::Remove));
     let failure = Failure::Reset { remote: open().remote };
-    assert_eq!(rig.events(), [Event::Readable(ID), Event::Failed(ID, failure)]);
+    assert_eq!(rig.events(), [TcpEvent::Readable(ID), TcpEvent::Failed(ID, failure)]);
     assert_eq!(rig.read(), Err(Error::Failed(failure)));
     assert_eq!(rig.pool.used(), 0);
 }
@@ -164,7 +164,7 @@ fn a_reset_while_closing_is_no_failure() {
     assert!(matches!(rig.fin(0, 0), Disposition::Keep));
     let reset = rig.header(1, 0, Flags::RST);
     assert!(matches!(rig.give(reset, &[]), Disposition::Remove));
-    assert_eq!(rig.events(), [Event::Readable(ID), Event::Closed(ID)]);
+    assert_eq!(rig.events(), [TcpEvent::Readable(ID), TcpEvent::Closed(ID)]);
 }
 
 #[test]
@@ -220,9 +220,9 @@ fn tokens_come_back_when_a_connection_ends() {
     let mut rig = Rig::established(Options::internet());
     let region = crate::region::Region::from_static(crate::region::RegionId(9), b"from the caller's memory");
     let extent = region.extent(0, 24).expect("within");
-    let written = rig.with(|connection, _, cx| connection.write_extent(extent, Token(5), cx));
+    let written = rig.with(|connection, _, cx| connection.write_extent(extent, ReleaseToken(5), cx));
     assert_eq!(written, Ok(()));
     assert_eq!(rig.sent_one().payload, b"from the caller's memory");
     assert!(matches!(rig.abort(), Disposition::Reset(_)));
-    assert_eq!(rig.events(), [Event::Dropped(ID, Token(5))]);
+    assert_eq!(rig.events(), [TcpEvent::Dropped(ID, ReleaseToken(5))]);
 }

@@ -1,4 +1,4 @@
-//! The segment that was expected: it does the same by the short way and by the long one.
+//! Header prediction: the fast path and the general path have the same result.
 
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -7,7 +7,7 @@ use super::*;
 use crate::wire::tcp::PlainHeader;
 
 impl Rig {
-    /// Gives a segment by the short way, if it may take that.
+    /// Gives a segment to the fast path, if that may take it.
     fn give_short(&mut self, header: &Header, payload: &[u8]) -> bool {
         let bytes = header.emit();
         let Some(plain) = PlainHeader::parse(bytes.as_bytes()) else { return false };
@@ -38,7 +38,7 @@ fn both_ways_end_the_same() {
         let (mut theirs, mut ours, mut acked) = (0_u32, 0_u32, 0_u32);
         for step in 0..60 {
             let time = Duration::from_micros(rng.random_range(0..20_000));
-            // Mostly what comes next; at times what does not.
+            // Mostly the next segment in order; at times another.
             let seq = match rng.random_range(0..12) {
                 0 => theirs.saturating_sub(rng.random_range(0..200)),
                 1 => theirs + rng.random_range(0..3000),

@@ -1,6 +1,6 @@
 //! Opening: actively, passively, at once, by cookie, in vain.
 
-use super::super::{CookieTerms, IcmpKind};
+use super::super::{CookieOptions, IcmpKind};
 use super::*;
 use crate::tcp::Failure;
 use crate::wire::tcp::UserTimeout;
@@ -27,7 +27,7 @@ fn active_open_offers_all_and_acknowledges_the_answer() {
     assert_eq!((ack.seq, ack.ack, ack.flags), (ISS + 1, IRS + 1, Flags::ACK));
     assert_eq!(ack.options.timestamps, Some(Timestamps { value: 6030, echo: 70_000 }));
     assert_eq!(ack.window, 512, "65535 bytes were promised, in units of 128");
-    assert_eq!(rig.events(), [Event::Connected(ID)]);
+    assert_eq!(rig.events(), [TcpEvent::Connected(ID)]);
     let info = rig.connection.info();
     assert_eq!(info.window_shifts, Some((7, 7)));
     assert!(info.sack && info.timestamps && !info.ecn);
@@ -103,7 +103,7 @@ fn syn_backs_off_and_fails() {
     }
     assert!(matches!(rig.wait(), (_, Disposition::Remove)));
     let failure = Failure::TimedOut { remote: open().remote, after: Duration::from_secs(15) };
-    assert_eq!(rig.events(), [Event::Failed(ID, failure)]);
+    assert_eq!(rig.events(), [TcpEvent::Failed(ID, failure)]);
     assert_eq!(rig.read(), Err(Error::Failed(failure)));
     assert_eq!(rig.write(b"x"), Err(Error::Failed(failure)));
 }
@@ -112,7 +112,7 @@ fn syn_backs_off_and_fails() {
 fn no_room_is_not_sent() {
     let mut rig = Rig::connect(Options::internet());
     rig.wire.answer = Emitted::NoRoom;
-    assert_eq!(rig.transmit(), Turn::Blocked);
+    assert_eq!(rig.transmit(), TransmitOutcome::Blocked);
     assert!(rig.connection.wants_transmit(rig.now));
     assert_eq!(rig.connection.next_deadline(), None);
     rig.wire.answer = Emitted::Sent;
@@ -125,7 +125,7 @@ fn without_a_route_the_attempt_ends_as_unreachable() {
     rig.wire.answer = Emitted::NoRoute;
     rig.sent_nothing();
     assert!(matches!(rig.wait(), (_, Disposition::Remove)));
-    assert_eq!(rig.events(), [Event::Failed(ID, Failure::Unreachable { remote: open().remote })]);
+    assert_eq!(rig.events(), [TcpEvent::Failed(ID, Failure::Unreachable { remote: open().remote })]);
 }
 
 #[test]
@@ -139,7 +139,7 @@ fn a_reset_refuses_only_if_it_acknowledges_the_syn() {
     assert_eq!(rig.state(), StateName::SynSent);
     let right = Header { ack: ISS + 1, ..wrong };
     assert!(matches!(rig.give(right, &[]), Disposition::Remove));
-    assert_eq!(rig.events(), [Event::Failed(ID, Failure::Refused { remote: open().remote })]);
+    assert_eq!(rig.events(), [TcpEvent::Failed(ID, Failure::Refused { remote: open().remote })]);
 }
 
 #[test]
@@ -169,7 +169,7 @@ fn both_sides_open_at_once() {
     let theirs = Header { flags: SYN_ACK, ack: ISS + 1, ..syn() };
     assert!(matches!(rig.give(theirs, &[]), Disposition::Keep));
     assert_eq!(rig.state(), StateName::Established);
-    assert_eq!(rig.events(), [Event::Connected(ID)]);
+    assert_eq!(rig.events(), [TcpEvent::Connected(ID)]);
     assert!(matches!(rig.data(0, 0, b"hello"), Disposition::Keep));
     assert_eq!(rig.read().as_deref(), Ok(&b"hello"[..]));
 }
@@ -187,7 +187,8 @@ fn a_wrong_acknowledgement_in_syn_received_is_reset() {
 
 #[test]
 fn a_cookie_gives_the_same_connection() {
-    let terms = CookieTerms { mss: 1440, window_scale: Some(7), sack: true, ecn: false, timestamps: true };
+    let negotiated =
+        CookieOptions { mss: 1440, window_scale: Some(7), sack: true, ecn: false, timestamps: true };
     let ack = Header {
         seq: IRS + 1,
         ack: ISS + 1,
@@ -199,7 +200,8 @@ fn a_cookie_gives_the_same_connection() {
         ..syn()
     };
     let options = Arc::new(Options::internet());
-    let mut rig = Rig::around(Connection::from_cookie(start(), &open(), options, &terms, &segment(ack, &[])));
+    let mut rig =
+        Rig::around(Connection::from_cookie(start(), &open(), options, &negotiated, &segment(ack, &[])));
     rig.peer_clock = Some(70_001);
     rig.sent_nothing();
     rig.now += Duration::from_millis(25);
@@ -245,7 +247,7 @@ fn icmp_errors_end_attempts_only() {
     assert!(matches!(icmp(&mut rig, IcmpKind::Refused, ISS + 1), Disposition::Keep));
     assert!(matches!(icmp(&mut rig, IcmpKind::Unreachable, ISS), Disposition::Keep));
     assert!(matches!(icmp(&mut rig, IcmpKind::Refused, ISS), Disposition::Remove));
-    assert_eq!(rig.events(), [Event::Failed(ID, Failure::Refused { remote: open().remote })]);
+    assert_eq!(rig.events(), [TcpEvent::Failed(ID, Failure::Refused { remote: open().remote })]);
 
     let mut rig = Rig::established(Options::internet());
     assert_eq!(rig.write(b"x"), Ok(1));

@@ -5,20 +5,21 @@ mod ends;
 mod expected;
 mod handshake;
 mod pair;
-mod strange;
+mod unexpected;
 
 use core::net::IpAddr;
 use core::time::Duration;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use super::{Connection, Context, Disposition, Open, Turn};
+use super::{Connection, Context, Disposition, Open, TransmitOutcome};
 use crate::region::Extent;
 use crate::sim::tcp::segments;
 use crate::tcp::memory::Memory;
 use crate::tcp::receiver::Pool;
 use crate::tcp::{
-    ConnectionId, Destination, Emit, Emitted, Error, Event, Options, Path, Payload, Segment, StateName, Token,
+    ConnectionId, Destination, Emit, Emitted, Error, Options, Path, Payload, ReleaseToken, Segment,
+    StateName, TcpEvent,
 };
 use crate::time::Instant;
 use crate::wire::tcp::{self, Flags, Header, SeqNumber, Timestamps};
@@ -72,8 +73,8 @@ struct Rig {
     memory: Memory,
     pool: Pool,
     challenges: u32,
-    events: VecDeque<Event>,
-    released: Vec<Token>,
+    events: VecDeque<TcpEvent>,
+    released: Vec<ReleaseToken>,
     extents: Vec<Extent>,
     wire: Wire,
     now: Instant,
@@ -168,7 +169,7 @@ impl Rig {
         assert!(matches!(rig.give(syn_ack, &[]), Disposition::Keep));
         assert_eq!(rig.sent_one().header.flags.without(Flags::ECE), Flags::ACK);
         assert_eq!(rig.connection.state(), StateName::Established);
-        assert_eq!(rig.events.pop_front(), Some(Event::Connected(ID)));
+        assert_eq!(rig.events.pop_front(), Some(TcpEvent::Connected(ID)));
         rig
     }
 
@@ -226,7 +227,7 @@ impl Rig {
         for _ in 0..100 {
             if self.connection.wants_transmit(self.now) {
                 let turn = self.transmit();
-                if turn == Turn::Blocked {
+                if turn == TransmitOutcome::Blocked {
                     break;
                 }
             }
@@ -235,7 +236,7 @@ impl Rig {
         self.wire.sent.drain(..).collect()
     }
 
-    fn transmit(&mut self) -> Turn {
+    fn transmit(&mut self) -> TransmitOutcome {
         let mut wire = core::mem::replace(
             &mut self.wire,
             Wire {
@@ -305,7 +306,7 @@ impl Rig {
         self.connection.state()
     }
 
-    fn events(&mut self) -> Vec<Event> {
+    fn events(&mut self) -> Vec<TcpEvent> {
         self.events.drain(..).collect()
     }
 }

@@ -35,10 +35,14 @@ fn a_cookie_comes_back_with_what_it_took() {
                 for clock in [0, 63, 64, 100, u32::MAX] {
                     let value = timestamp(clock, &syn, true, ecn, true);
                     assert!(clock.wrapping_sub(value) < 128, "{clock} {value}");
-                    let terms = open(&secret, start, &local, &remote, &ack_of(cookie, peer, Some(value)));
-                    let terms = terms.expect("a good cookie");
-                    assert_eq!((terms.mss, terms.timestamps), (class, true));
-                    assert_eq!((terms.window_scale, terms.sack, terms.ecn), (scale, sack, ecn));
+                    let negotiated =
+                        open(&secret, start, &local, &remote, &ack_of(cookie, peer, Some(value)));
+                    let negotiated = negotiated.expect("a good cookie");
+                    assert_eq!((negotiated.mss, negotiated.timestamps), (class, true));
+                    assert_eq!(
+                        (negotiated.window_scale, negotiated.sack, negotiated.ecn),
+                        (scale, sack, ecn)
+                    );
                 }
             }
             let bare = open(&secret, start, &local, &remote, &ack_of(cookie, peer, None)).unwrap();

@@ -3,7 +3,7 @@
 use core::time::Duration;
 
 use super::pair::{Pair, address, syn};
-use crate::tcp::{Event, KeepAlive, Options, StateName};
+use crate::tcp::{KeepAlive, Options, StateName, TcpEvent};
 use crate::wire::tcp::{Flags, Header, SeqNumber};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -63,7 +63,7 @@ fn a_full_accept_queue_holds_connections_back() {
         .map(|_| pair.a.connect(pair.now, address("10.0.0.1:0"), address("10.0.0.2:80"), None).unwrap())
         .collect();
     pair.pass(SECOND / 2);
-    assert_eq!(pair.events_b, [Event::Acceptable(listener); 2]);
+    assert_eq!(pair.events_b, [TcpEvent::Acceptable(listener); 2]);
     assert!(pair.b.counters().accept_queue_full >= 1);
     // Room makes the others' repeated segments welcome.
     let mut accepted = 0;
@@ -180,21 +180,21 @@ fn idle_connections_hear_their_keep_alives_answered_while_one_client_sends_old_s
     let options = Options { keep_alive: Some(keep_alive), ..Options::internet() };
     let listener = pair.b.listen(address("0.0.0.0:80"), IDLE + 1, None).unwrap();
     let (_, b) = pair.connect(listener, None);
-    let (stranger, server) = pair.b.info(b).map(|info| (info.remote, info.local)).unwrap();
+    let (remote, server) = pair.b.info(b).map(|info| (info.remote, info.local)).unwrap();
     // The last of its handshake.
     let (last, _) = *pair.there.sent.last().unwrap();
-    assert_eq!((last.source_port, last.flags), (stranger.port(), Flags::ACK));
+    assert_eq!((last.source_port, last.flags), (remote.port(), Flags::ACK));
     let old = Header { seq: last.seq - 1000, ..last };
     let idle: Vec<_> = (0..IDLE).map(|_| pair.connect(listener, Some(options.clone())).0).collect();
     pair.back.sent.clear();
     // 2000 in a second.
     for _ in 0..10_000 {
-        pair.forge(stranger, server, old);
+        pair.forge(remote, server, old);
         pair.pass(Duration::from_micros(500));
     }
     let dead = idle.iter().filter(|id| pair.a.state(**id) != Some(StateName::Established)).count();
     assert_eq!(dead, 0, "of {IDLE}");
-    let provoked = pair.back.sent.iter().filter(|(header, _)| header.destination_port == stranger.port());
+    let provoked = pair.back.sent.iter().filter(|(header, _)| header.destination_port == remote.port());
     let provoked = provoked.count();
     assert!((400..=700).contains(&provoked), "{provoked} answers in 5 s, the limit is 100 a second");
 }

@@ -8,7 +8,7 @@ use rand::{Rng, SeedableRng};
 
 use super::pair::{Pair, address};
 use crate::region::{Region, RegionId};
-use crate::tcp::{ConnectError, Error, Event, Failure, ListenError, Options, StateName, Token};
+use crate::tcp::{ConnectError, Error, Failure, ListenError, Options, ReleaseToken, StateName, TcpEvent};
 use crate::wire::tcp::Flags;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -32,7 +32,7 @@ fn who_was_refused_memory_hears_when_there_is_some() {
     pair.events_a.clear();
     pair.pass(SECOND);
     // The other end reads, so that the first one's bytes go.
-    assert!(pair.events_a.contains(&Event::Writable(c)), "{:?}", pair.events_a);
+    assert!(pair.events_a.contains(&TcpEvent::Writable(c)), "{:?}", pair.events_a);
     assert_eq!(pair.a.write(pair.now, c, b"me too"), Ok(6));
 }
 
@@ -55,7 +55,7 @@ fn records_that_go_before_their_time_take_their_timers_along() {
 fn a_connection_opens_echoes_and_closes() {
     let mut pair = Pair::new();
     let (a, b, listener) = pair.open(None);
-    assert_eq!(pair.events_b, [Event::Acceptable(listener)]);
+    assert_eq!(pair.events_b, [TcpEvent::Acceptable(listener)]);
     assert_eq!(
         (pair.a.state(a), pair.b.state(b)),
         (Some(StateName::Established), Some(StateName::Established))
@@ -123,7 +123,7 @@ fn super_segments_and_extents_arrive() {
     let region = Region::from_static(RegionId(1), bytes);
     for part in 0..3 {
         let extent = region.extent(part * 1_000_000, 1_000_000).unwrap();
-        pair.a.write_extent(pair.now, a, extent, Token(part as u64)).unwrap();
+        pair.a.write_extent(pair.now, a, extent, ReleaseToken(part as u64)).unwrap();
     }
     let mut got = Vec::new();
     assert!(pair.run(10 * SECOND, |pair| {
@@ -134,7 +134,7 @@ fn super_segments_and_extents_arrive() {
     }));
     assert!(got == bytes);
     pair.pass(SECOND);
-    let released = (0..3).map(|part| Event::Released(a, Token(part)));
+    let released = (0..3).map(|part| TcpEvent::Released(a, ReleaseToken(part)));
     assert!(released.clone().all(|event| pair.events_a.contains(&event)), "{:?}", pair.events_a);
 }
 
@@ -144,7 +144,7 @@ fn a_closed_port_refuses() {
     let remote = address("10.0.0.2:81");
     let a = pair.a.connect(pair.now, address("10.0.0.1:0"), remote, None).unwrap();
     pair.pass(SECOND);
-    assert_eq!(pair.events_a, [Event::Failed(a, Failure::Refused { remote })]);
+    assert_eq!(pair.events_a, [TcpEvent::Failed(a, Failure::Refused { remote })]);
     assert_eq!(pair.a.write(pair.now, a, b"x"), Err(Error::Failed(Failure::Refused { remote })));
     pair.a.close(pair.now, a);
     assert_eq!((pair.a.connections(), pair.b.counters().resets_sent), (0, 1));
@@ -159,7 +159,7 @@ fn nobody_there_times_out() {
     let a = pair.a.connect(pair.now, address("10.0.0.1:0"), remote, Some(options)).unwrap();
     pair.pass(100 * SECOND);
     assert!(
-        matches!(pair.events_a[..], [Event::Failed(id, Failure::TimedOut { .. })] if id == a),
+        matches!(pair.events_a[..], [TcpEvent::Failed(id, Failure::TimedOut { .. })] if id == a),
         "{:?}",
         pair.events_a
     );
@@ -176,7 +176,7 @@ fn an_abort_resets_the_peer() {
     pair.a.abort(pair.now, a);
     assert_eq!(pair.a.connections(), 0);
     pair.pass(SECOND);
-    assert!(pair.events_b.contains(&Event::Failed(b, Failure::Reset { remote })), "{:?}", pair.events_b);
+    assert!(pair.events_b.contains(&TcpEvent::Failed(b, Failure::Reset { remote })), "{:?}", pair.events_b);
     assert_eq!(pair.b.read(pair.now, b, &mut [0]), Err(Error::Failed(Failure::Reset { remote })));
     pair.b.close(pair.now, b);
     assert_eq!(pair.b.connections(), 0);
@@ -190,7 +190,7 @@ fn closing_with_unread_data_resets() {
     pair.pass(SECOND);
     pair.b.close(pair.now, b);
     pair.pass(SECOND);
-    assert!(pair.events_a.iter().any(|event| matches!(event, Event::Failed(_, Failure::Reset { .. }))));
+    assert!(pair.events_a.iter().any(|event| matches!(event, TcpEvent::Failed(_, Failure::Reset { .. }))));
     assert_eq!(pair.b.connections(), 0);
 }
 
@@ -210,7 +210,7 @@ fn a_half_close_lets_the_other_half_go_on() {
     pair.pass(SECOND);
     assert_eq!(pair.a.read(pair.now, a, &mut buffer), Ok(0));
     assert_eq!(pair.a.state(a), Some(StateName::TimeWait));
-    assert!(pair.events_a.contains(&Event::Closed(a)) && pair.events_b.contains(&Event::Closed(b)));
+    assert!(pair.events_a.contains(&TcpEvent::Closed(a)) && pair.events_b.contains(&TcpEvent::Closed(b)));
     pair.a.close(pair.now, a);
     pair.b.close(pair.now, b);
     assert_eq!((pair.a.connections(), pair.b.connections()), (0, 0));
@@ -232,8 +232,8 @@ fn both_sides_can_close_and_open_at_once() {
     let a = pair.a.connect(pair.now, left, right, None).unwrap();
     let b = pair.b.connect(pair.now, right, left, None).unwrap();
     pair.pass(SECOND);
-    assert!(pair.events_a.contains(&Event::Connected(a)), "{:?}", pair.events_a);
-    assert!(pair.events_b.contains(&Event::Connected(b)), "{:?}", pair.events_b);
+    assert!(pair.events_a.contains(&TcpEvent::Connected(a)), "{:?}", pair.events_a);
+    assert!(pair.events_b.contains(&TcpEvent::Connected(b)), "{:?}", pair.events_b);
     assert_eq!(pair.transfer(a, b, b"both ways", SECOND), b"both ways");
 }
 
@@ -322,7 +322,7 @@ fn closing_a_listener_resets_who_was_not_accepted() {
     let listener = pair.b.listen(address("10.0.0.2:80"), 16, None).unwrap();
     let queued = pair.a.connect(pair.now, address("10.0.0.1:0"), address("10.0.0.2:80"), None).unwrap();
     pair.pass(Duration::from_millis(10));
-    assert_eq!(pair.events_a, [Event::Connected(queued)]);
+    assert_eq!(pair.events_a, [TcpEvent::Connected(queued)]);
     // One more stays half open: its last ACK is lost.
     pair.there.loses = Box::new(|header, _| !header.flags.contains(Flags::SYN));
     let half = pair.a.connect(pair.now, address("10.0.0.1:0"), address("10.0.0.2:80"), None).unwrap();
@@ -331,7 +331,7 @@ fn closing_a_listener_resets_who_was_not_accepted() {
     pair.b.close_listener(pair.now, listener);
     assert_eq!(pair.b.connections(), 0);
     pair.pass(Duration::from_millis(10));
-    let failed: Vec<_> = pair.events_a.iter().filter(|event| matches!(event, Event::Failed(..))).collect();
+    let failed: Vec<_> = pair.events_a.iter().filter(|event| matches!(event, TcpEvent::Failed(..))).collect();
     assert_eq!(failed.len(), 2, "{:?} {queued:?} {half:?}", pair.events_a);
 }
 

@@ -8,8 +8,8 @@ use super::super::Endpoint;
 use crate::region::Extent;
 use crate::sim::tcp::{Segment, segments};
 use crate::tcp::{
-    Config, ConnectionId, Destination, Emit, Emitted, Error, Event, ListenerId, Options, Path, Payload,
-    SegmentMeta,
+    Config, ConnectionId, Destination, Emit, Emitted, Error, ListenerId, Options, Path, Payload, SegmentMeta,
+    TcpEvent,
 };
 use crate::time::Instant;
 use crate::wire::tcp::{Flags, Header, SeqNumber};
@@ -74,7 +74,7 @@ fn turn(
     endpoint: &mut Endpoint,
     incoming: &mut Wire,
     outgoing: &mut Wire,
-    events: &mut Vec<Event>,
+    events: &mut Vec<TcpEvent>,
 ) {
     while incoming.queue.front().is_some_and(|(at, _)| *at <= now) {
         let Some((_, segment)) = incoming.queue.pop_front() else { break };
@@ -97,8 +97,8 @@ pub(super) struct Pair {
     pub(super) there: Wire,
     pub(super) back: Wire,
     pub(super) now: Instant,
-    pub(super) events_a: Vec<Event>,
-    pub(super) events_b: Vec<Event>,
+    pub(super) events_a: Vec<TcpEvent>,
+    pub(super) events_b: Vec<TcpEvent>,
 }
 
 pub(super) fn address(text: &str) -> SocketAddr {
@@ -127,7 +127,7 @@ impl Pair {
         }
     }
 
-    /// One turn at the present time.
+    /// One poll at the present time.
     pub(super) fn turn(&mut self) {
         let Self { a, b, there, back, now, events_a, events_b } = self;
         turn(*now, a, back, there, events_a);
@@ -189,7 +189,7 @@ impl Pair {
         }));
         let (b, from) = accepted.unwrap();
         assert_eq!(from, self.a.info(a).unwrap().local);
-        assert!(self.events_a.contains(&Event::Connected(a)));
+        assert!(self.events_a.contains(&TcpEvent::Connected(a)));
         (a, b)
     }
 
@@ -224,7 +224,7 @@ impl Pair {
         got
     }
 
-    /// Gives `b` a segment that a stranger made up.
+    /// Gives `b` a forged segment.
     pub(super) fn forge(&mut self, from: SocketAddr, to: SocketAddr, header: Header) {
         let header = Header { source_port: from.port(), destination_port: to.port(), ..header };
         let meta = SegmentMeta { source: from.ip(), destination: to.ip(), congestion_experienced: false };

@@ -6,7 +6,7 @@ use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
 use super::pair::{Pair, address};
-use crate::tcp::{Error, Event, Options, Repair};
+use crate::tcp::{Error, Options, Repair, TcpEvent};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -28,12 +28,12 @@ fn to_peek_takes_nothing() {
     let info = pair.b.info(b).unwrap();
     assert_eq!((info.readable, info.own_window), (bytes.len(), window));
     assert_eq!(pair.b.read(pair.now, b, &mut buffer), Ok(bytes.len()));
-    // The end is seen as often as one looks, and what comes next is told.
+    // The end is seen as often as one looks, and later data is reported.
     assert_eq!(pair.b.peek(b, &mut buffer), Err(Error::WouldBlock));
     pair.events_b.clear();
     pair.a.shutdown(pair.now, a).unwrap();
     pair.pass(SECOND);
-    assert_eq!(pair.events_b, [Event::Readable(b)]);
+    assert_eq!(pair.events_b, [TcpEvent::Readable(b)]);
     assert_eq!(pair.b.peek(b, &mut buffer), Ok(0));
     assert_eq!(pair.b.peek(b, &mut buffer), Ok(0));
 }
@@ -46,7 +46,7 @@ fn a_listeners_options_are_those_of_the_connections_that_come() {
     let (client, after) = pair.connect(listener, None);
     assert_eq!(pair.b.options(before).unwrap().max_segment, None);
     assert_eq!(pair.b.options(after).unwrap().max_segment, Some(700));
-    // The peer was told so: the option of its SYN counts no options, the payload of a segment does.
+    // The peer knows it: the option of its SYN counts no options, the payload of a segment does.
     assert!(pair.a.info(client).unwrap().mss <= 700);
     // One that was closed has none.
     pair.b.close_listener(pair.now, listener);
@@ -67,7 +67,7 @@ fn a_limit_of_what_is_unsent_lets_writers_go_on_when_it_was_sent() {
     // Nothing is acknowledged yet, but two segments left; a third of the limit is not free.
     let info = pair.a.info(a).unwrap();
     assert!(info.unsent < 10_000 && info.unacknowledged == 10_000, "{info:?}");
-    assert!(pair.run(SECOND, |pair| pair.events_a.contains(&Event::Writable(a))));
+    assert!(pair.run(SECOND, |pair| pair.events_a.contains(&TcpEvent::Writable(a))));
     assert!(pair.a.info(a).unwrap().unsent <= 7_500);
     assert!(pair.transfer(a, b, &bytes, 100 * SECOND).len() >= bytes.len());
 }

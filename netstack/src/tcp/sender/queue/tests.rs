@@ -46,9 +46,9 @@ proptest! {
                 }
                 Step::Push(at, len) => {
                     let extent = region.extent(usize::from(at), u32::from(len)).unwrap();
-                    queue.push(extent, Token(all.len() as u64));
+                    queue.push(extent, ReleaseToken(all.len() as u64));
                     all.extend_from_slice(extent.as_bytes());
-                    pushed.push((Token(all.len() as u64 - u64::from(len)), all.len() as u64));
+                    pushed.push((ReleaseToken(all.len() as u64 - u64::from(len)), all.len() as u64));
                 }
                 Step::Acknowledge(part) => {
                     let position = queue.head() + queue.len() * u64::from(part) / u64::from(u16::MAX);

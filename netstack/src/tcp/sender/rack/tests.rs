@@ -33,7 +33,7 @@ fn sack(rack: &mut Rack, board: &mut Scoreboard, now: Instant, first: u32, last:
     board.sack(range, |record| rack.on_delivered(now, record, fack, Some(RTT)));
 }
 
-fn detect(rack: &Rack, board: &mut Scoreboard, now: Instant) -> Found {
+fn detect(rack: &Rack, board: &mut Scoreboard, now: Instant) -> DetectedLosses {
     rack.detect(now, board, Some(RTT), Some(RTT), false)
 }
 
@@ -47,7 +47,7 @@ fn what_was_sent_later_and_arrived_dates_what_did_not() {
     assert_eq!(detect(&rack, &mut board, at(13)).lost, 10);
     assert_eq!(detect(&rack, &mut board, at(14)).lost, 10);
     // What was sent after it is not judged.
-    assert_eq!(detect(&rack, &mut board, at(1000)), Found::default());
+    assert_eq!(detect(&rack, &mut board, at(1000)), DetectedLosses::default());
 }
 
 #[test]

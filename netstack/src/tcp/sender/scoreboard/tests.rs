@@ -136,7 +136,7 @@ fn the_front_is_lost_in_part() {
 }
 
 #[test]
-fn one_segment_is_told_from_more() {
+fn one_segment_is_distinguished_from_more() {
     let mut board = Scoreboard::default();
     assert!(board.at_most_one());
     board.push(record(0, 100));

@@ -13,9 +13,9 @@ use crate::wire::tcp::{SackBlocks, SeqRange};
 const MSS: u32 = 1000;
 const RTT: Duration = Duration::from_millis(100);
 
-/// What the controller was told.
+/// What the controller was calls.
 #[derive(Debug, Default)]
-struct Told {
+struct ControllerCalls {
     congestion: Vec<Congestion>,
     undone: u32,
     ended: u32,
@@ -30,7 +30,7 @@ struct Fixed {
     window: u64,
     threshold: u64,
     rate: Option<u64>,
-    told: Arc<Mutex<Told>>,
+    calls: Arc<Mutex<ControllerCalls>>,
 }
 
 impl Controller for Fixed {
@@ -47,30 +47,30 @@ impl Controller for Fixed {
         true
     }
     fn set_mss(&mut self, mss: u32) {
-        self.told.lock().unwrap().mss.push(mss);
+        self.calls.lock().unwrap().mss.push(mss);
     }
     fn on_sent(&mut self, _: Instant, _: u64, _: u64, _: bool) {}
     fn on_ack(&mut self, sample: &AckSample) {
-        self.told.lock().unwrap().samples.push(*sample);
+        self.calls.lock().unwrap().samples.push(*sample);
         if self.window < self.threshold {
             self.window += sample.acked;
         }
     }
     fn on_congestion(&mut self, _: Instant, kind: Congestion, in_flight: u64) {
-        self.told.lock().unwrap().congestion.push(kind);
+        self.calls.lock().unwrap().congestion.push(kind);
         self.threshold = (in_flight / 2).max(2 * u64::from(MSS));
         self.window = if kind == Congestion::Timeout { u64::from(MSS) } else { self.threshold };
     }
     fn on_recovery_end(&mut self, _: Instant) {
-        self.told.lock().unwrap().ended += 1;
+        self.calls.lock().unwrap().ended += 1;
     }
     fn undo(&mut self, _: Instant) {
-        self.told.lock().unwrap().undone += 1;
+        self.calls.lock().unwrap().undone += 1;
         self.window = 100_000;
         self.threshold = u64::MAX;
     }
     fn on_idle_restart(&mut self, _: Instant, _: Duration, _: Duration) {
-        self.told.lock().unwrap().idle += 1;
+        self.calls.lock().unwrap().idle += 1;
     }
 }
 
@@ -78,8 +78,8 @@ struct Script {
     now: Instant,
     sender: Sender,
     memory: Memory,
-    released: Vec<Token>,
-    told: Arc<Mutex<Told>>,
+    released: Vec<ReleaseToken>,
+    calls: Arc<Mutex<ControllerCalls>>,
     window: u32,
     path: Path,
     /// The timestamp that the next segment carries.
@@ -111,13 +111,14 @@ impl Script {
     }
 
     fn with(options: Options, congestion_window: u64, rate: Option<u64>) -> Self {
-        let told = Arc::new(Mutex::new(Told::default()));
+        let calls = Arc::new(Mutex::new(ControllerCalls::default()));
         let mut sender = Sender::new(ISS, Arc::new(options));
         let controller =
-            Fixed { window: congestion_window, threshold: u64::MAX, rate, told: Arc::clone(&told) };
+            Fixed { window: congestion_window, threshold: u64::MAX, rate, calls: Arc::clone(&calls) };
         let now = Instant::from_nanos(5_000_000_000);
-        let terms = Terms { mss: MSS as u16, overhead: 52, timestamps: true, sack: true, ecn: true };
-        sender.begin(now, &terms, 100_000, SeqNumber(1), 10);
+        let negotiated =
+            SenderOptions { mss: MSS as u16, overhead: 52, timestamps: true, sack: true, ecn: true };
+        sender.begin(now, &negotiated, 100_000, SeqNumber(1), 10);
         sender.control.replace(Box::new(controller));
         sender.rtt.sample(RTT, sender.una, sender.nxt);
         Self {
@@ -125,7 +126,7 @@ impl Script {
             sender,
             memory: Memory::new(usize::MAX),
             released: Vec::new(),
-            told,
+            calls,
             window: 100_000,
             path: Path { mtu: 1500, max_payload: MSS, max_extents: 16, max_segments: u32::MAX },
             clock: 0,
@@ -213,7 +214,7 @@ impl Script {
     }
 
     /// Nothing is left to do but to give memory back.
-    fn rests(&mut self) {
+    fn is_idle(&mut self) {
         assert_eq!(self.wait_timer(), (Duration::from_secs(1), TimerOut::None));
         assert_eq!(self.sender.next_deadline(), None);
         assert_eq!(self.sender.board.capacity(), 0);
@@ -221,11 +222,11 @@ impl Script {
     }
 
     fn congestion(&self) -> Vec<Congestion> {
-        self.told.lock().unwrap().congestion.clone()
+        self.calls.lock().unwrap().congestion.clone()
     }
 
     fn undone(&self) -> u32 {
-        self.told.lock().unwrap().undone
+        self.calls.lock().unwrap().undone
     }
 }
 
@@ -250,7 +251,7 @@ fn whole_segments_and_then_the_rest() {
     assert_eq!(s.flush(), [new(0, 1000), new(1000, 1000), new(2000, 500)]);
     assert_eq!(s.ack(2500), AckOut { acked: 2500, fin_acked: false, became_writable: false, progress: true });
     assert!(s.sender.is_empty());
-    s.rests();
+    s.is_idle();
 }
 
 #[test]
@@ -262,7 +263,7 @@ fn the_fin_goes_with_the_last_data_and_is_acknowledged() {
     assert!(s.sender.fin_sent());
     assert!(!s.ack(1500).fin_acked);
     assert!(s.ack(1501).fin_acked);
-    s.rests();
+    s.is_idle();
     assert_eq!(s.sender.write(&mut s.memory, b"late"), 0);
 }
 
@@ -399,7 +400,7 @@ fn a_closed_window_is_probed_for_ever_as_long_as_the_peer_answers() {
     assert_eq!(s.flush(), [new(0, 100)]);
     s.ack(100);
     assert!(s.sender.is_empty());
-    s.rests();
+    s.is_idle();
 }
 
 #[test]
@@ -734,9 +735,9 @@ fn the_window_shrinks_in_proportion_during_recovery() {
     assert!((10..=11).contains(&sent), "{sent}");
     s.wait(RTT);
     s.ack(20_000);
-    assert_eq!(s.told.lock().unwrap().ended, 0, "two left before the loss was seen");
+    assert_eq!(s.calls.lock().unwrap().ended, 0, "two left before the loss was seen");
     s.ack(22_000);
-    assert_eq!(s.told.lock().unwrap().ended, 1);
+    assert_eq!(s.calls.lock().unwrap().ended, 1);
     assert_eq!(s.congestion(), [Congestion::Loss]);
 }
 
@@ -800,7 +801,7 @@ fn ecn_echo_reduces_once_per_window_and_is_answered() {
     let end = next.last().unwrap().seq.distance(Script::seq(0)) + 1000;
     s.ack_with(end, |ack| ack.ece = true);
     assert_eq!(s.congestion(), [Congestion::Ecn, Congestion::Ecn]);
-    let marked: u64 = s.told.lock().unwrap().samples.iter().map(|sample| sample.marked).sum();
+    let marked: u64 = s.calls.lock().unwrap().samples.iter().map(|sample| sample.marked).sum();
     assert_eq!(marked, u64::from(end));
 }
 
@@ -829,13 +830,13 @@ fn a_smaller_path_mtu_is_believed_only_about_what_is_out() {
     assert_eq!(left.iter().map(|left| left.len).sum::<u32>(), 5000);
     assert!(left.iter().all(|left| left.resend && left.len <= 600), "{left:?}");
     assert_eq!(s.congestion(), []);
-    assert_eq!(s.told.lock().unwrap().mss, [600]);
+    assert_eq!(s.calls.lock().unwrap().mss, [600]);
     // Nor is anything absurd.
     assert!(s.sender.on_packet_too_big(s.now, 1, Script::seq(0)));
     assert_eq!(s.sender.mss(), 256);
 }
 
-/// A sender that has had full segments acknowledged, with one out that somebody says is too big.
+/// A sender that has had full segments acknowledged, with one in flight that an ICMP message says is too big.
 fn doubted(options: Options) -> Script {
     let mut s = Script::with(options, 100_000, None);
     s.write(5000);
@@ -935,7 +936,7 @@ fn the_route_decides_what_a_segment_carries() {
 }
 
 #[test]
-fn after_an_idle_time_the_controller_is_told() {
+fn after_an_idle_time_the_controller_is_notified() {
     let mut s = Script::new();
     s.write(1000);
     s.flush();
@@ -944,10 +945,10 @@ fn after_an_idle_time_the_controller_is_told() {
     s.wait(Duration::from_secs(1));
     s.write(1000);
     s.flush();
-    assert_eq!(s.told.lock().unwrap().idle, 1);
+    assert_eq!(s.calls.lock().unwrap().idle, 1);
     s.write(1000);
     s.flush();
-    assert_eq!(s.told.lock().unwrap().idle, 1);
+    assert_eq!(s.calls.lock().unwrap().idle, 1);
 }
 
 #[test]
@@ -958,8 +959,8 @@ fn extents_are_sent_as_they_are_and_released_when_all_is_acknowledged() {
         Box::leak((0..20_000u32).map(|i| i as u8).collect::<Vec<_>>().into_boxed_slice());
     let region = Region::from_static(RegionId(3), bytes);
     s.write(100);
-    assert!(s.sender.write_extent(region.extent(0, 5000).unwrap(), Token(1)));
-    assert!(s.sender.write_extent(region.extent(5000, 3000).unwrap(), Token(2)));
+    assert!(s.sender.write_extent(region.extent(0, 5000).unwrap(), ReleaseToken(1)));
+    assert!(s.sender.write_extent(region.extent(5000, 3000).unwrap(), ReleaseToken(2)));
     s.write(50);
     let out = s.step().unwrap();
     assert_eq!((out.len, out.segment_size), (8150, 1000));
@@ -973,9 +974,9 @@ fn extents_are_sent_as_they_are_and_released_when_all_is_acknowledged() {
     s.ack(5099);
     assert_eq!(s.released, []);
     s.ack(5100);
-    assert_eq!(s.released, [Token(1)]);
+    assert_eq!(s.released, [ReleaseToken(1)]);
     s.ack(8150);
-    assert_eq!(s.released, [Token(1), Token(2)]);
+    assert_eq!(s.released, [ReleaseToken(1), ReleaseToken(2)]);
 }
 
 #[test]
@@ -984,7 +985,7 @@ fn a_device_of_few_extents_gets_few() {
     s.path = Path { max_payload: 65_000, max_extents: 2, ..s.path };
     let region = Region::from_static(RegionId(3), &[1; 10_000]);
     for index in 0..5 {
-        assert!(s.sender.write_extent(region.extent(index * 2000, 1500).unwrap(), Token(0)));
+        assert!(s.sender.write_extent(region.extent(index * 2000, 1500).unwrap(), ReleaseToken(0)));
     }
     let mut sent = 0;
     while let Some(out) = s.step() {
@@ -1001,8 +1002,8 @@ fn a_device_of_few_extents_gets_few() {
 fn a_large_extent_is_taken_by_an_empty_queue_and_a_full_one_says_when_there_is_room() {
     let mut s = Script::with(Options { send_buffer: 4000, ..options() }, 100_000, None);
     let region = Region::from_static(RegionId(3), &[1; 10_000]);
-    assert!(s.sender.write_extent(region.extent(0, 10_000).unwrap(), Token(9)));
-    assert!(!s.sender.write_extent(region.extent(0, 1).unwrap(), Token(10)));
+    assert!(s.sender.write_extent(region.extent(0, 10_000).unwrap(), ReleaseToken(9)));
+    assert!(!s.sender.write_extent(region.extent(0, 1).unwrap(), ReleaseToken(10)));
     assert_eq!(s.sender.write(&mut s.memory, b"x"), 0);
     s.flush();
     assert!(!s.ack(5000).became_writable);
@@ -1034,10 +1035,10 @@ fn an_aborted_connection_gives_everything_back() {
     let mut s = Script::new();
     let region = Region::from_static(RegionId(3), &[1; 100]);
     s.write(3000);
-    assert!(s.sender.write_extent(region.extent(0, 100).unwrap(), Token(4)));
+    assert!(s.sender.write_extent(region.extent(0, 100).unwrap(), ReleaseToken(4)));
     s.flush();
     s.sender.abort(&mut s.memory, &mut s.released);
-    assert_eq!(s.released, [Token(4)]);
+    assert_eq!(s.released, [ReleaseToken(4)]);
     assert_eq!(s.sender.next_deadline(), None);
     assert_eq!(s.flush(), []);
     assert_eq!(s.sender.queued(), 0);
@@ -1072,7 +1073,7 @@ fn delivery_rates_are_measured_and_marked_when_the_application_was_slow() {
         let end = s.sender.nxt().distance(Script::seq(0));
         s.ack(end);
     }
-    let rates: Vec<_> = s.told.lock().unwrap().samples.iter().filter_map(|sample| sample.rate).collect();
+    let rates: Vec<_> = s.calls.lock().unwrap().samples.iter().filter_map(|sample| sample.rate).collect();
     assert_eq!(rates.len(), 3);
     for (rate, window) in rates.iter().zip([10_000, 20_000, 40_000]) {
         assert_eq!((rate.delivered, rate.interval), (window, RTT));
@@ -1084,7 +1085,7 @@ fn delivery_rates_are_measured_and_marked_when_the_application_was_slow() {
     s.flush();
     s.wait(RTT);
     s.ack(71_000);
-    let last = s.told.lock().unwrap().samples.last().unwrap().rate.unwrap();
+    let last = s.calls.lock().unwrap().samples.last().unwrap().rate.unwrap();
     assert!(last.app_limited, "{last:?}");
 }
 
