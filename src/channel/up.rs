@@ -85,9 +85,9 @@ pub enum Loss {
         /// What this rank has: on or off.
         ours: &'static str,
     },
-    /// Its host answers and its process gives no sign of life.
+    /// Its host answers and its process gives no heartbeat.
     #[error(
-        "{remote} has given no sign of life for {after:?}, though its connection is open; see whether its process was stopped"
+        "{remote} has given no heartbeat for {after:?}, though its connection is open; see whether its process was stopped"
     )]
     Silent {
         /// Where it listens.

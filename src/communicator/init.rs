@@ -26,7 +26,7 @@ use crate::engine::{Engine, Parts};
 use crate::error::Error;
 use crate::group::rendezvous::{self, ControlLink, Hello, RendezvousConfig, Roster};
 use crate::group::watch::{Control, News};
-use crate::observe::flight::{Flight, Place};
+use crate::observe::flight::{DumpTarget, Flight};
 use crate::observe::signal::OnSignal;
 use crate::observe::{Timeline, log};
 use crate::runtime::{Clock, CoreAllowance, DriverOptions, IdlePolicy, Poller};
@@ -158,12 +158,12 @@ pub fn init(config: Config) -> Result<Group, Error> {
 }
 
 /// Where dumps go.
-fn dump_place(config: &Config, grid: &Grid) -> Place {
+fn dump_place(config: &Config, grid: &Grid) -> DumpTarget {
     let folder = config.dump_folder.clone().unwrap_or_else(std::env::temp_dir);
     if !folder.is_dir() {
         tracing::warn!(?folder, "dump_folder is no folder here; the last events cannot be written to it");
     }
-    Place {
+    DumpTarget {
         folder,
         job: config.job.clone(),
         rank: config.rank,

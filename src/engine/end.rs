@@ -17,14 +17,14 @@ use crate::runtime::Clock;
 /// Copies of an accelerator end within this time, or the device hangs.
 pub(super) const COPIES_END: Duration = Duration::from_secs(2);
 
-/// How long the word that ends the group may take to be acknowledged before the trainer hears of it; it may leave then.
+/// How long the abort message may take to be acknowledged before the trainer hears of it; it may leave then.
 const FLOOD: Duration = Duration::from_millis(200);
 
 impl Engine {
     /// After the group has ended: waits until no accelerator touches the tensors of this rank, and its own touches nothing;
     /// returns for how long.
     #[cold]
-    fn come_to_rest(&mut self) -> Duration {
+    fn quiesce(&mut self) -> Duration {
         let begin = Clock.now();
         self.drain_copies(begin);
         self.await_others(begin);
@@ -102,7 +102,7 @@ impl Engine {
         self.up.transmit(now, &mut self.executor);
         // Their outcomes say whether the copies have ended.
         self.gather();
-        let waited = self.come_to_rest();
+        let waited = self.quiesce();
         self.executor.fenced();
         let others = !self.up.is_empty() || self.notice.is_some();
         self.settling = others.then(|| now + waited + FLOOD);
@@ -116,7 +116,7 @@ impl Drop for Engine {
         }
         let Some(node) = &self.node else {
             if self.running != 0 {
-                self.come_to_rest();
+                self.quiesce();
             }
             return;
         };
@@ -127,7 +127,7 @@ impl Drop for Engine {
         // The others would go on, and access tensors that the trainer takes back.
         node.set_abort(self.rank.0, Why::Aborted.code() as u8);
         self.fence_tensors();
-        self.come_to_rest();
+        self.quiesce();
     }
 }
 

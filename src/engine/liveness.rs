@@ -1,4 +1,4 @@
-//! Who of this node is alive: heartbeats in shared memory, the word that ends the group, and evidence of death.
+//! Who of this node is alive: heartbeats in shared memory, the abort message, and evidence of death.
 //!
 //! A heartbeat means that the process lives, not that it polls for its own operations: between blocking calls the
 //! runtime's helper thread beats. So a rank that computes for an hour is alive, and one that was stopped or killed is

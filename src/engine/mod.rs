@@ -66,7 +66,7 @@ pub struct Parts {
     pub up: UpChannels,
     /// The memory shared with this node's ranks, where there are several.
     pub node: Option<Arc<NodeSegment>>,
-    /// A process of this node that shows no sign of life for so long is dead.
+    /// A process of this node that shows no heartbeat for so long is dead.
     pub dead_after: Duration,
 }
 
@@ -245,7 +245,7 @@ impl Engine {
         let pause = now.saturating_since(self.turned);
         self.turned = now;
         self.executor.turn(executor_time(now));
-        // The others count from this rank's last sign of life, which was before it was stopped.
+        // The others count from this rank's last heartbeat, which was before it was stopped.
         if pause > self.dead_after / 4 * 3 {
             tracing::warn!(
                 rank = self.rank.0,

@@ -1,7 +1,7 @@
 //! The channel between the ranks of one node: one memfd that all of them map.
 //!
 //! ```text
-//!  page 0    identity: magic, ranks, lanes, lane bytes; the word that ends the group
+//!  page 0    identity: magic, ranks, lanes, lane bytes; the abort message
 //!  per rank  a line of life: heartbeat, process id
 //!            announcements: what the rank has started, so that those who wait can see who differs, and where its tensor lies
 //!            two cells for small messages

@@ -159,7 +159,9 @@ fn gather(
                     local = guest.local,
                     "a rank that is not due asked for the host's shared memory"
                 ),
-                Err(error) => tracing::warn!(%error, "a stranger asked for the host's shared memory"),
+                Err(error) => {
+                    tracing::warn!(%error, "an unauthenticated process asked for the host's shared memory")
+                }
             },
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 if begin.elapsed() > wait {

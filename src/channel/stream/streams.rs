@@ -17,7 +17,7 @@ use shouter_netstack::time::Instant;
 
 /// What has changed; each is told once per change, in order.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Event<Id> {
+pub enum StreamEvent<Id> {
     /// A connection can be accepted.
     Acceptable,
     /// There is something to read: data, or the end of the data.
@@ -34,7 +34,7 @@ pub enum Event<Id> {
 
 /// What a connection looks like at present.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Info {
+pub struct ConnectionInfo {
     /// The peer's address.
     pub remote: SocketAddr,
     /// Bytes that can be written.
@@ -89,7 +89,7 @@ pub enum ListenError {
 }
 
 /// A provider of byte streams: one listener, any number of connections; polled, never blocking. It holds memory that was
-/// given as extents until it says [`Event::Released`] or [`Event::Dropped`], or until the connection is aborted and
+/// given as extents until it says [`StreamEvent::Released`] or [`StreamEvent::Dropped`], or until the connection is aborted and
 /// [`drop_waiting`](Self::drop_waiting) was called.
 pub trait Streams: 'static {
     /// A connection; a stale one finds nothing.
@@ -128,7 +128,7 @@ pub trait Streams: 'static {
     /// [`Error::WouldBlock`] if there is no room; else why not, which comes as an event too.
     fn write(&mut self, now: Instant, id: Self::Id, bytes: &[u8]) -> Result<usize, Error>;
 
-    /// Queues bytes that stay where they are until [`Event::Released`] gives `token` back.
+    /// Queues bytes that stay where they are until [`StreamEvent::Released`] gives `token` back.
     ///
     /// # Errors
     /// As [`write`](Self::write); then nothing was taken.
@@ -138,7 +138,7 @@ pub trait Streams: 'static {
     /// Copies received bytes into `buffer`, not more than it holds, and returns how many; 0 is the end of the data.
     ///
     /// # Errors
-    /// [`Error::WouldBlock`] if there are none; [`Event::Readable`] follows. Else why not, which comes as an event too.
+    /// [`Error::WouldBlock`] if there are none; [`StreamEvent::Readable`] follows. Else why not, which comes as an event too.
     fn read(&mut self, now: Instant, id: Self::Id, buffer: &mut [u8]) -> Result<usize, Error>;
 
     /// Hands out received bytes; `None` is the end of the data.
@@ -148,13 +148,13 @@ pub trait Streams: 'static {
     fn read_chunk(&mut self, now: Instant, id: Self::Id) -> Result<Option<Self::Chunk<'_>>, Error>;
 
     /// What a connection looks like; `None` if it is no more.
-    fn info(&self, id: Self::Id) -> Option<Info>;
+    fn info(&self, id: Self::Id) -> Option<ConnectionInfo>;
 
     /// Lets go of a connection at once, with a reset.
     fn abort(&mut self, now: Instant, id: Self::Id);
 
     /// What has changed next.
-    fn next_event(&mut self) -> Option<Event<Self::Id>>;
+    fn next_event(&mut self) -> Option<StreamEvent<Self::Id>>;
 
     /// Takes in what has come. True if anything has.
     fn receive(&mut self, now: Instant) -> bool;

@@ -1,4 +1,4 @@
-//! The connections beside the lanes: one to each peer, of the kernel's sockets.
+//! The connections beside the connections: one to each peer, of the kernel's sockets.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -12,10 +12,10 @@ use crate::channel::Inbox;
 use crate::channel::stream::KernelChannel;
 use crate::channel::up::{Channel, PeerLoss};
 
-/// Between two looks at the control connections, while all lanes are up.
+/// Between two looks at the control connections, while all connections are up.
 const LISTEN_EVERY: Duration = Duration::from_millis(1);
 
-/// How the control connections serve the lanes: as a channel for control messages, and for messages of the lanes' own.
+/// How the control connections serve the connections: as a channel for control messages, and for messages of the connections' own.
 pub trait Control: Channel {
     /// Whether the connection to a peer is there.
     fn is_connected(&self, rank: Rank) -> bool;
@@ -46,12 +46,12 @@ pub(super) struct ControlPath<C> {
     /// Whether they may have something to send.
     has_output: bool,
     /// What they had no room for, in order.
-    untold: VecDeque<(Rank, Vec<u8>)>,
+    pending_control: VecDeque<(Rank, Vec<u8>)>,
 }
 
 impl<C: Control> ControlPath<C> {
     pub(super) fn new(control: C, now: Instant) -> Self {
-        Self { control, listen_at: now, has_output: true, untold: VecDeque::new() }
+        Self { control, listen_at: now, has_output: true, pending_control: VecDeque::new() }
     }
 
     /// Receives, if that is due; true if anything came, `None` if it was not due. With `often` it is due in each turn.
@@ -65,30 +65,30 @@ impl<C: Control> ControlPath<C> {
         Some(self.control.receive(now, inbox))
     }
 
-    /// What a peer's lanes have said.
+    /// What a peer's connections have said.
     pub(super) fn take_side(&mut self) -> Option<(Rank, Vec<u8>)> {
         self.control.take_side()
     }
 
     /// Sends what waits; true if anything was sent.
     pub(super) fn transmit(&mut self, now: Instant, inbox: &mut dyn Inbox) -> bool {
-        while let Some((rank, bytes)) = self.untold.front()
+        while let Some((rank, bytes)) = self.pending_control.front()
             && self.control.send_side(*rank, bytes)
         {
-            self.untold.pop_front();
+            self.pending_control.pop_front();
             self.has_output = true;
         }
         std::mem::take(&mut self.has_output) && self.control.transmit(now, inbox)
     }
 
-    /// Says something to a peer's lanes, in order with what waits.
-    pub(super) fn tell(&mut self, rank: Rank, bytes: Vec<u8>) {
-        self.untold.push_back((rank, bytes));
+    /// Says something to a peer's connections, in order with what waits.
+    pub(super) fn enqueue(&mut self, rank: Rank, bytes: Vec<u8>) {
+        self.pending_control.push_back((rank, bytes));
     }
 
     /// What waits for a peer is not said any more.
     pub(super) fn forget(&mut self, rank: Rank) {
-        self.untold.retain(|(to, _)| *to != rank);
+        self.pending_control.retain(|(to, _)| *to != rank);
     }
 
     /// Posts a control message.

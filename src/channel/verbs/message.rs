@@ -12,7 +12,7 @@
 //!  68  4 crc       CRC32C of the payload and of everything before this field; zero where CRCs are off
 //! ```
 //!
-//! The payload of a credit message may be a [`Window`]. The immediate value of such a write is the slot's index. A message without a slot (a SEND) carries a [`Word`].
+//! The payload of a credit message may be a [`Window`]. The immediate value of such a write is the slot's index. A message without a slot (a SEND) carries a [`Notification`].
 
 use shouter_netstack::crc::{crc32c, crc32c_behind, crc32c_of_two};
 use shouter_reducer::header::{HEADER_BYTES, Header};
@@ -60,7 +60,7 @@ pub(super) enum Payload<'a> {
     /// In the slot, in front of the trailer.
     Slot,
     /// Sent from there, to the slot.
-    Lent(Read<'a>),
+    ZeroCopy(Read<'a>),
     /// Sent from there, to where it belongs.
     Placed(Read<'a>),
 }
@@ -132,7 +132,7 @@ pub(super) fn seal(
     }
     let flags = match payload {
         Payload::Slot => 0,
-        Payload::Lent(_) => ASK,
+        Payload::ZeroCopy(_) => ASK,
         Payload::Placed(_) => ASK | PLACED,
     };
     for (word, value) in words.chunks_exact_mut(4).zip([number as u32, ack as u32, flags]) {
@@ -141,7 +141,7 @@ pub(super) fn seal(
     *field = match payload {
         _ if !crc => [0; 4],
         Payload::Slot => crc32c(covered).to_le_bytes(),
-        Payload::Lent(payload) | Payload::Placed(payload) => payload.crc_with(trailer).to_le_bytes(),
+        Payload::ZeroCopy(payload) | Payload::Placed(payload) => payload.crc_with(trailer).to_le_bytes(),
     };
 }
 
@@ -240,7 +240,7 @@ impl Window {
 
 /// What the immediate value of a SEND says. Numbers are low 30 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Word {
+pub(super) enum Notification {
     /// So many fragments were taken.
     Ack(u32),
     /// This fragment was damaged: send it again. It counts as taken.
@@ -249,10 +249,10 @@ pub(super) enum Word {
     NotReady(u32),
 }
 
-/// Bits of a number in a [`Word`].
+/// Bits of a number in a [`Notification`].
 const NUMBER: u32 = (1 << 30) - 1;
 
-impl Word {
+impl Notification {
     pub(super) fn encode(self) -> u32 {
         match self {
             Self::Ack(number) => number & NUMBER,
@@ -262,9 +262,9 @@ impl Word {
     }
 
     /// `None` if no such word is sent.
-    pub(super) fn decode(word: u32) -> Option<Self> {
-        let number = word & NUMBER;
-        match word >> 30 {
+    pub(super) fn decode(value: u32) -> Option<Self> {
+        let number = value & NUMBER;
+        match value >> 30 {
             0 => Some(Self::Ack(number)),
             1 => Some(Self::Damaged(number)),
             2 => Some(Self::NotReady(number)),
@@ -279,5 +279,5 @@ pub(super) fn widen(floor: u64, low: u32, bits: u32) -> u64 {
     floor + (u64::from(low).wrapping_sub(floor) & mask)
 }
 
-/// Bits of a number in a [`Word`].
-pub(super) const WORD_BITS: u32 = 30;
+/// Bits of a number in a [`Notification`].
+pub(super) const NUMBER_BITS: u32 = 30;

@@ -13,7 +13,7 @@ use shouter_netstack::time::Instant;
 use socket2::{SockRef, TcpKeepalive};
 
 use super::super::share::Load;
-use super::super::streams::Info;
+use super::super::streams::ConnectionInfo;
 use super::sys;
 
 /// Bytes that may wait for the kernel to take them.
@@ -291,10 +291,10 @@ impl Socket {
         self.sample.unacknowledged > 0 || self.written > self.sample.written || !self.queue.is_empty()
     }
 
-    pub(super) fn info(&self) -> Info {
+    pub(super) fn info(&self) -> ConnectionInfo {
         let since = self.written.saturating_sub(self.sample.written) as usize;
         let unacknowledged = self.sample.unacknowledged + since;
-        Info {
+        ConnectionInfo {
             remote: self.remote,
             writable: if self.blocked { 0 } else { self.room() },
             unacknowledged: unacknowledged + self.queued,

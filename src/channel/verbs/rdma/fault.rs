@@ -1,4 +1,4 @@
-//! What the device's errors mean for a lane.
+//! What the device's errors mean for a connection.
 
 use shouter_netstack::verbs::{Status, VerbsError};
 

@@ -8,7 +8,7 @@
 //! |---|---|---|
 //! | 0, 0 | a message | its fragment, up to 32 KiB |
 //! | 1, 0 | a side message; its header is zero | up to 64 KiB |
-//! | 0, 1 | a sign of life or a farewell | none; the header's first byte is 1 for a farewell |
+//! | 0, 1 | a heartbeat or a farewell | none; the header's first byte is 1 for a farewell |
 
 use shouter_netstack::crc::crc32c;
 use shouter_netstack::region::Extent;
@@ -17,7 +17,7 @@ use shouter_netstack::time::Instant;
 use shouter_reducer::header::{HEADER_BYTES, Header};
 use shouter_reducer::transport::Token;
 
-use super::entrance::{Claim, Nonce};
+use super::handshake::{Claim, Nonce};
 use super::streams::Streams;
 
 /// Bytes in front of a payload.
@@ -118,7 +118,7 @@ impl Post {
 
 /// Where a connection is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum State {
+pub(super) enum ConnectionState {
     /// There is none: it is dialled then, or the peer will.
     Down(Option<Instant>),
     /// Opened by this side, not yet challenged.
@@ -133,8 +133,8 @@ pub(super) enum State {
 
 /// One connection to a peer.
 #[derive(Debug)]
-pub(super) struct Lane<Id> {
-    pub(super) state: State,
+pub(super) struct Connection<Id> {
+    pub(super) state: ConnectionState,
     pub(super) id: Option<Id>,
     pub(super) frames: Frames,
     /// What has come of the handshake.
@@ -145,8 +145,8 @@ pub(super) struct Lane<Id> {
     extent: Option<(Extent, tcp::Token)>,
 }
 
-impl<Id: Copy> Lane<Id> {
-    pub(super) fn new(state: State) -> Self {
+impl<Id: Copy> Connection<Id> {
+    pub(super) fn new(state: ConnectionState) -> Self {
         Self {
             state,
             id: None,
@@ -159,7 +159,7 @@ impl<Id: Copy> Lane<Id> {
     }
 
     /// There is no connection any more: forgets everything about it.
-    pub(super) fn end(&mut self, state: State) -> Option<Id> {
+    pub(super) fn end(&mut self, state: ConnectionState) -> Option<Id> {
         let id = self.id.take();
         *self = Self::new(state);
         id
