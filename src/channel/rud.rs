@@ -98,7 +98,7 @@ impl<D: Device + 'static> RudChannel<D> {
         Ok(Self { stack, peers: sessions.into_iter().collect(), strays: 0, pending_control: vec![] })
     }
 
-    /// Posts what has found no room yet.
+    /// Posts the control messages that found no room yet.
     #[cold]
     fn send_pending(&mut self) {
         let mut pending_control = std::mem::take(&mut self.pending_control);
@@ -115,7 +115,7 @@ impl<D: Device + 'static> RudChannel<D> {
         self.pending_control = pending_control;
     }
 
-    /// Gives every peer a heartbeat with the next turn.
+    /// Sends every peer a heartbeat with the next transmit.
     pub fn announce(&mut self) {
         for (_, peer) in self.peers.iter() {
             self.stack.rud_mut().announce(peer.session);

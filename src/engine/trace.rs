@@ -1,4 +1,4 @@
-//! What the engine tells the timeline and the flight recorder: what operations are made of, and what went wrong on the wire.
+//! The engine's events for the timeline and the flight recorder: phases of operations, and network faults.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -69,7 +69,7 @@ impl Watch {
         Self { timeline: None, counted: Counted::default(), next: now }
     }
 
-    /// Puts what happens on the timeline, too, and makes the executor tell its phases.
+    /// Puts what happens on the timeline, too, and makes the executor report its phases.
     pub(super) fn draw(&mut self, timeline: Arc<Timeline>, executor: &mut Executor) {
         executor.attach_trace(Box::new(Phases(timeline.clone())));
         self.timeline = Some(timeline);

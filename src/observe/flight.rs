@@ -1,4 +1,4 @@
-//! What was going on: the last events of a rank, written when its group ends in error, or when somebody asks.
+//! The flight recorder: the last events of a rank, written when its group ends in error, or on request.
 //!
 //! ```text
 //!   engine of shard 0 --records--> Recorder (4,096 events)  \
@@ -38,7 +38,7 @@ pub(crate) struct DumpTarget {
 #[derive(Debug)]
 pub(crate) struct Flight {
     target: DumpTarget,
-    /// What is recorded, by track of the dump: the engine of each shard, and what passes it by.
+    /// What is recorded, by track of the dump: the engine of each shard, and small operations, which bypass it.
     tracks: Vec<(&'static str, Records)>,
     joined: OnceLock<Instant>,
     /// The dump of the group's end, or nothing if it could not be written.
@@ -77,7 +77,7 @@ impl Flight {
                 1 => folder.join(format!("{name}.json")),
                 _ => folder.join(format!("{name}-{number}.json")),
             };
-            // The folder may be everybody's: nothing that is there is overwritten, and no link followed.
+            // The folder may be world-writable: nothing that is there is overwritten, and no link followed.
             match OpenOptions::new().write(true).create_new(true).open(&path) {
                 Ok(file) => {
                     let written = perfetto::write(file, &trace);

@@ -1,6 +1,6 @@
 //! What a rank did, for people: a log, a timeline, and a flight recorder.
 //!
-//! * The [`log`] says at once what is worth a line.
+//! * The [`log`] reports notable events at once.
 //! * A [`Timeline`] answers *when*: where one is asked for, it keeps what each operation spends its time on in a preallocated ring.
 //! * The flight recorder answers *what was going on* when a group has failed: it always keeps the last events of each shard
 //!   ([`Recorder`](shouter_reducer::recorder::Recorder)).

@@ -35,7 +35,7 @@ pub const MAX_SIDE: usize = 64 << 10;
 /// Payloads up to so many bytes are copied, so that their memory is free at once.
 const COPIED: usize = 2 << 10;
 
-/// The bits that tell frames apart.
+/// The bits that distinguish the kinds of frames.
 const SIDE: u32 = 1 << 31;
 const SIGN: u32 = 1 << 30;
 
@@ -48,7 +48,7 @@ pub(super) enum Frame<'a> {
     Side(&'a [u8]),
     /// The peer's process runs.
     Alive,
-    /// The peer leaves in good order: what ends from now on ends by its will.
+    /// The peer closes gracefully: its connections that end from now on are no failure.
     Farewell,
 }
 
@@ -65,7 +65,7 @@ pub(super) fn side_frame(bytes: &[u8], crc: bool) -> Vec<u8> {
     frame
 }
 
-/// The frame that says that this process runs, or that it leaves.
+/// A heartbeat, or a farewell, which announces a graceful close.
 pub(super) fn sign(farewell: bool, crc: bool) -> [u8; HEAD] {
     head(SIGN, |[first, ..]| *first = u8::from(farewell), &[], crc)
 }
@@ -116,7 +116,7 @@ impl Post {
     }
 }
 
-/// Where a connection is.
+/// The state of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ConnectionState {
     /// There is none: it is dialled then, or the peer will.
@@ -137,7 +137,7 @@ pub(super) struct Connection<Id> {
     pub(super) state: ConnectionState,
     pub(super) id: Option<Id>,
     pub(super) frames: Frames,
-    /// What has come of the handshake.
+    /// The part of the handshake received so far.
     pub(super) greeting: Vec<u8>,
     /// What found no room yet: bytes from an offset on, then an extent.
     bytes: Vec<u8>,
@@ -301,7 +301,7 @@ fn payload_len(head: &[u8]) -> Result<usize, BadFrame> {
     if len > most { Err(BadFrame::Nonsense) } else { Ok(len) }
 }
 
-/// What a whole frame says.
+/// Decodes a whole frame.
 #[inline]
 fn open<'a>(head: &'a [u8], payload: &'a [u8], crc: bool) -> Result<Frame<'a>, BadFrame> {
     let (covered, sum) = head.split_last_chunk::<4>().ok_or(BadFrame::Nonsense)?;

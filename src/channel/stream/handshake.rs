@@ -1,4 +1,4 @@
-//! How a connection begins: who opened it proves that it belongs to the group, and so does who accepted it.
+//! The handshake of a connection: both the opener and the acceptor prove that they belong to the group.
 //!
 //! ```text
 //!   acceptor --> dialer   challenge   8 magic, 16 nonce
@@ -48,7 +48,7 @@ pub(super) struct Secrets {
     nonces: u64,
 }
 
-/// Whose proof it is: one cannot stand for the other.
+/// The role that a proof is made for; a proof of one role is invalid for another.
 #[derive(Clone, Copy)]
 enum ProofRole {
     Opener,
@@ -98,7 +98,7 @@ impl Secrets {
         Self { secret, salt, nonces: 0 }
     }
 
-    /// A nonce that nobody can foresee.
+    /// An unpredictable nonce.
     pub(super) fn nonce(&mut self) -> Nonce {
         self.nonces += 1;
         self.salt.tag_prefix("shouter nonce", &[&self.nonces.to_le_bytes()])
@@ -146,7 +146,7 @@ impl Secrets {
         (*magic == MAGIC && self.holds(ProofRole::Opener, challenge, &claim, proof)).then_some(claim)
     }
 
-    /// What the acceptor answers to a hello that it believes.
+    /// The acceptor's answer to a valid hello.
     pub(super) fn answer(&self, answer: Answer, challenge: &Nonce, claim: &Claim) -> [u8; WELCOME] {
         self.prove(answer.role(), challenge, claim)
     }
@@ -158,7 +158,7 @@ impl Secrets {
     }
 }
 
-/// What an acceptor says first.
+/// The acceptor's first message.
 pub(super) fn challenge(nonce: &Nonce) -> [u8; CHALLENGE] {
     let mut bytes = [0; CHALLENGE];
     bytes.iter_mut().zip(MAGIC.iter().chain(nonce)).for_each(|(byte, field)| *byte = *field);

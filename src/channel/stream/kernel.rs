@@ -1,8 +1,8 @@
 //! Streams of the kernel's TCP: non-blocking sockets, looked at in every turn (epoll, without waiting).
 //!
 //! What is written waits for the turn's end and goes out in few calls; extents are free when the kernel has copied
-//! them. The kernel acknowledges whether or not the process runs, so the channel gives heartbeats of its own.
-//! No thread sleeps on a socket: the runtime parks for at most some hundred microseconds while somebody waits, and its
+//! them. The kernel acknowledges whether or not the process runs, so the channel sends heartbeats of its own.
+//! No thread sleeps on a socket: the runtime parks for at most some hundred microseconds while a thread waits, and its
 //! helper looks every few milliseconds between calls.
 
 mod socket;
@@ -158,7 +158,7 @@ impl KernelStreams {
         Ok(SocketId { index, generation: slot.generation })
     }
 
-    /// A connection is over; says so once.
+    /// A connection is over; reports it once.
     fn fail(&mut self, id: SocketId, failure: Failure) {
         let Self { slots, events, .. } = self;
         let slot = slots.get_mut(id.index as usize).filter(|slot| slot.generation == id.generation);
@@ -170,7 +170,7 @@ impl KernelStreams {
         }
     }
 
-    /// What epoll has to say about a connection.
+    /// Handles epoll's events of a connection.
     fn on_ready(&mut self, readiness: &Readiness) {
         let index = readiness.token().0;
         let Some(slot) = self.slots.get(index) else { return };
@@ -274,7 +274,7 @@ impl Streams for KernelStreams {
         Ok(())
     }
 
-    /// From then on the kernel answers whoever connects.
+    /// From then on the kernel completes every TCP handshake.
     fn stop_listening(&mut self, _: Instant) {
         (self.listener, self.accept_at) = (None, None);
     }
@@ -452,7 +452,7 @@ fn progress(socket: &Socket) -> io::Result<bool> {
         return Err(why);
     }
     match socket.stream.peer_addr() {
-        // Where nobody listens on a port of this host, the kernel can connect a socket with itself.
+        // If no socket listens on a port of this host, the kernel can connect a socket with itself.
         Ok(remote) if socket.stream.local_addr()? == remote => Err(io::ErrorKind::ConnectionRefused.into()),
         Ok(_) => Ok(true),
         Err(why) if why.kind() == io::ErrorKind::NotConnected => Ok(false),

@@ -121,9 +121,9 @@ struct Peer<Id> {
     sides_in: VecDeque<Vec<u8>>,
     /// When something last came.
     heard: Instant,
-    /// It has said that it leaves in good order.
+    /// It has announced a graceful close.
     leaving: bool,
-    /// A connection for data was reset then: either the peer's group has ended, and it says so, or it is gone.
+    /// A connection for data was reset then: either the peer's group has ended, and an abort message follows, or the peer is lost.
     suspect: Option<(Instant, tcp::Failure)>,
 }
 
@@ -138,14 +138,14 @@ pub struct StreamChannel<S: Streams> {
     unauthenticated: VecDeque<UnauthenticatedPeer<S::Id>>,
     /// Connections that peers have yet to make.
     awaited: usize,
-    /// Connections that were turned away.
+    /// Connections that were refused.
     refused: u64,
     strays: u64,
     /// When connections have to be there.
     ready_until: Instant,
     /// When `poll_timers` has something to do.
     alarm: Alarm,
-    /// When the next heartbeat is due, where the provider gives none.
+    /// When the next heartbeat is due, where the provider does not detect a stopped process.
     heartbeat_at: Option<Instant>,
     fenced: bool,
     /// Tokens of what was copied.
@@ -278,7 +278,7 @@ impl<S: Streams> StreamChannel<S> {
         any
     }
 
-    /// Connections of unauthenticated peers that were turned away.
+    /// Connections of unauthenticated peers that were refused.
     pub fn refused(&self) -> u64 {
         self.refused
     }

@@ -1,4 +1,4 @@
-//! Connections come and go: who dials, who is let in, who is lost.
+//! The life cycle of connections: dialling, accepting, authentication and loss.
 
 use std::time::Duration;
 
@@ -14,11 +14,11 @@ use super::{CONTROL, StreamChannel};
 use crate::channel::Inbox;
 use crate::channel::up::Loss;
 
-/// Connections that have not shown yet that they belong to the group, at most, beside those that are expected: the oldest
-/// goes.
+/// The most connections that have not authenticated themselves, beside those that are expected. Beyond it the oldest is
+/// refused.
 pub(super) const MAX_UNAUTHENTICATED: usize = 64;
 
-/// How long a connection may take to show it.
+/// How long authentication may take.
 const PATIENCE: Duration = Duration::from_secs(3);
 
 /// Between two tries to connect.
@@ -27,10 +27,10 @@ const PAUSE: Duration = Duration::from_millis(10);
 /// Peers have at least so long to be connected.
 pub(super) const SETUP: Duration = Duration::from_secs(10);
 
-/// A peer whose connections for data were reset has so long to say why.
+/// How long the abort message of a peer may take after its data connections were reset.
 const DOUBT: Duration = Duration::from_millis(500);
 
-/// What a connection is.
+/// The role of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ConnectionRole {
     /// Accepted; the peer has not authenticated itself yet.
@@ -39,7 +39,7 @@ pub(super) enum ConnectionRole {
     Peer { peer: usize, connection: usize },
 }
 
-/// A connection that was accepted and has not shown yet that it belongs to the group.
+/// An accepted connection whose peer has not authenticated itself yet.
 pub(super) struct UnauthenticatedPeer<Id> {
     id: Id,
     until: Instant,
@@ -85,7 +85,7 @@ impl<S: Streams> StreamChannel<S> {
     /// Takes connections in, and challenges them.
     fn admit(&mut self, now: Instant) {
         while let Some(id) = self.streams.accept(now) {
-            // Those who are expected may all come at once.
+            // All expected peers may connect at once.
             if self.unauthenticated.len() >= MAX_UNAUTHENTICATED + self.awaited
                 && let Some(oldest) = self.unauthenticated.pop_front()
             {
@@ -110,7 +110,7 @@ impl<S: Streams> StreamChannel<S> {
         }
     }
 
-    /// Resets a connection that is nobody's.
+    /// Refuses a connection with a reset.
     fn turn_away(&mut self, now: Instant, id: S::Id, why: &str) {
         self.roles.remove(&id);
         if self.refused == 0 {
@@ -149,7 +149,7 @@ impl<S: Streams> StreamChannel<S> {
         if claim.crc != self.settings.crc {
             let answer = self.secrets.answer(Answer::CrcDiffers, &candidate.challenge, &claim);
             let _ = self.streams.write(now, id, &answer);
-            // A reset would take the answer along: it goes like one who says nothing.
+            // A reset could discard the answer, so the connection stays until its hello times out.
             candidate.challenge = self.secrets.nonce();
             candidate.said.clear();
             self.unauthenticated.push_back(candidate);
@@ -211,7 +211,7 @@ impl<S: Streams> StreamChannel<S> {
         self.connection_ended(now, index, at, ended);
     }
 
-    /// A connection is over, by the endpoint's word.
+    /// The provider has reported the end of a connection.
     fn on_ended(&mut self, now: Instant, id: S::Id, ending: Ending) {
         match self.roles.get(&id) {
             Some(&ConnectionRole::Peer { peer, connection }) => {
@@ -250,7 +250,7 @@ impl<S: Streams> StreamChannel<S> {
             Ending::CrcDiffers => crc_differs(rank, self.settings.crc),
         };
         match why {
-            // Who leaves in good order has said so; who stays and needs it still will miss it.
+            // The peer has announced a graceful close; it counts as lost only if it is still needed later.
             Loss::Tcp(failure) if peer.leaving => {
                 let until = now + self.settings.dead_after;
                 peer.suspect.get_or_insert((until, failure));
@@ -283,7 +283,7 @@ impl<S: Streams> StreamChannel<S> {
         }
     }
 
-    /// Dials who is to be dialled, and ends what has taken too long.
+    /// Dials due connections, and ends those whose handshake or connection attempt has timed out.
     pub(super) fn poll_timers(&mut self, now: Instant) {
         while let Some(candidate) = self.unauthenticated.front() {
             let (id, until) = (candidate.id, candidate.until);

@@ -18,8 +18,8 @@ const SIDES_QUEUED: usize = 64;
 pub(super) const SIDES_KEPT: usize = 64;
 
 impl<S: Streams> StreamChannel<S> {
-    /// Sends a message of up to [`MAX_SIDE`] bytes to the owner of the peer's channel: in order, and only to who has
-    /// proved to belong to the group. False if there is no such peer (any more), too many wait, or it is too long.
+    /// Sends a message of up to [`MAX_SIDE`] bytes to the owner of the peer's channel: in order, and only to an
+    /// authenticated peer. False if there is no such peer (any more), too many wait, or it is too long.
     pub fn send_side(&mut self, to: Rank, bytes: &[u8]) -> bool {
         let crc = self.settings.crc;
         let Some(index) = self.peers.present(to) else { return false };
@@ -42,7 +42,7 @@ impl<S: Streams> StreamChannel<S> {
         (self.settings.dead_after / 8).clamp(Duration::from_millis(1), Duration::from_secs(1))
     }
 
-    /// Gives a heartbeat, and looks for peers that give none: a kernel acknowledges for a process that was stopped.
+    /// Sends heartbeats, and looks for silent peers: a kernel acknowledges even for a stopped process.
     #[cold]
     pub(super) fn look_after(&mut self, now: Instant) {
         let due = self.heartbeat_at.unwrap_or(now);

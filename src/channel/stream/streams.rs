@@ -1,4 +1,4 @@
-//! What the channel needs of those who carry its byte streams: our own TCP ([`StackStreams`]) or the kernel's
+//! What the channel needs of a provider of byte streams: our own TCP ([`StackStreams`]) or the kernel's
 //! ([`KernelStreams`]).
 //!
 //! [`StackStreams`]: super::StackStreams
@@ -15,7 +15,7 @@ use shouter_netstack::region::Extent;
 use shouter_netstack::tcp::{self, Error, Failure, Token};
 use shouter_netstack::time::Instant;
 
-/// What has changed; each is told once per change, in order.
+/// A change of state; each is reported once, in order.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum StreamEvent<Id> {
     /// A connection can be accepted.
@@ -68,7 +68,7 @@ pub enum ConnectError {
     },
 }
 
-/// Why nobody can be let in.
+/// Why the listener could not be opened.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ListenError {
@@ -104,19 +104,19 @@ pub trait Streams: 'static {
     /// stopped; then the channel has to ask.
     const PROVES_LIFE: bool;
 
-    /// Lets peers in from now on, so many at a time.
+    /// Opens the listener, with a backlog of so many connections.
     ///
     /// # Errors
     /// [`ListenError`] says why that cannot be.
     fn listen(&mut self, connections: usize) -> Result<(), ListenError>;
 
-    /// Lets nobody in any more; those who are in stay.
+    /// Closes the listener; accepted connections stay open.
     fn stop_listening(&mut self, now: Instant);
 
     /// Opens a connection; `local` is this host's address on the way, where the provider does not find it by itself.
     ///
     /// # Errors
-    /// [`ConnectError`]; what the peer says comes as an event.
+    /// [`ConnectError`]; the peer's answer is reported as an event.
     fn connect(&mut self, now: Instant, local: IpAddr, remote: SocketAddr) -> Result<Self::Id, ConnectError>;
 
     /// The next connection that was made to this side.
@@ -150,13 +150,13 @@ pub trait Streams: 'static {
     /// What a connection looks like; `None` if it is no more.
     fn info(&self, id: Self::Id) -> Option<ConnectionInfo>;
 
-    /// Lets go of a connection at once, with a reset.
+    /// Closes a connection at once, with a reset.
     fn abort(&mut self, now: Instant, id: Self::Id);
 
     /// What has changed next.
     fn next_event(&mut self) -> Option<StreamEvent<Self::Id>>;
 
-    /// Takes in what has come. True if anything has.
+    /// Receives. True if anything was received.
     fn receive(&mut self, now: Instant) -> bool;
 
     /// Sends what was written. True if anything was sent.

@@ -165,7 +165,7 @@ fn a_throttled_connection_slows_only_itself() {
     assert!(even > 0.85 * full as f64 * f64::from(CONNECTIONS), "{even:.0} bytes/s over ten connections");
 }
 
-/// Somebody who is not of the group: opens connections, and says something wrong or nothing.
+/// An unauthenticated peer: opens connections, and sends invalid data or nothing.
 struct Intruder<D: Device> {
     stack: Stack<D>,
     says: Vec<u8>,
@@ -201,7 +201,7 @@ fn tcp(host: &Host) -> &TcpChannel<SimDevice> {
     host.engine.up().only().expect("TCP is used")
 }
 
-/// Whoever runs in the simulation.
+/// A participant of the simulation.
 enum Anyone<D: Device> {
     Member(Box<Host>),
     Intruder(Box<Intruder<D>>),

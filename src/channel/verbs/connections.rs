@@ -1,4 +1,4 @@
-//! The connections to all peers, and which of them have something to tell.
+//! The connections to all peers, and which of them have acknowledgements to send.
 
 use std::ops::Range;
 
@@ -7,7 +7,7 @@ use super::fragments::{FragmentState, Receiver, Sender};
 use super::link::Link;
 use super::message::Notification;
 
-/// One queue pair's place, whichever it has.
+/// A connection to a peer: its current queue pair and both directions' state.
 pub(super) struct Connection {
     pub(super) link: Link,
     pub(super) sender: Sender,
@@ -20,9 +20,9 @@ pub(super) struct Connection {
 pub(super) struct Connections {
     all: Vec<Connection>,
     per_peer: usize,
-    /// Connections that may have something to tell, each once.
+    /// Connections that may have acknowledgements or refusals to send, each once.
     pending_reports: Vec<usize>,
-    /// A peer waits to hear what was taken.
+    /// A peer has requested an acknowledgement.
     asked: bool,
 }
 
@@ -81,7 +81,7 @@ impl Connections {
         usable.min_by_key(|(connection, _)| connection.sender.in_flight()).map(|(_, at)| at)
     }
 
-    /// The peer waits to hear that the next fragment of this connection was taken.
+    /// The peer requests an acknowledgement of this connection's next fragment.
     #[inline]
     pub(super) fn ask(&mut self, at: usize) {
         if let Some(connection) = self.all.get_mut(at) {
@@ -105,7 +105,7 @@ impl Connections {
         }
     }
 
-    /// It is known what is made of a fragment that came on a connection before.
+    /// Sets the state of a fragment received earlier on a connection.
     pub(super) fn settle(&mut self, at: usize, number: u64, state: FragmentState) {
         if let Some(connection) = self.all.get_mut(at) {
             connection.receiver.settle(number, state);
@@ -114,7 +114,7 @@ impl Connections {
         }
     }
 
-    /// A connection may have something to tell.
+    /// Marks a connection as having acknowledgements or refusals to send.
     #[inline]
     fn note(&mut self, at: usize) {
         if let Some(connection) = self.all.get_mut(at)
@@ -124,7 +124,7 @@ impl Connections {
         }
     }
 
-    /// Tells peers what was taken, where they should know it: at the latest when nothing else is to do.
+    /// Sends the acknowledgements and refusals that are due. If `idle`, all that are pending are due.
     pub(super) fn report(&mut self, fabric: &mut impl Fabric, idle: bool) {
         let Self { all, pending_reports, .. } = self;
         pending_reports.retain(|&at| {

@@ -1,4 +1,4 @@
-//! The connections beside the connections: one to each peer, of the kernel's sockets.
+//! The control connections: one kernel socket to each peer.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use crate::channel::up::{Channel, PeerLoss};
 /// Between two looks at the control connections, while all connections are up.
 const LISTEN_EVERY: Duration = Duration::from_millis(1);
 
-/// How the control connections serve the connections: as a channel for control messages, and for messages of the connections' own.
+/// What the verbs channel needs of the control connections: control messages, and its own set-up messages.
 pub trait Control: Channel {
     /// Whether the connection to a peer is there.
     fn is_connected(&self, rank: Rank) -> bool;
@@ -45,7 +45,7 @@ pub(super) struct ControlPath<C> {
     listen_at: Instant,
     /// Whether they may have something to send.
     has_output: bool,
-    /// What they had no room for, in order.
+    /// Set-up messages that found no room yet, in order.
     pending_control: VecDeque<(Rank, Vec<u8>)>,
 }
 
@@ -54,7 +54,7 @@ impl<C: Control> ControlPath<C> {
         Self { control, listen_at: now, has_output: true, pending_control: VecDeque::new() }
     }
 
-    /// Receives, if that is due; true if anything came, `None` if it was not due. With `often` it is due in each turn.
+    /// Receives, if that is due; true if anything was received, `None` if it was not due. With `often` it is due in each poll.
     #[inline]
     pub(super) fn receive(&mut self, now: Instant, often: bool, inbox: &mut dyn Inbox) -> Option<bool> {
         if now < self.listen_at {
@@ -65,7 +65,7 @@ impl<C: Control> ControlPath<C> {
         Some(self.control.receive(now, inbox))
     }
 
-    /// What a peer's connections have said.
+    /// The next set-up message of a peer.
     pub(super) fn take_side(&mut self) -> Option<(Rank, Vec<u8>)> {
         self.control.take_side()
     }
@@ -81,12 +81,12 @@ impl<C: Control> ControlPath<C> {
         std::mem::take(&mut self.has_output) && self.control.transmit(now, inbox)
     }
 
-    /// Says something to a peer's connections, in order with what waits.
+    /// Queues a set-up message to a peer, behind those that wait.
     pub(super) fn enqueue(&mut self, rank: Rank, bytes: Vec<u8>) {
         self.pending_control.push_back((rank, bytes));
     }
 
-    /// What waits for a peer is not said any more.
+    /// Drops the set-up messages that wait for a peer.
     pub(super) fn forget(&mut self, rank: Rank) {
         self.pending_control.retain(|(to, _)| *to != rank);
     }
@@ -103,7 +103,7 @@ impl<C: Control> ControlPath<C> {
         self.control.broadcast(header);
     }
 
-    /// Tells the peers that this rank leaves in good order.
+    /// Announces a graceful close to the peers.
     pub(super) fn depart(&mut self) {
         self.has_output = true;
         self.control.depart();

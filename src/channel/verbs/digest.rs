@@ -2,8 +2,8 @@
 //!
 //! The host has no business with the bytes, but their CRC goes end to end. A [`Digest`] finds it on the device, in the
 //! background. A payload to be sent waits for its CRC in the outbox; a fragment that a peer has written to its place is open until the
-//! CRC of what lies there is known, and only then told to the executor, or refused as damaged. What is behind it on the same connection goes
-//! on meanwhile, but the peer hears of neither before.
+//! CRC of what lies there is known, and only then handed to the executor, or refused as damaged. What is behind it on the same connection goes
+//! on meanwhile, but neither is acknowledged before.
 
 use std::time::Duration;
 
@@ -50,7 +50,7 @@ pub trait Digest {
     /// The device has failed.
     fn poll(&mut self, ticket: Ticket) -> Result<Option<u32>, AcceleratorError>;
 
-    /// Nobody wants this answer any more. The range may be read yet: see the accelerator's `is_idle`.
+    /// The answer is not needed any more. The range may be read yet: see the accelerator's `is_idle`.
     fn forget(&mut self, ticket: Ticket);
 
     /// Makes what NICs have written so far visible to all work that the device is given later, this one's own included.
@@ -134,7 +134,7 @@ pub(super) struct OnDevice {
     digest: Box<dyn Digest + Send>,
     outbox: Vec<Waiting>,
     arrivals: Vec<Arrived>,
-    /// NICs have written since the device was told.
+    /// NICs have written since the device last made writes visible.
     fresh: bool,
     /// When something was last answered, or there was nothing to ask.
     moved: Instant,
@@ -164,7 +164,7 @@ impl<F: Fabric, C: Control> VerbsChannel<F, C> {
     pub(super) fn poll_device(&mut self, now: Instant, inbox: &mut dyn Inbox) -> bool {
         let Some(mut device) = self.device.take() else { return false };
         let looked = self.settle_arrivals(now, &mut device, inbox).and_then(|settled| {
-            // What a device says first is what it was asked first, so the rest can wait.
+            // A device answers in the order of the requests, so the rest can wait.
             let sent = self.send_known(&mut device)?;
             Ok(settled || sent)
         });
@@ -226,7 +226,7 @@ impl<F: Fabric, C: Control> VerbsChannel<F, C> {
         Ok(settled > 0)
     }
 
-    /// Takes what the trailer of a sound fragment says; false if it makes no sense.
+    /// Handles the trailer of a sound fragment; false if it is invalid.
     fn heard(&mut self, at: usize, number: u64, check: &Check, inbox: &mut dyn Inbox) -> bool {
         let (released, Some(connection)) = (&mut self.released, self.connections.get_mut(at)) else {
             return false;
@@ -285,7 +285,7 @@ impl<F: Fabric, C: Control> VerbsChannel<F, C> {
         }
     }
 
-    /// The fragment comes again by a slot.
+    /// The fragment is received again through a slot.
     pub(super) fn forget_arrival(&mut self, connection: usize, number: u64) {
         let Some(OnDevice { digest, arrivals, .. }) = &mut self.device else { return };
         if let Some(at) =
@@ -295,7 +295,7 @@ impl<F: Fabric, C: Control> VerbsChannel<F, C> {
         }
     }
 
-    /// Nobody waits any more for what goes to a peer, or to any, or came from it.
+    /// Drops the waiting payloads to and from a peer, or all peers.
     pub(super) fn forget_device(&mut self, peer: Option<usize>) {
         let connections = &self.connections;
         let Some(OnDevice { digest, outbox, arrivals, .. }) = &mut self.device else { return };
@@ -356,7 +356,7 @@ impl OnDevice {
     }
 }
 
-/// Hands on what came in a slot. What belongs into a device's memory is copied there; the rest is the executor's.
+/// Hands on a payload received in a slot. What belongs into a device's memory is copied there; the rest is the executor's.
 pub(super) fn deliver(
     device: &mut Option<OnDevice>,
     header: &Header,

@@ -1,5 +1,5 @@
 //! What the channel needs of queue pairs: slots that the peer writes to, slots and registered memory to write from, and
-//! words without slots.
+//! SENDs with an immediate value and no slot.
 //! Over libibverbs it is [`rdma`](super::rdma); a test has one of its own.
 
 use std::any::Any;
@@ -49,7 +49,7 @@ pub enum FabricEvent {
         /// Bytes written.
         len: u32,
     },
-    /// The peer said a value.
+    /// The peer sent an immediate value without a slot.
     Immediate {
         /// The connection.
         connection: usize,
@@ -225,7 +225,7 @@ pub trait Fabric: 'static {
     /// A slot that the peer has written to.
     fn incoming(&self, connection: usize, slot: u32) -> &[u8];
 
-    /// Whether so many more writes and words can be queued for a connection.
+    /// Whether `more` writes or SENDs can be queued for a connection.
     fn has_room(&self, connection: usize, more: u32) -> bool;
 
     /// Queues the write of a slot's first `len` bytes to the peer's slot of the same index.
@@ -243,7 +243,7 @@ pub trait Fabric: 'static {
     fn remote(&self, range: Source) -> Option<Remote>;
 
     /// What makes memory known to the device, which may read it, and let peers that know the key write it, once the fabric has
-    /// [adopted](Self::adopt) what comes of it.
+    /// [adopted](Self::adopt) the result.
     ///
     /// # Errors
     /// [`RegisterError`] if there is no room for it.
@@ -277,7 +277,7 @@ pub trait Fabric: 'static {
     /// Ends a registration, with the drop of what it returns. A connection that still sends from there breaks.
     fn unregister(&mut self, key: usize) -> Option<Registered>;
 
-    /// Queues a value to the peer.
+    /// Queues a SEND with this immediate value.
     fn send_immediate(&mut self, connection: usize, value: u32);
 
     /// Posts what was queued; true if there was anything.

@@ -1,5 +1,5 @@
-//! One queue pair's bookkeeping, without the queue pair: which fragments are out, which were taken, what is to be said
-//! to the peer, and what is sent again after the queue pair failed.
+//! The send and receive windows of one connection: which fragments are in flight, which were taken, what is to be
+//! acknowledged or refused, and what is sent again after the queue pair failed.
 //!
 //! Fragments are numbered from 0 for the life of the channel, not of the queue pair; number n goes to slot n modulo the
 //! window. A reliable connection delivers in order, so what the peer has taken is a count. A fragment that was taken but
@@ -32,13 +32,13 @@ struct InFlight {
     len: u32,
     /// The payload and what is released when the peer has taken it; nothing, if it was copied to the slot.
     zero_copy: Option<ZeroCopyPayload>,
-    /// The peer has refused it, so it is another's business.
+    /// The peer has refused it.
     refused: bool,
     /// How often the peer has had no room for it before.
     refusals: u32,
 }
 
-/// What the other end has taken, as it says after a queue pair failed.
+/// What the receiver has taken; it reports this after a queue pair failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Taken {
     /// Fragments taken.
@@ -47,7 +47,7 @@ pub(super) struct Taken {
     pub(super) refused: u64,
 }
 
-/// Why a fragment comes back.
+/// Why the receiver refused a fragment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RefusalReason {
     /// It was damaged on the way.
@@ -56,14 +56,14 @@ pub(super) enum RefusalReason {
     NotReady,
 }
 
-/// A fragment to be sent again, perhaps under a new number; its bytes are still in its slot, but for a payload that was lent.
+/// A refused fragment to be sent again, perhaps under a new number. Its bytes are still in its slot, except a zero-copy payload.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Returned {
     /// Its slot.
     pub(super) slot: u32,
     /// Bytes of payload and trailer.
     pub(super) len: u32,
-    /// Why it comes back.
+    /// Why it was refused.
     pub(super) why: RefusalReason,
     /// How often the peer has had no room for it, before this.
     pub(super) refusals: u32,
@@ -82,7 +82,7 @@ pub(super) struct Outstanding {
     pub(super) zero_copy: Option<ZeroCopyPayload>,
 }
 
-/// What the peer said fits nothing that it was sent.
+/// The peer acknowledged or refused a fragment that was not sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("it acknowledges what it was not sent")]
 pub(super) struct InvalidAck;
@@ -165,7 +165,7 @@ impl Sender {
     ) -> Result<(), InvalidAck> {
         let count = widen(self.acked, low, bits);
         if count > self.next {
-            // What was posted again on a new queue pair tells an old count, which looks like one far ahead.
+            // A fragment posted again on a new queue pair carries an old count, which looks like one far ahead.
             let old = widen(self.acked.saturating_sub(1 << (bits - 1)), low, bits) < self.acked;
             return if old { Ok(()) } else { Err(InvalidAck) };
         }
@@ -198,7 +198,7 @@ impl Sender {
         Some(Returned { slot: slot as u32, len, why, refusals, zero_copy: flight.zero_copy.take() })
     }
 
-    /// After a queue pair failed: what the peer has taken is released, what it refused comes back.
+    /// After a queue pair failed: what the peer has taken is released, what it refused is returned.
     pub(super) fn resume(
         &mut self,
         taken: Taken,
@@ -211,7 +211,7 @@ impl Sender {
         for number in self.acked..taken.count {
             let behind = taken.count - 1 - number;
             if behind < 64 && taken.refused >> behind & 1 == 1 {
-                // It was perhaps told before.
+                // The refusal may have been received before.
                 if let Some(fragment) = self.give_back(number, RefusalReason::NotReady) {
                     returned(fragment);
                 }
@@ -220,8 +220,8 @@ impl Sender {
         self.acknowledged(taken.count as u32, 32, &mut release)
     }
 
-    /// What has to be posted again on a new queue pair, in order. Payloads that were lent are to be put into their slots,
-    /// and are no longer lent here.
+    /// The fragments to be posted again on a new queue pair, in order. The caller copies zero-copy payloads to their slots; they
+    /// are no longer zero-copy here.
     pub(super) fn outstanding(&mut self) -> impl Iterator<Item = Outstanding> + '_ {
         (self.acked..self.next).map(|number| {
             let slot = (number % self.window) as usize;
@@ -238,7 +238,7 @@ impl Sender {
     }
 }
 
-/// What has been made of a fragment that came.
+/// The state of a received fragment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FragmentState {
     /// It was taken, or refused.
@@ -257,11 +257,11 @@ pub(super) struct Receiver {
     /// What has come behind the taken ones: an open one, and those behind it. Kept when the queue pair fails, so that what was
     /// handed on is not handed on again.
     states: VecDeque<FragmentState>,
-    /// What the peer knows of `taken.count`.
+    /// The part of `taken.count` that was reported to the peer.
     reported: u64,
-    /// Refusals to be said, with the fragments' numbers.
+    /// Refusals to be sent, with the fragments' numbers.
     refusals: VecDeque<(u64, Notification)>,
-    /// The peer has asked to be told at once.
+    /// The peer has requested an immediate acknowledgement.
     asked: bool,
 }
 
@@ -296,12 +296,12 @@ impl Receiver {
         self.next as u32 == number
     }
 
-    /// What was made of the next fragment when it came by a former queue pair.
+    /// The state of the next fragment, if a former queue pair has delivered it.
     #[inline]
     pub(super) fn known(&self) -> Option<FragmentState> {
         match self.next.checked_sub(self.taken.count) {
             Some(behind) => self.states.get(behind as usize).copied(),
-            // It was settled after the peer was told how far this end was.
+            // It was settled after the count was reported to the peer.
             None => Some(FragmentState::Settled(None)),
         }
     }
@@ -350,17 +350,17 @@ impl Receiver {
         self.asked = true;
     }
 
-    /// Whether the peer waits for a count that it could be told.
+    /// Whether the peer has requested an acknowledgement that is not sent yet.
     pub(super) fn is_asked(&self) -> bool {
         self.asked
     }
 
-    /// What the peer should be told of this direction on a new queue pair.
+    /// What is reported of this direction on a new queue pair.
     pub(super) fn taken(&self) -> Taken {
         self.taken
     }
 
-    /// The count for a fragment that goes out now, and that will say it: only where refusals have gone ahead.
+    /// The acknowledged count to put into the message sent now. It does not advance while refusals are pending.
     #[inline]
     pub(super) fn report(&mut self) -> u64 {
         if self.refusals.is_empty() {
@@ -370,32 +370,32 @@ impl Receiver {
         self.reported
     }
 
-    /// What the peer can be told: nothing that it has yet to send again on this queue pair.
+    /// The count that may be reported. It excludes fragments that the peer has yet to send again on this queue pair.
     #[inline]
     fn reportable(&self) -> u64 {
         self.taken.count.min(self.next)
     }
 
-    /// A refusal to be said before any later count.
+    /// The next refusal; it is sent before any later count.
     #[inline]
     pub(super) fn refusal(&mut self) -> Option<Notification> {
         self.refusals.front().filter(|(number, _)| *number < self.next).map(|(_, notification)| *notification)
     }
 
-    /// The refusal was said.
+    /// The refusal was sent.
     pub(super) fn refusal_said(&mut self) {
         self.refusals.pop_front();
     }
 
-    /// A count that the peer should be told without a fragment: at once if the peer has asked or a quarter of the window
-    /// waits for it, else when nothing else is to do.
+    /// Whether a count is to be sent without a fragment: at once if the peer has requested it or a quarter of the window is
+    /// unacknowledged, else when idle.
     #[inline]
     pub(super) fn due(&self, idle: bool) -> bool {
         let unreported = self.reportable() - self.reported;
         unreported > 0 && (idle || self.asked || unreported * 4 >= self.window)
     }
 
-    /// The queue pair is new: the peer has been told everything by [`taken`](Self::taken).
+    /// The queue pair is new: [`taken`](Self::taken) has reported everything to the peer.
     pub(super) fn resume(&mut self) {
         self.reported = self.taken.count;
         self.next = self.taken.count;

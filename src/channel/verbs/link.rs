@@ -10,7 +10,7 @@ use super::fabric::Fault;
 pub(super) const PAUSE: Duration = Duration::from_millis(5);
 const MAX_PAUSE: Duration = Duration::from_millis(200);
 
-/// Where a connection is.
+/// The state of a connection's queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LinkState {
     /// It has no queue pair; one is offered then, or when the control connection is there.
@@ -25,7 +25,7 @@ pub(super) enum LinkState {
     Over,
 }
 
-/// A connection's queue pair, whichever it has.
+/// The current queue pair of a connection.
 #[derive(Debug)]
 pub(super) struct Link {
     state: LinkState,
@@ -67,7 +67,7 @@ impl Link {
         self.state == LinkState::Up
     }
 
-    /// Whether the queue pair can receive: the peer may begin before this end has heard that it is connected.
+    /// Whether the queue pair can receive: the peer may send before its Ready message has arrived.
     #[inline]
     pub(super) fn receives(&self) -> bool {
         matches!(self.state, LinkState::Connected | LinkState::Up)

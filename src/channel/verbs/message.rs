@@ -7,7 +7,7 @@
 //!   0 56 header    of the message
 //!  56  4 number    of the fragment on this queue pair, the low 32 bits
 //!  60  4 ack       fragments of the other direction taken so far, the low 32 bits
-//!  64  4 flags     bit 0: the sender waits to hear that this was taken; bit 1: the payload was written to where it belongs, and
+//!  64  4 flags     bit 0: the sender requests an acknowledgement; bit 1: the payload was written to where it belongs, and
 //!                  the slot holds the trailer only; the others zero
 //!  68  4 crc       CRC32C of the payload and of everything before this field; zero where CRCs are off
 //! ```
@@ -35,7 +35,7 @@ pub(super) struct Trailer<'a> {
     pub(super) number: u32,
     /// The low 32 bits of the count of fragments taken.
     pub(super) ack: u32,
-    /// The sender waits to hear that this was taken.
+    /// The sender requests an acknowledgement.
     pub(super) ask: bool,
 }
 
@@ -90,7 +90,7 @@ impl Read<'_> {
 pub(super) struct Check {
     /// Where it lies.
     pub(super) span: Span,
-    /// What the trailer says, to be believed when the check has passed: see [`Trailer`].
+    /// The trailer, valid only when the check has passed: see [`Trailer`].
     pub(super) number: u32,
     pub(super) ack: u32,
     pub(super) ask: bool,
@@ -105,7 +105,7 @@ impl Check {
     }
 }
 
-/// What came in a slot.
+/// A received slot.
 #[derive(Debug)]
 pub(super) struct Opened<'a> {
     /// The payload; nothing, if it lies where it belongs.
@@ -153,7 +153,7 @@ pub(super) fn reseal(slot: &mut [u8], crc: bool) {
     *field = if crc { crc32c(covered).to_le_bytes() } else { [0; 4] };
 }
 
-/// Payload and trailer of what came in a slot; no payload if that lies where it belongs, which `landing` finds from the
+/// Payload and trailer of a received slot; no payload if that lies where it belongs, which `landing` finds from the
 /// header. `None` if it is too short or, where CRCs are on and the host reads the payload, damaged.
 pub(super) fn open(
     slot: &[u8],
@@ -238,7 +238,7 @@ impl Window {
     }
 }
 
-/// What the immediate value of a SEND says. Numbers are low 30 bits.
+/// The immediate value of a SEND: an acknowledgement or a refusal. Numbers are low 30 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Notification {
     /// So many fragments were taken.
@@ -261,7 +261,7 @@ impl Notification {
         }
     }
 
-    /// `None` if no such word is sent.
+    /// `None` if the value is invalid.
     pub(super) fn decode(value: u32) -> Option<Self> {
         let number = value & NUMBER;
         match value >> 30 {

@@ -1,16 +1,16 @@
 //! The channel between leaders of nodes over RDMA verbs: reliable connections, whose fragments are written straight to
 //! slots in the peer's memory.
 //!
-//! Every peer has some connections, each a queue pair with slots of its own at both ends. A fragment goes out as one RDMA write
+//! There are several connections to each peer. Each is a queue pair with its own slots at both ends. A fragment goes out as one RDMA write
 //! with immediate; the immediate value is the slot's index. The receiver checks its CRC32C, hands it to the executor from
-//! the slot, and tells how many it has taken: with its own next fragment, or by a word when it has none. That is the credit, so
-//! no receive is ever missing. A fragment that is damaged or comes too early is told so, and sent again.
+//! the slot, and acknowledges the number of fragments taken: in its own next fragment, or in a SEND with immediate if it has
+//! none. This count is the credit, so a receive is always posted. A damaged or early fragment is refused and sent again.
 //!
 //! A payload is copied to a slot of this rank and written from there. One that lies in registered memory and is not small is
 //! written from where it lies, with the trailer from the slot behind it. Its token is released when the peer has taken it; one
-//! that has to be sent again is copied to its slot then, so that whatever fails, nothing is lent for longer.
+//! that has to be sent again is first copied to its slot, so a failure never holds the caller's memory for longer.
 //!
-//! Where a message is only placed (allgather, broadcast), into registered memory, the credit for it says where. Its fragments are
+//! If a message is only placed (allgather, broadcast) into registered memory, its credit carries the address. Its fragments are
 //! written right there and their trailers to the slots behind them; the CRC is that of what lies there in the end. One
 //! that has to be sent again goes by its slot. A member of the group can write to all registered memory of another: do not
 //! run members that do not trust each other over RDMA.
@@ -22,15 +22,15 @@
 //! | `registrations` | memory that a device may read |
 //! | `message` | what a slot and an immediate value hold |
 //! | `zero_copy` | payloads that are sent from where they lie |
-//! | `receive` | what comes, and what is told of it |
+//! | `receive` | received fragments and their acknowledgements |
 //! | `windows` | where peers want what they asked for |
 //! | `digest` | payloads in a device's memory, which the host does not read |
 //! | `ranges` | which memory of this process is registered |
 //! | `fragments` | which fragments are out, taken, refused |
-//! | `connections` | the connections of all peers, and what is to be told of them |
+//! | `connections` | the connections to all peers, and pending acknowledgements |
 //! | `link` | the state of a connection's queue pair |
 //! | `setup` | a connection comes up, fails, and comes up again |
-//! | `control` | the connections beside the connections |
+//! | `control` | the control connections, one socket to each peer |
 //! | `choice` | which device and port lead to a peer |
 //!
 //! Set-up, liveness and the abort message go by authenticated connections of kernel sockets, the channel
@@ -92,7 +92,7 @@ use super::up::{Channel, PeerLoss, Registry};
 struct Peer {
     /// Its control connection has been seen.
     greeted: bool,
-    /// Fragments that came back, in the order of their time.
+    /// Refused fragments, in the order in which they are due again.
     retries: VecDeque<Retry>,
     /// Where it wants what it asked for.
     windows: Windows,
@@ -105,7 +105,7 @@ struct Counts {
     strays: u64,
     /// Fragments sent again.
     resent: u64,
-    /// Fragments that came damaged.
+    /// Fragments received damaged.
     damaged: u64,
     /// Fragments that were sent without a copy.
     zero_copy: u64,
@@ -133,7 +133,7 @@ pub struct Settings {
     pub zero_copy_from: usize,
 }
 
-/// [`Settings::zero_copy_from`] where nothing speaks for another.
+/// The default of [`Settings::zero_copy_from`].
 pub const ZERO_COPY_FROM: usize = 4096;
 
 /// Queue pairs to all other leaders.
@@ -152,7 +152,7 @@ pub struct VerbsChannel<F: Fabric, C: Control> {
     /// When `poll_timers` has something to do.
     alarm: Alarm,
     events: Vec<FabricEvent>,
-    /// Nothing came in the last turn.
+    /// Nothing was received in the last poll.
     idle: bool,
     released: Vec<Token>,
     counts: Counts,
@@ -185,7 +185,7 @@ impl<F: Fabric, C: Control> VerbsChannel<F, C> {
         }
     }
 
-    /// Sends what came back, if its time has come.
+    /// Sends refused fragments again when they are due.
     fn retry(&mut self, now: Instant, index: usize) {
         loop {
             let Some(peer) = self.peers.get_mut(index) else { return };
@@ -353,7 +353,7 @@ impl<F: Fabric, C: Control> Transport for VerbsChannel<F, C> {
     ) -> Result<(), SendError> {
         let index = self.peers.present(to).ok_or(SendError::PeerFailed)?;
         if matches!(header.kind, Kind::Vote | Kind::Abort) {
-            // The connections are closed when the group ends, and these say why it does.
+            // The queue pairs are closed when the group ends; these messages carry the reason.
             return self.control.send(to, header);
         }
         if self.fenced {

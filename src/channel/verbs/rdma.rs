@@ -90,7 +90,7 @@ struct Pair {
     remote: Option<QueuePairAddress>,
     /// Receives posted.
     receives: u32,
-    /// Places of the send queue in use, as far as completions told, and those since the last one that will tell.
+    /// Places of the send queue in use, as far as completions report, and the unsignaled ones since the last signaled one.
     sends: u32,
     unsignaled: u32,
     broken: bool,
@@ -108,7 +108,7 @@ pub struct Rdma {
     port: Port,
     sizes: Sizes,
     connections_per_peer: usize,
-    /// Counts a connection's queue pairs, so that completions of former ones are told apart.
+    /// Counts a connection's queue pairs, so that completions of former ones are recognised.
     generations: Vec<u16>,
     queued: Vec<(usize, Queued)>,
     /// Room for the completions of a look.
@@ -222,7 +222,7 @@ impl Rdma {
             }
         }
         pair.receives = pair.receives.saturating_sub(1);
-        // In batches; what is left is enough for a full window of fragments and of words.
+        // In batches; what is left is enough for a full window of fragments and of SENDs.
         if pair.receives + self.sizes.window / 2 == receives(self.sizes) {
             self.needs_recv_refill.push(connection);
         }
@@ -234,7 +234,7 @@ fn offset(sizes: Sizes, connection: usize, slot: u32) -> usize {
     (connection * sizes.window as usize + slot as usize) * sizes.slot_bytes as usize
 }
 
-/// Receives posted for a connection: for the peer's fragments, and for as many words of either kind.
+/// Receives posted for a connection: for the peer's fragments, and for as many acknowledgements and refusals each.
 fn receives(sizes: Sizes) -> u32 {
     3 * sizes.window + 8
 }
@@ -322,7 +322,7 @@ impl Fabric for Rdma {
         if let Err(error) = pair.pair.to_error() {
             tracing::debug!(%error, "a queue pair does not take the way to the error state; it is destroyed all the same");
         }
-        // All that was posted is flushed. Receives complete one by one, so their number tells when that is done. (What had
+        // All that was posted is flushed. Receives complete one by one, so their number shows when that is done. (What had
         // arrived whole counts as not taken, and is sent again.)
         let mut left = pair.receives;
         let until = Clock.now() + DRAIN;
@@ -449,7 +449,7 @@ impl Fabric for Rdma {
             let mut unsignaled = pair.unsignaled;
             let mut request = |queued: &Queued| {
                 unsignaled += 1;
-                // The last of some tells of them all.
+                // One signaled request completes those before it.
                 let count = if unsignaled >= quarter { std::mem::take(&mut unsignaled) as u16 } else { 0 };
                 let number = Ticket { connection, generation, count }.encode();
                 let slot_of = |slot: u32| Operation::WriteImm {

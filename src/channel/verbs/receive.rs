@@ -1,4 +1,4 @@
-//! What a peer wrote or said: taken or refused, and told so.
+//! Received fragments and immediate values. A fragment is taken or refused, and this is reported to the peer.
 
 use shouter_netstack::time::Instant;
 use shouter_reducer::executor::{Disposition, Refusal};
@@ -12,7 +12,7 @@ use super::{Control, VerbsChannel};
 use crate::channel::{Inbox, stray};
 
 impl<F: Fabric, C: Control> VerbsChannel<F, C> {
-    /// A fragment has come.
+    /// A fragment was received.
     pub(super) fn written(&mut self, now: Instant, at: usize, slot: u32, len: u32, inbox: &mut dyn Inbox) {
         let index = self.connections.split(at).0;
         let Some(connection) = self.connections.get_mut(at).filter(|connection| connection.link.receives())
@@ -46,7 +46,7 @@ impl<F: Fabric, C: Control> VerbsChannel<F, C> {
                 if trailer.ask {
                     self.connections.ask(at);
                 }
-                // What comes may go where something was sent from.
+                // The received payload may go to memory that was sent from.
                 for token in self.released.drain(..) {
                     inbox.released(token);
                 }
@@ -95,7 +95,7 @@ impl<F: Fabric, C: Control> VerbsChannel<F, C> {
         }
     }
 
-    /// A word has come.
+    /// A SEND with an immediate value was received.
     pub(super) fn on_immediate(&mut self, now: Instant, at: usize, value: u32) {
         let Some(connection) = self.connections.get_mut(at).filter(|connection| connection.link.receives())
         else {

@@ -1,5 +1,5 @@
-//! How a connection comes up, and comes up again: both ends offer a queue pair by the control connection, connect it, and say
-//! that it is ready.
+//! Set-up of a connection, at first and after a failure: both ends offer a queue pair over the control connection, connect it,
+//! and report that it is ready.
 //!
 //! ```text
 //!   Offer(epoch, address, taken) -->        <-- Offer(epoch, address, taken)
@@ -7,8 +7,8 @@
 //!   Ready(epoch) -->                        <-- Ready(epoch)
 //! ```
 //!
-//! A connection's epoch counts its queue pairs. Whoever sees one fail closes it (nothing of it is on its way afterwards), and
-//! offers the next; the other end closes its own when it hears that. An offer says which fragments were taken, so the rest is
+//! A connection's epoch counts its queue pairs. The end that sees one fail closes it (nothing of it is in flight afterwards)
+//! and offers the next; the other end closes its own when it receives the offer. An offer says which fragments were taken, so the rest is
 //! posted again, none twice, none left out.
 
 use std::time::Duration;
@@ -26,7 +26,7 @@ use crate::wire;
 /// A fragment that the peer had no room for is sent again after so long.
 const NOT_READY: Duration = Duration::from_micros(100);
 
-/// What goes by the control connection.
+/// Set-up messages on the control connection.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 enum Message {
     Offer(Offer),
@@ -47,7 +47,7 @@ struct Offer {
 }
 
 impl<F: Fabric, C: Control> VerbsChannel<F, C> {
-    /// A word of the peer by the control connection.
+    /// Handles a set-up message from the control connection.
     pub(super) fn on_side(&mut self, now: Instant, index: usize, bytes: &[u8]) {
         let connections = self.connections.of_peer(index);
         let connection_of = |connection: u32| connections.clone().nth(connection as usize);
@@ -142,7 +142,7 @@ impl<F: Fabric, C: Control> VerbsChannel<F, C> {
         }
     }
 
-    /// Makes a queue pair and tells the peer.
+    /// Makes a queue pair and offers it to the peer.
     fn offer(&mut self, at: usize) -> Result<(), Fault> {
         let address = self.fabric.open(at)?;
         let Some(connection) = self.connections.get_mut(at) else { return Err(Fault::Protocol) };
@@ -190,7 +190,7 @@ impl<F: Fabric, C: Control> VerbsChannel<F, C> {
         self.alarm.set(due);
     }
 
-    /// Keeps a fragment that came back until it goes out again.
+    /// Keeps a refused fragment until it is sent again.
     pub(super) fn keep(&mut self, now: Instant, at: usize, fragment: super::fragments::Returned) {
         self.take_in(at, fragment.slot, fragment.zero_copy);
         let bytes = self.fabric.outgoing(at, fragment.slot).get(..fragment.len as usize);
@@ -210,7 +210,7 @@ impl<F: Fabric, C: Control> VerbsChannel<F, C> {
         self.alarm.set(due);
     }
 
-    /// Offers what is to be offered, gives up on what is down for too long, and sends what came back.
+    /// Offers queue pairs, gives up peers whose connections are down for too long, and sends refused fragments again.
     pub(super) fn poll_timers(&mut self, now: Instant) {
         for index in self.peers.indices() {
             if self.peers.is_lost(index) {

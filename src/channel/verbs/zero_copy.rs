@@ -47,7 +47,7 @@ impl Memory {
     #[cold]
     fn warn_once(&mut self, why: &RegisterError) {
         if !std::mem::replace(&mut self.warned, true) {
-            tracing::warn!(%why, "some memory is copied before it is sent; this is said once");
+            tracing::warn!(%why, "some memory is copied before it is sent; this is logged once");
         }
     }
 
@@ -114,7 +114,7 @@ impl<F: Fabric, C: Control> VerbsChannel<F, C> {
         peer.windows.find(header)
     }
 
-    /// Copies a payload that was lent to its slot, where it would have been otherwise, and gives it back.
+    /// Copies a zero-copy payload to its slot and releases its token.
     pub(super) fn take_in(&mut self, at: usize, slot: u32, zero_copy: Option<ZeroCopyPayload>) {
         let Some(ZeroCopyPayload { span, token }) = zero_copy else { return };
         if span.region().kind() == MemoryKind::Device {

@@ -96,7 +96,7 @@ fn connected(ends: &mut [End]) {
     });
 }
 
-/// Somebody who knows the secret, and says what it likes from then on: rank 1 towards an end of rank 0.
+/// A peer that knows the secret and then sends arbitrary bytes: rank 1 towards an end of rank 0.
 struct Puppet {
     end: [End; 1],
     connections: Vec<TcpStream>,

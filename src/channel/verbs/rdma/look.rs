@@ -1,4 +1,4 @@
-//! What the device says beside completions, and whether the port still has the addresses that connections go from.
+//! The device's asynchronous events, and whether the port still has the addresses that connections go from.
 
 use shouter_netstack::verbs::{AsyncEvent, Gid, VerbsError};
 
@@ -7,7 +7,7 @@ use super::Rdma;
 use super::fault::setup;
 
 impl Rdma {
-    /// What the device has to say; rarely anything.
+    /// Handles the device's asynchronous events; they are rare.
     #[cold]
     pub(super) fn look(&mut self, events: &mut Vec<FabricEvent>) {
         while let Some(event) = self.context.poll_event() {
@@ -56,14 +56,14 @@ impl Rdma {
         Ok(ports.find(|port| port.number == self.port.number).map(|port| port.gids).unwrap_or_default())
     }
 
-    /// Says of all queue pairs that they are of no use any more.
+    /// Reports all queue pairs as broken.
     pub(super) fn all_broken(&mut self, why: Fault, events: &mut Vec<FabricEvent>) {
         for connection in 0..self.pairs.len() {
             self.break_pair(connection, why, events);
         }
     }
 
-    /// Says of a connection's queue pair that it is of no use any more, unless that was said.
+    /// Reports a connection's queue pair as broken, once.
     pub(super) fn break_pair(&mut self, connection: usize, why: Fault, events: &mut Vec<FabricEvent>) {
         if let Some(Some(pair)) = self.pairs.get_mut(connection)
             && !pair.broken

@@ -1,9 +1,9 @@
-//! What the number of a request says when it completes.
+//! The encoding of a work request's id.
 
 /// The count of a receive's completion.
 pub(super) const RECEIVE: u16 = u16::MAX;
 
-/// What a completion's number says: which connection, which of its queue pairs, and how many sends it completes.
+/// A decoded work request id: which connection, which of its queue pairs, and how many sends it completes.
 #[derive(Clone, Copy)]
 pub(super) struct Ticket {
     pub(super) connection: usize,
