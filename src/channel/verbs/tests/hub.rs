@@ -1,5 +1,5 @@
 //! Queue pairs between two ends in one process: in order within each, damaged and cut when a test says so. A payload that
-//! was lent is read when it arrives, as late as a NIC might.
+//! is sent zero-copy is read when it arrives, as late as a NIC might.
 
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
