@@ -131,7 +131,7 @@ impl Drop for Engine {
     }
 }
 
-/// Reports the end over the rendezvous connection. Only a lost rank is acted on there; other causes arrive in order with the data.
+/// Reports the end over the group's control connection. Only a lost rank is acted on there; other causes arrive in order with the data.
 pub(super) fn notify(notice: &Notice, cause: &AbortCause) {
     let (rank, reason) = (cause.culprit.0, Reason::from(&cause.why));
     notice.ended(End { rank, reason, text: cause.to_string() });

@@ -94,7 +94,7 @@ pub struct Engine {
     flooded: bool,
     /// Outcomes are held back until the other hosts know that the group has ended, or until then.
     settling: Option<Instant>,
-    /// Reports the end of the group over the rendezvous connection.
+    /// Reports the end of the group over the group's control connection.
     notice: Option<Notice>,
     /// The last turn.
     turned: Instant,
@@ -332,7 +332,7 @@ impl Engine {
     }
 
     /// Whether the other ranks know that the group has ended, as far as this rank can tell.
-    fn all_are_told(&self) -> bool {
+    fn abort_is_acknowledged(&self) -> bool {
         self.up.is_drained() && self.notice.as_ref().is_none_or(Notice::is_told)
     }
 
@@ -422,7 +422,7 @@ impl Poller for Engine {
             self.flood_abort(now);
             busy = true;
         }
-        if self.settling.is_some_and(|until| now >= until || self.all_are_told()) {
+        if self.settling.is_some_and(|until| now >= until || self.abort_is_acknowledged()) {
             self.settling = None;
             busy = true;
         }

@@ -274,7 +274,7 @@ impl Streams for KernelStreams {
         Ok(())
     }
 
-    /// From then on the kernel completes every TCP handshake.
+    /// From then on the kernel refuses every connection.
     fn stop_listening(&mut self, _: Instant) {
         (self.listener, self.accept_at) = (None, None);
     }

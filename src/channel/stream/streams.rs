@@ -104,7 +104,7 @@ pub trait Streams: 'static {
     /// stopped; then the channel has to ask.
     const PROVES_LIFE: bool;
 
-    /// Opens the listener, with a backlog of so many connections.
+    /// Opens the listener, for at most so many connections at a time.
     ///
     /// # Errors
     /// [`ListenError`] says why that cannot be.
