@@ -12,7 +12,7 @@ use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use criterion::{Criterion, criterion_group, criterion_main};
-use shouter::observe::{Event, Timeline};
+use shouter::observe::{Timeline, TraceEvent};
 use shouter::runtime::{
     Activity, Backoff, Clock, CoreAllowance, Driver, DriverOptions, IdlePolicy, Instant, Poller, Reactor,
     sleep, spawn_local, yield_now,
@@ -189,8 +189,13 @@ fn oversubscribed(c: &mut Criterion) {
 
 fn observe(c: &mut Criterion) {
     let tensor: Option<Arc<str>> = Some("layer".into());
-    let event =
-        Event { name: "all-reduce", duration_ns: Some(5), tensor, bytes: Some(4096), ..Event::default() };
+    let event = TraceEvent {
+        name: "all-reduce",
+        duration_ns: Some(5),
+        tensor,
+        bytes: Some(4096),
+        ..TraceEvent::default()
+    };
     let timeline = Timeline::new(0, "host", 1 << 12);
     c.bench_function("observe/timeline", |b| b.iter(|| timeline.engine(black_box(&event).clone())));
     let mut recorder = Recorder::new();

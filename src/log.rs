@@ -1,4 +1,4 @@
-//! Log lines: what the library says while it works, to standard error or to a callback.
+//! Log lines of the library, to standard error or to a callback.
 //!
 //! The library speaks through `tracing`. A Rust program that has a subscriber of its own hears it there, and nothing here changes
 //! that. A program without one, such as every C or Python program, gets [`start`]: one line for each event, with the rank
@@ -31,7 +31,7 @@ const NOBODY: u32 = u32::MAX;
 pub struct Line<'a> {
     /// How much it matters.
     pub level: Level,
-    /// The rank that says it, once it is known.
+    /// The rank that logs it, once it is known.
     pub rank: Option<u32>,
     /// Module, message and fields: one line, without control characters.
     pub text: &'a str,
@@ -91,7 +91,7 @@ pub(crate) fn spoken_for() -> Option<u32> {
     (rank != NOBODY).then_some(rank)
 }
 
-/// Sends the log to standard error, filtered by `SHOUTER_LOG`, unless somebody listens already. A filter that cannot be read
+/// Sends the log to standard error, filtered by `SHOUTER_LOG`, unless a subscriber is installed already. A filter that cannot be read
 /// is said there, and the default holds.
 pub fn start() {
     if tracing::dispatcher::has_been_set() {
@@ -205,7 +205,7 @@ impl Subscriber for Log {
     fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
 
     fn event(&self, event: &Event<'_>) {
-        // What a callback's own calls say would call it again.
+        // The log lines of a callback's own calls would call it again.
         if IN_SINK.try_with(Cell::get).unwrap_or(true) {
             return;
         }
@@ -223,7 +223,7 @@ impl Subscriber for Log {
             }
             None => {
                 let line = format!("{} {line}\n", Timestamp(SystemTime::now()));
-                // There is nobody to tell that standard error is closed. One call, so that lines of several ranks do not mix.
+                // An error of standard error cannot be reported. One call, so that lines of several ranks do not mix.
                 let _ = std::io::stderr().lock().write_all(line.as_bytes());
             }
         }

@@ -76,7 +76,7 @@ fn sum(all: impl Iterator<Item = DeviceCounters>) -> DeviceCounters {
     })
 }
 
-/// Counts what a peer sent that is no message of this group, and says so once.
+/// Counts messages that do not belong to this group, and logs the first.
 #[cold]
 fn stray(strays: &mut u64, sender: Option<Rank>, why: Option<HeaderError>) {
     if *strays == 0 {

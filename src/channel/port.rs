@@ -88,7 +88,7 @@ pub(crate) fn check_free(config: &Config) -> Result<(), Error> {
     ports.try_for_each(device::check_free)
 }
 
-/// Bytes that nobody can foresee.
+/// Unpredictable random bytes.
 pub(crate) fn randomness() -> Result<[u8; 32], Error> {
     key::random().map_err(|why| Error::Internal(why.to_string()))
 }
@@ -112,7 +112,7 @@ pub(crate) fn interface_of(device: &str) -> Option<Interface> {
 fn check_address(config: &Config, port: &PortConfig) -> Result<(), Error> {
     let ip = port.address.ip;
     let shares = config.transport == TransportChoice::Tcp && port.device.starts_with("af_packet:");
-    // Where programs may bind addresses that the host does not have, nothing can be told.
+    // Where programs may bind addresses that the host does not have, the check proves nothing.
     let anything = fs::read_to_string("/proc/sys/net/ipv4/ip_nonlocal_bind");
     let tells = anything.is_ok_and(|value| value.trim() == "0");
     if shares && tells && UdpSocket::bind((ip, 0)).is_ok() {

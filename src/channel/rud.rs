@@ -34,7 +34,7 @@ pub struct RudChannel<D: Device> {
     peers: Peers<Peer>,
     strays: u64,
     /// Control messages that have found no room yet.
-    untold: Vec<(Rank, Header)>,
+    pending_control: Vec<(Rank, Header)>,
 }
 
 /// Why the channel cannot be opened.
@@ -62,7 +62,7 @@ pub enum OpenError {
 }
 
 impl<D: Device + 'static> RudChannel<D> {
-    /// Opens a session to every peer. `secret` is the group's; `paths` the lanes of each session; `port` the UDP port
+    /// Opens a session to every peer. `secret` is the group's; `paths` the paths of each session; `port` the UDP port
     /// that every leader listens on; `mtu` the largest IP packet of the data network, the same on all ranks.
     pub fn open(
         mut stack: Stack<D>,
@@ -95,14 +95,14 @@ impl<D: Device + 'static> RudChannel<D> {
                 .map_err(|why| OpenError::Session { rank: peer.rank, why })?;
             sessions.push((peer.rank, Peer { session, max_fragment }));
         }
-        Ok(Self { stack, peers: sessions.into_iter().collect(), strays: 0, untold: vec![] })
+        Ok(Self { stack, peers: sessions.into_iter().collect(), strays: 0, pending_control: vec![] })
     }
 
-    /// Posts what has found no room yet.
+    /// Posts the control messages that found no room yet.
     #[cold]
-    fn tell(&mut self) {
-        let mut untold = std::mem::take(&mut self.untold);
-        untold.retain(|(rank, header)| {
+    fn send_pending(&mut self) {
+        let mut pending_control = std::mem::take(&mut self.pending_control);
+        pending_control.retain(|(rank, header)| {
             match self.send(*rank, header, PayloadRange::empty(), Token::CONTROL) {
                 Ok(()) => false,
                 Err(SendError::Full) => true,
@@ -112,10 +112,10 @@ impl<D: Device + 'static> RudChannel<D> {
                 }
             }
         });
-        self.untold = untold;
+        self.pending_control = pending_control;
     }
 
-    /// Gives every peer a sign of life with the next turn.
+    /// Sends every peer a heartbeat with the next transmit.
     pub fn announce(&mut self) {
         for (_, peer) in self.peers.iter() {
             self.stack.rud_mut().announce(peer.session);
@@ -144,8 +144,8 @@ impl<D: Device + 'static> Channel for RudChannel<D> {
 
     #[inline]
     fn transmit(&mut self, now: Instant, _: &mut dyn Inbox) -> bool {
-        if !self.untold.is_empty() {
-            self.tell();
+        if !self.pending_control.is_empty() {
+            self.send_pending();
         }
         self.stack.transmit(now) != 0
     }
@@ -159,8 +159,8 @@ impl<D: Device + 'static> Channel for RudChannel<D> {
     }
 
     fn broadcast(&mut self, header: &Header) {
-        self.untold.extend(self.peers.iter().map(|(rank, _)| (rank, *header)));
-        self.tell();
+        self.pending_control.extend(self.peers.iter().map(|(rank, _)| (rank, *header)));
+        self.send_pending();
     }
 
     fn fence(&mut self) {
@@ -171,7 +171,8 @@ impl<D: Device + 'static> Channel for RudChannel<D> {
     }
 
     fn is_drained(&self) -> bool {
-        self.untold.is_empty() && self.peers.iter().all(|(_, peer)| self.stack.rud().is_idle(peer.session))
+        self.pending_control.is_empty()
+            && self.peers.iter().all(|(_, peer)| self.stack.rud().is_idle(peer.session))
     }
 
     fn resent(&self) -> u64 {

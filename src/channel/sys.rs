@@ -25,7 +25,7 @@ pub(crate) fn extent_of(range: &PayloadRange) -> Option<Extent> {
 /// CPU cannot access.
 #[inline]
 pub(crate) fn bytes_of(range: &PayloadRange) -> Option<&[u8]> {
-    // SAFETY: the range stays readable and unwritten until its token is released, or until the executor is told what has landed;
+    // SAFETY: the range stays readable and unwritten until its token is released, or until the executor is notified of what has landed;
     // channels read it before they do so.
     unsafe { range.as_bytes() }
 }

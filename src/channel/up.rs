@@ -85,9 +85,9 @@ pub enum Loss {
         /// What this rank has: on or off.
         ours: &'static str,
     },
-    /// Its host answers and its process gives no sign of life.
+    /// Its host answers and its process gives no heartbeat.
     #[error(
-        "{remote} has given no sign of life for {after:?}, though its connection is open; see whether its process was stopped"
+        "{remote} has given no heartbeat for {after:?}, though its connection is open; see whether its process was stopped"
     )]
     Silent {
         /// Where it listens.
@@ -130,7 +130,7 @@ pub trait Channel: Transport + Any {
     /// Control messages still get through.
     fn fence(&mut self);
 
-    /// Tells the peers that this rank leaves in good order, where they would take the end of its connections for a failure.
+    /// Announces a graceful close to the peers, where they would take the end of its connections for a failure.
     fn depart(&mut self) {}
 
     /// Whether everything that was sent has been acknowledged.
@@ -171,10 +171,10 @@ pub trait Channel: Transport + Any {
 /// Memory that an RDMA device reads where it lies, and that peers write.
 pub trait Registry {
     /// What makes memory known, so that an RDMA device reads it where it lies, once it is [adopted](Self::adopt); `None` if it is copied as
-    /// before. A system call, and one that touches every page: it is made where nobody waits for it.
+    /// before. A system call, and one that touches every page: it is made off the critical path.
     ///
     /// # Safety
-    /// The memory stays mapped until what comes of this is dropped: by [`unregister`](Self::unregister)'s caller, or with the channel.
+    /// The memory stays mapped until the result of this is dropped: by [`unregister`](Self::unregister)'s caller, or with the channel.
     #[allow(unsafe_code)]
     unsafe fn registering(&mut self, memory: Region) -> Option<Registering>;
 
@@ -242,7 +242,7 @@ impl UpChannels {
         self.channels.is_empty()
     }
 
-    /// The channel to a peer. The only one refuses by itself whoever is no peer.
+    /// The channel to a peer. A single channel checks by itself that the rank is a peer.
     #[inline]
     fn to(&mut self, rank: Rank) -> Option<&mut (dyn Channel + Send)> {
         match &mut *self.channels {
@@ -284,7 +284,7 @@ impl UpChannels {
         self.channels.iter_mut().for_each(|channel| channel.fence());
     }
 
-    /// Tells the peers that this rank leaves in good order.
+    /// Announces a graceful close to the peers.
     pub fn depart(&mut self) {
         self.channels.iter_mut().for_each(|channel| channel.depart());
     }

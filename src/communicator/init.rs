@@ -28,7 +28,7 @@ use crate::group::rendezvous::{self, ControlLink, Hello, RendezvousConfig, Roste
 use crate::group::watch::{Control, News};
 use crate::log;
 use crate::observe::Timeline;
-use crate::observe::flight::{Flight, Place};
+use crate::observe::flight::{DumpTarget, Flight};
 use crate::observe::signal::OnSignal;
 use crate::runtime::{Clock, CoreAllowance, DriverOptions, IdlePolicy, Poller};
 
@@ -159,12 +159,12 @@ pub fn init(config: Config) -> Result<Group, Error> {
 }
 
 /// Where dumps go.
-fn dump_place(config: &Config, grid: &Grid) -> Place {
+fn dump_place(config: &Config, grid: &Grid) -> DumpTarget {
     let folder = config.dump_folder.clone().unwrap_or_else(std::env::temp_dir);
     if !folder.is_dir() {
         tracing::warn!(?folder, "dump_folder is no folder here; the last events cannot be written to it");
     }
-    Place {
+    DumpTarget {
         folder,
         job: config.job.clone(),
         rank: config.rank,

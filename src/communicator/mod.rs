@@ -39,7 +39,7 @@ use crate::error::{Call, Error, Operation, TensorId};
 use crate::group::watch::Control;
 use crate::observe::flight::Flight;
 use crate::observe::signal::OnSignal;
-use crate::observe::{Event, Timeline};
+use crate::observe::{Timeline, TraceEvent};
 use crate::runtime::{Clock, Instant};
 use drive::{Drive, RunError};
 pub use element::Element;
@@ -370,14 +370,14 @@ impl Group {
         let end = Clock.now();
         self.tally.finished(begin, end, bytes);
         if let Some(timeline) = &self.timeline {
-            timeline.call(Event {
+            timeline.call(TraceEvent {
                 name: "all-reduce",
                 start: begin,
                 duration_ns: Some(end.as_nanos().saturating_sub(begin.as_nanos())),
                 tensor: Some(name.clone()),
                 step: self.step.load(Ordering::Relaxed),
                 bytes: Some(bytes as u64),
-                ..Event::default()
+                ..TraceEvent::default()
             });
         }
     }

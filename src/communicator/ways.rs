@@ -94,7 +94,7 @@ pub(super) struct Means {
     told: Told,
     kernel: Option<KernelStreams>,
     control: Option<KernelStreams>,
-    rdma: rdma::Found,
+    rdma: rdma::PortSurvey,
 }
 
 impl Means {
@@ -103,7 +103,7 @@ impl Means {
         let allowed = if leads { Way::allowed(config.transport) } else { &[] };
         let rdma = match allowed.contains(&Way::Verbs) {
             true => rdma::survey(&config.rdma_device),
-            false => rdma::Found::default(),
+            false => rdma::PortSurvey::default(),
         };
         let listen = |wanted: bool| if wanted { listen(config).map(Some) } else { Ok(None) };
         let kernel = listen(allowed.contains(&Way::Kernel))?;

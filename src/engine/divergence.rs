@@ -1,6 +1,6 @@
 //! Operations as this rank has started them, and what the ranks of a node say of theirs in shared memory.
 //!
-//! Every rank announces each operation that it starts: number, shape, tensor. Nobody uses what another rank has put into a lane
+//! Every rank announces each operation that it starts: number, shape, tensor. No rank uses what another has put into a lane
 //! before the announcements were compared ([`NodeMemory::agrees`](shouter_reducer::transport::NodeMemory::agrees)), so no wrong
 //! sum is handed out, or leaves the host. Small operations within one node have numbers of their own (those of their cells),
 //! hence each announcement says how many of them came before it.
@@ -41,7 +41,7 @@ impl Open {
         }
     }
 
-    /// Tells the other ranks of the node.
+    /// Announces the operation to the other ranks of the node.
     #[inline]
     pub(super) fn announce(&self, node: &NodeSegment) {
         let announcement = Announcement {
@@ -62,7 +62,7 @@ impl Open {
 /// After ranks have diverged: how long a leader waits for what its node's ranks run...
 pub(crate) const VIEWS: Duration = Duration::from_millis(200);
 
-/// ...and everybody for the votes of all.
+/// ...and every rank for the votes of all.
 pub(crate) const VERDICT: Duration = Duration::from_millis(600);
 
 /// Between two looks at the votes.
@@ -122,7 +122,7 @@ impl Engine {
             let votes = executor.vote(node);
             votes.iter().for_each(|vote| up.broadcast(vote));
         }
-        // Who is no leader has its leader's verdict.
+        // A rank that is no leader takes its leader's verdict.
         let complete = rank == first && ballot.voted == Some(seq) && executor.has_all_votes();
         if complete || late {
             let found = executor.conclude(node);

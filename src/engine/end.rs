@@ -1,4 +1,4 @@
-//! How a group ends: everybody is told once, and no memory goes back that something still touches.
+//! The end of a group: all ranks are notified once, and no memory is returned while it may be accessed.
 
 use std::time::Duration;
 
@@ -17,21 +17,21 @@ use crate::runtime::Clock;
 /// Copies of an accelerator end within this time, or the device hangs.
 pub(super) const COPIES_END: Duration = Duration::from_secs(2);
 
-/// How long the word that ends the group may take to be acknowledged before the trainer hears of it; it may leave then.
+/// How long operations wait for the acknowledgement of the abort message before they return; the process may exit then.
 const FLOOD: Duration = Duration::from_millis(200);
 
 impl Engine {
     /// After the group has ended: waits until no accelerator touches the tensors of this rank, and its own touches nothing;
     /// returns for how long.
     #[cold]
-    fn come_to_rest(&mut self) -> Duration {
+    fn quiesce(&mut self) -> Duration {
         let begin = Clock.now();
         self.drain_copies(begin);
         self.await_others(begin);
         Clock.now() - begin
     }
 
-    /// Waits until no copy or fold of the accelerator touches any memory, and tells the other ranks. Where that cannot be known, the
+    /// Waits until no copy or fold of the accelerator touches any memory, and reports this to the other ranks. If that cannot be known, the
     /// lanes and slots are kept for ever, and errors say that tensors must be, too.
     fn drain_copies(&mut self, begin: Instant) {
         let at_rest = || self.node.iter().for_each(|node| node.set_at_rest());
@@ -62,11 +62,11 @@ impl Engine {
     /// cannot be known, errors say so.
     fn await_others(&mut self, begin: Instant) {
         let Some(node) = &self.node else { return };
-        // Who has left in good order may have left operations behind, so that is no answer.
+        // A rank that has closed gracefully may have left operations running, so its departure proves nothing.
         let moving = |local: &u32| *local != node.local() && !node.is_at_rest(*local);
         while self.open.iter().any(|open| open.export.is_some()) {
             let Some(local) = (0..node.ranks()).find(moving) else { break };
-            // They begin to wait for their own a little later.
+            // The other ranks begin to wait for their own copies a little later.
             if Clock.now() - begin < 2 * COPIES_END {
                 std::thread::yield_now();
                 continue;
@@ -81,7 +81,7 @@ impl Engine {
         }
     }
 
-    /// Tells everybody once why the group ended, and lets go of all memory.
+    /// Sends the abort message to all ranks, once, and releases all memory.
     #[cold]
     pub(super) fn flood_abort(&mut self, now: Instant) {
         let Some(cause) = self.executor.aborted().cloned() else { return };
@@ -102,7 +102,7 @@ impl Engine {
         self.up.transmit(now, &mut self.executor);
         // Their outcomes say whether the copies have ended.
         self.gather();
-        let waited = self.come_to_rest();
+        let waited = self.quiesce();
         self.executor.fenced();
         let others = !self.up.is_empty() || self.notice.is_some();
         self.settling = others.then(|| now + waited + FLOOD);
@@ -116,7 +116,7 @@ impl Drop for Engine {
         }
         let Some(node) = &self.node else {
             if self.running != 0 {
-                self.come_to_rest();
+                self.quiesce();
             }
             return;
         };
@@ -127,11 +127,11 @@ impl Drop for Engine {
         // The others would go on, and access tensors that the trainer takes back.
         node.set_abort(self.rank.0, Why::Aborted.code() as u8);
         self.fence_tensors();
-        self.come_to_rest();
+        self.quiesce();
     }
 }
 
-/// Tells of the end by another way than the data's. A lost rank is news there; other causes come with the data, in order.
+/// Reports the end over the group's control connection. Only a lost rank is acted on there; other causes arrive in order with the data.
 pub(super) fn notify(notice: &Notice, cause: &AbortCause) {
     let (rank, reason) = (cause.culprit.0, Reason::from(&cause.why));
     notice.ended(End { rank, reason, text: cause.to_string() });
@@ -145,7 +145,7 @@ fn keep_memory(completed: &mut Completed, rank: Rank) {
     }
 }
 
-/// The message that ends the group: its `round` is the culprit, its `len` says why; where ranks diverge, it names the operation.
+/// The abort message: its `round` is the culprit, its `len` the reason's code; if ranks diverge, it names the operation.
 fn abort_header(src: Rank, cause: &AbortCause, seq: u64) -> Header {
     use shouter_reducer::dtype::{DType, ReduceOp};
     use shouter_reducer::header::Collective;

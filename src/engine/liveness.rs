@@ -1,4 +1,4 @@
-//! Who of this node is alive: heartbeats in shared memory, the word that ends the group, and evidence of death.
+//! Liveness of this node's ranks: heartbeats in shared memory, the abort message, and evidence of death.
 //!
 //! A heartbeat means that the process lives, not that it polls for its own operations: between blocking calls the
 //! runtime's helper thread beats. So a rank that computes for an hour is alive, and one that was stopped or killed is
@@ -60,7 +60,7 @@ impl Liveness {
         self.next
     }
 
-    /// Beats, and looks for the dead. Cheap until the next look is due.
+    /// Publishes this rank's heartbeat and looks for dead ranks. Cheap until the next check is due.
     #[inline]
     pub(super) fn check(&mut self, now: Instant, node: &NodeSegment) -> Option<(Rank, Why)> {
         if now < self.next { None } else { self.look(now, node) }
@@ -94,12 +94,12 @@ impl Liveness {
     }
 }
 
-/// Writes why the group ended where every rank of the node looks; the first to write wins.
+/// Writes the reason for the end of the group to the node's shared memory; the first writer wins.
 pub(super) fn publish(node: &NodeSegment, cause: &AbortCause) {
     node.set_abort(cause.culprit.0, cause.why.code() as u8);
 }
 
-/// Says who is to blame, and returns whom the node blames: the first that one of its ranks has written.
+/// Records the culprit, and returns the node's: the first that one of its ranks has written.
 pub(super) fn agree(node: &NodeSegment, culprit: Rank, why: Why) -> (Rank, Why) {
     node.set_abort(culprit.0, why.code() as u8);
     node.abort().map_or((culprit, why), |abort| (Rank(abort.culprit), Why::from_code(abort.reason.into())))

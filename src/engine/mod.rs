@@ -1,4 +1,4 @@
-//! The engine of one rank: executor, up-grid channel, node memory and liveness, turned by whoever drives the shard.
+//! The engine of one rank: executor, up-grid channel, node memory and liveness, polled by the shard's driver.
 //!
 //! ```text
 //!   Group --start--> executor --posts--> channel::up ---frames--> device
@@ -66,7 +66,7 @@ pub struct Parts {
     pub up: UpChannels,
     /// The memory shared with this node's ranks, where there are several.
     pub node: Option<Arc<NodeSegment>>,
-    /// A process of this node that shows no sign of life for so long is dead.
+    /// A process of this node that shows no heartbeat for so long is dead.
     pub dead_after: Duration,
 }
 
@@ -94,7 +94,7 @@ pub struct Engine {
     flooded: bool,
     /// Outcomes are held back until the other hosts know that the group has ended, or until then.
     settling: Option<Instant>,
-    /// Tells the other ranks of the end by another way than the data's.
+    /// Reports the end of the group over the group's control connection.
     notice: Option<Notice>,
     /// The last turn.
     turned: Instant,
@@ -107,16 +107,16 @@ pub struct Engine {
     last_busy: Instant,
     /// Its memory goes after the channels that know it...
     staging: Option<Staging>,
-    /// ...and the slots after whoever sends from them or has page-locked them.
+    /// ...and the slots after the channels that send from them and the device that has page-locked them.
     executor: Executor,
     /// Once ranks have diverged.
     ballot: Option<Ballot>,
-    /// Whom the channel has lost, and why: looked at in the next turn, whose time tells whether this process was stopped in
+    /// The peers that the channel has lost, and why. The next poll handles them: its time shows whether this process was stopped in
     /// the midst of this one.
     suspect: Option<(Rank, Why)>,
     /// When an accelerator is asked again whether it is done.
     ask_at: Option<Instant>,
-    /// Tells timeline and flight recorder what the channel to other nodes meets.
+    /// Reports the counters of the channel to other nodes to the timeline and the flight recorder.
     watch: Watch,
 }
 
@@ -200,7 +200,7 @@ impl Engine {
         self.executor.aborted().map(|cause| &**cause)
     }
 
-    /// The end of the group is told by this, too, from now on.
+    /// From now on the end of the group is also reported by `notice`.
     pub fn report_to(&mut self, notice: Notice) {
         if self.flooded
             && let Some(cause) = self.executor.aborted()
@@ -219,7 +219,7 @@ impl Engine {
     }
 
     /// Ends the group because of a rank. A cause that is known here already holds, and one that another rank of the node has
-    /// written: whoever is found missing may have left for that reason.
+    /// written: the missing rank may have left for that reason.
     #[cold]
     fn end(&mut self, culprit: Rank, why: Why) {
         if why == Why::Failed && self.executor.diverged().is_some() {
@@ -245,7 +245,7 @@ impl Engine {
         let pause = now.saturating_since(self.turned);
         self.turned = now;
         self.executor.turn(executor_time(now));
-        // The others count from this rank's last sign of life, which was before it was stopped.
+        // The others count from this rank's last heartbeat, which was before it was stopped.
         if pause > self.dead_after / 4 * 3 {
             tracing::warn!(
                 rank = self.rank.0,
@@ -332,7 +332,7 @@ impl Engine {
     }
 
     /// Whether the other ranks know that the group has ended, as far as this rank can tell.
-    fn all_are_told(&self) -> bool {
+    fn abort_is_acknowledged(&self) -> bool {
         self.up.is_drained() && self.notice.as_ref().is_none_or(Notice::is_told)
     }
 
@@ -367,7 +367,7 @@ impl Poller for Engine {
             }
             tracing::error!(rank = loss.rank.0, why = %loss.why, "a leader is lost");
             self.watch.lost(now, loss.rank, &mut self.executor);
-            // Whoever has lost its own port names itself: the peer is well.
+            // A rank that has lost its own port blames itself: the peer works.
             let cause = match &loss.why {
                 Loss::Verbs(Fault::Accelerator) => (self.rank, Why::Accelerator),
                 why if why.is_own() => (self.rank, Why::Disconnected),
@@ -390,7 +390,7 @@ impl Poller for Engine {
                 solo = staging.solo.as_ref();
                 accelerator = Some(&mut *staging.accelerator as &mut dyn Accelerator);
             }
-            // Who is alone on its node and in the job has no use for the lanes.
+            // A rank that is alone on its node and in the job does not need the lanes.
             busy |= match solo.filter(|_| !up.is_empty()) {
                 Some(solo) => executor.poll(time, up, Some(solo), accelerator),
                 None => executor.poll(time, up, node, accelerator),
@@ -422,7 +422,7 @@ impl Poller for Engine {
             self.flood_abort(now);
             busy = true;
         }
-        if self.settling.is_some_and(|until| now >= until || self.all_are_told()) {
+        if self.settling.is_some_and(|until| now >= until || self.abort_is_acknowledged()) {
             self.settling = None;
             busy = true;
         }

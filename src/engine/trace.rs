@@ -1,4 +1,4 @@
-//! What the engine tells the timeline and the flight recorder: what operations are made of, and what went wrong on the wire.
+//! The engine's events for the timeline and the flight recorder: phases of operations, and network faults.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use shouter_reducer::recorder::{Record, What};
 use shouter_reducer::transport::Token;
 
 use crate::channel::up::UpChannels;
-use crate::observe::{Category, Event, Timeline};
+use crate::observe::{Category, Timeline, TraceEvent};
 use crate::runtime::Clock;
 
 /// Between two looks at what a channel has counted: they cost a look at each peer.
@@ -33,7 +33,7 @@ impl Trace for Phases {
             Phase::Fold => ("fold", Category::Kernel),
             Phase::Copy => ("copy", Category::Kernel),
         };
-        self.0.engine(Event {
+        self.0.engine(TraceEvent {
             name,
             category,
             start: Instant::ZERO + passed.start,
@@ -69,7 +69,7 @@ impl Watch {
         Self { timeline: None, counted: Counted::default(), next: now }
     }
 
-    /// Puts what happens on the timeline, too, and makes the executor tell its phases.
+    /// Puts what happens on the timeline, too, and makes the executor report its phases.
     pub(super) fn draw(&mut self, timeline: Arc<Timeline>, executor: &mut Executor) {
         executor.attach_trace(Box::new(Phases(timeline.clone())));
         self.timeline = Some(timeline);
@@ -90,12 +90,18 @@ impl Watch {
         };
         if counted != self.counted {
             let before = std::mem::replace(&mut self.counted, counted);
-            self.tell(now, before, up.last_resent(), executor);
+            self.record_counts(now, before, up.last_resent(), executor);
         }
     }
 
     #[cold]
-    fn tell(&self, now: Instant, before: Counted, last: Option<(Rank, Token)>, executor: &mut Executor) {
+    fn record_counts(
+        &self,
+        now: Instant,
+        before: Counted,
+        last: Option<(Rank, Token)>,
+        executor: &mut Executor,
+    ) {
         let counted = self.counted;
         let (peer, token) = last.unzip();
         let (tensor, step) = executor.on_the_wire(token).unzip();
@@ -113,14 +119,14 @@ impl Watch {
             }
             let rank = peer.filter(|_| ours);
             executor.note(Record { rank, value, ..Record::of(what) });
-            self.happened(Event {
+            self.happened(TraceEvent {
                 name: what.name(),
                 start: now,
                 tensor: tensor.clone().filter(|_| ours),
                 step: step.unwrap_or(0),
                 peer: rank.map(|rank| rank.0),
                 count: Some(value),
-                ..Event::default()
+                ..TraceEvent::default()
             });
         }
     }
@@ -129,12 +135,17 @@ impl Watch {
     pub(super) fn lost(&self, now: Instant, peer: Rank, executor: &mut Executor) {
         let what = What::PeerLost;
         executor.note(Record { rank: Some(peer), ..Record::of(what) });
-        self.happened(Event { name: what.name(), start: now, peer: Some(peer.0), ..Event::default() });
+        self.happened(TraceEvent {
+            name: what.name(),
+            start: now,
+            peer: Some(peer.0),
+            ..TraceEvent::default()
+        });
     }
 
-    fn happened(&self, event: Event) {
+    fn happened(&self, event: TraceEvent) {
         if let Some(timeline) = &self.timeline {
-            timeline.engine(Event { category: Category::Network, ..event });
+            timeline.engine(TraceEvent { category: Category::Network, ..event });
         }
     }
 }

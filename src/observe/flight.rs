@@ -1,4 +1,4 @@
-//! What was going on: the last events of a rank, written when its group ends in error, or when somebody asks.
+//! The flight recorder: the last events of a rank, written when its group ends in error, or on request.
 //!
 //! ```text
 //!   engine of shard 0 --records--> Recorder (4,096 events)  \
@@ -17,7 +17,7 @@ use std::sync::OnceLock;
 use shouter_reducer::executor::Why;
 use shouter_reducer::recorder::{Record, Records, What};
 
-use super::perfetto::{self, Args, Dump, Line, Trace};
+use super::perfetto::{self, Args, Dump, Trace, TraceLine};
 use super::timeline::{Category, TimelineError};
 use shouter_netstack::time::Instant;
 
@@ -26,7 +26,7 @@ const MOST: u32 = 1000;
 
 /// Where a rank's dumps go, and what they say of it.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct DumpTarget {
     pub(crate) folder: PathBuf,
     pub(crate) job: String,
     pub(crate) rank: u32,
@@ -37,17 +37,17 @@ pub(crate) struct Place {
 /// The flight recorder of a group.
 #[derive(Debug)]
 pub(crate) struct Flight {
-    place: Place,
-    /// What is recorded, by row of the dump: the engine of each shard, and what passes it by.
-    rows: Vec<(&'static str, Records)>,
+    target: DumpTarget,
+    /// What is recorded, by track of the dump: the engine of each shard, and small operations, which bypass it.
+    tracks: Vec<(&'static str, Records)>,
     joined: OnceLock<Instant>,
     /// The dump of the group's end, or nothing if it could not be written.
     last: OnceLock<Option<PathBuf>>,
 }
 
 impl Flight {
-    pub(crate) fn new(place: Place, rows: Vec<(&'static str, Records)>) -> Self {
-        Self { place, rows, joined: OnceLock::new(), last: OnceLock::new() }
+    pub(crate) fn new(target: DumpTarget, tracks: Vec<(&'static str, Records)>) -> Self {
+        Self { target, tracks, joined: OnceLock::new(), last: OnceLock::new() }
     }
 
     /// All ranks have met now: the moment by which dumps of different hosts are lined up.
@@ -69,7 +69,7 @@ impl Flight {
     /// Writes what is recorded to a new file.
     pub(crate) fn dump(&self, cause: &str) -> Result<PathBuf, TimelineError> {
         let trace = self.trace(cause);
-        let Place { folder, job, rank, .. } = &self.place;
+        let DumpTarget { folder, job, rank, .. } = &self.target;
         let name = format!("shouter-{job}-rank{rank}-{}", std::process::id());
         let mut number = 1;
         loop {
@@ -77,7 +77,7 @@ impl Flight {
                 1 => folder.join(format!("{name}.json")),
                 _ => folder.join(format!("{name}-{number}.json")),
             };
-            // The folder may be everybody's: nothing that is there is overwritten, and no link followed.
+            // The folder may be world-writable: nothing that is there is overwritten, and no link followed.
             match OpenOptions::new().write(true).create_new(true).open(&path) {
                 Ok(file) => {
                     let written = perfetto::write(file, &trace);
@@ -96,11 +96,11 @@ impl Flight {
     }
 
     fn trace(&self, cause: &str) -> Trace {
-        let Place { job, rank, size, host, .. } = &self.place;
+        let DumpTarget { job, rank, size, host, .. } = &self.target;
         let (job, cause) = (job.clone(), cause.to_owned());
         let dump = Dump { job, size: *size, pid: std::process::id(), cause };
         let mut trace = Trace::new(*rank, host, self.joined.get().copied(), Some(dump));
-        for (name, records) in &self.rows {
+        for (name, records) in &self.tracks {
             let (records, before) = records.copy();
             trace.add(name, lines(&records), before);
         }
@@ -109,13 +109,13 @@ impl Flight {
 }
 
 /// Events as the file has them. The end of an operation whose start is there, too, is drawn with its length.
-fn lines(records: &[Record]) -> Vec<Line> {
+fn lines(records: &[Record]) -> Vec<TraceLine> {
     let mut started: HashMap<u64, &Record> = HashMap::new();
     let mut lines = Vec::with_capacity(records.len());
     for record in records {
         let mut args = args(record);
         let mut line = |start: Instant, length, args| {
-            lines.push(Line::new(record.what.name(), start, length, args).of(category(record.what)));
+            lines.push(TraceLine::new(record.what.name(), start, length, args).of(category(record.what)));
         };
         let at = instant(record);
         let start = match record.what {

@@ -37,7 +37,7 @@ pub fn merge(files: &[PathBuf], out: &Path) -> Result<Merged, TimelineError> {
             return Err(TimelineError::SameRank { rank, first: first.to_owned(), second: path.clone() });
         }
     }
-    // The earliest of a host's ranks had the shortest way to hear that all are there.
+    // The first of a host's ranks to learn that all have joined has the smallest delay.
     let mut joined: BTreeMap<&str, i64> = BTreeMap::new();
     for (_, trace) in traces.values() {
         if let Some(at) = trace.joined_ns {

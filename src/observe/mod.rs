@@ -14,4 +14,4 @@ pub(crate) mod signal;
 mod timeline;
 
 pub use merge::{Merged, merge};
-pub use timeline::{Category, Event, Timeline, TimelineError};
+pub use timeline::{Category, Timeline, TimelineError, TraceEvent};

@@ -1,6 +1,6 @@
 //! The file format of timelines and dumps: Chrome's "Trace Event Format" (JSON object form), which <https://ui.perfetto.dev> opens.
 //!
-//! A rank is a process, and each of its rows a thread. There are complete events (`ph: X`) and instants (`ph: i`), with microseconds of
+//! A rank is a process, and each of its tracks a thread. There are complete events (`ph: X`) and instants (`ph: i`), with microseconds of
 //! the host's clock; `otherData` says which clock that is, so that files of several ranks can be put on one time axis.
 
 use std::fs::File;
@@ -15,8 +15,8 @@ use crate::runtime::{Clock, Instant};
 /// Names the kernel's present boot: processes that read the same have one CLOCK_MONOTONIC.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
-/// Rows that one kind of event may take in the viewer.
-const ROWS: u64 = 1000;
+/// Tracks that one kind of event may take in the viewer.
+const TRACKS: u64 = 1000;
 
 /// A file in the making.
 #[derive(Serialize)]
@@ -26,10 +26,10 @@ pub(super) struct Trace {
     #[serde(rename = "otherData")]
     about: About,
     #[serde(rename = "traceEvents")]
-    lines: Vec<Line>,
-    /// The first number of the next rows.
+    lines: Vec<TraceLine>,
+    /// The first number of the next tracks.
     #[serde(skip)]
-    next_row: u64,
+    next_track: u64,
 }
 
 /// Whose trace it is.
@@ -64,7 +64,7 @@ pub(super) struct Dump {
 
 /// One entry of `traceEvents`.
 #[derive(Serialize)]
-pub(super) struct Line {
+pub(super) struct TraceLine {
     name: &'static str,
     ph: &'static str,
     pid: u32,
@@ -127,7 +127,7 @@ impl Trace {
             joined_ns: joined.map(Instant::as_nanos),
             dump,
         };
-        let mut trace = Self { unit: "ns", about, lines: Vec::new(), next_row: 0 };
+        let mut trace = Self { unit: "ns", about, lines: Vec::new(), next_track: 0 };
         let named = |name| Args { name: Some(name), ..Args::default() };
         trace.meta("process_name", 0, named(format!("rank {rank} (host {host})")));
         trace.meta("process_sort_index", 0, Args { sort_index: Some(rank.into()), ..Args::default() });
@@ -138,42 +138,47 @@ impl Trace {
         trace
     }
 
-    /// Adds events by time, before which `overwritten` others have been, spread over as many rows as overlap: the viewer shows events of
-    /// one row as nested calls, which operations that overlap are not.
-    pub(super) fn add(&mut self, name: &str, mut events: Vec<Line>, overwritten: u64) {
-        let first_row = self.next_row;
-        self.next_row += ROWS;
+    /// Adds events by time, before which `overwritten` others have been, spread over as many tracks as overlap: the viewer shows events of
+    /// one track as nested calls, which operations that overlap are not.
+    pub(super) fn add(&mut self, name: &str, mut events: Vec<TraceLine>, overwritten: u64) {
+        let first_track = self.next_track;
+        self.next_track += TRACKS;
         self.about.overwritten += overwritten;
         events.sort_by_key(|event| event.start);
         let mut ends: Vec<u64> = Vec::new();
         for mut event in events {
             let start = event.start.as_nanos();
-            let row = ends.iter().position(|end| *end <= start).unwrap_or_else(|| {
-                if (ends.len() as u64) < ROWS {
+            let track = ends.iter().position(|end| *end <= start).unwrap_or_else(|| {
+                if (ends.len() as u64) < TRACKS {
                     ends.push(0);
                 }
                 ends.len() - 1
             });
-            ends[row] = event.end;
-            (event.pid, event.tid) = (self.about.rank, first_row + row as u64);
+            ends[track] = event.end;
+            (event.pid, event.tid) = (self.about.rank, first_track + track as u64);
             self.lines.push(event);
         }
-        for row in 0..ends.len() as u64 {
-            let tid = first_row + row;
-            let name = if row == 0 { name.into() } else { format!("{name} (overlap {row})") };
+        for track in 0..ends.len() as u64 {
+            let tid = first_track + track;
+            let name = if track == 0 { name.into() } else { format!("{name} (overlap {track})") };
             self.meta("thread_name", tid, Args { name: Some(name), ..Args::default() });
             self.meta("thread_sort_index", tid, Args { sort_index: Some(tid), ..Args::default() });
         }
     }
 
     fn meta(&mut self, name: &'static str, tid: u64, args: Args) {
-        let line =
-            Line { ph: "M", cat: None, ts: None, s: None, ..Line::new(name, Instant::ZERO, None, args) };
-        self.lines.push(Line { pid: self.about.rank, tid, ..line });
+        let line = TraceLine {
+            ph: "M",
+            cat: None,
+            ts: None,
+            s: None,
+            ..TraceLine::new(name, Instant::ZERO, None, args)
+        };
+        self.lines.push(TraceLine { pid: self.about.rank, tid, ..line });
     }
 }
 
-impl Line {
+impl TraceLine {
     /// An event that began then and took so many nanoseconds; an instant, if it has no length.
     pub(super) fn new(name: &'static str, start: Instant, duration_ns: Option<u64>, args: Args) -> Self {
         let micros = |nanos: u64| nanos as f64 / 1e3;

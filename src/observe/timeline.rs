@@ -2,11 +2,11 @@
 //!
 //! ```text
 //!   Timeline (a rank)      one process in the viewer, "rank 2 (host b)"
-//!     "calls"              rows of that process: operations as their caller sees them
-//!     "engine"             more rows: what they are made of, and what went wrong on the wire
+//!     "calls"              tracks of that process: operations as their caller sees them
+//!     "engine"             more tracks: what they are made of, and what went wrong on the wire
 //! ```
 //!
-//! | row | event | is |
+//! | track | event | is |
 //! |---|---|---|
 //! | calls | `all-reduce` | from the call, or the push, to the end of the wait |
 //! | engine | `wait for credit` | a message could go, but its receiver had not asked for it yet |
@@ -18,7 +18,7 @@
 //! | engine | `damaged` | at this moment, `count` datagrams had come with a wrong checksum |
 //! | engine | `peer lost` | at this moment, a leader was given up |
 //!
-//! Each lane is a ring allocated when it is made; when full, the oldest event goes and is counted. Times are those of
+//! Each track is a ring allocated when it is made; when full, the oldest event goes and is counted. Times are those of
 //! [`Clock`](crate::runtime::Clock), which all processes of a host share, so their files line up as they are; files of several
 //! hosts are lined up by the moment at which the ranks had joined.
 
@@ -28,7 +28,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use serde::Serialize;
 
-use super::perfetto::{self, Args, Line, Trace};
+use super::perfetto::{self, Args, Trace, TraceLine};
 use shouter_netstack::time::Instant;
 
 /// What an event is about; the viewer can filter by it.
@@ -46,7 +46,7 @@ pub enum Category {
 
 /// Something that took time, or happened.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Event {
+pub struct TraceEvent {
     /// What it was: `all-reduce`, `resend`...
     pub name: &'static str,
     /// What it is about.
@@ -69,23 +69,23 @@ pub struct Event {
 
 /// A bounded ring of events.
 #[derive(Clone, Debug)]
-struct Lane {
+struct Track {
     name: &'static str,
     capacity: usize,
-    events: Vec<Event>,
+    events: Vec<TraceEvent>,
     /// Where the next event goes once the ring is full.
     next: usize,
     overwritten: u64,
 }
 
-impl Lane {
-    /// A lane for `capacity` events (120 bytes each), allocated now.
+impl Track {
+    /// A track for `capacity` events (120 bytes each), allocated now.
     fn new(name: &'static str, capacity: usize) -> Self {
         Self { name, capacity, events: Vec::with_capacity(capacity), next: 0, overwritten: 0 }
     }
 
     /// Keeps an event; the oldest goes if the ring is full.
-    fn record(&mut self, event: Event) {
+    fn record(&mut self, event: TraceEvent) {
         if self.events.len() < self.capacity {
             self.events.push(event);
         } else if let Some(oldest) = self.events.get_mut(self.next) {
@@ -141,11 +141,11 @@ impl TimelineError {
 /// One rank's timeline.
 ///
 /// ```
-/// use shouter::observe::{Event, Timeline};
+/// use shouter::observe::{TraceEvent, Timeline};
 /// use shouter::runtime::Clock;
 ///
 /// let timeline = Timeline::new(2, "host-b", 1 << 10);
-/// timeline.call(Event { name: "all-reduce", start: Clock.now(), duration_ns: Some(1_500), ..Event::default() });
+/// timeline.call(TraceEvent { name: "all-reduce", start: Clock.now(), duration_ns: Some(1_500), ..TraceEvent::default() });
 /// let json = timeline.to_json();
 /// assert!(json.contains("rank 2 (host host-b)"));
 /// ```
@@ -154,20 +154,20 @@ pub struct Timeline {
     rank: u32,
     host: String,
     joined: OnceLock<Instant>,
-    calls: Mutex<Lane>,
-    engine: Mutex<Lane>,
+    calls: Mutex<Track>,
+    engine: Mutex<Track>,
 }
 
 impl Timeline {
     /// For `rank` on `host`, keeping the last `capacity` operations, and as many of the engine's events.
     pub fn new(rank: u32, host: impl Into<String>, capacity: usize) -> Self {
-        let lane = |name| Mutex::new(Lane::new(name, capacity));
+        let track = |name| Mutex::new(Track::new(name, capacity));
         Self {
             rank,
             host: host.into(),
             joined: OnceLock::new(),
-            calls: lane("calls"),
-            engine: lane("engine"),
+            calls: track("calls"),
+            engine: track("engine"),
         }
     }
 
@@ -177,12 +177,12 @@ impl Timeline {
     }
 
     /// Keeps what a caller did. Any thread may record; the lock is contended only if several do at the same time.
-    pub fn call(&self, event: Event) {
+    pub fn call(&self, event: TraceEvent) {
         lock(&self.calls).record(event);
     }
 
     /// Keeps what the engine did.
-    pub fn engine(&self, event: Event) {
+    pub fn engine(&self, event: TraceEvent) {
         lock(&self.engine).record(event);
     }
 
@@ -204,15 +204,15 @@ impl Timeline {
 
     fn trace(&self) -> Trace {
         let mut trace = Trace::new(self.rank, &self.host, self.joined.get().copied(), None);
-        for lane in [&self.calls, &self.engine] {
-            let lane = lock(lane).clone();
-            trace.add(lane.name, lane.events.iter().map(line).collect(), lane.overwritten);
+        for track in [&self.calls, &self.engine] {
+            let track = lock(track).clone();
+            trace.add(track.name, track.events.iter().map(line).collect(), track.overwritten);
         }
         trace
     }
 }
 
-fn line(event: &Event) -> Line {
+fn line(event: &TraceEvent) -> TraceLine {
     let args = Args {
         tensor: event.tensor.as_deref().map(str::to_owned),
         step: Some(event.step),
@@ -221,7 +221,7 @@ fn line(event: &Event) -> Line {
         count: event.count,
         ..Args::default()
     };
-    Line::new(event.name, event.start, event.duration_ns, args).of(event.category)
+    TraceLine::new(event.name, event.start, event.duration_ns, args).of(event.category)
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -1,8 +1,8 @@
 //! The channel between the ranks of one node: one memfd that all of them map.
 //!
 //! ```text
-//!  page 0    identity: magic, ranks, lanes, lane bytes; the word that ends the group
-//!  per rank  a line of life: heartbeat, process id
+//!  page 0    identity: magic, ranks, lanes, lane bytes; the abort message
+//!  per rank  a liveness line: heartbeat, process id
 //!            announcements: what the rank has started, so that those who wait can see who differs, and where its tensor lies
 //!            two cells for small messages
 //!            four flags for each lane, a cache line each

@@ -1,8 +1,8 @@
 //! How the segment's descriptor reaches the other ranks of the node: over a UNIX socket in the abstract namespace.
 //!
-//! The socket's name is derived from the group's secret, so nobody else can guess it; both sides check that the other
+//! The socket's name is derived from the group's secret, so it cannot be guessed without it; both sides check that the other
 //! process belongs to the same user and knows the secret's proof. The others come first and say how much they can map; local
-//! rank 0 then makes a segment that all of them can, and passes it on. Where it cannot, it tells them why.
+//! rank 0 then makes a segment that all of them can, and passes it on. Where it cannot, it sends them the reason.
 
 use std::io::{self, Read, Write};
 use std::ops::Range;
@@ -19,7 +19,7 @@ use crate::key::Key;
 
 /// Between two looks for a connection.
 const PAUSE: Duration = Duration::from_millis(1);
-/// What a connection that says nothing is given.
+/// The timeout of a silent connection.
 const SILENCE: Duration = Duration::from_secs(5);
 /// The first byte of local rank 0's answer: the descriptor comes with it, and behind it the arena's size.
 const SEGMENT: u8 = 1;
@@ -59,7 +59,7 @@ pub(crate) enum PassError {
         /// What the connection to it said.
         why: io::Error,
     },
-    /// Somebody did not come.
+    /// A rank did not connect in time.
     #[error(
         "{missing} did not ask for the shared memory of the host within {waited:?}: see whether it was stopped or has ended, and \
          that all ranks of the host are in the same network namespace and of the same user"
@@ -130,7 +130,7 @@ fn give(
         let refusal = [&[REFUSAL], error.to_string().as_bytes()].concat();
         for guest in &guests {
             if let Err(error) = (&guest.stream).write_all(&refusal) {
-                tracing::debug!(local = guest.local, %error, "a rank was not told why there is no shared memory");
+                tracing::debug!(local = guest.local, %error, "the reason why there is no shared memory was not sent to a rank");
             }
         }
     })
@@ -159,7 +159,9 @@ fn gather(
                     local = guest.local,
                     "a rank that is not due asked for the host's shared memory"
                 ),
-                Err(error) => tracing::warn!(%error, "a stranger asked for the host's shared memory"),
+                Err(error) => {
+                    tracing::warn!(%error, "an unauthenticated process asked for the host's shared memory")
+                }
             },
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 if begin.elapsed() > wait {

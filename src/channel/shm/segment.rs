@@ -55,7 +55,7 @@ pub(crate) enum SegmentError {
         bytes: usize,
         /// What it said.
         why: io::Error,
-        /// Which limit it is, as far as that can be told.
+        /// The limit, as far as it is known.
         remedy: String,
     },
     /// Another version or shape.
@@ -179,8 +179,8 @@ impl NodeSegment {
         self.layout.shape().ranks
     }
 
-    /// A word of the segment. Offsets come from the layout, which keeps them inside; a rank or lane that does not exist
-    /// is answered with a word that nobody looks at.
+    /// A 64-bit word of the segment. Offsets come from the layout, which keeps them inside. For a rank or lane that does not exist
+    /// this returns an unused word.
     #[inline]
     fn word(&self, offset: Option<usize>) -> &AtomicU64 {
         static NOWHERE: AtomicU64 = AtomicU64::new(0);
@@ -201,7 +201,7 @@ impl NodeSegment {
         self.word(self.layout.life(local)).fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Says that this rank leaves in good order: nobody is to take it for dead.
+    /// Announces that this rank closes gracefully, so that others do not count it as dead.
     pub(crate) fn leave(&self) {
         self.word(self.layout.life(self.local)).store(LEFT, Ordering::Release);
         self.word(self.layout.life(self.local).map(|at| at + 8)).store(0, Ordering::Release);
@@ -217,7 +217,7 @@ impl NodeSegment {
         self.word(self.layout.life(local)).load(Ordering::Relaxed)
     }
 
-    /// Whether the process of a local rank has ended for certain. False where the kernel does not tell.
+    /// Whether the process of a local rank has ended for certain. False if the kernel does not report it.
     pub(crate) fn is_gone(&self, local: u32) -> bool {
         let Some(watch) = self.watches.get(local as usize) else { return false };
         let pid = self.word(self.layout.life(local).map(|at| at + 8)).load(Ordering::Acquire);
@@ -236,7 +236,7 @@ impl NodeSegment {
         }
     }
 
-    /// Says what this rank starts, for those who wait and wonder; and how they open its tensor, if that is exported.
+    /// Announces the operation that this rank starts, and the handle of its tensor, if that is exported.
     #[inline]
     pub(crate) fn announce(&self, announcement: Announcement, export: Option<&Export>) {
         let Some(at) = self.layout.announcement(self.local, announcement.number) else { return };
@@ -282,14 +282,14 @@ impl NodeSegment {
             *to = word(at).to_ne_bytes();
         }
         let process = |local| [8, 16].map(|at| self.layout.life(local).map_or(0, |life| word(life + at)));
-        // Where the kernel does not tell namespaces apart, equal numbers may be different processes.
+        // If the kernel does not report namespaces, equal numbers may be different processes.
         let known = |process: [u64; 2]| !process.contains(&0);
         let is_own = process(local) == process(self.local) && known(process(local));
         let export = Export { address: word(at + ADDRESS_AT), handle, is_own };
         (word(at) == number).then_some(export)
     }
 
-    /// Says, after the group has ended, that no accelerator of this rank touches any tensor.
+    /// After the group has ended: announces that no accelerator of this rank touches any tensor.
     pub(crate) fn set_at_rest(&self) {
         self.word(self.layout.life(self.local).map(|at| at + 24)).store(1, Ordering::Release);
     }
@@ -362,7 +362,7 @@ impl NodeSegment {
     }
 }
 
-/// What tells the namespace of this process's id from others; 0 where the kernel does not say.
+/// Identifies the pid namespace of this process; 0 if the kernel does not report it.
 fn pid_namespace() -> u64 {
     std::fs::metadata("/proc/self/ns/pid").map_or(0, |metadata| metadata.ino())
 }
@@ -485,7 +485,7 @@ impl NodeMemory for NodeSegment {
         let (ours, theirs) = (self.announcement(self.local, seq + 1), self.announcement(local, seq + 1));
         let (Some(ours), Some(theirs)) = (ours, theirs) else { return TensorView::Unknown };
         if (ours.shape, ours.identity) != (theirs.shape, theirs.identity) {
-            // Whoever compares the announcements ends the group.
+            // The rank that compares the announcements ends the group.
             return TensorView::Unknown;
         }
         if theirs.tensor == Announcement::EXPORTED {

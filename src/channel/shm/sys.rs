@@ -240,7 +240,7 @@ pub(super) enum Watch {
     Process(OwnedFd),
     /// It had ended before.
     Ended,
-    /// The kernel does not tell.
+    /// The kernel does not report it.
     Blind,
 }
 

@@ -16,7 +16,7 @@ pub(crate) fn pack(shape: &Shape) -> u64 {
         | u64::from(u8::from(shape.op))
 }
 
-/// A tensor in one word; what is outside the table is told apart by its shape alone.
+/// A tensor in one word; what is outside the table is distinguished by its shape alone.
 pub(crate) fn pack_identity(identity: &Identity) -> u64 {
     match *identity {
         Identity::Registered { generation, tensor, instance } => {

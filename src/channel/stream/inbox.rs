@@ -5,7 +5,7 @@ use shouter_netstack::time::Instant;
 use shouter_reducer::executor::Disposition;
 use shouter_reducer::header::Header;
 
-use super::lane::{BadFrame, Frame, HEAD, State};
+use super::connection::{BadFrame, ConnectionState, Frame, HEAD};
 use super::session::Ending;
 use super::side::SIDES_KEPT;
 use super::streams::Streams;
@@ -28,8 +28,8 @@ impl<S: Streams> StreamChannel<S> {
                     peer.aside_bytes = peer.aside_bytes.saturating_sub(aside.payload.len() + HEAD);
                 }
             }
-            for lane in std::mem::take(&mut peer.unread) {
-                self.read(now, index, lane, inbox);
+            for connection in std::mem::take(&mut peer.unread) {
+                self.read(now, index, connection, inbox);
             }
         }
     }
@@ -38,11 +38,11 @@ impl<S: Streams> StreamChannel<S> {
     pub(super) fn read(&mut self, now: Instant, index: usize, at: usize, inbox: &mut dyn Inbox) {
         let Some(rank) = self.peers.rank(index) else { return };
         let Some(peer) = self.peers.get_mut(index) else { return };
-        let Peer { lanes, aside, aside_bytes, unread, sides_in, heard, leaving, .. } = peer;
-        let Some(lane) = lanes.get_mut(at) else { return };
-        let Some(id) = lane.id.filter(|_| lane.state == State::Up) else { return };
+        let Peer { connections, aside, aside_bytes, unread, sides_in, heard, leaving, .. } = peer;
+        let Some(connection) = connections.get_mut(at) else { return };
+        let Some(id) = connection.id.filter(|_| connection.state == ConnectionState::Up) else { return };
         let (strays, crc) = (&mut self.strays, self.settings.crc);
-        // Control messages come through when fragments have to wait: the word that ends the group is among them.
+        // Control messages come through when fragments have to wait: the abort message is among them.
         let aside_limit = if at == CONTROL { 2 * ASIDE } else { ASIDE };
         let room = *aside_bytes <= aside_limit;
         let mut message = |head: &[u8], payload: &[u8]| match Header::parse(head) {
@@ -69,7 +69,7 @@ impl<S: Streams> StreamChannel<S> {
             match self.streams.read_chunk(now, id) {
                 Ok(Some(chunk)) => {
                     *heard = now;
-                    let fed = lane.frames.feed(&chunk, crc, |frame| match frame {
+                    let fed = connection.frames.feed(&chunk, crc, |frame| match frame {
                         Frame::Message(head, payload) => more = message(head, payload),
                         Frame::Side(bytes) => sides_in.push_back(bytes.to_vec()),
                         Frame::Alive => {}
@@ -86,7 +86,7 @@ impl<S: Streams> StreamChannel<S> {
                 Err(_) => return,
             }
         };
-        self.lane_ended(now, index, at, failure);
+        self.connection_ended(now, index, at, failure);
     }
 }
 

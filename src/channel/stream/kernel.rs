@@ -1,8 +1,8 @@
 //! Streams of the kernel's TCP: non-blocking sockets, looked at in every turn (epoll, without waiting).
 //!
 //! What is written waits for the turn's end and goes out in few calls; extents are free when the kernel has copied
-//! them. The kernel acknowledges whether or not the process runs, so the channel gives signs of life of its own.
-//! No thread sleeps on a socket: the runtime parks for at most some hundred microseconds while somebody waits, and its
+//! them. The kernel acknowledges whether or not the process runs, so the channel sends heartbeats of its own.
+//! No thread sleeps on a socket: the runtime parks for at most some hundred microseconds while a thread waits, and its
 //! helper looks every few milliseconds between calls.
 
 mod socket;
@@ -22,7 +22,7 @@ use shouter_netstack::tcp::{Error, Failure, ReleaseToken};
 use shouter_netstack::time::Instant;
 use socket2::{Domain, Protocol, SockRef, Socket as RawSocket, Type};
 
-use super::streams::{ConnectError, Event, Info, ListenError, Streams};
+use super::streams::{ConnectError, ConnectionInfo, ListenError, StreamEvent, Streams};
 use socket::{Socket, Stage};
 
 /// The listener's name among those that epoll knows.
@@ -69,7 +69,7 @@ pub struct KernelStreams {
     dead_after: Duration,
     slots: Vec<Slot>,
     free: Vec<u32>,
-    events: VecDeque<Event<SocketId>>,
+    events: VecDeque<StreamEvent<SocketId>>,
     /// Those with something to write that the kernel may take.
     dirty: Vec<SocketId>,
     /// Those with something unacknowledged, and when they are looked at.
@@ -158,19 +158,19 @@ impl KernelStreams {
         Ok(SocketId { index, generation: slot.generation })
     }
 
-    /// A connection is over; says so once.
+    /// A connection is over; reports it once.
     fn fail(&mut self, id: SocketId, failure: Failure) {
         let Self { slots, events, .. } = self;
         let slot = slots.get_mut(id.index as usize).filter(|slot| slot.generation == id.generation);
         let Some(socket) = slot.and_then(|slot| slot.socket.as_deref_mut()) else { return };
         if !matches!(socket.stage, Stage::Failed(_)) {
             socket.stage = Stage::Failed(failure);
-            socket.drop_queue(|token| events.push_back(Event::Dropped(id, token)));
-            events.push_back(Event::Failed(id, failure));
+            socket.drop_queue(|token| events.push_back(StreamEvent::Dropped(id, token)));
+            events.push_back(StreamEvent::Failed(id, failure));
         }
     }
 
-    /// What epoll has to say about a connection.
+    /// Handles epoll's events of a connection.
     fn on_ready(&mut self, readiness: &Readiness) {
         let index = readiness.token().0;
         let Some(slot) = self.slots.get(index) else { return };
@@ -199,7 +199,7 @@ impl KernelStreams {
             self.dirty.push(id);
         }
         if readable {
-            self.events.push_back(Event::Readable(id));
+            self.events.push_back(StreamEvent::Readable(id));
         }
     }
 
@@ -274,7 +274,7 @@ impl Streams for KernelStreams {
         Ok(())
     }
 
-    /// From then on the kernel answers whoever connects.
+    /// From then on the kernel refuses every connection.
     fn stop_listening(&mut self, _: Instant) {
         (self.listener, self.accept_at) = (None, None);
     }
@@ -357,7 +357,7 @@ impl Streams for KernelStreams {
     }
 
     #[inline]
-    fn info(&self, id: SocketId) -> Option<Info> {
+    fn info(&self, id: SocketId) -> Option<ConnectionInfo> {
         self.get(id).map(Socket::info)
     }
 
@@ -376,23 +376,23 @@ impl Streams for KernelStreams {
     }
 
     #[inline]
-    fn next_event(&mut self) -> Option<Event<SocketId>> {
+    fn next_event(&mut self) -> Option<StreamEvent<SocketId>> {
         self.events.pop_front()
     }
 
     fn receive(&mut self, now: Instant) -> bool {
         self.turn += 1;
-        self.events.extend(self.again.drain(..).map(Event::Readable));
+        self.events.extend(self.again.drain(..).map(StreamEvent::Readable));
         if self.accept_at.is_some_and(|at| at <= now) {
             self.accept_at = None;
-            self.events.push_back(Event::Acceptable);
+            self.events.push_back(StreamEvent::Acceptable);
         }
         let mut ready = std::mem::replace(&mut self.ready, Events::with_capacity(0));
         match self.poll.poll(&mut ready, Some(Duration::ZERO)) {
             Ok(()) => {
                 for readiness in &ready {
                     match readiness.token() {
-                        LISTENER => self.events.push_back(Event::Acceptable),
+                        LISTENER => self.events.push_back(StreamEvent::Acceptable),
                         _ => self.on_ready(readiness),
                     }
                 }
@@ -411,7 +411,7 @@ impl Streams for KernelStreams {
             let slot = slots.get_mut(id.index as usize).filter(|slot| slot.generation == id.generation);
             let Some(socket) = slot.and_then(|slot| slot.socket.as_deref_mut()) else { continue };
             socket.is_dirty = false;
-            match socket.flush(|token| events.push_back(Event::Released(id, token))) {
+            match socket.flush(|token| events.push_back(StreamEvent::Released(id, token))) {
                 Ok(count) => {
                     any |= count > 0;
                     counters.tx_bytes += count as u64;
@@ -458,7 +458,7 @@ fn progress(socket: &Socket) -> io::Result<bool> {
         return Err(why);
     }
     match socket.stream.peer_addr() {
-        // Where nobody listens on a port of this host, the kernel can connect a socket with itself.
+        // If no socket listens on a port of this host, the kernel can connect a socket with itself.
         Ok(remote) if socket.stream.local_addr()? == remote => Err(io::ErrorKind::ConnectionRefused.into()),
         Ok(_) => Ok(true),
         Err(why) if why.kind() == io::ErrorKind::NotConnected => Ok(false),

@@ -10,24 +10,24 @@
 //! |---|---|
 //! | `streams` | what the channel needs of a provider of byte streams |
 //! | `stack`, `kernel` | the providers: our own TCP, the kernel's |
-//! | `entrance` | how both ends of a new connection prove that they belong to the group |
-//! | `lane` | one connection: framing |
+//! | `handshake` | how both ends of a new connection prove that they belong to the group |
+//! | `connection` | one connection: framing |
 //! | `share` | which connection takes the next fragment |
 //! | `session` | opening, accepting and losing connections |
 //! | `inbox` | what is done with received frames |
-//! | `side` | messages that are not the executor's, and signs of life |
+//! | `side` | messages that are not the executor's, and heartbeats |
 //!
 //! When the group ends, fragments that were begun cannot be taken out of a stream: [`StreamChannel::fence`] resets the
-//! connections for data, and the word that ends the group goes by the one for control, which never refers to memory
+//! connections for data, and the abort message goes by the one for control, which never refers to memory
 //! of the trainer. A reset of a connection for data is therefore no sign of death by itself.
 //!
 //! With no connections for data the channel carries control and side messages only: the control path of a channel that
 //! moves data by other means.
 
-mod entrance;
+mod connection;
+mod handshake;
 mod inbox;
 mod kernel;
-mod lane;
 mod session;
 mod share;
 mod side;
@@ -51,15 +51,15 @@ use super::peers::Peers;
 use super::sys::extent_of;
 use super::up::{Channel, PeerAddress, PeerLoss};
 use crate::key::Key;
-use entrance::Secrets;
-use lane::{HEAD, Lane, MAX_FRAGMENT, Post, State};
-use session::{Place, Stranger};
+use connection::{Connection, ConnectionState, HEAD, MAX_FRAGMENT, Post};
+use handshake::Secrets;
+use session::{ConnectionRole, UnauthenticatedPeer};
 use share::Load;
 
+pub use connection::MAX_SIDE;
 pub use kernel::KernelStreams;
-pub use lane::MAX_SIDE;
 pub use stack::{StackStreams, tcp_options};
-pub use streams::{ConnectError, Event, Info, ListenError, Streams};
+pub use streams::{ConnectError, ConnectionInfo, ListenError, StreamEvent, Streams};
 
 /// The channel over our own TCP.
 pub type TcpChannel<D> = StreamChannel<StackStreams<D>>;
@@ -107,7 +107,7 @@ struct Aside {
 struct Peer<Id> {
     local_ip: Ipv4Addr,
     remote: SocketAddr,
-    lanes: Vec<Lane<Id>>,
+    connections: Vec<Connection<Id>>,
     /// Fragments that no connection has taken yet, and their bytes.
     queue: VecDeque<Post>,
     queued: usize,
@@ -121,9 +121,9 @@ struct Peer<Id> {
     sides_in: VecDeque<Vec<u8>>,
     /// When something last came.
     heard: Instant,
-    /// It has said that it leaves in good order.
+    /// It has announced a graceful close.
     leaving: bool,
-    /// A connection for data was reset then: either the peer's group has ended, and it says so, or it is gone.
+    /// A connection for data was reset then: either the peer's group has ended, and an abort message follows, or the peer is lost.
     suspect: Option<(Instant, tcp::Failure)>,
 }
 
@@ -134,19 +134,19 @@ pub struct StreamChannel<S: Streams> {
     secrets: Secrets,
     settings: Settings,
     peers: Peers<Peer<S::Id>>,
-    places: HashMap<S::Id, Place>,
-    strangers: VecDeque<Stranger<S::Id>>,
+    roles: HashMap<S::Id, ConnectionRole>,
+    unauthenticated: VecDeque<UnauthenticatedPeer<S::Id>>,
     /// Connections that peers have yet to make.
     awaited: usize,
-    /// Connections that were turned away.
+    /// Connections that were refused.
     refused: u64,
     strays: u64,
     /// When connections have to be there.
     ready_until: Instant,
-    /// When `tend` has something to do.
+    /// When `poll_timers` has something to do.
     alarm: Alarm,
-    /// When the next sign of life is due, where the provider gives none.
-    sign_at: Option<Instant>,
+    /// When the next heartbeat is due, where the provider does not detect a stopped process.
+    heartbeat_at: Option<Instant>,
     fenced: bool,
     /// Tokens of what was copied.
     copied: Vec<Token>,
@@ -169,18 +169,18 @@ impl<S: Streams> StreamChannel<S> {
         settings: Settings,
         now: Instant,
     ) -> Result<Self, ListenError> {
-        let lanes = usize::from(settings.connections) + 1;
-        let awaited = peers.iter().filter(|peer| peer.rank > rank).count() * lanes;
+        let connections = usize::from(settings.connections) + 1;
+        let awaited = peers.iter().filter(|peer| peer.rank > rank).count() * connections;
         match awaited {
             0 => streams.stop_listening(now),
-            _ => streams.listen(lanes * peers.len() + session::STRANGERS)?,
+            _ => streams.listen(connections * peers.len() + session::MAX_UNAUTHENTICATED)?,
         }
         let connect = |peer: &PeerAddress| {
-            let down = State::Down((rank > peer.rank).then_some(now));
+            let down = ConnectionState::Down((rank > peer.rank).then_some(now));
             let state = Peer {
                 local_ip: peer.local_ip,
                 remote: SocketAddr::from((peer.ip, peer.port)),
-                lanes: (0..lanes).map(|_| Lane::new(down)).collect(),
+                connections: (0..connections).map(|_| Connection::new(down)).collect(),
                 queue: VecDeque::new(),
                 queued: 0,
                 control: VecDeque::new(),
@@ -203,15 +203,15 @@ impl<S: Streams> StreamChannel<S> {
             rank,
             secrets: Secrets::new(settings.secret.clone(), settings.salt.clone()),
             peers,
-            places: HashMap::new(),
-            strangers: VecDeque::new(),
+            roles: HashMap::new(),
+            unauthenticated: VecDeque::new(),
             awaited,
             refused: 0,
             strays: 0,
             ready_until: now + settings.dead_after.max(session::SETUP),
             settings,
             alarm,
-            sign_at: (!S::PROVES_LIFE).then_some(now),
+            heartbeat_at: (!S::PROVES_LIFE).then_some(now),
             fenced: false,
             copied: vec![],
             resent_before: 0,
@@ -225,21 +225,23 @@ impl<S: Streams> StreamChannel<S> {
         let mut any = false;
         let streams = &mut self.streams;
         for (_, peer) in self.peers.iter_mut() {
-            let Peer { lanes, queue, queued, control, sides_out, .. } = peer;
-            for lane in lanes.iter_mut().filter(|lane| lane.is_stuck()) {
-                any |= lane.flush(now, streams);
+            let Peer { connections, queue, queued, control, sides_out, .. } = peer;
+            for connection in connections.iter_mut().filter(|connection| connection.is_stuck()) {
+                any |= connection.flush(now, streams);
             }
-            if let Some(lane) = lanes.get_mut(CONTROL).filter(|lane| lane.state == State::Up) {
-                while !lane.is_stuck()
+            if let Some(connection) =
+                connections.get_mut(CONTROL).filter(|connection| connection.state == ConnectionState::Up)
+            {
+                while !connection.is_stuck()
                     && let Some(head) = control.pop_front()
                 {
-                    lane.write(now, streams, &head);
+                    connection.write(now, streams, &head);
                     any = true;
                 }
-                while !lane.is_stuck()
+                while !connection.is_stuck()
                     && let Some(frame) = sides_out.pop_front()
                 {
-                    lane.write(now, streams, &frame);
+                    connection.write(now, streams, &frame);
                     any = true;
                 }
             }
@@ -247,9 +249,10 @@ impl<S: Streams> StreamChannel<S> {
                 continue;
             }
             self.loads.clear();
-            self.loads.extend(lanes.iter().enumerate().map(|(index, lane)| {
-                let open = index != CONTROL && lane.state == State::Up && !lane.is_stuck();
-                let info = lane.id.and_then(|id| streams.info(id));
+            self.loads.extend(connections.iter().enumerate().map(|(index, connection)| {
+                let open =
+                    index != CONTROL && connection.state == ConnectionState::Up && !connection.is_stuck();
+                let info = connection.id.and_then(|id| streams.info(id));
                 info.map_or(Load { open: false, unacknowledged: 0, unsent: 0, rate: 1.0 }, |info| Load {
                     open: open && info.writable >= HEAD + MAX_FRAGMENT,
                     unacknowledged: info.unacknowledged,
@@ -260,12 +263,13 @@ impl<S: Streams> StreamChannel<S> {
             while let Some(post) = queue.front() {
                 let len = post.len();
                 let Some(index) = share::pick(&self.loads, *queued, len) else { break };
-                let (Some(lane), Some(load)) = (lanes.get_mut(index), self.loads.get_mut(index)) else {
+                let (Some(connection), Some(load)) = (connections.get_mut(index), self.loads.get_mut(index))
+                else {
                     break;
                 };
-                self.copied.extend(lane.post(now, streams, post));
+                self.copied.extend(connection.post(now, streams, post));
                 load.add(len);
-                load.open &= !lane.is_stuck();
+                load.open &= !connection.is_stuck();
                 *queued -= len;
                 queue.pop_front();
                 any = true;
@@ -274,22 +278,23 @@ impl<S: Streams> StreamChannel<S> {
         any
     }
 
-    /// Connections of strangers that were turned away.
+    /// Connections of unauthenticated peers that were refused.
     pub fn refused(&self) -> u64 {
         self.refused
     }
 
     /// Bytes of fragments acknowledged by a peer, by connection.
     pub fn acknowledged(&self, rank: Rank) -> Vec<u64> {
-        let lanes = self.peers.of(rank).map(|peer| peer.lanes.iter().skip(CONTROL + 1)).into_iter().flatten();
-        let info = |lane: &Lane<S::Id>| lane.id.and_then(|id| self.streams.info(id));
-        lanes.map(|lane| info(lane).map_or(0, |info| info.acknowledged)).collect()
+        let connections =
+            self.peers.of(rank).map(|peer| peer.connections.iter().skip(CONTROL + 1)).into_iter().flatten();
+        let info = |connection: &Connection<S::Id>| connection.id.and_then(|id| self.streams.info(id));
+        connections.map(|connection| info(connection).map_or(0, |info| info.acknowledged)).collect()
     }
 
     /// Whether the connection for control messages with a peer is in use.
     pub fn is_connected(&self, rank: Rank) -> bool {
-        let control = self.peers.of(rank).and_then(|peer| peer.lanes.get(CONTROL));
-        control.is_some_and(|lane| lane.state == State::Up)
+        let control = self.peers.of(rank).and_then(|peer| peer.connections.get(CONTROL));
+        control.is_some_and(|connection| connection.state == ConnectionState::Up)
     }
 }
 
@@ -302,9 +307,9 @@ impl<S: Streams> Channel for StreamChannel<S> {
             self.on_event(now, event, inbox);
         }
         if self.alarm.take_due(now) {
-            self.tend(now);
+            self.poll_timers(now);
         }
-        if self.sign_at.is_some_and(|at| at <= now) {
+        if self.heartbeat_at.is_some_and(|at| at <= now) {
             self.look_after(now);
         }
         any
@@ -327,7 +332,7 @@ impl<S: Streams> Channel for StreamChannel<S> {
     }
 
     fn next_deadline(&self) -> Option<Instant> {
-        [self.streams.next_deadline(), self.alarm.at(), self.sign_at].into_iter().flatten().min()
+        [self.streams.next_deadline(), self.alarm.at(), self.heartbeat_at].into_iter().flatten().min()
     }
 
     fn take_lost(&mut self) -> Option<PeerLoss> {
@@ -335,7 +340,7 @@ impl<S: Streams> Channel for StreamChannel<S> {
     }
 
     fn broadcast(&mut self, header: &Header) {
-        let head = lane::message_head(header, &[], self.settings.crc);
+        let head = connection::message_head(header, &[], self.settings.crc);
         for (_, peer) in self.peers.all_present_mut() {
             peer.control.push_back(head);
         }
@@ -347,11 +352,11 @@ impl<S: Streams> Channel for StreamChannel<S> {
         for (_, peer) in self.peers.iter_mut() {
             peer.queue.clear();
             peer.queued = 0;
-            for lane in peer.lanes.iter_mut().skip(CONTROL + 1) {
-                if let Some(id) = lane.end(State::Over) {
+            for connection in peer.connections.iter_mut().skip(CONTROL + 1) {
+                if let Some(id) = connection.end(ConnectionState::Over) {
                     let info = self.streams.info(id);
                     self.resent_before += info.map_or(0, |info| info.retransmitted);
-                    self.places.remove(&id);
+                    self.roles.remove(&id);
                     self.streams.abort(self.now, id);
                 }
             }
@@ -361,7 +366,7 @@ impl<S: Streams> Channel for StreamChannel<S> {
     }
 
     fn depart(&mut self) {
-        let farewell = lane::sign(true, self.settings.crc);
+        let farewell = connection::sign(true, self.settings.crc);
         for (_, peer) in self.peers.all_present_mut() {
             peer.control.push_back(farewell);
         }
@@ -369,20 +374,21 @@ impl<S: Streams> Channel for StreamChannel<S> {
     }
 
     fn is_drained(&self) -> bool {
-        let acknowledged = |lane: &Lane<S::Id>| {
-            let info = lane.id.and_then(|id| self.streams.info(id));
-            !lane.is_stuck() && info.is_none_or(|info| info.unacknowledged == 0)
+        let acknowledged = |connection: &Connection<S::Id>| {
+            let info = connection.id.and_then(|id| self.streams.info(id));
+            !connection.is_stuck() && info.is_none_or(|info| info.unacknowledged == 0)
         };
         self.peers.all_present().all(|peer| {
             peer.queue.is_empty()
                 && peer.control.is_empty()
                 && peer.sides_out.is_empty()
-                && peer.lanes.iter().all(acknowledged)
+                && peer.connections.iter().all(acknowledged)
         })
     }
 
     fn resent(&self) -> u64 {
-        let ids = self.peers.iter().flat_map(|(_, peer)| &peer.lanes).filter_map(|lane| lane.id);
+        let ids =
+            self.peers.iter().flat_map(|(_, peer)| &peer.connections).filter_map(|connection| connection.id);
         let infos = ids.filter_map(|id| self.streams.info(id));
         self.resent_before + infos.map(|info| info.retransmitted).sum::<u64>()
     }
@@ -414,7 +420,7 @@ impl<S: Streams> Transport for StreamChannel<S> {
         let peer = self.peers.get_mut(index).ok_or(SendError::PeerFailed)?;
         let payload = extent_of(&payload);
         let bytes = payload.as_ref().map_or(&[][..], |payload| payload.as_bytes());
-        let head = lane::message_head(header, bytes, self.settings.crc);
+        let head = connection::message_head(header, bytes, self.settings.crc);
         if header.kind != Kind::Data && payload.is_none() {
             if peer.control.len() >= CONTROL_QUEUE {
                 return Err(SendError::Full);

@@ -1,4 +1,4 @@
-//! Connections come and go: who dials, who is let in, who is lost.
+//! The life cycle of connections: dialling, accepting, authentication and loss.
 
 use std::time::Duration;
 
@@ -7,18 +7,18 @@ use shouter_netstack::time::Instant;
 use shouter_reducer::grid::Rank;
 use shouter_reducer::transport::Token;
 
-use super::entrance::{self, Answer, CHALLENGE, Claim, HELLO, Nonce, WELCOME};
-use super::lane::State;
-use super::streams::{Event, Streams};
+use super::connection::ConnectionState;
+use super::handshake::{self, Answer, CHALLENGE, Claim, HELLO, Nonce, WELCOME};
+use super::streams::{StreamEvent, Streams};
 use super::{CONTROL, StreamChannel};
 use crate::channel::Inbox;
 use crate::channel::up::Loss;
 
-/// Connections that have not shown yet that they belong to the group, at most, beside those that are expected: the oldest
-/// goes.
-pub(super) const STRANGERS: usize = 64;
+/// The most connections that have not authenticated themselves, beside those that are expected. Beyond it the oldest is
+/// refused.
+pub(super) const MAX_UNAUTHENTICATED: usize = 64;
 
-/// How long a connection may take to show it.
+/// How long authentication may take.
 const PATIENCE: Duration = Duration::from_secs(3);
 
 /// Between two tries to connect.
@@ -27,20 +27,20 @@ const PAUSE: Duration = Duration::from_millis(10);
 /// Peers have at least so long to be connected.
 pub(super) const SETUP: Duration = Duration::from_secs(10);
 
-/// A peer whose connections for data were reset has so long to say why.
+/// How long the abort message of a peer may take after its data connections were reset.
 const DOUBT: Duration = Duration::from_millis(500);
 
-/// What a connection is.
+/// The role of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Place {
-    /// Accepted, and not yet believed.
-    Stranger,
-    /// A peer's.
-    Lane { peer: usize, lane: usize },
+pub(super) enum ConnectionRole {
+    /// Accepted; the peer has not authenticated itself yet.
+    Unauthenticated,
+    /// One of a peer's connections.
+    Peer { peer: usize, connection: usize },
 }
 
-/// A connection that was accepted and has not shown yet that it belongs to the group.
-pub(super) struct Stranger<Id> {
+/// An accepted connection whose peer has not authenticated itself yet.
+pub(super) struct UnauthenticatedPeer<Id> {
     id: Id,
     until: Instant,
     challenge: Nonce,
@@ -63,39 +63,46 @@ pub(super) enum Ending {
 }
 
 impl<S: Streams> StreamChannel<S> {
-    pub(super) fn on_event(&mut self, now: Instant, event: Event<S::Id>, inbox: &mut dyn Inbox) {
+    pub(super) fn on_event(&mut self, now: Instant, event: StreamEvent<S::Id>, inbox: &mut dyn Inbox) {
         match event {
-            Event::Acceptable => self.admit(now),
-            Event::Readable(id) => match self.places.get(&id) {
-                Some(Place::Stranger) => self.hear_stranger(now, id, inbox),
-                Some(&Place::Lane { peer, lane }) => self.hear(now, peer, lane, inbox),
+            StreamEvent::Acceptable => self.admit(now),
+            StreamEvent::Readable(id) => match self.roles.get(&id) {
+                Some(ConnectionRole::Unauthenticated) => self.receive_hello(now, id, inbox),
+                Some(&ConnectionRole::Peer { peer, connection }) => {
+                    self.receive_frames(now, peer, connection, inbox)
+                }
                 None => {}
             },
             // What was fenced is no longer the executor's.
-            Event::Released(_, token) if !self.fenced => inbox.released(Token(token.0)),
-            Event::Dropped(id, token) if self.places.contains_key(&id) => inbox.released(Token(token.0)),
-            Event::Failed(id, failure) => self.gone(now, id, Ending::Failed(failure)),
-            Event::Closed(id) => self.gone(now, id, Ending::Finished),
-            Event::Released(..) | Event::Dropped(..) => {}
+            StreamEvent::Released(_, token) if !self.fenced => inbox.released(Token(token.0)),
+            StreamEvent::Dropped(id, token) if self.roles.contains_key(&id) => inbox.released(Token(token.0)),
+            StreamEvent::Failed(id, failure) => self.on_ended(now, id, Ending::Failed(failure)),
+            StreamEvent::Closed(id) => self.on_ended(now, id, Ending::Finished),
+            StreamEvent::Released(..) | StreamEvent::Dropped(..) => {}
         }
     }
 
     /// Takes connections in, and challenges them.
     fn admit(&mut self, now: Instant) {
         while let Some(id) = self.streams.accept(now) {
-            // Those who are expected may all come at once.
-            if self.strangers.len() >= STRANGERS + self.awaited
-                && let Some(oldest) = self.strangers.pop_front()
+            // All expected peers may connect at once.
+            if self.unauthenticated.len() >= MAX_UNAUTHENTICATED + self.awaited
+                && let Some(oldest) = self.unauthenticated.pop_front()
             {
                 self.turn_away(now, oldest.id, "there are too many");
             }
             let challenge = self.secrets.nonce();
             let until = now + PATIENCE;
             // There is room for the first few bytes of a connection, or it is of no use.
-            match self.streams.write(now, id, &entrance::challenge(&challenge)) {
+            match self.streams.write(now, id, &handshake::challenge(&challenge)) {
                 Ok(CHALLENGE) => {
-                    self.places.insert(id, Place::Stranger);
-                    self.strangers.push_back(Stranger { id, until, challenge, said: vec![] });
+                    self.roles.insert(id, ConnectionRole::Unauthenticated);
+                    self.unauthenticated.push_back(UnauthenticatedPeer {
+                        id,
+                        until,
+                        challenge,
+                        said: vec![],
+                    });
                     self.alarm.set(until);
                 }
                 _ => self.turn_away(now, id, "it took no challenge"),
@@ -103,9 +110,9 @@ impl<S: Streams> StreamChannel<S> {
         }
     }
 
-    /// Resets a connection that is nobody's.
+    /// Refuses a connection with a reset.
     fn turn_away(&mut self, now: Instant, id: S::Id, why: &str) {
-        self.places.remove(&id);
+        self.roles.remove(&id);
         if self.refused == 0 {
             let remote = self.streams.info(id).map(|info| info.remote);
             tracing::warn!(
@@ -118,49 +125,49 @@ impl<S: Streams> StreamChannel<S> {
         self.streams.abort(now, id);
     }
 
-    /// Reads a stranger's hello; a peer's connection is used from then on.
-    fn hear_stranger(&mut self, now: Instant, id: S::Id, inbox: &mut dyn Inbox) {
-        let Some(at) = self.strangers.iter().position(|stranger| stranger.id == id) else { return };
-        let Some(stranger) = self.strangers.get_mut(at) else { return };
-        let heard = gather(now, &mut self.streams, id, &mut stranger.said, HELLO);
+    /// Reads an unauthenticated peer's hello; a peer's connection is used from then on.
+    fn receive_hello(&mut self, now: Instant, id: S::Id, inbox: &mut dyn Inbox) {
+        let Some(at) = self.unauthenticated.iter().position(|candidate| candidate.id == id) else { return };
+        let Some(candidate) = self.unauthenticated.get_mut(at) else { return };
+        let heard = gather(now, &mut self.streams, id, &mut candidate.said, HELLO);
         if matches!(heard, Ok(false)) {
             return;
         }
-        let Some(mut stranger) = self.strangers.remove(at) else { return };
+        let Some(mut candidate) = self.unauthenticated.remove(at) else { return };
         if heard.is_err() {
             return self.turn_away(now, id, "it ended before it said hello");
         }
-        let hello = stranger.said.first_chunk::<HELLO>();
-        let claim = hello.and_then(|hello| self.secrets.check_hello(&stranger.challenge, hello));
+        let hello = candidate.said.first_chunk::<HELLO>();
+        let claim = hello.and_then(|hello| self.secrets.check_hello(&candidate.challenge, hello));
         let Some(claim) = claim.filter(|claim| claim.to == self.rank && claim.from > self.rank) else {
             return self.turn_away(now, id, "its proof is wrong");
         };
         let Some(index) = self.peers.index(claim.from) else {
             return self.turn_away(now, id, "it is no peer of this rank");
         };
-        let at = claim.lane as usize;
+        let at = claim.connection as usize;
         if claim.crc != self.settings.crc {
-            let answer = self.secrets.answer(Answer::CrcDiffers, &stranger.challenge, &claim);
+            let answer = self.secrets.answer(Answer::CrcDiffers, &candidate.challenge, &claim);
             let _ = self.streams.write(now, id, &answer);
-            // A reset would take the answer along: it goes like one who says nothing.
-            stranger.challenge = self.secrets.nonce();
-            stranger.said.clear();
-            self.strangers.push_back(stranger);
+            // A reset could discard the answer, so the connection stays until its hello times out.
+            candidate.challenge = self.secrets.nonce();
+            candidate.said.clear();
+            self.unauthenticated.push_back(candidate);
             return self.lose(now, index, crc_differs(claim.from, self.settings.crc));
         }
-        let welcome = self.secrets.answer(Answer::Welcome, &stranger.challenge, &claim);
+        let welcome = self.secrets.answer(Answer::Welcome, &candidate.challenge, &claim);
         let is_lost = self.peers.is_lost(index);
         let peer = self.peers.get_mut(index).filter(|_| !is_lost);
-        match peer.and_then(|peer| peer.lanes.get_mut(at)) {
-            Some(lane) if matches!(lane.state, State::Down(_)) => {
-                lane.state = State::Up;
-                lane.id = Some(id);
+        match peer.and_then(|peer| peer.connections.get_mut(at)) {
+            Some(connection) if matches!(connection.state, ConnectionState::Down(_)) => {
+                connection.state = ConnectionState::Up;
+                connection.id = Some(id);
                 self.awaited = self.awaited.saturating_sub(1);
                 if self.awaited == 0 {
                     self.streams.stop_listening(now);
                 }
-                lane.write(now, &mut self.streams, &welcome);
-                self.places.insert(id, Place::Lane { peer: index, lane: at });
+                connection.write(now, &mut self.streams, &welcome);
+                self.roles.insert(id, ConnectionRole::Peer { peer: index, connection: at });
                 self.read(now, index, at, inbox);
             }
             _ => self.turn_away(now, id, "there was such a connection already"),
@@ -168,48 +175,50 @@ impl<S: Streams> StreamChannel<S> {
     }
 
     /// Reads a peer's connection: the rest of its handshake, then its frames.
-    fn hear(&mut self, now: Instant, index: usize, at: usize, inbox: &mut dyn Inbox) {
+    fn receive_frames(&mut self, now: Instant, index: usize, at: usize, inbox: &mut dyn Inbox) {
         let Some(to) = self.peers.rank(index) else { return };
         let Some(peer) = self.peers.get_mut(index) else { return };
         let (from, crc) = (self.rank, self.settings.crc);
-        let Some(lane) = peer.lanes.get_mut(at) else { return };
-        let Some(id) = lane.id else { return };
+        let Some(connection) = peer.connections.get_mut(at) else { return };
+        let Some(id) = connection.id else { return };
         let streams = &mut self.streams;
         let ended = loop {
-            let total = match lane.state {
-                State::Dialled => CHALLENGE,
-                State::Greeted(..) => WELCOME,
-                State::Up => return self.read(now, index, at, inbox),
-                State::Down(_) | State::Over => return,
+            let total = match connection.state {
+                ConnectionState::Dialled => CHALLENGE,
+                ConnectionState::Greeted(..) => WELCOME,
+                ConnectionState::Up => return self.read(now, index, at, inbox),
+                ConnectionState::Down(_) | ConnectionState::Over => return,
             };
-            match gather(now, streams, id, &mut lane.greeting, total) {
+            match gather(now, streams, id, &mut connection.greeting, total) {
                 Ok(true) => {}
                 Ok(false) => return,
                 Err(ending) => break ending,
             }
-            let said = std::mem::take(&mut lane.greeting);
-            if let State::Greeted(challenge, claim) = lane.state {
+            let said = std::mem::take(&mut connection.greeting);
+            if let ConnectionState::Greeted(challenge, claim) = connection.state {
                 match self.secrets.check_answer(&challenge, &claim, &said) {
-                    Some(Answer::Welcome) => lane.state = State::Up,
+                    Some(Answer::Welcome) => connection.state = ConnectionState::Up,
                     Some(Answer::CrcDiffers) => break Ending::CrcDiffers,
                     None => break Ending::Garbled,
                 }
             } else {
-                let Some(challenge) = entrance::check_challenge(&said) else { break Ending::Garbled };
-                let claim = Claim { from, to, lane: at as u32, crc, nonce: self.secrets.nonce() };
-                lane.write(now, streams, &self.secrets.hello(&challenge, &claim));
-                lane.state = State::Greeted(challenge, claim);
+                let Some(challenge) = handshake::check_challenge(&said) else { break Ending::Garbled };
+                let claim = Claim { from, to, connection: at as u32, crc, nonce: self.secrets.nonce() };
+                connection.write(now, streams, &self.secrets.hello(&challenge, &claim));
+                connection.state = ConnectionState::Greeted(challenge, claim);
             }
         };
-        self.lane_ended(now, index, at, ended);
+        self.connection_ended(now, index, at, ended);
     }
 
-    /// A connection is over, by the endpoint's word.
-    fn gone(&mut self, now: Instant, id: S::Id, ending: Ending) {
-        match self.places.get(&id) {
-            Some(&Place::Lane { peer, lane }) => self.lane_ended(now, peer, lane, ending),
-            Some(Place::Stranger) => {
-                self.strangers.retain(|stranger| stranger.id != id);
+    /// The provider has reported the end of a connection.
+    fn on_ended(&mut self, now: Instant, id: S::Id, ending: Ending) {
+        match self.roles.get(&id) {
+            Some(&ConnectionRole::Peer { peer, connection }) => {
+                self.connection_ended(now, peer, connection, ending)
+            }
+            Some(ConnectionRole::Unauthenticated) => {
+                self.unauthenticated.retain(|candidate| candidate.id != id);
                 self.turn_away(now, id, "it ended before it said hello");
             }
             // It was let go of before.
@@ -218,14 +227,14 @@ impl<S: Streams> StreamChannel<S> {
     }
 
     /// A peer's connection is over: it is dialled again if it never worked, else the peer may be lost.
-    pub(super) fn lane_ended(&mut self, now: Instant, index: usize, at: usize, ending: Ending) {
+    pub(super) fn connection_ended(&mut self, now: Instant, index: usize, at: usize, ending: Ending) {
         let Some(rank) = self.peers.rank(index) else { return };
         let Some(peer) = self.peers.get_mut(index) else { return };
-        let Some(lane) = peer.lanes.get_mut(at) else { return };
-        let begun = matches!(lane.state, State::Dialled | State::Greeted(..));
-        let again = State::Down(Some(now + PAUSE));
-        if let Some(id) = lane.end(if begun { again } else { State::Over }) {
-            self.places.remove(&id);
+        let Some(connection) = peer.connections.get_mut(at) else { return };
+        let begun = matches!(connection.state, ConnectionState::Dialled | ConnectionState::Greeted(..));
+        let again = ConnectionState::Down(Some(now + PAUSE));
+        if let Some(id) = connection.end(if begun { again } else { ConnectionState::Over }) {
+            self.roles.remove(&id);
             self.resent_before += self.streams.info(id).map_or(0, |info| info.retransmitted);
             self.streams.abort(now, id);
         }
@@ -241,7 +250,7 @@ impl<S: Streams> StreamChannel<S> {
             Ending::CrcDiffers => crc_differs(rank, self.settings.crc),
         };
         match why {
-            // Who leaves in good order has said so; who stays and needs it still will miss it.
+            // The peer has announced a graceful close; it counts as lost only if it is still needed later.
             Loss::Tcp(failure) if peer.leaving => {
                 let until = now + self.settings.dead_after;
                 peer.suspect.get_or_insert((until, failure));
@@ -265,32 +274,32 @@ impl<S: Streams> StreamChannel<S> {
         peer.queued = 0;
         peer.control.clear();
         peer.sides_out.clear();
-        for lane in &mut peer.lanes {
-            if let Some(id) = lane.end(State::Over) {
-                self.places.remove(&id);
+        for connection in &mut peer.connections {
+            if let Some(id) = connection.end(ConnectionState::Over) {
+                self.roles.remove(&id);
                 self.resent_before += self.streams.info(id).map_or(0, |info| info.retransmitted);
                 self.streams.abort(now, id);
             }
         }
     }
 
-    /// Dials who is to be dialled, and ends what has taken too long.
-    pub(super) fn tend(&mut self, now: Instant) {
-        while let Some(stranger) = self.strangers.front() {
-            let (id, until) = (stranger.id, stranger.until);
+    /// Dials due connections, and ends those whose handshake or connection attempt has timed out.
+    pub(super) fn poll_timers(&mut self, now: Instant) {
+        while let Some(candidate) = self.unauthenticated.front() {
+            let (id, until) = (candidate.id, candidate.until);
             if until > now {
                 self.alarm.set(until);
                 break;
             }
-            self.strangers.pop_front();
+            self.unauthenticated.pop_front();
             self.turn_away(now, id, "it has not said hello in time");
         }
         for index in self.peers.indices() {
-            self.tend_peer(now, index);
+            self.poll_peer_timers(now, index);
         }
     }
 
-    fn tend_peer(&mut self, now: Instant, index: usize) {
+    fn poll_peer_timers(&mut self, now: Instant, index: usize) {
         let Some(peer) = self.peers.get(index).filter(|_| !self.peers.is_lost(index)) else { return };
         if let Some((at, failure)) = peer.suspect {
             if at <= now {
@@ -299,7 +308,11 @@ impl<S: Streams> StreamChannel<S> {
             self.alarm.set(at);
         }
         let Some(peer) = self.peers.get(index) else { return };
-        if peer.lanes.iter().all(|lane| matches!(lane.state, State::Up | State::Over)) {
+        if peer
+            .connections
+            .iter()
+            .all(|connection| matches!(connection.state, ConnectionState::Up | ConnectionState::Over))
+        {
             return;
         }
         if now >= self.ready_until {
@@ -311,21 +324,21 @@ impl<S: Streams> StreamChannel<S> {
         let mut wake = None;
         if let Some(peer) = self.peers.get_mut(index) {
             let (local, remote) = (peer.local_ip.into(), peer.remote);
-            for (at, lane) in peer.lanes.iter_mut().enumerate() {
-                let State::Down(Some(due)) = lane.state else { continue };
+            for (at, connection) in peer.connections.iter_mut().enumerate() {
+                let ConnectionState::Down(Some(due)) = connection.state else { continue };
                 if due > now {
                     wake = wake.into_iter().chain([due]).min();
                     continue;
                 }
                 match self.streams.connect(now, local, remote) {
                     Ok(id) => {
-                        lane.id = Some(id);
-                        lane.state = State::Dialled;
-                        self.places.insert(id, Place::Lane { peer: index, lane: at });
+                        connection.id = Some(id);
+                        connection.state = ConnectionState::Dialled;
+                        self.roles.insert(id, ConnectionRole::Peer { peer: index, connection: at });
                     }
                     Err(why) => {
                         tracing::debug!(%remote, %why, "a connection will be tried again");
-                        lane.state = State::Down(Some(now + PAUSE));
+                        connection.state = ConnectionState::Down(Some(now + PAUSE));
                         wake = wake.into_iter().chain([now + PAUSE]).min();
                     }
                 }

@@ -1,4 +1,4 @@
-//! What a connection for control messages carries beside the executor's: messages of the channel's owner, signs of life,
+//! What a connection for control messages carries beside the executor's: messages of the channel's owner, heartbeats,
 //! and the farewell.
 
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use shouter_netstack::time::Instant;
 use shouter_reducer::grid::Rank;
 
-use super::lane::{self, MAX_SIDE, State};
+use super::connection::{self, ConnectionState, MAX_SIDE};
 use super::streams::Streams;
 use super::{CONTROL, StreamChannel};
 use crate::channel::up::Loss;
@@ -18,15 +18,15 @@ const SIDES_QUEUED: usize = 64;
 pub(super) const SIDES_KEPT: usize = 64;
 
 impl<S: Streams> StreamChannel<S> {
-    /// Sends a message of up to [`MAX_SIDE`] bytes to the owner of the peer's channel: in order, and only to who has
-    /// proved to belong to the group. False if there is no such peer (any more), too many wait, or it is too long.
+    /// Sends a message of up to [`MAX_SIDE`] bytes to the owner of the peer's channel: in order, and only to an
+    /// authenticated peer. False if there is no such peer (any more), too many wait, or it is too long.
     pub fn send_side(&mut self, to: Rank, bytes: &[u8]) -> bool {
         let crc = self.settings.crc;
         let Some(index) = self.peers.present(to) else { return false };
         let Some(peer) = self.peers.get_mut(index) else { return false };
         let fits = bytes.len() <= MAX_SIDE && peer.sides_out.len() < SIDES_QUEUED;
         if fits {
-            peer.sides_out.push_back(lane::side_frame(bytes, crc));
+            peer.sides_out.push_back(connection::side_frame(bytes, crc));
         }
         fits
     }
@@ -37,22 +37,25 @@ impl<S: Streams> StreamChannel<S> {
         self.peers.iter_mut().find_map(|(rank, peer)| Some((rank, peer.sides_in.pop_front()?)))
     }
 
-    /// Between two signs of life.
-    fn sign_every(&self) -> Duration {
+    /// Between two heartbeats.
+    fn heartbeat_interval(&self) -> Duration {
         (self.settings.dead_after / 8).clamp(Duration::from_millis(1), Duration::from_secs(1))
     }
 
-    /// Gives a sign of life, and looks for peers that give none: a kernel acknowledges for a process that was stopped.
+    /// Sends heartbeats, and looks for silent peers: a kernel acknowledges even for a stopped process.
     #[cold]
     pub(super) fn look_after(&mut self, now: Instant) {
-        let due = self.sign_at.unwrap_or(now);
+        let due = self.heartbeat_at.unwrap_or(now);
         // After a pause of our own (this process was stopped, say) the others get their full time again.
         let paused = now.saturating_since(due) > self.settings.dead_after / 2;
-        self.sign_at = Some(now + self.sign_every());
-        let sign = lane::sign(false, self.settings.crc);
+        self.heartbeat_at = Some(now + self.heartbeat_interval());
+        let sign = connection::sign(false, self.settings.crc);
         let mut silent = vec![];
         for (index, peer) in self.peers.all_present_mut() {
-            let is_up = peer.lanes.get(CONTROL).is_some_and(|lane| lane.state == State::Up);
+            let is_up = peer
+                .connections
+                .get(CONTROL)
+                .is_some_and(|connection| connection.state == ConnectionState::Up);
             if is_up && peer.control.is_empty() {
                 peer.control.push_back(sign);
             }

@@ -12,7 +12,7 @@ use shouter_netstack::time::Instant;
 
 use super::StreamChannel;
 use super::share::Load;
-use super::streams::{ConnectError, Event, Info, ListenError, Streams};
+use super::streams::{ConnectError, ConnectionInfo, ListenError, StreamEvent, Streams};
 
 /// The TCP options of a group whose dead are found after `dead_after`.
 pub fn tcp_options(dead_after: Duration) -> tcp::Options {
@@ -113,8 +113,8 @@ impl<D: Device + 'static> Streams for StackStreams<D> {
     }
 
     #[inline]
-    fn info(&self, id: ConnectionId) -> Option<Info> {
-        self.stack.tcp().info(id).map(|info| Info {
+    fn info(&self, id: ConnectionId) -> Option<ConnectionInfo> {
+        self.stack.tcp().info(id).map(|info| ConnectionInfo {
             remote: info.remote,
             writable: info.writable,
             unacknowledged: info.unacknowledged,
@@ -130,15 +130,15 @@ impl<D: Device + 'static> Streams for StackStreams<D> {
     }
 
     #[inline]
-    fn next_event(&mut self) -> Option<Event<ConnectionId>> {
+    fn next_event(&mut self) -> Option<StreamEvent<ConnectionId>> {
         loop {
             return Some(match self.stack.tcp_mut().next_event()? {
-                tcp::TcpEvent::Acceptable(_) => Event::Acceptable,
-                tcp::TcpEvent::Readable(id) => Event::Readable(id),
-                tcp::TcpEvent::Released(id, token) => Event::Released(id, token),
-                tcp::TcpEvent::Dropped(id, token) => Event::Dropped(id, token),
-                tcp::TcpEvent::Failed(id, failure) => Event::Failed(id, failure),
-                tcp::TcpEvent::Closed(id) => Event::Closed(id),
+                tcp::TcpEvent::Acceptable(_) => StreamEvent::Acceptable,
+                tcp::TcpEvent::Readable(id) => StreamEvent::Readable(id),
+                tcp::TcpEvent::Released(id, token) => StreamEvent::Released(id, token),
+                tcp::TcpEvent::Dropped(id, token) => StreamEvent::Dropped(id, token),
+                tcp::TcpEvent::Failed(id, failure) => StreamEvent::Failed(id, failure),
+                tcp::TcpEvent::Closed(id) => StreamEvent::Closed(id),
                 // What found no room is tried again in every turn, and who dials waits for the challenge.
                 _ => continue,
             });

@@ -1,4 +1,4 @@
-//! What the channel needs of those who carry its byte streams: our own TCP ([`StackStreams`]) or the kernel's
+//! What the channel needs of a provider of byte streams: our own TCP ([`StackStreams`]) or the kernel's
 //! ([`KernelStreams`]).
 //!
 //! [`StackStreams`]: super::StackStreams
@@ -15,9 +15,9 @@ use shouter_netstack::region::Extent;
 use shouter_netstack::tcp::{self, Error, Failure, ReleaseToken};
 use shouter_netstack::time::Instant;
 
-/// What has changed; each is told once per change, in order.
+/// A change of state; each is reported once, in order.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Event<Id> {
+pub enum StreamEvent<Id> {
     /// A connection can be accepted.
     Acceptable,
     /// There is something to read: data, or the end of the data.
@@ -34,7 +34,7 @@ pub enum Event<Id> {
 
 /// What a connection looks like at present.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Info {
+pub struct ConnectionInfo {
     /// The peer's address.
     pub remote: SocketAddr,
     /// Bytes that can be written.
@@ -68,7 +68,7 @@ pub enum ConnectError {
     },
 }
 
-/// Why nobody can be let in.
+/// Why the listener could not be opened.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ListenError {
@@ -89,7 +89,7 @@ pub enum ListenError {
 }
 
 /// A provider of byte streams: one listener, any number of connections; polled, never blocking. It holds memory that was
-/// given as extents until it says [`Event::Released`] or [`Event::Dropped`], or until the connection is aborted and
+/// given as extents until it says [`StreamEvent::Released`] or [`StreamEvent::Dropped`], or until the connection is aborted and
 /// [`drop_waiting`](Self::drop_waiting) was called.
 pub trait Streams: 'static {
     /// A connection; a stale one finds nothing.
@@ -104,19 +104,19 @@ pub trait Streams: 'static {
     /// stopped; then the channel has to ask.
     const PROVES_LIFE: bool;
 
-    /// Lets peers in from now on, so many at a time.
+    /// Opens the listener, for at most so many connections at a time.
     ///
     /// # Errors
     /// [`ListenError`] says why that cannot be.
     fn listen(&mut self, connections: usize) -> Result<(), ListenError>;
 
-    /// Lets nobody in any more; those who are in stay.
+    /// Closes the listener; accepted connections stay open.
     fn stop_listening(&mut self, now: Instant);
 
     /// Opens a connection; `local` is this host's address on the way, where the provider does not find it by itself.
     ///
     /// # Errors
-    /// [`ConnectError`]; what the peer says comes as an event.
+    /// [`ConnectError`]; the peer's answer is reported as an event.
     fn connect(&mut self, now: Instant, local: IpAddr, remote: SocketAddr) -> Result<Self::Id, ConnectError>;
 
     /// The next connection that was made to this side.
@@ -128,7 +128,7 @@ pub trait Streams: 'static {
     /// [`Error::WouldBlock`] if there is no room; else why not, which comes as an event too.
     fn write(&mut self, now: Instant, id: Self::Id, bytes: &[u8]) -> Result<usize, Error>;
 
-    /// Queues bytes that stay where they are until [`Event::Released`] gives `token` back.
+    /// Queues bytes that stay where they are until [`StreamEvent::Released`] gives `token` back.
     ///
     /// # Errors
     /// As [`write`](Self::write); then nothing was taken.
@@ -143,7 +143,7 @@ pub trait Streams: 'static {
     /// Copies received bytes into `buffer`, not more than it holds, and returns how many; 0 is the end of the data.
     ///
     /// # Errors
-    /// [`Error::WouldBlock`] if there are none; [`Event::Readable`] follows. Else why not, which comes as an event too.
+    /// [`Error::WouldBlock`] if there are none; [`StreamEvent::Readable`] follows. Else why not, which comes as an event too.
     fn read(&mut self, now: Instant, id: Self::Id, buffer: &mut [u8]) -> Result<usize, Error>;
 
     /// Hands out received bytes; `None` is the end of the data.
@@ -153,15 +153,15 @@ pub trait Streams: 'static {
     fn read_chunk(&mut self, now: Instant, id: Self::Id) -> Result<Option<Self::Chunk<'_>>, Error>;
 
     /// What a connection looks like; `None` if it is no more.
-    fn info(&self, id: Self::Id) -> Option<Info>;
+    fn info(&self, id: Self::Id) -> Option<ConnectionInfo>;
 
-    /// Lets go of a connection at once, with a reset.
+    /// Closes a connection at once, with a reset.
     fn abort(&mut self, now: Instant, id: Self::Id);
 
     /// What has changed next.
-    fn next_event(&mut self) -> Option<Event<Self::Id>>;
+    fn next_event(&mut self) -> Option<StreamEvent<Self::Id>>;
 
-    /// Takes in what has come. True if anything has.
+    /// Receives. True if anything was received.
     fn receive(&mut self, now: Instant) -> bool;
 
     /// Sends what was written. True if anything was sent.

@@ -1,4 +1,4 @@
-//! Two leaders over simulated links whose connections can be throttled one by one, and strangers at the door; then over
+//! Two leaders over simulated links whose connections can be throttled one by one, and unauthenticated peers at the listener; then over
 //! the kernel's sockets ([`sockets`]).
 
 mod shaped;
@@ -165,7 +165,7 @@ fn a_throttled_connection_slows_only_itself() {
     assert!(even > 0.85 * full as f64 * f64::from(CONNECTIONS), "{even:.0} bytes/s over ten connections");
 }
 
-/// Somebody who is not of the group: opens connections, and says something wrong or nothing.
+/// An unauthenticated peer: opens connections, and sends invalid data or nothing.
 struct Intruder<D: Device> {
     stack: Stack<D>,
     says: Vec<u8>,
@@ -178,8 +178,8 @@ impl<D: Device> Node for Intruder<D> {
     fn poll(&mut self, now: Instant) -> Option<Instant> {
         if self.more > 0 {
             self.more -= 1;
-            let door = SocketAddr::from((address(0), PORT));
-            self.open.push(self.stack.tcp_connect(now, None, door, None).unwrap());
+            let remote = SocketAddr::from((address(0), PORT));
+            self.open.push(self.stack.tcp_connect(now, None, remote, None).unwrap());
         }
         self.stack.poll(now, &mut rud::NoSink);
         while let Some(event) = self.stack.tcp_mut().next_event() {
@@ -201,7 +201,7 @@ fn tcp(host: &Host) -> &TcpChannel<SimDevice> {
     host.engine.up().only().expect("TCP is used")
 }
 
-/// Whoever runs in the simulation.
+/// A participant of the simulation.
 enum Anyone<D: Device> {
     Member(Box<Host>),
     Intruder(Box<Intruder<D>>),
@@ -233,14 +233,14 @@ impl<D: Device> Anyone<D> {
 }
 
 #[test]
-fn strangers_are_turned_away_and_hold_nothing() {
+fn unauthenticated_peers_are_turned_away_and_hold_nothing() {
     const BYTES: usize = 1 << 20;
     const CALLS: usize = 300;
     // Nothing, rubbish, a hello with a proof of another secret, one without end.
-    let claim = entrance::Claim { from: Rank(1), to: Rank(0), lane: 3, crc: true, nonce: [1; 16] };
+    let claim = handshake::Claim { from: Rank(1), to: Rank(0), connection: 3, crc: true, nonce: [1; 16] };
     let other = Secrets::new(Key::from_secret([8; 32]), Key::from_secret([0; 32]));
     let forged = other.hello(&[0; 16], &claim).to_vec();
-    for says in [vec![], vec![0; entrance::HELLO], forged, vec![9; 60_000]] {
+    for says in [vec![], vec![0; handshake::HELLO], forged, vec![9; 60_000]] {
         let mut sim = Sim::new(3);
         let device = |sim: &Sim| sim.network().attach(MTU, LinkConfig::default());
         let mut nodes: Vec<_> =
@@ -258,8 +258,8 @@ fn strangers_are_turned_away_and_hold_nothing() {
                 }
             }
             let up = tcp(nodes[0].member());
-            most = most.max(up.strangers.len());
-            assert!(up.places.len() <= usize::from(CONNECTIONS) + 1 + session::STRANGERS);
+            most = most.max(up.unauthenticated.len());
+            assert!(up.roles.len() <= usize::from(CONNECTIONS) + 1 + session::MAX_UNAUTHENTICATED);
             left <= 0 && nodes[2].intruder().reset == CALLS
         });
         let intruder = nodes[2].intruder();
@@ -267,7 +267,7 @@ fn strangers_are_turned_away_and_hold_nothing() {
         let up = tcp(nodes[0].member());
         // Those who call when all are in who are expected are refused by the stack.
         assert!(up.refused() > 0 && up.refused() < CALLS as u64, "{} of {CALLS}", up.refused());
-        assert_eq!(up.strangers.len(), 0, "at most {most} at once");
-        assert_eq!(up.places.len(), usize::from(CONNECTIONS) + 1);
+        assert_eq!(up.unauthenticated.len(), 0, "at most {most} at once");
+        assert_eq!(up.roles.len(), usize::from(CONNECTIONS) + 1);
     }
 }

@@ -26,7 +26,7 @@ impl fmt::Display for Reachable {
 
 /// The RDMA ports that this rank may use, and why there are no others.
 #[derive(Clone, Debug, Default)]
-pub struct Found {
+pub struct PortSurvey {
     /// Active ports, each with its device's name.
     pub ports: Vec<(String, PortInfo)>,
     /// What is wrong with each of the others, or with all.
@@ -34,8 +34,8 @@ pub struct Found {
 }
 
 /// Looks for ports: of all devices (`auto`), of none (`none`), of the device named, or the one port named (`mlx5_0/1`).
-pub fn survey(wanted: &str) -> Found {
-    let mut found = Found::default();
+pub fn survey(wanted: &str) -> PortSurvey {
+    let mut found = PortSurvey::default();
     if wanted == "none" {
         found.problems.push("rdma_device = \"none\"".into());
         return found;
@@ -86,7 +86,7 @@ fn gids(port: &PortInfo) -> Vec<[u8; 16]> {
     port.gids.iter().filter(|gid| gid.kind == GidKind::RoceV2).map(|gid| gid.raw).collect()
 }
 
-impl Found {
+impl PortSurvey {
     /// What the others are to know.
     pub fn reachable(&self) -> Reachable {
         let of =

@@ -1,4 +1,4 @@
-//! The connections beside the lanes: one to each peer, of the kernel's sockets.
+//! The control connections: one kernel socket to each peer.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -12,10 +12,10 @@ use crate::channel::Inbox;
 use crate::channel::stream::KernelChannel;
 use crate::channel::up::{Channel, PeerLoss};
 
-/// Between two looks at the control connections, while all lanes are up.
+/// Between two looks at the control connections, while all connections are up.
 const LISTEN_EVERY: Duration = Duration::from_millis(1);
 
-/// How the control connections serve the lanes: as a channel for control messages, and for messages of the lanes' own.
+/// What the verbs channel needs of the control connections: control messages, and its own set-up messages.
 pub trait Control: Channel {
     /// Whether the connection to a peer is there.
     fn is_connected(&self, rank: Rank) -> bool;
@@ -45,16 +45,16 @@ pub(super) struct ControlPath<C> {
     listen_at: Instant,
     /// Whether they may have something to send.
     has_output: bool,
-    /// What they had no room for, in order.
-    untold: VecDeque<(Rank, Vec<u8>)>,
+    /// Set-up messages that found no room yet, in order.
+    pending_control: VecDeque<(Rank, Vec<u8>)>,
 }
 
 impl<C: Control> ControlPath<C> {
     pub(super) fn new(control: C, now: Instant) -> Self {
-        Self { control, listen_at: now, has_output: true, untold: VecDeque::new() }
+        Self { control, listen_at: now, has_output: true, pending_control: VecDeque::new() }
     }
 
-    /// Receives, if that is due; true if anything came, `None` if it was not due. With `often` it is due in each turn.
+    /// Receives, if that is due; true if anything was received, `None` if it was not due. With `often` it is due in each poll.
     #[inline]
     pub(super) fn receive(&mut self, now: Instant, often: bool, inbox: &mut dyn Inbox) -> Option<bool> {
         if now < self.listen_at {
@@ -65,30 +65,30 @@ impl<C: Control> ControlPath<C> {
         Some(self.control.receive(now, inbox))
     }
 
-    /// What a peer's lanes have said.
+    /// The next set-up message of a peer.
     pub(super) fn take_side(&mut self) -> Option<(Rank, Vec<u8>)> {
         self.control.take_side()
     }
 
     /// Sends what waits; true if anything was sent.
     pub(super) fn transmit(&mut self, now: Instant, inbox: &mut dyn Inbox) -> bool {
-        while let Some((rank, bytes)) = self.untold.front()
+        while let Some((rank, bytes)) = self.pending_control.front()
             && self.control.send_side(*rank, bytes)
         {
-            self.untold.pop_front();
+            self.pending_control.pop_front();
             self.has_output = true;
         }
         std::mem::take(&mut self.has_output) && self.control.transmit(now, inbox)
     }
 
-    /// Says something to a peer's lanes, in order with what waits.
-    pub(super) fn tell(&mut self, rank: Rank, bytes: Vec<u8>) {
-        self.untold.push_back((rank, bytes));
+    /// Queues a set-up message to a peer, behind those that wait.
+    pub(super) fn enqueue(&mut self, rank: Rank, bytes: Vec<u8>) {
+        self.pending_control.push_back((rank, bytes));
     }
 
-    /// What waits for a peer is not said any more.
+    /// Drops the set-up messages that wait for a peer.
     pub(super) fn forget(&mut self, rank: Rank) {
-        self.untold.retain(|(to, _)| *to != rank);
+        self.pending_control.retain(|(to, _)| *to != rank);
     }
 
     /// Posts a control message.
@@ -103,7 +103,7 @@ impl<C: Control> ControlPath<C> {
         self.control.broadcast(header);
     }
 
-    /// Tells the peers that this rank leaves in good order.
+    /// Announces a graceful close to the peers.
     pub(super) fn depart(&mut self) {
         self.has_output = true;
         self.control.depart();

@@ -2,8 +2,8 @@
 //!
 //! The host has no business with the bytes, but their CRC goes end to end. A [`Digest`] finds it on the device, in the
 //! background. A payload to be sent waits for its CRC in the outbox; a fragment that a peer has written to its place is open until the
-//! CRC of what lies there is known, and only then told to the executor, or refused as damaged. What is behind it on the same lane goes
-//! on meanwhile, but the peer hears of neither before.
+//! CRC of what lies there is known, and only then handed to the executor, or refused as damaged. What is behind it on the same connection goes
+//! on meanwhile, but neither is acknowledged before.
 
 use std::time::Duration;
 
@@ -15,13 +15,13 @@ use shouter_reducer::memory::{Kind, Span};
 use shouter_reducer::transport::{AcceleratorError, PayloadRange, SendError, Token};
 
 use super::fabric::{Fabric, Fault};
-use super::lane::{Verdict, Why};
+use super::fragments::{FragmentState, RefusalReason};
 use super::message::{Check, Head, Read, TRAILER};
 use super::{Control, VerbsChannel};
 use crate::channel::Inbox;
 use crate::channel::up::Loss;
 
-/// Payloads that wait for their CRC, or for room on a lane, at most.
+/// Payloads that wait for their CRC, or for room on a connection, at most.
 const OUTBOX: usize = 256;
 
 /// Between two questions to a device.
@@ -50,7 +50,7 @@ pub trait Digest {
     /// The device has failed.
     fn poll(&mut self, ticket: Ticket) -> Result<Option<u32>, AcceleratorError>;
 
-    /// Nobody wants this answer any more. The range may be read yet: see the accelerator's `is_idle`.
+    /// The answer is not needed any more. The range may be read yet: see the accelerator's `is_idle`.
     fn forget(&mut self, ticket: Ticket);
 
     /// Makes what NICs have written so far visible to all work that the device is given later, this one's own included.
@@ -86,7 +86,7 @@ struct Waiting {
 /// A fragment that was written to its place.
 #[derive(Debug)]
 struct Arrived {
-    lane: usize,
+    connection: usize,
     number: u64,
     header: Header,
     check: Check,
@@ -134,7 +134,7 @@ pub(super) struct OnDevice {
     digest: Box<dyn Digest + Send>,
     outbox: Vec<Waiting>,
     arrivals: Vec<Arrived>,
-    /// NICs have written since the device was told.
+    /// NICs have written since the device last made writes visible.
     fresh: bool,
     /// When something was last answered, or there was nothing to ask.
     moved: Instant,
@@ -161,10 +161,10 @@ impl<F: Fabric, C: Control> VerbsChannel<F, C> {
     }
 
     /// Sends what has its CRC, and settles what has come. True if anything happened.
-    pub(super) fn tend_device(&mut self, now: Instant, inbox: &mut dyn Inbox) -> bool {
+    pub(super) fn poll_device(&mut self, now: Instant, inbox: &mut dyn Inbox) -> bool {
         let Some(mut device) = self.device.take() else { return false };
         let looked = self.settle_arrivals(now, &mut device, inbox).and_then(|settled| {
-            // What a device says first is what it was asked first, so the rest can wait.
+            // A device answers in the order of the requests, so the rest can wait.
             let sent = self.send_known(&mut device)?;
             Ok(settled || sent)
         });
@@ -210,29 +210,31 @@ impl<F: Fabric, C: Control> VerbsChannel<F, C> {
         while let Some(arrived) = device.arrivals.get_mut(settled) {
             let Some(crc) = arrived.crc.look(&mut *device.digest)? else { break };
             settled += 1;
-            let Arrived { lane: at, number, header, check, .. } = *arrived;
+            let Arrived { connection: at, number, header, check, .. } = *arrived;
             let refused = if !check.passes(crc) {
                 self.counts.damaged += 1;
-                Some(Why::Damaged)
+                Some(RefusalReason::Damaged)
             } else if !self.heard(at, number, &check, inbox) || self.sender_of(at) != Some(header.src) {
                 self.broken(now, at, Fault::Protocol);
                 continue;
             } else {
                 not_ready(inbox.placed(&header))
             };
-            self.lanes.settle(at, number, Verdict::Settled(refused));
+            self.connections.settle(at, number, FragmentState::Settled(refused));
         }
         device.arrivals.drain(..settled);
         Ok(settled > 0)
     }
 
-    /// Takes what the trailer of a sound fragment says; false if it makes no sense.
+    /// Handles the trailer of a sound fragment; false if it is invalid.
     fn heard(&mut self, at: usize, number: u64, check: &Check, inbox: &mut dyn Inbox) -> bool {
-        let (released, Some(lane)) = (&mut self.released, self.lanes.get_mut(at)) else { return false };
-        let heard = lane.sender.acknowledged(check.ack, 32, |token| released.push(token));
+        let (released, Some(connection)) = (&mut self.released, self.connections.get_mut(at)) else {
+            return false;
+        };
+        let heard = connection.sender.acknowledged(check.ack, 32, |token| released.push(token));
         // The peer is answered when the fragment is settled.
         if check.ask {
-            lane.receiver.ask();
+            connection.receiver.ask();
         }
         for token in self.released.drain(..) {
             inbox.released(token);
@@ -240,8 +242,8 @@ impl<F: Fabric, C: Control> VerbsChannel<F, C> {
         heard.is_ok() && check.number == number as u32
     }
 
-    fn sender_of(&self, lane: usize) -> Option<Rank> {
-        self.peers.rank(self.lanes.split(lane).0)
+    fn sender_of(&self, connection: usize) -> Option<Rank> {
+        self.peers.rank(self.connections.split(connection).0)
     }
 
     fn send_known(&mut self, device: &mut OnDevice) -> Result<bool, AcceleratorError> {
@@ -254,7 +256,7 @@ impl<F: Fabric, C: Control> VerbsChannel<F, C> {
         }
         while let Some(waiting) = outbox.get_mut(at) {
             let Some(crc) = waiting.crc.look(&mut **digest)? else { break };
-            let Some(lane) = self.lanes.pick(waiting.index, 1, &self.fabric) else {
+            let Some(connection) = self.connections.pick(waiting.index, 1, &self.fabric) else {
                 // Another peer's may have room.
                 at += 1;
                 continue;
@@ -262,38 +264,40 @@ impl<F: Fabric, C: Control> VerbsChannel<F, C> {
             let Waiting { index, header, span, token, .. } = outbox.remove(at);
             let into = self.destination(index, &header);
             sent = true;
-            if self.lend(lane, &header, (span, into), token, Some(Read::Crc(crc))) {
+            if self.send_zero_copy(connection, &header, (span, into), token, Some(Read::Crc(crc))) {
                 continue;
             }
             // It is not registered any more.
             let mut copy = vec![0; span.len()];
             digest.read(span, &mut copy)?;
-            self.post(lane, Head::New(&header), &copy);
+            self.post(connection, Head::New(&header), &copy);
             self.released.push(token);
         }
         Ok(sent)
     }
 
     /// A fragment that lies in a device's memory has come; it is open until its CRC is known.
-    pub(super) fn arrived(&mut self, lane: usize, number: u64, header: &Header, check: Check) {
+    pub(super) fn arrived(&mut self, connection: usize, number: u64, header: &Header, check: Check) {
         if let Some(device) = &mut self.device {
             device.fresh = true;
             let header = *header;
-            device.arrivals.push(Arrived { lane, number, header, check, crc: Answer::Unasked });
+            device.arrivals.push(Arrived { connection, number, header, check, crc: Answer::Unasked });
         }
     }
 
-    /// The fragment comes again by a slot.
-    pub(super) fn forget_arrival(&mut self, lane: usize, number: u64) {
+    /// The fragment is received again through a slot.
+    pub(super) fn forget_arrival(&mut self, connection: usize, number: u64) {
         let Some(OnDevice { digest, arrivals, .. }) = &mut self.device else { return };
-        if let Some(at) = arrivals.iter().position(|other| (other.lane, other.number) == (lane, number)) {
+        if let Some(at) =
+            arrivals.iter().position(|other| (other.connection, other.number) == (connection, number))
+        {
             arrivals.remove(at).crc.forget(&mut **digest);
         }
     }
 
-    /// Nobody waits any more for what goes to a peer, or to any, or came from it.
+    /// Drops the waiting payloads to and from a peer, or all peers.
     pub(super) fn forget_device(&mut self, peer: Option<usize>) {
-        let lanes = &self.lanes;
+        let connections = &self.connections;
         let Some(OnDevice { digest, outbox, arrivals, .. }) = &mut self.device else { return };
         let of = |index: usize| peer.is_none_or(|peer| peer == index);
         outbox.retain(|waiting| {
@@ -304,7 +308,7 @@ impl<F: Fabric, C: Control> VerbsChannel<F, C> {
             !gone
         });
         arrivals.retain(|arrived| {
-            let gone = of(lanes.split(arrived.lane).0);
+            let gone = of(connections.split(arrived.connection).0);
             if gone {
                 arrived.crc.forget(&mut **digest);
             }
@@ -345,14 +349,14 @@ impl OnDevice {
         self.digest.settle_writes()
     }
 
-    /// Whether it is the device that is waited for, rather than room on a lane.
+    /// Whether it is the device that is waited for, rather than room on a connection.
     fn asks(&self) -> bool {
         let open = |answer: &Answer| !matches!(answer, Answer::Known(_));
         self.outbox.iter().any(|waiting| open(&waiting.crc)) || !self.arrivals.is_empty()
     }
 }
 
-/// Hands on what came in a slot. What belongs into a device's memory is copied there; the rest is the executor's.
+/// Hands on a payload received in a slot. What belongs into a device's memory is copied there; the rest is the executor's.
 pub(super) fn deliver(
     device: &mut Option<OnDevice>,
     header: &Header,
@@ -371,9 +375,9 @@ pub(super) fn deliver(
 }
 
 /// Whether a fragment is to be sent again.
-pub(super) fn not_ready(disposition: Disposition) -> Option<Why> {
+pub(super) fn not_ready(disposition: Disposition) -> Option<RefusalReason> {
     match disposition {
-        Disposition::Refused(why) if why.is_retryable() => Some(Why::NotReady),
+        Disposition::Refused(why) if why.is_retryable() => Some(RefusalReason::NotReady),
         Disposition::Refused(_) | Disposition::Consumed => None,
     }
 }

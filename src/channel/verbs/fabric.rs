@@ -1,5 +1,5 @@
 //! What the channel needs of queue pairs: slots that the peer writes to, slots and registered memory to write from, and
-//! words without slots.
+//! SENDs with an immediate value and no slot.
 //! Over libibverbs it is [`rdma`](super::rdma); a test has one of its own.
 
 use std::any::Any;
@@ -9,9 +9,9 @@ use std::os::fd::OwnedFd;
 use serde::{Deserialize, Serialize};
 use shouter_reducer::memory::Region;
 
-/// How a lane is reached: its queue pair and its slots.
+/// How a connection is reached: its queue pair and its slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Address {
+pub struct QueuePairAddress {
     /// Number of the queue pair.
     pub queue_pair: u32,
     /// The first packet's sequence number, 24 bits.
@@ -22,44 +22,44 @@ pub struct Address {
     pub lid: u16,
     /// The port's active MTU in bytes.
     pub mtu: u16,
-    /// Where the lane's first slot lies.
+    /// Where the connection's first slot lies.
     pub slots: u64,
     /// The key to them.
     pub rkey: u32,
 }
 
-/// The sizes that both ends of a lane must have the same.
+/// The sizes that both ends of a connection must have the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sizes {
-    /// Slots of a lane, each way.
+    /// Slots of a connection, each way.
     pub window: u32,
     /// Bytes of a slot.
     pub slot_bytes: u32,
 }
 
-/// What happened to a lane.
+/// What happened to a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Event {
+pub enum FabricEvent {
     /// The peer wrote to a slot.
     Written {
-        /// The lane.
-        lane: usize,
+        /// The connection.
+        connection: usize,
         /// The slot's index.
         slot: u32,
         /// Bytes written.
         len: u32,
     },
-    /// The peer said a word.
-    Said {
-        /// The lane.
-        lane: usize,
-        /// The word.
-        word: u32,
+    /// The peer sent an immediate value without a slot.
+    Immediate {
+        /// The connection.
+        connection: usize,
+        /// The value.
+        value: u32,
     },
     /// The queue pair is of no use any more.
     Broken {
-        /// The lane.
-        lane: usize,
+        /// The connection.
+        connection: usize,
         /// What happened.
         why: Fault,
     },
@@ -114,7 +114,7 @@ pub enum Fault {
         "this host's accelerator does not answer; look at the log of this rank, and at the device (`nvidia-smi`)"
     )]
     Accelerator,
-    /// The ends do not agree about the lanes.
+    /// The ends do not agree about the connections.
     #[error("it uses other settings (channel_num, crc, rdma_memory_mb); give all ranks the same")]
     Settings,
     /// What it sent makes no sense.
@@ -205,45 +205,45 @@ pub type Registered = Box<dyn Any + Send>;
 /// The part of a registration that may take long, to be made in any thread: no turn of the channel waits for it.
 pub type Registering = Box<dyn FnOnce() -> Result<Registered, RegisterError> + Send>;
 
-/// Queue pairs by lane, with slots for each. A lane has one queue pair at a time.
+/// Queue pairs by connection, with slots for each. A connection has one queue pair at a time.
 pub trait Fabric: 'static {
-    /// The sizes that all lanes have.
+    /// The sizes that all connections have.
     fn sizes(&self) -> Sizes;
 
-    /// Makes a new queue pair for a lane, ready to receive. A former one was closed.
-    fn open(&mut self, lane: usize) -> Result<Address, Fault>;
+    /// Makes a new queue pair for a connection, ready to receive. A former one was closed.
+    fn open(&mut self, connection: usize) -> Result<QueuePairAddress, Fault>;
 
-    /// Connects the lane's queue pair to the peer's.
-    fn connect(&mut self, lane: usize, remote: &Address) -> Result<(), Fault>;
+    /// Connects the connection's queue pair to the peer's.
+    fn connect(&mut self, connection: usize, remote: &QueuePairAddress) -> Result<(), Fault>;
 
-    /// Ends the lane's queue pair: when this returns, it touches no memory and no event of it is to come.
-    fn close(&mut self, lane: usize);
+    /// Ends the connection's queue pair: when this returns, it touches no memory and no event of it is to come.
+    fn close(&mut self, connection: usize);
 
     /// A slot to write from; it may be filled while no fragment is out from it.
-    fn outgoing(&mut self, lane: usize, slot: u32) -> &mut [u8];
+    fn outgoing(&mut self, connection: usize, slot: u32) -> &mut [u8];
 
     /// A slot that the peer has written to.
-    fn incoming(&self, lane: usize, slot: u32) -> &[u8];
+    fn incoming(&self, connection: usize, slot: u32) -> &[u8];
 
-    /// Whether so many more writes and words can be queued for a lane.
-    fn has_room(&self, lane: usize, more: u32) -> bool;
+    /// Whether `more` writes or SENDs can be queued for a connection.
+    fn has_room(&self, connection: usize, more: u32) -> bool;
 
     /// Queues the write of a slot's first `len` bytes to the peer's slot of the same index.
-    fn write(&mut self, lane: usize, slot: u32, len: u32);
+    fn write(&mut self, connection: usize, slot: u32, len: u32);
 
     /// The same, but the first bytes of them are read from registered memory: the slot's own are those behind
-    /// `payload.len`. The memory must not change, nor be unregistered, until the peer has it or the lane is closed.
-    fn gather(&mut self, lane: usize, slot: u32, payload: Source, len: u32);
+    /// `payload.len`. The memory must not change, nor be unregistered, until the peer has it or the connection is closed.
+    fn gather(&mut self, connection: usize, slot: u32, payload: Source, len: u32);
 
     /// Queues two writes, in this order: of registered memory to memory of the peer, and of what stands in the slot behind
     /// `payload.len`, up to `len`, to the beginning of the peer's slot. Otherwise as [`gather`](Self::gather).
-    fn place(&mut self, lane: usize, slot: u32, payload: Source, into: Remote, len: u32);
+    fn place(&mut self, connection: usize, slot: u32, payload: Source, into: Remote, len: u32);
 
     /// How peers name a range of registered memory; `None` outside of it.
     fn remote(&self, range: Source) -> Option<Remote>;
 
     /// What makes memory known to the device, which may read it, and let peers that know the key write it, once the fabric has
-    /// [adopted](Self::adopt) what comes of it.
+    /// [adopted](Self::adopt) the result.
     ///
     /// # Errors
     /// [`RegisterError`] if there is no room for it.
@@ -266,7 +266,7 @@ pub trait Fabric: 'static {
     /// As [`register`](Self::register).
     ///
     /// # Safety
-    /// The memory stays allocated until the registration ends, or no lane uses it any more.
+    /// The memory stays allocated until the registration ends, or no connection uses it any more.
     #[allow(unsafe_code)]
     unsafe fn register_device(
         &mut self,
@@ -274,15 +274,15 @@ pub trait Fabric: 'static {
         export: Option<Export>,
     ) -> Result<(usize, Reach), RegisterError>;
 
-    /// Ends a registration, with the drop of what it returns. A lane that still sends from there breaks.
+    /// Ends a registration, with the drop of what it returns. A connection that still sends from there breaks.
     fn unregister(&mut self, key: usize) -> Option<Registered>;
 
-    /// Queues a word to the peer.
-    fn say(&mut self, lane: usize, word: u32);
+    /// Queues a SEND with this immediate value.
+    fn send_immediate(&mut self, connection: usize, value: u32);
 
     /// Posts what was queued; true if there was anything.
     fn flush(&mut self) -> bool;
 
-    /// What happened since the last call, in each lane's order; a bounded number of events.
-    fn poll(&mut self, events: &mut Vec<Event>);
+    /// What happened since the last call, in each connection's order; a bounded number of events.
+    fn poll(&mut self, events: &mut Vec<FabricEvent>);
 }

@@ -1,4 +1,4 @@
-//! The state of a lane's queue pair, from offer to end, and for how long the lane has not worked.
+//! The state of a connection's queue pair, from offer to end, and for how long the connection has not worked.
 
 use std::time::Duration;
 
@@ -6,13 +6,13 @@ use shouter_netstack::time::Instant;
 
 use super::fabric::Fault;
 
-/// Between two queue pairs of a lane, at first and at most.
+/// Between two queue pairs of a connection, at first and at most.
 pub(super) const PAUSE: Duration = Duration::from_millis(5);
 const MAX_PAUSE: Duration = Duration::from_millis(200);
 
-/// Where a lane is.
+/// The state of a connection's queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum State {
+pub(super) enum LinkState {
     /// It has no queue pair; one is offered then, or when the control connection is there.
     Down(Option<Instant>),
     /// A queue pair is offered; the peer's offer is awaited.
@@ -25,11 +25,11 @@ pub(super) enum State {
     Over,
 }
 
-/// A lane's queue pair, whichever it has.
+/// The current queue pair of a connection.
 #[derive(Debug)]
 pub(super) struct Link {
-    state: State,
-    /// Counts the lane's queue pairs.
+    state: LinkState,
+    /// Counts the connection's queue pairs.
     epoch: u32,
     /// Since when it does not work, counted until it has worked again.
     down_since: Option<Instant>,
@@ -40,10 +40,10 @@ pub(super) struct Link {
 }
 
 impl Link {
-    /// A lane that has had no queue pair yet.
+    /// A connection that has had no queue pair yet.
     pub(super) fn new() -> Self {
         Self {
-            state: State::Down(None),
+            state: LinkState::Down(None),
             epoch: 0,
             down_since: None,
             taken_before: 0,
@@ -53,7 +53,7 @@ impl Link {
     }
 
     #[inline]
-    pub(super) fn state(&self) -> State {
+    pub(super) fn state(&self) -> LinkState {
         self.state
     }
 
@@ -64,18 +64,18 @@ impl Link {
 
     #[inline]
     pub(super) fn is_up(&self) -> bool {
-        self.state == State::Up
+        self.state == LinkState::Up
     }
 
-    /// Whether the queue pair can receive: the peer may begin before this end has heard that it is connected.
+    /// Whether the queue pair can receive: the peer may send before its Ready message has arrived.
     #[inline]
     pub(super) fn receives(&self) -> bool {
-        matches!(self.state, State::Connected | State::Up)
+        matches!(self.state, LinkState::Connected | LinkState::Up)
     }
 
     #[inline]
     pub(super) fn is_over(&self) -> bool {
-        self.state == State::Over
+        self.state == LinkState::Over
     }
 
     /// The peer has closed the queue pair and offers another.
@@ -86,37 +86,37 @@ impl Link {
 
     /// A queue pair was made and offered.
     pub(super) fn offered(&mut self) {
-        self.state = State::Offered;
+        self.state = LinkState::Offered;
     }
 
     /// The queue pair is connected with the one that the peer has offered.
     pub(super) fn connected(&mut self) {
-        self.state = State::Connected;
+        self.state = LinkState::Connected;
     }
 
-    /// The peer's queue pair of this number is connected, and it has taken so many fragments; true if the lane is up by that.
+    /// The peer's queue pair of this number is connected, and it has taken so many fragments; true if the connection is up by that.
     pub(super) fn ready(&mut self, epoch: u32, taken: u64) -> bool {
-        let comes_up = self.epoch == epoch && self.state == State::Connected;
+        let comes_up = self.epoch == epoch && self.state == LinkState::Connected;
         if comes_up {
-            self.state = State::Up;
+            self.state = LinkState::Up;
             self.taken_before = taken;
         }
         comes_up
     }
 
-    /// The queue pair has failed. Returns when to offer another, and whether the lane had worked until now.
+    /// The queue pair has failed. Returns when to offer another, and whether the connection had worked until now.
     pub(super) fn broke(&mut self, now: Instant, why: Fault) -> (Instant, bool) {
         let worked = self.down_since.is_none();
         self.down_since.get_or_insert(now);
         self.last_fault = why;
         self.pause = (self.pause * 2).clamp(PAUSE, MAX_PAUSE);
         let due = now + self.pause;
-        self.state = State::Down(Some(due));
+        self.state = LinkState::Down(Some(due));
         self.epoch += 1;
         (due, worked)
     }
 
-    /// Looks whether a lane that is up counts as up for good: the peer has taken something, or nothing is to be taken.
+    /// Looks whether a connection that is up counts as up for good: the peer has taken something, or nothing is to be taken.
     pub(super) fn settle(&mut self, in_flight: u64, taken: u64) {
         if self.is_up() && self.down_since.is_some() && (in_flight == 0 || taken > self.taken_before) {
             self.down_since = None;
@@ -124,7 +124,7 @@ impl Link {
         }
     }
 
-    /// When to look again at a lane that does not work.
+    /// When to look again at a connection that does not work.
     ///
     /// # Errors
     /// The last fault, if it has not worked for `patience`.
@@ -134,8 +134,8 @@ impl Link {
         if now >= until { Err(self.last_fault) } else { Ok(Some(until.min(now + MAX_PAUSE))) }
     }
 
-    /// The lane is never to be used again.
+    /// The connection is never to be used again.
     pub(super) fn end(&mut self) {
-        self.state = State::Over;
+        self.state = LinkState::Over;
     }
 }

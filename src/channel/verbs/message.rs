@@ -7,12 +7,12 @@
 //!   0 56 header    of the message
 //!  56  4 number    of the fragment on this queue pair, the low 32 bits
 //!  60  4 ack       fragments of the other direction taken so far, the low 32 bits
-//!  64  4 flags     bit 0: the sender waits to hear that this was taken; bit 1: the payload was written to where it belongs, and
+//!  64  4 flags     bit 0: the sender requests an acknowledgement; bit 1: the payload was written to where it belongs, and
 //!                  the slot holds the trailer only; the others zero
 //!  68  4 crc       CRC32C of the payload and of everything before this field; zero where CRCs are off
 //! ```
 //!
-//! The payload of a credit message may be a [`Window`]. The immediate value of such a write is the slot's index. A message without a slot (a SEND) carries a [`Word`].
+//! The payload of a credit message may be a [`Window`]. The immediate value of such a write is the slot's index. A message without a slot (a SEND) carries a [`Notification`].
 
 use shouter_netstack::crc::{crc32c, crc32c_behind, crc32c_of_two};
 use shouter_reducer::header::{HEADER_BYTES, Header};
@@ -35,7 +35,7 @@ pub(super) struct Trailer<'a> {
     pub(super) number: u32,
     /// The low 32 bits of the count of fragments taken.
     pub(super) ack: u32,
-    /// The sender waits to hear that this was taken.
+    /// The sender requests an acknowledgement.
     pub(super) ask: bool,
 }
 
@@ -60,7 +60,7 @@ pub(super) enum Payload<'a> {
     /// In the slot, in front of the trailer.
     Slot,
     /// Sent from there, to the slot.
-    Lent(Read<'a>),
+    ZeroCopy(Read<'a>),
     /// Sent from there, to where it belongs.
     Placed(Read<'a>),
 }
@@ -90,7 +90,7 @@ impl Read<'_> {
 pub(super) struct Check {
     /// Where it lies.
     pub(super) span: Span,
-    /// What the trailer says, to be believed when the check has passed: see [`Trailer`].
+    /// The trailer, valid only when the check has passed: see [`Trailer`].
     pub(super) number: u32,
     pub(super) ack: u32,
     pub(super) ask: bool,
@@ -105,7 +105,7 @@ impl Check {
     }
 }
 
-/// What came in a slot.
+/// A received slot.
 #[derive(Debug)]
 pub(super) struct Opened<'a> {
     /// The payload; nothing, if it lies where it belongs.
@@ -132,7 +132,7 @@ pub(super) fn seal(
     }
     let flags = match payload {
         Payload::Slot => 0,
-        Payload::Lent(_) => ASK,
+        Payload::ZeroCopy(_) => ASK,
         Payload::Placed(_) => ASK | PLACED,
     };
     for (word, value) in words.chunks_exact_mut(4).zip([number as u32, ack as u32, flags]) {
@@ -141,7 +141,7 @@ pub(super) fn seal(
     *field = match payload {
         _ if !crc => [0; 4],
         Payload::Slot => crc32c(covered).to_le_bytes(),
-        Payload::Lent(payload) | Payload::Placed(payload) => payload.crc_with(trailer).to_le_bytes(),
+        Payload::ZeroCopy(payload) | Payload::Placed(payload) => payload.crc_with(trailer).to_le_bytes(),
     };
 }
 
@@ -153,7 +153,7 @@ pub(super) fn reseal(slot: &mut [u8], crc: bool) {
     *field = if crc { crc32c(covered).to_le_bytes() } else { [0; 4] };
 }
 
-/// Payload and trailer of what came in a slot; no payload if that lies where it belongs, which `landing` finds from the
+/// Payload and trailer of a received slot; no payload if that lies where it belongs, which `landing` finds from the
 /// header. `None` if it is too short or, where CRCs are on and the host reads the payload, damaged.
 pub(super) fn open(
     slot: &[u8],
@@ -238,9 +238,9 @@ impl Window {
     }
 }
 
-/// What the immediate value of a SEND says. Numbers are low 30 bits.
+/// The immediate value of a SEND: an acknowledgement or a refusal. Numbers are low 30 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Word {
+pub(super) enum Notification {
     /// So many fragments were taken.
     Ack(u32),
     /// This fragment was damaged: send it again. It counts as taken.
@@ -249,10 +249,10 @@ pub(super) enum Word {
     NotReady(u32),
 }
 
-/// Bits of a number in a [`Word`].
+/// Bits of a number in a [`Notification`].
 const NUMBER: u32 = (1 << 30) - 1;
 
-impl Word {
+impl Notification {
     pub(super) fn encode(self) -> u32 {
         match self {
             Self::Ack(number) => number & NUMBER,
@@ -261,10 +261,10 @@ impl Word {
         }
     }
 
-    /// `None` if no such word is sent.
-    pub(super) fn decode(word: u32) -> Option<Self> {
-        let number = word & NUMBER;
-        match word >> 30 {
+    /// `None` if the value is invalid.
+    pub(super) fn decode(value: u32) -> Option<Self> {
+        let number = value & NUMBER;
+        match value >> 30 {
             0 => Some(Self::Ack(number)),
             1 => Some(Self::Damaged(number)),
             2 => Some(Self::NotReady(number)),
@@ -279,5 +279,5 @@ pub(super) fn widen(floor: u64, low: u32, bits: u32) -> u64 {
     floor + (u64::from(low).wrapping_sub(floor) & mask)
 }
 
-/// Bits of a number in a [`Word`].
-pub(super) const WORD_BITS: u32 = 30;
+/// Bits of a number in a [`Notification`].
+pub(super) const NUMBER_BITS: u32 = 30;

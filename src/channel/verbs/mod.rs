@@ -1,16 +1,16 @@
 //! The channel between leaders of nodes over RDMA verbs: reliable connections, whose fragments are written straight to
 //! slots in the peer's memory.
 //!
-//! Every peer has some lanes, each a queue pair with slots of its own at both ends. A fragment goes out as one RDMA write
+//! There are several connections to each peer. Each is a queue pair with its own slots at both ends. A fragment goes out as one RDMA write
 //! with immediate; the immediate value is the slot's index. The receiver checks its CRC32C, hands it to the executor from
-//! the slot, and tells how many it has taken: with its own next fragment, or by a word when it has none. That is the credit, so
-//! no receive is ever missing. A fragment that is damaged or comes too early is told so, and sent again.
+//! the slot, and acknowledges the number of fragments taken: in its own next fragment, or in a SEND with immediate if it has
+//! none. This count is the credit, so a receive is always posted. A damaged or early fragment is refused and sent again.
 //!
 //! A payload is copied to a slot of this rank and written from there. One that lies in registered memory and is not small is
 //! written from where it lies, with the trailer from the slot behind it. Its token is released when the peer has taken it; one
-//! that has to be sent again is copied to its slot then, so that whatever fails, nothing is lent for longer.
+//! that has to be sent again is first copied to its slot, so a failure never holds the caller's memory for longer.
 //!
-//! Where a message is only placed (allgather, broadcast), into registered memory, the credit for it says where. Its fragments are
+//! If a message is only placed (allgather, broadcast) into registered memory, its credit carries the address. Its fragments are
 //! written right there and their trailers to the slots behind them; the CRC is that of what lies there in the end. One
 //! that has to be sent again goes by its slot. A member of the group can write to all registered memory of another: do not
 //! run members that do not trust each other over RDMA.
@@ -21,29 +21,28 @@
 //! | `rdma` | that, over libibverbs |
 //! | `registrations` | memory that a device may read |
 //! | `message` | what a slot and an immediate value hold |
-//! | `lend` | payloads that are sent from where they lie |
-//! | `receive` | what comes, and what is told of it |
+//! | `zero_copy` | payloads that are sent from where they lie |
+//! | `receive` | received fragments and their acknowledgements |
 //! | `windows` | where peers want what they asked for |
 //! | `digest` | payloads in a device's memory, which the host does not read |
 //! | `ranges` | which memory of this process is registered |
-//! | `lane` | which fragments are out, taken, refused |
-//! | `lanes` | the lanes of all peers, and what is to be told of them |
-//! | `link` | the state of a lane's queue pair |
-//! | `setup` | a lane comes up, fails, and comes up again |
-//! | `control` | the connections beside the lanes |
+//! | `fragments` | which fragments are out, taken, refused |
+//! | `connections` | the connections to all peers, and pending acknowledgements |
+//! | `link` | the state of a connection's queue pair |
+//! | `setup` | a connection comes up, fails, and comes up again |
+//! | `control` | the control connections, one socket to each peer |
 //! | `choice` | which device and port lead to a peer |
 //!
-//! Set-up, liveness and the word that ends the group go by authenticated connections of kernel sockets, the channel
+//! Set-up, liveness and the abort message go by authenticated connections of kernel sockets, the channel
 //! `kernel`, on the network on which the ranks met: a group whose RDMA ports are gone can still say so.
 
 #[cfg(feature = "verbs")]
 mod choice;
+mod connections;
 mod control;
 mod digest;
 mod fabric;
-mod lane;
-mod lanes;
-mod lend;
+mod fragments;
 mod link;
 mod message;
 mod ranges;
@@ -54,23 +53,23 @@ mod receive;
 mod registrations;
 mod setup;
 mod windows;
+mod zero_copy;
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
 #[cfg(feature = "verbs")]
-pub use choice::{Found, Reachable, survey};
+pub use choice::{PortSurvey, Reachable, survey};
+use connections::Connections;
 pub use control::Control;
 use control::ControlPath;
 use digest::OnDevice;
 pub use digest::{Digest, Ticket};
 pub use fabric::{
-    Address, Event, Export, Fabric, Fault, Reach, RegisterError, Registered, Registering, Remote, Sizes,
-    Source,
+    Export, Fabric, FabricEvent, Fault, QueuePairAddress, Reach, RegisterError, Registered, Registering,
+    Remote, Sizes, Source,
 };
-use lane::Retry;
-use lanes::Lanes;
-use lend::Memory;
+use fragments::Retry;
 use message::{Head, Payload, TRAILER};
 #[cfg(feature = "verbs")]
 pub use rdma::{Port, Rdma};
@@ -80,6 +79,7 @@ use shouter_reducer::header::{GRANULE_UNIT, HEADER_BYTES, Header, Kind};
 use shouter_reducer::memory::Kind as MemoryKind;
 use shouter_reducer::transport::{Landing, PayloadRange, SendError, Token, Transport};
 use windows::Windows;
+use zero_copy::Memory;
 
 use super::Inbox;
 use super::alarm::Alarm;
@@ -92,7 +92,7 @@ use super::up::{Channel, PeerLoss, Registry};
 struct Peer {
     /// Its control connection has been seen.
     greeted: bool,
-    /// Fragments that came back, in the order of their time.
+    /// Refused fragments, in the order in which they are due again.
     retries: VecDeque<Retry>,
     /// Where it wants what it asked for.
     windows: Windows,
@@ -105,10 +105,10 @@ struct Counts {
     strays: u64,
     /// Fragments sent again.
     resent: u64,
-    /// Fragments that came damaged.
+    /// Fragments received damaged.
     damaged: u64,
     /// Fragments that were sent without a copy.
-    lent: u64,
+    zero_copy: u64,
     /// Fragments that were written to where they belong.
     placed: u64,
 }
@@ -124,17 +124,17 @@ pub type OverRdma = VerbsChannel<Rdma, super::stream::KernelChannel>;
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
     /// Queue pairs between two leaders.
-    pub lanes: u16,
+    pub connections: u16,
     /// Whether fragments have a CRC.
     pub crc: bool,
-    /// A peer that a lane cannot reach for so long is dead.
+    /// A peer that a connection cannot reach for so long is dead.
     pub dead_after: Duration,
     /// A payload of registered memory with fewer bytes is copied.
-    pub lend_from: usize,
+    pub zero_copy_from: usize,
 }
 
-/// [`Settings::lend_from`] where nothing speaks for another.
-pub const LEND_FROM: usize = 4096;
+/// The default of [`Settings::zero_copy_from`].
+pub const ZERO_COPY_FROM: usize = 4096;
 
 /// Queue pairs to all other leaders.
 pub struct VerbsChannel<F: Fabric, C: Control> {
@@ -143,16 +143,16 @@ pub struct VerbsChannel<F: Fabric, C: Control> {
     settings: Settings,
     max_fragment: usize,
     peers: Peers<Peer>,
-    lanes: Lanes,
+    connections: Connections,
     /// Registered memory.
     memory: Memory,
     /// For payloads in a device's memory.
     device: Option<OnDevice>,
     ready_until: Instant,
-    /// When `tend` has something to do.
+    /// When `poll_timers` has something to do.
     alarm: Alarm,
-    events: Vec<Event>,
-    /// Nothing came in the last turn.
+    events: Vec<FabricEvent>,
+    /// Nothing was received in the last poll.
     idle: bool,
     released: Vec<Token>,
     counts: Counts,
@@ -160,9 +160,9 @@ pub struct VerbsChannel<F: Fabric, C: Control> {
 }
 
 impl<F: Fabric, C: Control> VerbsChannel<F, C> {
-    /// Lanes to these ranks; they come up in the turns that follow.
+    /// Connections to these ranks; they come up in the turns that follow.
     pub fn new(fabric: F, control: C, peers: &[Rank], settings: Settings, now: Instant) -> Self {
-        let (lanes, sizes) = (usize::from(settings.lanes.max(1)), fabric.sizes());
+        let (connections, sizes) = (usize::from(settings.connections.max(1)), fabric.sizes());
         let room = (sizes.slot_bytes as usize).saturating_sub(TRAILER) / GRANULE_UNIT * GRANULE_UNIT;
         let mut alarm = Alarm::default();
         alarm.set(now);
@@ -171,8 +171,8 @@ impl<F: Fabric, C: Control> VerbsChannel<F, C> {
             control: ControlPath::new(control, now),
             max_fragment: room.max(GRANULE_UNIT),
             peers: peers.iter().map(|rank| (*rank, Peer::default())).collect(),
-            lanes: Lanes::new(peers.len(), lanes, sizes.window),
-            memory: Memory::new(settings.lend_from),
+            connections: Connections::new(peers.len(), connections, sizes.window),
+            memory: Memory::new(settings.zero_copy_from),
             device: None,
             ready_until: now + settings.dead_after.max(Duration::from_secs(10)),
             settings,
@@ -185,7 +185,7 @@ impl<F: Fabric, C: Control> VerbsChannel<F, C> {
         }
     }
 
-    /// Sends what came back, if its time has come.
+    /// Sends refused fragments again when they are due.
     fn retry(&mut self, now: Instant, index: usize) {
         loop {
             let Some(peer) = self.peers.get_mut(index) else { return };
@@ -194,7 +194,7 @@ impl<F: Fabric, C: Control> VerbsChannel<F, C> {
                 let at = retry.at;
                 return self.alarm.set(at);
             }
-            let Some(at) = self.lanes.pick(index, 0, &self.fabric) else {
+            let Some(at) = self.connections.pick(index, 0, &self.fabric) else {
                 return self.alarm.set(now + Duration::from_micros(20));
             };
             let Some(peer) = self.peers.get_mut(index) else { return };
@@ -203,25 +203,25 @@ impl<F: Fabric, C: Control> VerbsChannel<F, C> {
             let Some(header) = trailer.first_chunk::<HEADER_BYTES>() else { continue };
             self.counts.resent += 1;
             self.post(at, Head::Encoded(header), payload);
-            if let Some(lane) = self.lanes.get_mut(at) {
-                lane.sender.was_refused(refusals);
+            if let Some(connection) = self.connections.get_mut(at) {
+                connection.sender.was_refused(refusals);
             }
         }
     }
 
-    /// Fills the next slot of a lane, which has one, and queues its write.
+    /// Fills the next slot of a connection, which has one, and queues its write.
     #[inline]
     fn post(&mut self, at: usize, header: Head<'_>, payload: &[u8]) {
-        let Some(lane) = self.lanes.get_mut(at) else { return };
-        let Some(slot) = lane.sender.slot() else { return };
+        let Some(connection) = self.connections.get_mut(at) else { return };
+        let Some(slot) = connection.sender.slot() else { return };
         let len = payload.len() + TRAILER;
         let Some(bytes) = self.fabric.outgoing(at, slot).get_mut(..len) else { return };
         if let Some(place) = bytes.get_mut(..payload.len()) {
             place.copy_from_slice(payload);
         }
-        let counts = (lane.sender.next(), lane.receiver.tell());
+        let counts = (connection.sender.next(), connection.receiver.report());
         message::seal(bytes, Payload::Slot, header, counts, self.settings.crc);
-        lane.sender.sent(len as u32, None);
+        connection.sender.sent(len as u32, None);
         self.fabric.write(at, slot, len as u32);
     }
 }
@@ -244,27 +244,29 @@ impl<F: Fabric, C: Control> Channel for VerbsChannel<F, C> {
         came |= !self.idle;
         for event in events.drain(..) {
             match event {
-                Event::Written { lane, slot, len } => self.written(now, lane, slot, len, inbox),
-                Event::Said { lane, word } => self.said(now, lane, word),
-                Event::Broken { lane, why } => self.broken(now, lane, why),
+                FabricEvent::Written { connection, slot, len } => {
+                    self.written(now, connection, slot, len, inbox)
+                }
+                FabricEvent::Immediate { connection, value } => self.on_immediate(now, connection, value),
+                FabricEvent::Broken { connection, why } => self.broken(now, connection, why),
             }
         }
         self.events = events;
-        came |= self.tend_device(now, inbox);
-        if self.lanes.take_asked() {
+        came |= self.poll_device(now, inbox);
+        if self.connections.take_asked() {
             // Ahead of what the executor sends now: it may answer what was sent from the memory that the peer wants back.
-            self.lanes.tell(&mut self.fabric, false);
+            self.connections.report(&mut self.fabric, false);
             self.fabric.flush();
         }
         if self.alarm.take_due(now) {
-            self.tend(now);
+            self.poll_timers(now);
         }
         came
     }
 
     fn transmit(&mut self, now: Instant, inbox: &mut dyn Inbox) -> bool {
-        let mut sent = self.tend_device(now, inbox);
-        self.lanes.tell(&mut self.fabric, self.idle);
+        let mut sent = self.poll_device(now, inbox);
+        self.connections.report(&mut self.fabric, self.idle);
         sent |= self.fabric.flush();
         for token in self.released.drain(..) {
             inbox.released(token);
@@ -285,7 +287,7 @@ impl<F: Fabric, C: Control> Channel for VerbsChannel<F, C> {
         let loss = self.control.take_lost()?;
         if let Some(index) = self.peers.index(loss.rank) {
             self.peers.forget(index);
-            self.end_lanes(index);
+            self.end_connections(index);
         }
         Some(loss)
     }
@@ -297,7 +299,7 @@ impl<F: Fabric, C: Control> Channel for VerbsChannel<F, C> {
     fn fence(&mut self) {
         self.fenced = true;
         for index in self.peers.indices() {
-            self.end_lanes(index);
+            self.end_connections(index);
             if let Some(peer) = self.peers.get_mut(index) {
                 peer.retries.clear();
                 peer.windows.clear();
@@ -315,7 +317,7 @@ impl<F: Fabric, C: Control> Channel for VerbsChannel<F, C> {
         self.control.is_drained()
             && self.device_is_drained()
             && self.peers.all_present().all(|peer| peer.retries.is_empty())
-            && self.lanes.iter().all(|lane| lane.sender.in_flight() == 0)
+            && self.connections.iter().all(|connection| connection.sender.in_flight() == 0)
     }
 
     fn registry(&mut self) -> Option<&mut dyn Registry> {
@@ -327,7 +329,7 @@ impl<F: Fabric, C: Control> Channel for VerbsChannel<F, C> {
     }
 
     fn reconnected(&self) -> u64 {
-        self.lanes.iter().map(|lane| u64::from(lane.link.epoch())).sum()
+        self.connections.iter().map(|connection| u64::from(connection.link.epoch())).sum()
     }
 
     fn crc_dropped(&self) -> u64 {
@@ -351,7 +353,7 @@ impl<F: Fabric, C: Control> Transport for VerbsChannel<F, C> {
     ) -> Result<(), SendError> {
         let index = self.peers.present(to).ok_or(SendError::PeerFailed)?;
         if matches!(header.kind, Kind::Vote | Kind::Abort) {
-            // The lanes are closed when the group ends, and these say why it does.
+            // The queue pairs are closed when the group ends; these messages carry the reason.
             return self.control.send(to, header);
         }
         if self.fenced {
@@ -360,9 +362,9 @@ impl<F: Fabric, C: Control> Transport for VerbsChannel<F, C> {
         if payload.region().kind() == MemoryKind::Device && !payload.is_empty() {
             return self.send_from_device(index, header, payload, token);
         }
-        let at = self.lanes.pick(index, 0, &self.fabric).ok_or(SendError::Full)?;
+        let at = self.connections.pick(index, 0, &self.fabric).ok_or(SendError::Full)?;
         let into = self.destination(index, header);
-        if !self.lend(at, header, (payload, into), token, None) {
+        if !self.send_zero_copy(at, header, (payload, into), token, None) {
             self.post(at, Head::New(header), bytes_of(&payload).unwrap_or_default());
             // Its bytes are in the slot.
             self.released.push(token);
@@ -375,7 +377,7 @@ impl<F: Fabric, C: Control> Transport for VerbsChannel<F, C> {
         if self.fenced {
             return Err(SendError::PeerFailed);
         }
-        let at = self.lanes.pick(index, 0, &self.fabric).ok_or(SendError::Full)?;
+        let at = self.connections.pick(index, 0, &self.fabric).ok_or(SendError::Full)?;
         let window = landing.and_then(|landing| self.window(landing, header.len));
         match window {
             Some(window) => self.post(at, Head::New(header), &window.encode()),

@@ -1,4 +1,4 @@
-//! Queue pairs over libibverbs, with the slots of all lanes in two registered buffers, and other registered memory to send
+//! Queue pairs over libibverbs, with the slots of all connections in two registered buffers, and other registered memory to send
 //! from.
 
 mod fault;
@@ -18,8 +18,8 @@ use shouter_netstack::verbs::{
 use shouter_reducer::memory::Region;
 
 use super::fabric::{
-    Address, Event, Export, Fabric, Fault, Reach, RegisterError, Registered, Registering, Remote, Sizes,
-    Source,
+    Export, Fabric, FabricEvent, Fault, QueuePairAddress, Reach, RegisterError, Registered, Registering,
+    Remote, Sizes, Source,
 };
 use super::registrations::Registrations;
 use crate::runtime::Clock;
@@ -43,7 +43,7 @@ const RETRIES: u8 = 6;
 /// How long a queue pair that was closed is given to flush its receives.
 const DRAIN: Duration = Duration::from_millis(50);
 
-/// The port through which all lanes go.
+/// The port through which all connections go.
 #[derive(Clone, Debug)]
 pub struct Port {
     /// Its number.
@@ -54,11 +54,11 @@ pub struct Port {
     pub mtu: u32,
     /// Whether it is on Ethernet.
     pub ethernet: bool,
-    /// The GID of each peer's lanes, by the peer's index.
+    /// The GID of each peer's connections, by the peer's index.
     pub gids: Vec<Gid>,
 }
 
-/// What is queued for a lane and not yet posted.
+/// What is queued for a connection and not yet posted.
 #[derive(Clone, Copy)]
 enum Queued {
     Write {
@@ -80,23 +80,23 @@ enum Queued {
         behind: u32,
         len: u32,
     },
-    Word(u32),
+    Immediate(u32),
 }
 
-/// One lane's queue pair.
+/// One connection's queue pair.
 struct Pair {
     pair: QueuePair,
     psn: u32,
-    remote: Option<Address>,
+    remote: Option<QueuePairAddress>,
     /// Receives posted.
     receives: u32,
-    /// Places of the send queue in use, as far as completions told, and those since the last one that will tell.
+    /// Places of the send queue in use, as far as completions report, and the unsignaled ones since the last signaled one.
     sends: u32,
-    untold: u32,
+    unsignaled: u32,
     broken: bool,
 }
 
-/// Queue pairs and slots of all lanes of a rank.
+/// Queue pairs and slots of all connections of a rank.
 pub struct Rdma {
     // In the order in which they may go.
     pairs: Vec<Option<Pair>>,
@@ -107,17 +107,17 @@ pub struct Rdma {
     context: Context,
     port: Port,
     sizes: Sizes,
-    lanes_of_peer: usize,
-    /// Counts a lane's queue pairs, so that completions of former ones are told apart.
+    connections_per_peer: usize,
+    /// Counts a connection's queue pairs, so that completions of former ones are recognised.
     generations: Vec<u16>,
     queued: Vec<(usize, Queued)>,
     /// Room for the completions of a look.
     done: Box<[Completion]>,
-    /// Completions that were met while another lane was closed.
+    /// Completions that were met while another connection was closed.
     early: VecDeque<Completion>,
-    /// Lanes that need receives.
-    hungry: Vec<usize>,
-    /// Lanes whose requests could not be posted.
+    /// Connections that need receives.
+    needs_recv_refill: Vec<usize>,
+    /// Connections whose requests could not be posted.
     refused: Vec<usize>,
     rng: SmallRng,
     polls: u32,
@@ -126,19 +126,19 @@ pub struct Rdma {
 }
 
 impl Rdma {
-    /// Slots for `peers` times `lanes` lanes on an opened device; `more` bytes may be registered beside them.
+    /// Slots for `peers` times `connections` connections on an opened device; `more` bytes may be registered beside them.
     ///
     /// # Errors
     /// [`VerbsError`] where the memory cannot be registered or the device has no such queues.
     pub fn new(
         context: Context,
         port: Port,
-        (peers, lanes): (usize, usize),
+        (peers, connections): (usize, usize),
         sizes: Sizes,
         more: usize,
         rng: SmallRng,
     ) -> Result<Self, VerbsError> {
-        let all = peers * lanes;
+        let all = peers * connections;
         let info = context.info()?;
         let bytes = all * sizes.window as usize * sizes.slot_bytes as usize;
         let outgoing = context.register_owned(bytes, Access::LOCAL_READ)?;
@@ -155,12 +155,12 @@ impl Rdma {
             context,
             port,
             sizes,
-            lanes_of_peer: lanes.max(1),
+            connections_per_peer: connections.max(1),
             generations: vec![0; all],
             queued: Vec::with_capacity(256),
             done: vec![Completion::default(); BURST].into(),
             early: VecDeque::new(),
-            hungry: Vec::with_capacity(all),
+            needs_recv_refill: Vec::with_capacity(all),
             refused: vec![],
             rng,
             polls: 0,
@@ -169,19 +169,19 @@ impl Rdma {
         })
     }
 
-    fn offset(&self, lane: usize, slot: u32) -> usize {
-        offset(self.sizes, lane, slot)
+    fn offset(&self, connection: usize, slot: u32) -> usize {
+        offset(self.sizes, connection, slot)
     }
 
-    fn gid(&self, lane: usize) -> Option<&Gid> {
-        self.port.gids.get(lane / self.lanes_of_peer)
+    fn gid(&self, connection: usize) -> Option<&Gid> {
+        self.port.gids.get(connection / self.connections_per_peer)
     }
 
-    /// Posts so many receives for a lane.
-    fn feed(&mut self, lane: usize, count: u32) -> bool {
-        let generation = self.generations.get(lane).copied().unwrap_or(0);
-        let Some(Some(pair)) = self.pairs.get_mut(lane) else { return true };
-        let number = Ticket { lane, generation, count: RECEIVE }.encode();
+    /// Posts so many receives for a connection.
+    fn feed(&mut self, connection: usize, count: u32) -> bool {
+        let generation = self.generations.get(connection).copied().unwrap_or(0);
+        let Some(Some(pair)) = self.pairs.get_mut(connection) else { return true };
+        let number = Ticket { connection, generation, count: RECEIVE }.encode();
         let numbers = [number; BURST];
         let mut left = count as usize;
         while left > 0 {
@@ -196,50 +196,50 @@ impl Rdma {
     }
 
     /// What is to be made of a completion.
-    fn complete(&mut self, done: &Completion, events: &mut Vec<Event>) {
-        let Ticket { lane, generation, count } = Ticket::decode(done.wr_id);
-        if self.generations.get(lane) != Some(&generation) {
+    fn complete(&mut self, done: &Completion, events: &mut Vec<FabricEvent>) {
+        let Ticket { connection, generation, count } = Ticket::decode(done.wr_id);
+        if self.generations.get(connection) != Some(&generation) {
             return;
         }
-        let Some(Some(pair)) = self.pairs.get_mut(lane) else { return };
+        let Some(Some(pair)) = self.pairs.get_mut(connection) else { return };
         if !done.is_ok() {
             if !pair.broken {
-                tracing::debug!(lane, status = ?done.status, "a request failed");
+                tracing::debug!(connection, status = ?done.status, "a request failed");
                 // The device may know why.
                 self.look(events);
-                self.break_pair(lane, fault(done.status, self.port_is_down, self.gone), events);
+                self.break_pair(connection, fault(done.status, self.port_is_down, self.gone), events);
             }
             return;
         }
         match (done.opcode, done.imm) {
             (Some(Opcode::RecvImm), Some(slot)) => {
-                events.push(Event::Written { lane, slot, len: done.byte_len });
+                events.push(FabricEvent::Written { connection, slot, len: done.byte_len });
             }
-            (Some(Opcode::Recv), Some(word)) => events.push(Event::Said { lane, word }),
+            (Some(Opcode::Recv), Some(value)) => events.push(FabricEvent::Immediate { connection, value }),
             _ => {
                 pair.sends = pair.sends.saturating_sub(count.into());
                 return;
             }
         }
         pair.receives = pair.receives.saturating_sub(1);
-        // In batches; what is left is enough for a full window of fragments and of words.
+        // In batches; what is left is enough for a full window of fragments and of SENDs.
         if pair.receives + self.sizes.window / 2 == receives(self.sizes) {
-            self.hungry.push(lane);
+            self.needs_recv_refill.push(connection);
         }
     }
 }
 
 /// Where a slot begins in the buffer of all.
-fn offset(sizes: Sizes, lane: usize, slot: u32) -> usize {
-    (lane * sizes.window as usize + slot as usize) * sizes.slot_bytes as usize
+fn offset(sizes: Sizes, connection: usize, slot: u32) -> usize {
+    (connection * sizes.window as usize + slot as usize) * sizes.slot_bytes as usize
 }
 
-/// Receives posted for a lane: for the peer's fragments, and for as many words of either kind.
+/// Receives posted for a connection: for the peer's fragments, and for as many acknowledgements and refusals each.
 fn receives(sizes: Sizes) -> u32 {
     3 * sizes.window + 8
 }
 
-/// Places of a lane's send queue.
+/// Places of a connection's send queue.
 fn sends(sizes: Sizes) -> u32 {
     4 * sizes.window + 8
 }
@@ -259,11 +259,11 @@ impl Fabric for Rdma {
         self.sizes
     }
 
-    fn open(&mut self, lane: usize) -> Result<Address, Fault> {
+    fn open(&mut self, connection: usize) -> Result<QueuePairAddress, Fault> {
         if self.gone {
             return Err(Fault::DeviceGone);
         }
-        let gid = self.gid(lane).map_or([0; 16], |gid| gid.raw);
+        let gid = self.gid(connection).map_or([0; 16], |gid| gid.raw);
         let config = QpConfig {
             max_send: sends(self.sizes),
             max_recv: receives(self.sizes),
@@ -273,32 +273,34 @@ impl Fabric for Rdma {
         let access = Access::REMOTE_WRITE;
         pair.init(self.port.number, access).map_err(|error| setup(&error))?;
         let (number, psn) = (pair.number(), self.rng.random::<u32>() >> 8);
-        let new = Pair { pair, psn, remote: None, receives: 0, sends: 0, untold: 0, broken: false };
-        if let (Some(place), Some(generation)) = (self.pairs.get_mut(lane), self.generations.get_mut(lane)) {
+        let new = Pair { pair, psn, remote: None, receives: 0, sends: 0, unsignaled: 0, broken: false };
+        if let (Some(place), Some(generation)) =
+            (self.pairs.get_mut(connection), self.generations.get_mut(connection))
+        {
             *place = Some(new);
             *generation = generation.wrapping_add(1);
         }
-        if !self.feed(lane, receives(self.sizes)) {
+        if !self.feed(connection, receives(self.sizes)) {
             return Err(Fault::Local);
         }
-        Ok(Address {
+        Ok(QueuePairAddress {
             queue_pair: number,
             psn,
             gid: Ipv6Addr::from(gid),
             lid: self.port.lid,
             mtu: self.port.mtu as u16,
-            slots: self.incoming.region().address() + self.offset(lane, 0) as u64,
+            slots: self.incoming.region().address() + self.offset(connection, 0) as u64,
             rkey: self.incoming.region().rkey(),
         })
     }
 
-    fn connect(&mut self, lane: usize, remote: &Address) -> Result<(), Fault> {
-        self.find_gid(lane)?;
-        let destination = match self.gid(lane) {
+    fn connect(&mut self, connection: usize, remote: &QueuePairAddress) -> Result<(), Fault> {
+        self.find_gid(connection)?;
+        let destination = match self.gid(connection) {
             Some(gid) if self.port.ethernet => Destination::roce(gid, remote.gid.octets()),
             _ => Destination::InfiniBand { lid: remote.lid },
         };
-        let Some(Some(pair)) = self.pairs.get_mut(lane) else { return Err(Fault::Local) };
+        let Some(Some(pair)) = self.pairs.get_mut(connection) else { return Err(Fault::Local) };
         let connection = Connection {
             local_psn: pair.psn,
             remote_psn: remote.psn,
@@ -313,14 +315,14 @@ impl Fabric for Rdma {
         Ok(())
     }
 
-    fn close(&mut self, lane: usize) {
-        self.queued.retain(|(other, _)| *other != lane);
-        let Some(pair) = self.pairs.get_mut(lane).and_then(Option::take) else { return };
-        let generation = self.generations.get(lane).copied().unwrap_or(0);
+    fn close(&mut self, connection: usize) {
+        self.queued.retain(|(other, _)| *other != connection);
+        let Some(pair) = self.pairs.get_mut(connection).and_then(Option::take) else { return };
+        let generation = self.generations.get(connection).copied().unwrap_or(0);
         if let Err(error) = pair.pair.to_error() {
             tracing::debug!(%error, "a queue pair does not take the way to the error state; it is destroyed all the same");
         }
-        // All that was posted is flushed. Receives complete one by one, so their number tells when that is done. (What had
+        // All that was posted is flushed. Receives complete one by one, so their number shows when that is done. (What had
         // arrived whole counts as not taken, and is sent again.)
         let mut left = pair.receives;
         let until = Clock.now() + DRAIN;
@@ -328,7 +330,7 @@ impl Fabric for Rdma {
         let mut others = VecDeque::new();
         let mut sort = |done: &Completion| {
             let ticket = Ticket::decode(done.wr_id);
-            if (ticket.lane, ticket.generation) != (lane, generation) {
+            if (ticket.connection, ticket.generation) != (connection, generation) {
                 others.push_back(*done);
             } else if ticket.count == RECEIVE {
                 left = left.saturating_sub(1);
@@ -342,50 +344,54 @@ impl Fabric for Rdma {
         }
         self.early = others;
         if left > 0 {
-            tracing::debug!(lane, left, "a queue pair was destroyed before all its receives were flushed");
+            tracing::debug!(
+                connection,
+                left,
+                "a queue pair was destroyed before all its receives were flushed"
+            );
         }
-        self.hungry.retain(|other| *other != lane);
+        self.needs_recv_refill.retain(|other| *other != connection);
         // Dropped here: the device touches nothing of it afterwards.
     }
 
-    fn outgoing(&mut self, lane: usize, slot: u32) -> &mut [u8] {
-        let (offset, len) = (self.offset(lane, slot), self.sizes.slot_bytes as usize);
+    fn outgoing(&mut self, connection: usize, slot: u32) -> &mut [u8] {
+        let (offset, len) = (self.offset(connection, slot), self.sizes.slot_bytes as usize);
         self.outgoing.bytes_mut(offset, len).unwrap_or_default()
     }
 
-    fn incoming(&self, lane: usize, slot: u32) -> &[u8] {
-        let (offset, len) = (self.offset(lane, slot), self.sizes.slot_bytes as usize);
+    fn incoming(&self, connection: usize, slot: u32) -> &[u8] {
+        let (offset, len) = (self.offset(connection, slot), self.sizes.slot_bytes as usize);
         let slot = (slot < self.sizes.window).then(|| self.incoming.bytes(offset, len));
         slot.flatten().unwrap_or_default()
     }
 
     #[inline]
-    fn has_room(&self, lane: usize, more: u32) -> bool {
-        let Some(Some(pair)) = self.pairs.get(lane) else { return false };
+    fn has_room(&self, connection: usize, more: u32) -> bool {
+        let Some(Some(pair)) = self.pairs.get(connection) else { return false };
         pair.sends + more <= sends(self.sizes)
     }
 
     #[inline]
-    fn write(&mut self, lane: usize, slot: u32, len: u32) {
-        self.queued.push((lane, Queued::Write { slot, len }));
-        if let Some(Some(pair)) = self.pairs.get_mut(lane) {
+    fn write(&mut self, connection: usize, slot: u32, len: u32) {
+        self.queued.push((connection, Queued::Write { slot, len }));
+        if let Some(Some(pair)) = self.pairs.get_mut(connection) {
             pair.sends += 1;
         }
     }
 
     #[inline]
-    fn gather(&mut self, lane: usize, slot: u32, payload: Source, len: u32) {
-        self.queued.push((lane, Queued::Gather { slot, payload, len }));
-        if let Some(Some(pair)) = self.pairs.get_mut(lane) {
+    fn gather(&mut self, connection: usize, slot: u32, payload: Source, len: u32) {
+        self.queued.push((connection, Queued::Gather { slot, payload, len }));
+        if let Some(Some(pair)) = self.pairs.get_mut(connection) {
             pair.sends += 1;
         }
     }
 
     #[inline]
-    fn place(&mut self, lane: usize, slot: u32, payload: Source, into: Remote, len: u32) {
-        self.queued.push((lane, Queued::Place { payload, into }));
-        self.queued.push((lane, Queued::Trailer { slot, behind: payload.len, len }));
-        if let Some(Some(pair)) = self.pairs.get_mut(lane) {
+    fn place(&mut self, connection: usize, slot: u32, payload: Source, into: Remote, len: u32) {
+        self.queued.push((connection, Queued::Place { payload, into }));
+        self.queued.push((connection, Queued::Trailer { slot, behind: payload.len, len }));
+        if let Some(Some(pair)) = self.pairs.get_mut(connection) {
             pair.sends += 2;
         }
     }
@@ -419,9 +425,9 @@ impl Fabric for Rdma {
     }
 
     #[inline]
-    fn say(&mut self, lane: usize, word: u32) {
-        self.queued.push((lane, Queued::Word(word)));
-        if let Some(Some(pair)) = self.pairs.get_mut(lane) {
+    fn send_immediate(&mut self, connection: usize, value: u32) {
+        self.queued.push((connection, Queued::Immediate(value)));
+        if let Some(Some(pair)) = self.pairs.get_mut(connection) {
             pair.sends += 1;
         }
     }
@@ -431,37 +437,40 @@ impl Fabric for Rdma {
             return false;
         }
         let mut queued = std::mem::take(&mut self.queued);
-        // Stable: the order within a lane is kept.
-        queued.sort_by_key(|(lane, _)| *lane);
+        // Stable: the order within a connection is kept.
+        queued.sort_by_key(|(connection, _)| *connection);
         let quarter = sends(self.sizes) / 4;
-        // One chain for each run of the same lane.
+        // One chain for each run of the same connection.
         for run in queued.chunk_by(|(a, _), (b, _)| a == b) {
-            let Some(&(lane, _)) = run.first() else { continue };
-            let generation = self.generations.get(lane).copied().unwrap_or(0);
-            let Some(Some(pair)) = self.pairs.get_mut(lane) else { continue };
+            let Some(&(connection, _)) = run.first() else { continue };
+            let generation = self.generations.get(connection).copied().unwrap_or(0);
+            let Some(Some(pair)) = self.pairs.get_mut(connection) else { continue };
             let Some(remote) = pair.remote else { continue };
-            let mut untold = pair.untold;
+            let mut unsignaled = pair.unsignaled;
             let mut request = |queued: &Queued| {
-                untold += 1;
-                // The last of some tells of them all.
-                let count = if untold >= quarter { std::mem::take(&mut untold) as u16 } else { 0 };
-                let number = Ticket { lane, generation, count }.encode();
+                unsignaled += 1;
+                // One signaled request completes those before it.
+                let count = if unsignaled >= quarter { std::mem::take(&mut unsignaled) as u16 } else { 0 };
+                let number = Ticket { connection, generation, count }.encode();
                 let slot_of = |slot: u32| Operation::WriteImm {
                     remote: remote.slots + u64::from(slot) * u64::from(self.sizes.slot_bytes),
                     rkey: remote.rkey,
                     imm: slot,
                 };
                 let request = match *queued {
-                    Queued::Word(imm) => WorkRequest::new(number, Operation::SendImm { imm }, Sges::NONE),
+                    Queued::Immediate(imm) => {
+                        WorkRequest::new(number, Operation::SendImm { imm }, Sges::NONE)
+                    }
                     Queued::Write { slot, len } => {
-                        let sge = self.outgoing.sge(offset(self.sizes, lane, slot), len as usize)?;
+                        let sge = self.outgoing.sge(offset(self.sizes, connection, slot), len as usize)?;
                         let request = WorkRequest::new(number, slot_of(slot), sge);
                         if len <= pair.pair.max_inline() { request.inline() } else { request }
                     }
                     Queued::Gather { slot, payload, len } => {
                         let behind = payload.len as usize;
                         let rest = (len as usize).saturating_sub(behind);
-                        let trailer = self.outgoing.sge(offset(self.sizes, lane, slot) + behind, rest)?;
+                        let trailer =
+                            self.outgoing.sge(offset(self.sizes, connection, slot) + behind, rest)?;
                         // None, if it was taken back while it was sent from.
                         let payload = self.registrations.sge(payload)?;
                         WorkRequest::new(number, slot_of(slot), [payload, trailer])
@@ -472,7 +481,7 @@ impl Fabric for Rdma {
                     }
                     Queued::Trailer { slot, behind, len } => {
                         let (behind, end) = (behind as usize, len as usize);
-                        let place = offset(self.sizes, lane, slot) + behind;
+                        let place = offset(self.sizes, connection, slot) + behind;
                         let trailer = self.outgoing.sge(place, end.saturating_sub(behind))?;
                         let fits = trailer.len() <= pair.pair.max_inline();
                         let request = WorkRequest::new(number, slot_of(slot), trailer);
@@ -493,10 +502,10 @@ impl Fabric for Rdma {
                     made && post(&pair.pair, chain.get(..batch.len()).unwrap_or_default())
                 }
             });
-            pair.untold = untold;
+            pair.unsignaled = unsignaled;
             if !posted {
                 // What is out goes by the slots of the next queue pair.
-                self.refused.push(lane);
+                self.refused.push(connection);
             }
         }
         self.queued = queued;
@@ -504,7 +513,7 @@ impl Fabric for Rdma {
         true
     }
 
-    fn poll(&mut self, events: &mut Vec<Event>) {
+    fn poll(&mut self, events: &mut Vec<FabricEvent>) {
         self.polls = self.polls.wrapping_add(1);
         if self.polls.is_multiple_of(LOOK_EVERY) {
             self.look(events);
@@ -523,16 +532,16 @@ impl Fabric for Rdma {
             }
         }
         self.done = done;
-        while let Some(lane) = self.hungry.pop() {
-            let Some(Some(pair)) = self.pairs.get(lane) else { continue };
+        while let Some(connection) = self.needs_recv_refill.pop() {
+            let Some(Some(pair)) = self.pairs.get(connection) else { continue };
             let missing = receives(self.sizes).saturating_sub(pair.receives);
-            if !self.feed(lane, missing) {
-                self.refused.push(lane);
+            if !self.feed(connection, missing) {
+                self.refused.push(connection);
             }
         }
-        while let Some(lane) = self.refused.pop() {
+        while let Some(connection) = self.refused.pop() {
             self.look(events);
-            self.break_pair(lane, Fault::Local, events);
+            self.break_pair(connection, Fault::Local, events);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What a peer wrote or said: taken or refused, and told so.
+//! Received fragments and immediate values. A fragment is taken or refused, and this is reported to the peer.
 
 use shouter_netstack::time::Instant;
 use shouter_reducer::executor::{Disposition, Refusal};
@@ -6,44 +6,47 @@ use shouter_reducer::header::{Header, Kind};
 
 use super::digest::{self, not_ready};
 use super::fabric::{Fabric, Fault};
-use super::lane::{self, Verdict, Why};
-use super::message::{self, Opened, WORD_BITS, Window, Word};
+use super::fragments::{self, FragmentState, RefusalReason};
+use super::message::{self, NUMBER_BITS, Notification, Opened, Window};
 use super::{Control, VerbsChannel};
 use crate::channel::{Inbox, stray};
 
 impl<F: Fabric, C: Control> VerbsChannel<F, C> {
-    /// A fragment has come.
+    /// A fragment was received.
     pub(super) fn written(&mut self, now: Instant, at: usize, slot: u32, len: u32, inbox: &mut dyn Inbox) {
-        let index = self.lanes.split(at).0;
-        let Some(lane) = self.lanes.get_mut(at).filter(|lane| lane.link.receives()) else { return };
+        let index = self.connections.split(at).0;
+        let Some(connection) = self.connections.get_mut(at).filter(|connection| connection.link.receives())
+        else {
+            return;
+        };
         let bytes = self.fabric.incoming(at, slot).get(..len as usize);
-        if !lane.receiver.expects(slot) {
+        if !connection.receiver.expects(slot) {
             return self.broken(now, at, Fault::Protocol);
         }
-        let (number, known) = (lane.receiver.next(), lane.receiver.known());
+        let (number, known) = (connection.receiver.next(), connection.receiver.known());
         let (mut open, mut failed) = (None, None);
         let landing = |header: &[u8]| inbox.landing(&Header::parse(header).ok()?);
-        let verdict = match bytes.and_then(|bytes| message::open(bytes, self.settings.crc, landing)) {
+        let state = match bytes.and_then(|bytes| message::open(bytes, self.settings.crc, landing)) {
             // What was handed on is not wanted again.
-            _ if known == Some(Verdict::Settled(None)) => Verdict::Settled(None),
+            _ if known == Some(FragmentState::Settled(None)) => FragmentState::Settled(None),
             None => {
                 self.counts.damaged += 1;
-                Verdict::Settled(Some(Why::Damaged))
+                FragmentState::Settled(Some(RefusalReason::Damaged))
             }
             Some(Opened { trailer, check: Some(check), .. }) => {
                 open = Header::parse(trailer.header).ok().map(|header| (header, check));
-                Verdict::Open
+                FragmentState::Open
             }
             Some(Opened { payload, trailer, check: None }) => {
                 let released = &mut self.released;
-                let heard = lane.sender.acknowledged(trailer.ack, 32, |token| released.push(token));
-                if heard.is_err() || !lane.receiver.is_next(trailer.number) {
+                let heard = connection.sender.acknowledged(trailer.ack, 32, |token| released.push(token));
+                if heard.is_err() || !connection.receiver.is_next(trailer.number) {
                     return self.broken(now, at, Fault::Protocol);
                 }
                 if trailer.ask {
-                    self.lanes.ask(at);
+                    self.connections.ask(at);
                 }
-                // What comes may go where something was sent from.
+                // The received payload may go to memory that was sent from.
                 for token in self.released.drain(..) {
                     inbox.released(token);
                 }
@@ -71,17 +74,17 @@ impl<F: Fabric, C: Control> VerbsChannel<F, C> {
                                 disposition
                             }
                         };
-                        Verdict::Settled(not_ready(disposition))
+                        FragmentState::Settled(not_ready(disposition))
                     }
                     other => {
                         stray(&mut self.counts.strays, self.peers.rank(index), other.err());
-                        Verdict::Settled(None)
+                        FragmentState::Settled(None)
                     }
                 }
             }
         };
-        self.lanes.came(at, verdict);
-        if known == Some(Verdict::Open) {
+        self.connections.came(at, state);
+        if known == Some(FragmentState::Open) {
             self.forget_arrival(at, number);
         }
         if let Some((header, check)) = open {
@@ -92,17 +95,25 @@ impl<F: Fabric, C: Control> VerbsChannel<F, C> {
         }
     }
 
-    /// A word has come.
-    pub(super) fn said(&mut self, now: Instant, at: usize, word: u32) {
-        let Some(lane) = self.lanes.get_mut(at).filter(|lane| lane.link.receives()) else { return };
+    /// A SEND with an immediate value was received.
+    pub(super) fn on_immediate(&mut self, now: Instant, at: usize, value: u32) {
+        let Some(connection) = self.connections.get_mut(at).filter(|connection| connection.link.receives())
+        else {
+            return;
+        };
         let released = &mut self.released;
-        let heard = match Word::decode(word) {
-            Some(Word::Ack(count)) => {
-                lane.sender.acknowledged(count, WORD_BITS, |token| released.push(token)).map(|()| None)
+        let heard = match Notification::decode(value) {
+            Some(Notification::Ack(count)) => connection
+                .sender
+                .acknowledged(count, NUMBER_BITS, |token| released.push(token))
+                .map(|()| None),
+            Some(Notification::Damaged(number)) => {
+                connection.sender.refused(number, RefusalReason::Damaged).map(Some)
             }
-            Some(Word::Damaged(number)) => lane.sender.refused(number, Why::Damaged).map(Some),
-            Some(Word::NotReady(number)) => lane.sender.refused(number, Why::NotReady).map(Some),
-            None => Err(lane::Nonsense),
+            Some(Notification::NotReady(number)) => {
+                connection.sender.refused(number, RefusalReason::NotReady).map(Some)
+            }
+            None => Err(fragments::InvalidAck),
         };
         match heard {
             Ok(None) => {}

@@ -1,5 +1,5 @@
-//! How a lane comes up, and comes up again: both ends offer a queue pair by the control connection, connect it, and say
-//! that it is ready.
+//! Set-up of a connection, at first and after a failure: both ends offer a queue pair over the control connection, connect it,
+//! and report that it is ready.
 //!
 //! ```text
 //!   Offer(epoch, address, taken) -->        <-- Offer(epoch, address, taken)
@@ -7,8 +7,8 @@
 //!   Ready(epoch) -->                        <-- Ready(epoch)
 //! ```
 //!
-//! A lane's epoch counts its queue pairs. Whoever sees one fail closes it (nothing of it is on its way afterwards), and
-//! offers the next; the other end closes its own when it hears that. An offer says which fragments were taken, so the rest is
+//! A connection's epoch counts its queue pairs. The end that sees one fail closes it (nothing of it is in flight afterwards)
+//! and offers the next; the other end closes its own when it receives the offer. An offer says which fragments were taken, so the rest is
 //! posted again, none twice, none left out.
 
 use std::time::Duration;
@@ -16,9 +16,9 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use shouter_netstack::time::Instant;
 
-use super::fabric::{Address, Fabric, Fault, Sizes};
-use super::lane::{MAX_WINDOW, Outstanding, Retry, Taken, Why};
-use super::link::{PAUSE, State};
+use super::fabric::{Fabric, Fault, QueuePairAddress, Sizes};
+use super::fragments::{MAX_WINDOW, Outstanding, RefusalReason, Retry, Taken};
+use super::link::{LinkState, PAUSE};
 use super::{Control, VerbsChannel};
 use crate::channel::up::Loss;
 use crate::wire;
@@ -26,37 +26,37 @@ use crate::wire;
 /// A fragment that the peer had no room for is sent again after so long.
 const NOT_READY: Duration = Duration::from_micros(100);
 
-/// What goes by the control connection.
+/// Set-up messages on the control connection.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 enum Message {
     Offer(Offer),
-    Ready { lane: u32, epoch: u32 },
+    Ready { connection: u32, epoch: u32 },
 }
 
-/// One end of a lane.
+/// One end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 struct Offer {
-    lane: u32,
+    connection: u32,
     epoch: u32,
-    lanes: u32,
+    connections: u32,
     crc: bool,
     sizes: Sizes,
-    address: Address,
+    address: QueuePairAddress,
     taken: u64,
     refused: u64,
 }
 
 impl<F: Fabric, C: Control> VerbsChannel<F, C> {
-    /// A word of the peer by the control connection.
+    /// Handles a set-up message from the control connection.
     pub(super) fn on_side(&mut self, now: Instant, index: usize, bytes: &[u8]) {
-        let lanes = self.lanes.of_peer(index);
-        let lane_of = |lane: u32| lanes.clone().nth(lane as usize);
+        let connections = self.connections.of_peer(index);
+        let connection_of = |connection: u32| connections.clone().nth(connection as usize);
         let heard = match wire::decode(bytes) {
-            Ok(Message::Offer(offer)) => match lane_of(offer.lane) {
+            Ok(Message::Offer(offer)) => match connection_of(offer.connection) {
                 Some(at) => self.on_offer(now, at, &offer),
                 None => Err(Fault::Settings),
             },
-            Ok(Message::Ready { lane, epoch }) => match lane_of(lane) {
+            Ok(Message::Ready { connection, epoch }) => match connection_of(connection) {
                 Some(at) => {
                     self.on_ready(at, epoch);
                     Ok(())
@@ -72,31 +72,33 @@ impl<F: Fabric, C: Control> VerbsChannel<F, C> {
 
     fn on_offer(&mut self, now: Instant, at: usize, offer: &Offer) -> Result<(), Fault> {
         let sizes = self.fabric.sizes();
-        if (offer.lanes as usize, offer.crc, offer.sizes) != (self.lanes.per_peer(), self.settings.crc, sizes)
+        if (offer.connections as usize, offer.crc, offer.sizes)
+            != (self.connections.per_peer(), self.settings.crc, sizes)
         {
             return Err(Fault::Settings);
         }
-        let Some(lane) = self.lanes.get_mut(at) else { return Err(Fault::Protocol) };
-        if lane.link.is_over() || offer.epoch < lane.link.epoch() {
+        let Some(connection) = self.connections.get_mut(at) else { return Err(Fault::Protocol) };
+        if connection.link.is_over() || offer.epoch < connection.link.epoch() {
             return Ok(());
         }
-        if offer.epoch > lane.link.epoch() {
-            tracing::debug!(lane = at, epoch = offer.epoch, "the peer has closed a queue pair");
-            lane.link.follow(now, offer.epoch);
+        if offer.epoch > connection.link.epoch() {
+            tracing::debug!(connection = at, epoch = offer.epoch, "the peer has closed a queue pair");
+            connection.link.follow(now, offer.epoch);
             self.fabric.close(at);
             self.offer(at)?;
-        } else if matches!(lane.link.state(), State::Down(_)) {
+        } else if matches!(connection.link.state(), LinkState::Down(_)) {
             self.offer(at)?;
         }
-        let Some(lane) = self.lanes.get_mut(at) else { return Err(Fault::Protocol) };
-        if lane.link.state() != State::Offered {
+        let Some(connection) = self.connections.get_mut(at) else { return Err(Fault::Protocol) };
+        if connection.link.state() != LinkState::Offered {
             return Ok(());
         }
         let taken = Taken { count: offer.taken, refused: offer.refused };
         let mut returned = [None; MAX_WINDOW as usize];
         let mut places = returned.iter_mut();
         let released = &mut self.released;
-        lane.sender
+        connection
+            .sender
             .resume(
                 taken,
                 |token| released.push(token),
@@ -111,69 +113,72 @@ impl<F: Fabric, C: Control> VerbsChannel<F, C> {
             self.keep(now, at, fragment);
         }
         if let Err(why) = self.fabric.connect(at, &offer.address) {
-            tracing::debug!(lane = at, %why, "a queue pair was not connected; another will be tried");
+            tracing::debug!(connection = at, %why, "a queue pair was not connected; another will be tried");
             self.broken(now, at, why);
             return Ok(());
         }
-        let Some(lane) = self.lanes.get_mut(at) else { return Err(Fault::Protocol) };
-        lane.link.connected();
-        let epoch = lane.link.epoch();
-        let ready = Message::Ready { lane: self.lanes.split(at).1 as u32, epoch };
-        self.tell(at, &ready);
+        let Some(connection) = self.connections.get_mut(at) else { return Err(Fault::Protocol) };
+        connection.link.connected();
+        let epoch = connection.link.epoch();
+        let ready = Message::Ready { connection: self.connections.split(at).1 as u32, epoch };
+        self.send_setup(at, &ready);
         Ok(())
     }
 
     fn on_ready(&mut self, at: usize, epoch: u32) {
-        let Some(lane) = self.lanes.get_mut(at) else { return };
-        if !lane.link.ready(epoch, lane.sender.acked()) {
+        let Some(connection) = self.connections.get_mut(at) else { return };
+        if !connection.link.ready(epoch, connection.sender.acked()) {
             return;
         }
         if epoch > 0 {
-            tracing::info!(lane = at, epoch, "a queue pair was set up again");
+            tracing::info!(connection = at, epoch, "a queue pair was set up again");
         }
         // A queue pair fails rarely: this may allocate.
-        let again: Vec<_> = lane.sender.outstanding().collect();
-        for Outstanding { slot, len, lent } in again {
-            self.take_in(at, slot, lent);
+        let again: Vec<_> = connection.sender.outstanding().collect();
+        for Outstanding { slot, len, zero_copy } in again {
+            self.take_in(at, slot, zero_copy);
             self.fabric.write(at, slot, len);
             self.counts.resent += 1;
         }
     }
 
-    /// Makes a queue pair and tells the peer.
+    /// Makes a queue pair and offers it to the peer.
     fn offer(&mut self, at: usize) -> Result<(), Fault> {
         let address = self.fabric.open(at)?;
-        let Some(lane) = self.lanes.get_mut(at) else { return Err(Fault::Protocol) };
-        lane.link.offered();
-        let (epoch, taken) = (lane.link.epoch(), lane.receiver.taken());
-        lane.receiver.resume();
+        let Some(connection) = self.connections.get_mut(at) else { return Err(Fault::Protocol) };
+        connection.link.offered();
+        let (epoch, taken) = (connection.link.epoch(), connection.receiver.taken());
+        connection.receiver.resume();
         let offer = Offer {
-            lane: self.lanes.split(at).1 as u32,
+            connection: self.connections.split(at).1 as u32,
             epoch,
-            lanes: self.lanes.per_peer() as u32,
+            connections: self.connections.per_peer() as u32,
             crc: self.settings.crc,
             sizes: self.fabric.sizes(),
             address,
             taken: taken.count,
             refused: taken.refused,
         };
-        self.tell(at, &Message::Offer(offer));
+        self.send_setup(at, &Message::Offer(offer));
         Ok(())
     }
 
-    fn tell(&mut self, at: usize, message: &Message) {
-        let Some(rank) = self.peers.rank(self.lanes.split(at).0) else { return };
-        self.control.tell(rank, wire::encode(message));
+    fn send_setup(&mut self, at: usize, message: &Message) {
+        let Some(rank) = self.peers.rank(self.connections.split(at).0) else { return };
+        self.control.enqueue(rank, wire::encode(message));
     }
 
     /// A queue pair has failed: closes it, and offers another in a while.
     pub(super) fn broken(&mut self, now: Instant, at: usize, why: Fault) {
-        let (index, of_peer) = self.lanes.split(at);
-        let Some(lane) = self.lanes.get_mut(at).filter(|lane| !lane.link.is_over()) else { return };
-        let (due, worked) = lane.link.broke(now, why);
+        let (index, of_peer) = self.connections.split(at);
+        let Some(connection) = self.connections.get_mut(at).filter(|connection| !connection.link.is_over())
+        else {
+            return;
+        };
+        let (due, worked) = connection.link.broke(now, why);
         if worked {
             let rank = self.peers.rank(index);
-            tracing::warn!(?rank, lane = of_peer, %why, "a queue pair has failed; it is set up again");
+            tracing::warn!(?rank, connection = of_peer, %why, "a queue pair has failed; it is set up again");
         }
         self.fabric.close(at);
         if why == Fault::RemoteAccess
@@ -185,28 +190,28 @@ impl<F: Fabric, C: Control> VerbsChannel<F, C> {
         self.alarm.set(due);
     }
 
-    /// Keeps a fragment that came back until it goes out again.
-    pub(super) fn keep(&mut self, now: Instant, at: usize, fragment: super::lane::Returned) {
-        self.take_in(at, fragment.slot, fragment.lent);
+    /// Keeps a refused fragment until it is sent again.
+    pub(super) fn keep(&mut self, now: Instant, at: usize, fragment: super::fragments::Returned) {
+        self.take_in(at, fragment.slot, fragment.zero_copy);
         let bytes = self.fabric.outgoing(at, fragment.slot).get(..fragment.len as usize);
         let bytes = bytes.unwrap_or_default().into();
         let (due, refusals) = match fragment.why {
-            Why::Damaged => (now, fragment.refusals),
+            RefusalReason::Damaged => (now, fragment.refusals),
             // Ever more seldom: a peer that goes on refusing is not sent to for ever.
-            Why::NotReady => {
+            RefusalReason::NotReady => {
                 let wait = NOT_READY.saturating_mul(1 << fragment.refusals.min(30));
                 (now + wait, fragment.refusals.saturating_add(1))
             }
         };
-        if let Some(peer) = self.peers.get_mut(self.lanes.split(at).0) {
+        if let Some(peer) = self.peers.get_mut(self.connections.split(at).0) {
             let place = peer.retries.partition_point(|other| other.at <= due);
             peer.retries.insert(place, Retry { at: due, bytes, refusals });
         }
         self.alarm.set(due);
     }
 
-    /// Offers what is to be offered, gives up on what is down for too long, and sends what came back.
-    pub(super) fn tend(&mut self, now: Instant) {
+    /// Offers queue pairs, gives up peers whose connections are down for too long, and sends refused fragments again.
+    pub(super) fn poll_timers(&mut self, now: Instant) {
         for index in self.peers.indices() {
             if self.peers.is_lost(index) {
                 continue;
@@ -225,22 +230,24 @@ impl<F: Fabric, C: Control> VerbsChannel<F, C> {
                     continue;
                 }
             }
-            if let Err(why) = self.lanes.of_peer(index).try_for_each(|at| self.tend_lane(now, at)) {
+            if let Err(why) =
+                self.connections.of_peer(index).try_for_each(|at| self.check_connection(now, at))
+            {
                 self.lose(index, why);
             }
             self.retry(now, index);
         }
     }
 
-    fn tend_lane(&mut self, now: Instant, at: usize) -> Result<(), Fault> {
-        let Some(lane) = self.lanes.get_mut(at) else { return Ok(()) };
-        lane.link.settle(lane.sender.in_flight(), lane.sender.acked());
-        if let Some(again) = lane.link.check(now, self.settings.dead_after)? {
+    fn check_connection(&mut self, now: Instant, at: usize) -> Result<(), Fault> {
+        let Some(connection) = self.connections.get_mut(at) else { return Ok(()) };
+        connection.link.settle(connection.sender.in_flight(), connection.sender.acked());
+        if let Some(again) = connection.link.check(now, self.settings.dead_after)? {
             self.alarm.set(again);
         }
-        match lane.link.state() {
-            State::Down(Some(due)) if due > now => self.alarm.set(due),
-            State::Down(_) => self.offer(at)?,
+        match connection.link.state() {
+            LinkState::Down(Some(due)) if due > now => self.alarm.set(due),
+            LinkState::Down(_) => self.offer(at)?,
             _ => {}
         }
         Ok(())
@@ -250,20 +257,20 @@ impl<F: Fabric, C: Control> VerbsChannel<F, C> {
     pub(super) fn lose(&mut self, index: usize, why: Fault) {
         let Some(peer) = self.peers.lose(index, Loss::Verbs(why)) else { return };
         peer.retries.clear();
-        self.end_lanes(index);
+        self.end_connections(index);
     }
 
     /// Ends all queue pairs to a peer.
-    pub(super) fn end_lanes(&mut self, index: usize) {
+    pub(super) fn end_connections(&mut self, index: usize) {
         if let Some(rank) = self.peers.rank(index) {
             self.control.forget(rank);
         }
         self.forget_device(Some(index));
-        for at in self.lanes.of_peer(index) {
+        for at in self.connections.of_peer(index) {
             self.fabric.close(at);
-            if let Some(lane) = self.lanes.get_mut(at) {
-                lane.link.end();
-                lane.sender.abandon();
+            if let Some(connection) = self.connections.get_mut(at) {
+                connection.link.end();
+                connection.sender.abandon();
             }
         }
     }

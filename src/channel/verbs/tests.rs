@@ -26,7 +26,7 @@ use crate::channel::up::Loss;
 use crate::engine::executor_time;
 use hub::{End, Hub, Wire, hub};
 
-const LANES: u16 = 3;
+const CONNECTIONS: u16 = 3;
 const SIZES: Sizes = Sizes { window: 8, slot_bytes: 1024 };
 const DEAD_AFTER: Duration = Duration::from_secs(5);
 
@@ -43,7 +43,7 @@ struct Pair<F: Fabric> {
 }
 
 fn pair(seed: u64, settings: [Settings; 2]) -> Pair<End> {
-    let (hub, ends) = hub(seed, LANES.into(), SIZES);
+    let (hub, ends) = hub(seed, CONNECTIONS.into(), SIZES);
     leaders(hub, ends, settings)
 }
 
@@ -74,7 +74,7 @@ fn executor(config: ExecutorConfig) -> Executor {
 }
 
 fn alike(crc: bool) -> [Settings; 2] {
-    [Settings { lanes: LANES, crc, dead_after: DEAD_AFTER, lend_from: 256 }; 2]
+    [Settings { connections: CONNECTIONS, crc, dead_after: DEAD_AFTER, zero_copy_from: 256 }; 2]
 }
 
 impl<F: Fabric> Leader<F> {
@@ -207,15 +207,15 @@ fn sums_are_right_and_everything_is_acknowledged_in_the_end() {
             assert_eq!(leader.channel.crc_dropped(), 0);
             // Of 78,000 elements, each leader sends half and its half of the sums, some hundred bytes a fragment.
             assert_eq!(
-                leader.channel.counts.lent > 300,
+                leader.channel.counts.zero_copy > 300,
                 registered,
-                "{} fragments were lent",
-                leader.channel.counts.lent
+                "{} fragments were zero_copy",
+                leader.channel.counts.zero_copy
             );
             // The sums are only placed.
             let placed = leader.channel.counts.placed;
             assert_eq!(
-                placed > 150 && placed < leader.channel.counts.lent,
+                placed > 150 && placed < leader.channel.counts.zero_copy,
                 registered,
                 "{placed} were placed"
             );
@@ -267,17 +267,17 @@ fn memory_beyond_the_budget_is_copied_and_what_goes_is_forgotten() {
     assert!(!pair.leaders[1].start_registered(1, vec![2; 70_000]), "the budget is the other's");
     assert_eq!(pair.complete(1), [vec![Ok(())], vec![Ok(())]]);
     (0..200).for_each(|_| drop(pair.turn()));
-    assert!(pair.leaders[0].channel.counts.lent > 0);
-    assert_eq!(pair.leaders[1].channel.counts.lent, 0);
+    assert!(pair.leaders[0].channel.counts.zero_copy > 0);
+    assert_eq!(pair.leaders[1].channel.counts.zero_copy, 0);
     let leader = &mut pair.leaders[0];
-    let (base, lent) = (leader.data[0].as_ptr().addr(), leader.channel.counts.lent);
+    let (base, zero_copy) = (leader.data[0].as_ptr().addr(), leader.channel.counts.zero_copy);
     assert!(leader.channel.unregister(base).is_some());
     assert!(leader.channel.unregister(base).is_none());
     assert_eq!(leader.channel.memory.len(), 0);
     pair.leaders[0].start(0, vec![1; 70_000]);
     assert!(pair.leaders[1].start_registered(1, vec![2; 70_000]), "there is room again");
     assert_eq!(pair.complete(1), [vec![Ok(())], vec![Ok(())]]);
-    assert_eq!(pair.leaders[0].channel.counts.lent, lent);
+    assert_eq!(pair.leaders[0].channel.counts.zero_copy, zero_copy);
     assert!(pair.leaders.iter().all(|leader| leader.data.iter().flatten().all(|sum| *sum == 3)));
 }
 
@@ -332,8 +332,8 @@ fn registering_memory_holds_up_no_turn_of_the_channel() {
 #[test]
 fn another_step_over_the_same_tensors_registers_and_allocates_nothing() {
     const TENSORS: usize = 3;
-    // Where a lane overtakes another, what comes is early and has to be kept.
-    let mut pair = pair(10, [Settings { lanes: 1, ..alike(true)[0] }; 2]);
+    // Where a connection overtakes another, what comes is early and has to be kept.
+    let mut pair = pair(10, [Settings { connections: 1, ..alike(true)[0] }; 2]);
     for _ in 0..TENSORS {
         for rank in 0..2 {
             let data = vec![1; 20_000];
@@ -345,7 +345,7 @@ fn another_step_over_the_same_tensors_registers_and_allocates_nothing() {
         for (rank, leader) in pair.leaders.iter_mut().enumerate() {
             (0..TENSORS).for_each(|tensor| leader.start_again(rank as u32, tensor));
         }
-        let (before, lent) = (allocations::count(), pair.leaders[0].channel.counts.lent);
+        let (before, zero_copy) = (allocations::count(), pair.leaders[0].channel.counts.zero_copy);
         let mut open = 2 * TENSORS;
         for _ in 0..1_000_000 {
             assert!(pair.turn().is_empty());
@@ -360,7 +360,7 @@ fn another_step_over_the_same_tensors_registers_and_allocates_nothing() {
             }
         }
         assert_eq!(open, 0);
-        assert!(pair.leaders[0].channel.counts.lent > lent);
+        assert!(pair.leaders[0].channel.counts.zero_copy > zero_copy);
         // Each of the executor's 16 places has its memory after 16 operations.
         assert!(step < 7 || allocations::count() == before, "step {step} allocates");
     }
@@ -375,15 +375,16 @@ fn nothing_is_lent_after_a_fence() {
         assert!(pair.leaders[rank].start_registered(rank as u32, vec![1; 50_000]));
     }
     let until = pair.now + Duration::from_secs(1);
-    while pair.leaders[0].channel.counts.lent == 0 || pair.leaders[0].channel.is_drained() {
+    while pair.leaders[0].channel.counts.zero_copy == 0 || pair.leaders[0].channel.is_drained() {
         pair.turn();
-        assert!(pair.now < until, "nothing was lent");
+        assert!(pair.now < until, "nothing was zero_copy");
     }
     let leader = &mut pair.leaders[0];
     leader.channel.fence();
     assert!(leader.channel.is_drained());
-    let lanes = 0..usize::from(LANES);
-    let mut out = lanes.filter_map(|at| leader.channel.lanes.get_mut(at)?.sender.outstanding().next());
+    let connections = 0..usize::from(CONNECTIONS);
+    let mut out =
+        connections.filter_map(|at| leader.channel.connections.get_mut(at)?.sender.outstanding().next());
     assert!(out.next().is_none());
     // What the memory holds from here on arrives nowhere: a sum made of it would show.
     leader.data[0].fill(1 << 20);
@@ -433,7 +434,7 @@ fn after_a_fence_only_control_messages_go_out() {
 #[test]
 fn what_is_no_message_breaks_nothing() {
     let mut pair = pair(6, alike(true));
-    for garbage in [&b"{"[..], b"null", b"{\"Ready\":{\"lane\":9,\"epoch\":0}}"] {
+    for garbage in [&b"{"[..], b"null", b"{\"Ready\":{\"connection\":9,\"epoch\":0}}"] {
         let mut other = self::pair(7, alike(true));
         other.hub.borrow_mut().dark = true;
         let channel = &mut other.leaders[0].channel;
@@ -443,7 +444,7 @@ fn what_is_no_message_breaks_nothing() {
     }
     let leader = &mut pair.leaders[0];
     leader.channel.written(Instant::ZERO, 0, 99, 1 << 30, &mut leader.executor);
-    leader.channel.said(Instant::ZERO, 99, u32::MAX);
+    leader.channel.on_immediate(Instant::ZERO, 99, u32::MAX);
     assert_eq!(
         leader.channel.send(Rank(7), &header(), PayloadRange::empty(), Token(1)),
         Err(SendError::PeerFailed)

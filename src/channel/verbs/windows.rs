@@ -1,4 +1,4 @@
-//! Where a peer wants the messages that it has asked for: what its credit messages said, until all of that is sent.
+//! The peer's memory windows for the messages that it has given credit for, until all of them are sent.
 
 use std::collections::VecDeque;
 
@@ -21,14 +21,14 @@ struct Open {
     left: u64,
 }
 
-/// What a peer has said, in the order of (seq, round).
+/// A peer's windows, in the order of (seq, round).
 #[derive(Debug, Default)]
 pub(super) struct Windows {
     all: VecDeque<Open>,
 }
 
 impl Windows {
-    /// Notes what came with a credit message.
+    /// Adds the window of a credit message.
     pub(super) fn open(&mut self, credit: &Header, window: Window) {
         let (seq, first, rounds) = (credit.key.seq, credit.round, credit.len);
         let at = self.all.partition_point(|open| (open.seq, open.first) < (seq, first));
@@ -57,7 +57,7 @@ impl Windows {
         Some(Remote { address: address.checked_add(offset)?, rkey })
     }
 
-    /// Whether the peer has said nothing that counts.
+    /// Whether the peer has no windows open.
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
         self.all.is_empty()

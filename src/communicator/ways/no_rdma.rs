@@ -24,17 +24,20 @@ impl fmt::Display for Reachable {
 
 /// No ports.
 #[derive(Debug, Default)]
-pub(super) struct Found {
+pub(super) struct PortSurvey {
     pub(super) ports: Vec<()>,
     pub(super) problems: Vec<String>,
 }
 
 /// Says why there are none.
-pub(super) fn survey(_: &str) -> Found {
-    Found { ports: vec![], problems: vec!["this build has no verbs; build with the feature 'verbs'".into()] }
+pub(super) fn survey(_: &str) -> PortSurvey {
+    PortSurvey {
+        ports: vec![],
+        problems: vec!["this build has no verbs; build with the feature 'verbs'".into()],
+    }
 }
 
-impl Found {
+impl PortSurvey {
     pub(super) fn reachable(&self) -> Reachable {
         Reachable::default()
     }
@@ -48,7 +51,7 @@ impl Found {
 pub(in crate::communicator) enum Prepared {}
 
 impl Prepared {
-    pub(super) fn new(_: &Config, _: &Grid, _: &Found, _: &[&Reachable]) -> Result<Self, Error> {
+    pub(super) fn new(_: &Config, _: &Grid, _: &PortSurvey, _: &[&Reachable]) -> Result<Self, Error> {
         Err(Error::Internal("verbs were chosen in a build that has none".into()))
     }
 

@@ -1,4 +1,4 @@
-//! RDMA's part in the choice: the port that leads to most peers, and memory for the lanes.
+//! RDMA's part in the choice: the port that leads to most peers, and memory for the connections.
 
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -12,9 +12,9 @@ use crate::config::Config;
 use crate::error::Error;
 use crate::runtime::Clock;
 
-pub(super) use crate::channel::verbs::{Found, Reachable, survey};
+pub(super) use crate::channel::verbs::{PortSurvey, Reachable, survey};
 
-/// Slots of a lane, at least and at most.
+/// Slots of a connection, at least and at most.
 const WINDOW: std::ops::RangeInclusive<usize> = 4..=32;
 
 /// A device that is open, with its memory.
@@ -23,11 +23,11 @@ pub(in crate::communicator) struct Prepared {
 }
 
 impl Prepared {
-    /// Opens the port that leads to all of these peers, and registers slots for lanes to them.
+    /// Opens the port that leads to all of these peers, and registers slots for connections to them.
     pub(super) fn new(
         config: &Config,
         grid: &Grid,
-        found: &Found,
+        found: &PortSurvey,
         peers: &[&Reachable],
     ) -> Result<Self, Error> {
         let failed = |why: &dyn std::fmt::Display| Error::Device(format!("verbs: {why}"));
@@ -60,10 +60,10 @@ impl Prepared {
     /// The channel to these ranks.
     pub(super) fn connect(self, config: &Config, control: KernelChannel, peers: &[Rank]) -> OverRdma {
         let settings = Settings {
-            lanes: config.channel_num as u16,
+            connections: config.channel_num as u16,
             crc: config.crc,
             dead_after: config.heartbeat_timeout,
-            lend_from: verbs::LEND_FROM,
+            zero_copy_from: verbs::ZERO_COPY_FROM,
         };
         VerbsChannel::new(self.rdma, control, peers, settings, Clock.now())
     }

@@ -17,9 +17,10 @@ impl Folder {
         Self(path)
     }
 
-    fn flight(&self, rank: u32, rows: Vec<(&'static str, Records)>) -> Flight {
-        let place = Place { folder: self.0.clone(), job: "a:b".into(), rank, size: 4, host: "1".into() };
-        Flight::new(place, rows)
+    fn flight(&self, rank: u32, tracks: Vec<(&'static str, Records)>) -> Flight {
+        let target =
+            DumpTarget { folder: self.0.clone(), job: "a:b".into(), rank, size: 4, host: "1".into() };
+        Flight::new(target, tracks)
     }
 }
 
@@ -114,7 +115,7 @@ fn dumps_of_several_ranks_are_merged_as_timelines_are() {
 #[test]
 fn what_cannot_be_written_leaves_nothing_behind() {
     let folder = Folder::new("nothing");
-    let gone = Place { folder: folder.0.join("none"), ..folder.flight(0, vec![]).place };
+    let gone = DumpTarget { folder: folder.0.join("none"), ..folder.flight(0, vec![]).target };
     let flight = Flight::new(gone, vec![]);
     let error = flight.dump("x").unwrap_err();
     assert!(error.to_string().contains("none/shouter-a:b-rank0"), "{error}");

@@ -41,8 +41,13 @@ fn names<'a>(trace: &'a Value, kind: &str) -> Vec<&'a str> {
     all.map(|event| event["args"]["name"].as_str().unwrap()).collect()
 }
 
-fn lasted(begin: u64, end: u64) -> Event {
-    Event { name: "all-reduce", start: at(begin), duration_ns: Some(end - begin), ..Event::default() }
+fn lasted(begin: u64, end: u64) -> TraceEvent {
+    TraceEvent {
+        name: "all-reduce",
+        start: at(begin),
+        duration_ns: Some(end - begin),
+        ..TraceEvent::default()
+    }
 }
 
 #[test]
@@ -59,20 +64,20 @@ fn the_newest_events_stay_and_the_lost_are_counted() {
 fn the_trace_is_json_in_order_of_time_with_names() {
     let folder = Folder::new("trace");
     let timeline = Timeline::new(3, "b", 16);
-    timeline.call(Event { name: "barrier", step: 2, ..lasted(9_000, 9_500) });
-    timeline.call(Event {
+    timeline.call(TraceEvent { name: "barrier", step: 2, ..lasted(9_000, 9_500) });
+    timeline.call(TraceEvent {
         tensor: Some("layer1.\"weight\"\n".into()),
         step: 1,
         bytes: Some(4096),
         ..lasted(1_234, 3_235)
     });
-    timeline.engine(Event {
+    timeline.engine(TraceEvent {
         name: "resend",
         category: Category::Network,
         start: at(5_000),
         peer: Some(9),
         count: Some(2),
-        ..Event::default()
+        ..TraceEvent::default()
     });
     let path = folder.file("t.json");
     timeline.write(&path).unwrap();
@@ -105,8 +110,8 @@ fn operations_that_overlap_get_rows_of_their_own() {
         timeline.call(lasted(begin, end));
     }
     let trace: Value = serde_json::from_str(&timeline.to_json()).unwrap();
-    let rows: Vec<u64> = timed(&trace).iter().map(|event| event["tid"].as_u64().unwrap()).collect();
-    assert_eq!(rows, [0, 1, 0, 2]);
+    let tracks: Vec<u64> = timed(&trace).iter().map(|event| event["tid"].as_u64().unwrap()).collect();
+    assert_eq!(tracks, [0, 1, 0, 2]);
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use shouter::channel::verbs::{Found, survey};
+use shouter::channel::verbs::{PortSurvey, survey};
 
 use super::super::report::{Line, median, round4};
 use super::super::{kernel, output_within};
@@ -72,7 +72,7 @@ fn devices(names: &[String]) -> Result<Devices, BenchError> {
     let [a, b] = names else { return Err(usage("perftest needs two devices: --rdma-device NAME,NAME")) };
     let (a, b) = (survey(a), survey(b));
     let none = || usage("no route between the two RDMA devices; look at `rdma link` and `ip route get`");
-    let way = |from: &Found, to: &Found| {
+    let way = |from: &PortSurvey, to: &PortSurvey| {
         let (at, gid) = from.way(&to.reachable())?;
         Some((from.ports.get(at)?.0.clone(), gid.index))
     };

@@ -9,7 +9,7 @@ use super::NodeSegment;
 use crate::channel::shm::layout::{ABORT_AT, DISPUTE_AT, VERDICT_AT};
 use crate::channel::shm::view::{pack_divergence, unpack_divergence};
 
-/// Who ended the group, and a number that says why.
+/// The rank to blame for the end of the group, and the reason's code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Abort {
     /// The culprit's rank.
@@ -19,7 +19,7 @@ pub(crate) struct Abort {
 }
 
 impl NodeSegment {
-    /// Says that the group has ended; the first to say so is believed.
+    /// Records that the group has ended; the first writer wins.
     pub(crate) fn set_abort(&self, culprit: u32, reason: u8) {
         let word = 1 << 63 | u64::from(reason) << 32 | u64::from(culprit);
         // A failure means that another rank was first, whose word stands.
@@ -35,7 +35,7 @@ impl NodeSegment {
         }
     }
 
-    /// Says that ranks disagree about operation `seq`, ahead of [`set_abort`](Self::set_abort).
+    /// Records that ranks disagree about operation `seq`, ahead of [`set_abort`](Self::set_abort).
     pub(crate) fn set_dispute(&self, seq: u64) {
         // The first operation counts. The word is one more, for 0 stands for none, and inverted, so that the largest is the first.
         self.word(Some(DISPUTE_AT)).fetch_max(!(seq + 1), Ordering::AcqRel);
@@ -49,7 +49,7 @@ impl NodeSegment {
         }
     }
 
-    /// Says what the votes on the operation in dispute have shown. The first to say so is believed.
+    /// Records the result of the votes on the operation in dispute. The first writer wins.
     pub(crate) fn set_verdict(&self, divergence: &Divergence) {
         let state = self.word(Some(VERDICT_AT));
         if state.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Acquire).is_ok() {

@@ -13,7 +13,7 @@ use shouter_netstack::time::Instant;
 use socket2::{SockRef, TcpKeepalive};
 
 use super::super::share::Load;
-use super::super::streams::Info;
+use super::super::streams::ConnectionInfo;
 use super::sys;
 
 /// Bytes that may wait for the kernel to take them.
@@ -45,7 +45,7 @@ enum Piece {
     Extent(Extent, usize, ReleaseToken),
 }
 
-/// What the kernel last said.
+/// The kernel's last statistics.
 #[derive(Clone, Copy, Debug)]
 struct Sample {
     /// Bytes that it had taken by then, and those of them that were not acknowledged.
@@ -67,14 +67,14 @@ pub(super) struct Socket {
     queue: VecDeque<Piece>,
     /// Bytes in the queue.
     queued: usize,
-    /// The kernel took no more; it says when it does.
+    /// The kernel's buffer is full; an event follows when it is writable.
     pub(super) blocked: bool,
     /// It is listed among those with something to write; among those with something unacknowledged.
     pub(super) is_dirty: bool,
     pub(super) is_watched: bool,
     /// Everything that was announced has been read.
     drained: bool,
-    /// The end of the data, or an error, was announced: no later announcement tells of it.
+    /// The end of the data, or an error, was announced; it is not announced again.
     ending: bool,
     /// Bytes read in a turn.
     taken: (u64, usize),
@@ -291,10 +291,10 @@ impl Socket {
         self.sample.unacknowledged > 0 || self.written > self.sample.written || !self.queue.is_empty()
     }
 
-    pub(super) fn info(&self) -> Info {
+    pub(super) fn info(&self) -> ConnectionInfo {
         let since = self.written.saturating_sub(self.sample.written) as usize;
         let unacknowledged = self.sample.unacknowledged + since;
-        Info {
+        ConnectionInfo {
             remote: self.remote,
             writable: if self.blocked { 0 } else { self.room() },
             unacknowledged: unacknowledged + self.queued,

@@ -12,13 +12,16 @@ const DEAD_AFTER: Duration = Duration::from_secs(5);
 fn accepted() -> (KernelStreams, SocketId, Plain) {
     let mut streams = KernelStreams::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), DEAD_AFTER).unwrap();
     let other = Plain::connect(streams.local_addr()).unwrap();
-    until(&mut streams, |event, _| event == Event::Acceptable);
+    until(&mut streams, |event, _| event == StreamEvent::Acceptable);
     let id = streams.accept(Clock.now()).unwrap();
     (streams, id, other)
 }
 
 /// Turns until an event, or its absence, is what is waited for.
-fn until(streams: &mut KernelStreams, mut goal: impl FnMut(Event<SocketId>, &mut KernelStreams) -> bool) {
+fn until(
+    streams: &mut KernelStreams,
+    mut goal: impl FnMut(StreamEvent<SocketId>, &mut KernelStreams) -> bool,
+) {
     let end = Clock.now() + Duration::from_secs(20);
     loop {
         let now = Clock.now();
@@ -51,7 +54,7 @@ fn bytes_and_extents_arrive_in_order_and_extents_are_free_once_copied() {
     assert_eq!(streams.info(id).unwrap().unsent, 5018);
     assert!(streams.transmit(now));
     let released: Vec<_> = std::iter::from_fn(|| streams.next_event()).collect();
-    assert_eq!(released, [Event::Released(id, ReleaseToken(1)), Event::Released(id, ReleaseToken(2))]);
+    assert_eq!(released, [StreamEvent::Released(id, ReleaseToken(1)), StreamEvent::Released(id, ReleaseToken(2))]);
     let mut got = vec![0; 5018];
     other.read_exact(&mut got).unwrap();
     assert_eq!((&got[..4], &got[5004..5008]), (&b"head"[..], &b"tail"[..]));
@@ -108,7 +111,7 @@ fn who_has_no_room_for_long_is_not_gone() {
     let dead_after = Duration::from_secs(1);
     let mut streams = KernelStreams::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), dead_after).unwrap();
     let mut other = Plain::connect(streams.local_addr()).unwrap();
-    until(&mut streams, |event, _| event == Event::Acceptable);
+    until(&mut streams, |event, _| event == StreamEvent::Acceptable);
     let id = streams.accept(Clock.now()).unwrap();
     let mut written = 0;
     while let Ok(count) = streams.write(Clock.now(), id, &[7; 32_000]) {
@@ -121,7 +124,7 @@ fn who_has_no_room_for_long_is_not_gone() {
         streams.receive(Clock.now());
         streams.transmit(Clock.now());
         while let Some(event) = streams.next_event() {
-            assert!(!matches!(event, Event::Failed(..)), "{event:?}");
+            assert!(!matches!(event, StreamEvent::Failed(..)), "{event:?}");
         }
     };
     while Clock.now() < end {
@@ -150,7 +153,7 @@ fn a_long_read_goes_on_in_the_next_turn() {
     let (mut total, mut most) = (0, 0);
     until(&mut streams, |event, streams| {
         let mut turn = 0;
-        if event == Event::Readable(id) {
+        if event == StreamEvent::Readable(id) {
             while let Ok(Some(chunk)) = streams.read_chunk(Clock.now(), id) {
                 turn += chunk.len();
             }
@@ -163,7 +166,7 @@ fn a_long_read_goes_on_in_the_next_turn() {
     drop(writer.join().unwrap());
     // The end is told even where nothing more is to be read.
     until(&mut streams, |event, streams| {
-        event == Event::Readable(id) && matches!(streams.read_chunk(Clock.now(), id), Ok(None))
+        event == StreamEvent::Readable(id) && matches!(streams.read_chunk(Clock.now(), id), Ok(None))
     });
 }
 
@@ -180,7 +183,7 @@ fn an_aborted_connection_is_reset_and_its_id_finds_nothing() {
     assert!(streams.info(id).is_none() && streams.next_event().is_none());
     // The slot is used again, and the old name still finds nothing.
     let _other = Plain::connect(streams.local_addr()).unwrap();
-    until(&mut streams, |event, _| event == Event::Acceptable);
+    until(&mut streams, |event, _| event == StreamEvent::Acceptable);
     let next = streams.accept(Clock.now()).unwrap();
     assert_eq!((next.index, streams.info(id)), (id.index, None));
 }
@@ -190,6 +193,6 @@ fn nobody_there_is_a_refusal() {
     let mut streams = KernelStreams::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), DEAD_AFTER).unwrap();
     let gone = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap();
     let id = streams.connect(Clock.now(), gone.ip(), gone).unwrap();
-    until(&mut streams, |event, _| event == Event::Failed(id, Failure::Refused { remote: gone }));
+    until(&mut streams, |event, _| event == StreamEvent::Failed(id, Failure::Refused { remote: gone }));
     assert!(matches!(streams.read(Clock.now(), id, &mut [0; 8]), Err(Error::Failed(_))));
 }

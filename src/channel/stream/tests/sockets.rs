@@ -8,7 +8,7 @@ use shouter_netstack::tcp::Failure;
 use shouter_reducer::dtype::{DType, ReduceOp};
 use shouter_reducer::header::{Identity, MatchKey, Shape};
 
-use super::super::lane::{MAX_SIDE, message_head, side_frame};
+use super::super::connection::{MAX_SIDE, message_head, side_frame};
 use super::*;
 use crate::channel::sys::bytes_of;
 use crate::channel::up::Loss;
@@ -86,16 +86,20 @@ fn until(ends: &mut [End], what: &str, mut goal: impl FnMut(&mut [End]) -> bool)
 fn connected(ends: &mut [End]) {
     until(ends, "connections", |ends| {
         let up = |end: &End| {
-            end.channel.peers.iter().flat_map(|(_, peer)| &peer.lanes).all(|l| l.state == State::Up)
+            end.channel
+                .peers
+                .iter()
+                .flat_map(|(_, peer)| &peer.connections)
+                .all(|l| l.state == ConnectionState::Up)
         };
         ends.iter().all(up)
     });
 }
 
-/// Somebody who knows the secret, and says what it likes from then on: rank 1 towards an end of rank 0.
+/// A peer that knows the secret and then sends arbitrary bytes: rank 1 towards an end of rank 0.
 struct Puppet {
     end: [End; 1],
-    lanes: Vec<TcpStream>,
+    connections: Vec<TcpStream>,
     _listener: TcpListener,
 }
 
@@ -103,32 +107,37 @@ impl Puppet {
     fn new(connections: u16) -> Self {
         let listener = TcpListener::bind((LOCAL, 0)).unwrap();
         let streams = bind();
-        let door = streams.local_addr();
+        let address = streams.local_addr();
         let peers = [peer(1, listener.local_addr().unwrap().port())];
         let mut end = [End::new(0, &peers, streams, settings(0, connections, true))];
         let mut secrets = secrets(SECRET, 9);
-        let mut dial = |lane: u32| {
-            let mut stream = TcpStream::connect(door).unwrap();
+        let mut dial = |connection: u32| {
+            let mut stream = TcpStream::connect(address).unwrap();
             stream.set_nonblocking(true).unwrap();
-            let mut challenge = [0; entrance::CHALLENGE];
+            let mut challenge = [0; handshake::CHALLENGE];
             hear(&mut end, &mut stream, &mut challenge);
-            let challenge = entrance::check_challenge(&challenge).unwrap();
-            let claim =
-                entrance::Claim { from: Rank(1), to: Rank(0), lane, crc: true, nonce: secrets.nonce() };
+            let challenge = handshake::check_challenge(&challenge).unwrap();
+            let claim = handshake::Claim {
+                from: Rank(1),
+                to: Rank(0),
+                connection,
+                crc: true,
+                nonce: secrets.nonce(),
+            };
             stream.write_all(&secrets.hello(&challenge, &claim)).unwrap();
-            let mut welcome = [0; entrance::WELCOME];
+            let mut welcome = [0; handshake::WELCOME];
             hear(&mut end, &mut stream, &mut welcome);
-            assert_eq!(secrets.check_answer(&challenge, &claim, &welcome), Some(entrance::Answer::Welcome));
+            assert_eq!(secrets.check_answer(&challenge, &claim, &welcome), Some(handshake::Answer::Welcome));
             stream
         };
-        let lanes = (0..=u32::from(connections)).map(&mut dial).collect();
+        let connections = (0..=u32::from(connections)).map(&mut dial).collect();
         connected(&mut end);
-        Self { end, lanes, _listener: listener }
+        Self { end, connections, _listener: listener }
     }
 
     /// Says something on a connection, and returns the loss that comes of it.
-    fn says(&mut self, lane: usize, bytes: &[u8]) -> Loss {
-        self.lanes[lane].write_all(bytes).unwrap();
+    fn says(&mut self, connection: usize, bytes: &[u8]) -> Loss {
+        self.connections[connection].write_all(bytes).unwrap();
         self.loss()
     }
 
@@ -229,16 +238,16 @@ fn an_all_reduce_is_right_over_either_provider() {
 }
 
 #[test]
-fn strangers_at_a_socket_are_turned_away_and_hold_nothing() {
+fn unauthenticated_peers_at_a_socket_are_turned_away_and_hold_nothing() {
     let mut ends = ends(2, [true; 2]);
-    let door = ends[0].channel.streams.local_addr();
-    let claim = entrance::Claim { from: Rank(1), to: Rank(0), lane: 1, crc: true, nonce: [1; 16] };
+    let address = ends[0].channel.streams.local_addr();
+    let claim = handshake::Claim { from: Rank(1), to: Rank(0), connection: 1, crc: true, nonce: [1; 16] };
     let forged = secrets([8; 32], 0).hello(&[0; 16], &claim).to_vec();
     let replayed = secrets(SECRET, 0).hello(&[0; 16], &claim).to_vec();
     let mut callers: Vec<TcpStream> = vec![];
     for says in [&b"GET / HTTP/1.0\r\n\r\n"[..], &[0; 72], &forged, &replayed, &[9; 60_000]] {
         for _ in 0..20 {
-            let mut stream = TcpStream::connect(door).unwrap();
+            let mut stream = TcpStream::connect(address).unwrap();
             // Who is turned away while it speaks hears of a reset.
             let _ = stream.write_all(says);
             callers.push(stream);
@@ -248,24 +257,24 @@ fn strangers_at_a_socket_are_turned_away_and_hold_nothing() {
     // Before all are in who are expected.
     until(&mut ends[..1], "refusals", |ends| ends[0].channel.refused() == 100);
     connected(&mut ends);
-    let why = TcpStream::connect(door).expect_err("nobody listens any more");
+    let why = TcpStream::connect(address).expect_err("nobody listens any more");
     assert_eq!(why.kind(), std::io::ErrorKind::ConnectionRefused);
-    assert_eq!((ends[0].channel.strangers.len(), ends[0].channel.places.len()), (0, 3));
+    assert_eq!((ends[0].channel.unauthenticated.len(), ends[0].channel.roles.len()), (0, 3));
     assert!(ends[0].loss().is_none() && ends[1].loss().is_none());
 }
 
 #[test]
 fn those_who_say_nothing_go_in_time_and_never_crowd_members_out() {
     let mut ends = ends(2, [true; 2]);
-    let door = ends[0].channel.streams.local_addr();
-    let callers: Vec<TcpStream> = (0..200).map(|_| TcpStream::connect(door).unwrap()).collect();
+    let address = ends[0].channel.streams.local_addr();
+    let callers: Vec<TcpStream> = (0..200).map(|_| TcpStream::connect(address).unwrap()).collect();
     connected(&mut ends);
-    assert!(ends[0].channel.strangers.len() <= session::STRANGERS, "the oldest had to go");
+    assert!(ends[0].channel.unauthenticated.len() <= session::MAX_UNAUTHENTICATED, "the oldest had to go");
     let late = Clock.now() + Duration::from_secs(4);
     ends[0].turn(late);
     until(&mut ends[1..], "a moment", |_| true);
     let channel = &ends[0].channel;
-    assert_eq!((channel.refused(), channel.strangers.len(), channel.places.len()), (200, 0, 3));
+    assert_eq!((channel.refused(), channel.unauthenticated.len(), channel.roles.len()), (200, 0, 3));
     drop(callers);
 }
 
@@ -302,7 +311,14 @@ fn who_says_farewell_is_not_lost_until_it_is_missed() {
     drop(goes);
     let mut end = [stays];
     until(&mut end, "the end of its connections", |end| {
-        end[0].channel.peers.get(0).unwrap().lanes.iter().all(|lane| lane.state == State::Over)
+        end[0]
+            .channel
+            .peers
+            .get(0)
+            .unwrap()
+            .connections
+            .iter()
+            .all(|connection| connection.state == ConnectionState::Over)
     });
     assert!(end[0].loss().is_none());
     let now = Clock.now();
@@ -315,12 +331,12 @@ fn a_host_that_accepts_and_never_answers_is_given_up() {
     let silent = TcpListener::bind((LOCAL, 0)).unwrap();
     let peers = [peer(0, silent.local_addr().unwrap().port())];
     let mut end = [End::new(1, &peers, bind(), settings(1, 1, true))];
-    until(&mut end, "dialling", |end| end[0].channel.places.len() == 2);
+    until(&mut end, "dialling", |end| end[0].channel.roles.len() == 2);
     let now = Clock.now();
     end[0].turn(now + session::SETUP * 2);
     let loss = end[0].loss().unwrap();
     assert!(matches!(loss, Loss::Unconnected { .. }), "{loss}");
-    assert!(end[0].channel.places.is_empty());
+    assert!(end[0].channel.roles.is_empty());
 }
 
 #[test]
@@ -347,7 +363,7 @@ fn a_peer_that_is_stopped_is_found_though_its_kernel_answers() {
 }
 
 #[test]
-fn signs_of_life_keep_an_idle_pair_together() {
+fn heartbeats_keep_an_idle_pair_together() {
     let mut both = ends(2, [true; 2]);
     connected(&mut both);
     let begin = Clock.now();
@@ -365,10 +381,10 @@ fn signs_of_life_keep_an_idle_pair_together() {
 fn a_frame_cut_in_half_is_never_handed_on() {
     let mut puppet = Puppet::new(1);
     let whole = frame(&[5; 4096]);
-    puppet.lanes[1].write_all(&whole[..whole.len() / 2]).unwrap();
+    puppet.connections[1].write_all(&whole[..whole.len() / 2]).unwrap();
     let side = side_frame(b"half of this", true);
-    puppet.lanes[0].write_all(&side[..side.len() - 1]).unwrap();
-    puppet.lanes.clear();
+    puppet.connections[0].write_all(&side[..side.len() - 1]).unwrap();
+    puppet.connections.clear();
     let loss = puppet.loss();
     assert!(matches!(loss, Loss::Tcp(Failure::Reset { .. })), "{loss}");
     let channel = &mut puppet.end[0].channel;
@@ -377,8 +393,8 @@ fn a_frame_cut_in_half_is_never_handed_on() {
 
 #[test]
 fn a_length_that_no_frame_has_ends_the_peer() {
-    for lane in [0, 1] {
-        let loss = Puppet::new(1).says(lane, &[0x7f; 64]);
+    for connection in [0, 1] {
+        let loss = Puppet::new(1).says(connection, &[0x7f; 64]);
         assert!(matches!(loss, Loss::Garbled { .. }), "{loss}");
     }
 }
@@ -386,11 +402,11 @@ fn a_length_that_no_frame_has_ends_the_peer() {
 #[test]
 fn a_frame_whose_crc_is_wrong_ends_the_peer_and_says_what_to_do() {
     let good = frame(&[5; 4096]);
-    for (lane, at) in [(0, 10), (1, 30), (1, 62), (1, 64), (1, good.len() - 1)] {
+    for (connection, at) in [(0, 10), (1, 30), (1, 62), (1, 64), (1, good.len() - 1)] {
         let mut bad = good.clone();
         bad[at] ^= 4;
         let mut puppet = Puppet::new(1);
-        let loss = puppet.says(lane, &bad);
+        let loss = puppet.says(connection, &bad);
         assert!(matches!(loss, Loss::Corrupted { .. }), "byte {at}: {loss}");
         assert!(loss.to_string().contains("transport = \"rud\""), "{loss}");
         assert!(puppet.end[0].channel.peers.get(0).unwrap().aside.is_empty(), "nothing of it was handed on");
@@ -438,7 +454,7 @@ fn a_fence_in_the_middle_of_a_transfer_leaves_nothing_behind_and_the_word_gets_t
     assert!(hosts[0].engine.aborted().is_some());
     let up: &KernelChannel = hosts[0].engine.up().only().expect("sockets are used");
     assert_eq!(
-        (up.places.len(), up.peers.get(0).unwrap().queue.len()),
+        (up.roles.len(), up.peers.get(0).unwrap().queue.len()),
         (1, 0),
         "only the connection for control is left"
     );

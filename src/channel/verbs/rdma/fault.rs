@@ -1,4 +1,4 @@
-//! What the device's errors mean for a lane.
+//! What the device's errors mean for a connection.
 
 use shouter_netstack::verbs::{Status, VerbsError};
 
@@ -24,8 +24,8 @@ pub(super) fn setup(error: &VerbsError) -> Fault {
         VerbsError::Call { errno, .. } | VerbsError::Unreachable { errno, .. } => errno.0,
         _ => 0,
     };
-    // What the kernel answers to whoever has a device open that it has let go of. It is asked again and again, so that is
-    // no warning: the error that ends the group says it.
+    // The kernel answers so on an open device that was removed. The call is repeated, so this is not logged as a warning; the
+    // error of the group reports it.
     if matches!(errno, libc::EIO | libc::ENODEV) {
         tracing::debug!(%error, "the RDMA device is gone");
         return Fault::DeviceGone;

@@ -1,15 +1,15 @@
-//! What the device says beside completions, and whether the port still has the addresses that lanes go from.
+//! The device's asynchronous events, and whether the port still has the addresses that connections go from.
 
 use shouter_netstack::verbs::{AsyncEvent, Gid, VerbsError};
 
-use super::super::fabric::{Event, Fault};
+use super::super::fabric::{FabricEvent, Fault};
 use super::Rdma;
 use super::fault::setup;
 
 impl Rdma {
-    /// What the device has to say; rarely anything.
+    /// Handles the device's asynchronous events; they are rare.
     #[cold]
-    pub(super) fn look(&mut self, events: &mut Vec<Event>) {
+    pub(super) fn look(&mut self, events: &mut Vec<FabricEvent>) {
         while let Some(event) = self.context.poll_event() {
             tracing::warn!(?event, device = self.context.name(), "the RDMA device says");
             match event {
@@ -26,21 +26,21 @@ impl Rdma {
     }
 
     /// Ends the queue pairs that go from a GID which is not where it was.
-    fn look_at_gids(&mut self, events: &mut Vec<Event>) {
+    fn look_at_gids(&mut self, events: &mut Vec<FabricEvent>) {
         let present = self.present_gids().unwrap_or_default();
-        for lane in 0..self.pairs.len() {
-            if self.gid(lane).is_some_and(|gid| !present.contains(gid)) {
-                self.break_pair(lane, Fault::AddressChanged, events);
+        for connection in 0..self.pairs.len() {
+            if self.gid(connection).is_some_and(|gid| !present.contains(gid)) {
+                self.break_pair(connection, Fault::AddressChanged, events);
             }
         }
     }
 
-    /// Finds a lane's GID again: an address that was taken away and given back has another place in the port's table.
-    pub(super) fn find_gid(&mut self, lane: usize) -> Result<(), Fault> {
-        let Some(gid) = self.gid(lane).filter(|_| self.port.ethernet) else { return Ok(()) };
+    /// Finds a connection's GID again: an address that was taken away and given back has another place in the port's table.
+    pub(super) fn find_gid(&mut self, connection: usize) -> Result<(), Fault> {
+        let Some(gid) = self.gid(connection).filter(|_| self.port.ethernet) else { return Ok(()) };
         let present = self.present_gids().map_err(|error| setup(&error))?;
         let same = present.into_iter().find(|other| (other.raw, other.kind) == (gid.raw, gid.kind));
-        match (same, self.port.gids.get_mut(lane / self.lanes_of_peer)) {
+        match (same, self.port.gids.get_mut(connection / self.connections_per_peer)) {
             (Some(same), Some(gid)) => {
                 *gid = same;
                 Ok(())
@@ -56,20 +56,20 @@ impl Rdma {
         Ok(ports.find(|port| port.number == self.port.number).map(|port| port.gids).unwrap_or_default())
     }
 
-    /// Says of all queue pairs that they are of no use any more.
-    pub(super) fn all_broken(&mut self, why: Fault, events: &mut Vec<Event>) {
-        for lane in 0..self.pairs.len() {
-            self.break_pair(lane, why, events);
+    /// Reports all queue pairs as broken.
+    pub(super) fn all_broken(&mut self, why: Fault, events: &mut Vec<FabricEvent>) {
+        for connection in 0..self.pairs.len() {
+            self.break_pair(connection, why, events);
         }
     }
 
-    /// Says of a lane's queue pair that it is of no use any more, unless that was said.
-    pub(super) fn break_pair(&mut self, lane: usize, why: Fault, events: &mut Vec<Event>) {
-        if let Some(Some(pair)) = self.pairs.get_mut(lane)
+    /// Reports a connection's queue pair as broken, once.
+    pub(super) fn break_pair(&mut self, connection: usize, why: Fault, events: &mut Vec<FabricEvent>) {
+        if let Some(Some(pair)) = self.pairs.get_mut(connection)
             && !pair.broken
         {
             pair.broken = true;
-            events.push(Event::Broken { lane, why });
+            events.push(FabricEvent::Broken { connection, why });
         }
     }
 }

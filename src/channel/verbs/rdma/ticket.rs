@@ -1,22 +1,22 @@
-//! What the number of a request says when it completes.
+//! The encoding of a work request's id.
 
 /// The count of a receive's completion.
 pub(super) const RECEIVE: u16 = u16::MAX;
 
-/// What a completion's number says: which lane, which of its queue pairs, and how many sends it completes.
+/// A decoded work request id: which connection, which of its queue pairs, and how many sends it completes.
 #[derive(Clone, Copy)]
 pub(super) struct Ticket {
-    pub(super) lane: usize,
+    pub(super) connection: usize,
     pub(super) generation: u16,
     pub(super) count: u16,
 }
 
 impl Ticket {
     pub(super) fn encode(self) -> u64 {
-        (self.lane as u64) << 32 | u64::from(self.generation) << 16 | u64::from(self.count)
+        (self.connection as u64) << 32 | u64::from(self.generation) << 16 | u64::from(self.count)
     }
 
     pub(super) fn decode(number: u64) -> Self {
-        Self { lane: (number >> 32) as usize, generation: (number >> 16) as u16, count: number as u16 }
+        Self { connection: (number >> 32) as usize, generation: (number >> 16) as u16, count: number as u16 }
     }
 }

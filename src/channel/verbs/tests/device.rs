@@ -182,7 +182,7 @@ fn value(rank: usize, at: usize) -> u8 {
 
 /// Two ends; rank 0's payloads lie in memory of this kind, the rest of it on devices.
 fn both(seed: u64, crc: bool, kind: MemoryKind) -> Both<End> {
-    let (hub, ends) = hub(seed, LANES.into(), SIZES);
+    let (hub, ends) = hub(seed, CONNECTIONS.into(), SIZES);
     over(hub, ends, (seed, crc, kind, 0.0))
 }
 
@@ -316,7 +316,7 @@ fn payloads_of_devices_are_sent_and_placed_without_the_host() {
     for side in &both.sides {
         let asked = side.asked.lock().unwrap();
         assert_eq!(asked.reads, 0, "the host reads nothing");
-        assert_eq!(side.channel.counts.lent, all as u64);
+        assert_eq!(side.channel.counts.zero_copy, all as u64);
         let placed = side.channel.counts.placed as usize;
         assert!(placed > all / 2, "{placed} were placed");
         // One question for each that is sent, and for each that was placed here.
@@ -359,7 +359,7 @@ fn what_comes_from_a_host_s_memory_is_copied_to_the_device() {
     let mut both = both(3, true, MemoryKind::Host);
     both.complete(3);
     let all = MESSAGES * FRAGMENTS;
-    assert_eq!(both.sides[0].channel.counts.lent, 0);
+    assert_eq!(both.sides[0].channel.counts.zero_copy, 0);
     assert_eq!(both.sides[1].asked.lock().unwrap().writes, all);
 }
 
@@ -407,12 +407,14 @@ pub(super) fn damaged_and_cut<F: Fabric>(mut both: Both<F>, begin: Instant) {
     both.complete_with(0, |now, mut channels| {
         turns += 1;
         let channel = &mut channels[cut % 2];
-        let busy = |lane: &lanes::Lane| lane.link.is_up() && lane.sender.in_flight() > 0;
+        let busy = |connection: &connections::Connection| {
+            connection.link.is_up() && connection.sender.in_flight() > 0
+        };
         if turns % 40 == 0
             && cut < 8
-            && let Some(lane) = channel.lanes.iter().position(busy)
+            && let Some(connection) = channel.connections.iter().position(busy)
         {
-            channel.broken(now, lane, Fault::RetryExceeded);
+            channel.broken(now, connection, Fault::RetryExceeded);
             cut += 1;
         }
     });
@@ -427,6 +429,6 @@ pub(super) fn damaged_and_cut<F: Fabric>(mut both: Both<F>, begin: Instant) {
 
 #[test]
 fn damage_in_a_device_s_memory_and_queue_pairs_that_fail_in_the_middle() {
-    let (hub, ends) = hub(11, LANES.into(), SIZES);
+    let (hub, ends) = hub(11, CONNECTIONS.into(), SIZES);
     damaged_and_cut(over(hub, ends, (11, true, MemoryKind::Device, 0.05)), Instant::ZERO);
 }

@@ -1,5 +1,5 @@
 //! Queue pairs between two ends in one process: in order within each, damaged and cut when a test says so. A payload that
-//! was lent is read when it arrives, as late as a NIC might.
+//! is sent zero-copy is read when it arrives, as late as a NIC might.
 
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
@@ -16,8 +16,8 @@ use shouter_reducer::transport::{PayloadRange, SendError, Token, Transport};
 
 use super::super::Control;
 use super::super::fabric::{
-    Address, Event, Export, Fabric, Fault, Reach, RegisterError, Registered, Registering, Remote, Sizes,
-    Source,
+    Export, Fabric, FabricEvent, Fault, QueuePairAddress, Reach, RegisterError, Registered, Registering,
+    Remote, Sizes, Source,
 };
 use super::allocations::Pause;
 use crate::channel::Inbox;
@@ -26,7 +26,7 @@ use crate::channel::up::{Channel, PeerLoss};
 
 struct Pair {
     end: usize,
-    lane: usize,
+    connection: usize,
     peer: Option<u32>,
     sound: bool,
 }
@@ -44,7 +44,7 @@ enum Moving {
         bytes: Vec<u8>,
         into: Remote,
     },
-    Word(u32),
+    Immediate(u32),
 }
 
 /// What both ends share.
@@ -75,7 +75,7 @@ pub(super) struct End {
     hub: Rc<RefCell<Hub>>,
     end: usize,
     sizes: Sizes,
-    /// The queue pair of each lane.
+    /// The queue pair of each connection.
     current: Vec<Option<u32>>,
     outgoing: Vec<Vec<u8>>,
     incoming: Vec<Vec<u8>>,
@@ -83,8 +83,8 @@ pub(super) struct End {
     registered: Vec<Option<Region>>,
 }
 
-pub(super) fn hub(seed: u64, lanes: usize, sizes: Sizes) -> (Rc<RefCell<Hub>>, [End; 2]) {
-    let slots = || vec![vec![0; (sizes.window * sizes.slot_bytes) as usize]; lanes];
+pub(super) fn hub(seed: u64, connections: usize, sizes: Sizes) -> (Rc<RefCell<Hub>>, [End; 2]) {
+    let slots = || vec![vec![0; (sizes.window * sizes.slot_bytes) as usize]; connections];
     let hub = Rc::new(RefCell::new(Hub {
         pairs: HashMap::new(),
         next: 100,
@@ -105,7 +105,7 @@ pub(super) fn hub(seed: u64, lanes: usize, sizes: Sizes) -> (Rc<RefCell<Hub>>, [
         hub: hub.clone(),
         end,
         sizes,
-        current: vec![None; lanes],
+        current: vec![None; connections],
         outgoing: slots(),
         incoming: slots(),
         queued: vec![],
@@ -121,8 +121,8 @@ impl Hub {
         let Some(pair) = self.pairs.get_mut(&number).filter(|pair| pair.sound) else { return };
         pair.sound = false;
         self.cut += 1;
-        let (end, lane, peer) = (pair.end, pair.lane, pair.peer);
-        self.broken[end].push((lane, why));
+        let (end, connection, peer) = (pair.end, pair.connection, pair.peer);
+        self.broken[end].push((connection, why));
         // What came whole may still be seen; the rest is lost.
         let keep = self.rng.random_range(0..4);
         self.moving.entry(number).or_default().truncate(keep);
@@ -159,14 +159,14 @@ impl Fabric for End {
         self.sizes
     }
 
-    fn open(&mut self, lane: usize) -> Result<Address, Fault> {
-        assert!(self.current[lane].is_none(), "the former one was closed");
+    fn open(&mut self, connection: usize) -> Result<QueuePairAddress, Fault> {
+        assert!(self.current[connection].is_none(), "the former one was closed");
         let mut hub = self.hub.borrow_mut();
         hub.next += 1;
         let number = hub.next;
-        hub.pairs.insert(number, Pair { end: self.end, lane, peer: None, sound: true });
-        self.current[lane] = Some(number);
-        Ok(Address {
+        hub.pairs.insert(number, Pair { end: self.end, connection, peer: None, sound: true });
+        self.current[connection] = Some(number);
+        Ok(QueuePairAddress {
             queue_pair: number,
             psn: 0,
             gid: Ipv6Addr::LOCALHOST,
@@ -177,16 +177,16 @@ impl Fabric for End {
         })
     }
 
-    fn connect(&mut self, lane: usize, remote: &Address) -> Result<(), Fault> {
-        let number = self.current[lane].expect("opened");
+    fn connect(&mut self, connection: usize, remote: &QueuePairAddress) -> Result<(), Fault> {
+        let number = self.current[connection].expect("opened");
         let mut hub = self.hub.borrow_mut();
         hub.pairs.get_mut(&number).expect("there").peer = Some(remote.queue_pair);
         Ok(())
     }
 
-    fn close(&mut self, lane: usize) {
+    fn close(&mut self, connection: usize) {
         let mut hub = self.hub.borrow_mut();
-        if let Some(number) = self.current[lane].take() {
+        if let Some(number) = self.current[connection].take() {
             let peer = hub.pairs.remove(&number).and_then(|pair| pair.peer);
             hub.moving.remove(&number);
             // What is on the wire may arrive yet; the memory that it came from is read no more.
@@ -198,49 +198,49 @@ impl Fabric for End {
             }
         }
         let end = self.end;
-        hub.broken[end].retain(|(other, _)| *other != lane);
-        self.queued.retain(|(other, _)| *other != lane);
+        hub.broken[end].retain(|(other, _)| *other != connection);
+        self.queued.retain(|(other, _)| *other != connection);
     }
 
-    fn outgoing(&mut self, lane: usize, slot: u32) -> &mut [u8] {
+    fn outgoing(&mut self, connection: usize, slot: u32) -> &mut [u8] {
         let bytes = self.sizes.slot_bytes as usize;
-        &mut self.outgoing[lane][slot as usize * bytes..][..bytes]
+        &mut self.outgoing[connection][slot as usize * bytes..][..bytes]
     }
 
-    fn incoming(&self, lane: usize, slot: u32) -> &[u8] {
+    fn incoming(&self, connection: usize, slot: u32) -> &[u8] {
         let bytes = self.sizes.slot_bytes as usize;
-        &self.incoming[lane][slot as usize * bytes..][..bytes]
+        &self.incoming[connection][slot as usize * bytes..][..bytes]
     }
 
-    fn has_room(&self, lane: usize, more: u32) -> bool {
-        let queued = self.queued.iter().filter(|(other, _)| *other == lane).count();
+    fn has_room(&self, connection: usize, more: u32) -> bool {
+        let queued = self.queued.iter().filter(|(other, _)| *other == connection).count();
         queued + more as usize <= 2 * self.sizes.window as usize
     }
 
-    fn write(&mut self, lane: usize, slot: u32, len: u32) {
+    fn write(&mut self, connection: usize, slot: u32, len: u32) {
         let _pause = Pause::new();
-        let bytes = self.outgoing(lane, slot)[..len as usize].to_vec();
-        self.queued.push((lane, Moving::Write { slot, payload: Span::empty(), bytes }));
+        let bytes = self.outgoing(connection, slot)[..len as usize].to_vec();
+        self.queued.push((connection, Moving::Write { slot, payload: Span::empty(), bytes }));
     }
 
-    fn gather(&mut self, lane: usize, slot: u32, payload: Source, len: u32) {
+    fn gather(&mut self, connection: usize, slot: u32, payload: Source, len: u32) {
         let _pause = Pause::new();
-        let bytes = self.outgoing(lane, slot)[payload.len as usize..len as usize].to_vec();
+        let bytes = self.outgoing(connection, slot)[payload.len as usize..len as usize].to_vec();
         // What of the slot is not sent may hold anything.
-        self.outgoing(lane, slot)[..payload.len as usize].fill(0xa5);
+        self.outgoing(connection, slot)[..payload.len as usize].fill(0xa5);
         let region = self.registered[payload.key].expect("what is sent from is registered");
         let payload = region.span(payload.offset, payload.len as usize).expect("it lies in its registration");
-        self.queued.push((lane, Moving::Write { slot, payload, bytes }));
+        self.queued.push((connection, Moving::Write { slot, payload, bytes }));
     }
 
-    fn place(&mut self, lane: usize, slot: u32, payload: Source, into: Remote, len: u32) {
+    fn place(&mut self, connection: usize, slot: u32, payload: Source, into: Remote, len: u32) {
         let _pause = Pause::new();
-        let trailer = self.outgoing(lane, slot)[payload.len as usize..len as usize].to_vec();
-        self.outgoing(lane, slot)[..payload.len as usize].fill(0xa5);
+        let trailer = self.outgoing(connection, slot)[payload.len as usize..len as usize].to_vec();
+        self.outgoing(connection, slot)[..payload.len as usize].fill(0xa5);
         let region = self.registered[payload.key].expect("what is sent from is registered");
         let payload = region.span(payload.offset, payload.len as usize).expect("it lies in its registration");
-        self.queued.push((lane, Moving::Place { payload, bytes: vec![], into }));
-        self.queued.push((lane, Moving::Write { slot, payload: Span::empty(), bytes: trailer }));
+        self.queued.push((connection, Moving::Place { payload, bytes: vec![], into }));
+        self.queued.push((connection, Moving::Write { slot, payload: Span::empty(), bytes: trailer }));
     }
 
     fn remote(&self, range: Source) -> Option<Remote> {
@@ -282,17 +282,17 @@ impl Fabric for End {
         Some(Box::new(memory))
     }
 
-    fn say(&mut self, lane: usize, word: u32) {
+    fn send_immediate(&mut self, connection: usize, value: u32) {
         let _pause = Pause::new();
-        self.queued.push((lane, Moving::Word(word)));
+        self.queued.push((connection, Moving::Immediate(value)));
     }
 
     fn flush(&mut self) -> bool {
         let _pause = Pause::new();
         let any = !self.queued.is_empty();
         let mut hub = self.hub.borrow_mut();
-        for (lane, moving) in self.queued.drain(..) {
-            let Some(number) = self.current[lane] else { continue };
+        for (connection, moving) in self.queued.drain(..) {
+            let Some(number) = self.current[connection] else { continue };
             let pair = &hub.pairs[&number];
             let there = pair.peer.and_then(|peer| hub.pairs.get(&peer).map(|other| (peer, other)));
             match there {
@@ -307,11 +307,11 @@ impl Fabric for End {
         any
     }
 
-    fn poll(&mut self, events: &mut Vec<Event>) {
+    fn poll(&mut self, events: &mut Vec<FabricEvent>) {
         let _pause = Pause::new();
         let mut hub = self.hub.borrow_mut();
-        for lane in 0..self.current.len() {
-            let Some(number) = self.current[lane] else { continue };
+        for connection in 0..self.current.len() {
+            let Some(number) = self.current[connection] else { continue };
             if hub.pairs[&number].peer.is_some() && hub.cuts > 0.0 {
                 let cuts = hub.cuts;
                 if hub.rng.random_bool(cuts) {
@@ -325,7 +325,7 @@ impl Fabric for End {
             for _ in 0..count {
                 let Some(moving) = hub.moving.get_mut(&number).and_then(VecDeque::pop_front) else { break };
                 events.push(match moving {
-                    Moving::Word(word) => Event::Said { lane, word },
+                    Moving::Immediate(value) => FabricEvent::Immediate { connection, value },
                     Moving::Place { payload, bytes: read, into } => {
                         let mut bytes = bytes_of(&payload).unwrap_or_default().to_vec();
                         bytes.extend(read);
@@ -342,14 +342,16 @@ impl Fabric for End {
                         bytes.extend(rest);
                         hub.hurt(&mut bytes);
                         let base = slot as usize * self.sizes.slot_bytes as usize;
-                        self.incoming[lane][base..base + bytes.len()].copy_from_slice(&bytes);
-                        Event::Written { lane, slot, len: bytes.len() as u32 }
+                        self.incoming[connection][base..base + bytes.len()].copy_from_slice(&bytes);
+                        FabricEvent::Written { connection, slot, len: bytes.len() as u32 }
                     }
                 });
             }
         }
         let end = self.end;
-        events.extend(hub.broken[end].drain(..).map(|(lane, why)| Event::Broken { lane, why }));
+        events.extend(
+            hub.broken[end].drain(..).map(|(connection, why)| FabricEvent::Broken { connection, why }),
+        );
     }
 }
 

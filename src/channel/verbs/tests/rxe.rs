@@ -29,13 +29,13 @@ fn two_devices() -> Option<[(DeviceInfo, Gid); 2]> {
 }
 
 fn real() -> Option<Pair<Rdma>> {
-    let (hub, _) = hub(1, LANES.into(), SMALL);
+    let (hub, _) = hub(1, CONNECTIONS.into(), SMALL);
     let mut pair = leaders(hub, ends()?, alike(true));
     pair.now = Clock.now();
     Some(pair)
 }
 
-/// The ends of lanes between two devices.
+/// The ends of connections between two devices.
 fn ends() -> Option<[Rdma; 2]> {
     let Some(found) = two_devices() else {
         println!("skipped: no two RDMA devices with a route between them");
@@ -51,14 +51,14 @@ fn ends() -> Option<[Rdma; 2]> {
             gids: vec![gid],
         };
         let context = Context::open(&device.name).unwrap();
-        Rdma::new(context, port, (1, LANES.into()), SMALL, 1 << 24, SmallRng::seed_from_u64(7)).unwrap()
+        Rdma::new(context, port, (1, CONNECTIONS.into()), SMALL, 1 << 24, SmallRng::seed_from_u64(7)).unwrap()
     }))
 }
 
 #[test]
 fn payloads_of_devices_survive_damage_and_failures_over_real_queue_pairs() {
     let Some(ends) = ends() else { return };
-    let (hub, _) = hub(1, LANES.into(), SMALL);
+    let (hub, _) = hub(1, CONNECTIONS.into(), SMALL);
     let both = device::over(hub, ends, (1, true, MemoryKind::Device, 0.05));
     device::damaged_and_cut(both, Clock.now());
 }
@@ -68,7 +68,7 @@ fn sums_are_right_over_real_queue_pairs() {
     let Some(mut pair) = real() else { return };
     reduce(&mut pair, 0, false);
     for leader in &pair.leaders {
-        assert_eq!((leader.channel.crc_dropped(), leader.channel.counts.lent), (0, 0));
+        assert_eq!((leader.channel.crc_dropped(), leader.channel.counts.zero_copy), (0, 0));
     }
 }
 
@@ -78,8 +78,11 @@ fn sums_are_right_from_registered_memory() {
     reduce(&mut pair, 0, true);
     for leader in &pair.leaders {
         assert_eq!(leader.channel.crc_dropped(), 0);
-        let (lent, placed) = (leader.channel.counts.lent, leader.channel.counts.placed);
-        assert!(lent > 50 && placed > 25 && placed < lent, "{lent} fragments were lent, {placed} placed");
+        let (zero_copy, placed) = (leader.channel.counts.zero_copy, leader.channel.counts.placed);
+        assert!(
+            zero_copy > 50 && placed > 25 && placed < zero_copy,
+            "{zero_copy} fragments were zero_copy, {placed} placed"
+        );
     }
 }
 
@@ -96,13 +99,15 @@ fn queue_pairs_that_fail_under_way_are_set_up_again() {
     for turn in 0..2_000_000 {
         assert_eq!(pair.turn().len(), 0);
         let leader = &mut pair.leaders[1 - cut % 2].channel;
-        let busy = |lane: &lanes::Lane| lane.link.is_up() && lane.sender.in_flight() > 0;
+        let busy = |connection: &connections::Connection| {
+            connection.link.is_up() && connection.sender.in_flight() > 0
+        };
         if turn - last >= 10
             && cut < 12
-            && let Some(lane) = leader.lanes.iter().position(busy)
+            && let Some(connection) = leader.connections.iter().position(busy)
         {
             // As if the device had given it up.
-            leader.broken(pair.now, lane, Fault::RetryExceeded);
+            leader.broken(pair.now, connection, Fault::RetryExceeded);
             (cut, last) = (cut + 1, turn);
         }
         let done = pair.leaders.each_mut().map(|leader| leader.executor.take_completed());

@@ -1,5 +1,5 @@
-//! One queue pair's bookkeeping, without the queue pair: which fragments are out, which were taken, what is to be said
-//! to the peer, and what is sent again after the queue pair failed.
+//! The send and receive windows of one connection: which fragments are in flight, which were taken, what is to be
+//! acknowledged or refused, and what is sent again after the queue pair failed.
 //!
 //! Fragments are numbered from 0 for the life of the channel, not of the queue pair; number n goes to slot n modulo the
 //! window. A reliable connection delivers in order, so what the peer has taken is a count. A fragment that was taken but
@@ -11,14 +11,14 @@ use shouter_netstack::time::Instant;
 use shouter_reducer::memory::Span;
 use shouter_reducer::transport::Token;
 
-use super::message::{WORD_BITS, Word, widen};
+use super::message::{NUMBER_BITS, Notification, widen};
 
 /// The largest window: one bit a fragment remembers the refused ones.
 pub(super) const MAX_WINDOW: u32 = 64;
 
 /// A payload that is sent from where it lies.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Lent {
+pub(super) struct ZeroCopyPayload {
     /// Where that is.
     pub(super) span: Span,
     /// What is released when nothing refers to it any more.
@@ -27,18 +27,18 @@ pub(super) struct Lent {
 
 /// A fragment on its way.
 #[derive(Clone, Copy, Debug, Default)]
-struct Flight {
+struct InFlight {
     /// Bytes of payload and trailer.
     len: u32,
     /// The payload and what is released when the peer has taken it; nothing, if it was copied to the slot.
-    lent: Option<Lent>,
-    /// The peer has refused it, so it is another's business.
+    zero_copy: Option<ZeroCopyPayload>,
+    /// The peer has refused it.
     refused: bool,
     /// How often the peer has had no room for it before.
     refusals: u32,
 }
 
-/// What the other end has taken, as it says after a queue pair failed.
+/// What the receiver has taken; it reports this after a queue pair failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Taken {
     /// Fragments taken.
@@ -47,28 +47,28 @@ pub(super) struct Taken {
     pub(super) refused: u64,
 }
 
-/// Why a fragment comes back.
+/// Why the receiver refused a fragment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Why {
+pub(super) enum RefusalReason {
     /// It was damaged on the way.
     Damaged,
     /// The peer had no room for it.
     NotReady,
 }
 
-/// A fragment to be sent again, perhaps under a new number; its bytes are still in its slot, but for a payload that was lent.
+/// A refused fragment to be sent again, perhaps under a new number. Its bytes are still in its slot, except a zero-copy payload.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Returned {
     /// Its slot.
     pub(super) slot: u32,
     /// Bytes of payload and trailer.
     pub(super) len: u32,
-    /// Why.
-    pub(super) why: Why,
+    /// Why it was refused.
+    pub(super) why: RefusalReason,
     /// How often the peer has had no room for it, before this.
     pub(super) refusals: u32,
     /// The payload, if it is not in the slot.
-    pub(super) lent: Option<Lent>,
+    pub(super) zero_copy: Option<ZeroCopyPayload>,
 }
 
 /// A fragment to be posted again from its slot.
@@ -79,13 +79,13 @@ pub(super) struct Outstanding {
     /// Bytes of payload and trailer.
     pub(super) len: u32,
     /// The payload, if it is not in the slot.
-    pub(super) lent: Option<Lent>,
+    pub(super) zero_copy: Option<ZeroCopyPayload>,
 }
 
-/// What the peer said fits nothing that it was sent.
+/// The peer acknowledged or refused a fragment that was not sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("it acknowledges what it was not sent")]
-pub(super) struct Nonsense;
+pub(super) struct InvalidAck;
 
 /// The sending direction.
 #[derive(Debug)]
@@ -93,7 +93,7 @@ pub(super) struct Sender {
     window: u64,
     next: u64,
     acked: u64,
-    flights: Box<[Flight]>,
+    flights: Box<[InFlight]>,
 }
 
 impl Sender {
@@ -103,7 +103,7 @@ impl Sender {
             window: window.into(),
             next: 0,
             acked: 0,
-            flights: vec![Flight::default(); window as usize].into(),
+            flights: vec![InFlight::default(); window as usize].into(),
         }
     }
 
@@ -139,10 +139,10 @@ impl Sender {
 
     /// The next fragment goes out from its slot, with so many bytes of payload and trailer.
     #[inline]
-    pub(super) fn sent(&mut self, len: u32, lent: Option<Lent>) {
+    pub(super) fn sent(&mut self, len: u32, zero_copy: Option<ZeroCopyPayload>) {
         let at = (self.next % self.window) as usize;
         if let Some(flight) = self.flights.get_mut(at) {
-            *flight = Flight { len, lent, refused: false, refusals: 0 };
+            *flight = InFlight { len, zero_copy, refused: false, refusals: 0 };
         }
         self.next += 1;
     }
@@ -162,19 +162,19 @@ impl Sender {
         low: u32,
         bits: u32,
         mut release: impl FnMut(Token),
-    ) -> Result<(), Nonsense> {
+    ) -> Result<(), InvalidAck> {
         let count = widen(self.acked, low, bits);
         if count > self.next {
-            // What was posted again on a new queue pair tells an old count, which looks like one far ahead.
+            // A fragment posted again on a new queue pair carries an old count, which looks like one far ahead.
             let old = widen(self.acked.saturating_sub(1 << (bits - 1)), low, bits) < self.acked;
-            return if old { Ok(()) } else { Err(Nonsense) };
+            return if old { Ok(()) } else { Err(InvalidAck) };
         }
         while self.acked < count {
             let at = (self.acked % self.window) as usize;
             if let Some(flight) = self.flights.get_mut(at)
-                && let Some(lent) = flight.lent.take()
+                && let Some(zero_copy) = flight.zero_copy.take()
             {
-                release(lent.token);
+                release(zero_copy.token);
             }
             self.acked += 1;
         }
@@ -182,37 +182,37 @@ impl Sender {
     }
 
     /// The peer refused a fragment (the low bits of its number).
-    pub(super) fn refused(&mut self, low: u32, why: Why) -> Result<Returned, Nonsense> {
-        let number = widen(self.acked, low, WORD_BITS);
+    pub(super) fn refused(&mut self, low: u32, why: RefusalReason) -> Result<Returned, InvalidAck> {
+        let number = widen(self.acked, low, NUMBER_BITS);
         if number >= self.next {
-            return Err(Nonsense);
+            return Err(InvalidAck);
         }
-        self.give_back(number, why).ok_or(Nonsense)
+        self.give_back(number, why).ok_or(InvalidAck)
     }
 
-    fn give_back(&mut self, number: u64, why: Why) -> Option<Returned> {
+    fn give_back(&mut self, number: u64, why: RefusalReason) -> Option<Returned> {
         let slot = (number % self.window) as usize;
         let flight = self.flights.get_mut(slot).filter(|flight| !flight.refused)?;
         flight.refused = true;
         let (len, refusals) = (flight.len, flight.refusals);
-        Some(Returned { slot: slot as u32, len, why, refusals, lent: flight.lent.take() })
+        Some(Returned { slot: slot as u32, len, why, refusals, zero_copy: flight.zero_copy.take() })
     }
 
-    /// After a queue pair failed: what the peer has taken is released, what it refused comes back.
+    /// After a queue pair failed: what the peer has taken is released, what it refused is returned.
     pub(super) fn resume(
         &mut self,
         taken: Taken,
         mut release: impl FnMut(Token),
         mut returned: impl FnMut(Returned),
-    ) -> Result<(), Nonsense> {
+    ) -> Result<(), InvalidAck> {
         if taken.count < self.acked || taken.count > self.next {
-            return Err(Nonsense);
+            return Err(InvalidAck);
         }
         for number in self.acked..taken.count {
             let behind = taken.count - 1 - number;
             if behind < 64 && taken.refused >> behind & 1 == 1 {
-                // It was perhaps told before.
-                if let Some(fragment) = self.give_back(number, Why::NotReady) {
+                // The refusal may have been received before.
+                if let Some(fragment) = self.give_back(number, RefusalReason::NotReady) {
                     returned(fragment);
                 }
             }
@@ -220,29 +220,29 @@ impl Sender {
         self.acknowledged(taken.count as u32, 32, &mut release)
     }
 
-    /// What has to be posted again on a new queue pair, in order. Payloads that were lent are to be put into their slots,
-    /// and are no longer lent here.
+    /// The fragments to be posted again on a new queue pair, in order. The caller copies zero-copy payloads to their slots; they
+    /// are no longer zero-copy here.
     pub(super) fn outstanding(&mut self) -> impl Iterator<Item = Outstanding> + '_ {
         (self.acked..self.next).map(|number| {
             let slot = (number % self.window) as usize;
             let flight = self.flights.get_mut(slot);
-            let (len, lent) = flight.map_or((0, None), |flight| (flight.len, flight.lent.take()));
-            Outstanding { slot: slot as u32, len, lent }
+            let (len, zero_copy) = flight.map_or((0, None), |flight| (flight.len, flight.zero_copy.take()));
+            Outstanding { slot: slot as u32, len, zero_copy }
         })
     }
 
     /// Forgets everything that is out; nothing is released.
     pub(super) fn abandon(&mut self) {
         self.acked = self.next;
-        self.flights.fill(Flight::default());
+        self.flights.fill(InFlight::default());
     }
 }
 
-/// What has been made of a fragment that came.
+/// The state of a received fragment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub(super) enum FragmentState {
     /// It was taken, or refused.
-    Settled(Option<Why>),
+    Settled(Option<RefusalReason>),
     /// Whether it is sound is not known yet.
     Open,
 }
@@ -256,12 +256,12 @@ pub(super) struct Receiver {
     next: u64,
     /// What has come behind the taken ones: an open one, and those behind it. Kept when the queue pair fails, so that what was
     /// handed on is not handed on again.
-    verdicts: VecDeque<Verdict>,
-    /// What the peer knows of `taken.count`.
-    told: u64,
-    /// Refusals to be said, with the fragments' numbers.
-    refusals: VecDeque<(u64, Word)>,
-    /// The peer has asked to be told at once.
+    states: VecDeque<FragmentState>,
+    /// The part of `taken.count` that was reported to the peer.
+    reported: u64,
+    /// Refusals to be sent, with the fragments' numbers.
+    refusals: VecDeque<(u64, Notification)>,
+    /// The peer has requested an immediate acknowledgement.
     asked: bool,
 }
 
@@ -271,8 +271,8 @@ impl Receiver {
             window: window.clamp(1, MAX_WINDOW).into(),
             taken: Taken { count: 0, refused: 0 },
             next: 0,
-            verdicts: VecDeque::new(),
-            told: 0,
+            states: VecDeque::new(),
+            reported: 0,
             refusals: VecDeque::new(),
             asked: false,
         }
@@ -296,51 +296,51 @@ impl Receiver {
         self.next as u32 == number
     }
 
-    /// What was made of the next fragment when it came by a former queue pair.
+    /// The state of the next fragment, if a former queue pair has delivered it.
     #[inline]
-    pub(super) fn known(&self) -> Option<Verdict> {
+    pub(super) fn known(&self) -> Option<FragmentState> {
         match self.next.checked_sub(self.taken.count) {
-            Some(behind) => self.verdicts.get(behind as usize).copied(),
-            // It was settled after the peer was told how far this end was.
-            None => Some(Verdict::Settled(None)),
+            Some(behind) => self.states.get(behind as usize).copied(),
+            // It was settled after the count was reported to the peer.
+            None => Some(FragmentState::Settled(None)),
         }
     }
 
     /// The next fragment has come.
     #[inline]
-    pub(super) fn came(&mut self, verdict: Verdict) {
+    pub(super) fn came(&mut self, state: FragmentState) {
         let number = self.next;
         self.next += 1;
-        match (number.checked_sub(self.taken.count), verdict) {
-            (Some(0), Verdict::Settled(refused)) if self.verdicts.is_empty() => self.took(refused),
-            (Some(behind), _) if behind as usize == self.verdicts.len() => self.verdicts.push_back(verdict),
-            _ => self.settle(number, verdict),
+        match (number.checked_sub(self.taken.count), state) {
+            (Some(0), FragmentState::Settled(refused)) if self.states.is_empty() => self.took(refused),
+            (Some(behind), _) if behind as usize == self.states.len() => self.states.push_back(state),
+            _ => self.settle(number, state),
         }
     }
 
     /// It is known now what is made of a fragment.
-    pub(super) fn settle(&mut self, number: u64, verdict: Verdict) {
+    pub(super) fn settle(&mut self, number: u64, state: FragmentState) {
         let behind = number.checked_sub(self.taken.count);
-        if let Some(known) = behind.and_then(|behind| self.verdicts.get_mut(behind as usize)) {
-            *known = verdict;
+        if let Some(known) = behind.and_then(|behind| self.states.get_mut(behind as usize)) {
+            *known = state;
         }
-        while let Some(Verdict::Settled(refused)) = self.verdicts.front().copied() {
-            self.verdicts.pop_front();
+        while let Some(FragmentState::Settled(refused)) = self.states.front().copied() {
+            self.states.pop_front();
             self.took(refused);
         }
     }
 
     /// The oldest fragment that was not taken was taken, or refused.
     #[inline]
-    fn took(&mut self, refused: Option<Why>) {
+    fn took(&mut self, refused: Option<RefusalReason>) {
         let count = self.taken.count;
         let number = count as u32;
         self.taken.count += 1;
         self.taken.refused = self.taken.refused << 1 | u64::from(refused.is_some());
         match refused {
             None => {}
-            Some(Why::Damaged) => self.refusals.push_back((count, Word::Damaged(number))),
-            Some(Why::NotReady) => self.refusals.push_back((count, Word::NotReady(number))),
+            Some(RefusalReason::Damaged) => self.refusals.push_back((count, Notification::Damaged(number))),
+            Some(RefusalReason::NotReady) => self.refusals.push_back((count, Notification::NotReady(number))),
         }
     }
 
@@ -350,54 +350,54 @@ impl Receiver {
         self.asked = true;
     }
 
-    /// Whether the peer waits for a count that it could be told.
+    /// Whether the peer has requested an acknowledgement that is not sent yet.
     pub(super) fn is_asked(&self) -> bool {
         self.asked
     }
 
-    /// What the peer should be told of this direction on a new queue pair.
+    /// What is reported of this direction on a new queue pair.
     pub(super) fn taken(&self) -> Taken {
         self.taken
     }
 
-    /// The count for a fragment that goes out now, and that will say it: only where refusals have gone ahead.
+    /// The acknowledged count to put into the message sent now. It does not advance while refusals are pending.
     #[inline]
-    pub(super) fn tell(&mut self) -> u64 {
+    pub(super) fn report(&mut self) -> u64 {
         if self.refusals.is_empty() {
-            self.told = self.tellable();
+            self.reported = self.reportable();
             self.asked = false;
         }
-        self.told
+        self.reported
     }
 
-    /// What the peer can be told: nothing that it has yet to send again on this queue pair.
+    /// The count that may be reported. It excludes fragments that the peer has yet to send again on this queue pair.
     #[inline]
-    fn tellable(&self) -> u64 {
+    fn reportable(&self) -> u64 {
         self.taken.count.min(self.next)
     }
 
-    /// A refusal to be said before any later count.
+    /// The next refusal; it is sent before any later count.
     #[inline]
-    pub(super) fn refusal(&mut self) -> Option<Word> {
-        self.refusals.front().filter(|(number, _)| *number < self.next).map(|(_, word)| *word)
+    pub(super) fn refusal(&mut self) -> Option<Notification> {
+        self.refusals.front().filter(|(number, _)| *number < self.next).map(|(_, notification)| *notification)
     }
 
-    /// The refusal was said.
+    /// The refusal was sent.
     pub(super) fn refusal_said(&mut self) {
         self.refusals.pop_front();
     }
 
-    /// A count that the peer should be told without a fragment: at once if the peer has asked or a quarter of the window
-    /// waits for it, else when nothing else is to do.
+    /// Whether a count is to be sent without a fragment: at once if the peer has requested it or a quarter of the window is
+    /// unacknowledged, else when idle.
     #[inline]
     pub(super) fn due(&self, idle: bool) -> bool {
-        let untold = self.tellable() - self.told;
-        untold > 0 && (idle || self.asked || untold * 4 >= self.window)
+        let unreported = self.reportable() - self.reported;
+        unreported > 0 && (idle || self.asked || unreported * 4 >= self.window)
     }
 
-    /// The queue pair is new: the peer has been told everything by [`taken`](Self::taken).
+    /// The queue pair is new: [`taken`](Self::taken) has reported everything to the peer.
     pub(super) fn resume(&mut self) {
-        self.told = self.taken.count;
+        self.reported = self.taken.count;
         self.next = self.taken.count;
         self.asked = false;
         self.refusals.clear();

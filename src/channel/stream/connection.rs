@@ -8,7 +8,7 @@
 //! |---|---|---|
 //! | 0, 0 | a message | its fragment, up to 32 KiB |
 //! | 1, 0 | a side message; its header is zero | up to 64 KiB |
-//! | 0, 1 | a sign of life or a farewell | none; the header's first byte is 1 for a farewell |
+//! | 0, 1 | a heartbeat or a farewell | none; the header's first byte is 1 for a farewell |
 
 use shouter_netstack::crc::crc32c;
 use shouter_netstack::region::Extent;
@@ -17,7 +17,7 @@ use shouter_netstack::time::Instant;
 use shouter_reducer::header::{HEADER_BYTES, Header};
 use shouter_reducer::transport::Token;
 
-use super::entrance::{Claim, Nonce};
+use super::handshake::{Claim, Nonce};
 use super::streams::Streams;
 
 /// Bytes in front of a payload.
@@ -35,7 +35,7 @@ pub const MAX_SIDE: usize = 64 << 10;
 /// Payloads up to so many bytes are copied, so that their memory is free at once.
 const COPIED: usize = 2 << 10;
 
-/// The bits that tell frames apart.
+/// The bits that distinguish the kinds of frames.
 const SIDE: u32 = 1 << 31;
 const SIGN: u32 = 1 << 30;
 
@@ -48,7 +48,7 @@ pub(super) enum Frame<'a> {
     Side(&'a [u8]),
     /// The peer's process runs.
     Alive,
-    /// The peer leaves in good order: what ends from now on ends by its will.
+    /// The peer closes gracefully: its connections that end from now on are no failure.
     Farewell,
 }
 
@@ -65,7 +65,7 @@ pub(super) fn side_frame(bytes: &[u8], crc: bool) -> Vec<u8> {
     frame
 }
 
-/// The frame that says that this process runs, or that it leaves.
+/// A heartbeat, or a farewell, which announces a graceful close.
 pub(super) fn sign(farewell: bool, crc: bool) -> [u8; HEAD] {
     head(SIGN, |[first, ..]| *first = u8::from(farewell), &[], crc)
 }
@@ -116,9 +116,9 @@ impl Post {
     }
 }
 
-/// Where a connection is.
+/// The state of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum State {
+pub(super) enum ConnectionState {
     /// There is none: it is dialled then, or the peer will.
     Down(Option<Instant>),
     /// Opened by this side, not yet challenged.
@@ -133,11 +133,11 @@ pub(super) enum State {
 
 /// One connection to a peer.
 #[derive(Debug)]
-pub(super) struct Lane<Id> {
-    pub(super) state: State,
+pub(super) struct Connection<Id> {
+    pub(super) state: ConnectionState,
     pub(super) id: Option<Id>,
     pub(super) frames: Frames,
-    /// What has come of the handshake.
+    /// The part of the handshake received so far.
     pub(super) greeting: Vec<u8>,
     /// What found no room yet: bytes from an offset on, then an extent.
     bytes: Vec<u8>,
@@ -145,8 +145,8 @@ pub(super) struct Lane<Id> {
     extent: Option<(Extent, tcp::ReleaseToken)>,
 }
 
-impl<Id: Copy> Lane<Id> {
-    pub(super) fn new(state: State) -> Self {
+impl<Id: Copy> Connection<Id> {
+    pub(super) fn new(state: ConnectionState) -> Self {
         Self {
             state,
             id: None,
@@ -159,7 +159,7 @@ impl<Id: Copy> Lane<Id> {
     }
 
     /// There is no connection any more: forgets everything about it.
-    pub(super) fn end(&mut self, state: State) -> Option<Id> {
+    pub(super) fn end(&mut self, state: ConnectionState) -> Option<Id> {
         let id = self.id.take();
         *self = Self::new(state);
         id
@@ -301,7 +301,7 @@ fn payload_len(head: &[u8]) -> Result<usize, BadFrame> {
     if len > most { Err(BadFrame::Nonsense) } else { Ok(len) }
 }
 
-/// What a whole frame says.
+/// Decodes a whole frame.
 #[inline]
 fn open<'a>(head: &'a [u8], payload: &'a [u8], crc: bool) -> Result<Frame<'a>, BadFrame> {
     let (covered, sum) = head.split_last_chunk::<4>().ok_or(BadFrame::Nonsense)?;

@@ -1,12 +1,12 @@
-//! How a connection begins: who opened it proves that it belongs to the group, and so does who accepted it.
+//! The handshake of a connection: both the opener and the acceptor prove that they belong to the group.
 //!
 //! ```text
 //!   acceptor --> dialer   challenge   8 magic, 16 nonce
-//!   dialer --> acceptor   hello       8 magic, 4 source rank, 4 destination rank, 4 lane, 4 flags, 16 nonce, 32 proof
+//!   dialer --> acceptor   hello       8 magic, 4 source rank, 4 destination rank, 4 connection, 4 flags, 16 nonce, 32 proof
 //!   acceptor --> dialer   welcome     32 proof
 //! ```
 //!
-//! A proof is HMAC-SHA256 under the session's secret over both ranks, the lane, the flags and both nonces, so none can be
+//! A proof is HMAC-SHA256 under the session's secret over both ranks, the connection, the flags and both nonces, so none can be
 //! used again. Flag 1 says that frames carry a CRC. An acceptor that has it otherwise says so with a proof of another
 //! kind in place of the welcome. Numbers are little endian.
 
@@ -34,7 +34,7 @@ pub(super) struct Claim {
     /// Who accepts it.
     pub(super) to: Rank,
     /// Which of the connections between them.
-    pub(super) lane: u32,
+    pub(super) connection: u32,
     /// Whether frames carry a CRC.
     pub(super) crc: bool,
     /// The opener's nonce.
@@ -48,9 +48,9 @@ pub(super) struct Secrets {
     nonces: u64,
 }
 
-/// Whose proof it is: one cannot stand for the other.
+/// The role that a proof is made for; a proof of one role is invalid for another.
 #[derive(Clone, Copy)]
-enum Side {
+enum ProofRole {
     Opener,
     Acceptor,
     Refuser,
@@ -65,7 +65,7 @@ pub(super) enum Answer {
     CrcDiffers,
 }
 
-impl Side {
+impl ProofRole {
     fn purpose(self) -> &'static str {
         match self {
             Self::Opener => "shouter channel opener",
@@ -77,18 +77,18 @@ impl Side {
 
 impl Answer {
     /// Whose proof it takes.
-    fn side(self) -> Side {
+    fn role(self) -> ProofRole {
         match self {
-            Self::Welcome => Side::Acceptor,
-            Self::CrcDiffers => Side::Refuser,
+            Self::Welcome => ProofRole::Acceptor,
+            Self::CrcDiffers => ProofRole::Refuser,
         }
     }
 }
 
 impl Claim {
-    /// Ranks, lane and flags as they cross the wire.
+    /// Ranks, connection and flags as they cross the wire.
     fn numbers(&self) -> [[u8; 4]; 4] {
-        [self.from.0, self.to.0, self.lane, u32::from(self.crc)].map(u32::to_le_bytes)
+        [self.from.0, self.to.0, self.connection, u32::from(self.crc)].map(u32::to_le_bytes)
     }
 }
 
@@ -98,27 +98,27 @@ impl Secrets {
         Self { secret, salt, nonces: 0 }
     }
 
-    /// A nonce that nobody can foresee.
+    /// An unpredictable nonce.
     pub(super) fn nonce(&mut self) -> Nonce {
         self.nonces += 1;
         self.salt.tag_prefix("shouter nonce", &[&self.nonces.to_le_bytes()])
     }
 
     /// The proof of one side.
-    fn prove(&self, side: Side, challenge: &Nonce, claim: &Claim) -> [u8; 32] {
-        self.secret.tag(side.purpose(), &[claim.numbers().as_flattened(), challenge, &claim.nonce])
+    fn prove(&self, role: ProofRole, challenge: &Nonce, claim: &Claim) -> [u8; 32] {
+        self.secret.tag(role.purpose(), &[claim.numbers().as_flattened(), challenge, &claim.nonce])
     }
 
     /// Whether `proof` is that of one side.
-    fn holds(&self, side: Side, challenge: &Nonce, claim: &Claim, proof: &[u8]) -> bool {
-        self.secret.verify(side.purpose(), &[claim.numbers().as_flattened(), challenge, &claim.nonce], proof)
+    fn holds(&self, role: ProofRole, challenge: &Nonce, claim: &Claim, proof: &[u8]) -> bool {
+        self.secret.verify(role.purpose(), &[claim.numbers().as_flattened(), challenge, &claim.nonce], proof)
     }
 
     /// What the opener answers to a challenge.
     pub(super) fn hello(&self, challenge: &Nonce, claim: &Claim) -> [u8; HELLO] {
         let mut bytes = [0; HELLO];
         let numbers = claim.numbers();
-        let proof = self.prove(Side::Opener, challenge, claim);
+        let proof = self.prove(ProofRole::Opener, challenge, claim);
         let fields = MAGIC.iter().chain(numbers.as_flattened()).chain(&claim.nonce).chain(&proof);
         bytes.iter_mut().zip(fields).for_each(|(byte, field)| *byte = *field);
         bytes
@@ -130,12 +130,12 @@ impl Secrets {
         let (magic, claim) = claim.split_first_chunk::<8>()?;
         let (from, claim) = claim.split_first_chunk::<4>()?;
         let (to, claim) = claim.split_first_chunk::<4>()?;
-        let (lane, claim) = claim.split_first_chunk::<4>()?;
+        let (connection, claim) = claim.split_first_chunk::<4>()?;
         let (flags, claim) = claim.split_first_chunk::<4>()?;
         let claim = Claim {
             from: Rank(u32::from_le_bytes(*from)),
             to: Rank(u32::from_le_bytes(*to)),
-            lane: u32::from_le_bytes(*lane),
+            connection: u32::from_le_bytes(*connection),
             crc: match u32::from_le_bytes(*flags) {
                 0 => false,
                 1 => true,
@@ -143,22 +143,22 @@ impl Secrets {
             },
             nonce: *claim.first_chunk()?,
         };
-        (*magic == MAGIC && self.holds(Side::Opener, challenge, &claim, proof)).then_some(claim)
+        (*magic == MAGIC && self.holds(ProofRole::Opener, challenge, &claim, proof)).then_some(claim)
     }
 
-    /// What the acceptor answers to a hello that it believes.
+    /// The acceptor's answer to a valid hello.
     pub(super) fn answer(&self, answer: Answer, challenge: &Nonce, claim: &Claim) -> [u8; WELCOME] {
-        self.prove(answer.side(), challenge, claim)
+        self.prove(answer.role(), challenge, claim)
     }
 
     /// What the acceptor has answered, if it belongs to the group.
     pub(super) fn check_answer(&self, challenge: &Nonce, claim: &Claim, bytes: &[u8]) -> Option<Answer> {
         let answers = [Answer::Welcome, Answer::CrcDiffers];
-        answers.into_iter().find(|answer| self.holds(answer.side(), challenge, claim, bytes))
+        answers.into_iter().find(|answer| self.holds(answer.role(), challenge, claim, bytes))
     }
 }
 
-/// What an acceptor says first.
+/// The acceptor's first message.
 pub(super) fn challenge(nonce: &Nonce) -> [u8; CHALLENGE] {
     let mut bytes = [0; CHALLENGE];
     bytes.iter_mut().zip(MAGIC.iter().chain(nonce)).for_each(|(byte, field)| *byte = *field);

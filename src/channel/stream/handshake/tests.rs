@@ -5,7 +5,7 @@ fn secrets(secret: u8, salt: u8) -> Secrets {
 }
 
 fn claim() -> Claim {
-    Claim { from: Rank(7), to: Rank(3), lane: 9, crc: true, nonce: [5; 16] }
+    Claim { from: Rank(7), to: Rank(3), connection: 9, crc: true, nonce: [5; 16] }
 }
 
 #[test]
@@ -49,7 +49,7 @@ fn neither_another_secret_nor_another_challenge_nor_the_other_sides_proof_will_d
     assert_eq!(secrets.check_hello(&[6; 16], &hello), None, "a hello that was heard is of no use later");
     assert_eq!(secrets.check_answer(&nonce, &claim(), &hello[CLAIM..]), None, "a proof sent back");
     let welcome = secrets.answer(Answer::Welcome, &nonce, &claim());
-    for other in [Claim { lane: 8, ..claim() }, Claim { crc: false, ..claim() }] {
+    for other in [Claim { connection: 8, ..claim() }, Claim { crc: false, ..claim() }] {
         assert_eq!(secrets.check_answer(&nonce, &other, &welcome), None, "{other:?}");
     }
 }

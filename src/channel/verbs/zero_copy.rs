@@ -7,7 +7,7 @@ use shouter_reducer::transport::{Landing, PayloadRange, Token};
 
 use super::digest::{Digest, OnDevice};
 use super::fabric::{Export, Fabric, Reach, RegisterError, Registered, Registering, Remote, Source};
-use super::lane::Lent;
+use super::fragments::ZeroCopyPayload;
 use super::message::{self, Head, Payload, Read, TRAILER, Window};
 use super::ranges::Ranges;
 use super::{Control, VerbsChannel};
@@ -18,14 +18,14 @@ use crate::channel::up::Registry;
 pub(super) struct Memory {
     ranges: Ranges,
     /// Payloads with fewer bytes are copied.
-    lend_from: usize,
+    zero_copy_from: usize,
     /// That some memory cannot be registered was logged.
-    complained: bool,
+    warned: bool,
 }
 
 impl Memory {
-    pub(super) fn new(lend_from: usize) -> Self {
-        Self { ranges: Ranges::default(), lend_from: lend_from.max(1), complained: false }
+    pub(super) fn new(zero_copy_from: usize) -> Self {
+        Self { ranges: Ranges::default(), zero_copy_from: zero_copy_from.max(1), warned: false }
     }
 
     /// A span, if it begins `len` bytes of one registered range.
@@ -45,9 +45,9 @@ impl Memory {
     }
 
     #[cold]
-    fn complain(&mut self, why: &RegisterError) {
-        if !std::mem::replace(&mut self.complained, true) {
-            tracing::warn!(%why, "some memory is copied before it is sent; this is said once");
+    fn warn_once(&mut self, why: &RegisterError) {
+        if !std::mem::replace(&mut self.warned, true) {
+            tracing::warn!(%why, "some memory is copied before it is sent; this is logged once");
         }
     }
 
@@ -62,7 +62,7 @@ impl<F: Fabric, C: Control> VerbsChannel<F, C> {
     /// Queues a payload to be written from where it lies, to the peer's slot or `into` its memory; false if it is not
     /// registered, or small. That of a device's is `known` by its CRC.
     #[inline]
-    pub(super) fn lend(
+    pub(super) fn send_zero_copy(
         &mut self,
         at: usize,
         header: &Header,
@@ -70,26 +70,26 @@ impl<F: Fabric, C: Control> VerbsChannel<F, C> {
         token: Token,
         known: Option<Read<'_>>,
     ) -> bool {
-        if span.len() < self.memory.lend_from && known.is_none() {
+        if span.len() < self.memory.zero_copy_from && known.is_none() {
             return false;
         }
         let Some(source) = self.memory.source(&span, span.len()) else { return false };
         // That takes a write more.
         let into = into.filter(|_| self.fabric.has_room(at, 2));
         let read = known.or_else(|| bytes_of(&span).map(Read::Bytes));
-        let (Some(lane), Some(read)) = (self.lanes.get_mut(at), read) else { return false };
-        let Some(slot) = lane.sender.slot() else { return false };
+        let (Some(connection), Some(read)) = (self.connections.get_mut(at), read) else { return false };
+        let Some(slot) = connection.sender.slot() else { return false };
         let len = span.len() + TRAILER;
         let Some(bytes) = self.fabric.outgoing(at, slot).get_mut(..len) else { return false };
-        let counts = (lane.sender.next(), lane.receiver.tell());
-        let kind = if into.is_some() { Payload::Placed(read) } else { Payload::Lent(read) };
+        let counts = (connection.sender.next(), connection.receiver.report());
+        let kind = if into.is_some() { Payload::Placed(read) } else { Payload::ZeroCopy(read) };
         message::seal(bytes, kind, Head::New(header), counts, self.settings.crc);
-        lane.sender.sent(len as u32, Some(Lent { span, token }));
+        connection.sender.sent(len as u32, Some(ZeroCopyPayload { span, token }));
         match into {
             Some(into) => self.fabric.place(at, slot, source, into, len as u32),
             None => self.fabric.gather(at, slot, source, len as u32),
         }
-        self.counts.lent += 1;
+        self.counts.zero_copy += 1;
         self.counts.placed += u64::from(into.is_some());
         true
     }
@@ -98,7 +98,7 @@ impl<F: Fabric, C: Control> VerbsChannel<F, C> {
     pub(super) fn window(&mut self, landing: Landing, count: u32) -> Option<Window> {
         let Landing { first, stride } = landing;
         let len = first.len();
-        if len < self.memory.lend_from && first.region().kind() != MemoryKind::Device {
+        if len < self.memory.zero_copy_from && first.region().kind() != MemoryKind::Device {
             return None;
         }
         let all = stride.checked_mul(count.checked_sub(1)? as usize)?.checked_add(len)?;
@@ -114,9 +114,9 @@ impl<F: Fabric, C: Control> VerbsChannel<F, C> {
         peer.windows.find(header)
     }
 
-    /// Copies a payload that was lent to its slot, where it would have been otherwise, and gives it back.
-    pub(super) fn take_in(&mut self, at: usize, slot: u32, lent: Option<Lent>) {
-        let Some(Lent { span, token }) = lent else { return };
+    /// Copies a zero-copy payload to its slot and releases its token.
+    pub(super) fn take_in(&mut self, at: usize, slot: u32, zero_copy: Option<ZeroCopyPayload>) {
+        let Some(ZeroCopyPayload { span, token }) = zero_copy else { return };
         if span.region().kind() == MemoryKind::Device {
             self.read_device(span, at, slot);
         }
@@ -138,7 +138,7 @@ impl<F: Fabric, C: Control> Registry for VerbsChannel<F, C> {
         }
         // SAFETY: passed on to the caller.
         let registering = unsafe { self.fabric.registering(memory) };
-        registering.map_err(|why| self.memory.complain(&why)).ok()
+        registering.map_err(|why| self.memory.warn_once(&why)).ok()
     }
 
     fn adopt(&mut self, memory: Region, registered: Result<Registered, RegisterError>) -> bool {
@@ -155,7 +155,7 @@ impl<F: Fabric, C: Control> Registry for VerbsChannel<F, C> {
                 true
             }
             Err(why) => {
-                self.memory.complain(&why);
+                self.memory.warn_once(&why);
                 false
             }
         }
