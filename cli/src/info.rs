@@ -17,7 +17,7 @@ mod host;
 mod settings;
 #[cfg(test)]
 mod tests;
-mod ways;
+mod transports;
 
 /// Show what is built in and what this host has.
 #[derive(Debug, clap::Args)]
@@ -97,7 +97,7 @@ pub(crate) fn main(args: &Args) -> Status {
         ("Built in", built::items()),
         ("This host", host::items(Path::new("/"))),
         ("GPUs", gpu::items(Path::new("/"))),
-        ("Between hosts", ways::items()),
+        ("Between hosts", transports::items()),
         ("Configuration", settings::items()),
     ];
     let usable = sections.iter().flat_map(|(_, items)| items).all(|item| !settings::is_wrong(item));

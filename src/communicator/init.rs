@@ -12,11 +12,11 @@ use shouter_reducer::recorder::Recorder;
 use shouter_reducer::transport::NodeMemory;
 
 use super::drive::Drive;
+use super::selection::{self, LocalCapabilities, Prepared};
 use super::small::Cells;
 use super::stats::Tally;
 use super::table::Tables;
 use super::transport::Transport;
-use super::ways::{self, Means, Prepared};
 use super::{Group, pending};
 use crate::channel::shm::pass::{self, PassError};
 use crate::channel::shm::{ANNOUNCEMENTS, NodeSegment, Shape};
@@ -25,7 +25,7 @@ use crate::config::{Config, Idle, Mode, TransportChoice};
 use crate::engine::{Engine, Parts};
 use crate::error::Error;
 use crate::group::rendezvous::{self, ControlLink, Hello, RendezvousConfig, Roster};
-use crate::group::watch::{Control, News};
+use crate::group::watch::{Control, MemberEvent};
 use crate::observe::flight::{Flight, Place};
 use crate::observe::signal::OnSignal;
 use crate::observe::{Timeline, log};
@@ -187,7 +187,7 @@ fn listen(link: ControlLink, drive: &Drive) -> Result<Control, Error> {
         // A group that is being dropped has no use for news.
         let Some(driver) = engine.upgrade() else { return };
         let told = driver.with(move |engine| {
-            if let News::Lost(rank) = news {
+            if let MemberEvent::Lost(rank) = news {
                 engine.lost(Clock.now(), Rank(rank));
             }
             engine.poll(Clock.now());
@@ -250,18 +250,18 @@ fn idle_policy(config: &Config) -> IdlePolicy {
 struct Joined {
     roster: Roster,
     control: ControlLink,
-    means: Means,
+    local: LocalCapabilities,
 }
 
 fn join(config: &Config, grid: &Grid, plan: &Plan) -> Result<Joined, Error> {
     let leads = grid.nodes() > 1 && grid.is_leader(Rank(config.rank));
-    let means = Means::of(config, leads)?;
+    let local = LocalCapabilities::of(config, leads)?;
     let mut hello = Hello::of(config);
     hello.plan = plan.fields().map(|(name, value)| (name.to_owned(), value)).into();
-    hello.blob = means.to_bytes();
+    hello.blob = local.to_bytes();
     let meeting = RendezvousConfig::of(config)?;
     let (roster, control) = rendezvous::join(&meeting, hello)?;
-    Ok(Joined { roster, control, means })
+    Ok(Joined { roster, control, local })
 }
 
 /// Maps the memory of this node.
@@ -311,10 +311,10 @@ struct Reached {
     unreached: Option<String>,
 }
 
-/// Agrees on the ways between hosts, and opens the channels.
+/// Selects the transports between hosts, and opens the channels.
 fn reach(config: &Config, grid: &Grid, joined: Joined) -> Result<Reached, Error> {
-    let Joined { roster, mut control, means } = joined;
-    let reached = connect(config, grid, means, &roster, &mut control);
+    let Joined { roster, mut control, local } = joined;
+    let reached = connect(config, grid, local, &roster, &mut control);
     let reached = reached.inspect_err(|why| control.give_up(&why.to_string()))?;
     Ok(Reached { control: Some(control), ..reached })
 }
@@ -322,14 +322,14 @@ fn reach(config: &Config, grid: &Grid, joined: Joined) -> Result<Reached, Error>
 fn connect(
     config: &Config,
     grid: &Grid,
-    means: Means,
+    local: LocalCapabilities,
     roster: &Roster,
     control: &mut ControlLink,
 ) -> Result<Reached, Error> {
-    let ways = ways::agree(config, grid, means, roster, control)?;
-    let prepared = ways.map(|ways| ways.prepare(config, grid)).transpose()?;
+    let selection = selection::agree(config, grid, local, roster, control)?;
+    let prepared = selection.map(|selection| selection.prepare(config, grid)).transpose()?;
     let names = prepared.as_ref().map(|prepared| prepared.names().join("+")).unwrap_or_default();
-    // Opening ports takes its time. From here on everybody shows signs of life, and expects them.
+    // Opening ports takes long. From here on every rank sends heartbeats and expects them.
     let all = control.all_gather("ports are open", names.as_bytes(), config.rendezvous_deadline)?;
     let leader = grid.leader_of(grid.node_of(Rank(config.rank)));
     let channels = all.get(leader.0 as usize).map(|names| String::from_utf8_lossy(names).into_owned());

@@ -14,12 +14,12 @@ mod lent;
 mod pending;
 mod registered;
 mod schedules;
+mod selection;
 mod small;
 mod stats;
 mod table;
 mod tensor;
 mod transport;
-mod ways;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -7,7 +7,7 @@ use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
-use super::conn::{Conn, End, Trusted};
+use super::conn::{Conn, ReadStatus, Trusted};
 use super::error::{JoinError, Missing, Refusal};
 use super::frame::Framer;
 use super::handshake::{Connector, HandshakeError, OPENING_LEN, VERDICT_LEN, VERSION};
@@ -116,7 +116,7 @@ fn attempt(
         }
         // Only now: a reason that rank 0 gave before it closed has been read.
         flushed.map_err(retry)?;
-        if end == End::Closed {
+        if end == ReadStatus::Closed {
             *waiting_for = None;
             return Err(Setback::Retry("rank 0 closed the connection before all ranks were there".into()));
         }

@@ -29,7 +29,7 @@ pub(super) struct Conn {
 
 /// Whether the peer may still send.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum End {
+pub(super) enum ReadStatus {
     Open,
     Closed,
 }
@@ -57,13 +57,13 @@ impl Conn {
 
     /// Reads what is there, as long as the inbox holds less than `limit` bytes. The buffer grows with what comes, not with
     /// what the peer announces.
-    pub(super) fn read(&mut self, limit: usize) -> io::Result<End> {
+    pub(super) fn read(&mut self, limit: usize) -> io::Result<ReadStatus> {
         let mut chunk = [0u8; 16 * 1024];
         let mut budget = READ_AT_ONCE;
         while self.inbox.len() < limit && budget > 0 {
             let room = (limit - self.inbox.len()).min(chunk.len()).min(budget);
             match self.stream.read(&mut chunk[..room]) {
-                Ok(0) => return Ok(End::Closed),
+                Ok(0) => return Ok(ReadStatus::Closed),
                 Ok(read) => {
                     self.inbox.extend_from_slice(&chunk[..read]);
                     budget -= read;
@@ -73,11 +73,11 @@ impl Conn {
                 Err(error) => return Err(error),
             }
         }
-        Ok(End::Open)
+        Ok(ReadStatus::Open)
     }
 
     /// Reads what is there and throws it away.
-    pub(super) fn discard(&mut self) -> io::Result<End> {
+    pub(super) fn discard(&mut self) -> io::Result<ReadStatus> {
         self.inbox.clear();
         let end = self.read(READ_AT_ONCE);
         self.inbox.clear();
@@ -145,7 +145,7 @@ impl Trusted {
     }
 
     /// Reads what one message of `limit` bytes may need.
-    pub(super) fn read(&mut self, limit: usize) -> io::Result<End> {
+    pub(super) fn read(&mut self, limit: usize) -> io::Result<ReadStatus> {
         self.conn.read(HEADER_LEN + limit)
     }
 }

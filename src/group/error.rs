@@ -323,7 +323,7 @@ impl From<JoinError> for crate::error::Error {
 /// How a group has ended on this rank.
 #[derive(Debug, Clone, PartialEq, Eq, Error, Serialize, Deserialize)]
 #[error("{text}")]
-pub struct End {
+pub struct GroupEnd {
     /// The rank that it ended with.
     pub rank: u32,
     /// What happened to it.
@@ -338,7 +338,7 @@ pub struct End {
 pub enum Ending {
     /// The group has ended.
     #[error(transparent)]
-    Group(End),
+    Group(GroupEnd),
     /// This rank leaves the group.
     #[error("this rank leaves")]
     Leaving,

@@ -12,7 +12,7 @@ use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 use std::{io, mem};
 
-use super::conn::{Conn, End, Trusted};
+use super::conn::{Conn, ReadStatus, Trusted};
 use super::error::{JoinError, Missing, Refusal};
 use super::frame::FrameError;
 use super::handshake::{Answer, HandshakeError, Listener as Handshake, VERSION};
@@ -71,7 +71,7 @@ enum Stage {
 }
 
 /// What becomes of a pending connection.
-enum Outcome {
+enum PendingOutcome {
     Stay(Pending),
     Drop,
     Rejected(&'static str),
@@ -263,41 +263,45 @@ impl Server<'_> {
             }
             let peer = pending.conn.peer();
             match self.step(pending) {
-                Outcome::Stay(pending) => self.pending.push(pending),
-                Outcome::Drop => {}
-                Outcome::Rejected(why) => self.rejections.refuse(peer, why),
-                Outcome::Arrived(trusted, hello) => self.arrive(trusted, hello)?,
-                Outcome::Refused(trusted, refusal) => self.refuse(trusted, refusal)?,
+                PendingOutcome::Stay(pending) => self.pending.push(pending),
+                PendingOutcome::Drop => {}
+                PendingOutcome::Rejected(why) => self.rejections.refuse(peer, why),
+                PendingOutcome::Arrived(trusted, hello) => self.arrive(trusted, hello)?,
+                PendingOutcome::Refused(trusted, refusal) => self.refuse(trusted, refusal)?,
             }
         }
         Ok(())
     }
 
     /// Moves one pending connection on as far as its bytes go.
-    fn step(&self, mut pending: Pending) -> Outcome {
+    fn step(&self, mut pending: Pending) -> PendingOutcome {
         loop {
             if pending.conn.flush().is_err() {
-                return Outcome::Drop;
+                return PendingOutcome::Drop;
             }
             match pending.stage {
                 Stage::Leaving => {
                     let end = pending.conn.discard();
-                    return if matches!(end, Ok(End::Open)) { Outcome::Stay(pending) } else { Outcome::Drop };
+                    return if matches!(end, Ok(ReadStatus::Open)) {
+                        PendingOutcome::Stay(pending)
+                    } else {
+                        PendingOutcome::Drop
+                    };
                 }
                 Stage::Unproved(mut handshake) => {
                     let wanted = handshake.wanted();
                     let Ok(end) = pending.conn.read(wanted) else {
-                        return Outcome::Rejected("it broke off before proving itself");
+                        return PendingOutcome::Rejected("it broke off before proving itself");
                     };
                     if !handshake.plausible(&pending.conn.inbox) {
-                        return Outcome::Rejected("it speaks another protocol");
+                        return PendingOutcome::Rejected("it speaks another protocol");
                     }
                     if pending.conn.inbox.len() < wanted {
-                        if end == End::Closed {
-                            return Outcome::Rejected("it broke off before proving itself");
+                        if end == ReadStatus::Closed {
+                            return PendingOutcome::Rejected("it broke off before proving itself");
                         }
                         pending.stage = Stage::Unproved(handshake);
-                        return Outcome::Stay(pending);
+                        return PendingOutcome::Stay(pending);
                     }
                     let bytes = mem::take(&mut pending.conn.inbox);
                     match handshake.step(&self.config.key, &self.config.job, &bytes) {
@@ -309,40 +313,46 @@ impl Server<'_> {
                             pending.conn.queue(&verdict);
                             // One attempt: what does not fit into the socket's buffer does not reach it.
                             let _ = pending.conn.flush();
-                            return Outcome::Rejected("it has another key");
+                            return PendingOutcome::Rejected("it has another key");
                         }
                         Ok(Answer::Welcome(verdict, peer)) => {
                             pending.conn.queue(&verdict);
                             let address = pending.conn.peer();
                             if !peer.same_job {
                                 let refusal = Refusal::AnotherJob { job: self.config.job.clone() };
-                                return Outcome::Refused(Trusted::new(pending.conn, peer.framer), refusal);
+                                return PendingOutcome::Refused(
+                                    Trusted::new(pending.conn, peer.framer),
+                                    refusal,
+                                );
                             }
                             if peer.version != VERSION {
                                 let refusal =
                                     Refusal::Version { address, theirs: peer.version, ours: VERSION };
-                                return Outcome::Refused(Trusted::new(pending.conn, peer.framer), refusal);
+                                return PendingOutcome::Refused(
+                                    Trusted::new(pending.conn, peer.framer),
+                                    refusal,
+                                );
                             }
                             pending.stage = Stage::Proved(Box::new(peer.framer));
                         }
                         Err(HandshakeError::OtherProtocol | HandshakeError::WrongKey) => {
-                            return Outcome::Rejected("it speaks another protocol");
+                            return PendingOutcome::Rejected("it speaks another protocol");
                         }
                     }
                 }
                 Stage::Proved(framer) => {
                     let mut trusted = Trusted::new(pending.conn, *framer);
-                    let Ok(end) = trusted.read(MAX_HELLO) else { return Outcome::Drop };
+                    let Ok(end) = trusted.read(MAX_HELLO) else { return PendingOutcome::Drop };
                     return match trusted.next(MAX_HELLO) {
-                        Ok(Some(Message::Hello(hello))) => Outcome::Arrived(trusted, hello),
-                        Ok(Some(_)) => Outcome::Rejected("it does not say hello"),
-                        Err(FrameError::Malformed) => Outcome::Rejected("its hello has no meaning"),
-                        Err(FrameError::TooLong) => Outcome::Rejected("its hello is too long"),
-                        Err(FrameError::Forged) => Outcome::Rejected("its hello is not authentic"),
-                        Ok(None) if end == End::Closed => Outcome::Drop,
+                        Ok(Some(Message::Hello(hello))) => PendingOutcome::Arrived(trusted, hello),
+                        Ok(Some(_)) => PendingOutcome::Rejected("it does not say hello"),
+                        Err(FrameError::Malformed) => PendingOutcome::Rejected("its hello has no meaning"),
+                        Err(FrameError::TooLong) => PendingOutcome::Rejected("its hello is too long"),
+                        Err(FrameError::Forged) => PendingOutcome::Rejected("its hello is not authentic"),
+                        Ok(None) if end == ReadStatus::Closed => PendingOutcome::Drop,
                         Ok(None) => {
                             let (conn, framer) = trusted.into_parts();
-                            Outcome::Stay(Pending {
+                            PendingOutcome::Stay(Pending {
                                 conn,
                                 stage: Stage::Proved(Box::new(framer)),
                                 until: pending.until,
@@ -429,7 +439,7 @@ impl Server<'_> {
         let Some(Some((trusted, hello))) = self.members.get_mut(place) else { return };
         let flushed = trusted.conn.flush();
         let end = trusted.conn.read(1);
-        if flushed.is_err() || !matches!(end, Ok(End::Open)) || !trusted.conn.inbox.is_empty() {
+        if flushed.is_err() || !matches!(end, Ok(ReadStatus::Open)) || !trusted.conn.inbox.is_empty() {
             tracing::warn!(
                 rank = hello.rank,
                 "a rank left before the others came; waiting for it to come back"

@@ -85,7 +85,7 @@ mod timer;
 #[cfg(test)]
 mod tests;
 
-pub use clock::{Clock, TurnClock};
+pub use clock::{Clock, PollClock};
 pub use cores::{CoreAllowance, CpuQuota};
 pub use driver::{Dedicated, DriveError, Driver, DriverOptions};
 pub use idle::{Backoff, IdlePolicy, Step};

@@ -16,7 +16,7 @@ use crossbeam::sync::Parker;
 use super::context::{self, Context};
 use super::mesh::{self, Endpoint, Inbound, Presence};
 use super::shared::Shared;
-use super::{Activity, Backoff, Clock, IdlePolicy, Instant, Poller, ShardId, Task, TurnClock, spawn_local};
+use super::{Activity, Backoff, Clock, IdlePolicy, Instant, PollClock, Poller, ShardId, Task, spawn_local};
 
 /// Messages taken from one ring in one turn.
 const RING_BUDGET: usize = 64;
@@ -152,7 +152,7 @@ impl<P: Poller> Reactor<P> {
     {
         let started = self.start(future);
         let mut idle = Backoff::new(IdlePolicy::detect(1));
-        let mut clock = TurnClock::new(Clock);
+        let mut clock = PollClock::new(Clock);
         let outcome = loop {
             let activity = self.turn(clock.now());
             if let Some(outcome) = started.take() {
@@ -165,7 +165,7 @@ impl<P: Poller> Reactor<P> {
 
     /// After a turn that did this: waits if there was nothing to do, and sees to the clock.
     #[inline]
-    pub(super) fn wait(&self, idle: &mut Backoff, clock: &mut TurnClock, activity: Activity) {
+    pub(super) fn wait(&self, idle: &mut Backoff, clock: &mut PollClock, activity: Activity) {
         if idle.wait_with(activity, || self.next_deadline(), |longest| self.park(longest)) {
             clock.refresh();
         } else {

@@ -9,7 +9,7 @@ use super::ShardError;
 use crate::runtime::reactor::Started;
 use crate::runtime::shared::Shared;
 use crate::runtime::{
-    Backoff, Clock, IdlePolicy, Poller, Reactor, ShardId, TurnClock, panic_message, spawn_local, stop,
+    Backoff, Clock, IdlePolicy, PollClock, Poller, Reactor, ShardId, panic_message, spawn_local, stop,
 };
 
 /// How long shards that have finished go on turning to send what is left.
@@ -137,7 +137,7 @@ impl<P: Poller> Reactor<P> {
             self.visit(|_| spawn_local(stop::stop_all_on_signal()).detach());
         }
         let mut idle = Backoff::new(plan.idle);
-        let mut clock = TurnClock::new(Clock);
+        let mut clock = PollClock::new(Clock);
         let mut until = None;
         while !part.all_have_finished() {
             let activity = self.turn(clock.now());

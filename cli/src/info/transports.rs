@@ -36,11 +36,12 @@ fn choice(transport: TransportChoice, verbs: bool, rud: bool) -> Item {
     };
     match transport {
         TransportChoice::Auto | TransportChoice::Shm => {
-            let ways = [(verbs, "verbs"), (rud, "rud"), (true, "kernel")];
-            let ways: Vec<&str> = ways.iter().filter(|(is, _)| *is).map(|(_, name)| *name).collect();
+            let transports = [(verbs, "verbs"), (rud, "rud"), (true, "kernel")];
+            let transports: Vec<&str> =
+                transports.iter().filter(|(is, _)| *is).map(|(_, name)| *name).collect();
             Item::ok(
                 item,
-                format!("auto: {}, whichever first leads to the peer and back", ways.join(", else ")),
+                format!("auto: {}, whichever first leads to the peer and back", transports.join(", else ")),
             )
         }
         TransportChoice::Verbs => there("verbs", verbs, "see channel verbs, or use transport = \"auto\""),

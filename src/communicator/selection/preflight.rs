@@ -79,7 +79,7 @@ impl OverPorts for TcpChannel<PortDevice> {
     }
 }
 
-/// What is known about the way to a peer.
+/// What is known about the path to a peer.
 struct Probe<'a> {
     peer: &'a PeerAddress,
     /// The channel has heard from it.
@@ -109,10 +109,10 @@ impl Inbox for Nothing {
     fn released(&mut self, _: Token) {}
 }
 
-/// Tries the way to each of `peers` for packets of up to `mtu` bytes, and answers them.
+/// Probes the path to each of `peers` for packets of up to `mtu` bytes, and answers them.
 ///
 /// # Errors
-/// What is wrong with the way to some of them, and what to do.
+/// What is wrong with the path to some of them, and what to do.
 pub(super) fn check(
     up: &mut dyn OverPorts,
     config: &Config,
@@ -192,7 +192,7 @@ fn judge(
         let PeerAddress { rank, ip, local_ip, .. } = peer;
         let why = match (heard, passed) {
             (true, 0) => {
-                tracing::warn!(%rank, %ip, "no echo came back, so the way was not tried with packets of the full MTU");
+                tracing::warn!(%rank, %ip, "no echo came back, so the path was not probed with packets of the full MTU");
                 continue;
             }
             (true, passed) if *passed >= mtu => continue,
