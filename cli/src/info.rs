@@ -40,7 +40,7 @@ pub(crate) struct Args {
 
 /// How it stands with an item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub(crate) enum State {
+pub(crate) enum ItemState {
     /// It is there.
     #[serde(rename = "ok")]
     Ok,
@@ -55,7 +55,7 @@ pub(crate) enum State {
     Wrong,
 }
 
-impl State {
+impl ItemState {
     fn name(self) -> &'static str {
         match self {
             Self::Ok => "ok",
@@ -70,19 +70,19 @@ impl State {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Item {
     item: String,
-    state: State,
+    state: ItemState,
     detail: String,
     remedy: Option<String>,
 }
 
 impl Item {
     fn ok(item: impl Into<String>, detail: impl Into<String>) -> Self {
-        Self { item: item.into(), state: State::Ok, detail: detail.into(), remedy: None }
+        Self { item: item.into(), state: ItemState::Ok, detail: detail.into(), remedy: None }
     }
 
     /// An item that is not all right, and what to do about it.
     fn not_ok(
-        state: State,
+        state: ItemState,
         item: impl Into<String>,
         detail: impl Into<String>,
         remedy: impl Into<String>,

@@ -132,7 +132,7 @@ impl Drive {
     }
 
     /// Takes one turn.
-    pub(super) fn turn(&self) -> Result<(), Error> {
+    pub(super) fn poll(&self) -> Result<(), Error> {
         self.with(|engine| {
             engine.poll(Clock.now());
         })

@@ -344,7 +344,7 @@ impl Group {
             if let Some(node) = &self.node {
                 node.set_abort(self.rank.0, why.code() as u8);
             }
-            self.drive.turn()?;
+            self.drive.poll()?;
             return Err(error);
         }
         Ok(())

@@ -419,7 +419,7 @@ impl Group {
     pub fn finalize(self) -> Result<(), Error> {
         self.barrier()?;
         // A rank that was stopped finds all that it waited for, and yet the others may have given it up.
-        self.drive.turn()?;
+        self.drive.poll()?;
         if let Some(cause) = self.drive.with(|engine| engine.aborted().cloned())? {
             let AbortCause { culprit, why } = &cause;
             let call = Call {

@@ -38,10 +38,10 @@ pub(super) struct Cells {
     segment: Arc<NodeSegment>,
     kernels: Kernels,
     idle: IdlePolicy,
-    state: Mutex<State>,
+    state: Mutex<SmallState>,
 }
 
-struct State {
+struct SmallState {
     /// Small operations so far.
     number: u64,
     /// The last one failed.
@@ -57,7 +57,7 @@ impl Cells {
         idle: IdlePolicy,
         recorder: Recorder,
     ) -> Self {
-        let state = State { number: 0, is_broken: false, recorder };
+        let state = SmallState { number: 0, is_broken: false, recorder };
         Self { segment, kernels, idle, state: Mutex::new(state) }
     }
 
@@ -207,7 +207,7 @@ impl Cells {
         shape: &Shape,
         step: u64,
     ) -> Result<(), Error> {
-        group.drive.turn()?;
+        group.drive.poll()?;
         let waited = Clock.now() - begin;
         let aborted = self.segment.abort();
         if waited > SLOW || aborted.is_some() {
@@ -256,7 +256,7 @@ impl Cells {
             if waited > VERDICT {
                 return group.diverged(None, shape, step);
             }
-            if let Err(error) = group.drive.turn() {
+            if let Err(error) = group.drive.poll() {
                 return error;
             }
             idle.wait(Activity::Idle, None);

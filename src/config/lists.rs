@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use super::error::{ConfigError, Source};
 use super::layers::{Environment, Layers};
-use super::place::{MAX_RANKS, Number, Place, number};
+use super::place::{MAX_RANKS, Number, RankPlacement, number};
 use super::{Meeting, value};
 
 pub(super) fn place(
@@ -17,7 +17,7 @@ pub(super) fn place(
     environment: &Environment,
     iplist: &[IpAddr],
     ports: &[u16],
-) -> Result<Place, ConfigError> {
+) -> Result<RankPlacement, ConfigError> {
     let entries = entries(iplist, ports)?;
     let size = entries.len() as u32;
     let wanted = number(layers, environment, "size", "WORLD_SIZE", 1..=MAX_RANKS)?;
@@ -50,7 +50,7 @@ pub(super) fn place(
     let local_rank = entries[..rank as usize].iter().filter(|entry| on_host(entry)).count() as u32;
     let node = hosts_before(&entries, rank);
     let first = entries[0];
-    Ok(Place {
+    Ok(RankPlacement {
         rank,
         size,
         local_rank,

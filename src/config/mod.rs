@@ -162,7 +162,7 @@ pub struct Meeting {
     pub listener: Option<Arc<TcpListener>>,
 }
 
-/// Everything that one rank is told.
+/// The configuration of one rank.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Config {
@@ -182,7 +182,7 @@ pub struct Config {
     pub key: Option<Key>,
     /// The job's name.
     pub job: String,
-    /// Lanes within one channel.
+    /// Connections within one channel: RUD paths, TCP connections, queue pairs.
     pub channel_num: u32,
     /// What carries the bytes.
     pub transport: TransportChoice,

@@ -8,7 +8,7 @@ use super::{Meeting, value};
 pub(crate) const MAX_RANKS: u64 = 65_536;
 
 /// A rank's place in the job.
-pub(super) struct Place {
+pub(super) struct RankPlacement {
     pub(super) rank: u32,
     pub(super) size: u32,
     pub(super) local_rank: u32,
@@ -59,7 +59,7 @@ pub(super) const GIVE_KEY: &str = "set SHOUTER_KEY to the same text on every ran
      `shouter run` does it by itself";
 
 /// The place by environment and file.
-pub(super) fn place(layers: &Layers, environment: &Environment) -> Result<Place, ConfigError> {
+pub(super) fn place(layers: &Layers, environment: &Environment) -> Result<RankPlacement, ConfigError> {
     let size = number(layers, environment, "size", "WORLD_SIZE", 1..=MAX_RANKS)?;
     let rank = number(layers, environment, "rank", "RANK", 0..=MAX_RANKS - 1)?;
     let alone = size.as_ref().is_some_and(|size| size.value == 1);
@@ -105,7 +105,7 @@ pub(super) fn place(layers: &Layers, environment: &Environment) -> Result<Place,
             ("key", has_key, GIVE_KEY),
         ]));
     };
-    Ok(Place {
+    Ok(RankPlacement {
         rank: rank.value,
         size: size.value,
         local_rank: local_rank.value,

@@ -71,7 +71,7 @@ impl IdlePolicy {
 
 /// What to do next, as [`Backoff::step`] decides it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum BackoffStep {
     /// Go on at once.
     Go,
     /// Execute a PAUSE.
@@ -100,47 +100,47 @@ pub enum Step {
 #[derive(Clone, Debug)]
 pub struct Backoff {
     policy: IdlePolicy,
-    idle_turns: u32,
+    idle_polls: u32,
     next_park: Duration,
 }
 
 impl Backoff {
     /// At the start of the sequence.
     pub fn new(policy: IdlePolicy) -> Self {
-        Self { policy, idle_turns: 0, next_park: policy.first_park }
+        Self { policy, idle_polls: 0, next_park: policy.first_park }
     }
 
     /// Back to the start of the sequence.
     #[inline]
     pub fn reset(&mut self) {
-        self.idle_turns = 0;
+        self.idle_polls = 0;
         self.next_park = self.policy.first_park;
     }
 
     /// Takes note of a turn and says what to do before the next. No clock, no system call.
     #[inline]
-    pub fn step(&mut self, activity: Activity) -> Step {
+    pub fn step(&mut self, activity: Activity) -> BackoffStep {
         if activity.is_busy() {
             self.reset();
-            return Step::Go;
+            return BackoffStep::Go;
         }
-        if self.idle_turns < self.policy.spins {
-            self.idle_turns += 1;
-            Step::Spin
+        if self.idle_polls < self.policy.spins {
+            self.idle_polls += 1;
+            BackoffStep::Spin
         } else {
             self.impatient()
         }
     }
 
     #[cold]
-    fn impatient(&mut self) -> Step {
-        if self.idle_turns - self.policy.spins < self.policy.yields {
-            self.idle_turns += 1;
-            return Step::Yield;
+    fn impatient(&mut self) -> BackoffStep {
+        if self.idle_polls - self.policy.spins < self.policy.yields {
+            self.idle_polls += 1;
+            return BackoffStep::Yield;
         }
         let park = self.next_park;
         self.next_park = self.next_park.saturating_mul(2).min(self.policy.longest_park);
-        Step::Park(park)
+        BackoffStep::Park(park)
     }
 
     /// Waits as the policy wants after a turn with this `activity`; parks no longer than until `next_deadline`.
@@ -161,16 +161,16 @@ impl Backoff {
         park: impl FnOnce(Duration),
     ) -> bool {
         match self.step(activity) {
-            Step::Go => false,
-            Step::Spin => {
+            BackoffStep::Go => false,
+            BackoffStep::Spin => {
                 std::hint::spin_loop();
                 false
             }
-            Step::Yield => {
+            BackoffStep::Yield => {
                 std::thread::yield_now();
                 false
             }
-            Step::Park(longest) => {
+            BackoffStep::Park(longest) => {
                 let left =
                     next_deadline().map_or(longest, |at| at.saturating_since(Clock.now()).min(longest));
                 if !left.is_zero() {

@@ -109,8 +109,8 @@ pub(super) struct Inbound {
 
 /// What goes through a ring.
 pub(super) enum Message {
-    Call(Token, Box<dyn Work>),
-    Reply(Token, Box<dyn Work>),
+    Call(CallToken, Box<dyn Work>),
+    Reply(CallToken, Box<dyn Work>),
 }
 
 /// The sending end of a ring.
@@ -234,12 +234,12 @@ impl<F: FnOnce() -> R + Send, R: Send + 'static> Work for WorkItem<F, R> {
 
 /// Which outstanding call. The generation tells a reused place from the one that was meant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Token {
+pub(super) struct CallToken {
     index: u32,
     generation: u32,
 }
 
-enum Outcome {
+enum CallOutcome {
     Waiting(Option<Waker>),
     Done(Box<dyn Work>),
     Gone,
@@ -249,7 +249,7 @@ struct Call {
     generation: u32,
     to: ShardId,
     /// `None`: the place is free.
-    outcome: Option<Outcome>,
+    outcome: Option<CallOutcome>,
 }
 
 /// The calls of one shard that have not been collected.
@@ -260,7 +260,7 @@ pub(super) struct Calls {
 }
 
 impl Calls {
-    fn begin(&mut self, to: ShardId) -> Token {
+    fn begin(&mut self, to: ShardId) -> CallToken {
         let index = self.free.pop().unwrap_or_else(|| {
             self.slots.push(Call { generation: 0, to, outcome: None });
             u32::try_from(self.slots.len() - 1).expect("fewer than 2^32 calls at once")
@@ -268,17 +268,17 @@ impl Calls {
         let slot = &mut self.slots[index as usize];
         slot.generation = slot.generation.wrapping_add(1);
         slot.to = to;
-        slot.outcome = Some(Outcome::Waiting(None));
-        Token { index, generation: slot.generation }
+        slot.outcome = Some(CallOutcome::Waiting(None));
+        CallToken { index, generation: slot.generation }
     }
 
-    fn get(&mut self, token: Token) -> Option<&mut Outcome> {
+    fn get(&mut self, token: CallToken) -> Option<&mut CallOutcome> {
         let slot = self.slots.get_mut(token.index as usize)?;
         if slot.generation == token.generation { slot.outcome.as_mut() } else { None }
     }
 
     /// Frees the place. What was in it is to be dropped outside of the context.
-    fn end(&mut self, token: Token) -> Option<Outcome> {
+    fn end(&mut self, token: CallToken) -> Option<CallOutcome> {
         let slot = self.slots.get_mut(token.index as usize)?;
         if slot.generation != token.generation {
             return None;
@@ -298,10 +298,10 @@ pub(super) fn receive(from: ShardId, message: Message) {
         }
         Message::Reply(token, work) => {
             let previous = context::with(|context| match context.calls.get(token) {
-                Some(outcome) => Ok(std::mem::replace(outcome, Outcome::Done(work))),
+                Some(outcome) => Ok(std::mem::replace(outcome, CallOutcome::Done(work))),
                 None => Err(work), // The caller lost interest.
             });
-            if let Some(Ok(Outcome::Waiting(Some(waker)))) = previous {
+            if let Some(Ok(CallOutcome::Waiting(Some(waker)))) = previous {
                 waker.wake();
             }
         }
@@ -316,10 +316,12 @@ pub(super) fn fail_calls_to_the_gone() {
         let waiting = context.calls.slots.iter_mut().filter(|call| gone(call.to));
         waiting
             .filter_map(|call| match &mut call.outcome {
-                Some(outcome @ Outcome::Waiting(_)) => match std::mem::replace(outcome, Outcome::Gone) {
-                    Outcome::Waiting(waker) => Some(waker),
-                    _ => None,
-                },
+                Some(outcome @ CallOutcome::Waiting(_)) => {
+                    match std::mem::replace(outcome, CallOutcome::Gone) {
+                        CallOutcome::Waiting(waker) => Some(waker),
+                        _ => None,
+                    }
+                }
                 _ => None,
             })
             .collect()
@@ -358,7 +360,7 @@ pub enum SubmitError {
 }
 
 enum Stage<R> {
-    Outstanding { uid: u64, token: Token },
+    Outstanding { uid: u64, token: CallToken },
     Known(Option<Result<R, SubmitError>>),
 }
 
@@ -431,13 +433,13 @@ impl<R: 'static> Future for Submit<R> {
         };
         let waker = cx.waker().clone();
         let looked = context::with_uid(uid, |context| match context.calls.get(token) {
-            Some(Outcome::Waiting(place)) => Err(place.replace(waker)),
+            Some(CallOutcome::Waiting(place)) => Err(place.replace(waker)),
             _ => Ok((context.calls.end(token), waker)),
         });
         let result = match looked {
             None => Err(SubmitError::NotOnShard),
             Some(Err(_previous_waker)) => return Poll::Pending,
-            Some(Ok((Some(Outcome::Done(mut work)), _))) => {
+            Some(Ok((Some(CallOutcome::Done(mut work)), _))) => {
                 let mut slot: Option<Result<R, String>> = None;
                 work.take(&mut slot);
                 match slot {

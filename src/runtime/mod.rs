@@ -88,7 +88,7 @@ mod tests;
 pub use clock::{Clock, PollClock};
 pub use cores::{CoreAllowance, CpuQuota};
 pub use driver::{Dedicated, DriveError, Driver, DriverOptions};
-pub use idle::{Backoff, IdlePolicy, Step};
+pub use idle::{Backoff, BackoffStep, IdlePolicy};
 pub use mesh::{Submit, SubmitError, all_shards, submit_to};
 pub use reactor::Reactor;
 pub use shards::{Cores, ShardError, Shards, ShardsBuilder};

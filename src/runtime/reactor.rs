@@ -74,7 +74,7 @@ impl<P: Poller> Reactor<P> {
     ///
     /// If the poller does. Panics of tasks and of submitted closures go to whoever awaits them.
     #[inline]
-    pub fn turn(&mut self, now: Instant) -> Activity {
+    pub fn poll(&mut self, now: Instant) -> Activity {
         let Self { poller, context, batch, inbound, presence, .. } = self;
         let _entered = context::enter(context);
         context::with(|context| context.now = now);
@@ -154,7 +154,7 @@ impl<P: Poller> Reactor<P> {
         let mut idle = Backoff::new(IdlePolicy::detect(1));
         let mut clock = PollClock::new(Clock);
         let outcome = loop {
-            let activity = self.turn(clock.now());
+            let activity = self.poll(clock.now());
             if let Some(outcome) = started.take() {
                 break outcome;
             }

@@ -11,7 +11,7 @@ use std::time::Duration;
 use super::mesh::mesh;
 use super::{CoreAllowance, IdlePolicy, Poller, Reactor, ShardId, panic_message, sys};
 use crate::observe::log;
-use ending::{Ending, Part, Plan};
+use ending::{Ending, Plan, ShardEnding};
 
 /// Messages that a ring between two shards holds; more wait at the sender.
 const RING_DEPTH: usize = 256;
@@ -225,24 +225,24 @@ impl ShardsBuilder {
         let rank = log::spoken_for();
         for ((endpoint, queue), core) in endpoints.into_iter().zip(queues).zip(cores) {
             let (id, make, making) = (endpoint.id(), make.clone(), making.clone());
-            let mut part = Part::new(ending.clone());
+            let mut own = ShardEnding::new(ending.clone());
             let body = move || {
                 log::take_over(rank);
                 let mut making = Some(making);
-                let begin = |part: &mut Part| {
+                let begin = |own: &mut ShardEnding| {
                     pin(core)?;
                     let failed = |why: E| ShardError::Failed { shard: id, why: why.to_string() };
                     let (poller, work) = make(queue).map_err(failed)?;
                     making = None;
-                    Reactor::on(endpoint, poller).work(work, plan, part)
+                    Reactor::on(endpoint, poller).work(work, plan, own)
                 };
-                let outcome = catch_unwind(AssertUnwindSafe(|| begin(&mut part)));
+                let outcome = catch_unwind(AssertUnwindSafe(|| begin(&mut own)));
                 match outcome.unwrap_or_else(|payload| {
                     Err(ShardError::Panicked { shard: id, message: panic_message(&*payload) })
                 }) {
                     Ok(result) => result,
                     Err(error) => {
-                        part.fail(error);
+                        own.fail(error);
                         None
                     }
                 }

@@ -89,13 +89,13 @@ fn timers_fire_in_order_of_time_and_equal_ones_in_order_of_setting() {
             .detach();
         }
     });
-    assert_eq!(reactor.turn(Instant::from_nanos(1_000)), Activity::Busy);
+    assert_eq!(reactor.poll(Instant::from_nanos(1_000)), Activity::Busy);
     assert_eq!(*fired.borrow(), [(0, 4)]);
     assert_eq!(reactor.next_deadline(), Some(Instant::from_nanos(11_000)));
-    assert_eq!(reactor.turn(Instant::from_nanos(10_999)), Activity::Idle);
-    reactor.turn(Instant::from_nanos(11_000));
+    assert_eq!(reactor.poll(Instant::from_nanos(10_999)), Activity::Idle);
+    reactor.poll(Instant::from_nanos(11_000));
     assert_eq!(*fired.borrow(), [(0, 4), (10, 1), (10, 3)]);
-    reactor.turn(Instant::from_nanos(99_000));
+    reactor.poll(Instant::from_nanos(99_000));
     assert_eq!(*fired.borrow(), [(0, 4), (10, 1), (10, 3), (20, 2), (30, 0)]);
     assert_eq!(reactor.next_deadline(), None);
 }
@@ -132,7 +132,7 @@ fn yielding_tasks_take_turns() {
             .detach();
         }
     });
-    while reactor.turn(Instant::ZERO).is_busy() {}
+    while reactor.poll(Instant::ZERO).is_busy() {}
     assert_eq!(*trace.borrow(), "abcabcabc");
 }
 
@@ -162,7 +162,7 @@ fn a_dropped_task_is_cancelled_and_a_dropped_reactor_drops_all_futures() {
         sleep(Duration::from_secs(3600)).await;
     };
     reactor.visit(|()| drop(spawn_local(forever(Count(dropped.clone())))));
-    reactor.turn(Instant::ZERO);
+    reactor.poll(Instant::ZERO);
     assert_eq!(dropped.get(), 1, "cancelled by dropping its handle");
     reactor.visit(|()| {
         (0..10).for_each(|_| spawn_local(forever(Count(dropped.clone()))).detach());
@@ -186,7 +186,7 @@ fn a_dropped_task_is_cancelled_and_a_dropped_reactor_drops_all_futures() {
         })
         .detach();
     });
-    reactor.turn(Instant::ZERO);
+    reactor.poll(Instant::ZERO);
     drop(reactor);
     assert_eq!(dropped.get(), 12);
 }

@@ -24,9 +24,9 @@ pub(crate) struct Epoll {
     watched: Vec<Watched>,
 }
 
-/// An event that is told.
+/// A reported event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Told {
+pub(crate) struct ReadyEvent {
     pub(crate) events: u32,
     pub(crate) data: u64,
 }
@@ -64,7 +64,7 @@ impl Epoll {
     }
 
     /// Up to `limit` events. `look` gives a file's `poll` bits and its edge.
-    pub(crate) fn collect(&mut self, limit: usize, look: impl Fn(i32) -> (i16, u64)) -> Vec<Told> {
+    pub(crate) fn collect(&mut self, limit: usize, look: impl Fn(i32) -> (i16, u64)) -> Vec<ReadyEvent> {
         let mut all = Vec::new();
         for watched in &mut self.watched {
             if all.len() >= limit {
@@ -79,7 +79,7 @@ impl Epoll {
                 continue;
             }
             watched.told = Some(edge);
-            all.push(Told { events, data: watched.data });
+            all.push(ReadyEvent { events, data: watched.data });
             if watched.events & libc::EPOLLONESHOT as u32 != 0 {
                 watched.events &= MODES;
             }

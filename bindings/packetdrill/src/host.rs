@@ -25,7 +25,7 @@ const TICK: Duration = Duration::from_micros(1);
 const MAX_STEPS: usize = 1_000_000;
 
 /// What became of an attempt.
-pub(crate) enum Turn<T> {
+pub(crate) enum CallProgress<T> {
     /// It is done.
     Done(T),
     /// Something has to change first; at the given time it is tried again in any case.
@@ -149,7 +149,10 @@ impl Host {
 
     /// Tries until it is done. Whoever waits does so without the lock. Who drives the script waits for what happens by
     /// itself, and hears EDEADLK if nothing ever would: there is nobody else to end its call.
-    pub(crate) fn call<T>(&self, mut attempt: impl FnMut(&mut Machine) -> Result<Turn<T>>) -> Result<T> {
+    pub(crate) fn call<T>(
+        &self,
+        mut attempt: impl FnMut(&mut Machine) -> Result<CallProgress<T>>,
+    ) -> Result<T> {
         // Leaves after the lock is given back, whatever happens meanwhile: nobody may settle for a waiter that is gone.
         let mut me = Registered { host: self, id: None };
         let mut shared = self.lock();
@@ -158,8 +161,8 @@ impl Host {
                 break Err(Errno(libc::EBADF));
             }
             let until = match attempt(&mut shared.machine) {
-                Ok(Turn::Wait(until)) => until,
-                Ok(Turn::Done(value)) => break Ok(value),
+                Ok(CallProgress::Wait(until)) => until,
+                Ok(CallProgress::Done(value)) => break Ok(value),
                 Err(error) => break Err(error),
             };
             self.publish(&mut shared, false);

@@ -6,7 +6,7 @@ use std::thread::Thread;
 use std::time::Duration;
 
 use super::lock;
-use crate::runtime::{Activity, Backoff, Instant, Step};
+use crate::runtime::{Activity, Backoff, BackoffStep, Instant};
 
 /// The condition of a waiting thread; returns true once it holds and its result is stored for the thread.
 type Condition<P> = Box<dyn FnMut(&mut P) -> bool + Send>;
@@ -57,14 +57,14 @@ impl<R> Ticket<R> {
                 return;
             }
             match idle.step(Activity::Idle) {
-                Step::Go | Step::Spin => std::hint::spin_loop(),
-                Step::Yield => {
+                BackoffStep::Go | BackoffStep::Spin => std::hint::spin_loop(),
+                BackoffStep::Yield => {
                     std::thread::yield_now();
                     if deadline.is_some() {
                         return; // The caller reads the clock.
                     }
                 }
-                Step::Park(_) => {
+                BackoffStep::Park(_) => {
                     let left = deadline.map(|at| at.saturating_since(crate::runtime::Clock.now()));
                     match left {
                         None => std::thread::park(),

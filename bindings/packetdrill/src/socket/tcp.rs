@@ -27,7 +27,7 @@ pub(crate) enum Phase {
 
 /// What follows what is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum End {
+pub(crate) enum WriteEnd {
     /// Nothing is known of it.
     Plain,
     /// More, at once: MSG_MORE.
@@ -341,7 +341,7 @@ impl TcpSocket {
     }
 
     /// Takes what there is room for; `None` if there is none.
-    pub(crate) fn write(&mut self, net: &mut Net, bytes: &[u8], end: End) -> Result<Option<usize>> {
+    pub(crate) fn write(&mut self, net: &mut Net, bytes: &[u8], end: WriteEnd) -> Result<Option<usize>> {
         if self.write_shut {
             return Err(Errno(libc::EPIPE));
         }
@@ -372,15 +372,15 @@ impl TcpSocket {
         net: &mut Net,
         id: ConnectionId,
         bytes: &[u8],
-        end: End,
+        end: WriteEnd,
     ) -> core::result::Result<usize, Error> {
         let now = net.now;
         let mut done = 0;
         loop {
             let rest = bytes.get(done..).unwrap_or_default();
             let taken = match end {
-                End::More => net.tcp().write_more(now, id, rest),
-                End::Plain | End::Record => net.tcp().write(now, id, rest),
+                WriteEnd::More => net.tcp().write_more(now, id, rest),
+                WriteEnd::Plain | WriteEnd::Record => net.tcp().write(now, id, rest),
             };
             done += match taken {
                 // What was taken counts; the next call hears why there was no more.
@@ -392,7 +392,7 @@ impl TcpSocket {
             }
             net.run();
         }
-        if end == End::Record {
+        if end == WriteEnd::Record {
             net.tcp().end_record(now, id)?;
         }
         Ok(done)
