@@ -1,4 +1,4 @@
-//! What a turn, a task, a timer and the driver's lock cost.
+//! What a poll, a task, a timer and the driver's lock cost.
 //!
 //! `cargo bench --bench runtime`
 
@@ -32,7 +32,7 @@ fn turn(c: &mut Criterion) {
 }
 
 fn tasks(c: &mut Criterion) {
-    // Tasks that are all ready in every turn: the cost of a wake and a poll.
+    // Tasks that are all ready in every poll: the cost of a wake and a poll.
     let mut group = c.benchmark_group("task/wake-and-poll");
     for ready in [1, 16, 1_000] {
         let mut reactor = Reactor::new(());

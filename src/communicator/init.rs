@@ -104,7 +104,7 @@ pub fn init(config: Config) -> Result<Group, Error> {
     let dedicated = (config.mode == Mode::Dedicated).then(|| config.cores.first().copied());
     let drive = Drive::new(engine, options, dedicated)?;
     if let Some(control) = &mut control {
-        // Nobody goes on before everybody is connected. Until then the helper answers those who still try.
+        // No rank goes on before all are connected. Until then the helper answers ranks that still connect.
         let own = unreached.clone().unwrap_or_default();
         let all = control.all_gather("connected", own.as_bytes(), config.rendezvous_deadline)?;
         if let Some(why) = unreached {
@@ -172,7 +172,7 @@ fn dump_place(config: &Config, grid: &Grid) -> Place {
     }
 }
 
-/// The grid of the job. Where this rank's numbers make none, those of other ranks may differ: all of them hear it.
+/// The grid of the job. Where this rank's numbers make none, those of other ranks may differ: all of them get the error.
 fn grid(config: &Config, plan: &Plan) -> Result<Grid, Error> {
     Grid::new(config.size, config.local_size, plan.leaf_size).or_else(|why| {
         let joined = rendezvous::join(&RendezvousConfig::of(config)?, Hello::of(config)).map(drop);
@@ -184,15 +184,15 @@ fn grid(config: &Config, plan: &Plan) -> Result<Grid, Error> {
 fn listen(link: ControlLink, drive: &Drive) -> Result<Control, Error> {
     let engine = drive.weak();
     let tell = move |news| {
-        // A group that is being dropped has no use for news.
+        // A group that is being dropped ignores member events.
         let Some(driver) = engine.upgrade() else { return };
-        let told = driver.with(move |engine| {
+        let reported = driver.with(move |engine| {
             if let MemberEvent::Lost(rank) = news {
                 engine.lost(Clock.now(), Rank(rank));
             }
             engine.poll(Clock.now());
         });
-        if let Err(error) = told {
+        if let Err(error) = reported {
             tracing::debug!(%error, ?news, "the engine does not take news of other ranks any more");
         }
     };
@@ -207,7 +207,7 @@ fn listen(link: ControlLink, drive: &Drive) -> Result<Control, Error> {
 #[allow(unsafe_code)]
 fn executor(config: ExecutorConfig) -> Result<Executor, ExecutorError> {
     // SAFETY: it goes into an engine, which drops its channel and its accelerator first, and shares the node's memory for as long as it
-    // takes turns.
+    // takes polls.
     unsafe { Executor::new(config) }
 }
 
@@ -246,7 +246,7 @@ fn idle_policy(config: &Config) -> IdlePolicy {
     }
 }
 
-/// What the rendezvous gave.
+/// The result of the rendezvous.
 struct Joined {
     roster: Roster,
     control: ControlLink,
@@ -295,7 +295,7 @@ fn meet(config: &Config, grid: &Grid, plan: &Plan, joined: &mut Joined) -> Resul
     })
 }
 
-/// The way to the other hosts, and to the other ranks.
+/// The channels to the other hosts, and the control connections.
 #[derive(Default)]
 struct Reached {
     /// On a leader, where there are other hosts.
@@ -307,7 +307,7 @@ struct Reached {
     /// Why these, on a leader.
     reasons: Vec<String>,
     control: Option<ControlLink>,
-    /// What is wrong with the way to peers.
+    /// What is wrong with the path to peers.
     unreached: Option<String>,
 }
 

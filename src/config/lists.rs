@@ -1,6 +1,6 @@
 //! Which rank this process is, from a list of addresses and ports.
 //!
-//! Ranks that share an address share a host. A process that was not told its rank claims the first entry whose address is
+//! Ranks that share an address share a host. A process without a configured rank claims the first entry whose address is
 //! this host's and whose port it can open; the open port is its claim, so that two processes started at once never take
 //! the same entry.
 
@@ -29,8 +29,8 @@ pub(super) fn place(
             remedy: "give one address per rank".into(),
         });
     }
-    let told = number(layers, environment, "rank", "RANK", 0..=MAX_RANKS - 1)?;
-    let (rank, listener) = match told {
+    let given = number(layers, environment, "rank", "RANK", 0..=MAX_RANKS - 1)?;
+    let (rank, listener) = match given {
         Some(Number { value: rank, source }) if rank >= size => {
             return Err(ConfigError::Conflict {
                 what: format!(

@@ -150,7 +150,7 @@ impl Faults {
     }
 }
 
-/// Where the ranks meet.
+/// The address of the rendezvous.
 #[derive(Debug, Clone)]
 pub struct Meeting {
     /// The host of rank 0: an address or a name.
@@ -176,7 +176,7 @@ pub struct Config {
     pub local_size: u32,
     /// This host's number, where it was given. The roster's is the one that counts.
     pub node: Option<u32>,
-    /// Where the ranks meet.
+    /// The address of the rendezvous.
     pub meeting: Meeting,
     /// The job's key; a job of one rank needs none.
     pub key: Option<Key>,

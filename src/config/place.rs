@@ -1,4 +1,4 @@
-//! Which rank this process is, and where the ranks meet: from our own keys, else from torchrun's variables.
+//! Which rank this process is, and the rendezvous address: from our own keys, else from torchrun's variables.
 
 use super::error::{ConfigError, Source};
 use super::layers::{Environment, Layers, Located, Raw};
@@ -7,7 +7,7 @@ use super::{Meeting, value};
 /// The most ranks that a job may have.
 pub(crate) const MAX_RANKS: u64 = 65_536;
 
-/// A rank's place in the job.
+/// A rank's placement in the job.
 pub(super) struct RankPlacement {
     pub(super) rank: u32,
     pub(super) size: u32,
@@ -77,7 +77,7 @@ pub(super) fn place(layers: &Layers, environment: &Environment) -> Result<RankPl
     };
     let values = [&size, &local_size].map(|number| number.as_ref().map(|number| number.value));
     let on_one_host = alone || values[0].is_some() && values[0] == values[1];
-    // A job of one rank meets nobody.
+    // A job of one rank has no rendezvous.
     let host = host(layers, environment)?.or(on_one_host.then(|| "127.0.0.1".to_owned()));
     let port = port(layers, environment)?.or(alone.then_some(0));
     let has_key = alone || ["key", "key_file"].iter().any(|key| layers.get(key).is_some());

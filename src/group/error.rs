@@ -208,7 +208,7 @@ impl Refusal {
 #[derive(Debug, Clone, Error, PartialEq)]
 #[non_exhaustive]
 pub enum JoinError {
-    /// This rank's own words cannot be sent.
+    /// This rank's own hello cannot be sent.
     #[error(
         "this rank's hello has {len} bytes, and at most {limit} are allowed; register fewer tensors before joining"
     )]
@@ -294,7 +294,7 @@ pub enum JoinError {
         /// How long it was tried.
         seconds: f64,
     },
-    /// Rank 0 says why the job, or this rank, cannot go on.
+    /// Rank 0 reports why the job, or this rank, cannot go on.
     #[error("{0}")]
     Refused(Refusal),
     /// The system has no randomness.

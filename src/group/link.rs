@@ -1,7 +1,7 @@
-//! Exchanges between all ranks: everybody gives some bytes, everybody gets those of all.
+//! Exchanges between all ranks (all-gather): each rank contributes bytes and receives those of all.
 //!
 //! The connections are those of the join. Rank 0 collects the parts of a round and hands all of them out, equal ones once. A
-//! round has a number and a tag, so that a rank which makes another call than the others is found out and named. While it
+//! round has a number and a tag, so that a rank which makes another call than the others is detected and named. While it
 //! waits, rank 0 says who is missing, so every rank can name them when its time is up.
 //!
 //! After set-up a thread of its own listens to the connections between the exchanges (`watch`).
@@ -18,7 +18,7 @@ use super::sys;
 use super::watch::Waker;
 use crate::wire::{self, Malformed};
 
-/// How often rank 0 tells those who wait who is missing.
+/// How often rank 0 sends the list of missing ranks to the waiting ones.
 const PROGRESS: Duration = Duration::from_millis(500);
 /// How long a last message may take to leave.
 pub(super) const FAREWELL: Duration = Duration::from_secs(2);
@@ -30,7 +30,7 @@ const MAX_RESULT: usize = MAX_MESSAGE - (1 << 20);
 const PART_OVERHEAD: usize = 64;
 /// The longest tag, in bytes.
 const MAX_TAG: usize = 256;
-/// Between two looks at connections on which nothing happens.
+/// Interval of the checks of idle connections.
 const IDLE: Duration = Duration::from_secs(3600);
 /// What a member may send in one message, in bytes.
 const FROM_MEMBER: usize = MAX_PART + MAX_TAG + PART_OVERHEAD;
@@ -68,7 +68,7 @@ impl std::fmt::Debug for ControlLink {
     }
 }
 
-/// What one call needs to know throughout.
+/// The parameters of one round.
 struct Round<'a> {
     number: u64,
     tag: &'a str,
@@ -145,8 +145,8 @@ impl ControlLink {
         Self::new(Role::Member { rank, size, server: Box::new(MemberConn::new(server)) })
     }
 
-    /// Gives `bytes` and returns those of every rank, in the order of ranks. All ranks must make the same calls, with the
-    /// same tags, in the same order. Blocks until every rank has, for at most `deadline`. `tag` names the matter to people;
+    /// Contributes `bytes` and returns those of every rank, in the order of ranks. All ranks must make the same calls, with the
+    /// same tags, in the same order. Blocks until every rank has, for at most `deadline`. `tag` names the exchange in errors;
     /// its first 256 bytes count. At most 16 MiB a rank, and 255 MiB of all.
     ///
     /// # Errors
@@ -180,7 +180,7 @@ impl ControlLink {
     /// The link is of no use any more; rank 0 tells the others why.
     fn fail(&mut self, error: &ExchangeError) {
         self.failed = Some(error.clone());
-        // Whose process has ended comes first: it is more than that the exchange has failed.
+        // The end of a process comes first: it is the cause of the failed exchange.
         if let (Some(_), Some(rank)) = (&self.waker, self.lost()) {
             self.tell_lost(rank);
         }
@@ -208,7 +208,7 @@ impl ControlLink {
         result.inspect_err(|error| self.fail(error))
     }
 
-    /// This rank cannot go on with the set-up; all others hear why, in their next exchange or the one that they are in.
+    /// Reports that this rank cannot go on with the set-up; all others get the error in their current or next exchange.
     pub fn give_up(&mut self, why: &str) {
         let rank = if let Role::Member { rank, .. } = &self.role { *rank } else { 0 };
         if self.failed.is_none() {
@@ -224,7 +224,7 @@ impl ControlLink {
         self.all_gather(tag, &[], deadline).map(drop)
     }
 
-    /// From now on whoever waits here wakes when the waker rings.
+    /// From now on `waker` wakes the thread that waits here.
     pub(super) fn attach(&mut self, waker: Waker) {
         self.waker = Some(waker);
     }
@@ -253,7 +253,7 @@ impl ControlLink {
         self.conns().filter_map(|(_, conn)| Some(conn.waits()?.0.as_raw_fd())).collect()
     }
 
-    /// Reads what has come, until something can be read or the waker rings.
+    /// Reads what has come, until something can be read or the waker fires.
     pub(super) fn listen(&mut self) -> std::io::Result<()> {
         wait(self.conns().map(|(_, conn)| conn), self.waker.as_ref(), Instant::now() + IDLE)?;
         self.pump();
@@ -270,11 +270,11 @@ impl ControlLink {
     /// rank knows it.
     pub(super) fn lost(&self) -> Option<u32> {
         let gone = |(rank, conn): (u32, &MemberConn)| (*conn.state() == ConnState::Gone).then_some(rank);
-        // What a rank says before it goes names the cause.
+        // A message before the end names the cause.
         self.conns().find_map(|(_, conn)| conn.lost()).or_else(|| self.conns().find_map(gone))
     }
 
-    /// Connections that are of no use any more, and say nothing of the ranks behind them.
+    /// Broken connections, which say nothing of the processes of their ranks.
     pub(super) fn broken(&self) -> impl Iterator<Item = (u32, &str)> {
         self.conns().filter_map(|(rank, conn)| match conn.state() {
             ConnState::Broken(why) => Some((rank, why.as_str())),
@@ -282,7 +282,7 @@ impl ControlLink {
         })
     }
 
-    /// Tells the others once whose process has ended: all of them on rank 0, rank 0 elsewhere.
+    /// Announces once the rank whose process has ended: all of them on rank 0, rank 0 elsewhere.
     pub(super) fn tell_lost(&mut self, rank: u32) {
         if self.announced.is_none() {
             self.announced = Some(rank);
@@ -290,7 +290,7 @@ impl ControlLink {
         }
     }
 
-    /// Tells the others that what ends now is no process.
+    /// Announces a graceful close to the others.
     pub(super) fn leave(&mut self) {
         self.send(&Message::Leave);
     }
@@ -308,7 +308,7 @@ impl ControlLink {
     }
 }
 
-/// Waits until something can be read or written as it should be, the waker rings, or `until` has come.
+/// Waits until something can be read or written as it should be, the waker fires, or `until` has come.
 fn wait<'a>(
     conns: impl Iterator<Item = &'a MemberConn>,
     waker: Option<&'a Waker>,
@@ -422,7 +422,7 @@ fn hand_out(members: &mut [Option<MemberConn>], round: &Round<'_>) -> Result<(),
     }
 }
 
-/// Tells every member something, as well as its connection allows.
+/// Sends a message to every member, as far as its connection takes it.
 fn tell_all(members: &mut [Option<MemberConn>], message: &Message) {
     let message = wire::encode(message);
     let mut open: Vec<&mut MemberConn> = members.iter_mut().flatten().collect();

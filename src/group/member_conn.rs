@@ -72,7 +72,7 @@ impl MemberConn {
         self.is_open() && !self.write_closed && self.trusted.conn.has_output()
     }
 
-    /// Puts an encoded message behind what has yet to go.
+    /// Appends an encoded message to the send buffer.
     pub(super) fn queue(&mut self, message: &[u8]) {
         if self.is_open() {
             self.trusted.queue_encoded(message);

@@ -1,4 +1,4 @@
-//! One shard's stack, shared between the poller that turns it and the sockets of the shard's tasks.
+//! One shard's stack, shared between the poller that polls it and the sockets of the shard's tasks.
 
 use std::cell::{RefCell, RefMut};
 use std::collections::HashMap;
@@ -153,7 +153,7 @@ impl Net {
     }
 }
 
-/// The stack as a shard turns it.
+/// The stack as a shard polls it.
 pub struct NetPoller<D: Device> {
     shared: Rc<RefCell<Shared<Stack<D>>>>,
     woken: Vec<Waker>,
@@ -165,7 +165,7 @@ impl<D: Device> std::fmt::Debug for NetPoller<D> {
     }
 }
 
-/// Cuts a stack in two: what a shard turns, and what its tasks use.
+/// Cuts a stack in two: what a shard polls, and what its tasks use.
 pub(super) fn net<D: Device + 'static>(stack: Stack<D>) -> (Net, NetPoller<D>) {
     let shared = Rc::new(RefCell::new(Shared {
         connections: HashMap::new(),
@@ -193,7 +193,7 @@ impl<D: Device> Poller for NetPoller<D> {
 
     fn next_deadline(&self) -> Option<Instant> {
         let shared = self.shared.borrow();
-        // What a task wrote in the last part of a turn leaves with the next one.
+        // What a task wrote in the last part of a poll leaves with the next one.
         if has_unsent(&shared.host) { Some(Instant::ZERO) } else { shared.host.next_deadline() }
     }
 
@@ -206,7 +206,7 @@ fn has_unsent<D: Device>(stack: &Stack<D>) -> bool {
     stack.tcp().wants_transmit() || stack.is_backlogged()
 }
 
-/// The time of the shard's turn; of a call from outside of one, the clock's.
+/// The time of the shard's poll; of a call from outside of one, the clock's.
 pub(super) fn now() -> Instant {
     Clock.now()
 }

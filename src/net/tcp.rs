@@ -230,7 +230,7 @@ impl AsyncWrite for TcpStream {
         }
     }
 
-    /// Written bytes leave with the shard's next turn; there is nothing to wait for.
+    /// Written bytes leave with the shard's next poll; there is nothing to wait for.
     fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
         Poll::Ready(Ok(()))
     }
@@ -255,7 +255,7 @@ impl Drop for TcpStream {
     }
 }
 
-/// Waits for the reader's turn. The waker that this one replaces is dropped outside of the borrow: its drop may drop
+/// Waits for the reader. The waker that this one replaces is dropped outside of the borrow: its drop may drop
 /// another socket.
 fn wait_reader<T>(mut shared: Guard<'_>, id: ConnectionId, cx: &Context<'_>) -> Poll<T> {
     let replaced = shared.connections.entry(id).or_default().reader.replace(cx.waker().clone());

@@ -44,7 +44,7 @@ impl UdpSocket {
         self.net.shared().host.udp().local(self.handle).ok_or_else(|| io::ErrorKind::NotConnected.into())
     }
 
-    /// Sends one datagram. It waits while the port's queue is full, until the shard's next turn.
+    /// Sends one datagram. It waits while the port's queue is full, until the shard's next poll.
     ///
     /// # Errors
     /// No route, too long for a frame, or the next hop does not answer.

@@ -17,10 +17,10 @@ impl Clock {
     }
 }
 
-/// Idle turns between two reads of the clock.
+/// Idle polls between two reads of the clock.
 const IDLE_POLLS_PER_READ: u8 = 8;
 
-/// The time for a loop of turns: read after every busy turn, but only after every eighth idle one, for an idle turn may
+/// The time for a loop of polls: read after every busy poll, but only after every eighth idle one, for an idle poll may
 /// cost no more than the read itself.
 #[derive(Clone, Copy, Debug)]
 pub struct PollClock {
@@ -41,7 +41,7 @@ impl PollClock {
         self.now
     }
 
-    /// Call after each turn with what it did: the time for the next, and whether it was freshly read.
+    /// Call after each poll with what it did: the time for the next, and whether it was freshly read.
     #[inline]
     pub fn after(&mut self, activity: Activity) -> (Instant, bool) {
         self.stale += 1;

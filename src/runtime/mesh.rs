@@ -7,7 +7,7 @@
 //! ```
 //!
 //! A call is one allocation: the box that carries the closure there carries its result back. When a ring is full,
-//! messages queue up in order at the sender, who tries again at the end of every turn.
+//! messages queue up in order at the sender, who tries again at the end of every poll.
 
 use std::any::Any;
 use std::collections::VecDeque;
@@ -24,7 +24,7 @@ use rtrb::{Consumer, Producer, PushError, RingBuffer};
 use super::shared::Shared;
 use super::{ShardId, context, panic_message};
 
-/// One shard's place in a [`mesh`]: its ends of the rings. To be given to a reactor.
+/// One shard's endpoint of a [`mesh`]: its ends of the rings. To be given to a reactor.
 pub(super) struct Endpoint {
     pub(super) presence: Presence,
     pub(super) parker: Parker,
@@ -107,7 +107,7 @@ pub(super) struct Inbound {
     pub(super) ring: Consumer<Message>,
 }
 
-/// What goes through a ring.
+/// A message in a ring.
 pub(super) enum Message {
     Call(CallToken, Box<dyn Work>),
     Reply(CallToken, Box<dyn Work>),
@@ -117,7 +117,7 @@ pub(super) enum Message {
 pub(super) struct Link {
     ring: Producer<Message>,
     overflow: VecDeque<Message>,
-    /// Something was sent since the peer was last told.
+    /// Something was sent since the peer was last woken.
     fresh: bool,
 }
 
@@ -131,7 +131,7 @@ impl Link {
         }
     }
 
-    /// Moves what waited for room. Returns whether anything moved.
+    /// Moves messages that waited for room. Returns whether any moved.
     fn flush(&mut self) -> bool {
         let before = self.overflow.len();
         while let Some(message) = self.overflow.pop_front() {
@@ -171,7 +171,7 @@ impl Links {
         }
     }
 
-    /// At the end of a turn: moves what waited, and wakes the peers that were sent something.
+    /// At the end of a poll: moves the waiting messages, and wakes their receivers.
     #[inline]
     pub(super) fn flush(&mut self) -> Flushed {
         if self.dirty { self.flush_all() } else { Flushed::default() }
@@ -195,7 +195,7 @@ impl Links {
         flushed
     }
 
-    /// Whether messages wait for room in a ring, or peers have not been told of some.
+    /// Whether messages wait for room in a ring, or peers have not been woken for some.
     pub(super) fn is_dirty(&self) -> bool {
         self.dirty
     }
@@ -232,7 +232,7 @@ impl<F: FnOnce() -> R + Send, R: Send + 'static> Work for WorkItem<F, R> {
     }
 }
 
-/// Which outstanding call. The generation tells a reused place from the one that was meant.
+/// Which outstanding call. The generation tells a reused slot from the original one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct CallToken {
     index: u32,
@@ -248,7 +248,7 @@ enum CallOutcome {
 struct Call {
     generation: u32,
     to: ShardId,
-    /// `None`: the place is free.
+    /// `None`: the slot is free.
     outcome: Option<CallOutcome>,
 }
 
@@ -277,7 +277,7 @@ impl Calls {
         if slot.generation == token.generation { slot.outcome.as_mut() } else { None }
     }
 
-    /// Frees the place. What was in it is to be dropped outside of the context.
+    /// Frees the slot. Its content must be dropped outside of the context.
     fn end(&mut self, token: CallToken) -> Option<CallOutcome> {
         let slot = self.slots.get_mut(token.index as usize)?;
         if slot.generation != token.generation {
@@ -299,7 +299,7 @@ pub(super) fn receive(from: ShardId, message: Message) {
         Message::Reply(token, work) => {
             let previous = context::with(|context| match context.calls.get(token) {
                 Some(outcome) => Ok(std::mem::replace(outcome, CallOutcome::Done(work))),
-                None => Err(work), // The caller lost interest.
+                None => Err(work), // The caller has dropped its future.
             });
             if let Some(Ok(CallOutcome::Waiting(Some(waker)))) = previous {
                 waker.wake();

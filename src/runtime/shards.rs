@@ -164,7 +164,7 @@ impl ShardsBuilder {
         self
     }
 
-    /// How long a shard's work may go on after the shard was asked to end; one second, unless it is told otherwise.
+    /// How long a shard's work may go on after the shard was asked to end; one second, unless set otherwise.
     pub fn grace(mut self, grace: Duration) -> Self {
         self.grace = grace;
         self
@@ -177,10 +177,10 @@ impl ShardsBuilder {
         self
     }
 
-    /// Starts a shard for each of `queues`. On the shard's thread, pinned, `make` turns the queue into the poller that the
-    /// shard turns and the work that it does. Returns when all pollers are made.
+    /// Starts a shard for each of `queues`. On the shard's thread, pinned, `make` makes queue into the poller that the
+    /// shard polls and the work that it does. Returns when all pollers are made.
     ///
-    /// The shards belong together: each is turned until the work of all has ended, for others may depend on it. An error
+    /// The shards belong together: each is polled until the work of all has ended, for others may depend on it. An error
     /// or a panic of one asks all others to end, and is what [`Shards::join`] reports. In the end what is left of their
     /// tasks is cancelled, and the pollers have 100 ms to send what that leaves to be sent.
     ///

@@ -1,4 +1,4 @@
-//! How shards end: who asks them to, and how a task hears of it.
+//! How shards end: who requests it, and how a task is notified.
 
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
@@ -15,7 +15,7 @@ const LOOK: Duration = Duration::from_millis(20);
 #[must_use = "futures do nothing unless awaited"]
 pub struct Stopping(Option<WakerSlot>);
 
-/// Where the waker is.
+/// Where the waker is stored.
 #[derive(Debug)]
 struct WakerSlot {
     uid: u64,

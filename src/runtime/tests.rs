@@ -515,7 +515,7 @@ fn a_forked_child_is_refused_and_may_drop_the_shards() {
 
 #[test]
 fn shards_nest() {
-    // A task of one shard may turn another, and finds itself at home afterwards.
+    // A task of one shard may poll another, and finds itself at home afterwards.
     let mut outer = Reactor::new(());
     let ids = outer.block_on(async {
         let mut endpoints = mesh::mesh(2, 4);

@@ -58,9 +58,9 @@ enum SleepState {
 #[must_use = "futures do nothing unless awaited"]
 pub struct Sleep(SleepState);
 
-/// Waits for `duration`, counted from the turn in which it is first polled.
+/// Waits for `duration`, counted from the poll in which it is first polled.
 ///
-/// It never ends early, and late by no more than a turn, or a park's oversleep (50 us of timer slack and more on a busy
+/// It never ends early, and late by no more than a poll, or a park's oversleep (50 us of timer slack and more on a busy
 /// machine).
 ///
 /// # Panics

@@ -45,7 +45,7 @@ pub(super) trait OverPorts: Channel {
     /// The stack over the ports.
     fn stack_mut(&mut self) -> &mut Stack<PortDevice>;
 
-    /// Sends every peer a sign of life with the next turn, where none is sent before a connection is made.
+    /// Sends every peer a heartbeat with the next poll, where none is sent before a connection is made.
     fn announce(&mut self);
 
     /// Whether a peer has been heard.

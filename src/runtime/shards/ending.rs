@@ -12,7 +12,7 @@ use crate::runtime::{
     Backoff, Clock, IdlePolicy, PollClock, Poller, Reactor, ShardId, panic_message, spawn_local, stop,
 };
 
-/// How long shards that have finished go on turning to send what is left.
+/// How long shards that have finished go on polling to send what is left.
 const LINGER: Duration = Duration::from_millis(100);
 
 /// How a shard is run.
@@ -23,7 +23,7 @@ pub(super) struct Plan {
     pub(super) signals: bool,
 }
 
-/// How far the shards have come together.
+/// The shared progress of all shards towards their end.
 pub(super) struct Ending {
     all: Arc<[Arc<Shared>]>,
     /// Shards whose work goes on.
@@ -72,7 +72,7 @@ impl Ending {
     }
 }
 
-/// One shard's part in the end of all.
+/// One shard's part in the common end.
 pub(super) struct ShardEnding {
     ending: Arc<Ending>,
     finished: bool,
@@ -118,7 +118,7 @@ impl Drop for ShardEnding {
 }
 
 impl<P: Poller> Reactor<P> {
-    /// Turns until the work of all shards has ended, and sends what is left. `None` if the work failed, which `own` has recorded.
+    /// Polls until the work of all shards has ended, and sends what is left. `None` if the work failed, which `own` has recorded.
     pub(super) fn work<F, R, E>(
         mut self,
         work: F,
@@ -141,7 +141,7 @@ impl<P: Poller> Reactor<P> {
         let mut until = None;
         while !own.all_have_finished() {
             let activity = self.poll(clock.now());
-            // Work ends in a turn that was busy.
+            // Work ends in a poll that was busy.
             if activity.is_busy()
                 && let Some(outcome) = work.as_ref().and_then(Started::take)
             {
