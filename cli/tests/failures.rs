@@ -563,7 +563,7 @@ fn listening(pid: u32) -> Vec<String> {
     links.filter(|link| all.iter().any(|inode| *link == format!("socket:[{inode}]"))).collect()
 }
 
-/// The kernel answers strangers then, who cost the job nothing.
+/// The kernel answers unauthenticated peers then, at no cost for the job.
 #[test]
 fn after_the_join_no_rank_listens() {
     let job = mid_step(over_sockets(job(3, 3, "steps")), 0);

@@ -1,8 +1,8 @@
-//! `epoll`: which files are watched, for what, and what has been told.
+//! `epoll`: watched files, their events, and what was reported.
 
 use crate::errno::{Errno, Result};
 
-/// What is told whether asked for or not.
+/// Events that are reported whether asked for or not.
 const ALWAYS: u32 = (libc::EPOLLERR | libc::EPOLLHUP) as u32;
 
 /// Bits that are not events.
@@ -14,8 +14,8 @@ struct Watched {
     fd: i32,
     events: u32,
     data: u64,
-    /// The socket's edge when it was told last; `None`: tell whatever there is.
-    told: Option<u64>,
+    /// The socket's edge at the last report; `None`: report any event.
+    reported: Option<u64>,
 }
 
 /// An epoll instance.
@@ -39,13 +39,13 @@ impl Epoll {
             (libc::EPOLL_CTL_ADD, Some(_)) => Err(Errno(libc::EEXIST)),
             (libc::EPOLL_CTL_ADD, None) => {
                 let (events, data) = event.ok_or(Errno(libc::EFAULT))?;
-                self.watched.push(Watched { fd, events, data, told: None });
+                self.watched.push(Watched { fd, events, data, reported: None });
                 Ok(())
             }
             (libc::EPOLL_CTL_MOD, Some(place)) => {
                 let (events, data) = event.ok_or(Errno(libc::EFAULT))?;
                 if let Some(watched) = self.watched.get_mut(place) {
-                    *watched = Watched { fd, events, data, told: None };
+                    *watched = Watched { fd, events, data, reported: None };
                 }
                 Ok(())
             }
@@ -75,10 +75,10 @@ impl Epoll {
             let asked = if watched.events & !MODES == 0 { 0 } else { watched.events & !MODES | ALWAYS };
             let events = u32::from(bits.cast_unsigned()) & asked;
             let is_edge = watched.events & libc::EPOLLET as u32 != 0;
-            if events == 0 || (is_edge && watched.told == Some(edge)) {
+            if events == 0 || (is_edge && watched.reported == Some(edge)) {
                 continue;
             }
-            watched.told = Some(edge);
+            watched.reported = Some(edge);
             all.push(ReadyEvent { events, data: watched.data });
             if watched.events & libc::EPOLLONESHOT as u32 != 0 {
                 watched.events &= MODES;

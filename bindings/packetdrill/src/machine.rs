@@ -162,7 +162,7 @@ impl Machine {
         let (was_connecting, may_wait) = (socket.is_connecting(), !file.nonblocking);
         let Some(remote) = to else { return Err(Errno(libc::EINVAL)) };
         if *begun && socket.phase == Phase::Fresh {
-            // Somebody took it away meanwhile.
+            // Another thread took it meanwhile.
             return Err(Errno(libc::ECONNABORTED));
         }
         if socket.connect(&mut self.net, remote)?.is_some() {
@@ -400,7 +400,7 @@ impl Machine {
         Ok(Some(i32::try_from(count).unwrap_or(i32::MAX)))
     }
 
-    /// A file's `poll` bits, and a number that changes when who waits for the file is to look again.
+    /// A file's `poll` bits, and a number that changes when waiters for the file must look again.
     fn look(files: &Files, pipes: &Pipes, net: &Net, fd: i32) -> (i16, u64) {
         match files.get(fd).map(|file| &file.kind) {
             Ok(FileKind::Tcp(socket)) => (socket.readiness(net), socket.edge),
@@ -469,13 +469,13 @@ impl Machine {
         patience: &mut Patience,
     ) -> Result<CallProgress<Vec<ReadyEvent>>> {
         let mut instance = core::mem::take(self.epoll(epoll)?);
-        let told = instance.collect(limit, |fd| Self::look(&self.files, &self.pipes, &self.net, fd));
+        let ready = instance.collect(limit, |fd| Self::look(&self.files, &self.pipes, &self.net, fd));
         *self.epoll(epoll)? = instance;
-        if !told.is_empty() {
-            return Ok(CallProgress::Done(told));
+        if !ready.is_empty() {
+            return Ok(CallProgress::Done(ready));
         }
         let end = timeout.map(|timeout| self.net.now + timeout);
-        Ok(patience.turn(self.net.now, true, end).unwrap_or(CallProgress::Done(told)))
+        Ok(patience.turn(self.net.now, true, end).unwrap_or(CallProgress::Done(ready)))
     }
 
     /// The two ends of a pipe: to read from, to write to.

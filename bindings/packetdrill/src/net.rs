@@ -33,7 +33,7 @@ pub(crate) struct Net {
     pub(crate) now: Instant,
     pub(crate) setup: Setup,
     port: PortId,
-    /// Whether packets or events moved since somebody asked.
+    /// Whether packets or events moved since the last query.
     moved: bool,
 }
 

@@ -89,7 +89,7 @@ enum Offload {
     Off,
 }
 
-/// What the benches of a link are told.
+/// The arguments of the link benchmarks.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct LinkArgs {
     /// What goes over the link: raw, udp, rud, tcp, several separated by commas run in turn; or the channel verbs or

@@ -96,7 +96,7 @@ impl ReportLine {
         }
     }
 
-    /// What tells this series from the others of the same size: who, and over what.
+    /// What distinguishes this series from others of the same size: program and transport.
     fn series(&self) -> String {
         match (&self.protocol, &self.transport) {
             (Some(protocol), _) => format!("{} {protocol}", self.who),

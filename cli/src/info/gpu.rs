@@ -161,7 +161,7 @@ pub(super) mod found {
         ]
     }
 
-    /// Whether a NIC could reach the device's memory, and what is in the way.
+    /// Whether a NIC could reach the device's memory, and what prevents it.
     fn direct(root: &Path, device: &DeviceInfo, item: String) -> Item {
         let peermem =
             ["nvidia_peermem", "nv_peer_mem"].iter().any(|m| root.join("sys/module").join(m).exists());

@@ -70,7 +70,7 @@ fn hugepages(root: &Path) -> Vec<Item> {
         };
         let pages = |file: &str| number(&path.join(file)).unwrap_or(0);
         let (total, free) = (pages("nr_hugepages"), pages("free_hugepages"));
-        // DPDK is told to use pages of 2 MiB; others are shown where there are any.
+        // DPDK is configured for pages of 2 MiB; others are shown where there are any.
         if kib != 2048 && total == 0 {
             continue;
         }
@@ -219,7 +219,7 @@ fn rdma(root: &Path) -> Item {
     Item::ok("rdma devices", devices.join(" "))
 }
 
-/// CUDA's driver library: where it is. What it says is told with the GPUs.
+/// CUDA's driver library: where it is. Its version is reported with the GPUs.
 fn cuda(root: &Path) -> Item {
     let found =
         library_directories(root).into_iter().map(|dir| dir.join("libcuda.so.1")).find(|path| path.exists());

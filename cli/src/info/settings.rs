@@ -28,7 +28,7 @@ pub(super) fn items() -> Vec<Item> {
     items
 }
 
-/// Tries the configuration. Outside a job nobody says which rank this is; the rest is then tried as a job of one.
+/// Checks the configuration. Outside a job the rank is unknown; the rest is then checked as a job of one rank.
 fn usable(builder: Builder) -> Result<String, ConfigError> {
     match builder.clone().build() {
         Ok(config) => Ok(format!("that of rank {} of {} in job {}", config.rank, config.size, config.job)),

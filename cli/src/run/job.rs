@@ -181,7 +181,7 @@ impl Job {
                 sys::signal_group(process.pid, libc::SIGKILL);
                 ended.push((process.rank, process.pid, process.child.wait()?));
                 process.ended = true;
-                // What it has said comes before the word that it has ended.
+                // Its output is printed before its end.
                 process.last_lines(&mut self.patience);
             }
         }

@@ -1,4 +1,4 @@
-//! What each rank of a local job is told: its host, its links, its cores.
+//! The plan of a local job: host, links and cores of each rank.
 //!
 //! Everything here is a pure function of the command line and of the machine's core list, so that a test can look at a
 //! job of 32 hosts without starting one.

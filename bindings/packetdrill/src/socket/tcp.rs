@@ -61,7 +61,7 @@ pub(crate) struct TcpSocket {
     pub(crate) buffers: (Option<i32>, Option<i32>),
     /// SO_RCVTIMEO and SO_SNDTIMEO.
     pub(crate) timeouts: (Option<Duration>, Option<Duration>),
-    /// A connection was asked for, and nobody has been told how that went.
+    /// A connection was requested, and its result has not been reported.
     pub(crate) connecting: bool,
     /// What SO_ERROR gives next.
     pub(crate) error: Option<Errno>,
@@ -194,7 +194,7 @@ impl TcpSocket {
             let fewer = glimpse.acceptable < self.seen.acceptable
                 || (self.seen.writable && Glimpse { writable: true, ..glimpse } == self.seen);
             self.seen = glimpse;
-            // That there is less to do wakes nobody.
+            // Less work wakes no thread.
             self.edge += u64::from(!fewer);
         }
     }
@@ -241,7 +241,7 @@ impl TcpSocket {
         Ok(())
     }
 
-    /// `None`: nobody has connected.
+    /// `None`: no connection.
     pub(crate) fn accept(&mut self, net: &mut Net) -> Result<Option<(Self, SocketAddr)>> {
         let Phase::Listening(id) = self.phase else { return Err(Errno(libc::EINVAL)) };
         let accepted = net.tcp().accept(id);
@@ -330,7 +330,7 @@ impl TcpSocket {
         }
     }
 
-    /// What TCP_INQ tells: the bytes that are still to be read, and one if there are none and the end is.
+    /// The value of TCP_INQ: the bytes that are still to be read, and one if there are none and the end is.
     pub(crate) fn unread(&self, net: &Net) -> Option<i32> {
         if !self.tells_unread {
             return None;

@@ -145,7 +145,7 @@ pub(super) unsafe extern "C" fn recvfrom(
         unsafe {
             match arrived.from {
                 Some(remote) => address::write(remote, from, from_len)?,
-                // A stream names nobody.
+                // A stream has no source address.
                 None => memory::put(from_len, 0)?,
             }
         }
@@ -433,12 +433,12 @@ pub(super) unsafe extern "C" fn epoll_wait(
             return Err(Errno(libc::EFAULT));
         }
         let mut patience = Patience::default();
-        let told = host.call(|machine| machine.epoll_wait(epoll, limit, timeout(millis), &mut patience))?;
-        for (index, told) in told.iter().enumerate() {
-            // SAFETY: `told` has at most as many as the caller has room for.
-            unsafe { memory::put(events.add(index), epoll_event { events: told.events, u64: told.data }) }?;
+        let ready = host.call(|machine| machine.epoll_wait(epoll, limit, timeout(millis), &mut patience))?;
+        for (index, event) in ready.iter().enumerate() {
+            // SAFETY: `ready` has at most as many as the caller has room for.
+            unsafe { memory::put(events.add(index), epoll_event { events: event.events, u64: event.data }) }?;
         }
-        unsigned(told.len())
+        unsigned(ready.len())
     })
 }
 

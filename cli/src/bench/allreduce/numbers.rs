@@ -40,7 +40,7 @@ macro_rules! numbers {
             }
         }
 
-        /// Refuses more ranks than can be told apart by sums that are exact.
+        /// Refuses more ranks than can be distinguished by sums that are exact.
         pub(super) fn exact(ranks: u32, dtype: &str) -> Result<(), BenchError> {
             let most = match dtype {
                 $(stringify!($rust) => $rust::EXACT / 2,)*

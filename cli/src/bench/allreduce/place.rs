@@ -5,7 +5,7 @@ use shouter::{Group, ReduceOp, Tensor};
 use super::numbers::Number;
 use crate::bench::BenchError;
 
-/// Words for the places.
+/// The names of the placements.
 pub(super) const BUFFER_PLACEMENTS: [&str; 3] = ["shared", "private", "gpu"];
 
 /// A rank's tensor.

@@ -40,7 +40,7 @@ pub(super) struct ChannelEnd {
     count: Count,
 }
 
-/// What has come.
+/// Received messages.
 #[derive(Default)]
 struct Count {
     bytes: u64,
@@ -166,9 +166,9 @@ impl ChannelEnd {
         Ok(())
     }
 
-    /// Everything that is under way arrives; both ends come here.
+    /// Waits until everything in flight has arrived; both ends call it.
     fn settle(&mut self) -> Result<(), BenchError> {
-        // The last message may take another lane than those before it, and be there sooner.
+        // The last message may take another connection than those before it, and arrive first.
         self.until(|end| end.up.is_drained())?;
         self.post_surely(64, LAST)?;
         self.until(|end| end.count.ended && end.up.is_drained())?;

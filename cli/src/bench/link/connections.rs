@@ -134,7 +134,7 @@ fn serve(wire: &mut Wire, listeners: &[ListenerId], end: Instant) -> u64 {
     }
 }
 
-/// Opens `count` connections, leaves them idle, and tells what each costs this process.
+/// Opens `count` connections, leaves them idle, and reports what each costs this process.
 pub(super) fn idle(wire: &mut Wire, count: usize) -> Result<(), BenchError> {
     const AT_A_TIME: usize = 512;
     let listeners = if wire.rank == 0 { listen(wire)? } else { vec![] };
