@@ -104,7 +104,7 @@ impl Drive {
         self.driver.drive_until(goal, None).map_err(drive_error)?
     }
 
-    /// Waits for the end of an operation, whose outcome nobody else takes. It is still under way unless that is its own.
+    /// Waits for the end of an operation, whose outcome no other thread takes. It is still under way unless that is its own.
     pub(super) fn wait(&self, op: OpId, until: Option<Instant>) -> Result<(), RunError> {
         let goal = move |engine: &mut RankEngine| {
             engine.take_finished(op).map(|completed| completed.result.map_err(RunError::from))

@@ -145,7 +145,7 @@ impl Group {
 }
 
 impl<G: Deref<Target = Group>, B: Lend> Lent<G, B> {
-    /// As [`Group::lend`], for a group that is held otherwise than by reference: with an `Arc<Group>` what comes of it can be
+    /// As [`Group::lend`], for a group that is not held by reference: with an `Arc<Group>` the result can be
     /// kept in a struct beside the group.
     ///
     /// # Errors

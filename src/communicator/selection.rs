@@ -138,15 +138,15 @@ fn address(streams: &KernelStreams) -> Option<SocketAddrV4> {
 fn listen(config: &Config) -> Result<KernelStreams, Error> {
     let ip = match config.kernel_address {
         Some(ip) => ip,
-        None => meeting_address(config)?,
+        None => rendezvous_address(config)?,
     };
     KernelStreams::bind((ip, 0).into(), config.heartbeat_timeout)
         .map_err(|why| Error::Device(format!("{why}; name another with the key kernel_address")))
 }
 
 /// The address by which this host talks to rank 0's; on that host, the one that rank 0 listens on.
-fn meeting_address(config: &Config) -> Result<Ipv4Addr, Error> {
-    let (host, port) = (config.meeting.host.as_str(), config.meeting.port);
+fn rendezvous_address(config: &Config) -> Result<Ipv4Addr, Error> {
+    let (host, port) = (config.rendezvous.host.as_str(), config.rendezvous.port);
     let unclear = |why: String| {
         Error::Config(format!(
             "which address of this host the other leaders should connect to is not clear from {host}:{port}: {why}; set \

@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use super::error::{ConfigError, Source};
 use super::layers::{Environment, Layers};
-use super::place::{MAX_RANKS, Number, RankPlacement, number};
-use super::{Meeting, value};
+use super::placement::{MAX_RANKS, Number, RankPlacement, number};
+use super::{RendezvousAddress, value};
 
 pub(super) fn place(
     layers: &Layers,
@@ -56,7 +56,7 @@ pub(super) fn place(
         local_rank,
         local_size,
         node: value::integer(layers, "node", 0..=MAX_RANKS - 1)?.map(|node| node as u32).or(Some(node)),
-        meeting: Meeting { host: first.ip().to_string(), port: first.port(), listener },
+        rendezvous: RendezvousAddress { host: first.ip().to_string(), port: first.port(), listener },
     })
 }
 

@@ -25,13 +25,13 @@ use crate::key::Key;
 
 pub use error::{ConfigError, Source};
 pub use layers::Environment;
-pub(crate) use place::MAX_RANKS;
+pub(crate) use placement::MAX_RANKS;
 
 mod error;
 pub mod keys;
 mod layers;
 mod lists;
-mod place;
+mod placement;
 mod value;
 
 use layers::Layers;
@@ -152,7 +152,7 @@ impl Faults {
 
 /// The address of the rendezvous.
 #[derive(Debug, Clone)]
-pub struct Meeting {
+pub struct RendezvousAddress {
     /// The host of rank 0: an address or a name.
     pub host: String,
     /// The TCP port on which rank 0 listens.
@@ -177,7 +177,7 @@ pub struct Config {
     /// This host's number, where it was given. The roster's is the one that counts.
     pub node: Option<u32>,
     /// The address of the rendezvous.
-    pub meeting: Meeting,
+    pub rendezvous: RendezvousAddress,
     /// The job's key; a job of one rank needs none.
     pub key: Option<Key>,
     /// The job's name.
@@ -293,7 +293,7 @@ impl Builder {
         let Self { environment, layers, lists } = &self;
         let place = match lists {
             Some((iplist, ports)) => lists::place(layers, environment, iplist, ports)?,
-            None => place::place(layers, environment)?,
+            None => placement::place(layers, environment)?,
         };
         let key = job_key(layers, place.size)?;
         let transports = [
@@ -319,7 +319,7 @@ impl Builder {
             local_rank: place.local_rank,
             local_size: place.local_size,
             node: place.node,
-            meeting: place.meeting,
+            rendezvous: place.rendezvous,
             key,
             job: job_name(layers, environment)?,
             channel_num: number("channel_num", 1..=64, 10)?,
@@ -373,7 +373,7 @@ fn job_key(layers: &Layers, size: u32) -> Result<Option<Key>, ConfigError> {
             .map_err(|error| ConfigError::Key { source_of: source("key_file"), error }),
         (None, None) if size == 1 => Ok(None),
         (None, None) => {
-            Err(ConfigError::Missing { keys: vec!["key".into()], remedy: place::GIVE_KEY.into() })
+            Err(ConfigError::Missing { keys: vec!["key".into()], remedy: placement::GIVE_KEY.into() })
         }
     }
 }

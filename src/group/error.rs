@@ -345,7 +345,7 @@ pub enum Ending {
     /// This process was forked from the one that has the connections.
     #[error("{}", DriveError::Forked)]
     Forked,
-    /// Nobody serves the connections any more.
+    /// No thread serves the connections any more.
     #[error("its connections are closed")]
     Unserved,
 }

@@ -58,9 +58,9 @@ impl RendezvousConfig {
             None => Key::generate().map_err(JoinError::Randomness)?,
         };
         Ok(Self {
-            host: config.meeting.host.clone(),
-            port: config.meeting.port,
-            listener: config.meeting.listener.clone(),
+            host: config.rendezvous.host.clone(),
+            port: config.rendezvous.port,
+            listener: config.rendezvous.listener.clone(),
             key,
             job: config.job.clone(),
             deadline: config.rendezvous_deadline,

@@ -82,7 +82,7 @@ impl Waker {
 pub struct Notice(Arc<Shared>);
 
 impl Notice {
-    /// The group has ended on this rank. The others hear of a [lost](Reason::Lost) rank; other causes reach them with the data.
+    /// The group has ended on this rank. A [lost](Reason::Lost) rank is announced to the others; other causes reach them with the data.
     /// Callers that wait in an exchange return.
     pub fn ended(&self, end: GroupEnd) {
         if self.0.ended.set(end).is_ok() {

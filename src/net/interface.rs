@@ -9,7 +9,7 @@ use shouter_netstack::rss::{Rss, SYMMETRIC_KEY};
 use shouter_netstack::stack::{PortConfig as Addresses, Stack, StackConfig};
 use shouter_netstack::tcp::Options as TcpOptions;
 
-use super::host::{Net, NetPoller, net};
+use super::shard_stack::{Net, NetPoller, net};
 
 /// The UDP port of reliable datagrams, which the sockets of a shard do not speak.
 const RUD_PORT: u16 = 4_790;

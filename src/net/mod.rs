@@ -62,8 +62,8 @@
 //! # Ok::<(), shouter::runtime::ShardError>(())
 //! ```
 
-mod host;
 mod interface;
+mod shard_stack;
 #[allow(unsafe_code)]
 mod sys;
 mod tcp;
@@ -72,10 +72,10 @@ mod udp;
 #[cfg(test)]
 mod tests;
 
-pub use host::{Net, NetPoller};
 #[cfg(feature = "dpdk")]
 pub use interface::open;
 pub use interface::{Interface, Queue};
+pub use shard_stack::{Net, NetPoller};
 pub use tcp::{TcpListener, TcpStream};
 pub use udp::UdpSocket;
 

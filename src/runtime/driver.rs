@@ -216,7 +216,7 @@ impl<P: Poller + Send + 'static> Driver<P> {
         }
     }
 
-    /// Runs `f` on the engine: at once if nobody drives it, else after the driver's current poll.
+    /// Runs `f` on the engine: at once if no thread drives it, else after the driver's current poll.
     ///
     /// # Errors
     ///

@@ -183,7 +183,7 @@ impl Links {
         for (link, peer) in self.outbound.iter_mut().zip(self.all.iter()) {
             let Some(link) = link else { continue };
             if peer.is_stopped() {
-                // Calls among them have been failed; nobody reads the replies.
+                // Calls among them have been failed; their replies are not read.
                 flushed.discarded.extend(link.overflow.drain(..));
             }
             flushed.moved |= link.flush();

@@ -305,7 +305,7 @@ pub struct Shards<R> {
 }
 
 impl<R> Shards<R> {
-    /// Asks all shards to end; does not wait. Their work hears of it by [`stopping`](super::stopping).
+    /// Asks all shards to end; does not wait. Their work is notified by [`stopping`](super::stopping).
     pub fn stop(&self) {
         self.ending.stop();
     }

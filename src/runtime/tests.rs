@@ -287,7 +287,7 @@ fn wakes_from_other_threads_reach_a_parked_shard() {
     assert!(Clock.now().saturating_since(begun) < Duration::from_secs(30), "a wake-up was lost");
 }
 
-/// Panics when told to.
+/// Panics on request.
 struct Fuse(Arc<AtomicBool>);
 
 impl Poller for Fuse {

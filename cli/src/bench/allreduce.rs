@@ -3,7 +3,7 @@
 #[cfg(feature = "cuda")]
 mod gpu;
 mod numbers;
-mod place;
+mod placement;
 
 use std::io;
 use std::process::{Command, Stdio};
@@ -18,7 +18,7 @@ use super::report::{Report, ReportLine};
 use super::sizes::Sizes;
 use super::{BenchError, kernel, patience, ranks_output};
 use numbers::{DTYPES, Number, exact, expected, input, measure_as, whole};
-use place::{BUFFER_PLACEMENTS, BufferPlacement};
+use placement::{BUFFER_PLACEMENTS, BufferPlacement};
 
 /// Iterations that warm caches, windows and plans up; not measured.
 const WARM_UP: usize = 8;

@@ -1,7 +1,7 @@
 //! Whether the leaders reach each other over their ports: found out when they join, and if not, what is wrong.
 //!
 //! Every leader shows each of the others on the channel itself that it is there, and asks it to echo packets of the job's MTU. What
-//! the channel hears decides. Echoes tell what is wrong: the link, ARP, the address, the MTU, or the port.
+//! the channel hears decides. Echoes show what is wrong: the link, ARP, the address, the MTU, or the port.
 
 use std::fmt::Write as _;
 use std::net::IpAddr;
@@ -133,7 +133,7 @@ pub(super) fn check(
                 (probe.heard, probe.next, news) = (true, now, true);
             }
         }
-        // Whoever was late has not heard what was said before.
+        // Late ranks have not received the earlier messages.
         if next <= now || news {
             next = now + PAUSE;
             up.announce();

@@ -202,7 +202,7 @@ fn exchanges_go_on_beside_and_end_with_the_group() {
     });
 }
 
-/// Whoever waits in an exchange hears of a death as such, not as an exchange that has failed.
+/// A rank that waits in an exchange gets the death as its cause, not a failed exchange.
 #[test]
 fn a_death_ends_an_exchange_as_a_death() {
     for lost in 0..3u32 {

@@ -1,4 +1,4 @@
-//! The thread that answers the network while nobody drives.
+//! The thread that answers the network while no caller drives.
 //!
 //! A trainer that computes for 200 ms between two all-reduces would otherwise leave its peers' frames
 //! unacknowledged for that long. The helper sleeps most of the time; it looks more often while there is traffic, and

@@ -2,7 +2,7 @@
 
 use super::error::{ConfigError, Source};
 use super::layers::{Environment, Layers, Located, Raw};
-use super::{Meeting, value};
+use super::{RendezvousAddress, value};
 
 /// The most ranks that a job may have.
 pub(crate) const MAX_RANKS: u64 = 65_536;
@@ -14,7 +14,7 @@ pub(super) struct RankPlacement {
     pub(super) local_rank: u32,
     pub(super) local_size: u32,
     pub(super) node: Option<u32>,
-    pub(super) meeting: Meeting,
+    pub(super) rendezvous: RendezvousAddress,
 }
 
 /// A number and where it came from, for messages that set two of them against each other.
@@ -111,7 +111,7 @@ pub(super) fn place(layers: &Layers, environment: &Environment) -> Result<RankPl
         local_rank: local_rank.value,
         local_size: local_size.value,
         node: value::integer(layers, "node", 0..=MAX_RANKS - 1)?.map(|node| node as u32),
-        meeting: Meeting { host: host.clone(), port, listener: None },
+        rendezvous: RendezvousAddress { host: host.clone(), port, listener: None },
     })
 }
 
