@@ -1,4 +1,4 @@
-//! What a turn, a task, a timer and the driver's lock cost.
+//! What a poll, a task, a timer and the driver's lock cost.
 //!
 //! `cargo bench --bench runtime`
 
@@ -28,11 +28,11 @@ fn clock(c: &mut Criterion) {
 
 fn turn(c: &mut Criterion) {
     let mut reactor = Reactor::new(());
-    c.bench_function("turn/idle", |b| b.iter(|| reactor.turn(black_box(NOW))));
+    c.bench_function("turn/idle", |b| b.iter(|| reactor.poll(black_box(NOW))));
 }
 
 fn tasks(c: &mut Criterion) {
-    // Tasks that are all ready in every turn: the cost of a wake and a poll.
+    // Tasks that are all ready in every poll: the cost of a wake and a poll.
     let mut group = c.benchmark_group("task/wake-and-poll");
     for ready in [1, 16, 1_000] {
         let mut reactor = Reactor::new(());
@@ -47,7 +47,7 @@ fn tasks(c: &mut Criterion) {
             }
         });
         group.throughput(criterion::Throughput::Elements(ready));
-        group.bench_function(ready.to_string(), |b| b.iter(|| reactor.turn(NOW)));
+        group.bench_function(ready.to_string(), |b| b.iter(|| reactor.poll(NOW)));
     }
     group.finish();
 
@@ -55,7 +55,7 @@ fn tasks(c: &mut Criterion) {
     c.bench_function("task/spawn-poll-finish", |b| {
         b.iter(|| {
             reactor.visit(|()| spawn_local(async { black_box(1) }).detach());
-            reactor.turn(NOW)
+            reactor.poll(NOW)
         });
     });
 
@@ -70,11 +70,11 @@ fn tasks(c: &mut Criterion) {
         }))
         .detach();
     });
-    reactor.turn(NOW);
+    reactor.poll(NOW);
     c.bench_function("task/wake-from-poller", |b| {
         b.iter(|| {
             reactor.visit(|()| waker.take().map(Waker::wake));
-            reactor.turn(NOW)
+            reactor.poll(NOW)
         });
     });
 }
@@ -86,7 +86,7 @@ fn timers(c: &mut Criterion) {
             spawn_local(sleep(Duration::from_secs(3600 + n))).detach();
         }
     });
-    reactor.turn(NOW);
+    reactor.poll(NOW);
     // Set and cancelled among a thousand others, as the timeout of an operation is.
     reactor.visit(|()| {
         spawn_local(async {
@@ -102,7 +102,7 @@ fn timers(c: &mut Criterion) {
         })
         .detach();
     });
-    c.bench_function("timer/set-and-cancel-among-1000", |b| b.iter(|| reactor.turn(NOW)));
+    c.bench_function("timer/set-and-cancel-among-1000", |b| b.iter(|| reactor.poll(NOW)));
 }
 
 /// Does nothing, busily.

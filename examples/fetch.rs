@@ -46,7 +46,7 @@ struct FetchArgs {
 }
 
 thread_local! {
-    /// What nobody has begun to fetch. Shard 0's counts.
+    /// Work that no shard has begun to fetch. Shard 0's counts.
     static PAGES: RefCell<VecDeque<Uri>> = const { RefCell::new(VecDeque::new()) };
 }
 

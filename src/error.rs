@@ -39,7 +39,7 @@ pub enum Error {
     #[error("joining the group: {text}")]
     #[non_exhaustive]
     Join {
-        /// Who does not fit, or left; `None` where it is nobody's fault, or this rank's.
+        /// The rank that does not fit, or left; `None` where no rank is at fault, or this one.
         rank: Option<u32>,
         /// The ranks that did not come in time, in order: the first 16 of them.
         missing: Vec<u32>,
@@ -351,7 +351,7 @@ impl Error {
         }
     }
 
-    /// The trainer's step at the call, as [`Group::set_step`](crate::Group::set_step) told it; 0 before.
+    /// The trainer's step at the call, as [`Group::set_step`](crate::Group::set_step) gave it; 0 before.
     pub fn step(&self) -> Option<u64> {
         match self {
             Self::Mismatch { step, .. } | Self::PeerFailed { step, .. } | Self::Deadline { step, .. } => {
@@ -420,7 +420,7 @@ impl Error {
         Self::Accelerator { tensor: call.tensor, step: Some(call.step), in_use_by: None, text: text.into() }
     }
 
-    /// The group is of no use in this process, whoever ended it.
+    /// The group cannot be used in this process any more, whichever rank ended it.
     pub(crate) fn closed(text: impl Into<Box<str>>) -> Self {
         Self::Closed { rank: None, reason: None, text: text.into() }
     }

@@ -17,7 +17,7 @@ mod host;
 mod settings;
 #[cfg(test)]
 mod tests;
-mod ways;
+mod transports;
 
 /// Show what is built in and what this host has.
 #[derive(Debug, clap::Args)]
@@ -40,7 +40,7 @@ pub(crate) struct Args {
 
 /// How it stands with an item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub(crate) enum State {
+pub(crate) enum ItemState {
     /// It is there.
     #[serde(rename = "ok")]
     Ok,
@@ -55,7 +55,7 @@ pub(crate) enum State {
     Wrong,
 }
 
-impl State {
+impl ItemState {
     fn name(self) -> &'static str {
         match self {
             Self::Ok => "ok",
@@ -70,19 +70,19 @@ impl State {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Item {
     item: String,
-    state: State,
+    state: ItemState,
     detail: String,
     remedy: Option<String>,
 }
 
 impl Item {
     fn ok(item: impl Into<String>, detail: impl Into<String>) -> Self {
-        Self { item: item.into(), state: State::Ok, detail: detail.into(), remedy: None }
+        Self { item: item.into(), state: ItemState::Ok, detail: detail.into(), remedy: None }
     }
 
     /// An item that is not all right, and what to do about it.
     fn not_ok(
-        state: State,
+        state: ItemState,
         item: impl Into<String>,
         detail: impl Into<String>,
         remedy: impl Into<String>,
@@ -97,7 +97,7 @@ pub(crate) fn main(args: &Args) -> Status {
         ("Built in", built::items()),
         ("This host", host::items(Path::new("/"))),
         ("GPUs", gpu::items(Path::new("/"))),
-        ("Between hosts", ways::items()),
+        ("Between hosts", transports::items()),
         ("Configuration", settings::items()),
     ];
     let usable = sections.iter().flat_map(|(_, items)| items).all(|item| !settings::is_wrong(item));

@@ -20,8 +20,8 @@ use rand::{Rng, TryRngCore};
 
 use crate::status::Status;
 use job::{Job, end_children, exit_status};
-use output::{Event, Style};
-use plan::{Link, MAX_HOSTS, Place};
+use output::{LauncherEvent, Style};
+use plan::{Link, MAX_HOSTS, Placement};
 use sys::{Half, Signals};
 use workdir::WorkDir;
 
@@ -142,7 +142,7 @@ pub(crate) fn main(args: &Args) -> Status {
         style.note(&error.text);
         error.status
     });
-    style.event(&Event::Finished { status: status.0 });
+    style.event(&LauncherEvent::Finished { status: status.0 });
     status
 }
 
@@ -251,17 +251,17 @@ fn launch(args: &Args, style: Style, front: u32) -> Result<Status, LaunchError> 
     let crowded = std::thread::available_parallelism().is_ok_and(|cores| args.ranks as usize > cores.get());
     let mut job = Job::new(front, style, args.grace)
         .map_err(|error| LaunchError::system("cannot receive signals", &error))?;
-    for place in plan::places(args.ranks, args.hosts) {
+    for placement in plan::placements(args.ranks, args.hosts) {
         let mut command = Command::new(&args.command[0]);
         command.args(&args.command[1..]);
-        describe(&mut command, args, &place, dir.path(), port);
+        describe(&mut command, args, &placement, dir.path(), port);
         command.env("SHOUTER_JOB", &job_name).env("SHOUTER_KEY_FILE", &key_file);
         if let Some(cores) = &cores {
-            command.env("SHOUTER_CORES", cores[place.rank as usize].to_string());
+            command.env("SHOUTER_CORES", cores[placement.rank as usize].to_string());
         } else if crowded && std::env::var_os("SHOUTER_IDLE").is_none() {
             command.env("SHOUTER_IDLE", "yield");
         }
-        if let Err(error) = job.start(place.rank, place.host, command) {
+        if let Err(error) = job.start(placement.rank, placement.host, command) {
             job.kill();
             return Err(cannot_start(&args.command[0], &error));
         }
@@ -270,17 +270,17 @@ fn launch(args: &Args, style: Style, front: u32) -> Result<Status, LaunchError> 
 }
 
 /// Tells a rank where it is.
-fn describe(command: &mut Command, args: &Args, place: &Place, dir: &Path, port: u16) {
+fn describe(command: &mut Command, args: &Args, placement: &Placement, dir: &Path, port: u16) {
     // What another launcher, or an outer run of this one, said does not hold in here.
     for name in ["SHOUTER_KEY", "SHOUTER_CORES", "SHOUTER_PORTS", "SHOUTER_LOSS", "SHOUTER_CORRUPT"] {
         command.env_remove(name);
     }
     command
-        .env("SHOUTER_RANK", place.rank.to_string())
+        .env("SHOUTER_RANK", placement.rank.to_string())
         .env("SHOUTER_SIZE", args.ranks.to_string())
-        .env("SHOUTER_LOCAL_RANK", place.local_rank.to_string())
-        .env("SHOUTER_LOCAL_SIZE", place.local_size.to_string())
-        .env("SHOUTER_NODE", place.host.to_string())
+        .env("SHOUTER_LOCAL_RANK", placement.local_rank.to_string())
+        .env("SHOUTER_LOCAL_SIZE", placement.local_size.to_string())
+        .env("SHOUTER_NODE", placement.host.to_string())
         .env("SHOUTER_ADDR", Ipv4Addr::LOCALHOST.to_string())
         .env("SHOUTER_PORT", port.to_string());
     for (name, rate) in [("SHOUTER_LOSS", &args.loss), ("SHOUTER_CORRUPT", &args.corrupt)] {
@@ -294,7 +294,7 @@ fn describe(command: &mut Command, args: &Args, place: &Place, dir: &Path, port:
     if let Some(transport) = &args.transport {
         command.env("SHOUTER_TRANSPORT", transport);
     }
-    let device = args.rdma_device.get(place.host as usize).or(args.rdma_device.first());
+    let device = args.rdma_device.get(placement.host as usize).or(args.rdma_device.first());
     match device {
         Some(device) => drop(command.env("SHOUTER_RDMA_DEVICE", device)),
         // Emulated hosts are there to be joined by links; who names a device in the environment means it.
@@ -303,12 +303,12 @@ fn describe(command: &mut Command, args: &Args, place: &Place, dir: &Path, port:
         }
         None => {}
     }
-    if place.local_rank == 0 && args.hosts > 1 && args.has_links() {
-        let ports = plan::ports(dir, args.link, args.hosts, place.host, args.mtu);
+    if placement.local_rank == 0 && args.hosts > 1 && args.has_links() {
+        let ports = plan::ports(dir, args.link, args.hosts, placement.host, args.mtu);
         command.env("SHOUTER_PORTS", serde_json::to_string(&ports).unwrap_or_default());
     }
     // Rank 0 may be fed through a pipe or a file; a terminal stays with the launcher.
-    if place.rank != 0 || io::stdin().is_terminal() {
+    if placement.rank != 0 || io::stdin().is_terminal() {
         command.stdin(Stdio::null());
     }
 }

@@ -1,5 +1,5 @@
 //! A rank that runs something else than the others, between real processes: in every way, every rank as the culprit, on every
-//! grid and transport. Nobody ends with OK and a wrong sum; all end with both views, and name the culprit where a majority tells.
+//! grid and transport. No rank ends with OK and a wrong sum; all end with both views, and name the culprit where there is a majority.
 //!
 //! `SHOUTER_DIVERGENCES=all` plays every combination; otherwise each kind of divergence meets each grid once or twice, with the rest
 //! varied.
@@ -11,7 +11,7 @@ mod ranks;
 use ranks::{ERROR, end, job, parameter, scenario, tell};
 use shouter::{Config, DType, Error, Group, ReduceOp, TensorSpec};
 
-/// The exit status of a rank that was told of a mismatch.
+/// The exit status of a rank that got a mismatch.
 const MISMATCH: i32 = ERROR + 5;
 
 const KINDS: [&str; 9] =

@@ -2,7 +2,7 @@
 //! and the seen are printed as a table; the process fails if they differ anywhere.
 //!
 //! The rule: where a job cannot go on, each survivor has its error within the heartbeat's time-out and a second (while it joins: the
-//! rendezvous's deadline and a second), and names the culprit and nobody else; otherwise every rank ends well with right sums. No
+//! rendezvous's deadline and a second), and names the culprit only; otherwise every rank ends well with right sums. No
 //! process, socket, segment or directory is left.
 //!
 //! `scripts/drill` runs it. Arguments: `--long` for all drills instead of a slice, and words that a drill's name must contain.
@@ -117,7 +117,7 @@ fn main() -> ExitCode {
     if failed > 0 || drills.is_empty() { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
 
-/// The first line of a panic's message; the panic itself has told the rest.
+/// The first line of a panic's message; the panic itself printed the rest.
 fn said(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref::<&str>().copied());
     text.and_then(|text| text.lines().next()).unwrap_or("a panic").to_owned()
@@ -194,7 +194,7 @@ impl Drill {
         matches!(self.act, Act::Pause | Act::Late)
     }
 
-    /// The time within which survivors hear of it.
+    /// The time within which survivors detect it.
     fn bound(&self) -> Duration {
         MORE + if self.stage == "join" { RENDEZVOUS } else { HEARTBEAT }
     }
@@ -298,7 +298,7 @@ impl Drill {
             let wrong =
                 |why: &str| Err(format!("{what} {number}: {why}: {} after {after:.1?}", ending(rank)));
             let joining = self.stage == "join" && matches!(rank.code, Some(JOIN | DEVICE));
-            // All others had said that they finalize. Whether they hear the same of this host, nobody can know in there.
+            // All others had said that they finalize. Whether they receive the same from this host is unknown in there.
             let host = |rank: u32| rank / (self.ranks / self.hosts);
             let leaves =
                 self.act == Act::Cut && self.stage == "finalize" && host(number) == host(self.victim);
@@ -330,7 +330,7 @@ impl Drill {
     /// Whether the error of rank `teller` says whose fault it was, and what was.
     fn is_named_by(&self, teller: u32, error: &str) -> bool {
         match self.act {
-            // Each side sees the other go; whose word counts is open. Somebody, or the port, is named.
+            // Each side sees the other go; which report counts is open. A rank, or the port, is named.
             Act::Cut => error.contains("rank ") || error.contains("port "),
             // Who was not there when it was given up cannot know that it was itself.
             Act::Resume if teller == self.victim && self.stage == "join" => !error.is_empty(),
@@ -469,7 +469,7 @@ fn join() -> Result<Group, Error> {
             exit_at_the_gate();
         }
     } else if parameter("STAGE").unwrap() == "join" && own_rank() == (victim() + 1) % size() {
-        // Nobody is through before the rank is hit.
+        // No rank has finished before the rank is hit.
         await_gate("go");
     }
     shouter::init(builder.build().map_err(wrong)?)

@@ -109,7 +109,7 @@ fn spec(name: &str, dtype: DType, count: u64, op: ReduceOp) -> TensorSpec {
     TensorSpec { name: name.into(), dtype, count, op }
 }
 
-/// Steps with tensors of 4 B to 4 MiB until somebody fails; tells when a few are done.
+/// Steps with tensors of 4 B to 4 MiB until a rank fails; reports when a few are done.
 fn steps(group: &Group) -> Result<(), Error> {
     let counts = [1, 1000, 30_000, 1 << 20];
     let specs = counts.map(|count| spec(&format!("layer.{count}"), DType::F32, count, ReduceOp::Sum));
@@ -428,7 +428,7 @@ fn survivors_name_it_over(transport: &str) {
     }
 }
 
-/// The kernel closes the sockets of a process that ends, and says so to everybody else.
+/// The kernel closes the sockets of a process that ends, and its peers see that.
 #[test]
 fn a_dead_process_is_noticed_at_once_whatever_the_transport() {
     for transport in ["auto", "tcp", "kernel"] {
@@ -447,7 +447,7 @@ fn a_dead_process_is_noticed_at_once_whatever_the_transport() {
     }
 }
 
-/// Whoever waits for others to register hears of the end at once.
+/// A rank that waits for others to register gets the end at once.
 #[test]
 fn a_rank_that_dies_before_it_registers_ends_the_register_of_the_others() {
     for (ranks, hosts, victim) in [(3, 1, 1), (3, 1, 0), (2, 2, 1), (2, 2, 0), (4, 2, 2), (4, 2, 3)] {
@@ -563,7 +563,7 @@ fn listening(pid: u32) -> Vec<String> {
     links.filter(|link| all.iter().any(|inode| *link == format!("socket:[{inode}]"))).collect()
 }
 
-/// The kernel answers strangers then, who cost the job nothing.
+/// The kernel answers unauthenticated peers then, at no cost for the job.
 #[test]
 fn after_the_join_no_rank_listens() {
     let job = mid_step(over_sockets(job(3, 3, "steps")), 0);
@@ -730,7 +730,7 @@ fn different_operations_are_errors_that_show_both_views() {
                 let what = format!("{ours}, {theirs}: rank {number}: {error}\n{state}");
                 assert_eq!(found.code, Some(MISMATCH), "{what}");
                 assert!(error.contains(one) && error.contains(other), "not both {one} and {other}: {what}");
-                // Two ranks see each other; of more, the odd one is named.
+                // Two ranks see each other; of more, the differing one is named.
                 let (culprit, verdict) = match ranks {
                     2 => (1 - number, format!("where rank {number} runs")),
                     _ => (rank, "where most ranks run".into()),
@@ -800,7 +800,7 @@ fn a_transport_between_hosts_is_no_error_on_one_host() {
     }
 }
 
-/// What ranks told that begins so, as numbers.
+/// The lines of ranks with this prefix, as numbers.
 fn told(state: &State, start: &str) -> Vec<u64> {
     let lines = state.ranks.iter().flat_map(|rank| &rank.told);
     lines.filter_map(|line| line.strip_prefix(start)?.trim().parse().ok()).collect()
@@ -833,7 +833,7 @@ fn a_second_group_over_the_same_ports_is_refused_at_once_and_the_first_goes_on()
     }
 }
 
-/// A dedicated thread that has nothing to do is told to end, and looks for itself whether all is quiet.
+/// An idle dedicated thread is stopped, and checks itself whether all is quiet.
 #[test]
 fn dedicated_ranks_leave_as_soon_as_others() {
     for (ranks, hosts) in [(2, 1), (2, 2)] {

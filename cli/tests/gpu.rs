@@ -471,7 +471,7 @@ fn loss_and_bit_flips_do_not_show() {
     }
 }
 
-/// All ranks but the one with this number name it, and nobody else, with one of these codes and words.
+/// All ranks but the one with this number name it, and no other rank, with one of these codes and words.
 fn named(state: &State, culprit: usize, codes: &[i32], words: &[&str]) {
     for (rank, other) in state.ranks.iter().enumerate().filter(|(rank, _)| *rank != culprit) {
         let error = other.error();

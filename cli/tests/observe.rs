@@ -86,7 +86,7 @@ extern "C" fn count_signal(_: i32) {
     SIGNALS.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Steps with a large tensor until somebody fails.
+/// Steps with a large tensor until a rank fails.
 fn steps(group: &Group) -> Result<(), Error> {
     let spec = TensorSpec { name: "trunk".into(), dtype: DType::F32, count: 1 << 20, op: ReduceOp::Sum };
     let ids = group.register(&[spec])?;
@@ -102,7 +102,7 @@ fn steps(group: &Group) -> Result<(), Error> {
     Ok(())
 }
 
-/// Steps with a small tensor until somebody fails; the first error is the last call's as well.
+/// Steps with a small tensor until a rank fails; the first error is the last call's as well.
 fn small_steps(group: &Group) -> Result<(), Error> {
     for step in 0.. {
         group.set_step(step);

@@ -1,4 +1,4 @@
-//! Who turns the engine: the thread that blocks (with the runtime's helper between calls), or a pinned shard.
+//! Drivers of the engine: the thread that blocks (with the runtime's helper between calls), or a pinned shard.
 
 use std::convert::Infallible;
 use std::sync::{Arc, Weak};
@@ -19,12 +19,12 @@ pub(super) type RankEngine = Engine;
 /// How long a leaving rank answers peers that have not yet heard that it is done.
 const LINGER: Duration = Duration::from_millis(200);
 
-/// Between two looks of a leaving rank at whether it is quiet.
+/// Interval of the checks whether a leaving rank is quiet.
 const PAUSE: Duration = Duration::from_millis(2);
 
-/// An engine and those who turn it.
+/// An engine and its drivers.
 pub(super) struct Drive {
-    /// The shard of dedicated mode, which drives until told to stop. Ends before the driver does.
+    /// The shard of dedicated mode, which drives until it is stopped. Ends before the driver does.
     _shard: Option<Shards<()>>,
     driver: Arc<Driver<RankEngine>>,
 }
@@ -88,7 +88,7 @@ impl Drive {
         self.driver.drive_until(goal, None).map_err(drive_error)?
     }
 
-    /// Starts an operation and takes its first turn, so that it is on its way when this returns.
+    /// Starts an operation and takes its first poll, so that it is on its way when this returns.
     pub(super) fn start(&self, request: Request) -> Result<OpId, RunError> {
         let goal = move |engine: &mut RankEngine| {
             let now = Clock.now();
@@ -104,7 +104,7 @@ impl Drive {
         self.driver.drive_until(goal, None).map_err(drive_error)?
     }
 
-    /// Waits for the end of an operation, whose outcome nobody else takes. It is still under way unless that is its own.
+    /// Waits for the end of an operation, whose outcome no other thread takes. It is still under way unless that is its own.
     pub(super) fn wait(&self, op: OpId, until: Option<Instant>) -> Result<(), RunError> {
         let goal = move |engine: &mut RankEngine| {
             engine.take_finished(op).map(|completed| completed.result.map_err(RunError::from))
@@ -118,7 +118,7 @@ impl Drive {
         self.driver.check_process().map_err(drive_error)
     }
 
-    /// One look at the engine, and a turn.
+    /// One look at the engine, and a poll.
     pub(super) fn with<R: Send + 'static>(
         &self,
         look: impl FnOnce(&mut RankEngine) -> R + Send + 'static,
@@ -131,18 +131,18 @@ impl Drive {
         Arc::downgrade(&self.driver)
     }
 
-    /// Takes one turn.
-    pub(super) fn turn(&self) -> Result<(), Error> {
+    /// Takes one poll.
+    pub(super) fn poll(&self) -> Result<(), Error> {
         self.with(|engine| {
             engine.poll(Clock.now());
         })
     }
 
-    /// Answers peers for a moment longer: until all that was sent is acknowledged and it has been quiet.
+    /// Answers peers for a short time: until everything sent is acknowledged and the engine has been quiet.
     pub(super) fn depart(&self) {
         let until = Clock.now() + LINGER;
         loop {
-            // A goal is asked when something happens, and it is quiet because nothing does: so it is asked anew.
+            // A condition is checked only when something happens, so a quiet engine needs a new one.
             let quiet = self.driver.with(|engine| {
                 engine.depart();
                 engine.is_quiet(Clock.now())
@@ -151,7 +151,7 @@ impl Drive {
                 Ok(true) => return,
                 Ok(false) if Clock.now() < until => {}
                 Ok(false) => return tracing::debug!("left before the peers had confirmed everything"),
-                Err(error) => return tracing::debug!(%error, "left without a word to the peers"),
+                Err(error) => return tracing::debug!(%error, "left without an abort message to the peers"),
             }
             // It always runs out; what else may be wrong is said above.
             let _ = self.driver.drive_until(|_| None::<()>, Some(Clock.now() + PAUSE));
@@ -159,7 +159,7 @@ impl Drive {
     }
 }
 
-/// Starts the shard that drives the engine, callers' goals included, until it is stopped.
+/// Starts the shard that drives the engine and checks callers' conditions, until it is stopped.
 fn start_shard(
     driver: &Driver<RankEngine>,
     core: Option<usize>,

@@ -1,4 +1,4 @@
-//! Errors of operations: what the engine and the node's memory say, told with the tensors' names.
+//! Errors of operations: causes from the engine and the node's memory, with the tensors' names.
 
 use std::time::Duration;
 
@@ -148,7 +148,7 @@ impl Group {
             in_use_by.get_or_insert(rank.0);
             cause = error;
         }
-        let told = match cause {
+        let error = match cause {
             OpError::Deadline { missing, .. } => {
                 Error::deadline(call, missing.iter().map(|rank| rank.0).collect(), self.deadline, text)
             }
@@ -165,8 +165,8 @@ impl Group {
             OpError::Accelerator { .. } | OpError::InUse { .. } => Error::accelerator_under(call, text),
         };
         match in_use_by {
-            Some(rank) => told.with_memory_in_use(rank),
-            None => told,
+            Some(rank) => error.with_memory_in_use(rank),
+            None => error,
         }
     }
 }

@@ -334,7 +334,7 @@ impl Group {
         // SAFETY: the bytes are this call's alone, as long as it holds the lock.
         let buffer = unsafe { element::Buffer::from_raw(base, data.len(), DType::U8) };
         let reduced = match copied {
-            // What the others wait for comes, or they hear why not.
+            // The others get the data that they wait for, or the error.
             Ok(()) => run(buffer?).map(|()| self.copied(begin, &gpu, tensor, host)),
             Err(error) => Ok(Err(error)),
         };
@@ -345,7 +345,7 @@ impl Group {
             if let Some(node) = &self.node {
                 node.set_abort(self.rank.0, why.code() as u8);
             }
-            self.drive.turn()?;
+            self.drive.poll()?;
             return Err(error);
         }
         Ok(())

@@ -12,11 +12,11 @@ use shouter_reducer::recorder::Recorder;
 use shouter_reducer::transport::NodeMemory;
 
 use super::drive::Drive;
+use super::selection::{self, LocalCapabilities, Prepared};
 use super::small::Cells;
 use super::stats::Tally;
 use super::table::Tables;
 use super::transport::Transport;
-use super::ways::{self, Means, Prepared};
 use super::{Group, pending};
 use crate::channel::shm::pass::{self, PassError};
 use crate::channel::shm::{ANNOUNCEMENTS, NodeSegment, Shape};
@@ -25,7 +25,7 @@ use crate::config::{Config, Idle, Mode, TransportChoice};
 use crate::engine::{Engine, Parts};
 use crate::error::Error;
 use crate::group::rendezvous::{self, ControlLink, Hello, RendezvousConfig, Roster};
-use crate::group::watch::{Control, News};
+use crate::group::watch::{Control, MemberEvent};
 use crate::log;
 use crate::observe::Timeline;
 use crate::observe::flight::{DumpTarget, Flight};
@@ -105,7 +105,7 @@ pub fn init(config: Config) -> Result<Group, Error> {
     let dedicated = (config.mode == Mode::Dedicated).then(|| config.cores.first().copied());
     let drive = Drive::new(engine, options, dedicated)?;
     if let Some(control) = &mut control {
-        // Nobody goes on before everybody is connected. Until then the helper answers those who still try.
+        // No rank goes on before all are connected. Until then the helper answers ranks that still connect.
         let own = unreached.clone().unwrap_or_default();
         let all = control.all_gather("connected", own.as_bytes(), config.rendezvous_deadline)?;
         if let Some(why) = unreached {
@@ -173,7 +173,7 @@ fn dump_place(config: &Config, grid: &Grid) -> DumpTarget {
     }
 }
 
-/// The grid of the job. Where this rank's numbers make none, those of other ranks may differ: all of them hear it.
+/// The grid of the job. Where this rank's numbers make none, those of other ranks may differ: all of them get the error.
 fn grid(config: &Config, plan: &Plan) -> Result<Grid, Error> {
     Grid::new(config.size, config.local_size, plan.leaf_size).or_else(|why| {
         let joined = rendezvous::join(&RendezvousConfig::of(config)?, Hello::of(config)).map(drop);
@@ -185,15 +185,15 @@ fn grid(config: &Config, plan: &Plan) -> Result<Grid, Error> {
 fn listen(link: ControlLink, drive: &Drive) -> Result<Control, Error> {
     let engine = drive.weak();
     let tell = move |news| {
-        // A group that is being dropped has no use for news.
+        // A group that is being dropped ignores member events.
         let Some(driver) = engine.upgrade() else { return };
-        let told = driver.with(move |engine| {
-            if let News::Lost(rank) = news {
+        let reported = driver.with(move |engine| {
+            if let MemberEvent::Lost(rank) = news {
                 engine.lost(Clock.now(), Rank(rank));
             }
             engine.poll(Clock.now());
         });
-        if let Err(error) = told {
+        if let Err(error) = reported {
             tracing::debug!(%error, ?news, "the engine does not take news of other ranks any more");
         }
     };
@@ -208,7 +208,7 @@ fn listen(link: ControlLink, drive: &Drive) -> Result<Control, Error> {
 #[allow(unsafe_code)]
 fn executor(config: ExecutorConfig) -> Result<Executor, ExecutorError> {
     // SAFETY: it goes into an engine, which drops its channel and its accelerator first, and shares the node's memory for as long as it
-    // takes turns.
+    // takes polls.
     unsafe { Executor::new(config) }
 }
 
@@ -247,22 +247,22 @@ fn idle_policy(config: &Config) -> IdlePolicy {
     }
 }
 
-/// What the rendezvous gave.
+/// The result of the rendezvous.
 struct Joined {
     roster: Roster,
     control: ControlLink,
-    means: Means,
+    local: LocalCapabilities,
 }
 
 fn join(config: &Config, grid: &Grid, plan: &Plan) -> Result<Joined, Error> {
     let leads = grid.nodes() > 1 && grid.is_leader(Rank(config.rank));
-    let means = Means::of(config, leads)?;
+    let local = LocalCapabilities::of(config, leads)?;
     let mut hello = Hello::of(config);
     hello.plan = plan.fields().map(|(name, value)| (name.to_owned(), value)).into();
-    hello.blob = means.to_bytes();
+    hello.blob = local.to_bytes();
     let meeting = RendezvousConfig::of(config)?;
     let (roster, control) = rendezvous::join(&meeting, hello)?;
-    Ok(Joined { roster, control, means })
+    Ok(Joined { roster, control, local })
 }
 
 /// Maps the memory of this node.
@@ -296,7 +296,7 @@ fn meet(config: &Config, grid: &Grid, plan: &Plan, joined: &mut Joined) -> Resul
     })
 }
 
-/// The way to the other hosts, and to the other ranks.
+/// The channels to the other hosts, and the control connections.
 #[derive(Default)]
 struct Reached {
     /// On a leader, where there are other hosts.
@@ -308,14 +308,14 @@ struct Reached {
     /// Why these, on a leader.
     reasons: Vec<String>,
     control: Option<ControlLink>,
-    /// What is wrong with the way to peers.
+    /// What is wrong with the path to peers.
     unreached: Option<String>,
 }
 
-/// Agrees on the ways between hosts, and opens the channels.
+/// Selects the transports between hosts, and opens the channels.
 fn reach(config: &Config, grid: &Grid, joined: Joined) -> Result<Reached, Error> {
-    let Joined { roster, mut control, means } = joined;
-    let reached = connect(config, grid, means, &roster, &mut control);
+    let Joined { roster, mut control, local } = joined;
+    let reached = connect(config, grid, local, &roster, &mut control);
     let reached = reached.inspect_err(|why| control.give_up(&why.to_string()))?;
     Ok(Reached { control: Some(control), ..reached })
 }
@@ -323,14 +323,14 @@ fn reach(config: &Config, grid: &Grid, joined: Joined) -> Result<Reached, Error>
 fn connect(
     config: &Config,
     grid: &Grid,
-    means: Means,
+    local: LocalCapabilities,
     roster: &Roster,
     control: &mut ControlLink,
 ) -> Result<Reached, Error> {
-    let ways = ways::agree(config, grid, means, roster, control)?;
-    let prepared = ways.map(|ways| ways.prepare(config, grid)).transpose()?;
+    let selection = selection::agree(config, grid, local, roster, control)?;
+    let prepared = selection.map(|selection| selection.prepare(config, grid)).transpose()?;
     let names = prepared.as_ref().map(|prepared| prepared.names().join("+")).unwrap_or_default();
-    // Opening ports takes its time. From here on everybody shows signs of life, and expects them.
+    // Opening ports takes long. From here on every rank sends heartbeats and expects them.
     let all = control.all_gather("ports are open", names.as_bytes(), config.rendezvous_deadline)?;
     let leader = grid.leader_of(grid.node_of(Rank(config.rank)));
     let channels = all.get(leader.0 as usize).map(|names| String::from_utf8_lossy(names).into_owned());

@@ -64,13 +64,13 @@ owned!(Vec<T>, Box<[T]>, Tensor<T>);
 pub struct Lent<G: Deref<Target = Group>, B: Lend> {
     group: G,
     tensor: TensorId,
-    state: State,
-    /// There in every state but [`State::Taken`]. Its destructor does not run by itself, and moving it claims nothing about what it points to.
+    state: LentState,
+    /// There in every state but [`LentState::Taken`]. Its destructor does not run by itself, and moving it claims nothing about what it points to.
     data: MaybeUninit<B>,
 }
 
 /// What the buffer is used for.
-enum State {
+enum LentState {
     /// The operation.
     UnderWay(Pending),
     /// The operation has ended, well or not.
@@ -146,7 +146,7 @@ impl Group {
 }
 
 impl<G: Deref<Target = Group>, B: Lend> Lent<G, B> {
-    /// As [`Group::lend`], for a group that is held otherwise than by reference: with an `Arc<Group>` what comes of it can be
+    /// As [`Group::lend`], for a group that is not held by reference: with an `Arc<Group>` the result can be
     /// kept in a struct beside the group.
     ///
     /// # Errors
@@ -161,7 +161,7 @@ impl<G: Deref<Target = Group>, B: Lend> Lent<G, B> {
         // SAFETY: as many elements as were registered, of that type, in a buffer that nobody else refers to. It is not touched before
         // `take`, nor freed if this value is forgotten.
         match unsafe { group.push(tensor, elements.cast()) } {
-            Ok(pending) => Ok(Self { group, tensor, state: State::UnderWay(pending), data }),
+            Ok(pending) => Ok(Self { group, tensor, state: LentState::UnderWay(pending), data }),
             // After a panic of the engine the operation may have begun.
             Err(error @ Error::Internal(_)) => Err(LendError { error, data: None }),
             // SAFETY: initialised above, and nothing was started.
@@ -174,7 +174,7 @@ impl<G: Deref<Target = Group>, B: Lend> Lent<G, B> {
     /// # Errors
     /// [`LendError`]: as [`Group::wait`], but for time-outs, with the buffer.
     pub fn wait(mut self) -> Result<B, LendError<B>> {
-        while !self.turn(None) {}
+        while !self.poll(None) {}
         match self.take() {
             (Ok(()), Some(data)) => Ok(data),
             (Ok(()), None) => {
@@ -186,37 +186,37 @@ impl<G: Deref<Target = Group>, B: Lend> Lent<G, B> {
 
     /// Waits until the operation has ended, well or not, and whether it has: [`wait`](Self::wait) returns at once then.
     pub fn wait_for(&mut self, timeout: Duration) -> bool {
-        self.turn(Some(timeout))
+        self.poll(Some(timeout))
     }
 
     /// Waits for the operation; whether there is nothing more to wait for.
-    fn turn(&mut self, timeout: Option<Duration>) -> bool {
+    fn poll(&mut self, timeout: Option<Duration>) -> bool {
         // A panic in the wait leaves the buffer as it is for ever.
-        match std::mem::replace(&mut self.state, State::Taken) {
-            State::UnderWay(pending) => {
+        match std::mem::replace(&mut self.state, LentState::Taken) {
+            LentState::UnderWay(pending) => {
                 self.state = match self.group.wait(pending, timeout) {
-                    Ok(()) => State::Ended(Ok(())),
-                    Err(WaitError { error, pending: None }) => State::Ended(Err(error)),
+                    Ok(()) => LentState::Ended(Ok(())),
+                    Err(WaitError { error, pending: None }) => LentState::Ended(Err(error)),
                     Err(WaitError { error: Error::Timeout { .. }, pending: Some(pending) }) => {
-                        State::UnderWay(pending)
+                        LentState::UnderWay(pending)
                     }
-                    Err(WaitError { error, pending: Some(_) }) => State::Unknown(error),
+                    Err(WaitError { error, pending: Some(_) }) => LentState::Unknown(error),
                 };
             }
             other => self.state = other,
         }
-        !matches!(self.state, State::UnderWay(_))
+        !matches!(self.state, LentState::UnderWay(_))
     }
 
     /// How the operation ended, and the buffer, unless something may still use it.
     fn take(&mut self) -> (Result<(), Error>, Option<B>) {
-        let (result, is_free) = match std::mem::replace(&mut self.state, State::Taken) {
-            State::Ended(result) => {
+        let (result, is_free) = match std::mem::replace(&mut self.state, LentState::Taken) {
+            LentState::Ended(result) => {
                 let is_free = result.as_ref().err().is_none_or(|error| error.in_use_by().is_none());
                 (result, is_free)
             }
-            State::Unknown(error) => (Err(error), false),
-            State::UnderWay(_) | State::Taken => (Ok(()), false),
+            LentState::Unknown(error) => (Err(error), false),
+            LentState::UnderWay(_) | LentState::Taken => (Ok(()), false),
         };
         // SAFETY: initialised in `new`, the operation has ended, and it is read once: the state is `Taken` from now on.
         let data = is_free.then(|| unsafe { self.data.assume_init_read() });
@@ -232,10 +232,10 @@ impl<G: Deref<Target = Group>, B: Lend> Lent<G, B> {
 
 impl<G: Deref<Target = Group>, B: Lend> Drop for Lent<G, B> {
     fn drop(&mut self) {
-        if matches!(self.state, State::Taken) {
+        if matches!(self.state, LentState::Taken) {
             return;
         }
-        while !self.turn(None) {}
+        while !self.poll(None) {}
         if let (Err(error), _) = self.take() {
             tracing::warn!(tensor = self.tensor.0, %error, "the operation of a lent tensor that was dropped has failed");
         }

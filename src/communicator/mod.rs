@@ -14,12 +14,12 @@ mod lent;
 mod pending;
 mod registered;
 mod schedules;
+mod selection;
 mod small;
 mod stats;
 mod table;
 mod tensor;
 mod transport;
-mod ways;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -75,7 +75,7 @@ pub struct Group {
     number: u64,
     rank: Rank,
     grid: Grid,
-    /// The way to the other ranks that no tensor takes, where there are any. It goes before the engine that it tells.
+    /// The control connections to the other ranks, where there are any. Dropped before the engine that they notify.
     control: Option<Control>,
     drive: Drive,
     cells: Option<Cells>,
@@ -301,7 +301,7 @@ impl Group {
 
     /// Zeroed memory for `count` elements of tensors. On a host with several ranks they all see it, so that large tensors
     /// that lie in it on every rank are reduced in place (where all ranks are on that host), which is several times
-    /// faster where cores are far apart; elsewhere it is ordinary memory. Whether a rank uses it, and for which tensors, is its own affair: results are the same.
+    /// faster where cores are far apart; elsewhere it is ordinary memory. Whether a rank uses it, and for which tensors, may differ between ranks: results are the same.
     ///
     /// RDMA devices send large tensors from it and write to it without a copy; there all of it takes memory at once, elsewhere only what is
     /// touched. A forked child does not have it.
@@ -412,14 +412,14 @@ impl Group {
         self.flight.dump("asked for by the program").map_err(|why| Error::Argument(why.to_string()))
     }
 
-    /// Leaves the group together with all other ranks: nobody's last message is lost.
+    /// Leaves the group together with all other ranks: no rank's last message is lost.
     ///
     /// # Errors
     /// As [`barrier`](Self::barrier). Dropping the group leaves it without waiting for the others.
     pub fn finalize(self) -> Result<(), Error> {
         self.barrier()?;
         // A rank that was stopped finds all that it waited for, and yet the others may have given it up.
-        self.drive.turn()?;
+        self.drive.poll()?;
         if let Some(cause) = self.drive.with(|engine| engine.aborted().cloned())? {
             let AbortCause { culprit, why } = &cause;
             let call = Call {

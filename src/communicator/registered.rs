@@ -12,7 +12,7 @@ use crate::error::Error;
 use crate::runtime::Driver;
 
 /// Makes memory known to the channel to other hosts; whether it is. The device's part may take seconds, so it is this thread's: meanwhile
-/// others drive the engine, and peers hear of this rank.
+/// others drive the engine, and peers get heartbeats from this rank.
 ///
 /// # Safety
 /// The memory stays mapped until it was unregistered, or for ever.

@@ -1,8 +1,8 @@
 //! Small all-reduces within one node: a straight line, not a schedule.
 //!
-//! Each rank publishes its elements in its own cell and folds everybody's in rank order, so all end with the same
-//! bits. Two cells a rank suffice: nobody publishes operation n + 1 before it has read all of operation n, so whoever
-//! writes a cell again has seen everybody finish with it. Up to 40 bytes travel in one cache line with the sequence
+//! Each rank publishes its elements in its own cell and folds those of all ranks in rank order, so all end with the same
+//! bits. Two cells a rank suffice: no rank publishes operation n + 1 before it has read all of operation n, so a rank that
+//! writes a cell again has seen that all ranks have read it. Up to 40 bytes travel in one cache line with the sequence
 //! word: the latency is that of one line going from core to core.
 
 use std::sync::{Arc, Mutex};
@@ -30,7 +30,7 @@ pub(super) const CELL_BYTES: usize = CELL_PAYLOAD;
 /// Turns of waiting between two looks at everything else: the engine, the end of the group, the deadline.
 const LOOK_EVERY: u32 = 256;
 
-/// Who waits for longer looks at what the other runs instead.
+/// After this wait the rank checks what the other one runs instead.
 const SLOW: Duration = Duration::from_millis(50);
 
 /// The cells of a node whose ranks are the whole group.
@@ -38,10 +38,10 @@ pub(super) struct Cells {
     segment: Arc<NodeSegment>,
     kernels: Kernels,
     idle: IdlePolicy,
-    state: Mutex<State>,
+    state: Mutex<SmallState>,
 }
 
-struct State {
+struct SmallState {
     /// Small operations so far.
     number: u64,
     /// The last one failed.
@@ -57,7 +57,7 @@ impl Cells {
         idle: IdlePolicy,
         recorder: Recorder,
     ) -> Self {
-        let state = State { number: 0, is_broken: false, recorder };
+        let state = SmallState { number: 0, is_broken: false, recorder };
         Self { segment, kernels, idle, state: Mutex::new(state) }
     }
 
@@ -99,7 +99,7 @@ impl Cells {
         shape: &Shape,
         step: u64,
     ) -> Option<Error> {
-        // Cells are safe to write again only as long as everybody has read those before.
+        // Cells are safe to write again only after all ranks have read those before.
         if abort.reason == diverged() && !is_broken {
             return None;
         }
@@ -112,7 +112,7 @@ impl Cells {
         })
     }
 
-    /// Publishes this rank's elements as small operation `number`, and folds everybody's.
+    /// Publishes this rank's elements as small operation `number`, and folds those of all ranks.
     #[inline]
     #[allow(unsafe_code)]
     fn exchange(
@@ -207,7 +207,7 @@ impl Cells {
         shape: &Shape,
         step: u64,
     ) -> Result<(), Error> {
-        group.drive.turn()?;
+        group.drive.poll()?;
         let waited = Clock.now() - begin;
         let aborted = self.segment.abort();
         if waited > SLOW || aborted.is_some() {
@@ -227,14 +227,14 @@ impl Cells {
             return Err(Group::aborted(&cause(group, abort), shape, step));
         }
         if waited > group.deadline {
-            // Else the others would blame this rank, which leaves.
+            // Else the others would take this rank, which leaves, for the cause.
             self.segment.set_abort(local, Why::Late.code() as u8);
             return Err(group.late(Rank(local), waited, shape, step));
         }
         Ok(())
     }
 
-    /// Ranks run different operations in the place of small operation `number`: waits until it is known who is the odd one.
+    /// Ranks run different operations in the place of small operation `number`: waits until the differing rank is known.
     #[cold]
     fn disagree(&self, group: &Group, shape: &Shape, step: u64, number: u64) -> Error {
         let begin = Clock.now();
@@ -256,7 +256,7 @@ impl Cells {
             if waited > VERDICT {
                 return group.diverged(None, shape, step);
             }
-            if let Err(error) = group.drive.turn() {
+            if let Err(error) = group.drive.poll() {
                 return error;
             }
             idle.wait(Activity::Idle, None);
@@ -271,7 +271,7 @@ impl Cells {
         })
     }
 
-    /// Who is the odd one among those that have published small operation `number`.
+    /// The differing rank among those that have published small operation `number`.
     fn judge(&self, number: u64, shape: &Shape) -> Option<Divergence> {
         let mut votes: Vec<Vote> = Vec::new();
         for local in 0..self.segment.ranks() {

@@ -87,9 +87,9 @@ pub const KEYS: &[KeySpec] = &[
     ),
     key(
         "channel_num",
-        "a number of lanes, from 1 to 64",
+        "a number of connections, from 1 to 64",
         "10",
-        "lanes within one channel: RUD paths, TCP connections, queue pairs",
+        "connections within one channel: RUD paths, TCP connections, queue pairs",
     ),
     key(
         "transport",

@@ -1,6 +1,6 @@
 //! Which rank this process is, from a list of addresses and ports.
 //!
-//! Ranks that share an address share a host. A process that was not told its rank claims the first entry whose address is
+//! Ranks that share an address share a host. A process without a configured rank claims the first entry whose address is
 //! this host's and whose port it can open; the open port is its claim, so that two processes started at once never take
 //! the same entry.
 
@@ -9,15 +9,15 @@ use std::sync::Arc;
 
 use super::error::{ConfigError, Source};
 use super::layers::{Environment, Layers};
-use super::place::{MAX_RANKS, Number, Place, number};
-use super::{Meeting, value};
+use super::placement::{MAX_RANKS, Number, RankPlacement, number};
+use super::{RendezvousAddress, value};
 
 pub(super) fn place(
     layers: &Layers,
     environment: &Environment,
     iplist: &[IpAddr],
     ports: &[u16],
-) -> Result<Place, ConfigError> {
+) -> Result<RankPlacement, ConfigError> {
     let entries = entries(iplist, ports)?;
     let size = entries.len() as u32;
     let wanted = number(layers, environment, "size", "WORLD_SIZE", 1..=MAX_RANKS)?;
@@ -29,8 +29,8 @@ pub(super) fn place(
             remedy: "give one address per rank".into(),
         });
     }
-    let told = number(layers, environment, "rank", "RANK", 0..=MAX_RANKS - 1)?;
-    let (rank, listener) = match told {
+    let given = number(layers, environment, "rank", "RANK", 0..=MAX_RANKS - 1)?;
+    let (rank, listener) = match given {
         Some(Number { value: rank, source }) if rank >= size => {
             return Err(ConfigError::Conflict {
                 what: format!(
@@ -50,13 +50,13 @@ pub(super) fn place(
     let local_rank = entries[..rank as usize].iter().filter(|entry| on_host(entry)).count() as u32;
     let node = hosts_before(&entries, rank);
     let first = entries[0];
-    Ok(Place {
+    Ok(RankPlacement {
         rank,
         size,
         local_rank,
         local_size,
         node: value::integer(layers, "node", 0..=MAX_RANKS - 1)?.map(|node| node as u32).or(Some(node)),
-        meeting: Meeting { host: first.ip().to_string(), port: first.port(), listener },
+        rendezvous: RendezvousAddress { host: first.ip().to_string(), port: first.port(), listener },
     })
 }
 

@@ -25,13 +25,13 @@ use crate::key::Key;
 
 pub use error::{ConfigError, Source};
 pub use layers::Environment;
-pub(crate) use place::MAX_RANKS;
+pub(crate) use placement::MAX_RANKS;
 
 mod error;
 pub mod keys;
 mod layers;
 mod lists;
-mod place;
+mod placement;
 mod value;
 
 use layers::Layers;
@@ -150,9 +150,9 @@ impl Faults {
     }
 }
 
-/// Where the ranks meet.
+/// The address of the rendezvous.
 #[derive(Debug, Clone)]
-pub struct Meeting {
+pub struct RendezvousAddress {
     /// The host of rank 0: an address or a name.
     pub host: String,
     /// The TCP port on which rank 0 listens.
@@ -162,7 +162,7 @@ pub struct Meeting {
     pub listener: Option<Arc<TcpListener>>,
 }
 
-/// Everything that one rank is told.
+/// The configuration of one rank.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Config {
@@ -176,13 +176,13 @@ pub struct Config {
     pub local_size: u32,
     /// This host's number, where it was given. The roster's is the one that counts.
     pub node: Option<u32>,
-    /// Where the ranks meet.
-    pub meeting: Meeting,
+    /// The address of the rendezvous.
+    pub rendezvous: RendezvousAddress,
     /// The job's key; a job of one rank needs none.
     pub key: Option<Key>,
     /// The job's name.
     pub job: String,
-    /// Lanes within one channel.
+    /// Connections within one channel: RUD paths, TCP connections, queue pairs.
     pub channel_num: u32,
     /// What carries the bytes.
     pub transport: TransportChoice,
@@ -293,7 +293,7 @@ impl Builder {
         let Self { environment, layers, lists } = &self;
         let place = match lists {
             Some((iplist, ports)) => lists::place(layers, environment, iplist, ports)?,
-            None => place::place(layers, environment)?,
+            None => placement::place(layers, environment)?,
         };
         let key = job_key(layers, place.size)?;
         let transports = [
@@ -319,7 +319,7 @@ impl Builder {
             local_rank: place.local_rank,
             local_size: place.local_size,
             node: place.node,
-            meeting: place.meeting,
+            rendezvous: place.rendezvous,
             key,
             job: job_name(layers, environment)?,
             channel_num: number("channel_num", 1..=64, 10)?,
@@ -373,7 +373,7 @@ fn job_key(layers: &Layers, size: u32) -> Result<Option<Key>, ConfigError> {
             .map_err(|error| ConfigError::Key { source_of: source("key_file"), error }),
         (None, None) if size == 1 => Ok(None),
         (None, None) => {
-            Err(ConfigError::Missing { keys: vec!["key".into()], remedy: place::GIVE_KEY.into() })
+            Err(ConfigError::Missing { keys: vec!["key".into()], remedy: placement::GIVE_KEY.into() })
         }
     }
 }

@@ -38,7 +38,7 @@ fn with_file<T>(name: &str, text: &str, body: impl FnOnce(&str) -> T) -> T {
 fn what_is_given_nowhere_has_a_default() {
     let config = two_ranks(&[]).unwrap();
     assert_eq!((config.rank, config.size, config.local_rank, config.local_size), (1, 2, 1, 2));
-    assert_eq!((config.meeting.host.as_str(), config.meeting.port), ("127.0.0.1", 7000));
+    assert_eq!((config.rendezvous.host.as_str(), config.rendezvous.port), ("127.0.0.1", 7000));
     assert_eq!(
         (config.channel_num, config.transport, config.mode),
         (10, TransportChoice::Auto, Mode::Caller)
@@ -63,11 +63,11 @@ fn torchrun_is_understood_and_its_port_is_left_alone() {
     ];
     let config = build(&torchrun).unwrap();
     assert_eq!((config.rank, config.size, config.local_rank, config.local_size), (5, 8, 1, 4));
-    assert_eq!((config.meeting.host.as_str(), config.meeting.port), ("head-node", 29501));
+    assert_eq!((config.rendezvous.host.as_str(), config.rendezvous.port), ("head-node", 29501));
 
     let ours = [("SHOUTER_RANK", "6"), ("SHOUTER_LOCAL_RANK", "2"), ("SHOUTER_PORT", "7000")];
     let config = build(&[&torchrun[..], &ours[..]].concat()).unwrap();
-    assert_eq!((config.rank, config.local_rank, config.meeting.port), (6, 2, 7000));
+    assert_eq!((config.rank, config.local_rank, config.rendezvous.port), (6, 2, 7000));
 }
 
 #[test]
@@ -292,7 +292,10 @@ fn lists_give_rank_host_and_meeting() {
     let iplist = ["10.0.0.1", "10.0.0.1", "10.0.0.2"];
     let config = by_lists(&[("SHOUTER_RANK", "1")], &iplist, &[7000, 7001, 7000]).unwrap();
     assert_eq!((config.rank, config.size, config.local_rank, config.local_size), (1, 3, 1, 2));
-    assert_eq!((config.meeting.host.as_str(), config.meeting.port, config.node), ("10.0.0.1", 7000, Some(0)));
+    assert_eq!(
+        (config.rendezvous.host.as_str(), config.rendezvous.port, config.node),
+        ("10.0.0.1", 7000, Some(0))
+    );
     let config = by_lists(&[("RANK", "2")], &iplist, &[7000, 7001, 7000]).unwrap();
     assert_eq!((config.local_rank, config.local_size, config.node), (0, 1, Some(1)));
 }
@@ -306,7 +309,7 @@ fn processes_that_were_not_told_claim_one_entry_each() {
     let first = by_lists(&[], &list, &ports).unwrap();
     let second = by_lists(&[], &list, &ports).unwrap();
     assert_eq!((first.rank, second.rank), (0, 1));
-    assert_eq!(first.meeting.listener.as_ref().unwrap().local_addr().unwrap().port(), ports[0]);
+    assert_eq!(first.rendezvous.listener.as_ref().unwrap().local_addr().unwrap().port(), ports[0]);
     says(by_lists(&[], &list, &ports), &["every entry of this host is taken", "SHOUTER_RANK"]);
     // TEST-NET-1 (RFC 5737) is nobody's.
     says(by_lists(&[], &["192.0.2.1"], &[7000]), &["none of the addresses of iplist is this host's"]);

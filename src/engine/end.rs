@@ -10,7 +10,7 @@ use shouter_reducer::recorder::{Record, What};
 
 use super::{Engine, Staging, liveness};
 use crate::error::Reason;
-use crate::group::error::End;
+use crate::group::error::GroupEnd;
 use crate::group::watch::Notice;
 use crate::runtime::Clock;
 
@@ -134,7 +134,7 @@ impl Drop for Engine {
 /// Reports the end over the group's control connection. Only a lost rank is acted on there; other causes arrive in order with the data.
 pub(super) fn notify(notice: &Notice, cause: &AbortCause) {
     let (rank, reason) = (cause.culprit.0, Reason::from(&cause.why));
-    notice.ended(End { rank, reason, text: cause.to_string() });
+    notice.ended(GroupEnd { rank, reason, text: cause.to_string() });
 }
 
 /// Adds to an error that the tensor's memory must stay, since a rank's accelerator may still use it.

@@ -333,7 +333,7 @@ impl Engine {
 
     /// Whether the other ranks know that the group has ended, as far as this rank can tell.
     fn abort_is_acknowledged(&self) -> bool {
-        self.up.is_drained() && self.notice.as_ref().is_none_or(Notice::is_told)
+        self.up.is_drained() && self.notice.as_ref().is_none_or(Notice::peers_notified)
     }
 
     /// Takes the operations that have ended from the executor; whether there was one.

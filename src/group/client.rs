@@ -1,13 +1,13 @@
-//! The side of every rank but 0: find rank 0, prove oneself, say hello, wait for the roster.
+//! The rendezvous client, on every rank but 0: connect to rank 0, authenticate, send the hello, wait for the roster.
 //!
-//! Whatever does not come from rank 0 for certain (nobody listens yet, the connection breaks, no answer, a name that is not
-//! known, and any other program on the port) is tried again until the deadline. What rank 0 itself says is returned at once.
+//! Failures that do not come from an authenticated rank 0 (no listener yet, a broken connection, no answer, an unknown name, another
+//! program on the port) are retried until the deadline. An error that rank 0 sends is returned at once.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
-use super::conn::{Conn, End, Trusted};
+use super::conn::{Conn, ReadStatus, Trusted};
 use super::error::{JoinError, Missing, Refusal};
 use super::frame::Framer;
 use super::handshake::{Connector, HandshakeError, OPENING_LEN, VERDICT_LEN, VERSION};
@@ -19,14 +19,14 @@ use super::server::SILENCE;
 use super::sys;
 use crate::key::random;
 
-/// How long one attempt to connect and to prove oneself may take.
+/// How long one attempt to connect and to authenticate may take.
 const ATTEMPT: Duration = Duration::from_secs(5);
 /// Pauses between attempts grow from this...
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
 /// ...to this.
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 
-/// Why an attempt came to nothing.
+/// Why an attempt failed.
 enum Setback {
     /// It may work the next time.
     Retry(String),
@@ -116,7 +116,7 @@ fn attempt(
         }
         // Only now: a reason that rank 0 gave before it closed has been read.
         flushed.map_err(retry)?;
-        if end == End::Closed {
+        if end == ReadStatus::Closed {
             *waiting_for = None;
             return Err(Setback::Retry("rank 0 closed the connection before all ranks were there".into()));
         }

@@ -1,4 +1,4 @@
-//! A TCP connection that never blocks: what has come, and what has yet to go.
+//! A non-blocking TCP connection with its receive and send buffers.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -11,7 +11,7 @@ use super::frame::{FrameError, Framer, HEADER_LEN};
 use super::message::Message;
 use crate::wire;
 
-/// How much is read from a connection before the others have their turn, in bytes.
+/// How much is read from a connection before the others are read, in bytes.
 const READ_AT_ONCE: usize = 256 * 1024;
 
 /// A connection on which nothing happens is probed so often: more often than firewalls forget it.
@@ -21,7 +21,7 @@ const KEEP_ALIVE: Duration = Duration::from_secs(30);
 pub(super) struct Conn {
     stream: TcpStream,
     peer: SocketAddr,
-    /// What has come and is not yet taken.
+    /// Received bytes that are not consumed yet.
     pub(super) inbox: Vec<u8>,
     outbox: Vec<u8>,
     written: usize,
@@ -29,7 +29,7 @@ pub(super) struct Conn {
 
 /// Whether the peer may still send.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum End {
+pub(super) enum ReadStatus {
     Open,
     Closed,
 }
@@ -55,15 +55,15 @@ impl Conn {
         self.written < self.outbox.len()
     }
 
-    /// Reads what is there, as long as the inbox holds less than `limit` bytes. The buffer grows with what comes, not with
-    /// what the peer announces.
-    pub(super) fn read(&mut self, limit: usize) -> io::Result<End> {
+    /// Reads what is there, as long as the inbox holds less than `limit` bytes. The buffer grows with the received bytes, not with
+    /// the announced length.
+    pub(super) fn read(&mut self, limit: usize) -> io::Result<ReadStatus> {
         let mut chunk = [0u8; 16 * 1024];
         let mut budget = READ_AT_ONCE;
         while self.inbox.len() < limit && budget > 0 {
             let room = (limit - self.inbox.len()).min(chunk.len()).min(budget);
             match self.stream.read(&mut chunk[..room]) {
-                Ok(0) => return Ok(End::Closed),
+                Ok(0) => return Ok(ReadStatus::Closed),
                 Ok(read) => {
                     self.inbox.extend_from_slice(&chunk[..read]);
                     budget -= read;
@@ -73,18 +73,18 @@ impl Conn {
                 Err(error) => return Err(error),
             }
         }
-        Ok(End::Open)
+        Ok(ReadStatus::Open)
     }
 
-    /// Reads what is there and throws it away.
-    pub(super) fn discard(&mut self) -> io::Result<End> {
+    /// Reads what is there and discards it.
+    pub(super) fn discard(&mut self) -> io::Result<ReadStatus> {
         self.inbox.clear();
         let end = self.read(READ_AT_ONCE);
         self.inbox.clear();
         end
     }
 
-    /// Puts bytes behind what has yet to go.
+    /// Appends bytes to the send buffer.
     pub(super) fn queue(&mut self, bytes: &[u8]) {
         if !self.has_output() {
             self.outbox.clear();
@@ -112,7 +112,7 @@ impl Conn {
     }
 }
 
-/// A connection whose two ends have proved themselves.
+/// A mutually authenticated connection.
 pub(super) struct Trusted {
     pub(super) conn: Conn,
     framer: Framer,
@@ -128,7 +128,7 @@ impl Trusted {
         (self.conn, self.framer)
     }
 
-    /// Puts a message behind what has yet to go.
+    /// Appends a message to the send buffer.
     pub(super) fn queue(&mut self, message: &Message) {
         self.queue_encoded(&wire::encode(message));
     }
@@ -145,7 +145,7 @@ impl Trusted {
     }
 
     /// Reads what one message of `limit` bytes may need.
-    pub(super) fn read(&mut self, limit: usize) -> io::Result<End> {
+    pub(super) fn read(&mut self, limit: usize) -> io::Result<ReadStatus> {
         self.conn.read(HEADER_LEN + limit)
     }
 }

@@ -208,7 +208,7 @@ impl Refusal {
 #[derive(Debug, Clone, Error, PartialEq)]
 #[non_exhaustive]
 pub enum JoinError {
-    /// This rank's own words cannot be sent.
+    /// This rank's own hello cannot be sent.
     #[error(
         "this rank's hello has {len} bytes, and at most {limit} are allowed; register fewer tensors before joining"
     )]
@@ -294,7 +294,7 @@ pub enum JoinError {
         /// How long it was tried.
         seconds: f64,
     },
-    /// Rank 0 says why the job, or this rank, cannot go on.
+    /// Rank 0 reports why the job, or this rank, cannot go on.
     #[error("{0}")]
     Refused(Refusal),
     /// The system has no randomness.
@@ -323,7 +323,7 @@ impl From<JoinError> for crate::error::Error {
 /// How a group has ended on this rank.
 #[derive(Debug, Clone, PartialEq, Eq, Error, Serialize, Deserialize)]
 #[error("{text}")]
-pub struct End {
+pub struct GroupEnd {
     /// The rank that it ended with.
     pub rank: u32,
     /// What happened to it.
@@ -338,14 +338,14 @@ pub struct End {
 pub enum Ending {
     /// The group has ended.
     #[error(transparent)]
-    Group(End),
+    Group(GroupEnd),
     /// This rank leaves the group.
     #[error("this rank leaves")]
     Leaving,
     /// This process was forked from the one that has the connections.
     #[error("{}", DriveError::Forked)]
     Forked,
-    /// Nobody serves the connections any more.
+    /// No thread serves the connections any more.
     #[error("its connections are closed")]
     Unserved,
 }

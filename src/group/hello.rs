@@ -1,4 +1,4 @@
-//! What a rank says about itself when it arrives.
+//! The hello: what a rank sends about itself when it arrives.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -20,7 +20,7 @@ const MAX_PLAN: usize = 1024;
 pub struct Hello {
     /// This rank.
     pub rank: u32,
-    /// The number of ranks, as this rank was told.
+    /// The number of ranks, by this rank's configuration.
     pub size: u32,
     /// This rank's number on its host.
     pub local_rank: u32,
@@ -41,7 +41,7 @@ pub struct Hello {
 }
 
 impl Hello {
-    /// A hello of a rank in its place, with nothing to tell beyond it.
+    /// A hello of a rank in its place, without any blob.
     pub fn new(rank: u32, size: u32, local_rank: u32, local_size: u32) -> Self {
         Self {
             rank,

@@ -1,7 +1,7 @@
-//! Exchanges between all ranks: everybody gives some bytes, everybody gets those of all.
+//! Exchanges between all ranks (all-gather): each rank contributes bytes and receives those of all.
 //!
 //! The connections are those of the join. Rank 0 collects the parts of a round and hands all of them out, equal ones once. A
-//! round has a number and a tag, so that a rank which makes another call than the others is found out and named. While it
+//! round has a number and a tag, so that a rank which makes another call than the others is detected and named. While it
 //! waits, rank 0 says who is missing, so every rank can name them when its time is up.
 //!
 //! After set-up a thread of its own listens to the connections between the exchanges (`watch`).
@@ -11,14 +11,14 @@ use std::time::{Duration, Instant};
 
 use super::conn::Trusted;
 use super::error::{ExchangeError, Missing};
-use super::line::{Line, State};
+use super::member_conn::{ConnState, MemberConn};
 use super::message::{MAX_MESSAGE, Message, Run};
 use super::server::SILENCE;
 use super::sys;
-use super::watch::Bell;
+use super::watch::Waker;
 use crate::wire::{self, Malformed};
 
-/// How often rank 0 tells those who wait who is missing.
+/// How often rank 0 sends the list of missing ranks to the waiting ones.
 const PROGRESS: Duration = Duration::from_millis(500);
 /// How long a last message may take to leave.
 pub(super) const FAREWELL: Duration = Duration::from_secs(2);
@@ -30,7 +30,7 @@ const MAX_RESULT: usize = MAX_MESSAGE - (1 << 20);
 const PART_OVERHEAD: usize = 64;
 /// The longest tag, in bytes.
 const MAX_TAG: usize = 256;
-/// Between two looks at connections on which nothing happens.
+/// Interval of the checks of idle connections.
 const IDLE: Duration = Duration::from_secs(3600);
 /// What a member may send in one message, in bytes.
 const FROM_MEMBER: usize = MAX_PART + MAX_TAG + PART_OVERHEAD;
@@ -40,20 +40,20 @@ pub struct ControlLink {
     role: Role,
     round: u64,
     failed: Option<ExchangeError>,
-    /// Wakes whoever waits here, once a thread of its own does.
-    bell: Option<Bell>,
-    /// Whose process has ended, as the other ranks have been told.
-    told: Option<u32>,
+    /// Wakes the thread that waits here, once there is one.
+    waker: Option<Waker>,
+    /// The rank whose process has ended, as announced to the other ranks.
+    announced: Option<u32>,
 }
 
 enum Role {
     Alone,
     /// By rank; rank 0's own place is empty.
-    Leader(Vec<Option<Line>>),
+    Leader(Vec<Option<MemberConn>>),
     Member {
         rank: u32,
         size: u32,
-        server: Box<Line>,
+        server: Box<MemberConn>,
     },
 }
 
@@ -68,11 +68,11 @@ impl std::fmt::Debug for ControlLink {
     }
 }
 
-/// What one call needs to know throughout.
+/// The parameters of one round.
 struct Round<'a> {
     number: u64,
     tag: &'a str,
-    bell: Option<&'a Bell>,
+    waker: Option<&'a Waker>,
     begun: Instant,
     until: Instant,
 }
@@ -96,31 +96,31 @@ impl Round<'_> {
 
     /// Whether the group has ended meanwhile.
     fn check(&self) -> Result<(), ExchangeError> {
-        match self.bell.and_then(Bell::ended) {
+        match self.waker.and_then(Waker::ended) {
             Some(ending) => Err(ExchangeError::Ended { tag: self.tag.into(), ending }),
             None => Ok(()),
         }
     }
 
     /// A connection on which nothing of this round can come any more, nor from the ranks behind it.
-    fn check_line(&self, rank: u32, line: &Line) -> Result<(), ExchangeError> {
-        match line.state() {
-            _ if line.lost().is_some() => {
-                Err(self.left(line.lost().unwrap_or(rank), "its process has ended"))
+    fn check_conn(&self, rank: u32, conn: &MemberConn) -> Result<(), ExchangeError> {
+        match conn.state() {
+            _ if conn.lost().is_some() => {
+                Err(self.left(conn.lost().unwrap_or(rank), "its process has ended"))
             }
-            State::Open => Ok(()),
-            State::Left => Err(self.left(rank, "it has left the group")),
-            State::Gone => Err(self.left(rank, "its connection closed")),
-            State::Broken(why) => Err(self.left(rank, why)),
+            ConnState::Open => Ok(()),
+            ConnState::Left => Err(self.left(rank, "it has left the group")),
+            ConnState::Gone => Err(self.left(rank, "its connection closed")),
+            ConnState::Broken(why) => Err(self.left(rank, why)),
         }
     }
 
     fn wait<'b>(
         &'b self,
-        lines: impl Iterator<Item = &'b Line>,
+        conns: impl Iterator<Item = &'b MemberConn>,
         until: Instant,
     ) -> Result<(), ExchangeError> {
-        wait(lines, self.bell, until).map_err(|error| self.system(error))
+        wait(conns, self.waker, until).map_err(|error| self.system(error))
     }
 
     fn shown(&self) -> String {
@@ -130,7 +130,7 @@ impl Round<'_> {
 
 impl ControlLink {
     fn new(role: Role) -> Self {
-        Self { role, round: 0, failed: None, bell: None, told: None }
+        Self { role, round: 0, failed: None, waker: None, announced: None }
     }
 
     pub(super) fn alone() -> Self {
@@ -138,15 +138,15 @@ impl ControlLink {
     }
 
     pub(super) fn leader(members: Vec<Option<Trusted>>) -> Self {
-        Self::new(Role::Leader(members.into_iter().map(|member| member.map(Line::new)).collect()))
+        Self::new(Role::Leader(members.into_iter().map(|member| member.map(MemberConn::new)).collect()))
     }
 
     pub(super) fn member(rank: u32, size: u32, server: Trusted) -> Self {
-        Self::new(Role::Member { rank, size, server: Box::new(Line::new(server)) })
+        Self::new(Role::Member { rank, size, server: Box::new(MemberConn::new(server)) })
     }
 
-    /// Gives `bytes` and returns those of every rank, in the order of ranks. All ranks must make the same calls, with the
-    /// same tags, in the same order. Blocks until every rank has, for at most `deadline`. `tag` names the matter to people;
+    /// Contributes `bytes` and returns those of every rank, in the order of ranks. All ranks must make the same calls, with the
+    /// same tags, in the same order. Blocks until every rank has, for at most `deadline`. `tag` names the exchange in errors;
     /// its first 256 bytes count. At most 16 MiB a rank, and 255 MiB of all.
     ///
     /// # Errors
@@ -166,8 +166,8 @@ impl ControlLink {
             return Err(ExchangeError::TooLarge { tag: tag.into(), len: bytes.len(), limit: MAX_PART });
         }
         let begun = Instant::now();
-        let bell = self.bell.as_ref();
-        let round = Round { number: self.round, tag, bell, begun, until: begun + deadline };
+        let waker = self.waker.as_ref();
+        let round = Round { number: self.round, tag, waker, begun, until: begun + deadline };
         self.round += 1;
         let result = match &mut self.role {
             Role::Alone => Ok(vec![bytes.to_vec()]),
@@ -180,8 +180,8 @@ impl ControlLink {
     /// The link is of no use any more; rank 0 tells the others why.
     fn fail(&mut self, error: &ExchangeError) {
         self.failed = Some(error.clone());
-        // Whose process has ended comes first: it is more than that the exchange has failed.
-        if let (Some(_), Some(rank)) = (&self.bell, self.lost()) {
+        // The end of a process comes first: it is the cause of the failed exchange.
+        if let (Some(_), Some(rank)) = (&self.waker, self.lost()) {
             self.tell_lost(rank);
         }
         if let Role::Leader(members) = &mut self.role {
@@ -200,15 +200,15 @@ impl ControlLink {
         }
         self.pump();
         let now = Instant::now();
-        let round = Round { number: self.round, tag: shortened(tag), bell: None, begun: now, until: now };
-        let result = self.lines().try_for_each(|(rank, line)| match line.failure() {
+        let round = Round { number: self.round, tag: shortened(tag), waker: None, begun: now, until: now };
+        let result = self.conns().try_for_each(|(rank, conn)| match conn.failure() {
             Some(error) => Err(error.clone()),
-            None => round.check_line(rank, line),
+            None => round.check_conn(rank, conn),
         });
         result.inspect_err(|error| self.fail(error))
     }
 
-    /// This rank cannot go on with the set-up; all others hear why, in their next exchange or the one that they are in.
+    /// Reports that this rank cannot go on with the set-up; all others get the error in their current or next exchange.
     pub fn give_up(&mut self, why: &str) {
         let rank = if let Role::Member { rank, .. } = &self.role { *rank } else { 0 };
         if self.failed.is_none() {
@@ -224,12 +224,12 @@ impl ControlLink {
         self.all_gather(tag, &[], deadline).map(drop)
     }
 
-    /// From now on whoever waits here wakes when the bell rings.
-    pub(super) fn attach(&mut self, bell: Bell) {
-        self.bell = Some(bell);
+    /// From now on `waker` wakes the thread that waits here.
+    pub(super) fn attach(&mut self, waker: Waker) {
+        self.waker = Some(waker);
     }
 
-    fn lines(&self) -> impl Iterator<Item = (u32, &Line)> {
+    fn conns(&self) -> impl Iterator<Item = (u32, &MemberConn)> {
         let (members, server) = match &self.role {
             Role::Alone => (&[][..], None),
             Role::Leader(members) => (&members[..], None),
@@ -239,7 +239,7 @@ impl ControlLink {
         members.chain(server)
     }
 
-    fn lines_mut(&mut self) -> impl Iterator<Item = &mut Line> {
+    fn conns_mut(&mut self) -> impl Iterator<Item = &mut MemberConn> {
         let (members, server) = match &mut self.role {
             Role::Alone => (&mut [][..], None),
             Role::Leader(members) => (&mut members[..], None),
@@ -250,12 +250,12 @@ impl ControlLink {
 
     /// The sockets, as long as this lives.
     pub(super) fn sockets(&self) -> Vec<RawFd> {
-        self.lines().filter_map(|(_, line)| Some(line.waits()?.0.as_raw_fd())).collect()
+        self.conns().filter_map(|(_, conn)| Some(conn.waits()?.0.as_raw_fd())).collect()
     }
 
-    /// Reads what has come, until something can be read or the bell rings.
+    /// Reads what has come, until something can be read or the waker fires.
     pub(super) fn listen(&mut self) -> std::io::Result<()> {
-        wait(self.lines().map(|(_, line)| line), self.bell.as_ref(), Instant::now() + IDLE)?;
+        wait(self.conns().map(|(_, conn)| conn), self.waker.as_ref(), Instant::now() + IDLE)?;
         self.pump();
         Ok(())
     }
@@ -263,34 +263,34 @@ impl ControlLink {
     /// Reads and writes what can be.
     fn pump(&mut self) {
         let limit = if let Role::Member { .. } = &self.role { MAX_MESSAGE } else { FROM_MEMBER };
-        self.lines_mut().for_each(|line| line.pump(limit));
+        self.conns_mut().for_each(|conn| conn.pump(limit));
     }
 
-    /// A rank whose process has ended for certain: its kernel has closed the connection without a word of its own, or another
+    /// A rank whose process has ended for certain: its kernel has closed the connection without a leave message, or another
     /// rank knows it.
     pub(super) fn lost(&self) -> Option<u32> {
-        let gone = |(rank, line): (u32, &Line)| (*line.state() == State::Gone).then_some(rank);
-        // What a rank says before it goes names the cause.
-        self.lines().find_map(|(_, line)| line.lost()).or_else(|| self.lines().find_map(gone))
+        let gone = |(rank, conn): (u32, &MemberConn)| (*conn.state() == ConnState::Gone).then_some(rank);
+        // A message before the end names the cause.
+        self.conns().find_map(|(_, conn)| conn.lost()).or_else(|| self.conns().find_map(gone))
     }
 
-    /// Connections that are of no use any more, and say nothing of the ranks behind them.
+    /// Broken connections, which say nothing of the processes of their ranks.
     pub(super) fn broken(&self) -> impl Iterator<Item = (u32, &str)> {
-        self.lines().filter_map(|(rank, line)| match line.state() {
-            State::Broken(why) => Some((rank, why.as_str())),
+        self.conns().filter_map(|(rank, conn)| match conn.state() {
+            ConnState::Broken(why) => Some((rank, why.as_str())),
             _ => None,
         })
     }
 
-    /// Tells the others once whose process has ended: all of them on rank 0, rank 0 elsewhere.
+    /// Announces once the rank whose process has ended: all of them on rank 0, rank 0 elsewhere.
     pub(super) fn tell_lost(&mut self, rank: u32) {
-        if self.told.is_none() {
-            self.told = Some(rank);
+        if self.announced.is_none() {
+            self.announced = Some(rank);
             self.send(&Message::Lost(rank));
         }
     }
 
-    /// Tells the others that what ends now is no process.
+    /// Announces a graceful close to the others.
     pub(super) fn leave(&mut self) {
         self.send(&Message::Leave);
     }
@@ -308,23 +308,30 @@ impl ControlLink {
     }
 }
 
-/// Waits until something can be read or written as it should be, the bell rings, or `until` has come.
+/// Waits until something can be read or written as it should be, the waker fires, or `until` has come.
 fn wait<'a>(
-    lines: impl Iterator<Item = &'a Line>,
-    bell: Option<&'a Bell>,
+    conns: impl Iterator<Item = &'a MemberConn>,
+    waker: Option<&'a Waker>,
     until: Instant,
 ) -> std::io::Result<()> {
-    let fds: Vec<_> =
-        bell.map(|bell| (bell.fd(), false)).into_iter().chain(lines.filter_map(Line::waits)).collect();
+    let fds: Vec<_> = waker
+        .map(|waker| (waker.fd(), false))
+        .into_iter()
+        .chain(conns.filter_map(MemberConn::waits))
+        .collect();
     sys::wait(&fds, until)?;
-    if let Some(bell) = bell {
-        bell.hush();
+    if let Some(waker) = waker {
+        waker.drain();
     }
     Ok(())
 }
 
 /// Rank 0's side of a round.
-fn lead(members: &mut [Option<Line>], round: &Round<'_>, ours: &[u8]) -> Result<Vec<Vec<u8>>, ExchangeError> {
+fn lead(
+    members: &mut [Option<MemberConn>],
+    round: &Round<'_>,
+    ours: &[u8],
+) -> Result<Vec<Vec<u8>>, ExchangeError> {
     let mut parts: Vec<Option<Vec<u8>>> = members.iter().map(|_| None).collect();
     parts[0] = Some(ours.to_vec());
     let mut next_progress = round.begun + PROGRESS;
@@ -369,14 +376,14 @@ fn lead(members: &mut [Option<Line>], round: &Round<'_>, ours: &[u8]) -> Result<
 /// Reads what a member has sent; its part of this round goes to `part`.
 fn collect(
     rank: u32,
-    member: &mut Option<Line>,
+    member: &mut Option<MemberConn>,
     part: &mut Option<Vec<u8>>,
     round: &Round<'_>,
 ) -> Result<(), ExchangeError> {
-    let Some(line) = member else { return Err(round.left(rank, "earlier")) };
-    line.pump(FROM_MEMBER);
+    let Some(conn) = member else { return Err(round.left(rank, "earlier")) };
+    conn.pump(FROM_MEMBER);
     if part.is_none() {
-        match line.hear() {
+        match conn.next_message() {
             None => {}
             Some(Message::Part { number, tag, bytes }) if (number, &*tag) == (round.number, round.tag) => {
                 *part = Some(bytes);
@@ -389,20 +396,20 @@ fn collect(
             Some(_) => return Err(round.malformed(rank)),
         }
     }
-    round.check_line(rank, line)
+    round.check_conn(rank, conn)
 }
 
 /// Writes the result to every member. A member that broke off is named; one that reads too slowly is missing.
-fn hand_out(members: &mut [Option<Line>], round: &Round<'_>) -> Result<(), ExchangeError> {
+fn hand_out(members: &mut [Option<MemberConn>], round: &Round<'_>) -> Result<(), ExchangeError> {
     let until = round.until.max(Instant::now() + FAREWELL);
     loop {
-        for (rank, line) in (0..).zip(members.iter_mut()) {
-            if let Some(line) = line {
-                line.flush();
-                round.check_line(rank, line)?;
+        for (rank, conn) in (0..).zip(members.iter_mut()) {
+            if let Some(conn) = conn {
+                conn.flush();
+                round.check_conn(rank, conn)?;
             }
         }
-        let slow = |member: &Option<Line>| member.as_ref().is_some_and(Line::has_output);
+        let slow = |member: &Option<MemberConn>| member.as_ref().is_some_and(MemberConn::has_output);
         let missing = Missing::of((0..).zip(members.iter()).filter(|(_, m)| slow(m)).map(|(rank, _)| rank));
         if missing.total == 0 {
             return Ok(());
@@ -411,27 +418,27 @@ fn hand_out(members: &mut [Option<Line>], round: &Round<'_>) -> Result<(), Excha
         if Instant::now() >= until {
             return Err(round.missing(missing));
         }
-        round.wait(members.iter().flatten().filter(|line| line.has_output()), until)?;
+        round.wait(members.iter().flatten().filter(|conn| conn.has_output()), until)?;
     }
 }
 
-/// Tells every member something, as well as its connection allows.
-fn tell_all(members: &mut [Option<Line>], message: &Message) {
+/// Sends a message to every member, as far as its connection takes it.
+fn tell_all(members: &mut [Option<MemberConn>], message: &Message) {
     let message = wire::encode(message);
-    let mut open: Vec<&mut Line> = members.iter_mut().flatten().collect();
-    for line in &mut open {
-        line.queue(&message);
+    let mut open: Vec<&mut MemberConn> = members.iter_mut().flatten().collect();
+    for conn in &mut open {
+        conn.queue(&message);
     }
     let until = Instant::now() + FAREWELL;
     loop {
-        open.retain_mut(|line| {
-            line.flush();
-            line.has_output()
+        open.retain_mut(|conn| {
+            conn.flush();
+            conn.has_output()
         });
         if open.is_empty() || Instant::now() >= until {
             return;
         }
-        if wait(open.iter().map(|line| &**line), None, until).is_err() {
+        if wait(open.iter().map(|conn| &**conn), None, until).is_err() {
             return;
         }
     }
@@ -439,7 +446,7 @@ fn tell_all(members: &mut [Option<Line>], message: &Message) {
 
 /// The side of every other rank.
 fn follow(
-    server: &mut Line,
+    server: &mut MemberConn,
     rank: u32,
     size: u32,
     round: &Round<'_>,
@@ -451,7 +458,7 @@ fn follow(
     let mut until = round.until;
     loop {
         server.pump(MAX_MESSAGE);
-        while let Some(message) = server.hear() {
+        while let Some(message) = server.next_message() {
             match message {
                 // One that was on its way when rank 0 handed out an earlier result says nothing about this round, and
                 // cannot come: rank 0's messages are in order.
@@ -471,7 +478,7 @@ fn follow(
             }
         }
         // Only now: a reason that rank 0 sent before it closed has been read.
-        round.check_line(0, server)?;
+        round.check_conn(0, server)?;
         round.check()?;
         if Instant::now() >= until {
             return Err(round.missing(missing));

@@ -1,4 +1,4 @@
-//! What the ranks tell each other over their control connections, from the end of the handshake on.
+//! The messages on the control connections, from the end of the handshake on.
 
 use serde::{Deserialize, Serialize};
 
@@ -17,9 +17,9 @@ const MAX_RANKS: usize = crate::config::MAX_RANKS as usize;
 /// A message between a rank and rank 0.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) enum Message {
-    /// A rank says who it is.
+    /// A rank introduces itself.
     Hello(Hello),
-    /// Rank 0 says who is still missing.
+    /// Rank 0 lists the missing ranks.
     Waiting(Missing),
     /// Rank 0 says who the members are, in the order of ranks, and what the session's secret is derived from.
     Roster {
@@ -28,7 +28,7 @@ pub(super) enum Message {
         #[serde(deserialize_with = "wire::at_most::<MAX_RANKS, _, _>")]
         members: Vec<Member>,
     },
-    /// Rank 0 says why not.
+    /// Rank 0 refuses the rank, with the reason.
     Refused(Refusal),
     /// A rank's part in an exchange.
     Part {
@@ -48,7 +48,7 @@ pub(super) enum Message {
     Failed(ExchangeError),
     /// The process of a rank has ended.
     Lost(u32),
-    /// A rank leaves; that its connection closes next means nothing.
+    /// Graceful close: the rank leaves, and its connection closes next.
     Leave,
 }
 

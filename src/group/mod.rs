@@ -6,9 +6,9 @@
 //!   rank 3 ──┘
 //! ```
 //!
-//! No gradient crosses the star. It serves set-up, what must be agreed on later, and the news that a rank's process has
-//! ended. It is authenticated and not encrypted: whoever can read the
-//! wire sees addresses and the names of tensors, but can neither take part nor change a byte unseen, and the
+//! No gradient crosses the star. It serves set-up, what must be agreed on later, and the report that a rank's process has
+//! ended. It is authenticated and not encrypted: an observer of the
+//! network sees addresses and the names of tensors, but can neither take part nor change a byte unnoticed, and the
 //! session's secret is derived at both ends and never sent.
 
 mod client;
@@ -17,9 +17,9 @@ pub mod error;
 mod frame;
 mod handshake;
 pub mod hello;
-mod line;
 pub mod link;
 mod listen;
+mod member_conn;
 mod message;
 mod rejections;
 pub mod rendezvous;

@@ -1,4 +1,4 @@
-//! How the ranks of a job find each other: everybody goes to rank 0, which is the only one whose address all know.
+//! The rendezvous of a job's ranks: all connect to rank 0, whose address is the only one that all know.
 //!
 //! [`join`] returns the same [`Roster`] on every rank, and a [`ControlLink`] for what else must be agreed on before step 0.
 //! It takes no part in the data path, and no rank waits for rank 0 after set-up.
@@ -58,9 +58,9 @@ impl RendezvousConfig {
             None => Key::generate().map_err(JoinError::Randomness)?,
         };
         Ok(Self {
-            host: config.meeting.host.clone(),
-            port: config.meeting.port,
-            listener: config.meeting.listener.clone(),
+            host: config.rendezvous.host.clone(),
+            port: config.rendezvous.port,
+            listener: config.rendezvous.listener.clone(),
             key,
             job: config.job.clone(),
             deadline: config.rendezvous_deadline,
@@ -112,7 +112,7 @@ pub fn resolve(config: &RendezvousConfig) -> Result<Vec<SocketAddr>, JoinError> 
     }
 }
 
-/// Brings the ranks of the job together. Blocks until all are there, or until the deadline.
+/// Joins the ranks of the job. Blocks until all have arrived, or until the deadline.
 ///
 /// # Errors
 /// Every error says who is at fault and what to do. Where rank 0 finds something that the job cannot go on with, every rank

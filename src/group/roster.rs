@@ -1,4 +1,4 @@
-//! Who is in the group: the same list on every rank.
+//! The members of the group: the same list on every rank.
 
 use serde::{Deserialize, Serialize};
 
@@ -22,7 +22,7 @@ pub struct Member {
     /// Its tensor table, as its hello had it.
     #[serde(with = "serde_bytes")]
     pub table: Vec<u8>,
-    /// What its channels told, as its hello had it.
+    /// The blob of its channels, as its hello had it.
     #[serde(with = "serde_bytes")]
     pub blob: Vec<u8>,
 }

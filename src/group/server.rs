@@ -2,7 +2,7 @@
 //!
 //! One thread serves every connection without blocking on any. A connection is *pending* until its proof holds and its hello
 //! is taken; it then is the *member* of its rank. Pending connections are few and short-lived: at most [`slots`] of them,
-//! each for at most five seconds, the oldest turned away when one too many comes. So a scan, a flood or a peer that
+//! each for at most five seconds, the oldest rejected when one too many comes. So a scan, a flood or a peer that
 //! sends a byte a second costs a slot for a moment and never the join. A flood that is faster than an honest
 //! handshake can delay an honest rank, which tries again until its deadline.
 
@@ -12,7 +12,7 @@ use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 use std::{io, mem};
 
-use super::conn::{Conn, End, Trusted};
+use super::conn::{Conn, ReadStatus, Trusted};
 use super::error::{JoinError, Missing, Refusal};
 use super::frame::FrameError;
 use super::handshake::{Answer, HandshakeError, Listener as Handshake, VERSION};
@@ -26,13 +26,13 @@ use super::sys;
 use crate::key::random;
 use crate::wire;
 
-/// How long a connection may take to prove itself and to say its hello.
+/// How long a connection may take to authenticate and to send its hello.
 const HANDSHAKE: Duration = Duration::from_secs(5);
-/// How often those who wait are told who is missing.
+/// How often the waiting ranks are sent the list of missing ones.
 const PROGRESS: Duration = Duration::from_millis(500);
 /// How long a last message may take to leave.
 const FAREWELL: Duration = Duration::from_secs(2);
-/// How long the listener stays open when the job cannot go on, so that those who come a little later hear why.
+/// How long the listener stays open when the job cannot go on, so that late ranks receive the reason.
 const LATECOMERS: Duration = Duration::from_secs(5);
 /// How long a rank whose connection has closed may take to come back: a living one connects again at once.
 const RETURN: Duration = Duration::from_secs(5);
@@ -53,7 +53,7 @@ struct Pending {
 }
 
 impl Pending {
-    /// One that has been told why not.
+    /// One that has been refused.
     fn leaving(trusted: Trusted) -> Self {
         let (conn, _) = trusted.into_parts();
         Self { conn, stage: Stage::Leaving, until: Instant::now() + FAREWELL }
@@ -61,17 +61,17 @@ impl Pending {
 }
 
 enum Stage {
-    /// It has yet to prove that it holds the key.
+    /// It is not authenticated yet.
     Unproved(Handshake),
     /// It holds the key; its hello is awaited.
     Proved(Box<super::frame::Framer>),
-    /// It was told why not. What it still sends is thrown away until it closes: to close first would reset the
+    /// It was refused. What it still sends is thrown away until it closes: to close first would reset the
     /// connection, and the reset could overtake the reason.
     Leaving,
 }
 
-/// What becomes of a pending connection.
-enum Outcome {
+/// What to do with a pending connection.
+enum PendingOutcome {
     Stay(Pending),
     Drop,
     Rejected(&'static str),
@@ -217,7 +217,7 @@ impl Server<'_> {
                 Ok(accepted) => accepted,
                 Err(error) => match error.kind() {
                     io::ErrorKind::WouldBlock => return Ok(()),
-                    // The peer gave up, or the signal of somebody's timer came.
+                    // The peer gave up, or a timer's signal arrived.
                     io::ErrorKind::ConnectionAborted
                     | io::ErrorKind::ConnectionReset
                     | io::ErrorKind::Interrupted => continue,
@@ -255,7 +255,7 @@ impl Server<'_> {
             if !ready {
                 match pending.stage {
                     _ if now < pending.until => self.pending.push(pending),
-                    // It was told, or would not listen.
+                    // It got the refusal, or did not read it.
                     Stage::Leaving => {}
                     _ => self.rejections.refuse(pending.conn.peer(), "it did not prove itself in time"),
                 }
@@ -263,41 +263,45 @@ impl Server<'_> {
             }
             let peer = pending.conn.peer();
             match self.step(pending) {
-                Outcome::Stay(pending) => self.pending.push(pending),
-                Outcome::Drop => {}
-                Outcome::Rejected(why) => self.rejections.refuse(peer, why),
-                Outcome::Arrived(trusted, hello) => self.arrive(trusted, hello)?,
-                Outcome::Refused(trusted, refusal) => self.refuse(trusted, refusal)?,
+                PendingOutcome::Stay(pending) => self.pending.push(pending),
+                PendingOutcome::Drop => {}
+                PendingOutcome::Rejected(why) => self.rejections.refuse(peer, why),
+                PendingOutcome::Arrived(trusted, hello) => self.arrive(trusted, hello)?,
+                PendingOutcome::Refused(trusted, refusal) => self.refuse(trusted, refusal)?,
             }
         }
         Ok(())
     }
 
     /// Moves one pending connection on as far as its bytes go.
-    fn step(&self, mut pending: Pending) -> Outcome {
+    fn step(&self, mut pending: Pending) -> PendingOutcome {
         loop {
             if pending.conn.flush().is_err() {
-                return Outcome::Drop;
+                return PendingOutcome::Drop;
             }
             match pending.stage {
                 Stage::Leaving => {
                     let end = pending.conn.discard();
-                    return if matches!(end, Ok(End::Open)) { Outcome::Stay(pending) } else { Outcome::Drop };
+                    return if matches!(end, Ok(ReadStatus::Open)) {
+                        PendingOutcome::Stay(pending)
+                    } else {
+                        PendingOutcome::Drop
+                    };
                 }
                 Stage::Unproved(mut handshake) => {
                     let wanted = handshake.wanted();
                     let Ok(end) = pending.conn.read(wanted) else {
-                        return Outcome::Rejected("it broke off before proving itself");
+                        return PendingOutcome::Rejected("it broke off before proving itself");
                     };
                     if !handshake.plausible(&pending.conn.inbox) {
-                        return Outcome::Rejected("it speaks another protocol");
+                        return PendingOutcome::Rejected("it speaks another protocol");
                     }
                     if pending.conn.inbox.len() < wanted {
-                        if end == End::Closed {
-                            return Outcome::Rejected("it broke off before proving itself");
+                        if end == ReadStatus::Closed {
+                            return PendingOutcome::Rejected("it broke off before proving itself");
                         }
                         pending.stage = Stage::Unproved(handshake);
-                        return Outcome::Stay(pending);
+                        return PendingOutcome::Stay(pending);
                     }
                     let bytes = mem::take(&mut pending.conn.inbox);
                     match handshake.step(&self.config.key, &self.config.job, &bytes) {
@@ -309,40 +313,46 @@ impl Server<'_> {
                             pending.conn.queue(&verdict);
                             // One attempt: what does not fit into the socket's buffer does not reach it.
                             let _ = pending.conn.flush();
-                            return Outcome::Rejected("it has another key");
+                            return PendingOutcome::Rejected("it has another key");
                         }
                         Ok(Answer::Welcome(verdict, peer)) => {
                             pending.conn.queue(&verdict);
                             let address = pending.conn.peer();
                             if !peer.same_job {
                                 let refusal = Refusal::AnotherJob { job: self.config.job.clone() };
-                                return Outcome::Refused(Trusted::new(pending.conn, peer.framer), refusal);
+                                return PendingOutcome::Refused(
+                                    Trusted::new(pending.conn, peer.framer),
+                                    refusal,
+                                );
                             }
                             if peer.version != VERSION {
                                 let refusal =
                                     Refusal::Version { address, theirs: peer.version, ours: VERSION };
-                                return Outcome::Refused(Trusted::new(pending.conn, peer.framer), refusal);
+                                return PendingOutcome::Refused(
+                                    Trusted::new(pending.conn, peer.framer),
+                                    refusal,
+                                );
                             }
                             pending.stage = Stage::Proved(Box::new(peer.framer));
                         }
                         Err(HandshakeError::OtherProtocol | HandshakeError::WrongKey) => {
-                            return Outcome::Rejected("it speaks another protocol");
+                            return PendingOutcome::Rejected("it speaks another protocol");
                         }
                     }
                 }
                 Stage::Proved(framer) => {
                     let mut trusted = Trusted::new(pending.conn, *framer);
-                    let Ok(end) = trusted.read(MAX_HELLO) else { return Outcome::Drop };
+                    let Ok(end) = trusted.read(MAX_HELLO) else { return PendingOutcome::Drop };
                     return match trusted.next(MAX_HELLO) {
-                        Ok(Some(Message::Hello(hello))) => Outcome::Arrived(trusted, hello),
-                        Ok(Some(_)) => Outcome::Rejected("it does not say hello"),
-                        Err(FrameError::Malformed) => Outcome::Rejected("its hello has no meaning"),
-                        Err(FrameError::TooLong) => Outcome::Rejected("its hello is too long"),
-                        Err(FrameError::Forged) => Outcome::Rejected("its hello is not authentic"),
-                        Ok(None) if end == End::Closed => Outcome::Drop,
+                        Ok(Some(Message::Hello(hello))) => PendingOutcome::Arrived(trusted, hello),
+                        Ok(Some(_)) => PendingOutcome::Rejected("it does not say hello"),
+                        Err(FrameError::Malformed) => PendingOutcome::Rejected("its hello has no meaning"),
+                        Err(FrameError::TooLong) => PendingOutcome::Rejected("its hello is too long"),
+                        Err(FrameError::Forged) => PendingOutcome::Rejected("its hello is not authentic"),
+                        Ok(None) if end == ReadStatus::Closed => PendingOutcome::Drop,
                         Ok(None) => {
                             let (conn, framer) = trusted.into_parts();
-                            Outcome::Stay(Pending {
+                            PendingOutcome::Stay(Pending {
                                 conn,
                                 stage: Stage::Proved(Box::new(framer)),
                                 until: pending.until,
@@ -354,7 +364,7 @@ impl Server<'_> {
         }
     }
 
-    /// A rank has said its hello.
+    /// A rank has sent its hello.
     fn arrive(&mut self, trusted: Trusted, hello: Hello) -> Result<(), Failure> {
         if let Some(over) = self.over.clone() {
             self.refused.insert(hello.rank);
@@ -402,7 +412,7 @@ impl Server<'_> {
         }
     }
 
-    /// Tells a rank why not, and ends the job where it cannot go on without it.
+    /// Refuses a rank with the reason, and ends the job where it cannot go on without it.
     fn refuse(&mut self, mut trusted: Trusted, refusal: Refusal) -> Result<(), Failure> {
         tracing::warn!(address = %trusted.conn.peer(), %refusal, "refused a rank");
         trusted.queue(&Message::Refused(refusal.clone()));
@@ -416,7 +426,7 @@ impl Server<'_> {
         Ok(())
     }
 
-    /// A member says nothing while it waits; when it has something to read, it is its end.
+    /// A waiting member sends nothing; a readable connection means that it has closed.
     fn serve_members(&mut self, ready: &[bool]) {
         let places = (0..self.members.len()).filter(|place| self.members[*place].is_some());
         let ready: Vec<usize> =
@@ -429,7 +439,7 @@ impl Server<'_> {
         let Some(Some((trusted, hello))) = self.members.get_mut(place) else { return };
         let flushed = trusted.conn.flush();
         let end = trusted.conn.read(1);
-        if flushed.is_err() || !matches!(end, Ok(End::Open)) || !trusted.conn.inbox.is_empty() {
+        if flushed.is_err() || !matches!(end, Ok(ReadStatus::Open)) || !trusted.conn.inbox.is_empty() {
             tracing::warn!(
                 rank = hello.rank,
                 "a rank left before the others came; waiting for it to come back"
@@ -442,14 +452,14 @@ impl Server<'_> {
     fn tell_progress(&mut self) {
         let message = wire::encode(&Message::Waiting(self.missing()));
         for (trusted, _) in self.members.iter_mut().flatten() {
-            // A member that does not read is not told again and again.
+            // A member that does not read is not sent it again.
             if !trusted.conn.has_output() {
                 trusted.queue_encoded(&message);
             }
         }
     }
 
-    /// Everybody is there: puts the roster together and hands it out.
+    /// All ranks have arrived: builds the roster and sends it out.
     fn finish(mut self) -> Result<(Roster, Vec<Option<Trusted>>), JoinError> {
         let nonce = random().map_err(JoinError::Randomness)?;
         let hellos: Vec<Hello> = std::iter::once(self.ours.clone())
@@ -475,7 +485,7 @@ impl Server<'_> {
         Ok((roster, members))
     }
 
-    /// Tells every member that the job cannot go on, and those who come a little later.
+    /// Sends the reason why the job cannot go on to every member, and to late ranks.
     fn fail(&mut self, refusal: Refusal) -> JoinError {
         for (mut trusted, hello) in self.members.iter_mut().filter_map(Option::take) {
             trusted.queue(&Message::Refused(refusal.clone()));
@@ -493,7 +503,7 @@ impl Server<'_> {
         JoinError::Refused(refusal)
     }
 
-    /// Writes what has yet to go, to members and to those who leave.
+    /// Flushes pending output to members and to refused ranks.
     fn flush(&mut self, until: Instant) {
         let leaving = |pending: &&mut Pending| matches!(pending.stage, Stage::Leaving);
         let members = self.members.iter_mut().flatten().map(|(trusted, _)| &mut trusted.conn);

@@ -12,7 +12,7 @@ use crate::key::Key;
 /// Longer than anything here takes.
 pub(super) const SOON: Duration = Duration::from_secs(30);
 
-/// What comes of a join.
+/// The result of a join.
 pub(super) type Joined = Result<(Roster, ControlLink), JoinError>;
 
 /// A job of `size` ranks on one host, on an open port of loopback.
@@ -63,7 +63,7 @@ impl Job {
         thread::spawn(move || join(&config, hello))
     }
 
-    /// Everybody joins; their links, by rank.
+    /// All ranks join; their links, by rank.
     pub(super) fn links(&self) -> Vec<ControlLink> {
         let ranks: Vec<_> = (0..self.size).map(|rank| self.join(rank)).collect();
         ranks.into_iter().map(|rank| rank.join().unwrap().unwrap().1).collect()

@@ -1,12 +1,12 @@
-//! The control connections between the exchanges: whose process ends, everybody hears at once.
+//! The control connections between the exchanges: all ranks learn of the end of a process at once.
 //!
-//! A kernel closes the sockets of a process that ends, however it ends. So a connection that is closed in order, without a word
-//! of the rank itself before, is taken for the end of its process: rank 0 sees that of every other rank, and the others see that
+//! A kernel closes the sockets of a process that ends, however it ends. So a connection that is closed in order, without a
+//! leave message of the rank before, is taken for the end of its process: rank 0 sees that of every other rank, and the others see that
 //! of rank 0. Ranks that know it otherwise (from the process of a host's other rank) tell rank 0, which tells all. A connection
 //! that is reset or timed out proves nothing, as firewalls do that too; then heartbeats decide, as if there had been none.
 //!
-//! A thread of its own sleeps until something comes. Exchanges go through it, so that whoever waits in one hears
-//! of the group's end.
+//! A thread of its own sleeps until a socket is readable. Exchanges go through it, so a caller that waits in an exchange returns
+//! when the group ends.
 
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -17,57 +17,57 @@ use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use super::error::{End, Ending, ExchangeError};
+use super::error::{Ending, ExchangeError, GroupEnd};
 use super::link::ControlLink;
 use super::sys::Unshared;
 use crate::error::Reason;
 use crate::runtime::fork_generation;
 
-/// What the connections tell.
+/// Events of the control connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum News {
+pub enum MemberEvent {
     /// The process of this rank has ended.
     Lost(u32),
-    /// The others have been sent what [`Notice::ended`] had to say.
-    Told,
+    /// The other ranks have been sent the end given to [`Notice::ended`].
+    PeersNotified,
 }
 
 struct Shared {
-    ended: OnceLock<End>,
-    /// The others have been told of the end, or that this rank leaves.
-    told: AtomicBool,
+    ended: OnceLock<GroupEnd>,
+    /// The others have been sent the end, or that this rank leaves.
+    notified: AtomicBool,
     leaving: AtomicBool,
     stop: AtomicBool,
-    ringer: UnixStream,
+    wake_tx: UnixStream,
 }
 
 impl Shared {
-    fn ring(&self) {
-        // A full buffer rings already.
-        let _ = (&self.ringer).write(&[1]);
+    fn wake(&self) {
+        // A full buffer wakes already.
+        let _ = (&self.wake_tx).write(&[1]);
     }
 }
 
-/// What wakes the thread, and what it must know while it waits.
+/// Wakes the thread, and holds the state it reads while it waits.
 #[derive(Clone)]
-pub(super) struct Bell {
+pub(super) struct Waker {
     shared: Arc<Shared>,
-    sound: Arc<UnixStream>,
+    wake_rx: Arc<UnixStream>,
 }
 
-impl Bell {
-    /// Can be read once it rings.
+impl Waker {
+    /// Readable once the thread is woken.
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
-        self.sound.as_fd()
+        self.wake_rx.as_fd()
     }
 
-    /// Until the next ringing.
-    pub(super) fn hush(&self) {
+    /// Empties the pipe until the next wake.
+    pub(super) fn drain(&self) {
         let mut rung = [0; 64];
-        while matches!((&*self.sound).read(&mut rung), Ok(read) if read == rung.len()) {}
+        while matches!((&*self.wake_rx).read(&mut rung), Ok(read) if read == rung.len()) {}
     }
 
-    /// Why an exchange is of no use any more.
+    /// Why an exchange cannot go on.
     pub(super) fn ended(&self) -> Option<Ending> {
         match self.shared.ended.get() {
             Some(end) => Some(Ending::Group(end.clone())),
@@ -77,22 +77,22 @@ impl Bell {
     }
 }
 
-/// How an engine says that the group has ended.
+/// The engine's handle to announce the end of the group.
 #[derive(Clone)]
 pub struct Notice(Arc<Shared>);
 
 impl Notice {
-    /// The group has ended on this rank. The others hear of a [lost](Reason::Lost) rank; other causes reach them with the data.
-    /// Whoever waits in an exchange returns.
-    pub fn ended(&self, end: End) {
+    /// The group has ended on this rank. A [lost](Reason::Lost) rank is announced to the others; other causes reach them with the data.
+    /// Callers that wait in an exchange return.
+    pub fn ended(&self, end: GroupEnd) {
         if self.0.ended.set(end).is_ok() {
-            self.0.ring();
+            self.0.wake();
         }
     }
 
-    /// Whether the others have been sent it, so that this process may end without being blamed.
-    pub fn is_told(&self) -> bool {
-        self.0.told.load(Ordering::Acquire)
+    /// Whether the others have been sent the end, so that they do not take the end of this process for its cause.
+    pub fn peers_notified(&self) -> bool {
+        self.0.notified.load(Ordering::Acquire)
     }
 }
 
@@ -118,14 +118,14 @@ impl Control {
     ///
     /// # Errors
     /// If the system has no thread or no descriptors.
-    pub fn listen(mut link: ControlLink, tell: impl Fn(News) + Send + 'static) -> io::Result<Self> {
-        let (ringer, sound) = UnixStream::pair()?;
-        ringer.set_nonblocking(true)?;
-        sound.set_nonblocking(true)?;
+    pub fn listen(mut link: ControlLink, tell: impl Fn(MemberEvent) + Send + 'static) -> io::Result<Self> {
+        let (wake_tx, wake_rx) = UnixStream::pair()?;
+        wake_tx.set_nonblocking(true)?;
+        wake_rx.set_nonblocking(true)?;
         let no = || AtomicBool::new(false);
         let shared =
-            Arc::new(Shared { ended: OnceLock::new(), told: no(), leaving: no(), stop: no(), ringer });
-        link.attach(Bell { shared: shared.clone(), sound: Arc::new(sound) });
+            Arc::new(Shared { ended: OnceLock::new(), notified: no(), leaving: no(), stop: no(), wake_tx });
+        link.attach(Waker { shared: shared.clone(), wake_rx: Arc::new(wake_rx) });
         let (requests, asked) = channel();
         let thread = std::thread::Builder::new().name("shouter-control".into());
         let unshared = Unshared::new(link.sockets());
@@ -151,7 +151,7 @@ impl Control {
         let (reply, answer) = channel();
         let request = Request { tag: tag.into(), bytes: bytes.to_vec(), deadline, reply };
         let result = self.requests.send(request).ok().and_then(|()| {
-            self.shared.ring();
+            self.shared.wake();
             answer.recv().ok()
         });
         match (result, self.shared.ended.get()) {
@@ -168,10 +168,10 @@ impl Control {
         Notice(self.shared.clone())
     }
 
-    /// Tells the others that this rank leaves in good order; what ends after this is nobody's fault.
+    /// Tells the others that this rank leaves in good order; the end of its process is no failure then.
     pub fn leave(&self) {
         self.shared.leaving.store(true, Ordering::Release);
-        self.shared.ring();
+        self.shared.wake();
     }
 }
 
@@ -184,12 +184,12 @@ impl std::fmt::Debug for Control {
 impl Drop for Control {
     fn drop(&mut self) {
         if fork_generation() != self.forks {
-            // The thread is the parent's, and so is the other end of the bell.
+            // The thread is the parent's, and so is the other end of the pipe.
             std::mem::forget(self.thread.take());
             return;
         }
         self.shared.stop.store(true, Ordering::Release);
-        self.shared.ring();
+        self.shared.wake();
         if let Some(thread) = self.thread.take()
             && thread.join().is_err()
         {
@@ -204,12 +204,12 @@ struct Listener {
     _unshared: Option<Unshared>,
     link: ControlLink,
     shared: Arc<Shared>,
-    /// Somebody's end has been told here.
+    /// The end of a rank has been reported here.
     heard: bool,
 }
 
 impl Listener {
-    fn run(mut self, asked: &Receiver<Request>, tell: &impl Fn(News)) {
+    fn run(mut self, asked: &Receiver<Request>, tell: &impl Fn(MemberEvent)) {
         let mut warned = Vec::new();
         loop {
             self.pass_on(tell);
@@ -231,7 +231,7 @@ impl Listener {
                 if result.is_err() {
                     self.pass_on(tell);
                 }
-                // Whoever asked may have been cancelled by a panic.
+                // The requesting thread may have been cancelled by a panic.
                 let _ = reply.send(result);
             }
             if let Err(error) = self.link.listen() {
@@ -241,8 +241,8 @@ impl Listener {
         }
     }
 
-    /// Tells here what the others say, and the others what is said here.
-    fn pass_on(&mut self, tell: &impl Fn(News)) {
+    /// Reports what the others sent to this process, and sends them what this process announced.
+    fn pass_on(&mut self, tell: &impl Fn(MemberEvent)) {
         let leaving = self.shared.leaving.load(Ordering::Acquire);
         if !self.heard
             && !leaving
@@ -250,16 +250,16 @@ impl Listener {
         {
             self.heard = true;
             self.link.tell_lost(rank);
-            tell(News::Lost(rank));
+            tell(MemberEvent::Lost(rank));
         }
         let ended = self.shared.ended.get();
-        if (leaving || ended.is_some()) && !self.shared.told.load(Ordering::Relaxed) {
+        if (leaving || ended.is_some()) && !self.shared.notified.load(Ordering::Relaxed) {
             if let Some(end) = ended.filter(|end| end.reason == Reason::Lost) {
                 self.link.tell_lost(end.rank);
             }
             self.link.leave();
-            self.shared.told.store(true, Ordering::Release);
-            tell(News::Told);
+            self.shared.notified.store(true, Ordering::Release);
+            tell(MemberEvent::PeersNotified);
         }
     }
 }

@@ -9,7 +9,7 @@ use shouter_netstack::rss::{Rss, SYMMETRIC_KEY};
 use shouter_netstack::stack::{PortConfig as Addresses, Stack, StackConfig};
 use shouter_netstack::tcp::Options as TcpOptions;
 
-use super::host::{Net, NetPoller, net};
+use super::shard_stack::{Net, NetPoller, net};
 
 /// The UDP port of reliable datagrams, which the sockets of a shard do not speak.
 const RUD_PORT: u16 = 4_790;
@@ -31,7 +31,7 @@ impl Interface {
 
     /// A queue pair of the device for each of so many shards (at least one).
     ///
-    /// The device's single queue is turned by shard 0, which hands the frames of other shards' connections to them: a hash of
+    /// The device's single queue is polled by shard 0, which hands the frames of other shards' connections to them: a hash of
     /// addresses and ports says whose a connection is, so all of its frames come to one shard, and a connection
     /// that a shard opens leaves from a port whose answers come back there. It is frames that are handed over, not accepted
     /// connections: the state of a connection belongs to its shard's stack.
@@ -65,7 +65,7 @@ impl<D: Device + 'static> Queue<D> {
         self.rss.as_ref().map_or(0, |(_, shard)| *shard)
     }
 
-    /// Puts a stack on it: what the shard's tasks hold, and what the shard turns.
+    /// Puts a stack on it: what the shard's tasks hold, and what the shard polls.
     ///
     /// # Errors
     /// [`io::ErrorKind::InvalidInput`] for addresses that no host can have; and if the system gives no randomness.

@@ -7,13 +7,13 @@
 //!   | Net: the stack, and who waits for what              |   one per shard, shared by Rc, never locked
 //!   +----------------------^------------------------------+
 //!                          | poll: receive, timers, transmit, then wake
-//!                     NetPoller, turned by the shard
+//!                     NetPoller, polled by the shard
 //! ```
 //!
 //! An [`Interface`] gives a device its addresses and makes a [`Queue`] for each shard. On the shard's thread
-//! [`Queue::open`] makes of it the [`NetPoller`] that the shard turns and the [`Net`] that its tasks hold. Nothing
+//! [`Queue::open`] makes of it the [`NetPoller`] that the shard polls and the [`Net`] that its tasks hold. Nothing
 //! crosses a thread: a call on a socket works on the connection at once, and what it has to send leaves with the
-//! shard's next turn.
+//! shard's next poll.
 //!
 //! ```
 //! use futures_util::{AsyncReadExt, AsyncWriteExt};
@@ -62,8 +62,8 @@
 //! # Ok::<(), shouter::runtime::ShardError>(())
 //! ```
 
-mod host;
 mod interface;
+mod shard_stack;
 #[allow(unsafe_code)]
 mod sys;
 mod tcp;
@@ -72,10 +72,10 @@ mod udp;
 #[cfg(test)]
 mod tests;
 
-pub use host::{Net, NetPoller};
 #[cfg(feature = "dpdk")]
 pub use interface::open;
 pub use interface::{Interface, Queue};
+pub use shard_stack::{Net, NetPoller};
 pub use tcp::{TcpListener, TcpStream};
 pub use udp::UdpSocket;
 

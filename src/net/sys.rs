@@ -1,4 +1,4 @@
-//! Shared memory as a region that a device may read: the one thing here that the compiler cannot check.
+//! Shared memory as a region that a device may read: the invariant here that the compiler cannot check.
 
 use std::ptr::NonNull;
 use std::rc::Rc;
@@ -30,7 +30,7 @@ impl SharedRegion {
         Some(Rc::new(Self { _bytes: bytes, extent }))
     }
 
-    /// All of them. Whoever takes the extent keeps the `SharedRegion` until nothing refers to it any more.
+    /// All of them. The owner of the extent keeps the `SharedRegion` until nothing refers to it any more.
     pub(super) fn extent(&self) -> Extent {
         self.extent
     }

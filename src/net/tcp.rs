@@ -10,7 +10,7 @@ use std::task::{Context, Poll};
 use futures_io::{AsyncRead, AsyncWrite};
 use shouter_netstack::tcp::{Chunk, ConnectError, ConnectionId, Error, Failure, Info, ListenerId, Options};
 
-use super::host::{Guard, Net, Waiters, now};
+use super::shard_stack::{Guard, Net, Waiters, now};
 use super::sys::SharedRegion;
 
 /// Waits for connections at an address. Dropping it refuses those that nobody accepted.
@@ -42,7 +42,7 @@ impl TcpListener {
         options: Option<Options>,
     ) -> io::Result<Self> {
         let mut shared = net.shared();
-        let tcp = shared.host.tcp();
+        let tcp = shared.stack.tcp();
         let id = tcp
             .listen(local, backlog, options)
             .map_err(|why| io::Error::new(io::ErrorKind::AddrInUse, why))?;
@@ -67,7 +67,7 @@ impl TcpListener {
     /// [`TcpListener::accept`] for those who poll.
     pub fn poll_accept(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<(TcpStream, SocketAddr)>> {
         let mut shared = self.net.shared();
-        match shared.host.tcp().accept(self.id) {
+        match shared.stack.tcp().accept(self.id) {
             Some((id, remote)) => {
                 shared.connections.insert(id, Waiters::default());
                 Poll::Ready(Ok((TcpStream { net: self.net.clone(), id }, remote)))
@@ -85,7 +85,7 @@ impl TcpListener {
 impl Drop for TcpListener {
     fn drop(&mut self) {
         let mut shared = self.net.shared();
-        shared.host.tcp().close_listener(now(), self.id);
+        shared.stack.tcp().close_listener(now(), self.id);
         let waker = shared.listeners.remove(&self.id);
         drop(shared);
         drop(waker);
@@ -122,14 +122,14 @@ impl TcpStream {
     ) -> io::Result<Self> {
         let id = {
             let mut shared = net.shared();
-            let id = shared.host.connect(now(), local, remote, options)?;
+            let id = shared.stack.connect(now(), local, remote, options)?;
             shared.connections.insert(id, Waiters::default());
             id
         };
         let stream = Self { net: net.clone(), id };
         poll_fn(|cx| {
             let mut shared = stream.net.shared();
-            match shared.host.tcp().connected(stream.id) {
+            match shared.stack.tcp().connected(stream.id) {
                 Ok(true) => Poll::Ready(Ok(())),
                 Ok(false) => wait_writer(shared, stream.id, cx),
                 Err(why) => Poll::Ready(Err(io_error(why))),
@@ -144,7 +144,7 @@ impl TcpStream {
     /// # Errors
     /// [`io::ErrorKind::NotConnected`] once it is gone.
     pub fn info(&self) -> io::Result<Info> {
-        self.net.shared().host.tcp().info(self.id).ok_or_else(|| io_error(Error::Unknown))
+        self.net.shared().stack.tcp().info(self.id).ok_or_else(|| io_error(Error::Unknown))
     }
 
     /// The peer.
@@ -168,7 +168,7 @@ impl TcpStream {
     /// # Errors
     /// [`io::ErrorKind::NotConnected`] once the connection is gone.
     pub fn modify(&self, change: impl FnOnce(&mut Options)) -> io::Result<()> {
-        self.net.shared().host.tcp().modify(now(), self.id, change).map_err(io_error)
+        self.net.shared().stack.tcp().modify(now(), self.id, change).map_err(io_error)
     }
 
     /// Received bytes as the stack holds them, without a further copy; `None` at the end of the data.
@@ -178,7 +178,7 @@ impl TcpStream {
     pub async fn read_chunk(&mut self) -> io::Result<Option<Chunk>> {
         poll_fn(|cx| {
             let mut shared = self.net.shared();
-            match shared.host.tcp().read_chunk(now(), self.id) {
+            match shared.stack.tcp().read_chunk(now(), self.id) {
                 Err(Error::WouldBlock) => wait_reader(shared, self.id, cx),
                 result => Poll::Ready(result.map_err(io_error)),
             }
@@ -207,14 +207,14 @@ impl TcpStream {
 
     /// Ends the connection at once with a reset.
     pub fn abort(self) {
-        self.net.shared().host.tcp().abort(now(), self.id);
+        self.net.shared().stack.tcp().abort(now(), self.id);
     }
 }
 
 impl AsyncRead for TcpStream {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>> {
         let mut shared = self.net.shared();
-        match shared.host.tcp().read(now(), self.id, buffer) {
+        match shared.stack.tcp().read(now(), self.id, buffer) {
             Err(Error::WouldBlock) => wait_reader(shared, self.id, cx),
             result => Poll::Ready(result.map_err(io_error)),
         }
@@ -224,20 +224,20 @@ impl AsyncRead for TcpStream {
 impl AsyncWrite for TcpStream {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let mut shared = self.net.shared();
-        match shared.host.tcp().write(now(), self.id, bytes) {
+        match shared.stack.tcp().write(now(), self.id, bytes) {
             Err(Error::WouldBlock) => wait_writer(shared, self.id, cx),
             result => Poll::Ready(result.map_err(io_error)),
         }
     }
 
-    /// Written bytes leave with the shard's next turn; there is nothing to wait for.
+    /// Written bytes leave with the shard's next poll; there is nothing to wait for.
     fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
         Poll::Ready(Ok(()))
     }
 
     /// Ends this side's data with a FIN; the other side's may still be read.
     fn poll_close(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.net.shared().host.tcp().shutdown(now(), self.id) {
+        match self.net.shared().stack.tcp().shutdown(now(), self.id) {
             Ok(()) | Err(Error::Shut) => Poll::Ready(Ok(())),
             Err(why) => Poll::Ready(Err(io_error(why))),
         }
@@ -247,7 +247,7 @@ impl AsyncWrite for TcpStream {
 impl Drop for TcpStream {
     fn drop(&mut self) {
         let mut shared = self.net.shared();
-        shared.host.tcp().close(now(), self.id);
+        shared.stack.tcp().close(now(), self.id);
         let waiters = shared.connections.remove(&self.id);
         drop(shared);
         // Dropped outside of the borrow: a waker's drop may drop another socket.
@@ -255,7 +255,7 @@ impl Drop for TcpStream {
     }
 }
 
-/// Waits for the reader's turn. The waker that this one replaces is dropped outside of the borrow: its drop may drop
+/// Waits for the reader. The waker that this one replaces is dropped outside of the borrow: its drop may drop
 /// another socket.
 fn wait_reader<T>(mut shared: Guard<'_>, id: ConnectionId, cx: &Context<'_>) -> Poll<T> {
     let replaced = shared.connections.entry(id).or_default().reader.replace(cx.waker().clone());

@@ -9,7 +9,7 @@ use std::time::Duration;
 use futures_util::{AsyncReadExt, AsyncWriteExt};
 use shouter_netstack::stack::{PortConfig, Stack, StackConfig};
 
-use super::host::net;
+use super::shard_stack::net;
 use super::*;
 use crate::runtime::{
     Activity, Instant, Poller, Reactor, ShardsBuilder, sleep, spawn_local, timeout, until_stop,
@@ -181,7 +181,7 @@ fn an_attempt_that_is_dropped_leaves_nothing_behind() {
         let attempt = timeout(Duration::from_millis(5), TcpStream::connect(&client, unreachable)).await;
         assert!(attempt.is_err());
         assert_eq!(client.shared().connections.len(), 0);
-        assert_eq!(client.shared().host.tcp().connections(), 0);
+        assert_eq!(client.shared().stack.tcp().connections(), 0);
         drop(server);
         Ok(())
     });

@@ -8,7 +8,7 @@ use std::task::Poll;
 use shouter_netstack::stack::SendError;
 use shouter_netstack::udp::{Received, SocketConfig, UdpHandle};
 
-use super::host::{Net, now};
+use super::shard_stack::{Net, now};
 
 /// A bound socket. Dropping it closes it; what waits in it is lost.
 #[derive(Debug)]
@@ -31,7 +31,7 @@ impl UdpSocket {
     /// # Errors
     /// As [`UdpSocket::bind`].
     pub fn bind_with(net: &Net, local: SocketAddr, config: SocketConfig) -> io::Result<Self> {
-        let handle = net.shared().host.udp().bind(local, config);
+        let handle = net.shared().stack.udp().bind(local, config);
         let handle = handle.map_err(|why| io::Error::new(io::ErrorKind::AddrInUse, why))?;
         Ok(Self { net: net.clone(), handle })
     }
@@ -41,16 +41,16 @@ impl UdpSocket {
     /// # Errors
     /// None while it is open.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
-        self.net.shared().host.udp().local(self.handle).ok_or_else(|| io::ErrorKind::NotConnected.into())
+        self.net.shared().stack.udp().local(self.handle).ok_or_else(|| io::ErrorKind::NotConnected.into())
     }
 
-    /// Sends one datagram. It waits while the port's queue is full, until the shard's next turn.
+    /// Sends one datagram. It waits while the port's queue is full, until the shard's next poll.
     ///
     /// # Errors
     /// No route, too long for a frame, or the next hop does not answer.
     pub async fn send_to(&self, bytes: &[u8], to: SocketAddr) -> io::Result<usize> {
         poll_fn(|cx| {
-            let sent = self.net.shared().host.send_datagram(now(), self.handle, to, bytes);
+            let sent = self.net.shared().stack.send_datagram(now(), self.handle, to, bytes);
             match sent {
                 Ok(()) => Poll::Ready(Ok(bytes.len())),
                 Err(SendError::Full) => {
@@ -70,7 +70,7 @@ impl UdpSocket {
     pub async fn recv_from(&mut self, buffer: &mut [u8]) -> io::Result<Received> {
         poll_fn(|cx| {
             let mut shared = self.net.shared();
-            match shared.host.udp().recv(self.handle, buffer) {
+            match shared.stack.udp().recv(self.handle, buffer) {
                 Some(received) => Poll::Ready(Ok(received)),
                 None => {
                     let replaced = shared.datagrams.insert(self.handle, cx.waker().clone());
@@ -87,7 +87,7 @@ impl UdpSocket {
 impl Drop for UdpSocket {
     fn drop(&mut self) {
         let mut shared = self.net.shared();
-        shared.host.udp().close(self.handle);
+        shared.stack.udp().close(self.handle);
         let waker = shared.datagrams.remove(&self.handle);
         drop(shared);
         drop(waker);

@@ -17,19 +17,19 @@ impl Clock {
     }
 }
 
-/// Idle turns between two reads of the clock.
-const IDLE_TURNS_PER_READ: u8 = 8;
+/// Idle polls between two reads of the clock.
+const IDLE_POLLS_PER_READ: u8 = 8;
 
-/// The time for a loop of turns: read after every busy turn, but only after every eighth idle one, for an idle turn may
+/// The time for a loop of polls: read after every busy poll, but only after every eighth idle one, for an idle poll may
 /// cost no more than the read itself.
 #[derive(Clone, Copy, Debug)]
-pub struct TurnClock {
+pub struct PollClock {
     clock: Clock,
     now: Instant,
     stale: u8,
 }
 
-impl TurnClock {
+impl PollClock {
     /// Reads `clock` for the first time.
     pub fn new(clock: Clock) -> Self {
         Self { clock, now: clock.now(), stale: 0 }
@@ -41,11 +41,11 @@ impl TurnClock {
         self.now
     }
 
-    /// Call after each turn with what it did: the time for the next, and whether it was freshly read.
+    /// Call after each poll with what it did: the time for the next, and whether it was freshly read.
     #[inline]
     pub fn after(&mut self, activity: Activity) -> (Instant, bool) {
         self.stale += 1;
-        let read = activity.is_busy() || self.stale >= IDLE_TURNS_PER_READ;
+        let read = activity.is_busy() || self.stale >= IDLE_POLLS_PER_READ;
         if read {
             self.refresh();
         }

@@ -1,6 +1,6 @@
 //! What a shard's tasks may reach while they run: the queue, the timers, the links to other shards.
 //!
-//! A [`Context`] lives in its reactor and is moved into a thread-local for the length of a turn, so the free
+//! A [`Context`] lives in its reactor and is moved into a thread-local for the length of a poll, so the free
 //! functions (`spawn_local`, `sleep`, `submit_to`) find it. The move costs a pointer swap.
 //!
 //! The rule that keeps the `RefCell` quiet: inside [`with`] no foreign code runs. Wakers are cloned, woken and dropped
@@ -28,7 +28,7 @@ pub(super) struct Context {
     pub(super) uid: u64,
     /// Identity, and the part that other threads may touch.
     pub(super) shared: Arc<Shared>,
-    /// Time of this turn.
+    /// Time of this poll.
     pub(super) now: Instant,
     /// Tasks to run, first in first out.
     pub(super) ready: VecDeque<Runnable>,
@@ -57,7 +57,7 @@ impl Context {
     }
 }
 
-/// Runs `f` on the shard that this thread is turning; `None` if it is turning none.
+/// Runs `f` on the shard that this thread is polling; `None` if it is polling none.
 #[inline]
 pub(super) fn with<R>(f: impl FnOnce(&mut Context) -> R) -> Option<R> {
     CURRENT.try_with(|current| current.borrow_mut().as_deref_mut().map(f)).ok().flatten()

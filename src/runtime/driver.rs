@@ -1,18 +1,18 @@
-//! A caller-driven engine: the thread that blocks for a result turns the engine itself.
+//! A caller-driven engine: the thread that blocks for a result polls the engine itself.
 //!
-//! There is one *seat*. Who blocks takes it, turns until its goal is reached, and leaves. Who finds it taken hands
-//! its goal to the one who sits there and waits; the driver checks everybody's goal after each turn that did
-//! something. A driver that leaves tells the longest waiting thread that the seat is free.
+//! There is one *driver lock*. A blocking thread takes it, polls until its condition holds, and releases it. A thread that finds
+//! it taken enqueues its condition with the driving thread and waits; the driving thread checks all enqueued conditions after
+//! each poll that did work. On release it wakes the longest waiting thread.
 //!
 //! ```text
-//!   thread A   try_lock ok ---> turn, turn, turn: goal A reached --> leave, nudge B
-//!   thread B   try_lock fails -> goal to the list ... spins, parks .......> nudged: takes the seat, turns
-//!   helper     park 1 ms ... seat free? one turn, go on while busy, leave ... park
+//!   thread A   try_lock ok ---> poll, poll, poll: condition A holds --> unlock, wake B
+//!   thread B   try_lock fails -> enqueues its condition ... spins, parks ...> woken: takes the lock, polls
+//!   helper     park 1 ms ... lock free? one poll, go on while busy, unlock ... park
 //! ```
 //!
-//! The lists are touched only when threads do meet; one thread alone pays for an uncontended lock.
+//! The queue is touched only when threads contend; a single thread pays for an uncontended lock.
 //!
-//! A shard may sit there all the time ([`Driver::dedicated`]). Then callers only hand it their goals.
+//! A shard may hold the role of the driver permanently ([`Driver::dedicated`]). Callers then only enqueue their conditions.
 
 mod dedicated;
 mod helper;
@@ -28,7 +28,7 @@ use crossbeam::utils::CachePadded;
 
 use super::shared::Shared;
 use super::sleeper::Sleeper;
-use super::{Activity, Backoff, Clock, IdlePolicy, Instant, Poller, TurnClock, panic_message, sys};
+use super::{Activity, Backoff, Clock, IdlePolicy, Instant, PollClock, Poller, panic_message, sys};
 pub use dedicated::Dedicated;
 use helper::Helper;
 use waiters::{Ticket, Waiters};
@@ -76,7 +76,7 @@ pub enum DriveError {
     /// This is a forked child; the engine and its devices belong to the parent.
     #[error("this process was forked from the one that owns the network engine; initialise after the fork")]
     Forked,
-    /// Called from inside of the engine (a poller, a goal), which would wait for itself.
+    /// Called from inside of the engine (a poller, a condition), which would wait for itself.
     #[error("called from inside of the engine that is to be driven; hand the work to another thread")]
     Reentered,
     /// The helper thread could not be started.
@@ -84,31 +84,31 @@ pub enum DriveError {
     NoHelper(String),
 }
 
-/// What the seat's lock protects.
-struct Seat<P> {
+/// What the driver lock protects.
+struct Locked<P> {
     poller: P,
-    /// Who sits here parks on it.
+    /// The driving thread parks on it.
     parker: Parker,
-    /// Set by the panic that ended the engine.
+    /// The message of the panic that ended the engine.
     dead: Option<String>,
 }
 
 struct Inner<P> {
-    seat: Mutex<Seat<P>>,
-    /// Who sits there, when parked.
+    locked: Mutex<Locked<P>>,
+    /// The driving thread, while it is parked.
     sleeper: CachePadded<Sleeper>,
-    /// The shard that sits there all the time, once there is one.
+    /// The shard that drives permanently, once there is one.
     shard: OnceLock<Arc<Shared>>,
-    /// The helper is to end.
+    /// The helper shall end.
     stopping: AtomicBool,
     waiters: Waiters<P>,
-    /// Callers that found the seat taken: the helper leaves when it sees one.
+    /// Callers that found the driver lock taken: the helper releases it when it sees one.
     contending: AtomicU32,
-    /// Who sits there, as far as a caller must know.
-    helper_seated: AtomicBool,
+    /// The helper holds the driver lock.
+    helper_drives: AtomicBool,
     /// Uid-like number of the thread that drives, zero if none: to notice re-entry.
-    seated_thread: AtomicU64,
-    /// Times that a caller has left the seat.
+    driving_thread: AtomicU64,
+    /// How often the driver lock was released.
     drives: AtomicU64,
     idle: IdlePolicy,
     forks: u32,
@@ -121,7 +121,7 @@ struct Inner<P> {
 /// ```
 /// use shouter::runtime::{Activity, Driver, DriverOptions, Instant, Poller};
 ///
-/// /// Counts its turns.
+/// /// Counts its polls.
 /// struct Engine(u32);
 /// impl Poller for Engine {
 ///     fn poll(&mut self, _now: Instant) -> Activity {
@@ -131,8 +131,8 @@ struct Inner<P> {
 /// }
 ///
 /// let driver = Driver::new(Engine(0), DriverOptions::default()).unwrap();
-/// let turns = driver.drive_until(|engine| (engine.0 >= 10).then_some(engine.0), None).unwrap();
-/// assert!(turns >= 10);
+/// let polls = driver.drive_until(|engine| (engine.0 >= 10).then_some(engine.0), None).unwrap();
+/// assert!(polls >= 10);
 /// ```
 pub struct Driver<P: Poller + Send + 'static> {
     inner: Option<Arc<Inner<P>>>,
@@ -156,13 +156,13 @@ impl<P: Poller + Send + 'static> Driver<P> {
         let parker = Parker::new();
         let inner = Arc::new(Inner {
             sleeper: CachePadded::new(Sleeper::new(&parker)),
-            seat: Mutex::new(Seat { poller, parker, dead: None }),
+            locked: Mutex::new(Locked { poller, parker, dead: None }),
             shard: OnceLock::new(),
             stopping: AtomicBool::new(false),
             waiters: Waiters::default(),
             contending: AtomicU32::new(0),
-            helper_seated: AtomicBool::new(false),
-            seated_thread: AtomicU64::new(0),
+            helper_drives: AtomicBool::new(false),
+            driving_thread: AtomicU64::new(0),
             drives: AtomicU64::new(0),
             idle: options.idle,
             forks: sys::fork_generation(),
@@ -171,8 +171,8 @@ impl<P: Poller + Send + 'static> Driver<P> {
         Ok(Self { inner: Some(inner), helper: Some(helper) })
     }
 
-    /// What a shard turns so that it drives the engine all the time, from its first turn until it ends. Callers hand it their
-    /// goals meanwhile, and the helper is gone. The second shard of one driver would only wait for the first.
+    /// A poller for a shard that drives the engine permanently, from its first poll until it ends. Callers enqueue their
+    /// conditions meanwhile, and the helper thread ends. A second shard of one driver would only wait for the first.
     ///
     /// ```
     /// use shouter::runtime::{Driver, DriverOptions, ShardsBuilder, stopping};
@@ -190,33 +190,33 @@ impl<P: Poller + Send + 'static> Driver<P> {
         Dedicated::new(self.inner().clone())
     }
 
-    /// Blocks until `goal` finds what it looks for in the engine, turning the engine meanwhile.
+    /// Blocks until `condition` returns a result, polling the engine meanwhile.
     ///
-    /// `goal` is asked before the first turn and then whenever something changed. It may be asked by another thread that
+    /// `condition` is asked before the first poll and then whenever something changed. It may be asked by another thread that
     /// drives already, hence `Send + 'static`; it must be quick and must not block.
     ///
     /// # Errors
     ///
     /// [`DriveError::Timeout`] at `deadline`; the other variants if the engine is of no more use.
     #[inline]
-    pub fn drive_until<R, F>(&self, mut goal: F, deadline: Option<Instant>) -> Result<R, DriveError>
+    pub fn drive_until<R, F>(&self, mut condition: F, deadline: Option<Instant>) -> Result<R, DriveError>
     where
         F: FnMut(&mut P) -> Option<R> + Send + 'static,
         R: Send + 'static,
     {
         let inner = self.inner();
         inner.check_process()?;
-        match inner.try_seat() {
-            Some(mut seat) => {
-                let result = inner.drive(&mut seat, &mut goal, deadline);
-                inner.leave(seat);
+        match inner.try_lock() {
+            Some(mut locked) => {
+                let result = inner.drive(&mut locked, &mut condition, deadline);
+                inner.unlock(locked);
                 result
             }
-            None => inner.drive_or_wait(goal, deadline),
+            None => inner.drive_or_wait(condition, deadline),
         }
     }
 
-    /// Runs `f` on the engine: at once if nobody drives it, else after the driver's current turn.
+    /// Runs `f` on the engine: at once if no thread drives it, else after the driver's current poll.
     ///
     /// # Errors
     ///
@@ -277,13 +277,13 @@ impl<P: Poller + Send + 'static> Inner<P> {
         if sys::fork_generation() == self.forks { Ok(()) } else { Err(DriveError::Forked) }
     }
 
-    /// Whether a shard sits there all the time.
+    /// Whether a shard drives permanently.
     #[inline]
     fn is_dedicated(&self) -> bool {
         self.shard.get().is_some_and(|shard| !shard.is_stopped())
     }
 
-    /// Tells who drives that there is a new goal.
+    /// Wakes the driving thread for a new condition.
     fn wake(&self) {
         match self.shard.get() {
             Some(shard) if !shard.is_stopped() => shard.raise(),
@@ -291,71 +291,71 @@ impl<P: Poller + Send + 'static> Inner<P> {
         }
     }
 
-    /// The seat if it is free now.
+    /// The driver lock if it is free now.
     #[inline]
-    fn try_seat(&self) -> Option<MutexGuard<'_, Seat<P>>> {
+    fn try_lock(&self) -> Option<MutexGuard<'_, Locked<P>>> {
         if self.is_dedicated() {
             return None;
         }
-        let seat = match self.seat.try_lock() {
-            Ok(seat) => seat,
+        let locked = match self.locked.try_lock() {
+            Ok(locked) => locked,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
             Err(TryLockError::WouldBlock) => return None,
         };
-        self.seated_thread.store(thread_number(), Ordering::Relaxed);
-        Some(seat)
+        self.driving_thread.store(thread_number(), Ordering::Relaxed);
+        Some(locked)
     }
 
-    /// Gives the seat back and tells the longest waiting thread.
+    /// Releases the driver lock and wakes the longest waiting thread.
     #[inline]
-    fn leave(&self, seat: MutexGuard<'_, Seat<P>>) {
-        self.seated_thread.store(0, Ordering::Relaxed);
-        let dead = seat.dead.is_some();
-        drop(seat);
+    fn unlock(&self, locked: MutexGuard<'_, Locked<P>>) {
+        self.driving_thread.store(0, Ordering::Relaxed);
+        let dead = locked.dead.is_some();
+        drop(locked);
         // Pairs with the read-modify-write in `drive_or_wait`. Of two on one word, the later sees what came before the
-        // earlier: either we see who waits, or they see the free seat. (A fence says the same at twice the price.)
+        // earlier: either we see who waits, or they see the free lock. (A fence says the same at twice the price.)
         self.drives.fetch_add(1, Ordering::AcqRel);
         if !self.waiters.is_empty() {
-            if dead { self.waiters.nudge_all() } else { self.waiters.nudge_first() }
+            if dead { self.waiters.wake_all() } else { self.waiters.wake_first() }
         }
     }
 
-    /// Turns until the goal is reached.
+    /// Polls until the condition holds.
     fn drive<R>(
         &self,
-        seat: &mut Seat<P>,
-        goal: &mut impl FnMut(&mut P) -> Option<R>,
+        locked: &mut Locked<P>,
+        condition: &mut impl FnMut(&mut P) -> Option<R>,
         deadline: Option<Instant>,
     ) -> Result<R, DriveError> {
-        if let Some(message) = &seat.dead {
+        if let Some(message) = &locked.dead {
             return Err(DriveError::Panicked { message: message.clone() });
         }
         let outcome = catch_unwind(AssertUnwindSafe(|| {
-            if let Some(result) = goal(&mut seat.poller) {
+            if let Some(result) = condition(&mut locked.poller) {
                 return Ok(result);
             }
-            self.turn_until(seat, goal, deadline)
+            self.poll_until(locked, condition, deadline)
         }));
         outcome.unwrap_or_else(|payload| {
             let message = panic_message(&*payload);
-            seat.dead = Some(message.clone());
+            locked.dead = Some(message.clone());
             Err(DriveError::Panicked { message })
         })
     }
 
-    fn turn_until<R>(
+    fn poll_until<R>(
         &self,
-        seat: &mut Seat<P>,
-        goal: &mut impl FnMut(&mut P) -> Option<R>,
+        locked: &mut Locked<P>,
+        condition: &mut impl FnMut(&mut P) -> Option<R>,
         deadline: Option<Instant>,
     ) -> Result<R, DriveError> {
-        let Seat { poller, parker, .. } = seat;
-        let mut clock = TurnClock::new(Clock);
+        let Locked { poller, parker, .. } = locked;
+        let mut clock = PollClock::new(Clock);
         let begin = clock.now();
         let mut idle = Backoff::new(self.idle);
         let mut fresh = true;
         loop {
-            let activity = self.turn(poller, clock.now());
+            let activity = self.poll_and_serve(poller, clock.now());
             let parked = idle.wait_with(
                 activity,
                 || earlier(poller.next_deadline(), deadline),
@@ -365,7 +365,7 @@ impl<P: Poller + Send + 'static> Inner<P> {
                 fresh = true;
             }
             if std::mem::take(&mut fresh)
-                && let Some(result) = goal(poller)
+                && let Some(result) = condition(poller)
             {
                 return Ok(result);
             }
@@ -376,10 +376,10 @@ impl<P: Poller + Send + 'static> Inner<P> {
         }
     }
 
-    /// One turn, and a look at the goals of those who wait. Busy also when one of them was reached: a closure
-    /// run by [`Driver::with`] may have changed what another goal looks for.
+    /// Polls once and checks the enqueued conditions. Busy also when one of them holds: a closure run by [`Driver::with`] may
+    /// have changed what another condition depends on.
     #[inline]
-    fn turn(&self, poller: &mut P, now: Instant) -> Activity {
+    fn poll_and_serve(&self, poller: &mut P, now: Instant) -> Activity {
         let activity = poller.poll(now);
         if (activity.is_busy() && !self.waiters.is_empty()) || self.waiters.have_fresh() {
             let reached = self.waiters.serve(poller);
@@ -388,53 +388,53 @@ impl<P: Poller + Send + 'static> Inner<P> {
         activity
     }
 
-    /// The seat is taken: hand over the goal, and wait for it to be reached or for the seat.
+    /// The driver lock is taken: enqueues the condition, and waits for it to hold or for the driver lock.
     #[cold]
-    fn drive_or_wait<R, F>(&self, mut goal: F, deadline: Option<Instant>) -> Result<R, DriveError>
+    fn drive_or_wait<R, F>(&self, mut condition: F, deadline: Option<Instant>) -> Result<R, DriveError>
     where
         F: FnMut(&mut P) -> Option<R> + Send + 'static,
         R: Send + 'static,
     {
-        if self.seated_thread.load(Ordering::Relaxed) == thread_number() {
+        if self.driving_thread.load(Ordering::Relaxed) == thread_number() {
             return Err(DriveError::Reentered);
         }
         let _contending = Contending::new(&self.contending);
-        // The helper leaves after its current turn, so it pays to wait a moment before making a fuss.
+        // The helper unlocks after its current poll, so a short spin is cheaper than enqueueing a waiter.
         for _ in 0..self.idle.spins.min(200) {
-            if !self.helper_seated.load(Ordering::Relaxed) {
+            if !self.helper_drives.load(Ordering::Relaxed) {
                 break;
             }
             std::hint::spin_loop();
         }
-        if let Some(mut seat) = self.try_seat() {
-            let result = self.drive(&mut seat, &mut goal, deadline);
-            self.leave(seat);
+        if let Some(mut locked) = self.try_lock() {
+            let result = self.drive(&mut locked, &mut condition, deadline);
+            self.unlock(locked);
             return result;
         }
 
         let begin = Clock.now();
-        let ticket: Ticket<R> = self.waiters.add(goal);
-        // A driver that is parked looks at the new goal at once.
+        let ticket: Ticket<R> = self.waiters.add(condition);
+        // A parked driving thread checks the new condition at once.
         self.wake();
         let mut idle = Backoff::new(self.idle);
         loop {
             if let Some(result) = ticket.take() {
                 return Ok(result);
             }
-            // Registered before looking at the seat; pairs with `leave`.
+            // Registered before looking at the driver lock; pairs with `unlock`.
             self.drives.fetch_add(0, Ordering::AcqRel);
-            if let Some(mut seat) = self.try_seat() {
+            if let Some(mut locked) = self.try_lock() {
                 self.waiters.refresh();
-                let result = self.drive(&mut seat, &mut |_: &mut P| ticket.take(), deadline);
-                self.leave(seat);
+                let result = self.drive(&mut locked, &mut |_: &mut P| ticket.take(), deadline);
+                self.unlock(locked);
                 self.waiters.remove(&ticket);
                 return result;
             }
             let now = Clock.now();
             if deadline.is_some_and(|at| now >= at) {
                 self.waiters.remove(&ticket);
-                // A nudge may have been meant for us: pass it on.
-                self.waiters.nudge_first();
+                // A wake may have been meant for us: pass it on.
+                self.waiters.wake_first();
                 let waited = now.saturating_since(begin);
                 return ticket.take().ok_or(DriveError::Timeout { waited });
             }
@@ -451,7 +451,7 @@ fn earlier(a: Option<Instant>, b: Option<Instant>) -> Option<Instant> {
     }
 }
 
-/// Counts a caller that wants the seat.
+/// Counts a caller that wants the driver lock.
 struct Contending<'a>(&'a AtomicU32);
 
 impl<'a> Contending<'a> {

@@ -1,8 +1,8 @@
-//! What to do when a turn brought nothing: spin, then yield, then park.
+//! Waiting after an idle poll: spin, then yield, then park.
 //!
 //! With a core to itself a waiting loop spins, for a message is worth most when it is seen within 100 ns. With
-//! more ranks than cores whoever spins keeps the one it waits for from running, so it must hand over the core after a
-//! handful of tries. [`IdlePolicy`] holds the numbers, [`Backoff`] the place in the sequence.
+//! more ranks than cores a spinning thread keeps the awaited one from running, so it must yield the core after a
+//! few tries. [`IdlePolicy`] holds the numbers, [`Backoff`] the position in the sequence.
 
 use std::time::Duration;
 
@@ -11,13 +11,13 @@ use super::{Activity, Clock, CoreAllowance, Instant};
 /// How long a waiting loop spins and yields before it parks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IdlePolicy {
-    /// Idle turns that only execute a PAUSE.
+    /// Idle polls that only execute a PAUSE.
     pub spins: u32,
-    /// Idle turns after those that each give up the core once (`sched_yield`).
+    /// Idle polls after those that each give up the core once (`sched_yield`).
     pub yields: u32,
     /// Length of the first park after those; each further one doubles.
     pub first_park: Duration,
-    /// Longest park. Work that no one announces (a frame in a NIC queue, a word in shared memory) waits at
+    /// Longest park. Unannounced work (a frame in a NIC queue, a flag in shared memory) waits at
     /// most this long, plus the kernel's timer slack (50 us by default).
     pub longest_park: Duration,
 }
@@ -71,7 +71,7 @@ impl IdlePolicy {
 
 /// What to do next, as [`Backoff::step`] decides it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum BackoffStep {
     /// Go on at once.
     Go,
     /// Execute a PAUSE.
@@ -82,7 +82,7 @@ pub enum Step {
     Park(Duration),
 }
 
-/// The place of one waiting loop in the sequence spin, yield, park.
+/// The position of one waiting loop in the sequence spin, yield, park.
 ///
 /// ```
 /// use shouter::runtime::{Activity, Backoff, IdlePolicy};
@@ -100,52 +100,52 @@ pub enum Step {
 #[derive(Clone, Debug)]
 pub struct Backoff {
     policy: IdlePolicy,
-    idle_turns: u32,
+    idle_polls: u32,
     next_park: Duration,
 }
 
 impl Backoff {
     /// At the start of the sequence.
     pub fn new(policy: IdlePolicy) -> Self {
-        Self { policy, idle_turns: 0, next_park: policy.first_park }
+        Self { policy, idle_polls: 0, next_park: policy.first_park }
     }
 
     /// Back to the start of the sequence.
     #[inline]
     pub fn reset(&mut self) {
-        self.idle_turns = 0;
+        self.idle_polls = 0;
         self.next_park = self.policy.first_park;
     }
 
-    /// Takes note of a turn and says what to do before the next. No clock, no system call.
+    /// Records the activity of a poll and returns how to wait before the next. No clock, no system call.
     #[inline]
-    pub fn step(&mut self, activity: Activity) -> Step {
+    pub fn step(&mut self, activity: Activity) -> BackoffStep {
         if activity.is_busy() {
             self.reset();
-            return Step::Go;
+            return BackoffStep::Go;
         }
-        if self.idle_turns < self.policy.spins {
-            self.idle_turns += 1;
-            Step::Spin
+        if self.idle_polls < self.policy.spins {
+            self.idle_polls += 1;
+            BackoffStep::Spin
         } else {
             self.impatient()
         }
     }
 
     #[cold]
-    fn impatient(&mut self) -> Step {
-        if self.idle_turns - self.policy.spins < self.policy.yields {
-            self.idle_turns += 1;
-            return Step::Yield;
+    fn impatient(&mut self) -> BackoffStep {
+        if self.idle_polls - self.policy.spins < self.policy.yields {
+            self.idle_polls += 1;
+            return BackoffStep::Yield;
         }
         let park = self.next_park;
         self.next_park = self.next_park.saturating_mul(2).min(self.policy.longest_park);
-        Step::Park(park)
+        BackoffStep::Park(park)
     }
 
-    /// Waits as the policy wants after a turn with this `activity`; parks no longer than until `next_deadline`.
+    /// Waits as the policy wants after a poll with this `activity`; parks no longer than until `next_deadline`.
     ///
-    /// Parking is `std::thread::park_timeout`, so whoever knows of news may unpark the thread. Returns whether it
+    /// Parking is `std::thread::park_timeout`, so any thread may unpark it. Returns whether it
     /// parked (then time has passed, and a remembered clock is stale).
     #[inline]
     pub fn wait(&mut self, activity: Activity, next_deadline: Option<Instant>) -> bool {
@@ -161,16 +161,16 @@ impl Backoff {
         park: impl FnOnce(Duration),
     ) -> bool {
         match self.step(activity) {
-            Step::Go => false,
-            Step::Spin => {
+            BackoffStep::Go => false,
+            BackoffStep::Spin => {
                 std::hint::spin_loop();
                 false
             }
-            Step::Yield => {
+            BackoffStep::Yield => {
                 std::thread::yield_now();
                 false
             }
-            Step::Park(longest) => {
+            BackoffStep::Park(longest) => {
                 let left =
                     next_deadline().map_or(longest, |at| at.saturating_since(Clock.now()).min(longest));
                 if !left.is_zero() {

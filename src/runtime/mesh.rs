@@ -7,7 +7,7 @@
 //! ```
 //!
 //! A call is one allocation: the box that carries the closure there carries its result back. When a ring is full,
-//! messages queue up in order at the sender, who tries again at the end of every turn.
+//! messages queue up in order at the sender, who tries again at the end of every poll.
 
 use std::any::Any;
 use std::collections::VecDeque;
@@ -24,7 +24,7 @@ use rtrb::{Consumer, Producer, PushError, RingBuffer};
 use super::shared::Shared;
 use super::{ShardId, context, panic_message};
 
-/// One shard's place in a [`mesh`]: its ends of the rings. To be given to a reactor.
+/// One shard's endpoint of a [`mesh`]: its ends of the rings. To be given to a reactor.
 pub(super) struct Endpoint {
     pub(super) presence: Presence,
     pub(super) parker: Parker,
@@ -107,17 +107,17 @@ pub(super) struct Inbound {
     pub(super) ring: Consumer<Message>,
 }
 
-/// What goes through a ring.
+/// A message in a ring.
 pub(super) enum Message {
-    Call(Token, Box<dyn Work>),
-    Reply(Token, Box<dyn Work>),
+    Call(CallToken, Box<dyn Work>),
+    Reply(CallToken, Box<dyn Work>),
 }
 
 /// The sending end of a ring.
 pub(super) struct Link {
     ring: Producer<Message>,
     overflow: VecDeque<Message>,
-    /// Something was sent since the peer was last told.
+    /// Something was sent since the peer was last woken.
     fresh: bool,
 }
 
@@ -131,7 +131,7 @@ impl Link {
         }
     }
 
-    /// Moves what waited for room. Returns whether anything moved.
+    /// Moves messages that waited for room. Returns whether any moved.
     fn flush(&mut self) -> bool {
         let before = self.overflow.len();
         while let Some(message) = self.overflow.pop_front() {
@@ -171,7 +171,7 @@ impl Links {
         }
     }
 
-    /// At the end of a turn: moves what waited, and wakes the peers that were sent something.
+    /// At the end of a poll: moves the waiting messages, and wakes their receivers.
     #[inline]
     pub(super) fn flush(&mut self) -> Flushed {
         if self.dirty { self.flush_all() } else { Flushed::default() }
@@ -183,7 +183,7 @@ impl Links {
         for (link, peer) in self.outbound.iter_mut().zip(self.all.iter()) {
             let Some(link) = link else { continue };
             if peer.is_stopped() {
-                // Calls among them have been failed; nobody reads the replies.
+                // Calls among them have been failed; their replies are not read.
                 flushed.discarded.extend(link.overflow.drain(..));
             }
             flushed.moved |= link.flush();
@@ -195,7 +195,7 @@ impl Links {
         flushed
     }
 
-    /// Whether messages wait for room in a ring, or peers have not been told of some.
+    /// Whether messages wait for room in a ring, or peers have not been woken for some.
     pub(super) fn is_dirty(&self) -> bool {
         self.dirty
     }
@@ -232,14 +232,14 @@ impl<F: FnOnce() -> R + Send, R: Send + 'static> Work for WorkItem<F, R> {
     }
 }
 
-/// Which outstanding call. The generation tells a reused place from the one that was meant.
+/// Which outstanding call. The generation tells a reused slot from the original one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Token {
+pub(super) struct CallToken {
     index: u32,
     generation: u32,
 }
 
-enum Outcome {
+enum CallOutcome {
     Waiting(Option<Waker>),
     Done(Box<dyn Work>),
     Gone,
@@ -248,8 +248,8 @@ enum Outcome {
 struct Call {
     generation: u32,
     to: ShardId,
-    /// `None`: the place is free.
-    outcome: Option<Outcome>,
+    /// `None`: the slot is free.
+    outcome: Option<CallOutcome>,
 }
 
 /// The calls of one shard that have not been collected.
@@ -260,7 +260,7 @@ pub(super) struct Calls {
 }
 
 impl Calls {
-    fn begin(&mut self, to: ShardId) -> Token {
+    fn begin(&mut self, to: ShardId) -> CallToken {
         let index = self.free.pop().unwrap_or_else(|| {
             self.slots.push(Call { generation: 0, to, outcome: None });
             u32::try_from(self.slots.len() - 1).expect("fewer than 2^32 calls at once")
@@ -268,17 +268,17 @@ impl Calls {
         let slot = &mut self.slots[index as usize];
         slot.generation = slot.generation.wrapping_add(1);
         slot.to = to;
-        slot.outcome = Some(Outcome::Waiting(None));
-        Token { index, generation: slot.generation }
+        slot.outcome = Some(CallOutcome::Waiting(None));
+        CallToken { index, generation: slot.generation }
     }
 
-    fn get(&mut self, token: Token) -> Option<&mut Outcome> {
+    fn get(&mut self, token: CallToken) -> Option<&mut CallOutcome> {
         let slot = self.slots.get_mut(token.index as usize)?;
         if slot.generation == token.generation { slot.outcome.as_mut() } else { None }
     }
 
-    /// Frees the place. What was in it is to be dropped outside of the context.
-    fn end(&mut self, token: Token) -> Option<Outcome> {
+    /// Frees the slot. Its content must be dropped outside of the context.
+    fn end(&mut self, token: CallToken) -> Option<CallOutcome> {
         let slot = self.slots.get_mut(token.index as usize)?;
         if slot.generation != token.generation {
             return None;
@@ -298,10 +298,10 @@ pub(super) fn receive(from: ShardId, message: Message) {
         }
         Message::Reply(token, work) => {
             let previous = context::with(|context| match context.calls.get(token) {
-                Some(outcome) => Ok(std::mem::replace(outcome, Outcome::Done(work))),
-                None => Err(work), // The caller lost interest.
+                Some(outcome) => Ok(std::mem::replace(outcome, CallOutcome::Done(work))),
+                None => Err(work), // The caller has dropped its future.
             });
-            if let Some(Ok(Outcome::Waiting(Some(waker)))) = previous {
+            if let Some(Ok(CallOutcome::Waiting(Some(waker)))) = previous {
                 waker.wake();
             }
         }
@@ -316,10 +316,12 @@ pub(super) fn fail_calls_to_the_gone() {
         let waiting = context.calls.slots.iter_mut().filter(|call| gone(call.to));
         waiting
             .filter_map(|call| match &mut call.outcome {
-                Some(outcome @ Outcome::Waiting(_)) => match std::mem::replace(outcome, Outcome::Gone) {
-                    Outcome::Waiting(waker) => Some(waker),
-                    _ => None,
-                },
+                Some(outcome @ CallOutcome::Waiting(_)) => {
+                    match std::mem::replace(outcome, CallOutcome::Gone) {
+                        CallOutcome::Waiting(waker) => Some(waker),
+                        _ => None,
+                    }
+                }
                 _ => None,
             })
             .collect()
@@ -358,7 +360,7 @@ pub enum SubmitError {
 }
 
 enum Stage<R> {
-    Outstanding { uid: u64, token: Token },
+    Outstanding { uid: u64, token: CallToken },
     Known(Option<Result<R, SubmitError>>),
 }
 
@@ -431,13 +433,13 @@ impl<R: 'static> Future for Submit<R> {
         };
         let waker = cx.waker().clone();
         let looked = context::with_uid(uid, |context| match context.calls.get(token) {
-            Some(Outcome::Waiting(place)) => Err(place.replace(waker)),
+            Some(CallOutcome::Waiting(place)) => Err(place.replace(waker)),
             _ => Ok((context.calls.end(token), waker)),
         });
         let result = match looked {
             None => Err(SubmitError::NotOnShard),
             Some(Err(_previous_waker)) => return Poll::Pending,
-            Some(Ok((Some(Outcome::Done(mut work)), _))) => {
+            Some(Ok((Some(CallOutcome::Done(mut work)), _))) => {
                 let mut slot: Option<Result<R, String>> = None;
                 work.take(&mut slot);
                 match slot {

@@ -1,15 +1,15 @@
 //! A poll-mode runtime, one shard per core, in the spirit of Seastar.
 //!
 //! A *shard* owns everything it touches: a NIC queue pair, the protocols above it, its timers and its tasks. No
-//! other thread ever locks or reads them. What a shard does all day is *turn*:
+//! other thread ever locks or reads them. A shard runs one loop, whose step is a *poll*:
 //!
 //! ```text
-//!            +--------------------------- turn(now) ---------------------------+
+//!            +--------------------------- poll(now) ---------------------------+
 //!            |                                                                 |
 //!   NIC ---> | poller.poll -> wakes from      -> rings from   -> due -> ready  | ---> NIC
 //!            |                other threads      other shards   timers tasks   |
 //!            +-----------------------------------------------------------------+
-//!                     nothing happened? PAUSE, later sched_yield, later park
+//!                     nothing to do? PAUSE, later sched_yield, later park
 //! ```
 //!
 //! There is no epoll below it and no lock inside it. Shards speak to each other by [`submit_to`], over one
@@ -18,13 +18,13 @@
 //! [`ShardsBuilder`] starts shards on threads of their own, pinned to cores, and gives each its queue pair. They end
 //! together: when the work of all has ended, when one fails, or when they are asked to ([`stop_all`], a signal).
 //!
-//! # Who turns an engine
+//! # Drivers of an engine
 //!
 //! * **A shard.** Its tasks may hold `Rc` and `RefCell` ([`spawn_local()`]): the programs on [`net`](crate::net).
-//! * **Whoever waits for it** ([`Driver`]): the thread that blocks for a result turns the engine itself, so no message
-//!   crosses a core on its way to the one who waits. Between blocking calls a mostly sleeping helper thread answers the
+//! * **The waiting thread** ([`Driver`]): the thread that blocks for a result polls the engine itself, so no message
+//!   crosses a core on its way to the caller. Between blocking calls a mostly sleeping helper thread answers the
 //!   network: a group in its default mode.
-//! * **Both** ([`Driver::dedicated`]): a shard turns the engine all the time, and who waits hands it his goal: a group in
+//! * **Both** ([`Driver::dedicated`]): a shard polls the engine all the time, and waiting threads enqueue their conditions: a group in
 //!   dedicated mode.
 //!
 //! # Waiting
@@ -85,10 +85,10 @@ mod timer;
 #[cfg(test)]
 mod tests;
 
-pub use clock::{Clock, TurnClock};
+pub use clock::{Clock, PollClock};
 pub use cores::{CoreAllowance, CpuQuota};
 pub use driver::{Dedicated, DriveError, Driver, DriverOptions};
-pub use idle::{Backoff, IdlePolicy, Step};
+pub use idle::{Backoff, BackoffStep, IdlePolicy};
 pub use mesh::{Submit, SubmitError, all_shards, submit_to};
 pub use reactor::Reactor;
 pub use shards::{Cores, ShardError, Shards, ShardsBuilder};
@@ -110,10 +110,10 @@ impl core::fmt::Display for ShardId {
     }
 }
 
-/// Whether something was done; what decides between turning again at once and waiting.
+/// Whether a poll did work; decides between polling again at once and waiting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Activity {
-    /// Something was received, sent or changed: turn again at once.
+    /// Something was received, sent or changed: poll again at once.
     Busy,
     /// Nothing happened.
     Idle,
@@ -140,7 +140,7 @@ impl Activity {
     }
 }
 
-/// What a shard drives on every turn: a stack on a NIC queue, an executor, or nothing (`()`).
+/// The engine that a shard drives on every poll: a stack on a NIC queue, an executor, or nothing (`()`).
 pub trait Poller {
     /// Does a bounded amount of work without blocking. Must report [`Activity::Busy`] whenever it changed
     /// anything that a caller may be waiting for.

@@ -16,11 +16,11 @@ use crossbeam::sync::Parker;
 use super::context::{self, Context};
 use super::mesh::{self, Endpoint, Inbound, Presence};
 use super::shared::Shared;
-use super::{Activity, Backoff, Clock, IdlePolicy, Instant, Poller, ShardId, Task, TurnClock, spawn_local};
+use super::{Activity, Backoff, Clock, IdlePolicy, Instant, PollClock, Poller, ShardId, Task, spawn_local};
 
-/// Messages taken from one ring in one turn.
+/// Messages taken from one ring in one poll.
 const RING_BUDGET: usize = 64;
-/// Wake-ups from other threads taken in one turn.
+/// Wake-ups from other threads taken in one poll.
 const OUTSIDE_BUDGET: usize = 256;
 /// How long a stopping shard waits for a task that another thread is just waking.
 const STOP_PATIENCE: Duration = Duration::from_millis(500);
@@ -29,13 +29,13 @@ const STOP_PATIENCE: Duration = Duration::from_millis(500);
 /// `Rc` and `RefCell` ([`spawn_local`](super::spawn_local())).
 pub struct Reactor<P> {
     poller: P,
-    /// At home between turns; in the thread-local during one.
+    /// Stored here between polls; in the thread-local during one.
     context: Option<Box<Context>>,
-    /// Tasks of the current turn, swapped with the context's queue.
+    /// Tasks of the current poll, swapped with the context's queue.
     batch: VecDeque<Runnable>,
     inbound: Vec<Inbound>,
     parker: Parker,
-    /// Last, so that peers are told after everything else is gone.
+    /// Last, so that peers are notified after everything else is dropped.
     presence: Presence,
     _local: PhantomData<*const ()>,
 }
@@ -67,14 +67,14 @@ impl<P: Poller> Reactor<P> {
         }
     }
 
-    /// One turn: the poller, news from other threads and shards, due timers, and every task that was ready at the
+    /// One poll: the poller, wake-ups and messages from other threads and shards, due timers, and every task that was ready at the
     /// start of that last part. Bounded and non-blocking.
     ///
     /// # Panics
     ///
-    /// If the poller does. Panics of tasks and of submitted closures go to whoever awaits them.
+    /// If the poller does. Panics of tasks and of submitted closures go to the awaiting task.
     #[inline]
-    pub fn turn(&mut self, now: Instant) -> Activity {
+    pub fn poll(&mut self, now: Instant) -> Activity {
         let Self { poller, context, batch, inbound, presence, .. } = self;
         let _entered = context::enter(context);
         context::with(|context| context.now = now);
@@ -109,7 +109,7 @@ impl<P: Poller> Reactor<P> {
         result
     }
 
-    /// When the next turn must be although nothing may arrive.
+    /// When the next poll must be although nothing may arrive.
     pub fn next_deadline(&self) -> Option<Instant> {
         let timer = self.context.as_ref().and_then(|context| context.timers.next_deadline());
         match (timer, self.poller.next_deadline()) {
@@ -127,7 +127,7 @@ impl<P: Poller> Reactor<P> {
         });
     }
 
-    /// Starts a task whose outcome is looked for between turns.
+    /// Starts a task whose outcome is checked between polls.
     pub(super) fn start<F>(&mut self, future: F) -> Started<F::Output>
     where
         F: Future + 'static,
@@ -140,7 +140,7 @@ impl<P: Poller> Reactor<P> {
         Started { outcome, _task: task }
     }
 
-    /// Turns until `future`, run as a task, is done. Waits by the detected [`IdlePolicy`] for one rank.
+    /// Polls until `future`, run as a task, is done. Waits by the detected [`IdlePolicy`] for one rank.
     ///
     /// # Panics
     ///
@@ -152,9 +152,9 @@ impl<P: Poller> Reactor<P> {
     {
         let started = self.start(future);
         let mut idle = Backoff::new(IdlePolicy::detect(1));
-        let mut clock = TurnClock::new(Clock);
+        let mut clock = PollClock::new(Clock);
         let outcome = loop {
-            let activity = self.turn(clock.now());
+            let activity = self.poll(clock.now());
             if let Some(outcome) = started.take() {
                 break outcome;
             }
@@ -163,9 +163,9 @@ impl<P: Poller> Reactor<P> {
         outcome.unwrap_or_else(|payload| std::panic::resume_unwind(payload))
     }
 
-    /// After a turn that did this: waits if there was nothing to do, and sees to the clock.
+    /// After a poll with this activity: waits if there was nothing to do, and updates the clock.
     #[inline]
-    pub(super) fn wait(&self, idle: &mut Backoff, clock: &mut TurnClock, activity: Activity) {
+    pub(super) fn wait(&self, idle: &mut Backoff, clock: &mut PollClock, activity: Activity) {
         if idle.wait_with(activity, || self.next_deadline(), |longest| self.park(longest)) {
             clock.refresh();
         } else {
@@ -220,7 +220,7 @@ fn drain(inbound: &mut Inbound, budget: usize) -> bool {
     any
 }
 
-/// Looks after what other threads announced.
+/// Handles what other threads announced.
 #[cold]
 fn attend(shared: &Shared, inbound: &mut [Inbound]) {
     let mut budget = OUTSIDE_BUDGET;

@@ -11,7 +11,7 @@ use std::time::Duration;
 use super::mesh::mesh;
 use super::{CoreAllowance, IdlePolicy, Poller, Reactor, ShardId, panic_message, sys};
 use crate::log;
-use ending::{Ending, Part, Plan};
+use ending::{Ending, Plan, ShardEnding};
 
 /// Messages that a ring between two shards holds; more wait at the sender.
 const RING_DEPTH: usize = 256;
@@ -164,7 +164,7 @@ impl ShardsBuilder {
         self
     }
 
-    /// How long a shard's work may go on after the shard was asked to end; one second, unless it is told otherwise.
+    /// How long a shard's work may go on after the shard was asked to end; one second, unless set otherwise.
     pub fn grace(mut self, grace: Duration) -> Self {
         self.grace = grace;
         self
@@ -177,10 +177,10 @@ impl ShardsBuilder {
         self
     }
 
-    /// Starts a shard for each of `queues`. On the shard's thread, pinned, `make` turns the queue into the poller that the
-    /// shard turns and the work that it does. Returns when all pollers are made.
+    /// Starts a shard for each of `queues`. On the shard's thread, pinned, `make` makes queue into the poller that the
+    /// shard polls and the work that it does. Returns when all pollers are made.
     ///
-    /// The shards belong together: each is turned until the work of all has ended, for others may depend on it. An error
+    /// The shards belong together: each is polled until the work of all has ended, for others may depend on it. An error
     /// or a panic of one asks all others to end, and is what [`Shards::join`] reports. In the end what is left of their
     /// tasks is cancelled, and the pollers have 100 ms to send what that leaves to be sent.
     ///
@@ -225,24 +225,24 @@ impl ShardsBuilder {
         let rank = log::spoken_for();
         for ((endpoint, queue), core) in endpoints.into_iter().zip(queues).zip(cores) {
             let (id, make, making) = (endpoint.id(), make.clone(), making.clone());
-            let mut part = Part::new(ending.clone());
+            let mut own = ShardEnding::new(ending.clone());
             let body = move || {
                 log::take_over(rank);
                 let mut making = Some(making);
-                let begin = |part: &mut Part| {
+                let begin = |own: &mut ShardEnding| {
                     pin(core)?;
                     let failed = |why: E| ShardError::Failed { shard: id, why: why.to_string() };
                     let (poller, work) = make(queue).map_err(failed)?;
                     making = None;
-                    Reactor::on(endpoint, poller).work(work, plan, part)
+                    Reactor::on(endpoint, poller).work(work, plan, own)
                 };
-                let outcome = catch_unwind(AssertUnwindSafe(|| begin(&mut part)));
+                let outcome = catch_unwind(AssertUnwindSafe(|| begin(&mut own)));
                 match outcome.unwrap_or_else(|payload| {
                     Err(ShardError::Panicked { shard: id, message: panic_message(&*payload) })
                 }) {
                     Ok(result) => result,
                     Err(error) => {
-                        part.fail(error);
+                        own.fail(error);
                         None
                     }
                 }
@@ -305,7 +305,7 @@ pub struct Shards<R> {
 }
 
 impl<R> Shards<R> {
-    /// Asks all shards to end; does not wait. Their work hears of it by [`stopping`](super::stopping).
+    /// Asks all shards to end; does not wait. Their work is notified by [`stopping`](super::stopping).
     pub fn stop(&self) {
         self.ending.stop();
     }

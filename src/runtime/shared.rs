@@ -17,7 +17,7 @@ pub(super) struct Shared {
     pub(super) uid: u64,
     /// The shard's place in its mesh.
     pub(super) id: ShardId,
-    /// A task was woken from outside, a peer stopped, or the shard is to end. One word, so an idle turn looks at one line.
+    /// A task was woken from outside, a peer stopped, or the shard is to end. One word, so an idle poll looks at one line.
     attention: CachePadded<AtomicBool>,
     sleeper: CachePadded<Sleeper>,
     /// The shard is asked to end.
@@ -42,7 +42,7 @@ impl Shared {
         })
     }
 
-    /// Puts a woken task in the queue: the shard's own if this thread is turning it, else the one for outsiders.
+    /// Puts a woken task in the queue: the shard's own if this thread is polling it, else the one for outsiders.
     #[inline]
     pub(super) fn schedule(&self, runnable: Runnable) {
         let mut slot = Some(runnable);

@@ -1,4 +1,4 @@
-//! How shards end: who asks them to, and how a task hears of it.
+//! How shards end: who requests it, and how a task is notified.
 
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
@@ -13,11 +13,11 @@ const LOOK: Duration = Duration::from_millis(20);
 /// Ready once the shard was asked to end; see [`stopping`].
 #[derive(Debug)]
 #[must_use = "futures do nothing unless awaited"]
-pub struct Stopping(Option<Place>);
+pub struct Stopping(Option<WakerSlot>);
 
-/// Where the waker is.
+/// Where the waker is stored.
 #[derive(Debug)]
-struct Place {
+struct WakerSlot {
     uid: u64,
     key: usize,
 }
@@ -45,10 +45,10 @@ impl Future for Stopping {
                 return (true, Some(waker));
             }
             let key = match place {
-                Some(Place { uid, key }) if *uid == context.uid => *key,
+                Some(WakerSlot { uid, key }) if *uid == context.uid => *key,
                 _ => {
                     let key = context.stop_waiters.reserve();
-                    *place = Some(Place { uid: context.uid, key });
+                    *place = Some(WakerSlot { uid: context.uid, key });
                     key
                 }
             };
@@ -61,7 +61,7 @@ impl Future for Stopping {
 
 impl Drop for Stopping {
     fn drop(&mut self) {
-        if let Some(Place { uid, key }) = self.0 {
+        if let Some(WakerSlot { uid, key }) = self.0 {
             let waker = context::with_uid(uid, |context| context.stop_waiters.release(key));
             drop(waker);
         }

@@ -14,7 +14,7 @@ use super::{ShardId, context};
 /// [`detach`](async_task::Task::detach) lets it run on by itself. A panic ends the task alone, and is logged.
 pub use async_task::Task;
 
-/// The shard that this thread is turning, if any.
+/// The shard that this thread is polling, if any.
 pub fn current_shard() -> Option<ShardId> {
     context::with(|context| context.shared.id)
 }
@@ -42,7 +42,7 @@ const NO_SHARD: &str = "called outside of a shard: call it from a task, a poller
 ///
 /// # Panics
 ///
-/// If this thread is not turning a shard.
+/// If this thread is not polling a shard.
 pub fn spawn_local<F>(future: F) -> Task<F::Output>
 where
     F: Future + 'static,
@@ -64,7 +64,7 @@ where
     task
 }
 
-/// Lets every other ready task, the poller and the rings have a turn.
+/// Lets every other ready task, the poller and the rings be polled.
 pub async fn yield_now() {
     let mut yielded = false;
     poll_fn(|cx| {

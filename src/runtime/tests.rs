@@ -89,13 +89,13 @@ fn timers_fire_in_order_of_time_and_equal_ones_in_order_of_setting() {
             .detach();
         }
     });
-    assert_eq!(reactor.turn(Instant::from_nanos(1_000)), Activity::Busy);
+    assert_eq!(reactor.poll(Instant::from_nanos(1_000)), Activity::Busy);
     assert_eq!(*fired.borrow(), [(0, 4)]);
     assert_eq!(reactor.next_deadline(), Some(Instant::from_nanos(11_000)));
-    assert_eq!(reactor.turn(Instant::from_nanos(10_999)), Activity::Idle);
-    reactor.turn(Instant::from_nanos(11_000));
+    assert_eq!(reactor.poll(Instant::from_nanos(10_999)), Activity::Idle);
+    reactor.poll(Instant::from_nanos(11_000));
     assert_eq!(*fired.borrow(), [(0, 4), (10, 1), (10, 3)]);
-    reactor.turn(Instant::from_nanos(99_000));
+    reactor.poll(Instant::from_nanos(99_000));
     assert_eq!(*fired.borrow(), [(0, 4), (10, 1), (10, 3), (20, 2), (30, 0)]);
     assert_eq!(reactor.next_deadline(), None);
 }
@@ -132,7 +132,7 @@ fn yielding_tasks_take_turns() {
             .detach();
         }
     });
-    while reactor.turn(Instant::ZERO).is_busy() {}
+    while reactor.poll(Instant::ZERO).is_busy() {}
     assert_eq!(*trace.borrow(), "abcabcabc");
 }
 
@@ -162,7 +162,7 @@ fn a_dropped_task_is_cancelled_and_a_dropped_reactor_drops_all_futures() {
         sleep(Duration::from_secs(3600)).await;
     };
     reactor.visit(|()| drop(spawn_local(forever(Count(dropped.clone())))));
-    reactor.turn(Instant::ZERO);
+    reactor.poll(Instant::ZERO);
     assert_eq!(dropped.get(), 1, "cancelled by dropping its handle");
     reactor.visit(|()| {
         (0..10).for_each(|_| spawn_local(forever(Count(dropped.clone()))).detach());
@@ -186,7 +186,7 @@ fn a_dropped_task_is_cancelled_and_a_dropped_reactor_drops_all_futures() {
         })
         .detach();
     });
-    reactor.turn(Instant::ZERO);
+    reactor.poll(Instant::ZERO);
     drop(reactor);
     assert_eq!(dropped.get(), 12);
 }
@@ -287,7 +287,7 @@ fn wakes_from_other_threads_reach_a_parked_shard() {
     assert!(Clock.now().saturating_since(begun) < Duration::from_secs(30), "a wake-up was lost");
 }
 
-/// Panics when told to.
+/// Panics on request.
 struct Fuse(Arc<AtomicBool>);
 
 impl Poller for Fuse {
@@ -515,7 +515,7 @@ fn a_forked_child_is_refused_and_may_drop_the_shards() {
 
 #[test]
 fn shards_nest() {
-    // A task of one shard may turn another, and finds itself at home afterwards.
+    // A task of one shard may poll another, and finds itself at home afterwards.
     let mut outer = Reactor::new(());
     let ids = outer.block_on(async {
         let mut endpoints = mesh::mesh(2, 4);

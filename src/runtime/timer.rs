@@ -44,7 +44,7 @@ impl Timers {
 
 /// Where a timer is.
 #[derive(Debug)]
-enum State {
+enum SleepState {
     /// Counted from the first poll.
     After(Duration),
     /// Not yet in a shard's tree.
@@ -56,18 +56,18 @@ enum State {
 /// Ends at a point in time; see [`sleep`].
 #[derive(Debug)]
 #[must_use = "futures do nothing unless awaited"]
-pub struct Sleep(State);
+pub struct Sleep(SleepState);
 
-/// Waits for `duration`, counted from the turn in which it is first polled.
+/// Waits for `duration`, counted from the poll in which it is first polled.
 ///
-/// It never ends early, and late by no more than a turn, or a park's oversleep (50 us of timer slack and more on a busy
+/// It never ends early, and late by no more than a poll, or a park's oversleep (50 us of timer slack and more on a busy
 /// machine).
 ///
 /// # Panics
 ///
 /// When polled outside of a shard.
 pub const fn sleep(duration: Duration) -> Sleep {
-    Sleep(State::After(duration))
+    Sleep(SleepState::After(duration))
 }
 
 impl Future for Sleep {
@@ -79,25 +79,25 @@ impl Future for Sleep {
         // What the tree no longer needs is handed out and dropped here, after the context was left.
         let (done, _unused) = context::with(|context| {
             let at = match *state {
-                State::After(duration) => context.now + duration,
-                State::At(at) | State::Set { key: (at, _), .. } => at,
+                SleepState::After(duration) => context.now + duration,
+                SleepState::At(at) | SleepState::Set { key: (at, _), .. } => at,
             };
             if context.now >= at {
                 let old = match *state {
-                    State::Set { uid, key } if uid == context.uid => context.timers.pending.remove(&key),
+                    SleepState::Set { uid, key } if uid == context.uid => context.timers.pending.remove(&key),
                     _ => None,
                 };
-                *state = State::At(at);
+                *state = SleepState::At(at);
                 return (true, (Some(waker), old));
             }
-            if let State::Set { uid, key } = *state
+            if let SleepState::Set { uid, key } = *state
                 && uid == context.uid
                 && let Some(set) = context.timers.pending.get_mut(&key)
             {
                 return (false, (Some(std::mem::replace(set, waker)), None));
             }
             let key = context.timers.insert(at, waker);
-            *state = State::Set { uid: context.uid, key };
+            *state = SleepState::Set { uid: context.uid, key };
             (false, (None, None))
         })
         .unwrap_or_else(|| panic!("a sleep was polled outside of a shard: await it in a task"));
@@ -107,7 +107,7 @@ impl Future for Sleep {
 
 impl Drop for Sleep {
     fn drop(&mut self) {
-        if let State::Set { uid, key } = self.0 {
+        if let SleepState::Set { uid, key } = self.0 {
             let waker = context::with_uid(uid, |context| context.timers.pending.remove(&key));
             drop(waker);
         }

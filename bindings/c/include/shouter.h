@@ -214,7 +214,7 @@ typedef struct shouter_error_info_t {
   int32_t operation;
   /* The tensor, as shouter_register has numbered it; -1 if there is none, or it is not registered. */
   int64_t tensor;
-  /* The trainer's step at the call, as shouter_set_step told it; 0 before that, and if there is none. */
+  /* The trainer's step at the call, as shouter_set_step gave it; 0 before that, and if there is none. */
   uint64_t step;
   /* Nanoseconds that the operation had (SHOUTER_ERROR_DEADLINE), or that were waited (SHOUTER_ERROR_TIMEOUT); else 0. */
   uint64_t after_ns;
@@ -371,7 +371,7 @@ shouter_status_t shouter_init(const char *config_file,
 /* Joins a group given as lists: rank i of `n` is at `addresses[i]`, an IP address, and `ports[i]`, a TCP port. */
   /*  */
 /* Which of them this process is, SHOUTER_RANK or RANK says; else it is the first entry whose address is this host's and whose
- * port is free. The ranks meet at rank 0's entry. `channel_num` is the number of lanes within the channel to each peer; 10 is a
+ * port is free. The ranks meet at rank 0's entry. `channel_num` is the number of connections in the channel to each peer; 10 is a
  * good choice. The rest comes from the environment, as in shouter_init. On success `*out` is the new group. */
 shouter_status_t shouter_init_list(const char *const *addresses,
                                    const uint16_t *ports,

@@ -86,7 +86,7 @@ pub struct ErrorInfo {
     pub operation: i32,
     /// The tensor, as shouter_register has numbered it; -1 if there is none, or it is not registered.
     pub tensor: i64,
-    /// The trainer's step at the call, as shouter_set_step told it; 0 before that, and if there is none.
+    /// The trainer's step at the call, as shouter_set_step gave it; 0 before that, and if there is none.
     pub step: u64,
     /// Nanoseconds that the operation had (SHOUTER_ERROR_DEADLINE), or that were waited (SHOUTER_ERROR_TIMEOUT); else 0.
     pub after_ns: u64,

@@ -119,7 +119,7 @@ pub unsafe extern "C" fn shouter_init(config_file: *const c_char, out: *mut *mut
 /// Joins a group given as lists: rank i of `n` is at `addresses[i]`, an IP address, and `ports[i]`, a TCP port.
 ///
 /// Which of them this process is, SHOUTER_RANK or RANK says; else it is the first entry whose address is this host's and whose
-/// port is free. The ranks meet at rank 0's entry. `channel_num` is the number of lanes within the channel to each peer; 10 is a
+/// port is free. The ranks meet at rank 0's entry. `channel_num` is the number of connections in the channel to each peer; 10 is a
 /// good choice. The rest comes from the environment, as in shouter_init. On success `*out` is the new group.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn shouter_init_list(

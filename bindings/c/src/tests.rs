@@ -84,7 +84,7 @@ fn version() -> String {
     )
 }
 
-/// The header stands alone, in the oldest C and C++ that compilers know and in the newest, and tells the version.
+/// The header stands alone, in the oldest C and C++ that compilers know and in the newest, and gives the version.
 #[test]
 fn the_header_is_c90_and_cpp() {
     let include = Path::new(env!("CARGO_MANIFEST_DIR")).join("include");
@@ -221,7 +221,7 @@ fn reasons_and_operations_are_the_librarys() {
     assert!(operations.iter().all(|(operation, number)| *operation as i32 == *number));
 }
 
-/// What shouter_last_error_info tells a program whose struct has this size, in memory that is 0xAA before.
+/// What shouter_last_error_info writes for a program whose struct has this size, in memory that is 0xAA before.
 fn info(size: usize) -> (i32, ErrorInfo) {
     // SAFETY: plain numbers.
     let mut info: ErrorInfo = unsafe { std::mem::transmute([0xAAu8; size_of::<ErrorInfo>()]) };
@@ -560,7 +560,7 @@ fn an_error_names_rank_call_and_tensor_to_a_program() {
     std::fs::remove_dir_all(folder).unwrap();
 }
 
-/// Who waits takes the operation: of two the other is refused at once, as is a second wait, and nobody can wait for a call that
+/// A wait takes the operation: of two waits the other is refused at once, as is a second wait, and nobody can wait for a call that
 /// blocks in another thread.
 #[test]
 fn an_operation_is_waited_for_once() {

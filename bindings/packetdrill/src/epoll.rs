@@ -1,8 +1,8 @@
-//! `epoll`: which files are watched, for what, and what has been told.
+//! `epoll`: watched files, their events, and what was reported.
 
 use crate::errno::{Errno, Result};
 
-/// What is told whether asked for or not.
+/// Events that are reported whether asked for or not.
 const ALWAYS: u32 = (libc::EPOLLERR | libc::EPOLLHUP) as u32;
 
 /// Bits that are not events.
@@ -14,8 +14,8 @@ struct Watched {
     fd: i32,
     events: u32,
     data: u64,
-    /// The socket's edge when it was told last; `None`: tell whatever there is.
-    told: Option<u64>,
+    /// The socket's edge at the last report; `None`: report any event.
+    reported: Option<u64>,
 }
 
 /// An epoll instance.
@@ -24,9 +24,9 @@ pub(crate) struct Epoll {
     watched: Vec<Watched>,
 }
 
-/// An event that is told.
+/// A reported event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Told {
+pub(crate) struct ReadyEvent {
     pub(crate) events: u32,
     pub(crate) data: u64,
 }
@@ -39,13 +39,13 @@ impl Epoll {
             (libc::EPOLL_CTL_ADD, Some(_)) => Err(Errno(libc::EEXIST)),
             (libc::EPOLL_CTL_ADD, None) => {
                 let (events, data) = event.ok_or(Errno(libc::EFAULT))?;
-                self.watched.push(Watched { fd, events, data, told: None });
+                self.watched.push(Watched { fd, events, data, reported: None });
                 Ok(())
             }
             (libc::EPOLL_CTL_MOD, Some(place)) => {
                 let (events, data) = event.ok_or(Errno(libc::EFAULT))?;
                 if let Some(watched) = self.watched.get_mut(place) {
-                    *watched = Watched { fd, events, data, told: None };
+                    *watched = Watched { fd, events, data, reported: None };
                 }
                 Ok(())
             }
@@ -64,7 +64,7 @@ impl Epoll {
     }
 
     /// Up to `limit` events. `look` gives a file's `poll` bits and its edge.
-    pub(crate) fn collect(&mut self, limit: usize, look: impl Fn(i32) -> (i16, u64)) -> Vec<Told> {
+    pub(crate) fn collect(&mut self, limit: usize, look: impl Fn(i32) -> (i16, u64)) -> Vec<ReadyEvent> {
         let mut all = Vec::new();
         for watched in &mut self.watched {
             if all.len() >= limit {
@@ -75,11 +75,11 @@ impl Epoll {
             let asked = if watched.events & !MODES == 0 { 0 } else { watched.events & !MODES | ALWAYS };
             let events = u32::from(bits.cast_unsigned()) & asked;
             let is_edge = watched.events & libc::EPOLLET as u32 != 0;
-            if events == 0 || (is_edge && watched.told == Some(edge)) {
+            if events == 0 || (is_edge && watched.reported == Some(edge)) {
                 continue;
             }
-            watched.told = Some(edge);
-            all.push(Told { events, data: watched.data });
+            watched.reported = Some(edge);
+            all.push(ReadyEvent { events, data: watched.data });
             if watched.events & libc::EPOLLONESHOT as u32 != 0 {
                 watched.events &= MODES;
             }

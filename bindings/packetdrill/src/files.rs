@@ -14,7 +14,7 @@ const MAX_FILES: usize = 1 << 16;
 
 /// What a descriptor names.
 #[derive(Debug)]
-pub(crate) enum Kind {
+pub(crate) enum FileKind {
     Tcp(Box<TcpSocket>),
     Udp(Box<UdpSocket>),
     Epoll(Epoll),
@@ -25,7 +25,7 @@ pub(crate) enum Kind {
 /// An open file.
 #[derive(Debug)]
 pub(crate) struct File {
-    pub(crate) kind: Kind,
+    pub(crate) kind: FileKind,
     pub(crate) nonblocking: bool,
 }
 
@@ -41,7 +41,7 @@ impl Files {
     }
 
     /// Opens a file under the least free descriptor.
-    pub(crate) fn open(&mut self, kind: Kind, nonblocking: bool) -> Result<i32> {
+    pub(crate) fn open(&mut self, kind: FileKind, nonblocking: bool) -> Result<i32> {
         let free = self.slots.iter().position(Option::is_none).unwrap_or(self.slots.len());
         if free >= MAX_FILES {
             return Err(Errno(libc::EMFILE));
@@ -73,8 +73,8 @@ impl Files {
     /// The TCP socket of a descriptor.
     pub(crate) fn tcp(&mut self, fd: i32) -> Result<&mut TcpSocket> {
         match &mut self.get_mut(fd)?.kind {
-            Kind::Tcp(socket) => Ok(socket),
-            Kind::Udp(_) => Err(Errno(libc::EOPNOTSUPP)),
+            FileKind::Tcp(socket) => Ok(socket),
+            FileKind::Udp(_) => Err(Errno(libc::EOPNOTSUPP)),
             _ => Err(Errno(libc::ENOTSOCK)),
         }
     }

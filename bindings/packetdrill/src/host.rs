@@ -1,6 +1,6 @@
 //! One lock around everything, and a condition that blocking calls wait for.
 //!
-//! Virtual time moves only in the calls of whoever drives the script: `usleep`, `gettimeofday`, `netdev_receive`. Before it
+//! Virtual time moves only in the calls of the thread that drives the script: `usleep`, `gettimeofday`, `netdev_receive`. Before it
 //! moves on, every thread that waits in a blocking call has looked at what has changed, so that a run does not depend on
 //! how the threads are scheduled.
 
@@ -24,8 +24,8 @@ const TICK: Duration = Duration::from_micros(1);
 /// Timers that may fire without a packet before the search for the next packet ends.
 const MAX_STEPS: usize = 1_000_000;
 
-/// What became of an attempt.
-pub(crate) enum Turn<T> {
+/// The result of an attempt.
+pub(crate) enum CallProgress<T> {
     /// It is done.
     Done(T),
     /// Something has to change first; at the given time it is tried again in any case.
@@ -48,7 +48,7 @@ struct Shared {
     change: u64,
     waiters: Vec<Waiter>,
     next_waiter: u64,
-    /// Nobody may wait any more.
+    /// No thread may wait any more.
     closing: bool,
 }
 
@@ -119,7 +119,7 @@ impl Host {
         self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Runs the stack and tells those who wait.
+    /// Runs the stack and wakes the waiters.
     fn publish(&self, shared: &mut Shared, in_any_case: bool) {
         shared.machine.run();
         if shared.machine.net.take_moved() || in_any_case {
@@ -147,10 +147,13 @@ impl Host {
         self.settle(shared)
     }
 
-    /// Tries until it is done. Whoever waits does so without the lock. Who drives the script waits for what happens by
-    /// itself, and hears EDEADLK if nothing ever would: there is nobody else to end its call.
-    pub(crate) fn call<T>(&self, mut attempt: impl FnMut(&mut Machine) -> Result<Turn<T>>) -> Result<T> {
-        // Leaves after the lock is given back, whatever happens meanwhile: nobody may settle for a waiter that is gone.
+    /// Retries until it is done, and waits without the lock. The thread that drives the script waits for timers, and gets EDEADLK
+    /// if there is none: no other thread could end its call.
+    pub(crate) fn call<T>(
+        &self,
+        mut attempt: impl FnMut(&mut Machine) -> Result<CallProgress<T>>,
+    ) -> Result<T> {
+        // Leaves after the lock is given back, whatever happens meanwhile: no thread may wait for a waiter that is gone.
         let mut me = Registered { host: self, id: None };
         let mut shared = self.lock();
         let outcome = loop {
@@ -158,8 +161,8 @@ impl Host {
                 break Err(Errno(libc::EBADF));
             }
             let until = match attempt(&mut shared.machine) {
-                Ok(Turn::Wait(until)) => until,
-                Ok(Turn::Done(value)) => break Ok(value),
+                Ok(CallProgress::Wait(until)) => until,
+                Ok(CallProgress::Done(value)) => break Ok(value),
                 Err(error) => break Err(error),
             };
             self.publish(&mut shared, false);
@@ -168,7 +171,7 @@ impl Host {
                 continue;
             }
             if thread::current().id() == self.driver {
-                // Nobody else would move the time on.
+                // No other thread would advance the time.
                 shared = self.settle(shared);
                 let Some(until) = until.or_else(|| shared.next_deadline()) else {
                     break Err(Errno(libc::EDEADLK));
@@ -248,7 +251,7 @@ impl Host {
         wall_clock(self.lock().machine.net.now)
     }
 
-    /// Ends all waiting, and returns when nobody waits any more.
+    /// Ends all waiting, and returns when no thread waits any more.
     pub(crate) fn close(&self) {
         let mut shared = self.lock();
         shared.closing = true;

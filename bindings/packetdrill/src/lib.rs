@@ -24,7 +24,7 @@
 //! `sack`, `timestamps`, `window_scaling`, `pacing`, `mtu_probing`, the numbers `initial_window`, `syn_retries`, `send_buffer`,
 //! `receive_buffer`, and in microseconds `min_rto_us`, `max_rto_us`, `initial_rto_us`, `max_ack_delay_us`, `time_wait_us`.
 //! `ip_version`, `remote_ip`, `gateway_ip` and `netmask_ip` are taken and change nothing: the stack speaks both versions, and
-//! everybody else is behind one router.
+//! all other hosts are behind one router.
 //!
 //! Not as on Linux: bytes that were not read when a reset comes are lost (RFC 9293 section 3.10.7.4), MSG_OOB is refused,
 //! TCP_INFO is zero where the stack keeps nothing, SO_SNDBUF is of the bytes alone, instances of epoll are not nested. What is

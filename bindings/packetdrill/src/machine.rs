@@ -5,14 +5,14 @@ use core::time::Duration;
 
 use shouter_netstack::time::Instant;
 
-use crate::epoll::{Epoll, Told};
+use crate::epoll::{Epoll, ReadyEvent};
 use crate::errno::{Errno, Result};
-use crate::files::{File, Files, Kind};
+use crate::files::{File, FileKind, Files};
 use crate::flags::Setup;
-use crate::host::Turn;
+use crate::host::CallProgress;
 use crate::net::Net;
 use crate::pipe::Pipes;
-use crate::socket::tcp::{End, Phase, TcpSocket};
+use crate::socket::tcp::{Phase, TcpSocket, WriteEnd};
 use crate::socket::udp::UdpSocket;
 use crate::socket::{Domain, check_local, overlap};
 
@@ -38,12 +38,12 @@ pub(crate) struct Patience {
 
 impl Patience {
     /// Waits, unless it must not, or has for long enough.
-    fn turn<T>(&mut self, now: Instant, may_wait: bool, limit: Option<Instant>) -> Result<Turn<T>> {
+    fn turn<T>(&mut self, now: Instant, may_wait: bool, limit: Option<Instant>) -> Result<CallProgress<T>> {
         let until = *self.until.get_or_insert(limit);
         if !may_wait || until.is_some_and(|until| until <= now) {
             return Err(Errno(libc::EAGAIN));
         }
-        Ok(Turn::Wait(until))
+        Ok(CallProgress::Wait(until))
     }
 }
 
@@ -65,8 +65,8 @@ impl Machine {
         self.net.run();
         for file in self.files.all_mut() {
             match &mut file.kind {
-                Kind::Tcp(socket) => socket.look(&mut self.net),
-                Kind::Udp(socket) => socket.look(&mut self.net),
+                FileKind::Tcp(socket) => socket.look(&mut self.net),
+                FileKind::Udp(socket) => socket.look(&mut self.net),
                 _ => {}
             }
         }
@@ -81,9 +81,9 @@ impl Machine {
         let nonblocking = kind & libc::SOCK_NONBLOCK != 0;
         let kind = match (kind & !(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC), protocol) {
             (libc::SOCK_STREAM, 0 | libc::IPPROTO_TCP) => {
-                Kind::Tcp(Box::new(TcpSocket::new(domain, self.net.setup.options.clone())))
+                FileKind::Tcp(Box::new(TcpSocket::new(domain, self.net.setup.options.clone())))
             }
-            (libc::SOCK_DGRAM, 0 | libc::IPPROTO_UDP) => Kind::Udp(Box::new(UdpSocket::new(domain))),
+            (libc::SOCK_DGRAM, 0 | libc::IPPROTO_UDP) => FileKind::Udp(Box::new(UdpSocket::new(domain))),
             (libc::SOCK_STREAM | libc::SOCK_DGRAM, _) => return Err(Errno(libc::EPROTONOSUPPORT)),
             _ => return Err(Errno(libc::ESOCKTNOSUPPORT)),
         };
@@ -96,14 +96,14 @@ impl Machine {
             .all()
             .filter(|(other, _)| *other != fd)
             .filter_map(|(_, file)| match &file.kind {
-                Kind::Tcp(socket) => {
+                FileKind::Tcp(socket) => {
                     Some((socket.bound?, socket.reuse && !matches!(socket.phase, Phase::Listening(_))))
                 }
                 _ => None,
             })
             .collect();
         match &mut self.files.get_mut(fd)?.kind {
-            Kind::Tcp(socket) => {
+            FileKind::Tcp(socket) => {
                 let local = check_local(&self.net, socket.domain, address)?;
                 if socket.bound.is_some() || socket.phase != Phase::Fresh {
                     return Err(Errno(libc::EINVAL));
@@ -114,8 +114,8 @@ impl Machine {
                 socket.bound = Some(local);
                 Ok(())
             }
-            Kind::Udp(socket) if socket.handle.is_some() => Err(Errno(libc::EINVAL)),
-            Kind::Udp(socket) => {
+            FileKind::Udp(socket) if socket.handle.is_some() => Err(Errno(libc::EINVAL)),
+            FileKind::Udp(socket) => {
                 let local = check_local(&self.net, socket.domain, address)?;
                 socket.bind(&mut self.net, local).map(drop)
             }
@@ -127,12 +127,16 @@ impl Machine {
         self.files.tcp(fd)?.listen(&mut self.net, backlog)
     }
 
-    pub(crate) fn accept(&mut self, fd: i32, patience: &mut Patience) -> Result<Turn<(i32, SocketAddr)>> {
+    pub(crate) fn accept(
+        &mut self,
+        fd: i32,
+        patience: &mut Patience,
+    ) -> Result<CallProgress<(i32, SocketAddr)>> {
         let may_wait = !self.files.get(fd)?.nonblocking;
         let socket = self.files.tcp(fd)?;
         if let Some((child, remote)) = socket.accept(&mut self.net)? {
-            let fd = self.files.open(Kind::Tcp(Box::new(child)), false)?;
-            return Ok(Turn::Done((fd, remote)));
+            let fd = self.files.open(FileKind::Tcp(Box::new(child)), false)?;
+            return Ok(CallProgress::Done((fd, remote)));
         }
         patience.turn(self.net.now, may_wait, socket.patience(&self.net, true))
     }
@@ -144,25 +148,25 @@ impl Machine {
         to: Option<SocketAddr>,
         begun: &mut bool,
         patience: &mut Patience,
-    ) -> Result<Turn<()>> {
+    ) -> Result<CallProgress<()>> {
         let file = self.files.get_mut(fd)?;
         let socket = match (&mut file.kind, to) {
-            (Kind::Tcp(socket), Some(_)) => socket,
-            (Kind::Tcp(socket), None) => {
+            (FileKind::Tcp(socket), Some(_)) => socket,
+            (FileKind::Tcp(socket), None) => {
                 socket.disconnect(&mut self.net);
-                return Ok(Turn::Done(()));
+                return Ok(CallProgress::Done(()));
             }
-            (Kind::Udp(socket), to) => return socket.connect(&mut self.net, to).map(Turn::Done),
+            (FileKind::Udp(socket), to) => return socket.connect(&mut self.net, to).map(CallProgress::Done),
             _ => return Err(Errno(libc::ENOTSOCK)),
         };
         let (was_connecting, may_wait) = (socket.is_connecting(), !file.nonblocking);
         let Some(remote) = to else { return Err(Errno(libc::EINVAL)) };
         if *begun && socket.phase == Phase::Fresh {
-            // Somebody took it away meanwhile.
+            // Another thread took it meanwhile.
             return Err(Errno(libc::ECONNABORTED));
         }
         if socket.connect(&mut self.net, remote)?.is_some() {
-            return Ok(Turn::Done(()));
+            return Ok(CallProgress::Done(()));
         }
         *begun = true;
         let limit = socket.patience(&self.net, false);
@@ -181,7 +185,7 @@ impl Machine {
         deliver: &mut dyn FnMut(usize, &[u8]) -> Result<()>,
         so_far: &mut Arrived,
         patience: &mut Patience,
-    ) -> Result<Turn<Arrived>> {
+    ) -> Result<CallProgress<Arrived>> {
         let known = libc::MSG_DONTWAIT
             | libc::MSG_PEEK
             | libc::MSG_WAITALL
@@ -198,7 +202,7 @@ impl Machine {
         let file = self.files.get_mut(fd)?;
         let may_wait = !file.nonblocking && flags & libc::MSG_DONTWAIT == 0;
         let limit_time = match &mut file.kind {
-            Kind::Tcp(socket) => {
+            FileKind::Tcp(socket) => {
                 let at = so_far.count;
                 // With MSG_TRUNC the bytes are thrown away.
                 let thrown = flags & libc::MSG_TRUNC != 0;
@@ -219,35 +223,35 @@ impl Machine {
                     so_far.full_len = so_far.count;
                     so_far.unread = socket.unread(&self.net);
                     if count == 0 || !all || so_far.count >= limit {
-                        return Ok(Turn::Done(core::mem::take(so_far)));
+                        return Ok(CallProgress::Done(core::mem::take(so_far)));
                     }
                 }
                 socket.patience(&self.net, true)
             }
-            Kind::Udp(socket) => {
+            FileKind::Udp(socket) => {
                 if let Some((mut bytes, from)) = socket.receive(&mut self.net, peek)? {
                     let full_len = bytes.len();
                     bytes.truncate(limit);
                     deliver(0, &bytes)?;
                     let arrived = Arrived { count: bytes.len(), from: Some(from), full_len, unread: None };
-                    return Ok(Turn::Done(arrived));
+                    return Ok(CallProgress::Done(arrived));
                 }
                 socket.timeout.map(|timeout| self.net.now + timeout)
             }
-            Kind::PipeOut(id) => {
+            FileKind::PipeOut(id) => {
                 if let Some(bytes) = self.pipes.peek(*id, limit)? {
                     deliver(0, &bytes)?;
                     self.pipes.consume(*id, bytes.len());
                     let count = bytes.len();
-                    return Ok(Turn::Done(Arrived { count, full_len: count, ..Arrived::default() }));
+                    return Ok(CallProgress::Done(Arrived { count, full_len: count, ..Arrived::default() }));
                 }
                 None
             }
-            Kind::PipeIn(_) => return Err(Errno(libc::EBADF)),
-            Kind::Epoll(_) => return Err(Errno(libc::EINVAL)),
+            FileKind::PipeIn(_) => return Err(Errno(libc::EBADF)),
+            FileKind::Epoll(_) => return Err(Errno(libc::EINVAL)),
         };
         match patience.turn(self.net.now, may_wait, limit_time) {
-            Err(_) if so_far.count > 0 => Ok(Turn::Done(core::mem::take(so_far))),
+            Err(_) if so_far.count > 0 => Ok(CallProgress::Done(core::mem::take(so_far))),
             other => other,
         }
     }
@@ -261,7 +265,7 @@ impl Machine {
         flags: i32,
         written: &mut usize,
         patience: &mut Patience,
-    ) -> Result<Turn<usize>> {
+    ) -> Result<CallProgress<usize>> {
         if flags & (libc::MSG_OOB | libc::MSG_FASTOPEN) != 0 {
             return Err(Errno(libc::EOPNOTSUPP));
         }
@@ -269,42 +273,42 @@ impl Machine {
         let file = self.files.get_mut(fd)?;
         let may_wait = !file.nonblocking && flags & libc::MSG_DONTWAIT == 0;
         let (taken, limit) = match &mut file.kind {
-            Kind::Tcp(socket) => {
+            FileKind::Tcp(socket) => {
                 let end = if flags & libc::MSG_EOR != 0 {
-                    End::Record
+                    WriteEnd::Record
                 } else if flags & libc::MSG_MORE != 0 {
-                    End::More
+                    WriteEnd::More
                 } else {
-                    End::Plain
+                    WriteEnd::Plain
                 };
                 (socket.write(&mut self.net, rest, end), socket.patience(&self.net, false))
             }
-            Kind::Udp(socket) => (socket.send(&mut self.net, bytes, to), None),
-            Kind::PipeIn(id) => (self.pipes.write(*id, rest), None),
-            Kind::PipeOut(_) => return Err(Errno(libc::EBADF)),
-            Kind::Epoll(_) => return Err(Errno(libc::EINVAL)),
+            FileKind::Udp(socket) => (socket.send(&mut self.net, bytes, to), None),
+            FileKind::PipeIn(id) => (self.pipes.write(*id, rest), None),
+            FileKind::PipeOut(_) => return Err(Errno(libc::EBADF)),
+            FileKind::Epoll(_) => return Err(Errno(libc::EINVAL)),
         };
         match taken {
             Ok(Some(count)) => {
                 *written += count;
                 if *written >= bytes.len() {
-                    return Ok(Turn::Done(*written));
+                    return Ok(CallProgress::Done(*written));
                 }
             }
             Ok(None) => {}
-            Err(_) if *written > 0 => return Ok(Turn::Done(*written)),
+            Err(_) if *written > 0 => return Ok(CallProgress::Done(*written)),
             Err(error) => return Err(error),
         }
         match patience.turn(self.net.now, may_wait, limit) {
-            Err(_) if *written > 0 => Ok(Turn::Done(*written)),
+            Err(_) if *written > 0 => Ok(CallProgress::Done(*written)),
             other => other,
         }
     }
 
     /// Closes; a socket that lingers waits.
-    pub(crate) fn close(&mut self, fd: i32, patience: &mut Patience) -> Result<Turn<()>> {
+    pub(crate) fn close(&mut self, fd: i32, patience: &mut Patience) -> Result<CallProgress<()>> {
         let file = self.files.get_mut(fd)?;
-        if let Kind::Tcp(socket) = &mut file.kind
+        if let FileKind::Tcp(socket) = &mut file.kind
             && !file.nonblocking
             && socket.begin_close(&mut self.net)
             && !socket.is_delivered(&self.net)
@@ -317,18 +321,18 @@ impl Machine {
         }
         let File { kind, .. } = self.files.take(fd)?;
         match kind {
-            Kind::Tcp(socket) => socket.close(&mut self.net),
-            Kind::Udp(socket) => socket.close(&mut self.net),
-            Kind::PipeOut(id) => self.pipes.close(id, true),
-            Kind::PipeIn(id) => self.pipes.close(id, false),
-            Kind::Epoll(_) => {}
+            FileKind::Tcp(socket) => socket.close(&mut self.net),
+            FileKind::Udp(socket) => socket.close(&mut self.net),
+            FileKind::PipeOut(id) => self.pipes.close(id, true),
+            FileKind::PipeIn(id) => self.pipes.close(id, false),
+            FileKind::Epoll(_) => {}
         }
         for file in self.files.all_mut() {
-            if let Kind::Epoll(epoll) = &mut file.kind {
+            if let FileKind::Epoll(epoll) = &mut file.kind {
                 epoll.forget(fd);
             }
         }
-        Ok(Turn::Done(()))
+        Ok(CallProgress::Done(()))
     }
 
     pub(crate) fn shutdown(&mut self, fd: i32, how: i32) -> Result<()> {
@@ -337,16 +341,16 @@ impl Machine {
 
     pub(crate) fn option(&mut self, fd: i32, level: i32, name: i32) -> Result<Vec<u8>> {
         match &mut self.files.get_mut(fd)?.kind {
-            Kind::Tcp(socket) => socket.option(&self.net, level, name),
-            Kind::Udp(socket) => socket.option(level, name),
+            FileKind::Tcp(socket) => socket.option(&self.net, level, name),
+            FileKind::Udp(socket) => socket.option(level, name),
             _ => Err(Errno(libc::ENOTSOCK)),
         }
     }
 
     pub(crate) fn set_option(&mut self, fd: i32, level: i32, name: i32, value: &[u8]) -> Result<()> {
         match &mut self.files.get_mut(fd)?.kind {
-            Kind::Tcp(socket) => socket.set_option(&mut self.net, level, name, value),
-            Kind::Udp(socket) => socket.set_option(level, name, value),
+            FileKind::Tcp(socket) => socket.set_option(&mut self.net, level, name, value),
+            FileKind::Udp(socket) => socket.set_option(level, name, value),
             _ => Err(Errno(libc::ENOTSOCK)),
         }
     }
@@ -356,8 +360,8 @@ impl Machine {
         match command {
             libc::F_GETFL => {
                 let mode = match file.kind {
-                    Kind::PipeOut(_) => libc::O_RDONLY,
-                    Kind::PipeIn(_) => libc::O_WRONLY,
+                    FileKind::PipeOut(_) => libc::O_RDONLY,
+                    FileKind::PipeIn(_) => libc::O_WRONLY,
                     _ => libc::O_RDWR,
                 };
                 Ok(mode | if file.nonblocking { libc::O_NONBLOCK } else { 0 })
@@ -380,15 +384,15 @@ impl Machine {
             return Ok(None);
         }
         let count = match (&mut file.kind, request) {
-            (Kind::Tcp(socket), _) if matches!(socket.phase, Phase::Listening(_)) => {
+            (FileKind::Tcp(socket), _) if matches!(socket.phase, Phase::Listening(_)) => {
                 return Err(Errno(libc::EINVAL));
             }
-            (Kind::Tcp(socket), libc::FIONREAD) => socket.readable(&self.net),
-            (Kind::Tcp(socket), SIOCOUTQ) => socket.info(&self.net).map_or(0, |info| info.unacknowledged),
-            (Kind::Tcp(socket), SIOCOUTQNSD) => socket.info(&self.net).map_or(0, |info| info.unsent),
-            (Kind::Udp(socket), libc::FIONREAD) => socket.readable(&mut self.net),
-            (Kind::Udp(_), SIOCOUTQ) => 0,
-            (Kind::PipeOut(id), libc::FIONREAD) => {
+            (FileKind::Tcp(socket), libc::FIONREAD) => socket.readable(&self.net),
+            (FileKind::Tcp(socket), SIOCOUTQ) => socket.info(&self.net).map_or(0, |info| info.unacknowledged),
+            (FileKind::Tcp(socket), SIOCOUTQNSD) => socket.info(&self.net).map_or(0, |info| info.unsent),
+            (FileKind::Udp(socket), libc::FIONREAD) => socket.readable(&mut self.net),
+            (FileKind::Udp(_), SIOCOUTQ) => 0,
+            (FileKind::PipeOut(id), libc::FIONREAD) => {
                 self.pipes.peek(*id, usize::MAX)?.map_or(0, |bytes| bytes.len())
             }
             _ => return Err(Errno(libc::ENOTTY)),
@@ -396,14 +400,14 @@ impl Machine {
         Ok(Some(i32::try_from(count).unwrap_or(i32::MAX)))
     }
 
-    /// A file's `poll` bits, and a number that changes when who waits for the file is to look again.
+    /// A file's `poll` bits, and a number that changes when waiters for the file must look again.
     fn look(files: &Files, pipes: &Pipes, net: &Net, fd: i32) -> (i16, u64) {
         match files.get(fd).map(|file| &file.kind) {
-            Ok(Kind::Tcp(socket)) => (socket.readiness(net), socket.edge),
-            Ok(Kind::Udp(socket)) => (socket.readiness(net), socket.edge),
-            Ok(Kind::PipeOut(id)) => pipes.readiness(*id, true),
-            Ok(Kind::PipeIn(id)) => pipes.readiness(*id, false),
-            Ok(Kind::Epoll(_)) => (0, 0),
+            Ok(FileKind::Tcp(socket)) => (socket.readiness(net), socket.edge),
+            Ok(FileKind::Udp(socket)) => (socket.readiness(net), socket.edge),
+            Ok(FileKind::PipeOut(id)) => pipes.readiness(*id, true),
+            Ok(FileKind::PipeIn(id)) => pipes.readiness(*id, false),
+            Ok(FileKind::Epoll(_)) => (0, 0),
             Err(_) => (libc::POLLNVAL, 0),
         }
     }
@@ -414,7 +418,7 @@ impl Machine {
         asked: &[(i32, i16)],
         timeout: Option<Duration>,
         patience: &mut Patience,
-    ) -> Result<Turn<Vec<i16>>> {
+    ) -> Result<CallProgress<Vec<i16>>> {
         let bits: Vec<i16> = asked
             .iter()
             .map(|&(fd, events)| match fd {
@@ -426,19 +430,19 @@ impl Machine {
             })
             .collect();
         if bits.iter().any(|bits| *bits != 0) {
-            return Ok(Turn::Done(bits));
+            return Ok(CallProgress::Done(bits));
         }
         let limit = timeout.map(|timeout| self.net.now + timeout);
-        Ok(patience.turn(self.net.now, true, limit).unwrap_or(Turn::Done(bits)))
+        Ok(patience.turn(self.net.now, true, limit).unwrap_or(CallProgress::Done(bits)))
     }
 
     pub(crate) fn epoll_create(&mut self) -> Result<i32> {
-        self.files.open(Kind::Epoll(Epoll::default()), false)
+        self.files.open(FileKind::Epoll(Epoll::default()), false)
     }
 
     fn epoll(&mut self, fd: i32) -> Result<&mut Epoll> {
         match &mut self.files.get_mut(fd)?.kind {
-            Kind::Epoll(epoll) => Ok(epoll),
+            FileKind::Epoll(epoll) => Ok(epoll),
             _ => Err(Errno(libc::EINVAL)),
         }
     }
@@ -451,7 +455,7 @@ impl Machine {
         event: Option<(u32, u64)>,
     ) -> Result<()> {
         // Instances of epoll are not nested here.
-        if matches!(self.files.get(fd)?.kind, Kind::Epoll(_)) {
+        if matches!(self.files.get(fd)?.kind, FileKind::Epoll(_)) {
             return Err(Errno(libc::EINVAL));
         }
         self.epoll(epoll)?.control(operation, fd, event)
@@ -463,22 +467,22 @@ impl Machine {
         limit: usize,
         timeout: Option<Duration>,
         patience: &mut Patience,
-    ) -> Result<Turn<Vec<Told>>> {
+    ) -> Result<CallProgress<Vec<ReadyEvent>>> {
         let mut instance = core::mem::take(self.epoll(epoll)?);
-        let told = instance.collect(limit, |fd| Self::look(&self.files, &self.pipes, &self.net, fd));
+        let ready = instance.collect(limit, |fd| Self::look(&self.files, &self.pipes, &self.net, fd));
         *self.epoll(epoll)? = instance;
-        if !told.is_empty() {
-            return Ok(Turn::Done(told));
+        if !ready.is_empty() {
+            return Ok(CallProgress::Done(ready));
         }
         let end = timeout.map(|timeout| self.net.now + timeout);
-        Ok(patience.turn(self.net.now, true, end).unwrap_or(Turn::Done(told)))
+        Ok(patience.turn(self.net.now, true, end).unwrap_or(CallProgress::Done(ready)))
     }
 
     /// The two ends of a pipe: to read from, to write to.
     pub(crate) fn pipe(&mut self) -> Result<(i32, i32)> {
         let id = self.pipes.open();
-        let reader = self.files.open(Kind::PipeOut(id), false)?;
-        let writer = self.files.open(Kind::PipeIn(id), false)?;
+        let reader = self.files.open(FileKind::PipeOut(id), false)?;
+        let writer = self.files.open(FileKind::PipeIn(id), false)?;
         Ok((reader, writer))
     }
 
@@ -490,21 +494,21 @@ impl Machine {
         limit: usize,
         flags: u32,
         patience: &mut Patience,
-    ) -> Result<Turn<usize>> {
+    ) -> Result<CallProgress<usize>> {
         let may_wait = flags & libc::SPLICE_F_NONBLOCK == 0;
         let into_pipe = match self.files.get(to)?.kind {
-            Kind::PipeIn(id) => Some(id),
+            FileKind::PipeIn(id) => Some(id),
             _ => None,
         };
         let source = self.files.get(from)?;
         let waits = |file: &File| may_wait && !file.nonblocking;
         let from_may_wait = waits(source);
         let moved = match (&source.kind, into_pipe) {
-            (Kind::PipeOut(id), _) => {
+            (FileKind::PipeOut(id), _) => {
                 let id = *id;
                 match self.pipes.peek(id, limit)? {
                     None => None,
-                    Some(bytes) if bytes.is_empty() => return Ok(Turn::Done(0)),
+                    Some(bytes) if bytes.is_empty() => return Ok(CallProgress::Done(0)),
                     Some(bytes) => {
                         let (mut written, mut no_patience) = (0, Patience::default());
                         let flags = libc::MSG_DONTWAIT;
@@ -519,7 +523,7 @@ impl Machine {
                     }
                 }
             }
-            (Kind::Tcp(_), Some(id)) => {
+            (FileKind::Tcp(_), Some(id)) => {
                 let room = self.pipes.room(id)?.min(limit);
                 if room == 0 {
                     None
@@ -532,11 +536,11 @@ impl Machine {
                     };
                     let flags = libc::MSG_DONTWAIT;
                     match self.read(from, room, flags, &mut deliver, &mut arrived, &mut no_patience) {
-                        Ok(Turn::Done(_)) => {
+                        Ok(CallProgress::Done(_)) => {
                             self.pipes.write(id, &bytes)?;
-                            return Ok(Turn::Done(bytes.len()));
+                            return Ok(CallProgress::Done(bytes.len()));
                         }
-                        Ok(Turn::Wait(_)) | Err(Errno(libc::EAGAIN)) => None,
+                        Ok(CallProgress::Wait(_)) | Err(Errno(libc::EAGAIN)) => None,
                         Err(error) => return Err(error),
                     }
                 }
@@ -544,7 +548,7 @@ impl Machine {
             _ => return Err(Errno(libc::EINVAL)),
         };
         match moved {
-            Some(count) => Ok(Turn::Done(count)),
+            Some(count) => Ok(CallProgress::Done(count)),
             None => patience.turn(self.net.now, from_may_wait, None),
         }
     }

@@ -17,7 +17,7 @@ const ROUTER_V4: Ipv4Addr = Ipv4Addr::new(192, 0, 0, 8);
 const ROUTER_V6: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1);
 
 /// Turns of the stack at one time; packets of one time need a few.
-const MAX_TURNS: usize = 10_000;
+const MAX_POLLS: usize = 10_000;
 
 /// The port of a protocol that scripts have nothing to do with.
 const RUD_PORT: u16 = 4791;
@@ -33,7 +33,7 @@ pub(crate) struct Net {
     pub(crate) now: Instant,
     pub(crate) setup: Setup,
     port: PortId,
-    /// Whether packets or events moved since somebody asked.
+    /// Whether packets or events moved since the last query.
     moved: bool,
 }
 
@@ -81,7 +81,7 @@ impl Net {
 
     /// Runs the stack at the present time until nothing moves.
     pub(crate) fn run(&mut self) {
-        for _ in 0..MAX_TURNS {
+        for _ in 0..MAX_POLLS {
             let progress = self.stack.poll(self.now, &mut rud::NoSink);
             // Who has to know looks at the connections themselves.
             while self.tcp().next_event().is_some() {

@@ -3,7 +3,7 @@
 #[cfg(feature = "cuda")]
 mod gpu;
 mod numbers;
-mod place;
+mod placement;
 
 use std::io;
 use std::process::{Command, Stdio};
@@ -14,11 +14,11 @@ use shouter::config::{Builder, ConfigError};
 use shouter::{Config, Group, ReduceOp};
 
 use super::peers::{self, Peer};
-use super::report::{Line, Report};
+use super::report::{Report, ReportLine};
 use super::sizes::Sizes;
 use super::{BenchError, kernel, patience, ranks_output};
 use numbers::{DTYPES, Number, exact, expected, input, measure_as, whole};
-use place::{PLACES, Place};
+use placement::{BUFFER_PLACEMENTS, BufferPlacement};
 
 /// Iterations that warm caches, windows and plans up; not measured.
 const WARM_UP: usize = 8;
@@ -67,7 +67,7 @@ pub(crate) struct AllreduceArgs {
     dtype: String,
     /// Where our tensors lie: in memory that the ranks of a host share (shouter_alloc), in the process's own, or on a GPU; a
     /// list such as gpu,private goes round the ranks
-    #[arg(long, default_value = "shared", value_delimiter = ',', value_parser = PLACES)]
+    #[arg(long, default_value = "shared", value_delimiter = ',', value_parser = BUFFER_PLACEMENTS)]
     memory: Vec<String>,
     /// The drivers that join two hosts: virtio (vhost-user and virtio-user) or memif
     #[arg(long, default_value = "virtio", value_parser = ["virtio", "memif"])]
@@ -149,7 +149,7 @@ pub(crate) fn main(args: &AllreduceArgs) -> Result<(), BenchError> {
     for peer in &args.against {
         let lines = match peer {
             Peer::Kernel => kernel::run(&kernel::Job {
-                kind: kernel::Kind::Allreduce,
+                kind: kernel::PeerWorkload::Allreduce,
                 ranks: args.ranks,
                 sizes: &args.bytes.0,
                 seconds: args.seconds,
@@ -185,7 +185,7 @@ pub(crate) struct WorkerArgs {
     dtype: String,
     #[arg(long)]
     seconds: f64,
-    #[arg(long, default_value = "shared", value_delimiter = ',', value_parser = PLACES)]
+    #[arg(long, default_value = "shared", value_delimiter = ',', value_parser = BUFFER_PLACEMENTS)]
     memory: Vec<String>,
 }
 
@@ -238,11 +238,11 @@ fn rank(args: &WorkerArgs, config: Config) -> Result<(), BenchError> {
 }
 
 /// Measures one size.
-fn measure<T: Number>(group: &Group, bytes: u64, args: &WorkerArgs) -> Result<Line, BenchError> {
+fn measure<T: Number>(group: &Group, bytes: u64, args: &WorkerArgs) -> Result<ReportLine, BenchError> {
     let count = bytes as usize / size_of::<T>();
     let (rank, ranks) = (group.rank(), group.size());
     let word = args.memory.get(rank as usize % args.memory.len().max(1)).map_or("shared", String::as_str);
-    let mut data = Place::<T>::new(word, group, count)?;
+    let mut data = BufferPlacement::<T>::new(word, group, count)?;
     let mut once = |round: usize, nanos: &mut Vec<u64>| -> Result<(), BenchError> {
         data.fill(|index| input((rank, ranks), round, index), round >= WARM_UP)?;
         group.barrier()?;
@@ -276,7 +276,7 @@ fn measure<T: Number>(group: &Group, bytes: u64, args: &WorkerArgs) -> Result<Li
     for chunk in nanos.chunks_mut(1 << 20) {
         group.all_reduce(chunk, ReduceOp::Max)?;
     }
-    let mut line = Line::allreduce("shouter", ranks, group.nodes(), bytes, &mut nanos);
+    let mut line = ReportLine::allreduce("shouter", ranks, group.nodes(), bytes, &mut nanos);
     line.transport = Some(group.transport().channels.clone());
     line.in_place = Some(in_place);
     line.dtype = Some(args.dtype.clone());

@@ -32,7 +32,7 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 
 use super::{BenchError, sizes};
-use table::{Row, Table, Verdict};
+use table::{Row, RowVerdict, Table};
 
 /// A part of the check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -162,7 +162,11 @@ pub(crate) fn main(args: &GpuArgs) -> Result<(), BenchError> {
 /// Every row of these parts is skipped, for one reason.
 fn skip(args: &GpuArgs, parts: &[Part], why: &str, table: &mut Table) -> Result<(), BenchError> {
     for (row, aim) in parts.iter().flat_map(|part| args.rows(*part)) {
-        table.push(Row { verdict: Some(Verdict::Skipped), note: Some(why.into()), ..Row::new(row, aim) })?;
+        table.push(Row {
+            verdict: Some(RowVerdict::Skipped),
+            note: Some(why.into()),
+            ..Row::new(row, aim)
+        })?;
     }
     Ok(())
 }

@@ -12,14 +12,14 @@ use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
 
-use super::report::{Line, median, percentiles_us, round4};
+use super::report::{ReportLine, median, percentiles_us, round4};
 use super::sizes::Sizes;
 use namespaces::Namespaces;
 use wire::{Ring, float};
 
 /// What the peer measures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Kind {
+pub(crate) enum PeerWorkload {
     Allreduce,
     Stream,
     Pingpong,
@@ -30,7 +30,7 @@ pub(crate) enum Kind {
 #[derive(Args, Clone, Debug)]
 pub(crate) struct PeerArgs {
     #[arg(value_enum)]
-    kind: Kind,
+    kind: PeerWorkload,
     #[arg(long)]
     rank: usize,
     /// One address per rank.
@@ -48,7 +48,7 @@ pub(crate) struct PeerArgs {
 
 /// What to measure against the kernel.
 pub(crate) struct Job<'a> {
-    pub(crate) kind: Kind,
+    pub(crate) kind: PeerWorkload,
     pub(crate) ranks: u32,
     pub(crate) sizes: &'a [u64],
     pub(crate) seconds: f64,
@@ -57,7 +57,7 @@ pub(crate) struct Job<'a> {
 }
 
 /// Runs the job over loopback, and over a veth pair where namespaces can be made; says on standard error why not.
-pub(crate) fn run(job: &Job<'_>) -> io::Result<Vec<Line>> {
+pub(crate) fn run(job: &Job<'_>) -> io::Result<Vec<ReportLine>> {
     let loopback: Vec<SocketAddr> = free_ports(job.ranks)?;
     let mut lines = launch(job, "kernel", &loopback, None)?;
     if job.ranks == 2 {
@@ -85,14 +85,14 @@ fn launch(
     who: &str,
     addresses: &[SocketAddr],
     namespaces: Option<&Namespaces>,
-) -> io::Result<Vec<Line>> {
+) -> io::Result<Vec<ReportLine>> {
     let exe = std::env::current_exe()?;
     let addresses: Vec<String> = addresses.iter().map(ToString::to_string).collect();
     let kind = match job.kind {
-        Kind::Allreduce => "allreduce",
-        Kind::Stream => "stream",
-        Kind::Pingpong => "pingpong",
-        Kind::Connections => "connections",
+        PeerWorkload::Allreduce => "allreduce",
+        PeerWorkload::Stream => "stream",
+        PeerWorkload::Pingpong => "pingpong",
+        PeerWorkload::Connections => "connections",
     };
     let mut children = vec![];
     for rank in (0..job.ranks as usize).rev() {
@@ -136,10 +136,10 @@ pub(crate) fn peer(args: &PeerArgs) -> io::Result<()> {
     let mut ring = Ring::connect(args.rank, &args.addresses, Duration::from_secs(20))?;
     for &bytes in &args.bytes.0 {
         let line = match args.kind {
-            Kind::Allreduce => allreduce(args, &mut ring, bytes)?,
-            Kind::Pingpong => pingpong(args, &mut ring, bytes)?,
-            Kind::Stream => stream(args, &mut ring, bytes)?,
-            Kind::Connections => connections::measure(args, &mut ring)?,
+            PeerWorkload::Allreduce => allreduce(args, &mut ring, bytes)?,
+            PeerWorkload::Pingpong => pingpong(args, &mut ring, bytes)?,
+            PeerWorkload::Stream => stream(args, &mut ring, bytes)?,
+            PeerWorkload::Connections => connections::measure(args, &mut ring)?,
         };
         if args.rank == 0 {
             println!("{}", serde_json::to_string(&line).map_err(io::Error::other)?);
@@ -176,7 +176,7 @@ fn agree_iterations(
     Ok(u64::from_le_bytes(count) as usize)
 }
 
-fn allreduce(args: &PeerArgs, ring: &mut Ring, bytes: u64) -> io::Result<Line> {
+fn allreduce(args: &PeerArgs, ring: &mut Ring, bytes: u64) -> io::Result<ReportLine> {
     let ranks = args.addresses.len();
     let count = (bytes / 4).max(1) as usize;
     let fresh = (args.rank as f32 + 1.0).to_le_bytes().repeat(count);
@@ -198,12 +198,12 @@ fn allreduce(args: &PeerArgs, ring: &mut Ring, bytes: u64) -> io::Result<Line> {
         ring.allreduce(args.rank, &mut data, &mut scratch)?;
         nanos.push(started.elapsed().as_nanos() as u64);
     }
-    let mut line = Line::allreduce(&args.who, ranks as u32, 1, bytes, &mut nanos);
+    let mut line = ReportLine::allreduce(&args.who, ranks as u32, 1, bytes, &mut nanos);
     line.transport = Some("tcp".into());
     Ok(line)
 }
 
-fn pingpong(args: &PeerArgs, ring: &mut Ring, bytes: u64) -> io::Result<Line> {
+fn pingpong(args: &PeerArgs, ring: &mut Ring, bytes: u64) -> io::Result<ReportLine> {
     let mut message = vec![7u8; bytes as usize];
     let mut round = |ring: &mut Ring| -> io::Result<()> {
         if args.rank == 0 {
@@ -222,7 +222,7 @@ fn pingpong(args: &PeerArgs, ring: &mut Ring, bytes: u64) -> io::Result<Line> {
         nanos.push(started.elapsed().as_nanos() as u64);
     }
     let (p50, p99) = percentiles_us(&mut nanos);
-    Ok(Line {
+    Ok(ReportLine {
         bench: "pingpong".into(),
         who: args.who.clone(),
         transport: Some("tcp".into()),
@@ -230,14 +230,14 @@ fn pingpong(args: &PeerArgs, ring: &mut Ring, bytes: u64) -> io::Result<Line> {
         iterations: Some(nanos.len() as u64),
         p50_us: Some(p50),
         p99_us: Some(p99),
-        ..Line::default()
+        ..ReportLine::default()
     })
 }
 
 /// Bytes that a stream writes between two looks at the clock.
 const STREAM_CHUNK: usize = 1 << 20;
 
-fn stream(args: &PeerArgs, ring: &mut Ring, bytes: u64) -> io::Result<Line> {
+fn stream(args: &PeerArgs, ring: &mut Ring, bytes: u64) -> io::Result<ReportLine> {
     const PASSES: usize = 5;
     let out = vec![3u8; STREAM_CHUNK];
     let mut input = vec![0u8; STREAM_CHUNK];
@@ -259,7 +259,7 @@ fn stream(args: &PeerArgs, ring: &mut Ring, bytes: u64) -> io::Result<Line> {
         ring.broadcast_back(args.rank, &mut done)?;
         rates.push((iterations * STREAM_CHUNK) as f64 * 8.0 / started.elapsed().as_secs_f64() / 1e9);
     }
-    Ok(Line {
+    Ok(ReportLine {
         bench: "stream".into(),
         who: args.who.clone(),
         transport: Some("tcp".into()),
@@ -267,6 +267,6 @@ fn stream(args: &PeerArgs, ring: &mut Ring, bytes: u64) -> io::Result<Line> {
         bytes: Some(bytes),
         goodput_gbits: Some(round4(median(&mut rates))),
         passes: Some(PASSES as u32),
-        ..Line::default()
+        ..ReportLine::default()
     })
 }

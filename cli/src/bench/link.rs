@@ -19,7 +19,7 @@ use std::str::FromStr;
 use clap::{Args, ValueEnum};
 
 use super::peers::Peer;
-use super::report::{Line, Report};
+use super::report::{Report, ReportLine};
 use super::sizes::Sizes;
 use super::{BenchError, kernel, patience, ranks_output};
 
@@ -89,7 +89,7 @@ enum Offload {
     Off,
 }
 
-/// What the benches of a link are told.
+/// The arguments of the link benchmarks.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct LinkArgs {
     /// What goes over the link: raw, udp, rud, tcp, several separated by commas run in turn; or the channel verbs or
@@ -218,7 +218,7 @@ pub(crate) fn stream(args: &StreamArgs) -> Result<(), BenchError> {
         report.push(line)?;
     }
     let kernel = kernel::Job {
-        kind: kernel::Kind::Stream,
+        kind: kernel::PeerWorkload::Stream,
         ranks: 2,
         sizes: &[1 << 20],
         seconds: args.link.seconds,
@@ -253,7 +253,7 @@ pub(crate) fn connections(args: &ConnectionsArgs) -> Result<(), BenchError> {
     }
     if args.idle.is_none() {
         let kernel = kernel::Job {
-            kind: kernel::Kind::Connections,
+            kind: kernel::PeerWorkload::Connections,
             ranks: 2,
             sizes: &[1],
             seconds: args.seconds,
@@ -280,7 +280,7 @@ pub(crate) fn pingpong(args: &PingpongArgs) -> Result<(), BenchError> {
         report.push(line)?;
     }
     let kernel = kernel::Job {
-        kind: kernel::Kind::Pingpong,
+        kind: kernel::PeerWorkload::Pingpong,
         ranks: 2,
         sizes: &args.bytes.0,
         seconds: args.link.seconds,
@@ -312,7 +312,7 @@ fn against(link: &LinkArgs, job: &kernel::Job<'_>, report: &mut Report) -> Resul
 }
 
 /// Starts the two processes and gathers the lines of rank 0.
-fn run(args: &LinkArgs, extra: &[String]) -> Result<Vec<Line>, BenchError> {
+fn run(args: &LinkArgs, extra: &[String]) -> Result<Vec<ReportLine>, BenchError> {
     let mut protocols = vec![];
     let mut channel = None;
     for measured in &args.protocol {

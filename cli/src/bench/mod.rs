@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use clap::{Args, Subcommand};
 
 use crate::status::Status;
-use report::Line;
+use report::ReportLine;
 
 mod allreduce;
 mod gpu;
@@ -94,7 +94,7 @@ pub(crate) fn main(args: &BenchArgs) -> Status {
 
 /// Runs the launcher with `--json` and gathers the lines that ranks print as JSON; what else they say goes to standard
 /// error.
-fn ranks_output(command: &mut Command, limit: Duration) -> Result<Vec<Line>, BenchError> {
+fn ranks_output(command: &mut Command, limit: Duration) -> Result<Vec<ReportLine>, BenchError> {
     let output = output_within(command.stderr(Stdio::inherit()), limit)?;
     let mut lines = vec![];
     for text in String::from_utf8_lossy(&output.stdout).lines() {

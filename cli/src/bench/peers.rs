@@ -14,7 +14,7 @@ use std::str::FromStr;
 use rand::TryRngCore;
 use rand::rngs::OsRng;
 
-use super::report::Line;
+use super::report::ReportLine;
 use super::{output_within, patience};
 
 const MPI_PROGRAM: &str = include_str!("../../../benches/peers/mpi_allreduce.c");
@@ -78,7 +78,7 @@ impl Drop for Workshop {
 }
 
 /// Runs the all-reduce with `peer`; the kernel and perftest are not of this kind.
-pub(crate) fn allreduce(peer: Peer, job: &Job<'_>) -> io::Result<Vec<Line>> {
+pub(crate) fn allreduce(peer: Peer, job: &Job<'_>) -> io::Result<Vec<ReportLine>> {
     let workshop = Workshop::open()?;
     match peer {
         Peer::OpenMpi => {
@@ -150,7 +150,12 @@ fn compile(folder: &Path, wrapper: &str, packages: &str) -> Option<PathBuf> {
 }
 
 /// Runs the launcher (with `program` for MPI) and reads its lines.
-fn run(command: &mut Command, program: Option<&Path>, who: &str, job: &Job<'_>) -> io::Result<Vec<Line>> {
+fn run(
+    command: &mut Command,
+    program: Option<&Path>,
+    who: &str,
+    job: &Job<'_>,
+) -> io::Result<Vec<ReportLine>> {
     let sizes: Vec<String> = job.sizes.iter().map(ToString::to_string).collect();
     let ranks = job.ranks.to_string();
     match program {

@@ -1,4 +1,4 @@
-//! What a benchmark reports: one [`Line`] per measured series, printed as JSON for machines or as a table with
+//! What a benchmark reports: one [`ReportLine`] per measured series, printed as JSON for machines or as a table with
 //! ratios to every peer for people.
 
 use std::io::{self, Write};
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 /// One measured series: the median over its passes. Fields that do not apply are left out of the JSON.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Line {
+pub(crate) struct ReportLine {
     /// `allreduce`, `stream`, `pingpong`, `connections` or `idle`.
     pub(crate) bench: String,
     /// `shouter`, or the peer's name.
@@ -63,7 +63,7 @@ pub(crate) struct Line {
     pub(crate) passes: Option<u32>,
 }
 
-impl Line {
+impl ReportLine {
     /// The figures of an all-reduce of `bytes` over `ranks`, from the latencies of its iterations in nanoseconds.
     ///
     /// `algbw` is bytes over the median time, `busbw` is that times 2(n-1)/n: the convention of nccl-tests.
@@ -96,7 +96,7 @@ impl Line {
         }
     }
 
-    /// What tells this series from the others of the same size: who, and over what.
+    /// What distinguishes this series from others of the same size: program and transport.
     fn series(&self) -> String {
         match (&self.protocol, &self.transport) {
             (Some(protocol), _) => format!("{} {protocol}", self.who),
@@ -142,7 +142,7 @@ pub(crate) fn round4(value: f64) -> f64 {
 /// Where lines go: at once as JSON, or gathered into a table that is printed at the end.
 pub(crate) struct Report {
     json: bool,
-    lines: Vec<Line>,
+    lines: Vec<ReportLine>,
 }
 
 impl Report {
@@ -151,7 +151,7 @@ impl Report {
     }
 
     /// Adds a line; with `--json` it is printed now.
-    pub(crate) fn push(&mut self, line: Line) -> io::Result<()> {
+    pub(crate) fn push(&mut self, line: ReportLine) -> io::Result<()> {
         if self.json {
             let mut out = io::stdout().lock();
             serde_json::to_writer(&mut out, &line)?;
@@ -175,7 +175,7 @@ impl Report {
 }
 
 /// A row per size, a column per series, and behind each peer our advantage over it.
-fn table(lines: &[Line]) -> String {
+fn table(lines: &[ReportLine]) -> String {
     let Some(first) = lines.first() else { return "no result\n".into() };
     let mut series: Vec<String> = Vec::new();
     let mut sizes: Vec<Option<u64>> = Vec::new();
@@ -189,9 +189,9 @@ fn table(lines: &[Line]) -> String {
     }
     sizes.sort_unstable();
     let unit = match first {
-        Line { goodput_gbits: Some(_), .. } => "Gb/s",
-        Line { connections_per_second: Some(_), .. } => "connections/s",
-        Line { bytes_per_connection: Some(_), .. } => "bytes each",
+        ReportLine { goodput_gbits: Some(_), .. } => "Gb/s",
+        ReportLine { connections_per_second: Some(_), .. } => "connections/s",
+        ReportLine { bytes_per_connection: Some(_), .. } => "bytes each",
         _ => "us p50",
     };
     let mut out = format!("{} ({unit}; x: how many times better the first column is)\n", first.bench);
@@ -203,9 +203,9 @@ fn table(lines: &[Line]) -> String {
     for size in sizes {
         out += &format!("{:>12}", size.map_or("-".into(), |s| s.to_string()));
         let cell = |name: &str| lines.iter().find(|l| l.bytes == size && l.series() == name);
-        let base = series.first().and_then(|s| cell(s)).and_then(Line::headline);
+        let base = series.first().and_then(|s| cell(s)).and_then(ReportLine::headline);
         for (column, name) in series.iter().enumerate() {
-            let text = match (cell(name).and_then(Line::headline), base) {
+            let text = match (cell(name).and_then(ReportLine::headline), base) {
                 (None, _) => "-".into(),
                 (Some((value, _)), _) if column == 0 => format!("{value:.2}"),
                 (Some((value, less)), Some((base, _))) if base > 0.0 && value > 0.0 => {

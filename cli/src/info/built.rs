@@ -2,7 +2,7 @@
 
 use shouter_reducer::kernel::{Kernels, Level};
 
-use super::{Item, State};
+use super::{Item, ItemState};
 
 /// Everything that is built in, or is not.
 pub(super) fn items() -> Vec<Item> {
@@ -12,7 +12,7 @@ pub(super) fn items() -> Vec<Item> {
         Item::ok("verbs", "RDMA (RoCEv2; InfiniBand never run) through the host's libibverbs")
     } else {
         Item::not_ok(
-            State::NotBuiltIn,
+            ItemState::NotBuiltIn,
             "verbs",
             "this build has no RDMA (RoCEv2, InfiniBand)",
             "install libibverbs-dev and librdmacm-dev and build with the feature `verbs`, which is on by default",
@@ -22,7 +22,7 @@ pub(super) fn items() -> Vec<Item> {
         Item::ok("cuda", "tensors in GPU memory, through the host's NVIDIA driver; see GPUs")
     } else {
         Item::not_ok(
-            State::NotBuiltIn,
+            ItemState::NotBuiltIn,
             "cuda",
             "this build takes no tensors in GPU memory",
             "build with the feature `cuda`, which is on by default",
@@ -51,7 +51,7 @@ fn dpdk() -> Vec<Item> {
         Item::ok("dpdk drivers", description.drivers.join(" ")),
         if links.is_empty() {
             Item::not_ok(
-                State::NotBuiltIn,
+                ItemState::NotBuiltIn,
                 "embedded links",
                 "neither vhost with virtio nor memif is linked",
                 "add the drivers to bindings/dpdk-sys/libraries.txt and build again",
@@ -68,7 +68,7 @@ fn dpdk() -> Vec<Item> {
 #[cfg(not(feature = "dpdk"))]
 fn dpdk() -> Vec<Item> {
     vec![Item::not_ok(
-        State::NotBuiltIn,
+        ItemState::NotBuiltIn,
         "dpdk",
         "this build has no DPDK: its ranks can meet on one host only",
         "install libdpdk-dev and build with the feature `dpdk`, which is on by default",
@@ -81,7 +81,7 @@ fn kernels(level: Level) -> Item {
         Level::Avx512 => Item::ok("reduction kernels", "AVX-512 (F, BW, DQ, VL)"),
         Level::Avx2 => Item::ok("reduction kernels", "AVX2 with F16C"),
         Level::Portable if cfg!(target_arch = "x86_64") => Item::not_ok(
-            State::Missing,
+            ItemState::Missing,
             "reduction kernels",
             "portable; this CPU offers neither AVX-512 nor AVX2 with F16C",
             "nothing has to be done; in a virtual machine, pass the host's CPU through",

@@ -4,7 +4,7 @@
 
 use std::path::Path;
 
-use super::{Item, State};
+use super::{Item, ItemState};
 
 /// Driver, devices, who reaches whom, and what is used of it.
 #[cfg(feature = "cuda")]
@@ -16,7 +16,7 @@ pub(super) fn items(root: &Path) -> Vec<Item> {
 #[cfg(not(feature = "cuda"))]
 pub(super) fn items(_: &Path) -> Vec<Item> {
     vec![Item::not_ok(
-        State::NotBuiltIn,
+        ItemState::NotBuiltIn,
         "cuda-aware",
         "no: this build takes no tensors in GPU memory",
         "build with the feature `cuda`, which is on by default",
@@ -48,7 +48,7 @@ pub(super) mod found {
         };
         let mut items = match asked {
             Ok(found) => describe(root, &found),
-            Err(why) => return vec![told(State::Wrong, "cuda-aware", &format!("no: {why}"))],
+            Err(why) => return vec![item_of(ItemState::Wrong, "cuda-aware", &format!("no: {why}"))],
         };
         items.push(kernels());
         items
@@ -64,7 +64,7 @@ pub(super) mod found {
     }
 
     /// An item from an error's text, which is what is wrong, a semicolon, and the remedy.
-    fn told(state: State, item: &str, text: &str) -> Item {
+    fn item_of(state: ItemState, item: &str, text: &str) -> Item {
         let (detail, remedy) = text.split_once("; ").unwrap_or((text, "see `nvidia-smi`"));
         Item::not_ok(state, item, detail, remedy)
     }
@@ -72,10 +72,10 @@ pub(super) mod found {
     /// Why there is nothing to use.
     pub(in super::super) fn absent(why: &Absent) -> Vec<Item> {
         let state = match why {
-            Absent::NoDriver | Absent::NoDevice => State::Missing,
-            _ => State::Wrong,
+            Absent::NoDriver | Absent::NoDevice => ItemState::Missing,
+            _ => ItemState::Wrong,
         };
-        vec![told(state, "cuda-aware", &format!("built in, but not usable here: {why}"))]
+        vec![item_of(state, "cuda-aware", &format!("built in, but not usable here: {why}"))]
     }
 
     /// Everything about a driver and its devices.
@@ -114,7 +114,7 @@ pub(super) mod found {
         let item = format!("gpu {ordinal}");
         match device.compute_mode {
             ComputeMode::Prohibited => Item::not_ok(
-                State::Wrong,
+                ItemState::Wrong,
                 item,
                 detail,
                 format!("nobody may use it; as root: `nvidia-smi -i {ordinal} -c DEFAULT`"),
@@ -128,7 +128,7 @@ pub(super) mod found {
         let item = |what: &str| format!("gpu {} {what}", device.ordinal);
         let ability = |is: bool, what: &str, yes: &str, no: &str, remedy: &str| match is {
             true => Item::ok(item(what), yes),
-            false => Item::not_ok(State::Missing, item(what), no, remedy),
+            false => Item::not_ok(ItemState::Missing, item(what), no, remedy),
         };
         vec![
             Item::ok(item("pinned staging"), "yes: copies of page-locked memory, both ways at once; in use"),
@@ -161,7 +161,7 @@ pub(super) mod found {
         ]
     }
 
-    /// Whether a NIC could reach the device's memory, and what is in the way.
+    /// Whether a NIC could reach the device's memory, and what prevents it.
     fn direct(root: &Path, device: &DeviceInfo, item: String) -> Item {
         let peermem =
             ["nvidia_peermem", "nv_peer_mem"].iter().any(|m| root.join("sys/module").join(m).exists());
@@ -169,7 +169,7 @@ pub(super) mod found {
             fs::read_dir(root.join("sys/class/infiniband")).is_ok_and(|mut nics| nics.next().is_some());
         let no = |why: &str, remedy: &str| {
             Item::not_ok(
-                State::Missing,
+                ItemState::Missing,
                 item.clone(),
                 format!("no: {why}"),
                 format!("{remedy}; staging works without"),
@@ -207,7 +207,7 @@ pub(super) mod found {
     fn verdict(devices: &[DeviceInfo]) -> Item {
         if devices.iter().all(|device| device.compute_mode == ComputeMode::Prohibited) {
             return Item::not_ok(
-                State::Wrong,
+                ItemState::Wrong,
                 "cuda-aware",
                 "built in, but every GPU is in compute mode prohibited",
                 "as root: `nvidia-smi -c DEFAULT`",
@@ -225,7 +225,7 @@ pub(super) mod found {
         match compiler_version() {
             Ok((major, minor)) => Item::ok("gpu kernels", format!("NVRTC {major}.{minor} compiles them")),
             Err(why) => {
-                let item = told(State::Missing, "gpu kernels", &why.to_string());
+                let item = item_of(ItemState::Missing, "gpu kernels", &why.to_string());
                 let remedy = item.remedy.as_deref().unwrap_or_default();
                 Item {
                     remedy: Some(format!("without it tensors are staged, and the CPU reduces; {remedy}")),

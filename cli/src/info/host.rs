@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use shouter::runtime::CoreAllowance;
 
-use super::{Item, State};
+use super::{Item, ItemState};
 
 /// Class 0x02 of PCI: network controllers; 0x0200 is Ethernet (PCI Code and ID Assignment, section 1.3).
 const PCI_ETHERNET: &str = "0x0200";
@@ -37,7 +37,7 @@ pub(super) fn cores(allowance: &CoreAllowance) -> Item {
     let detail = format!("{} in the affinity mask ({}); {limit}", cores.len(), ranges(cores));
     if allowance.whole_cores() == 0 {
         return Item::not_ok(
-            State::Missing,
+            ItemState::Missing,
             "cores",
             detail,
             "not one whole CPU: raise the quota (cpu.max), or ranks wait for each other's turn",
@@ -70,7 +70,7 @@ fn hugepages(root: &Path) -> Vec<Item> {
         };
         let pages = |file: &str| number(&path.join(file)).unwrap_or(0);
         let (total, free) = (pages("nr_hugepages"), pages("free_hugepages"));
-        // DPDK is told to use pages of 2 MiB; others are shown where there are any.
+        // DPDK is configured for pages of 2 MiB; others are shown where there are any.
         if kib != 2048 && total == 0 {
             continue;
         }
@@ -78,7 +78,7 @@ fn hugepages(root: &Path) -> Vec<Item> {
         let detail = format!("{free} free of {total}");
         items.push(match free {
             0 if kib == 2048 => Item::not_ok(
-                State::Missing,
+                ItemState::Missing,
                 item,
                 detail,
                 format!(
@@ -90,7 +90,7 @@ fn hugepages(root: &Path) -> Vec<Item> {
     }
     if items.is_empty() {
         items.push(Item::not_ok(
-            State::Missing,
+            ItemState::Missing,
             "hugepages",
             "this kernel offers none, or /sys is not mounted",
             format!("{WHO}; nothing has to be done"),
@@ -111,7 +111,7 @@ fn memlock(root: &Path) -> Item {
         Some(text) => match text.parse::<u64>() {
             Ok(bytes) if bytes >= MEMLOCK_FOR_NICS => Item::ok("locked memory", binary(bytes)),
             Ok(bytes) => Item::not_ok(
-                State::Missing,
+                ItemState::Missing,
                 "locked memory",
                 format!("at most {}", binary(bytes)),
                 "only NICs need more: `ulimit -l unlimited`, LimitMEMLOCK=infinity in a systemd unit, or \
@@ -120,7 +120,7 @@ fn memlock(root: &Path) -> Item {
             Err(_) => Item::ok("locked memory", text),
         },
         None => Item::not_ok(
-            State::Missing,
+            ItemState::Missing,
             "locked memory",
             "the limit is not known: /proc is not mounted",
             "mount /proc; only NICs need locked memory",
@@ -151,7 +151,7 @@ fn nics(root: &Path) -> Vec<Item> {
         items.push(match driver.as_deref() {
             Ok("vfio-pci") => Item::ok(item, format!("{detail}; name it as device = \"pci:{address}\"")),
             _ => Item::not_ok(
-                State::Missing,
+                ItemState::Missing,
                 item,
                 format!("{detail}; the kernel has it"),
                 format!(
@@ -163,7 +163,7 @@ fn nics(root: &Path) -> Vec<Item> {
     }
     if items.is_empty() {
         items.push(Item::not_ok(
-            State::Missing,
+            ItemState::Missing,
             "nics",
             "no Ethernet controller on the PCI bus",
             "on one machine none is needed: `shouter run --hosts` joins emulated hosts; between machines use a NIC, or an \
@@ -189,13 +189,13 @@ fn vfio(root: &Path) -> Item {
     match (module, groups) {
         (true, 1..) => Item::ok("vfio", format!("/dev/vfio/vfio, {groups} IOMMU groups")),
         (true, 0) => Item::not_ok(
-            State::Missing,
+            ItemState::Missing,
             "vfio",
             "/dev/vfio/vfio, but no IOMMU group",
             "only NICs need it: switch the IOMMU on in the firmware and boot with intel_iommu=on or amd_iommu=on",
         ),
         (false, _) => Item::not_ok(
-            State::Missing,
+            ItemState::Missing,
             "vfio",
             format!("no /dev/vfio/vfio; {groups} IOMMU groups"),
             "only NICs need it; as root: `modprobe vfio-pci`, and pass /dev/vfio into a container",
@@ -209,7 +209,7 @@ fn rdma(root: &Path) -> Item {
         entries(&root.join("sys/class/infiniband")).iter().map(|path| name_of(path)).collect();
     if devices.is_empty() {
         return Item::not_ok(
-            State::Missing,
+            ItemState::Missing,
             "rdma devices",
             "none",
             "none is needed; an RDMA adapter's driver makes one, or, on any Ethernet interface, as root: `modprobe rdma_rxe && rdma \
@@ -219,7 +219,7 @@ fn rdma(root: &Path) -> Item {
     Item::ok("rdma devices", devices.join(" "))
 }
 
-/// CUDA's driver library: where it is. What it says is told with the GPUs.
+/// CUDA's driver library: where it is. Its version is reported with the GPUs.
 fn cuda(root: &Path) -> Item {
     let found =
         library_directories(root).into_iter().map(|dir| dir.join("libcuda.so.1")).find(|path| path.exists());
@@ -229,7 +229,7 @@ fn cuda(root: &Path) -> Item {
             Item::ok("cuda driver", format!("/{}", path.display()))
         }
         None => Item::not_ok(
-            State::Missing,
+            ItemState::Missing,
             "cuda driver",
             "no libcuda.so.1 where the dynamic linker looks",
             "only GPUs need it: install NVIDIA's driver; in a container, `--gpus all` brings it",

@@ -3,7 +3,7 @@
 use shouter::config::keys::KEYS;
 use shouter::config::{Builder, ConfigError};
 
-use super::{Item, State};
+use super::{Item, ItemState};
 
 /// The item that says whether the configuration can be used.
 const ITEM: &str = "configuration";
@@ -28,7 +28,7 @@ pub(super) fn items() -> Vec<Item> {
     items
 }
 
-/// Tries the configuration. Outside a job nobody says which rank this is; the rest is then tried as a job of one.
+/// Checks the configuration. Outside a job the rank is unknown; the rest is then checked as a job of one rank.
 fn usable(builder: Builder) -> Result<String, ConfigError> {
     match builder.clone().build() {
         Ok(config) => Ok(format!("that of rank {} of {} in job {}", config.rank, config.size, config.job)),
@@ -42,12 +42,12 @@ fn usable(builder: Builder) -> Result<String, ConfigError> {
 
 /// Whether this item says that the configuration cannot be used.
 pub(super) fn is_wrong(item: &Item) -> bool {
-    item.item == ITEM && item.state == State::Wrong
+    item.item == ITEM && item.state == ItemState::Wrong
 }
 
 fn wrong(error: &ConfigError) -> Item {
     Item::not_ok(
-        State::Wrong,
+        ItemState::Wrong,
         ITEM,
         error.to_string(),
         "correct it where the message says; docs/configuration.md lists the keys and what each may be",

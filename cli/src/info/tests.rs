@@ -7,7 +7,7 @@ use shouter::runtime::CoreAllowance;
 #[cfg(feature = "cuda")]
 use super::gpu::found;
 use super::host;
-use super::{Item, State, lines, table};
+use super::{Item, ItemState, lines, table};
 
 /// A host made of files.
 struct Host(PathBuf);
@@ -52,7 +52,7 @@ fn an_empty_host_lacks_everything_and_is_told_what_to_do() {
     let host = Host::new("empty");
     for name in ["hugepages", "locked memory", "nics", "vfio", "rdma devices", "cuda driver"] {
         let item = host.item(name);
-        assert_eq!(item.state, State::Missing, "{item:?}");
+        assert_eq!(item.state, ItemState::Missing, "{item:?}");
         assert!(item.remedy.is_some_and(|remedy| remedy.len() > 10), "{name}");
     }
 }
@@ -72,10 +72,10 @@ fn a_nic_is_ours_once_vfio_has_it() {
         .link(&format!("{pci}/0000:04:00.0/driver"), "../../../bus/pci/drivers/virtio-pci")
         .file(&format!("{pci}/0000:04:00.0/virtio1/net/eth0/mtu"), "1500\n");
     let ours = host.item("nic 0000:03:00.0");
-    assert_eq!(ours.state, State::Ok);
+    assert_eq!(ours.state, ItemState::Ok);
     assert_eq!(ours.detail, "8086:1592, driver vfio-pci; name it as device = \"pci:0000:03:00.0\"");
     let theirs = host.item("nic 0000:04:00.0");
-    assert_eq!(theirs.state, State::Missing);
+    assert_eq!(theirs.state, ItemState::Missing);
     assert_eq!(theirs.detail, "1af4:1041, driver virtio-pci, interface eth0; the kernel has it");
     assert!(theirs.remedy.unwrap().contains("scripts/bind-nic bind 0000:04:00.0"));
     assert!(host::items(&host.0).iter().all(|item| !item.item.contains("00:02.0")), "a display is no NIC");
@@ -90,9 +90,9 @@ fn hugepages_are_counted_by_size() {
         .file(&format!("{pages}/hugepages-1048576kB/nr_hugepages"), "2\n")
         .file(&format!("{pages}/hugepages-1048576kB/free_hugepages"), "1\n");
     let small = host.item("hugepages of 2 MiB");
-    assert_eq!((small.state, small.detail.as_str()), (State::Missing, "0 free of 8"));
+    assert_eq!((small.state, small.detail.as_str()), (ItemState::Missing, "0 free of 8"));
     let large = host.item("hugepages of 1 GiB");
-    assert_eq!((large.state, large.detail.as_str()), (State::Ok, "1 free of 2"));
+    assert_eq!((large.state, large.detail.as_str()), (ItemState::Ok, "1 free of 2"));
 }
 
 #[test]
@@ -108,24 +108,24 @@ fn limits_and_devices_are_read_from_their_files() {
         .file("dev/vfio/vfio", "")
         .file("sys/kernel/iommu_groups/0/type", "DMA\n");
     let memlock = host.item("locked memory");
-    assert_eq!((memlock.state, memlock.detail.as_str()), (State::Missing, "at most 8 MiB"));
+    assert_eq!((memlock.state, memlock.detail.as_str()), (ItemState::Missing, "at most 8 MiB"));
     assert_eq!(host.item("rdma devices").detail, "mlx5_0");
     assert_eq!(host.item("cuda driver").detail, "/opt/gpu/lib/libcuda.so.1");
-    assert_eq!(host.item("vfio").state, State::Ok);
+    assert_eq!(host.item("vfio").state, ItemState::Ok);
     let host = host.file("proc/self/limits", &limit("unlimited"));
-    assert_eq!(host.item("locked memory").state, State::Ok);
+    assert_eq!(host.item("locked memory").state, ItemState::Ok);
 }
 
 #[test]
 fn cores_are_listed_as_the_kernel_does() {
     let detail = |cores: &[usize]| host::cores(&CoreAllowance { cores: cores.to_vec(), quota: None }).detail;
     assert!(detail(&[0, 1, 2, 5, 7, 8]).contains("6 in the affinity mask (0-2,5,7-8)"), "{}", detail(&[0]));
-    assert_eq!(host::cores(&CoreAllowance { cores: vec![], quota: None }).state, State::Missing);
+    assert_eq!(host::cores(&CoreAllowance { cores: vec![], quota: None }).state, ItemState::Missing);
 }
 
 #[test]
 fn remedies_stand_below_what_they_are_for() {
-    let items = vec![Item::ok("a", "there"), Item::not_ok(State::Missing, "long", "gone", "get one")];
+    let items = vec![Item::ok("a", "there"), Item::not_ok(ItemState::Missing, "long", "gone", "get one")];
     let sections = [("Things", items)];
     assert_eq!(
         table(&sections).unwrap(),
@@ -186,9 +186,9 @@ mod gpus {
         assert_eq!(item("gpu 1").detail, identity);
         assert_eq!(item("gpu 1 peer access").detail, "0 yes");
         assert_eq!(item("gpu 0 peer access").detail, "1 no");
-        assert_eq!(item("gpu 0 dmabuf").state, State::Missing);
+        assert_eq!(item("gpu 0 dmabuf").state, ItemState::Missing);
         let aware = item("cuda-aware");
-        assert!(aware.state == State::Ok && aware.detail.contains("staged"), "{aware:?}");
+        assert!(aware.state == ItemState::Ok && aware.detail.contains("staged"), "{aware:?}");
         assert!(aware.detail.contains("straight to the NIC (key gpu_direct)"), "{aware:?}");
     }
 
@@ -206,19 +206,22 @@ mod gpus {
             item(&host, device(0)).detail.contains("register its memory, by nvidia-peermem: with gpu_direct")
         );
         let dmabuf = item(&host, DeviceInfo { dmabuf: true, ..device(0) });
-        assert!(dmabuf.state == State::Ok && dmabuf.detail.contains("by dmabuf or nvidia-peermem"));
+        assert!(dmabuf.state == ItemState::Ok && dmabuf.detail.contains("by dmabuf or nvidia-peermem"));
     }
 
     #[test]
     fn what_cannot_be_used_comes_with_a_remedy() {
         let absent = found::absent(&Absent::NoDriver);
-        assert_eq!((absent.len(), absent[0].state), (1, State::Missing));
+        assert_eq!((absent.len(), absent[0].state), (1, ItemState::Missing));
         assert_eq!(absent[0].detail, "built in, but not usable here: no libcuda.so.1");
         assert!(absent[0].remedy.as_deref().unwrap().contains("--gpus all"));
-        assert_eq!(found::absent(&Absent::TooOld { found: 11_080, needed: 12_000 })[0].state, State::Wrong);
+        assert_eq!(
+            found::absent(&Absent::TooOld { found: 11_080, needed: 12_000 })[0].state,
+            ItemState::Wrong
+        );
         let host = Host::new("prohibited");
         let prohibited = || vec![DeviceInfo { compute_mode: ComputeMode::Prohibited, ..device(0) }];
-        assert_eq!(named(&host, prohibited(), "cuda-aware").state, State::Wrong);
+        assert_eq!(named(&host, prohibited(), "cuda-aware").state, ItemState::Wrong);
         assert!(named(&host, prohibited(), "gpu 0").remedy.unwrap().contains("-c DEFAULT"));
     }
 }

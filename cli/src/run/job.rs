@@ -11,7 +11,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
-use super::output::{self, Event, Stream, Style};
+use super::output::{self, LauncherEvent, Stream, Style};
 use super::sys::{self, Signals};
 use crate::status::Status;
 
@@ -95,7 +95,7 @@ impl Job {
         let pid = child.id();
         let (done, copied) = channel();
         self.processes.push(Process { rank, pid, child, ended: false, copied, copies: 0 });
-        self.style.event(&Event::Started { rank, pid, host });
+        self.style.event(&LauncherEvent::Started { rank, pid, host });
         let copies = [
             stdout.map(|from| output::forward(rank, Stream::Stdout, self.style, from, done.clone())),
             stderr.map(|from| output::forward(rank, Stream::Stderr, self.style, from, done)),
@@ -181,7 +181,7 @@ impl Job {
                 sys::signal_group(process.pid, libc::SIGKILL);
                 ended.push((process.rank, process.pid, process.child.wait()?));
                 process.ended = true;
-                // What it has said comes before the word that it has ended.
+                // Its output is printed before its end.
                 process.last_lines(&mut self.patience);
             }
         }
@@ -195,7 +195,12 @@ impl Job {
         ended.sort_by_key(|(_, _, status)| status.signal().is_none());
         let left = self.processes.iter().filter(|process| !process.ended).count();
         for (rank, pid, status) in ended {
-            self.style.event(&Event::Ended { rank, pid, code: status.code(), signal: status.signal() });
+            self.style.event(&LauncherEvent::Ended {
+                rank,
+                pid,
+                code: status.code(),
+                signal: status.signal(),
+            });
             if !status.success() {
                 self.failed(rank, pid, status, left);
             }

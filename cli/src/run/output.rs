@@ -29,7 +29,7 @@ pub(super) struct Style {
 /// A line of the launcher's own, as JSON.
 #[derive(Debug, Serialize)]
 #[serde(tag = "event", rename_all = "lowercase")]
-pub(super) enum Event<'a> {
+pub(super) enum LauncherEvent<'a> {
     /// A rank printed a line.
     Output { rank: u32, stream: Stream, line: &'a str },
     /// A rank's process is there.
@@ -44,7 +44,7 @@ pub(super) enum Event<'a> {
 
 impl Style {
     /// Prints an event as a JSON line, when JSON was asked for.
-    pub(super) fn event(&self, event: &Event<'_>) {
+    pub(super) fn event(&self, event: &LauncherEvent<'_>) {
         if self.json
             && let Ok(text) = serde_json::to_string(event)
         {
@@ -55,7 +55,7 @@ impl Style {
     /// Tells a person on standard error, and a program on standard output.
     pub(super) fn note(&self, text: &str) {
         tell(text);
-        self.event(&Event::Note { text });
+        self.event(&LauncherEvent::Note { text });
     }
 
     /// Formats one line of a rank's output, newline included.
@@ -64,7 +64,7 @@ impl Style {
         if self.json {
             let line = String::from_utf8_lossy(line);
             let mut text =
-                serde_json::to_vec(&Event::Output { rank, stream, line: &line }).unwrap_or_default();
+                serde_json::to_vec(&LauncherEvent::Output { rank, stream, line: &line }).unwrap_or_default();
             text.push(b'\n');
             return text;
         }

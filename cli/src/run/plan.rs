@@ -1,4 +1,4 @@
-//! What each rank of a local job is told: its host, its links, its cores.
+//! The plan of a local job: host, links and cores of each rank.
 //!
 //! Everything here is a pure function of the command line and of the machine's core list, so that a test can look at a
 //! job of 32 hosts without starting one.
@@ -38,7 +38,7 @@ pub(super) struct Port {
 
 /// Where a rank lives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct Placement {
     pub(super) rank: u32,
     pub(super) host: u32,
     pub(super) local_rank: u32,
@@ -46,16 +46,16 @@ pub(super) struct Place {
 }
 
 /// Spreads `ranks` over `hosts` in blocks; the first `ranks % hosts` hosts get one more. `hosts` is at least 1.
-pub(super) fn places(ranks: u32, hosts: u32) -> Vec<Place> {
+pub(super) fn placements(ranks: u32, hosts: u32) -> Vec<Placement> {
     let (share, extra) = (ranks / hosts, ranks % hosts);
-    let mut places = Vec::new();
+    let mut placements = Vec::new();
     for host in 0..hosts {
         let local_size = share + u32::from(host < extra);
         for local_rank in 0..local_size {
-            places.push(Place { rank: places.len() as u32, host, local_rank, local_size });
+            placements.push(Placement { rank: placements.len() as u32, host, local_rank, local_size });
         }
     }
-    places
+    placements
 }
 
 /// Leading bits that the two stations of a link share.

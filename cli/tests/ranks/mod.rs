@@ -40,7 +40,7 @@ pub(crate) fn tell(text: impl std::fmt::Display) {
     println!("{MARK}{text}");
 }
 
-/// Ends a rank: with 0, or with its error told and in its exit status.
+/// Ends a rank: with 0, or with its error printed and in its exit status.
 pub(crate) fn end(result: Result<(), shouter::Error>) -> ! {
     match result {
         Ok(()) => std::process::exit(0),
@@ -142,7 +142,7 @@ impl Plan {
 pub(crate) struct RankState {
     /// Its process.
     pub(crate) pid: Option<u32>,
-    /// What it told.
+    /// The lines that it printed.
     pub(crate) told: Vec<String>,
     /// How it ended: exit status, or signal.
     pub(crate) code: Option<i32>,
@@ -204,7 +204,7 @@ impl State {
         }
     }
 
-    /// Whether every rank has told a line that begins so.
+    /// Whether every rank has printed a line with this prefix.
     pub(crate) fn all_told(&self, start: &str) -> bool {
         self.ranks.iter().all(|rank| rank.told.iter().any(|line| line.starts_with(start)))
     }
@@ -327,7 +327,7 @@ impl Job {
 
 impl Drop for Job {
     fn drop(&mut self) {
-        // Ranks that the launcher has reported as ended may have lent their number to somebody else: leave those alone.
+        // Ranks that the launcher has reported as ended may have had their number reused by another process: leave those alone.
         if let Ok(None) = self.launcher.try_wait() {
             let state = state_of(&self.shared);
             for pid in state.ranks.iter().filter(|rank| !rank.over()).filter_map(|rank| rank.pid) {

@@ -74,7 +74,7 @@ impl Digest for Crcs {
 /// An allocation of the trainer's.
 #[derive(Clone, Copy)]
 struct Known {
-    /// Its number, which no other one ever has: memory that was freed is told from what lies there later.
+    /// Its number, which no other one ever has: it tells freed memory from a later allocation at the same address.
     allocation: u64,
     bytes: u64,
     /// Whether the NIC knows it.
@@ -97,7 +97,7 @@ pub(super) struct Parts {
 }
 
 impl Group {
-    /// Lets tensors go straight between GPU and NIC from now on, if that can be; else it is said why not.
+    /// Lets tensors go straight between GPU and NIC from now on, if that can be; else the log says why not.
     pub(super) fn go_direct(
         &self,
         context: &Context,
@@ -266,7 +266,7 @@ impl Direct {
 
 fn device_region(address: u64, bytes: u64) -> Option<Region> {
     let base = NonNull::new(address as *mut u8)?;
-    // SAFETY: whoever names it in operations keeps the memory; see `register_with_nic`.
+    // SAFETY: operations that name it keep the memory; see `register_with_nic`.
     Some(unsafe { Region::from_raw_parts(Kind::Device, base, usize::try_from(bytes).ok()?, 0) })
 }
 

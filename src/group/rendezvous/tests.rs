@@ -4,7 +4,7 @@ use std::thread;
 use std::time::Instant;
 
 use super::*;
-use crate::group::conn::{Conn, End, Trusted};
+use crate::group::conn::{Conn, ReadStatus, Trusted};
 use crate::group::handshake::{Answer, Connector, Listener, OPENING_LEN, PROOF_LEN, VERDICT_LEN, VERSION};
 use crate::group::sys;
 use crate::group::tests::{Job, SOON, refusal, roster};
@@ -336,12 +336,12 @@ fn taken_in(job: &Job, rank: u32) -> Trusted {
 /// The next message on a connection by hand.
 fn next(trusted: &mut Trusted) -> Message {
     let until = Instant::now() + SOON;
-    let mut end = End::Open;
+    let mut end = ReadStatus::Open;
     loop {
         if let Some(message) = trusted.next(10_000).unwrap() {
             return message;
         }
-        assert_eq!(end, End::Open, "closed without a message");
+        assert_eq!(end, ReadStatus::Open, "closed without a message");
         assert!(Instant::now() < until, "no message came");
         sys::wait(&[(trusted.conn.fd(), false)], until).unwrap();
         end = trusted.read(10_000).unwrap();
@@ -410,7 +410,7 @@ fn a_member_without_sense_is_refused_and_the_job_goes_on() {
         odd.queue_encoded(message);
         let _ = odd.conn.flush();
         let until = Instant::now() + SOON;
-        while matches!(odd.read(10_000), Ok(End::Open)) {
+        while matches!(odd.read(10_000), Ok(ReadStatus::Open)) {
             assert!(Instant::now() < until, "it is still held");
             sys::wait(&[(odd.conn.fd(), odd.conn.has_output())], until).unwrap();
             let _ = odd.conn.flush();

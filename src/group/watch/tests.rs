@@ -16,11 +16,11 @@ const A_WHILE: Duration = Duration::from_millis(400);
 /// A rank, and what its connections tell.
 struct Rank {
     control: Control,
-    news: Receiver<News>,
+    news: Receiver<MemberEvent>,
 }
 
 impl Rank {
-    fn next(&self) -> Option<News> {
+    fn next(&self) -> Option<MemberEvent> {
         match self.news.recv_timeout(SOON) {
             Ok(news) => Some(news),
             Err(RecvTimeoutError::Timeout) => None,
@@ -34,8 +34,8 @@ impl Rank {
 }
 
 /// The end of a group for one reason.
-fn end(rank: u32, reason: Reason) -> End {
-    End { rank, reason, text: format!("rank {rank}: {reason}") }
+fn end(rank: u32, reason: Reason) -> GroupEnd {
+    GroupEnd { rank, reason, text: format!("rank {rank}: {reason}") }
 }
 
 /// The ranks of a job; a rank may go to rank 0 by another port.
@@ -61,7 +61,7 @@ fn every_rank_hears_whose_process_has_ended() {
         let mut ranks = ranks(3, straight);
         drop(ranks.remove(lost as usize));
         for rank in &ranks {
-            assert_eq!(rank.next(), Some(News::Lost(lost)));
+            assert_eq!(rank.next(), Some(MemberEvent::Lost(lost)));
         }
         // Once.
         assert!(ranks.iter().all(Rank::hears_nothing));
@@ -72,7 +72,7 @@ fn every_rank_hears_whose_process_has_ended() {
 fn who_leaves_in_good_order_is_not_lost() {
     let mut ranks = ranks(3, straight);
     ranks[2].control.leave();
-    assert_eq!(ranks[2].next(), Some(News::Told));
+    assert_eq!(ranks[2].next(), Some(MemberEvent::PeersNotified));
     ranks.truncate(2);
     assert!(ranks.iter().all(Rank::hears_nothing));
     let error = ranks[0].control.all_gather("table", b"", SOON).unwrap_err().to_string();
@@ -84,10 +84,10 @@ fn what_one_rank_knows_all_ranks_hear_and_its_own_end_is_not_taken_for_a_death()
     // Rank 1 has seen the end of rank 3, which shares its host; its connection is still open.
     let mut ranks = ranks(4, straight);
     ranks[1].control.notice().ended(end(3, Reason::Lost));
-    assert_eq!(ranks[1].next(), Some(News::Told));
-    assert!(ranks[1].control.notice().is_told());
+    assert_eq!(ranks[1].next(), Some(MemberEvent::PeersNotified));
+    assert!(ranks[1].control.notice().peers_notified());
     drop(ranks.remove(1));
-    assert!(ranks.iter().all(|rank| rank.next() == Some(News::Lost(3))));
+    assert!(ranks.iter().all(|rank| rank.next() == Some(MemberEvent::Lost(3))));
     assert!(ranks.iter().all(Rank::hears_nothing));
 }
 
@@ -96,7 +96,7 @@ fn other_causes_go_with_the_data_and_are_not_taken_for_a_death_either() {
     for ended in 0..3 {
         let mut ranks = ranks(3, straight);
         ranks[ended].control.notice().ended(end(2, Reason::Diverged));
-        assert_eq!(ranks[ended].next(), Some(News::Told));
+        assert_eq!(ranks[ended].next(), Some(MemberEvent::PeersNotified));
         drop(ranks.remove(ended));
         assert!(ranks.iter().all(Rank::hears_nothing));
     }
@@ -151,7 +151,7 @@ fn a_connection_that_is_reset_proves_nothing() {
 
 #[test]
 fn an_end_in_order_is_believed_whoever_stands_between() {
-    assert_eq!(cut_off(2, |_| {})[0].next(), Some(News::Lost(1)));
+    assert_eq!(cut_off(2, |_| {})[0].next(), Some(MemberEvent::Lost(1)));
 }
 
 type Exchanging<'scope> = thread::ScopedJoinHandle<'scope, Result<Vec<Vec<u8>>, ExchangeError>>;
@@ -202,7 +202,7 @@ fn exchanges_go_on_beside_and_end_with_the_group() {
     });
 }
 
-/// Whoever waits in an exchange hears of a death as such, not as an exchange that has failed.
+/// A rank that waits in an exchange gets the death as its cause, not a failed exchange.
 #[test]
 fn a_death_ends_an_exchange_as_a_death() {
     for lost in 0..3u32 {
@@ -213,7 +213,7 @@ fn a_death_ends_an_exchange_as_a_death() {
             let begun = Instant::now();
             drop(dies);
             for rank in &ranks {
-                assert_eq!(rank.next(), Some(News::Lost(lost)));
+                assert_eq!(rank.next(), Some(MemberEvent::Lost(lost)));
             }
             assert!(waiting.into_iter().all(|waiting| waiting.join().unwrap().is_err()));
             assert!(begun.elapsed() < super::super::link::FAREWELL, "after {:?}", begun.elapsed());
@@ -242,5 +242,5 @@ fn a_forked_child_does_not_hide_the_end_of_its_parent() {
         libc::kill(child, libc::SIGKILL);
         libc::waitpid(child, std::ptr::null_mut(), 0);
     }
-    assert_eq!(heard, Ok(News::Lost(1)));
+    assert_eq!(heard, Ok(MemberEvent::Lost(1)));
 }

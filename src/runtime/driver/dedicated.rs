@@ -1,4 +1,4 @@
-//! A shard in the driver's seat.
+//! A shard that drives permanently.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use super::{Inner, lock, thread_number};
 use crate::runtime::{Activity, Instant, Poller, context, panic_message};
 
-/// The engine of a [`Driver`](super::Driver) as a shard turns it; see [`Driver::dedicated`](super::Driver::dedicated).
+/// The engine of a [`Driver`](super::Driver) as a shard polls it; see [`Driver::dedicated`](super::Driver::dedicated).
 pub struct Dedicated<P: Poller + Send + 'static>(Arc<Inner<P>>);
 
 impl<P: Poller + Send + 'static> std::fmt::Debug for Dedicated<P> {
@@ -28,35 +28,35 @@ impl<P: Poller + Send + 'static> Poller for Dedicated<P> {
         if inner.shard.get().is_none()
             && let Some(shard) = context::with(|context| context.shared.clone())
         {
-            // From here on nobody else takes the seat. Whoever has it leaves it when his goal is reached.
+            // From here on no other thread takes the driver lock. A thread that holds it unlocks when its condition holds.
             inner.shard.get_or_init(|| shard);
             inner.waiters.refresh();
         }
-        let mut seat = lock(&inner.seat);
-        inner.seated_thread.store(thread_number(), Ordering::Relaxed);
-        let turned = match &seat.dead {
+        let mut locked = lock(&inner.locked);
+        inner.driving_thread.store(thread_number(), Ordering::Relaxed);
+        let polled = match &locked.dead {
             Some(message) => Err(message.clone()),
-            None => catch_unwind(AssertUnwindSafe(|| inner.turn(&mut seat.poller, now)))
+            None => catch_unwind(AssertUnwindSafe(|| inner.poll_and_serve(&mut locked.poller, now)))
                 .map_err(|payload| panic_message(&*payload)),
         };
-        turned.unwrap_or_else(|message| {
+        polled.unwrap_or_else(|message| {
             tracing::error!(%message, "the network engine panicked while its shard drove it");
-            seat.dead = Some(message.clone());
-            drop(seat);
+            locked.dead = Some(message.clone());
+            drop(locked);
             // Ends the shard with an error.
             resume_unwind(Box::new(message))
         })
     }
 
     fn next_deadline(&self) -> Option<Instant> {
-        lock(&self.0.seat).poller.next_deadline()
+        lock(&self.0.locked).poller.next_deadline()
     }
 }
 
 impl<P: Poller + Send + 'static> Drop for Dedicated<P> {
-    /// The seat is free again: those who wait for their goals drive themselves.
+    /// The driver lock is free again: the waiting threads drive themselves.
     fn drop(&mut self) {
-        self.0.seated_thread.store(0, Ordering::Relaxed);
-        self.0.waiters.nudge_all();
+        self.0.driving_thread.store(0, Ordering::Relaxed);
+        self.0.waiters.wake_all();
     }
 }

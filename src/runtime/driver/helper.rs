@@ -1,8 +1,8 @@
-//! The thread that answers the network while nobody drives.
+//! The thread that answers the network while no caller drives.
 //!
 //! A trainer that computes for 200 ms between two all-reduces would otherwise leave its peers' frames
 //! unacknowledged for that long. The helper sleeps most of the time; it looks more often while there is traffic, and
-//! leaves the seat after one turn when a caller wants it.
+//! releases the driver lock after one poll when a caller wants it.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -16,8 +16,8 @@ use crate::runtime::{Activity, Clock, Poller, panic_message};
 
 /// Idle looks at the network before the helper slows down: 16 of half a millisecond.
 const LOOKS_BEFORE_SLOW: u32 = 16;
-/// Turns in one sitting; then the seat is offered, and taken again.
-const TURNS_PER_SITTING: u32 = 256;
+/// Polls before the driver lock is released and taken again.
+const POLLS_PER_LOCK: u32 = 256;
 /// Shortest sleep, so that a deadline in the past cannot make the helper spin.
 const SHORTEST_SLEEP: Duration = Duration::from_micros(50);
 
@@ -27,7 +27,7 @@ pub(super) struct Helper {
 }
 
 impl Helper {
-    /// Starts the thread; it ends when the driver is dropped, or a shard has the seat for good.
+    /// Starts the thread; it ends when the driver is dropped, or a shard drives permanently.
     pub(super) fn start<P: Poller + Send + 'static>(
         inner: Arc<Inner<P>>,
         options: &DriverOptions,
@@ -61,14 +61,14 @@ fn run<P: Poller + Send + 'static>(inner: &Inner<P>, active: Duration, slow: Dur
         drives = seen;
         let mut deadline = None;
         match inner.contending.load(Ordering::SeqCst) == 0 {
-            true => match sit(inner) {
-                Look::Done(done, next) => {
+            true => match lock_and_poll(inner) {
+                PollAttempt::Done(done, next) => {
                     activity = activity.or(done);
                     deadline = next;
-                    drives = drives.wrapping_add(1); // Our own sitting counted itself.
+                    drives = drives.wrapping_add(1); // The helper's own unlock counts too.
                 }
-                Look::Taken => activity = Activity::Busy,
-                Look::Dead => return,
+                PollAttempt::Taken => activity = Activity::Busy,
+                PollAttempt::Dead => return,
             },
             false => activity = Activity::Busy,
         }
@@ -76,14 +76,14 @@ fn run<P: Poller + Send + 'static>(inner: &Inner<P>, active: Duration, slow: Dur
         let period = if quiet_looks < LOOKS_BEFORE_SLOW { active } else { slow };
         let until =
             deadline.map_or(period, |at| at.saturating_since(Clock.now()).clamp(SHORTEST_SLEEP, period));
-        // Unparked when the driver is dropped. Whoever wants the engine turned drives it himself.
+        // Unparked when the driver is dropped. A caller that wants the engine polled drives it.
         std::thread::park_timeout(until);
     }
 }
 
-/// What came of an attempt to take the seat.
-enum Look {
-    /// Turned at least once; and when the engine wants its next turn.
+/// Result of an attempt to take the driver lock and poll.
+enum PollAttempt {
+    /// Polled at least once; and when the engine wants its next poll.
     Done(Activity, Option<crate::runtime::Instant>),
     /// A caller drives.
     Taken,
@@ -91,35 +91,35 @@ enum Look {
     Dead,
 }
 
-/// Takes the seat if it is free and turns while there is something to do and no caller wants it.
-fn sit<P: Poller + Send + 'static>(inner: &Inner<P>) -> Look {
-    let Some(mut seat) = inner.try_seat() else { return Look::Taken };
-    inner.helper_seated.store(true, Ordering::Relaxed);
-    let mut look = Look::Dead;
-    if seat.dead.is_none() {
-        let poller = &mut seat.poller;
-        let turned = catch_unwind(AssertUnwindSafe(|| {
+/// Takes the driver lock if it is free and polls while there is something to do and no caller wants it.
+fn lock_and_poll<P: Poller + Send + 'static>(inner: &Inner<P>) -> PollAttempt {
+    let Some(mut locked) = inner.try_lock() else { return PollAttempt::Taken };
+    inner.helper_drives.store(true, Ordering::Relaxed);
+    let mut attempt = PollAttempt::Dead;
+    if locked.dead.is_none() {
+        let poller = &mut locked.poller;
+        let polled = catch_unwind(AssertUnwindSafe(|| {
             let mut any = Activity::Idle;
-            for _ in 0..TURNS_PER_SITTING {
-                let activity = inner.turn(poller, Clock.now());
+            for _ in 0..POLLS_PER_LOCK {
+                let activity = inner.poll_and_serve(poller, Clock.now());
                 any = any.or(activity);
                 fence(Ordering::SeqCst);
                 if !activity.is_busy() || inner.contending.load(Ordering::Relaxed) != 0 {
                     break;
                 }
             }
-            Look::Done(any, poller.next_deadline())
+            PollAttempt::Done(any, poller.next_deadline())
         }));
-        match turned {
-            Ok(done) => look = done,
+        match polled {
+            Ok(done) => attempt = done,
             Err(payload) => {
                 let message = panic_message(&*payload);
                 tracing::error!(%message, "the network engine panicked while the helper drove it");
-                seat.dead = Some(message);
+                locked.dead = Some(message);
             }
         }
     }
-    inner.helper_seated.store(false, Ordering::Relaxed);
-    inner.leave(seat);
-    look
+    inner.helper_drives.store(false, Ordering::Relaxed);
+    inner.unlock(locked);
+    attempt
 }

@@ -5,17 +5,17 @@ use std::time::Duration;
 use super::*;
 use crate::runtime::{ShardError, ShardId, Shards, ShardsBuilder, stopping};
 
-/// A made-up peer: every request is answered a few turns later, out of order of who waits.
+/// A made-up peer: every request is answered a few polls later, out of order of who waits.
 #[derive(Default)]
 struct Engine {
-    turns: u64,
+    polls: u64,
     requests: VecDeque<(u64, u64)>,
     answers: Vec<u64>,
 }
 
 impl Engine {
     fn request(&mut self, id: u64) {
-        self.requests.push_back((id, self.turns + 3 + id % 5));
+        self.requests.push_back((id, self.polls + 3 + id % 5));
     }
 
     fn answer(&mut self, id: u64) -> Option<u64> {
@@ -26,11 +26,11 @@ impl Engine {
 
 impl Poller for Engine {
     fn poll(&mut self, _now: Instant) -> Activity {
-        self.turns += 1;
-        let (before, turns) = (self.answers.len(), self.turns);
+        self.polls += 1;
+        let (before, polls) = (self.answers.len(), self.polls);
         let answers = &mut self.answers;
         self.requests.retain(|(id, due)| {
-            let wait = *due > turns;
+            let wait = *due > polls;
             if !wait {
                 answers.push(*id);
             }
@@ -99,26 +99,31 @@ fn a_deadline_frees_the_driver_and_those_who_wait() {
 
 #[test]
 fn who_waits_takes_over_when_the_driver_leaves() {
-    // The goals are reached by turning alone, one long after the other, so each driver but the last leaves others behind.
+    // The conditions are reached by polling alone, one long after the other, so each driver but the last leaves others behind.
     let driver = Driver::new(Engine::default(), options()).unwrap();
     std::thread::scope(|scope| {
-        for goal in [50, 500, 5_000, 10_000] {
+        for condition in [50, 500, 5_000, 10_000] {
             let driver = &driver;
             scope.spawn(move || {
-                driver.with(move |engine| engine.requests.push_back((goal, engine.turns + goal))).unwrap();
-                assert_eq!(driver.drive_until(move |engine| engine.answer(goal), in_30_s()), Ok(goal));
+                driver
+                    .with(move |engine| engine.requests.push_back((condition, engine.polls + condition)))
+                    .unwrap();
+                assert_eq!(
+                    driver.drive_until(move |engine| engine.answer(condition), in_30_s()),
+                    Ok(condition)
+                );
             });
         }
     });
 }
 
-/// Panics in its third turn.
+/// Panics in its third poll.
 struct Faulty(u32);
 
 impl Poller for Faulty {
     fn poll(&mut self, _now: Instant) -> Activity {
         self.0 += 1;
-        assert!(self.0 < 3, "the third turn is unlucky");
+        assert!(self.0 < 3, "the third poll is unlucky");
         Activity::Busy
     }
 }
@@ -148,13 +153,13 @@ fn driving_from_inside_is_refused() {
 }
 
 /// Answers knocks from another thread, as a stack answers frames.
-struct Door {
+struct Echo {
     knocks: Arc<AtomicU64>,
     answered: Arc<AtomicU64>,
     seen: u64,
 }
 
-impl Poller for Door {
+impl Poller for Echo {
     fn poll(&mut self, _now: Instant) -> Activity {
         let knocks = self.knocks.load(Ordering::Acquire);
         let news = knocks != self.seen;
@@ -167,8 +172,8 @@ impl Poller for Door {
 #[test]
 fn the_helper_answers_while_nobody_drives() {
     let (knocks, answered) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
-    let door = Door { knocks: knocks.clone(), answered: answered.clone(), seen: 0 };
-    let driver = Driver::new(door, options()).unwrap();
+    let echo = Echo { knocks: knocks.clone(), answered: answered.clone(), seen: 0 };
+    let driver = Driver::new(echo, options()).unwrap();
     for knock in 1..=50 {
         knocks.store(knock, Ordering::Release);
         let late = Clock.now() + Duration::from_secs(10);
@@ -204,22 +209,22 @@ fn dedicated<P: Poller + Send>(driver: &Driver<P>, idle: IdlePolicy) -> Shards<(
     shards.unwrap()
 }
 
-/// Waits until the shard has the seat.
-fn until_seated<P: Poller + Send>(driver: &Driver<P>) {
+/// Waits until the shard has the driver lock.
+fn until_dedicated<P: Poller + Send>(driver: &Driver<P>) {
     while !driver.inner().is_dedicated() {
         std::thread::yield_now();
     }
 }
 
 #[test]
-fn a_dedicated_shard_serves_all_callers_and_leaves_the_seat_when_it_ends() {
-    // It parks for a minute whenever there is nothing to do: only the callers' goals wake it.
+fn a_dedicated_shard_serves_all_callers_and_releases_the_lock_when_it_ends() {
+    // It parks for a minute whenever there is nothing to do: only the callers' conditions wake it.
     let minute = Duration::from_secs(60);
     let parks = IdlePolicy { spins: 0, yields: 0, first_park: minute, longest_park: minute };
     for idle in [parks, IdlePolicy::EXCLUSIVE] {
         let driver = Driver::new((), options()).unwrap();
         let shard = dedicated(&driver, idle);
-        until_seated(&driver);
+        until_dedicated(&driver);
         let begin = Clock.now();
         std::thread::scope(|scope| {
             for _ in 0..3 {
@@ -268,12 +273,12 @@ fn a_dedicated_shard_drives_an_engine_that_needs_turns() {
 fn a_panic_under_a_dedicated_shard_is_an_error_for_everybody() {
     let driver = Driver::new((), options()).unwrap();
     let shard = dedicated(&driver, IdlePolicy::SHARED);
-    until_seated(&driver);
-    let waiting = driver.drive_until(|()| -> Option<()> { panic!("a goal of this kind") }, in_30_s());
-    let panicked = DriveError::Panicked { message: "a goal of this kind".to_owned() };
+    until_dedicated(&driver);
+    let waiting = driver.drive_until(|()| -> Option<()> { panic!("a condition of this kind") }, in_30_s());
+    let panicked = DriveError::Panicked { message: "a condition of this kind".to_owned() };
     assert_eq!(waiting, Err(panicked.clone()));
     assert_eq!(driver.with(|()| ()), Err(panicked));
-    let message = "a goal of this kind".to_owned();
+    let message = "a condition of this kind".to_owned();
     assert_eq!(shard.join(), Err(ShardError::Panicked { shard: ShardId(0), message }));
 }
 
@@ -287,14 +292,14 @@ fn a_caller_is_not_kept_out_by_a_helper_with_endless_work() {
             Activity::Busy
         }
     }
-    let turns = Arc::new(AtomicU32::new(0));
-    let driver = Driver::new(Mill(turns.clone()), options()).unwrap();
+    let polls = Arc::new(AtomicU32::new(0));
+    let driver = Driver::new(Mill(polls.clone()), options()).unwrap();
     for n in 0..500 {
         assert_eq!(driver.with(move |_| n), Ok(n));
     }
     let late = Clock.now() + Duration::from_secs(10);
-    while turns.load(Ordering::Relaxed) == 0 {
-        assert!(Clock.now() < late, "the helper never turned");
+    while polls.load(Ordering::Relaxed) == 0 {
+        assert!(Clock.now() < late, "the helper never polled");
         std::thread::yield_now();
     }
 }

@@ -1,4 +1,4 @@
-//! The threads that found the seat taken, and what they wait for.
+//! The queue of threads that found the driver lock taken, with their conditions.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -6,31 +6,31 @@ use std::thread::Thread;
 use std::time::Duration;
 
 use super::lock;
-use crate::runtime::{Activity, Backoff, Instant, Step};
+use crate::runtime::{Activity, Backoff, BackoffStep, Instant};
 
-/// The goal of a waiting thread; true when reached, with the result put where the thread looks for it.
-type Goal<P> = Box<dyn FnMut(&mut P) -> bool + Send>;
+/// The condition of a waiting thread; returns true once it holds and its result is stored for the thread.
+type Condition<P> = Box<dyn FnMut(&mut P) -> bool + Send>;
 
 struct Entry<P> {
-    bell: Arc<Bell>,
-    goal: Goal<P>,
+    wakeup: Arc<Wakeup>,
+    condition: Condition<P>,
 }
 
 const WAITING: u8 = 0;
-/// The seat may be free.
-const NUDGED: u8 = 1;
-/// The goal was reached.
+/// The driver lock may be free.
+const RETRY_LOCK: u8 = 1;
+/// The condition holds.
 const REACHED: u8 = 2;
 
-/// How to tell a thread something.
-struct Bell {
+/// Wakes a waiting thread.
+struct Wakeup {
     state: AtomicU8,
     thread: Thread,
 }
 
-impl Bell {
-    fn ring(&self, state: u8) {
-        // A nudge must not hide that the goal was reached.
+impl Wakeup {
+    fn signal(&self, state: u8) {
+        // A retry must not overwrite that the condition holds.
         self.state.fetch_max(state, Ordering::AcqRel);
         self.thread.unpark();
     }
@@ -38,33 +38,33 @@ impl Bell {
 
 /// A waiting thread's side of its entry.
 pub(super) struct Ticket<R> {
-    bell: Arc<Bell>,
+    wakeup: Arc<Wakeup>,
     result: Arc<Mutex<Option<R>>>,
 }
 
 impl<R> Ticket<R> {
-    /// The result, if the goal was reached.
+    /// The result, if the condition holds.
     pub(super) fn take(&self) -> Option<R> {
-        if self.bell.state.load(Ordering::Acquire) == REACHED { lock(&self.result).take() } else { None }
+        if self.wakeup.state.load(Ordering::Acquire) == REACHED { lock(&self.result).take() } else { None }
     }
 
-    /// Waits for the bell, or for `deadline`.
+    /// Waits to be woken, or for `deadline`.
     pub(super) fn wait(&self, idle: &mut Backoff, deadline: Option<Instant>) {
         loop {
-            if self.bell.state.compare_exchange(NUDGED, WAITING, Ordering::AcqRel, Ordering::Acquire)
+            if self.wakeup.state.compare_exchange(RETRY_LOCK, WAITING, Ordering::AcqRel, Ordering::Acquire)
                 != Err(WAITING)
             {
                 return;
             }
             match idle.step(Activity::Idle) {
-                Step::Go | Step::Spin => std::hint::spin_loop(),
-                Step::Yield => {
+                BackoffStep::Go | BackoffStep::Spin => std::hint::spin_loop(),
+                BackoffStep::Yield => {
                     std::thread::yield_now();
                     if deadline.is_some() {
                         return; // The caller reads the clock.
                     }
                 }
-                Step::Park(_) => {
+                BackoffStep::Park(_) => {
                     let left = deadline.map(|at| at.saturating_since(crate::runtime::Clock.now()));
                     match left {
                         None => std::thread::park(),
@@ -82,7 +82,7 @@ impl<R> Ticket<R> {
 pub(super) struct Waiters<P> {
     /// Length of the list, readable without its lock.
     count: AtomicUsize,
-    /// A goal was added since the last look at all.
+    /// A condition was added since the last check of all.
     fresh: AtomicBool,
     entries: Mutex<Vec<Entry<P>>>,
 }
@@ -104,28 +104,28 @@ impl<P> Waiters<P> {
         self.count.load(Ordering::Relaxed)
     }
 
-    /// Whether there is a goal that nobody has looked at.
+    /// Whether there is a condition that was not checked yet.
     #[inline]
     pub(super) fn have_fresh(&self) -> bool {
         !self.is_empty() && self.fresh.load(Ordering::Relaxed)
     }
 
-    /// Makes the next turn look at all goals.
+    /// Makes the next poll check all conditions.
     pub(super) fn refresh(&self) {
         self.fresh.store(true, Ordering::Relaxed);
     }
 
-    /// Adds the calling thread with its goal.
-    pub(super) fn add<R, F>(&self, mut goal: F) -> Ticket<R>
+    /// Adds the calling thread with its condition.
+    pub(super) fn add<R, F>(&self, mut condition: F) -> Ticket<R>
     where
         F: FnMut(&mut P) -> Option<R> + Send + 'static,
         R: Send + 'static,
     {
-        let bell = Arc::new(Bell { state: AtomicU8::new(WAITING), thread: std::thread::current() });
+        let wakeup = Arc::new(Wakeup { state: AtomicU8::new(WAITING), thread: std::thread::current() });
         let result = Arc::new(Mutex::new(None));
         let place = result.clone();
-        let goal = Box::new(move |poller: &mut P| {
-            let reached = goal(poller);
+        let condition = Box::new(move |poller: &mut P| {
+            let reached = condition(poller);
             let done = reached.is_some();
             if done {
                 *lock(&place) = reached;
@@ -133,18 +133,18 @@ impl<P> Waiters<P> {
             done
         });
         let mut entries = lock(&self.entries);
-        entries.push(Entry { bell: bell.clone(), goal });
+        entries.push(Entry { wakeup: wakeup.clone(), condition });
         self.count.store(entries.len(), Ordering::Relaxed);
         self.fresh.store(true, Ordering::Relaxed);
         drop(entries);
-        Ticket { bell, result }
+        Ticket { wakeup, result }
     }
 
     /// Takes a thread off the list, if it is still on it.
     pub(super) fn remove<R>(&self, ticket: &Ticket<R>) {
         let removed = {
             let mut entries = lock(&self.entries);
-            let at = entries.iter().position(|entry| Arc::ptr_eq(&entry.bell, &ticket.bell));
+            let at = entries.iter().position(|entry| Arc::ptr_eq(&entry.wakeup, &ticket.wakeup));
             let removed = at.map(|at| entries.remove(at));
             self.count.store(entries.len(), Ordering::Relaxed);
             removed
@@ -152,17 +152,17 @@ impl<P> Waiters<P> {
         drop(removed);
     }
 
-    /// Looks at every goal; those reached leave the list and their threads are told. Returns whether any was: then the
-    /// others are looked at again after the next turn.
+    /// Checks every condition; entries whose condition holds are removed and their threads woken. Returns whether there was any:
+    /// the others are then checked again after the next poll.
     #[cold]
     pub(super) fn serve(&self, poller: &mut P) -> bool {
         self.fresh.store(false, Ordering::Relaxed);
         let mut entries = lock(&self.entries);
         let before = entries.len();
         entries.retain_mut(|entry| {
-            let reached = (entry.goal)(poller);
+            let reached = (entry.condition)(poller);
             if reached {
-                entry.bell.ring(REACHED);
+                entry.wakeup.signal(REACHED);
             }
             !reached
         });
@@ -174,17 +174,17 @@ impl<P> Waiters<P> {
         any
     }
 
-    /// Tells the longest waiting thread that the seat may be free.
-    pub(super) fn nudge_first(&self) {
+    /// Wakes the longest waiting thread, as the driver lock may be free.
+    pub(super) fn wake_first(&self) {
         if let Some(entry) = lock(&self.entries).first() {
-            entry.bell.ring(NUDGED);
+            entry.wakeup.signal(RETRY_LOCK);
         }
     }
 
-    /// Tells everybody, because there is nothing left to wait for.
-    pub(super) fn nudge_all(&self) {
+    /// Wakes all waiting threads, because there is nothing left to wait for.
+    pub(super) fn wake_all(&self) {
         for entry in lock(&self.entries).iter() {
-            entry.bell.ring(NUDGED);
+            entry.wakeup.signal(RETRY_LOCK);
         }
     }
 }

@@ -10,14 +10,14 @@ const POLICY: IdlePolicy = IdlePolicy {
 #[test]
 fn spins_then_yields_then_parks_ever_longer_up_to_the_bound() {
     let mut idle = Backoff::new(POLICY);
-    let steps: Vec<Step> = (0..9).map(|_| idle.step(Activity::Idle)).collect();
-    let park = |us| Step::Park(Duration::from_micros(us));
+    let steps: Vec<BackoffStep> = (0..9).map(|_| idle.step(Activity::Idle)).collect();
+    let park = |us| BackoffStep::Park(Duration::from_micros(us));
     let expected = [
-        Step::Spin,
-        Step::Spin,
-        Step::Spin,
-        Step::Yield,
-        Step::Yield,
+        BackoffStep::Spin,
+        BackoffStep::Spin,
+        BackoffStep::Spin,
+        BackoffStep::Yield,
+        BackoffStep::Yield,
         park(10),
         park(20),
         park(35),
@@ -32,12 +32,12 @@ fn work_starts_the_sequence_again() {
     for _ in 0..20 {
         idle.step(Activity::Idle);
     }
-    assert_eq!(idle.step(Activity::Busy), Step::Go);
-    assert_eq!(idle.step(Activity::Idle), Step::Spin);
+    assert_eq!(idle.step(Activity::Busy), BackoffStep::Go);
+    assert_eq!(idle.step(Activity::Idle), BackoffStep::Spin);
     for _ in 0..4 {
         idle.step(Activity::Idle);
     }
-    assert_eq!(idle.step(Activity::Idle), Step::Park(Duration::from_micros(10)));
+    assert_eq!(idle.step(Activity::Idle), BackoffStep::Park(Duration::from_micros(10)));
 }
 
 #[test]

@@ -9,10 +9,10 @@ use super::ShardError;
 use crate::runtime::reactor::Started;
 use crate::runtime::shared::Shared;
 use crate::runtime::{
-    Backoff, Clock, IdlePolicy, Poller, Reactor, ShardId, TurnClock, panic_message, spawn_local, stop,
+    Backoff, Clock, IdlePolicy, PollClock, Poller, Reactor, ShardId, panic_message, spawn_local, stop,
 };
 
-/// How long shards that have finished go on turning to send what is left.
+/// How long shards that have finished go on polling to send what is left.
 const LINGER: Duration = Duration::from_millis(100);
 
 /// How a shard is run.
@@ -23,7 +23,7 @@ pub(super) struct Plan {
     pub(super) signals: bool,
 }
 
-/// How far the shards have come together.
+/// The shared progress of all shards towards their end.
 pub(super) struct Ending {
     all: Arc<[Arc<Shared>]>,
     /// Shards whose work goes on.
@@ -72,14 +72,14 @@ impl Ending {
     }
 }
 
-/// One shard's part in the end of all.
-pub(super) struct Part {
+/// One shard's part in the common end.
+pub(super) struct ShardEnding {
     ending: Arc<Ending>,
     finished: bool,
     sent: bool,
 }
 
-impl Part {
+impl ShardEnding {
     pub(super) fn new(ending: Arc<Ending>) -> Self {
         Self { ending, finished: false, sent: false }
     }
@@ -109,7 +109,7 @@ impl Part {
     }
 }
 
-impl Drop for Part {
+impl Drop for ShardEnding {
     /// Also where the thread could not be had, or has panicked.
     fn drop(&mut self) {
         self.finish();
@@ -118,64 +118,64 @@ impl Drop for Part {
 }
 
 impl<P: Poller> Reactor<P> {
-    /// Turns until the work of all shards has ended, and sends what is left. `None` if the work failed, which `part` knows.
+    /// Polls until the work of all shards has ended, and sends what is left. `None` if the work failed, which `own` has recorded.
     pub(super) fn work<F, R, E>(
         mut self,
         work: F,
         plan: Plan,
-        part: &mut Part,
+        own: &mut ShardEnding,
     ) -> Result<Option<R>, ShardError>
     where
         F: Future<Output = Result<R, E>> + 'static,
         R: 'static,
         E: Display + 'static,
     {
-        let (shared, mut result) = (part.ending.all.clone(), None);
+        let (shared, mut result) = (own.ending.all.clone(), None);
         let id = self.id();
         let mut work = Some(self.start(work));
         if plan.signals && id == ShardId(0) {
             self.visit(|_| spawn_local(stop::stop_all_on_signal()).detach());
         }
         let mut idle = Backoff::new(plan.idle);
-        let mut clock = TurnClock::new(Clock);
+        let mut clock = PollClock::new(Clock);
         let mut until = None;
-        while !part.all_have_finished() {
-            let activity = self.turn(clock.now());
-            // Work ends in a turn that was busy.
+        while !own.all_have_finished() {
+            let activity = self.poll(clock.now());
+            // Work ends in a poll that was busy.
             if activity.is_busy()
                 && let Some(outcome) = work.as_ref().and_then(Started::take)
             {
                 work = None;
                 match outcome {
                     Ok(Ok(value)) => result = Some(value),
-                    Ok(Err(why)) => part.fail(ShardError::Failed { shard: id, why: why.to_string() }),
+                    Ok(Err(why)) => own.fail(ShardError::Failed { shard: id, why: why.to_string() }),
                     Err(payload) => {
-                        part.fail(ShardError::Panicked { shard: id, message: panic_message(&*payload) });
+                        own.fail(ShardError::Panicked { shard: id, message: panic_message(&*payload) });
                     }
                 }
-                part.finish();
+                own.finish();
             }
             if work.is_some() && shared[id.0].is_stopping() {
                 let now = Clock.now();
                 if now > *until.get_or_insert(now + plan.grace) {
-                    part.fail(ShardError::Unfinished { shard: id, grace: plan.grace });
+                    own.fail(ShardError::Unfinished { shard: id, grace: plan.grace });
                     work = None;
-                    part.finish();
+                    own.finish();
                 }
             }
             self.wait(&mut idle, &mut clock, activity);
         }
         self.cancel_tasks();
         let until = Clock.now() + LINGER;
-        while !part.all_have_sent() && Clock.now() < until {
-            self.turn(Clock.now());
+        while !own.all_have_sent() && Clock.now() < until {
+            self.poll(Clock.now());
             if !self.has_unsent() {
-                part.have_sent();
+                own.have_sent();
             }
             std::thread::yield_now();
         }
         // What the others have sent may go through this shard's queue.
-        self.turn(Clock.now());
+        self.poll(Clock.now());
         Ok(result)
     }
 }

@@ -27,7 +27,7 @@ pub(crate) enum Phase {
 
 /// What follows what is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum End {
+pub(crate) enum WriteEnd {
     /// Nothing is known of it.
     Plain,
     /// More, at once: MSG_MORE.
@@ -61,7 +61,7 @@ pub(crate) struct TcpSocket {
     pub(crate) buffers: (Option<i32>, Option<i32>),
     /// SO_RCVTIMEO and SO_SNDTIMEO.
     pub(crate) timeouts: (Option<Duration>, Option<Duration>),
-    /// A connection was asked for, and nobody has been told how that went.
+    /// A connection was requested, and its result has not been reported.
     pub(crate) connecting: bool,
     /// What SO_ERROR gives next.
     pub(crate) error: Option<Errno>,
@@ -194,7 +194,7 @@ impl TcpSocket {
             let fewer = glimpse.acceptable < self.seen.acceptable
                 || (self.seen.writable && Glimpse { writable: true, ..glimpse } == self.seen);
             self.seen = glimpse;
-            // That there is less to do wakes nobody.
+            // Less work wakes no thread.
             self.edge += u64::from(!fewer);
         }
     }
@@ -241,7 +241,7 @@ impl TcpSocket {
         Ok(())
     }
 
-    /// `None`: nobody has connected.
+    /// `None`: no connection.
     pub(crate) fn accept(&mut self, net: &mut Net) -> Result<Option<(Self, SocketAddr)>> {
         let Phase::Listening(id) = self.phase else { return Err(Errno(libc::EINVAL)) };
         let accepted = net.tcp().accept(id);
@@ -330,7 +330,7 @@ impl TcpSocket {
         }
     }
 
-    /// What TCP_INQ tells: the bytes that are still to be read, and one if there are none and the end is.
+    /// The value of TCP_INQ: the bytes that are still to be read, and one if there are none and the end is.
     pub(crate) fn unread(&self, net: &Net) -> Option<i32> {
         if !self.tells_unread {
             return None;
@@ -341,7 +341,7 @@ impl TcpSocket {
     }
 
     /// Takes what there is room for; `None` if there is none.
-    pub(crate) fn write(&mut self, net: &mut Net, bytes: &[u8], end: End) -> Result<Option<usize>> {
+    pub(crate) fn write(&mut self, net: &mut Net, bytes: &[u8], end: WriteEnd) -> Result<Option<usize>> {
         if self.write_shut {
             return Err(Errno(libc::EPIPE));
         }
@@ -372,15 +372,15 @@ impl TcpSocket {
         net: &mut Net,
         id: ConnectionId,
         bytes: &[u8],
-        end: End,
+        end: WriteEnd,
     ) -> core::result::Result<usize, Error> {
         let now = net.now;
         let mut done = 0;
         loop {
             let rest = bytes.get(done..).unwrap_or_default();
             let taken = match end {
-                End::More => net.tcp().write_more(now, id, rest),
-                End::Plain | End::Record => net.tcp().write(now, id, rest),
+                WriteEnd::More => net.tcp().write_more(now, id, rest),
+                WriteEnd::Plain | WriteEnd::Record => net.tcp().write(now, id, rest),
             };
             done += match taken {
                 // What was taken counts; the next call hears why there was no more.
@@ -392,7 +392,7 @@ impl TcpSocket {
             }
             net.run();
         }
-        if end == End::Record {
+        if end == WriteEnd::Record {
             net.tcp().end_record(now, id)?;
         }
         Ok(done)

@@ -12,7 +12,7 @@ use libc::{
 
 use super::{address, control, memory, run};
 use crate::errno::{Errno, Result};
-use crate::host::{Host, Turn};
+use crate::host::{CallProgress, Host};
 use crate::machine::{Arrived, Patience};
 
 type User = *mut c_void;
@@ -63,19 +63,19 @@ fn transmit(
 }
 
 pub(super) unsafe extern "C" fn socket(user: User, domain: c_int, kind: c_int, protocol: c_int) -> c_int {
-    run(user, |host| host.call(|machine| machine.socket(domain, kind, protocol).map(Turn::Done)))
+    run(user, |host| host.call(|machine| machine.socket(domain, kind, protocol).map(CallProgress::Done)))
 }
 
 pub(super) unsafe extern "C" fn bind(user: User, fd: c_int, to: *const sockaddr, len: socklen_t) -> c_int {
     run(user, |host| {
         // SAFETY: see the module.
         let local = unsafe { address::read(to, len) }?.ok_or(Errno(libc::EAFNOSUPPORT))?;
-        host.call(|machine| machine.bind(fd, local).map(Turn::Done)).map(|()| 0)
+        host.call(|machine| machine.bind(fd, local).map(CallProgress::Done)).map(|()| 0)
     })
 }
 
 pub(super) unsafe extern "C" fn listen(user: User, fd: c_int, backlog: c_int) -> c_int {
-    run(user, |host| host.call(|machine| machine.listen(fd, backlog).map(Turn::Done)).map(|()| 0))
+    run(user, |host| host.call(|machine| machine.listen(fd, backlog).map(CallProgress::Done)).map(|()| 0))
 }
 
 pub(super) unsafe extern "C" fn accept(
@@ -145,7 +145,7 @@ pub(super) unsafe extern "C" fn recvfrom(
         unsafe {
             match arrived.from {
                 Some(remote) => address::write(remote, from, from_len)?,
-                // A stream names nobody.
+                // A stream has no source address.
                 None => memory::put(from_len, 0)?,
             }
         }
@@ -259,7 +259,7 @@ pub(super) unsafe extern "C" fn fcntl(user: User, fd: c_int, command: c_int, arg
     run(user, |host| {
         // What is passed is an int: the upper half is not defined.
         let argument = argument as c_int;
-        host.call(|machine| machine.fcntl(fd, command, argument).map(Turn::Done))
+        host.call(|machine| machine.fcntl(fd, command, argument).map(CallProgress::Done))
     })
 }
 
@@ -276,7 +276,7 @@ pub(super) unsafe extern "C" fn ioctl(
         } else {
             0
         };
-        if let Some(value) = host.call(|machine| machine.ioctl(fd, request, given).map(Turn::Done))? {
+        if let Some(value) = host.call(|machine| machine.ioctl(fd, request, given).map(CallProgress::Done))? {
             if argument.is_null() {
                 return Err(Errno(libc::EFAULT));
             }
@@ -295,7 +295,7 @@ pub(super) unsafe extern "C" fn close(user: User, fd: c_int) -> c_int {
 }
 
 pub(super) unsafe extern "C" fn shutdown(user: User, fd: c_int, how: c_int) -> c_int {
-    run(user, |host| host.call(|machine| machine.shutdown(fd, how).map(Turn::Done)).map(|()| 0))
+    run(user, |host| host.call(|machine| machine.shutdown(fd, how).map(CallProgress::Done)).map(|()| 0))
 }
 
 pub(super) unsafe extern "C" fn getsockopt(
@@ -309,7 +309,7 @@ pub(super) unsafe extern "C" fn getsockopt(
     run(user, |host| {
         // SAFETY: see the module.
         let room = usize::try_from(unsafe { memory::get(len) }?).unwrap_or_default();
-        let bytes = host.call(|machine| machine.option(fd, level, name).map(Turn::Done))?;
+        let bytes = host.call(|machine| machine.option(fd, level, name).map(CallProgress::Done))?;
         let count = socklen_t::try_from(bytes.len().min(room)).unwrap_or_default();
         // SAFETY: see the module.
         unsafe {
@@ -331,7 +331,7 @@ pub(super) unsafe extern "C" fn setsockopt(
     run(user, |host| {
         // SAFETY: see the module.
         let bytes = unsafe { memory::copy_in(value, usize::try_from(len).unwrap_or_default()) }?;
-        host.call(|machine| machine.set_option(fd, level, name, &bytes).map(Turn::Done)).map(|()| 0)
+        host.call(|machine| machine.set_option(fd, level, name, &bytes).map(CallProgress::Done)).map(|()| 0)
     })
 }
 
@@ -401,7 +401,7 @@ pub(super) unsafe extern "C" fn epoll_create(user: User, size: c_int) -> c_int {
         if size <= 0 {
             return Err(Errno(libc::EINVAL));
         }
-        host.call(|machine| machine.epoll_create().map(Turn::Done))
+        host.call(|machine| machine.epoll_create().map(CallProgress::Done))
     })
 }
 
@@ -415,7 +415,8 @@ pub(super) unsafe extern "C" fn epoll_ctl(
     run(user, |host| {
         // SAFETY: see the module.
         let event = unsafe { memory::get(event.cast_const()) }.ok().map(|event| (event.events, event.u64));
-        host.call(|machine| machine.epoll_control(epoll, operation, fd, event).map(Turn::Done)).map(|()| 0)
+        host.call(|machine| machine.epoll_control(epoll, operation, fd, event).map(CallProgress::Done))
+            .map(|()| 0)
     })
 }
 
@@ -432,12 +433,12 @@ pub(super) unsafe extern "C" fn epoll_wait(
             return Err(Errno(libc::EFAULT));
         }
         let mut patience = Patience::default();
-        let told = host.call(|machine| machine.epoll_wait(epoll, limit, timeout(millis), &mut patience))?;
-        for (index, told) in told.iter().enumerate() {
-            // SAFETY: `told` has at most as many as the caller has room for.
-            unsafe { memory::put(events.add(index), epoll_event { events: told.events, u64: told.data }) }?;
+        let ready = host.call(|machine| machine.epoll_wait(epoll, limit, timeout(millis), &mut patience))?;
+        for (index, event) in ready.iter().enumerate() {
+            // SAFETY: `ready` has at most as many as the caller has room for.
+            unsafe { memory::put(events.add(index), epoll_event { events: event.events, u64: event.data }) }?;
         }
-        unsigned(told.len())
+        unsigned(ready.len())
     })
 }
 
@@ -446,7 +447,7 @@ pub(super) unsafe extern "C" fn pipe(user: User, ends: *mut c_int) -> c_int {
         if ends.is_null() {
             return Err(Errno(libc::EFAULT));
         }
-        let (reader, writer) = host.call(|machine| machine.pipe().map(Turn::Done))?;
+        let (reader, writer) = host.call(|machine| machine.pipe().map(CallProgress::Done))?;
         // SAFETY: the caller's array of two.
         unsafe {
             memory::put(ends, reader)?;

@@ -20,7 +20,7 @@ const FAULT: Errno = Errno(libc::EFAULT);
 
 /// A direction of [`transfer`].
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Way {
+enum Direction {
     In,
     Out,
 }
@@ -29,7 +29,7 @@ enum Way {
 ///
 /// # Safety
 /// `ours` has `len` bytes, which are not the caller's. Where the kernel does not lend itself to this, so has `theirs`.
-unsafe fn transfer(ours: *mut c_void, theirs: *mut c_void, len: usize, way: Way) -> Result<()> {
+unsafe fn transfer(ours: *mut c_void, theirs: *mut c_void, len: usize, direction: Direction) -> Result<()> {
     if len == 0 {
         return Ok(());
     }
@@ -40,9 +40,9 @@ unsafe fn transfer(ours: *mut c_void, theirs: *mut c_void, len: usize, way: Way)
     let (local, remote) = (&raw const local, &raw const remote);
     // SAFETY: the kernel checks both ranges; it writes to one that the caller says is there, or to nothing.
     let moved = unsafe {
-        match way {
-            Way::In => libc::process_vm_readv(libc::getpid(), local, 1, remote, 1, 0),
-            Way::Out => libc::process_vm_writev(libc::getpid(), local, 1, remote, 1, 0),
+        match direction {
+            Direction::In => libc::process_vm_readv(libc::getpid(), local, 1, remote, 1, 0),
+            Direction::Out => libc::process_vm_writev(libc::getpid(), local, 1, remote, 1, 0),
         }
     };
     match usize::try_from(moved) {
@@ -54,9 +54,9 @@ unsafe fn transfer(ours: *mut c_void, theirs: *mut c_void, len: usize, way: Way)
     }
     // SAFETY: as the caller says.
     unsafe {
-        match way {
-            Way::In => ptr::copy_nonoverlapping(theirs.cast::<u8>(), ours.cast::<u8>(), len),
-            Way::Out => ptr::copy_nonoverlapping(ours.cast::<u8>(), theirs.cast::<u8>(), len),
+        match direction {
+            Direction::In => ptr::copy_nonoverlapping(theirs.cast::<u8>(), ours.cast::<u8>(), len),
+            Direction::Out => ptr::copy_nonoverlapping(ours.cast::<u8>(), theirs.cast::<u8>(), len),
         }
     }
     Ok(())
@@ -69,7 +69,7 @@ unsafe fn transfer(ours: *mut c_void, theirs: *mut c_void, len: usize, way: Way)
 pub(super) unsafe fn copy_in(from: *const c_void, len: usize) -> Result<Vec<u8>> {
     let mut bytes = vec![0; len.min(MOST)];
     // SAFETY: `bytes` is that long and ours; the rest is as the caller says.
-    unsafe { transfer(bytes.as_mut_ptr().cast(), from.cast_mut(), bytes.len(), Way::In) }?;
+    unsafe { transfer(bytes.as_mut_ptr().cast(), from.cast_mut(), bytes.len(), Direction::In) }?;
     Ok(bytes)
 }
 
@@ -81,7 +81,7 @@ pub(super) unsafe fn copy_out(bytes: &[u8], to: *mut c_void, offset: usize, len:
     let count = bytes.len().min(len.saturating_sub(offset));
     let at = if to.is_null() { to } else { to.wrapping_byte_add(offset) };
     // SAFETY: `bytes` has `count`, and is only read; the rest is as the caller says.
-    unsafe { transfer(bytes.as_ptr().cast_mut().cast(), at, count, Way::Out) }
+    unsafe { transfer(bytes.as_ptr().cast_mut().cast(), at, count, Direction::Out) }
 }
 
 /// Writes a value through a pointer, if there is one.
@@ -93,7 +93,7 @@ pub(super) unsafe fn put<T: Copy>(to: *mut T, value: T) -> Result<()> {
         return Ok(());
     }
     // SAFETY: the value is ours and as long as its type, and is only read; the rest is as the caller says.
-    unsafe { transfer((&raw const value).cast_mut().cast(), to.cast(), size_of::<T>(), Way::Out) }
+    unsafe { transfer((&raw const value).cast_mut().cast(), to.cast(), size_of::<T>(), Direction::Out) }
 }
 
 /// Reads a value through a pointer.
@@ -103,7 +103,7 @@ pub(super) unsafe fn put<T: Copy>(to: *mut T, value: T) -> Result<()> {
 pub(super) unsafe fn get<T: Copy>(from: *const T) -> Result<T> {
     let mut value = MaybeUninit::<T>::uninit();
     // SAFETY: the room is ours and as long as its type; the rest is as the caller says.
-    unsafe { transfer(value.as_mut_ptr().cast(), from.cast_mut().cast(), size_of::<T>(), Way::In) }?;
+    unsafe { transfer(value.as_mut_ptr().cast(), from.cast_mut().cast(), size_of::<T>(), Direction::In) }?;
     // SAFETY: all of it was written, with what the caller says is a `T`.
     Ok(unsafe { value.assume_init() })
 }

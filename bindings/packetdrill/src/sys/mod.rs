@@ -90,7 +90,7 @@ unsafe extern "C" fn free(userdata: *mut c_void) {
     if userdata.is_null() {
         return;
     }
-    // That it panics leaves nothing to be told.
+    // A panic has no further report.
     let _ = catch_unwind(AssertUnwindSafe(|| {
         // SAFETY: made by Arc::into_raw in packetdrill_interface_init, and not let go of before.
         let host = unsafe { Arc::from_raw(userdata.cast::<Host>()) };

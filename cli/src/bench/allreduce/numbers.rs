@@ -5,7 +5,7 @@ use std::fmt::Display;
 use shouter::{DType, Element, Group, bf16, f16};
 
 use super::super::BenchError;
-use super::super::report::Line;
+use super::super::report::ReportLine;
 use super::super::sizes::Sizes;
 use super::{WorkerArgs, measure};
 
@@ -33,14 +33,14 @@ macro_rules! numbers {
         })*
 
         /// Measures one size with elements of the type that `--dtype` names.
-        pub(super) fn measure_as(group: &Group, bytes: u64, args: &WorkerArgs) -> Result<Line, BenchError> {
+        pub(super) fn measure_as(group: &Group, bytes: u64, args: &WorkerArgs) -> Result<ReportLine, BenchError> {
             match args.dtype.as_str() {
                 $(stringify!($rust) => measure::<$rust>(group, bytes, args),)*
                 other => Err(BenchError::Usage(format!("--dtype {other} cannot be measured"))),
             }
         }
 
-        /// Refuses more ranks than can be told apart by sums that are exact.
+        /// Refuses more ranks than can be distinguished by sums that are exact.
         pub(super) fn exact(ranks: u32, dtype: &str) -> Result<(), BenchError> {
             let most = match dtype {
                 $(stringify!($rust) => $rust::EXACT / 2,)*

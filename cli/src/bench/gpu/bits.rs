@@ -31,7 +31,7 @@ pub(super) struct Bench<'a> {
 }
 
 /// How many cases were tried, and what was wrong with the first that was not right.
-pub(super) type Outcome = Result<(u64, Option<String>), BenchError>;
+pub(super) type CheckResult = Result<(u64, Option<String>), BenchError>;
 
 /// An image of memory: ranges between guards.
 #[derive(Default)]
@@ -104,7 +104,7 @@ const DESTINATIONS: [(usize, usize); 5] = [(1, 0), (1, 1), (2, 1), (5, 2), (3, 3
 
 /// One operation with every element type: 1 to 8 sources, 1 to 5 destinations, odd lengths, misaligned, in place and
 /// apart, averages divided by the number of sources, and others now and then by any number.
-fn reductions(bench: &mut Bench<'_>, op: ReduceOp) -> Outcome {
+fn reductions(bench: &mut Bench<'_>, op: ReduceOp) -> CheckResult {
     let mut cases = 0;
     for &dtype in DType::ALL {
         for k in 1..=MOST_SOURCES {

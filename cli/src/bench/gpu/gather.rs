@@ -5,7 +5,7 @@ use rand::Rng;
 use shouter_netstack::crc::crc32c;
 use shouter_reducer::cuda::kernel::{Packing, Piece};
 
-use super::bits::{Bench, Image, Outcome, difference};
+use super::bits::{Bench, CheckResult, Image, difference};
 use crate::bench::BenchError;
 
 /// Bytes of an arena that all of this fits into.
@@ -14,7 +14,7 @@ pub(super) const ROOM: usize = 4 << 20;
 const LONGEST: usize = 5000;
 
 /// Tensors of 1 to [`LONGEST`] bytes, each at any address, into a buffer and back.
-pub(super) fn pieces(bench: &mut Bench<'_>) -> Outcome {
+pub(super) fn pieces(bench: &mut Bench<'_>) -> CheckResult {
     let mut cases = 0;
     for many in [1, 2, 31, 100] {
         for unpack in [false, true] {
@@ -73,7 +73,7 @@ fn packed(bench: &mut Bench<'_>, many: usize, unpack: bool) -> Result<Option<usi
 }
 
 /// Checksums of ranges at any address, in fragments of any length.
-pub(super) fn checksums(bench: &mut Bench<'_>) -> Outcome {
+pub(super) fn checksums(bench: &mut Bench<'_>) -> CheckResult {
     let mut cases = 0;
     for (bytes, fragment) in
         [(1, 1), (15, 4), (4096, 4096), (100_003, 8192), (100_003, 8961), (300_001, 300_001), (9000, 17)]

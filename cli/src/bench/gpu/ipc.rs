@@ -4,7 +4,7 @@ use super::device::{Device, Left};
 use super::table::{Row, Table};
 use super::{GpuArgs, Part, jobs};
 use crate::bench::BenchError;
-use crate::bench::report::{Line, round4};
+use crate::bench::report::{ReportLine, round4};
 
 /// Ranks of a job.
 const RANKS: f64 = 4.0;
@@ -24,7 +24,7 @@ pub(super) fn room(args: &GpuArgs, device: &Device) -> Result<u64, BenchError> {
 
 /// The row of a job from its line; `copied` is what a copy on the device reads in bytes a second. It writes as many, and
 /// an all-reduce has to read each rank's tensor once, and to write it once.
-fn judge(row: Row, line: &Line, copied: f64) -> Option<Row> {
+fn judge(row: Row, line: &ReportLine, copied: f64) -> Option<Row> {
     let (bytes, p50_us) = (line.bytes?, line.p50_us?);
     let moved = 2.0 * RANKS * bytes as f64;
     let bound_us = round4(moved / (2.0 * copied) * 1e6);

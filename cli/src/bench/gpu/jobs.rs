@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use super::device::Left;
-use crate::bench::report::Line;
+use crate::bench::report::ReportLine;
 use crate::bench::{BenchError, output_within};
 
 /// All sizes of a job.
@@ -16,7 +16,7 @@ pub(super) fn allreduce<const N: usize>(
     left: &Left,
     options: &[&str],
     sizes: [u64; N],
-) -> Result<[Line; N], BenchError> {
+) -> Result<[ReportLine; N], BenchError> {
     let mut command = Command::new(std::env::current_exe()?);
     command.args(["bench", "allreduce", "--json"]).args(options);
     command.args(["--bytes", &sizes.map(|size| size.to_string()).join(",")]);
@@ -33,7 +33,7 @@ pub(super) fn allreduce<const N: usize>(
         return Err(BenchError::Failed(format!("`shouter bench allreduce {}` failed", options.join(" "))));
     }
     let text = String::from_utf8_lossy(&output.stdout);
-    let lines: Result<Vec<Line>, _> = text.lines().map(serde_json::from_str).collect();
-    let lines: Result<[Line; N], _> = lines.map_err(io::Error::from)?.try_into();
+    let lines: Result<Vec<ReportLine>, _> = text.lines().map(serde_json::from_str).collect();
+    let lines: Result<[ReportLine; N], _> = lines.map_err(io::Error::from)?.try_into();
     lines.map_err(|lines| BenchError::Failed(format!("{} lines instead of {N}: {text}", lines.len())))
 }

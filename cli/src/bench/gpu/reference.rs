@@ -4,7 +4,7 @@
 use shouter::{DType, ReduceOp};
 use shouter_reducer::cuda::kernel::Fold;
 
-use super::bits::{Bench, Image, MOST_SOURCES, Outcome};
+use super::bits::{Bench, CheckResult, Image, MOST_SOURCES};
 use super::float::{Float, at, elements};
 use crate::bench::BenchError;
 
@@ -40,7 +40,7 @@ fn reference(op: ReduceOp, dtype: DType, float: Float, numbers: &[f64]) -> (f64,
 }
 
 /// Every operation with every floating-point type, 1 to 8 sources, against float64.
-pub(super) fn folds(bench: &mut Bench<'_>) -> Outcome {
+pub(super) fn folds(bench: &mut Bench<'_>) -> CheckResult {
     let mut cases = 0;
     let count = 3003.min(bench.longest);
     for (dtype, float) in NARROW.into_iter().chain(WIDE) {

@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use super::device::Device;
-use super::table::{Row, Table, Verdict};
+use super::table::{Row, RowVerdict, Table};
 use super::{GpuArgs, Part, skip};
 use crate::bench::{BenchError, output_within};
 
@@ -47,7 +47,7 @@ pub(super) fn run(args: &GpuArgs, device: &Device, table: &mut Table) -> Result<
     for (row, aim) in args.rows(Part::Sanitizer) {
         let row = Row::new(row, aim);
         table.push(match &said {
-            Ok(output) if output.status.success() => Row { verdict: Some(Verdict::Met), ..row },
+            Ok(output) if output.status.success() => Row { verdict: Some(RowVerdict::Met), ..row },
             Ok(output) => {
                 let text = String::from_utf8_lossy(&output.stdout);
                 let errors: Vec<&str> =

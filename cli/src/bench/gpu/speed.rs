@@ -9,7 +9,7 @@ use shouter_reducer::cuda::kernel::{CudaKernels, Fold};
 use shouter_reducer::cuda::{DeviceBuffer, Pinned};
 
 use super::device::{Device, FRAGMENT, failed, not_launched};
-use super::table::{Row, Table, Verdict};
+use super::table::{Row, RowVerdict, Table};
 use super::{GpuArgs, Part};
 use crate::bench::BenchError;
 
@@ -167,7 +167,7 @@ pub(super) fn run(args: &GpuArgs, device: &Device, table: &mut Table) -> Result<
             ("copy on the device", _, _) => ceiling(copied.as_ref().map(|rate| 2.0 * rate)),
             ("copy to the device", _, _) => ceiling(pinned.as_ref().map(|rates| rates[0])),
             ("copy from the device", _, _) => ceiling(pinned.as_ref().map(|rates| rates[1])),
-            (_, Err(why), _) => Row { verdict: Some(Verdict::Skipped), note: Some(why.clone()), ..row },
+            (_, Err(why), _) => Row { verdict: Some(RowVerdict::Skipped), note: Some(why.clone()), ..row },
             (_, _, Err(why)) => row.failed(why),
             (_, Ok(kernels), Ok(copied)) => pool.row(row, kernels, *copied),
         })?;

@@ -4,7 +4,7 @@ use super::device::Left;
 use super::table::{Row, Table};
 use super::{GpuArgs, Part, jobs};
 use crate::bench::BenchError;
-use crate::bench::report::Line;
+use crate::bench::report::ReportLine;
 
 /// Length of the small one, in bytes.
 const SMALL: u64 = 4096;
@@ -15,17 +15,17 @@ const ADDED: f64 = 40.0;
 const LINK: &str = if cfg!(feature = "dpdk") { "auto" } else { "kernel" };
 
 /// The lines of the job with tensors at a place, by size.
-fn bench(left: &Left, memory: &str, sizes: [u64; 2]) -> Result<[Line; 2], BenchError> {
+fn bench(left: &Left, memory: &str, sizes: [u64; 2]) -> Result<[ReportLine; 2], BenchError> {
     jobs::allreduce(left, &["--hosts", "2", "--ranks", "2", "--transport", LINK, "--memory", memory], sizes)
 }
 
 /// The rows of the two sizes from the lines of both places; `pinned` is the rate of copies in bytes a second.
-fn judge(rows: [Row; 2], gpu: &[Line; 2], host: &[Line; 2], pinned: f64) -> Option<[Row; 2]> {
+fn judge(rows: [Row; 2], gpu: &[ReportLine; 2], host: &[ReportLine; 2], pinned: f64) -> Option<[Row; 2]> {
     let [large, small] = rows;
-    let rate = |line: &Line| Some(line.bytes? as f64 / line.p50_us? / 1e3);
+    let rate = |line: &ReportLine| Some(line.bytes? as f64 / line.p50_us? / 1e3);
     let large = large.figure(rate(&gpu[1])?, "GB/s", rate(&host[1])?.min(pinned / 1e9));
     let small = small.figure(gpu[0].p50_us?, "us", host[0].p50_us? + ADDED);
-    let note = |row: Row, gpu: &Line, host: &Line| {
+    let note = |row: Row, gpu: &ReportLine, host: &ReportLine| {
         let link = gpu.transport.clone().unwrap_or_else(|| LINK.into());
         let [gpu_us, host_us] = [gpu, host].map(|line| line.p50_us.unwrap_or_default());
         let bytes = gpu.bytes.unwrap_or_default();

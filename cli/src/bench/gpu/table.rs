@@ -10,7 +10,7 @@ use crate::bench::report::round4;
 /// What came of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub(super) enum Verdict {
+pub(super) enum RowVerdict {
     /// The aim was reached.
     Met,
     /// It was measured, and is not what was aimed at.
@@ -21,7 +21,7 @@ pub(super) enum Verdict {
     Skipped,
 }
 
-impl Verdict {
+impl RowVerdict {
     fn name(self) -> &'static str {
         match self {
             Self::Met => "met",
@@ -44,7 +44,7 @@ pub(super) struct Row {
     pub(super) fraction: Option<f64>,
     pub(super) aim: &'static str,
     /// None for what is only a ceiling of others, and for times of a simulated driver.
-    pub(super) verdict: Option<Verdict>,
+    pub(super) verdict: Option<RowVerdict>,
     /// The driver is simulated: what it measures says nothing about a GPU.
     pub(super) simulated: bool,
     pub(super) note: Option<String>,
@@ -79,7 +79,7 @@ impl Row {
         self.unit = unit;
         self.ceiling = Some(round4(ceiling));
         self.fraction = Some(round4(fraction));
-        self.verdict = Some(if met { Verdict::Met } else { Verdict::Missed });
+        self.verdict = Some(if met { RowVerdict::Met } else { RowVerdict::Missed });
         self
     }
 
@@ -87,20 +87,20 @@ impl Row {
     pub(super) fn cases(mut self, cases: u64, wrong: Option<String>) -> Self {
         self.measured = Some(cases as f64);
         self.unit = "cases";
-        self.verdict = Some(if wrong.is_none() { Verdict::Met } else { Verdict::Failed });
+        self.verdict = Some(if wrong.is_none() { RowVerdict::Met } else { RowVerdict::Failed });
         self.note = wrong;
         self
     }
 
     /// It was not measured.
     pub(super) fn failed(mut self, why: &dyn std::fmt::Display) -> Self {
-        self.verdict = Some(Verdict::Failed);
+        self.verdict = Some(RowVerdict::Failed);
         self.note = Some(why.to_string());
         self
     }
 
     fn columns(&self) -> [String; 6] {
-        if self.verdict == Some(Verdict::Skipped) {
+        if self.verdict == Some(RowVerdict::Skipped) {
             let why = self.note.as_deref().unwrap_or_default();
             return [self.row.into(), format!("skipped: {why}"), "".into(), "".into(), "".into(), "".into()];
         }
@@ -180,8 +180,12 @@ impl Table {
             eprintln!();
             io::stdout().lock().write_all(self.text().as_bytes())?;
         }
-        let failed: Vec<&str> =
-            self.rows.iter().filter(|row| row.verdict == Some(Verdict::Failed)).map(|row| row.row).collect();
+        let failed: Vec<&str> = self
+            .rows
+            .iter()
+            .filter(|row| row.verdict == Some(RowVerdict::Failed))
+            .map(|row| row.row)
+            .collect();
         if failed.is_empty() {
             return Ok(());
         }
@@ -205,7 +209,7 @@ impl Table {
             text += cells.collect::<Vec<_>>().join("  ").trim_end();
             text.push('\n');
         }
-        for row in self.rows.iter().filter(|row| row.verdict != Some(Verdict::Skipped)) {
+        for row in self.rows.iter().filter(|row| row.verdict != Some(RowVerdict::Skipped)) {
             if let Some(note) = &row.note {
                 text += &format!("{}: {note}\n", row.row);
             }

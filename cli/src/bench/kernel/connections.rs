@@ -4,7 +4,7 @@ use std::io::{self, Read};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
-use super::super::report::{Line, median};
+use super::super::report::{ReportLine, median};
 use super::PeerArgs;
 use super::wire::Ring;
 
@@ -15,7 +15,7 @@ const PASSES: usize = 5;
 const CLIENTS: usize = 32;
 
 /// Opens and closes for `seconds` a pass; the rate is the client's.
-pub(super) fn measure(args: &PeerArgs, ring: &mut Ring) -> io::Result<Line> {
+pub(super) fn measure(args: &PeerArgs, ring: &mut Ring) -> io::Result<ReportLine> {
     let own = args.addresses[args.rank].ip();
     let mut rates = vec![];
     if args.rank == 0 {
@@ -43,13 +43,13 @@ pub(super) fn measure(args: &PeerArgs, ring: &mut Ring) -> io::Result<Line> {
             ring.send(&open(&ports, Duration::from_secs_f64(args.seconds))?.to_le_bytes())?;
         }
     }
-    Ok(Line {
+    Ok(ReportLine {
         bench: "connections".into(),
         who: args.who.clone(),
         transport: Some("tcp".into()),
         connections_per_second: Some(median(&mut rates).round()),
         passes: Some(PASSES as u32),
-        ..Line::default()
+        ..ReportLine::default()
     })
 }
 

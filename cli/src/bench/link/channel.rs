@@ -16,7 +16,7 @@ use shouter_reducer::header::{Collective, Header, Identity, Kind, MatchKey, Shap
 use shouter_reducer::memory::{Kind as MemoryKind, Region};
 use shouter_reducer::transport::{SendError, Token, Transport};
 
-use super::super::report::{Line, median, percentiles_us, round4};
+use super::super::report::{ReportLine, median, percentiles_us, round4};
 use super::{BenchError, WorkerArgs};
 
 /// Cold memory: more than private caches hold.
@@ -30,7 +30,7 @@ const LAST: u32 = 1;
 const AFTERWARDS: Duration = Duration::from_millis(50);
 
 /// One end.
-pub(super) struct End {
+pub(super) struct ChannelEnd {
     rank: Rank,
     peer: Rank,
     up: UpChannels,
@@ -40,7 +40,7 @@ pub(super) struct End {
     count: Count,
 }
 
-/// What has come.
+/// Received messages.
 #[derive(Default)]
 struct Count {
     bytes: u64,
@@ -60,7 +60,7 @@ impl Inbox for Count {
     fn released(&mut self, _: Token) {}
 }
 
-impl End {
+impl ChannelEnd {
     /// Meets the other end and connects to it as the configuration says.
     #[allow(unsafe_code)]
     pub(super) fn open() -> Result<Self, BenchError> {
@@ -105,7 +105,7 @@ impl End {
 
     /// One turn of the channel, and the time of it.
     #[inline]
-    fn turn(&mut self) -> Result<Instant, BenchError> {
+    fn poll(&mut self) -> Result<Instant, BenchError> {
         let now = Clock.now();
         self.up.receive(now, &mut self.count);
         if let Some(loss) = self.up.take_lost() {
@@ -148,7 +148,7 @@ impl End {
     fn post_surely(&mut self, len: usize, round: u32) -> Result<(), BenchError> {
         let until = Clock.now() + PATIENCE;
         while !self.post(len, round)? {
-            if self.turn()? > until {
+            if self.poll()? > until {
                 return Err(BenchError::Failed("the peer takes nothing any more".into()));
             }
         }
@@ -159,16 +159,16 @@ impl End {
     fn until(&mut self, mut done: impl FnMut(&Self) -> bool) -> Result<(), BenchError> {
         let until = Clock.now() + PATIENCE;
         while !done(self) {
-            if self.turn()? > until {
+            if self.poll()? > until {
                 return Err(BenchError::Failed("the peer does not answer".into()));
             }
         }
         Ok(())
     }
 
-    /// Everything that is under way arrives; both ends come here.
+    /// Waits until everything in flight has arrived; both ends call it.
     fn settle(&mut self) -> Result<(), BenchError> {
-        // The last message may take another lane than those before it, and be there sooner.
+        // The last message may take another connection than those before it, and arrive first.
         self.until(|end| end.up.is_drained())?;
         self.post_surely(64, LAST)?;
         self.until(|end| end.count.ended && end.up.is_drained())?;
@@ -179,7 +179,7 @@ impl End {
         self.barrier("settled")
     }
 
-    fn print(&self, line: &Line) -> Result<(), BenchError> {
+    fn print(&self, line: &ReportLine) -> Result<(), BenchError> {
         if self.rank.0 == 0 {
             println!("{}", serde_json::to_string(line).map_err(std::io::Error::other)?);
         }
@@ -189,7 +189,7 @@ impl End {
 
 /// Rank 1 sends full fragments as fast as they go.
 pub(super) fn stream(args: &WorkerArgs, protocol: &str) -> Result<(), BenchError> {
-    let mut end = End::open()?;
+    let mut end = ChannelEnd::open()?;
     let size = end.up.max_fragment(end.peer).min(64 << 10);
     let mut figures = vec![];
     for number in 0..=args.passes {
@@ -197,7 +197,7 @@ pub(super) fn stream(args: &WorkerArgs, protocol: &str) -> Result<(), BenchError
         let seconds = if number == 0 { args.seconds.min(0.2) } else { args.seconds };
         let begin = Clock.now();
         let until = begin + Duration::from_secs_f64(seconds);
-        while end.turn()? < until {
+        while end.poll()? < until {
             if end.rank.0 == 1 || args.duplex {
                 while end.post(size, 0)? {}
             }
@@ -209,7 +209,7 @@ pub(super) fn stream(args: &WorkerArgs, protocol: &str) -> Result<(), BenchError
         }
     }
     let resent = end.up.resent();
-    end.print(&Line {
+    end.print(&ReportLine {
         bench: "stream".into(),
         who: "shouter".into(),
         protocol: Some(protocol.into()),
@@ -218,13 +218,13 @@ pub(super) fn stream(args: &WorkerArgs, protocol: &str) -> Result<(), BenchError
         goodput_gbits: Some(round4(median(&mut figures))),
         resent: Some(resent),
         passes: Some(args.passes),
-        ..Line::default()
+        ..ReportLine::default()
     })
 }
 
 /// A message goes there and back.
 pub(super) fn pingpong(args: &WorkerArgs, sizes: &[u64], protocol: &str) -> Result<(), BenchError> {
-    let mut end = End::open()?;
+    let mut end = ChannelEnd::open()?;
     for &bytes in sizes {
         let (mut p50s, mut p99s, mut iterations) = (vec![], vec![], 0);
         for number in 0..=args.passes {
@@ -243,7 +243,7 @@ pub(super) fn pingpong(args: &WorkerArgs, sizes: &[u64], protocol: &str) -> Resu
                 iterations += wanted;
             }
         }
-        end.print(&Line {
+        end.print(&ReportLine {
             bench: "pingpong".into(),
             who: "shouter".into(),
             protocol: Some(protocol.into()),
@@ -252,14 +252,14 @@ pub(super) fn pingpong(args: &WorkerArgs, sizes: &[u64], protocol: &str) -> Resu
             p50_us: Some(round4(median(&mut p50s))),
             p99_us: Some(round4(median(&mut p99s))),
             passes: Some(args.passes),
-            ..Line::default()
+            ..ReportLine::default()
         })?;
     }
     Ok(())
 }
 
 /// `count` round trips in nanoseconds; those of rank 0 count.
-fn trips(end: &mut End, bytes: usize, count: usize) -> Result<Vec<u64>, BenchError> {
+fn trips(end: &mut ChannelEnd, bytes: usize, count: usize) -> Result<Vec<u64>, BenchError> {
     let mut nanos = Vec::with_capacity(count);
     for _ in 0..count {
         let begin = Clock.now();
@@ -270,7 +270,7 @@ fn trips(end: &mut End, bytes: usize, count: usize) -> Result<Vec<u64>, BenchErr
         } else {
             end.until(|end| end.count.messages >= due)?;
             end.post_surely(bytes, 0)?;
-            end.turn()?;
+            end.poll()?;
         }
         nanos.push((Clock.now() - begin).as_nanos() as u64);
     }

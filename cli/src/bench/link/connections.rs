@@ -6,7 +6,7 @@ use std::time::Duration;
 use shouter::runtime::{Clock, Instant};
 use shouter_netstack::tcp::{ConnectionId, ListenerId, Options, TcpEvent};
 
-use super::super::report::{Line, median, round4};
+use super::super::report::{ReportLine, median, round4};
 use super::wire::{Ignore, Wire};
 use super::{BenchError, WorkerArgs};
 
@@ -57,13 +57,13 @@ pub(super) fn short(wire: &mut Wire, args: &WorkerArgs, concurrent: usize) -> Re
         }
     }
     if wire.rank == 0 {
-        let line = Line {
+        let line = ReportLine {
             bench: "connections".into(),
             who: "shouter".into(),
             protocol: Some("tcp".into()),
             connections_per_second: Some(median(&mut rates).round()),
             passes: Some(args.passes),
-            ..Line::default()
+            ..ReportLine::default()
         };
         println!("{}", serde_json::to_string(&line).map_err(std::io::Error::other)?);
     }
@@ -134,7 +134,7 @@ fn serve(wire: &mut Wire, listeners: &[ListenerId], end: Instant) -> u64 {
     }
 }
 
-/// Opens `count` connections, leaves them idle, and tells what each costs this process.
+/// Opens `count` connections, leaves them idle, and reports what each costs this process.
 pub(super) fn idle(wire: &mut Wire, count: usize) -> Result<(), BenchError> {
     const AT_A_TIME: usize = 512;
     let listeners = if wire.rank == 0 { listen(wire)? } else { vec![] };
@@ -178,13 +178,13 @@ pub(super) fn idle(wire: &mut Wire, count: usize) -> Result<(), BenchError> {
             .filter_map(|side| side.first())
             .map(|bits| f64::from_bits(*bits))
             .fold(0.0, f64::max);
-        let line = Line {
+        let line = ReportLine {
             bench: "idle".into(),
             who: "shouter".into(),
             protocol: Some("tcp".into()),
             connections: server.get(1).copied(),
             bytes_per_connection: Some(round4(worst)),
-            ..Line::default()
+            ..ReportLine::default()
         };
         println!("{}", serde_json::to_string(&line).map_err(std::io::Error::other)?);
     }

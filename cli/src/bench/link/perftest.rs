@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use shouter::channel::verbs::{PortSurvey, survey};
 
-use super::super::report::{Line, median, round4};
+use super::super::report::{ReportLine, median, round4};
 use super::super::{kernel, output_within};
 use super::BenchError;
 
@@ -51,12 +51,16 @@ impl Drop for Server {
 }
 
 /// Measures with perftest what `job` asks for, between the devices named, or the only two there are.
-pub(super) fn lines(job: &kernel::Job<'_>, names: &[String], passes: u32) -> Result<Vec<Line>, BenchError> {
+pub(super) fn lines(
+    job: &kernel::Job<'_>,
+    names: &[String],
+    passes: u32,
+) -> Result<Vec<ReportLine>, BenchError> {
     let devices = devices(names)?;
     let mut lines = vec![];
     match job.kind {
-        kernel::Kind::Stream => lines.extend(run(Tool::WriteBandwidth, &devices, WRITE, passes)?),
-        kernel::Kind::Pingpong => {
+        kernel::PeerWorkload::Stream => lines.extend(run(Tool::WriteBandwidth, &devices, WRITE, passes)?),
+        kernel::PeerWorkload::Pingpong => {
             for bytes in job.sizes {
                 lines.extend(run(Tool::SendLatency, &devices, *bytes, passes)?);
             }
@@ -80,7 +84,7 @@ fn devices(names: &[String]) -> Result<Devices, BenchError> {
 }
 
 /// Runs `passes` of a tool; `None` if perftest is not installed.
-fn run(tool: Tool, devices: &Devices, bytes: u64, passes: u32) -> Result<Option<Line>, BenchError> {
+fn run(tool: Tool, devices: &Devices, bytes: u64, passes: u32) -> Result<Option<ReportLine>, BenchError> {
     let (mut figures, mut tails, mut iterations) = (vec![], vec![], 0);
     let count: u64 = if tool == Tool::WriteBandwidth { 1_000 } else { 2_000 };
     for pass in 0..passes {
@@ -113,7 +117,7 @@ fn run(tool: Tool, devices: &Devices, bytes: u64, passes: u32) -> Result<Option<
     }
     let bandwidth = tool == Tool::WriteBandwidth;
     let middle = round4(median(&mut figures));
-    Ok(Some(Line {
+    Ok(Some(ReportLine {
         bench: if bandwidth { "stream" } else { "pingpong" }.into(),
         who: "perftest".into(),
         protocol: Some(tool.program().into()),
@@ -123,7 +127,7 @@ fn run(tool: Tool, devices: &Devices, bytes: u64, passes: u32) -> Result<Option<
         p50_us: (!bandwidth).then_some(middle),
         p99_us: (!bandwidth).then(|| round4(median(&mut tails))),
         passes: Some(passes),
-        ..Line::default()
+        ..ReportLine::default()
     }))
 }
 

@@ -6,7 +6,7 @@ use shouter::runtime::Clock;
 use shouter_netstack::rud::{self, SessionId};
 use shouter_netstack::udp::Payload;
 
-use super::super::report::{Line, median, percentiles_us, round4};
+use super::super::report::{ReportLine, median, percentiles_us, round4};
 use super::wire::Wire;
 use super::{BenchError, Protocol, WorkerArgs};
 
@@ -51,7 +51,7 @@ pub(super) fn measure(wire: &mut Wire, args: &WorkerArgs, bytes: usize) -> Resul
         return Ok(());
     }
     for (protocol, (p50, p99, iterations)) in args.protocol.iter().zip(&mut figures) {
-        let line = Line {
+        let line = ReportLine {
             bench: "pingpong".into(),
             who: "shouter".into(),
             protocol: Some(protocol.name().into()),
@@ -60,7 +60,7 @@ pub(super) fn measure(wire: &mut Wire, args: &WorkerArgs, bytes: usize) -> Resul
             p50_us: Some(round4(median(p50))),
             p99_us: Some(round4(median(p99))),
             passes: Some(args.passes),
-            ..Line::default()
+            ..ReportLine::default()
         };
         println!("{}", serde_json::to_string(&line).map_err(std::io::Error::other)?);
     }

@@ -7,7 +7,7 @@ use shouter_netstack::rud::{self, SessionId};
 use shouter_netstack::tcp;
 use shouter_netstack::udp::Payload;
 
-use super::super::report::{Line, median, round4};
+use super::super::report::{ReportLine, median, round4};
 use super::wire::Wire;
 use super::{BenchError, Protocol, WorkerArgs};
 
@@ -58,7 +58,7 @@ pub(super) fn measure(wire: &mut Wire, args: &WorkerArgs) -> Result<(), BenchErr
     for (protocol, passes) in args.protocol.iter().zip(&passes) {
         let middle =
             |figure: &dyn Fn(&Pass) -> f64| median(&mut passes.iter().map(figure).collect::<Vec<_>>());
-        let line = Line {
+        let line = ReportLine {
             bench: "stream".into(),
             who: "shouter".into(),
             protocol: Some(protocol.name().into()),
@@ -68,7 +68,7 @@ pub(super) fn measure(wire: &mut Wire, args: &WorkerArgs) -> Result<(), BenchErr
             frames_per_second: Some(middle(&|p| p.frames as f64 / args.seconds).round()),
             resent: Some(passes.iter().map(|p| p.resent).sum()),
             passes: Some(passes.len() as u32),
-            ..Line::default()
+            ..ReportLine::default()
         };
         println!("{}", serde_json::to_string(&line).map_err(std::io::Error::other)?);
     }

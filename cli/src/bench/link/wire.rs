@@ -108,7 +108,7 @@ impl Wire {
         Ok(wire)
     }
 
-    /// Asks the other end for a sign of life until it comes. Both know each other's station then, which they could not
+    /// Sends probes until the other end answers. Both know each other's station then, which they could not
     /// learn while bare frames go past the stack.
     fn greet(&mut self, peer: Ipv4Addr) -> Result<(), BenchError> {
         const AGAIN: Duration = Duration::from_millis(20);
@@ -220,7 +220,7 @@ impl Wire {
     /// Reads what the TCP connection has received, if anything, and returns how many bytes that were.
     #[inline]
     pub(super) fn drain(&mut self, now: Instant) -> Result<u64, BenchError> {
-        let Some(connection) = self.news() else { return Ok(0) };
+        let Some(connection) = self.ready_connection() else { return Ok(0) };
         let mut bytes = 0;
         loop {
             match self.stack.tcp_mut().read_chunk(now, connection) {
@@ -236,7 +236,7 @@ impl Wire {
     /// is read too.
     #[inline]
     pub(super) fn read(&mut self, now: Instant, buffer: &mut [u8]) -> Result<u64, BenchError> {
-        let Some(connection) = self.news() else { return Ok(0) };
+        let Some(connection) = self.ready_connection() else { return Ok(0) };
         let mut bytes = 0;
         loop {
             match self.stack.tcp_mut().read(now, connection, buffer) {
@@ -253,14 +253,14 @@ impl Wire {
         }
     }
 
-    /// The TCP connection, if it has told of something.
+    /// The TCP connection, if it has an event.
     #[inline]
-    fn news(&mut self) -> Option<ConnectionId> {
-        let mut news = false;
+    fn ready_connection(&mut self) -> Option<ConnectionId> {
+        let mut is_ready = false;
         while let Some(event) = self.stack.tcp_mut().next_event() {
-            news |= matches!(event, tcp::TcpEvent::Readable(_) | tcp::TcpEvent::Failed(..));
+            is_ready |= matches!(event, tcp::TcpEvent::Readable(_) | tcp::TcpEvent::Failed(..));
         }
-        self.connection.filter(|_| news)
+        self.connection.filter(|_| is_ready)
     }
 
     /// Datagrams and segments sent again so far.
@@ -319,7 +319,7 @@ fn tag(secret: &Key, to: u32) -> u64 {
     u64::from_le_bytes(secret.tag_prefix("shouter bench session tag", &[&to.to_le_bytes()]))
 }
 
-/// Drops what comes.
+/// Drops received messages.
 pub(super) struct Ignore;
 
 impl rud::Sink for Ignore {

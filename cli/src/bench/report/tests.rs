@@ -9,7 +9,7 @@ fn percentiles_come_from_the_sorted_latencies() {
 
 #[test]
 fn bus_bandwidth_follows_the_convention() {
-    let line = Line::allreduce("shouter", 4, 2, 1_000_000, &mut [100_000; 3]);
+    let line = ReportLine::allreduce("shouter", 4, 2, 1_000_000, &mut [100_000; 3]);
     assert_eq!(line.algbw_gbytes, Some(10.0));
     assert_eq!(line.busbw_gbytes, Some(15.0));
 }
@@ -23,7 +23,8 @@ fn medians_of_even_and_odd_counts() {
 
 #[test]
 fn peers_carry_no_protocol_and_bytes_are_an_integer() {
-    let line = Line { bench: "stream".into(), who: "kernel".into(), bytes: Some(64), ..Line::default() };
+    let line =
+        ReportLine { bench: "stream".into(), who: "kernel".into(), bytes: Some(64), ..ReportLine::default() };
     assert_eq!(
         serde_json::to_string(&line).expect("serialises"),
         r#"{"bench":"stream","who":"kernel","bytes":64}"#
@@ -32,8 +33,8 @@ fn peers_carry_no_protocol_and_bytes_are_an_integer() {
 
 #[test]
 fn the_table_shows_ratios_to_the_first_column() {
-    let ours = Line::allreduce("shouter", 2, 2, 4, &mut [2000]);
-    let theirs = Line::allreduce("openmpi-tcp", 2, 2, 4, &mut [9000]);
+    let ours = ReportLine::allreduce("shouter", 2, 2, 4, &mut [2000]);
+    let theirs = ReportLine::allreduce("openmpi-tcp", 2, 2, 4, &mut [9000]);
     let table = table(&[ours, theirs]);
     assert!(table.contains("9.00 (4.50x)"), "{table}");
 }

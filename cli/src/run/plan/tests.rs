@@ -2,12 +2,12 @@ use super::*;
 
 #[test]
 fn ranks_fill_hosts_in_blocks() {
-    let places = places(5, 2);
-    let hosts: Vec<u32> = places.iter().map(|p| p.host).collect();
+    let placements = placements(5, 2);
+    let hosts: Vec<u32> = placements.iter().map(|p| p.host).collect();
     assert_eq!(hosts, [0, 0, 0, 1, 1]);
-    let locals: Vec<(u32, u32)> = places.iter().map(|p| (p.local_rank, p.local_size)).collect();
+    let locals: Vec<(u32, u32)> = placements.iter().map(|p| (p.local_rank, p.local_size)).collect();
     assert_eq!(locals, [(0, 3), (1, 3), (2, 3), (0, 2), (1, 2)]);
-    assert!(places.iter().enumerate().all(|(i, p)| p.rank == i as u32));
+    assert!(placements.iter().enumerate().all(|(i, p)| p.rank == i as u32));
 }
 
 #[test]

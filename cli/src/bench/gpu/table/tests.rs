@@ -7,19 +7,22 @@ fn texts(table: &Table) -> Vec<String> {
 #[test]
 fn aims_judge_from_both_sides() {
     let verdict = |aim, measured, ceiling| Row::new("x", aim).figure(measured, "GB/s", ceiling).verdict;
-    assert_eq!(verdict(">= 0.90", 9.0, 10.0), Some(Verdict::Met));
-    assert_eq!(verdict(">= 0.90", 8.9, 10.0), Some(Verdict::Missed));
-    assert_eq!(verdict("<= 1.00", 50.0, 50.0), Some(Verdict::Met));
-    assert_eq!(verdict("<= 1.00", 51.0, 50.0), Some(Verdict::Missed));
-    assert_eq!(verdict(">= 0.90", f64::NAN, 1.0), Some(Verdict::Missed));
+    assert_eq!(verdict(">= 0.90", 9.0, 10.0), Some(RowVerdict::Met));
+    assert_eq!(verdict(">= 0.90", 8.9, 10.0), Some(RowVerdict::Missed));
+    assert_eq!(verdict("<= 1.00", 50.0, 50.0), Some(RowVerdict::Met));
+    assert_eq!(verdict("<= 1.00", 51.0, 50.0), Some(RowVerdict::Missed));
+    assert_eq!(verdict(">= 0.90", f64::NAN, 1.0), Some(RowVerdict::Missed));
 }
 
 #[test]
 fn reasons_run_on_and_notes_stand_below() {
     let mut table = Table::new(false);
     table.describe("GPU 0: a device", true);
-    let skipped =
-        Row { verdict: Some(Verdict::Skipped), note: Some("no CUDA device".into()), ..Row::new("min", "") };
+    let skipped = Row {
+        verdict: Some(RowVerdict::Skipped),
+        note: Some("no CUDA device".into()),
+        ..Row::new("min", "")
+    };
     for row in [
         Row::new("sum", "the host's bits").cases(12, Some("element 3".into())),
         skipped,

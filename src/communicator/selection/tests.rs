@@ -1,8 +1,8 @@
 use super::*;
 
-fn leader(transport: TransportChoice, crc: bool, ip: [u8; 4]) -> Told {
+fn leader(transport: TransportChoice, crc: bool, ip: [u8; 4]) -> Advertisement {
     let listens = (transport == TransportChoice::Kernel).then_some(SocketAddrV4::new(ip.into(), 4000));
-    Told {
+    Advertisement {
         transport,
         crc,
         ports: vec![],
@@ -16,7 +16,9 @@ fn leader(transport: TransportChoice, crc: bool, ip: [u8; 4]) -> Told {
 #[test]
 fn leaders_that_do_not_go_together_are_named() {
     use TransportChoice::{Kernel, Rud, Tcp};
-    let check = |a: &Told, b: &Told| check_same((Rank(0), a), (Rank(4), b)).map_err(|why| why.to_string());
+    let check = |a: &Advertisement, b: &Advertisement| {
+        check_same((Rank(0), a), (Rank(4), b)).map_err(|why| why.to_string())
+    };
     let near = [10, 0, 0, 1];
     let cases = [
         (
@@ -38,11 +40,17 @@ fn leaders_that_do_not_go_together_are_named() {
 
 #[test]
 fn an_explicit_choice_allows_nothing_else_and_tcp_is_never_taken_by_itself() {
-    assert_eq!(Way::allowed(TransportChoice::Auto), [Way::Verbs, Way::Rud, Way::Kernel]);
+    assert_eq!(
+        TransportKind::allowed(TransportChoice::Auto),
+        [TransportKind::Verbs, TransportKind::Rud, TransportKind::Kernel]
+    );
     for choice in
         [TransportChoice::Verbs, TransportChoice::Rud, TransportChoice::Tcp, TransportChoice::Kernel]
     {
-        assert_eq!(Way::allowed(choice).iter().map(|way| way.name()).collect::<Vec<_>>(), [choice.name()]);
+        assert_eq!(
+            TransportKind::allowed(choice).iter().map(|kind| kind.name()).collect::<Vec<_>>(),
+            [choice.name()]
+        );
     }
 }
 
@@ -68,7 +76,7 @@ fn ports_lead_to_their_network_and_to_the_peers_they_name() {
 
 #[test]
 fn what_a_leader_tells_is_refused_when_it_is_damaged() {
-    let mut told = leader(TransportChoice::Kernel, true, [10, 0, 0, 1]);
-    told.ports = vec![(Ipv4Addr::LOCALHOST, vec![]), (Ipv4Addr::BROADCAST, vec![Ipv4Addr::LOCALHOST])];
-    wire::tests::fuzz(&[told, leader(TransportChoice::Auto, false, [10, 0, 0, 2])]);
+    let mut advertised = leader(TransportChoice::Kernel, true, [10, 0, 0, 1]);
+    advertised.ports = vec![(Ipv4Addr::LOCALHOST, vec![]), (Ipv4Addr::BROADCAST, vec![Ipv4Addr::LOCALHOST])];
+    wire::tests::fuzz(&[advertised, leader(TransportChoice::Auto, false, [10, 0, 0, 2])]);
 }

@@ -5,11 +5,11 @@ use shouter::{Group, ReduceOp, Tensor};
 use super::numbers::Number;
 use crate::bench::BenchError;
 
-/// Words for the places.
-pub(super) const PLACES: [&str; 3] = ["shared", "private", "gpu"];
+/// The names of the placements.
+pub(super) const BUFFER_PLACEMENTS: [&str; 3] = ["shared", "private", "gpu"];
 
 /// A rank's tensor.
-pub(super) enum Place<T: Number> {
+pub(super) enum BufferPlacement<T: Number> {
     /// In memory that the ranks of the host share.
     Shared(Tensor<T>),
     /// In the process's own memory.
@@ -19,7 +19,7 @@ pub(super) enum Place<T: Number> {
     Gpu(super::gpu::OnGpu<T>),
 }
 
-impl<T: Number> Place<T> {
+impl<T: Number> BufferPlacement<T> {
     /// `count` elements at the place of this word.
     pub(super) fn new(word: &str, group: &Group, count: usize) -> Result<Self, BenchError> {
         match word {

@@ -1,7 +1,7 @@
 //! Whether the leaders reach each other over their ports: found out when they join, and if not, what is wrong.
 //!
 //! Every leader shows each of the others on the channel itself that it is there, and asks it to echo packets of the job's MTU. What
-//! the channel hears decides. Echoes tell what is wrong: the link, ARP, the address, the MTU, or the port.
+//! the channel hears decides. Echoes show what is wrong: the link, ARP, the address, the MTU, or the port.
 
 use std::fmt::Write as _;
 use std::net::IpAddr;
@@ -45,7 +45,7 @@ pub(super) trait OverPorts: Channel {
     /// The stack over the ports.
     fn stack_mut(&mut self) -> &mut Stack<PortDevice>;
 
-    /// Sends every peer a sign of life with the next turn, where none is sent before a connection is made.
+    /// Sends every peer a heartbeat with the next poll, where none is sent before a connection is made.
     fn announce(&mut self);
 
     /// Whether a peer has been heard.
@@ -79,7 +79,7 @@ impl OverPorts for TcpChannel<PortDevice> {
     }
 }
 
-/// What is known about the way to a peer.
+/// What is known about the path to a peer.
 struct Probe<'a> {
     peer: &'a PeerAddress,
     /// The channel has heard from it.
@@ -109,10 +109,10 @@ impl Inbox for Nothing {
     fn released(&mut self, _: Token) {}
 }
 
-/// Tries the way to each of `peers` for packets of up to `mtu` bytes, and answers them.
+/// Probes the path to each of `peers` for packets of up to `mtu` bytes, and answers them.
 ///
 /// # Errors
-/// What is wrong with the way to some of them, and what to do.
+/// What is wrong with the path to some of them, and what to do.
 pub(super) fn check(
     up: &mut dyn OverPorts,
     config: &Config,
@@ -133,7 +133,7 @@ pub(super) fn check(
                 (probe.heard, probe.next, news) = (true, now, true);
             }
         }
-        // Whoever was late has not heard what was said before.
+        // Late ranks have not received the earlier messages.
         if next <= now || news {
             next = now + PAUSE;
             up.announce();
@@ -192,7 +192,7 @@ fn judge(
         let PeerAddress { rank, ip, local_ip, .. } = peer;
         let why = match (heard, passed) {
             (true, 0) => {
-                tracing::warn!(%rank, %ip, "no echo came back, so the way was not tried with packets of the full MTU");
+                tracing::warn!(%rank, %ip, "no echo came back, so the path was not probed with packets of the full MTU");
                 continue;
             }
             (true, passed) if *passed >= mtu => continue,

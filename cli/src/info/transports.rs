@@ -3,7 +3,7 @@
 use shouter::Config;
 use shouter::config::{Builder, TransportChoice};
 
-use super::{Item, State};
+use super::{Item, ItemState};
 
 /// One item per channel, the best first, and which of them the configuration allows.
 pub(super) fn items() -> Vec<Item> {
@@ -11,7 +11,7 @@ pub(super) fn items() -> Vec<Item> {
     let verbs = verbs(&config);
     let rud = rud(&config);
     let kernel = Item::ok("channel kernel", "sockets of the kernel; they are always there");
-    let choice = choice(config.transport, verbs.state == State::Ok, rud.state == State::Ok);
+    let choice = choice(config.transport, verbs.state == ItemState::Ok, rud.state == ItemState::Ok);
     vec![verbs, rud, kernel, choice]
 }
 
@@ -36,11 +36,12 @@ fn choice(transport: TransportChoice, verbs: bool, rud: bool) -> Item {
     };
     match transport {
         TransportChoice::Auto | TransportChoice::Shm => {
-            let ways = [(verbs, "verbs"), (rud, "rud"), (true, "kernel")];
-            let ways: Vec<&str> = ways.iter().filter(|(is, _)| *is).map(|(_, name)| *name).collect();
+            let transports = [(verbs, "verbs"), (rud, "rud"), (true, "kernel")];
+            let transports: Vec<&str> =
+                transports.iter().filter(|(is, _)| *is).map(|(_, name)| *name).collect();
             Item::ok(
                 item,
-                format!("auto: {}, whichever first leads to the peer and back", ways.join(", else ")),
+                format!("auto: {}, whichever first leads to the peer and back", transports.join(", else ")),
             )
         }
         TransportChoice::Verbs => there("verbs", verbs, "see channel verbs, or use transport = \"auto\""),
@@ -52,14 +53,14 @@ fn choice(transport: TransportChoice, verbs: bool, rud: bool) -> Item {
 }
 
 fn missing(item: &str, detail: &str, remedy: &str) -> Item {
-    Item::not_ok(State::Missing, item, detail, remedy)
+    Item::not_ok(ItemState::Missing, item, detail, remedy)
 }
 
 fn rud(config: &Config) -> Item {
     let item = "channel rud";
     if cfg!(not(feature = "dpdk")) {
         return Item::not_ok(
-            State::NotBuiltIn,
+            ItemState::NotBuiltIn,
             item,
             "this build has no DPDK",
             "build with the feature `dpdk`, which is on by default",
@@ -97,7 +98,7 @@ fn verbs(config: &Config) -> Item {
 #[cfg(not(feature = "verbs"))]
 fn verbs(_: &Config) -> Item {
     Item::not_ok(
-        State::NotBuiltIn,
+        ItemState::NotBuiltIn,
         "channel verbs",
         "this build has no verbs",
         "build with the feature `verbs`, which is on by default",

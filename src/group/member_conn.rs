@@ -1,49 +1,49 @@
-//! One connection of the star after the join: what has come on it, and how it ended.
+//! One connection of the star after the join: its received messages and its state.
 
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::BorrowedFd;
 
-use super::conn::{End, Trusted};
+use super::conn::{ReadStatus, Trusted};
 use super::error::ExchangeError;
 use super::message::Message;
 
-/// Messages of exchanges that may wait to be looked at; no rank has reason to send more ahead.
+/// Received messages of exchanges that may be queued; no rank has reason to send more ahead.
 const AHEAD: usize = 8;
 
-/// How a connection is.
+/// The state of a connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum State {
+pub(super) enum ConnState {
     Open,
     /// The rank has said that it leaves, whatever comes after it.
     Left,
-    /// The other side's kernel has closed it in order, without a word of the rank: its process has ended.
+    /// The other side's kernel has closed it in order, without a leave message of the rank: its process has ended.
     Gone,
     /// It was reset or timed out. A firewall does that too, so it says nothing of the process.
     Broken(String),
 }
 
 /// A connection to another rank.
-pub(super) struct Line {
+pub(super) struct MemberConn {
     trusted: Trusted,
-    state: State,
-    heard: VecDeque<Message>,
+    state: ConnState,
+    messages: VecDeque<Message>,
     lost: Option<u32>,
     /// The other side has closed and reads nothing any more.
-    deaf: bool,
+    write_closed: bool,
 }
 
-impl Line {
+impl MemberConn {
     pub(super) fn new(trusted: Trusted) -> Self {
-        Self { trusted, state: State::Open, heard: VecDeque::new(), lost: None, deaf: false }
+        Self { trusted, state: ConnState::Open, messages: VecDeque::new(), lost: None, write_closed: false }
     }
 
-    pub(super) fn state(&self) -> &State {
+    pub(super) fn state(&self) -> &ConnState {
         &self.state
     }
 
     pub(super) fn is_open(&self) -> bool {
-        self.state == State::Open
+        self.state == ConnState::Open
     }
 
     /// The rank whose process has ended, as the other side says.
@@ -52,13 +52,13 @@ impl Line {
     }
 
     /// The next message of an exchange.
-    pub(super) fn hear(&mut self) -> Option<Message> {
-        self.heard.pop_front()
+    pub(super) fn next_message(&mut self) -> Option<Message> {
+        self.messages.pop_front()
     }
 
-    /// What the other side could not go on for, while no exchange is under way here.
+    /// The failure that the other side reported, while no exchange is under way here.
     pub(super) fn failure(&self) -> Option<&ExchangeError> {
-        self.heard
+        self.messages
             .iter()
             .find_map(|message| if let Message::Failed(error) = message { Some(error) } else { None })
     }
@@ -69,10 +69,10 @@ impl Line {
     }
 
     pub(super) fn has_output(&self) -> bool {
-        self.is_open() && !self.deaf && self.trusted.conn.has_output()
+        self.is_open() && !self.write_closed && self.trusted.conn.has_output()
     }
 
-    /// Puts an encoded message behind what has yet to go.
+    /// Appends an encoded message to the send buffer.
     pub(super) fn queue(&mut self, message: &[u8]) {
         if self.is_open() {
             self.trusted.queue_encoded(message);
@@ -87,8 +87,8 @@ impl Line {
         match self.trusted.conn.flush() {
             Ok(()) => {}
             // What it sent before is still to be read, and tells how it ended.
-            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => self.deaf = true,
-            Err(error) => self.state = State::Broken(error.to_string()),
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => self.write_closed = true,
+            Err(error) => self.state = ConnState::Broken(error.to_string()),
         }
     }
 
@@ -104,21 +104,21 @@ impl Line {
             match self.trusted.next(limit) {
                 Ok(None) => break,
                 Ok(Some(Message::Leave)) => {
-                    self.state = State::Left;
+                    self.state = ConnState::Left;
                     return;
                 }
                 Ok(Some(Message::Lost(rank))) => self.lost = Some(rank),
-                Ok(Some(message)) if self.heard.len() < AHEAD => self.heard.push_back(message),
+                Ok(Some(message)) if self.messages.len() < AHEAD => self.messages.push_back(message),
                 Ok(Some(_)) | Err(_) => {
-                    self.state = State::Broken("it sent something without meaning".into());
+                    self.state = ConnState::Broken("it sent something without meaning".into());
                     return;
                 }
             }
         }
         match end {
-            Ok(End::Open) => {}
-            Ok(End::Closed) => self.state = State::Gone,
-            Err(error) => self.state = State::Broken(error.to_string()),
+            Ok(ReadStatus::Open) => {}
+            Ok(ReadStatus::Closed) => self.state = ConnState::Gone,
+            Err(error) => self.state = ConnState::Broken(error.to_string()),
         }
     }
 }

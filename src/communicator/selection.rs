@@ -1,8 +1,8 @@
-//! Which channel leads to which host, and the channels themselves.
+//! Selection of the transport between each pair of hosts, and set-up of the channels.
 //!
-//! Every leader tells what it has: DPDK ports, RDMA ports, a socket of the kernel's. Each then looks which of them lead to each
-//! of the others and tells that too; what leads there and back can be taken. An explicit `transport` must be among it;
-//! `auto` takes the best, pair by pair: verbs, RUD over DPDK, the kernel's sockets.
+//! Every leader advertises its capabilities: DPDK ports, RDMA ports, a listening kernel socket. Each leader then computes which
+//! transports reach each other leader and sends the result to all. A transport is usable if both directions work. An explicit
+//! `transport` must be usable; `auto` takes the best usable one of each pair: verbs, RUD over DPDK, kernel sockets.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4, UdpSocket};
@@ -32,16 +32,16 @@ mod rdma;
 #[cfg(not(feature = "verbs"))]
 use no_rdma as rdma;
 
-/// A channel between two leaders.
+/// The transport of a channel between two leaders.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Way {
+pub(super) enum TransportKind {
     Verbs,
     Rud,
     Tcp,
     Kernel,
 }
 
-impl Way {
+impl TransportKind {
     const ALL: [Self; 4] = [Self::Verbs, Self::Rud, Self::Tcp, Self::Kernel];
 
     /// As in the configuration.
@@ -58,7 +58,7 @@ impl Way {
         1 << self as u8
     }
 
-    /// Those that a choice allows, the best first. TCP is never taken by itself.
+    /// The transports that a choice allows, the best first. `auto` never takes TCP.
     fn allowed(choice: TransportChoice) -> &'static [Self] {
         match choice {
             TransportChoice::Auto | TransportChoice::Shm => &[Self::Verbs, Self::Rud, Self::Kernel],
@@ -70,10 +70,10 @@ impl Way {
     }
 }
 
-/// What a leader tells about itself, opaque to the rendezvous.
+/// What a leader sends to the others about itself; opaque to the rendezvous.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-struct Told {
-    /// The transport that it is told to use.
+struct Advertisement {
+    /// The transport that it is configured to use.
     transport: TransportChoice,
     /// Whether its frames and fragments carry a CRC, where the channel leaves that open.
     crc: bool,
@@ -83,33 +83,33 @@ struct Told {
     mtu: u16,
     /// Where a socket of its kernel listens for the channel `kernel`.
     kernel: Option<SocketAddrV4>,
-    /// The same for the connections beside verbs' lanes.
+    /// The same for the control connections beside verbs' queue pairs.
     control: Option<SocketAddrV4>,
     /// Its RDMA ports.
     rdma: rdma::Reachable,
 }
 
-/// What this rank has, and has told.
-pub(super) struct Means {
-    told: Told,
+/// The ports and sockets of this rank, and what it has advertised.
+pub(super) struct LocalCapabilities {
+    advertised: Advertisement,
     kernel: Option<KernelStreams>,
     control: Option<KernelStreams>,
     rdma: rdma::PortSurvey,
 }
 
-impl Means {
-    /// Looks around, and listens where that may be needed.
+impl LocalCapabilities {
+    /// Surveys the devices, and opens the listening sockets that may be needed.
     pub(super) fn of(config: &Config, leads: bool) -> Result<Self, Error> {
-        let allowed = if leads { Way::allowed(config.transport) } else { &[] };
-        let rdma = match allowed.contains(&Way::Verbs) {
+        let allowed = if leads { TransportKind::allowed(config.transport) } else { &[] };
+        let rdma = match allowed.contains(&TransportKind::Verbs) {
             true => rdma::survey(&config.rdma_device),
             false => rdma::PortSurvey::default(),
         };
         let listen = |wanted: bool| if wanted { listen(config).map(Some) } else { Ok(None) };
-        let kernel = listen(allowed.contains(&Way::Kernel))?;
+        let kernel = listen(allowed.contains(&TransportKind::Kernel))?;
         let control = listen(!rdma.ports.is_empty())?;
         let mtu = config.ports.iter().map(|port| port::mtu_of(config, port)).min();
-        let told = Told {
+        let advertised = Advertisement {
             transport: config.transport,
             crc: config.crc,
             ports: config.ports.iter().map(|port| (port.address.ip, port.peers.clone())).collect(),
@@ -118,12 +118,12 @@ impl Means {
             control: control.as_ref().and_then(address),
             rdma: rdma.reachable(),
         };
-        Ok(Self { told, kernel, control, rdma })
+        Ok(Self { advertised, kernel, control, rdma })
     }
 
-    /// For the rendezvous.
+    /// The advertisement, encoded for the rendezvous.
     pub(super) fn to_bytes(&self) -> Vec<u8> {
-        wire::encode(&self.told)
+        wire::encode(&self.advertised)
     }
 }
 
@@ -138,15 +138,15 @@ fn address(streams: &KernelStreams) -> Option<SocketAddrV4> {
 fn listen(config: &Config) -> Result<KernelStreams, Error> {
     let ip = match config.kernel_address {
         Some(ip) => ip,
-        None => meeting_address(config)?,
+        None => rendezvous_address(config)?,
     };
     KernelStreams::bind((ip, 0).into(), config.heartbeat_timeout)
         .map_err(|why| Error::Device(format!("{why}; name another with the key kernel_address")))
 }
 
 /// The address by which this host talks to rank 0's; on that host, the one that rank 0 listens on.
-fn meeting_address(config: &Config) -> Result<Ipv4Addr, Error> {
-    let (host, port) = (config.meeting.host.as_str(), config.meeting.port);
+fn rendezvous_address(config: &Config) -> Result<Ipv4Addr, Error> {
+    let (host, port) = (config.rendezvous.host.as_str(), config.rendezvous.port);
     let unclear = |why: String| {
         Error::Config(format!(
             "which address of this host the other leaders should connect to is not clear from {host}:{port}: {why}; set \
@@ -166,8 +166,8 @@ fn meeting_address(config: &Config) -> Result<Ipv4Addr, Error> {
     }
 }
 
-/// What two leaders must have alike.
-fn check_same((a, ours): (Rank, &Told), (b, theirs): (Rank, &Told)) -> Result<(), Error> {
+/// Checks the settings that must be equal on two leaders.
+fn check_same((a, ours): (Rank, &Advertisement), (b, theirs): (Rank, &Advertisement)) -> Result<(), Error> {
     if ours.transport != theirs.transport {
         return Err(Error::Config(format!(
             "{a} has transport = \"{}\" and {b} has \"{}\"; give all ranks the same transport",
@@ -200,10 +200,12 @@ fn check_same((a, ours): (Rank, &Told), (b, theirs): (Rank, &Told)) -> Result<()
 }
 
 /// No two hosts may have one address on the data network.
-fn check_addresses(leaders: &[(Rank, Told)]) -> Result<(), Error> {
+fn check_addresses(leaders: &[(Rank, Advertisement)]) -> Result<(), Error> {
     let mut owners = HashMap::new();
-    for (rank, told) in leaders.iter().filter(|(_, told)| told.transport != TransportChoice::Kernel) {
-        for (ip, _) in &told.ports {
+    for (rank, advertised) in
+        leaders.iter().filter(|(_, advertised)| advertised.transport != TransportChoice::Kernel)
+    {
+        for (ip, _) in &advertised.ports {
             if let Some(other) = owners.insert(*ip, *rank)
                 && other != *rank
             {
@@ -216,11 +218,11 @@ fn check_addresses(leaders: &[(Rank, Told)]) -> Result<(), Error> {
     Ok(())
 }
 
-/// A peer and the channel that leads to it.
+/// A peer and the transport to it.
 struct Peer {
     rank: Rank,
-    told: Told,
-    way: Way,
+    advertised: Advertisement,
+    transport: TransportKind,
 }
 
 impl Peer {
@@ -233,146 +235,154 @@ impl Peer {
     }
 }
 
-/// The ways from this rank, decided, with what is needed to open them.
-pub(super) struct Ways {
-    means: Means,
+/// The selected transports from this rank, and what is needed to open them.
+pub(super) struct Selection {
+    local: LocalCapabilities,
     peers: Vec<Peer>,
     mtu: u16,
     reasons: Vec<String>,
 }
 
-/// Decides with all ranks which channel leads where; every rank takes part. `None` for ranks that lead no host.
+/// Selects the transport to every other leader; every rank takes part in the exchange. `None` on ranks that are no leader.
 pub(super) fn agree(
     config: &Config,
     grid: &Grid,
-    means: Means,
+    local: LocalCapabilities,
     roster: &Roster,
     control: &mut ControlLink,
-) -> Result<Option<Ways>, Error> {
+) -> Result<Option<Selection>, Error> {
     let own = Rank(config.rank);
     let leads = grid.nodes() > 1 && grid.is_leader(own);
     if leads {
-        // Now, when the others hear of it before they wait for the port's other side.
+        // Checked here, so that the other ranks learn of the failure before they wait for this port.
         port::check_free(config)?;
     }
     let mut leaders = vec![];
     for node in 0..if leads { grid.nodes() } else { 0 } {
         let rank = grid.leader_of(node);
         let blob = roster.members.get(rank.0 as usize).map(|member| member.blob.as_slice());
-        let told: Told = wire::decode(blob.unwrap_or_default())
+        let advertised: Advertisement = wire::decode(blob.unwrap_or_default())
             .map_err(|why| Error::join_without(rank.0, format!("what {rank} told: {why}")))?;
-        leaders.push((rank, told));
+        leaders.push((rank, advertised));
     }
     check_addresses(&leaders)?;
-    // One byte a host: what leads there from here.
+    // One byte per host: the transports that reach it from here.
     let ours: Vec<u8> = leaders
         .iter()
-        .map(|(rank, told)| if *rank == own { 0 } else { possible(config, &means, told) })
+        .map(|(rank, advertised)| if *rank == own { 0 } else { usable(config, &local, advertised) })
         .collect();
     let all = control.all_gather("ways", &ours, config.rendezvous_deadline)?;
     if !leads {
         return Ok(None);
     }
     let here = grid.node_of(own) as usize;
-    let mtu = leaders.iter().map(|(_, told)| told.mtu).min().unwrap_or(port::DEFAULT_MTU);
+    let mtu = leaders.iter().map(|(_, advertised)| advertised.mtu).min().unwrap_or(port::DEFAULT_MTU);
     let (mut peers, mut choices) = (vec![], Choices::new());
-    for ((rank, told), there) in leaders.into_iter().zip(&ours).filter(|((rank, _), _)| *rank != own) {
-        check_same((own, &means.told), (rank, &told))?;
-        let back = all.get(rank.0 as usize).and_then(|ways| ways.get(here)).copied().unwrap_or(0);
-        let allowed = Way::allowed(config.transport);
-        let Some(way) = allowed.iter().copied().find(|way| there & back & way.bit() != 0) else {
-            return Err(Error::Config(no_way(config, &means, (own, rank), &told, (*there, back))));
+    for ((rank, advertised), there) in leaders.into_iter().zip(&ours).filter(|((rank, _), _)| *rank != own) {
+        check_same((own, &local.advertised), (rank, &advertised))?;
+        let back = all.get(rank.0 as usize).and_then(|bits| bits.get(here)).copied().unwrap_or(0);
+        let allowed = TransportKind::allowed(config.transport);
+        let Some(kind) = allowed.iter().copied().find(|kind| there & back & kind.bit() != 0) else {
+            return Err(Error::Config(no_transport(
+                config,
+                &local,
+                (own, rank),
+                &advertised,
+                (*there, back),
+            )));
         };
         let why = match config.transport {
             TransportChoice::Auto | TransportChoice::Shm => {
-                passed_over(config, &means, allowed, way, (&told, *there, back))
+                selection_reason(config, &local, allowed, kind, (&advertised, *there, back))
             }
             asked => format!("transport = \"{}\"", asked.name()),
         };
-        choices.entry((way, why)).or_default().push(rank);
-        peers.push(Peer { rank, told, way });
+        choices.entry((kind, why)).or_default().push(rank);
+        peers.push(Peer { rank, advertised, transport: kind });
     }
-    let reasons = choices.iter().map(|((way, why), ranks)| {
+    let reasons = choices.iter().map(|((kind, why), ranks)| {
         let peers = named(ranks);
-        tracing::info!(peers, transport = way.name(), why, "a channel was chosen");
-        format!("{} to {peers}: {why}", way.name())
+        tracing::info!(peers, transport = kind.name(), why, "a channel was chosen");
+        format!("{} to {peers}: {why}", kind.name())
     });
     let reasons = reasons.collect();
-    Ok(Some(Ways { means, peers, mtu, reasons }))
+    Ok(Some(Selection { local, peers, mtu, reasons }))
 }
 
-/// The ranks to which each way leads for the same reason.
-type Choices = BTreeMap<(Way, String), Vec<Rank>>;
+/// The ranks by transport and reason of its selection.
+type Choices = BTreeMap<(TransportKind, String), Vec<Rank>>;
 
-/// The ways that lead to a peer, as far as this rank can tell.
-fn possible(config: &Config, means: &Means, theirs: &Told) -> u8 {
-    let leads = |way: &Way| match way {
-        Way::Verbs => theirs.control.is_some() && means.rdma.way(&theirs.rdma).is_some(),
-        Way::Rud | Way::Tcp => route(config, &theirs.ports).is_some(),
-        Way::Kernel => means.kernel.is_some() && theirs.kernel.is_some(),
+/// The transports that reach a peer, as far as this rank can tell.
+fn usable(config: &Config, local: &LocalCapabilities, theirs: &Advertisement) -> u8 {
+    let leads = |kind: &TransportKind| match kind {
+        TransportKind::Verbs => theirs.control.is_some() && local.rdma.way(&theirs.rdma).is_some(),
+        TransportKind::Rud | TransportKind::Tcp => route(config, &theirs.ports).is_some(),
+        TransportKind::Kernel => local.kernel.is_some() && theirs.kernel.is_some(),
     };
-    Way::ALL.iter().filter(|way| leads(way)).map(|way| way.bit()).sum()
+    TransportKind::ALL.iter().filter(|kind| leads(kind)).map(|kind| kind.bit()).sum()
 }
 
-/// Why no better way was taken, and which ports cannot be used.
-fn passed_over(
+/// Why no better transport was selected, and which ports cannot be used.
+fn selection_reason(
     config: &Config,
-    means: &Means,
-    allowed: &[Way],
-    taken: Way,
-    (theirs, there, back): (&Told, u8, u8),
+    local: &LocalCapabilities,
+    allowed: &[TransportKind],
+    taken: TransportKind,
+    (theirs, there, back): (&Advertisement, u8, u8),
 ) -> String {
-    let problems = means.rdma.problems.join("; ");
-    let no_way = |way: &Way| {
-        let why = match way {
-            _ if there & way.bit() != 0 && back & way.bit() == 0 => {
+    let problems = local.rdma.problems.join("; ");
+    let unavailable = |kind: &TransportKind| {
+        let why = match kind {
+            _ if there & kind.bit() != 0 && back & kind.bit() == 0 => {
                 "this rank could reach it so, but it not this rank; its log says more".into()
             }
-            Way::Verbs if !problems.is_empty() => problems.clone(),
-            Way::Verbs => "no RDMA port with a route there".into(),
+            TransportKind::Verbs if !problems.is_empty() => problems.clone(),
+            TransportKind::Verbs => "no RDMA port with a route there".into(),
             _ if config.ports.is_empty() => "the key ports names no port of this host".into(),
             _ if theirs.ports.is_empty() => "the other host names no ports".into(),
             _ => "no port of this host leads there".to_owned(),
         };
-        format!("no {}: {why}", way.name())
+        format!("no {}: {why}", kind.name())
     };
-    let mut all: Vec<String> = allowed.iter().take_while(|way| **way != taken).map(no_way).collect();
+    let mut all: Vec<String> = allowed.iter().take_while(|kind| **kind != taken).map(unavailable).collect();
     if all.is_empty() {
         all.push("it is the best there is".into());
     }
-    if taken == Way::Verbs && !problems.is_empty() {
+    if taken == TransportKind::Verbs && !problems.is_empty() {
         all.push(format!("other RDMA ports cannot be used: {problems}"));
     }
     all.join("; ")
 }
 
-/// The error where the transport that must be taken leads nowhere.
-fn no_way(
+/// The error text where a required transport does not reach the peer.
+fn no_transport(
     config: &Config,
-    means: &Means,
+    local: &LocalCapabilities,
     (own, rank): (Rank, Rank),
-    theirs: &Told,
+    theirs: &Advertisement,
     (there, back): (u8, u8),
 ) -> String {
     let name = config.transport.name();
     match config.transport {
-        TransportChoice::Verbs if there & Way::Verbs.bit() != 0 && back & Way::Verbs.bit() == 0 => {
+        TransportChoice::Verbs
+            if there & TransportKind::Verbs.bit() != 0 && back & TransportKind::Verbs.bit() == 0 =>
+        {
             format!(
                 "transport = \"{name}\": an RDMA route leads from {own} to {rank} and none back; see the log of {rank}"
             )
         }
-        TransportChoice::Verbs if !means.rdma.problems.is_empty() => {
+        TransportChoice::Verbs if !local.rdma.problems.is_empty() => {
             format!(
                 "transport = \"{name}\": {own} has no RDMA port for {rank}: {}",
-                means.rdma.problems.join("; ")
+                local.rdma.problems.join("; ")
             )
         }
         TransportChoice::Verbs => format!(
             "transport = \"{name}\": no RDMA port of {own} ({}) has a route to one of {rank} ({}); look at `rdma link` and \
              `ip route get` on both hosts, or use transport = \"auto\"",
-            means.told.rdma, theirs.rdma
+            local.advertised.rdma, theirs.rdma
         ),
-        _ if means.told.ports.is_empty() => format!(
+        _ if local.advertised.ports.is_empty() => format!(
             "{own} has no port to {rank}; name its ports in the configuration (ports = [{{ device = \"...\", address = \
              \"...\" }}]), or start the job with `shouter run --hosts`"
         ),
@@ -383,31 +393,35 @@ fn no_way(
     }
 }
 
-/// Channels that are about to be opened: everything that takes its time is done.
+/// Channels that are about to be opened: ports and devices are open, memory is registered.
 pub(super) struct Prepared {
-    ways: Ways,
+    selection: Selection,
     ports: Option<port::Ports>,
     rdma: Option<rdma::Prepared>,
 }
 
-impl Ways {
+impl Selection {
     /// Opens ports and devices and registers memory, as far as peers need them.
     pub(super) fn prepare(self, config: &Config, grid: &Grid) -> Result<Prepared, Error> {
-        let takes = |ways: &[Way]| self.peers.iter().any(|peer| ways.contains(&peer.way));
-        let ports = match takes(&[Way::Rud, Way::Tcp]) {
+        let takes = |kinds: &[TransportKind]| self.peers.iter().any(|peer| kinds.contains(&peer.transport));
+        let ports = match takes(&[TransportKind::Rud, TransportKind::Tcp]) {
             true => {
-                let peers = self.peers.iter().filter(|peer| peer.way == Way::Rud).count();
+                let peers = self.peers.iter().filter(|peer| peer.transport == TransportKind::Rud).count();
                 Some(port::open(config, rud_config(config.heartbeat_timeout, peers))?)
             }
             false => None,
         };
-        let peers: Vec<&rdma::Reachable> =
-            self.peers.iter().filter(|peer| peer.way == Way::Verbs).map(|peer| &peer.told.rdma).collect();
+        let peers: Vec<&rdma::Reachable> = self
+            .peers
+            .iter()
+            .filter(|peer| peer.transport == TransportKind::Verbs)
+            .map(|peer| &peer.advertised.rdma)
+            .collect();
         let rdma = match peers.is_empty() {
             true => None,
-            false => Some(rdma::Prepared::new(config, grid, &self.means.rdma, &peers)?),
+            false => Some(rdma::Prepared::new(config, grid, &self.local.rdma, &peers)?),
         };
-        Ok(Prepared { ways: self, ports, rdma })
+        Ok(Prepared { selection: self, ports, rdma })
     }
 }
 
@@ -418,35 +432,36 @@ impl Prepared {
         rdma.or(self.ports.as_ref().map(|ports| ports.kind))
     }
 
-    /// Why each channel was taken.
+    /// Why each transport was selected.
     pub(super) fn reasons(&self) -> Vec<String> {
-        self.ways.reasons.clone()
+        self.selection.reasons.clone()
     }
 
     /// The channels' names, each once, the best first.
     pub(super) fn names(&self) -> Vec<&'static str> {
-        let taken = |way: &&Way| self.ways.peers.iter().any(|peer| peer.way == **way);
-        Way::ALL.iter().filter(taken).map(|way| way.name()).collect()
+        let taken = |kind: &&TransportKind| self.selection.peers.iter().any(|peer| peer.transport == **kind);
+        TransportKind::ALL.iter().filter(taken).map(|kind| kind.name()).collect()
     }
 
-    /// Opens the channels; all leaders do it at the same time. With them comes what is wrong with the way to peers, if anything
-    /// is.
+    /// Opens the channels; all leaders do it at the same time. Also returns what is wrong with the path to the
+    /// peers, if anything.
     pub(super) fn connect(
         self,
         config: &Config,
         roster: &Roster,
     ) -> Result<(UpChannels, Result<(), String>), Error> {
-        let Self { ways: Ways { means, peers, mtu, .. }, ports, rdma } = self;
+        let Self { selection: Selection { local, peers, mtu, .. }, ports, rdma } = self;
         let (rank, secret) = (Rank(config.rank), &roster.session_secret);
         let connections = config.channel_num.min(u32::from(u16::MAX)) as u16;
         let joined = |why: &dyn std::fmt::Display| Error::join(why.to_string());
-        let of =
-            |ways: &[Way]| -> Vec<&Peer> { peers.iter().filter(|peer| ways.contains(&peer.way)).collect() };
+        let of = |kinds: &[TransportKind]| -> Vec<&Peer> {
+            peers.iter().filter(|peer| kinds.contains(&peer.transport)).collect()
+        };
         let mut channels: Vec<(Box<dyn Channel + Send>, _)> = vec![];
         let mut over_ports: Option<(Box<dyn OverPorts + Send>, Vec<PeerAddress>)> = None;
         if let Some(ports) = ports {
-            let lead = of(&[Way::Rud, Way::Tcp]).into_iter().filter_map(|peer| {
-                let (local_ip, ip) = route(config, &peer.told.ports)?;
+            let lead = of(&[TransportKind::Rud, TransportKind::Tcp]).into_iter().filter_map(|peer| {
+                let (local_ip, ip) = route(config, &peer.advertised.ports)?;
                 Some(PeerAddress { rank: peer.rank, ip, port: port::TCP_PORT, local_ip })
             });
             let lead = lead.collect::<Vec<_>>();
@@ -462,15 +477,19 @@ impl Prepared {
             };
             over_ports = Some((channel, lead));
         }
-        let lead: Vec<PeerAddress> =
-            of(&[Way::Kernel]).iter().filter_map(|peer| peer.listening(peer.told.kernel)).collect();
-        if let (Some(streams), false) = (means.kernel, lead.is_empty()) {
+        let lead: Vec<PeerAddress> = of(&[TransportKind::Kernel])
+            .iter()
+            .filter_map(|peer| peer.listening(peer.advertised.kernel))
+            .collect();
+        if let (Some(streams), false) = (local.kernel, lead.is_empty()) {
             let (channel, ranks) = sockets(config, secret, &lead, streams, connections)?;
             channels.push((Box::new(channel), ranks));
         }
-        if let (Some(streams), Some(rdma)) = (means.control, rdma) {
-            let lead: Vec<PeerAddress> =
-                of(&[Way::Verbs]).iter().filter_map(|peer| peer.listening(peer.told.control)).collect();
+        if let (Some(streams), Some(rdma)) = (local.control, rdma) {
+            let lead: Vec<PeerAddress> = of(&[TransportKind::Verbs])
+                .iter()
+                .filter_map(|peer| peer.listening(peer.advertised.control))
+                .collect();
             let (control, ranks) = sockets(config, secret, &lead, streams, 0)?;
             channels.push((Box::new(rdma.connect(config, control, &ranks)), ranks));
         }
@@ -509,7 +528,7 @@ fn settings(config: &Config, secret: &Key, connections: u16) -> Result<Settings,
     })
 }
 
-/// Our address and theirs on a link that leads from here to there: one that a port names, else one in its network.
+/// Our address and theirs on a link to the peer: one that a port names, else one in the port's network.
 fn route(config: &Config, theirs: &[(Ipv4Addr, Vec<Ipv4Addr>)]) -> Option<(Ipv4Addr, Ipv4Addr)> {
     let addresses = || theirs.iter().map(|port| port.0);
     let named = config

@@ -1,20 +1,20 @@
-//! Which rank this process is, and where the ranks meet: from our own keys, else from torchrun's variables.
+//! Which rank this process is, and the rendezvous address: from our own keys, else from torchrun's variables.
 
 use super::error::{ConfigError, Source};
 use super::layers::{Environment, Layers, Located, Raw};
-use super::{Meeting, value};
+use super::{RendezvousAddress, value};
 
 /// The most ranks that a job may have.
 pub(crate) const MAX_RANKS: u64 = 65_536;
 
-/// A rank's place in the job.
-pub(super) struct Place {
+/// A rank's placement in the job.
+pub(super) struct RankPlacement {
     pub(super) rank: u32,
     pub(super) size: u32,
     pub(super) local_rank: u32,
     pub(super) local_size: u32,
     pub(super) node: Option<u32>,
-    pub(super) meeting: Meeting,
+    pub(super) rendezvous: RendezvousAddress,
 }
 
 /// A number and where it came from, for messages that set two of them against each other.
@@ -59,7 +59,7 @@ pub(super) const GIVE_KEY: &str = "set SHOUTER_KEY to the same text on every ran
      `shouter run` does it by itself";
 
 /// The place by environment and file.
-pub(super) fn place(layers: &Layers, environment: &Environment) -> Result<Place, ConfigError> {
+pub(super) fn place(layers: &Layers, environment: &Environment) -> Result<RankPlacement, ConfigError> {
     let size = number(layers, environment, "size", "WORLD_SIZE", 1..=MAX_RANKS)?;
     let rank = number(layers, environment, "rank", "RANK", 0..=MAX_RANKS - 1)?;
     let alone = size.as_ref().is_some_and(|size| size.value == 1);
@@ -77,7 +77,7 @@ pub(super) fn place(layers: &Layers, environment: &Environment) -> Result<Place,
     };
     let values = [&size, &local_size].map(|number| number.as_ref().map(|number| number.value));
     let on_one_host = alone || values[0].is_some() && values[0] == values[1];
-    // A job of one rank meets nobody.
+    // A job of one rank has no rendezvous.
     let host = host(layers, environment)?.or(on_one_host.then(|| "127.0.0.1".to_owned()));
     let port = port(layers, environment)?.or(alone.then_some(0));
     let has_key = alone || ["key", "key_file"].iter().any(|key| layers.get(key).is_some());
@@ -105,13 +105,13 @@ pub(super) fn place(layers: &Layers, environment: &Environment) -> Result<Place,
             ("key", has_key, GIVE_KEY),
         ]));
     };
-    Ok(Place {
+    Ok(RankPlacement {
         rank: rank.value,
         size: size.value,
         local_rank: local_rank.value,
         local_size: local_size.value,
         node: value::integer(layers, "node", 0..=MAX_RANKS - 1)?.map(|node| node as u32),
-        meeting: Meeting { host: host.clone(), port, listener: None },
+        rendezvous: RendezvousAddress { host: host.clone(), port, listener: None },
     })
 }
 

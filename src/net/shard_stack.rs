@@ -1,4 +1,4 @@
-//! One shard's stack, shared between the poller that turns it and the sockets of the shard's tasks.
+//! One shard's stack, shared between the poller that polls it and the sockets of the shard's tasks.
 
 use std::cell::{RefCell, RefMut};
 use std::collections::HashMap;
@@ -15,7 +15,7 @@ use super::sys::SharedRegion;
 use crate::runtime::{Activity, Clock, Instant, Poller};
 
 /// What sockets need of a stack, whatever its device.
-pub(super) trait Host {
+pub(super) trait SocketStack {
     fn tcp(&mut self) -> &mut Endpoint;
     fn udp(&mut self) -> &mut Sockets;
     fn connect(
@@ -34,7 +34,7 @@ pub(super) trait Host {
     ) -> Result<(), shouter_netstack::stack::SendError>;
 }
 
-impl<D: Device> Host for Stack<D> {
+impl<D: Device> SocketStack for Stack<D> {
     fn tcp(&mut self) -> &mut Endpoint {
         self.tcp_mut()
     }
@@ -79,10 +79,10 @@ pub(super) struct Shared<H: ?Sized> {
     /// Memory that connections send from without a copy: held, not looked at.
     lent: HashMap<(ConnectionId, ReleaseToken), Rc<SharedRegion>>,
     next_token: u64,
-    pub(super) host: H,
+    pub(super) stack: H,
 }
 
-impl<H: Host + ?Sized> Shared<H> {
+impl<H: SocketStack + ?Sized> Shared<H> {
     /// Sends from shared memory; it is kept until nothing refers to it.
     pub(super) fn lend(
         &mut self,
@@ -91,7 +91,7 @@ impl<H: Host + ?Sized> Shared<H> {
         region: &Rc<SharedRegion>,
     ) -> Result<(), shouter_netstack::tcp::Error> {
         let token = ReleaseToken(self.next_token);
-        self.host.tcp().write_extent(now, connection, region.extent(), token)?;
+        self.stack.tcp().write_extent(now, connection, region.extent(), token)?;
         self.next_token += 1;
         self.lent.insert((connection, token), region.clone());
         Ok(())
@@ -99,7 +99,7 @@ impl<H: Host + ?Sized> Shared<H> {
 
     /// Distributes what the stack has to tell; wakers are called by the caller, outside of the borrow.
     fn dispatch(&mut self, woken: &mut Vec<Waker>) {
-        while let Some(event) = self.host.tcp().next_event() {
+        while let Some(event) = self.stack.tcp().next_event() {
             match event {
                 TcpEvent::Acceptable(listener) => woken.extend(self.listeners.remove(&listener)),
                 TcpEvent::Readable(id) => {
@@ -120,20 +120,20 @@ impl<H: Host + ?Sized> Shared<H> {
             }
         }
         if !self.datagrams.is_empty() {
-            let host = &mut self.host;
+            let stack = &mut self.stack;
             woken.extend(
-                self.datagrams.extract_if(|socket, _| host.udp().waiting(*socket) != 0).map(|(_, w)| w),
+                self.datagrams.extract_if(|socket, _| stack.udp().waiting(*socket) != 0).map(|(_, w)| w),
             );
         }
     }
 }
 
 /// The stack and its waiters while a call works on them.
-pub(super) type Guard<'a> = RefMut<'a, Shared<dyn Host>>;
+pub(super) type Guard<'a> = RefMut<'a, Shared<dyn SocketStack>>;
 
 /// A shard's stack as its tasks hold it. Cloning it is cheap; it stays on its thread.
 #[derive(Clone)]
-pub struct Net(Rc<RefCell<Shared<dyn Host>>>);
+pub struct Net(Rc<RefCell<Shared<dyn SocketStack>>>);
 
 impl std::fmt::Debug for Net {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -149,11 +149,11 @@ impl Net {
 
     /// The counters of the stack's TCP.
     pub fn tcp_counters(&self) -> shouter_netstack::tcp::Counters {
-        *self.shared().host.tcp().counters()
+        *self.shared().stack.tcp().counters()
     }
 }
 
-/// The stack as a shard turns it.
+/// The stack as a shard polls it.
 pub struct NetPoller<D: Device> {
     shared: Rc<RefCell<Shared<Stack<D>>>>,
     woken: Vec<Waker>,
@@ -165,7 +165,7 @@ impl<D: Device> std::fmt::Debug for NetPoller<D> {
     }
 }
 
-/// Cuts a stack in two: what a shard turns, and what its tasks use.
+/// Cuts a stack in two: what a shard polls, and what its tasks use.
 pub(super) fn net<D: Device + 'static>(stack: Stack<D>) -> (Net, NetPoller<D>) {
     let shared = Rc::new(RefCell::new(Shared {
         connections: HashMap::new(),
@@ -173,7 +173,7 @@ pub(super) fn net<D: Device + 'static>(stack: Stack<D>) -> (Net, NetPoller<D>) {
         datagrams: HashMap::new(),
         lent: HashMap::new(),
         next_token: 0,
-        host: stack,
+        stack,
     }));
     (Net(shared.clone()), NetPoller { shared, woken: Vec::new() })
 }
@@ -182,7 +182,7 @@ impl<D: Device> Poller for NetPoller<D> {
     fn poll(&mut self, now: Instant) -> Activity {
         let progress = {
             let mut shared = self.shared.borrow_mut();
-            let progress = shared.host.poll(now, &mut rud::NoSink);
+            let progress = shared.stack.poll(now, &mut rud::NoSink);
             shared.dispatch(&mut self.woken);
             progress
         };
@@ -193,12 +193,12 @@ impl<D: Device> Poller for NetPoller<D> {
 
     fn next_deadline(&self) -> Option<Instant> {
         let shared = self.shared.borrow();
-        // What a task wrote in the last part of a turn leaves with the next one.
-        if has_unsent(&shared.host) { Some(Instant::ZERO) } else { shared.host.next_deadline() }
+        // What a task wrote in the last part of a poll leaves with the next one.
+        if has_unsent(&shared.stack) { Some(Instant::ZERO) } else { shared.stack.next_deadline() }
     }
 
     fn has_unsent(&self) -> bool {
-        has_unsent(&self.shared.borrow().host)
+        has_unsent(&self.shared.borrow().stack)
     }
 }
 
@@ -206,7 +206,7 @@ fn has_unsent<D: Device>(stack: &Stack<D>) -> bool {
     stack.tcp().wants_transmit() || stack.is_backlogged()
 }
 
-/// The time of the shard's turn; of a call from outside of one, the clock's.
+/// The time of the shard's poll; of a call from outside of one, the clock's.
 pub(super) fn now() -> Instant {
     Clock.now()
 }

@@ -1,4 +1,4 @@
-//! RDMA's part in the choice: the port that leads to most peers, and memory for the connections.
+//! RDMA's part in the selection: the port that reaches most peers, and memory for the queue pairs.
 
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -31,11 +31,11 @@ impl Prepared {
         peers: &[&Reachable],
     ) -> Result<Self, Error> {
         let failed = |why: &dyn std::fmt::Display| Error::Device(format!("verbs: {why}"));
-        let ways: Option<Vec<(usize, Gid)>> = peers.iter().map(|peer| found.way(peer)).collect();
-        let ways = ways.filter(|ways| ways.windows(2).all(|pair| pair[0].0 == pair[1].0)).ok_or_else(|| {
+        let routes: Option<Vec<(usize, Gid)>> = peers.iter().map(|peer| found.way(peer)).collect();
+        let routes = routes.filter(|routes| routes.windows(2).all(|pair| pair[0].0 == pair[1].0)).ok_or_else(|| {
             failed(&"the peers are not all reached through one RDMA port; name the port to use with the key rdma_device")
         })?;
-        let (name, info) = ways
+        let (name, info) = routes
             .first()
             .and_then(|(at, _)| found.ports.get(*at))
             .ok_or_else(|| failed(&"there is no port"))?;
@@ -44,7 +44,7 @@ impl Prepared {
             lid: info.lid,
             mtu: info.active_mtu,
             ethernet: info.link_layer == LinkLayer::Ethernet,
-            gids: ways.into_iter().map(|(_, gid)| gid).collect(),
+            gids: routes.into_iter().map(|(_, gid)| gid).collect(),
         };
         let context = Context::open(name).map_err(|why| failed(&why))?;
         let sizes = sizes(config, grid)?;
