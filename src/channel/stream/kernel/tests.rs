@@ -54,7 +54,10 @@ fn bytes_and_extents_arrive_in_order_and_extents_are_free_once_copied() {
     assert_eq!(streams.info(id).unwrap().unsent, 5018);
     assert!(streams.transmit(now));
     let released: Vec<_> = std::iter::from_fn(|| streams.next_event()).collect();
-    assert_eq!(released, [StreamEvent::Released(id, ReleaseToken(1)), StreamEvent::Released(id, ReleaseToken(2))]);
+    assert_eq!(
+        released,
+        [StreamEvent::Released(id, ReleaseToken(1)), StreamEvent::Released(id, ReleaseToken(2))]
+    );
     let mut got = vec![0; 5018];
     other.read_exact(&mut got).unwrap();
     assert_eq!((&got[..4], &got[5004..5008]), (&b"head"[..], &b"tail"[..]));
