@@ -25,11 +25,11 @@ macro_rules! kinds {
     ($($(#[$doc:meta])* $kind:ident $name:literal,)*) => {
         /// What has happened.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-        pub enum What {
+        pub enum RecordKind {
             $($(#[$doc])* $kind,)*
         }
 
-        impl What {
+        impl RecordKind {
             const ALL: &[Self] = &[$(Self::$kind),*];
 
             /// As a trace names it.
@@ -62,7 +62,7 @@ kinds! {
     Voted "vote sent",
     /// The leader `rank` has voted on operation `seq`.
     VoteReceived "vote received",
-    /// `rank` says that the group has ended; `value` is the cause's [code](crate::executor::Why::code).
+    /// `rank` says that the group has ended; `value` is the cause's [code](crate::executor::AbortReason::code).
     AbortReceived "abort received",
     /// The group has ended here: `rank` is the culprit, `value` the cause's code.
     Ended "group ended",
@@ -80,19 +80,19 @@ kinds! {
     Reconnected "reconnect",
 }
 
-impl What {
+impl RecordKind {
     fn from_code(code: u64) -> Self {
         usize::try_from(code).ok().and_then(|code| Self::ALL.get(code)).copied().unwrap_or_default()
     }
 }
 
-/// An event. What is not said of its kind is 0 or `None`.
+/// An event. A field that its kind does not use is 0 or `None`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Record {
-    /// When: the time of the turn in which it happened, since the executor's origin.
+    /// When: the time of the poll in which it happened, since the executor's origin.
     pub at: Duration,
     /// What.
-    pub what: What,
+    pub what: RecordKind,
     /// The other rank, or the culprit.
     pub rank: Option<Rank>,
     /// The registered tensor.
@@ -107,7 +107,7 @@ pub struct Record {
 
 impl Record {
     /// An event of this kind, of which nothing is said yet.
-    pub const fn of(what: What) -> Self {
+    pub const fn of(what: RecordKind) -> Self {
         Self { at: Duration::ZERO, what, rank: None, tensor: None, seq: 0, value: 0, bytes: 0 }
     }
 
@@ -125,9 +125,9 @@ impl Record {
     }
 
     fn from_words([at, seq, value, bytes, last]: [u64; 5]) -> Self {
-        let (what, whom) = (What::from_code(last & 0xffff_ffff), (last >> 32) as u32);
+        let (what, whom) = (RecordKind::from_code(last & 0xffff_ffff), (last >> 32) as u32);
         let whom = (whom != NONE).then_some(whom);
-        let (tensor, rank) = if what == What::Started { (whom, None) } else { (None, whom) };
+        let (tensor, rank) = if what == RecordKind::Started { (whom, None) } else { (None, whom) };
         Self { at: Duration::from_nanos(at), what, rank: rank.map(Rank), tensor, seq, value, bytes }
     }
 }

@@ -50,7 +50,7 @@ use thiserror::Error;
 pub use self::accelerator::CudaAccelerator;
 pub use self::buffer::DeviceBuffer;
 pub use self::context::{Context, Entered};
-pub use self::copier::{Copier, Direction, Fence};
+pub use self::copier::{Copier, CopyFence, Direction};
 pub use self::crcs::{CudaCrcs, NicWrites};
 pub use self::device::{ComputeMode, DeviceInfo};
 pub use self::dmabuf::Dmabuf;
@@ -58,7 +58,7 @@ pub use self::error::CudaError;
 pub use self::ipc::{MemoryHandle, PeerMemory};
 pub use self::pinned::{Pinned, Registered};
 pub use self::pointer::{Pointer, PointerKind};
-pub use self::stream::{Event, Stream};
+pub use self::stream::{CudaEvent, Stream};
 use self::sys::{Api, code};
 
 /// The oldest driver that is used, as the driver counts: 1000 * major + 10 * minor of the CUDA version.

@@ -10,7 +10,7 @@ use cudarc::driver::sys::{
 };
 
 use super::{Context, CudaError, Entered};
-use crate::memory::{Kind, Region};
+use crate::memory::{MemoryKind, TensorRegion};
 
 /// Page-locked memory that the driver allocated: zeroed, aligned to a page, and mapped for all devices.
 #[derive(Debug)]
@@ -71,11 +71,11 @@ impl Pinned {
     /// The memory as a region.
     ///
     /// # Safety
-    /// As for [`Region::from_raw_parts`]; in particular the value outlives every operation that names the region, and
+    /// As for [`TensorRegion::from_raw_parts`]; in particular the value outlives every operation that names the region, and
     /// every copy from or to it.
-    pub unsafe fn region(&self, generation: u32) -> Region {
+    pub unsafe fn region(&self, generation: u32) -> TensorRegion {
         // SAFETY: passed on to the caller.
-        unsafe { Region::from_raw_parts(Kind::Pinned, self.base, self.len, generation) }
+        unsafe { TensorRegion::from_raw_parts(MemoryKind::Pinned, self.base, self.len, generation) }
     }
 }
 

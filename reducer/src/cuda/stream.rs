@@ -138,17 +138,17 @@ impl Drop for Stream {
 
 /// A point in a stream.
 #[derive(Debug)]
-pub struct Event {
+pub struct CudaEvent {
     context: Context,
     raw: CUevent,
 }
 
 // SAFETY: as for Stream.
-unsafe impl Send for Event {}
+unsafe impl Send for CudaEvent {}
 // SAFETY: as for Stream.
-unsafe impl Sync for Event {}
+unsafe impl Sync for CudaEvent {}
 
-impl Event {
+impl CudaEvent {
     /// A new event, without timing.
     pub fn new(context: &Context) -> Result<Self, CudaError> {
         Self::with(context, CUevent_flags::CU_EVENT_DISABLE_TIMING as c_uint)
@@ -204,7 +204,7 @@ impl Event {
     }
 }
 
-impl Drop for Event {
+impl Drop for CudaEvent {
     fn drop(&mut self) {
         if let Ok(entered) = self.context.enter() {
             // SAFETY: ours, and not used again; the driver keeps it for streams that wait for it.

@@ -5,9 +5,9 @@ use crate::dtype::DType;
 use crate::grid::{Grid, Rank};
 use crate::header::{Identity, Shape};
 use crate::kernel::Kernels;
-use crate::memory::Region;
+use crate::memory::TensorRegion;
 use crate::schedule::Schedule;
-use crate::transport::{AcceleratorError, OnDevice};
+use crate::transport::{AcceleratorError, DeviceTensor};
 use core::fmt;
 use core::time::Duration;
 use std::sync::Arc;
@@ -100,7 +100,7 @@ pub struct Request {
     /// Collective, element type, reduction, count; must be the same on all ranks.
     pub shape: Shape,
     /// The tensor's memory, reduced in place; `count * dtype.size()` bytes.
-    pub data: Region,
+    pub data: TensorRegion,
     /// This rank's steps, from [`Plan::schedule`](crate::plan::Plan::schedule).
     pub schedule: Arc<Schedule>,
     /// Lower is more urgent: the tensor's index in the table.
@@ -112,7 +112,7 @@ pub struct Request {
     /// The trainer's step, for messages and traces.
     pub step: u64,
     /// What else there is to know if the tensor lies in an accelerator's memory.
-    pub device: Option<OnDevice>,
+    pub device: Option<DeviceTensor>,
 }
 
 /// Why an operation was not started. Its seq is not used up.
@@ -171,17 +171,17 @@ pub enum StartError {
 
 /// Why a group ended.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
-#[error("{culprit}: {why}")]
+#[error("{culprit}: {reason}")]
 pub struct AbortCause {
     /// The rank that every survivor names.
     pub culprit: Rank,
     /// What happened to it.
-    pub why: Why,
+    pub reason: AbortReason,
 }
 
 /// What happened to the culprit of an abort.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
-pub enum Why {
+pub enum AbortReason {
     /// No sign of life, or its connection is gone.
     #[error("the process is dead or unreachable; look at its log and host, then start the job again")]
     Failed,
@@ -194,7 +194,7 @@ pub enum Why {
     )]
     Late,
     /// It runs other operations than other ranks; how, once that is known.
-    #[error("{}; run the same operations in the same order on every rank", Odd(_0))]
+    #[error("{}; run the same operations in the same order on every rank", DivergenceText(_0))]
     Diverged(Option<Box<Divergence>>),
     /// Its accelerator failed under an operation.
     #[error("its accelerator failed; look at its log, and at the device (`nvidia-smi`)")]
@@ -216,16 +216,16 @@ pub enum Why {
 
 impl AbortCause {
     /// The cause as rank `own` tells it: who hears of its own death was only given up.
-    pub fn seen_by(own: Rank, culprit: Rank, why: Why) -> Self {
-        let given_up = culprit == own && why == Why::Failed;
-        Self { culprit, why: if given_up { Why::Stopped } else { why } }
+    pub fn seen_by(own: Rank, culprit: Rank, reason: AbortReason) -> Self {
+        let given_up = culprit == own && reason == AbortReason::Failed;
+        Self { culprit, reason: if given_up { AbortReason::Stopped } else { reason } }
     }
 }
 
 /// How the culprit of a divergence differs, as far as that is known.
-struct Odd<'a>(&'a Option<Box<Divergence>>);
+struct DivergenceText<'a>(&'a Option<Box<Divergence>>);
 
-impl fmt::Display for Odd<'_> {
+impl fmt::Display for DivergenceText<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             Some(divergence) => divergence.fmt(f),
@@ -234,7 +234,7 @@ impl fmt::Display for Odd<'_> {
     }
 }
 
-impl Why {
+impl AbortReason {
     /// The cause as a number on the wire; 0 stands for none.
     pub fn code(&self) -> u32 {
         match self {
@@ -266,7 +266,7 @@ impl Why {
 
 /// Which operation an error is about.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Subject {
+pub struct OpSubject {
     /// The operation's number.
     pub seq: u64,
     /// The operation.
@@ -279,7 +279,7 @@ pub struct Subject {
     pub step: u64,
 }
 
-impl fmt::Display for Subject {
+impl fmt::Display for OpSubject {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { seq, shape, identity, name, step } = self;
         match identity {
@@ -302,7 +302,7 @@ pub enum OpError {
     )]
     Deadline {
         /// The operation.
-        subject: Box<Subject>,
+        subject: Box<OpSubject>,
         /// The ranks that it waits for.
         missing: Vec<Rank>,
     },
@@ -310,7 +310,7 @@ pub enum OpError {
     #[error("{subject}: {error}")]
     Accelerator {
         /// The operation.
-        subject: Box<Subject>,
+        subject: Box<OpSubject>,
         /// What it says.
         error: AcceleratorError,
     },
@@ -326,7 +326,7 @@ pub enum OpError {
     #[error("{subject} was given up: {cause}")]
     Aborted {
         /// The operation.
-        subject: Box<Subject>,
+        subject: Box<OpSubject>,
         /// Who and why.
         cause: Arc<AbortCause>,
     },
@@ -334,7 +334,7 @@ pub enum OpError {
 
 impl OpError {
     /// The operation.
-    pub fn subject(&self) -> &Subject {
+    pub fn subject(&self) -> &OpSubject {
         match self {
             Self::Deadline { subject, .. }
             | Self::Accelerator { subject, .. }

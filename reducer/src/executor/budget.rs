@@ -18,9 +18,9 @@
 
 use super::Executor;
 use super::api::Disposition;
-use super::control::{Control, Notice};
+use super::control::{Control, ControlMessage};
 use crate::grid::Rank;
-use crate::header::{Header, Kind};
+use crate::header::{Header, MessageKind};
 
 /// What has been told and heard of floors.
 #[derive(Debug)]
@@ -113,8 +113,8 @@ impl Control {
             *told = floor;
         }
         let (round, len) = ((floor >> 32) as u32, floor as u32);
-        let header = Header { kind: Kind::Floor, round, offset: 0, granule: 0, len, ..*template };
-        self.notices.push_back(Notice { to, header, landing: None });
+        let header = Header { kind: MessageKind::Floor, round, offset: 0, granule: 0, len, ..*template };
+        self.messages.push_back(ControlMessage { to, header, landing: None });
     }
 }
 

@@ -4,7 +4,7 @@ use super::api::ExecutorConfig;
 use super::budget::Budget;
 use super::trace::Trace;
 use crate::grid::Rank;
-use crate::header::{Header, Kind};
+use crate::header::{Header, MessageKind};
 use crate::memory::Span;
 use crate::recorder::{Record, Recorder};
 use crate::transport::Landing;
@@ -13,7 +13,7 @@ use std::collections::VecDeque;
 
 /// A message without payload that waits to be posted.
 #[derive(Debug)]
-pub(super) struct Notice {
+pub(super) struct ControlMessage {
     pub(super) to: Rank,
     pub(super) header: Header,
     /// Where the messages go that it asks for, if it does and if the transport can make use of that.
@@ -23,7 +23,7 @@ pub(super) struct Notice {
 /// All such messages, how much may be sent without them, and who listens.
 #[derive(Debug)]
 pub(super) struct Control {
-    pub(super) notices: VecDeque<Notice>,
+    pub(super) messages: VecDeque<ControlMessage>,
     one_sided: bool,
     pub(super) budget: Budget,
     pub(super) trace: Option<Box<dyn Trace>>,
@@ -38,7 +38,7 @@ impl Control {
 
     pub(super) fn new(nodes: usize, config: &ExecutorConfig) -> Self {
         Self {
-            notices: VecDeque::new(),
+            messages: VecDeque::new(),
             one_sided: config.one_sided,
             budget: Budget::new(nodes, config.eager_pool_bytes),
             trace: None,
@@ -58,17 +58,17 @@ impl Control {
     /// Asks `to` for one more message, which goes `into` there; joins neighbours into one credit message.
     pub(super) fn grant(&mut self, to: Rank, template: &Header, round: u32, into: Option<Span>) {
         let into = into.filter(|_| self.one_sided);
-        for Notice { to: rank, header, landing } in self.notices.iter_mut().rev().take(Self::MERGE) {
-            let same = *rank == to && header.kind == Kind::Credit && header.key == template.key;
+        for ControlMessage { to: rank, header, landing } in self.messages.iter_mut().rev().take(Self::MERGE) {
+            let same = *rank == to && header.kind == MessageKind::Credit && header.key == template.key;
             if same && header.round.checked_add(header.len) == Some(round) && joins(landing, header.len, into)
             {
                 header.len += 1;
                 return;
             }
         }
-        let header = Header { kind: Kind::Credit, round, offset: 0, granule: 0, len: 1, ..*template };
+        let header = Header { kind: MessageKind::Credit, round, offset: 0, granule: 0, len: 1, ..*template };
         let landing = into.map(|first| Landing { first, stride: 0 });
-        self.notices.push_back(Notice { to, header, landing });
+        self.messages.push_back(ControlMessage { to, header, landing });
     }
 }
 

@@ -6,9 +6,9 @@
 //! Lanes are numbered by what operations use of them, so operations are decided in their order.
 
 use super::Executor;
-use super::divergence::Agreed;
+use super::divergence::NodeAgreement;
 use super::op::Op;
-use crate::memory::Region;
+use crate::memory::TensorRegion;
 use crate::transport::{Accelerator, NodeMemory, TensorView};
 
 impl Executor {
@@ -56,9 +56,9 @@ impl Executor {
     ) -> Option<bool> {
         let Some(node) = node else { return Some(false) };
         match self.agreement.reaches(node, seq) {
-            Agreed::Same => {}
-            Agreed::Unknown => return None,
-            Agreed::Differs(seq) => {
+            NodeAgreement::Same => {}
+            NodeAgreement::Unknown => return None,
+            NodeAgreement::Differs(seq) => {
                 self.found_on_node(node, seq);
                 return None;
             }
@@ -66,9 +66,9 @@ impl Executor {
         let grid = self.config.grid;
         let (me, locals) = (grid.local_of(self.config.rank), 0..grid.per_node());
         let op = &mut self.ops[at];
-        if op.places.opened().is_none() {
+        if op.buffers.opened().is_none() {
             self.views.clear();
-            let data = op.places.data();
+            let data = op.buffers.data();
             let len = data.len();
             for local in locals.clone() {
                 match node.tensor(local, seq, len) {
@@ -81,15 +81,15 @@ impl Executor {
                 (TensorView::Shared(region), _) => region,
                 (TensorView::Exported(_), _) if exported && local == me => data,
                 (TensorView::Exported(export), Some(accelerator)) if exported => {
-                    accelerator.open(&export, len).unwrap_or(Region::empty())
+                    accelerator.open(&export, len).unwrap_or(TensorRegion::empty())
                 }
-                _ => Region::empty(),
+                _ => TensorRegion::empty(),
             };
-            let all = op.places.set_peers(locals.clone().zip(&self.views).map(peer));
+            let all = op.buffers.set_peers(locals.clone().zip(&self.views).map(peer));
             if !exported {
                 return Some(all);
             }
-            op.places.set_opened(all);
+            op.buffers.set_opened(all);
             node.agree(seq, all);
         }
         locals.map(|local| node.has_agreed(local, seq)).try_fold(true, |all, one| Some(all & one?))
@@ -121,5 +121,5 @@ impl Executor {
 
 /// Whether other ranks can be able to access an operation's tensor, and there are steps for that.
 fn may_be_in_place(op: &Op) -> bool {
-    op.schedule().is_some_and(|schedule| schedule.in_place.is_some()) && op.places.is_shared()
+    op.schedule().is_some_and(|schedule| schedule.in_place.is_some()) && op.buffers.is_shared()
 }

@@ -9,7 +9,7 @@ use crate::header::Header;
 
 /// What a message has room as.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Class {
+pub(super) enum ParkClass {
     /// It came unasked.
     Unasked,
     /// It was asked for.
@@ -25,7 +25,7 @@ pub(super) struct Parked {
     pub(super) payload: Vec<u8>,
     /// The payload lies where it belongs.
     pub(super) placed: bool,
-    class: Class,
+    class: ParkClass,
 }
 
 impl Parked {
@@ -141,7 +141,7 @@ impl Parking {
     /// Copies a message, or returns `None` when the peer's share is used up.
     pub(super) fn park(
         &mut self,
-        (node, class): (u32, Class),
+        (node, class): (u32, ParkClass),
         header: &Header,
         payload: Payload<'_>,
     ) -> Option<Parked> {

@@ -1,14 +1,14 @@
 //! The receiving side: a message finds its operation and step, and its bytes their place.
 
 use super::Executor;
-use super::api::{Disposition, Refusal, Why};
+use super::api::{AbortReason, Disposition, Refusal};
 use super::control::Control;
-use super::op::{Expected, Op, State};
-use super::park::Class;
+use super::op::{FragmentState, Op, OpState};
+use super::park::ParkClass;
 use crate::grid::Rank;
-use crate::header::{Header, Kind};
+use crate::header::{Header, MessageKind};
 use crate::memory::{self, Span};
-use crate::recorder::{Record, What};
+use crate::recorder::{Record, RecordKind};
 use crate::schedule::{Action, StepId};
 
 /// What comes with a header.
@@ -31,7 +31,7 @@ impl Payload<'_> {
 }
 
 /// What became of a message that an operation looked at.
-enum Outcome {
+enum DeliveryOutcome {
     Consumed,
     Duplicate,
     /// The step is not ready, or the steps are not chosen.
@@ -50,7 +50,7 @@ impl Executor {
     /// Takes a fragment whose bytes the peer has written to where they belong, the [`landing`](Self::landing), and whose
     /// CRC was found right there.
     pub fn on_placed(&mut self, header: &Header) -> Disposition {
-        if header.kind != Kind::Data || header.len == 0 {
+        if header.kind != MessageKind::Data || header.len == 0 {
             return self.malformed();
         }
         self.on_message(header, Payload::Placed)
@@ -64,7 +64,7 @@ impl Executor {
         let ours = op.template();
         let same = (header.kind, header.key, header.identity, header.shape)
             == (ours.kind, ours.key, ours.identity, ours.shape);
-        if self.aborted.is_some() || op.state() != State::Running || op.is_undecided() || !same {
+        if self.aborted.is_some() || op.state() != OpState::Running || op.is_undecided() || !same {
             return None;
         }
         let schedule = op.schedule()?;
@@ -74,7 +74,7 @@ impl Executor {
         }
         let step = schedule.steps.get(index as usize)?;
         let Action::Receive { into, len, .. } = step.action else { return None };
-        let whole = op.places.landing(into, step.chunk, len)?;
+        let whole = op.buffers.landing(into, step.chunk, len)?;
         whole.part(usize::try_from(header.offset).ok()?, header.len as usize)
     }
 
@@ -89,22 +89,26 @@ impl Executor {
         if !grid.contains(header.src) || header.src == self.config.rank {
             return self.malformed();
         }
-        if header.kind == Kind::Vote && grid.is_leader(header.src) {
+        if header.kind == MessageKind::Vote && grid.is_leader(header.src) {
             self.on_vote(header);
             return Disposition::Consumed;
         }
         if self.aborted.is_some() {
             return Disposition::Refused(Refusal::Aborted);
         }
-        if header.kind == Kind::Abort {
+        if header.kind == MessageKind::Abort {
             let culprit = Rank(header.round);
             if !grid.contains(culprit) {
                 return self.malformed();
             }
             let value = header.len.into();
-            self.control.note(Record { rank: Some(header.src), value, ..Record::of(What::AbortReceived) });
-            match Why::from_code(header.len) {
-                Why::Diverged(_) => self.diverge(header.key.seq, culprit),
+            self.control.note(Record {
+                rank: Some(header.src),
+                value,
+                ..Record::of(RecordKind::AbortReceived)
+            });
+            match AbortReason::from_code(header.len) {
+                AbortReason::Diverged(_) => self.diverge(header.key.seq, culprit),
                 why => self.abort(culprit, why),
             }
             return Disposition::Consumed;
@@ -112,7 +116,7 @@ impl Executor {
         if !grid.is_leader(header.src) {
             return self.malformed();
         }
-        if header.kind == Kind::Floor {
+        if header.kind == MessageKind::Floor {
             return self.on_floor(header);
         }
         self.control.budget.spoke(grid.node_of(header.src));
@@ -132,17 +136,17 @@ impl Executor {
             return Disposition::Consumed;
         }
         let disposition = match self.deliver(at, header, payload) {
-            Outcome::Consumed => Disposition::Consumed,
-            Outcome::Duplicate => {
+            DeliveryOutcome::Consumed => Disposition::Consumed,
+            DeliveryOutcome::Duplicate => {
                 self.counters.duplicates += 1;
                 Disposition::Consumed
             }
-            Outcome::Early => self.park(at, header, payload),
-            Outcome::Differs => {
+            DeliveryOutcome::Early => self.park(at, header, payload),
+            DeliveryOutcome::Differs => {
                 self.differs(header);
                 Disposition::Refused(Refusal::Mismatch)
             }
-            Outcome::Malformed => self.malformed(),
+            DeliveryOutcome::Malformed => self.malformed(),
         };
         self.finish_if_done(at);
         disposition
@@ -159,7 +163,7 @@ impl Executor {
     }
 
     fn park(&mut self, at: usize, header: &Header, payload: Payload<'_>) -> Disposition {
-        if header.kind == Kind::Data && !payload.fits(header) {
+        if header.kind == MessageKind::Data && !payload.fits(header) {
             return self.malformed();
         }
         if self.ops[at].early.has(header) {
@@ -169,9 +173,9 @@ impl Executor {
         let node = self.config.grid.node_of(header.src);
         let bytes = header.shape.count.saturating_mul(header.shape.dtype.size() as u64);
         let class = match header.kind {
-            Kind::Data if bytes <= self.config.eager_bytes as u64 => Class::Unasked,
-            Kind::Data => Class::Asked,
-            _ => Class::Control,
+            MessageKind::Data if bytes <= self.config.eager_bytes as u64 => ParkClass::Unasked,
+            MessageKind::Data => ParkClass::Asked,
+            _ => ParkClass::Control,
         };
         match self.parking.park((node, class), header, payload) {
             Some(parked) => {
@@ -202,33 +206,33 @@ impl Executor {
             let parked = self.ops[at].early.take(index);
             let outcome = self.deliver(at, &parked.header, parked.payload());
             match outcome {
-                Outcome::Consumed => {}
-                Outcome::Duplicate => self.counters.duplicates += 1,
-                Outcome::Early => {
+                DeliveryOutcome::Consumed => {}
+                DeliveryOutcome::Duplicate => self.counters.duplicates += 1,
+                DeliveryOutcome::Early => {
                     self.ops[at].early.put_back(index, parked);
                     index += 1;
                     continue;
                 }
-                Outcome::Differs => self.differs(&parked.header),
-                Outcome::Malformed => self.counters.malformed += 1,
+                DeliveryOutcome::Differs => self.differs(&parked.header),
+                DeliveryOutcome::Malformed => self.counters.malformed += 1,
             }
             let node = self.config.grid.node_of(parked.header.src);
             self.parking.release(node, parked);
         }
     }
 
-    fn deliver(&mut self, at: usize, header: &Header, payload: Payload<'_>) -> Outcome {
+    fn deliver(&mut self, at: usize, header: &Header, payload: Payload<'_>) -> DeliveryOutcome {
         let op = &mut self.ops[at];
         if header.identity != op.template().identity || header.shape != op.template().shape {
-            return Outcome::Differs;
+            return DeliveryOutcome::Differs;
         }
         if op.is_undecided() {
-            return Outcome::Early;
+            return DeliveryOutcome::Early;
         }
         match header.kind {
-            Kind::Data => {
+            MessageKind::Data => {
                 let outcome = data(op, self.config.kernels, header, payload, &mut self.control);
-                if let (Outcome::Consumed, step) = outcome {
+                if let (DeliveryOutcome::Consumed, step) = outcome {
                     self.counters.fragments += 1;
                     if let Some(step) = step {
                         op.done(step, &mut self.control);
@@ -236,20 +240,20 @@ impl Executor {
                 }
                 outcome.0
             }
-            Kind::Credit => credit(op, header, &mut self.control),
-            Kind::Vote | Kind::Abort | Kind::Floor => Outcome::Malformed,
+            MessageKind::Credit => credit(op, header, &mut self.control),
+            MessageKind::Vote | MessageKind::Abort | MessageKind::Floor => DeliveryOutcome::Malformed,
         }
     }
 }
 
 /// Marks the messages that the receiver asks for.
-fn credit(op: &mut Op, header: &Header, control: &mut Control) -> Outcome {
-    let Some(schedule) = op.schedule().cloned() else { return Outcome::Duplicate };
+fn credit(op: &mut Op, header: &Header, control: &mut Control) -> DeliveryOutcome {
+    let Some(schedule) = op.schedule().cloned() else { return DeliveryOutcome::Duplicate };
     for round in header.round..header.round.saturating_add(header.len) {
-        let Some(StepId(step)) = schedule.send(header.src, round) else { return Outcome::Malformed };
+        let Some(StepId(step)) = schedule.send(header.src, round) else { return DeliveryOutcome::Malformed };
         op.credited(&schedule, step, control);
     }
-    Outcome::Consumed
+    DeliveryOutcome::Consumed
 }
 
 /// Reduces or places one fragment; with `Consumed`, the step that it was the last one of.
@@ -260,32 +264,34 @@ fn data(
     header: &Header,
     payload: Payload<'_>,
     control: &mut Control,
-) -> (Outcome, Option<u32>) {
-    let Some(schedule) = op.schedule() else { return (Outcome::Duplicate, None) };
+) -> (DeliveryOutcome, Option<u32>) {
+    let Some(schedule) = op.schedule() else { return (DeliveryOutcome::Duplicate, None) };
     let Some(StepId(step)) = schedule.receive(header.src, header.round) else {
-        return (Outcome::Malformed, None);
+        return (DeliveryOutcome::Malformed, None);
     };
     let plan = &schedule.steps[step as usize];
     let (into, total, reduce) = match plan.action {
         Action::Receive { into, len, .. } => (into, len, false),
         Action::ReceiveReduce { into, len, .. } => (into, len, true),
-        _ => return (Outcome::Malformed, None),
+        _ => return (DeliveryOutcome::Malformed, None),
     };
     // A fragment lies inside its message, and is full unless it is the last.
     let rest = (total as u64).checked_sub(header.offset);
     let expected = rest.map(|rest| rest.min(u64::from(header.granule)));
     let fits = expected == Some(u64::from(header.len)) && payload.fits(header);
     if !fits || (header.len == 0 && total > 0) {
-        return (Outcome::Malformed, None);
+        return (DeliveryOutcome::Malformed, None);
     }
     let chunk = plan.chunk;
     let new = match op.steps.expects(step, total, header) {
-        Expected::New(new) => new,
-        Expected::Duplicate => return (Outcome::Duplicate, None),
-        Expected::Early => return (Outcome::Early, None),
-        Expected::Malformed => return (Outcome::Malformed, None),
+        FragmentState::New(new) => new,
+        FragmentState::Duplicate => return (DeliveryOutcome::Duplicate, None),
+        FragmentState::Early => return (DeliveryOutcome::Early, None),
+        FragmentState::Malformed => return (DeliveryOutcome::Malformed, None),
     };
-    let Some((region, base)) = op.places.spot(into, chunk) else { return (Outcome::Malformed, None) };
+    let Some((region, base)) = op.buffers.resolve(into, chunk) else {
+        return (DeliveryOutcome::Malformed, None);
+    };
     let place = (region, base + header.offset as usize);
     let begin = control.now();
     let used = match payload {
@@ -296,15 +302,15 @@ fn data(
         Payload::Placed => (!reduce).then_some(()),
     };
     if used.is_none() {
-        return (Outcome::Malformed, None);
+        return (DeliveryOutcome::Malformed, None);
     }
     let last = op.steps.received(step, new, header.len, total);
     if new.is_first {
         let (rank, seq, bytes) = (Some(header.src), header.key.seq, total as u64);
-        control.note(Record { rank, seq, bytes, ..Record::of(What::Received) });
+        control.note(Record { rank, seq, bytes, ..Record::of(RecordKind::Received) });
     }
     if begin.is_some() {
         op.came(step, begin, (new.is_first, reduce, last), control);
     }
-    (Outcome::Consumed, last.then_some(step))
+    (DeliveryOutcome::Consumed, last.then_some(step))
 }

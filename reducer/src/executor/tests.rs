@@ -121,7 +121,7 @@ fn run_seed(seed: u64) -> [usize; 2] {
     assert!(before == after, "{what}: a result changed after its completion");
     for executor in &group.executors {
         assert_eq!(executor.counters().malformed, 0, "{what}");
-        assert!(executor.ops.iter().all(|op| op.state() == State::Vacant && op.early.is_empty()), "{what}");
+        assert!(executor.ops.iter().all(|op| op.state() == OpState::Vacant && op.early.is_empty()), "{what}");
     }
     assert!(group.refused.iter().all(|&refusal| refusal == Refusal::NotReady), "{what}");
     assert!(one_sided || group.net.placed == 0, "{what}");
@@ -238,8 +238,8 @@ fn a_peer_in_step_is_asked_for_nothing() {
         assert_eq!(buffers[0].bytes(), filled(3, 3).bytes());
     }
     let count = |kind| sent.iter().filter(|&&other| other == kind).count();
-    assert_eq!(count(Kind::Credit), 0);
-    assert!(count(Kind::Floor) > 0);
+    assert_eq!(count(MessageKind::Credit), 0);
+    assert!(count(MessageKind::Floor) > 0);
 }
 
 #[test]
@@ -318,7 +318,7 @@ fn the_more_urgent_operation_goes_first() {
         .packets
         .iter()
         .map(|packet| Header::parse(&packet.header).unwrap())
-        .filter(|header| header.kind == Kind::Data)
+        .filter(|header| header.kind == MessageKind::Data)
         .map(|header| header.key.seq)
         .collect();
     assert!(seqs.len() > 4 && seqs.is_sorted_by(|a, b| a >= b) && seqs.contains(&0), "{seqs:?}");
@@ -330,7 +330,7 @@ fn the_more_urgent_operation_goes_first() {
 fn told(completed: &Completed) -> String {
     let error = completed.result.as_ref().unwrap_err();
     let OpError::Aborted { cause, .. } = error else { panic!("{error}") };
-    assert!(matches!(cause.why, Why::Diverged(_)), "{error}");
+    assert!(matches!(cause.reason, AbortReason::Diverged(_)), "{error}");
     error.to_string()
 }
 
@@ -395,7 +395,7 @@ fn a_dead_peer_fails_everything_and_is_named() {
     group.poll(0);
     assert!(group.completed[0].is_empty(), "the transport's owner decides");
     let lost = group.net.take_lost().unwrap();
-    group.executors[0].abort(lost, Why::Failed);
+    group.executors[0].abort(lost, AbortReason::Failed);
     group.poll(0);
     assert_eq!(group.completed[0].len(), 2);
     for completed in &group.completed[0] {
@@ -406,8 +406,8 @@ fn a_dead_peer_fails_everything_and_is_named() {
             "{error}"
         );
     }
-    assert_eq!(group.executors[0].aborted().map(|cause| cause.why.clone()), Some(Why::Failed));
-    group.executors[0].abort(Rank(0), Why::Aborted);
+    assert_eq!(group.executors[0].aborted().map(|cause| cause.reason.clone()), Some(AbortReason::Failed));
+    group.executors[0].abort(Rank(0), AbortReason::Aborted);
     assert_eq!(
         group.executors[0].aborted().map(|cause| cause.culprit),
         Some(Rank(1)),
@@ -426,13 +426,13 @@ fn buffers_are_fenced_after_a_failure() {
     group.poll(1);
     while group.network() {}
     group.poll(0);
-    group.executors[0].abort(Rank(1), Why::Failed);
+    group.executors[0].abort(Rank(1), AbortReason::Failed);
     group.poll(0);
     let completed = group.completed[0][0].clone();
     assert!(completed.result.is_err() && completed.outstanding > 0, "{completed:?}");
-    assert_eq!(group.executors[0].ops[0].state(), State::Lingering);
+    assert_eq!(group.executors[0].ops[0].state(), OpState::Lingering);
     group.executors[0].fenced();
-    assert_eq!(group.executors[0].ops[0].state(), State::Vacant);
+    assert_eq!(group.executors[0].ops[0].state(), OpState::Vacant);
 }
 
 #[test]
@@ -524,7 +524,7 @@ fn messages_that_fit_nothing_are_refused_without_effect() {
         group.executors[rank as usize].start(request).unwrap();
     }
     let good = Header {
-        kind: Kind::Data,
+        kind: MessageKind::Data,
         src: Rank(1),
         key: MatchKey { group: 0, epoch: 0, seq: 0 },
         identity: Identity::ad_hoc(&sum(100), Rank(0)),
@@ -555,8 +555,8 @@ fn messages_that_fit_nothing_are_refused_without_effect() {
     assert_eq!(refused(Header { offset: 1 << 40, ..good }, 64), malformed);
     assert_eq!(refused(Header { len: 32, ..good }, 32), malformed);
     assert_eq!(refused(good, 63), malformed);
-    assert_eq!(refused(Header { kind: Kind::Credit, round: 0, len: u32::MAX, ..good }, 0), malformed);
-    assert_eq!(refused(Header { kind: Kind::Abort, round: 77, ..good }, 0), malformed);
+    assert_eq!(refused(Header { kind: MessageKind::Credit, round: 0, len: u32::MAX, ..good }, 0), malformed);
+    assert_eq!(refused(Header { kind: MessageKind::Abort, round: 77, ..good }, 0), malformed);
     let far = MatchKey { seq: u64::MAX, ..good.key };
     assert_eq!(refused(Header { key: far, ..good }, 64), Some(Refusal::NotReady));
     let before = a.bytes();
@@ -625,7 +625,7 @@ fn an_accelerator_that_fails_ends_the_group_and_says_why() {
     let Err(OpError::Accelerator { error, .. }) = &completed.result else { panic!("{completed:?}") };
     assert_eq!(error.to_string(), "out of order");
     let cause = group.executors[0].aborted().unwrap();
-    assert_eq!((cause.culprit, &cause.why), (Rank(0), &Why::Accelerator));
+    assert_eq!((cause.culprit, &cause.reason), (Rank(0), &AbortReason::Accelerator));
 }
 
 #[test]
@@ -651,7 +651,7 @@ fn who_waits_only_for_its_accelerator_says_so_before_the_others_blame_anyone() {
         group.completed[0]
     );
     let cause = group.executors[0].aborted().unwrap();
-    assert_eq!((cause.culprit, &cause.why), (Rank(0), &Why::Accelerator));
+    assert_eq!((cause.culprit, &cause.reason), (Rank(0), &AbortReason::Accelerator));
     // Without that word it blames whom it waits for.
     group.now = Duration::from_nanos(2_000_000_000);
     group.poll(1);

@@ -25,7 +25,7 @@ pub enum Phase {
 
 /// A part that has ended.
 #[derive(Clone, Debug)]
-pub struct Passed {
+pub struct PhaseRecord {
     /// What it was.
     pub phase: Phase,
     /// The tensor's name.
@@ -48,7 +48,7 @@ pub trait Trace: fmt::Debug + Send {
     fn now(&self) -> Duration;
 
     /// Something has ended.
-    fn passed(&mut self, passed: Passed);
+    fn record(&mut self, record: PhaseRecord);
 }
 
 /// What is noted of a step, where somebody listens.
@@ -124,12 +124,12 @@ impl Op {
     #[inline]
     pub(super) fn ends(&self, schedule: &Schedule, step: u32, phase: Phase, control: &mut Control) {
         if control.trace.is_some() {
-            self.tell(schedule, step, phase, control);
+            self.report(schedule, step, phase, control);
         }
     }
 
     /// What an accelerator did for the step has ended.
-    pub(super) fn ended_behind(&self, step: u32, control: &mut Control) {
+    pub(super) fn ended_in_background(&self, step: u32, control: &mut Control) {
         let Some(schedule) = self.schedule() else { return };
         let copies =
             schedule.steps.get(step as usize).is_some_and(|step| matches!(step.action, Action::Copy { .. }));
@@ -137,7 +137,7 @@ impl Op {
     }
 
     #[cold]
-    fn tell(&self, schedule: &Schedule, step: u32, phase: Phase, control: &mut Control) {
+    fn report(&self, schedule: &Schedule, step: u32, phase: Phase, control: &mut Control) {
         let Some(trace) = &mut control.trace else { return };
         let (Some(mark), Some(plan)) = (self.marks.0.get(step as usize), schedule.steps.get(step as usize))
         else {
@@ -154,11 +154,11 @@ impl Op {
         };
         let end = trace.now();
         let (name, annotation) = self.called();
-        let passed = Passed { phase, name, step: annotation, peer, start: mark.since, end, bytes };
+        let record = PhaseRecord { phase, name, step: annotation, peer, start: mark.since, end, bytes };
         if reduces {
             let start = end.saturating_sub(mark.folded);
-            trace.passed(Passed { phase: Phase::Fold, start, ..passed.clone() });
+            trace.record(PhaseRecord { phase: Phase::Fold, start, ..record.clone() });
         }
-        trace.passed(passed);
+        trace.record(record);
     }
 }

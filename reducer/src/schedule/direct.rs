@@ -6,11 +6,11 @@
 //! contribution is copied to a slot before it is sent: then nobody waits for an acknowledgement before the result is
 //! written over it.
 
-use super::builder::{Area, Builder, Chunk, Outcome};
+use super::builder::{Area, Builder, Chunk, ChunkResult};
 use super::{Action, StepId};
 
 /// One chunk over the up grid; the area holds this node's contribution after `ready`.
-pub(super) fn up(b: &mut Builder, chunk: Chunk, area: Area, ready: &[StepId]) -> Outcome {
+pub(super) fn up(b: &mut Builder, chunk: Chunk, area: Area, ready: &[StepId]) -> ChunkResult {
     let (grid, me) = (b.problem.grid, b.problem.node());
     let (len, at) = (b.bytes(chunk.slice), b.at(area, chunk.slice));
     let elems = b.full_chunk().end;
@@ -58,5 +58,5 @@ pub(super) fn up(b: &mut Builder, chunk: Chunk, area: Area, ready: &[StepId]) ->
     for number in numbers {
         b.slot_used(chunk, number, &folded);
     }
-    Outcome { result: b.finish_sum(chunk, at, len, folded), sends: Vec::new() }
+    ChunkResult { result: b.finish_sum(chunk, at, len, folded), sends: Vec::new() }
 }

@@ -28,7 +28,7 @@ mod views;
 
 use crate::grid::{Grid, GridError, Rank};
 use crate::header::{Collective, Shape};
-use crate::transport::Flag;
+use crate::transport::LaneFlag;
 use std::sync::Arc;
 use thiserror::Error;
 
@@ -210,7 +210,7 @@ pub enum Buffer {
 
 /// Where in a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Place {
+pub struct BufferOffset {
     /// The buffer.
     pub buffer: Buffer,
     /// Bytes from its start.
@@ -227,7 +227,7 @@ pub enum Action {
         /// Tells apart the messages from this rank to that one.
         round: u32,
         /// The bytes; unwritten until the message is acknowledged.
-        from: Place,
+        from: BufferOffset,
         /// Bytes.
         len: usize,
     },
@@ -238,7 +238,7 @@ pub enum Action {
         /// As for the send.
         round: u32,
         /// Where it goes.
-        into: Place,
+        into: BufferOffset,
         /// Bytes.
         len: usize,
     },
@@ -249,7 +249,7 @@ pub enum Action {
         /// As for the send.
         round: u32,
         /// Where it is reduced into.
-        into: Place,
+        into: BufferOffset,
         /// Bytes.
         len: usize,
     },
@@ -269,35 +269,35 @@ pub enum Action {
     /// Copies.
     Copy {
         /// From here.
-        from: Place,
+        from: BufferOffset,
         /// To here.
-        into: Place,
+        into: BufferOffset,
         /// Bytes.
         len: usize,
     },
     /// Divides by the number of ranks (average only).
     Finish {
         /// The sums.
-        at: Place,
+        at: BufferOffset,
         /// Bytes.
         len: usize,
     },
     /// Sets this rank's flag in the chunk's lane.
     Signal {
         /// Which.
-        flag: Flag,
+        flag: LaneFlag,
     },
     /// Waits for one local rank's flag.
     Wait {
         /// Whose.
         local: u32,
         /// Which.
-        flag: Flag,
+        flag: LaneFlag,
     },
     /// Waits for the flag of every other local rank.
     WaitAll {
         /// Which.
-        flag: Flag,
+        flag: LaneFlag,
     },
     /// Waits until all local ranks have consumed the previous use of the chunk's lane.
     WaitFree,
@@ -354,7 +354,7 @@ pub struct Schedule {
     pub(crate) params: Params,
     pub(crate) steps: Vec<Step>,
     /// Places of all folds.
-    pub(crate) places: Vec<Place>,
+    pub(crate) places: Vec<BufferOffset>,
     /// Successors of step i: `edges[edge_start[i]..edge_start[i + 1]]`.
     pub(crate) edges: Vec<u32>,
     pub(crate) edge_start: Vec<u32>,
@@ -408,7 +408,12 @@ impl Schedule {
     }
 
     /// Where the result of a fold goes, and its sources.
-    pub fn fold_places(&self, first: u32, destinations: u32, sources: u32) -> (&[Place], &[Place]) {
+    pub fn fold_places(
+        &self,
+        first: u32,
+        destinations: u32,
+        sources: u32,
+    ) -> (&[BufferOffset], &[BufferOffset]) {
         let places = &self.places[first as usize..];
         (&places[..destinations as usize], &places[destinations as usize..][..sources as usize])
     }

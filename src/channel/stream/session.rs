@@ -5,7 +5,7 @@ use std::time::Duration;
 use shouter_netstack::tcp::{Error, Failure};
 use shouter_netstack::time::Instant;
 use shouter_reducer::grid::Rank;
-use shouter_reducer::transport::Token;
+use shouter_reducer::transport::SendToken;
 
 use super::entrance::{self, Answer, CHALLENGE, Claim, HELLO, Nonce, WELCOME};
 use super::lane::State;
@@ -72,8 +72,8 @@ impl<S: Streams> StreamChannel<S> {
                 None => {}
             },
             // What was fenced is no longer the executor's.
-            Event::Released(_, token) if !self.fenced => inbox.released(Token(token.0)),
-            Event::Dropped(id, token) if self.places.contains_key(&id) => inbox.released(Token(token.0)),
+            Event::Released(_, token) if !self.fenced => inbox.released(SendToken(token.0)),
+            Event::Dropped(id, token) if self.places.contains_key(&id) => inbox.released(SendToken(token.0)),
             Event::Failed(id, failure) => self.gone(now, id, Ending::Failed(failure)),
             Event::Closed(id) => self.gone(now, id, Ending::Finished),
             Event::Released(..) | Event::Dropped(..) => {}

@@ -182,7 +182,7 @@ pub(super) struct FoldArgs {
 /// device can read.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Piece {
+pub struct PackedPiece {
     /// Device address of the tensor.
     pub address: u64,
     /// Its length in bytes.
@@ -307,7 +307,7 @@ pub(super) fn pack(
     if pieces_len == 0 {
         return Ok(None);
     }
-    check("the table of pieces", pieces, u64::from(pieces_len), size_of::<Piece>() as u64, 8)?;
+    check("the table of pieces", pieces, u64::from(pieces_len), size_of::<PackedPiece>() as u64, 8)?;
     check("the buffer", buffer, largest, 1, 1)?;
     let rows = pieces_len.min(MAX_ROWS);
     // Blocks that the largest piece can use, as long as all of them together are not too many.

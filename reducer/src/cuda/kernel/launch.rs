@@ -100,7 +100,7 @@ impl CudaKernels {
     ///
     /// # Safety
     ///
-    /// As [`fold`](Self::fold), for the table at `pieces`, which holds as many [`Piece`](super::Piece)s, for the
+    /// As [`fold`](Self::fold), for the table at `pieces`, which holds as many [`PackedPiece`](super::PackedPiece)s, for the
     /// tensors that it names, and for the buffer, which reaches to the end of each; no two of them overlap where they are
     /// written.
     pub unsafe fn pack(

@@ -6,7 +6,7 @@ use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
 use super::call::{self, Call, CallError, Kernel};
-use super::{Fold, MAX_DESTINATIONS, Packing, Piece, crc};
+use super::{Fold, MAX_DESTINATIONS, PackedPiece, Packing, crc};
 use crate::dtype::{DType, ReduceOp};
 use crate::kernel::Kernels;
 use crate::kernel::tests::{Laid, is_float, random, specials};
@@ -202,8 +202,8 @@ fn tensors_are_packed_and_come_back() {
         for (tensor, back) in tensors.iter().zip(&mut back) {
             let start = rng.random_range(0..16);
             let bytes = tensor.len() as u64 - 16;
-            table.push(Piece { address: tensor[start..].as_ptr() as u64, bytes, offset });
-            back_table.push(Piece { address: back[start..].as_mut_ptr() as u64, bytes, offset });
+            table.push(PackedPiece { address: tensor[start..].as_ptr() as u64, bytes, offset });
+            back_table.push(PackedPiece { address: back[start..].as_mut_ptr() as u64, bytes, offset });
             offset += bytes + rng.random_range(0..20);
         }
         let mut buffer = vec![0xa5u8; offset as usize + 32];

@@ -76,7 +76,7 @@ fn work(cuda: &'static Cuda) -> Result<(), CudaError> {
     let trainer = unsafe { Stream::borrow(&context, stream.as_raw()) }?;
     launch(&context, &stream, &buffer)?;
     let mut copier = Copier::new(&context)?;
-    let marks = [Event::timing(&context)?, Event::timing(&context)?];
+    let marks = [CudaEvent::timing(&context)?, CudaEvent::timing(&context)?];
     marks.iter().try_for_each(|mark| mark.record(&trainer))?;
     let copied = copy(&mut copier, &trainer, (&pinned, &buffer));
     // Memory goes when the copies have ended; a driver that is lost never says so.

@@ -20,7 +20,7 @@ pub(in crate::executor) struct StepState {
 }
 
 /// What a receiving step says to a fragment.
-pub(in crate::executor) enum Expected {
+pub(in crate::executor) enum FragmentState {
     /// It has been used already.
     Duplicate,
     /// The step is not ready.
@@ -28,12 +28,12 @@ pub(in crate::executor) enum Expected {
     /// It is not cut as the message's other fragments are.
     Malformed,
     /// It is to be used, and noted then with [`Steps::received`].
-    New(New),
+    New(NewFragment),
 }
 
 /// A fragment that has not been used yet.
 #[derive(Clone, Copy)]
-pub(in crate::executor) struct New {
+pub(in crate::executor) struct NewFragment {
     /// It is the message's first.
     pub(in crate::executor) is_first: bool,
     /// Its word and bit, if the message has several.
@@ -214,13 +214,13 @@ impl Steps {
 
     /// Looks at a fragment of a message of `total` bytes, which lies inside it.
     #[inline(always)]
-    pub(in crate::executor) fn expects(&mut self, step: u32, total: usize, header: &Header) -> Expected {
+    pub(in crate::executor) fn expects(&mut self, step: u32, total: usize, header: &Header) -> FragmentState {
         let state = &mut self.states[step as usize];
         if state.done {
-            return Expected::Duplicate;
+            return FragmentState::Duplicate;
         }
         if state.pending > 0 {
-            return Expected::Early;
+            return FragmentState::Early;
         }
         let is_first = state.granule == 0;
         if is_first {
@@ -230,22 +230,28 @@ impl Steps {
                 make_room(&mut self.bits, total.div_ceil(header.granule as usize));
             }
         } else if state.granule != header.granule {
-            return Expected::Malformed;
+            return FragmentState::Malformed;
         }
         if header.granule as usize >= total {
-            return Expected::New(New { is_first, bit: None });
+            return FragmentState::New(NewFragment { is_first, bit: None });
         }
         let index = (header.offset / u64::from(header.granule)) as usize;
         let (word, bit) = (state.aux as usize + index / 64, 1 << (index % 64));
         if self.bits[word] & bit != 0 {
-            return Expected::Duplicate;
+            return FragmentState::Duplicate;
         }
-        Expected::New(New { is_first, bit: Some((word, bit)) })
+        FragmentState::New(NewFragment { is_first, bit: Some((word, bit)) })
     }
 
     /// A fragment of `len` bytes was used; whether its message of `total` bytes is complete.
     #[inline]
-    pub(in crate::executor) fn received(&mut self, step: u32, new: New, len: u32, total: usize) -> bool {
+    pub(in crate::executor) fn received(
+        &mut self,
+        step: u32,
+        new: NewFragment,
+        len: u32,
+        total: usize,
+    ) -> bool {
         if let Some((word, bit)) = new.bit {
             self.bits[word] |= bit;
         }
