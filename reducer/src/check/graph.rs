@@ -273,7 +273,7 @@ impl Graph {
         Ok(())
     }
 
-    /// Nobody's last step may come before anybody's first.
+    /// No rank's last step may come before another rank's first.
     pub(super) fn check_barrier(&self, schedules: &[Schedule], reach: &Reach) -> Result<(), Flaw> {
         for rank in 0..schedules.len() {
             for other in (0..schedules.len()).filter(|&other| other != rank) {

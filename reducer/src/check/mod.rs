@@ -49,7 +49,7 @@ pub enum Flaw {
     /// More steps than the proof has memory for.
     #[error("{0} steps in all are too many to prove; check the same algorithm with fewer chunks or ranks")]
     TooLarge(usize),
-    /// A message that nobody sends or receives, or that differs in length.
+    /// A message without a sender or a receiver, or whose lengths differ.
     #[error("{at}: {what}")]
     Message {
         /// Where.
@@ -65,7 +65,7 @@ pub enum Flaw {
         /// What is wrong.
         what: &'static str,
     },
-    /// A rank never says that it has consumed a lane, so that whoever uses the lane next waits for ever.
+    /// A rank never says that it has consumed a lane, so that the next user of the lane waits for ever.
     #[error("{rank} never says that it has consumed the lane of chunk {chunk}")]
     NotConsumed {
         /// The rank.
@@ -103,7 +103,7 @@ pub enum Flaw {
         /// The message that was sent from there.
         send: Box<StepLocation>,
     },
-    /// A step that reads bytes nobody wrote, or combines what does not belong together.
+    /// A step that reads bytes that no step has written, or combines what does not belong together.
     #[error("{at}: {what}")]
     Value {
         /// Where.

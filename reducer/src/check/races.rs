@@ -152,8 +152,8 @@ pub(super) fn check(schedules: &[Schedule], graph: &Graph, reach: &Reach) -> Res
     Ok(())
 }
 
-/// Credit is given ahead for what overwrites a range that was sent from. Whoever sends it must have heard from all who
-/// used what was sent.
+/// Credit is granted early for a message that overwrites a range that was sent from. Its sender must be ordered after all
+/// receivers that used what was sent from there.
 pub(super) fn check_early(schedules: &[Schedule], graph: &Graph, reach: &Reach) -> Result<(), Flaw> {
     let receives: BTreeMap<_, _> = graph.messages.iter().copied().collect();
     for &((sender, sent), (rank, step)) in &graph.messages {

@@ -1,8 +1,8 @@
 //! A GPU as the executor's accelerator: copies, folds, and the tensors of the node's other ranks.
 //!
 //! Folds read and write the memory of other processes, and page-locked memory of the host, where it lies. They are put on the
-//! [`Copier`]'s streams, so its fences tell when they are done. Whether all ranks have handed over, and have done what they do, is told
-//! from host to host by flags: no stream waits for another process.
+//! [`Copier`]'s streams, so its fences report when they are done. Ranks signal to one another through flags of the host that they have handed over their
+//! tensors, and that they are done: no stream waits for another process.
 #![allow(unsafe_code)]
 
 use core::ptr::NonNull;

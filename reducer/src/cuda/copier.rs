@@ -1,4 +1,4 @@
-//! Copies between device and host that the executor starts and asks about. Nothing here waits, and a copy allocates nothing.
+//! Copies between device and host that the executor starts and polls. Nothing here blocks, and a copy allocates nothing.
 //!
 //! Each direction has a stream of ours, so that the two overlap, and numbers its copies: a [`CopyFence`] is such a number. A ring
 //! of events follows them. Since a stream keeps its order, an event that was used again for a later copy still serves an
@@ -9,10 +9,10 @@ use super::{Context, CudaError, CudaEvent, Entered, PointerKind, Stream};
 use crate::memory::{MemoryKind, Span};
 use crate::transport::StreamEvent;
 
-/// Copies of one direction whose ends are told apart.
+/// Copies of one direction whose completion is tracked separately.
 const RING: usize = 256;
 
-/// Which way a copy goes.
+/// The direction of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Direction {
     /// From the device, to the host or within the device.
@@ -21,7 +21,7 @@ pub enum Direction {
     Out,
 }
 
-/// The end of a copy.
+/// The completion of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[must_use]
 pub struct CopyFence {
@@ -95,7 +95,7 @@ impl Copier {
         self.free.pop().map_or_else(|| CudaEvent::new(&self.context), Ok)
     }
 
-    /// The moment that a recorded event stands for, until [`is_reached`](Self::is_reached) has said that it has come.
+    /// The [`StreamEvent`] of a recorded event, valid until [`is_reached`](Self::is_reached) has returned true.
     pub fn expect(&mut self, event: CudaEvent) -> StreamEvent {
         let at = self.stream_events.iter().position(Option::is_none).unwrap_or(self.stream_events.len());
         match self.stream_events.get_mut(at) {
@@ -236,7 +236,7 @@ impl CopyFence {
 }
 
 impl Copier {
-    /// Whether the work that a moment stands for has ended. Asked until it is true, once, or an error.
+    /// Whether the work before an event has ended. Polled until it returns true, once, or an error.
     pub fn is_reached(&mut self, event: StreamEvent) -> Result<bool, CudaError> {
         let Some(place) = self.stream_events.get_mut(event.0 as usize) else { return Ok(true) };
         if let Some(recorded) = place

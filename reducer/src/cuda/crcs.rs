@@ -1,8 +1,8 @@
-//! CRC32Cs of device memory, found on the device for whoever sends from there or receives there, and small copies that are waited
-//! for. **Not run on a GPU yet.**
+//! CRC32Cs of device memory, computed on the device for ranges that NICs send from or write to, and small blocking
+//! copies. **Not run on a GPU yet.**
 //!
-//! Ranges are noted, and asked about together: one kernel for neighbours of one length, one copy of the results to the host, one event.
-//! Nothing waits but [`read`](CudaCrcs::read) and [`write`](CudaCrcs::write), and those not for longer than they are told.
+//! Ranges are queued, and computed together: one kernel for neighbours of one length, one copy of the results to the host, one event.
+//! Nothing blocks but [`read`](CudaCrcs::read) and [`write`](CudaCrcs::write), and those no longer than their time-out.
 #![allow(unsafe_code)]
 
 use core::ptr::NonNull;
@@ -20,7 +20,7 @@ const ROOM: usize = 1024;
 /// Bytes that are copied at a time.
 const BOUNCE: usize = 64 << 10;
 
-/// How far a question is.
+/// The state of a question.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SlotState {
     Free,
@@ -46,7 +46,7 @@ pub enum NicWrites {
     Ordered,
     /// After a call that flushes.
     Flushed,
-    /// Nobody knows: NICs must not write there.
+    /// Not known: NICs must not write there.
     Unknown,
 }
 
@@ -131,7 +131,7 @@ impl CudaCrcs {
         Ok(Some(unsafe { self.answers.as_ptr().cast::<u32>().add(at).read_volatile() }))
     }
 
-    /// Nobody wants the answer any more.
+    /// The answer is no longer wanted.
     pub fn forget(&mut self, question: u64) {
         let state = if question < self.answered { SlotState::Free } else { SlotState::Forgotten };
         self.states[place(question)] = state;
@@ -153,7 +153,7 @@ impl CudaCrcs {
             let count = ((end - from) as usize).min(ROOM - at);
             let (into, source) =
                 (self.answers.as_ptr().as_ptr() as u64 + 4 * at as u64, results + 4 * at as u64);
-            // SAFETY: both ranges are ours, and nobody reads these answers before the event.
+            // SAFETY: both ranges are ours, and nothing reads these answers before the event.
             unsafe { self.stream.copy(into, source, 4 * count) }?;
             from += count as u64;
         }

@@ -16,14 +16,14 @@
 //! | [`kernel`] | reductions, and what else tensors need |
 //! | `crcs` | CRCs of what NICs send from there and write there |
 //!
-//! Rules of the house:
+//! Rules of this module:
 //!
 //! - The trainer's contexts are used, never replaced. A [`Context`] is entered for a few calls and left as it was.
 //! - While a context is entered, the thread's capture mode is relaxed, so no call of ours invalidates a capture that the
 //!   trainer has under way on another thread. Streams that are being captured themselves are refused.
 //! - Nothing synchronises a device. Order comes from events; a host asks whether one is done. What the driver itself
 //!   synchronises (freeing memory, unregistering it) happens when buffers are dropped, not in between.
-//! - The per-thread default stream belongs to the thread that names it: whatever concerns it is called there.
+//! - The per-thread default stream belongs to the thread that names it: every call about it is made there.
 
 mod accelerator;
 mod buffer;

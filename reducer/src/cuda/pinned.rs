@@ -40,7 +40,7 @@ impl Pinned {
         let Some(base) = NonNull::new(raw.cast::<u8>()) else {
             return Err(CudaError::OutOfMemory { call: "cuMemHostAlloc" });
         };
-        // SAFETY: the allocation has `len` bytes, which nobody else knows of yet.
+        // SAFETY: the allocation has `len` bytes, which no one else knows of yet.
         unsafe { base.write_bytes(0, len) };
         // From here on dropping it frees it.
         let mut pinned = Self { context: context.clone(), base, len, device_address: 0 };
@@ -88,7 +88,7 @@ impl Drop for Pinned {
     }
 }
 
-/// Host memory of somebody else (the trainer's, or what the ranks of a host share), page-locked and mapped for all devices
+/// Host memory of another owner (the trainer's, or what the ranks of a host share), page-locked and mapped for all devices
 /// until the value is dropped.
 #[derive(Debug)]
 pub struct Registered {

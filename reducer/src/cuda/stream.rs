@@ -1,4 +1,4 @@
-//! Streams, ours and the trainer's, and events, which tell how far they are.
+//! Streams, ours and the trainer's, and events, which report their progress.
 #![allow(unsafe_code)]
 
 use core::ffi::{c_int, c_uint};
@@ -168,7 +168,7 @@ impl CudaEvent {
     }
 
     /// Records what has been enqueued in `stream` so far, in place of what was recorded before. A stream that is being
-    /// captured is refused: the record would go into the graph, and whoever waited for it would be captured too.
+    /// captured is refused: the record would go into the graph, and a stream that waited for it would be captured too.
     pub fn record(&self, stream: &Stream) -> Result<(), CudaError> {
         let entered = self.context.enter()?;
         if stream.capturing(&entered)? {

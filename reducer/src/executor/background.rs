@@ -1,4 +1,4 @@
-//! What an accelerator does in the background: copies and folds are started, and asked about in later turns.
+//! Work of an accelerator in the background: copies and folds are started, and polled for completion in later polls.
 
 use super::Executor;
 use super::api::{AbortReason, OpError};
@@ -10,10 +10,10 @@ use crate::transport::{
     Accelerator, AcceleratorError, DeviceFence, Fold, NodeMemory, StreamEvent, Transport,
 };
 
-/// What an accelerator does for an operation.
+/// The work of an accelerator for an operation.
 #[derive(Debug, Default)]
 pub(super) struct Background {
-    /// What the tensor holds is there from then on; nothing once that has come.
+    /// The tensor's contents are ready once this event is reached; `None` afterwards.
     ready_event: Option<StreamEvent>,
     /// Copies and folds that are not known to be done, with their steps.
     started: Vec<(u32, DeviceFence)>,
@@ -25,7 +25,7 @@ impl Background {
         self.started.clear();
     }
 
-    /// Whether an accelerator has to be asked something.
+    /// Whether an accelerator has to be polled.
     #[inline]
     pub(super) fn asks(&self) -> bool {
         self.ready_event.is_some() || !self.started.is_empty()
@@ -41,7 +41,7 @@ impl Background {
         self.started.clear();
     }
 
-    /// Whether what the tensor holds is there.
+    /// Whether the tensor's contents are ready.
     fn is_reached(&mut self, accelerator: &mut dyn Accelerator) -> Result<bool, AcceleratorError> {
         if let Some(ready_event) = self.ready_event {
             if !accelerator.is_reached(ready_event)? {
@@ -70,7 +70,7 @@ impl Background {
 }
 
 impl Executor {
-    /// Ends the steps whose copies are done; whether there was one. `None` while what the tensor holds is not there.
+    /// Ends the steps whose copies are done; whether there was one. `None` while the tensor's contents are not ready.
     #[cold]
     pub(super) fn ask(
         &mut self,
@@ -92,7 +92,7 @@ impl Executor {
         Ok(Some(came))
     }
 
-    /// The operation ends with what the accelerator says, and the group with it.
+    /// The operation fails with the accelerator's error, and ends the group.
     pub(super) fn accelerator_failed(&mut self, at: usize, error: AcceleratorError) {
         self.fail(at, |subject| OpError::Accelerator { subject, error });
         self.abort(self.config.rank, AbortReason::Accelerator);
@@ -143,7 +143,7 @@ impl<T: Transport, N: NodeMemory> Context<'_, '_, T, N> {
         self.started(op, step, started)
     }
 
-    /// What an accelerator does for a step ends it.
+    /// Records that the accelerator has started the work of a step.
     fn started(
         &mut self,
         op: &mut Op,

@@ -1,4 +1,4 @@
-//! Messages without payload, how much may be sent without them, and who listens.
+//! The queue of control messages, the eager budget, and the attached trace and recorder.
 
 use super::api::ExecutorConfig;
 use super::budget::Budget;
@@ -11,16 +11,16 @@ use crate::transport::Landing;
 use core::time::Duration;
 use std::collections::VecDeque;
 
-/// A message without payload that waits to be posted.
+/// A control message (one without payload) that waits to be posted.
 #[derive(Debug)]
 pub(super) struct ControlMessage {
     pub(super) to: Rank,
     pub(super) header: Header,
-    /// Where the messages go that it asks for, if it does and if the transport can make use of that.
+    /// The destination of the messages that it grants, if it is a credit and the transport is one-sided.
     pub(super) landing: Option<Landing>,
 }
 
-/// All such messages, how much may be sent without them, and who listens.
+/// The control queue of an executor, and what its operations share besides.
 #[derive(Debug)]
 pub(super) struct Control {
     pub(super) messages: VecDeque<ControlMessage>,

@@ -12,7 +12,7 @@ use crate::memory::TensorRegion;
 use crate::transport::{Accelerator, NodeMemory, TensorView};
 
 impl Executor {
-    /// Decides what needs no word of another rank.
+    /// Decides the operations that need no information from other ranks.
     pub(super) fn decide_private(&mut self) {
         while let Some(&seq) = self.undecided.front() {
             let op = &self.ops[(seq & self.mask) as usize];
@@ -95,8 +95,8 @@ impl Executor {
         locals.map(|local| node.has_agreed(local, seq)).try_fold(true, |all, one| Some(all & one?))
     }
 
-    /// Begins an operation with these steps or those. One that has been given up meanwhile uses no lane: then the group
-    /// has ended, and lanes with it.
+    /// Begins an operation with the staged steps or those in place. An operation that has failed meanwhile uses no lane: the
+    /// group has ended then, and the use of lanes with it.
     fn choose(&mut self, seq: u64, in_place: bool) {
         let at = (seq & self.mask) as usize;
         let op = &mut self.ops[at];

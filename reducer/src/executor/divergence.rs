@@ -1,8 +1,8 @@
-//! Ranks that run different operations: which of them is the odd one.
+//! Divergence: ranks that run different operations, and the vote on which of them is wrong.
 //!
 //! A difference is found where two views of one operation meet: on a node, before any rank uses what another has staged, and
-//! between nodes, in the header of every message. From then on that operation and those behind it stand still; those in front go on.
-//! Every leader tells the others which views the ranks of its node have of the operation in dispute: its *votes*. All tally the
+//! between nodes, in the header of every message. From then on that operation and later ones are suspended; earlier ones continue.
+//! Every leader sends the others the views that the ranks of its node have of the operation in dispute: its *votes*. All tally the
 //! same votes, so the group ends with the same culprit for all: the lowest rank whose view is not that of the majority. Where no
 //! view has a majority, both are shown.
 
@@ -26,7 +26,7 @@ pub struct Vote {
     pub ranks: u32,
 }
 
-/// What became of an operation that ranks disagree about.
+/// The result of the vote on an operation that ranks disagree about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Divergence {
     /// The operation's number.
@@ -44,7 +44,7 @@ pub struct Divergence {
 }
 
 impl Divergence {
-    /// The same for a rank with this view: where no majority tells, it sees what the other rank does.
+    /// The same for a rank with this view: without a majority, the other rank is the culprit for it.
     pub fn seen_with(self, own: Option<View>) -> Self {
         if self.is_majority || own != Some(self.found) {
             return self;
@@ -142,8 +142,8 @@ impl Tally {
 }
 
 impl Executor {
-    /// Ranks run different operations as `seq`, as was found here or heard: that operation and those behind it stand still, until
-    /// the votes are in and [`conclude`](Self::conclude) ends the group.
+    /// Ranks run different operations as `seq`, as was found here or reported by a peer: that operation and later ones are suspended
+    /// until the votes are in and [`conclude`](Self::conclude) ends the group.
     pub fn diverge(&mut self, seq: u64, suspect: Rank) {
         if self.aborted.is_none() && self.tally.as_ref().is_none_or(|tally| seq < tally.seq) {
             self.control.note(Record { rank: Some(suspect), seq, ..Record::of(RecordKind::Diverged) });
@@ -152,7 +152,7 @@ impl Executor {
         }
     }
 
-    /// Whether ranks disagree about operation `seq`, or about one in front of it.
+    /// Whether ranks disagree about operation `seq`, or about an earlier one.
     #[inline]
     pub(super) fn is_disputed(&self, seq: u64) -> bool {
         self.tally.as_ref().is_some_and(|tally| seq >= tally.seq)

@@ -14,16 +14,16 @@
 //!   take_completed: ready (all steps done) and free (no transport refers to the tensor)
 //! ```
 //!
-//! **Credit.** A message of an operation larger than `eager_bytes` is sent only when its receiver has asked for it,
+//! **Credit.** A message of an operation larger than `eager_bytes` is sent only when its receiver has granted it,
 //! which it does as soon as the receiving step is ready. Messages of smaller operations go out at once, as far ahead of the receiver as its
 //! [`budget`] reaches, and beyond that when it asks, too; one that is early is kept in a bounded pool, per peer.
 //!
 //! **Exactly once.** Every message keeps a bit per fragment; a fragment that comes again is acknowledged and ignored,
 //! whatever the transport remembers. A message for an operation that has ended can only be such a repetition.
 //!
-//! **One-sided transports.** A credit message tells where each message that is only placed goes
+//! **One-sided transports.** A credit message carries the destination of each message that is only placed
 //! ([`Landing`](crate::transport::Landing)). The peer's NIC may write it there, and [`on_placed`](Executor::on_placed) says that it
-//! has; until then nothing of the range is believed. A range may be overwritten so while a send from it is not released:
+//! has; until then the contents of the range are not used. A range may be overwritten so while a send from it is not released:
 //! only after the peer has used what was sent, which [`check`](crate::check) proves.
 
 mod api;
@@ -113,11 +113,11 @@ pub struct Executor {
     agreement: Agreement,
     /// The votes on what ranks disagree about, if they do.
     tally: Option<Tally>,
-    /// Who is to blame if no votes come.
+    /// The rank reported as the culprit if no votes arrive.
     suspect: Rank,
     scratch: Addresses,
     spans: Vec<Span>,
-    /// Where the tensors of the node's ranks lie, for the operation that is looked at.
+    /// The locations of the tensors of the node's ranks, for the operation being examined.
     views: Vec<TensorView>,
     /// By node: the last poll in which its send queue was full.
     blocked: Vec<u64>,
@@ -181,7 +181,7 @@ impl Executor {
         })
     }
 
-    /// From now on what operations spend their time on is told. Before the first operation.
+    /// Reports the phases of operations to this trace. Call it before the first operation.
     pub fn attach_trace(&mut self, trace: Box<dyn Trace>) {
         self.control.trace = Some(trace);
     }
@@ -231,7 +231,7 @@ impl Executor {
         self.slots.device = Some(Pool::of(memory));
     }
 
-    /// The memory of all slots, which an accelerator copies from where tensors of several ranks of a node lie there.
+    /// The memory of all slots. An accelerator copies from it if tensors of several ranks of a node are in its memory.
     pub fn slots(&self) -> TensorRegion {
         self.slots.host.whole()
     }
@@ -361,8 +361,8 @@ impl Executor {
         self.vacate_if_free(at);
     }
 
-    /// Ends the group here: all operations fail, and no other can start. The first cause stays. Telling the other
-    /// ranks is the caller's part.
+    /// Ends the group on this rank: all operations fail, and no other can start. The first cause stays. The caller notifies the
+    /// other ranks.
     pub fn abort(&mut self, culprit: Rank, why: AbortReason) {
         // After a divergence peers leave as soon as they know the votes, which this rank waits for.
         if self.tally.is_some() && why == AbortReason::Failed {
@@ -420,7 +420,7 @@ impl Executor {
         self.order.iter().any(|&(_, seq)| self.ops[(seq & self.mask) as usize].background.asks())
     }
 
-    /// What was counted since the start.
+    /// The counters since the start.
     pub fn counters(&self) -> Counters {
         self.counters
     }

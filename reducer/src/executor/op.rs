@@ -22,7 +22,7 @@ use crate::schedule::{Action, Buffer, EdgeKind, Schedule, Step, StepId};
 use core::time::Duration;
 use std::sync::Arc;
 
-/// Where an operation is in its life.
+/// The state of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum OpState {
     /// No operation.
@@ -33,11 +33,11 @@ pub(super) enum OpState {
     Lingering,
 }
 
-/// When an operation is given up.
+/// The deadline of an operation.
 #[derive(Debug)]
 struct OpDeadline {
     deadline: Duration,
-    /// The deadline has passed, but who is late is for others to say: it was put off once.
+    /// It has passed and was extended once, so that a rank nearer to the cause can name the culprit.
     put_off: bool,
 }
 
@@ -205,7 +205,7 @@ impl Op {
         (self.priority, self.seq())
     }
 
-    /// When it is given up.
+    /// The deadline.
     #[inline]
     pub(super) fn deadline(&self) -> Duration {
         self.deadline.deadline
@@ -285,7 +285,7 @@ impl Op {
         }
     }
 
-    /// Asks for the message of a receiving step.
+    /// Grants the message of a receiving step.
     #[inline]
     fn grant(&self, step: &Step, control: &mut Control) {
         match step.action {
@@ -297,8 +297,8 @@ impl Op {
         }
     }
 
-    /// A step can run. For a receive this means that messages are welcome, and those of a large operation are asked for with `credit`;
-    /// returns whether it is one.
+    /// A step can run. For a receive this means that messages are accepted, and those of a large operation are granted with
+    /// `credit`; returns whether the step is a receive.
     #[inline]
     fn make_ready(&mut self, schedule: &Schedule, index: u32, credit: bool, control: &mut Control) -> bool {
         let step = &schedule.steps[index as usize];
@@ -310,7 +310,7 @@ impl Op {
             true => credit,
             false => {
                 let node = schedule.problem.grid.node_of(from);
-                control.must_ask((from, node), &self.template, self.sends.ends())
+                control.must_grant((from, node), &self.template, self.sends.ends())
             }
         };
         if ask {
@@ -361,7 +361,7 @@ impl Op {
         self.sends.posted(fragments, from);
     }
 
-    /// A send is posted to its end. From a slot, nobody waits for more.
+    /// A send is posted completely. A send from a slot is then done.
     pub(super) fn posted(&mut self, step: u32, from: Buffer) {
         self.steps.posted(step, from != Buffer::Slot);
     }
@@ -402,7 +402,7 @@ impl Op {
         (self.name.clone().unwrap_or_else(|| Arc::from("")), self.annotation)
     }
 
-    /// Which operation this is, for errors.
+    /// The operation's description, for errors.
     pub(super) fn subject(&self) -> Box<OpSubject> {
         let (name, step) = self.called();
         let View { identity, shape } = self.view();

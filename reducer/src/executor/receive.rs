@@ -1,4 +1,4 @@
-//! The receiving side: a message finds its operation and step, and its bytes their place.
+//! The receiving side: matches a message to its operation and step, and reduces or writes its bytes.
 
 use super::Executor;
 use super::api::{AbortReason, Disposition, Refusal};
@@ -11,12 +11,12 @@ use crate::memory::{self, Span};
 use crate::recorder::{Record, RecordKind};
 use crate::schedule::{Action, StepId};
 
-/// What comes with a header.
+/// The payload of a message.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Payload<'a> {
     /// Bytes, still in the receive buffer.
     Bytes(&'a [u8]),
-    /// Nothing: the bytes lie where they belong already.
+    /// The bytes were already written to their destination.
     Placed,
 }
 
@@ -30,7 +30,7 @@ impl Payload<'_> {
     }
 }
 
-/// What became of a message that an operation looked at.
+/// The result of delivering a message to an operation.
 enum DeliveryOutcome {
     Consumed,
     Duplicate,
@@ -56,9 +56,8 @@ impl Executor {
         self.on_message(header, Payload::Placed)
     }
 
-    /// Where a fragment belongs that is only placed; `None` if it is no such fragment, or its message is
-    /// complete, or its operation over. What lies
-    /// there is the fragment only if the peer says so.
+    /// The destination of a fragment that is only placed; `None` if it is no such fragment, or its message is
+    /// complete, or its operation has ended. The range holds the fragment only once the peer has reported it.
     pub fn landing(&self, header: &Header) -> Option<Span> {
         let op = &self.ops[(header.key.seq & self.mask) as usize];
         let ours = op.template();
@@ -119,13 +118,13 @@ impl Executor {
         if header.kind == MessageKind::Floor {
             return self.on_floor(header);
         }
-        self.control.budget.spoke(grid.node_of(header.src));
+        self.control.budget.on_message_from(grid.node_of(header.src));
         let (seq, at) = (header.key.seq, (header.key.seq & self.mask) as usize);
         if self.is_disputed(seq) {
             return Disposition::Refused(Refusal::Mismatch);
         }
         if seq >= self.next_seq {
-            // Further ahead than any rank can be: nobody starts so many operations while one of them is running.
+            // Further ahead than any rank can be: no rank starts so many operations while one of them is running.
             if seq - self.next_seq > self.mask {
                 return self.not_ready();
             }
@@ -173,8 +172,8 @@ impl Executor {
         let node = self.config.grid.node_of(header.src);
         let bytes = header.shape.count.saturating_mul(header.shape.dtype.size() as u64);
         let class = match header.kind {
-            MessageKind::Data if bytes <= self.config.eager_bytes as u64 => ParkClass::Unasked,
-            MessageKind::Data => ParkClass::Asked,
+            MessageKind::Data if bytes <= self.config.eager_bytes as u64 => ParkClass::Eager,
+            MessageKind::Data => ParkClass::Granted,
             _ => ParkClass::Control,
         };
         match self.parking.park((node, class), header, payload) {
@@ -194,7 +193,7 @@ impl Executor {
         }
     }
 
-    /// Looks again at the messages that an operation's start, or a step, may have made welcome.
+    /// Delivers again the parked messages that an operation's start, or a ready step, may have made acceptable.
     pub(super) fn replay(&mut self, at: usize) {
         self.ops[at].early.is_seen_to();
         let mut index = 0;
@@ -246,7 +245,7 @@ impl Executor {
     }
 }
 
-/// Marks the messages that the receiver asks for.
+/// Marks the messages that the receiver has granted.
 fn credit(op: &mut Op, header: &Header, control: &mut Control) -> DeliveryOutcome {
     let Some(schedule) = op.schedule().cloned() else { return DeliveryOutcome::Duplicate };
     for round in header.round..header.round.saturating_add(header.len) {

@@ -1,4 +1,4 @@
-//! The polled side: runs ready steps, posts fragments, looks at flags and at the deadline.
+//! The polled side: runs ready steps, posts fragments, checks flags and the deadline.
 
 use super::api::{AbortReason, OpError, Progress};
 use super::control::{Control, ControlMessage};
@@ -17,10 +17,10 @@ use crate::transport::{
 };
 use core::time::Duration;
 
-/// How long an operation that missed its deadline waits for word of the rank that is to blame.
+/// How long an operation that missed its deadline waits for other ranks to name the culprit.
 const CULPRIT_GRACE: Duration = Duration::from_millis(500);
 
-/// What a step did.
+/// The outcome of running a step.
 pub(super) enum StepOutcome {
     /// It is done.
     Done,
@@ -157,7 +157,7 @@ impl Executor {
             match posted {
                 Ok(()) => {}
                 Err(SendError::Full) => break,
-                // What becomes of the group is for whoever hears of the loss from the transport.
+                // The transport reports the loss to its owner, who decides what becomes of the group.
                 Err(SendError::PeerFailed) => {
                     self.control.messages.pop_front();
                     continue;
@@ -184,13 +184,13 @@ impl Executor {
         let (grid, rank) = (self.config.grid, self.config.rank);
         let missing = missing(op, grid, rank, node);
         if missing.is_empty() && op.background.asks() {
-            // Nobody is nearer to it, and those who wait for this rank are to hear of it in time.
+            // No other rank is nearer to the cause, and the ranks that wait for this one must learn of it in time.
             let what = "a copy has not ended before the deadline; a kernel that it waits for has not ended, or the GPU hangs";
             self.accelerator_failed(at, AcceleratorError(what.into()));
             return true;
         }
-        // Who waits here for a rank that itself waits for another would blame the wrong one. A rank of this node that has
-        // not started the operation is the one; where there is none, those nearer to it are given time to say so.
+        // The rank waited for may itself wait for another rank, and would be the wrong culprit. A rank of this node that has not
+        // started the operation is the culprit; if there is none, ranks nearer to the cause are given time to name it.
         let started = |other: &Rank| {
             let node = node.filter(|_| grid.node_of(*other) == grid.node_of(rank))?;
             node.has_started(grid.local_of(*other), op.seq())
@@ -412,7 +412,7 @@ impl<T: Transport, N: NodeMemory> Context<'_, '_, T, N> {
         self.failed.is_some() || self.broken.is_some() || self.diverged.is_some()
     }
 
-    /// Whether all local ranks (but this one, if so asked) have come so far.
+    /// Whether all local ranks (with `others`, all but this one) have set the flag for this use of the lane.
     #[inline]
     fn all(&self, (lane, used): (u32, u64), flag: LaneFlag, others: bool) -> StepOutcome {
         let Some(node) = self.node else { return StepOutcome::NotYet };
@@ -453,7 +453,7 @@ impl<T: Transport, N: NodeMemory> Context<'_, '_, T, N> {
             let header = Header { round, offset, granule, len: bytes as u32, ..*op.template() };
             match self.transport.send(to, &header, payload, token) {
                 Ok(()) => {}
-                // What becomes of a group that has lost a peer is for whoever hears of the loss from the transport.
+                // The transport reports the loss of a peer to its owner, who decides what becomes of the group.
                 Err(SendError::Full | SendError::PeerFailed) => {
                     self.blocked[node] = self.polls;
                     ran = if posted > 0 { StepOutcome::Partly } else { StepOutcome::NotYet };

@@ -114,7 +114,7 @@ fn run_seed(seed: u64) -> [usize; 2] {
         let results: Vec<_> = buffers.iter().map(Buffer::bytes).collect();
         check_sum(inputs, &results, *dtype, *op, what);
     }
-    // What is still on the way belongs to nobody any more, and changes nothing.
+    // What is still on the way belongs to no operation any more, and changes nothing.
     let before: Vec<_> = checks.iter().flat_map(|check| &check.1).map(Buffer::bytes).collect();
     group.drain();
     let after: Vec<_> = checks.iter().flat_map(|check| &check.1).map(Buffer::bytes).collect();
@@ -327,7 +327,7 @@ fn the_more_urgent_operation_goes_first() {
 }
 
 /// What an operation ended with that ranks disagree about.
-fn told(completed: &Completed) -> String {
+fn error_text(completed: &Completed) -> String {
     let error = completed.result.as_ref().unwrap_err();
     let OpError::Aborted { cause, .. } = error else { panic!("{error}") };
     assert!(matches!(cause.reason, AbortReason::Diverged(_)), "{error}");
@@ -347,7 +347,7 @@ fn a_rank_that_diverges_is_named_on_both_sides() {
     let verdicts = group.vote();
     settle(&mut group);
     for (rank, verdict) in verdicts.into_iter().enumerate() {
-        assert!(told(&group.completed[rank][0]).contains("it runs"));
+        assert!(error_text(&group.completed[rank][0]).contains("it runs"));
         let divergence = verdict.unwrap();
         assert_eq!(divergence.rank, Rank(1 - rank as u32));
         let text = group.executors[rank].aborted().unwrap().to_string();
@@ -380,7 +380,7 @@ fn another_order_of_the_same_tensors_is_a_mismatch() {
     assert!(text.contains("tensor 1 of generation 2, use 5"), "{text}");
     group.completed[0]
         .iter()
-        .for_each(|completed| assert!(told(completed).contains("tensor 1 of generation 2")));
+        .for_each(|completed| assert!(error_text(completed).contains("tensor 1 of generation 2")));
 }
 
 #[test]
@@ -631,7 +631,7 @@ fn an_accelerator_that_fails_ends_the_group_and_says_why() {
 #[test]
 fn who_waits_only_for_its_accelerator_says_so_before_the_others_blame_anyone() {
     let mut group = Group::new(1, Grid::new(2, 2, 1).unwrap(), Faults::default(), |_| {});
-    group.nodes[0].tells = true;
+    group.nodes[0].announces = true;
     // What rank 0's tensor is to hold never comes.
     group.copies[0].early = u32::MAX;
     let buffers = [filled(100, 1), filled(100, 2)];
@@ -643,7 +643,7 @@ fn who_waits_only_for_its_accelerator_says_so_before_the_others_blame_anyone() {
     settle(&mut group);
     group.now = deadline;
     group.poll(1);
-    assert!(group.completed[1].is_empty(), "it waits for word of who is to blame");
+    assert!(group.completed[1].is_empty(), "it waits for another rank to name the culprit");
     group.poll(0);
     assert!(
         matches!(group.completed[0][0].result, Err(OpError::Accelerator { .. })),
@@ -652,7 +652,7 @@ fn who_waits_only_for_its_accelerator_says_so_before_the_others_blame_anyone() {
     );
     let cause = group.executors[0].aborted().unwrap();
     assert_eq!((cause.culprit, &cause.reason), (Rank(0), &AbortReason::Accelerator));
-    // Without that word it blames whom it waits for.
+    // Without a name it reports the rank that it waits for.
     group.now = Duration::from_nanos(2_000_000_000);
     group.poll(1);
     let result = &group.completed[1][0].result;
@@ -669,7 +669,7 @@ fn a_schedule_for_the_other_kind_of_memory_is_refused() {
 }
 
 #[test]
-fn nothing_of_a_tensor_is_touched_before_its_moment_has_come() {
+fn nothing_of_a_tensor_is_touched_before_its_event_is_reached() {
     let mut group = two(|_| {});
     let buffers = [filled(700, 1), filled(700, 2)];
     group.copies[0].early = 500;

@@ -34,8 +34,8 @@ fn on_node(b: &mut Builder, chunk: Chunk, free: StepId) -> StepId {
     let (data, at, len) = (b.data(chunk.slice), b.at(area, chunk.slice), b.bytes(chunk.slice));
     if b.problem.rank == root {
         let copied = b.copy(chunk, data, at, len, &[free]);
-        let told = b.step(chunk, Action::Signal { flag: LaneFlag::Reduced }, &copied);
-        let mut last = vec![told];
+        let reduced = b.step(chunk, Action::Signal { flag: LaneFlag::Reduced }, &copied);
+        let mut last = vec![reduced];
         if leader {
             last.extend(pass_on(b, chunk, area, &copied));
         }

@@ -53,7 +53,7 @@ pub(super) struct Area {
     pub(super) base: u64,
 }
 
-/// What an up-grid algorithm leaves behind.
+/// The last steps of an up-grid algorithm for a chunk.
 #[derive(Debug, Default)]
 pub(super) struct ChunkResult {
     /// The area holds the result after these.

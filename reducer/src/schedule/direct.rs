@@ -1,9 +1,9 @@
-//! Direct: one round. Every node sends all it has to all others, and each folds everything: the contributions of each leaf group in
+//! Direct: one round. Every node sends its whole contribution to all others, and each folds everything: the contributions of each leaf group in
 //! rank order, then the groups' in theirs. That is how [`hierarchical`](super::hierarchical) folds, so the bits of an element do not
 //! depend on the tensor's size.
 //!
 //! Latency is one message; the traffic is (H - 1) times the tensor for each node, so it is for small tensors. The
-//! contribution is copied to a slot before it is sent: then nobody waits for an acknowledgement before the result is
+//! contribution is copied to a slot before it is sent: then no step waits for an acknowledgement before the result is
 //! written over it.
 
 use super::builder::{Area, Builder, Chunk, ChunkResult};

@@ -2,8 +2,8 @@
 //!
 //! *Sliced* (large tensors): each local rank owns a slice of the chunk. It stages what the others own, folds its own
 //! slice from their staging areas and its tensor into the node's result, so every core reduces. *Direct* (small
-//! tensors) saves a round of flags: everyone stages all it has, and whoever needs the result folds all of it. On a
-//! single node that is everybody; else the leader. With one rank a node there is nothing to stage: the up grid works
+//! tensors) saves a round of flags: every rank stages all it has, and each rank that needs the result folds all of it: on a
+//! single node all ranks; else the leader. With one rank a node there is nothing to stage: the up grid works
 //! on the tensor itself.
 //!
 //! A tensor in an accelerator's memory is only copied, to a lane and back: a rank that has one stages its own slice too, and where a
@@ -97,8 +97,8 @@ fn stage(b: &mut Builder, chunk: Chunk, slice: Slice, after: &[StepId]) -> Vec<S
 /// Everyone stages all and folds all.
 fn direct_one_node(b: &mut Builder, chunk: Chunk, free: StepId) -> StepId {
     let copied = stage(b, chunk, chunk.slice, &[free]);
-    let told = signal(b, chunk, LaneFlag::Staged, &copied);
-    let all = b.step(chunk, Action::WaitAll { flag: LaneFlag::Staged }, &[told]);
+    let staged = signal(b, chunk, LaneFlag::Staged, &copied);
+    let all = b.step(chunk, Action::WaitAll { flag: LaneFlag::Staged }, &[staged]);
     let (data, len) = (b.data(chunk.slice), b.bytes(chunk.slice));
     let (mut at, mut ready) = (data, vec![all]);
     if b.problem.access.is_device() {
@@ -122,8 +122,8 @@ fn direct_one_node(b: &mut Builder, chunk: Chunk, free: StepId) -> StepId {
 fn direct_nodes(b: &mut Builder, chunk: Chunk, free: StepId) -> StepId {
     if b.problem.local() != 0 {
         let copied = stage(b, chunk, chunk.slice, &[free]);
-        let told = signal(b, chunk, LaneFlag::Staged, &copied);
-        return take_result(b, chunk, &[told]);
+        let staged = signal(b, chunk, LaneFlag::Staged, &copied);
+        return take_result(b, chunk, &[staged]);
     }
     let own = if b.problem.access.is_device() { stage(b, chunk, chunk.slice, &[free]) } else { vec![free] };
     let all = b.step(chunk, Action::WaitAll { flag: LaneFlag::Staged }, &own);
@@ -145,8 +145,8 @@ fn through_lane(b: &mut Builder, algorithm: Algorithm, chunk: Chunk, free: StepI
 }
 
 /// Stages what the others own and folds this rank's slice into the node's result, which is signalled. Where that is the
-/// final result (`last`), the same pass puts it into the tensor, unless an average must be finished first; tells
-/// whether it did.
+/// final result (`last`), the same pass puts it into the tensor, unless an average must be finished first; returns
+/// also whether it did.
 fn fold_slice(b: &mut Builder, chunk: Chunk, free: StepId, last: bool) -> (Vec<StepId>, bool) {
     let slice = chunk.slice.part(b.problem.local(), b.problem.grid.per_node());
     let copied = if b.problem.access.is_device() {
@@ -156,10 +156,10 @@ fn fold_slice(b: &mut Builder, chunk: Chunk, free: StepId, last: bool) -> (Vec<S
         before.extend(stage(b, chunk, Slice { start: slice.end, end: chunk.slice.end }, &[free]));
         before
     };
-    let told = signal(b, chunk, LaneFlag::Staged, &copied);
-    let mut ready = vec![told];
+    let staged = signal(b, chunk, LaneFlag::Staged, &copied);
+    let mut ready = vec![staged];
     if !slice.is_empty() {
-        ready = vec![b.step(chunk, Action::WaitAll { flag: LaneFlag::Staged }, &[told])];
+        ready = vec![b.step(chunk, Action::WaitAll { flag: LaneFlag::Staged }, &[staged])];
     }
     let (into, len) = (b.at(node_area(chunk), slice), b.bytes(slice));
     let sources = contributions(b, chunk, slice);
@@ -178,7 +178,7 @@ fn sliced_one_node(b: &mut Builder, chunk: Chunk, free: StepId) -> StepId {
     let (me, locals) = (b.problem.local(), b.problem.grid.per_node());
     let (reduced, placed) = fold_slice(b, chunk, free, true);
     let mut copied = reduced.clone();
-    // Own slice first, while it is hot; then in turn, so that not all ranks read the same slice at once.
+    // Own slice first, while it is in the cache; then round-robin, so that not all ranks read the same slice at once.
     for local in (u32::from(placed)..locals).map(|i| (me + i) % locals) {
         let slice = chunk.slice.part(local, locals);
         let mut after = reduced.clone();
@@ -202,7 +202,7 @@ fn sliced_nodes(b: &mut Builder, algorithm: Algorithm, chunk: Chunk, free: StepI
     give_result(b, chunk, outcome)
 }
 
-/// The leader announces the result, if there is anybody to hear it, and takes it itself.
+/// The leader signals the result, if its node has other ranks, and copies it to its own tensor.
 pub(super) fn give_result(b: &mut Builder, chunk: Chunk, outcome: ChunkResult) -> StepId {
     if b.problem.grid.per_node() > 1 {
         signal(b, chunk, LaneFlag::Final, &outcome.result);

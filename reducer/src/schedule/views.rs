@@ -1,9 +1,9 @@
 //! Views: every rank of a node can access the tensors of all others. They lie in memory that the node shares, or in that of
 //! accelerators which open it to one another; then the accelerators do all folds.
 //!
-//! Each rank owns a slice. On one node it folds that slice of everybody's tensor, and writes the result into everybody's
-//! tensor: a line goes from core to core once, where staging moves it four times. Nobody touches another's slice, so two
-//! rounds of flags order everything: all have come, and all slices are written. A lane is used for its flags alone.
+//! Each rank owns a slice. On one node it folds that slice of every rank's tensor, and writes the result into every rank's
+//! tensor: a cache line goes from core to core once, where staging moves it four times. No rank touches another's slice, so two
+//! rounds of flags order everything: all ranks have entered, and all slices are written. A lane is used for its flags alone.
 //!
 //! ```text
 //!   one node       Peer, Data (own slice of all) --fold--> Peer, Data
@@ -67,8 +67,8 @@ fn one_node(b: &mut Builder) -> Result<(), ScheduleError> {
             &[all],
         ));
     }
-    let told = signal(b, whole, LaneFlag::Reduced, &written);
-    let all = b.step(whole, Action::WaitAll { flag: LaneFlag::Reduced }, &[told]);
+    let reduced = signal(b, whole, LaneFlag::Reduced, &written);
+    let all = b.step(whole, Action::WaitAll { flag: LaneFlag::Reduced }, &[reduced]);
     signal(b, whole, LaneFlag::Consumed, &[all]);
     Ok(())
 }
@@ -94,17 +94,17 @@ fn nodes(b: &mut Builder, algorithm: Algorithm) {
         };
         let mut last = b.fold_all(chunk, (&own_first(&tensors, me), false), &[at], len, &there);
         last.extend(sends);
-        let told = signal(b, chunk, LaneFlag::Consumed, &last);
-        consumed.push(told);
+        let signalled = signal(b, chunk, LaneFlag::Consumed, &last);
+        consumed.push(signalled);
         // The others write to this rank's tensor.
-        b.step(chunk, Action::WaitAll { flag: LaneFlag::Consumed }, &[told]);
+        b.step(chunk, Action::WaitAll { flag: LaneFlag::Consumed }, &[signalled]);
     }
 }
 
 /// This rank says that its tensor is there, and waits for the others'.
 fn all_come(b: &mut Builder, chunk: Chunk, free: StepId) -> StepId {
-    let told = signal(b, chunk, LaneFlag::Staged, &[free]);
-    b.step(chunk, Action::WaitAll { flag: LaneFlag::Staged }, &[told])
+    let staged = signal(b, chunk, LaneFlag::Staged, &[free]);
+    b.step(chunk, Action::WaitAll { flag: LaneFlag::Staged }, &[staged])
 }
 
 /// A slice of the tensors of all local ranks, in their order.

@@ -191,7 +191,7 @@ pub struct PackedPiece {
     pub offset: u64,
 }
 
-/// Which way tensors are copied.
+/// The direction in which tensors are copied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Packing {
     /// From where they are into the buffer.
@@ -243,7 +243,7 @@ fn most_blocks(processors: u32) -> u32 {
     processors.max(1).saturating_mul(BLOCKS_PER_PROCESSOR).min(MAX_COLUMNS)
 }
 
-/// Blocks for `vectors` of 16 bytes, one a thread and turn.
+/// Blocks for `vectors` of 16 bytes, one per thread and iteration.
 fn blocks(vectors: u64, processors: u32) -> u32 {
     vectors.div_ceil(u64::from(THREADS)).clamp(1, u64::from(most_blocks(processors))) as u32
 }

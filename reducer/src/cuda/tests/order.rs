@@ -46,33 +46,33 @@ fn timing_events_tell_the_time_between_them() {
 }
 
 /// What the executor asks before the first copy of a tensor.
-fn moment(copier: &mut Copier, stream: &Stream) -> Result<StreamEvent, CudaError> {
+fn recorded(copier: &mut Copier, stream: &Stream) -> Result<StreamEvent, CudaError> {
     let event = copier.event()?;
     event.record(stream)?;
     Ok(copier.expect(event))
 }
 
 #[test]
-fn a_moment_comes_when_the_trainers_work_is_done_and_holds_up_nothing_else() {
+fn an_event_is_reached_when_the_trainers_work_is_done_and_holds_up_nothing_else() {
     let Some((_alone, _, context)) = device() else { return };
     let trainer = Stream::new(&context).unwrap();
     // SAFETY: `trainer` is dropped after this.
     let stream = unsafe { Stream::borrow(&context, trainer.as_raw()) }.unwrap();
     let (host, device) = (Pinned::new(&context, 64).unwrap(), DeviceBuffer::new(&context, 64).unwrap());
     let mut copier = Copier::new(&context).unwrap();
-    let early = moment(&mut copier, &stream).unwrap();
+    let early = recorded(&mut copier, &stream).unwrap();
     let gate = Gate::new(&context);
     gate.hold(&trainer);
     // SAFETY: the word lies in the buffer, which outlives the waits.
     unsafe { write_value(&trainer, device.address(), 0x0403_0201) };
-    let late = moment(&mut copier, &stream).unwrap();
-    until("the early moment", || copier.is_reached(early));
+    let late = recorded(&mut copier, &stream).unwrap();
+    until("the early event", || copier.is_reached(early));
     // SAFETY: four bytes on both sides, which outlive the waits; other bytes than the trainer's.
     let other = unsafe { copier.copy(host.as_ptr().as_ptr() as u64 + 8, device.address() + 8, 4) }.unwrap();
     until("another tensor's copy", || copier.is_done(other));
-    stays_false("the late moment", || copier.is_reached(late));
+    stays_false("the late event", || copier.is_reached(late));
     gate.open();
-    until("the late moment", || copier.is_reached(late));
+    until("the late event", || copier.is_reached(late));
     // SAFETY: as above.
     let fence = unsafe { copier.copy(host.as_ptr().as_ptr() as u64, device.address(), 4) }.unwrap();
     until("the copy", || copier.is_done(fence));
@@ -91,8 +91,8 @@ fn default_streams_are_streams_too() {
         assert!(!stream.capturing(&context.enter().unwrap()).unwrap());
         // SAFETY: the word lies in the buffer.
         unsafe { write_value(&stream, device.address(), at as u32 + 1) };
-        let moment = moment(&mut copier, &stream).unwrap();
-        until("the moment", || copier.is_reached(moment));
+        let event = recorded(&mut copier, &stream).unwrap();
+        until("the event", || copier.is_reached(event));
         // SAFETY: four bytes on both sides.
         let fence = unsafe { copier.copy(host.as_ptr().as_ptr() as u64, device.address(), 4) }.unwrap();
         until("the copy", || copier.is_done(fence));
@@ -115,7 +115,7 @@ fn a_capture_is_refused_and_stays_valid() {
     }
     assert!(stream.capturing(&context.enter().unwrap()).unwrap());
     assert_eq!(CudaEvent::new(&context).unwrap().record(&stream).unwrap_err(), CudaError::Capturing);
-    assert_eq!(moment(&mut copier, &stream).unwrap_err(), CudaError::Capturing);
+    assert_eq!(recorded(&mut copier, &stream).unwrap_err(), CudaError::Capturing);
     // What does not concern the stream goes on, allocations included.
     // SAFETY: both sides outlive the wait.
     let fence = unsafe { copier.copy(device.address(), host.as_ptr().as_ptr() as u64, 64) }.unwrap();

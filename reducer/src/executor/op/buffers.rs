@@ -1,4 +1,4 @@
-//! Where an operation's steps find their memory.
+//! The memory that an operation's steps work on.
 
 use super::super::Lanes;
 use crate::memory::{MemoryKind, Pooled, RegionOffset, Span, TensorRegion};
@@ -96,13 +96,13 @@ impl OperationBuffers {
         ((use_ % lanes) as u32, use_ / lanes + 1)
     }
 
-    /// Whether a place lies in an accelerator's memory.
+    /// Whether a buffer offset is in an accelerator's memory.
     #[inline]
     pub(in crate::executor) fn is_device(&self, place: BufferOffset) -> bool {
         self.data.kind() == MemoryKind::Device && matches!(place.buffer, Buffer::Data | Buffer::Peer(_))
     }
 
-    /// Where a place of the operation lies in memory.
+    /// The region and offset of a buffer offset of the operation.
     #[inline]
     pub(in crate::executor) fn resolve(&self, place: BufferOffset, chunk: u32) -> Option<RegionOffset> {
         let of_lane = |first: u32, all: fn(&Lanes) -> &[TensorRegion]| {

@@ -1,4 +1,4 @@
-//! How far an operation's steps are: what each still waits for, which can run, and which fragments have come.
+//! The progress of an operation's steps: the edges that each waits for, which can run, and which fragments have arrived.
 
 use crate::header::Header;
 
@@ -19,7 +19,7 @@ pub(in crate::executor) struct StepState {
     pub(in crate::executor) done: bool,
 }
 
-/// What a receiving step says to a fragment.
+/// How a receiving step classifies a fragment.
 pub(in crate::executor) enum FragmentState {
     /// It has been used already.
     Duplicate,
@@ -138,8 +138,8 @@ impl Steps {
         self.first != usize::MAX
     }
 
-    /// The words to look at, first and last. What is found in them and cannot run is [put back](Self::put_back); what becomes ready
-    /// meanwhile widens the range again.
+    /// The words of `ready` to scan, first and last. A word with steps that cannot run yet is [put back](Self::put_back); steps that
+    /// become ready meanwhile widen the range again.
     #[inline]
     pub(in crate::executor) fn take_range(&mut self) -> (usize, usize) {
         let range = (self.first, self.last);
@@ -159,7 +159,7 @@ impl Steps {
         Some(word as u32 * 64 + bit)
     }
 
-    /// The word was looked at; returns the last one to look at, which may have grown.
+    /// A word of `ready` was scanned; returns the last one to scan, which may have grown.
     #[inline]
     pub(in crate::executor) fn put_back(&mut self, word: usize, last: usize) -> usize {
         if self.ready.get(word).is_some_and(|bits| *bits != 0) {
@@ -191,7 +191,7 @@ impl Steps {
         state.aux += fragments;
     }
 
-    /// A send is posted to its end. Nobody waits for more of one that does not have to be released.
+    /// A send is posted completely. It is done if its release is not awaited.
     #[inline]
     pub(super) fn posted(&mut self, step: u32, waits: bool) {
         self.states[step as usize].done = true;

@@ -1,4 +1,4 @@
-//! Divergence as a fault: a rank runs something else, in every way, and nobody gets a wrong sum.
+//! Divergence as a fault: a rank runs something else, in every way, and no rank gets a wrong sum.
 
 use super::harness::{self, Buffer, Faults, Group, shape};
 use crate::dtype::{DType, ReduceOp};
@@ -196,7 +196,7 @@ fn run(seed: u64) {
         let node = &group.nodes[grid.node_of(Rank(rank)) as usize];
         group.executors[rank as usize].compare(&harness::View(node, grid.local_of(Rank(rank))));
     }
-    assert!(group.executors.iter().any(|executor| executor.diverged().is_some()), "{what}: nobody noticed");
+    assert!(group.executors.iter().any(|executor| executor.diverged().is_some()), "{what}: no rank noticed");
     let verdicts = group.vote();
     for (rank, verdict) in (0..ranks).zip(&verdicts) {
         let verdict = verdict.unwrap_or_else(|| panic!("{what}: rank {rank} knows nothing"));

@@ -71,7 +71,7 @@ pub(super) struct Node {
     /// Who could open the others' tensors, by (local rank, operation).
     agreed: RefCell<HashMap<(u32, u64), bool>>,
     /// Ranks see which operations the others have started.
-    pub(super) tells: bool,
+    pub(super) announces: bool,
 }
 
 impl Node {
@@ -79,7 +79,7 @@ impl Node {
         let areas = (0..(locals + 1) * lanes).map(|_| Buffer::new(&vec![0xee; bytes])).collect();
         let flags = (0..locals * lanes * 4).map(|_| AtomicU64::new(0)).collect();
         let tensors = RefCell::new(vec![Vec::new(); locals as usize]);
-        Self { lanes, bytes, areas, flags, locals, tensors, agreed: RefCell::default(), tells: false }
+        Self { lanes, bytes, areas, flags, locals, tensors, agreed: RefCell::default(), announces: false }
     }
 
     fn flag(&self, local: u32, lane: u32, flag: LaneFlag) -> &AtomicU64 {
@@ -92,7 +92,7 @@ pub(super) struct View<'a>(pub(super) &'a Node, pub(super) u32);
 
 impl NodeMemory for View<'_> {
     fn has_started(&self, local: u32, seq: u64) -> Option<bool> {
-        self.0.tells.then(|| self.0.tensors.borrow()[local as usize].len() as u64 > seq)
+        self.0.announces.then(|| self.0.tensors.borrow()[local as usize].len() as u64 > seq)
     }
     fn agrees(&self, seq: u64) -> Option<bool> {
         let ours = self.view(self.1, seq)?;
@@ -109,7 +109,7 @@ impl NodeMemory for View<'_> {
         }
     }
     fn agree(&self, seq: u64, opened: bool) {
-        assert!(self.0.agreed.borrow_mut().insert((self.1, seq), opened).is_none(), "a word was taken back");
+        assert!(self.0.agreed.borrow_mut().insert((self.1, seq), opened).is_none(), "an answer was changed");
     }
     fn has_agreed(&self, local: u32, seq: u64) -> Option<bool> {
         self.0.agreed.borrow().get(&(local, seq)).copied()
@@ -248,12 +248,12 @@ struct Started {
     from: Vec<(Span, Vec<u8>)>,
 }
 
-/// Copies and folds at random moments between their start and the word that they are done, those of one direction in order.
+/// Copies and folds at random times between their start and the report that they are done, those of one direction in order.
 pub(super) struct Copies {
     /// Started and not done, by direction.
     pending: [VecDeque<Started>; 2],
     started: u64,
-    /// So often a moment has not come yet.
+    /// So often the stream event is not reached yet.
     pub(super) early: u32,
     rng: SmallRng,
     /// So many copies more and then only failures.
