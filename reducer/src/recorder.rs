@@ -1,4 +1,4 @@
-//! A flight recorder: the last [`EVENTS`] events of one shard, for the moment when its group fails.
+//! A flight recorder: the last [`EVENTS`] events of one shard, for diagnosis when its group fails.
 //!
 //! A [`Recorder`] writes fixed-size records into a ring that is allocated once; it neither formats nor reads a clock. [`Records`]
 //! copies the ring at any time and from any thread, without a lock, so also while the thread that writes hangs.
@@ -23,7 +23,7 @@ type Slot = [AtomicU64; 5];
 
 macro_rules! kinds {
     ($($(#[$doc:meta])* $kind:ident $name:literal,)*) => {
-        /// What has happened.
+        /// The kind of an event.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         pub enum RecordKind {
             $($(#[$doc])* $kind,)*
@@ -54,7 +54,7 @@ kinds! {
     Sent "first fragment sent",
     /// The first fragment of a message has come: `seq`, `rank`, the message's `bytes`.
     Received "first fragment received",
-    /// A message could go, but `rank` has not asked for it yet: `seq`, `bytes`.
+    /// A message was ready to send, but `rank` has not granted it yet: `seq`, `bytes`.
     CreditWait "wait for credit",
     /// Ranks run different operations as `seq`; `rank` is one of them.
     Diverged "divergence",
@@ -62,13 +62,13 @@ kinds! {
     Voted "vote sent",
     /// The leader `rank` has voted on operation `seq`.
     VoteReceived "vote received",
-    /// `rank` says that the group has ended; `value` is the cause's [code](crate::executor::AbortReason::code).
+    /// `rank` has sent an abort message; `value` is the cause's [code](crate::executor::AbortReason::code).
     AbortReceived "abort received",
     /// The group has ended here: `rank` is the culprit, `value` the cause's code.
     Ended "group ended",
-    /// The other ranks were told that the group has ended: `rank` is the culprit, `value` the cause's code.
+    /// The other ranks were notified that the group has ended: `rank` is the culprit, `value` the cause's code.
     AbortSent "abort sent",
-    /// The channel has given `rank` up.
+    /// The channel has declared `rank` lost.
     PeerLost "peer lost",
     /// `value` datagrams or segments were sent again; `rank` is the last one's receiver, where that is known.
     Resent "resend",
@@ -91,7 +91,7 @@ impl RecordKind {
 pub struct Record {
     /// When: the time of the poll in which it happened, since the executor's origin.
     pub at: Duration,
-    /// What.
+    /// Its kind.
     pub what: RecordKind,
     /// The other rank, or the culprit.
     pub rank: Option<Rank>,

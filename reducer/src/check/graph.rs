@@ -112,7 +112,7 @@ impl Graph {
             };
             let flaw = |what| Err(Flaw::Message { at: boxed(schedules, rank, i), what });
             let Some((send, sent)) = sends.remove(&(from.0 as usize, rank, round)) else {
-                return flaw("nobody sends this message (or it is received twice)");
+                return flaw("no rank sends this message (or it is received twice)");
             };
             if sent != len {
                 return flaw("the message is sent with another length");
@@ -130,7 +130,7 @@ impl Graph {
             let i = sends.iter().filter(|(key, _)| key.0 == rank).map(|(_, &(i, _))| i).min().unwrap_or(0);
             return Err(Flaw::Message {
                 at: boxed(schedules, rank, i),
-                what: "nobody receives this message",
+                what: "no rank receives this message",
             });
         }
         Ok(())

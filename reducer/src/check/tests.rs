@@ -417,7 +417,7 @@ fn mutated_schedules_are_refused() {
 fn waiting_in_a_circle_is_a_deadlock() {
     let grid = Grid::new(2, 1, 1).unwrap();
     let mut schedules = collective(Collective::AllReduce, Algorithm::Direct, grid, 1, ReduceOp::Sum);
-    // Each rank sends only after it has received: nobody begins.
+    // Each rank sends only after it has received: no rank begins.
     for schedule in &mut schedules {
         let position = |wanted: fn(&Action) -> bool| {
             schedule.steps.iter().position(|step| wanted(&step.action)).unwrap() as u32

@@ -158,7 +158,7 @@ pub(super) fn check(schedules: &[Schedule], graph: &Graph, order: &[usize]) -> R
         let schedule = &schedules[rank];
         let plan = &schedule.steps()[step];
         let value = |what| Flaw::Value { at: boxed(schedules, rank, step), what };
-        let unwritten = || value("reads bytes that nobody wrote");
+        let unwritten = || value("reads bytes that no step has written");
         let misplaced = || value("combines elements that do not belong together");
         let mem = |place: BufferOffset| memory(schedule, rank, place, plan.chunk);
         // A send reads when it starts; everything else happens when it ends.

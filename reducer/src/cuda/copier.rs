@@ -1,8 +1,8 @@
 //! Copies between device and host that the executor starts and polls. Nothing here blocks, and a copy allocates nothing.
 //!
 //! Each direction has a stream of ours, so that the two overlap, and numbers its copies: a [`CopyFence`] is such a number. A ring
-//! of events follows them. Since a stream keeps its order, an event that was used again for a later copy still serves an
-//! earlier one: it comes a little late, never too early.
+//! of events follows them. A stream keeps its order, so an event that was reused for a later copy still serves an
+//! earlier one: it completes a little late, never too early.
 #![allow(unsafe_code)]
 
 use super::{Context, CudaError, CudaEvent, Entered, PointerKind, Stream};
@@ -72,7 +72,7 @@ pub struct Copier {
     context: Context,
     inward: CopyStream,
     outward: CopyStream,
-    /// Events that stand for stream_events, by number, and those that are free.
+    /// The events of [`StreamEvent`]s, by number, and those that are free.
     stream_events: Vec<Option<CudaEvent>>,
     free: Vec<CudaEvent>,
 }
@@ -122,7 +122,7 @@ impl Copier {
         }
     }
 
-    /// What a call that changes a line needs.
+    /// The context and one direction's stream, for calls that change it.
     fn parts(&mut self, direction: Direction) -> (&Context, &mut CopyStream) {
         match direction {
             Direction::In => (&self.context, &mut self.inward),

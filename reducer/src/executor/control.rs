@@ -27,7 +27,7 @@ pub(super) struct Control {
     one_sided: bool,
     pub(super) budget: Budget,
     pub(super) trace: Option<Box<dyn Trace>>,
-    /// The present poll's time, as far as the executor was told.
+    /// The current poll's time, as set by [`set_time`](super::Executor::set_time).
     pub(super) now: Duration,
     pub(super) recorder: Option<Recorder>,
 }

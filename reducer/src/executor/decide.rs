@@ -1,9 +1,9 @@
 //! Which steps an operation runs: those for tensors that all ranks of the node can access, if all of them can, else the
 //! usual ones, which stage.
 //!
-//! Ranks say where their tensors lie when they start the operation. If all are in memory that the node shares, that decides. If
-//! all are in accelerators' memory, each rank says also whether it could open the others'; all must. So all decide alike.
-//! Lanes are numbered by what operations use of them, so operations are decided in their order.
+//! Ranks announce the location of their tensors when they start the operation. If all are in memory that the node shares, all run in
+//! place. If all are in accelerators' memory, each rank announces also whether it could open the others' tensors; all must. So all
+//! ranks decide alike. Lanes are numbered by their use in earlier operations, so operations are decided in order.
 
 use super::Executor;
 use super::divergence::NodeAgreement;
@@ -46,7 +46,7 @@ impl Executor {
         worked
     }
 
-    /// Notes where all local ranks' tensors lie: whether all ranks can access all of them, or `None` if it is too early to say.
+    /// Finds the tensors of all local ranks. Returns whether all ranks can access all of them, or `None` if that is not known yet.
     fn views<N: NodeMemory>(
         &mut self,
         at: usize,

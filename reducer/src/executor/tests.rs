@@ -114,7 +114,7 @@ fn run_seed(seed: u64) -> [usize; 2] {
         let results: Vec<_> = buffers.iter().map(Buffer::bytes).collect();
         check_sum(inputs, &results, *dtype, *op, what);
     }
-    // What is still on the way belongs to no operation any more, and changes nothing.
+    // What is still in flight belongs to no operation any more, and changes nothing.
     let before: Vec<_> = checks.iter().flat_map(|check| &check.1).map(Buffer::bytes).collect();
     group.drain();
     let after: Vec<_> = checks.iter().flat_map(|check| &check.1).map(Buffer::bytes).collect();

@@ -51,7 +51,7 @@ fn check_fold(grid: &Grid, columns: &[Vec<u64>], case: &Case<'_>) {
     // SAFETY: all have `count` elements, and the destination is apart.
     unsafe { Kernels::detect().fold_raw(dtype, op, host.ptr(), &pointers, bytes) }
     if let Some(n) = divide_by {
-        // SAFETY: as many bytes are laid there, and nobody else has them meanwhile.
+        // SAFETY: as many bytes are laid there, and no one else has them meanwhile.
         let sum = unsafe { std::slice::from_raw_parts_mut(host.ptr(), bytes) };
         Kernels::detect().finish_avg(dtype, sum, n);
     }
@@ -170,7 +170,7 @@ fn every_16_bit_value_folds_and_divides_as_on_the_host() {
             let (mut host, mut device) =
                 (Laid::new(dtype, &elements, shift), Laid::new(dtype, &elements, shift));
             let bytes = elements.len() * dtype.size();
-            // SAFETY: as many bytes are laid there, and nobody else has them meanwhile.
+            // SAFETY: as many bytes are laid there, and no one else has them meanwhile.
             let slice = unsafe { std::slice::from_raw_parts_mut(host.ptr(), bytes) };
             Kernels::detect().finish_avg(dtype, slice, n);
             let dst = device.ptr() as u64;

@@ -37,8 +37,8 @@ pub(super) fn again(test: &str, environment: &[(&str, &str)]) -> (bool, String) 
         .stdin(Stdio::null())
         .output()
         .unwrap();
-    let told = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
-    (output.status.success(), told.into_owned())
+    let output_text = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+    (output.status.success(), output_text.into_owned())
 }
 
 /// Asks until it is so, for 20 seconds.

@@ -103,7 +103,7 @@ fn contents(item: &Item, rank: u32) -> Vec<u8> {
     (0..item.shape.count as usize).flat_map(|index| value(rank, index).to_le_bytes()).collect()
 }
 
-/// Whether a rank of a grid that runs something else leaves everybody without a wrong sum, and is named.
+/// Whether a rank of a grid that runs something else leaves every rank without a wrong sum, and is named.
 fn run(seed: u64) {
     let mut rng = SmallRng::seed_from_u64(seed);
     let (ranks, per_node) = GRIDS[rng.random_range(0..GRIDS.len())];

@@ -586,7 +586,7 @@ impl Group {
         true
     }
 
-    /// Starts `work` (by rank, in order) at random moments, and runs until all of it has ended.
+    /// Starts `work` (by rank, in order) at random times, and runs until all of it has ended.
     pub(super) fn run(&mut self, mut work: Vec<VecDeque<Request>>, what: &str) {
         let wanted: Vec<_> =
             work.iter().zip(&self.completed).map(|(work, done)| work.len() + done.len()).collect();
