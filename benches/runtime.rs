@@ -18,7 +18,7 @@ use shouter::runtime::{
     sleep, spawn_local, yield_now,
 };
 use shouter_reducer::grid::Rank;
-use shouter_reducer::recorder::{Record, Recorder, What};
+use shouter_reducer::recorder::{Record, RecordKind, Recorder};
 
 const NOW: Instant = Instant::ZERO;
 
@@ -199,7 +199,7 @@ fn observe(c: &mut Criterion) {
     let timeline = Timeline::new(0, "host", 1 << 12);
     c.bench_function("observe/timeline", |b| b.iter(|| timeline.engine(black_box(&event).clone())));
     let mut recorder = Recorder::new();
-    let record = Record { rank: Some(Rank(1)), bytes: 4096, ..Record::of(What::Sent) };
+    let record = Record { rank: Some(Rank(1)), bytes: 4096, ..Record::of(RecordKind::Sent) };
     c.bench_function("observe/recorder", |b| b.iter(|| recorder.record(black_box(record))));
 }
 

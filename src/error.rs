@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use shouter_reducer::executor::{AbortCause, Why};
+use shouter_reducer::executor::{AbortCause, AbortReason};
 use shouter_reducer::header::Collective;
 use shouter_reducer::recorder::EVENTS;
 
@@ -181,24 +181,24 @@ pub enum Reason {
     Stopped = 8,
 }
 
-impl From<&Why> for Reason {
-    fn from(why: &Why) -> Self {
+impl From<&AbortReason> for Reason {
+    fn from(why: &AbortReason) -> Self {
         match why {
-            Why::Failed => Self::Lost,
-            Why::Aborted => Self::Aborted,
-            Why::Late => Self::Late,
-            Why::Diverged(_) => Self::Diverged,
-            Why::Protocol => Self::Protocol,
-            Why::Accelerator => Self::Accelerator,
-            Why::Disconnected => Self::Disconnected,
-            Why::Stopped => Self::Stopped,
+            AbortReason::Failed => Self::Lost,
+            AbortReason::Aborted => Self::Aborted,
+            AbortReason::Late => Self::Late,
+            AbortReason::Diverged(_) => Self::Diverged,
+            AbortReason::Protocol => Self::Protocol,
+            AbortReason::Accelerator => Self::Accelerator,
+            AbortReason::Disconnected => Self::Disconnected,
+            AbortReason::Stopped => Self::Stopped,
         }
     }
 }
 
 impl std::fmt::Display for Reason {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        Why::from_code(*self as u32).fmt(f)
+        AbortReason::from_code(*self as u32).fmt(f)
     }
 }
 
@@ -427,7 +427,7 @@ impl Error {
 
     /// The group ended before the call.
     pub(crate) fn closed_by(cause: &AbortCause, text: impl Into<Box<str>>) -> Self {
-        let (rank, reason) = (Some(cause.culprit.0), Some(Reason::from(&cause.why)));
+        let (rank, reason) = (Some(cause.culprit.0), Some(Reason::from(&cause.reason)));
         Self::Closed { rank, reason, text: text.into() }
     }
 

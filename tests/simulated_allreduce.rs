@@ -20,7 +20,7 @@ use shouter_netstack::device::{Fault, FaultConfig};
 use shouter_netstack::sim::{LinkConfig, Node, Sim};
 use shouter_netstack::stack::{PortConfig, Stack, StackConfig};
 use shouter_netstack::time::Instant;
-use shouter_reducer::executor::{Executor, ExecutorConfig, OpId, Request, Why};
+use shouter_reducer::executor::{AbortReason, Executor, ExecutorConfig, OpId, Request};
 use shouter_reducer::grid::{Grid, Rank};
 use shouter_reducer::header::{Collective, Identity, Shape};
 use shouter_reducer::kernel::Kernels;
@@ -308,7 +308,11 @@ fn cut(over: Over, after: u64) {
         assert!(ended, "{over:?}, seed {seed}: the survivors' operations have not ended: {results:?}");
         for host in &hosts[..2] {
             let cause = host.engine.aborted().expect("the group has ended");
-            assert_eq!((cause.culprit, &cause.why), (Rank(2), &Why::Failed), "{over:?}, seed {seed}");
+            assert_eq!(
+                (cause.culprit, &cause.reason),
+                (Rank(2), &AbortReason::Failed),
+                "{over:?}, seed {seed}"
+            );
         }
         for result in results {
             let text = result.flatten_error();

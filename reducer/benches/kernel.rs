@@ -87,7 +87,7 @@ unsafe fn stream(level: Level, dst: *mut u8, a: *const u8, b: *const u8, bytes: 
     }
 }
 
-/// The streams' loops, four vectors a turn.
+/// The streams' loops, four vectors per iteration.
 #[cfg(target_arch = "x86_64")]
 macro_rules! streams {
     ($($name:ident $feature:literal $width:literal $load:ident $xor:ident $store:ident)+) => {$(
@@ -99,8 +99,8 @@ macro_rules! streams {
             use std::arch::x86_64::*;
             let mut i = 0;
             while i < bytes {
-                for lane in 0..4 {
-                    let at = i + lane * $width;
+                for vector in 0..4 {
+                    let at = i + vector * $width;
                     // SAFETY: `bytes` is a multiple of four vectors.
                     unsafe {
                         let x = $xor($load(a.add(at).cast()), $load(b.add(at).cast()));

@@ -10,10 +10,10 @@ use shouter_reducer::executor::{Executor, ExecutorConfig, Request};
 use shouter_reducer::grid::{Grid, Rank};
 use shouter_reducer::header::{Collective, Header, Identity, Shape};
 use shouter_reducer::kernel::Kernels;
-use shouter_reducer::memory::{Owned, Region, Span};
+use shouter_reducer::memory::{Owned, Span, TensorRegion};
 use shouter_reducer::plan::Plan;
 use shouter_reducer::schedule::Algorithm;
-use shouter_reducer::transport::{Flag, NodeMemory, SendError, Token, Transport};
+use shouter_reducer::transport::{LaneFlag, NodeMemory, SendError, SendToken, Transport};
 use std::hint::black_box;
 use std::sync::Arc;
 use std::time::Duration;
@@ -48,21 +48,21 @@ impl NodeMemory for NoNode {
     fn lane_bytes(&self) -> usize {
         0
     }
-    fn stage(&self, _local: u32, _lane: u32) -> Region {
-        Region::empty()
+    fn stage(&self, _local: u32, _lane: u32) -> TensorRegion {
+        TensorRegion::empty()
     }
-    fn result(&self, _lane: u32) -> Region {
-        Region::empty()
+    fn result(&self, _lane: u32) -> TensorRegion {
+        TensorRegion::empty()
     }
-    fn signal(&self, _lane: u32, _flag: Flag, _value: u64) {}
-    fn observe(&self, _local: u32, _lane: u32, _flag: Flag) -> u64 {
+    fn signal(&self, _lane: u32, _flag: LaneFlag, _value: u64) {}
+    fn observe(&self, _local: u32, _lane: u32, _flag: LaneFlag) -> u64 {
         u64::MAX
     }
 }
 
 /// What one rank has posted.
 struct Wire {
-    posted: Vec<(Header, Span, Token)>,
+    posted: Vec<(Header, Span, SendToken)>,
     fragment: usize,
 }
 
@@ -70,7 +70,7 @@ impl Transport for Wire {
     fn max_fragment(&self, _to: Rank) -> usize {
         self.fragment
     }
-    fn send(&mut self, _to: Rank, header: &Header, payload: Span, token: Token) -> Result<(), SendError> {
+    fn send(&mut self, _to: Rank, header: &Header, payload: Span, token: SendToken) -> Result<(), SendError> {
         self.posted.push((*header, payload, token));
         Ok(())
     }

@@ -1,12 +1,12 @@
 //! The header of every message between ranks: which operation, which message of it, which bytes.
 //!
-//! 56 bytes, little endian, in front of the payload of each datagram:
+//! 56 bytes, little endian, before the payload of each datagram:
 //!
 //! ```text
 //!   0  1 version   'S' in the high bits, the version in the low four
 //!   1  1 kind      data, credit, abort, vote, floor
 //!   2  1 element   dtype in the high half, reduction in the low
-//!   3  1 operation collective; the top bit tells an ad-hoc operation from a registered tensor's
+//!   3  1 operation collective; the top bit is set for an ad-hoc operation
 //!   4  4 source    the sender's rank
 //!   8  4 group     the communicator
 //!  12  4 epoch     its membership version
@@ -20,8 +20,8 @@
 //!  52  4 length    payload bytes; rounds granted, for credit
 //! ```
 //!
-//! The offset of a fragment is index times granule (2^48 bytes and more can be addressed). That way a fragment says
-//! by itself where its neighbours begin, and the receiver can keep a bit per fragment whatever arrives first.
+//! The offset of a fragment is index times granule (2^48 bytes and more can be addressed). So each fragment gives
+//! the position of its neighbours, and the receiver can keep a bit per fragment in any order of arrival.
 
 use crate::dtype::{DType, DTypeError, ReduceOp, ReduceOpError};
 use crate::grid::Rank;
@@ -43,10 +43,10 @@ pub const MAX_COUNT: u64 = (1 << 48) - 1;
 const VERSION: u8 = 0x52;
 const ADHOC: u8 = 0x80;
 
-/// What a message is for.
+/// The type of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
-pub enum Kind {
+pub enum MessageKind {
     /// A fragment of a message.
     Data = 1,
     /// The receiver is ready for `len` messages from `round` on.
@@ -56,7 +56,7 @@ pub enum Kind {
     /// Ranks disagree about operation `seq`; `len` ranks of the sender's node have this view of it, `round` is the lowest of them, and
     /// a `granule` says that the node has another view, too.
     Vote = 4,
-    /// The sender has used everything of small operations in front of a position: `round` is its high half, `len` its low one.
+    /// The sender has consumed all messages of small operations before a position: `round` is its high half, `len` its low one.
     Floor = 5,
 }
 
@@ -124,7 +124,7 @@ pub enum Collective {
     AllReduce = 1,
     /// Every rank ends with the root's elements.
     Broadcast = 2,
-    /// Nobody goes on before everybody has come.
+    /// No rank continues before every rank has entered.
     Barrier = 3,
 }
 
@@ -182,7 +182,7 @@ impl fmt::Display for View {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
     /// What the message is for.
-    pub kind: Kind,
+    pub kind: MessageKind,
     /// The sender.
     pub src: Rank,
     /// The operation.
@@ -191,14 +191,14 @@ pub struct Header {
     pub identity: Identity,
     /// The operation's shape, as the sender sees it.
     pub shape: Shape,
-    /// The message between these two ranks within the operation; see [`Kind`] for control messages.
+    /// The message between these two ranks within the operation; see [`MessageKind`] for control messages.
     pub round: u32,
     /// Byte offset of the fragment within the message; a multiple of `granule`.
     pub offset: u64,
     /// Bytes of every fragment of this message but the last: a multiple of [`GRANULE_UNIT`] up to [`MAX_GRANULE`]; 0 for
     /// control messages.
     pub granule: u32,
-    /// Payload bytes; see [`Kind`] for control messages.
+    /// Payload bytes; see [`MessageKind`] for control messages.
     pub len: u32,
 }
 
@@ -275,11 +275,11 @@ impl Header {
             return Err(HeaderError::Version(bytes[0]));
         }
         let kind = match bytes[1] {
-            1 => Kind::Data,
-            2 => Kind::Credit,
-            3 => Kind::Abort,
-            4 => Kind::Vote,
-            5 => Kind::Floor,
+            1 => MessageKind::Data,
+            2 => MessageKind::Credit,
+            3 => MessageKind::Abort,
+            4 => MessageKind::Vote,
+            5 => MessageKind::Floor,
             other => return Err(HeaderError::Kind(other)),
         };
         let collective = match bytes[3] & !ADHOC {
@@ -301,7 +301,7 @@ impl Header {
         };
         let granule = u32::from(u16::from_le_bytes([bytes[44], bytes[45]])) * GRANULE_UNIT as u32;
         let len = u32_at(52);
-        if kind == Kind::Data && (granule == 0 || len > granule) {
+        if kind == MessageKind::Data && (granule == 0 || len > granule) {
             return Err(HeaderError::Granule { len, granule });
         }
         Ok(Self {

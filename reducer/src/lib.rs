@@ -1,6 +1,8 @@
 //! Shouter's reducer: tensors in, messages out. It knows no socket and no NIC, and has neither threads nor a clock: points in time come as
 //! arguments, as a `Duration` since an origin that the owner chose (monotonic; never wall-clock time).
 //!
+//! A *lane* is a staging buffer of shared memory in which the ranks of a host meet. The word has no other meaning in this crate.
+//!
 //! | module | what it holds |
 //! |---|---|
 //! | [`table`] | the tensors that will be reduced, agreed on beforehand |
@@ -10,8 +12,8 @@
 //! |  `check` | proves that the schedules of all ranks fit together |
 //! | [`executor`] | runs schedules, fragment by fragment |
 //! | [`recorder`] | the last events of a shard, kept for when its group fails |
-//! | [`header`] | what a message says about itself |
-//! | [`transport`] | the seams to the network and to the node's shared memory |
+//! | [`header`] | the header of every message |
+//! | [`transport`] | the interfaces to the network, the node's shared memory and accelerators |
 //! | [`memory`] | regions: memory that collectives read and write |
 //! | [`dtype`], [`kernel`] | element types, and reductions over them |
 //! | `cuda` | the same on NVIDIA GPUs, and their memory |

@@ -15,7 +15,7 @@ pub struct Plan {
     pub forced: Option<Algorithm>,
     /// Nodes in a leaf group.
     pub leaf_size: u32,
-    /// Lanes within one channel: RUD paths, TCP connections, queue pairs.
+    /// Connections within one channel: RUD paths, TCP connections, queue pairs.
     pub channel_num: u32,
     /// Up to this size of the whole tensor, operations go out without waiting for credit.
     pub eager_bytes: u64,

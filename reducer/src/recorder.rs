@@ -1,4 +1,4 @@
-//! A flight recorder: the last [`EVENTS`] events of one shard, for the moment when its group fails.
+//! A flight recorder: the last [`EVENTS`] events of one shard, for diagnosis when its group fails.
 //!
 //! A [`Recorder`] writes fixed-size records into a ring that is allocated once; it neither formats nor reads a clock. [`Records`]
 //! copies the ring at any time and from any thread, without a lock, so also while the thread that writes hangs.
@@ -23,13 +23,13 @@ type Slot = [AtomicU64; 5];
 
 macro_rules! kinds {
     ($($(#[$doc:meta])* $kind:ident $name:literal,)*) => {
-        /// What has happened.
+        /// The kind of an event.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-        pub enum What {
+        pub enum RecordKind {
             $($(#[$doc])* $kind,)*
         }
 
-        impl What {
+        impl RecordKind {
             const ALL: &[Self] = &[$(Self::$kind),*];
 
             /// As a trace names it.
@@ -54,7 +54,7 @@ kinds! {
     Sent "first fragment sent",
     /// The first fragment of a message has come: `seq`, `rank`, the message's `bytes`.
     Received "first fragment received",
-    /// A message could go, but `rank` has not asked for it yet: `seq`, `bytes`.
+    /// A message was ready to send, but `rank` has not granted it yet: `seq`, `bytes`.
     CreditWait "wait for credit",
     /// Ranks run different operations as `seq`; `rank` is one of them.
     Diverged "divergence",
@@ -62,13 +62,13 @@ kinds! {
     Voted "vote sent",
     /// The leader `rank` has voted on operation `seq`.
     VoteReceived "vote received",
-    /// `rank` says that the group has ended; `value` is the cause's [code](crate::executor::Why::code).
+    /// `rank` has sent an abort message; `value` is the cause's [code](crate::executor::AbortReason::code).
     AbortReceived "abort received",
     /// The group has ended here: `rank` is the culprit, `value` the cause's code.
     Ended "group ended",
-    /// The other ranks were told that the group has ended: `rank` is the culprit, `value` the cause's code.
+    /// The other ranks were notified that the group has ended: `rank` is the culprit, `value` the cause's code.
     AbortSent "abort sent",
-    /// The channel has given `rank` up.
+    /// The channel has declared `rank` lost.
     PeerLost "peer lost",
     /// `value` datagrams or segments were sent again; `rank` is the last one's receiver, where that is known.
     Resent "resend",
@@ -80,19 +80,19 @@ kinds! {
     Reconnected "reconnect",
 }
 
-impl What {
+impl RecordKind {
     fn from_code(code: u64) -> Self {
         usize::try_from(code).ok().and_then(|code| Self::ALL.get(code)).copied().unwrap_or_default()
     }
 }
 
-/// An event. What is not said of its kind is 0 or `None`.
+/// An event. A field that its kind does not use is 0 or `None`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Record {
-    /// When: the time of the turn in which it happened, since the executor's origin.
+    /// When: the time of the poll in which it happened, since the executor's origin.
     pub at: Duration,
-    /// What.
-    pub what: What,
+    /// Its kind.
+    pub what: RecordKind,
     /// The other rank, or the culprit.
     pub rank: Option<Rank>,
     /// The registered tensor.
@@ -107,7 +107,7 @@ pub struct Record {
 
 impl Record {
     /// An event of this kind, of which nothing is said yet.
-    pub const fn of(what: What) -> Self {
+    pub const fn of(what: RecordKind) -> Self {
         Self { at: Duration::ZERO, what, rank: None, tensor: None, seq: 0, value: 0, bytes: 0 }
     }
 
@@ -125,9 +125,9 @@ impl Record {
     }
 
     fn from_words([at, seq, value, bytes, last]: [u64; 5]) -> Self {
-        let (what, whom) = (What::from_code(last & 0xffff_ffff), (last >> 32) as u32);
+        let (what, whom) = (RecordKind::from_code(last & 0xffff_ffff), (last >> 32) as u32);
         let whom = (whom != NONE).then_some(whom);
-        let (tensor, rank) = if what == What::Started { (whom, None) } else { (None, whom) };
+        let (tensor, rank) = if what == RecordKind::Started { (whom, None) } else { (None, whom) };
         Self { at: Duration::from_nanos(at), what, rank: rank.map(Rank), tensor, seq, value, bytes }
     }
 }

@@ -1,23 +1,23 @@
-//! The seams through which an executor meets the world: a [`Transport`] to the leaders of other nodes (the up
+//! The interfaces that an executor uses: a [`Transport`] to the leaders of other nodes (the up
 //! grid), a [`NodeMemory`] shared with the ranks of its own node (the sub grid), and an [`Accelerator`] that copies and folds
 //! where the CPU cannot.
 //!
-//! All are polled and never block. What a transport has to tell comes back through the executor's `on_...` methods:
-//! a fragment while its bytes are still in the receive buffer (or that it lies where it belongs), a token once nothing refers to
-//! its range any more.
+//! All are polled and never block. A transport reports events through the executor's `on_...` methods: a received fragment while
+//! its bytes are still in the receive buffer (or once they were placed in their destination), and a token once nothing refers to its
+//! range any more.
 
 use crate::dtype::{DType, ReduceOp};
 use crate::grid::Rank;
 use crate::header::{Header, View};
-use crate::memory::{Region, Span};
+use crate::memory::{Span, TensorRegion};
 use std::sync::Arc;
 use thiserror::Error;
 
-/// Names one posted fragment until the transport releases it.
+/// Identifies one posted fragment until the transport releases it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Token(pub u64);
+pub struct SendToken(pub u64);
 
-impl Token {
+impl SendToken {
     /// The token of control messages, which carry no payload. Releasing it is allowed and means nothing.
     pub const CONTROL: Self = Self(u64::MAX);
 }
@@ -26,8 +26,7 @@ impl Token {
 /// control messages and for messages without bytes.
 pub type PayloadRange = Span;
 
-/// Where messages may go that a receiver asks for: message i of a credit fills as many bytes as `first` has, i times `stride`
-/// bytes behind it.
+/// Where a peer may write the messages of a credit: message i fills as many bytes as `first` has, at i times `stride` bytes after it.
 #[derive(Clone, Copy, Debug)]
 pub struct Landing {
     /// Where the first one goes.
@@ -61,35 +60,35 @@ pub trait Transport {
         to: Rank,
         header: &Header,
         payload: PayloadRange,
-        token: Token,
+        token: SendToken,
     ) -> Result<(), SendError>;
 
     /// Posts a credit message. Where a transport is one-sided, the peer's fragments may be written to the `landing` from then
-    /// on, and be told by `on_placed`; the default makes no use of it.
+    /// on, and be reported with `on_placed`; the default ignores it.
     fn credit(&mut self, to: Rank, header: &Header, _landing: Option<Landing>) -> Result<(), SendError> {
-        self.send(to, header, Span::empty(), Token::CONTROL)
+        self.send(to, header, Span::empty(), SendToken::CONTROL)
     }
 
-    /// The release of what was posted last to this peer is waited for: the transport should ask for its acknowledgement
-    /// at once. A wish; the default does nothing.
+    /// Asks the transport to request an acknowledgement of what was posted last to this peer, since the executor waits for its
+    /// release. A hint; the default does nothing.
     fn request_ack(&mut self, _to: Rank) {}
 }
 
-/// How far a rank has come with a lane's present use.
+/// A rank's progress in the current use of a lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
-pub enum Flag {
-    /// What the others need of this rank's contribution lies in its staging area.
+pub enum LaneFlag {
+    /// The staging area holds the part of this rank's contribution that the others need.
     Staged = 0,
     /// This rank's slice of the node's result is folded.
     Reduced = 1,
     /// The result area holds what is to be copied out.
     Final = 2,
-    /// This rank reads nothing of the lane any more.
+    /// This rank no longer reads the lane.
     Consumed = 3,
 }
 
-impl Flag {
+impl LaneFlag {
     /// Every flag, in the order of their numbers.
     pub const ALL: [Self; 4] = [Self::Staged, Self::Reduced, Self::Final, Self::Consumed];
 }
@@ -97,28 +96,28 @@ impl Flag {
 /// Where a local rank's tensor of an operation lies, as far as this rank knows.
 #[derive(Clone, Copy, Debug)]
 pub enum TensorView {
-    /// It has not said, or runs another operation.
+    /// The rank has not announced it, or runs another operation.
     Unknown,
-    /// In memory of its own.
+    /// In the rank's private memory.
     Private,
-    /// In memory that the node shares: here, as long as the tensor is.
-    Shared(Region),
+    /// In memory that the node shares: this region, as long as the tensor.
+    Shared(TensorRegion),
     /// In an accelerator's memory, which this rank's accelerator may be able to open.
-    Exported(Export),
+    Exported(ExportedTensor),
 }
 
-/// A tensor in an accelerator's memory, as other ranks of the node find it.
+/// A tensor in an accelerator's memory, as other ranks of the node open it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Export {
+pub struct ExportedTensor {
     /// Its device address in the process that it belongs to.
     pub address: u64,
-    /// What another process opens it by. The accelerator's own form.
+    /// The handle that another process opens it with, in the accelerator's own format.
     pub handle: [u8; Self::HANDLE],
     /// Whether it belongs to this process.
     pub is_own: bool,
 }
 
-impl Export {
+impl ExportedTensor {
     /// Bytes of a handle.
     pub const HANDLE: usize = 88;
 }
@@ -137,22 +136,22 @@ pub trait NodeMemory {
         Some(true)
     }
 
-    /// What a local rank runs as operation `seq`, where it has said so and that is still known.
+    /// The operation that a local rank has announced as `seq`, as long as the announcement is kept.
     fn view(&self, _local: u32, _seq: u64) -> Option<View> {
         None
     }
 
-    /// Where a local rank's tensor of `len` bytes for operation `seq` lies. Once known, the answer never changes, and it is
+    /// The location of a local rank's tensor of `len` bytes for operation `seq`. Once known, the answer never changes, and it is
     /// the same on all ranks. [`TensorView::Shared`] means also that the rank has handed the tensor over, and that what it
     /// wrote there can be seen; [`TensorView::Exported`] does not.
     fn tensor(&self, _local: u32, _seq: u64, _len: usize) -> TensorView {
         TensorView::Private
     }
 
-    /// Says whether this rank could open what the others have exported for operation `seq`.
+    /// Announces whether this rank could open the tensors that the others have exported for operation `seq`.
     fn agree(&self, _seq: u64, _opened: bool) {}
 
-    /// What a local rank has said so, once it has.
+    /// The same of a local rank, once it has announced it.
     fn has_agreed(&self, _local: u32, _seq: u64) -> Option<bool> {
         Some(false)
     }
@@ -164,37 +163,37 @@ pub trait NodeMemory {
     fn lane_bytes(&self) -> usize;
 
     /// The staging area of a local rank. The answer never changes.
-    fn stage(&self, local: u32, lane: u32) -> Region;
+    fn stage(&self, local: u32, lane: u32) -> TensorRegion;
 
     /// The node's result area. The answer never changes.
-    fn result(&self, lane: u32) -> Region;
+    fn result(&self, lane: u32) -> TensorRegion;
 
-    /// Sets this rank's flag with release ordering: whoever observes the value sees every write before it. Flags
+    /// Sets this rank's flag with release ordering: a rank that observes the value sees every write before it. Flags
     /// start at zero.
-    fn signal(&self, lane: u32, flag: Flag, value: u64);
+    fn signal(&self, lane: u32, flag: LaneFlag, value: u64);
 
     /// Reads a local rank's flag with acquire ordering.
-    fn observe(&self, local: u32, lane: u32, flag: Flag) -> u64;
+    fn observe(&self, local: u32, lane: u32, flag: LaneFlag) -> u64;
 }
 
-/// Names a copy or a fold that an accelerator has started.
+/// Identifies a copy or a fold that an accelerator has started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Fence(pub u64);
+pub struct DeviceFence(pub u64);
 
-/// Names a point of the trainer's own work on an accelerator: what a tensor holds is there when that has been reached.
+/// Identifies a point in a stream of the trainer: a tensor's contents are ready once the accelerator has reached it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Moment(pub u64);
+pub struct StreamEvent(pub u64);
 
-/// What else there is to know of a tensor in an accelerator's memory.
+/// The properties of a tensor in an accelerator's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct OnDevice {
-    /// When what the tensor holds is there: nothing is begun before. `None` for at once.
-    pub moment: Option<Moment>,
-    /// How the node's other ranks find it, if they may open it.
-    pub export: Option<Export>,
+pub struct DeviceTensor {
+    /// When the tensor's contents are ready; nothing starts before. `None` if they are ready now.
+    pub ready_event: Option<StreamEvent>,
+    /// How the node's other ranks open it, if they may.
+    pub export: Option<ExportedTensor>,
 }
 
-/// An accelerator did not do what it was asked; what it says, and the remedy.
+/// An accelerator failed: its message, and the remedy.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("{0}")]
 pub struct AcceleratorError(pub Arc<str>);
@@ -207,48 +206,48 @@ pub struct Fold<'a> {
     pub dtype: DType,
     /// How they are combined, in the order of the sources.
     pub op: ReduceOp,
-    /// Where the result goes: one place or more, apart from each other. Each may be exactly one of the sources.
+    /// Where the result goes: one range or more, disjoint. Each may be exactly one of the sources.
     pub destinations: &'a [Span],
-    /// What is combined; at least one.
+    /// The operands; at least one.
     pub sources: &'a [Span],
-    /// What sums are divided by, for an average.
+    /// The divisor of sums, for an average.
     pub divide_by: Option<u32>,
 }
 
-/// Copies between memory of an accelerator ([`Kind::Device`](crate::memory::Kind::Device)) and the host's, and folds there, in the
+/// Copies between memory of an accelerator ([`MemoryKind::Device`](crate::memory::MemoryKind::Device)) and the host's, and folds there, in the
 /// background.
 pub trait Accelerator {
-    /// Starts a copy between two ranges of one length. Both stay as they are until it is done.
+    /// Starts a copy between two ranges of one length. Neither may be modified until it is done.
     ///
     /// # Errors
     /// Nothing is copied then.
-    fn copy(&mut self, into: Span, from: Span) -> Result<Fence, AcceleratorError>;
+    fn copy(&mut self, into: Span, from: Span) -> Result<DeviceFence, AcceleratorError>;
 
     /// Makes another rank's tensor of `len` bytes accessible to this rank's [`fold`](Self::fold)s, until the group ends. `None` if
     /// that cannot be: then tensors are staged.
-    fn open(&mut self, _tensor: &Export, _len: usize) -> Option<Region> {
+    fn open(&mut self, _tensor: &ExportedTensor, _len: usize) -> Option<TensorRegion> {
         None
     }
 
-    /// Starts a fold. All ranges stay as they are until it is done.
+    /// Starts a fold. No range may be modified until it is done.
     ///
     /// # Errors
     /// Nothing is written then.
-    fn fold(&mut self, fold: &Fold<'_>) -> Result<Fence, AcceleratorError>;
+    fn fold(&mut self, fold: &Fold<'_>) -> Result<DeviceFence, AcceleratorError>;
 
     /// Whether a copy or a fold is done, and what it wrote can be seen by CPU and device. The answer stays true.
     ///
     /// # Errors
     /// It has failed; the device may be lost.
-    fn is_done(&mut self, copy: Fence) -> Result<bool, AcceleratorError>;
+    fn is_done(&mut self, copy: DeviceFence) -> Result<bool, AcceleratorError>;
 
-    /// Whether the trainer's work has reached a moment. Asked until it is true, once, or an error.
+    /// Whether the trainer's stream has reached an event. Polled until it returns true, once, or an error.
     ///
     /// # Errors
     /// The device may be lost.
-    fn has_come(&mut self, moment: Moment) -> Result<bool, AcceleratorError>;
+    fn is_reached(&mut self, event: StreamEvent) -> Result<bool, AcceleratorError>;
 
-    /// Whether all copies and folds are done: then nothing of it touches any memory.
+    /// Whether all copies and folds are done: the accelerator then accesses no memory.
     ///
     /// # Errors
     /// The device may be lost.

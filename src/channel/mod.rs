@@ -17,7 +17,7 @@ use shouter_reducer::executor::{Disposition, Executor, Refusal};
 use shouter_reducer::grid::Rank;
 use shouter_reducer::header::{Header, HeaderError};
 use shouter_reducer::memory::Span;
-use shouter_reducer::transport::Token;
+use shouter_reducer::transport::SendToken;
 
 /// Where a channel hands what it receives: the executor, or a bench's counter.
 pub trait Inbox {
@@ -35,7 +35,7 @@ pub trait Inbox {
     }
 
     /// Nothing refers to what was posted with this token any more.
-    fn released(&mut self, token: Token);
+    fn released(&mut self, token: SendToken);
 }
 
 impl Inbox for Executor {
@@ -55,7 +55,7 @@ impl Inbox for Executor {
     }
 
     #[inline]
-    fn released(&mut self, token: Token) {
+    fn released(&mut self, token: SendToken) {
         self.on_released(token);
     }
 }

@@ -12,7 +12,7 @@ use shouter_netstack::time::Instant;
 use shouter_reducer::executor::Disposition;
 use shouter_reducer::grid::Rank;
 use shouter_reducer::header::{HEADER_BYTES, Header};
-use shouter_reducer::transport::{PayloadRange, SendError, Token, Transport};
+use shouter_reducer::transport::{PayloadRange, SendError, SendToken, Transport};
 
 use super::Inbox;
 use super::peers::Peers;
@@ -103,7 +103,7 @@ impl<D: Device + 'static> RudChannel<D> {
     fn send_pending(&mut self) {
         let mut pending_control = std::mem::take(&mut self.pending_control);
         pending_control.retain(|(rank, header)| {
-            match self.send(*rank, header, PayloadRange::empty(), Token::CONTROL) {
+            match self.send(*rank, header, PayloadRange::empty(), SendToken::CONTROL) {
                 Ok(()) => false,
                 Err(SendError::Full) => true,
                 Err(SendError::PeerFailed) => {
@@ -183,10 +183,10 @@ impl<D: Device + 'static> Channel for RudChannel<D> {
         self.peers.iter().map(|(_, peer)| self.stack.rud().counters(peer.session).lost).sum()
     }
 
-    fn last_resent(&self) -> Option<(Rank, Token)> {
+    fn last_resent(&self) -> Option<(Rank, SendToken)> {
         let of = |(rank, peer): (Rank, &Peer)| {
             let (at, token) = self.stack.rud().counters(peer.session).last_resent?;
-            Some((at, rank, Token(token.0)))
+            Some((at, rank, SendToken(token.0)))
         };
         let last = self.peers.iter().filter_map(of).max_by_key(|(at, ..)| *at);
         last.map(|(_, rank, token)| (rank, token))
@@ -213,7 +213,7 @@ impl<D: Device + 'static> Transport for RudChannel<D> {
         to: Rank,
         header: &Header,
         payload: PayloadRange,
-        token: Token,
+        token: SendToken,
     ) -> Result<(), SendError> {
         let session = self.peers.of(to).ok_or(SendError::PeerFailed)?.session;
         let mut bytes = [0; HEADER_BYTES];
@@ -269,7 +269,7 @@ impl rud::Sink for Sink<'_> {
 
     #[inline]
     fn released(&mut self, _: SessionId, token: rud::MessageToken) {
-        self.inbox.released(Token(token.0));
+        self.inbox.released(SendToken(token.0));
     }
 
     fn failed(&mut self, session: SessionId, why: rud::Failure) {

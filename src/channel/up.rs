@@ -10,8 +10,8 @@ use shouter_netstack::time::Instant;
 use shouter_netstack::{rud, tcp};
 use shouter_reducer::grid::Rank;
 use shouter_reducer::header::Header;
-use shouter_reducer::memory::Region;
-use shouter_reducer::transport::{Landing, PayloadRange, SendError, Token, Transport};
+use shouter_reducer::memory::TensorRegion;
+use shouter_reducer::transport::{Landing, PayloadRange, SendError, SendToken, Transport};
 
 use super::Inbox;
 use super::by_rank::ByRank;
@@ -155,7 +155,7 @@ pub trait Channel: Transport + Any {
     }
 
     /// What was sent again last and to whom, where the channel knows.
-    fn last_resent(&self) -> Option<(Rank, Token)> {
+    fn last_resent(&self) -> Option<(Rank, SendToken)> {
         None
     }
 
@@ -176,17 +176,17 @@ pub trait Registry {
     /// # Safety
     /// The memory stays mapped until the result of this is dropped: by [`unregister`](Self::unregister)'s caller, or with the channel.
     #[allow(unsafe_code)]
-    unsafe fn registering(&mut self, memory: Region) -> Option<Registering>;
+    unsafe fn registering(&mut self, memory: TensorRegion) -> Option<Registering>;
 
     /// Takes what came of [`registering`](Self::registering); whether the memory is known from now on.
-    fn adopt(&mut self, memory: Region, registered: Result<Registered, RegisterError>) -> bool;
+    fn adopt(&mut self, memory: TensorRegion, registered: Result<Registered, RegisterError>) -> bool;
 
     /// Makes memory known at once; false if it is copied as before.
     ///
     /// # Safety
     /// As for [`registering`](Self::registering).
     #[allow(unsafe_code)]
-    unsafe fn register(&mut self, memory: Region) -> bool {
+    unsafe fn register(&mut self, memory: TensorRegion) -> bool {
         // SAFETY: passed on to the caller.
         let registering = unsafe { self.registering(memory) };
         registering.is_some_and(|registering| self.adopt(memory, registering()))
@@ -202,7 +202,7 @@ pub trait Registry {
     #[allow(unsafe_code)]
     unsafe fn register_device(
         &mut self,
-        memory: Region,
+        memory: TensorRegion,
         export: Option<Export>,
     ) -> Result<Reach, RegisterError>;
 
@@ -323,7 +323,7 @@ impl UpChannels {
     }
 
     /// What was sent again last and to whom, where the channel knows.
-    pub fn last_resent(&self) -> Option<(Rank, Token)> {
+    pub fn last_resent(&self) -> Option<(Rank, SendToken)> {
         self.channels.iter().find_map(|channel| channel.last_resent())
     }
 
@@ -362,7 +362,7 @@ impl Transport for UpChannels {
         to: Rank,
         header: &Header,
         payload: PayloadRange,
-        token: Token,
+        token: SendToken,
     ) -> Result<(), SendError> {
         self.to(to).ok_or(SendError::PeerFailed)?.send(to, header, payload, token)
     }

@@ -4,7 +4,7 @@
 use std::ptr::NonNull;
 
 use shouter_reducer::dtype::DType;
-use shouter_reducer::memory::{Kind, Region};
+use shouter_reducer::memory::{MemoryKind, TensorRegion};
 
 use crate::error::Error;
 
@@ -77,10 +77,10 @@ impl Buffer {
     }
 
     /// The bytes as the reducer's memory.
-    pub(super) fn region(self, kind: Kind) -> Region {
+    pub(super) fn region(self, kind: MemoryKind) -> TensorRegion {
         // SAFETY: the promise of `from_raw` (or the mutable borrow in `with_bytes`) covers the operation, after which
         // the region is not used.
-        unsafe { Region::from_raw_parts(kind, self.base, self.len, 0) }
+        unsafe { TensorRegion::from_raw_parts(kind, self.base, self.len, 0) }
     }
 
     /// The bytes.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use shouter_reducer::executor::{AbortCause, Divergence, OpError, StartError, Why};
+use shouter_reducer::executor::{AbortCause, AbortReason, Divergence, OpError, StartError};
 use shouter_reducer::grid::Rank;
 use shouter_reducer::header::{Identity, Shape, View};
 
@@ -75,7 +75,7 @@ impl Group {
     #[cold]
     pub(super) fn aborted(cause: &AbortCause, shape: &Shape, step: u64) -> Error {
         let text = format!("{shape} at step {step} was given up: {cause}");
-        Error::peer_failed(Self::small_call(shape, step), cause.culprit.0, Reason::from(&cause.why), text)
+        Error::peer_failed(Self::small_call(shape, step), cause.culprit.0, Reason::from(&cause.reason), text)
     }
 
     /// A small operation waits for a rank longer than it may.
@@ -120,7 +120,7 @@ impl Group {
             Some(entry) => format!("{shape} of \"{}\" was not started", entry.name),
             None => format!("{shape} was not started"),
         };
-        let Why::Diverged(found) = &cause.why else {
+        let AbortReason::Diverged(found) = &cause.reason else {
             return Error::closed_by(&cause, format!("{what}: {cause}"));
         };
         let call = match tensor {
@@ -152,8 +152,8 @@ impl Group {
             OpError::Deadline { missing, .. } => {
                 Error::deadline(call, missing.iter().map(|rank| rank.0).collect(), self.deadline, text)
             }
-            OpError::Aborted { subject, cause: end } => match &end.why {
-                Why::Diverged(found) => {
+            OpError::Aborted { subject, cause: end } => match &end.reason {
+                AbortReason::Diverged(found) => {
                     let views = found.as_ref().map(|divergence| self.views(divergence)).unwrap_or_default();
                     if let (Some(divergence), None) = (found, in_use_by) {
                         text = format!("{subject} was given up: {}", self.divergence_text(divergence));

@@ -20,12 +20,14 @@ use shouter_reducer::cuda::{
     Context, Copier, Cuda, CudaAccelerator, CudaError, Pinned, Pointer, PointerKind, Registered, Stream,
 };
 use shouter_reducer::dtype::{DType, ReduceOp};
-use shouter_reducer::executor::Why;
+use shouter_reducer::executor::AbortReason;
 use shouter_reducer::header::{Collective, Shape};
-use shouter_reducer::memory::{Kind, Region, Span};
+use shouter_reducer::memory::{MemoryKind, Span, TensorRegion};
 use shouter_reducer::schedule::Access;
 use shouter_reducer::solo::Solo;
-use shouter_reducer::transport::{Accelerator, AcceleratorError, Export, Fence, Fold, Moment, OnDevice};
+use shouter_reducer::transport::{
+    Accelerator, AcceleratorError, DeviceFence, DeviceTensor, ExportedTensor, Fold, StreamEvent,
+};
 
 use super::stats::lock;
 use super::{Group, Pending, element, small};
@@ -84,7 +86,7 @@ struct Shared(Arc<Mutex<CudaAccelerator>>, Option<Crcs>);
 
 impl Shared {
     /// The point that a stream has been given work up to. Called by the thread that passed the stream.
-    fn moment(&self, stream: &Stream) -> Result<Moment, CudaError> {
+    fn ready_event(&self, stream: &Stream) -> Result<StreamEvent, CudaError> {
         let event = lock(&self.0).copier().event()?;
         event.record(stream)?;
         Ok(lock(&self.0).copier().expect(event))
@@ -93,33 +95,33 @@ impl Shared {
 
 /// Says, once, why tensors are staged that lie on GPUs of one host.
 fn say(accelerator: &mut CudaAccelerator) {
-    if let Some(why) = accelerator.take_note() {
+    if let Some(why) = accelerator.take_share_failure() {
         tracing::info!(%why, "GPUs of this host cannot share a tensor; such tensors are staged in host memory");
     }
 }
 
 impl Accelerator for Shared {
-    fn copy(&mut self, into: Span, from: Span) -> Result<Fence, AcceleratorError> {
+    fn copy(&mut self, into: Span, from: Span) -> Result<DeviceFence, AcceleratorError> {
         Accelerator::copy(&mut *lock(&self.0), into, from)
     }
 
-    fn open(&mut self, tensor: &Export, len: usize) -> Option<Region> {
+    fn open(&mut self, tensor: &ExportedTensor, len: usize) -> Option<TensorRegion> {
         let mut accelerator = lock(&self.0);
         let region = accelerator.open(tensor, len);
         say(&mut accelerator);
         region
     }
 
-    fn fold(&mut self, fold: &Fold<'_>) -> Result<Fence, AcceleratorError> {
+    fn fold(&mut self, fold: &Fold<'_>) -> Result<DeviceFence, AcceleratorError> {
         lock(&self.0).fold(fold)
     }
 
-    fn is_done(&mut self, started: Fence) -> Result<bool, AcceleratorError> {
+    fn is_done(&mut self, started: DeviceFence) -> Result<bool, AcceleratorError> {
         lock(&self.0).is_done(started)
     }
 
-    fn has_come(&mut self, moment: Moment) -> Result<bool, AcceleratorError> {
-        lock(&self.0).has_come(moment)
+    fn is_reached(&mut self, event: StreamEvent) -> Result<bool, AcceleratorError> {
+        lock(&self.0).is_reached(event)
     }
 
     fn is_idle(&mut self) -> Result<bool, AcceleratorError> {
@@ -199,7 +201,7 @@ impl Group {
         count: usize,
         dtype: DType,
         stream: u64,
-    ) -> Result<(Region, Option<OnDevice>), Error> {
+    ) -> Result<(TensorRegion, Option<DeviceTensor>), Error> {
         // SAFETY: not accessed: what is asked is whether address and length can be.
         let buffer = unsafe { element::Buffer::from_raw(data as *mut u8, count, dtype) }?;
         let mut device = None;
@@ -207,7 +209,7 @@ impl Group {
             let (gpu, pointer) = self.gpu(data, buffer.len())?;
             // SAFETY: the caller's promise.
             let stream = unsafe { Stream::borrow(&gpu.context, stream) }.map_err(gpu_error)?;
-            let moment = Some(gpu.shared.moment(&stream).map_err(gpu_error)?);
+            let ready_event = Some(gpu.shared.ready_event(&stream).map_err(gpu_error)?);
             let shares = self.node.is_some() && self.gpu.peers;
             let export = shares.then(|| {
                 let mut accelerator = lock(&gpu.shared.0);
@@ -216,12 +218,12 @@ impl Group {
                 export
             });
             let export = export.flatten();
-            device = Some(OnDevice { moment, export });
+            device = Some(DeviceTensor { ready_event, export });
             if let Some(direct) = &gpu.direct {
                 self.make_known(direct, &pointer, buffer.len() as u64)?;
             }
         }
-        Ok((buffer.region(Kind::Device), device))
+        Ok((buffer.region(MemoryKind::Device), device))
     }
 
     /// The GPU that memory lies on, which is the group's from then on, and what is known of the memory.
@@ -295,8 +297,8 @@ impl Group {
     }
 
     /// What may touch a tensor that was handed over.
-    pub(super) fn access(&self, data: &Region) -> Access {
-        if data.kind() != Kind::Device {
+    pub(super) fn access(&self, data: &TensorRegion) -> Access {
+        if data.kind() != MemoryKind::Device {
             return Access::Host;
         }
         let gpu = lock(&self.gpu.gpu).clone();
@@ -311,8 +313,8 @@ impl Group {
     fn by_the_host(
         &self,
         begin: Instant,
-        data: Region,
-        device: Option<OnDevice>,
+        data: TensorRegion,
+        device: Option<DeviceTensor>,
         run: impl FnOnce(element::Buffer) -> Result<(), Error>,
     ) -> Result<(), Error> {
         let Some(gpu) = lock(&self.gpu.gpu).clone().filter(|_| !data.is_empty()) else {
@@ -327,9 +329,10 @@ impl Group {
         let outside = || Error::Internal("a small tensor does not fit its place".into());
         let host = whole.span(0, data.len()).ok_or_else(outside)?;
         let tensor = data.span(0, data.len()).ok_or_else(outside)?;
-        let moment = device.and_then(|device| device.moment);
+        let ready_event = device.and_then(|device| device.ready_event);
         let mut shared = gpu.shared.clone();
-        let copied = self.until(begin, || moment.map_or(Ok(true), |moment| shared.has_come(moment)));
+        let copied =
+            self.until(begin, || ready_event.map_or(Ok(true), |ready_event| shared.is_reached(ready_event)));
         let copied = copied.and_then(|()| self.copied(begin, &gpu, host, tensor));
         // SAFETY: the bytes are this call's alone, as long as it holds the lock.
         let buffer = unsafe { element::Buffer::from_raw(base, data.len(), DType::U8) };
@@ -341,7 +344,11 @@ impl Group {
         if let Err(error) = reduced? {
             // A copy may be under way yet.
             std::mem::forget(place.take());
-            let why = if matches!(error, Error::Deadline { .. }) { Why::Late } else { Why::Accelerator };
+            let why = if matches!(error, Error::Deadline { .. }) {
+                AbortReason::Late
+            } else {
+                AbortReason::Accelerator
+            };
             if let Some(node) = &self.node {
                 node.set_abort(self.rank.0, why.code() as u8);
             }
@@ -396,7 +403,7 @@ fn kernels(context: &Context, folder: Option<&Path>) -> Option<CudaKernels> {
 }
 
 /// Page-locks memory for a GPU.
-fn registered(context: &Context, memory: Region) -> Result<Registered, Error> {
+fn registered(context: &Context, memory: TensorRegion) -> Result<Registered, Error> {
     let base = NonNull::new(memory.as_ptr()).filter(|_| !memory.is_empty());
     let base = base.ok_or_else(|| Error::Internal("there is no memory to stage in".into()))?;
     // SAFETY: kept beside what it lies in, or in the engine that owns the slots.

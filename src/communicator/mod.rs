@@ -30,8 +30,8 @@ use shouter_reducer::dtype::{DType, ReduceOp};
 use shouter_reducer::executor::{AbortCause, Request};
 use shouter_reducer::grid::{Grid, Rank};
 use shouter_reducer::header::{Collective, Identity, Shape};
-use shouter_reducer::memory::{Kind, Region};
-use shouter_reducer::transport::OnDevice;
+use shouter_reducer::memory::{MemoryKind, TensorRegion};
+use shouter_reducer::transport::DeviceTensor;
 
 use crate::channel::shm::NodeSegment;
 use crate::engine::executor_time;
@@ -246,11 +246,11 @@ impl Group {
         &self,
         begin: Instant,
         entry: Arc<Entry>,
-        data: Region,
-        device: Option<OnDevice>,
+        data: TensorRegion,
+        device: Option<DeviceTensor>,
     ) -> Result<Pending, Error> {
         let schedule = match data.kind() {
-            Kind::Device => self.tables.schedule_for(&entry.shape, self.access(&data))?,
+            MemoryKind::Device => self.tables.schedule_for(&entry.shape, self.access(&data))?,
             _ => entry.schedule.clone(),
         };
         let step = self.step.load(Ordering::Relaxed);
@@ -329,9 +329,9 @@ impl Group {
     }
 
     /// A buffer as the reducer's memory: shared, if it lies in what [`alloc`](Self::alloc) gave.
-    fn region(&self, data: element::Buffer) -> Region {
+    fn region(&self, data: element::Buffer) -> TensorRegion {
         let shared = self.node.as_ref().and_then(|node| node.locate(data.as_ptr(), data.len())).is_some();
-        data.region(if shared { Kind::Shared } else { Kind::Host })
+        data.region(if shared { MemoryKind::Shared } else { MemoryKind::Host })
     }
 
     /// The cells, if an operation of so many bytes goes by them: the same answer on all ranks, wherever their tensors lie.
@@ -342,12 +342,18 @@ impl Group {
 
     /// What may touch a tensor.
     #[cfg(not(feature = "cuda"))]
-    fn access(&self, _: &Region) -> shouter_reducer::schedule::Access {
+    fn access(&self, _: &TensorRegion) -> shouter_reducer::schedule::Access {
         shouter_reducer::schedule::Access::Host
     }
 
     /// Runs one operation outside the table to its end.
-    fn run(&self, begin: Instant, shape: Shape, data: Region, device: Option<OnDevice>) -> Result<(), Error> {
+    fn run(
+        &self,
+        begin: Instant,
+        shape: Shape,
+        data: TensorRegion,
+        device: Option<DeviceTensor>,
+    ) -> Result<(), Error> {
         let schedule = self.tables.schedule_for(&shape, self.access(&data))?;
         let step = self.step.load(Ordering::Relaxed);
         let request = Request {
@@ -421,14 +427,14 @@ impl Group {
         // A rank that was stopped finds all that it waited for, and yet the others may have given it up.
         self.drive.poll()?;
         if let Some(cause) = self.drive.with(|engine| engine.aborted().cloned())? {
-            let AbortCause { culprit, why } = &cause;
+            let AbortCause { culprit, reason } = &cause;
             let call = Call {
                 operation: Operation::Finalize,
                 tensor: None,
                 step: self.step.load(Ordering::Relaxed),
             };
             let text = format!("leaving the group: {cause}");
-            return Err(self.recorded(Error::peer_failed(call, culprit.0, why.into(), text)));
+            return Err(self.recorded(Error::peer_failed(call, culprit.0, reason.into(), text)));
         }
         self.control.iter().for_each(Control::leave);
         self.drive.depart();

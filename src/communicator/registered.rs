@@ -4,7 +4,7 @@
 use std::ptr::NonNull;
 use std::sync::Weak;
 
-use shouter_reducer::memory::{Kind, Region};
+use shouter_reducer::memory::{MemoryKind, TensorRegion};
 
 use super::Group;
 use super::drive::{Drive, RankEngine};
@@ -16,7 +16,7 @@ use crate::runtime::Driver;
 ///
 /// # Safety
 /// The memory stays mapped until it was unregistered, or for ever.
-unsafe fn make_known(drive: &Drive, memory: Region) -> Result<bool, Error> {
+unsafe fn make_known(drive: &Drive, memory: TensorRegion) -> Result<bool, Error> {
     // SAFETY: passed on to the caller.
     let registering = drive.with(move |engine| unsafe { engine.registry()?.registering(memory) })?;
     let Some(registering) = registering else {
@@ -37,7 +37,7 @@ impl Registration {
     ///
     /// # Safety
     /// The memory stays mapped until [`end`](Self::end) has returned true, or for ever.
-    pub(super) unsafe fn new(drive: &Drive, memory: Region) -> Option<Self> {
+    pub(super) unsafe fn new(drive: &Drive, memory: TensorRegion) -> Option<Self> {
         // SAFETY: passed on to the caller.
         let known = unsafe { make_known(drive, memory) };
         known.is_ok_and(|known| known).then(|| Self { driver: drive.weak(), address: memory.as_ptr().addr() })
@@ -75,7 +75,7 @@ impl Group {
             return Ok(());
         }
         // SAFETY: no operation is made with this region; it says which memory is meant.
-        let memory = unsafe { Region::from_raw_parts(Kind::Pinned, data, bytes, 0) };
+        let memory = unsafe { TensorRegion::from_raw_parts(MemoryKind::Pinned, data, bytes, 0) };
         // SAFETY: the caller's promise.
         unsafe { make_known(&self.drive, memory) }.map(drop)
     }

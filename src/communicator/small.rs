@@ -9,11 +9,11 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use shouter_reducer::dtype::ReduceOp;
-use shouter_reducer::executor::{AbortCause, Divergence, Tally, Vote, Why};
+use shouter_reducer::executor::{AbortCause, AbortReason, Divergence, Tally, Vote};
 use shouter_reducer::grid::Rank;
 use shouter_reducer::header::Shape;
 use shouter_reducer::kernel::Kernels;
-use shouter_reducer::recorder::{Record, Recorder, What};
+use shouter_reducer::recorder::{Record, RecordKind, Recorder};
 
 use super::Group;
 use super::element::Buffer;
@@ -78,13 +78,13 @@ impl Cells {
         }
         state.number += 1;
         let (at, seq, bytes) = (executor_time(begin), state.number, data.len() as u64);
-        state.recorder.record(Record { at, seq, value: step, bytes, ..Record::of(What::Started) });
+        state.recorder.record(Record { at, seq, value: step, bytes, ..Record::of(RecordKind::Started) });
         let result = self.exchange(group, begin, shape, data, step, state.number);
         state.is_broken = result.is_err();
         result.map_err(|error| {
             let rank = self.segment.abort().map(|abort| Rank(abort.culprit));
             let at = executor_time(Clock.now());
-            state.recorder.record(Record { at, seq, rank, ..Record::of(What::Failed) });
+            state.recorder.record(Record { at, seq, rank, ..Record::of(RecordKind::Failed) });
             group.recorded(error)
         })
     }
@@ -228,7 +228,7 @@ impl Cells {
         }
         if waited > group.deadline {
             // Else the others would take this rank, which leaves, for the cause.
-            self.segment.set_abort(local, Why::Late.code() as u8);
+            self.segment.set_abort(local, AbortReason::Late.code() as u8);
             return Err(group.late(Rank(local), waited, shape, step));
         }
         Ok(())
@@ -290,10 +290,10 @@ impl Cells {
 
 /// The reason that the node's abort has where ranks diverge.
 fn diverged() -> u8 {
-    Why::Diverged(None).code() as u8
+    AbortReason::Diverged(None).code() as u8
 }
 
 /// Why the group has ended.
 fn cause(group: &Group, abort: Abort) -> AbortCause {
-    AbortCause::seen_by(group.rank, Rank(abort.culprit), Why::from_code(abort.reason.into()))
+    AbortCause::seen_by(group.rank, Rank(abort.culprit), AbortReason::from_code(abort.reason.into()))
 }

@@ -6,7 +6,7 @@ use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use shouter_reducer::memory::{Kind, Owned, Region};
+use shouter_reducer::memory::{MemoryKind, Owned, TensorRegion};
 
 use super::drive::Drive;
 use super::element::Element;
@@ -86,7 +86,12 @@ impl<T: Element> Tensor<T> {
         }
         // SAFETY: no operation is made with this region; it says which memory is meant: whole pages, as `new` made them.
         let pages = unsafe {
-            Region::from_raw_parts(Kind::Pinned, self.base.cast(), bytes.next_multiple_of(PAGE), 0)
+            TensorRegion::from_raw_parts(
+                MemoryKind::Pinned,
+                self.base.cast(),
+                bytes.next_multiple_of(PAGE),
+                0,
+            )
         };
         // SAFETY: `drop` leaves the memory in place unless the registration has ended.
         self.registration = unsafe { Registration::new(drive, pages) };

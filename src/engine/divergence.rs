@@ -8,11 +8,11 @@
 use std::time::Duration;
 
 use shouter_netstack::time::Instant;
-use shouter_reducer::executor::{OpId, Request, Why};
+use shouter_reducer::executor::{AbortReason, OpId, Request};
 use shouter_reducer::grid::Rank;
 use shouter_reducer::header::View;
-use shouter_reducer::memory::Kind;
-use shouter_reducer::transport::{Export, NodeMemory};
+use shouter_reducer::memory::MemoryKind;
+use shouter_reducer::transport::{ExportedTensor, NodeMemory};
 
 use super::Engine;
 use crate::channel::shm::{Announcement, NodeSegment, pack, pack_identity, unpack};
@@ -24,14 +24,14 @@ pub(super) struct Open {
     /// Where in the rank's arena the tensor lies, and its bytes, if it does.
     pub(super) shared: Option<(usize, usize)>,
     /// How the others open the tensor, if it lies in an accelerator's memory and they may.
-    pub(super) export: Option<Export>,
+    pub(super) export: Option<ExportedTensor>,
 }
 
 impl Open {
     pub(super) fn new(request: &Request, node: Option<&NodeSegment>) -> Self {
         let len = request.data.len();
         let shared = node
-            .filter(|_| request.data.kind() == Kind::Shared)
+            .filter(|_| request.data.kind() == MemoryKind::Shared)
             .and_then(|node| Some((node.locate(request.data.as_ptr(), len)?, len)));
         Self {
             op: OpId(0),
@@ -79,10 +79,10 @@ pub(super) struct Ballot {
 impl Engine {
     /// Ends the group here as a rank of the node, or this rank's channel, has ended it.
     #[cold]
-    pub(super) fn follow(&mut self, (culprit, why): (Rank, Why)) {
+    pub(super) fn follow(&mut self, (culprit, why): (Rank, AbortReason)) {
         let verdict = self.node.as_ref().and_then(|node| node.verdict());
         match (&why, verdict) {
-            (Why::Diverged(_), Some(found)) => {
+            (AbortReason::Diverged(_), Some(found)) => {
                 let own = self.executor.own(self.node.as_deref(), found.seq);
                 self.executor.blame(Some(found), own);
             }

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use shouter_netstack::time::Instant;
-use shouter_reducer::executor::{AbortCause, Completed, OpError, Why};
+use shouter_reducer::executor::{AbortCause, AbortReason, Completed, OpError};
 use shouter_reducer::grid::Rank;
-use shouter_reducer::header::{Header, Identity, Kind, MatchKey, Shape};
-use shouter_reducer::recorder::{Record, What};
+use shouter_reducer::header::{Header, Identity, MatchKey, MessageKind, Shape};
+use shouter_reducer::recorder::{Record, RecordKind};
 
 use super::{Engine, Staging, liveness};
 use crate::error::Reason;
@@ -87,9 +87,9 @@ impl Engine {
         let Some(cause) = self.executor.aborted().cloned() else { return };
         self.flooded = true;
         self.fence_tensors();
-        tracing::error!(rank = self.rank.0, culprit = cause.culprit.0, why = %cause.why, "the group has ended");
-        let (rank, value) = (Some(cause.culprit), cause.why.code().into());
-        self.executor.note(Record { rank, value, ..Record::of(What::AbortSent) });
+        tracing::error!(rank = self.rank.0, culprit = cause.culprit.0, why = %cause.reason, "the group has ended");
+        let (rank, value) = (Some(cause.culprit), cause.reason.code().into());
+        self.executor.note(Record { rank, value, ..Record::of(RecordKind::AbortSent) });
         if let Some(node) = &self.node {
             liveness::publish(node, &cause);
         }
@@ -125,7 +125,7 @@ impl Drop for Engine {
             return;
         }
         // The others would go on, and access tensors that the trainer takes back.
-        node.set_abort(self.rank.0, Why::Aborted.code() as u8);
+        node.set_abort(self.rank.0, AbortReason::Aborted.code() as u8);
         self.fence_tensors();
         self.quiesce();
     }
@@ -133,7 +133,7 @@ impl Drop for Engine {
 
 /// Reports the end over the group's control connection. Only a lost rank is acted on there; other causes arrive in order with the data.
 pub(super) fn notify(notice: &Notice, cause: &AbortCause) {
-    let (rank, reason) = (cause.culprit.0, Reason::from(&cause.why));
+    let (rank, reason) = (cause.culprit.0, Reason::from(&cause.reason));
     notice.ended(GroupEnd { rank, reason, text: cause.to_string() });
 }
 
@@ -150,7 +150,7 @@ fn abort_header(src: Rank, cause: &AbortCause, seq: u64) -> Header {
     use shouter_reducer::dtype::{DType, ReduceOp};
     use shouter_reducer::header::Collective;
     Header {
-        kind: Kind::Abort,
+        kind: MessageKind::Abort,
         src,
         key: MatchKey { seq, ..MatchKey::default() },
         identity: Identity::AdHoc(0),
@@ -158,6 +158,6 @@ fn abort_header(src: Rank, cause: &AbortCause, seq: u64) -> Header {
         round: cause.culprit.0,
         offset: 0,
         granule: 0,
-        len: cause.why.code(),
+        len: cause.reason.code(),
     }
 }

@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use shouter_netstack::time::Instant;
-use shouter_reducer::executor::{AbortCause, Why};
+use shouter_reducer::executor::{AbortCause, AbortReason};
 use shouter_reducer::grid::Rank;
 
 use crate::channel::shm::NodeSegment;
@@ -62,19 +62,19 @@ impl Liveness {
 
     /// Publishes this rank's heartbeat and looks for dead ranks. Cheap until the next check is due.
     #[inline]
-    pub(super) fn check(&mut self, now: Instant, node: &NodeSegment) -> Option<(Rank, Why)> {
+    pub(super) fn check(&mut self, now: Instant, node: &NodeSegment) -> Option<(Rank, AbortReason)> {
         if now < self.next { None } else { self.look(now, node) }
     }
 
     #[cold]
-    fn look(&mut self, now: Instant, node: &NodeSegment) -> Option<(Rank, Why)> {
+    fn look(&mut self, now: Instant, node: &NodeSegment) -> Option<(Rank, AbortReason)> {
         // After a pause of our own (this process was stopped, say) the others get their full time again.
         let paused = now.saturating_since(self.next) > self.dead_after / 2;
         self.next = now + self.every;
         node.beat(self.local);
         self.dispute = node.dispute();
         if let Some(abort) = node.abort() {
-            return Some((Rank(abort.culprit), Why::from_code(abort.reason.into())));
+            return Some((Rank(abort.culprit), AbortReason::from_code(abort.reason.into())));
         }
         if self.departing {
             return None;
@@ -87,7 +87,7 @@ impl Liveness {
                 && !node.has_left(local)
                 && (now.saturating_since(seen.1) > self.dead_after || node.is_gone(local))
             {
-                return Some((Rank(self.first.0 + local), Why::Failed));
+                return Some((Rank(self.first.0 + local), AbortReason::Failed));
             }
         }
         None
@@ -96,11 +96,12 @@ impl Liveness {
 
 /// Writes the reason for the end of the group to the node's shared memory; the first writer wins.
 pub(super) fn publish(node: &NodeSegment, cause: &AbortCause) {
-    node.set_abort(cause.culprit.0, cause.why.code() as u8);
+    node.set_abort(cause.culprit.0, cause.reason.code() as u8);
 }
 
 /// Records the culprit, and returns the node's: the first that one of its ranks has written.
-pub(super) fn agree(node: &NodeSegment, culprit: Rank, why: Why) -> (Rank, Why) {
+pub(super) fn agree(node: &NodeSegment, culprit: Rank, why: AbortReason) -> (Rank, AbortReason) {
     node.set_abort(culprit.0, why.code() as u8);
-    node.abort().map_or((culprit, why), |abort| (Rank(abort.culprit), Why::from_code(abort.reason.into())))
+    node.abort()
+        .map_or((culprit, why), |abort| (Rank(abort.culprit), AbortReason::from_code(abort.reason.into())))
 }

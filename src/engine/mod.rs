@@ -20,11 +20,11 @@ use std::time::Duration;
 
 use shouter_netstack::time::Instant;
 use shouter_reducer::executor::{
-    AbortCause, Completed, Counters, Executor, ExecutorError, OpId, Request, StartError, Why,
+    AbortCause, AbortReason, Completed, Counters, Executor, ExecutorError, OpId, Request, StartError,
 };
 use shouter_reducer::grid::Rank;
 
-use shouter_reducer::memory::Region;
+use shouter_reducer::memory::TensorRegion;
 use shouter_reducer::recorder::Recorder;
 use shouter_reducer::solo::Solo;
 use shouter_reducer::transport::{Accelerator, NodeMemory};
@@ -113,7 +113,7 @@ pub struct Engine {
     ballot: Option<Ballot>,
     /// The peers that the channel has lost, and why. The next poll handles them: its time shows whether this process was stopped in
     /// the midst of this one.
-    suspect: Option<(Rank, Why)>,
+    suspect: Option<(Rank, AbortReason)>,
     /// When an accelerator is asked again whether it is done.
     ask_at: Option<Instant>,
     /// Reports the counters of the channel to other nodes to the timeline and the flight recorder.
@@ -164,7 +164,7 @@ impl Engine {
     /// Starts an operation. Its order among this rank's operations is its identity on all ranks.
     pub fn start(&mut self, now: Instant, request: Request) -> Result<OpId, StartError> {
         let mut open = Open::new(&request, self.node.as_deref());
-        self.executor.turn(executor_time(now));
+        self.executor.set_time(executor_time(now));
         let op = self.executor.start(request)?;
         open.op = op;
         if let Some(node) = &self.node {
@@ -214,22 +214,22 @@ impl Engine {
     pub fn lost(&mut self, now: Instant, rank: Rank) {
         if !self.liveness.departures_expected() {
             self.look_back(now);
-            self.end(rank, Why::Failed);
+            self.end(rank, AbortReason::Failed);
         }
     }
 
     /// Ends the group because of a rank. A cause that is known here already holds, and one that another rank of the node has
     /// written: the missing rank may have left for that reason.
     #[cold]
-    fn end(&mut self, culprit: Rank, why: Why) {
-        if why == Why::Failed && self.executor.diverged().is_some() {
+    fn end(&mut self, culprit: Rank, why: AbortReason) {
+        if why == AbortReason::Failed && self.executor.diverged().is_some() {
             // After a divergence peers leave as soon as they know the votes, which this rank is about to.
             return;
         }
-        let given_up = why == Why::Failed && self.resumed.is_some_and(|until| self.turned < until);
+        let given_up = why == AbortReason::Failed && self.resumed.is_some_and(|until| self.turned < until);
         let cause = match self.executor.aborted() {
-            Some(cause) => (cause.culprit, cause.why.clone()),
-            None if given_up => (self.rank, Why::Stopped),
+            Some(cause) => (cause.culprit, cause.reason.clone()),
+            None if given_up => (self.rank, AbortReason::Stopped),
             None => (culprit, why),
         };
         let (culprit, why) = match &self.node {
@@ -244,7 +244,7 @@ impl Engine {
     fn look_back(&mut self, now: Instant) {
         let pause = now.saturating_since(self.turned);
         self.turned = now;
-        self.executor.turn(executor_time(now));
+        self.executor.set_time(executor_time(now));
         // The others count from this rank's last heartbeat, which was before it was stopped.
         if pause > self.dead_after / 4 * 3 {
             tracing::warn!(
@@ -274,7 +274,7 @@ impl Engine {
     }
 
     /// From now on operations may work on a device's memory, with slots there, which the NIC knows. Once.
-    pub fn attach_device(&mut self, digest: Box<dyn Digest + Send>, slots: Region) {
+    pub fn attach_device(&mut self, digest: Box<dyn Digest + Send>, slots: TensorRegion) {
         if let Some(registry) = self.up.device_registry() {
             registry.attach_digest(digest);
         }
@@ -303,7 +303,7 @@ impl Engine {
     }
 
     /// The executor's slots.
-    pub fn slots(&self) -> Region {
+    pub fn slots(&self) -> TensorRegion {
         self.executor.slots()
     }
 
@@ -369,9 +369,9 @@ impl Poller for Engine {
             self.watch.lost(now, loss.rank, &mut self.executor);
             // A rank that has lost its own port blames itself: the peer works.
             let cause = match &loss.why {
-                Loss::Verbs(Fault::Accelerator) => (self.rank, Why::Accelerator),
-                why if why.is_own() => (self.rank, Why::Disconnected),
-                _ => (loss.rank, Why::Failed),
+                Loss::Verbs(Fault::Accelerator) => (self.rank, AbortReason::Accelerator),
+                why if why.is_own() => (self.rank, AbortReason::Disconnected),
+                _ => (loss.rank, AbortReason::Failed),
             };
             self.suspect.get_or_insert(cause);
             busy = true;
@@ -382,7 +382,7 @@ impl Poller for Engine {
             if let Some(abort) = self.node.as_ref().and_then(|node| node.abort())
                 && self.open.iter().any(|open| open.export.is_some())
             {
-                self.follow((Rank(abort.culprit), Why::from_code(abort.reason.into())));
+                self.follow((Rank(abort.culprit), AbortReason::from_code(abort.reason.into())));
             }
             let Self { executor, up, node, staging, .. } = self;
             let (node, mut solo, mut accelerator) = (node.as_deref(), None, None);

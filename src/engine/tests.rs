@@ -10,10 +10,12 @@ use shouter_reducer::executor::ExecutorConfig;
 use shouter_reducer::grid::Grid;
 use shouter_reducer::header::{Collective, Identity, Shape};
 use shouter_reducer::kernel::Kernels;
-use shouter_reducer::memory::{Kind as MemoryKind, Owned, Span};
+use shouter_reducer::memory::{MemoryKind, Owned, Span};
 use shouter_reducer::plan::Plan;
 use shouter_reducer::schedule::Problem;
-use shouter_reducer::transport::{AcceleratorError, Export, Fence, Fold, Moment, OnDevice};
+use shouter_reducer::transport::{
+    AcceleratorError, DeviceFence, DeviceTensor, ExportedTensor, Fold, StreamEvent,
+};
 
 use super::end::COPIES_END;
 use super::*;
@@ -43,26 +45,26 @@ impl Slow {
 }
 
 impl Accelerator for Slow {
-    fn copy(&mut self, _into: Span, _from: Span) -> Result<Fence, AcceleratorError> {
+    fn copy(&mut self, _into: Span, _from: Span) -> Result<DeviceFence, AcceleratorError> {
         Err(AcceleratorError("nothing is staged here".into()))
     }
 
-    fn open(&mut self, tensor: &Export, len: usize) -> Option<Region> {
+    fn open(&mut self, tensor: &ExportedTensor, len: usize) -> Option<TensorRegion> {
         let base = core::ptr::NonNull::new(tensor.address as *mut u8)?;
         // SAFETY: nothing accesses it.
-        Some(unsafe { Region::from_raw_parts(MemoryKind::Device, base, len, 0) })
+        Some(unsafe { TensorRegion::from_raw_parts(MemoryKind::Device, base, len, 0) })
     }
 
-    fn fold(&mut self, _fold: &Fold<'_>) -> Result<Fence, AcceleratorError> {
+    fn fold(&mut self, _fold: &Fold<'_>) -> Result<DeviceFence, AcceleratorError> {
         self.0.0.fetch_add(1, Ordering::SeqCst);
-        Ok(Fence(1))
+        Ok(DeviceFence(1))
     }
 
-    fn is_done(&mut self, _started: Fence) -> Result<bool, AcceleratorError> {
+    fn is_done(&mut self, _started: DeviceFence) -> Result<bool, AcceleratorError> {
         Ok(self.is_let())
     }
 
-    fn has_come(&mut self, _moment: Moment) -> Result<bool, AcceleratorError> {
+    fn is_reached(&mut self, _event: StreamEvent) -> Result<bool, AcceleratorError> {
         Ok(true)
     }
 
@@ -122,18 +124,19 @@ fn pair() -> [Member; 2] {
         // SAFETY: nothing accesses it.
         let address = unsafe { memory.region() }.as_ptr();
         let base = core::ptr::NonNull::new(address).unwrap();
-        let export = Export { address: address as u64, handle: [0; Export::HANDLE], is_own: true };
+        let export =
+            ExportedTensor { address: address as u64, handle: [0; ExportedTensor::HANDLE], is_own: true };
         let request = Request {
             identity: Identity::ad_hoc(&shape, Rank(0)),
             shape,
             // SAFETY: nothing accesses it.
-            data: unsafe { Region::from_raw_parts(MemoryKind::Device, base, BYTES, 0) },
+            data: unsafe { TensorRegion::from_raw_parts(MemoryKind::Device, base, BYTES, 0) },
             schedule: Arc::new(plan.schedule_for(&problem).unwrap()),
             priority: 0,
             deadline: executor_time(Clock.now() + LIMIT * 2),
             name: Arc::from("gradient"),
             step: 0,
-            device: Some(OnDevice { moment: None, export: Some(export) }),
+            device: Some(DeviceTensor { ready_event: None, export: Some(export) }),
         };
         let op = engine.start(Clock.now(), request).unwrap();
         Member { engine, accelerator, op, memory }
@@ -199,7 +202,7 @@ fn who_has_left_may_have_left_folds_behind() {
 fn an_error_says_whose_memory_must_stay() {
     let [mut first, mut second] = pair();
     // The word comes from elsewhere: as that of a third rank would.
-    second.engine.node.as_ref().unwrap().set_abort(0, Why::Aborted.code() as u8);
+    second.engine.node.as_ref().unwrap().set_abort(0, AbortReason::Aborted.code() as u8);
     let second = std::thread::spawn(move || {
         second.accelerator.let_go();
         let begin = Clock.now();
@@ -235,11 +238,14 @@ fn idle() -> [Engine; 2] {
 #[test]
 fn a_known_cause_is_published_rather_than_the_rank_that_left_because_of_it() {
     let [mut engine, other] = idle();
-    engine.executor.abort(Rank(1), Why::Diverged(None));
+    engine.executor.abort(Rank(1), AbortReason::Diverged(None));
     // Before this rank has told the others of the cause, it finds somebody missing.
     engine.lost(Clock.now(), Rank(0));
     let published = other.node.as_ref().and_then(|node| node.abort()).unwrap();
-    assert_eq!((published.culprit, Why::from_code(published.reason.into())), (1, Why::Diverged(None)));
+    assert_eq!(
+        (published.culprit, AbortReason::from_code(published.reason.into())),
+        (1, AbortReason::Diverged(None))
+    );
     assert_eq!(engine.aborted().map(|cause| cause.culprit), Some(Rank(1)));
 }
 
@@ -255,18 +261,18 @@ fn a_rank_that_was_stopped_for_too_long_blames_itself() {
         }
         engine.lost(resumed + then * (DEAD_AFTER / 10), Rank(0));
         let cause = engine.aborted().unwrap();
-        (cause.culprit, cause.why.clone())
+        (cause.culprit, cause.reason.clone())
     };
-    assert_eq!(after(DEAD_AFTER / 3, 0), (Rank(0), Why::Failed));
-    assert_eq!(after(2 * DEAD_AFTER, 0), (Rank(1), Why::Stopped));
-    assert_eq!(after(2 * DEAD_AFTER, 5), (Rank(1), Why::Stopped));
+    assert_eq!(after(DEAD_AFTER / 3, 0), (Rank(0), AbortReason::Failed));
+    assert_eq!(after(2 * DEAD_AFTER, 0), (Rank(1), AbortReason::Stopped));
+    assert_eq!(after(2 * DEAD_AFTER, 5), (Rank(1), AbortReason::Stopped));
     // Long afterwards the others are lost for reasons of their own.
-    assert_eq!(after(2 * DEAD_AFTER, 20), (Rank(0), Why::Failed));
+    assert_eq!(after(2 * DEAD_AFTER, 20), (Rank(0), AbortReason::Failed));
 }
 
 #[test]
 fn who_hears_of_its_own_death_was_stopped() {
     let [mut engine, _] = idle();
     engine.lost(Clock.now(), Rank(0));
-    assert_eq!(engine.aborted().map(|cause| &cause.why), Some(&Why::Stopped));
+    assert_eq!(engine.aborted().map(|cause| &cause.reason), Some(&AbortReason::Stopped));
 }

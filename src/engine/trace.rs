@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use shouter_netstack::time::Instant;
-use shouter_reducer::executor::{Executor, Passed, Phase, Trace};
+use shouter_reducer::executor::{Executor, Phase, PhaseRecord, Trace};
 use shouter_reducer::grid::Rank;
-use shouter_reducer::recorder::{Record, What};
-use shouter_reducer::transport::Token;
+use shouter_reducer::recorder::{Record, RecordKind};
+use shouter_reducer::transport::SendToken;
 
 use crate::channel::up::UpChannels;
 use crate::observe::{Category, Timeline, TraceEvent};
@@ -25,7 +25,7 @@ impl Trace for Phases {
         super::executor_time(Clock.now())
     }
 
-    fn passed(&mut self, passed: Passed) {
+    fn record(&mut self, passed: PhaseRecord) {
         let (name, category) = match passed.phase {
             Phase::Credit => ("wait for credit", Category::Network),
             Phase::Send => ("send", Category::Network),
@@ -99,17 +99,17 @@ impl Watch {
         &self,
         now: Instant,
         before: Counted,
-        last: Option<(Rank, Token)>,
+        last: Option<(Rank, SendToken)>,
         executor: &mut Executor,
     ) {
         let counted = self.counted;
         let (peer, token) = last.unzip();
         let (tensor, step) = executor.on_the_wire(token).unzip();
         let kinds = [
-            (What::Lost, counted.lost, before.lost, true),
-            (What::Resent, counted.resent, before.resent, true),
-            (What::Damaged, counted.damaged, before.damaged, false),
-            (What::Reconnected, counted.reconnected, before.reconnected, false),
+            (RecordKind::Lost, counted.lost, before.lost, true),
+            (RecordKind::Resent, counted.resent, before.resent, true),
+            (RecordKind::Damaged, counted.damaged, before.damaged, false),
+            (RecordKind::Reconnected, counted.reconnected, before.reconnected, false),
         ];
         for (what, count, before, ours) in kinds {
             // A connection that ends may take some of its count with it.
@@ -133,7 +133,7 @@ impl Watch {
 
     /// A leader was given up.
     pub(super) fn lost(&self, now: Instant, peer: Rank, executor: &mut Executor) {
-        let what = What::PeerLost;
+        let what = RecordKind::PeerLost;
         executor.note(Record { rank: Some(peer), ..Record::of(what) });
         self.happened(TraceEvent {
             name: what.name(),

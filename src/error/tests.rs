@@ -28,7 +28,7 @@ fn codes_are_stable() {
 #[test]
 fn reasons_are_those_of_the_wire() {
     for code in 1..=8 {
-        let why = Why::from_code(code);
+        let why = AbortReason::from_code(code);
         let reason = Reason::from(&why);
         assert_eq!((reason as u32, reason.to_string()), (code, why.to_string()));
     }

@@ -14,8 +14,8 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-use shouter_reducer::executor::Why;
-use shouter_reducer::recorder::{Record, Records, What};
+use shouter_reducer::executor::AbortReason;
+use shouter_reducer::recorder::{Record, RecordKind, Records};
 
 use super::perfetto::{self, Args, Dump, Trace, TraceLine};
 use super::timeline::{Category, TimelineError};
@@ -119,11 +119,11 @@ fn lines(records: &[Record]) -> Vec<TraceLine> {
         };
         let at = instant(record);
         let start = match record.what {
-            What::Started => {
+            RecordKind::Started => {
                 started.insert(record.seq, record);
                 None
             }
-            What::Done | What::Failed => started.remove(&record.seq),
+            RecordKind::Done | RecordKind::Failed => started.remove(&record.seq),
             _ => None,
         };
         match start {
@@ -146,30 +146,32 @@ fn instant(record: &Record) -> Instant {
 fn args(record: &Record) -> Args {
     let Record { what, rank, tensor, seq, value, bytes, .. } = *record;
     let peer = rank.map(|rank| rank.0);
-    let why = || Some(Why::from_code(value as u32).to_string());
+    let why = || Some(AbortReason::from_code(value as u32).to_string());
     let none = Args::default();
     match what {
-        What::Started => {
+        RecordKind::Started => {
             Args { seq: Some(seq), tensor_id: tensor, step: Some(value), bytes: Some(bytes), ..none }
         }
-        What::Done => Args { seq: Some(seq), ..none },
-        What::Failed => Args { seq: Some(seq), culprit: peer, ..none },
-        What::Sent | What::Received | What::CreditWait => {
+        RecordKind::Done => Args { seq: Some(seq), ..none },
+        RecordKind::Failed => Args { seq: Some(seq), culprit: peer, ..none },
+        RecordKind::Sent | RecordKind::Received | RecordKind::CreditWait => {
             Args { seq: Some(seq), peer, bytes: Some(bytes), ..none }
         }
-        What::Diverged | What::Voted | What::VoteReceived => Args { seq: Some(seq), peer, ..none },
-        What::AbortReceived => Args { peer, why: why(), ..none },
-        What::Ended | What::AbortSent => Args { culprit: peer, why: why(), ..none },
-        What::PeerLost => Args { peer, ..none },
-        What::Resent | What::Lost | What::Damaged | What::Reconnected => {
+        RecordKind::Diverged | RecordKind::Voted | RecordKind::VoteReceived => {
+            Args { seq: Some(seq), peer, ..none }
+        }
+        RecordKind::AbortReceived => Args { peer, why: why(), ..none },
+        RecordKind::Ended | RecordKind::AbortSent => Args { culprit: peer, why: why(), ..none },
+        RecordKind::PeerLost => Args { peer, ..none },
+        RecordKind::Resent | RecordKind::Lost | RecordKind::Damaged | RecordKind::Reconnected => {
             Args { peer, count: Some(value), ..none }
         }
     }
 }
 
-fn category(what: What) -> Category {
+fn category(what: RecordKind) -> Category {
     match what {
-        What::Started | What::Done | What::Failed => Category::Operation,
+        RecordKind::Started | RecordKind::Done | RecordKind::Failed => Category::Operation,
         _ => Category::Network,
     }
 }

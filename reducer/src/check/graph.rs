@@ -1,9 +1,9 @@
 //! Who comes before whom.
 
-use super::{At, CONSUMED, Flaw, at, boxed, previous_use, steps, successors};
+use super::{CONSUMED, Flaw, StepLocation, at, boxed, previous_use, steps, successors};
 use crate::grid::Rank;
 use crate::schedule::{Action, Schedule};
-use crate::transport::Flag;
+use crate::transport::LaneFlag;
 use std::collections::HashMap;
 
 /// Two points per step: its start and its end.
@@ -18,7 +18,7 @@ pub(super) struct Graph {
     waits: Vec<(usize, usize)>,
     /// Send and receive as (rank, step).
     pub(super) messages: Vec<((usize, usize), (usize, usize))>,
-    signals: HashMap<(usize, u32, Flag), usize>,
+    signals: HashMap<(usize, u32, LaneFlag), usize>,
     /// By rank and chunk: the wait for the lane.
     waits_free: HashMap<(usize, u32), usize>,
 }
@@ -112,7 +112,7 @@ impl Graph {
             };
             let flaw = |what| Err(Flaw::Message { at: boxed(schedules, rank, i), what });
             let Some((send, sent)) = sends.remove(&(from.0 as usize, rank, round)) else {
-                return flaw("nobody sends this message (or it is received twice)");
+                return flaw("no rank sends this message (or it is received twice)");
             };
             if sent != len {
                 return flaw("the message is sent with another length");
@@ -130,7 +130,7 @@ impl Graph {
             let i = sends.iter().filter(|(key, _)| key.0 == rank).map(|(_, &(i, _))| i).min().unwrap_or(0);
             return Err(Flaw::Message {
                 at: boxed(schedules, rank, i),
-                what: "nobody receives this message",
+                what: "no rank receives this message",
             });
         }
         Ok(())
@@ -141,7 +141,7 @@ impl Graph {
             if let Action::Signal { flag } = step.action
                 && self.signals.insert((rank, step.chunk, flag), i).is_some()
             {
-                return Err(Flaw::Flag {
+                return Err(Flaw::LaneFlag {
                     at: boxed(schedules, rank, i),
                     what: "the flag is set twice in a chunk",
                 });
@@ -168,7 +168,7 @@ impl Graph {
                 let other = grid.rank_at(node, local).0 as usize;
                 let Some(&signal) = self.signals.get(&(other, chunk, flag)) else {
                     let what = "waits for a flag that a local rank never sets";
-                    return Err(Flaw::Flag { at: boxed(schedules, rank, i), what });
+                    return Err(Flaw::LaneFlag { at: boxed(schedules, rank, i), what });
                 };
                 self.order.push((self.end(other, signal), self.end(rank, i)));
             }
@@ -225,7 +225,7 @@ impl Graph {
             seen[point] = true;
             point = before[point].iter().copied().find(|&p| left[p] > 0).unwrap_or(point);
         }
-        let (head, mut cycle) = (point, Vec::<At>::new());
+        let (head, mut cycle) = (point, Vec::<StepLocation>::new());
         loop {
             let (rank, step, _) = self.point(point);
             let here = at(schedules, rank, step);
@@ -267,13 +267,13 @@ impl Graph {
                 && !reach.before(self.end(rank, before), self.start(rank, i))
             {
                 let what = "may set the flag before the lane's previous use does";
-                return Err(Flaw::Flag { at: boxed(schedules, rank, i), what });
+                return Err(Flaw::LaneFlag { at: boxed(schedules, rank, i), what });
             }
         }
         Ok(())
     }
 
-    /// Nobody's last step may come before anybody's first.
+    /// No rank's last step may come before another rank's first.
     pub(super) fn check_barrier(&self, schedules: &[Schedule], reach: &Reach) -> Result<(), Flaw> {
         for rank in 0..schedules.len() {
             for other in (0..schedules.len()).filter(|&other| other != rank) {

@@ -24,14 +24,14 @@ mod values;
 use crate::grid::Rank;
 use crate::header::Collective;
 use crate::schedule::{Action, Schedule, Step, StepId};
-use crate::transport::Flag;
+use crate::transport::LaneFlag;
 use graph::Graph;
 use thiserror::Error;
 
 /// A step of a rank, for reports.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("{rank} step {step} ({action:?})")]
-pub struct At {
+pub struct StepLocation {
     /// The rank.
     pub rank: Rank,
     /// Index of the step in the rank's schedule.
@@ -49,23 +49,23 @@ pub enum Flaw {
     /// More steps than the proof has memory for.
     #[error("{0} steps in all are too many to prove; check the same algorithm with fewer chunks or ranks")]
     TooLarge(usize),
-    /// A message that nobody sends or receives, or that differs in length.
+    /// A message without a sender or a receiver, or whose lengths differ.
     #[error("{at}: {what}")]
     Message {
         /// Where.
-        at: Box<At>,
+        at: Box<StepLocation>,
         /// What is wrong.
         what: &'static str,
     },
     /// A wait for a flag that is never set, or a flag that is set twice.
     #[error("{at}: {what}")]
-    Flag {
+    LaneFlag {
         /// Where.
-        at: Box<At>,
+        at: Box<StepLocation>,
         /// What is wrong.
         what: &'static str,
     },
-    /// A rank never says that it has consumed a lane, so that whoever uses the lane next waits for ever.
+    /// A rank never says that it has consumed a lane, so that the next user of the lane waits for ever.
     #[error("{rank} never says that it has consumed the lane of chunk {chunk}")]
     NotConsumed {
         /// The rank.
@@ -77,21 +77,21 @@ pub enum Flaw {
     #[error("deadlock: {}", cycle.iter().map(ToString::to_string).collect::<Vec<_>>().join(" waits for "))]
     Deadlock {
         /// The cycle.
-        cycle: Vec<At>,
+        cycle: Vec<StepLocation>,
     },
     /// Two accesses that nothing orders.
     #[error("race: {first} and {second} touch the same bytes, one of them writes, and nothing orders them")]
     Race {
         /// One.
-        first: Box<At>,
+        first: Box<StepLocation>,
         /// The other.
-        second: Box<At>,
+        second: Box<StepLocation>,
     },
     /// An access to another rank's tensor that this one does not wait for.
     #[error("{at} may touch the tensor of {owner} after that one has ended")]
     Late {
         /// The access.
-        at: Box<At>,
+        at: Box<StepLocation>,
         /// Whose tensor it is.
         owner: Rank,
     },
@@ -99,15 +99,15 @@ pub enum Flaw {
     #[error("{receive} is asked for early and may come before what {send} brings is used")]
     Early {
         /// The message that overwrites.
-        receive: Box<At>,
+        receive: Box<StepLocation>,
         /// The message that was sent from there.
-        send: Box<At>,
+        send: Box<StepLocation>,
     },
-    /// A step that reads bytes nobody wrote, or combines what does not belong together.
+    /// A step that reads bytes that no step has written, or combines what does not belong together.
     #[error("{at}: {what}")]
     Value {
         /// Where.
-        at: Box<At>,
+        at: Box<StepLocation>,
         /// What is wrong.
         what: &'static str,
     },
@@ -135,7 +135,7 @@ pub enum Flaw {
     #[error("{at}: {what}")]
     Bounds {
         /// Where.
-        at: Box<At>,
+        at: Box<StepLocation>,
         /// What is wrong.
         what: &'static str,
     },
@@ -214,11 +214,15 @@ pub fn check(schedules: &[Schedule], slot_budget: usize) -> Result<Proof, Flaw> 
     })
 }
 
-fn at(schedules: &[Schedule], rank: usize, step: usize) -> At {
-    At { rank: Rank(rank as u32), step: step as u32, action: schedules[rank].steps()[step].action.clone() }
+fn at(schedules: &[Schedule], rank: usize, step: usize) -> StepLocation {
+    StepLocation {
+        rank: Rank(rank as u32),
+        step: step as u32,
+        action: schedules[rank].steps()[step].action.clone(),
+    }
 }
 
-fn boxed(schedules: &[Schedule], rank: usize, step: usize) -> Box<At> {
+fn boxed(schedules: &[Schedule], rank: usize, step: usize) -> Box<StepLocation> {
     Box::new(at(schedules, rank, step))
 }
 
@@ -238,7 +242,7 @@ fn previous_use(schedule: &Schedule, chunk: u32) -> Option<u32> {
     chunk.checked_sub(schedule.params().lanes)
 }
 
-const CONSUMED: Flag = Flag::Consumed;
+const CONSUMED: LaneFlag = LaneFlag::Consumed;
 
 #[cfg(test)]
 mod tests;

@@ -3,7 +3,7 @@
 use super::graph::{Graph, Reach};
 use super::{Flaw, boxed, steps, successors};
 use crate::grid::Rank;
-use crate::schedule::{Access, Action, Buffer, Place, Schedule};
+use crate::schedule::{Access, Action, Buffer, BufferOffset, Schedule};
 use std::collections::BTreeMap;
 
 /// One piece of memory of the whole group.
@@ -20,7 +20,7 @@ pub(super) enum Memory {
 }
 
 /// Which memory a place of a rank's step lies in.
-pub(super) fn memory(schedule: &Schedule, rank: usize, place: Place, chunk: u32) -> Memory {
+pub(super) fn memory(schedule: &Schedule, rank: usize, place: BufferOffset, chunk: u32) -> Memory {
     let node = schedule.problem().grid.node_of(Rank(rank as u32));
     let lane = || chunk % schedule.params().lanes.max(1);
     match place.buffer {
@@ -33,7 +33,7 @@ pub(super) fn memory(schedule: &Schedule, rank: usize, place: Place, chunk: u32)
 }
 
 /// The places that a step touches: (place, length, whether it writes).
-fn accesses(schedule: &Schedule, action: &Action) -> Vec<(Place, usize, bool)> {
+fn accesses(schedule: &Schedule, action: &Action) -> Vec<(BufferOffset, usize, bool)> {
     match *action {
         Action::Send { from, len, .. } => vec![(from, len, false)],
         Action::Receive { into, len, .. } | Action::ReceiveReduce { into, len, .. } => {
@@ -53,7 +53,7 @@ fn accesses(schedule: &Schedule, action: &Action) -> Vec<(Place, usize, bool)> {
 /// Whether a step does to the rank's tensor what it may not.
 pub(super) fn is_out_of_reach(schedule: &Schedule, action: &Action) -> bool {
     let touched = accesses(schedule, action);
-    let tensors = |place: &Place| matches!(place.buffer, Buffer::Data | Buffer::Peer(_));
+    let tensors = |place: &BufferOffset| matches!(place.buffer, Buffer::Data | Buffer::Peer(_));
     let touches = || touched.iter().any(|(place, _, _)| tensors(place));
     match (schedule.problem().access, action) {
         (Access::Host, _) | (_, Action::Copy { .. }) => false,
@@ -110,7 +110,7 @@ pub(super) fn check(schedules: &[Schedule], graph: &Graph, reach: &Reach) -> Res
         }
         // A fold may have a destination as a source, but must not overlap one, nor write a place twice.
         for (i, &(into, len, _)) in touched.iter().enumerate().filter(|(_, touch)| touch.2) {
-            let bad = |&&(place, _, write): &&(Place, usize, bool)| {
+            let bad = |&&(place, _, write): &&(BufferOffset, usize, bool)| {
                 place.buffer == into.buffer
                     && (write || place.offset != into.offset)
                     && place.offset < into.offset + len
@@ -152,8 +152,8 @@ pub(super) fn check(schedules: &[Schedule], graph: &Graph, reach: &Reach) -> Res
     Ok(())
 }
 
-/// Credit is given ahead for what overwrites a range that was sent from. Whoever sends it must have heard from all who
-/// used what was sent.
+/// Credit is granted early for a message that overwrites a range that was sent from. Its sender must be ordered after all
+/// receivers that used what was sent from there.
 pub(super) fn check_early(schedules: &[Schedule], graph: &Graph, reach: &Reach) -> Result<(), Flaw> {
     let receives: BTreeMap<_, _> = graph.messages.iter().copied().collect();
     for &((sender, sent), (rank, step)) in &graph.messages {
@@ -187,7 +187,7 @@ fn within_use(
     let node = grid.node_of(Rank(rank as u32));
     let locals = || (0..grid.per_node()).map(|local| grid.rank_at(node, local).0 as usize);
     let (start, end) = (graph.start(rank, step), graph.end(rank, step));
-    let flaw = |what| Err(Flaw::Flag { at: boxed(schedules, rank, step), what });
+    let flaw = |what| Err(Flaw::LaneFlag { at: boxed(schedules, rank, step), what });
     if !locals().any(|local| {
         graph.wait_free(local, chunk).is_some_and(|wait| reach.before(graph.end(local, wait), start))
     }) {

@@ -2,7 +2,7 @@ use super::*;
 use crate::dtype::{DType, ReduceOp};
 use crate::grid::Grid;
 use crate::header::Shape;
-use crate::schedule::{Access, Algorithm, Buffer, Params, Place, Problem, build};
+use crate::schedule::{Access, Algorithm, Buffer, BufferOffset, Params, Problem, build};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
@@ -232,7 +232,7 @@ fn ending_before_others_have_written_is_refused() {
             let last = |step: &Step| matches!(step.action, Action::WaitAll { .. });
             let at = views[rank].steps.iter().rposition(last).unwrap();
             let mut broken = views.clone();
-            broken[rank].steps[at].action = Action::WaitAll { flag: Flag::Staged };
+            broken[rank].steps[at].action = Action::WaitAll { flag: LaneFlag::Staged };
             let flaw = check(&broken, BUDGET).unwrap_err();
             refused += usize::from(matches!(flaw, Flaw::Late { owner, .. } if owner.0 as usize == rank));
         }
@@ -387,17 +387,17 @@ fn mutated_schedules_are_refused() {
                 "a copy misplaced"
             }
             Action::Finish { at, .. } => {
-                *at = Place { buffer: Buffer::Data, offset: at.offset + 4 };
+                *at = BufferOffset { buffer: Buffer::Data, offset: at.offset + 4 };
                 "a division misplaced"
             }
             Action::Signal { flag } => {
-                *flag = if *flag == Flag::Consumed { Flag::Staged } else { Flag::Consumed };
+                *flag = if *flag == LaneFlag::Consumed { LaneFlag::Staged } else { LaneFlag::Consumed };
                 "another flag"
             }
             // Later chunks wait for the same.
-            Action::WaitAll { flag: Flag::Consumed } => continue,
+            Action::WaitAll { flag: LaneFlag::Consumed } => continue,
             Action::Wait { flag, .. } | Action::WaitAll { flag } => {
-                *flag = if *flag == Flag::Final { Flag::Staged } else { Flag::Final };
+                *flag = if *flag == LaneFlag::Final { LaneFlag::Staged } else { LaneFlag::Final };
                 "another flag waited for"
             }
             Action::WaitFree => continue,
@@ -417,7 +417,7 @@ fn mutated_schedules_are_refused() {
 fn waiting_in_a_circle_is_a_deadlock() {
     let grid = Grid::new(2, 1, 1).unwrap();
     let mut schedules = collective(Collective::AllReduce, Algorithm::Direct, grid, 1, ReduceOp::Sum);
-    // Each rank sends only after it has received: nobody begins.
+    // Each rank sends only after it has received: no rank begins.
     for schedule in &mut schedules {
         let position = |wanted: fn(&Action) -> bool| {
             schedule.steps.iter().position(|step| wanted(&step.action)).unwrap() as u32

@@ -6,7 +6,7 @@ use super::{Flaw, boxed};
 use crate::dtype::ReduceOp;
 use crate::grid::Rank;
 use crate::header::Collective;
-use crate::schedule::{Action, Place, Schedule};
+use crate::schedule::{Action, BufferOffset, Schedule};
 use std::collections::HashMap;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -83,11 +83,11 @@ impl Segment {
 }
 
 #[derive(Default)]
-struct State {
+struct MemoryState {
     memories: HashMap<Memory, Vec<Segment>>,
 }
 
-impl State {
+impl MemoryState {
     /// The segments of a range, shifted to start at zero; `None` if some of it was never written.
     fn read(&self, memory: Memory, offset: usize, len: usize) -> Option<Vec<Segment>> {
         let segments = self.memories.get(&memory).map_or(&[][..], Vec::as_slice);
@@ -139,7 +139,7 @@ fn combine(
 
 pub(super) fn check(schedules: &[Schedule], graph: &Graph, order: &[usize]) -> Result<(), Flaw> {
     let bytes = schedules[0].problem().bytes() as usize;
-    let (mut exprs, mut state) = (Exprs::default(), State::default());
+    let (mut exprs, mut state) = (Exprs::default(), MemoryState::default());
     for rank in 0..schedules.len() {
         let expr = exprs.intern(Expr::Leaf(rank));
         if bytes > 0 {
@@ -158,9 +158,9 @@ pub(super) fn check(schedules: &[Schedule], graph: &Graph, order: &[usize]) -> R
         let schedule = &schedules[rank];
         let plan = &schedule.steps()[step];
         let value = |what| Flaw::Value { at: boxed(schedules, rank, step), what };
-        let unwritten = || value("reads bytes that nobody wrote");
+        let unwritten = || value("reads bytes that no step has written");
         let misplaced = || value("combines elements that do not belong together");
-        let mem = |place: Place| memory(schedule, rank, place, plan.chunk);
+        let mem = |place: BufferOffset| memory(schedule, rank, place, plan.chunk);
         // A send reads when it starts; everything else happens when it ends.
         if let Action::Send { from, len, .. } = plan.action {
             if !end {
@@ -186,7 +186,8 @@ pub(super) fn check(schedules: &[Schedule], graph: &Graph, order: &[usize]) -> R
             }
             Action::Fold { first, destinations, sources, len, finish } => {
                 let (into, sources) = schedule.fold_places(first, destinations, sources);
-                let read = |&place: &Place| state.read(mem(place), place.offset, len).ok_or_else(unwritten);
+                let read =
+                    |&place: &BufferOffset| state.read(mem(place), place.offset, len).ok_or_else(unwritten);
                 let parts = sources.iter().map(read).collect::<Result<Vec<_>, _>>()?;
                 // A fold of one copies it.
                 let sum = |of: Vec<usize>| if let [only] = *of { Ok(only) } else { Err(Expr::Fold(of)) };
@@ -219,7 +220,7 @@ pub(super) fn check(schedules: &[Schedule], graph: &Graph, order: &[usize]) -> R
     results(schedules, &exprs, &state, bytes)
 }
 
-fn results(schedules: &[Schedule], exprs: &Exprs, state: &State, bytes: usize) -> Result<(), Flaw> {
+fn results(schedules: &[Schedule], exprs: &Exprs, state: &MemoryState, bytes: usize) -> Result<(), Flaw> {
     let problem = schedules[0].problem();
     let all: Vec<usize> = (0..schedules.len()).collect();
     let averages = problem.shape.op == ReduceOp::Avg && schedules.len() > 1;

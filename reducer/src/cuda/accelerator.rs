@@ -1,8 +1,8 @@
 //! A GPU as the executor's accelerator: copies, folds, and the tensors of the node's other ranks.
 //!
 //! Folds read and write the memory of other processes, and page-locked memory of the host, where it lies. They are put on the
-//! [`Copier`]'s streams, so its fences tell when they are done. Whether all ranks have handed over, and have done what they do, is told
-//! from host to host by flags: no stream waits for another process.
+//! [`Copier`]'s streams, so its fences report when they are done. Ranks signal to one another through flags of the host that they have handed over their
+//! tensors, and that they are done: no stream waits for another process.
 #![allow(unsafe_code)]
 
 use core::ptr::NonNull;
@@ -12,8 +12,8 @@ use std::sync::Arc;
 use super::kernel::{self as kernels, CudaKernels};
 use super::{Context, Copier, CudaError, Direction, MemoryHandle, PeerMemory, Pointer, PointerKind};
 use crate::dtype::{DType, ReduceOp};
-use crate::memory::{Kind, Region, Span};
-use crate::transport::{Accelerator, AcceleratorError, Export, Fence, Fold, Moment};
+use crate::memory::{MemoryKind, Span, TensorRegion};
+use crate::transport::{Accelerator, AcceleratorError, DeviceFence, ExportedTensor, Fold, StreamEvent};
 
 /// Up to so many bytes a kernel copies to and from page-locked memory, which it accesses directly, in place of a copy engine. Meant to
 /// begin sooner; not measured on a GPU yet.
@@ -38,21 +38,21 @@ pub struct CudaAccelerator {
     /// Host memory that the device accesses, as far as it was asked about: address, length, the device's address. It stays for as long
     /// as the group has its lanes.
     mapped: Vec<(u64, u64, u64)>,
-    note: Note,
+    share_failure: ShareFailure,
 }
 
 /// Why a tensor could not be shared, the first time.
 #[derive(Debug)]
-enum Note {
-    Nothing,
-    Due(CudaError),
-    Said,
+enum ShareFailure {
+    None,
+    Pending(CudaError),
+    Reported,
 }
 
-impl Note {
+impl ShareFailure {
     fn set(&mut self, why: CudaError) {
-        if let Self::Nothing = self {
-            *self = Self::Due(why);
+        if let Self::None = self {
+            *self = Self::Pending(why);
         }
     }
 }
@@ -68,7 +68,7 @@ impl CudaAccelerator {
             handles: HashMap::new(),
             addresses: Vec::new(),
             mapped: Vec::new(),
-            note: Note::Nothing,
+            share_failure: ShareFailure::None,
         }
     }
 
@@ -83,18 +83,18 @@ impl CudaAccelerator {
     }
 
     /// Why a tensor could not be exported to other processes, or opened, if that has happened: once.
-    pub fn take_note(&mut self) -> Option<CudaError> {
-        if !matches!(self.note, Note::Due(_)) {
+    pub fn take_share_failure(&mut self) -> Option<CudaError> {
+        if !matches!(self.share_failure, ShareFailure::Pending(_)) {
             return None;
         }
-        match core::mem::replace(&mut self.note, Note::Said) {
-            Note::Due(why) => Some(why),
-            Note::Nothing | Note::Said => None,
+        match core::mem::replace(&mut self.share_failure, ShareFailure::Reported) {
+            ShareFailure::Pending(why) => Some(why),
+            ShareFailure::None | ShareFailure::Reported => None,
         }
     }
 
     /// How other ranks of the host find elements that begin at `pointer`; `None` where they could not be folded.
-    pub fn export(&mut self, pointer: &Pointer, dtype: DType) -> Option<Export> {
+    pub fn export(&mut self, pointer: &Pointer, dtype: DType) -> Option<ExportedTensor> {
         let aligned = pointer.address.is_multiple_of(dtype.size() as u64);
         if !self.folds() || !aligned || pointer.kind != PointerKind::Device {
             return None;
@@ -102,20 +102,20 @@ impl CudaAccelerator {
         if self.handles.len() >= HANDLES {
             self.handles.clear();
         }
-        let (context, note) = (self.copier.context(), &mut self.note);
+        let (context, share_failure) = (self.copier.context(), &mut self.share_failure);
         // Without a handle, ranks in the same process can use it all the same.
         let handle = *self.handles.entry(pointer.allocation).or_insert_with(|| {
             let handle = MemoryHandle::export(context, pointer);
-            handle.map_err(|error| note.set(error)).ok()
+            handle.map_err(|error| share_failure.set(error)).ok()
         });
         let handle = handle
             .and_then(|handle| handle.at(pointer))
-            .map_or([0; Export::HANDLE], |handle| handle.to_bytes());
-        Some(Export { address: pointer.address, handle, is_own: true })
+            .map_or([0; ExportedTensor::HANDLE], |handle| handle.to_bytes());
+        Some(ExportedTensor { address: pointer.address, handle, is_own: true })
     }
 
     /// The address of another rank's tensor here.
-    fn address_of(&mut self, tensor: &Export, len: usize) -> Result<u64, CudaError> {
+    fn address_of(&mut self, tensor: &ExportedTensor, len: usize) -> Result<u64, CudaError> {
         let context = self.copier.context();
         if tensor.is_own {
             let pointer = context.cuda().classify_range(tensor.address, len as u64)?;
@@ -132,7 +132,7 @@ impl CudaAccelerator {
     /// The address by which the device accesses a range.
     fn device_address(&mut self, span: &Span) -> Result<u64, CudaError> {
         let (address, len) = (span.as_ptr() as u64, span.len() as u64);
-        if span.region().kind() == Kind::Device {
+        if span.region().kind() == MemoryKind::Device {
             return Ok(address);
         }
         let inside = |&&(base, size, _): &&(u64, u64, u64)| base <= address && address - base + len <= size;
@@ -150,7 +150,7 @@ impl CudaAccelerator {
 
     /// # Safety
     /// The ranges are kept from others, by a schedule, until the fence is done.
-    unsafe fn enqueue(&mut self, fold: &Fold<'_>) -> Result<Fence, AcceleratorError> {
+    unsafe fn enqueue(&mut self, fold: &Fold<'_>) -> Result<DeviceFence, AcceleratorError> {
         let mut addresses = core::mem::take(&mut self.addresses);
         addresses.clear();
         for span in fold.destinations.iter().chain(fold.sources) {
@@ -159,7 +159,7 @@ impl CudaAccelerator {
         let Some(kernels) = &self.kernels else {
             return Err(AcceleratorError("there are no kernels".into()));
         };
-        let on_device = |span: &Span| span.region().kind() == Kind::Device;
+        let on_device = |span: &Span| span.region().kind() == MemoryKind::Device;
         let direction = if fold.sources.iter().any(on_device) { Direction::In } else { Direction::Out };
         let (destinations, sources) = addresses.split_at(fold.destinations.len());
         let bytes = fold.sources.first().map_or(0, Span::len);
@@ -176,36 +176,36 @@ impl CudaAccelerator {
         unsafe { kernels.fold(self.copier.stream(direction), &job) }
             .map_err(|error| AcceleratorError(error.to_string().into()))?;
         self.addresses = addresses;
-        Ok(Fence(self.copier.fence(direction)?.to_word()))
+        Ok(DeviceFence(self.copier.fence(direction)?.to_word()))
     }
 }
 
 impl Accelerator for CudaAccelerator {
-    fn copy(&mut self, into: Span, from: Span) -> Result<Fence, AcceleratorError> {
+    fn copy(&mut self, into: Span, from: Span) -> Result<DeviceFence, AcceleratorError> {
         if self.folds() && from.len() <= DIRECT && into.len() == from.len() && !from.is_empty() {
             let (destinations, sources) = (&[into], &[from]);
             let copy = Fold { dtype: DType::U8, op: ReduceOp::Sum, destinations, sources, divide_by: None };
             // SAFETY: as in `Copier::copy_span`.
             return unsafe { self.enqueue(&copy) };
         }
-        Ok(Fence(self.copier.copy_span(into, from)?.to_word()))
+        Ok(DeviceFence(self.copier.copy_span(into, from)?.to_word()))
     }
 
-    fn open(&mut self, tensor: &Export, len: usize) -> Option<Region> {
+    fn open(&mut self, tensor: &ExportedTensor, len: usize) -> Option<TensorRegion> {
         let address = match self.address_of(tensor, len) {
             Ok(address) => address,
             Err(error) => {
-                self.note.set(error);
+                self.share_failure.set(error);
                 return None;
             }
         };
         let base = NonNull::new(address as *mut u8)?;
         // SAFETY: the range lies in an allocation that is open, or of this process. Its owner keeps it until its own operation
         // has ended, which is after all folds of it.
-        Some(unsafe { Region::from_raw_parts(Kind::Device, base, len, 0) })
+        Some(unsafe { TensorRegion::from_raw_parts(MemoryKind::Device, base, len, 0) })
     }
 
-    fn fold(&mut self, fold: &Fold<'_>) -> Result<Fence, AcceleratorError> {
+    fn fold(&mut self, fold: &Fold<'_>) -> Result<DeviceFence, AcceleratorError> {
         let mut lengths = fold.destinations.iter().chain(fold.sources).map(Span::len);
         let first = lengths.next().unwrap_or(0);
         if fold.sources.is_empty() || fold.destinations.is_empty() || lengths.any(|len| len != first) {
@@ -218,12 +218,12 @@ impl Accelerator for CudaAccelerator {
         unsafe { self.enqueue(fold) }
     }
 
-    fn is_done(&mut self, started: Fence) -> Result<bool, AcceleratorError> {
-        Ok(self.copier.is_done(super::Fence::from_word(started.0))?)
+    fn is_done(&mut self, started: DeviceFence) -> Result<bool, AcceleratorError> {
+        Ok(self.copier.is_done(super::CopyFence::from_word(started.0))?)
     }
 
-    fn has_come(&mut self, moment: Moment) -> Result<bool, AcceleratorError> {
-        Ok(self.copier.has_come(moment)?)
+    fn is_reached(&mut self, event: StreamEvent) -> Result<bool, AcceleratorError> {
+        Ok(self.copier.is_reached(event)?)
     }
 
     fn is_idle(&mut self) -> Result<bool, AcceleratorError> {

@@ -3,7 +3,7 @@
 
 use super::{Context, CudaError};
 
-/// Device memory, by cudaMalloc's way, so that other processes can open it. Its bytes are undefined at first.
+/// Device memory, allocated as by cudaMalloc, so that other processes can open it. Its bytes are undefined at first.
 #[derive(Debug)]
 pub struct DeviceBuffer {
     context: Context,

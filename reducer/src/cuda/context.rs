@@ -46,7 +46,7 @@ impl Context {
         Self::existing(cuda, pointer.context, cuda.device(ordinal)?, ordinal)
     }
 
-    /// The primary context of a device, which the CUDA runtime uses too. Made if nobody has used the device yet.
+    /// The primary context of a device, which the CUDA runtime uses too. Made if the device has not been used yet.
     pub fn primary(cuda: &'static Cuda, ordinal: i32) -> Result<Self, CudaError> {
         let device = cuda.device(ordinal)?;
         if cuda.compute_mode(device) == ComputeMode::Prohibited {

@@ -1,18 +1,18 @@
-//! Copies between device and host that the executor starts and asks about. Nothing here waits, and a copy allocates nothing.
+//! Copies between device and host that the executor starts and polls. Nothing here blocks, and a copy allocates nothing.
 //!
-//! Each direction has a stream of ours, so that the two overlap, and numbers its copies: a [`Fence`] is such a number. A ring
-//! of events follows them. Since a stream keeps its order, an event that was used again for a later copy still serves an
-//! earlier one: it comes a little late, never too early.
+//! Each direction has a stream of ours, so that the two overlap, and numbers its copies: a [`CopyFence`] is such a number. A ring
+//! of events follows them. A stream keeps its order, so an event that was reused for a later copy still serves an
+//! earlier one: it completes a little late, never too early.
 #![allow(unsafe_code)]
 
-use super::{Context, CudaError, Entered, Event, PointerKind, Stream};
-use crate::memory::{Kind, Span};
-use crate::transport::Moment;
+use super::{Context, CudaError, CudaEvent, Entered, PointerKind, Stream};
+use crate::memory::{MemoryKind, Span};
+use crate::transport::StreamEvent;
 
-/// Copies of one direction whose ends are told apart.
+/// Copies of one direction whose completion is tracked separately.
 const RING: usize = 256;
 
-/// Which way a copy goes.
+/// The direction of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Direction {
     /// From the device, to the host or within the device.
@@ -21,27 +21,27 @@ pub enum Direction {
     Out,
 }
 
-/// The end of a copy.
+/// The completion of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[must_use]
-pub struct Fence {
+pub struct CopyFence {
     direction: Direction,
     number: u64,
 }
 
 /// One direction: copies are numbered from 1.
 #[derive(Debug)]
-struct Lane {
+struct CopyStream {
     stream: Stream,
-    ring: Vec<Event>,
+    ring: Vec<CudaEvent>,
     issued: u64,
     /// The last copy known to have ended.
     done: u64,
 }
 
-impl Lane {
+impl CopyStream {
     fn new(context: &Context) -> Result<Self, CudaError> {
-        let ring = (0..RING).map(|_| Event::new(context)).collect::<Result<_, _>>()?;
+        let ring = (0..RING).map(|_| CudaEvent::new(context)).collect::<Result<_, _>>()?;
         Ok(Self { stream: Stream::new(context)?, ring, issued: 0, done: 0 })
     }
 
@@ -50,7 +50,7 @@ impl Lane {
         number.max((self.issued + 1).saturating_sub(RING as u64))
     }
 
-    fn event(&self, number: u64) -> &Event {
+    fn event(&self, number: u64) -> &CudaEvent {
         &self.ring[(number % RING as u64) as usize]
     }
 
@@ -70,11 +70,11 @@ impl Lane {
 #[derive(Debug)]
 pub struct Copier {
     context: Context,
-    inward: Lane,
-    outward: Lane,
-    /// Events that stand for moments, by number, and those that are free.
-    moments: Vec<Option<Event>>,
-    free: Vec<Event>,
+    inward: CopyStream,
+    outward: CopyStream,
+    /// The events of [`StreamEvent`]s, by number, and those that are free.
+    stream_events: Vec<Option<CudaEvent>>,
+    free: Vec<CudaEvent>,
 }
 
 impl Copier {
@@ -82,27 +82,27 @@ impl Copier {
     pub fn new(context: &Context) -> Result<Self, CudaError> {
         Ok(Self {
             context: context.clone(),
-            inward: Lane::new(context)?,
-            outward: Lane::new(context)?,
-            moments: vec![],
+            inward: CopyStream::new(context)?,
+            outward: CopyStream::new(context)?,
+            stream_events: vec![],
             free: vec![],
         })
     }
 
     /// An event to be recorded in the trainer's stream and then handed to [`Self::expect`]; without this value, for the
     /// driver may make the thread that records wait for room in the stream.
-    pub fn event(&mut self) -> Result<Event, CudaError> {
-        self.free.pop().map_or_else(|| Event::new(&self.context), Ok)
+    pub fn event(&mut self) -> Result<CudaEvent, CudaError> {
+        self.free.pop().map_or_else(|| CudaEvent::new(&self.context), Ok)
     }
 
-    /// The moment that a recorded event stands for, until [`has_come`](Self::has_come) has said that it has come.
-    pub fn expect(&mut self, event: Event) -> Moment {
-        let at = self.moments.iter().position(Option::is_none).unwrap_or(self.moments.len());
-        match self.moments.get_mut(at) {
+    /// The [`StreamEvent`] of a recorded event, valid until [`is_reached`](Self::is_reached) has returned true.
+    pub fn expect(&mut self, event: CudaEvent) -> StreamEvent {
+        let at = self.stream_events.iter().position(Option::is_none).unwrap_or(self.stream_events.len());
+        match self.stream_events.get_mut(at) {
             Some(place) => *place = Some(event),
-            None => self.moments.push(Some(event)),
+            None => self.stream_events.push(Some(event)),
         }
-        Moment(at as u64)
+        StreamEvent(at as u64)
     }
 
     /// The context of its streams.
@@ -112,18 +112,18 @@ impl Copier {
 
     /// Our stream of one direction, for kernels and waits that belong between copies.
     pub fn stream(&self, direction: Direction) -> &Stream {
-        &self.lane(direction).stream
+        &self.queue(direction).stream
     }
 
-    fn lane(&self, direction: Direction) -> &Lane {
+    fn queue(&self, direction: Direction) -> &CopyStream {
         match direction {
             Direction::In => &self.inward,
             Direction::Out => &self.outward,
         }
     }
 
-    /// What a call that changes a lane needs.
-    fn parts(&mut self, direction: Direction) -> (&Context, &mut Lane) {
+    /// The context and one direction's stream, for calls that change it.
+    fn parts(&mut self, direction: Direction) -> (&Context, &mut CopyStream) {
         match direction {
             Direction::In => (&self.context, &mut self.inward),
             Direction::Out => (&self.context, &mut self.outward),
@@ -135,7 +135,7 @@ impl Copier {
     ///
     /// Ranges were checked against their regions, whose promise covers the copy: its operation is not reported complete before
     /// the fence is done.
-    pub fn copy_span(&mut self, dst: Span, src: Span) -> Result<Fence, CudaError> {
+    pub fn copy_span(&mut self, dst: Span, src: Span) -> Result<CopyFence, CudaError> {
         let bytes = src.len();
         if dst.len() != bytes {
             return Err(CudaError::Range {
@@ -148,18 +148,18 @@ impl Copier {
         for side in [&dst, &src] {
             let address = side.as_ptr() as u64;
             if bytes > 0
-                && !matches!(side.region().kind(), Kind::Pinned | Kind::Device)
+                && !matches!(side.region().kind(), MemoryKind::Pinned | MemoryKind::Device)
                 && self.context.cuda().classify(address)?.kind == PointerKind::Unknown
             {
                 return Err(CudaError::NotPinned { address });
             }
         }
         let direction = match src.region().kind() {
-            Kind::Device => Direction::In,
+            MemoryKind::Device => Direction::In,
             _ => Direction::Out,
         };
         // SAFETY: the ranges were checked when the spans were made, and their memory is valid, and kept from others by the
-        // schedule, for as long as an operation names it: the promise of `Region::from_raw_parts`.
+        // schedule, for as long as an operation names it: the promise of `TensorRegion::from_raw_parts`.
         unsafe { self.enqueue(direction, dst.as_ptr() as u64, src.as_ptr() as u64, bytes) }
     }
 
@@ -172,44 +172,48 @@ impl Copier {
         dst: u64,
         src: u64,
         bytes: usize,
-    ) -> Result<Fence, CudaError> {
-        let (context, lane) = self.parts(direction);
+    ) -> Result<CopyFence, CudaError> {
+        let (context, queue) = self.parts(direction);
         let entered = context.enter()?;
         // SAFETY: passed on to the caller.
-        unsafe { lane.stream.copy_in(&entered, dst, src, bytes) }?;
-        Self::mark(&entered, direction, lane)
+        unsafe { queue.stream.copy_in(&entered, dst, src, bytes) }?;
+        Self::mark(&entered, direction, queue)
     }
 
     /// A fence for what has been enqueued in our stream of one direction so far: kernels, waits, copies.
-    pub fn fence(&mut self, direction: Direction) -> Result<Fence, CudaError> {
-        let (context, lane) = self.parts(direction);
-        Self::mark(&context.enter()?, direction, lane)
+    pub fn fence(&mut self, direction: Direction) -> Result<CopyFence, CudaError> {
+        let (context, queue) = self.parts(direction);
+        Self::mark(&context.enter()?, direction, queue)
     }
 
-    fn mark(entered: &Entered<'_>, direction: Direction, lane: &mut Lane) -> Result<Fence, CudaError> {
-        let number = lane.issued + 1;
+    fn mark(
+        entered: &Entered<'_>,
+        direction: Direction,
+        queue: &mut CopyStream,
+    ) -> Result<CopyFence, CudaError> {
+        let number = queue.issued + 1;
         // If this fails the event stands for the copy it had before, and the number is not given out.
-        lane.event(number).record_in(entered, &lane.stream)?;
-        lane.issued = number;
-        Ok(Fence { direction, number })
+        queue.event(number).record_in(entered, &queue.stream)?;
+        queue.issued = number;
+        Ok(CopyFence { direction, number })
     }
 
     /// Whether a copy has ended. Its bytes are then visible to the host.
-    pub fn is_done(&mut self, fence: Fence) -> Result<bool, CudaError> {
-        let (context, lane) = self.parts(fence.direction);
-        if fence.number <= lane.done {
+    pub fn is_done(&mut self, fence: CopyFence) -> Result<bool, CudaError> {
+        let (context, queue) = self.parts(fence.direction);
+        if fence.number <= queue.done {
             return Ok(true);
         }
-        lane.is_done(&context.enter()?, fence.number)
+        queue.is_done(&context.enter()?, fence.number)
     }
 
     /// How many copies are not known to have ended; asks about the last ones first.
     pub fn pending(&mut self) -> Result<u64, CudaError> {
         let mut pending = 0;
-        for lane in [&mut self.inward, &mut self.outward] {
-            if !lane.is_done(&self.context.enter()?, lane.issued)? {
-                pending += lane.issued - lane.done;
-            } else if !lane.stream.is_done()? {
+        for queue in [&mut self.inward, &mut self.outward] {
+            if !queue.is_done(&self.context.enter()?, queue.issued)? {
+                pending += queue.issued - queue.done;
+            } else if !queue.stream.is_done()? {
                 // Something whose event could not be recorded.
                 pending += 1;
             }
@@ -218,7 +222,7 @@ impl Copier {
     }
 }
 
-impl Fence {
+impl CopyFence {
     /// As one number.
     pub(super) fn to_word(self) -> u64 {
         self.number << 1 | u64::from(self.direction == Direction::Out)
@@ -232,11 +236,11 @@ impl Fence {
 }
 
 impl Copier {
-    /// Whether the work that a moment stands for has ended. Asked until it is true, once, or an error.
-    pub fn has_come(&mut self, moment: Moment) -> Result<bool, CudaError> {
-        let Some(place) = self.moments.get_mut(moment.0 as usize) else { return Ok(true) };
-        if let Some(event) = place
-            && !event.is_done()?
+    /// Whether the work before an event has ended. Polled until it returns true, once, or an error.
+    pub fn is_reached(&mut self, event: StreamEvent) -> Result<bool, CudaError> {
+        let Some(place) = self.stream_events.get_mut(event.0 as usize) else { return Ok(true) };
+        if let Some(recorded) = place
+            && !recorded.is_done()?
         {
             return Ok(false);
         }

@@ -1,8 +1,8 @@
-//! CRC32Cs of device memory, found on the device for whoever sends from there or receives there, and small copies that are waited
-//! for. **Not run on a GPU yet.**
+//! CRC32Cs of device memory, computed on the device for ranges that NICs send from or write to, and small blocking
+//! copies. **Not run on a GPU yet.**
 //!
-//! Ranges are noted, and asked about together: one kernel for neighbours of one length, one copy of the results to the host, one event.
-//! Nothing waits but [`read`](CudaCrcs::read) and [`write`](CudaCrcs::write), and those not for longer than they are told.
+//! Ranges are queued, and computed together: one kernel for neighbours of one length, one copy of the results to the host, one event.
+//! Nothing blocks but [`read`](CudaCrcs::read) and [`write`](CudaCrcs::write), and those no longer than their time-out.
 #![allow(unsafe_code)]
 
 use core::ptr::NonNull;
@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::kernel::{CudaKernels, LaunchError};
-use super::{Context, CudaError, DeviceBuffer, Event, Pinned, Stream};
+use super::{Context, CudaError, CudaEvent, DeviceBuffer, Pinned, Stream};
 use crate::memory::Span;
 use core::time::Duration;
 
@@ -20,9 +20,9 @@ const ROOM: usize = 1024;
 /// Bytes that are copied at a time.
 const BOUNCE: usize = 64 << 10;
 
-/// How far a question is.
+/// The state of a question.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum SlotState {
     Free,
     Asked,
     /// The answer is not wanted any more.
@@ -46,7 +46,7 @@ pub enum NicWrites {
     Ordered,
     /// After a call that flushes.
     Flushed,
-    /// Nobody knows: NICs must not write there.
+    /// Not known: NICs must not write there.
     Unknown,
 }
 
@@ -59,15 +59,15 @@ pub struct CudaCrcs {
     results: DeviceBuffer,
     answers: Pinned,
     bounce: Pinned,
-    states: Box<[State]>,
+    states: Box<[SlotState]>,
     /// Questions so far; the first of them that no kernel was given; those that are answered.
     asked: u64,
     launched: u64,
     answered: u64,
     runs: Vec<Run>,
     /// The end of what each event stands for.
-    batches: VecDeque<(u64, Event)>,
-    events: Vec<Event>,
+    batches: VecDeque<(u64, CudaEvent)>,
+    events: Vec<CudaEvent>,
     /// A copy has missed its deadline.
     hangs: bool,
 }
@@ -82,7 +82,7 @@ impl CudaCrcs {
             results: DeviceBuffer::new(context, 4 * ROOM)?,
             answers: Pinned::new(context, 4 * ROOM)?,
             bounce: Pinned::new(context, BOUNCE)?,
-            states: vec![State::Free; ROOM].into(),
+            states: vec![SlotState::Free; ROOM].into(),
             asked: 0,
             launched: 0,
             answered: 0,
@@ -97,7 +97,7 @@ impl CudaCrcs {
     /// too many open ones.
     pub fn ask(&mut self, span: &Span) -> Option<u64> {
         let at = place(self.asked);
-        if self.states[at] != State::Free || span.is_empty() {
+        if self.states[at] != SlotState::Free || span.is_empty() {
             return None;
         }
         let (address, bytes) = (span.as_ptr() as u64, span.len() as u64);
@@ -111,7 +111,7 @@ impl CudaCrcs {
             Some(run) => (run.bytes, run.count) = (run.bytes + bytes, run.count + 1),
             None => self.runs.push(Run { address, bytes, fragment: bytes, first: at, count: 1 }),
         }
-        self.states[at] = State::Asked;
+        self.states[at] = SlotState::Asked;
         self.asked += 1;
         Some(self.asked - 1)
     }
@@ -123,17 +123,17 @@ impl CudaCrcs {
         }
         self.look()?;
         let at = place(question);
-        if question >= self.answered || self.states[at] != State::Asked {
+        if question >= self.answered || self.states[at] != SlotState::Asked {
             return Ok(None);
         }
-        self.states[at] = State::Free;
+        self.states[at] = SlotState::Free;
         // SAFETY: within the answers, aligned; the copy that wrote it has ended.
         Ok(Some(unsafe { self.answers.as_ptr().cast::<u32>().add(at).read_volatile() }))
     }
 
-    /// Nobody wants the answer any more.
+    /// The answer is no longer wanted.
     pub fn forget(&mut self, question: u64) {
-        let state = if question < self.answered { State::Free } else { State::Forgotten };
+        let state = if question < self.answered { SlotState::Free } else { SlotState::Forgotten };
         self.states[place(question)] = state;
     }
 
@@ -153,11 +153,11 @@ impl CudaCrcs {
             let count = ((end - from) as usize).min(ROOM - at);
             let (into, source) =
                 (self.answers.as_ptr().as_ptr() as u64 + 4 * at as u64, results + 4 * at as u64);
-            // SAFETY: both ranges are ours, and nobody reads these answers before the event.
+            // SAFETY: both ranges are ours, and nothing reads these answers before the event.
             unsafe { self.stream.copy(into, source, 4 * count) }?;
             from += count as u64;
         }
-        let event = self.events.pop().map_or_else(|| Event::new(self.stream.context()), Ok)?;
+        let event = self.events.pop().map_or_else(|| CudaEvent::new(self.stream.context()), Ok)?;
         event.record(&self.stream)?;
         self.launched = end;
         self.batches.push_back((end, event));
@@ -172,8 +172,8 @@ impl CudaCrcs {
             }
             for question in self.answered..*end {
                 let state = &mut self.states[place(question)];
-                if *state == State::Forgotten {
-                    *state = State::Free;
+                if *state == SlotState::Forgotten {
+                    *state = SlotState::Free;
                 }
             }
             self.answered = *end;
@@ -240,7 +240,7 @@ impl CudaCrcs {
         if self.hangs {
             return Err(CudaError::Deadline { pending: 1 });
         }
-        let event = self.events.pop().map_or_else(|| Event::new(self.stream.context()), Ok)?;
+        let event = self.events.pop().map_or_else(|| CudaEvent::new(self.stream.context()), Ok)?;
         // SAFETY: the device's range lies in its region, whose operation has not ended; the other is ours, of as many bytes.
         unsafe { self.stream.copy(into, from, bytes) }?;
         event.record(&self.stream)?;

@@ -12,7 +12,7 @@ use super::{Cuda, CudaError};
 pub enum ComputeMode {
     /// Any number of processes.
     Default,
-    /// Nobody.
+    /// No process.
     Prohibited,
     /// One process at a time.
     ExclusiveProcess,
@@ -35,7 +35,7 @@ pub struct DeviceInfo {
     pub pci: String,
     /// Who may have contexts on it.
     pub compute_mode: ComputeMode,
-    /// Whether it is a slice of a GPU (MIG), as far as its name tells.
+    /// Whether it is a slice of a GPU (MIG), judged by its name.
     pub mig: bool,
     /// Whether its memory can be handed out as a dmabuf.
     pub dmabuf: bool,
@@ -110,7 +110,7 @@ impl Cuda {
         let device = self.device(ordinal)?;
         let has = |attribute| self.attribute(device, attribute) != 0;
         let number = |attribute| self.attribute(device, attribute).unsigned_abs();
-        // SAFETY: the text is writable for the length that the driver is told.
+        // SAFETY: the text is writable for the length that the driver is given.
         let name = text(|at, len| unsafe { self.api.cuDeviceGetName(at, len, device) }.ok())?;
         // SAFETY: as for the name.
         let pci = text(|at, len| unsafe { self.api.cuDeviceGetPCIBusId(at, len, device) }.ok());

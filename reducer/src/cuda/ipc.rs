@@ -20,7 +20,7 @@ pub struct MemoryHandle {
     offset: u64,
     /// Length of the allocation in bytes.
     size: u64,
-    /// Tells it from one that was freed and had the same handle.
+    /// Distinguishes it from one that was freed and had the same handle.
     number: u64,
 }
 

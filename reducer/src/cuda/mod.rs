@@ -16,14 +16,14 @@
 //! | [`kernel`] | reductions, and what else tensors need |
 //! | `crcs` | CRCs of what NICs send from there and write there |
 //!
-//! Rules of the house:
+//! Rules of this module:
 //!
 //! - The trainer's contexts are used, never replaced. A [`Context`] is entered for a few calls and left as it was.
 //! - While a context is entered, the thread's capture mode is relaxed, so no call of ours invalidates a capture that the
 //!   trainer has under way on another thread. Streams that are being captured themselves are refused.
 //! - Nothing synchronises a device. Order comes from events; a host asks whether one is done. What the driver itself
 //!   synchronises (freeing memory, unregistering it) happens when buffers are dropped, not in between.
-//! - The per-thread default stream belongs to the thread that names it: whatever concerns it is called there.
+//! - The per-thread default stream belongs to the thread that names it: every call about it is made there.
 
 mod accelerator;
 mod buffer;
@@ -50,7 +50,7 @@ use thiserror::Error;
 pub use self::accelerator::CudaAccelerator;
 pub use self::buffer::DeviceBuffer;
 pub use self::context::{Context, Entered};
-pub use self::copier::{Copier, Direction, Fence};
+pub use self::copier::{Copier, CopyFence, Direction};
 pub use self::crcs::{CudaCrcs, NicWrites};
 pub use self::device::{ComputeMode, DeviceInfo};
 pub use self::dmabuf::Dmabuf;
@@ -58,7 +58,7 @@ pub use self::error::CudaError;
 pub use self::ipc::{MemoryHandle, PeerMemory};
 pub use self::pinned::{Pinned, Registered};
 pub use self::pointer::{Pointer, PointerKind};
-pub use self::stream::{Event, Stream};
+pub use self::stream::{CudaEvent, Stream};
 use self::sys::{Api, code};
 
 /// The oldest driver that is used, as the driver counts: 1000 * major + 10 * minor of the CUDA version.

@@ -10,7 +10,7 @@ use cudarc::driver::sys::{
 };
 
 use super::{Context, CudaError, Entered};
-use crate::memory::{Kind, Region};
+use crate::memory::{MemoryKind, TensorRegion};
 
 /// Page-locked memory that the driver allocated: zeroed, aligned to a page, and mapped for all devices.
 #[derive(Debug)]
@@ -40,7 +40,7 @@ impl Pinned {
         let Some(base) = NonNull::new(raw.cast::<u8>()) else {
             return Err(CudaError::OutOfMemory { call: "cuMemHostAlloc" });
         };
-        // SAFETY: the allocation has `len` bytes, which nobody else knows of yet.
+        // SAFETY: the allocation has `len` bytes, which no one else knows of yet.
         unsafe { base.write_bytes(0, len) };
         // From here on dropping it frees it.
         let mut pinned = Self { context: context.clone(), base, len, device_address: 0 };
@@ -71,11 +71,11 @@ impl Pinned {
     /// The memory as a region.
     ///
     /// # Safety
-    /// As for [`Region::from_raw_parts`]; in particular the value outlives every operation that names the region, and
+    /// As for [`TensorRegion::from_raw_parts`]; in particular the value outlives every operation that names the region, and
     /// every copy from or to it.
-    pub unsafe fn region(&self, generation: u32) -> Region {
+    pub unsafe fn region(&self, generation: u32) -> TensorRegion {
         // SAFETY: passed on to the caller.
-        unsafe { Region::from_raw_parts(Kind::Pinned, self.base, self.len, generation) }
+        unsafe { TensorRegion::from_raw_parts(MemoryKind::Pinned, self.base, self.len, generation) }
     }
 }
 
@@ -88,7 +88,7 @@ impl Drop for Pinned {
     }
 }
 
-/// Host memory of somebody else (the trainer's, or what the ranks of a host share), page-locked and mapped for all devices
+/// Host memory of another owner (the trainer's, or what the ranks of a host share), page-locked and mapped for all devices
 /// until the value is dropped.
 #[derive(Debug)]
 pub struct Registered {

@@ -1,4 +1,4 @@
-//! Streams, ours and the trainer's, and events, which tell how far they are.
+//! Streams, ours and the trainer's, and events, which report their progress.
 #![allow(unsafe_code)]
 
 use core::ffi::{c_int, c_uint};
@@ -138,17 +138,17 @@ impl Drop for Stream {
 
 /// A point in a stream.
 #[derive(Debug)]
-pub struct Event {
+pub struct CudaEvent {
     context: Context,
     raw: CUevent,
 }
 
 // SAFETY: as for Stream.
-unsafe impl Send for Event {}
+unsafe impl Send for CudaEvent {}
 // SAFETY: as for Stream.
-unsafe impl Sync for Event {}
+unsafe impl Sync for CudaEvent {}
 
-impl Event {
+impl CudaEvent {
     /// A new event, without timing.
     pub fn new(context: &Context) -> Result<Self, CudaError> {
         Self::with(context, CUevent_flags::CU_EVENT_DISABLE_TIMING as c_uint)
@@ -168,7 +168,7 @@ impl Event {
     }
 
     /// Records what has been enqueued in `stream` so far, in place of what was recorded before. A stream that is being
-    /// captured is refused: the record would go into the graph, and whoever waited for it would be captured too.
+    /// captured is refused: the record would go into the graph, and a stream that waited for it would be captured too.
     pub fn record(&self, stream: &Stream) -> Result<(), CudaError> {
         let entered = self.context.enter()?;
         if stream.capturing(&entered)? {
@@ -204,7 +204,7 @@ impl Event {
     }
 }
 
-impl Drop for Event {
+impl Drop for CudaEvent {
     fn drop(&mut self) {
         if let Ok(entered) = self.context.enter() {
             // SAFETY: ours, and not used again; the driver keeps it for streams that wait for it.

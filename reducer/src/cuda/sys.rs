@@ -27,13 +27,13 @@ pub(super) mod code {
 
 /// What a call of the driver returned.
 #[must_use]
-pub(crate) struct Outcome<'a> {
+pub(crate) struct CallOutcome<'a> {
     api: &'a Api,
     call: &'static str,
     pub(super) code: c_int,
 }
 
-impl Outcome<'_> {
+impl CallOutcome<'_> {
     /// Success, or the typed error.
     pub(crate) fn ok(self) -> Result<(), CudaError> {
         match self.code {
@@ -107,10 +107,10 @@ macro_rules! api {
                 /// # Safety
                 /// Pointers are valid for what the driver's manual says that it reads and writes, handles are alive.
                 #[allow(clippy::too_many_arguments)]
-                pub(crate) unsafe fn $name(&self, $($argument: $type),*) -> Outcome<'_> {
+                pub(crate) unsafe fn $name(&self, $($argument: $type),*) -> CallOutcome<'_> {
                     // SAFETY: passed on to the caller.
                     let code = unsafe { (self.$name)($($argument),*) };
-                    Outcome { api: self, call: stringify!($name), code }
+                    CallOutcome { api: self, call: stringify!($name), code }
                 }
             )*
 
@@ -119,11 +119,11 @@ macro_rules! api {
                 ///
                 /// # Safety
                 /// As above.
-                pub(crate) unsafe fn $later(&self, $($later_argument: $later_type),*) -> Option<Outcome<'_>> {
+                pub(crate) unsafe fn $later(&self, $($later_argument: $later_type),*) -> Option<CallOutcome<'_>> {
                     self.$later.map(|function| {
                         // SAFETY: passed on to the caller.
                         let code = unsafe { function($($later_argument),*) };
-                        Outcome { api: self, call: stringify!($later), code }
+                        CallOutcome { api: self, call: stringify!($later), code }
                     })
                 }
             )*

@@ -1,19 +1,19 @@
-//! What an executor is asked, and what it answers.
+//! The executor's public types: configuration, requests, results, errors and counters.
 
 use super::divergence::Divergence;
 use crate::dtype::DType;
 use crate::grid::{Grid, Rank};
 use crate::header::{Identity, Shape};
 use crate::kernel::Kernels;
-use crate::memory::Region;
+use crate::memory::TensorRegion;
 use crate::schedule::Schedule;
-use crate::transport::{AcceleratorError, OnDevice};
+use crate::transport::{AcceleratorError, DeviceTensor};
 use core::fmt;
 use core::time::Duration;
 use std::sync::Arc;
 use thiserror::Error;
 
-/// What an executor is made of. One executor serves one group in one epoch.
+/// The configuration of an executor. One executor serves one group in one epoch.
 #[derive(Clone, Copy, Debug)]
 pub struct ExecutorConfig {
     /// This rank.
@@ -28,7 +28,7 @@ pub struct ExecutorConfig {
     pub kernels: Kernels,
     /// The plan's eager_bytes: operations up to this size wait for no credit.
     pub eager_bytes: usize,
-    /// Room for early messages, per peer, in bytes; the same on all ranks, for it says how far ahead of a peer they send.
+    /// Room for early messages, per peer, in bytes; the same on all ranks, since it limits how far ahead of a peer they send.
     pub eager_pool_bytes: usize,
     /// Room for the slots of all operations, in bytes.
     pub slot_pool_bytes: usize,
@@ -36,7 +36,7 @@ pub struct ExecutorConfig {
     pub max_operations: usize,
     /// Bytes to copy and reduce in one poll before it returns (at least one step is done).
     pub poll_bytes: usize,
-    /// Whether credit messages tell where what they ask for goes, for a transport that can write there.
+    /// Whether credit messages carry the destination of what they grant, for a transport that can write there.
     pub one_sided: bool,
 }
 
@@ -88,7 +88,7 @@ pub enum ExecutorError {
     },
 }
 
-/// Names an operation of an executor: its seq.
+/// Identifies an operation of an executor: its seq.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct OpId(pub u64);
 
@@ -100,7 +100,7 @@ pub struct Request {
     /// Collective, element type, reduction, count; must be the same on all ranks.
     pub shape: Shape,
     /// The tensor's memory, reduced in place; `count * dtype.size()` bytes.
-    pub data: Region,
+    pub data: TensorRegion,
     /// This rank's steps, from [`Plan::schedule`](crate::plan::Plan::schedule).
     pub schedule: Arc<Schedule>,
     /// Lower is more urgent: the tensor's index in the table.
@@ -111,8 +111,8 @@ pub struct Request {
     pub name: Arc<str>,
     /// The trainer's step, for messages and traces.
     pub step: u64,
-    /// What else there is to know if the tensor lies in an accelerator's memory.
-    pub device: Option<OnDevice>,
+    /// Set if the tensor is in an accelerator's memory.
+    pub device: Option<DeviceTensor>,
 }
 
 /// Why an operation was not started. Its seq is not used up.
@@ -121,7 +121,7 @@ pub enum StartError {
     /// Too many operations, or too many slots in use.
     #[error("{what} are all in use; poll until an operation completes, then start again")]
     Busy {
-        /// What there is none left of.
+        /// The exhausted resource.
         what: &'static str,
     },
     /// The schedule needs more slots than the executor has in all.
@@ -131,7 +131,7 @@ pub enum StartError {
     SlotBudget {
         /// Bytes needed.
         needed: usize,
-        /// Bytes there are.
+        /// Bytes available.
         budget: usize,
     },
     /// The region is not as long as the tensor.
@@ -171,21 +171,21 @@ pub enum StartError {
 
 /// Why a group ended.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
-#[error("{culprit}: {why}")]
+#[error("{culprit}: {reason}")]
 pub struct AbortCause {
     /// The rank that every survivor names.
     pub culprit: Rank,
     /// What happened to it.
-    pub why: Why,
+    pub reason: AbortReason,
 }
 
 /// What happened to the culprit of an abort.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
-pub enum Why {
+pub enum AbortReason {
     /// No sign of life, or its connection is gone.
     #[error("the process is dead or unreachable; look at its log and host, then start the job again")]
     Failed,
-    /// It asked for the end.
+    /// It aborted the group.
     #[error("it aborted the group; look at its log for the reason")]
     Aborted,
     /// An operation missed its deadline while waiting for it.
@@ -194,18 +194,18 @@ pub enum Why {
     )]
     Late,
     /// It runs other operations than other ranks; how, once that is known.
-    #[error("{}; run the same operations in the same order on every rank", Odd(_0))]
+    #[error("{}; run the same operations in the same order on every rank", DivergenceText(_0))]
     Diverged(Option<Box<Divergence>>),
     /// Its accelerator failed under an operation.
     #[error("its accelerator failed; look at its log, and at the device (`nvidia-smi`)")]
     Accelerator,
-    /// Its own port, device or address is gone; it said so itself.
+    /// Its own port, device or address is gone; it reported this itself.
     #[error("it has lost its network port, device or address; look at its log, and at the links of its host")]
     Disconnected,
     /// It sent what no schedule of this plan sends.
     #[error("it sent a message that fits no schedule; run the same version and plan on all ranks")]
     Protocol,
-    /// It says of itself that the others have given it up.
+    /// It found that the others have declared it dead.
     #[error(
         "it was stopped (by a debugger, SIGSTOP, a host that was suspended or out of memory) or cut off for longer than the \
          heartbeat time-out, and the other ranks have given it up; find what stopped it, or raise heartbeat_timeout, and start \
@@ -215,17 +215,18 @@ pub enum Why {
 }
 
 impl AbortCause {
-    /// The cause as rank `own` tells it: who hears of its own death was only given up.
-    pub fn seen_by(own: Rank, culprit: Rank, why: Why) -> Self {
-        let given_up = culprit == own && why == Why::Failed;
-        Self { culprit, why: if given_up { Why::Stopped } else { why } }
+    /// The cause as rank `own` reports it. A rank that learns that it has failed is alive and was only declared dead: it reports
+    /// [`AbortReason::Stopped`].
+    pub fn seen_by(own: Rank, culprit: Rank, reason: AbortReason) -> Self {
+        let given_up = culprit == own && reason == AbortReason::Failed;
+        Self { culprit, reason: if given_up { AbortReason::Stopped } else { reason } }
     }
 }
 
-/// How the culprit of a divergence differs, as far as that is known.
-struct Odd<'a>(&'a Option<Box<Divergence>>);
+/// The difference of a divergence's culprit, as far as it is known.
+struct DivergenceText<'a>(&'a Option<Box<Divergence>>);
 
-impl fmt::Display for Odd<'_> {
+impl fmt::Display for DivergenceText<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             Some(divergence) => divergence.fmt(f),
@@ -234,8 +235,8 @@ impl fmt::Display for Odd<'_> {
     }
 }
 
-impl Why {
-    /// The cause as a number on the wire; 0 stands for none.
+impl AbortReason {
+    /// The reason as a number on the wire; 0 stands for none.
     pub fn code(&self) -> u32 {
         match self {
             Self::Failed => 1,
@@ -249,7 +250,7 @@ impl Why {
         }
     }
 
-    /// The cause of this number; one that is unknown was meant to end the group all the same.
+    /// The reason of this number. An unknown number ends the group too, as [`Aborted`](Self::Aborted).
     pub fn from_code(code: u32) -> Self {
         match code {
             1 => Self::Failed,
@@ -266,7 +267,7 @@ impl Why {
 
 /// Which operation an error is about.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Subject {
+pub struct OpSubject {
     /// The operation's number.
     pub seq: u64,
     /// The operation.
@@ -279,7 +280,7 @@ pub struct Subject {
     pub step: u64,
 }
 
-impl fmt::Display for Subject {
+impl fmt::Display for OpSubject {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { seq, shape, identity, name, step } = self;
         match identity {
@@ -302,7 +303,7 @@ pub enum OpError {
     )]
     Deadline {
         /// The operation.
-        subject: Box<Subject>,
+        subject: Box<OpSubject>,
         /// The ranks that it waits for.
         missing: Vec<Rank>,
     },
@@ -310,8 +311,8 @@ pub enum OpError {
     #[error("{subject}: {error}")]
     Accelerator {
         /// The operation.
-        subject: Box<Subject>,
-        /// What it says.
+        subject: Box<OpSubject>,
+        /// The accelerator's error.
         error: AcceleratorError,
     },
     /// It failed, and an accelerator may still read or write the tensor.
@@ -319,14 +320,14 @@ pub enum OpError {
     InUse {
         /// How it failed.
         error: Box<OpError>,
-        /// Whose accelerator does not say that it has let go.
+        /// The rank whose accelerator has not confirmed that it is idle.
         rank: Rank,
     },
     /// The group ended while the operation ran.
     #[error("{subject} was given up: {cause}")]
     Aborted {
         /// The operation.
-        subject: Box<Subject>,
+        subject: Box<OpSubject>,
         /// Who and why.
         cause: Arc<AbortCause>,
     },
@@ -334,7 +335,7 @@ pub enum OpError {
 
 impl OpError {
     /// The operation.
-    pub fn subject(&self) -> &Subject {
+    pub fn subject(&self) -> &OpSubject {
         match self {
             Self::Deadline { subject, .. }
             | Self::Accelerator { subject, .. }
@@ -369,16 +370,16 @@ pub struct Completed {
     /// How. On success the result is in place and no transport refers to the tensor's memory.
     pub result: Result<(), OpError>,
     /// Fragments and copies of the tensor itself that a transport or an accelerator may still refer to: 0 on success. After an
-    /// error, fence them (and tell [`fenced`](super::Executor::fenced)) before the memory is given back.
+    /// error, fence them (and call [`fenced`](super::Executor::fenced)) before the memory is given back.
     pub outstanding: u32,
 }
 
-/// What became of a message that was handed in.
+/// The result of delivering a message to the executor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Disposition {
     /// It was used, copied, or is a duplicate: acknowledge it.
     Consumed,
-    /// It was not used.
+    /// It was refused.
     Refused(Refusal),
 }
 
@@ -414,14 +415,14 @@ impl Refusal {
     }
 }
 
-/// What a poll did.
+/// The result of a poll.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Progress {
     /// Whether any step, post or completion happened: if not, there is nothing to do until an event or a flag.
     pub worked: bool,
 }
 
-/// What an executor has counted.
+/// The counters of an executor.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Fragments reduced or placed straight from the receive buffer.

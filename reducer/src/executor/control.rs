@@ -1,33 +1,33 @@
-//! Messages without payload, how much may be sent without them, and who listens.
+//! The queue of control messages, the eager budget, and the attached trace and recorder.
 
 use super::api::ExecutorConfig;
 use super::budget::Budget;
 use super::trace::Trace;
 use crate::grid::Rank;
-use crate::header::{Header, Kind};
+use crate::header::{Header, MessageKind};
 use crate::memory::Span;
 use crate::recorder::{Record, Recorder};
 use crate::transport::Landing;
 use core::time::Duration;
 use std::collections::VecDeque;
 
-/// A message without payload that waits to be posted.
+/// A control message (one without payload) that waits to be posted.
 #[derive(Debug)]
-pub(super) struct Notice {
+pub(super) struct ControlMessage {
     pub(super) to: Rank,
     pub(super) header: Header,
-    /// Where the messages go that it asks for, if it does and if the transport can make use of that.
+    /// The destination of the messages that it grants, if it is a credit and the transport is one-sided.
     pub(super) landing: Option<Landing>,
 }
 
-/// All such messages, how much may be sent without them, and who listens.
+/// The control queue of an executor, and what its operations share besides.
 #[derive(Debug)]
 pub(super) struct Control {
-    pub(super) notices: VecDeque<Notice>,
+    pub(super) messages: VecDeque<ControlMessage>,
     one_sided: bool,
     pub(super) budget: Budget,
     pub(super) trace: Option<Box<dyn Trace>>,
-    /// The present poll's time, as far as the executor was told.
+    /// The current poll's time, as set by [`set_time`](super::Executor::set_time).
     pub(super) now: Duration,
     pub(super) recorder: Option<Recorder>,
 }
@@ -38,7 +38,7 @@ impl Control {
 
     pub(super) fn new(nodes: usize, config: &ExecutorConfig) -> Self {
         Self {
-            notices: VecDeque::new(),
+            messages: VecDeque::new(),
             one_sided: config.one_sided,
             budget: Budget::new(nodes, config.eager_pool_bytes),
             trace: None,
@@ -58,17 +58,17 @@ impl Control {
     /// Asks `to` for one more message, which goes `into` there; joins neighbours into one credit message.
     pub(super) fn grant(&mut self, to: Rank, template: &Header, round: u32, into: Option<Span>) {
         let into = into.filter(|_| self.one_sided);
-        for Notice { to: rank, header, landing } in self.notices.iter_mut().rev().take(Self::MERGE) {
-            let same = *rank == to && header.kind == Kind::Credit && header.key == template.key;
+        for ControlMessage { to: rank, header, landing } in self.messages.iter_mut().rev().take(Self::MERGE) {
+            let same = *rank == to && header.kind == MessageKind::Credit && header.key == template.key;
             if same && header.round.checked_add(header.len) == Some(round) && joins(landing, header.len, into)
             {
                 header.len += 1;
                 return;
             }
         }
-        let header = Header { kind: Kind::Credit, round, offset: 0, granule: 0, len: 1, ..*template };
+        let header = Header { kind: MessageKind::Credit, round, offset: 0, granule: 0, len: 1, ..*template };
         let landing = into.map(|first| Landing { first, stride: 0 });
-        self.notices.push_back(Notice { to, header, landing });
+        self.messages.push_back(ControlMessage { to, header, landing });
     }
 }
 

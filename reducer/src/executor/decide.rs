@@ -1,18 +1,18 @@
 //! Which steps an operation runs: those for tensors that all ranks of the node can access, if all of them can, else the
 //! usual ones, which stage.
 //!
-//! Ranks say where their tensors lie when they start the operation. If all are in memory that the node shares, that decides. If
-//! all are in accelerators' memory, each rank says also whether it could open the others'; all must. So all decide alike.
-//! Lanes are numbered by what operations use of them, so operations are decided in their order.
+//! Ranks announce the location of their tensors when they start the operation. If all are in memory that the node shares, all run in
+//! place. If all are in accelerators' memory, each rank announces also whether it could open the others' tensors; all must. So all
+//! ranks decide alike. Lanes are numbered by their use in earlier operations, so operations are decided in order.
 
 use super::Executor;
-use super::divergence::Agreed;
+use super::divergence::NodeAgreement;
 use super::op::Op;
-use crate::memory::Region;
+use crate::memory::TensorRegion;
 use crate::transport::{Accelerator, NodeMemory, TensorView};
 
 impl Executor {
-    /// Decides what needs no word of another rank.
+    /// Decides the operations that need no information from other ranks.
     pub(super) fn decide_private(&mut self) {
         while let Some(&seq) = self.undecided.front() {
             let op = &self.ops[(seq & self.mask) as usize];
@@ -46,7 +46,7 @@ impl Executor {
         worked
     }
 
-    /// Notes where all local ranks' tensors lie: whether all ranks can access all of them, or `None` if it is too early to say.
+    /// Finds the tensors of all local ranks. Returns whether all ranks can access all of them, or `None` if that is not known yet.
     fn views<N: NodeMemory>(
         &mut self,
         at: usize,
@@ -56,9 +56,9 @@ impl Executor {
     ) -> Option<bool> {
         let Some(node) = node else { return Some(false) };
         match self.agreement.reaches(node, seq) {
-            Agreed::Same => {}
-            Agreed::Unknown => return None,
-            Agreed::Differs(seq) => {
+            NodeAgreement::Same => {}
+            NodeAgreement::Unknown => return None,
+            NodeAgreement::Differs(seq) => {
                 self.found_on_node(node, seq);
                 return None;
             }
@@ -66,9 +66,9 @@ impl Executor {
         let grid = self.config.grid;
         let (me, locals) = (grid.local_of(self.config.rank), 0..grid.per_node());
         let op = &mut self.ops[at];
-        if op.places.opened().is_none() {
+        if op.buffers.opened().is_none() {
             self.views.clear();
-            let data = op.places.data();
+            let data = op.buffers.data();
             let len = data.len();
             for local in locals.clone() {
                 match node.tensor(local, seq, len) {
@@ -81,22 +81,22 @@ impl Executor {
                 (TensorView::Shared(region), _) => region,
                 (TensorView::Exported(_), _) if exported && local == me => data,
                 (TensorView::Exported(export), Some(accelerator)) if exported => {
-                    accelerator.open(&export, len).unwrap_or(Region::empty())
+                    accelerator.open(&export, len).unwrap_or(TensorRegion::empty())
                 }
-                _ => Region::empty(),
+                _ => TensorRegion::empty(),
             };
-            let all = op.places.set_peers(locals.clone().zip(&self.views).map(peer));
+            let all = op.buffers.set_peers(locals.clone().zip(&self.views).map(peer));
             if !exported {
                 return Some(all);
             }
-            op.places.set_opened(all);
+            op.buffers.set_opened(all);
             node.agree(seq, all);
         }
         locals.map(|local| node.has_agreed(local, seq)).try_fold(true, |all, one| Some(all & one?))
     }
 
-    /// Begins an operation with these steps or those. One that has been given up meanwhile uses no lane: then the group
-    /// has ended, and lanes with it.
+    /// Begins an operation with the staged steps or those in place. An operation that has failed meanwhile uses no lane: the
+    /// group has ended then, and the use of lanes with it.
     fn choose(&mut self, seq: u64, in_place: bool) {
         let at = (seq & self.mask) as usize;
         let op = &mut self.ops[at];
@@ -121,5 +121,5 @@ impl Executor {
 
 /// Whether other ranks can be able to access an operation's tensor, and there are steps for that.
 fn may_be_in_place(op: &Op) -> bool {
-    op.schedule().is_some_and(|schedule| schedule.in_place.is_some()) && op.places.is_shared()
+    op.schedule().is_some_and(|schedule| schedule.in_place.is_some()) && op.buffers.is_shared()
 }

@@ -1,16 +1,16 @@
-//! Ranks that run different operations: which of them is the odd one.
+//! Divergence: ranks that run different operations, and the vote on which of them is wrong.
 //!
 //! A difference is found where two views of one operation meet: on a node, before any rank uses what another has staged, and
-//! between nodes, in the header of every message. From then on that operation and those behind it stand still; those in front go on.
-//! Every leader tells the others which views the ranks of its node have of the operation in dispute: its *votes*. All tally the
+//! between nodes, in the header of every message. From then on that operation and later ones are suspended; earlier ones continue.
+//! Every leader sends the others the views that the ranks of its node have of the operation in dispute: its *votes*. All tally the
 //! same votes, so the group ends with the same culprit for all: the lowest rank whose view is not that of the majority. Where no
 //! view has a majority, both are shown.
 
-use super::api::Why;
-use super::{Executor, State};
+use super::api::AbortReason;
+use super::{Executor, OpState};
 use crate::grid::Rank;
-use crate::header::{GRANULE_UNIT, Header, Kind, MatchKey, View};
-use crate::recorder::{Record, What};
+use crate::header::{GRANULE_UNIT, Header, MatchKey, MessageKind, View};
+use crate::recorder::{Record, RecordKind};
 use crate::transport::NodeMemory;
 use core::fmt;
 use std::collections::BTreeMap;
@@ -26,7 +26,7 @@ pub struct Vote {
     pub ranks: u32,
 }
 
-/// What became of an operation that ranks disagree about.
+/// The result of the vote on an operation that ranks disagree about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Divergence {
     /// The operation's number.
@@ -44,7 +44,7 @@ pub struct Divergence {
 }
 
 impl Divergence {
-    /// The same for a rank with this view: where no majority tells, it sees what the other rank does.
+    /// The same for a rank with this view: without a majority, the other rank is the culprit for it.
     pub fn seen_with(self, own: Option<View>) -> Self {
         if self.is_majority || own != Some(self.found) {
             return self;
@@ -142,17 +142,17 @@ impl Tally {
 }
 
 impl Executor {
-    /// Ranks run different operations as `seq`, as was found here or heard: that operation and those behind it stand still, until
-    /// the votes are in and [`conclude`](Self::conclude) ends the group.
+    /// Ranks run different operations as `seq`, as was found here or reported by a peer: that operation and later ones are suspended
+    /// until the votes are in and [`conclude`](Self::conclude) ends the group.
     pub fn diverge(&mut self, seq: u64, suspect: Rank) {
         if self.aborted.is_none() && self.tally.as_ref().is_none_or(|tally| seq < tally.seq) {
-            self.control.note(Record { rank: Some(suspect), seq, ..Record::of(What::Diverged) });
+            self.control.note(Record { rank: Some(suspect), seq, ..Record::of(RecordKind::Diverged) });
             self.tally = Some(Tally::new(seq));
             self.suspect = suspect;
         }
     }
 
-    /// Whether ranks disagree about operation `seq`, or about one in front of it.
+    /// Whether ranks disagree about operation `seq`, or about an earlier one.
     #[inline]
     pub(super) fn is_disputed(&self, seq: u64) -> bool {
         self.tally.as_ref().is_some_and(|tally| seq >= tally.seq)
@@ -167,7 +167,7 @@ impl Executor {
     pub fn vote<N: NodeMemory>(&mut self, node: Option<&N>) -> Vec<Header> {
         let (grid, me) = (self.config.grid, self.config.rank);
         let Some(seq) = self.diverged() else { return Vec::new() };
-        self.control.note(Record { rank: Some(me), seq, ..Record::of(What::Voted) });
+        self.control.note(Record { rank: Some(me), seq, ..Record::of(RecordKind::Voted) });
         let own = self.own_view(seq);
         let mut votes: Vec<Vote> = Vec::new();
         for local in 0..grid.per_node() {
@@ -183,7 +183,7 @@ impl Executor {
             tally.cast(grid.node_of(me), votes.clone());
         }
         let template = Header {
-            kind: Kind::Vote,
+            kind: MessageKind::Vote,
             src: me,
             key: MatchKey { group: self.config.group, epoch: self.config.epoch, seq },
             ..*self.ops[0].template()
@@ -222,7 +222,7 @@ impl Executor {
     pub fn blame(&mut self, found: Option<Divergence>, own: Option<View>) {
         let found = found.map(|divergence| divergence.seen_with(own));
         let culprit = found.map_or(self.suspect, |divergence| divergence.rank);
-        self.abort(culprit, Why::Diverged(found.map(Box::new)));
+        self.abort(culprit, AbortReason::Diverged(found.map(Box::new)));
     }
 
     /// What this rank runs as operation `seq`, or instead of it.
@@ -257,7 +257,7 @@ impl Executor {
             return;
         }
         let (src, seq) = (Some(header.src), header.key.seq);
-        self.control.note(Record { rank: src, seq, ..Record::of(What::VoteReceived) });
+        self.control.note(Record { rank: src, seq, ..Record::of(RecordKind::VoteReceived) });
         self.diverge(seq, rank);
         let view = View { identity: header.identity, shape: header.shape };
         if let Some(tally) = self.tally.as_mut().filter(|tally| tally.seq == header.key.seq) {
@@ -275,7 +275,7 @@ pub(super) struct Agreement {
 
 /// What is known of an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Agreed {
+pub(super) enum NodeAgreement {
     /// All ranks of the node run the same, and have before.
     Same,
     /// A rank has not started it, or one before.
@@ -288,15 +288,15 @@ impl Agreement {
     /// Whether all ranks of the node run the same operations up to and including `seq`. Lanes are numbered by what all operations
     /// before have used of them, so one operation is not enough.
     #[inline]
-    pub(super) fn reaches<N: NodeMemory>(&mut self, node: &N, seq: u64) -> Agreed {
+    pub(super) fn reaches<N: NodeMemory>(&mut self, node: &N, seq: u64) -> NodeAgreement {
         while self.through <= seq {
             match node.agrees(self.through) {
                 Some(true) => self.through += 1,
-                Some(false) => return Agreed::Differs(self.through),
-                None => return Agreed::Unknown,
+                Some(false) => return NodeAgreement::Differs(self.through),
+                None => return NodeAgreement::Unknown,
             }
         }
-        Agreed::Same
+        NodeAgreement::Same
     }
 }
 
@@ -305,13 +305,13 @@ impl Executor {
     #[cold]
     pub fn compare<N: NodeMemory>(&mut self, node: &N) {
         let Some(last) = self.next_seq.checked_sub(1) else { return };
-        if let Agreed::Differs(seq) = self.agreement.reaches(node, last) {
+        if let NodeAgreement::Differs(seq) = self.agreement.reaches(node, last) {
             self.found_on_node(node, seq);
             return;
         }
         // A rank that has not come so far may run something without a number of its own there.
         let seq = self.agreement.through;
-        let running = self.ops[(seq & self.mask) as usize].state() == State::Running;
+        let running = self.ops[(seq & self.mask) as usize].state() == OpState::Running;
         let Some(own) = self.own_view(seq).filter(|_| running) else { return };
         if (0..self.config.grid.per_node()).any(|l| node.view(l, seq).is_some_and(|view| view != own)) {
             self.found_on_node(node, seq);

@@ -14,20 +14,20 @@
 //!   take_completed: ready (all steps done) and free (no transport refers to the tensor)
 //! ```
 //!
-//! **Credit.** A message of an operation larger than `eager_bytes` is sent only when its receiver has asked for it,
+//! **Credit.** A message of an operation larger than `eager_bytes` is sent only when its receiver has granted it,
 //! which it does as soon as the receiving step is ready. Messages of smaller operations go out at once, as far ahead of the receiver as its
 //! [`budget`] reaches, and beyond that when it asks, too; one that is early is kept in a bounded pool, per peer.
 //!
 //! **Exactly once.** Every message keeps a bit per fragment; a fragment that comes again is acknowledged and ignored,
 //! whatever the transport remembers. A message for an operation that has ended can only be such a repetition.
 //!
-//! **One-sided transports.** A credit message tells where each message that is only placed goes
+//! **One-sided transports.** A credit message carries the destination of each message that is only placed
 //! ([`Landing`](crate::transport::Landing)). The peer's NIC may write it there, and [`on_placed`](Executor::on_placed) says that it
-//! has; until then nothing of the range is believed. A range may be overwritten so while a send from it is not released:
+//! has; until then the contents of the range are not used. A range may be overwritten so while a send from it is not released:
 //! only after the peer has used what was sent, which [`check`](crate::check) proves.
 
 mod api;
-mod behind;
+mod background;
 mod budget;
 mod control;
 mod decide;
@@ -39,22 +39,22 @@ mod run;
 mod trace;
 
 pub use self::api::{
-    AbortCause, Completed, Counters, Disposition, ExecutorConfig, ExecutorError, OpError, OpId, Progress,
-    Refusal, Request, StartError, Subject, Why,
+    AbortCause, AbortReason, Completed, Counters, Disposition, ExecutorConfig, ExecutorError, OpError, OpId,
+    OpSubject, Progress, Refusal, Request, StartError,
 };
 pub use self::divergence::{Divergence, Tally, Vote};
 
-pub use self::trace::{Passed, Phase, Trace};
+pub use self::trace::{Phase, PhaseRecord, Trace};
 
 use self::control::Control;
 use self::divergence::Agreement;
-use self::op::{Op, State, Steps};
+use self::op::{Op, OpState, Steps};
 use self::park::Parking;
 use crate::grid::Rank;
-use crate::header::{GRANULE_UNIT, Header, Identity, Kind, MAX_COUNT, MatchKey};
-use crate::memory::{self, Addresses, Pool, Region, Span};
-use crate::recorder::{Record, Recorder, What};
-use crate::transport::{NodeMemory, TensorView, Token};
+use crate::header::{GRANULE_UNIT, Header, Identity, MAX_COUNT, MatchKey, MessageKind};
+use crate::memory::{self, Addresses, Pool, Span, TensorRegion};
+use crate::recorder::{Record, RecordKind, Recorder};
+use crate::transport::{NodeMemory, SendToken, TensorView};
 use core::time::Duration;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -65,8 +65,8 @@ struct Lanes {
     count: u32,
     bytes: usize,
     /// By local rank, then lane.
-    stage: Vec<Region>,
-    result: Vec<Region>,
+    stage: Vec<TensorRegion>,
+    result: Vec<TensorRegion>,
 }
 
 /// Room for the slots of operations.
@@ -113,11 +113,11 @@ pub struct Executor {
     agreement: Agreement,
     /// The votes on what ranks disagree about, if they do.
     tally: Option<Tally>,
-    /// Who is to blame if no votes come.
+    /// The rank reported as the culprit if no votes arrive.
     suspect: Rank,
     scratch: Addresses,
     spans: Vec<Span>,
-    /// Where the tensors of the node's ranks lie, for the operation that is looked at.
+    /// The locations of the tensors of the node's ranks, for the operation being examined.
     views: Vec<TensorView>,
     /// By node: the last poll in which its send queue was full.
     blocked: Vec<u64>,
@@ -181,38 +181,38 @@ impl Executor {
         })
     }
 
-    /// From now on what operations spend their time on is told. Before the first operation.
+    /// Reports the phases of operations to this trace. Call it before the first operation.
     pub fn attach_trace(&mut self, trace: Box<dyn Trace>) {
         self.control.trace = Some(trace);
     }
 
-    /// From now on the last events are kept. Before the first operation.
+    /// Keeps the last events in this recorder. Call it before the first operation.
     pub fn attach_recorder(&mut self, recorder: Recorder) {
         self.control.recorder = Some(recorder);
     }
 
-    /// A turn begins: what is recorded until the next one has this time.
+    /// Sets the time of the events recorded from now on: that of the current poll of the engine.
     #[inline]
-    pub fn turn(&mut self, now: Duration) {
+    pub fn set_time(&mut self, now: Duration) {
         self.control.now = now;
     }
 
-    /// Records an event of this turn, where there is a recorder.
+    /// Records an event of the current poll, if a recorder is attached.
     pub fn note(&mut self, record: Record) {
         self.control.note(record);
     }
 
     /// The name of an operation that is on the wire, and the trainer's step: that of this token, or else the oldest of those
     /// that wait for a release.
-    pub fn on_the_wire(&self, token: Option<Token>) -> Option<(Arc<str>, u64)> {
+    pub fn on_the_wire(&self, token: Option<SendToken>) -> Option<(Arc<str>, u64)> {
         let op = match token {
             Some(token) => {
                 let seq = (token.0 >> 32) as u32;
                 let op = &self.ops[(u64::from(seq) & self.mask) as usize];
-                (op.state() != State::Vacant && op.seq() as u32 == seq).then_some(op)
+                (op.state() != OpState::Vacant && op.seq() as u32 == seq).then_some(op)
             }
             None => {
-                let waits = |op: &&Op| op.state() != State::Vacant && op.sends.unreleased() > 0;
+                let waits = |op: &&Op| op.state() != OpState::Vacant && op.sends.unreleased() > 0;
                 self.ops.iter().filter(waits).min_by_key(|op| op.seq())
             }
         };
@@ -227,12 +227,12 @@ impl Executor {
 
     /// Gives room for the slots of operations that work on a device ([`Problem::direct`](crate::schedule::Problem::direct)):
     /// memory of that device, which stays allocated for as long as the executor has operations. Once.
-    pub fn attach_device_slots(&mut self, memory: Region) {
+    pub fn attach_device_slots(&mut self, memory: TensorRegion) {
         self.slots.device = Some(Pool::of(memory));
     }
 
-    /// The memory of all slots, which an accelerator copies from where tensors of several ranks of a node lie there.
-    pub fn slots(&self) -> Region {
+    /// The memory of all slots. An accelerator copies from it if tensors of several ranks of a node are in its memory.
+    pub fn slots(&self) -> TensorRegion {
         self.slots.host.whole()
     }
 
@@ -246,7 +246,7 @@ impl Executor {
             return Err(ExecutorError::Lanes { lanes: count, bytes });
         }
         let lanes = Arc::new(Lanes { count, bytes, stage, result });
-        self.ops.iter_mut().for_each(|op| op.places.attach(Arc::clone(&lanes)));
+        self.ops.iter_mut().for_each(|op| op.buffers.attach(Arc::clone(&lanes)));
         self.lanes = Some(lanes);
         Ok(())
     }
@@ -268,7 +268,7 @@ impl Executor {
         let bytes = request.schedule.problem().bytes();
         let key = MatchKey { group: self.config.group, epoch: self.config.epoch, seq };
         let template = Header {
-            kind: Kind::Data,
+            kind: MessageKind::Data,
             src: self.config.rank,
             key,
             identity: request.identity,
@@ -283,7 +283,13 @@ impl Executor {
             Identity::Registered { tensor, .. } => Some(tensor),
             Identity::AdHoc(_) => None,
         };
-        self.control.note(Record { tensor, seq, value: request.step, bytes, ..Record::of(What::Started) });
+        self.control.note(Record {
+            tensor,
+            seq,
+            value: request.step,
+            bytes,
+            ..Record::of(RecordKind::Started)
+        });
         let entry = (request.priority, seq);
         let place = self.order.partition_point(|&other| other < entry);
         self.order.insert(place, entry);
@@ -322,7 +328,7 @@ impl Executor {
                 bytes: request.data.len(),
             });
         }
-        if (request.data.kind() == memory::Kind::Device) != problem.access.is_device() {
+        if (request.data.kind() == memory::MemoryKind::Device) != problem.access.is_device() {
             return differs("kind of memory");
         }
         if schedule.lane_chunks() > 0 {
@@ -336,18 +342,18 @@ impl Executor {
         if schedule.slot_bytes() > budget {
             return Err(StartError::SlotBudget { needed: schedule.slot_bytes(), budget });
         }
-        if self.ops[(self.next_seq & self.mask) as usize].state() != State::Vacant {
+        if self.ops[(self.next_seq & self.mask) as usize].state() != OpState::Vacant {
             return Err(StartError::Busy { what: "operations" });
         }
         Ok(())
     }
 
     /// Nothing refers to a posted fragment any more.
-    pub fn on_released(&mut self, token: Token) {
+    pub fn on_released(&mut self, token: SendToken) {
         let (seq, step) = ((token.0 >> 32) as u32, token.0 as u32);
         let at = (u64::from(seq) & self.mask) as usize;
         let op = &mut self.ops[at];
-        if token == Token::CONTROL || op.state() == State::Vacant || op.seq() as u32 != seq {
+        if token == SendToken::CONTROL || op.state() == OpState::Vacant || op.seq() as u32 != seq {
             return;
         }
         op.released(step, &mut self.control);
@@ -355,11 +361,11 @@ impl Executor {
         self.vacate_if_free(at);
     }
 
-    /// Ends the group here: all operations fail, and no other can start. The first cause stays. Telling the other
-    /// ranks is the caller's part.
-    pub fn abort(&mut self, culprit: Rank, why: Why) {
+    /// Ends the group on this rank: all operations fail, and no other can start. The first cause stays. The caller notifies the
+    /// other ranks.
+    pub fn abort(&mut self, culprit: Rank, why: AbortReason) {
         // After a divergence peers leave as soon as they know the votes, which this rank waits for.
-        if self.tally.is_some() && why == Why::Failed {
+        if self.tally.is_some() && why == AbortReason::Failed {
             return;
         }
         let own = self.config.rank;
@@ -367,7 +373,7 @@ impl Executor {
             self.control.note(Record {
                 rank: Some(culprit),
                 value: why.code().into(),
-                ..Record::of(What::Ended)
+                ..Record::of(RecordKind::Ended)
             });
         }
         let cause = self.aborted.get_or_insert_with(|| Arc::new(AbortCause::seen_by(own, culprit, why)));
@@ -386,7 +392,7 @@ impl Executor {
     /// After an error: transports and accelerators refer to nothing of this executor any more, and will not.
     pub fn fenced(&mut self) {
         for at in 0..self.ops.len() {
-            if self.ops[at].state() == State::Lingering {
+            if self.ops[at].state() == OpState::Lingering {
                 self.ops[at].fenced();
                 self.vacate_if_free(at);
             }
@@ -414,7 +420,7 @@ impl Executor {
         self.order.iter().any(|&(_, seq)| self.ops[(seq & self.mask) as usize].background.asks())
     }
 
-    /// What was counted since the start.
+    /// The counters since the start.
     pub fn counters(&self) -> Counters {
         self.counters
     }
@@ -426,7 +432,7 @@ impl Executor {
         }
     }
 
-    fn fail(&mut self, at: usize, error: impl FnOnce(Box<Subject>) -> OpError) {
+    fn fail(&mut self, at: usize, error: impl FnOnce(Box<OpSubject>) -> OpError) {
         self.end(at, |op| Err(error(op.subject())));
     }
 
@@ -451,8 +457,8 @@ impl Executor {
             self.raise_floor(at);
         }
         let (what, rank) = match &result {
-            Ok(()) => (What::Done, None),
-            Err(_) => (What::Failed, self.aborted.as_ref().map(|cause| cause.culprit)),
+            Ok(()) => (RecordKind::Done, None),
+            Err(_) => (RecordKind::Failed, self.aborted.as_ref().map(|cause| cause.culprit)),
         };
         self.control.note(Record { rank, seq: entry.1, ..Record::of(what) });
         self.completed.push_back(Completed { op: OpId(entry.1), result, outstanding });
@@ -467,7 +473,7 @@ impl Executor {
         let (slots, steps) = op.vacate();
         self.spare.push(steps);
         if let Some(slots) = slots {
-            let on_device = slots.region().kind() == memory::Kind::Device;
+            let on_device = slots.region().kind() == memory::MemoryKind::Device;
             if let Some(pool) = self.slots.of_mut(on_device) {
                 pool.put(slots);
             }

@@ -1,30 +1,30 @@
 //! One operation: its life, and the parts that count for it.
 
-mod places;
+mod buffers;
 mod sends;
 mod steps;
 
-pub(super) use self::places::Places;
+pub(super) use self::buffers::OperationBuffers;
 pub(super) use self::sends::Sends;
-pub(super) use self::steps::{Expected, Steps};
+pub(super) use self::steps::{FragmentState, Steps};
 
-use super::api::{Request, Subject};
-use super::behind::Background;
+use super::api::{OpSubject, Request};
+use super::background::Background;
 use super::control::Control;
 use super::park::Early;
 use super::trace::{Marks, Phase};
 use crate::dtype::{DType, ReduceOp};
 use crate::grid::Rank;
-use crate::header::{Collective, Header, Identity, Kind, MatchKey, Shape, View};
+use crate::header::{Collective, Header, Identity, MatchKey, MessageKind, Shape, View};
 use crate::memory::Pooled;
-use crate::recorder::{Record, What};
+use crate::recorder::{Record, RecordKind};
 use crate::schedule::{Action, Buffer, EdgeKind, Schedule, Step, StepId};
 use core::time::Duration;
 use std::sync::Arc;
 
-/// Where an operation is in its life.
+/// The state of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum State {
+pub(super) enum OpState {
     /// No operation.
     Vacant,
     /// Its steps run.
@@ -33,28 +33,28 @@ pub(super) enum State {
     Lingering,
 }
 
-/// When an operation is given up.
+/// The deadline of an operation.
 #[derive(Debug)]
-struct Patience {
+struct OpDeadline {
     deadline: Duration,
-    /// The deadline has passed, but who is late is for others to say: it was put off once.
+    /// It has passed and was extended once, so that a rank nearer to the cause can name the culprit.
     put_off: bool,
 }
 
 #[derive(Debug)]
 pub(super) struct Op {
-    state: State,
+    state: OpState,
     /// What every message of the operation has in common.
     template: Header,
     schedule: Option<Arc<Schedule>>,
     /// Its steps are not chosen yet: `schedule` is what it would run with tensors that are not shared.
     undecided: bool,
     priority: u32,
-    patience: Patience,
+    deadline: OpDeadline,
     name: Option<Arc<str>>,
     /// The trainer's step.
     annotation: u64,
-    pub(super) places: Places,
+    pub(super) buffers: OperationBuffers,
     pub(super) steps: Steps,
     pub(super) sends: Sends,
     pub(super) background: Background,
@@ -66,7 +66,7 @@ impl Op {
     pub(super) fn vacant() -> Self {
         let shape = Shape { collective: Collective::Barrier, dtype: DType::U8, op: ReduceOp::Sum, count: 0 };
         let template = Header {
-            kind: Kind::Data,
+            kind: MessageKind::Data,
             src: Rank(0),
             key: MatchKey { group: 0, epoch: 0, seq: u64::MAX },
             identity: Identity::AdHoc(0),
@@ -77,15 +77,15 @@ impl Op {
             len: 0,
         };
         Self {
-            state: State::Vacant,
+            state: OpState::Vacant,
             template,
             schedule: None,
             undecided: false,
             priority: 0,
-            patience: Patience { deadline: Duration::MAX, put_off: false },
+            deadline: OpDeadline { deadline: Duration::MAX, put_off: false },
             name: None,
             annotation: 0,
-            places: Places::new(),
+            buffers: OperationBuffers::new(),
             steps: Steps::default(),
             sends: Sends::default(),
             background: Background::default(),
@@ -106,18 +106,18 @@ impl Op {
     ) {
         let Request { identity: _, shape: _, data, schedule, priority, deadline, name, step, device } =
             request;
-        self.state = State::Running;
+        self.state = OpState::Running;
         self.template = template;
         self.schedule = Some(schedule);
         self.undecided = true;
         self.priority = priority;
-        self.patience = Patience { deadline, put_off: false };
+        self.deadline = OpDeadline { deadline, put_off: false };
         (self.name, self.annotation) = (Some(name), step);
-        self.places.start(data, device.is_some_and(|device| device.export.is_some()), slots);
+        self.buffers.start(data, device.is_some_and(|device| device.export.is_some()), slots);
         self.steps = steps;
         self.steps.start();
         self.sends.start(credit, positions);
-        self.background.start(device.and_then(|device| device.moment));
+        self.background.start(device.and_then(|device| device.ready_event));
         self.early.start();
     }
 
@@ -125,7 +125,7 @@ impl Op {
     /// steps use are numbered from `lane_base`.
     pub(super) fn choose(&mut self, schedule: Arc<Schedule>, lane_base: u64, control: &mut Control) {
         self.undecided = false;
-        self.places.set_lanes(lane_base);
+        self.buffers.set_lanes(lane_base);
         let credit = self.sends.wait_for_credit();
         self.marks.reset(schedule.steps.len(), control);
         self.steps.reset(&schedule.indegree);
@@ -152,7 +152,7 @@ impl Op {
 
     /// Where it is in its life.
     #[inline]
-    pub(super) fn state(&self) -> State {
+    pub(super) fn state(&self) -> OpState {
         self.state
     }
 
@@ -165,7 +165,7 @@ impl Op {
     /// Whether it is this operation, and runs.
     #[inline]
     pub(super) fn runs(&self, seq: u64) -> bool {
-        self.state == State::Running && self.seq() == seq
+        self.state == OpState::Running && self.seq() == seq
     }
 
     /// What every message of the operation has in common.
@@ -205,18 +205,18 @@ impl Op {
         (self.priority, self.seq())
     }
 
-    /// When it is given up.
+    /// The deadline.
     #[inline]
     pub(super) fn deadline(&self) -> Duration {
-        self.patience.deadline
+        self.deadline.deadline
     }
 
     /// Gives it more time, once; whether that was the first time.
     pub(super) fn put_off(&mut self, deadline: Duration) -> bool {
-        if self.patience.put_off {
+        if self.deadline.put_off {
             return false;
         }
-        self.patience = Patience { deadline, put_off: true };
+        self.deadline = OpDeadline { deadline, put_off: true };
         true
     }
 
@@ -237,9 +237,9 @@ impl Op {
 
     /// It has ended; whether it was running.
     pub(super) fn end(&mut self) -> bool {
-        let ran = self.state == State::Running;
+        let ran = self.state == OpState::Running;
         if ran {
-            self.state = State::Lingering;
+            self.state = OpState::Lingering;
         }
         ran
     }
@@ -251,7 +251,7 @@ impl Op {
 
     /// Whether it was reported, and nothing refers to its memory any more.
     pub(super) fn is_free(&self) -> bool {
-        self.state == State::Lingering && self.sends.unreleased() == 0 && self.background.copies() == 0
+        self.state == OpState::Lingering && self.sends.unreleased() == 0 && self.background.copies() == 0
     }
 
     /// Transports and accelerators refer to nothing of it any more.
@@ -280,25 +280,25 @@ impl Op {
     fn waits_for_credit(&mut self, index: u32, step: &Step, control: &mut Control) {
         if let Action::Send { to, len, .. } = step.action {
             let (rank, seq, bytes) = (Some(to), self.seq(), len as u64);
-            control.note(Record { rank, seq, bytes, ..Record::of(What::CreditWait) });
+            control.note(Record { rank, seq, bytes, ..Record::of(RecordKind::CreditWait) });
             self.marks.begin(index, control.now());
         }
     }
 
-    /// Asks for the message of a receiving step.
+    /// Grants the message of a receiving step.
     #[inline]
     fn grant(&self, step: &Step, control: &mut Control) {
         match step.action {
             Action::Receive { from, round, into, len } => {
-                control.grant(from, &self.template, round, self.places.landing(into, step.chunk, len));
+                control.grant(from, &self.template, round, self.buffers.landing(into, step.chunk, len));
             }
             Action::ReceiveReduce { from, round, .. } => control.grant(from, &self.template, round, None),
             _ => {}
         }
     }
 
-    /// A step can run. For a receive this means that messages are welcome, and those of a large operation are asked for with `credit`;
-    /// returns whether it is one.
+    /// A step can run. For a receive this means that messages are accepted, and those of a large operation are granted with
+    /// `credit`; returns whether the step is a receive.
     #[inline]
     fn make_ready(&mut self, schedule: &Schedule, index: u32, credit: bool, control: &mut Control) -> bool {
         let step = &schedule.steps[index as usize];
@@ -310,7 +310,7 @@ impl Op {
             true => credit,
             false => {
                 let node = schedule.problem.grid.node_of(from);
-                control.must_ask((from, node), &self.template, self.sends.ends())
+                control.must_grant((from, node), &self.template, self.sends.ends())
             }
         };
         if ask {
@@ -361,7 +361,7 @@ impl Op {
         self.sends.posted(fragments, from);
     }
 
-    /// A send is posted to its end. From a slot, nobody waits for more.
+    /// A send is posted completely. A send from a slot is then done.
     pub(super) fn posted(&mut self, step: u32, from: Buffer) {
         self.steps.posted(step, from != Buffer::Slot);
     }
@@ -379,7 +379,7 @@ impl Op {
         if last {
             self.ends(schedule, step, Phase::Send, control);
         }
-        if last && self.state == State::Running {
+        if last && self.state == OpState::Running {
             debug_assert_eq!(plan.edge_kind(), EdgeKind::Reusable);
             if from.buffer != Buffer::Slot {
                 self.steps.is_released();
@@ -391,10 +391,10 @@ impl Op {
     /// Forgets the operation; returns its slots, and what its steps were counted with for the next operation: there is as much of
     /// that as operations run at once, wherever in the ring they are.
     pub(super) fn vacate(&mut self) -> (Option<Pooled>, Steps) {
-        self.state = State::Vacant;
+        self.state = OpState::Vacant;
         self.schedule = None;
         self.name = None;
-        (self.places.vacate(), self.steps.take())
+        (self.buffers.vacate(), self.steps.take())
     }
 
     /// Its tensor's name, and the trainer's step.
@@ -402,10 +402,10 @@ impl Op {
         (self.name.clone().unwrap_or_else(|| Arc::from("")), self.annotation)
     }
 
-    /// Which operation this is, for errors.
-    pub(super) fn subject(&self) -> Box<Subject> {
+    /// The operation's description, for errors.
+    pub(super) fn subject(&self) -> Box<OpSubject> {
         let (name, step) = self.called();
         let View { identity, shape } = self.view();
-        Box::new(Subject { seq: self.seq(), shape, identity, name, step })
+        Box::new(OpSubject { seq: self.seq(), shape, identity, name, step })
     }
 }

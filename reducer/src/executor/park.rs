@@ -1,20 +1,20 @@
 //! The eager pool: early messages are kept here, so many bytes of each peer and no more.
 //!
-//! What a peer sends unasked fits, for it goes by the [`budget`](super::budget). What was asked for has room of its own: a grant may run ahead of the
-//! acknowledgement of this rank's own sends. If that is not enough, or the peer keeps to no budget, messages are refused. A peer asks for what
-//! it wants of operations that this rank has not started: some messages for each.
+//! What a peer sends eagerly fits, since it respects the [`budget`](super::budget). Granted messages have room of their own: a grant may run ahead of the
+//! acknowledgement of this rank's own sends. If that is not enough, or the peer exceeds its budget, messages are refused. A peer may send
+//! control messages for operations that this rank has not started: some for each.
 
 use super::receive::Payload;
 use crate::header::Header;
 
-/// What a message has room as.
+/// The share of the pool that a message counts against.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Class {
-    /// It came unasked.
-    Unasked,
-    /// It was asked for.
-    Asked,
-    /// It asks itself, or complains.
+pub(super) enum ParkClass {
+    /// Sent without credit.
+    Eager,
+    /// Sent with credit.
+    Granted,
+    /// A control message.
     Control,
 }
 
@@ -23,9 +23,9 @@ pub(super) enum Class {
 pub(super) struct Parked {
     pub(super) header: Header,
     pub(super) payload: Vec<u8>,
-    /// The payload lies where it belongs.
+    /// The payload was already written to its destination.
     pub(super) placed: bool,
-    class: Class,
+    class: ParkClass,
 }
 
 impl Parked {
@@ -61,7 +61,7 @@ impl Early {
         self.again = true;
     }
 
-    /// Whether a message may have become welcome since this was [seen to](Self::is_seen_to).
+    /// Whether a message may have become acceptable since the last [`is_seen_to`](Self::is_seen_to).
     #[inline]
     pub(super) fn is_due(&self) -> bool {
         self.again && !self.parked.is_empty()
@@ -123,8 +123,8 @@ impl Parking {
     /// What a fragment costs beyond its payload.
     const OVERHEAD: usize = crate::schedule::MESSAGE_COST;
 
-    /// Messages with which a peer asks for what it wants of an operation, at most: neighbours are asked for in one.
-    const QUESTIONS: usize = 64;
+    /// The most credit messages of a peer for one operation: neighbouring messages are granted in one.
+    const CREDITS: usize = 64;
 
     /// Buffers of at most this size are kept for their next use...
     const KEPT_BYTES: usize = 64 << 10;
@@ -134,14 +134,14 @@ impl Parking {
 
     /// So many bytes for what a peer sends of its tensors, twice, and what it may ask for in so many operations.
     pub(super) fn new(nodes: usize, bytes: usize, operations: usize) -> Self {
-        let control = operations * Self::QUESTIONS * Self::OVERHEAD;
+        let control = operations * Self::CREDITS * Self::OVERHEAD;
         Self { room: vec![[bytes, bytes, control]; nodes], buffers: Vec::new() }
     }
 
     /// Copies a message, or returns `None` when the peer's share is used up.
     pub(super) fn park(
         &mut self,
-        (node, class): (u32, Class),
+        (node, class): (u32, ParkClass),
         header: &Header,
         payload: Payload<'_>,
     ) -> Option<Parked> {

@@ -1,22 +1,22 @@
-//! The receiving side: a message finds its operation and step, and its bytes their place.
+//! The receiving side: matches a message to its operation and step, and reduces or writes its bytes.
 
 use super::Executor;
-use super::api::{Disposition, Refusal, Why};
+use super::api::{AbortReason, Disposition, Refusal};
 use super::control::Control;
-use super::op::{Expected, Op, State};
-use super::park::Class;
+use super::op::{FragmentState, Op, OpState};
+use super::park::ParkClass;
 use crate::grid::Rank;
-use crate::header::{Header, Kind};
+use crate::header::{Header, MessageKind};
 use crate::memory::{self, Span};
-use crate::recorder::{Record, What};
+use crate::recorder::{Record, RecordKind};
 use crate::schedule::{Action, StepId};
 
-/// What comes with a header.
+/// The payload of a message.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Payload<'a> {
     /// Bytes, still in the receive buffer.
     Bytes(&'a [u8]),
-    /// Nothing: the bytes lie where they belong already.
+    /// The bytes were already written to their destination.
     Placed,
 }
 
@@ -30,8 +30,8 @@ impl Payload<'_> {
     }
 }
 
-/// What became of a message that an operation looked at.
-enum Outcome {
+/// The result of delivering a message to an operation.
+enum DeliveryOutcome {
     Consumed,
     Duplicate,
     /// The step is not ready, or the steps are not chosen.
@@ -50,21 +50,20 @@ impl Executor {
     /// Takes a fragment whose bytes the peer has written to where they belong, the [`landing`](Self::landing), and whose
     /// CRC was found right there.
     pub fn on_placed(&mut self, header: &Header) -> Disposition {
-        if header.kind != Kind::Data || header.len == 0 {
+        if header.kind != MessageKind::Data || header.len == 0 {
             return self.malformed();
         }
         self.on_message(header, Payload::Placed)
     }
 
-    /// Where a fragment belongs that is only placed; `None` if it is no such fragment, or its message is
-    /// complete, or its operation over. What lies
-    /// there is the fragment only if the peer says so.
+    /// The destination of a fragment that is only placed; `None` if it is no such fragment, or its message is
+    /// complete, or its operation has ended. The range holds the fragment only once the peer has reported it.
     pub fn landing(&self, header: &Header) -> Option<Span> {
         let op = &self.ops[(header.key.seq & self.mask) as usize];
         let ours = op.template();
         let same = (header.kind, header.key, header.identity, header.shape)
             == (ours.kind, ours.key, ours.identity, ours.shape);
-        if self.aborted.is_some() || op.state() != State::Running || op.is_undecided() || !same {
+        if self.aborted.is_some() || op.state() != OpState::Running || op.is_undecided() || !same {
             return None;
         }
         let schedule = op.schedule()?;
@@ -74,7 +73,7 @@ impl Executor {
         }
         let step = schedule.steps.get(index as usize)?;
         let Action::Receive { into, len, .. } = step.action else { return None };
-        let whole = op.places.landing(into, step.chunk, len)?;
+        let whole = op.buffers.landing(into, step.chunk, len)?;
         whole.part(usize::try_from(header.offset).ok()?, header.len as usize)
     }
 
@@ -89,22 +88,26 @@ impl Executor {
         if !grid.contains(header.src) || header.src == self.config.rank {
             return self.malformed();
         }
-        if header.kind == Kind::Vote && grid.is_leader(header.src) {
+        if header.kind == MessageKind::Vote && grid.is_leader(header.src) {
             self.on_vote(header);
             return Disposition::Consumed;
         }
         if self.aborted.is_some() {
             return Disposition::Refused(Refusal::Aborted);
         }
-        if header.kind == Kind::Abort {
+        if header.kind == MessageKind::Abort {
             let culprit = Rank(header.round);
             if !grid.contains(culprit) {
                 return self.malformed();
             }
             let value = header.len.into();
-            self.control.note(Record { rank: Some(header.src), value, ..Record::of(What::AbortReceived) });
-            match Why::from_code(header.len) {
-                Why::Diverged(_) => self.diverge(header.key.seq, culprit),
+            self.control.note(Record {
+                rank: Some(header.src),
+                value,
+                ..Record::of(RecordKind::AbortReceived)
+            });
+            match AbortReason::from_code(header.len) {
+                AbortReason::Diverged(_) => self.diverge(header.key.seq, culprit),
                 why => self.abort(culprit, why),
             }
             return Disposition::Consumed;
@@ -112,16 +115,16 @@ impl Executor {
         if !grid.is_leader(header.src) {
             return self.malformed();
         }
-        if header.kind == Kind::Floor {
+        if header.kind == MessageKind::Floor {
             return self.on_floor(header);
         }
-        self.control.budget.spoke(grid.node_of(header.src));
+        self.control.budget.on_message_from(grid.node_of(header.src));
         let (seq, at) = (header.key.seq, (header.key.seq & self.mask) as usize);
         if self.is_disputed(seq) {
             return Disposition::Refused(Refusal::Mismatch);
         }
         if seq >= self.next_seq {
-            // Further ahead than any rank can be: nobody starts so many operations while one of them is running.
+            // Further ahead than any rank can be: no rank starts so many operations while one of them is running.
             if seq - self.next_seq > self.mask {
                 return self.not_ready();
             }
@@ -132,17 +135,17 @@ impl Executor {
             return Disposition::Consumed;
         }
         let disposition = match self.deliver(at, header, payload) {
-            Outcome::Consumed => Disposition::Consumed,
-            Outcome::Duplicate => {
+            DeliveryOutcome::Consumed => Disposition::Consumed,
+            DeliveryOutcome::Duplicate => {
                 self.counters.duplicates += 1;
                 Disposition::Consumed
             }
-            Outcome::Early => self.park(at, header, payload),
-            Outcome::Differs => {
+            DeliveryOutcome::Early => self.park(at, header, payload),
+            DeliveryOutcome::Differs => {
                 self.differs(header);
                 Disposition::Refused(Refusal::Mismatch)
             }
-            Outcome::Malformed => self.malformed(),
+            DeliveryOutcome::Malformed => self.malformed(),
         };
         self.finish_if_done(at);
         disposition
@@ -159,7 +162,7 @@ impl Executor {
     }
 
     fn park(&mut self, at: usize, header: &Header, payload: Payload<'_>) -> Disposition {
-        if header.kind == Kind::Data && !payload.fits(header) {
+        if header.kind == MessageKind::Data && !payload.fits(header) {
             return self.malformed();
         }
         if self.ops[at].early.has(header) {
@@ -169,9 +172,9 @@ impl Executor {
         let node = self.config.grid.node_of(header.src);
         let bytes = header.shape.count.saturating_mul(header.shape.dtype.size() as u64);
         let class = match header.kind {
-            Kind::Data if bytes <= self.config.eager_bytes as u64 => Class::Unasked,
-            Kind::Data => Class::Asked,
-            _ => Class::Control,
+            MessageKind::Data if bytes <= self.config.eager_bytes as u64 => ParkClass::Eager,
+            MessageKind::Data => ParkClass::Granted,
+            _ => ParkClass::Control,
         };
         match self.parking.park((node, class), header, payload) {
             Some(parked) => {
@@ -190,7 +193,7 @@ impl Executor {
         }
     }
 
-    /// Looks again at the messages that an operation's start, or a step, may have made welcome.
+    /// Delivers again the parked messages that an operation's start, or a ready step, may have made acceptable.
     pub(super) fn replay(&mut self, at: usize) {
         self.ops[at].early.is_seen_to();
         let mut index = 0;
@@ -202,33 +205,33 @@ impl Executor {
             let parked = self.ops[at].early.take(index);
             let outcome = self.deliver(at, &parked.header, parked.payload());
             match outcome {
-                Outcome::Consumed => {}
-                Outcome::Duplicate => self.counters.duplicates += 1,
-                Outcome::Early => {
+                DeliveryOutcome::Consumed => {}
+                DeliveryOutcome::Duplicate => self.counters.duplicates += 1,
+                DeliveryOutcome::Early => {
                     self.ops[at].early.put_back(index, parked);
                     index += 1;
                     continue;
                 }
-                Outcome::Differs => self.differs(&parked.header),
-                Outcome::Malformed => self.counters.malformed += 1,
+                DeliveryOutcome::Differs => self.differs(&parked.header),
+                DeliveryOutcome::Malformed => self.counters.malformed += 1,
             }
             let node = self.config.grid.node_of(parked.header.src);
             self.parking.release(node, parked);
         }
     }
 
-    fn deliver(&mut self, at: usize, header: &Header, payload: Payload<'_>) -> Outcome {
+    fn deliver(&mut self, at: usize, header: &Header, payload: Payload<'_>) -> DeliveryOutcome {
         let op = &mut self.ops[at];
         if header.identity != op.template().identity || header.shape != op.template().shape {
-            return Outcome::Differs;
+            return DeliveryOutcome::Differs;
         }
         if op.is_undecided() {
-            return Outcome::Early;
+            return DeliveryOutcome::Early;
         }
         match header.kind {
-            Kind::Data => {
+            MessageKind::Data => {
                 let outcome = data(op, self.config.kernels, header, payload, &mut self.control);
-                if let (Outcome::Consumed, step) = outcome {
+                if let (DeliveryOutcome::Consumed, step) = outcome {
                     self.counters.fragments += 1;
                     if let Some(step) = step {
                         op.done(step, &mut self.control);
@@ -236,20 +239,20 @@ impl Executor {
                 }
                 outcome.0
             }
-            Kind::Credit => credit(op, header, &mut self.control),
-            Kind::Vote | Kind::Abort | Kind::Floor => Outcome::Malformed,
+            MessageKind::Credit => credit(op, header, &mut self.control),
+            MessageKind::Vote | MessageKind::Abort | MessageKind::Floor => DeliveryOutcome::Malformed,
         }
     }
 }
 
-/// Marks the messages that the receiver asks for.
-fn credit(op: &mut Op, header: &Header, control: &mut Control) -> Outcome {
-    let Some(schedule) = op.schedule().cloned() else { return Outcome::Duplicate };
+/// Marks the messages that the receiver has granted.
+fn credit(op: &mut Op, header: &Header, control: &mut Control) -> DeliveryOutcome {
+    let Some(schedule) = op.schedule().cloned() else { return DeliveryOutcome::Duplicate };
     for round in header.round..header.round.saturating_add(header.len) {
-        let Some(StepId(step)) = schedule.send(header.src, round) else { return Outcome::Malformed };
+        let Some(StepId(step)) = schedule.send(header.src, round) else { return DeliveryOutcome::Malformed };
         op.credited(&schedule, step, control);
     }
-    Outcome::Consumed
+    DeliveryOutcome::Consumed
 }
 
 /// Reduces or places one fragment; with `Consumed`, the step that it was the last one of.
@@ -260,32 +263,34 @@ fn data(
     header: &Header,
     payload: Payload<'_>,
     control: &mut Control,
-) -> (Outcome, Option<u32>) {
-    let Some(schedule) = op.schedule() else { return (Outcome::Duplicate, None) };
+) -> (DeliveryOutcome, Option<u32>) {
+    let Some(schedule) = op.schedule() else { return (DeliveryOutcome::Duplicate, None) };
     let Some(StepId(step)) = schedule.receive(header.src, header.round) else {
-        return (Outcome::Malformed, None);
+        return (DeliveryOutcome::Malformed, None);
     };
     let plan = &schedule.steps[step as usize];
     let (into, total, reduce) = match plan.action {
         Action::Receive { into, len, .. } => (into, len, false),
         Action::ReceiveReduce { into, len, .. } => (into, len, true),
-        _ => return (Outcome::Malformed, None),
+        _ => return (DeliveryOutcome::Malformed, None),
     };
     // A fragment lies inside its message, and is full unless it is the last.
     let rest = (total as u64).checked_sub(header.offset);
     let expected = rest.map(|rest| rest.min(u64::from(header.granule)));
     let fits = expected == Some(u64::from(header.len)) && payload.fits(header);
     if !fits || (header.len == 0 && total > 0) {
-        return (Outcome::Malformed, None);
+        return (DeliveryOutcome::Malformed, None);
     }
     let chunk = plan.chunk;
     let new = match op.steps.expects(step, total, header) {
-        Expected::New(new) => new,
-        Expected::Duplicate => return (Outcome::Duplicate, None),
-        Expected::Early => return (Outcome::Early, None),
-        Expected::Malformed => return (Outcome::Malformed, None),
+        FragmentState::New(new) => new,
+        FragmentState::Duplicate => return (DeliveryOutcome::Duplicate, None),
+        FragmentState::Early => return (DeliveryOutcome::Early, None),
+        FragmentState::Malformed => return (DeliveryOutcome::Malformed, None),
     };
-    let Some((region, base)) = op.places.spot(into, chunk) else { return (Outcome::Malformed, None) };
+    let Some((region, base)) = op.buffers.resolve(into, chunk) else {
+        return (DeliveryOutcome::Malformed, None);
+    };
     let place = (region, base + header.offset as usize);
     let begin = control.now();
     let used = match payload {
@@ -296,15 +301,15 @@ fn data(
         Payload::Placed => (!reduce).then_some(()),
     };
     if used.is_none() {
-        return (Outcome::Malformed, None);
+        return (DeliveryOutcome::Malformed, None);
     }
     let last = op.steps.received(step, new, header.len, total);
     if new.is_first {
         let (rank, seq, bytes) = (Some(header.src), header.key.seq, total as u64);
-        control.note(Record { rank, seq, bytes, ..Record::of(What::Received) });
+        control.note(Record { rank, seq, bytes, ..Record::of(RecordKind::Received) });
     }
     if begin.is_some() {
         op.came(step, begin, (new.is_first, reduce, last), control);
     }
-    (Outcome::Consumed, last.then_some(step))
+    (DeliveryOutcome::Consumed, last.then_some(step))
 }

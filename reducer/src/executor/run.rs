@@ -1,27 +1,27 @@
-//! The polled side: runs ready steps, posts fragments, looks at flags and at the deadline.
+//! The polled side: runs ready steps, posts fragments, checks flags and the deadline.
 
-use super::api::{OpError, Progress, Why};
-use super::control::{Control, Notice};
-use super::divergence::{Agreed, Agreement};
-use super::op::{Op, State};
+use super::api::{AbortReason, OpError, Progress};
+use super::control::{Control, ControlMessage};
+use super::divergence::{Agreement, NodeAgreement};
+use super::op::{Op, OpState};
 use super::trace::Phase;
 use super::{Counters, Executor};
 use crate::grid::{Grid, Rank};
-use crate::header::{self, Header};
+use crate::header::{Header, MessageKind};
 use crate::kernel::Kernels;
-use crate::memory::{self, Addresses, Kind, Span};
-use crate::recorder::{Record, What};
-use crate::schedule::{Action, Buffer, Place, Schedule};
+use crate::memory::{self, Addresses, MemoryKind, Span};
+use crate::recorder::{Record, RecordKind};
+use crate::schedule::{Action, Buffer, BufferOffset, Schedule};
 use crate::transport::{
-    Accelerator, AcceleratorError, Flag, NodeMemory, SendError, TensorView, Token, Transport,
+    Accelerator, AcceleratorError, LaneFlag, NodeMemory, SendError, SendToken, TensorView, Transport,
 };
 use core::time::Duration;
 
-/// How long an operation that missed its deadline waits for word of the rank that is to blame.
-const HEARSAY: Duration = Duration::from_millis(500);
+/// How long an operation that missed its deadline waits for other ranks to name the culprit.
+const CULPRIT_GRACE: Duration = Duration::from_millis(500);
 
-/// What a step did.
-pub(super) enum Ran {
+/// The outcome of running a step.
+pub(super) enum StepOutcome {
     /// It is done.
     Done,
     /// It needs no more polls; an acknowledgement finishes it.
@@ -50,7 +50,7 @@ pub(super) struct Context<'a, 'b, T, N> {
     polls: u64,
     /// Bytes that may still be moved.
     budget: usize,
-    failed: Option<(Rank, Why)>,
+    failed: Option<(Rank, AbortReason)>,
     agreement: &'a mut Agreement,
     /// Ranks of the node run different operations as this one.
     diverged: Option<u64>,
@@ -149,21 +149,21 @@ impl Executor {
 
     fn flush_control<T: Transport>(&mut self, transport: &mut T) -> bool {
         let mut worked = false;
-        while let Some(Notice { to, header, landing }) = self.control.notices.front() {
+        while let Some(ControlMessage { to, header, landing }) = self.control.messages.front() {
             let posted = match header.kind {
-                header::Kind::Credit => transport.credit(*to, header, *landing),
-                _ => transport.send(*to, header, Span::empty(), Token::CONTROL),
+                MessageKind::Credit => transport.credit(*to, header, *landing),
+                _ => transport.send(*to, header, Span::empty(), SendToken::CONTROL),
             };
             match posted {
                 Ok(()) => {}
                 Err(SendError::Full) => break,
-                // What becomes of the group is for whoever hears of the loss from the transport.
+                // The transport reports the loss to its owner, who decides what becomes of the group.
                 Err(SendError::PeerFailed) => {
-                    self.control.notices.pop_front();
+                    self.control.messages.pop_front();
                     continue;
                 }
             }
-            self.control.notices.pop_front();
+            self.control.messages.pop_front();
             worked = true;
         }
         worked
@@ -184,13 +184,13 @@ impl Executor {
         let (grid, rank) = (self.config.grid, self.config.rank);
         let missing = missing(op, grid, rank, node);
         if missing.is_empty() && op.background.asks() {
-            // Nobody is nearer to it, and those who wait for this rank are to hear of it in time.
+            // No other rank is nearer to the cause, and the ranks that wait for this one must learn of it in time.
             let what = "a copy has not ended before the deadline; a kernel that it waits for has not ended, or the GPU hangs";
             self.accelerator_failed(at, AcceleratorError(what.into()));
             return true;
         }
-        // Who waits here for a rank that itself waits for another would blame the wrong one. A rank of this node that has
-        // not started the operation is the one; where there is none, those nearer to it are given time to say so.
+        // The rank waited for may itself wait for another rank, and would be the wrong culprit. A rank of this node that has not
+        // started the operation is the culprit; if there is none, ranks nearer to the cause are given time to name it.
         let started = |other: &Rank| {
             let node = node.filter(|_| grid.node_of(*other) == grid.node_of(rank))?;
             node.has_started(grid.local_of(*other), op.seq())
@@ -198,14 +198,14 @@ impl Executor {
         let absent: Vec<Rank> =
             missing.iter().copied().filter(|other| started(other) == Some(false)).collect();
         let known = node.is_some_and(|node| node.has_started(grid.local_of(rank), op.seq()).is_some());
-        if absent.is_empty() && known && op.put_off(now.saturating_add(HEARSAY)) {
+        if absent.is_empty() && known && op.put_off(now.saturating_add(CULPRIT_GRACE)) {
             self.earliest = now;
             return true;
         }
         let missing = if absent.is_empty() { missing } else { absent };
         let culprit = missing.first().copied().unwrap_or(self.config.rank);
         self.fail(at, |subject| OpError::Deadline { subject, missing });
-        self.abort(culprit, Why::Late);
+        self.abort(culprit, AbortReason::Late);
         true
     }
 }
@@ -217,8 +217,8 @@ fn missing<N: NodeMemory>(op: &Op, grid: Grid, rank: Rank, node: Option<&N>) -> 
         let silent = |local: &u32| {
             node.is_some_and(|node| {
                 let seq = op.seq();
-                matches!(node.tensor(*local, seq, op.places.data().len()), TensorView::Unknown)
-                    || op.places.opened().is_some() && node.has_agreed(*local, seq).is_none()
+                matches!(node.tensor(*local, seq, op.buffers.data().len()), TensorView::Unknown)
+                    || op.buffers.opened().is_some() && node.has_agreed(*local, seq).is_none()
             })
         };
         return (0..grid.per_node())
@@ -228,9 +228,9 @@ fn missing<N: NodeMemory>(op: &Op, grid: Grid, rank: Rank, node: Option<&N>) -> 
     }
     let mut ranks = std::collections::BTreeSet::new();
     for (step, state) in schedule.steps.iter().zip(op.steps.iter()) {
-        let mut lacks = |local: u32, flag: Flag, last: bool| {
+        let mut lacks = |local: u32, flag: LaneFlag, last: bool| {
             let Some(node) = node.filter(|_| schedule.params.lanes > 0) else { return };
-            let (lane, used) = op.places.lane(step.chunk, schedule.params.lanes);
+            let (lane, used) = op.buffers.lane(step.chunk, schedule.params.lanes);
             if node.observe(local, lane, flag) < if last { used - 1 } else { used } {
                 ranks.insert(grid.rank_at(grid.node_of(rank), local));
             }
@@ -246,7 +246,7 @@ fn missing<N: NodeMemory>(op: &Op, grid: Grid, rank: Rank, node: Option<&N>) -> 
                 // What this rank still uses of the lane waits for others.
                 (0..grid.per_node())
                     .filter(|&l| l != grid.local_of(rank))
-                    .for_each(|l| lacks(l, Flag::Consumed, true));
+                    .for_each(|l| lacks(l, LaneFlag::Consumed, true));
             }
             Action::Receive { from, .. } | Action::ReceiveReduce { from, .. }
                 if state.pending == 0 && !state.done =>
@@ -268,7 +268,7 @@ fn missing<N: NodeMemory>(op: &Op, grid: Grid, rank: Rank, node: Option<&N>) -> 
 impl<T: Transport, N: NodeMemory> Context<'_, '_, T, N> {
     /// Runs an operation until nothing is ready, nothing ready can go on, or the budget is used up.
     fn run(&mut self, op: &mut Op) -> bool {
-        if op.state() != State::Running || !op.steps.are_ready() {
+        if op.state() != OpState::Running || !op.steps.are_ready() {
             return false;
         }
         op.with_schedule(|op, schedule| self.run_steps(op, schedule)) == Some(true)
@@ -302,35 +302,36 @@ impl<T: Transport, N: NodeMemory> Context<'_, '_, T, N> {
     fn advance(&mut self, op: &mut Op, schedule: &Schedule, step: u32) -> bool {
         let ran = self.step(op, schedule, step);
         match ran {
-            Ran::NotYet => return false,
-            Ran::Partly => return true,
-            Ran::Broken => {
-                self.failed.get_or_insert((self.rank, Why::Protocol));
+            StepOutcome::NotYet => return false,
+            StepOutcome::Partly => return true,
+            StepOutcome::Broken => {
+                self.failed.get_or_insert((self.rank, AbortReason::Protocol));
                 return true;
             }
-            Ran::Done | Ran::Posted => {}
+            StepOutcome::Done | StepOutcome::Posted => {}
         }
         op.steps.has_run(step);
-        if matches!(ran, Ran::Done) {
+        if matches!(ran, StepOutcome::Done) {
             op.done_with(schedule, step, self.control);
         }
         true
     }
 
     #[inline]
-    fn step(&mut self, op: &mut Op, schedule: &Schedule, step: u32) -> Ran {
+    fn step(&mut self, op: &mut Op, schedule: &Schedule, step: u32) -> StepOutcome {
         let plan = &schedule.steps[step as usize];
         let chunk = plan.chunk;
-        let done = |used: Option<()>| if used.is_some() { Ran::Done } else { Ran::Broken };
+        let done = |used: Option<()>| if used.is_some() { StepOutcome::Done } else { StepOutcome::Broken };
         match plan.action {
             Action::Send { to, round, from, len } => self.send(op, step, chunk, (to, round), from, len),
             Action::Copy { from, into, len } => {
-                let (Some(from), Some(into)) = (op.places.spot(from, chunk), op.places.spot(into, chunk))
+                let (Some(from), Some(into)) =
+                    (op.buffers.resolve(from, chunk), op.buffers.resolve(into, chunk))
                 else {
-                    return Ran::Broken;
+                    return StepOutcome::Broken;
                 };
-                if from.0.kind() == Kind::Device || into.0.kind() == Kind::Device {
-                    return self.copy_behind(op, step, into, from, len);
+                if from.0.kind() == MemoryKind::Device || into.0.kind() == MemoryKind::Device {
+                    return self.copy_in_background(op, step, into, from, len);
                 }
                 self.budget = self.budget.saturating_sub(len);
                 op.marks.begin(step, self.control.now());
@@ -341,12 +342,12 @@ impl<T: Transport, N: NodeMemory> Context<'_, '_, T, N> {
             Action::Fold { first, destinations, sources, len, finish } => {
                 let places = schedule.fold_places(first, destinations, sources);
                 let divide_by = finish.then_some(self.grid.ranks());
-                if places.0.iter().chain(places.1).any(|place| op.places.is_device(*place)) {
-                    return self.fold_behind(op, (step, chunk), places, len, divide_by);
+                if places.0.iter().chain(places.1).any(|place| op.buffers.is_device(*place)) {
+                    return self.fold_in_background(op, (step, chunk), places, len, divide_by);
                 }
                 self.budget = self.budget.saturating_sub(len);
                 let [into, sources] =
-                    [places.0, places.1].map(|all| all.iter().map(|&place| op.places.spot(place, chunk)));
+                    [places.0, places.1].map(|all| all.iter().map(|&place| op.buffers.resolve(place, chunk)));
                 let kind = (op.dtype(), op.reduction());
                 let begin = self.control.now();
                 let folded = memory::fold(self.kernels, kind, into, sources, (len, divide_by), self.scratch);
@@ -354,53 +355,53 @@ impl<T: Transport, N: NodeMemory> Context<'_, '_, T, N> {
                 op.ends(schedule, step, Phase::Fold, self.control);
                 done(folded)
             }
-            Action::Finish { at, len } if op.places.is_device(at) => {
-                self.fold_behind(op, (step, chunk), (&[at], &[at]), len, Some(self.grid.ranks()))
+            Action::Finish { at, len } if op.buffers.is_device(at) => {
+                self.fold_in_background(op, (step, chunk), (&[at], &[at]), len, Some(self.grid.ranks()))
             }
             Action::Finish { at, len } => {
                 self.budget = self.budget.saturating_sub(len);
-                let Some(at) = op.places.spot(at, chunk) else { return Ran::Broken };
+                let Some(at) = op.buffers.resolve(at, chunk) else { return StepOutcome::Broken };
                 op.marks.begin(step, self.control.now());
                 let finished = memory::finish_avg(self.kernels, op.dtype(), at, len, self.grid.ranks());
                 op.ends(schedule, step, Phase::Fold, self.control);
                 done(finished)
             }
             Action::Signal { flag } => {
-                let Some(node) = self.node else { return Ran::NotYet };
-                let (lane, used) = op.places.lane(chunk, schedule.params.lanes);
+                let Some(node) = self.node else { return StepOutcome::NotYet };
+                let (lane, used) = op.buffers.lane(chunk, schedule.params.lanes);
                 node.signal(lane, flag, used);
-                Ran::Done
+                StepOutcome::Done
             }
             Action::Wait { local, flag } => {
-                let Some(node) = self.node else { return Ran::NotYet };
-                let (lane, used) = op.places.lane(chunk, schedule.params.lanes);
-                if node.observe(local, lane, flag) >= used { self.agreed(op) } else { Ran::NotYet }
+                let Some(node) = self.node else { return StepOutcome::NotYet };
+                let (lane, used) = op.buffers.lane(chunk, schedule.params.lanes);
+                if node.observe(local, lane, flag) >= used { self.agreed(op) } else { StepOutcome::NotYet }
             }
             Action::WaitAll { flag } => {
-                match self.all(op.places.lane(chunk, schedule.params.lanes), flag, true) {
-                    Ran::Done => self.agreed(op),
+                match self.all(op.buffers.lane(chunk, schedule.params.lanes), flag, true) {
+                    StepOutcome::Done => self.agreed(op),
                     ran => ran,
                 }
             }
             Action::WaitFree => {
-                let (lane, used) = op.places.lane(chunk, schedule.params.lanes);
-                self.all((lane, used - 1), Flag::Consumed, false)
+                let (lane, used) = op.buffers.lane(chunk, schedule.params.lanes);
+                self.all((lane, used - 1), LaneFlag::Consumed, false)
             }
             // Receives are driven by fragments and never in the ready set.
-            Action::Receive { .. } | Action::ReceiveReduce { .. } => Ran::NotYet,
+            Action::Receive { .. } | Action::ReceiveReduce { .. } => StepOutcome::NotYet,
         }
     }
 
     /// What other ranks of the node have left in a lane is used only if they run the same operations.
     #[inline]
-    fn agreed(&mut self, op: &Op) -> Ran {
-        let Some(node) = self.node.filter(|_| self.grid.per_node() > 1) else { return Ran::Done };
+    fn agreed(&mut self, op: &Op) -> StepOutcome {
+        let Some(node) = self.node.filter(|_| self.grid.per_node() > 1) else { return StepOutcome::Done };
         match self.agreement.reaches(node, op.seq()) {
-            Agreed::Same => Ran::Done,
-            Agreed::Unknown => Ran::NotYet,
-            Agreed::Differs(seq) => {
+            NodeAgreement::Same => StepOutcome::Done,
+            NodeAgreement::Unknown => StepOutcome::NotYet,
+            NodeAgreement::Differs(seq) => {
                 self.diverged = Some(seq);
-                Ran::NotYet
+                StepOutcome::NotYet
             }
         }
     }
@@ -411,13 +412,13 @@ impl<T: Transport, N: NodeMemory> Context<'_, '_, T, N> {
         self.failed.is_some() || self.broken.is_some() || self.diverged.is_some()
     }
 
-    /// Whether all local ranks (but this one, if so asked) have come so far.
+    /// Whether all local ranks (with `others`, all but this one) have set the flag for this use of the lane.
     #[inline]
-    fn all(&self, (lane, used): (u32, u64), flag: Flag, others: bool) -> Ran {
-        let Some(node) = self.node else { return Ran::NotYet };
+    fn all(&self, (lane, used): (u32, u64), flag: LaneFlag, others: bool) -> StepOutcome {
+        let Some(node) = self.node else { return StepOutcome::NotYet };
         let me = self.grid.local_of(self.rank);
         let come = |local: u32| (others && local == me) || node.observe(local, lane, flag) >= used;
-        if (0..self.grid.per_node()).all(come) { Ran::Done } else { Ran::NotYet }
+        if (0..self.grid.per_node()).all(come) { StepOutcome::Done } else { StepOutcome::NotYet }
     }
 
     /// Posts fragments until the message is out or the queue is full.
@@ -427,35 +428,35 @@ impl<T: Transport, N: NodeMemory> Context<'_, '_, T, N> {
         step: u32,
         chunk: u32,
         (to, round): (Rank, u32),
-        from: Place,
+        from: BufferOffset,
         len: usize,
-    ) -> Ran {
+    ) -> StepOutcome {
         let node = self.grid.node_of(to) as usize;
         if self.blocked[node] == self.polls {
-            return Ran::NotYet;
+            return StepOutcome::NotYet;
         }
-        let Some((region, base)) = op.places.spot(from, chunk) else { return Ran::Broken };
-        let Some(&state) = op.steps.of(step) else { return Ran::Broken };
+        let Some((region, base)) = op.buffers.resolve(from, chunk) else { return StepOutcome::Broken };
+        let Some(&state) = op.steps.of(step) else { return StepOutcome::Broken };
         let mut granule = state.granule;
         if granule == 0 {
             granule = super::granule(self.transport.max_fragment(to));
             op.marks.begin(step, self.control.now());
         }
-        let token = Token((op.seq() & 0xffff_ffff) << 32 | u64::from(step));
+        let token = SendToken((op.seq() & 0xffff_ffff) << 32 | u64::from(step));
         let (mut sent, mut posted) = (state.progress, 0);
-        let mut ran = Ran::Posted;
+        let mut ran = StepOutcome::Posted;
         loop {
             let offset = sent as usize;
             let bytes = (len - offset).min(granule as usize);
-            let Some(payload) = region.span(base + offset, bytes) else { return Ran::Broken };
+            let Some(payload) = region.span(base + offset, bytes) else { return StepOutcome::Broken };
             let offset = offset as u64;
             let header = Header { round, offset, granule, len: bytes as u32, ..*op.template() };
             match self.transport.send(to, &header, payload, token) {
                 Ok(()) => {}
-                // What becomes of a group that has lost a peer is for whoever hears of the loss from the transport.
+                // The transport reports the loss of a peer to its owner, who decides what becomes of the group.
                 Err(SendError::Full | SendError::PeerFailed) => {
                     self.blocked[node] = self.polls;
-                    ran = if posted > 0 { Ran::Partly } else { Ran::NotYet };
+                    ran = if posted > 0 { StepOutcome::Partly } else { StepOutcome::NotYet };
                     break;
                 }
             }
@@ -468,10 +469,10 @@ impl<T: Transport, N: NodeMemory> Context<'_, '_, T, N> {
         self.counters.posted += u64::from(posted);
         if state.progress == 0 && posted > 0 {
             let (rank, seq, bytes) = (Some(to), op.seq(), len as u64);
-            self.control.note(Record { rank, seq, bytes, ..Record::of(What::Sent) });
+            self.control.note(Record { rank, seq, bytes, ..Record::of(RecordKind::Sent) });
         }
         op.sent((step, from.buffer), granule, (sent - state.progress, posted));
-        if matches!(ran, Ran::Posted) {
+        if matches!(ran, StepOutcome::Posted) {
             if from.buffer != Buffer::Slot {
                 self.transport.request_ack(to);
             }

@@ -114,14 +114,14 @@ fn run_seed(seed: u64) -> [usize; 2] {
         let results: Vec<_> = buffers.iter().map(Buffer::bytes).collect();
         check_sum(inputs, &results, *dtype, *op, what);
     }
-    // What is still on the way belongs to nobody any more, and changes nothing.
+    // What is still in flight belongs to no operation any more, and changes nothing.
     let before: Vec<_> = checks.iter().flat_map(|check| &check.1).map(Buffer::bytes).collect();
     group.drain();
     let after: Vec<_> = checks.iter().flat_map(|check| &check.1).map(Buffer::bytes).collect();
     assert!(before == after, "{what}: a result changed after its completion");
     for executor in &group.executors {
         assert_eq!(executor.counters().malformed, 0, "{what}");
-        assert!(executor.ops.iter().all(|op| op.state() == State::Vacant && op.early.is_empty()), "{what}");
+        assert!(executor.ops.iter().all(|op| op.state() == OpState::Vacant && op.early.is_empty()), "{what}");
     }
     assert!(group.refused.iter().all(|&refusal| refusal == Refusal::NotReady), "{what}");
     assert!(one_sided || group.net.placed == 0, "{what}");
@@ -238,8 +238,8 @@ fn a_peer_in_step_is_asked_for_nothing() {
         assert_eq!(buffers[0].bytes(), filled(3, 3).bytes());
     }
     let count = |kind| sent.iter().filter(|&&other| other == kind).count();
-    assert_eq!(count(Kind::Credit), 0);
-    assert!(count(Kind::Floor) > 0);
+    assert_eq!(count(MessageKind::Credit), 0);
+    assert!(count(MessageKind::Floor) > 0);
 }
 
 #[test]
@@ -318,7 +318,7 @@ fn the_more_urgent_operation_goes_first() {
         .packets
         .iter()
         .map(|packet| Header::parse(&packet.header).unwrap())
-        .filter(|header| header.kind == Kind::Data)
+        .filter(|header| header.kind == MessageKind::Data)
         .map(|header| header.key.seq)
         .collect();
     assert!(seqs.len() > 4 && seqs.is_sorted_by(|a, b| a >= b) && seqs.contains(&0), "{seqs:?}");
@@ -327,10 +327,10 @@ fn the_more_urgent_operation_goes_first() {
 }
 
 /// What an operation ended with that ranks disagree about.
-fn told(completed: &Completed) -> String {
+fn error_text(completed: &Completed) -> String {
     let error = completed.result.as_ref().unwrap_err();
     let OpError::Aborted { cause, .. } = error else { panic!("{error}") };
-    assert!(matches!(cause.why, Why::Diverged(_)), "{error}");
+    assert!(matches!(cause.reason, AbortReason::Diverged(_)), "{error}");
     error.to_string()
 }
 
@@ -347,7 +347,7 @@ fn a_rank_that_diverges_is_named_on_both_sides() {
     let verdicts = group.vote();
     settle(&mut group);
     for (rank, verdict) in verdicts.into_iter().enumerate() {
-        assert!(told(&group.completed[rank][0]).contains("it runs"));
+        assert!(error_text(&group.completed[rank][0]).contains("it runs"));
         let divergence = verdict.unwrap();
         assert_eq!(divergence.rank, Rank(1 - rank as u32));
         let text = group.executors[rank].aborted().unwrap().to_string();
@@ -380,7 +380,7 @@ fn another_order_of_the_same_tensors_is_a_mismatch() {
     assert!(text.contains("tensor 1 of generation 2, use 5"), "{text}");
     group.completed[0]
         .iter()
-        .for_each(|completed| assert!(told(completed).contains("tensor 1 of generation 2")));
+        .for_each(|completed| assert!(error_text(completed).contains("tensor 1 of generation 2")));
 }
 
 #[test]
@@ -395,7 +395,7 @@ fn a_dead_peer_fails_everything_and_is_named() {
     group.poll(0);
     assert!(group.completed[0].is_empty(), "the transport's owner decides");
     let lost = group.net.take_lost().unwrap();
-    group.executors[0].abort(lost, Why::Failed);
+    group.executors[0].abort(lost, AbortReason::Failed);
     group.poll(0);
     assert_eq!(group.completed[0].len(), 2);
     for completed in &group.completed[0] {
@@ -406,8 +406,8 @@ fn a_dead_peer_fails_everything_and_is_named() {
             "{error}"
         );
     }
-    assert_eq!(group.executors[0].aborted().map(|cause| cause.why.clone()), Some(Why::Failed));
-    group.executors[0].abort(Rank(0), Why::Aborted);
+    assert_eq!(group.executors[0].aborted().map(|cause| cause.reason.clone()), Some(AbortReason::Failed));
+    group.executors[0].abort(Rank(0), AbortReason::Aborted);
     assert_eq!(
         group.executors[0].aborted().map(|cause| cause.culprit),
         Some(Rank(1)),
@@ -426,13 +426,13 @@ fn buffers_are_fenced_after_a_failure() {
     group.poll(1);
     while group.network() {}
     group.poll(0);
-    group.executors[0].abort(Rank(1), Why::Failed);
+    group.executors[0].abort(Rank(1), AbortReason::Failed);
     group.poll(0);
     let completed = group.completed[0][0].clone();
     assert!(completed.result.is_err() && completed.outstanding > 0, "{completed:?}");
-    assert_eq!(group.executors[0].ops[0].state(), State::Lingering);
+    assert_eq!(group.executors[0].ops[0].state(), OpState::Lingering);
     group.executors[0].fenced();
-    assert_eq!(group.executors[0].ops[0].state(), State::Vacant);
+    assert_eq!(group.executors[0].ops[0].state(), OpState::Vacant);
 }
 
 #[test]
@@ -524,7 +524,7 @@ fn messages_that_fit_nothing_are_refused_without_effect() {
         group.executors[rank as usize].start(request).unwrap();
     }
     let good = Header {
-        kind: Kind::Data,
+        kind: MessageKind::Data,
         src: Rank(1),
         key: MatchKey { group: 0, epoch: 0, seq: 0 },
         identity: Identity::ad_hoc(&sum(100), Rank(0)),
@@ -555,8 +555,8 @@ fn messages_that_fit_nothing_are_refused_without_effect() {
     assert_eq!(refused(Header { offset: 1 << 40, ..good }, 64), malformed);
     assert_eq!(refused(Header { len: 32, ..good }, 32), malformed);
     assert_eq!(refused(good, 63), malformed);
-    assert_eq!(refused(Header { kind: Kind::Credit, round: 0, len: u32::MAX, ..good }, 0), malformed);
-    assert_eq!(refused(Header { kind: Kind::Abort, round: 77, ..good }, 0), malformed);
+    assert_eq!(refused(Header { kind: MessageKind::Credit, round: 0, len: u32::MAX, ..good }, 0), malformed);
+    assert_eq!(refused(Header { kind: MessageKind::Abort, round: 77, ..good }, 0), malformed);
     let far = MatchKey { seq: u64::MAX, ..good.key };
     assert_eq!(refused(Header { key: far, ..good }, 64), Some(Refusal::NotReady));
     let before = a.bytes();
@@ -625,13 +625,13 @@ fn an_accelerator_that_fails_ends_the_group_and_says_why() {
     let Err(OpError::Accelerator { error, .. }) = &completed.result else { panic!("{completed:?}") };
     assert_eq!(error.to_string(), "out of order");
     let cause = group.executors[0].aborted().unwrap();
-    assert_eq!((cause.culprit, &cause.why), (Rank(0), &Why::Accelerator));
+    assert_eq!((cause.culprit, &cause.reason), (Rank(0), &AbortReason::Accelerator));
 }
 
 #[test]
 fn who_waits_only_for_its_accelerator_says_so_before_the_others_blame_anyone() {
     let mut group = Group::new(1, Grid::new(2, 2, 1).unwrap(), Faults::default(), |_| {});
-    group.nodes[0].tells = true;
+    group.nodes[0].announces = true;
     // What rank 0's tensor is to hold never comes.
     group.copies[0].early = u32::MAX;
     let buffers = [filled(100, 1), filled(100, 2)];
@@ -643,7 +643,7 @@ fn who_waits_only_for_its_accelerator_says_so_before_the_others_blame_anyone() {
     settle(&mut group);
     group.now = deadline;
     group.poll(1);
-    assert!(group.completed[1].is_empty(), "it waits for word of who is to blame");
+    assert!(group.completed[1].is_empty(), "it waits for another rank to name the culprit");
     group.poll(0);
     assert!(
         matches!(group.completed[0][0].result, Err(OpError::Accelerator { .. })),
@@ -651,8 +651,8 @@ fn who_waits_only_for_its_accelerator_says_so_before_the_others_blame_anyone() {
         group.completed[0]
     );
     let cause = group.executors[0].aborted().unwrap();
-    assert_eq!((cause.culprit, &cause.why), (Rank(0), &Why::Accelerator));
-    // Without that word it blames whom it waits for.
+    assert_eq!((cause.culprit, &cause.reason), (Rank(0), &AbortReason::Accelerator));
+    // Without a name it reports the rank that it waits for.
     group.now = Duration::from_nanos(2_000_000_000);
     group.poll(1);
     let result = &group.completed[1][0].result;
@@ -669,7 +669,7 @@ fn a_schedule_for_the_other_kind_of_memory_is_refused() {
 }
 
 #[test]
-fn nothing_of_a_tensor_is_touched_before_its_moment_has_come() {
+fn nothing_of_a_tensor_is_touched_before_its_event_is_reached() {
     let mut group = two(|_| {});
     let buffers = [filled(700, 1), filled(700, 2)];
     group.copies[0].early = 500;

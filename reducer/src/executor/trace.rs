@@ -1,4 +1,4 @@
-//! What operations spend their time on, told while they run: for a timeline. Nothing is measured where nobody listens.
+//! The phases of operations, reported while they run: for a timeline. Without a trace attached, nothing is measured.
 
 use super::control::Control;
 use super::op::Op;
@@ -8,31 +8,31 @@ use core::fmt;
 use core::time::Duration;
 use std::sync::Arc;
 
-/// A part of an operation.
+/// A phase of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
-    /// A message could go, but its receiver had not asked for it yet.
+    /// A message was ready to send, but its receiver had not granted it yet.
     Credit,
     /// From a message's first fragment to the release of its last.
     Send,
     /// From a message's first fragment to its last.
     Receive,
-    /// A reduction. Of a message that is reduced as it comes, the time of all its fragments, as if it had been one piece at the end.
+    /// A reduction. Of a message that is reduced as it comes, the time of all its fragments, as one interval at the end.
     Fold,
     /// A copy within the host, or between it and an accelerator.
     Copy,
 }
 
-/// A part that has ended.
+/// A phase that has ended.
 #[derive(Clone, Debug)]
-pub struct Passed {
-    /// What it was.
+pub struct PhaseRecord {
+    /// The phase.
     pub phase: Phase,
     /// The tensor's name.
     pub name: Arc<str>,
     /// The trainer's step.
     pub step: u64,
-    /// The rank it was with.
+    /// The peer of a message.
     pub peer: Option<Rank>,
     /// When it began.
     pub start: Duration,
@@ -42,16 +42,16 @@ pub struct Passed {
     pub bytes: usize,
 }
 
-/// Who listens.
+/// The receiver of phase records.
 pub trait Trace: fmt::Debug + Send {
     /// The time now, of the clock whose readings the executor is polled with.
     fn now(&self) -> Duration;
 
-    /// Something has ended.
-    fn passed(&mut self, passed: Passed);
+    /// A phase has ended.
+    fn record(&mut self, record: PhaseRecord);
 }
 
-/// What is noted of a step, where somebody listens.
+/// The times of a step, kept if a trace is attached.
 #[derive(Clone, Copy, Debug)]
 struct Mark {
     /// When its present phase began.
@@ -60,7 +60,7 @@ struct Mark {
     folded: Duration,
 }
 
-/// By step; nothing where nobody listens.
+/// By step; empty without a trace.
 #[derive(Debug, Default)]
 pub(super) struct Marks(Vec<Mark>);
 
@@ -73,7 +73,7 @@ impl Marks {
         }
     }
 
-    /// A phase of the step began then, if that was noted.
+    /// A phase of the step began then, if a trace is attached.
     #[inline]
     pub(super) fn begin(&mut self, step: u32, then: Option<Duration>) {
         if let Some(since) = then
@@ -89,7 +89,7 @@ impl Mark {
 }
 
 impl Control {
-    /// The time, if somebody listens.
+    /// The time, if a trace is attached.
     #[inline]
     pub(super) fn now(&self) -> Option<Duration> {
         self.trace.as_ref().map(|trace| trace.now())
@@ -124,12 +124,12 @@ impl Op {
     #[inline]
     pub(super) fn ends(&self, schedule: &Schedule, step: u32, phase: Phase, control: &mut Control) {
         if control.trace.is_some() {
-            self.tell(schedule, step, phase, control);
+            self.report(schedule, step, phase, control);
         }
     }
 
     /// What an accelerator did for the step has ended.
-    pub(super) fn ended_behind(&self, step: u32, control: &mut Control) {
+    pub(super) fn ended_in_background(&self, step: u32, control: &mut Control) {
         let Some(schedule) = self.schedule() else { return };
         let copies =
             schedule.steps.get(step as usize).is_some_and(|step| matches!(step.action, Action::Copy { .. }));
@@ -137,7 +137,7 @@ impl Op {
     }
 
     #[cold]
-    fn tell(&self, schedule: &Schedule, step: u32, phase: Phase, control: &mut Control) {
+    fn report(&self, schedule: &Schedule, step: u32, phase: Phase, control: &mut Control) {
         let Some(trace) = &mut control.trace else { return };
         let (Some(mark), Some(plan)) = (self.marks.0.get(step as usize), schedule.steps.get(step as usize))
         else {
@@ -154,11 +154,11 @@ impl Op {
         };
         let end = trace.now();
         let (name, annotation) = self.called();
-        let passed = Passed { phase, name, step: annotation, peer, start: mark.since, end, bytes };
+        let record = PhaseRecord { phase, name, step: annotation, peer, start: mark.since, end, bytes };
         if reduces {
             let start = end.saturating_sub(mark.folded);
-            trace.passed(Passed { phase: Phase::Fold, start, ..passed.clone() });
+            trace.record(PhaseRecord { phase: Phase::Fold, start, ..record.clone() });
         }
-        trace.passed(passed);
+        trace.record(record);
     }
 }

@@ -9,11 +9,11 @@ fn any_header() -> impl Strategy<Value = Header> {
         any::<u64>().prop_map(Identity::AdHoc),
     ];
     let kind = prop_oneof![
-        Just(Kind::Data),
-        Just(Kind::Credit),
-        Just(Kind::Abort),
-        Just(Kind::Vote),
-        Just(Kind::Floor)
+        Just(MessageKind::Data),
+        Just(MessageKind::Credit),
+        Just(MessageKind::Abort),
+        Just(MessageKind::Vote),
+        Just(MessageKind::Floor)
     ];
     let collective =
         prop_oneof![Just(Collective::AllReduce), Just(Collective::Broadcast), Just(Collective::Barrier)];
@@ -33,7 +33,7 @@ fn any_header() -> impl Strategy<Value = Header> {
                 round,
                 offset: u64::from(index) * u64::from(granule),
                 granule,
-                len: if kind == Kind::Data { len % (granule + 1) } else { len },
+                len: if kind == MessageKind::Data { len % (granule + 1) } else { len },
             }
         },
     )
@@ -66,7 +66,7 @@ fn a_fragment_beyond_its_granule_is_refused() {
     let identity = Identity::ad_hoc(&shape, Rank(0));
     let key = MatchKey::default();
     let mut header = Header {
-        kind: Kind::Data,
+        kind: MessageKind::Data,
         src: Rank(0),
         key,
         identity,

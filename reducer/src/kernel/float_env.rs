@@ -1,7 +1,7 @@
 //! The calling thread's floating-point mode, set aside while a kernel runs.
 //!
-//! A trainer may have told its threads to flush subnormals to zero (`torch.set_flush_denormal`), to round another
-//! way, or to trap. Kernels run on such threads, and must still give the bits that every other rank gives.
+//! A trainer may have set its threads to flush subnormals to zero (`torch.set_flush_denormal`), to another rounding
+//! mode, or to trap. Kernels run on such threads, and must still give the bits that every other rank gives.
 
 /// While this lives, the thread computes as IEEE 754 has it by default: to nearest even, no flushing, no traps.
 /// Almost always it does so already, and then this costs one store and a comparison.

@@ -27,7 +27,7 @@ pub(super) struct Fold<'a> {
 /// # Safety
 ///
 /// Destinations and sources are valid for `count` elements; a destination may be exactly one of the sources (or
-/// the other destination) and overlaps none otherwise. Nobody else writes any of it meanwhile.
+/// the other destination) and overlaps none otherwise. Nothing else writes any of it meanwhile.
 #[inline(always)]
 pub(super) unsafe fn fold<E: Element, O: Op>(job: &Fold<'_>) {
     let Fold { dst, dst2, sources, count } = *job;
@@ -99,7 +99,7 @@ where
     O: Op,
 {
     let (is_a, is_b) = (std::ptr::addr_eq(out, a), std::ptr::addr_eq(out, b));
-    // SAFETY: as the caller promises; the cases are told apart by where `out` lies. That the operations commute, to
+    // SAFETY: as the caller promises; the cases differ in where `out` lies. That the operations commute, to
     // the bit, allows the third.
     unsafe {
         match (is_a, is_b) {

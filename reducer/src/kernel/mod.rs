@@ -3,7 +3,7 @@
 //! The promise that matters is not speed but that **every rank computes the same bits**, whatever its CPU: a
 //! gradient that differs in its last bit between replicas lets them drift apart unseen. Hence
 //!
-//! - floats round to nearest even, subnormals are kept (whatever the calling thread has told the CPU about
+//! - floats round to nearest even, subnormals are kept (whatever floating-point mode the calling thread has set for
 //!   flushing them), and nothing is contracted into a fused multiply-add;
 //! - f16 and bf16 are folded in f32 and rounded once per fold, not once per source;
 //! - every NaN that leaves a kernel is the type's one canonical NaN (positive, quiet, no payload);
@@ -119,7 +119,7 @@ impl Kernels {
     /// # Safety
     ///
     /// `dst` is valid for writes and each source for reads of `bytes`, at any alignment. `dst` may be exactly one
-    /// of the sources, but overlaps none otherwise. Nobody else writes any of them, or reads `dst`, meanwhile.
+    /// of the sources, but overlaps none otherwise. Nothing else writes any of them, or reads `dst`, meanwhile.
     pub unsafe fn fold_raw(
         &self,
         dtype: DType,
@@ -177,7 +177,7 @@ impl Kernels {
     /// Makes an average of a sum: divides each element by `n`. Floats are divided and rounded once; integers
     /// truncate toward zero. An `n` of 0 is taken for 1.
     ///
-    /// [`ReduceOp::Avg`] folds as [`ReduceOp::Sum`]; whoever holds the complete sum calls this, once. The
+    /// [`ReduceOp::Avg`] folds as [`ReduceOp::Sum`]; the holder of the complete sum calls this, once. The
     /// quotient is correctly rounded for `n` up to 2^12 in f16, 2^15 in bf16, 2^24 in f32, and for every `n` in
     /// f64 and the integers.
     pub fn finish_avg(&self, dtype: DType, dst: &mut [u8], n: u32) {

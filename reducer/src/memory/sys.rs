@@ -1,11 +1,11 @@
-//! The pointer work behind regions. Every function checks its ranges; what it cannot check is the promise that
-//! [`Region::from_raw_parts`] asks for.
+//! The pointer operations of regions. Every function checks its ranges; what it cannot check is the promise that
+//! [`TensorRegion::from_raw_parts`] asks for.
 #![allow(unsafe_code)]
 
 use core::ptr::NonNull;
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 
-use super::Kind;
+use super::MemoryKind;
 use crate::dtype::{DType, ReduceOp};
 use crate::kernel::Kernels;
 
@@ -13,40 +13,40 @@ use crate::kernel::Kernels;
 /// promise of [`from_raw_parts`](Self::from_raw_parts) does, for all of them.
 ///
 /// ```compile_fail,E0133
-/// use shouter_reducer::memory::{Kind, Region};
+/// use shouter_reducer::memory::{MemoryKind, TensorRegion};
 ///
 /// let mut bytes = [0u8; 64];
 /// let base = std::ptr::NonNull::from(&mut bytes).cast();
-/// Region::from_raw_parts(Kind::Host, base, 64, 0);
+/// TensorRegion::from_raw_parts(MemoryKind::Host, base, 64, 0);
 /// ```
 #[derive(Clone, Copy, Debug)]
-pub struct Region {
+pub struct TensorRegion {
     base: NonNull<u8>,
     len: usize,
-    kind: Kind,
+    kind: MemoryKind,
     generation: u32,
 }
 
-// SAFETY: a Region is an address and a length; the promise of `from_raw_parts` holds for every thread.
-unsafe impl Send for Region {}
-// SAFETY: as for Send; a shared Region gives no access that an owned one does not.
-unsafe impl Sync for Region {}
+// SAFETY: a TensorRegion is an address and a length; the promise of `from_raw_parts` holds for every thread.
+unsafe impl Send for TensorRegion {}
+// SAFETY: as for Send; a shared TensorRegion gives no access that an owned one does not.
+unsafe impl Sync for TensorRegion {}
 
-impl Region {
-    /// Registers `len` bytes at `base`. `generation` tells apart registrations of the same address.
+impl TensorRegion {
+    /// Registers `len` bytes at `base`. `generation` distinguishes registrations of the same address.
     ///
     /// # Safety
     /// The memory is readable and writable until no operation names the region any more (each has been reported
     /// complete, with nothing outstanding, or its transport has been fenced), and until then whatever else reads or
     /// writes it (the trainer, other processes) keeps to the order of the operations' schedules. Memory of kind
     /// `Host`, `Shared` and `Pinned` can be accessed by the CPU.
-    pub unsafe fn from_raw_parts(kind: Kind, base: NonNull<u8>, len: usize, generation: u32) -> Self {
+    pub unsafe fn from_raw_parts(kind: MemoryKind, base: NonNull<u8>, len: usize, generation: u32) -> Self {
         Self { base, len, kind, generation }
     }
 
     /// A region without bytes.
     pub const fn empty() -> Self {
-        Self { base: NonNull::dangling(), len: 0, kind: Kind::Host, generation: 0 }
+        Self { base: NonNull::dangling(), len: 0, kind: MemoryKind::Host, generation: 0 }
     }
 
     /// Length in bytes.
@@ -60,11 +60,11 @@ impl Region {
     }
 
     /// What kind of memory it is.
-    pub fn kind(&self) -> Kind {
+    pub fn kind(&self) -> MemoryKind {
         self.kind
     }
 
-    /// Tells apart registrations of the same address.
+    /// Distinguishes registrations of the same address.
     pub fn generation(&self) -> u32 {
         self.generation
     }
@@ -81,9 +81,9 @@ impl Region {
     }
 
     /// The region of `len` bytes from `offset`; `None` if they do not lie inside this one.
-    pub fn sub(&self, offset: usize, len: usize) -> Option<Region> {
+    pub fn sub(&self, offset: usize, len: usize) -> Option<TensorRegion> {
         let base = NonNull::new(self.at(offset, len)?)?;
-        Some(Region { base, len, ..*self })
+        Some(TensorRegion { base, len, ..*self })
     }
 
     /// The address of a range that lies inside the region and that the CPU can access.
@@ -98,7 +98,7 @@ impl Region {
 
     #[inline]
     fn host_at(&self, offset: usize, len: usize) -> Option<*mut u8> {
-        if self.kind == Kind::Device {
+        if self.kind == MemoryKind::Device {
             return None;
         }
         self.at(offset, len)
@@ -109,7 +109,7 @@ impl Region {
 /// transport has released its token.
 #[derive(Clone, Copy, Debug)]
 pub struct Span {
-    region: Region,
+    region: TensorRegion,
     offset: usize,
     len: usize,
 }
@@ -117,11 +117,11 @@ pub struct Span {
 impl Span {
     /// No bytes.
     pub const fn empty() -> Self {
-        Self { region: Region::empty(), offset: 0, len: 0 }
+        Self { region: TensorRegion::empty(), offset: 0, len: 0 }
     }
 
     /// The region that the range lies in.
-    pub fn region(&self) -> &Region {
+    pub fn region(&self) -> &TensorRegion {
         &self.region
     }
 
@@ -159,8 +159,8 @@ impl Span {
     /// ```
     ///
     /// # Safety
-    /// For as long as the slice is used the memory is there and nobody writes to it. Both hold for what was posted until its token
-    /// is released, and for a landing from when the peer has said that it has written there until the executor is told.
+    /// As long as the slice is used, the memory is valid and nothing writes to it. Both hold for a posted range until its token is
+    /// released, and for a landing from the peer's report that it has written there until `on_placed` returns.
     pub unsafe fn as_bytes(&self) -> Option<&[u8]> {
         let at = self.region.host_at(self.offset, self.len)?;
         // SAFETY: the range was checked to lie inside the region; the rest is the caller's promise.
@@ -169,13 +169,13 @@ impl Span {
 }
 
 /// A place in memory that a step works on.
-pub(crate) type Spot = (Region, usize);
+pub(crate) type RegionOffset = (TensorRegion, usize);
 
 /// Copies `len` bytes; `None` if a range does not lie inside its region. The ranges may touch, but not overlap.
 #[inline]
-pub(crate) fn copy(into: Spot, from: Spot, len: usize) -> Option<()> {
+pub(crate) fn copy(into: RegionOffset, from: RegionOffset, len: usize) -> Option<()> {
     let (dst, src) = (into.0.host_at(into.1, len)?, from.0.host_at(from.1, len)?);
-    // SAFETY: both ranges were checked; their memory is valid by the promise of `Region::from_raw_parts`. `copy`
+    // SAFETY: both ranges were checked; their memory is valid by the promise of `TensorRegion::from_raw_parts`. `copy`
     // allows overlap, so no further promise is needed.
     unsafe { core::ptr::copy(src, dst, len) };
     Some(())
@@ -183,7 +183,7 @@ pub(crate) fn copy(into: Spot, from: Spot, len: usize) -> Option<()> {
 
 /// Copies borrowed bytes into a region; `None` if they do not fit.
 #[inline]
-pub(crate) fn write(into: Spot, bytes: &[u8]) -> Option<()> {
+pub(crate) fn write(into: RegionOffset, bytes: &[u8]) -> Option<()> {
     let dst = into.0.host_at(into.1, bytes.len())?;
     // SAFETY: as for `copy`.
     unsafe { core::ptr::copy(bytes.as_ptr(), dst, bytes.len()) };
@@ -196,12 +196,12 @@ pub(crate) fn accumulate(
     kernels: Kernels,
     dtype: DType,
     op: ReduceOp,
-    into: Spot,
+    into: RegionOffset,
     bytes: &[u8],
 ) -> Option<()> {
     let dst = into.0.host_at(into.1, bytes.len())?;
     // SAFETY: the range is valid for reads and writes, and while a step of the schedule works on it no other access
-    // touches it: the promise of `Region::from_raw_parts`. `bytes` is a receive buffer outside every region.
+    // touches it: the promise of `TensorRegion::from_raw_parts`. `bytes` is a receive buffer outside every region.
     let dst = unsafe { core::slice::from_raw_parts_mut(dst, bytes.len()) };
     kernels.accumulate(dtype, op, dst, bytes);
     Some(())
@@ -213,12 +213,12 @@ pub(crate) fn accumulate(
 pub(crate) fn fold(
     kernels: Kernels,
     (dtype, op): (DType, ReduceOp),
-    into: impl Iterator<Item = Option<Spot>>,
-    sources: impl Iterator<Item = Option<Spot>>,
+    into: impl Iterator<Item = Option<RegionOffset>>,
+    sources: impl Iterator<Item = Option<RegionOffset>>,
     (len, divide_by): (usize, Option<u32>),
     scratch: &mut Addresses,
 ) -> Option<()> {
-    let address = |spot: Option<Spot>| spot.and_then(|(region, offset)| region.host_at(offset, len));
+    let address = |at: Option<RegionOffset>| at.and_then(|(region, offset)| region.host_at(offset, len));
     let Addresses { into: to, sources: from } = scratch;
     to.clear();
     from.clear();
@@ -229,7 +229,7 @@ pub(crate) fn fold(
         from.push(address(spot)?.cast_const());
     }
     let (&first, mut rest) = to.split_first().filter(|_| !from.is_empty())?;
-    // SAFETY: every range was checked. The schedule lets nobody write them while the step runs, a source either is a
+    // SAFETY: every range was checked. The schedule lets no one write them while the step runs, a source either is a
     // destination itself or overlaps none, and destinations do not overlap (proved by `check`).
     unsafe {
         match (divide_by, rest.split_first()) {
@@ -250,7 +250,7 @@ pub(crate) fn fold(
 
 /// Divides `len` bytes of sums by `n`.
 #[inline]
-pub(crate) fn finish_avg(kernels: Kernels, dtype: DType, at: Spot, len: usize, n: u32) -> Option<()> {
+pub(crate) fn finish_avg(kernels: Kernels, dtype: DType, at: RegionOffset, len: usize, n: u32) -> Option<()> {
     let dst = at.0.host_at(at.1, len)?;
     // SAFETY: as for `accumulate`.
     let dst = unsafe { core::slice::from_raw_parts_mut(dst, len) };
@@ -308,10 +308,10 @@ impl Owned {
     /// The memory as a region.
     ///
     /// # Safety
-    /// As for [`Region::from_raw_parts`]; in particular the value outlives every operation that names the region.
-    pub unsafe fn region(&self) -> Region {
+    /// As for [`TensorRegion::from_raw_parts`]; in particular the value outlives every operation that names the region.
+    pub unsafe fn region(&self) -> TensorRegion {
         // SAFETY: passed on to the caller.
-        unsafe { Region::from_raw_parts(Kind::Host, self.base, self.len, 0) }
+        unsafe { TensorRegion::from_raw_parts(MemoryKind::Host, self.base, self.len, 0) }
     }
 }
 
@@ -325,28 +325,28 @@ impl Drop for Owned {
 /// A piece of the pool; goes back with [`Pool::put`].
 #[derive(Debug)]
 pub(crate) struct Pooled {
-    region: Region,
+    region: TensorRegion,
     offset: usize,
 }
 
 impl Pooled {
-    pub(crate) fn region(&self) -> Region {
+    pub(crate) fn region(&self) -> TensorRegion {
         self.region
     }
 }
 
 /// What a pool cuts into pieces.
 #[derive(Debug)]
-enum Stock {
+enum PoolMemory {
     Own(Owned),
-    /// Memory of somebody else, such as a device's.
-    Lent(Region),
+    /// Memory of another owner, such as a device's.
+    Borrowed(TensorRegion),
 }
 
 /// Memory for slots: pieces of one allocation, first fit, neighbours merged when they come back.
 #[derive(Debug)]
 pub(crate) struct Pool {
-    memory: Stock,
+    memory: PoolMemory,
     /// Free ranges (offset, length), by offset.
     free: Vec<(usize, usize)>,
 }
@@ -357,13 +357,13 @@ impl Pool {
 
     pub(crate) fn new(bytes: usize) -> Option<Self> {
         let bytes = bytes.checked_next_multiple_of(Self::ALIGN)?;
-        Some(Self { memory: Stock::Own(Owned::new(bytes)?), free: vec![(0, bytes)] })
+        Some(Self { memory: PoolMemory::Own(Owned::new(bytes)?), free: vec![(0, bytes)] })
     }
 
     /// Pieces of a region, which stays valid for as long as operations use them.
-    pub(crate) fn of(region: Region) -> Self {
+    pub(crate) fn of(region: TensorRegion) -> Self {
         let bytes = region.len() / Self::ALIGN * Self::ALIGN;
-        Self { memory: Stock::Lent(region), free: vec![(0, bytes)] }
+        Self { memory: PoolMemory::Borrowed(region), free: vec![(0, bytes)] }
     }
 
     /// Bytes in all.
@@ -373,16 +373,16 @@ impl Pool {
 
     /// Has nothing to give from now on; memory of its own is never freed.
     pub(crate) fn leak(&mut self) {
-        core::mem::forget(core::mem::replace(&mut self.memory, Stock::Lent(Region::empty())));
+        core::mem::forget(core::mem::replace(&mut self.memory, PoolMemory::Borrowed(TensorRegion::empty())));
         self.free.clear();
     }
 
     /// All of it.
-    pub(crate) fn whole(&self) -> Region {
+    pub(crate) fn whole(&self) -> TensorRegion {
         match &self.memory {
             // SAFETY: the pool outlives its pieces' operations (the executor owns it and says when it may be dropped).
-            Stock::Own(memory) => unsafe { memory.region() },
-            Stock::Lent(region) => *region,
+            PoolMemory::Own(memory) => unsafe { memory.region() },
+            PoolMemory::Borrowed(region) => *region,
         }
     }
 

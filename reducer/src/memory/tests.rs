@@ -18,7 +18,7 @@ fn a_pool_hands_out_disjoint_pieces_and_merges_them_again() {
 
 #[test]
 fn ranges_outside_a_region_are_refused() {
-    let region = Region::empty();
+    let region = TensorRegion::empty();
     assert!(region.span(0, 0).is_some());
     assert!(region.span(0, 1).is_none());
     assert!(region.span(usize::MAX, 2).is_none());

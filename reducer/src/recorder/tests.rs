@@ -5,7 +5,7 @@ use super::*;
 fn event(number: u64) -> Record {
     Record {
         at: Duration::from_nanos(number),
-        what: What::Sent,
+        what: RecordKind::Sent,
         rank: Some(Rank(7)),
         tensor: None,
         seq: number,
@@ -30,14 +30,14 @@ fn the_last_events_are_kept_and_those_before_them_counted() {
 #[test]
 fn every_kind_of_event_comes_back() {
     let mut recorder = Recorder::new();
-    let of = |&what: &What| match what {
-        What::Started => Record { what, tensor: Some(3), value: 9, ..Record::default() },
+    let of = |&what: &RecordKind| match what {
+        RecordKind::Started => Record { what, tensor: Some(3), value: 9, ..Record::default() },
         _ => Record { what, rank: Some(Rank(2)), ..event(1) },
     };
-    What::ALL.iter().map(of).for_each(|record| recorder.record(record));
-    recorder.record(Record { what: What::Failed, ..Record::default() });
+    RecordKind::ALL.iter().map(of).for_each(|record| recorder.record(record));
+    recorder.record(Record { what: RecordKind::Failed, ..Record::default() });
     let (copied, _) = recorder.records().copy();
-    assert_eq!(copied[..What::ALL.len()], What::ALL.iter().map(of).collect::<Vec<_>>());
+    assert_eq!(copied[..RecordKind::ALL.len()], RecordKind::ALL.iter().map(of).collect::<Vec<_>>());
     assert_eq!(copied.last().unwrap().rank, None);
 }
 

@@ -3,11 +3,11 @@
 //! Node numbers are taken relative to the root's. A node's parent is its number without the lowest set bit, so that
 //! the tree has depth log2(H). Chunks follow one another down the tree.
 
-use super::builder::{Area, Builder, Chunk, Outcome};
+use super::builder::{Area, Builder, Chunk, ChunkResult};
 use super::sub::{give_result, node_area, take_result, wait_free};
 use super::{Action, Buffer, StepId};
 use crate::grid::Rank;
-use crate::transport::Flag;
+use crate::transport::LaneFlag;
 
 /// The whole broadcast, chunk by chunk.
 pub(super) fn broadcast(b: &mut Builder) {
@@ -34,26 +34,26 @@ fn on_node(b: &mut Builder, chunk: Chunk, free: StepId) -> StepId {
     let (data, at, len) = (b.data(chunk.slice), b.at(area, chunk.slice), b.bytes(chunk.slice));
     if b.problem.rank == root {
         let copied = b.copy(chunk, data, at, len, &[free]);
-        let told = b.step(chunk, Action::Signal { flag: Flag::Reduced }, &copied);
-        let mut last = vec![told];
+        let reduced = b.step(chunk, Action::Signal { flag: LaneFlag::Reduced }, &copied);
+        let mut last = vec![reduced];
         if leader {
             last.extend(pass_on(b, chunk, area, &copied));
         }
-        return b.step(chunk, Action::Signal { flag: Flag::Consumed }, &last);
+        return b.step(chunk, Action::Signal { flag: LaneFlag::Consumed }, &last);
     }
     if home {
-        let wait = Action::Wait { local: grid.local_of(root), flag: Flag::Reduced };
+        let wait = Action::Wait { local: grid.local_of(root), flag: LaneFlag::Reduced };
         let there = b.step(chunk, wait, &[free]);
         let mut last = b.copy(chunk, at, data, len, &[there]);
         if leader {
             last.extend(pass_on(b, chunk, area, &[there]));
         }
-        return b.step(chunk, Action::Signal { flag: Flag::Consumed }, &last);
+        return b.step(chunk, Action::Signal { flag: LaneFlag::Consumed }, &last);
     }
     if leader {
         let result = receive(b, chunk, area, &[free]);
         let sends = pass_on(b, chunk, area, &result);
-        return give_result(b, chunk, Outcome { result, sends });
+        return give_result(b, chunk, ChunkResult { result, sends });
     }
     take_result(b, chunk, &[free])
 }

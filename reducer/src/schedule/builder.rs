@@ -1,6 +1,8 @@
 //! What every algorithm needs: chunks and slices, steps and edges, slots that are used again.
 
-use super::{Action, Buffer, NONE, Params, Place, Problem, Rounds, Schedule, ScheduleError, Step, StepId};
+use super::{
+    Action, Buffer, BufferOffset, NONE, Params, Problem, Rounds, Schedule, ScheduleError, Step, StepId,
+};
 use crate::dtype::ReduceOp;
 use crate::grid::Rank;
 use crate::header::Collective;
@@ -51,9 +53,9 @@ pub(super) struct Area {
     pub(super) base: u64,
 }
 
-/// What an up-grid algorithm leaves behind.
+/// The last steps of an up-grid algorithm for a chunk.
 #[derive(Debug, Default)]
-pub(super) struct Outcome {
+pub(super) struct ChunkResult {
     /// The area holds the result after these.
     pub(super) result: Vec<StepId>,
     /// Sends that read the area.
@@ -74,7 +76,7 @@ pub(super) struct Builder {
     pub(super) problem: Problem,
     pub(super) params: Params,
     steps: Vec<Step>,
-    places: Vec<Place>,
+    places: Vec<BufferOffset>,
     edges: Vec<(u32, u32)>,
     slots: Vec<Vec<SlotUse>>,
     slot_bytes: usize,
@@ -136,12 +138,12 @@ impl Builder {
         (slice.end - slice.start) as usize * self.problem.elem()
     }
 
-    pub(super) fn data(&self, slice: Slice) -> Place {
-        Place { buffer: Buffer::Data, offset: slice.start as usize * self.problem.elem() }
+    pub(super) fn data(&self, slice: Slice) -> BufferOffset {
+        BufferOffset { buffer: Buffer::Data, offset: slice.start as usize * self.problem.elem() }
     }
 
-    pub(super) fn at(&self, area: Area, slice: Slice) -> Place {
-        Place { buffer: area.buffer, offset: (slice.start - area.base) as usize * self.problem.elem() }
+    pub(super) fn at(&self, area: Area, slice: Slice) -> BufferOffset {
+        BufferOffset { buffer: area.buffer, offset: (slice.start - area.base) as usize * self.problem.elem() }
     }
 
     /// Adds a step that runs after others.
@@ -156,8 +158,8 @@ impl Builder {
     pub(super) fn copy(
         &mut self,
         chunk: Chunk,
-        from: Place,
-        into: Place,
+        from: BufferOffset,
+        into: BufferOffset,
         len: usize,
         after: &[StepId],
     ) -> Vec<StepId> {
@@ -171,8 +173,8 @@ impl Builder {
     pub(super) fn fold(
         &mut self,
         chunk: Chunk,
-        into: Place,
-        sources: &[Place],
+        into: BufferOffset,
+        sources: &[BufferOffset],
         len: usize,
         after: &[StepId],
     ) -> Vec<StepId> {
@@ -183,8 +185,8 @@ impl Builder {
     pub(super) fn fold_all(
         &mut self,
         chunk: Chunk,
-        (into, finish): (&[Place], bool),
-        sources: &[Place],
+        (into, finish): (&[BufferOffset], bool),
+        sources: &[BufferOffset],
         len: usize,
         after: &[StepId],
     ) -> Vec<StepId> {
@@ -206,7 +208,7 @@ impl Builder {
     pub(super) fn finish_sum(
         &mut self,
         chunk: Chunk,
-        at: Place,
+        at: BufferOffset,
         len: usize,
         after: Vec<StepId>,
     ) -> Vec<StepId> {
@@ -217,7 +219,7 @@ impl Builder {
     }
 
     /// Slot `number` of the chunk, with room for `elems` elements, and the steps after which it may be written.
-    pub(super) fn slot(&mut self, chunk: Chunk, number: usize, elems: u64) -> (Place, Vec<StepId>) {
+    pub(super) fn slot(&mut self, chunk: Chunk, number: usize, elems: u64) -> (BufferOffset, Vec<StepId>) {
         let bytes = (elems as usize * self.problem.elem()).next_multiple_of(UNIT as usize);
         let set = &mut self.slots[(chunk.index % self.params.depth) as usize];
         while set.len() <= number {
@@ -226,7 +228,7 @@ impl Builder {
         }
         let slot = &set[number];
         debug_assert!(slot.bytes >= bytes, "a slot is as large on its first use as on any other");
-        (Place { buffer: Buffer::Slot, offset: slot.offset }, slot.last.clone())
+        (BufferOffset { buffer: Buffer::Slot, offset: slot.offset }, slot.last.clone())
     }
 
     /// Notes what must have happened before the slot is written again.

@@ -1,16 +1,16 @@
-//! Direct: one round. Every node sends all it has to all others, and each folds everything: the contributions of each leaf group in
+//! Direct: one round. Every node sends its whole contribution to all others, and each folds everything: the contributions of each leaf group in
 //! rank order, then the groups' in theirs. That is how [`hierarchical`](super::hierarchical) folds, so the bits of an element do not
 //! depend on the tensor's size.
 //!
 //! Latency is one message; the traffic is (H - 1) times the tensor for each node, so it is for small tensors. The
-//! contribution is copied to a slot before it is sent: then nobody waits for an acknowledgement before the result is
+//! contribution is copied to a slot before it is sent: then no step waits for an acknowledgement before the result is
 //! written over it.
 
-use super::builder::{Area, Builder, Chunk, Outcome};
+use super::builder::{Area, Builder, Chunk, ChunkResult};
 use super::{Action, StepId};
 
 /// One chunk over the up grid; the area holds this node's contribution after `ready`.
-pub(super) fn up(b: &mut Builder, chunk: Chunk, area: Area, ready: &[StepId]) -> Outcome {
+pub(super) fn up(b: &mut Builder, chunk: Chunk, area: Area, ready: &[StepId]) -> ChunkResult {
     let (grid, me) = (b.problem.grid, b.problem.node());
     let (len, at) = (b.bytes(chunk.slice), b.at(area, chunk.slice));
     let elems = b.full_chunk().end;
@@ -58,5 +58,5 @@ pub(super) fn up(b: &mut Builder, chunk: Chunk, area: Area, ready: &[StepId]) ->
     for number in numbers {
         b.slot_used(chunk, number, &folded);
     }
-    Outcome { result: b.finish_sum(chunk, at, len, folded), sends: Vec::new() }
+    ChunkResult { result: b.finish_sum(chunk, at, len, folded), sends: Vec::new() }
 }

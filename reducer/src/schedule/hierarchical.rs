@@ -14,17 +14,17 @@
 //! reduced as they arrive (on a device they wait in a slot, and are folded in the same order); where more meet, they wait in
 //! slots and are folded in rank order.
 
-use super::builder::{Area, Builder, Chunk, Outcome, Slice};
+use super::builder::{Area, Builder, Chunk, ChunkResult, Slice};
 use super::{Action, StepId};
 use crate::grid::Grid;
 
 /// One chunk over the up grid; the area holds this node's contribution after `ready`.
-pub(super) fn up(b: &mut Builder, chunk: Chunk, area: Area, ready: &[StepId]) -> Outcome {
+pub(super) fn up(b: &mut Builder, chunk: Chunk, area: Area, ready: &[StepId]) -> ChunkResult {
     let (grid, me) = (b.problem.grid, b.problem.node());
     let slices = grid.leaf_size();
     let group = grid.leaf_group_of(me);
     let rounds = Rounds { grid, chunks: b.chunk_count(), chunk: chunk.index };
-    let mut outcome = Outcome::default();
+    let mut outcome = ChunkResult::default();
     let mut slot = 0;
     for q in 0..slices {
         let slice = chunk.slice.part(q, slices);

@@ -28,7 +28,7 @@ mod views;
 
 use crate::grid::{Grid, GridError, Rank};
 use crate::header::{Collective, Shape};
-use crate::transport::Flag;
+use crate::transport::LaneFlag;
 use std::sync::Arc;
 use thiserror::Error;
 
@@ -68,7 +68,7 @@ impl Algorithm {
 /// What a schedule is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Problem {
-    /// Who is where.
+    /// The ranks and nodes.
     pub grid: Grid,
     /// The rank that the schedule is for.
     pub rank: Rank,
@@ -76,11 +76,11 @@ pub struct Problem {
     pub shape: Shape,
     /// The broadcasting rank; rank 0 for other collectives.
     pub root: Rank,
-    /// What touches this rank's tensor. The other ranks' may lie anywhere.
+    /// How this rank's tensor is accessed. The other ranks' tensors may be in any memory.
     pub access: Access,
 }
 
-/// What touches a rank's tensor.
+/// How a rank's tensor is accessed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Access {
     /// The CPU, and NICs.
@@ -118,7 +118,7 @@ impl Problem {
         Self { access: Access::Direct, ..self }
     }
 
-    /// Whether the steps work on an accelerator's memory itself: all that is direct, where the rank meets nobody on its node.
+    /// Whether the steps work on an accelerator's memory itself: direct access, and a rank that is alone on its node.
     pub fn works_on_device(&self) -> bool {
         let alone = self.grid.per_node() == 1;
         self.access == Access::Direct && alone && self.shape.collective == Collective::AllReduce
@@ -193,7 +193,7 @@ pub enum ScheduleError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StepId(pub u32);
 
-/// A piece of memory that steps work on.
+/// A buffer that steps work on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Buffer {
     /// The caller's tensor.
@@ -208,9 +208,9 @@ pub enum Buffer {
     Peer(u32),
 }
 
-/// Where in a buffer.
+/// A position in a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Place {
+pub struct BufferOffset {
     /// The buffer.
     pub buffer: Buffer,
     /// Bytes from its start.
@@ -224,10 +224,10 @@ pub enum Action {
     Send {
         /// The receiver.
         to: Rank,
-        /// Tells apart the messages from this rank to that one.
+        /// Distinguishes the messages between these two ranks.
         round: u32,
         /// The bytes; unwritten until the message is acknowledged.
-        from: Place,
+        from: BufferOffset,
         /// Bytes.
         len: usize,
     },
@@ -238,7 +238,7 @@ pub enum Action {
         /// As for the send.
         round: u32,
         /// Where it goes.
-        into: Place,
+        into: BufferOffset,
         /// Bytes.
         len: usize,
     },
@@ -249,15 +249,15 @@ pub enum Action {
         /// As for the send.
         round: u32,
         /// Where it is reduced into.
-        into: Place,
+        into: BufferOffset,
         /// Bytes.
         len: usize,
     },
-    /// Reduces sources in their order, and writes the result to one place or more. A source may be one of these.
+    /// Reduces sources in their order, and writes the result to one destination or more. A source may be one of these.
     Fold {
-        /// Its places, as an index for [`Schedule::fold_places`]: where the result goes, then the sources.
+        /// Its operands, as an index for [`Schedule::fold_places`]: where the result goes, then the sources.
         first: u32,
-        /// Number of places that the result goes to.
+        /// Number of destinations.
         destinations: u32,
         /// Number of sources.
         sources: u32,
@@ -269,35 +269,35 @@ pub enum Action {
     /// Copies.
     Copy {
         /// From here.
-        from: Place,
+        from: BufferOffset,
         /// To here.
-        into: Place,
+        into: BufferOffset,
         /// Bytes.
         len: usize,
     },
     /// Divides by the number of ranks (average only).
     Finish {
         /// The sums.
-        at: Place,
+        at: BufferOffset,
         /// Bytes.
         len: usize,
     },
     /// Sets this rank's flag in the chunk's lane.
     Signal {
         /// Which.
-        flag: Flag,
+        flag: LaneFlag,
     },
     /// Waits for one local rank's flag.
     Wait {
         /// Whose.
         local: u32,
         /// Which.
-        flag: Flag,
+        flag: LaneFlag,
     },
     /// Waits for the flag of every other local rank.
     WaitAll {
         /// Which.
-        flag: Flag,
+        flag: LaneFlag,
     },
     /// Waits until all local ranks have consumed the previous use of the chunk's lane.
     WaitFree,
@@ -353,8 +353,8 @@ pub struct Schedule {
     pub(crate) problem: Problem,
     pub(crate) params: Params,
     pub(crate) steps: Vec<Step>,
-    /// Places of all folds.
-    pub(crate) places: Vec<Place>,
+    /// Destinations and sources of all folds.
+    pub(crate) places: Vec<BufferOffset>,
     /// Successors of step i: `edges[edge_start[i]..edge_start[i + 1]]`.
     pub(crate) edges: Vec<u32>,
     pub(crate) edge_start: Vec<u32>,
@@ -386,7 +386,7 @@ impl Schedule {
         &self.params
     }
 
-    /// The steps of the same operation for tensors that all ranks of the node can access, if there is such a way.
+    /// The steps of the same operation for tensors that all ranks of the node can access, if such a schedule exists.
     pub fn in_place(&self) -> Option<&Arc<Schedule>> {
         self.in_place.as_ref()
     }
@@ -408,7 +408,12 @@ impl Schedule {
     }
 
     /// Where the result of a fold goes, and its sources.
-    pub fn fold_places(&self, first: u32, destinations: u32, sources: u32) -> (&[Place], &[Place]) {
+    pub fn fold_places(
+        &self,
+        first: u32,
+        destinations: u32,
+        sources: u32,
+    ) -> (&[BufferOffset], &[BufferOffset]) {
         let places = &self.places[first as usize..];
         (&places[..destinations as usize], &places[destinations as usize..][..sources as usize])
     }

@@ -6,18 +6,18 @@
 //! "Bandwidth optimal all-reduce algorithms for clusters of workstations", 2009.) On a device they wait in one of two slots, and
 //! are folded when all have come.
 
-use super::builder::{Area, Builder, Chunk, Outcome, Slice};
-use super::{Action, Place, StepId};
+use super::builder::{Area, Builder, Chunk, ChunkResult, Slice};
+use super::{Action, BufferOffset, StepId};
 
 /// One chunk over the up grid; the area holds this node's contribution after `ready`.
-pub(super) fn up(b: &mut Builder, chunk: Chunk, area: Area, ready: &[StepId]) -> Outcome {
+pub(super) fn up(b: &mut Builder, chunk: Chunk, area: Area, ready: &[StepId]) -> ChunkResult {
     let (grid, me, nodes) = (b.problem.grid, b.problem.node(), b.problem.grid.nodes());
     let (next, prev) = (grid.leader_of((me + 1) % nodes), grid.leader_of((me + nodes - 1) % nodes));
     let piece = |back: u32| -> Slice { chunk.slice.part((me + nodes - back % nodes) % nodes, nodes) };
     let hops = nodes - 1;
     let round = |phase: u32, hop: u32| (phase * b.chunk_count() + chunk.index) * hops + hop;
     let (scatter, gather) = (round(0, 0), round(1, 0));
-    let mut outcome = Outcome::default();
+    let mut outcome = ChunkResult::default();
 
     // Reduce-scatter: hop s sends the piece s places back and receives the one before it.
     let mut have: Vec<StepId> = ready.to_vec();
@@ -54,7 +54,7 @@ pub(super) fn up(b: &mut Builder, chunk: Chunk, area: Area, ready: &[StepId]) ->
 fn reduce(
     b: &mut Builder,
     chunk: Chunk,
-    (into, len): (Place, usize),
+    (into, len): (BufferOffset, usize),
     (from, round): (crate::grid::Rank, u32),
     hop: u32,
     ready: &[StepId],

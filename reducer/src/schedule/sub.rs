@@ -2,8 +2,8 @@
 //!
 //! *Sliced* (large tensors): each local rank owns a slice of the chunk. It stages what the others own, folds its own
 //! slice from their staging areas and its tensor into the node's result, so every core reduces. *Direct* (small
-//! tensors) saves a round of flags: everyone stages all it has, and whoever needs the result folds all of it. On a
-//! single node that is everybody; else the leader. With one rank a node there is nothing to stage: the up grid works
+//! tensors) saves a round of flags: every rank stages all it has, and each rank that needs the result folds all of it: on a
+//! single node all ranks; else the leader. With one rank a node there is nothing to stage: the up grid works
 //! on the tensor itself.
 //!
 //! A tensor in an accelerator's memory is only copied, to a lane and back: a rank that has one stages its own slice too, and where a
@@ -11,10 +11,10 @@
 //! ranks with tensors of either kind meet in one operation. Where NICs reach that memory, and the rank is alone on its node, the up
 //! grid works on the tensor itself, as it does on a host's.
 
-use super::builder::{Area, Builder, Chunk, Outcome, Slice};
-use super::{Action, Algorithm, Buffer, Place, StepId, direct, hierarchical, ring};
+use super::builder::{Area, Builder, Chunk, ChunkResult, Slice};
+use super::{Action, Algorithm, Buffer, BufferOffset, StepId, direct, hierarchical, ring};
 use crate::dtype::ReduceOp;
-use crate::transport::Flag;
+use crate::transport::LaneFlag;
 
 /// The whole all-reduce, chunk by chunk.
 pub(super) fn all_reduce(b: &mut Builder, algorithm: Algorithm) {
@@ -53,7 +53,7 @@ pub(super) fn up(
     chunk: Chunk,
     area: Area,
     ready: &[StepId],
-) -> Outcome {
+) -> ChunkResult {
     match algorithm {
         Algorithm::Direct => direct::up(b, chunk, area, ready),
         Algorithm::Ring => ring::up(b, chunk, area, ready),
@@ -61,7 +61,7 @@ pub(super) fn up(
     }
 }
 
-pub(super) fn signal(b: &mut Builder, chunk: Chunk, flag: Flag, after: &[StepId]) -> StepId {
+pub(super) fn signal(b: &mut Builder, chunk: Chunk, flag: LaneFlag, after: &[StepId]) -> StepId {
     b.step(chunk, Action::Signal { flag }, after)
 }
 
@@ -70,12 +70,12 @@ pub(super) fn node_area(chunk: Chunk) -> Area {
 }
 
 /// Where a slice lies in a local rank's staging area.
-fn staged(b: &Builder, chunk: Chunk, local: u32, slice: Slice) -> Place {
+fn staged(b: &Builder, chunk: Chunk, local: u32, slice: Slice) -> BufferOffset {
     b.at(Area { buffer: Buffer::Stage(local), base: chunk.slice.start }, slice)
 }
 
 /// All local contributions to a slice, in rank order: this rank's from its tensor, if the CPU can, the others' as staged.
-fn contributions(b: &Builder, chunk: Chunk, slice: Slice) -> Vec<Place> {
+fn contributions(b: &Builder, chunk: Chunk, slice: Slice) -> Vec<BufferOffset> {
     let me = b.problem.local();
     (0..b.problem.grid.per_node())
         .map(|local| {
@@ -97,8 +97,8 @@ fn stage(b: &mut Builder, chunk: Chunk, slice: Slice, after: &[StepId]) -> Vec<S
 /// Everyone stages all and folds all.
 fn direct_one_node(b: &mut Builder, chunk: Chunk, free: StepId) -> StepId {
     let copied = stage(b, chunk, chunk.slice, &[free]);
-    let told = signal(b, chunk, Flag::Staged, &copied);
-    let all = b.step(chunk, Action::WaitAll { flag: Flag::Staged }, &[told]);
+    let staged = signal(b, chunk, LaneFlag::Staged, &copied);
+    let all = b.step(chunk, Action::WaitAll { flag: LaneFlag::Staged }, &[staged]);
     let (data, len) = (b.data(chunk.slice), b.bytes(chunk.slice));
     let (mut at, mut ready) = (data, vec![all]);
     if b.problem.access.is_device() {
@@ -109,7 +109,7 @@ fn direct_one_node(b: &mut Builder, chunk: Chunk, free: StepId) -> StepId {
     }
     let sources = contributions(b, chunk, chunk.slice);
     let folded = b.fold(chunk, at, &sources, len, &ready);
-    let consumed = signal(b, chunk, Flag::Consumed, &folded);
+    let consumed = signal(b, chunk, LaneFlag::Consumed, &folded);
     let finished = b.finish_sum(chunk, at, len, folded);
     if b.problem.access.is_device() {
         let copied = b.copy(chunk, at, data, len, &finished);
@@ -122,11 +122,11 @@ fn direct_one_node(b: &mut Builder, chunk: Chunk, free: StepId) -> StepId {
 fn direct_nodes(b: &mut Builder, chunk: Chunk, free: StepId) -> StepId {
     if b.problem.local() != 0 {
         let copied = stage(b, chunk, chunk.slice, &[free]);
-        let told = signal(b, chunk, Flag::Staged, &copied);
-        return take_result(b, chunk, &[told]);
+        let staged = signal(b, chunk, LaneFlag::Staged, &copied);
+        return take_result(b, chunk, &[staged]);
     }
     let own = if b.problem.access.is_device() { stage(b, chunk, chunk.slice, &[free]) } else { vec![free] };
-    let all = b.step(chunk, Action::WaitAll { flag: Flag::Staged }, &own);
+    let all = b.step(chunk, Action::WaitAll { flag: LaneFlag::Staged }, &own);
     let (area, len) = (node_area(chunk), b.bytes(chunk.slice));
     let sources = contributions(b, chunk, chunk.slice);
     let into = b.at(area, chunk.slice);
@@ -145,8 +145,8 @@ fn through_lane(b: &mut Builder, algorithm: Algorithm, chunk: Chunk, free: StepI
 }
 
 /// Stages what the others own and folds this rank's slice into the node's result, which is signalled. Where that is the
-/// final result (`last`), the same pass puts it into the tensor, unless an average must be finished first; tells
-/// whether it did.
+/// final result (`last`), the same pass puts it into the tensor, unless an average must be finished first; returns
+/// also whether it did.
 fn fold_slice(b: &mut Builder, chunk: Chunk, free: StepId, last: bool) -> (Vec<StepId>, bool) {
     let slice = chunk.slice.part(b.problem.local(), b.problem.grid.per_node());
     let copied = if b.problem.access.is_device() {
@@ -156,10 +156,10 @@ fn fold_slice(b: &mut Builder, chunk: Chunk, free: StepId, last: bool) -> (Vec<S
         before.extend(stage(b, chunk, Slice { start: slice.end, end: chunk.slice.end }, &[free]));
         before
     };
-    let told = signal(b, chunk, Flag::Staged, &copied);
-    let mut ready = vec![told];
+    let staged = signal(b, chunk, LaneFlag::Staged, &copied);
+    let mut ready = vec![staged];
     if !slice.is_empty() {
-        ready = vec![b.step(chunk, Action::WaitAll { flag: Flag::Staged }, &[told])];
+        ready = vec![b.step(chunk, Action::WaitAll { flag: LaneFlag::Staged }, &[staged])];
     }
     let (into, len) = (b.at(node_area(chunk), slice), b.bytes(slice));
     let sources = contributions(b, chunk, slice);
@@ -170,7 +170,7 @@ fn fold_slice(b: &mut Builder, chunk: Chunk, free: StepId, last: bool) -> (Vec<S
     if last {
         folded = b.finish_sum(chunk, into, len, folded);
     }
-    (vec![signal(b, chunk, Flag::Reduced, &folded)], placed)
+    (vec![signal(b, chunk, LaneFlag::Reduced, &folded)], placed)
 }
 
 /// Sliced, and the node's result is the result: everyone copies it, each slice as soon as it is there.
@@ -178,17 +178,17 @@ fn sliced_one_node(b: &mut Builder, chunk: Chunk, free: StepId) -> StepId {
     let (me, locals) = (b.problem.local(), b.problem.grid.per_node());
     let (reduced, placed) = fold_slice(b, chunk, free, true);
     let mut copied = reduced.clone();
-    // Own slice first, while it is hot; then in turn, so that not all ranks read the same slice at once.
+    // Own slice first, while it is in the cache; then round-robin, so that not all ranks read the same slice at once.
     for local in (u32::from(placed)..locals).map(|i| (me + i) % locals) {
         let slice = chunk.slice.part(local, locals);
         let mut after = reduced.clone();
         if local != me {
-            after = vec![b.step(chunk, Action::Wait { local, flag: Flag::Reduced }, &after)];
+            after = vec![b.step(chunk, Action::Wait { local, flag: LaneFlag::Reduced }, &after)];
         }
         let (from, into, len) = (b.at(node_area(chunk), slice), b.data(slice), b.bytes(slice));
         copied.extend(b.copy(chunk, from, into, len, &after));
     }
-    signal(b, chunk, Flag::Consumed, &copied)
+    signal(b, chunk, LaneFlag::Consumed, &copied)
 }
 
 /// Sliced, with the leader carrying the node's result over the up grid.
@@ -197,26 +197,26 @@ fn sliced_nodes(b: &mut Builder, algorithm: Algorithm, chunk: Chunk, free: StepI
     if b.problem.local() != 0 {
         return take_result(b, chunk, &reduced);
     }
-    let all = b.step(chunk, Action::WaitAll { flag: Flag::Reduced }, &reduced);
+    let all = b.step(chunk, Action::WaitAll { flag: LaneFlag::Reduced }, &reduced);
     let outcome = up(b, algorithm, chunk, node_area(chunk), &[all]);
     give_result(b, chunk, outcome)
 }
 
-/// The leader announces the result, if there is anybody to hear it, and takes it itself.
-pub(super) fn give_result(b: &mut Builder, chunk: Chunk, outcome: Outcome) -> StepId {
+/// The leader signals the result, if its node has other ranks, and copies it to its own tensor.
+pub(super) fn give_result(b: &mut Builder, chunk: Chunk, outcome: ChunkResult) -> StepId {
     if b.problem.grid.per_node() > 1 {
-        signal(b, chunk, Flag::Final, &outcome.result);
+        signal(b, chunk, LaneFlag::Final, &outcome.result);
     }
     let (from, into, len) = (b.at(node_area(chunk), chunk.slice), b.data(chunk.slice), b.bytes(chunk.slice));
     let mut last = b.copy(chunk, from, into, len, &outcome.result);
     last.extend(outcome.sends);
-    signal(b, chunk, Flag::Consumed, &last)
+    signal(b, chunk, LaneFlag::Consumed, &last)
 }
 
 /// Another rank waits for the leader's result and takes it.
 pub(super) fn take_result(b: &mut Builder, chunk: Chunk, after: &[StepId]) -> StepId {
-    let there = b.step(chunk, Action::Wait { local: 0, flag: Flag::Final }, after);
+    let there = b.step(chunk, Action::Wait { local: 0, flag: LaneFlag::Final }, after);
     let (from, into, len) = (b.at(node_area(chunk), chunk.slice), b.data(chunk.slice), b.bytes(chunk.slice));
     let copied = b.copy(chunk, from, into, len, &[there]);
-    signal(b, chunk, Flag::Consumed, &copied)
+    signal(b, chunk, LaneFlag::Consumed, &copied)
 }

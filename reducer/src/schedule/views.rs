@@ -1,9 +1,9 @@
 //! Views: every rank of a node can access the tensors of all others. They lie in memory that the node shares, or in that of
 //! accelerators which open it to one another; then the accelerators do all folds.
 //!
-//! Each rank owns a slice. On one node it folds that slice of everybody's tensor, and writes the result into everybody's
-//! tensor: a line goes from core to core once, where staging moves it four times. Nobody touches another's slice, so two
-//! rounds of flags order everything: all have come, and all slices are written. A lane is used for its flags alone.
+//! Each rank owns a slice. On one node it folds that slice of every rank's tensor, and writes the result into every rank's
+//! tensor: a cache line goes from core to core once, where staging moves it four times. No rank touches another's slice, so two
+//! rounds of flags order everything: all ranks have entered, and all slices are written. A lane is used for its flags alone.
 //!
 //! ```text
 //!   one node       Peer, Data (own slice of all) --fold--> Peer, Data
@@ -15,8 +15,10 @@
 
 use super::builder::{Builder, Chunk, Slice};
 use super::sub::{node_area, signal, up, wait_free};
-use super::{Access, Action, Algorithm, Buffer, Params, Place, Problem, Schedule, ScheduleError, StepId};
-use crate::transport::Flag;
+use super::{
+    Access, Action, Algorithm, Buffer, BufferOffset, Params, Problem, Schedule, ScheduleError, StepId,
+};
+use crate::transport::LaneFlag;
 
 /// Bytes that a core folds at once, so that they are in the nearest cache while they are written to the third rank and
 /// those after it.
@@ -65,9 +67,9 @@ fn one_node(b: &mut Builder) -> Result<(), ScheduleError> {
             &[all],
         ));
     }
-    let told = signal(b, whole, Flag::Reduced, &written);
-    let all = b.step(whole, Action::WaitAll { flag: Flag::Reduced }, &[told]);
-    signal(b, whole, Flag::Consumed, &[all]);
+    let reduced = signal(b, whole, LaneFlag::Reduced, &written);
+    let all = b.step(whole, Action::WaitAll { flag: LaneFlag::Reduced }, &[reduced]);
+    signal(b, whole, LaneFlag::Consumed, &[all]);
     Ok(())
 }
 
@@ -81,42 +83,48 @@ fn nodes(b: &mut Builder, algorithm: Algorithm) {
         let slice = chunk.slice.part(me, locals);
         let (tensors, at, len) = (tensors(b, slice), b.at(node_area(chunk), slice), b.bytes(slice));
         let folded = b.fold(chunk, at, &tensors, len, &[all]);
-        let reduced = signal(b, chunk, Flag::Reduced, &folded);
+        let reduced = signal(b, chunk, LaneFlag::Reduced, &folded);
         let (there, sends) = if me == 0 {
-            let all = b.step(chunk, Action::WaitAll { flag: Flag::Reduced }, &[reduced]);
+            let all = b.step(chunk, Action::WaitAll { flag: LaneFlag::Reduced }, &[reduced]);
             let outcome = up(b, algorithm, chunk, node_area(chunk), &[all]);
-            signal(b, chunk, Flag::Final, &outcome.result);
+            signal(b, chunk, LaneFlag::Final, &outcome.result);
             (outcome.result, outcome.sends)
         } else {
-            (vec![b.step(chunk, Action::Wait { local: 0, flag: Flag::Final }, &[reduced])], Vec::new())
+            (vec![b.step(chunk, Action::Wait { local: 0, flag: LaneFlag::Final }, &[reduced])], Vec::new())
         };
         let mut last = b.fold_all(chunk, (&own_first(&tensors, me), false), &[at], len, &there);
         last.extend(sends);
-        let told = signal(b, chunk, Flag::Consumed, &last);
-        consumed.push(told);
+        let signalled = signal(b, chunk, LaneFlag::Consumed, &last);
+        consumed.push(signalled);
         // The others write to this rank's tensor.
-        b.step(chunk, Action::WaitAll { flag: Flag::Consumed }, &[told]);
+        b.step(chunk, Action::WaitAll { flag: LaneFlag::Consumed }, &[signalled]);
     }
 }
 
 /// This rank says that its tensor is there, and waits for the others'.
 fn all_come(b: &mut Builder, chunk: Chunk, free: StepId) -> StepId {
-    let told = signal(b, chunk, Flag::Staged, &[free]);
-    b.step(chunk, Action::WaitAll { flag: Flag::Staged }, &[told])
+    let staged = signal(b, chunk, LaneFlag::Staged, &[free]);
+    b.step(chunk, Action::WaitAll { flag: LaneFlag::Staged }, &[staged])
 }
 
 /// A slice of the tensors of all local ranks, in their order.
-fn tensors(b: &Builder, slice: Slice) -> Vec<Place> {
+fn tensors(b: &Builder, slice: Slice) -> Vec<BufferOffset> {
     let (me, locals, own) = (b.problem.local(), b.problem.grid.per_node(), b.data(slice));
     (0..locals)
         .map(
-            |local| if local == me { own } else { Place { buffer: Buffer::Peer(local), offset: own.offset } },
+            |local| {
+                if local == me {
+                    own
+                } else {
+                    BufferOffset { buffer: Buffer::Peer(local), offset: own.offset }
+                }
+            },
         )
         .collect()
 }
 
 /// As destinations: ranks begin with different ones, so that they do not all write to the same one at once.
-fn own_first(tensors: &[Place], me: u32) -> Vec<Place> {
+fn own_first(tensors: &[BufferOffset], me: u32) -> Vec<BufferOffset> {
     let (before, after) = tensors.split_at(me as usize);
     [after, before].concat()
 }

@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock};
 
 use shouter_reducer::header::View;
-use shouter_reducer::memory::Region;
-use shouter_reducer::transport::{Export, Flag, NodeMemory, TensorView};
+use shouter_reducer::memory::TensorRegion;
+use shouter_reducer::transport::{ExportedTensor, LaneFlag, NodeMemory, TensorView};
 
 use super::arena::Arena;
 use super::layout::{ANNOUNCEMENT, CELL_PAYLOAD, LANE_BYTES_AT, LANES_AT, Layout, MAGIC_AT, RANKS_AT, Shape};
@@ -32,7 +32,8 @@ const LEFT: u64 = 1 << 63;
 const AGREED_AT: usize = 40;
 const ADDRESS_AT: usize = 48;
 const HANDLE_AT: usize = 56;
-const _: () = assert!(HANDLE_AT + Export::HANDLE <= ANNOUNCEMENT && Export::HANDLE.is_multiple_of(8));
+const _: () =
+    assert!(HANDLE_AT + ExportedTensor::HANDLE <= ANNOUNCEMENT && ExportedTensor::HANDLE.is_multiple_of(8));
 
 /// Why a segment cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -159,9 +160,9 @@ impl NodeSegment {
 
     /// All lanes, areas and results, in one piece.
     #[cfg(feature = "cuda")]
-    pub(crate) fn lanes_memory(&self) -> Region {
+    pub(crate) fn lanes_memory(&self) -> TensorRegion {
         let (at, len) = self.layout.lanes();
-        self.mapping.region(at, len).unwrap_or(Region::empty())
+        self.mapping.region(at, len).unwrap_or(TensorRegion::empty())
     }
 
     /// Whether the memory is this process's, and not only that of the one that it was forked from.
@@ -238,7 +239,7 @@ impl NodeSegment {
 
     /// Announces the operation that this rank starts, and the handle of its tensor, if that is exported.
     #[inline]
-    pub(crate) fn announce(&self, announcement: Announcement, export: Option<&Export>) {
+    pub(crate) fn announce(&self, announcement: Announcement, export: Option<&ExportedTensor>) {
         let Some(at) = self.layout.announcement(self.local, announcement.number) else { return };
         self.word(Some(at)).store(announcement.number | UNFINISHED, Ordering::Relaxed);
         if let Some(export) = export {
@@ -274,10 +275,10 @@ impl NodeSegment {
     }
 
     /// How a local rank's tensor of operation `number` is opened; only while that is announced as exported.
-    fn export(&self, local: u32, number: u64) -> Option<Export> {
+    fn export(&self, local: u32, number: u64) -> Option<ExportedTensor> {
         let at = self.layout.announcement(local, number)?;
         let word = |at| self.word(Some(at)).load(Ordering::Acquire);
-        let mut handle = [0; Export::HANDLE];
+        let mut handle = [0; ExportedTensor::HANDLE];
         for (at, to) in (at + HANDLE_AT..).step_by(8).zip(handle.as_chunks_mut().0) {
             *to = word(at).to_ne_bytes();
         }
@@ -285,7 +286,7 @@ impl NodeSegment {
         // If the kernel does not report namespaces, equal numbers may be different processes.
         let known = |process: [u64; 2]| !process.contains(&0);
         let is_own = process(local) == process(self.local) && known(process(local));
-        let export = Export { address: word(at + ADDRESS_AT), handle, is_own };
+        let export = ExportedTensor { address: word(at + ADDRESS_AT), handle, is_own };
         (word(at) == number).then_some(export)
     }
 
@@ -310,7 +311,7 @@ impl NodeSegment {
         self.arena_region(self.local, offset, len).and_then(|region| NonNull::new(region.as_ptr()))
     }
 
-    fn arena_region(&self, local: u32, offset: usize, len: usize) -> Option<Region> {
+    fn arena_region(&self, local: u32, offset: usize, len: usize) -> Option<TensorRegion> {
         offset.checked_add(len).filter(|end| *end <= self.layout.arena_bytes())?;
         self.mapping.region(self.layout.arena(local)?.checked_add(offset)?, len)
     }
@@ -515,23 +516,23 @@ impl NodeMemory for NodeSegment {
         self.layout.shape().lane_bytes
     }
 
-    fn stage(&self, local: u32, lane: u32) -> Region {
+    fn stage(&self, local: u32, lane: u32) -> TensorRegion {
         let area = self.layout.area(local, lane).filter(|_| local < self.ranks());
-        area.and_then(|at| self.mapping.region(at, self.lane_bytes())).unwrap_or(Region::empty())
+        area.and_then(|at| self.mapping.region(at, self.lane_bytes())).unwrap_or(TensorRegion::empty())
     }
 
-    fn result(&self, lane: u32) -> Region {
+    fn result(&self, lane: u32) -> TensorRegion {
         let area = self.layout.area(self.ranks(), lane);
-        area.and_then(|at| self.mapping.region(at, self.lane_bytes())).unwrap_or(Region::empty())
+        area.and_then(|at| self.mapping.region(at, self.lane_bytes())).unwrap_or(TensorRegion::empty())
     }
 
     #[inline]
-    fn signal(&self, lane: u32, flag: Flag, value: u64) {
+    fn signal(&self, lane: u32, flag: LaneFlag, value: u64) {
         self.word(self.layout.flag(self.local, lane, flag as u8)).store(value, Ordering::Release);
     }
 
     #[inline]
-    fn observe(&self, local: u32, lane: u32, flag: Flag) -> u64 {
+    fn observe(&self, local: u32, lane: u32, flag: LaneFlag) -> u64 {
         self.word(self.layout.flag(local, lane, flag as u8)).load(Ordering::Acquire)
     }
 }

@@ -7,7 +7,7 @@ use std::os::unix::net::UnixStream;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use shouter_reducer::memory::{Kind, Region};
+use shouter_reducer::memory::{MemoryKind, TensorRegion};
 
 use super::layout::PAGE;
 use crate::runtime::{count_forks, fork_generation};
@@ -183,14 +183,19 @@ impl Mapping {
 
     /// `len` bytes at `offset` as the reducer's memory.
     #[inline]
-    pub(super) fn region(&self, offset: usize, len: usize) -> Option<Region> {
+    pub(super) fn region(&self, offset: usize, len: usize) -> Option<TensorRegion> {
         if offset.checked_add(len)? > self.len {
             return None;
         }
         // SAFETY: inside the mapping, which lives as long as the engine that uses the region (it owns both); the other
         // processes keep to the order of the schedules, which the flags carry.
         unsafe {
-            Some(Region::from_raw_parts(Kind::Shared, NonNull::new(self.base.as_ptr().add(offset))?, len, 0))
+            Some(TensorRegion::from_raw_parts(
+                MemoryKind::Shared,
+                NonNull::new(self.base.as_ptr().add(offset))?,
+                len,
+                0,
+            ))
         }
     }
 

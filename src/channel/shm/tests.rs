@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use shouter_reducer::memory::Region;
-use shouter_reducer::transport::{Flag, NodeMemory, TensorView};
+use shouter_reducer::memory::TensorRegion;
+use shouter_reducer::transport::{LaneFlag, NodeMemory, TensorView};
 
 use super::layout::Layout;
 use super::segment::Abort;
@@ -49,13 +49,13 @@ fn read(segment: &NodeSegment, number: u64, len: usize) -> Option<(u64, Vec<u8>)
 }
 
 /// The byte at `at`.
-fn peek(region: Region, at: usize) -> u8 {
+fn peek(region: TensorRegion, at: usize) -> u8 {
     let at = region.sub(at, 1).unwrap().as_ptr();
     // SAFETY: inside the region, whose segment lives and which nobody else touches now.
     unsafe { at.read_volatile() }
 }
 
-fn write(region: Region, at: usize, value: u8) {
+fn write(region: TensorRegion, at: usize, value: u8) {
     let at = region.sub(at, 1).unwrap().as_ptr();
     // SAFETY: inside the region, which nobody else touches now.
     unsafe { at.write_volatile(value) }
@@ -64,10 +64,12 @@ fn write(region: Region, at: usize, value: u8) {
 #[test]
 fn flags_are_seen_by_all_and_belong_to_one() {
     let ranks = node();
-    ranks[1].signal(1, Flag::Reduced, 7);
+    ranks[1].signal(1, LaneFlag::Reduced, 7);
     for rank in &ranks {
-        assert_eq!(rank.observe(1, 1, Flag::Reduced), 7);
-        for (local, lane, flag) in [(0, 1, Flag::Reduced), (1, 0, Flag::Reduced), (1, 1, Flag::Staged)] {
+        assert_eq!(rank.observe(1, 1, LaneFlag::Reduced), 7);
+        for (local, lane, flag) in
+            [(0, 1, LaneFlag::Reduced), (1, 0, LaneFlag::Reduced), (1, 1, LaneFlag::Staged)]
+        {
             assert_eq!(rank.observe(local, lane, flag), 0);
         }
     }

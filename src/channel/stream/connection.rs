@@ -15,7 +15,7 @@ use shouter_netstack::region::Extent;
 use shouter_netstack::tcp;
 use shouter_netstack::time::Instant;
 use shouter_reducer::header::{HEADER_BYTES, Header};
-use shouter_reducer::transport::Token;
+use shouter_reducer::transport::SendToken;
 
 use super::handshake::{Claim, Nonce};
 use super::streams::Streams;
@@ -106,7 +106,7 @@ fn set_sum(head: &mut [u8; HEAD], sum: [u8; 4]) {
 pub(super) struct Post {
     pub(super) head: [u8; HEAD],
     pub(super) payload: Option<Extent>,
-    pub(super) token: Token,
+    pub(super) token: SendToken,
 }
 
 impl Post {
@@ -208,7 +208,7 @@ impl<Id: Copy> Connection<Id> {
         now: Instant,
         streams: &mut impl Streams<Id = Id>,
         post: &Post,
-    ) -> Option<Token> {
+    ) -> Option<SendToken> {
         let Some(payload) = &post.payload else {
             self.write(now, streams, &post.head);
             return Some(post.token);

@@ -42,8 +42,8 @@ use shouter_netstack::device::DeviceCounters;
 use shouter_netstack::tcp;
 use shouter_netstack::time::Instant;
 use shouter_reducer::grid::Rank;
-use shouter_reducer::header::{Header, Kind};
-use shouter_reducer::transport::{PayloadRange, SendError, Token, Transport};
+use shouter_reducer::header::{Header, MessageKind};
+use shouter_reducer::transport::{PayloadRange, SendError, SendToken, Transport};
 
 use super::Inbox;
 use super::alarm::Alarm;
@@ -149,7 +149,7 @@ pub struct StreamChannel<S: Streams> {
     heartbeat_at: Option<Instant>,
     fenced: bool,
     /// Tokens of what was copied.
-    copied: Vec<Token>,
+    copied: Vec<SendToken>,
     /// Resends of connections that are over.
     resent_before: u64,
     loads: Vec<Load>,
@@ -414,19 +414,19 @@ impl<S: Streams> Transport for StreamChannel<S> {
         to: Rank,
         header: &Header,
         payload: PayloadRange,
-        token: Token,
+        token: SendToken,
     ) -> Result<(), SendError> {
         let index = self.peers.present(to).ok_or(SendError::PeerFailed)?;
         let peer = self.peers.get_mut(index).ok_or(SendError::PeerFailed)?;
         let payload = extent_of(&payload);
         let bytes = payload.as_ref().map_or(&[][..], |payload| payload.as_bytes());
         let head = connection::message_head(header, bytes, self.settings.crc);
-        if header.kind != Kind::Data && payload.is_none() {
+        if header.kind != MessageKind::Data && payload.is_none() {
             if peer.control.len() >= CONTROL_QUEUE {
                 return Err(SendError::Full);
             }
             peer.control.push_back(head);
-            if token != Token::CONTROL {
+            if token != SendToken::CONTROL {
                 self.copied.push(token);
             }
             return Ok(());

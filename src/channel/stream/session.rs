@@ -5,7 +5,7 @@ use std::time::Duration;
 use shouter_netstack::tcp::{Error, Failure};
 use shouter_netstack::time::Instant;
 use shouter_reducer::grid::Rank;
-use shouter_reducer::transport::Token;
+use shouter_reducer::transport::SendToken;
 
 use super::connection::ConnectionState;
 use super::handshake::{self, Answer, CHALLENGE, Claim, HELLO, Nonce, WELCOME};
@@ -74,8 +74,10 @@ impl<S: Streams> StreamChannel<S> {
                 None => {}
             },
             // What was fenced is no longer the executor's.
-            StreamEvent::Released(_, token) if !self.fenced => inbox.released(Token(token.0)),
-            StreamEvent::Dropped(id, token) if self.roles.contains_key(&id) => inbox.released(Token(token.0)),
+            StreamEvent::Released(_, token) if !self.fenced => inbox.released(SendToken(token.0)),
+            StreamEvent::Dropped(id, token) if self.roles.contains_key(&id) => {
+                inbox.released(SendToken(token.0))
+            }
             StreamEvent::Failed(id, failure) => self.on_ended(now, id, Ending::Failed(failure)),
             StreamEvent::Closed(id) => self.on_ended(now, id, Ending::Finished),
             StreamEvent::Released(..) | StreamEvent::Dropped(..) => {}

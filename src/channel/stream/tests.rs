@@ -99,7 +99,7 @@ fn start(now: Instant, rank: u32, host: &mut Host, bytes: usize) -> OpId {
 }
 
 #[allow(unsafe_code)]
-fn region(memory: &Owned) -> shouter_reducer::memory::Region {
+fn region(memory: &Owned) -> shouter_reducer::memory::TensorRegion {
     // SAFETY: the memory lives in the host behind its engine, which is dropped first.
     unsafe { memory.region() }
 }

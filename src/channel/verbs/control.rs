@@ -6,7 +6,7 @@ use std::time::Duration;
 use shouter_netstack::time::Instant;
 use shouter_reducer::grid::Rank;
 use shouter_reducer::header::Header;
-use shouter_reducer::transport::{PayloadRange, SendError, Token};
+use shouter_reducer::transport::{PayloadRange, SendError, SendToken};
 
 use crate::channel::Inbox;
 use crate::channel::stream::KernelChannel;
@@ -94,7 +94,7 @@ impl<C: Control> ControlPath<C> {
     /// Posts a control message.
     pub(super) fn send(&mut self, to: Rank, header: &Header) -> Result<(), SendError> {
         self.has_output = true;
-        self.control.send(to, header, PayloadRange::empty(), Token::CONTROL)
+        self.control.send(to, header, PayloadRange::empty(), SendToken::CONTROL)
     }
 
     /// Posts a control message to every peer.

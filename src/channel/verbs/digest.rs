@@ -11,8 +11,8 @@ use shouter_netstack::time::Instant;
 use shouter_reducer::executor::Disposition;
 use shouter_reducer::grid::Rank;
 use shouter_reducer::header::Header;
-use shouter_reducer::memory::{Kind, Span};
-use shouter_reducer::transport::{AcceleratorError, PayloadRange, SendError, Token};
+use shouter_reducer::memory::{MemoryKind, Span};
+use shouter_reducer::transport::{AcceleratorError, PayloadRange, SendError, SendToken};
 
 use super::fabric::{Fabric, Fault};
 use super::fragments::{FragmentState, RefusalReason};
@@ -79,7 +79,7 @@ struct Waiting {
     index: usize,
     header: Header,
     span: PayloadRange,
-    token: Token,
+    token: SendToken,
     crc: Answer,
 }
 
@@ -149,7 +149,7 @@ impl<F: Fabric, C: Control> VerbsChannel<F, C> {
         index: usize,
         header: &Header,
         span: PayloadRange,
-        token: Token,
+        token: SendToken,
     ) -> Result<(), SendError> {
         let crc = if self.settings.crc { Answer::Unasked } else { Answer::Known(0) };
         let device = self.device.as_mut().ok_or(SendError::PeerFailed)?;
@@ -364,7 +364,8 @@ pub(super) fn deliver(
     inbox: &mut dyn Inbox,
 ) -> Result<Disposition, AcceleratorError> {
     let landing = device.as_ref().and_then(|_| inbox.landing(header));
-    let landing = landing.filter(|span| span.region().kind() == Kind::Device && span.len() == payload.len());
+    let landing =
+        landing.filter(|span| span.region().kind() == MemoryKind::Device && span.len() == payload.len());
     if let (Some(span), Some(device)) = (landing, device)
         && !span.is_empty()
     {

@@ -7,7 +7,7 @@ use std::net::Ipv6Addr;
 use std::os::fd::OwnedFd;
 
 use serde::{Deserialize, Serialize};
-use shouter_reducer::memory::Region;
+use shouter_reducer::memory::TensorRegion;
 
 /// How a connection is reached: its queue pair and its slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -251,7 +251,7 @@ pub trait Fabric: 'static {
     /// # Safety
     /// The memory stays mapped until the registration is dropped.
     #[allow(unsafe_code)]
-    unsafe fn registering(&self, memory: Region) -> Result<Registering, RegisterError>;
+    unsafe fn registering(&self, memory: TensorRegion) -> Result<Registering, RegisterError>;
 
     /// Takes memory that the device knows; returns the registration's number.
     ///
@@ -259,7 +259,7 @@ pub trait Fabric: 'static {
     /// [`RegisterError`] if there is no room for it any more; then the registration is dropped.
     fn adopt(&mut self, memory: Registered) -> Result<usize, RegisterError>;
 
-    /// The same for memory of a device ([`Kind::Device`](shouter_reducer::memory::Kind::Device)): by its dma-buf where there is one, else by
+    /// The same for memory of a device ([`MemoryKind::Device`](shouter_reducer::memory::MemoryKind::Device)): by its dma-buf where there is one, else by
     /// its address. It does not count in the budget, which is one of host memory.
     ///
     /// # Errors
@@ -270,7 +270,7 @@ pub trait Fabric: 'static {
     #[allow(unsafe_code)]
     unsafe fn register_device(
         &mut self,
-        memory: Region,
+        memory: TensorRegion,
         export: Option<Export>,
     ) -> Result<(usize, Reach), RegisterError>;
 

@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 
 use shouter_netstack::time::Instant;
 use shouter_reducer::memory::Span;
-use shouter_reducer::transport::Token;
+use shouter_reducer::transport::SendToken;
 
 use super::message::{NUMBER_BITS, Notification, widen};
 
@@ -22,7 +22,7 @@ pub(super) struct ZeroCopyPayload {
     /// Where that is.
     pub(super) span: Span,
     /// What is released when nothing refers to it any more.
-    pub(super) token: Token,
+    pub(super) token: SendToken,
 }
 
 /// A fragment on its way.
@@ -161,7 +161,7 @@ impl Sender {
         &mut self,
         low: u32,
         bits: u32,
-        mut release: impl FnMut(Token),
+        mut release: impl FnMut(SendToken),
     ) -> Result<(), InvalidAck> {
         let count = widen(self.acked, low, bits);
         if count > self.next {
@@ -202,7 +202,7 @@ impl Sender {
     pub(super) fn resume(
         &mut self,
         taken: Taken,
-        mut release: impl FnMut(Token),
+        mut release: impl FnMut(SendToken),
         mut returned: impl FnMut(Returned),
     ) -> Result<(), InvalidAck> {
         if taken.count < self.acked || taken.count > self.next {

@@ -16,7 +16,7 @@
 
 use shouter_netstack::crc::{crc32c, crc32c_behind, crc32c_of_two};
 use shouter_reducer::header::{HEADER_BYTES, Header};
-use shouter_reducer::memory::{Kind, Span};
+use shouter_reducer::memory::{MemoryKind, Span};
 
 use crate::channel::sys::bytes_of;
 
@@ -181,7 +181,7 @@ pub(super) fn open(
     if crc && placed {
         let span = landing(header)?;
         let sound = match span.region().kind() {
-            Kind::Device => {
+            MemoryKind::Device => {
                 let Trailer { number, ack, ask, .. } = trailer;
                 check = Some(Check { span, number, ack, ask, trailer: *bytes, expected });
                 true

@@ -75,9 +75,9 @@ use message::{Head, Payload, TRAILER};
 pub use rdma::{Port, Rdma};
 use shouter_netstack::time::Instant;
 use shouter_reducer::grid::Rank;
-use shouter_reducer::header::{GRANULE_UNIT, HEADER_BYTES, Header, Kind};
-use shouter_reducer::memory::Kind as MemoryKind;
-use shouter_reducer::transport::{Landing, PayloadRange, SendError, Token, Transport};
+use shouter_reducer::header::{GRANULE_UNIT, HEADER_BYTES, Header, MessageKind};
+use shouter_reducer::memory::MemoryKind;
+use shouter_reducer::transport::{Landing, PayloadRange, SendError, SendToken, Transport};
 use windows::Windows;
 use zero_copy::Memory;
 
@@ -154,7 +154,7 @@ pub struct VerbsChannel<F: Fabric, C: Control> {
     events: Vec<FabricEvent>,
     /// Nothing was received in the last poll.
     idle: bool,
-    released: Vec<Token>,
+    released: Vec<SendToken>,
     counts: Counts,
     fenced: bool,
 }
@@ -349,10 +349,10 @@ impl<F: Fabric, C: Control> Transport for VerbsChannel<F, C> {
         to: Rank,
         header: &Header,
         payload: PayloadRange,
-        token: Token,
+        token: SendToken,
     ) -> Result<(), SendError> {
         let index = self.peers.present(to).ok_or(SendError::PeerFailed)?;
-        if matches!(header.kind, Kind::Vote | Kind::Abort) {
+        if matches!(header.kind, MessageKind::Vote | MessageKind::Abort) {
             // The queue pairs are closed when the group ends; these messages carry the reason.
             return self.control.send(to, header);
         }

@@ -15,7 +15,7 @@ use shouter_netstack::verbs::{
     Access, BATCH, Buffer, Completion, CompletionQueue, Connection, Context, Destination, Gid, Opcode,
     Operation, QpConfig, QueuePair, Sges, VerbsError, WorkRequest,
 };
-use shouter_reducer::memory::Region;
+use shouter_reducer::memory::TensorRegion;
 
 use super::fabric::{
     Export, Fabric, FabricEvent, Fault, QueuePairAddress, Reach, RegisterError, Registered, Registering,
@@ -401,7 +401,7 @@ impl Fabric for Rdma {
     }
 
     #[allow(unsafe_code)]
-    unsafe fn registering(&self, memory: Region) -> Result<Registering, RegisterError> {
+    unsafe fn registering(&self, memory: TensorRegion) -> Result<Registering, RegisterError> {
         // SAFETY: passed on to the caller.
         unsafe { self.registrations.registering(&self.context, memory) }
     }
@@ -413,7 +413,7 @@ impl Fabric for Rdma {
     #[allow(unsafe_code)]
     unsafe fn register_device(
         &mut self,
-        memory: Region,
+        memory: TensorRegion,
         export: Option<Export>,
     ) -> Result<(usize, Reach), RegisterError> {
         // SAFETY: passed on to the caller.

@@ -2,7 +2,7 @@
 
 use shouter_netstack::time::Instant;
 use shouter_reducer::executor::{Disposition, Refusal};
-use shouter_reducer::header::{Header, Kind};
+use shouter_reducer::header::{Header, MessageKind};
 
 use super::digest::{self, not_ready};
 use super::fabric::{Fabric, Fault};
@@ -58,7 +58,7 @@ impl<F: Fabric, C: Control> VerbsChannel<F, C> {
                                 inbox.placed(&header)
                             }
                             Some(payload) => {
-                                let credit = (header.kind == Kind::Credit).then_some(payload);
+                                let credit = (header.kind == MessageKind::Credit).then_some(payload);
                                 let window = credit.and_then(Window::decode);
                                 let payload = if window.is_some() { &[] } else { payload };
                                 let delivered = digest::deliver(&mut self.device, &header, payload, inbox);

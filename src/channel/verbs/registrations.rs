@@ -5,7 +5,7 @@ use std::os::fd::AsFd;
 use std::ptr::NonNull;
 
 use shouter_netstack::verbs::{Access, Context, MemoryRegion, Sge};
-use shouter_reducer::memory::{Kind, Region};
+use shouter_reducer::memory::{MemoryKind, TensorRegion};
 
 use super::fabric::{Export, Reach, RegisterError, Registered, Registering, Remote, Source};
 
@@ -39,13 +39,13 @@ impl Registrations {
     pub(super) unsafe fn registering(
         &self,
         context: &Context,
-        memory: Region,
+        memory: TensorRegion,
     ) -> Result<Registering, RegisterError> {
         let bytes = memory.len();
         if bytes > self.left {
             return Err(RegisterError::Budget { bytes });
         }
-        if memory.kind() == Kind::Device {
+        if memory.kind() == MemoryKind::Device {
             return Err(RegisterError::Device { bytes, why: "the memory is an accelerator's".into() });
         }
         let context = context.clone();
@@ -74,7 +74,7 @@ impl Registrations {
     pub(super) unsafe fn add_device(
         &mut self,
         context: &Context,
-        memory: Region,
+        memory: TensorRegion,
         export: Option<Export>,
     ) -> Result<(usize, Reach), RegisterError> {
         let devices = self.all.iter().flatten().filter(|known| known.device).count();

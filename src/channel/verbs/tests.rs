@@ -16,7 +16,7 @@ use shouter_reducer::executor::{Executor, ExecutorConfig, OpError, Request};
 use shouter_reducer::grid::Grid;
 use shouter_reducer::header::{Collective, Identity, Shape};
 use shouter_reducer::kernel::Kernels;
-use shouter_reducer::memory::{Kind as MemoryKind, Region};
+use shouter_reducer::memory::{MemoryKind, TensorRegion};
 use shouter_reducer::plan::Plan;
 
 use super::fabric::Sizes;
@@ -93,7 +93,7 @@ impl<F: Fabric> Leader<F> {
         let shape = Shape { collective: Collective::AllReduce, dtype: DType::I32, op: ReduceOp::Sum, count };
         let base = NonNull::new(data.as_mut_ptr().cast()).unwrap();
         // SAFETY: a vector of the leader's, which stays where it is until the leader goes.
-        let data = unsafe { Region::from_raw_parts(MemoryKind::Host, base, data.len() * 4, 0) };
+        let data = unsafe { TensorRegion::from_raw_parts(MemoryKind::Host, base, data.len() * 4, 0) };
         let request = Request {
             identity: Identity::ad_hoc(&shape, Rank(0)),
             shape,
@@ -113,7 +113,7 @@ impl<F: Fabric> Leader<F> {
     fn start_registered(&mut self, rank: u32, mut data: Vec<i32>) -> bool {
         let base = NonNull::new(data.as_mut_ptr().cast()).unwrap();
         // SAFETY: as in `start`, which moves the vector and not its elements.
-        let region = unsafe { Region::from_raw_parts(MemoryKind::Host, base, data.len() * 4, 0) };
+        let region = unsafe { TensorRegion::from_raw_parts(MemoryKind::Host, base, data.len() * 4, 0) };
         // SAFETY: the leader's channel goes before its data.
         let registering = unsafe { self.channel.registering(region) };
         let known = registering.is_some_and(|registering| self.channel.adopt(region, registering()));
@@ -305,7 +305,7 @@ fn registering_memory_holds_up_no_turn_of_the_channel() {
     let data = vec![1i32; 50_000];
     let base = NonNull::new(data.as_ptr().cast_mut().cast()).unwrap();
     // SAFETY: it says which memory is meant; the vector stays.
-    let region = unsafe { Region::from_raw_parts(MemoryKind::Host, base, data.len() * 4, 0) };
+    let region = unsafe { TensorRegion::from_raw_parts(MemoryKind::Host, base, data.len() * 4, 0) };
     // SAFETY: as above.
     let registering = unsafe { pair.leaders[0].channel.registering(region) }.unwrap();
     // The device takes its time, in another thread, while operations go on.
@@ -421,11 +421,11 @@ fn after_a_fence_only_control_messages_go_out() {
     let sent = |kind| {
         let header = Header { kind, ..header() };
         move |channel: &mut VerbsChannel<End, Wire>| {
-            channel.send(Rank(1), &header, PayloadRange::empty(), Token::CONTROL)
+            channel.send(Rank(1), &header, PayloadRange::empty(), SendToken::CONTROL)
         }
     };
-    assert_eq!(sent(Kind::Credit)(&mut pair.leaders[0].channel), Err(SendError::PeerFailed));
-    assert_eq!(sent(Kind::Abort)(&mut pair.leaders[0].channel), Ok(()));
+    assert_eq!(sent(MessageKind::Credit)(&mut pair.leaders[0].channel), Err(SendError::PeerFailed));
+    assert_eq!(sent(MessageKind::Abort)(&mut pair.leaders[0].channel), Ok(()));
     // The control connections are looked at once in a while.
     (0..400).for_each(|_| drop(pair.turn()));
     assert!(pair.leaders[1].executor.aborted().is_some());
@@ -446,14 +446,14 @@ fn what_is_no_message_breaks_nothing() {
     leader.channel.written(Instant::ZERO, 0, 99, 1 << 30, &mut leader.executor);
     leader.channel.on_immediate(Instant::ZERO, 99, u32::MAX);
     assert_eq!(
-        leader.channel.send(Rank(7), &header(), PayloadRange::empty(), Token(1)),
+        leader.channel.send(Rank(7), &header(), PayloadRange::empty(), SendToken(1)),
         Err(SendError::PeerFailed)
     );
 }
 
 fn header() -> Header {
     Header {
-        kind: Kind::Credit,
+        kind: MessageKind::Credit,
         src: Rank(0),
         key: Default::default(),
         identity: Identity::AdHoc(0),

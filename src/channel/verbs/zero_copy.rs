@@ -1,9 +1,9 @@
 //! Payloads that are sent from where they lie, and to where they belong if the peer has said where that is: which memory is
 //! registered, and when it is given back.
 
-use shouter_reducer::header::{Header, Kind};
-use shouter_reducer::memory::{Kind as MemoryKind, Region};
-use shouter_reducer::transport::{Landing, PayloadRange, Token};
+use shouter_reducer::header::{Header, MessageKind};
+use shouter_reducer::memory::{MemoryKind, TensorRegion};
+use shouter_reducer::transport::{Landing, PayloadRange, SendToken};
 
 use super::digest::{Digest, OnDevice};
 use super::fabric::{Export, Fabric, Reach, RegisterError, Registered, Registering, Remote, Source};
@@ -36,11 +36,11 @@ impl Memory {
     }
 
     /// Whether memory can be registered: nothing of it is.
-    fn takes(&self, memory: Region) -> bool {
+    fn takes(&self, memory: TensorRegion) -> bool {
         !memory.is_empty() && self.ranges.is_free(memory.as_ptr().addr(), memory.len())
     }
 
-    fn insert(&mut self, memory: Region, key: usize) {
+    fn insert(&mut self, memory: TensorRegion, key: usize) {
         self.ranges.insert(memory.as_ptr().addr(), memory.len(), key);
     }
 
@@ -67,7 +67,7 @@ impl<F: Fabric, C: Control> VerbsChannel<F, C> {
         at: usize,
         header: &Header,
         (span, into): (PayloadRange, Option<Remote>),
-        token: Token,
+        token: SendToken,
         known: Option<Read<'_>>,
     ) -> bool {
         if span.len() < self.memory.zero_copy_from && known.is_none() {
@@ -109,8 +109,10 @@ impl<F: Fabric, C: Control> VerbsChannel<F, C> {
     /// Where the peer wants a fragment to be written that goes out now; `None` to its slots.
     #[inline]
     pub(super) fn destination(&mut self, index: usize, header: &Header) -> Option<Remote> {
-        let peer =
-            self.peers.get_mut(index).filter(|peer| header.kind == Kind::Data && !peer.windows.is_empty())?;
+        let peer = self
+            .peers
+            .get_mut(index)
+            .filter(|peer| header.kind == MessageKind::Data && !peer.windows.is_empty())?;
         peer.windows.find(header)
     }
 
@@ -132,7 +134,7 @@ impl<F: Fabric, C: Control> VerbsChannel<F, C> {
 
 impl<F: Fabric, C: Control> Registry for VerbsChannel<F, C> {
     #[allow(unsafe_code)]
-    unsafe fn registering(&mut self, memory: Region) -> Option<Registering> {
+    unsafe fn registering(&mut self, memory: TensorRegion) -> Option<Registering> {
         if self.fenced || !self.memory.takes(memory) {
             return None;
         }
@@ -141,7 +143,7 @@ impl<F: Fabric, C: Control> Registry for VerbsChannel<F, C> {
         registering.map_err(|why| self.memory.warn_once(&why)).ok()
     }
 
-    fn adopt(&mut self, memory: Region, registered: Result<Registered, RegisterError>) -> bool {
+    fn adopt(&mut self, memory: TensorRegion, registered: Result<Registered, RegisterError>) -> bool {
         if self.fenced || !self.memory.takes(memory) {
             return false;
         }
@@ -164,7 +166,7 @@ impl<F: Fabric, C: Control> Registry for VerbsChannel<F, C> {
     #[allow(unsafe_code)]
     unsafe fn register_device(
         &mut self,
-        memory: Region,
+        memory: TensorRegion,
         export: Option<Export>,
     ) -> Result<Reach, RegisterError> {
         if self.fenced || !self.memory.takes(memory) {

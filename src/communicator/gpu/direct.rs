@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use shouter_reducer::cuda::kernel::{CudaKernels, LaunchError};
 use shouter_reducer::cuda::{Context, CudaCrcs, DeviceBuffer, Dmabuf, NicWrites, Pointer, PointerKind};
-use shouter_reducer::memory::{Kind, Region, Span};
+use shouter_reducer::memory::{MemoryKind, Span, TensorRegion};
 use shouter_reducer::schedule::Access;
 use shouter_reducer::transport::AcceleratorError;
 
@@ -253,7 +253,7 @@ impl Group {
 
 impl Direct {
     /// What may touch a tensor.
-    pub(super) fn access(&self, tensor: &Region) -> Access {
+    pub(super) fn access(&self, tensor: &TensorRegion) -> Access {
         let start = tensor.as_ptr() as u64;
         let known = lock(&self.known);
         let found = known.range(..=start).next_back();
@@ -264,10 +264,10 @@ impl Direct {
     }
 }
 
-fn device_region(address: u64, bytes: u64) -> Option<Region> {
+fn device_region(address: u64, bytes: u64) -> Option<TensorRegion> {
     let base = NonNull::new(address as *mut u8)?;
     // SAFETY: operations that name it keep the memory; see `register_with_nic`.
-    Some(unsafe { Region::from_raw_parts(Kind::Device, base, usize::try_from(bytes).ok()?, 0) })
+    Some(unsafe { TensorRegion::from_raw_parts(MemoryKind::Device, base, usize::try_from(bytes).ok()?, 0) })
 }
 
 /// Bytes of a page of this host.

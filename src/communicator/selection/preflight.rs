@@ -13,7 +13,7 @@ use shouter_netstack::time::Instant;
 use shouter_reducer::executor::{Disposition, Refusal};
 use shouter_reducer::grid::Rank;
 use shouter_reducer::header::Header;
-use shouter_reducer::transport::Token;
+use shouter_reducer::transport::SendToken;
 
 use crate::channel::Inbox;
 use crate::channel::port::{self, PortDevice};
@@ -106,7 +106,7 @@ impl Inbox for Nothing {
         Disposition::Refused(Refusal::NotReady)
     }
 
-    fn released(&mut self, _: Token) {}
+    fn released(&mut self, _: SendToken) {}
 }
 
 /// Probes the path to each of `peers` for packets of up to `mtu` bytes, and answers them.

@@ -38,7 +38,7 @@ fn events(trace: &Value) -> Vec<&Value> {
     trace["traceEvents"].as_array().unwrap().iter().filter(|event| event["ph"] != "M").collect()
 }
 
-fn at(micros: u64, what: What) -> Record {
+fn at(micros: u64, what: RecordKind) -> Record {
     Record { at: Duration::from_micros(micros), seq: 5, ..Record::of(what) }
 }
 
@@ -48,10 +48,10 @@ fn a_dump_tells_what_was_under_way_and_who_is_to_blame() {
     let (mut shard, small) = (Recorder::new(), Recorder::new());
     let flight = folder.flight(2, vec![("engine", shard.records()), ("small operations", small.records())]);
     let rank = Some(Rank(3));
-    shard.record(Record { tensor: Some(8), value: 70, bytes: 4096, ..at(10, What::Started) });
-    shard.record(Record { rank, bytes: 1024, ..at(11, What::CreditWait) });
-    shard.record(Record { rank, value: Why::Failed.code().into(), ..at(12, What::Ended) });
-    shard.record(Record { rank, ..at(13, What::Failed) });
+    shard.record(Record { tensor: Some(8), value: 70, bytes: 4096, ..at(10, RecordKind::Started) });
+    shard.record(Record { rank, bytes: 1024, ..at(11, RecordKind::CreditWait) });
+    shard.record(Record { rank, value: AbortReason::Failed.code().into(), ..at(12, RecordKind::Ended) });
+    shard.record(Record { rank, ..at(13, RecordKind::Failed) });
     flight.joined(Instant::from_nanos(1));
     let path = flight.dump("rank 3: gone").unwrap();
     let name = format!("shouter-a:b-rank2-{}.json", std::process::id());
@@ -98,7 +98,7 @@ fn dumps_of_several_ranks_are_merged_as_timelines_are() {
         let mut shard = Recorder::new();
         let flight = folder.flight(rank, vec![("engine", shard.records())]);
         for micros in 0..EVENTS as u64 + 7 {
-            shard.record(at(micros * 2 + u64::from(rank), What::Sent));
+            shard.record(at(micros * 2 + u64::from(rank), RecordKind::Sent));
         }
         files.push(flight.dump("asked").unwrap());
     }

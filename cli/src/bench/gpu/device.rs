@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use shouter_reducer::cuda::kernel::{CudaKernels, LaunchError};
-use shouter_reducer::cuda::{Context, Cuda, CudaError, DeviceBuffer, DeviceInfo, Event, Pinned, Stream};
+use shouter_reducer::cuda::{Context, Cuda, CudaError, CudaEvent, DeviceBuffer, DeviceInfo, Pinned, Stream};
 
 use super::{GpuArgs, image};
 use crate::bench::BenchError;
@@ -119,8 +119,8 @@ impl Device {
         (samples, calls): (u32, u32),
         mut enqueue: impl FnMut(usize) -> Result<(), BenchError>,
     ) -> Result<f64, BenchError> {
-        let [start, end] =
-            [Event::timing(&self.context), Event::timing(&self.context)].map(|event| event.map_err(failed));
+        let [start, end] = [CudaEvent::timing(&self.context), CudaEvent::timing(&self.context)]
+            .map(|event| event.map_err(failed));
         let (start, end) = (start?, end?);
         let mut seconds = vec![];
         let mut turns = 0..;

@@ -3,7 +3,7 @@
 
 use rand::Rng;
 use shouter_netstack::crc::crc32c;
-use shouter_reducer::cuda::kernel::{Packing, Piece};
+use shouter_reducer::cuda::kernel::{PackedPiece, Packing};
 
 use super::bits::{Bench, CheckResult, Image, difference};
 use crate::bench::BenchError;
@@ -47,7 +47,7 @@ fn packed(bench: &mut Bench<'_>, many: usize, unpack: bool) -> Result<Option<usi
     let address = bench.arena.address();
     let table: Vec<u8> = ranges
         .iter()
-        .map(|(at, offset, tensor)| Piece {
+        .map(|(at, offset, tensor)| PackedPiece {
             address: address + *at as u64,
             bytes: tensor.len() as u64,
             offset: *offset as u64,

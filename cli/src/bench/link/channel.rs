@@ -12,9 +12,9 @@ use shouter::runtime::{Clock, Instant};
 use shouter_reducer::dtype::{DType, ReduceOp};
 use shouter_reducer::executor::Disposition;
 use shouter_reducer::grid::Rank;
-use shouter_reducer::header::{Collective, Header, Identity, Kind, MatchKey, Shape};
-use shouter_reducer::memory::{Kind as MemoryKind, Region};
-use shouter_reducer::transport::{SendError, Token, Transport};
+use shouter_reducer::header::{Collective, Header, Identity, MatchKey, MessageKind, Shape};
+use shouter_reducer::memory::{MemoryKind, TensorRegion};
+use shouter_reducer::transport::{SendError, SendToken, Transport};
 
 use super::super::report::{ReportLine, median, percentiles_us, round4};
 use super::{BenchError, WorkerArgs};
@@ -35,7 +35,7 @@ pub(super) struct ChannelEnd {
     peer: Rank,
     up: UpChannels,
     control: ControlLink,
-    cold: Region,
+    cold: TensorRegion,
     walked: usize,
     count: Count,
 }
@@ -57,7 +57,7 @@ impl Inbox for Count {
         Disposition::Consumed
     }
 
-    fn released(&mut self, _: Token) {}
+    fn released(&mut self, _: SendToken) {}
 }
 
 impl ChannelEnd {
@@ -76,7 +76,7 @@ impl ChannelEnd {
             (0..COLD).map(|i| (i as u32).wrapping_mul(2_654_435_761).to_le_bytes()[3]).collect();
         let bytes = NonNull::from(bytes.leak());
         // SAFETY: the memory stays for ever, and nobody writes to it.
-        let cold = unsafe { Region::from_raw_parts(MemoryKind::Host, bytes.cast(), COLD, 0) };
+        let cold = unsafe { TensorRegion::from_raw_parts(MemoryKind::Host, bytes.cast(), COLD, 0) };
         if let Some(registry) = up.registry() {
             // SAFETY: the memory stays for ever.
             unsafe { registry.register(cold) };
@@ -124,7 +124,7 @@ impl ChannelEnd {
         let failed = || BenchError::Failed("the message does not fit the bench's memory".into());
         let payload = self.cold.span(self.walked, len).ok_or_else(failed)?;
         let header = Header {
-            kind: Kind::Data,
+            kind: MessageKind::Data,
             src: self.rank,
             key: MatchKey::default(),
             identity: Identity::AdHoc(0),
@@ -134,7 +134,7 @@ impl ChannelEnd {
             granule: (len.next_multiple_of(64) as u32).max(64),
             len: len as u32,
         };
-        match self.up.send(self.peer, &header, payload, Token::CONTROL) {
+        match self.up.send(self.peer, &header, payload, SendToken::CONTROL) {
             Ok(()) => {
                 self.walked += len.next_multiple_of(64);
                 Ok(true)

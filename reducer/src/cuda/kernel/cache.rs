@@ -1,5 +1,5 @@
 //! Compiled images on disk, named by the hash of all that they depend on. An entry begins with the hash of its image, so
-//! a damaged one is not taken; it is written under another name and renamed, so nobody reads half of one. Without a
+//! a damaged one is not taken; it is written under another name and renamed, so no reader sees half of one. Without a
 //! place to write, nothing is kept.
 
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};

@@ -182,7 +182,7 @@ pub(super) struct FoldArgs {
 /// device can read.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Piece {
+pub struct PackedPiece {
     /// Device address of the tensor.
     pub address: u64,
     /// Its length in bytes.
@@ -191,7 +191,7 @@ pub struct Piece {
     pub offset: u64,
 }
 
-/// Which way tensors are copied.
+/// The direction in which tensors are copied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Packing {
     /// From where they are into the buffer.
@@ -243,7 +243,7 @@ fn most_blocks(processors: u32) -> u32 {
     processors.max(1).saturating_mul(BLOCKS_PER_PROCESSOR).min(MAX_COLUMNS)
 }
 
-/// Blocks for `vectors` of 16 bytes, one a thread and turn.
+/// Blocks for `vectors` of 16 bytes, one per thread and iteration.
 fn blocks(vectors: u64, processors: u32) -> u32 {
     vectors.div_ceil(u64::from(THREADS)).clamp(1, u64::from(most_blocks(processors))) as u32
 }
@@ -307,7 +307,7 @@ pub(super) fn pack(
     if pieces_len == 0 {
         return Ok(None);
     }
-    check("the table of pieces", pieces, u64::from(pieces_len), size_of::<Piece>() as u64, 8)?;
+    check("the table of pieces", pieces, u64::from(pieces_len), size_of::<PackedPiece>() as u64, 8)?;
     check("the buffer", buffer, largest, 1, 1)?;
     let rows = pieces_len.min(MAX_ROWS);
     // Blocks that the largest piece can use, as long as all of them together are not too many.

@@ -88,7 +88,7 @@ impl CudaKernels {
     /// # Safety
     ///
     /// All memory is accessible from the device, at these addresses, until the stream has done the work: its own, mapped
-    /// memory of the host, or memory of peers. In the order of streams and events, nobody else writes any of it, or reads
+    /// memory of the host, or memory of peers. In the order of streams and events, nothing else writes any of it, or reads
     /// a destination, meanwhile.
     pub unsafe fn fold(&self, stream: &Stream, fold: &Fold<'_>) -> Result<(), LaunchError> {
         // SAFETY: the caller's promise is the same.
@@ -100,7 +100,7 @@ impl CudaKernels {
     ///
     /// # Safety
     ///
-    /// As [`fold`](Self::fold), for the table at `pieces`, which holds as many [`Piece`](super::Piece)s, for the
+    /// As [`fold`](Self::fold), for the table at `pieces`, which holds as many [`PackedPiece`](super::PackedPiece)s, for the
     /// tensors that it names, and for the buffer, which reaches to the end of each; no two of them overlap where they are
     /// written.
     pub unsafe fn pack(

@@ -26,7 +26,7 @@ mod source;
 #[cfg(test)]
 mod tests;
 
-pub use self::call::{CallError, Fold, MAX_DESTINATIONS, MAX_SOURCES, Packing, Piece};
+pub use self::call::{CallError, Fold, MAX_DESTINATIONS, MAX_SOURCES, PackedPiece, Packing};
 pub use self::compile::{
     Architecture, CompileError, Image, Origin, compile, compile_with_cache, compiler_version,
 };

@@ -6,7 +6,7 @@ use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
 use super::call::{self, Call, CallError, Kernel};
-use super::{Fold, MAX_DESTINATIONS, Packing, Piece, crc};
+use super::{Fold, MAX_DESTINATIONS, PackedPiece, Packing, crc};
 use crate::dtype::{DType, ReduceOp};
 use crate::kernel::Kernels;
 use crate::kernel::tests::{Laid, is_float, random, specials};
@@ -51,7 +51,7 @@ fn check_fold(grid: &Grid, columns: &[Vec<u64>], case: &Case<'_>) {
     // SAFETY: all have `count` elements, and the destination is apart.
     unsafe { Kernels::detect().fold_raw(dtype, op, host.ptr(), &pointers, bytes) }
     if let Some(n) = divide_by {
-        // SAFETY: as many bytes are laid there, and nobody else has them meanwhile.
+        // SAFETY: as many bytes are laid there, and no one else has them meanwhile.
         let sum = unsafe { std::slice::from_raw_parts_mut(host.ptr(), bytes) };
         Kernels::detect().finish_avg(dtype, sum, n);
     }
@@ -170,7 +170,7 @@ fn every_16_bit_value_folds_and_divides_as_on_the_host() {
             let (mut host, mut device) =
                 (Laid::new(dtype, &elements, shift), Laid::new(dtype, &elements, shift));
             let bytes = elements.len() * dtype.size();
-            // SAFETY: as many bytes are laid there, and nobody else has them meanwhile.
+            // SAFETY: as many bytes are laid there, and no one else has them meanwhile.
             let slice = unsafe { std::slice::from_raw_parts_mut(host.ptr(), bytes) };
             Kernels::detect().finish_avg(dtype, slice, n);
             let dst = device.ptr() as u64;
@@ -202,8 +202,8 @@ fn tensors_are_packed_and_come_back() {
         for (tensor, back) in tensors.iter().zip(&mut back) {
             let start = rng.random_range(0..16);
             let bytes = tensor.len() as u64 - 16;
-            table.push(Piece { address: tensor[start..].as_ptr() as u64, bytes, offset });
-            back_table.push(Piece { address: back[start..].as_mut_ptr() as u64, bytes, offset });
+            table.push(PackedPiece { address: tensor[start..].as_ptr() as u64, bytes, offset });
+            back_table.push(PackedPiece { address: back[start..].as_mut_ptr() as u64, bytes, offset });
             offset += bytes + rng.random_range(0..20);
         }
         let mut buffer = vec![0xa5u8; offset as usize + 32];

@@ -3,7 +3,7 @@ use rand::{Rng, RngCore, SeedableRng};
 
 use super::super::*;
 use super::harness::*;
-use crate::memory::{Kind, Owned, Region};
+use crate::memory::{MemoryKind, Owned, TensorRegion};
 
 const ROOM: usize = 1 << 20;
 
@@ -69,7 +69,8 @@ fn spans_know_their_direction() {
     fill(&pinned, &[7; 32]);
     let base = core::ptr::NonNull::new(buffer.address() as *mut u8).unwrap();
     // SAFETY: both outlive the copies; nothing else accesses them.
-    let (host, device) = unsafe { (pinned.region(0), Region::from_raw_parts(Kind::Device, base, 64, 0)) };
+    let (host, device) =
+        unsafe { (pinned.region(0), TensorRegion::from_raw_parts(MemoryKind::Device, base, 64, 0)) };
     let out = copier.copy_span(device.span(3, 32).unwrap(), host.span(0, 32).unwrap()).unwrap();
     until("the copy out", || copier.is_done(out));
     let back = copier.copy_span(host.span(32, 32).unwrap(), device.span(3, 32).unwrap()).unwrap();

@@ -5,7 +5,7 @@ use core::ptr::NonNull;
 use super::harness::device;
 use crate::cuda::kernel::{Architecture, CudaKernels, compile_with_cache};
 use crate::cuda::{CudaCrcs, CudaError, DeviceBuffer, NicWrites};
-use crate::memory::{Kind, Region};
+use crate::memory::{MemoryKind, TensorRegion};
 use core::time::Duration;
 
 const BYTES: usize = 1 << 20;
@@ -35,7 +35,7 @@ fn crcs_are_the_hosts_and_copies_arrive() {
     let buffer = DeviceBuffer::new(&context, BYTES).unwrap();
     let base = NonNull::new(buffer.address() as *mut u8).unwrap();
     // SAFETY: kept to the end of the test, which asks until all is answered.
-    let region = unsafe { Region::from_raw_parts(Kind::Device, base, BYTES, 0) };
+    let region = unsafe { TensorRegion::from_raw_parts(MemoryKind::Device, base, BYTES, 0) };
     let span = |at: usize, len: usize| region.span(at, len).unwrap();
     let bytes: Vec<u8> = (0..BYTES).map(|i| (i * 7 + i / 255) as u8).collect();
     let (never, now) = (Duration::MAX, || Duration::from_nanos(0));

@@ -10,10 +10,10 @@ use crate::dtype::{DType, ReduceOp};
 
 /// Asks the child of these tests to run a session.
 const SESSION: &str = "SHOUTER_TEST_CUDA_SESSION";
-/// What the simulated driver is told.
+/// The settings of the simulated driver.
 const SIM: &str = "CUDA_SIM";
 
-/// Whether the driver is the simulated one, which can be told to fail.
+/// Whether the driver is the simulated one, which can be set to fail.
 fn simulated() -> bool {
     let Some((_alone, cuda, _)) = device() else { return false };
     let simulated = cuda.devices().unwrap()[0].name.contains("imulated");
@@ -33,10 +33,10 @@ fn kernels(cuda: &Cuda) -> Result<Image, CudaError> {
 
 /// Runs a session while the driver does as `sim` says; what came of it.
 fn session_with(sim: &str) -> String {
-    let (success, told) = again("failures::a_session", &[(SESSION, "1"), (SIM, sim)]);
-    let line = told.lines().find_map(|line| line.split_once("session: "));
-    let (_, line) = line.unwrap_or_else(|| panic!("{sim}: nothing came of it: {told}"));
-    assert!(success, "{sim}: {told}");
+    let (success, output_text) = again("failures::a_session", &[(SESSION, "1"), (SIM, sim)]);
+    let line = output_text.lines().find_map(|line| line.split_once("session: "));
+    let (_, line) = line.unwrap_or_else(|| panic!("{sim}: nothing came of it: {output_text}"));
+    assert!(success, "{sim}: {output_text}");
     line.into()
 }
 
@@ -76,7 +76,7 @@ fn work(cuda: &'static Cuda) -> Result<(), CudaError> {
     let trainer = unsafe { Stream::borrow(&context, stream.as_raw()) }?;
     launch(&context, &stream, &buffer)?;
     let mut copier = Copier::new(&context)?;
-    let marks = [Event::timing(&context)?, Event::timing(&context)?];
+    let marks = [CudaEvent::timing(&context)?, CudaEvent::timing(&context)?];
     marks.iter().try_for_each(|mark| mark.record(&trainer))?;
     let copied = copy(&mut copier, &trainer, (&pinned, &buffer));
     // Memory goes when the copies have ended; a driver that is lost never says so.

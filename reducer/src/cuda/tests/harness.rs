@@ -13,7 +13,7 @@ use cudarc::driver::sys::{
 };
 
 use super::super::*;
-use crate::memory::{Kind, Region};
+use crate::memory::{MemoryKind, TensorRegion};
 
 /// The first device's primary context, for one test of the process at a time: addresses that one frees are another's next.
 /// `None`, and a line of text, where there is no device. The guard is bound first, and so dropped last.
@@ -37,8 +37,8 @@ pub(super) fn again(test: &str, environment: &[(&str, &str)]) -> (bool, String) 
         .stdin(Stdio::null())
         .output()
         .unwrap();
-    let told = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
-    (output.status.success(), told.into_owned())
+    let output_text = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+    (output.status.success(), output_text.into_owned())
 }
 
 /// Asks until it is so, for 20 seconds.
@@ -113,15 +113,15 @@ impl Copier {
     ///
     /// # Safety
     /// Both ranges are valid, do not overlap, and stay so until the fence is done; nothing else accesses them until then.
-    pub(super) unsafe fn copy(&mut self, into: u64, from: u64, bytes: usize) -> Result<Fence, CudaError> {
+    pub(super) unsafe fn copy(&mut self, into: u64, from: u64, bytes: usize) -> Result<CopyFence, CudaError> {
         let [into, from] = [into, from].map(|address| {
             let kind = match self.context().cuda().classify(address)?.kind {
-                PointerKind::Device | PointerKind::Managed => Kind::Device,
-                PointerKind::Pinned | PointerKind::Unknown => Kind::Host,
+                PointerKind::Device | PointerKind::Managed => MemoryKind::Device,
+                PointerKind::Pinned | PointerKind::Unknown => MemoryKind::Host,
             };
             let base = NonNull::new(address as *mut u8).unwrap();
             // SAFETY: passed on to the caller.
-            Ok(unsafe { Region::from_raw_parts(kind, base, bytes, 0) }.span(0, bytes).unwrap())
+            Ok(unsafe { TensorRegion::from_raw_parts(kind, base, bytes, 0) }.span(0, bytes).unwrap())
         });
         self.copy_span(into?, from?)
     }

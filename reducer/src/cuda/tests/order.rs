@@ -4,13 +4,13 @@ use cudarc::driver::sys::{
 
 use super::super::*;
 use super::harness::*;
-use crate::transport::Moment;
+use crate::transport::StreamEvent;
 
 #[test]
 fn events_follow_their_stream() {
     let Some((_alone, _, context)) = device() else { return };
     let stream = Stream::new(&context).unwrap();
-    let event = Event::new(&context).unwrap();
+    let event = CudaEvent::new(&context).unwrap();
     let gate = Gate::new(&context);
     assert!(event.is_done().unwrap(), "nothing was recorded");
     gate.hold(&stream);
@@ -26,7 +26,7 @@ fn events_follow_their_stream() {
 fn timing_events_tell_the_time_between_them() {
     let Some((_alone, _, context)) = device() else { return };
     let stream = Stream::new(&context).unwrap();
-    let (start, end) = (Event::timing(&context).unwrap(), Event::timing(&context).unwrap());
+    let (start, end) = (CudaEvent::timing(&context).unwrap(), CudaEvent::timing(&context).unwrap());
     let gate = Gate::new(&context);
     assert!(end.seconds_since(&start).is_err(), "nothing was recorded");
     start.record(&stream).unwrap();
@@ -40,39 +40,39 @@ fn timing_events_tell_the_time_between_them() {
     // The gate was shut for 5 ms at least; nothing here takes a minute.
     let seconds = end.seconds_since(&start).unwrap();
     assert!((0.0045..60.0).contains(&seconds), "{seconds} s");
-    let plain = Event::new(&context).unwrap();
+    let plain = CudaEvent::new(&context).unwrap();
     plain.record(&stream).unwrap();
     assert!(plain.seconds_since(&start).is_err(), "without timing");
 }
 
 /// What the executor asks before the first copy of a tensor.
-fn moment(copier: &mut Copier, stream: &Stream) -> Result<Moment, CudaError> {
+fn recorded(copier: &mut Copier, stream: &Stream) -> Result<StreamEvent, CudaError> {
     let event = copier.event()?;
     event.record(stream)?;
     Ok(copier.expect(event))
 }
 
 #[test]
-fn a_moment_comes_when_the_trainers_work_is_done_and_holds_up_nothing_else() {
+fn an_event_is_reached_when_the_trainers_work_is_done_and_holds_up_nothing_else() {
     let Some((_alone, _, context)) = device() else { return };
     let trainer = Stream::new(&context).unwrap();
     // SAFETY: `trainer` is dropped after this.
     let stream = unsafe { Stream::borrow(&context, trainer.as_raw()) }.unwrap();
     let (host, device) = (Pinned::new(&context, 64).unwrap(), DeviceBuffer::new(&context, 64).unwrap());
     let mut copier = Copier::new(&context).unwrap();
-    let early = moment(&mut copier, &stream).unwrap();
+    let early = recorded(&mut copier, &stream).unwrap();
     let gate = Gate::new(&context);
     gate.hold(&trainer);
     // SAFETY: the word lies in the buffer, which outlives the waits.
     unsafe { write_value(&trainer, device.address(), 0x0403_0201) };
-    let late = moment(&mut copier, &stream).unwrap();
-    until("the early moment", || copier.has_come(early));
+    let late = recorded(&mut copier, &stream).unwrap();
+    until("the early event", || copier.is_reached(early));
     // SAFETY: four bytes on both sides, which outlive the waits; other bytes than the trainer's.
     let other = unsafe { copier.copy(host.as_ptr().as_ptr() as u64 + 8, device.address() + 8, 4) }.unwrap();
     until("another tensor's copy", || copier.is_done(other));
-    stays_false("the late moment", || copier.has_come(late));
+    stays_false("the late event", || copier.is_reached(late));
     gate.open();
-    until("the late moment", || copier.has_come(late));
+    until("the late event", || copier.is_reached(late));
     // SAFETY: as above.
     let fence = unsafe { copier.copy(host.as_ptr().as_ptr() as u64, device.address(), 4) }.unwrap();
     until("the copy", || copier.is_done(fence));
@@ -91,8 +91,8 @@ fn default_streams_are_streams_too() {
         assert!(!stream.capturing(&context.enter().unwrap()).unwrap());
         // SAFETY: the word lies in the buffer.
         unsafe { write_value(&stream, device.address(), at as u32 + 1) };
-        let moment = moment(&mut copier, &stream).unwrap();
-        until("the moment", || copier.has_come(moment));
+        let event = recorded(&mut copier, &stream).unwrap();
+        until("the event", || copier.is_reached(event));
         // SAFETY: four bytes on both sides.
         let fence = unsafe { copier.copy(host.as_ptr().as_ptr() as u64, device.address(), 4) }.unwrap();
         until("the copy", || copier.is_done(fence));
@@ -114,8 +114,8 @@ fn a_capture_is_refused_and_stays_valid() {
         assert_eq!(unsafe { cuStreamBeginCapture_v2(raw, mode) } as u32, 0);
     }
     assert!(stream.capturing(&context.enter().unwrap()).unwrap());
-    assert_eq!(Event::new(&context).unwrap().record(&stream).unwrap_err(), CudaError::Capturing);
-    assert_eq!(moment(&mut copier, &stream).unwrap_err(), CudaError::Capturing);
+    assert_eq!(CudaEvent::new(&context).unwrap().record(&stream).unwrap_err(), CudaError::Capturing);
+    assert_eq!(recorded(&mut copier, &stream).unwrap_err(), CudaError::Capturing);
     // What does not concern the stream goes on, allocations included.
     // SAFETY: both sides outlive the wait.
     let fence = unsafe { copier.copy(device.address(), host.as_ptr().as_ptr() as u64, 64) }.unwrap();

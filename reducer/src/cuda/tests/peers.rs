@@ -32,8 +32,8 @@ fn another_process_reads_and_writes_our_memory() {
     let memory = MemoryHandle::export(&context, &cuda.classify(buffer.address() + 100).unwrap()).unwrap();
     assert_eq!(MemoryHandle::from_bytes(&memory.to_bytes()), Some(memory));
     let message = hex(&memory.to_bytes());
-    let (success, told) = again("peers::the_other_process", &[(PEER, &message)]);
-    assert!(success && told.contains("the peer has written"), "{told}");
+    let (success, output_text) = again("peers::the_other_process", &[(PEER, &message)]);
+    assert!(success && output_text.contains("the peer has written"), "{output_text}");
     // SAFETY: as above.
     let fence = unsafe { copier.copy(at, buffer.address(), 8192) }.unwrap();
     until("the copy back", || copier.is_done(fence));
@@ -75,8 +75,9 @@ fn what_is_not_asked_for_any_more_is_closed() {
         let pointer = cuda.classify(buffer.address()).unwrap();
         hex(&MemoryHandle::export(&context, &pointer).unwrap().to_bytes())
     });
-    let (success, told) = again("peers::the_one_that_asks_for_one_of_two", &[(PEER, &handles.join("."))]);
-    assert!(success && told.contains("only one is open"), "{told}");
+    let (success, output_text) =
+        again("peers::the_one_that_asks_for_one_of_two", &[(PEER, &handles.join("."))]);
+    assert!(success && output_text.contains("only one is open"), "{output_text}");
 }
 
 /// The child of the test above; as a test of its own it does nothing.

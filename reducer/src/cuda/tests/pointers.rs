@@ -117,7 +117,7 @@ fn a_trainers_own_context_is_used_and_its_streams_kept_apart() {
         // SAFETY: the stream is alive, but of another context.
         let refused = unsafe { Stream::borrow(&context, stream.as_raw()) }.unwrap_err();
         assert!(matches!(refused, CudaError::ForeignStream { .. }), "{refused}");
-        let error = Event::new(&context).unwrap().record(&stream).unwrap_err();
+        let error = CudaEvent::new(&context).unwrap().record(&stream).unwrap_err();
         assert!(matches!(error, CudaError::ForeignStream { .. }), "{error}");
         assert_eq!(current(), foreign.0);
     }

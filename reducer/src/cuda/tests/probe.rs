@@ -79,6 +79,6 @@ fn shards_may_have_them() {
     moves::<Copier>();
     moves::<PeerMemory>();
     is_shared::<Context>();
-    is_shared::<Event>();
+    is_shared::<CudaEvent>();
     is_shared::<Pinned>();
 }

@@ -1,4 +1,4 @@
-//! What an operation may send unasked, and what of it is not released.
+//! What an operation may send eagerly, and its unreleased fragments.
 
 use crate::schedule::Buffer;
 

@@ -1,4 +1,4 @@
-//! How far an operation's steps are: what each still waits for, which can run, and which fragments have come.
+//! The progress of an operation's steps: the edges that each waits for, which can run, and which fragments have arrived.
 
 use crate::header::Header;
 
@@ -19,8 +19,8 @@ pub(in crate::executor) struct StepState {
     pub(in crate::executor) done: bool,
 }
 
-/// What a receiving step says to a fragment.
-pub(in crate::executor) enum Expected {
+/// How a receiving step classifies a fragment.
+pub(in crate::executor) enum FragmentState {
     /// It has been used already.
     Duplicate,
     /// The step is not ready.
@@ -28,12 +28,12 @@ pub(in crate::executor) enum Expected {
     /// It is not cut as the message's other fragments are.
     Malformed,
     /// It is to be used, and noted then with [`Steps::received`].
-    New(New),
+    New(NewFragment),
 }
 
 /// A fragment that has not been used yet.
 #[derive(Clone, Copy)]
-pub(in crate::executor) struct New {
+pub(in crate::executor) struct NewFragment {
     /// It is the message's first.
     pub(in crate::executor) is_first: bool,
     /// Its word and bit, if the message has several.
@@ -138,8 +138,8 @@ impl Steps {
         self.first != usize::MAX
     }
 
-    /// The words to look at, first and last. What is found in them and cannot run is [put back](Self::put_back); what becomes ready
-    /// meanwhile widens the range again.
+    /// The words of `ready` to scan, first and last. A word with steps that cannot run yet is [put back](Self::put_back); steps that
+    /// become ready meanwhile widen the range again.
     #[inline]
     pub(in crate::executor) fn take_range(&mut self) -> (usize, usize) {
         let range = (self.first, self.last);
@@ -159,7 +159,7 @@ impl Steps {
         Some(word as u32 * 64 + bit)
     }
 
-    /// The word was looked at; returns the last one to look at, which may have grown.
+    /// A word of `ready` was scanned; returns the last one to scan, which may have grown.
     #[inline]
     pub(in crate::executor) fn put_back(&mut self, word: usize, last: usize) -> usize {
         if self.ready.get(word).is_some_and(|bits| *bits != 0) {
@@ -191,7 +191,7 @@ impl Steps {
         state.aux += fragments;
     }
 
-    /// A send is posted to its end. Nobody waits for more of one that does not have to be released.
+    /// A send is posted completely. It is done if its release is not awaited.
     #[inline]
     pub(super) fn posted(&mut self, step: u32, waits: bool) {
         self.states[step as usize].done = true;
@@ -214,13 +214,13 @@ impl Steps {
 
     /// Looks at a fragment of a message of `total` bytes, which lies inside it.
     #[inline(always)]
-    pub(in crate::executor) fn expects(&mut self, step: u32, total: usize, header: &Header) -> Expected {
+    pub(in crate::executor) fn expects(&mut self, step: u32, total: usize, header: &Header) -> FragmentState {
         let state = &mut self.states[step as usize];
         if state.done {
-            return Expected::Duplicate;
+            return FragmentState::Duplicate;
         }
         if state.pending > 0 {
-            return Expected::Early;
+            return FragmentState::Early;
         }
         let is_first = state.granule == 0;
         if is_first {
@@ -230,22 +230,28 @@ impl Steps {
                 make_room(&mut self.bits, total.div_ceil(header.granule as usize));
             }
         } else if state.granule != header.granule {
-            return Expected::Malformed;
+            return FragmentState::Malformed;
         }
         if header.granule as usize >= total {
-            return Expected::New(New { is_first, bit: None });
+            return FragmentState::New(NewFragment { is_first, bit: None });
         }
         let index = (header.offset / u64::from(header.granule)) as usize;
         let (word, bit) = (state.aux as usize + index / 64, 1 << (index % 64));
         if self.bits[word] & bit != 0 {
-            return Expected::Duplicate;
+            return FragmentState::Duplicate;
         }
-        Expected::New(New { is_first, bit: Some((word, bit)) })
+        FragmentState::New(NewFragment { is_first, bit: Some((word, bit)) })
     }
 
     /// A fragment of `len` bytes was used; whether its message of `total` bytes is complete.
     #[inline]
-    pub(in crate::executor) fn received(&mut self, step: u32, new: New, len: u32, total: usize) -> bool {
+    pub(in crate::executor) fn received(
+        &mut self,
+        step: u32,
+        new: NewFragment,
+        len: u32,
+        total: usize,
+    ) -> bool {
         if let Some((word, bit)) = new.bit {
             self.bits[word] |= bit;
         }

@@ -1,4 +1,4 @@
-//! Divergence as a fault: a rank runs something else, in every way, and nobody gets a wrong sum.
+//! Divergence as a fault: a rank runs something else, in every way, and no rank gets a wrong sum.
 
 use super::harness::{self, Buffer, Faults, Group, shape};
 use crate::dtype::{DType, ReduceOp};
@@ -103,7 +103,7 @@ fn contents(item: &Item, rank: u32) -> Vec<u8> {
     (0..item.shape.count as usize).flat_map(|index| value(rank, index).to_le_bytes()).collect()
 }
 
-/// Whether a rank of a grid that runs something else leaves everybody without a wrong sum, and is named.
+/// Whether a rank of a grid that runs something else leaves every rank without a wrong sum, and is named.
 fn run(seed: u64) {
     let mut rng = SmallRng::seed_from_u64(seed);
     let (ranks, per_node) = GRIDS[rng.random_range(0..GRIDS.len())];
@@ -196,7 +196,7 @@ fn run(seed: u64) {
         let node = &group.nodes[grid.node_of(Rank(rank)) as usize];
         group.executors[rank as usize].compare(&harness::View(node, grid.local_of(Rank(rank))));
     }
-    assert!(group.executors.iter().any(|executor| executor.diverged().is_some()), "{what}: nobody noticed");
+    assert!(group.executors.iter().any(|executor| executor.diverged().is_some()), "{what}: no rank noticed");
     let verdicts = group.vote();
     for (rank, verdict) in (0..ranks).zip(&verdicts) {
         let verdict = verdict.unwrap_or_else(|| panic!("{what}: rank {rank} knows nothing"));

@@ -12,8 +12,8 @@ use crate::kernel::Kernels;
 use crate::memory::{Owned, Span};
 use crate::schedule::{Algorithm, Params, Problem, build};
 use crate::transport::{
-    Accelerator, AcceleratorError, Export, Fence, Flag, Fold, Landing, Moment, OnDevice, SendError,
-    TensorView, Transport,
+    Accelerator, AcceleratorError, DeviceFence, DeviceTensor, ExportedTensor, Fold, Landing, LaneFlag,
+    SendError, StreamEvent, TensorView, Transport,
 };
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -24,7 +24,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Memory with a region, and its bytes for the test to look at while nothing runs.
 pub(super) struct Buffer {
     owned: Owned,
-    pub(super) region: Region,
+    pub(super) region: TensorRegion,
 }
 
 impl Buffer {
@@ -38,17 +38,17 @@ impl Buffer {
     }
 
     /// The same memory as a tensor that the node's ranks share.
-    pub(super) fn shared(&self) -> Region {
+    pub(super) fn shared(&self) -> TensorRegion {
         let base = core::ptr::NonNull::new(self.region.as_ptr()).unwrap();
         // SAFETY: as in `new`; all executors are in this process.
-        unsafe { Region::from_raw_parts(memory::Kind::Shared, base, self.region.len(), 0) }
+        unsafe { TensorRegion::from_raw_parts(memory::MemoryKind::Shared, base, self.region.len(), 0) }
     }
 
     /// The same memory as an accelerator's, which only copies touch.
-    pub(super) fn device(&self) -> Region {
+    pub(super) fn device(&self) -> TensorRegion {
         let base = core::ptr::NonNull::new(self.region.as_ptr()).unwrap();
         // SAFETY: as in `new`.
-        unsafe { Region::from_raw_parts(memory::Kind::Device, base, self.region.len(), 0) }
+        unsafe { TensorRegion::from_raw_parts(memory::MemoryKind::Device, base, self.region.len(), 0) }
     }
 
     pub(super) fn bytes(&self) -> Vec<u8> {
@@ -71,7 +71,7 @@ pub(super) struct Node {
     /// Who could open the others' tensors, by (local rank, operation).
     agreed: RefCell<HashMap<(u32, u64), bool>>,
     /// Ranks see which operations the others have started.
-    pub(super) tells: bool,
+    pub(super) announces: bool,
 }
 
 impl Node {
@@ -79,10 +79,10 @@ impl Node {
         let areas = (0..(locals + 1) * lanes).map(|_| Buffer::new(&vec![0xee; bytes])).collect();
         let flags = (0..locals * lanes * 4).map(|_| AtomicU64::new(0)).collect();
         let tensors = RefCell::new(vec![Vec::new(); locals as usize]);
-        Self { lanes, bytes, areas, flags, locals, tensors, agreed: RefCell::default(), tells: false }
+        Self { lanes, bytes, areas, flags, locals, tensors, agreed: RefCell::default(), announces: false }
     }
 
-    fn flag(&self, local: u32, lane: u32, flag: Flag) -> &AtomicU64 {
+    fn flag(&self, local: u32, lane: u32, flag: LaneFlag) -> &AtomicU64 {
         &self.flags[((local * self.lanes + lane) * 4) as usize + flag as usize]
     }
 }
@@ -92,7 +92,7 @@ pub(super) struct View<'a>(pub(super) &'a Node, pub(super) u32);
 
 impl NodeMemory for View<'_> {
     fn has_started(&self, local: u32, seq: u64) -> Option<bool> {
-        self.0.tells.then(|| self.0.tensors.borrow()[local as usize].len() as u64 > seq)
+        self.0.announces.then(|| self.0.tensors.borrow()[local as usize].len() as u64 > seq)
     }
     fn agrees(&self, seq: u64) -> Option<bool> {
         let ours = self.view(self.1, seq)?;
@@ -109,7 +109,7 @@ impl NodeMemory for View<'_> {
         }
     }
     fn agree(&self, seq: u64, opened: bool) {
-        assert!(self.0.agreed.borrow_mut().insert((self.1, seq), opened).is_none(), "a word was taken back");
+        assert!(self.0.agreed.borrow_mut().insert((self.1, seq), opened).is_none(), "an answer was changed");
     }
     fn has_agreed(&self, local: u32, seq: u64) -> Option<bool> {
         self.0.agreed.borrow().get(&(local, seq)).copied()
@@ -120,17 +120,17 @@ impl NodeMemory for View<'_> {
     fn lane_bytes(&self) -> usize {
         self.0.bytes
     }
-    fn stage(&self, local: u32, lane: u32) -> Region {
+    fn stage(&self, local: u32, lane: u32) -> TensorRegion {
         self.0.areas[(local * self.0.lanes + lane) as usize].region
     }
-    fn result(&self, lane: u32) -> Region {
+    fn result(&self, lane: u32) -> TensorRegion {
         self.0.areas[(self.0.locals * self.0.lanes + lane) as usize].region
     }
-    fn signal(&self, lane: u32, flag: Flag, value: u64) {
+    fn signal(&self, lane: u32, flag: LaneFlag, value: u64) {
         let before = self.0.flag(self.1, lane, flag).swap(value, Ordering::Release);
         assert!(before < value, "flags only grow");
     }
-    fn observe(&self, local: u32, lane: u32, flag: Flag) -> u64 {
+    fn observe(&self, local: u32, lane: u32, flag: LaneFlag) -> u64 {
         self.0.flag(local, lane, flag).load(Ordering::Acquire)
     }
 }
@@ -141,7 +141,7 @@ pub(super) struct Packet {
     pub(super) header: [u8; HEADER_BYTES],
     payload: Span,
     posted: Vec<u8>,
-    token: Token,
+    token: SendToken,
     /// A copy that the network made: nothing refers to the sender's memory.
     copy: bool,
     delivered: bool,
@@ -202,7 +202,7 @@ impl Transport for Port<'_> {
     fn max_fragment(&self, _to: Rank) -> usize {
         self.0.fragment
     }
-    fn send(&mut self, to: Rank, header: &Header, payload: Span, token: Token) -> Result<(), SendError> {
+    fn send(&mut self, to: Rank, header: &Header, payload: Span, token: SendToken) -> Result<(), SendError> {
         if self.0.dead == Some(to) {
             self.0.lost = Some(to);
             return Err(SendError::PeerFailed);
@@ -214,7 +214,7 @@ impl Transport for Port<'_> {
         header.encode(&mut bytes);
         let posted = peek(payload);
         let mut place = None;
-        if header.kind == Kind::Data && self.0.rng.random_bool(0.7) {
+        if header.kind == MessageKind::Data && self.0.rng.random_bool(0.7) {
             place = self.0.place(self.1, to, header).map(|place| (place, self.0.rng.random()));
         }
         if let Some((place, true)) = place {
@@ -234,7 +234,7 @@ impl Transport for Port<'_> {
         Ok(())
     }
     fn credit(&mut self, to: Rank, header: &Header, landing: Option<Landing>) -> Result<(), SendError> {
-        self.send(to, header, Span::empty(), Token::CONTROL)?;
+        self.send(to, header, Span::empty(), SendToken::CONTROL)?;
         self.0.landings.extend(landing.map(|landing| (self.1, to, *header, landing)));
         Ok(())
     }
@@ -248,12 +248,12 @@ struct Started {
     from: Vec<(Span, Vec<u8>)>,
 }
 
-/// Copies and folds at random moments between their start and the word that they are done, those of one direction in order.
+/// Copies and folds at random times between their start and the report that they are done, those of one direction in order.
 pub(super) struct Copies {
     /// Started and not done, by direction.
     pending: [VecDeque<Started>; 2],
     started: u64,
-    /// So often a moment has not come yet.
+    /// So often the stream event is not reached yet.
     pub(super) early: u32,
     rng: SmallRng,
     /// So many copies more and then only failures.
@@ -298,33 +298,33 @@ impl Copies {
         into: &[Span],
         from: &[Span],
         make: impl FnOnce(&[Vec<u8>]) -> Vec<u8>,
-    ) -> Result<Fence, AcceleratorError> {
+    ) -> Result<DeviceFence, AcceleratorError> {
         assert!(into.iter().chain(from).all(|span| span.len() == into[0].len()));
         if self.started == self.good {
             return Err(AcceleratorError(Arc::from("out of order")));
         }
         self.started += 1;
-        let is_device = |span: &Span| span.region().kind() == memory::Kind::Device;
+        let is_device = |span: &Span| span.region().kind() == memory::MemoryKind::Device;
         let direction = usize::from(!from.iter().any(is_device));
         assert!(into.iter().chain(from).any(is_device));
         let sources: Vec<_> = from.iter().map(|&span| peek(span)).collect();
         let bytes = make(&sources);
         let from = from.iter().copied().zip(sources).collect();
         self.pending[direction].push_back(Started { number: self.started, into: into.to_vec(), bytes, from });
-        Ok(Fence(self.started << 1 | direction as u64))
+        Ok(DeviceFence(self.started << 1 | direction as u64))
     }
 }
 
 impl Accelerator for Copies {
-    fn copy(&mut self, into: Span, from: Span) -> Result<Fence, AcceleratorError> {
+    fn copy(&mut self, into: Span, from: Span) -> Result<DeviceFence, AcceleratorError> {
         self.enqueue(&[into], &[from], |from| from[0].clone())
     }
-    fn open(&mut self, tensor: &Export, len: usize) -> Option<Region> {
+    fn open(&mut self, tensor: &ExportedTensor, len: usize) -> Option<TensorRegion> {
         let base = core::ptr::NonNull::new(tensor.address as *mut u8).filter(|_| !self.blind)?;
         // SAFETY: as in `Buffer::new`; all executors are in this process.
-        Some(unsafe { Region::from_raw_parts(memory::Kind::Device, base, len, 0) })
+        Some(unsafe { TensorRegion::from_raw_parts(memory::MemoryKind::Device, base, len, 0) })
     }
-    fn fold(&mut self, fold: &Fold<'_>) -> Result<Fence, AcceleratorError> {
+    fn fold(&mut self, fold: &Fold<'_>) -> Result<DeviceFence, AcceleratorError> {
         self.folds += 1;
         self.enqueue(fold.destinations, fold.sources, |sources| {
             let mut sum = vec![0; sources[0].len()];
@@ -338,15 +338,15 @@ impl Accelerator for Copies {
             sum
         })
     }
-    fn is_done(&mut self, copy: Fence) -> Result<bool, AcceleratorError> {
+    fn is_done(&mut self, copy: DeviceFence) -> Result<bool, AcceleratorError> {
         let (number, direction) = (copy.0 >> 1, copy.0 as usize & 1);
         if self.rng.random_bool(0.3) {
             self.advance(direction);
         }
         Ok(self.pending[direction].front().is_none_or(|first| first.number > number))
     }
-    fn has_come(&mut self, moment: Moment) -> Result<bool, AcceleratorError> {
-        assert_eq!(moment, Moment(9));
+    fn is_reached(&mut self, event: StreamEvent) -> Result<bool, AcceleratorError> {
+        assert_eq!(event, StreamEvent(9));
         self.early = self.early.saturating_sub(1);
         Ok(self.early == 0)
     }
@@ -443,10 +443,10 @@ impl Group {
     ) -> Request {
         let problem = Problem::new(self.grid, rank, &shape, Rank(0)).on_device();
         let schedule = Arc::new(build(algorithm, &problem, &self.params).unwrap());
-        let moment = Some(Moment(9));
+        let ready_event = Some(StreamEvent(9));
         let address = data.region.as_ptr() as u64;
-        let export = Some(Export { address, handle: [0; Export::HANDLE], is_own: true });
-        let device = Some(OnDevice { moment, export });
+        let export = Some(ExportedTensor { address, handle: [0; ExportedTensor::HANDLE], is_own: true });
+        let device = Some(DeviceTensor { ready_event, export });
         Request { data: data.device(), schedule, device, ..self.request(rank, algorithm, shape, data) }
     }
 
@@ -471,7 +471,7 @@ impl Group {
         let export = request.device.and_then(|device| device.export);
         let what = crate::header::View { identity: request.identity, shape: request.shape };
         let tensor = match (request.data.kind(), export) {
-            (memory::Kind::Shared, _) => TensorView::Shared(request.data),
+            (memory::MemoryKind::Shared, _) => TensorView::Shared(request.data),
             (_, Some(export)) => TensorView::Exported(export),
             _ => TensorView::Private,
         };
@@ -561,7 +561,7 @@ impl Group {
                 self.refused.push(refusal);
                 if refusal.is_retryable() {
                     let bytes = header.shape.count as usize * header.shape.dtype.size();
-                    let small = header.kind != Kind::Data || bytes <= self.eager_bytes;
+                    let small = header.kind != MessageKind::Data || bytes <= self.eager_bytes;
                     assert!(!(small && self.keeps_budgets), "what goes unasked has room");
                     if faults.in_order {
                         return false;
@@ -586,7 +586,7 @@ impl Group {
         true
     }
 
-    /// Starts `work` (by rank, in order) at random moments, and runs until all of it has ended.
+    /// Starts `work` (by rank, in order) at random times, and runs until all of it has ended.
     pub(super) fn run(&mut self, mut work: Vec<VecDeque<Request>>, what: &str) {
         let wanted: Vec<_> =
             work.iter().zip(&self.completed).map(|(work, done)| work.len() + done.len()).collect();

@@ -1,6 +1,6 @@
 use shouter_reducer::dtype::{DType, ReduceOp};
 use shouter_reducer::grid::Rank;
-use shouter_reducer::header::{Collective, Identity, Kind, MatchKey, Shape};
+use shouter_reducer::header::{Collective, Identity, MatchKey, MessageKind, Shape};
 
 use super::*;
 
@@ -30,7 +30,7 @@ fn payload(len: usize, seed: usize) -> Vec<u8> {
 
 fn header(index: usize, len: usize) -> Header {
     Header {
-        kind: Kind::Data,
+        kind: MessageKind::Data,
         src: Rank(index as u32),
         key: MatchKey::default(),
         identity: Identity::AdHoc(1),

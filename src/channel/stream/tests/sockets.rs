@@ -165,7 +165,7 @@ fn hear(end: &mut [End], stream: &mut TcpStream, buffer: &mut [u8]) {
 
 fn header(src: u32, len: usize) -> Header {
     Header {
-        kind: Kind::Data,
+        kind: MessageKind::Data,
         src: Rank(src),
         key: MatchKey::default(),
         identity: Identity::AdHoc(1),
@@ -529,9 +529,9 @@ fn without_connections_for_data_control_messages_still_come_through() {
     let mut both = ends(0, [true; 2]);
     connected(&mut both);
     let end = &mut both[0];
-    let sent = end.channel.send(Rank(1), &header(0, 0), PayloadRange::empty(), Token(1));
+    let sent = end.channel.send(Rank(1), &header(0, 0), PayloadRange::empty(), SendToken(1));
     assert_eq!(sent, Err(SendError::PeerFailed));
-    let grant = Header { kind: Kind::Credit, granule: 0, ..header(0, 0) };
+    let grant = Header { kind: MessageKind::Credit, granule: 0, ..header(0, 0) };
     end.channel.broadcast(&grant);
     until(&mut both, "the message", |ends| {
         ends[1].channel.peers.get(0).unwrap().heard > Instant::ZERO && ends[0].channel.is_drained()

@@ -2,7 +2,7 @@ use super::*;
 
 #[allow(clippy::unnecessary_wraps)]
 fn zero_copy(token: u64) -> Option<ZeroCopyPayload> {
-    Some(ZeroCopyPayload { span: Span::empty(), token: Token(token) })
+    Some(ZeroCopyPayload { span: Span::empty(), token: SendToken(token) })
 }
 
 fn tokens(sender: &mut Sender, low: u64) -> Vec<u64> {
@@ -42,7 +42,7 @@ fn a_refused_fragment_comes_back_once() {
     let mut sender = Sender::new(8);
     (0..3).for_each(|n| sender.sent(10 + n, zero_copy(n.into())));
     let back = sender.refused(1, RefusalReason::NotReady).unwrap();
-    assert_eq!((back.slot, back.len, back.zero_copy.unwrap().token), (1, 11, Token(1)));
+    assert_eq!((back.slot, back.len, back.zero_copy.unwrap().token), (1, 11, SendToken(1)));
     assert_eq!(sender.refused(1, RefusalReason::NotReady).unwrap_err(), InvalidAck);
     assert_eq!(sender.refused(5, RefusalReason::Damaged).unwrap_err(), InvalidAck);
     assert_eq!(tokens(&mut sender, 3), [0, 2], "what came back is not released");

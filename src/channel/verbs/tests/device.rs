@@ -10,7 +10,7 @@ use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use shouter_netstack::crc::crc32c;
 use shouter_reducer::executor::{Disposition, Refusal};
-use shouter_reducer::memory::{Region, Span};
+use shouter_reducer::memory::{Span, TensorRegion};
 use shouter_reducer::transport::AcceleratorError;
 
 use super::super::digest::{Digest, Ticket};
@@ -41,7 +41,7 @@ struct Device {
     asked: Arc<Mutex<Asked>>,
     rng: SmallRng,
     /// What is damaged at times when the device is asked about it, as if it had come so.
-    fragile: Option<(Region, f64)>,
+    fragile: Option<(TensorRegion, f64)>,
 }
 
 impl Device {
@@ -114,7 +114,7 @@ impl Digest for Device {
 
 /// What one end's executor would be: it has asked for all messages, and notes what comes.
 struct Mailbox {
-    target: Region,
+    target: TensorRegion,
     /// (round, offset) that came.
     came: HashSet<(u32, u64)>,
     released: Vec<u64>,
@@ -125,14 +125,14 @@ struct Mailbox {
 
 impl Inbox for Mailbox {
     fn fragment(&mut self, header: &Header, payload: &[u8]) -> Disposition {
-        assert_eq!((header.kind, payload.len()), (Kind::Credit, 0), "data lands on the device");
+        assert_eq!((header.kind, payload.len()), (MessageKind::Credit, 0), "data lands on the device");
         Disposition::Consumed
     }
 
     fn landing(&self, header: &Header) -> Option<Span> {
         let start = header.round as usize * BYTES * FRAGMENTS + header.offset as usize;
         // Perhaps a damaged header.
-        self.target.span(start, header.len as usize).filter(|_| header.kind == Kind::Data)
+        self.target.span(start, header.len as usize).filter(|_| header.kind == MessageKind::Data)
     }
 
     fn placed(&mut self, header: &Header) -> Disposition {
@@ -143,8 +143,8 @@ impl Inbox for Mailbox {
         Disposition::Consumed
     }
 
-    fn released(&mut self, token: Token) {
-        if token != Token::CONTROL {
+    fn released(&mut self, token: SendToken) {
+        if token != SendToken::CONTROL {
             self.released.push(token.0);
         }
     }
@@ -153,7 +153,7 @@ impl Inbox for Mailbox {
 struct Side<F: Fabric> {
     channel: VerbsChannel<F, Wire>,
     mailbox: Mailbox,
-    source: Region,
+    source: TensorRegion,
     asked: Arc<Mutex<Asked>>,
     credited: u32,
     /// Fragments posted.
@@ -169,11 +169,11 @@ pub(super) struct Both<F: Fabric> {
 
 /// Memory that stands for a device's: leaked, for a queue pair may refer to it for as long as anything does.
 #[allow(unsafe_code)]
-fn memory(kind: MemoryKind, byte: impl Fn(usize) -> u8) -> Region {
+fn memory(kind: MemoryKind, byte: impl Fn(usize) -> u8) -> TensorRegion {
     let bytes: Vec<u8> = (0..MESSAGES * FRAGMENTS * BYTES).map(byte).collect();
     let bytes = Vec::leak(bytes);
     // SAFETY: never freed.
-    unsafe { Region::from_raw_parts(kind, NonNull::from(&mut *bytes).cast(), bytes.len(), 0) }
+    unsafe { TensorRegion::from_raw_parts(kind, NonNull::from(&mut *bytes).cast(), bytes.len(), 0) }
 }
 
 fn value(rank: usize, at: usize) -> u8 {
@@ -221,7 +221,7 @@ pub(super) fn over<F: Fabric>(
 fn fragment(rank: usize, number: usize) -> Header {
     let (round, index) = (number / FRAGMENTS, number % FRAGMENTS);
     Header {
-        kind: Kind::Data,
+        kind: MessageKind::Data,
         src: Rank(rank as u32),
         round: round as u32,
         offset: (index * BYTES) as u64,
@@ -251,7 +251,7 @@ impl<F: Fabric> Side<F> {
             }
             let span = self.source.span(self.posted * BYTES, BYTES).unwrap();
             let header = fragment(rank, self.posted);
-            if self.channel.send(peer, &header, span, Token(self.posted as u64)).is_err() {
+            if self.channel.send(peer, &header, span, SendToken(self.posted as u64)).is_err() {
                 break;
             }
             self.posted += 1;

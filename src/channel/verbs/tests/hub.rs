@@ -11,8 +11,8 @@ use rand::{Rng, SeedableRng};
 use shouter_netstack::time::Instant;
 use shouter_reducer::grid::Rank;
 use shouter_reducer::header::Header;
-use shouter_reducer::memory::{Kind, Region, Span};
-use shouter_reducer::transport::{PayloadRange, SendError, Token, Transport};
+use shouter_reducer::memory::{MemoryKind, Span, TensorRegion};
+use shouter_reducer::transport::{PayloadRange, SendError, SendToken, Transport};
 
 use super::super::Control;
 use super::super::fabric::{
@@ -80,7 +80,7 @@ pub(super) struct End {
     outgoing: Vec<Vec<u8>>,
     incoming: Vec<Vec<u8>>,
     queued: Vec<(usize, Moving)>,
-    registered: Vec<Option<Region>>,
+    registered: Vec<Option<TensorRegion>>,
 }
 
 pub(super) fn hub(seed: u64, connections: usize, sizes: Sizes) -> (Rc<RefCell<Hub>>, [End; 2]) {
@@ -147,7 +147,7 @@ impl Hub {
 
 /// Writes to registered memory, as a NIC does.
 #[allow(unsafe_code)]
-fn put(region: Region, address: u64, bytes: &[u8]) {
+fn put(region: TensorRegion, address: u64, bytes: &[u8]) {
     let offset = address as usize - region.as_ptr().addr();
     assert!(offset + bytes.len() <= region.len(), "it lies in its registration");
     // SAFETY: the range lies in memory that its owner keeps while it is registered, and both ends run in this thread.
@@ -250,13 +250,13 @@ impl Fabric for End {
     }
 
     #[allow(unsafe_code)]
-    unsafe fn registering(&self, memory: Region) -> Result<Registering, RegisterError> {
+    unsafe fn registering(&self, memory: TensorRegion) -> Result<Registering, RegisterError> {
         self.hub.borrow_mut().registrations += 1;
         Ok(Box::new(move || Ok(Box::new(memory) as Registered)))
     }
 
     fn adopt(&mut self, memory: Registered) -> Result<usize, RegisterError> {
-        let memory = *memory.downcast::<Region>().expect("it was made here");
+        let memory = *memory.downcast::<TensorRegion>().expect("it was made here");
         let (mut hub, bytes) = (self.hub.borrow_mut(), memory.len());
         hub.budget = hub.budget.checked_sub(bytes).ok_or(RegisterError::Budget { bytes })?;
         self.registered.push(Some(memory));
@@ -266,12 +266,12 @@ impl Fabric for End {
     #[allow(unsafe_code)]
     unsafe fn register_device(
         &mut self,
-        memory: Region,
+        memory: TensorRegion,
         _: Option<Export>,
     ) -> Result<(usize, Reach), RegisterError> {
         let base = std::ptr::NonNull::new(memory.as_ptr()).expect("there is memory");
         // SAFETY: what stands for a device's memory in tests is the host's.
-        let memory = unsafe { Region::from_raw_parts(Kind::Host, base, memory.len(), 0) };
+        let memory = unsafe { TensorRegion::from_raw_parts(MemoryKind::Host, base, memory.len(), 0) };
         self.registered.push(Some(memory));
         Ok((self.registered.len() - 1, Reach::Address))
     }
@@ -372,7 +372,7 @@ impl Transport for Wire {
         64
     }
 
-    fn send(&mut self, _: Rank, header: &Header, _: PayloadRange, _: Token) -> Result<(), SendError> {
+    fn send(&mut self, _: Rank, header: &Header, _: PayloadRange, _: SendToken) -> Result<(), SendError> {
         self.hub.borrow_mut().control[1 - self.end].push_back(*header);
         Ok(())
     }

@@ -1,10 +1,10 @@
 use shouter_reducer::dtype::{DType, ReduceOp};
 use shouter_reducer::grid::Rank;
-use shouter_reducer::header::{Collective, Identity, Kind, MatchKey, Shape};
+use shouter_reducer::header::{Collective, Identity, MatchKey, MessageKind, Shape};
 
 use super::*;
 
-fn header(kind: Kind, seq: u64, round: u32, offset: u64, len: u32) -> Header {
+fn header(kind: MessageKind, seq: u64, round: u32, offset: u64, len: u32) -> Header {
     Header {
         kind,
         src: Rank(1),
@@ -20,11 +20,11 @@ fn header(kind: Kind, seq: u64, round: u32, offset: u64, len: u32) -> Header {
 
 fn credit(windows: &mut Windows, seq: u64, first: u32, rounds: u32, address: u64) {
     let window = Window { address, stride: 1000, len: 100, rkey: 7 };
-    windows.open(&header(Kind::Credit, seq, first, 0, rounds), window);
+    windows.open(&header(MessageKind::Credit, seq, first, 0, rounds), window);
 }
 
 fn find(windows: &mut Windows, seq: u64, round: u32, offset: u64, len: u32) -> Option<u64> {
-    let found = windows.find(&header(Kind::Data, seq, round, offset, len))?;
+    let found = windows.find(&header(MessageKind::Data, seq, round, offset, len))?;
     assert_eq!(found.rkey, 7);
     Some(found.address)
 }
@@ -56,13 +56,13 @@ fn a_fragment_goes_where_its_credit_said_and_nowhere_else() {
 fn no_number_of_a_peer_makes_an_address_overflow() {
     let mut windows = Windows::default();
     let window = Window { address: u64::MAX - 10, stride: u64::MAX / 2, len: u32::MAX, rkey: 0 };
-    windows.open(&header(Kind::Credit, 0, 0, 0, u32::MAX), window);
+    windows.open(&header(MessageKind::Credit, 0, 0, 0, u32::MAX), window);
     assert_eq!(find_any(&mut windows, 0, 64), None);
     assert_eq!(find_any(&mut windows, 3, 0), None);
 }
 
 fn find_any(windows: &mut Windows, round: u32, offset: u64) -> Option<Remote> {
-    windows.find(&header(Kind::Data, 0, round, offset, 64))
+    windows.find(&header(MessageKind::Data, 0, round, offset, 64))
 }
 
 #[test]

@@ -1,13 +1,13 @@
 // pack and unpack: many small tensors from where they lie into one buffer, one behind the other, and back.
 
-struct Piece {
+struct PackedPiece {
     u64 address;  // of the tensor
     u64 bytes;
     u64 offset;  // in the buffer
 };
 
 struct PackArgs {
-    const Piece *pieces;
+    const PackedPiece *pieces;
     void *buffer;
     u32 pieces_len;
 };
@@ -41,7 +41,7 @@ __device__ __forceinline__ void copy_bytes(u8 *dst, const u8 *src, u64 bytes, u6
 // A row of blocks for each piece; with more pieces than rows, each row takes several.
 template <bool PACK> __device__ __forceinline__ void move(const PackArgs &args) {
     for (u32 i = blockIdx.y; i < args.pieces_len; i += gridDim.y) {
-        Piece piece = args.pieces[i];
+        PackedPiece piece = args.pieces[i];
         u8 *tensor = (u8 *)piece.address, *packed = (u8 *)args.buffer + piece.offset;
         copy_bytes(PACK ? packed : tensor, PACK ? tensor : packed, piece.bytes, thread_of_grid(), threads_of_grid());
     }

@@ -1,18 +1,18 @@
-//! Where an operation's steps find their memory.
+//! The memory that an operation's steps work on.
 
 use super::super::Lanes;
-use crate::memory::{Kind, Pooled, Region, Span, Spot};
-use crate::schedule::{Buffer, Place};
+use crate::memory::{MemoryKind, Pooled, RegionOffset, Span, TensorRegion};
+use crate::schedule::{Buffer, BufferOffset};
 use std::sync::Arc;
 
 /// The memory that an operation works on.
 #[derive(Debug)]
-pub(in crate::executor) struct Places {
-    data: Region,
-    slots: Region,
+pub(in crate::executor) struct OperationBuffers {
+    data: TensorRegion,
+    slots: TensorRegion,
     pooled: Option<Pooled>,
     /// The tensors of all local ranks, where the operation works in place.
-    peers: Vec<Region>,
+    peers: Vec<TensorRegion>,
     /// The tensor was exported to the other ranks of the node.
     exported: bool,
     /// Whether the others' could be opened, once that was tried.
@@ -22,11 +22,11 @@ pub(in crate::executor) struct Places {
     lane_base: u64,
 }
 
-impl Places {
+impl OperationBuffers {
     pub(super) const fn new() -> Self {
         Self {
-            data: Region::empty(),
-            slots: Region::empty(),
+            data: TensorRegion::empty(),
+            slots: TensorRegion::empty(),
             pooled: None,
             peers: Vec::new(),
             exported: false,
@@ -41,12 +41,12 @@ impl Places {
         self.lanes = Some(lanes);
     }
 
-    pub(super) fn start(&mut self, data: Region, exported: bool, slots: Option<Pooled>) {
+    pub(super) fn start(&mut self, data: TensorRegion, exported: bool, slots: Option<Pooled>) {
         self.data = data;
         self.exported = exported;
         self.opened = None;
         self.peers.clear();
-        self.slots = slots.as_ref().map_or(Region::empty(), Pooled::region);
+        self.slots = slots.as_ref().map_or(TensorRegion::empty(), Pooled::region);
         self.pooled = slots;
     }
 
@@ -57,19 +57,19 @@ impl Places {
 
     /// Forgets all but the lanes; returns the slots.
     pub(super) fn vacate(&mut self) -> Option<Pooled> {
-        (self.data, self.slots) = (Region::empty(), Region::empty());
+        (self.data, self.slots) = (TensorRegion::empty(), TensorRegion::empty());
         self.peers.clear();
         self.pooled.take()
     }
 
     /// The tensor.
-    pub(in crate::executor) fn data(&self) -> Region {
+    pub(in crate::executor) fn data(&self) -> TensorRegion {
         self.data
     }
 
     /// Whether other ranks of the node may be able to access the tensor.
     pub(in crate::executor) fn is_shared(&self) -> bool {
-        self.data.kind() == Kind::Shared || self.exported
+        self.data.kind() == MemoryKind::Shared || self.exported
     }
 
     /// Whether the other ranks' tensors could be opened, once that was tried.
@@ -78,7 +78,7 @@ impl Places {
     }
 
     /// Takes the tensors of all local ranks, empty regions for those that cannot be accessed; whether all can be.
-    pub(in crate::executor) fn set_peers(&mut self, peers: impl Iterator<Item = Region>) -> bool {
+    pub(in crate::executor) fn set_peers(&mut self, peers: impl Iterator<Item = TensorRegion>) -> bool {
         self.peers.clear();
         self.peers.extend(peers);
         self.peers.iter().all(|region| region.len() == self.data.len())
@@ -96,16 +96,16 @@ impl Places {
         ((use_ % lanes) as u32, use_ / lanes + 1)
     }
 
-    /// Whether a place lies in an accelerator's memory.
+    /// Whether a buffer offset is in an accelerator's memory.
     #[inline]
-    pub(in crate::executor) fn is_device(&self, place: Place) -> bool {
-        self.data.kind() == Kind::Device && matches!(place.buffer, Buffer::Data | Buffer::Peer(_))
+    pub(in crate::executor) fn is_device(&self, place: BufferOffset) -> bool {
+        self.data.kind() == MemoryKind::Device && matches!(place.buffer, Buffer::Data | Buffer::Peer(_))
     }
 
-    /// Where a place of the operation lies in memory.
+    /// The region and offset of a buffer offset of the operation.
     #[inline]
-    pub(in crate::executor) fn spot(&self, place: Place, chunk: u32) -> Option<Spot> {
-        let of_lane = |first: u32, all: fn(&Lanes) -> &[Region]| {
+    pub(in crate::executor) fn resolve(&self, place: BufferOffset, chunk: u32) -> Option<RegionOffset> {
+        let of_lane = |first: u32, all: fn(&Lanes) -> &[TensorRegion]| {
             let lanes = self.lanes.as_deref()?;
             let lane = (self.lane_base + u64::from(chunk)) % u64::from(lanes.count);
             all(lanes).get(first as usize * lanes.count as usize + lane as usize).copied()
@@ -123,14 +123,14 @@ impl Places {
     /// Where a message that is only placed may be written by the peer itself: in memory that outlives the operation. Slots of the
     /// host's are no such place, for no NIC knows them; those on a device are known.
     #[inline]
-    pub(in crate::executor) fn landing(&self, into: Place, chunk: u32, len: usize) -> Option<Span> {
+    pub(in crate::executor) fn landing(&self, into: BufferOffset, chunk: u32, len: usize) -> Option<Span> {
         if len == 0 {
             return None;
         }
-        let (region, offset) = self.spot(into, chunk)?;
+        let (region, offset) = self.resolve(into, chunk)?;
         let known = match into.buffer {
             Buffer::Data | Buffer::Node => true,
-            Buffer::Slot => region.kind() == Kind::Device,
+            Buffer::Slot => region.kind() == MemoryKind::Device,
             Buffer::Stage(_) | Buffer::Peer(_) => false,
         };
         if !known {

@@ -1,32 +1,34 @@
-//! What an accelerator does in the background: copies and folds are started, and asked about in later turns.
+//! Work of an accelerator in the background: copies and folds are started, and polled for completion in later polls.
 
 use super::Executor;
-use super::api::{OpError, Why};
+use super::api::{AbortReason, OpError};
 use super::op::Op;
-use super::run::{Context, Ran};
-use crate::memory::Spot;
-use crate::schedule::Place;
-use crate::transport::{Accelerator, AcceleratorError, Fence, Fold, Moment, NodeMemory, Transport};
+use super::run::{Context, StepOutcome};
+use crate::memory::RegionOffset;
+use crate::schedule::BufferOffset;
+use crate::transport::{
+    Accelerator, AcceleratorError, DeviceFence, Fold, NodeMemory, StreamEvent, Transport,
+};
 
-/// What an accelerator does for an operation.
+/// The work of an accelerator for an operation.
 #[derive(Debug, Default)]
 pub(super) struct Background {
-    /// What the tensor holds is there from then on; nothing once that has come.
-    moment: Option<Moment>,
+    /// The tensor's contents are ready once this event is reached; `None` afterwards.
+    ready_event: Option<StreamEvent>,
     /// Copies and folds that are not known to be done, with their steps.
-    started: Vec<(u32, Fence)>,
+    started: Vec<(u32, DeviceFence)>,
 }
 
 impl Background {
-    pub(super) fn start(&mut self, moment: Option<Moment>) {
-        self.moment = moment;
+    pub(super) fn start(&mut self, ready_event: Option<StreamEvent>) {
+        self.ready_event = ready_event;
         self.started.clear();
     }
 
-    /// Whether an accelerator has to be asked something.
+    /// Whether an accelerator has to be polled.
     #[inline]
     pub(super) fn asks(&self) -> bool {
-        self.moment.is_some() || !self.started.is_empty()
+        self.ready_event.is_some() || !self.started.is_empty()
     }
 
     /// Copies and folds that are not known to be done.
@@ -39,13 +41,13 @@ impl Background {
         self.started.clear();
     }
 
-    /// Whether what the tensor holds is there.
-    fn has_come(&mut self, accelerator: &mut dyn Accelerator) -> Result<bool, AcceleratorError> {
-        if let Some(moment) = self.moment {
-            if !accelerator.has_come(moment)? {
+    /// Whether the tensor's contents are ready.
+    fn is_reached(&mut self, accelerator: &mut dyn Accelerator) -> Result<bool, AcceleratorError> {
+        if let Some(ready_event) = self.ready_event {
+            if !accelerator.is_reached(ready_event)? {
                 return Ok(false);
             }
-            self.moment = None;
+            self.ready_event = None;
         }
         Ok(true)
     }
@@ -68,7 +70,7 @@ impl Background {
 }
 
 impl Executor {
-    /// Ends the steps whose copies are done; whether there was one. `None` while what the tensor holds is not there.
+    /// Ends the steps whose copies are done; whether there was one. `None` while the tensor's contents are not ready.
     #[cold]
     pub(super) fn ask(
         &mut self,
@@ -77,12 +79,12 @@ impl Executor {
     ) -> Result<Option<bool>, AcceleratorError> {
         let Some(accelerator) = accelerator else { return Ok(None) };
         let op = &mut self.ops[at];
-        if !op.background.has_come(*accelerator)? {
+        if !op.background.is_reached(*accelerator)? {
             return Ok(None);
         }
         let (mut index, mut came) = (0, false);
         while let Some(step) = op.background.take_done(&mut index, *accelerator)? {
-            op.ended_behind(step, &mut self.control);
+            op.ended_in_background(step, &mut self.control);
             op.done(step, &mut self.control);
             came = true;
         }
@@ -90,61 +92,73 @@ impl Executor {
         Ok(Some(came))
     }
 
-    /// The operation ends with what the accelerator says, and the group with it.
+    /// The operation fails with the accelerator's error, and ends the group.
     pub(super) fn accelerator_failed(&mut self, at: usize, error: AcceleratorError) {
         self.fail(at, |subject| OpError::Accelerator { subject, error });
-        self.abort(self.config.rank, Why::Accelerator);
+        self.abort(self.config.rank, AbortReason::Accelerator);
     }
 }
 
 impl<T: Transport, N: NodeMemory> Context<'_, '_, T, N> {
     /// Lets the accelerator copy in the background.
     #[cold]
-    pub(super) fn copy_behind(&mut self, op: &mut Op, step: u32, into: Spot, from: Spot, len: usize) -> Ran {
+    pub(super) fn copy_in_background(
+        &mut self,
+        op: &mut Op,
+        step: u32,
+        into: RegionOffset,
+        from: RegionOffset,
+        len: usize,
+    ) -> StepOutcome {
         let (Some(into), Some(from)) = (into.0.span(into.1, len), from.0.span(from.1, len)) else {
-            return Ran::Broken;
+            return StepOutcome::Broken;
         };
-        let Some(accelerator) = self.accelerator else { return Ran::Broken };
+        let Some(accelerator) = self.accelerator else { return StepOutcome::Broken };
         let started = accelerator.copy(into, from);
-        self.behind(op, step, started)
+        self.started(op, step, started)
     }
 
     /// Lets the accelerator fold in the background.
     #[cold]
-    pub(super) fn fold_behind(
+    pub(super) fn fold_in_background(
         &mut self,
         op: &mut Op,
         (step, chunk): (u32, u32),
-        (into, sources): (&[Place], &[Place]),
+        (into, sources): (&[BufferOffset], &[BufferOffset]),
         len: usize,
         divide_by: Option<u32>,
-    ) -> Ran {
+    ) -> StepOutcome {
         self.spans.clear();
         for &place in into.iter().chain(sources) {
-            let Some(span) = op.places.spot(place, chunk).and_then(|(region, at)| region.span(at, len))
+            let Some(span) = op.buffers.resolve(place, chunk).and_then(|(region, at)| region.span(at, len))
             else {
-                return Ran::Broken;
+                return StepOutcome::Broken;
             };
             self.spans.push(span);
         }
-        let Some(accelerator) = self.accelerator else { return Ran::Broken };
+        let Some(accelerator) = self.accelerator else { return StepOutcome::Broken };
         let (destinations, sources) = self.spans.split_at(into.len());
         let (dtype, reduction) = (op.dtype(), op.reduction());
         let started = accelerator.fold(&Fold { dtype, op: reduction, destinations, sources, divide_by });
-        self.behind(op, step, started)
+        self.started(op, step, started)
     }
 
-    /// What an accelerator does for a step ends it.
-    fn behind(&mut self, op: &mut Op, step: u32, started: Result<Fence, AcceleratorError>) -> Ran {
+    /// Records that the accelerator has started the work of a step.
+    fn started(
+        &mut self,
+        op: &mut Op,
+        step: u32,
+        started: Result<DeviceFence, AcceleratorError>,
+    ) -> StepOutcome {
         match started {
             Ok(fence) => {
                 op.marks.begin(step, self.control.now());
                 op.background.started.push((step, fence));
-                Ran::Posted
+                StepOutcome::Posted
             }
             Err(error) => {
                 self.broken = Some(error);
-                Ran::NotYet
+                StepOutcome::NotYet
             }
         }
     }
