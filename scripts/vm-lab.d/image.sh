@@ -17,6 +17,8 @@ guest_packages=(
     # What binaries with DPDK and verbs in them link: shouter.pc and ldd name them.
     libnuma1 libfdt1 libbsd0 libmd0 libpcap0.8 libdbus-1-3 libelf1 libjansson4 libxdp1 libbpf1 libarchive13 zlib1g libssl3
     libgcc-s1 libstdc++6 libibverbs1 librdmacm1
+    # What scripts/bind-nic and scripts/hugepages call: dpdk-devbind.py, which wants `which`, and dpdk-hugepages.py. With python3.
+    dpdk debianutils
 )
 
 # What mounts the root and reports: see guest/init.
@@ -76,6 +78,7 @@ unpack_root() {
     printf '127.0.0.1 localhost\n' >"$1/etc/hosts"
     # What Debian's alternatives would link.
     ln -sf mawk "$1/usr/bin/awk"
+    ln -sf which.debianutils "$1/usr/bin/which"
 }
 
 # pack_image IMAGE UNPACKED: moves the kernel out, and packs the initramfs and the root.

@@ -1,5 +1,5 @@
 # shows: scripts/bind-nic and scripts/hugepages on real devices: taken, given back, taken again; the default route is refused
-# options: --iommu --nic e1000:virtio --share scripts --timeout 300
+# options: --iommu --nic e1000:virtio --share scripts --timeout 400
 # slice: no
 #
 # The two NICs are the ends of one cable, so each can be reached from the other while the kernel has both.
@@ -33,20 +33,20 @@ within 10 ip link set "$(interface "$e1000")" up && within 10 ip address add 198
     fail "cannot bring the e1000 up"
 
 expect 0 $bind list
-says "^$e1000 +8086:100e +e1000 .* 198\.51\.100\.1/24 .*82540EM"
-says "^$virtio +1af4:1041 +virtio-pci +$(interface "$virtio") "
-expect 0 $bind list --json
-says "^\{\"address\":\"$e1000\".*\"iommu_group\":[0-9]+,.*\"default_route\":false,\"refusals\":\[\]\}$"
+says "^$e1000 .*82540EM.* drv=e1000 "
+says "^$e1000 .* $(iommu_group "$e1000") +$(interface "$e1000") carries the routes 198\.51\.100\.0/24 198\.51\.100\.1$"
+says "^$virtio +-?[0-9]+ +$(iommu_group "$virtio") *$"
 
 # The refusal, and that nothing was touched.
 ip route add default via 198.51.100.254 dev "$(interface "$e1000")" || fail "no default route"
 expect 3 $bind bind "$virtio" "$e1000"
-says "$(interface "$e1000") carries the default route"
+says "$(interface "$e1000") carries the routes .*default"
 there on "$e1000" e1000
 there on "$virtio" virtio-pci
 ip route del default
-SSH_CONNECTION="203.0.113.9 50000 198.51.100.1 22" expect 3 $bind bind "$e1000"
-says "carries this SSH session"
+expect 3 $bind bind "$e1000"
+says "carries the routes 198\.51\.100\.0/24 198\.51\.100\.1;"
+ip address flush dev "$(interface "$e1000")" || fail "the address did not go"
 ip link add name br0 type bridge && ip link set "$(interface "$virtio")" master br0 || fail "no bridge"
 expect 3 $bind bind "$virtio"
 says "is part of br0"
@@ -59,15 +59,13 @@ within 10 interface "$virtio" || fail "the interface did not come back from its 
 
 # Hugepages: had, too many, given back, had again.
 expect 0 $pages reserve 64
-expect 0 $pages show --json
-says '^\{"node":0,"size_kib":2048,"pages":64,"free":64,"surplus":0\}$'
-expect 3 $pages reserve 8 --size 1G
+expect 0 $pages show
+says '^0 +64 +2Mb +128Mb'
+says '^node 0: 64 of 64 pages of 2 MiB are free'
+expect 3 $pages reserve 100000
 expect 0 $pages release
 there test "$(cat /proc/sys/vm/nr_hugepages)" = 0
 expect 0 $pages reserve 256 --node 0
-expect 0 $pages mount
-expect 0 $pages show
-says '^mounted: /dev/hugepages, pages of 2M'
 
 # Taken, both; a second time; given back; taken again; by the other driver.
 expect 0 $bind bind "$virtio" "$e1000"
@@ -77,7 +75,7 @@ for nic in "$e1000" "$virtio"; do
     there test ! -e "/sys/bus/pci/devices/$nic/net"
 done
 expect 0 $bind list
-says "^$e1000 +8086:100e +vfio-pci +- "
+says "^$e1000 .* drv=vfio-pci "
 expect 0 $bind bind "$virtio" "$e1000"
 says "^$virtio: on vfio-pci already"
 # A process that has the group open keeps it.
@@ -104,4 +102,4 @@ there on "$virtio" vfio-pci
 expect 3 $bind bind 0000:00:00.0
 says "no network controller"
 expect 2 $bind bind eth0
-shown "e1000 and virtio-net to vfio-pci and back twice, 256 pages; default route, session, bridge, namespace and open group refused"
+shown "e1000 and virtio-net to vfio-pci and back twice, 256 pages; default route, address, bridge, namespace and open group refused"
