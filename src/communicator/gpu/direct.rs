@@ -86,7 +86,7 @@ pub(super) struct Direct {
     context: Context,
     dmabuf: bool,
     known: Mutex<BTreeMap<u64, Known>>,
-    complained: AtomicBool,
+    warned: AtomicBool,
 }
 
 /// What an engine keeps for it.
@@ -156,7 +156,7 @@ impl Group {
             context: context.clone(),
             dmabuf,
             known: Mutex::default(),
-            complained: AtomicBool::new(false),
+            warned: AtomicBool::new(false),
         };
         let (address, bytes) = (slots.address(), slots.len() as u64);
         let reach = self.register_with_nic(&direct, address, bytes).map_err(|why| text(&why))??;
@@ -245,7 +245,7 @@ impl Group {
     }
 
     fn complain(&self, direct: &Direct, why: &str) {
-        if !direct.complained.swap(true, Ordering::Relaxed) {
+        if !direct.warned.swap(true, Ordering::Relaxed) {
             tracing::warn!(why, "some tensors on the GPU go by way of the host's memory; this is said once");
         }
     }
