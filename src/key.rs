@@ -1,6 +1,6 @@
 //! The one type for secrets, and for everything that is authenticated or derived with one: HMAC-SHA256 (RFC 2104).
 //!
-//! Whoever holds the job's key can join the job; whoever does not is refused before anything that it sends is parsed. The
+//! A process that holds the job's key can join the job; any other is refused before anything that it sends is parsed. The
 //! key itself never crosses the wire: both ends prove that they know it, and what is derived from it is different for each
 //! connection and each purpose.
 
@@ -19,7 +19,7 @@ use thiserror::Error;
 /// The length of a message authentication code, and of everything that is derived from a key, in bytes.
 pub const TAG_LEN: usize = 32;
 
-/// A key shorter than this many characters can be guessed by whoever records a handshake.
+/// A key shorter than this many characters can be guessed from a recorded handshake.
 const STRONG_TEXT: usize = 32;
 /// The largest key file that is read, in bytes.
 const LARGEST_FILE: u64 = 4096;

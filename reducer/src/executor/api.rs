@@ -182,7 +182,7 @@ pub struct AbortCause {
 /// What happened to the culprit of an abort.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum AbortReason {
-    /// No sign of life, or its connection is gone.
+    /// No heartbeat came from it, or its connection is gone.
     #[error("the process is dead or unreachable; look at its log and host, then start the job again")]
     Failed,
     /// It aborted the group.
