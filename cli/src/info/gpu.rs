@@ -185,8 +185,8 @@ pub(super) mod found {
             _ => Item::ok(
                 item,
                 format!(
-                    "an RDMA device can register its memory, by {}: with gpu_direct = \"on\", where a rank is alone on its host; not \
-                     run on hardware yet",
+                    "an RDMA device can register its memory, by {}: with gpu_direct = \"on\", where a rank is alone on its host; it \
+                     has run over soft-RoCE and a simulated driver only",
                     match (device.dmabuf, peermem) {
                         (true, true) => "dmabuf or nvidia-peermem",
                         (true, false) => "dmabuf",
