@@ -181,7 +181,7 @@ fn every_rank_says_which_transport_was_chosen_and_why() {
     let lines = logged(&state);
     for (rank, peer) in [(0, 2), (2, 0)] {
         let start = format!(
-            "INFO rank {rank} shouter::communicator::ways: a channel was chosen peers=\"rank {peer}\""
+            "INFO rank {rank} shouter::communicator::selection: a channel was chosen peers=\"rank {peer}\""
         );
         let line = lines.iter().find(|line| line.starts_with(&start)).unwrap_or_else(|| panic!("{lines:#?}"));
         assert!(line.contains("transport=\"rud\"") && line.contains("no verbs: "), "{line}");
