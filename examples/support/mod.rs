@@ -54,7 +54,7 @@ pub(crate) struct PortArgs {
     /// Congestion control of what we send: newreno, cubic, dctcp or bbr
     #[arg(long, default_value = "cubic", value_parser = congestion)]
     pub(crate) congestion: Congestion,
-    /// Shards, a thread each, pinned to a core where there is one for each; the port's frames are dealt out in software
+    /// Shards, a thread each, pinned to a core where there are more cores than shards; the port's frames are dealt out in software
     #[arg(long, default_value_t = 1)]
     pub(crate) shards: u16,
 }

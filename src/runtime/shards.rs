@@ -19,8 +19,9 @@ const RING_DEPTH: usize = 256;
 /// Which cores shards run on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Cores {
-    /// Each shard is pinned to one core of the calling thread's affinity mask, in ascending order; the scheduler chooses if
-    /// there are fewer whole cores ([`CoreAllowance::whole_cores`]) than shards.
+    /// Each shard is pinned to one core of the calling thread's affinity mask, in ascending order, where there are more whole cores
+    /// ([`CoreAllowance::whole_cores`]) than shards. The scheduler chooses where there are not: another program could only share the
+    /// core of a shard that cannot give way.
     #[default]
     Spread,
     /// Each shard is pinned to one of these, as the operating system numbers them; they must be in the affinity mask of
@@ -279,7 +280,7 @@ impl ShardsBuilder {
                 }
                 cores
             }
-            Cores::Spread if allowance.whole_cores() >= count => &allowance.cores,
+            Cores::Spread if allowance.whole_cores() > count => &allowance.cores,
             Cores::Spread | Cores::Any => return Ok(vec![None; count]),
         };
         Ok(cores.iter().take(count).copied().map(Some).collect())
