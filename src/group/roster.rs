@@ -57,11 +57,6 @@ impl Roster {
         self.members.last().map_or(0, |member| member.node + 1)
     }
 
-    /// The ranks of a node, in order.
-    pub fn ranks_of(&self, node: u32) -> impl Iterator<Item = u32> + '_ {
-        self.members.iter().filter(move |member| member.node == node).map(|member| member.rank)
-    }
-
     /// Puts the hellos, given in the order of ranks, in their places: ranks fill nodes in blocks.
     pub(super) fn assemble(
         hellos: &[Hello],

@@ -72,11 +72,6 @@ impl DpdkDevice {
         }
         up && self.capabilities.tso_max == 0
     }
-
-    /// Whether payload is chained behind headers rather than copied.
-    pub fn chains_payload(&self) -> bool {
-        self.shared.chains
-    }
 }
 
 impl Device for DpdkDevice {
