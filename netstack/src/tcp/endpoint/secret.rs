@@ -39,8 +39,7 @@ pub(super) fn octets(ip: IpAddr) -> [u8; 16] {
 
 impl Secret {
     pub(super) fn new(key: &[u8; 32]) -> Self {
-        let (words, _) = key.as_chunks::<8>();
-        let word = |at: usize| words.get(at).map_or(0, |bytes| u64::from_le_bytes(*bytes));
+        let word = |at: usize| u64::from_le_bytes(core::array::from_fn(|i| key[8 * at + i]));
         Self {
             quick: SipHasher13::new_with_keys(word(0), word(1)),
             strong: SipHasher24::new_with_keys(word(2), word(3)),
