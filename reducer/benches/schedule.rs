@@ -94,6 +94,7 @@ impl Pair {
             shape,
             // SAFETY: the memory lives as long as the executors that use it.
             data: unsafe { memory[rank as usize].region() },
+            input: TensorRegion::empty(),
             schedule: Arc::new(plan.schedule(&grid, Rank(rank), &shape, Rank(0)).unwrap()),
             priority: 0,
             deadline: Duration::from_nanos(u64::MAX - 1),

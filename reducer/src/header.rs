@@ -16,7 +16,7 @@
 //!  36  4 round     the message between these two ranks within the operation
 //!  40  4 index     which fragment of the message
 //!  44  2 granule   bytes of every fragment but the last, in units of 64
-//!  46  6 count     elements of the whole operation
+//!  46  6 count     elements of the tensor, or of a rank's block
 //!  52  4 length    payload bytes; rounds granted, for credit
 //! ```
 //!
@@ -126,6 +126,54 @@ pub enum Collective {
     Broadcast = 2,
     /// No rank continues before every rank has entered.
     Barrier = 3,
+    /// The root ends with the reduction over all.
+    Reduce = 4,
+    /// Every rank ends with every rank's block, in rank order.
+    AllGather = 5,
+    /// Every rank gives a block for each rank and ends with the reduction of those for it.
+    ReduceScatter = 6,
+    /// The root ends with every rank's block, in rank order.
+    Gather = 7,
+    /// Every rank ends with its block of the root's.
+    Scatter = 8,
+    /// Every rank gives a block to each rank and ends with one from each, in rank order.
+    AllToAll = 9,
+}
+
+impl Collective {
+    /// Every collective; its number on the wire is its discriminant.
+    pub const ALL: [Self; 9] = [
+        Self::AllReduce,
+        Self::Broadcast,
+        Self::Barrier,
+        Self::Reduce,
+        Self::AllGather,
+        Self::ReduceScatter,
+        Self::Gather,
+        Self::Scatter,
+        Self::AllToAll,
+    ];
+
+    /// Whether a shape's count is that of one rank's block, and the whole has as many blocks as there are ranks.
+    pub fn is_blocked(self) -> bool {
+        use Collective::*;
+        matches!(self, AllGather | ReduceScatter | Gather | Scatter | AllToAll)
+    }
+
+    /// Whether elements are reduced.
+    pub fn reduces(self) -> bool {
+        matches!(self, Self::AllReduce | Self::Reduce | Self::ReduceScatter)
+    }
+
+    /// Whether one rank has another part than the others.
+    pub fn has_root(self) -> bool {
+        matches!(self, Self::Broadcast | Self::Reduce | Self::Gather | Self::Scatter)
+    }
+
+    /// The collective of this number.
+    fn from_code(code: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|collective| *collective as u8 == code)
+    }
 }
 
 impl fmt::Display for Collective {
@@ -134,6 +182,12 @@ impl fmt::Display for Collective {
             Self::AllReduce => "all-reduce",
             Self::Broadcast => "broadcast",
             Self::Barrier => "barrier",
+            Self::Reduce => "reduce",
+            Self::AllGather => "all-gather",
+            Self::ReduceScatter => "reduce-scatter",
+            Self::Gather => "gather",
+            Self::Scatter => "scatter",
+            Self::AllToAll => "all-to-all",
         })
     }
 }
@@ -147,15 +201,17 @@ pub struct Shape {
     pub dtype: DType,
     /// The reduction (`Sum` where there is none).
     pub op: ReduceOp,
-    /// Elements.
+    /// Elements: of the tensor, or of one rank's block ([`Collective::is_blocked`]).
     pub count: u64,
 }
 
 impl fmt::Display for Shape {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.collective {
-            Collective::AllReduce => write!(f, "all-reduce {} of {} x {}", self.op, self.count, self.dtype),
-            other => write!(f, "{other} of {} x {}", self.count, self.dtype),
+        let Self { collective, dtype, op, count } = self;
+        let blocks = if collective.is_blocked() { "blocks of " } else { "" };
+        match collective.reduces() {
+            true => write!(f, "{collective} {op} of {blocks}{count} x {dtype}"),
+            false => write!(f, "{collective} of {blocks}{count} x {dtype}"),
         }
     }
 }
@@ -282,12 +338,8 @@ impl Header {
             5 => MessageKind::Floor,
             other => return Err(HeaderError::Kind(other)),
         };
-        let collective = match bytes[3] & !ADHOC {
-            1 => Collective::AllReduce,
-            2 => Collective::Broadcast,
-            3 => Collective::Barrier,
-            other => return Err(HeaderError::Collective(other)),
-        };
+        let code = bytes[3] & !ADHOC;
+        let collective = Collective::from_code(code).ok_or(HeaderError::Collective(code))?;
         let identity = if bytes[3] & ADHOC != 0 {
             Identity::AdHoc(u64_at(24))
         } else {

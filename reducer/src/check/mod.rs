@@ -10,9 +10,9 @@
 //!    as early as it can (a message may be kept by its receiver): no race; and a message that is asked for before the sends from
 //!    the range that it overwrites are acknowledged is itself sent only after what they brought was used, since a peer's NIC may write it
 //!    there at once;
-//! 4. executed with symbols in place of numbers, every element ends on every rank as the same expression, in which
-//!    each rank's contribution occurs exactly once (for a broadcast, the root's and no other): right, and the same
-//!    bits everywhere;
+//! 4. executed with symbols in place of numbers, every rank's output is what the collective says: an element that is moved is the one
+//!    of its rank and place, and one that is reduced has each rank's contribution exactly once, in an expression that is the same on every
+//!    rank (for a reduce-scatter, in every block): right, and the same bits everywhere;
 //! 5. a tensor in an accelerator's memory is only copied, or folded by the accelerator, or else everything happens there and nothing is
 //!    reduced as it arrives; and no rank accesses another's tensor after that one's last step;
 //! 6. slots stay within the schedule's own size, and that within the budget.
@@ -205,7 +205,7 @@ pub fn check(schedules: &[Schedule], slot_budget: usize) -> Result<Proof, Flaw> 
     graph.check_flags(schedules, &reach)?;
     match first.problem().shape.collective {
         Collective::Barrier => graph.check_barrier(schedules, &reach)?,
-        Collective::AllReduce | Collective::Broadcast => values::check(schedules, &graph, &order)?,
+        _ => values::check(schedules, &graph, &order)?,
     }
     Ok(Proof {
         steps: schedules.iter().map(|schedule| schedule.steps().len()).sum(),

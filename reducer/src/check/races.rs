@@ -3,7 +3,8 @@
 use super::graph::{Graph, Reach};
 use super::{Flaw, boxed, steps, successors};
 use crate::grid::Rank;
-use crate::schedule::{Access, Action, Buffer, BufferOffset, Schedule};
+use crate::header::Collective;
+use crate::schedule::{Access, Action, Buffer, BufferOffset, Placement, Schedule};
 use std::collections::BTreeMap;
 
 /// One piece of memory of the whole group.
@@ -11,6 +12,8 @@ use std::collections::BTreeMap;
 pub(super) enum Memory {
     /// A rank's tensor.
     Data(usize),
+    /// A rank's input, where it is apart from that.
+    Input(usize),
     /// A rank's slots.
     Slot(usize),
     /// (node, local rank, lane).
@@ -19,16 +22,33 @@ pub(super) enum Memory {
     Node(u32, u32),
 }
 
-/// Which memory a place of a rank's step lies in.
-pub(super) fn memory(schedule: &Schedule, rank: usize, place: BufferOffset, chunk: u32) -> Memory {
-    let node = schedule.problem().grid.node_of(Rank(rank as u32));
+/// Which memory a place of a rank's step lies in, and where in it.
+pub(super) fn memory(schedule: &Schedule, rank: usize, place: BufferOffset, chunk: u32) -> (Memory, usize) {
+    let problem = schedule.problem();
+    let node = problem.grid.node_of(Rank(rank as u32));
     let lane = || chunk % schedule.params().lanes.max(1);
-    match place.buffer {
+    let memory = match place.buffer {
         Buffer::Data => Memory::Data(rank),
-        Buffer::Peer(local) => Memory::Data(schedule.problem().grid.rank_at(node, local).0 as usize),
+        Buffer::Input => Memory::Input(rank),
+        Buffer::Peer(local) => Memory::Data(problem.grid.rank_at(node, local).0 as usize),
         Buffer::Slot => Memory::Slot(rank),
         Buffer::Stage(local) => Memory::Stage(node, local, lane()),
         Buffer::Node => Memory::Node(node, lane()),
+    };
+    if problem.placement == Placement::Separate {
+        return (memory, place.offset);
+    }
+    // In place, one of input and output is a part of the other.
+    let own_block = rank * problem.block_bytes() as usize;
+    let is_root = problem.rank == problem.root;
+    match (problem.shape.collective, memory) {
+        (Collective::AllToAll, Memory::Input(_)) => (Memory::Data(rank), place.offset),
+        (Collective::Reduce, Memory::Input(_)) if is_root => (Memory::Data(rank), place.offset),
+        (Collective::AllGather, Memory::Input(_)) => (Memory::Data(rank), own_block + place.offset),
+        (Collective::Gather, Memory::Input(_)) if is_root => (Memory::Data(rank), own_block + place.offset),
+        (Collective::ReduceScatter, Memory::Data(_)) => (Memory::Input(rank), own_block + place.offset),
+        (Collective::Scatter, Memory::Data(_)) if is_root => (Memory::Input(rank), own_block + place.offset),
+        _ => (memory, place.offset),
     }
 }
 
@@ -53,7 +73,7 @@ fn accesses(schedule: &Schedule, action: &Action) -> Vec<(BufferOffset, usize, b
 /// Whether a step does to the rank's tensor what it may not.
 pub(super) fn is_out_of_reach(schedule: &Schedule, action: &Action) -> bool {
     let touched = accesses(schedule, action);
-    let tensors = |place: &BufferOffset| matches!(place.buffer, Buffer::Data | Buffer::Peer(_));
+    let tensors = |place: &BufferOffset| matches!(place.buffer, Buffer::Data | Buffer::Input | Buffer::Peer(_));
     let touches = || touched.iter().any(|(place, _, _)| tensors(place));
     match (schedule.problem().access, action) {
         (Access::Host, _) | (_, Action::Copy { .. }) => false,
@@ -87,7 +107,9 @@ pub(super) fn check(schedules: &[Schedule], graph: &Graph, reach: &Reach) -> Res
     for (rank, step, plan) in steps(schedules) {
         let schedule = &schedules[rank];
         let limit = |buffer| match buffer {
-            Buffer::Data | Buffer::Peer(_) => schedule.problem().bytes() as usize,
+            Buffer::Data => schedule.problem().output_bytes() as usize,
+            Buffer::Input => schedule.problem().input_bytes() as usize,
+            Buffer::Peer(_) => schedule.problem().bytes() as usize,
             Buffer::Slot => schedule.slot_bytes(),
             Buffer::Stage(_) | Buffer::Node => schedule.params().chunk_bytes_on(&schedule.problem().grid),
         };
@@ -100,8 +122,8 @@ pub(super) fn check(schedules: &[Schedule], graph: &Graph, reach: &Reach) -> Res
                 });
             };
             if len > 0 {
-                let access = Touch { start: place.offset, end, write, rank, step };
-                let memory = memory(schedule, rank, place, plan.chunk);
+                let (memory, start) = memory(schedule, rank, place, plan.chunk);
+                let access = Touch { start, end: start + end - place.offset, write, rank, step };
                 if matches!(memory, Memory::Stage(..) | Memory::Node(..)) {
                     within_use(schedules, graph, reach, (rank, step, plan.chunk))?;
                 }
@@ -109,12 +131,12 @@ pub(super) fn check(schedules: &[Schedule], graph: &Graph, reach: &Reach) -> Res
             }
         }
         // A fold may have a destination as a source, but must not overlap one, nor write a place twice.
+        let at = |place: BufferOffset| memory(schedule, rank, place, plan.chunk);
         for (i, &(into, len, _)) in touched.iter().enumerate().filter(|(_, touch)| touch.2) {
+            let (memory, into) = at(into);
             let bad = |&&(place, _, write): &&(BufferOffset, usize, bool)| {
-                place.buffer == into.buffer
-                    && (write || place.offset != into.offset)
-                    && place.offset < into.offset + len
-                    && into.offset < place.offset + len
+                let (other, place) = at(place);
+                other == memory && (write || place != into) && place < into + len && into < place + len
             };
             if len > 0 && touched[..i].iter().any(|other| bad(&other)) {
                 let what = "its destination overlaps a source or another destination";

@@ -1,3 +1,5 @@
+mod blocks;
+
 use super::*;
 use crate::dtype::{DType, ReduceOp};
 use crate::grid::Grid;

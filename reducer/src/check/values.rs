@@ -6,7 +6,7 @@ use super::{Flaw, boxed};
 use crate::dtype::ReduceOp;
 use crate::grid::Rank;
 use crate::header::Collective;
-use crate::schedule::{Action, BufferOffset, Schedule};
+use crate::schedule::{Action, Buffer, BufferOffset, Problem, Schedule};
 use std::collections::HashMap;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -89,7 +89,7 @@ struct MemoryState {
 
 impl MemoryState {
     /// The segments of a range, shifted to start at zero; `None` if some of it was never written.
-    fn read(&self, memory: Memory, offset: usize, len: usize) -> Option<Vec<Segment>> {
+    fn read(&self, (memory, offset): (Memory, usize), len: usize) -> Option<Vec<Segment>> {
         let segments = self.memories.get(&memory).map_or(&[][..], Vec::as_slice);
         let cut = segments.iter().filter_map(|segment| segment.cut(offset, offset + len));
         let shifted: Vec<_> =
@@ -98,7 +98,7 @@ impl MemoryState {
         (covered == len).then_some(shifted)
     }
 
-    fn write(&mut self, memory: Memory, offset: usize, len: usize, new: Vec<Segment>) {
+    fn write(&mut self, (memory, offset): (Memory, usize), len: usize, new: Vec<Segment>) {
         let segments = self.memories.entry(memory).or_default();
         let mut kept: Vec<_> = Vec::with_capacity(segments.len() + new.len());
         for &segment in segments.iter() {
@@ -137,20 +137,24 @@ fn combine(
     Some(out)
 }
 
-pub(super) fn check(schedules: &[Schedule], graph: &Graph, order: &[usize]) -> Result<(), Flaw> {
-    let bytes = schedules[0].problem().bytes() as usize;
-    let (mut exprs, mut state) = (Exprs::default(), MemoryState::default());
-    for rank in 0..schedules.len() {
-        let expr = exprs.intern(Expr::Leaf(rank));
-        if bytes > 0 {
-            state.write(
-                Memory::Data(rank),
-                0,
-                bytes,
-                vec![Segment { start: 0, end: bytes, expr, origin: 0 }],
-            );
+/// What every rank has at first, by the bytes of its own input.
+fn inputs(schedules: &[Schedule], exprs: &mut Exprs) -> MemoryState {
+    let mut state = MemoryState::default();
+    for (rank, schedule) in schedules.iter().enumerate() {
+        let (problem, expr) = (schedule.problem(), exprs.intern(Expr::Leaf(rank)));
+        let buffer = if problem.has_input() { Buffer::Input } else { Buffer::Data };
+        let len = problem.input_bytes() as usize;
+        let (memory, start) = memory(schedule, rank, BufferOffset { buffer, offset: 0 }, 0);
+        if len > 0 {
+            state.write((memory, start), len, vec![Segment { start: 0, end: len, expr, origin: 0 }]);
         }
     }
+    state
+}
+
+pub(super) fn check(schedules: &[Schedule], graph: &Graph, order: &[usize]) -> Result<(), Flaw> {
+    let mut exprs = Exprs::default();
+    let mut state = inputs(schedules, &mut exprs);
     let senders: HashMap<_, _> = graph.messages.iter().map(|&(send, receive)| (receive, send)).collect();
     let mut flying: HashMap<(usize, usize), Vec<Segment>> = HashMap::new();
     for &point in order {
@@ -164,7 +168,7 @@ pub(super) fn check(schedules: &[Schedule], graph: &Graph, order: &[usize]) -> R
         // A send reads when it starts; everything else happens when it ends.
         if let Action::Send { from, len, .. } = plan.action {
             if !end {
-                let read = state.read(mem(from), from.offset, len).ok_or_else(unwritten)?;
+                let read = state.read(mem(from), len).ok_or_else(unwritten)?;
                 flying.insert((rank, step), read);
             }
             continue;
@@ -175,19 +179,19 @@ pub(super) fn check(schedules: &[Schedule], graph: &Graph, order: &[usize]) -> R
         match plan.action {
             Action::Receive { into, len, .. } => {
                 let message = senders.get(&(rank, step)).and_then(|send| flying.remove(send));
-                state.write(mem(into), into.offset, len, message.ok_or_else(unwritten)?);
+                state.write(mem(into), len, message.ok_or_else(unwritten)?);
             }
             Action::ReceiveReduce { into, len, .. } => {
                 let message = senders.get(&(rank, step)).and_then(|send| flying.remove(send));
-                let here = state.read(mem(into), into.offset, len).ok_or_else(unwritten)?;
+                let here = state.read(mem(into), len).ok_or_else(unwritten)?;
                 let parts = [here, message.ok_or_else(unwritten)?];
                 let sum = combine(&mut exprs, &parts, |of| Err(Expr::Fold(of))).ok_or_else(misplaced)?;
-                state.write(mem(into), into.offset, len, sum);
+                state.write(mem(into), len, sum);
             }
             Action::Fold { first, destinations, sources, len, finish } => {
                 let (into, sources) = schedule.fold_places(first, destinations, sources);
                 let read =
-                    |&place: &BufferOffset| state.read(mem(place), place.offset, len).ok_or_else(unwritten);
+                    |&place: &BufferOffset| state.read(mem(place), len).ok_or_else(unwritten);
                 let parts = sources.iter().map(read).collect::<Result<Vec<_>, _>>()?;
                 // A fold of one copies it.
                 let sum = |of: Vec<usize>| if let [only] = *of { Ok(only) } else { Err(Expr::Fold(of)) };
@@ -197,18 +201,18 @@ pub(super) fn check(schedules: &[Schedule], graph: &Graph, order: &[usize]) -> R
                         combine(&mut exprs, &[result], |e| Err(Expr::Finish(e[0]))).ok_or_else(misplaced)?;
                 }
                 for into in into {
-                    state.write(mem(*into), into.offset, len, result.clone());
+                    state.write(mem(*into), len, result.clone());
                 }
             }
             Action::Copy { from, into, len } => {
-                let read = state.read(mem(from), from.offset, len).ok_or_else(unwritten)?;
-                state.write(mem(into), into.offset, len, read);
+                let read = state.read(mem(from), len).ok_or_else(unwritten)?;
+                state.write(mem(into), len, read);
             }
             Action::Finish { at, len } => {
-                let read = state.read(mem(at), at.offset, len).ok_or_else(unwritten)?;
+                let read = state.read(mem(at), len).ok_or_else(unwritten)?;
                 let divided =
                     combine(&mut exprs, &[read], |e| Err(Expr::Finish(e[0]))).ok_or_else(misplaced)?;
-                state.write(mem(at), at.offset, len, divided);
+                state.write(mem(at), len, divided);
             }
             Action::Send { .. }
             | Action::Signal { .. }
@@ -217,45 +221,94 @@ pub(super) fn check(schedules: &[Schedule], graph: &Graph, order: &[usize]) -> R
             | Action::WaitFree => {}
         }
     }
-    results(schedules, &exprs, &state, bytes)
+    results(schedules, &exprs, &state)
 }
 
-fn results(schedules: &[Schedule], exprs: &Exprs, state: &MemoryState, bytes: usize) -> Result<(), Flaw> {
-    let problem = schedules[0].problem();
+/// What a byte of a rank's output must be: the element of which rank's input, or of all of them, and from which byte there.
+fn expected(problem: &Problem, byte: usize) -> (Option<usize>, usize) {
+    let block = (problem.block_bytes() as usize).max(1);
+    let (own, root) = (problem.rank.0 as usize * block, problem.root.0 as usize);
+    match problem.shape.collective {
+        Collective::AllReduce | Collective::Reduce | Collective::Barrier => (None, byte),
+        Collective::ReduceScatter => (None, own + byte),
+        Collective::Broadcast => (Some(root), byte),
+        Collective::Scatter => (Some(root), own + byte),
+        Collective::AllGather | Collective::Gather => (Some(byte / block), byte % block),
+        Collective::AllToAll => (Some(byte / block), own + byte % block),
+    }
+}
+
+fn results(schedules: &[Schedule], exprs: &Exprs, state: &MemoryState) -> Result<(), Flaw> {
     let all: Vec<usize> = (0..schedules.len()).collect();
-    let averages = problem.shape.op == ReduceOp::Avg && schedules.len() > 1;
-    let right = |expr: usize| match (problem.shape.collective, &exprs.exprs[expr]) {
-        (Collective::Broadcast, other) => *other == Expr::Leaf(problem.root.0 as usize),
-        (_, Expr::Finish(of)) => averages && exprs.ranks(*of).as_ref() == Some(&all),
-        _ => !averages && exprs.ranks(expr).as_ref() == Some(&all),
-    };
-    let nothing = |rank| Flaw::Result {
-        rank: Rank(rank as u32),
-        byte: 0,
-        found: "nothing, in places".into(),
-        expected: "a value everywhere",
-    };
-    let first = state.read(Memory::Data(0), 0, bytes).ok_or_else(|| nothing(0))?;
-    for rank in 0..schedules.len() {
-        let mine = state.read(Memory::Data(rank), 0, bytes).ok_or_else(|| nothing(rank))?;
-        for segment in mine {
+    let mut reduced = Reduced::default();
+    for (rank, schedule) in schedules.iter().enumerate() {
+        let problem = schedule.problem();
+        let averages = problem.shape.op == ReduceOp::Avg && problem.shape.collective.reduces() && all.len() > 1;
+        let bytes = problem.output_bytes() as usize;
+        let output = memory(schedule, rank, BufferOffset { buffer: Buffer::Data, offset: 0 }, 0);
+        let nothing = || Flaw::Result {
+            rank: Rank(rank as u32),
+            byte: 0,
+            found: "nothing, in places".into(),
+            expected: "a value everywhere",
+        };
+        let block = if problem.shape.collective.is_blocked() { problem.block_bytes() } else { problem.bytes() };
+        let mine = state.read(output, bytes).ok_or_else(nothing)?;
+        for segment in mine.into_iter().flat_map(|segment| at_blocks(segment, block as usize)) {
             let flaw = |expected| Flaw::Result {
                 rank: Rank(rank as u32),
                 byte: segment.start,
                 found: exprs.show(segment.expr),
                 expected,
             };
-            if segment.origin != segment.start {
+            let (of, origin) = expected(problem, segment.start);
+            if segment.origin != origin {
                 return Err(flaw("this element, and not another one"));
             }
-            if !right(segment.expr) {
-                return Err(flaw("every contribution exactly once"));
+            let right = match (of, &exprs.exprs[segment.expr]) {
+                (Some(of), found) => *found == Expr::Leaf(of),
+                (None, Expr::Finish(sum)) => averages && exprs.ranks(*sum).as_ref() == Some(&all),
+                (None, _) => !averages && exprs.ranks(segment.expr).as_ref() == Some(&all),
+            };
+            if !right {
+                return Err(flaw(match of {
+                    Some(_) => "the element of one rank",
+                    None => "every contribution exactly once",
+                }));
             }
-            let other = first.iter().filter_map(|s| s.cut(segment.start, segment.end));
-            if other.into_iter().any(|s| s.expr != segment.expr) {
+            if of.is_none() && !reduced.is_same(problem.shape.collective, segment) {
                 return Err(flaw("the same expression as on rank 0"));
             }
         }
     }
     Ok(())
+}
+
+/// The pieces of a segment in blocks of so many bytes.
+fn at_blocks(segment: Segment, block: usize) -> impl Iterator<Item = Segment> {
+    let block = block.max(1);
+    let blocks = segment.start / block..segment.end.div_ceil(block);
+    blocks.filter_map(move |number| segment.cut(number * block, (number + 1) * block))
+}
+
+/// The expressions of reduced elements so far.
+#[derive(Default)]
+struct Reduced {
+    /// On rank 0, by byte; or of all blocks, where each rank has its own.
+    segments: Vec<Segment>,
+}
+
+impl Reduced {
+    /// Whether an element has the same expression as on the ranks before. Ranks of a reduce-scatter have different elements, which must
+    /// have the same all the same.
+    fn is_same(&mut self, collective: Collective, segment: Segment) -> bool {
+        let apart = collective == Collective::ReduceScatter;
+        let known = self.segments.iter().filter(|known| apart || known.cut(segment.start, segment.end).is_some());
+        let mut known = known.peekable();
+        if known.peek().is_none() {
+            self.segments.push(segment);
+            return true;
+        }
+        known.all(|known| known.expr == segment.expr)
+    }
 }

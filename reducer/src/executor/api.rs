@@ -1,7 +1,6 @@
 //! The executor's public types: configuration, requests, results, errors and counters.
 
 use super::divergence::Divergence;
-use crate::dtype::DType;
 use crate::grid::{Grid, Rank};
 use crate::header::{Identity, Shape};
 use crate::kernel::Kernels;
@@ -99,8 +98,12 @@ pub struct Request {
     pub identity: Identity,
     /// Collective, element type, reduction, count; must be the same on all ranks.
     pub shape: Shape,
-    /// The tensor's memory, reduced in place; `count * dtype.size()` bytes.
+    /// The memory of the output, which is the input, too, for an all-reduce in place and a broadcast;
+    /// [`output_bytes`](crate::schedule::Problem::output_bytes) long.
     pub data: TensorRegion,
+    /// The memory of the input, where steps have one ([`Problem::has_input`](crate::schedule::Problem::has_input));
+    /// [`input_bytes`](crate::schedule::Problem::input_bytes) long. It may be a part of the output, or the other way round.
+    pub input: TensorRegion,
     /// This rank's steps, from [`Plan::schedule`](crate::plan::Plan::schedule).
     pub schedule: Arc<Schedule>,
     /// Lower is more urgent: the tensor's index in the table.
@@ -134,17 +137,15 @@ pub enum StartError {
         /// Bytes available.
         budget: usize,
     },
-    /// The region is not as long as the tensor.
-    #[error(
-        "tensor \"{name}\" of {count} x {dtype} does not fit {bytes} bytes of memory; check count and dtype"
-    )]
+    /// A region is not as long as this rank's part.
+    #[error("{shape} of tensor \"{name}\" takes {needed} bytes and not {bytes}; check count and dtype")]
     Length {
         /// The tensor's name.
         name: Arc<str>,
-        /// Elements.
-        count: u64,
-        /// The elements' type.
-        dtype: DType,
+        /// The operation.
+        shape: Shape,
+        /// Bytes of the rank's input, or output.
+        needed: u64,
         /// Bytes of the region.
         bytes: usize,
     },

@@ -319,17 +319,20 @@ impl Executor {
         if problem.grid.per_node() != self.config.grid.per_node() {
             return differs("grid");
         }
-        let needed = shape.count.checked_mul(shape.dtype.size() as u64);
-        if shape.count > MAX_COUNT || needed != Some(request.data.len() as u64) {
-            return Err(StartError::Length {
-                name: Arc::clone(&request.name),
-                count: shape.count,
-                dtype: shape.dtype,
-                bytes: request.data.len(),
-            });
-        }
-        if (request.data.kind() == memory::MemoryKind::Device) != problem.access.is_device() {
-            return differs("kind of memory");
+        let input = if problem.has_input() { problem.input_bytes() } else { 0 };
+        for (region, bytes) in [(&request.data, problem.output_bytes()), (&request.input, input)] {
+            if shape.count > MAX_COUNT || bytes != region.len() as u64 {
+                return Err(StartError::Length {
+                    name: Arc::clone(&request.name),
+                    shape: *shape,
+                    needed: bytes,
+                    bytes: region.len(),
+                });
+            }
+            let is_device = region.kind() == memory::MemoryKind::Device;
+            if region.len() > 0 && is_device != problem.access.is_device() {
+                return differs("kind of memory");
+            }
         }
         if schedule.lane_chunks() > 0 {
             let params = schedule.params();

@@ -104,7 +104,7 @@ impl Op {
         (credit, positions): (bool, (u64, u64)),
         steps: Steps,
     ) {
-        let Request { identity: _, shape: _, data, schedule, priority, deadline, name, step, device } =
+        let Request { identity: _, shape: _, data, input, schedule, priority, deadline, name, step, device } =
             request;
         self.state = OpState::Running;
         self.template = template;
@@ -113,7 +113,7 @@ impl Op {
         self.priority = priority;
         self.deadline = OpDeadline { deadline, put_off: false };
         (self.name, self.annotation) = (Some(name), step);
-        self.buffers.start(data, device.is_some_and(|device| device.export.is_some()), slots);
+        self.buffers.start((data, input), device.is_some_and(|device| device.export.is_some()), slots);
         self.steps = steps;
         self.steps.start();
         self.sends.start(credit, positions);

@@ -1,11 +1,11 @@
 //! What every algorithm needs: chunks and slices, steps and edges, slots that are used again.
 
 use super::{
-    Action, Buffer, BufferOffset, NONE, Params, Problem, Rounds, Schedule, ScheduleError, Step, StepId,
+    Action, Buffer, BufferOffset, NONE, Params, Problem, Rounds, Schedule, ScheduleError, Step,
+    StepId, blocks,
 };
 use crate::dtype::ReduceOp;
 use crate::grid::Rank;
-use crate::header::Collective;
 
 /// Boundaries of chunks and slices are multiples of this many elements.
 const UNIT: u64 = 64;
@@ -86,8 +86,16 @@ pub(super) struct Builder {
 
 impl Builder {
     pub(super) fn new(problem: Problem, params: Params) -> Result<Self, ScheduleError> {
-        let bytes = params.chunk_bytes_on(&problem.grid);
-        let chunk_elems = ((bytes / problem.elem()) as u64 / UNIT * UNIT).max(UNIT);
+        let bytes = params.chunk_bytes_on(&problem.grid) / blocks::pieces(&problem) as usize;
+        let elems = (bytes / problem.elem()) as u64;
+        let chunk_elems = match problem.shape.collective.is_blocked() {
+            true if elems == 0 => {
+                let what = "the ranks for a lane: raise lane_bytes; the blocks";
+                return Err(ScheduleError::TooLarge { what, count: problem.shape.count });
+            }
+            true if elems < UNIT => elems,
+            _ => (elems / UNIT * UNIT).max(UNIT),
+        };
         if problem.shape.count.div_ceil(chunk_elems) > 1 << 24 {
             return Err(ScheduleError::TooLarge { what: "the chunks", count: problem.shape.count });
         }
@@ -105,7 +113,7 @@ impl Builder {
         })
     }
 
-    /// The tensor's chunks. A barrier has one, without elements.
+    /// The tensor's chunks; where there are blocks, a chunk is the same piece of all of them. A barrier has one, without elements.
     pub(super) fn chunks(&self) -> impl Iterator<Item = Chunk> + use<> {
         let (count, size) = (self.problem.shape.count, self.chunk_elems);
         (0..self.chunk_count()).map(move |index| {
@@ -140,6 +148,18 @@ impl Builder {
 
     pub(super) fn data(&self, slice: Slice) -> BufferOffset {
         BufferOffset { buffer: Buffer::Data, offset: slice.start as usize * self.problem.elem() }
+    }
+
+    /// This rank's contribution to a slice of the tensor.
+    pub(super) fn input(&self, slice: Slice) -> BufferOffset {
+        let buffer = if self.problem.has_input() { Buffer::Input } else { Buffer::Data };
+        BufferOffset { buffer, ..self.data(slice) }
+    }
+
+    /// Whether the operation goes through the memory of the node: it has several ranks, or the CPU cannot touch the tensor.
+    pub(super) fn shares(&self) -> bool {
+        let device = self.problem.access.is_device() && !self.problem.works_on_device();
+        self.problem.grid.per_node() > 1 || device
     }
 
     pub(super) fn at(&self, area: Area, slice: Slice) -> BufferOffset {
@@ -201,7 +221,8 @@ impl Builder {
 
     /// Whether sums are to be divided.
     pub(super) fn averages(&self) -> bool {
-        self.problem.shape.op == ReduceOp::Avg && self.problem.shape.collective == Collective::AllReduce
+        let Problem { grid, shape, .. } = &self.problem;
+        shape.op == ReduceOp::Avg && shape.collective.reduces() && grid.ranks() > 1
     }
 
     /// Divides sums for an average; nothing for other reductions.

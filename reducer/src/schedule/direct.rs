@@ -7,7 +7,7 @@
 //! written over it.
 
 use super::builder::{Area, Builder, Chunk, ChunkResult};
-use super::{Action, StepId};
+use super::{Action, Buffer, BufferOffset, StepId};
 
 /// One chunk over the up grid; the area holds this node's contribution after `ready`.
 pub(super) fn up(b: &mut Builder, chunk: Chunk, area: Area, ready: &[StepId]) -> ChunkResult {
@@ -25,38 +25,56 @@ pub(super) fn up(b: &mut Builder, chunk: Chunk, area: Area, ready: &[StepId]) ->
         .collect();
     b.slot_used(chunk, 0, &sends);
 
-    let (mut sums, mut summed, mut numbers) = (Vec::new(), Vec::new(), Vec::new());
-    let groups = grid.leaf_groups();
-    for group in 0..groups {
-        let (mut sources, mut after) = (Vec::new(), Vec::new());
-        for node in grid.leaf_group(group) {
-            if node == me {
-                // The contribution is overwritten only when its copy is there to be sent.
-                sources.push(at);
-                after.extend(&copied);
-                continue;
-            }
-            let number = 1 + numbers.len();
-            let (into, free) = b.slot(chunk, number, elems);
-            after.push(b.step(
-                chunk,
-                Action::Receive { from: grid.leader_of(node), round, into, len },
-                &free,
-            ));
-            sources.push(into);
-            numbers.push(number);
+    let mut contributions = Vec::new();
+    let mut numbers = Vec::new();
+    for node in 0..grid.nodes() {
+        if node == me {
+            // The contribution is overwritten only when its copy is there to be sent.
+            contributions.push((at, copied.clone()));
+            continue;
         }
-        if groups > 1 && sources.len() > 1 {
-            summed.extend(b.fold(chunk, sources[0], &sources, len, &after));
-            sums.push(sources[0]);
-        } else {
-            summed.extend(after);
-            sums.extend(sources);
-        }
+        let number = 1 + numbers.len();
+        let (into, free) = b.slot(chunk, number, elems);
+        let received =
+            b.step(chunk, Action::Receive { from: grid.leader_of(node), round, into, len }, &free);
+        contributions.push((into, vec![received]));
+        numbers.push(number);
     }
-    let folded = b.fold(chunk, at, &sums, len, &summed);
+    let folded = fold_nodes(b, chunk, &contributions, at, len);
     for number in numbers {
         b.slot_used(chunk, number, &folded);
     }
     ChunkResult { result: b.finish_sum(chunk, at, len, folded), sends: Vec::new() }
+}
+
+/// Folds all nodes' contributions, each there after its steps: those of each leaf group in rank order, then the groups' in theirs.
+/// Those of the other nodes lie in slots, which are overwritten.
+pub(super) fn fold_nodes(
+    b: &mut Builder,
+    chunk: Chunk,
+    contributions: &[(BufferOffset, Vec<StepId>)],
+    into: BufferOffset,
+    len: usize,
+) -> Vec<StepId> {
+    let grid = b.problem.grid;
+    let (mut sums, mut summed) = (Vec::new(), Vec::new());
+    let groups = grid.leaf_groups();
+    for group in 0..groups {
+        let nodes = grid.leaf_group(group);
+        let group = &contributions[nodes.start as usize..nodes.end as usize];
+        let sources: Vec<_> = group.iter().map(|(place, _)| *place).collect();
+        let after: Vec<_> = group.iter().flat_map(|(_, after)| after).copied().collect();
+        let scratch = sources.iter().copied().find(|place| place.buffer == Buffer::Slot);
+        match scratch {
+            Some(scratch) if groups > 1 && sources.len() > 1 => {
+                summed.extend(b.fold(chunk, scratch, &sources, len, &after));
+                sums.push(scratch);
+            }
+            _ => {
+                summed.extend(after);
+                sums.extend(sources);
+            }
+        }
+    }
+    b.fold(chunk, into, &sums, len, &summed)
 }

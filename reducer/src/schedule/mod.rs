@@ -18,11 +18,17 @@
 //!   Data, Peer -------fold on the accelerator------> Node ... Node --fold--> Data, Peer       (views)
 //! ```
 
+mod all_to_all;
+mod blocks;
 mod broadcast;
 mod builder;
 mod direct;
+mod gather;
 mod hierarchical;
+mod reduce;
+mod reduce_scatter;
 mod ring;
+mod scatter;
 mod sub;
 mod views;
 
@@ -74,10 +80,22 @@ pub struct Problem {
     pub rank: Rank,
     /// The operation.
     pub shape: Shape,
-    /// The broadcasting rank; rank 0 for other collectives.
+    /// The root, of collectives that have one; else rank 0.
     pub root: Rank,
     /// How this rank's tensor is accessed. The other ranks' tensors may be in any memory.
     pub access: Access,
+    /// Where this rank's input lies. The other ranks may have theirs otherwise.
+    pub placement: Placement,
+}
+
+/// Where a rank's input lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Placement {
+    /// In the output, which has the rank's block at its place where there is one for each rank. Of a reduce-scatter or a scatter the
+    /// output is the rank's block in the input.
+    InPlace,
+    /// Apart from the output.
+    Separate,
 }
 
 /// How a rank's tensor is accessed.
@@ -102,10 +120,15 @@ impl Access {
 }
 
 impl Problem {
-    /// Puts the parts together; a root is kept for broadcasts only.
+    /// Puts the parts together, for one tensor that holds input and output; a root is kept where the collective has one.
     pub fn new(grid: Grid, rank: Rank, shape: &Shape, root: Rank) -> Self {
-        let root = if shape.collective == Collective::Broadcast { root } else { Rank(0) };
-        Self { grid, rank, shape: *shape, root, access: Access::Host }
+        let root = if shape.collective.has_root() { root } else { Rank(0) };
+        Self { grid, rank, shape: *shape, root, access: Access::Host, placement: Placement::InPlace }
+    }
+
+    /// The same for an input apart from the output.
+    pub fn separate(self) -> Self {
+        Self { placement: Placement::Separate, ..self }
     }
 
     /// The same for a tensor in an accelerator's memory, which is staged.
@@ -120,13 +143,52 @@ impl Problem {
 
     /// Whether the steps work on an accelerator's memory itself: direct access, and a rank that is alone on its node.
     pub fn works_on_device(&self) -> bool {
-        let alone = self.grid.per_node() == 1;
+        let alone = self.grid.per_node() == 1 && self.placement == Placement::InPlace;
         self.access == Access::Direct && alone && self.shape.collective == Collective::AllReduce
     }
 
-    /// Bytes of the whole tensor (saturating).
+    /// Bytes of the whole: of the tensor, or of a block for each rank (saturating).
     pub fn bytes(&self) -> u64 {
+        let blocks = if self.shape.collective.is_blocked() { self.grid.ranks() } else { 1 };
+        self.block_bytes().saturating_mul(blocks.into())
+    }
+
+    /// Bytes of one rank's block, or of the tensor where there are no blocks (saturating).
+    pub fn block_bytes(&self) -> u64 {
         self.shape.count.saturating_mul(self.elem() as u64)
+    }
+
+    /// Whether steps know an input beside the output.
+    pub fn has_input(&self) -> bool {
+        match self.shape.collective {
+            Collective::AllReduce => self.placement == Placement::Separate,
+            Collective::Broadcast | Collective::Barrier => false,
+            _ => true,
+        }
+    }
+
+    /// Bytes that this rank gives, as if its input were apart from its output.
+    pub fn input_bytes(&self) -> u64 {
+        use Collective::*;
+        let is_root = self.rank == self.root;
+        match self.shape.collective {
+            Barrier => 0,
+            Broadcast | Scatter if !is_root => 0,
+            AllReduce | Reduce | Broadcast | AllGather | Gather => self.block_bytes(),
+            ReduceScatter | Scatter | AllToAll => self.bytes(),
+        }
+    }
+
+    /// Bytes that this rank ends with.
+    pub fn output_bytes(&self) -> u64 {
+        use Collective::*;
+        let is_root = self.rank == self.root;
+        match self.shape.collective {
+            Barrier => 0,
+            Reduce | Gather if !is_root => 0,
+            AllReduce | Reduce | Broadcast | ReduceScatter | Scatter => self.block_bytes(),
+            AllGather | Gather | AllToAll => self.bytes(),
+        }
     }
 
     /// Bytes of an element.
@@ -196,8 +258,10 @@ pub struct StepId(pub u32);
 /// A buffer that steps work on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Buffer {
-    /// The caller's tensor.
+    /// The caller's tensor: the output, and where that is one tensor the input, too.
     Data,
+    /// The caller's input, of collectives other than broadcasts, where it is apart, or lies otherwise than the output.
+    Input,
     /// Private room of the operation, [`Schedule::slot_bytes`] long.
     Slot,
     /// The staging area of a local rank, in the chunk's lane.
@@ -475,9 +539,10 @@ impl Schedule {
     }
 }
 
-/// Builds a rank's schedule. The algorithm is that of all-reduce; broadcasts are trees and barriers direct, as is what has no elements.
+/// Builds a rank's schedule. The algorithm is that of all-reduce and reduce; broadcasts are trees, and all else is direct, as is what has
+/// no elements.
 pub fn build(algorithm: Algorithm, problem: &Problem, params: &Params) -> Result<Schedule, ScheduleError> {
-    let Problem { grid, rank, shape, root, access } = *problem;
+    let Problem { grid, rank, shape, root, access, placement } = *problem;
     let wrong = |what, remedy| Err(ScheduleError::Params { what, remedy });
     if !grid.contains(rank) || !grid.contains(root) {
         return wrong("a rank outside the grid", "number ranks from 0");
@@ -498,26 +563,42 @@ pub fn build(algorithm: Algorithm, problem: &Problem, params: &Params) -> Result
     let mut builder = builder::Builder::new(*problem, *params)?;
     let reachable =
         if access.is_device() { grid.per_node() <= views::DEVICE_TENSORS } else { grid.nodes() == 1 };
-    let views = grid.per_node() > 1 && shape.count > 0 && reachable;
+    let separate = placement == Placement::Separate;
+    let views = grid.per_node() > 1 && shape.count > 0 && reachable && !separate;
     let in_place = match shape.collective {
         Collective::AllReduce if views => Some(Arc::new(views::all_reduce(algorithm, *problem, *params)?)),
         _ => None,
     };
-    let (shares, messages) = match (shape.collective, algorithm) {
-        (Collective::Broadcast | Collective::Barrier, _) | (_, Algorithm::Direct) => (1, 1),
-        // There and back, in as many slices.
-        (_, Algorithm::Hierarchical) => (2, 2 * u64::from(grid.leaf_size())),
-        (_, Algorithm::Ring) => (2, 2 * u64::from(grid.nodes())),
-    };
-    let chunks = u64::from(builder.chunk_count());
-    let cost = problem.bytes() * shares + MESSAGE_COST as u64 * messages * chunks;
-    // Whatever is reduced over one rank is there already.
-    if grid.ranks() > 1 {
+    let cost = cost(algorithm, problem, builder.chunk_count());
+    // Whatever is reduced over one rank is there already, unless it is to be elsewhere.
+    if grid.ranks() > 1 || separate {
         match shape.collective {
             Collective::AllReduce if shape.count > 0 => sub::all_reduce(&mut builder, algorithm),
             Collective::AllReduce | Collective::Barrier => sub::all_reduce(&mut builder, Algorithm::Direct),
             Collective::Broadcast => broadcast::broadcast(&mut builder),
+            Collective::Reduce if shape.count > 0 => reduce::reduce(&mut builder, algorithm),
+            Collective::Reduce => reduce::reduce(&mut builder, Algorithm::Direct),
+            Collective::AllGather | Collective::Gather => gather::gather(&mut builder),
+            Collective::Scatter => scatter::scatter(&mut builder),
+            Collective::ReduceScatter => reduce_scatter::reduce_scatter(&mut builder),
+            Collective::AllToAll => all_to_all::all_to_all(&mut builder),
         }
     }
     Ok(Schedule { in_place, cost, ..builder.finish()? })
+}
+
+/// An upper bound for what a rank sends to another one: its bytes, and [`MESSAGE_COST`] for each message.
+fn cost(algorithm: Algorithm, problem: &Problem, chunks: u32) -> u64 {
+    let Problem { grid, shape, .. } = *problem;
+    let (locals, block) = (u64::from(grid.per_node()), problem.block_bytes());
+    let (bytes, messages) = match (shape.collective, algorithm) {
+        (Collective::AllToAll, _) => (locals * locals * block, locals),
+        (collective, _) if collective.is_blocked() => (locals * block, 1),
+        (Collective::Broadcast | Collective::Barrier, _) | (_, Algorithm::Direct) => (block, 1),
+        (Collective::Reduce, _) => (2 * block, 2),
+        // There and back, in as many slices.
+        (_, Algorithm::Hierarchical) => (2 * block, 2 * u64::from(grid.leaf_size())),
+        (_, Algorithm::Ring) => (2 * block, 2 * u64::from(grid.nodes())),
+    };
+    bytes.saturating_add(MESSAGE_COST as u64 * messages * u64::from(chunks))
 }

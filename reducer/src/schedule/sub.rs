@@ -14,14 +14,20 @@
 use super::builder::{Area, Builder, Chunk, ChunkResult, Slice};
 use super::{Action, Algorithm, Buffer, BufferOffset, StepId, direct, hierarchical, ring};
 use crate::dtype::ReduceOp;
+use crate::header::Collective;
 use crate::transport::LaneFlag;
 
 /// The whole all-reduce, chunk by chunk.
 pub(super) fn all_reduce(b: &mut Builder, algorithm: Algorithm) {
     let alone = b.problem.grid.per_node() == 1;
-    if alone && (!b.problem.access.is_device() || b.problem.works_on_device()) {
+    if !b.shares() {
         for chunk in b.chunks() {
-            up(b, algorithm, chunk, Area { buffer: Buffer::Data, base: 0 }, &[]);
+            let (from, into, len) = (b.input(chunk.slice), b.data(chunk.slice), b.bytes(chunk.slice));
+            let mut ready = Vec::new();
+            if from != into {
+                ready = b.copy(chunk, from, into, len, &[]);
+            }
+            up(b, algorithm, chunk, Area { buffer: Buffer::Data, base: 0 }, &ready);
         }
         return;
     }
@@ -54,6 +60,9 @@ pub(super) fn up(
     area: Area,
     ready: &[StepId],
 ) -> ChunkResult {
+    if b.problem.grid.nodes() == 1 {
+        return ChunkResult { result: ready.to_vec(), sends: Vec::new() };
+    }
     match algorithm {
         Algorithm::Direct => direct::up(b, chunk, area, ready),
         Algorithm::Ring => ring::up(b, chunk, area, ready),
@@ -80,7 +89,7 @@ fn contributions(b: &Builder, chunk: Chunk, slice: Slice) -> Vec<BufferOffset> {
     (0..b.problem.grid.per_node())
         .map(|local| {
             if local == me && !b.problem.access.is_device() {
-                b.data(slice)
+                b.input(slice)
             } else {
                 staged(b, chunk, local, slice)
             }
@@ -89,7 +98,7 @@ fn contributions(b: &Builder, chunk: Chunk, slice: Slice) -> Vec<BufferOffset> {
 }
 
 fn stage(b: &mut Builder, chunk: Chunk, slice: Slice, after: &[StepId]) -> Vec<StepId> {
-    let (from, into) = (b.data(slice), staged(b, chunk, b.problem.local(), slice));
+    let (from, into) = (b.input(slice), staged(b, chunk, b.problem.local(), slice));
     let len = b.bytes(slice);
     b.copy(chunk, from, into, len, after)
 }
@@ -138,16 +147,16 @@ fn direct_nodes(b: &mut Builder, chunk: Chunk, free: StepId) -> StepId {
 /// The only rank of its node, with a tensor that is only copied: the up grid works on the lane.
 fn through_lane(b: &mut Builder, algorithm: Algorithm, chunk: Chunk, free: StepId) -> StepId {
     let (area, len) = (node_area(chunk), b.bytes(chunk.slice));
-    let (from, into) = (b.data(chunk.slice), b.at(area, chunk.slice));
+    let (from, into) = (b.input(chunk.slice), b.at(area, chunk.slice));
     let copied = b.copy(chunk, from, into, len, &[free]);
     let outcome = up(b, algorithm, chunk, area, &copied);
     give_result(b, chunk, outcome)
 }
 
 /// Stages what the others own and folds this rank's slice into the node's result, which is signalled. Where that is the
-/// final result (`last`), the same pass puts it into the tensor, unless an average must be finished first; returns
+/// final result (`last`) of every rank, the same pass puts it into the tensor, unless an average must be finished first; returns
 /// also whether it did.
-fn fold_slice(b: &mut Builder, chunk: Chunk, free: StepId, last: bool) -> (Vec<StepId>, bool) {
+pub(super) fn fold_slice(b: &mut Builder, chunk: Chunk, free: StepId, last: bool) -> (Vec<StepId>, bool) {
     let slice = chunk.slice.part(b.problem.local(), b.problem.grid.per_node());
     let copied = if b.problem.access.is_device() {
         stage(b, chunk, chunk.slice, &[free])
@@ -163,7 +172,8 @@ fn fold_slice(b: &mut Builder, chunk: Chunk, free: StepId, last: bool) -> (Vec<S
     }
     let (into, len) = (b.at(node_area(chunk), slice), b.bytes(slice));
     let sources = contributions(b, chunk, slice);
-    let placed = last && b.problem.shape.op != ReduceOp::Avg && !b.problem.access.is_device();
+    let everywhere = b.problem.shape.collective == Collective::AllReduce;
+    let placed = last && everywhere && b.problem.shape.op != ReduceOp::Avg && !b.problem.access.is_device();
     let both = [into, b.data(slice)];
     let folds_to = if placed { &both[..] } else { &both[..1] };
     let mut folded = b.fold_all(chunk, (folds_to, false), &sources, len, &ready);

@@ -9,6 +9,7 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub(in crate::executor) struct OperationBuffers {
     data: TensorRegion,
+    input: TensorRegion,
     slots: TensorRegion,
     pooled: Option<Pooled>,
     /// The tensors of all local ranks, where the operation works in place.
@@ -26,6 +27,7 @@ impl OperationBuffers {
     pub(super) const fn new() -> Self {
         Self {
             data: TensorRegion::empty(),
+            input: TensorRegion::empty(),
             slots: TensorRegion::empty(),
             pooled: None,
             peers: Vec::new(),
@@ -41,8 +43,13 @@ impl OperationBuffers {
         self.lanes = Some(lanes);
     }
 
-    pub(super) fn start(&mut self, data: TensorRegion, exported: bool, slots: Option<Pooled>) {
-        self.data = data;
+    pub(super) fn start(
+        &mut self,
+        (data, input): (TensorRegion, TensorRegion),
+        exported: bool,
+        slots: Option<Pooled>,
+    ) {
+        (self.data, self.input) = (data, input);
         self.exported = exported;
         self.opened = None;
         self.peers.clear();
@@ -57,7 +64,8 @@ impl OperationBuffers {
 
     /// Forgets all but the lanes; returns the slots.
     pub(super) fn vacate(&mut self) -> Option<Pooled> {
-        (self.data, self.slots) = (TensorRegion::empty(), TensorRegion::empty());
+        (self.data, self.input) = (TensorRegion::empty(), TensorRegion::empty());
+        self.slots = TensorRegion::empty();
         self.peers.clear();
         self.pooled.take()
     }
@@ -99,7 +107,11 @@ impl OperationBuffers {
     /// Whether a buffer offset is in an accelerator's memory.
     #[inline]
     pub(in crate::executor) fn is_device(&self, place: BufferOffset) -> bool {
-        self.data.kind() == MemoryKind::Device && matches!(place.buffer, Buffer::Data | Buffer::Peer(_))
+        match place.buffer {
+            Buffer::Data | Buffer::Peer(_) => self.data.kind() == MemoryKind::Device,
+            Buffer::Input => self.input.kind() == MemoryKind::Device,
+            Buffer::Slot | Buffer::Stage(_) | Buffer::Node => false,
+        }
     }
 
     /// The region and offset of a buffer offset of the operation.
@@ -112,6 +124,7 @@ impl OperationBuffers {
         };
         let region = match place.buffer {
             Buffer::Data => self.data,
+            Buffer::Input => self.input,
             Buffer::Slot => self.slots,
             Buffer::Peer(local) => *self.peers.get(local as usize)?,
             Buffer::Stage(local) => of_lane(local, |lanes| &lanes.stage)?,
@@ -131,7 +144,7 @@ impl OperationBuffers {
         let known = match into.buffer {
             Buffer::Data | Buffer::Node => true,
             Buffer::Slot => region.kind() == MemoryKind::Device,
-            Buffer::Stage(_) | Buffer::Peer(_) => false,
+            Buffer::Input | Buffer::Stage(_) | Buffer::Peer(_) => false,
         };
         if !known {
             return None;

@@ -41,7 +41,7 @@ impl Sends {
     #[inline]
     pub(super) fn posted(&mut self, fragments: u32, from: Buffer) {
         self.unreleased += fragments;
-        if from == Buffer::Data {
+        if matches!(from, Buffer::Data | Buffer::Input) {
             self.data_unreleased += fragments;
         }
     }
@@ -50,7 +50,7 @@ impl Sends {
     #[inline]
     pub(super) fn released(&mut self, from: Buffer) {
         self.unreleased = self.unreleased.saturating_sub(1);
-        if from == Buffer::Data {
+        if matches!(from, Buffer::Data | Buffer::Input) {
             self.data_unreleased = self.data_unreleased.saturating_sub(1);
         }
     }

@@ -456,6 +456,7 @@ impl Group {
             identity: Identity::ad_hoc(&shape, Rank(0)),
             shape,
             data: data.region,
+            input: TensorRegion::empty(),
             schedule: Arc::new(build(algorithm, &problem, &self.params).unwrap()),
             priority: 0,
             deadline: Duration::MAX,

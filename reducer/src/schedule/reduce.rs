@@ -1,0 +1,138 @@
+//! Reduce: as an all-reduce, but only the root gets the result. A node folds its ranks' tensors; then each node folds a slice of all
+//! nodes' and sends it to the root's. Small tensors go to the root's node at once.
+
+use super::blocks::{every_chunk, others, receive, send, wait, wait_all};
+use super::builder::{Area, Builder, Chunk, Slice};
+use super::direct::fold_nodes;
+use super::sub::{fold_slice, node_area, signal};
+use super::{Algorithm, Buffer, BufferOffset, StepId};
+use crate::transport::LaneFlag;
+
+/// The whole operation, chunk by chunk.
+pub(super) fn reduce(b: &mut Builder, algorithm: Algorithm) {
+    every_chunk(b, |b, chunk, free| match free {
+        Some(free) => through_node(b, algorithm, chunk, free),
+        None => {
+            let [from, into] = [Buffer::Input, Buffer::Data].map(|buffer| Area { buffer, base: 0 });
+            across(b, algorithm, chunk, from, into, &[])
+        }
+    });
+}
+
+fn through_node(b: &mut Builder, algorithm: Algorithm, chunk: Chunk, free: StepId) -> Vec<StepId> {
+    let (grid, root) = (b.problem.grid, b.problem.root);
+    let home = b.problem.node() == grid.node_of(root);
+    let (area, len) = (node_area(chunk), b.bytes(chunk.slice));
+    let place = b.at(area, chunk.slice);
+    let mut last = if grid.per_node() == 1 {
+        let own = b.input(chunk.slice);
+        b.copy(chunk, own, place, len, &[free])
+    } else {
+        fold_slice(b, chunk, free, grid.nodes() == 1).0
+    };
+    let mut there = last.clone();
+    if grid.nodes() == 1 {
+        if b.problem.rank == root {
+            there = wait_all(b, chunk, LaneFlag::Reduced, &last);
+        }
+    } else if b.problem.local() == 0 {
+        let all = wait_all(b, chunk, LaneFlag::Reduced, &last);
+        there = across(b, algorithm, chunk, area, area, &all);
+        if home && grid.per_node() > 1 {
+            last.push(signal(b, chunk, LaneFlag::Final, &there));
+        }
+    } else if b.problem.rank == root {
+        there = wait(b, chunk, (0, LaneFlag::Final), &last);
+    }
+    if b.problem.rank == root {
+        let output = b.data(chunk.slice);
+        last.extend(b.copy(chunk, place, output, len, &there));
+    }
+    last.extend(there);
+    last
+}
+
+/// One chunk over the nodes: each has its contribution in `from` after `ready`, and the root's gets the result in `into`. Returns the
+/// steps after which that is there, and `from` may be written.
+fn across(
+    b: &mut Builder,
+    algorithm: Algorithm,
+    chunk: Chunk,
+    from: Area,
+    into: Area,
+    ready: &[StepId],
+) -> Vec<StepId> {
+    let (grid, me) = (b.problem.grid, b.problem.node());
+    let home = grid.node_of(b.problem.root);
+    // The nodes that fold, each a slice.
+    let folders = match algorithm {
+        Algorithm::Direct => home..home + 1,
+        Algorithm::Ring | Algorithm::Hierarchical => 0..grid.nodes(),
+    };
+    let room = b.full_chunk().largest_part(folders.len() as u32);
+    let slices = folders.len() as u32;
+    let rounds = [2 * chunk.index, 2 * chunk.index + 1];
+    let mut last = ready.to_vec();
+    for (q, folder) in (0..).zip(folders) {
+        let slice = chunk.slice.part(q, slices);
+        if slice.is_empty() && slices > 1 {
+            continue;
+        }
+        let (own, result, len) = (b.at(from, slice), b.at(into, slice), b.bytes(slice));
+        if folder == me {
+            let result = if me == home { Some(result) } else { None };
+            let (place, done) = fold(b, chunk, (own, ready), result, slice, (room, rounds[0]));
+            last.extend(&done);
+            if me != home {
+                let sent = send(b, chunk, (home, rounds[1]), place, len, &done);
+                b.slot_used(chunk, grid.nodes() as usize - 1, &[sent]);
+                last.push(sent);
+            }
+            continue;
+        }
+        let sent = send(b, chunk, (folder, rounds[0]), own, len, ready);
+        last.push(sent);
+        if me == home {
+            last.push(receive(b, chunk, (folder, rounds[1]), result, len, &[sent]));
+        }
+    }
+    last
+}
+
+/// Folds the contributions of all nodes to a slice, into the result or else a slot.
+fn fold(
+    b: &mut Builder,
+    chunk: Chunk,
+    (own, ready): (BufferOffset, &[StepId]),
+    result: Option<BufferOffset>,
+    slice: Slice,
+    (room, round): (u64, u32),
+) -> (BufferOffset, Vec<StepId>) {
+    let len = b.bytes(slice);
+    let mut contributions = Vec::new();
+    let mut slots = 0;
+    for node in 0..b.problem.grid.nodes() {
+        if node == b.problem.node() {
+            contributions.push((own, ready.to_vec()));
+            continue;
+        }
+        let (slot, free) = b.slot(chunk, slots, room);
+        slots += 1;
+        contributions.push((slot, vec![receive(b, chunk, (node, round), slot, len, &free)]));
+    }
+    debug_assert_eq!(slots, others(b).count());
+    let place = match result {
+        Some(place) => place,
+        None => {
+            let (slot, free) = b.slot(chunk, slots, room);
+            contributions[0].1.extend(free);
+            slot
+        }
+    };
+    let folded = fold_nodes(b, chunk, &contributions, place, len);
+    for slot in 0..slots {
+        b.slot_used(chunk, slot, &folded);
+    }
+    let finished = b.finish_sum(chunk, place, len, folded);
+    (place, finished)
+}
