@@ -1,4 +1,5 @@
 mod bits;
+mod collectives;
 mod divergence;
 mod harness;
 

@@ -37,6 +37,11 @@ impl Buffer {
         buffer
     }
 
+    /// As the host's memory.
+    pub(super) fn host(&self) -> TensorRegion {
+        self.region
+    }
+
     /// The same memory as a tensor that the node's ranks share.
     pub(super) fn shared(&self) -> TensorRegion {
         let base = core::ptr::NonNull::new(self.region.as_ptr()).unwrap();

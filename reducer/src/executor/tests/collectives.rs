@@ -1,0 +1,189 @@
+//! All collectives at once, in place and apart, on random grids and bad networks: every rank ends with what the definition says.
+
+use super::harness::{Buffer, Faults, Group};
+use super::{BAD, values};
+use crate::dtype::{DType, ReduceOp};
+use crate::executor::{OpState, Request};
+use crate::grid::{Grid, Rank};
+use crate::header::{Collective, Identity, Shape};
+use crate::memory::TensorRegion;
+use crate::schedule::{Access, Algorithm, Placement, Problem, build};
+use crate::transport::{DeviceTensor, StreamEvent};
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// Where a rank's input and output lie: at these offsets of one buffer, or of two.
+struct Tensors {
+    problem: Problem,
+    input: Buffer,
+    output: Buffer,
+}
+
+impl Tensors {
+    fn new(problem: Problem, input: &[u8]) -> Self {
+        let output_bytes = problem.output_bytes() as usize;
+        let whole = (problem.bytes() as usize).max(output_bytes);
+        let mut tensors =
+            Self { problem, input: Buffer::new(input), output: Buffer::new(&vec![0xcd; output_bytes]) };
+        if problem.placement == Placement::InPlace {
+            // One buffer serves as both.
+            let (at, _) = tensors.places();
+            let mut bytes = vec![0xcd; whole];
+            bytes[at..at + input.len()].copy_from_slice(input);
+            tensors.output = Buffer::new(&bytes);
+        }
+        tensors
+    }
+
+    /// In place: offsets of input and output in the one buffer.
+    fn places(&self) -> (usize, usize) {
+        let own = self.problem.rank.0 as usize * self.problem.block_bytes() as usize;
+        match self.problem.shape.collective {
+            Collective::AllGather => (own, 0),
+            Collective::Gather if self.problem.rank == self.problem.root => (own, 0),
+            Collective::ReduceScatter => (0, own),
+            Collective::Scatter if self.problem.rank == self.problem.root => (0, own),
+            _ => (0, 0),
+        }
+    }
+
+    /// The regions of output and input.
+    fn regions(&self) -> [TensorRegion; 2] {
+        let Self { problem, input, output } = self;
+        let region = |buffer: &Buffer| match problem.access {
+            Access::Host => buffer.host(),
+            _ => buffer.device(),
+        };
+        let [input_bytes, output_bytes] = [problem.input_bytes(), problem.output_bytes()].map(|b| b as usize);
+        let given = if problem.has_input() { input_bytes } else { 0 };
+        let (from, into) = match problem.placement {
+            Placement::Separate => (region(input).sub(0, given), region(output).sub(0, output_bytes)),
+            Placement::InPlace => {
+                let (from, into) = self.places();
+                (region(output).sub(from, given), region(output).sub(into, output_bytes))
+            }
+        };
+        [into.unwrap(), from.unwrap()]
+    }
+
+    fn result(&self) -> Vec<u8> {
+        let at = if self.problem.placement == Placement::InPlace { self.places().1 } else { 0 };
+        self.output.bytes()[at..at + self.problem.output_bytes() as usize].to_vec()
+    }
+}
+
+/// Element by element, by the definition.
+fn expected(problem: &Problem, inputs: &[Vec<i64>]) -> Vec<i64> {
+    let ranks = inputs.len();
+    let (rank, root) = (problem.rank.0 as usize, problem.root.0 as usize);
+    let block = problem.shape.count as usize;
+    let reduced = |at: usize| {
+        let column = inputs.iter().map(|input| input[at]);
+        match problem.shape.op {
+            ReduceOp::Max => column.max().unwrap(),
+            ReduceOp::Avg => column.sum::<i64>() / ranks as i64,
+            _ => column.sum(),
+        }
+    };
+    let is_root = rank == root;
+    match problem.shape.collective {
+        Collective::AllReduce => (0..block).map(reduced).collect(),
+        Collective::Reduce if is_root => (0..block).map(reduced).collect(),
+        Collective::ReduceScatter => (rank * block..(rank + 1) * block).map(reduced).collect(),
+        Collective::Broadcast => inputs[root].clone(),
+        Collective::AllGather => inputs.concat(),
+        Collective::Gather if is_root => inputs.concat(),
+        Collective::Scatter => inputs[root][rank * block..][..block].to_vec(),
+        Collective::AllToAll => {
+            inputs.iter().flat_map(|input| &input[rank * block..][..block]).copied().collect()
+        }
+        Collective::Reduce | Collective::Gather | Collective::Barrier => Vec::new(),
+    }
+}
+
+fn numbers(bytes: &[u8]) -> Vec<i64> {
+    bytes.chunks_exact(8).map(|b| i64::from_le_bytes(b.try_into().unwrap())).collect()
+}
+
+fn run_seed(seed: u64) {
+    let mut rng = SmallRng::seed_from_u64(seed);
+    let (nodes, per_node) = (rng.random_range(1..=4), rng.random_range(1..=3));
+    let grid = Grid::new(nodes * per_node, per_node, rng.random_range(1..=3)).unwrap();
+    let faults = if rng.random() { BAD } else { Faults { in_order: rng.random(), ..Faults::default() } };
+    let one_sided = rng.random();
+    let mut group = Group::new(seed, grid, faults, |config| config.one_sided = one_sided);
+    group.net.fragment = 64 * rng.random_range(1..=5);
+    let mut work = vec![VecDeque::new(); grid.ranks() as usize];
+    let mut checks = Vec::new();
+    for number in 0..rng.random_range(1..=5u32) {
+        let collective = Collective::ALL[rng.random_range(0..Collective::ALL.len())];
+        let op = [ReduceOp::Sum, ReduceOp::Avg, ReduceOp::Max][rng.random_range(0..3)];
+        let count = [0, 1, 3, 64, 65, 150, 257][rng.random_range(0..7)];
+        let count = if collective == Collective::Barrier { 0 } else { count };
+        let shape = Shape { collective, dtype: DType::I64, op, count };
+        let (root, priority) = (Rank(rng.random_range(0..grid.ranks())), rng.random_range(0..3));
+        let algorithm = Algorithm::ALL[rng.random_range(0..3)];
+        let on_devices = [0.0, 0.0, 0.5, 1.0][rng.random_range(0..4)];
+        let mut tensors = Vec::new();
+        let mut inputs = Vec::new();
+        for rank in 0..grid.ranks() {
+            let mut problem = Problem::new(grid, Rank(rank), &shape, root);
+            if rng.random() && collective != Collective::Broadcast {
+                problem = problem.separate();
+            }
+            if rng.random_bool(on_devices) {
+                problem = problem.on_device();
+            }
+            let input = values(&mut rng, DType::I64, problem.input_bytes() / 8);
+            let here = Tensors::new(problem, &input);
+            let [data, input_region] = here.regions();
+            let device = problem.access.is_device();
+            work[rank as usize].push_back(Request {
+                identity: Identity::Registered { generation: 0, tensor: number, instance: 0 },
+                shape,
+                data,
+                input: input_region,
+                schedule: Arc::new(build(algorithm, &problem, &group.params).unwrap()),
+                priority,
+                deadline: core::time::Duration::MAX,
+                name: Arc::from("t"),
+                step: 7,
+                device: device.then_some(DeviceTensor { ready_event: Some(StreamEvent(9)), export: None }),
+            });
+            tensors.push(here);
+            inputs.push(numbers(&input));
+        }
+        checks.push((format!("seed {seed}: {algorithm:?} {shape} from {root} on {grid:?}"), tensors, inputs));
+    }
+    group.run(work, &format!("seed {seed} on {grid:?}"));
+    for completed in group.completed.iter().flatten() {
+        assert_eq!((&completed.result, completed.outstanding), (&Ok(()), 0), "seed {seed}");
+    }
+    group.drain();
+    for (what, tensors, inputs) in &checks {
+        for here in tensors {
+            let problem = &here.problem;
+            let found = numbers(&here.result());
+            assert_eq!(found, expected(problem, inputs), "{what}: {} {:?}", problem.rank, problem.placement);
+            if problem.placement == Placement::Separate {
+                let given = numbers(&here.input.bytes());
+                assert_eq!(given, inputs[problem.rank.0 as usize], "{what}: {}'s input", problem.rank);
+            }
+        }
+    }
+    for executor in &group.executors {
+        assert_eq!(executor.counters().malformed, 0, "seed {seed}");
+        assert!(executor.ops.iter().all(|op| op.state() == OpState::Vacant), "seed {seed}");
+    }
+}
+
+/// Replay one with `SHOUTER_SEED=n cargo test -p shouter-reducer collectives_of_every_kind`.
+#[test]
+fn collectives_of_every_kind_meet_their_definition() {
+    match std::env::var("SHOUTER_SEED").ok().and_then(|seed| seed.parse().ok()) {
+        Some(seed) => run_seed(seed),
+        None => (0..600).for_each(run_seed),
+    }
+}
