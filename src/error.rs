@@ -216,6 +216,18 @@ pub enum Operation {
     Register = 4,
     /// [`Group::finalize`](crate::Group::finalize).
     Finalize = 5,
+    /// A reduce.
+    Reduce = 6,
+    /// An all-gather.
+    AllGather = 7,
+    /// A reduce-scatter.
+    ReduceScatter = 8,
+    /// A gather.
+    Gather = 9,
+    /// A scatter.
+    Scatter = 10,
+    /// An all-to-all.
+    AllToAll = 11,
 }
 
 impl From<Collective> for Operation {
@@ -224,6 +236,12 @@ impl From<Collective> for Operation {
             Collective::AllReduce => Self::AllReduce,
             Collective::Broadcast => Self::Broadcast,
             Collective::Barrier => Self::Barrier,
+            Collective::Reduce => Self::Reduce,
+            Collective::AllGather => Self::AllGather,
+            Collective::ReduceScatter => Self::ReduceScatter,
+            Collective::Gather => Self::Gather,
+            Collective::Scatter => Self::Scatter,
+            Collective::AllToAll => Self::AllToAll,
         }
     }
 }

@@ -36,10 +36,11 @@ pub mod runtime;
 mod wire;
 
 pub use communicator::{
-    Element, Group, Lend, LendError, Lent, Pending, Stats, Tensor, TensorSpec, Transport, WaitError, init,
-    leaders,
+    CollectiveCall, Element, Group, Lend, LendError, Lent, Pending, Stats, Tensor, TensorSpec, Transport,
+    WaitError, init, leaders,
 };
 pub use config::Config;
 pub use error::{Error, NamedTensor, Operation, Reason, TensorId};
 pub use half::{bf16, f16};
 pub use shouter_reducer::dtype::{DType, ReduceOp};
+pub use shouter_reducer::header::Collective;

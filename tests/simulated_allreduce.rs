@@ -126,10 +126,11 @@ fn a_leader_has_a_session_to_each_of_very_many_others() {
 fn request(plan: &Plan, grid: Grid, rank: u32, count: u64, data: &Owned, deadline: Duration) -> Request {
     let shape = Shape { collective: Collective::AllReduce, dtype: DType::I32, op: ReduceOp::Sum, count };
     Request {
-        identity: Identity::ad_hoc(&shape, Rank(0)),
+        identity: Identity::AdHoc { root: Rank(0) },
         shape,
         // SAFETY: the memory lives in the host behind its engine, which is dropped first.
         data: unsafe { data.region() },
+        input: TensorRegion::empty(),
         schedule: Arc::new(plan.schedule(&grid, Rank(rank), &shape, Rank(0)).unwrap()),
         priority: 0,
         deadline,

@@ -90,7 +90,7 @@ impl Pair {
         let shape = shape(bytes as u64 / 4);
         let memory = [0, 1].map(|_| Owned::new(bytes).unwrap());
         let request = |rank: u32| Request {
-            identity: Identity::ad_hoc(&shape, Rank(0)),
+            identity: Identity::AdHoc { root: Rank(0) },
             shape,
             // SAFETY: the memory lives as long as the executors that use it.
             data: unsafe { memory[rank as usize].region() },

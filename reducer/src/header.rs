@@ -11,7 +11,7 @@
 //!   8  4 group     the communicator
 //!  12  4 epoch     its membership version
 //!  16  8 seq       the group's operation number
-//!  24  8 tensor    generation and tensor, or the ad-hoc hash
+//!  24  8 tensor    generation and tensor, or the root of an ad-hoc operation
 //!  32  4 instance  uses of the tensor so far
 //!  36  4 round     the message between these two ranks within the operation
 //!  40  4 index     which fragment of the message
@@ -83,26 +83,11 @@ pub enum Identity {
         /// How often the tensor has been reduced before.
         instance: u32,
     },
-    /// An operation outside the table: a hash of (operation, dtype, count, op, root).
-    AdHoc(u64),
-}
-
-impl Identity {
-    /// The identity of an operation outside the table (FNV-1a over the shape and the root).
-    pub fn ad_hoc(shape: &Shape, root: Rank) -> Self {
-        let mut hash = 0xcbf2_9ce4_8422_2325u64;
-        let mut mix = |value: u64| {
-            for byte in value.to_le_bytes() {
-                hash = (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
-            }
-        };
-        mix(shape.collective as u64);
-        mix(u64::from(u8::from(shape.dtype)));
-        mix(u64::from(u8::from(shape.op)));
-        mix(shape.count);
-        mix(u64::from(root.0));
-        Self::AdHoc(hash)
-    }
+    /// An operation outside the table, which its shape tells, and its root (rank 0 where it has none).
+    AdHoc {
+        /// The root.
+        root: Rank,
+    },
 }
 
 impl fmt::Display for Identity {
@@ -111,7 +96,7 @@ impl fmt::Display for Identity {
             Self::Registered { generation, tensor, instance } => {
                 write!(f, "tensor {tensor} of generation {generation}, use {instance}")
             }
-            Self::AdHoc(hash) => write!(f, "ad-hoc operation {hash:016x}"),
+            Self::AdHoc { root } => write!(f, "ad-hoc operation from {root}"),
         }
     }
 }
@@ -170,15 +155,9 @@ impl Collective {
         matches!(self, Self::Broadcast | Self::Reduce | Self::Gather | Self::Scatter)
     }
 
-    /// The collective of this number.
-    fn from_code(code: u8) -> Option<Self> {
-        Self::ALL.into_iter().find(|collective| *collective as u8 == code)
-    }
-}
-
-impl fmt::Display for Collective {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
+    /// The name for people.
+    pub fn name(self) -> &'static str {
+        match self {
             Self::AllReduce => "all-reduce",
             Self::Broadcast => "broadcast",
             Self::Barrier => "barrier",
@@ -188,7 +167,18 @@ impl fmt::Display for Collective {
             Self::Gather => "gather",
             Self::Scatter => "scatter",
             Self::AllToAll => "all-to-all",
-        })
+        }
+    }
+
+    /// The collective of this number.
+    fn from_code(code: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|collective| *collective as u8 == code)
+    }
+}
+
+impl fmt::Display for Collective {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
     }
 }
 
@@ -229,7 +219,10 @@ impl fmt::Display for View {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.identity {
             Identity::Registered { .. } => write!(f, "{} ({})", self.shape, self.identity),
-            Identity::AdHoc(_) => self.shape.fmt(f),
+            Identity::AdHoc { root } if self.shape.collective.has_root() => {
+                write!(f, "{} with root {}", self.shape, root.0)
+            }
+            Identity::AdHoc { .. } => self.shape.fmt(f),
         }
     }
 }
@@ -298,7 +291,7 @@ impl Header {
             Identity::Registered { generation, tensor, instance } => {
                 (u64::from(generation) | u64::from(tensor) << 32, instance, 0)
             }
-            Identity::AdHoc(hash) => (hash, 0, ADHOC),
+            Identity::AdHoc { root } => (u64::from(root.0), 0, ADHOC),
         };
         let index = if self.granule == 0 { 0 } else { self.offset / u64::from(self.granule) };
         let granule = self.granule / GRANULE_UNIT as u32;
@@ -341,7 +334,7 @@ impl Header {
         let code = bytes[3] & !ADHOC;
         let collective = Collective::from_code(code).ok_or(HeaderError::Collective(code))?;
         let identity = if bytes[3] & ADHOC != 0 {
-            Identity::AdHoc(u64_at(24))
+            Identity::AdHoc { root: Rank(u32_at(24)) }
         } else {
             Identity::Registered { generation: u32_at(24), tensor: u32_at(28), instance: u32_at(32) }
         };

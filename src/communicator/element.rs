@@ -90,6 +90,11 @@ impl Buffer {
     }
 }
 
+/// The elements' bytes, which are only read, while the slice is borrowed.
+pub(super) fn from_slice<T: Element>(data: &[T]) -> Buffer {
+    Buffer { base: NonNull::from(data).cast(), len: size_of_val(data) }
+}
+
 /// Lends the elements' bytes to `f`, which is done with them when it returns.
 #[inline]
 pub(super) fn with_bytes<T: Element, R>(data: &mut [T], f: impl FnOnce(Buffer) -> R) -> R {

@@ -65,7 +65,7 @@ impl Group {
             );
             return Error::mismatch(call, None, Views::default(), text);
         };
-        let own = View { identity: Identity::ad_hoc(shape, Rank(0)), shape: *shape };
+        let own = View { identity: Identity::AdHoc { root: Rank(0) }, shape: *shape };
         let divergence = divergence.seen_with(Some(own));
         let text = format!("{shape} at step {step} was given up: {}", self.divergence_text(&divergence));
         Error::mismatch(call, Some(divergence.rank.0), self.views(&divergence), text)

@@ -21,16 +21,17 @@ use shouter_reducer::cuda::{
 };
 use shouter_reducer::dtype::{DType, ReduceOp};
 use shouter_reducer::executor::AbortReason;
+use shouter_reducer::grid::Rank;
 use shouter_reducer::header::{Collective, Shape};
 use shouter_reducer::memory::{MemoryKind, Span, TensorRegion};
-use shouter_reducer::schedule::Access;
+use shouter_reducer::schedule::{Access, Problem};
 use shouter_reducer::solo::Solo;
 use shouter_reducer::transport::{
     Accelerator, AcceleratorError, DeviceFence, DeviceTensor, ExportedTensor, Fold, StreamEvent,
 };
 
 use super::stats::lock;
-use super::{Group, Pending, element, small};
+use super::{Group, Memory, Pending, element, small};
 use crate::config::Config;
 use crate::engine::Staging;
 use crate::error::TensorId;
@@ -167,9 +168,12 @@ impl Group {
                     cells.all_reduce(self, begin, &shape, host, step)
                 })?;
             }
-            None => self.run(begin, shape, data, device)?,
+            None => {
+                let problem = Problem { access: self.access(&data), ..self.tables.problem(&shape, Rank(0)) };
+                self.run(begin, &problem, Memory { output: data, input: TensorRegion::empty() }, device)?;
+            }
         }
-        self.finished(begin, &self.ad_hoc, data.len());
+        self.finished(begin, shape.collective, &self.ad_hoc, data.len());
         Ok(())
     }
 

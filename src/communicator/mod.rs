@@ -4,6 +4,7 @@
 //! them a helper thread answers the network. In dedicated mode a pinned thread drives all the time. Every method may
 //! be called from several threads, but the order of operations must be the same on all ranks.
 
+mod collectives;
 mod drive;
 mod element;
 mod failure;
@@ -31,6 +32,7 @@ use shouter_reducer::executor::{AbortCause, Request};
 use shouter_reducer::grid::{Grid, Rank};
 use shouter_reducer::header::{Collective, Identity, Shape};
 use shouter_reducer::memory::{MemoryKind, TensorRegion};
+use shouter_reducer::schedule::Problem;
 use shouter_reducer::transport::DeviceTensor;
 
 use crate::channel::shm::NodeSegment;
@@ -41,6 +43,7 @@ use crate::observe::flight::Flight;
 use crate::observe::signal::OnSignal;
 use crate::observe::{Timeline, TraceEvent};
 use crate::runtime::{Clock, Instant};
+pub use collectives::CollectiveCall;
 use drive::{Drive, RunError};
 pub use element::Element;
 pub use init::{init, leaders};
@@ -97,6 +100,13 @@ pub struct Group {
     #[cfg(feature = "cuda")]
     gpu: gpu::Bound,
     transport: Transport,
+}
+
+/// What an operation works on.
+struct Memory {
+    output: TensorRegion,
+    /// Empty where the output holds the input.
+    input: TensorRegion,
 }
 
 impl Group {
@@ -187,9 +197,9 @@ impl Group {
                 let step = self.step.load(Ordering::Relaxed);
                 cells.all_reduce(self, begin, &shape, data, step)?;
             }
-            None => self.run(begin, shape, self.region(data), None)?,
+            None => self.run(begin, &self.tables.problem(&shape, Rank(0)), self.in_place(data), None)?,
         }
-        self.finished(begin, &self.ad_hoc, data.len());
+        self.finished(begin, shape.collective, &self.ad_hoc, data.len());
         Ok(())
     }
 
@@ -204,7 +214,7 @@ impl Group {
         let nothing = element::Buffer::empty();
         match &self.cells {
             Some(cells) => cells.all_reduce(self, begin, &shape, nothing, self.step.load(Ordering::Relaxed)),
-            None => self.run(begin, shape, self.region(nothing), None),
+            None => self.run(begin, &self.tables.problem(&shape, Rank(0)), self.in_place(nothing), None),
         }
     }
 
@@ -258,6 +268,7 @@ impl Group {
             identity: entry.next_use(),
             shape: entry.shape,
             data,
+            input: TensorRegion::empty(),
             schedule,
             priority: entry.tensor,
             deadline: executor_time(begin + self.deadline),
@@ -286,7 +297,12 @@ impl Group {
         let until = timeout.map(|timeout| Clock.now() + timeout);
         match self.drive.wait(pending.op, until) {
             Ok(()) => {
-                self.finished(pending.begin, &pending.entry.name, pending.entry.bytes());
+                self.finished(
+                    pending.begin,
+                    pending.entry.shape.collective,
+                    &pending.entry.name,
+                    pending.entry.bytes(),
+                );
                 Ok(())
             }
             Err(RunError::Operation(error)) => {
@@ -346,21 +362,27 @@ impl Group {
         shouter_reducer::schedule::Access::Host
     }
 
+    /// The memory of an operation that has input and output in one tensor.
+    fn in_place(&self, data: element::Buffer) -> Memory {
+        Memory { output: self.region(data), input: TensorRegion::empty() }
+    }
+
     /// Runs one operation outside the table to its end.
     fn run(
         &self,
         begin: Instant,
-        shape: Shape,
-        data: TensorRegion,
+        problem: &Problem,
+        memory: Memory,
         device: Option<DeviceTensor>,
     ) -> Result<(), Error> {
-        let schedule = self.tables.schedule_for(&shape, self.access(&data))?;
+        let Problem { shape, root, .. } = *problem;
         let step = self.step.load(Ordering::Relaxed);
         let request = Request {
-            identity: Identity::ad_hoc(&shape, Rank(0)),
+            identity: Identity::AdHoc { root },
             shape,
-            data,
-            schedule,
+            data: memory.output,
+            input: memory.input,
+            schedule: self.tables.schedule(problem)?,
             priority: 0,
             deadline: executor_time(begin + self.deadline),
             name: self.ad_hoc.clone(),
@@ -372,12 +394,12 @@ impl Group {
     }
 
     #[inline]
-    fn finished(&self, begin: Instant, name: &Arc<str>, bytes: usize) {
+    fn finished(&self, begin: Instant, collective: Collective, name: &Arc<str>, bytes: usize) {
         let end = Clock.now();
         self.tally.finished(begin, end, bytes);
         if let Some(timeline) = &self.timeline {
             timeline.call(TraceEvent {
-                name: "all-reduce",
+                name: collective.name(),
                 start: begin,
                 duration_ns: Some(end.as_nanos().saturating_sub(begin.as_nanos())),
                 tensor: Some(name.clone()),

@@ -3,16 +3,26 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use shouter_reducer::grid::Rank;
 use shouter_reducer::header::Shape;
-use shouter_reducer::schedule::{Access, Schedule};
+use shouter_reducer::schedule::{Access, Placement, Schedule};
 
 /// Schedules that are kept. One of a tensor of 16 MiB takes about 70 KB.
 const KEPT: usize = 64;
 
-/// A schedule by the operation's shape, and what may touch the tensor.
+/// What a rank's schedule depends on, in one group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Part {
+    pub(super) shape: Shape,
+    pub(super) root: Rank,
+    pub(super) access: Access,
+    pub(super) placement: Placement,
+}
+
+/// Schedules by what they depend on.
 #[derive(Default)]
 pub(super) struct Schedules {
-    kept: HashMap<(Shape, Access), Kept>,
+    kept: HashMap<Part, Kept>,
     uses: u64,
 }
 
@@ -23,7 +33,7 @@ struct Kept {
 
 impl Schedules {
     /// The schedule, if it is kept.
-    pub(super) fn get(&mut self, key: &(Shape, Access)) -> Option<Arc<Schedule>> {
+    pub(super) fn get(&mut self, key: &Part) -> Option<Arc<Schedule>> {
         self.uses += 1;
         let kept = self.kept.get_mut(key)?;
         kept.last_use = self.uses;
@@ -31,7 +41,7 @@ impl Schedules {
     }
 
     /// Keeps a schedule, and forgets the one that was used least lately where there are too many.
-    pub(super) fn insert(&mut self, key: (Shape, Access), schedule: Arc<Schedule>) {
+    pub(super) fn insert(&mut self, key: Part, schedule: Arc<Schedule>) {
         if self.kept.len() >= KEPT
             && let Some(oldest) = self.kept.iter().min_by_key(|(_, kept)| kept.last_use).map(|(key, _)| *key)
         {

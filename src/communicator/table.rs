@@ -11,7 +11,7 @@ use shouter_reducer::schedule::{Access, Problem, Schedule};
 pub use shouter_reducer::table::TensorSpec;
 use shouter_reducer::table::{self, TableError, TensorTable};
 
-use super::schedules::Schedules;
+use super::schedules::{Part, Schedules};
 use super::stats::lock;
 use crate::error::{Call, Error, NamedTensor, Operation, TensorId, Views};
 use crate::group::error::{Ending, ExchangeError};
@@ -75,23 +75,28 @@ impl Tables {
         }
     }
 
-    /// This rank's schedule for an operation, built once.
-    pub(super) fn schedule(&self, shape: &Shape) -> Result<Arc<Schedule>, Error> {
-        self.schedule_for(shape, Access::Host)
+    /// This rank's schedule for an all-reduce in place, of a tensor that the CPU may touch or may not.
+    pub(super) fn schedule_for(&self, shape: &Shape, access: Access) -> Result<Arc<Schedule>, Error> {
+        self.schedule(&Problem { access, ..Problem::new(self.grid, self.rank, shape, Rank(0)) })
     }
 
-    /// The same, for a tensor that the CPU may touch or may not.
-    pub(super) fn schedule_for(&self, shape: &Shape, access: Access) -> Result<Arc<Schedule>, Error> {
+    /// This rank's schedule, built once.
+    pub(super) fn schedule(&self, problem: &Problem) -> Result<Arc<Schedule>, Error> {
+        let Problem { shape, root, access, placement, .. } = *problem;
+        let part = Part { shape, root, access, placement };
         let mut schedules = lock(&self.schedules);
-        if let Some(schedule) = schedules.get(&(*shape, access)) {
+        if let Some(schedule) = schedules.get(&part) {
             return Ok(schedule);
         }
-        let problem = Problem::new(self.grid, self.rank, shape, Rank(0));
-        let problem = Problem { access, ..problem };
-        let built = self.plan.schedule_for(&problem);
+        let built = self.plan.schedule_for(problem);
         let built = Arc::new(built.map_err(|why| Error::Argument(why.to_string()))?);
-        schedules.insert((*shape, access), built.clone());
+        schedules.insert(part, built.clone());
         Ok(built)
+    }
+
+    /// This rank's part of an operation, with input and output in place.
+    pub(super) fn problem(&self, shape: &Shape, root: Rank) -> Problem {
+        Problem::new(self.grid, self.rank, shape, root)
     }
 
     /// Whether messages of an operation of so many bytes wait until they are asked for.
@@ -168,7 +173,7 @@ impl Tables {
                 tensor,
                 uses: AtomicU32::new(0),
                 shape,
-                schedule: self.schedule(&shape)?,
+                schedule: self.schedule_for(&shape, Access::Host)?,
                 name: Arc::from(spec.name.as_str()),
             }));
         }

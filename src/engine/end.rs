@@ -153,7 +153,7 @@ fn abort_header(src: Rank, cause: &AbortCause, seq: u64) -> Header {
         kind: MessageKind::Abort,
         src,
         key: MatchKey { seq, ..MatchKey::default() },
-        identity: Identity::AdHoc(0),
+        identity: Identity::AdHoc { root: Rank(0) },
         shape: Shape { collective: Collective::Barrier, dtype: DType::U8, op: ReduceOp::Sum, count: 0 },
         round: cause.culprit.0,
         offset: 0,

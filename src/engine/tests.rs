@@ -127,10 +127,11 @@ fn pair() -> [Member; 2] {
         let export =
             ExportedTensor { address: address as u64, handle: [0; ExportedTensor::HANDLE], is_own: true };
         let request = Request {
-            identity: Identity::ad_hoc(&shape, Rank(0)),
+            identity: Identity::AdHoc { root: Rank(0) },
             shape,
             // SAFETY: nothing accesses it.
             data: unsafe { TensorRegion::from_raw_parts(MemoryKind::Device, base, BYTES, 0) },
+            input: TensorRegion::empty(),
             schedule: Arc::new(plan.schedule_for(&problem).unwrap()),
             priority: 0,
             deadline: executor_time(Clock.now() + LIMIT * 2),

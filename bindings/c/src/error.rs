@@ -54,7 +54,7 @@ pub const SHOUTER_REASON_STOPPED: i32 = 8;
 
 /// An all-reduce, pushed or in one call.
 pub const SHOUTER_OPERATION_ALLREDUCE: i32 = 1;
-/// A broadcast.
+/// shouter_broadcast.
 pub const SHOUTER_OPERATION_BROADCAST: i32 = 2;
 /// shouter_barrier.
 pub const SHOUTER_OPERATION_BARRIER: i32 = 3;
@@ -62,6 +62,18 @@ pub const SHOUTER_OPERATION_BARRIER: i32 = 3;
 pub const SHOUTER_OPERATION_REGISTER: i32 = 4;
 /// shouter_finalize.
 pub const SHOUTER_OPERATION_FINALIZE: i32 = 5;
+/// shouter_reduce.
+pub const SHOUTER_OPERATION_REDUCE: i32 = 6;
+/// shouter_allgather.
+pub const SHOUTER_OPERATION_ALLGATHER: i32 = 7;
+/// shouter_reduce_scatter.
+pub const SHOUTER_OPERATION_REDUCE_SCATTER: i32 = 8;
+/// shouter_gather.
+pub const SHOUTER_OPERATION_GATHER: i32 = 9;
+/// shouter_scatter.
+pub const SHOUTER_OPERATION_SCATTER: i32 = 10;
+/// shouter_alltoall.
+pub const SHOUTER_OPERATION_ALLTOALL: i32 = 11;
 
 /// How many missing ranks shouter_error_info_t names.
 pub const SHOUTER_MISSING_NAMED: usize = 16;
@@ -82,7 +94,7 @@ pub struct ErrorInfo {
     pub rank: i32,
     /// What happened to it: one of SHOUTER_REASON_LOST to SHOUTER_REASON_STOPPED; 0 if there is none.
     pub reason: i32,
-    /// The call: one of SHOUTER_OPERATION_ALLREDUCE to SHOUTER_OPERATION_FINALIZE; 0 if it is none of these.
+    /// The call: one of SHOUTER_OPERATION_ALLREDUCE to SHOUTER_OPERATION_ALLTOALL; 0 if it is none of these.
     pub operation: i32,
     /// The tensor, as shouter_register has numbered it; -1 if there is none, or it is not registered.
     pub tensor: i64,

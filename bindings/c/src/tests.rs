@@ -6,6 +6,7 @@ use std::sync::Mutex;
 
 use shouter::{DType, Error, Operation, Reason, ReduceOp};
 
+use crate::blocks::*;
 use crate::collective::*;
 use crate::error::*;
 use crate::handle::*;
@@ -217,6 +218,12 @@ fn reasons_and_operations_are_the_librarys() {
         (Operation::Barrier, SHOUTER_OPERATION_BARRIER),
         (Operation::Register, SHOUTER_OPERATION_REGISTER),
         (Operation::Finalize, SHOUTER_OPERATION_FINALIZE),
+        (Operation::Reduce, SHOUTER_OPERATION_REDUCE),
+        (Operation::AllGather, SHOUTER_OPERATION_ALLGATHER),
+        (Operation::ReduceScatter, SHOUTER_OPERATION_REDUCE_SCATTER),
+        (Operation::Gather, SHOUTER_OPERATION_GATHER),
+        (Operation::Scatter, SHOUTER_OPERATION_SCATTER),
+        (Operation::AllToAll, SHOUTER_OPERATION_ALLTOALL),
     ];
     assert!(operations.iter().all(|(operation, number)| *operation as i32 == *number));
 }
@@ -505,6 +512,56 @@ fn two(name: &str) -> ([Shared; 2], PathBuf) {
         })
     };
     ([join(0), join(1)].map(|rank| rank.join().unwrap()), folder)
+}
+
+/// Every collective by its C function, in place and apart.
+#[test]
+fn every_collective_is_reached_from_c() {
+    let (ranks, folder) = two("collectives");
+    let play = |rank: Shared, me: u32| {
+        let shouter = rank.get();
+        let ok = |status| assert_eq!(status, SHOUTER_OK, "{}", last());
+        let input = [10 * me, 10 * me + 1];
+        let from = input.as_ptr().cast();
+        let (mut pair, mut one) = ([me; 2], me + 5);
+        // SAFETY: a live group; all buffers are as long as each collective of two ranks says.
+        unsafe {
+            let into = pair.as_mut_ptr().cast();
+            ok(shouter_allreduce_to(shouter, from, into, 2, SHOUTER_U32, SHOUTER_SUM));
+            assert_eq!(pair, [10, 12]);
+            ok(shouter_reduce(shouter, from, pair.as_mut_ptr().cast(), 2, SHOUTER_U32, SHOUTER_MAX, 1));
+            assert_eq!(pair, if me == 1 { [10, 11] } else { [10, 12] });
+            ok(shouter_broadcast(shouter, pair.as_mut_ptr().cast(), 2, SHOUTER_U32, 0));
+            assert_eq!(pair, [10, 12]);
+            // In place: the rank's own block of the output.
+            pair[me as usize] = me + 7;
+            let own = pair.as_ptr().add(me as usize).cast();
+            ok(shouter_allgather(shouter, own, pair.as_mut_ptr().cast(), 1, SHOUTER_U32));
+            assert_eq!(pair, [7, 8]);
+            ok(shouter_gather(shouter, from, pair.as_mut_ptr().cast(), 1, SHOUTER_U32, 0));
+            assert_eq!(pair, if me == 0 { [0, 10] } else { [7, 8] });
+            let to_one = (&raw mut one).cast();
+            ok(shouter_scatter(shouter, from, to_one, 1, SHOUTER_U32, 1));
+            assert_eq!(one, 10 + me);
+            ok(shouter_reduce_scatter(shouter, from, to_one, 1, SHOUTER_U32, SHOUTER_SUM));
+            assert_eq!(one, 10 + 2 * me);
+            ok(shouter_alltoall(shouter, from, pair.as_mut_ptr().cast(), 1, SHOUTER_U32));
+            assert_eq!(pair, [me, 10 + me]);
+            let wrong = shouter_broadcast(shouter, pair.as_mut_ptr().cast(), 2, SHOUTER_U32, 2);
+            assert_eq!(wrong, SHOUTER_ERROR_ARGUMENT);
+            assert!(last().contains("root 2"), "{}", last());
+            let both = pair.as_mut_ptr();
+            let overlap = shouter_alltoall(shouter, both.cast(), both.add(1).cast(), 1, SHOUTER_U32);
+            assert_eq!(overlap, SHOUTER_ERROR_ARGUMENT, "{}", last());
+            ok(shouter_barrier(shouter));
+            shouter_finalize(shouter);
+        }
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(move || play(ranks[0], 0));
+        scope.spawn(move || play(ranks[1], 1));
+    });
+    std::fs::remove_dir_all(folder).unwrap();
 }
 
 /// A program hears which rank, which call and which tensor an error is about.

@@ -3,7 +3,6 @@
 use super::graph::{Graph, Reach};
 use super::{Flaw, boxed, steps, successors};
 use crate::grid::Rank;
-use crate::header::Collective;
 use crate::schedule::{Access, Action, Buffer, BufferOffset, Placement, Schedule};
 use std::collections::BTreeMap;
 
@@ -35,19 +34,16 @@ pub(super) fn memory(schedule: &Schedule, rank: usize, place: BufferOffset, chun
         Buffer::Stage(local) => Memory::Stage(node, local, lane()),
         Buffer::Node => Memory::Node(node, lane()),
     };
-    if problem.placement == Placement::Separate {
-        return (memory, place.offset);
-    }
-    // In place, one of input and output is a part of the other.
-    let own_block = rank * problem.block_bytes() as usize;
-    let is_root = problem.rank == problem.root;
-    match (problem.shape.collective, memory) {
-        (Collective::AllToAll, Memory::Input(_)) => (Memory::Data(rank), place.offset),
-        (Collective::Reduce, Memory::Input(_)) if is_root => (Memory::Data(rank), place.offset),
-        (Collective::AllGather, Memory::Input(_)) => (Memory::Data(rank), own_block + place.offset),
-        (Collective::Gather, Memory::Input(_)) if is_root => (Memory::Data(rank), own_block + place.offset),
-        (Collective::ReduceScatter, Memory::Data(_)) => (Memory::Input(rank), own_block + place.offset),
-        (Collective::Scatter, Memory::Data(_)) if is_root => (Memory::Input(rank), own_block + place.offset),
+    // In place, both are in one tensor.
+    let (input, output) = match problem.placement {
+        Placement::InPlace if problem.has_input() => problem.in_place(),
+        _ => (0, 0),
+    };
+    match memory {
+        Memory::Input(rank) if problem.placement == Placement::InPlace => {
+            (Memory::Data(rank), input as usize + place.offset)
+        }
+        Memory::Data(_) => (memory, output as usize + place.offset),
         _ => (memory, place.offset),
     }
 }
@@ -73,7 +69,8 @@ fn accesses(schedule: &Schedule, action: &Action) -> Vec<(BufferOffset, usize, b
 /// Whether a step does to the rank's tensor what it may not.
 pub(super) fn is_out_of_reach(schedule: &Schedule, action: &Action) -> bool {
     let touched = accesses(schedule, action);
-    let tensors = |place: &BufferOffset| matches!(place.buffer, Buffer::Data | Buffer::Input | Buffer::Peer(_));
+    let tensors =
+        |place: &BufferOffset| matches!(place.buffer, Buffer::Data | Buffer::Input | Buffer::Peer(_));
     let touches = || touched.iter().any(|(place, _, _)| tensors(place));
     match (schedule.problem().access, action) {
         (Access::Host, _) | (_, Action::Copy { .. }) => false,

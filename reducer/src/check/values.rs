@@ -190,8 +190,7 @@ pub(super) fn check(schedules: &[Schedule], graph: &Graph, order: &[usize]) -> R
             }
             Action::Fold { first, destinations, sources, len, finish } => {
                 let (into, sources) = schedule.fold_places(first, destinations, sources);
-                let read =
-                    |&place: &BufferOffset| state.read(mem(place), len).ok_or_else(unwritten);
+                let read = |&place: &BufferOffset| state.read(mem(place), len).ok_or_else(unwritten);
                 let parts = sources.iter().map(read).collect::<Result<Vec<_>, _>>()?;
                 // A fold of one copies it.
                 let sum = |of: Vec<usize>| if let [only] = *of { Ok(only) } else { Err(Expr::Fold(of)) };
@@ -243,7 +242,8 @@ fn results(schedules: &[Schedule], exprs: &Exprs, state: &MemoryState) -> Result
     let mut reduced = Reduced::default();
     for (rank, schedule) in schedules.iter().enumerate() {
         let problem = schedule.problem();
-        let averages = problem.shape.op == ReduceOp::Avg && problem.shape.collective.reduces() && all.len() > 1;
+        let averages =
+            problem.shape.op == ReduceOp::Avg && problem.shape.collective.reduces() && all.len() > 1;
         let bytes = problem.output_bytes() as usize;
         let output = memory(schedule, rank, BufferOffset { buffer: Buffer::Data, offset: 0 }, 0);
         let nothing = || Flaw::Result {
@@ -252,7 +252,8 @@ fn results(schedules: &[Schedule], exprs: &Exprs, state: &MemoryState) -> Result
             found: "nothing, in places".into(),
             expected: "a value everywhere",
         };
-        let block = if problem.shape.collective.is_blocked() { problem.block_bytes() } else { problem.bytes() };
+        let block =
+            if problem.shape.collective.is_blocked() { problem.block_bytes() } else { problem.bytes() };
         let mine = state.read(output, bytes).ok_or_else(nothing)?;
         for segment in mine.into_iter().flat_map(|segment| at_blocks(segment, block as usize)) {
             let flaw = |expected| Flaw::Result {
@@ -303,7 +304,8 @@ impl Reduced {
     /// have the same all the same.
     fn is_same(&mut self, collective: Collective, segment: Segment) -> bool {
         let apart = collective == Collective::ReduceScatter;
-        let known = self.segments.iter().filter(|known| apart || known.cut(segment.start, segment.end).is_some());
+        let known =
+            self.segments.iter().filter(|known| apart || known.cut(segment.start, segment.end).is_some());
         let mut known = known.peekable();
         if known.peek().is_none() {
             self.segments.push(segment);

@@ -2,7 +2,7 @@
 
 use super::divergence::Divergence;
 use crate::grid::{Grid, Rank};
-use crate::header::{Identity, Shape};
+use crate::header::{Identity, Shape, View};
 use crate::kernel::Kernels;
 use crate::memory::TensorRegion;
 use crate::schedule::Schedule;
@@ -288,7 +288,10 @@ impl fmt::Display for OpSubject {
             Identity::Registered { .. } => {
                 write!(f, "{} of \"{name}\" ({identity}; step {step}, seq {seq})", shape.collective)
             }
-            Identity::AdHoc(_) => write!(f, "{shape} (step {step}, seq {seq})"),
+            Identity::AdHoc { .. } => {
+                let view = View { identity: *identity, shape: *shape };
+                write!(f, "{view} (step {step}, seq {seq})")
+            }
         }
     }
 }

@@ -281,7 +281,7 @@ impl Executor {
         self.earliest = self.earliest.min(request.deadline);
         let tensor = match request.identity {
             Identity::Registered { tensor, .. } => Some(tensor),
-            Identity::AdHoc(_) => None,
+            Identity::AdHoc { .. } => None,
         };
         self.control.note(Record {
             tensor,

@@ -69,7 +69,7 @@ impl Op {
             kind: MessageKind::Data,
             src: Rank(0),
             key: MatchKey { group: 0, epoch: 0, seq: u64::MAX },
-            identity: Identity::AdHoc(0),
+            identity: Identity::AdHoc { root: Rank(0) },
             shape,
             round: 0,
             offset: 0,

@@ -528,7 +528,7 @@ fn messages_that_fit_nothing_are_refused_without_effect() {
         kind: MessageKind::Data,
         src: Rank(1),
         key: MatchKey { group: 0, epoch: 0, seq: 0 },
-        identity: Identity::ad_hoc(&sum(100), Rank(0)),
+        identity: Identity::AdHoc { root: Rank(0) },
         shape: sum(100),
         round: 0,
         offset: 0,

@@ -6,7 +6,7 @@ fn any_header() -> impl Strategy<Value = Header> {
         (any::<u32>(), any::<u32>(), any::<u32>()).prop_map(|(generation, tensor, instance)| {
             Identity::Registered { generation, tensor, instance }
         }),
-        any::<u64>().prop_map(Identity::AdHoc),
+        any::<u32>().prop_map(|root| Identity::AdHoc { root: Rank(root) }),
     ];
     let kind = prop_oneof![
         Just(MessageKind::Data),
@@ -63,7 +63,7 @@ proptest! {
 #[test]
 fn a_fragment_beyond_its_granule_is_refused() {
     let shape = Shape { collective: Collective::AllReduce, dtype: DType::F32, op: ReduceOp::Sum, count: 1 };
-    let identity = Identity::ad_hoc(&shape, Rank(0));
+    let identity = Identity::AdHoc { root: Rank(0) };
     let key = MatchKey::default();
     let mut header = Header {
         kind: MessageKind::Data,

@@ -95,7 +95,8 @@ fn through_node(b: &mut Builder, chunk: Chunk, free: StepId) -> Vec<StepId> {
     }
     for other in others(b) {
         for from in 0..locals {
-            let (place, into) = (arrived(other, from, local), pieces.of(Buffer::Data, grid.rank_at(other, from)));
+            let (place, into) =
+                (arrived(other, from, local), pieces.of(Buffer::Data, grid.rank_at(other, from)));
             last.extend(b.copy(chunk, place, into, pieces.len, &there));
         }
     }

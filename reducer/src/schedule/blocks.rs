@@ -73,7 +73,10 @@ impl Pieces {
 
 /// Runs `each` on every chunk: with the step after which the chunk's lane may be written, where the operation goes through the
 /// memory of the node. It returns the last steps, after which the lane is consumed.
-pub(super) fn every_chunk(b: &mut Builder, mut each: impl FnMut(&mut Builder, Chunk, Option<StepId>) -> Vec<StepId>) {
+pub(super) fn every_chunk(
+    b: &mut Builder,
+    mut each: impl FnMut(&mut Builder, Chunk, Option<StepId>) -> Vec<StepId>,
+) {
     let shares = b.shares();
     if shares {
         b.use_lanes();

@@ -1,8 +1,8 @@
 //! What every algorithm needs: chunks and slices, steps and edges, slots that are used again.
 
 use super::{
-    Action, Buffer, BufferOffset, NONE, Params, Problem, Rounds, Schedule, ScheduleError, Step,
-    StepId, blocks,
+    Action, Buffer, BufferOffset, NONE, Params, Problem, Rounds, Schedule, ScheduleError, Step, StepId,
+    blocks,
 };
 use crate::dtype::ReduceOp;
 use crate::grid::Rank;

@@ -35,8 +35,7 @@ pub(super) fn up(b: &mut Builder, chunk: Chunk, area: Area, ready: &[StepId]) ->
         }
         let number = 1 + numbers.len();
         let (into, free) = b.slot(chunk, number, elems);
-        let received =
-            b.step(chunk, Action::Receive { from: grid.leader_of(node), round, into, len }, &free);
+        let received = b.step(chunk, Action::Receive { from: grid.leader_of(node), round, into, len }, &free);
         contributions.push((into, vec![received]));
         numbers.push(number);
     }

@@ -167,6 +167,19 @@ impl Problem {
         }
     }
 
+    /// Where input and output begin in the one tensor that holds both, in bytes, if they are in place.
+    pub fn in_place(&self) -> (u64, u64) {
+        let own_block = u64::from(self.rank.0) * self.block_bytes();
+        let is_root = self.rank == self.root;
+        match self.shape.collective {
+            Collective::AllGather => (own_block, 0),
+            Collective::Gather if is_root => (own_block, 0),
+            Collective::ReduceScatter => (0, own_block),
+            Collective::Scatter if is_root => (0, own_block),
+            _ => (0, 0),
+        }
+    }
+
     /// Bytes that this rank gives, as if its input were apart from its output.
     pub fn input_bytes(&self) -> u64 {
         use Collective::*;

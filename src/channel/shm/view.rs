@@ -16,7 +16,7 @@ pub(crate) fn pack(shape: &Shape) -> u64 {
         | u64::from(u8::from(shape.op))
 }
 
-/// A tensor in one word; what is outside the table is distinguished by its shape alone.
+/// A tensor in one word: what is outside the table by its root.
 pub(crate) fn pack_identity(identity: &Identity) -> u64 {
     match *identity {
         Identity::Registered { generation, tensor, instance } => {
@@ -25,20 +25,19 @@ pub(crate) fn pack_identity(identity: &Identity) -> u64 {
                 | u64::from(tensor & 0xf_ffff) << 32
                 | u64::from(instance)
         }
-        Identity::AdHoc(_) => 0,
+        Identity::AdHoc { root } => root.0.into(),
     }
 }
 
 /// The shape and tensor that two words stand for.
 pub(crate) fn unpack(shape: u64, identity: u64) -> Option<View> {
-    let collective = [Collective::AllReduce, Collective::Broadcast, Collective::Barrier]
-        .into_iter()
-        .find(|collective| *collective as u64 == shape >> 8 & 0xff)?;
+    let collective =
+        Collective::ALL.into_iter().find(|collective| *collective as u64 == shape >> 8 & 0xff)?;
     let dtype = DType::try_from((shape >> 4 & 0xf) as u8).ok()?;
     let op = ReduceOp::try_from((shape & 0xf) as u8).ok()?;
     let shape = Shape { collective, dtype, op, count: shape >> 16 };
     let identity = match identity {
-        0 => Identity::ad_hoc(&shape, Rank(0)),
+        word if word >> 63 == 0 => Identity::AdHoc { root: Rank(word as u32) },
         word => Identity::Registered {
             generation: (word >> 52 & 0x7ff) as u32,
             tensor: (word >> 32 & 0xf_ffff) as u32,

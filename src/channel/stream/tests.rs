@@ -85,9 +85,10 @@ fn start(now: Instant, rank: u32, host: &mut Host, bytes: usize) -> OpId {
     let count = bytes as u64 / 4;
     let shape = Shape { collective: Collective::AllReduce, dtype: DType::I32, op: ReduceOp::Sum, count };
     let request = Request {
-        identity: Identity::ad_hoc(&shape, Rank(0)),
+        identity: Identity::AdHoc { root: Rank(0) },
         shape,
         data: region(&host._memory),
+        input: TensorRegion::empty(),
         schedule: Arc::new(plan.schedule(&grid, Rank(rank), &shape, Rank(0)).unwrap()),
         priority: 0,
         deadline: crate::engine::executor_time(now + Duration::from_secs(60)),

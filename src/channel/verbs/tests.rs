@@ -95,9 +95,10 @@ impl<F: Fabric> Leader<F> {
         // SAFETY: a vector of the leader's, which stays where it is until the leader goes.
         let data = unsafe { TensorRegion::from_raw_parts(MemoryKind::Host, base, data.len() * 4, 0) };
         let request = Request {
-            identity: Identity::ad_hoc(&shape, Rank(0)),
+            identity: Identity::AdHoc { root: Rank(0) },
             shape,
             data,
+            input: TensorRegion::empty(),
             schedule: Arc::new(plan.schedule(&grid, Rank(rank), &shape, Rank(0)).unwrap()),
             priority: 0,
             deadline: executor_time(Instant::ZERO + Duration::from_secs(100)),
@@ -456,7 +457,7 @@ fn header() -> Header {
         kind: MessageKind::Credit,
         src: Rank(0),
         key: Default::default(),
-        identity: Identity::AdHoc(0),
+        identity: Identity::AdHoc { root: Rank(0) },
         shape: Shape { collective: Collective::Barrier, dtype: DType::U8, op: ReduceOp::Sum, count: 0 },
         round: 0,
         offset: 0,

@@ -127,7 +127,7 @@ impl ChannelEnd {
             kind: MessageKind::Data,
             src: self.rank,
             key: MatchKey::default(),
-            identity: Identity::AdHoc(0),
+            identity: Identity::AdHoc { root: Rank(0) },
             shape: Shape { collective: Collective::Barrier, dtype: DType::U8, op: ReduceOp::Sum, count: 0 },
             round,
             offset: 0,

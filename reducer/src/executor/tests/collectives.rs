@@ -29,24 +29,12 @@ impl Tensors {
             Self { problem, input: Buffer::new(input), output: Buffer::new(&vec![0xcd; output_bytes]) };
         if problem.placement == Placement::InPlace {
             // One buffer serves as both.
-            let (at, _) = tensors.places();
+            let at = tensors.problem.in_place().0 as usize;
             let mut bytes = vec![0xcd; whole];
             bytes[at..at + input.len()].copy_from_slice(input);
             tensors.output = Buffer::new(&bytes);
         }
         tensors
-    }
-
-    /// In place: offsets of input and output in the one buffer.
-    fn places(&self) -> (usize, usize) {
-        let own = self.problem.rank.0 as usize * self.problem.block_bytes() as usize;
-        match self.problem.shape.collective {
-            Collective::AllGather => (own, 0),
-            Collective::Gather if self.problem.rank == self.problem.root => (own, 0),
-            Collective::ReduceScatter => (0, own),
-            Collective::Scatter if self.problem.rank == self.problem.root => (0, own),
-            _ => (0, 0),
-        }
     }
 
     /// The regions of output and input.
@@ -61,15 +49,18 @@ impl Tensors {
         let (from, into) = match problem.placement {
             Placement::Separate => (region(input).sub(0, given), region(output).sub(0, output_bytes)),
             Placement::InPlace => {
-                let (from, into) = self.places();
-                (region(output).sub(from, given), region(output).sub(into, output_bytes))
+                let (from, into) = problem.in_place();
+                (region(output).sub(from as usize, given), region(output).sub(into as usize, output_bytes))
             }
         };
         [into.unwrap(), from.unwrap()]
     }
 
     fn result(&self) -> Vec<u8> {
-        let at = if self.problem.placement == Placement::InPlace { self.places().1 } else { 0 };
+        let at = match self.problem.placement {
+            Placement::InPlace => self.problem.in_place().1 as usize,
+            Placement::Separate => 0,
+        };
         self.output.bytes()[at..at + self.problem.output_bytes() as usize].to_vec()
     }
 }

@@ -52,7 +52,7 @@ fn list(rng: &mut SmallRng) -> Vec<Item> {
             let shape = shape(DType::I64, ReduceOp::Sum, count);
             let identity = match rng.random_bool(0.5) {
                 true => Identity::Registered { generation: 1, tensor, instance: 0 },
-                false => Identity::ad_hoc(&shape, Rank(0)),
+                false => Identity::AdHoc { root: Rank(0) },
             };
             Item { shape, identity }
         })
@@ -63,7 +63,7 @@ fn list(rng: &mut SmallRng) -> Vec<Item> {
 
 fn barrier() -> Item {
     let shape = Shape { collective: Collective::Barrier, dtype: DType::U8, op: ReduceOp::Sum, count: 0 };
-    Item { shape, identity: Identity::ad_hoc(&shape, Rank(0)) }
+    Item { shape, identity: Identity::AdHoc { root: Rank(0) } }
 }
 
 /// The culprit's list.
@@ -72,8 +72,8 @@ fn diverging(kind: Kind, items: &[Item], rng: &mut SmallRng) -> Vec<Item> {
     let at = rng.random_range(0..last);
     let again = |list: &mut Vec<Item>, change: &dyn Fn(&mut Shape)| {
         change(&mut list[at].shape);
-        if let Identity::AdHoc(_) = list[at].identity {
-            list[at].identity = Identity::ad_hoc(&list[at].shape, Rank(0));
+        if let Identity::AdHoc { .. } = list[at].identity {
+            list[at].identity = Identity::AdHoc { root: Rank(0) };
         }
     };
     match kind {
@@ -222,7 +222,7 @@ fn nobody_gets_a_wrong_sum_from_ranks_that_run_different_operations() {
 
 fn view(count: u64) -> View {
     let shape = shape(DType::F32, ReduceOp::Sum, count);
-    View { identity: Identity::ad_hoc(&shape, Rank(0)), shape }
+    View { identity: Identity::AdHoc { root: Rank(0) }, shape }
 }
 
 #[test]

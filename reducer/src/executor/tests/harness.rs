@@ -458,7 +458,7 @@ impl Group {
     pub(super) fn request(&self, rank: Rank, algorithm: Algorithm, shape: Shape, data: &Buffer) -> Request {
         let problem = Problem::new(self.grid, rank, &shape, Rank(0));
         Request {
-            identity: Identity::ad_hoc(&shape, Rank(0)),
+            identity: Identity::AdHoc { root: Rank(0) },
             shape,
             data: data.region,
             input: TensorRegion::empty(),

@@ -33,7 +33,7 @@ fn header(index: usize, len: usize) -> Header {
         kind: MessageKind::Data,
         src: Rank(index as u32),
         key: MatchKey::default(),
-        identity: Identity::AdHoc(1),
+        identity: Identity::AdHoc { root: Rank(0) },
         shape: Shape { collective: Collective::AllReduce, dtype: DType::F32, op: ReduceOp::Sum, count: 9 },
         round: 0,
         offset: 0,

@@ -168,7 +168,7 @@ fn header(src: u32, len: usize) -> Header {
         kind: MessageKind::Data,
         src: Rank(src),
         key: MatchKey::default(),
-        identity: Identity::AdHoc(1),
+        identity: Identity::AdHoc { root: Rank(0) },
         shape: Shape {
             collective: Collective::AllReduce,
             dtype: DType::I32,

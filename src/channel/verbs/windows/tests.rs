@@ -9,7 +9,7 @@ fn header(kind: MessageKind, seq: u64, round: u32, offset: u64, len: u32) -> Hea
         kind,
         src: Rank(1),
         key: MatchKey { group: 0, epoch: 0, seq },
-        identity: Identity::AdHoc(0),
+        identity: Identity::AdHoc { root: Rank(0) },
         shape: Shape { collective: Collective::AllReduce, dtype: DType::F32, op: ReduceOp::Sum, count: 1 },
         round,
         offset,

@@ -1,0 +1,261 @@
+//! Every collective between real processes, in place and apart, from every root, over every transport, against its definition.
+
+#![allow(unsafe_code)]
+
+mod ranks;
+
+use ranks::values::{fill, reduced, value};
+use ranks::{end, job, parameter, scenario};
+use shouter::{Collective, CollectiveCall, Config, DType, Error, Group, ReduceOp};
+
+/// Elements of a tensor, or of a rank's block.
+const COUNTS: [usize; 5] = [0, 1, 7, 1000, 60_007];
+
+/// Not a test of its own: what a rank runs.
+#[test]
+fn rank_body() {
+    let Some(scenario) = scenario() else { return };
+    let config = Config::from_env().map_err(|error| Error::Config(error.to_string()));
+    end(config.and_then(shouter::init).and_then(|group| {
+        match scenario.as_str() {
+            "all" => all(&group)?,
+            "safe" => safe(&group)?,
+            "mismatch" => mismatch(&group)?,
+            other => panic!("no scenario {other}"),
+        }
+        group.finalize()
+    }));
+}
+
+/// One rank's view of a collective: its input, and what it must end with.
+struct Case {
+    call: CollectiveCall,
+    input: Vec<u8>,
+    output: Vec<u8>,
+    /// Where both begin in one buffer, in place.
+    input_at: usize,
+    output_at: usize,
+}
+
+/// The input of a rank is `value` at each index, from 0.
+fn case(group: &Group, collective: Collective, dtype: DType, op: ReduceOp, count: usize, root: u32) -> Case {
+    use Collective::*;
+    let (ranks, rank, size) = (group.size(), group.rank(), dtype.size());
+    let (all, is_root, own) = (count * ranks as usize, rank == root, rank as usize * count * size);
+    let of = |from: u32, start: usize, count: usize| {
+        fill(dtype, count, |index| value(op, dtype, ranks, from, start + index))
+    };
+    let sums =
+        |start: usize, count: usize| fill(dtype, count, |index| reduced(op, dtype, ranks, start + index));
+    let each = |start: usize| (0..ranks).flat_map(|from| of(from, start, count)).collect::<Vec<_>>();
+    let own_start = rank as usize * count;
+    let (input, output, input_at, output_at) = match collective {
+        AllReduce => (of(rank, 0, count), sums(0, count), 0, 0),
+        Reduce => (of(rank, 0, count), if is_root { sums(0, count) } else { vec![] }, 0, 0),
+        Broadcast => (if is_root { of(rank, 0, count) } else { vec![] }, of(root, 0, count), 0, 0),
+        AllGather => (of(rank, 0, count), each(0), own, 0),
+        Gather if is_root => (of(rank, 0, count), each(0), own, 0),
+        Gather => (of(rank, 0, count), vec![], 0, 0),
+        Scatter if is_root => (of(rank, 0, all), of(root, own_start, count), 0, own),
+        Scatter => (vec![], of(root, own_start, count), 0, 0),
+        ReduceScatter => (of(rank, 0, all), sums(own_start, count), 0, own),
+        AllToAll => (of(rank, 0, all), each(own_start), 0, 0),
+        Barrier => unreachable!("a barrier has no elements"),
+    };
+    let call = CollectiveCall {
+        collective,
+        input: std::ptr::null(),
+        output: std::ptr::null_mut(),
+        count,
+        dtype,
+        op,
+        root,
+    };
+    Case { call, input, output, input_at, output_at }
+}
+
+impl Case {
+    fn run(&self, group: &Group, in_place: bool) -> Result<(), Error> {
+        const GUARD: u8 = 0xa5;
+        let Self { call, input, output, input_at, output_at } = self;
+        let what =
+            format!("{} {} of {} x {}, root {}", call.collective, call.op, call.count, call.dtype, call.root);
+        if in_place || call.collective == Collective::Broadcast {
+            let len = (input_at + input.len()).max(output_at + output.len());
+            let mut data = vec![GUARD; len];
+            data[*input_at..input_at + input.len()].copy_from_slice(input);
+            let base = data.as_mut_ptr();
+            let call = CollectiveCall {
+                input: base.wrapping_add(*input_at),
+                output: base.wrapping_add(*output_at),
+                ..*call
+            };
+            // SAFETY: the buffer is as long as the collective says, and this call's alone.
+            unsafe { group.run_collective(&call) }?;
+            assert!(data[*output_at..output_at + output.len()] == *output, "{what}, in place");
+            return Ok(());
+        }
+        let (given, mut result) = (input.clone(), vec![GUARD; output.len() + 8]);
+        let call = CollectiveCall { input: given.as_ptr(), output: result.as_mut_ptr(), ..*call };
+        // SAFETY: as above; the input is only read.
+        unsafe { group.run_collective(&call) }?;
+        assert!(result[..output.len()] == *output, "{what}");
+        assert!(result[output.len()..].iter().all(|&byte| byte == GUARD), "{what} wrote behind its output");
+        assert!(given == *input, "{what} wrote to its input");
+        Ok(())
+    }
+}
+
+/// Every collective with some types and all reductions, ranks in place or not as they like.
+fn all(group: &Group) -> Result<(), Error> {
+    let (mut root, mut turn) = (0, group.rank());
+    for count in COUNTS {
+        for collective in Collective::ALL.into_iter().filter(|&c| c != Collective::Barrier) {
+            for dtype in [DType::F32, DType::I8, DType::Bf16, DType::U64] {
+                let ops = if collective.reduces() { ReduceOp::ALL } else { &ReduceOp::ALL[..1] };
+                for &op in ops {
+                    // Each rank has another pattern, so all mixtures come.
+                    turn = turn * 5 + 3;
+                    let in_place = turn / 8 % 2 == 0;
+                    case(group, collective, dtype, op, count, root).run(group, in_place)?;
+                    root = (root + 1) % group.size();
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The safe functions.
+fn safe(group: &Group) -> Result<(), Error> {
+    let (ranks, rank) = (group.size() as usize, group.rank());
+    for root in 0..group.size() {
+        let mut data = [i64::from(rank); 5];
+        group.broadcast(&mut data, root)?;
+        assert_eq!(data, [i64::from(root); 5]);
+        let mut data = [i64::from(rank) + 1; 5];
+        group.reduce(&mut data, ReduceOp::Sum, root)?;
+        let sum = (1..=i64::from(group.size())).sum();
+        assert_eq!(data, [if rank == root { sum } else { i64::from(rank) + 1 }; 5]);
+        let mut gathered = vec![0u16; if rank == root { 2 * ranks } else { 0 }];
+        group.gather(&[rank as u16, 7], &mut gathered, root)?;
+        assert!(gathered.chunks(2).enumerate().all(|(from, pair)| *pair == [from as u16, 7]));
+        let blocks: Vec<u32> = (0..ranks as u32 * 3).collect();
+        let mut mine = [0; 3];
+        group.scatter(if rank == root { &blocks } else { &[] }, &mut mine, root)?;
+        assert_eq!(mine, [0, 1, 2].map(|i| rank * 3 + i));
+        group.barrier()?;
+    }
+    let mut sums = [0f64; 2];
+    group.all_reduce_into(&[f64::from(rank), 1.0], &mut sums, ReduceOp::Sum)?;
+    assert_eq!(sums, [(0..group.size()).map(f64::from).sum(), f64::from(group.size())]);
+    let mut all = vec![0u32; ranks];
+    group.all_gather(&[rank * rank], &mut all)?;
+    assert!((0..).zip(&all).all(|(from, &found)| found == from * from));
+    let input: Vec<i32> = (0..ranks as i32).collect();
+    let mut mine = [0i32];
+    group.reduce_scatter(&input, &mut mine, ReduceOp::Sum)?;
+    assert_eq!(mine, [rank as i32 * ranks as i32]);
+    let input: Vec<u32> = (0..group.size()).map(|to| rank * 100 + to).collect();
+    let mut output = vec![0; ranks];
+    group.all_to_all(&input, &mut output)?;
+    assert!((0..).zip(&output).all(|(from, &found)| found == from * 100 + rank));
+    // What cannot be is refused before anything is sent, and the group goes on.
+    let refused = |result: Result<(), Error>, with: &str| {
+        let error = result.unwrap_err();
+        assert!(matches!(&error, Error::Argument(text) if text.contains(with)), "{error}");
+    };
+    refused(group.broadcast(&mut [1u8], group.size()), "root");
+    refused(group.all_gather(&[1u8], &mut vec![0; ranks + 1]), "output has");
+    refused(group.reduce_scatter(&vec![1u8; ranks + 1], &mut [0; 1], ReduceOp::Sum), "input has");
+    if ranks > 1 {
+        refused(group.all_to_all(&[1u8], &mut [0]), "are needed");
+    }
+    let mut data = vec![0u32; 8 * ranks];
+    let overlapping = CollectiveCall {
+        collective: Collective::AllToAll,
+        input: data.as_ptr().cast(),
+        output: data[1..].as_mut_ptr().cast(),
+        count: 4,
+        dtype: DType::U32,
+        op: ReduceOp::Sum,
+        root: 0,
+    };
+    // SAFETY: the buffer has room for what would be touched.
+    refused(unsafe { group.run_collective(&overlapping) }, "overlap");
+    let null = CollectiveCall { input: std::ptr::null(), ..overlapping };
+    // SAFETY: as above.
+    refused(unsafe { group.run_collective(&null) }, "NULL");
+    let huge = CollectiveCall { count: usize::MAX / 4, ..overlapping };
+    // SAFETY: as above.
+    refused(unsafe { group.run_collective(&huge) }, "fit");
+    group.barrier()
+}
+
+/// The last rank calls otherwise than the others: every rank gets an error that says both.
+fn mismatch(group: &Group) -> Result<(), Error> {
+    let odd = group.rank() + 1 == group.size();
+    let mut data = vec![1f32; 1000 * group.size() as usize];
+    let mut block = vec![0f32; 1000];
+    let result = match parameter("HOW").as_deref() {
+        Some("root") => group.broadcast(&mut data, u32::from(odd)),
+        Some("collective") if odd => group.reduce_scatter(&data, &mut block, ReduceOp::Sum),
+        Some("collective") => group.all_gather(&block, &mut data),
+        Some("count") => {
+            let count = if odd { 1000 } else { 900 };
+            group.all_gather(&block[..count], &mut data[..count * group.size() as usize])
+        }
+        how => panic!("{how:?}"),
+    };
+    // Who has its part may be through.
+    result.and_then(|()| group.barrier())
+}
+
+const TOPOLOGIES: [(u32, u32); 5] = [(1, 1), (3, 1), (4, 2), (2, 2), (3, 3)];
+
+#[test]
+fn every_collective_is_exact_on_every_topology() {
+    for (ranks, hosts) in TOPOLOGIES {
+        job(ranks, hosts, "all").run().assert_success();
+    }
+}
+
+#[test]
+fn the_safe_functions_are_right_and_refuse_what_cannot_be() {
+    for (ranks, hosts) in TOPOLOGIES {
+        job(ranks, hosts, "safe").run().assert_success();
+    }
+}
+
+#[test]
+fn other_transports_are_as_good() {
+    for (ranks, hosts) in [(2, 2), (4, 2)] {
+        job(ranks, hosts, "all").env("SHOUTER_TRANSPORT", "tcp").run().assert_success();
+        job(ranks, hosts, "all").args(&["--transport", "kernel"]).run().assert_success();
+    }
+}
+
+#[test]
+fn loss_and_bit_flips_do_not_show() {
+    for (ranks, hosts) in [(3, 3), (4, 2)] {
+        let faults = ["--loss", "2%", "--corrupt", "1%", "--seed", "11"];
+        job(ranks, hosts, "all").args(&faults).run().assert_success();
+    }
+}
+
+#[test]
+fn ranks_that_call_differently_are_told_both_views() {
+    for (ranks, hosts) in [(3, 1), (3, 3), (4, 2)] {
+        for (how, words) in [
+            ("root", ["root 0", "root 1"]),
+            ("collective", ["all-gather", "reduce-scatter"]),
+            ("count", ["1000", "900"]),
+        ] {
+            let state = job(ranks, hosts, "mismatch").env("SHOUTER_TEST_HOW", how).run();
+            for rank in &state.ranks {
+                let said = rank.error();
+                assert!(words.iter().all(|word| said.contains(word)), "{how}: {said}\n{state}");
+            }
+        }
+    }
+}
