@@ -168,6 +168,13 @@ impl Op {
         self.state == OpState::Running && self.seq() == seq
     }
 
+    /// Whether a poll can do something for it.
+    #[inline]
+    pub(super) fn is_due(&self) -> bool {
+        self.state == OpState::Running
+            && (self.steps.are_ready() || self.background.asks() || self.early.is_due())
+    }
+
     /// What every message of the operation has in common.
     #[inline]
     pub(super) fn template(&self) -> &Header {

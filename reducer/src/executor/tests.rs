@@ -4,12 +4,13 @@ mod harness;
 
 use super::*;
 use crate::dtype::{DType, ReduceOp};
-use crate::grid::Grid;
+use crate::grid::{Grid, Rank};
 use crate::header::{Identity, Shape};
 use crate::schedule::Algorithm;
 use harness::{Buffer, Faults, Group, executor, shape};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
+use std::collections::VecDeque;
 
 const BAD: Faults = Faults { duplicate: 10, full: 20, refuse: 10, in_order: false };
 
@@ -121,7 +122,10 @@ fn run_seed(seed: u64) -> [usize; 2] {
     assert!(before == after, "{what}: a result changed after its completion");
     for executor in &group.executors {
         assert_eq!(executor.counters().malformed, 0, "{what}");
-        assert!(executor.ops.iter().all(|op| op.state() == OpState::Vacant && op.early.is_empty()), "{what}");
+        assert!(
+            executor.ring.iter().all(|op| op.state() == OpState::Vacant && op.early.is_empty()),
+            "{what}"
+        );
     }
     assert!(group.refused.iter().all(|&refusal| refusal == Refusal::NotReady), "{what}");
     assert!(one_sided || group.net.placed == 0, "{what}");
@@ -298,6 +302,22 @@ fn a_large_message_waits_for_credit_and_starves_nobody() {
 }
 
 #[test]
+fn a_poll_visits_no_operation_that_waits_for_a_peer() {
+    let mut group = two(|config| config.max_operations = 256);
+    let (a, b): (Vec<_>, Vec<_>) = (0..250).map(|_| (filled(100, 1), filled(100, 2))).unzip();
+    for buffer in &a {
+        let request = group.request(Rank(0), Algorithm::Hierarchical, sum(100), buffer);
+        group.start(0, request).unwrap();
+    }
+    settle(&mut group);
+    assert_eq!((group.executors[0].running(), group.executors[0].ring.all_due().count()), (250, 0));
+    let late = b.iter().map(|buffer| group.request(Rank(1), Algorithm::Hierarchical, sum(100), buffer));
+    let work = vec![VecDeque::new(), late.collect()];
+    group.run(work, "late");
+    assert!(b.iter().all(|buffer| buffer.bytes() == filled(100, 3).bytes()));
+}
+
+#[test]
 fn the_more_urgent_operation_goes_first() {
     let mut group = two(|config| config.poll_bytes = 1 << 20);
     let buffers: Vec<_> = (0..4).map(|_| filled(500, 1)).collect();
@@ -430,9 +450,9 @@ fn buffers_are_fenced_after_a_failure() {
     group.poll(0);
     let completed = group.completed[0][0].clone();
     assert!(completed.result.is_err() && completed.outstanding > 0, "{completed:?}");
-    assert_eq!(group.executors[0].ops[0].state(), OpState::Lingering);
+    assert_eq!(group.executors[0].ring.op(0).state(), OpState::Lingering);
     group.executors[0].fenced();
-    assert_eq!(group.executors[0].ops[0].state(), OpState::Vacant);
+    assert_eq!(group.executors[0].ring.op(0).state(), OpState::Vacant);
 }
 
 #[test]
@@ -487,7 +507,7 @@ fn shared_tensors_are_reduced_in_place_and_mixed_ones_are_staged() {
         settle(&mut group);
         for (rank, buffer) in buffers.iter().enumerate() {
             assert_eq!(group.completed[rank][0].result, Ok(()), "{shared:?}");
-            assert_eq!(group.executors[rank].lane_base, lanes, "{shared:?}");
+            assert_eq!(group.executors[rank].lanes.take(0), lanes, "{shared:?}");
             results.push(buffer.bytes());
         }
     }
@@ -577,7 +597,7 @@ fn operations_that_run_one_after_the_other_work_with_the_same_memory() {
         }
         settle(&mut group);
     }
-    assert!(group.executors.iter().all(|executor| executor.spare.len() == 1));
+    assert!(group.executors.iter().all(|executor| executor.ring.spares() == 1));
 }
 
 #[test]
