@@ -68,15 +68,22 @@ impl Executor {
 
     /// Nothing refers to a posted fragment any more.
     pub fn on_released(&mut self, token: SendToken) {
-        let (seq, step) = ((token.0 >> 32) as u32, token.0 as u32);
-        let op = self.ring.op(seq.into());
-        if token == SendToken::CONTROL || op.state() == OpState::Vacant || op.seq() as u32 != seq {
+        if token == SendToken::CONTROL {
             return;
         }
-        let seq = op.seq();
-        self.ring.edit(seq, |op| op.released(step, &mut self.control));
-        self.finish_if_done(seq);
-        self.vacate_if_free(seq);
+        let (low, step) = ((token.0 >> 32) as u32, token.0 as u32);
+        let released = self.ring.edit(low.into(), |op| {
+            if op.state() == OpState::Vacant || op.seq() as u32 != low {
+                return None;
+            }
+            op.released(step, &mut self.control);
+            let may_end = op.steps.are_done() || op.state() == OpState::Lingering;
+            may_end.then_some(op.seq())
+        });
+        if let Some(seq) = released {
+            self.finish_if_done(seq);
+            self.vacate_if_free(seq);
+        }
     }
 
     /// After an error: transports and accelerators refer to nothing of this executor any more, and will not.
@@ -97,8 +104,13 @@ impl Executor {
     #[inline]
     pub(super) fn finish_if_done(&mut self, seq: u64) {
         if self.ring.op(seq).steps.are_done() {
-            self.end(seq, |_| Ok(()));
+            self.succeed(seq);
         }
+    }
+
+    /// All steps of an operation are done.
+    pub(super) fn succeed(&mut self, seq: u64) {
+        self.end(seq, |_| Ok(()));
     }
 
     pub(super) fn fail(&mut self, seq: u64, error: impl FnOnce(Box<OpSubject>) -> OpError) {

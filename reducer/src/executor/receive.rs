@@ -133,7 +133,8 @@ impl Executor {
             self.counters.duplicates += 1;
             return Disposition::Consumed;
         }
-        let disposition = match self.deliver(header, payload) {
+        let (outcome, is_done) = self.deliver(header, payload);
+        let disposition = match outcome {
             DeliveryOutcome::Consumed => Disposition::Consumed,
             DeliveryOutcome::Duplicate => {
                 self.counters.duplicates += 1;
@@ -146,7 +147,9 @@ impl Executor {
             }
             DeliveryOutcome::Malformed => self.malformed(),
         };
-        self.finish_if_done(seq);
+        if is_done {
+            self.succeed(seq);
+        }
         disposition
     }
 
@@ -202,7 +205,7 @@ impl Executor {
                 continue;
             }
             let parked = self.ring.edit(seq, |op| op.early.take(index));
-            let outcome = self.deliver(&parked.header, parked.payload());
+            let (outcome, _) = self.deliver(&parked.header, parked.payload());
             match outcome {
                 DeliveryOutcome::Consumed => {}
                 DeliveryOutcome::Duplicate => self.counters.duplicates += 1,
@@ -219,16 +222,18 @@ impl Executor {
         }
     }
 
-    fn deliver(&mut self, header: &Header, payload: Payload<'_>) -> DeliveryOutcome {
+    /// Delivers a message to its operation, which runs; whether all of its steps are done then.
+    #[inline]
+    fn deliver(&mut self, header: &Header, payload: Payload<'_>) -> (DeliveryOutcome, bool) {
         let (kernels, control, counters) = (self.config.kernels, &mut self.control, &mut self.counters);
         self.ring.edit(header.key.seq, |op| {
             if header.identity != op.template().identity || header.shape != op.template().shape {
-                return DeliveryOutcome::Differs;
+                return (DeliveryOutcome::Differs, false);
             }
             if op.is_undecided() {
-                return DeliveryOutcome::Early;
+                return (DeliveryOutcome::Early, false);
             }
-            match header.kind {
+            let outcome = match header.kind {
                 MessageKind::Data => {
                     let outcome = data(op, kernels, header, payload, control);
                     if let (DeliveryOutcome::Consumed, step) = outcome {
@@ -241,7 +246,8 @@ impl Executor {
                 }
                 MessageKind::Credit => credit(op, header, control),
                 MessageKind::Vote | MessageKind::Abort | MessageKind::Floor => DeliveryOutcome::Malformed,
-            }
+            };
+            (outcome, op.steps.are_done())
         })
     }
 }

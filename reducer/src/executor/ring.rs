@@ -13,7 +13,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 /// A running operation as (priority, seq): the lowest is the most urgent.
-pub(super) type Urgency = (u32, u64);
+type Urgency = (u32, u64);
 
 #[derive(Debug)]
 struct Place {
@@ -33,7 +33,7 @@ pub(super) struct Ring {
     undecided: VecDeque<u64>,
     /// The most urgent first.
     running: Vec<Urgency>,
-    /// Of the running ones, all that are due, the most urgent first.
+    /// All that are due, the most urgent first; also some that are not due any more, or have ended, until the next sweep.
     due: Vec<Urgency>,
     /// Of operations that have ended.
     spare: Vec<Steps>,
@@ -91,16 +91,24 @@ impl Ring {
     }
 
     /// Changes what is at the place of an operation.
-    #[inline]
+    #[inline(always)]
     pub(super) fn edit<R>(&mut self, seq: u64, act: impl FnOnce(&mut Op) -> R) -> R {
         let at = self.place(seq);
         let place = &mut self.places[at];
         let result = act(&mut place.op);
-        if place.op.is_due() && !place.listed {
+        if place.op.take_stirred() {
+            self.list(at);
+        }
+        result
+    }
+
+    /// What is there is in the list, if it is due.
+    fn list(&mut self, at: usize) {
+        let place = &mut self.places[at];
+        if !place.listed && place.op.is_due() {
             place.listed = true;
             insert(&mut self.due, place.op.entry());
         }
-        result
     }
 
     /// Changes all running operations.
@@ -147,25 +155,30 @@ impl Ring {
         self.running.first().map(|&(_, seq)| seq)
     }
 
-    /// The operation that is due after so many others.
+    /// The operation at a place of the list of those that are due, and whether it still runs.
     #[inline]
-    pub(super) fn due(&self, index: usize) -> Option<Urgency> {
-        self.due.get(index).copied()
+    pub(super) fn due(&self, index: usize) -> Option<(u64, bool)> {
+        let &(_, seq) = self.due.get(index)?;
+        Some((seq, self.op(seq).runs(seq)))
     }
 
     /// All operations that are due.
     pub(super) fn all_due(&self) -> impl Iterator<Item = &Op> {
-        self.due.iter().map(|&(_, seq)| self.op(seq))
+        self.due.iter().filter(|&&(_, seq)| self.op(seq).runs(seq)).map(|&(_, seq)| self.op(seq))
     }
 
-    /// Takes the operations that have nothing to do any more off the list.
+    /// Takes the operations that have ended, or nothing to do any more, off the list.
     #[inline]
     pub(super) fn sweep(&mut self) {
         let (places, mask) = (&mut self.places, self.mask);
         self.due.retain(|&(_, seq)| {
             let place = &mut places[(seq & mask) as usize];
-            place.listed = place.op.is_due();
-            place.listed
+            // An operation that has ended may be in the list, and another in its place.
+            let runs = place.op.runs(seq);
+            if runs {
+                place.listed = place.op.is_due();
+            }
+            runs && place.listed
         });
     }
 
@@ -186,15 +199,17 @@ impl Ring {
     }
 
     /// Ends an operation; `None` if it was not running.
+    #[inline]
     pub(super) fn end(&mut self, seq: u64) -> Option<&Op> {
         let at = self.place(seq);
         let place = &mut self.places[at];
         if !place.op.end() {
             return None;
         }
-        remove(&mut self.running, place.op.entry());
-        if core::mem::take(&mut place.listed) {
-            remove(&mut self.due, place.op.entry());
+        place.listed = false;
+        let entry = place.op.entry();
+        if let Ok(index) = self.running.binary_search(&entry) {
+            self.running.remove(index);
         }
         Some(&place.op)
     }
@@ -213,11 +228,8 @@ impl Ring {
 }
 
 fn insert(order: &mut Vec<Urgency>, entry: Urgency) {
-    order.insert(order.partition_point(|&other| other < entry), entry);
-}
-
-fn remove(order: &mut Vec<Urgency>, entry: Urgency) {
-    if let Ok(place) = order.binary_search(&entry) {
-        order.remove(place);
+    match order.last() {
+        Some(last) if *last > entry => order.insert(order.partition_point(|&other| other < entry), entry),
+        _ => order.push(entry),
     }
 }

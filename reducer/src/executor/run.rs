@@ -75,9 +75,9 @@ impl Executor {
         self.queues.next_poll();
         let mut budget = self.config.poll_bytes.max(1);
         let mut index = 0;
-        while let Some(urgency @ (_, seq)) = self.ring.due(index) {
-            if self.agreement.is_disputed(seq) {
-                index += 1;
+        while let Some((seq, runs)) = self.ring.due(index) {
+            index += 1;
+            if !runs || self.agreement.is_disputed(seq) {
                 continue;
             }
             if self.ring.op(seq).early.is_due() {
@@ -87,10 +87,7 @@ impl Executor {
             if self.ring.op(seq).background.asks() {
                 match self.ask(seq, &mut accelerator) {
                     Ok(Some(came)) => worked |= came,
-                    Ok(None) => {
-                        index += 1;
-                        continue;
-                    }
+                    Ok(None) => continue,
                     Err(error) => {
                         self.accelerator_failed(seq, error);
                         break;
@@ -114,7 +111,8 @@ impl Executor {
                 diverged: None,
                 broken: None,
             };
-            worked |= self.ring.edit(seq, |op| context.run(op));
+            let (ran, is_done) = self.ring.edit(seq, |op| (context.run(op), op.steps.are_done()));
+            worked |= ran;
             budget = context.budget;
             if let Some(error) = context.broken {
                 self.accelerator_failed(seq, error);
@@ -128,13 +126,11 @@ impl Executor {
                 self.found_on_node(node, seq);
                 break;
             }
-            self.finish_if_done(seq);
+            if is_done {
+                self.succeed(seq);
+            }
             if budget == 0 {
                 break;
-            }
-            // The operation may have ended.
-            if self.ring.due(index) == Some(urgency) {
-                index += 1;
             }
         }
         self.ring.sweep();
