@@ -74,27 +74,30 @@ impl Executor {
     #[cold]
     pub(super) fn ask(
         &mut self,
-        at: usize,
+        seq: u64,
         accelerator: &mut Option<&mut dyn Accelerator>,
     ) -> Result<Option<bool>, AcceleratorError> {
         let Some(accelerator) = accelerator else { return Ok(None) };
-        let op = &mut self.ops[at];
-        if !op.background.is_reached(*accelerator)? {
-            return Ok(None);
-        }
-        let (mut index, mut came) = (0, false);
-        while let Some(step) = op.background.take_done(&mut index, *accelerator)? {
-            op.ended_in_background(step, &mut self.control);
-            op.done(step, &mut self.control);
-            came = true;
-        }
-        self.finish_if_done(at);
-        Ok(Some(came))
+        let control = &mut self.control;
+        let asked = self.ring.edit(seq, |op| -> Result<_, AcceleratorError> {
+            if !op.background.is_reached(*accelerator)? {
+                return Ok(None);
+            }
+            let (mut index, mut came) = (0, false);
+            while let Some(step) = op.background.take_done(&mut index, *accelerator)? {
+                op.ended_in_background(step, control);
+                op.done(step, control);
+                came = true;
+            }
+            Ok(Some(came))
+        })?;
+        self.finish_if_done(seq);
+        Ok(asked)
     }
 
     /// The operation fails with the accelerator's error, and ends the group.
-    pub(super) fn accelerator_failed(&mut self, at: usize, error: AcceleratorError) {
-        self.fail(at, |subject| OpError::Accelerator { subject, error });
+    pub(super) fn accelerator_failed(&mut self, seq: u64, error: AcceleratorError) {
+        self.fail(seq, |subject| OpError::Accelerator { subject, error });
         self.abort(self.config.rank, AbortReason::Accelerator);
     }
 }
@@ -128,16 +131,14 @@ impl<T: Transport, N: NodeMemory> Context<'_, '_, T, N> {
         len: usize,
         divide_by: Option<u32>,
     ) -> StepOutcome {
-        self.spans.clear();
-        for &place in into.iter().chain(sources) {
-            let Some(span) = op.buffers.resolve(place, chunk).and_then(|(region, at)| region.span(at, len))
-            else {
-                return StepOutcome::Broken;
-            };
-            self.spans.push(span);
-        }
         let Some(accelerator) = self.accelerator else { return StepOutcome::Broken };
-        let (destinations, sources) = self.spans.split_at(into.len());
+        let resolve = |&place: &BufferOffset| {
+            op.buffers.resolve(place, chunk).and_then(|(region, at)| region.span(at, len))
+        };
+        let Some(spans) = self.scratch.spans(into.iter().chain(sources).map(resolve)) else {
+            return StepOutcome::Broken;
+        };
+        let (destinations, sources) = spans.split_at(into.len());
         let (dtype, reduction) = (op.dtype(), op.reduction());
         let started = accelerator.fold(&Fold { dtype, op: reduction, destinations, sources, divide_by });
         self.started(op, step, started)

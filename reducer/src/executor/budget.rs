@@ -19,7 +19,7 @@
 
 use super::Executor;
 use super::api::Disposition;
-use super::control::{Control, ControlMessage};
+use super::control::Control;
 use crate::grid::Rank;
 use crate::header::{Header, MessageKind};
 
@@ -115,24 +115,24 @@ impl Control {
         }
         let (round, len) = ((floor >> 32) as u32, floor as u32);
         let header = Header { kind: MessageKind::Floor, round, offset: 0, granule: 0, len, ..*template };
-        self.messages.push_back(ControlMessage { to, header, landing: None });
+        self.push(to, header);
     }
 }
 
 impl Executor {
-    /// The small operation at this place of the ring has ended: the floor may rise.
-    pub(super) fn raise_floor(&mut self, at: usize) {
+    /// The small operation has ended: the floor may rise.
+    pub(super) fn raise_floor(&mut self, seq: u64) {
         let budget = &mut self.control.budget;
         // While an operation at the floor runs, no later one has its entry of the ring reused.
-        while budget.floor_seq < self.next_seq {
-            let op = &self.ops[(budget.floor_seq & self.mask) as usize];
+        while budget.floor_seq < self.ring.next_seq() {
+            let op = self.ring.op(budget.floor_seq);
             if op.runs(budget.floor_seq) && !op.sends.wait_for_credit() {
                 break;
             }
             budget.floor_seq += 1;
         }
-        budget.floor = match budget.floor_seq < self.next_seq {
-            true => self.ops[(budget.floor_seq & self.mask) as usize].sends.begins(),
+        budget.floor = match budget.floor_seq < self.ring.next_seq() {
+            true => self.ring.op(budget.floor_seq).sends.begins(),
             false => budget.next,
         };
         if budget.floor < budget.announce_at {
@@ -143,7 +143,7 @@ impl Executor {
             if let Some(has_sent) = self.control.budget.has_sent.get_mut(node as usize) {
                 *has_sent = false;
             }
-            self.control.announce_floor(self.config.grid.leader_of(node), node, self.ops[at].template());
+            self.control.announce_floor(self.config.grid.leader_of(node), node, self.ring.op(seq).template());
         }
     }
 
@@ -152,9 +152,7 @@ impl Executor {
         let node = self.config.grid.node_of(header.src);
         let floor = u64::from(header.round) << 32 | u64::from(header.len);
         if self.control.budget.on_floor(node, floor) {
-            for &(_, seq) in &self.order {
-                self.ops[(seq & self.mask) as usize].cover(header.src, node, &mut self.control);
-            }
+            self.ring.edit_running(|op| op.cover(header.src, node, &mut self.control));
         }
         Disposition::Consumed
     }

@@ -2,34 +2,34 @@
 
 use super::api::ExecutorConfig;
 use super::budget::Budget;
-use super::trace::Trace;
+use super::trace::{PhaseRecord, Trace};
 use crate::grid::Rank;
 use crate::header::{Header, MessageKind};
 use crate::memory::Span;
 use crate::recorder::{Record, Recorder};
-use crate::transport::Landing;
+use crate::transport::{Landing, SendError, SendToken, Transport};
 use core::time::Duration;
 use std::collections::VecDeque;
 
 /// A control message (one without payload) that waits to be posted.
 #[derive(Debug)]
-pub(super) struct ControlMessage {
-    pub(super) to: Rank,
-    pub(super) header: Header,
+struct ControlMessage {
+    to: Rank,
+    header: Header,
     /// The destination of the messages that it grants, if it is a credit and the transport is one-sided.
-    pub(super) landing: Option<Landing>,
+    landing: Option<Landing>,
 }
 
 /// The control queue of an executor, and what its operations share besides.
 #[derive(Debug)]
 pub(super) struct Control {
-    pub(super) messages: VecDeque<ControlMessage>,
+    messages: VecDeque<ControlMessage>,
     one_sided: bool,
     pub(super) budget: Budget,
-    pub(super) trace: Option<Box<dyn Trace>>,
+    trace: Option<Box<dyn Trace>>,
     /// The current poll's time, as set by [`set_time`](super::Executor::set_time).
-    pub(super) now: Duration,
-    pub(super) recorder: Option<Recorder>,
+    now: Duration,
+    recorder: Option<Recorder>,
 }
 
 impl Control {
@@ -44,6 +44,69 @@ impl Control {
             trace: None,
             now: Duration::ZERO,
             recorder: None,
+        }
+    }
+
+    /// Posts what the transport takes; whether that was anything.
+    pub(super) fn flush<T: Transport>(&mut self, transport: &mut T) -> bool {
+        let mut worked = false;
+        while let Some(ControlMessage { to, header, landing }) = self.messages.front() {
+            let posted = match header.kind {
+                MessageKind::Credit => transport.credit(*to, header, *landing),
+                _ => transport.send(*to, header, Span::empty(), SendToken::CONTROL),
+            };
+            match posted {
+                Ok(()) => {}
+                Err(SendError::Full) => break,
+                // The transport reports the loss to its owner, who decides what becomes of the group.
+                Err(SendError::PeerFailed) => {
+                    self.messages.pop_front();
+                    continue;
+                }
+            }
+            self.messages.pop_front();
+            worked = true;
+        }
+        worked
+    }
+
+    /// One more message, of no payload.
+    pub(super) fn push(&mut self, to: Rank, header: Header) {
+        self.messages.push_back(ControlMessage { to, header, landing: None });
+    }
+
+    /// Reports the phases of operations to this trace.
+    pub(super) fn attach_trace(&mut self, trace: Box<dyn Trace>) {
+        self.trace = Some(trace);
+    }
+
+    /// Keeps events in this recorder.
+    pub(super) fn attach_recorder(&mut self, recorder: Recorder) {
+        self.recorder = Some(recorder);
+    }
+
+    /// The time of the events from now on.
+    #[inline]
+    pub(super) fn set_time(&mut self, now: Duration) {
+        self.now = now;
+    }
+
+    /// Whether phases are reported.
+    #[inline]
+    pub(super) fn is_traced(&self) -> bool {
+        self.trace.is_some()
+    }
+
+    /// The time, if a trace is attached.
+    #[inline]
+    pub(super) fn now(&self) -> Option<Duration> {
+        self.trace.as_ref().map(|trace| trace.now())
+    }
+
+    /// Reports a phase, if a trace is attached.
+    pub(super) fn report(&mut self, record: PhaseRecord) {
+        if let Some(trace) = &mut self.trace {
+            trace.record(record);
         }
     }
 

@@ -6,7 +6,7 @@
 //! ranks decide alike. Lanes are numbered by their use in earlier operations, so operations are decided in order.
 
 use super::Executor;
-use super::divergence::NodeAgreement;
+use super::agreement::NodeAgreement;
 use super::op::Op;
 use crate::memory::TensorRegion;
 use crate::transport::{Accelerator, NodeMemory, TensorView};
@@ -14,12 +14,12 @@ use crate::transport::{Accelerator, NodeMemory, TensorView};
 impl Executor {
     /// Decides the operations that need no information from other ranks.
     pub(super) fn decide_private(&mut self) {
-        while let Some(&seq) = self.undecided.front() {
-            let op = &self.ops[(seq & self.mask) as usize];
+        while let Some(seq) = self.ring.undecided() {
+            let op = self.ring.op(seq);
             if op.seq() == seq && op.is_undecided() && may_be_in_place(op) {
                 return;
             }
-            self.undecided.pop_front();
+            self.ring.decided();
             self.choose(seq, false);
         }
     }
@@ -32,13 +32,12 @@ impl Executor {
         accelerator: &mut Option<&mut dyn Accelerator>,
     ) -> bool {
         let mut worked = false;
-        while let Some(&seq) = self.undecided.front() {
-            let at = (seq & self.mask) as usize;
-            if self.is_disputed(seq) {
+        while let Some(seq) = self.ring.undecided() {
+            if self.agreement.is_disputed(seq) {
                 break;
             }
-            let Some(in_place) = self.views(at, seq, node, accelerator) else { break };
-            self.undecided.pop_front();
+            let Some(in_place) = self.views(seq, node, accelerator) else { break };
+            self.ring.decided();
             self.choose(seq, in_place);
             self.decide_private();
             worked = true;
@@ -49,7 +48,6 @@ impl Executor {
     /// Finds the tensors of all local ranks. Returns whether all ranks can access all of them, or `None` if that is not known yet.
     fn views<N: NodeMemory>(
         &mut self,
-        at: usize,
         seq: u64,
         node: Option<&N>,
         accelerator: &mut Option<&mut dyn Accelerator>,
@@ -65,18 +63,12 @@ impl Executor {
         }
         let grid = self.config.grid;
         let (me, locals) = (grid.local_of(self.config.rank), 0..grid.per_node());
-        let op = &mut self.ops[at];
-        if op.buffers.opened().is_none() {
-            self.views.clear();
-            let data = op.buffers.data();
+        let buffers = &self.ring.op(seq).buffers;
+        if buffers.opened().is_none() {
+            let data = buffers.data();
             let len = data.len();
-            for local in locals.clone() {
-                match node.tensor(local, seq, len) {
-                    TensorView::Unknown => return None,
-                    view => self.views.push(view),
-                }
-            }
-            let exported = self.views.iter().all(|view| matches!(view, TensorView::Exported(_)));
+            let views = self.scratch.views(locals.clone().map(|local| node.tensor(local, seq, len)))?;
+            let exported = views.iter().all(|view| matches!(view, TensorView::Exported(_)));
             let peer = |(local, &view): (u32, &TensorView)| match (view, &mut *accelerator) {
                 (TensorView::Shared(region), _) => region,
                 (TensorView::Exported(_), _) if exported && local == me => data,
@@ -85,11 +77,17 @@ impl Executor {
                 }
                 _ => TensorRegion::empty(),
             };
-            let all = op.buffers.set_peers(locals.clone().zip(&self.views).map(peer));
+            let peers = locals.clone().zip(views).map(peer);
+            let all = self.ring.edit(seq, |op| {
+                let all = op.buffers.set_peers(peers);
+                if exported {
+                    op.buffers.set_opened(all);
+                }
+                all
+            });
             if !exported {
                 return Some(all);
             }
-            op.buffers.set_opened(all);
             node.agree(seq, all);
         }
         locals.map(|local| node.has_agreed(local, seq)).try_fold(true, |all, one| Some(all & one?))
@@ -98,8 +96,7 @@ impl Executor {
     /// Begins an operation with the staged steps or those in place. An operation that has failed meanwhile uses no lane: the
     /// group has ended then, and the use of lanes with it.
     fn choose(&mut self, seq: u64, in_place: bool) {
-        let at = (seq & self.mask) as usize;
-        let op = &mut self.ops[at];
+        let op = self.ring.op(seq);
         if !op.is_undecided() || op.seq() != seq {
             return;
         }
@@ -111,11 +108,10 @@ impl Executor {
             }
             _ => staged,
         };
-        let lane_base = self.lane_base;
-        self.lane_base += u64::from(schedule.lane_chunks());
-        op.choose(schedule, lane_base, &mut self.control);
-        self.replay(at);
-        self.finish_if_done(at);
+        let lane_base = self.lanes.take(schedule.lane_chunks());
+        self.ring.edit(seq, |op| op.choose(schedule, lane_base, &mut self.control));
+        self.replay(seq);
+        self.finish_if_done(seq);
     }
 }
 

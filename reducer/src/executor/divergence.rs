@@ -6,8 +6,10 @@
 //! same votes, so the group ends with the same culprit for all: the lowest rank whose view is not that of the majority. Where no
 //! view has a majority, both are shown.
 
+use super::Executor;
+use super::agreement::NodeAgreement;
 use super::api::AbortReason;
-use super::{Executor, OpState};
+use super::op::OpState;
 use crate::grid::Rank;
 use crate::header::{GRANULE_UNIT, Header, MatchKey, MessageKind, View};
 use crate::recorder::{Record, RecordKind};
@@ -145,22 +147,14 @@ impl Executor {
     /// Ranks run different operations as `seq`, as was found here or reported by a peer: that operation and later ones are suspended
     /// until the votes are in and [`conclude`](Self::conclude) ends the group.
     pub fn diverge(&mut self, seq: u64, suspect: Rank) {
-        if self.aborted.is_none() && self.tally.as_ref().is_none_or(|tally| seq < tally.seq) {
+        if !self.ended.is_over() && self.agreement.dispute(seq, suspect) {
             self.control.note(Record { rank: Some(suspect), seq, ..Record::of(RecordKind::Diverged) });
-            self.tally = Some(Tally::new(seq));
-            self.suspect = suspect;
         }
-    }
-
-    /// Whether ranks disagree about operation `seq`, or about an earlier one.
-    #[inline]
-    pub(super) fn is_disputed(&self, seq: u64) -> bool {
-        self.tally.as_ref().is_some_and(|tally| seq >= tally.seq)
     }
 
     /// The operation that ranks disagree about.
     pub fn diverged(&self) -> Option<u64> {
-        self.tally.as_ref().map(Tally::seq)
+        self.agreement.disputed()
     }
 
     /// The views that the ranks of this node have of the operation in dispute, as messages for the other leaders.
@@ -179,14 +173,14 @@ impl Executor {
                 None => votes.push(Vote { view, rank, ranks: 1 }),
             }
         }
-        if let Some(tally) = &mut self.tally {
+        if let Some(tally) = self.agreement.tally_of(seq) {
             tally.cast(grid.node_of(me), votes.clone());
         }
         let template = Header {
             kind: MessageKind::Vote,
             src: me,
             key: MatchKey { group: self.config.group, epoch: self.config.epoch, seq },
-            ..*self.ops[0].template()
+            ..*self.ring.op(0).template()
         };
         if votes.is_empty() {
             return vec![Header { round: me.0, offset: 0, granule: 0, len: 0, ..template }];
@@ -206,14 +200,14 @@ impl Executor {
 
     /// Whether all nodes have voted.
     pub fn has_all_votes(&self) -> bool {
-        self.tally.as_ref().is_none_or(|tally| tally.is_complete(self.config.grid.nodes()))
+        self.agreement.tally().is_none_or(|tally| tally.is_complete(self.config.grid.nodes()))
     }
 
     /// Ends the group with what the votes say; with what is known if not all have voted.
     pub fn conclude<N: NodeMemory>(&mut self, node: Option<&N>) -> Option<Divergence> {
         let seq = self.diverged()?;
         let own = self.own(node, seq);
-        let found = self.tally.as_ref()?.judge(own);
+        let found = self.agreement.tally()?.judge(own);
         self.blame(found, own);
         found
     }
@@ -221,7 +215,7 @@ impl Executor {
     /// Ends the group with a divergence, as a rank of the node has found it; this rank's own view is `own`.
     pub fn blame(&mut self, found: Option<Divergence>, own: Option<View>) {
         let found = found.map(|divergence| divergence.seen_with(own));
-        let culprit = found.map_or(self.suspect, |divergence| divergence.rank);
+        let culprit = found.map_or(self.agreement.suspect(), |divergence| divergence.rank);
         self.abort(culprit, AbortReason::Diverged(found.map(Box::new)));
     }
 
@@ -233,7 +227,7 @@ impl Executor {
 
     /// This rank's view of an operation, as long as no later one has taken its place.
     fn own_view(&self, seq: u64) -> Option<View> {
-        let op = &self.ops[(seq & self.mask) as usize];
+        let op = self.ring.op(seq);
         (op.seq() == seq).then(|| op.view())
     }
 
@@ -242,7 +236,7 @@ impl Executor {
         let seq = header.key.seq;
         self.diverge(seq, header.src);
         let view = View { identity: header.identity, shape: header.shape };
-        if let Some(tally) = self.tally.as_mut().filter(|tally| tally.seq == seq) {
+        if let Some(tally) = self.agreement.tally_of(seq) {
             tally.saw(self.config.grid.node_of(header.src), view, header.src);
         }
     }
@@ -260,43 +254,9 @@ impl Executor {
         self.control.note(Record { rank: src, seq, ..Record::of(RecordKind::VoteReceived) });
         self.diverge(seq, rank);
         let view = View { identity: header.identity, shape: header.shape };
-        if let Some(tally) = self.tally.as_mut().filter(|tally| tally.seq == header.key.seq) {
+        if let Some(tally) = self.agreement.tally_of(seq) {
             tally.add(node, Vote { view, rank, ranks: header.len }, header.granule == 0);
         }
-    }
-}
-
-/// How far the ranks of a node are known to run the same operations.
-#[derive(Debug, Default)]
-pub(super) struct Agreement {
-    /// All operations before this one.
-    through: u64,
-}
-
-/// What is known of an operation.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum NodeAgreement {
-    /// All ranks of the node run the same, and have before.
-    Same,
-    /// A rank has not started it, or one before.
-    Unknown,
-    /// Not all run the same as this operation.
-    Differs(u64),
-}
-
-impl Agreement {
-    /// Whether all ranks of the node run the same operations up to and including `seq`. Lanes are numbered by what all operations
-    /// before have used of them, so one operation is not enough.
-    #[inline]
-    pub(super) fn reaches<N: NodeMemory>(&mut self, node: &N, seq: u64) -> NodeAgreement {
-        while self.through <= seq {
-            match node.agrees(self.through) {
-                Some(true) => self.through += 1,
-                Some(false) => return NodeAgreement::Differs(self.through),
-                None => return NodeAgreement::Unknown,
-            }
-        }
-        NodeAgreement::Same
     }
 }
 
@@ -304,14 +264,14 @@ impl Executor {
     /// Looks whether a rank of the node runs something else than this rank; the group ends then.
     #[cold]
     pub fn compare<N: NodeMemory>(&mut self, node: &N) {
-        let Some(last) = self.next_seq.checked_sub(1) else { return };
+        let Some(last) = self.ring.next_seq().checked_sub(1) else { return };
         if let NodeAgreement::Differs(seq) = self.agreement.reaches(node, last) {
             self.found_on_node(node, seq);
             return;
         }
         // A rank that has not come so far may run something without a number of its own there.
-        let seq = self.agreement.through;
-        let running = self.ops[(seq & self.mask) as usize].state() == OpState::Running;
+        let seq = self.agreement.through();
+        let running = self.ring.op(seq).state() == OpState::Running;
         let Some(own) = self.own_view(seq).filter(|_| running) else { return };
         if (0..self.config.grid.per_node()).any(|l| node.view(l, seq).is_some_and(|view| view != own)) {
             self.found_on_node(node, seq);

@@ -26,16 +26,24 @@
 //! has; until then the contents of the range are not used. A range may be overwritten so while a send from it is not released:
 //! only after the peer has used what was sent, which [`check`](crate::check) proves.
 
+mod agreement;
 mod api;
 mod background;
 mod budget;
 mod control;
+mod deadlines;
 mod decide;
 mod divergence;
+mod ended;
+mod lanes;
 mod op;
 mod park;
+mod queues;
 mod receive;
+mod ring;
 mod run;
+mod scratch;
+mod slots;
 mod trace;
 
 pub use self::api::{
@@ -46,84 +54,39 @@ pub use self::divergence::{Divergence, Tally, Vote};
 
 pub use self::trace::{Phase, PhaseRecord, Trace};
 
+use self::agreement::Agreement;
 use self::control::Control;
-use self::divergence::Agreement;
-use self::op::{Op, OpState, Steps};
+use self::deadlines::Deadlines;
+use self::ended::Ended;
+use self::lanes::LaneUses;
+use self::op::{Op, OpState};
 use self::park::Parking;
-use crate::grid::Rank;
+use self::queues::Queues;
+use self::ring::Ring;
+use self::scratch::Scratch;
+use self::slots::Slots;
 use crate::header::{GRANULE_UNIT, Header, Identity, MAX_COUNT, MatchKey, MessageKind};
-use crate::memory::{self, Addresses, Pool, Span, TensorRegion};
+use crate::memory::{self, TensorRegion};
 use crate::recorder::{Record, RecordKind, Recorder};
-use crate::transport::{NodeMemory, SendToken, TensorView};
+use crate::transport::{NodeMemory, SendToken};
 use core::time::Duration;
-use std::collections::VecDeque;
 use std::sync::Arc;
-
-/// The node's shared memory, as regions.
-#[derive(Debug)]
-struct Lanes {
-    count: u32,
-    bytes: usize,
-    /// By local rank, then lane.
-    stage: Vec<TensorRegion>,
-    result: Vec<TensorRegion>,
-}
-
-/// Room for the slots of operations.
-#[derive(Debug)]
-struct Slots {
-    host: Pool,
-    /// On a device, for operations that work there.
-    device: Option<Pool>,
-}
-
-impl Slots {
-    fn of(&self, on_device: bool) -> Option<&Pool> {
-        if on_device { self.device.as_ref() } else { Some(&self.host) }
-    }
-
-    fn of_mut(&mut self, on_device: bool) -> Option<&mut Pool> {
-        if on_device { self.device.as_mut() } else { Some(&mut self.host) }
-    }
-}
 
 /// Runs the operations of one group in one epoch. Drop it only when its transports refer to nothing any more: it
 /// owns the slots that they send from.
 #[derive(Debug)]
 pub struct Executor {
     config: ExecutorConfig,
-    /// Operation `seq` lives at `seq & mask`.
-    ops: Vec<Op>,
-    mask: u64,
-    next_seq: u64,
-    /// Lane uses so far, the same on all ranks of the node.
-    lane_base: u64,
-    /// Operations whose steps are not chosen yet, in their order.
-    undecided: VecDeque<u64>,
-    /// Running operations as (priority, seq), the most urgent first.
-    order: Vec<(u32, u64)>,
-    lanes: Option<Arc<Lanes>>,
+    ring: Ring,
+    lanes: LaneUses,
     slots: Slots,
     parking: Parking,
     control: Control,
-    completed: VecDeque<Completed>,
-    aborted: Option<Arc<AbortCause>>,
-    /// Of operations that have ended.
-    spare: Vec<Steps>,
+    ended: Ended,
     agreement: Agreement,
-    /// The votes on what ranks disagree about, if they do.
-    tally: Option<Tally>,
-    /// The rank reported as the culprit if no votes arrive.
-    suspect: Rank,
-    scratch: Addresses,
-    spans: Vec<Span>,
-    /// The locations of the tensors of the node's ranks, for the operation being examined.
-    views: Vec<TensorView>,
-    /// By node: the last poll in which its send queue was full.
-    blocked: Vec<u64>,
-    polls: u64,
-    /// No running operation's deadline is earlier.
-    earliest: Duration,
+    deadlines: Deadlines,
+    queues: Queues,
+    scratch: Scratch,
     counters: Counters,
 }
 
@@ -151,50 +114,38 @@ impl Executor {
             return Err(ExecutorError::Rank { rank: config.rank, ranks: config.grid.ranks() });
         }
         let nodes = config.grid.nodes() as usize;
-        let host =
-            Pool::new(config.slot_pool_bytes).ok_or(ExecutorError::SlotPool(config.slot_pool_bytes))?;
+        let slots =
+            Slots::new(config.slot_pool_bytes).ok_or(ExecutorError::SlotPool(config.slot_pool_bytes))?;
         Ok(Self {
             config,
-            ops: (0..operations).map(|_| Op::vacant()).collect(),
-            mask: operations as u64 - 1,
-            next_seq: 0,
-            lane_base: 0,
-            undecided: VecDeque::new(),
-            order: Vec::with_capacity(operations),
-            lanes: None,
-            slots: Slots { host, device: None },
+            ring: Ring::new(operations),
+            lanes: LaneUses::default(),
+            slots,
             parking: Parking::new(nodes, config.eager_pool_bytes, operations),
             control: Control::new(nodes, &config),
-            completed: VecDeque::with_capacity(operations),
-            aborted: None,
-            spare: Vec::with_capacity(operations),
-            agreement: Agreement::default(),
-            tally: None,
-            suspect: config.rank,
-            scratch: Addresses::default(),
-            spans: Vec::new(),
-            views: Vec::new(),
-            blocked: vec![0; nodes],
-            polls: 0,
-            earliest: Duration::MAX,
+            ended: Ended::new(operations),
+            agreement: Agreement::new(config.rank),
+            deadlines: Deadlines::new(),
+            queues: Queues::new(nodes),
+            scratch: Scratch::default(),
             counters: Counters::default(),
         })
     }
 
     /// Reports the phases of operations to this trace. Call it before the first operation.
     pub fn attach_trace(&mut self, trace: Box<dyn Trace>) {
-        self.control.trace = Some(trace);
+        self.control.attach_trace(trace);
     }
 
     /// Keeps the last events in this recorder. Call it before the first operation.
     pub fn attach_recorder(&mut self, recorder: Recorder) {
-        self.control.recorder = Some(recorder);
+        self.control.attach_recorder(recorder);
     }
 
     /// Sets the time of the events recorded from now on: that of the current poll of the engine.
     #[inline]
     pub fn set_time(&mut self, now: Duration) {
-        self.control.now = now;
+        self.control.set_time(now);
     }
 
     /// Records an event of the current poll, if a recorder is attached.
@@ -208,12 +159,12 @@ impl Executor {
         let op = match token {
             Some(token) => {
                 let seq = (token.0 >> 32) as u32;
-                let op = &self.ops[(u64::from(seq) & self.mask) as usize];
+                let op = self.ring.op(seq.into());
                 (op.state() != OpState::Vacant && op.seq() as u32 == seq).then_some(op)
             }
             None => {
                 let waits = |op: &&Op| op.state() != OpState::Vacant && op.sends.unreleased() > 0;
-                self.ops.iter().filter(waits).min_by_key(|op| op.seq())
+                self.ring.iter().filter(waits).min_by_key(|op| op.seq())
             }
         };
         op.map(Op::called)
@@ -221,33 +172,23 @@ impl Executor {
 
     /// Gives the memory of all slots up for good: after an error, where an accelerator may still refer to it.
     pub fn leak_slots(&mut self) {
-        self.slots.host.leak();
-        self.slots.device.iter_mut().for_each(Pool::leak);
+        self.slots.leak();
     }
 
     /// Gives room for the slots of operations that work on a device ([`Problem::direct`](crate::schedule::Problem::direct)):
     /// memory of that device, which stays allocated for as long as the executor has operations. Once.
     pub fn attach_device_slots(&mut self, memory: TensorRegion) {
-        self.slots.device = Some(Pool::of(memory));
+        self.slots.attach(memory);
     }
 
     /// The memory of all slots. An accelerator copies from it if tensors of several ranks of a node are in its memory.
     pub fn slots(&self) -> TensorRegion {
-        self.slots.host.whole()
+        self.slots.on_host()
     }
 
     /// Makes the memory shared by the ranks of this node known, once and before the first operation that uses it.
     pub fn attach_node<N: NodeMemory>(&mut self, node: &N) -> Result<(), ExecutorError> {
-        let (count, bytes, locals) = (node.lanes(), node.lane_bytes(), self.config.grid.per_node());
-        let stage: Vec<_> =
-            (0..locals).flat_map(|local| (0..count).map(move |lane| node.stage(local, lane))).collect();
-        let result: Vec<_> = (0..count).map(|lane| node.result(lane)).collect();
-        if count == 0 || stage.iter().chain(&result).any(|region| region.len() < bytes) {
-            return Err(ExecutorError::Lanes { lanes: count, bytes });
-        }
-        let lanes = Arc::new(Lanes { count, bytes, stage, result });
-        self.ops.iter_mut().for_each(|op| op.buffers.attach(Arc::clone(&lanes)));
-        self.lanes = Some(lanes);
+        self.ring.attach(self.lanes.attach(node, self.config.grid.per_node())?);
         Ok(())
     }
 
@@ -255,16 +196,14 @@ impl Executor {
     /// seq. The memory belongs to the executor until the operation is reported complete.
     pub fn start(&mut self, request: Request) -> Result<OpId, StartError> {
         self.admit(&request)?;
-        let seq = self.next_seq;
+        let seq = self.ring.next_seq();
         let slots = match request.schedule.slot_bytes() {
             0 => None,
             bytes => {
-                let pool = self.slots.of_mut(request.schedule.problem().works_on_device());
-                Some(pool.and_then(|pool| pool.take(bytes)).ok_or(StartError::Busy { what: "slots" })?)
+                let slots = self.slots.take(request.schedule.problem().works_on_device(), bytes);
+                Some(slots.ok_or(StartError::Busy { what: "slots" })?)
             }
         };
-        self.next_seq += 1;
-        let at = (seq & self.mask) as usize;
         let bytes = request.schedule.problem().bytes();
         let key = MatchKey { group: self.config.group, epoch: self.config.epoch, seq };
         let template = Header {
@@ -278,7 +217,7 @@ impl Executor {
             granule: 0,
             len: 0,
         };
-        self.earliest = self.earliest.min(request.deadline);
+        self.deadlines.add(request.deadline);
         let tensor = match request.identity {
             Identity::Registered { tensor, .. } => Some(tensor),
             Identity::AdHoc { .. } => None,
@@ -290,21 +229,16 @@ impl Executor {
             bytes,
             ..Record::of(RecordKind::Started)
         });
-        let entry = (request.priority, seq);
-        let place = self.order.partition_point(|&other| other < entry);
-        self.order.insert(place, entry);
         let credit = bytes > self.config.eager_bytes as u64;
         let cost = if credit { 0 } else { request.schedule.cost() };
         let positions = self.control.budget.begin(cost);
-        let steps = self.spare.pop().unwrap_or_default();
-        self.ops[at].start(request, template, slots, (credit, positions), steps);
-        self.undecided.push_back(seq);
+        self.ring.start(request, template, slots, (credit, positions));
         self.decide_private();
         Ok(OpId(seq))
     }
 
     fn admit(&self, request: &Request) -> Result<(), StartError> {
-        if let Some(cause) = &self.aborted {
+        if let Some(cause) = self.ended.cause() {
             return Err(StartError::Aborted(Arc::clone(cause)));
         }
         let (shape, schedule) = (&request.shape, &request.schedule);
@@ -337,150 +271,33 @@ impl Executor {
         if schedule.lane_chunks() > 0 {
             let params = schedule.params();
             let (lanes, bytes) = (params.lanes, params.chunk_bytes_on(&problem.grid));
-            if self.lanes.as_ref().is_none_or(|have| have.count != lanes || have.bytes < bytes) {
+            if !self.lanes.fit(lanes, bytes) {
                 return Err(StartError::NoNodeMemory { lanes, bytes });
             }
         }
-        let budget = self.slots.of(problem.works_on_device()).map_or(0, Pool::capacity);
+        let budget = self.slots.capacity(problem.works_on_device());
         if schedule.slot_bytes() > budget {
             return Err(StartError::SlotBudget { needed: schedule.slot_bytes(), budget });
         }
-        if self.ops[(self.next_seq & self.mask) as usize].state() != OpState::Vacant {
+        if !self.ring.has_room() {
             return Err(StartError::Busy { what: "operations" });
         }
         Ok(())
     }
 
-    /// Nothing refers to a posted fragment any more.
-    pub fn on_released(&mut self, token: SendToken) {
-        let (seq, step) = ((token.0 >> 32) as u32, token.0 as u32);
-        let at = (u64::from(seq) & self.mask) as usize;
-        let op = &mut self.ops[at];
-        if token == SendToken::CONTROL || op.state() == OpState::Vacant || op.seq() as u32 != seq {
-            return;
-        }
-        op.released(step, &mut self.control);
-        self.finish_if_done(at);
-        self.vacate_if_free(at);
-    }
-
-    /// Ends the group on this rank: all operations fail, and no other can start. The first cause stays. The caller notifies the
-    /// other ranks.
-    pub fn abort(&mut self, culprit: Rank, why: AbortReason) {
-        // After a divergence peers leave as soon as they know the votes, which this rank waits for.
-        if self.tally.is_some() && why == AbortReason::Failed {
-            return;
-        }
-        let own = self.config.rank;
-        if self.aborted.is_none() {
-            self.control.note(Record {
-                rank: Some(culprit),
-                value: why.code().into(),
-                ..Record::of(RecordKind::Ended)
-            });
-        }
-        let cause = self.aborted.get_or_insert_with(|| Arc::new(AbortCause::seen_by(own, culprit, why)));
-        let cause = Arc::clone(cause);
-        while let Some(&(_, seq)) = self.order.first() {
-            let cause = Arc::clone(&cause);
-            self.fail((seq & self.mask) as usize, |subject| OpError::Aborted { subject, cause });
-        }
-    }
-
-    /// Why the group has ended, if it has.
-    pub fn aborted(&self) -> Option<&Arc<AbortCause>> {
-        self.aborted.as_ref()
-    }
-
-    /// After an error: transports and accelerators refer to nothing of this executor any more, and will not.
-    pub fn fenced(&mut self) {
-        for at in 0..self.ops.len() {
-            if self.ops[at].state() == OpState::Lingering {
-                self.ops[at].fenced();
-                self.vacate_if_free(at);
-            }
-        }
-    }
-
-    /// The next operation that has ended, in the order in which they ended.
-    pub fn take_completed(&mut self) -> Option<Completed> {
-        self.completed.pop_front()
-    }
-
-    /// When [`poll`](Self::poll) must be called at the latest; `None` if no operation has a deadline. It may be
-    /// earlier than needed.
-    pub fn next_deadline(&self) -> Option<Duration> {
-        (self.earliest < Duration::MAX).then_some(self.earliest)
-    }
-
     /// Operations that have not ended.
     pub fn running(&self) -> usize {
-        self.order.len()
+        self.ring.running().len()
     }
 
     /// Whether an operation waits for an accelerator: then a poll is worth it although no event comes.
     pub fn waits_for_accelerator(&self) -> bool {
-        self.order.iter().any(|&(_, seq)| self.ops[(seq & self.mask) as usize].background.asks())
+        self.ring.all_due().any(|op| op.background.asks())
     }
 
     /// The counters since the start.
     pub fn counters(&self) -> Counters {
         self.counters
-    }
-
-    #[inline]
-    fn finish_if_done(&mut self, at: usize) {
-        if self.ops[at].steps.are_done() {
-            self.end(at, |_| Ok(()));
-        }
-    }
-
-    fn fail(&mut self, at: usize, error: impl FnOnce(Box<OpSubject>) -> OpError) {
-        self.end(at, |op| Err(error(op.subject())));
-    }
-
-    /// Ends an operation, if it runs.
-    fn end(&mut self, at: usize, result: impl FnOnce(&Op) -> Result<(), OpError>) {
-        let op = &mut self.ops[at];
-        if !op.end() {
-            return;
-        }
-        let (result, entry, outstanding) = (result(op), op.entry(), op.outstanding());
-        let (small, early) = (!op.sends.wait_for_credit(), !op.early.is_empty());
-        if let Ok(place) = self.order.binary_search(&entry) {
-            self.order.remove(place);
-        }
-        if self.order.is_empty() {
-            self.earliest = Duration::MAX;
-        }
-        if early {
-            self.drop_parked(at, entry.1);
-        }
-        if small {
-            self.raise_floor(at);
-        }
-        let (what, rank) = match &result {
-            Ok(()) => (RecordKind::Done, None),
-            Err(_) => (RecordKind::Failed, self.aborted.as_ref().map(|cause| cause.culprit)),
-        };
-        self.control.note(Record { rank, seq: entry.1, ..Record::of(what) });
-        self.completed.push_back(Completed { op: OpId(entry.1), result, outstanding });
-        self.vacate_if_free(at);
-    }
-
-    fn vacate_if_free(&mut self, at: usize) {
-        let op = &mut self.ops[at];
-        if !op.is_free() {
-            return;
-        }
-        let (slots, steps) = op.vacate();
-        self.spare.push(steps);
-        if let Some(slots) = slots {
-            let on_device = slots.region().kind() == memory::MemoryKind::Device;
-            if let Some(pool) = self.slots.of_mut(on_device) {
-                pool.put(slots);
-            }
-        }
     }
 }
 

@@ -60,6 +60,8 @@ pub(super) struct Op {
     pub(super) background: Background,
     pub(super) early: Early,
     pub(super) marks: Marks,
+    /// It may have become due since that was asked.
+    stirred: bool,
 }
 
 impl Op {
@@ -91,6 +93,7 @@ impl Op {
             background: Background::default(),
             early: Early::default(),
             marks: Marks::default(),
+            stirred: false,
         }
     }
 
@@ -119,6 +122,7 @@ impl Op {
         self.sends.start(credit, positions);
         self.background.start(device.and_then(|device| device.ready_event));
         self.early.start();
+        self.stirred = self.background.asks();
     }
 
     /// Sets all counters to the schedule's, and asks for the messages that can be received at once. The lanes that the
@@ -166,6 +170,19 @@ impl Op {
     #[inline]
     pub(super) fn runs(&self, seq: u64) -> bool {
         self.state == OpState::Running && self.seq() == seq
+    }
+
+    /// Whether it may have become [due](Self::is_due) since the last question: all that makes it so says it.
+    #[inline]
+    pub(super) fn take_stirred(&mut self) -> bool {
+        core::mem::take(&mut self.stirred)
+    }
+
+    /// Whether a poll can do something for it.
+    #[inline]
+    pub(super) fn is_due(&self) -> bool {
+        self.state == OpState::Running
+            && (self.steps.are_ready() || self.background.asks() || self.early.is_due())
     }
 
     /// What every message of the operation has in common.
@@ -269,6 +286,7 @@ impl Op {
                 let credit = self.sends.wait_for_credit() && !schedule.behind_sends[next as usize];
                 if self.make_ready(schedule, next, credit, control) {
                     self.early.look_again();
+                    self.stirred = true;
                 }
             } else if pending == 1 && self.steps.of(next).is_some_and(|step| !step.credited) {
                 self.waits_for_credit(next, &schedule.steps[next as usize], control);
@@ -304,6 +322,7 @@ impl Op {
         let step = &schedule.steps[index as usize];
         let (Action::Receive { from, .. } | Action::ReceiveReduce { from, .. }) = step.action else {
             self.steps.make_ready(index);
+            self.stirred = true;
             return false;
         };
         let ask = match self.sends.wait_for_credit() {
@@ -335,6 +354,7 @@ impl Op {
     /// A send's credit has come.
     pub(super) fn credited(&mut self, schedule: &Schedule, step: u32, control: &mut Control) {
         if self.steps.credit(step) == Some(true) {
+            self.stirred = true;
             self.ends(schedule, step, Phase::Credit, control);
         }
     }

@@ -55,16 +55,16 @@ impl Early {
         self.again = false;
     }
 
-    /// A receiving step became ready.
+    /// A receiving step became ready: what is here may be for it.
     #[inline]
     pub(super) fn look_again(&mut self) {
-        self.again = true;
+        self.again = !self.parked.is_empty();
     }
 
     /// Whether a message may have become acceptable since the last [`is_seen_to`](Self::is_seen_to).
     #[inline]
     pub(super) fn is_due(&self) -> bool {
-        self.again && !self.parked.is_empty()
+        self.again
     }
 
     /// All messages are looked at now.

@@ -59,11 +59,11 @@ impl Executor {
     /// The destination of a fragment that is only placed; `None` if it is no such fragment, or its message is
     /// complete, or its operation has ended. The range holds the fragment only once the peer has reported it.
     pub fn landing(&self, header: &Header) -> Option<Span> {
-        let op = &self.ops[(header.key.seq & self.mask) as usize];
+        let op = self.ring.op(header.key.seq);
         let ours = op.template();
         let same = (header.kind, header.key, header.identity, header.shape)
             == (ours.kind, ours.key, ours.identity, ours.shape);
-        if self.aborted.is_some() || op.state() != OpState::Running || op.is_undecided() || !same {
+        if self.ended.is_over() || op.state() != OpState::Running || op.is_undecided() || !same {
             return None;
         }
         let schedule = op.schedule()?;
@@ -92,7 +92,7 @@ impl Executor {
             self.on_vote(header);
             return Disposition::Consumed;
         }
-        if self.aborted.is_some() {
+        if self.ended.is_over() {
             return Disposition::Refused(Refusal::Aborted);
         }
         if header.kind == MessageKind::Abort {
@@ -119,35 +119,37 @@ impl Executor {
             return self.on_floor(header);
         }
         self.control.budget.on_message_from(grid.node_of(header.src));
-        let (seq, at) = (header.key.seq, (header.key.seq & self.mask) as usize);
-        if self.is_disputed(seq) {
+        let seq = header.key.seq;
+        if self.agreement.is_disputed(seq) {
             return Disposition::Refused(Refusal::Mismatch);
         }
-        if seq >= self.next_seq {
-            // Further ahead than any rank can be: no rank starts so many operations while one of them is running.
-            if seq - self.next_seq > self.mask {
+        if seq >= self.ring.next_seq() {
+            if self.ring.is_beyond_reach(seq) {
                 return self.not_ready();
             }
-            return self.park(at, header, payload);
+            return self.park(header, payload);
         }
-        if !self.ops[at].runs(seq) {
+        if !self.ring.op(seq).runs(seq) {
             self.counters.duplicates += 1;
             return Disposition::Consumed;
         }
-        let disposition = match self.deliver(at, header, payload) {
+        let (outcome, is_done) = self.deliver(header, payload);
+        let disposition = match outcome {
             DeliveryOutcome::Consumed => Disposition::Consumed,
             DeliveryOutcome::Duplicate => {
                 self.counters.duplicates += 1;
                 Disposition::Consumed
             }
-            DeliveryOutcome::Early => self.park(at, header, payload),
+            DeliveryOutcome::Early => self.park(header, payload),
             DeliveryOutcome::Differs => {
                 self.differs(header);
                 Disposition::Refused(Refusal::Mismatch)
             }
             DeliveryOutcome::Malformed => self.malformed(),
         };
-        self.finish_if_done(at);
+        if is_done {
+            self.succeed(seq);
+        }
         disposition
     }
 
@@ -161,11 +163,11 @@ impl Executor {
         Disposition::Refused(Refusal::NotReady)
     }
 
-    fn park(&mut self, at: usize, header: &Header, payload: Payload<'_>) -> Disposition {
+    fn park(&mut self, header: &Header, payload: Payload<'_>) -> Disposition {
         if header.kind == MessageKind::Data && !payload.fits(header) {
             return self.malformed();
         }
-        if self.ops[at].early.has(header) {
+        if self.ring.op(header.key.seq).early.has(header) {
             self.counters.duplicates += 1;
             return Disposition::Consumed;
         }
@@ -178,7 +180,7 @@ impl Executor {
         };
         match self.parking.park((node, class), header, payload) {
             Some(parked) => {
-                self.ops[at].early.keep(parked);
+                self.ring.edit(header.key.seq, |op| op.early.keep(parked));
                 self.counters.parked += 1;
                 Disposition::Consumed
             }
@@ -187,28 +189,28 @@ impl Executor {
     }
 
     /// An operation has ended: what is parked for it can only be repetitions.
-    pub(super) fn drop_parked(&mut self, at: usize, seq: u64) {
-        while let Some(parked) = self.ops[at].early.take_of(seq) {
+    pub(super) fn drop_parked(&mut self, seq: u64) {
+        while let Some(parked) = self.ring.edit(seq, |op| op.early.take_of(seq)) {
             self.parking.release(self.config.grid.node_of(parked.header.src), parked);
         }
     }
 
     /// Delivers again the parked messages that an operation's start, or a ready step, may have made acceptable.
-    pub(super) fn replay(&mut self, at: usize) {
-        self.ops[at].early.is_seen_to();
+    pub(super) fn replay(&mut self, seq: u64) {
+        self.ring.edit(seq, |op| op.early.is_seen_to());
         let mut index = 0;
-        while let Some(seq) = self.ops[at].early.seq_at(index) {
-            if !self.ops[at].runs(seq) {
+        while let Some(of) = self.ring.op(seq).early.seq_at(index) {
+            if !self.ring.op(seq).runs(of) {
                 index += 1;
                 continue;
             }
-            let parked = self.ops[at].early.take(index);
-            let outcome = self.deliver(at, &parked.header, parked.payload());
+            let parked = self.ring.edit(seq, |op| op.early.take(index));
+            let (outcome, _) = self.deliver(&parked.header, parked.payload());
             match outcome {
                 DeliveryOutcome::Consumed => {}
                 DeliveryOutcome::Duplicate => self.counters.duplicates += 1,
                 DeliveryOutcome::Early => {
-                    self.ops[at].early.put_back(index, parked);
+                    self.ring.edit(seq, |op| op.early.put_back(index, parked));
                     index += 1;
                     continue;
                 }
@@ -220,28 +222,33 @@ impl Executor {
         }
     }
 
-    fn deliver(&mut self, at: usize, header: &Header, payload: Payload<'_>) -> DeliveryOutcome {
-        let op = &mut self.ops[at];
-        if header.identity != op.template().identity || header.shape != op.template().shape {
-            return DeliveryOutcome::Differs;
-        }
-        if op.is_undecided() {
-            return DeliveryOutcome::Early;
-        }
-        match header.kind {
-            MessageKind::Data => {
-                let outcome = data(op, self.config.kernels, header, payload, &mut self.control);
-                if let (DeliveryOutcome::Consumed, step) = outcome {
-                    self.counters.fragments += 1;
-                    if let Some(step) = step {
-                        op.done(step, &mut self.control);
-                    }
-                }
-                outcome.0
+    /// Delivers a message to its operation, which runs; whether all of its steps are done then.
+    #[inline]
+    fn deliver(&mut self, header: &Header, payload: Payload<'_>) -> (DeliveryOutcome, bool) {
+        let (kernels, control, counters) = (self.config.kernels, &mut self.control, &mut self.counters);
+        self.ring.edit(header.key.seq, |op| {
+            if header.identity != op.template().identity || header.shape != op.template().shape {
+                return (DeliveryOutcome::Differs, false);
             }
-            MessageKind::Credit => credit(op, header, &mut self.control),
-            MessageKind::Vote | MessageKind::Abort | MessageKind::Floor => DeliveryOutcome::Malformed,
-        }
+            if op.is_undecided() {
+                return (DeliveryOutcome::Early, false);
+            }
+            let outcome = match header.kind {
+                MessageKind::Data => {
+                    let outcome = data(op, kernels, header, payload, control);
+                    if let (DeliveryOutcome::Consumed, step) = outcome {
+                        counters.fragments += 1;
+                        if let Some(step) = step {
+                            op.done(step, control);
+                        }
+                    }
+                    outcome.0
+                }
+                MessageKind::Credit => credit(op, header, control),
+                MessageKind::Vote | MessageKind::Abort | MessageKind::Floor => DeliveryOutcome::Malformed,
+            };
+            (outcome, op.steps.are_done())
+        })
     }
 }
 

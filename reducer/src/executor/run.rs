@@ -1,24 +1,23 @@
-//! The polled side: runs ready steps, posts fragments, checks flags and the deadline.
+//! The polled side: runs ready steps, posts fragments, checks flags.
 
-use super::api::{AbortReason, OpError, Progress};
-use super::control::{Control, ControlMessage};
-use super::divergence::{Agreement, NodeAgreement};
+use super::agreement::{Agreement, NodeAgreement};
+use super::api::{AbortReason, Progress};
+use super::control::Control;
 use super::op::{Op, OpState};
+use super::queues::Queues;
+use super::scratch::Scratch;
 use super::trace::Phase;
 use super::{Counters, Executor};
 use crate::grid::{Grid, Rank};
-use crate::header::{Header, MessageKind};
+use crate::header::Header;
 use crate::kernel::Kernels;
-use crate::memory::{self, Addresses, MemoryKind, Span};
+use crate::memory::{self, MemoryKind};
 use crate::recorder::{Record, RecordKind};
 use crate::schedule::{Action, Buffer, BufferOffset, Schedule};
 use crate::transport::{
-    Accelerator, AcceleratorError, LaneFlag, NodeMemory, SendError, SendToken, TensorView, Transport,
+    Accelerator, AcceleratorError, LaneFlag, NodeMemory, SendError, SendToken, Transport,
 };
 use core::time::Duration;
-
-/// How long an operation that missed its deadline waits for other ranks to name the culprit.
-const CULPRIT_GRACE: Duration = Duration::from_millis(500);
 
 /// The outcome of running a step.
 pub(super) enum StepOutcome {
@@ -42,12 +41,10 @@ pub(super) struct Context<'a, 'b, T, N> {
     kernels: Kernels,
     grid: Grid,
     rank: Rank,
-    scratch: &'a mut Addresses,
-    pub(super) spans: &'a mut Vec<Span>,
+    pub(super) scratch: &'a mut Scratch,
     pub(super) control: &'a mut Control,
     counters: &'a mut Counters,
-    blocked: &'a mut [u64],
-    polls: u64,
+    queues: &'a mut Queues,
     /// Bytes that may still be moved.
     budget: usize,
     failed: Option<(Rank, AbortReason)>,
@@ -68,35 +65,31 @@ impl Executor {
         node: Option<&N>,
         mut accelerator: Option<&mut dyn Accelerator>,
     ) -> Progress {
-        let mut worked = self.flush_control(transport);
-        if now >= self.earliest {
+        let mut worked = self.control.flush(transport);
+        if self.deadlines.has_passed(now) {
             worked |= self.check_deadlines(now, node);
         }
-        if !self.undecided.is_empty() {
+        if self.ring.undecided().is_some() {
             worked |= self.decide(node, &mut accelerator);
         }
-        self.polls += 1;
+        self.queues.next_poll();
         let mut budget = self.config.poll_bytes.max(1);
         let mut index = 0;
-        while let Some(&(priority, seq)) = self.order.get(index) {
-            let at = (seq & self.mask) as usize;
-            if self.is_disputed(seq) {
-                index += 1;
+        while let Some((seq, runs)) = self.ring.due(index) {
+            index += 1;
+            if !runs || self.agreement.is_disputed(seq) {
                 continue;
             }
-            if self.ops[at].early.is_due() {
-                self.replay(at);
+            if self.ring.op(seq).early.is_due() {
+                self.replay(seq);
                 worked = true;
             }
-            if self.ops[at].background.asks() {
-                match self.ask(at, &mut accelerator) {
+            if self.ring.op(seq).background.asks() {
+                match self.ask(seq, &mut accelerator) {
                     Ok(Some(came)) => worked |= came,
-                    Ok(None) => {
-                        index += 1;
-                        continue;
-                    }
+                    Ok(None) => continue,
                     Err(error) => {
-                        self.accelerator_failed(at, error);
+                        self.accelerator_failed(seq, error);
                         break;
                     }
                 }
@@ -109,21 +102,20 @@ impl Executor {
                 grid: self.config.grid,
                 rank: self.config.rank,
                 scratch: &mut self.scratch,
-                spans: &mut self.spans,
                 control: &mut self.control,
                 counters: &mut self.counters,
-                blocked: &mut self.blocked,
-                polls: self.polls,
+                queues: &mut self.queues,
                 budget,
                 failed: None,
                 agreement: &mut self.agreement,
                 diverged: None,
                 broken: None,
             };
-            worked |= context.run(&mut self.ops[at]);
+            let (ran, is_done) = self.ring.edit(seq, |op| (context.run(op), op.steps.are_done()));
+            worked |= ran;
             budget = context.budget;
             if let Some(error) = context.broken {
-                self.accelerator_failed(at, error);
+                self.accelerator_failed(seq, error);
                 break;
             }
             if let Some((culprit, why)) = context.failed {
@@ -134,135 +126,17 @@ impl Executor {
                 self.found_on_node(node, seq);
                 break;
             }
-            self.finish_if_done(at);
+            if is_done {
+                self.succeed(seq);
+            }
             if budget == 0 {
                 break;
             }
-            // The operation may have left the order.
-            if self.order.get(index) == Some(&(priority, seq)) {
-                index += 1;
-            }
         }
-        worked |= self.flush_control(transport);
+        self.ring.sweep();
+        worked |= self.control.flush(transport);
         Progress { worked }
     }
-
-    fn flush_control<T: Transport>(&mut self, transport: &mut T) -> bool {
-        let mut worked = false;
-        while let Some(ControlMessage { to, header, landing }) = self.control.messages.front() {
-            let posted = match header.kind {
-                MessageKind::Credit => transport.credit(*to, header, *landing),
-                _ => transport.send(*to, header, Span::empty(), SendToken::CONTROL),
-            };
-            match posted {
-                Ok(()) => {}
-                Err(SendError::Full) => break,
-                // The transport reports the loss to its owner, who decides what becomes of the group.
-                Err(SendError::PeerFailed) => {
-                    self.control.messages.pop_front();
-                    continue;
-                }
-            }
-            self.control.messages.pop_front();
-            worked = true;
-        }
-        worked
-    }
-
-    /// Fails the operations whose time has come, and finds the next deadline.
-    fn check_deadlines<N: NodeMemory>(&mut self, now: Duration, node: Option<&N>) -> bool {
-        let all = self.order.iter().map(|&(_, seq)| (seq & self.mask) as usize);
-        let late = all.filter(|&at| self.ops[at].deadline() <= now);
-        // The one that is most overdue: others may only wait for what it holds.
-        let Some(at) = late.min_by_key(|&at| self.ops[at].deadline()) else {
-            let deadlines =
-                self.order.iter().map(|&(_, seq)| self.ops[(seq & self.mask) as usize].deadline());
-            self.earliest = deadlines.min().unwrap_or(Duration::MAX);
-            return false;
-        };
-        let op = &mut self.ops[at];
-        let (grid, rank) = (self.config.grid, self.config.rank);
-        let missing = missing(op, grid, rank, node);
-        if missing.is_empty() && op.background.asks() {
-            // No other rank is nearer to the cause, and the ranks that wait for this one must learn of it in time.
-            let what = "a copy has not ended before the deadline; a kernel that it waits for has not ended, or the GPU hangs";
-            self.accelerator_failed(at, AcceleratorError(what.into()));
-            return true;
-        }
-        // The rank waited for may itself wait for another rank, and would be the wrong culprit. A rank of this node that has not
-        // started the operation is the culprit; if there is none, ranks nearer to the cause are given time to name it.
-        let started = |other: &Rank| {
-            let node = node.filter(|_| grid.node_of(*other) == grid.node_of(rank))?;
-            node.has_started(grid.local_of(*other), op.seq())
-        };
-        let absent: Vec<Rank> =
-            missing.iter().copied().filter(|other| started(other) == Some(false)).collect();
-        let known = node.is_some_and(|node| node.has_started(grid.local_of(rank), op.seq()).is_some());
-        if absent.is_empty() && known && op.put_off(now.saturating_add(CULPRIT_GRACE)) {
-            self.earliest = now;
-            return true;
-        }
-        let missing = if absent.is_empty() { missing } else { absent };
-        let culprit = missing.first().copied().unwrap_or(self.config.rank);
-        self.fail(at, |subject| OpError::Deadline { subject, missing });
-        self.abort(culprit, AbortReason::Late);
-        true
-    }
-}
-
-/// The ranks that an operation waits for.
-fn missing<N: NodeMemory>(op: &Op, grid: Grid, rank: Rank, node: Option<&N>) -> Vec<Rank> {
-    let Some(schedule) = op.schedule() else { return Vec::new() };
-    if op.is_undecided() {
-        let silent = |local: &u32| {
-            node.is_some_and(|node| {
-                let seq = op.seq();
-                matches!(node.tensor(*local, seq, op.buffers.data().len()), TensorView::Unknown)
-                    || op.buffers.opened().is_some() && node.has_agreed(*local, seq).is_none()
-            })
-        };
-        return (0..grid.per_node())
-            .filter(silent)
-            .map(|local| grid.rank_at(grid.node_of(rank), local))
-            .collect();
-    }
-    let mut ranks = std::collections::BTreeSet::new();
-    for (step, state) in schedule.steps.iter().zip(op.steps.iter()) {
-        let mut lacks = |local: u32, flag: LaneFlag, last: bool| {
-            let Some(node) = node.filter(|_| schedule.params.lanes > 0) else { return };
-            let (lane, used) = op.buffers.lane(step.chunk, schedule.params.lanes);
-            if node.observe(local, lane, flag) < if last { used - 1 } else { used } {
-                ranks.insert(grid.rank_at(grid.node_of(rank), local));
-            }
-        };
-        match step.action {
-            Action::Wait { local, flag } if state.pending == 0 && !state.done => lacks(local, flag, false),
-            Action::WaitAll { flag } if state.pending == 0 && !state.done => {
-                (0..grid.per_node())
-                    .filter(|&l| l != grid.local_of(rank))
-                    .for_each(|l| lacks(l, flag, false));
-            }
-            Action::WaitFree if state.pending == 0 && !state.done => {
-                // What this rank still uses of the lane waits for others.
-                (0..grid.per_node())
-                    .filter(|&l| l != grid.local_of(rank))
-                    .for_each(|l| lacks(l, LaneFlag::Consumed, true));
-            }
-            Action::Receive { from, .. } | Action::ReceiveReduce { from, .. }
-                if state.pending == 0 && !state.done =>
-            {
-                ranks.insert(from);
-            }
-            Action::Send { to, .. } => {
-                let waits = !state.credited && state.pending == 1;
-                if waits || state.aux > 0 {
-                    ranks.insert(to);
-                }
-            }
-            _ => {}
-        }
-    }
-    ranks.into_iter().collect()
 }
 
 impl<T: Transport, N: NodeMemory> Context<'_, '_, T, N> {
@@ -350,7 +224,14 @@ impl<T: Transport, N: NodeMemory> Context<'_, '_, T, N> {
                     [places.0, places.1].map(|all| all.iter().map(|&place| op.buffers.resolve(place, chunk)));
                 let kind = (op.dtype(), op.reduction());
                 let begin = self.control.now();
-                let folded = memory::fold(self.kernels, kind, into, sources, (len, divide_by), self.scratch);
+                let folded = memory::fold(
+                    self.kernels,
+                    kind,
+                    into,
+                    sources,
+                    (len, divide_by),
+                    self.scratch.addresses(),
+                );
                 op.marks.begin(step, begin);
                 op.ends(schedule, step, Phase::Fold, self.control);
                 done(folded)
@@ -431,8 +312,8 @@ impl<T: Transport, N: NodeMemory> Context<'_, '_, T, N> {
         from: BufferOffset,
         len: usize,
     ) -> StepOutcome {
-        let node = self.grid.node_of(to) as usize;
-        if self.blocked[node] == self.polls {
+        let node = self.grid.node_of(to);
+        if self.queues.is_full(node) {
             return StepOutcome::NotYet;
         }
         let Some((region, base)) = op.buffers.resolve(from, chunk) else { return StepOutcome::Broken };
@@ -455,7 +336,7 @@ impl<T: Transport, N: NodeMemory> Context<'_, '_, T, N> {
                 Ok(()) => {}
                 // The transport reports the loss of a peer to its owner, who decides what becomes of the group.
                 Err(SendError::Full | SendError::PeerFailed) => {
-                    self.blocked[node] = self.polls;
+                    self.queues.found_full(node);
                     ran = if posted > 0 { StepOutcome::Partly } else { StepOutcome::NotYet };
                     break;
                 }

@@ -5,12 +5,13 @@ mod harness;
 
 use super::*;
 use crate::dtype::{DType, ReduceOp};
-use crate::grid::Grid;
+use crate::grid::{Grid, Rank};
 use crate::header::{Identity, Shape};
 use crate::schedule::Algorithm;
 use harness::{Buffer, Faults, Group, executor, shape};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
+use std::collections::VecDeque;
 
 const BAD: Faults = Faults { duplicate: 10, full: 20, refuse: 10, in_order: false };
 
@@ -122,7 +123,10 @@ fn run_seed(seed: u64) -> [usize; 2] {
     assert!(before == after, "{what}: a result changed after its completion");
     for executor in &group.executors {
         assert_eq!(executor.counters().malformed, 0, "{what}");
-        assert!(executor.ops.iter().all(|op| op.state() == OpState::Vacant && op.early.is_empty()), "{what}");
+        assert!(
+            executor.ring.iter().all(|op| op.state() == OpState::Vacant && op.early.is_empty()),
+            "{what}"
+        );
     }
     assert!(group.refused.iter().all(|&refusal| refusal == Refusal::NotReady), "{what}");
     assert!(one_sided || group.net.placed == 0, "{what}");
@@ -153,21 +157,26 @@ fn filled(count: u64, value: i64) -> Buffer {
     Buffer::new(&value.to_le_bytes().repeat(count as usize))
 }
 
-fn settle(group: &mut Group) {
-    group.drain();
+/// Starts the sum of a tensor of i64 on a rank.
+fn start(group: &mut Group, rank: u32, algorithm: Algorithm, buffer: &Buffer) {
+    let request = group.request(Rank(rank), algorithm, sum(buffer.region.len() as u64 / 8), buffer);
+    group.start(rank as usize, request).unwrap();
+}
+
+/// Starts it on all ranks.
+fn start_all(group: &mut Group, algorithm: Algorithm, buffers: [&Buffer; 2]) {
+    (0..).zip(buffers).for_each(|(rank, buffer)| start(group, rank, algorithm, buffer));
 }
 
 #[test]
 fn a_small_message_that_is_early_is_kept() {
     let mut group = two(|_| {});
     let (a, b) = (filled(3, 1), filled(3, 2));
-    let request = group.request(Rank(0), Algorithm::Direct, sum(3), &a);
-    group.executors[0].start(request).unwrap();
-    settle(&mut group);
+    start(&mut group, 0, Algorithm::Direct, &a);
+    group.drain();
     assert_eq!(group.executors[1].counters().parked, 1);
-    let request = group.request(Rank(1), Algorithm::Direct, sum(3), &b);
-    group.executors[1].start(request).unwrap();
-    settle(&mut group);
+    start(&mut group, 1, Algorithm::Direct, &b);
+    group.drain();
     assert_eq!((group.completed[0].len(), group.completed[1].len()), (1, 1));
     assert_eq!((a.bytes(), b.bytes()), (filled(3, 3).bytes(), filled(3, 3).bytes()));
 }
@@ -193,9 +202,8 @@ fn a_peer_that_waits_after_each_operation_is_not_in_the_way_of_one_that_waits_at
     let (a, b): (Vec<_>, Vec<_>) = (0..250).map(|i| (filled(3, i), filled(3, 10))).unzip();
     ahead(&mut group, &a);
     for (i, buffer) in b.iter().enumerate() {
-        let request = group.request(Rank(1), Algorithm::Direct, sum(3), buffer);
-        group.executors[1].start(request).unwrap();
-        settle(&mut group);
+        start(&mut group, 1, Algorithm::Direct, buffer);
+        group.drain();
         assert_eq!(group.completed[1].len(), i + 1, "operation {i} has not ended");
         assert_eq!(buffer.bytes(), filled(3, 10 + i as i64).bytes());
     }
@@ -215,7 +223,7 @@ fn a_late_peer_is_sent_what_it_has_room_for_and_nothing_twice() {
         let late = b.iter().map(|buffer| group.request(Rank(1), Algorithm::Direct, sum(3), buffer));
         let work = vec![VecDeque::new(), late.collect()];
         group.run(work, "late");
-        settle(&mut group);
+        group.drain();
         assert!(group.completed.iter().all(|completed| completed.len() == 250));
         assert!((0..).zip(&b).all(|(i, buffer)| buffer.bytes() == filled(3, 10 + i).bytes()));
         assert_eq!((group.executors[0].counters().posted, group.refused.len()), (250, 0));
@@ -228,10 +236,7 @@ fn a_peer_in_step_is_asked_for_nothing() {
     let mut sent = vec![];
     for _ in 0..1000 {
         let buffers = [filled(3, 1), filled(3, 2)];
-        for (rank, buffer) in buffers.iter().enumerate() {
-            let request = group.request(Rank(rank as u32), Algorithm::Direct, sum(3), buffer);
-            group.start(rank, request).unwrap();
-        }
+        start_all(&mut group, Algorithm::Direct, buffers.each_ref());
         while group.poll(0) || group.poll(1) || !group.net.packets.is_empty() {
             sent.extend(group.net.packets.iter().map(|packet| Header::parse(&packet.header).unwrap().kind));
             group.network();
@@ -255,21 +260,15 @@ fn early_messages_of_a_peer_that_keeps_to_no_budget_are_refused() {
     group.executors[0] = executor(generous);
     group.keeps_budgets = false;
     let (a, b): (Vec<_>, Vec<_>) = (0..4).map(|i| (filled(3, i), filled(3, 10))).unzip();
-    for buffer in &a {
-        let request = group.request(Rank(0), Algorithm::Direct, sum(3), buffer);
-        group.executors[0].start(request).unwrap();
-    }
+    a.iter().for_each(|buffer| start(&mut group, 0, Algorithm::Direct, buffer));
     for _ in 0..50 {
         group.poll(0);
         group.network();
     }
     assert_eq!(group.executors[1].counters().parked, 2);
     assert!(group.executors[1].counters().not_ready >= 2);
-    for buffer in &b {
-        let request = group.request(Rank(1), Algorithm::Direct, sum(3), buffer);
-        group.executors[1].start(request).unwrap();
-    }
-    settle(&mut group);
+    b.iter().for_each(|buffer| start(&mut group, 1, Algorithm::Direct, buffer));
+    group.drain();
     for (i, buffer) in b.iter().enumerate() {
         assert_eq!(buffer.bytes(), filled(3, 10 + i as i64).bytes());
     }
@@ -281,21 +280,32 @@ fn a_large_message_waits_for_credit_and_starves_nobody() {
     let large = (filled(1000, 1), filled(1000, 2));
     let small = (filled(4, 5), filled(4, 6));
     // Rank 0 is early with the large tensor; rank 1 has not pushed it.
-    let request = group.request(Rank(0), Algorithm::Hierarchical, sum(1000), &large.0);
-    group.executors[0].start(request).unwrap();
-    settle(&mut group);
+    start(&mut group, 0, Algorithm::Hierarchical, &large.0);
+    group.drain();
     assert_eq!(group.executors[0].counters().posted, 0, "nothing is sent without credit");
-    let request = group.request(Rank(1), Algorithm::Hierarchical, sum(1000), &large.1);
-    group.executors[1].start(request).unwrap();
+    start(&mut group, 1, Algorithm::Hierarchical, &large.1);
     for (rank, buffer) in [(0, &small.0), (1, &small.1)] {
         let mut request = group.request(Rank(rank), Algorithm::Direct, sum(4), buffer);
         request.priority = 0;
         group.executors[rank as usize].start(request).unwrap();
     }
-    settle(&mut group);
+    group.drain();
     assert_eq!(large.1.bytes(), filled(1000, 3).bytes());
     assert_eq!(small.0.bytes(), filled(4, 11).bytes());
     assert_eq!(group.executors[1].counters().not_ready, 0);
+}
+
+#[test]
+fn a_poll_visits_no_operation_that_waits_for_a_peer() {
+    let mut group = two(|config| config.max_operations = 256);
+    let (a, b): (Vec<_>, Vec<_>) = (0..250).map(|_| (filled(100, 1), filled(100, 2))).unzip();
+    a.iter().for_each(|buffer| start(&mut group, 0, Algorithm::Hierarchical, buffer));
+    group.drain();
+    assert_eq!((group.executors[0].running(), group.executors[0].ring.all_due().count()), (250, 0));
+    let late = b.iter().map(|buffer| group.request(Rank(1), Algorithm::Hierarchical, sum(100), buffer));
+    let work = vec![VecDeque::new(), late.collect()];
+    group.run(work, "late");
+    assert!(b.iter().all(|buffer| buffer.bytes() == filled(100, 3).bytes()));
 }
 
 #[test]
@@ -323,7 +333,7 @@ fn the_more_urgent_operation_goes_first() {
         .map(|header| header.key.seq)
         .collect();
     assert!(seqs.len() > 4 && seqs.is_sorted_by(|a, b| a >= b) && seqs.contains(&0), "{seqs:?}");
-    settle(&mut group);
+    group.drain();
     assert_eq!(group.completed[0].len(), 2);
 }
 
@@ -339,14 +349,13 @@ fn error_text(completed: &Completed) -> String {
 fn a_rank_that_diverges_is_named_on_both_sides() {
     let mut group = two(|_| {});
     let (a, b) = (filled(3, 1), Buffer::new(&[0; 12]));
-    let request = group.request(Rank(0), Algorithm::Direct, sum(3), &a);
-    group.start(0, request).unwrap();
+    start(&mut group, 0, Algorithm::Direct, &a);
     let mut request = group.request(Rank(1), Algorithm::Direct, shape(DType::F32, ReduceOp::Max, 3), &b);
     request.name = Arc::from("w1");
     group.start(1, request).unwrap();
-    settle(&mut group);
+    group.drain();
     let verdicts = group.vote();
-    settle(&mut group);
+    group.drain();
     for (rank, verdict) in verdicts.into_iter().enumerate() {
         assert!(error_text(&group.completed[rank][0]).contains("it runs"));
         let divergence = verdict.unwrap();
@@ -375,7 +384,7 @@ fn another_order_of_the_same_tensors_is_a_mismatch() {
             group.start(rank as usize, request).unwrap();
         }
     }
-    settle(&mut group);
+    group.drain();
     group.vote();
     let text = group.executors[0].aborted().unwrap().to_string();
     assert!(text.contains("tensor 1 of generation 2, use 5"), "{text}");
@@ -388,10 +397,7 @@ fn another_order_of_the_same_tensors_is_a_mismatch() {
 fn a_dead_peer_fails_everything_and_is_named() {
     let mut group = two(|_| {});
     let buffers: Vec<_> = (0..2).map(|_| filled(500, 1)).collect();
-    for buffer in &buffers {
-        let request = group.request(Rank(0), Algorithm::Ring, sum(500), buffer);
-        group.executors[0].start(request).unwrap();
-    }
+    buffers.iter().for_each(|buffer| start(&mut group, 0, Algorithm::Ring, buffer));
     group.net.dead = Some(Rank(1));
     group.poll(0);
     assert!(group.completed[0].is_empty(), "the transport's owner decides");
@@ -420,10 +426,7 @@ fn a_dead_peer_fails_everything_and_is_named() {
 fn buffers_are_fenced_after_a_failure() {
     let mut group = two(|_| {});
     let (a, b) = (filled(500, 1), filled(500, 2));
-    for (rank, buffer) in [(0, &a), (1, &b)] {
-        let request = group.request(Rank(rank), Algorithm::Hierarchical, sum(500), buffer);
-        group.executors[rank as usize].start(request).unwrap();
-    }
+    start_all(&mut group, Algorithm::Hierarchical, [&a, &b]);
     group.poll(1);
     while group.network() {}
     group.poll(0);
@@ -431,9 +434,9 @@ fn buffers_are_fenced_after_a_failure() {
     group.poll(0);
     let completed = group.completed[0][0].clone();
     assert!(completed.result.is_err() && completed.outstanding > 0, "{completed:?}");
-    assert_eq!(group.executors[0].ops[0].state(), OpState::Lingering);
+    assert_eq!(group.executors[0].ring.op(0).state(), OpState::Lingering);
     group.executors[0].fenced();
-    assert_eq!(group.executors[0].ops[0].state(), OpState::Vacant);
+    assert_eq!(group.executors[0].ring.op(0).state(), OpState::Vacant);
 }
 
 #[test]
@@ -446,7 +449,7 @@ fn a_deadline_names_who_is_missing() {
         request.deadline = Duration::from_nanos(1000 + u64::from(rank));
         group.start(rank as usize, request).unwrap();
     }
-    settle(&mut group);
+    group.drain();
     assert_eq!(group.executors[0].next_deadline(), Some(Duration::from_nanos(1000)));
     group.now = Duration::from_nanos(1003);
     for rank in 0..4 {
@@ -485,10 +488,10 @@ fn shared_tensors_are_reduced_in_place_and_mixed_ones_are_staged() {
         for (rank, request) in requests.into_iter().enumerate() {
             group.start(rank, request).unwrap();
         }
-        settle(&mut group);
+        group.drain();
         for (rank, buffer) in buffers.iter().enumerate() {
             assert_eq!(group.completed[rank][0].result, Ok(()), "{shared:?}");
-            assert_eq!(group.executors[rank].lane_base, lanes, "{shared:?}");
+            assert_eq!(group.executors[rank].lanes.take(0), lanes, "{shared:?}");
             results.push(buffer.bytes());
         }
     }
@@ -502,7 +505,7 @@ fn who_does_not_come_to_shared_tensors_is_named() {
     for (rank, request) in requests.into_iter().enumerate().take(2) {
         group.start(rank, request).unwrap();
     }
-    settle(&mut group);
+    group.drain();
     group.now = Duration::from_nanos(1001);
     for rank in 0..2 {
         group.poll(rank);
@@ -513,17 +516,14 @@ fn who_does_not_come_to_shared_tensors_is_named() {
         );
     }
     assert!(buffers[2].bytes() == before);
-    settle(&mut group);
+    group.drain();
 }
 
 #[test]
 fn messages_that_fit_nothing_are_refused_without_effect() {
     let mut group = two(|_| {});
     let (a, b) = (filled(100, 1), filled(100, 2));
-    for (rank, buffer) in [(0, &a), (1, &b)] {
-        let request = group.request(Rank(rank), Algorithm::Hierarchical, sum(100), buffer);
-        group.executors[rank as usize].start(request).unwrap();
-    }
+    start_all(&mut group, Algorithm::Hierarchical, [&a, &b]);
     let good = Header {
         kind: MessageKind::Data,
         src: Rank(1),
@@ -572,13 +572,10 @@ fn operations_that_run_one_after_the_other_work_with_the_same_memory() {
     let mut group = two(|_| {});
     for count in 1..20 {
         let buffers = [filled(count * 100, 1), filled(count * 100, 2)];
-        for (rank, buffer) in (0..).zip(&buffers) {
-            let request = group.request(Rank(rank), Algorithm::Hierarchical, sum(count * 100), buffer);
-            group.start(rank as usize, request).unwrap();
-        }
-        settle(&mut group);
+        start_all(&mut group, Algorithm::Hierarchical, buffers.each_ref());
+        group.drain();
     }
-    assert!(group.executors.iter().all(|executor| executor.spare.len() == 1));
+    assert!(group.executors.iter().all(|executor| executor.ring.spares() == 1));
 }
 
 #[test]
@@ -641,7 +638,7 @@ fn who_waits_only_for_its_accelerator_says_so_before_the_others_blame_anyone() {
     group.start(0, Request { deadline, ..request }).unwrap();
     let request = group.request(Rank(1), Algorithm::Hierarchical, sum(100), &buffers[1]);
     group.start(1, Request { deadline, ..request }).unwrap();
-    settle(&mut group);
+    group.drain();
     group.now = deadline;
     group.poll(1);
     assert!(group.completed[1].is_empty(), "it waits for another rank to name the culprit");
@@ -689,7 +686,7 @@ fn nothing_of_a_tensor_is_touched_before_its_event_is_reached() {
         group.poll(0);
     }
     group.run(vec![VecDeque::new(), VecDeque::new()], "later");
-    settle(&mut group);
+    group.drain();
     assert!(group.completed.iter().flatten().all(|completed| completed.result == Ok(())));
     assert!(buffers.iter().all(|buffer| buffer.bytes() == 3i64.to_le_bytes().repeat(700)));
     assert!(!group.executors[0].waits_for_accelerator());

@@ -68,7 +68,7 @@ impl Marks {
     /// Makes room for the marks of so many steps.
     pub(super) fn reset(&mut self, steps: usize, control: &Control) {
         self.0.clear();
-        if control.trace.is_some() {
+        if control.is_traced() {
             self.0.resize(steps, Mark::NONE);
         }
     }
@@ -86,14 +86,6 @@ impl Marks {
 
 impl Mark {
     const NONE: Self = Self { since: Duration::ZERO, folded: Duration::ZERO };
-}
-
-impl Control {
-    /// The time, if a trace is attached.
-    #[inline]
-    pub(super) fn now(&self) -> Option<Duration> {
-        self.trace.as_ref().map(|trace| trace.now())
-    }
 }
 
 impl Op {
@@ -123,7 +115,7 @@ impl Op {
     /// The phase that began last for the step has ended; of a message that was reduced as it came, the reductions, too.
     #[inline]
     pub(super) fn ends(&self, schedule: &Schedule, step: u32, phase: Phase, control: &mut Control) {
-        if control.trace.is_some() {
+        if control.is_traced() {
             self.report(schedule, step, phase, control);
         }
     }
@@ -138,11 +130,11 @@ impl Op {
 
     #[cold]
     fn report(&self, schedule: &Schedule, step: u32, phase: Phase, control: &mut Control) {
-        let Some(trace) = &mut control.trace else { return };
         let (Some(mark), Some(plan)) = (self.marks.0.get(step as usize), schedule.steps.get(step as usize))
         else {
             return;
         };
+        let Some(end) = control.now() else { return };
         let (peer, bytes, reduces) = match plan.action {
             Action::Send { to, len, .. } => (Some(to), len, false),
             Action::Receive { from, len, .. } => (Some(from), len, false),
@@ -152,13 +144,12 @@ impl Op {
             }
             _ => (None, 0, false),
         };
-        let end = trace.now();
         let (name, annotation) = self.called();
         let record = PhaseRecord { phase, name, step: annotation, peer, start: mark.since, end, bytes };
         if reduces {
             let start = end.saturating_sub(mark.folded);
-            trace.record(PhaseRecord { phase: Phase::Fold, start, ..record.clone() });
+            control.report(PhaseRecord { phase: Phase::Fold, start, ..record.clone() });
         }
-        trace.record(record);
+        control.report(record);
     }
 }

@@ -1,6 +1,6 @@
 //! The memory that an operation's steps work on.
 
-use super::super::Lanes;
+use super::super::lanes::Lanes;
 use crate::memory::{MemoryKind, Pooled, RegionOffset, Span, TensorRegion};
 use crate::schedule::{Buffer, BufferOffset};
 use std::sync::Arc;
@@ -117,18 +117,14 @@ impl OperationBuffers {
     /// The region and offset of a buffer offset of the operation.
     #[inline]
     pub(in crate::executor) fn resolve(&self, place: BufferOffset, chunk: u32) -> Option<RegionOffset> {
-        let of_lane = |first: u32, all: fn(&Lanes) -> &[TensorRegion]| {
-            let lanes = self.lanes.as_deref()?;
-            let lane = (self.lane_base + u64::from(chunk)) % u64::from(lanes.count);
-            all(lanes).get(first as usize * lanes.count as usize + lane as usize).copied()
-        };
+        let lanes = || Some((self.lanes.as_deref()?, self.lane_base + u64::from(chunk)));
         let region = match place.buffer {
             Buffer::Data => self.data,
             Buffer::Input => self.input,
             Buffer::Slot => self.slots,
             Buffer::Peer(local) => *self.peers.get(local as usize)?,
-            Buffer::Stage(local) => of_lane(local, |lanes| &lanes.stage)?,
-            Buffer::Node => of_lane(0, |lanes| &lanes.result)?,
+            Buffer::Stage(local) => lanes().and_then(|(lanes, lane_use)| lanes.stage(local, lane_use))?,
+            Buffer::Node => lanes().and_then(|(lanes, lane_use)| lanes.result(lane_use))?,
         };
         Some((region, place.offset))
     }

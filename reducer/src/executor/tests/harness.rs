@@ -6,7 +6,7 @@
 #![allow(unsafe_code)]
 
 use super::super::*;
-use crate::grid::Grid;
+use crate::grid::{Grid, Rank};
 use crate::header::{Collective, HEADER_BYTES, Identity, Shape};
 use crate::kernel::Kernels;
 use crate::memory::{Owned, Span};
@@ -18,7 +18,7 @@ use crate::transport::{
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use std::cell::RefCell;
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Memory with a region, and its bytes for the test to look at while nothing runs.
@@ -497,6 +497,7 @@ impl Group {
             Some(&view),
             Some(&mut self.copies[rank]),
         );
+        assert!(self.executors[rank].ring.lists_what_is_due());
         while let Some(completed) = self.executors[rank].take_completed() {
             self.completed[rank].push(completed);
         }

@@ -1,0 +1,88 @@
+//! How far ranks are known to run the same operations, and the operation that they disagree about.
+
+use super::divergence::Tally;
+use crate::grid::Rank;
+use crate::transport::NodeMemory;
+
+/// How far ranks are known to run the same operations.
+#[derive(Debug)]
+pub(super) struct Agreement {
+    /// The ranks of the node run the same operations before this one.
+    through: u64,
+    /// The votes on what ranks disagree about, if they do.
+    tally: Option<Tally>,
+    /// The rank reported as the culprit if no votes arrive.
+    suspect: Rank,
+}
+
+/// What is known of an operation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum NodeAgreement {
+    /// All ranks of the node run the same, and have before.
+    Same,
+    /// A rank has not started it, or one before.
+    Unknown,
+    /// Not all run the same as this operation.
+    Differs(u64),
+}
+
+impl Agreement {
+    /// Nothing is known, and nothing in dispute.
+    pub(super) fn new(rank: Rank) -> Self {
+        Self { through: 0, tally: None, suspect: rank }
+    }
+
+    /// Whether all ranks of the node run the same operations up to and including `seq`. Lanes are numbered by what all operations
+    /// before have used of them, so one operation is not enough.
+    #[inline]
+    pub(super) fn reaches<N: NodeMemory>(&mut self, node: &N, seq: u64) -> NodeAgreement {
+        while self.through <= seq {
+            match node.agrees(self.through) {
+                Some(true) => self.through += 1,
+                Some(false) => return NodeAgreement::Differs(self.through),
+                None => return NodeAgreement::Unknown,
+            }
+        }
+        NodeAgreement::Same
+    }
+
+    /// The ranks of the node run the same operations before this one.
+    pub(super) fn through(&self) -> u64 {
+        self.through
+    }
+
+    /// Ranks disagree about operation `seq`; whether that is the first that they are known to disagree about.
+    pub(super) fn dispute(&mut self, seq: u64, suspect: Rank) -> bool {
+        let is_first = self.disputed().is_none_or(|known| seq < known);
+        if is_first {
+            (self.tally, self.suspect) = (Some(Tally::new(seq)), suspect);
+        }
+        is_first
+    }
+
+    /// The operation that ranks disagree about.
+    pub(super) fn disputed(&self) -> Option<u64> {
+        self.tally.as_ref().map(Tally::seq)
+    }
+
+    /// Whether ranks disagree about operation `seq`, or about an earlier one.
+    #[inline]
+    pub(super) fn is_disputed(&self, seq: u64) -> bool {
+        self.tally.as_ref().is_some_and(|tally| seq >= tally.seq())
+    }
+
+    /// The rank reported as the culprit if no votes arrive.
+    pub(super) fn suspect(&self) -> Rank {
+        self.suspect
+    }
+
+    /// The votes, if ranks disagree.
+    pub(super) fn tally(&self) -> Option<&Tally> {
+        self.tally.as_ref()
+    }
+
+    /// The votes on this operation, if it is the one that ranks disagree about.
+    pub(super) fn tally_of(&mut self, seq: u64) -> Option<&mut Tally> {
+        self.tally.as_mut().filter(|tally| tally.seq() == seq)
+    }
+}

@@ -1,0 +1,148 @@
+//! When operations give up, and who is named for it.
+
+use super::Executor;
+use super::api::{AbortReason, OpError};
+use super::op::Op;
+use crate::grid::{Grid, Rank};
+use crate::schedule::Action;
+use crate::transport::{AcceleratorError, LaneFlag, NodeMemory, TensorView};
+use core::time::Duration;
+
+/// How long an operation that missed its deadline waits for other ranks to name the culprit.
+const CULPRIT_GRACE: Duration = Duration::from_millis(500);
+
+/// The next deadline. Operations end long before theirs as a rule, so it is not looked for at every end, but only when
+/// it has passed: a search for each deadline that passes, not for each poll.
+#[derive(Debug)]
+pub(super) struct Deadlines {
+    /// No running operation's deadline is earlier.
+    earliest: Duration,
+}
+
+impl Deadlines {
+    /// No deadline.
+    pub(super) fn new() -> Self {
+        Self { earliest: Duration::MAX }
+    }
+
+    /// One more.
+    pub(super) fn add(&mut self, deadline: Duration) {
+        self.earliest = self.earliest.min(deadline);
+    }
+
+    /// No operation runs any more.
+    pub(super) fn clear(&mut self) {
+        self.earliest = Duration::MAX;
+    }
+
+    /// Whether one may have passed.
+    #[inline]
+    pub(super) fn has_passed(&self, now: Duration) -> bool {
+        now >= self.earliest
+    }
+
+    /// Those of the operations that run, as they are now.
+    fn reset<'a>(&mut self, running: impl Iterator<Item = &'a Op>) {
+        self.earliest = running.map(Op::deadline).min().unwrap_or(Duration::MAX);
+    }
+}
+
+impl Executor {
+    /// When [`poll`](Self::poll) must be called at the latest; `None` if no operation has a deadline. It may be
+    /// earlier than needed.
+    pub fn next_deadline(&self) -> Option<Duration> {
+        (self.deadlines.earliest < Duration::MAX).then_some(self.deadlines.earliest)
+    }
+
+    /// Fails the operations whose time has come, and finds the next deadline.
+    pub(super) fn check_deadlines<N: NodeMemory>(&mut self, now: Duration, node: Option<&N>) -> bool {
+        let late = self.ring.running().filter(|op| op.deadline() <= now);
+        // The one that is most overdue: others may only wait for what it holds.
+        let Some(op) = late.min_by_key(|op| op.deadline()) else {
+            self.deadlines.reset(self.ring.running());
+            return false;
+        };
+        let seq = op.seq();
+        let (grid, rank) = (self.config.grid, self.config.rank);
+        let missing = missing(op, grid, rank, node);
+        if missing.is_empty() && op.background.asks() {
+            // No other rank is nearer to the cause, and the ranks that wait for this one must learn of it in time.
+            let what = "a copy has not ended before the deadline; a kernel that it waits for has not ended, or the GPU hangs";
+            self.accelerator_failed(seq, AcceleratorError(what.into()));
+            return true;
+        }
+        // The rank waited for may itself wait for another rank, and would be the wrong culprit. A rank of this node that has not
+        // started the operation is the culprit; if there is none, ranks nearer to the cause are given time to name it.
+        let started = |other: &Rank| {
+            let node = node.filter(|_| grid.node_of(*other) == grid.node_of(rank))?;
+            node.has_started(grid.local_of(*other), seq)
+        };
+        let absent: Vec<Rank> =
+            missing.iter().copied().filter(|other| started(other) == Some(false)).collect();
+        let known = node.is_some_and(|node| node.has_started(grid.local_of(rank), seq).is_some());
+        let later = now.saturating_add(CULPRIT_GRACE);
+        if absent.is_empty() && known && self.ring.edit(seq, |op| op.put_off(later)) {
+            return true;
+        }
+        let missing = if absent.is_empty() { missing } else { absent };
+        let culprit = missing.first().copied().unwrap_or(self.config.rank);
+        self.fail(seq, |subject| OpError::Deadline { subject, missing });
+        self.abort(culprit, AbortReason::Late);
+        true
+    }
+}
+
+/// The ranks that an operation waits for.
+fn missing<N: NodeMemory>(op: &Op, grid: Grid, rank: Rank, node: Option<&N>) -> Vec<Rank> {
+    let Some(schedule) = op.schedule() else { return Vec::new() };
+    if op.is_undecided() {
+        let silent = |local: &u32| {
+            node.is_some_and(|node| {
+                let seq = op.seq();
+                matches!(node.tensor(*local, seq, op.buffers.data().len()), TensorView::Unknown)
+                    || op.buffers.opened().is_some() && node.has_agreed(*local, seq).is_none()
+            })
+        };
+        return (0..grid.per_node())
+            .filter(silent)
+            .map(|local| grid.rank_at(grid.node_of(rank), local))
+            .collect();
+    }
+    let mut ranks = std::collections::BTreeSet::new();
+    for (step, state) in schedule.steps.iter().zip(op.steps.iter()) {
+        let mut lacks = |local: u32, flag: LaneFlag, last: bool| {
+            let Some(node) = node.filter(|_| schedule.params.lanes > 0) else { return };
+            let (lane, used) = op.buffers.lane(step.chunk, schedule.params.lanes);
+            if node.observe(local, lane, flag) < if last { used - 1 } else { used } {
+                ranks.insert(grid.rank_at(grid.node_of(rank), local));
+            }
+        };
+        match step.action {
+            Action::Wait { local, flag } if state.pending == 0 && !state.done => lacks(local, flag, false),
+            Action::WaitAll { flag } if state.pending == 0 && !state.done => {
+                (0..grid.per_node())
+                    .filter(|&l| l != grid.local_of(rank))
+                    .for_each(|l| lacks(l, flag, false));
+            }
+            Action::WaitFree if state.pending == 0 && !state.done => {
+                // What this rank still uses of the lane waits for others.
+                (0..grid.per_node())
+                    .filter(|&l| l != grid.local_of(rank))
+                    .for_each(|l| lacks(l, LaneFlag::Consumed, true));
+            }
+            Action::Receive { from, .. } | Action::ReceiveReduce { from, .. }
+                if state.pending == 0 && !state.done =>
+            {
+                ranks.insert(from);
+            }
+            Action::Send { to, .. } => {
+                let waits = !state.credited && state.pending == 1;
+                if waits || state.aux > 0 {
+                    ranks.insert(to);
+                }
+            }
+            _ => {}
+        }
+    }
+    ranks.into_iter().collect()
+}
