@@ -24,7 +24,7 @@ use shouter_reducer::executor::{AbortReason, Executor, ExecutorConfig, OpId, Req
 use shouter_reducer::grid::{Grid, Rank};
 use shouter_reducer::header::{Collective, Identity, Shape};
 use shouter_reducer::kernel::Kernels;
-use shouter_reducer::memory::Owned;
+use shouter_reducer::memory::{Owned, TensorRegion};
 use shouter_reducer::plan::Plan;
 use shouter_reducer::schedule::Algorithm;
 

@@ -19,7 +19,7 @@ use shouter_reducer::executor::{Executor, ExecutorConfig, OpId, Request};
 use shouter_reducer::grid::{Grid, Rank};
 use shouter_reducer::header::{Collective, Identity, Shape};
 use shouter_reducer::kernel::Kernels;
-use shouter_reducer::memory::Owned;
+use shouter_reducer::memory::{Owned, TensorRegion};
 use shouter_reducer::plan::Plan;
 
 use super::*;
@@ -100,7 +100,7 @@ fn start(now: Instant, rank: u32, host: &mut Host, bytes: usize) -> OpId {
 }
 
 #[allow(unsafe_code)]
-fn region(memory: &Owned) -> shouter_reducer::memory::TensorRegion {
+fn region(memory: &Owned) -> TensorRegion {
     // SAFETY: the memory lives in the host behind its engine, which is dropped first.
     unsafe { memory.region() }
 }

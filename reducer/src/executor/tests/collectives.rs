@@ -166,7 +166,7 @@ fn run_seed(seed: u64) {
     }
     for executor in &group.executors {
         assert_eq!(executor.counters().malformed, 0, "seed {seed}");
-        assert!(executor.ops.iter().all(|op| op.state() == OpState::Vacant), "seed {seed}");
+        assert!(executor.ring.iter().all(|op| op.state() == OpState::Vacant), "seed {seed}");
     }
 }
 
