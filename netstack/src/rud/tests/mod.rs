@@ -298,6 +298,32 @@ fn acknowledgements_wait_for_company_and_can_be_flushed() {
 }
 
 #[test]
+fn a_header_written_in_place_is_that_of_every_transmission() {
+    let [(mut a, a_id), (mut b, _)] = pair();
+    let mut journal = Journal::default();
+    // A longer one was in the same slot before.
+    a.send(a_id, &[9; 64], None, MessageToken(1)).unwrap();
+    let before = transmit(&mut a, 0).remove(0);
+    b.on_datagram(Instant::ZERO, &meta(1, before.0.src_port), &before.1, &mut journal);
+    b.flush_acks();
+    for (to, bytes) in transmit(&mut b, 10) {
+        a.on_datagram(Instant::from_nanos(20), &meta(0, to.src_port), &bytes, &mut journal);
+    }
+    let payload = extent_from(vec![7; 5]);
+    a.send_with(a_id, |header: &mut [u8; 3]| *header = [1, 2, 3], payload, MessageToken(2)).unwrap();
+    assert_eq!(transmit(&mut a, 30).len(), 1, "and it is lost");
+    a.on_timeout(Instant::from_nanos(10 * MS), &mut journal);
+    let again = transmit(&mut a, 10 * MS).remove(0);
+    b.on_datagram(Instant::from_nanos(11 * MS), &meta(1, again.0.src_port), &again.1, &mut journal);
+    let first = format!("deliver {:?} 0", [9u8; 64]);
+    assert_eq!(journal.0, [first.as_str(), "released 1", "deliver [1, 2, 3] 5"]);
+    assert_eq!(
+        a.send_with(SessionId(77), |_: &mut [u8; 1]| {}, None, MessageToken(3)),
+        Err(SendError::Closed)
+    );
+}
+
+#[test]
 fn datagrams_take_turns_over_the_paths() {
     let [(mut a, a_id), _] = pair();
     for number in 0..8 {
@@ -498,7 +524,7 @@ proptest! {
                 bytes[32] &= 0x0f;
                 bytes[34] = 0;
                 bytes[35] &= 63;
-                let mut scratch = [0; crc::SCRATCH];
+                let mut scratch = [0; crc::HEAD_ROOM];
                 let front = 36 + body;
                 scratch[..front].copy_from_slice(&bytes[..front]);
                 let addresses = crc::addresses(link::IPS[0], link::IPS[1]);
