@@ -8,7 +8,7 @@ use super::api::{
     OpenError, SendError, SessionId, SessionParams, Sink,
 };
 use super::recovery::NEVER;
-use super::session::{Accepted, Session, TransmitOutcome};
+use super::session::{Accepted, Session, Stranger, TransmitOutcome};
 use super::table::TagTable;
 use crate::device::FramesOut;
 use crate::ip::peers::Peers;
@@ -44,6 +44,8 @@ pub struct Endpoint {
     /// No session's deadline is earlier.
     earliest: u64,
     frames_out: FramesOut,
+    /// The last: enough for a clue, and no work for whoever is flooded with such datagrams.
+    stranger: Option<Stranger>,
     counters: EndpointCounters,
 }
 
@@ -59,6 +61,7 @@ impl Endpoint {
             ready: VecDeque::with_capacity(config.max_sessions),
             earliest: NEVER,
             frames_out: FramesOut::None,
+            stranger: None,
             counters: EndpointCounters::default(),
             config,
         }
@@ -251,6 +254,7 @@ impl Endpoint {
         };
         let Some(index) = self.tags.get(header.tag) else {
             self.counters.unknown_session += 1;
+            self.stranger = Some(Stranger { from: meta.src_ip, at: now });
             return;
         };
         let entry = &mut self.entries[index as usize];
@@ -317,7 +321,7 @@ impl Endpoint {
         self.earliest = NEVER;
         for (index, entry) in self.entries.iter_mut().enumerate() {
             let Some(session) = entry.session.as_deref_mut() else { continue };
-            session.on_timeout(now, sink);
+            session.on_timeout(now, self.stranger, sink);
             if session.wants_transmit(now) {
                 Self::make_ready(&mut self.ready, entry, index as u16);
             }

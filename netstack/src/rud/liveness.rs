@@ -1,6 +1,6 @@
 //! Whether the peer lives, and that this end does (spec.md section 8).
 
-use super::api::Config;
+use super::api::{Clue, Config};
 use super::nanos;
 use super::recovery::NEVER;
 
@@ -10,7 +10,7 @@ mod tests;
 /// Heartbeats: those that are due to the peer, and those that stay away.
 ///
 /// The peer is suspected from `suspected_at` until something valid comes from it; `NEVER` stands for no suspicion. It is
-/// dead only if it has been suspected for an eighth of `dead_after`.
+/// dead only if it has been suspected for an eighth of `dead_after`. `clue` is of that time.
 #[derive(Debug)]
 pub(super) struct Liveness {
     heartbeat: u64,
@@ -19,6 +19,16 @@ pub(super) struct Liveness {
     last_sent: u64,
     last_heard: u64,
     suspected_at: u64,
+    clue: Clue,
+}
+
+/// The end of a peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Silence {
+    /// For how long it has been silent, in nanoseconds.
+    pub(super) silent: u64,
+    /// What came instead.
+    pub(super) clue: Clue,
 }
 
 impl Liveness {
@@ -31,6 +41,7 @@ impl Liveness {
             last_sent: now,
             last_heard: now,
             suspected_at: NEVER,
+            clue: Clue::Nothing,
         }
     }
 
@@ -73,8 +84,16 @@ impl Liveness {
         self.suspected_at = NEVER;
     }
 
-    /// Lets the timers fire whose time has come. If the peer is dead: for how long it has been silent, in nanoseconds.
-    pub(super) fn on_timeout(&mut self, now: u64) -> Option<u64> {
+    /// Something came in place of the peer's datagrams at `at`: a clue if it is suspected.
+    #[cold]
+    pub(super) fn on_clue(&mut self, at: u64, clue: Clue) {
+        if at >= self.suspected_at {
+            self.clue = self.clue.max(clue);
+        }
+    }
+
+    /// Lets the timers fire whose time has come; says so if the peer is dead.
+    pub(super) fn on_timeout(&mut self, now: u64) -> Option<Silence> {
         if now >= self.heartbeat_at() {
             self.heartbeat_due = true;
         }
@@ -86,10 +105,11 @@ impl Liveness {
         // heartbeats are waiting and will be read in between.
         if !self.is_suspected() {
             self.suspected_at = now;
+            self.clue = Clue::Nothing;
             self.heartbeat_due = true;
             return None;
         }
-        Some(now.saturating_sub(self.last_heard))
+        Some(Silence { silent: now.saturating_sub(self.last_heard), clue: self.clue })
     }
 
     /// When `on_timeout` has something to do.

@@ -36,7 +36,7 @@ mod tests;
 mod window;
 
 pub use api::{
-    Config, Counters, DatagramMeta, Destination, Disposition, Emit, EndpointCounters, Failure,
+    Clue, Config, Counters, DatagramMeta, Destination, Disposition, Emit, EndpointCounters, Failure,
     MAX_MESSAGE_HEADER, MAX_PAYLOAD, MessageToken, NoSink, OpenError, RefusalReason, SendError, SessionId,
     SessionParams, Sink, payload_room,
 };

@@ -6,10 +6,10 @@ pub(super) use output::TransmitOutcome;
 
 use super::acks::Acks;
 use super::api::{
-    Config, Counters, DatagramMeta, Disposition, Failure, MessageToken, RefusalReason, SendError, SessionId,
-    SessionParams, Sink,
+    Clue, Config, Counters, DatagramMeta, Disposition, Failure, MessageToken, RefusalReason, SendError,
+    SessionId, SessionParams, Sink,
 };
-use super::liveness::Liveness;
+use super::liveness::{Liveness, Silence};
 use super::paths::Paths;
 use super::receiver::{Arrival, Receiver};
 use super::recovery::{NEVER, Recovery, TailTimer};
@@ -30,6 +30,13 @@ pub(super) enum Accepted {
     WrongAddress,
     /// It was damaged in transit.
     Damaged,
+}
+
+/// Who sent a datagram with a tag of no session, and when.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Stranger {
+    pub(super) from: IpAddr,
+    pub(super) at: u64,
 }
 
 /// One end of a session. Each part keeps its own state; the session leads what arrives, and the time, through them.
@@ -192,10 +199,12 @@ impl Session {
         //= rud/spec.md section 5.1
         // Addresses, then the CRC, before anything is believed.
         if !self.paths.lead(meta) {
+            self.liveness.on_clue(now, Clue::OtherAddress);
             return Accepted::WrongAddress;
         }
         if !self.paths.verify(meta, header, datagram) {
             self.counters.crc_dropped += 1;
+            self.liveness.on_clue(now, Clue::Damaged);
             return Accepted::Damaged;
         }
         if self.failed {
@@ -285,8 +294,8 @@ impl Session {
         }
     }
 
-    /// Lets every timer fire whose time has come.
-    pub(super) fn on_timeout(&mut self, now: u64, sink: &mut impl Sink) {
+    /// Lets every timer fire whose time has come. `stranger` sent the last datagram with a tag of no session.
+    pub(super) fn on_timeout(&mut self, now: u64, stranger: Option<Stranger>, sink: &mut impl Sink) {
         if self.failed {
             return;
         }
@@ -316,8 +325,12 @@ impl Session {
                 }
             }
         }
-        if let Some(silent) = self.liveness.on_timeout(now) {
-            self.fail(Failure::PeerSilent { silent: Duration::from_nanos(silent) }, sink);
+        if let Some(stranger) = stranger.filter(|stranger| stranger.from == self.paths.remote_ip()) {
+            self.liveness.on_clue(stranger.at, Clue::UnknownSession);
+        }
+        if let Some(Silence { silent, clue }) = self.liveness.on_timeout(now) {
+            let timeouts = if self.sender.is_quiet() { 0 } else { self.recovery.backoff() };
+            self.fail(Failure::PeerSilent { silent: Duration::from_nanos(silent), timeouts, clue }, sink);
         }
     }
 
@@ -332,6 +345,7 @@ impl Session {
             self.fail(
                 Failure::NoProgress {
                     stalled: Duration::from_nanos(stalled),
+                    timeouts: self.recovery.backoff(),
                     bytes: HEADER_LEN + self.sender.oldest_bytes(),
                 },
                 sink,
