@@ -364,6 +364,11 @@ impl Executor {
     /// Ends the group on this rank: all operations fail, and no other can start. The first cause stays. The caller notifies the
     /// other ranks.
     pub fn abort(&mut self, culprit: Rank, why: AbortReason) {
+        self.abort_seen(culprit, why, None);
+    }
+
+    /// The same, with how it showed on this rank.
+    pub fn abort_seen(&mut self, culprit: Rank, why: AbortReason, seen: Option<Box<str>>) {
         // After a divergence peers leave as soon as they know the votes, which this rank waits for.
         if self.tally.is_some() && why == AbortReason::Failed {
             return;
@@ -376,7 +381,9 @@ impl Executor {
                 ..Record::of(RecordKind::Ended)
             });
         }
-        let cause = self.aborted.get_or_insert_with(|| Arc::new(AbortCause::seen_by(own, culprit, why)));
+        let cause = self
+            .aborted
+            .get_or_insert_with(|| Arc::new(AbortCause { seen, ..AbortCause::seen_by(own, culprit, why) }));
         let cause = Arc::clone(cause);
         while let Some(&(_, seq)) = self.order.first() {
             let cause = Arc::clone(&cause);
