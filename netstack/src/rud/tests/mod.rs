@@ -203,7 +203,8 @@ fn a_path_that_carries_only_small_datagrams_is_found() {
 #[test]
 fn the_end_of_a_silent_peer_says_what_came_instead() {
     // What comes at nine seconds, of a peer that is suspected since 8.75 and dead after ten.
-    let end = |disturb: fn(&mut DatagramMeta, &mut Vec<u8>)| {
+    type Disturb = fn(&mut DatagramMeta, &mut Vec<u8>);
+    let end = |disturb: Disturb| {
         let [(mut a, _), (mut b, b_id)] = pair();
         let mut journal = Journal::default();
         let at = |milliseconds: u64| Instant::from_nanos(milliseconds * MS);
@@ -220,7 +221,7 @@ fn the_end_of_a_silent_peer_says_what_came_instead() {
     };
     let silent = "failed it has sent nothing for 10s; ";
     assert_eq!(end(|_, _| {}), [""; 0], "it lives");
-    let clues: [(fn(&mut DatagramMeta, &mut Vec<u8>), Clue); 4] = [
+    let clues: [(Disturb, Clue); 4] = [
         (|_, bytes| bytes.clear(), Clue::Nothing),
         (|_, bytes| bytes[8] ^= 1, Clue::UnknownSession),
         (|meta, _| meta.src_ip = meta.dst_ip, Clue::OtherAddress),
@@ -229,7 +230,7 @@ fn the_end_of_a_silent_peer_says_what_came_instead() {
     for (disturb, clue) in clues {
         assert_eq!(end(disturb), [format!("{silent}{clue}")]);
     }
-    let stranger: fn(&mut DatagramMeta, &mut Vec<u8>) = |meta, bytes| {
+    let stranger: Disturb = |meta, bytes| {
         meta.src_ip = meta.dst_ip;
         bytes[8] ^= 1;
     };
