@@ -179,6 +179,8 @@ pub enum Reason {
     Disconnected = 7,
     /// It was stopped or cut off for longer than `heartbeat_timeout`, as it found out itself, and the others have given it up.
     Stopped = 8,
+    /// It is alive, and messages to it do not arrive: the network drops packets of their size, say.
+    Unreachable = 9,
 }
 
 impl From<&AbortReason> for Reason {
@@ -192,6 +194,7 @@ impl From<&AbortReason> for Reason {
             AbortReason::Accelerator => Self::Accelerator,
             AbortReason::Disconnected => Self::Disconnected,
             AbortReason::Stopped => Self::Stopped,
+            AbortReason::Unreachable => Self::Unreachable,
         }
     }
 }

@@ -216,9 +216,9 @@ impl<D: Device + 'static> Transport for RudChannel<D> {
         token: SendToken,
     ) -> Result<(), SendError> {
         let session = self.peers.of(to).ok_or(SendError::PeerFailed)?.session;
-        let mut bytes = [0; HEADER_BYTES];
-        header.encode(&mut bytes);
-        match self.stack.rud_mut().send(session, &bytes, extent_of(&payload), rud::MessageToken(token.0)) {
+        let (payload, token) = (extent_of(&payload), rud::MessageToken(token.0));
+        let encode = |bytes: &mut [u8; HEADER_BYTES]| header.encode(bytes);
+        match self.stack.rud_mut().send_with(session, encode, payload, token) {
             Ok(()) => Ok(()),
             Err(rud::SendError::Full) => Err(SendError::Full),
             Err(_) => Err(SendError::PeerFailed),

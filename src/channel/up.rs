@@ -8,6 +8,7 @@ use std::time::Duration;
 use shouter_netstack::device::DeviceCounters;
 use shouter_netstack::time::Instant;
 use shouter_netstack::{rud, tcp};
+use shouter_reducer::executor::AbortReason;
 use shouter_reducer::grid::Rank;
 use shouter_reducer::header::Header;
 use shouter_reducer::memory::TensorRegion;
@@ -98,6 +99,15 @@ pub enum Loss {
 }
 
 impl Loss {
+    /// What it says of the peer, where it is not [this rank's own](Self::is_own).
+    pub fn reason(&self) -> AbortReason {
+        match self {
+            Self::Rud(rud::Failure::NoProgress { .. }) => AbortReason::Unreachable,
+            Self::Garbled { .. } | Self::CrcDiffers { .. } => AbortReason::Protocol,
+            _ => AbortReason::Failed,
+        }
+    }
+
     /// Whether it is this rank's own host that cannot be reached, rather than the peer's.
     pub fn is_own(&self) -> bool {
         use verbs::Fault;

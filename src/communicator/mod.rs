@@ -449,7 +449,7 @@ impl Group {
         // A rank that was stopped finds all that it waited for, and yet the others may have given it up.
         self.drive.poll()?;
         if let Some(cause) = self.drive.with(|engine| engine.aborted().cloned())? {
-            let AbortCause { culprit, reason } = &cause;
+            let AbortCause { culprit, reason, .. } = &cause;
             let call = Call {
                 operation: Operation::Finalize,
                 tensor: None,

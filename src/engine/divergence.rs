@@ -86,7 +86,10 @@ impl Engine {
                 let own = self.executor.own(self.node.as_deref(), found.seq);
                 self.executor.blame(Some(found), own);
             }
-            _ => self.executor.abort(culprit, why),
+            _ => {
+                let seen = self.seen.take_if(|(rank, _)| *rank == culprit).map(|(_, text)| text);
+                self.executor.abort_seen(culprit, why, seen);
+            }
         }
     }
 

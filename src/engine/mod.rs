@@ -114,6 +114,8 @@ pub struct Engine {
     /// The peers that the channel has lost, and why. The next poll handles them: its time shows whether this process was stopped in
     /// the midst of this one.
     suspect: Option<(Rank, AbortReason)>,
+    /// How the first loss of a channel showed, and the rank that is to blame for it: for the texts of errors.
+    seen: Option<(Rank, Box<str>)>,
     /// When an accelerator is asked again whether it is done.
     ask_at: Option<Instant>,
     /// Reports the counters of the channel to other nodes to the timeline and the flight recorder.
@@ -148,6 +150,7 @@ impl Engine {
             staging: None,
             ballot: None,
             suspect: None,
+            seen: None,
             ask_at: None,
             watch: Watch::new(now),
         }
@@ -371,8 +374,9 @@ impl Poller for Engine {
             let cause = match &loss.why {
                 Loss::Verbs(Fault::Accelerator) => (self.rank, AbortReason::Accelerator),
                 why if why.is_own() => (self.rank, AbortReason::Disconnected),
-                _ => (loss.rank, AbortReason::Failed),
+                why => (loss.rank, why.reason()),
             };
+            self.seen.get_or_insert_with(|| (cause.0, loss.why.to_string().into()));
             self.suspect.get_or_insert(cause);
             busy = true;
         }

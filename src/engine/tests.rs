@@ -2,6 +2,8 @@
 //! rank's accelerator may touch it, or the error says so.
 #![allow(unsafe_code)]
 
+mod losses;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 

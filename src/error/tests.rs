@@ -27,7 +27,7 @@ fn codes_are_stable() {
 /// The reason of an error is the one on the wire, with its number and its text.
 #[test]
 fn reasons_are_those_of_the_wire() {
-    for code in 1..=8 {
+    for code in 1..=9 {
         let why = AbortReason::from_code(code);
         let reason = Reason::from(&why);
         assert_eq!((reason as u32, reason.to_string()), (code, why.to_string()));

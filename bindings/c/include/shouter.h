@@ -80,6 +80,9 @@
 /* A rank was stopped or cut off for longer than heartbeat_timeout, and the others have given it up. */
 #define SHOUTER_REASON_STOPPED 8
 
+/* A rank is alive, and messages to it do not arrive: the network drops packets of their size, say. */
+#define SHOUTER_REASON_UNREACHABLE 9
+
 /* An all-reduce, pushed or in one call. */
 #define SHOUTER_OPERATION_ALLREDUCE 1
 
@@ -208,7 +211,7 @@ typedef struct shouter_error_info_t {
   shouter_status_t status;
   /* The rank that is to blame; -1 if there is none, or it is not known. */
   int32_t rank;
-  /* What happened to it: one of SHOUTER_REASON_LOST to SHOUTER_REASON_STOPPED; 0 if there is none. */
+  /* What happened to it: one of SHOUTER_REASON_LOST to SHOUTER_REASON_UNREACHABLE; 0 if there is none. */
   int32_t reason;
   /* The call: one of SHOUTER_OPERATION_ALLREDUCE to SHOUTER_OPERATION_FINALIZE; 0 if it is none of these. */
   int32_t operation;

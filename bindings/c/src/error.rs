@@ -51,6 +51,8 @@ pub const SHOUTER_REASON_ACCELERATOR: i32 = 6;
 pub const SHOUTER_REASON_DISCONNECTED: i32 = 7;
 /// A rank was stopped or cut off for longer than heartbeat_timeout, and the others have given it up.
 pub const SHOUTER_REASON_STOPPED: i32 = 8;
+/// A rank is alive, and messages to it do not arrive: the network drops packets of their size, say.
+pub const SHOUTER_REASON_UNREACHABLE: i32 = 9;
 
 /// An all-reduce, pushed or in one call.
 pub const SHOUTER_OPERATION_ALLREDUCE: i32 = 1;
@@ -92,7 +94,7 @@ pub struct ErrorInfo {
     pub status: Status,
     /// The rank that is to blame; -1 if there is none, or it is not known.
     pub rank: i32,
-    /// What happened to it: one of SHOUTER_REASON_LOST to SHOUTER_REASON_STOPPED; 0 if there is none.
+    /// What happened to it: one of SHOUTER_REASON_LOST to SHOUTER_REASON_UNREACHABLE; 0 if there is none.
     pub reason: i32,
     /// The call: one of SHOUTER_OPERATION_ALLREDUCE to SHOUTER_OPERATION_ALLTOALL; 0 if it is none of these.
     pub operation: i32,

@@ -210,6 +210,7 @@ fn reasons_and_operations_are_the_librarys() {
         (Reason::Accelerator, SHOUTER_REASON_ACCELERATOR),
         (Reason::Disconnected, SHOUTER_REASON_DISCONNECTED),
         (Reason::Stopped, SHOUTER_REASON_STOPPED),
+        (Reason::Unreachable, SHOUTER_REASON_UNREACHABLE),
     ];
     assert!(reasons.iter().all(|(reason, number)| *reason as i32 == *number));
     let operations = [

@@ -1,5 +1,6 @@
 //! What the upper layer and the stack see of RUD: names, errors, and the two traits that they implement.
 
+use core::fmt;
 use core::net::IpAddr;
 use core::time::Duration;
 
@@ -188,22 +189,67 @@ pub enum RefusalReason {
 #[non_exhaustive]
 pub enum Failure {
     /// Nothing valid came from the peer, not even a heartbeat.
-    #[error("the peer sent nothing for {silent:?}; see whether its process and the path to it are alive")]
+    #[error("it has sent nothing for {silent:?}{}; {clue}", Resent(*.timeouts))]
     PeerSilent {
         /// Time since the last valid datagram.
         silent: Duration,
+        /// How often all that it had not acknowledged was sent again, in vain; 0 if nothing was.
+        timeouts: u32,
+        /// What came instead.
+        clue: Clue,
     },
     /// The peer lives, and yet none of our datagrams reaches it.
     #[error(
-        "the peer is alive but acknowledged nothing for {stalled:?}; see whether the path carries datagrams of \
-         {bytes} bytes (MTU)"
+        "it is alive but has acknowledged nothing for {stalled:?}{}; see whether the path carries datagrams of {bytes} bytes \
+         (MTU)",
+        Resent(*.timeouts)
     )]
     NoProgress {
         /// Time since the last acknowledgement of anything new.
         stalled: Duration,
+        /// How often all that it had not acknowledged was sent again.
+        timeouts: u32,
         /// RUD header, message header and payload of the oldest unacknowledged datagram.
         bytes: usize,
     },
+}
+
+/// How often something was sent again, as part of a sentence.
+struct Resent(u32);
+
+impl fmt::Display for Resent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            0 => Ok(()),
+            1 => f.write_str(", though what it had to acknowledge was sent again once"),
+            times => write!(f, ", though what it had to acknowledge was sent again {times} times"),
+        }
+    }
+}
+
+/// What came while a peer was suspected dead, in place of its datagrams. Of several the last in this list is named. It is for people
+/// (spec.md section 8): anyone can forge [`UnknownSession`](Self::UnknownSession).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
+#[non_exhaustive]
+pub enum Clue {
+    /// Nothing.
+    #[error("see whether its process and the path to it are alive")]
+    Nothing,
+    /// Its address sent datagrams with a tag of no session here.
+    #[error(
+        "its address sends datagrams of a session that is not known here: its process was started again, or belongs to \
+         another job with the same port"
+    )]
+    UnknownSession,
+    /// The session's datagrams came from another address or to another one.
+    #[error(
+        "its datagrams come with other addresses than were agreed on; see whether an address has changed, or is translated \
+         on the way (NAT)"
+    )]
+    OtherAddress,
+    /// The session's datagrams came damaged.
+    #[error("its datagrams come damaged; see whether a network card, a cable or memory on the way is faulty")]
+    Damaged,
 }
 
 /// Why a session cannot be opened.

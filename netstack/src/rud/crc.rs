@@ -5,8 +5,9 @@ use core::net::IpAddr;
 use crate::crc::crc32c;
 use crate::wire::rud::{HEADER_LEN, MAX_BODY};
 
-/// Room for the fixed header, the body, and the payload's CRC behind them while the CRC is computed.
-pub(super) const SCRATCH: usize = HEADER_LEN + MAX_BODY + 4;
+/// Room for a datagram's head, which is the fixed header and the body, and behind it for the payload's CRC while the head's is
+/// computed.
+pub(super) const HEAD_ROOM: usize = HEADER_LEN + MAX_BODY + 4;
 
 /// What stands for the addresses: constant over a session's direction.
 pub(super) fn addresses(src: IpAddr, dst: IpAddr) -> u32 {
@@ -26,10 +27,10 @@ fn seed(addresses: u32, src_port: u16, dst_port: u16) -> u32 {
     addresses ^ (u32::from(src_port) << 16 | u32::from(dst_port))
 }
 
-/// Sets the CRC of the header and body in `scratch[..len]`.
+/// Sets the CRC of the header and body in `head[..len]`.
 #[inline]
 pub(super) fn seal(
-    scratch: &mut [u8; SCRATCH],
+    head: &mut [u8; HEAD_ROOM],
     len: usize,
     addresses: u32,
     src_port: u16,
@@ -38,21 +39,21 @@ pub(super) fn seal(
 ) {
     //= rud/spec.md section 4.4
     // The seed stands in the CRC field, the payload's CRC behind the body.
-    scratch[..4].copy_from_slice(&seed(addresses, src_port, dst_port).to_be_bytes());
-    scratch[len..len + 4].copy_from_slice(&payload_crc.to_be_bytes());
-    let crc = crc32c(&scratch[..len + 4]);
-    scratch[..4].copy_from_slice(&crc.to_be_bytes());
+    head[..4].copy_from_slice(&seed(addresses, src_port, dst_port).to_be_bytes());
+    head[len..len + 4].copy_from_slice(&payload_crc.to_be_bytes());
+    let crc = crc32c(&head[..len + 4]);
+    head[..4].copy_from_slice(&crc.to_be_bytes());
 }
 
 /// Whether the CRC of `datagram`, whose payload starts at `offset` (at most header and body), is right.
 #[inline]
 pub(super) fn verify(datagram: &[u8], offset: usize, addresses: u32, src_port: u16, dst_port: u16) -> bool {
-    let mut scratch = [0; SCRATCH];
+    let mut head = [0; HEAD_ROOM];
     match datagram.first_chunk::<{ HEADER_LEN + MAX_BODY }>() {
-        Some(all) => scratch[..HEADER_LEN + MAX_BODY].copy_from_slice(all),
-        None => scratch[..datagram.len()].copy_from_slice(datagram),
+        Some(all) => head[..HEADER_LEN + MAX_BODY].copy_from_slice(all),
+        None => head[..datagram.len()].copy_from_slice(datagram),
     }
-    let stated = [scratch[0], scratch[1], scratch[2], scratch[3]];
-    seal(&mut scratch, offset, addresses, src_port, dst_port, crc32c(&datagram[offset..]));
-    scratch[..4] == stated
+    let stated = [head[0], head[1], head[2], head[3]];
+    seal(&mut head, offset, addresses, src_port, dst_port, crc32c(&datagram[offset..]));
+    head[..4] == stated
 }

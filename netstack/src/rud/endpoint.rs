@@ -7,9 +7,8 @@ use super::api::{
     Config, Counters, DatagramMeta, Emit, EndpointCounters, MAX_MESSAGE_HEADER, MAX_PAYLOAD, MessageToken,
     OpenError, SendError, SessionId, SessionParams, Sink,
 };
-use super::output::TransmitOutcome;
 use super::recovery::NEVER;
-use super::session::{Accepted, Session};
+use super::session::{Accepted, Session, Stranger, TransmitOutcome};
 use super::table::TagTable;
 use crate::device::FramesOut;
 use crate::ip::peers::Peers;
@@ -45,6 +44,8 @@ pub struct Endpoint {
     /// No session's deadline is earlier.
     earliest: u64,
     frames_out: FramesOut,
+    /// The last: enough for a clue, and no work for whoever is flooded with such datagrams.
+    stranger: Option<Stranger>,
     counters: EndpointCounters,
 }
 
@@ -60,6 +61,7 @@ impl Endpoint {
             ready: VecDeque::with_capacity(config.max_sessions),
             earliest: NEVER,
             frames_out: FramesOut::None,
+            stranger: None,
             counters: EndpointCounters::default(),
             config,
         }
@@ -95,7 +97,7 @@ impl Endpoint {
         let entry = &mut self.entries[index as usize];
         let id = SessionId::new(index, entry.generation);
         let mut session = Session::new(now, id, &self.config, &params);
-        session.sender.set_frames_out(self.frames_out);
+        session.set_frames_out(self.frames_out);
         self.earliest = self.earliest.min(session.deadline());
         entry.session = Some(Box::new(session));
         self.tags.insert(params.local_tag, index);
@@ -109,7 +111,7 @@ impl Endpoint {
     /// peer satisfied, call [`flush_acks`](Self::flush_acks) and [`transmit`](Self::transmit) before.
     pub fn close(&mut self, id: SessionId) {
         if let Some(session) = self.session(id) {
-            let (tag, peer) = (session.local_tag, session.to.remote_ip);
+            let (tag, peer) = (session.local_tag(), session.remote_ip());
             self.tags.remove(tag);
             self.peers.remove(peer);
             let entry = &mut self.entries[id.index()];
@@ -129,21 +131,37 @@ impl Endpoint {
         payload: Option<Extent>,
         token: MessageToken,
     ) -> Result<(), SendError> {
+        self.push(id, header.len(), |body| body[..header.len()].copy_from_slice(header), payload, token)
+    }
+
+    /// As [`send`](Self::send), with a header of `N` bytes (at most 64, or it does not compile) that `write` puts into the
+    /// datagram's own.
+    #[inline]
+    pub fn send_with<const N: usize>(
+        &mut self,
+        id: SessionId,
+        write: impl FnOnce(&mut [u8; N]),
+        payload: Option<Extent>,
+        token: MessageToken,
+    ) -> Result<(), SendError> {
+        const { assert!(N <= MAX_MESSAGE_HEADER, "a message header has at most 64 bytes") };
+        let write = |body: &mut [u8; MAX_MESSAGE_HEADER]| body.first_chunk_mut().map_or((), write);
+        self.push(id, N, write, payload, token)
+    }
+
+    /// `write` is called with at most [`MAX_MESSAGE_HEADER`] as `len`.
+    #[inline]
+    fn push(
+        &mut self,
+        id: SessionId,
+        len: usize,
+        write: impl FnOnce(&mut [u8; MAX_MESSAGE_HEADER]),
+        payload: Option<Extent>,
+        token: MessageToken,
+    ) -> Result<(), SendError> {
         let entry = self.entries.get_mut(id.index()).ok_or(SendError::Closed)?;
-        let session = entry.session.as_deref_mut().filter(|s| s.id == id).ok_or(SendError::Closed)?;
-        if header.len() > MAX_MESSAGE_HEADER {
-            return Err(SendError::HeaderTooLong { len: header.len() });
-        }
-        let len = payload.map_or(0, |extent| extent.len());
-        if len > session.max_payload {
-            return Err(SendError::PayloadTooLong { len, limit: session.max_payload });
-        }
-        if session.failed {
-            return Err(SendError::Failed);
-        }
-        if !session.sender.push(header, payload, token) {
-            return Err(SendError::Full);
-        }
+        let session = entry.session.as_deref_mut().filter(|s| s.id() == id).ok_or(SendError::Closed)?;
+        session.push(len, write, payload, token)?;
         Self::make_ready(&mut self.ready, entry, id.index() as u16);
         Ok(())
     }
@@ -152,26 +170,24 @@ impl Endpoint {
     /// with the next batch.
     #[inline]
     pub fn request_ack(&mut self, id: SessionId) {
-        if let Some(session) = self.entries.get_mut(id.index()).and_then(|entry| entry.session.as_deref_mut())
-            && session.id == id
-        {
-            session.sender.request_ack();
+        if let Some(session) = self.session_mut(id) {
+            session.request_ack();
         }
     }
 
     /// Datagrams that [`send`](Self::send) would take now; zero for a session that was closed or has failed.
     #[inline]
     pub fn capacity(&self, id: SessionId) -> usize {
-        self.session(id).filter(|s| !s.failed).map_or(0, |s| s.sender.capacity() as usize)
+        self.session(id).map_or(0, Session::capacity)
     }
 
     /// Sends the peer a heartbeat with the next [`transmit`](Self::transmit), instead of when one is due.
     pub fn announce(&mut self, id: SessionId) {
         if let Some(entry) = self.entries.get_mut(id.index())
             && let Some(session) = entry.session.as_deref_mut()
-            && session.id == id
+            && session.id() == id
         {
-            session.heartbeat_due = true;
+            session.announce();
             Self::make_ready(&mut self.ready, entry, id.index() as u16);
         }
     }
@@ -180,10 +196,8 @@ impl Endpoint {
     /// was not acknowledged yet, without payload: the upper layer must know them for given up. Tokens are released
     /// as ever.
     pub fn fence(&mut self, id: SessionId) {
-        if let Some(session) = self.entries.get_mut(id.index()).and_then(|entry| entry.session.as_deref_mut())
-            && session.id == id
-        {
-            session.sender.forget_payloads();
+        if let Some(session) = self.session_mut(id) {
+            session.forget_payloads();
         }
     }
 
@@ -198,24 +212,21 @@ impl Endpoint {
     pub fn set_frames_out(&mut self, out: FramesOut) {
         if self.frames_out != out {
             self.frames_out = out;
-            self.sessions_mut().for_each(|session| session.sender.set_frames_out(out));
+            self.sessions_mut().for_each(|session| session.set_frames_out(out));
         }
     }
 
     /// Whether acknowledged messages wait to be released until no frame refers to them.
     #[inline]
     pub fn awaits_frames(&self) -> bool {
-        let holds = |entry: &Entry| entry.session.as_ref().is_some_and(|s| s.sender.holds_releases());
+        let holds = |entry: &Entry| entry.session.as_ref().is_some_and(|s| s.holds_releases());
         self.frames_out != FramesOut::None && self.entries.iter().any(holds)
     }
 
     /// Releases the messages that waited for frames, none of which is out any more.
     pub fn release_held(&mut self, sink: &mut impl Sink) {
         self.set_frames_out(FramesOut::None);
-        for session in self.sessions_mut() {
-            let id = session.id;
-            session.sender.release_held(|token| sink.released(id, token));
-        }
+        self.sessions_mut().for_each(|session| session.release_held(sink));
     }
 
     fn sessions_mut(&mut self) -> impl Iterator<Item = &mut Session> {
@@ -224,7 +235,7 @@ impl Endpoint {
 
     /// Whether nothing is queued or unacknowledged; true for a session that was closed.
     pub fn is_idle(&self, id: SessionId) -> bool {
-        self.session(id).is_none_or(|s| s.sender.is_empty())
+        self.session(id).is_none_or(Session::is_idle)
     }
 
     /// Takes in one received UDP payload.
@@ -243,6 +254,7 @@ impl Endpoint {
         };
         let Some(index) = self.tags.get(header.tag) else {
             self.counters.unknown_session += 1;
+            self.stranger = Some(Stranger { from: meta.src_ip, at: now });
             return;
         };
         let entry = &mut self.entries[index as usize];
@@ -267,7 +279,7 @@ impl Endpoint {
     /// afterwards, what is sent to it arrives.
     pub fn acknowledged_to(&self, udp_payload: &[u8]) -> Option<u64> {
         let index = self.tags.get(Header::parse(udp_payload).ok()?.tag)?;
-        self.entries.get(usize::from(index))?.session.as_deref().map(|session| session.counters.acked)
+        self.entries.get(usize::from(index))?.session.as_deref().map(Session::acked)
     }
 
     /// Sends what is due (resends, data, acknowledgements, heartbeats) while `emit` has room.
@@ -309,7 +321,7 @@ impl Endpoint {
         self.earliest = NEVER;
         for (index, entry) in self.entries.iter_mut().enumerate() {
             let Some(session) = entry.session.as_deref_mut() else { continue };
-            session.on_timeout(now, sink);
+            session.on_timeout(now, self.stranger, sink);
             if session.wants_transmit(now) {
                 Self::make_ready(&mut self.ready, entry, index as u16);
             }
@@ -336,9 +348,8 @@ impl Endpoint {
     pub fn flush_acks(&mut self) {
         for (index, entry) in self.entries.iter_mut().enumerate() {
             if let Some(session) = entry.session.as_deref_mut()
-                && (session.unacked != 0 || session.receiver.owes())
+                && session.flush_acks()
             {
-                session.ack_due = true;
                 Self::make_ready(&mut self.ready, entry, index as u16);
             }
         }
@@ -356,7 +367,12 @@ impl Endpoint {
 
     #[inline]
     fn session(&self, id: SessionId) -> Option<&Session> {
-        self.entries.get(id.index())?.session.as_deref().filter(|session| session.id == id)
+        self.entries.get(id.index())?.session.as_deref().filter(|session| session.id() == id)
+    }
+
+    #[inline]
+    fn session_mut(&mut self, id: SessionId) -> Option<&mut Session> {
+        self.entries.get_mut(id.index())?.session.as_deref_mut().filter(|session| session.id() == id)
     }
 
     #[inline]

@@ -16,12 +16,16 @@
 //!   ones are arguments.
 //! - A session needs no handshake: both ends got its tags from an authenticated rendezvous.
 //! - Lost datagrams are found by time, not by counting (as TCP's RACK does), so spraying over paths does no harm.
-//! - `window.rs` is the seam for congestion control.
+//! - A session is made of parts that keep their own state: `sender` and `receiver` by PSN, `acks` (when to acknowledge, when to
+//!   ask for it), `recovery` (round-trip time, losses, timers), `liveness` (heartbeats), `paths` (addresses and source ports), and
+//!   `window`, the seam for congestion control.
 
+mod acks;
 mod api;
 mod crc;
 mod endpoint;
-mod output;
+mod liveness;
+mod paths;
 mod receiver;
 mod recovery;
 mod sender;
@@ -32,7 +36,7 @@ mod tests;
 mod window;
 
 pub use api::{
-    Config, Counters, DatagramMeta, Destination, Disposition, Emit, EndpointCounters, Failure,
+    Clue, Config, Counters, DatagramMeta, Destination, Disposition, Emit, EndpointCounters, Failure,
     MAX_MESSAGE_HEADER, MAX_PAYLOAD, MessageToken, NoSink, OpenError, RefusalReason, SendError, SessionId,
     SessionParams, Sink, payload_room,
 };
@@ -40,36 +44,7 @@ pub use endpoint::Endpoint;
 
 use core::time::Duration;
 
-/// The configuration's times in nanoseconds, for the hot paths.
-#[derive(Clone, Copy, Debug)]
-struct Times {
-    ack_every: u32,
-    ack_delay: u64,
-    min_rto: u64,
-    max_rto: u64,
-    min_probe: u64,
-    initial_rtt: u64,
-    min_reordering: u64,
-    refusal_backoff: u64,
-    heartbeat: u64,
-    dead_after: u64,
-}
-
-impl From<&Config> for Times {
-    fn from(config: &Config) -> Self {
-        // A day stands for "never", and keeps sums far from overflow.
-        let nanos = |time: Duration| time.min(Duration::from_secs(86_400)).as_nanos() as u64;
-        Self {
-            ack_every: config.ack_every,
-            ack_delay: nanos(config.ack_delay),
-            min_rto: nanos(config.min_rto),
-            max_rto: nanos(config.max_rto),
-            min_probe: nanos(config.min_probe),
-            initial_rtt: nanos(config.initial_rtt),
-            min_reordering: nanos(config.min_reordering),
-            refusal_backoff: nanos(config.refusal_backoff),
-            heartbeat: nanos(config.heartbeat),
-            dead_after: nanos(config.dead_after),
-        }
-    }
+/// A time of the configuration in nanoseconds. A day stands for "never", and keeps sums far from overflow.
+fn nanos(time: Duration) -> u64 {
+    time.min(Duration::from_secs(86_400)).as_nanos() as u64
 }

@@ -1,7 +1,8 @@
 //! When is a datagram lost: round-trip time (RFC 6298), time-based detection after RFC 8985, and the tail's timers.
 
-use super::Times;
-use super::sender::Acked;
+use super::api::Config;
+use super::nanos;
+use super::sender::{Acked, Sender};
 
 #[cfg(test)]
 mod tests;
@@ -18,9 +19,43 @@ const REORDER_PERSISTS: u32 = 4096;
 /// A probe's patience doubles at most this often.
 const MAX_PROBE_BACKOFF: u32 = 3;
 
+/// What a tail timer found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum TailTimer {
+    /// A probe is due; it may exceed the window.
+    Probe,
+    /// The probe brought nothing either: everything on the wire is lost.
+    TimeOut,
+}
+
+/// The configuration's times.
+#[derive(Clone, Copy, Debug)]
+struct Times {
+    ack_delay: u64,
+    min_rto: u64,
+    max_rto: u64,
+    min_probe: u64,
+    initial_rtt: u64,
+    min_reordering: u64,
+}
+
+impl From<&Config> for Times {
+    fn from(config: &Config) -> Self {
+        Self {
+            ack_delay: nanos(config.ack_delay),
+            min_rto: nanos(config.min_rto),
+            max_rto: nanos(config.max_rto),
+            min_probe: nanos(config.min_probe),
+            initial_rtt: nanos(config.initial_rtt),
+            min_reordering: nanos(config.min_reordering),
+        }
+    }
+}
+
 /// What was measured of the path, and what follows for the datagrams that are out. Times are nanoseconds.
 #[derive(Debug)]
 pub(super) struct Recovery {
+    times: Times,
     srtt: u64,
     rttvar: u64,
     min_rtt: u64,
@@ -34,17 +69,20 @@ pub(super) struct Recovery {
     /// Probes since then.
     probe_backoff: u32,
     probed: bool,
+    /// A probe is due that was not sent yet.
+    probe_due: bool,
     /// Last time that something new was acknowledged, or that the wire stopped being empty.
     progress_at: u64,
     /// Base of the tail timers: the last transmission or progress.
     tail_at: u64,
     /// When the oldest datagram out counts as lost by time; `NEVER` if nothing sent later has arrived.
-    pub(super) lost_at: u64,
+    loss_at: u64,
 }
 
 impl Recovery {
-    pub(super) fn new(now: u64) -> Self {
+    pub(super) fn new(now: u64, config: &Config) -> Self {
         Self {
+            times: Times::from(config),
             srtt: 0,
             rttvar: 0,
             min_rtt: NEVER,
@@ -55,9 +93,10 @@ impl Recovery {
             backoff: 0,
             probe_backoff: 0,
             probed: false,
+            probe_due: false,
             progress_at: now,
             tail_at: now,
-            lost_at: NEVER,
+            loss_at: NEVER,
         }
     }
 
@@ -86,10 +125,23 @@ impl Recovery {
         self.backoff
     }
 
+    /// Whether a probe is due.
+    #[inline]
+    pub(super) fn probe_due(&self) -> bool {
+        self.probe_due
+    }
+
+    /// When the oldest datagram out counts as lost by time; `NEVER` if nothing sent later has arrived.
+    #[inline]
+    pub(super) fn loss_deadline(&self) -> u64 {
+        self.loss_at
+    }
+
     /// Data was sent; `first` if nothing was on the wire before.
     #[inline]
     pub(super) fn on_sent(&mut self, now: u64, first: bool) {
         self.tail_at = now;
+        self.probe_due = false;
         if first {
             self.progress_at = now;
         }
@@ -139,53 +191,79 @@ impl Recovery {
         }
     }
 
+    /// Moves what counts as lost by time from the wire to the lost ones; returns how many.
+    #[inline]
+    pub(super) fn detect_losses(&mut self, now: u64, sender: &mut Sender) -> u32 {
+        //= rud/spec.md section 6.3
+        // The oldest first; where one is not lost yet, no younger one is.
+        self.loss_at = NEVER;
+        let mut lost = 0;
+        while let Some((sent_at, serial)) = sender.oldest() {
+            let lost_at = self.lost_at(sent_at, serial);
+            if lost_at > now {
+                self.loss_at = lost_at;
+                break;
+            }
+            sender.lose_oldest();
+            lost += 1;
+        }
+        lost
+    }
+
     /// When a datagram sent at `sent_at` as transmission `serial` counts as lost; `NEVER` while nothing that was
     /// sent after it is known to have arrived.
     #[inline]
-    pub(super) fn lost_at(&self, sent_at: u64, serial: u32, times: &Times) -> u64 {
+    fn lost_at(&self, sent_at: u64, serial: u32) -> u64 {
         if (self.newest_serial.wrapping_sub(serial) as i32) <= 0 {
             return NEVER;
         }
-        sent_at + self.newest_rtt + self.reordering(times)
+        sent_at + self.newest_rtt + self.reordering()
     }
 
-    fn reordering(&self, times: &Times) -> u64 {
+    fn reordering(&self) -> u64 {
         let quarter = if self.min_rtt == NEVER { 0 } else { self.min_rtt / 4 };
-        (quarter * u64::from(self.reorder_steps)).min(self.srtt).max(times.min_reordering)
+        (quarter * u64::from(self.reorder_steps)).min(self.srtt).max(self.times.min_reordering)
     }
 
     /// When the tail of what is out is probed or timed out.
     #[inline]
-    pub(super) fn tail_deadline(&self, times: &Times) -> u64 {
-        self.tail_at + if self.probed { self.rto(times) } else { self.probe_timeout(times) }
+    pub(super) fn tail_deadline(&self) -> u64 {
+        self.tail_at + if self.probed { self.rto() } else { self.probe_timeout() }
     }
 
-    fn probe_timeout(&self, times: &Times) -> u64 {
+    fn probe_timeout(&self) -> u64 {
         //= rud/spec.md section 6.4
         // Two round-trip times, more where they vary, and the peer's acknowledgement delay.
+        let times = &self.times;
         let srtt = if self.srtt == 0 { times.initial_rtt } else { self.srtt };
         let patience = (srtt + srtt.max(4 * self.rttvar) + times.ack_delay).max(times.min_probe);
         patience << self.probe_backoff.min(MAX_PROBE_BACKOFF)
     }
 
-    fn rto(&self, times: &Times) -> u64 {
+    fn rto(&self) -> u64 {
         //= RFC 6298 section 2
         // srtt + 4 rttvar, backed off by doubling (section 5.5 there).
+        let times = &self.times;
         let rto = if self.srtt == 0 { 3 * times.initial_rtt } else { self.srtt + 4 * self.rttvar };
         let rto = rto.saturating_add(times.ack_delay).max(times.min_rto);
         rto.saturating_mul(1 << self.backoff.min(20)).min(times.max_rto)
     }
 
-    /// The tail's timer fired: true if it is the time-out, false if only a probe is due.
-    pub(super) fn on_tail_timer(&mut self, now: u64) -> bool {
+    /// Lets the tail's timer fire, if its time has come while datagrams are on the wire.
+    pub(super) fn on_tail_timer(&mut self, now: u64) -> Option<TailTimer> {
+        if now < self.tail_deadline() {
+            return None;
+        }
         self.tail_at = now;
         if self.probed {
             self.backoff += 1;
-            true
+            self.loss_at = NEVER;
+            Some(TailTimer::TimeOut)
         } else {
             self.probed = true;
+            self.probe_due = true;
             self.probe_backoff += 1;
-            false
+            Some(TailTimer::Probe)
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The sending half of a session: messages by PSN, what is out, what is lost, what was refused.
 //!
 //! ```text
-//!            una                            next
+//!            base                           next
 //!             |                               |
 //!   ring   . .|S . S S L S . S S . . S L S S S|         PSN -> slot; S sent, L lost, '.' settled
 //!
@@ -12,37 +12,24 @@
 //!
 //! A message occupies a slot from `push` to its acknowledgement; it gets its PSN when it is first sent. The list of
 //! sent slots is in order of transmission, so that neither detection of losses nor acknowledgement looks at a
-//! datagram that it does not change. Free slots are a stack: those in use stay few and in cache.
+//! datagram that it does not change.
 
+mod message;
+mod releases;
+mod sequence;
 mod slots;
 
 use std::collections::VecDeque;
 
-use super::api::MessageToken;
+use super::api::{Config, MessageToken};
+use super::nanos;
 use super::recovery::NEVER;
-use crate::device::FramesOut;
 use crate::region::Extent;
-use crate::wire::rud::{MAX_BODY, MAX_WINDOW, Psn, WORDS};
-use slots::{EMPTY, List, NIL, Slot, SlotState, append, prepend, unlink};
-
-const RING: usize = 64 * WORDS as usize;
-
-/// What only a transmission touches.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Message {
-    /// The upper layer's header; `header_len` bytes count.
-    pub(super) header: [u8; MAX_BODY],
-    /// Bytes of `header` in use.
-    pub(super) header_len: u8,
-    /// How often the peer has refused it.
-    refusals: u8,
-    /// The payload.
-    pub(super) extent: Option<Extent>,
-    /// Its sender waits for the acknowledgement.
-    pub(super) request_ack: bool,
-    /// CRC of the payload, once it was computed.
-    pub(super) payload_crc: Option<u32>,
-}
+use crate::wire::rud::{MAX_BODY, Psn};
+use message::Message;
+use releases::Releases;
+use sequence::Sequence;
+use slots::{Slots, Transmission};
 
 /// A refused message, and when it is queued again.
 #[derive(Debug)]
@@ -92,6 +79,29 @@ impl Acked {
         newest_sent_at: 0,
         newest_serial: 0,
     };
+
+    /// Notes what the acknowledgement of a datagram says of time.
+    #[inline]
+    fn take_in(&mut self, context: &AckContext, sent: &Transmission) {
+        //= rud/spec.md section 6.3
+        // An acknowledgement sooner after a resend than a round trip takes may be that of an earlier transmission;
+        // sooner than half the smallest round trip, it must be.
+        if sent.lost || sent.tries > 1 {
+            let elapsed = context.now.saturating_sub(sent.sent_at);
+            if sent.lost || elapsed < context.round_trip {
+                self.spurious += u32::from(sent.lost || elapsed < context.min_rtt / 2);
+                return;
+            }
+        }
+        if sent.tries == 1 && (self.clean_sent_at == NEVER || sent.sent_at > self.clean_sent_at) {
+            self.clean_sent_at = sent.sent_at;
+        }
+        if !self.newest || (sent.serial.wrapping_sub(self.newest_serial) as i32) > 0 {
+            self.newest = true;
+            self.newest_sent_at = sent.sent_at;
+            self.newest_serial = sent.serial;
+        }
+    }
 }
 
 /// What `Sender` needs to judge an acknowledgement.
@@ -103,139 +113,90 @@ pub(super) struct AckContext {
     pub(super) min_rtt: u64,
     /// What a round trip takes at least as things are.
     pub(super) round_trip: u64,
-    /// First back-off after a refusal.
-    pub(super) refusal_backoff: u64,
 }
 
-/// The sending half.
+/// The sending half. A slot's message is in `messages` at the slot's index; the slot of a PSN that is not settled is in `slots`
+/// as sent or lost, that of a retry as refused.
 #[derive(Debug)]
 pub(super) struct Sender {
-    slots: Box<[Slot]>,
+    slots: Slots,
     messages: Box<[Message]>,
-    /// The slot of each PSN between `una` and `next` that is not settled.
-    ring: Box<[u16; RING]>,
-    /// One bit a PSN: settled.
-    settled: [u64; WORDS as usize],
-    una: Psn,
-    next: Psn,
-    free: List,
-    queued: List,
-    sent: List,
-    lost: List,
+    sequence: Sequence,
     /// In the order of their time.
     retries: VecDeque<Retry>,
-    flight_bytes: usize,
-    serial: u32,
-    /// Which frames may still be read, and the acknowledged messages that wait for them.
-    frames_out: FramesOut,
-    held: Vec<MessageToken>,
+    /// The first back-off after a refusal.
+    refusal_backoff: u64,
+    releases: Releases,
 }
 
 impl Sender {
-    /// An empty sender whose first PSN is `first`, for up to `capacity` messages (at most `MAX_WINDOW`).
-    pub(super) fn new(first: Psn, capacity: u32) -> Self {
-        let slot = Slot {
-            sent_at: 0,
-            token: MessageToken(0),
-            serial: 0,
-            psn: first,
-            prev: NIL,
-            next: NIL,
-            bytes: 0,
-            tries: 0,
-            state: SlotState::Free,
-        };
-        let message = Message {
-            header: [0; MAX_BODY],
-            header_len: 0,
-            refusals: 0,
-            request_ack: false,
-            extent: None,
-            payload_crc: None,
-        };
-        let mut slots = vec![slot; capacity as usize].into_boxed_slice();
-        let mut free = EMPTY;
-        for at in 0..slots.len() {
-            append(&mut slots, &mut free, at);
-        }
+    /// An empty sender whose first PSN is `first`.
+    pub(super) fn new(first: Psn, config: &Config) -> Self {
         Self {
-            slots,
-            messages: vec![message; capacity as usize].into_boxed_slice(),
-            ring: Box::new([NIL; RING]),
-            settled: [0; WORDS as usize],
-            una: first,
-            next: first,
-            free,
-            queued: EMPTY,
-            sent: EMPTY,
-            lost: EMPTY,
+            slots: Slots::new(config.window_packets),
+            messages: vec![Message::NONE; config.window_packets as usize].into_boxed_slice(),
+            sequence: Sequence::new(first),
             retries: VecDeque::new(),
-            flight_bytes: 0,
-            serial: 1,
-            frames_out: FramesOut::None,
-            held: Vec::new(),
+            refusal_backoff: nanos(config.refusal_backoff),
+            releases: Releases::new(),
         }
     }
 
-    pub(super) fn set_frames_out(&mut self, out: FramesOut) {
-        self.frames_out = out;
+    /// The acknowledged messages that wait for frames.
+    pub(super) fn releases(&self) -> &Releases {
+        &self.releases
     }
 
-    /// Whether releases wait for frames.
-    pub(super) fn holds_releases(&self) -> bool {
-        !self.held.is_empty()
-    }
-
-    /// No frame is out any more.
-    pub(super) fn release_held(&mut self, release: impl FnMut(MessageToken)) {
-        self.held.drain(..).for_each(release);
+    /// The acknowledged messages that wait for frames.
+    pub(super) fn releases_mut(&mut self) -> &mut Releases {
+        &mut self.releases
     }
 
     /// Lowest PSN that is not settled.
     #[inline]
     pub(super) fn base(&self) -> Psn {
-        self.una
+        self.sequence.base()
     }
 
     /// Next PSN that will be sent for the first time.
     #[inline]
     pub(super) fn next(&self) -> Psn {
-        self.next
+        self.sequence.next()
     }
 
     /// Messages that `push` would take.
     #[inline]
     pub(super) fn capacity(&self) -> u32 {
-        self.free.len
+        self.slots.free()
     }
 
     /// Whether no message is queued or unacknowledged.
     pub(super) fn is_empty(&self) -> bool {
-        self.free.len as usize == self.slots.len()
+        self.slots.are_free()
     }
 
     /// Whether everything that was sent is settled.
     #[inline]
     pub(super) fn is_quiet(&self) -> bool {
-        self.next == self.una
+        self.sequence.next() == self.sequence.base()
     }
 
     /// Datagrams on the wire.
     #[inline]
     pub(super) fn flight(&self) -> u32 {
-        self.sent.len
+        self.slots.flight()
     }
 
     /// Payload bytes on the wire.
     #[inline]
     pub(super) fn flight_bytes(&self) -> usize {
-        self.flight_bytes
+        self.slots.flight_bytes()
     }
 
     /// Whether `pick` would find something.
     #[inline]
     pub(super) fn has_work(&self) -> bool {
-        self.lost.len != 0 || self.queued.len != 0 && self.next.since(self.una) < MAX_WINDOW
+        self.slots.lost() != 0 || self.slots.queued() != 0 && self.sequence.room() != 0
     }
 
     /// When the next refused message is queued again; `NEVER` if there is none.
@@ -247,44 +208,35 @@ impl Sender {
     /// When and as which transmission the oldest datagram on the wire was sent.
     #[inline]
     pub(super) fn oldest(&self) -> Option<(u64, u32)> {
-        self.slots.get(self.sent.head as usize).map(|slot| (slot.sent_at, slot.serial))
+        self.slots.oldest()
     }
 
     /// Header and payload bytes of the oldest datagram on the wire.
     pub(super) fn oldest_bytes(&self) -> usize {
-        let at = self.sent.head as usize;
-        self.slots.get(at).map_or(0, |slot| slot.bytes as usize + self.messages[at].header_len as usize)
+        self.slots.oldest_bytes().map_or(0, |(at, bytes)| bytes + usize::from(self.messages[at].body_len()))
     }
 
-    /// Queues a message; `header` has at most 64 bytes, the payload at most 65,535. False if no slot is free.
+    /// Queues a message whose header of `len` bytes, at most 64, `write` puts in its place; the payload has at most 65,535.
+    /// False if no slot is free.
     #[inline]
-    pub(super) fn push(&mut self, header: &[u8], extent: Option<Extent>, token: MessageToken) -> bool {
-        let at = self.free.head as usize;
-        if self.free.len == 0 {
-            return false;
-        }
-        unlink(&mut self.slots, &mut self.free, at);
-        let slot = &mut self.slots[at];
-        slot.token = token;
-        slot.bytes = extent.map_or(0, |extent| extent.len() as u16);
-        slot.tries = 0;
-        slot.state = SlotState::Queued;
-        append(&mut self.slots, &mut self.queued, at);
-        let message = &mut self.messages[at];
-        message.header[..header.len()].copy_from_slice(header);
-        message.header_len = header.len() as u8;
-        message.refusals = 0;
-        message.request_ack = false;
-        message.extent = extent;
-        message.payload_crc = None;
+    pub(super) fn push(
+        &mut self,
+        len: u8,
+        write: impl FnOnce(&mut [u8; MAX_BODY]),
+        payload: Option<Extent>,
+        token: MessageToken,
+    ) -> bool {
+        let bytes = payload.map_or(0, |extent| extent.len() as u16);
+        let Some(at) = self.slots.queue(token, bytes) else { return false };
+        self.messages[at].renew(len, write, payload);
         true
     }
 
     /// The message queued last asks for its acknowledgement at once, if it has not been sent yet.
     #[inline]
     pub(super) fn request_ack(&mut self) {
-        if let Some(message) = self.messages.get_mut(self.queued.tail as usize) {
-            message.request_ack = true;
+        if let Some(at) = self.slots.last_queued() {
+            self.messages[at].ask_for_ack();
         }
     }
 
@@ -293,10 +245,7 @@ impl Sender {
     pub(super) fn requeue(&mut self, now: u64) {
         while self.retry_at() <= now {
             let Some(retry) = self.retries.pop_front() else { return };
-            let at = retry.slot as usize;
-            self.slots[at].tries = 0;
-            self.slots[at].state = SlotState::Queued;
-            append(&mut self.slots, &mut self.queued, at);
+            self.slots.requeue(retry.slot.into());
         }
     }
 
@@ -304,94 +253,59 @@ impl Sender {
     /// next PSN if that is not too far ahead.
     #[inline]
     pub(super) fn pick(&self) -> Option<Pick> {
-        if let Some(slot) = self.slots.get(self.lost.head as usize) {
-            return Some(Pick { slot: self.lost.head, psn: slot.psn, again: true });
+        if let Some((slot, psn)) = self.slots.first_lost() {
+            return Some(Pick { slot, psn, again: true });
         }
-        //= rud/spec.md section 6.1
-        // A PSN is never further than the window from the lowest unsettled one.
-        (self.queued.len != 0 && self.next.since(self.una) < MAX_WINDOW).then_some(Pick {
-            slot: self.queued.head,
-            psn: self.next,
-            again: false,
-        })
+        let slot = self.slots.first_queued().filter(|_| self.sequence.room() != 0)?;
+        Some(Pick { slot, psn: self.sequence.next(), again: false })
     }
 
     /// Whether nothing can follow the picked datagram until something is acknowledged.
     #[inline]
     pub(super) fn is_last(&self) -> bool {
-        self.queued.len + self.lost.len <= 1 && self.free.len == 0
-            || self.next.since(self.una) + 1 >= MAX_WINDOW
+        self.slots.queued() + self.slots.lost() <= 1 && self.slots.free() == 0 || self.sequence.room() <= 1
     }
 
     /// The message in `slot`.
     #[inline]
-    pub(super) fn message(&mut self, slot: u16) -> &mut Message {
+    pub(super) fn message(&self, slot: u16) -> &Message {
+        &self.messages[slot as usize]
+    }
+
+    /// The message in `slot`.
+    #[inline]
+    pub(super) fn message_mut(&mut self, slot: u16) -> &mut Message {
         &mut self.messages[slot as usize]
+    }
+
+    /// Whose message is in `slot`.
+    pub(super) fn token(&self, slot: u16) -> MessageToken {
+        self.slots.token(slot.into())
     }
 
     /// What was picked was sent.
     #[inline]
     pub(super) fn on_sent(&mut self, now: u64, pick: Pick) {
-        let at = pick.slot as usize;
-        if pick.again {
-            unlink(&mut self.slots, &mut self.lost, at);
-        } else {
-            unlink(&mut self.slots, &mut self.queued, at);
-            let index = ring_index(pick.psn);
-            self.ring[index] = pick.slot;
-            // The first PSN of a word takes over the word of 4,096 PSNs ago, which is settled.
-            let keep = if index.is_multiple_of(64) { 0 } else { !(1 << (index % 64)) };
-            self.settled[index / 64] &= keep;
-            self.next = pick.psn.plus(1);
+        self.slots.on_sent(now, pick.slot.into(), pick.psn);
+        if !pick.again {
+            self.sequence.assign(pick.slot);
         }
-        let slot = &mut self.slots[at];
-        slot.psn = pick.psn;
-        slot.sent_at = now;
-        slot.serial = self.serial;
-        slot.tries = slot.tries.saturating_add(1);
-        slot.state = SlotState::Sent;
-        self.serial = self.serial.wrapping_add(1);
-        self.flight_bytes += slot.bytes as usize;
-        append(&mut self.slots, &mut self.sent, at);
-    }
-
-    /// Whose message a slot holds.
-    pub(super) fn token(&self, at: u16) -> Option<MessageToken> {
-        self.slots.get(at as usize).map(|slot| slot.token)
     }
 
     /// Moves the oldest datagram on the wire to the lost ones.
     pub(super) fn lose_oldest(&mut self) {
-        if self.sent.len != 0 {
-            let at = self.sent.head as usize;
-            self.take_from_wire(at);
-            append(&mut self.slots, &mut self.lost, at);
-        }
+        self.slots.lose_oldest();
     }
 
     /// Moves the most recently sent datagram to the front of the lost ones, to be sent again as a probe.
     pub(super) fn probe(&mut self) {
-        if self.sent.len != 0 {
-            let at = self.sent.tail as usize;
-            self.take_from_wire(at);
-            prepend(&mut self.slots, &mut self.lost, at);
-        }
+        self.slots.lose_youngest();
     }
 
     /// Lets go of all payload: what is sent from now on, or sent again, is the header alone.
     pub(super) fn forget_payloads(&mut self) {
-        for (slot, message) in self.slots.iter_mut().zip(&mut self.messages) {
-            slot.bytes = 0;
-            message.extent = None;
-            message.payload_crc = None;
-        }
-        self.flight_bytes = 0;
-    }
-
-    fn take_from_wire(&mut self, at: usize) {
-        unlink(&mut self.slots, &mut self.sent, at);
-        self.flight_bytes -= self.slots[at].bytes as usize;
-        self.slots[at].state = SlotState::Lost;
+        self.messages.iter_mut().for_each(Message::forget_payload);
+        self.slots.forget_bytes();
     }
 
     /// Every PSN before `cumulative` has been consumed.
@@ -405,18 +319,13 @@ impl Sender {
     ) {
         //= rud/spec.md section 6.2
         // An acknowledgement of what was never sent is ignored.
-        if cumulative.since(self.una) > self.next.since(self.una) {
+        if !self.sequence.covers(cumulative) {
             return;
         }
-        while self.una != cumulative {
-            let index = ring_index(self.una);
-            // Settled PSNs between are skipped; each is looked at once in its life.
-            if self.settled[index / 64] >> (index % 64) & 1 == 0 {
-                self.settle(context, index, acked, release);
-            }
-            self.una = self.una.plus(1);
+        while let Some(at) = self.sequence.settle_before(cumulative) {
+            self.consumed(context, at, acked, release);
         }
-        self.skip_settled();
+        self.sequence.advance();
     }
 
     /// The word that starts at `start`: which of its PSNs have been consumed, which refused.
@@ -430,130 +339,52 @@ impl Sender {
         acked: &mut Acked,
         release: &mut impl FnMut(MessageToken),
     ) {
-        let known = self.settled[ring_index(start) / 64];
-        if (received | refused) & !known == 0 {
+        let mut news = self.sequence.unsettled(start, received | refused);
+        if news == 0 {
             return;
         }
-        let mut news = received & !known;
         while news != 0 {
+            let bit = news & news.wrapping_neg();
             let psn = start.plus(news.trailing_zeros());
-            news &= news - 1;
-            if self.is_out(psn) {
-                self.settle(context, ring_index(psn), acked, release);
+            news ^= bit;
+            let Some(at) = self.sequence.settle(psn) else { continue };
+            if received & bit != 0 {
+                self.consumed(context, at, acked, release);
+            } else {
+                self.refused(context, at, acked);
             }
         }
-        let mut news = refused & !received & !known;
-        while news != 0 {
-            let psn = start.plus(news.trailing_zeros());
-            news &= news - 1;
-            if self.is_out(psn) {
-                self.refuse(context, ring_index(psn), acked);
-            }
-        }
-        self.skip_settled();
+        self.sequence.advance();
     }
 
-    /// Whether `psn` lies between the lowest unsettled PSN and the next one.
+    /// The PSN of the message in slot `at` was settled: it was consumed.
     #[inline]
-    fn is_out(&self, psn: Psn) -> bool {
-        psn.since(self.una) < self.next.since(self.una)
-    }
-
-    /// The unsettled PSN at `index` of the ring was consumed.
-    #[inline]
-    fn settle(
+    fn consumed(
         &mut self,
         context: &AckContext,
-        index: usize,
+        at: usize,
         acked: &mut Acked,
         release: &mut impl FnMut(MessageToken),
     ) {
-        let at = self.take_off(context, index, acked);
+        let sent = self.slots.take_off(at);
+        acked.take_in(context, &sent);
         acked.count += 1;
-        self.slots[at].state = SlotState::Free;
-        prepend(&mut self.slots, &mut self.free, at);
-        if self.frames_out == FramesOut::None || !self.hold(at) {
-            release(self.slots[at].token);
-        }
+        self.slots.free_up(at);
+        self.releases.acknowledged(self.slots.token(at), sent.tries > 1, release);
     }
 
-    /// Keeps a release back if a frame may refer to the message. A frame that only waits is another one than that which was
-    /// acknowledged: the message was sent again.
-    #[cold]
-    fn hold(&mut self, at: usize) -> bool {
-        let slot = &self.slots[at];
-        let hold = self.frames_out == FramesOut::Held || slot.tries > 1;
-        if hold {
-            self.held.push(slot.token);
-        }
-        hold
-    }
-
-    /// The unsettled PSN at `index` of the ring was refused.
-    fn refuse(&mut self, context: &AckContext, index: usize, acked: &mut Acked) {
+    /// The PSN of the message in slot `at` was settled: it was refused.
+    fn refused(&mut self, context: &AckContext, at: usize, acked: &mut Acked) {
         //= rud/spec.md section 6.6
         // The PSN is settled; the message waits, and then takes a new one.
-        let at = self.take_off(context, index, acked);
+        let sent = self.slots.take_off(at);
+        acked.take_in(context, &sent);
         acked.refused += 1;
-        self.slots[at].state = SlotState::Refused;
-        let refusals = &mut self.messages[at].refusals;
-        let backoff = context.refusal_backoff.saturating_mul(1 << (*refusals).min(32));
-        *refusals = refusals.saturating_add(1);
+        self.slots.refuse(at);
+        let before = self.messages[at].on_refused();
+        let backoff = self.refusal_backoff.saturating_mul(1 << before.min(32));
         let due = context.now.saturating_add(backoff);
         let place = self.retries.partition_point(|other| other.due <= due);
         self.retries.insert(place, Retry { slot: at as u16, due });
     }
-
-    /// Settles the PSN at `index` of the ring, takes its slot out of its list, and notes what the acknowledgement
-    /// says of time. Returns the slot.
-    #[inline]
-    fn take_off(&mut self, context: &AckContext, index: usize, acked: &mut Acked) -> usize {
-        self.settled[index / 64] |= 1 << (index % 64);
-        let at = self.ring[index] as usize;
-        let slot = self.slots[at];
-        let lost = slot.state == SlotState::Lost;
-        if lost {
-            unlink(&mut self.slots, &mut self.lost, at);
-        } else {
-            unlink(&mut self.slots, &mut self.sent, at);
-            self.flight_bytes -= slot.bytes as usize;
-        }
-        //= rud/spec.md section 6.3
-        // An acknowledgement sooner after a resend than a round trip takes may be that of an earlier transmission;
-        // sooner than half the smallest round trip, it must be.
-        if lost || slot.tries > 1 {
-            let elapsed = context.now.saturating_sub(slot.sent_at);
-            if lost || elapsed < context.round_trip {
-                acked.spurious += u32::from(lost || elapsed < context.min_rtt / 2);
-                return at;
-            }
-        }
-        if slot.tries == 1 && (acked.clean_sent_at == NEVER || slot.sent_at > acked.clean_sent_at) {
-            acked.clean_sent_at = slot.sent_at;
-        }
-        if !acked.newest || (slot.serial.wrapping_sub(acked.newest_serial) as i32) > 0 {
-            acked.newest = true;
-            acked.newest_sent_at = slot.sent_at;
-            acked.newest_serial = slot.serial;
-        }
-        at
-    }
-
-    /// Moves `una` over settled PSNs.
-    #[inline]
-    fn skip_settled(&mut self) {
-        while self.una != self.next {
-            let index = ring_index(self.una);
-            let run = (self.settled[index / 64] >> (index % 64)).trailing_ones();
-            if run == 0 {
-                return;
-            }
-            self.una = self.una.plus(run.min(self.next.since(self.una)));
-        }
-    }
-}
-
-#[inline]
-fn ring_index(psn: Psn) -> usize {
-    psn.0 as usize % RING
 }

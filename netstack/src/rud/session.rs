@@ -1,16 +1,24 @@
 //! One session: what it does with a received datagram, and when its timers fire. `output.rs` sends.
 
-use super::Times;
+mod output;
+
+pub(super) use output::TransmitOutcome;
+
+use super::acks::Acks;
 use super::api::{
-    Config, Counters, DatagramMeta, Destination, Disposition, Failure, MessageToken, RefusalReason,
+    Clue, Config, Counters, DatagramMeta, Disposition, Failure, MessageToken, RefusalReason, SendError,
     SessionId, SessionParams, Sink,
 };
-use super::crc;
+use super::liveness::{Liveness, Silence};
+use super::paths::Paths;
 use super::receiver::{Arrival, Receiver};
-use super::recovery::{NEVER, Recovery};
+use super::recovery::{NEVER, Recovery, TailTimer};
 use super::sender::{AckContext, Acked, Sender};
 use super::window::Window;
-use crate::wire::rud::{Block, DatagramKind, HEADER_LEN, Header, Psn};
+use crate::device::FramesOut;
+use crate::region::Extent;
+use crate::wire::rud::{Block, DatagramKind, HEADER_LEN, Header, MAX_BODY, Psn};
+use core::net::IpAddr;
 use core::time::Duration;
 
 /// What became of a datagram before it touched the session.
@@ -24,45 +32,29 @@ pub(super) enum Accepted {
     Damaged,
 }
 
-/// One end of a session.
+/// Who sent a datagram with a tag of no session, and when.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Stranger {
+    pub(super) from: IpAddr,
+    pub(super) at: u64,
+}
+
+/// One end of a session. Each part keeps its own state; the session leads what arrives, and the time, through them.
 #[derive(Debug)]
 pub(super) struct Session {
-    pub(super) id: SessionId,
-    pub(super) local_tag: u64,
-    pub(super) remote_tag: u64,
-    pub(super) to: Destination,
-    pub(super) paths: u16,
-    /// The path of the next datagram.
-    pub(super) path: u16,
-    pub(super) max_payload: usize,
-    pub(super) crc_out: u32,
-    crc_in: u32,
-    pub(super) window_bytes: usize,
-    pub(super) times: Times,
-
-    pub(super) sender: Sender,
-    pub(super) receiver: Receiver,
-    pub(super) recovery: Recovery,
-    pub(super) window: Window,
-
-    /// Datagrams received that no acknowledgement was sent for.
-    pub(super) unacked: u32,
-    /// An acknowledgement is due now.
-    pub(super) ack_due: bool,
-    /// When one will be due.
-    pub(super) ack_at: u64,
-    pub(super) heartbeat_due: bool,
-    /// Data sent since an acknowledgement was asked for.
-    pub(super) since_request: u32,
-    /// A probe may exceed the window by one.
-    pub(super) probe: bool,
-    pub(super) last_sent: u64,
-    last_heard: u64,
-    /// Since when the peer has been suspected dead.
-    suspected_at: u64,
-    pub(super) failed: bool,
-    pub(super) counters: Counters,
-    pub(super) scratch: [u8; crc::SCRATCH],
+    id: SessionId,
+    local_tag: u64,
+    remote_tag: u64,
+    max_payload: usize,
+    paths: Paths,
+    sender: Sender,
+    receiver: Receiver,
+    acks: Acks,
+    recovery: Recovery,
+    window: Window,
+    liveness: Liveness,
+    failed: bool,
+    counters: Counters,
 }
 
 /// The first PSN of the direction whose datagrams carry `tag`.
@@ -78,36 +70,106 @@ impl Session {
             id,
             local_tag: params.local_tag,
             remote_tag: params.remote_tag,
-            to: Destination {
-                local_ip: params.local_ip,
-                remote_ip: params.remote_ip,
-                src_port: params.local_port,
-                dst_port: params.remote_port,
-            },
-            paths: params.paths,
-            path: 0,
             max_payload: params.max_payload,
-            crc_out: crc::addresses(params.local_ip, params.remote_ip),
-            crc_in: crc::addresses(params.remote_ip, params.local_ip),
-            window_bytes: config.window_bytes,
-            times: Times::from(config),
-            sender: Sender::new(first_psn(params.remote_tag), config.window_packets),
+            paths: Paths::new(params),
+            sender: Sender::new(first_psn(params.remote_tag), config),
             receiver: Receiver::new(first_psn(params.local_tag)),
-            recovery: Recovery::new(now),
+            acks: Acks::new(config),
+            recovery: Recovery::new(now, config),
             window: Window::new(config),
-            unacked: 0,
-            ack_due: false,
-            ack_at: NEVER,
-            heartbeat_due: true,
-            since_request: 0,
-            probe: false,
-            last_sent: now,
-            last_heard: now,
-            suspected_at: NEVER,
+            liveness: Liveness::new(now, config),
             failed: false,
             counters: Counters::default(),
-            scratch: [0; crc::SCRATCH],
         }
+    }
+
+    pub(super) fn id(&self) -> SessionId {
+        self.id
+    }
+
+    /// The tag of datagrams that this end receives.
+    pub(super) fn local_tag(&self) -> u64 {
+        self.local_tag
+    }
+
+    /// The peer's address.
+    pub(super) fn remote_ip(&self) -> IpAddr {
+        self.paths.remote_ip()
+    }
+
+    /// Queues a message whose header of `len` bytes `write` puts where it is sent from.
+    #[inline]
+    pub(super) fn push(
+        &mut self,
+        len: usize,
+        write: impl FnOnce(&mut [u8; MAX_BODY]),
+        payload: Option<Extent>,
+        token: MessageToken,
+    ) -> Result<(), SendError> {
+        if len > MAX_BODY {
+            return Err(SendError::HeaderTooLong { len });
+        }
+        let bytes = payload.map_or(0, |extent| extent.len());
+        if bytes > self.max_payload {
+            return Err(SendError::PayloadTooLong { len: bytes, limit: self.max_payload });
+        }
+        if self.failed {
+            return Err(SendError::Failed);
+        }
+        if !self.sender.push(len as u8, write, payload, token) {
+            return Err(SendError::Full);
+        }
+        Ok(())
+    }
+
+    /// The message queued last asks for its acknowledgement at once, if it has not been sent yet.
+    #[inline]
+    pub(super) fn request_ack(&mut self) {
+        self.sender.request_ack();
+    }
+
+    /// Messages that `push` would take.
+    #[inline]
+    pub(super) fn capacity(&self) -> usize {
+        if self.failed { 0 } else { self.sender.capacity() as usize }
+    }
+
+    /// Whether nothing is queued or unacknowledged.
+    pub(super) fn is_idle(&self) -> bool {
+        self.sender.is_empty()
+    }
+
+    /// Makes a heartbeat due now.
+    pub(super) fn announce(&mut self) {
+        self.liveness.announce();
+    }
+
+    /// Lets go of all payload: what is sent from now on, or sent again, is the header alone.
+    pub(super) fn forget_payloads(&mut self) {
+        self.sender.forget_payloads();
+    }
+
+    /// Which frames that were emitted may still be read.
+    pub(super) fn set_frames_out(&mut self, out: FramesOut) {
+        self.sender.releases_mut().set_frames_out(out);
+    }
+
+    /// Whether acknowledged messages wait until no frame refers to them.
+    pub(super) fn holds_releases(&self) -> bool {
+        self.sender.releases().is_holding()
+    }
+
+    /// No frame is out any more.
+    pub(super) fn release_held(&mut self, sink: &mut impl Sink) {
+        let id = self.id;
+        self.sender.releases_mut().drain(|token| sink.released(id, token));
+    }
+
+    /// Makes what is owed in acknowledgements due now; whether there is any.
+    pub(super) fn flush_acks(&mut self) -> bool {
+        let owes = self.acks.is_owed() || self.receiver.owes();
+        self.acks.hurry(owes);
+        owes
     }
 
     /// The counters, with what is read off the state.
@@ -117,6 +179,11 @@ impl Session {
             window: self.window.limit(),
             ..self.counters
         }
+    }
+
+    /// Data that the peer has acknowledged.
+    pub(super) fn acked(&self) -> u64 {
+        self.counters.acked
     }
 
     /// A datagram with the session's tag.
@@ -131,19 +198,19 @@ impl Session {
     ) -> Accepted {
         //= rud/spec.md section 5.1
         // Addresses, then the CRC, before anything is believed.
-        if meta.src_ip != self.to.remote_ip || meta.dst_ip != self.to.local_ip {
+        if !self.paths.lead(meta) {
+            self.liveness.on_clue(now, Clue::OtherAddress);
             return Accepted::WrongAddress;
         }
-        let offset = header.payload_offset();
-        if !crc::verify(datagram, offset, self.crc_in, meta.src_port, meta.dst_port) {
+        if !self.paths.verify(meta, header, datagram) {
             self.counters.crc_dropped += 1;
+            self.liveness.on_clue(now, Clue::Damaged);
             return Accepted::Damaged;
         }
         if self.failed {
             return Accepted::Yes;
         }
-        self.last_heard = now;
-        self.suspected_at = NEVER;
+        self.liveness.on_heard(now);
         if !self.receiver.base(header.psn.minus(u32::from(header.base_lag))) {
             self.counters.out_of_window += 1;
             return Accepted::Yes;
@@ -155,16 +222,13 @@ impl Session {
             DatagramKind::Data => self.on_data(now, header, datagram, sink),
             DatagramKind::Ack => self.counters.acks_received += 1,
         }
-        self.ack_due |= header.ack_request;
+        self.acks.hurry(header.ack_request);
         Accepted::Yes
     }
 
     #[inline]
     fn on_data(&mut self, now: u64, header: &Header, datagram: &[u8], sink: &mut impl Sink) {
-        self.unacked += 1;
-        if self.unacked == 1 {
-            self.ack_at = now.saturating_add(self.times.ack_delay);
-        }
+        self.acks.on_data(now);
         match self.receiver.classify(header.psn) {
             Arrival::New => {
                 let (front, payload) = datagram.split_at(header.payload_offset());
@@ -176,7 +240,7 @@ impl Session {
                     }
                     Disposition::Refused(why) => {
                         self.receiver.refused(header.psn);
-                        self.ack_due = true;
+                        self.acks.hurry(true);
                         self.counters.refused += 1;
                         self.counters.refused_not_ready += u64::from(why == RefusalReason::NotReady);
                     }
@@ -184,24 +248,17 @@ impl Session {
             }
             Arrival::Duplicate => {
                 self.receiver.duplicate(header.psn);
-                self.ack_due = true;
+                self.acks.hurry(true);
                 self.counters.duplicates += 1;
             }
             Arrival::OutOfWindow => self.counters.out_of_window += 1,
-        }
-        if self.unacked >= self.times.ack_every {
-            self.ack_due = true;
         }
     }
 
     #[inline]
     fn on_acknowledgement(&mut self, now: u64, header: &Header, datagram: &[u8], sink: &mut impl Sink) {
-        let context = AckContext {
-            now,
-            min_rtt: self.recovery.min_rtt(),
-            round_trip: self.recovery.round_trip(),
-            refusal_backoff: self.times.refusal_backoff,
-        };
+        let context =
+            AckContext { now, min_rtt: self.recovery.min_rtt(), round_trip: self.recovery.round_trip() };
         let id = self.id;
         let mut acked = Acked::NOTHING;
         let mut release = |token: MessageToken| sink.released(id, token);
@@ -230,87 +287,69 @@ impl Session {
     /// Moves what counts as lost by time to the lost ones.
     #[inline]
     fn detect_losses(&mut self, now: u64) {
-        //= rud/spec.md section 6.3
-        // The oldest first; where one is not lost yet, no younger one is.
-        self.recovery.lost_at = NEVER;
-        while let Some((sent_at, serial)) = self.sender.oldest() {
-            let lost_at = self.recovery.lost_at(sent_at, serial, &self.times);
-            if lost_at > now {
-                self.recovery.lost_at = lost_at;
-                return;
-            }
-            self.sender.lose_oldest();
-            self.window.on_lost(1);
-            self.counters.lost += 1;
+        let lost = self.recovery.detect_losses(now, &mut self.sender);
+        if lost != 0 {
+            self.window.on_lost(lost);
+            self.counters.lost += u64::from(lost);
         }
     }
 
-    /// Lets every timer fire whose time has come.
-    pub(super) fn on_timeout(&mut self, now: u64, sink: &mut impl Sink) {
+    /// Lets every timer fire whose time has come. `stranger` sent the last datagram with a tag of no session.
+    pub(super) fn on_timeout(&mut self, now: u64, stranger: Option<Stranger>, sink: &mut impl Sink) {
         if self.failed {
             return;
         }
-        if now >= self.ack_at {
-            self.ack_due = true;
-            self.ack_at = NEVER;
-        }
-        if now >= self.recovery.lost_at {
+        self.acks.on_timeout(now);
+        if now >= self.recovery.loss_deadline() {
             self.detect_losses(now);
         }
-        if self.sender.flight() != 0 && now >= self.recovery.tail_deadline(&self.times) {
-            if !self.recovery.on_tail_timer(now) {
-                //= rud/spec.md section 6.4
-                // The most recently sent datagram goes again, outside the window.
-                self.sender.probe();
-                self.probe = true;
-                self.counters.probes += 1;
-            } else {
-                //= rud/spec.md section 6.5
-                // Everything on the wire is lost.
-                self.counters.timeouts += 1;
-                self.window.on_timeout();
-                self.stalled(now, sink);
-                while self.sender.flight() != 0 {
-                    self.sender.lose_oldest();
-                    self.counters.lost += 1;
+        if self.sender.flight() != 0 {
+            match self.recovery.on_tail_timer(now) {
+                None => {}
+                Some(TailTimer::Probe) => {
+                    //= rud/spec.md section 6.4
+                    // The most recently sent datagram goes again, outside the window.
+                    self.sender.probe();
+                    self.counters.probes += 1;
                 }
-                self.recovery.lost_at = NEVER;
+                Some(TailTimer::TimeOut) => {
+                    //= rud/spec.md section 6.5
+                    // Everything on the wire is lost.
+                    self.counters.timeouts += 1;
+                    self.window.on_timeout();
+                    self.stalled(now, sink);
+                    while self.sender.flight() != 0 {
+                        self.sender.lose_oldest();
+                        self.counters.lost += 1;
+                    }
+                }
             }
         }
-        if now >= self.last_sent.saturating_add(self.times.heartbeat) {
-            self.heartbeat_due = true;
+        if let Some(stranger) = stranger.filter(|stranger| stranger.from == self.paths.remote_ip()) {
+            self.liveness.on_clue(stranger.at, Clue::UnknownSession);
         }
-        self.listen(now, sink);
+        if let Some(Silence { silent, clue }) = self.liveness.on_timeout(now) {
+            let timeouts = if self.sender.is_quiet() { 0 } else { self.recovery.backoff() };
+            self.fail(Failure::PeerSilent { silent: Duration::from_nanos(silent), timeouts, clue }, sink);
+        }
     }
 
     /// Ends a session whose datagrams do not arrive although the peer lives.
     fn stalled(&mut self, now: u64, sink: &mut impl Sink) {
         let stalled = now.saturating_sub(self.recovery.progress_at());
         // Several time-outs, so that our own long pause is not taken for the path's failure.
-        if stalled >= self.times.dead_after && self.recovery.backoff() >= 4 && self.suspected_at == NEVER {
+        if stalled >= self.liveness.dead_after()
+            && self.recovery.backoff() >= 4
+            && !self.liveness.is_suspected()
+        {
             self.fail(
                 Failure::NoProgress {
                     stalled: Duration::from_nanos(stalled),
+                    timeouts: self.recovery.backoff(),
                     bytes: HEADER_LEN + self.sender.oldest_bytes(),
                 },
                 sink,
             );
-        }
-    }
-
-    fn listen(&mut self, now: u64, sink: &mut impl Sink) {
-        //= rud/spec.md section 8
-        // Suspicion first, failure an eighth of the time later: if it was us who did not run, the peer's
-        // heartbeats are waiting and will be read in between.
-        let silent = now.saturating_sub(self.last_heard);
-        if self.failed || now < self.listen_at() {
-            return;
-        }
-        if self.suspected_at == NEVER {
-            self.suspected_at = now;
-            self.heartbeat_due = true;
-        } else {
-            self.fail(Failure::PeerSilent { silent: Duration::from_nanos(silent) }, sink);
         }
     }
 
@@ -321,21 +360,10 @@ impl Session {
         }
     }
 
-    /// When the peer's silence has to be looked at next.
-    fn listen_at(&self) -> u64 {
-        let dead_after = self.times.dead_after;
-        if self.suspected_at == NEVER {
-            self.last_heard.saturating_add(dead_after - dead_after / 8)
-        } else {
-            let dead = self.last_heard.saturating_add(dead_after);
-            dead.max(self.suspected_at.saturating_add(dead_after / 8))
-        }
-    }
-
     /// The timers that a received datagram can bring forward.
     #[inline]
     pub(super) fn near_deadline(&self) -> u64 {
-        self.ack_at.min(self.recovery.lost_at).min(self.sender.retry_at())
+        self.acks.deadline().min(self.recovery.loss_deadline()).min(self.sender.retry_at())
     }
 
     /// When `on_timeout` has something to do.
@@ -344,13 +372,7 @@ impl Session {
         if self.failed {
             return NEVER;
         }
-        let mut deadline = self.near_deadline().min(self.listen_at());
-        if self.sender.flight() != 0 {
-            deadline = deadline.min(self.recovery.tail_deadline(&self.times));
-        }
-        if !self.heartbeat_due {
-            deadline = deadline.min(self.last_sent.saturating_add(self.times.heartbeat));
-        }
-        deadline
+        let deadline = self.near_deadline().min(self.liveness.deadline());
+        if self.sender.flight() == 0 { deadline } else { deadline.min(self.recovery.tail_deadline()) }
     }
 }

@@ -19,6 +19,8 @@ pub(super) struct Window {
     limit: u32,
     max: u32,
     min: u32,
+    /// Payload bytes that may be on the wire.
+    max_bytes: usize,
     tolerance: u32,
     acked: u32,
     lost: u32,
@@ -32,6 +34,7 @@ impl Window {
             limit: config.window_packets,
             max: config.window_packets,
             min: config.min_window,
+            max_bytes: config.window_bytes,
             tolerance: config.loss_tolerance,
             acked: 0,
             lost: 0,
@@ -43,6 +46,12 @@ impl Window {
     #[inline]
     pub(super) fn limit(&self) -> u32 {
         self.limit
+    }
+
+    /// Whether one more datagram may follow `flight` with `bytes` of payload.
+    #[inline]
+    pub(super) fn is_open(&self, flight: u32, bytes: usize) -> bool {
+        flight < self.limit && bytes < self.max_bytes
     }
 
     /// `count` datagrams were acknowledged; a round lasts `srtt` nanoseconds.

@@ -172,12 +172,14 @@ pub enum StartError {
 
 /// Why a group ended.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
-#[error("{culprit}: {reason}")]
+#[error("{culprit}: {reason}{}", SeenText(.seen))]
 pub struct AbortCause {
     /// The rank that every survivor names.
     pub culprit: Rank,
     /// What happened to it.
     pub reason: AbortReason,
+    /// How it showed on this rank, in the words of what noticed it. Other ranks are told the reason alone.
+    pub seen: Option<Box<str>>,
 }
 
 /// What happened to the culprit of an abort.
@@ -213,6 +215,12 @@ pub enum AbortReason {
          the job again"
     )]
     Stopped,
+    /// Its heartbeats arrive, and what is sent to it does not.
+    #[error(
+        "it is alive, and messages to it do not arrive; see that all switches and ports on the way to it carry packets of the \
+         configured MTU"
+    )]
+    Unreachable,
 }
 
 impl AbortCause {
@@ -220,7 +228,19 @@ impl AbortCause {
     /// [`AbortReason::Stopped`].
     pub fn seen_by(own: Rank, culprit: Rank, reason: AbortReason) -> Self {
         let given_up = culprit == own && reason == AbortReason::Failed;
-        Self { culprit, reason: if given_up { AbortReason::Stopped } else { reason } }
+        Self { culprit, reason: if given_up { AbortReason::Stopped } else { reason }, seen: None }
+    }
+}
+
+/// What this rank has seen, behind the reason.
+struct SeenText<'a>(&'a Option<Box<str>>);
+
+impl fmt::Display for SeenText<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(seen) => write!(f, " (as this rank saw it: {seen})"),
+            None => Ok(()),
+        }
     }
 }
 
@@ -248,6 +268,7 @@ impl AbortReason {
             Self::Accelerator => 6,
             Self::Disconnected => 7,
             Self::Stopped => 8,
+            Self::Unreachable => 9,
         }
     }
 
@@ -261,6 +282,7 @@ impl AbortReason {
             6 => Self::Accelerator,
             7 => Self::Disconnected,
             8 => Self::Stopped,
+            9 => Self::Unreachable,
             _ => Self::Aborted,
         }
     }

@@ -41,6 +41,11 @@ impl Executor {
     /// Ends the group on this rank: all operations fail, and no other can start. The first cause stays. The caller notifies the
     /// other ranks.
     pub fn abort(&mut self, culprit: Rank, why: AbortReason) {
+        self.abort_seen(culprit, why, None);
+    }
+
+    /// The same, with how it showed on this rank.
+    pub fn abort_seen(&mut self, culprit: Rank, why: AbortReason, seen: Option<Box<str>>) {
         // After a divergence peers leave as soon as they know the votes, which this rank waits for.
         if self.agreement.disputed().is_some() && why == AbortReason::Failed {
             return;
@@ -53,7 +58,10 @@ impl Executor {
                 ..Record::of(RecordKind::Ended)
             });
         }
-        let cause = self.ended.cause.get_or_insert_with(|| Arc::new(AbortCause::seen_by(own, culprit, why)));
+        let cause = self
+            .ended
+            .cause
+            .get_or_insert_with(|| Arc::new(AbortCause { seen, ..AbortCause::seen_by(own, culprit, why) }));
         let cause = Arc::clone(cause);
         while let Some(seq) = self.ring.most_urgent() {
             let cause = Arc::clone(&cause);

@@ -1,8 +1,7 @@
 use super::*;
-use crate::rud::Config;
 
-fn times() -> Times {
-    Times::from(&Config::default())
+fn recovery() -> Recovery {
+    Recovery::new(0, &Config::default())
 }
 
 fn acked(sent_at: u64, serial: u32) -> Acked {
@@ -18,7 +17,7 @@ fn acked(sent_at: u64, serial: u32) -> Acked {
 
 #[test]
 fn the_first_sample_sets_srtt_and_rttvar_and_later_ones_smooth() {
-    let mut recovery = Recovery::new(0);
+    let mut recovery = recovery();
     recovery.on_acked(8_000, &acked(0, 1));
     assert_eq!((recovery.srtt, recovery.rttvar), (8_000, 4_000));
     recovery.on_acked(16_000 + 1_000, &acked(1_000, 2));
@@ -28,46 +27,52 @@ fn the_first_sample_sets_srtt_and_rttvar_and_later_ones_smooth() {
 
 #[test]
 fn a_datagram_counts_as_lost_only_after_one_sent_later_has_arrived() {
-    let times = times();
-    let mut recovery = Recovery::new(0);
-    assert_eq!(recovery.lost_at(0, 1, &times), NEVER);
+    let mut recovery = recovery();
+    assert_eq!(recovery.lost_at(0, 1), NEVER);
     recovery.on_acked(100_000, &acked(0, 5));
     // Sent in the same instant, but before: the serial number decides. A quarter of 100 us is the window.
-    assert_eq!(recovery.lost_at(0, 4, &times), 125_000);
-    assert_eq!(recovery.lost_at(0, 6, &times), NEVER);
+    assert_eq!(recovery.lost_at(0, 4), 125_000);
+    assert_eq!(recovery.lost_at(0, 6), NEVER);
     // A spurious loss widens the window by another quarter.
     recovery.on_acked(200_000, &Acked { spurious: 1, ..acked(100_000, 7) });
-    assert_eq!(recovery.lost_at(0, 4, &times), 150_000);
+    assert_eq!(recovery.lost_at(0, 4), 150_000);
     // Which narrows again after a while without any.
     recovery.on_acked(300_000, &Acked { count: REORDER_PERSISTS, ..acked(200_000, 8) });
-    assert_eq!(recovery.lost_at(0, 4, &times), 125_000);
+    assert_eq!(recovery.lost_at(0, 4), 125_000);
 }
 
 #[test]
 fn a_probe_comes_first_then_time_outs_that_back_off_until_progress() {
-    let times = times();
-    let mut recovery = Recovery::new(0);
+    let mut recovery = recovery();
+    let times = recovery.times;
     recovery.on_sent(0, true);
-    assert_eq!(recovery.tail_deadline(&times), 2 * times.initial_rtt + times.ack_delay);
-    assert!(!recovery.on_tail_timer(1_000_000));
-    let first = recovery.tail_deadline(&times) - 1_000_000;
+    assert_eq!(recovery.tail_deadline(), 2 * times.initial_rtt + times.ack_delay);
+    assert_eq!(recovery.on_tail_timer(recovery.tail_deadline() - 1), None);
+    assert!(!recovery.probe_due());
+    assert_eq!(recovery.on_tail_timer(1_100_000), Some(TailTimer::Probe));
+    assert!(recovery.probe_due());
+    recovery.on_sent(1_100_000, false);
+    assert!(!recovery.probe_due(), "once");
+    let first = recovery.tail_deadline() - 1_100_000;
     assert_eq!(first, times.min_rto.max(3 * times.initial_rtt + times.ack_delay));
-    assert!(recovery.on_tail_timer(4_000_000));
-    assert_eq!(recovery.tail_deadline(&times) - 4_000_000, 2 * first);
+    let mut now = recovery.tail_deadline();
+    assert_eq!(recovery.on_tail_timer(now), Some(TailTimer::TimeOut));
+    assert_eq!(recovery.tail_deadline() - now, 2 * first);
     for _ in 0..100 {
-        assert!(recovery.on_tail_timer(5_000_000));
+        now = recovery.tail_deadline();
+        assert_eq!(recovery.on_tail_timer(now), Some(TailTimer::TimeOut));
     }
-    assert_eq!(recovery.tail_deadline(&times) - 5_000_000, times.max_rto);
-    recovery.on_acked(6_000_000, &acked(0, 1));
-    assert!(!recovery.on_tail_timer(6_500_000));
+    assert_eq!(recovery.tail_deadline() - now, times.max_rto);
+    recovery.on_acked(now + 1, &acked(0, 1));
+    assert_eq!(recovery.on_tail_timer(recovery.tail_deadline()), Some(TailTimer::Probe));
 }
 
 #[test]
 fn only_a_measurement_ends_the_back_off() {
-    let times = times();
-    let mut recovery = Recovery::new(0);
+    let mut recovery = recovery();
+    let times = recovery.times;
     recovery.on_acked(10_000, &acked(0, 1));
-    let patience = recovery.tail_deadline(&times) - 10_000;
+    let patience = recovery.tail_deadline() - 10_000;
     // Each datagram is answered only after it was probed, and then timed out: none was sent only once.
     let ambiguous = |serial| Acked { clean_sent_at: NEVER, ..acked(0, serial) };
     let mut now = 10_000;
@@ -75,10 +80,10 @@ fn only_a_measurement_ends_the_back_off() {
     let mut timeout_waits = vec![];
     for round in 0..6 {
         recovery.on_sent(now, true);
-        let probe_at = recovery.tail_deadline(&times);
-        assert!(!recovery.on_tail_timer(probe_at));
-        let timeout_at = recovery.tail_deadline(&times);
-        assert!(recovery.on_tail_timer(timeout_at));
+        let probe_at = recovery.tail_deadline();
+        assert_eq!(recovery.on_tail_timer(probe_at), Some(TailTimer::Probe));
+        let timeout_at = recovery.tail_deadline();
+        assert_eq!(recovery.on_tail_timer(timeout_at), Some(TailTimer::TimeOut));
         probe_waits.push(probe_at - now);
         timeout_waits.push(timeout_at - probe_at);
         now = timeout_at + 1;
@@ -90,6 +95,6 @@ fn only_a_measurement_ends_the_back_off() {
     assert_eq!(timeout_waits, doubled);
     // One that was sent once is measured, and the timers are the path's again.
     recovery.on_acked(now + 10_000, &acked(now, 20));
-    assert_eq!(recovery.tail_deadline(&times), now + 10_000 + patience);
+    assert_eq!(recovery.tail_deadline(), now + 10_000 + patience);
     assert_eq!(recovery.backoff(), 0);
 }

@@ -1,14 +1,12 @@
 //! The slots of a sender's messages, and the lists through them: free, queued, sent, lost.
 
+use super::sequence::NIL;
 use crate::rud::api::MessageToken;
 use crate::wire::rud::Psn;
 
-/// No slot: no endpoint has so many.
-pub(super) const NIL: u16 = u16::MAX;
-
 /// The state of a slot's message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum SlotState {
+enum SlotState {
     Free,
     Queued,
     Sent,
@@ -18,32 +16,252 @@ pub(super) enum SlotState {
 
 /// The part of a message that every acknowledgement touches.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Slot {
-    pub(super) sent_at: u64,
-    pub(super) token: MessageToken,
-    pub(super) serial: u32,
-    pub(super) psn: Psn,
-    pub(super) prev: u16,
-    pub(super) next: u16,
-    pub(super) bytes: u16,
-    pub(super) tries: u8,
-    pub(super) state: SlotState,
+struct Slot {
+    sent_at: u64,
+    token: MessageToken,
+    serial: u32,
+    psn: Psn,
+    prev: u16,
+    next: u16,
+    bytes: u16,
+    tries: u8,
+    state: SlotState,
 }
 
 /// A list through the slots; the links are in the slots.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct List {
-    pub(super) head: u16,
-    pub(super) tail: u16,
-    pub(super) len: u32,
+struct List {
+    head: u16,
+    tail: u16,
+    len: u32,
 }
 
-/// A list of nothing.
-pub(super) const EMPTY: List = List { head: NIL, tail: NIL, len: 0 };
+const EMPTY: List = List { head: NIL, tail: NIL, len: 0 };
+
+/// What was known of a datagram when its PSN was settled.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Transmission {
+    /// When it was sent last.
+    pub(super) sent_at: u64,
+    /// The number of that transmission.
+    pub(super) serial: u32,
+    /// How often it was sent under its PSN.
+    pub(super) tries: u8,
+    /// Whether it was held for lost.
+    pub(super) lost: bool,
+}
+
+/// All slots. Each is in the list of its state, and in none while it is refused or was [taken off](Self::take_off).
+///
+/// `sent` is in order of transmission, and `flight_bytes` the sum of its `bytes`. The free slots are a stack: those in use stay
+/// few and in cache.
+#[derive(Debug)]
+pub(super) struct Slots {
+    all: Box<[Slot]>,
+    free: List,
+    queued: List,
+    sent: List,
+    lost: List,
+    flight_bytes: usize,
+    /// The number of the next transmission.
+    serial: u32,
+}
+
+impl Slots {
+    /// So many free slots; no endpoint has 65,535.
+    pub(super) fn new(count: u32) -> Self {
+        let slot = Slot {
+            sent_at: 0,
+            token: MessageToken(0),
+            serial: 0,
+            psn: Psn(0),
+            prev: NIL,
+            next: NIL,
+            bytes: 0,
+            tries: 0,
+            state: SlotState::Free,
+        };
+        let mut all = vec![slot; count as usize].into_boxed_slice();
+        let mut free = EMPTY;
+        for at in 0..all.len() {
+            append(&mut all, &mut free, at);
+        }
+        Self { all, free, queued: EMPTY, sent: EMPTY, lost: EMPTY, flight_bytes: 0, serial: 1 }
+    }
+
+    /// Free slots.
+    #[inline]
+    pub(super) fn free(&self) -> u32 {
+        self.free.len
+    }
+
+    /// Whether all are free.
+    pub(super) fn are_free(&self) -> bool {
+        self.free.len as usize == self.all.len()
+    }
+
+    /// Queued messages.
+    #[inline]
+    pub(super) fn queued(&self) -> u32 {
+        self.queued.len
+    }
+
+    /// Datagrams on the wire.
+    #[inline]
+    pub(super) fn flight(&self) -> u32 {
+        self.sent.len
+    }
+
+    /// Payload bytes on the wire.
+    #[inline]
+    pub(super) fn flight_bytes(&self) -> usize {
+        self.flight_bytes
+    }
+
+    /// Lost datagrams.
+    #[inline]
+    pub(super) fn lost(&self) -> u32 {
+        self.lost.len
+    }
+
+    /// The lost datagram to be sent again first, and its PSN.
+    #[inline]
+    pub(super) fn first_lost(&self) -> Option<(u16, Psn)> {
+        self.all.get(self.lost.head as usize).map(|slot| (self.lost.head, slot.psn))
+    }
+
+    /// The slot that was queued first.
+    #[inline]
+    pub(super) fn first_queued(&self) -> Option<u16> {
+        (self.queued.len != 0).then_some(self.queued.head)
+    }
+
+    /// The slot that was queued last.
+    #[inline]
+    pub(super) fn last_queued(&self) -> Option<usize> {
+        (self.queued.len != 0).then_some(self.queued.tail.into())
+    }
+
+    /// When and as which transmission the oldest datagram on the wire was sent.
+    #[inline]
+    pub(super) fn oldest(&self) -> Option<(u64, u32)> {
+        self.all.get(self.sent.head as usize).map(|slot| (slot.sent_at, slot.serial))
+    }
+
+    /// The slot and payload bytes of the oldest datagram on the wire.
+    pub(super) fn oldest_bytes(&self) -> Option<(usize, usize)> {
+        let at = usize::from(self.sent.head);
+        self.all.get(at).map(|slot| (at, usize::from(slot.bytes)))
+    }
+
+    /// Whose message a slot holds.
+    #[inline]
+    pub(super) fn token(&self, at: usize) -> MessageToken {
+        self.all[at].token
+    }
+
+    /// Queues a message with so many bytes of payload in a free slot.
+    #[inline]
+    pub(super) fn queue(&mut self, token: MessageToken, bytes: u16) -> Option<usize> {
+        let at = self.free.head as usize;
+        if self.free.len == 0 {
+            return None;
+        }
+        unlink(&mut self.all, &mut self.free, at);
+        let slot = &mut self.all[at];
+        slot.token = token;
+        slot.bytes = bytes;
+        slot.tries = 0;
+        slot.state = SlotState::Queued;
+        append(&mut self.all, &mut self.queued, at);
+        Some(at)
+    }
+
+    /// Queues a refused message again.
+    #[inline]
+    pub(super) fn requeue(&mut self, at: usize) {
+        self.all[at].tries = 0;
+        self.all[at].state = SlotState::Queued;
+        append(&mut self.all, &mut self.queued, at);
+    }
+
+    /// A queued or lost datagram was sent under `psn`.
+    #[inline]
+    pub(super) fn on_sent(&mut self, now: u64, at: usize, psn: Psn) {
+        let from = if self.all[at].state == SlotState::Lost { &mut self.lost } else { &mut self.queued };
+        unlink(&mut self.all, from, at);
+        let slot = &mut self.all[at];
+        slot.psn = psn;
+        slot.sent_at = now;
+        slot.serial = self.serial;
+        slot.tries = slot.tries.saturating_add(1);
+        slot.state = SlotState::Sent;
+        self.serial = self.serial.wrapping_add(1);
+        self.flight_bytes += slot.bytes as usize;
+        append(&mut self.all, &mut self.sent, at);
+    }
+
+    /// Moves the oldest datagram on the wire to the end of the lost ones.
+    pub(super) fn lose_oldest(&mut self) {
+        if self.sent.len != 0 {
+            let at = self.sent.head as usize;
+            self.take_from_wire(at);
+            append(&mut self.all, &mut self.lost, at);
+        }
+    }
+
+    /// Moves the most recently sent datagram to the front of the lost ones.
+    pub(super) fn lose_youngest(&mut self) {
+        if self.sent.len != 0 {
+            let at = self.sent.tail as usize;
+            self.take_from_wire(at);
+            prepend(&mut self.all, &mut self.lost, at);
+        }
+    }
+
+    fn take_from_wire(&mut self, at: usize) {
+        unlink(&mut self.all, &mut self.sent, at);
+        self.flight_bytes -= self.all[at].bytes as usize;
+        self.all[at].state = SlotState::Lost;
+    }
+
+    /// Takes a datagram that was sent and is settled now out of its list. It is [freed](Self::free_up) or
+    /// [refused](Self::refuse) next.
+    #[inline]
+    pub(super) fn take_off(&mut self, at: usize) -> Transmission {
+        let Slot { sent_at, serial, tries, bytes, state, .. } = self.all[at];
+        let lost = state == SlotState::Lost;
+        if lost {
+            unlink(&mut self.all, &mut self.lost, at);
+        } else {
+            unlink(&mut self.all, &mut self.sent, at);
+            self.flight_bytes -= bytes as usize;
+        }
+        Transmission { sent_at, serial, tries, lost }
+    }
+
+    /// The message of a slot that was taken off is done with.
+    #[inline]
+    pub(super) fn free_up(&mut self, at: usize) {
+        self.all[at].state = SlotState::Free;
+        prepend(&mut self.all, &mut self.free, at);
+    }
+
+    /// The message of a slot that was taken off waits, to be [queued again](Self::requeue).
+    pub(super) fn refuse(&mut self, at: usize) {
+        self.all[at].state = SlotState::Refused;
+    }
+
+    /// No message has a payload any more.
+    pub(super) fn forget_bytes(&mut self) {
+        self.all.iter_mut().for_each(|slot| slot.bytes = 0);
+        self.flight_bytes = 0;
+    }
+}
 
 /// Adds a slot that is in no list at the end.
 #[inline]
-pub(super) fn append(slots: &mut [Slot], list: &mut List, at: usize) {
+fn append(slots: &mut [Slot], list: &mut List, at: usize) {
     slots[at].prev = list.tail;
     slots[at].next = NIL;
     match slots.get_mut(list.tail as usize) {
@@ -56,7 +274,7 @@ pub(super) fn append(slots: &mut [Slot], list: &mut List, at: usize) {
 
 /// Adds a slot that is in no list at the front.
 #[inline]
-pub(super) fn prepend(slots: &mut [Slot], list: &mut List, at: usize) {
+fn prepend(slots: &mut [Slot], list: &mut List, at: usize) {
     slots[at].prev = NIL;
     slots[at].next = list.head;
     match slots.get_mut(list.head as usize) {
@@ -69,7 +287,7 @@ pub(super) fn prepend(slots: &mut [Slot], list: &mut List, at: usize) {
 
 /// Takes a slot out of the list that it is in.
 #[inline]
-pub(super) fn unlink(slots: &mut [Slot], list: &mut List, at: usize) {
+fn unlink(slots: &mut [Slot], list: &mut List, at: usize) {
     let Slot { prev, next, .. } = slots[at];
     match slots.get_mut(prev as usize) {
         Some(before) => before.next = next,

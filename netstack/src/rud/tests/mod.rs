@@ -141,9 +141,13 @@ fn a_dead_peer_is_found_and_an_idle_one_is_not() {
     }
     assert!(world.now >= died + 1_700 * MS, "found after {} ms", (world.now - died) / MS);
     let end = &mut world.ends[0];
-    assert!(
-        matches!(end.app.failures[..], [Failure::PeerSilent { silent }] if silent >= Duration::from_secs(2))
-    );
+    let [Failure::PeerSilent { silent, timeouts, clue: Clue::Nothing }] = end.app.failures[..] else {
+        panic!("{:?}", end.app.failures)
+    };
+    assert!(silent >= Duration::from_secs(2));
+    assert_eq!(u64::from(timeouts), end.endpoint.counters(end.id).timeouts);
+    // One in 50 ms, once the back-off has reached `max_rto`.
+    assert!((35..=45).contains(&timeouts), "{timeouts}");
     assert_eq!(end.endpoint.send(end.id, &[], None, MessageToken(0)), Err(SendError::Failed));
     assert_eq!(end.endpoint.capacity(end.id), 0);
     assert!(end.app.released.is_empty(), "nothing of the dead peer's was acknowledged");
@@ -187,10 +191,61 @@ fn a_path_that_carries_only_small_datagrams_is_found() {
         assert!(world.now < 10_000 * MS);
     }
     assert!(
-        matches!(world.ends[0].app.failures[..], [Failure::NoProgress { bytes, .. }] if bytes > 1400),
+        matches!(
+            world.ends[0].app.failures[..],
+            [Failure::NoProgress { bytes, timeouts, .. }] if bytes > 1400 && timeouts > 30
+        ),
         "{:?}",
         world.ends[0].app.failures
     );
+}
+
+#[test]
+fn the_end_of_a_silent_peer_says_what_came_instead() {
+    // What comes at nine seconds, of a peer that is suspected since 8.75 and dead after ten.
+    type Disturb = fn(&mut DatagramMeta, &mut Vec<u8>);
+    let end = |disturb: Disturb| {
+        let [(mut a, _), (mut b, b_id)] = pair();
+        let mut journal = Journal::default();
+        let at = |milliseconds: u64| Instant::from_nanos(milliseconds * MS);
+        a.on_timeout(at(8_750), &mut journal);
+        b.announce(b_id);
+        let (to, mut bytes) = transmit(&mut b, 9_000 * MS).remove(0);
+        let mut meta = meta(0, to.src_port);
+        disturb(&mut meta, &mut bytes);
+        a.on_datagram(at(9_000), &meta, &bytes, &mut journal);
+        a.on_timeout(at(9_999), &mut journal);
+        assert!(journal.0.is_empty(), "{:?}", journal.0);
+        a.on_timeout(at(10_000), &mut journal);
+        journal.0
+    };
+    let silent = "failed it has sent nothing for 10s; ";
+    assert_eq!(end(|_, _| {}), [""; 0], "it lives");
+    let clues: [(Disturb, Clue); 4] = [
+        (|_, bytes| bytes.clear(), Clue::Nothing),
+        (|_, bytes| bytes[8] ^= 1, Clue::UnknownSession),
+        (|meta, _| meta.src_ip = meta.dst_ip, Clue::OtherAddress),
+        (|_, bytes| bytes[20] ^= 1, Clue::Damaged),
+    ];
+    for (disturb, clue) in clues {
+        assert_eq!(end(disturb), [format!("{silent}{clue}")]);
+    }
+    let stranger: Disturb = |meta, bytes| {
+        meta.src_ip = meta.dst_ip;
+        bytes[8] ^= 1;
+    };
+    assert_eq!(end(stranger), [format!("{silent}{}", Clue::Nothing)], "not from the peer's address");
+}
+
+#[test]
+fn a_failure_says_how_often_it_was_tried() {
+    let failure = |timeouts| {
+        let silent = Duration::from_secs(2);
+        Failure::PeerSilent { silent, timeouts, clue: Clue::Nothing }.to_string()
+    };
+    assert!(failure(0).starts_with("it has sent nothing for 2s; see"), "{}", failure(0));
+    assert!(failure(1).contains("2s, though what it had to acknowledge was sent again once; "));
+    assert!(failure(7).contains("sent again 7 times; "));
 }
 
 #[test]
@@ -295,6 +350,32 @@ fn acknowledgements_wait_for_company_and_can_be_flushed() {
     assert_eq!(transmit(&mut b, due.as_nanos()).len(), 1);
     b.flush_acks();
     assert!(transmit(&mut b, 0).is_empty(), "nothing left to acknowledge");
+}
+
+#[test]
+fn a_header_written_in_place_is_that_of_every_transmission() {
+    let [(mut a, a_id), (mut b, _)] = pair();
+    let mut journal = Journal::default();
+    // A longer one was in the same slot before.
+    a.send(a_id, &[9; 64], None, MessageToken(1)).unwrap();
+    let before = transmit(&mut a, 0).remove(0);
+    b.on_datagram(Instant::ZERO, &meta(1, before.0.src_port), &before.1, &mut journal);
+    b.flush_acks();
+    for (to, bytes) in transmit(&mut b, 10) {
+        a.on_datagram(Instant::from_nanos(20), &meta(0, to.src_port), &bytes, &mut journal);
+    }
+    let payload = extent_from(vec![7; 5]);
+    a.send_with(a_id, |header: &mut [u8; 3]| *header = [1, 2, 3], payload, MessageToken(2)).unwrap();
+    assert_eq!(transmit(&mut a, 30).len(), 1, "and it is lost");
+    a.on_timeout(Instant::from_nanos(10 * MS), &mut journal);
+    let again = transmit(&mut a, 10 * MS).remove(0);
+    b.on_datagram(Instant::from_nanos(11 * MS), &meta(1, again.0.src_port), &again.1, &mut journal);
+    let first = format!("deliver {:?} 0", [9u8; 64]);
+    assert_eq!(journal.0, [first.as_str(), "released 1", "deliver [1, 2, 3] 5"]);
+    assert_eq!(
+        a.send_with(SessionId(77), |_: &mut [u8; 1]| {}, None, MessageToken(3)),
+        Err(SendError::Closed)
+    );
 }
 
 #[test]
@@ -498,7 +579,7 @@ proptest! {
                 bytes[32] &= 0x0f;
                 bytes[34] = 0;
                 bytes[35] &= 63;
-                let mut scratch = [0; crc::SCRATCH];
+                let mut scratch = [0; crc::HEAD_ROOM];
                 let front = 36 + body;
                 scratch[..front].copy_from_slice(&bytes[..front]);
                 let addresses = crc::addresses(link::IPS[0], link::IPS[1]);

@@ -42,3 +42,12 @@ fn heavy_loss_halves_it_once_a_round_down_to_the_minimum_and_it_grows_back() {
     window.on_timeout();
     assert_eq!(window.limit(), 16);
 }
+
+#[test]
+fn datagrams_and_their_payload_are_limited() {
+    let config = Config { window_packets: 2, window_bytes: 1000, ..Config::default() };
+    let window = Window::new(&config);
+    assert!(window.is_open(1, 999));
+    assert!(!window.is_open(2, 999));
+    assert!(!window.is_open(1, 1000));
+}

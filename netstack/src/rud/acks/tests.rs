@@ -1,0 +1,59 @@
+use super::*;
+use core::time::Duration;
+
+fn acks() -> Acks {
+    Acks::new(&Config { ack_every: 4, ack_delay: Duration::from_nanos(100), ..Config::default() })
+}
+
+#[test]
+fn one_is_due_after_so_many_datagrams_or_so_long_after_the_first() {
+    let mut acks = acks();
+    acks.on_data(10);
+    acks.on_data(50);
+    assert!(acks.is_owed() && !acks.is_due());
+    assert_eq!(acks.deadline(), 110, "from the first on");
+    acks.on_timeout(109);
+    assert!(!acks.is_due());
+    acks.on_timeout(110);
+    assert!(acks.is_due());
+    assert_eq!(acks.deadline(), NEVER);
+    acks.on_reported();
+    assert!(!acks.is_owed() && !acks.is_due());
+    for now in 200..203 {
+        acks.on_data(now);
+        assert!(!acks.is_due());
+    }
+    acks.on_data(203);
+    assert!(acks.is_due());
+    acks.on_reported();
+    assert_eq!(acks.deadline(), NEVER);
+}
+
+#[test]
+fn what_is_in_a_hurry_does_not_wait() {
+    let mut acks = acks();
+    acks.hurry(false);
+    assert!(!acks.is_due());
+    acks.hurry(true);
+    acks.hurry(false);
+    assert!(acks.is_due());
+}
+
+//= rud/spec.md section 6.1
+#[test]
+fn one_request_in_a_quarter_of_the_window_is_enough() {
+    let mut acks = acks();
+    let mut requests = |limit: u32| {
+        let asks = |acks: &mut Acks| {
+            let asked = acks.asks(limit);
+            acks.on_data_sent(asked);
+            asked
+        };
+        acks.on_data_sent(true);
+        (0..12).filter(|_| asks(&mut acks)).count()
+    };
+    assert_eq!(requests(8), 6);
+    assert_eq!(requests(12), 4);
+    assert_eq!(requests(1000), 3, "`ack_every` at the most");
+    assert_eq!(requests(1), 12);
+}

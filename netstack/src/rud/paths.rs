@@ -1,0 +1,85 @@
+//! A session's addresses and paths: where its datagrams go, which path the next one takes, and how they are sealed.
+
+use super::api::{DatagramMeta, Destination, Emit, SessionParams};
+use super::crc::{self, HEAD_ROOM};
+use crate::region::Extent;
+use crate::wire::rud::{HEADER_LEN, Header};
+use core::net::IpAddr;
+
+#[cfg(test)]
+mod tests;
+
+/// The paths of one session. They differ in the UDP source port alone: path i has that of path 0 plus i. `next` is below
+/// `count`, and both CRCs are those of the addresses in `first`.
+#[derive(Debug)]
+pub(super) struct Paths {
+    /// Path 0.
+    first: Destination,
+    count: u16,
+    /// The path of the next datagram.
+    next: u16,
+    /// The CRC of the addresses, for datagrams to the peer and for those from it.
+    crc_out: u32,
+    crc_in: u32,
+}
+
+impl Paths {
+    pub(super) fn new(params: &SessionParams) -> Self {
+        Self {
+            first: Destination {
+                local_ip: params.local_ip,
+                remote_ip: params.remote_ip,
+                src_port: params.local_port,
+                dst_port: params.remote_port,
+            },
+            count: params.paths,
+            next: 0,
+            crc_out: crc::addresses(params.local_ip, params.remote_ip),
+            crc_in: crc::addresses(params.remote_ip, params.local_ip),
+        }
+    }
+
+    /// The peer's address.
+    pub(super) fn remote_ip(&self) -> IpAddr {
+        self.first.remote_ip
+    }
+
+    /// Whether a datagram has the session's addresses. Its ports are covered by the CRC.
+    #[inline]
+    pub(super) fn lead(&self, meta: &DatagramMeta) -> bool {
+        meta.src_ip == self.first.remote_ip && meta.dst_ip == self.first.local_ip
+    }
+
+    /// Whether the CRC of a datagram from the peer is right.
+    #[inline]
+    pub(super) fn verify(&self, meta: &DatagramMeta, header: &Header, datagram: &[u8]) -> bool {
+        crc::verify(datagram, header.payload_offset(), self.crc_in, meta.src_port, meta.dst_port)
+    }
+
+    /// Puts the fixed header in front of the body that lies in `head`, and sends both and the payload on the next path.
+    /// False if `emit` did not take them: the path is still the next one then.
+    #[inline]
+    pub(super) fn send(
+        &mut self,
+        header: &Header,
+        head: &mut [u8; HEAD_ROOM],
+        payload_crc: u32,
+        payload: Option<Extent>,
+        emit: &mut impl Emit,
+    ) -> bool {
+        let len = header.payload_offset();
+        if let Some(fixed) = head.first_chunk_mut::<HEADER_LEN>() {
+            header.emit(fixed);
+        }
+        //= rud/spec.md section 6.7
+        // Paths are used round-robin.
+        let mut to = self.first;
+        to.src_port = to.src_port.wrapping_add(self.next);
+        crc::seal(head, len, self.crc_out, to.src_port, to.dst_port, payload_crc);
+        if !emit.emit(&to, &head[..len], payload) {
+            return false;
+        }
+        self.next = if self.next + 1 < self.count { self.next + 1 } else { 0 };
+        true
+    }
+}

@@ -1,0 +1,88 @@
+use super::*;
+use crate::wire::rud::{DatagramKind, Psn};
+
+const IPS: [IpAddr; 2] =
+    [IpAddr::V4(core::net::Ipv4Addr::new(10, 0, 0, 1)), IpAddr::V4(core::net::Ipv4Addr::new(10, 0, 0, 2))];
+
+/// The paths from one end.
+fn paths(end: usize) -> Paths {
+    Paths::new(&SessionParams {
+        local_tag: 1,
+        remote_tag: 2,
+        remote_ip: IPS[1 - end],
+        local_ip: IPS[end],
+        remote_port: 40_000,
+        local_port: 50_000,
+        paths: 3,
+        max_payload: 0,
+    })
+}
+
+/// Takes what it is offered, while it is open.
+#[derive(Default)]
+struct Outlet {
+    closed: bool,
+    sent: Vec<(Destination, Vec<u8>)>,
+}
+
+impl Emit for Outlet {
+    fn room(&self) -> usize {
+        1
+    }
+    fn emit(&mut self, to: &Destination, header: &[u8], _: Option<Extent>) -> bool {
+        self.sent.push((*to, header.to_vec()));
+        !self.closed
+    }
+}
+
+const HEADER: Header = Header {
+    kind: DatagramKind::Data,
+    ack_request: false,
+    body_len: 5,
+    payload_len: 0,
+    tag: 2,
+    psn: Psn(7),
+    base_lag: 0,
+    cumulative: Psn(0),
+    sack_word: 0,
+    sack: 0,
+};
+
+//= rud/spec.md section 6.7
+#[test]
+fn a_datagram_that_was_not_taken_leaves_its_path_the_next() {
+    let mut paths = paths(0);
+    let mut outlet = Outlet::default();
+    for closed in [false, false, true, true, false, false] {
+        outlet.closed = closed;
+        assert_eq!(paths.send(&HEADER, &mut [0; HEAD_ROOM], 0, None, &mut outlet), !closed);
+    }
+    let ports: Vec<u16> = outlet.sent.iter().map(|(to, _)| to.src_port - 50_000).collect();
+    assert_eq!(ports, [0, 1, 2, 2, 2, 0]);
+}
+
+#[test]
+fn a_head_can_be_sent_again_and_keeps_its_body() {
+    let (mut ours, theirs) = (paths(0), paths(1));
+    let mut outlet = Outlet::default();
+    let mut head = [0xaa; HEAD_ROOM];
+    head[HEADER_LEN..][..5].copy_from_slice(b"hello");
+    for psn in [7, 8] {
+        let header = Header { psn: Psn(psn), ..HEADER };
+        assert!(ours.send(&header, &mut head, 0, None, &mut outlet));
+        let (to, bytes) = outlet.sent.pop().unwrap();
+        assert_eq!(&bytes[HEADER_LEN..], b"hello");
+        let meta = DatagramMeta {
+            src_ip: to.local_ip,
+            dst_ip: to.remote_ip,
+            src_port: to.src_port,
+            dst_port: to.dst_port,
+        };
+        assert_eq!(Header::parse(&bytes), Ok(header));
+        assert!(theirs.lead(&meta) && theirs.verify(&meta, &header, &bytes));
+        assert!(!ours.lead(&meta));
+        // The path is part of what the CRC covers.
+        let other = DatagramMeta { src_port: meta.src_port + 1, ..meta };
+        assert!(theirs.lead(&other) && !theirs.verify(&other, &header, &bytes));
+    }
+}

@@ -1,0 +1,56 @@
+//! Acknowledged messages whose release waits for frames: a device may still read their memory.
+
+use crate::device::FramesOut;
+use crate::rud::api::MessageToken;
+
+/// The messages that wait, and which frames may still be read. None waits while no frame is out.
+#[derive(Debug)]
+pub(in crate::rud) struct Releases {
+    frames_out: FramesOut,
+    held: Vec<MessageToken>,
+}
+
+impl Releases {
+    /// No frame is out.
+    pub(super) const fn new() -> Self {
+        Self { frames_out: FramesOut::None, held: Vec::new() }
+    }
+
+    /// Says which frames may still be read. That none may is followed by [`drain`](Self::drain).
+    pub(in crate::rud) fn set_frames_out(&mut self, out: FramesOut) {
+        self.frames_out = out;
+    }
+
+    /// Whether messages wait.
+    pub(in crate::rud) fn is_holding(&self) -> bool {
+        !self.held.is_empty()
+    }
+
+    /// Lets all messages go.
+    pub(in crate::rud) fn drain(&mut self, release: impl FnMut(MessageToken)) {
+        self.held.drain(..).for_each(release);
+    }
+
+    /// Releases a message that was acknowledged, or keeps it back if a frame may refer to it.
+    #[inline]
+    pub(super) fn acknowledged(
+        &mut self,
+        token: MessageToken,
+        resent: bool,
+        release: &mut impl FnMut(MessageToken),
+    ) {
+        if self.frames_out == FramesOut::None || !self.hold(token, resent) {
+            release(token);
+        }
+    }
+
+    /// A frame that only waits is another one than that which was acknowledged: the message was sent again.
+    #[cold]
+    fn hold(&mut self, token: MessageToken, resent: bool) -> bool {
+        let hold = self.frames_out == FramesOut::Held || resent;
+        if hold {
+            self.held.push(token);
+        }
+        hold
+    }
+}

@@ -1,0 +1,128 @@
+//! What a channel says of a peer that it has lost, as the group's cause tells it.
+
+use std::net::SocketAddr;
+
+use shouter_netstack::rud::{Clue, Failure};
+use shouter_reducer::executor::AbortCause;
+use shouter_reducer::header::Header;
+use shouter_reducer::transport::{PayloadRange, SendError, SendToken, Transport};
+
+use super::*;
+use crate::channel::Inbox;
+use crate::channel::up::{Channel, Loss, PeerLoss};
+use crate::error::Reason;
+
+/// A channel that loses peers.
+struct Losing(Vec<PeerLoss>);
+
+impl Transport for Losing {
+    fn max_fragment(&self, _: Rank) -> usize {
+        64
+    }
+    fn send(&mut self, _: Rank, _: &Header, _: PayloadRange, _: SendToken) -> Result<(), SendError> {
+        Err(SendError::PeerFailed)
+    }
+    fn request_ack(&mut self, _: Rank) {}
+}
+
+impl Channel for Losing {
+    fn receive(&mut self, _: Instant, _: &mut dyn Inbox) -> bool {
+        false
+    }
+    fn transmit(&mut self, _: Instant, _: &mut dyn Inbox) -> bool {
+        false
+    }
+    fn next_deadline(&self) -> Option<Instant> {
+        None
+    }
+    fn take_lost(&mut self) -> Option<PeerLoss> {
+        self.0.pop()
+    }
+    fn broadcast(&mut self, _: &Header) {}
+    fn fence(&mut self) {}
+    fn is_drained(&self) -> bool {
+        true
+    }
+    fn resent(&self) -> u64 {
+        0
+    }
+    fn crc_dropped(&self) -> u64 {
+        0
+    }
+}
+
+/// Why rank 1 ends the group after losses, each of rank 0, the last one first.
+fn cause(losses: &[Loss]) -> AbortCause {
+    let [_other, mut engine] = idle();
+    engine.up = Losing(losses.iter().map(|why| PeerLoss { rank: Rank(0), why: *why }).collect()).into();
+    let now = Clock.now();
+    // The first turn hears of it, and the second one acts.
+    engine.poll(now);
+    assert_eq!(engine.aborted(), None);
+    engine.poll(now);
+    engine.aborted().unwrap().clone()
+}
+
+const SILENT: Loss = Loss::Rud(Failure::PeerSilent {
+    silent: Duration::from_secs(10),
+    timeouts: 180,
+    clue: Clue::UnknownSession,
+});
+const NO_PROGRESS: Loss =
+    Loss::Rud(Failure::NoProgress { stalled: Duration::from_secs(10), timeouts: 190, bytes: 8900 });
+
+#[test]
+fn a_lost_peers_reason_is_that_of_its_channel() {
+    let remote = SocketAddr::from(([10, 0, 0, 1], 4790));
+    let cases = [
+        (SILENT, 0, Reason::Lost),
+        (NO_PROGRESS, 0, Reason::Unreachable),
+        (Loss::Unconnected { remote, waited: Duration::from_secs(3) }, 0, Reason::Lost),
+        (Loss::Garbled { remote }, 0, Reason::Protocol),
+        (Loss::CrcDiffers { rank: Rank(0), ours: "on" }, 0, Reason::Protocol),
+        (Loss::Corrupted { remote }, 0, Reason::Lost),
+        (Loss::Verbs(Fault::RetryExceeded), 0, Reason::Lost),
+        (Loss::Verbs(Fault::PortDown), 1, Reason::Disconnected),
+        (Loss::Verbs(Fault::Accelerator), 1, Reason::Accelerator),
+    ];
+    for (loss, culprit, reason) in cases {
+        let cause = cause(&[loss]);
+        assert_eq!((cause.culprit, Reason::from(&cause.reason)), (Rank(culprit), reason), "{loss}");
+        // To the reason that all ranks know, this one adds what it has seen.
+        let text = cause.to_string();
+        assert!(text.starts_with(&format!("rank {culprit}: {reason} (")) && text.contains(&loss.to_string()));
+    }
+    let text = cause(&[SILENT]).to_string();
+    assert!(text.contains("nothing for 10s") && text.contains("180 times") && text.contains("started again"));
+}
+
+#[test]
+fn the_first_loss_is_the_one_that_is_told() {
+    let cause = cause(&[SILENT, NO_PROGRESS]);
+    assert_eq!(Reason::from(&cause.reason), Reason::Unreachable);
+    assert_eq!(cause.seen.as_deref(), Some(&*NO_PROGRESS.to_string()));
+}
+
+#[test]
+fn what_was_seen_of_one_rank_is_not_told_of_another() {
+    let [other, mut engine] = idle();
+    engine.up = Losing(vec![PeerLoss { rank: Rank(0), why: SILENT }]).into();
+    let now = Clock.now();
+    engine.poll(now);
+    // Meanwhile another rank of the node has ended the group for a cause of its own.
+    other.node.as_ref().unwrap().set_abort(1, AbortReason::Late.code() as u8);
+    engine.poll(now);
+    let cause = engine.aborted().unwrap();
+    assert_eq!((cause.culprit, &cause.reason, &cause.seen), (Rank(1), &AbortReason::Late, &None));
+}
+
+#[test]
+fn who_was_stopped_tells_nothing_of_the_others() {
+    let [_other, mut engine] = idle();
+    engine.up = Losing(vec![PeerLoss { rank: Rank(0), why: SILENT }]).into();
+    let resumed = Clock.now() + 2 * DEAD_AFTER;
+    engine.poll(resumed);
+    engine.poll(resumed);
+    let cause = engine.aborted().unwrap();
+    assert_eq!((cause.culprit, &cause.reason, &cause.seen), (Rank(1), &AbortReason::Stopped, &None));
+}
