@@ -217,7 +217,6 @@ impl Connection {
         let negotiated = sender::SenderOptions {
             mss,
             overhead: if v6 { 60 } else { 40 } + option_len,
-            timestamps: self.negotiated.timestamps,
             sack: self.negotiated.sack,
             ecn: self.negotiated.ecn,
         };

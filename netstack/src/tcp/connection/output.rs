@@ -244,7 +244,7 @@ impl Connection {
         if out.psh {
             emit.flush_now();
         }
-        self.sender.on_sent(now, out, header.options.timestamps.map_or(0, |stamps| stamps.value));
+        self.sender.on_sent(now, out, header.options.timestamps.map(|stamps| stamps.value));
         self.receiver.on_ack_sent(true);
         true
     }

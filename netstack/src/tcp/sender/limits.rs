@@ -134,7 +134,7 @@ impl Sender {
         let repair = match self.recovery.phase() {
             Phase::Recovery { .. } => Repair::Recovery,
             Phase::Loss { .. } => Repair::Loss,
-            Phase::Open if self.ecn.is_reduced(self.una) => Repair::Reduced,
+            Phase::Open if self.ecn.is_reduced(self.space.una()) => Repair::Reduced,
             Phase::Open if self.board.sacked() > 0 || self.recovery.duplicates() > 0 => Repair::Disorder,
             Phase::Open => Repair::None,
         };
@@ -149,7 +149,7 @@ impl Sender {
             sacked: counts.sacked.saturating_add(self.recovery.duplicates() / u32::from(self.size.mss())),
             lost: counts.lost.saturating_add(repaired),
             resent: counts.resent,
-            retries: self.timers.retries(),
+            retries: self.recovery.timeouts(),
             busy: Duration::from_nanos(busy),
             window_limited: Duration::from_nanos(window),
             buffer_limited: Duration::from_nanos(buffer),
