@@ -5,6 +5,9 @@ use super::AckIn;
 use super::window::{Change, Window};
 use crate::wire::tcp::SeqNumber;
 
+#[cfg(test)]
+mod tests;
+
 /// This side's FIN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fin {

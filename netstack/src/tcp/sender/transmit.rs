@@ -96,7 +96,7 @@ impl Sender {
             }
             Err(wait) => {
                 if wait == Wait::Window {
-                    self.tally().limits.start(now, Limit::Window);
+                    self.starts_wait(now, Limit::Window);
                 } else {
                     self.ends_wait(now, Limit::Window);
                 }
@@ -116,7 +116,7 @@ impl Sender {
     #[inline]
     pub(crate) fn on_emptied(&mut self, now: Instant) {
         if self.writer.is_blocked() && !self.fills_window() {
-            self.tally().limits.start(now, Limit::Buffer);
+            self.starts_wait(now, Limit::Buffer);
         }
         if !self.control.waits_for_pace(now) {
             self.note_app_limited();
@@ -359,7 +359,7 @@ impl Sender {
         if span == 0 {
             return;
         }
-        self.tally().limits.start(now, Limit::Busy);
+        self.starts_wait(now, Limit::Busy);
         if self.board.is_empty() {
             self.contact.waits_from(now);
             self.timers.persist.stop();

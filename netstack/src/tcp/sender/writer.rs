@@ -57,14 +57,15 @@ impl Sender {
 
     /// What was written so far is not held back any longer.
     pub(crate) fn push(&mut self) {
-        self.tally().pushed = self.queue.tail();
+        let end = self.queue.tail();
+        self.tally().push(end);
     }
 
     /// Whether a last segment that is less than full is held back for what may follow.
     #[inline]
     pub(super) fn holds(&self) -> bool {
         let more = self.writer.more || self.options.cork;
-        let pushed = || self.tally.as_ref().map_or(0, |tally| tally.pushed);
+        let pushed = || self.tally.as_ref().map_or(0, |tally| tally.pushed());
         more && !self.space.is_finished() && self.queue.tail() > pushed()
     }
 
