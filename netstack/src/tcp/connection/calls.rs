@@ -13,7 +13,7 @@ impl Connection {
         if let Some(failure) = self.failure() {
             return Err(failure.into());
         }
-        if self.shut || self.is_over() { Err(Error::Shut) } else { Ok(()) }
+        if self.user.has_shut() || self.is_over() { Err(Error::Shut) } else { Ok(()) }
     }
 
     /// Takes bytes to send; returns how many.
@@ -106,7 +106,7 @@ impl Connection {
         buffer: &mut [u8],
         cx: &mut Context<'_>,
     ) -> Result<usize, Error> {
-        self.notify_readable = true;
+        self.user.on_read();
         let round_trip = self.known_round_trip();
         match self.receiver.read(now, buffer, round_trip, cx.pool) {
             0 if self.receiver.readable() > 0 => Ok(0),
@@ -120,7 +120,7 @@ impl Connection {
     /// # Errors
     /// As for [`Connection::read`].
     pub(crate) fn peek(&mut self, buffer: &mut [u8]) -> Result<usize, Error> {
-        self.notify_readable = true;
+        self.user.on_read();
         match self.receiver.peek(buffer) {
             0 if self.receiver.readable() > 0 => Ok(0),
             0 => self.at_end().map(|()| 0),
@@ -133,7 +133,7 @@ impl Connection {
     /// # Errors
     /// As for [`Connection::read`].
     pub(crate) fn read_chunk(&mut self, now: Instant, cx: &mut Context<'_>) -> Result<Option<Chunk>, Error> {
-        self.notify_readable = true;
+        self.user.on_read();
         let round_trip = self.known_round_trip();
         match self.receiver.read_chunk(now, round_trip, cx.pool) {
             Some(chunk) => Ok(Some(chunk)),

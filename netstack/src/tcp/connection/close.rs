@@ -14,8 +14,8 @@ impl Connection {
         if let Some(failure) = self.failure() {
             return Err(failure.into());
         }
-        if !self.shut && !self.is_over() {
-            self.shut = true;
+        if !self.user.has_shut() && !self.is_over() {
+            self.user.shut();
             self.sender.finish();
             match self.state {
                 ConnectionState::Established => self.state = ConnectionState::FinWait1,
@@ -30,8 +30,7 @@ impl Connection {
     //= RFC 9293 section 3.6.1, SHLD-3: a close with received data unread sends a reset.
     /// The user closes: FIN after what was written; a reset if something is unread (RFC 2525 section 2.17).
     pub(crate) fn close(&mut self, now: Instant, cx: &mut Context<'_>) -> Disposition {
-        self.released = true;
-        self.idle.progress = now;
+        self.user.release(now);
         match &mut self.state {
             ConnectionState::Over(_) => {
                 self.receiver.clear(cx.pool);
@@ -53,7 +52,7 @@ impl Connection {
     //= RFC 9293 section 3.10.5: ABORT sends a reset where the peer may still expect data.
     /// The user gives the connection up.
     pub(crate) fn abort(&mut self, now: Instant, cx: &mut Context<'_>) -> Disposition {
-        self.released = true;
+        self.user.release(now);
         match self.state {
             ConnectionState::Over(_) => {
                 self.receiver.clear(cx.pool);
@@ -70,13 +69,13 @@ impl Connection {
     //= and a host that runs short of memory may end the connection all the same.
     /// The user has closed, and the peer does not take what was written: it is given up.
     pub(crate) fn give_up(&mut self, now: Instant, cx: &mut Context<'_>) -> Disposition {
-        let after = now.saturating_since(self.idle.progress);
+        let after = now.saturating_since(self.user.stalled_since());
         self.end_with_reset(now, EndReason::timed_out(after), cx)
     }
 
     /// Since when a connection that the user has closed has got nothing through.
     pub(crate) fn stalled_since(&self) -> Instant {
-        self.idle.progress
+        self.user.stalled_since()
     }
 
     /// Whether it holds written bytes that the peer has not acknowledged.
@@ -107,16 +106,16 @@ impl Connection {
     /// The protocol is over: gives the memory back and queues the last event.
     pub(super) fn end(&mut self, end: EndReason, cx: &mut Context<'_>) -> Disposition {
         self.state = ConnectionState::Over(end);
-        self.idle.send = false;
+        self.idle.cancel();
         self.sender.abort(cx.memory, cx.released);
         cx.notify_dropped();
         let failure = self.failure();
-        if self.released || failure.is_some() {
+        if self.user.has_released() || failure.is_some() {
             self.receiver.clear(cx.pool);
         } else {
             self.receiver.abandon(cx.pool);
         }
-        if !self.released {
+        if !self.user.has_released() {
             //= RFC 9293 section 3.6, MUST-12: the user learns whether the connection was closed or aborted.
             cx.events.push_back(match failure {
                 Some(failure) => TcpEvent::Failed(cx.id, failure),

@@ -20,8 +20,9 @@ impl Connection {
     ) -> bool {
         let PlainHeader { seq, ack, window, timestamps, .. } = *header;
         // With ECN there are marks to be looked at, and data after a close is to be answered by a reset.
-        let usual =
-            matches!(self.state, ConnectionState::Established) && !self.negotiated.ecn && !self.released;
+        let usual = matches!(self.state, ConnectionState::Established)
+            && !self.negotiated.ecn
+            && !self.user.has_released();
         if !usual || !self.receiver.expects(seq, payload.len()) || !self.is_ack_plausible(ack) {
             return false;
         }
@@ -48,9 +49,10 @@ impl Connection {
         };
         // Nothing has been finished yet: there is no FIN of ours to be acknowledged.
         self.work_in(now, &input, cx);
-        if !payload.is_empty() && self.receiver.on_expected(now, payload, cx.pool) > 0 && self.notify_readable
+        if !payload.is_empty()
+            && self.receiver.on_expected(now, payload, cx.pool) > 0
+            && self.user.on_readable()
         {
-            self.notify_readable = false;
             cx.events.push_back(TcpEvent::Readable(cx.id));
         }
         true

@@ -29,7 +29,7 @@ impl Connection {
         let attempt = match &self.state {
             ConnectionState::Over(_) => return Disposition::Keep,
             ConnectionState::SynSent(_) | ConnectionState::SynReceived(_) => {
-                if quoted != self.iss {
+                if quoted != self.iss() {
                     return Disposition::Keep;
                 }
                 true
@@ -44,14 +44,14 @@ impl Connection {
         };
         match kind {
             //= RFC 9293 section 3.9.2.2, MUST-56: a soft error does not end the connection.
-            IcmpKind::Unreachable => self.unreachable = true,
+            IcmpKind::Unreachable => self.idle.on_soft_error(),
             //= RFC 9293 section 3.9.2.2, SHLD-26, as RFC 5461 section 4.1 and RFC 5927 section 5.2 have it: a hard error
             //= ends an attempt, and is soft afterwards.
             IcmpKind::Refused if attempt => return self.end(EndReason::Refused, cx),
-            IcmpKind::Refused => self.unreachable = true,
+            IcmpKind::Refused => self.idle.on_soft_error(),
             IcmpKind::TooBig(mtu) => {
                 //= RFC 8201 section 4: every IPv6 path carries 1280 bytes.
-                let floor = if self.local_ip.is_ipv6() { ipv6::MIN_MTU } else { self.options.min_path_mtu };
+                let floor = if self.pair.is_ipv6() { ipv6::MIN_MTU } else { self.options.min_path_mtu };
                 if !attempt {
                     self.sender.on_packet_too_big(now, mtu.max(floor), quoted);
                 }

@@ -2,7 +2,6 @@
 
 use core::time::Duration;
 
-use super::limit::Budget;
 use super::{Connection, ConnectionState, Context, Disposition, EndReason, NEVER};
 use crate::tcp::sender::TimerOut;
 use crate::time::Instant;
@@ -11,7 +10,7 @@ use crate::time::Instant;
 //= connection, not so long that dead connections gather.
 const PEER_TIMEOUT: core::ops::RangeInclusive<u64> = 100..=3600;
 
-/// What is known about the peer's silence.
+/// What is known about the peer's silence. A probe is due, or has been sent, only since the peer was heard last.
 #[derive(Debug)]
 pub(super) struct Idle {
     last_heard: Instant,
@@ -19,28 +18,16 @@ pub(super) struct Idle {
     /// Probes without an answer.
     probes: u8,
     /// A probe is to leave.
-    pub(super) send: bool,
+    due: bool,
+    /// A packet found no route, or an ICMP error said so: a later time-out is reported with that cause.
+    unreachable: bool,
     /// The peer's user timeout option in seconds, within limits; zero: none.
     peer_timeout: u16,
-    /// Answers to what nothing proves, and to the peer's keep-alives.
-    pub(super) challenges: Budget,
-    pub(super) keep_alives: Budget,
-    /// When the user closed, or something new was acknowledged since.
-    pub(super) progress: Instant,
 }
 
 impl Idle {
     pub(super) fn new(now: Instant) -> Self {
-        Self {
-            last_heard: now,
-            probed: now,
-            probes: 0,
-            send: false,
-            peer_timeout: 0,
-            challenges: Budget::default(),
-            keep_alives: Budget::default(),
-            progress: now,
-        }
+        Self { last_heard: now, probed: now, probes: 0, due: false, unreachable: false, peer_timeout: 0 }
     }
 
     /// A segment of the peer was believed.
@@ -48,7 +35,7 @@ impl Idle {
     pub(super) fn on_heard(&mut self, now: Instant) {
         self.last_heard = now;
         self.probes = 0;
-        self.send = false;
+        self.due = false;
     }
 
     /// The peer says how long it keeps data.
@@ -56,11 +43,38 @@ impl Idle {
         self.peer_timeout = u64::from(seconds).clamp(*PEER_TIMEOUT.start(), *PEER_TIMEOUT.end()) as u16;
     }
 
+    /// Whether a probe is to leave.
+    #[inline]
+    pub(super) fn is_due(&self) -> bool {
+        self.due
+    }
+
     /// A probe left.
     pub(super) fn on_probe_sent(&mut self, now: Instant) {
         self.probed = now;
         self.probes = self.probes.saturating_add(1);
-        self.send = false;
+        self.due = false;
+    }
+
+    /// No probe is to leave any more.
+    pub(super) fn cancel(&mut self) {
+        self.due = false;
+    }
+
+    /// There is no way to the peer at present (RFC 5461 section 2: a soft error).
+    pub(super) fn on_soft_error(&mut self) {
+        self.unreachable = true;
+    }
+
+    /// The peer has acknowledged something: there is a way.
+    #[inline]
+    pub(super) fn on_progress(&mut self) {
+        self.unreachable = false;
+    }
+
+    /// Why a connection ends whose peer has not answered for so long.
+    pub(super) fn end_reason(&self, after: Duration) -> EndReason {
+        if self.unreachable { EndReason::Unreachable } else { EndReason::timed_out(after) }
     }
 }
 
@@ -70,7 +84,7 @@ impl Connection {
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
         let until = match &self.state {
             ConnectionState::SynSent(handshake) | ConnectionState::SynReceived(handshake) => {
-                return handshake.deadline;
+                return handshake.deadline();
             }
             ConnectionState::Over(_) => return None,
             ConnectionState::FinWait2 { until } => *until,
@@ -104,7 +118,7 @@ impl Connection {
     #[inline]
     fn keep_alive_deadline(&self) -> Option<Instant> {
         let keep_alive = self.options.keep_alive?;
-        if self.idle.send || !self.sender.is_empty() {
+        if self.idle.due || !self.sender.is_empty() {
             return None;
         }
         Some(match self.idle.probes {
@@ -121,7 +135,7 @@ impl Connection {
             self.state,
             ConnectionState::FinWait1 | ConnectionState::Closing | ConnectionState::LastAck
         );
-        (self.released && waits).then(|| self.idle.progress + self.options.orphan_timeout)
+        (self.user.has_released() && waits).then(|| self.user.stalled_since() + self.options.orphan_timeout)
     }
 
     /// The deadline has come: does what is due.
@@ -154,15 +168,14 @@ impl Connection {
                 let after = now.saturating_since(self.idle.last_heard);
                 return self.end_with_reset(now, EndReason::timed_out(after), cx);
             }
-            self.idle.send = true;
+            self.idle.due = true;
         }
         Disposition::Keep
     }
 
     fn time_out(&mut self, now: Instant, cx: &mut Context<'_>) -> Disposition {
         let since = self.sender.stalled_since().unwrap_or(self.idle.last_heard);
-        let after = now.saturating_since(since);
-        let end = if self.unreachable { EndReason::Unreachable } else { EndReason::timed_out(after) };
+        let end = self.idle.end_reason(now.saturating_since(since));
         self.end(end, cx)
     }
 }

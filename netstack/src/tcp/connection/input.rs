@@ -14,17 +14,17 @@ impl Connection {
         segment: &Segment<'_>,
         cx: &mut Context<'_>,
     ) -> Disposition {
+        let irs = self.irs();
         match &mut self.state {
             ConnectionState::SynSent(_) => return self.on_syn_sent(now, segment, cx),
             ConnectionState::Over(_) => return Disposition::Keep,
             ConnectionState::SynReceived(handshake)
-                if segment.header.seq == self.irs
+                if segment.header.seq == irs
                     && segment.header.flags.contains(Flags::SYN)
                     && !segment.header.flags.intersects(Flags::RST) =>
             {
                 if !segment.header.flags.contains(Flags::ACK) {
-                    // The peer's SYN again: it has not seen the SYN-ACK.
-                    handshake.send = true;
+                    handshake.on_repeated_syn();
                     return Disposition::Keep;
                 }
                 //= RFC 9293 section 3.5, MUST-10, figure 8: in a simultaneous open the SYN comes again with an acknowledgement.
@@ -101,7 +101,7 @@ impl Connection {
         }
         let mut opened = None;
         if let ConnectionState::SynReceived(_) = self.state {
-            if header.ack != self.iss + 1 {
+            if header.ack != self.iss() + 1 {
                 return Disposition::Answer(self.reset_for_ack(now, header));
             }
             opened = Some(self.establish(now, header, cx));
@@ -134,23 +134,22 @@ impl Connection {
         if payload_len > 0 || header.flags.contains(Flags::FIN) {
             self.receiver.on_repeated(seq, (seq + payload_len).min(next));
         } else if seq + 1 == next && self.is_ack_plausible(header.ack) {
-            // A keep-alive: a sender that knows no sequence numbers cannot use up the limit of its answers.
-            if self.idle.keep_alives.take(now, cx.challenges) {
+            // A keep-alive.
+            if self.answers.may_answer_keep_alive(now, cx.challenges) {
                 self.receiver.acknowledge_now();
             }
         } else {
             self.challenge(now, cx);
         }
         if let ConnectionState::SynReceived(handshake) = &mut self.state {
-            // The peer does not know this side's SYN if it repeats its own.
-            handshake.send |= handshake.deadline.is_none();
+            handshake.on_unacceptable();
         }
     }
 
     //= RFC 5961 section 7: the answers to what nothing proves are limited.
     /// An acknowledgement, unless there were too many of these lately.
     fn challenge(&mut self, now: Instant, cx: &mut Context<'_>) {
-        if self.idle.challenges.take(now, cx.challenges) {
+        if self.answers.may_challenge(now, cx.challenges) {
             self.receiver.acknowledge_now();
         }
     }
@@ -199,7 +198,7 @@ impl Connection {
             //= RFC 9293 section 3.10.7.4, fifth: what the acknowledgement of this side's FIN means in each state.
             match self.state {
                 ConnectionState::FinWait1 => {
-                    let until = if self.released { now + self.options.fin_wait_2 } else { NEVER };
+                    let until = if self.user.has_released() { now + self.options.fin_wait_2 } else { NEVER };
                     self.state = ConnectionState::FinWait2 { until };
                 }
                 ConnectionState::Closing => return Some(self.enter_time_wait(now, cx)),
@@ -228,10 +227,10 @@ impl Connection {
             cx.notify_released();
         }
         if out.progress {
-            self.unreachable = false;
+            self.idle.on_progress();
         }
-        if out.acked > 0 && self.released {
-            self.idle.progress = now;
+        if out.acked > 0 {
+            self.user.on_progress(now);
         }
         self.notify_writable(out.became_writable, cx);
         out.fin_acked
@@ -240,7 +239,7 @@ impl Connection {
     /// Queues the event that there is room to write again.
     #[inline]
     pub(super) fn notify_writable(&self, became_writable: bool, cx: &mut Context<'_>) {
-        if became_writable && !self.released && !self.shut {
+        if became_writable && self.user.writes() {
             cx.events.push_back(TcpEvent::Writable(cx.id));
         }
     }
@@ -267,7 +266,9 @@ impl Connection {
         let len = segment.payload.len();
         if len > 0 {
             //= RFC 9293 section 3.6.1, SHLD-3, RFC 2525 section 2.17: data that cannot be read any more is answered by a reset.
-            if self.released && (seq + len.min(i32::MAX as usize) as u32).is_after(self.receiver.next()) {
+            if self.user.has_released()
+                && (seq + len.min(i32::MAX as usize) as u32).is_after(self.receiver.next())
+            {
                 return self.end_with_reset(now, EndReason::Reset, cx);
             }
             if self.negotiated.ecn {
@@ -276,8 +277,7 @@ impl Connection {
             }
         }
         let taken = self.receiver.on_data(now, seq, segment.payload, fin, cx.pool);
-        if (taken.readable > 0 || taken.fin) && self.notify_readable && !self.released {
-            self.notify_readable = false;
+        if (taken.readable > 0 || taken.fin) && self.user.on_readable() {
             cx.events.push_back(TcpEvent::Readable(cx.id));
         }
         if taken.fin {

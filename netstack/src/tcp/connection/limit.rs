@@ -8,7 +8,7 @@ use crate::time::Instant;
 //= a sender that provokes many takes away the answers of others, their answers to keep-alives among them, and can measure what
 //= they were given.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Budget {
+struct Budget {
     /// Modulo 2^16: the same one comes back after 18 hours.
     second: u16,
     used: u16,
@@ -16,7 +16,7 @@ pub(super) struct Budget {
 
 impl Budget {
     /// Whether one more of `per_second` may leave.
-    pub(super) fn take(&mut self, now: Instant, per_second: u32) -> bool {
+    fn take(&mut self, now: Instant, per_second: u32) -> bool {
         let second = (now.as_nanos() / 1_000_000_000) as u16;
         if second != self.second {
             *self = Self { second, used: 0 };
@@ -24,6 +24,26 @@ impl Budget {
         let some = u32::from(self.used) < per_second;
         self.used = self.used.saturating_add(1);
         some
+    }
+}
+
+/// The answers of a connection to what nothing proves. Those to the peer's keep-alives have a budget of their own: a sender that
+/// knows no sequence numbers cannot use it up.
+#[derive(Debug, Default)]
+pub(super) struct Answers {
+    challenges: Budget,
+    keep_alives: Budget,
+}
+
+impl Answers {
+    /// Whether one more challenge acknowledgement of `per_second` may leave.
+    pub(super) fn may_challenge(&mut self, now: Instant, per_second: u32) -> bool {
+        self.challenges.take(now, per_second)
+    }
+
+    /// Whether one more keep-alive may be answered.
+    pub(super) fn may_answer_keep_alive(&mut self, now: Instant, per_second: u32) -> bool {
+        self.keep_alives.take(now, per_second)
     }
 }
 

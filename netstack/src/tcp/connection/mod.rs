@@ -6,25 +6,31 @@
 mod calls;
 mod close;
 mod expected;
+mod handshake;
 mod icmp;
 mod idle;
 mod input;
 mod limit;
 mod open;
 mod output;
+mod socket_pair;
 #[cfg(test)]
 mod tests;
+mod user;
 
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use self::handshake::Handshake;
 pub use self::icmp::IcmpKind;
 use self::idle::Idle;
+use self::limit::Answers;
 pub(crate) use self::limit::RateLimit;
-use self::open::Handshake;
 pub(crate) use self::open::cookie_syn_ack;
+use self::socket_pair::SocketPair;
+use self::user::User;
 use super::memory::Memory;
 use super::receiver::{Pool, Receiver};
 use super::sender::Sender;
@@ -195,31 +201,21 @@ struct NegotiatedOptions {
     ecn: bool,
 }
 
-/// A connection.
+/// A connection. While its handshake goes on the sender is one beyond this side's initial sequence number, and the receiver one
+/// beyond the peer's once that is known.
 #[derive(Debug)]
 pub(crate) struct Connection {
-    local_ip: IpAddr,
-    remote_ip: IpAddr,
-    local_port: u16,
-    remote_port: u16,
+    pair: SocketPair,
     options: Arc<Options>,
     sender: Sender,
     receiver: Receiver,
     state: ConnectionState,
+    user: User,
     idle: Idle,
-    iss: SeqNumber,
-    irs: SeqNumber,
+    answers: Answers,
     timestamp_offset: u32,
     mtu: u16,
     negotiated: NegotiatedOptions,
-    /// The user has closed or aborted.
-    released: bool,
-    /// The user has shut sending.
-    shut: bool,
-    /// Whether arriving data queues an event.
-    notify_readable: bool,
-    /// A packet found no route, or an ICMP error said so: a later time-out is reported with that cause.
-    unreachable: bool,
 }
 
 /// The value of a connection's timestamp clock: milliseconds, from an offset of its own.
@@ -238,7 +234,7 @@ impl EndReason {
 impl Connection {
     /// This side's address and port.
     pub(crate) fn local(&self) -> SocketAddr {
-        SocketAddr::new(self.local_ip, self.local_port)
+        self.pair.local()
     }
 
     /// What the peer has acknowledged.
@@ -248,7 +244,7 @@ impl Connection {
 
     /// The peer's.
     pub(crate) fn remote(&self) -> SocketAddr {
-        SocketAddr::new(self.remote_ip, self.remote_port)
+        self.pair.remote()
     }
 
     /// Whether these are its two ends.
@@ -260,10 +256,7 @@ impl Connection {
         remote: IpAddr,
         remote_port: u16,
     ) -> bool {
-        self.remote_port == remote_port
-            && self.local_port == local_port
-            && self.remote_ip == remote
-            && self.local_ip == local
+        self.pair.is_between(local, local_port, remote, remote_port)
     }
 
     /// The options.
@@ -280,7 +273,7 @@ impl Connection {
 
     /// Whether the user has closed or aborted it.
     pub(crate) fn released(&self) -> bool {
-        self.released
+        self.user.has_released()
     }
 
     /// Whether the protocol is over: `Remove`, `Reset` or `TimeWait` was returned.

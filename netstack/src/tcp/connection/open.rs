@@ -3,7 +3,11 @@
 use core::time::Duration;
 use std::sync::Arc;
 
+use super::handshake::{Expiry, Handshake};
 use super::idle::Idle;
+use super::limit::Answers;
+use super::socket_pair::SocketPair;
+use super::user::User;
 use super::{
     Connection, ConnectionState, Context, CookieOptions, Disposition, EndReason, NegotiatedOptions, Open,
     timestamp,
@@ -20,45 +24,6 @@ const TIMESTAMPS_LEN: u16 = 12;
 
 /// Segments are never smaller than this, whatever the peer or the path say (RFC 791: every path carries 68 bytes).
 const LEAST_MSS: u16 = 48;
-
-/// What only a handshake needs to know.
-#[derive(Debug)]
-pub(super) struct Handshake {
-    /// When the SYN is sent again; `None` until it was sent.
-    pub(super) deadline: Option<Instant>,
-    pub(super) rto: Duration,
-    /// When the first was sent.
-    first_sent: Option<Instant>,
-    /// How many were sent.
-    sent: u8,
-    /// One should leave now.
-    pub(super) send: bool,
-    passive: bool,
-    /// What the peer's SYN offered.
-    peer: tcp::Options,
-}
-
-impl Handshake {
-    fn new(options: &Options, passive: bool, peer: tcp::Options) -> Box<Self> {
-        Box::new(Self {
-            deadline: None,
-            rto: options.initial_rto,
-            first_sent: None,
-            sent: 0,
-            send: true,
-            passive,
-            peer,
-        })
-    }
-
-    /// A SYN left.
-    pub(super) fn on_sent(&mut self, now: Instant) {
-        self.first_sent.get_or_insert(now);
-        self.sent = self.sent.saturating_add(1);
-        self.send = false;
-        self.deadline = Some(now + self.rto);
-    }
-}
 
 /// The largest payload announced to the peer (MSS): what the path carries without options.
 ///
@@ -112,25 +77,28 @@ pub(crate) fn cookie_syn_ack(open: &Open, options: &Options, syn: &Header, value
 impl Connection {
     fn new(now: Instant, open: &Open, options: Arc<Options>, state: ConnectionState) -> Self {
         Self {
-            local_ip: open.local.ip(),
-            remote_ip: open.remote.ip(),
-            local_port: open.local.port(),
-            remote_port: open.remote.port(),
+            pair: SocketPair::new(open.local, open.remote),
             sender: Sender::new(open.iss, Arc::clone(&options)),
             receiver: Receiver::new(now, &options),
             options,
             state,
+            user: User::new(now),
             idle: Idle::new(now),
-            iss: open.iss,
-            irs: SeqNumber(0),
+            answers: Answers::default(),
             timestamp_offset: open.timestamp_offset,
             mtu: open.mtu,
             negotiated: NegotiatedOptions::default(),
-            released: false,
-            shut: false,
-            notify_readable: true,
-            unreachable: false,
         }
+    }
+
+    /// ISS, while the handshake goes on.
+    pub(super) fn iss(&self) -> SeqNumber {
+        self.sender.una() - 1
+    }
+
+    /// IRS, as long as nothing but the peer's SYN was taken.
+    pub(super) fn irs(&self) -> SeqNumber {
+        self.receiver.next() - 1
     }
 
     /// Active open: SYN-SENT. `transmit` sends the SYN.
@@ -166,10 +134,7 @@ impl Connection {
             timestamps: header.options.timestamps.filter(|_| negotiated.timestamps),
             ..tcp::Options::default()
         };
-        let mut handshake = Handshake::new(&options, true, peer);
-        handshake.send = false;
-        handshake.sent = 1;
-        handshake.deadline = Some(now + handshake.rto);
+        let handshake = Handshake::from_cookie(now, &options, peer);
         let mut connection = Self::new(now, open, options, ConnectionState::SynReceived(handshake));
         let syn = Header { seq: header.seq - 1, options: peer, ..*header };
         connection.on_peer_syn(now, &syn, negotiated.ecn);
@@ -180,7 +145,6 @@ impl Connection {
     fn on_peer_syn(&mut self, now: Instant, syn: &Header, ecn: bool) {
         let (own, peer) = (&self.options, &syn.options);
         let scaling = own.window_scaling && peer.window_scale.is_some();
-        self.irs = syn.seq;
         self.negotiated = NegotiatedOptions {
             //= RFC 7323 section 2.2: scaling works in both directions, or in none.
             peer_shift: peer.window_scale.filter(|_| scaling).unwrap_or(0).min(14),
@@ -190,7 +154,7 @@ impl Connection {
             sack: own.sack && peer.sack_permitted,
             ecn: own.ecn && ecn,
         };
-        let mss = own_mss(self.mtu, self.local_ip.is_ipv6(), own);
+        let mss = own_mss(self.mtu, self.pair.is_ipv6(), own);
         let value = peer.timestamps.filter(|_| self.negotiated.timestamps).map(|theirs| theirs.value);
         self.receiver.open(now, syn.seq, mss, value);
         let NegotiatedOptions { own_shift, sack, ecn, .. } = self.negotiated;
@@ -202,31 +166,31 @@ impl Connection {
 
     /// The handshake is complete: the peer has acknowledged the SYN.
     pub(super) fn establish(&mut self, now: Instant, header: &Header, cx: &mut Context<'_>) -> Disposition {
-        let state = if self.shut { ConnectionState::FinWait1 } else { ConnectionState::Established };
+        let state =
+            if self.user.has_shut() { ConnectionState::FinWait1 } else { ConnectionState::Established };
         let before = core::mem::replace(&mut self.state, state);
         let (ConnectionState::SynSent(handshake) | ConnectionState::SynReceived(handshake)) = before else {
             return Disposition::Keep;
         };
-        let v6 = self.local_ip.is_ipv6();
+        let v6 = self.pair.is_ipv6();
         let option_len = if self.negotiated.timestamps { TIMESTAMPS_LEN } else { 0 };
         //= RFC 9293 section 3.7.1, MUST-15: without an MSS option, 536 bytes (IPv4) or 1220 (IPv6).
-        let theirs = handshake.peer.mss.unwrap_or(if v6 { 1220 } else { 536 });
+        let theirs = handshake.peer().mss.unwrap_or(if v6 { 1220 } else { 536 });
         //= RFC 9293 section 3.7.1, MUST-16: the least of what the peer takes and the path carries, less the options.
         let mss = theirs.min(own_mss(self.mtu, v6, &self.options));
         let mss = mss.max(LEAST_MSS + option_len) - option_len;
         let negotiated = sender::SenderOptions {
             mss,
             overhead: if v6 { 60 } else { 40 } + option_len,
-            timestamps: self.negotiated.timestamps,
             sack: self.negotiated.sack,
             ecn: self.negotiated.ecn,
         };
         //= RFC 7323 section 2.2: the window of a SYN is not scaled.
         let syn = header.flags.contains(Flags::SYN);
         let window = u32::from(header.window) << if syn { 0 } else { self.negotiated.peer_shift };
-        let resent = handshake.sent > 1;
+        let resent = handshake.sent() > 1;
         //= RFC 6298 section 3: no round-trip time is taken from a SYN that was sent twice, but by its timestamp.
-        let rtt = match handshake.first_sent {
+        let rtt = match handshake.first_sent() {
             Some(at) if !resent => Some(now.saturating_since(at)),
             _ => {
                 let stamps = header.options.timestamps.filter(|_| self.negotiated.timestamps);
@@ -235,10 +199,10 @@ impl Connection {
         };
         self.sender.establish(now, &negotiated, window, header.seq, rtt, resent);
         self.idle.on_heard(now);
-        if handshake.passive {
+        if handshake.is_passive() {
             return Disposition::Opened;
         }
-        if !self.released {
+        if !self.user.has_released() {
             cx.events.push_back(TcpEvent::Connected(cx.id));
         }
         Disposition::Keep
@@ -262,7 +226,7 @@ impl Connection {
         let flags = header.flags;
         //= RFC 9293 section 3.10.7.3, first: an acknowledgement of anything but the SYN is answered by a reset.
         let acked = flags.contains(Flags::ACK);
-        if acked && header.ack != self.iss + 1 {
+        if acked && header.ack != self.iss() + 1 {
             if flags.contains(Flags::RST) {
                 return Disposition::Keep;
             }
@@ -276,10 +240,10 @@ impl Connection {
             return Disposition::Keep;
         }
         let ConnectionState::SynSent(handshake) = &mut self.state else { return Disposition::Keep };
-        handshake.peer = header.options;
+        handshake.on_answered(header.options);
         if acked {
             // ECN only if this side still asked for it (a SYN that is sent again does not).
-            let ecn = handshake.sent == 1 && grants_ecn(flags);
+            let ecn = handshake.sent() == 1 && grants_ecn(flags);
             self.on_peer_syn(now, header, ecn);
             self.receiver.acknowledge_now();
             let _ = self.establish(now, header, cx);
@@ -292,11 +256,8 @@ impl Connection {
         }
         //= RFC 9293 section 3.10.7.3, fourth; section 3.5, MUST-10: both sides have opened at once.
         let ecn = asks_for_ecn(flags);
-        let options = Arc::clone(&self.options);
-        let mut fresh = Handshake::new(&options, false, header.options);
-        fresh.first_sent = handshake.first_sent;
-        fresh.sent = handshake.sent;
-        self.state = ConnectionState::SynReceived(fresh);
+        let crossed = handshake.crossed(&self.options, header.options);
+        self.state = ConnectionState::SynReceived(crossed);
         self.on_peer_syn(now, header, ecn);
         Disposition::Keep
     }
@@ -315,22 +276,22 @@ impl Connection {
             flags = flags.with(Flags::ECE);
         }
         //= RFC 3168 section 6.1.1.1: a SYN that was not answered is sent again without asking for ECN.
-        if !received && own.ecn && handshake.sent == 0 {
+        if !received && own.ecn && handshake.sent() == 0 {
             flags = flags.with(Flags::ECE).with(Flags::CWR);
         }
         //= RFC 9293 section 3.2, RFC 7323 sections 2.2 and 3.2, RFC 2018 section 2: a SYN-ACK answers offers only.
         let offer = |wanted: bool, theirs: bool| if received { theirs } else { wanted };
         Some(Header {
-            source_port: self.local_port,
-            destination_port: self.remote_port,
-            seq: self.iss,
+            source_port: self.pair.local_port(),
+            destination_port: self.pair.remote_port(),
+            seq: self.iss(),
             ack: if received { self.receiver.next() } else { SeqNumber(0) },
             flags,
             window: self.receiver.syn_window(),
             urgent: 0,
             options: tcp::Options {
                 //= RFC 9293 section 3.7.1, SHLD-5: in every SYN; section 3.2, MUST-65: in no other segment.
-                mss: Some(own_mss(self.mtu, self.local_ip.is_ipv6(), own)),
+                mss: Some(own_mss(self.mtu, self.pair.is_ipv6(), own)),
                 window_scale: offer(own.window_scaling, self.negotiated.scaling)
                     .then(|| Receiver::wanted_shift(own)),
                 sack_permitted: offer(own.sack, self.negotiated.sack),
@@ -351,23 +312,14 @@ impl Connection {
         else {
             return Disposition::Keep;
         };
-        if handshake.deadline.is_none_or(|deadline| deadline > now) {
-            return Disposition::Keep;
+        match handshake.on_timer(now, &self.options) {
+            Expiry::GiveUp(after) => self.end(self.idle.end_reason(after), cx),
+            Expiry::NotYet | Expiry::Again => Disposition::Keep,
         }
-        handshake.deadline = None;
-        //= RFC 9293 section 3.8.3, MUST-22, MUST-23: a SYN is sent again for a while, and may be given up.
-        if handshake.sent > self.options.syn_retries {
-            let after = now.saturating_since(handshake.first_sent.unwrap_or(now));
-            let end = if self.unreachable { EndReason::Unreachable } else { EndReason::timed_out(after) };
-            return self.end(end, cx);
-        }
-        handshake.rto = handshake.rto.saturating_mul(2).min(self.options.max_rto);
-        handshake.send = true;
-        Disposition::Keep
     }
 
     /// Whether the connection was opened by the peer.
     pub(super) fn is_passive_handshake(&self) -> bool {
-        matches!(&self.state, ConnectionState::SynReceived(handshake) if handshake.passive)
+        matches!(&self.state, ConnectionState::SynReceived(handshake) if handshake.is_passive())
     }
 }

@@ -21,8 +21,8 @@ impl Connection {
     fn header(&self, now: Instant, seq: SeqNumber, flags: Flags, say: &Acknowledgement) -> Header {
         let flags = flags.with(Flags::ACK);
         Header {
-            source_port: self.local_port,
-            destination_port: self.remote_port,
+            source_port: self.pair.local_port(),
+            destination_port: self.pair.remote_port(),
             seq,
             ack: say.ack,
             flags: if say.ece { flags.with(Flags::ECE) } else { flags },
@@ -36,8 +36,8 @@ impl Connection {
     /// The reset that answers a segment whose acknowledgement is wrong.
     pub(super) fn reset_for_ack(&self, now: Instant, header: &Header) -> Header {
         Header {
-            source_port: self.local_port,
-            destination_port: self.remote_port,
+            source_port: self.pair.local_port(),
+            destination_port: self.pair.remote_port(),
             seq: header.ack,
             flags: Flags::RST,
             // There is no acknowledgement for an echo to go with.
@@ -49,8 +49,8 @@ impl Connection {
     /// The reset by which this side ends the connection.
     pub(super) fn reset(&self, now: Instant) -> Header {
         Header {
-            source_port: self.local_port,
-            destination_port: self.remote_port,
+            source_port: self.pair.local_port(),
+            destination_port: self.pair.remote_port(),
             seq: self.sender.nxt(),
             ack: self.receiver.next(),
             flags: Flags::RST.with(Flags::ACK),
@@ -96,10 +96,10 @@ impl Connection {
     #[inline]
     pub(crate) fn wants_transmit(&self, now: Instant) -> bool {
         match &self.state {
-            ConnectionState::SynSent(handshake) => handshake.send,
-            ConnectionState::SynReceived(handshake) => handshake.send || self.receiver.is_ack_due(),
+            ConnectionState::SynSent(handshake) => handshake.is_due(),
+            ConnectionState::SynReceived(handshake) => handshake.is_due() || self.receiver.is_ack_due(),
             ConnectionState::Over(_) => false,
-            _ => self.receiver.is_ack_due() || self.idle.send || self.sender.wants_transmit(now),
+            _ => self.receiver.is_ack_due() || self.idle.is_due() || self.sender.wants_transmit(now),
         }
     }
 
@@ -148,7 +148,7 @@ impl Connection {
         }
         //= RFC 9293 section 3.8.4, SHLD-12: a keep-alive has no data; it repeats the number before the next, so that it
         //= must be answered.
-        if self.idle.send {
+        if self.idle.is_due() {
             let say = self.receiver.acknowledgement(cx.pool);
             let header = self.header(now, self.sender.nxt() - 1, Flags::ACK, &say);
             if !self.emit(emit, &header, &[], 0, false) {
@@ -169,7 +169,7 @@ impl Connection {
         else {
             return None;
         };
-        if handshake.send {
+        if handshake.is_due() {
             let header = self.syn(now)?;
             if !self.emit(emit, &header, &[], 0, false) {
                 return Some(TransmitOutcome::Blocked);
@@ -177,12 +177,12 @@ impl Connection {
         }
         match &mut self.state {
             ConnectionState::SynSent(handshake) => {
-                if handshake.send {
+                if handshake.is_due() {
                     handshake.on_sent(now);
                 }
                 Some(TransmitOutcome::Done)
             }
-            ConnectionState::SynReceived(handshake) if handshake.send => {
+            ConnectionState::SynReceived(handshake) if handshake.is_due() => {
                 handshake.on_sent(now);
                 self.receiver.on_ack_sent(false);
                 Some(TransmitOutcome::Done)
@@ -208,7 +208,7 @@ impl Connection {
         if !self.sender.wants_transmit(now) {
             return TransmitOutcome::Done;
         }
-        let path = emit.path(self.local_ip, self.remote_ip).unwrap_or(Path {
+        let path = emit.path(self.pair.local_ip(), self.pair.remote_ip()).unwrap_or(Path {
             mtu: self.mtu,
             max_payload: u32::from(self.sender.mss()),
             max_extents: NO_EXTENTS,
@@ -244,7 +244,7 @@ impl Connection {
         if out.psh {
             emit.flush_now();
         }
-        self.sender.on_sent(now, out, header.options.timestamps.map_or(0, |stamps| stamps.value));
+        self.sender.on_sent(now, out, header.options.timestamps.map(|stamps| stamps.value));
         self.receiver.on_ack_sent(true);
         true
     }
@@ -281,7 +281,7 @@ impl Connection {
             Emitted::Sent => true,
             Emitted::NoRoom => false,
             Emitted::NoRoute => {
-                self.unreachable = true;
+                self.idle.on_soft_error();
                 true
             }
         }

@@ -4,7 +4,7 @@ use super::super::api::{ConnectionId, Error, Info, ReleaseToken, Sending, StateN
 use super::super::connection::{Connection, Context};
 use super::super::options::Options;
 use super::super::receiver::Chunk;
-use super::{Endpoint, Slot};
+use super::Endpoint;
 use crate::region::Extent;
 use crate::time::Instant;
 
@@ -33,7 +33,7 @@ impl Endpoint {
         let result = self.call_of(id, run);
         // A call that could do nothing has changed nothing.
         if !matches!(result, Err(Error::WouldBlock)) {
-            self.settle(now, id.index);
+            self.slots.settle(now, id.index, &mut self.timers);
         }
         result
     }
@@ -48,7 +48,7 @@ impl Endpoint {
     ) -> Result<R, Error> {
         let result = self.call_of(id, run);
         if result.is_ok() {
-            self.settle_written(now, id.index);
+            self.slots.settle_written(now, id.index, &mut self.timers);
         }
         result
     }
@@ -67,7 +67,7 @@ impl Endpoint {
         let done = self.call(id.index, |connection, cx| (run(connection, cx), connection.is_ack_due()));
         let (result, due) = done.unwrap_or((Err(Error::Unknown), false));
         if due {
-            self.settle(now, id.index);
+            self.slots.settle(now, id.index, &mut self.timers);
         }
         result
     }
@@ -96,12 +96,12 @@ impl Endpoint {
         run: impl FnOnce(&mut Connection, &mut Context<'_>) -> Result<usize, Error>,
     ) -> Result<usize, Error> {
         let result = self.write_of(now, id, run);
-        if result == Err(Error::WouldBlock) && self.shared.memory.is_full() {
-            // Acknowledgements may not wake it when there is room: it may have nothing in flight.
-            self.starved.insert(id);
-            if self.info(id).is_some_and(|info| info.writable > 0) {
-                self.reclaim(now);
-            }
+        // Acknowledgements may not wake it when there is room: it may have nothing in flight.
+        if result == Err(Error::WouldBlock)
+            && self.shared.on_refused(id)
+            && self.info(id).is_some_and(|info| info.writable > 0)
+        {
+            self.reclaim(now);
         }
         result
     }
@@ -199,12 +199,7 @@ impl Endpoint {
         if let Some(end) = end {
             self.dispose(now, id.index, end);
         }
-        let over = |slot: &Slot| slot.connection.as_deref().is_some_and(Connection::is_over);
-        if self
-            .slots
-            .get(id.index as usize)
-            .is_some_and(|slot| slot.generation == id.generation && over(slot))
-        {
+        if self.slots.named(id).is_some_and(|(_, connection)| connection.is_over()) {
             self.release(id.index);
         }
         self.orphan(now, id.index);
@@ -256,7 +251,7 @@ impl Endpoint {
     ) -> Result<(), Error> {
         let mut options = self.options(id).ok_or(Error::Unknown)?.clone();
         change(&mut options);
-        let options = self.shared_options(Some(options));
+        let options = self.options.get(Some(options));
         self.use_of(now, id, |connection, _| {
             connection.set_options(options);
             Ok(())

@@ -5,11 +5,11 @@ use std::collections::VecDeque;
 use super::super::api::TcpEvent;
 use super::Endpoint;
 
-/// Events in flight to the user.
+/// Events in flight to the user. One that gives an extent back passes only while no frame is out.
 #[derive(Debug, Default)]
 pub(super) struct Events {
     /// Oldest first.
-    pub(super) queue: VecDeque<TcpEvent>,
+    queue: VecDeque<TcpEvent>,
     /// Of extents that a frame may still refer to.
     held: VecDeque<TcpEvent>,
     /// Frames that were emitted may still be read.
@@ -17,6 +17,18 @@ pub(super) struct Events {
 }
 
 impl Events {
+    /// Where new ones are appended.
+    #[inline]
+    pub(super) fn queue(&mut self) -> &mut VecDeque<TcpEvent> {
+        &mut self.queue
+    }
+
+    /// Whether some wait until no frame is out.
+    #[inline]
+    pub(super) fn are_held(&self) -> bool {
+        !self.held.is_empty()
+    }
+
     #[inline]
     fn next(&mut self) -> Option<TcpEvent> {
         loop {
@@ -27,32 +39,35 @@ impl Events {
             self.held.push_back(event);
         }
     }
+
+    fn release(&mut self) {
+        self.frames_out = false;
+        while let Some(event) = self.held.pop_back() {
+            self.queue.push_front(event);
+        }
+    }
 }
 
 impl Endpoint {
     /// What has changed since, oldest first. An extent comes back only while no frame is out.
     #[inline]
     pub fn next_event(&mut self) -> Option<TcpEvent> {
-        self.shared.events.next()
+        self.shared.events().next()
     }
 
     /// Frames that were emitted may still be read from their extents, until [`release_held`](Self::release_held).
     pub fn set_frames_out(&mut self) {
-        self.shared.events.frames_out = true;
+        self.shared.events().frames_out = true;
     }
 
     /// Whether events of released extents wait until no frame is out.
     #[inline]
     pub fn awaits_releases(&self) -> bool {
-        !self.shared.events.held.is_empty()
+        self.shared.awaits_releases()
     }
 
     /// No frame is out any more: what waited for that are the next events.
     pub fn release_held(&mut self) {
-        let events = &mut self.shared.events;
-        events.frames_out = false;
-        while let Some(event) = events.held.pop_back() {
-            events.queue.push_front(event);
-        }
+        self.shared.events().release();
     }
 }

@@ -1,29 +1,61 @@
 //! Listeners: who waits for connections, those that are half open, and those that wait to be accepted.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use core::time::Duration;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use super::super::api::{ConnectionId, ListenError, ListenerId};
 use super::super::options::Options;
-use super::ports;
+use super::{cookie, ports};
 use crate::time::Instant;
 
-/// Where connections are waited for.
+/// Where connections are waited for. `half_open` is how many of its connections are in the handshake; those that have completed it
+/// are in `queue`, `backlog` of them at most.
 #[derive(Debug)]
 pub(super) struct Listener {
-    pub(super) local: SocketAddr,
-    pub(super) options: Arc<Options>,
+    local: SocketAddr,
+    options: Arc<Options>,
     backlog: usize,
     /// Connections that have completed their handshake.
     queue: VecDeque<ConnectionId>,
     /// Connections that have not.
-    pub(super) half_open: usize,
+    half_open: usize,
     /// While cookies of ours may come back.
-    pub(super) cookies_until: Option<Instant>,
+    cookies_until: Option<Instant>,
 }
 
 impl Listener {
+    /// The address, and the port, which is known by now.
+    pub(super) fn local(&self) -> SocketAddr {
+        self.local
+    }
+
+    /// The options of the connections whose SYN comes from now on.
+    pub(super) fn options(&self) -> &Arc<Options> {
+        &self.options
+    }
+
+    /// Other options.
+    pub(super) fn set_options(&mut self, options: Arc<Options>) {
+        self.options = options;
+    }
+
+    /// How many handshakes are going on.
+    pub(super) fn half_open(&self) -> usize {
+        self.half_open
+    }
+
+    /// A handshake begins.
+    pub(super) fn begin_handshake(&mut self) {
+        self.half_open += 1;
+    }
+
+    /// One has ended without a connection.
+    pub(super) fn give_up_handshake(&mut self) {
+        self.half_open = self.half_open.saturating_sub(1);
+    }
+
     /// Whether no more connections may wait.
     #[inline]
     pub(super) fn is_full(&self) -> bool {
@@ -36,13 +68,19 @@ impl Listener {
     }
 
     /// A connection has completed its handshake.
-    pub(super) fn push(&mut self, id: ConnectionId) {
+    pub(super) fn complete_handshake(&mut self, id: ConnectionId) {
+        self.half_open = self.half_open.saturating_sub(1);
         self.queue.push_back(id);
     }
 
     /// The connection that has waited longest.
     pub(super) fn pop(&mut self) -> Option<ConnectionId> {
         self.queue.pop_front()
+    }
+
+    /// A SYN is answered by a cookie.
+    pub(super) fn on_cookie_sent(&mut self, now: Instant) {
+        self.cookies_until = Some(now + Duration::from_secs(cookie::LIFETIME_SECONDS));
     }
 
     /// Whether cookies of ours may come back now.

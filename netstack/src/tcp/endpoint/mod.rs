@@ -17,11 +17,16 @@ mod cookie;
 mod counters;
 mod demux;
 mod events;
+mod input;
 mod listen;
 mod orphans;
 mod ports;
+mod replies;
 mod run;
 mod secret;
+mod shared;
+mod shared_options;
+mod slots;
 mod table;
 mod time_wait;
 mod timers;
@@ -31,97 +36,32 @@ mod tests;
 
 use core::fmt;
 use core::net::{IpAddr, SocketAddr};
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::sync::Arc;
+use std::collections::BTreeMap;
 
 pub use counters::Counters;
-pub use demux::IcmpError;
+pub use input::IcmpError;
 
-use super::api::{ConnectError, ConnectionId, ListenError, ListenerId, ReleaseToken, StateName, TcpEvent};
+use super::api::{ConnectError, ConnectionId, ListenError, ListenerId, StateName, TcpEvent};
 use super::connection::{Connection, Context, Open, RateLimit};
-use super::memory::Memory;
 use super::options::{Config, Options};
-use super::receiver::Pool;
-use crate::ip::peers::Peers;
-use crate::region::Extent;
 use crate::time::Instant;
-use crate::wire::tcp::{Header, SeqNumber};
-use events::Events;
+use crate::wire::tcp::SeqNumber;
+use demux::{Demux, Entry};
 use listen::Listeners;
 use ports::Ports;
+use replies::Replies;
 use secret::Secret;
-use table::Table;
+use shared::Shared;
+use shared_options::SharedOptions;
+use slots::{Owner, Slots};
 use time_wait::Records;
-use timers::{Armed, Timer, Timers};
+use timers::Timers;
 
 #[cfg(doc)]
 use super::api::Emit;
 
-/// In the table, values with this bit are records in TIME-WAIT, others connections.
-const TIME_WAIT: u32 = 1 << 31;
-
 /// Largest IP packet until the MTU is set: Ethernet's.
 const DEFAULT_MTU: u16 = 1500;
-
-/// Who owns a connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum ConnectionOwner {
-    /// The user.
-    User,
-    /// A listener; the handshake is going on.
-    HalfOpen(u32),
-    /// A listener's accept queue.
-    Queued,
-    /// The endpoint alone: the user has closed it, and it still holds written data.
-    Orphan,
-}
-
-/// One connection's place in the slab.
-struct Slot {
-    generation: u32,
-    owner: ConnectionOwner,
-    /// Whether the index is in `ready`.
-    ready: bool,
-    armed: Armed,
-    connection: Option<Box<Connection>>,
-}
-
-/// What connections share.
-struct Shared {
-    memory: Memory,
-    pool: Pool,
-    /// Challenge acknowledgements of a connection per second.
-    challenges: u32,
-    events: Events,
-    /// Events of connections that the user does not know yet end here.
-    muted: VecDeque<TcpEvent>,
-    released: Vec<ReleaseToken>,
-    extents: Vec<Extent>,
-}
-
-impl Shared {
-    #[inline]
-    fn context(&mut self, id: ConnectionId, muted: bool) -> Context<'_> {
-        self.muted.clear();
-        Context {
-            id,
-            events: if muted { &mut self.muted } else { &mut self.events.queue },
-            memory: &mut self.memory,
-            pool: &mut self.pool,
-            challenges: self.challenges,
-            released: &mut self.released,
-            extents: &mut self.extents,
-        }
-    }
-}
-
-/// An answer that belongs to no connection.
-#[derive(Clone, Copy, Debug)]
-struct Reply {
-    local: SocketAddr,
-    remote: SocketAddr,
-    header: Header,
-}
 
 /// All TCP connections of one shard.
 ///
@@ -131,34 +71,17 @@ struct Reply {
 /// [`next_event`](Self::next_event) says when there is more.
 pub struct Endpoint {
     config: Config,
-    options: Arc<Options>,
-    /// Those that were given last.
-    recent_options: Arc<Options>,
+    options: SharedOptions,
     secret: Secret,
     /// What packets from our addresses may be as long as.
     mtus: BTreeMap<IpAddr, u16>,
-    slots: Vec<Slot>,
-    free: Vec<u32>,
-    table: Table,
-    /// The hosts of connections whose handshake this side began, or is over.
-    peers: Peers,
-    /// The slot that the last segment was for: the next one is often for the same.
-    last: u32,
+    slots: Slots,
+    demux: Demux,
     listeners: Listeners,
     records: Records,
-    /// Connections that were refused memory; they are notified when there is some.
-    starved: BTreeSet<ConnectionId>,
-    /// Slots whose owner is [`ConnectionOwner::Orphan`], and the one that was looked at last when there were too many.
-    orphans: usize,
-    hand: usize,
     ports: Ports,
     timers: Timers,
-    /// Scratch of `on_timeout`.
-    fired: Vec<Timer>,
-    /// Connections with something to send, in round-robin order. Each is in it at most once.
-    ready: VecDeque<u32>,
-    replies: VecDeque<Reply>,
-    resets: RateLimit,
+    replies: Replies,
     shared: Shared,
     counters: Counters,
 }
@@ -188,36 +111,18 @@ impl Endpoint {
     /// An endpoint without connections.
     pub fn new(config: Config) -> Self {
         let secret = Secret::new(&config.key);
-        let options = Arc::new(config.options.clone());
+        let resets = RateLimit::new(config.resets_per_second).with_seed(secret.seed(1));
         Self {
-            recent_options: Arc::clone(&options),
-            options,
+            options: SharedOptions::new(config.options.clone()),
             mtus: BTreeMap::new(),
-            slots: Vec::new(),
-            free: Vec::new(),
-            table: Table::new(),
-            peers: Peers::default(),
-            last: 0,
+            slots: Slots::new(),
+            demux: Demux::new(),
             listeners: Listeners::default(),
             records: Records::new(),
-            starved: BTreeSet::new(),
-            orphans: 0,
-            hand: 0,
             ports: Ports::new(&secret),
             timers: Timers::new(),
-            fired: Vec::new(),
-            ready: VecDeque::new(),
-            replies: VecDeque::new(),
-            resets: RateLimit::new(config.resets_per_second).with_seed(secret.seed(1)),
-            shared: Shared {
-                memory: Memory::new(config.max_send_memory),
-                pool: Pool::new(config.max_receive_memory),
-                challenges: config.challenge_acks_per_second,
-                events: Events::default(),
-                muted: VecDeque::new(),
-                released: Vec::new(),
-                extents: Vec::new(),
-            },
+            replies: Replies::new(resets),
+            shared: Shared::new(&config),
             counters: Counters::default(),
             secret,
             config,
@@ -241,18 +146,18 @@ impl Endpoint {
         backlog: usize,
         options: Option<Options>,
     ) -> Result<ListenerId, ListenError> {
-        let options = self.shared_options(options);
+        let options = self.options.get(options);
         self.listeners.open(plain(local), backlog, options)
     }
 
     /// Changes the options of a listener, if it is there: those of the connections whose SYN comes from now on.
     pub fn modify_listener(&mut self, id: ListenerId, change: impl FnOnce(&mut Options)) {
         let Some(listener) = self.listeners.get(id) else { return };
-        let mut options = Options::clone(&listener.options);
+        let mut options = Options::clone(listener.options());
         change(&mut options);
-        let options = self.shared_options(Some(options));
+        let options = self.options.get(Some(options));
         if let Some(listener) = self.listeners.get_mut(id) {
-            listener.options = options;
+            listener.set_options(options);
         }
     }
 
@@ -263,7 +168,7 @@ impl Endpoint {
 
     /// Where a listener waits; `None` if it was closed.
     pub fn listener_address(&self, id: ListenerId) -> Option<SocketAddr> {
-        self.listeners.get(id).map(|listener| listener.local)
+        self.listeners.get(id).map(listen::Listener::local)
     }
 
     /// Closes a listener; connections that were not accepted are reset.
@@ -273,9 +178,7 @@ impl Endpoint {
             orphans.extend(core::iter::from_fn(|| listener.pop()).map(|id| id.index));
         }
         let Some(index) = self.listeners.close(id) else { return };
-        let half_open =
-            self.slots.iter().enumerate().filter(|(_, slot)| slot.owner == ConnectionOwner::HalfOpen(index));
-        orphans.extend(half_open.map(|(index, _)| index as u32));
+        orphans.extend(self.slots.half_open(index));
         for index in orphans {
             if let Some(end) = self.call(index, |connection, cx| connection.abort(now, cx)) {
                 self.dispose(now, index, end);
@@ -288,15 +191,11 @@ impl Endpoint {
     pub fn accept(&mut self, id: ListenerId) -> Option<(ConnectionId, SocketAddr)> {
         loop {
             let connection = self.listeners.get_mut(id)?.pop()?;
-            let Some(slot) = self.slots.get_mut(connection.index as usize) else { continue };
-            let Some(found) = slot.connection.as_deref() else { continue };
-            if slot.generation != connection.generation || slot.owner != ConnectionOwner::Queued {
-                continue;
-            }
+            let Some((Owner::Queued, found)) = self.slots.named(connection) else { continue };
             let (readable, over, remote) = (found.info().readable, found.is_over(), found.remote());
             let state = found.state();
-            slot.owner = ConnectionOwner::User;
             let id = connection;
+            self.slots.set_owner(id.index, Owner::User);
             if over && readable == 0 && state == StateName::Closed {
                 // It was reset while it waited: the user never saw it.
                 self.release(id.index);
@@ -304,7 +203,7 @@ impl Endpoint {
             }
             let ended = !matches!(state, StateName::Established | StateName::SynReceived);
             if readable > 0 || ended {
-                self.shared.events.queue.push_back(TcpEvent::Readable(id));
+                self.shared.events().queue().push_back(TcpEvent::Readable(id));
             }
             return Some((id, remote));
         }
@@ -362,15 +261,15 @@ impl Endpoint {
         }
         let after = self.leave_time_wait(&local, &remote);
         let open = self.open(now, local, remote, after);
-        let options = self.shared_options(options);
+        let options = self.options.get(options);
         let connection = Connection::connect(now, &open, options);
         self.counters.active_opens += 1;
-        Ok(self.add(now, local, remote, connection, ConnectionOwner::User))
+        Ok(self.add(now, local, remote, connection, Owner::User))
     }
 
     /// Whether a connection leads to `host`; one that a remote peer opened counts once its handshake is over.
     pub fn has_peer(&self, host: IpAddr) -> bool {
-        self.peers.has(host)
+        self.slots.has_peer(host)
     }
 
     /// What all connections have seen.
@@ -385,7 +284,7 @@ impl Endpoint {
 
     /// Connections that there are, those half open or over but not closed included.
     pub fn connections(&self) -> usize {
-        self.slots.len() - self.free.len()
+        self.slots.len()
     }
 
     /// Connections in TIME-WAIT.
@@ -396,33 +295,17 @@ impl Endpoint {
     /// The user's connection of that name.
     #[inline]
     fn user(&self, id: ConnectionId) -> Option<&Connection> {
-        let slot = self.slots.get(id.index as usize)?;
-        let found = slot.generation == id.generation && slot.owner == ConnectionOwner::User;
-        slot.connection.as_deref().filter(|connection| found && !connection.released())
+        let (owner, connection) = self.slots.named(id)?;
+        (owner == Owner::User && !connection.released()).then_some(connection)
     }
 
     /// Calls a connection with what it shares with the others.
     #[inline]
     fn call<R>(&mut self, index: u32, run: impl FnOnce(&mut Connection, &mut Context<'_>) -> R) -> Option<R> {
-        let slot = self.slots.get_mut(index as usize)?;
-        let connection = slot.connection.as_deref_mut()?;
-        let id = ConnectionId { index, generation: slot.generation };
-        let muted = matches!(slot.owner, ConnectionOwner::HalfOpen(_) | ConnectionOwner::Queued);
+        let (id, owner, connection) = self.slots.get_mut(index)?;
+        let muted = matches!(owner, Owner::HalfOpen(_) | Owner::Queued);
         let mut cx = self.shared.context(id, muted);
         Some(run(connection, &mut cx))
-    }
-
-    /// Options in memory that connections with the same options share.
-    fn shared_options(&mut self, options: Option<Options>) -> Arc<Options> {
-        match options {
-            None => self.options.clone(),
-            Some(options) => {
-                if *self.recent_options != options {
-                    self.recent_options = Arc::new(options);
-                }
-                self.recent_options.clone()
-            }
-        }
     }
 
     /// What a new connection begins with. Its sequence numbers follow those of its predecessor, if there is one.
@@ -446,46 +329,16 @@ impl Endpoint {
         local: SocketAddr,
         remote: SocketAddr,
         connection: Connection,
-        owner: ConnectionOwner,
+        owner: Owner,
     ) -> ConnectionId {
-        let index = self.free.pop().unwrap_or(self.slots.len() as u32);
-        let connection = Some(Box::new(connection));
-        // Its predecessor may have left the slot's number in the queue.
-        let ready = self.slots.get(index as usize).is_some_and(|slot| slot.ready);
-        let fresh = |generation| Slot { generation, owner, ready, armed: Armed::NOT, connection };
-        let generation = match self.slots.get_mut(index as usize) {
-            Some(slot) => {
-                *slot = fresh(slot.generation);
-                slot.generation
-            }
-            None => {
-                if self.slots.len() == self.slots.capacity() {
-                    // An eighth at a time: doubling would leave half of it unused.
-                    self.slots.reserve_exact(self.slots.len() / 8 + 16);
-                }
-                self.slots.push(fresh(0));
-                0
-            }
-        };
-        self.table.insert(self.secret.hash(&local, &remote), index);
-        if owner == ConnectionOwner::User {
-            self.peers.add(remote.ip());
-        }
-        self.settle(now, index);
-        ConnectionId { index, generation }
+        let id = self.slots.insert(connection, owner);
+        self.demux.insert(self.secret.hash(&local, &remote), Entry::Connection(id.index));
+        self.slots.settle(now, id.index, &mut self.timers);
+        id
     }
 
     /// Frees a slot. The connection is in no table any more.
     fn release(&mut self, index: u32) {
-        let Some(slot) = self.slots.get_mut(index as usize) else { return };
-        if let Some(connection) = slot.connection.take() {
-            if !matches!(slot.owner, ConnectionOwner::HalfOpen(_)) {
-                self.peers.remove(connection.remote().ip());
-            }
-            self.timers.disarm(&mut slot.armed);
-            slot.generation = slot.generation.wrapping_add(1);
-            self.free.push(index);
-            self.counters.ended += 1;
-        }
+        self.counters.ended += u64::from(self.slots.remove(index, &mut self.timers));
     }
 }

@@ -25,17 +25,19 @@ impl Armed {
     pub(super) const NOT: Self = Self { key: TimerKey::NONE, at: Instant::from_nanos(u64::MAX) };
 }
 
-/// All timers of an endpoint.
+/// All timers of an endpoint. A record has an entry in the wheel as long as it exists, a connection as [`Armed`] says.
 #[derive(Debug)]
 pub(super) struct Timers {
     wheel: Wheel<Timer>,
     /// The entries of records, by their index.
     records: Vec<TimerKey>,
+    /// Scratch: empty while nothing is expired.
+    fired: Vec<Timer>,
 }
 
 impl Timers {
     pub(super) fn new() -> Self {
-        Self { wheel: Wheel::new(Instant::ZERO), records: Vec::new() }
+        Self { wheel: Wheel::new(Instant::ZERO), records: Vec::new(), fired: Vec::new() }
     }
 
     /// Makes sure that the connection's timer fires at `deadline` at the latest.
@@ -80,9 +82,17 @@ impl Timers {
         }
     }
 
-    /// Hands over what is due.
-    pub(super) fn expire(&mut self, now: Instant, fired: &mut Vec<Timer>) {
+    /// Hands over what is due, to be given back by [`Timers::recycle`].
+    pub(super) fn expire(&mut self, now: Instant) -> Vec<Timer> {
+        let mut fired = core::mem::take(&mut self.fired);
         self.wheel.expire(now, |timer| fired.push(timer));
+        fired
+    }
+
+    /// What fired has been looked at: its memory is used again.
+    pub(super) fn recycle(&mut self, mut fired: Vec<Timer>) {
+        fired.clear();
+        self.fired = fired;
     }
 
     /// When [`Timers::expire`] is next due; it may find nothing then.

@@ -121,11 +121,11 @@ impl Sender {
         if self.control.is_closed() || ack.ack.is_after(self.max_sent()) {
             return AckOut::default();
         }
-        if ack.ack.is_before(self.una) {
+        if ack.ack.is_before(self.space.una()) {
             self.on_old_ack(now, ack, memory, released);
             return AckOut::default();
         }
-        if self.more && !self.options.cork {
+        if self.writer.expects_more() && !self.options.cork {
             // The peer is heard: there is no more waiting for the writer.
             self.push();
         }
@@ -144,30 +144,27 @@ impl Sender {
         released: &mut Vec<ReleaseToken>,
     ) -> AckOut {
         self.contact.on_heard(now);
-        let probing = self.timers.persisting();
+        let probing = self.timers.persist.is_on();
         let same_window = !self.update_window(ack);
         let open = self.recovery.is_open();
         let prior_in_flight = self.in_flight();
-        if ack.ack.is_after(self.nxt) {
+        if ack.ack.is_after(self.space.nxt()) {
             // The byte, or the FIN, of a window probe was taken.
-            self.fin_sent |= self.unsent() == 0;
-            self.nxt = ack.ack;
-            self.probed = false;
+            let fin = self.unsent() == 0;
+            self.space.on_probe_taken(fin);
         }
-        let mut summary = AckSummary::new(self.una, ack.ack.distance(self.una), open, ack.echo);
+        let mut summary =
+            AckSummary::new(self.space.una(), ack.ack.distance(self.space.una()), open, ack.echo);
         let duplicate = self.deliver(now, ack, &mut summary, memory, released);
-        let fin_acked = summary.acked > 0 && self.fin_sent && self.una == self.nxt;
+        let fin_acked = summary.acked > 0 && self.space.fin_acked();
         let pure = summary.acked == 0 && !ack.has_data && same_window && ack.sack.is_empty();
         self.on_summary(now, ack, &mut summary, duplicate, pure, prior_in_flight);
         if summary.acked > 0 {
             self.contact.waits_from(now);
         }
-        let answered = probing || self.timers.persisting();
+        let answered = probing || self.timers.persist.is_on();
         if answered {
-            self.timers.probe_answered(now);
-            if self.window_opened() {
-                self.timers.stop_persisting();
-            }
+            self.window_probe_answered(now);
         }
         AckOut {
             acked: summary.acked,
@@ -186,11 +183,11 @@ impl Sender {
         memory: &mut Memory,
         released: &mut Vec<ReleaseToken>,
     ) {
-        if !self.sack || ack.sack.is_empty() || self.board.is_empty() {
+        if !self.rack.has_sack() || ack.sack.is_empty() || self.board.is_empty() {
             return;
         }
         let prior_in_flight = self.in_flight();
-        let mut summary = AckSummary::new(self.una, 0, self.recovery.is_open(), ack.echo);
+        let mut summary = AckSummary::new(self.space.una(), 0, self.recovery.is_open(), ack.echo);
         // Later acknowledgements have reported its ECN mark already, and its timestamp echo is old.
         let ack = AckIn { ece: false, has_data: false, ..*ack };
         let duplicate = self.deliver(now, &ack, &mut summary, memory, released);
@@ -221,13 +218,13 @@ impl Sender {
         if let Some(block) = duplicate {
             dsack_segments = block.end.distance(block.start).div_ceil(u32::from(self.size.mss()));
             // A probe that was for nothing says nothing about reordering.
-            if self.timers.tail_probe().is_none_or(|probe| probe.last != block.end) {
-                self.rack.on_duplicate(self.una, self.nxt);
+            if !self.timers.tail.ended_at(block.end) {
+                self.rack.on_duplicate(self.space.una(), self.space.nxt());
             }
         }
-        self.rack.on_progress(self.una);
+        self.rack.on_progress(self.space.una());
         self.settle_tail_probe(now, summary, duplicate, pure);
-        if !self.sack && pure && !self.board.is_empty() {
+        if !self.rack.has_sack() && pure && !self.board.is_empty() {
             self.on_duplicate_ack(summary);
         }
 
@@ -245,7 +242,7 @@ impl Sender {
     /// Takes the window over, if the segment is not older than the one that said so last. Returns whether it changed.
     #[inline]
     pub(super) fn update_window(&mut self, ack: &AckIn) -> bool {
-        let change = self.window.update(ack);
+        let change = self.space.update_window(ack);
         if change == Change::Reopened {
             self.on_window_reopened(self.contact.heard());
         }
@@ -265,8 +262,8 @@ impl Sender {
             Phase::Loss { point, .. } => Some(*point),
             _ => None,
         };
-        let (fack, min) = (self.rack.fack(), self.rtt.min());
-        let moves = ack.ack.is_after(self.una);
+        let (sack, fack, min) = (self.rack.has_sack(), self.rack.fack(), self.rtt.min());
+        let moves = ack.ack.is_after(self.space.una());
         if moves {
             self.advance(ack.ack, memory, released);
         }
@@ -275,16 +272,16 @@ impl Sender {
         if moves {
             self.board.acknowledge(ack.ack, |record| delivery.on(record));
         }
-        if !self.sack {
+        if !sack {
             return None;
         }
-        let duplicate = duplicate(ack, self.una - self.window.greatest().max(1 << 16));
+        let duplicate = duplicate(ack, self.space.una() - self.space.window().greatest().max(1 << 16));
         // An exact duplicate is followed by the same block once more, which counts like any other.
         for block in ack.sack.as_slice().iter().skip(duplicate.is_some().into()) {
             //= RFC 2018 section 5: blocks beyond what is out mean nothing; those below SND.UNA are duplicates.
             let valid = block.start.is_before(block.end)
-                && !block.start.is_before(self.una)
-                && !block.end.is_after(self.nxt);
+                && !block.start.is_before(self.space.una())
+                && !block.end.is_after(self.space.nxt());
             if valid {
                 self.board.sack(*block, |record| delivery.on(record));
             }
@@ -296,11 +293,9 @@ impl Sender {
     #[inline]
     pub(super) fn advance(&mut self, una: SeqNumber, memory: &mut Memory, released: &mut Vec<ReleaseToken>) {
         self.queue.acknowledge(self.position(una), memory, released);
-        self.control.advance(self.una);
-        self.una = una;
-        // So that it is never 2^31 behind.
-        self.small_end = self.small_end.max(self.una);
-        self.ecn.advance(self.una);
+        self.control.advance(self.space.una());
+        self.space.acknowledge(una);
+        self.ecn.advance(una);
     }
 
     /// Round-trip time.
@@ -309,42 +304,12 @@ impl Sender {
         // What arrived behind a hole has waited at the peer until that was filled.
         if let (Some(oldest), Some(newest), false) = (summary.oldest, summary.newest, summary.resent) {
             self.rtt.observe(now.saturating_since(newest));
-            self.rtt.sample(now.saturating_since(oldest), self.una, self.nxt);
+            self.rtt.sample(now.saturating_since(oldest), self.space.una(), self.space.nxt());
         } else if let Some(rtt) = ack.rtt.filter(|rtt| summary.acked > 0 && summary.is_from_latest(now, *rtt))
         {
-            self.rtt.coarse_sample(rtt, self.una, self.nxt);
+            self.rtt.coarse_sample(rtt, self.space.una(), self.space.nxt());
         } else if summary.acked > 0 {
             self.rtt.calm();
-        }
-    }
-
-    /// What became of the tail-loss probe.
-    fn settle_tail_probe(
-        &mut self,
-        now: Instant,
-        summary: &AckSummary,
-        duplicate: Option<SeqRange>,
-        pure: bool,
-    ) {
-        if let Some(block) = duplicate {
-            self.timers.on_duplicate(block.end);
-        }
-        let Some(probe) = self.timers.tail_probe() else { return };
-        if self.una.is_before(probe.end) {
-            return;
-        }
-        //= RFC 8985 section 7.4.2: new data acknowledged, or a duplicate of the probe reported: no loss; acknowledged
-        //= beyond the probe without a duplicate: the probe repaired one.
-        let repaired = probe.resends > 0 && self.una.is_after(probe.end);
-        let settled = probe.resends == 0 || repaired || pure;
-        if settled || self.board.is_empty() && summary.acked == 0 {
-            self.timers.settle_tail_probe();
-        }
-        if repaired && self.recovery.is_open() {
-            let in_flight = self.in_flight();
-            self.control.on_congestion(now, Congestion::Loss, in_flight);
-            self.control.on_recovery_end(now);
-            self.window_reduced();
         }
     }
 
@@ -359,7 +324,7 @@ impl Sender {
     fn find_losses(&mut self, now: Instant, prior_in_flight: u32, summary: &AckSummary) -> u32 {
         let mss = u32::from(self.size.mss());
         let mut lost = 0;
-        if self.sack {
+        if self.rack.has_sack() {
             if summary.delivered > 0 {
                 lost = self.detect_losses(now, prior_in_flight, summary.delivered);
             }
@@ -370,7 +335,8 @@ impl Sender {
             //= RFC 5681 section 3.2: three duplicate acknowledgements; RFC 6582 section 3.2, step 2: not for what a
             //= recovery that is over has sent again.
             let enough = self.recovery.duplicates() >= 3 * mss.min(u32::MAX / 3);
-            let covered = self.recovery.repaired_until().is_none_or(|until| !self.una.is_before(until));
+            let covered =
+                self.recovery.repaired_until().is_none_or(|until| !self.space.una().is_before(until));
             if enough && covered && summary.delivered > 0 {
                 if self.board.front().is_some_and(|front| front.path_mtu) {
                     self.path_mtu_lost(now);
@@ -387,7 +353,7 @@ impl Sender {
 
     //= RFC 3168 section 6.1.2: ECN echo is a sign of congestion, at most once per window of data.
     fn on_ecn_echo(&mut self, now: Instant, ack: &AckIn) {
-        if !ack.ece || !self.recovery.is_open() || !self.ecn.counts(self.una) {
+        if !ack.ece || !self.recovery.is_open() || !self.ecn.counts(self.space.una()) {
             return;
         }
         let in_flight = self.in_flight();
@@ -417,7 +383,7 @@ impl Sender {
             //= RFC 5681 section 3.2, RFC 3042 section 2: a duplicate acknowledgement lets a segment go, but does not make the
             //= window larger: its bytes count when they are acknowledged. Those of a repair do not count a second time.
             acked: u64::from(if summary.open { summary.acked } else { summary.acked.min(summary.delivered) }),
-            delivered: u64::from(if self.sack { summary.delivered } else { summary.acked }),
+            delivered: u64::from(if self.rack.has_sack() { summary.delivered } else { summary.acked }),
             prior_in_flight: u64::from(prior_in_flight),
             in_flight: u64::from(in_flight),
             rtt: summary.newest.filter(|_| !summary.resent).map(|newest| now.saturating_since(newest)),
@@ -440,30 +406,19 @@ impl Sender {
         if wanted { self.rate.sample(latest, self.rtt.min()) } else { None }
     }
 
-    /// Whether what was held back by the peer's window can go, or nothing is held back.
-    fn window_opened(&self) -> bool {
-        let unsent = self.unsent();
-        let waiting = unsent > 0 || (self.fin_queued && !self.fin_sent);
-        let usable = u64::from(self.usable());
-        !waiting
-            || (usable > 0
-                && (usable >= unsent.min(u64::from(self.size.mss()))
-                    || usable >= u64::from(self.window.greatest() / 2)))
-    }
-
     /// Whether a writer that was turned away finds enough room now to be worth its while.
     pub(crate) fn unblock(&mut self, now: Instant) -> bool {
         let idle = self.queue.len() == 0;
         if idle && self.board.is_empty() {
             self.ends_all_waits(now);
         }
-        if !self.blocked {
+        if !self.writer.is_blocked() {
             return false;
         }
         let most = self.options.send_buffer.min(self.options.unsent_limit.unwrap_or(usize::MAX));
         let unblocked = self.room() >= most.div_ceil(4) || idle;
-        self.blocked &= !unblocked;
         if unblocked {
+            self.writer.unblock();
             self.ends_wait(now, Limit::Buffer);
         }
         unblocked

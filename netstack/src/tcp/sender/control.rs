@@ -1,13 +1,15 @@
-//! The congestion controller of a connection, which has none before it sends something.
+//! Congestion control of a connection: its controller, which it does not have before it sends something, and its pace.
 
 use core::time::Duration;
 
 use super::Options;
+use super::pacing::{self, Pacer};
+use super::rtt::Rtt;
 use crate::cc::{AckSample, Congestion, Controller, Parameters};
 use crate::time::Instant;
 use crate::wire::tcp::SeqNumber;
 
-/// The controller, and what is noted for it.
+/// The controller, and what is noted for it. There is a controller only while `initial_window` is not 0.
 #[derive(Debug)]
 pub(super) struct Control {
     /// Made when the handshake is over and there is something to send: a server has many connections that only wait.
@@ -16,16 +18,18 @@ pub(super) struct Control {
     initial_window: u32,
     /// The window was in full use when this was the next to send.
     limited_end: SeqNumber,
+    pacer: Pacer,
 }
 
 impl Control {
     pub(super) fn new(iss: SeqNumber) -> Self {
-        Self { controller: None, initial_window: 0, limited_end: iss }
+        Self { controller: None, initial_window: 0, limited_end: iss, pacer: Pacer::default() }
     }
 
     /// The handshake is over.
-    pub(super) fn begin(&mut self, initial_window: u32) {
+    pub(super) fn begin(&mut self, now: Instant, initial_window: u32) {
         self.initial_window = initial_window.max(1);
+        self.pacer.restart(now);
     }
 
     /// Everything is.
@@ -140,5 +144,42 @@ impl Control {
     #[inline]
     pub(super) fn advance(&mut self, una: SeqNumber) {
         self.limited_end = self.limited_end.max(una);
+    }
+
+    /// Whether bursts have to keep a distance.
+    #[inline]
+    pub(super) fn paces(&self, options: &Options) -> bool {
+        options.pacing || self.get().is_some_and(|controller| controller.pacing_rate().is_some())
+    }
+
+    /// Bytes per second, if the connection paces.
+    #[inline]
+    pub(super) fn pacing_rate(&self, options: &Options, rtt: &Rtt) -> Option<u64> {
+        pacing::rate(self.get()?, options, rtt)
+    }
+
+    /// When the next burst may leave.
+    #[inline]
+    pub(super) fn next_burst_at(&self) -> Instant {
+        self.pacer.at()
+    }
+
+    /// Whether it may not leave yet.
+    #[inline]
+    pub(super) fn waits_for_pace(&self, now: Instant) -> bool {
+        self.pacer.waits(now)
+    }
+
+    /// The next burst may leave at once.
+    pub(super) fn restart_pace(&mut self, now: Instant) {
+        self.pacer.restart(now);
+    }
+
+    /// The next burst may leave when this one, of `bytes`, has had its time.
+    #[inline]
+    pub(super) fn pace(&mut self, now: Instant, bytes: u32, options: &Options, rtt: &Rtt) {
+        if let Some(rate) = self.pacing_rate(options, rtt) {
+            self.pacer.on_sent(now, bytes, rate);
+        }
     }
 }

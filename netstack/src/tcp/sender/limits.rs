@@ -23,7 +23,7 @@ pub(super) enum Limit {
 
 /// The times, in nanoseconds.
 #[derive(Debug, Default)]
-pub(super) struct Limits {
+struct Limits {
     limit: Limit,
     since: Instant,
     busy: u64,
@@ -34,10 +34,10 @@ pub(super) struct Limits {
 /// What is known of a connection's sending from its beginning on. A connection that sends nothing has none.
 #[derive(Debug, Default)]
 pub(super) struct Tally {
-    pub(super) counts: Counts,
-    pub(super) limits: Limits,
+    counts: Counts,
+    limits: Limits,
     /// Up to this stream position nothing is held back for what may follow.
-    pub(super) pushed: u64,
+    pushed: u64,
 }
 
 impl Tally {
@@ -46,18 +46,29 @@ impl Tally {
         let count = which(&mut self.counts);
         *count = count.wrapping_add(some);
     }
+
+    /// What was written so far, up to this stream position, is not held back.
+    pub(super) fn push(&mut self, position: u64) {
+        self.pushed = position;
+    }
+
+    /// Up to which stream position nothing is.
+    #[inline]
+    pub(super) fn pushed(&self) -> u64 {
+        self.pushed
+    }
 }
 
 impl Limits {
     /// Whether this, or what counts more, is waited for.
     #[inline]
-    pub(super) fn is_at_least(&self, limit: Limit) -> bool {
+    fn is_at_least(&self, limit: Limit) -> bool {
         self.limit >= limit
     }
 
     /// This is waited for from now on, if nothing is that counts more.
     #[inline]
-    pub(super) fn start(&mut self, now: Instant, limit: Limit) {
+    fn start(&mut self, now: Instant, limit: Limit) {
         if self.limit < limit {
             self.set(now, limit);
         }
@@ -65,7 +76,7 @@ impl Limits {
 
     /// This is not waited for any more.
     #[inline]
-    pub(super) fn stop(&mut self, now: Instant, limit: Limit) {
+    fn stop(&mut self, now: Instant, limit: Limit) {
         if self.limit == limit {
             self.set(now, Limit::Busy);
         }
@@ -73,7 +84,7 @@ impl Limits {
 
     /// All is acknowledged.
     #[inline]
-    pub(super) fn rest(&mut self, now: Instant) {
+    fn rest(&mut self, now: Instant) {
         self.set(now, Limit::Idle);
     }
 
@@ -113,6 +124,12 @@ impl Sender {
         self.tally.as_ref().is_some_and(|tally| tally.limits.is_at_least(limit))
     }
 
+    /// This is waited for from now on, if nothing is that counts more.
+    #[inline]
+    pub(super) fn starts_wait(&mut self, now: Instant, limit: Limit) {
+        self.tally().limits.start(now, limit);
+    }
+
     /// This is not waited for any more.
     #[inline]
     pub(super) fn ends_wait(&mut self, now: Instant, limit: Limit) {
@@ -134,7 +151,7 @@ impl Sender {
         let repair = match self.recovery.phase() {
             Phase::Recovery { .. } => Repair::Recovery,
             Phase::Loss { .. } => Repair::Loss,
-            Phase::Open if self.ecn.is_reduced(self.una) => Repair::Reduced,
+            Phase::Open if self.ecn.is_reduced(self.space.una()) => Repair::Reduced,
             Phase::Open if self.board.sacked() > 0 || self.recovery.duplicates() > 0 => Repair::Disorder,
             Phase::Open => Repair::None,
         };
@@ -149,7 +166,7 @@ impl Sender {
             sacked: counts.sacked.saturating_add(self.recovery.duplicates() / u32::from(self.size.mss())),
             lost: counts.lost.saturating_add(repaired),
             resent: counts.resent,
-            retries: self.timers.retries(),
+            retries: self.recovery.timeouts(),
             busy: Duration::from_nanos(busy),
             window_limited: Duration::from_nanos(window),
             buffer_limited: Duration::from_nanos(buffer),

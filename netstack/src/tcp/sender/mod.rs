@@ -6,16 +6,17 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | `queue` | the bytes, as extents |
+//! | `queue`, `writer` | the bytes, as extents; what the writer says about them, and what is held back for what will follow |
+//! | `space`, `window` | the send sequence space: SND.UNA, SND.NXT, the FIN, the peer's window |
 //! | `scoreboard` | what is out, a record per transmitted range |
 //! | `ack`, `predicted` | acknowledgements; the one that was expected |
 //! | `recovery` | fast recovery, time-outs, and taking them back when they were spurious |
 //! | `rack`, `prr`, `rtt`, `rate` | what the RFCs compute, without side effects |
-//! | `control`, `window`, `ecn`, `pacing` | the congestion window and its controller, the peer's window, marks, the pace |
+//! | `control`, `ecn`, `pacing` | the congestion window and its controller, marks, the pace |
 //! | `transmit` | what leaves next |
-//! | `hold` | what is held back for what the writer says will follow |
 //! | `limits` | what the sending waits for, and for how long |
-//! | `timers` | retransmission, tail-loss probe, reordering, window probe, pacing |
+//! | `timers`, `contact` | retransmission and reordering; what patience with the peer counts from |
+//! | `tail_probe`, `persist` | tail-loss probes; window probes |
 //! | `path_mtu` | probing for the path MTU with data (RFC 4821) |
 
 use core::time::Duration;
@@ -28,12 +29,13 @@ use crate::time::Instant;
 use crate::wire::tcp::{SackBlocks, SeqNumber};
 
 mod ack;
+mod contact;
 mod control;
 mod ecn;
-mod hold;
 mod limits;
 mod pacing;
 mod path_mtu;
+mod persist;
 mod predicted;
 mod prr;
 mod queue;
@@ -42,17 +44,20 @@ mod rate;
 mod recovery;
 mod rtt;
 mod scoreboard;
+mod space;
+mod tail_probe;
 mod timers;
 mod transmit;
 mod window;
+mod writer;
 
 #[cfg(test)]
 mod tests;
 
+use contact::Contact;
 use control::Control;
 use ecn::Ecn;
 use limits::Tally;
-use pacing::Pacer;
 use path_mtu::SegmentSize;
 use queue::Queue;
 use rack::Rack;
@@ -60,8 +65,9 @@ use rate::Rate;
 use recovery::{Phase, Recovery};
 use rtt::Rtt;
 use scoreboard::Scoreboard;
-use timers::{Contact, Timers};
-use window::Window;
+use space::SendSpace;
+use timers::Timers;
+use writer::Writer;
 
 /// What the handshake agreed on.
 #[derive(Clone, Copy, Debug)]
@@ -70,7 +76,6 @@ pub(crate) struct SenderOptions {
     pub(crate) mss: u16,
     /// Bytes of IP header, TCP header and the options of every segment.
     pub(crate) overhead: u16,
-    pub(crate) timestamps: bool,
     pub(crate) sack: bool,
     pub(crate) ecn: bool,
 }
@@ -170,33 +175,19 @@ struct Counts {
     probes: u32,
 }
 
-/// The sending half. Its parts keep their own state; this type keeps what they share.
+/// The sending half. Each part keeps its own state; what holds between them is that the first byte of the queue is numbered
+/// SND.UNA, and that the scoreboard's records cover what lies between SND.UNA and SND.NXT.
 #[derive(Debug)]
 pub(crate) struct Sender {
     options: Arc<Options>,
-    control: Control,
     queue: Queue,
+    writer: Writer,
+    space: SendSpace,
     board: Scoreboard,
-    una: SeqNumber,
-    nxt: SeqNumber,
-    window: Window,
     size: SegmentSize,
-    timestamps: bool,
-    sack: bool,
+    control: Control,
     ecn: Ecn,
-    /// The FIN is to follow the queue; it was sent.
-    fin_queued: bool,
-    fin_sent: bool,
-    /// One number beyond SND.NXT was sent as a window probe.
-    probed: bool,
-    /// A write was refused in part.
-    blocked: bool,
-    /// The last write said that more would follow.
-    more: bool,
-    /// End of the last segment that was less than full (for Nagle's algorithm).
-    small_end: SeqNumber,
     contact: Contact,
-    pacer: Pacer,
     rtt: Rtt,
     rack: Rack,
     rate: Rate,
@@ -211,24 +202,14 @@ impl Sender {
         let first = iss + 1;
         Self {
             options,
-            control: Control::new(iss),
             queue: Queue::default(),
+            writer: Writer::default(),
+            space: SendSpace::new(first),
             board: Scoreboard::default(),
-            una: first,
-            nxt: first,
-            window: Window::new(first),
             size: SegmentSize::new(),
-            timestamps: false,
-            sack: false,
+            control: Control::new(iss),
             ecn: Ecn::new(first),
-            fin_queued: false,
-            fin_sent: false,
-            probed: false,
-            blocked: false,
-            more: false,
-            small_end: first,
             contact: Contact::default(),
-            pacer: Pacer::default(),
             rtt: Rtt::new(),
             rack: Rack::new(iss),
             rate: Rate::default(),
@@ -261,7 +242,7 @@ impl Sender {
             self.rtt.be_cautious();
         }
         if let Some(rtt) = rtt {
-            self.rtt.sample(rtt, self.una, self.nxt);
+            self.rtt.sample(rtt, self.space.una(), self.space.nxt());
         }
     }
 
@@ -273,15 +254,13 @@ impl Sender {
         seq: SeqNumber,
         initial_window: u32,
     ) {
-        self.control.begin(initial_window);
+        self.control.begin(now, initial_window);
         self.size.begin(negotiated.mss, negotiated.overhead);
-        self.timestamps = negotiated.timestamps;
-        self.sack = negotiated.sack;
+        self.rack.begin(negotiated.sack);
         self.ecn.begin(negotiated.ecn);
-        self.window.begin(window, seq);
+        self.space.begin(window, seq);
         self.contact.begin(now);
-        self.pacer.restart(now);
-        if self.queue.len() > 0 || self.fin_queued {
+        if self.queue.len() > 0 || self.space.is_finished() {
             self.take_control();
         }
     }
@@ -295,34 +274,33 @@ impl Sender {
     /// Copies the beginning of `bytes` into the queue and returns how many were taken. If that is not all,
     /// [`AckOut::became_writable`] will follow.
     pub(crate) fn write(&mut self, memory: &mut Memory, bytes: &[u8]) -> usize {
-        if self.fin_queued {
+        if self.space.is_finished() {
             return 0;
         }
         self.take_control();
         let taken = self.queue.write(memory, bytes, self.room());
-        self.blocked |= taken < bytes.len();
-        self.more = false;
+        self.writer.on_write(taken == bytes.len());
         taken
     }
 
     /// Queues an extent; false if there is no room: [`AckOut::became_writable`] will follow. One larger than the send
     /// buffer is taken when the queue is empty. An extent of no bytes must not be given.
     pub(crate) fn write_extent(&mut self, extent: Extent, token: ReleaseToken) -> bool {
-        if self.fin_queued || (extent.len() > self.room() && self.queue.len() > 0) {
-            self.blocked = true;
+        if self.space.is_finished() || (extent.len() > self.room() && self.queue.len() > 0) {
+            self.writer.on_refused();
             return false;
         }
         self.take_control();
         self.queue.push(extent, token);
-        self.more = false;
+        self.writer.on_write(true);
         true
     }
 
     /// The FIN follows what was written.
     pub(crate) fn finish(&mut self) {
         self.take_control();
-        self.fin_queued = true;
-        self.more = false;
+        self.space.finish();
+        self.writer.on_write(true);
     }
 
     /// Forgets everything that was written: to be called at the end of every connection.
@@ -330,10 +308,9 @@ impl Sender {
         self.queue.clear(memory, released);
         self.board.clear();
         self.timers = Timers::default();
-        self.nxt = self.una;
+        self.space.abort();
         self.control.end();
-        self.fin_queued = false;
-        self.blocked = false;
+        self.writer.unblock();
     }
 
     /// Gives back memory that an idle connection does not need.
@@ -348,31 +325,31 @@ impl Sender {
     /// The oldest unacknowledged number (SND.UNA).
     #[inline]
     pub(crate) fn una(&self) -> SeqNumber {
-        self.una
+        self.space.una()
     }
 
     /// The next number to send (SND.NXT).
     #[inline]
     pub(crate) fn nxt(&self) -> SeqNumber {
-        self.nxt
+        self.space.nxt()
     }
 
     /// Acknowledgements are acceptable up to here: SND.NXT, or one more while a window probe is out.
     #[inline]
     pub(crate) fn max_sent(&self) -> SeqNumber {
-        self.nxt + u32::from(self.probed)
+        self.space.max_sent()
     }
 
     /// The number that a segment without data carries: SND.NXT, but not beyond the peer's window, where it would not
     /// be acceptable if the peer has shrunk it.
     pub(crate) fn control_seq(&self) -> SeqNumber {
-        self.nxt.min(self.una + self.window.size())
+        self.space.nxt().min(self.space.right_edge())
     }
 
     /// The greatest window that the peer ever offered (MAX.SND.WND of RFC 5961).
     #[inline]
     pub(crate) fn max_window(&self) -> u32 {
-        self.window.greatest()
+        self.space.window().greatest()
     }
 
     /// Bytes that can be written.
@@ -395,13 +372,13 @@ impl Sender {
 
     /// Whether nothing is queued, unacknowledged or to be finished.
     pub(crate) fn is_empty(&self) -> bool {
-        self.queue.len() == 0 && self.board.is_empty() && self.fin_queued == self.fin_sent
+        self.queue.len() == 0 && self.board.is_empty() && !self.space.owes_fin()
     }
 
     /// Whether the FIN was sent.
     #[cfg(test)]
     pub(crate) fn fin_sent(&self) -> bool {
-        self.fin_sent
+        self.space.fin_sent()
     }
 
     /// Payload bytes per segment.
@@ -421,7 +398,7 @@ impl Sender {
     pub(crate) fn stalled_since(&self) -> Option<Instant> {
         if self.board.is_empty() {
             // Window probes are owed an answer too.
-            return self.timers.probing_since();
+            return self.timers.persist.since();
         }
         Some(self.contact.waiting_since())
     }
@@ -444,28 +421,24 @@ impl Sender {
     /// Stream position of a sequence number from SND.UNA on.
     #[inline]
     fn position(&self, seq: SeqNumber) -> u64 {
-        self.queue.head() + u64::from(seq.distance(self.una))
+        self.queue.head() + u64::from(seq.distance(self.space.una()))
     }
 
     /// Bytes that were written and not yet sent.
     #[inline]
     fn unsent(&self) -> u64 {
-        if self.fin_sent { 0 } else { self.queue.tail().saturating_sub(self.position(self.nxt)) }
-    }
-
-    //= RFC 9293 section 3.8.6, MUST-34, SHLD-15: if the window has shrunk below SND.NXT, none.
-    /// Sequence numbers from SND.NXT that the peer's window admits.
-    #[inline]
-    fn usable(&self) -> u32 {
-        (self.una + self.window.size()).distance(self.nxt)
+        if self.space.fin_sent() {
+            return 0;
+        }
+        self.queue.tail().saturating_sub(self.position(self.space.nxt()))
     }
 
     /// Fills in what the sending half knows.
     pub(crate) fn fill(&self, info: &mut Info) {
         info.unacknowledged = self.queued();
         info.in_flight = self.in_flight() as usize;
-        info.unsent = self.queued().saturating_sub(self.nxt.0.wrapping_sub(self.una.0) as usize);
-        info.writable = if self.fin_queued { 0 } else { self.room() };
+        info.unsent = self.queued().saturating_sub(self.space.nxt().distance(self.space.una()) as usize);
+        info.writable = if self.space.is_finished() { 0 } else { self.room() };
         info.srtt = self.rtt.srtt();
         info.rttvar = self.rtt.rttvar();
         info.min_rtt = self.rtt.min();
@@ -473,10 +446,7 @@ impl Sender {
         info.congestion_window = self.congestion_window();
         info.slow_start_threshold = self.control.threshold().unwrap_or(u64::MAX);
         info.mss = self.size.mss();
-        info.peer_window = self.window.size();
-        info.timestamps = self.timestamps;
-        info.sack = self.sack;
-        info.ecn = self.ecn.is_on();
+        info.peer_window = self.space.window().size();
         let counts = self.counts();
         info.retransmitted = u64::from(counts.retransmitted);
         info.timeouts = u64::from(counts.timeouts);

@@ -1,7 +1,10 @@
-//! When the next burst may leave.
+//! The pace: at what rate a connection sends, and when the next burst may leave.
 
 use core::time::Duration;
 
+use super::Options;
+use super::rtt::Rtt;
+use crate::cc::Controller;
 use crate::time::Instant;
 
 /// What a late poll may make up for.
@@ -31,10 +34,28 @@ impl Pacer {
         now < self.at
     }
 
-    /// A burst has left, which takes so long at the connection's rate: the next one may leave when it has had its time.
-    pub(super) fn on_sent(&mut self, now: Instant, time: Duration) {
+    /// A burst of `bytes` has left, `rate` bytes a second: the next one may leave when it has had its time.
+    pub(super) fn on_sent(&mut self, now: Instant, bytes: u32, rate: u64) {
+        let nanos = u128::from(bytes) * 1_000_000_000 / u128::from(rate);
+        let time = Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX));
         let grace = GRACE.min(time);
         let from = Instant::from_nanos(now.as_nanos().saturating_sub(grace.as_nanos() as u64)).max(self.at);
         self.at = from + time;
     }
+}
+
+/// Bytes per second, at least one, if the controller or the options want a pace and the round-trip time is known.
+pub(super) fn rate(controller: &dyn Controller, options: &Options, rtt: &Rtt) -> Option<u64> {
+    if let Some(rate) = controller.pacing_rate() {
+        return Some(rate.max(1));
+    }
+    if !options.pacing {
+        return None;
+    }
+    // A little above the rate at which the window turns over; twice that in slow start, where it doubles.
+    let srtt = rtt.srtt()?.as_nanos().max(1);
+    let window = u128::from(controller.window());
+    let starting = controller.window() < controller.slow_start_threshold() / 2;
+    let rate = window * 1_000_000_000 / srtt * if starting { 8 } else { 5 } / 4;
+    Some(u64::try_from(rate).unwrap_or(u64::MAX).max(1))
 }

@@ -149,7 +149,7 @@ impl Sender {
             None => {}
             Some(search)
                 if search.is_rumour()
-                    && search.claim.is_none_or(|claim| claim.quoted.is_before(self.una)) =>
+                    && search.claim.is_none_or(|claim| claim.quoted.is_before(self.space.una())) =>
             {
                 self.size.search = None;
                 self.obey_path(now, path);
@@ -187,7 +187,8 @@ impl Sender {
         //= RFC 4821 section 7.4: enough data behind it to notice its loss
         let enough = admitted >= u32::from(size) + u32::from(self.size.mss) && self.board.lost() == 0;
         // It is one packet: in one piece, so that every device can send it.
-        let whole = || self.queue.span(self.position(self.nxt), u32::from(size), 1) >= u32::from(size);
+        let whole =
+            || self.queue.span(self.position(self.space.nxt()), u32::from(size), 1) >= u32::from(size);
         (enough && whole()).then_some(size)
     }
 
@@ -244,14 +245,13 @@ impl Sender {
         }
     }
 
-    /// A time-out: is it the size?
-    pub(super) fn black_hole(&mut self, now: Instant) {
+    /// A time-out, after `timeouts` others without progress: is it the size?
+    pub(super) fn black_hole(&mut self, now: Instant, timeouts: u8) {
         self.path_mtu_lost(now);
         self.weigh_claim(now);
         //= RFC 4821 section 7.7: several time-outs in a row of full segments make the sender go down
         let full = self.board.front().is_some_and(|front| front.len() >= u32::from(self.size.mss));
-        let often =
-            self.timers.retries().checked_sub(BLACK_HOLE).is_some_and(|more| more.is_multiple_of(FURTHER));
+        let often = timeouts.checked_sub(BLACK_HOLE).is_some_and(|more| more.is_multiple_of(FURTHER));
         if !self.options.mtu_probing || !full || !often {
             return;
         }
@@ -278,7 +278,7 @@ impl Sender {
     /// packet that it complains about. Returns whether that was believed.
     pub(crate) fn on_packet_too_big(&mut self, now: Instant, mtu: u16, quoted: SeqNumber) -> bool {
         //= RFC 5927 section 4.1 and 7.2: only about a number that is out, and only if it is news.
-        let plausible = !quoted.is_before(self.una) && quoted.is_before(self.nxt);
+        let plausible = !quoted.is_before(self.space.una()) && quoted.is_before(self.space.nxt());
         let size = self.size.payload(mtu);
         if !plausible || self.control.has_no_controller() || size >= self.size.mss {
             return false;
@@ -314,7 +314,7 @@ impl Sender {
             claim: None,
         };
         let search = self.size.search.get_or_insert_with(|| Box::new(rumour));
-        if search.claim.is_none_or(|claim| claim.quoted.is_before(self.una)) {
+        if search.claim.is_none_or(|claim| claim.quoted.is_before(self.space.una())) {
             search.claim = Some(claim);
         }
     }
@@ -327,7 +327,7 @@ impl Sender {
             self.size.search = None;
         }
         if let Some(claim) = claim
-            && !claim.quoted.is_before(self.una)
+            && !claim.quoted.is_before(self.space.una())
             && claim.size < self.size.mss
         {
             self.believe_too_big(now, claim.size);

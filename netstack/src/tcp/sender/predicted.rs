@@ -13,10 +13,10 @@ impl Sender {
     #[inline]
     pub(super) fn predicted(&self, ack: &AckIn) -> Option<Record> {
         let record = self.board.only()?;
-        let all = ack.ack == record.end && ack.ack == self.nxt;
+        let all = ack.ack == record.end && ack.ack == self.space.nxt();
         let news = !ack.sack.is_empty() || (self.ecn.is_on() && ack.ece);
         let quiet = self.recovery.is_quiet();
-        let probing = self.timers.tail_probe().is_some() || self.timers.persisting();
+        let probing = self.timers.tail.are_out() || self.timers.persist.is_on();
         let plain = record.sends == 1 && !record.sacked && !record.lost && !record.path_mtu;
         (all && !news && quiet && !probing && plain).then_some(*record)
     }
@@ -33,7 +33,7 @@ impl Sender {
         self.contact.on_heard(now);
         self.update_window(ack);
         let acked = record.len();
-        let (una, fack) = (self.una, self.rack.fack());
+        let (una, fack) = (self.space.una(), self.rack.fack());
         self.board.acknowledge_only();
         self.size.acknowledged(record.payload_per_segment());
         // What was sent once needs no least round-trip time to decide which transmission arrived.
@@ -42,11 +42,11 @@ impl Sender {
         self.advance(ack.ack, memory, released);
 
         let nanos = now.nanos_since(record.sent_at);
-        self.rtt.sample_nanos(nanos, self.una, self.nxt);
+        self.rtt.sample_nanos(nanos, self.space.una(), self.space.nxt());
         if ack.has_data && ack.echo.is_some() {
             self.rtt.hear(ack.rtt);
         }
-        self.rack.on_progress(self.una);
+        self.rack.on_progress(self.space.una());
         let rate = self.sample_rate(record);
         let sample = AckSample {
             now,
@@ -66,7 +66,7 @@ impl Sender {
         self.control.on_ack(&sample);
         self.timers_on_ack(now, true, true);
         self.contact.waits_from(now);
-        let fin_acked = self.fin_sent;
+        let fin_acked = self.space.fin_sent();
         AckOut { acked, fin_acked, became_writable: self.unblock(now), progress: true }
     }
 }

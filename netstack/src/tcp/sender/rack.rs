@@ -27,6 +27,8 @@ pub(super) struct Rack {
     /// The window in quarters of the least round-trip time, less one.
     steps: u8,
     persist: u8,
+    /// The handshake agreed on selective acknowledgements.
+    sack: bool,
     /// Further duplicates count once this is acknowledged.
     round: Option<SeqNumber>,
 }
@@ -45,6 +47,18 @@ pub(super) struct DetectedLosses {
 impl Rack {
     pub(super) fn new(iss: SeqNumber) -> Self {
         Self { end: iss, fack: iss, ..Self::default() }
+    }
+
+    //= RFC 8985 section 4: a sender that does not get selective acknowledgements does not use RACK-TLP.
+    /// What the handshake agreed on.
+    pub(super) fn begin(&mut self, sack: bool) {
+        self.sack = sack;
+    }
+
+    /// Whether there are selective acknowledgements.
+    #[inline]
+    pub(super) fn has_sack(&self) -> bool {
+        self.sack
     }
 
     pub(super) fn fack(&self) -> SeqNumber {

@@ -16,8 +16,8 @@ pub(super) enum Phase {
     /// Fast recovery until `point` is acknowledged.
     Recovery { point: SeqNumber, prr: Prr },
     /// After a retransmission time-out, until `point` is acknowledged. `frto`: it may have been spurious; `new`: new
-    /// data is sent to find out.
-    Loss { point: SeqNumber, frto: bool, new: bool },
+    /// data is sent to find out; `timeouts`: how many there were without progress.
+    Loss { point: SeqNumber, frto: bool, new: bool, timeouts: u8 },
 }
 
 /// What it takes to see that a recovery was for nothing.
@@ -31,7 +31,8 @@ pub(super) struct Undo {
     until: Option<SeqNumber>,
 }
 
-/// What is being repaired, and what can be taken back.
+/// What is being repaired, and what can be taken back. There is something to be taken back only during a repair and until what
+/// was sent by its end is acknowledged; `duplicates` stays 0 with SACK, whose scoreboard knows what has left the network.
 #[derive(Debug)]
 pub(super) struct Recovery {
     phase: Phase,
@@ -60,6 +61,22 @@ impl Recovery {
     #[inline]
     pub(super) fn is_quiet(&self) -> bool {
         self.is_open() && self.undo.is_none() && self.duplicates == 0
+    }
+
+    /// Retransmission time-outs without progress.
+    pub(super) fn timeouts(&self) -> u8 {
+        match self.phase {
+            Phase::Loss { timeouts, .. } => timeouts,
+            _ => 0,
+        }
+    }
+
+    /// Something new was acknowledged.
+    #[inline]
+    pub(super) fn on_progress(&mut self) {
+        if let Phase::Loss { timeouts, .. } = &mut self.phase {
+            *timeouts = 0;
+        }
     }
 
     /// Bytes that have left the network by duplicate acknowledgements.
@@ -98,6 +115,14 @@ impl Recovery {
         }
     }
 
+    /// Segments from SND.UNA or above were sent again, the first with this timestamp.
+    pub(super) fn on_resent(&mut self, seq: SeqNumber, segments: u32, timestamp: Option<u32>) {
+        if let Some(undo) = &mut self.undo {
+            undo.first.get_or_insert((seq, timestamp));
+            undo.resent += segments;
+        }
+    }
+
     /// An acknowledgement during fast recovery, as [`Prr::on_ack`] has it.
     pub(super) fn on_ack(&mut self, delivered: u32, in_flight: u32, threshold: u64, mss: u32, safe: bool) {
         if let Phase::Recovery { prr, .. } = &mut self.phase {
@@ -107,18 +132,9 @@ impl Recovery {
 }
 
 impl Sender {
-    /// Segments from SND.UNA or above were sent again.
-    pub(super) fn note_resent(&mut self, seq: SeqNumber, segments: u32, timestamp: u32) {
-        let timestamps = self.timestamps;
-        if let Some(undo) = &mut self.recovery.undo {
-            undo.first.get_or_insert((seq, timestamps.then_some(timestamp)));
-            undo.resent += segments;
-        }
-    }
-
     /// Looks for losses by time, and begins a recovery if there are any. Returns how many bytes were lost.
     pub(super) fn detect_losses(&mut self, now: Instant, prior_in_flight: u32, delivered: u32) -> u32 {
-        if !self.sack {
+        if !self.rack.has_sack() {
             return 0;
         }
         if self.board.is_empty() {
@@ -143,16 +159,20 @@ impl Sender {
 
     /// Losses were found that no recovery is repairing yet.
     pub(super) fn begin_recovery(&mut self, now: Instant, prior_in_flight: u32, delivered: u32) {
-        let flight =
-            self.nxt.distance(self.una).saturating_sub(self.board.sacked()).saturating_add(delivered);
+        let flight = self
+            .space
+            .nxt()
+            .distance(self.space.una())
+            .saturating_sub(self.board.sacked())
+            .saturating_add(delivered);
         self.control.on_congestion(now, Congestion::Loss, prior_in_flight);
         self.window_reduced();
         self.recovery.undo = Some(Undo::default());
         // The retransmission asks what a probe would have.
-        self.timers.cancel_tail_probe();
+        self.timers.tail.cancel();
         let mut prr = Prr::new(flight);
         prr.on_ack(0, self.in_flight(), self.threshold(), u32::from(self.size.mss()), false);
-        self.recovery.phase = Phase::Recovery { point: self.nxt, prr };
+        self.recovery.phase = Phase::Recovery { point: self.space.nxt(), prr };
     }
 
     /// Whether losses wait that are not those of a path MTU probe or of an ICMP error.
@@ -174,7 +194,7 @@ impl Sender {
 
     /// The window was reduced, for whatever reason.
     pub(super) fn window_reduced(&mut self) {
-        self.ecn.reduced(self.nxt);
+        self.ecn.reduced(self.space.nxt());
     }
 
     /// The retransmission timer ran out.
@@ -186,26 +206,31 @@ impl Sender {
         if reneged {
             self.board.renege();
         }
-        let all = reneged || !self.sack;
-        let (rack, una) = (&self.rack, self.una);
+        let all = reneged || !self.rack.has_sack();
+        let (rack, una) = (&self.rack, self.space.una());
         let (srtt, min) = (self.rtt.srtt(), self.rtt.min());
         let lost = self
             .board
             .lose(|record| Some(all || record.start == una || rack.overdue(now, record, srtt, min)));
         self.rate.on_lost(lost);
         let open = self.recovery.is_open();
-        let again = self.timers.retries() > 0;
-        if !matches!(self.recovery.phase, Phase::Loss { .. }) || !again {
+        let timeouts = self.recovery.timeouts();
+        if timeouts == 0 {
             //= RFC 5681 section 3.1, equation 4: the threshold falls once, not with each time-out of the same data.
             self.control.on_congestion(now, Congestion::Timeout, in_flight);
             self.recovery.undo = Some(Undo::default());
         }
         self.window_reduced();
         self.recovery.duplicates = 0;
-        self.pacer.restart(now);
+        self.control.restart_pace(now);
         self.tally().count(|counts| &mut counts.timeouts, 1);
-        self.recovery.phase = Phase::Loss { point: self.nxt, frto: (open || again) && !reneged, new: false };
-        self.black_hole(now);
+        self.recovery.phase = Phase::Loss {
+            point: self.space.nxt(),
+            frto: (open || timeouts > 0) && !reneged,
+            new: false,
+            timeouts: timeouts.saturating_add(1),
+        };
+        self.black_hole(now, timeouts);
     }
 
     /// What an acknowledgement means for the repair that is going on.
@@ -217,9 +242,9 @@ impl Sender {
         match self.recovery.phase {
             Phase::Open => {}
             Phase::Recovery { point, .. } => {
-                if !self.una.is_before(point) {
+                if !self.space.una().is_before(point) {
                     self.end_repair(now);
-                } else if !self.sack && summary.acked > 0 {
+                } else if !self.rack.has_sack() && summary.acked > 0 {
                     //= RFC 6582 section 3.2, step 3: a partial acknowledgement shows the next hole
                     self.recovery.duplicates = self
                         .recovery
@@ -229,33 +254,33 @@ impl Sender {
                     self.rate.on_lost(lost);
                 }
             }
-            Phase::Loss { point, frto, .. } => {
+            Phase::Loss { point, frto, timeouts, .. } => {
                 //= RFC 5682 section 3.1, step 3: what was sent once, before the time-out, arrived after all
                 // (without SACK it may have waited behind the hole: only a second acknowledgement shows it)
-                if frto && summary.original && (self.sack || self.nxt.is_after(point)) {
+                if frto && summary.original && (self.rack.has_sack() || self.space.nxt().is_after(point)) {
                     self.take_back(now);
                     return;
                 }
-                if !self.una.is_before(point) {
+                if !self.space.una().is_before(point) {
                     self.end_repair(now);
                     return;
                 }
                 if !frto {
                     return;
                 }
-                let sent_new = self.nxt.is_after(point);
+                let sent_new = self.space.nxt().is_after(point);
                 let next = if sent_new {
                     //= RFC 5682 section 3.1, step 3a: nothing but duplicates follows: the loss was real.
                     (summary.acked > 0, false)
                 } else if summary.acked > 0 {
                     //= RFC 5682 section 3.1, step 2b: up to two new segments instead of retransmissions, if there are
                     let new = self.unsent() > 0
-                        && u64::from(self.usable()) >= self.unsent().min(u64::from(self.size.mss()));
+                        && u64::from(self.space.usable()) >= self.unsent().min(u64::from(self.size.mss()));
                     (new, new)
                 } else {
                     (true, false)
                 };
-                self.recovery.phase = Phase::Loss { point, frto: next.0, new: next.1 };
+                self.recovery.phase = Phase::Loss { point, frto: next.0, new: next.1, timeouts };
             }
         }
     }
@@ -266,8 +291,8 @@ impl Sender {
         self.rack.on_recovery_end();
         self.recovery.phase = Phase::Open;
         self.recovery.duplicates = 0;
-        self.timers.settle_tail_probe();
-        let until = self.nxt;
+        self.timers.tail.settle();
+        let until = self.space.nxt();
         if let Some(undo) = &mut self.recovery.undo {
             undo.until = Some(until);
         }
@@ -281,7 +306,7 @@ impl Sender {
         //= RFC 3522 section 3.2, step 5: older than the retransmission means that the original arrived.
         summary.acked > 0
             && !first.is_before(summary.una)
-            && self.una.is_after(first)
+            && self.space.una().is_after(first)
             && summary.echo.is_some_and(|echo| (echo.wrapping_sub(stamp) as i32) < 0)
     }
 
@@ -308,14 +333,14 @@ impl Sender {
         self.recovery.phase = Phase::Open;
         self.recovery.undo = None;
         self.recovery.duplicates = 0;
-        self.timers.take_back();
-        self.ecn.taken_back(self.una);
+        self.timers.reorder_at(None);
+        self.ecn.taken_back(self.space.una());
         self.tally().count(|counts| &mut counts.spurious, 1);
     }
 
     /// Forgets what could be taken back when it is too late for that.
     pub(super) fn expire_undo(&mut self) {
-        let una = self.una;
+        let una = self.space.una();
         if self.recovery.undo.is_some_and(|undo| undo.until.is_some_and(|until| una.is_after(until))) {
             self.recovery.undo = None;
         }

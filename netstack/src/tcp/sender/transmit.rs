@@ -55,9 +55,8 @@ impl Sender {
     /// so most of the time, and known with less effort than a plan takes.
     #[inline]
     fn has_nothing(&self) -> bool {
-        let finished = self.fin_sent || !self.fin_queued;
-        let due = self.timers.persist_due() || self.timers.tail_due();
-        self.unsent() == 0 && finished && !due && self.board.lost() == 0
+        let due = self.timers.persist.is_due() || self.timers.tail.is_due();
+        self.unsent() == 0 && !self.space.owes_fin() && !due && self.board.lost() == 0
     }
 
     /// Whether what was written can surely leave: nothing is out, and the peer has room for all of it. The same is known of
@@ -65,10 +64,10 @@ impl Sender {
     #[inline]
     fn has_way(&self, now: Instant) -> bool {
         let unsent = self.unsent();
-        let admitted = unsent > 0 && unsent <= u64::from(self.usable());
+        let admitted = unsent > 0 && unsent <= u64::from(self.space.usable());
         admitted
             && self.board.is_empty()
-            && !self.pacer.waits(now)
+            && !self.control.waits_for_pace(now)
             && !self.control.has_no_controller()
             && !self.holds()
     }
@@ -77,12 +76,8 @@ impl Sender {
     #[inline]
     pub(super) fn waits_for_pace(&self) -> bool {
         !self.has_nothing()
-            && self.paces()
+            && self.control.paces(&self.options)
             && matches!(self.plan(None, &ANY), Ok(Outgoing { probe: Probe::None, .. }))
-    }
-
-    fn should_persist(&self) -> bool {
-        self.board.is_empty() && !self.timers.persisting()
     }
 
     /// What to send now. To be asked again after [`Sender::on_sent`].
@@ -101,14 +96,14 @@ impl Sender {
             }
             Err(wait) => {
                 if wait == Wait::Window {
-                    self.tally().limits.start(now, Limit::Window);
+                    self.starts_wait(now, Limit::Window);
                 } else {
                     self.ends_wait(now, Limit::Window);
                 }
                 match wait {
                     // What is held back for more leaves as what a small window holds back does, in the end.
                     Wait::Window | Wait::More if self.should_persist() => self.start_persisting(now),
-                    Wait::Congestion => self.control.is_limiting(self.nxt),
+                    Wait::Congestion => self.control.is_limiting(self.space.nxt()),
                     Wait::Nothing => self.note_app_limited(),
                     _ => {}
                 }
@@ -120,10 +115,10 @@ impl Sender {
     /// All that was written has left.
     #[inline]
     pub(crate) fn on_emptied(&mut self, now: Instant) {
-        if self.blocked && !self.fills_window() {
-            self.tally().limits.start(now, Limit::Buffer);
+        if self.writer.is_blocked() && !self.fills_window() {
+            self.starts_wait(now, Limit::Buffer);
         }
-        if !self.pacer.waits(now) {
+        if !self.control.waits_for_pace(now) {
             self.note_app_limited();
         }
     }
@@ -138,8 +133,8 @@ impl Sender {
     /// request, or the answer to one. It is what [`Sender::next`] would say, who wants to know the path.
     #[inline]
     pub(crate) fn small_message(&mut self, now: Instant) -> Option<Outgoing> {
-        let due = self.timers.persist_due() || self.timers.tail_due() || self.fin_queued;
-        let whole = !self.more && !self.queue.has_marks();
+        let due = self.timers.persist.is_due() || self.timers.tail.is_due() || self.space.is_finished();
+        let whole = !self.writer.expects_more() && !self.queue.has_marks();
         let len = self.queue.len_of_only()?;
         let small = len < u64::from(self.size.mss().min(path_mtu::LEAST)) && self.size.is_settled();
         if due || !whole || !small || len != self.unsent() || !self.has_way(now) {
@@ -147,7 +142,7 @@ impl Sender {
         }
         self.restart_after_idle(now);
         let out = Outgoing {
-            seq: self.nxt,
+            seq: self.space.nxt(),
             len: len as u32,
             segment_size: self.size.mss(),
             fin: false,
@@ -178,18 +173,18 @@ impl Sender {
         if self.control.has_no_controller() {
             return Err(Wait::Nothing);
         }
-        if self.timers.persist_due()
+        if self.timers.persist.is_due()
             && let Some(out) = self.window_probe()
         {
             return Ok(out);
         }
-        if self.timers.tail_due()
+        if self.timers.tail.is_due()
             && let Some(out) = self.tail_probe(path)
         {
             return Ok(out);
         }
         if let Some(now) = now
-            && self.pacer.waits(now)
+            && self.control.waits_for_pace(now)
         {
             return Err(Wait::Pace);
         }
@@ -200,67 +195,7 @@ impl Sender {
         self.fresh(path)
     }
 
-    /// One byte, or the FIN, beyond a closed window; or what SWS avoidance held back.
-    fn window_probe(&self) -> Option<Outgoing> {
-        let unsent = self.unsent();
-        if !self.board.is_empty() || (unsent == 0 && (self.fin_sent || !self.fin_queued)) {
-            return None;
-        }
-        let usable = u64::from(self.usable());
-        if usable > 0 && unsent > 0 {
-            //= RFC 9293 section 3.8.6.2.1, MUST-38, the fourth condition; section 3.9.1.2, MUST-60: after a time-out
-            //= what fits is sent.
-            let len = unsent.min(usable).min(u64::from(self.size.mss())) as u32;
-            // It leaves late: there may be nothing behind it though there was to be.
-            let all = u64::from(len) == unsent;
-            let out = self.new_data(self.queue.within_record(self.position(self.nxt), len), Probe::None);
-            return Some(Outgoing { psh: out.psh || all, ..out });
-        }
-        //= RFC 9293 section 3.8.6.1, MUST-36: a closed window is probed by a byte of new data
-        let len = unsent.min(1) as u32;
-        // Never both: one number beyond the window is all that an answer may acknowledge.
-        Some(Outgoing {
-            ect: false,
-            cwr: false,
-            psh: len != 0,
-            fin: len == 0,
-            ..self.new_data(len, Probe::Window)
-        })
-    }
-
-    /// What makes the peer answer at once: outside of recovery new data if there is any, and if that was not answered, or
-    /// there is none, the last segment again; in recovery the first segment that is out again.
-    fn tail_probe(&self, path: &Path) -> Option<Outgoing> {
-        let mss = u32::from(self.size.mss());
-        if matches!(self.recovery.phase(), Phase::Recovery { .. }) {
-            let first = self.board.first_in_flight()?;
-            let len = (first.len() - u32::from(first.fin)).min(mss);
-            let span = self.queue.span(self.position(first.start), len, path.max_extents);
-            let fin = first.fin && span + 1 == first.len();
-            return Some(Outgoing { probe: Probe::Tail, ..self.again(first.start, span, fin) });
-        }
-        //= RFC 8985 section 7.3: new data if the peer's window allows, else the segment with the highest number; the
-        //= congestion window does not matter.
-        let unsent = self.unsent();
-        let len = unsent.min(u64::from(self.usable())).min(u64::from(mss)) as u32;
-        // A second new segment could wait for the peer's delay as the first one did: a repetition is answered at once.
-        if self.timers.unanswered() == 0 && len > 0 && (u64::from(len) == unsent || len == mss) {
-            let len = self.queue.span(self.position(self.nxt), len, path.max_extents);
-            return Some(self.new_data(len, Probe::Tail));
-        }
-        let last = self.board.back()?;
-        let data = last.len() - u32::from(last.fin);
-        let len = data.min(match data % mss {
-            0 => mss,
-            rest if last.segment_size == self.size.mss() => rest,
-            _ => mss,
-        });
-        let seq = last.end - (len + u32::from(last.fin));
-        let span = self.queue.span(self.position(seq), len, path.max_extents);
-        Some(Outgoing { probe: Probe::Tail, ..self.again(seq, span, last.fin && span == len) })
-    }
-
-    fn again(&self, seq: SeqNumber, len: u32, fin: bool) -> Outgoing {
+    pub(super) fn again(&self, seq: SeqNumber, len: u32, fin: bool) -> Outgoing {
         Outgoing {
             seq,
             len,
@@ -278,11 +213,11 @@ impl Sender {
     pub(super) fn new_data(&self, len: u32, probe: Probe) -> Outgoing {
         let all = u64::from(len) == self.unsent();
         Outgoing {
-            seq: self.nxt,
+            seq: self.space.nxt(),
             len,
             segment_size: self.size.mss(),
-            fin: all && self.fin_queued && (self.usable() > len || probe == Probe::Window),
-            psh: len > 0 && self.pushes(self.position(self.nxt) + u64::from(len)),
+            fin: all && self.space.is_finished() && (self.space.usable() > len || probe == Probe::Window),
+            psh: len > 0 && self.pushes(self.position(self.space.nxt()) + u64::from(len)),
             cwr: len > 0 && self.ecn.says_cwr(),
             ect: len > 0 && self.ecn.is_on(),
             resend: false,
@@ -301,9 +236,8 @@ impl Sender {
             return Some(Err(Wait::Congestion));
         }
         // A window that shrank behind it: only the oldest segment goes, as a probe.
-        let right = self.una + self.window.size();
-        let admitted = right.distance(lost.start);
-        if admitted < len.min(mss) && lost.start != self.una {
+        let admitted = self.space.right_edge().distance(lost.start);
+        if admitted < len.min(mss) && lost.start != self.space.una() {
             return Some(Err(Wait::Window));
         }
         let limit = self.burst(path).min(u32::try_from(open).unwrap_or(u32::MAX)).min(admitted).max(mss);
@@ -323,9 +257,9 @@ impl Sender {
     /// Data that was never sent, or the FIN.
     fn fresh(&self, path: &Path) -> Plan {
         let unsent = self.unsent();
-        let usable = self.usable();
+        let usable = self.space.usable();
         if unsent == 0 {
-            if !self.fin_queued || self.fin_sent {
+            if !self.space.owes_fin() {
                 return Err(Wait::Nothing);
             }
             return if usable == 0 { Err(Wait::Window) } else { Ok(self.new_data(0, Probe::None)) };
@@ -341,13 +275,13 @@ impl Sender {
         let all = u64::from(admitted) == unsent;
         //= RFC 9293 section 3.7.4, SHLD-7, MUST-17: Nagle's algorithm can be switched off per connection; as long as a small
         //= segment is out, no other follows.
-        let small_out = self.options.nagle && !self.fin_queued && self.small_end.is_after(self.una);
+        let small_out = self.options.nagle && !self.space.is_finished() && self.space.small_is_out();
         // What has another record behind it waits for nothing.
-        let last = self.queue.within_record(self.position(self.nxt), admitted) == admitted;
+        let last = self.queue.within_record(self.position(self.space.nxt()), admitted) == admitted;
         let more = self.holds();
         if admitted < mss {
             //= RFC 9293 section 3.8.6.2.1, MUST-38: a full segment, or all that is there, or half the greatest window
-            if !all && (admitted == 0 || admitted < self.window.greatest() / 2) {
+            if !all && (admitted == 0 || admitted < self.space.window().greatest() / 2) {
                 return Err(Wait::Window);
             }
             if small_out && last {
@@ -359,7 +293,7 @@ impl Sender {
             if in_flight > 0 && open() < u64::from(admitted) {
                 return Err(Wait::Congestion);
             }
-            let len = self.queue.span(self.position(self.nxt), admitted, path.max_extents);
+            let len = self.queue.span(self.position(self.space.nxt()), admitted, path.max_extents);
             return Ok(self.new_data(len, Probe::None));
         }
         let open = open();
@@ -378,7 +312,7 @@ impl Sender {
         if u64::from(len) != unsent || small_out || more {
             len = whole(len, mss);
         }
-        let span = self.queue.span(self.position(self.nxt), len, path.max_extents);
+        let span = self.queue.span(self.position(self.space.nxt()), len, path.max_extents);
         if span < len {
             len = whole(span, mss);
         }
@@ -389,38 +323,17 @@ impl Sender {
     fn burst(&self, path: &Path) -> u32 {
         let mss = u32::from(self.size.mss());
         let mut burst = u64::from(path.max_payload).min(u64::from(path.max_segments) * u64::from(mss));
-        let window = self.congestion_window().min(u64::from(self.window.greatest()));
+        let window = self.congestion_window().min(u64::from(self.space.window().greatest()));
         // About half a window keeps the acknowledgements coming.
         burst = burst.min(window / 2);
         let quantum = self.control.get().and_then(|controller| controller.send_quantum());
-        match (quantum, self.pacing_rate()) {
+        match (quantum, self.control.pacing_rate(&self.options, &self.rtt)) {
             (Some(quantum), _) => burst = burst.min(quantum),
             // About a millisecond's worth.
             (None, Some(rate)) => burst = burst.min((rate / 1000).max(u64::from(2 * mss))),
             (None, None) => {}
         }
         whole(u32::try_from(burst).unwrap_or(u32::MAX), mss).max(mss)
-    }
-
-    fn paces(&self) -> bool {
-        self.options.pacing || self.control.get().is_some_and(|controller| controller.pacing_rate().is_some())
-    }
-
-    /// Bytes per second, if the connection paces.
-    fn pacing_rate(&self) -> Option<u64> {
-        let controller = self.control.get()?;
-        if let Some(rate) = controller.pacing_rate() {
-            return Some(rate.max(1));
-        }
-        if !self.options.pacing {
-            return None;
-        }
-        // A little above the rate at which the window turns over; twice that in slow start, where it doubles.
-        let srtt = self.rtt.srtt()?.as_nanos().max(1);
-        let window = u128::from(controller.window());
-        let starting = controller.window() < controller.slow_start_threshold() / 2;
-        let rate = window * 1_000_000_000 / srtt * if starting { 8 } else { 5 } / 4;
-        Some(u64::try_from(rate).unwrap_or(u64::MAX).max(1))
     }
 
     //= RFC 5681 section 4.1: after an idle retransmission time-out there is no clock of acknowledgements.
@@ -436,11 +349,9 @@ impl Sender {
         }
     }
 
-    /// What [`Sender::next`] returned has left. `timestamp` is the value of the timestamps option on it, if any.
-    pub(crate) fn on_sent(&mut self, now: Instant, out: &Outgoing, timestamp: u32) {
+    /// What [`Sender::next`] returned has left. `timestamp` is the value of the timestamps option on it.
+    pub(crate) fn on_sent(&mut self, now: Instant, out: &Outgoing, timestamp: Option<u32>) {
         if out.probe == Probe::Window {
-            self.probed = true;
-            self.contact.on_sent(now);
             self.window_probe_sent(now);
             return;
         }
@@ -448,10 +359,10 @@ impl Sender {
         if span == 0 {
             return;
         }
-        self.tally().limits.start(now, Limit::Busy);
+        self.starts_wait(now, Limit::Busy);
         if self.board.is_empty() {
             self.contact.waits_from(now);
-            self.timers.stop_persisting();
+            self.timers.persist.stop();
         }
         let in_flight = self.in_flight();
         let stamp = self.rate.on_sent(now, in_flight, in_flight.saturating_add(span));
@@ -465,11 +376,12 @@ impl Sender {
                 record.path_mtu = false;
             });
             self.tally().count(|counts| &mut counts.retransmitted, out.segments());
-            if out.seq == self.una && (out.probe != Probe::Tail || self.timers.unanswered() == 0) {
+            if out.seq == self.space.una() && (out.probe != Probe::Tail || self.timers.tail.unanswered() == 0)
+            {
                 self.oldest_resent(now);
             }
             if out.probe != Probe::Tail || matches!(self.recovery.phase(), Phase::Recovery { .. }) {
-                self.note_resent(out.seq, out.segments(), timestamp);
+                self.recovery.on_resent(out.seq, out.segments(), timestamp);
             }
         } else {
             self.board.push(super::scoreboard::Record {
@@ -484,41 +396,24 @@ impl Sender {
                 fin: out.fin,
                 path_mtu: out.probe == Probe::PathMtu,
             });
-            self.nxt = end;
-            // The byte of a window probe is sent again as a part of this.
-            self.probed = false;
-            self.fin_sent |= out.fin;
+            let small = out.len < u32::from(out.segment_size) && out.len > 0
+                || !out.len.is_multiple_of(u32::from(out.segment_size).max(1));
+            self.space.on_sent(end, out.fin, small);
             self.ecn.said_cwr(out.cwr);
-            if out.len < u32::from(out.segment_size) && out.len > 0
-                || !out.len.is_multiple_of(u32::from(out.segment_size).max(1))
-            {
-                self.small_end = end;
-            }
         }
         self.recovery.on_sent(span);
         self.control.on_sent(now, span, in_flight, app_limited);
         match out.probe {
-            Probe::Tail => {
-                self.timers.tail_probe_sent(self.nxt, end, out.resend);
-                self.tally().count(|counts| &mut counts.probes, 1);
-            }
+            Probe::Tail => self.tail_probe_sent(end, out.resend),
             Probe::PathMtu => self.path_mtu_sent(),
             _ => {}
         }
         if self.fills_window() {
-            self.control.is_limiting(self.nxt);
+            self.control.is_limiting(self.space.nxt());
         }
-        self.pace(now, span);
+        self.control.pace(now, span, &self.options, &self.rtt);
         self.contact.on_sent(now);
         self.timers_on_sent(now);
-    }
-
-    /// The next burst may leave when this one has had its time.
-    fn pace(&mut self, now: Instant, bytes: u32) {
-        let Some(rate) = self.pacing_rate() else { return };
-        let nanos = u128::from(bytes) * 1_000_000_000 / u128::from(rate);
-        let time = Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX));
-        self.pacer.on_sent(now, time);
     }
 }
 

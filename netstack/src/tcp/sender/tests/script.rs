@@ -116,11 +116,10 @@ impl Script {
         let controller =
             Fixed { window: congestion_window, threshold: u64::MAX, rate, calls: Arc::clone(&calls) };
         let now = Instant::from_nanos(5_000_000_000);
-        let negotiated =
-            SenderOptions { mss: MSS as u16, overhead: 52, timestamps: true, sack: true, ecn: true };
+        let negotiated = SenderOptions { mss: MSS as u16, overhead: 52, sack: true, ecn: true };
         sender.begin(now, &negotiated, 100_000, SeqNumber(1), 10);
         sender.control.replace(Box::new(controller));
-        sender.rtt.sample(RTT, sender.una, sender.nxt);
+        sender.rtt.sample(RTT, sender.una(), sender.nxt());
         Self {
             now,
             sender,
@@ -162,7 +161,7 @@ impl Script {
         let out = self.sender.next(self.now, &self.path);
         assert!(wants || out.is_none(), "wants_transmit missed {out:?}");
         let out = out?;
-        self.sender.on_sent(self.now, &out, self.clock);
+        self.sender.on_sent(self.now, &out, Some(self.clock));
         self.sender.board.check();
         Some(out)
     }
@@ -513,13 +512,13 @@ fn old_segments_do_not_set_the_window() {
     s.peer_seq = SeqNumber(99);
     s.window = 1;
     s.ack(0);
-    assert_eq!(s.sender.window.size(), 5000);
+    assert_eq!(s.sender.space.window().size(), 5000);
     s.write(10);
     s.flush();
     s.peer_seq = SeqNumber(100);
     s.window = 7000;
     s.ack(10);
-    assert_eq!(s.sender.window.size(), 7000);
+    assert_eq!(s.sender.space.window().size(), 7000);
 }
 
 #[test]
@@ -750,7 +749,7 @@ fn a_tail_probe_prefers_new_data() {
     assert_eq!(waited, RTT * 2);
     assert_eq!(s.flush(), [Left { probe: Probe::Tail, ..new(2000, 1000) }]);
     // One at a time.
-    assert_eq!(s.sender.timers.tail_probe().map(|probe| probe.resends), Some(0));
+    assert_eq!(s.sender.timers.tail.resends(), Some(0));
     let (waited, _) = s.wait_timer();
     assert_eq!(waited, Duration::from_millis(300));
     assert_eq!(s.congestion(), [Congestion::Timeout]);
