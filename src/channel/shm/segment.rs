@@ -209,9 +209,9 @@ impl NodeSegment {
         self.word(self.layout.life(self.local).map(|at| at + 8)).store(0, Ordering::Release);
     }
 
-    /// Whether a local rank has left in good order.
+    /// Whether a local rank has left in good order; all that it had to say is seen after this.
     pub(crate) fn has_left(&self, local: u32) -> bool {
-        self.heartbeat(local) >= LEFT
+        self.word(self.layout.life(local)).load(Ordering::Acquire) >= LEFT
     }
 
     /// Heartbeats of a local rank so far.
