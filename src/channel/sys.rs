@@ -41,7 +41,7 @@ pub(crate) struct Interface {
 
 /// Looks at the interface `name` of this process's network namespace; `None` if there is none.
 pub(crate) fn interface(name: &str) -> Option<Interface> {
-    // Any socket will do (netdevice(7)).
+    // Any socket will do (netdevice(7)). By libc: rustix has none of these requests, and /sys may show another namespace.
     let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).ok()?;
     // SAFETY: all-zero is a valid ifreq: an empty name, and numbers.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };

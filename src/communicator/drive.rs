@@ -8,6 +8,7 @@ use shouter_reducer::executor::{OpError, OpId, Request, StartError};
 
 use crate::engine::Engine;
 use crate::error::Error;
+use crate::group::watch::Control;
 use crate::runtime::{
     Clock, Cores, DriveError, Driver, DriverOptions, IdlePolicy, Instant, Poller, ShardError, Shards,
     ShardsBuilder, stopping,
@@ -138,8 +139,29 @@ impl Drive {
         })
     }
 
+    /// Waits until every operation that was started has ended, which its deadline bounds.
+    pub(super) fn finish(&self) -> Result<(), Error> {
+        self.driver.drive_until(|engine| engine.is_idle().then_some(()), None).map_err(drive_error)
+    }
+
+    /// Leaves the group: in good order where every operation has ended here, else as the rank that all others name.
+    pub(super) fn leave(&self, control: Option<&Control>) {
+        if self.check_process().is_err() {
+            return;
+        }
+        match self.with(|engine| engine.withdraw(Clock.now())) {
+            Ok(Some(started)) => {
+                control.iter().for_each(|control| control.leave(started));
+                self.depart();
+            }
+            // The engine gives up waiting for the others by itself.
+            Ok(None) => drop(self.finish()),
+            Err(error) => tracing::debug!(%error, "left without a word to the peers"),
+        }
+    }
+
     /// Answers peers for a short time: until everything sent is acknowledged and the engine has been quiet.
-    pub(super) fn depart(&self) {
+    fn depart(&self) {
         let until = Clock.now() + LINGER;
         loop {
             // A condition is checked only when something happens, so a quiet engine needs a new one.

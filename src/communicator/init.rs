@@ -188,8 +188,10 @@ fn listen(link: ControlLink, drive: &Drive) -> Result<Control, Error> {
         // A group that is being dropped ignores member events.
         let Some(driver) = engine.upgrade() else { return };
         let reported = driver.with(move |engine| {
-            if let MemberEvent::Lost(rank) = news {
-                engine.lost(Clock.now(), Rank(rank));
+            match news {
+                MemberEvent::Lost(rank) => engine.lost(Clock.now(), Rank(rank)),
+                MemberEvent::Left(departure) => engine.left(departure),
+                MemberEvent::PeersNotified => {}
             }
             engine.poll(Clock.now());
         });

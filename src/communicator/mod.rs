@@ -440,11 +440,16 @@ impl Group {
         self.flight.dump("asked for by the program").map_err(|why| Error::Argument(why.to_string()))
     }
 
-    /// Leaves the group together with all other ranks: no rank's last message is lost.
+    /// Leaves the group together with all other ranks: waits for this rank's operations under way, then for all ranks.
+    ///
+    /// Dropping the group waits neither for operations nor for other ranks. Operations that have ended on this rank go on for the
+    /// others; where one is under way on this rank, or the others start one more, the group ends for them, with this rank as the
+    /// culprit ([`Reason::Aborted`](crate::Reason::Aborted)).
     ///
     /// # Errors
-    /// As [`barrier`](Self::barrier). Dropping the group leaves it without waiting for the others.
+    /// As [`barrier`](Self::barrier).
     pub fn finalize(self) -> Result<(), Error> {
+        self.drive.finish()?;
         self.barrier()?;
         // A rank that was stopped finds all that it waited for, and yet the others may have given it up.
         self.drive.poll()?;
@@ -458,9 +463,13 @@ impl Group {
             let text = format!("leaving the group: {cause}");
             return Err(self.recorded(Error::peer_failed(call, culprit.0, reason.into(), text)));
         }
-        self.control.iter().for_each(Control::leave);
-        self.drive.depart();
         Ok(())
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        self.drive.leave(self.control.as_ref());
     }
 }
 

@@ -209,6 +209,10 @@ impl Cells {
     ) -> Result<(), Error> {
         group.drive.poll()?;
         let waited = Clock.now() - begin;
+        if self.segment.has_left(local) && !self.segment.cell(local, number).is_published() {
+            // It will not: all name it.
+            self.segment.set_abort(local, AbortReason::Aborted.code() as u8);
+        }
         let aborted = self.segment.abort();
         if waited > SLOW || aborted.is_some() {
             let segment = self.segment.clone();

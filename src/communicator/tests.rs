@@ -10,14 +10,23 @@ use crate::runtime::in_forked_child;
 
 /// The ranks of a job on this host.
 pub(super) fn ranks(size: u32) -> Vec<Group> {
+    ranks_on(1, size)
+}
+
+/// The ranks of a job on so many hosts, which are all this one and speak over sockets of the kernel.
+fn ranks_on(hosts: u32, size: u32) -> Vec<Group> {
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let member = |rank: u32| {
-        let [size, rank, port] = [size, rank, port.into()].map(|number| number.to_string());
+        let per_host = size / hosts;
+        let numbers = [size, rank, per_host, rank % per_host, port.into()];
+        let [size, rank, local_size, local_rank, port] = numbers.map(|number| number.to_string());
         let keys = [
             ("size", &*size),
             ("rank", &rank),
-            ("local_size", &size),
-            ("local_rank", &rank),
+            ("local_size", &local_size),
+            ("local_rank", &local_rank),
+            ("addr", "127.0.0.1"),
+            ("transport", if hosts > 1 { "kernel" } else { "auto" }),
             ("port", &port),
             ("key", "a secret of this test"),
             ("deadline", "20s"),
@@ -127,4 +136,120 @@ fn a_forked_child_is_refused_by_every_call() {
     });
     assert_eq!((&tensor[..], theirs), (&[3.0; 4][..], [3.0; 4]));
     each(&group, |rank| rank.all_reduce(&mut [1f32], ReduceOp::Sum)).into_iter().for_each(Result::unwrap);
+}
+
+/// Jobs of three ranks on one host, and of two and four on two.
+const JOBS: [(u32, u32); 3] = [(1, 3), (2, 2), (2, 4)];
+
+/// So large that it is staged, not exchanged in cells.
+const COUNT: usize = 50_000;
+
+#[test]
+fn what_a_rank_has_done_goes_on_for_the_others_after_it_has_left() {
+    for (hosts, size) in JOBS {
+        for leaver in [0, size as usize - 1] {
+            let mut group = ranks_on(hosts, size);
+            let ids = each(&group, |rank| rank.register(&[spec(COUNT as u64)]).unwrap()[0]);
+            let mut data = vec![vec![1f32; COUNT]; size as usize];
+            let mut pushed: Vec<_> = group
+                .iter()
+                .zip(&mut data)
+                // SAFETY: the data is touched again only after the waits.
+                .map(|(rank, data)| unsafe { rank.push(ids[0], data.as_mut_ptr().cast()) }.unwrap())
+                .collect();
+            let (left, pending) = (group.remove(leaver), pushed.remove(leaver));
+            left.wait(pending, None).unwrap();
+            drop(left);
+            for (rank, pending) in group.iter().zip(pushed) {
+                let ended = rank.wait(pending, None);
+                assert!(ended.is_ok(), "{leaver} of {size} on {hosts}: {:?}", ended.map_err(Error::from));
+            }
+            assert!(data.iter().flatten().all(|sum| *sum == size as f32));
+        }
+    }
+}
+
+#[test]
+fn a_rank_that_has_left_is_named_by_the_next_operation_at_once() {
+    for (hosts, size) in JOBS {
+        for (leaver, count) in
+            [0, size as usize - 1].into_iter().flat_map(|leaver| [(leaver, 1), (leaver, COUNT)])
+        {
+            let mut group = ranks_on(hosts, size);
+            each(&group, |rank| rank.all_reduce(&mut [1f32; 8], ReduceOp::Sum))
+                .into_iter()
+                .for_each(Result::unwrap);
+            drop(group.remove(leaver));
+            let begun = std::time::Instant::now();
+            for error in
+                each(&group, |rank| rank.all_reduce(&mut vec![1f32; count], ReduceOp::Sum).unwrap_err())
+            {
+                assert_left(&error, leaver);
+            }
+            assert!(begun.elapsed() < Duration::from_secs(5), "{leaver} of {size} on {hosts}");
+        }
+    }
+}
+
+#[test]
+fn a_rank_that_leaves_in_the_midst_of_an_operation_is_named_by_all() {
+    for (hosts, size) in JOBS {
+        for leaver in [0, size as usize - 1] {
+            let mut group = ranks_on(hosts, size);
+            let ids = each(&group, |rank| rank.register(&[spec(COUNT as u64)]).unwrap()[0]);
+            let mut data = vec![vec![1f32; COUNT]; size as usize];
+            // One of the others has not come when it leaves, so that the operation cannot end.
+            let late = (leaver + 1) % size as usize;
+            // SAFETY: the data is touched again only after the groups have gone.
+            let push =
+                |rank: &Group, data: &mut Vec<f32>| unsafe { rank.push(ids[0], data.as_mut_ptr().cast()) };
+            let mut members: Vec<_> = group.drain(..).zip(&mut data).collect();
+            let mut pushed = vec![];
+            for (at, (rank, data)) in members.iter_mut().enumerate() {
+                pushed.push((at != late).then(|| push(rank, data).unwrap()));
+            }
+            drop((members.remove(leaver), pushed.remove(leaver)));
+            for ((rank, _), pending) in members.iter().zip(pushed) {
+                let Some(pending) = pending else { continue };
+                assert_left(&rank.wait(pending, None).unwrap_err().error, leaver);
+            }
+            // The late one too, and nobody can begin another.
+            for (rank, data) in &mut members {
+                let ended = push(rank, data).and_then(|pending| Ok(rank.wait(pending, None)?));
+                assert_left(&ended.unwrap_err(), leaver);
+            }
+        }
+    }
+}
+
+/// The error names the rank that has left, and the remedy.
+fn assert_left(error: &Error, leaver: usize) {
+    let left = Some(crate::Reason::Aborted);
+    let (rank, reason) = match error {
+        Error::PeerFailed { rank, reason, .. } => (Some(*rank), Some(*reason)),
+        Error::Closed { rank, reason, .. } => (*rank, *reason),
+        other => panic!("{other}"),
+    };
+    assert!((rank, reason) == (Some(leaver as u32), left), "{error}");
+    assert!(error.to_string().contains("call finalize on every rank"), "{error}");
+}
+
+#[test]
+fn finalize_waits_for_what_was_pushed() {
+    for (hosts, size) in JOBS {
+        let group = ranks_on(hosts, size);
+        let ids = each(&group, |rank| rank.register(&[spec(COUNT as u64)]).unwrap()[0]);
+        let mut data = vec![vec![1f32; COUNT]; size as usize];
+        thread::scope(|scope| {
+            for (rank, data) in group.into_iter().zip(&mut data) {
+                let id = ids[0];
+                scope.spawn(move || {
+                    // SAFETY: the data is touched again only after the group has gone.
+                    drop(unsafe { rank.push(id, data.as_mut_ptr().cast()) }.unwrap());
+                    rank.finalize().unwrap();
+                });
+            }
+        });
+        assert!(data.iter().flatten().all(|sum| *sum == size as f32));
+    }
 }

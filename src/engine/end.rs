@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use shouter_netstack::time::Instant;
-use shouter_reducer::executor::{AbortCause, AbortReason, Completed, OpError};
+use shouter_reducer::executor::{AbortCause, AbortReason, Completed, OpError, OpId};
 use shouter_reducer::grid::Rank;
 use shouter_reducer::header::{Header, Identity, MatchKey, MessageKind, Shape};
 use shouter_reducer::recorder::{Record, RecordKind};
@@ -11,8 +11,8 @@ use shouter_reducer::recorder::{Record, RecordKind};
 use super::{Engine, Staging, liveness};
 use crate::error::Reason;
 use crate::group::error::GroupEnd;
-use crate::group::watch::Notice;
-use crate::runtime::Clock;
+use crate::group::watch::{Departure, Notice};
+use crate::runtime::{Clock, Poller};
 
 /// Copies of an accelerator end within this time, or the device hangs.
 pub(super) const COPIES_END: Duration = Duration::from_secs(2);
@@ -79,6 +79,49 @@ impl Engine {
             }
             break;
         }
+    }
+
+    /// A rank has left in good order. What it has started goes on without it, for it has done its part; an operation behind that
+    /// ends the group.
+    pub fn left(&mut self, departure: Departure) {
+        self.left.push(departure);
+    }
+
+    /// Ends the group when nothing is left under way but operations in which a rank that has left takes no part.
+    #[cold]
+    pub(super) fn look_for_deserted(&mut self) {
+        let has_ended = |op| self.finished.iter().any(|completed| completed.op == op);
+        let under_way = self.open.iter().map(|open| open.op).filter(|op| !has_ended(*op));
+        let Some(OpId(oldest)) = under_way.min() else { return };
+        let absent = self.left.iter().filter(|departure| departure.started <= oldest);
+        if let Some(rank) = absent.map(|departure| departure.rank).min()
+            && !self.liveness.departures_expected()
+            && self.executor.aborted().is_none()
+            && self.executor.diverged().is_none()
+        {
+            self.end(Rank(rank), AbortReason::Aborted);
+        }
+    }
+
+    /// This rank is about to leave. Returns how many operations it has started if all of them have ended. Where some have not,
+    /// the group ends, and all ranks name this one; `None` then, and where it had ended before.
+    #[cold]
+    pub fn withdraw(&mut self, now: Instant) -> Option<u64> {
+        self.poll(now);
+        if self.executor.aborted().is_none()
+            && let Some(abort) = self.node.as_ref().and_then(|node| node.abort())
+        {
+            self.follow((Rank(abort.culprit), AbortReason::from_code(abort.reason.into())));
+        }
+        if self.executor.aborted().is_none() && self.running != 0 {
+            self.end(self.rank, AbortReason::Aborted);
+        }
+        if self.executor.aborted().is_none() {
+            return Some(self.started);
+        }
+        // Tells the others.
+        self.poll(now);
+        None
     }
 
     /// Sends the abort message to all ranks, once, and releases all memory.

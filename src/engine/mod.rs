@@ -32,7 +32,7 @@ use shouter_reducer::transport::{Accelerator, NodeMemory};
 use crate::channel::shm::NodeSegment;
 use crate::channel::up::{Loss, Registry, UpChannels};
 use crate::channel::verbs::{Digest, Fault};
-use crate::group::watch::Notice;
+use crate::group::watch::{Departure, Notice};
 use crate::observe::Timeline;
 use crate::runtime::{Activity, Poller};
 use divergence::{Ballot, Open};
@@ -116,6 +116,8 @@ pub struct Engine {
     suspect: Option<(Rank, AbortReason)>,
     /// How the first loss of a channel showed, and the rank that is to blame for it: for the texts of errors.
     seen: Option<(Rank, Box<str>)>,
+    /// The ranks that have left in good order.
+    left: Vec<Departure>,
     /// When an accelerator is asked again whether it is done.
     ask_at: Option<Instant>,
     /// Reports the counters of the channel to other nodes to the timeline and the flight recorder.
@@ -151,6 +153,7 @@ impl Engine {
             ballot: None,
             suspect: None,
             seen: None,
+            left: vec![],
             ask_at: None,
             watch: Watch::new(now),
         }
@@ -310,6 +313,11 @@ impl Engine {
         self.executor.slots()
     }
 
+    /// Whether nothing is under way and all outcomes can be taken.
+    pub fn is_idle(&self) -> bool {
+        self.running == 0 && self.settling.is_none()
+    }
+
     /// This rank leaves in good order, and so do the others: from now on a peer that disappears is no error.
     pub fn depart(&mut self) {
         if !self.liveness.departures_expected() {
@@ -370,8 +378,13 @@ impl Poller for Engine {
             }
             tracing::error!(rank = loss.rank.0, why = %loss.why, "a leader is lost");
             self.watch.lost(now, loss.rank, &mut self.executor);
+            let has_left = self.left.iter().any(|departure| departure.rank == loss.rank.0);
+            if has_left && self.running == 0 {
+                continue;
+            }
             // A rank that has lost its own port blames itself: the peer works.
             let cause = match &loss.why {
+                _ if has_left => (loss.rank, AbortReason::Aborted),
                 Loss::Verbs(Fault::Accelerator) => (self.rank, AbortReason::Accelerator),
                 why if why.is_own() => (self.rank, AbortReason::Disconnected),
                 why => (loss.rank, why.reason()),
@@ -415,6 +428,9 @@ impl Poller for Engine {
         {
             self.next_compare = now + COMPARE_EVERY;
             self.executor.compare(&**node);
+        }
+        if !self.left.is_empty() {
+            self.look_for_deserted();
         }
         if let Some(seq) = self.liveness.dispute() {
             self.executor.diverge(seq, self.rank);

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use super::conn::Trusted;
 use super::error::{ExchangeError, Missing};
 use super::member_conn::{ConnState, MemberConn};
-use super::message::{MAX_MESSAGE, Message, Run};
+use super::message::{Departure, MAX_MESSAGE, Message, Run};
 use super::server::SILENCE;
 use super::sys;
 use super::watch::Waker;
@@ -138,11 +138,13 @@ impl ControlLink {
     }
 
     pub(super) fn leader(members: Vec<Option<Trusted>>) -> Self {
-        Self::new(Role::Leader(members.into_iter().map(|member| member.map(MemberConn::new)).collect()))
+        let members = (0..).zip(members);
+        let conns = members.map(|(rank, member)| member.map(|trusted| MemberConn::new(rank, trusted)));
+        Self::new(Role::Leader(conns.collect()))
     }
 
     pub(super) fn member(rank: u32, size: u32, server: Trusted) -> Self {
-        Self::new(Role::Member { rank, size, server: Box::new(MemberConn::new(server)) })
+        Self::new(Role::Member { rank, size, server: Box::new(MemberConn::new(0, server)) })
     }
 
     /// Contributes `bytes` and returns those of every rank, in the order of ranks. All ranks must make the same calls, with the
@@ -290,9 +292,18 @@ impl ControlLink {
         }
     }
 
-    /// Announces a graceful close to the others.
-    pub(super) fn leave(&mut self) {
-        self.send(&Message::Leave);
+    /// Announces a graceful close to the others, after so many operations; nothing where the group has ended.
+    pub(super) fn leave(&mut self, started: Option<u64>) {
+        self.send(&Message::Leave(started));
+    }
+
+    /// The ranks that have left since the last call; rank 0 passes them on.
+    pub(super) fn take_left(&mut self) -> Vec<Departure> {
+        let left: Vec<_> = self.conns_mut().flat_map(MemberConn::take_left).collect();
+        if let Role::Leader(members) = &mut self.role {
+            left.iter().for_each(|departure| tell_all(members, &Message::Left(*departure)));
+        }
+        left
     }
 
     /// Sends a message to every open connection.

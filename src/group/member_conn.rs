@@ -6,7 +6,7 @@ use std::os::fd::BorrowedFd;
 
 use super::conn::{ReadStatus, Trusted};
 use super::error::ExchangeError;
-use super::message::Message;
+use super::message::{Departure, Message};
 
 /// Received messages of exchanges that may be queued; no rank has reason to send more ahead.
 const AHEAD: usize = 8;
@@ -25,17 +25,30 @@ pub(super) enum ConnState {
 
 /// A connection to another rank.
 pub(super) struct MemberConn {
+    /// The rank at the other side.
+    rank: u32,
     trusted: Trusted,
     state: ConnState,
     messages: VecDeque<Message>,
     lost: Option<u32>,
+    /// Ranks that have left, this one or others, and were not asked for yet.
+    left: Vec<Departure>,
     /// The other side has closed and reads nothing any more.
     write_closed: bool,
 }
 
 impl MemberConn {
-    pub(super) fn new(trusted: Trusted) -> Self {
-        Self { trusted, state: ConnState::Open, messages: VecDeque::new(), lost: None, write_closed: false }
+    /// The connection to `rank`.
+    pub(super) fn new(rank: u32, trusted: Trusted) -> Self {
+        Self {
+            rank,
+            trusted,
+            state: ConnState::Open,
+            messages: VecDeque::new(),
+            lost: None,
+            left: vec![],
+            write_closed: false,
+        }
     }
 
     pub(super) fn state(&self) -> &ConnState {
@@ -49,6 +62,11 @@ impl MemberConn {
     /// The rank whose process has ended, as the other side says.
     pub(super) fn lost(&self) -> Option<u32> {
         self.lost
+    }
+
+    /// The ranks that have left since the last call.
+    pub(super) fn take_left(&mut self) -> Vec<Departure> {
+        std::mem::take(&mut self.left)
     }
 
     /// The next message of an exchange.
@@ -103,10 +121,12 @@ impl MemberConn {
         loop {
             match self.trusted.next(limit) {
                 Ok(None) => break,
-                Ok(Some(Message::Leave)) => {
+                Ok(Some(Message::Leave(started))) => {
+                    self.left.extend(started.map(|started| Departure { rank: self.rank, started }));
                     self.state = ConnState::Left;
                     return;
                 }
+                Ok(Some(Message::Left(departure))) => self.left.push(departure),
                 Ok(Some(Message::Lost(rank))) => self.lost = Some(rank),
                 Ok(Some(message)) if self.messages.len() < AHEAD => self.messages.push_back(message),
                 Ok(Some(_)) | Err(_) => {

@@ -48,8 +48,20 @@ pub(super) enum Message {
     Failed(ExchangeError),
     /// The process of a rank has ended.
     Lost(u32),
-    /// Graceful close: the rank leaves, and its connection closes next.
-    Leave,
+    /// Graceful close: the rank leaves, and its connection closes next. So many operations it has started, all of which have
+    /// ended on it; nothing, where the group has ended.
+    Leave(Option<u64>),
+    /// Rank 0 passes on that another rank leaves.
+    Left(Departure),
+}
+
+/// A rank has left in good order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Departure {
+    /// Which one.
+    pub rank: u32,
+    /// Operations that it has started; it takes part in no later one.
+    pub started: u64,
 }
 
 /// Equal parts of consecutive ranks.

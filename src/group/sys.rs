@@ -1,4 +1,4 @@
-//! Waiting for several sockets at once, and keeping them from forked children.
+//! Waiting for several sockets at once, and keeping them from forked children (by libc: `pthread_atfork` is the C library's).
 #![allow(unsafe_code)]
 
 use std::os::fd::{BorrowedFd, RawFd};
@@ -36,7 +36,7 @@ extern "C" fn in_child() {
         for socket in sockets {
             // SAFETY: `close` has no precondition, and may be called between fork and exec. The descriptor is that of a socket, which
             // its owner closes only after it has taken the list away; the owner's thread does not exist in the child.
-            unsafe { libc::close(*socket) };
+            unsafe { rustix::io::close(*socket) };
         }
     }
 }

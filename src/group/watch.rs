@@ -19,6 +19,7 @@ use std::time::Duration;
 
 use super::error::{Ending, ExchangeError, GroupEnd};
 use super::link::ControlLink;
+pub use super::message::Departure;
 use super::sys::Unshared;
 use crate::error::Reason;
 use crate::runtime::fork_generation;
@@ -28,6 +29,8 @@ use crate::runtime::fork_generation;
 pub enum MemberEvent {
     /// The process of this rank has ended.
     Lost(u32),
+    /// A rank has left in good order.
+    Left(Departure),
     /// The other ranks have been sent the end given to [`Notice::ended`].
     PeersNotified,
 }
@@ -36,7 +39,8 @@ struct Shared {
     ended: OnceLock<GroupEnd>,
     /// The others have been sent the end, or that this rank leaves.
     notified: AtomicBool,
-    leaving: AtomicBool,
+    /// This rank leaves, after so many operations.
+    leaving: OnceLock<u64>,
     stop: AtomicBool,
     wake_tx: UnixStream,
 }
@@ -123,8 +127,8 @@ impl Control {
         wake_tx.set_nonblocking(true)?;
         wake_rx.set_nonblocking(true)?;
         let no = || AtomicBool::new(false);
-        let shared =
-            Arc::new(Shared { ended: OnceLock::new(), notified: no(), leaving: no(), stop: no(), wake_tx });
+        let (ended, leaving) = (OnceLock::new(), OnceLock::new());
+        let shared = Arc::new(Shared { ended, notified: no(), leaving, stop: no(), wake_tx });
         link.attach(Waker { shared: shared.clone(), wake_rx: Arc::new(wake_rx) });
         let (requests, asked) = channel();
         let thread = std::thread::Builder::new().name("shouter-control".into());
@@ -168,9 +172,10 @@ impl Control {
         Notice(self.shared.clone())
     }
 
-    /// Tells the others that this rank leaves in good order; the end of its process is no failure then.
-    pub fn leave(&self) {
-        self.shared.leaving.store(true, Ordering::Release);
+    /// Tells the others that this rank leaves in good order, after it has started so many operations, all of which have ended
+    /// here; the end of its process is no failure then.
+    pub fn leave(&self, started: u64) {
+        let _ = self.shared.leaving.set(started);
         self.shared.wake();
     }
 }
@@ -224,7 +229,8 @@ impl Listener {
                 warned.push(rank);
             }
             if self.shared.stop.load(Ordering::Acquire) {
-                return;
+                // That this rank leaves may have been said just before.
+                return self.pass_on(tell);
             }
             while let Ok(Request { tag, bytes, deadline, reply }) = asked.try_recv() {
                 let result = self.link.all_gather(&tag, &bytes, deadline);
@@ -243,9 +249,12 @@ impl Listener {
 
     /// Reports what the others sent to this process, and sends them what this process announced.
     fn pass_on(&mut self, tell: &impl Fn(MemberEvent)) {
-        let leaving = self.shared.leaving.load(Ordering::Acquire);
+        let leaving = self.shared.leaving.get().copied();
+        for departure in self.link.take_left() {
+            tell(MemberEvent::Left(departure));
+        }
         if !self.heard
-            && !leaving
+            && leaving.is_none()
             && let Some(rank) = self.link.lost()
         {
             self.heard = true;
@@ -253,11 +262,11 @@ impl Listener {
             tell(MemberEvent::Lost(rank));
         }
         let ended = self.shared.ended.get();
-        if (leaving || ended.is_some()) && !self.shared.notified.load(Ordering::Relaxed) {
+        if (leaving.is_some() || ended.is_some()) && !self.shared.notified.load(Ordering::Relaxed) {
             if let Some(end) = ended.filter(|end| end.reason == Reason::Lost) {
                 self.link.tell_lost(end.rank);
             }
-            self.link.leave();
+            self.link.leave(leaving.filter(|_| ended.is_none()));
             self.shared.notified.store(true, Ordering::Release);
             tell(MemberEvent::PeersNotified);
         }

@@ -1,9 +1,12 @@
 //! What the runtime needs from the system: the monotonic clock as a number, news of a fork, and of a signal that ends the program.
 
-use std::sync::Once;
+use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
+use std::sync::{Mutex, Once, PoisonError};
 
 use rustix::time::{ClockId, clock_gettime};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::flag;
 
 /// CLOCK_MONOTONIC in nanoseconds. Unlike `std::time::Instant` it is a number, and the same number in every
 /// process of one host, which is what lines up the ranks' timelines.
@@ -32,34 +35,32 @@ pub(crate) fn count_forks() {
         // SAFETY: `in_child` only increments an atomic, which is async-signal-safe and therefore allowed in the
         // child of a multi-threaded process; it is a static function and never unloaded before the process ends.
         // A failure (ENOMEM) leaves forks uncounted: the check is a safety net, not something relied upon.
+        // By libc: it is a function of the C library, no system call.
         unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
     });
 }
 
-static SIGNALLED: AtomicBool = AtomicBool::new(false);
-
-extern "C" fn on_signal(_signal: libc::c_int) {
-    SIGNALLED.store(true, Relaxed);
-}
+static INTERRUPTED: AtomicBool = AtomicBool::new(false);
+static TERMINATED: AtomicBool = AtomicBool::new(false);
 
 /// Whether SIGINT or SIGTERM has come since [`catch_signals`].
 #[inline]
 pub(super) fn was_signalled() -> bool {
-    SIGNALLED.load(Relaxed)
+    INTERRUPTED.load(Relaxed) || TERMINATED.load(Relaxed)
 }
 
 /// From here on the first SIGINT or SIGTERM is only noted; a second of the same kind ends the process, as without this call.
-pub(super) fn catch_signals() -> std::io::Result<()> {
-    for signal in [libc::SIGINT, libc::SIGTERM] {
-        // SAFETY: all zeros are a valid sigaction: no flags, an empty mask, the default action.
-        let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
-        action.sa_sigaction = on_signal as extern "C" fn(libc::c_int) as libc::sighandler_t;
-        action.sa_flags = libc::SA_RESTART | libc::SA_RESETHAND;
-        // SAFETY: `action` is valid for the length of the call, and the handler only stores to an atomic, which is
-        // async-signal-safe; it is a static function and never unloaded before the process ends.
-        if unsafe { libc::sigaction(signal, &action, std::ptr::null_mut()) } != 0 {
-            return Err(std::io::Error::last_os_error());
+/// Later calls do nothing.
+pub(super) fn catch_signals() -> io::Result<()> {
+    static REGISTERED: Mutex<bool> = Mutex::new(false);
+    let mut registered = REGISTERED.lock().unwrap_or_else(PoisonError::into_inner);
+    if !*registered {
+        for (signal, seen) in [(SIGINT, &INTERRUPTED), (SIGTERM, &TERMINATED)] {
+            // In this order: the first action looks whether an earlier signal has set the flag.
+            flag::register_conditional_default(signal, seen)?;
+            flag::register(signal, seen)?;
         }
+        *registered = true;
     }
     Ok(())
 }

@@ -385,7 +385,8 @@ shouter_status_t shouter_init_list(const char *const *addresses,
 /* Leaves the group together with all other ranks, and frees everything of it. NULL is allowed and does nothing. */
   /*  */
 /* Must be the last call on `shouter`, which ends also when this returns an error (a rank that is gone cannot leave in order).
- * Buffers pushed and not waited for may be used again after it. */
+ * Waits for this rank's operations under way, then for all ranks. Buffers pushed and not waited for hold their results after it,
+ * and may be used again. */
 shouter_status_t shouter_finalize(struct shouter_t *shouter);
 
 /* Makes `bytes` of zeroed memory for tensors, aligned to a page; `*out` is its address. */

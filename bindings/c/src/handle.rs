@@ -162,7 +162,8 @@ pub unsafe extern "C" fn shouter_init_list(
 /// Leaves the group together with all other ranks, and frees everything of it. NULL is allowed and does nothing.
 ///
 /// Must be the last call on `shouter`, which ends also when this returns an error (a rank that is gone cannot leave in order).
-/// Buffers pushed and not waited for may be used again after it.
+/// Waits for this rank's operations under way, then for all ranks. Buffers pushed and not waited for hold their results after it,
+/// and may be used again.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn shouter_finalize(shouter: *mut Shouter) -> Status {
     guard(|| {

@@ -1,4 +1,5 @@
-//! The system calls of the launcher that the standard library does not offer.
+//! The system calls of the launcher that the standard library does not offer. By libc is what rustix has no safe form of:
+//! signal masks, signalfd, fork, and the id of a child that waitid has found.
 #![allow(unsafe_code)]
 
 use std::ffi::CStr;

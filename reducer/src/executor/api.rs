@@ -188,8 +188,11 @@ pub enum AbortReason {
     /// No heartbeat came from it, or its connection is gone.
     #[error("the process is dead or unreachable; look at its log and host, then start the job again")]
     Failed,
-    /// It aborted the group.
-    #[error("it aborted the group; look at its log for the reason")]
+    /// It left while others needed it.
+    #[error(
+        "it left the group before the others had ended their operations; look at its log, and call finalize on every rank before \
+         its group is dropped"
+    )]
     Aborted,
     /// An operation missed its deadline while waiting for it.
     #[error(

@@ -7,6 +7,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock};
 
+use rustix::io::Errno;
 use shouter_reducer::header::View;
 use shouter_reducer::memory::TensorRegion;
 use shouter_reducer::transport::{ExportedTensor, LaneFlag, NodeMemory, TensorView};
@@ -208,9 +209,9 @@ impl NodeSegment {
         self.word(self.layout.life(self.local).map(|at| at + 8)).store(0, Ordering::Release);
     }
 
-    /// Whether a local rank has left in good order.
+    /// Whether a local rank has left in good order; all that it had to say is seen after this.
     pub(crate) fn has_left(&self, local: u32) -> bool {
-        self.heartbeat(local) >= LEFT
+        self.word(self.layout.life(local)).load(Ordering::Acquire) >= LEFT
     }
 
     /// Heartbeats of a local rank so far.
@@ -374,16 +375,16 @@ fn layout(shape: Shape) -> Result<Layout, SegmentError> {
 }
 
 fn system(layout: &Layout, why: io::Error) -> SegmentError {
-    let remedy = match (why.raw_os_error(), sys::address_limit(), sys::file_limit()) {
-        (Some(libc::ENOMEM), Some(limit), _) => {
+    let remedy = match (Errno::from_io_error(&why), sys::address_limit(), sys::file_limit()) {
+        (Some(Errno::NOMEM), Some(limit), _) => {
             format!(
                 "this process may have {limit} bytes of address space in all: raise RLIMIT_AS (ulimit -v)"
             )
         }
-        (Some(libc::EFBIG), _, Some(limit)) => {
+        (Some(Errno::FBIG), _, Some(limit)) => {
             format!("this process may make files of {limit} bytes: raise RLIMIT_FSIZE (ulimit -f)")
         }
-        (Some(libc::EMFILE), ..) => {
+        (Some(Errno::MFILE), ..) => {
             "this process has too many files open: raise RLIMIT_NOFILE (ulimit -n)".into()
         }
         _ => "look at the memory limit of the container (memfd counts)".into(),

@@ -134,11 +134,12 @@ pub(super) enum ConnectionState {
 /// One connection to a peer.
 #[derive(Debug)]
 pub(super) struct Connection<Id> {
-    pub(super) state: ConnectionState,
-    pub(super) id: Option<Id>,
-    pub(super) frames: Frames,
+    state: ConnectionState,
+    /// There while it is dialled, greeted or up.
+    id: Option<Id>,
+    frames: Frames,
     /// The part of the handshake received so far.
-    pub(super) greeting: Vec<u8>,
+    greeting: Vec<u8>,
     /// What found no room yet: bytes from an offset on, then an extent.
     bytes: Vec<u8>,
     written: usize,
@@ -156,6 +157,61 @@ impl<Id: Copy> Connection<Id> {
             written: 0,
             extent: None,
         }
+    }
+
+    #[inline]
+    pub(super) fn state(&self) -> ConnectionState {
+        self.state
+    }
+
+    #[inline]
+    pub(super) fn id(&self) -> Option<Id> {
+        self.id
+    }
+
+    #[inline]
+    pub(super) fn is_up(&self) -> bool {
+        self.state == ConnectionState::Up
+    }
+
+    /// This side has begun to open it.
+    pub(super) fn dialled(&mut self, id: Id) {
+        (self.id, self.state) = (Some(id), ConnectionState::Dialled);
+    }
+
+    /// It could not be opened, and is dialled again at `at`.
+    pub(super) fn redial(&mut self, at: Instant) {
+        self.state = ConnectionState::Down(Some(at));
+    }
+
+    /// The peer has opened it, and is authenticated.
+    pub(super) fn accepted(&mut self, id: Id) {
+        (self.id, self.state) = (Some(id), ConnectionState::Up);
+    }
+
+    /// The hello is sent that answers this challenge with this claim.
+    pub(super) fn greeted(&mut self, challenge: Nonce, claim: Claim) {
+        self.state = ConnectionState::Greeted(challenge, claim);
+    }
+
+    /// The peer has welcomed this side.
+    pub(super) fn welcomed(&mut self) {
+        self.state = ConnectionState::Up;
+    }
+
+    /// Where the present part of the handshake is put together.
+    pub(super) fn greeting(&mut self) -> &mut Vec<u8> {
+        &mut self.greeting
+    }
+
+    /// Hands on every frame that the next piece of the stream completes.
+    pub(super) fn feed(
+        &mut self,
+        piece: &[u8],
+        crc: bool,
+        take: impl FnMut(Frame<'_>),
+    ) -> Result<(), BadFrame> {
+        self.frames.feed(piece, crc, take)
     }
 
     /// There is no connection any more: forgets everything about it.

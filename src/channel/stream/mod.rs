@@ -12,10 +12,14 @@
 //! | `stack`, `kernel` | the providers: our own TCP, the kernel's |
 //! | `handshake` | how both ends of a new connection prove that they belong to the group |
 //! | `connection` | one connection: framing |
-//! | `share` | which connection takes the next fragment |
+//! | `live` | the provider's connections, and the role of each |
+//! | `admission` | connections whose peers have not authenticated themselves |
 //! | `session` | opening, accepting and losing connections |
-//! | `inbox` | what is done with received frames |
-//! | `side` | messages that are not the executor's, and heartbeats |
+//! | `outbox` | what waits to be sent to a peer |
+//! | `share` | which connection takes the next fragment |
+//! | `inbox`, `backlog` | what is done with received frames; those that come too early |
+//! | `standing`, `heartbeat` | signs of life, a peer's and this rank's |
+//! | `side` | messages that are not the executor's |
 //!
 //! When the group ends, fragments that were begun cannot be taken out of a stream: [`StreamChannel::fence`] resets the
 //! connections for data, and the abort message goes by the one for control, which never refers to memory
@@ -24,22 +28,26 @@
 //! With no connections for data the channel carries control and side messages only: the control path of a channel that
 //! moves data by other means.
 
+mod admission;
+mod backlog;
 mod connection;
 mod handshake;
+mod heartbeat;
 mod inbox;
 mod kernel;
+mod live;
+mod outbox;
 mod session;
 mod share;
 mod side;
 mod stack;
+mod standing;
 mod streams;
 
-use std::collections::{HashMap, VecDeque};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use shouter_netstack::device::DeviceCounters;
-use shouter_netstack::tcp;
 use shouter_netstack::time::Instant;
 use shouter_reducer::grid::Rank;
 use shouter_reducer::header::{Header, MessageKind};
@@ -51,10 +59,14 @@ use super::peers::Peers;
 use super::sys::extent_of;
 use super::up::{Channel, PeerAddress, PeerLoss};
 use crate::key::Key;
-use connection::{Connection, ConnectionState, HEAD, MAX_FRAGMENT, Post};
+use admission::Admission;
+use backlog::Backlog;
+use connection::{Connection, ConnectionState, MAX_FRAGMENT, Post};
 use handshake::Secrets;
-use session::{ConnectionRole, UnauthenticatedPeer};
-use share::Load;
+use heartbeat::Heartbeat;
+use live::Live;
+use outbox::Outbox;
+use standing::Standing;
 
 pub use connection::MAX_SIDE;
 pub use kernel::KernelStreams;
@@ -69,16 +81,6 @@ pub type KernelChannel = StreamChannel<KernelStreams>;
 
 /// The connection of a peer that carries control messages; those for data follow.
 const CONTROL: usize = 0;
-
-/// Fragments that may wait for the connections to a peer.
-const QUEUE: usize = 512;
-
-/// Control messages that may wait for a peer.
-const CONTROL_QUEUE: usize = 4096;
-
-/// Bytes of fragments that came too early, of one peer: its connections are not read while there are more. The executor
-/// keeps some itself.
-const ASIDE: usize = 1 << 20;
 
 /// Rounds of sharing and sending in one turn.
 const ROUNDS: usize = 4;
@@ -98,61 +100,33 @@ pub struct Settings {
     pub crc: bool,
 }
 
-/// A fragment that the executor could not take yet.
-struct Aside {
-    header: Header,
-    payload: Box<[u8]>,
-}
-
+/// A leader elsewhere.
 struct Peer<Id> {
     local_ip: Ipv4Addr,
     remote: SocketAddr,
     connections: Vec<Connection<Id>>,
-    /// Fragments that no connection has taken yet, and their bytes.
-    queue: VecDeque<Post>,
-    queued: usize,
-    control: VecDeque<[u8; HEAD]>,
-    aside: VecDeque<Aside>,
-    aside_bytes: usize,
-    /// Connections that were not read to their end.
-    unread: Vec<usize>,
-    /// Frames of side messages to send, and side messages that have come.
-    sides_out: VecDeque<Vec<u8>>,
-    sides_in: VecDeque<Vec<u8>>,
-    /// When something last came.
-    heard: Instant,
-    /// It has announced a graceful close.
-    leaving: bool,
-    /// A connection for data was reset then: either the peer's group has ended, and an abort message follows, or the peer is lost.
-    suspect: Option<(Instant, tcp::Failure)>,
+    outbox: Outbox,
+    backlog: Backlog,
+    standing: Standing,
 }
 
 /// Connections to all other leaders.
 pub struct StreamChannel<S: Streams> {
-    streams: S,
+    live: Live<S>,
     rank: Rank,
     secrets: Secrets,
     settings: Settings,
     peers: Peers<Peer<S::Id>>,
-    roles: HashMap<S::Id, ConnectionRole>,
-    unauthenticated: VecDeque<UnauthenticatedPeer<S::Id>>,
-    /// Connections that peers have yet to make.
-    awaited: usize,
-    /// Connections that were refused.
-    refused: u64,
+    admission: Admission<S::Id>,
     strays: u64,
     /// When connections have to be there.
     ready_until: Instant,
     /// When `poll_timers` has something to do.
     alarm: Alarm,
-    /// When the next heartbeat is due, where the provider does not detect a stopped process.
-    heartbeat_at: Option<Instant>,
+    heartbeat: Heartbeat,
     fenced: bool,
     /// Tokens of what was copied.
     copied: Vec<SendToken>,
-    /// Resends of connections that are over.
-    resent_before: u64,
-    loads: Vec<Load>,
     now: Instant,
 }
 
@@ -173,7 +147,7 @@ impl<S: Streams> StreamChannel<S> {
         let awaited = peers.iter().filter(|peer| peer.rank > rank).count() * connections;
         match awaited {
             0 => streams.stop_listening(now),
-            _ => streams.listen(connections * peers.len() + session::MAX_UNAUTHENTICATED)?,
+            _ => streams.listen(connections * peers.len() + admission::MAX_UNAUTHENTICATED)?,
         }
         let connect = |peer: &PeerAddress| {
             let down = ConnectionState::Down((rank > peer.rank).then_some(now));
@@ -181,17 +155,9 @@ impl<S: Streams> StreamChannel<S> {
                 local_ip: peer.local_ip,
                 remote: SocketAddr::from((peer.ip, peer.port)),
                 connections: (0..connections).map(|_| Connection::new(down)).collect(),
-                queue: VecDeque::new(),
-                queued: 0,
-                control: VecDeque::new(),
-                aside: VecDeque::new(),
-                aside_bytes: 0,
-                unread: vec![],
-                sides_out: VecDeque::new(),
-                sides_in: VecDeque::new(),
-                heard: now,
-                leaving: false,
-                suspect: None,
+                outbox: Outbox::default(),
+                backlog: Backlog::default(),
+                standing: Standing::new(now),
             };
             (peer.rank, state)
         };
@@ -199,117 +165,75 @@ impl<S: Streams> StreamChannel<S> {
         let mut alarm = Alarm::default();
         alarm.set(now);
         Ok(Self {
-            streams,
+            live: Live::new(streams),
             rank,
             secrets: Secrets::new(settings.secret.clone(), settings.salt.clone()),
             peers,
-            roles: HashMap::new(),
-            unauthenticated: VecDeque::new(),
-            awaited,
-            refused: 0,
+            admission: Admission::new(awaited),
             strays: 0,
             ready_until: now + settings.dead_after.max(session::SETUP),
-            settings,
             alarm,
-            heartbeat_at: (!S::PROVES_LIFE).then_some(now),
+            heartbeat: Heartbeat::new((!S::PROVES_LIFE).then_some(now), settings.dead_after),
+            settings,
             fenced: false,
             copied: vec![],
-            resent_before: 0,
-            loads: vec![],
             now,
         })
     }
 
     /// Gives what waits to the connections; true if any took something.
     fn share(&mut self, now: Instant) -> bool {
+        let streams = self.live.streams_mut();
         let mut any = false;
-        let streams = &mut self.streams;
         for (_, peer) in self.peers.iter_mut() {
-            let Peer { connections, queue, queued, control, sides_out, .. } = peer;
-            for connection in connections.iter_mut().filter(|connection| connection.is_stuck()) {
-                any |= connection.flush(now, streams);
-            }
-            if let Some(connection) =
-                connections.get_mut(CONTROL).filter(|connection| connection.state == ConnectionState::Up)
-            {
-                while !connection.is_stuck()
-                    && let Some(head) = control.pop_front()
-                {
-                    connection.write(now, streams, &head);
-                    any = true;
-                }
-                while !connection.is_stuck()
-                    && let Some(frame) = sides_out.pop_front()
-                {
-                    connection.write(now, streams, &frame);
-                    any = true;
-                }
-            }
-            if queue.is_empty() {
-                continue;
-            }
-            self.loads.clear();
-            self.loads.extend(connections.iter().enumerate().map(|(index, connection)| {
-                let open =
-                    index != CONTROL && connection.state == ConnectionState::Up && !connection.is_stuck();
-                let info = connection.id.and_then(|id| streams.info(id));
-                info.map_or(Load { open: false, unacknowledged: 0, unsent: 0, rate: 1.0 }, |info| Load {
-                    open: open && info.writable >= HEAD + MAX_FRAGMENT,
-                    unacknowledged: info.unacknowledged,
-                    unsent: info.unsent,
-                    rate: info.rate,
-                })
-            }));
-            while let Some(post) = queue.front() {
-                let len = post.len();
-                let Some(index) = share::pick(&self.loads, *queued, len) else { break };
-                let (Some(connection), Some(load)) = (connections.get_mut(index), self.loads.get_mut(index))
-                else {
-                    break;
-                };
-                self.copied.extend(connection.post(now, streams, post));
-                load.add(len);
-                load.open &= !connection.is_stuck();
-                *queued -= len;
-                queue.pop_front();
-                any = true;
-            }
+            any |= peer.outbox.share(now, streams, &mut peer.connections, &mut self.copied);
         }
         any
     }
 
+    /// Closes the connections of a peer from `first` on for good.
+    fn close_from(&mut self, now: Instant, index: usize, first: usize) {
+        let Some(peer) = self.peers.get_mut(index) else { return };
+        for connection in peer.connections.iter_mut().skip(first) {
+            if let Some(id) = connection.end(ConnectionState::Over) {
+                self.live.close(now, id);
+            }
+        }
+    }
+
     /// Connections of unauthenticated peers that were refused.
     pub fn refused(&self) -> u64 {
-        self.refused
+        self.admission.refused()
     }
 
     /// Bytes of fragments acknowledged by a peer, by connection.
     pub fn acknowledged(&self, rank: Rank) -> Vec<u64> {
         let connections =
             self.peers.of(rank).map(|peer| peer.connections.iter().skip(CONTROL + 1)).into_iter().flatten();
-        let info = |connection: &Connection<S::Id>| connection.id.and_then(|id| self.streams.info(id));
+        let info =
+            |connection: &Connection<S::Id>| connection.id().and_then(|id| self.live.streams().info(id));
         connections.map(|connection| info(connection).map_or(0, |info| info.acknowledged)).collect()
     }
 
     /// Whether the connection for control messages with a peer is in use.
     pub fn is_connected(&self, rank: Rank) -> bool {
         let control = self.peers.of(rank).and_then(|peer| peer.connections.get(CONTROL));
-        control.is_some_and(|connection| connection.state == ConnectionState::Up)
+        control.is_some_and(Connection::is_up)
     }
 }
 
 impl<S: Streams> Channel for StreamChannel<S> {
     fn receive(&mut self, now: Instant, inbox: &mut dyn Inbox) -> bool {
         self.now = now;
-        let any = self.streams.receive(now);
+        let any = self.live.streams_mut().receive(now);
         self.take_up(now, inbox);
-        while let Some(event) = self.streams.next_event() {
+        while let Some(event) = self.live.streams_mut().next_event() {
             self.on_event(now, event, inbox);
         }
         if self.alarm.take_due(now) {
             self.poll_timers(now);
         }
-        if self.heartbeat_at.is_some_and(|at| at <= now) {
+        if self.heartbeat.is_due(now) {
             self.look_after(now);
         }
         any
@@ -320,7 +244,7 @@ impl<S: Streams> Channel for StreamChannel<S> {
         let mut any = false;
         for _ in 0..ROUNDS {
             let more = self.share(now);
-            any |= self.streams.transmit(now);
+            any |= self.live.streams_mut().transmit(now);
             if !more {
                 break;
             }
@@ -332,7 +256,10 @@ impl<S: Streams> Channel for StreamChannel<S> {
     }
 
     fn next_deadline(&self) -> Option<Instant> {
-        [self.streams.next_deadline(), self.alarm.at(), self.heartbeat_at].into_iter().flatten().min()
+        [self.live.streams().next_deadline(), self.alarm.at(), self.heartbeat.at()]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     fn take_lost(&mut self) -> Option<PeerLoss> {
@@ -342,63 +269,52 @@ impl<S: Streams> Channel for StreamChannel<S> {
     fn broadcast(&mut self, header: &Header) {
         let head = connection::message_head(header, &[], self.settings.crc);
         for (_, peer) in self.peers.all_present_mut() {
-            peer.control.push_back(head);
+            peer.outbox.announce(head);
         }
         self.share(self.now);
     }
 
     fn fence(&mut self) {
         self.fenced = true;
-        for (_, peer) in self.peers.iter_mut() {
-            peer.queue.clear();
-            peer.queued = 0;
-            for connection in peer.connections.iter_mut().skip(CONTROL + 1) {
-                if let Some(id) = connection.end(ConnectionState::Over) {
-                    let info = self.streams.info(id);
-                    self.resent_before += info.map_or(0, |info| info.retransmitted);
-                    self.roles.remove(&id);
-                    self.streams.abort(self.now, id);
-                }
+        for index in self.peers.indices() {
+            if let Some(peer) = self.peers.get_mut(index) {
+                peer.outbox.clear_fragments();
             }
+            self.close_from(self.now, index, CONTROL + 1);
         }
-        self.streams.drop_waiting();
+        self.live.streams_mut().drop_waiting();
         self.copied.clear();
     }
 
     fn depart(&mut self) {
         let farewell = connection::sign(true, self.settings.crc);
         for (_, peer) in self.peers.all_present_mut() {
-            peer.control.push_back(farewell);
+            peer.outbox.announce(farewell);
         }
         self.share(self.now);
     }
 
     fn is_drained(&self) -> bool {
         let acknowledged = |connection: &Connection<S::Id>| {
-            let info = connection.id.and_then(|id| self.streams.info(id));
+            let info = connection.id().and_then(|id| self.live.streams().info(id));
             !connection.is_stuck() && info.is_none_or(|info| info.unacknowledged == 0)
         };
-        self.peers.all_present().all(|peer| {
-            peer.queue.is_empty()
-                && peer.control.is_empty()
-                && peer.sides_out.is_empty()
-                && peer.connections.iter().all(acknowledged)
-        })
+        self.peers
+            .all_present()
+            .all(|peer| peer.outbox.is_empty() && peer.connections.iter().all(acknowledged))
     }
 
     fn resent(&self) -> u64 {
-        let ids =
-            self.peers.iter().flat_map(|(_, peer)| &peer.connections).filter_map(|connection| connection.id);
-        let infos = ids.filter_map(|id| self.streams.info(id));
-        self.resent_before + infos.map(|info| info.retransmitted).sum::<u64>()
+        let connections = self.peers.iter().flat_map(|(_, peer)| &peer.connections);
+        self.live.resent(connections.filter_map(Connection::id))
     }
 
     fn crc_dropped(&self) -> u64 {
-        self.streams.checksum_dropped()
+        self.live.streams().checksum_dropped()
     }
 
     fn device_counters(&self) -> DeviceCounters {
-        self.streams.device_counters()
+        self.live.streams().device_counters()
     }
 }
 
@@ -422,10 +338,7 @@ impl<S: Streams> Transport for StreamChannel<S> {
         let bytes = payload.as_ref().map_or(&[][..], |payload| payload.as_bytes());
         let head = connection::message_head(header, bytes, self.settings.crc);
         if header.kind != MessageKind::Data && payload.is_none() {
-            if peer.control.len() >= CONTROL_QUEUE {
-                return Err(SendError::Full);
-            }
-            peer.control.push_back(head);
+            peer.outbox.post_control(head)?;
             if token != SendToken::CONTROL {
                 self.copied.push(token);
             }
@@ -434,13 +347,7 @@ impl<S: Streams> Transport for StreamChannel<S> {
         if self.fenced || self.settings.connections == 0 {
             return Err(SendError::PeerFailed);
         }
-        if peer.queue.len() >= QUEUE {
-            return Err(SendError::Full);
-        }
-        let post = Post { head, payload, token };
-        peer.queued += post.len();
-        peer.queue.push_back(post);
-        Ok(())
+        peer.outbox.post(Post { head, payload, token })
     }
 }
 

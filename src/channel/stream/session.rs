@@ -8,18 +8,12 @@ use shouter_reducer::grid::Rank;
 use shouter_reducer::transport::SendToken;
 
 use super::connection::ConnectionState;
-use super::handshake::{self, Answer, CHALLENGE, Claim, HELLO, Nonce, WELCOME};
+use super::handshake::{self, Answer, CHALLENGE, Claim, HELLO, WELCOME};
+use super::live::ConnectionRole;
 use super::streams::{StreamEvent, Streams};
 use super::{CONTROL, StreamChannel};
 use crate::channel::Inbox;
 use crate::channel::up::Loss;
-
-/// The most connections that have not authenticated themselves, beside those that are expected. Beyond it the oldest is
-/// refused.
-pub(super) const MAX_UNAUTHENTICATED: usize = 64;
-
-/// How long authentication may take.
-const PATIENCE: Duration = Duration::from_secs(3);
 
 /// Between two tries to connect.
 const PAUSE: Duration = Duration::from_millis(10);
@@ -29,23 +23,6 @@ pub(super) const SETUP: Duration = Duration::from_secs(10);
 
 /// How long the abort message of a peer may take after its data connections were reset.
 const DOUBT: Duration = Duration::from_millis(500);
-
-/// The role of a connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum ConnectionRole {
-    /// Accepted; the peer has not authenticated itself yet.
-    Unauthenticated,
-    /// One of a peer's connections.
-    Peer { peer: usize, connection: usize },
-}
-
-/// An accepted connection whose peer has not authenticated itself yet.
-pub(super) struct UnauthenticatedPeer<Id> {
-    id: Id,
-    until: Instant,
-    challenge: Nonce,
-    said: Vec<u8>,
-}
 
 /// How a connection ended.
 #[derive(Clone, Copy, Debug)]
@@ -66,16 +43,16 @@ impl<S: Streams> StreamChannel<S> {
     pub(super) fn on_event(&mut self, now: Instant, event: StreamEvent<S::Id>, inbox: &mut dyn Inbox) {
         match event {
             StreamEvent::Acceptable => self.admit(now),
-            StreamEvent::Readable(id) => match self.roles.get(&id) {
+            StreamEvent::Readable(id) => match self.live.role(id) {
                 Some(ConnectionRole::Unauthenticated) => self.receive_hello(now, id, inbox),
-                Some(&ConnectionRole::Peer { peer, connection }) => {
+                Some(ConnectionRole::Peer { peer, connection }) => {
                     self.receive_frames(now, peer, connection, inbox)
                 }
                 None => {}
             },
             // What was fenced is no longer the executor's.
             StreamEvent::Released(_, token) if !self.fenced => inbox.released(SendToken(token.0)),
-            StreamEvent::Dropped(id, token) if self.roles.contains_key(&id) => {
+            StreamEvent::Dropped(id, token) if self.live.role(id).is_some() => {
                 inbox.released(SendToken(token.0))
             }
             StreamEvent::Failed(id, failure) => self.on_ended(now, id, Ending::Failed(failure)),
@@ -86,26 +63,16 @@ impl<S: Streams> StreamChannel<S> {
 
     /// Takes connections in, and challenges them.
     fn admit(&mut self, now: Instant) {
-        while let Some(id) = self.streams.accept(now) {
-            // All expected peers may connect at once.
-            if self.unauthenticated.len() >= MAX_UNAUTHENTICATED + self.awaited
-                && let Some(oldest) = self.unauthenticated.pop_front()
-            {
-                self.turn_away(now, oldest.id, "there are too many");
+        while let Some(id) = self.live.streams_mut().accept(now) {
+            if let Some(oldest) = self.admission.crowded_out() {
+                self.turn_away(now, oldest, "there are too many");
             }
             let challenge = self.secrets.nonce();
-            let until = now + PATIENCE;
             // There is room for the first few bytes of a connection, or it is of no use.
-            match self.streams.write(now, id, &handshake::challenge(&challenge)) {
+            match self.live.streams_mut().write(now, id, &handshake::challenge(&challenge)) {
                 Ok(CHALLENGE) => {
-                    self.roles.insert(id, ConnectionRole::Unauthenticated);
-                    self.unauthenticated.push_back(UnauthenticatedPeer {
-                        id,
-                        until,
-                        challenge,
-                        said: vec![],
-                    });
-                    self.alarm.set(until);
+                    self.live.assign(id, ConnectionRole::Unauthenticated);
+                    self.alarm.set(self.admission.admit(now, id, challenge));
                 }
                 _ => self.turn_away(now, id, "it took no challenge"),
             }
@@ -114,33 +81,28 @@ impl<S: Streams> StreamChannel<S> {
 
     /// Refuses a connection with a reset.
     fn turn_away(&mut self, now: Instant, id: S::Id, why: &str) {
-        self.roles.remove(&id);
-        if self.refused == 0 {
-            let remote = self.streams.info(id).map(|info| info.remote);
+        if self.admission.refuse(id) {
+            let remote = self.live.streams().info(id).map(|info| info.remote);
             tracing::warn!(
                 ?remote,
                 why,
                 "a connection that is none of the group's was refused; more are only counted"
             );
         }
-        self.refused += 1;
-        self.streams.abort(now, id);
+        self.live.close(now, id);
     }
 
     /// Reads an unauthenticated peer's hello; a peer's connection is used from then on.
     fn receive_hello(&mut self, now: Instant, id: S::Id, inbox: &mut dyn Inbox) {
-        let Some(at) = self.unauthenticated.iter().position(|candidate| candidate.id == id) else { return };
-        let Some(candidate) = self.unauthenticated.get_mut(at) else { return };
-        let heard = gather(now, &mut self.streams, id, &mut candidate.said, HELLO);
-        if matches!(heard, Ok(false)) {
-            return;
+        let Some(candidate) = self.admission.get_mut(id) else { return };
+        match gather(now, self.live.streams_mut(), id, &mut candidate.said, HELLO) {
+            Ok(true) => {}
+            Ok(false) => return,
+            Err(_) => return self.turn_away(now, id, "it ended before it said hello"),
         }
-        let Some(mut candidate) = self.unauthenticated.remove(at) else { return };
-        if heard.is_err() {
-            return self.turn_away(now, id, "it ended before it said hello");
-        }
+        let challenge = candidate.challenge;
         let hello = candidate.said.first_chunk::<HELLO>();
-        let claim = hello.and_then(|hello| self.secrets.check_hello(&candidate.challenge, hello));
+        let claim = hello.and_then(|hello| self.secrets.check_hello(&challenge, hello));
         let Some(claim) = claim.filter(|claim| claim.to == self.rank && claim.from > self.rank) else {
             return self.turn_away(now, id, "its proof is wrong");
         };
@@ -149,31 +111,29 @@ impl<S: Streams> StreamChannel<S> {
         };
         let at = claim.connection as usize;
         if claim.crc != self.settings.crc {
-            let answer = self.secrets.answer(Answer::CrcDiffers, &candidate.challenge, &claim);
-            let _ = self.streams.write(now, id, &answer);
             // A reset could discard the answer, so the connection stays until its hello times out.
             candidate.challenge = self.secrets.nonce();
             candidate.said.clear();
-            self.unauthenticated.push_back(candidate);
+            let answer = self.secrets.answer(Answer::CrcDiffers, &challenge, &claim);
+            let _ = self.live.streams_mut().write(now, id, &answer);
             return self.lose(now, index, crc_differs(claim.from, self.settings.crc));
         }
-        let welcome = self.secrets.answer(Answer::Welcome, &candidate.challenge, &claim);
         let is_lost = self.peers.is_lost(index);
         let peer = self.peers.get_mut(index).filter(|_| !is_lost);
-        match peer.and_then(|peer| peer.connections.get_mut(at)) {
-            Some(connection) if matches!(connection.state, ConnectionState::Down(_)) => {
-                connection.state = ConnectionState::Up;
-                connection.id = Some(id);
-                self.awaited = self.awaited.saturating_sub(1);
-                if self.awaited == 0 {
-                    self.streams.stop_listening(now);
-                }
-                connection.write(now, &mut self.streams, &welcome);
-                self.roles.insert(id, ConnectionRole::Peer { peer: index, connection: at });
-                self.read(now, index, at, inbox);
-            }
-            _ => self.turn_away(now, id, "there was such a connection already"),
+        let connection = peer.and_then(|peer| peer.connections.get_mut(at));
+        let Some(connection) =
+            connection.filter(|connection| matches!(connection.state(), ConnectionState::Down(_)))
+        else {
+            return self.turn_away(now, id, "there was such a connection already");
+        };
+        connection.accepted(id);
+        if self.admission.authenticated(id) {
+            self.live.streams_mut().stop_listening(now);
         }
+        let welcome = self.secrets.answer(Answer::Welcome, &challenge, &claim);
+        connection.write(now, self.live.streams_mut(), &welcome);
+        self.live.assign(id, ConnectionRole::Peer { peer: index, connection: at });
+        self.read(now, index, at, inbox);
     }
 
     /// Reads a peer's connection: the rest of its handshake, then its frames.
@@ -182,24 +142,24 @@ impl<S: Streams> StreamChannel<S> {
         let Some(peer) = self.peers.get_mut(index) else { return };
         let (from, crc) = (self.rank, self.settings.crc);
         let Some(connection) = peer.connections.get_mut(at) else { return };
-        let Some(id) = connection.id else { return };
-        let streams = &mut self.streams;
+        let Some(id) = connection.id() else { return };
+        let streams = self.live.streams_mut();
         let ended = loop {
-            let total = match connection.state {
+            let total = match connection.state() {
                 ConnectionState::Dialled => CHALLENGE,
                 ConnectionState::Greeted(..) => WELCOME,
                 ConnectionState::Up => return self.read(now, index, at, inbox),
                 ConnectionState::Down(_) | ConnectionState::Over => return,
             };
-            match gather(now, streams, id, &mut connection.greeting, total) {
+            match gather(now, streams, id, connection.greeting(), total) {
                 Ok(true) => {}
                 Ok(false) => return,
                 Err(ending) => break ending,
             }
-            let said = std::mem::take(&mut connection.greeting);
-            if let ConnectionState::Greeted(challenge, claim) = connection.state {
+            let said = std::mem::take(connection.greeting());
+            if let ConnectionState::Greeted(challenge, claim) = connection.state() {
                 match self.secrets.check_answer(&challenge, &claim, &said) {
-                    Some(Answer::Welcome) => connection.state = ConnectionState::Up,
+                    Some(Answer::Welcome) => connection.welcomed(),
                     Some(Answer::CrcDiffers) => break Ending::CrcDiffers,
                     None => break Ending::Garbled,
                 }
@@ -207,7 +167,7 @@ impl<S: Streams> StreamChannel<S> {
                 let Some(challenge) = handshake::check_challenge(&said) else { break Ending::Garbled };
                 let claim = Claim { from, to, connection: at as u32, crc, nonce: self.secrets.nonce() };
                 connection.write(now, streams, &self.secrets.hello(&challenge, &claim));
-                connection.state = ConnectionState::Greeted(challenge, claim);
+                connection.greeted(challenge, claim);
             }
         };
         self.connection_ended(now, index, at, ended);
@@ -215,16 +175,15 @@ impl<S: Streams> StreamChannel<S> {
 
     /// The provider has reported the end of a connection.
     fn on_ended(&mut self, now: Instant, id: S::Id, ending: Ending) {
-        match self.roles.get(&id) {
-            Some(&ConnectionRole::Peer { peer, connection }) => {
+        match self.live.role(id) {
+            Some(ConnectionRole::Peer { peer, connection }) => {
                 self.connection_ended(now, peer, connection, ending)
             }
             Some(ConnectionRole::Unauthenticated) => {
-                self.unauthenticated.retain(|candidate| candidate.id != id);
                 self.turn_away(now, id, "it ended before it said hello");
             }
             // It was let go of before.
-            None => self.streams.abort(now, id),
+            None => self.live.close(now, id),
         }
     }
 
@@ -233,12 +192,10 @@ impl<S: Streams> StreamChannel<S> {
         let Some(rank) = self.peers.rank(index) else { return };
         let Some(peer) = self.peers.get_mut(index) else { return };
         let Some(connection) = peer.connections.get_mut(at) else { return };
-        let begun = matches!(connection.state, ConnectionState::Dialled | ConnectionState::Greeted(..));
+        let begun = matches!(connection.state(), ConnectionState::Dialled | ConnectionState::Greeted(..));
         let again = ConnectionState::Down(Some(now + PAUSE));
         if let Some(id) = connection.end(if begun { again } else { ConnectionState::Over }) {
-            self.roles.remove(&id);
-            self.resent_before += self.streams.info(id).map_or(0, |info| info.retransmitted);
-            self.streams.abort(now, id);
+            self.live.close(now, id);
         }
         let remote = peer.remote;
         if begun && !matches!(ending, Ending::CrcDiffers) {
@@ -253,14 +210,14 @@ impl<S: Streams> StreamChannel<S> {
         };
         match why {
             // The peer has announced a graceful close; it counts as lost only if it is still needed later.
-            Loss::Tcp(failure) if peer.leaving => {
+            Loss::Tcp(failure) if peer.standing.is_leaving() => {
                 let until = now + self.settings.dead_after;
-                peer.suspect.get_or_insert((until, failure));
+                peer.standing.doubt(until, failure);
                 self.alarm.set(until);
             }
             Loss::Tcp(failure @ Failure::Reset { .. }) if at != CONTROL => {
                 if !self.fenced {
-                    peer.suspect.get_or_insert((now + DOUBT, failure));
+                    peer.standing.doubt(now + DOUBT, failure);
                     self.alarm.set(now + DOUBT);
                 }
             }
@@ -271,29 +228,18 @@ impl<S: Streams> StreamChannel<S> {
     /// A peer cannot be reached any more.
     pub(super) fn lose(&mut self, now: Instant, index: usize, why: Loss) {
         let Some(peer) = self.peers.lose(index, why) else { return };
-        peer.suspect = None;
-        peer.queue.clear();
-        peer.queued = 0;
-        peer.control.clear();
-        peer.sides_out.clear();
-        for connection in &mut peer.connections {
-            if let Some(id) = connection.end(ConnectionState::Over) {
-                self.roles.remove(&id);
-                self.resent_before += self.streams.info(id).map_or(0, |info| info.retransmitted);
-                self.streams.abort(now, id);
-            }
-        }
+        peer.standing.settle();
+        peer.outbox.clear();
+        self.close_from(now, index, CONTROL);
     }
 
     /// Dials due connections, and ends those whose handshake or connection attempt has timed out.
     pub(super) fn poll_timers(&mut self, now: Instant) {
-        while let Some(candidate) = self.unauthenticated.front() {
-            let (id, until) = (candidate.id, candidate.until);
+        while let Some((id, until)) = self.admission.next_due() {
             if until > now {
                 self.alarm.set(until);
                 break;
             }
-            self.unauthenticated.pop_front();
             self.turn_away(now, id, "it has not said hello in time");
         }
         for index in self.peers.indices() {
@@ -303,7 +249,7 @@ impl<S: Streams> StreamChannel<S> {
 
     fn poll_peer_timers(&mut self, now: Instant, index: usize) {
         let Some(peer) = self.peers.get(index).filter(|_| !self.peers.is_lost(index)) else { return };
-        if let Some((at, failure)) = peer.suspect {
+        if let Some((at, failure)) = peer.standing.doubted() {
             if at <= now {
                 return self.lose(now, index, Loss::Tcp(failure));
             }
@@ -313,7 +259,7 @@ impl<S: Streams> StreamChannel<S> {
         if peer
             .connections
             .iter()
-            .all(|connection| matches!(connection.state, ConnectionState::Up | ConnectionState::Over))
+            .all(|connection| matches!(connection.state(), ConnectionState::Up | ConnectionState::Over))
         {
             return;
         }
@@ -327,20 +273,19 @@ impl<S: Streams> StreamChannel<S> {
         if let Some(peer) = self.peers.get_mut(index) {
             let (local, remote) = (peer.local_ip.into(), peer.remote);
             for (at, connection) in peer.connections.iter_mut().enumerate() {
-                let ConnectionState::Down(Some(due)) = connection.state else { continue };
+                let ConnectionState::Down(Some(due)) = connection.state() else { continue };
                 if due > now {
                     wake = wake.into_iter().chain([due]).min();
                     continue;
                 }
-                match self.streams.connect(now, local, remote) {
+                match self.live.streams_mut().connect(now, local, remote) {
                     Ok(id) => {
-                        connection.id = Some(id);
-                        connection.state = ConnectionState::Dialled;
-                        self.roles.insert(id, ConnectionRole::Peer { peer: index, connection: at });
+                        connection.dialled(id);
+                        self.live.assign(id, ConnectionRole::Peer { peer: index, connection: at });
                     }
                     Err(why) => {
                         tracing::debug!(%remote, %why, "a connection will be tried again");
-                        connection.state = ConnectionState::Down(Some(now + PAUSE));
+                        connection.redial(now + PAUSE);
                         wake = wake.into_iter().chain([now + PAUSE]).min();
                     }
                 }

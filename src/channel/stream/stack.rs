@@ -46,7 +46,7 @@ impl<D: Device> StackStreams<D> {
 impl<D: Device + 'static> StreamChannel<StackStreams<D>> {
     /// The stack below.
     pub fn stack_mut(&mut self) -> &mut Stack<D> {
-        &mut self.streams.stack
+        &mut self.live.streams_mut().stack
     }
 }
 

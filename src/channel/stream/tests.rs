@@ -259,8 +259,8 @@ fn unauthenticated_peers_are_turned_away_and_hold_nothing() {
                 }
             }
             let up = tcp(nodes[0].member());
-            most = most.max(up.unauthenticated.len());
-            assert!(up.roles.len() <= usize::from(CONNECTIONS) + 1 + session::MAX_UNAUTHENTICATED);
+            most = most.max(up.admission.len());
+            assert!(up.live.len() <= usize::from(CONNECTIONS) + 1 + admission::MAX_UNAUTHENTICATED);
             left <= 0 && nodes[2].intruder().reset == CALLS
         });
         let intruder = nodes[2].intruder();
@@ -268,7 +268,7 @@ fn unauthenticated_peers_are_turned_away_and_hold_nothing() {
         let up = tcp(nodes[0].member());
         // Those who call when all are in who are expected are refused by the stack.
         assert!(up.refused() > 0 && up.refused() < CALLS as u64, "{} of {CALLS}", up.refused());
-        assert_eq!(up.unauthenticated.len(), 0, "at most {most} at once");
-        assert_eq!(up.roles.len(), usize::from(CONNECTIONS) + 1);
+        assert_eq!(up.admission.len(), 0, "at most {most} at once");
+        assert_eq!(up.live.len(), usize::from(CONNECTIONS) + 1);
     }
 }

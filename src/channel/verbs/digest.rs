@@ -139,7 +139,7 @@ pub(super) struct OnDevice {
     /// When something was last answered, or there was nothing to ask.
     moved: Instant,
     /// When the device is asked again.
-    pub(super) ask_at: Option<Instant>,
+    ask_at: Option<Instant>,
 }
 
 impl<F: Fabric, C: Control> VerbsChannel<F, C> {
@@ -342,6 +342,11 @@ impl<F: Fabric, C: Control> VerbsChannel<F, C> {
 impl OnDevice {
     pub(super) fn new(digest: Box<dyn Digest + Send>) -> Self {
         Self { digest, outbox: vec![], arrivals: vec![], fresh: false, moved: Instant::ZERO, ask_at: None }
+    }
+
+    /// When the device is asked again.
+    pub(super) fn next_question(&self) -> Option<Instant> {
+        self.ask_at
     }
 
     /// What NICs wrote needs no check, and is to be seen by the device.

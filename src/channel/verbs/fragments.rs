@@ -7,7 +7,6 @@
 
 use std::collections::VecDeque;
 
-use shouter_netstack::time::Instant;
 use shouter_reducer::memory::Span;
 use shouter_reducer::transport::SendToken;
 
@@ -402,17 +401,6 @@ impl Receiver {
         self.asked = false;
         self.refusals.clear();
     }
-}
-
-/// When a refused fragment is tried again.
-#[derive(Debug)]
-pub(super) struct Retry {
-    /// Then.
-    pub(super) at: Instant,
-    /// Its payload and trailer.
-    pub(super) bytes: Box<[u8]>,
-    /// How often the peer has had no room for it.
-    pub(super) refusals: u32,
 }
 
 #[cfg(test)]

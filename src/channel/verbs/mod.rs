@@ -27,6 +27,7 @@
 //! | `digest` | payloads in a device's memory, which the host does not read |
 //! | `ranges` | which memory of this process is registered |
 //! | `fragments` | which fragments are out, taken, refused |
+//! | `retries` | refused fragments until they are sent again |
 //! | `connections` | the connections to all peers, and pending acknowledgements |
 //! | `link` | the state of a connection's queue pair |
 //! | `setup` | a connection comes up, fails, and comes up again |
@@ -51,11 +52,11 @@ mod rdma;
 mod receive;
 #[cfg(feature = "verbs")]
 mod registrations;
+mod retries;
 mod setup;
 mod windows;
 mod zero_copy;
 
-use std::collections::VecDeque;
 use std::time::Duration;
 
 #[cfg(feature = "verbs")]
@@ -69,10 +70,10 @@ pub use fabric::{
     Export, Fabric, FabricEvent, Fault, QueuePairAddress, Reach, RegisterError, Registered, Registering,
     Remote, Sizes, Source,
 };
-use fragments::Retry;
 use message::{Head, Payload, TRAILER};
 #[cfg(feature = "verbs")]
 pub use rdma::{Port, Rdma};
+use retries::{Retries, Retry};
 use shouter_netstack::time::Instant;
 use shouter_reducer::grid::Rank;
 use shouter_reducer::header::{GRANULE_UNIT, HEADER_BYTES, Header, MessageKind};
@@ -92,8 +93,7 @@ use super::up::{Channel, PeerLoss, Registry};
 struct Peer {
     /// Its control connection has been seen.
     greeted: bool,
-    /// Refused fragments, in the order in which they are due again.
-    retries: VecDeque<Retry>,
+    retries: Retries,
     /// Where it wants what it asked for.
     windows: Windows,
 }
@@ -189,16 +189,15 @@ impl<F: Fabric, C: Control> VerbsChannel<F, C> {
     fn retry(&mut self, now: Instant, index: usize) {
         loop {
             let Some(peer) = self.peers.get_mut(index) else { return };
-            let Some(retry) = peer.retries.front() else { return };
-            if retry.at > now {
-                let at = retry.at;
-                return self.alarm.set(at);
+            let Some(due) = peer.retries.next_due() else { return };
+            if due > now {
+                return self.alarm.set(due);
             }
             let Some(at) = self.connections.pick(index, 0, &self.fabric) else {
                 return self.alarm.set(now + Duration::from_micros(20));
             };
             let Some(peer) = self.peers.get_mut(index) else { return };
-            let Some(Retry { bytes, refusals, .. }) = peer.retries.pop_front() else { return };
+            let Some(Retry { bytes, refusals, .. }) = peer.retries.pop() else { return };
             let Some((payload, trailer)) = bytes.split_last_chunk::<TRAILER>() else { continue };
             let Some(header) = trailer.first_chunk::<HEADER_BYTES>() else { continue };
             self.counts.resent += 1;
@@ -276,7 +275,7 @@ impl<F: Fabric, C: Control> Channel for VerbsChannel<F, C> {
     }
 
     fn next_deadline(&self) -> Option<Instant> {
-        let ask_at = self.device.as_ref().and_then(|device| device.ask_at);
+        let ask_at = self.device.as_ref().and_then(OnDevice::next_question);
         [Some(self.control.next_deadline()), self.alarm.at(), ask_at].into_iter().flatten().min()
     }
 

@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use shouter_netstack::time::Instant;
 
 use super::fabric::{Fabric, Fault, QueuePairAddress, Sizes};
-use super::fragments::{MAX_WINDOW, Outstanding, RefusalReason, Retry, Taken};
+use super::fragments::{MAX_WINDOW, Outstanding, RefusalReason, Taken};
 use super::link::{LinkState, PAUSE};
 use super::{Control, VerbsChannel};
 use crate::channel::up::Loss;
@@ -204,8 +204,7 @@ impl<F: Fabric, C: Control> VerbsChannel<F, C> {
             }
         };
         if let Some(peer) = self.peers.get_mut(self.connections.split(at).0) {
-            let place = peer.retries.partition_point(|other| other.at <= due);
-            peer.retries.insert(place, Retry { at: due, bytes, refusals });
+            peer.retries.insert(due, bytes, refusals);
         }
         self.alarm.set(due);
     }

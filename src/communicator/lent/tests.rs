@@ -80,14 +80,20 @@ fn a_buffer_comes_back_from_an_operation_that_failed_in_its_midst() {
     assert!(
         matches!(
             &error,
-            Error::PeerFailed { rank: 1, reason: Reason::Lost, operation: Operation::AllReduce, step: 9, .. }
+            Error::PeerFailed {
+                rank: 1,
+                reason: Reason::Aborted,
+                operation: Operation::AllReduce,
+                step: 9,
+                ..
+            }
         ),
         "{error:?}"
     );
     assert_eq!(error.tensor().map(|tensor| (tensor.id, &*tensor.name)), Some((ids[0], "layer.0")));
     drop(second);
     let LendError { error, data } = group[0].lend(ids[1], vec![4f32; COUNT]).unwrap_err();
-    assert!(matches!(error, Error::Closed { rank: Some(1), reason: Some(Reason::Lost), .. }), "{error:?}");
+    assert!(matches!(error, Error::Closed { rank: Some(1), reason: Some(Reason::Aborted), .. }), "{error:?}");
     assert_eq!(data, Some(vec![4.0; COUNT]), "nothing was started");
 }
 
@@ -110,16 +116,21 @@ fn a_forgotten_buffer_outlives_its_group() {
 
 #[test]
 fn a_lent_buffer_keeps_a_shared_group() {
-    // Of one rank: a rank that drops its group while another still works on the operation ends it for that one.
-    let group = Arc::new(ranks(1).remove(0));
-    let spec = TensorSpec { name: "t".into(), dtype: DType::F32, count: COUNT as u64, op: ReduceOp::Sum };
-    let id = group.register(&[spec]).unwrap()[0];
-    let lent = Lent::new(group.clone(), id, vec![1f32; COUNT]).unwrap();
-    let kept = Arc::downgrade(&group);
+    let group = ranks(2);
+    let id = registered(&group, 1)[0];
+    let group: Vec<_> = group.into_iter().map(Arc::new).collect();
+    let lend = |rank: &Arc<Group>| Lent::new(rank.clone(), id, vec![1f32; COUNT]).unwrap();
+    let lent: Vec<_> = group.iter().map(lend).collect();
+    let kept: Vec<_> = group.iter().map(Arc::downgrade).collect();
     drop(group);
-    assert!(kept.upgrade().is_some());
-    assert!(thread::spawn(|| lent.wait().unwrap()).join().unwrap().iter().all(|x| *x == 1.0));
-    assert!(kept.upgrade().is_none());
+    assert!(kept.iter().all(|kept| kept.upgrade().is_some()));
+    // The last use of each group drops it, while the other rank may still work on the operation.
+    thread::scope(|scope| {
+        for lent in lent {
+            scope.spawn(move || assert!(lent.wait().unwrap().iter().all(|x| *x == 2.0)));
+        }
+    });
+    assert!(kept.iter().all(|kept| kept.upgrade().is_none()));
 }
 
 #[test]

@@ -12,7 +12,7 @@ fn pair() -> (Framer, Framer) {
 #[test]
 fn messages_come_out_whole_and_in_order_however_they_are_cut() {
     let (mut a, mut b) = pair();
-    let wire = [part(b"one"), Message::Leave].map(|message| a.seal(&wire::encode(&message))).concat();
+    let wire = [part(b"one"), Message::Leave(None)].map(|message| a.seal(&wire::encode(&message))).concat();
     for cut in 0..wire.len() {
         let mut b = Framer::new(b.send.clone(), b.receive.clone());
         let mut inbox = wire[..cut].to_vec();
@@ -24,7 +24,7 @@ fn messages_come_out_whole_and_in_order_however_they_are_cut() {
         while let Some(message) = b.open(&mut inbox, 10).unwrap() {
             out.push(message);
         }
-        assert_eq!(out, [part(b"one"), Message::Leave], "cut at {cut}");
+        assert_eq!(out, [part(b"one"), Message::Leave(None)], "cut at {cut}");
     }
     assert_eq!(b.open(&mut Vec::new(), 10), Ok(None));
 }
@@ -62,7 +62,7 @@ fn a_length_beyond_the_limit_is_refused_before_its_bytes_come() {
 #[test]
 fn what_is_authentic_and_no_message_is_refused() {
     let (mut a, mut b) = pair();
-    for bytes in [&b""[..], b"\xff", &[&wire::encode(&Message::Leave)[..], b"more"].concat()] {
+    for bytes in [&b""[..], b"\xff", &[&wire::encode(&Message::Leave(None))[..], b"more"].concat()] {
         assert_eq!(b.open(&mut a.seal(bytes), 10), Err(FrameError::Malformed));
         b.received += 1;
     }

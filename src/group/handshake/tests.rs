@@ -40,8 +40,8 @@ fn two_holders_of_the_key_can_talk() {
     assert!(peer.same_job && peer.version == VERSION && version == VERSION);
     let mut wire = framer.seal(&wire::encode(&Message::Lost(1)));
     assert_eq!(peer.framer.open(&mut wire, 100), Ok(Some(Message::Lost(1))));
-    let mut wire = peer.framer.seal(&wire::encode(&Message::Leave));
-    assert_eq!(framer.open(&mut wire, 100), Ok(Some(Message::Leave)));
+    let mut wire = peer.framer.seal(&wire::encode(&Message::Leave(None)));
+    assert_eq!(framer.open(&mut wire, 100), Ok(Some(Message::Leave(None))));
 }
 
 #[test]

@@ -31,6 +31,8 @@ fn damaged_messages_are_refused_and_do_not_panic() {
             waited: Duration::from_millis(7),
         }),
         Message::Lost(u32::MAX),
-        Message::Leave,
+        Message::Leave(None),
+        Message::Leave(Some(u64::MAX)),
+        Message::Left(Departure { rank: 1, started: 2 }),
     ]);
 }

@@ -405,7 +405,7 @@ fn a_rank_that_dies_and_does_not_come_back_is_named_long_before_the_deadline() {
 fn a_member_without_sense_is_refused_and_the_job_goes_on() {
     let job = Job::new(2);
     let zero = job.join(0);
-    for message in [&b"short"[..], &wire::encode(&Message::Leave), &[0; MAX_HELLO + 1]] {
+    for message in [&b"short"[..], &wire::encode(&Message::Leave(None)), &[0; MAX_HELLO + 1]] {
         let mut odd = by_hand(&job, VERSION);
         odd.queue_encoded(message);
         let _ = odd.conn.flush();

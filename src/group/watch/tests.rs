@@ -71,9 +71,12 @@ fn every_rank_hears_whose_process_has_ended() {
 #[test]
 fn who_leaves_in_good_order_is_not_lost() {
     let mut ranks = ranks(3, straight);
-    ranks[2].control.leave();
+    ranks[2].control.leave(7);
     assert_eq!(ranks[2].next(), Some(MemberEvent::PeersNotified));
     ranks.truncate(2);
+    // Rank 1 hears it from rank 0.
+    let left = Some(MemberEvent::Left(Departure { rank: 2, started: 7 }));
+    assert!(ranks.iter().all(|rank| rank.next() == left));
     assert!(ranks.iter().all(Rank::hears_nothing));
     let error = ranks[0].control.all_gather("table", b"", SOON).unwrap_err().to_string();
     assert!(error.contains("rank 2 left") && error.contains("it has left the group"), "{error}");

@@ -3,6 +3,7 @@
 use core::ffi::{CStr, c_int};
 use core::mem::{MaybeUninit, size_of};
 use core::ptr::NonNull;
+use std::os::fd::BorrowedFd;
 
 use super::{Errno, ffi};
 
@@ -118,14 +119,8 @@ impl Domain {
 
     fn make_events_nonblocking(&self) -> Result<(), Errno> {
         // SAFETY: the context is open, so its descriptor is.
-        let result = unsafe {
-            let fd = (*self.context.as_ptr()).async_fd;
-            match libc::fcntl(fd, libc::F_GETFL) {
-                -1 => -1,
-                flags => libc::fcntl(fd, libc::F_SETFL, flags | libc::O_NONBLOCK),
-            }
-        };
-        if result == -1 { Err(Errno::last()) } else { Ok(()) }
+        let fd = unsafe { BorrowedFd::borrow_raw((*self.context.as_ptr()).async_fd) };
+        Ok(rustix::io::ioctl_fionbio(fd, true)?)
     }
 
     pub(super) fn context(&self) -> *mut rdma_sys::ibv_context {

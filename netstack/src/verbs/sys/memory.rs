@@ -5,50 +5,11 @@ use core::ptr::NonNull;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::Arc;
 
+use memmap2::{MmapOptions, MmapRaw};
+use rustix::process::{Resource, getrlimit};
+
 use super::super::{Access, Context, MemoryRegion, VerbsError};
 use super::{Domain, Errno, ffi};
-
-/// Anonymous zeroed pages, reached only through their address. Unmapped when dropped.
-#[derive(Debug)]
-struct Pages {
-    base: NonNull<u8>,
-    len: usize,
-}
-
-impl Pages {
-    fn new(len: usize) -> Result<Self, Errno> {
-        // SAFETY: a new private mapping, at an address that the kernel picks.
-        let base = unsafe {
-            libc::mmap(
-                core::ptr::null_mut(),
-                len,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
-                -1,
-                0,
-            )
-        };
-        if base == libc::MAP_FAILED {
-            return Err(Errno::last());
-        }
-        NonNull::new(base.cast()).map(|base| Self { base, len }).ok_or(Errno(libc::ENOMEM))
-    }
-
-    fn range(&self, offset: usize, len: usize) -> Option<NonNull<u8>> {
-        if offset.checked_add(len)? > self.len {
-            return None;
-        }
-        // SAFETY: offset <= self.len, so the pointer stays within (or one past) the mapping.
-        Some(unsafe { self.base.add(offset) })
-    }
-}
-
-impl Drop for Pages {
-    fn drop(&mut self) {
-        // SAFETY: mapped by `new`, unmapped once; no registration is left over them (see `Region`).
-        unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };
-    }
-}
 
 /// Why a dma-buf was not registered.
 #[derive(Clone, Copy, Debug)]
@@ -66,7 +27,7 @@ pub(in super::super) struct Region {
     address: u64,
     len: usize,
     mapped: bool,
-    pages: Option<Pages>,
+    pages: Option<MmapRaw>,
     _domain: Arc<Domain>,
 }
 
@@ -79,22 +40,18 @@ unsafe impl Sync for Region {}
 impl Region {
     /// `len` zero bytes, page-aligned.
     pub(in super::super) fn owned(domain: &Arc<Domain>, len: usize, access: Access) -> Result<Self, Errno> {
-        let pages = Pages::new(len)?;
+        let pages = MmapOptions::new().len(len).map_anon().map_err(Errno::of)?;
+        let pages = MmapRaw::from(pages);
         // SAFETY: the pages stay mapped until the registration is dropped.
-        let mut region = unsafe { Self::over(domain, pages.base, len, access) }?;
+        let mut region = unsafe { Self::over(domain, pages.as_mut_ptr(), len, access) }?;
         region.pages = Some(pages);
         Ok(region)
     }
 
     /// # Safety
     /// The bytes stay mapped until the region is dropped.
-    unsafe fn over(
-        domain: &Arc<Domain>,
-        base: NonNull<u8>,
-        len: usize,
-        access: Access,
-    ) -> Result<Self, Errno> {
-        let address = base.as_ptr().cast::<c_void>();
+    unsafe fn over(domain: &Arc<Domain>, base: *mut u8, len: usize, access: Access) -> Result<Self, Errno> {
+        let address = base.cast::<c_void>();
         // SAFETY: an open domain; the kernel itself checks that the range is mapped.
         let mr = unsafe { rdma_sys::ibv_reg_mr(domain.pd(), address, len, access.bits().cast_signed()) };
         Self::of(mr, domain, address as u64, len, true)
@@ -165,19 +122,25 @@ impl Region {
         unsafe { (*self.mr.as_ptr()).rkey }
     }
 
+    /// Where `len` bytes of the region's own memory lie; `None` outside of it.
+    fn range(&self, offset: usize, len: usize) -> Option<*mut u8> {
+        let pages = self.pages.as_ref()?;
+        (offset.checked_add(len)? <= pages.len()).then(|| pages.as_mut_ptr().wrapping_add(offset))
+    }
+
     /// Bytes of the region's own memory; `None` outside of it.
     pub(in super::super) fn bytes(&self, offset: usize, len: usize) -> Option<&[u8]> {
-        let base = self.pages.as_ref()?.range(offset, len)?;
+        let base = self.range(offset, len)?;
         // SAFETY: inside the mapping, initialised (the kernel zeroes it), borrowed with `self`, so nothing in this process
         // writes to it. That no peer does is the contract of `Buffer`.
-        Some(unsafe { core::slice::from_raw_parts(base.as_ptr(), len) })
+        Some(unsafe { core::slice::from_raw_parts(base, len) })
     }
 
     /// The same, for writing.
     pub(in super::super) fn bytes_mut(&mut self, offset: usize, len: usize) -> Option<&mut [u8]> {
-        let base = self.pages.as_ref()?.range(offset, len)?;
+        let base = self.range(offset, len)?;
         // SAFETY: as in `bytes`, with `self` borrowed alone.
-        Some(unsafe { core::slice::from_raw_parts_mut(base.as_ptr(), len) })
+        Some(unsafe { core::slice::from_raw_parts_mut(base, len) })
     }
 }
 
@@ -208,7 +171,7 @@ impl Context {
         access: Access,
     ) -> Result<MemoryRegion, VerbsError> {
         // SAFETY: passed on to the caller.
-        let region = unsafe { Region::over(self.domain(), base, len, access) };
+        let region = unsafe { Region::over(self.domain(), base.as_ptr(), len, access) };
         region.map(MemoryRegion::new).map_err(|errno| VerbsError::registration(self.name(), len, errno))
     }
 }
@@ -240,8 +203,5 @@ impl Context {
 
 /// The limit of locked memory of this process (RLIMIT_MEMLOCK), in bytes; `None`: no limit.
 pub(in super::super) fn memory_lock_limit() -> Option<u64> {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: room for the answer.
-    let result = unsafe { libc::getrlimit(libc::RLIMIT_MEMLOCK, &mut limit) };
-    (result == 0 && limit.rlim_cur != libc::RLIM_INFINITY).then_some(limit.rlim_cur)
+    getrlimit(Resource::Memlock).current
 }

@@ -32,12 +32,23 @@ pub struct Errno(pub i32);
 
 impl Errno {
     fn last() -> Self {
-        Self(std::io::Error::last_os_error().raw_os_error().unwrap_or(0))
+        Self::of(std::io::Error::last_os_error())
+    }
+
+    /// Of an error of the operating system's.
+    fn of(error: std::io::Error) -> Self {
+        Self(error.raw_os_error().unwrap_or(0))
     }
 
     /// The error of a function that returns an error number; some drivers return it negated.
     fn check(result: core::ffi::c_int) -> Result<(), Self> {
         if result == 0 { Ok(()) } else { Err(Self(result.saturating_abs())) }
+    }
+}
+
+impl From<rustix::io::Errno> for Errno {
+    fn from(errno: rustix::io::Errno) -> Self {
+        Self(errno.raw_os_error())
     }
 }
 

@@ -1,4 +1,4 @@
-//! What the kernel knows about a connection.
+//! What the kernel knows about a connection. By libc: neither rustix nor socket2 asks for SIOCOUTQ or TCP_INFO.
 #![allow(unsafe_code)]
 
 use std::ffi::c_int;

@@ -86,11 +86,7 @@ fn until(ends: &mut [End], what: &str, mut goal: impl FnMut(&mut [End]) -> bool)
 fn connected(ends: &mut [End]) {
     until(ends, "connections", |ends| {
         let up = |end: &End| {
-            end.channel
-                .peers
-                .iter()
-                .flat_map(|(_, peer)| &peer.connections)
-                .all(|l| l.state == ConnectionState::Up)
+            end.channel.peers.iter().flat_map(|(_, peer)| &peer.connections).all(Connection::is_up)
         };
         ends.iter().all(up)
     });
@@ -240,7 +236,7 @@ fn an_all_reduce_is_right_over_either_provider() {
 #[test]
 fn unauthenticated_peers_at_a_socket_are_turned_away_and_hold_nothing() {
     let mut ends = ends(2, [true; 2]);
-    let address = ends[0].channel.streams.local_addr();
+    let address = ends[0].channel.live.streams().local_addr();
     let claim = handshake::Claim { from: Rank(1), to: Rank(0), connection: 1, crc: true, nonce: [1; 16] };
     let forged = secrets([8; 32], 0).hello(&[0; 16], &claim).to_vec();
     let replayed = secrets(SECRET, 0).hello(&[0; 16], &claim).to_vec();
@@ -259,22 +255,22 @@ fn unauthenticated_peers_at_a_socket_are_turned_away_and_hold_nothing() {
     connected(&mut ends);
     let why = TcpStream::connect(address).expect_err("nobody listens any more");
     assert_eq!(why.kind(), std::io::ErrorKind::ConnectionRefused);
-    assert_eq!((ends[0].channel.unauthenticated.len(), ends[0].channel.roles.len()), (0, 3));
+    assert_eq!((ends[0].channel.admission.len(), ends[0].channel.live.len()), (0, 3));
     assert!(ends[0].loss().is_none() && ends[1].loss().is_none());
 }
 
 #[test]
 fn those_who_say_nothing_go_in_time_and_never_crowd_members_out() {
     let mut ends = ends(2, [true; 2]);
-    let address = ends[0].channel.streams.local_addr();
+    let address = ends[0].channel.live.streams().local_addr();
     let callers: Vec<TcpStream> = (0..200).map(|_| TcpStream::connect(address).unwrap()).collect();
     connected(&mut ends);
-    assert!(ends[0].channel.unauthenticated.len() <= session::MAX_UNAUTHENTICATED, "the oldest had to go");
+    assert!(ends[0].channel.admission.len() <= admission::MAX_UNAUTHENTICATED, "the oldest had to go");
     let late = Clock.now() + Duration::from_secs(4);
     ends[0].turn(late);
     until(&mut ends[1..], "a moment", |_| true);
     let channel = &ends[0].channel;
-    assert_eq!((channel.refused(), channel.unauthenticated.len(), channel.roles.len()), (200, 0, 3));
+    assert_eq!((channel.refused(), channel.admission.len(), channel.live.len()), (200, 0, 3));
     drop(callers);
 }
 
@@ -318,7 +314,7 @@ fn who_says_farewell_is_not_lost_until_it_is_missed() {
             .unwrap()
             .connections
             .iter()
-            .all(|connection| connection.state == ConnectionState::Over)
+            .all(|connection| connection.state() == ConnectionState::Over)
     });
     assert!(end[0].loss().is_none());
     let now = Clock.now();
@@ -331,12 +327,12 @@ fn a_host_that_accepts_and_never_answers_is_given_up() {
     let silent = TcpListener::bind((LOCAL, 0)).unwrap();
     let peers = [peer(0, silent.local_addr().unwrap().port())];
     let mut end = [End::new(1, &peers, bind(), settings(1, 1, true))];
-    until(&mut end, "dialling", |end| end[0].channel.roles.len() == 2);
+    until(&mut end, "dialling", |end| end[0].channel.live.len() == 2);
     let now = Clock.now();
     end[0].turn(now + session::SETUP * 2);
     let loss = end[0].loss().unwrap();
     assert!(matches!(loss, Loss::Unconnected { .. }), "{loss}");
-    assert!(end[0].channel.roles.is_empty());
+    assert!(end[0].channel.live.len() == 0);
 }
 
 #[test]
@@ -388,7 +384,7 @@ fn a_frame_cut_in_half_is_never_handed_on() {
     let loss = puppet.loss();
     assert!(matches!(loss, Loss::Tcp(Failure::Reset { .. })), "{loss}");
     let channel = &mut puppet.end[0].channel;
-    assert!(channel.peers.get(0).unwrap().aside.is_empty() && channel.take_side().is_none());
+    assert!(channel.peers.get(0).unwrap().backlog.is_empty() && channel.take_side().is_none());
 }
 
 #[test]
@@ -409,7 +405,10 @@ fn a_frame_whose_crc_is_wrong_ends_the_peer_and_says_what_to_do() {
         let loss = puppet.says(connection, &bad);
         assert!(matches!(loss, Loss::Corrupted { .. }), "byte {at}: {loss}");
         assert!(loss.to_string().contains("transport = \"rud\""), "{loss}");
-        assert!(puppet.end[0].channel.peers.get(0).unwrap().aside.is_empty(), "nothing of it was handed on");
+        assert!(
+            puppet.end[0].channel.peers.get(0).unwrap().backlog.is_empty(),
+            "nothing of it was handed on"
+        );
     }
 }
 
@@ -454,7 +453,7 @@ fn a_fence_in_the_middle_of_a_transfer_leaves_nothing_behind_and_the_word_gets_t
     assert!(hosts[0].engine.aborted().is_some());
     let up: &KernelChannel = hosts[0].engine.up().only().expect("sockets are used");
     assert_eq!(
-        (up.roles.len(), up.peers.get(0).unwrap().queue.len()),
+        (up.live.len(), up.peers.get(0).unwrap().outbox.fragments()),
         (1, 0),
         "only the connection for control is left"
     );
@@ -520,7 +519,7 @@ fn side_messages_come_in_order_and_are_bounded() {
         refused += usize::from(!ends[0].channel.send_side(Rank(1), &vec![1; MAX_SIDE]));
         refused > 1000
     });
-    let waiting = both[1].channel.peers.get(0).unwrap().sides_in.len();
+    let waiting = both[1].channel.peers.get(0).unwrap().backlog.sides();
     assert!((64..=64 + (256 << 10) / MAX_SIDE).contains(&waiting), "{waiting} wait");
 }
 
@@ -534,6 +533,8 @@ fn without_connections_for_data_control_messages_still_come_through() {
     let grant = Header { kind: MessageKind::Credit, granule: 0, ..header(0, 0) };
     end.channel.broadcast(&grant);
     until(&mut both, "the message", |ends| {
-        ends[1].channel.peers.get(0).unwrap().heard > Instant::ZERO && ends[0].channel.is_drained()
+        let hour = Duration::from_secs(3600);
+        let silence = ends[1].channel.peers.get(0).unwrap().standing.silence(Instant::ZERO + hour);
+        silence < hour && ends[0].channel.is_drained()
     });
 }

@@ -1,7 +1,10 @@
 //! Ends conversations on UNIX sockets that the driver holds and blocks on.
 
-use std::os::fd::RawFd;
+use std::os::fd::{BorrowedFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+
+use rustix::net::{Shutdown, SocketAddrUnix, getpeername, shutdown};
 
 /// Shuts down every connection of this process to the server at `path`: a peer that waits there for an answer learns that
 /// there will be none. Returns how many there were.
@@ -9,22 +12,14 @@ pub(in super::super) fn hang_up(path: &Path) -> usize {
     let Ok(entries) = std::fs::read_dir("/proc/self/fd") else { return 0 };
     let fds: Vec<RawFd> =
         entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
-    let reached = fds.into_iter().filter(|&fd| peer_is(fd, path));
-    // SAFETY: shutdown touches no memory and neither closes nor frees the descriptor, so its owner keeps it.
-    reached.filter(|&fd| unsafe { libc::shutdown(fd, libc::SHUT_RDWR) } == 0).count()
+    // SAFETY: asked for its peer and shut down only, neither of which closes the descriptor; one that was closed meanwhile is
+    // refused by the kernel.
+    let sockets = fds.into_iter().map(|fd| unsafe { BorrowedFd::borrow_raw(fd) });
+    sockets.filter(|socket| peer_is(*socket, path) && shutdown(socket, Shutdown::Both).is_ok()).count()
 }
 
 /// Whether a descriptor is a connection to the server at `path`.
-fn peer_is(fd: RawFd, path: &Path) -> bool {
-    use std::os::unix::ffi::OsStrExt;
-    // SAFETY: a socket address is plain data, for which zeroes are valid.
-    let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };
-    let mut len = size_of::<libc::sockaddr_un>() as libc::socklen_t;
-    // SAFETY: the address is writable for `len` bytes; a descriptor that is no socket is an error and nothing else.
-    let result = unsafe { libc::getpeername(fd, (&raw mut address).cast(), &mut len) };
-    if result != 0 || address.sun_family != libc::AF_UNIX as libc::sa_family_t {
-        return false;
-    }
-    let name = address.sun_path.iter().map(|&byte| byte as u8).take_while(|&byte| byte != 0);
-    name.eq(path.as_os_str().as_bytes().iter().copied())
+fn peer_is(socket: BorrowedFd<'_>, path: &Path) -> bool {
+    let peer = getpeername(socket).ok().flatten().and_then(|peer| SocketAddrUnix::try_from(peer).ok());
+    peer.as_ref().and_then(SocketAddrUnix::path_bytes) == Some(path.as_os_str().as_bytes())
 }

@@ -1,0 +1,94 @@
+//! Connections that were accepted and whose peers have not authenticated themselves yet.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use shouter_netstack::time::Instant;
+
+use super::handshake::Nonce;
+
+/// The most connections that have not authenticated themselves, beside those that are expected. Beyond it the oldest is
+/// refused.
+pub(super) const MAX_UNAUTHENTICATED: usize = 64;
+
+/// How long authentication may take.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// An accepted connection whose peer has not authenticated itself yet.
+#[derive(Debug)]
+pub(super) struct Candidate<Id> {
+    id: Id,
+    until: Instant,
+    pub(super) challenge: Nonce,
+    /// The part of its hello received so far.
+    pub(super) said: Vec<u8>,
+}
+
+/// The candidates, and who is still awaited.
+#[derive(Debug)]
+pub(super) struct Admission<Id> {
+    /// In the order in which they came, which is that of their deadlines.
+    candidates: VecDeque<Candidate<Id>>,
+    /// Connections that peers have yet to make.
+    awaited: usize,
+    /// Connections that were refused.
+    refused: u64,
+}
+
+impl<Id: Copy + PartialEq> Admission<Id> {
+    /// Peers are to make so many connections.
+    pub(super) fn new(awaited: usize) -> Self {
+        Self { candidates: VecDeque::new(), awaited, refused: 0 }
+    }
+
+    /// Who has to go before another can be admitted: the oldest, where there are too many. All expected peers may connect at once.
+    pub(super) fn crowded_out(&self) -> Option<Id> {
+        let is_full = self.candidates.len() >= MAX_UNAUTHENTICATED + self.awaited;
+        self.candidates.front().filter(|_| is_full).map(|oldest| oldest.id)
+    }
+
+    /// Takes in a connection that was sent this challenge; returns by when it has to answer.
+    pub(super) fn admit(&mut self, now: Instant, id: Id, challenge: Nonce) -> Instant {
+        let until = now + PATIENCE;
+        self.candidates.push_back(Candidate { id, until, challenge, said: vec![] });
+        until
+    }
+
+    /// Candidates.
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.candidates.len()
+    }
+
+    pub(super) fn get_mut(&mut self, id: Id) -> Option<&mut Candidate<Id>> {
+        self.candidates.iter_mut().find(|candidate| candidate.id == id)
+    }
+
+    /// The connection has become a peer's; whether all that were awaited have.
+    pub(super) fn authenticated(&mut self, id: Id) -> bool {
+        self.forget(id);
+        self.awaited = self.awaited.saturating_sub(1);
+        self.awaited == 0
+    }
+
+    /// The connection is refused; whether it is the first.
+    pub(super) fn refuse(&mut self, id: Id) -> bool {
+        self.forget(id);
+        self.refused += 1;
+        self.refused == 1
+    }
+
+    fn forget(&mut self, id: Id) {
+        self.candidates.retain(|candidate| candidate.id != id);
+    }
+
+    /// Who has to answer next, and by when.
+    pub(super) fn next_due(&self) -> Option<(Id, Instant)> {
+        self.candidates.front().map(|candidate| (candidate.id, candidate.until))
+    }
+
+    /// Connections that were refused.
+    pub(super) fn refused(&self) -> u64 {
+        self.refused
+    }
+}
