@@ -191,6 +191,40 @@ impl TcpStream {
     ///
     /// # Errors
     /// The connection's failure, or [`io::ErrorKind::InvalidInput`] for 4 GiB and more.
+    ///
+    /// ```
+    /// # use futures_util::AsyncReadExt;
+    /// # use shouter::net::{Addresses, Interface, Loopback, TcpListener, TcpStream};
+    /// # use shouter::runtime::ShardsBuilder;
+    /// use std::sync::Arc;
+    ///
+    /// # let (left, right) = Loopback::pair(1500, 256);
+    /// # let [left, right] = [(1, left), (2, right)]
+    /// #     .map(|(host, device)| Interface::new(Addresses::new([10, 0, 0, host].into(), 24, 1500)).queues(device, 1));
+    /// # let servers = ShardsBuilder::new().start(right, |queue| {
+    /// #     let (net, poller) = queue.open()?;
+    /// #     let mut listener = TcpListener::bind(&net, "10.0.0.2:7".parse().unwrap())?;
+    /// #     let read = async move {
+    /// #         let (mut stream, _) = listener.accept().await?;
+    /// #         let mut bytes = Vec::new();
+    /// #         stream.read_to_end(&mut bytes).await
+    /// #     };
+    /// #     Ok((poller, read))
+    /// # })?;
+    /// # let clients = ShardsBuilder::new().start(left, |queue| {
+    /// #     let (net, poller) = queue.open()?;
+    /// #     let send = async move {
+    /// let weights: Arc<[u8]> = vec![7; 100_000].into();
+    /// let mut stream = TcpStream::connect(&net, "10.0.0.2:7".parse().unwrap()).await?;
+    /// stream.write_shared(weights.clone()).await?; // Other connections may send the same memory.
+    /// #         std::io::Result::Ok(())
+    /// #     };
+    /// #     Ok((poller, send))
+    /// # })?;
+    /// # clients.join()?;
+    /// # assert_eq!(servers.join()?, [100_000]);
+    /// # Ok::<(), shouter::runtime::ShardError>(())
+    /// ```
     pub async fn write_shared(&mut self, bytes: Arc<[u8]>) -> io::Result<()> {
         let region = SharedRegion::new(bytes)
             .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "4 GiB and more: send it in parts"))?;

@@ -16,7 +16,8 @@ usage: cargo run -p xtask -- COMMAND
   edges write writes the list anew
   citations   compares the requirements of RFC 9293 that netstack's comments cite with the index of the conformance tests; lists
               those that nothing cites
-  pub         compares the public items that only tests and benchmarks use with xtask/public.txt: the API that is for users
+  pub         compares the public items that only tests and benchmarks use, and no example in the documentation shows, with
+              xtask/public.txt
   pub write   writes the list anew
 ";
 

@@ -264,23 +264,6 @@ impl<D: Device> Stack<D> {
         self.tcp.connect_from(now, local, remote, options, is_ours)
     }
 
-    /// The same, from a port that `accept_port` accepts; it is given the local address too. With several shards that is
-    /// how answers come to the one that asked.
-    ///
-    /// # Errors
-    /// [`ConnectError`] says what cannot be.
-    pub fn tcp_connect_from(
-        &mut self,
-        now: Instant,
-        local: Option<SocketAddr>,
-        remote: SocketAddr,
-        options: Option<Options>,
-        mut accept_port: impl FnMut(IpAddr, u16) -> bool,
-    ) -> Result<ConnectionId, ConnectError> {
-        let local = self.tcp_source(local, remote)?;
-        self.tcp.connect_from(now, local, remote, options, &mut |port| accept_port(local.ip(), port))
-    }
-
     /// Where a connection to `remote` leaves from.
     fn tcp_source(&self, local: Option<SocketAddr>, remote: SocketAddr) -> Result<SocketAddr, ConnectError> {
         let remote_ip = remote.ip().to_canonical();

@@ -94,6 +94,15 @@ impl Sub<u32> for SeqNumber {
 }
 
 /// Control bits (RFC 9293 section 3.1).
+///
+/// ```
+/// use shouter_netstack::wire::tcp::Flags;
+///
+/// let flags = Flags::PSH.with(Flags::ACK).with(Flags::URG);
+/// assert!(flags.contains(Flags::URG) && !flags.intersects(Flags::SYN));
+/// // As tcpdump writes them.
+/// assert_eq!(format!("{flags:?}"), "PU.");
+/// ```
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Flags(pub u8);
 
