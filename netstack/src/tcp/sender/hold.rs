@@ -25,7 +25,8 @@ impl Sender {
         (self.more || self.options.cork) && !self.fin_queued && self.queue.tail() > pushed()
     }
 
-    //= RFC 9293 section 3.9.1.2, MUST-61: PSH when the queue is empty behind it, unless the writer said that more would follow.
+    //= RFC 9293 section 3.9.1.2, MUST-61, SHLD-27: PSH when the queue is empty behind it, unless the writer said that more would
+    //= follow; not at the end of each write.
     /// Whether a segment that ends at a stream position says PSH.
     pub(super) fn pushes(&self, end: u64) -> bool {
         (end == self.queue.tail() && !self.more) || self.queue.ends_record(end)
