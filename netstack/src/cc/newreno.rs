@@ -7,7 +7,7 @@ use super::hystart::{Advice, HyStart};
 use super::{AckSample, Congestion, Controller, Parameters, after_idle};
 use crate::time::Instant;
 
-/// See the [module](self).
+/// NewReno: slow start and congestion avoidance (RFC 5681), with half the window after congestion.
 #[derive(Debug)]
 pub struct NewReno {
     mss: u64,
