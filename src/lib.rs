@@ -47,7 +47,7 @@
 //!
 //! # Modules
 //!
-//! Those in brackets are open to the workspace's programs and tests only, and no part of the API.
+//! Those in brackets are private, or open to the workspace's own programs and tests: no part of the API.
 //!
 //! ```text
 //!   (communicator) the group as a trainer sees it: re-exported here
@@ -56,7 +56,7 @@
 //!   (group)        the join: rendezvous, handshake, roster
 //!   net            sockets for a shard's tasks
 //!   runtime        shards, tasks, timers, who drives
-//!   (observe)      log, timeline, flight recorder
+//!   (observe, log) timeline, flight recorder, log
 //!   config         file, environment, lists
 //!   key            the job's secret: HMACs and what is derived from it
 //!   (wire)         how control messages are encoded
