@@ -92,8 +92,8 @@ impl Drop for TcpListener {
     }
 }
 
-/// A connection. Dropping it closes it: what was written is still delivered; if something was left unread, the peer
-/// gets a reset (RFC 9293 section 3.6.1).
+/// A connection. Dropping it closes it: what was written is still delivered, as long as the shard is polled (after its work has
+/// ended, for 100 ms at most); if something was left unread, the peer gets a reset (RFC 9293 section 3.6.1).
 #[derive(Debug)]
 pub struct TcpStream {
     net: Net,
@@ -193,7 +193,7 @@ impl TcpStream {
     /// The connection's failure, or [`io::ErrorKind::InvalidInput`] for 4 GiB and more.
     ///
     /// ```
-    /// # use futures_util::AsyncReadExt;
+    /// # use futures_util::{AsyncReadExt, AsyncWriteExt};
     /// # use shouter::net::{Addresses, Interface, Loopback, TcpListener, TcpStream};
     /// # use shouter::runtime::ShardsBuilder;
     /// use std::sync::Arc;
@@ -207,7 +207,9 @@ impl TcpStream {
     /// #     let read = async move {
     /// #         let (mut stream, _) = listener.accept().await?;
     /// #         let mut bytes = Vec::new();
-    /// #         stream.read_to_end(&mut bytes).await
+    /// #         stream.read_to_end(&mut bytes).await?;
+    /// #         stream.close().await?;
+    /// #         std::io::Result::Ok(bytes.len())
     /// #     };
     /// #     Ok((poller, read))
     /// # })?;
@@ -217,11 +219,13 @@ impl TcpStream {
     /// let weights: Arc<[u8]> = vec![7; 100_000].into();
     /// let mut stream = TcpStream::connect(&net, "10.0.0.2:7".parse().unwrap()).await?;
     /// stream.write_shared(weights.clone()).await?; // Other connections may send the same memory.
-    /// #         std::io::Result::Ok(())
+    /// #         stream.close().await?;
+    /// #         // Until the server has read all: a shard that ends does not wait for acknowledgements.
+    /// #         stream.read_to_end(&mut Vec::new()).await
     /// #     };
     /// #     Ok((poller, send))
     /// # })?;
-    /// # clients.join()?;
+    /// # assert_eq!(clients.join()?, [0]);
     /// # assert_eq!(servers.join()?, [100_000]);
     /// # Ok::<(), shouter::runtime::ShardError>(())
     /// ```

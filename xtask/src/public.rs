@@ -1,4 +1,4 @@
-//! Public items without a user outside of tests and benchmarks, against a committed list of those that are for users.
+//! Public items without a user outside of tests and benchmarks, against a committed list of those that may be.
 //!
 //! An item has a user where its name stands in code of the workspace, other than as a definition, an import or the type of an `impl`.
 //! The examples in the documentation that run are such code: an item that one of them shows is for users of the library.
@@ -40,7 +40,7 @@ pub(crate) fn check() -> Result<String, String> {
     let mut wrong = Vec::new();
     for item in unused.difference(&listed) {
         wrong.push(format!(
-            "{item}: nothing but tests uses it; remove it, or add the line to xtask/{LIST} if it is for users"
+            "{item}: nothing but tests uses it; remove it, or, if it is for users, show it in an example that runs"
         ));
     }
     for item in listed.difference(&unused) {
