@@ -45,8 +45,8 @@ const ARENA_BYTES: usize = 64 << 30;
 /// Between two looks whether a rank has ended, while others of its host are waited for.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
-/// Joins the group that the configuration describes, and returns when all its ranks are there and connected, or after
-/// `rendezvous_deadline` (60 s unless set).
+/// Joins the group that the configuration describes, and returns when all its ranks are there and connected. It waits for them
+/// for `rendezvous_deadline` (60 s unless set), then it fails.
 ///
 /// # Errors
 /// [`Error::Config`] for a configuration that cannot be used here, [`Error::Join`] with the ranks that did not come or do not fit,
