@@ -1,19 +1,65 @@
-//! Shouter keeps the replicas of a training job in step: the shard-per-core runtime, channels, groups.
+//! Shouter keeps the replicas of a training job in step: an all-reduce over shared memory within a host, and between hosts
+//! over a user-space network stack, RDMA, or the kernel's sockets. Below it there is a runtime with a shard for each core and a
+//! TCP/IP stack, which programs of other kinds can use, too.
 //!
-//! A trainer calls [`init`], registers its gradients with [`Group::register`], pushes each when it is ready
-//! ([`Group::push`]) and waits before it uses the sum ([`Group::wait`]); [`Group::all_reduce`] does it in one call.
+//! # As a trainer
+//!
+//! Every rank is a process. It reads its [`Config`], joins by [`init`], and calls the methods of its [`Group`] in the same order
+//! as all other ranks. [`Group::all_reduce`] reduces a slice in one call. A trainer overlaps the network with its backward
+//! pass: [`Group::register`] once, [`Group::lend`] (or [`Group::push`], in `unsafe`) as each gradient is ready, and
+//! [`Lent::wait`] (or [`Group::wait`]) before the update reads it.
+//!
+//! ```
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! use shouter::config::{Builder, Environment};
+//! use shouter::{DType, ReduceOp, TensorSpec};
+//!
+//! // In a job of several ranks: `Config::from_env()?`.
+//! let config = Builder::from_environment(Environment::default())?.set("size", "1")?.set("rank", "0")?.build()?;
+//! let group = shouter::init(config)?;
+//! let weights = TensorSpec { name: "layer.0".into(), dtype: DType::F32, count: 4, op: ReduceOp::Avg };
+//! let ids = group.register(&[weights])?;
+//! for step in 0..3 {
+//!     group.set_step(step);
+//!     let gradient = vec![step as f32; 4]; // The backward pass makes it.
+//!     let lent = group.lend(ids[0], gradient)?;
+//!     // The backward pass goes on with the layer below.
+//!     let mean = lent.wait()?;
+//!     assert_eq!(mean, [step as f32; 4]); // The update reads it.
+//! }
+//! group.finalize()?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Tensors are flat: a type ([`DType`], for Rust's types [`Element`]) and a number of elements. A tensor of a GPU goes to
+//! `Group::push_cuda` and `Group::all_reduce_cuda` (feature `cuda`). An [`Error`] says which rank, call and tensor it is about, and what
+//! to do next.
+//!
+//! # As a TCP/IP stack
+//!
+//! [`net`] has sockets for the tasks of a shard; [`runtime`] has the shards.
+//!
+//! # Cargo features
+//!
+//! All are on by default. `dpdk`: RUD and our own TCP over DPDK ports. `verbs`: RDMA. `cuda`: tensors on GPUs; the driver is
+//! loaded at run time. Without them nothing of C is linked, and jobs run in shared memory and over the kernel's sockets.
+//!
+//! # Modules
+//!
+//! Those in brackets are private, or open to the workspace's own programs and tests: no part of the API.
 //!
 //! ```text
-//!   communicator   the group as a trainer sees it
-//!   engine         executor, channels and liveness of one rank, turned by the runtime
-//!   channel        shm within a host, rud between hosts, ports
-//!   group          rendezvous: handshake, hellos, the roster
+//!   (communicator) the group as a trainer sees it: re-exported here
+//!   (engine)       executor, channels and liveness of one rank, polled by the runtime
+//!   (channel)      shared memory within a host; RUD, TCP, verbs and kernel sockets between hosts; ports
+//!   (group)        the join: rendezvous, handshake, roster
 //!   net            sockets for a shard's tasks
 //!   runtime        shards, tasks, timers, who drives
-//!   observe        log, timeline, flight recorder
+//!   (observe, log) timeline, flight recorder, log
 //!   config         file, environment, lists
 //!   key            the job's secret: HMACs and what is derived from it
-//!   wire           how control messages are encoded
+//!   (wire)         how control messages are encoded
 //! ```
 #![deny(unsafe_code)]
 
@@ -35,9 +81,11 @@ pub mod observe;
 pub mod runtime;
 mod wire;
 
+#[doc(hidden)]
+pub use communicator::leaders;
 pub use communicator::{
     CollectiveCall, Element, Group, Lend, LendError, Lent, Pending, Stats, Tensor, TensorSpec, Transport,
-    WaitError, init, leaders,
+    WaitError, init,
 };
 pub use config::Config;
 pub use error::{Error, NamedTensor, Operation, Reason, TensorId};

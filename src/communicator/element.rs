@@ -12,7 +12,15 @@ mod sealed {
     pub trait Sealed {}
 }
 
-/// A Rust type that is an element of a tensor.
+/// A Rust type that is an element of a tensor: [`f16`](crate::f16), [`bf16`](crate::bf16), `f32`, `f64`, and `i8` to `i64` and `u8` to
+/// `u64`.
+///
+/// ```
+/// use shouter::{DType, Element};
+///
+/// assert_eq!(<f32 as Element>::DTYPE, DType::F32);
+/// assert_eq!(<shouter::bf16 as Element>::DTYPE.size(), 2);
+/// ```
 pub trait Element: Copy + sealed::Sealed {
     /// Its type on the wire.
     const DTYPE: DType;

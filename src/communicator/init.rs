@@ -45,10 +45,18 @@ const ARENA_BYTES: usize = 64 << 30;
 /// Between two looks whether a rank has ended, while others of its host are waited for.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
-/// Joins the group that the configuration describes, and returns when all its ranks are there and connected.
+/// Joins the group that the configuration describes, and returns when all its ranks are there and connected. It waits for them
+/// for `rendezvous_deadline` (60 s unless set), then it fails.
 ///
 /// # Errors
-/// [`Error::Config`], [`Error::Join`] or [`Error::Device`], each with what to do.
+/// [`Error::Config`] for a configuration that cannot be used here, [`Error::Join`] with the ranks that did not come or do not fit,
+/// [`Error::Device`] for a port, thread or memory that could not be had; each says what to do.
+///
+/// ```no_run
+/// let group = shouter::init(shouter::Config::from_env()?)?;
+/// println!("rank {} of {}", group.rank(), group.size());
+/// # Ok::<(), shouter::Error>(())
+/// ```
 pub fn init(config: Config) -> Result<Group, Error> {
     log::start_if_asked();
     log::speak_for(config.rank);

@@ -184,7 +184,25 @@ impl<G: Deref<Target = Group>, B: Lend> Lent<G, B> {
         }
     }
 
-    /// Waits until the operation has ended, well or not, and whether it has: [`wait`](Self::wait) returns at once then.
+    /// Waits until the operation has ended, well or not, for `timeout` at most. True if it has: then [`wait`](Self::wait) returns
+    /// at once.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use shouter::config::{Builder, Environment};
+    /// # use shouter::{DType, ReduceOp, TensorSpec};
+    /// # let config = Builder::from_environment(Environment::default())?.set("size", "1")?.set("rank", "0")?.build()?;
+    /// # let group = shouter::init(config)?;
+    /// # let tensor = TensorSpec { name: "layer.0".into(), dtype: DType::F32, count: 2, op: ReduceOp::Sum };
+    /// # let ids = group.register(&[tensor])?;
+    /// let mut lent = group.lend(ids[0], vec![1f32, 2.0])?;
+    /// while !lent.wait_for(std::time::Duration::from_millis(100)) {
+    ///     println!("still waiting for the network");
+    /// }
+    /// assert_eq!(lent.wait()?, [1.0, 2.0]);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn wait_for(&mut self, timeout: Duration) -> bool {
         self.poll(Some(timeout))
     }

@@ -150,7 +150,8 @@ impl Group {
         self.device
     }
 
-    /// Annotates what follows with the trainer's step number, for errors and traces.
+    /// Annotates what follows with the trainer's step number, for errors and traces; 0 before the first call. Ranks need not
+    /// have the same.
     pub fn set_step(&self, step: u64) {
         self.step.store(step, Ordering::Relaxed);
     }
@@ -161,7 +162,8 @@ impl Group {
     /// `data` is undefined.
     ///
     /// # Errors
-    /// [`Error::Mismatch`], [`Error::PeerFailed`] or [`Error::Deadline`] name the operation and the ranks.
+    /// [`Error::Mismatch`], [`Error::PeerFailed`] or [`Error::Deadline`] name the operation and the ranks; [`Error::Closed`] where the
+    /// group has ended before. Each of them ends the group.
     #[inline]
     pub fn all_reduce<T: Element>(&self, data: &mut [T], op: ReduceOp) -> Result<(), Error> {
         element::with_bytes(data, |data| self.all_reduce_bytes(data, T::DTYPE, op))
@@ -224,8 +226,23 @@ impl Group {
     /// first come first. Registering again (a framework has changed its buckets) is a new generation of the table.
     ///
     /// # Errors
-    /// [`Error::Mismatch`] names the tensor and both views, on every rank, if one differs; [`Error::PeerFailed`] says why the group
-    /// ended meanwhile; [`Error::Closed`] in a forked child.
+    /// [`Error::Mismatch`] names the tensor and both views, on every rank, if one differs; [`Error::Join`] the ranks that did not
+    /// register before the deadline; [`Error::PeerFailed`] says why the group ended meanwhile; [`Error::Closed`] in a forked
+    /// child.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use shouter::config::{Builder, Environment};
+    /// use shouter::{DType, ReduceOp, TensorSpec};
+    ///
+    /// # let config = Builder::from_environment(Environment::default())?.set("size", "1")?.set("rank", "0")?.build()?;
+    /// # let group = shouter::init(config)?;
+    /// let spec = |name: &str, count| TensorSpec { name: name.into(), dtype: DType::F32, count, op: ReduceOp::Avg };
+    /// let ids = group.register(&[spec("embedding", 50_000), spec("head", 1_000)])?;
+    /// assert_eq!(ids.len(), 2);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn register(&self, tensors: &[TensorSpec]) -> Result<Vec<TensorId>, Error> {
         self.drive.check_process()?;
         let step = self.step.load(Ordering::Relaxed);
@@ -241,6 +258,23 @@ impl Group {
     /// # Safety
     /// `data` is valid for reads and writes of the tensor's elements, which nobody else touches until
     /// [`wait`](Self::wait) has returned for the handle, or the group has been dropped.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use shouter::config::{Builder, Environment};
+    /// # use shouter::{DType, ReduceOp, TensorSpec};
+    /// # let config = Builder::from_environment(Environment::default())?.set("size", "1")?.set("rank", "0")?.build()?;
+    /// # let group = shouter::init(config)?;
+    /// # let tensor = TensorSpec { name: "head".into(), dtype: DType::F32, count: 2, op: ReduceOp::Sum };
+    /// # let ids = group.register(&[tensor])?;
+    /// let mut gradient = [1f32, 2.0];
+    /// // SAFETY: as many elements as were registered, which nothing else touches before `wait` has returned.
+    /// let pending = unsafe { group.push(ids[0], gradient.as_mut_ptr().cast()) }?;
+    /// group.wait(pending, None)?;
+    /// assert_eq!(gradient, [1.0, 2.0]);
+    /// # Ok(())
+    /// # }
+    /// ```
     #[allow(unsafe_code)]
     pub unsafe fn push(&self, tensor: TensorId, data: *mut u8) -> Result<Pending, Error> {
         self.drive.check_process()?;
@@ -315,12 +349,13 @@ impl Group {
         }
     }
 
-    /// Zeroed memory for `count` elements of tensors. On a host with several ranks they all see it, so that large tensors
-    /// that lie in it on every rank are reduced in place (where all ranks are on that host), which is several times
-    /// faster where cores are far apart; elsewhere it is ordinary memory. Whether a rank uses it, and for which tensors, may differ between ranks: results are the same.
+    /// Zeroed memory for a tensor of `count` elements. On a host with several ranks all of them see it; elsewhere it is ordinary
+    /// memory. Where all ranks are on one host, large tensors that lie in it on every rank are reduced in place, which is several
+    /// times faster where cores are far apart. Whether a rank uses it, and for which tensors, may differ between ranks: results
+    /// are the same.
     ///
-    /// RDMA devices send large tensors from it and write to it without a copy; there all of it takes memory at once, elsewhere only what is
-    /// touched. A forked child does not have it.
+    /// RDMA devices send large tensors from it, and write to it, without a copy; there all of it takes memory at once, elsewhere
+    /// only what is touched. A forked child does not have it.
     ///
     /// # Errors
     /// [`Error::Argument`] if there is not so much memory; [`Error::Closed`] after the group has failed, and in a forked child.
@@ -410,7 +445,7 @@ impl Group {
         }
     }
 
-    /// What this rank has done so far.
+    /// What this rank has done so far, counted since it joined.
     pub fn stats(&self) -> Stats {
         self.tally.snapshot(&self.drive)
     }

@@ -54,10 +54,9 @@ impl Registration {
 }
 
 impl Group {
-    /// Promises that memory stays where it is, so that RDMA devices can send tensors of it, and write what peers
-    /// send to it, without a copy. Worth it for memory
-    /// of the trainer's own that is pushed again and again; what [`alloc`](Self::alloc) gave needs no promise. It takes a
-    /// while: every page is looked up, and from then on stays in memory.
+    /// Promises that `bytes` bytes at `data` stay where they are, so that RDMA devices can send tensors of them, and write what peers
+    /// send to them, without a copy. Worth it for memory of the trainer's own that is pushed again and again; what
+    /// [`alloc`](Self::alloc) gave needs no promise. It takes a while: every page is looked up, and from then on stays in memory.
     ///
     /// Where it is of no use (another transport, no room below `rdma_memory_mb` or the limit of locked memory, which the log
     /// says once), nothing changes. A forked child does not have the pages that the memory touches.

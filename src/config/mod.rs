@@ -8,11 +8,30 @@
 //! transport = "rud"
 //! channel_num = 10
 //! heartbeat_timeout = "10s"
-//! ports = [{ device = "0000:3b:00.0", address = "192.168.7.11/24", gateway = "192.168.7.1" }]
+//! ports = [{ device = "pci:0000:3b:00.0", address = "192.168.7.11/24", gateway = "192.168.7.1" }]
 //! ```
 //!
 //! A value that cannot be used is an error that names the key, the line or the variable, the value and what would do.
 //! Nothing is guessed from a misspelt key.
+//!
+//! ```
+//! use shouter::config::{Builder, ConfigError, Environment, TransportChoice};
+//! use std::time::Duration;
+//!
+//! // A job of one rank needs no key; `Builder::from_process` begins with this process's variables.
+//! let config = Builder::from_environment(Environment::default())?
+//!     .set("size", "1")?
+//!     .set("rank", "0")?
+//!     .set("transport", "kernel")?
+//!     .set("deadline", "90s")?
+//!     .build()?;
+//! assert_eq!(config.transport, TransportChoice::Kernel);
+//! assert_eq!(config.deadline, Duration::from_secs(90));
+//!
+//! let misspelt = Builder::from_environment(Environment::default())?.set("dedline", "90s");
+//! assert!(misspelt.unwrap_err().to_string().contains("deadline"));
+//! # Ok::<(), ConfigError>(())
+//! ```
 
 use std::net::{IpAddr, Ipv4Addr, TcpListener};
 use std::path::PathBuf;
@@ -108,7 +127,14 @@ pub struct Address {
 }
 
 impl Address {
-    /// Reads `10.77.0.1/24`.
+    /// Reads `10.77.0.1/24`; `None` for what is no such text, and for addresses that no host can have.
+    ///
+    /// ```
+    /// use shouter::config::Address;
+    ///
+    /// assert_eq!(Address::parse("10.77.0.1/24").unwrap().prefix_len, 24);
+    /// assert_eq!(Address::parse("224.0.0.1/24"), None);
+    /// ```
     pub fn parse(text: &str) -> Option<Self> {
         let (ip, prefix_len) = text.split_once('/')?;
         let (ip, prefix_len) = (ip.parse::<Ipv4Addr>().ok()?, prefix_len.parse::<u8>().ok()?);
@@ -120,7 +146,7 @@ impl Address {
 /// An Ethernet port of this host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PortConfig {
-    /// The driver and its argument, such as `vhost:/run/a.sock`, or a PCI address.
+    /// The driver and its argument, such as `vhost:/run/a.sock` or `pci:0000:3b:00.0`.
     pub device: String,
     /// The port's address.
     pub address: Address,
@@ -162,7 +188,7 @@ pub struct RendezvousAddress {
     pub listener: Option<Arc<TcpListener>>,
 }
 
-/// The configuration of one rank.
+/// The configuration of one rank. The rows of [`keys::KEYS`] have the range and the default of each field.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Config {
@@ -235,6 +261,9 @@ pub struct Config {
 
 impl Config {
     /// The configuration of this process: from `SHOUTER_CONFIG`'s file, our own variables, and torchrun's.
+    ///
+    /// # Errors
+    /// [`ConfigError`] says which value of which source cannot be used, or what is missing.
     pub fn from_env() -> Result<Self, ConfigError> {
         Builder::from_process()?.build()
     }
@@ -243,6 +272,9 @@ impl Config {
     /// the one that `SHOUTER_RANK` or `RANK` gives, else the first entry whose address is this host's and whose port
     /// is free; the port is then held. Rank 0's entry is where the ranks meet. Everything else comes from the file and
     /// the environment, as in [`Config::from_env`].
+    ///
+    /// # Errors
+    /// As [`Config::from_env`], and for lists of other lengths, or without an entry for this host.
     pub fn from_lists(iplist: &[IpAddr], ports: &[u16], channel_num: u32) -> Result<Self, ConfigError> {
         Builder::from_process()?.lists(iplist, ports).set("channel_num", &channel_num.to_string())?.build()
     }
@@ -258,17 +290,26 @@ pub struct Builder {
 
 impl Builder {
     /// Begins with this process's environment and the file that it names.
+    ///
+    /// # Errors
+    /// [`ConfigError`] for a file that cannot be read, and for keys that there are not.
     pub fn from_process() -> Result<Self, ConfigError> {
         Self::from_environment(Environment::of_process())
     }
 
     /// Begins with the given variables and the file that they name.
+    ///
+    /// # Errors
+    /// As [`Builder::from_process`].
     pub fn from_environment(environment: Environment) -> Result<Self, ConfigError> {
         let layers = Layers::read(&environment)?;
         Ok(Self { environment, layers, lists: None })
     }
 
     /// Sets a key, over the file and the environment. The value is written as in an environment variable.
+    ///
+    /// # Errors
+    /// [`ConfigError`] for a key that there is not; values are checked by [`Builder::build`].
     pub fn set(mut self, key: &str, value: &str) -> Result<Self, ConfigError> {
         self.layers.set(key, layers::parse_text(key, value, &Source::Call), Source::Call)?;
         Ok(self)
@@ -289,6 +330,9 @@ impl Builder {
     }
 
     /// Checks everything and returns the configuration.
+    ///
+    /// # Errors
+    /// As [`Config::from_env`].
     pub fn build(self) -> Result<Config, ConfigError> {
         let Self { environment, layers, lists } = &self;
         let place = match lists {

@@ -92,8 +92,8 @@ impl Drop for TcpListener {
     }
 }
 
-/// A connection. Dropping it closes it: what was written is still delivered; if something was left unread, the peer
-/// gets a reset (RFC 9293 section 3.6.1).
+/// A connection. Dropping it closes it: what was written is still delivered, as long as the shard is polled (after its work has
+/// ended, for 100 ms at most); if something was left unread, the peer gets a reset (RFC 9293 section 3.6.1).
 #[derive(Debug)]
 pub struct TcpStream {
     net: Net,
@@ -191,6 +191,44 @@ impl TcpStream {
     ///
     /// # Errors
     /// The connection's failure, or [`io::ErrorKind::InvalidInput`] for 4 GiB and more.
+    ///
+    /// ```
+    /// # use futures_util::{AsyncReadExt, AsyncWriteExt};
+    /// # use shouter::net::{Addresses, Interface, Loopback, TcpListener, TcpStream};
+    /// # use shouter::runtime::ShardsBuilder;
+    /// use std::sync::Arc;
+    ///
+    /// # let (left, right) = Loopback::pair(1500, 256);
+    /// # let [left, right] = [(1, left), (2, right)]
+    /// #     .map(|(host, device)| Interface::new(Addresses::new([10, 0, 0, host].into(), 24, 1500)).queues(device, 1));
+    /// # let servers = ShardsBuilder::new().start(right, |queue| {
+    /// #     let (net, poller) = queue.open()?;
+    /// #     let mut listener = TcpListener::bind(&net, "10.0.0.2:7".parse().unwrap())?;
+    /// #     let read = async move {
+    /// #         let (mut stream, _) = listener.accept().await?;
+    /// #         let mut bytes = Vec::new();
+    /// #         stream.read_to_end(&mut bytes).await?;
+    /// #         stream.close().await?;
+    /// #         std::io::Result::Ok(bytes.len())
+    /// #     };
+    /// #     Ok((poller, read))
+    /// # })?;
+    /// # let clients = ShardsBuilder::new().start(left, |queue| {
+    /// #     let (net, poller) = queue.open()?;
+    /// #     let send = async move {
+    /// let weights: Arc<[u8]> = vec![7; 100_000].into();
+    /// let mut stream = TcpStream::connect(&net, "10.0.0.2:7".parse().unwrap()).await?;
+    /// stream.write_shared(weights.clone()).await?; // Other connections may send the same memory.
+    /// #         stream.close().await?;
+    /// #         // Until the server has read all: a shard that ends does not wait for acknowledgements.
+    /// #         stream.read_to_end(&mut Vec::new()).await
+    /// #     };
+    /// #     Ok((poller, send))
+    /// # })?;
+    /// # assert_eq!(clients.join()?, [0]);
+    /// # assert_eq!(servers.join()?, [100_000]);
+    /// # Ok::<(), shouter::runtime::ShardError>(())
+    /// ```
     pub async fn write_shared(&mut self, bytes: Arc<[u8]>) -> io::Result<()> {
         let region = SharedRegion::new(bytes)
             .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "4 GiB and more: send it in parts"))?;

@@ -11,6 +11,38 @@ use shouter_netstack::udp::{Received, SocketConfig, UdpHandle};
 use super::shard_stack::{Net, now};
 
 /// A bound socket. Dropping it closes it; what waits in it is lost.
+///
+/// ```
+/// # use shouter::net::{Addresses, Interface, Loopback, UdpSocket};
+/// # use shouter::runtime::ShardsBuilder;
+/// # let (left, right) = Loopback::pair(1500, 256);
+/// # let [left, right] = [(1, left), (2, right)]
+/// #     .map(|(host, device)| Interface::new(Addresses::new([10, 0, 0, host].into(), 24, 1500)).queues(device, 1));
+/// # let servers = ShardsBuilder::new().start(right, |queue| {
+/// #     let (net, poller) = queue.open()?;
+/// let mut socket = UdpSocket::bind(&net, "0.0.0.0:5000".parse().unwrap())?;
+/// let answer = async move {
+///     let mut buffer = [0; 1472];
+///     let received = socket.recv_from(&mut buffer).await?;
+///     // A datagram that is longer than the buffer is cut, and `len` says how long it was.
+///     let bytes = &buffer[..received.len.min(1472)];
+///     socket.send_to(bytes, received.from).await
+/// };
+/// #     Ok((poller, answer))
+/// # })?;
+/// # let clients = ShardsBuilder::new().start(left, |queue| {
+/// #     let (net, poller) = queue.open()?;
+/// #     let ask = async move {
+/// #         let mut socket = UdpSocket::bind(&net, "0.0.0.0:0".parse().unwrap())?;
+/// #         socket.send_to(b"hello", "10.0.0.2:5000".parse().unwrap()).await?;
+/// #         socket.recv_from(&mut [0; 1472]).await.map(|received| received.len)
+/// #     };
+/// #     Ok((poller, ask))
+/// # })?;
+/// # assert_eq!(clients.join()?, [5]);
+/// # assert_eq!(servers.join()?, [5]);
+/// # Ok::<(), shouter::runtime::ShardError>(())
+/// ```
 #[derive(Debug)]
 pub struct UdpSocket {
     net: Net,
@@ -44,7 +76,7 @@ impl UdpSocket {
         self.net.shared().stack.udp().local(self.handle).ok_or_else(|| io::ErrorKind::NotConnected.into())
     }
 
-    /// Sends one datagram. It waits while the port's queue is full, until the shard's next poll.
+    /// Sends one datagram and returns its length in bytes. It waits while the port's queue is full, until the shard's next poll.
     ///
     /// # Errors
     /// No route, too long for a frame, or the next hop does not answer.
@@ -63,7 +95,7 @@ impl UdpSocket {
         .await
     }
 
-    /// The next datagram, as much of it as `buffer` holds.
+    /// The next datagram, as much of it as `buffer` holds; [`Received::len`] is its length, also where that is more.
     ///
     /// # Errors
     /// None while it is open.

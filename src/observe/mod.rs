@@ -4,7 +4,7 @@
 //! * The flight recorder answers *what was going on* when a group has failed: it always keeps the last events of each shard
 //!   ([`Recorder`](shouter_reducer::recorder::Recorder)).
 //!
-//! Timelines and dumps of the flight recorder are files of one format, which <https://ui.perfetto.dev> opens; [`merge`] makes one of those
+//! Timelines and dumps of the flight recorder are files of one format, which <https://ui.perfetto.dev> opens; [`merge()`] makes one of those
 //! of several ranks. Nothing formats or makes a system call until it is asked to write.
 
 pub(crate) mod flight;

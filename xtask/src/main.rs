@@ -14,9 +14,10 @@ usage: cargo run -p xtask -- COMMAND
 
   edges       compares the dependencies between the top-level modules of each crate with xtask/edges.txt, which has no cycle
   edges write writes the list anew
-  citations   compares the requirements of RFC 9293 that netstack's comments cite with the index of the conformance tests; lists
-              those that nothing cites
-  pub         compares the public items that only tests and benchmarks use with xtask/public.txt: the API that is for users
+  citations   compares the requirements of RFC 9293 that netstack's comments cite with the index of the conformance tests: each
+              is cited, or not supported
+  pub         compares the public items that only tests and benchmarks use, and no example in the documentation shows, with
+              xtask/public.txt
   pub write   writes the list anew
 ";
 

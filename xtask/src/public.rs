@@ -1,9 +1,11 @@
-//! Public items without a user outside of tests and benchmarks, against a committed list of those that are for users.
+//! Public items without a user outside of tests and benchmarks, against a committed list of those that may be.
 //!
 //! An item has a user where its name stands in code of the workspace, other than as a definition, an import or the type of an `impl`.
+//! The examples in the documentation that run are such code: an item that one of them shows is for users of the library.
 //! So an item that shares its name with another one may pass unseen, and none is named that has a user.
 
 use std::collections::BTreeSet;
+use std::fs;
 
 use proc_macro2::{TokenStream, TokenTree};
 use quote::ToTokens;
@@ -17,6 +19,9 @@ const LIST: &str = "public.txt";
 /// The libraries whose items are looked at.
 const LIBRARIES: [(&str, &str); 3] =
     [("netstack", "netstack/src/lib.rs"), ("reducer", "reducer/src/lib.rs"), ("shouter", "src/lib.rs")];
+
+/// Their folders, whose documentation has examples.
+const DOCUMENTED: [&str; 3] = ["netstack/src", "reducer/src", "src"];
 
 /// Further users.
 const USERS: [&str; 4] = [
@@ -35,7 +40,7 @@ pub(crate) fn check() -> Result<String, String> {
     let mut wrong = Vec::new();
     for item in unused.difference(&listed) {
         wrong.push(format!(
-            "{item}: nothing but tests uses it; remove it, or add the line to xtask/{LIST} if it is for users"
+            "{item}: nothing but tests uses it; remove it, or, if it is for users, show it in an example that runs"
         ));
     }
     for item in listed.difference(&unused) {
@@ -76,6 +81,16 @@ fn unused() -> Result<BTreeSet<String>, String> {
     for file in users {
         for module in sources::modules(&file)? {
             uses(&module, &mut used);
+        }
+    }
+    for folder in DOCUMENTED {
+        for file in sources::files(folder)? {
+            let text = fs::read_to_string(&file).map_err(|error| format!("{}: {error}", file.display()))?;
+            for example in examples(&text) {
+                if let Ok(tokens) = example.parse() {
+                    names(tokens, &mut used);
+                }
+            }
         }
     }
     Ok(items.into_iter().filter(|(_, name)| !used.contains(name)).map(|(path, _)| path).collect())
@@ -139,6 +154,32 @@ fn uses(module: &Module, used: &mut BTreeSet<String>) {
             _ => names(item.to_token_stream(), used),
         }
     }
+}
+
+/// The examples in the documentation of a file that run: those whose fence says no more than `rust`.
+fn examples(text: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    // The example that a fence has opened, and whether it runs.
+    let mut open: Option<(String, bool)> = None;
+    for line in text.lines().map(str::trim_start) {
+        let Some(line) = line.strip_prefix("///").or_else(|| line.strip_prefix("//!")) else {
+            open = None;
+            continue;
+        };
+        let line = line.trim();
+        match (line.strip_prefix("```"), &mut open) {
+            (Some(kind), None) => open = Some((String::new(), matches!(kind, "" | "rust"))),
+            (Some(_), Some(_)) => found.extend(open.take().filter(|(_, runs)| *runs).map(|(code, _)| code)),
+            (None, Some((code, _))) => {
+                // A line that the documentation hides.
+                let line = if line == "#" { "" } else { line.strip_prefix("# ").unwrap_or(line) };
+                code.push_str(line);
+                code.push('\n');
+            }
+            (None, None) => {}
+        }
+    }
+    found
 }
 
 /// Adds the names that an import gives another one.

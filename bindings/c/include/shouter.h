@@ -366,8 +366,8 @@ const char *shouter_error_name(shouter_status_t status);
 /* Joins the group that the environment and a file describe, and waits until all its ranks are there. */
   /*  */
 /* The environment is that of `shouter run` (SHOUTER_RANK, SHOUTER_SIZE...) or of torchrun (RANK, WORLD_SIZE, LOCAL_RANK,
- * MASTER_ADDR, MASTER_PORT); each key of the configuration can also be given as SHOUTER_<KEY>. `config_file` is the path of
- * a TOML file, or NULL for the one that SHOUTER_CONFIG names, if any. On success `*out` is the new group. */
+ * MASTER_ADDR, MASTER_PORT); each key of the configuration can also be given as SHOUTER_ and its name in capitals. `config_file`
+ * is the path of a TOML file, or NULL for the one that SHOUTER_CONFIG names, if any. On success `*out` is the new group. */
 shouter_status_t shouter_init(const char *config_file,
                               struct shouter_t **out);
 
@@ -443,13 +443,13 @@ const char *shouter_transport(const struct shouter_t *shouter);
 /* Copies what this process has done so far to `*out`. */
 shouter_status_t shouter_stats(const struct shouter_t *shouter, struct shouter_stats_t *out);
 
-/* Writes what this rank did as a trace to the file `path`; https://ui.perfetto.dev opens it. Needs SHOUTER_TIMELINE to be set,
+/* Writes what this rank did as a trace to the file `path`; <https://ui.perfetto.dev> opens it. Needs SHOUTER_TIMELINE to be set,
  * from shouter_init on: nothing is recorded otherwise. */
 shouter_status_t shouter_timeline(const struct shouter_t *shouter,
                                   const char *path);
 
 /* Writes the last 4,096 events of this rank to a new file, and the file's path, which ends in a zero byte, to the `len` bytes at `path`;
- * a NULL `path` takes none. https://ui.perfetto.dev opens the file; it is in the folder that the key dump_folder names. If the path does not
+ * a NULL `path` takes none. <https://ui.perfetto.dev> opens the file; it is in the folder that the key dump_folder names. If the path does not
  * fit, the status is SHOUTER_ERROR_ARGUMENT, and the file is there. When a group ends in error, the same has been done already: the
  * error's text names the file. */
 shouter_status_t shouter_dump(const struct shouter_t *shouter,

@@ -93,8 +93,8 @@ fn from_file(path: &str) -> Result<Config, Error> {
 /// Joins the group that the environment and a file describe, and waits until all its ranks are there.
 ///
 /// The environment is that of `shouter run` (SHOUTER_RANK, SHOUTER_SIZE...) or of torchrun (RANK, WORLD_SIZE, LOCAL_RANK,
-/// MASTER_ADDR, MASTER_PORT); each key of the configuration can also be given as SHOUTER_<KEY>. `config_file` is the path of
-/// a TOML file, or NULL for the one that SHOUTER_CONFIG names, if any. On success `*out` is the new group.
+/// MASTER_ADDR, MASTER_PORT); each key of the configuration can also be given as SHOUTER_ and its name in capitals. `config_file`
+/// is the path of a TOML file, or NULL for the one that SHOUTER_CONFIG names, if any. On success `*out` is the new group.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn shouter_init(config_file: *const c_char, out: *mut *mut Shouter) -> Status {
     guard(|| {
@@ -311,7 +311,7 @@ pub unsafe extern "C" fn shouter_stats(shouter: *const Shouter, out: *mut Stats)
     })
 }
 
-/// Writes what this rank did as a trace to the file `path`; https://ui.perfetto.dev opens it. Needs SHOUTER_TIMELINE to be set,
+/// Writes what this rank did as a trace to the file `path`; <https://ui.perfetto.dev> opens it. Needs SHOUTER_TIMELINE to be set,
 /// from shouter_init on: nothing is recorded otherwise.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn shouter_timeline(shouter: *const Shouter, path: *const c_char) -> Status {
@@ -323,7 +323,7 @@ pub unsafe extern "C" fn shouter_timeline(shouter: *const Shouter, path: *const 
 }
 
 /// Writes the last 4,096 events of this rank to a new file, and the file's path, which ends in a zero byte, to the `len` bytes at `path`;
-/// a NULL `path` takes none. https://ui.perfetto.dev opens the file; it is in the folder that the key dump_folder names. If the path does not
+/// a NULL `path` takes none. <https://ui.perfetto.dev> opens the file; it is in the folder that the key dump_folder names. If the path does not
 /// fit, the status is SHOUTER_ERROR_ARGUMENT, and the file is there. When a group ends in error, the same has been done already: the
 /// error's text names the file.
 #[unsafe(no_mangle)]

@@ -13,6 +13,7 @@ use shouter_netstack::time::Instant;
 use crate::errno::{Errno, Result};
 use crate::flags::Setup;
 use crate::machine::Machine;
+use crate::progress::CallProgress;
 use crate::wire::Sent;
 
 /// What `gettimeofday` says at the beginning, in microseconds: any time will do that is not near zero.
@@ -23,14 +24,6 @@ const TICK: Duration = Duration::from_micros(1);
 
 /// Timers that may fire without a packet before the search for the next packet ends.
 const MAX_STEPS: usize = 1_000_000;
-
-/// The result of an attempt.
-pub(crate) enum CallProgress<T> {
-    /// It is done.
-    Done(T),
-    /// Something has to change first; at the given time it is tried again in any case.
-    Wait(Option<Instant>),
-}
 
 /// A thread in a blocking call.
 #[derive(Debug)]

@@ -15,7 +15,7 @@
 //!                              |
 //!                            host: one lock, one condition, virtual time
 //!                              |
-//!                            machine: the files, what each call means   -- socket, epoll, pipe
+//!                            machine: the files, what each call means   -- socket, epoll, pipe, progress
 //!                              |
 //!                            net: the stack   -- wire: IP packets in and out
 //! ```
@@ -40,6 +40,7 @@ mod host;
 mod machine;
 mod net;
 mod pipe;
+mod progress;
 mod socket;
 mod sys;
 mod wire;

@@ -3,15 +3,13 @@
 use core::net::SocketAddr;
 use core::time::Duration;
 
-use shouter_netstack::time::Instant;
-
 use crate::epoll::{Epoll, ReadyEvent};
 use crate::errno::{Errno, Result};
 use crate::files::{File, FileKind, Files};
 use crate::flags::Setup;
-use crate::host::CallProgress;
 use crate::net::Net;
 use crate::pipe::Pipes;
+use crate::progress::{CallProgress, Patience};
 use crate::socket::tcp::{Phase, TcpSocket, WriteEnd};
 use crate::socket::udp::UdpSocket;
 use crate::socket::{Domain, check_local, overlap};
@@ -28,23 +26,6 @@ pub(crate) struct Arrived {
     pub(crate) full_len: usize,
     /// What TCP_INQ asks for.
     pub(crate) unread: Option<i32>,
-}
-
-/// Whether a call may wait, and since when it has: one for each call.
-#[derive(Debug, Default)]
-pub(crate) struct Patience {
-    until: Option<Option<Instant>>,
-}
-
-impl Patience {
-    /// Waits, unless it must not, or has for long enough.
-    fn turn<T>(&mut self, now: Instant, may_wait: bool, limit: Option<Instant>) -> Result<CallProgress<T>> {
-        let until = *self.until.get_or_insert(limit);
-        if !may_wait || until.is_some_and(|until| until <= now) {
-            return Err(Errno(libc::EAGAIN));
-        }
-        Ok(CallProgress::Wait(until))
-    }
 }
 
 /// See the module.

@@ -40,7 +40,7 @@ struct Saved {
     epoch: Option<Epoch>,
 }
 
-/// See the [module](self).
+/// CUBIC (RFC 9438): after congestion the window grows by a cubic function of time, and hardly depends on the round-trip time.
 #[derive(Debug)]
 pub struct Cubic {
     mss: f64,

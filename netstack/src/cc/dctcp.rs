@@ -15,7 +15,7 @@ const ONE: u64 = 1 << 20;
 //= RFC 8257 section 4.2: g is 1/16
 const G_SHIFT: u32 = 4;
 
-/// See the [module](self).
+/// DCTCP (RFC 8257): a window with marks is reduced by half the share of bytes that were marked.
 #[derive(Debug)]
 pub struct Dctcp {
     reno: NewReno,

@@ -7,7 +7,7 @@ use super::hystart::{Advice, HyStart};
 use super::{AckSample, Congestion, Controller, Parameters, after_idle};
 use crate::time::Instant;
 
-/// See the [module](self).
+/// NewReno: slow start and congestion avoidance (RFC 5681), with half the window after congestion.
 #[derive(Debug)]
 pub struct NewReno {
     mss: u64,
@@ -66,6 +66,7 @@ impl NewReno {
         self.carry = 0;
     }
 
+    //= RFC 9293 section 3.8.2, MUST-19: slow start (RFC 5681 section 3.1).
     /// Grows by the bytes acknowledged, at most to the threshold; returns what is left for congestion avoidance.
     fn slow_start(&mut self, sample: &AckSample) -> u64 {
         let mut divisor = 1;
@@ -89,7 +90,7 @@ impl NewReno {
     }
 
     /// One segment for each window of bytes acknowledged.
-    //= RFC 5681 section 3.1: congestion avoidance by counting bytes
+    //= RFC 9293 section 3.8.2, MUST-19: congestion avoidance (RFC 5681 section 3.1), by counting bytes.
     fn avoid_congestion(&mut self, acked: u64) {
         let gain = acked.min(self.window).saturating_mul(self.mss).saturating_add(self.carry);
         let window = self.window.max(1);

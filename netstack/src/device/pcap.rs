@@ -27,6 +27,25 @@ const SNAP_LEN: u32 = 262_144;
 /// Transmitted frames are recorded when the inner device takes them, so what a `Fault` outside of it drops is not
 /// seen, and what a `Fault` inside of it drops is. If the writer fails, recording stops, traffic goes on, and
 /// [`Pcap::error`] says why.
+///
+/// ```
+/// use core::time::Duration;
+/// use shouter_netstack::device::{Loopback, Pcap};
+/// use shouter_netstack::rud::NoSink;
+/// use shouter_netstack::stack::{PortConfig, Stack, StackConfig};
+/// use shouter_netstack::time::Instant;
+///
+/// let (device, _peer) = Loopback::pair(1500, 64);
+/// // In place of the vector a file: std::fs::File::create("port.pcap")?
+/// let device = Pcap::new(device, Vec::new(), Duration::ZERO);
+/// let mut stack = Stack::new(StackConfig::new(4791, 1));
+/// let port = stack.add_port(device, PortConfig::new([10, 0, 0, 1].into(), 24, 1500))?;
+/// stack.ping(Instant::ZERO, [10, 0, 0, 2], 1, 1, b"hello")?;
+/// stack.poll(Instant::ZERO, &mut NoSink);
+/// let pcap = stack.device(port).unwrap();
+/// assert!(pcap.recorded() > 0 && pcap.error().is_none());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct Pcap<D, W> {
     inner: D,
     writer: W,

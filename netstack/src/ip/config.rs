@@ -75,7 +75,15 @@ impl PortConfig {
         }
     }
 
-    /// A port with IPv6 only.
+    /// A port with IPv6 only: its IPv4 address is unspecified.
+    ///
+    /// ```
+    /// use shouter_netstack::stack::{Ipv6Config, PortConfig};
+    ///
+    /// let port = PortConfig::ipv6_only(Ipv6Config::new("fd00::1".parse()?, 64), 1500);
+    /// assert!(port.address.is_unspecified());
+    /// # Ok::<(), std::net::AddrParseError>(())
+    /// ```
     pub fn ipv6_only(ipv6: Ipv6Config, mtu: u16) -> Self {
         Self { ipv6: Some(ipv6), ..Self::new(Ipv4Addr::UNSPECIFIED, 0, mtu) }
     }

@@ -107,8 +107,8 @@ impl Endpoint {
         Ok(id)
     }
 
-    /// Forgets a session at once, with what is unsent and unacknowledged; its tokens are not released. To leave the
-    /// peer satisfied, call [`flush_acks`](Self::flush_acks) and [`transmit`](Self::transmit) before.
+    /// Forgets a session at once, with what is unsent and unacknowledged; its tokens are not released, and
+    /// acknowledgements that are held back are not sent.
     pub fn close(&mut self, id: SessionId) {
         if let Some(session) = self.session(id) {
             let (tag, peer) = (session.local_tag(), session.remote_ip());
@@ -342,17 +342,6 @@ impl Endpoint {
     #[inline]
     pub fn wants_transmit(&self) -> bool {
         !self.ready.is_empty()
-    }
-
-    /// Makes all acknowledgements that are held back due now: for a caller that is about to stop polling.
-    pub fn flush_acks(&mut self) {
-        for (index, entry) in self.entries.iter_mut().enumerate() {
-            if let Some(session) = entry.session.as_deref_mut()
-                && session.flush_acks()
-            {
-                Self::make_ready(&mut self.ready, entry, index as u16);
-            }
-        }
     }
 
     /// What happened on a session; all zero for a session that was closed.

@@ -165,13 +165,6 @@ impl Session {
         self.sender.releases_mut().drain(|token| sink.released(id, token));
     }
 
-    /// Makes what is owed in acknowledgements due now; whether there is any.
-    pub(super) fn flush_acks(&mut self) -> bool {
-        let owes = self.acks.is_owed() || self.receiver.owes();
-        self.acks.hurry(owes);
-        owes
-    }
-
     /// The counters, with what is read off the state.
     pub(super) fn counters(&self) -> Counters {
         Counters {

@@ -6,11 +6,10 @@
 //!   node 2 -- SimDevice --uplink--/            \--downlink-- SimDevice -- node 3
 //! ```
 //!
-//! Every link has a bandwidth, a delay, a queue and faults: loss, duplicates, reordering, flipped bits. A [`Link`] also stands by itself, for tests of a
-//! protocol without frames. The same seed gives the same run, to the bit, so a
-//! failure that a test names by its seed can be looked at as often as one likes. The nodes are the caller's: a
-//! [`Node`] is whatever polls a stack and says when it wants to be polled next, so sinks, reducers and traffic
-//! generators live in it.
+//! Every link has a bandwidth, a delay, a queue and faults: loss, duplicates, reordering, flipped bits. A [`Link`] can be used
+//! alone, to test a protocol without frames. The same seed gives the same run, to the bit, so a failure that a test names by
+//! its seed can be repeated. The nodes are the caller's: a [`Node`] is whatever polls a stack and says when it wants to be
+//! polled next, so sinks, reducers and traffic generators live in it.
 //!
 //! ```
 //! use core::time::Duration;
@@ -27,10 +26,11 @@
 //!     }
 //! }
 //!
-//! let mut sim = Sim::new(7);
+//! // A poll takes 5 us of virtual time.
+//! let mut sim = Sim::new(7).with_turn(Duration::from_micros(5));
 //! let mut hosts = Vec::new();
 //! for host in 1..=2u8 {
-//!     let device = sim.network().attach(1500, LinkConfig::default());
+//!     let device = sim.network().attach(1500, LinkConfig::default()).with_offloads();
 //!     let mut stack = Stack::new(StackConfig::new(4791, 7));
 //!     stack.add_port(device, PortConfig::new([10, 0, 0, host].into(), 24, 1500))?;
 //!     hosts.push(Host(stack));
@@ -43,6 +43,11 @@
 //!     reply.is_some()
 //! }));
 //! assert_eq!(reply.unwrap().len, 5);
+//!
+//! // Nothing comes from a host whose link is cut.
+//! sim.network().set_cut(1, true);
+//! hosts[0].0.ping(sim.now(), [10, 0, 0, 2], 1, 2, b"hello").unwrap();
+//! assert!(!sim.run_until(&mut hosts, limit, |hosts| hosts[0].0.next_echo_reply().is_some()));
 //! # Ok::<(), shouter_netstack::stack::ConfigError>(())
 //! ```
 

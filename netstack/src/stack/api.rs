@@ -74,7 +74,7 @@ fn key(seed: u64) -> [u8; 32] {
 pub struct PortId(pub(super) usize);
 
 impl PortId {
-    /// Its number, from 0 in the order of [`Stack::add_port`].
+    /// Its number, from 0 in the order of [`Stack::add_port`](super::Stack::add_port).
     pub fn index(self) -> usize {
         self.0
     }
@@ -158,7 +158,7 @@ pub enum SendError {
     BadSocket,
 }
 
-/// An answer to [`Stack::ping`].
+/// An answer to [`Stack::ping`](super::Stack::ping).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EchoReply {
     /// Who answered.

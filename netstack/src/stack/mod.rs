@@ -521,7 +521,21 @@ impl<D: Device> Stack<D> {
 
     /// Notes that packets to `remote` longer than `mtu` bytes do not get through. Anybody can claim so in an ICMP
     /// message: the caller has to make sure that the message is about a packet that was sent. True if that is news.
-    /// Forgotten after ten minutes. RUD's datagrams keep the size that their session was opened with.
+    /// Forgotten after ten minutes. TCP finds the MTU of its paths itself, and RUD's datagrams keep the size that their session
+    /// was opened with: this is for UDP.
+    ///
+    /// ```
+    /// # use shouter_netstack::device::Loopback;
+    /// # use shouter_netstack::stack::{PortConfig, Stack, StackConfig};
+    /// # use shouter_netstack::time::Instant;
+    /// # let (device, _peer) = Loopback::pair(1500, 64);
+    /// # let mut stack = Stack::new(StackConfig::new(4791, 1));
+    /// # stack.add_port(device, PortConfig::new([10, 0, 0, 1].into(), 24, 1500))?;
+    /// assert_eq!(stack.path_mtu([10, 0, 0, 2])?, 1500);
+    /// assert!(stack.path_mtu_reduce(Instant::ZERO, [10, 0, 0, 2], 1400));
+    /// assert_eq!(stack.path_mtu([10, 0, 0, 2])?, 1400);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn path_mtu_reduce(&mut self, now: Instant, remote: impl Into<IpAddr>, mtu: u16) -> bool {
         let remote = remote.into();
         let current = self.path_mtu(remote).unwrap_or(0);

@@ -149,6 +149,7 @@ impl<D: Device> Emitter<'_, D> {
             return Emitted::Sent;
         };
         let mut header = header.to_vec();
+        //= RFC 9293 section 3.1, MUST-2: every segment that is sent has a checksum.
         let sum = pseudo_header_ip(local, remote, Protocol::Tcp, len as u32);
         let checksum = sum.over(&header).over(&bytes).finish().to_be_bytes();
         if let Some(field) = header.get_mut(16..18) {
@@ -204,6 +205,7 @@ impl<D: Device> Emit for Emitter<'_, D> {
         let ecn = if to.ect { Ecn::Ect0 } else { Ecn::NotEct };
         let ip = template.ip_header(Protocol::Tcp, len, ecn);
         let link = template.link.as_bytes();
+        //= RFC 9293 section 3.1, MUST-2: the checksum is filled in behind here, by the device or in its place.
         let offload = Offload {
             transport: Transport::Tcp,
             l3_offset: link.len() as u8,
@@ -264,23 +266,7 @@ impl<D: Device> Stack<D> {
         self.tcp.connect_from(now, local, remote, options, is_ours)
     }
 
-    /// The same, from a port that `accept_port` accepts; it is given the local address too. With several shards that is
-    /// how answers come to the one that asked.
-    ///
-    /// # Errors
-    /// [`ConnectError`] says what cannot be.
-    pub fn tcp_connect_from(
-        &mut self,
-        now: Instant,
-        local: Option<SocketAddr>,
-        remote: SocketAddr,
-        options: Option<Options>,
-        mut accept_port: impl FnMut(IpAddr, u16) -> bool,
-    ) -> Result<ConnectionId, ConnectError> {
-        let local = self.tcp_source(local, remote)?;
-        self.tcp.connect_from(now, local, remote, options, &mut |port| accept_port(local.ip(), port))
-    }
-
+    //= RFC 9293 section 3.9.1.1, MUST-43: the user may name the local address; MUST-44: else the route to the peer does.
     /// Where a connection to `remote` leaves from.
     fn tcp_source(&self, local: Option<SocketAddr>, remote: SocketAddr) -> Result<SocketAddr, ConnectError> {
         let remote_ip = remote.ip().to_canonical();

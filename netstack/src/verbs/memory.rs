@@ -9,6 +9,14 @@ use super::{Context, VerbsError, sys};
 
 /// What the device may do with memory, or a queue pair's peer through the queue pair. The device may always read it for this
 /// side's requests.
+///
+/// ```
+/// use shouter_netstack::verbs::Access;
+///
+/// // A buffer that this side's RDMA reads fill, and that peers may read.
+/// let access = Access::LOCAL_WRITE | Access::REMOTE_READ;
+/// assert_eq!(format!("{access:?}"), r#"{"LOCAL_WRITE", "REMOTE_READ"}"#);
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Access(u32);
 

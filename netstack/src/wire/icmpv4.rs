@@ -63,6 +63,7 @@ impl<'a> Message<'a> {
             (3, code) => error(ErrorKind::Unreachable { code }),
             (11, code) => error(ErrorKind::TimeExceeded { code }),
             (12, code) => error(ErrorKind::ParameterProblem { code, pointer: u32::from(a) }),
+            //= RFC 9293 section 3.9.2.2, MUST-55: source quench (type 4) is dropped, as RFC 6633 section 4 has it.
             _ => return Err(Malformed::Unsupported),
         })
     }

@@ -47,6 +47,7 @@ impl<'a> Packet<'a> {
         else {
             return Err(Malformed::Length);
         };
+        //= RFC 9293 section 3.9.2, MUST-50: options are skipped; no protocol above is given any.
         let (options, payload) =
             ip::trim(rest, behind, rest_len)?.split_at_checked(options_len).ok_or(Malformed::Length)?;
         Ok(Self { header, options, payload })

@@ -94,6 +94,15 @@ impl Sub<u32> for SeqNumber {
 }
 
 /// Control bits (RFC 9293 section 3.1).
+///
+/// ```
+/// use shouter_netstack::wire::tcp::Flags;
+///
+/// let flags = Flags::PSH.with(Flags::ACK).with(Flags::URG);
+/// assert!(flags.contains(Flags::URG) && !flags.intersects(Flags::SYN));
+/// // As tcpdump writes them.
+/// assert_eq!(format!("{flags:?}"), "PU.");
+/// ```
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Flags(pub u8);
 
@@ -435,7 +444,8 @@ impl Header {
                 out.put(&end.0.to_be_bytes());
             }
         }
-        // Every piece above is a whole number of words.
+        //= RFC 9293 section 3.1, MUST-69: nothing but zeros may follow the last option. Every piece above is a whole number
+        //= of words, so nothing follows.
         let Writer { mut bytes, len } = out;
         self.put_fixed(&mut bytes, len);
         HeaderBytes { bytes, len: len as u8 }

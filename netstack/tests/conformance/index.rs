@@ -42,8 +42,8 @@ pub(crate) fn generate(scripts: &Scripts) -> (String, Vec<String>) {
          Generated from the scripts beside this file; a test compares them.\n\
          `SHOUTER_UPDATE_INDEX=1 cargo test -p shouter-netstack --test conformance` writes it anew.\n\n\
          {total} scenarios. Of the {} requirements that appendix B of RFC 9293 lists (MUST, SHOULD and their negations), \
-         {covered} have scenarios, {elsewhere} are tested elsewhere or are not this module's, as the table says, and {} \
-         are not covered.\n",
+         {covered} have scenarios, {elsewhere} are tested elsewhere or not supported, as the table says, and {} are not \
+         covered.\n",
         REQUIREMENTS.len(),
         REQUIREMENTS.len() - covered - elsewhere,
     );
@@ -55,7 +55,8 @@ pub(crate) fn generate(scripts: &Scripts) -> (String, Vec<String>) {
                 wrong.push(format!("{id} is said to be not covered, but has scenarios"));
                 list(scenarios)
             }
-            (None, Some(why)) => format!("not covered: {why}"),
+            (None, Some(why)) if why.starts_with("not supported: ") => (*why).to_owned(),
+            (None, Some(why)) => format!("no scenario: {why}"),
             (None, None) => {
                 wrong.push(format!("{id} has neither a scenario nor a reason"));
                 "not covered".to_owned()

@@ -18,10 +18,13 @@ const fn elsewhere(id: &'static str, what: &'static str, why: &'static str) -> R
     Requirement { id, what, elsewhere: Some(why) }
 }
 
-const URGENT: &str = "urgent data is passed as ordinary data, and the user is not told of it (RFC 6093 advises against \
-                      its use)";
-const SOURCE_ROUTE: &str = "source routes are refused by the IP layer (RFC 7126)";
-const DIFFSERV: &str = "the stack has no Diffserv interface";
+const URGENT: &str = "not supported: urgent data is passed as ordinary data, and the user is not told of it (RFC 6093 \
+                      advises against its use)";
+const SOURCE_ROUTE: &str = "not supported: the IP layer ignores source routes of IPv4, refuses those of IPv6 (RFC 5095) and sends none";
+const DIFFSERV: &str =
+    "not supported: the Diffserv field is zero in all that is sent, and is not shown to the user";
+const SOFT_ERRORS: &str = "not supported: there are no reports while a connection lasts. `Info` has the counts of time-outs; \
+                           an ICMP error is the reason given when the connection fails";
 
 /// All of them but those that only allow something (MAY).
 pub(crate) const REQUIREMENTS: &[Requirement] = &[
@@ -79,26 +82,26 @@ pub(crate) const REQUIREMENTS: &[Requirement] = &[
     ),
     scripted("MUST-45", "and it stays the same"),
     scripted("MUST-46", "broadcast and multicast addresses cannot be connected to"),
-    elsewhere(
-        "MUST-47",
-        "soft errors are reported",
-        "the last soft error is the reason given when the connection fails; there is no separate report",
-    ),
+    elsewhere("MUST-47", "soft errors are reported", SOFT_ERRORS),
     elsewhere("MUST-48", "the Diffserv field can be set", DIFFSERV),
-    elsewhere("MUST-49", "the TTL can be set", "a matter of the IP layer's configuration"),
+    elsewhere("MUST-49", "the TTL can be set", "not supported: all packets may take 64 hops"),
     elsewhere("MUST-50", "unknown IP options are ignored", "the IP layer's tests"),
     elsewhere("MUST-51", "source routes can be given", SOURCE_ROUTE),
     elsewhere("MUST-52", "and override received ones", SOURCE_ROUTE),
     elsewhere("MUST-53", "return routes are kept", SOURCE_ROUTE),
     scripted("MUST-54", "ICMP errors reach the connection"),
-    elsewhere("MUST-55", "source quench is dropped", "the stack does not pass it on"),
+    elsewhere("MUST-55", "source quench is dropped", "the IP layer does not pass it on"),
     scripted("MUST-56", "soft errors do not abort a connection"),
     scripted("MUST-57", "segments to broadcast and multicast addresses are dropped"),
     scripted("MUST-58", "acknowledgements are aggregated"),
     scripted("MUST-59", "all queued segments are processed before an acknowledgement is sent"),
     scripted("MUST-60", "data is not held back for ever"),
     scripted("MUST-61", "PSH is on the last segment of what was written"),
-    elsewhere("MUST-62", "the urgent pointer that is sent points behind urgent data", "none is sent"),
+    elsewhere(
+        "MUST-62",
+        "the urgent pointer that is sent points behind urgent data",
+        "not supported: no urgent data is sent",
+    ),
     scripted("MUST-63", "a SYN from an invalid address is dropped"),
     scripted("MUST-64", "options need not be aligned"),
     scripted("MUST-65", "MSS is only on SYN"),
@@ -107,19 +110,15 @@ pub(crate) const REQUIREMENTS: &[Requirement] = &[
     scripted("MUST-68", "options have lengths"),
     scripted("MUST-69", "the header is padded with zeros"),
     scripted("SHLD-1", "initial sequence numbers are keyed"),
-    scripted("SHLD-2", "a RST may carry data"),
+    scripted("SHLD-2", "a RST that is received may carry data"),
     scripted("SHLD-3", "closing with data unread sends a RST"),
     scripted("SHLD-4", "timestamps shorten TIME-WAIT"),
     scripted("SHLD-5", "MSS is sent unless it is the default"),
-    scripted("SHLD-6", "the MSS accounts for the path"),
+    scripted("SHLD-6", "the MSS announced follows from the least MTU of the interface"),
     scripted("SHLD-7", "Nagle's algorithm"),
     scripted("SHLD-8", "ECN"),
-    elsewhere(
-        "SHLD-9",
-        "the application learns of trouble before the end",
-        "`Info` has the counts of time-outs; there is no report",
-    ),
-    elsewhere("SHLD-10", "R1 is at least three retransmissions", "there is no report at R1"),
+    elsewhere("SHLD-9", "the application learns of trouble before the end", SOFT_ERRORS),
+    elsewhere("SHLD-10", "R1 is at least three retransmissions", "not supported: nothing happens at R1"),
     scripted("SHLD-11", "R2 is at least 100 seconds"),
     scripted("SHLD-12", "keep-alive probes carry no data"),
     elsewhere("SHLD-13", "applications do not use urgent data", "there is no call for it"),
@@ -129,16 +128,12 @@ pub(crate) const REQUIREMENTS: &[Requirement] = &[
     scripted("SHLD-17", "data beyond the window does not time the connection out"),
     scripted("SHLD-18", "acknowledgements are delayed"),
     scripted("SHLD-19", "every second full segment is acknowledged"),
-    elsewhere(
-        "SHLD-20",
-        "error reports can be disabled",
-        "as MUST-47: nothing is reported that could disturb",
-    ),
+    elsewhere("SHLD-20", "error reports can be disabled", SOFT_ERRORS),
     elsewhere("SHLD-21", "the Diffserv field can be changed", DIFFSERV),
     elsewhere("SHLD-22", "the Diffserv field is passed on unchanged", DIFFSERV),
-    elsewhere("SHLD-23", "applications do not change it often", DIFFSERV),
+    elsewhere("SHLD-23", "applications do not change it while a connection lasts", DIFFSERV),
     elsewhere("SHLD-24", "a later source route overrides", SOURCE_ROUTE),
-    elsewhere("SHLD-25", "the application learns of unreachable networks", "as MUST-47"),
+    elsewhere("SHLD-25", "the application learns of unreachable networks", SOFT_ERRORS),
     scripted("SHLD-26", "hard ICMP errors abort a connection (before it is synchronised: RFC 5461)"),
     scripted("SHLD-27", "PSH is collapsed"),
     scripted("SHLD-28", "segments are as large as possible"),

@@ -24,8 +24,6 @@ unsafe impl Send for Stream {}
 unsafe impl Sync for Stream {}
 
 impl Stream {
-    /// The handle of the legacy default stream (`cudaStreamLegacy`); 0 means the same here.
-    pub const LEGACY: u64 = 1;
     /// The handle of the calling thread's default stream (`cudaStreamPerThread`). A trainer that was compiled for it
     /// passes 2, not 0. Another thread that uses the handle means its own stream, so every call here that concerns it is
     /// made by the trainer's thread.
@@ -44,7 +42,7 @@ impl Stream {
     }
 
     /// The trainer's stream of this handle (`cudaStream_t`, `CUstream`); one of another context is refused. The default
-    /// streams are those of `context`.
+    /// streams are those of `context`: 0 and 1 (`cudaStreamLegacy`) are the legacy one.
     ///
     /// # Safety
     /// The handle is 0, 1, 2 or that of a stream which is not destroyed before this value is dropped.

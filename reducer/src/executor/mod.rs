@@ -16,7 +16,7 @@
 //!
 //! **Credit.** A message of an operation larger than `eager_bytes` is sent only when its receiver has granted it,
 //! which it does as soon as the receiving step is ready. Messages of smaller operations go out at once, as far ahead of the receiver as its
-//! [`budget`] reaches, and beyond that when it asks, too; one that is early is kept in a bounded pool, per peer.
+//! budget (`budget.rs`) reaches, and beyond that when it asks, too; one that is early is kept in a bounded pool, per peer.
 //!
 //! **Exactly once.** Every message keeps a bit per fragment; a fragment that comes again is acknowledged and ignored,
 //! whatever the transport remembers. A message for an operation that has ended can only be such a repetition.

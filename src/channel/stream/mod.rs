@@ -3,7 +3,7 @@
 //!
 //! Two leaders share some connections for data and one for control messages. Posted fragments wait in one queue for
 //! each peer; every connection takes the next one when it has little left to send, so a slow connection slows only
-//! itself ([`share`]). A fragment is written as header and extent, without a copy where the provider can, and its memory is
+//! itself (`share.rs`). A fragment is written as header and extent, without a copy where the provider can, and its memory is
 //! free when the provider says so. What arrives is handed to the executor straight from the received chunk.
 //!
 //! | file | what |

@@ -125,7 +125,7 @@ pub enum Fault {
 /// A payload that lies in registered memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Source {
-    /// The registration, as [`Fabric::register`] called it.
+    /// The registration, as [`Fabric::registering`] called it.
     pub key: usize,
     /// Bytes from its start.
     pub offset: usize,
@@ -263,7 +263,7 @@ pub trait Fabric: 'static {
     /// its address. It does not count in the budget, which is one of host memory.
     ///
     /// # Errors
-    /// As [`register`](Self::register).
+    /// As [`registering`](Self::registering).
     ///
     /// # Safety
     /// The memory stays allocated until the registration ends, or no connection uses it any more.

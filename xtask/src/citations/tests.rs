@@ -20,3 +20,9 @@ fn requirements_are_read_with_their_sections() {
     assert_eq!(named("//= RFC 9293 section 3.7.1,\n//= MUST-14: so"), ["2 3.7.1 MUST-14"]);
     assert!(named("//= RFC 1122 section 4.2, MUST-1\n// RFC 9293 section 3.1, MUST-1").is_empty());
 }
+
+#[test]
+fn the_index_says_what_is_supported() {
+    let index = "| requirement | what | scenarios |\n|---|---|---|\n| MUST-1 | a | b, c |\n| SHLD-2 | a | not supported: b |\n";
+    assert_eq!(indexed(index), BTreeMap::from([("MUST-1", true), ("SHLD-2", false)]));
+}

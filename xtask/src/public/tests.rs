@@ -18,3 +18,27 @@ fn items_are_found_and_their_users() {
         ["A", "B", "f", "C", "i"].into_iter().filter(|name| !used.contains(*name)).collect();
     assert_eq!(unused, ["A", "f"]);
 }
+
+#[test]
+fn examples_that_run_are_users() {
+    let text = "
+        //! ```
+        //! # let hidden = 1;
+        //! a(hidden);
+        //! ```
+        /// ```no_run
+        /// b();
+        /// ```
+        ///
+        /// ```text
+        /// c -> d
+        /// ```
+        /// ```
+        /// e();
+        fn cut_off() {}
+        /// ```rust
+        /// f();
+        /// ```
+    ";
+    assert_eq!(examples(text), ["let hidden = 1;\na(hidden);\n", "f();\n"]);
+}

@@ -12,8 +12,9 @@ use libc::{
 
 use super::{address, control, memory, run};
 use crate::errno::{Errno, Result};
-use crate::host::{CallProgress, Host};
-use crate::machine::{Arrived, Patience};
+use crate::host::Host;
+use crate::machine::Arrived;
+use crate::progress::{CallProgress, Patience};
 
 type User = *mut c_void;
 

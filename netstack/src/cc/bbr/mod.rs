@@ -24,7 +24,7 @@ use crate::time::Instant;
 const PACING_PERCENT: u64 = 99;
 const LARGEST_QUANTUM: u64 = 64 * 1024;
 
-/// See the [module](self).
+/// BBR: a model of the path, its bandwidth and its least round-trip time, gives rate and window.
 #[derive(Debug)]
 pub struct Bbr {
     model: Model,

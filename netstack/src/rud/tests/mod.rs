@@ -325,7 +325,7 @@ fn a_piggybacked_acknowledgement_takes_effect_before_the_delivery() {
 }
 
 #[test]
-fn acknowledgements_wait_for_company_and_can_be_flushed() {
+fn acknowledgements_wait_for_company() {
     let config = Config::default();
     let [(mut a, a_id), (mut b, _)] = pair();
     let mut journal = Journal::default();
@@ -339,17 +339,15 @@ fn acknowledgements_wait_for_company_and_can_be_flushed() {
     };
     exchange(3, &mut a, &mut b);
     assert!(transmit(&mut b, 0).is_empty(), "an acknowledgement too early");
-    assert_eq!(b.next_deadline(), Some(Instant::ZERO + config.ack_delay));
-    b.flush_acks();
-    assert_eq!(transmit(&mut b, 0).len(), 1);
+    let due = Instant::ZERO + config.ack_delay;
+    assert_eq!(b.next_deadline(), Some(due));
     exchange(u64::from(config.ack_every), &mut a, &mut b);
     assert_eq!(transmit(&mut b, 0).len(), 1, "one for the whole burst");
     exchange(1, &mut a, &mut b);
-    let due = Instant::ZERO + config.ack_delay;
     b.on_timeout(due, &mut journal);
     assert_eq!(transmit(&mut b, due.as_nanos()).len(), 1);
-    b.flush_acks();
-    assert!(transmit(&mut b, 0).is_empty(), "nothing left to acknowledge");
+    b.on_timeout(due + config.ack_delay, &mut journal);
+    assert!(transmit(&mut b, due.as_nanos()).is_empty(), "nothing left to acknowledge");
 }
 
 #[test]
@@ -360,13 +358,14 @@ fn a_header_written_in_place_is_that_of_every_transmission() {
     a.send(a_id, &[9; 64], None, MessageToken(1)).unwrap();
     let before = transmit(&mut a, 0).remove(0);
     b.on_datagram(Instant::ZERO, &meta(1, before.0.src_port), &before.1, &mut journal);
-    b.flush_acks();
-    for (to, bytes) in transmit(&mut b, 10) {
-        a.on_datagram(Instant::from_nanos(20), &meta(0, to.src_port), &bytes, &mut journal);
+    let due = b.next_deadline().unwrap();
+    b.on_timeout(due, &mut journal);
+    for (to, bytes) in transmit(&mut b, due.as_nanos()) {
+        a.on_datagram(due, &meta(0, to.src_port), &bytes, &mut journal);
     }
     let payload = extent_from(vec![7; 5]);
     a.send_with(a_id, |header: &mut [u8; 3]| *header = [1, 2, 3], payload, MessageToken(2)).unwrap();
-    assert_eq!(transmit(&mut a, 30).len(), 1, "and it is lost");
+    assert_eq!(transmit(&mut a, due.as_nanos() + 30).len(), 1, "and it is lost");
     a.on_timeout(Instant::from_nanos(10 * MS), &mut journal);
     let again = transmit(&mut a, 10 * MS).remove(0);
     b.on_datagram(Instant::from_nanos(11 * MS), &meta(1, again.0.src_port), &again.1, &mut journal);

@@ -76,7 +76,7 @@ impl Connection {
             return Disposition::Keep;
         }
         //= RFC 9293 section 3.10.7.4, second (RFC 5961 section 3.2): a reset with the very next number ends the
-        //= connection; one elsewhere in the window is challenged.
+        //= connection; one elsewhere in the window is challenged. RFC 9293 section 3.5.3, SHLD-2: it may carry data.
         if rst {
             if header.seq == next {
                 return self.on_reset(cx);

@@ -27,7 +27,8 @@ const LEAST_MSS: u16 = 48;
 
 /// The largest payload announced to the peer (MSS): what the path carries without options.
 ///
-//= RFC 9293 section 3.7.1, MUST-14, MUST-67: the MSS option is sent, and does not count options.
+//= RFC 9293 section 3.7.1, MUST-14, MUST-67: the MSS option is sent, and does not count options; section 3.7.3, SHLD-6: it
+//= follows from the least MTU of the interface, which here is the only one.
 fn own_mss(open_mtu: u16, v6: bool, options: &Options) -> u16 {
     let headers = if v6 { 60 } else { 40 };
     open_mtu.saturating_sub(headers).min(options.max_segment.unwrap_or(u16::MAX)).max(LEAST_MSS)

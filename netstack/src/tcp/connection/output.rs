@@ -12,6 +12,7 @@ use crate::wire::tcp::{self, Flags, Header, SackBlocks, SeqNumber, Timestamps};
 const NO_EXTENTS: usize = 8;
 
 impl Connection {
+    //= RFC 9293 section 3.9.1.1, MUST-45: all segments leave from the address with which the connection began.
     fn destination(&self, ect: bool) -> Destination {
         Destination { local: self.local(), remote: self.remote(), ect }
     }
@@ -27,6 +28,7 @@ impl Connection {
             ack: say.ack,
             flags: if say.ece { flags.with(Flags::ECE) } else { flags },
             window: say.window,
+            //= RFC 9293 section 3.8.5, SHLD-13: no call sends urgent data.
             urgent: 0,
             options: self.stamped(now, say.echo),
         }

@@ -75,7 +75,7 @@ impl Endpoint {
     /// Takes as many of the bytes as find room to be sent, and returns how many.
     ///
     /// # Errors
-    /// [`Error::WouldBlock`] if there is no room; [`TcpEvent::Writable`] follows. Else [`Error`] says why not.
+    /// [`Error::WouldBlock`] if there is no room; [`TcpEvent::Writable`](crate::tcp::TcpEvent::Writable) follows. Else [`Error`] says why not.
     pub fn write(&mut self, now: Instant, id: ConnectionId, bytes: &[u8]) -> Result<usize, Error> {
         self.write_by(now, id, |connection, cx| connection.write(bytes, cx))
     }
@@ -125,10 +125,10 @@ impl Endpoint {
         })
     }
 
-    /// Queues bytes that stay where they are until [`TcpEvent::Released`] gives `token` back.
+    /// Queues bytes that stay where they are until [`TcpEvent::Released`](crate::tcp::TcpEvent::Released) gives `token` back.
     ///
     /// # Errors
-    /// [`Error::WouldBlock`] if there is no room; [`TcpEvent::Writable`] follows. Else [`Error`] says why not.
+    /// [`Error::WouldBlock`] if there is no room; [`TcpEvent::Writable`](crate::tcp::TcpEvent::Writable) follows. Else [`Error`] says why not.
     pub fn write_extent(
         &mut self,
         now: Instant,
@@ -142,7 +142,7 @@ impl Endpoint {
     /// Copies received bytes into `buffer` and returns how many; 0 is the end of the data.
     ///
     /// # Errors
-    /// [`Error::WouldBlock`] if there are none; [`TcpEvent::Readable`] follows. Else [`Error`] says why not.
+    /// [`Error::WouldBlock`] if there are none; [`TcpEvent::Readable`](crate::tcp::TcpEvent::Readable) follows. Else [`Error`] says why not.
     pub fn read(&mut self, now: Instant, id: ConnectionId, buffer: &mut [u8]) -> Result<usize, Error> {
         self.read_of(now, id, |connection, cx| connection.read(now, buffer, cx))
     }
@@ -174,7 +174,7 @@ impl Endpoint {
 
     /// Lets go of a connection. What was written is still sent, then a FIN; if received data is unread, a reset says so
     /// to the peer (RFC 9293 section 3.6, by way of RFC 2525 section 2.17). The id is unknown afterwards, and only
-    /// [`TcpEvent::Released`] may follow. What the peer does not take within [`Options::orphan_timeout`], or keeps from others who
+    /// [`TcpEvent::Released`](crate::tcp::TcpEvent::Released) may follow. What the peer does not take within [`Options::orphan_timeout`], or keeps from others who
     /// write, is lost.
     pub fn close(&mut self, now: Instant, id: ConnectionId) {
         self.let_go(now, id, false);

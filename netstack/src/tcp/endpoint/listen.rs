@@ -101,6 +101,8 @@ const ANY4: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
 const ANY6: IpAddr = IpAddr::V6(Ipv6Addr::UNSPECIFIED);
 
 impl Listeners {
+    //= RFC 9293 section 3.9.1.1, MUST-41: a listener has a record of its own, and no connection changes; MUST-42: only another
+    //= listener keeps a port from being listened at, and no connection, in whichever state.
     /// Opens a listener. `[::]` stands for all addresses of both families, `0.0.0.0` for all of IPv4, port 0 for any
     /// port.
     pub(super) fn open(

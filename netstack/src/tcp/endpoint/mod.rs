@@ -288,7 +288,8 @@ impl Endpoint {
     }
 
     /// Connections in TIME-WAIT.
-    pub fn in_time_wait(&self) -> usize {
+    #[cfg(test)]
+    pub(crate) fn in_time_wait(&self) -> usize {
         self.records.len()
     }
 

@@ -182,6 +182,8 @@ impl Slots {
         slot.connection.as_deref()?.next_deadline()
     }
 
+    //= RFC 9293 section 3.10.7.4, MUST-58, MUST-59: a segment that arrives only schedules the connection. What acknowledges all
+    //= segments of a burst leaves with `transmit`, once these have been processed.
     /// Schedules a connection to send and arms its timer, if it wants them.
     #[inline]
     pub(super) fn settle(&mut self, now: Instant, index: u32, timers: &mut Timers) {

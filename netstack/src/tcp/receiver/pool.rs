@@ -179,7 +179,7 @@ impl Block {
     }
 }
 
-/// Received bytes, owned by the reader. To clone and to split is cheap: the parts share the memory.
+/// Received bytes, owned by the reader. Clones share the memory.
 #[derive(Clone, Default)]
 pub struct Chunk {
     bytes: Arc<Vec<u8>>,
@@ -188,14 +188,6 @@ pub struct Chunk {
 }
 
 impl Chunk {
-    /// Takes the first `at` bytes off, all if there are fewer, and returns them.
-    pub fn split_to(&mut self, at: usize) -> Self {
-        let middle = self.start.saturating_add(at).min(self.end);
-        let head = Self { bytes: Arc::clone(&self.bytes), start: self.start, end: middle };
-        self.start = middle;
-        head
-    }
-
     /// The bytes.
     #[inline]
     pub fn as_bytes(&self) -> &[u8] {

@@ -2,6 +2,7 @@
 
 use crate::wire::tcp::SeqNumber;
 
+//= RFC 9293 section 3.8.2, SHLD-8: ECN as RFC 3168 has it.
 /// Whether marks count, and since when.
 #[derive(Debug)]
 pub(super) struct Ecn {

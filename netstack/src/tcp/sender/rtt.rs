@@ -22,6 +22,7 @@ const NONE: u64 = u64::MAX;
 /// Timestamps tick in milliseconds: below this they are too coarse to measure by.
 const COARSE: Duration = Duration::from_millis(4);
 
+//= RFC 9293 section 3.8.1, MUST-18: the time-out is RFC 6298's, and what was sent again is not measured (Karn's algorithm).
 /// What was measured, in nanoseconds.
 #[derive(Debug)]
 pub(super) struct Rtt {
@@ -176,7 +177,7 @@ impl Rtt {
     /// The retransmission time-out in nanoseconds.
     #[inline]
     pub(super) fn rto_nanos(&self, options: &Options) -> u64 {
-        //= RFC 6298 section 5.5: the time-out doubles each time, up to a maximum.
+        //= RFC 6298 section 5.5; RFC 9293 section 3.8.2, MUST-19: the time-out doubles each time, up to a maximum.
         let factor = 1u64.checked_shl(u32::from(self.backoff)).unwrap_or(u64::MAX);
         let most = whole_nanos(options.max_rto);
         self.base(options).min(most).saturating_mul(factor).min(most)

@@ -235,7 +235,8 @@ impl Sender {
         if in_flight > 0 && open < u64::from(len.min(mss)) {
             return Some(Err(Wait::Congestion));
         }
-        // A window that shrank behind it: only the oldest segment goes, as a probe.
+        //= RFC 9293 section 3.8.6, SHLD-16: of what a window has shrunk behind, that which it still admits is sent again;
+        //= MUST-35: beyond it the oldest segment alone, which probes a window that has shrunk to zero.
         let admitted = self.space.right_edge().distance(lost.start);
         if admitted < len.min(mss) && lost.start != self.space.una() {
             return Some(Err(Wait::Window));
@@ -308,6 +309,7 @@ impl Sender {
                 Ok(Outgoing { segment_size: size, ..self.new_data(u32::from(size), Probe::PathMtu) })
             };
         }
+        //= RFC 9293 section 3.9.1.2, SHLD-28: full segments, whatever the sizes of the writes were.
         let mut len = admitted.min(u32::try_from(open).unwrap_or(u32::MAX)).min(self.burst(path));
         if u64::from(len) != unsent || small_out || more {
             len = whole(len, mss);

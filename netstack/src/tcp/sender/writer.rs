@@ -69,7 +69,8 @@ impl Sender {
         more && !self.space.is_finished() && self.queue.tail() > pushed()
     }
 
-    //= RFC 9293 section 3.9.1.2, MUST-61: PSH when the queue is empty behind it, unless the writer said that more would follow.
+    //= RFC 9293 section 3.9.1.2, MUST-61, SHLD-27: PSH when the queue is empty behind it, unless the writer said that more would
+    //= follow; not at the end of each write.
     /// Whether a segment that ends at a stream position says PSH.
     pub(super) fn pushes(&self, end: u64) -> bool {
         (end == self.queue.tail() && !self.writer.more) || self.queue.ends_record(end)

@@ -85,7 +85,7 @@ fn default_streams_are_streams_too() {
     let host = Pinned::new(&context, 64).unwrap();
     let device = DeviceBuffer::new(&context, 64).unwrap();
     let mut copier = Copier::new(&context).unwrap();
-    for (at, handle) in [0, Stream::LEGACY, Stream::PER_THREAD].into_iter().enumerate() {
+    for (at, handle) in [0, 1, Stream::PER_THREAD].into_iter().enumerate() {
         // SAFETY: default streams do not end before their context.
         let stream = unsafe { Stream::borrow(&context, handle) }.unwrap();
         assert!(!stream.capturing(&context.enter().unwrap()).unwrap());

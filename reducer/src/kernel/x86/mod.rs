@@ -50,11 +50,11 @@ const FAR: usize = 1 << 20;
 /// How far ahead, in bytes: what measured best.
 const AHEAD: usize = 1024;
 
-/// As [`fold::fold`]. Accumulators stay in registers over all sources.
+/// As [`fold`](super::fold::fold). Accumulators stay in registers over all sources.
 ///
 /// # Safety
 ///
-/// As [`fold::fold`]; the CPU has the instructions of `V`.
+/// As [`fold`](super::fold::fold); the CPU has the instructions of `V`.
 #[inline(always)]
 unsafe fn fold<V: Stored<E>, E: Element, O: Op>(job: &Fold<'_>) {
     let Fold { dst, dst2, sources, count } = *job;
@@ -146,11 +146,11 @@ fn folded<V: Stored<E>, E: Element, O: Op, const N: usize>(
     pairs
 }
 
-/// As [`fold::divide`].
+/// As [`divide`](super::fold::divide).
 ///
 /// # Safety
 ///
-/// As [`fold::divide`]; the CPU has the instructions of `V`.
+/// As [`divide`](super::fold::divide); the CPU has the instructions of `V`.
 #[inline(always)]
 unsafe fn divide<V: Stored<E> + Divide, E: Element>(dst: *mut u8, count: usize, n: u32) {
     let dst = dst.cast::<E>();

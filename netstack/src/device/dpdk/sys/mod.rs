@@ -1,7 +1,7 @@
 //! The unsafe part: every call into DPDK. What is exported upholds DPDK's rules by its types:
 //!
 //! - [`eal_init`] is called before anything else (by [`Eal`](super::Eal), a reference to which each port needs);
-//! - a [`Pool`](mbuf::Pool) outlives the port that draws on it, since the port holds it;
+//! - a [`Pool`] outlives the port that draws on it, since the port holds it;
 //! - a [`Queue`] can be made once per index of a started port and holds the port, and its bursts take `&mut`: one
 //!   thread at a time drives a queue, and never a stopped one;
 //! - an [`Lcore`] belongs to one queue, whose thread alone uses its caches.
