@@ -51,7 +51,7 @@ mod network;
 pub mod tcp;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use core::time::Duration;
 
