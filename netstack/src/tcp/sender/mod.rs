@@ -398,12 +398,6 @@ impl Sender {
         self.queue.len() == 0 && self.board.is_empty() && self.fin_queued == self.fin_sent
     }
 
-    /// Whether the FIN was sent.
-    #[cfg(test)]
-    pub(crate) fn fin_sent(&self) -> bool {
-        self.fin_sent
-    }
-
     /// Payload bytes per segment.
     #[inline]
     pub(crate) fn mss(&self) -> u16 {
