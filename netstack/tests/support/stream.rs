@@ -18,7 +18,7 @@ pub(crate) fn stream(at: u64, len: usize) -> &'static [u8] {
     &PATTERN[from..from + len.min(PATTERN.len() - from)]
 }
 
-/// Whether these are the bytes from `at` on; if not, up to where the difference begins, within a period or so.
+/// Compares bytes with those from `at` on. The error is the position of the piece that differs.
 pub(crate) fn is_stream(mut at: u64, mut bytes: &[u8]) -> Result<(), u64> {
     while !bytes.is_empty() {
         let expected = stream(at, bytes.len());
