@@ -8,28 +8,22 @@ use std::sync::Barrier;
 
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
-use ranks::values::{COUNTS, TOPOLOGIES, fill, reduced, value};
-use ranks::{end, job, parameter, scenario, tell};
+use ranks::values::{self, COUNTS, TOPOLOGIES};
+use ranks::{Play, job, join, parameter, play, tell};
 use sha2::{Digest, Sha256};
-use shouter::{Config, DType, Error, Group, ReduceOp, TensorSpec};
+use shouter::{DType, Error, Group, ReduceOp, TensorSpec};
 
 /// Not a test of its own: what a rank runs.
 #[test]
 fn rank_body() {
-    let Some(scenario) = scenario() else { return };
-    let play = match scenario.as_str() {
-        "matrix" => matrix,
-        "push" => push_out_of_order,
-        "threads" => threads,
-        "bits" => random_bits,
-        "paths" => every_path,
-        other => panic!("no scenario {other}"),
-    };
-    let config = Config::from_env().map_err(|error| Error::Config(error.to_string()));
-    end(config.and_then(shouter::init).and_then(|group| {
-        play(&group)?;
-        group.finalize()
-    }))
+    let plays: [(&str, Play); 5] = [
+        ("matrix", matrix),
+        ("push", push_out_of_order),
+        ("threads", threads),
+        ("bits", random_bits),
+        ("paths", every_path),
+    ];
+    play(&plays, join);
 }
 
 /// All-reduces `data`, which holds whole elements of `dtype`.
@@ -38,39 +32,23 @@ fn reduce(group: &Group, data: &mut [u8], dtype: DType, op: ReduceOp) -> Result<
     unsafe { group.all_reduce_raw(data.as_mut_ptr(), data.len() / dtype.size(), dtype, op) }
 }
 
-/// Every type and every reduction at every count; `DTYPES` and `COUNT` narrow it down. `SHARED` is the number of ranks whose
-/// tensors lie in memory that the host's ranks share.
+/// `SHARED` is the number of ranks whose tensors lie in memory that the host's ranks share.
 fn matrix(group: &Group) -> Result<(), Error> {
-    let narrow = parameter("DTYPES");
-    let (ranks, rank) = (group.size(), group.rank());
-    let shared = parameter("SHARED").is_some_and(|number| rank < number.parse().unwrap());
+    let shared = parameter("SHARED").is_some_and(|number| group.rank() < number.parse().unwrap());
     let mut memory = if shared { Some(group.alloc::<u8>((COUNTS[3] + 1) * 8)?) } else { None };
-    for &dtype in
-        DType::ALL.iter().filter(|dtype| narrow.as_ref().is_none_or(|list| list.contains(dtype.name())))
-    {
-        for &op in ReduceOp::ALL {
-            for count in COUNTS {
-                let mut data = fill(dtype, count, |index| value(op, dtype, ranks, rank, index));
-                if let Some(memory) = &mut memory {
-                    // Tensors begin at any element, and their neighbours stay as they are.
-                    let (tensor, rest) = memory[count % 2 * dtype.size()..].split_at_mut(data.len());
-                    tensor.copy_from_slice(&data);
-                    rest.fill(0xa5);
-                    reduce(group, tensor, dtype, op)?;
-                    data.copy_from_slice(tensor);
-                    assert!(
-                        rest.iter().all(|byte| *byte == 0xa5),
-                        "{op} of {count} x {dtype} wrote behind its tensor"
-                    );
-                } else {
-                    reduce(group, &mut data, dtype, op)?;
-                }
-                let expected = fill(dtype, count, |index| reduced(op, dtype, ranks, index));
-                assert!(data == expected, "{op} of {count} x {dtype}");
-            }
-        }
-    }
-    Ok(())
+    values::matrix(group, |data, dtype, op| {
+        let Some(memory) = &mut memory else { return reduce(group, data, dtype, op) };
+        // Tensors begin at any element, and their neighbours stay as they are.
+        let count = data.len() / dtype.size();
+        let (tensor, rest) = memory[count % 2 * dtype.size()..].split_at_mut(data.len());
+        tensor.copy_from_slice(data);
+        rest.fill(0xa5);
+        reduce(group, tensor, dtype, op)?;
+        data.copy_from_slice(tensor);
+        let kept = rest.iter().all(|byte| *byte == 0xa5);
+        assert!(kept, "{op} of {count} x {dtype} wrote behind its tensor");
+        Ok(())
+    })
 }
 
 /// Twenty tensors a step, pushed in order, waited for in another.
@@ -154,6 +132,16 @@ fn threads(group: &Group) -> Result<(), Error> {
     })
 }
 
+/// The bytes of a random number with an exponent in the middle of the range, so that sums are finite and rounding is everywhere.
+fn random(rng: &mut SmallRng, dtype: DType) -> Vec<u8> {
+    let bits: u32 = rng.random();
+    match dtype {
+        DType::F32 => (bits & 0x87ff_ffff | 0x3c00_0000).to_le_bytes().to_vec(),
+        DType::Bf16 => (bits as u16 & 0x83ff | 0x3c00).to_le_bytes().to_vec(),
+        _ => (bits as u16 & 0x8fff | 0x3000).to_le_bytes().to_vec(),
+    }
+}
+
 /// Random finite floating-point numbers: tells the hash of every result.
 fn random_bits(group: &Group) -> Result<(), Error> {
     let mut rng = SmallRng::seed_from_u64(7 + u64::from(group.rank()));
@@ -161,16 +149,7 @@ fn random_bits(group: &Group) -> Result<(), Error> {
     for dtype in [DType::F32, DType::Bf16, DType::F16] {
         for count in COUNTS {
             for op in [ReduceOp::Sum, ReduceOp::Avg, ReduceOp::Prod, ReduceOp::Max] {
-                let mut data = Vec::new();
-                for _ in 0..count {
-                    let bits: u32 = rng.random();
-                    match dtype {
-                        // Exponents in the middle of the range, so that sums are finite and rounding is everywhere.
-                        DType::F32 => data.extend((bits & 0x87ff_ffff | 0x3c00_0000).to_le_bytes()),
-                        DType::Bf16 => data.extend((bits as u16 & 0x83ff | 0x3c00).to_le_bytes()),
-                        _ => data.extend((bits as u16 & 0x8fff | 0x3000).to_le_bytes()),
-                    }
-                }
+                let mut data: Vec<u8> = (0..count).flat_map(|_| random(&mut rng, dtype)).collect();
                 reduce(group, &mut data, dtype, op)?;
                 hash.update(&data);
             }
@@ -192,14 +171,7 @@ fn every_path(group: &Group) -> Result<(), Error> {
     {
         let mut rng = SmallRng::seed_from_u64(99 + u64::from(group.rank()));
         let size = dtype.size();
-        let mut number = move || {
-            let bits: u32 = rng.random();
-            match dtype {
-                DType::F32 => (bits & 0x87ff_ffff | 0x3c00_0000).to_le_bytes().to_vec(),
-                DType::Bf16 => (bits as u16 & 0x83ff | 0x3c00).to_le_bytes().to_vec(),
-                _ => (bits as u16 & 0x8fff | 0x3000).to_le_bytes().to_vec(),
-            }
-        };
+        let mut number = move || random(&mut rng, dtype);
         let common: Vec<u8> = (0..COMMON).flat_map(|_| number()).collect();
         let mut results = Vec::new();
         for count in counts {
@@ -250,7 +222,7 @@ fn every_type_and_reduction_is_exact_on_every_topology() {
 #[test]
 fn tensors_in_shared_memory_are_exact_whoever_else_has_them() {
     for (ranks, hosts, shared) in [(3, 1, 3), (3, 1, 2), (2, 1, 2), (4, 2, 4), (1, 1, 1)] {
-        job(ranks, hosts, "matrix").env("SHOUTER_TEST_SHARED", shared).run().assert_success();
+        job(ranks, hosts, "matrix").with("SHARED", shared).run().assert_success();
     }
 }
 
@@ -280,7 +252,7 @@ fn a_dedicated_thread_drives_as_well() {
 #[test]
 fn eight_ranks_on_two_hosts_make_progress() {
     job(8, 2, "push").run().assert_success();
-    job(8, 2, "matrix").env("SHOUTER_TEST_DTYPES", "bf16 i8").run().assert_success();
+    job(8, 2, "matrix").with("DTYPES", "bf16 i8").run().assert_success();
 }
 
 #[test]
@@ -288,11 +260,7 @@ fn loss_and_bit_flips_do_not_show() {
     for (ranks, hosts) in [(2, 2), (4, 2)] {
         let faults = ["--loss", "5%", "--corrupt", "1%", "--seed", "11"];
         job(ranks, hosts, "push").args(&faults).run().assert_success();
-        job(ranks, hosts, "matrix")
-            .env("SHOUTER_TEST_DTYPES", "f16 i32")
-            .args(&faults)
-            .run()
-            .assert_success();
+        job(ranks, hosts, "matrix").with("DTYPES", "f16 i32").args(&faults).run().assert_success();
     }
 }
 
@@ -309,7 +277,7 @@ fn all_ranks_end_with_the_same_bits() {
 fn tcp_between_hosts_is_as_good() {
     for (ranks, hosts) in [(2, 2), (4, 2), (3, 3)] {
         let tcp = |play| job(ranks, hosts, play).env("SHOUTER_TRANSPORT", "tcp");
-        tcp("matrix").env("SHOUTER_TEST_DTYPES", "f32 i8").run().assert_success();
+        tcp("matrix").with("DTYPES", "f32 i8").run().assert_success();
         tcp("push").run().assert_success();
     }
     let state = job(2, 2, "bits").env("SHOUTER_TRANSPORT", "tcp").run();
@@ -322,20 +290,17 @@ fn tcp_between_hosts_is_as_good() {
 fn the_kernels_sockets_between_hosts_are_as_good() {
     for (ranks, hosts) in [(2, 2), (4, 2), (3, 3)] {
         let kernel = |play| job(ranks, hosts, play).args(&["--transport", "kernel"]);
-        kernel("matrix").env("SHOUTER_TEST_DTYPES", "f32 i8").run().assert_success();
+        kernel("matrix").with("DTYPES", "f32 i8").run().assert_success();
         kernel("push").run().assert_success();
         kernel("push").env("SHOUTER_CRC", "off").run().assert_success();
     }
-    kernel_plays("threads", "caller");
-    kernel_plays("push", "dedicated");
+    for (play, mode) in [("threads", "caller"), ("push", "dedicated")] {
+        let job = job(4, 2, play).args(&["--transport", "kernel"]);
+        job.env("SHOUTER_MODE", mode).run().assert_success();
+    }
     let state = job(4, 2, "bits").args(&["--transport", "kernel"]).run();
     state.assert_success();
     assert!(state.all_told(&state.ranks[0].told[0]), "{state}");
-}
-
-fn kernel_plays(scenario: &str, mode: &str) {
-    let job = job(4, 2, scenario).args(&["--transport", "kernel"]);
-    job.env("SHOUTER_MODE", mode).run().assert_success();
 }
 
 #[test]

@@ -17,7 +17,9 @@ use std::process::{Command, ExitCode};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use ranks::{ERROR, Job, RankState, State, end, job, names_only, parameter, scenario, tell};
+use ranks::{
+    CLOSED, DEVICE, JOIN, Job, PEER_FAILED, RankState, State, end, job, names_only, parameter, scenario, tell,
+};
 use shouter::config::{Builder, ConfigError};
 use shouter::{DType, Error, Group, ReduceOp, TensorSpec};
 
@@ -27,11 +29,6 @@ const HEARTBEAT: Duration = Duration::from_secs(2);
 const RENDEZVOUS: Duration = Duration::from_secs(5);
 /// What the promise adds to either.
 const MORE: Duration = Duration::from_secs(1);
-
-const DEVICE: i32 = ERROR + 3;
-const JOIN: i32 = ERROR + 2;
-const PEER_FAILED: i32 = ERROR + 6;
-const CLOSED: i32 = ERROR + 8;
 
 /// Elements of the tensors: one small message, several chunks.
 const COUNTS: [usize; 2] = [1000, 300_000];
@@ -265,7 +262,7 @@ impl Drill {
         for (name, value) in [("ACT", self.act_name()), ("STAGE", stage)] {
             plan = plan.env(&format!("SHOUTER_TEST_{name}"), value);
         }
-        plan = plan.env("SHOUTER_TEST_VICTIM", victim).env("SHOUTER_TEST_GATES", gates.0.display());
+        plan = plan.with("VICTIM", victim).with("GATES", gates.0.display());
         match (self.act, *transport) {
             (Act::Cut, "kernel") => plan.in_namespace(LOOPBACK).start(),
             (Act::Cut, _) => plan.in_namespace(WIRE).start(),

@@ -10,7 +10,10 @@ mod ranks;
 use std::os::unix::net::UnixListener;
 use std::time::{Duration, Instant};
 
-use ranks::{ERROR, Job, RankState, State, end, job, names_only, parameter, scenario, tell};
+use ranks::{
+    CLOSED, CONFIG, DEADLINE, JOIN, Job, MISMATCH, PEER_FAILED, Play, RankState, State, end, job, names_only,
+    parameter, play, run_all, scenario, tell,
+};
 use shouter::config::Builder;
 use shouter::{Config, DType, Error, Group, ReduceOp, TensorSpec};
 
@@ -22,36 +25,27 @@ const AT_ONCE: Duration = Duration::from_secs(4);
 /// ...beside a heartbeat that would find it far later.
 const SLOW_HEARTBEAT: &str = "30s";
 
-const JOIN: i32 = ERROR + 2;
-
-const MISMATCH: i32 = ERROR + 5;
-const PEER_FAILED: i32 = ERROR + 6;
-const DEADLINE: i32 = ERROR + 7;
-const CLOSED: i32 = ERROR + 8;
-
 /// Not a test of its own: what a rank runs.
 #[test]
 fn rank_body() {
-    let Some(scenario) = scenario() else { return };
-    if scenario == "again" {
+    if scenario().as_deref() == Some("again") {
         end(again());
     }
-    let play = match scenario.as_str() {
-        "steps" => steps,
-        "late" => late,
-        "absent" => absent,
-        "register" => register,
-        "wide" => wide,
-        "awaited" => awaited,
-        "aside" => aside,
-        "diverge" => diverge,
-        "once" => once,
-        "ahead" => ahead,
-        "beside" => beside,
-        "narrow" => narrow,
-        other => panic!("no scenario {other}"),
-    };
-    end(join().and_then(|group| play(&group).and_then(|()| group.finalize())))
+    let plays: [(&str, Play); 12] = [
+        ("steps", steps),
+        ("late", late),
+        ("absent", absent),
+        ("register", register),
+        ("wide", wide),
+        ("awaited", awaited),
+        ("aside", aside),
+        ("diverge", diverge),
+        ("once", once),
+        ("ahead", ahead),
+        ("beside", beside),
+        ("narrow", narrow),
+    ];
+    play(&plays, join);
 }
 
 /// Lowers a limit of this process to so many bytes.
@@ -376,10 +370,6 @@ fn assert_survivor(survivor: &RankState, victim: u32, state: &State) {
 }
 
 /// Starts the steps and waits until every rank is in the midst of them.
-fn in_mid_step(ranks: u32, hosts: u32, pause: u64) -> Job {
-    mid_step(job(ranks, hosts, "steps"), pause)
-}
-
 fn mid_step(plan: ranks::Plan, pause: u64) -> Job {
     let job = plan.start();
     job.until("steps are made", ranks::LIMIT, |state| state.all_told("steps"));
@@ -388,61 +378,36 @@ fn mid_step(plan: ranks::Plan, pause: u64) -> Job {
     job
 }
 
+/// The kernel closes the sockets of a process that ends, and its peers see that.
 #[test]
-fn survivors_of_a_killed_rank_name_it() {
-    let cases = [(3, 1, 0), (3, 1, 2), (2, 2, 0), (2, 2, 1), (4, 2, 0), (4, 2, 1), (4, 2, 2), (4, 2, 3)];
-    for (index, (ranks, hosts, victim)) in (0..).zip(cases) {
-        let job = in_mid_step(ranks, hosts, index * 7);
+fn survivors_of_a_killed_rank_name_it_at_once() {
+    let within = [(3, 1, 0), (3, 1, 2), (4, 2, 0), (4, 2, 3)];
+    killed_ranks_are_named_at_once("auto", &within);
+}
+
+#[test]
+fn survivors_of_a_killed_rank_name_it_at_once_over_tcp() {
+    killed_ranks_are_named_at_once("tcp", &[]);
+}
+
+#[test]
+fn survivors_of_a_killed_rank_name_it_at_once_over_kernel_sockets() {
+    killed_ranks_are_named_at_once("kernel", &[]);
+}
+
+fn killed_ranks_are_named_at_once(transport: &str, more: &[(u32, u32, u32)]) {
+    let between = [(2, 2, 0), (2, 2, 1), (4, 2, 1), (4, 2, 2), (3, 3, 0), (3, 3, 2)];
+    for (index, &(ranks, hosts, victim)) in (0..).zip(between.iter().chain(more)) {
+        let plan = job(ranks, hosts, "steps").env("SHOUTER_TRANSPORT", transport);
+        let job = mid_step(plan.env("SHOUTER_HEARTBEAT_TIMEOUT", SLOW_HEARTBEAT), index * 7);
         job.signal(victim, "KILL");
         let killed = job.elapsed();
         let state = job.finish();
         assert_eq!(state.ranks[victim as usize].signal, Some(9), "{state}");
-        for (_, survivor) in (0u32..).zip(&state.ranks).filter(|(rank, _)| *rank != victim) {
+        for survivor in state.others(victim) {
             assert_survivor(survivor, victim, &state);
-            assert!(survivor.ended.unwrap() < killed + FOUND, "{state}");
-        }
-    }
-}
-
-#[test]
-fn survivors_of_a_killed_rank_name_it_over_tcp() {
-    survivors_name_it_over("tcp");
-}
-
-#[test]
-fn survivors_of_a_killed_rank_name_it_over_kernel_sockets() {
-    survivors_name_it_over("kernel");
-}
-
-fn survivors_name_it_over(transport: &str) {
-    let cases = [(2, 2, 0), (2, 2, 1), (4, 2, 1), (4, 2, 2), (3, 3, 0), (3, 3, 2)];
-    for (index, (ranks, hosts, victim)) in (0..).zip(cases) {
-        let job = mid_step(job(ranks, hosts, "steps").env("SHOUTER_TRANSPORT", transport), index * 7);
-        job.signal(victim, "KILL");
-        let killed = job.elapsed();
-        let state = job.finish();
-        for (_, survivor) in (0u32..).zip(&state.ranks).filter(|(rank, _)| *rank != victim) {
-            assert_survivor(survivor, victim, &state);
-            assert!(survivor.ended.unwrap() < killed + FOUND, "{state}");
-        }
-    }
-}
-
-/// The kernel closes the sockets of a process that ends, and its peers see that.
-#[test]
-fn a_dead_process_is_noticed_at_once_whatever_the_transport() {
-    for transport in ["auto", "tcp", "kernel"] {
-        for (index, (ranks, hosts, victim)) in (0..).zip([(2, 2, 1), (2, 2, 0), (4, 2, 2), (3, 3, 2)]) {
-            let plan = job(ranks, hosts, "steps").env("SHOUTER_TRANSPORT", transport);
-            let job = mid_step(plan.env("SHOUTER_HEARTBEAT_TIMEOUT", SLOW_HEARTBEAT), index * 7);
-            job.signal(victim, "KILL");
-            let killed = job.elapsed();
-            let state = job.finish();
-            for (_, survivor) in (0u32..).zip(&state.ranks).filter(|(rank, _)| *rank != victim) {
-                assert_survivor(survivor, victim, &state);
-                let after = survivor.ended.unwrap().saturating_sub(killed);
-                assert!(after < AT_ONCE, "{transport}, rank {victim}: after {after:?}\n{state}");
-            }
+            let after = survivor.ended.unwrap().saturating_sub(killed);
+            assert!(after < AT_ONCE, "{transport}, rank {victim}: after {after:?}\n{state}");
         }
     }
 }
@@ -451,12 +416,12 @@ fn a_dead_process_is_noticed_at_once_whatever_the_transport() {
 #[test]
 fn a_rank_that_dies_before_it_registers_ends_the_register_of_the_others() {
     for (ranks, hosts, victim) in [(3, 1, 1), (3, 1, 0), (2, 2, 1), (2, 2, 0), (4, 2, 2), (4, 2, 3)] {
-        let plan = job(ranks, hosts, "awaited").env("SHOUTER_TEST_RANK", victim);
+        let plan = job(ranks, hosts, "awaited").with("RANK", victim);
         let job = mid_step(plan.env("SHOUTER_HEARTBEAT_TIMEOUT", SLOW_HEARTBEAT), 50);
         job.signal(victim, "KILL");
         let killed = job.elapsed();
         let state = job.finish();
-        for (_, survivor) in (0u32..).zip(&state.ranks).filter(|(rank, _)| *rank != victim) {
+        for survivor in state.others(victim) {
             assert_eq!(survivor.code, Some(PEER_FAILED), "{state}");
             let error = survivor.error();
             assert!(names_only(error, victim) && error.contains("table"), "{error}\n{state}");
@@ -468,7 +433,7 @@ fn a_rank_that_dies_before_it_registers_ends_the_register_of_the_others() {
 #[test]
 fn pushes_go_on_while_a_register_waits() {
     for (ranks, hosts, rank) in [(3, 1, 1), (2, 2, 0), (4, 2, 3)] {
-        let state = job(ranks, hosts, "aside").env("SHOUTER_TEST_RANK", rank).run();
+        let state = job(ranks, hosts, "aside").with("RANK", rank).run();
         state.assert_success();
         assert!(state.all_told("pushed"), "{state}");
     }
@@ -494,7 +459,7 @@ fn stopped_ranks_are_found(with: impl Fn(ranks::Plan) -> ranks::Plan, cases: &[(
         let job = mid_step(with(job(ranks, hosts, "steps")), 5);
         job.signal(victim, "STOP");
         let state = job.until("the survivors have ended", FOUND, |state| state.all_over_but(victim));
-        for (_, survivor) in (0u32..).zip(&state.ranks).filter(|(rank, _)| *rank != victim) {
+        for survivor in state.others(victim) {
             assert_survivor(survivor, victim, &state);
         }
         job.signal(victim, "CONT");
@@ -509,17 +474,17 @@ fn stopped_ranks_are_found(with: impl Fn(ranks::Plan) -> ranks::Plan, cases: &[(
 
 #[test]
 fn a_late_rank_is_not_taken_for_dead() {
-    for (ranks, hosts, rank) in [(3, 1, 1), (4, 2, 2), (4, 2, 3)] {
-        job(ranks, hosts, "late").env("SHOUTER_TEST_RANK", rank).run().assert_success();
-    }
+    late_ranks_are_waited_for(|plan| plan, [(3, 1, 1), (4, 2, 2), (4, 2, 3)]);
 }
 
 #[test]
 fn a_late_rank_is_not_taken_for_dead_over_kernel_sockets() {
-    for (ranks, hosts, rank) in [(2, 2, 0), (4, 2, 2), (4, 2, 3)] {
-        let job = over_sockets(job(ranks, hosts, "late"));
-        job.env("SHOUTER_TEST_RANK", rank).run().assert_success();
-    }
+    late_ranks_are_waited_for(over_sockets, [(2, 2, 0), (4, 2, 2), (4, 2, 3)]);
+}
+
+fn late_ranks_are_waited_for(with: impl Fn(ranks::Plan) -> ranks::Plan, cases: [(u32, u32, u32); 3]) {
+    let plans = cases.map(|(ranks, hosts, rank)| with(job(ranks, hosts, "late")).with("RANK", rank));
+    run_all(plans).iter().for_each(State::assert_success);
 }
 
 /// What it has no room for is not sent, over any transport: later it would be sent again and again, or stop connections for data for
@@ -527,13 +492,14 @@ fn a_late_rank_is_not_taken_for_dead_over_kernel_sockets() {
 #[test]
 fn a_rank_that_is_late_for_many_small_tensors_is_not_taken_for_dead() {
     for transport in ["auto", "tcp", "kernel"] {
-        for (ranks, hosts, rank) in [(2, 2, 1), (4, 2, 2), (4, 2, 3)] {
+        let plans = [(2, 2, 1), (4, 2, 2), (4, 2, 3)].map(|(ranks, hosts, rank)| {
             let job = job(ranks, hosts, "ahead").args(&["--transport", transport]);
-            let state = job.env("SHOUTER_TEST_RANK", rank).env("SHOUTER_TEST_LATE", 7).run();
+            job.with("RANK", rank).with("LATE", 7)
+        });
+        for state in run_all(plans) {
             state.assert_success();
             // 4 MiB go each way, with headers.
-            let sent = state.ranks[0].told.iter().find_map(|line| line.strip_prefix("sent "));
-            let sent: u64 = sent.unwrap().parse().unwrap();
+            let sent = told(&state, "sent ")[0];
             assert!(sent < 6 << 20, "{transport}: {sent} bytes\n{state}");
         }
     }
@@ -544,7 +510,7 @@ fn one_rank_waits_after_each_push_and_the_others_at_the_end() {
     for transport in ["auto", "tcp", "kernel"] {
         for (ranks, hosts, rank) in [(2, 2, 0), (2, 2, 1), (4, 2, 2), (4, 2, 3)] {
             let job = job(ranks, hosts, "ahead").args(&["--transport", transport]);
-            job.env("SHOUTER_TEST_RANK", rank).env("SHOUTER_TEST_LATE", 0).run().assert_success();
+            job.with("RANK", rank).with("LATE", 0).run().assert_success();
         }
     }
 }
@@ -585,10 +551,10 @@ fn ranks_that_have_another_transport_or_crc_are_refused_by_name() {
         ("crc", "off", "rank 0 has crc = \"on\" and rank 1 has \"off\"", "rank 1 has crc = \"off\""),
     ];
     for (key, value, at_first, at_odd) in cases {
-        let job = over_sockets(job(2, 2, "once")).env("SHOUTER_TEST_RANK", 1).env("SHOUTER_TEST_KEY", key);
-        let state = job.env("SHOUTER_TEST_VALUE", value).run();
+        let job = over_sockets(job(2, 2, "once")).with("RANK", 1).with("KEY", key);
+        let state = job.with("VALUE", value).run();
         for (rank, says) in state.ranks.iter().zip([at_first, at_odd]) {
-            assert_eq!(rank.code, Some(ERROR + 1), "{state}");
+            assert_eq!(rank.code, Some(CONFIG), "{state}");
             assert!(rank.error().contains(says), "{}: {says:?}\n{state}", rank.error());
         }
     }
@@ -596,9 +562,8 @@ fn ranks_that_have_another_transport_or_crc_are_refused_by_name() {
 
 #[test]
 fn a_plan_that_differs_is_refused_with_the_key() {
-    let plan =
-        over_sockets(job(3, 3, "once")).env("SHOUTER_TEST_RANK", 1).env("SHOUTER_TEST_KEY", "channel_num");
-    let state = plan.env("SHOUTER_TEST_VALUE", 4).run();
+    let plan = over_sockets(job(3, 3, "once")).with("RANK", 1).with("KEY", "channel_num");
+    let state = plan.with("VALUE", 4).run();
     for rank in &state.ranks {
         assert_eq!(rank.code, Some(JOIN), "{state}");
         assert!(rank.error().contains("channel_num: rank 1 has 4 and rank 0 has 10"), "{state}");
@@ -611,8 +576,7 @@ fn hosts_with_different_numbers_of_ranks_are_refused_by_name_on_every_rank() {
     for (ranks, hosts, found) in
         [(4, "3,1", "rank 0 has 3"), (4, "1,3", "has 3"), (8, "2,4,2", "has 4"), (5, "2,2,1", "rank 0 has 2")]
     {
-        let job =
-            job(ranks, 1, "once").env("SHOUTER_TRANSPORT", "kernel").env("SHOUTER_TEST_HOSTS", hosts).start();
+        let job = job(ranks, 1, "once").env("SHOUTER_TRANSPORT", "kernel").with("HOSTS", hosts).start();
         let state = job.until("every rank has ended", FOUND, |state| state.all_over_but(ranks));
         for rank in &state.ranks {
             assert_eq!(rank.code, Some(JOIN), "{hosts}\n{state}");
@@ -628,8 +592,8 @@ fn hosts_with_different_numbers_of_ranks_are_refused_by_name_on_every_rank() {
 
 #[test]
 fn a_name_that_does_not_resolve_is_tried_until_the_deadline() {
-    let plan = over_sockets(job(2, 2, "once")).env("SHOUTER_TEST_RANK", 1).env("SHOUTER_TEST_KEY", "addr");
-    let plan = plan.env("SHOUTER_TEST_VALUE", "no-such-host.invalid");
+    let plan = over_sockets(job(2, 2, "once")).with("RANK", 1).with("KEY", "addr");
+    let plan = plan.with("VALUE", "no-such-host.invalid");
     let state = plan.env("SHOUTER_RENDEZVOUS_DEADLINE", "3s").run();
     let lost = &state.ranks[1];
     assert_eq!(lost.code, Some(JOIN), "{state}");
@@ -642,17 +606,20 @@ fn a_name_that_does_not_resolve_is_tried_until_the_deadline() {
 
 #[test]
 fn an_operation_that_a_rank_never_calls_ends_at_its_deadline() {
-    for (ranks, hosts, rank, count) in [
+    let cases = [
         (3, 1, 1, 1),
         (3, 1, 0, 50_000),
         (2, 2, 1, 1),
         (2, 2, 0, 50_000),
         (4, 2, 2, 50_000),
         (4, 2, 3, 50_000),
-    ] {
+    ];
+    let plans = cases.map(|(ranks, hosts, rank, count)| {
         let job = job(ranks, hosts, "absent").env("SHOUTER_DEADLINE", "1s");
-        let state = job.env("SHOUTER_TEST_RANK", rank).env("SHOUTER_TEST_COUNT", count).run();
-        for (_, survivor) in (0u32..).zip(&state.ranks).filter(|(other, _)| *other != rank) {
+        job.with("RANK", rank).with("COUNT", count)
+    });
+    for (state, (_, _, rank, _)) in run_all(plans).iter().zip(cases) {
+        for survivor in state.others(rank) {
             assert!(matches!(survivor.code, Some(DEADLINE | PEER_FAILED)), "{state}");
             assert!(names_only(survivor.error(), rank) && survivor.error().contains("all-reduce"), "{state}");
         }
@@ -671,7 +638,7 @@ fn tables_that_differ_are_refused_on_every_rank() {
         &["tensor head", "avg", "max"],
     ];
     for (ranks, hosts, rank) in [(3, 1, 1), (4, 2, 3), (2, 2, 0)] {
-        let state = job(ranks, hosts, "register").env("SHOUTER_TEST_RANK", rank).run();
+        let state = job(ranks, hosts, "register").with("RANK", rank).run();
         state.assert_success();
         for told in state.ranks.iter().map(|rank| &rank.told) {
             assert_eq!(told.len(), views.len(), "{state}");
@@ -688,7 +655,7 @@ fn tables_that_differ_are_refused_on_every_rank() {
 
 #[test]
 fn tables_are_compared_by_digest_whatever_their_size() {
-    let job = job(3, 1, "wide").env("SHOUTER_TEST_RANK", 1).start();
+    let job = job(3, 1, "wide").with("RANK", 1).start();
     let state = job.finish();
     state.assert_success();
     for told in state.ranks.iter().map(|rank| &rank.told) {
@@ -700,8 +667,8 @@ fn tables_are_compared_by_digest_whatever_their_size() {
 
 /// Runs a job in which `rank` plays `theirs` where the others play `ours`; all must fail, soon.
 fn diverging(ranks: u32, hosts: u32, rank: u32, ours: &str, theirs: &str) -> State {
-    let job = job(ranks, hosts, "diverge").env("SHOUTER_TEST_RANK", rank);
-    let job = job.env("SHOUTER_TEST_OURS", ours).env("SHOUTER_TEST_THEIRS", theirs).start();
+    let job = job(ranks, hosts, "diverge").with("RANK", rank);
+    let job = job.with("OURS", ours).with("THEIRS", theirs).start();
     job.until("every rank has ended", FOUND, |state| state.all_over_but(ranks));
     job.finish()
 }
@@ -746,11 +713,11 @@ fn different_operations_are_errors_that_show_both_views() {
 fn a_rank_with_another_key_is_left_out() {
     let path = std::env::temp_dir().join(format!("shouter-other-key-{}", std::process::id()));
     std::fs::write(&path, "an entirely different key of good length").unwrap();
-    let job = job(3, 1, "once").env("SHOUTER_TEST_KEY_FILE", path.display()).env("SHOUTER_TEST_RANK", 2);
+    let job = job(3, 1, "once").with("KEY_FILE", path.display()).with("RANK", 2);
     let state = job.env("SHOUTER_RENDEZVOUS_DEADLINE", "3s").run();
     std::fs::remove_file(&path).unwrap();
     for rank in &state.ranks {
-        assert_eq!(rank.code, Some(ERROR + 2), "{state}");
+        assert_eq!(rank.code, Some(JOIN), "{state}");
     }
     assert!(state.ranks[..2].iter().all(|rank| names_only(rank.error(), 2)), "{state}");
     assert!(state.ranks[2].error().contains("key"), "{state}");
@@ -758,7 +725,7 @@ fn a_rank_with_another_key_is_left_out() {
 
 #[test]
 fn a_socket_of_a_dead_process_is_no_obstacle() {
-    let state = job(2, 2, "once").env("SHOUTER_TEST_STALE", 1).run();
+    let state = job(2, 2, "once").with("STALE", 1).run();
     state.assert_success();
     let stale = state.ranks.iter().flat_map(|rank| &rank.told).any(|line| line.starts_with("stale "));
     assert!(stale, "no link has a vhost side, so nothing was tested\n{state}");
@@ -767,13 +734,13 @@ fn a_socket_of_a_dead_process_is_no_obstacle() {
 #[test]
 fn a_leader_that_makes_no_shared_memory_is_heard_of_at_once() {
     for (ranks, hosts, leader) in [(3, 1, 0), (4, 2, 2)] {
-        let job = job(ranks, hosts, "once").env("SHOUTER_TEST_RANK", leader);
-        let job = job.env("SHOUTER_TEST_FILE_SIZE", 1 << 20).start();
+        let job = job(ranks, hosts, "once").with("RANK", leader);
+        let job = job.with("FILE_SIZE", 1 << 20).start();
         // The deadline of all that happens at the start is a minute.
         job.until("every rank has ended", FOUND, |state| state.all_over_but(ranks));
         let state = job.finish();
         for rank in &state.ranks {
-            assert_eq!(rank.code, Some(ERROR + 2), "{state}");
+            assert_eq!(rank.code, Some(JOIN), "{state}");
             assert!(rank.error().contains("RLIMIT_FSIZE"), "{state}");
         }
         let told = state.ranks[leader as usize + 1].error();
@@ -785,9 +752,9 @@ fn a_leader_that_makes_no_shared_memory_is_heard_of_at_once() {
 fn a_process_with_little_address_space_can_be_a_rank() {
     // Of one rank alone, and of all.
     for (ranks, hosts, odd) in [(3, 1, Some(1)), (3, 1, Some(0)), (4, 2, None)] {
-        let mut job = job(ranks, hosts, "narrow").env("SHOUTER_TEST_ADDRESS_SPACE", 6u64 << 30);
+        let mut job = job(ranks, hosts, "narrow").with("ADDRESS_SPACE", 6u64 << 30);
         if let Some(odd) = odd {
-            job = job.env("SHOUTER_TEST_RANK", odd);
+            job = job.with("RANK", odd);
         }
         job.run().assert_success();
     }

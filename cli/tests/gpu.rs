@@ -10,44 +10,41 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use cudarc::driver::sys::{CUstream, CUstreamWaitValue_flags, cuStreamWaitValue32_v2};
-use ranks::values::{COUNTS, TOPOLOGIES, fill, reduced, value};
-use ranks::{ERROR, State, end, job, parameter, scenario, tell};
-use shouter::{Config, DType, Error, Group, ReduceOp, TensorSpec};
+use ranks::values::{self, COUNTS, TOPOLOGIES};
+use ranks::{
+    ACCELERATOR, ARGUMENT, CLOSED, DEADLINE, ERROR, PEER_FAILED, Play, State, job, join, parameter, play,
+    tell,
+};
+use shouter::{DType, Error, Group, ReduceOp, TensorSpec};
 use shouter_reducer::cuda::{Context, Cuda, DeviceBuffer, Pinned, Stream};
-
-const ARGUMENT: i32 = ERROR + 4;
-const PEER_FAILED: i32 = ERROR + 6;
-const DEADLINE: i32 = ERROR + 7;
-const CLOSED: i32 = ERROR + 8;
-const ACCELERATOR: i32 = ERROR + 11;
 
 /// Not a test of its own: what a rank runs.
 #[test]
 fn rank_body() {
-    let Some(scenario) = scenario() else { return };
-    let play = match scenario.as_str() {
-        "matrix" => matrix,
-        "push" => push,
-        "refused" => refused,
-        "steps" => steps,
-        "held" => held,
-        "traced" => traced,
-        other => panic!("no scenario {other}"),
-    };
-    let config = Config::from_env().map_err(|error| Error::Config(error.to_string()));
-    if let (Ok(config), Some(sim)) = (&config, parameter("BROKEN"))
-        && config.rank == parameter("CULPRIT").map_or(0, |rank| rank.parse().unwrap())
-    {
-        // SAFETY: no other thread of this process is running tests or reads the environment.
-        unsafe { std::env::set_var("CUDA_SIM", sim) };
-    }
-    end(config.and_then(shouter::init).and_then(|group| {
-        play(&group)?;
-        if let Some(expected) = parameter("IN_PLACE") {
-            assert_eq!(group.stats().in_place > 0, expected == "yes", "{:?}", group.stats());
+    let plays: [(&str, Play); 6] = [
+        ("matrix", matrix),
+        ("push", push),
+        ("refused", refused),
+        ("steps", steps),
+        ("held", held),
+        ("traced", traced),
+    ];
+    play(&plays, || {
+        if let Some(sim) = parameter("BROKEN")
+            && std::env::var("SHOUTER_RANK").ok() == Some(parameter("CULPRIT").unwrap_or("0".into()))
+        {
+            // SAFETY: no other thread of this process is running tests or reads the environment.
+            unsafe { std::env::set_var("CUDA_SIM", sim) };
         }
-        group.finalize()
-    }))
+        join()
+    });
+}
+
+/// Whether tensors were reduced in place, as the test has it.
+fn check_in_place(group: &Group) {
+    if let Some(expected) = parameter("IN_PLACE") {
+        assert_eq!(group.stats().in_place > 0, expected == "yes", "{:?}", group.stats());
+    }
 }
 
 /// Whether there is a device; else says why not.
@@ -152,40 +149,27 @@ fn on_gpu(group: &Group) -> bool {
     parameter("ON").is_none_or(|bits| bits.parse::<u32>().unwrap() >> group.rank() & 1 == 1)
 }
 
-/// Every type and every reduction at every count, as in collectives.rs.
 fn matrix(group: &Group) -> Result<(), Error> {
-    let narrow = parameter("DTYPES");
-    let (ranks, rank) = (group.size(), group.rank());
     let mut trainer = on_gpu(group).then(|| Trainer::new(group, COUNTS[3] * 8 + 64));
-    for &dtype in
-        DType::ALL.iter().filter(|dtype| narrow.as_ref().is_none_or(|list| list.contains(dtype.name())))
-    {
-        for &op in ReduceOp::ALL {
-            for count in COUNTS {
-                let mut data = fill(dtype, count, |index| value(op, dtype, ranks, rank, index));
-                if let Some(trainer) = &mut trainer {
-                    // Somewhere in the allocation, and its neighbours stay as they are.
-                    let at = count % 2 * dtype.size();
-                    trainer.put(0, &vec![0xa5; at + data.len() + 9]);
-                    trainer.put(at, &data);
-                    trainer.reduce(group, at, count, dtype, op)?;
-                    let all = trainer.get(0, at + data.len() + 9);
-                    let end = at + data.len();
-                    data.copy_from_slice(&all[at..end]);
-                    let rest = all[..at].iter().chain(&all[end..]);
-                    assert!(
-                        rest.copied().all(|byte| byte == 0xa5),
-                        "{op} of {count} x {dtype} wrote beside its tensor"
-                    );
-                } else {
-                    // SAFETY: the elements are those of a vector that this call alone uses.
-                    unsafe { group.all_reduce_raw(data.as_mut_ptr(), count, dtype, op) }?;
-                }
-                let expected = fill(dtype, count, |index| reduced(op, dtype, ranks, index));
-                assert!(data == expected, "{op} of {count} x {dtype}");
-            }
-        }
-    }
+    values::matrix(group, |data, dtype, op| {
+        let count = data.len() / dtype.size();
+        let Some(trainer) = &mut trainer else {
+            // SAFETY: the elements are those of a slice that this call alone uses.
+            return unsafe { group.all_reduce_raw(data.as_mut_ptr(), count, dtype, op) };
+        };
+        // Somewhere in the allocation, and its neighbours stay as they are.
+        let at = count % 2 * dtype.size();
+        let end = at + data.len();
+        trainer.put(0, &vec![0xa5; end + 9]);
+        trainer.put(at, data);
+        trainer.reduce(group, at, count, dtype, op)?;
+        let all = trainer.get(0, end + 9);
+        data.copy_from_slice(&all[at..end]);
+        let kept = all[..at].iter().chain(&all[end..]).all(|byte| *byte == 0xa5);
+        assert!(kept, "{op} of {count} x {dtype} wrote beside its tensor");
+        Ok(())
+    })?;
+    check_in_place(group);
     Ok(())
 }
 
@@ -222,6 +206,7 @@ fn push(group: &Group) -> Result<(), Error> {
             assert!(bytes == expected.to_le_bytes().repeat(count(tensor)), "tensor {tensor} of step {step}");
         }
     }
+    check_in_place(group);
     Ok(())
 }
 
@@ -369,8 +354,7 @@ fn in_steady_state_nothing_waits_for_the_device_or_allocates() {
     let path = std::env::temp_dir().join(format!("shouter-trace-{}", std::process::id()));
     for (ranks, hosts, mode) in [(2, 1, "caller"), (3, 1, "dedicated"), (2, 2, "caller"), (4, 2, "dedicated")]
     {
-        let job =
-            job(ranks, hosts, "traced").env("SHOUTER_MODE", mode).env("SHOUTER_TEST_TRACE", path.display());
+        let job = job(ranks, hosts, "traced").env("SHOUTER_MODE", mode).with("TRACE", path.display());
         let state = job.env("CUDA_SIM", format!("trace={}", path.display())).run();
         std::fs::remove_file(&path).unwrap();
         state.assert_success();
@@ -393,7 +377,7 @@ fn every_type_and_reduction_is_exact_on_every_topology() {
     }
     for (ranks, hosts) in TOPOLOGIES.into_iter().chain([(1, 1)]) {
         let job = job(ranks, hosts, "matrix").args(&["--transport", "auto"]);
-        job.env("SHOUTER_TEST_IN_PLACE", if ranks > hosts { "yes" } else { "no" }).run().assert_success();
+        job.with("IN_PLACE", if ranks > hosts { "yes" } else { "no" }).run().assert_success();
     }
 }
 
@@ -410,13 +394,13 @@ fn where_gpus_cannot_open_each_others_tensors_they_are_staged() {
     ];
     for (ranks, hosts) in [(3, 1), (4, 2)] {
         let staged = || {
-            let job = job(ranks, hosts, "matrix").env("SHOUTER_TEST_DTYPES", "f32 bf16");
-            job.env("SHOUTER_TEST_IN_PLACE", "no")
+            let job = job(ranks, hosts, "matrix").with("DTYPES", "f32 bf16");
+            job.with("IN_PLACE", "no")
         };
         staged().env("SHOUTER_GPU_PEERS", "off").run().assert_success();
         if hosts == 1 {
             for reason in reasons {
-                staged().env("SHOUTER_TEST_BROKEN", reason).run().assert_success();
+                staged().with("BROKEN", reason).run().assert_success();
             }
         }
     }
@@ -428,9 +412,9 @@ fn ranks_with_tensors_on_hosts_take_part() {
         return;
     }
     for (ranks, hosts, on) in [(3, 1, 0b010), (4, 2, 0b0110), (2, 2, 0b10), (2, 1, 0b01)] {
-        let job = job(ranks, hosts, "matrix").env("SHOUTER_TEST_ON", on);
-        let job = job.env("SHOUTER_TEST_DTYPES", "f32 bf16 i8");
-        job.env("SHOUTER_TEST_IN_PLACE", "no").run().assert_success();
+        let job = job(ranks, hosts, "matrix").with("ON", on);
+        let job = job.with("DTYPES", "f32 bf16 i8");
+        job.with("IN_PLACE", "no").run().assert_success();
     }
 }
 
@@ -442,7 +426,7 @@ fn pushed_tensors_wait_for_the_trainers_stream() {
     for (ranks, hosts) in TOPOLOGIES {
         // A real device takes no notice of the delays.
         let job = job(ranks, hosts, "push").env("CUDA_SIM", "delay_us=300,seed=5");
-        job.env("SHOUTER_TEST_IN_PLACE", if ranks > hosts { "yes" } else { "no" }).run().assert_success();
+        job.with("IN_PLACE", if ranks > hosts { "yes" } else { "no" }).run().assert_success();
     }
     job(4, 2, "push").env("SHOUTER_MODE", "dedicated").run().assert_success();
 }
@@ -459,7 +443,7 @@ fn what_is_no_gpu_memory_is_refused_by_name() {
 fn two_devices_serve_two_ranks() {
     if device() && simulated() {
         let job = job(2, 1, "matrix").env("CUDA_SIM", "devices=2");
-        job.env("SHOUTER_TEST_DTYPES", "f32").run().assert_success();
+        job.with("DTYPES", "f32").run().assert_success();
     }
 }
 
@@ -507,8 +491,8 @@ fn a_device_that_is_lost_ends_the_group_by_name() {
         (3, 1, 0b101, 16, fold),
     ];
     for (ranks, hosts, on, count, call) in jobs {
-        let job = job(ranks, hosts, "steps").env("SHOUTER_TEST_ON", on).env("SHOUTER_TEST_COUNT", count);
-        let state = job.env("SHOUTER_TEST_BROKEN", format!("fail={call}:40:lost")).run();
+        let job = job(ranks, hosts, "steps").with("ON", on).with("COUNT", count);
+        let state = job.with("BROKEN", format!("fail={call}:40:lost")).run();
         assert_eq!(state.ranks[0].code, Some(ACCELERATOR), "{state}");
         assert!(state.ranks[0].error().contains("has failed"), "{}", state.ranks[0].error());
         named(&state, 0, &SURVIVED, &["accelerator"]);
@@ -519,12 +503,12 @@ fn a_device_that_is_lost_ends_the_group_by_name() {
 /// that rank is told to leave its tensor alone. Each is a number of ranks and hosts, who has tensors on a GPU, and which copy or fold.
 fn hang(jobs: &[(u32, u32, u32, &str)], count: usize, codes: &[i32], words: &[&str]) {
     let start = |&(ranks, hosts, on, call): &(u32, u32, u32, &str)| {
-        let job = job(ranks, hosts, "steps").env("SHOUTER_TEST_ON", on).env("SHOUTER_TEST_COUNT", count);
-        let job = job.env("SHOUTER_TEST_CULPRIT", ranks - 1).env("SHOUTER_DEADLINE", "1s");
-        job.env("SHOUTER_TEST_BROKEN", format!("hang={call}")).start()
+        let job = job(ranks, hosts, "steps").with("ON", on).with("COUNT", count);
+        let job = job.with("CULPRIT", ranks - 1).env("SHOUTER_DEADLINE", "1s");
+        job.with("BROKEN", format!("hang={call}")).start()
     };
     // No deadline passes while kernels are compiled.
-    job(2, 1, "matrix").env("SHOUTER_TEST_DTYPES", "u8").run().assert_success();
+    job(2, 1, "matrix").with("DTYPES", "u8").run().assert_success();
     // They wait most of the time.
     let jobs: Vec<_> = jobs.iter().map(start).collect();
     for job in jobs {

@@ -206,7 +206,7 @@ fn every_rank_says_which_transport_was_chosen_and_why() {
 
 #[test]
 fn a_fall_back_to_the_kernels_sockets_says_what_was_missing() {
-    let state = job(2, 2, "say").env("SHOUTER_TEST_BARE", 1).env("SHOUTER_LOG", "info").run();
+    let state = job(2, 2, "say").with("BARE", 1).env("SHOUTER_LOG", "info").run();
     state.assert_success();
     let lines = logged(&state);
     let missing =
@@ -253,7 +253,7 @@ fn the_timeline_shows_what_the_network_did_to_each_tensor() {
     std::fs::create_dir_all(&folder).unwrap();
     let state = job(4, 2, "timeline")
         .args(&["--loss", "1%", "--corrupt", "0.5%"])
-        .env("SHOUTER_TEST_FOLDER", folder.display())
+        .with("FOLDER", folder.display())
         .env("SHOUTER_TIMELINE", folder.join("unused").display())
         .run();
     state.assert_success();

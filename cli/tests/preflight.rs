@@ -9,8 +9,8 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use ranks::{end, parameter, scenario};
-use shouter::{Config, Error, ReduceOp};
+use ranks::{end, join, parameter, scenario};
+use shouter::ReduceOp;
 
 /// Names the test whose network this process is to be.
 const NETWORK: &str = "SHOUTER_TEST_NETWORK";
@@ -67,7 +67,7 @@ fn rank_body() {
         ip(&format!("address add {address} dev data"));
     }
     let begun = Instant::now();
-    let joined = Config::from_env().map_err(|why| Error::Config(why.to_string())).and_then(shouter::init);
+    let joined = join();
     println!("took {:?}", begun.elapsed());
     end(joined.and_then(|group| {
         let mut values = vec![1f32; 100_000];

@@ -3,23 +3,24 @@
 //!
 //! `SHOUTER_SEED=<seed>` replays a failure, `SHOUTER_SECONDS=<seconds of virtual time>` attacks for longer.
 
-use core::alloc::{GlobalAlloc, Layout};
-use core::cell::Cell;
+#[path = "support/held.rs"]
+mod held;
+#[path = "support/stream.rs"]
+mod stream;
+
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4};
 use core::time::Duration;
-use std::alloc::System;
 use std::collections::VecDeque;
 
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use shouter_netstack::device::{Capabilities, Device, DeviceCounters, RxFrame, TxBatch};
-use shouter_netstack::region::Extent;
 use shouter_netstack::rud::NoSink;
-use shouter_netstack::sim::{LinkConfig, Node, Sim, SimDevice};
+use shouter_netstack::sim::tcp::{Outlet, Segment};
+use shouter_netstack::sim::{Link, LinkConfig, Node, Sim, SimDevice};
 use shouter_netstack::stack::{Ipv6Config, PortConfig, PortId, Stack, StackConfig};
 use shouter_netstack::tcp::{
-    self, ConnectionId, Destination, Emit, Emitted, Endpoint, Error, ListenerId, Options, Path, Payload,
-    SegmentMeta, StateName, TcpEvent,
+    self, ConnectionId, Endpoint, Error, ListenerId, Options, Path, Payload, SegmentMeta, StateName, TcpEvent,
 };
 use shouter_netstack::time::Instant;
 use shouter_netstack::wire::checksum::{checksum, pseudo_header};
@@ -29,38 +30,8 @@ use shouter_netstack::wire::ip::Protocol;
 use shouter_netstack::wire::tcp::{Flags, Header, SeqNumber, Timestamps};
 use shouter_netstack::wire::{arp, icmpv4, icmpv6, ipv6};
 
-/// The system's allocator, with the sum of what it has given to each thread: every test has a thread of its own.
-struct Counting;
-
-thread_local! {
-    static HELD: Cell<isize> = const { Cell::new(0) };
-}
-
-fn count(bytes: isize) {
-    // A thread that ends frees a little behind its counter.
-    let _ = HELD.try_with(|held| held.set(held.get() + bytes));
-}
-
-// SAFETY: all calls go to the system's allocator as they are.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        count(layout.size() as isize);
-        // SAFETY: the caller's promises are those that `System` asks for.
-        unsafe { System.alloc(layout) }
-    }
-    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
-        count(-(layout.size() as isize));
-        // SAFETY: `memory` came from `System.alloc` with this layout.
-        unsafe { System.dealloc(memory, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
-
-fn held() -> isize {
-    HELD.with(Cell::get)
-}
+use held::held;
+use stream::{is_stream, stream};
 
 const MIB: isize = 1 << 20;
 const MTU: u16 = 1500;
@@ -100,32 +71,8 @@ fn seed_and_span(seed: u64, span: Duration) -> (u64, Duration) {
     (from("SHOUTER_SEED").unwrap_or(seed), from("SHOUTER_SECONDS").map_or(span, Duration::from_secs))
 }
 
-/// Byte `i` of a stream is `i % 251`.
-const PERIOD: usize = 251;
-static PATTERN: [u8; PERIOD * 300] = {
-    let mut bytes = [0; PERIOD * 300];
-    let mut i = 0;
-    while i < bytes.len() {
-        bytes[i] = (i % PERIOD) as u8;
-        i += 1;
-    }
-    bytes
-};
-
-/// At most `len` bytes of a stream from `at` on.
-fn stream(at: u64, len: usize) -> &'static [u8] {
-    let from = (at % PERIOD as u64) as usize;
-    &PATTERN[from..from + len.min(PATTERN.len() - from)]
-}
-
-fn check(seed: u64, at: u64, mut bytes: &[u8]) {
-    let mut at = at;
-    while !bytes.is_empty() {
-        let expected = stream(at, bytes.len());
-        assert!(bytes[..expected.len()] == *expected, "seed {seed}: other bytes at {at}");
-        at += expected.len() as u64;
-        bytes = &bytes[expected.len()..];
-    }
+fn check(seed: u64, at: u64, bytes: &[u8]) {
+    assert_eq!(is_stream(at, bytes), Ok(()), "seed {seed}: other bytes at the position in the stream");
 }
 
 /// A simulated device at which an attacker's frames arrive beside those of the network.
@@ -868,24 +815,6 @@ fn fragments_that_never_become_whole_stay_within_their_budget() {
     }
 }
 
-/// What an endpoint sends, for peers that are written by hand.
-#[derive(Default)]
-struct Wire(Vec<(SocketAddr, Header, Vec<u8>)>);
-
-impl Emit for Wire {
-    fn path(&mut self, _: IpAddr, _: IpAddr) -> Option<Path> {
-        Some(Path { mtu: MTU, max_payload: 1460, max_extents: 4, max_segments: u32::MAX })
-    }
-    fn source(&mut self, _: IpAddr) -> Option<IpAddr> {
-        None
-    }
-    fn emit(&mut self, to: &Destination, header: &[u8], payload: &[Extent], _: u16) -> Emitted {
-        let payload = payload.iter().flat_map(|extent| extent.as_bytes()).copied().collect();
-        self.0.push((to.remote, Header::parse(header).unwrap().0, payload));
-        Emitted::Sent
-    }
-}
-
 /// A peer by hand: what it expects next, and what it sends next.
 #[derive(Clone, Copy)]
 struct Peer {
@@ -929,11 +858,14 @@ impl Lone {
         self.endpoint.on_segment(self.now, &meta, header.emit().as_bytes(), Payload::new(payload));
     }
 
-    fn take(&mut self) -> Vec<(SocketAddr, Header, Vec<u8>)> {
-        let mut wire = Wire::default();
-        self.endpoint.transmit(self.now, &mut wire);
+    fn take(&mut self) -> Vec<Segment> {
+        let now = self.now;
+        let instant = LinkConfig { bits_per_second: 0, delay: Duration::ZERO, ..LinkConfig::default() };
+        let mut link = Link::new(LinkConfig { queue_frames: usize::MAX, ..instant }, 0);
+        let path = Path { mtu: MTU, max_payload: 1460, max_extents: 4, max_segments: u32::MAX };
+        self.endpoint.transmit(now, &mut Outlet { now, link: &mut link, path });
         self.endpoint.frames_gone();
-        wire.0
+        core::iter::from_fn(|| link.receive(now)).collect()
     }
 
     /// A connection of peer `number`, which announces `window`.
@@ -941,7 +873,7 @@ impl Lone {
         let address = SocketAddrV4::new(Ipv4Addr::new(192, 0, 2, 1), 1000 + number);
         let mut peer = Peer { address, window, seq: SeqNumber(u32::MAX - 500), ack: SeqNumber(0) };
         self.send(&peer, Flags::SYN, peer.seq, &[]);
-        let answer = self.take().pop().unwrap().1;
+        let answer = self.take().pop().unwrap().parsed();
         assert!(answer.flags.contains(Flags::SYN.with(Flags::ACK)));
         (peer.seq, peer.ack) = (peer.seq + 1, answer.seq + 1);
         self.send(&peer, Flags::ACK, peer.seq, &[]);
@@ -963,7 +895,7 @@ fn peers_that_keep_their_window_shut_hold_no_more_than_the_limit() {
     loop {
         let round = written;
         for (_, id) in &peers {
-            match lone.endpoint.write(lone.now, *id, &PATTERN[..8 << 10]) {
+            match lone.endpoint.write(lone.now, *id, stream(0, 8 << 10)) {
                 Ok(count) => written += count,
                 Err(Error::WouldBlock) => {}
                 Err(why) => panic!("{why}"),
@@ -979,8 +911,9 @@ fn peers_that_keep_their_window_shut_hold_no_more_than_the_limit() {
     let (mut most, mut probes, mut bytes) = (held(), 0, 0);
     let end = lone.now + Duration::from_secs(600);
     while lone.now < end {
-        for (to, header, payload) in lone.take() {
-            let index = usize::from(to.port() - 1000);
+        for segment in lone.take() {
+            let (header, payload) = (segment.parsed(), segment.payload);
+            let index = usize::from(segment.destination.port() - 1000);
             let peer = &mut peers[index].0;
             probes += usize::from(peer.window == 0);
             assert!(payload.len() <= 1, "{} bytes into a window of {}", payload.len(), peer.window);
@@ -1013,9 +946,9 @@ fn peers_that_keep_their_window_shut_hold_no_more_than_the_limit() {
     }
     lone.take();
     lone.take();
-    let written = lone.endpoint.write(lone.now, waiting, &PATTERN[..60_000]);
+    let written = lone.endpoint.write(lone.now, waiting, stream(0, 60_000));
     assert_eq!(written, Ok(60_000));
-    let sent: usize = lone.take().iter().map(|(_, _, bytes)| bytes.len()).sum();
+    let sent: usize = lone.take().iter().map(|segment| segment.payload.len()).sum();
     assert!(sent >= 10 * 536, "{sent} bytes leave at once");
 }
 

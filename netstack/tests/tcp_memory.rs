@@ -1,37 +1,17 @@
 //! What connections cost when nothing happens on them: memory by a counting allocator, time by counting nothing.
 
-use core::alloc::{GlobalAlloc, Layout};
+#[path = "support/held.rs"]
+mod held;
+
 use core::net::SocketAddr;
-use core::sync::atomic::{AtomicUsize, Ordering};
 use core::time::Duration;
-use std::alloc::System;
+
+use held::held;
 
 use shouter_netstack::sim::tcp::Outlet;
 use shouter_netstack::sim::{Link, LinkConfig};
 use shouter_netstack::tcp::{Config, ConnectionId, Endpoint, Path, StateName, TcpEvent};
 use shouter_netstack::time::Instant;
-
-/// The system's allocator, with the sum of what it has given out.
-struct Counting;
-
-static HELD: AtomicUsize = AtomicUsize::new(0);
-
-// SAFETY: all calls go to the system's allocator as they are.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        HELD.fetch_add(layout.size(), Ordering::Relaxed);
-        // SAFETY: the caller's promises are those that `System` asks for.
-        unsafe { System.alloc(layout) }
-    }
-    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
-        HELD.fetch_sub(layout.size(), Ordering::Relaxed);
-        // SAFETY: `memory` came from `System.alloc` with this layout.
-        unsafe { System.dealloc(memory, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
 
 fn path() -> Path {
     Path { mtu: 1500, max_payload: 1460, max_extents: 4, max_segments: u32::MAX }
@@ -76,17 +56,17 @@ fn a_hundred_thousand_idle_connections_cost_a_kibibyte_each() {
     let mut server = Endpoint::new(Config::new([2; 32]));
     let listener = server.listen("10.0.0.2:80".parse().unwrap(), 1 << 16, None).unwrap();
     let mut client_held = 0;
-    let before = HELD.load(Ordering::Relaxed);
+    let before = held();
     let (mut ids, mut accepted): (Vec<ConnectionId>, Vec<ConnectionId>) = (Vec::new(), Vec::new());
     for batch in 0..COUNT / 500 {
         // Two addresses of the client: ports are not the limit.
         let local: SocketAddr = format!("10.0.1.{}:0", batch % 4).parse().unwrap();
         let remote = "10.0.0.2:80".parse().unwrap();
-        let mark = HELD.load(Ordering::Relaxed);
+        let mark = held();
         for _ in 0..500 {
             ids.push(client.connect(now, local, remote, None).unwrap());
         }
-        client_held += HELD.load(Ordering::Relaxed) - mark;
+        client_held += held() - mark;
         settle(&mut now, &mut client, &mut server);
         while let Some((id, _)) = server.accept(listener) {
             accepted.push(id);
@@ -98,8 +78,8 @@ fn a_hundred_thousand_idle_connections_cost_a_kibibyte_each() {
     assert!(ids.iter().all(|id| client.state(*id) == Some(StateName::Established)));
     assert!(accepted.iter().all(|id| server.state(*id) == Some(StateName::Established)));
     assert!(client_held > 0);
-    let names = (ids.capacity() + accepted.capacity()) * size_of::<ConnectionId>();
-    let each = (HELD.load(Ordering::Relaxed) - before - names) / (2 * COUNT);
+    let names = ((ids.capacity() + accepted.capacity()) * size_of::<ConnectionId>()) as isize;
+    let each = (held() - before - names) / (2 * COUNT as isize);
     println!("{each} bytes an idle connection");
     assert!(each <= 1024, "{each} bytes an idle connection");
 
@@ -115,7 +95,7 @@ fn a_hundred_thousand_idle_connections_cost_a_kibibyte_each() {
     while let Some(event) = server.next_event() {
         assert!(matches!(event, TcpEvent::Readable(_)));
     }
-    let again = (HELD.load(Ordering::Relaxed) - before - names) / (2 * COUNT);
+    let again = (held() - before - names) / (2 * COUNT as isize);
     println!("{again} bytes after some were used");
     assert!(again <= 1024, "{again} bytes an idle connection after use");
 

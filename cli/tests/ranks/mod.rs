@@ -17,11 +17,21 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
+use shouter::{Config, Error, Group};
 
 /// What stands before a line that is meant for the test; libtest writes lines of its own.
 const MARK: &str = "@@ ";
 /// The exit status of a rank that ended with error `n` is this much more.
 pub(crate) const ERROR: i32 = 40;
+pub(crate) const CONFIG: i32 = ERROR + 1;
+pub(crate) const JOIN: i32 = ERROR + 2;
+pub(crate) const DEVICE: i32 = ERROR + 3;
+pub(crate) const ARGUMENT: i32 = ERROR + 4;
+pub(crate) const MISMATCH: i32 = ERROR + 5;
+pub(crate) const PEER_FAILED: i32 = ERROR + 6;
+pub(crate) const DEADLINE: i32 = ERROR + 7;
+pub(crate) const CLOSED: i32 = ERROR + 8;
+pub(crate) const ACCELERATOR: i32 = ERROR + 11;
 /// How long any job may take on a busy machine before it counts as hanging.
 pub(crate) const LIMIT: Duration = Duration::from_secs(60);
 
@@ -40,8 +50,23 @@ pub(crate) fn tell(text: impl std::fmt::Display) {
     println!("{MARK}{text}");
 }
 
+/// Joins as the launcher says.
+pub(crate) fn join() -> Result<Group, Error> {
+    Config::from_env().map_err(|error| Error::Config(error.to_string())).and_then(shouter::init)
+}
+
+/// What a rank does in a scenario.
+pub(crate) type Play = fn(&Group) -> Result<(), Error>;
+
+/// Plays the scenario if this process is a rank, and ends it.
+pub(crate) fn play(plays: &[(&str, Play)], join: impl FnOnce() -> Result<Group, Error>) {
+    let Some(scenario) = scenario() else { return };
+    let (_, play) = plays.iter().find(|(name, _)| *name == scenario).expect("a scenario of this file");
+    end(join().and_then(|group| play(&group).and_then(|()| group.finalize())))
+}
+
 /// Ends a rank: with 0, or with its error printed and in its exit status.
-pub(crate) fn end(result: Result<(), shouter::Error>) -> ! {
+pub(crate) fn end(result: Result<(), Error>) -> ! {
     match result {
         Ok(()) => std::process::exit(0),
         Err(error) => {
@@ -83,6 +108,11 @@ impl Plan {
     pub(crate) fn env(mut self, name: &str, value: impl ToString) -> Self {
         self.command.env(name, value.to_string());
         self
+    }
+
+    /// A parameter of the scenario.
+    pub(crate) fn with(self, name: &str, value: impl ToString) -> Self {
+        self.env(&format!("SHOUTER_TEST_{name}"), value)
     }
 
     /// More arguments for the launcher.
@@ -135,6 +165,12 @@ impl Plan {
     pub(crate) fn run(self) -> State {
         self.start().finish()
     }
+}
+
+/// Runs jobs side by side to their ends: those that wait most of the time.
+pub(crate) fn run_all(plans: impl IntoIterator<Item = Plan>) -> Vec<State> {
+    let jobs: Vec<_> = plans.into_iter().map(Plan::start).collect();
+    jobs.into_iter().map(Job::finish).collect()
 }
 
 /// What is known of one rank.
@@ -212,6 +248,11 @@ impl State {
     /// Whether every rank but `except` has ended.
     pub(crate) fn all_over_but(&self, except: u32) -> bool {
         (0u32..).zip(&self.ranks).all(|(rank, state)| rank == except || state.over())
+    }
+
+    /// The ranks but `one`.
+    pub(crate) fn others(&self, one: u32) -> impl Iterator<Item = &RankState> {
+        (0u32..).zip(&self.ranks).filter(move |(rank, _)| *rank != one).map(|(_, state)| state)
     }
 
     /// Every rank and the launcher ended with 0.

@@ -1,6 +1,8 @@
 //! Elements whose reduction over the ranks is exact in every type.
 
-use shouter::{DType, ReduceOp};
+use shouter::{DType, Error, Group, ReduceOp};
+
+use super::parameter;
 
 /// (ranks, hosts)
 pub(crate) const TOPOLOGIES: [(u32, u32); 3] = [(3, 1), (4, 2), (2, 2)];
@@ -9,7 +11,7 @@ pub(crate) const TOPOLOGIES: [(u32, u32); 3] = [(3, 1), (4, 2), (2, 2)];
 pub(crate) const COUNTS: [usize; 4] = [1, 7, 1000, 100_003];
 
 /// Small whole numbers whose reduction over the ranks is exact in every type.
-pub(crate) fn value(op: ReduceOp, dtype: DType, ranks: u32, rank: u32, index: usize) -> i64 {
+fn value(op: ReduceOp, dtype: DType, ranks: u32, rank: u32, index: usize) -> i64 {
     let (mix, unsigned) = (index * 7 + rank as usize * 13, dtype.name().starts_with('u'));
     match op {
         ReduceOp::Prod => 1 + (mix % 3) as i64,
@@ -19,7 +21,7 @@ pub(crate) fn value(op: ReduceOp, dtype: DType, ranks: u32, rank: u32, index: us
 }
 
 /// What the values of all ranks are reduced to.
-pub(crate) fn reduced(op: ReduceOp, dtype: DType, ranks: u32, index: usize) -> i64 {
+fn reduced(op: ReduceOp, dtype: DType, ranks: u32, index: usize) -> i64 {
     let values = (0..ranks).map(|rank| value(op, dtype, ranks, rank, index));
     match op {
         ReduceOp::Sum => values.sum(),
@@ -49,6 +51,27 @@ fn element(dtype: DType, value: i64) -> Vec<u8> {
 }
 
 /// `count` elements.
-pub(crate) fn fill(dtype: DType, count: usize, value: impl Fn(usize) -> i64) -> Vec<u8> {
+fn fill(dtype: DType, count: usize, value: impl Fn(usize) -> i64) -> Vec<u8> {
     (0..count).flat_map(|index| element(dtype, value(index))).collect()
+}
+
+/// Every type and every reduction at every count, as `reduce` reduces them in place; `DTYPES` narrows it down.
+pub(crate) fn matrix(
+    group: &Group,
+    mut reduce: impl FnMut(&mut [u8], DType, ReduceOp) -> Result<(), Error>,
+) -> Result<(), Error> {
+    let narrow = parameter("DTYPES");
+    let (ranks, rank) = (group.size(), group.rank());
+    let wanted = |dtype: &&DType| narrow.as_ref().is_none_or(|list| list.contains(dtype.name()));
+    for &dtype in DType::ALL.iter().filter(wanted) {
+        for &op in ReduceOp::ALL {
+            for count in COUNTS {
+                let mut data = fill(dtype, count, |index| value(op, dtype, ranks, rank, index));
+                reduce(&mut data, dtype, op)?;
+                let expected = fill(dtype, count, |index| reduced(op, dtype, ranks, index));
+                assert!(data == expected, "{op} of {count} x {dtype}");
+            }
+        }
+    }
+    Ok(())
 }

@@ -49,11 +49,6 @@ impl Acks {
         self.at
     }
 
-    /// Whether datagrams were received since the last one.
-    pub(super) fn is_owed(&self) -> bool {
-        self.unacked != 0
-    }
-
     /// Data was received.
     #[inline]
     pub(super) fn on_data(&mut self, now: u64) {

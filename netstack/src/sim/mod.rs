@@ -56,7 +56,7 @@ mod network;
 pub mod tcp;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use core::time::Duration;
 

@@ -16,6 +16,16 @@ fn link() -> LinkConfig {
     }
 }
 
+/// A link without limits that takes so many nanoseconds.
+pub(crate) fn delayed(nanoseconds: u64) -> LinkConfig {
+    LinkConfig {
+        bits_per_second: 0,
+        delay: Duration::from_nanos(nanoseconds),
+        queue_frames: usize::MAX,
+        ..LinkConfig::default()
+    }
+}
+
 fn batch(to: [u8; 6], frames: usize) -> TxBatch {
     let mut batch = TxBatch::with_capacity(frames);
     for number in 0..frames {

@@ -665,6 +665,9 @@ fn is_error(error: &Error, words: &[&str]) -> bool {
 }
 
 fn is_failure(failure: &Failure, words: &[&str]) -> bool {
+    if let (Failure::TimedOut { after, .. }, ["timed-out", after_what]) = (failure, words) {
+        return duration(after_what) == Ok(*after);
+    }
     matches!(
         (failure, words),
         (Failure::Refused { .. }, ["refused"])

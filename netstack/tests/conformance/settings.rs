@@ -73,6 +73,7 @@ pub(crate) fn option(options: &mut Options, words: &[&str]) -> Outcome {
         ["orphan-timeout", value] => options.orphan_timeout = duration(value)?,
         ["send-buffer", value] => options.send_buffer = number_of(value)?,
         ["receive-buffer", value] => options.receive_buffer = number_of(value)?,
+        ["min-path-mtu", value] => options.min_path_mtu = number_of(value)? as u16,
         ["max-segment", value] => options.max_segment = Some(number_of(value)? as u16),
         ["initial-window", value] => options.initial_window = number_of(value)? as u32,
         ["syn-retries", value] => options.syn_retries = number_of(value)? as u8,

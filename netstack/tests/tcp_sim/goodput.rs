@@ -35,7 +35,7 @@ pub(crate) fn goodput(world: &mut World, start: u64, span: u64) -> f64 {
     (after - before) as f64 * 8.0 / (span as f64 / 1e3)
 }
 
-fn check(name: &str, table: &str) {
+pub(crate) fn check(name: &str, table: &str) {
     let path = format!("{}/tests/tcp_sim/{name}", env!("CARGO_MANIFEST_DIR"));
     if std::env::var_os("BLESS").is_some() {
         std::fs::write(&path, table).unwrap();

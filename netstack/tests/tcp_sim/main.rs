@@ -4,9 +4,12 @@
 //! lost, held up, doubled or marked, and links that are cut. The same seed gives the same run.
 
 mod bounds;
+mod controllers;
 mod goodput;
 mod network;
 mod peer;
 mod recovery;
+#[path = "../support/stream.rs"]
+mod stream;
 mod transfer;
 mod world;

@@ -203,14 +203,30 @@ fn every_byte_arrives_whatever_happens() {
             nagle: seed % 3 == 0,
             pacing: seed % 11 == 0,
             ecn: seed % 13 == 0,
+            window_scaling: seed % 6 != 5,
             initial_rto: 100 * MS,
             syn_retries: 12,
             ..base
         };
+        // Small ones too where not much is lost.
+        let options = match seed % 4 {
+            0 | 1 => Options {
+                send_buffer: 1 << (11 + seed / 4 % 9),
+                receive_buffer: 1 << (11 + seed / 4 % 8),
+                ..options
+            },
+            _ => options,
+        };
         let mut world = World::new(seed, &options, [link, link]);
         world.super_segment = [1460, 10_000, 65_000][seed as usize % 3];
         world.hosts[1].answer = 100_000;
-        let index = world.connect(200_000, None);
+        let theirs = Options {
+            sack: seed % 9 != 1,
+            timestamps: seed % 8 != 1,
+            window_scaling: seed % 10 != 1,
+            ..options.clone()
+        };
+        let index = world.connect(200_000, Some(theirs));
         let done = |world: &World| world.received(0) == 200_000 && world.hosts[0].apps[index].read == 100_000;
         let mut finished = world.run_until(ms(3_000_000), done);
         for host in &mut world.hosts {
@@ -220,6 +236,13 @@ fn every_byte_arrives_whatever_happens() {
         }
         finished &= world.run_until(ms(4_000_000), |world| {
             world.hosts.iter().all(|host| host.apps.iter().all(|app| app.read_to_end))
+        });
+        let now = world.now;
+        for host in &mut world.hosts {
+            host.apps.iter().for_each(|app| host.endpoint.close(now, app.id));
+        }
+        finished &= world.run_until(ms(5_000_000), |world| {
+            world.hosts.iter().all(|host| host.endpoint.connections() == 0)
         });
         let apps = [&world.hosts[0].apps, &world.hosts[1].apps];
         assert!(finished, "seed {seed}: at {:?}: {options:?} {apps:?}", world.now);

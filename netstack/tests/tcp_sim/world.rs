@@ -11,18 +11,7 @@ use shouter_netstack::tcp::{
 use shouter_netstack::time::Instant;
 
 use super::network::ethernet;
-
-/// What is sent: byte `i` of a connection is `i % 251`.
-const PERIOD: usize = 251;
-static PATTERN: [u8; PERIOD * 300] = {
-    let mut bytes = [0; PERIOD * 300];
-    let mut i = 0;
-    while i < bytes.len() {
-        bytes[i] = (i % PERIOD) as u8;
-        i += 1;
-    }
-    bytes
-};
+use super::stream::{is_stream, stream};
 
 /// What an application does with its connection.
 #[derive(Debug)]
@@ -91,9 +80,8 @@ impl Host {
         }
         for app in self.apps.iter_mut().filter(|app| app.connected && app.failure.is_none()) {
             while app.to_write > 0 {
-                let from = (app.written % PERIOD as u64) as usize;
-                let len = app.to_write.min((PATTERN.len() - from) as u64) as usize;
-                match self.endpoint.write(now, app.id, &PATTERN[from..from + len]) {
+                let bytes = stream(app.written, app.to_write.min(1 << 20) as usize);
+                match self.endpoint.write(now, app.id, bytes) {
                     Ok(written) => {
                         app.written += written as u64;
                         app.to_write -= written as u64;
@@ -109,14 +97,8 @@ impl Host {
             while self.reads && !app.read_to_end {
                 match self.endpoint.read_chunk(now, app.id) {
                     Ok(Some(chunk)) => {
-                        let mut rest = &chunk[..];
-                        while !rest.is_empty() {
-                            let from = (app.read % PERIOD as u64) as usize;
-                            let len = rest.len().min(PATTERN.len() - from);
-                            assert!(rest[..len] == PATTERN[from..from + len], "other bytes at {}", app.read);
-                            app.read += len as u64;
-                            rest = &rest[len..];
-                        }
+                        assert_eq!(is_stream(app.read, &chunk), Ok(()), "other bytes");
+                        app.read += chunk.len() as u64;
                     }
                     Ok(None) => app.read_to_end = true,
                     Err(Error::WouldBlock | Error::Failed(_)) => break,

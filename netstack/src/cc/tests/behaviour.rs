@@ -4,8 +4,7 @@ use core::time::Duration;
 
 use proptest::prelude::*;
 
-use super::path::{Bottleneck, MSS, World, parameters};
-use super::{ALL, MS, ack, at};
+use super::{ALL, MS, MSS, ack, at, parameters};
 use crate::cc::{
     AckSample, Algorithm, Congestion, Controller, Cubic, Dctcp, NewReno, Parameters, RateSample,
 };
@@ -291,68 +290,30 @@ fn dctcps_alpha_follows_the_share_of_marks() {
 }
 
 #[test]
-fn dctcp_keeps_a_marking_queue_short_and_the_line_busy() {
-    let path = Bottleneck { mark_above: Some(20 * MSS), ..Bottleneck::small() };
-    let mut world = World::one(path, Algorithm::Dctcp, 1);
-    world.run(Duration::from_secs(2));
-    let before = world.flows[0].delivered;
-    let (mut deepest, mut rounds) = (0, 0);
-    for round in 0..1000 {
-        world.run(Duration::from_secs(2) + MS * 10 * (round + 1));
-        deepest = deepest.max(world.backlog());
-        rounds += 1;
+fn bbrs_time_out_leaves_one_segment_and_an_undo_gives_the_window_back() {
+    let mut bbr = Algorithm::Bbr.build(&parameters());
+    let mut delivered = 0;
+    for round in 1..200 {
+        let window = bbr.window().min(100 * MSS);
+        bbr.on_sent(at(round * 10), window, 0, true);
+        let rate = RateSample {
+            delivered: window,
+            interval: 10 * MS,
+            prior_delivered: delivered,
+            total_delivered: delivered + window,
+            app_limited: false,
+            in_flight_at_send: window,
+            lost_since_send: 0,
+        };
+        delivered += window;
+        bbr.on_ack(&AckSample { rate: Some(rate), ..ack(round * 10 + 10, window, 0) });
     }
-    assert_eq!(rounds, 1000);
-    let rate = (world.flows[0].delivered - before) as f64 / 10.0;
-    assert!(rate > 0.97 * path.bytes_per_second as f64, "{rate}");
-    assert!(deepest < 40 * MSS, "{deepest}");
-    assert_eq!(world.flows[0].losses, 0);
-}
-
-#[test]
-fn loss_based_controllers_fill_the_line_with_a_full_queue_and_answer_each_overflow_once() {
-    for algorithm in [Algorithm::NewReno, Algorithm::Cubic] {
-        let path = Bottleneck::small();
-        let mut world = World::one(path, algorithm, 1);
-        world.run(Duration::from_secs(30));
-        let flow = &world.flows[0];
-        let rate = flow.delivered as f64 / 30.0;
-        assert!(rate > 0.95 * path.bytes_per_second as f64, "{algorithm:?}: {rate}");
-        assert_eq!(flow.timeouts, 0, "{algorithm:?}");
-        assert!(flow.events >= 3, "{algorithm:?}: {} events", flow.events);
-        // The first slow start overshoots; from then on a few packets an event.
-        assert!(flow.losses < 150 + 8 * flow.events, "{algorithm:?}: {} at {}", flow.losses, flow.events);
-    }
-}
-
-#[test]
-fn two_flows_of_a_kind_share_evenly() {
-    for algorithm in ALL {
-        let mark_above = (algorithm == Algorithm::Dctcp).then_some(20 * MSS);
-        let path = Bottleneck { mark_above, ..Bottleneck::small() };
-        let mut world = World::new(path, (0..2).map(|_| algorithm.build(&parameters())).collect(), 1);
-        world.flows[1].begins = 3_000_000_000;
-        world.run(Duration::from_secs(30));
-        let before = [world.flows[0].delivered, world.flows[1].delivered];
-        world.run(Duration::from_secs(90));
-        let got = [world.flows[0].delivered - before[0], world.flows[1].delivered - before[1]];
-        let [a, b] = got.map(|bytes| bytes as f64);
-        // Jain's index.
-        let fairness = (a + b) * (a + b) / (2.0 * (a * a + b * b));
-        assert!(fairness > 0.9, "{algorithm:?}: {got:?}, {fairness}");
-        assert!(a + b > 0.9 * 60.0 * path.bytes_per_second as f64, "{algorithm:?}: {got:?}");
-    }
-}
-
-#[test]
-fn windows_stay_put_while_the_application_sends_little() {
-    for algorithm in [Algorithm::NewReno, Algorithm::Cubic, Algorithm::Dctcp] {
-        let mut world = World::one(Bottleneck::small(), algorithm, 1);
-        world.flows[0].app_window = 5 * MSS;
-        world.run(Duration::from_secs(5));
-        assert_eq!(world.flows[0].controller.window(), 10 * MSS, "{algorithm:?}");
-        assert!(world.flows[0].delivered > 2_000 * MSS);
-    }
+    let before = bbr.window();
+    assert!(before > 100 * MSS, "{before}");
+    bbr.on_congestion(at(2000), Congestion::Timeout, before);
+    assert_eq!(bbr.window(), MSS);
+    bbr.undo(at(2001));
+    assert_eq!(bbr.window(), before);
 }
 
 /// Any call of a controller.

@@ -1,17 +1,19 @@
-//! Controllers against a bottleneck made of packets, and one event at a time.
+//! Controllers, one event at a time. What they do on a path is in tests/tcp_sim.
 
-mod bbr;
 mod behaviour;
-mod path;
-mod windows;
 
 use core::time::Duration;
 
-use super::{AckSample, Algorithm};
+use super::{AckSample, Algorithm, Parameters};
 use crate::time::Instant;
 
 const ALL: [Algorithm; 4] = [Algorithm::NewReno, Algorithm::Cubic, Algorithm::Dctcp, Algorithm::Bbr];
 const MS: Duration = Duration::from_millis(1);
+const MSS: u64 = 1000;
+
+fn parameters() -> Parameters {
+    Parameters { mss: MSS as u32, initial_window: 10 }
+}
 
 fn at(ms: u64) -> Instant {
     Instant::from_nanos(ms * 1_000_000)

@@ -3,9 +3,9 @@
 
 use std::fmt::Write as _;
 
-use super::link::{World, delayed};
+use super::link::World;
 use crate::rud::Config;
-use crate::sim::LinkConfig;
+use crate::sim::{LinkConfig, tests::delayed};
 
 /// Payload bits per second that one end receives over `window` of virtual time, after as long a start.
 fn goodput(loss: f64, rtt_us: u64) -> f64 {

@@ -5,7 +5,6 @@
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ptr::NonNull;
-use std::time::Duration;
 
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -14,16 +13,6 @@ use crate::region::{Extent, Region, RegionId};
 use crate::rud::*;
 use crate::sim::{Link, LinkConfig, Packet};
 use crate::time::Instant;
-
-/// A link without limits that takes so many nanoseconds.
-pub(super) fn delayed(nanoseconds: u64) -> LinkConfig {
-    LinkConfig {
-        bits_per_second: 0,
-        delay: Duration::from_nanos(nanoseconds),
-        queue_frames: usize::MAX,
-        ..LinkConfig::default()
-    }
-}
 
 /// The application: it checks what it gets, and can refuse.
 #[derive(Debug, Default)]

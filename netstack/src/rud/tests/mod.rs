@@ -6,9 +6,9 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::*;
-use crate::sim::LinkConfig;
+use crate::sim::{LinkConfig, tests::delayed};
 use crate::time::Instant;
-use link::{App, Collect, World, delayed, expected_header, extent_from, extent_of, meta, params};
+use link::{App, Collect, World, expected_header, extent_from, extent_of, meta, params};
 
 const MS: u64 = 1_000_000;
 const TAGS: [u64; 2] = [0x0000_0001_dead_beef, 0x0000_0001_feed_f00d];

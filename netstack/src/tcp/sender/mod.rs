@@ -375,12 +375,6 @@ impl Sender {
         self.queue.len() == 0 && self.board.is_empty() && !self.space.owes_fin()
     }
 
-    /// Whether the FIN was sent.
-    #[cfg(test)]
-    pub(crate) fn fin_sent(&self) -> bool {
-        self.space.fin_sent()
-    }
-
     /// Payload bytes per segment.
     #[inline]
     pub(crate) fn mss(&self) -> u16 {

@@ -61,12 +61,6 @@ impl TailProbes {
         self.out
     }
 
-    /// How many of those that are out were retransmissions, and not reported as duplicates.
-    #[cfg(test)]
-    pub(super) fn resends(&self) -> Option<u8> {
-        self.out.then_some(self.resends)
-    }
-
     /// Whether the last probe that is out ended at `end`.
     pub(super) fn ended_at(&self, end: SeqNumber) -> bool {
         self.out && self.last == end

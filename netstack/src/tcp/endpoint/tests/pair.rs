@@ -1,89 +1,30 @@
-//! Two endpoints back to back, with a wire between them that has a delay and loses what a test wants lost.
+//! Two endpoints back to back, with links between them that lose what a test wants lost.
 
-use core::net::{IpAddr, SocketAddr};
+use core::net::SocketAddr;
 use core::time::Duration;
-use std::collections::VecDeque;
 
 use super::super::Endpoint;
-use crate::region::Extent;
-use crate::sim::tcp::{Segment, segments};
-use crate::tcp::{
-    Config, ConnectionId, Destination, Emit, Emitted, Error, ListenerId, Options, Path, Payload, SegmentMeta,
-    TcpEvent,
-};
+use crate::sim::tcp::{Outlet, Segment};
+use crate::sim::{Link, tests::delayed};
+use crate::tcp::{Config, ConnectionId, Error, ListenerId, Options, Path, Payload, SegmentMeta, TcpEvent};
 use crate::time::Instant;
 use crate::wire::tcp::{Flags, Header, SeqNumber};
 
-/// Whether a packet is lost, by its header and payload length.
-type Loses = Box<dyn FnMut(&Header, usize) -> bool>;
-
-/// One direction.
-pub(super) struct Wire {
-    pub(super) mtu: u16,
-    pub(super) max_payload: u32,
-    pub(super) delay: Duration,
-    /// Whether a packet is lost.
-    pub(super) loses: Loses,
-    pub(super) queue: VecDeque<(Instant, Segment)>,
-    /// Every packet that was sent, lost ones included: header and length.
-    pub(super) sent: Vec<(Header, usize)>,
-    now: Instant,
-}
-
-impl Wire {
-    fn new() -> Self {
-        Self {
-            mtu: 1500,
-            max_payload: 1448,
-            delay: Duration::from_micros(50),
-            loses: Box::new(|_, _| false),
-            queue: VecDeque::new(),
-            sent: Vec::new(),
-            now: Instant::ZERO,
-        }
-    }
-
-    fn as_path(&self) -> Path {
-        Path { mtu: self.mtu, max_payload: self.max_payload, max_extents: 4, max_segments: u32::MAX }
-    }
-}
-
-impl Emit for Wire {
-    fn path(&mut self, _: IpAddr, _: IpAddr) -> Option<Path> {
-        Some(self.as_path())
-    }
-
-    fn source(&mut self, _: IpAddr) -> Option<IpAddr> {
-        None
-    }
-
-    fn emit(&mut self, to: &Destination, header: &[u8], payload: &[Extent], segment_size: u16) -> Emitted {
-        for segment in segments(to, header, payload, segment_size, &self.as_path()) {
-            let (header, len) = (segment.parsed(), segment.payload.len());
-            self.sent.push((header, len));
-            if !(self.loses)(&header, len) {
-                self.queue.push_back((self.now + self.delay, segment));
-            }
-        }
-        Emitted::Sent
-    }
-}
+const PATH: Path = Path { mtu: 1500, max_payload: 1448, max_extents: 4, max_segments: u32::MAX };
 
 fn turn(
     now: Instant,
     endpoint: &mut Endpoint,
-    incoming: &mut Wire,
-    outgoing: &mut Wire,
+    incoming: &mut Link<Segment>,
+    outgoing: &mut Outlet<'_>,
     events: &mut Vec<TcpEvent>,
 ) {
-    while incoming.queue.front().is_some_and(|(at, _)| *at <= now) {
-        let Some((_, segment)) = incoming.queue.pop_front() else { break };
+    while let Some(segment) = incoming.receive(now) {
         segment.deliver(now, endpoint);
     }
     if endpoint.next_deadline().is_some_and(|deadline| deadline <= now) {
         endpoint.on_timeout(now);
     }
-    outgoing.now = now;
     endpoint.transmit(now, outgoing);
     endpoint.frames_gone();
     events.extend(core::iter::from_fn(|| endpoint.next_event()));
@@ -94,8 +35,10 @@ pub(super) struct Pair {
     pub(super) a: Endpoint,
     pub(super) b: Endpoint,
     /// From `a` to `b`.
-    pub(super) there: Wire,
-    pub(super) back: Wire,
+    pub(super) there: Link<Segment>,
+    pub(super) back: Link<Segment>,
+    /// Of that way.
+    pub(super) path: Path,
     pub(super) now: Instant,
     pub(super) events_a: Vec<TcpEvent>,
     pub(super) events_b: Vec<TcpEvent>,
@@ -119,8 +62,9 @@ impl Pair {
         Self {
             a: endpoint(1),
             b: endpoint(2),
-            there: Wire::new(),
-            back: Wire::new(),
+            there: Link::new(delayed(50_000), 1),
+            back: Link::new(delayed(50_000), 2),
+            path: PATH,
             now: Instant::ZERO + Duration::from_secs(1000),
             events_a: Vec::new(),
             events_b: Vec::new(),
@@ -129,9 +73,9 @@ impl Pair {
 
     /// One poll at the present time.
     pub(super) fn turn(&mut self) {
-        let Self { a, b, there, back, now, events_a, events_b } = self;
-        turn(*now, a, back, there, events_a);
-        turn(*now, b, there, back, events_b);
+        let Self { a, b, there, back, path, now, events_a, events_b } = self;
+        turn(*now, a, back, &mut Outlet { now: *now, link: there, path: *path }, events_a);
+        turn(*now, b, there, &mut Outlet { now: *now, link: back, path: PATH }, events_b);
     }
 
     /// Moves time until `done`, or for `limit`; false if it never was, or nothing is left to happen.
@@ -146,10 +90,9 @@ impl Pair {
                 self.now += Duration::from_nanos(1000);
                 continue;
             }
-            let first = |wire: &Wire| wire.queue.front().map(|(at, _)| *at);
-            let next =
-                [self.a.next_deadline(), self.b.next_deadline(), first(&self.there), first(&self.back)];
-            let Some(next) = next.into_iter().flatten().min() else { return false };
+            let arrivals = [self.there.next_arrival(), self.back.next_arrival()];
+            let next = [self.a.next_deadline(), self.b.next_deadline()].into_iter().chain(arrivals);
+            let Some(next) = next.flatten().min() else { return false };
             let next = next.max(self.now + Duration::from_nanos(1000));
             if next > end {
                 self.now = end;
@@ -233,10 +176,9 @@ impl Pair {
 
     /// What `b` has to say to that.
     pub(super) fn answers(&mut self) -> Vec<Header> {
-        let mut wire = Wire::new();
-        wire.now = self.now;
-        self.b.transmit(self.now, &mut wire);
-        wire.sent.into_iter().map(|(header, _)| header).collect()
+        let mut link = Link::new(delayed(0), 0);
+        self.b.transmit(self.now, &mut Outlet { now: self.now, link: &mut link, path: PATH });
+        core::iter::from_fn(|| link.receive(self.now)).map(|segment| segment.parsed()).collect()
     }
 }
 

@@ -6,6 +6,7 @@ use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
 use super::pair::{Pair, address};
+use crate::sim::{Link, LinkConfig, tests::delayed};
 use crate::tcp::{Error, Options, Repair, TcpEvent};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -77,11 +78,8 @@ fn whatever_a_writer_says_all_arrives() {
     for seed in 0..40 {
         let mut random = SmallRng::seed_from_u64(seed);
         let mut pair = Pair::new();
-        for (wire, salt) in [(&mut pair.there, 1000), (&mut pair.back, 2000)] {
-            let mut rng = SmallRng::seed_from_u64(seed + salt);
-            wire.loses = Box::new(move |_, _| rng.random_bool(0.03));
-            wire.delay = Duration::from_millis(1);
-        }
+        let lossy = LinkConfig { loss: 0.03, ..delayed(1_000_000) };
+        (pair.there, pair.back) = (Link::new(lossy, seed), Link::new(lossy, seed + 1000));
         let options = Options {
             cork: random.random_bool(0.3),
             nagle: random.random_bool(0.5),

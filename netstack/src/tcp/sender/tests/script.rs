@@ -254,31 +254,6 @@ fn whole_segments_and_then_the_rest() {
 }
 
 #[test]
-fn the_fin_goes_with_the_last_data_and_is_acknowledged() {
-    let mut s = Script::new();
-    s.write(1500);
-    s.sender.finish();
-    assert_eq!(s.flush(), [new(0, 1000), Left { fin: true, ..new(1000, 500) }]);
-    assert!(s.sender.fin_sent());
-    assert!(!s.ack(1500).fin_acked);
-    assert!(s.ack(1501).fin_acked);
-    s.is_idle();
-    assert_eq!(s.sender.write(&mut s.memory, b"late"), 0);
-}
-
-#[test]
-fn a_lone_fin_is_sent_again_after_a_time_out() {
-    let mut s = Script::new();
-    s.sender.finish();
-    assert_eq!(s.flush(), [Left { fin: true, ..new(0, 0) }]);
-    assert_eq!(s.wait_timer().1, TimerOut::Transmit);
-    assert_eq!(s.flush(), [Left { fin: true, probe: Probe::Tail, ..again(0, 0) }]);
-    assert_eq!(s.wait_timer().1, TimerOut::Transmit);
-    assert_eq!(s.flush(), [Left { fin: true, ..again(0, 0) }]);
-    assert!(s.ack(1).fin_acked);
-}
-
-#[test]
 fn super_segments_are_whole_and_within_half_the_window() {
     let mut s = Script::with(options(), 20_000, None);
     s.path.max_payload = 65_000;
@@ -320,86 +295,6 @@ fn blocks_that_cut_segments_do_not_make_records_smaller() {
     s.sack(0, &[(1500, 4500)]);
     s.sack(0, &[(1000, 5000)]);
     assert_eq!(s.sender.board.sacked(), 4000);
-}
-
-#[test]
-fn nagle_holds_a_second_small_segment() {
-    let mut s = Script::with(Options { nagle: true, ..options() }, 100_000, None);
-    s.write(1300);
-    assert_eq!(s.flush(), [new(0, 1000), new(1000, 300)]);
-    s.write(100);
-    assert_eq!(s.flush(), []);
-    s.write(900);
-    assert_eq!(s.flush(), [new(1300, 1000)]);
-    s.write(10);
-    assert_eq!(s.flush(), []);
-    s.ack(1300);
-    assert_eq!(s.flush(), [new(2300, 10)]);
-    s.write(10);
-    assert_eq!(s.flush(), []);
-    s.sender.finish();
-    assert_eq!(s.flush(), [Left { fin: true, ..new(2310, 10) }]);
-}
-
-#[test]
-fn without_nagle_small_segments_leave_at_once() {
-    let mut s = Script::new();
-    for at in 0..5 {
-        s.write(10);
-        assert_eq!(s.flush(), [new(at * 10, 10)]);
-    }
-}
-
-#[test]
-fn a_window_of_less_than_a_segment_is_not_filled_with_crumbs() {
-    let mut s = Script::new();
-    s.write(5000);
-    s.window = 2000;
-    s.ack(0);
-    assert_eq!(s.flush(), [new(0, 1000), new(1000, 1000)]);
-    s.window = 300;
-    s.ack(2000);
-    assert_eq!(s.flush(), []);
-    // Half of the greatest window ever is enough; a segment is too.
-    s.window = 1000;
-    s.ack(2000);
-    assert_eq!(s.flush(), [new(2000, 1000)]);
-}
-
-#[test]
-fn what_silly_window_avoidance_holds_back_leaves_after_a_while() {
-    let mut s = Script::new();
-    s.write(5000);
-    s.window = 300;
-    s.ack(0);
-    assert_eq!(s.flush(), []);
-    assert_eq!(s.wait_timer().1, TimerOut::Transmit);
-    assert_eq!(s.flush(), [new(0, 300)]);
-}
-
-#[test]
-fn a_closed_window_is_probed_for_ever_as_long_as_the_peer_answers() {
-    let mut s = Script::new();
-    s.window = 0;
-    s.ack(0);
-    s.write(100);
-    assert_eq!(s.flush(), []);
-    let mut last = Duration::ZERO;
-    for round in 0..100 {
-        let (waited, out) = s.wait_timer();
-        assert_eq!(out, TimerOut::Transmit, "round {round}");
-        assert_eq!(s.flush(), [Left { probe: Probe::Window, ..new(0, 1) }], "round {round}");
-        assert!(waited >= last && waited <= Duration::from_secs(120), "round {round}: {waited:?}");
-        last = waited;
-        assert_eq!(s.sender.control_seq(), Script::seq(0));
-        assert!(s.ack(0).progress);
-    }
-    s.window = 5000;
-    s.ack(0);
-    assert_eq!(s.flush(), [new(0, 100)]);
-    s.ack(100);
-    assert!(s.sender.is_empty());
-    s.is_idle();
 }
 
 #[test]
@@ -504,35 +399,6 @@ fn a_window_that_shrinks_is_borne() {
 }
 
 #[test]
-fn old_segments_do_not_set_the_window() {
-    let mut s = Script::new();
-    s.peer_seq = SeqNumber(100);
-    s.window = 5000;
-    s.ack(0);
-    s.peer_seq = SeqNumber(99);
-    s.window = 1;
-    s.ack(0);
-    assert_eq!(s.sender.space.window().size(), 5000);
-    s.write(10);
-    s.flush();
-    s.peer_seq = SeqNumber(100);
-    s.window = 7000;
-    s.ack(10);
-    assert_eq!(s.sender.space.window().size(), 7000);
-}
-
-#[test]
-fn acknowledgements_of_what_was_never_sent_do_nothing() {
-    let mut s = Script::new();
-    s.write(1000);
-    s.flush();
-    assert_eq!(s.ack(1001), AckOut::default());
-    s.sack(0, &[(500, 2000), (2000, 1000), (5000, 6000)]);
-    assert_eq!(s.sender.board.sacked(), 0);
-    assert_eq!(s.sender.una(), Script::seq(0));
-}
-
-#[test]
 fn time_outs_back_off_and_end() {
     let mut s = Script::new();
     s.write(500);
@@ -557,33 +423,6 @@ fn time_outs_back_off_and_end() {
     assert!((Duration::from_secs(600)..Duration::from_secs(1500)).contains(&all), "{all:?}");
     // The threshold was reduced once, for it was always the same data.
     assert_eq!(s.congestion(), [Congestion::Timeout]);
-}
-
-#[test]
-fn three_segments_above_a_hole_make_it_a_loss_at_once() {
-    let mut s = Script::new();
-    s.write(10_000);
-    s.flush();
-    s.wait(RTT);
-    s.sack(1000, &[(2000, 3000)]);
-    assert_eq!(s.flush(), []);
-    s.sack(1000, &[(2000, 4000)]);
-    assert_eq!(s.flush(), []);
-    s.sack(1000, &[(2000, 5000)]);
-    assert_eq!(s.flush(), [again(1000, 1000)]);
-    assert_eq!(s.congestion(), [Congestion::Loss]);
-}
-
-#[test]
-fn one_segment_above_a_hole_makes_it_a_loss_after_the_reordering_window() {
-    let mut s = Script::new();
-    s.write(2000);
-    s.flush();
-    s.wait(RTT);
-    s.sack(0, &[(1000, 2000)]);
-    assert_eq!(s.flush(), []);
-    assert_eq!(s.wait_timer(), (RTT / 4, TimerOut::Transmit));
-    assert_eq!(s.flush(), [again(0, 1000)]);
 }
 
 #[test]
@@ -677,48 +516,6 @@ fn a_timestamp_of_the_resend_does_not() {
 }
 
 #[test]
-fn what_the_peer_threw_away_is_sent_again() {
-    let mut s = Script::new();
-    s.write(5000);
-    s.flush();
-    s.wait(RTT);
-    s.sack(0, &[(1000, 5000)]);
-    assert_eq!(s.flush(), [again(0, 1000)]);
-    // It acknowledges the hole but no more of what it had reported.
-    s.ack(1000);
-    assert!(s.sender.board.front().unwrap().sacked);
-    let _ = s.wait_timer();
-    let mut resent = s.flush();
-    for at in [2000, 3000, 4000, 5000] {
-        s.wait(RTT);
-        s.ack(at);
-        resent.extend(s.flush());
-    }
-    let mut positions: Vec<u32> = resent.iter().map(|left| left.at).collect();
-    positions.dedup();
-    assert_eq!(positions, [1000, 2000, 3000, 4000]);
-}
-
-#[test]
-fn a_lost_retransmission_is_found_by_time() {
-    let mut s = Script::new();
-    s.write(20_000);
-    s.flush();
-    s.wait(RTT);
-    s.sack(0, &[(1000, 4000)]);
-    assert_eq!(s.flush(), [again(0, 1000)]);
-    s.wait(RTT / 2);
-    s.sack(0, &[(1000, 20_000)]);
-    s.write(5000);
-    let left = s.flush();
-    assert!(left.iter().all(|left| !left.resend) && !left.is_empty(), "{left:?}");
-    // What was sent after the retransmission arrives.
-    s.wait(RTT);
-    s.sack(0, &[(1000, 21_000)]);
-    assert_eq!(s.flush()[0], again(0, 1000));
-}
-
-#[test]
 fn the_window_shrinks_in_proportion_during_recovery() {
     let mut s = Script::with(options(), 20_000, None);
     s.write(100_000);
@@ -741,21 +538,6 @@ fn the_window_shrinks_in_proportion_during_recovery() {
 }
 
 #[test]
-fn a_tail_probe_prefers_new_data() {
-    let mut s = Script::with(options(), 2000, None);
-    s.write(5000);
-    assert_eq!(s.flush(), [new(0, 1000), new(1000, 1000)]);
-    let (waited, _) = s.wait_timer();
-    assert_eq!(waited, RTT * 2);
-    assert_eq!(s.flush(), [Left { probe: Probe::Tail, ..new(2000, 1000) }]);
-    // One at a time.
-    assert_eq!(s.sender.timers.tail.resends(), Some(0));
-    let (waited, _) = s.wait_timer();
-    assert_eq!(waited, Duration::from_millis(300));
-    assert_eq!(s.congestion(), [Congestion::Timeout]);
-}
-
-#[test]
 fn a_loss_repaired_by_the_tail_probe_counts_as_congestion() {
     let mut s = Script::new();
     s.write(2000);
@@ -768,21 +550,6 @@ fn a_loss_repaired_by_the_tail_probe_counts_as_congestion() {
     s.flush();
     s.ack(3000);
     assert_eq!(s.congestion(), [Congestion::Loss]);
-}
-
-#[test]
-fn a_tail_probe_for_nothing_is_no_congestion() {
-    let mut s = Script::new();
-    s.write(2000);
-    s.flush();
-    let _ = s.wait_timer();
-    s.flush();
-    s.ack(2000);
-    s.sack(2000, &[(1000, 2000)]);
-    s.write(1000);
-    s.flush();
-    s.ack(3000);
-    assert_eq!(s.congestion(), []);
 }
 
 #[test]
@@ -802,17 +569,6 @@ fn ecn_echo_reduces_once_per_window_and_is_answered() {
     assert_eq!(s.congestion(), [Congestion::Ecn, Congestion::Ecn]);
     let marked: u64 = s.calls.lock().unwrap().samples.iter().map(|sample| sample.marked).sum();
     assert_eq!(marked, u64::from(end));
-}
-
-#[test]
-fn retransmissions_are_not_ecn_capable() {
-    let mut s = Script::new();
-    s.write(5000);
-    s.flush();
-    s.wait(RTT);
-    s.sack(0, &[(1000, 5000)]);
-    let out = s.step().unwrap();
-    assert!(out.resend && !out.ect && !out.cwr);
 }
 
 #[test]
