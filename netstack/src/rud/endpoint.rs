@@ -348,7 +348,7 @@ impl Endpoint {
     pub fn flush_acks(&mut self) {
         for (index, entry) in self.entries.iter_mut().enumerate() {
             if let Some(session) = entry.session.as_deref_mut()
-                && session.flush_acks()
+                && session.hurry_acks()
             {
                 Self::make_ready(&mut self.ready, entry, index as u16);
             }

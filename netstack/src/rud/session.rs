@@ -166,7 +166,7 @@ impl Session {
     }
 
     /// Makes what is owed in acknowledgements due now; whether there is any.
-    pub(super) fn flush_acks(&mut self) -> bool {
+    pub(super) fn hurry_acks(&mut self) -> bool {
         let owes = self.acks.is_owed() || self.receiver.owes();
         self.acks.hurry(owes);
         owes
