@@ -220,7 +220,7 @@ impl Connection {
 
     /// Processes an acknowledgement and queues the events that follow from it. Returns whether this side's FIN
     /// was acknowledged.
-    #[inline]
+    #[inline(always)]
     pub(super) fn work_in(&mut self, now: Instant, ack: &AckIn, cx: &mut Context<'_>) -> bool {
         let out = self.sender.on_ack(now, ack, cx.memory, cx.released);
         if !cx.released.is_empty() {

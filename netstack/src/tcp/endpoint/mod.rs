@@ -296,8 +296,7 @@ impl Endpoint {
     /// The user's connection of that name.
     #[inline]
     fn user(&self, id: ConnectionId) -> Option<&Connection> {
-        let (owner, connection) = self.slots.named(id)?;
-        (owner == Owner::User && !connection.released()).then_some(connection)
+        self.slots.of_user(id).filter(|connection| !connection.released())
     }
 
     /// Calls a connection with what it shares with the others.

@@ -97,8 +97,15 @@ impl Slots {
         Some((ConnectionId { index, generation: slot.generation }, slot.owner, connection))
     }
 
-    /// The connection of that name, and its owner.
+    /// The user's connection of that name.
     #[inline]
+    pub(super) fn of_user(&self, id: ConnectionId) -> Option<&Connection> {
+        let slot = self.slots.get(id.index as usize)?;
+        let found = slot.generation == id.generation && slot.owner == Owner::User;
+        slot.connection.as_deref().filter(|_| found)
+    }
+
+    /// The connection of that name, and its owner.
     pub(super) fn named(&self, id: ConnectionId) -> Option<(Owner, &Connection)> {
         let slot = self.slots.get(id.index as usize).filter(|slot| slot.generation == id.generation)?;
         Some((slot.owner, slot.connection.as_deref()?))

@@ -151,6 +151,7 @@ impl Sender {
     }
 
     /// An acknowledgement was worked in; `progress`: SND.UNA moved on.
+    #[inline]
     pub(super) fn timers_on_ack(&mut self, now: Instant, progress: bool, delivered: bool) {
         if self.board.is_empty() {
             //= RFC 6298 section 5.2: all is acknowledged, the timer stops.
