@@ -14,7 +14,8 @@ mod ranks;
 use std::panic::AssertUnwindSafe;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use ranks::{
@@ -91,27 +92,34 @@ fn main() -> ExitCode {
         .into_iter()
         .filter(|drill| words.iter().all(|word| drill.name().split([' ', ',']).any(|part| part == word)))
         .collect();
-    let [mut passed, mut failed, mut skipped] = [0; 3];
     println!("{:<58} | {:<40} | {:<48} | seconds", "drill", "expected", "seen");
-    for drill in &drills {
-        let begun = Instant::now();
-        let (expected, seen) = match drill.impossible() {
-            Some(why) => {
-                skipped += 1;
-                (String::new(), format!("skipped: {why}"))
-            }
-            None => {
-                let seen = std::panic::catch_unwind(AssertUnwindSafe(|| drill.run()));
-                let seen = seen.unwrap_or_else(|panic| Err(said(&*panic)));
-                *if seen.is_ok() { &mut passed } else { &mut failed } += 1;
-                let seen = seen.unwrap_or_else(|wrong| format!("FAILED: {wrong}"));
-                (drill.expected(), seen)
-            }
-        };
-        println!("{:<58} | {expected:<40} | {seen:<48} | {:.1}", drill.name(), begun.elapsed().as_secs_f64());
-    }
+    let (next, counts) = (AtomicUsize::new(0), Mutex::new([0; 3]));
+    std::thread::scope(|scope| {
+        for _ in 0..at_once() {
+            scope.spawn(|| {
+                while let Some(drill) = drills.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let verdict = drill.row();
+                    counts.lock().unwrap()[verdict as usize] += 1;
+                }
+            });
+        }
+    });
+    let [passed, failed, skipped] = counts.into_inner().unwrap();
     println!("{passed} passed, {failed} failed, {skipped} skipped");
     if failed > 0 || drills.is_empty() { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+}
+
+/// How many drills run side by side: a drill mostly waits for time-outs, but its ranks must not starve.
+fn at_once() -> usize {
+    std::thread::available_parallelism().map_or(1, |cores| cores.get().min(4))
+}
+
+/// How a drill went.
+#[derive(Clone, Copy)]
+enum Verdict {
+    Passed,
+    Failed,
+    Skipped,
 }
 
 /// The first line of a panic's message; the panic itself printed the rest.
@@ -207,6 +215,23 @@ impl Drill {
             Act::Resume => format!("errors name rank {}, within {bound} s; it says so", self.victim),
             _ => format!("errors name rank {}, within {bound} s", self.victim),
         }
+    }
+
+    /// Runs it, or says why not, and prints its row of the table.
+    fn row(&self) -> Verdict {
+        let begun = Instant::now();
+        let (verdict, expected, seen) = match self.impossible() {
+            Some(why) => (Verdict::Skipped, String::new(), format!("skipped: {why}")),
+            None => {
+                let seen = std::panic::catch_unwind(AssertUnwindSafe(|| self.run()));
+                match seen.unwrap_or_else(|panic| Err(said(&*panic))) {
+                    Ok(seen) => (Verdict::Passed, self.expected(), seen),
+                    Err(wrong) => (Verdict::Failed, self.expected(), format!("FAILED: {wrong}")),
+                }
+            }
+        };
+        println!("{:<58} | {expected:<40} | {seen:<48} | {:.1}", self.name(), begun.elapsed().as_secs_f64());
+        verdict
     }
 
     fn run(&self) -> Result<String, String> {

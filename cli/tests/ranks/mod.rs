@@ -343,16 +343,20 @@ impl Job {
         let home = self.home.to_str().unwrap();
         let entries = |path: &std::path::Path| std::fs::read_dir(path).into_iter().flatten().flatten();
         let files = entries(&self.home).map(|entry| format!("file {}", entry.path().display()));
-        // Whatever a job starts has its directory in the environment, in whatever session it is.
+        // Whatever a job starts has its directory in the environment, in whatever session it is. The name to its end: that of job 1
+        // begins that of job 10.
+        let (variable, folder) = (format!("{home}\0"), format!("{home}/"));
         let ours = |path: &PathBuf| {
-            let of_job = |path: PathBuf| std::fs::read(path).is_ok_and(|text| find(&text, home.as_bytes()));
+            let of_job =
+                |path: PathBuf| std::fs::read(path).is_ok_and(|text| find(&text, variable.as_bytes()));
             path.file_name().is_some_and(|name| name.to_string_lossy().parse::<u32>().is_ok())
                 && of_job(path.join("environ"))
         };
         let processes = entries("/proc".as_ref()).map(|entry| entry.path()).filter(ours);
         let processes = processes.map(|path| format!("process {}", path.display()));
         let sockets = std::fs::read_to_string("/proc/net/unix").unwrap();
-        let sockets = sockets.lines().filter(|line| line.contains(home)).map(|line| format!("socket {line}"));
+        let sockets =
+            sockets.lines().filter(|line| line.contains(&folder)).map(|line| format!("socket {line}"));
         // Segments are memfds, and DPDK's files have no name either, which go with their processes: what has one was made by mistake.
         let pids: Vec<_> = state_of(&self.shared).ranks.iter().filter_map(|rank| rank.pid).collect();
         let of_rank = |name: &str| {
