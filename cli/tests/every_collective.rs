@@ -7,8 +7,8 @@ mod ranks;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use ranks::values::{fill, reduced, value};
-use ranks::{end, job, parameter, scenario};
-use shouter::{Collective, CollectiveCall, Config, DType, Error, Group, ReduceOp};
+use ranks::{job, join, parameter, play};
+use shouter::{Collective, CollectiveCall, DType, Error, Group, ReduceOp};
 
 /// Elements of a tensor, or of a rank's block.
 const COUNTS: [usize; 5] = [0, 1, 7, 1000, 60_007];
@@ -16,17 +16,7 @@ const COUNTS: [usize; 5] = [0, 1, 7, 1000, 60_007];
 /// Not a test of its own: what a rank runs.
 #[test]
 fn rank_body() {
-    let Some(scenario) = scenario() else { return };
-    let config = Config::from_env().map_err(|error| Error::Config(error.to_string()));
-    end(config.and_then(shouter::init).and_then(|group| {
-        match scenario.as_str() {
-            "all" => all(&group)?,
-            "safe" => safe(&group)?,
-            "mismatch" => mismatch(&group)?,
-            other => panic!("no scenario {other}"),
-        }
-        group.finalize()
-    }));
+    play(&[("all", all), ("safe", safe), ("mismatch", mismatch)], join);
 }
 
 /// One rank's view of a collective: its input, and what it must end with.

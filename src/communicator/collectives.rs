@@ -69,6 +69,18 @@ impl Group {
 
     /// Reduces `input` with that of all ranks into `output`, which is as long.
     ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use shouter::config::{Builder, Environment};
+    /// # let config = Builder::from_environment(Environment::default())?.set("size", "1")?.set("rank", "0")?.build()?;
+    /// let group = shouter::init(config)?;
+    /// let (loss, mut mean) = ([0.25f32], [0.0]);
+    /// group.all_reduce_into(&loss, &mut mean, shouter::ReduceOp::Avg)?;
+    /// assert_eq!(mean, loss);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// [`Error::Argument`] for slices of different lengths; else as [`all_reduce`](Self::all_reduce).
     pub fn all_reduce_into<T: Element>(

@@ -86,7 +86,7 @@
 /* An all-reduce, pushed or in one call. */
 #define SHOUTER_OPERATION_ALLREDUCE 1
 
-/* A broadcast. */
+/* shouter_broadcast. */
 #define SHOUTER_OPERATION_BROADCAST 2
 
 /* shouter_barrier. */
@@ -97,6 +97,24 @@
 
 /* shouter_finalize. */
 #define SHOUTER_OPERATION_FINALIZE 5
+
+/* shouter_reduce. */
+#define SHOUTER_OPERATION_REDUCE 6
+
+/* shouter_allgather. */
+#define SHOUTER_OPERATION_ALLGATHER 7
+
+/* shouter_reduce_scatter. */
+#define SHOUTER_OPERATION_REDUCE_SCATTER 8
+
+/* shouter_gather. */
+#define SHOUTER_OPERATION_GATHER 9
+
+/* shouter_scatter. */
+#define SHOUTER_OPERATION_SCATTER 10
+
+/* shouter_alltoall. */
+#define SHOUTER_OPERATION_ALLTOALL 11
 
 /* How many missing ranks shouter_error_info_t names. */
 #define SHOUTER_MISSING_NAMED 16
@@ -213,7 +231,7 @@ typedef struct shouter_error_info_t {
   int32_t rank;
   /* What happened to it: one of SHOUTER_REASON_LOST to SHOUTER_REASON_UNREACHABLE; 0 if there is none. */
   int32_t reason;
-  /* The call: one of SHOUTER_OPERATION_ALLREDUCE to SHOUTER_OPERATION_FINALIZE; 0 if it is none of these. */
+  /* The call: one of SHOUTER_OPERATION_ALLREDUCE to SHOUTER_OPERATION_ALLTOALL; 0 if it is none of these. */
   int32_t operation;
   /* The tensor, as shouter_register has numbered it; -1 if there is none, or it is not registered. */
   int64_t tensor;
@@ -265,6 +283,75 @@ typedef void (*shouter_log_t)(void *context, int32_t level, int32_t rank, const 
 #ifdef __cplusplus
 extern "C" {
 #endif  /* __cplusplus */
+
+/* As shouter_allreduce, with the result at `output`: `count` elements each. Every rank may choose between this and shouter_allreduce. */
+  /*  */
+/* This and the following functions: every rank makes the same calls in the same order, with the same counts, type, operation and root;
+ * one that differs is named in the error. Blocks lie in rank order. Input and output may be the same memory: where one has a block for
+ * each rank and the other one block, that is the rank's own block of it. They may not overlap otherwise. Both must be aligned to their
+ * elements; where this rank has none the pointer is not looked at. Nobody else may write the input or touch the output during the call,
+ * which waits for the group's own deadline at most. After an error the content of the output is undefined. */
+shouter_status_t shouter_allreduce_to(const struct shouter_t *shouter,
+                                      const void *input,
+                                      void *output,
+                                      size_t count,
+                                      shouter_dtype_t dtype,
+                                      shouter_op_t op);
+
+/* Reduces `count` elements of every rank at `input` into `output` of rank `root`; the others have no output. */
+shouter_status_t shouter_reduce(const struct shouter_t *shouter,
+                                const void *input,
+                                void *output,
+                                size_t count,
+                                shouter_dtype_t dtype,
+                                shouter_op_t op,
+                                uint32_t root);
+
+/* Gives the `count` elements at `data` of rank `root` to all ranks. */
+shouter_status_t shouter_broadcast(const struct shouter_t *shouter,
+                                   void *data,
+                                   size_t count,
+                                   shouter_dtype_t dtype,
+                                   uint32_t root);
+
+/* Gives all ranks the `count` elements at `input` of each: `output` has a block of `count` for each rank. */
+shouter_status_t shouter_allgather(const struct shouter_t *shouter,
+                                   const void *input,
+                                   void *output,
+                                   size_t count,
+                                   shouter_dtype_t dtype);
+
+/* Gives rank `root` the `count` elements at `input` of each rank: its `output` has a block of `count` for each; the others have none. */
+shouter_status_t shouter_gather(const struct shouter_t *shouter,
+                                const void *input,
+                                void *output,
+                                size_t count,
+                                shouter_dtype_t dtype,
+                                uint32_t root);
+
+/* Gives each rank its block of `count` elements of `input` of rank `root`, which has one for each rank; the others have no input. */
+shouter_status_t shouter_scatter(const struct shouter_t *shouter,
+                                 const void *input,
+                                 void *output,
+                                 size_t count,
+                                 shouter_dtype_t dtype,
+                                 uint32_t root);
+
+/* Reduces `input`, which has a block of `count` elements for each rank, over all ranks, and gives each rank its block in `output`. */
+shouter_status_t shouter_reduce_scatter(const struct shouter_t *shouter,
+                                        const void *input,
+                                        void *output,
+                                        size_t count,
+                                        shouter_dtype_t dtype,
+                                        shouter_op_t op);
+
+/* Gives each rank its block of `count` elements of `input`, and puts what this rank gets from each into its block of `output`; both have
+ * a block for each rank. */
+shouter_status_t shouter_alltoall(const struct shouter_t *shouter,
+                                  const void *input,
+                                  void *output,
+                                  size_t count,
+                                  shouter_dtype_t dtype);
 
 /* Reduces `count` elements at `data` with those of all ranks, in place, and returns when the result is there. */
   /*  */

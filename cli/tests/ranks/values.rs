@@ -11,7 +11,7 @@ pub(crate) const TOPOLOGIES: [(u32, u32); 3] = [(3, 1), (4, 2), (2, 2)];
 pub(crate) const COUNTS: [usize; 4] = [1, 7, 1000, 100_003];
 
 /// Small whole numbers whose reduction over the ranks is exact in every type.
-fn value(op: ReduceOp, dtype: DType, ranks: u32, rank: u32, index: usize) -> i64 {
+pub(crate) fn value(op: ReduceOp, dtype: DType, ranks: u32, rank: u32, index: usize) -> i64 {
     let (mix, unsigned) = (index * 7 + rank as usize * 13, dtype.name().starts_with('u'));
     match op {
         ReduceOp::Prod => 1 + (mix % 3) as i64,
@@ -21,7 +21,7 @@ fn value(op: ReduceOp, dtype: DType, ranks: u32, rank: u32, index: usize) -> i64
 }
 
 /// What the values of all ranks are reduced to.
-fn reduced(op: ReduceOp, dtype: DType, ranks: u32, index: usize) -> i64 {
+pub(crate) fn reduced(op: ReduceOp, dtype: DType, ranks: u32, index: usize) -> i64 {
     let values = (0..ranks).map(|rank| value(op, dtype, ranks, rank, index));
     match op {
         ReduceOp::Sum => values.sum(),
@@ -51,7 +51,7 @@ fn element(dtype: DType, value: i64) -> Vec<u8> {
 }
 
 /// `count` elements.
-fn fill(dtype: DType, count: usize, value: impl Fn(usize) -> i64) -> Vec<u8> {
+pub(crate) fn fill(dtype: DType, count: usize, value: impl Fn(usize) -> i64) -> Vec<u8> {
     (0..count).flat_map(|index| element(dtype, value(index))).collect()
 }
 

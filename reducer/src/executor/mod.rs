@@ -264,7 +264,7 @@ impl Executor {
                 });
             }
             let is_device = region.kind() == memory::MemoryKind::Device;
-            if region.len() > 0 && is_device != problem.access.is_device() {
+            if !region.is_empty() && is_device != problem.access.is_device() {
                 return differs("kind of memory");
             }
         }

@@ -39,10 +39,13 @@ fn shape(collective: Collective, count: u64) -> Shape {
     Shape { collective, dtype: DType::F32, op, count }
 }
 
+/// What each rank has.
+type Choice = Box<dyn FnMut(u32) -> (Access, Placement)>;
+
 /// All ranks alike, and each as it likes.
-fn placements(rng: &mut SmallRng) -> Vec<Box<dyn FnMut(u32) -> (Access, Placement)>> {
+fn placements(rng: &mut SmallRng) -> [Choice; 3] {
     let mut own = SmallRng::seed_from_u64(rng.random());
-    vec![
+    [
         Box::new(|_| (Access::Host, Placement::InPlace)),
         Box::new(|_| (Access::Host, Placement::Separate)),
         Box::new(move |_| {
