@@ -157,6 +157,58 @@ fn three_and_four_hosts_reduce_over_a_link_for_each_pair() {
     }
 }
 
+/// The bench checks every element of each result; a barrier that a rank leaves too early fails it, too.
+#[test]
+fn every_collective_is_measured_on_one_host_and_on_several() {
+    let home = Home::new("collectives");
+    let bench = |collective: &str, options: &[&str]| {
+        let output = Command::new(env!("CARGO_BIN_EXE_shouter"))
+            .args(["bench", collective, "--seconds", "0.02", "--json"])
+            .args(options)
+            .env("XDG_RUNTIME_DIR", &home.0)
+            .stdin(Stdio::null())
+            .output()
+            .unwrap();
+        assert_eq!(output.status.code(), Some(0), "{collective} {options:?}: {output:?}");
+        let rows = lines(&output.stdout);
+        rows.iter().map(|row| serde_json::from_str(row).unwrap()).collect::<Vec<serde_json::Value>>()
+    };
+    let collectives =
+        ["allreduce", "reduce", "broadcast", "allgather", "gather", "scatter", "reduce_scatter", "alltoall"];
+    for collective in collectives {
+        for job in [
+            &["--ranks", "3", "--memory", "shared,private"][..],
+            &["--ranks", "4", "--hosts", "2", "--transport", "kernel"][..],
+        ] {
+            let rows = bench(collective, &[job, &["--bytes", "48,48Ki"]].concat());
+            assert_eq!(rows.len(), 2, "{rows:?}");
+            for (row, bytes) in rows.iter().zip([48, 48 << 10]) {
+                assert_eq!((&row["bench"], &row["bytes"]), (&collective.into(), &bytes.into()), "{row}");
+                assert!(row["busbw_gbytes"].is_number(), "{row}");
+            }
+        }
+    }
+    for hosts in ["1", "2"] {
+        let rows = bench("barrier", &["--ranks", "2", "--hosts", hosts]);
+        assert_eq!((rows.len(), &rows[0]["bench"], rows[0].get("bytes")), (1, &"barrier".into(), None));
+    }
+}
+
+/// What a peer lacks does not end the bench.
+#[test]
+fn a_collective_that_a_peer_lacks_is_said_to_be_unavailable() {
+    let home = Home::new("unavailable");
+    let output = Command::new(env!("CARGO_BIN_EXE_shouter"))
+        .args(["bench", "gather", "--bytes", "4", "--seconds", "0.02", "--against", "kernel", "--json"])
+        .env("XDG_RUNTIME_DIR", &home.0)
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    assert!(String::from_utf8_lossy(&output.stderr).contains("kernel: gather is unavailable"), "{output:?}");
+    assert_eq!(lines(&output.stdout).len(), 1);
+}
+
 /// Hosts that the kernel's sockets join have no links, and the ranks need no DPDK.
 #[test]
 fn three_hosts_reduce_over_the_kernels_sockets() {

@@ -11,6 +11,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
+use shouter::Collective;
 
 use super::report::{ReportLine, median, percentiles_us, round4};
 use super::sizes::Sizes;
@@ -198,7 +199,8 @@ fn allreduce(args: &PeerArgs, ring: &mut Ring, bytes: u64) -> io::Result<ReportL
         ring.allreduce(args.rank, &mut data, &mut scratch)?;
         nanos.push(started.elapsed().as_nanos() as u64);
     }
-    let mut line = ReportLine::allreduce(&args.who, ranks as u32, 1, bytes, &mut nanos);
+    let mut line =
+        ReportLine::collective(Collective::AllReduce, &args.who, (ranks as u32, 1), Some(bytes), &mut nanos);
     line.transport = Some("tcp".into());
     Ok(line)
 }

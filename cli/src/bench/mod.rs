@@ -5,30 +5,33 @@ use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use clap::{Args, Subcommand};
+use shouter::Collective;
 
 use crate::status::Status;
 use report::ReportLine;
 
-mod allreduce;
+mod collective;
 mod gpu;
 mod kernel;
 mod link;
 mod peers;
 mod report;
 mod sizes;
+mod workload;
 
 /// What to measure.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
     shouter bench allreduce --hosts 2 --ranks 2 --bytes 4..64Mi --against openmpi,gloo,kernel\n  \
-    shouter bench allreduce --hosts 1 --ranks 2 --bytes 64Ki --against openmpi\n  \
+    shouter bench allgather --hosts 1 --ranks 2 --bytes 64Ki --against openmpi,mpich,gloo\n  \
+    shouter bench barrier --hosts 1 --ranks 2 --against openmpi\n  \
     shouter bench stream --protocol raw,udp,rud --mtu 1500 --seconds 3 --json\n  \
     shouter bench pingpong --protocol raw,rud,tcp --bytes 64 --json\n  \
     shouter bench connections --against kernel\n  \
     shouter bench gpu\n\n\
     Times on shared machines are not stable; the ratios within one call are what counts.\n\n\
-    Exit status: 0 done (peers that are absent are said to be on standard error), 1 a measurement failed, 2 a wrong \
-    command line.")]
+    Exit status: 0 done (peers that are absent, and collectives that one of them lacks, are named on standard error), \
+    1 a measurement failed, 2 a wrong command line.")]
 pub(crate) struct BenchArgs {
     #[command(subcommand)]
     bench: Bench,
@@ -37,7 +40,109 @@ pub(crate) struct BenchArgs {
 #[derive(Debug, Subcommand)]
 enum Bench {
     /// All-reduce of sums: latency and bandwidth by size
-    Allreduce(allreduce::AllreduceArgs),
+    #[command(
+        long_about = "Measures all-reduce of sums by size, of float32 unless --dtype says otherwise. With as many hosts as ranks every byte \
+            takes the DPDK path between emulated hosts; with one host all meet in shared memory. An iteration is timed on every rank \
+            from the end of a barrier to the return of the all-reduce, the slowest rank counts, the input is fresh and every result \
+            is checked; the peers are measured the same way.",
+        after_help = "Examples:\n  \
+            shouter bench allreduce --hosts 2 --ranks 2 --bytes 4..64Mi --against openmpi,gloo\n  \
+            shouter bench allreduce --hosts 1 --ranks 2 --transport shm --bytes 4,64Ki,1Mi --against openmpi --json\n  \
+            shouter bench allreduce --hosts 2 --ranks 2 --transport tcp --bytes 64Mi\n  \
+            shouter bench allreduce --hosts 2 --ranks 2 --dtype u8 --bytes 1..4Mi\n  \
+            shouter bench allreduce --hosts 2 --ranks 2 --dtype bf16 --bytes 2,64Ki,16Mi\n  \
+            shouter bench allreduce --ranks 4 --threads --memory gpu --bytes 1Gi"
+    )]
+    Allreduce(collective::CollectiveArgs),
+    /// Reduce of sums to one rank
+    #[command(
+        long_about = measured(
+            "Measures reduce of sums to one rank; roots take turns. Bytes are those of the tensor.",
+            "the input is fresh and every result is checked"
+        ),
+        after_help = "Examples:\n  \
+            shouter bench reduce --hosts 2 --ranks 2 --bytes 4..64Mi --against openmpi,gloo\n  \
+            shouter bench reduce --hosts 1 --ranks 2 --transport shm --bytes 4,64Ki,1Mi --json"
+    )]
+    Reduce(collective::CollectiveArgs),
+    /// Broadcast from one rank
+    #[command(
+        long_about = measured(
+            "Measures broadcast; roots take turns. Bytes are those of the tensor.",
+            "the input is fresh and every result is checked"
+        ),
+        after_help = "Examples:\n  \
+            shouter bench broadcast --hosts 2 --ranks 2 --bytes 4..64Mi --against openmpi,gloo\n  \
+            shouter bench broadcast --hosts 1 --ranks 2 --transport shm --bytes 4,64Ki,1Mi --json"
+    )]
+    Broadcast(collective::CollectiveArgs),
+    /// All-gather: every rank gets the blocks of all
+    #[command(
+        long_about = measured(
+            "Measures all-gather. Bytes are those of one rank's block.",
+            "the input is fresh and every result is checked"
+        ),
+        after_help = "Examples:\n  \
+            shouter bench allgather --hosts 2 --ranks 2 --bytes 4..64Mi --against openmpi,gloo\n  \
+            shouter bench allgather --hosts 1 --ranks 2 --memory private --bytes 64Ki"
+    )]
+    Allgather(collective::CollectiveArgs),
+    /// Gather: one rank gets the blocks of all
+    #[command(
+        long_about = measured(
+            "Measures gather to one rank; roots take turns. Bytes are those of one rank's block.",
+            "the input is fresh and every result is checked"
+        ),
+        after_help = "Examples:\n  \
+            shouter bench gather --hosts 2 --ranks 2 --bytes 4..64Mi --against openmpi,gloo\n  \
+            shouter bench gather --hosts 1 --ranks 2 --memory private --bytes 64Ki"
+    )]
+    Gather(collective::CollectiveArgs),
+    /// Scatter: every rank gets its block of one rank's
+    #[command(
+        long_about = measured(
+            "Measures scatter from one rank; roots take turns. Bytes are those of one rank's block.",
+            "the input is fresh and every result is checked"
+        ),
+        after_help = "Examples:\n  \
+            shouter bench scatter --hosts 2 --ranks 2 --bytes 4..64Mi --against openmpi,gloo\n  \
+            shouter bench scatter --hosts 1 --ranks 2 --memory private --bytes 64Ki"
+    )]
+    Scatter(collective::CollectiveArgs),
+    /// Reduce-scatter of sums: every rank gets its block of the sum
+    #[command(
+        name = "reduce_scatter",
+        long_about = measured(
+            "Measures reduce-scatter of sums. Bytes are those of a rank's whole input, which has a block for each rank.",
+            "the input is fresh and every result is checked"
+        ),
+        after_help = "Examples:\n  \
+            shouter bench reduce_scatter --hosts 2 --ranks 2 --bytes 8..64Mi --against openmpi,mpich\n  \
+            shouter bench reduce_scatter --hosts 1 --ranks 4 --bytes 16,64Ki,1Mi --json"
+    )]
+    ReduceScatter(collective::CollectiveArgs),
+    /// All-to-all: every rank gets a block from each
+    #[command(
+        long_about = measured(
+            "Measures all-to-all. Bytes are those of the block from one rank to one rank.",
+            "the input is fresh and every result is checked"
+        ),
+        after_help = "Examples:\n  \
+            shouter bench alltoall --hosts 2 --ranks 2 --bytes 4..64Mi --against openmpi,gloo\n  \
+            shouter bench alltoall --hosts 1 --ranks 4 --dtype u8 --bytes 1..1Mi"
+    )]
+    Alltoall(collective::CollectiveArgs),
+    /// Barrier: no rank continues before all have come
+    #[command(
+        long_about = measured(
+            "Measures the barrier: the time from the end of one to the end of the next. It has no bytes.",
+            "no rank may leave before all have entered"
+        ),
+        after_help = "Examples:\n  \
+            shouter bench barrier --hosts 1 --ranks 2 --against openmpi,mpich,gloo\n  \
+            shouter bench barrier --hosts 2 --ranks 2 --json"
+    )]
+    Barrier(collective::JobArgs),
     /// How many bytes a second one link carries
     Stream(link::StreamArgs),
     /// How long a message takes there and back
@@ -47,11 +152,19 @@ enum Bench {
     /// Check the kernels on a GPU, and time them and all-reduces beside copies
     Gpu(gpu::GpuArgs),
     #[command(hide = true)]
-    AllreduceWorker(allreduce::WorkerArgs),
+    CollectiveWorker(collective::WorkerArgs),
     #[command(hide = true)]
     LinkWorker(link::WorkerArgs),
     #[command(hide = true)]
     KernelPeer(kernel::PeerArgs),
+}
+
+/// The help of a collective: what it is, and how it is measured and checked.
+fn measured(what: &str, check: &str) -> String {
+    format!(
+        "{what} An iteration is timed on every rank from the end of a barrier to the return of the call, the slowest rank \
+         counts, and {check}; the peers are measured the same way."
+    )
 }
 
 /// Why there are no figures.
@@ -74,12 +187,20 @@ pub(crate) enum BenchError {
 /// Runs the bench and returns the exit status.
 pub(crate) fn main(args: &BenchArgs) -> Status {
     let outcome = match &args.bench {
-        Bench::Allreduce(args) => allreduce::main(args),
+        Bench::Allreduce(args) => collective::main(Collective::AllReduce, args),
+        Bench::Reduce(args) => collective::main(Collective::Reduce, args),
+        Bench::Broadcast(args) => collective::main(Collective::Broadcast, args),
+        Bench::Allgather(args) => collective::main(Collective::AllGather, args),
+        Bench::Gather(args) => collective::main(Collective::Gather, args),
+        Bench::Scatter(args) => collective::main(Collective::Scatter, args),
+        Bench::ReduceScatter(args) => collective::main(Collective::ReduceScatter, args),
+        Bench::Alltoall(args) => collective::main(Collective::AllToAll, args),
+        Bench::Barrier(args) => collective::barrier(args),
         Bench::Stream(args) => link::stream(args),
         Bench::Pingpong(args) => link::pingpong(args),
         Bench::Connections(args) => link::connections(args),
         Bench::Gpu(args) => gpu::main(args),
-        Bench::AllreduceWorker(args) => allreduce::worker(args),
+        Bench::CollectiveWorker(args) => collective::worker(args),
         Bench::LinkWorker(args) => link::worker(args),
         Bench::KernelPeer(args) => kernel::peer(args).map_err(BenchError::from),
     };

@@ -13,12 +13,13 @@ use std::str::FromStr;
 
 use rand::TryRngCore;
 use rand::rngs::OsRng;
+use shouter::Collective;
 
 use super::report::ReportLine;
-use super::{output_within, patience};
+use super::{output_within, patience, workload};
 
-const MPI_PROGRAM: &str = include_str!("../../../benches/peers/mpi_allreduce.c");
-const GLOO_PROGRAM: &str = include_str!("../../../benches/peers/gloo_allreduce.py");
+const MPI_PROGRAM: &str = include_str!("../../../benches/peers/mpi_collectives.c");
+const GLOO_PROGRAM: &str = include_str!("../../../benches/peers/gloo_collectives.py");
 
 /// A peer as named after `--against`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,10 +48,15 @@ impl FromStr for Peer {
     }
 }
 
-/// An all-reduce for a peer to run.
+/// The status with which a peer's program ends where the peer lacks the collective (`EX_UNAVAILABLE` of sysexits).
+const UNAVAILABLE: i32 = 69;
+
+/// A collective for a peer to run.
 pub(crate) struct Job<'a> {
+    pub(crate) collective: Collective,
     pub(crate) ranks: u32,
     pub(crate) hosts: u32,
+    /// None of a barrier.
     pub(crate) sizes: &'a [u64],
     pub(crate) seconds: f64,
 }
@@ -77,8 +83,8 @@ impl Drop for Workshop {
     }
 }
 
-/// Runs the all-reduce with `peer`; the kernel and perftest are not of this kind.
-pub(crate) fn allreduce(peer: Peer, job: &Job<'_>) -> io::Result<Vec<ReportLine>> {
+/// Runs the collective with `peer`; what the peer lacks is said on standard error. The kernel and perftest are not of this kind.
+pub(crate) fn run(peer: Peer, job: &Job<'_>) -> io::Result<Vec<ReportLine>> {
     let workshop = Workshop::open()?;
     match peer {
         Peer::OpenMpi => {
@@ -94,7 +100,7 @@ pub(crate) fn allreduce(peer: Peer, job: &Job<'_>) -> io::Result<Vec<ReportLine>
                 let mut command = Command::new("mpirun.openmpi");
                 command.env("OMPI_ALLOW_RUN_AS_ROOT", "1").env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
                 command.args(["--oversubscribe", "--bind-to", "none", "--mca", "pml", "ob1"]).args(network);
-                lines.extend(run(&mut command, Some(&program), who, job)?);
+                lines.extend(measure(&mut command, Some(&program), who, job)?);
             }
             Ok(lines)
         }
@@ -102,7 +108,7 @@ pub(crate) fn allreduce(peer: Peer, job: &Job<'_>) -> io::Result<Vec<ReportLine>
             let Some(program) = compile(&workshop.0, "mpicc.mpich", "mpich and libmpich-dev") else {
                 return Ok(vec![]);
             };
-            run(&mut Command::new("mpirun.mpich"), Some(&program), "mpich", job)
+            measure(&mut Command::new("mpirun.mpich"), Some(&program), "mpich", job)
         }
         Peer::Gloo => {
             let python = "/usr/bin/python3";
@@ -115,14 +121,20 @@ pub(crate) fn allreduce(peer: Peer, job: &Job<'_>) -> io::Result<Vec<ReportLine>
                 absent("gloo", "Debian's package python3-torch");
                 return Ok(vec![]);
             }
-            let program = workshop.0.join("gloo_allreduce.py");
+            let program = workshop.0.join("gloo_collectives.py");
             fs::write(&program, GLOO_PROGRAM)?;
             let mut command = Command::new(python);
             command.arg(&program);
-            run(&mut command, None, "gloo", job)
+            measure(&mut command, None, "gloo", job)
         }
-        Peer::Kernel | Peer::Perftest => Ok(vec![]),
+        Peer::Kernel => Ok(unavailable("kernel", job)),
+        Peer::Perftest => Ok(unavailable("perftest", job)),
     }
+}
+
+fn unavailable(who: &str, job: &Job<'_>) -> Vec<ReportLine> {
+    eprintln!("{who}: {} is unavailable", workload::name(job.collective));
+    vec![]
 }
 
 fn absent(who: &str, remedy: &str) {
@@ -131,8 +143,8 @@ fn absent(who: &str, remedy: &str) {
 
 /// Compiles the MPI program with the wrapper of one MPI; `None` (said on standard error) if there is none.
 fn compile(folder: &Path, wrapper: &str, packages: &str) -> Option<PathBuf> {
-    let source = folder.join("mpi_allreduce.c");
-    let program = folder.join(wrapper.replace("mpicc", "mpi_allreduce"));
+    let source = folder.join("mpi_collectives.c");
+    let program = folder.join(wrapper.replace("mpicc", "mpi_collectives"));
     let compiled = fs::write(&source, MPI_PROGRAM).and_then(|()| {
         Command::new(wrapper).args(["-std=gnu99", "-O2"]).arg(&source).arg("-o").arg(&program).status()
     });
@@ -150,7 +162,7 @@ fn compile(folder: &Path, wrapper: &str, packages: &str) -> Option<PathBuf> {
 }
 
 /// Runs the launcher (with `program` for MPI) and reads its lines.
-fn run(
+fn measure(
     command: &mut Command,
     program: Option<&Path>,
     who: &str,
@@ -162,13 +174,19 @@ fn run(
         Some(program) => command.args(["-n", &ranks]).arg(program).args(["--who", who]),
         None => command.args(["--ranks", &ranks]),
     };
-    command.args(["--bytes", &sizes.join(","), "--seconds", &job.seconds.to_string()]);
+    if !sizes.is_empty() {
+        command.args(["--bytes", &sizes.join(",")]);
+    }
+    command.args(["--collective", workload::name(job.collective), "--seconds", &job.seconds.to_string()]);
     command.args(["--hosts", &job.hosts.to_string()]);
     let name = command.get_program().to_os_string();
-    let limit = patience(job.sizes.len(), job.seconds);
+    let limit = patience(job.sizes.len().max(1), job.seconds);
     let output = output_within(command.stdin(Stdio::null()).stderr(Stdio::inherit()), limit);
     let output =
         output.map_err(|e| io::Error::new(e.kind(), format!("'{}' does not run: {e}", show(&name))))?;
+    if output.status.code() == Some(UNAVAILABLE) {
+        return Ok(unavailable(who, job));
+    }
     if !output.status.success() {
         eprintln!("{who} failed: '{}' ended with {}; its figures are left out", show(&name), output.status);
         return Ok(vec![]);

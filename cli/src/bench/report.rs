@@ -4,11 +4,14 @@
 use std::io::{self, Write};
 
 use serde::{Deserialize, Serialize};
+use shouter::Collective;
+
+use super::workload;
 
 /// One measured series: the median over its passes. Fields that do not apply are left out of the JSON.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct ReportLine {
-    /// `allreduce`, `stream`, `pingpong`, `connections` or `idle`.
+    /// The name of a collective, `stream`, `pingpong`, `connections` or `idle`.
     pub(crate) bench: String,
     /// `shouter`, or the peer's name.
     pub(crate) who: String,
@@ -64,36 +67,37 @@ pub(crate) struct ReportLine {
 }
 
 impl ReportLine {
-    /// The figures of an all-reduce of `bytes` over `ranks`, from the latencies of its iterations in nanoseconds.
-    ///
-    /// `algbw` is bytes over the median time, `busbw` is that times 2(n-1)/n: the convention of nccl-tests.
-    pub(crate) fn allreduce(who: &str, ranks: u32, hosts: u32, bytes: u64, nanos: &mut [u64]) -> Self {
+    /// The figures of a collective of `bytes`, counted as in [`workload`], over `ranks`, from the latencies of its iterations in
+    /// nanoseconds. A barrier has no bytes.
+    pub(crate) fn collective(
+        collective: Collective,
+        who: &str,
+        (ranks, hosts): (u32, u32),
+        bytes: Option<u64>,
+        nanos: &mut [u64],
+    ) -> Self {
         let (p50, p99) = percentiles_us(nanos);
         let mut line = Self {
-            bench: "allreduce".into(),
+            bench: workload::name(collective).into(),
             who: who.into(),
             ranks: Some(ranks),
             hosts: Some(hosts),
-            bytes: Some(bytes),
+            bytes,
             iterations: Some(nanos.len() as u64),
             p50_us: Some(p50),
             p99_us: Some(p99),
             ..Self::default()
         };
-        line.derive_bandwidth();
-        line
-    }
-
-    /// Fills in `algbw` and `busbw` from bytes, ranks and the median time.
-    pub(crate) fn derive_bandwidth(&mut self) {
-        if let (Some(bytes), Some(p50), Some(ranks)) = (self.bytes, self.p50_us, self.ranks)
+        if let Some(bytes) = bytes
             && p50 > 0.0
             && ranks > 0
         {
-            let algbw = bytes as f64 / (p50 * 1e3);
-            self.algbw_gbytes = Some(round4(algbw));
-            self.busbw_gbytes = Some(round4(algbw * 2.0 * f64::from(ranks - 1) / f64::from(ranks)));
+            let (whole, share) = workload::traffic(collective, bytes, ranks);
+            let algbw = whole / (p50 * 1e3);
+            line.algbw_gbytes = Some(round4(algbw));
+            line.busbw_gbytes = Some(round4(algbw * share));
         }
+        line
     }
 
     /// What distinguishes this series from others of the same size: program and transport.

@@ -47,7 +47,7 @@ job() {
 
 # reduced PORT CABLE: all-reduces of one rank in each guest, which check every sum.
 reduced() {
-    job "$1" "$2" 1 shouter bench allreduce-worker --dtype u8 --bytes 1,4,64Ki,1Mi --seconds 0.2
+    job "$1" "$2" 1 shouter bench collective-worker --dtype u8 --bytes 1,4,64Ki,1Mi --seconds 0.2
     [ "$GUEST" = 0 ] || return 0
     cat /tmp/rank0
     [ "$(grep -c '"hosts":2,"transport":"rud"' /tmp/rank0)" = 4 ] || fail "not four lines of figures"

@@ -49,7 +49,7 @@ again=$(grep -c 'set up again' /tmp/job)
 
 # kill -9 in mid-step: the survivor names the rank.
 start 60
-kill -9 "$(pgrep -f 'allreduce-worker' | tail -n 1)"
+kill -9 "$(pgrep -f 'collective-worker' | tail -n 1)"
 ends 'a leader is lost' '[01]'
 
 # An address that goes and comes back in time has another place in the port's table, which the queue pairs find.

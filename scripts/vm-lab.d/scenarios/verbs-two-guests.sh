@@ -10,7 +10,7 @@ export SHOUTER_SIZE=2 SHOUTER_LOCAL_SIZE=1 SHOUTER_LOCAL_RANK=0 SHOUTER_RANK=$GU
 # job PORT TRANSPORT BYTES [DTYPE]: one rank in each guest.
 job() {
     barrier "job-$1"
-    SHOUTER_PORT=$1 SHOUTER_TRANSPORT=$2 timeout 150 shouter bench allreduce-worker --bytes "$3" --dtype "${4:-f32}" --seconds 0.2 >/tmp/out 2>/tmp/err ||
+    SHOUTER_PORT=$1 SHOUTER_TRANSPORT=$2 timeout 150 shouter bench collective-worker --bytes "$3" --dtype "${4:-f32}" --seconds 0.2 >/tmp/out 2>/tmp/err ||
         fail "the rank ended with $?: $(cat /tmp/err)"
 }
 
@@ -42,6 +42,6 @@ if [ "$GUEST" = 0 ]; then
     shown "verbs: $TIMES us; auto takes verbs, and the kernel's sockets when one side has no RDMA device"
 fi
 barrier verbs-without
-SHOUTER_PORT=29505 SHOUTER_TRANSPORT=verbs timeout 60 shouter bench allreduce-worker --bytes 4 --seconds 0.1 >/tmp/out 2>/tmp/err &&
+SHOUTER_PORT=29505 SHOUTER_TRANSPORT=verbs timeout 60 shouter bench collective-worker --bytes 4 --seconds 0.1 >/tmp/out 2>/tmp/err &&
     fail "verbs without a device at one side succeeded"
 grep -qE 'no RDMA (port|device)|left during' /tmp/err || fail "the error does not say why: $(cat /tmp/err)"

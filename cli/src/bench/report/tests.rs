@@ -9,9 +9,23 @@ fn percentiles_come_from_the_sorted_latencies() {
 
 #[test]
 fn bus_bandwidth_follows_the_convention() {
-    let line = ReportLine::allreduce("shouter", 4, 2, 1_000_000, &mut [100_000; 3]);
+    let line =
+        ReportLine::collective(Collective::AllReduce, "shouter", (4, 2), Some(1_000_000), &mut [100_000; 3]);
     assert_eq!(line.algbw_gbytes, Some(10.0));
     assert_eq!(line.busbw_gbytes, Some(15.0));
+    // Of blocks, the whole is counted.
+    let line =
+        ReportLine::collective(Collective::AllGather, "shouter", (4, 2), Some(1_000_000), &mut [100_000; 3]);
+    assert_eq!((line.algbw_gbytes, line.busbw_gbytes), (Some(40.0), Some(30.0)));
+}
+
+#[test]
+fn a_barrier_has_no_bytes() {
+    let line = ReportLine::collective(Collective::Barrier, "shouter", (2, 1), None, &mut [2000]);
+    assert_eq!(
+        serde_json::to_string(&line).expect("serialises"),
+        r#"{"bench":"barrier","who":"shouter","ranks":2,"hosts":1,"iterations":1,"p50_us":2.0,"p99_us":2.0}"#
+    );
 }
 
 #[test]
@@ -33,8 +47,8 @@ fn peers_carry_no_protocol_and_bytes_are_an_integer() {
 
 #[test]
 fn the_table_shows_ratios_to_the_first_column() {
-    let ours = ReportLine::allreduce("shouter", 2, 2, 4, &mut [2000]);
-    let theirs = ReportLine::allreduce("openmpi-tcp", 2, 2, 4, &mut [9000]);
+    let ours = ReportLine::collective(Collective::AllReduce, "shouter", (2, 2), Some(4), &mut [2000]);
+    let theirs = ReportLine::collective(Collective::AllReduce, "openmpi-tcp", (2, 2), Some(4), &mut [9000]);
     let table = table(&[ours, theirs]);
     assert!(table.contains("9.00 (4.50x)"), "{table}");
 }

@@ -1,4 +1,4 @@
-//! The element types that all-reduce is measured with, and numbers of theirs whose sums are known.
+//! The element types that collectives are measured with, and numbers of theirs whose sums are known.
 
 use std::fmt::Display;
 
@@ -7,7 +7,7 @@ use shouter::{DType, Element, Group, bf16, f16};
 use super::super::BenchError;
 use super::super::report::ReportLine;
 use super::super::sizes::Sizes;
-use super::{WorkerArgs, measure};
+use super::worker::{WorkerArgs, measure};
 
 /// An element that whole numbers turn into.
 pub(super) trait Number: Element + Default + Display + PartialEq {
@@ -40,7 +40,7 @@ macro_rules! numbers {
             }
         }
 
-        /// Refuses more ranks than can be distinguished by sums that are exact.
+        /// Refuses sums over more ranks than can be distinguished by ones that are exact.
         pub(super) fn exact(ranks: u32, dtype: &str) -> Result<(), BenchError> {
             let most = match dtype {
                 $(stringify!($rust) => $rust::EXACT / 2,)*
@@ -71,11 +71,15 @@ numbers! {
     u64: u64::MAX, |number| number;
 }
 
-/// Refuses sizes that end within an element.
-pub(super) fn whole(sizes: &Sizes, dtype: &str) -> Result<(), BenchError> {
+/// Refuses sizes that end within an element, or within one of so many blocks of equal length.
+pub(super) fn whole(sizes: &Sizes, dtype: &str, blocks: u32) -> Result<(), BenchError> {
     let size = DType::parse(dtype).map_err(|why| BenchError::Usage(why.to_string()))?.size() as u64;
-    match sizes.0.iter().find(|bytes| **bytes % size != 0) {
+    let unit = size * u64::from(blocks);
+    match sizes.0.iter().find(|bytes| **bytes % unit != 0) {
         None => Ok(()),
+        Some(bytes) if blocks > 1 => Err(BenchError::Usage(format!(
+            "--bytes {bytes} is no whole number of {dtype} for each of {blocks} ranks; give multiples of {unit}"
+        ))),
         Some(bytes) => Err(BenchError::Usage(format!(
             "--bytes {bytes} is no whole number of {dtype}, which has {size} bytes; give multiples of {size}, or --dtype u8 \
              for any size"
@@ -83,17 +87,28 @@ pub(super) fn whole(sizes: &Sizes, dtype: &str) -> Result<(), BenchError> {
     }
 }
 
-/// The value of element `index` in iteration `round` on `rank` of `ranks`: small, so that sums of floats are exact.
-pub(super) fn input<T: Number>((rank, ranks): (u32, u32), round: usize, index: usize) -> T {
-    T::of(small::<T>((rank, ranks), round, index))
+/// The inputs of an iteration: small numbers, so that sums of floats are exact.
+#[derive(Clone, Copy)]
+pub(super) struct Inputs {
+    /// Inputs that are added up; 1 where none are.
+    pub(super) summands: u32,
+    /// The iteration.
+    pub(super) round: usize,
 }
 
-/// What the ranks' inputs add up to.
-pub(super) fn expected<T: Number>(ranks: u32, round: usize, index: usize) -> T {
-    T::of((0..ranks).map(|rank| small::<T>((rank, ranks), round, index)).sum())
-}
+impl Inputs {
+    /// Element `index` of the input of `rank`.
+    pub(super) fn of<T: Number>(self, rank: u32, index: usize) -> T {
+        T::of(self.small::<T>(rank, index))
+    }
 
-fn small<T: Number>((rank, ranks): (u32, u32), round: usize, index: usize) -> u64 {
-    let range = (T::EXACT / u64::from(ranks.max(1))).clamp(1, 1021);
-    (index * 7 + round * 3 + rank as usize * 5) as u64 % range
+    /// What element `index` of all inputs adds up to.
+    pub(super) fn sum<T: Number>(self, index: usize) -> T {
+        T::of((0..self.summands).map(|rank| self.small::<T>(rank, index)).sum())
+    }
+
+    fn small<T: Number>(self, rank: u32, index: usize) -> u64 {
+        let range = (T::EXACT / u64::from(self.summands.max(1))).clamp(1, 1021);
+        (index * 7 + self.round * 3 + rank as usize * 5) as u64 % range
+    }
 }

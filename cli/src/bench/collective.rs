@@ -1,0 +1,210 @@
+//! `shouter bench allreduce` and the other collectives: our own ranks under the launcher, then the peers, in one call on the same
+//! cores.
+
+#[cfg(feature = "cuda")]
+mod gpu;
+mod numbers;
+mod placement;
+mod worker;
+
+use std::process::{Command, Stdio};
+
+use clap::Args;
+use shouter::Collective;
+
+use super::peers::{self, Peer};
+use super::report::Report;
+use super::sizes::Sizes;
+use super::{BenchError, kernel, patience, ranks_output, workload};
+use numbers::{DTYPES, exact, whole};
+use placement::BUFFER_PLACEMENTS;
+pub(crate) use worker::{WorkerArgs, worker};
+
+/// The largest size that is measured unless others are named.
+const USUAL_LARGEST: u64 = 64 << 20;
+
+/// What every collective takes.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct JobArgs {
+    /// How many ranks
+    #[arg(short = 'n', long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=4096))]
+    ranks: u32,
+    /// How many emulated hosts they fill
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=32))]
+    hosts: u32,
+    /// Make the ranks threads of one process, each with a group of its own, instead of processes (one host)
+    #[arg(long)]
+    threads: bool,
+    /// The channel that must carry the data: auto, shm (one host), rud (a host for each rank),
+    /// or tcp, verbs, kernel (several hosts)
+    #[arg(long, default_value = "auto", value_parser = ["auto", "shm", "rud", "tcp", "verbs", "kernel"])]
+    transport: String,
+    /// The RDMA device of each host, such as rxe1,rxe2
+    #[arg(long, value_name = "DEVICES")]
+    rdma_device: Option<String>,
+    /// The drivers that join two hosts: virtio (vhost-user and virtio-user) or memif
+    #[arg(long, default_value = "virtio", value_parser = ["virtio", "memif"])]
+    device: String,
+    /// The MTU of the links between hosts, in bytes
+    #[arg(long, default_value_t = 9000, value_parser = clap::value_parser!(u16).range(576..=9000))]
+    mtu: u16,
+    /// About how long each size is measured, in seconds
+    #[arg(long, default_value_t = 0.5, value_parser = super::seconds)]
+    seconds: f64,
+    /// Peers to run in the same call: openmpi, mpich, gloo, kernel (allreduce only); what a peer lacks is said to be
+    /// unavailable
+    #[arg(long, value_delimiter = ',', value_name = "PEERS")]
+    against: Vec<Peer>,
+    /// Print one JSON object a line
+    #[arg(long)]
+    json: bool,
+}
+
+/// What every collective but the barrier takes, too.
+#[derive(Args, Clone, Debug)]
+struct DataArgs {
+    /// Sizes in bytes, whole numbers of elements: 4..64Mi runs in powers of four; lists are separated by commas [default:
+    /// 4..64Mi; of reduce_scatter, from 4 for each rank on]
+    #[arg(long)]
+    bytes: Option<Sizes>,
+    /// What the elements are; u8 goes with any size, from 1 byte on (the peers of --against have f32)
+    #[arg(long, default_value = "f32", value_parser = DTYPES)]
+    dtype: String,
+    /// Where our tensors lie: in memory that the ranks of a host share (shouter_alloc), in the process's own, or on a GPU
+    /// (allreduce only); a list such as gpu,private goes round the ranks
+    #[arg(long, default_value = "shared", value_delimiter = ',', value_parser = BUFFER_PLACEMENTS)]
+    memory: Vec<String>,
+}
+
+/// A collective that moves elements.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct CollectiveArgs {
+    #[command(flatten)]
+    job: JobArgs,
+    #[command(flatten)]
+    data: DataArgs,
+}
+
+impl DataArgs {
+    fn sizes(&self, collective: Collective, ranks: u32) -> Sizes {
+        self.bytes.clone().unwrap_or_else(|| {
+            let first = 4 * u64::from(workload::blocks_counted(collective, ranks));
+            Sizes(
+                std::iter::successors(Some(first), |s| Some(s * 4))
+                    .take_while(|s| *s <= USUAL_LARGEST)
+                    .collect(),
+            )
+        })
+    }
+}
+
+/// Refuses what does not go together.
+fn check_job(job: &JobArgs) -> Result<(), BenchError> {
+    let fits = match job.transport.as_str() {
+        "shm" => job.hosts == 1,
+        "rud" => job.hosts == job.ranks,
+        "tcp" | "verbs" | "kernel" => job.hosts > 1,
+        _ => true,
+    };
+    if !fits {
+        return Err(BenchError::Usage(format!(
+            "--transport {} does not carry {} ranks on {} hosts: shm wants --hosts 1, rud as many hosts as ranks, \
+             tcp, verbs and kernel several hosts",
+            job.transport, job.ranks, job.hosts
+        )));
+    }
+    if job.threads && job.hosts != 1 {
+        return Err(BenchError::Usage(format!(
+            "the threads of one process are on one host: leave out --threads or --hosts {}",
+            job.hosts
+        )));
+    }
+    Ok(())
+}
+
+/// The same of a collective with elements; gives its sizes.
+fn check(collective: Collective, CollectiveArgs { job, data }: &CollectiveArgs) -> Result<Sizes, BenchError> {
+    check_job(job)?;
+    if !job.against.is_empty() && data.dtype != "f32" {
+        return Err(BenchError::Usage(format!(
+            "the peers of --against have f32, which cannot be compared with --dtype {}; leave one of the two out",
+            data.dtype
+        )));
+    }
+    if collective != Collective::AllReduce && data.memory.iter().any(|word| word == "gpu") {
+        return Err(BenchError::Usage(
+            "--memory gpu goes with allreduce only; give shared or private".into(),
+        ));
+    }
+    if collective.reduces() {
+        exact(job.ranks, &data.dtype)?;
+    }
+    let sizes = data.sizes(collective, job.ranks);
+    whole(&sizes, &data.dtype, workload::blocks_counted(collective, job.ranks))?;
+    Ok(sizes)
+}
+
+/// Runs `shouter bench` for a collective that moves elements.
+pub(crate) fn main(collective: Collective, args: &CollectiveArgs) -> Result<(), BenchError> {
+    let sizes = check(collective, args)?;
+    let listed: Vec<String> = sizes.0.iter().map(ToString::to_string).collect();
+    let (listed, memory) = (listed.join(","), args.data.memory.join(","));
+    let data = ["--bytes", &listed, "--dtype", &args.data.dtype, "--memory", &memory];
+    measure(collective, &args.job, &data, &sizes.0)
+}
+
+/// Runs `shouter bench barrier`.
+pub(crate) fn barrier(job: &JobArgs) -> Result<(), BenchError> {
+    check_job(job)?;
+    measure(Collective::Barrier, job, &[], &[])
+}
+
+/// Runs our ranks with these options of the worker, then the peers.
+fn measure(collective: Collective, job: &JobArgs, data: &[&str], sizes: &[u64]) -> Result<(), BenchError> {
+    let mut report = Report::new(job.json);
+    let exe = std::env::current_exe()?;
+    let mut command = Command::new(&exe);
+    let processes = if job.threads { 1 } else { job.ranks };
+    command.args(["run", "--json", "-n", &processes.to_string(), "--hosts", &job.hosts.to_string()]);
+    command.args(["--link", &job.device, "--mtu", &job.mtu.to_string(), "--transport", &job.transport]);
+    if let Some(devices) = &job.rdma_device {
+        command.args(["--rdma-device", devices]);
+    }
+    if job.threads {
+        // Else all of them are pinned to the process's one core.
+        command.args(["--cores", "none"]);
+    }
+    command.arg("--").arg(&exe);
+    command.args(["bench", "collective-worker", "--collective", workload::name(collective), "--one-clock"]);
+    command.args(["--threads", &(job.ranks / processes).to_string()]);
+    command.args(["--seconds", &job.seconds.to_string()]).args(data).stdin(Stdio::null());
+    for mut line in ranks_output(&mut command, patience(sizes.len().max(1), job.seconds))? {
+        let link = job.hosts > 1 && !matches!(job.transport.as_str(), "verbs" | "kernel");
+        line.device = link.then(|| job.device.clone());
+        line.mtu = link.then_some(job.mtu.into());
+        report.push(line)?;
+    }
+    for peer in &job.against {
+        let lines = match peer {
+            Peer::Kernel if collective == Collective::AllReduce => kernel::run(&kernel::Job {
+                kind: kernel::PeerWorkload::Allreduce,
+                ranks: job.ranks,
+                sizes,
+                seconds: job.seconds,
+                duplex: false,
+                mtu: job.mtu.into(),
+            })?,
+            peer => peers::run(
+                *peer,
+                &peers::Job { collective, ranks: job.ranks, hosts: job.hosts, sizes, seconds: job.seconds },
+            )?,
+        };
+        for line in lines {
+            report.push(line)?;
+        }
+    }
+    Ok(report.finish()?)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,102 @@
+//! Where a rank's elements lie while a collective is measured.
+
+use shouter::{Collective, Group, ReduceOp, Tensor};
+
+use super::numbers::Number;
+use crate::bench::BenchError;
+
+/// The names of the placements.
+pub(super) const BUFFER_PLACEMENTS: [&str; 3] = ["shared", "private", "gpu"];
+
+/// A rank's input or output.
+pub(super) enum BufferPlacement<T: Number> {
+    /// In memory that the ranks of the host share.
+    Shared(Tensor<T>),
+    /// In the process's own memory.
+    Private(Vec<T>),
+    /// On a GPU.
+    #[cfg(feature = "cuda")]
+    Gpu(super::gpu::OnGpu<T>),
+}
+
+impl<T: Number> BufferPlacement<T> {
+    /// `count` elements at the place of this word.
+    pub(super) fn new(word: &str, group: &Group, count: usize) -> Result<Self, BenchError> {
+        match word {
+            _ if count == 0 => Ok(Self::Private(vec![])),
+            "private" => Ok(Self::Private(vec![T::default(); count])),
+            #[cfg(feature = "cuda")]
+            "gpu" => Ok(Self::Gpu(super::gpu::OnGpu::new(group, count)?)),
+            #[cfg(not(feature = "cuda"))]
+            "gpu" => Err(BenchError::Usage("this build has no CUDA; build it with the feature cuda".into())),
+            _ => Ok(Self::Shared(group.alloc::<T>(count)?)),
+        }
+    }
+
+    /// Sets the elements. On a GPU, `wait` is for the copy to end, which is only ordered before the reduction otherwise.
+    pub(super) fn fill(&mut self, value: impl Fn(usize) -> T, wait: bool) -> Result<(), BenchError> {
+        let all: &mut [T] = match self {
+            Self::Shared(tensor) => tensor,
+            Self::Private(vector) => vector,
+            #[cfg(feature = "cuda")]
+            Self::Gpu(tensor) => return tensor.fill(value, wait),
+        };
+        let _ = wait;
+        all.iter_mut().enumerate().for_each(|(index, element)| *element = value(index));
+        Ok(())
+    }
+
+    /// The elements, for the CPU.
+    pub(super) fn elements(&mut self) -> Result<&[T], BenchError> {
+        match self {
+            Self::Shared(tensor) => Ok(tensor),
+            Self::Private(vector) => Ok(vector),
+            #[cfg(feature = "cuda")]
+            Self::Gpu(tensor) => tensor.elements(),
+        }
+    }
+
+    /// The elements where they are; on a GPU, only all-reduce finds them.
+    fn host(&mut self) -> Result<&mut [T], BenchError> {
+        match self {
+            Self::Shared(tensor) => Ok(tensor),
+            Self::Private(vector) => Ok(vector),
+            #[cfg(feature = "cuda")]
+            Self::Gpu(_) => Err(BenchError::Usage("--memory gpu goes with allreduce only".into())),
+        }
+    }
+}
+
+/// A rank's memory for one collective.
+pub(super) struct Buffers<T: Number> {
+    /// Nothing where the output is the input, too.
+    pub(super) input: Option<BufferPlacement<T>>,
+    pub(super) output: BufferPlacement<T>,
+}
+
+impl<T: Number> Buffers<T> {
+    /// Runs the collective with all ranks: what is timed.
+    pub(super) fn run(&mut self, group: &Group, collective: Collective, root: u32) -> Result<(), BenchError> {
+        #[cfg(feature = "cuda")]
+        if let (Collective::AllReduce, BufferPlacement::Gpu(tensor)) = (collective, &mut self.output) {
+            return tensor.reduce(group);
+        }
+        let output = self.output.host()?;
+        let input: &[T] = match &mut self.input {
+            Some(input) => input.host()?,
+            None => &[],
+        };
+        match collective {
+            Collective::AllReduce => group.all_reduce(output, ReduceOp::Sum),
+            Collective::Reduce => group.reduce(output, ReduceOp::Sum, root),
+            Collective::Broadcast => group.broadcast(output, root),
+            Collective::AllGather => group.all_gather(input, output),
+            Collective::Gather => group.gather(input, output, root),
+            Collective::Scatter => group.scatter(input, output, root),
+            Collective::ReduceScatter => group.reduce_scatter(input, output, ReduceOp::Sum),
+            Collective::AllToAll => group.all_to_all(input, output),
+            Collective::Barrier => group.barrier(),
+        }?;
+        Ok(())
+    }
+}

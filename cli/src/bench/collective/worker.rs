@@ -1,0 +1,225 @@
+//! One rank of a collective's benchmark: what a process under the launcher runs.
+
+use std::io;
+use std::time::Instant;
+
+use clap::Args;
+use rustix::time::{ClockId, clock_gettime};
+use shouter::config::{Builder, ConfigError};
+use shouter::{Collective, Config, Group, ReduceOp};
+
+use super::numbers::{DTYPES, Inputs, Number, measure_as, whole};
+use super::placement::{BUFFER_PLACEMENTS, BufferPlacement, Buffers};
+use crate::bench::BenchError;
+use crate::bench::report::ReportLine;
+use crate::bench::sizes::Sizes;
+use crate::bench::workload::{self, Origin, Part};
+
+/// Iterations that warm caches, windows and plans up; not measured.
+const WARM_UP: usize = 8;
+/// Fewest measured iterations of a size.
+const FEWEST: usize = 11;
+/// Most measured iterations of a size.
+const MOST: usize = 50_000;
+/// Iterations whose figures are reduced over the ranks at once.
+const FIGURES: usize = 1 << 20;
+
+/// The arguments of a process of one rank or several; started by the bench itself under the launcher.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct WorkerArgs {
+    #[arg(long, default_value = "allreduce", value_parser = workload::parse)]
+    collective: Collective,
+    /// The ranks of this process.
+    #[arg(long, default_value_t = 1)]
+    threads: u32,
+    /// The sizes; a barrier has none.
+    #[arg(long)]
+    bytes: Option<Sizes>,
+    #[arg(long, default_value = "f32", value_parser = DTYPES)]
+    pub(super) dtype: String,
+    #[arg(long)]
+    seconds: f64,
+    #[arg(long, default_value = "shared", value_delimiter = ',', value_parser = BUFFER_PLACEMENTS)]
+    memory: Vec<String>,
+    /// All ranks read the same monotonic clock: the times at which they enter and leave a barrier can be compared.
+    #[arg(long)]
+    one_clock: bool,
+}
+
+/// The body of a process: one rank where the launcher says, or a whole group of ranks in threads.
+pub(crate) fn worker(args: &WorkerArgs) -> Result<(), BenchError> {
+    let usage = |why: ConfigError| BenchError::Usage(why.to_string());
+    if args.threads == 1 {
+        return rank(args, Config::from_env().map_err(usage)?);
+    }
+    // The launcher has made a job of this one process: its key and its place to meet do for all of them.
+    let ranks: Result<Vec<Config>, ConfigError> = (0..args.threads)
+        .map(|rank| {
+            let (rank, size) = (rank.to_string(), args.threads.to_string());
+            let job = Builder::from_process()?.set("rank", &rank)?.set("size", &size)?;
+            job.set("local_rank", &rank)?.set("local_size", &size)?.build()
+        })
+        .collect();
+    let ranks = ranks.map_err(usage)?;
+    std::thread::scope(|scope| {
+        let threads: Vec<_> =
+            ranks.into_iter().map(|config| scope.spawn(move || rank(args, config))).collect();
+        let ends = threads.into_iter().map(|thread| {
+            thread.join().unwrap_or_else(|_| Err(BenchError::Failed("the thread of a rank panicked".into())))
+        });
+        // All are waited for.
+        ends.collect::<Vec<_>>().into_iter().collect()
+    })
+}
+
+/// The body of one rank: measures every size and prints the lines on rank 0.
+fn rank(args: &WorkerArgs, config: Config) -> Result<(), BenchError> {
+    let sizes = match (&args.bytes, args.collective) {
+        (_, Collective::Barrier) => vec![0],
+        (Some(sizes), collective) => {
+            whole(sizes, &args.dtype, workload::blocks_counted(collective, config.size))?;
+            sizes.0.clone()
+        }
+        (None, _) => return Err(BenchError::Usage("--bytes is missing".into())),
+    };
+    if let Some(core) = config.cores.first()
+        && !core_affinity::set_for_current(core_affinity::CoreId { id: *core })
+    {
+        eprintln!("rank {} could not be pinned to core {core}", config.rank);
+    }
+    let group = shouter::init(config)?;
+    for bytes in sizes {
+        let line = measure_as(&group, bytes, args)?;
+        if group.rank() == 0 {
+            println!("{}", serde_json::to_string(&line).map_err(io::Error::other)?);
+        }
+    }
+    group.finalize()?;
+    Ok(())
+}
+
+/// One size of a collective, on this rank.
+struct Run<'a, T: Number> {
+    group: &'a Group,
+    part: Part,
+    /// Elements of a block.
+    count: usize,
+    buffers: Buffers<T>,
+    figures: Figures,
+}
+
+/// What is known of each measured iteration.
+#[derive(Default)]
+struct Figures {
+    /// How long it took, in nanoseconds.
+    nanos: Vec<u64>,
+    /// When this rank entered the barrier, on the monotonic clock, in nanoseconds; none of other collectives.
+    entered: Vec<u64>,
+    /// When it left the barrier.
+    left: Vec<u64>,
+}
+
+fn now() -> u64 {
+    let time = clock_gettime(ClockId::Monotonic);
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+impl<T: Number> Run<'_, T> {
+    /// An iteration: fresh input, a barrier, the call, which alone is timed, and the check of its result. Roots take turns.
+    fn once(&mut self, round: usize) -> Result<(), BenchError> {
+        let Part { collective, rank, ranks } = self.part;
+        let root = (round % ranks as usize) as u32;
+        let inputs = Inputs { summands: if collective.reduces() { ranks } else { 1 }, round };
+        let input = self.buffers.input.as_mut().unwrap_or(&mut self.buffers.output);
+        input.fill(|index| inputs.of(rank, index), round >= WARM_UP)?;
+        self.group.barrier()?;
+        let entered = (collective == Collective::Barrier).then(now);
+        let started = Instant::now();
+        self.buffers.run(self.group, collective, root)?;
+        self.figures.nanos.push(started.elapsed().as_nanos() as u64);
+        if let Some(entered) = entered {
+            self.figures.entered.push(entered);
+            self.figures.left.push(now());
+        }
+        let found = self.buffers.output.elements()?;
+        for (block, elements) in self.part.due(root).zip(found.chunks_exact(self.count.max(1))) {
+            let (origin, from) = self.part.origin(root, block);
+            for (index, value) in elements.iter().enumerate() {
+                let at = from as usize * self.count + index;
+                let due: T = match origin {
+                    Origin::Rank(of) => inputs.of(of, at),
+                    Origin::Sum => inputs.sum(at),
+                };
+                if *value != due {
+                    return Err(BenchError::Failed(format!(
+                        "{collective} with blocks of {} elements: element {index} of block {block} is {value} on rank {rank}, \
+                         {due} was due",
+                        self.count
+                    )));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// No rank leaves a barrier before all have entered it.
+    fn check_barrier(&mut self) -> Result<(), BenchError> {
+        let Figures { entered, left, .. } = &mut self.figures;
+        for (entered, left) in entered.chunks_mut(FIGURES).zip(left.chunks_mut(FIGURES)) {
+            self.group.all_reduce(entered, ReduceOp::Max)?;
+            self.group.all_reduce(left, ReduceOp::Min)?;
+            if let Some(early) = entered.iter().zip(left.iter()).position(|(entered, left)| left < entered) {
+                return Err(BenchError::Failed(format!(
+                    "a rank left barrier {early} before all had entered it"
+                )));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Measures one size: an iteration is timed on every rank from the end of a barrier to the return of the call, and the
+/// slowest rank counts.
+pub(super) fn measure<T: Number>(
+    group: &Group,
+    bytes: u64,
+    args: &WorkerArgs,
+) -> Result<ReportLine, BenchError> {
+    let (rank, ranks, collective) = (group.rank(), group.size(), args.collective);
+    let part = Part { collective, rank, ranks };
+    let count = bytes as usize / size_of::<T>() / workload::blocks_counted(collective, ranks) as usize;
+    let word = args.memory.get(rank as usize % args.memory.len().max(1)).map_or("shared", String::as_str);
+    let place = |blocks: u32| BufferPlacement::<T>::new(word, group, count * blocks as usize);
+    let input = (part.input_blocks() > 0).then(|| place(part.input_blocks())).transpose()?;
+    let buffers = Buffers { input, output: place(part.output_blocks())? };
+    let mut run = Run { group, part, count, buffers, figures: Figures::default() };
+    let started = Instant::now();
+    for round in 0..WARM_UP {
+        run.once(round)?;
+    }
+    let each = started.elapsed().as_secs_f64() / WARM_UP as f64;
+    let mut wanted = [((args.seconds / each.max(1e-7)) as u64).clamp(FEWEST as u64, MOST as u64)];
+    group.all_reduce(&mut wanted, ReduceOp::Min)?;
+    run.figures = Figures { nanos: Vec::with_capacity(wanted[0] as usize), ..Figures::default() };
+    let before = group.stats().in_place;
+    for round in 0..wanted[0] as usize {
+        run.once(WARM_UP + round)?;
+    }
+    let in_place = group.stats().in_place - before >= wanted[0];
+    for chunk in run.figures.nanos.chunks_mut(FIGURES) {
+        group.all_reduce(chunk, ReduceOp::Max)?;
+    }
+    let is_barrier = collective == Collective::Barrier;
+    if is_barrier && args.one_clock {
+        run.check_barrier()?;
+    }
+    let nanos = &mut run.figures.nanos;
+    let bytes = (!is_barrier).then_some(bytes);
+    let mut line = ReportLine::collective(collective, "shouter", (ranks, group.nodes()), bytes, nanos);
+    line.transport = Some(group.transport().channels.clone());
+    if !is_barrier {
+        line.in_place = Some(in_place);
+        line.dtype = Some(args.dtype.clone());
+    }
+    Ok(line)
+}
