@@ -3,6 +3,8 @@
 //! Every rank calls the same one in the same order, with the same counts, type, reduction and root. Buffers are in rank order: the
 //! block of rank *r* is the *r*-th.
 
+use std::sync::atomic::Ordering;
+
 use shouter_reducer::dtype::{DType, ReduceOp};
 use shouter_reducer::grid::Rank;
 use shouter_reducer::header::{Collective, MAX_COUNT, Shape};
@@ -10,6 +12,7 @@ use shouter_reducer::memory::TensorRegion;
 use shouter_reducer::schedule::{Placement, Problem};
 
 use super::element::{Buffer, Element, from_slice, with_bytes};
+use super::small::Part;
 use super::{Group, Memory};
 use crate::error::Error;
 use crate::runtime::Clock;
@@ -221,22 +224,29 @@ impl Group {
         let placement = placement(&problem, input, output)?;
         let problem = Problem { placement, ..problem };
         let shape = problem.shape;
-        if shape.collective == Collective::AllReduce {
-            if placement == Placement::InPlace {
-                return self.all_reduce_bytes(output, shape.dtype, shape.op);
-            }
-            if self.cells_for(output.len()).is_some() {
-                output.as_mut_slice().copy_from_slice(input.as_mut_slice());
-                return self.all_reduce_bytes(output, shape.dtype, shape.op);
-            }
-        }
         let begin = Clock.now();
+        // What a rank publishes at most: the same on all ranks.
+        let largest = match shape.collective {
+            Collective::Scatter | Collective::ReduceScatter | Collective::AllToAll => problem.bytes(),
+            _ => problem.block_bytes(),
+        };
+        let bytes = input.len().max(output.len());
+        if let Some(cells) = self.cells_for(largest as usize) {
+            let is_root = problem.rank == problem.root;
+            let input = match shape.collective {
+                Collective::Broadcast if is_root => output,
+                _ => input,
+            };
+            cells.run(self, begin, &Part { problem, input, output }, self.step.load(Ordering::Relaxed))?;
+            self.finished(begin, shape.collective, &self.ad_hoc, bytes);
+            return Ok(());
+        }
         let mut memory = Memory { output: self.region(output), input: TensorRegion::empty() };
         if problem.has_input() {
             memory.input = self.region(input);
         }
         self.run(begin, &problem, memory, None)?;
-        self.finished(begin, shape.collective, &self.ad_hoc, input.len().max(output.len()));
+        self.finished(begin, shape.collective, &self.ad_hoc, bytes);
         Ok(())
     }
 

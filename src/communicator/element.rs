@@ -91,6 +91,12 @@ impl Buffer {
         unsafe { TensorRegion::from_raw_parts(kind, self.base, self.len, 0) }
     }
 
+    /// The bytes, to be read.
+    pub(super) fn as_slice<'a>(self) -> &'a [u8] {
+        // SAFETY: as for `as_mut_slice`; a slice to write of the same bytes is made only after this one was used.
+        unsafe { std::slice::from_raw_parts(self.base.as_ptr(), self.len) }
+    }
+
     /// The bytes.
     pub(super) fn as_mut_slice<'a>(self) -> &'a mut [u8] {
         // SAFETY: as for `region`; the callers in this module's parent hold one slice at a time, within the call.

@@ -34,8 +34,8 @@ impl Group {
         Call { operation: shape.collective.into(), tensor: self.tables.named(identity), step }
     }
 
-    /// A small operation.
-    fn small_call(shape: &Shape, step: u64) -> Call {
+    /// An operation outside the table.
+    fn unnamed_call(shape: &Shape, step: u64) -> Call {
         Call { operation: shape.collective.into(), tensor: None, step }
     }
 
@@ -56,36 +56,40 @@ impl Group {
 
     /// Ranks run another operation than this small one.
     #[cold]
-    pub(super) fn diverged(&self, divergence: Option<Divergence>, shape: &Shape, step: u64) -> Error {
-        let call = Self::small_call(shape, step);
+    pub(super) fn diverged(&self, divergence: Option<Divergence>, view: &View, step: u64) -> Error {
+        let call = Self::unnamed_call(&view.shape, step);
         let Some(divergence) = divergence else {
             let text = format!(
-                "{shape} at step {step} was given up: another rank runs another operation; run the same operations in the same \
+                "{view} at step {step} was given up: another rank runs another operation; run the same operations in the same \
                  order on every rank"
             );
             return Error::mismatch(call, None, Views::default(), text);
         };
-        let own = View { identity: Identity::AdHoc { root: Rank(0) }, shape: *shape };
-        let divergence = divergence.seen_with(Some(own));
-        let text = format!("{shape} at step {step} was given up: {}", self.divergence_text(&divergence));
+        let divergence = divergence.seen_with(Some(*view));
+        let text = format!("{view} at step {step} was given up: {}", self.divergence_text(&divergence));
         Error::mismatch(call, Some(divergence.rank.0), self.views(&divergence), text)
     }
 
     /// The group has ended under a small operation.
     #[cold]
-    pub(super) fn aborted(cause: &AbortCause, shape: &Shape, step: u64) -> Error {
-        let text = format!("{shape} at step {step} was given up: {cause}");
-        Error::peer_failed(Self::small_call(shape, step), cause.culprit.0, Reason::from(&cause.reason), text)
+    pub(super) fn aborted(cause: &AbortCause, view: &View, step: u64) -> Error {
+        let text = format!("{view} at step {step} was given up: {cause}");
+        Error::peer_failed(
+            Self::unnamed_call(&view.shape, step),
+            cause.culprit.0,
+            Reason::from(&cause.reason),
+            text,
+        )
     }
 
     /// A small operation waits for a rank longer than it may.
     #[cold]
-    pub(super) fn late(&self, missing: Rank, waited: Duration, shape: &Shape, step: u64) -> Error {
+    pub(super) fn late(&self, missing: Rank, waited: Duration, view: &View, step: u64) -> Error {
         let text = format!(
-            "{shape} at step {step} waits for {missing} since {waited:?}; check that it runs the same operations, or give \
+            "{view} at step {step} waits for {missing} since {waited:?}; check that it runs the same operations, or give \
              operations more time (SHOUTER_DEADLINE)"
         );
-        Error::deadline(Self::small_call(shape, step), vec![missing.0], self.deadline, text)
+        Error::deadline(Self::unnamed_call(&view.shape, step), vec![missing.0], self.deadline, text)
     }
 
     /// Why an operation brought no result, of a registered tensor or of this shape alone.
@@ -125,7 +129,7 @@ impl Group {
         };
         let call = match tensor {
             Some(entry) => self.call(shape, &entry.identity(0), step),
-            None => Self::small_call(shape, step),
+            None => Self::unnamed_call(shape, step),
         };
         let (views, why) = match found {
             Some(divergence) => (self.views(divergence), self.divergence_text(divergence)),

@@ -197,7 +197,8 @@ impl Group {
         match self.cells_for(data.len()) {
             Some(cells) => {
                 let step = self.step.load(Ordering::Relaxed);
-                cells.all_reduce(self, begin, &shape, data, step)?;
+                let part = small::Part::in_place(self.tables.problem(&shape, Rank(0)), data);
+                cells.run(self, begin, &part, step)?;
             }
             None => self.run(begin, &self.tables.problem(&shape, Rank(0)), self.in_place(data), None)?,
         }
@@ -215,7 +216,10 @@ impl Group {
         let shape = Shape { collective: Collective::Barrier, dtype: DType::U8, op: ReduceOp::Sum, count: 0 };
         let nothing = element::Buffer::empty();
         match &self.cells {
-            Some(cells) => cells.all_reduce(self, begin, &shape, nothing, self.step.load(Ordering::Relaxed)),
+            Some(cells) => {
+                let part = small::Part::in_place(self.tables.problem(&shape, Rank(0)), nothing);
+                cells.run(self, begin, &part, self.step.load(Ordering::Relaxed))
+            }
             None => self.run(begin, &self.tables.problem(&shape, Rank(0)), self.in_place(nothing), None),
         }
     }

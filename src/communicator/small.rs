@@ -1,24 +1,26 @@
-//! Small all-reduces within one node: a straight line, not a schedule.
+//! Small collectives within one node: a straight line, not a schedule.
 //!
-//! Each rank publishes its elements in its own cell and folds those of all ranks in rank order, so all end with the same
-//! bits. Two cells a rank suffice: no rank publishes operation n + 1 before it has read all of operation n, so a rank that
+//! Each rank publishes its input in its own cell, waits for those of all ranks, and takes what it needs. What is reduced is folded in
+//! rank order, so all end with the same bits. Two cells a rank suffice: no rank publishes operation n + 1 before it has read all of operation n, so a rank that
 //! writes a cell again has seen that all ranks have read it. Up to 40 bytes travel in one cache line with the sequence
 //! word: the latency is that of one line going from core to core.
 
+use std::ops::Range;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use shouter_reducer::dtype::ReduceOp;
 use shouter_reducer::executor::{AbortCause, AbortReason, Divergence, Tally, Vote};
 use shouter_reducer::grid::Rank;
-use shouter_reducer::header::Shape;
+use shouter_reducer::header::{Collective, Identity, View};
 use shouter_reducer::kernel::Kernels;
 use shouter_reducer::recorder::{Record, RecordKind, Recorder};
+use shouter_reducer::schedule::Problem;
 
 use super::Group;
 use super::element::Buffer;
 use super::stats::lock;
-use crate::channel::shm::{Abort, CELL_PAYLOAD, Cell, NodeSegment, pack, unpack};
+use crate::channel::shm::{Abort, CELL_PAYLOAD, NodeSegment, pack_small, unpack_small};
 use crate::engine::divergence::{VERDICT, VIEWS, instead_of_small};
 use crate::engine::executor_time;
 use crate::error::Error;
@@ -50,6 +52,47 @@ struct SmallState {
     recorder: Recorder,
 }
 
+/// One rank's part of a small operation.
+#[derive(Clone, Copy)]
+pub(super) struct Part {
+    pub(super) problem: Problem,
+    /// What it publishes. A broadcast's root has it in the output.
+    pub(super) input: Buffer,
+    pub(super) output: Buffer,
+}
+
+impl Part {
+    /// With input and output in one tensor.
+    pub(super) fn in_place(problem: Problem, data: Buffer) -> Self {
+        Self { problem, input: data, output: data }
+    }
+
+    /// What this rank runs.
+    fn view(&self) -> View {
+        View { identity: Identity::AdHoc { root: self.problem.root }, shape: self.problem.shape }
+    }
+
+    #[inline]
+    fn tag(&self) -> u64 {
+        pack_small(&self.problem.shape, self.problem.root)
+    }
+
+    /// Bytes that a rank publishes.
+    #[inline]
+    fn input_of(&self, rank: u32) -> usize {
+        Problem { rank: Rank(rank), ..self.problem }.input_bytes() as usize
+    }
+}
+
+/// A small operation under way.
+struct Call<'a> {
+    group: &'a Group,
+    begin: Instant,
+    step: u64,
+    part: &'a Part,
+    number: u64,
+}
+
 impl Cells {
     pub(super) fn new(
         segment: Arc<NodeSegment>,
@@ -61,25 +104,18 @@ impl Cells {
         Self { segment, kernels, idle, state: Mutex::new(state) }
     }
 
-    /// Reduces `data` over all ranks of the node.
-    pub(super) fn all_reduce(
-        &self,
-        group: &Group,
-        begin: Instant,
-        shape: &Shape,
-        data: Buffer,
-        step: u64,
-    ) -> Result<(), Error> {
+    /// Runs an operation over all ranks of the node to its end.
+    pub(super) fn run(&self, group: &Group, begin: Instant, part: &Part, step: u64) -> Result<(), Error> {
         let mut state = lock(&self.state);
         if let Some(abort) = self.segment.abort()
-            && let Some(error) = self.refusal(group, abort, state.is_broken, shape, step)
+            && let Some(error) = self.refusal(group, abort, state.is_broken, &part.view(), step)
         {
             return Err(group.recorded(error));
         }
         state.number += 1;
-        let (at, seq, bytes) = (executor_time(begin), state.number, data.len() as u64);
+        let (at, seq, bytes) = (executor_time(begin), state.number, part.input.len() as u64);
         state.recorder.record(Record { at, seq, value: step, bytes, ..Record::of(RecordKind::Started) });
-        let result = self.exchange(group, begin, shape, data, step, state.number);
+        let result = self.exchange(&Call { group, begin, step, part, number: state.number });
         state.is_broken = result.is_err();
         result.map_err(|error| {
             let rank = self.segment.abort().map(|abort| Rank(abort.culprit));
@@ -91,105 +127,112 @@ impl Cells {
 
     /// Why nothing is published any more, after the group has ended. Where ranks diverge, this one says what it runs.
     #[cold]
-    fn refusal(
-        &self,
-        group: &Group,
-        abort: Abort,
-        is_broken: bool,
-        shape: &Shape,
-        step: u64,
-    ) -> Option<Error> {
+    fn refusal(&self, group: &Group, abort: Abort, is_broken: bool, view: &View, step: u64) -> Option<Error> {
         // Cells are safe to write again only after all ranks have read those before.
         if abort.reason == diverged() && !is_broken {
             return None;
         }
         Some(match self.segment.verdict() {
-            Some(divergence) => group.diverged(Some(divergence), shape, step),
+            Some(divergence) => group.diverged(Some(divergence), view, step),
             None => {
                 let cause = cause(group, abort);
-                Error::closed_by(&cause, format!("{shape} was not started: {cause}"))
+                Error::closed_by(&cause, format!("{view} was not started: {cause}"))
             }
         })
     }
 
-    /// Publishes this rank's elements as small operation `number`, and folds those of all ranks.
+    /// Publishes this rank's input, waits for those of all ranks, and makes the output of them.
+    #[inline]
+    fn exchange(&self, call: &Call<'_>) -> Result<(), Error> {
+        let Part { problem, input, output } = call.part;
+        let mine = self.segment.cell(self.segment.local(), call.number);
+        if !mine.publish(call.part.tag(), input.as_slice()) {
+            return Err(Error::Internal(format!("{} bytes do not fit a cell", input.len())));
+        }
+        // The own input is safe in its cell: the output may lie where it was.
+        let output = output.as_mut_slice();
+        let block = problem.block_bytes() as usize;
+        let own = problem.rank.0 as usize * block..(problem.rank.0 as usize + 1) * block;
+        let (is_root, root) = (problem.rank == problem.root, problem.root.0);
+        match problem.shape.collective {
+            Collective::AllReduce | Collective::Barrier => self.fold(call, output, 0..output.len()),
+            Collective::ReduceScatter => self.fold(call, output, own),
+            Collective::Reduce if is_root => self.fold(call, output, 0..output.len()),
+            collective => self.for_each(call, |from, bytes| match collective {
+                Collective::Broadcast if from == root => output.copy_from_slice(bytes),
+                Collective::Scatter if from == root => output.copy_from_slice(&bytes[own.clone()]),
+                Collective::AllGather => output[from as usize * block..][..block].copy_from_slice(bytes),
+                Collective::Gather if is_root => {
+                    output[from as usize * block..][..block].copy_from_slice(bytes);
+                }
+                Collective::AllToAll => {
+                    output[from as usize * block..][..block].copy_from_slice(&bytes[own.clone()]);
+                }
+                // No rank goes on before all have come: cells are written again.
+                _ => {}
+            }),
+        }
+    }
+
+    /// Does something with the input of each rank, in rank order.
     #[inline]
     #[allow(unsafe_code)]
-    fn exchange(
-        &self,
-        group: &Group,
-        begin: Instant,
-        shape: &Shape,
-        data: Buffer,
-        step: u64,
-        number: u64,
-    ) -> Result<(), Error> {
-        let tag = pack(shape);
-        let mine = self.segment.local();
-        let data = data.as_mut_slice();
-        if !self.segment.cell(mine, number).publish(tag, data) {
-            return Err(Error::Internal(format!("{} bytes do not fit a cell", data.len())));
-        }
-        let (ranks, len) = (self.segment.ranks(), data.len());
-        let wait = |local: u32| {
-            let cell = self.segment.cell(local, number);
-            // SAFETY: used below only, and the next operation begins after this one has returned: the state is locked.
-            unsafe { self.wait(group, &cell, (local, number), begin, shape, step, len) }
-        };
-        // The own contribution is safe in its cell: the tensor is where the fold happens.
-        if ranks <= 2 {
-            for local in 0..ranks {
-                let bytes = wait(local)?;
-                if local == 0 {
-                    data.copy_from_slice(bytes);
-                } else {
-                    self.kernels.accumulate(shape.dtype, shape.op, data, bytes);
-                }
-            }
-        } else {
-            // All at once: what is folded in f32 is rounded once, as everywhere else.
-            let mut contributions = Vec::with_capacity(ranks as usize);
-            for local in 0..ranks {
-                contributions.push(wait(local)?);
-            }
-            self.kernels.fold(shape.dtype, shape.op, data, &contributions);
-        }
-        if shape.op == ReduceOp::Avg {
-            self.kernels.finish_avg(shape.dtype, data, self.segment.ranks());
+    fn for_each(&self, call: &Call<'_>, mut act: impl FnMut(u32, &[u8])) -> Result<(), Error> {
+        for local in 0..self.segment.ranks() {
+            // SAFETY: used within this call, and the next operation begins after that: the state is locked.
+            act(local, unsafe { self.wait(call, local) }?);
         }
         Ok(())
     }
 
-    /// Waits for a rank's contribution, driving the engine now and then.
+    /// Folds a part of each rank's input, in rank order.
+    #[inline]
+    #[allow(unsafe_code)]
+    fn fold(&self, call: &Call<'_>, output: &mut [u8], part: Range<usize>) -> Result<(), Error> {
+        let (shape, ranks) = (&call.part.problem.shape, self.segment.ranks());
+        if ranks <= 2 {
+            self.for_each(call, |local, bytes| match local {
+                0 => output.copy_from_slice(&bytes[part.clone()]),
+                _ => self.kernels.accumulate(shape.dtype, shape.op, output, &bytes[part.clone()]),
+            })?;
+        } else {
+            // All at once: what is folded in f32 is rounded once, as everywhere else.
+            let mut contributions = Vec::with_capacity(ranks as usize);
+            for local in 0..ranks {
+                // SAFETY: as in `for_each`.
+                contributions.push(&unsafe { self.wait(call, local) }?[part.clone()]);
+            }
+            self.kernels.fold(shape.dtype, shape.op, output, &contributions);
+        }
+        if shape.op == ReduceOp::Avg {
+            self.kernels.finish_avg(shape.dtype, output, ranks);
+        }
+        Ok(())
+    }
+
+    /// Waits for a rank's input, driving the engine now and then.
     ///
     /// # Safety
-    /// As for [`Cell::read`].
+    /// As for [`Cell::read`](crate::channel::shm::Cell::read).
     #[inline]
-    #[allow(clippy::too_many_arguments, unsafe_code)]
-    unsafe fn wait<'a>(
-        &self,
-        group: &Group,
-        cell: &Cell<'a>,
-        (local, number): (u32, u64),
-        begin: Instant,
-        shape: &Shape,
-        step: u64,
-        len: usize,
-    ) -> Result<&'a [u8], Error> {
+    #[allow(unsafe_code)]
+    unsafe fn wait(&self, call: &Call<'_>, local: u32) -> Result<&[u8], Error> {
+        let cell = self.segment.cell(local, call.number);
+        let len = call.part.input_of(local);
         let mut idle = Backoff::new(self.idle);
         let mut turns = 0u32;
         loop {
             // SAFETY: passed on to the caller.
             if let Some((tag, bytes)) = unsafe { cell.read(len) } {
-                if tag != pack(shape) {
-                    return Err(self.disagree(group, shape, step, number));
+                if tag != call.part.tag() {
+                    return Err(self.disagree(call));
                 }
                 return Ok(bytes);
             }
             turns = turns.wrapping_add(1);
             let parked = idle.wait(Activity::Idle, None);
             if (parked || turns.is_multiple_of(LOOK_EVERY))
-                && let Err(error) = self.look_around(group, (local, number), begin, shape, step)
+                && let Err(error) = self.look_around(call, local)
                 // What was published in the meantime counts, though its rank may have left since.
                 && !cell.is_published()
             {
@@ -199,14 +242,8 @@ impl Cells {
     }
 
     #[cold]
-    fn look_around(
-        &self,
-        group: &Group,
-        (local, number): (u32, u64),
-        begin: Instant,
-        shape: &Shape,
-        step: u64,
-    ) -> Result<(), Error> {
+    fn look_around(&self, call: &Call<'_>, local: u32) -> Result<(), Error> {
+        let &Call { group, begin, step, number, .. } = call;
         group.drive.poll()?;
         let waited = Clock.now() - begin;
         if self.segment.has_left(local) && !self.segment.cell(local, number).is_published() {
@@ -224,41 +261,43 @@ impl Cells {
                 found
             })?;
             if differs || aborted.is_some_and(|abort| abort.reason == diverged()) {
-                return Err(self.disagree(group, shape, step, number));
+                return Err(self.disagree(call));
             }
         }
         if let Some(abort) = aborted {
-            return Err(Group::aborted(&cause(group, abort), shape, step));
+            return Err(Group::aborted(&cause(group, abort), &call.part.view(), step));
         }
         if waited > group.deadline {
             // Else the others would take this rank, which leaves, for the cause.
             self.segment.set_abort(local, AbortReason::Late.code() as u8);
-            return Err(group.late(Rank(local), waited, shape, step));
+            return Err(group.late(Rank(local), waited, &call.part.view(), step));
         }
         Ok(())
     }
 
     /// Ranks run different operations in the place of small operation `number`: waits until the differing rank is known.
     #[cold]
-    fn disagree(&self, group: &Group, shape: &Shape, step: u64, number: u64) -> Error {
+    fn disagree(&self, call: &Call<'_>) -> Error {
+        let &Call { group, step, number, .. } = call;
+        let view = call.part.view();
         let begin = Clock.now();
         let mut idle = Backoff::new(self.idle);
         loop {
             let waited = Clock.now() - begin;
             if let Some(divergence) = self.segment.verdict() {
-                return group.diverged(Some(divergence), shape, step);
+                return group.diverged(Some(divergence), &view, step);
             }
             // Where an operation of the engine is in dispute, that finds out.
             if self.segment.dispute().is_none()
                 && (waited > VIEWS || self.have_all_published(number))
-                && let Some(divergence) = self.judge(number, shape)
+                && let Some(divergence) = self.judge(number, view)
             {
                 self.segment.set_verdict(&divergence);
                 self.segment.set_abort(divergence.rank.0, diverged());
                 continue;
             }
             if waited > VERDICT {
-                return group.diverged(None, shape, step);
+                return group.diverged(None, &view, step);
             }
             if let Err(error) = group.drive.poll() {
                 return error;
@@ -276,11 +315,11 @@ impl Cells {
     }
 
     /// The differing rank among those that have published small operation `number`.
-    fn judge(&self, number: u64, shape: &Shape) -> Option<Divergence> {
+    fn judge(&self, number: u64, own: View) -> Option<Divergence> {
         let mut votes: Vec<Vote> = Vec::new();
         for local in 0..self.segment.ranks() {
             let tag = self.segment.cell(local, number).tag();
-            let Some(view) = tag.and_then(|tag| unpack(tag, 0)) else { continue };
+            let Some(view) = tag.and_then(unpack_small) else { continue };
             match votes.iter_mut().find(|vote| vote.view == view) {
                 Some(vote) => vote.ranks += 1,
                 None => votes.push(Vote { view, rank: Rank(local), ranks: 1 }),
@@ -288,7 +327,7 @@ impl Cells {
         }
         let mut tally = Tally::new(number - 1);
         tally.cast(0, votes);
-        tally.judge(unpack(pack(shape), 0))
+        tally.judge(Some(own))
     }
 }
 

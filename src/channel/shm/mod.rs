@@ -23,8 +23,8 @@ mod view;
 pub(crate) use arena::SharedMemory;
 pub(crate) use layout::ANNOUNCEMENTS;
 pub(crate) use layout::{CELL_PAYLOAD, Shape};
-pub(crate) use segment::{Abort, Announcement, Cell, NodeSegment};
-pub(crate) use view::{pack, pack_identity, unpack};
+pub(crate) use segment::{Abort, Announcement, NodeSegment};
+pub(crate) use view::{pack, pack_identity, pack_small, unpack, unpack_small};
 
 #[cfg(test)]
 mod tests;

@@ -15,7 +15,7 @@ use shouter_reducer::transport::{ExportedTensor, LaneFlag, NodeMemory, TensorVie
 use super::arena::Arena;
 use super::layout::{ANNOUNCEMENT, CELL_PAYLOAD, LANE_BYTES_AT, LANES_AT, Layout, MAGIC_AT, RANKS_AT, Shape};
 use super::sys::{self, Mapping, Watch};
-use super::view::unpack;
+use super::view::{unpack, unpack_small};
 
 mod end;
 pub(crate) use end::Abort;
@@ -475,7 +475,7 @@ impl NodeMemory for NodeSegment {
         let before = (0..self.ranks()).find_map(|local| self.announcement(local, number))?.small_before;
         let tag = self.cell(local, before + 1).tag()?;
         // The tag is newer than an announcement would be.
-        if self.has_announced(local, number) { None } else { unpack(tag, 0) }
+        if self.has_announced(local, number) { None } else { unpack_small(tag) }
     }
 
     fn has_started(&self, local: u32, seq: u64) -> Option<bool> {

@@ -8,7 +8,7 @@ use shouter_reducer::header::{Collective, Identity, Shape, View};
 /// Words of a divergence.
 pub(super) const DIVERGENCE: usize = 7;
 
-/// A shape in one word, as the tags of small operations have it.
+/// A shape in one word.
 pub(crate) fn pack(shape: &Shape) -> u64 {
     shape.count << 16
         | (shape.collective as u64) << 8
@@ -45,6 +45,16 @@ pub(crate) fn unpack(shape: u64, identity: u64) -> Option<View> {
         },
     };
     Some(View { identity, shape })
+}
+
+/// A small operation in one word, the tag of its cells: it has few elements, so there is room for the root.
+pub(crate) fn pack_small(shape: &Shape, root: Rank) -> u64 {
+    pack(shape) | u64::from(root.0) << 32
+}
+
+/// The small operation that a tag stands for.
+pub(crate) fn unpack_small(tag: u64) -> Option<View> {
+    unpack(tag & u64::from(u32::MAX), tag >> 32)
 }
 
 pub(super) fn pack_divergence(divergence: &Divergence) -> [u64; DIVERGENCE] {
