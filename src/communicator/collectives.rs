@@ -220,10 +220,15 @@ impl Group {
     }
 
     fn collective(&self, problem: Problem, input: Buffer, output: Buffer) -> Result<(), Error> {
-        self.drive.check_process()?;
         let placement = placement(&problem, input, output)?;
-        let problem = Problem { placement, ..problem };
-        let shape = problem.shape;
+        self.run_part(&Problem { placement, ..problem }, input, output)
+    }
+
+    /// Runs this rank's part of an operation outside the table to its end.
+    #[inline]
+    pub(super) fn run_part(&self, problem: &Problem, input: Buffer, output: Buffer) -> Result<(), Error> {
+        self.drive.check_process()?;
+        let (problem, shape) = (*problem, problem.shape);
         let begin = Clock.now();
         // What a rank publishes at most: the same on all ranks.
         let largest = match shape.collective {

@@ -190,20 +190,9 @@ impl Group {
     }
 
     fn all_reduce_bytes(&self, data: element::Buffer, dtype: DType, op: ReduceOp) -> Result<(), Error> {
-        let count = data.len() / dtype.size();
-        let shape = Shape { collective: Collective::AllReduce, dtype, op, count: count as u64 };
-        self.drive.check_process()?;
-        let begin = Clock.now();
-        match self.cells_for(data.len()) {
-            Some(cells) => {
-                let step = self.step.load(Ordering::Relaxed);
-                let part = small::Part::in_place(self.tables.problem(&shape, Rank(0)), data);
-                cells.run(self, begin, &part, step)?;
-            }
-            None => self.run(begin, &self.tables.problem(&shape, Rank(0)), self.in_place(data), None)?,
-        }
-        self.finished(begin, shape.collective, &self.ad_hoc, data.len());
-        Ok(())
+        let count = (data.len() / dtype.size()) as u64;
+        let shape = Shape { collective: Collective::AllReduce, dtype, op, count };
+        self.run_part(&self.tables.problem(&shape, Rank(0)), data, data)
     }
 
     /// Waits until every rank has called it.

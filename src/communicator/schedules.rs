@@ -12,7 +12,7 @@ const KEPT: usize = 64;
 
 /// What a rank's schedule depends on, in one group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Part {
+pub(super) struct ScheduleKey {
     pub(super) shape: Shape,
     pub(super) root: Rank,
     pub(super) access: Access,
@@ -22,7 +22,7 @@ pub(super) struct Part {
 /// Schedules by what they depend on.
 #[derive(Default)]
 pub(super) struct Schedules {
-    kept: HashMap<Part, Kept>,
+    kept: HashMap<ScheduleKey, Kept>,
     uses: u64,
 }
 
@@ -33,7 +33,7 @@ struct Kept {
 
 impl Schedules {
     /// The schedule, if it is kept.
-    pub(super) fn get(&mut self, key: &Part) -> Option<Arc<Schedule>> {
+    pub(super) fn get(&mut self, key: &ScheduleKey) -> Option<Arc<Schedule>> {
         self.uses += 1;
         let kept = self.kept.get_mut(key)?;
         kept.last_use = self.uses;
@@ -41,7 +41,7 @@ impl Schedules {
     }
 
     /// Keeps a schedule, and forgets the one that was used least lately where there are too many.
-    pub(super) fn insert(&mut self, key: Part, schedule: Arc<Schedule>) {
+    pub(super) fn insert(&mut self, key: ScheduleKey, schedule: Arc<Schedule>) {
         if self.kept.len() >= KEPT
             && let Some(oldest) = self.kept.iter().min_by_key(|(_, kept)| kept.last_use).map(|(key, _)| *key)
         {

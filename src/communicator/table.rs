@@ -11,7 +11,7 @@ use shouter_reducer::schedule::{Access, Problem, Schedule};
 pub use shouter_reducer::table::TensorSpec;
 use shouter_reducer::table::{self, TableError, TensorTable};
 
-use super::schedules::{Part, Schedules};
+use super::schedules::{ScheduleKey, Schedules};
 use super::stats::lock;
 use crate::error::{Call, Error, NamedTensor, Operation, TensorId, Views};
 use crate::group::error::{Ending, ExchangeError};
@@ -83,14 +83,14 @@ impl Tables {
     /// This rank's schedule, built once.
     pub(super) fn schedule(&self, problem: &Problem) -> Result<Arc<Schedule>, Error> {
         let Problem { shape, root, access, placement, .. } = *problem;
-        let part = Part { shape, root, access, placement };
+        let key = ScheduleKey { shape, root, access, placement };
         let mut schedules = lock(&self.schedules);
-        if let Some(schedule) = schedules.get(&part) {
+        if let Some(schedule) = schedules.get(&key) {
             return Ok(schedule);
         }
         let built = self.plan.schedule_for(problem);
         let built = Arc::new(built.map_err(|why| Error::Argument(why.to_string()))?);
-        schedules.insert(part, built.clone());
+        schedules.insert(key, built.clone());
         Ok(built)
     }
 

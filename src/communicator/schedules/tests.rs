@@ -8,7 +8,7 @@ use super::*;
 #[test]
 fn a_thousand_shapes_keep_as_many_schedules_as_are_kept() {
     let (plan, grid) = (Plan::default(), Grid::new(2, 2, 8).unwrap());
-    let part = |count| Part {
+    let part = |count| ScheduleKey {
         shape: Shape { collective: Collective::AllReduce, dtype: DType::F32, op: ReduceOp::Sum, count },
         root: Rank(0),
         access: Access::Host,
