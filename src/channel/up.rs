@@ -72,7 +72,8 @@ pub enum Loss {
     },
     /// A frame came damaged through TCP, which cannot bring it again.
     #[error(
-        "{remote} sent a frame whose CRC32C is wrong, and a byte stream cannot bring it again: a network card, its driver or          memory on the way damages data. Take that host or path out of the job, or use transport = \"rud\", which sends again"
+        "{remote} sent a frame whose CRC32C is wrong, and a byte stream cannot bring it again: a network card, its driver or memory on the \
+         way damages data. Take that host or path out of the job, or use transport = \"rud\", which sends again"
     )]
     Corrupted {
         /// Where it listens, or would.
