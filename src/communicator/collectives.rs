@@ -228,7 +228,7 @@ impl Group {
     #[inline]
     pub(super) fn run_part(&self, problem: &Problem, input: Buffer, output: Buffer) -> Result<(), Error> {
         self.drive.check_process()?;
-        let (problem, shape) = (*problem, problem.shape);
+        let shape = &problem.shape;
         let begin = Clock.now();
         // What a rank publishes at most: the same on all ranks.
         let largest = match shape.collective {
@@ -242,7 +242,12 @@ impl Group {
                 Collective::Broadcast if is_root => output,
                 _ => input,
             };
-            cells.run(self, begin, &Part { problem, input, output }, self.step.load(Ordering::Relaxed))?;
+            cells.run(
+                self,
+                begin,
+                &Part { problem: *problem, input, output },
+                self.step.load(Ordering::Relaxed),
+            )?;
             self.finished(begin, shape.collective, &self.ad_hoc, bytes);
             return Ok(());
         }
@@ -250,7 +255,7 @@ impl Group {
         if problem.has_input() {
             memory.input = self.region(input);
         }
-        self.run(begin, &problem, memory, None)?;
+        self.run(begin, problem, memory, None)?;
         self.finished(begin, shape.collective, &self.ad_hoc, bytes);
         Ok(())
     }

@@ -72,15 +72,15 @@ impl Part {
         View { identity: Identity::AdHoc { root: self.problem.root }, shape: self.problem.shape }
     }
 
-    #[inline]
-    fn tag(&self) -> u64 {
-        pack_small(&self.problem.shape, self.problem.root)
-    }
-
     /// Bytes that a rank publishes.
     #[inline]
     fn input_of(&self, rank: u32) -> usize {
-        Problem { rank: Rank(rank), ..self.problem }.input_bytes() as usize
+        match self.problem.shape.collective {
+            Collective::Broadcast | Collective::Scatter => {
+                Problem { rank: Rank(rank), ..self.problem }.input_bytes() as usize
+            }
+            _ => self.input.len(),
+        }
     }
 }
 
@@ -91,6 +91,7 @@ struct Call<'a> {
     step: u64,
     part: &'a Part,
     number: u64,
+    tag: u64,
 }
 
 impl Cells {
@@ -115,7 +116,8 @@ impl Cells {
         state.number += 1;
         let (at, seq, bytes) = (executor_time(begin), state.number, part.input.len() as u64);
         state.recorder.record(Record { at, seq, value: step, bytes, ..Record::of(RecordKind::Started) });
-        let result = self.exchange(&Call { group, begin, step, part, number: state.number });
+        let tag = pack_small(&part.problem.shape, part.problem.root);
+        let result = self.exchange(&Call { group, begin, step, part, number: state.number, tag });
         state.is_broken = result.is_err();
         result.map_err(|error| {
             let rank = self.segment.abort().map(|abort| Rank(abort.culprit));
@@ -146,7 +148,7 @@ impl Cells {
     fn exchange(&self, call: &Call<'_>) -> Result<(), Error> {
         let Part { problem, input, output } = call.part;
         let mine = self.segment.cell(self.segment.local(), call.number);
-        if !mine.publish(call.part.tag(), input.as_slice()) {
+        if !mine.publish(call.tag, input.as_slice()) {
             return Err(Error::Internal(format!("{} bytes do not fit a cell", input.len())));
         }
         // The own input is safe in its cell: the output may lie where it was.
@@ -224,7 +226,7 @@ impl Cells {
         loop {
             // SAFETY: passed on to the caller.
             if let Some((tag, bytes)) = unsafe { cell.read(len) } {
-                if tag != call.part.tag() {
+                if tag != call.tag {
                     return Err(self.disagree(call));
                 }
                 return Ok(bytes);
