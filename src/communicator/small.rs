@@ -215,7 +215,7 @@ impl Cells {
     /// Waits for a rank's input, driving the engine now and then.
     ///
     /// # Safety
-    /// As for [`Cell::read`](crate::channel::shm::Cell::read).
+    /// The bytes are not used any more once this rank has published its next operation.
     #[inline]
     #[allow(unsafe_code)]
     unsafe fn wait(&self, call: &Call<'_>, local: u32) -> Result<&[u8], Error> {
