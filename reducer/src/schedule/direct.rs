@@ -6,6 +6,7 @@
 //! contribution is copied to a slot before it is sent: then no step waits for an acknowledgement before the result is
 //! written over it.
 
+use super::blocks::receive;
 use super::builder::{Area, Builder, Chunk, ChunkResult};
 use super::{Action, Buffer, BufferOffset, StepId};
 
@@ -25,30 +26,43 @@ pub(super) fn up(b: &mut Builder, chunk: Chunk, area: Area, ready: &[StepId]) ->
         .collect();
     b.slot_used(chunk, 0, &sends);
 
-    let mut contributions = Vec::new();
-    let mut numbers = Vec::new();
+    // The contribution is overwritten only when its copy is there to be sent.
+    let result = fold_from_nodes(b, chunk, (at, &copied), round, at, (len, elems, 1));
+    ChunkResult { result, sends: Vec::new() }
+}
+
+/// Receives what the other nodes give into slots from number `first` on, each with room for `room` elements; folds all `len` bytes, this
+/// node's `own` among them, into one place; divides an average. Returns the steps after which the result is there.
+pub(super) fn fold_from_nodes(
+    b: &mut Builder,
+    chunk: Chunk,
+    (own, ready): (BufferOffset, &[StepId]),
+    round: u32,
+    into: BufferOffset,
+    (len, room, first): (usize, u64, usize),
+) -> Vec<StepId> {
+    let (grid, me) = (b.problem.grid, b.problem.node());
+    let mut contributions = Vec::with_capacity(grid.nodes() as usize);
+    let mut number = first;
     for node in 0..grid.nodes() {
         if node == me {
-            // The contribution is overwritten only when its copy is there to be sent.
-            contributions.push((at, copied.clone()));
+            contributions.push((own, ready.to_vec()));
             continue;
         }
-        let number = 1 + numbers.len();
-        let (into, free) = b.slot(chunk, number, elems);
-        let received = b.step(chunk, Action::Receive { from: grid.leader_of(node), round, into, len }, &free);
-        contributions.push((into, vec![received]));
-        numbers.push(number);
+        let (slot, free) = b.slot(chunk, number, room);
+        number += 1;
+        contributions.push((slot, vec![receive(b, chunk, (node, round), slot, len, &free)]));
     }
-    let folded = fold_nodes(b, chunk, &contributions, at, len);
-    for number in numbers {
-        b.slot_used(chunk, number, &folded);
+    let folded = fold_nodes(b, chunk, &contributions, into, len);
+    for slot in first..number {
+        b.slot_used(chunk, slot, &folded);
     }
-    ChunkResult { result: b.finish_sum(chunk, at, len, folded), sends: Vec::new() }
+    b.finish_sum(chunk, into, len, folded)
 }
 
 /// Folds all nodes' contributions, each there after its steps: those of each leaf group in rank order, then the groups' in theirs.
 /// Those of the other nodes lie in slots, which are overwritten.
-pub(super) fn fold_nodes(
+fn fold_nodes(
     b: &mut Builder,
     chunk: Chunk,
     contributions: &[(BufferOffset, Vec<StepId>)],

@@ -1,11 +1,11 @@
 //! Reduce: as an all-reduce, but only the root gets the result. A node folds its ranks' tensors; then each node folds a slice of all
 //! nodes' and sends it to the root's. Small tensors go to the root's node at once.
 
-use super::blocks::{every_chunk, others, receive, send, wait, wait_all};
-use super::builder::{Area, Builder, Chunk, Slice};
-use super::direct::fold_nodes;
+use super::blocks::{every_chunk, receive, send, wait, wait_all};
+use super::builder::{Area, Builder, Chunk};
+use super::direct::fold_from_nodes;
 use super::sub::{fold_slice, node_area, signal};
-use super::{Algorithm, Buffer, BufferOffset, StepId};
+use super::{Algorithm, Buffer, StepId};
 use crate::transport::LaneFlag;
 
 /// The whole operation, chunk by chunk.
@@ -80,14 +80,17 @@ fn across(
         }
         let (own, result, len) = (b.at(from, slice), b.at(into, slice), b.bytes(slice));
         if folder == me {
-            let result = if me == home { Some(result) } else { None };
-            let (place, done) = fold(b, chunk, (own, ready), result, slice, (room, rounds[0]));
-            last.extend(&done);
-            if me != home {
-                let sent = send(b, chunk, (home, rounds[1]), place, len, &done);
-                b.slot_used(chunk, grid.nodes() as usize - 1, &[sent]);
-                last.push(sent);
+            if me == home {
+                last.extend(fold_from_nodes(b, chunk, (own, ready), rounds[0], result, (len, room, 1)));
+                continue;
             }
+            // The input is not written: the sum has a slot.
+            let (sum, mut after) = b.slot(chunk, 0, room);
+            after.extend(ready);
+            let done = fold_from_nodes(b, chunk, (own, &after), rounds[0], sum, (len, room, 1));
+            let sent = send(b, chunk, (home, rounds[1]), sum, len, &done);
+            b.slot_used(chunk, 0, &[sent]);
+            last.push(sent);
             continue;
         }
         let sent = send(b, chunk, (folder, rounds[0]), own, len, ready);
@@ -97,42 +100,4 @@ fn across(
         }
     }
     last
-}
-
-/// Folds the contributions of all nodes to a slice, into the result or else a slot.
-fn fold(
-    b: &mut Builder,
-    chunk: Chunk,
-    (own, ready): (BufferOffset, &[StepId]),
-    result: Option<BufferOffset>,
-    slice: Slice,
-    (room, round): (u64, u32),
-) -> (BufferOffset, Vec<StepId>) {
-    let len = b.bytes(slice);
-    let mut contributions = Vec::new();
-    let mut slots = 0;
-    for node in 0..b.problem.grid.nodes() {
-        if node == b.problem.node() {
-            contributions.push((own, ready.to_vec()));
-            continue;
-        }
-        let (slot, free) = b.slot(chunk, slots, room);
-        slots += 1;
-        contributions.push((slot, vec![receive(b, chunk, (node, round), slot, len, &free)]));
-    }
-    debug_assert_eq!(slots, others(b).count());
-    let place = match result {
-        Some(place) => place,
-        None => {
-            let (slot, free) = b.slot(chunk, slots, room);
-            contributions[0].1.extend(free);
-            slot
-        }
-    };
-    let folded = fold_nodes(b, chunk, &contributions, place, len);
-    for slot in 0..slots {
-        b.slot_used(chunk, slot, &folded);
-    }
-    let finished = b.finish_sum(chunk, place, len, folded);
-    (place, finished)
 }

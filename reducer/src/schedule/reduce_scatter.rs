@@ -9,9 +9,9 @@
 //!
 //! Contributions are folded in the order of [`direct`](super::direct): an element has the bits that it has after an all-reduce.
 
-use super::blocks::{self, Pieces, every_chunk, others, receive, send, wait_all};
+use super::blocks::{self, Pieces, every_chunk, others, send, wait_all};
 use super::builder::{Builder, Chunk};
-use super::direct::fold_nodes;
+use super::direct::fold_from_nodes;
 use super::sub::signal;
 use super::{Buffer, BufferOffset, StepId};
 use crate::grid::Rank;
@@ -31,37 +31,9 @@ fn directly(b: &mut Builder, chunk: Chunk) -> Vec<StepId> {
         send(b, chunk, (node, chunk.index), pieces.of(Buffer::Input, Rank(node)), pieces.len, &[]);
     }
     let (own, into) = (pieces.of(Buffer::Input, me), pieces.alone(Buffer::Data));
-    from_nodes(b, chunk, (own, Vec::new()), into, pieces.len, 1);
+    let room = b.full_chunk().end;
+    fold_from_nodes(b, chunk, (own, &[]), chunk.index, into, (pieces.len, room, 0));
     Vec::new()
-}
-
-/// Folds what all nodes have given for this one's `blocks` blocks.
-fn from_nodes(
-    b: &mut Builder,
-    chunk: Chunk,
-    own: (BufferOffset, Vec<StepId>),
-    into: BufferOffset,
-    len: usize,
-    blocks: u64,
-) -> Vec<StepId> {
-    let elems = b.full_chunk().end * blocks;
-    let nodes = 0..b.problem.grid.nodes();
-    let mut contributions = Vec::with_capacity(nodes.len());
-    let mut slots = 0;
-    for node in nodes {
-        if node == b.problem.node() {
-            contributions.push(own.clone());
-            continue;
-        }
-        let (slot, free) = b.slot(chunk, slots, elems);
-        slots += 1;
-        contributions.push((slot, vec![receive(b, chunk, (node, chunk.index), slot, len, &free)]));
-    }
-    let folded = fold_nodes(b, chunk, &contributions, into, len);
-    for slot in 0..slots {
-        b.slot_used(chunk, slot, &folded);
-    }
-    b.finish_sum(chunk, into, len, folded)
 }
 
 fn through_node(b: &mut Builder, chunk: Chunk, free: StepId) -> Vec<StepId> {
@@ -108,7 +80,8 @@ fn through_node(b: &mut Builder, chunk: Chunk, free: StepId) -> Vec<StepId> {
             last.push(send(b, chunk, (node, chunk.index), from, pieces.node_len, &all));
         }
         let own = pieces.of_node(Buffer::Node, b.problem.node());
-        let there = from_nodes(b, chunk, (own, all), own, pieces.node_len, locals.into());
+        let room = b.full_chunk().end * u64::from(locals);
+        let there = fold_from_nodes(b, chunk, (own, &all), chunk.index, own, (pieces.node_len, room, 0));
         if locals > 1 {
             last.push(signal(b, chunk, LaneFlag::Final, &there));
         }
