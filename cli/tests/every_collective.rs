@@ -16,7 +16,7 @@ const COUNTS: [usize; 5] = [0, 1, 7, 1000, 60_007];
 /// Not a test of its own: what a rank runs.
 #[test]
 fn rank_body() {
-    play(&[("all", all), ("safe", safe), ("mismatch", mismatch)], join);
+    play(&[("all", all), ("safe", safe), ("mismatch", mismatch), ("die", die)], join);
 }
 
 /// One rank's view of a collective: its input, and what it must end with.
@@ -205,6 +205,20 @@ fn mismatch(group: &Group) -> Result<(), Error> {
     result.and_then(|()| group.barrier())
 }
 
+/// One rank ends before its part of a collective.
+fn die(group: &Group) -> Result<(), Error> {
+    let number = |name| parameter(name).unwrap().parse::<usize>().unwrap();
+    let culprit = number("CULPRIT") as u32;
+    let root = (culprit + 1) % group.size();
+    let case = case(group, Collective::ALL[number("COLLECTIVE")], DType::F32, ReduceOp::Sum, 3000, root);
+    group.barrier()?;
+    if group.rank() == culprit {
+        std::process::exit(1);
+    }
+    // Who needs nothing of it may be through.
+    case.run(group, false).and_then(|()| group.barrier())
+}
+
 const TOPOLOGIES: [(u32, u32); 5] = [(1, 1), (3, 1), (4, 2), (2, 2), (3, 3)];
 
 #[test]
@@ -257,6 +271,24 @@ fn ranks_that_call_differently_are_told_both_views() {
                     };
                     assert!(words.iter().all(|word| said.contains(word)), "{how}: {said}\n{state}");
                 }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_rank_that_dies_in_any_collective_is_named_by_all_others() {
+    for (ranks, hosts) in [(3, 1), (3, 3)] {
+        for (number, collective) in Collective::ALL.iter().enumerate() {
+            if *collective == Collective::Barrier {
+                continue;
+            }
+            let culprit = number % ranks as usize;
+            let job = job(ranks, hosts, "die").env("SHOUTER_TEST_CULPRIT", culprit);
+            let state = job.env("SHOUTER_TEST_COLLECTIVE", number).run();
+            for (rank, survivor) in state.ranks.iter().enumerate().filter(|(rank, _)| *rank != culprit) {
+                let named = survivor.error().contains(&format!("rank {culprit}"));
+                assert!(named, "{collective}: rank {rank} of {ranks} on {hosts} hosts\n{state}");
             }
         }
     }
