@@ -283,6 +283,12 @@ pub enum HeaderError {
 }
 
 impl Header {
+    /// What the sender runs.
+    #[inline]
+    pub fn view(&self) -> View {
+        View { identity: self.identity, shape: self.shape }
+    }
+
     /// Writes the header. An offset that is no multiple of the granule is rounded down, a granule to whole units; the
     /// executor makes neither.
     #[inline]

@@ -226,7 +226,7 @@ impl Executor {
     }
 
     /// This rank's view of an operation, as long as no later one has taken its place.
-    fn own_view(&self, seq: u64) -> Option<View> {
+    pub(super) fn own_view(&self, seq: u64) -> Option<View> {
         let op = self.ring.op(seq);
         (op.seq() == seq).then(|| op.view())
     }
@@ -235,7 +235,7 @@ impl Executor {
     pub(super) fn differs(&mut self, header: &Header) {
         let seq = header.key.seq;
         self.diverge(seq, header.src);
-        let view = View { identity: header.identity, shape: header.shape };
+        let view = header.view();
         if let Some(tally) = self.agreement.tally_of(seq) {
             tally.saw(self.config.grid.node_of(header.src), view, header.src);
         }
@@ -253,7 +253,7 @@ impl Executor {
         let (src, seq) = (Some(header.src), header.key.seq);
         self.control.note(Record { rank: src, seq, ..Record::of(RecordKind::VoteReceived) });
         self.diverge(seq, rank);
-        let view = View { identity: header.identity, shape: header.shape };
+        let view = header.view();
         if let Some(tally) = self.agreement.tally_of(seq) {
             tally.add(node, Vote { view, rank, ranks: header.len }, header.granule == 0);
         }

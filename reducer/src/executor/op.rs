@@ -193,7 +193,7 @@ impl Op {
 
     /// What this rank runs.
     pub(super) fn view(&self) -> View {
-        View { identity: self.template.identity, shape: self.template.shape }
+        self.template.view()
     }
 
     /// The elements' type.

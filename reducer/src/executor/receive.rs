@@ -130,6 +130,11 @@ impl Executor {
             return self.park(header, payload);
         }
         if !self.ring.op(seq).runs(seq) {
+            // This rank may be through with what another one runs as something else, and waits for.
+            if self.own_view(seq).is_some_and(|own| own != header.view()) {
+                self.differs(header);
+                return Disposition::Refused(Refusal::Mismatch);
+            }
             self.counters.duplicates += 1;
             return Disposition::Consumed;
         }
