@@ -294,8 +294,10 @@ impl Engine {
             self.executor.attach_node(solo)?;
             if let Some(registry) = self.up.registry() {
                 for lane in 0..solo.lanes() {
-                    // SAFETY: the memory of `staging` is dropped after the channel.
-                    unsafe { registry.register(solo.result(lane)) };
+                    for area in [solo.stage(0, lane), solo.result(lane)] {
+                        // SAFETY: the memory of `staging` is dropped after the channel.
+                        unsafe { registry.register(area) };
+                    }
                 }
             }
         }
@@ -407,8 +409,7 @@ impl Poller for Engine {
                 solo = staging.solo.as_ref();
                 accelerator = Some(&mut *staging.accelerator as &mut dyn Accelerator);
             }
-            // A rank that is alone on its node and in the job does not need the lanes.
-            busy |= match solo.filter(|_| !up.is_empty()) {
+            busy |= match solo {
                 Some(solo) => executor.poll(time, up, Some(solo), accelerator),
                 None => executor.poll(time, up, node, accelerator),
             }
