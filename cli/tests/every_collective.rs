@@ -4,6 +4,8 @@
 
 mod ranks;
 
+use std::ops::DerefMut;
+
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use ranks::values::{fill, reduced, value};
@@ -74,7 +76,7 @@ impl Case {
             format!("{} {} of {} x {}, root {}", call.collective, call.op, call.count, call.dtype, call.root);
         if in_place || call.collective == Collective::Broadcast {
             let len = (input_at + input.len()).max(output_at + output.len());
-            let mut data = vec![GUARD; len];
+            let mut data = memory(group, &vec![GUARD; len])?;
             data[*input_at..input_at + input.len()].copy_from_slice(input);
             let base = data.as_mut_ptr();
             let call = CollectiveCall {
@@ -87,15 +89,25 @@ impl Case {
             assert!(data[*output_at..output_at + output.len()] == *output, "{what}, in place");
             return Ok(());
         }
-        let (given, mut result) = (input.clone(), vec![GUARD; output.len() + 8]);
+        let (given, mut result) = (memory(group, input)?, memory(group, &vec![GUARD; output.len() + 8])?);
         let call = CollectiveCall { input: given.as_ptr(), output: result.as_mut_ptr(), ..*call };
         // SAFETY: as above; the input is only read.
         unsafe { group.run_collective(&call) }?;
         assert!(result[..output.len()] == *output, "{what}");
         assert!(result[output.len()..].iter().all(|&byte| byte == GUARD), "{what} wrote behind its output");
-        assert!(given == *input, "{what} wrote to its input");
+        assert!(given[..] == *input, "{what} wrote to its input");
         Ok(())
     }
+}
+
+/// Memory with these bytes: of the host's ranks together, where the test wants that.
+fn memory(group: &Group, bytes: &[u8]) -> Result<Box<dyn DerefMut<Target = [u8]>>, Error> {
+    let mut memory: Box<dyn DerefMut<Target = [u8]>> = match parameter("SHARED") {
+        Some(_) => Box::new(group.alloc::<u8>(bytes.len())?),
+        None => Box::new(vec![0; bytes.len()]),
+    };
+    memory.copy_from_slice(bytes);
+    Ok(memory)
 }
 
 /// Every collective with some types and all reductions, ranks in place or not as they like.
@@ -115,6 +127,8 @@ fn all(group: &Group) -> Result<(), Error> {
             }
         }
     }
+    let reads = parameter("SHARED").is_some() && group.nodes() == 1;
+    assert!(!reads || group.stats().in_place > 100, "{:?}", group.stats());
     Ok(())
 }
 
@@ -240,6 +254,14 @@ fn other_transports_are_as_good() {
     for (ranks, hosts) in [(2, 2), (4, 2)] {
         job(ranks, hosts, "all").env("SHOUTER_TRANSPORT", "tcp").run().assert_success();
         job(ranks, hosts, "all").args(&["--transport", "kernel"]).run().assert_success();
+    }
+}
+
+/// What is in shared memory is read where it lies, on one host.
+#[test]
+fn memory_of_the_host_is_as_good() {
+    for (ranks, hosts) in [(2, 1), (3, 1), (4, 2)] {
+        job(ranks, hosts, "all").env("SHOUTER_TEST_SHARED", "1").run().assert_success();
     }
 }
 

@@ -93,14 +93,14 @@ impl LaneFlag {
     pub const ALL: [Self; 4] = [Self::Staged, Self::Reduced, Self::Final, Self::Consumed];
 }
 
-/// Where a local rank's tensor of an operation lies, as far as this rank knows.
+/// Where that lies which a local rank gives for an operation, as far as this rank knows.
 #[derive(Clone, Copy, Debug)]
 pub enum TensorView {
     /// The rank has not announced it, or runs another operation.
     Unknown,
-    /// In the rank's private memory.
+    /// In the rank's private memory, or the rank does not read what others give where it lies.
     Private,
-    /// In memory that the node shares: this region, as long as the tensor.
+    /// In memory that the node shares: this region; empty where the rank gives nothing.
     Shared(TensorRegion),
     /// In an accelerator's memory, which this rank's accelerator may be able to open.
     Exported(ExportedTensor),

@@ -21,7 +21,7 @@ use crate::channel::shm::{Announcement, NodeSegment, pack, pack_identity, unpack
 pub(super) struct Open {
     pub(super) op: OpId,
     view: View,
-    /// Where in the rank's arena the tensor lies, and its bytes, if it does.
+    /// Where in the rank's arena that lies which it gives, and its bytes; none if others cannot use it there.
     pub(super) shared: Option<(usize, usize)>,
     /// How the others open the tensor, if it lies in an accelerator's memory and they may.
     pub(super) export: Option<ExportedTensor>,
@@ -29,16 +29,16 @@ pub(super) struct Open {
 
 impl Open {
     pub(super) fn new(request: &Request, node: Option<&NodeSegment>) -> Self {
-        let len = request.data.len();
-        let shared = node
-            .filter(|_| request.data.kind() == MemoryKind::Shared)
-            .and_then(|node| Some((node.locate(request.data.as_ptr(), len)?, len)));
-        Self {
-            op: OpId(0),
-            view: View { identity: request.identity, shape: request.shape },
-            shared,
-            export: request.device.and_then(|device| device.export),
-        }
+        // Others use it where it lies only if this rank has steps for that, too.
+        let given = request.schedule.in_place().map(|_| request.given());
+        let shared = given.zip(node).and_then(|(given, node)| match given.kind() {
+            _ if given.is_empty() => Some((0, 0)),
+            MemoryKind::Shared => Some((node.locate(given.as_ptr(), given.len())?, given.len())),
+            _ => None,
+        });
+        let export = given.and(request.device).and_then(|device| device.export);
+        let view = View { identity: request.identity, shape: request.shape };
+        Self { op: OpId(0), view, shared, export }
     }
 
     /// Announces the operation to the other ranks of the node.

@@ -22,14 +22,24 @@ pub(super) enum Memory {
 }
 
 /// Which memory a place of a rank's step lies in, and where in it.
-pub(super) fn memory(schedule: &Schedule, rank: usize, place: BufferOffset, chunk: u32) -> (Memory, usize) {
+pub(super) fn memory(
+    schedules: &[Schedule],
+    rank: usize,
+    place: BufferOffset,
+    chunk: u32,
+) -> (Memory, usize) {
+    let schedule = &schedules[rank];
     let problem = schedule.problem();
     let node = problem.grid.node_of(Rank(rank as u32));
     let lane = || chunk % schedule.params().lanes.max(1);
     let memory = match place.buffer {
         Buffer::Data => Memory::Data(rank),
         Buffer::Input => Memory::Input(rank),
-        Buffer::Peer(local) => Memory::Data(problem.grid.rank_at(node, local).0 as usize),
+        Buffer::Peer(local) => {
+            let other = problem.grid.rank_at(node, local).0 as usize;
+            let given = schedules[other].problem().given_in();
+            return memory(schedules, other, BufferOffset { buffer: given, ..place }, chunk);
+        }
         Buffer::Slot => Memory::Slot(rank),
         Buffer::Stage(local) => Memory::Stage(node, local, lane()),
         Buffer::Node => Memory::Node(node, lane()),
@@ -106,7 +116,11 @@ pub(super) fn check(schedules: &[Schedule], graph: &Graph, reach: &Reach) -> Res
         let limit = |buffer| match buffer {
             Buffer::Data => schedule.problem().output_bytes() as usize,
             Buffer::Input => schedule.problem().input_bytes() as usize,
-            Buffer::Peer(_) => schedule.problem().bytes() as usize,
+            Buffer::Peer(local) => {
+                let problem = schedule.problem();
+                let other = problem.grid.rank_at(problem.node(), local);
+                schedules[other.0 as usize].problem().input_bytes() as usize
+            }
             Buffer::Slot => schedule.slot_bytes(),
             Buffer::Stage(_) | Buffer::Node => schedule.params().chunk_bytes_on(&schedule.problem().grid),
         };
@@ -119,7 +133,7 @@ pub(super) fn check(schedules: &[Schedule], graph: &Graph, reach: &Reach) -> Res
                 });
             };
             if len > 0 {
-                let (memory, start) = memory(schedule, rank, place, plan.chunk);
+                let (memory, start) = memory(schedules, rank, place, plan.chunk);
                 let access = Touch { start, end: start + end - place.offset, write, rank, step };
                 if matches!(memory, Memory::Stage(..) | Memory::Node(..)) {
                     within_use(schedules, graph, reach, (rank, step, plan.chunk))?;
@@ -128,7 +142,7 @@ pub(super) fn check(schedules: &[Schedule], graph: &Graph, reach: &Reach) -> Res
             }
         }
         // A fold may have a destination as a source, but must not overlap one, nor write a place twice.
-        let at = |place: BufferOffset| memory(schedule, rank, place, plan.chunk);
+        let at = |place: BufferOffset| memory(schedules, rank, place, plan.chunk);
         for (i, &(into, len, _)) in touched.iter().enumerate().filter(|(_, touch)| touch.2) {
             let (memory, into) = at(into);
             let bad = |&&(place, _, write): &&(BufferOffset, usize, bool)| {

@@ -142,9 +142,9 @@ fn inputs(schedules: &[Schedule], exprs: &mut Exprs) -> MemoryState {
     let mut state = MemoryState::default();
     for (rank, schedule) in schedules.iter().enumerate() {
         let (problem, expr) = (schedule.problem(), exprs.intern(Expr::Leaf(rank)));
-        let buffer = if problem.has_input() { Buffer::Input } else { Buffer::Data };
         let len = problem.input_bytes() as usize;
-        let (memory, start) = memory(schedule, rank, BufferOffset { buffer, offset: 0 }, 0);
+        let place = BufferOffset { buffer: problem.given_in(), offset: 0 };
+        let (memory, start) = memory(schedules, rank, place, 0);
         if len > 0 {
             state.write((memory, start), len, vec![Segment { start: 0, end: len, expr, origin: 0 }]);
         }
@@ -164,7 +164,7 @@ pub(super) fn check(schedules: &[Schedule], graph: &Graph, order: &[usize]) -> R
         let value = |what| Flaw::Value { at: boxed(schedules, rank, step), what };
         let unwritten = || value("reads bytes that no step has written");
         let misplaced = || value("combines elements that do not belong together");
-        let mem = |place: BufferOffset| memory(schedule, rank, place, plan.chunk);
+        let mem = |place: BufferOffset| memory(schedules, rank, place, plan.chunk);
         // A send reads when it starts; everything else happens when it ends.
         if let Action::Send { from, len, .. } = plan.action {
             if !end {
@@ -245,7 +245,7 @@ fn results(schedules: &[Schedule], exprs: &Exprs, state: &MemoryState) -> Result
         let averages =
             problem.shape.op == ReduceOp::Avg && problem.shape.collective.reduces() && all.len() > 1;
         let bytes = problem.output_bytes() as usize;
-        let output = memory(schedule, rank, BufferOffset { buffer: Buffer::Data, offset: 0 }, 0);
+        let output = memory(schedules, rank, BufferOffset { buffer: Buffer::Data, offset: 0 }, 0);
         let nothing = || Flaw::Result {
             rank: Rank(rank as u32),
             byte: 0,

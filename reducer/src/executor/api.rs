@@ -5,7 +5,7 @@ use crate::grid::{Grid, Rank};
 use crate::header::{Identity, Shape, View};
 use crate::kernel::Kernels;
 use crate::memory::TensorRegion;
-use crate::schedule::Schedule;
+use crate::schedule::{Buffer, Schedule};
 use crate::transport::{AcceleratorError, DeviceTensor};
 use core::fmt;
 use core::time::Duration;
@@ -116,6 +116,19 @@ pub struct Request {
     pub step: u64,
     /// Set if the tensor is in an accelerator's memory.
     pub device: Option<DeviceTensor>,
+}
+
+impl Request {
+    /// The memory of what this rank gives; empty where it gives nothing.
+    pub fn given(&self) -> TensorRegion {
+        let problem = self.schedule.problem();
+        match problem.given_in() {
+            // Of a broadcast only the root gives what is there.
+            _ if problem.input_bytes() == 0 => TensorRegion::empty(),
+            Buffer::Input => self.input,
+            _ => self.data,
+        }
+    }
 }
 
 /// Why an operation was not started. Its seq is not used up.

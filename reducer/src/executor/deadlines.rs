@@ -99,7 +99,7 @@ pub(super) fn missing<N: NodeMemory>(op: &Op, grid: Grid, rank: Rank, node: Opti
         let silent = |local: &u32| {
             node.is_some_and(|node| {
                 let seq = op.seq();
-                matches!(node.tensor(*local, seq, op.buffers.data().len()), TensorView::Unknown)
+                matches!(node.tensor(*local, seq, 0), TensorView::Unknown)
                     || op.buffers.opened().is_some() && node.has_agreed(*local, seq).is_none()
             })
         };

@@ -1,7 +1,7 @@
 //! Which steps an operation runs: those for tensors that all ranks of the node can access, if all of them can, else the
 //! usual ones, which stage.
 //!
-//! Ranks announce the location of their tensors when they start the operation. If all are in memory that the node shares, all run in
+//! Ranks announce the location of what they give when they start the operation. If all is in memory that the node shares, all run in
 //! place. If all are in accelerators' memory, each rank announces also whether it could open the others' tensors; all must. So all
 //! ranks decide alike. Lanes are numbered by their use in earlier operations, so operations are decided in order.
 
@@ -9,6 +9,7 @@ use super::Executor;
 use super::agreement::NodeAgreement;
 use super::op::Op;
 use crate::memory::TensorRegion;
+use crate::schedule::Problem;
 use crate::transport::{Accelerator, NodeMemory, TensorView};
 
 impl Executor {
@@ -63,23 +64,26 @@ impl Executor {
         }
         let grid = self.config.grid;
         let (me, locals) = (grid.local_of(self.config.rank), 0..grid.per_node());
-        let buffers = &self.ring.op(seq).buffers;
-        if buffers.opened().is_none() {
-            let data = buffers.data();
-            let len = data.len();
-            let views = self.scratch.views(locals.clone().map(|local| node.tensor(local, seq, len)))?;
+        let op = self.ring.op(seq);
+        if op.buffers.opened().is_none() {
+            let Some(problem) = op.schedule().map(|schedule| *schedule.problem()) else { return Some(false) };
+            let given = op.buffers.given();
+            let bytes = |local| given_by(&problem, local);
+            let views = self.scratch.views(locals.clone().map(|l| node.tensor(l, seq, bytes(l))))?;
             let exported = views.iter().all(|view| matches!(view, TensorView::Exported(_)));
             let peer = |(local, &view): (u32, &TensorView)| match (view, &mut *accelerator) {
                 (TensorView::Shared(region), _) => region,
-                (TensorView::Exported(_), _) if exported && local == me => data,
+                (TensorView::Exported(_), _) if exported && local == me => given,
                 (TensorView::Exported(export), Some(accelerator)) if exported => {
-                    accelerator.open(&export, len).unwrap_or(TensorRegion::empty())
+                    accelerator.open(&export, bytes(local)).unwrap_or(TensorRegion::empty())
                 }
                 _ => TensorRegion::empty(),
             };
+            // A rank that gives nothing may yet have to stage what it gets.
+            let open = !views.iter().any(|view| matches!(view, TensorView::Private));
             let peers = locals.clone().zip(views).map(peer);
             let all = self.ring.edit(seq, |op| {
-                let all = op.buffers.set_peers(peers);
+                let all = op.buffers.set_peers(peers, locals.clone().map(bytes)) && open;
                 if exported {
                     op.buffers.set_opened(all);
                 }
@@ -115,7 +119,13 @@ impl Executor {
     }
 }
 
-/// Whether other ranks can be able to access an operation's tensor, and there are steps for that.
+/// Whether other ranks can be able to access what this rank gives for an operation, and there are steps for that.
 fn may_be_in_place(op: &Op) -> bool {
     op.schedule().is_some_and(|schedule| schedule.in_place.is_some()) && op.buffers.is_shared()
+}
+
+/// Bytes that a local rank gives.
+fn given_by(problem: &Problem, local: u32) -> usize {
+    let rank = problem.grid.rank_at(problem.node(), local);
+    Problem { rank, ..*problem }.input_bytes() as usize
 }

@@ -107,6 +107,7 @@ impl Op {
         (credit, positions): (bool, (u64, u64)),
         steps: Steps,
     ) {
+        let given = request.given();
         let Request { identity: _, shape: _, data, input, schedule, priority, deadline, name, step, device } =
             request;
         self.state = OpState::Running;
@@ -116,7 +117,7 @@ impl Op {
         self.priority = priority;
         self.deadline = OpDeadline { deadline, put_off: false };
         (self.name, self.annotation) = (Some(name), step);
-        self.buffers.start((data, input), device.is_some_and(|device| device.export.is_some()), slots);
+        self.buffers.start((data, input, given), device.is_some_and(|device| device.export.is_some()), slots);
         self.steps = steps;
         self.steps.start();
         self.sends.start(credit, positions);

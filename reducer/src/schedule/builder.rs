@@ -152,8 +152,7 @@ impl Builder {
 
     /// This rank's contribution to a slice of the tensor.
     pub(super) fn input(&self, slice: Slice) -> BufferOffset {
-        let buffer = if self.problem.has_input() { Buffer::Input } else { Buffer::Data };
-        BufferOffset { buffer, ..self.data(slice) }
+        BufferOffset { buffer: self.problem.given_in(), ..self.data(slice) }
     }
 
     /// Whether the operation goes through the memory of the node: it has several ranks, or the CPU cannot touch the tensor.

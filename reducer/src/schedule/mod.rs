@@ -15,6 +15,7 @@
 //!   Data ------------------------------- one rank a node: directly --------------------> Data
 //!   Data (device) --copy--> Node --------------------------------------> Node --copy--> Data (device)
 //!   Data (device, direct) --send, receive, fold by the accelerator--------------------> Data (device)
+//!   Input, Peer ------copy or fold-----------------> Data                                     (peers)
 //!   Data, Peer -------fold on the accelerator------> Node ... Node --fold--> Data, Peer       (views)
 //! ```
 //!
@@ -28,6 +29,7 @@ mod builder;
 mod direct;
 mod gather;
 mod hierarchical;
+mod peers;
 mod problem;
 mod reduce;
 mod reduce_scatter;
@@ -138,7 +140,7 @@ pub enum Buffer {
     Stage(u32),
     /// The node's result area, in the chunk's lane.
     Node,
-    /// The tensor of another local rank, where that lies in memory which the node shares.
+    /// What another local rank [gives](Problem::input_bytes), where that lies in memory which the node shares.
     Peer(u32),
 }
 
@@ -437,6 +439,7 @@ pub fn build(algorithm: Algorithm, problem: &Problem, params: &Params) -> Result
     let views = grid.per_node() > 1 && shape.count > 0 && reachable && !separate;
     let in_place = match shape.collective {
         Collective::AllReduce if views => Some(Arc::new(views::all_reduce(algorithm, *problem, *params)?)),
+        _ if peers::apply(problem) => Some(Arc::new(peers::read(*problem, *params)?)),
         _ => None,
     };
     let cost = cost(algorithm, problem, builder.chunk_count());

@@ -1,5 +1,6 @@
 //! What a schedule is for: which rank's part of which operation, and where its memory lies.
 
+use super::Buffer;
 use crate::grid::{Grid, Rank};
 use crate::header::{Collective, Shape};
 
@@ -97,6 +98,11 @@ impl Problem {
             Collective::Broadcast | Collective::Barrier => false,
             _ => true,
         }
+    }
+
+    /// The buffer that holds what this rank gives.
+    pub fn given_in(&self) -> Buffer {
+        if self.has_input() { Buffer::Input } else { Buffer::Data }
     }
 
     /// Where input and output begin in the one tensor that holds both, in bytes, if they are in place.

@@ -230,3 +230,16 @@ pub(super) fn take_result(b: &mut Builder, chunk: Chunk, after: &[StepId]) -> St
     let copied = b.copy(chunk, from, into, len, &[there]);
     signal(b, chunk, LaneFlag::Consumed, &copied)
 }
+
+/// This rank says that its tensor is there, and waits for the others'.
+pub(super) fn all_come(b: &mut Builder, chunk: Chunk, free: StepId) -> StepId {
+    let staged = signal(b, chunk, LaneFlag::Staged, &[free]);
+    b.step(chunk, Action::WaitAll { flag: LaneFlag::Staged }, &[staged])
+}
+
+/// This rank says that it is done with the others' tensors, and waits until all are.
+pub(super) fn all_done(b: &mut Builder, chunk: Chunk, last: &[StepId]) {
+    let reduced = signal(b, chunk, LaneFlag::Reduced, last);
+    let all = b.step(chunk, Action::WaitAll { flag: LaneFlag::Reduced }, &[reduced]);
+    signal(b, chunk, LaneFlag::Consumed, &[all]);
+}

@@ -14,7 +14,7 @@
 //! for the whole node, and not once for each of its ranks.
 
 use super::builder::{Builder, Chunk, Slice};
-use super::sub::{node_area, signal, up, wait_free};
+use super::sub::{all_come, all_done, node_area, signal, up, wait_free};
 use super::{
     Access, Action, Algorithm, Buffer, BufferOffset, Params, Problem, Schedule, ScheduleError, StepId,
 };
@@ -67,9 +67,7 @@ fn one_node(b: &mut Builder) -> Result<(), ScheduleError> {
             &[all],
         ));
     }
-    let reduced = signal(b, whole, LaneFlag::Reduced, &written);
-    let all = b.step(whole, Action::WaitAll { flag: LaneFlag::Reduced }, &[reduced]);
-    signal(b, whole, LaneFlag::Consumed, &[all]);
+    all_done(b, whole, &written);
     Ok(())
 }
 
@@ -99,12 +97,6 @@ fn nodes(b: &mut Builder, algorithm: Algorithm) {
         // The others write to this rank's tensor.
         b.step(chunk, Action::WaitAll { flag: LaneFlag::Consumed }, &[signalled]);
     }
-}
-
-/// This rank says that its tensor is there, and waits for the others'.
-fn all_come(b: &mut Builder, chunk: Chunk, free: StepId) -> StepId {
-    let staged = signal(b, chunk, LaneFlag::Staged, &[free]);
-    b.step(chunk, Action::WaitAll { flag: LaneFlag::Staged }, &[staged])
 }
 
 /// A slice of the tensors of all local ranks, in their order.

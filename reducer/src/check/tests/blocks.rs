@@ -79,6 +79,39 @@ fn every_collective_is_right_for_1_to_17_ranks() {
     }
 }
 
+/// Inputs lie in memory that the node shares.
+#[test]
+fn every_collective_that_reads_inputs_where_they_lie_is_right_for_2_to_17_ranks() {
+    let mut rng = SmallRng::seed_from_u64(9);
+    for ranks in 2..=17 {
+        let grid = Grid::new(ranks, ranks, 1).unwrap();
+        for collective in COLLECTIVES.into_iter().chain([Collective::Broadcast]) {
+            if collective == Collective::AllReduce {
+                continue; // These are views.
+            }
+            // The larger one is several pieces.
+            for count in [1, 7, 70_000].into_iter().take(if ranks <= 4 { 3 } else { 2 }) {
+                let root = Rank(rng.random_range(0..ranks));
+                let apart = collective == Collective::AllToAll;
+                for every in [Placement::InPlace, Placement::Separate] {
+                    let mut place = |_| match collective {
+                        Collective::Broadcast => (Access::Host, Placement::InPlace),
+                        _ if apart || rng.random() => (Access::Host, Placement::Separate),
+                        _ => (Access::Host, every),
+                    };
+                    let shape = shape(collective, count);
+                    let staged = schedules(shape, Algorithm::Direct, grid, root, &mut place);
+                    let read: Vec<_> =
+                        staged.iter().map(|s| s.in_place().unwrap().as_ref().clone()).collect();
+                    if let Err(flaw) = check(&read, BUDGET) {
+                        panic!("{shape} on {ranks} ranks from {root}: {flaw}");
+                    }
+                }
+            }
+        }
+    }
+}
+
 #[test]
 fn every_root_is_right() {
     let rooted = COLLECTIVES.into_iter().filter(|collective| collective.has_root());

@@ -10,9 +10,11 @@ use std::sync::Arc;
 pub(in crate::executor) struct OperationBuffers {
     data: TensorRegion,
     input: TensorRegion,
+    /// The one of them that holds what this rank gives.
+    given: TensorRegion,
     slots: TensorRegion,
     pooled: Option<Pooled>,
-    /// The tensors of all local ranks, where the operation works in place.
+    /// What all local ranks give, where the operation works in place.
     peers: Vec<TensorRegion>,
     /// The tensor was exported to the other ranks of the node.
     exported: bool,
@@ -28,6 +30,7 @@ impl OperationBuffers {
         Self {
             data: TensorRegion::empty(),
             input: TensorRegion::empty(),
+            given: TensorRegion::empty(),
             slots: TensorRegion::empty(),
             pooled: None,
             peers: Vec::new(),
@@ -45,11 +48,11 @@ impl OperationBuffers {
 
     pub(super) fn start(
         &mut self,
-        (data, input): (TensorRegion, TensorRegion),
+        (data, input, given): (TensorRegion, TensorRegion, TensorRegion),
         exported: bool,
         slots: Option<Pooled>,
     ) {
-        (self.data, self.input) = (data, input);
+        (self.data, self.input, self.given) = (data, input, given);
         self.exported = exported;
         self.opened = None;
         self.peers.clear();
@@ -64,20 +67,21 @@ impl OperationBuffers {
 
     /// Forgets all but the lanes; returns the slots.
     pub(super) fn vacate(&mut self) -> Option<Pooled> {
-        (self.data, self.input) = (TensorRegion::empty(), TensorRegion::empty());
-        self.slots = TensorRegion::empty();
+        for region in [&mut self.data, &mut self.input, &mut self.given, &mut self.slots] {
+            *region = TensorRegion::empty();
+        }
         self.peers.clear();
         self.pooled.take()
     }
 
-    /// The tensor.
-    pub(in crate::executor) fn data(&self) -> TensorRegion {
-        self.data
+    /// Whether other ranks of the node may be able to access what this rank gives.
+    pub(in crate::executor) fn is_shared(&self) -> bool {
+        self.given.is_empty() || self.given.kind() == MemoryKind::Shared || self.exported
     }
 
-    /// Whether other ranks of the node may be able to access the tensor.
-    pub(in crate::executor) fn is_shared(&self) -> bool {
-        self.data.kind() == MemoryKind::Shared || self.exported
+    /// What this rank gives.
+    pub(in crate::executor) fn given(&self) -> TensorRegion {
+        self.given
     }
 
     /// Whether the other ranks' tensors could be opened, once that was tried.
@@ -85,11 +89,15 @@ impl OperationBuffers {
         self.opened
     }
 
-    /// Takes the tensors of all local ranks, empty regions for those that cannot be accessed; whether all can be.
-    pub(in crate::executor) fn set_peers(&mut self, peers: impl Iterator<Item = TensorRegion>) -> bool {
+    /// Takes what all local ranks give, empty regions for what cannot be accessed; whether all can be, with these bytes.
+    pub(in crate::executor) fn set_peers(
+        &mut self,
+        peers: impl Iterator<Item = TensorRegion>,
+        bytes: impl Iterator<Item = usize>,
+    ) -> bool {
         self.peers.clear();
         self.peers.extend(peers);
-        self.peers.iter().all(|region| region.len() == self.data.len())
+        self.peers.iter().map(TensorRegion::len).eq(bytes)
     }
 
     /// It was tried to open the other ranks' tensors.

@@ -479,9 +479,12 @@ impl Group {
         let id = Rank(rank as u32);
         let export = request.device.and_then(|device| device.export);
         let what = crate::header::View { identity: request.identity, shape: request.shape };
-        let tensor = match (request.data.kind(), export) {
-            (memory::MemoryKind::Shared, _) => TensorView::Shared(request.data),
-            (_, Some(export)) => TensorView::Exported(export),
+        let given = request.schedule.in_place().map(|_| request.given());
+        let tensor = match (given, export) {
+            (Some(given), _) if given.is_empty() || given.kind() == memory::MemoryKind::Shared => {
+                TensorView::Shared(given)
+            }
+            (Some(_), Some(export)) => TensorView::Exported(export),
             _ => TensorView::Private,
         };
         let op = self.executors[rank].start(request)?;
