@@ -84,11 +84,13 @@ mod wire;
 #[doc(hidden)]
 pub use communicator::leaders;
 pub use communicator::{
-    CollectiveCall, Element, Group, Lend, LendError, Lent, Pending, Stats, Tensor, TensorSpec, Transport,
-    WaitError, init,
+    Bool, CollectiveCall, Element, Group, Lend, LendError, Lent, Pending, Stats, Tensor, TensorSpec,
+    Transport, WaitError, init,
 };
 pub use config::Config;
 pub use error::{Error, NamedTensor, Operation, Reason, TensorId};
 pub use half::{bf16, f16};
-pub use shouter_reducer::dtype::{DType, ReduceOp};
+pub use num_complex::Complex;
+pub use shouter_reducer::dtype::{DType, NoReduction, ReduceOp};
+pub use shouter_reducer::float8::{F8E4M3, F8E5M2};
 pub use shouter_reducer::header::Collective;

@@ -10,10 +10,14 @@ use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use ranks::values::{fill, reduced, value};
 use ranks::{job, join, parameter, play};
-use shouter::{Collective, CollectiveCall, DType, Error, Group, ReduceOp};
+use shouter::{Bool, Collective, CollectiveCall, Complex, DType, Error, Group, ReduceOp, TensorSpec};
 
 /// Elements of a tensor, or of a rank's block.
 const COUNTS: [usize; 5] = [0, 1, 7, 1000, 60_007];
+
+/// Of each kind and size one.
+const DTYPES: [DType; 7] =
+    [DType::F32, DType::I8, DType::Bf16, DType::U64, DType::F8E5M2, DType::Complex128, DType::Bool];
 
 /// Not a test of its own: what a rank runs.
 #[test]
@@ -117,9 +121,9 @@ fn all(group: &Group) -> Result<(), Error> {
     let mut rng = SmallRng::seed_from_u64(group.rank().into());
     for count in COUNTS {
         for collective in Collective::ALL.into_iter().filter(|&c| c != Collective::Barrier) {
-            for dtype in [DType::F32, DType::I8, DType::Bf16, DType::U64] {
+            for dtype in DTYPES {
                 let ops = if collective.reduces() { ReduceOp::ALL } else { &ReduceOp::ALL[..1] };
-                for &op in ops {
+                for &op in ops.iter().filter(|op| !collective.reduces() || op.is_of(dtype)) {
                     let in_place = rng.random();
                     case(group, collective, dtype, op, count, root).run(group, in_place)?;
                     root = (root + 1) % group.size();
@@ -195,6 +199,32 @@ fn safe(group: &Group) -> Result<(), Error> {
     let huge = CollectiveCall { count: usize::MAX / 4, ..overlapping };
     // SAFETY: as above.
     refused(unsafe { group.run_collective(&huge) }, "fit");
+    // Every reduction that a type does not have.
+    for &dtype in DType::ALL {
+        for &op in ReduceOp::ALL.iter().filter(|op| !op.is_of(dtype)) {
+            let name = format!("there is no {op} of {dtype}");
+            let mut room = [0u128; 2];
+            let data = room.as_mut_ptr().cast();
+            // SAFETY: the buffer has room for what would be touched.
+            refused(unsafe { group.all_reduce_raw(data, 1, dtype, op) }, &name);
+            for collective in Collective::ALL.into_iter().filter(|collective| collective.reduces()) {
+                let call =
+                    CollectiveCall { collective, input: data, output: data, count: 1, dtype, op, root: 0 };
+                // SAFETY: as above.
+                refused(unsafe { group.run_collective(&call) }, &name);
+            }
+            let spec = TensorSpec { name: "t".into(), dtype, count: 1, op };
+            refused(group.register(&[spec]).map(|_| ()), &name);
+        }
+    }
+    let mut flags = [Bool::from(rank == 0), Bool::from(true)];
+    group.all_reduce(&mut flags, ReduceOp::Land)?;
+    assert_eq!(flags.map(Bool::get), [ranks == 1, true]);
+    let mut turned = [Complex::new(0f32, 1.0)];
+    group.all_reduce(&mut turned, ReduceOp::Prod)?;
+    let power =
+        [Complex::new(1f32, 0.0), Complex::new(0.0, 1.0), Complex::new(-1.0, 0.0), Complex::new(0.0, -1.0)];
+    assert_eq!(turned, [power[ranks % 4]]);
     group.barrier()
 }
 

@@ -90,7 +90,7 @@ fn without_a_device_every_row_is_skipped_and_nothing_fails() {
     if rows[0]["verdict"] != "skipped" {
         return println!("skipped: here is a device");
     }
-    assert!(output.status.success() && rows.len() == 21, "{output:?}");
+    assert!(output.status.success() && rows.len() == 27, "{output:?}");
     for row in &rows {
         assert_eq!((&row["verdict"], &row["note"]), (&"skipped".into(), &"no CUDA device".into()), "{row}");
     }
@@ -104,7 +104,8 @@ fn a_simulated_device_has_the_right_bits_and_no_judged_times() {
         bench(&folder.0, &sim).args(SMALL).args(["--only", "bits,speed,sanitizer"]).output().unwrap();
     assert!(output.status.success(), "{output:?}");
     let rows = rows(&output);
-    for name in ["sum", "min", "max", "prod", "avg", "float64 reference", "pack and unpack", "crc32c"] {
+    let logic = ["band", "bor", "bxor", "land", "lor", "lxor"];
+    for name in FOUND.into_iter().chain(logic).chain(["pack and unpack"]) {
         assert_eq!(row(&rows, name)["verdict"], "met", "{}", row(&rows, name));
     }
     for name in ["copy on the device", "copy from the device", "sum f16", "sum f32 of 8", "crc32c speed"] {

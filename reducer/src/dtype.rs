@@ -12,7 +12,9 @@ pub enum DTypeError {
     #[error("{0} is no element type that this version knows; do all ranks run the same version?")]
     Number(u8),
     /// A word that names no element type.
-    #[error("\"{0}\" is no element type; use one of f16, bf16, f32, f64, i8 to i64, u8 to u64")]
+    #[error(
+        "\"{0}\" is no element type; use one of f16, bf16, f32, f64, f8e4m3, f8e5m2, i8 to i64, u8 to u64, complex64, complex128, bool"
+    )]
     Name(String),
 }
 
@@ -23,8 +25,18 @@ pub enum ReduceOpError {
     #[error("{0} is no reduction that this version knows; do all ranks run the same version?")]
     Number(u8),
     /// A word that names no reduction.
-    #[error("\"{0}\" is no reduction; use one of sum, min, max, prod, avg")]
+    #[error("\"{0}\" is no reduction; use one of sum, min, max, prod, avg, band, bor, bxor, land, lor, lxor")]
     Name(String),
+}
+
+/// A reduction that an element type does not have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[error("there is no {op} of {dtype}: {}", .dtype.reductions())]
+pub struct NoReduction {
+    /// The type.
+    pub dtype: DType,
+    /// The reduction.
+    pub op: ReduceOp,
 }
 
 /// Defines an enum whose variants have a number on the wire and a name for people.
@@ -113,11 +125,22 @@ wire_enum! {
         U32 = 10, "u32";
         /// Unsigned, 64 bits.
         U64 = 11, "u64";
+        /// OCP E4M3: 4 bits of significand, 4 of exponent; what is too large is NaN. See [`float8`](crate::float8).
+        F8E4M3 = 12, "f8e4m3";
+        /// OCP E5M2: 3 bits of significand, 5 of exponent. See [`float8`](crate::float8).
+        F8E5M2 = 13, "f8e5m2";
+        /// Two binary32: the real part, then the imaginary part.
+        Complex64 = 14, "complex64";
+        /// Two binary64: the real part, then the imaginary part.
+        Complex128 = 15, "complex128";
+        /// A truth value in a byte: 0 is false, all others are true. Reductions write 0 or 1; what is only moved stays as it is.
+        Bool = 16, "bool";
     }
 }
 
 wire_enum! {
-    /// How the ranks' elements become one. The exact arithmetic is that of `kernel`.
+    /// How the ranks' elements become one. The exact arithmetic is that of `kernel`; [`check`](ReduceOp::check) tells which
+    /// types have which.
     ReduceOp, ReduceOpError {
         /// The sum; integers wrap.
         Sum = 0, "sum";
@@ -129,17 +152,101 @@ wire_enum! {
         Prod = 3, "prod";
         /// The sum, divided at the end by the number of ranks; integers truncate toward zero.
         Avg = 4, "avg";
+        /// Each bit of an integer that all have.
+        Band = 5, "band";
+        /// Each bit of an integer that any has.
+        Bor = 6, "bor";
+        /// Each bit of an integer that an odd number of them have.
+        Bxor = 7, "bxor";
+        /// Whether all truth values are true.
+        Land = 8, "land";
+        /// Whether any truth value is true.
+        Lor = 9, "lor";
+        /// Whether an odd number of truth values are true.
+        Lxor = 10, "lxor";
     }
+}
+
+/// What elements are, as far as reductions care.
+enum Class {
+    Float,
+    Integer,
+    Complex,
+    Truth,
 }
 
 impl DType {
     /// Bytes per element.
     pub const fn size(self) -> usize {
         match self {
-            Self::I8 | Self::U8 => 1,
+            Self::I8 | Self::U8 | Self::F8E4M3 | Self::F8E5M2 | Self::Bool => 1,
             Self::F16 | Self::Bf16 | Self::I16 | Self::U16 => 2,
             Self::F32 | Self::I32 | Self::U32 => 4,
-            Self::F64 | Self::I64 | Self::U64 => 8,
+            Self::F64 | Self::I64 | Self::U64 | Self::Complex64 => 8,
+            Self::Complex128 => 16,
+        }
+    }
+
+    /// What an element's address is a multiple of, in bytes: its size, or that of a complex number's parts.
+    pub const fn align(self) -> usize {
+        match self {
+            Self::Complex64 | Self::Complex128 => self.size() / 2,
+            _ => self.size(),
+        }
+    }
+
+    const fn class(self) -> Class {
+        match self {
+            Self::F16 | Self::Bf16 | Self::F32 | Self::F64 | Self::F8E4M3 | Self::F8E5M2 => Class::Float,
+            Self::I8 | Self::I16 | Self::I32 | Self::I64 => Class::Integer,
+            Self::U8 | Self::U16 | Self::U32 | Self::U64 => Class::Integer,
+            Self::Complex64 | Self::Complex128 => Class::Complex,
+            Self::Bool => Class::Truth,
+        }
+    }
+
+    /// The reductions that the type has, and what to do where another is wanted.
+    const fn reductions(self) -> &'static str {
+        match self.class() {
+            Class::Float => {
+                "floats have sum, min, max, prod and avg; reduce their bits as unsigned integers of that size"
+            }
+            Class::Integer => {
+                "integers have sum, min, max, prod, avg, band, bor and bxor; reduce truth values as bool"
+            }
+            Class::Complex => {
+                "complex numbers have sum, prod and avg; reduce their parts as twice as many floats"
+            }
+            Class::Truth => "truth values have land, lor and lxor; reduce the bytes as u8",
+        }
+    }
+}
+
+impl ReduceOp {
+    /// Whether elements of this type can be reduced so: numbers are added, averaged and multiplied, those that have an order have a least
+    /// and a greatest; integers have bits, and truth values logic.
+    pub const fn is_of(self, dtype: DType) -> bool {
+        match self {
+            Self::Sum | Self::Prod | Self::Avg => !matches!(dtype.class(), Class::Truth),
+            Self::Min | Self::Max => matches!(dtype.class(), Class::Float | Class::Integer),
+            Self::Band | Self::Bor | Self::Bxor => matches!(dtype.class(), Class::Integer),
+            Self::Land | Self::Lor | Self::Lxor => matches!(dtype.class(), Class::Truth),
+        }
+    }
+
+    /// Refuses what makes no sense, such as the least of complex numbers; the error says what the type has instead.
+    pub const fn check(self, dtype: DType) -> Result<(), NoReduction> {
+        if self.is_of(dtype) { Ok(()) } else { Err(NoReduction { dtype, op: self }) }
+    }
+
+    /// The type as which elements of `dtype` are folded, to the same bits: complex numbers are added part by part, and bits are bits in
+    /// any integer.
+    pub(crate) const fn folds_as(self, dtype: DType) -> DType {
+        match (self, dtype) {
+            (Self::Sum | Self::Avg, DType::Complex64) => DType::F32,
+            (Self::Sum | Self::Avg, DType::Complex128) => DType::F64,
+            (Self::Band | Self::Bor | Self::Bxor, _) => DType::U8,
+            _ => dtype,
         }
     }
 }

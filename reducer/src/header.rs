@@ -5,8 +5,7 @@
 //! ```text
 //!   0  1 version   'S' in the high bits, the version in the low four
 //!   1  1 kind      data, credit, abort, vote, floor
-//!   2  1 element   dtype in the high half, reduction in the low
-//!   3  1 operation collective; the top bit is set for an ad-hoc operation
+//!   2  2 operation reduction (4 bits), dtype (5), collective (6); the top bit is set for an ad-hoc operation
 //!   4  4 source    the sender's rank
 //!   8  4 group     the communicator
 //!  12  4 epoch     its membership version
@@ -23,7 +22,7 @@
 //! The offset of a fragment is index times granule (2^48 bytes and more can be addressed). So each fragment gives
 //! the position of its neighbours, and the receiver can keep a bit per fragment in any order of arrival.
 
-use crate::dtype::{DType, DTypeError, ReduceOp, ReduceOpError};
+use crate::dtype::{DType, DTypeError, NoReduction, ReduceOp, ReduceOpError};
 use crate::grid::Rank;
 use core::fmt;
 use thiserror::Error;
@@ -40,8 +39,18 @@ pub const MAX_GRANULE: usize = GRANULE_UNIT * u16::MAX as usize;
 /// The most elements that an operation can have.
 pub const MAX_COUNT: u64 = (1 << 48) - 1;
 
-const VERSION: u8 = 0x52;
-const ADHOC: u8 = 0x80;
+const VERSION: u8 = 0x53;
+const ADHOC: u16 = 0x8000;
+
+// Where the parts of a shape lie in its code.
+const DTYPE_AT: u32 = 4;
+const COLLECTIVE_AT: u32 = 9;
+const CODE_BITS: u32 = 15;
+const _: () = assert!(
+    ReduceOp::ALL.len() <= 1 << DTYPE_AT
+        && DType::ALL.len() <= 1 << (COLLECTIVE_AT - DTYPE_AT)
+        && Collective::ALL.len() < 1 << (CODE_BITS - COLLECTIVE_AT)
+);
 
 /// The type of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -195,6 +204,30 @@ pub struct Shape {
     pub count: u64,
 }
 
+impl Shape {
+    /// All but the count, in 15 bits.
+    #[inline]
+    pub fn code(&self) -> u16 {
+        (self.collective as u16) << COLLECTIVE_AT
+            | u16::from(u8::from(self.dtype)) << DTYPE_AT
+            | u16::from(u8::from(self.op))
+    }
+
+    /// The shape of this [`code`](Self::code), whose top bit is not looked at. A reduction that the type does not have is refused.
+    #[inline]
+    pub fn from_code(code: u16, count: u64) -> Result<Self, HeaderError> {
+        let field = |from: u32, to: u32| (code >> from & ((1 << (to - from)) - 1)) as u8;
+        let number = field(COLLECTIVE_AT, CODE_BITS);
+        let collective = Collective::from_code(number).ok_or(HeaderError::Collective(number))?;
+        let dtype = DType::try_from(field(DTYPE_AT, COLLECTIVE_AT))?;
+        let op = ReduceOp::try_from(field(0, DTYPE_AT))?;
+        if collective.reduces() {
+            op.check(dtype)?;
+        }
+        Ok(Self { collective, dtype, op, count })
+    }
+}
+
 impl fmt::Display for Shape {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { collective, dtype, op, count } = self;
@@ -272,6 +305,9 @@ pub enum HeaderError {
     /// A reduction that this version does not know.
     #[error(transparent)]
     Op(#[from] ReduceOpError),
+    /// A reduction that the element type does not have.
+    #[error("{0}; drop the datagram")]
+    NoReduction(#[from] NoReduction),
     /// A fragment that is larger than its granule, or one without a granule.
     #[error("a fragment of {len} bytes with a granule of {granule}; drop the datagram")]
     Granule {
@@ -303,8 +339,7 @@ impl Header {
         let granule = self.granule / GRANULE_UNIT as u32;
         out[0] = VERSION;
         out[1] = self.kind as u8;
-        out[2] = u8::from(self.shape.dtype) << 4 | u8::from(self.shape.op);
-        out[3] = self.shape.collective as u8 | ad_hoc;
+        out[2..4].copy_from_slice(&(self.shape.code() | ad_hoc).to_le_bytes());
         out[4..8].copy_from_slice(&self.src.0.to_le_bytes());
         out[8..12].copy_from_slice(&self.key.group.to_le_bytes());
         out[12..16].copy_from_slice(&self.key.epoch.to_le_bytes());
@@ -337,19 +372,13 @@ impl Header {
             5 => MessageKind::Floor,
             other => return Err(HeaderError::Kind(other)),
         };
-        let code = bytes[3] & !ADHOC;
-        let collective = Collective::from_code(code).ok_or(HeaderError::Collective(code))?;
-        let identity = if bytes[3] & ADHOC != 0 {
+        let code = u16::from_le_bytes([bytes[2], bytes[3]]);
+        let identity = if code & ADHOC != 0 {
             Identity::AdHoc { root: Rank(u32_at(24)) }
         } else {
             Identity::Registered { generation: u32_at(24), tensor: u32_at(28), instance: u32_at(32) }
         };
-        let shape = Shape {
-            collective,
-            dtype: DType::try_from(bytes[2] >> 4)?,
-            op: ReduceOp::try_from(bytes[2] & 0x0f)?,
-            count: u64_at(44) >> 16,
-        };
+        let shape = Shape::from_code(code, u64_at(44) >> 16)?;
         let granule = u32::from(u16::from_le_bytes([bytes[44], bytes[45]])) * GRANULE_UNIT as u32;
         let len = u32_at(52);
         if kind == MessageKind::Data && (granule == 0 || len > granule) {

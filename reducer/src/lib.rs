@@ -16,6 +16,7 @@
 //! | [`transport`] | the interfaces to the network, the node's shared memory and accelerators |
 //! | [`memory`] | regions: memory that collectives read and write |
 //! | [`dtype`], [`kernel`] | element types, and reductions over them |
+//! | [`float8`] | the 8-bit floats |
 //! | `cuda` | the same on NVIDIA GPUs, and their memory |
 #![deny(unsafe_code)]
 
@@ -24,6 +25,7 @@ pub mod check;
 pub mod cuda;
 pub mod dtype;
 pub mod executor;
+pub mod float8;
 pub mod grid;
 pub mod header;
 pub mod kernel;

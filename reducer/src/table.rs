@@ -7,7 +7,7 @@
 //!
 //! [`compare`]: TensorTable::compare
 
-use crate::dtype::{DType, ReduceOp};
+use crate::dtype::{DType, NoReduction, ReduceOp};
 use crate::grid::Rank;
 use crate::header::MAX_COUNT;
 use core::fmt;
@@ -61,6 +61,14 @@ pub enum TableError {
     TooLarge {
         /// Index of the tensor.
         index: usize,
+    },
+    /// A reduction that the element type does not have.
+    #[error("tensor {index}: {why}")]
+    NoReduction {
+        /// Index of the tensor.
+        index: usize,
+        /// The type and the reduction.
+        why: NoReduction,
     },
     /// More tensors than a generation can hold.
     #[error("{0} tensors are more than a generation's {MAX_TENSORS}; fuse small tensors")]
@@ -124,6 +132,7 @@ impl TensorTable {
             if spec.name.len() > MAX_NAME || spec.count > MAX_COUNT {
                 return Err(TableError::TooLarge { index });
             }
+            spec.op.check(spec.dtype).map_err(|why| TableError::NoReduction { index, why })?;
             if let Some(first) = names.insert(spec.name.as_str(), index) {
                 return Err(TableError::Duplicate { name: spec.name.clone(), first, second: index });
             }
@@ -208,6 +217,7 @@ pub fn from_bytes(bytes: &[u8]) -> Result<Option<TensorSpec>, TableError> {
     let [dtype, op] = take(&mut rest)?;
     let dtype = DType::try_from(dtype).map_err(|_| TableError::Malformed("an element type is unknown"))?;
     let op = ReduceOp::try_from(op).map_err(|_| TableError::Malformed("a reduction is unknown"))?;
+    op.check(dtype).map_err(|_| TableError::Malformed("an element type lacks a tensor's reduction"))?;
     let count = u64::from_le_bytes(take(&mut rest)?);
     let len = usize::from(u16::from_le_bytes(take(&mut rest)?));
     if count > MAX_COUNT || len > MAX_NAME {

@@ -11,7 +11,7 @@ use shouter_reducer::header::{Collective, MAX_COUNT, Shape};
 use shouter_reducer::memory::TensorRegion;
 use shouter_reducer::schedule::{Placement, Problem};
 
-use super::element::{Buffer, Element, from_slice, with_bytes};
+use super::element::{Buffer, Element, check, from_slice, with_bytes};
 use super::small::Part;
 use super::{Group, Memory};
 use crate::error::Error;
@@ -275,6 +275,9 @@ impl Group {
             )));
         }
         let op = if collective.reduces() { op } else { ReduceOp::Sum };
+        if collective.reduces() {
+            check(dtype, op)?;
+        }
         Ok(Shape { collective, dtype, op, count: count as u64 })
     }
 

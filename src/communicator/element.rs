@@ -1,9 +1,12 @@
 //! Buffers of typed elements, seen as the bytes that the reducer works on.
 #![allow(unsafe_code)]
 
+use std::fmt;
 use std::ptr::NonNull;
 
-use shouter_reducer::dtype::DType;
+use num_complex::Complex;
+use shouter_reducer::dtype::{DType, ReduceOp};
+use shouter_reducer::float8::{F8E4M3, F8E5M2};
 use shouter_reducer::memory::{MemoryKind, TensorRegion};
 
 use crate::error::Error;
@@ -12,8 +15,9 @@ mod sealed {
     pub trait Sealed {}
 }
 
-/// A Rust type that is an element of a tensor: [`f16`](crate::f16), [`bf16`](crate::bf16), `f32`, `f64`, and `i8` to `i64` and `u8` to
-/// `u64`.
+/// A Rust type that is an element of a tensor: [`f16`](crate::f16), [`bf16`](crate::bf16), `f32`, `f64`,
+/// [`F8E4M3`](crate::F8E4M3), [`F8E5M2`](crate::F8E5M2), `i8` to `i64`, `u8` to `u64`, [`Complex`](crate::Complex) of `f32` and of `f64`,
+/// and [`Bool`].
 ///
 /// ```
 /// use shouter::{DType, Element};
@@ -36,7 +40,68 @@ macro_rules! elements {
 }
 
 elements! {
-    half::f16 => F16, half::bf16 => Bf16, f32 => F32, f64 => F64, i8 => I8, i16 => I16, i32 => I32, i64 => I64, u8 => U8, u16 => U16, u32 => U32, u64 => U64,
+    half::f16 => F16, half::bf16 => Bf16, f32 => F32, f64 => F64, F8E4M3 => F8E4M3, F8E5M2 => F8E5M2, i8 => I8, i16 => I16, i32 => I32, i64 => I64, u8 => U8, u16 => U16, u32 => U32, u64 => U64, Complex<f32> => Complex64, Complex<f64> => Complex128, Bool => Bool,
+}
+
+/// A truth value of a tensor: a byte, of which 0 is false and all others are true. Reductions write 0 or 1.
+///
+/// It is no `bool`, whose byte may be nothing but 0 and 1, while another rank may send any.
+///
+/// ```
+/// use shouter::Bool;
+///
+/// let mut finished = [true, false].map(Bool::from);
+/// finished[1] = true.into();
+/// assert!(finished.iter().all(|flag| flag.get()));
+/// ```
+#[derive(Clone, Copy, Default)]
+#[repr(transparent)]
+pub struct Bool(u8);
+
+impl Bool {
+    /// Whether it is true.
+    pub fn get(self) -> bool {
+        self.0 != 0
+    }
+}
+
+impl From<bool> for Bool {
+    fn from(value: bool) -> Self {
+        Self(value.into())
+    }
+}
+
+impl From<Bool> for bool {
+    fn from(value: Bool) -> Self {
+        value.get()
+    }
+}
+
+/// As truth values: all that are true are equal.
+impl PartialEq for Bool {
+    fn eq(&self, other: &Self) -> bool {
+        self.get() == other.get()
+    }
+}
+
+impl Eq for Bool {}
+
+impl fmt::Debug for Bool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.get(), f)
+    }
+}
+
+impl fmt::Display for Bool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.get(), f)
+    }
+}
+
+/// Refuses a reduction that the elements do not have.
+#[inline]
+pub(super) fn check(dtype: DType, op: ReduceOp) -> Result<(), Error> {
+    op.check(dtype).map_err(|why| Error::Argument(why.to_string()))
 }
 
 /// A trainer's buffer: bytes that are this call's alone, for as long as the call or the operation lasts.
@@ -57,10 +122,10 @@ impl Buffer {
     /// # Safety
     /// `data` is valid for reads and writes of them, and nobody else touches them while the buffer is in use.
     pub(super) unsafe fn from_raw(data: *mut u8, count: usize, dtype: DType) -> Result<Self, Error> {
-        if !data.addr().is_multiple_of(dtype.size()) {
+        if !data.addr().is_multiple_of(dtype.align()) {
             return Err(Error::Argument(format!(
-                "the buffer's address is not aligned to its elements' {} bytes",
-                dtype.size()
+                "the buffer's address is no multiple of {} bytes, to which {dtype} is aligned",
+                dtype.align()
             )));
         }
         let len = count.checked_mul(dtype.size()).filter(|len| isize::try_from(*len).is_ok());

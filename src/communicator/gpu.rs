@@ -170,6 +170,7 @@ impl Group {
         stream: u64,
     ) -> Result<(), Error> {
         self.drive.check_process()?;
+        element::check(dtype, op)?;
         let shape = Shape { collective: Collective::AllReduce, dtype, op, count: count as u64 };
         // SAFETY: passed on to the caller.
         let (data, device) = unsafe { self.on_gpu(data, count, dtype, stream) }?;

@@ -45,7 +45,7 @@ use crate::observe::{Timeline, TraceEvent};
 use crate::runtime::{Clock, Instant};
 pub use collectives::CollectiveCall;
 use drive::{Drive, RunError};
-pub use element::Element;
+pub use element::{Bool, Element};
 pub use init::{init, leaders};
 pub use lent::{Lend, LendError, Lent};
 pub use pending::{Pending, WaitError};
@@ -190,6 +190,7 @@ impl Group {
     }
 
     fn all_reduce_bytes(&self, data: element::Buffer, dtype: DType, op: ReduceOp) -> Result<(), Error> {
+        element::check(dtype, op)?;
         let count = (data.len() / dtype.size()) as u64;
         let shape = Shape { collective: Collective::AllReduce, dtype, op, count };
         self.run_part(&self.tables.problem(&shape, Rank(0)), data, data)

@@ -13,7 +13,7 @@
 use std::ffi::c_void;
 use std::time::Duration;
 
-use shouter::{Error, TensorId, TensorSpec, WaitError};
+use shouter::{DType, Error, TensorId, TensorSpec, WaitError};
 
 use crate::error::{Status, guard, null};
 use crate::handle::{Shouter, group, live, text};
@@ -39,7 +39,7 @@ pub unsafe extern "C" fn shouter_allreduce(
         // SAFETY: NULL or live, as the module demands of its callers.
         let group = unsafe { group(shouter) }?;
         let (dtype, op) = (types::dtype(dtype)?, types::op(op)?);
-        let data = buffer(data, count, dtype.size())?;
+        let data = buffer(data, count, dtype)?;
         // SAFETY: checked for NULL, alignment and length; the caller promises `count` elements that are his alone to touch.
         unsafe { group.all_reduce_raw(data, count, dtype, op) }
     })
@@ -69,7 +69,7 @@ pub unsafe extern "C" fn shouter_allreduce_cuda(
         // SAFETY: NULL or live, as the module demands of its callers.
         let group = unsafe { group(shouter) }?;
         let (dtype, op) = (types::dtype(dtype)?, types::op(op)?);
-        let data = buffer(data, count, dtype.size())?;
+        let data = buffer(data, count, dtype)?;
         #[cfg(feature = "cuda")]
         // SAFETY: checked for NULL, alignment and length; the rest is the caller's promise.
         return unsafe { group.all_reduce_cuda(data.addr() as u64, count, dtype, op, stream.addr() as u64) };
@@ -235,12 +235,15 @@ fn no_cuda() -> Error {
 }
 
 /// Checks what can be checked of a buffer from C: NULL (allowed when empty), alignment, a length that fits memory.
-fn buffer(data: *mut c_void, count: usize, size: usize) -> Result<*mut u8, Error> {
+fn buffer(data: *mut c_void, count: usize, dtype: DType) -> Result<*mut u8, Error> {
+    let (size, align) = (dtype.size(), dtype.align());
     if data.is_null() && count > 0 {
         return Err(null("data"));
     }
-    if !data.addr().is_multiple_of(size) {
-        return Err(Error::Argument(format!("data is not aligned to its elements' {size} bytes")));
+    if !data.addr().is_multiple_of(align) {
+        return Err(Error::Argument(format!(
+            "data is no multiple of {align} bytes, to which {dtype} is aligned"
+        )));
     }
     if count.checked_mul(size).is_none_or(|bytes| isize::try_from(bytes).is_err()) {
         return Err(Error::Argument(format!("{count} elements of {size} bytes do not fit in memory")));

@@ -148,13 +148,30 @@ fn numbers_are_those_of_the_protocol() {
         SHOUTER_U16,
         SHOUTER_U32,
         SHOUTER_U64,
+        SHOUTER_F8E4M3,
+        SHOUTER_F8E5M2,
+        SHOUTER_COMPLEX64,
+        SHOUTER_COMPLEX128,
+        SHOUTER_BOOL,
     ];
     let named: Vec<_> = dtypes.iter().map(|&n| types::dtype(n).unwrap()).collect();
     assert_eq!(named, DType::ALL);
-    let ops = [SHOUTER_SUM, SHOUTER_MIN, SHOUTER_MAX, SHOUTER_PROD, SHOUTER_AVG];
+    let ops = [
+        SHOUTER_SUM,
+        SHOUTER_MIN,
+        SHOUTER_MAX,
+        SHOUTER_PROD,
+        SHOUTER_AVG,
+        SHOUTER_BAND,
+        SHOUTER_BOR,
+        SHOUTER_BXOR,
+        SHOUTER_LAND,
+        SHOUTER_LOR,
+        SHOUTER_LXOR,
+    ];
     let named: Vec<_> = ops.iter().map(|&n| types::op(n).unwrap()).collect();
     assert_eq!(named, ReduceOp::ALL);
-    for unknown in [-1, 12, 256, i32::MAX, i32::MIN] {
+    for unknown in [-1, 17, 256, i32::MAX, i32::MIN] {
         assert_eq!(types::dtype(unknown).unwrap_err().code(), SHOUTER_ERROR_ARGUMENT);
         assert_eq!(types::op(unknown).unwrap_err().code(), SHOUTER_ERROR_ARGUMENT);
     }

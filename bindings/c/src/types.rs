@@ -7,7 +7,7 @@ use std::ffi::c_char;
 
 use shouter::{DType, ReduceOp};
 
-/// The type of a tensor's elements: one of SHOUTER_F16 to SHOUTER_U64.
+/// The type of a tensor's elements: one of SHOUTER_F16 to SHOUTER_BOOL.
 pub type Dtype = i32;
 
 /// IEEE 754 binary16; sums are accumulated in float32.
@@ -34,8 +34,21 @@ pub const SHOUTER_U16: i32 = 9;
 pub const SHOUTER_U32: i32 = 10;
 /// Unsigned, 64 bits.
 pub const SHOUTER_U64: i32 = 11;
+/// OCP 8-bit float with 4 bits of exponent, a byte; sums are accumulated in float32. What is too large becomes NaN.
+pub const SHOUTER_F8E4M3: i32 = 12;
+/// OCP 8-bit float with 5 bits of exponent, a byte; sums are accumulated in float32. What is too large becomes an infinity.
+pub const SHOUTER_F8E5M2: i32 = 13;
+/// Two float32: the real part, then the imaginary part (`float _Complex`). An element is aligned to its parts.
+pub const SHOUTER_COMPLEX64: i32 = 14;
+/// Two float64: the real part, then the imaginary part (`double _Complex`). An element is aligned to its parts.
+pub const SHOUTER_COMPLEX128: i32 = 15;
+/// A truth value in a byte: 0 is false, all others are true. Reductions write 0 or 1; what is only moved stays as it is.
+pub const SHOUTER_BOOL: i32 = 16;
 
-/// How the ranks' elements become one: one of SHOUTER_SUM to SHOUTER_AVG.
+/// How the ranks' elements become one: one of SHOUTER_SUM to SHOUTER_LXOR.
+///
+/// Integers have SUM to BXOR, floats SUM to AVG, complex numbers SUM, PROD and AVG, and truth values LAND, LOR and LXOR; another is
+/// SHOUTER_ERROR_ARGUMENT.
 pub type Op = i32;
 
 /// The sum; integers wrap.
@@ -48,6 +61,18 @@ pub const SHOUTER_MAX: i32 = 2;
 pub const SHOUTER_PROD: i32 = 3;
 /// The mean: the sum divided by the number of ranks.
 pub const SHOUTER_AVG: i32 = 4;
+/// Each bit that all have.
+pub const SHOUTER_BAND: i32 = 5;
+/// Each bit that any has.
+pub const SHOUTER_BOR: i32 = 6;
+/// Each bit that an odd number of them have.
+pub const SHOUTER_BXOR: i32 = 7;
+/// Whether all are true.
+pub const SHOUTER_LAND: i32 = 8;
+/// Whether any is true.
+pub const SHOUTER_LOR: i32 = 9;
+/// Whether an odd number of them are true.
+pub const SHOUTER_LXOR: i32 = 10;
 
 /// A timeout in milliseconds that stands for the group's own deadline: 30 minutes, unless SHOUTER_DEADLINE says otherwise.
 pub const SHOUTER_DEFAULT_TIMEOUT: i64 = -1;

@@ -50,12 +50,18 @@ enum Part {
 }
 
 /// What is looked at, in this order: the part, the row's name, its aim.
-const ROWS: [(Part, &str, &str); 17] = [
+const ROWS: [(Part, &str, &str); 23] = [
     (Part::Bits, "sum", "the host's bits"),
     (Part::Bits, "min", "the host's bits"),
     (Part::Bits, "max", "the host's bits"),
     (Part::Bits, "prod", "the host's bits"),
     (Part::Bits, "avg", "the host's bits"),
+    (Part::Bits, "band", "the host's bits"),
+    (Part::Bits, "bor", "the host's bits"),
+    (Part::Bits, "bxor", "the host's bits"),
+    (Part::Bits, "land", "the host's bits"),
+    (Part::Bits, "lor", "the host's bits"),
+    (Part::Bits, "lxor", "the host's bits"),
     (Part::Bits, "float64 reference", "within rounding"),
     (Part::Bits, "pack and unpack", "the same bytes"),
     (Part::Bits, "crc32c", "the host's bits"),

@@ -1,6 +1,6 @@
 //! Elements whose reduction over the ranks is exact in every type.
 
-use shouter::{DType, Error, Group, ReduceOp};
+use shouter::{DType, Error, F8E4M3, F8E5M2, Group, ReduceOp};
 
 use super::parameter;
 
@@ -13,7 +13,15 @@ pub(crate) const COUNTS: [usize; 4] = [1, 7, 1000, 100_003];
 /// Small whole numbers whose reduction over the ranks is exact in every type.
 pub(crate) fn value(op: ReduceOp, dtype: DType, ranks: u32, rank: u32, index: usize) -> i64 {
     let (mix, unsigned) = (index * 7 + rank as usize * 13, dtype.name().starts_with('u'));
+    let narrow = matches!(dtype, DType::F8E4M3 | DType::F8E5M2);
     match op {
+        // E5M2 has all whole numbers up to 8, and powers of two.
+        ReduceOp::Prod if narrow => 1 + (mix % 2) as i64,
+        ReduceOp::Avg if narrow => (index % 3) as i64,
+        _ if narrow => (mix % 5) as i64 - 2,
+        // Most of them true, or most of them false, so that both results come.
+        ReduceOp::Land => i64::from(!mix.is_multiple_of(5)),
+        _ if dtype == DType::Bool => i64::from(mix.is_multiple_of(5)),
         ReduceOp::Prod => 1 + (mix % 3) as i64,
         ReduceOp::Avg => i64::from(ranks) * (mix % 4) as i64,
         _ => (mix % 19) as i64 - if unsigned { 0 } else { 9 },
@@ -29,6 +37,9 @@ pub(crate) fn reduced(op: ReduceOp, dtype: DType, ranks: u32, index: usize) -> i
         ReduceOp::Max => values.max().unwrap(),
         ReduceOp::Prod => values.product(),
         ReduceOp::Avg => values.sum::<i64>() / i64::from(ranks),
+        ReduceOp::Band | ReduceOp::Land => values.reduce(|a, b| a & b).unwrap(),
+        ReduceOp::Bor | ReduceOp::Lor => values.reduce(|a, b| a | b).unwrap(),
+        ReduceOp::Bxor | ReduceOp::Lxor => values.reduce(|a, b| a ^ b).unwrap(),
     }
 }
 
@@ -45,7 +56,11 @@ fn element(dtype: DType, value: i64) -> Vec<u8> {
         DType::Bf16 => ((bits >> 16) as u16).to_le_bytes().to_vec(),
         DType::F32 => (value as f32).to_le_bytes().to_vec(),
         DType::F64 => (value as f64).to_le_bytes().to_vec(),
-        // Whole numbers are in two's complement: the low bytes are the element.
+        DType::F8E4M3 => vec![F8E4M3::from_f32(value as f32).to_bits()],
+        DType::F8E5M2 => vec![F8E5M2::from_f32(value as f32).to_bits()],
+        DType::Complex64 => [value as f32, 0.0].map(f32::to_le_bytes).concat(),
+        DType::Complex128 => [value as f64, 0.0].map(f64::to_le_bytes).concat(),
+        // Whole numbers are in two's complement: the low bytes are the element. So are truth values of 0 and 1.
         integer => value.to_le_bytes()[..integer.size()].to_vec(),
     }
 }
@@ -64,7 +79,7 @@ pub(crate) fn matrix(
     let (ranks, rank) = (group.size(), group.rank());
     let wanted = |dtype: &&DType| narrow.as_ref().is_none_or(|list| list.contains(dtype.name()));
     for &dtype in DType::ALL.iter().filter(wanted) {
-        for &op in ReduceOp::ALL {
+        for &op in ReduceOp::ALL.iter().filter(|op| op.is_of(dtype)) {
             for count in COUNTS {
                 let mut data = fill(dtype, count, |index| value(op, dtype, ranks, rank, index));
                 reduce(&mut data, dtype, op)?;

@@ -95,7 +95,7 @@ impl CudaAccelerator {
 
     /// How other ranks of the host find elements that begin at `pointer`; `None` where they could not be folded.
     pub fn export(&mut self, pointer: &Pointer, dtype: DType) -> Option<ExportedTensor> {
-        let aligned = pointer.address.is_multiple_of(dtype.size() as u64);
+        let aligned = pointer.address.is_multiple_of(dtype.align() as u64);
         if !self.folds() || !aligned || pointer.kind != PointerKind::Device {
             return None;
         }

@@ -17,8 +17,15 @@ fn any_header() -> impl Strategy<Value = Header> {
     ];
     let collective =
         prop_oneof![Just(Collective::AllReduce), Just(Collective::Broadcast), Just(Collective::Barrier)];
+    let collective = prop_oneof![collective, (0..Collective::ALL.len()).prop_map(|c| Collective::ALL[c])];
     let shape = (collective, 0..DType::ALL.len(), 0..ReduceOp::ALL.len(), 0..=MAX_COUNT).prop_map(
-        |(collective, d, o, count)| Shape { collective, dtype: DType::ALL[d], op: ReduceOp::ALL[o], count },
+        |(collective, d, o, count)| {
+            let (dtype, op) = (DType::ALL[d], ReduceOp::ALL[o]);
+            // The first that the type has, where it lacks this one.
+            let op =
+                if op.is_of(dtype) { op } else { *ReduceOp::ALL.iter().find(|op| op.is_of(dtype)).unwrap() };
+            Shape { collective, dtype, op, count }
+        },
     );
     let place = (1..=u32::from(u16::MAX), any::<u32>(), any::<u32>());
     (kind, any::<(u32, u32, u32, u64, u32)>(), identity, shape, place).prop_map(
@@ -50,7 +57,7 @@ proptest! {
     #[test]
     fn no_bytes_panic(mut bytes in proptest::collection::vec(any::<u8>(), 0..80), valid in any::<bool>()) {
         if valid && bytes.len() >= 4 {
-            bytes[..4].copy_from_slice(&[VERSION, 1, 0x20, 1]);
+            bytes[..4].copy_from_slice(&[VERSION, 1, 0x20, 2]);
         }
         if let Ok(header) = Header::parse(&bytes) {
             let mut again = [0; HEADER_BYTES];
@@ -83,4 +90,31 @@ fn a_fragment_beyond_its_granule_is_refused() {
     header.encode(&mut bytes);
     assert_eq!(Header::parse(&bytes), Err(HeaderError::Granule { len: 65, granule: 0 }));
     assert_eq!(Header::parse(&bytes[..55]), Err(HeaderError::Short(55)));
+}
+
+#[test]
+fn every_shape_has_a_code_and_what_a_type_lacks_is_refused() {
+    for collective in Collective::ALL {
+        for &dtype in DType::ALL {
+            for &op in ReduceOp::ALL {
+                let shape = Shape { collective, dtype, op, count: 3 };
+                let due = match op.check(dtype) {
+                    Err(why) if collective.reduces() => Err(HeaderError::NoReduction(why)),
+                    _ => Ok(shape),
+                };
+                assert!(shape.code() < ADHOC);
+                assert_eq!(Shape::from_code(shape.code() | ADHOC, 3), due, "{shape}");
+            }
+        }
+    }
+    // No code panics, and each stands for one shape.
+    for code in 0..ADHOC {
+        assert!(
+            Shape::from_code(code, 0).is_ok_and(|shape| shape.code() == code)
+                || Shape::from_code(code, 0).is_err()
+        );
+    }
+    assert_eq!(Shape::from_code(0, 0), Err(HeaderError::Collective(0)));
+    assert_eq!(Shape::from_code(1 << 9 | 17 << 4, 0), Err(HeaderError::DType(DTypeError::Number(17))));
+    assert_eq!(Shape::from_code(1 << 9 | 11, 0), Err(HeaderError::Op(ReduceOpError::Number(11))));
 }

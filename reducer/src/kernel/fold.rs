@@ -2,14 +2,14 @@
 //!
 //! Two sources are reduced straight into the destination. More go through a tile of accumulators that stays in
 //! the first-level cache, so that memory sees every source read once and the destination written once, and
-//! 16-bit floats are rounded once, at the end.
+//! narrow floats are rounded once, at the end.
 
 use std::mem::MaybeUninit;
 use std::slice::{from_raw_parts, from_raw_parts_mut};
 
-use super::number::{Accumulator, Element, Op};
+use super::number::{Accumulator, Element, Op, Quotient};
 
-/// Elements per tile: 4 KiB of accumulators at most.
+/// Elements per tile: 8 KiB of accumulators at most.
 const TILE: usize = 512;
 
 /// One fold: `dst[i] = sources[0][i] op sources[1][i] op ...`.
@@ -29,7 +29,7 @@ pub(super) struct Fold<'a> {
 /// Destinations and sources are valid for `count` elements; a destination may be exactly one of the sources (or
 /// the other destination) and overlaps none otherwise. Nothing else writes any of it meanwhile.
 #[inline(always)]
-pub(super) unsafe fn fold<E: Element, O: Op>(job: &Fold<'_>) {
+pub(super) unsafe fn fold<E: Element, O: Op<E::Wide>>(job: &Fold<'_>) {
     let Fold { dst, dst2, sources, count } = *job;
     // Two sources for one destination need no tile.
     let step = if sources.len() == 2 && dst2.is_null() { count } else { TILE };
@@ -54,7 +54,7 @@ pub(super) unsafe fn fold<E: Element, O: Op>(job: &Fold<'_>) {
 ///
 /// As [`fold`]; `n <= TILE` unless there are two sources.
 #[inline(always)]
-unsafe fn tile<E: Element, O: Op>(out: *mut E, sources: &[*const u8], start: usize, n: usize) {
+unsafe fn tile<E: Element, O: Op<E::Wide>>(out: *mut E, sources: &[*const u8], start: usize, n: usize) {
     let at = |source: *const u8| source.cast::<E>().wrapping_add(start);
     match *sources {
         [] => {}
@@ -96,7 +96,7 @@ where
     Out: Element,
     A: Element<Wide = Out::Wide>,
     B: Element<Wide = Out::Wide>,
-    O: Op,
+    O: Op<Out::Wide>,
 {
     let (is_a, is_b) = (std::ptr::addr_eq(out, a), std::ptr::addr_eq(out, b));
     // SAFETY: as the caller promises; the cases differ in where `out` lies. That the operations commute, to
@@ -126,7 +126,7 @@ where
     Out: Element,
     A: Element<Wide = Out::Wide>,
     B: Element<Wide = Out::Wide>,
-    O: Op,
+    O: Op<Out::Wide>,
 {
     // SAFETY: the caller vouches for the memory. Elements have alignment 1; accumulators lie in an aligned tile.
     let (out, a, b) = unsafe {
@@ -147,7 +147,7 @@ unsafe fn onto<Out, B, O>(out: *mut Out, b: *const B, n: usize)
 where
     Out: Element,
     B: Element<Wide = Out::Wide>,
-    O: Op,
+    O: Op<Out::Wide>,
 {
     // SAFETY: as in `apart`.
     let (out, b) = unsafe { (from_raw_parts_mut(out, n), from_raw_parts(b, n)) };
@@ -162,7 +162,7 @@ where
 ///
 /// `dst` is valid for `count` elements; `n` is not zero.
 #[inline(always)]
-pub(super) unsafe fn divide<E: Element>(dst: *mut u8, count: usize, n: u32) {
+pub(super) unsafe fn divide<E: Quotient>(dst: *mut u8, count: usize, n: u32) {
     // SAFETY: the caller vouches for the memory; elements have alignment 1.
     for x in unsafe { from_raw_parts_mut(dst.cast::<E>(), count) } {
         *x = x.divide(n);

@@ -4,6 +4,8 @@
 //! over it becomes vector instructions wherever the surrounding function allows them. The order of operations,
 //! and with it every bit of the result, is that of the source text: Rust neither reassociates nor contracts.
 
+use crate::float8::{F8E4M3, F8E5M2};
+
 /// A type that arithmetic is done in: `f32`, `f64` or an integer.
 pub(super) trait Number: Copy {
     fn sum(self, other: Self) -> Self;
@@ -12,24 +14,65 @@ pub(super) trait Number: Copy {
     fn max(self, other: Self) -> Self;
 }
 
-/// A reduction of two numbers. All four are commutative to the bit, once NaN is canonical.
-pub(super) trait Op {
-    fn apply<N: Number>(a: N, b: N) -> N;
+/// A type that has bits, or a truth value as its only bit.
+pub(super) trait Bits: Copy {
+    fn and(self, other: Self) -> Self;
+    fn or(self, other: Self) -> Self;
+    fn xor(self, other: Self) -> Self;
+}
+
+/// A reduction of two `N`. All are commutative to the bit, once NaN is canonical.
+pub(super) trait Op<N> {
+    fn apply(a: N, b: N) -> N;
 }
 
 macro_rules! ops {
-    ($($name:ident $method:ident)+) => {$(
+    ($trait:ident: $($name:ident $method:ident)+) => {$(
         pub(super) struct $name;
 
-        impl Op for $name {
+        impl<N: $trait> Op<N> for $name {
             #[inline(always)]
-            fn apply<N: Number>(a: N, b: N) -> N {
+            fn apply(a: N, b: N) -> N {
                 a.$method(b)
             }
         }
     )+};
 }
-ops! { Sum sum Min min Max max Prod prod }
+ops! { Number: Sum sum Min min Max max Prod prod }
+ops! { Bits: And and Or or Xor xor }
+
+/// Complex numbers are only multiplied here: they are added part by part, as floats.
+macro_rules! complex_products {
+    ($($t:ty)+) => {$(
+        impl Op<Complex<$t>> for Prod {
+            /// (a + bi)(c + di) = (ac - bd) + (ad + bc)i: both products and their sum are rounded.
+            #[inline(always)]
+            fn apply(Complex(a, b): Complex<$t>, Complex(c, d): Complex<$t>) -> Complex<$t> {
+                Complex(a * c - b * d, a * d + b * c)
+            }
+        }
+    )+};
+}
+complex_products! { f32 f64 }
+
+/// The real and the imaginary part.
+#[derive(Clone, Copy)]
+pub(super) struct Complex<N>(pub(super) N, pub(super) N);
+
+impl Bits for u8 {
+    #[inline(always)]
+    fn and(self, other: Self) -> Self {
+        self & other
+    }
+    #[inline(always)]
+    fn or(self, other: Self) -> Self {
+        self | other
+    }
+    #[inline(always)]
+    fn xor(self, other: Self) -> Self {
+        self ^ other
+    }
+}
 
 macro_rules! integers {
     ($($t:ty)+) => {$(
@@ -90,11 +133,15 @@ floats! { f32 f64 }
 
 /// An element as it lies in a tensor, at any alignment, and the number that it is reduced as.
 pub(super) trait Element: Copy {
-    type Wide: Number;
+    type Wide: Copy;
 
     fn widen(self) -> Self::Wide;
     /// Rounds to nearest even; every NaN becomes the type's one canonical NaN.
     fn narrow(wide: Self::Wide) -> Self;
+}
+
+/// An element that has averages.
+pub(super) trait Quotient: Element {
     /// Divides by `n`, which is not zero.
     fn divide(self, n: u32) -> Self;
 }
@@ -104,7 +151,7 @@ pub(super) trait Element: Copy {
 #[repr(transparent)]
 pub(super) struct Accumulator<N>(pub(super) N);
 
-impl<N: Number> Element for Accumulator<N> {
+impl<N: Copy> Element for Accumulator<N> {
     type Wide = N;
 
     #[inline(always)]
@@ -115,10 +162,6 @@ impl<N: Number> Element for Accumulator<N> {
     fn narrow(wide: N) -> Self {
         Self(wide)
     }
-    #[inline(always)]
-    fn divide(self, _: u32) -> Self {
-        self
-    }
 }
 
 /// The canonical NaN of each type: positive, quiet, without payload.
@@ -127,12 +170,12 @@ pub(super) const NAN_BF16: u16 = 0x7fc0;
 pub(super) const NAN_F32: u32 = 0x7fc0_0000;
 pub(super) const NAN_F64: u64 = 0x7ff8_0000_0000_0000;
 
-/// Defines an element over its bytes. `$divide` is given the widened number and `n`.
+/// Defines an element over its bytes. `$divide`, if there is one, is given the widened number and `n`.
 macro_rules! elements {
-    ($($name:ident [$size:literal] $wide:ty: $widen:expr, $narrow:expr, $divide:expr;)+) => {$(
+    ($($name:ident [$byte:ty; $size:literal] $wide:ty: $widen:expr, $narrow:expr $(, $divide:expr)?;)+) => {$(
         #[derive(Clone, Copy)]
         #[repr(transparent)]
-        pub(super) struct $name(pub(super) [u8; $size]);
+        pub(super) struct $name(pub(super) [$byte; $size]);
 
         impl Element for $name {
             type Wide = $wide;
@@ -145,33 +188,47 @@ macro_rules! elements {
             fn narrow(wide: $wide) -> Self {
                 Self($narrow(wide))
             }
+        }
+
+        $(impl Quotient for $name {
             #[inline(always)]
             fn divide(self, n: u32) -> Self {
                 Self::narrow($divide(self.widen(), n))
             }
-        }
+        })?
     )+};
 }
 
-// A 16-bit quotient is rounded twice, first to f32, which shows only if the first rounding lands on a tie of the
-// second. x/n is at least 1/(n * 2^12) (f16; 2^9 for bf16) away from such a tie, relative to itself, and f32 errs
-// by 2^-24 at most: no tie is met for n up to 2^12 (f16; 2^15 for bf16).
+// A quotient of 8 or 16 bits is rounded twice, first to f32, which shows only if the first rounding lands on a tie of the
+// second. x/n is at least 1/(n * 2^12) (f16; 2^9 for bf16, 2^5 for e4m3, 2^4 for e5m2) away from such a tie, relative to
+// itself, and f32 errs by 2^-24 at most: no tie is met for n up to 2^12 (f16; 2^15 for bf16, 2^19 for e4m3, 2^20 for e5m2).
 //
 // Integers of up to 32 bits divide exactly in floating point: unless x/n is an integer, it is at least 1/x away
 // from the next, relative to itself, which is far more than the rounding error.
 elements! {
-    F16 [2] f32: |b| f16_to_f32(u16::from_ne_bytes(b)), |w| f32_to_f16(w).to_ne_bytes(), |x: f32, n: u32| x / n as f32;
-    Bf16 [2] f32: |b| bf16_to_f32(u16::from_ne_bytes(b)), |w| f32_to_bf16(w).to_ne_bytes(), |x: f32, n: u32| x / n as f32;
-    F32 [4] f32: f32::from_ne_bytes, canonical_f32, |x: f32, n: u32| x / n as f32;
-    F64 [8] f64: f64::from_ne_bytes, canonical_f64, |x: f64, n: u32| x / f64::from(n);
-    I8 [1] i8: i8::from_ne_bytes, i8::to_ne_bytes, |x: i8, n: u32| (f32::from(x) / n as f32) as i8;
-    I16 [2] i16: i16::from_ne_bytes, i16::to_ne_bytes, |x: i16, n: u32| (f32::from(x) / n as f32) as i16;
-    I32 [4] i32: i32::from_ne_bytes, i32::to_ne_bytes, |x: i32, n: u32| (f64::from(x) / f64::from(n)) as i32;
-    I64 [8] i64: i64::from_ne_bytes, i64::to_ne_bytes, |x: i64, n: u32| x / i64::from(n);
-    U8 [1] u8: u8::from_ne_bytes, u8::to_ne_bytes, |x: u8, n: u32| (f32::from(x) / n as f32) as u8;
-    U16 [2] u16: u16::from_ne_bytes, u16::to_ne_bytes, |x: u16, n: u32| (f32::from(x) / n as f32) as u16;
-    U32 [4] u32: u32::from_ne_bytes, u32::to_ne_bytes, |x: u32, n: u32| (f64::from(x) / f64::from(n)) as u32;
-    U64 [8] u64: u64::from_ne_bytes, u64::to_ne_bytes, |x: u64, n: u32| x / u64::from(n);
+    F16 [u8; 2] f32: |b| f16_to_f32(u16::from_ne_bytes(b)), |w| f32_to_f16(w).to_ne_bytes(), |x: f32, n: u32| x / n as f32;
+    Bf16 [u8; 2] f32: |b| bf16_to_f32(u16::from_ne_bytes(b)), |w| f32_to_bf16(w).to_ne_bytes(), |x: f32, n: u32| x / n as f32;
+    F32 [u8; 4] f32: f32::from_ne_bytes, canonical_f32, |x: f32, n: u32| x / n as f32;
+    F64 [u8; 8] f64: f64::from_ne_bytes, canonical_f64, |x: f64, n: u32| x / f64::from(n);
+    I8 [u8; 1] i8: i8::from_ne_bytes, i8::to_ne_bytes, |x: i8, n: u32| (f32::from(x) / n as f32) as i8;
+    I16 [u8; 2] i16: i16::from_ne_bytes, i16::to_ne_bytes, |x: i16, n: u32| (f32::from(x) / n as f32) as i16;
+    I32 [u8; 4] i32: i32::from_ne_bytes, i32::to_ne_bytes, |x: i32, n: u32| (f64::from(x) / f64::from(n)) as i32;
+    I64 [u8; 8] i64: i64::from_ne_bytes, i64::to_ne_bytes, |x: i64, n: u32| x / i64::from(n);
+    U8 [u8; 1] u8: u8::from_ne_bytes, u8::to_ne_bytes, |x: u8, n: u32| (f32::from(x) / n as f32) as u8;
+    U16 [u8; 2] u16: u16::from_ne_bytes, u16::to_ne_bytes, |x: u16, n: u32| (f32::from(x) / n as f32) as u16;
+    U32 [u8; 4] u32: u32::from_ne_bytes, u32::to_ne_bytes, |x: u32, n: u32| (f64::from(x) / f64::from(n)) as u32;
+    U64 [u8; 8] u64: u64::from_ne_bytes, u64::to_ne_bytes, |x: u64, n: u32| x / u64::from(n);
+    E4M3 [u8; 1] f32: |[b]: [u8; 1]| F8E4M3::from_bits(b).to_f32(), |w| [F8E4M3::from_f32(w).to_bits()], |x: f32, n: u32| x / n as f32;
+    E5M2 [u8; 1] f32: |[b]: [u8; 1]| F8E5M2::from_bits(b).to_f32(), |w| [F8E5M2::from_f32(w).to_bits()], |x: f32, n: u32| x / n as f32;
+    Complex64 [[u8; 4]; 2] Complex<f32>: complex(f32::from_ne_bytes), |Complex(re, im)| [re, im].map(canonical_f32);
+    Complex128 [[u8; 8]; 2] Complex<f64>: complex(f64::from_ne_bytes), |Complex(re, im)| [re, im].map(canonical_f64);
+    Bool [u8; 1] u8: |[b]: [u8; 1]| u8::from(b != 0), |w| [w];
+}
+
+/// Reads both parts.
+#[inline(always)]
+fn complex<B, N>(part: impl Fn(B) -> N) -> impl Fn([B; 2]) -> Complex<N> {
+    move |[re, im]| Complex(part(re), part(im))
 }
 
 #[inline(always)]

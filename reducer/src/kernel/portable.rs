@@ -1,15 +1,15 @@
 //! The kernels in whatever instructions the compiler may use on every machine of this architecture.
 
 use super::fold::{self, Fold};
-use super::number::{Element, Op};
+use super::number::{Element, Op, Quotient};
 use super::table::{Table, table};
 
-unsafe fn fold<E: Element, O: Op>(job: &Fold<'_>) {
+unsafe fn fold<E: Element, O: Op<E::Wide>>(job: &Fold<'_>) {
     // SAFETY: the caller's promise is the same.
     unsafe { fold::fold::<E, O>(job) }
 }
 
-unsafe fn divide<E: Element>(dst: *mut u8, count: usize, n: u32) {
+unsafe fn divide<E: Quotient>(dst: *mut u8, count: usize, n: u32) {
     // SAFETY: the caller's promise is the same.
     unsafe { fold::divide::<E>(dst, count, n) }
 }

@@ -8,7 +8,7 @@ pub(super) type FoldFn = unsafe fn(&Fold<'_>);
 /// Divides `(dst, count, n)`; as unsafe as [`divide`](super::fold::divide), and the CPU must have the instructions.
 pub(super) type DivideFn = unsafe fn(*mut u8, usize, u32);
 
-/// What can be done with one element type.
+/// What can be done with one type of numbers.
 pub(super) struct Row {
     pub(super) sum: FoldFn,
     pub(super) min: FoldFn,
@@ -17,22 +17,55 @@ pub(super) struct Row {
     pub(super) divide: DivideFn,
 }
 
-/// A row per element type, in the order of their numbers.
-pub(super) struct Table(pub(super) [Row; DType::ALL.len()]);
+/// What can be done with bits.
+pub(super) struct BitsRow {
+    pub(super) and: FoldFn,
+    pub(super) or: FoldFn,
+    pub(super) xor: FoldFn,
+}
+
+/// The functions, as far as types have them.
+pub(super) struct Table {
+    /// A row per type of real numbers, in the order of their numbers.
+    pub(super) numbers: [Row; NUMBERS],
+    pub(super) product_of_complex64: FoldFn,
+    pub(super) product_of_complex128: FoldFn,
+    /// Of bytes.
+    pub(super) bits: BitsRow,
+    pub(super) truths: BitsRow,
+}
+
+/// The types of real numbers: those before the complex ones.
+const NUMBERS: usize = DType::Complex64 as usize;
 
 impl Table {
-    pub(super) fn fold(&self, dtype: DType, op: ReduceOp) -> FoldFn {
-        let row = &self.0[dtype as usize];
-        match op {
-            ReduceOp::Sum | ReduceOp::Avg => row.sum,
-            ReduceOp::Min => row.min,
-            ReduceOp::Max => row.max,
-            ReduceOp::Prod => row.prod,
+    /// The function and the type of the elements that it takes; `None` where the type does not have the reduction.
+    pub(super) fn fold(&self, dtype: DType, op: ReduceOp) -> Option<(FoldFn, DType)> {
+        if !op.is_of(dtype) {
+            return None;
         }
+        let unit = op.folds_as(dtype);
+        let fold = match op {
+            ReduceOp::Prod if unit == DType::Complex64 => self.product_of_complex64,
+            ReduceOp::Prod if unit == DType::Complex128 => self.product_of_complex128,
+            ReduceOp::Band => self.bits.and,
+            ReduceOp::Bor => self.bits.or,
+            ReduceOp::Bxor => self.bits.xor,
+            ReduceOp::Land => self.truths.and,
+            ReduceOp::Lor => self.truths.or,
+            ReduceOp::Lxor => self.truths.xor,
+            ReduceOp::Sum | ReduceOp::Avg => self.numbers.get(unit as usize)?.sum,
+            ReduceOp::Min => self.numbers.get(unit as usize)?.min,
+            ReduceOp::Max => self.numbers.get(unit as usize)?.max,
+            ReduceOp::Prod => self.numbers.get(unit as usize)?.prod,
+        };
+        Some((fold, unit))
     }
 
-    pub(super) fn divide(&self, dtype: DType) -> DivideFn {
-        self.0[dtype as usize].divide
+    /// The same of a division.
+    pub(super) fn divide(&self, dtype: DType) -> Option<(DivideFn, DType)> {
+        let unit = ReduceOp::Avg.folds_as(dtype);
+        Some((self.numbers.get(unit as usize)?.divide, unit))
     }
 }
 
@@ -51,17 +84,45 @@ macro_rules! row {
 }
 pub(super) use row;
 
+/// A [`BitsRow`] of the generic function `$fold` for one element type.
+macro_rules! bits_row {
+    ($fold:ident, $element:ident) => {{
+        use $crate::kernel::number::{And, Or, Xor, $element as E};
+        $crate::kernel::table::BitsRow { and: $fold::<E, And>, or: $fold::<E, Or>, xor: $fold::<E, Xor> }
+    }};
+}
+pub(super) use bits_row;
+
 /// A [`Table`] of the generic functions `$fold` and `$divide`; for the types that are reduced in f32 others may be given.
 macro_rules! table {
     ($fold:ident, $divide:ident) => {
         table!($fold, $divide, $fold, $divide)
     };
-    ($fold:ident, $divide:ident, $fold32:ident, $divide32:ident) => {
-        table!(@rows $fold32, $divide32, F16 Bf16 F32; $fold, $divide, F64 I8 I16 I32 I64 U8 U16 U32 U64)
-    };
-    (@rows $fold32:ident, $divide32:ident, $a:ident $b:ident $c:ident; $fold:ident, $divide:ident, $($element:ident)+) => {{
-        use $crate::kernel::table::row;
-        Table([row!($fold32, $divide32, $a), row!($fold32, $divide32, $b), row!($fold32, $divide32, $c), $(row!($fold, $divide, $element)),+])
+    ($fold:ident, $divide:ident, $fold32:ident, $divide32:ident) => {{
+        use $crate::kernel::number::{Complex64, Complex128, Prod};
+        use $crate::kernel::table::{bits_row, row};
+        Table {
+            numbers: [
+                row!($fold32, $divide32, F16),
+                row!($fold32, $divide32, Bf16),
+                row!($fold32, $divide32, F32),
+                row!($fold, $divide, F64),
+                row!($fold, $divide, I8),
+                row!($fold, $divide, I16),
+                row!($fold, $divide, I32),
+                row!($fold, $divide, I64),
+                row!($fold, $divide, U8),
+                row!($fold, $divide, U16),
+                row!($fold, $divide, U32),
+                row!($fold, $divide, U64),
+                row!($fold, $divide, E4M3),
+                row!($fold, $divide, E5M2),
+            ],
+            product_of_complex64: $fold::<Complex64, Prod>,
+            product_of_complex128: $fold::<Complex128, Prod>,
+            bits: bits_row!($fold, U8),
+            truths: bits_row!($fold, Bool),
+        }
     }};
 }
 pub(super) use table;

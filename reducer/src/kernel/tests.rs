@@ -6,15 +6,35 @@ use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
 use super::*;
+use crate::float8::tests::{E4M3, E5M2, Format};
 
-const FOLDS: [ReduceOp; 4] = [ReduceOp::Sum, ReduceOp::Min, ReduceOp::Max, ReduceOp::Prod];
+mod complex;
+mod narrow;
+
+/// The types with elements of up to 64 bits, of which each is a whole.
+pub(crate) fn scalars() -> impl Iterator<Item = DType> {
+    DType::ALL.iter().copied().filter(|dtype| !matches!(dtype, DType::Complex64 | DType::Complex128))
+}
+
+/// The reductions of a type; without the average, which folds as the sum.
+pub(crate) fn folds(dtype: DType) -> impl Iterator<Item = ReduceOp> {
+    ReduceOp::ALL.iter().copied().filter(move |op| op.is_of(dtype) && *op != ReduceOp::Avg)
+}
 
 fn levels() -> Vec<Kernels> {
     Level::ALL.iter().filter_map(|&level| Kernels::with_level(level)).collect()
 }
 
 pub(crate) fn is_float(dtype: DType) -> bool {
-    matches!(dtype, DType::F16 | DType::Bf16 | DType::F32 | DType::F64)
+    matches!(dtype, DType::F16 | DType::Bf16 | DType::F32 | DType::F64) || float8(dtype).is_some()
+}
+
+fn float8(dtype: DType) -> Option<Format> {
+    match dtype {
+        DType::F8E4M3 => Some(E4M3),
+        DType::F8E5M2 => Some(E5M2),
+        _ => None,
+    }
 }
 
 /// The element's bytes as a number, and back.
@@ -40,6 +60,7 @@ fn f32_fold(op: ReduceOp, values: impl Iterator<Item = f32>) -> f32 {
         _ if a.is_nan() || b.is_nan() => f32::NAN,
         ReduceOp::Min => std::cmp::min_by_key(a, b, |&x| f32_key(x)),
         ReduceOp::Max => std::cmp::max_by_key(a, b, |&x| f32_key(x)),
+        _ => panic!("{op} of floats"),
     };
     values.reduce(fold).unwrap()
 }
@@ -51,6 +72,7 @@ fn f64_fold(op: ReduceOp, values: impl Iterator<Item = f64>) -> f64 {
         _ if a.is_nan() || b.is_nan() => f64::NAN,
         ReduceOp::Min => std::cmp::min_by_key(a, b, |&x| f64_key(x)),
         ReduceOp::Max => std::cmp::max_by_key(a, b, |&x| f64_key(x)),
+        _ => panic!("{op} of floats"),
     };
     values.reduce(fold).unwrap()
 }
@@ -62,6 +84,10 @@ fn integer_fold(op: ReduceOp, values: impl Iterator<Item = i128>) -> i128 {
         ReduceOp::Prod => a.wrapping_mul(b),
         ReduceOp::Min => a.min(b),
         ReduceOp::Max => a.max(b),
+        ReduceOp::Band => a & b,
+        ReduceOp::Bor => a | b,
+        ReduceOp::Bxor => a ^ b,
+        _ => panic!("{op} of integers"),
     };
     values.reduce(fold).unwrap()
 }
@@ -99,7 +125,20 @@ fn narrow_f64(x: f64) -> u64 {
 /// One element's fold, in bits.
 fn oracle(dtype: DType, op: ReduceOp, sources: &[u64]) -> u64 {
     let values = sources.iter().copied();
+    if let Some(format) = float8(dtype) {
+        let wide = f32_fold(op, values.map(|b| format.value(b as u8) as f32));
+        return format.nearest(f64::from(wide)).into();
+    }
     match dtype {
+        DType::Bool => {
+            let trues = sources.iter().filter(|&&byte| byte != 0).count();
+            u64::from(match op {
+                ReduceOp::Land => trues == sources.len(),
+                ReduceOp::Lor => trues > 0,
+                ReduceOp::Lxor => trues % 2 == 1,
+                _ => panic!("{op} of truth values"),
+            })
+        }
         DType::F16 => narrow_f16(f32_fold(op, values.map(|b| f16::from_bits(b as u16).to_f32_const()))),
         DType::Bf16 => narrow_bf16(f32_fold(op, values.map(|b| bf16::from_bits(b as u16).to_f32()))),
         DType::F32 => narrow_f32(f32_fold(op, values.map(|b| f32::from_bits(b as u32)))),
@@ -112,6 +151,12 @@ fn oracle(dtype: DType, op: ReduceOp, sources: &[u64]) -> u64 {
 /// values where the narrow types round to even.
 pub(crate) fn specials(dtype: DType) -> Vec<u64> {
     let (significand, width): (u32, u32) = match dtype {
+        // Zero, the subnormals, numbers about 1, the largest, infinity and NaN, whichever format has them; `narrow` tries all.
+        DType::F8E4M3 | DType::F8E5M2 => {
+            let magnitudes =
+                [0, 1, 2, 3, 7, 8, 0x37, 0x38, 0x3b, 0x3c, 0x58, 0x7a, 0x7b, 0x7c, 0x7d, 0x7e, 0x7f];
+            return magnitudes.iter().flat_map(|&m| [m, m | 0x80]).collect();
+        }
         DType::F16 => (10, 16),
         DType::Bf16 => (7, 16),
         DType::F32 => (23, 32),
@@ -165,6 +210,8 @@ pub(crate) fn random(rng: &mut SmallRng, dtype: DType, count: usize) -> Vec<u64>
                 DType::Bf16 => u64::from(bf16::from_f32(x).to_bits()),
                 DType::F32 => u64::from(x.to_bits()),
                 DType::F64 => (f64::from(x) * rng.random::<f64>()).to_bits(),
+                DType::F8E4M3 => E4M3.nearest(x.into()).into(),
+                DType::F8E5M2 => E5M2.nearest(x.into()).into(),
                 _ => low_bits(dtype, x as i128),
             }
         }
@@ -269,11 +316,11 @@ fn this_machine_tests_what_it_can() {
 #[test]
 fn every_pair_of_special_values() {
     for kernels in levels() {
-        for &dtype in DType::ALL {
+        for dtype in scalars() {
             let specials = specials(dtype);
             let pairs = || specials.iter().flat_map(|&a| specials.iter().map(move |&b| (a, b)));
             let columns = [pairs().map(|p| p.0).collect(), pairs().map(|p| p.1).collect::<Vec<_>>()];
-            for op in FOLDS {
+            for op in folds(dtype) {
                 check(kernels, dtype, op, Into::Elsewhere, &columns, &[0]);
                 check(kernels, dtype, op, Into::Source(1), &columns, &[0]);
             }
@@ -292,7 +339,7 @@ fn every_16_bit_value_with_random_partners() {
             let two = [all.clone(), partners.clone()];
             let three = [partners, all.clone(), third];
             for kernels in levels() {
-                for op in FOLDS {
+                for op in folds(dtype) {
                     check(kernels, dtype, op, Into::Source(0), &two, &[round]);
                     check(kernels, dtype, op, Into::Elsewhere, &three, &[0, round]);
                 }
@@ -321,8 +368,8 @@ fn every_bit_pattern_of_f32_narrows_alike() {
 fn odd_lengths_and_any_alignment() {
     let mut rng = SmallRng::seed_from_u64(4);
     for kernels in levels() {
-        for &dtype in DType::ALL {
-            for op in FOLDS {
+        for dtype in scalars() {
+            for op in folds(dtype) {
                 for count in (0..=70).chain([127, 128, 129, 255, 257]) {
                     let columns = [random(&mut rng, dtype, count), random(&mut rng, dtype, count)];
                     let shifts = [0; 3].map(|_| rng.random_range(0..64));
@@ -332,8 +379,10 @@ fn odd_lengths_and_any_alignment() {
             }
             for shift in 0..64 {
                 let columns = [random(&mut rng, dtype, 67), random(&mut rng, dtype, 67)];
-                check(kernels, dtype, ReduceOp::Sum, Into::Source(0), &columns, &[shift, 0]);
-                check(kernels, dtype, ReduceOp::Max, Into::Elsewhere, &columns, &[0, 63 - shift, shift]);
+                for op in folds(dtype) {
+                    check(kernels, dtype, op, Into::Source(0), &columns, &[shift, 0]);
+                    check(kernels, dtype, op, Into::Elsewhere, &columns, &[0, 63 - shift, shift]);
+                }
             }
         }
     }
@@ -343,8 +392,8 @@ fn odd_lengths_and_any_alignment() {
 fn many_sources_in_order_to_one_place_or_two() {
     let mut rng = SmallRng::seed_from_u64(8);
     for kernels in levels() {
-        for &dtype in DType::ALL {
-            for op in ReduceOp::ALL.iter().copied() {
+        for dtype in scalars() {
+            for op in ReduceOp::ALL.iter().copied().filter(|op| op.is_of(dtype)) {
                 for k in 1..=9 {
                     // Beyond a tile, and not a multiple of one.
                     let count = rng.random_range(1..1400);
@@ -453,7 +502,7 @@ fn narrow_folds_err_by_one_rounding_to_the_type() {
 #[test]
 fn averages_are_correctly_rounded_and_integers_truncate() {
     let mut rng = SmallRng::seed_from_u64(32);
-    for &dtype in DType::ALL {
+    for dtype in scalars().filter(|dtype| ReduceOp::Avg.is_of(*dtype)) {
         for n in [0, 1, 2, 3, 5, 7, 8, 12, 100, 255, 256, 1000, 4093, 4096] {
             let elements = if dtype.size() == 2 {
                 (0..=0xffff).collect()
@@ -462,6 +511,8 @@ fn averages_are_correctly_rounded_and_integers_truncate() {
             };
             let divisor = u64::from(n.max(1));
             let quotient = |bits: u64| match dtype {
+                DType::F8E4M3 => E4M3.nearest(E4M3.value(bits as u8) / divisor as f64).into(),
+                DType::F8E5M2 => E5M2.nearest(E5M2.value(bits as u8) / divisor as f64).into(),
                 // Rounded from f64, whose quotient is so much finer that no tie is met on the way.
                 DType::F16 => {
                     let x = f64::from(f16::from_bits(bits as u16).to_f32_const()) / divisor as f64;
@@ -512,8 +563,8 @@ fn with_hostile_mxcsr(work: impl FnOnce()) {
 fn the_trainers_flush_to_zero_does_not_reach_the_kernels() {
     let mut rng = SmallRng::seed_from_u64(64);
     for kernels in levels() {
-        for dtype in DType::ALL.iter().copied().filter(|&d| is_float(d)) {
-            for op in FOLDS {
+        for dtype in scalars().filter(|&d| is_float(d)) {
+            for op in folds(dtype) {
                 // Sums of subnormals, products that become subnormal, and quotients of them.
                 let columns = [0, 1, 2].map(|_| random(&mut rng, dtype, 1000));
                 let mut laid = [0, 1, 2].map(|i: usize| Laid::new(dtype, &columns[i], 0));

@@ -50,6 +50,24 @@ fn a_name_stands_for_one_tensor() {
 }
 
 #[test]
+fn a_reduction_that_a_type_lacks_is_refused_here_and_from_a_peer() {
+    for &dtype in DType::ALL {
+        for &op in ReduceOp::ALL {
+            let spec = TensorSpec { dtype, op, ..spec("w", 1) };
+            let received = from_bytes(&encode(std::slice::from_ref(&spec)));
+            let appended = TensorTable::new().append(vec![spec.clone()]);
+            match op.check(dtype) {
+                Ok(()) => assert_eq!((appended, received), (Ok(0), Ok(Some(spec)))),
+                Err(why) => {
+                    assert_eq!(appended, Err(TableError::NoReduction { index: 0, why }));
+                    assert!(matches!(received, Err(TableError::Malformed(_))), "{op} of {dtype}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
 fn digests_of_prefixes_lead_to_the_first_difference() {
     let specs =
         |odd: usize| (0..100).map(|i| spec(&format!("t{i}"), u64::from(i == odd))).collect::<Vec<_>>();

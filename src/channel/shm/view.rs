@@ -1,19 +1,15 @@
 //! A rank's view of an operation in a few words of shared memory.
 
-use shouter_reducer::dtype::{DType, ReduceOp};
 use shouter_reducer::executor::Divergence;
 use shouter_reducer::grid::Rank;
-use shouter_reducer::header::{Collective, Identity, Shape, View};
+use shouter_reducer::header::{Identity, Shape, View};
 
 /// Words of a divergence.
 pub(super) const DIVERGENCE: usize = 7;
 
 /// A shape in one word.
 pub(crate) fn pack(shape: &Shape) -> u64 {
-    shape.count << 16
-        | (shape.collective as u64) << 8
-        | u64::from(u8::from(shape.dtype)) << 4
-        | u64::from(u8::from(shape.op))
+    shape.count << 16 | u64::from(shape.code())
 }
 
 /// A tensor in one word: what is outside the table by its root.
@@ -31,11 +27,7 @@ pub(crate) fn pack_identity(identity: &Identity) -> u64 {
 
 /// The shape and tensor that two words stand for.
 pub(crate) fn unpack(shape: u64, identity: u64) -> Option<View> {
-    let collective =
-        Collective::ALL.into_iter().find(|collective| *collective as u64 == shape >> 8 & 0xff)?;
-    let dtype = DType::try_from((shape >> 4 & 0xf) as u8).ok()?;
-    let op = ReduceOp::try_from((shape & 0xf) as u8).ok()?;
-    let shape = Shape { collective, dtype, op, count: shape >> 16 };
+    let shape = Shape::from_code(shape as u16, shape >> 16).ok()?;
     let identity = match identity {
         word if word >> 63 == 0 => Identity::AdHoc { root: Rank(word as u32) },
         word => Identity::Registered {

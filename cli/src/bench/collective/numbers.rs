@@ -2,7 +2,7 @@
 
 use std::fmt::Display;
 
-use shouter::{DType, Element, Group, bf16, f16};
+use shouter::{Bool, Complex, DType, Element, F8E4M3, F8E5M2, Group, ReduceOp, bf16, f16};
 
 use super::super::BenchError;
 use super::super::report::ReportLine;
@@ -19,9 +19,9 @@ pub(super) trait Number: Element + Default + Display + PartialEq {
 }
 
 macro_rules! numbers {
-    ($($rust:ident: $exact:expr, $of:expr);* $(;)?) => {
+    ($($name:literal $rust:ty: $exact:expr, $of:expr);* $(;)?) => {
         /// What `--dtype` takes.
-        pub(super) const DTYPES: [&str; [$(stringify!($rust)),*].len()] = [$(stringify!($rust)),*];
+        pub(super) const DTYPES: [&str; [$($name),*].len()] = [$($name),*];
 
         $(impl Number for $rust {
             const EXACT: u64 = $exact;
@@ -35,15 +35,17 @@ macro_rules! numbers {
         /// Measures one size with elements of the type that `--dtype` names.
         pub(super) fn measure_as(group: &Group, bytes: u64, args: &WorkerArgs) -> Result<ReportLine, BenchError> {
             match args.dtype.as_str() {
-                $(stringify!($rust) => measure::<$rust>(group, bytes, args),)*
+                $($name => measure::<$rust>(group, bytes, args),)*
                 other => Err(BenchError::Usage(format!("--dtype {other} cannot be measured"))),
             }
         }
 
-        /// Refuses sums over more ranks than can be distinguished by ones that are exact.
+        /// Refuses sums that the type does not have, and those over more ranks than can be distinguished by ones that are exact.
         pub(super) fn exact(ranks: u32, dtype: &str) -> Result<(), BenchError> {
+            let known = DType::parse(dtype).map_err(|why| BenchError::Usage(why.to_string()))?;
+            ReduceOp::Sum.check(known).map_err(|why| BenchError::Usage(format!("--dtype {dtype}: {why}")))?;
             let most = match dtype {
-                $(stringify!($rust) => $rust::EXACT / 2,)*
+                $($name => <$rust>::EXACT / 2,)*
                 _ => u64::MAX,
             };
             if u64::from(ranks) <= most {
@@ -57,18 +59,24 @@ macro_rules! numbers {
 }
 
 numbers! {
-    f16: 1 << 11, |number| f16::from_f32(number as f32);
-    bf16: 1 << 8, |number| bf16::from_f32(number as f32);
-    f32: 1 << 24, |number| number as f32;
-    f64: 1 << 53, |number| number as f64;
-    i8: u64::MAX, |number| number as i8;
-    i16: u64::MAX, |number| number as i16;
-    i32: u64::MAX, |number| number as i32;
-    i64: u64::MAX, |number| number as i64;
-    u8: u64::MAX, |number| number as u8;
-    u16: u64::MAX, |number| number as u16;
-    u32: u64::MAX, |number| number as u32;
-    u64: u64::MAX, |number| number;
+    "f16" f16: 1 << 11, |number| f16::from_f32(number as f32);
+    "bf16" bf16: 1 << 8, |number| bf16::from_f32(number as f32);
+    "f32" f32: 1 << 24, |number| number as f32;
+    "f64" f64: 1 << 53, |number| number as f64;
+    "i8" i8: u64::MAX, |number| number as i8;
+    "i16" i16: u64::MAX, |number| number as i16;
+    "i32" i32: u64::MAX, |number| number as i32;
+    "i64" i64: u64::MAX, |number| number as i64;
+    "u8" u8: u64::MAX, |number| number as u8;
+    "u16" u16: u64::MAX, |number| number as u16;
+    "u32" u32: u64::MAX, |number| number as u32;
+    "u64" u64: u64::MAX, |number| number;
+    "f8e4m3" F8E4M3: 1 << 4, |number| F8E4M3::from_f32(number as f32);
+    "f8e5m2" F8E5M2: 1 << 3, |number| F8E5M2::from_f32(number as f32);
+    "complex64" Complex<f32>: 1 << 24, |number| Complex::new(number as f32, -(number as f32));
+    "complex128" Complex<f64>: 1 << 53, |number| Complex::new(number as f64, -(number as f64));
+    // Moved only: it has no sums.
+    "bool" Bool: 1 << 1, |number| Bool::from(number % 2 == 1);
 }
 
 /// Refuses sizes that end within an element, or within one of so many blocks of equal length.

@@ -9,7 +9,7 @@ use shouter_reducer::cuda::kernel::{CudaKernels, Fold};
 use shouter_reducer::kernel::Kernels;
 
 use super::device::{Arena, Device};
-use super::float::{element, elements};
+use super::float::random;
 use super::table::{Row, Table};
 use super::{GpuArgs, Part, gather, reference};
 use crate::bench::BenchError;
@@ -71,7 +71,7 @@ pub(super) fn run(
     let seed = args.seed.unwrap_or_else(|| SmallRng::from_os_rng().next_u64());
     table.say(&format!("Random inputs are those of --seed {seed}."));
     let longest = args.elements.unwrap_or(if device.simulated { 3001 } else { 70_001 }) as usize;
-    let room = (MOST_SOURCES + MOST_DESTINATIONS) * (8 * longest.max(8192) + 2 * GUARD);
+    let room = (MOST_SOURCES + MOST_DESTINATIONS) * (16 * longest.max(8192) + 2 * GUARD);
     let mut bench = Bench {
         kernels,
         arena: Arena::new(device, room.max(gather::ROOM))?,
@@ -105,8 +105,11 @@ const DESTINATIONS: [(usize, usize); 5] = [(1, 0), (1, 1), (2, 1), (5, 2), (3, 3
 /// One operation with every element type: 1 to 8 sources, 1 to 5 destinations, odd lengths, misaligned, in place and
 /// apart, averages divided by the number of sources, and others now and then by any number.
 fn reductions(bench: &mut Bench<'_>, op: ReduceOp) -> CheckResult {
+    use ReduceOp::{Max, Min, Prod, Sum};
     let mut cases = 0;
-    for &dtype in DType::ALL {
+    for &dtype in DType::ALL.iter().filter(|dtype| op.is_of(**dtype)) {
+        // What can be divided without being an average.
+        let real = !matches!(dtype, DType::Complex64 | DType::Complex128);
         for k in 1..=MOST_SOURCES {
             let mut counts = vec![1, 77, 1003.min(bench.longest)];
             if [1, 2, MOST_SOURCES].contains(&k) {
@@ -118,7 +121,8 @@ fn reductions(bench: &mut Bench<'_>, op: ReduceOp) -> CheckResult {
                 let (written, in_place) = DESTINATIONS[(turn + k) % DESTINATIONS.len()];
                 let divide_by = match op {
                     ReduceOp::Avg => Some(k as u32),
-                    _ => (turn % 4 == 3).then(|| bench.rng.random_range(0..100)),
+                    Sum | Min | Max | Prod if real => (turn % 4 == 3).then(|| bench.rng.random_range(0..100)),
+                    _ => None,
                 };
                 cases += 1;
                 let case =
@@ -152,7 +156,7 @@ fn reduction(bench: &mut Bench<'_>, case: &Case<'_>) -> Result<Option<String>, B
     let shift = |i: usize| shifts[i % shifts.len()] * dtype.size();
     let mut sources = vec![];
     for source in 0..k {
-        let column = elements(dtype, count, |_| element(&mut bench.rng, dtype));
+        let column = random(&mut bench.rng, dtype, count);
         sources.push(image.add(&column, shift(source)));
     }
     let apart = (in_place..written).map(|i| image.add(&vec![0xa5; bytes], shift(k + i)));

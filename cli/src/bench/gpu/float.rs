@@ -22,13 +22,17 @@ impl Float {
     /// binary64.
     pub(super) const F64: Self = Self { exponent: 11, fraction: 52 };
 
-    /// The format of an element type; `None` for integers.
+    /// E5M2.
+    const F8E5M2: Self = Self { exponent: 5, fraction: 2 };
+
+    /// The format of an element type; `None` for what is no such format: E4M3, whose bytes are so few that any will do, and integers.
     fn of(dtype: DType) -> Option<Self> {
         match dtype {
             DType::F16 => Some(Self::F16),
             DType::Bf16 => Some(Self::BF16),
             DType::F32 => Some(Self::F32),
             DType::F64 => Some(Self::F64),
+            DType::F8E5M2 => Some(Self::F8E5M2),
             _ => None,
         }
     }
@@ -101,13 +105,23 @@ impl Float {
 }
 
 /// A random element: any bits; of floats half are ordinary numbers, and some of the rest special.
-pub(super) fn element(rng: &mut SmallRng, dtype: DType) -> u64 {
+fn element(rng: &mut SmallRng, dtype: DType) -> u64 {
     let Some(float) = Float::of(dtype) else { return rng.random() };
     match rng.random_range(0..8) {
         0 => float.special(rng),
         1..4 => rng.random::<u64>() & (float.sign() | (float.sign() - 1)),
         _ => float.ordinary(rng, -4, 4),
     }
+}
+
+/// `count` random elements as bytes.
+pub(super) fn random(rng: &mut SmallRng, dtype: DType, count: usize) -> Vec<u8> {
+    let (part, parts) = match dtype {
+        DType::Complex64 => (DType::F32, 2),
+        DType::Complex128 => (DType::F64, 2),
+        whole => (whole, 1),
+    };
+    elements(part, parts * count, |_| element(rng, part))
 }
 
 /// `count` elements as bytes.

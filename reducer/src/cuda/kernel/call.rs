@@ -4,7 +4,7 @@
 use thiserror::Error;
 
 use super::crc::{self, POWERS, Powers};
-use crate::dtype::{DType, ReduceOp};
+use crate::dtype::{DType, NoReduction, ReduceOp};
 
 /// The most sources that one fold takes.
 pub const MAX_SOURCES: usize = 64;
@@ -49,6 +49,17 @@ pub enum CallError {
         what: &'static str,
         /// Its device address.
         address: u64,
+    },
+    /// A reduction that the type does not have.
+    #[error(transparent)]
+    NoReduction(#[from] NoReduction),
+    /// A division of what is no sum.
+    #[error("{op} of {dtype} is not divided; only numbers that are added, or compared, are")]
+    NoDivision {
+        /// The type.
+        dtype: DType,
+        /// The reduction.
+        op: ReduceOp,
     },
     /// Too few or too many sources.
     #[error("a fold takes 1 to {MAX_SOURCES} sources, not {0}; reduce more in several steps, of f32")]
@@ -95,39 +106,49 @@ pub(super) enum Kernel {
     Crc32c,
 }
 
-/// The operations that have kernels of their own; an average folds as a sum.
+/// The types of real numbers, and the operations that all of them have kernels for; an average folds as a sum.
+const NUMBERS: &[DType] = DType::ALL.split_at(DType::Complex64 as usize).0;
 const FOLDS: [ReduceOp; 4] = [ReduceOp::Sum, ReduceOp::Min, ReduceOp::Max, ReduceOp::Prod];
+
+/// What else there is: these are never divided.
+const OTHERS: [Kernel; 11] = [
+    Kernel::Fold(ReduceOp::Prod, DType::Complex64, false),
+    Kernel::Fold(ReduceOp::Prod, DType::Complex128, false),
+    Kernel::Fold(ReduceOp::Band, DType::U8, false),
+    Kernel::Fold(ReduceOp::Bor, DType::U8, false),
+    Kernel::Fold(ReduceOp::Bxor, DType::U8, false),
+    Kernel::Fold(ReduceOp::Land, DType::Bool, false),
+    Kernel::Fold(ReduceOp::Lor, DType::Bool, false),
+    Kernel::Fold(ReduceOp::Lxor, DType::Bool, false),
+    Kernel::Move(Packing::Pack),
+    Kernel::Move(Packing::Unpack),
+    Kernel::Crc32c,
+];
 
 impl Kernel {
     /// Every kernel, once.
     pub(super) fn all() -> impl Iterator<Item = Self> {
         let folds = [false, true].into_iter().flat_map(|divided| {
-            FOLDS.iter().flat_map(move |&op| DType::ALL.iter().map(move |&d| Self::Fold(op, d, divided)))
+            FOLDS.iter().flat_map(move |&op| NUMBERS.iter().map(move |&d| Self::Fold(op, d, divided)))
         });
-        let others = [Self::Move(Packing::Pack), Self::Move(Packing::Unpack), Self::Crc32c];
-        folds.chain(others)
+        folds.chain(OTHERS)
     }
 
-    /// Its place in [`all`](Self::all).
-    pub(super) fn index(self) -> usize {
-        let dtypes = DType::ALL.len();
-        let folds = FOLDS.len() * dtypes;
-        let others = 2 * folds;
-        match self {
-            Self::Fold(op, dtype, divided) => {
-                // An average is a sum, the first.
-                let op = FOLDS.iter().position(|&o| o == op).unwrap_or(0);
-                usize::from(divided) * folds + op * dtypes + dtype as usize
-            }
-            Self::Move(way) => others + way as usize,
-            Self::Crc32c => others + 2,
+    /// Its place in [`all`](Self::all); `None` for a fold that has no kernel.
+    pub(super) fn index(self) -> Option<usize> {
+        let folds = FOLDS.len() * NUMBERS.len();
+        if let Self::Fold(op, dtype, divided) = self
+            && let Some(op) = FOLDS.iter().position(|&o| o == op)
+            && (dtype as usize) < NUMBERS.len()
+        {
+            return Some(usize::from(divided) * folds + op * NUMBERS.len() + dtype as usize);
         }
+        OTHERS.iter().position(|&other| other == self).map(|at| 2 * folds + at)
     }
 
     /// The function's name in the compiled image.
     pub(super) fn name(self) -> String {
         match self {
-            Self::Fold(ReduceOp::Avg, dtype, divided) => Self::Fold(ReduceOp::Sum, dtype, divided).name(),
             Self::Fold(op, dtype, false) => format!("fold_{op}_{dtype}"),
             Self::Fold(op, dtype, true) => format!("fold_{op}_{dtype}_divided"),
             Self::Move(Packing::Pack) => "pack".into(),
@@ -161,7 +182,8 @@ pub struct Fold<'a> {
     /// Elements of each tensor.
     pub count: u64,
     /// Divides what was folded and rounded to its type: the bits of
-    /// [`Kernels::finish_avg`](crate::kernel::Kernels::finish_avg) on the host. 0 is taken for 1.
+    /// [`Kernels::finish_avg`](crate::kernel::Kernels::finish_avg) on the host. 0 is taken for 1. Bits, truth values and products of
+    /// complex numbers are not divided.
     pub divide_by: Option<u32>,
 }
 
@@ -251,7 +273,7 @@ fn blocks(vectors: u64, processors: u32) -> u32 {
 /// A fold; `None` where there are no elements.
 pub(super) fn fold(fold: &Fold<'_>, processors: u32) -> Result<Option<Call<FoldArgs>>, CallError> {
     let Fold { dtype, op, destinations, sources, count, divide_by } = *fold;
-    let size = dtype.size() as u64;
+    op.check(dtype)?;
     if sources.is_empty() || sources.len() > MAX_SOURCES {
         return Err(CallError::Sources(sources.len()));
     }
@@ -261,7 +283,18 @@ pub(super) fn fold(fold: &Fold<'_>, processors: u32) -> Result<Option<Call<FoldA
     if count == 0 {
         return Ok(None);
     }
+    let unit = op.folds_as(dtype);
+    let (size, align) = (unit.size() as u64, unit.align() as u64);
+    let count = count
+        .checked_mul(dtype.size() as u64 / size)
+        .ok_or(CallError::TooLong { what: "a source", address: sources[0] })?;
     let n = divide_by.unwrap_or(1).max(1);
+    let op = if op == ReduceOp::Avg { ReduceOp::Sum } else { op };
+    // Dividing by one changes nothing: what was folded is rounded, and its NaNs are canonical.
+    let kernel = Kernel::Fold(op, unit, n > 1);
+    if kernel.index().is_none() {
+        return Err(CallError::NoDivision { dtype, op });
+    }
     let mut args = FoldArgs {
         count,
         sources_len: sources.len() as u32,
@@ -272,11 +305,11 @@ pub(super) fn fold(fold: &Fold<'_>, processors: u32) -> Result<Option<Call<FoldA
         destinations: [0; MAX_DESTINATIONS],
     };
     for (slot, &src) in args.sources.iter_mut().zip(sources) {
-        check("a source", src, count, size, size)?;
+        check("a source", src, count, size, align)?;
         *slot = src;
     }
     for (i, (slot, &dst)) in args.destinations.iter_mut().zip(destinations).enumerate() {
-        check("a destination", dst, count, size, size)?;
+        check("a destination", dst, count, size, align)?;
         let meets = |other: &&u64| other.abs_diff(dst) < count * size;
         if let Some(&src) = sources.iter().find(|src| **src != dst && meets(src)) {
             return Err(CallError::Overlap { dst, src });
@@ -287,12 +320,11 @@ pub(super) fn fold(fold: &Fold<'_>, processors: u32) -> Result<Option<Call<FoldA
         *slot = dst;
     }
     let mut all = sources.iter().chain(destinations);
-    let alike = all.all(|address| address % 16 == args.destinations[0] % 16);
+    let first = args.destinations[0];
+    let alike = first.is_multiple_of(size) && all.all(|address| address % 16 == first % 16);
     args.alike = alike.into();
     let units = if alike { (count * size).div_ceil(16) } else { count };
-    let op = if op == ReduceOp::Avg { ReduceOp::Sum } else { op };
-    // Dividing by one changes nothing: what was folded is rounded, and its NaNs are canonical.
-    Ok(Some(Call { kernel: Kernel::Fold(op, dtype, n > 1), grid: [blocks(units, processors), 1], args }))
+    Ok(Some(Call { kernel, grid: [blocks(units, processors), 1], args }))
 }
 
 /// Many tensors into one buffer, or back. The table's entries are not checked.

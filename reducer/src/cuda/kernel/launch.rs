@@ -169,7 +169,8 @@ impl CudaKernels {
         stream: &Stream,
         mut call: Call<A>,
     ) -> Result<(), LaunchError> {
-        let function = self.functions.get(call.kernel.index()).copied().unwrap_or(ptr::null_mut());
+        let function = call.kernel.index().and_then(|at| self.functions.get(at));
+        let function = function.copied().unwrap_or(ptr::null_mut());
         let mut params: [*mut c_void; 1] = [(&raw mut call.args).cast()];
         let ([x, y], raw) = (call.grid, stream.raw());
         // SAFETY: the function is the module's and takes one argument of this layout, which the driver copies before it

@@ -9,7 +9,7 @@ use super::call::{self, Call, CallError, Kernel};
 use super::{Fold, MAX_DESTINATIONS, PackedPiece, Packing, crc};
 use crate::dtype::{DType, ReduceOp};
 use crate::kernel::Kernels;
-use crate::kernel::tests::{Laid, is_float, random, specials};
+use crate::kernel::tests::{Laid, folds, is_float, random, scalars, specials};
 
 mod calls;
 mod compiler;
@@ -21,7 +21,14 @@ use self::grid::Grid;
 /// Multiprocessors of the grids here: few, so that threads take several turns.
 const PROCESSORS: u32 = 1;
 
-const FOLDS: [ReduceOp; 4] = [ReduceOp::Sum, ReduceOp::Min, ReduceOp::Max, ReduceOp::Prod];
+/// Whether a fold can be divided.
+fn is_divided(dtype: DType, op: ReduceOp) -> bool {
+    use ReduceOp::*;
+    match dtype {
+        DType::Complex64 | DType::Complex128 => matches!(op, Sum | Avg),
+        _ => matches!(op, Sum | Avg | Min | Max | Prod),
+    }
+}
 
 /// A fold of columns of elements.
 #[derive(Debug)]
@@ -41,6 +48,7 @@ struct Case<'a> {
 /// source with what it was.
 fn check_fold(grid: &Grid, columns: &[Vec<u64>], case: &Case<'_>) {
     let Case { dtype, op, shifts, in_place, apart, divide_by } = *case;
+    let divide_by = divide_by.filter(|_| is_divided(dtype, op));
     let count = columns[0].len();
     let lay = |i: usize, column: &[u64]| Laid::new(dtype, column, shifts[i % shifts.len()] * dtype.size());
     let blank = vec![0; count];
@@ -83,11 +91,11 @@ fn check_fold(grid: &Grid, columns: &[Vec<u64>], case: &Case<'_>) {
 fn folds_give_the_bits_of_the_host() {
     let Some(grid) = Grid::get() else { return };
     let mut rng = SmallRng::seed_from_u64(5);
-    for &dtype in DType::ALL {
+    for dtype in scalars() {
         let specials = specials(dtype);
         let pairs = || specials.iter().flat_map(|&a| specials.iter().map(move |&b| (a, b)));
         let columns = [pairs().map(|p| p.0).collect::<Vec<_>>(), pairs().map(|p| p.1).collect()];
-        for op in ReduceOp::ALL.iter().copied() {
+        for op in ReduceOp::ALL.iter().copied().filter(|op| op.is_of(dtype)) {
             for divide_by in [None, Some(2), Some(7)] {
                 let case = Case { dtype, op, shifts: &[0], in_place: &[], apart: 1, divide_by };
                 check_fold(&grid, &columns, &case);
@@ -122,8 +130,8 @@ fn every_rank_of_a_host_gets_the_result_in_place() {
     let Some(grid) = Grid::get() else { return };
     let mut rng = SmallRng::seed_from_u64(8);
     let all: Vec<usize> = (0..MAX_DESTINATIONS).collect();
-    for &dtype in DType::ALL {
-        for op in ReduceOp::ALL.iter().copied() {
+    for dtype in scalars() {
+        for op in ReduceOp::ALL.iter().copied().filter(|op| op.is_of(dtype)) {
             for k in [1, 2, 3, 8, MAX_DESTINATIONS] {
                 for count in [16 / dtype.size(), 700] {
                     let columns: Vec<_> = (0..k).map(|_| random(&mut rng, dtype, count)).collect();
@@ -151,7 +159,7 @@ fn every_16_bit_value_folds_and_divides_as_on_the_host() {
         let all: Vec<u64> = (0..=0xffff).collect();
         let two = [all.clone(), random(&mut rng, dtype, all.len())];
         let three = [random(&mut rng, dtype, all.len()), all.clone(), random(&mut rng, dtype, all.len())];
-        for op in FOLDS {
+        for op in folds(dtype) {
             let in_place = Case { dtype, op, shifts: &[3], in_place: &[0], apart: 0, divide_by: None };
             check_fold(&grid, &two, &in_place);
             let divided = Case { shifts: &[0], in_place: &[], apart: 1, divide_by: Some(3), ..in_place };
@@ -159,7 +167,7 @@ fn every_16_bit_value_folds_and_divides_as_on_the_host() {
             check_fold(&grid, &three, &Case { shifts: &[0, 1], divide_by: None, ..divided });
         }
     }
-    for &dtype in DType::ALL {
+    for dtype in scalars().filter(|dtype| ReduceOp::Avg.is_of(*dtype)) {
         let elements = if dtype.size() == 2 {
             (0..=0xffff).collect()
         } else {
@@ -181,6 +189,48 @@ fn every_16_bit_value_folds_and_divides_as_on_the_host() {
             // SAFETY: as many elements are laid there.
             unsafe { grid.run(call) }
             assert!(device.elements(dtype) == host.elements(dtype), "{dtype} / {n}");
+        }
+    }
+}
+
+#[test]
+fn complex_numbers_fold_as_on_the_host() {
+    let Some(grid) = Grid::get() else { return };
+    let mut rng = SmallRng::seed_from_u64(2);
+    for (dtype, part) in [(DType::Complex64, DType::F32), (DType::Complex128, DType::F64)] {
+        for op in [ReduceOp::Sum, ReduceOp::Avg, ReduceOp::Prod] {
+            for (k, count, shifts) in
+                [(2, 700, [0; 3]), (3, 701, [0; 3]), (2, 99, [1; 3]), (5, 70, [0, 1, 2])]
+            {
+                // The parts of each number, one behind the other; they shift by half of one.
+                let columns: Vec<_> = (0..k).map(|_| random(&mut rng, part, 2 * count)).collect();
+                let mut laid: Vec<Laid> = columns
+                    .iter()
+                    .enumerate()
+                    .map(|(i, column)| Laid::new(part, column, shifts[i % 3] * part.size()))
+                    .collect();
+                let pointers: Vec<*const u8> = laid.iter_mut().map(|l| l.ptr().cast_const()).collect();
+                let sources: Vec<u64> = pointers.iter().map(|&source| source as u64).collect();
+                let mut host = Laid::new(part, &columns[0], 0);
+                let divide_by = (op == ReduceOp::Avg).then_some(3);
+                // SAFETY: all have `count` elements, and the destination is apart.
+                unsafe { Kernels::detect().fold_raw(dtype, op, host.ptr(), &pointers, count * dtype.size()) }
+                if let Some(n) = divide_by {
+                    // SAFETY: as many bytes are laid there, and no one else has them meanwhile.
+                    let sum = unsafe { std::slice::from_raw_parts_mut(host.ptr(), count * dtype.size()) };
+                    Kernels::detect().finish_avg(dtype, sum, n);
+                }
+                let (destinations, sources) = (&sources[k - 1..], &sources[..]);
+                let fold = Fold { dtype, op, destinations, sources, count: count as u64, divide_by };
+                let call = call::fold(&fold, PROCESSORS).unwrap();
+                // SAFETY: all have `count` elements; the destination is a source.
+                unsafe { grid.run(call) }
+                assert_eq!(
+                    laid[k - 1].elements(part),
+                    host.elements(part),
+                    "{op} of {k} x {count} x {dtype}"
+                );
+            }
         }
     }
 }

@@ -56,7 +56,7 @@ const AHEAD: usize = 1024;
 ///
 /// As [`fold`](super::fold::fold); the CPU has the instructions of `V`.
 #[inline(always)]
-unsafe fn fold<V: Stored<E>, E: Element, O: Op>(job: &Fold<'_>) {
+unsafe fn fold<V: Stored<E>, E: Element, O: Op<V>>(job: &Fold<'_>) {
     let Fold { dst, dst2, sources, count } = *job;
     let [first, rest @ ..] = sources else { return };
     // SAFETY: the caller's promise is the same. A pair is read or written only within `count`.
@@ -89,7 +89,7 @@ unsafe fn fold<V: Stored<E>, E: Element, O: Op>(job: &Fold<'_>) {
 ///
 /// As [`fold`].
 #[inline(always)]
-unsafe fn blocks<V: Stored<E>, E: Element, O: Op, const FETCH: bool>(
+unsafe fn blocks<V: Stored<E>, E: Element, O: Op<V>, const FETCH: bool>(
     job: &Fold<'_>,
     first: *const u8,
     rest: &[*const u8],
@@ -131,7 +131,7 @@ fn prefetch<V: Stored<E>, E: Element>(at: *const E) {
 
 /// `N` pairs of each source, which `load` gives, folded.
 #[inline(always)]
-fn folded<V: Stored<E>, E: Element, O: Op, const N: usize>(
+fn folded<V: Stored<E>, E: Element, O: Op<V>, const N: usize>(
     load: impl Fn(*const u8, usize) -> Pair<V>,
     first: *const u8,
     rest: &[*const u8],
@@ -205,19 +205,19 @@ unsafe fn store_part<V: Stored<E>, E: Element>(pair: Pair<V>, at: *mut E, n: usi
 macro_rules! kernels_with {
     ($features:literal, $register:ty { $($method:ident($a:ident, $b:ident) = $result:expr;)+ }) => {
         #[target_feature(enable = $features)]
-        unsafe fn fold<E: Element, O: Op>(job: &Fold<'_>) {
+        unsafe fn fold<E: Element, O: Op<E::Wide>>(job: &Fold<'_>) {
             // SAFETY: the caller's promise is the same.
             unsafe { fold::fold::<E, O>(job) }
         }
 
         #[target_feature(enable = $features)]
-        unsafe fn divide<E: Element>(dst: *mut u8, count: usize, n: u32) {
+        unsafe fn divide<E: Quotient>(dst: *mut u8, count: usize, n: u32) {
             // SAFETY: the caller's promise is the same.
             unsafe { fold::divide::<E>(dst, count, n) }
         }
 
         #[target_feature(enable = $features)]
-        unsafe fn fold_f32<E: Element, O: Op>(job: &Fold<'_>)
+        unsafe fn fold_f32<E: Element, O: Op<Vector>>(job: &Fold<'_>)
         where
             Vector: Stored<E>,
         {

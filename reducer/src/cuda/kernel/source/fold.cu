@@ -3,8 +3,8 @@
 //
 // Every element is read from all sources by the one thread that then writes it everywhere, so a destination may be one of
 // the sources. It is computed once, however many destinations there are. What is divided has been rounded to its type
-// before. Where all pointers lie alike to 16 bytes, each thread takes 16 bytes at once; what is before and behind is
-// taken element by element, as everything is where they lie differently. Pointers are multiples of an element's size.
+// before. Where all pointers lie alike to 16 bytes and are multiples of an element's size, each thread takes 16 bytes at once; what is
+// before and behind is taken element by element, as everything is elsewhere. Pointers are multiples of an element's alignment.
 
 #define MAX_SOURCES 64
 #define MAX_DESTINATIONS 64
@@ -13,7 +13,7 @@ struct FoldArgs {
     u64 count;             // elements
     u32 sources_len;       // 1 to MAX_SOURCES
     u32 destinations_len;  // 1 to MAX_DESTINATIONS
-    u32 alike;             // whether all pointers are alike modulo 16
+    u32 alike;             // whether all pointers are alike modulo 16, and multiples of an element's size
     u32 n;                 // not 0; for what is divided
     const void *sources[MAX_SOURCES];
     void *destinations[MAX_DESTINATIONS];
@@ -30,7 +30,11 @@ template <class E> __device__ __forceinline__ typename E::Bits quotient(typename
 template <class E, bool DIVIDED>
 __device__ __forceinline__ typename E::Bits result_of(typename E::Wide value, const FoldArgs &args) {
     typename E::Bits rounded = E::narrow(value);
-    return DIVIDED ? quotient<E>(rounded, args.n) : rounded;
+    if constexpr (DIVIDED) {
+        return quotient<E>(rounded, args.n);
+    } else {
+        return rounded;
+    }
 }
 
 template <class E, class O, bool DIVIDED> __device__ __forceinline__ void fold_one(const FoldArgs &args, u64 i) {
@@ -147,4 +151,13 @@ template <class E, class O, bool DIVIDED> __device__ __forceinline__ void fold(c
     FOLD_KERNELS(dtype, E, max, Max)                                                                                   \
     FOLD_KERNELS(dtype, E, prod, Prod)
 
-FOR_EACH_DTYPE(FOLDS, )
+FOR_EACH_NUMBER(FOLDS, )
+// Sums of complex numbers are those of their parts, and bits are those of bytes, whatever integers they are.
+FOLD_KERNEL(fold_prod_complex64, Complex64, ComplexProd, false)
+FOLD_KERNEL(fold_prod_complex128, Complex128, ComplexProd, false)
+FOLD_KERNEL(fold_band_u8, U8, And, false)
+FOLD_KERNEL(fold_bor_u8, U8, Or, false)
+FOLD_KERNEL(fold_bxor_u8, U8, Xor, false)
+FOLD_KERNEL(fold_land_bool, Bool, And, false)
+FOLD_KERNEL(fold_lor_bool, Bool, Or, false)
+FOLD_KERNEL(fold_lxor_bool, Bool, Xor, false)

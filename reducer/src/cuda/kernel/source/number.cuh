@@ -70,6 +70,27 @@ struct Max {
     static __device__ __forceinline__ double apply(double a, double b) { return greatest(a, b); }
 };
 
+struct And {
+    static __device__ __forceinline__ u8 apply(u8 a, u8 b) { return a & b; }
+};
+struct Or {
+    static __device__ __forceinline__ u8 apply(u8 a, u8 b) { return a | b; }
+};
+struct Xor {
+    static __device__ __forceinline__ u8 apply(u8 a, u8 b) { return a ^ b; }
+};
+
+// Two numbers, or the bits of two: the real part, then the imaginary part.
+template <class T> struct Pair {
+    T re, im;
+};
+// (a + bi)(c + di) = (ac - bd) + (ad + bc)i. Complex numbers are only multiplied as such: they are added part by part.
+struct ComplexProd {
+    template <class F> static __device__ __forceinline__ Pair<F> apply(Pair<F> x, Pair<F> y) {
+        return {x.re * y.re - x.im * y.im, x.re * y.im + x.im * y.re};
+    }
+};
+
 // An element type: its bytes (Bits), the number that it is reduced as (Wide), and the ways between them. narrow
 // rounds to nearest even, once, and gives every NaN as the type's canonical one (positive, quiet, no payload).
 // divide takes the widened number; n is not 0.
@@ -137,6 +158,55 @@ struct F64 {
     static __device__ __forceinline__ double divide(double x, u32 n) { return x / (double)n; }
 };
 
+// The 8-bit floats of OFP8, without saturation, as float8.rs has them: FRACTION bits of fraction, a BIAS of the exponent.
+// From END on there is no number: the magnitude that overflows become, an infinity or NAN_BITS. Devices that convert by themselves
+// saturate.
+template <u32 FRACTION, u32 BIAS, u32 END, u32 NAN_BITS> struct Float8 {
+    typedef u8 Bits;
+    typedef float Wide;
+    static __device__ __forceinline__ float widen(u8 bits) {
+        u32 magnitude = bits & 0x7fu;
+        // The last bit of the subnormals is 2^(1 - BIAS - FRACTION).
+        u32 subnormal = to_bits((float)(i32)magnitude * of_bits((128u - BIAS - FRACTION) << 23));
+        u32 normal = (magnitude << (23 - FRACTION)) + ((127u - BIAS) << 23);
+        u32 finite = magnitude >> FRACTION == 0 ? subnormal : normal;
+        u32 special = END == NAN_BITS ? 0x7fc00000u : 0x7f800000u | magnitude << (23 - FRACTION);
+        return of_bits((magnitude >= END ? special : finite) | (bits & 0x80u) << 24);
+    }
+    static __device__ __forceinline__ u8 narrow(float x) {
+        const u32 CUT = 23 - FRACTION;
+        u32 bits = to_bits(x), magnitude = bits & 0x7fffffffu;
+        // A number whose last bit is that of the subnormals: the addition rounds just as they need.
+        float magic = of_bits((128u - BIAS - FRACTION + 23) << 23);
+        u32 subnormal = to_bits(of_bits(magnitude) + magic) - to_bits(magic);
+        u32 normal = (magnitude + ((1u << (CUT - 1)) - 1) + (magnitude >> CUT & 1) - ((127u - BIAS) << 23)) >> CUT;
+        u32 finite = magnitude < (128u - BIAS) << 23 ? subnormal : normal;
+        u32 result = (finite < END ? finite : END) | (bits >> 24 & 0x80u);
+        return x != x || (END == NAN_BITS && finite >= END) ? (u8)NAN_BITS : (u8)result;
+    }
+    static __device__ __forceinline__ float divide(float x, u32 n) { return x / (float)n; }
+};
+typedef Float8<3, 7, 0x7f, 0x7f> F8E4M3;
+typedef Float8<2, 15, 0x7c, 0x7e> F8E5M2;
+
+// A complex number of two E: only folded, never divided.
+template <class E> struct Complex {
+    typedef Pair<typename E::Bits> Bits;
+    typedef Pair<typename E::Wide> Wide;
+    static __device__ __forceinline__ Wide widen(Bits bits) { return {E::widen(bits.re), E::widen(bits.im)}; }
+    static __device__ __forceinline__ Bits narrow(Wide wide) { return {E::narrow(wide.re), E::narrow(wide.im)}; }
+};
+typedef Complex<F32> Complex64;
+typedef Complex<F64> Complex128;
+
+// A truth value: any byte but 0 is true, and 1 is what is written.
+struct Bool {
+    typedef u8 Bits;
+    typedef u8 Wide;
+    static __device__ __forceinline__ u8 widen(u8 bits) { return bits != 0; }
+    static __device__ __forceinline__ u8 narrow(u8 wide) { return wide; }
+};
+
 // An integer divides in Q: exactly there in float up to 16 bits and in double up to 32 (kernel/number.rs says why).
 template <class T, class Q, class N> struct Integer {
     typedef T Bits;
@@ -154,8 +224,8 @@ typedef Integer<u16, float, u32> U16;
 typedef Integer<u32, double, u32> U32;
 typedef Integer<u64, u64, u64> U64;
 
-// Every element type, by the name that kernels carry.
-#define FOR_EACH_DTYPE(DO, more)                                                                                       \
+// Every type of real numbers, by the name that kernels carry.
+#define FOR_EACH_NUMBER(DO, more)                                                                                      \
     DO(f16, F16, more)                                                                                                 \
     DO(bf16, Bf16, more)                                                                                               \
     DO(f32, F32, more)                                                                                                 \
@@ -167,7 +237,9 @@ typedef Integer<u64, u64, u64> U64;
     DO(u8, U8, more)                                                                                                   \
     DO(u16, U16, more)                                                                                                 \
     DO(u32, U32, more)                                                                                                 \
-    DO(u64, U64, more)
+    DO(u64, U64, more)                                                                                                 \
+    DO(f8e4m3, F8E4M3, more)                                                                                           \
+    DO(f8e5m2, F8E5M2, more)
 
 // 16 bytes, what one thread reads or writes at once, as elements of E.
 template <class E> struct Vector {

@@ -13,7 +13,7 @@ fn every_kernel_has_its_place_and_its_name() {
     let names: std::collections::HashSet<String> = Kernel::all().map(Kernel::name).collect();
     assert_eq!(names.len(), Kernel::all().count());
     for (i, kernel) in Kernel::all().enumerate() {
-        assert_eq!(kernel.index(), i, "{kernel:?}");
+        assert_eq!(kernel.index(), Some(i), "{kernel:?}");
     }
     let name = |divide_by| {
         let fold = Fold { op: ReduceOp::Avg, divide_by, ..fold(&[64], &[64, 128], 8) };
@@ -85,4 +85,38 @@ fn grids_stay_within_what_devices_take() {
             }
         }
     }
+}
+
+#[test]
+fn what_a_type_has_has_a_kernel_and_nothing_else_has() {
+    for &dtype in DType::ALL {
+        for &op in ReduceOp::ALL {
+            for divide_by in [None, Some(3)] {
+                let fold = Fold { dtype, op, divide_by, ..fold(&[4096], &[4096, 8192], 5) };
+                let due = match op.check(dtype) {
+                    Err(why) => Err(CallError::NoReduction(why)),
+                    Ok(()) if divide_by.is_some() && !is_divided(dtype, op) => {
+                        Err(CallError::NoDivision { dtype, op })
+                    }
+                    Ok(()) => Ok(true),
+                };
+                let call = call::fold(&fold, 1);
+                assert_eq!(
+                    call.map(|c| c.is_some_and(|c| c.kernel.index().is_some())),
+                    due,
+                    "{op} of {dtype}"
+                );
+            }
+        }
+    }
+    // Complex numbers lie where their parts may, and a count of them may be too large only in parts.
+    let complex = |address, count| {
+        let addresses = [address];
+        let fold = Fold { dtype: DType::Complex128, ..fold(&addresses, &[1 << 20], count) };
+        call::fold(&fold, 1).map(|c| c.is_some())
+    };
+    assert_eq!(complex(4104, 5), Ok(true));
+    let misaligned = CallError::Misaligned { what: "a destination", address: 4100, align: 8 };
+    assert_eq!(complex(4100, 5), Err(misaligned));
+    assert!(matches!(complex(4096, 1 << 63), Err(CallError::TooLong { .. })));
 }
