@@ -20,6 +20,15 @@ pub struct SendToken(pub u64);
 impl SendToken {
     /// The token of control messages, which carry no payload. Releasing it is allowed and means nothing.
     pub const CONTROL: Self = Self(u64::MAX);
+
+    /// Set in the tokens of messages of their own (`p2p`), and in none of a collective's.
+    pub(crate) const P2P: u64 = 1 << 31;
+
+    /// Whether it is of a message that a rank sends of itself, outside any collective.
+    #[inline]
+    pub fn is_p2p(self) -> bool {
+        self.0 & Self::P2P != 0 && self != Self::CONTROL
+    }
 }
 
 /// The payload of a fragment: a range of registered memory, unwritten from the post until the release. Empty for

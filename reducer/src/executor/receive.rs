@@ -250,7 +250,7 @@ impl Executor {
                     outcome.0
                 }
                 MessageKind::Credit => credit(op, header, control),
-                MessageKind::Vote | MessageKind::Abort | MessageKind::Floor => DeliveryOutcome::Malformed,
+                _ => DeliveryOutcome::Malformed,
             };
             (outcome, op.steps.are_done())
         })
