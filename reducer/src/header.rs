@@ -79,7 +79,7 @@ impl MessageKind {
     /// Whether it belongs to the messages that ranks send and receive of themselves, outside any collective.
     #[inline]
     pub fn is_p2p(self) -> bool {
-        self as u8 >= Self::Message as u8
+        (Self::Message as u8..=Self::Withdrawn as u8).contains(&(self as u8))
     }
 
     /// Whether it may carry a payload.

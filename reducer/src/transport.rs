@@ -21,7 +21,7 @@ impl SendToken {
     /// The token of control messages, which carry no payload. Releasing it is allowed and means nothing.
     pub const CONTROL: Self = Self(u64::MAX);
 
-    /// Set in the tokens of messages of their own (`p2p`), and in none of a collective's.
+    /// Set in the tokens of messages of their own (`p2p`), whose step it is else, and in none of a collective's.
     pub(crate) const P2P: u64 = 1 << 31;
 
     /// Whether it is of a message that a rank sends of itself, outside any collective.

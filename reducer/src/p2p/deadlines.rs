@@ -3,7 +3,7 @@
 use super::Messenger;
 use super::api::TransferError;
 use super::peer::{Body, Receive};
-use super::sends::{Handle, SendState};
+use super::sends::{Handle, Outgoing, SendState};
 use super::wire::{Envelope, GIVEN_UP};
 use crate::grid::Rank;
 use crate::header::MessageKind;
@@ -37,8 +37,8 @@ impl Messenger {
             self.refuse(rank, &envelope, GIVEN_UP);
             self.give_up_receive(&receive);
         }
-        let sends = self.sends.iter().filter(|(_, send)| send.failure.is_none() && send.deadline <= now);
-        let sends: Vec<Handle> = sends.filter(|(_, send)| send.id.is_some()).map(|(at, _)| at).collect();
+        let sends = self.sends.iter().filter(|(_, send)| self.may_be_late(send) && send.deadline <= now);
+        let sends: Vec<Handle> = sends.map(|(handle, _)| handle).collect();
         any |= !sends.is_empty();
         for handle in sends {
             self.give_up_send(handle);
@@ -64,7 +64,12 @@ impl Messenger {
             }
             _ => self.withdraw(to, &envelope),
         }
-        self.fail_send(handle, |subject| TransferError::Deadline { subject });
+        self.fail_late((to, handle), &envelope, |subject| TransferError::Deadline { subject });
+    }
+
+    /// Whether a send's own deadline counts: not once it has ended, but that what it sent to this rank itself is nowhere else.
+    fn may_be_late(&self, send: &Outgoing) -> bool {
+        send.failure.is_none() && (send.id.is_some() || send.to == self.desk.config.rank)
     }
 
     /// Tells a peer that a message is given up.
@@ -102,7 +107,7 @@ impl Messenger {
             let records = peer.out.records().filter(|record| !record.withdrawn);
             of(&peer.inbound.posted).into_iter().chain(live).chain(records.map(|record| record.deadline))
         });
-        let sends = self.sends.iter().filter(|(_, send)| send.id.is_some() && send.failure.is_none());
+        let sends = self.sends.iter().filter(|(_, send)| self.may_be_late(send));
         let sends = sends.map(|(_, send)| send.deadline);
         of(&self.any).into_iter().chain(peers).chain(sends).min().unwrap_or(Duration::MAX)
     }

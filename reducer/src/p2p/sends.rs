@@ -63,7 +63,10 @@ pub(super) fn subject_of(envelope: &Envelope, own: Rank, to: Rank) -> TransferSu
     TransferSubject { direction: Direction::Send, own, peer: Some(to), tag: Some(tag), dtype, count }
 }
 
-/// Names a send until it is removed.
+/// So many uses of a place are told apart: the token's high bits say whose it is where several share a transport.
+const USES: u32 = 1 << 20;
+
+/// Names a send until it is removed: its place, and above that the number of the place's use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Handle(u64);
 
@@ -110,15 +113,14 @@ impl Sends {
     #[inline]
     pub(super) fn get(&mut self, handle: Handle) -> Option<&mut Outgoing> {
         let place = self.places.get_mut(handle.index())?;
-        if place.0 == (handle.0 >> 32) as u32 { place.1.as_mut() } else { None }
+        if place.0 == (handle.0 >> 32) as u32 % USES { place.1.as_mut() } else { None }
     }
 
     /// Takes one out.
     pub(super) fn remove(&mut self, handle: Handle) -> Option<Outgoing> {
         self.get(handle)?;
         let place = &mut self.places[handle.index()];
-        // The last number of uses is not given: with it a token could be that of control messages.
-        place.0 = (place.0 + 1) % u32::MAX;
+        place.0 = (place.0 + 1) % USES;
         self.free.push(handle.index() as u32);
         place.1.take()
     }
