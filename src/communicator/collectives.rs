@@ -189,6 +189,17 @@ impl Group {
     /// valid for reads and writes, and nobody else touches it.
     #[allow(unsafe_code)]
     pub unsafe fn run_collective(&self, call: &CollectiveCall) -> Result<(), Error> {
+        // SAFETY: passed on to the caller; an input is only read.
+        let (problem, input, output) = unsafe { self.part(call) }?;
+        self.run_part(&problem, input, output)
+    }
+
+    /// This rank's part of a collective, and the memory of input and output.
+    ///
+    /// # Safety
+    /// As for [`run_collective`](Self::run_collective), where the memory is accessed.
+    #[allow(unsafe_code)]
+    pub(super) unsafe fn part(&self, call: &CollectiveCall) -> Result<(Problem, Buffer, Buffer), Error> {
         let CollectiveCall { collective, input, output, count, dtype, op, root } = *call;
         if collective == Collective::Barrier {
             return Err(Error::Argument("a barrier has no memory; call Group::barrier".into()));
@@ -199,12 +210,12 @@ impl Group {
         let given = if collective == Collective::Broadcast { 0 } else { in_blocks(problem.input_bytes()) };
         let buffer = |address: *mut u8, count: usize| match count {
             0 => Ok(Buffer::empty()),
-            // SAFETY: the caller's promise; an input is only read.
+            // SAFETY: the caller's promise.
             _ => unsafe { Buffer::from_raw(address, count, dtype) },
         };
         let (input, output) =
             (buffer(input.cast_mut(), given)?, buffer(output, in_blocks(problem.output_bytes()))?);
-        self.collective(problem, input, output)
+        Ok((Problem { placement: placement(&problem, input, output)?, ..problem }, input, output))
     }
 
     fn typed<T: Element>(
@@ -216,10 +227,7 @@ impl Group {
         root: u32,
     ) -> Result<(), Error> {
         let shape = self.shape(collective, count, T::DTYPE, op)?;
-        self.collective(self.tables.problem(&shape, self.root(collective, root)?), input, output)
-    }
-
-    fn collective(&self, problem: Problem, input: Buffer, output: Buffer) -> Result<(), Error> {
+        let problem = self.tables.problem(&shape, self.root(collective, root)?);
         let placement = placement(&problem, input, output)?;
         self.run_part(&Problem { placement, ..problem }, input, output)
     }
@@ -230,18 +238,9 @@ impl Group {
         self.drive.check_process()?;
         let shape = &problem.shape;
         let begin = Clock.now();
-        // What a rank publishes at most: the same on all ranks.
-        let largest = match shape.collective {
-            Collective::Scatter | Collective::ReduceScatter | Collective::AllToAll => problem.bytes(),
-            _ => problem.block_bytes(),
-        };
         let bytes = input.len().max(output.len());
-        if let Some(cells) = self.cells_for(largest as usize) {
-            let is_root = problem.rank == problem.root;
-            let input = match shape.collective {
-                Collective::Broadcast if is_root => output,
-                _ => input,
-            };
+        if let Some(cells) = self.cells_for(published(problem)) {
+            let input = if is_given_in_output(problem) { output } else { input };
             cells.run(
                 self,
                 begin,
@@ -296,6 +295,20 @@ impl Group {
         }
         Err(Error::Argument(format!("{what} has {found} elements, and {blocks} x {block} are needed")))
     }
+}
+
+/// Bytes that a rank publishes at most, where all are on one host: the same on all ranks.
+pub(super) fn published(problem: &Problem) -> usize {
+    let bytes = match problem.shape.collective {
+        Collective::Scatter | Collective::ReduceScatter | Collective::AllToAll => problem.bytes(),
+        _ => problem.block_bytes(),
+    };
+    bytes as usize
+}
+
+/// Whether this rank's input lies in the output: a broadcast's root.
+pub(super) fn is_given_in_output(problem: &Problem) -> bool {
+    problem.shape.collective == Collective::Broadcast && problem.rank == problem.root
 }
 
 /// Whether input and output are in place; they may not overlap otherwise.

@@ -7,6 +7,7 @@
 //! returns; nothing waits for the whole device.
 #![allow(unsafe_code)]
 
+mod collectives;
 mod direct;
 
 use std::any::Any;
@@ -30,6 +31,7 @@ use shouter_reducer::transport::{
     Accelerator, AcceleratorError, DeviceFence, DeviceTensor, ExportedTensor, Fold, StreamEvent,
 };
 
+use super::collectives::{is_given_in_output, published};
 use super::stats::lock;
 use super::{Group, Memory, Pending, element, small};
 use crate::config::Config;
@@ -70,6 +72,18 @@ struct Gpu {
     direct: Option<Direct>,
     /// Where small tensors go to meet in the host's cells; none after a copy has failed.
     small: Mutex<Option<Pinned>>,
+}
+
+impl Gpu {
+    /// The point that the trainer's stream has been given work up to.
+    ///
+    /// # Safety
+    /// The stream lives.
+    unsafe fn passed(&self, stream: u64) -> Result<StreamEvent, Error> {
+        // SAFETY: passed on to the caller.
+        let stream = unsafe { Stream::borrow(&self.context, stream) }.map_err(gpu_error)?;
+        self.shared.ready_event(&stream).map_err(gpu_error)
+    }
 }
 
 impl Drop for Gpu {
@@ -159,22 +173,40 @@ impl Group {
         let shape = Shape { collective: Collective::AllReduce, dtype, op, count: count as u64 };
         // SAFETY: passed on to the caller.
         let (data, device) = unsafe { self.on_gpu(data, count, dtype, stream) }?;
+        let problem = Problem { access: self.access(&data), ..self.tables.problem(&shape, Rank(0)) };
+        self.run_on_gpu(&problem, (data, data), device)
+    }
+
+    /// Runs this rank's part of an operation, whose input and output lie on the GPU or are empty, to its end.
+    fn run_on_gpu(
+        &self,
+        problem: &Problem,
+        (input, output): (TensorRegion, TensorRegion),
+        device: Option<DeviceTensor>,
+    ) -> Result<(), Error> {
         // The first time, kernels may have been compiled.
         let begin = Clock.now();
-        match self.cells_for(data.len()) {
+        let bytes = input.len().max(output.len());
+        match self.cells_for(published(problem)) {
             Some(cells) => {
                 let step = self.step.load(std::sync::atomic::Ordering::Relaxed);
-                self.by_the_host(begin, data, device, |host| {
-                    let part = small::Part::in_place(self.tables.problem(&shape, Rank(0)), host);
-                    cells.run(self, begin, &part, step)
-                })?;
+                let ready_event = device.and_then(|device| device.ready_event);
+                let input = if is_given_in_output(problem) { output } else { input };
+                self.by_the_host(
+                    (begin, problem.shape.collective.into()),
+                    (input, output),
+                    ready_event,
+                    |input, output| {
+                        cells.run(self, begin, &small::Part { problem: *problem, input, output }, step)
+                    },
+                )?;
             }
             None => {
-                let problem = Problem { access: self.access(&data), ..self.tables.problem(&shape, Rank(0)) };
-                self.run(begin, &problem, Memory { output: data, input: TensorRegion::empty() }, device)?;
+                let input = if problem.has_input() { input } else { TensorRegion::empty() };
+                self.run(begin, problem, Memory { output, input }, device)?;
             }
         }
-        self.finished(begin, shape.collective, &self.ad_hoc, data.len());
+        self.finished(begin, problem.shape.collective, &self.ad_hoc, bytes);
         Ok(())
     }
 
@@ -213,8 +245,7 @@ impl Group {
         if buffer.len() > 0 {
             let (gpu, pointer) = self.gpu(data, buffer.len())?;
             // SAFETY: the caller's promise.
-            let stream = unsafe { Stream::borrow(&gpu.context, stream) }.map_err(gpu_error)?;
-            let ready_event = Some(gpu.shared.ready_event(&stream).map_err(gpu_error)?);
+            let ready_event = Some(unsafe { gpu.passed(stream) }?);
             let shares = self.node.is_some() && self.gpu.peers;
             let export = shares.then(|| {
                 let mut accelerator = lock(&gpu.shared.0);
@@ -257,7 +288,9 @@ impl Group {
         let kernels = kernels(&context, self.gpu.kernels.as_deref()).map(Arc::new);
         let accelerator = CudaAccelerator::new(copier, kernels.clone());
         let shared = Shared(Arc::new(Mutex::new(accelerator)), None);
-        let small = Mutex::new(Some(Pinned::new(&context, small::CELL_BYTES).map_err(gpu_error)?));
+        // An input, and an output with a block of each rank.
+        let room = small::CELL_BYTES * (self.local_size() as usize + 1);
+        let small = Mutex::new(Some(Pinned::new(&context, room).map_err(gpu_error)?));
         let direct = self.stage(&context, shared.clone(), kernels)?;
         tracing::info!(gpu = context.ordinal(), "the group's tensors lie on this GPU");
         Ok((bound.insert(Arc::new(Gpu { context, shared, direct, small })).clone(), pointer))
@@ -274,25 +307,20 @@ impl Group {
         let (direct, parts) = self.go_direct(context, kernels).unzip();
         shared.1 = parts.as_ref().map(|parts: &Parts| parts.crcs.clone());
         let accelerator = Box::new(shared);
+        // Where each rank folds for itself, it does so in a slot, and blocks of tensors go through slots.
+        let slots = registered(context, self.drive.with(|engine| engine.slots())?)?;
         let staging = match &self.node {
             None => {
-                let memory = Pinned::new(context, lanes as usize * bytes).map_err(gpu_error)?;
+                let memory = Pinned::new(context, Solo::memory_bytes(lanes, bytes)).map_err(gpu_error)?;
                 // SAFETY: it goes with the engine, which uses the lanes and ends all copies before.
                 let solo = Solo::new(unsafe { memory.region(0) }, lanes, bytes);
-                Staging {
-                    accelerator,
-                    solo,
-                    memory: Box::new((memory, parts.map(|parts| (parts.crcs, parts.slots)))),
-                }
+                let parts = parts.map(|parts| (parts.crcs, parts.slots));
+                Staging { accelerator, solo, memory: Box::new((memory, slots, parts)) }
             }
             Some(node) => {
                 // What the ranks share goes when the last part of the group does; the registration goes with the engine.
-                let mut memory = vec![registered(context, node.lanes_memory())?];
-                if self.nodes() == 1 {
-                    // Where each rank folds for itself, it does so in a slot.
-                    memory.push(registered(context, self.drive.with(|engine| engine.slots())?)?);
-                }
-                let memory: Box<dyn Any + Send> = Box::new((memory, node.clone()));
+                let memory: Box<dyn Any + Send> =
+                    Box::new((registered(context, node.lanes_memory())?, slots, node.clone()));
                 Staging { accelerator, solo: None, memory }
             }
         };
@@ -303,7 +331,8 @@ impl Group {
 
     /// What may touch a tensor that was handed over.
     pub(super) fn access(&self, data: &TensorRegion) -> Access {
-        if data.kind() != MemoryKind::Device {
+        // Without elements there may be no GPU yet.
+        if data.kind() != MemoryKind::Device || data.is_empty() {
             return Access::Host;
         }
         let gpu = lock(&self.gpu.gpu).clone();
@@ -314,16 +343,17 @@ impl Group {
         direct.map_or(Access::Copies, |direct| direct.access(data))
     }
 
-    /// Does a small operation in host memory.
+    /// Does a small operation in host memory, on a copy of the input and for one of the output.
     fn by_the_host(
         &self,
-        begin: Instant,
-        data: TensorRegion,
-        device: Option<DeviceTensor>,
-        run: impl FnOnce(element::Buffer) -> Result<(), Error>,
+        (begin, operation): (Instant, Operation),
+        (input, output): (TensorRegion, TensorRegion),
+        ready_event: Option<StreamEvent>,
+        run: impl FnOnce(element::Buffer, element::Buffer) -> Result<(), Error>,
     ) -> Result<(), Error> {
-        let Some(gpu) = lock(&self.gpu.gpu).clone().filter(|_| !data.is_empty()) else {
-            return run(element::Buffer::empty());
+        let Some(gpu) = lock(&self.gpu.gpu).clone().filter(|_| !input.is_empty() || !output.is_empty())
+        else {
+            return run(element::Buffer::empty(), element::Buffer::empty());
         };
         let mut place = lock(&gpu.small);
         let gone = || Error::closed("a copy between GPU and host has failed before");
@@ -332,18 +362,23 @@ impl Group {
         let whole = unsafe { memory.region(0) };
         let base = memory.as_ptr().as_ptr();
         let outside = || Error::Internal("a small tensor does not fit its place".into());
-        let host = whole.span(0, data.len()).ok_or_else(outside)?;
-        let tensor = data.span(0, data.len()).ok_or_else(outside)?;
-        let ready_event = device.and_then(|device| device.ready_event);
+        // One behind the other, both aligned to any element.
+        let behind = input.len().next_multiple_of(64);
+        let spans = |region: &TensorRegion, at| {
+            whole.span(at, region.len()).zip(region.span(0, region.len())).ok_or_else(outside)
+        };
+        let (given, result) = (spans(&input, 0)?, spans(&output, behind)?);
         let mut shared = gpu.shared.clone();
-        let copied =
-            self.until(begin, || ready_event.map_or(Ok(true), |ready_event| shared.is_reached(ready_event)));
-        let copied = copied.and_then(|()| self.copied(begin, &gpu, host, tensor));
-        // SAFETY: the bytes are this call's alone, as long as it holds the lock.
-        let buffer = unsafe { element::Buffer::from_raw(base, data.len(), DType::U8) };
+        let copied = self.until((begin, operation), || {
+            ready_event.map_or(Ok(true), |ready_event| shared.is_reached(ready_event))
+        });
+        let copied = copied.and_then(|()| self.copied((begin, operation), &gpu, given.0, given.1));
+        // SAFETY: the bytes are this call's alone, as long as it holds the lock, and inside of the place.
+        let buffer = |at, len| unsafe { element::Buffer::from_raw(base.wrapping_add(at), len, DType::U8) };
+        let (from, into) = (buffer(0, input.len())?, buffer(behind, output.len())?);
         let reduced = match copied {
             // The others get the data that they wait for, or the error.
-            Ok(()) => run(buffer?).map(|()| self.copied(begin, &gpu, tensor, host)),
+            Ok(()) => run(from, into).map(|()| self.copied((begin, operation), &gpu, result.1, result.0)),
             Err(error) => Ok(Err(error)),
         };
         if let Err(error) = reduced? {
@@ -364,23 +399,26 @@ impl Group {
     }
 
     /// Copies, and waits until that is done.
-    fn copied(&self, begin: Instant, gpu: &Gpu, into: Span, from: Span) -> Result<(), Error> {
+    fn copied(&self, call: (Instant, Operation), gpu: &Gpu, into: Span, from: Span) -> Result<(), Error> {
+        if from.is_empty() {
+            return Ok(());
+        }
         let mut shared = gpu.shared.clone();
         let fence = shared.copy(into, from).map_err(Error::accelerator)?;
-        self.until(begin, || shared.is_done(fence))
+        self.until(call, || shared.is_done(fence))
     }
 
     /// Asks a GPU until it says yes.
     fn until(
         &self,
-        begin: Instant,
+        (begin, operation): (Instant, Operation),
         mut ask: impl FnMut() -> Result<bool, AcceleratorError>,
     ) -> Result<(), Error> {
         let until = begin + self.deadline;
         while !ask().map_err(Error::accelerator)? {
             if Clock.now() >= until {
                 let step = self.step.load(std::sync::atomic::Ordering::Relaxed);
-                let call = Call { operation: Operation::AllReduce, tensor: None, step };
+                let call = Call { operation, tensor: None, step };
                 let text = "a copy between GPU and host has not ended; a kernel that it waits for may hang. The tensor's memory \
                             must stay as it is until that has ended";
                 return Err(

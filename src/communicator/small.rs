@@ -111,6 +111,8 @@ impl Cells {
         if let Some(abort) = self.segment.abort()
             && let Some(error) = self.refusal(group, abort, state.is_broken, &part.view(), step)
         {
+            let (at, seq, rank) = (executor_time(begin), state.number + 1, Some(Rank(abort.culprit)));
+            state.recorder.record(Record { at, seq, rank, ..Record::of(RecordKind::Failed) });
             return Err(group.recorded(error));
         }
         state.number += 1;

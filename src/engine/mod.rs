@@ -42,7 +42,7 @@ use trace::Watch;
 /// A peer whose last acknowledgement was lost asks again within this time.
 const QUIET: Duration = Duration::from_millis(10);
 
-/// Between two looks at what the node's other ranks run, while an operation is under way.
+/// Between two looks at what other ranks run, while an operation is under way.
 const COMPARE_EVERY: Duration = Duration::from_millis(50);
 
 /// Between two questions to an accelerator, where nothing else is to do.
@@ -173,10 +173,10 @@ impl Engine {
         self.executor.set_time(executor_time(now));
         let op = self.executor.start(request)?;
         open.op = op;
+        if self.running == 0 {
+            self.next_compare = now + COMPARE_EVERY;
+        }
         if let Some(node) = &self.node {
-            if self.running == 0 {
-                self.next_compare = now + COMPARE_EVERY;
-            }
             open.announce(node);
         }
         self.started += 1;
@@ -294,8 +294,10 @@ impl Engine {
             self.executor.attach_node(solo)?;
             if let Some(registry) = self.up.registry() {
                 for lane in 0..solo.lanes() {
-                    // SAFETY: the memory of `staging` is dropped after the channel.
-                    unsafe { registry.register(solo.result(lane)) };
+                    for area in [solo.stage(0, lane), solo.result(lane)] {
+                        // SAFETY: the memory of `staging` is dropped after the channel.
+                        unsafe { registry.register(area) };
+                    }
                 }
             }
         }
@@ -407,8 +409,7 @@ impl Poller for Engine {
                 solo = staging.solo.as_ref();
                 accelerator = Some(&mut *staging.accelerator as &mut dyn Accelerator);
             }
-            // A rank that is alone on its node and in the job does not need the lanes.
-            busy |= match solo.filter(|_| !up.is_empty()) {
+            busy |= match solo {
                 Some(solo) => executor.poll(time, up, Some(solo), accelerator),
                 None => executor.poll(time, up, node, accelerator),
             }
@@ -422,12 +423,9 @@ impl Poller for Engine {
         {
             self.end(culprit, why);
         }
-        if self.running != 0
-            && now >= self.next_compare
-            && let Some(node) = &self.node
-        {
+        if self.running != 0 && now >= self.next_compare {
             self.next_compare = now + COMPARE_EVERY;
-            self.executor.compare(&**node);
+            self.executor.compare(self.node.as_deref());
         }
         if !self.left.is_empty() {
             self.look_for_deserted();
@@ -459,7 +457,8 @@ impl Poller for Engine {
         let node = self.node.as_ref().map(|_| self.liveness.next_check());
         let ballot = self.ballot.as_ref().filter(|_| !self.flooded).map(|ballot| ballot.next);
         let suspect = self.suspect.as_ref().map(|_| self.turned);
-        [executor, up, node, self.settling, self.ask_at, ballot, suspect].into_iter().flatten().min()
+        let compare = (self.running != 0).then_some(self.next_compare);
+        [executor, up, node, self.settling, self.ask_at, ballot, suspect, compare].into_iter().flatten().min()
     }
 }
 

@@ -9,6 +9,8 @@ use crate::transport::NodeMemory;
 pub(super) struct Agreement {
     /// The ranks of the node run the same operations before this one.
     through: u64,
+    /// Other nodes have been asked about the operations before this one, where they had to wait.
+    asked: u64,
     /// The votes on what ranks disagree about, if they do.
     tally: Option<Tally>,
     /// The rank reported as the culprit if no votes arrive.
@@ -29,7 +31,7 @@ pub(super) enum NodeAgreement {
 impl Agreement {
     /// Nothing is known, and nothing in dispute.
     pub(super) fn new(rank: Rank) -> Self {
-        Self { through: 0, tally: None, suspect: rank }
+        Self { through: 0, asked: 0, tally: None, suspect: rank }
     }
 
     /// Whether all ranks of the node run the same operations up to and including `seq`. Lanes are numbered by what all operations
@@ -49,6 +51,13 @@ impl Agreement {
     /// The ranks of the node run the same operations before this one.
     pub(super) fn through(&self) -> u64 {
         self.through
+    }
+
+    /// Whether other nodes are to be asked about operation `seq`: not if they have been.
+    pub(super) fn asks(&mut self, seq: u64) -> bool {
+        let is_new = seq >= self.asked;
+        self.asked = self.asked.max(seq + 1);
+        is_new
     }
 
     /// Ranks disagree about operation `seq`; whether that is the first that they are known to disagree about.

@@ -93,7 +93,7 @@ impl Executor {
 }
 
 /// The ranks that an operation waits for.
-fn missing<N: NodeMemory>(op: &Op, grid: Grid, rank: Rank, node: Option<&N>) -> Vec<Rank> {
+pub(super) fn missing<N: NodeMemory>(op: &Op, grid: Grid, rank: Rank, node: Option<&N>) -> Vec<Rank> {
     let Some(schedule) = op.schedule() else { return Vec::new() };
     if op.is_undecided() {
         let silent = |local: &u32| {

@@ -9,6 +9,7 @@
 use super::Executor;
 use super::agreement::NodeAgreement;
 use super::api::AbortReason;
+use super::deadlines::missing;
 use super::op::OpState;
 use crate::grid::Rank;
 use crate::header::{GRANULE_UNIT, Header, MatchKey, MessageKind, View};
@@ -261,9 +262,29 @@ impl Executor {
 }
 
 impl Executor {
-    /// Looks whether a rank of the node runs something else than this rank; the group ends then.
+    /// For operations that wait for long: looks whether a rank of the node runs something else than this rank, and tells the
+    /// nodes waited for what runs here, once for each operation. The group ends where they run something else.
     #[cold]
-    pub fn compare<N: NodeMemory>(&mut self, node: &N) {
+    pub fn compare<N: NodeMemory>(&mut self, node: Option<&N>) {
+        if let Some(node) = node {
+            self.compare_on_node(node);
+        }
+        let (grid, rank) = (self.config.grid, self.config.rank);
+        // Later ones may only wait for the first.
+        let Some(op) = self.ring.running().min_by_key(|op| op.seq()) else { return };
+        if !self.agreement.asks(op.seq()) {
+            return;
+        }
+        // A credit for nothing.
+        let question = Header { kind: MessageKind::Credit, ..*op.template() };
+        for other in missing(op, grid, rank, node) {
+            if grid.node_of(other) != grid.node_of(rank) {
+                self.control.push(other, question);
+            }
+        }
+    }
+
+    fn compare_on_node<N: NodeMemory>(&mut self, node: &N) {
         let Some(last) = self.ring.next_seq().checked_sub(1) else { return };
         if let NodeAgreement::Differs(seq) = self.agreement.reaches(node, last) {
             self.found_on_node(node, seq);

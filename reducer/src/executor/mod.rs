@@ -195,8 +195,13 @@ impl Executor {
     /// Starts an operation. All ranks of the group start the same operations in the same order; that order is their
     /// seq. The memory belongs to the executor until the operation is reported complete.
     pub fn start(&mut self, request: Request) -> Result<OpId, StartError> {
-        self.admit(&request)?;
         let seq = self.ring.next_seq();
+        self.admit(&request).inspect_err(|error| {
+            if let StartError::Aborted(cause) = error {
+                let rank = Some(cause.culprit);
+                self.control.note(Record { rank, seq, ..Record::of(RecordKind::Failed) });
+            }
+        })?;
         let slots = match request.schedule.slot_bytes() {
             0 => None,
             bytes => {

@@ -15,14 +15,14 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 /// Where a rank's input and output lie: at these offsets of one buffer, or of two.
-struct Tensors {
-    problem: Problem,
+pub(super) struct Tensors {
+    pub(super) problem: Problem,
     input: Buffer,
-    output: Buffer,
+    pub(super) output: Buffer,
 }
 
 impl Tensors {
-    fn new(problem: Problem, input: &[u8]) -> Self {
+    pub(super) fn new(problem: Problem, input: &[u8]) -> Self {
         let output_bytes = problem.output_bytes() as usize;
         let whole = (problem.bytes() as usize).max(output_bytes);
         let mut tensors =
@@ -38,7 +38,7 @@ impl Tensors {
     }
 
     /// The regions of output and input.
-    fn regions(&self) -> [TensorRegion; 2] {
+    pub(super) fn regions(&self) -> [TensorRegion; 2] {
         let Self { problem, input, output } = self;
         let region = |buffer: &Buffer| match problem.access {
             Access::Host => buffer.host(),
@@ -56,7 +56,7 @@ impl Tensors {
         [into.unwrap(), from.unwrap()]
     }
 
-    fn result(&self) -> Vec<u8> {
+    pub(super) fn result(&self) -> Vec<u8> {
         let at = match self.problem.placement {
             Placement::InPlace => self.problem.in_place().1 as usize,
             Placement::Separate => 0,
@@ -66,7 +66,7 @@ impl Tensors {
 }
 
 /// Element by element, by the definition.
-fn expected(problem: &Problem, inputs: &[Vec<i64>]) -> Vec<i64> {
+pub(super) fn expected(problem: &Problem, inputs: &[Vec<i64>]) -> Vec<i64> {
     let ranks = inputs.len();
     let (rank, root) = (problem.rank.0 as usize, problem.root.0 as usize);
     let block = problem.shape.count as usize;
@@ -94,7 +94,7 @@ fn expected(problem: &Problem, inputs: &[Vec<i64>]) -> Vec<i64> {
     }
 }
 
-fn numbers(bytes: &[u8]) -> Vec<i64> {
+pub(super) fn numbers(bytes: &[u8]) -> Vec<i64> {
     bytes.chunks_exact(8).map(|b| i64::from_le_bytes(b.try_into().unwrap())).collect()
 }
 

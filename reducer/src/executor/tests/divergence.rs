@@ -1,13 +1,15 @@
 //! Divergence as a fault: a rank runs something else, in every way, and no rank gets a wrong sum.
 
-use super::harness::{self, Buffer, Faults, Group, shape};
+use super::collectives::{Tensors, expected, numbers};
+use super::harness::{self, Faults, Group, shape};
 use crate::dtype::{DType, ReduceOp};
 use crate::executor::{Completed, OpError, Request, StartError, Tally, Vote};
 use crate::grid::{Grid, Rank};
 use crate::header::{Collective, Header, Identity, Shape, View};
-use crate::schedule::Algorithm;
+use crate::schedule::{Algorithm, Problem, build};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
+use std::sync::Arc;
 
 /// How the culprit's list of operations differs from the others'.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -21,9 +23,11 @@ enum Kind {
     EarlyBarrier,
     Generation,
     Empty,
+    Collective,
+    Root,
 }
 
-const KINDS: [Kind; 9] = [
+const KINDS: [Kind; 11] = [
     Kind::Order,
     Kind::Skip,
     Kind::Repeat,
@@ -33,10 +37,23 @@ const KINDS: [Kind; 9] = [
     Kind::EarlyBarrier,
     Kind::Generation,
     Kind::Empty,
+    Kind::Collective,
+    Kind::Root,
 ];
 
 /// Ranks, and ranks of a node.
 const GRIDS: [(u32, u32); 8] = [(2, 2), (4, 4), (2, 1), (4, 2), (4, 1), (6, 3), (6, 2), (3, 1)];
+
+/// Collectives that need not all ranks for the result of one.
+const MOVERS: [Collective; 7] = [
+    Collective::Broadcast,
+    Collective::Reduce,
+    Collective::Gather,
+    Collective::Scatter,
+    Collective::AllGather,
+    Collective::ReduceScatter,
+    Collective::AllToAll,
+];
 
 /// An operation of one rank's list.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -45,14 +62,19 @@ struct Item {
     identity: Identity,
 }
 
-fn list(rng: &mut SmallRng) -> Vec<Item> {
+fn list(rng: &mut SmallRng, ranks: u32) -> Vec<Item> {
     let mut items: Vec<_> = (0..rng.random_range(2..=4u32))
         .map(|tensor| {
             let count = [1, 3, 64, 150, 257, 700][rng.random_range(0..6)];
-            let shape = shape(DType::I64, ReduceOp::Sum, count);
-            let identity = match rng.random_bool(0.5) {
-                true => Identity::Registered { generation: 1, tensor, instance: 0 },
-                false => Identity::AdHoc { root: Rank(0) },
+            let mut shape = shape(DType::I64, ReduceOp::Sum, count);
+            let identity = match rng.random_range(0..3) {
+                0 => Identity::Registered { generation: 1, tensor, instance: 0 },
+                1 => Identity::AdHoc { root: Rank(0) },
+                _ => {
+                    shape.collective = MOVERS[rng.random_range(0..MOVERS.len())];
+                    let has_root = shape.collective.has_root();
+                    Identity::AdHoc { root: Rank(if has_root { rng.random_range(0..ranks) } else { 0 }) }
+                }
             };
             Item { shape, identity }
         })
@@ -67,15 +89,10 @@ fn barrier() -> Item {
 }
 
 /// The culprit's list.
-fn diverging(kind: Kind, items: &[Item], rng: &mut SmallRng) -> Vec<Item> {
+fn diverging(kind: Kind, items: &[Item], ranks: u32, rng: &mut SmallRng) -> Vec<Item> {
     let (mut list, last) = (items.to_vec(), items.len() - 1);
     let at = rng.random_range(0..last);
-    let again = |list: &mut Vec<Item>, change: &dyn Fn(&mut Shape)| {
-        change(&mut list[at].shape);
-        if let Identity::AdHoc { .. } = list[at].identity {
-            list[at].identity = Identity::AdHoc { root: Rank(0) };
-        }
-    };
+    let again = |list: &mut Vec<Item>, change: &dyn Fn(&mut Shape)| change(&mut list[at].shape);
     match kind {
         Kind::Order => list.swap(at, (at + 1) % last.max(1)),
         Kind::Skip => drop(list.remove(at)),
@@ -85,6 +102,17 @@ fn diverging(kind: Kind, items: &[Item], rng: &mut SmallRng) -> Vec<Item> {
         Kind::Count => again(&mut list, &|shape| shape.count += 1),
         Kind::Empty => again(&mut list, &|shape| shape.count = 0),
         Kind::EarlyBarrier => list.truncate(at),
+        Kind::Collective => {
+            list[at].shape.collective = MOVERS[rng.random_range(0..MOVERS.len())];
+            list[at].identity = Identity::AdHoc { root: Rank(0) };
+        }
+        Kind::Root => {
+            if let (true, Identity::AdHoc { root }) =
+                (list[at].shape.collective.has_root(), &mut list[at].identity)
+            {
+                *root = Rank(rng.random_range(0..ranks));
+            }
+        }
         Kind::Generation => {
             list[at].identity = Identity::Registered { generation: 2, tensor: at as u32, instance: 0 };
         }
@@ -99,8 +127,36 @@ fn value(rank: u32, index: usize) -> i64 {
     i64::from(rank + 1) * 1000 + index as i64
 }
 
-fn contents(item: &Item, rank: u32) -> Vec<u8> {
-    (0..item.shape.count as usize).flat_map(|index| value(rank, index).to_le_bytes()).collect()
+fn contents(count: u64, rank: u32) -> Vec<i64> {
+    (0..count as usize).map(|index| value(rank, index)).collect()
+}
+
+fn bytes(numbers: &[i64]) -> Vec<u8> {
+    numbers.iter().flat_map(|number| number.to_le_bytes()).collect()
+}
+
+impl Item {
+    fn root(&self) -> Rank {
+        match self.identity {
+            Identity::AdHoc { root } => root,
+            Identity::Registered { .. } => Rank(0),
+        }
+    }
+
+    /// Rank `rank`'s part.
+    fn problem(&self, grid: Grid, rank: u32) -> Problem {
+        Problem::new(grid, Rank(rank), &self.shape, self.root())
+    }
+
+    /// Whether rank `rank` cannot be through with this unless `other` has done its part.
+    fn needs(&self, rank: u32, other: u32) -> bool {
+        let root = self.root().0;
+        match self.shape.collective {
+            Collective::Broadcast | Collective::Scatter => other == root,
+            Collective::Reduce | Collective::Gather => rank == root,
+            _ => true,
+        }
+    }
 }
 
 /// Whether a rank of a grid that runs something else leaves every rank without a wrong sum, and is named.
@@ -114,33 +170,44 @@ fn run(seed: u64) {
     let mut group = Group::new(seed, grid, faults, |config| {
         config.eager_bytes = [0, 600, 1 << 20][(seed % 3) as usize];
     });
-    let items = list(&mut rng);
-    let odd = diverging(kind, &items, &mut rng);
+    let items = list(&mut rng, ranks);
+    let odd = diverging(kind, &items, ranks, &mut rng);
     let what = format!("seed {seed}: {kind:?} by rank {culprit} of {grid:?}: {odd:?} instead of {items:?}");
     let lists: Vec<&[Item]> =
         (0..ranks).map(|rank| if rank == culprit { &odd[..] } else { &items }).collect();
     // Tensors in memory of their own, that the node shares, or of an accelerator.
     let place = rng.random_range(0..4);
     let algorithm = Algorithm::ALL[rng.random_range(0..3)];
-    let mut buffers: Vec<Vec<Buffer>> = Vec::new();
+    let mut tensors: Vec<Vec<Tensors>> = Vec::new();
     let mut work: Vec<Vec<Request>> = Vec::new();
     for (rank, list) in (0..).zip(&lists) {
-        let memory: Vec<_> = list.iter().map(|item| Buffer::new(&contents(item, rank))).collect();
-        let requests = list.iter().zip(&memory).map(|(item, buffer)| {
+        let memory = list.iter().map(|item| {
+            let problem = item.problem(grid, rank);
+            Tensors::new(problem, &bytes(&contents(problem.input_bytes() / 8, rank)))
+        });
+        let memory: Vec<_> = memory.collect();
+        let requests = list.iter().zip(&memory).map(|(item, tensors)| {
             let on_device = place == 2 || place == 3 && rng.random();
-            let mut request = match on_device {
-                true => group.device_request(Rank(rank), algorithm, item.shape, buffer),
-                false => group.request(Rank(rank), algorithm, item.shape, buffer),
+            let identity = item.identity;
+            let mut request = if MOVERS.contains(&item.shape.collective) {
+                let problem = &tensors.problem;
+                let [data, input] = tensors.regions();
+                let schedule = Arc::new(build(algorithm, problem, &group.params).unwrap());
+                let barrier = group.request(Rank(rank), algorithm, barrier().shape, &tensors.output);
+                Request { identity, shape: item.shape, data, input, schedule, ..barrier }
+            } else {
+                let request = match on_device {
+                    true => group.device_request(Rank(rank), algorithm, item.shape, &tensors.output),
+                    false => group.request(Rank(rank), algorithm, item.shape, &tensors.output),
+                };
+                let data = if place == 1 { tensors.output.shared() } else { request.data };
+                Request { identity, data, ..request }
             };
-            if place == 1 {
-                request.data = buffer.shared();
-            }
-            request.identity = item.identity;
             request.priority = rng.random_range(0..3);
             request
         });
         work.push(requests.rev().collect());
-        buffers.push(memory);
+        tensors.push(memory);
     }
     let mut idle = 0;
     while idle < 4000 {
@@ -169,18 +236,20 @@ fn run(seed: u64) {
             let (at, item) = (op.0 as usize, &own[op.0 as usize]);
             match result {
                 Ok(()) => {
+                    let needed = (0u32..).zip(&lists).filter(|(other, _)| item.needs(rank as u32, *other));
                     assert!(
-                        lists.iter().all(|list| list.get(at) == Some(item)),
-                        "{what}: rank {rank} has {item:?} as its {at}th, and not all run that"
+                        needed.into_iter().all(|(_, list)| list.get(at) == Some(item)),
+                        "{what}: rank {rank} has {item:?} as its {at}th, and not all that it needs run that"
                     );
-                    for (index, element) in buffers[rank][at].bytes().chunks(8).enumerate() {
-                        let sum: i64 = (0..ranks).map(|rank| value(rank, index)).sum();
-                        assert_eq!(
-                            element,
-                            sum.to_le_bytes(),
-                            "{what}: rank {rank}, {item:?}, element {index}"
-                        );
-                    }
+                    let inputs = (0..ranks)
+                        .map(|rank| contents(item.problem(grid, rank).input_bytes() / 8, rank))
+                        .collect::<Vec<_>>();
+                    let here = &tensors[rank][at];
+                    assert_eq!(
+                        numbers(&here.result()),
+                        expected(&here.problem, &inputs),
+                        "{what}: rank {rank}, {item:?}"
+                    );
                 }
                 Err(OpError::Aborted { .. }) => {}
                 Err(error) => panic!("{what}: {error}"),
@@ -191,11 +260,12 @@ fn run(seed: u64) {
         assert!(group.executors.iter().all(|executor| executor.diverged().is_none()), "{what}");
         return;
     }
-    // Who waits for long looks at what the others run.
+    // Who waits for long looks at what the others run, and asks.
     for rank in 0..ranks {
         let node = &group.nodes[grid.node_of(Rank(rank)) as usize];
-        group.executors[rank as usize].compare(&harness::View(node, grid.local_of(Rank(rank))));
+        group.executors[rank as usize].compare(Some(&harness::View(node, grid.local_of(Rank(rank)))));
     }
+    group.drain();
     assert!(group.executors.iter().any(|executor| executor.diverged().is_some()), "{what}: no rank noticed");
     let verdicts = group.vote();
     for (rank, verdict) in (0..ranks).zip(&verdicts) {
@@ -217,7 +287,7 @@ fn nobody_gets_a_wrong_sum_from_ranks_that_run_different_operations() {
         let (first, end) = range.split_once("..")?;
         Some(first.parse().ok()?..end.parse().ok()?)
     });
-    range.unwrap_or(0..500).for_each(run);
+    range.unwrap_or(0..3000).for_each(run);
 }
 
 fn view(count: u64) -> View {

@@ -109,7 +109,10 @@ impl NodeMemory for View<'_> {
     fn tensor(&self, local: u32, seq: u64, len: usize) -> TensorView {
         match self.0.tensors.borrow()[local as usize].get(seq as usize) {
             None => TensorView::Unknown,
-            Some((TensorView::Shared(region), _)) => TensorView::Shared(region.sub(0, len).unwrap()),
+            // Another length is another operation.
+            Some((TensorView::Shared(region), _)) => {
+                region.sub(0, len).map_or(TensorView::Unknown, TensorView::Shared)
+            }
             Some((view, _)) => *view,
         }
     }

@@ -1,0 +1,50 @@
+//! Collectives with input and output in GPU memory.
+
+use shouter_reducer::header::Collective;
+use shouter_reducer::memory::MemoryKind;
+use shouter_reducer::schedule::{Access, Problem};
+use shouter_reducer::transport::DeviceTensor;
+
+use crate::communicator::{CollectiveCall, Group};
+use crate::error::Error;
+
+impl Group {
+    /// As [`run_collective`](Self::run_collective), for elements in GPU memory, which the CPU does not touch. They are read after what
+    /// `stream` holds at the call; when it returns, the results are there for any stream. Ranks with elements in host memory may
+    /// take part by [`run_collective`](Self::run_collective).
+    ///
+    /// Input and output are device addresses, or ones of managed memory, of one device; `stream` is a `cudaStream_t` of it, 0 for
+    /// the default stream. An all-reduce in place is [`all_reduce_cuda`](Self::all_reduce_cuda), where GPUs and NICs may access the tensor
+    /// where it lies; everything else is staged in host memory.
+    ///
+    /// # Errors
+    /// As [`run_collective`](Self::run_collective) and [`all_reduce_cuda`](Self::all_reduce_cuda).
+    ///
+    /// # Safety
+    /// Nobody else writes the input, or touches the output, from what `stream` held on until the call returns. The stream is not
+    /// destroyed during the call. The context lives until the group is dropped.
+    pub unsafe fn run_collective_cuda(&self, call: &CollectiveCall, stream: u64) -> Result<(), Error> {
+        if call.collective == Collective::AllReduce && call.input == call.output.cast_const() {
+            let data = call.output.addr() as u64;
+            // SAFETY: passed on to the caller.
+            return unsafe { self.all_reduce_cuda(data, call.count, call.dtype, call.op, stream) };
+        }
+        self.drive.check_process()?;
+        // SAFETY: passed on to the caller; addresses are not accessed here.
+        let (problem, input, output) = unsafe { self.part(call) }?;
+        let mut bound = None;
+        for buffer in [input, output].into_iter().filter(|buffer| buffer.len() > 0) {
+            bound = Some(self.gpu(buffer.as_ptr().addr() as u64, buffer.len())?.0);
+        }
+        // A rank without input and output needs no GPU.
+        let Some(gpu) = bound else { return self.run_part(&problem, input, output) };
+        // SAFETY: the caller's promise.
+        let device = DeviceTensor { ready_event: Some(unsafe { gpu.passed(stream) }?), export: None };
+        let problem = Problem { access: Access::Copies, ..problem };
+        self.run_on_gpu(
+            &problem,
+            (input.region(MemoryKind::Device), output.region(MemoryKind::Device)),
+            Some(device),
+        )
+    }
+}
