@@ -223,6 +223,18 @@ impl Messenger {
         }
     }
 
+    /// A rank of those that have `gone` which a send or a receive waits for: of any rank only where all others have gone.
+    #[cold]
+    pub fn deserter(&self, gone: impl Fn(Rank) -> bool) -> Option<Rank> {
+        let own = self.desk.config.rank;
+        let sends = self.sends.iter().filter(|(_, send)| send.id.is_some()).map(|(_, send)| send.to);
+        let peers = self.peers.iter().filter(|(_, peer)| peer.inbound.is_wanted()).map(|(rank, _)| rank);
+        let others = || (0..self.desk.config.ranks).map(Rank).filter(|rank| *rank != own);
+        let all_gone = !self.any.is_empty() && others().all(&gone);
+        let any = if all_gone { others().next() } else { None };
+        sends.chain(peers).filter(|rank| gone(*rank)).chain(any).min()
+    }
+
     /// The counters since the start.
     pub fn counters(&self) -> MessageCounters {
         self.desk.counters

@@ -171,6 +171,12 @@ impl Inbound {
         self.waiting.iter().find(|waiting| tag.is_none_or(|tag| tag == waiting.tag)).copied()
     }
 
+    /// Whether a receive waits for this peer.
+    pub(super) fn is_wanted(&self) -> bool {
+        let into = |incoming: &Incoming| matches!(incoming.body, Body::Into(_));
+        !self.posted.is_empty() || self.live.values().any(into)
+    }
+
     /// Whether a peer that keeps to its room may be so far ahead with a message whose turn has not come.
     pub(super) fn reaches(&self, seq: u64, room: usize) -> bool {
         seq.checked_sub(self.expected).is_some_and(|ahead| ahead < (room / OVERHEAD) as u64)
