@@ -391,6 +391,12 @@ impl UpChannels {
         super::sum(self.channels.iter().map(|channel| channel.device_counters()))
     }
 
+    /// The memory that its host shares.
+    #[cfg(test)]
+    pub(super) fn local_segment(&self) -> Arc<NodeSegment> {
+        self.local.as_ref().expect("there are ranks beside").segment()
+    }
+
     /// The channel, if it is the only one and of this type.
     #[cfg(test)]
     pub(crate) fn only<C: Channel>(&self) -> Option<&C> {

@@ -285,6 +285,11 @@ impl Local {
         !matches!(&self.upwards, Upwards::Leads(relay) if !relay.is_drained())
     }
 
+    #[cfg(test)]
+    pub(super) fn segment(&self) -> Arc<NodeSegment> {
+        self.segment.clone()
+    }
+
     fn lose(&mut self, local: u32) {
         self.losses.push(lost(Rank(self.first.0 + local)));
     }

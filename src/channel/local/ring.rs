@@ -343,3 +343,6 @@ fn published(segment: &NodeSegment, ring: Ring, at: usize, len: usize) -> Option
     // the entry.
     unsafe { segment.ring_bytes(ring, at, len) }
 }
+
+#[cfg(test)]
+mod tests;
