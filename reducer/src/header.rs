@@ -4,7 +4,7 @@
 //!
 //! ```text
 //!   0  1 version   'S' in the high bits, the version in the low four
-//!   1  1 kind      data, credit, abort, vote, floor; or of a message of its own (`p2p`)
+//!   1  1 kind      data, credit, abort, vote, floor, relay, relayed; or of a message of its own (`p2p`)
 //!   2  1 element   dtype in the high half, reduction in the low
 //!   3  1 operation collective; the top bit is set for an ad-hoc operation
 //!   4  4 source    the sender's rank
@@ -73,6 +73,10 @@ pub enum MessageKind {
     Refused = 10,
     /// The sender gives the message up.
     Withdrawn = 11,
+    /// The payload is another message, header and payload, on its way to rank `round`, which is on the receiver's node.
+    Relay = 14,
+    /// The sender has taken `len` bytes (modulo 2^32) of relayed messages from the receiver to rank `round`.
+    Relayed = 15,
 }
 
 impl MessageKind {
@@ -370,6 +374,8 @@ impl Header {
             9 => MessageKind::Taken,
             10 => MessageKind::Refused,
             11 => MessageKind::Withdrawn,
+            14 => MessageKind::Relay,
+            15 => MessageKind::Relayed,
             other => return Err(HeaderError::Kind(other)),
         };
         let code = bytes[3] & !ADHOC;

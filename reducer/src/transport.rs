@@ -21,13 +21,13 @@ impl SendToken {
     /// The token of control messages, which carry no payload. Releasing it is allowed and means nothing.
     pub const CONTROL: Self = Self(u64::MAX);
 
-    /// Set in the tokens of messages of their own (`p2p`), whose step it is else, and in none of a collective's.
-    pub(crate) const P2P: u64 = 1 << 31;
+    /// The class of the tokens of messages of their own (`p2p`): the high four of the low 32 bits, where a collective's token has its step.
+    pub(crate) const P2P: u64 = 8 << 28;
 
     /// Whether it is of a message that a rank sends of itself, outside any collective.
     #[inline]
     pub fn is_p2p(self) -> bool {
-        self.0 & Self::P2P != 0 && self != Self::CONTROL
+        self.0 & 15 << 28 == Self::P2P
     }
 }
 

@@ -112,7 +112,7 @@ impl Executor {
             }
             return Disposition::Consumed;
         }
-        if !grid.is_leader(header.src) {
+        if !grid.is_leader(header.src) || matches!(header.kind, MessageKind::Relay | MessageKind::Relayed) {
             return self.malformed();
         }
         if header.kind == MessageKind::Floor {

@@ -20,6 +20,8 @@ fn any_header() -> impl Strategy<Value = Header> {
         Just(MessageKind::Taken),
         Just(MessageKind::Refused),
         Just(MessageKind::Withdrawn),
+        Just(MessageKind::Relay),
+        Just(MessageKind::Relayed)
     ];
     let collective =
         prop_oneof![Just(Collective::AllReduce), Just(Collective::Broadcast), Just(Collective::Barrier)];

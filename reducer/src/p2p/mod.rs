@@ -260,7 +260,9 @@ impl Messenger {
         if !whole || memory.kind() == MemoryKind::Device && bytes > 0 {
             return Err(PostError::Memory { bytes, dtype });
         }
-        if self.desk.running() >= config.max_operations {
+        // Copies whose sends have ended have places, too.
+        let places = (sends::PLACES / 2) as usize;
+        if self.desk.running() >= config.max_operations.min(places) {
             return Err(PostError::Busy { max: config.max_operations });
         }
         Ok(())

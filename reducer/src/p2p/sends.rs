@@ -63,6 +63,9 @@ pub(super) fn subject_of(envelope: &Envelope, own: Rank, to: Rank) -> TransferSu
     TransferSubject { direction: Direction::Send, own, peer: Some(to), tag: Some(tag), dtype, count }
 }
 
+/// Places are numbered below this.
+pub(super) const PLACES: u64 = 1 << 28;
+
 /// So many uses of a place are told apart: the token's high bits say whose it is where several share a transport.
 const USES: u32 = 1 << 20;
 
@@ -85,7 +88,7 @@ impl Handle {
 
     #[inline]
     fn index(self) -> usize {
-        (self.0 & (SendToken::P2P - 1)) as usize
+        (self.0 & (PLACES - 1)) as usize
     }
 }
 
