@@ -138,8 +138,12 @@ fn started(group: &Group) -> Result<(), Error> {
     let (left, right) = neighbours(group);
     let mut into = [0u64; 4];
     let address = into.as_mut_ptr().cast::<u8>();
-    // SAFETY: nothing else touches the buffer before the transfer has ended.
-    let receive = |tag: u32| unsafe { group.start_receive(address, 4, shouter::DType::U64, left, tag) };
+    let receive = |tag: u32| {
+        // SAFETY: nothing else touches the buffer before the transfer has ended.
+        let exchange = unsafe { Exchange::receive_raw(address, 4, shouter::DType::U64, left, tag) }?;
+        // SAFETY: as above.
+        unsafe { group.start_exchange(exchange) }
+    };
     let mut cancelled = receive(9)?;
     assert_eq!(cancelled.wait(Some(Duration::from_millis(1)))?, None);
     assert!(cancelled.cancel()?);
@@ -147,10 +151,9 @@ fn started(group: &Group) -> Result<(), Error> {
     drop(receive(9)?);
     group.barrier()?;
     let mut receiving = receive(1)?;
-    let own = [group.rank().into(); 4u64 as usize];
-    let own: [u64; 4] = own;
+    let own = [u64::from(group.rank()); 4];
     // SAFETY: as above; the elements are only read.
-    let mut sending = unsafe { group.start_send(own.as_ptr().cast(), 4, shouter::DType::U64, right, 1) }?;
+    let mut sending = unsafe { group.start_exchange(Exchange::send(&own, right, 1)) }?;
     assert_eq!(receiving.wait(None)?.map(|status| status.count), Some(4));
     assert_eq!(sending.wait(None)?.map(|status| status.rank), Some(right));
     assert!(!receiving.cancel()? && matches!(receiving.wait(None), Err(Error::Argument(_))));
@@ -169,7 +172,11 @@ fn wrong(group: &Group) -> Result<(), Error> {
         0 => {
             let text = mismatch(group.send(&large, 1, 5).unwrap_err(), 1);
             assert!(text.contains("100000 x f32") && text.contains("up to 10 x f32"), "{text}");
-            // The small one ends at once; the next call hears of it.
+            // A small one, sent so that its own error tells.
+            let ended = group.batch(&mut [Exchange::send(&[1f32; 20], 1, 5).synchronous()]).remove(0);
+            let text = mismatch(ended.unwrap_err(), 1);
+            assert!(text.contains("20 x f32") && text.contains("up to 10 x f32"), "{text}");
+            // Sent as usual it ends at once; the next call hears of it.
             group.send(&[1f32; 20], 1, 6)?;
             group.barrier()?;
             let until = Instant::now() + Duration::from_secs(10);
@@ -184,9 +191,14 @@ fn wrong(group: &Group) -> Result<(), Error> {
             group.send(&[0u8], 1, 8)?;
         }
         1 => {
-            let error = group.receive(&mut [0f32; 10], 0, 5).unwrap_err();
-            let text = mismatch(error, 0);
-            assert!(text.contains("100000 x f32") && text.contains("up to 10 x f32"), "{text}");
+            for count in ["100000", "20"] {
+                let error = group.receive(&mut [0f32; 10], 0, 5).unwrap_err();
+                let text = mismatch(error, 0);
+                assert!(
+                    text.contains(&format!("{count} x f32")) && text.contains("up to 10 x f32"),
+                    "{text}"
+                );
+            }
             let error = group.receive(&mut [0i32; 20], 0, 6).unwrap_err();
             mismatch(error, 0);
             group.barrier()?;
@@ -208,7 +220,7 @@ fn arguments(group: &Group) -> Result<(), Error> {
         group.receive(&mut [1u8], rank, 0).unwrap_err(),
         group.probe(rank, 0, Duration::ZERO).unwrap_err(),
         // SAFETY: refused before it is used.
-        unsafe { group.start_send(std::ptr::null(), 1, shouter::DType::F32, 0, 0) }.map(drop).unwrap_err(),
+        unsafe { Exchange::send_raw(std::ptr::null(), 1, shouter::DType::F32, 0, 0) }.map(drop).unwrap_err(),
     ];
     for error in errors {
         assert!(matches!(error, Error::Argument(_)), "{error}");

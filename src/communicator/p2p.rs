@@ -87,7 +87,7 @@ impl From<Matched> for Status {
     }
 }
 
-/// One message of a [`Group::batch`].
+/// One message of a [`Group::batch`], or to be [started](Group::start_exchange).
 #[derive(Debug)]
 pub struct Exchange<'a> {
     message: Message,
@@ -97,14 +97,14 @@ pub struct Exchange<'a> {
 /// A send or a receive, by address.
 #[derive(Clone, Copy, Debug)]
 enum Message {
-    Send { data: Buffer, dtype: DType, to: u32, tag: u32 },
+    Send { data: Buffer, dtype: DType, to: u32, tag: u32, synchronous: bool },
     Receive { into: Buffer, dtype: DType, from: Source, tag: Tag },
 }
 
 impl<'a> Exchange<'a> {
     /// Sends `data` to rank `to`.
     pub fn send<T: Element>(data: &'a [T], to: u32, tag: u32) -> Self {
-        let message = Message::Send { data: from_slice(data), dtype: T::DTYPE, to, tag };
+        let message = Message::Send { data: from_slice(data), dtype: T::DTYPE, to, tag, synchronous: false };
         Self { message, buffer: std::marker::PhantomData }
     }
 
@@ -114,9 +114,60 @@ impl<'a> Exchange<'a> {
         let message = Message::Receive { into, dtype: T::DTYPE, from: from.into(), tag: tag.into() };
         Self { message, buffer: std::marker::PhantomData }
     }
+
+    /// The same send, ended only when a receive has taken the message: what goes wrong with it is its own error. (A receive is as it is.)
+    #[must_use]
+    pub fn synchronous(mut self) -> Self {
+        if let Message::Send { synchronous, .. } = &mut self.message {
+            *synchronous = true;
+        }
+        self
+    }
+
+    /// As [`send`](Self::send), of `count` elements at `data`, an address that is aligned to them.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] for an address that cannot be one.
+    ///
+    /// # Safety
+    /// `data` is valid for reads of `count` elements, which nobody writes for as long as it is in use.
+    #[allow(unsafe_code)]
+    pub unsafe fn send_raw(
+        data: *const u8,
+        count: usize,
+        dtype: DType,
+        to: u32,
+        tag: u32,
+    ) -> Result<Self, Error> {
+        // SAFETY: the caller's promise; it is only read.
+        let data = unsafe { Buffer::from_raw(data.cast_mut(), count, dtype) }?;
+        let message = Message::Send { data, dtype, to, tag, synchronous: false };
+        Ok(Self { message, buffer: std::marker::PhantomData })
+    }
+
+    /// As [`receive`](Self::receive), of up to `count` elements at `into`, an address that is aligned to them.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] for an address that cannot be one.
+    ///
+    /// # Safety
+    /// `into` is valid for reads and writes of `count` elements, which nobody else touches for as long as it is in use.
+    #[allow(unsafe_code)]
+    pub unsafe fn receive_raw(
+        into: *mut u8,
+        count: usize,
+        dtype: DType,
+        from: impl Into<Source>,
+        tag: impl Into<Tag>,
+    ) -> Result<Self, Error> {
+        // SAFETY: the caller's promise.
+        let into = unsafe { Buffer::from_raw(into, count, dtype) }?;
+        let message = Message::Receive { into, dtype, from: from.into(), tag: tag.into() };
+        Ok(Self { message, buffer: std::marker::PhantomData })
+    }
 }
 
-/// A send or receive under way, from [`Group::start_send`] or [`Group::start_receive`]. One that is dropped is waited for; a receive
+/// A send or receive under way, from [`Group::start_exchange`]. One that is dropped is waited for; a receive
 /// is cancelled first.
 #[must_use = "the buffer is the group's until the transfer has been waited for"]
 pub struct Transfer<'g> {
@@ -272,46 +323,34 @@ impl Group {
         self.exchange(&messages)
     }
 
-    /// Starts to send `count` elements at `data`, an address that is aligned to them; see [`send`](Self::send).
+    /// Starts a send or receive; see [`send`](Self::send) and [`receive`](Self::receive).
     ///
     /// # Errors
-    /// As [`send`](Self::send), of what is found at once.
+    /// Those of [`send`](Self::send) and [`receive`](Self::receive) that are found at once.
     ///
     /// # Safety
-    /// `data` is valid for reads of `count` elements, which nobody writes until the transfer has ended.
-    #[allow(unsafe_code)]
-    pub unsafe fn start_send(
-        &self,
-        data: *const u8,
-        count: usize,
-        dtype: DType,
-        to: u32,
-        tag: u32,
-    ) -> Result<Transfer<'_>, Error> {
-        // SAFETY: the caller's promise; it is only read.
-        let data = unsafe { Buffer::from_raw(data.cast_mut(), count, dtype) }?;
-        self.start_transfer(Message::Send { data, dtype, to, tag })
-    }
-
-    /// Starts to receive up to `count` elements at `into`, an address that is aligned to them; see [`receive`](Self::receive).
+    /// The buffer stays valid until the transfer has ended, and until then nobody else writes to what is sent, or touches what is received
+    /// into. (The borrow of the exchange ends with this call.)
     ///
-    /// # Errors
-    /// As [`receive`](Self::receive), of what is found at once.
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use shouter::config::{Builder, Environment};
+    /// use shouter::Exchange;
     ///
-    /// # Safety
-    /// `into` is valid for reads and writes of `count` elements, which nobody else touches until the transfer has ended.
+    /// # let config = Builder::from_environment(Environment::default())?.set("size", "1")?.set("rank", "0")?.build()?;
+    /// # let group = shouter::init(config)?;
+    /// let mut into = [0u8; 3];
+    /// // SAFETY: nothing touches `into` before `wait` has returned.
+    /// let mut receiving = unsafe { group.start_exchange(Exchange::receive(&mut into, 0, 1)) }?;
+    /// group.send(&[1u8, 2, 3], 0, 1)?;
+    /// receiving.wait(None)?;
+    /// assert_eq!(into, [1, 2, 3]);
+    /// # Ok(())
+    /// # }
+    /// ```
     #[allow(unsafe_code)]
-    pub unsafe fn start_receive(
-        &self,
-        into: *mut u8,
-        count: usize,
-        dtype: DType,
-        from: impl Into<Source>,
-        tag: impl Into<Tag>,
-    ) -> Result<Transfer<'_>, Error> {
-        // SAFETY: the caller's promise.
-        let into = unsafe { Buffer::from_raw(into, count, dtype) }?;
-        self.start_transfer(Message::Receive { into, dtype, from: from.into(), tag: tag.into() })
+    pub unsafe fn start_exchange(&self, exchange: Exchange<'_>) -> Result<Transfer<'_>, Error> {
+        self.start_transfer(exchange.message)
     }
 
     /// The first message from this rank (or any) with this tag (or any) that has come, and that no receive has taken; waits for one for
@@ -375,12 +414,12 @@ impl Group {
     fn post_of(&self, message: Message) -> Post {
         let deadline = executor_time(Clock.now() + self.deadline);
         match message {
-            Message::Send { data, dtype, to, tag } => Post::Send(SendRequest {
+            Message::Send { data, dtype, to, tag, synchronous } => Post::Send(SendRequest {
                 to: Rank(to),
                 tag,
                 dtype,
                 data: self.region(data),
-                synchronous: false,
+                synchronous,
                 deadline,
             }),
             Message::Receive { into, dtype, from, tag } => Post::Receive(ReceiveRequest {
