@@ -157,7 +157,7 @@ fn started(group: &Group) -> Result<(), Error> {
     assert_eq!(receiving.wait(None)?.map(|status| status.count), Some(4));
     assert_eq!(sending.wait(None)?.map(|status| status.rank), Some(right));
     assert!(!receiving.cancel()? && matches!(receiving.wait(None), Err(Error::Argument(_))));
-    assert_eq!(into, [left.into(); 4]);
+    assert_eq!(into, [u64::from(left); 4]);
     Ok(())
 }
 
